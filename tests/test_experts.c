@@ -731,6 +731,37 @@ static void mamba(void **state)
     pp_source_close(source);
 }
 
+/* Mamba in two of three layers, attention that knows no positions, experts in every second layer, or in none. */
+static void jamba(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("jamba");
+    s.mamba = s.neighbours = s.shares = true;
+    s.qk_norm = QK_PLAIN;
+    s.ffn_norm = "ffn_norm";
+    s.n_layer = 5;
+    s.full = 3;
+    s.wide = 1; /* not rotated */
+    s.rope_dim = 16;
+    s.step = 2;
+    s.n_ff = s.n_ff_expert = 64;
+    s.n_state_key = 1;
+    s.rank = 32;
+    s.scan_norm = SCAN_NORMED;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.0.mamba.x_proj.weight", 2, s.n_state * s.value_dim);
+    assert_tensor(folder, "model.layers.1.mamba.dt_layernorm.weight", 1, s.rank);
+    assert_tensor(folder, "model.layers.2.self_attn.q_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.feed_forward.up_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.3.feed_forward.router.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.3.feed_forward.experts.7.down_proj.weight", 2, s.n_ff_expert);
+    s.n_expert = s.n_used = 1; /* Jamba Reasoning's files say that, and have none */
+    s.n_dense = s.n_layer;
+    s.n_layer = 3;
+    folder = check(&s);
+    assert_tensor(folder, "model.layers.1.feed_forward.gate_proj.weight", 2, s.n_embd);
+}
+
 /* Mamba 2 beside attention in each layer, of one group without a norm, of two with one. */
 static void falcon_h1(void **state)
 {
@@ -910,6 +941,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(nemotron_h),
         cmocka_unit_test(mamba2),
         cmocka_unit_test(mamba),
+        cmocka_unit_test(jamba),
         cmocka_unit_test(falcon_h1),
         cmocka_unit_test(falcon_h1_scales),
         cmocka_unit_test(bad_groups),

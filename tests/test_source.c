@@ -428,7 +428,7 @@ static void test_gguf_other(void **state)
 static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
-        {"jamba", "Mamba"},
+        {"plamo2", "Mamba"},
         {"kimi-linear", "MLA"},
         {"OlmoHybridForCausalLM", "delta rule"},
         {"rwkv6qwen2", "RWKV"},
@@ -550,7 +550,7 @@ static void test_names(void **state)
     enum pp_row_order rows;
     (void)state;
     assert_ptr_equal(llama, pp_arch_by_name("llama"));
-    assert_null(pp_arch_by_class("JambaForCausalLM"));
+    assert_null(pp_arch_by_class("Plamo2ForCausalLM"));
     assert_int_equal(pp_arch_gguf_name(llama, "model.layers.12.self_attn.k_proj.bias", &b, &rows), PP_NAME_FOUND);
     assert_string_equal(b.data, "blk.12.attn_k.bias");
     assert_int_equal(rows, PP_ROWS_K);

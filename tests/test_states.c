@@ -17,12 +17,12 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-enum { N_FAMILIES = 5 };
+enum { N_FAMILIES = 6 };
 
-/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2, Falcon Mamba. */
+/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2, Falcon Mamba, Jamba. */
 static struct expert_shape shape_of(int family)
 {
-    static const char *const archs[] = {"granitehybrid", "nemotron_h_moe", "falcon-h1", "mamba2", "mamba"};
+    static const char *const archs[] = {"granitehybrid", "nemotron_h_moe", "falcon-h1", "mamba2", "mamba", "jamba"};
     struct expert_shape s = expert_shape(archs[family]);
     s.n_layer = 3;
     s.full = 3;
@@ -33,20 +33,25 @@ static struct expert_shape shape_of(int family)
     s.value_dim = 32;
     s.state_taps = 4;
     s.neighbours = family < 2;
-    s.wide = family < 2; /* not rotated */
+    s.wide = family < 2 || family == 5; /* not rotated */
     s.ungated = s.sigmoids = s.say_norm = family == 1;
     s.beside = s.unnormed = family == 2;
-    s.kinds = family == 1 ? "ME*" : family >= 3 ? "MMM" : NULL;
+    s.kinds = family == 1 ? "ME*" : family == 3 || family == 4 ? "MMM" : NULL;
     s.ffn_norm = family == 1 ? "attn_norm" : "ffn_norm";
     s.n_ff_shared = family == 1 ? 64 : 0; /* Granite's is no matrix of MLX's */
-    if (family >= 2) {
+    if (family >= 2 && family < 5) {
         s.n_expert = s.n_used = 0;
         s.n_dense = s.n_layer;
     }
-    if (family == 4) {
+    if (family >= 4) {
         s.n_state_key = 1;
         s.rank = 16;
-        s.scan_norm = SCAN_UNIT;
+        s.scan_norm = family == 4 ? SCAN_UNIT : SCAN_NORMED;
+    }
+    if (family == 5) {
+        s.neighbours = s.shares = true;
+        s.step = 2;
+        s.n_ff_expert = s.n_ff;
     }
     if (family == 0) {
         s.say_scales = true;
@@ -246,7 +251,8 @@ static void adapters(void **state)
     } cases[] = {{0, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj"},
                  {1, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"},
                  {3, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"},
-                 {4, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"}};
+                 {4, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"},
+                 {5, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj"}};
     int32_t ids[SMALL_TEXT];
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

@@ -13,7 +13,6 @@ static const struct {
 } families[] = {
     {"kimilinear", STATES " (delta rule), and " LATENT},
     {"olmohybrid", STATES " (gated delta rule)"},
-    {"jamba", STATES " (Mamba)"},
     {"plamo2", STATES " (Mamba 2)"},
     {"rwkv6", STATES " (RWKV)"},
     {"rwkv6qwen2", STATES " (RWKV)"},
