@@ -53,6 +53,8 @@ static enum pp_code open_file(const char *path, const char *folder, struct pp_to
     size_t first = strspn(data, " \t\r\n");
     if (data[first] == '{')
         code = tok_from_json(data, n, folder, out, err);
+    else if (tok_is_rwkv(data, n))
+        code = tok_from_rwkv(data, n, out, err);
     else if (tok_is_tiktoken(data, n))
         code = tok_from_tiktoken(data, n, strrchr(path, '/') ? strrchr(path, '/') + 1 : path, folder, out, err);
     else
@@ -82,7 +84,7 @@ static int is_tiktoken_name(const struct dirent *d)
 
 static enum pp_code open_folder(const char *folder, struct pp_tokenizer **out, struct pp_error *err)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model"};
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model", TOK_RWKV_FILE};
     struct dirent **found = NULL;
     enum pp_code code;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -289,6 +291,8 @@ static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp
         return PP_OK;
     if (r->t->kind == TOK_SPM || r->t->kind == TOK_UNIGRAM) {
         code = spm_stretch(r, text, n, err);
+    } else if (r->t->kind == TOK_RWKV) {
+        code = tok_rwkv_text(&r->merger, text, n, err);
     } else if (r->t->kind == TOK_WORDPIECE) {
         code = tok_bert_words(r->t, text, n, &r->normal, lone_word, &r->merger, err);
     } else if (r->t->add_space && !is_space(text[0])) {
@@ -447,6 +451,8 @@ void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struc
     default:
         if (t->kind == TOK_BYTE_LEVEL)
             byte_level_text(s, out);
+        else if (t->kind == TOK_RWKV)
+            pp_buf_add(out, s.data, s.len);
         else if (t->type[id] == TOK_BYTE && parse_byte_token(s, &byte))
             pp_buf_char(out, byte);
         else

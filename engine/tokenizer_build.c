@@ -102,6 +102,7 @@ void tok_spec_free(struct tok_spec *spec)
     pp_free(spec->flags);
     pp_free(spec->scores);
     pp_free(spec->merges);
+    pp_free(spec->unescaped);
     memset(spec, 0, sizeof *spec);
 }
 
@@ -556,7 +557,7 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     t->words_at_space = (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM) && words_begin_at_space(t);
     mark_ends(t);
     code = build_specials(t, err);
-    if (!code && (t->kind == TOK_UNIGRAM || t->kind == TOK_WORDPIECE))
+    if (!code && (t->kind == TOK_UNIGRAM || t->kind == TOK_WORDPIECE || t->kind == TOK_RWKV))
         code = build_pieces(t, err);
     if (!code)
         code = build_normalizer(t, spec, err);

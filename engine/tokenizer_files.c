@@ -238,6 +238,15 @@ static enum pp_code to_sentencepiece(const struct pp_tokenizer *t, const char *f
     return code;
 }
 
+static enum pp_code to_rwkv(const struct pp_tokenizer *t, const char *folder, struct pp_error *err)
+{
+    struct pp_buf b = {0};
+    tok_rwkv_write(t, &b);
+    const enum pp_code code = write_bytes(folder, TOK_RWKV_FILE, &b, err);
+    pp_buf_free(&b);
+    return code;
+}
+
 /* --- both -------------------------------------------------------------------------------------------------------- */
 
 static void set_token(cJSON *json, const char *key, const struct pp_tokenizer *t, int32_t id)
@@ -254,7 +263,9 @@ static enum pp_code write_config(const struct pp_tokenizer *t, const char *folde
 {
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "tokenizer_class",
-                            t->kind == TOK_BYTE_LEVEL ? "PreTrainedTokenizerFast" : "LlamaTokenizer");
+                            t->kind == TOK_BYTE_LEVEL ? "PreTrainedTokenizerFast"
+                            : t->kind == TOK_RWKV     ? "RwkvTokenizer"
+                                                      : "LlamaTokenizer");
     cJSON_AddBoolToObject(json, "add_bos_token", t->add_bos);
     cJSON_AddBoolToObject(json, "add_eos_token", t->add_eos);
     set_token(json, "bos_token", t, t->bos);
@@ -292,7 +303,9 @@ enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *fo
     struct pp_tokenizer *again;
     if (t->kind == TOK_WORDPIECE)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a WordPiece vocabulary cannot be written as a tokenizer.json yet");
-    enum pp_code code = t->kind == TOK_BYTE_LEVEL ? to_json(t, folder, err) : to_sentencepiece(t, folder, err);
+    enum pp_code code = t->kind == TOK_BYTE_LEVEL ? to_json(t, folder, err)
+                        : t->kind == TOK_RWKV     ? to_rwkv(t, folder, err)
+                                                  : to_sentencepiece(t, folder, err);
     if (!code)
         code = write_config(t, folder, err);
     if (!code)

@@ -29,7 +29,7 @@ static int shown_len(struct pp_str s)
 }
 
 /* tokenizer.ggml.model, by enum tok_kind */
-static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert"};
+static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert", "rwkv"};
 enum { N_KINDS = sizeof kind_names / sizeof *kind_names };
 
 /* --- reading ------------------------------------------------------------------------------------------- */
@@ -291,8 +291,8 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
         kind = TOK_SPM;
     if (kind == N_KINDS)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.*s\"; pippin knows byte-level BPE "
-                       "(\"gpt2\"), SentencePiece BPE (\"llama\") and unigrams (\"t5\"), and WordPiece (\"bert\")",
-                       shown_len(model), model.data);
+                       "(\"gpt2\"), SentencePiece BPE (\"llama\") and unigrams (\"t5\"), WordPiece (\"bert\"), and "
+                       "RWKV's (\"rwkv\")", shown_len(model), model.data);
     spec->kind = (enum tok_kind)kind;
     enum pp_code code = read_tokens(g, spec, err);
     if (!code && spec->kind == TOK_SPM)
@@ -301,6 +301,10 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
         code = read_unigram(g, spec, err);
     if (!code && spec->kind == TOK_WORDPIECE)
         read_wordpiece(g, spec);
+    if (!code && spec->kind == TOK_RWKV) {
+        spec->bos = spec->eos = 0;
+        code = tok_rwkv_unescape(spec, err);
+    }
     if (!code && spec->kind == TOK_BYTE_LEVEL) {
         code = read_merges(g, spec, err);
         if (!code)
@@ -328,15 +332,28 @@ static enum pp_code write_tokens(const struct pp_tokenizer *t, struct pp_gguf_wr
 {
     struct pp_str *texts = pp_realloc_array(NULL, t->n_vocab, sizeof *texts);
     int32_t *types = pp_realloc_array(NULL, t->n_vocab, sizeof *types);
-    if (texts && types) {
+    struct pp_buf escaped = {0};
+    for (int pass = 0; texts && types && pass < 2; pass++) { /* lengths first: the buffer moves while it grows */
+        size_t at = 0;
         for (uint32_t i = 0; i < t->n_vocab; i++) {
-            texts[i] = tok_text(t, i);
+            const size_t before = escaped.len;
             types[i] = t->type[i];
+            if (t->kind != TOK_RWKV) {
+                texts[i] = tok_text(t, i);
+                continue;
+            }
+            if (pass == 0)
+                tok_rwkv_escape(tok_text(t, i), &escaped);
+            texts[i] = (struct pp_str){escaped.data + at, pass ? texts[i].len : escaped.len - before};
+            at += texts[i].len;
         }
+    }
+    if (texts && types && !escaped.bad) {
         pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", texts, t->n_vocab);
         pp_gguf_add_i32_array(w, "tokenizer.ggml.token_type", types, t->n_vocab);
     }
-    bool ok = texts && types;
+    bool ok = texts && types && !escaped.bad;
+    pp_buf_free(&escaped);
     pp_free(texts);
     pp_free(types);
     return ok ? PP_OK : pp_fail_nomem(err, "the vocabulary");
@@ -444,7 +461,7 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
     pp_gguf_add_text(w, "tokenizer.ggml.model", model);
     if (t->kind == TOK_BYTE_LEVEL) {
         write_split(t, w);
-    } else {
+    } else if (t->kind != TOK_RWKV) {
         pp_gguf_add_text(w, "tokenizer.ggml.pre", "default");
         write_prefix(t->prefix, w);
     }

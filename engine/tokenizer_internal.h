@@ -1,7 +1,8 @@
 /* tokenizer_internal.h - what the tokenizer's files share; nobody else includes it.
  *
- * A reader (tokenizer_gguf.c, _json.c, _sentencepiece.c, _tiktoken.c) fills a struct tok_spec whose strings point
- * into its source; tok_build() copies it into an immutable struct pp_tokenizer with the tables that tokenizing needs.
+ * A reader (tokenizer_gguf.c, _json.c, _sentencepiece.c, _tiktoken.c, _rwkv.c) fills a struct tok_spec whose strings
+ * point into its source; tok_build() copies it into an immutable struct pp_tokenizer with the tables that tokenizing
+ * needs.
  * Then text is cut at special tokens (tokenizer.c), written as the vocabulary's makers did (tokenizer_normalize.c), cut
  * into words (tokenizer_split.c and there), and each word becomes tokens (tokenizer_words.c): by merging single
  * characters (tokenizer_bpe.c), by the likeliest cut (tokenizer_unigram.c), or by the longest piece
@@ -17,6 +18,7 @@ enum tok_kind {
     TOK_SPM,        /* SentencePiece BPE: spaces become U+2581; unknown characters fall back to byte tokens */
     TOK_UNIGRAM,    /* SentencePiece's other kind: the cut into pieces with the greatest sum of scores */
     TOK_WORDPIECE,  /* BERT: words by their longest pieces; a piece that begins a word begins with U+2581 */
+    TOK_RWKV,       /* any bytes, by the longest token */
 };
 
 /* What BERT does with text before it is cut into words. */
@@ -161,6 +163,7 @@ struct tok_spec {
     struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
     bool squeeze;                  /* SPM, UNIGRAM: one space for several, none at the ends */
     struct tok_bert bert;          /* WORDPIECE */
+    char *unescaped;               /* RWKV: where texts lie; or NULL */
 };
 
 /* Makes room for n tokens, new ones being holes of type TOK_UNUSED. */
@@ -214,7 +217,7 @@ struct pp_tokenizer {
     uint32_t ascii_symbol[128]; /* SPM: the symbol of an ASCII character, or TOK_NONE */
     bool words_at_space;   /* SPM, UNIGRAM: no symbol reaches across the start of a run of U+2581 */
     struct tok_index special;     /* tokens that are looked for in text */
-    struct tok_index pieces;      /* UNIGRAM, WORDPIECE: tokens that words are made of */
+    struct tok_index pieces;      /* UNIGRAM, WORDPIECE, RWKV: tokens that words are made of */
     float unknown_score;          /* UNIGRAM: of a character that is no token */
     char *charsmap;               /* [charsmap_len], or NULL */
     size_t charsmap_len;
@@ -319,6 +322,18 @@ bool tok_is_tiktoken(const char *data, size_t n);
 /* name: the file's own, "qwen.tiktoken", which may tell what the vocabulary is. */
 enum pp_code tok_from_tiktoken(const char *data, size_t n, const char *name, const char *folder,
                                struct pp_tokenizer **out, struct pp_error *err);
+
+/* True if the first line is one of RWKV's vocabulary; reads such a file, behind whose n bytes there is a NUL. */
+#define TOK_RWKV_FILE "rwkv_vocab_v20230424.txt"
+bool tok_is_rwkv(const char *data, size_t n);
+enum pp_code tok_from_rwkv(const char *data, size_t n, struct pp_tokenizer **out, struct pp_error *err);
+/* Its lines. */
+void tok_rwkv_write(const struct pp_tokenizer *t, struct pp_buf *out);
+/* Texts as GGUF files have them: makes all of a spec's what they stand for; and appends one. */
+enum pp_code tok_rwkv_unescape(struct tok_spec *spec, struct pp_error *err);
+void tok_rwkv_escape(struct pp_str bytes, struct pp_buf *out);
+/* Appends the tokens of a text between special tokens. */
+enum pp_code tok_rwkv_text(struct tok_merger *m, const char *text, size_t n, struct pp_error *err);
 
 /* What tokenizer_config.json, config.json and generation_config.json add (tokenizer_config.c). Strings in the spec
  * point into cfg, which therefore lives until tok_build is done. Missing files and members are ordinary. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cjson/cJSON.h>
 
@@ -212,6 +213,48 @@ static void wordpieces(void **state)
     pp_tokenizer_free(again);
 }
 
+/* --- RWKV ----------------------------------------------------------------------------------------------------- */
+
+/* Literals in either kind of quotes, of characters and of bytes; and the same from a GGUF file, and a folder. */
+static void rwkv(void **state)
+{
+    static const char lines[] = "1 '\\x00' 1\n2 '\\n' 1\n3 'a' 1\n4 \"'\" 1\n5 ' a' 2\n6 'ab' 2\n7 'abcd' 4\n8 'c' 1\n"
+                                "9 b'\\xe6\\xbc' 2\n10 '\xe6\xbc\xa2' 3\n11 '\\n\\n' 2\n12 '\\u3000' 3\n13 '\\xa0' 2\n"
+                                "14 '\\\\' 1\n15 b'\\xff' 1\n16 ' ' 1\n17 'b' 1\n18 'd' 1\n20 '\"' 1\n";
+    static const char text[] = "abcab c\\\"' a\xe6\xbc\xa2\xe6\xbc\xff\n\n\n\xe3\x80\x80\xc2\xa0";
+    static const int32_t want[] = {6, 8, 6, 16, 8, 14, 20, 4, 5, 10, 9, 15, 11, 2, 12, 13};
+    char folder[300];
+    struct pp_tokenizer *t[3];
+    struct pp_error err;
+    (void)state;
+    assert_true(tok_is_rwkv(lines, sizeof lines - 1));
+    assert_ok(tok_from_rwkv(lines, sizeof lines - 1, &t[0], &err), err);
+    t[1] = through_gguf(t[0]);
+    snprintf(folder, sizeof folder, "%s/rwkv-tokenizer", test_tmpdir());
+    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_ok(pp_tokenizer_to_folder(t[0], folder, &err), err);
+    t[2] = open_tokenizer(folder);
+    for (int i = 0; i < 3; i++) {
+        struct pp_buf back = {0};
+        int32_t *ids;
+        size_t n;
+        assert_ok(pp_tokenize(t[i], text, sizeof text - 1, PP_TOKENIZE_BOS, &ids, &n, &err), err);
+        assert_int_equal(n, sizeof want / sizeof *want);
+        assert_memory_equal(ids, want, sizeof want);
+        pp_detokenize(t[i], ids, n, false, &back);
+        assert_string_equal(pp_buf_cstr(&back), text);
+        assert_true(pp_tokenizer_is_end(t[i], 0) && pp_tokenizer_is_end(t[i], 11) && !pp_tokenizer_is_end(t[i], 2));
+        expect_tokens(t[i], "a<s>x", PP_TOKENIZE_SPECIAL, "a|<s>"); /* no token is x */
+        pp_free(ids);
+        pp_buf_free(&back);
+        pp_tokenizer_free(t[i]);
+    }
+    static const char *const bad[] = {"1 'a' 2\n", "1 'a 1\n", "0 'a' 1\n", "9999999999 'a' 1\n", "1 '\\xq0' 1\n",
+                                      "1 '' 0\n", "1 'a'\n", "1 '\\' 1\n", "1 '\\ud800' 3\n", "x 'a' 1\n"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(tok_from_rwkv(bad[i], strlen(bad[i]), &t[0], &err), PP_ERR_FORMAT);
+}
+
 /* Long inputs of one letter stay linear. */
 static void long_words(void **state)
 {
@@ -343,7 +386,8 @@ TEST_GROUP(tokenizer_kinds)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_sentencepiece), cmocka_unit_test(unigrams_and_back), cmocka_unit_test(unigrams_in_json),
-        cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(long_words),
+        cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(rwkv),
+        cmocka_unit_test(long_words),
         cmocka_unit_test(usual_splits), cmocka_unit_test(ranked),
     };
     return cmocka_run_group_tests_name("tokenizer_kinds", tests, NULL, NULL);
