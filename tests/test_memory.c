@@ -119,6 +119,41 @@ static void nothing_uncounted(void **state)
 }
 #endif
 
+static bool has_odd_lines(int64_t n, size_t size)
+{
+    enum { LINE = 64 };
+    const int64_t bytes = n * (int64_t)size;
+    return bytes % LINE == 0 && bytes / LINE % 2 == 1;
+}
+
+/* 16 rows of 4096 bytes and more are multiplied at a time: none may be a multiple of 4096 bytes from the next. */
+static void rows_do_not_compete(void **state)
+{
+    static const char *const types[] = {"q4_0", "f16"};
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct pp_model *m = open_8b(types[i], 1, 1000);
+        struct pp_engine_options opt = {.n_threads = 1, .max_rows = 16};
+        struct pp_engine *e;
+        struct pp_error err;
+        int n = 0;
+        assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+        const struct pp_cpu *c = e->cpu;
+        assert_true(has_odd_lines(c->normed_stride, sizeof(float)));
+        for (int k = 0; k < c->n_stages; k++) {
+            const struct stage *s = &c->stages[k];
+            if (s->kind != STAGE_PROJECT || s->norm.weight)
+                continue;
+            assert_true(has_odd_lines(c->strides[s->in], sizeof(float)));
+            n++;
+        }
+        assert_true(n >= 2); /* behind attention, and in the feed-forward part */
+        assert_true(i > 0 || has_odd_lines(c->shared_stride, sizeof(int8_t)));
+        pp_engine_free(e);
+        pp_model_close(m);
+    }
+}
+
 /* --- logits ----------------------------------------------------------------------------------------------------- */
 
 /* A prompt of 512 rows, of which the last is wanted: there is no room for the logits of all; and where there is,
@@ -229,6 +264,7 @@ TEST_GROUP(memory)
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         cmocka_unit_test(nothing_uncounted),
 #endif
+        cmocka_unit_test(rows_do_not_compete),
         cmocka_unit_test(logits_of_wanted_rows_only),
         cmocka_unit_test(few_and_many_outputs),
     };

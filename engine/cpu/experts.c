@@ -105,19 +105,21 @@ static int64_t round_up(int64_t n, int64_t to)
 static size_t lay_out(struct routing *r, int64_t places, int64_t n_in, int64_t n_ff, uint8_t *region)
 {
     const int64_t in = round_up(n_in, 64), ff = round_up(n_ff, 64);
+    const int64_t in_floats = pp_odd_lines(in, sizeof(float)), ff_floats = pp_odd_lines(ff, sizeof(float));
+    const int64_t in_bytes = pp_odd_lines(in, sizeof(int8_t)), ff_bytes = pp_odd_lines(ff, sizeof(int8_t));
     size_t at = 0;
 #define PLACE(type, count)                                                                                             \
     (region ? (type *)(void *)(region + at) : NULL);                                                                   \
     at += ((size_t)(count) * sizeof(type) + 63) / 64 * 64
-    r->in = (struct pp_acts){.f32_stride = in, .q_stride = in, .b_stride = in / PP_ACT_BLOCK};
-    r->hidden = (struct pp_acts){.f32_stride = ff, .q_stride = ff, .b_stride = ff / PP_ACT_BLOCK};
-    r->out_stride = in;
-    r->in.f32 = r->out = PLACE(float, places * in);
-    r->in.q = PLACE(int8_t, places * in);
+    r->in = (struct pp_acts){.f32_stride = in_floats, .q_stride = in_bytes, .b_stride = in / PP_ACT_BLOCK};
+    r->hidden = (struct pp_acts){.f32_stride = ff_floats, .q_stride = ff_bytes, .b_stride = ff / PP_ACT_BLOCK};
+    r->out_stride = in_floats;
+    r->in.f32 = r->out = PLACE(float, places * in_floats);
+    r->in.q = PLACE(int8_t, places * in_bytes);
     r->in.d = PLACE(float, places * in / PP_ACT_BLOCK);
     r->in.sum = PLACE(int32_t, places * in / PP_ACT_BLOCK);
-    r->hidden.f32 = PLACE(float, places * ff);
-    r->hidden.q = PLACE(int8_t, places * ff);
+    r->hidden.f32 = PLACE(float, places * ff_floats);
+    r->hidden.q = PLACE(int8_t, places * ff_bytes);
     r->hidden.d = PLACE(float, places * ff / PP_ACT_BLOCK);
     r->hidden.sum = PLACE(int32_t, places * ff / PP_ACT_BLOCK);
 #undef PLACE

@@ -391,7 +391,7 @@ static float *normed_row(const struct pp_cpu *c, const struct stage *s, int row,
 {
     if (s->norm_out >= 0)
         return slot_row(c, s->norm_out, row);
-    return to == own || s->plain ? to->f32 + row * c->normed_width : own->f32;
+    return to == own || s->plain ? to->f32 + row * c->normed_stride : own->f32;
 }
 
 /* Where the rows of the stage's input are quantised or split together, instead of apart in scratch. */
@@ -433,7 +433,7 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
         bf16 = to->bf16 + row * (to == own ? c->bf16_stride : c->shared_bf16_stride);
     struct pp_acts acts = {.f32 = x};
     if (s->quantize) { /* else there may be no such memory */
-        acts.q = in_place ? own->q : to->q + row * (to == own ? c->acts_width : c->shared_width);
+        acts.q = in_place ? own->q : to->q + row * (to == own ? c->acts_width : c->shared_stride);
         acts.d = to->d + b;
         acts.sum = to->sum + b;
     }
@@ -460,10 +460,10 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
     bool in_place = converts_in_place(c, s, from);
     struct pp_acts a = {
         .f32 = s->norm.weight ? from->f32 : c->slots[s->in],
-        .f32_stride = s->norm.weight ? c->normed_width : c->strides[s->in],
+        .f32_stride = s->norm.weight ? c->normed_stride : c->strides[s->in],
         .q = in_place ? (const int8_t *)c->slots[s->in] : from->q,
         .q_stride = in_place             ? c->strides[s->in] * (int64_t)sizeof(float)
-                    : from == &c->shared ? c->shared_width
+                    : from == &c->shared ? c->shared_stride
                                          : c->acts_width,
         .d = from->d,
         .sum = from->sum,

@@ -60,14 +60,16 @@ static bool make_shared(struct pp_cpu *c)
 {
     bool keeps_normed = widest_input(c, is_normed_plain) > 0;
     int64_t width = widest_input(c, is_quantized);
-    c->shared_width = widest_input(c, is_quantized_apart);
+    c->shared_stride = widest_input(c, is_quantized_apart);
+    if (c->shared_stride)
+        c->shared_stride = pp_odd_lines(c->shared_stride, sizeof(int8_t));
     c->shared_bf16_stride = bf16_stride(c, widest_input(c, is_split_apart));
     const int64_t few = pp_pool_n(c->pool) * PRIVATE_ROWS * c->bf16_stride, many = c->max_rows * c->shared_bf16_stride;
-    if (keeps_normed && !(c->shared.f32 = pp_cpu_memory_take(c, c->max_rows * c->normed_width, sizeof(float))))
+    if (keeps_normed && !(c->shared.f32 = pp_cpu_memory_take(c, c->max_rows * c->normed_stride, sizeof(float))))
         return false;
     if (c->bf16_stride && !(c->shared.bf16 = pp_cpu_memory_take(c, few > many ? few : many, sizeof(uint16_t))))
         return false;
-    return !width || make_quantized(c, &c->shared, c->max_rows, c->shared_width, c->acts_width);
+    return !width || make_quantized(c, &c->shared, c->max_rows, c->shared_stride, c->acts_width);
 }
 
 static bool make_private(struct pp_cpu *c, struct thread_scratch *t)
@@ -76,7 +78,7 @@ static bool make_private(struct pp_cpu *c, struct thread_scratch *t)
         t->bf16 = c->shared.bf16 + (t - c->threads) * PRIVATE_ROWS * c->bf16_stride;
     if (widest_input(c, is_quantized) && !make_quantized(c, t, PRIVATE_ROWS, c->acts_width, c->acts_width))
         return false;
-    return (t->f32 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->normed_width, sizeof *t->f32)) &&
+    return (t->f32 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->normed_stride, sizeof *t->f32)) &&
            (t->results[0] = pp_cpu_memory_take(c, c->result_floats, sizeof(float))) &&
            (t->results[1] = pp_cpu_memory_take(c, c->result_floats, sizeof(float)));
 }
@@ -115,7 +117,7 @@ static bool make_scratch(struct pp_cpu *c)
     int n_threads = pp_pool_n(c->pool);
     make_room(c);
     c->acts_width = widest_input(c, is_any);
-    c->normed_width = widest_input(c, is_normed);
+    c->normed_stride = pp_odd_lines(widest_input(c, is_normed), sizeof(float));
     c->bf16_stride = bf16_stride(c, widest_input(c, is_split));
     c->threads = pp_cpu_memory_take(c, n_threads, sizeof *c->threads);
     c->parts = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->parts);

@@ -283,6 +283,24 @@ static void mark_in_place(struct pp_cpu *c)
     }
 }
 
+/* Whether kernels read rows there: those that are normed first lie elsewhere by then. */
+static bool is_multiplied(const struct pp_cpu *c, int slot)
+{
+    for (int i = 0; i < c->n_stages; i++) {
+        const struct stage *s = &c->stages[i];
+        if (s->kind == STAGE_PROJECT && !s->norm.weight && whole_slot(c, s->in) == slot)
+            return true;
+    }
+    return false;
+}
+
+static int64_t stride_of(const struct pp_cpu *c, int slot)
+{
+    const int whole = whole_slot(c, slot);
+    const int64_t width = (c->model->plan.slots[whole].width + 15) / 16 * 16;
+    return is_multiplied(c, whole) ? pp_odd_lines(width, sizeof(float)) : width;
+}
+
 bool pp_cpu_slots_new(struct pp_cpu *c)
 {
     const struct pp_plan *plan = &c->model->plan;
@@ -293,7 +311,7 @@ bool pp_cpu_slots_new(struct pp_cpu *c)
     c->strides = pp_calloc(n, sizeof *c->strides);
     bool good = c->slots && c->strides && a.offset;
     for (int i = 0; good && i < c->n_slots; i++)
-        c->strides[i] = (plan->slots[plan->slots[i].base].width + 15) / 16 * 16;
+        c->strides[i] = stride_of(c, i);
     if (good)
         lay_out(c, &a);
     good = good && take_arena(c, &a) && place_outputs(c, &a);
