@@ -15,6 +15,7 @@
 #include "src/options.h"
 #include "src/paths.h"
 #include "src/plain_text.h"
+#include "ui/terminal.h"
 #include "ui/ui.h"
 
 /* Who starts us without stdin, stdout or stderr must not find a file of ours in its place. Nothing is read from the
@@ -109,6 +110,10 @@ int main(int argc, char **argv)
     if (makes_files(options.command))
         umask(mask);
     pp_memory_check(!options.memory_check || strcmp(options.memory_check, "off") != 0);
+    if (strcmp(options.command, "doctor") == 0) {
+        const struct pp_terminal_facts terminal = pp_terminal_look();
+        return pp_cmd_doctor(&options, &paths, &terminal);
+    }
     pp_command_fn *command = pp_command_find(options.command);
     return command ? command(&options, &paths) : pp_ui_run(&options, &paths);
 }

@@ -111,10 +111,8 @@ static enum pp_code wrong_command(const struct word *w, enum pp_cmd cmd, struct 
 
 static enum pp_code unknown_command(const char *name, struct pp_error *err)
 {
-    static const char later[] = "devices doctor";
-    if (pp_word_in(later, name, strlen(name)))
-        return pp_fail(err, PP_ERR_USAGE, "`pippin %s` is not in this version; `pippin --help` shows what there is",
-                       name);
+    if (strcmp(name, "devices") == 0)
+        return pp_fail(err, PP_ERR_USAGE, "there is no `pippin devices`; `pippin doctor` tells of processor and GPUs");
     size_t n = strlen(name);
     if (strchr(name, '/') || (n > 5 && strcmp(name + n - 5, ".gguf") == 0))
         return pp_fail(err, PP_ERR_USAGE, "\"%s\" is no command; to chat with a model, type pippin -m %s", name, name);

@@ -33,6 +33,7 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
                         "models and adapters between GGUF, Hugging Face's and MLX's folders"},
     [PP_CMD_IMATRIX] = {"imatrix", "", NULL, 0, "which weights matter for a text: makes quantised models better"},
     [PP_CMD_QUANTIZE] = {"quantize", "SRC DST TYPE", NULL, 3, "a model to a smaller type: Q5_K_M, Q4_K_M, ..."},
+    [PP_CMD_DOCTOR] = {"doctor", "", NULL, 0, "what pippin sees of this machine, and what is in its way"},
 };
 
 enum pp_cmd pp_command_spec_find(const char *name)
@@ -120,7 +121,8 @@ const struct pp_option pp_option_specs[] = {
      .max = 100, .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
      .help = "the same with a strength, such as bard.gguf:0.8"},
     {.name = "kernels", .arg = "NAME", .choices = "scalar avx2 avxvnni avx512 amx neon dotprod i8mm",
-     .set = pp_set_choice, AT(kernels), .commands = ENGINE | LORA, .section = "model", .group = PP_GROUP_MODEL,
+     .set = pp_set_choice, AT(kernels), .commands = ENGINE | LORA | PP_BIT(DOCTOR), .section = "model",
+     .group = PP_GROUP_MODEL,
      .help = "force one set of kernels: scalar, avx2, avxvnni, avx512, amx (x86-64), neon, dotprod, i8mm (ARM); "
              "default: the best this CPU has"},
     {.name = "activations", .arg = "TYPE", .choices = "auto f32 pair bf16", .set = pp_set_choice, AT(activations),
@@ -224,7 +226,7 @@ const struct pp_option pp_option_specs[] = {
      .help = "end with a line of JSON on stderr: tokens, speeds, times"},
     {.name = "json", .set = pp_set_flag, AT(json),
      .commands = PP_BIT(SESSIONS) | PP_BIT(MODELS) | PP_BIT(LORA) | PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE) |
-                 PP_BIT(PERPLEXITY) | PP_BIT(BENCH) | PP_BIT(IMATRIX),
+                 PP_BIT(PERPLEXITY) | PP_BIT(BENCH) | PP_BIT(IMATRIX) | PP_BIT(DOCTOR),
      .group = PP_GROUP_OUTPUT, .help = "print JSON"},
     {.name = "plain", .set = pp_set_flag, AT(plain), .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "lines only, no full screen"},

@@ -492,6 +492,23 @@ expect "a chat without a home" 0
 expect_match "says what it does not keep, and answers" "$tmp/out" 'nothing of this chat is kept: cannot make the folder /proc/' 'Hello'
 home env -u HOME "$pippin" lora list; expect "without HOME the password file's" 0
 
+# --- what there is of a machine ------------------------------------------------------------------------------------
+
+run doctor; expect "doctor" 0
+expect_match "names what it found" "$tmp/out" '^processor +[^ ]' '^kernels +(avx2|avxvnni|avx512|amx|neon|dotprod|i8mm), of scalar' \
+    '^memory +[0-9.]+ GB, [0-9.]+ GB free' "^database +$XDG_DATA_HOME/pippin/pippin.db: [0-9]+ conversations?," '^no problems found'
+run doctor --json --kernels scalar; expect "as JSON" 0
+expect_match "with what was chosen" "$tmp/out" '^\{"version": "[0-9.]+", "processor": \{' '"chosen": "scalar"' '"problems": \[\]\}$'
+cp engine/starter/starter-draft-Q4_0.gguf "$tmp/moved.gguf"
+run models add "$tmp/moved.gguf"; rm "$tmp/moved.gguf"
+run doctor; expect "a model that is gone" 1
+expect_match "is a problem, with a way out" "$tmp/out" '^! the model "moved" is not at .*moved.gguf any more; .*pippin models rm moved'
+run models rm moved
+chmod 755 "$XDG_CACHE_HOME/pippin"
+run doctor --json; expect "a folder that others can read" 1
+expect_match "is one, too" "$tmp/out" '"problems": \["others can look into .*chmod 700'
+chmod 700 "$XDG_CACHE_HOME/pippin"
+
 # --- conversations to files and back ---------------------------------------------------------------------------
 
 run run --save --temp 0 -n 8 --seed 18446744073709551615 --system "Be kind." -p "$who" </dev/null

@@ -283,8 +283,9 @@ static void commands(void **state)
     refuse("--sytem|Be brief.", "did you mean --system?"); /* which is the mistake, not its value */
     refuse("--sytem|run|-p|x", "did you mean --system?");
     refuse("-hf|owner/name", "models pull");
-    refuse("doctor", "not in this version");
-    refuse("doctor|list", "not in this version");
+    refuse("devices", "pippin doctor");
+    accept("doctor|--json");
+    refuse("doctor|list", "list");
     accept("sessions|export|1234|--format|jsonl|-o|x");
     refuse("sessions|export|1234|--format|pdf", "--format");
     refuse("sessions|frobnicate", "there are: list search show export import backup rm forget");

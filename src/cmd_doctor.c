@@ -1,0 +1,402 @@
+#include "src/cmd_doctor.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/memory.h"
+#include "engine/base/topology.h"
+#include "engine/bench.h"
+#include "src/cmd_common.h"
+#include "src/store.h"
+
+enum { NAME_CELLS = 15 };
+
+struct doctor {
+    const struct pp_options *o;
+    const struct pp_paths *p;
+    struct pp_buf out;
+    struct pp_buf problems; /* lines, or members of a JSON array */
+    int n_problems;
+};
+
+static void problem(struct doctor *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void problem(struct doctor *d, const char *fmt, ...)
+{
+    char text[1200];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    d->n_problems++;
+    if (d->o->json) {
+        pp_cli_json_next(&d->problems);
+        pp_cli_json_string(&d->problems, text, strlen(text));
+    } else {
+        pp_buf_fmt(&d->problems, "! %s\n", text);
+    }
+}
+
+static void line(struct doctor *d, const char *name, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+static void line(struct doctor *d, const char *name, const char *fmt, ...)
+{
+    char text[2000];
+    va_list ap;
+    if (d->o->json)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    pp_buf_fmt(&d->out, "%-*s%s\n", NAME_CELLS, name, text);
+}
+
+static void open_object(struct doctor *d, const char *name)
+{
+    if (!d->o->json)
+        return;
+    if (name)
+        pp_cli_json_name(&d->out, name);
+    else
+        pp_cli_json_next(&d->out);
+    pp_buf_char(&d->out, '{');
+}
+
+static void close_object(struct doctor *d)
+{
+    if (d->o->json)
+        pp_buf_char(&d->out, '}');
+}
+
+static void member(struct doctor *d, const char *name, const char *value)
+{
+    if (d->o->json)
+        pp_cli_json_str(&d->out, name, value);
+}
+
+static void number(struct doctor *d, const char *name, int64_t value)
+{
+    if (d->o->json)
+        pp_cli_json_int(&d->out, name, value);
+}
+
+static void flag(struct doctor *d, const char *name, bool value)
+{
+    if (!d->o->json)
+        return;
+    pp_cli_json_name(&d->out, name);
+    pp_buf_str(&d->out, value ? "true" : "false");
+}
+
+static void words(struct doctor *d, const char *name, const char *list)
+{
+    if (!d->o->json)
+        return;
+    pp_cli_json_name(&d->out, name);
+    pp_buf_char(&d->out, '[');
+    for (size_t n; *list; list += n + (list[n] == ' ')) {
+        n = strcspn(list, " ");
+        pp_cli_json_next(&d->out);
+        pp_cli_json_string(&d->out, list, n);
+    }
+    pp_buf_char(&d->out, ']');
+}
+
+/* --- the machine -------------------------------------------------------------------------------------------- */
+
+/* What stands behind `name :` in /proc/cpuinfo, of the first processor that says it. */
+static bool cpu_info(const char *name, char *out, size_t cap)
+{
+    char text[8192];
+    bool found = false;
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && !found && fgets(text, sizeof text, f)) {
+        const size_t n = strlen(name), at = n + strspn(text + n, " \t");
+        found = strncmp(text, name, n) == 0 && text[at] == ':';
+        if (found)
+            snprintf(out, cap, "%.*s", (int)strcspn(text + at + 1, "\n"), text + at + 1);
+    }
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* Those of the processor's features that kernels are made for. */
+static void find_features(char *out, size_t cap)
+{
+    static const char known[] =
+        " avx avx2 fma f16c avx_vnni avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16 avx512_fp16 amx_tile "
+        "amx_int8 amx_bf16 asimd asimdhp asimddp i8mm bf16 sve ";
+    char all[8192], padded[40];
+    size_t n = 0;
+    out[0] = 0;
+    if (!cpu_info("flags", all, sizeof all) && !cpu_info("Features", all, sizeof all))
+        return;
+    for (char *rest, *w = strtok_r(all, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) {
+        snprintf(padded, sizeof padded, " %.30s ", w);
+        if (strstr(known, padded) && n + strlen(w) + 2 < cap)
+            n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? " " : "", w);
+    }
+}
+
+static void processor(struct doctor *d)
+{
+    char name[200] = "", features[400], sets[200] = "";
+    struct pp_topology t;
+    const char *best = "scalar";
+    pp_topology_read(NULL, NULL, &t);
+    if (!cpu_info("model name", name, sizeof name) && !cpu_info("Model", name, sizeof name))
+        snprintf(name, sizeof name, " unknown");
+    find_features(features, sizeof features);
+    for (size_t i = 0; pp_micro_kernels(i); i++) {
+        best = pp_micro_kernels(i);
+        snprintf(sets + strlen(sets), sizeof sets - strlen(sets), "%s%s", i ? " " : "", best);
+    }
+    const char *chosen = d->o->kernels ? d->o->kernels : best;
+    line(d, "processor", "%s, %d thread%s%s", name + 1, t.n_at_once, t.n_at_once == 1 ? "" : "s",
+         t.n_nodes > 1 ? ", several memory nodes" : "");
+    line(d, "features", "%s", *features ? features : "none that kernels are made for");
+    line(d, "kernels", "%s, of %s", chosen, sets);
+    open_object(d, "processor");
+    member(d, "name", name + 1);
+    number(d, "threads", t.n_at_once);
+    number(d, "nodes", t.n_nodes);
+    words(d, "features", features);
+    words(d, "kernels", sets);
+    member(d, "chosen", chosen);
+    close_object(d);
+    if (strcmp(best, "scalar") == 0)
+        problem(d, "this processor has nothing that fast kernels are made for: models run, but very slowly");
+}
+
+static void memory(struct doctor *d)
+{
+    const double total = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const uint64_t available = pp_memory_free(), room = pp_memory_room();
+    char limit[64] = "";
+    if (room != UINT64_MAX)
+        snprintf(limit, sizeof limit, ", %.1f GB by ulimit -v", (double)room / 1e9);
+    line(d, "memory", "%.1f GB, %.1f GB free%s", total / 1e9, (double)available / 1e9, limit);
+    open_object(d, "memory");
+    number(d, "total_bytes", (int64_t)total);
+    number(d, "free_bytes", (int64_t)available);
+    close_object(d);
+    if (available < 512000000u)
+        problem(d, "%.0f MB of memory are free: only very small models fit; close other programs",
+                (double)available / 1e6);
+}
+
+static unsigned read_hex(const char *device, const char *what)
+{
+    char path[600], text[32] = "";
+    snprintf(path, sizeof path, "/sys/bus/pci/devices/%.200s/%s", device, what);
+    FILE *f = fopen(path, "re");
+    if (f && !fgets(text, sizeof text, f))
+        text[0] = 0;
+    if (f)
+        fclose(f);
+    return (unsigned)strtoul(text, NULL, 16);
+}
+
+/* Display controllers and processors of graphics on the PCI bus. */
+static void gpus(struct doctor *d)
+{
+    static const struct {
+        unsigned id;
+        const char *name;
+    } makers[] = {{0x10de, "NVIDIA"}, {0x1002, "AMD"}, {0x8086, "Intel"}};
+    char found[400] = "";
+    DIR *bus = opendir("/sys/bus/pci/devices");
+    for (struct dirent *e; bus && (e = readdir(bus));) {
+        if (e->d_name[0] == '.' || read_hex(e->d_name, "class") >> 16 != 3)
+            continue;
+        const unsigned vendor = read_hex(e->d_name, "vendor"), device = read_hex(e->d_name, "device");
+        const char *maker = "other";
+        for (size_t i = 0; i < sizeof makers / sizeof *makers; i++)
+            maker = makers[i].id == vendor ? makers[i].name : maker;
+        const size_t n = strlen(found);
+        snprintf(found + n, sizeof found - n, "%s%s-%04x:%04x", n ? " " : "", maker, vendor, device);
+    }
+    if (bus)
+        closedir(bus);
+    line(d, "gpu", *found ? "%s; this version computes on the processor" : "none%s", found);
+    words(d, "gpus", found);
+}
+
+/* --- files -------------------------------------------------------------------------------------------------- */
+
+/* The folder, or the nearest one above it that is there: where it would be made. */
+static void nearest(const char *path, char out[600])
+{
+    struct stat st;
+    snprintf(out, 600, "%s", path);
+    for (char *slash; stat(out, &st) != 0 && (slash = strrchr(out, '/')) && slash != out;)
+        *slash = 0;
+}
+
+static void folder(struct doctor *d, const char *what, const char *path, const char *without)
+{
+    char at[600];
+    struct stat st;
+    struct statvfs v;
+    nearest(path, at);
+    const bool there = strcmp(at, path) == 0, in_the_way = stat(at, &st) == 0 && !S_ISDIR(st.st_mode);
+    const bool writable = !in_the_way && access(at, W_OK | X_OK) == 0;
+    const double room = statvfs(at, &v) == 0 ? (double)v.f_bavail * (double)v.f_frsize : 0;
+    line(d, what, "%s: %s, %.1f GB free on that disk", path,
+         !writable ? "cannot be written to" : there ? "there" : "will be made", room / 1e9);
+    open_object(d, NULL);
+    member(d, "what", what);
+    member(d, "path", path);
+    flag(d, "there", there);
+    flag(d, "writable", writable);
+    number(d, "free_bytes", (int64_t)room);
+    close_object(d);
+    if (!without)
+        return;
+    if (in_the_way)
+        problem(d, "%s is in the way: it should be a folder; %s", at, without);
+    else if (!writable)
+        problem(d, "%s cannot be written to: %s", path, without);
+    else if (room < 100e6)
+        problem(d, "the disk of %s is nearly full: %s", path, without);
+    if (there && (st.st_mode & 077) != 0)
+        problem(d, "others can look into %s; `chmod 700 %s` keeps them out", path, path);
+}
+
+static void folders(struct doctor *d)
+{
+    if (d->o->json) {
+        pp_cli_json_name(&d->out, "folders");
+        pp_buf_char(&d->out, '[');
+    }
+    folder(d, "settings", d->p->config, NULL);
+    folder(d, "conversations", d->p->data, "conversations are not kept, and no models registered");
+    folder(d, "input history", d->p->state, "what you typed is not kept");
+    folder(d, "cache", d->p->cache, "conversations are read again each time, and weights packed anew");
+    if (d->o->json)
+        pp_buf_char(&d->out, ']');
+}
+
+static void models(struct doctor *d, struct pp_store *st)
+{
+    struct pp_model_entry *list;
+    struct pp_error err;
+    size_t n, gone = 0;
+    if (pp_store_model_list(st, &list, &n, &err) != PP_OK) {
+        problem(d, "%s: %s", d->p->db, err.text);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (access(list[i].path, R_OK) != 0) {
+            gone++;
+            problem(d, "the model \"%s\" is not at %s any more; `pippin models add` it anew, or `pippin models rm %s`",
+                    list[i].name, list[i].path, list[i].name);
+        }
+    line(d, "models", "%zu registered, %zu of them there", n, n - gone);
+    number(d, "models", (int64_t)n);
+    number(d, "models_gone", (int64_t)gone);
+    pp_model_entry_list_free(list, n);
+}
+
+/* Looked at beside whoever uses it, and never made or changed. */
+static void database(struct doctor *d)
+{
+    struct pp_store *st = NULL;
+    struct pp_error err = {0};
+    struct stat file;
+    int64_t n = 0;
+    open_object(d, "database");
+    member(d, "path", d->p->db);
+    if (stat(d->p->db, &file) != 0) {
+        line(d, "database", "%s: not there yet", d->p->db);
+        flag(d, "there", false);
+    } else if (pp_store_open_to_read(d->p->db, &st, &err) != PP_OK || pp_store_session_count(st, &n, &err) != PP_OK) {
+        line(d, "database", "%s: cannot be read", d->p->db);
+        flag(d, "there", true);
+        problem(d, "%s: %s", d->p->db, err.text);
+    } else {
+        line(d, "database", "%s: %lld conversation%s, %.1f MB", d->p->db, (long long)n, n == 1 ? "" : "s",
+             (double)file.st_size / 1e6);
+        flag(d, "there", true);
+        number(d, "conversations", n);
+        number(d, "bytes", file.st_size);
+        models(d, st);
+    }
+    pp_store_close(st);
+    close_object(d);
+}
+
+static void starter(struct doctor *d)
+{
+    line(d, "starter", "%s", d->p->starter[0] ? d->p->starter : "not installed");
+    member(d, "starter", d->p->starter);
+    if (!d->p->starter[0])
+        problem(d, "the starter, which answers where no model is named, is not installed: name a model with -m");
+}
+
+/* --- the terminal ------------------------------------------------------------------------------------------- */
+
+static void terminal(struct doctor *d, const struct pp_terminal_facts *t)
+{
+    const bool utf8 = strcmp(t->charset, "UTF-8") == 0;
+    if (t->is_terminal)
+        line(d, "terminal", "%s, %d x %d, %d colours, %s", *t->name ? t->name : "without a name (TERM)", t->cols,
+             t->rows, t->colors, t->charset);
+    else
+        line(d, "terminal", "none: input or output is a file or a pipe (TERM is \"%s\", %s)", t->name, t->charset);
+    open_object(d, "terminal");
+    member(d, "name", t->name);
+    member(d, "charset", t->charset);
+    flag(d, "is_terminal", t->is_terminal);
+    number(d, "colors", t->colors);
+    number(d, "rows", t->rows);
+    number(d, "cols", t->cols);
+    close_object(d);
+    if (t->is_terminal && !t->known)
+        problem(d, "nothing is known about the terminal \"%s\": set TERM, install its description (Debian: "
+                   "ncurses-term), or use --plain", t->name);
+    else if (t->is_terminal && !t->moves_cursor)
+        problem(d, "the terminal \"%s\" cannot move its cursor: use --plain", t->name);
+    if (t->is_terminal && !utf8)
+        problem(d, "the locale is not UTF-8 but %s: letters may look wrong; try LANG=C.UTF-8", t->charset);
+}
+
+int pp_cmd_doctor(const struct pp_options *o, const struct pp_paths *p, const struct pp_terminal_facts *facts)
+{
+    struct doctor d = {.o = o, .p = p};
+    struct pp_error err = {0};
+    pp_cli_begin();
+    if (o->json)
+        pp_buf_char(&d.out, '{');
+    line(&d, "pippin", "%s", PP_VERSION);
+    member(&d, "version", PP_VERSION);
+    processor(&d);
+    memory(&d);
+    gpus(&d);
+    starter(&d);
+    folders(&d);
+    database(&d);
+    terminal(&d, facts);
+    if (o->json)
+        pp_buf_fmt(&d.out, ", \"problems\": [%s]}\n", pp_buf_cstr(&d.problems));
+    else if (d.n_problems)
+        pp_buf_fmt(&d.out, "\n%s", pp_buf_cstr(&d.problems));
+    else
+        pp_buf_str(&d.out, "\nno problems found\n");
+    enum pp_code code = d.out.bad || d.problems.bad ? pp_fail_nomem(&err, "the report") : PP_OK;
+    if (!code)
+        pp_cli_print(d.out.data, d.out.len);
+    const bool bad = d.n_problems > 0;
+    pp_buf_free(&d.out);
+    pp_buf_free(&d.problems);
+    const int exit_code = pp_cli_end(code, &err);
+    return exit_code ? exit_code : bad;
+}
