@@ -896,7 +896,7 @@ static void test_temporary(void **state)
     assert_int_equal(fix_slash("/temporary"), PP_SLASH_DONE);
     assert_true(fix_status()->temporary);
     assert_int_equal(pp_controller_n_messages(fix.c), 0);
-    assert_int_equal(listed(), 0);
+    pump_until(&fix, listed() == 0);
     fixture_turn(&fix, "secret", "quite");
     assert_true(fix.fake->unkept);
     assert_string_equal(fix_status()->session_key, ""); /* nobody is told how to come back */
@@ -906,7 +906,7 @@ static void test_temporary(void **state)
     pump_until(&fix, listed() == 2);
     assert_int_equal(fix_slash("/temporary"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
-    assert_int_equal(listed(), 1);
+    pump_until(&fix, listed() == 1);
     assert_int_equal(pp_controller_session_at(fix.c, 0)->id, kept);
     pp_controller_open(fix.c, kept);
     pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
