@@ -255,7 +255,10 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
     static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight",
                                        "position_embd.weight", "token_types.weight",
                                        "ssm_conv1d.weight", "shortconv.conv.weight", ".indexer.proj.weight",
-                                       ".ssm_a", ".ssm_d"};
+                                       ".ssm_a", ".ssm_d", "time_mix_lerp_fused.weight", "time_mix_w1.weight",
+                                       "time_mix_w2.weight", "time_mix_a1.weight", "time_mix_a2.weight",
+                                       "time_mix_v1.weight", "time_mix_v2.weight", "time_mix_g1.weight",
+                                       "time_mix_g2.weight"};
     size_t n = strlen(t->name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (n >= strlen(ends[i]) && strcmp(t->name + n - strlen(ends[i]), ends[i]) == 0)

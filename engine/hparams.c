@@ -236,7 +236,7 @@ static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_er
         n += (hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT)) != 0;
     if (n && !hp->conv_taps)
         return pp_fail(err, PP_ERR_FORMAT, "the model does not say at how many positions its convolutions look");
-    if (n == hp->n_layer && !hp->mamba)
+    if (n == hp->n_layer && !hp->mamba && !hp->rwkv)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of which no layer has attention is not supported");
     return check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
 }
@@ -263,6 +263,9 @@ static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *e
     if (hp->state_key_dim % 16 != 0 || hp->state_value_dim % 16 != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "states of %lld x %lld values are not supported; multiples of 16 are",
                        (long long)hp->state_key_dim, (long long)hp->state_value_dim);
+    for (int i = 0; hp->rwkv && i < 4; i++)
+        if (check_range("size between two matrices", hp->rwkv_ranks[i], 1, 1 << 16, err))
+            return err->code;
     if (hp->state_rank && hp->state_eps != 0.0f && check_positive("epsilon of states", hp->state_eps, err))
         return err->code;
     return check_range("number of values that steps of states are made of", hp->state_rank, 0, 1 << 16, err);

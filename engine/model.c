@@ -226,6 +226,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"state heads", (double)hp->n_state_head},       {"state keys", (double)hp->n_state_key_head},
         {"state key size", (double)hp->state_key_dim},   {"state value size", (double)hp->state_value_dim},
         {"state tiled", hp->state_tiled},                {"mamba", hp->mamba},
+        {"rwkv", hp->rwkv},
         {"state rank", (double)hp->state_rank},          {"unit states", hp->state_unit},
         {"state epsilon", (double)hp->state_eps},
         {"one part", hp->one_part},                      {"expert width", (double)hp->n_embd_expert},

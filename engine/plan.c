@@ -160,6 +160,14 @@ static bool is_of_shared(const struct pp_hparams *hp, const char *name)
                                               strcmp(name + end, "_norm.weight") == 0);
 }
 
+/* What would mix RWKV's first layer's values with themselves: llama.cpp's converter puts something there. */
+static bool is_of_first_values(const struct pp_hparams *hp, const char *name)
+{
+    static const char begin[] = "blk.0.time_mix_v";
+    return hp->rwkv && strncmp(name, begin, sizeof begin - 1) == 0 && strchr("012", name[sizeof begin - 1]) &&
+           strcmp(name + sizeof begin, ".weight") == 0;
+}
+
 /* The index that picks positions, of which as yet all are seen. */
 static bool is_of_index(const struct pp_hparams *hp, const char *name)
 {
@@ -181,7 +189,8 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
         const void *data = t->data;
         const bool beside = is_beside(t->name) || pp_is_behind_layers(pp_source_hparams(s), t->name) ||
                             is_of_shared(pp_source_hparams(s), t->name) ||
-                            is_of_index(pp_source_hparams(s), t->name);
+                            is_of_index(pp_source_hparams(s), t->name) ||
+                            is_of_first_values(pp_source_hparams(s), t->name);
         if (!beside && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "
                            "the family %s; without it the answers would be wrong", pp_source_path(s), t->name,
@@ -357,6 +366,42 @@ const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_err
     *t = (struct pp_tensor){.name = "ones", .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = ones,
                             .size = (size_t)n * sizeof *ones};
     return t;
+}
+
+const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t, int64_t row, struct pp_error *err)
+{
+    const size_t bytes = pp_type_row_bytes(t->type, t->ne[0]);
+    struct pp_tensor *r = own(p, pp_calloc(1, sizeof *r));
+    if (!r) {
+        pp_fail_nomem(err, "the model's plan");
+        return NULL;
+    }
+    *r = (struct pp_tensor){.name = t->name, .type = t->type, .n_dims = 1, .ne = {t->ne[0], 1, 1, 1},
+                            .data = (const uint8_t *)t->data + (size_t)row * bytes, .size = bytes};
+    return r;
+}
+
+const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_error *err)
+{
+    struct pp_tensor *t = own(p, pp_calloc(1, sizeof *t));
+    float *taps = own(p, pp_calloc(2 * (size_t)n, sizeof *taps));
+    if (!t || !taps) {
+        pp_fail_nomem(err, "the model's plan");
+        return NULL;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        taps[2 * i] = 1;
+        taps[2 * i + 1] = -1;
+    }
+    *t = (struct pp_tensor){.name = "shift", .type = PP_TYPE_F32, .n_dims = 2, .ne = {2, n, 1, 1}, .data = taps,
+                            .size = 2 * (size_t)n * sizeof *taps};
+    return t;
+}
+
+void pp_plan_linear_bias(struct pp_plan *p, int linear, const struct pp_tensor *bias)
+{
+    if (!p->bad && linear >= 0)
+        p->linears[linear].b = bias;
 }
 
 /* --- experts ---------------------------------------------------------------------------------------------------- */

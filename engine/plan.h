@@ -77,6 +77,7 @@ enum pp_fn {
     PP_FN_SILU_BOUNDED, /* of a gate g and a value u only: g / (1 + exp(-g)), but at most scale, times u within
                         -scale .. scale */
     PP_FN_SOFTPLUS,  /* ln(1 + exp(x)); not of a gate */
+    PP_FN_DECAY,     /* exp(-exp(-1/2) / (1 + exp(-x))), within exp(-exp(-1/2)) .. 1; not of a gate */
     PP_FN_XIELU,     /* behind a projection only: struct pp_xielu */
     PP_FN_COUNT,
 };
@@ -169,13 +170,22 @@ struct pp_heads {
  *
  * Or Mamba's (arXiv 2312.00752), whose states have a decay for each of their values, and whose positions a step D for
  * each channel, which `decay` is: S[d][c] = exp(D[c] rate[c][d]) S[d][c] + k[d] D[c] v[c], out as in Mamba 2. All
- * channels have one key; heads are channels that lie together in the cache. */
+ * channels have one key; heads are channels that lie together in the cache.
+ *
+ * Or RWKV 7's (arXiv 2503.14456), a delta rule in which each row of S decays by itself, and what is taken off is not
+ * what is added: with p the vector of `look`, made of length 1,
+ *
+ *   S = diag(decay) S + k v' - (beta * p) (S' p)',  out = norm(S' q) + (the sum of direct k q) v
+ *
+ * where the norm is LayerNorm by the head's part of the operation's `weight` and `bias`, with `scale` for epsilon, and
+ * all is multiplied by `in`, if there is one, as it is. */
 struct pp_recurrence {
     struct pp_state_shape shape;
     enum pp_recurrence_kind {
         PP_RECUR_DELTA,
         PP_RECUR_MAMBA2,
         PP_RECUR_MAMBA,
+        PP_RECUR_RWKV7,
     } kind;
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
                                         have one key head */
@@ -183,9 +193,11 @@ struct pp_recurrence {
     int decay, beta;                 /* slots: of head h the value (h / neighbours) stride + h % neighbours, or Mamba's
                                         [n_head, value_dim]; neither Mamba has beta: -1 */
     int neighbours, stride;
+    int look;                        /* RWKV 7's slot, whose decay and beta are [n_head, key_dim], too */
     const struct pp_tensor *rate, *bias; /* [n_head]; Mamba 2's rate [n_head, 1]; Mamba's [n_head * value_dim, key_dim],
                                         and NULL */
-    const struct pp_tensor *direct;  /* Mamba 2's D [n_head, 1], Mamba's [n_head * value_dim] */
+    const struct pp_tensor *direct;  /* Mamba 2's D [n_head, 1], Mamba's [n_head * value_dim], RWKV 7's
+                                        [n_head * key_dim] */
 };
 
 /* Layers that leave things of one kind, geometry and window behind: their pages are kept and let go together. */
@@ -247,6 +259,12 @@ const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, 
 const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out,
                                                 int64_t n_in, struct pp_error *err, const char *fmt, ...)
     __attribute__((format(printf, 7, 8)));
+/* A row of a matrix, or of what has more dimensions, as a vector; NULL: *err is set. */
+const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t, int64_t row, struct pp_error *err);
+/* The taps of a convolution of n values that gives by how much the last position's are larger; NULL: *err is set. */
+const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_error *err);
+/* What is added behind a projection, where files call it otherwise. */
+void pp_plan_linear_bias(struct pp_plan *p, int linear, const struct pp_tensor *bias);
 /* n ones, for norms without weights; NULL: *err is set. */
 const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_error *err);
 int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e); /* its index */

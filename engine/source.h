@@ -72,6 +72,8 @@ struct pp_hparams {
     int64_t state_rank;     /* Mamba's, whose steps are products of so many values; 0: Mamba 2's */
     bool state_unit;        /* those values, B and C are normed without weights, */
     float state_eps;        /* with this epsilon; 0: norm_eps */
+    bool rwkv;              /* or RWKV 7's, whose layers are made otherwise: */
+    int64_t rwkv_ranks[4];  /* what decays, beta, values and gates have between two matrices */
     bool state_norm;        /* what they give is normed, where only some of the family's models do that */
     bool states_beside;     /* layers have states beside attention, which read the same */
     bool state_tiled;       /* head h goes with key head h modulo n_state_key_head: GGUF's Qwen 3.5 */

@@ -537,6 +537,8 @@ static void make_stream_slots(struct builder *b)
 static bool add_layer(struct builder *b, int l)
 {
     pp_mixer_shape(b, pp_layer_shape(b->hp, l));
+    if (b->hp->rwkv)
+        return pp_rwkv_layer(b, l);
     if (b->hp->n_stream)
         return add_stream_layer(b, l);
     if (b->hp->gaps)

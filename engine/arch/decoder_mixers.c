@@ -596,7 +596,10 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);
     if (hp->n_state_head)
-        (hp->state_rank ? pp_scan_slots : hp->mamba ? make_mamba_slots : make_state_slots)(b);
+        (hp->rwkv         ? pp_rwkv_slots
+         : hp->state_rank ? pp_scan_slots
+         : hp->mamba      ? make_mamba_slots
+                          : make_state_slots)(b);
     if (hp->kv_lora_rank) {
         make_latent_slots(b);
     } else if (b->fused_qkv) {

@@ -350,7 +350,7 @@ static enum pp_code lower_convolution(struct lowering *l)
         s->out = peek(l, 0)->out;
         l->at++;
     }
-    if (next_is(l, PP_OP_MULTIPLY) && peek(l, 0)->in == s->out) {
+    if (next_is(l, PP_OP_MULTIPLY) && peek(l, 0)->in == s->out && !peek(l, 0)->weight) {
         s->gate = peek(l, 0)->in2;
         s->out = peek(l, 0)->out;
         l->at++;

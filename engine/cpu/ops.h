@@ -159,6 +159,16 @@ struct pp_scan_step {
     float *out;                 /* [width] */
 };
 
+/* A position of a head of RWKV 7's, likewise. */
+struct pp_delta_step {
+    int64_t key_dim, width;
+    const float *decay, *look, *taken, *key; /* [key_dim] */
+    const float *v;             /* [width] */
+    float *state;               /* [key_dim, width] */
+    const float *query;         /* [key_dim], or NULL */
+    float *out;                 /* [width] */
+};
+
 /* Attention of a row's query: for each chunk of 256 positions scores s = (scale * log2 e) q . k, a reference m,
  * p = 2^(s - m), l = sum p, o = sum p v; chunks are merged in ascending order: with M' = max(M, m),
  * O = O 2^(M - M') + o 2^(m - M'), L likewise; the result is O / L. Powers below 2^-125 are zeros.
@@ -240,6 +250,9 @@ struct pp_cpu_ops {
     /* state[d] = fma(exp(step rate[d]), state[d], key[d] u); out = fma(direct, v, the sum over d, ascending, of
      * fma(state[d], query[d], sum)). */
     void (*scan_step)(const struct pp_scan_step *s);
+    /* With known the sum over d, ascending, of fma(state[d], look[d], sum), state[d] = fma(decay[d], state[d],
+     * fma(taken[d], known, key[d] v)); out is the sum over d, ascending, of fma(state[d], query[d], sum). */
+    void (*delta_step)(const struct pp_delta_step *s);
 };
 
 const struct pp_cpu_ops *pp_cpu_ops(enum pp_isa isa);

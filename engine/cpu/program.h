@@ -125,7 +125,8 @@ struct stage {
     const float *rate;          /* [n_head] */
     const float *direct;        /* [n_head], of Mamba's */
     const float *unit_query, *unit_key; /* [key_dim]: behind a norm by the mean, what makes them what they should be */
-    /* SCAN: the same, but rate [n_head, key_dim, value_dim] and direct [n_head, value_dim] */
+    /* SCAN: the same, but rate [n_head, key_dim, value_dim] and direct [n_head, value_dim]; RWKV's direct
+       [n_head, key_dim], and norm of each head */
     /* ROWS */
     struct row_op row_ops[MAX_ROW_OPS];
     int n_row_ops;

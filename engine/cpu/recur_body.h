@@ -159,3 +159,23 @@ static void scan_step(const struct pp_scan_step *s)
             v_store(s->out + c, v_fma(v_load(s->direct + c), v_load(s->v + c), sum));
     }
 }
+
+static void delta_step(const struct pp_delta_step *s)
+{
+    for (int64_t c = 0; c < s->width; c += LANES) {
+        const v16 v = v_load(s->v + c);
+        v16 known = v_zero(), sum = v_zero();
+        for (int64_t d = 0; d < s->key_dim; d++)
+            known = v_fma(v_load(s->state + d * s->width + c), v_set1(s->look[d]), known);
+        for (int64_t d = 0; d < s->key_dim; d++) {
+            float *at = s->state + d * s->width + c;
+            const v16 more = v_fma(v_set1(s->taken[d]), known, v_mul(v_set1(s->key[d]), v));
+            const v16 state = v_fma(v_set1(s->decay[d]), v_load(at), more);
+            v_store(at, state);
+            if (s->query)
+                sum = v_fma(state, v_set1(s->query[d]), sum);
+        }
+        if (s->query)
+            v_store(s->out + c, sum);
+    }
+}

@@ -1,10 +1,11 @@
-/* scan.c - stages of layers whose states are made again step by step (kv.h), because each value decays by itself:
- * Mamba's selective scan.
+/* scan.c - stages of layers whose states are made again step by step (kv.h), because no one number decays all of a
+ * head: Mamba's selective scan, and RWKV 7.
  *
  * A row leaves behind what it brings, and takes a step from the state behind the position before it. If that is not the
  * page's latest one, because tokens were taken back or a page was copied, the steps from the page's beginning are taken
  * again first: they have the same bits. No head needs another one's: an item takes one of them, and the rows of the
  * batch one after the other. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/cpu/program.h"
@@ -35,6 +36,23 @@ static const float *turned_rate(struct pp_cpu *c, const struct pp_tensor *t, con
     return rate;
 }
 
+/* The norm of what RWKV's heads give; and what makes a vector of length 1 behind a norm by the mean. */
+static enum pp_code add_head_norm(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
+{
+    const int n = s->recurrence->shape.key_dim;
+    float *unit = pp_cpu_memory_keep(c, n, sizeof *unit);
+    s->norm = (struct norm){.centred = true, .stride = s->recurrence->shape.value_dim, .eps = op->scale};
+    if (!unit)
+        return pp_fail_nomem(err, "the model's program");
+    for (int i = 0; i < n; i++)
+        unit[i] = (float)(1 / sqrt(n));
+    s->unit_key = unit;
+    if (!(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)) ||
+        !(s->norm.bias = pp_cpu_float_vector(c, op->bias, err)))
+        return err->code;
+    return PP_OK;
+}
+
 enum pp_code pp_cpu_scan_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const struct pp_recurrence *r = &c->model->plan.recurrences[op->recurrence];
@@ -43,10 +61,11 @@ enum pp_code pp_cpu_scan_add(struct pp_cpu *c, struct stage *s, const struct pp_
     s->tier = op->tier;
     s->layer = op->tier_layer;
     s->recurrence = r;
-    if (!(s->rate = turned_rate(c, r->rate, &r->shape, err)) ||
-        !(s->direct = pp_cpu_float_vector(c, r->direct, err)))
+    if (!(s->direct = pp_cpu_float_vector(c, r->direct, err)))
         return err->code;
-    return PP_OK;
+    if (r->kind == PP_RECUR_RWKV7)
+        return add_head_norm(c, s, op, err);
+    return (s->rate = turned_rate(c, r->rate, &r->shape, err)) ? PP_OK : err->code;
 }
 
 /* --- items ------------------------------------------------------------------------------------------------------ */
@@ -75,17 +94,9 @@ static struct pp_kv_steps page_of(const struct scan *x, uint8_t *page)
     return pp_kv_steps_head(x->kv, page, x->s->layer, x->head);
 }
 
-/* The step of a position that brings these inputs: D, D v, and the key. Without a query it only changes the state. */
-static struct pp_scan_step step_of(const struct scan *x, const float *inputs, float *state)
-{
-    const struct pp_state_shape *shape = &x->s->recurrence->shape;
-    const int64_t key = shape->key_dim, width = shape->value_dim;
-    return (struct pp_scan_step){.key_dim = key, .width = width, .rate = x->s->rate + x->head * key * width,
-                                 .step = inputs, .u = inputs + width, .key = inputs + 2 * width, .state = state};
-}
+/* --- Mamba's: a position brings D, D v, and the key ------------------------------------------------------------- */
 
-/* What a row brings. */
-static void take_inputs(const struct scan *x, int row, float *inputs)
+static void take_mamba(const struct scan *x, int row, float *inputs)
 {
     const struct pp_recurrence *r = x->s->recurrence;
     const int64_t width = r->shape.value_dim, at = x->head * width;
@@ -95,15 +106,90 @@ static void take_inputs(const struct scan *x, int row, float *inputs)
     memcpy(inputs + 2 * width, slot_row(x->c, r->k, row), (size_t)r->shape.key_dim * sizeof *inputs);
 }
 
+static void step_mamba(const struct scan *x, const float *inputs, int row, float *state, float *out)
+{
+    const struct pp_recurrence *r = x->s->recurrence;
+    const int64_t key = r->shape.key_dim, width = r->shape.value_dim, first = x->head * width;
+    struct pp_scan_step step = {.key_dim = key, .width = width, .rate = x->s->rate + first * key, .step = inputs,
+                                .u = inputs + width, .key = inputs + 2 * width, .state = state};
+    if (row >= 0) {
+        step.query = slot_row(x->c, r->q, row);
+        step.direct = x->s->direct + first;
+        step.v = slot_row(x->c, r->v, row) + first;
+        step.out = out;
+    }
+    x->c->ops->scan_step(&step);
+    if (row >= 0)
+        x->c->ops->gate(PP_FN_SILU, 0, slot_row(x->c, x->s->in, row) + first, out, width, out);
+}
+
+/* --- RWKV's: decays, the key, the vector that looks, what it takes off, and the value --------------------------- */
+
+static const float UNIT_EPS = 1e-24f; /* of the squares of its length */
+
+static void take_rwkv(const struct scan *x, int row, float *inputs)
+{
+    const struct pp_recurrence *r = x->s->recurrence;
+    const int64_t n = r->shape.key_dim, width = r->shape.value_dim, at = x->head * n;
+    float *look = inputs + 2 * n, *taken = inputs + 3 * n;
+    memcpy(inputs, slot_row(x->c, r->decay, row) + at, (size_t)n * sizeof *inputs);
+    memcpy(inputs + n, slot_row(x->c, r->k, row) + at, (size_t)n * sizeof *inputs);
+    x->c->ops->rms_norm(slot_row(x->c, r->look, row) + at, x->s->unit_key, UNIT_EPS / (float)n, n, look);
+    x->c->ops->multiply(look, slot_row(x->c, r->beta, row) + at, n, taken);
+    x->c->ops->apply(PP_FN_SCALE, -1, taken, n, taken);
+    memcpy(inputs + 4 * n, slot_row(x->c, r->v, row) + x->head * width, (size_t)width * sizeof *inputs);
+}
+
+/* How much of the row's own value a head gives besides. */
+static float direct_part(const struct scan *x, int row)
+{
+    const struct pp_recurrence *r = x->s->recurrence;
+    const int n = r->shape.key_dim, at = x->head * n;
+    const float *q = slot_row(x->c, r->q, row) + at, *k = slot_row(x->c, r->k, row) + at;
+    float sum = 0;
+    for (int d = 0; d < n; d++)
+        sum += q[d] * k[d] * x->s->direct[at + d];
+    return sum;
+}
+
+static void step_rwkv(const struct scan *x, const float *inputs, int row, float *state, float *out)
+{
+    const struct pp_recurrence *r = x->s->recurrence;
+    const int64_t n = r->shape.key_dim, width = r->shape.value_dim;
+    const float *v = inputs + 4 * n;
+    x->c->ops->delta_step(&(struct pp_delta_step){
+        .key_dim = n, .width = width, .decay = inputs, .key = inputs + n, .look = inputs + 2 * n,
+        .taken = inputs + 3 * n, .v = v, .state = state,
+        .query = row >= 0 ? slot_row(x->c, r->q, row) + x->head * n : NULL, .out = out});
+    if (row < 0)
+        return;
+    const struct norm norm = pp_cpu_norm_of_head(&x->s->norm, x->head);
+    pp_cpu_norm(x->c, &norm, out, width, out);
+    x->c->ops->add_scaled(out, v, direct_part(x, row), width);
+    if (x->s->in >= 0)
+        x->c->ops->multiply(out, slot_row(x->c, x->s->in, row) + x->head * width, width, out);
+}
+
+/* --- both --------------------------------------------------------------------------------------------------------- */
+
+/* The step of a position that brings these inputs; out: what the state behind it gives for the row, -1: nothing. */
+static void step(const struct scan *x, const float *inputs, int row, float *state, float *out)
+{
+    (x->s->recurrence->kind == PP_RECUR_RWKV7 ? step_rwkv : step_mamba)(x, inputs, row, state, out);
+}
+
+static void take_inputs(const struct scan *x, int row, float *inputs)
+{
+    (x->s->recurrence->kind == PP_RECUR_RWKV7 ? take_rwkv : take_mamba)(x, row, inputs);
+}
+
 /* The steps of a page's first n positions, from the state at its beginning. */
 static void repeat(const struct scan *x, const struct pp_kv_steps *page, int n, float *state)
 {
     const struct pp_state_shape *shape = &x->s->recurrence->shape;
     memcpy(state, page->start, (size_t)shape->key_dim * (size_t)shape->value_dim * sizeof *state);
-    for (int i = 0; i < n; i++) {
-        const struct pp_scan_step step = step_of(x, page->inputs + i * shape->n_inputs, state);
-        x->c->ops->scan_step(&step);
-    }
+    for (int i = 0; i < n; i++)
+        step(x, page->inputs + i * shape->n_inputs, -1, state, NULL);
 }
 
 /* The state at a page's beginning. before: the page before it, which is full; or NULL. */
@@ -125,26 +211,19 @@ void pp_cpu_scan_item(struct pp_cpu *c, const struct stage *s, int m, int item)
 {
     const struct pp_recurrence *r = s->recurrence;
     const struct scan x = {.c = c, .s = s, .kv = &c->attend[s->tier].kv, .head = item};
-    const int width = r->shape.value_dim, first = item * width;
     for (int i = 0; i < m; i++) {
         const struct pp_batch_row *row = &c->batch->rows[i];
         const int64_t p = row->slot / PP_PAGE_TOKENS;
         const int at = (int)(row->slot % PP_PAGE_TOKENS);
         uint8_t *const *pages = row->pages[s->tier];
         const struct pp_kv_steps page = page_of(&x, pages[p]);
-        float *inputs = page.inputs + at * r->shape.n_inputs, *out = slot_row(c, s->out, i) + first;
+        float *inputs = page.inputs + at * r->shape.n_inputs;
         if (at == 0)
             begin_page(&x, p > 0 ? pages[p - 1] : NULL, &page);
         if (at == 0 || *page.n != at)
             repeat(&x, &page, at, page.latest);
         take_inputs(&x, i, inputs);
-        struct pp_scan_step step = step_of(&x, inputs, page.latest);
-        step.query = slot_row(c, r->q, i);
-        step.direct = s->direct + first;
-        step.v = slot_row(c, r->v, i) + first;
-        step.out = out;
-        c->ops->scan_step(&step);
+        step(&x, inputs, i, page.latest, slot_row(c, s->out, i) + item * r->shape.value_dim);
         *page.n = at + 1;
-        c->ops->gate(PP_FN_SILU, 0, slot_row(c, s->in, i) + first, out, width, out);
     }
 }

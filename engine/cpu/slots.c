@@ -34,7 +34,8 @@ static unsigned row_op_use(const struct pp_cpu *c, const struct row_op *r, int s
 static bool recurrence_reads(const struct pp_cpu *c, const struct pp_recurrence *r, int slot)
 {
     return slot == whole_slot(c, r->q) || slot == whole_slot(c, r->k) || slot == whole_slot(c, r->v) ||
-           slot == whole_slot(c, r->decay) || (r->beta >= 0 && slot == whole_slot(c, r->beta));
+           slot == whole_slot(c, r->decay) || (r->beta >= 0 && slot == whole_slot(c, r->beta)) ||
+           (r->kind == PP_RECUR_RWKV7 && slot == whole_slot(c, r->look));
 }
 
 /* slot: a whole one */

@@ -1,0 +1,218 @@
+/* decoder_rwkv.c - the layers of RWKV 7 (arXiv 2503.14456). Both parts of a layer read their input mixed with that of
+ * the position before, value by value: the first, which has the states, in six ways, the feed-forward part in one.
+ * Decays, beta, gates and how far a layer's values are the first layer's come of products of low rank. */
+#include <stdio.h>
+
+#include "engine/arch/decoder_int.h"
+
+enum mix { MIX_R, MIX_W, MIX_K, MIX_V, MIX_A, MIX_G, N_MIXES }; /* in the order of files */
+enum low { LOW_W, LOW_A, LOW_V, LOW_G };                        /* in that of hparams */
+
+static void add_fn(struct builder *b, int l, enum pp_fn fn, float scale, int slot, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = fn, .scale = scale, .layer = l, .in = slot, .in2 = NONE,
+                          .out = out});
+}
+
+static void add_sum(struct builder *b, int l, float scale, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = scale, .in = in, .in2 = NONE, .out = out});
+}
+
+static const struct pp_tensor *find_vector(struct builder *b, int l, const char *kind)
+{
+    return pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.%s.weight", l, kind);
+}
+
+/* out = in times a vector of the layer */
+static bool add_product(struct builder *b, int l, const char *kind, int in, int out)
+{
+    const struct pp_tensor *weight = find_vector(b, l, kind);
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .weight = weight, .in = in, .in2 = NONE, .out = out});
+    return weight != NULL;
+}
+
+/* --- mixing with the position before ------------------------------------------------------------------------------ */
+
+/* From the residual stream to a normed input, and by how much the last position's is larger. */
+static bool add_shift(struct builder *b, int l, const char *norm)
+{
+    if (!b->shift_taps && !(b->shift_taps = pp_plan_shift(b->p, b->hp->n_embd, b->err)))
+        return false;
+    if (!add_norm(b, l, norm, b->x, b->normed))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_CONVOLVE, .layer = l, .window = 2, .weight = b->shift_taps, .in = b->normed,
+                          .in2 = NONE, .out = b->shift});
+    return true;
+}
+
+/* blend = normed + shift * weight */
+static void add_blend(struct builder *b, int l, const struct pp_tensor *weight)
+{
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .weight = weight, .in = b->shift, .in2 = NONE,
+                          .out = b->blend});
+    add_sum(b, l, 1, b->normed, b->blend);
+}
+
+/* All ways are in one tensor, whose dimensions of one some files have in the middle. */
+static const struct pp_tensor *find_mixes(struct builder *b, int l)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.time_mix_lerp_fused.weight", l);
+    const struct pp_tensor *t = pp_source_tensor(b->s, name);
+    if (t && t->ne[0] == b->hp->n_embd && t->ne[1] * t->ne[2] * t->ne[3] == N_MIXES && pp_type_info(t->type)->runnable)
+        return t;
+    pp_fail(b->err, PP_ERR_FORMAT, "%s: tensor %s is missing, or is not %d vectors of %lld values",
+            pp_source_path(b->s), name, N_MIXES, (long long)b->hp->n_embd);
+    return NULL;
+}
+
+/* A projection of the input as it is mixed in that way. */
+static bool add_mixed(struct builder *b, int l, const struct pp_tensor *mixes, enum mix mix, const char *kind, int out)
+{
+    const int64_t n = b->hp->n_embd;
+    const struct pp_tensor *weight = pp_plan_row(b->p, mixes, mix, b->err);
+    const int linear = !weight ? -1 : pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.time_mix_%s", l, kind);
+    if (linear < 0)
+        return false;
+    add_blend(b, l, weight);
+    add_linear(b, l, linear, b->blend, out);
+    return true;
+}
+
+/* --- products of low rank ----------------------------------------------------------------------------------------- */
+
+/* From the input that was mixed last: a vector of the layer plus the second matrix times a function of the first's
+ * product. */
+static bool add_low(struct builder *b, int l, enum low low, char letter, int out)
+{
+    const int64_t n = b->hp->n_embd, rank = b->hp->rwkv_ranks[low];
+    const int first = pp_plan_linear(b->p, b->s, rank, n, b->err, "blk.%d.time_mix_%c1", l, letter);
+    const int second =
+        first < 0 ? -1 : pp_plan_linear(b->p, b->s, n, rank, b->err, "blk.%d.time_mix_%c2", l, letter);
+    const struct pp_tensor *bias = NULL;
+    if (second < 0 || (low != LOW_G && !(bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.time_mix_%c0.weight", l,
+                                                                letter))))
+        return false;
+    pp_plan_linear_bias(b->p, second, bias);
+    add_linear(b, l, first, b->blend, b->low_rank[low]);
+    if (low == LOW_W)
+        add_fn(b, l, PP_FN_CAP, 1, b->low_rank[low], b->low_rank[low]); /* tanh */
+    if (low == LOW_G)
+        add_fn(b, l, PP_FN_SIGMOID, 0, b->low_rank[low], b->low_rank[low]);
+    add_linear(b, l, second, b->low_rank[low], out);
+    if (low != LOW_G)
+        add_fn(b, l, low == LOW_W ? PP_FN_DECAY : PP_FN_SIGMOID, 0, out, out);
+    return true;
+}
+
+/* --- the part with states ----------------------------------------------------------------------------------------- */
+
+/* Values: the first layer's are kept in a slot of their own, and others go towards them. */
+static bool add_values(struct builder *b, int l, const struct pp_tensor *mixes)
+{
+    if (!add_mixed(b, l, mixes, MIX_V, "value", l ? b->state_v : b->first_v))
+        return false;
+    if (l == 0)
+        return true;
+    if (!add_low(b, l, LOW_V, 'v', b->part))
+        return false;
+    add_fn(b, l, PP_FN_SCALE, 1, b->first_v, b->look);
+    add_sum(b, l, -1, b->state_v, b->look);
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->look, .in2 = b->part, .out = b->look});
+    add_sum(b, l, 1, b->look, b->state_v);
+    return true;
+}
+
+/* k, of which the vector that looks into the state is made, and k + (a - 1) k_a k. */
+static bool add_keys(struct builder *b, int l, const struct pp_tensor *mixes)
+{
+    if (!add_mixed(b, l, mixes, MIX_K, "key", b->state_k) || !add_product(b, l, "time_mix_k_a", b->state_k, b->part))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->part, .in2 = b->beta, .out = b->blend});
+    if (!add_product(b, l, "time_mix_k_k", b->state_k, b->look))
+        return false;
+    add_sum(b, l, -1, b->part, b->blend);
+    add_sum(b, l, 1, b->blend, b->state_k);
+    return true;
+}
+
+/* What decays, beta and gates are. */
+static bool add_numbers(struct builder *b, int l, const struct pp_tensor *mixes)
+{
+    static const struct {
+        enum mix mix;
+        enum low low;
+        char letter;
+    } numbers[] = {{MIX_W, LOW_W, 'w'}, {MIX_A, LOW_A, 'a'}, {MIX_G, LOW_G, 'g'}};
+    const int out[] = {b->decay, b->beta, b->state_gate};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const struct pp_tensor *weight = pp_plan_row(b->p, mixes, numbers[i].mix, b->err);
+        if (!weight)
+            return false;
+        add_blend(b, l, weight);
+        if (!add_low(b, l, numbers[i].low, numbers[i].letter, out[i]))
+            return false;
+    }
+    return true;
+}
+
+static bool add_time_mix(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int dim = (int)hp->state_key_dim;
+    struct pp_recurrence r = {.kind = PP_RECUR_RWKV7, .q = b->state_q, .k = b->state_k,
+                              .v = l ? b->state_v : b->first_v,
+                              .decay = b->decay, .beta = b->beta, .look = b->look};
+    struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l, .scale = (float)dim * hp->norm_eps, .in = b->state_gate,
+                          .in2 = NONE, .out = b->state};
+    const struct pp_tensor *mixes = find_mixes(b, l);
+    const int out = !mixes ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_embd, b->err,
+                                                 "blk.%d.time_mix_output", l);
+    r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_head, .n_head = (int)hp->n_state_head,
+                                      .key_dim = dim, .value_dim = dim, .n_inputs = 5 * dim};
+    if (out < 0 || !add_shift(b, l, "attn_norm") || !add_mixed(b, l, mixes, MIX_R, "receptance", b->state_q) ||
+        !add_numbers(b, l, mixes) || !add_values(b, l, mixes) || !add_keys(b, l, mixes) ||
+        !(r.direct = find_vector(b, l, "time_mix_r_k")) || !(recur.weight = find_vector(b, l, "time_mix_ln")) ||
+        !(recur.bias = pp_plan_tensor(b->s, 0, hp->n_embd, b->err, "blk.%d.time_mix_ln.bias", l)))
+        return false;
+    recur.recurrence = pp_plan_recurrence(b->p, &r);
+    add(b, recur);
+    add_linear(b, l, out, b->state, b->delta);
+    add_sum(b, l, 1, b->delta, b->x);
+    return true;
+}
+
+/* --- the feed-forward part ---------------------------------------------------------------------------------------- */
+
+static bool add_channel_mix(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd, n_ff = b->hp->n_ff;
+    const struct pp_tensor *weight = find_vector(b, l, "channel_mix_lerp_k");
+    const int up = !weight ? -1 : pp_plan_linear(b->p, b->s, n_ff, n, b->err, "blk.%d.channel_mix_key", l);
+    const int down = up < 0 ? -1 : pp_plan_linear(b->p, b->s, n, n_ff, b->err, "blk.%d.channel_mix_value", l);
+    if (down < 0 || !add_shift(b, l, "attn_norm_2"))
+        return false;
+    add_blend(b, l, weight);
+    add_linear(b, l, up, b->blend, b->up);
+    add_fn(b, l, PP_FN_RELU2, 0, b->up, b->act);
+    add_linear(b, l, down, b->act, b->delta);
+    add_sum(b, l, 1, b->delta, b->x);
+    return true;
+}
+
+bool pp_rwkv_layer(struct builder *b, int l)
+{
+    return add_time_mix(b, l) && add_channel_mix(b, l);
+}
+
+void pp_rwkv_slots(struct builder *b)
+{
+    const int64_t n = b->hp->n_embd;
+    int *const slots[] = {&b->shift, &b->blend, &b->look, &b->part, &b->first_v, &b->state_q, &b->state_k, &b->state_v,
+                          &b->decay, &b->beta, &b->state_gate, &b->state};
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+        *slots[i] = pp_plan_slot(b->p, n);
+    for (int i = 0; i < 4; i++)
+        b->low_rank[i] = pp_plan_slot(b->p, b->hp->rwkv_ranks[i]);
+}

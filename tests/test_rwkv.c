@@ -1,0 +1,385 @@
+/* test_rwkv.c - RWKV 7: small random models, whose logits are what the formulas give in double precision, written out
+ * from RWKV-LM's reference (a vector and a matrix at a time); the same bits at all row counts, threads and builds; and
+ * conversations that are gone back in. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/engine.h"
+#include "engine/gguf.h"
+#include "engine/types.h"
+#include "tests/passes.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+enum { N = 64, HEAD = 32, HEADS = N / HEAD, FF = 96, VOCAB = 70, LAYERS = 3, MIXES = 6, MAX_TENSORS = 160 };
+static const int ranks[4] = {32, 64, 32, 96}; /* of decays, beta, values and gates */
+
+struct array {
+    char name[48];
+    int64_t rows, cols; /* rows 0: a vector */
+    float *values;
+};
+
+static struct array arrays[MAX_TENSORS];
+static int n_arrays;
+static uint32_t random_state;
+
+static float next(void)
+{
+    random_state = random_state * 1664525u + 1013904223u;
+    return (float)(random_state >> 8) / 8388608.0f - 1.0f;
+}
+
+static void add(int l, const char *kind, int64_t rows, int64_t cols, float middle, float spread)
+{
+    struct array *a = &arrays[n_arrays++];
+    const int64_t n = (rows ? rows : 1) * cols;
+    assert_true(n_arrays <= MAX_TENSORS);
+    *a = (struct array){.rows = rows, .cols = cols, .values = pp_calloc((size_t)n, sizeof(float))};
+    assert_non_null(a->values);
+    if (l < 0)
+        snprintf(a->name, sizeof a->name, "%s", kind);
+    else
+        snprintf(a->name, sizeof a->name, "blk.%d.%s", l, kind);
+    for (int64_t i = 0; i < n; i++)
+        a->values[i] = middle + spread * next();
+}
+
+static void add_norm(int l, const char *kind)
+{
+    char name[40];
+    snprintf(name, sizeof name, "%s.weight", kind);
+    add(l, name, 0, N, 1, 0.5f);
+    snprintf(name, sizeof name, "%s.bias", kind);
+    add(l, name, 0, N, 0, 0.3f);
+}
+
+static void add_low(int l, char letter, int rank)
+{
+    char name[40];
+    snprintf(name, sizeof name, "time_mix_%c1.weight", letter);
+    add(l, name, rank, N, 0, 0.3f);
+    snprintf(name, sizeof name, "time_mix_%c2.weight", letter);
+    add(l, name, N, rank, 0, 0.3f);
+    snprintf(name, sizeof name, "time_mix_%c0.weight", letter);
+    if (letter != 'g')
+        add(l, name, 0, N, 0, 1);
+}
+
+static void make(void)
+{
+    static const char *const square[] = {"receptance", "key", "value", "output"};
+    static const char *const vectors[] = {"k_k", "k_a", "r_k"};
+    char name[40];
+    n_arrays = 0;
+    random_state = 3;
+    add(-1, "token_embd.weight", VOCAB, N, 0, 1);
+    add_norm(-1, "token_embd_norm");
+    for (int l = 0; l < LAYERS; l++) {
+        add_norm(l, "attn_norm");
+        add_norm(l, "attn_norm_2");
+        add(l, "time_mix_lerp_fused.weight", MIXES, N, 0.5f, 0.5f);
+        for (int i = 0; i < 4; i++)
+            add_low(l, "wavg"[i], ranks[i]); /* those of the first layer's values are of no use */
+        for (int i = 0; i < 4; i++) {
+            snprintf(name, sizeof name, "time_mix_%s.weight", square[i]);
+            add(l, name, N, N, 0, 0.3f);
+        }
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "time_mix_%s.weight", vectors[i]);
+            add(l, name, 0, N, i ? 0 : 1, 1);
+        }
+        add_norm(l, "time_mix_ln");
+        add(l, "channel_mix_lerp_k.weight", 0, N, 0.5f, 0.5f);
+        add(l, "channel_mix_key.weight", FF, N, 0, 0.3f);
+        add(l, "channel_mix_value.weight", N, FF, 0, 0.3f);
+    }
+    add_norm(-1, "output_norm");
+    add(-1, "output.weight", VOCAB, N, 0, 0.3f);
+}
+
+static void drop(void)
+{
+    while (n_arrays > 0)
+        pp_free(arrays[--n_arrays].values);
+}
+
+static const char *write_file(void)
+{
+    static const struct {
+        const char *key;
+        uint32_t v;
+    } numbers[] = {{"block_count", LAYERS}, {"context_length", 1 << 20}, {"embedding_length", N},
+                   {"feed_forward_length", FF}, {"attention.head_count", 0}, {"wkv.head_size", HEAD},
+                   {"attention.decay_lora_rank", 32}, {"attention.iclr_lora_rank", 64},
+                   {"attention.value_residual_mix_lora_rank", 32}, {"attention.gate_lora_rank", 96},
+                   {"vocab_size", VOCAB}};
+    const char *path = fresh_path("rwkv.gguf");
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    char key[80];
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    pp_gguf_add_text(w, "general.architecture", "rwkv7");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        snprintf(key, sizeof key, "rwkv7.%s", numbers[i].key);
+        pp_gguf_add_u32(w, key, numbers[i].v);
+    }
+    pp_gguf_add_f32(w, "rwkv7.attention.layer_norm_epsilon", 1e-5f);
+    pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
+    for (int i = 0; i < n_arrays; i++) {
+        const struct array *a = &arrays[i];
+        if (strstr(a->name, "lerp_fused"))
+            pp_gguf_add_tensor(w, a->name, PP_TYPE_F32, 4, (const int64_t[]){N, 1, 1, MIXES});
+        else
+            pp_gguf_add_tensor(w, a->name, PP_TYPE_F32, a->rows ? 2 : 1, (const int64_t[]){a->cols, a->rows});
+    }
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    for (int i = 0; i < n_arrays; i++) {
+        const size_t n = (size_t)((arrays[i].rows ? arrays[i].rows : 1) * arrays[i].cols);
+        assert_ok(pp_gguf_write(w, arrays[i].values, n * sizeof(float), &err), err);
+    }
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    return path;
+}
+
+/* --- the formulas ------------------------------------------------------------------------------------------------ */
+
+static const struct array *find(int l, const char *kind)
+{
+    char name[64];
+    if (l < 0)
+        snprintf(name, sizeof name, "%s", kind);
+    else
+        snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    for (int i = 0; i < n_arrays; i++)
+        if (strcmp(arrays[i].name, name) == 0)
+            return &arrays[i];
+    fail_msg("there is no %s", name);
+    return NULL;
+}
+
+static void product(int l, const char *kind, const double *x, double *y)
+{
+    const struct array *w = find(l, kind);
+    for (int64_t o = 0; o < w->rows; o++) {
+        y[o] = 0;
+        for (int64_t i = 0; i < w->cols; i++)
+            y[o] += (double)w->values[o * w->cols + i] * x[i];
+    }
+}
+
+/* LayerNorm of n values by the part of a norm's vectors that begins at `first`. */
+static void norm(int l, const char *kind, int first, int n, double eps, double *x)
+{
+    char name[40];
+    double mean = 0, square = 0;
+    for (int i = 0; i < n; i++)
+        mean += x[i] / n;
+    for (int i = 0; i < n; i++)
+        square += (x[i] - mean) * (x[i] - mean) / n;
+    snprintf(name, sizeof name, "%s.weight", kind);
+    const float *w = find(l, name)->values + first;
+    snprintf(name, sizeof name, "%s.bias", kind);
+    const float *b = find(l, name)->values + first;
+    for (int i = 0; i < n; i++)
+        x[i] = (x[i] - mean) / sqrt(square + eps) * (double)w[i] + (double)b[i];
+}
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+/* out = x0 + W2 fn(W1 x), fn being tanh of w, sigmoids of g, nothing of others; x0 of all but g */
+static void low(int l, char letter, const double *x, double *out)
+{
+    char name[40];
+    double between[128];
+    snprintf(name, sizeof name, "time_mix_%c1.weight", letter);
+    product(l, name, x, between);
+    for (int64_t i = 0; i < find(l, name)->rows; i++)
+        between[i] = letter == 'w' ? tanh(between[i]) : letter == 'g' ? sigmoid(between[i]) : between[i];
+    snprintf(name, sizeof name, "time_mix_%c2.weight", letter);
+    product(l, name, between, out);
+    snprintf(name, sizeof name, "time_mix_%c0.weight", letter);
+    for (int i = 0; letter != 'g' && i < N; i++)
+        out[i] += (double)find(l, name)->values[i];
+}
+
+/* One head: the state has a row for each value and a column for each key, as the reference has it. */
+static void head_step(double state[HEAD][HEAD], const double *r, const double *w, const double *k, const double *v,
+                      const double *kk, const double *a, double *y)
+{
+    for (int i = 0; i < HEAD; i++) {
+        double removed = 0;
+        for (int j = 0; j < HEAD; j++)
+            removed -= state[i][j] * kk[j];
+        y[i] = 0;
+        for (int j = 0; j < HEAD; j++) {
+            state[i][j] = state[i][j] * w[j] + removed * kk[j] * a[j] + v[i] * k[j];
+            y[i] += state[i][j] * r[j];
+        }
+    }
+}
+
+struct memory { /* of a layer */
+    double shift[2][N], state[HEADS][HEAD][HEAD];
+};
+
+static void time_mix(int l, struct memory *m, const double *x, double *v_first, double *out)
+{
+    double mixed[MIXES][N], r[N], w[N], k[N], v[N], a[N], g[N], kk[N], y[N], towards[N];
+    const float *lerp = find(l, "time_mix_lerp_fused.weight")->values;
+    for (int way = 0; way < MIXES; way++)
+        for (int i = 0; i < N; i++)
+            mixed[way][i] = x[i] + (m->shift[0][i] - x[i]) * (double)lerp[way * N + i];
+    memcpy(m->shift[0], x, sizeof m->shift[0]);
+    product(l, "time_mix_receptance.weight", mixed[0], r);
+    low(l, 'w', mixed[1], w);
+    product(l, "time_mix_key.weight", mixed[2], k);
+    product(l, "time_mix_value.weight", mixed[3], v);
+    low(l, 'a', mixed[4], a);
+    low(l, 'g', mixed[5], g);
+    low(l, 'v', mixed[3], towards);
+    if (l == 0)
+        memcpy(v_first, v, sizeof v);
+    for (int i = 0; i < N; i++) {
+        w[i] = exp(-exp(-0.5) * sigmoid(w[i]));
+        a[i] = sigmoid(a[i]);
+        v[i] += l == 0 ? 0 : (v_first[i] - v[i]) * sigmoid(towards[i]);
+        kk[i] = k[i] * (double)find(l, "time_mix_k_k.weight")->values[i];
+        k[i] *= 1 + (a[i] - 1) * (double)find(l, "time_mix_k_a.weight")->values[i];
+    }
+    for (int h = 0; h < HEADS; h++) {
+        const int at = h * HEAD;
+        double length = 0, own = 0;
+        for (int i = at; i < at + HEAD; i++) {
+            length += kk[i] * kk[i];
+            own += r[i] * k[i] * (double)find(l, "time_mix_r_k.weight")->values[i];
+        }
+        for (int i = at; i < at + HEAD; i++)
+            kk[i] /= fmax(sqrt(length), 1e-12);
+        head_step(m->state[h], r + at, w + at, k + at, v + at, kk + at, a + at, y + at);
+        norm(l, "time_mix_ln", at, HEAD, HEAD * 1e-5, y + at);
+        for (int i = at; i < at + HEAD; i++)
+            y[i] = (y[i] + own * v[i]) * g[i];
+    }
+    product(l, "time_mix_output.weight", y, out);
+}
+
+static void channel_mix(int l, struct memory *m, const double *x, double *out)
+{
+    double mixed[N], up[FF];
+    for (int i = 0; i < N; i++)
+        mixed[i] = x[i] + (m->shift[1][i] - x[i]) * (double)find(l, "channel_mix_lerp_k.weight")->values[i];
+    memcpy(m->shift[1], x, sizeof m->shift[1]);
+    product(l, "channel_mix_key.weight", mixed, up);
+    for (int i = 0; i < FF; i++)
+        up[i] = up[i] > 0 ? up[i] * up[i] : 0;
+    product(l, "channel_mix_value.weight", up, out);
+}
+
+static void compute(const int32_t *ids, int n, double *logits)
+{
+    static struct memory memory[LAYERS];
+    memset(memory, 0, sizeof memory);
+    for (int t = 0; t < n; t++) {
+        double x[N], in[N], delta[N], v_first[N];
+        for (int i = 0; i < N; i++)
+            x[i] = (double)find(-1, "token_embd.weight")->values[ids[t] * N + i];
+        norm(-1, "token_embd_norm", 0, N, 1e-5, x);
+        for (int l = 0; l < LAYERS; l++) {
+            for (int part = 0; part < 2; part++) {
+                memcpy(in, x, sizeof in);
+                norm(l, part ? "attn_norm_2" : "attn_norm", 0, N, 1e-5, in);
+                if (part)
+                    channel_mix(l, &memory[l], in, delta);
+                else
+                    time_mix(l, &memory[l], in, v_first, delta);
+                for (int i = 0; i < N; i++)
+                    x[i] += delta[i];
+            }
+        }
+        norm(-1, "output_norm", 0, N, 1e-5, x);
+        product(-1, "output.weight", x, logits + t * VOCAB);
+    }
+}
+
+/* --- the tests --------------------------------------------------------------------------------------------------- */
+
+static void logits(void **state)
+{
+    int32_t ids[SMALL_TEXT];
+    double *want = doubles(SMALL_TEXT * VOCAB), both = 0, ours = 0, theirs = 0;
+    const char *quantised = fresh_path("rwkv-q8_0.gguf");
+    struct pp_error err;
+    size_t n;
+    (void)state;
+    make();
+    const char *file = write_file();
+    small_text(ids, VOCAB);
+    compute(ids, SMALL_TEXT, want);
+    assert_logits(want, VOCAB, file);
+    assert_same_bits(file, PP_KV_F32);
+    assert_ok(pp_quantize_file(file, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
+    assert_same_bits(quantised, PP_KV_F32);
+    float *got = small_logits(quantised, PP_KV_F32, &n);
+    for (size_t i = 0; i < n; i++) {
+        both += (double)got[i] * want[i];
+        ours += (double)got[i] * (double)got[i];
+        theirs += want[i] * want[i];
+    }
+    if (!(both / sqrt(ours * theirs) > 0.99))
+        fail_msg("the logits of Q8_0 have a cosine of %g to those of the floats", both / sqrt(ours * theirs));
+    pp_free(got);
+    pp_free(want);
+    drop();
+}
+
+/* Taken back within a page and across one, and forked, a conversation goes on at the same bits. */
+static void gone_back(void **state)
+{
+    static const int to[] = {65, 20, 64, 0};
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 64u << 20,
+                                          .n_ctx = SMALL_TEXT};
+    int32_t ids[SMALL_TEXT];
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s, *other;
+    struct pp_error err;
+    size_t n;
+    (void)state;
+    make();
+    const char *file = write_file();
+    float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
+    assert_ok(pp_model_open(file, &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    small_text(ids, VOCAB);
+    run_in_passes(e, s, ids, SMALL_TEXT, 16, got);
+    for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
+        const int rest = SMALL_TEXT - to[i];
+        assert_ok(pp_seq_fork(s, to[i], &other, &err), err);
+        pp_seq_truncate(s, to[i]);
+        run_in_passes(e, other, ids, 3, 2, got);
+        run_in_passes(e, s, ids + to[i], rest, 7, got);
+        assert_memory_equal(got, want + to[i] * VOCAB, (size_t)(rest * VOCAB) * sizeof *got);
+        pp_seq_free(other);
+    }
+    pp_free(want);
+    pp_free(got);
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
+    drop();
+}
+
+TEST_GROUP(rwkv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logits), cmocka_unit_test(gone_back)};
+    return cmocka_run_group_tests_name("rwkv", tests, NULL, NULL);
+}
