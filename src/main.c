@@ -12,6 +12,7 @@
 
 #include "engine/base/memory.h"
 #include "src/commands.h"
+#include "src/complete_names.h"
 #include "src/options.h"
 #include "src/paths.h"
 #include "src/plain_text.h"
@@ -78,16 +79,16 @@ static bool is_named(int argc, char **argv, const char *command)
 }
 
 /* --help, --version and --completion: what they print is the answer. */
-static bool talk(const struct pp_options *o, bool command_named)
+static bool talk(const struct pp_options *o, const struct pp_paths *p, bool command_named)
 {
     if (o->help)
         pp_options_help(stdout, command_named ? o->command : NULL);
     else if (o->version)
         printf("pippin %s\n", PP_VERSION);
-    else if (o->completion)
-        pp_options_completion(stdout, o->completion);
-    else
+    else if (!o->completion)
         return false;
+    else if (!pp_options_completion(stdout, o->completion))
+        pp_complete_names(stdout, p, o->completion);
     return true;
 }
 
@@ -102,7 +103,7 @@ int main(int argc, char **argv)
         code = pp_options_parse(argc, argv, &paths, &options, &err);
     if (code != PP_OK)
         return fail(code, &err);
-    if (talk(&options, is_named(argc, argv, options.command))) {
+    if (talk(&options, &paths, is_named(argc, argv, options.command))) {
         if (fflush(stdout) == 0 && !ferror(stdout))
             return 0;
         return fail(pp_fail(&err, PP_ERR_IO, "cannot write the output: %s", strerror(errno)), &err);

@@ -136,7 +136,7 @@ struct pp_options {
     } lora_train;
 
     bool help, version;
-    const char *completion;    /* --completion SHELL; NULL */
+    const char *completion;    /* --completion WHAT: a shell, or what is to be completed; NULL */
 };
 
 /* Fills *o. Strings point into argv, the environment, or memory that lives until exit. PP_ERR_USAGE names the option,
@@ -154,7 +154,7 @@ enum pp_code pp_options_recall(struct pp_options *o, const char *name, const cha
 void pp_options_bounds(const char *name, double *min, double *max);
 /* --help of a command (NULL: of the program). */
 void pp_options_help(FILE *out, const char *command);
-/* Shell completion script for "bash", "zsh" or "fish", generated from the table. False: unknown shell. */
+/* Shell completion script for "bash", "zsh" or "fish", generated from the table. False: no such shell. */
 bool pp_options_completion(FILE *out, const char *shell);
 
 #endif

@@ -101,6 +101,26 @@ static bool is_file(const struct pp_option *opt)
     return opt->choices && strcmp(opt->choices, "FILE") == 0;
 }
 
+/* What has names that only the program knows (complete_names.h); NULL: this has not. */
+static const char *names_of(const char *choices)
+{
+    static const char *const kinds[][2] = {{"MODEL", "models"}, {"ADAPTER", "adapters"}, {"SESSION", "sessions"}};
+    for (size_t i = 0; choices && i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(choices, kinds[i][0]) == 0)
+            return kinds[i][1];
+    return NULL;
+}
+
+/* Commands whose words are such names. */
+static const struct {
+    const char *command, *subcommands, *names;
+} named_words[] = {
+    {"sessions", "show export rm forget", "sessions"},
+    {"models", "info tag untag rm", "models"},
+    {"lora", "info", "adapters"},
+};
+enum { N_NAMED_WORDS = sizeof named_words / sizeof *named_words };
+
 /* All spellings of an option, each after `before`. */
 static void print_spellings(FILE *out, const struct pp_option *opt, const char *before)
 {
@@ -127,6 +147,8 @@ static void bash_values(FILE *out, const struct pp_option *opt)
         fprintf(out, "|%.*s", (int)n, word);
     if (is_file(opt))
         fputs(") COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n", out);
+    else if (names_of(opt->choices))
+        fprintf(out, ") _pippin_names %s; return ;;\n", names_of(opt->choices));
     else if (opt->choices)
         fprintf(out, ") COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return ;;\n", opt->choices);
     else
@@ -136,6 +158,20 @@ static void bash_values(FILE *out, const struct pp_option *opt)
 static void bash(FILE *out)
 {
     fputs("# bash completion for pippin, made by `pippin --completion bash`\n"
+          /* of several conversations the titles are shown, too; the one that is left is put in alone */
+          "_pippin_names()\n{\n"
+          "    local name note\n"
+          "    while IFS=$'\\t' read -r name note; do\n"
+          "        [[ $name == \"$cur\"* ]] || continue\n"
+          "        [[ $1 == sessions && $COMP_TYPE != 37 ]] && name=\"$name  $note\"\n"
+          "        COMPREPLY+=(\"$name\")\n"
+          "    done < <(\"${COMP_WORDS[0]}\" --completion \"$1\" 2>/dev/null)\n"
+          "    if [[ $1 != sessions ]]; then\n"
+          "        COMPREPLY+=($(compgen -f -- \"$cur\"))\n"
+          "    elif [[ ${#COMPREPLY[@]} == 1 ]]; then\n"
+          "        COMPREPLY=(\"${COMPREPLY[0]%%  *}\")\n"
+          "    fi\n"
+          "}\n"
           "_pippin()\n{\n"
           "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
           "    local command= word options= subcommands=\n"
@@ -172,6 +208,12 @@ static void bash(FILE *out)
           "    elif [[ $prev == \"$command\" && -n $subcommands ]]; then\n"
           "        COMPREPLY=($(compgen -W \"$subcommands\" -- \"$cur\"))\n"
           "    else\n"
+          "        case \"$command\" in\n",
+          out);
+    for (size_t i = 0; i < N_NAMED_WORDS; i++)
+        fprintf(out, "        %s) [[ \" %s \" == *\" ${COMP_WORDS[2]} \"* ]] && { _pippin_names %s; return; } ;;\n",
+                named_words[i].command, named_words[i].subcommands, named_words[i].names);
+    fputs("        esac\n"
           "        COMPREPLY=($(compgen -f -- \"$cur\"))\n"
           "    fi\n"
           "}\n"
@@ -201,6 +243,8 @@ static void zsh_option(FILE *out, const struct pp_option *opt, const char *name,
         fprintf(out, ":%s:", opt->name);
         if (is_file(opt))
             fputs("_files", out);
+        else if (names_of(opt->choices))
+            fprintf(out, "_pippin_%s", names_of(opt->choices));
         else if (opt->choices)
             fprintf(out, "(%s)", opt->choices);
     }
@@ -229,14 +273,26 @@ static void zsh_command(FILE *out, enum pp_cmd c)
     fputs(")'", out);
     if (spec->subcommands)
         fprintf(out, " '2:what:(%s)'", spec->subcommands);
-    if (spec->max_args)
-        fputs(" '*:file:_files'", out);
+    const char *words = spec->max_args ? "_files" : NULL;
+    for (size_t i = 0; i < N_NAMED_WORDS; i++)
+        if (strcmp(spec->name, named_words[i].command) == 0)
+            words = named_words[i].names;
+    if (words)
+        fprintf(out, " '*:file:%s%s'", *words == '_' ? "" : "_pippin_", words);
     fputs(" ;;\n", out);
 }
 
 static void zsh(FILE *out)
 {
     fputs("#compdef pippin\n# zsh completion for pippin, made by `pippin --completion zsh`\n"
+          "_pippin_names()\n{\n"
+          "    local -a names\n"
+          "    names=(${(f)\"$($words[1] --completion $1 2>/dev/null | sed 's/:/\\\\:/g;s/\\t/:/')\"})\n"
+          "    _describe $1 names\n"
+          "}\n"
+          "_pippin_sessions() { _pippin_names sessions; _files }\n"
+          "_pippin_models() { _pippin_names models; _files }\n"
+          "_pippin_adapters() { _pippin_names adapters; _files }\n"
           "_pippin()\n{\n    local command=chat word\n"
           "    for word in \"${words[@]:1:$((CURRENT-2))}\"; do\n        case \" ",
           out);
@@ -279,6 +335,9 @@ static void fish_option(FILE *out, const struct pp_option *opt)
     }
     if (is_file(opt))
         fputs(" -r -F", out);
+    else if (names_of(opt->choices))
+        fprintf(out, " %s -a '(pippin --completion %s)'", strcmp(opt->choices, "SESSION") == 0 ? "-x" : "-r -F",
+                names_of(opt->choices));
     else if (opt->choices)
         fprintf(out, " -x -a '%s'", opt->choices);
     else if (opt->arg)
@@ -301,6 +360,10 @@ static void fish(FILE *out)
             fprintf(out, "complete -c pippin -f -n '__fish_seen_subcommand_from %s' -a '%s'\n", spec->name,
                     spec->subcommands);
     }
+    for (size_t i = 0; i < N_NAMED_WORDS; i++)
+        fprintf(out, "complete -c pippin -n '__fish_seen_subcommand_from %s; and __fish_seen_subcommand_from %s' -a "
+                     "'(pippin --completion %s)'\n", named_words[i].command, named_words[i].subcommands,
+                named_words[i].names);
     for (size_t i = 0; i < pp_n_option_specs; i++)
         fish_option(out, &pp_option_specs[i]);
 }

@@ -48,7 +48,7 @@ struct pp_option {
     const char *name;      /* long name without dashes; also the name in pippin.conf */
     const char *others;    /* more spellings, with their dashes, separated by spaces; or NULL */
     const char *arg;       /* what help calls the value; NULL: it takes none */
-    const char *choices;   /* for completion: "FILE", "FOLDER" or words; or NULL */
+    const char *choices;   /* for completion: "FILE", "MODEL", "ADAPTER", "SESSION" or words; or NULL */
     const char *help;
     pp_option_setter *set;
     size_t offset;         /* of the field in struct pp_options */

@@ -57,15 +57,15 @@ enum pp_cmd pp_command_spec_find(const char *name)
 
 const struct pp_option pp_option_specs[] = {
     /* model and engine */
-    {.name = "model", .others = "-m", .arg = "MODEL", .choices = "FILE", .set = pp_set_model, AT(model),
+    {.name = "model", .others = "-m", .arg = "MODEL", .choices = "MODEL", .set = pp_set_model, AT(model),
      .commands = ENGINE | TEXT_COMMANDS | PP_BIT(LORA), .section = "model", .env = "LLAMA_ARG_MODEL",
      .group = PP_GROUP_MODEL,
      .help = "GGUF file, model folder, or a name in the models folder; default: the starter"},
-    {.name = "model-draft", .others = "-md --draft-model", .arg = "MODEL", .choices = "FILE", .set = pp_set_draft,
+    {.name = "model-draft", .others = "-md --draft-model", .arg = "MODEL", .choices = "MODEL", .set = pp_set_draft,
      AT(draft), .commands = DRAFT, .section = "model", .group = PP_GROUP_MODEL,
      .help = "small model that drafts tokens for the large one"},
-    {.name = "draft-lora", .arg = "FILE[:SCALE]", .choices = "FILE", .set = pp_set_draft_lora, .min = -100, .max = 100,
-     .commands = DRAFT, .section = "model", .group = PP_GROUP_MODEL,
+    {.name = "draft-lora", .arg = "FILE[:SCALE]", .choices = "ADAPTER", .set = pp_set_draft_lora, .min = -100,
+     .max = 100, .commands = DRAFT, .section = "model", .group = PP_GROUP_MODEL,
      .help = "an adapter of the draft model, with its strength (1); may be repeated"},
     {.name = "use-draft", .set = pp_set_flag, AT(use_draft), .commands = TALK, .section = "model",
      .group = PP_GROUP_MODEL, .help = "guess ahead where it pays (default)"},
@@ -115,9 +115,9 @@ const struct pp_option pp_option_specs[] = {
     {.name = "snapshot-quota", .arg = "BYTES", .choices = "off", .set = pp_set_snapshot_quota, AT(snapshot_quota),
      .commands = TALK, .section = "model", .group = PP_GROUP_MODEL,
      .help = "disk for what is computed of conversations, such as 20G, or off; default: 4G"},
-    {.name = "lora", .arg = "FILE", .choices = "FILE", .set = pp_set_lora, .commands = ENGINE, .section = "model",
+    {.name = "lora", .arg = "FILE", .choices = "ADAPTER", .set = pp_set_lora, .commands = ENGINE, .section = "model",
      .group = PP_GROUP_MODEL, .help = "use an adapter: a file, a folder, or a name such as bard; may be repeated"},
-    {.name = "lora-scaled", .arg = "FILE:SCALE", .choices = "FILE", .set = pp_set_lora_scaled, .min = -100,
+    {.name = "lora-scaled", .arg = "FILE:SCALE", .choices = "ADAPTER", .set = pp_set_lora_scaled, .min = -100,
      .max = 100, .commands = ENGINE, .section = "model", .group = PP_GROUP_MODEL,
      .help = "the same with a strength, such as bard.gguf:0.8"},
     {.name = "kernels", .arg = "NAME", .choices = "scalar avx2 avxvnni avx512 amx neon dotprod i8mm",
@@ -197,8 +197,8 @@ const struct pp_option pp_option_specs[] = {
      .group = PP_GROUP_SESSION,
      .help = "go on with the latest conversation; lora train: with the training that was stopped; imatrix: behind "
              "the chunks that the output holds"},
-    {.name = "resume", .arg = "ID", .set = pp_set_text, AT(resume), .commands = TALK, .group = PP_GROUP_SESSION,
-     .help = "go on with this conversation (the first digits of its ID do)"},
+    {.name = "resume", .arg = "ID", .choices = "SESSION", .set = pp_set_text, AT(resume), .commands = TALK,
+     .group = PP_GROUP_SESSION, .help = "go on with this conversation (the first digits of its ID do)"},
     {.name = "save", .set = pp_set_flag, AT(save), .commands = RUN, .group = PP_GROUP_SESSION,
      .help = "keep question and answer as a conversation"},
 
@@ -332,7 +332,7 @@ const struct pp_option pp_option_specs[] = {
              "if the target does not end in .gguf, hf"},
     {.name = "bits", .arg = "N", .set = pp_set_int, AT(convert_bits), .min = 4, .max = 16, .commands = PP_BIT(CONVERT),
      .group = PP_GROUP_WORK, .help = "of an MLX folder: 4 (default) or 8 per weight, or 16 for floats"},
-    {.name = "base", .others = "-m --model", .arg = "MODEL", .choices = "FILE", .set = pp_set_text, AT(model),
+    {.name = "base", .others = "-m --model", .arg = "MODEL", .choices = "MODEL", .set = pp_set_text, AT(model),
      .commands = PP_BIT(CONVERT),
      .group = PP_GROUP_WORK, .help = "the model that an adapter belongs to, if the adapter does not say"},
 
@@ -379,8 +379,9 @@ const struct pp_option pp_option_specs[] = {
      .help = "this text"},
     {.name = "version", .others = "-V", .set = pp_set_flag, AT(version), .commands = ANY, .group = PP_GROUP_GENERAL,
      .help = "the version of pippin"},
-    {.name = "completion", .arg = "SHELL", .choices = "bash zsh fish", .set = pp_set_choice, AT(completion),
-     .commands = ANY, .group = PP_GROUP_GENERAL, .help = "print a completion script for bash, zsh or fish"},
+    {.name = "completion", .arg = "WHAT", .choices = "bash zsh fish sessions models adapters", .set = pp_set_choice,
+     AT(completion), .commands = ANY, .group = PP_GROUP_GENERAL,
+     .help = "print a completion script for bash, zsh or fish, or the names that it asks for"},
 };
 const size_t pp_n_option_specs = sizeof pp_option_specs / sizeof pp_option_specs[0];
 

@@ -492,6 +492,15 @@ expect "a chat without a home" 0
 expect_match "says what it does not keep, and answers" "$tmp/out" 'nothing of this chat is kept: cannot make the folder /proc/' 'Hello'
 home env -u HOME "$pippin" lora list; expect "without HOME the password file's" 0
 
+# --- names for a shell ----------------------------------------------------------------------------------------------
+
+run --completion sessions; expect "IDs to complete" 0
+run sessions list; cut -c 1-16 "$tmp/out" >"$tmp/ids"
+"$pippin" --completion sessions | cut -f 1 >"$tmp/out"
+holds "are those of the list" cmp "$tmp/ids" "$tmp/out"
+run --completion adapters; expect_match "adapters to complete" "$tmp/out" '^bard	' '^barista	'
+run --completion models; expect_match "models to complete" "$tmp/out" '^starter	'
+
 # --- what there is of a machine ------------------------------------------------------------------------------------
 
 run doctor; expect "doctor" 0

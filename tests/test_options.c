@@ -595,8 +595,9 @@ static void bash_completes(const char *script, const char *words, const char *ex
 {
     char command[900], got[4000] = "";
     snprintf(command, sizeof command,
-             "bash --norc -c 'source %s; COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _pippin;"
-             " echo \"${COMPREPLY[*]}\"'", script, words);
+             "bash --norc -c 'source %s; ids() { printf \"0a12\\tA title\\n0a34\\tAnother one\\n\"; };"
+             " names() { printf \"bard\\tx\\nbarista\\ty\\nother\\tz\\n\"; };"
+             " COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _pippin; echo \"${COMPREPLY[*]}\"'", script, words);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     size_t n = fread(got, 1, sizeof got - 1, f);
@@ -624,6 +625,10 @@ static void completion(void **state)
             bash_completes(path, "pippin run --chu", "");
             bash_completes(path, "pippin run --kv-type f", "f16 f32 fp8");
             bash_completes(path, "pippin --comp", "--completion");
+            bash_completes(path, "ids run --resume 0a", "0a12  A title 0a34  Another one");
+            bash_completes(path, "ids sessions show 0a1", "0a12");
+            bash_completes(path, "names run --lora ba", "bard barista");
+            bash_completes(path, "names models info bar", "bard barista");
         }
         free(text);
     }
