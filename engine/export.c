@@ -330,8 +330,8 @@ static bool is_every(const struct pp_hparams *hp, int step, bool from_first, uin
 static void add_windows(struct keys *k, const struct pp_arch *arch, const struct pp_hparams *hp)
 {
     bool windowed[PP_MAX_LAYERS];
-    if (hp->window || arch->gguf_says_window)
-        add_number(k, "attention.sliding_window", hp->window);
+    if (hp->window || arch->gguf_says_window) /* an encoder's is counted from one end to the other */
+        add_number(k, "attention.sliding_window", pp_arch_encodes(arch) ? 2 * (hp->window - 1) : hp->window);
     if (!hp->window || is_every(hp, arch->layer_pattern, arch->pattern_from_first, PP_LAYER_WIDE))
         return;
     for (int64_t l = 0; l < hp->n_layer; l++)
@@ -523,7 +523,7 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     if (hp->q_lora_rank)
         add_number(&k, "attention.q_lora_rank", hp->q_lora_rank);
     add_rare(&k, arch, hp);
-    if (arch->encoder)
+    if (pp_arch_encodes(arch))
         add_encoder(&k, hp);
     if (hp->pooling != PP_POOLING_UNKNOWN)
         add_number(&k, "pooling_type", hp->pooling - 1);

@@ -17,11 +17,13 @@ enum {
     MAX_JSON = 64 << 20,
     MAX_TEMPLATE = 4 << 20,
     MAX_SHARDS = 512, /* each is one mapped file */
+    MAX_DENSE = 2,
 };
 
 static const char single_file[] = "model.safetensors";
 static const char index_file[] = "model.safetensors.index.json";
 static const char modules_file[] = "modules.json";
+static const char dense_weight[] = "linear.weight"; /* in the file of such a layer */
 
 struct pp_hf {
     cJSON *config;
@@ -29,9 +31,12 @@ struct pp_hf {
     size_t n_shards;
     struct hf_tensor {
         const struct pp_safetensors *shard;
-        const struct pp_tensor *tensor;
+        const struct pp_tensor *tensor; /* the shard's, but for those of `dense` */
     } *tensors;
     size_t n;
+    struct pp_tensor dense[MAX_DENSE]; /* of sentence-transformers' layers behind the model, under names of ours */
+    char dense_names[MAX_DENSE][32];
+    size_t n_dense;
 };
 
 /* --- files --------------------------------------------------------------------------------------------- */
@@ -127,7 +132,7 @@ static enum pp_code take_single(struct pp_hf *hf, const char *folder, struct pp_
     if (code)
         return code;
     size_t n = pp_safetensors_n(hf->shards[0]);
-    hf->tensors = pp_calloc(n, sizeof *hf->tensors);
+    hf->tensors = pp_calloc(n + MAX_DENSE, sizeof *hf->tensors);
     if (!hf->tensors)
         return pp_fail_nomem(err, "the list of tensors");
     for (; hf->n < n; hf->n++)
@@ -194,7 +199,7 @@ static enum pp_code take_shards(struct pp_hf *hf, const char *folder, struct pp_
     } else {
         for (const cJSON *entry = map->child; entry; entry = entry->next)
             n++;
-        hf->tensors = pp_calloc(n, sizeof *hf->tensors);
+        hf->tensors = pp_calloc(n + MAX_DENSE, sizeof *hf->tensors);
         if (!hf->tensors || !pp_name_index_init(&files, MAX_SHARDS) || !pp_name_index_init(&names, n))
             code = pp_fail_nomem(err, "the list of tensors");
         else
@@ -230,6 +235,8 @@ static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct p
     return code;
 }
 
+static enum pp_code take_dense_layers(struct pp_hf *hf, const char *folder, struct pp_error *err);
+
 enum pp_code pp_hf_open(const char *folder, struct pp_hf **out, struct pp_error *err)
 {
     struct pp_hf *hf = pp_calloc(1, sizeof *hf);
@@ -246,6 +253,8 @@ enum pp_code pp_hf_open(const char *folder, struct pp_hf **out, struct pp_error 
     else if (!code)
         code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s; models in other formats (.bin, .pth) cannot be read",
                        folder, single_file);
+    if (!code)
+        code = take_dense_layers(hf, folder, err);
     if (code) {
         pp_hf_close(hf);
         return code;
@@ -282,7 +291,9 @@ const struct pp_tensor *pp_hf_at(const struct pp_hf *hf, size_t i)
 
 const char *pp_hf_dtype(const struct pp_hf *hf, size_t i)
 {
-    return pp_safetensors_dtype(hf->tensors[i].shard, hf->tensors[i].tensor);
+    const struct hf_tensor *t = &hf->tensors[i];
+    const bool dense = i >= hf->n - hf->n_dense;
+    return pp_safetensors_dtype(t->shard, dense ? pp_safetensors_find(t->shard, dense_weight) : t->tensor);
 }
 
 const struct pp_tensor *pp_hf_find(const struct pp_hf *hf, const char *name, const char **dtype)
@@ -395,6 +406,13 @@ enum pp_code pp_hf_modules(const char *folder, cJSON **modules, struct pp_error 
     return code;
 }
 
+/* "sentence_transformers.models.Dense": what is behind the last point; "" if there is none. */
+static const char *last_word(const char *type)
+{
+    const char *point = type ? strrchr(type, '.') : NULL;
+    return point ? point + 1 : "";
+}
+
 enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *err)
 {
     cJSON *modules;
@@ -407,12 +425,74 @@ enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *er
     for (const cJSON *module = modules->child; module && !code; module = module->next) {
         const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "type"));
         const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
-        const char *kind = type && strrchr(type, '.') ? strrchr(type, '.') + 1 : "";
+        const char *kind = last_word(type);
         if (strcmp(kind, "Pooling") == 0)
             code = read_pooling(folder, path ? path : "", pooling, err);
-        else if (strcmp(kind, "Transformer") != 0 && strcmp(kind, "Normalize") != 0)
+        else if (strcmp(kind, "Transformer") != 0 && strcmp(kind, "Normalize") != 0 && strcmp(kind, "Dense") != 0)
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a layer of the kind \"%.40s\" behind the model, which is "
                            "not supported", folder, kind);
+    }
+    cJSON_Delete(modules);
+    return code;
+}
+
+/* --- layers behind the model ------------------------------------------------------------------------------ */
+
+/* A matrix and nothing else: no bias, no function. */
+static enum pp_code check_dense(const char *folder, const char *module, struct pp_error *err)
+{
+    static const char identity[] = "Identity";
+    struct pp_buf name = {0};
+    cJSON *config;
+    pp_buf_fmt(&name, "%s/config.json", module);
+    enum pp_code code = name.bad ? pp_fail_nomem(err, "a file name") : pp_json_read(folder, name.data, &config, err);
+    pp_buf_free(&name);
+    if (code)
+        return code;
+    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "activation_function"));
+    const bool plain = strcmp(last_word(fn), identity) == 0 && !cJSON_IsTrue(cJSON_GetObjectItem(config, "bias"));
+    cJSON_Delete(config);
+    return plain ? PP_OK : pp_fail(err, PP_ERR_UNSUPPORTED, "%s/%s has a bias or a function, which is not supported",
+                                   folder, module);
+}
+
+/* The n-th of them becomes dense_2.linear.weight, dense_3 ... */
+static enum pp_code take_dense(struct pp_hf *hf, const char *folder, const char *module, struct pp_error *err)
+{
+    struct pp_buf name = {0};
+    enum pp_code code = check_dense(folder, module, err);
+    if (code)
+        return code;
+    if (hf->n_dense == MAX_DENSE || hf->n_shards == MAX_SHARDS)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has more than %d layers behind the model", folder, MAX_DENSE);
+    pp_buf_fmt(&name, "%s/%s", module, single_file);
+    code = name.bad ? pp_fail_nomem(err, "a file name") : open_shard(hf, folder, name.data, err);
+    pp_buf_free(&name);
+    if (code)
+        return code;
+    const struct pp_safetensors *shard = hf->shards[hf->n_shards - 1];
+    const struct pp_tensor *t = pp_safetensors_find(shard, dense_weight);
+    if (!t)
+        return pp_fail(err, PP_ERR_FORMAT, "%s/%s/%s has no %s", folder, module, single_file, dense_weight);
+    char *own = hf->dense_names[hf->n_dense];
+    snprintf(own, sizeof hf->dense_names[0], "dense_%zu.%s", hf->n_dense + 2, dense_weight);
+    hf->dense[hf->n_dense] = *t;
+    hf->dense[hf->n_dense].name = own;
+    hf->tensors[hf->n++] = (struct hf_tensor){shard, &hf->dense[hf->n_dense++]};
+    return PP_OK;
+}
+
+static enum pp_code take_dense_layers(struct pp_hf *hf, const char *folder, struct pp_error *err)
+{
+    cJSON *modules = NULL;
+    if (!pp_file_exists(folder, modules_file))
+        return PP_OK;
+    enum pp_code code = pp_hf_modules(folder, &modules, err);
+    for (const cJSON *module = code ? NULL : modules->child; module && !code; module = module->next) {
+        const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "type"));
+        const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
+        if (strcmp(last_word(type), "Dense") == 0)
+            code = take_dense(hf, folder, path ? path : "", err);
     }
     cJSON_Delete(modules);
     return code;

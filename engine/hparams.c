@@ -205,6 +205,8 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
         code = check_range("feed-forward size of the shared expert", hp->n_ff_shared, 0, 1 << 22, err);
     if (!code)
         code = check_range("size of what goes into experts", hp->n_embd_expert, 0, 1 << 20, err);
+    if (!code)
+        code = check_range("size between the matrices behind an encoder", hp->n_dense, 0, 1 << 20, err);
     return code || !hp->n_expert ? code : check_groups(hp, err);
 }
 
@@ -840,6 +842,8 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
     pp_hparams_find_shared(source, hp);
     hp->qk_norm = pp_source_tensor(source, "blk.0.attn_q_norm.weight") != NULL;
     hp->two_norms = pp_source_tensor(source, "blk.0.attn_norm_2.weight") != NULL;
+    const struct pp_tensor *dense = pp_source_tensor(source, "dense_2.weight");
+    hp->n_dense = dense ? dense->ne[1] : 0;
     const struct pp_tensor *gate = pp_source_tensor(source, "blk.0.attn_gate.weight");
     hp->head_gates = gate && gate->n_dims == 2 && gate->ne[1] == pp_layer_shape(hp, 0).n_head;
     if (hp->kv_lora_rank)

@@ -206,7 +206,7 @@ enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, stru
 {
     const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch); /* the source was opened by it */
     *plan = (struct pp_plan){0};
-    plan->encoder = arch->encoder != NULL;
+    plan->encoder = pp_arch_encodes(arch);
     enum pp_code code = arch->encoder ? pp_plan_encoder(s, arch->encoder, plan, err)
                                       : pp_plan_decoder(s, &arch->decoder, plan, err);
     if (!code && plan->bad)

@@ -109,7 +109,7 @@ struct pp_op {
     float scale;                     /* PP_OP_EMBED, PP_OP_ADD: 0 is 1 */
     int layer;
     int64_t window;                  /* of those that use the cache: how many positions a row sees, itself included,
-                                        or 0: all */
+                                        or 0: all; in an encoder to either side */
     int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
     int64_t count, at, period;       /* PP_OP_TAKE; count: of PP_OP_MIX and PP_OP_SPREAD, the streams */

@@ -204,7 +204,7 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
     strcpy(s->hp.arch, arch->name); /* of two names the one that everything else goes by */
     if (!code && arch->from_gguf)
         code = arch->from_gguf(s->gguf, &s->hp, err);
-    if (!code && !arch->encoder)
+    if (!code && !pp_arch_encodes(arch))
         code = pp_hparams_refuse(s->gguf, family, &s->hp, err);
     if (!code)
         code = pp_hparams_check(&s->hp, err);
@@ -239,7 +239,9 @@ static const struct pp_arch *arch_of(const cJSON *config)
     const cJSON *own = arch && arch->parts ? cJSON_GetObjectItemCaseSensitive(config, "text_config") : NULL;
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(own, "model_type"));
     inner = type ? pp_arch_by_class(type) : NULL;
-    return inner && inner->parts == arch->parts ? inner : arch;
+    arch = inner && inner->parts == arch->parts ? inner : arch;
+    const bool both_ways = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, "use_bidirectional_attention"));
+    return both_ways && arch && arch->both_ways ? arch->both_ways : arch;
 }
 
 /* Adds the members of a JSON object that the configuration lacks. */
@@ -387,7 +389,8 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s has a tensor %.200s, which a model of this family (%s) does not have", s->path, t->name,
                        arch->name);
-    if (match == PP_NAME_IGNORED || (tied && strcmp(name->data, "output.weight") == 0))
+    const bool no_output = tied || pp_arch_encodes(arch);
+    if (match == PP_NAME_IGNORED || (no_output && strcmp(name->data, "output.weight") == 0))
         return PP_OK;
     const bool as_it_is = entry->form == PP_HF_NUMBER || entry->form == PP_HF_FLAT ||
                           (entry->form == PP_HF_SCALED && !s->hp.scales.any) ||
@@ -493,6 +496,8 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
         return code;
     }
     code = take_tensors(s, arch, err);
+    const struct pp_tensor *dense = code ? NULL : pp_source_tensor(s, "dense_2.weight");
+    s->hp.n_dense = dense ? dense->ne[1] : 0;
     pp_hparams_find_shared(s, &s->hp);
     return code ? code : pp_hf_chat_template(s->path, &s->chat_template, err);
 }

@@ -80,9 +80,12 @@ struct pp_hparams {
     int64_t n_ff;
     int64_t n_ctx_train;
     int pooling;            /* enum pp_pooling */
+    int64_t n_dense;        /* an encoder's vectors go through one matrix to so many values and through another back; 0:
+                               they do not */
     int64_t n_segments;     /* an encoder's token types, of which we use the first */
     int64_t n_reserved_positions; /* an encoder's folder: rows of its table of positions before the first position's */
-    int64_t window;         /* positions that attention sees, the row's own included; 0: all */
+    int64_t window;         /* positions that attention sees, the row's own included; 0: all. In an encoder to either
+                               side */
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
     uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
     /* Instead of what the family has: */

@@ -52,22 +52,23 @@ static void norm(const struct decoder *d, int l, const char *kind, int row, cons
         y[i] = (x[i] - mean) / root * (w ? (double)w->values[at + i] : 1) + (b ? (double)b->values[at + i] : 0);
 }
 
-/* Pairs of a head turn by position / base^(2 i / rope_dim). */
-static void rotate(const struct decoder *d, double *head, int position)
-{
-    const int dim = d->s.rope_dim;
-    for (int i = 0; i < dim / 2; i++) {
-        double *x = &head[d->s.neighbours ? 2 * i : i], *y = &head[d->s.neighbours ? 2 * i + 1 : i + dim / 2];
-        const double angle = position * pow((double)DECODER_ROPE_BASE, -2.0 * i / dim), a = *x, b = *y;
-        *x = a * cos(angle) - b * sin(angle);
-        *y = b * cos(angle) + a * sin(angle);
-    }
-}
-
 /* Whether a layer sees everything although others do not. */
 static bool is_wide(const struct decoder *d, int l)
 {
-    return d->s.window && (l + 1) % d->s.wide == 0;
+    return d->s.window && (l + !d->s.wide_first) % d->s.wide == 0;
+}
+
+/* Pairs of a head turn by position / base^(2 i / rope_dim). */
+static void rotate(const struct decoder *d, int l, double *head, int position)
+{
+    const double base = (double)(d->s.base != 0.0f && !is_wide(d, l) ? d->s.base : DECODER_ROPE_BASE);
+    const int dim = d->s.rope_dim;
+    for (int i = 0; i < dim / 2; i++) {
+        double *x = &head[d->s.neighbours ? 2 * i : i], *y = &head[d->s.neighbours ? 2 * i + 1 : i + dim / 2];
+        const double angle = position * pow(base, -2.0 * i / dim), a = *x, b = *y;
+        *x = a * cos(angle) - b * sin(angle);
+        *y = b * cos(angle) + a * sin(angle);
+    }
 }
 
 /* Queries or keys of one position. */
@@ -83,7 +84,7 @@ static void heads(const struct decoder *d, int l, const char *kind, int n_heads,
         if (normed && !d->s.heads_behind_rope)
             norm(d, l, name, h, head, head);
         if (!(is_wide(d, l) && d->s.wide_unrotated) && !d->s.unrotated)
-            rotate(d, head, position);
+            rotate(d, l, head, position);
         if (normed && d->s.heads_behind_rope)
             norm(d, l, name, h, head, head);
     }
@@ -110,6 +111,11 @@ static double slope_of(const struct decoder *d, int h)
     return d->s.alibi == 0.0f ? 0 : d->s.alibi_scaled ? slope * scale_at(d, 0) : slope;
 }
 
+static double gelu(double x)
+{
+    return x * (1 + erf(x / sqrt(2))) / 2;
+}
+
 static double gelu_tanh(double x)
 {
     return x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))) / 2;
@@ -132,13 +138,15 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
     snprintf(kind[0], sizeof kind[0], "ffn_gate%s", end);
     snprintf(kind[1], sizeof kind[1], "ffn_up%s", end);
     snprintf(kind[2], sizeof kind[2], "ffn_down%s", end);
-    linear_of(d, l, kind[1], e, in, d->s.ff == FF_SILU_FUSED ? gate : up);
-    if (d->s.ff == FF_SILU || d->s.ff == FF_RELU2_GATE)
+    linear_of(d, l, kind[1], e, in, d->s.ff == FF_SILU_FUSED || d->s.ff == FF_GELU_FUSED ? gate : up);
+    if (d->s.ff == FF_SILU || d->s.ff == FF_RELU2_GATE || d->s.ff == FF_GELU_GATE)
         linear_of(d, l, kind[0], e, in, gate);
     for (int i = 0; i < n; i++)
         switch (d->s.ff) {
         case FF_GELU: up[i] = gelu_tanh(up[i]); break;
-        case FF_GELU_EXACT: up[i] *= (1 + erf(up[i] / sqrt(2))) / 2; break;
+        case FF_GELU_EXACT: up[i] = gelu(up[i]); break;
+        case FF_GELU_FUSED: up[i] *= gelu(gate[i]); break;
+        case FF_GELU_GATE: up[i] *= gelu_tanh(gate[i]); break;
         case FF_XIELU: up[i] = xielu(l, up[i]); break;
         case FF_RELU2_GATE: up[i] *= gate[i] > 0 ? gate[i] * gate[i] : 0; break;
         case FF_RELU2: up[i] = up[i] > 0 ? up[i] * up[i] : 0; break;
@@ -276,32 +284,47 @@ static void convolved_layer(const struct decoder *d, int l, double *x, int n)
         pp_free(all[i]);
 }
 
+/* What attention reads of position r. */
+static void attention_inputs(const struct decoder *d, int l, const double *x, int r, double *q, double *k, double *v)
+{
+    const struct decoder_shape *s = &d->s;
+    double *in = doubles(s->n_embd);
+    if (s->first_unnormed && l == 0)
+        memcpy(in, x, (size_t)s->n_embd * sizeof *in);
+    else
+        before(d, l, s->two_norms ? "attn_norm_2" : "attn_norm", x, in);
+    project(d, l, in, q, k, v);
+    clamp(d, q, s->n_head * s->head_dim);
+    clamp(d, k, s->n_head_kv * s->head_dim);
+    clamp(d, v, s->n_head_kv * s->head_dim);
+    heads(d, l, "attn_q", s->n_head, r, q);
+    heads(d, l, "attn_k", s->n_head_kv, r, k);
+    pp_free(in);
+}
+
 static void layer(const struct decoder *d, int l, double *x, int n)
 {
     const struct decoder_shape *s = &d->s;
     const int n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim, group = s->n_head / s->n_head_kv;
-    double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
+    double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n * n_q), *att = doubles(n_q);
     double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *ff = doubles(s->n_embd);
+    for (int r = 0; r < n; r++)
+        attention_inputs(d, l, x + r * s->n_embd, r, q + r * n_q, k + r * n_kv, v + r * n_kv);
     for (int r = 0; r < n; r++) {
-        const int first = s->window && !is_wide(d, l) && r >= s->window ? r - s->window + 1 : 0;
+        const bool narrow = s->window && !is_wide(d, l);
+        const int first = narrow && r >= s->window ? r - s->window + 1 : 0;
+        const int last = !s->both_ways ? r : narrow && r + s->window < n ? r + s->window - 1 : n - 1;
         double *row = x + r * s->n_embd;
-        before(d, l, s->two_norms ? "attn_norm_2" : "attn_norm", row, in);
-        project(d, l, in, q, k + r * n_kv, v + r * n_kv);
-        if (s->two_norms)
-            before(d, l, "attn_norm", row, in);
-        clamp(d, q, n_q);
-        clamp(d, k + r * n_kv, n_kv);
-        clamp(d, v + r * n_kv, n_kv);
-        heads(d, l, "attn_q", s->n_head, r, q);
-        heads(d, l, "attn_k", s->n_head_kv, r, k + r * n_kv);
         for (int h = 0; h < s->n_head; h++)
-            attend_query(q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim, first, r,
-                         s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), att + h * s->head_dim);
+            attend_query(q + r * n_q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim,
+                         first, last, s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), att + h * s->head_dim);
         if (s->sub_norms)
             norm(d, l, "attn_sub_norm", 0, att, att);
         linear(d, l, "attn_output", att, delta);
-        if (s->parallel)
+        if (s->parallel) {
+            before(d, l, "attn_norm", row, in);
             feed_forward(d, l, in, ff);
+        }
         behind(d, l, "post_attention_norm", delta, row);
         if (!s->parallel) {
             before(d, l, s->ffn_norm, row, in);
@@ -341,6 +364,19 @@ static void gapped_layer(const struct decoder *d, int l, double *x, int n)
     pp_free(delta);
 }
 
+/* An encoder's, of what the last norm gives. */
+static void vector(const struct decoder *d, const double *in, double *out)
+{
+    double *wide = doubles(d->s.n_dense + 1);
+    if (d->s.n_dense) {
+        linear(d, -1, "dense_2", in, wide);
+        linear(d, -1, "dense_3", wide, out);
+    } else {
+        memcpy(out, in, (size_t)d->s.n_embd * sizeof *out);
+    }
+    pp_free(wide);
+}
+
 void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double *logits)
 {
     const int width = d->s.n_embd, n_vocab = d->s.n_vocab;
@@ -364,6 +400,10 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
     }
     for (int r = 0; r < n; r++) {
         norm(d, -1, d->s.output_norm, 0, x + r * width, in);
+        if (d->s.both_ways) {
+            vector(d, in, logits + r * width);
+            continue;
+        }
         linear(d, -1, d->s.tied ? "token_embd" : "output", in, logits + r * n_vocab);
         for (int t = 0; t < n_vocab; t++)
             logits[r * n_vocab + t] *= out_scale;

@@ -60,6 +60,13 @@ static const struct decoder_shape families[] = {
      .joined = true, .biases = BIAS_QKV | BIAS_O | BIAS_FF, .attn_scale = 1.0f / 12},
     {.arch = "maincoder", .neighbours = true, .heads = HEADS_ALIKE, .heads_behind_rope = true},
     {.arch = "hunyuan_vl", .heads = HEADS_ALIKE, .heads_behind_rope = true, .tied = true},
+    {.arch = "gemma-embedding", .norms = BOTH_NORMS, .heads = HEADS_ALIKE, .ff = FF_GELU_GATE, .embd_scale = 6.9282032f,
+     .window = 7, .wide = 6, .n_layer = 7, .base = 500, .both_ways = true, .tied = true},
+    {.arch = "modern-bert", .centred = true, .embd_norm = true, .joined = true, .n_head_kv = 4, .ff = FF_GELU_FUSED,
+     .window = 5, .wide = 3, .wide_first = true, .n_layer = 7, .base = 500, .both_ways = true,
+     .first_unnormed = true, .tied = true},
+    {.arch = "eurobert", .both_ways = true, .tied = true},
+    {.arch = "llama-embed", .neighbours = true, .both_ways = true, .tied = true},
     {.arch = "bitnet", .sub_norms = true, .ff = FF_RELU2_GATE, .tied = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
@@ -167,7 +174,7 @@ static void add_attention(struct decoder *d, int l)
     const int n = s->n_embd, n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim;
     if (!s->n_head)
         return;
-    if (s->norms != POST_NORM)
+    if (s->norms != POST_NORM && !(s->first_unnormed && l == 0))
         add_block_norm(d, l, "attn_norm");
     if (!s->n_head_kv) { /* a projection in its place */
         add_matrix(d, l, "attn_output", n, n, false);
@@ -218,7 +225,7 @@ static void add_shared(struct decoder *d, int l)
 static void add_feed_forward(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
-    const bool bias = s->biases & BIAS_FF;
+    const bool bias = s->biases & BIAS_FF, fused = s->ff == FF_SILU_FUSED || s->ff == FF_GELU_FUSED;
     if (!s->n_ff)
         return;
     if (s->norms != POST_NORM && !s->parallel)
@@ -231,9 +238,9 @@ static void add_feed_forward(struct decoder *d, int l)
         if (s->n_ff_shared)
             add_shared(d, l);
     } else {
-        if (s->ff == FF_SILU || s->ff == FF_RELU2_GATE)
+        if (s->ff == FF_SILU || s->ff == FF_RELU2_GATE || s->ff == FF_GELU_GATE)
             add_matrix(d, l, "ffn_gate", s->n_ff, s->n_embd, bias);
-        add_matrix(d, l, "ffn_up", s->ff == FF_SILU_FUSED ? 2 * s->n_ff : s->n_ff, s->n_embd, bias);
+        add_matrix(d, l, "ffn_up", fused ? 2 * s->n_ff : s->n_ff, s->n_embd, bias);
         add_matrix(d, l, "ffn_down", s->n_embd, s->n_ff, bias);
         if (s->sub_norms)
             add_sub_norm(d, l, "ffn_sub_norm", s->n_ff);
@@ -276,6 +283,10 @@ struct decoder *decoder_make(const struct decoder_shape *s)
         add(d, "output.weight", s->n_vocab, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
     if (s->biases & BIAS_OUTPUT)
         add(d, "output.bias", 0, s->n_vocab, 0, 0.5f);
+    if (s->n_dense) {
+        add(d, "dense_2.weight", s->n_dense, s->n_embd, 0, 0.5f);
+        add(d, "dense_3.weight", s->n_embd, s->n_dense, 0, 0.5f);
+    }
     return d;
 }
 
@@ -335,7 +346,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         {"attention.key_length", s->head_dim},
         {"attention.value_length", s->head_dim}, {"rope.dimension_count", s->rope_dim},
     }, some[] = {
-        {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, {"attention.sliding_window", s->window},
+        {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, 
+        {"attention.sliding_window", s->both_ways && s->window ? 2 * (s->window - 1) : s->window},
         {"rope.scaling.original_context_length", s->context}, {"shortconv.l_cache", s->taps},
     };
     uint32_t of_layers[3][64];
@@ -366,6 +378,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
             pp_gguf_add_u32(w, key(d, sizes[i]), of_layers[i][0]);
     }
     pp_gguf_add_f32(w, key(d, "rope.freq_base"), DECODER_ROPE_BASE);
+    if (s->base != 0.0f)
+        pp_gguf_add_f32(w, key(d, "rope.freq_base_swa"), s->base);
     const bool mean_square = !s->centred || s->mixer != 0.0f; /* that is what Phi's files call it */
     pp_gguf_add_f32(w, key(d, mean_square ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
                     DECODER_EPSILON);

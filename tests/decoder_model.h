@@ -25,7 +25,9 @@ struct decoder_shape {
     bool sub_norms;        /* and of what goes into the last matrices of attention and feed-forward part */
     const char *ffn_norm;  /* NULL: ffn_norm; where parallel, there is none */
     /* From GELU on there is no gate; of FUSED gate and value are one matrix. */
-    enum { FF_SILU, FF_SILU_FUSED, FF_RELU2_GATE, FF_GELU, FF_GELU_EXACT, FF_RELU2, FF_XIELU } ff;
+    enum {
+        FF_SILU, FF_SILU_FUSED, FF_GELU_FUSED, FF_GELU_GATE, FF_RELU2_GATE, FF_GELU, FF_GELU_EXACT, FF_RELU2, FF_XIELU
+    } ff;
     bool joined;           /* q, k and v are one matrix: attn_qkv */
     bool two_norms;        /* parallel: attention reads attn_norm_2's, the feed-forward part attn_norm's */
     bool parallel;         /* attention and feed-forward part beside each other, reading the same */
@@ -41,7 +43,12 @@ struct decoder_shape {
     int taps, full;        /* each full-th layer has attention, the others short convolutions; 0: there are none */
     const char *output_norm; /* NULL: output_norm */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */
+    bool wide_first;       /* the first layer does, then each wide-th behind it */
     bool wide_unrotated;   /* and is not rotated */
+    float base;            /* of frequencies in layers with a window; 0: as in the others */
+    bool both_ways;        /* an encoder: rows see those behind them, too, within a window that reaches as far */
+    bool first_unnormed;   /* what goes into the first layer's attention is the stream itself */
+    int n_dense;           /* between two matrices behind an encoder; 0: there are none */
     float qkv_clamp;       /* queries, keys and values are within this; 0: anything */
     float attn_scale, embd_scale, residual_scale, logit_scale; /* 0: the usual ones */
     bool logit_divided;    /* by logit_scale, instead of multiplied */
@@ -60,7 +67,7 @@ void decoder_free(struct decoder *d);
 const char *decoder_write(const struct decoder *d);
 /* Replaces the tensor of that name by one of other sizes (rows 0: a vector; cols 0: it is left out). */
 void decoder_spoil(struct decoder *d, const char *name, int64_t rows, int64_t cols);
-/* logits: [n, n_vocab] */
+/* logits: [n, n_vocab]; an encoder's vectors: [n, n_embd] */
 void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double *logits);
 
 #endif

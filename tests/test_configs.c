@@ -28,9 +28,10 @@ static const char *folder_of(const cJSON *config, const char *embeddings)
     cJSON_free(text);
     const int n = snprintf(head, sizeof head, "{\"%s\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[0,8]},"
                            "\"%s\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[8,16]}}", embeddings,
-                           strncmp(embeddings, "gpt_neox", 8) == 0  ? "embed_out.weight"
-                           : strstr(embeddings, "tok_embeddings")   ? "output.weight"
-                                                                    : "lm_head.weight");
+                           strncmp(embeddings, "gpt_neox", 8) == 0      ? "embed_out.weight"
+                           : strstr(embeddings, "embeddings.tok_embed") ? "decoder.weight"
+                           : strstr(embeddings, "tok_embeddings")       ? "output.weight"
+                                                                        : "lm_head.weight");
     const size_t whole = ((size_t)n + 7) / 8 * 8;
     data[0] = (char)(uint8_t)whole;
     memset(data + 8, ' ', whole);
@@ -54,6 +55,8 @@ static const char *embeddings_of(const cJSON *config)
     if (strcmp(type->valuestring, "nemotron_h") == 0 || strcmp(type->valuestring, "mamba2") == 0 ||
         strcmp(type->valuestring, "mamba") == 0 || strcmp(type->valuestring, "falcon_mamba") == 0)
         return "backbone.embeddings.weight";
+    if (strcmp(type->valuestring, "modernbert") == 0)
+        return "model.embeddings.tok_embeddings.weight";
     if (strcmp(type->valuestring, "bloom") == 0)
         return "word_embeddings.weight";
     if (strcmp(type->valuestring, "mpt") == 0 || strcmp(type->valuestring, "gpt_bigcode") == 0 ||

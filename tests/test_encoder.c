@@ -384,7 +384,8 @@ static void further_layers(void **state)
     static const struct {
         const char *from, *to, *word;
     } cases[] = {
-        {"models.Normalize", "models.Dense", "Dense"},
+        {"models.Normalize", "models.LayerNorm", "LayerNorm"},
+        {"models.Normalize", "models.Dense", "2_Normalize/config.json"},
         {"1_Pooling", "../up", "no name of a module"},
         {"\"path\": \"1_Pooling\"", "\"path\": 7", "no name of a module"},
         {"[{\"idx\": 0", "{\"a\": [{\"idx\": 0", "is not a JSON"},

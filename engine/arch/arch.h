@@ -96,6 +96,9 @@ struct pp_decoder {
     bool mixture_beside;      /* of a feed-forward part that is there as well, each with norms of its own */
     bool scaled_alibi;        /* slopes are multiplied by what scores are */
     bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */
+    bool both_ways;           /* rows see those behind them, too, and there are no logits: an encoder, whose vectors go
+                                 through two matrices where hparams.n_dense says so */
+    bool first_unnormed;      /* what goes into the first layer's attention is not normed once more */
     bool sinks;               /* attn_sinks */
     bool some_sinks;          /* layers that have them */
     bool gated_queries;       /* attn_q gives for each head a query, then what a gate's sigmoids are made of by which
@@ -161,6 +164,7 @@ struct pp_arch {
     bool gguf_joined_heads;           /* attn_kv_b instead of attn_k_b and attn_v_b, and what goes with it */
     struct pp_decoder decoder;
     const struct pp_encoder *encoder; /* the family's models are encoders; or NULL */
+    const struct pp_arch *both_ways;  /* meant instead if config.json says use_bidirectional_attention; or NULL */
     /* Fill what the family adds to the common fields, and refuse what its plan cannot compute. May be NULL. */
     enum pp_code (*from_config)(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
     enum pp_code (*from_gguf)(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
@@ -174,6 +178,12 @@ struct pp_arch {
     void (*scaled_config)(const struct pp_hparams *hp, bool tied, struct cJSON *config);
     const char *hf_eps;               /* what it calls the norms' epsilon; NULL: rms_norm_eps */
 };
+
+/* Whether the family's models are encoders, of either kind. */
+static inline bool pp_arch_encodes(const struct pp_arch *a)
+{
+    return a->encoder || a->decoder.both_ways;
+}
 
 /* All families; i from 0, NULL at the end. */
 const struct pp_arch *pp_arch_at(size_t i);

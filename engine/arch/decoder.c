@@ -644,6 +644,30 @@ static bool add_layer_inputs(struct builder *b)
     return true;
 }
 
+/* An encoder's vectors. Two matrices may stand behind what is pooled of them, which pooling may as well come after:
+ * nothing is added behind them, and the mean of products is the product of the mean. */
+static bool add_vectors(struct builder *b)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int n_layer = (int)hp->n_layer;
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->x};
+    if (!pp_decoder_find_norm(b, b->d->output_norm ? b->d->output_norm : "output_norm", hp->n_embd, &norm))
+        return false;
+    add(b, norm);
+    if (hp->n_dense) {
+        const int wide = pp_plan_slot(b->p, hp->n_dense);
+        const int there = pp_plan_linear(b->p, b->s, hp->n_dense, hp->n_embd, b->err, "dense_2");
+        const int back = there < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_dense, b->err, "dense_3");
+        if (back < 0)
+            return false;
+        add_linear(b, n_layer, there, b->x, wide);
+        add_linear(b, n_layer, back, wide, b->x);
+    }
+    add(b, (struct pp_op){.kind = PP_OP_SELECT, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->x});
+    add(b, (struct pp_op){.kind = PP_OP_RESULT, .layer = n_layer, .in = b->x, .in2 = NONE, .out = NONE});
+    return true;
+}
+
 /* Logits, of the rows that want an output. */
 static bool add_output(struct builder *b)
 {
@@ -692,6 +716,6 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     bool good = add_embedding(&b) && (!hp->n_embd_layer || add_layer_inputs(&b)) && (!hp->n_stream || add_streams(&b));
     for (int l = 0; good && l < (int)hp->n_layer; l++)
         good = add_layer(&b, l);
-    good = good && (!hp->n_stream || join_streams(&b)) && add_output(&b);
+    good = good && (!hp->n_stream || join_streams(&b)) && (d->both_ways ? add_vectors(&b) : add_output(&b));
     return good ? PP_OK : err->code;
 }

@@ -57,10 +57,11 @@ static bool keys_are_values(const struct builder *b, int l)
 /* q, k and v of a normed input, or of the residual stream itself. */
 static bool add_qkv(struct builder *b, int l)
 {
-    const int in = b->d->no_pre_norm ? b->x : b->normed;
+    const bool plain = b->d->no_pre_norm || (b->d->first_unnormed && l == 0);
+    const int in = plain ? b->x : b->normed;
     const int64_t n_embd = b->hp->n_embd;
     int q, k, v;
-    if (!b->d->no_pre_norm && !add_norm(b, l, b->hp->two_norms ? "attn_norm_2" : "attn_norm", b->x, b->normed))
+    if (!plain && !add_norm(b, l, b->hp->two_norms ? "attn_norm_2" : "attn_norm", b->x, b->normed))
         return false;
     if (b->fused_qkv) {
         int qkv = pp_plan_linear(b->p, b->s, b->n_q + b->n_kv + b->n_v, n_embd, b->err, "blk.%d.attn_qkv", l);

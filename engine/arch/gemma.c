@@ -1,7 +1,7 @@
 /* gemma.c - Gemma 1 to 3 (arXiv 2403.08295, 2408.00118, 2503.19786): norms that are stored without 1, inputs times the
  * root of their width, GELU. From the second on what attention and feed-forward part give is normed, too, and layers
  * with a window take turns with others; the second bounds its scores and logits, the third norms queries and keys and
- * rotates by two sets of frequencies. */
+ * rotates by two sets of frequencies. EmbeddingGemma (2509.20354) is the third as an encoder. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -17,16 +17,16 @@ static const struct pp_arch_name names[] = {
 };
 
 /* What is called post_attention_layernorm is where it says, from the second on. */
-static const struct pp_arch_name later_names[] = {
-    {.hf = "model.norm", .gguf = "output_norm", .form = PP_HF_PLUS_ONE},
-    {.hf = "model.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm", .form = PP_HF_PLUS_ONE},
-    {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.post_attention_norm", .form = PP_HF_PLUS_ONE},
-    {.hf = "model.layers.{}.pre_feedforward_layernorm", .gguf = "blk.{}.ffn_norm", .form = PP_HF_PLUS_ONE},
-    {.hf = "model.layers.{}.post_feedforward_layernorm", .gguf = "blk.{}.post_ffw_norm", .form = PP_HF_PLUS_ONE},
-    {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm", .form = PP_HF_PLUS_ONE},
-    {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm", .form = PP_HF_PLUS_ONE},
-    {.hf = NULL},
-};
+#define LATER_NAMES                                                                                                   \
+    {.hf = "model.norm", .gguf = "output_norm", .form = PP_HF_PLUS_ONE},                                              \
+    {.hf = "model.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm", .form = PP_HF_PLUS_ONE},                    \
+    {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.post_attention_norm", .form = PP_HF_PLUS_ONE}, \
+    {.hf = "model.layers.{}.pre_feedforward_layernorm", .gguf = "blk.{}.ffn_norm", .form = PP_HF_PLUS_ONE},           \
+    {.hf = "model.layers.{}.post_feedforward_layernorm", .gguf = "blk.{}.post_ffw_norm", .form = PP_HF_PLUS_ONE},     \
+    {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm", .form = PP_HF_PLUS_ONE},                 \
+    {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm", .form = PP_HF_PLUS_ONE}
+
+static const struct pp_arch_name later_names[] = {LATER_NAMES, {.hf = NULL}};
 
 static const char *const classes[] = {"GemmaForCausalLM", "gemma", NULL};
 static const char *const classes2[] = {"Gemma2ForCausalLM", "gemma2", NULL};
@@ -38,8 +38,6 @@ static const char *const gelu_names[] = {"gelu_pytorch_tanh", "gelu", NULL};
 static enum pp_code common(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     hp->embd_scale = sqrtf((float)hp->n_embd);
-    if (pp_config_flag(config, "use_bidirectional_attention", false))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "this model's attention looks ahead, so that it cannot write text");
     return pp_config_activation(config, "hidden_activation", gelu_names, err);
 }
 
@@ -269,8 +267,72 @@ static void to_config3(const struct pp_hparams *hp, struct cJSON *config)
     pp_config_put_float(config, "rope_local_base_freq", hp->rope_base_local);
 }
 
+/* --- EmbeddingGemma ---------------------------------------------------------------------------------------------- */
+
+static const struct pp_arch_name embedding_names[] = {
+    {.hf = "dense_2.linear", .gguf = "dense_2"},
+    {.hf = "dense_3.linear", .gguf = "dense_3"},
+    LATER_NAMES,
+    {.hf = NULL},
+};
+static const char *const embedding_classes[] = {"Gemma3TextModel", NULL};
+
+/* Files and folders count the window from one end to the other. */
+static void halve_window(struct pp_hparams *hp)
+{
+    hp->window = hp->window ? hp->window / 2 + 1 : 0;
+}
+
+static enum pp_code embedding_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = from_config3(config, hp, err);
+    halve_window(hp);
+    return code;
+}
+
+static enum pp_code embedding_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    double local = 10000;
+    (void)err;
+    hp->embd_scale = sqrtf((float)hp->n_embd);
+    pp_gguf_float(g, "gemma-embedding.rope.freq_base_swa", &local);
+    hp->rope_base_local = (float)local;
+    if (!pp_gguf_has(g, "gemma-embedding.attention.sliding_window_pattern"))
+        pp_layers_every(hp, 6, PP_LAYER_WIDE);
+    rotate_by_window(hp);
+    halve_window(hp);
+    return PP_OK;
+}
+
+static void embedding_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    pp_gguf_add_f32(w, "gemma-embedding.rope.freq_base_swa", hp->rope_base_local);
+    if (!hp->n_dense)
+        return;
+    pp_gguf_add_u32(w, "gemma-embedding.dense_2_feat_in", (uint32_t)hp->n_embd);
+    pp_gguf_add_u32(w, "gemma-embedding.dense_2_feat_out", (uint32_t)hp->n_dense);
+    pp_gguf_add_u32(w, "gemma-embedding.dense_3_feat_in", (uint32_t)hp->n_dense);
+    pp_gguf_add_u32(w, "gemma-embedding.dense_3_feat_out", (uint32_t)hp->n_embd);
+}
+
+const struct pp_arch pp_arch_gemma_embedding = {
+    .name = "gemma-embedding",
+    .hf_classes = embedding_classes,
+    .names = embedding_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .qk_norm = PP_QK_BY_HEAD, .both_ways = true},
+    .from_config = embedding_config,
+    .from_gguf = embedding_gguf,
+    .to_gguf = embedding_to_gguf,
+    .usual = usual3,
+    .layer_pattern = 6,
+};
+
 const struct pp_arch pp_arch_gemma3 = {
     .name = "gemma3",
+    .both_ways = &pp_arch_gemma_embedding,
     .hf_classes = classes3,
     .names = later_names,
     .more_names = pp_common_names,

@@ -45,17 +45,13 @@ static const struct {
     {"eagle3", "a model to guess for (it only drafts for another one)"},
     {"dflash", "a model to guess for (it only drafts for another one)"},
     {"gemma4assistant", "a model to guess for (it only drafts for another one)"},
-    {"llamaembed", "attention that looks ahead in Llama"},
     {"nomicbertmoe", "an encoder's experts"},
     {"neobert", "NeoBERT's layers"},
-    {"eurobert", "EuroBERT's layers"},
     {"jinabertv3", "adapters for each task within an encoder"},
     {"wavtokenizerdec", "a decoder of sound"},
     {"mllama", "layers that look at pictures"},
     {"t5", "an encoder beside the decoder"},
     {"t5encoder", "positions as T5 has them"},
-    {"gemmaembedding", "attention that looks ahead in Gemma"},
-    {"modernbert", "ModernBERT's layers"},
 };
 
 /* Small letters and digits of a name, without what classes end with. */

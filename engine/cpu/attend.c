@@ -126,12 +126,20 @@ static bool same_tile(const struct pp_batch_row *a, const struct pp_batch_row *b
     return a->tree_mask ? a->tree_base == b->tree_base : a->slot < b->slot;
 }
 
-/* The first position that a row attends to. */
+/* The first position that a row attends to, and the one behind the last. */
 static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row *r)
 {
+    if (p->window && p->both_ways)
+        return r->slot >= p->window ? r->slot - p->window + 1 : 0;
     if (p->window && p->chunked)
         return (row_length(r) - 1) / p->window * p->window;
     return p->window && row_length(r) > p->window ? row_length(r) - p->window : 0;
+}
+
+static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r)
+{
+    const int64_t end = row_length(r);
+    return p->window && p->both_ways && r->slot + p->window < end ? r->slot + p->window : end;
 }
 
 /* The chunks of which some of a tile's rows see something. */
@@ -144,7 +152,7 @@ static struct chunks tile_chunks(const struct attend_plan *p, const struct pp_ba
     int64_t begin = INT64_MAX, end = 0;
     for (int i = 0; i < n_rows; i++) {
         begin = row_begin(p, &rows[i]) < begin ? row_begin(p, &rows[i]) : begin;
-        end = row_length(&rows[i]) > end ? row_length(&rows[i]) : end;
+        end = row_end(p, &rows[i]) > end ? row_end(p, &rows[i]) : end;
     }
     return (struct chunks){begin / PP_KV_CHUNK, (end + PP_KV_CHUNK - 1) / PP_KV_CHUNK};
 }
@@ -268,7 +276,7 @@ struct tile {
 /* What a row sees of a chunk; empty if it is nothing. */
 static struct pp_span in_chunk(const struct attend_plan *p, const struct pp_batch_row *r, int64_t chunk)
 {
-    int64_t begin = row_begin(p, r) - chunk * PP_KV_CHUNK, end = row_length(r) - chunk * PP_KV_CHUNK;
+    int64_t begin = row_begin(p, r) - chunk * PP_KV_CHUNK, end = row_end(p, r) - chunk * PP_KV_CHUNK;
     if (begin < 0)
         begin = 0;
     if (end > PP_KV_CHUNK)

@@ -184,6 +184,7 @@ struct attend_plan {
     struct pp_kv_layout kv;     /* of the tier's pages */
     int64_t window;             /* positions that a row sees, or 0 */
     bool chunked;               /* it begins at multiples of that */
+    bool both_ways;             /* it reaches as far behind the row as before it */
     int group;                  /* query heads that share a KV head */
     float scale;                /* of scores */
     int tile_rows;              /* at most */

@@ -223,6 +223,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
         c->attend[t].kv = kv[t];
         c->attend[t].window = m->plan.tiers[t].window;
         c->attend[t].chunked = hp->chunked;
+        c->attend[t].both_ways = m->plan.encoder;
         c->attend[t].group = m->plan.tiers[t].n_head / m->plan.tiers[t].n_head_kv;
         c->attend[t].scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)kv[t].head_dim);
     }

@@ -1,0 +1,298 @@
+/* test_both_ways.c - encoders whose layers are a decoder's: every row of a text against the formulas, from a GGUF file,
+ * from a folder, and from the file that is made of that; the same bits however the work is cut. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/engine.h"
+#include "engine/rows.h"
+#include "engine/safetensors.h"
+#include "engine/source.h"
+#include "engine/types.h"
+#include "tests/decoder_model_int.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+static void vectors_of(const char *path, const char *kernels, int n_threads, const int32_t *ids, int n, float *out)
+{
+    const struct pp_engine_options opt = {.n_threads = n_threads, .kernels = kernels, .kv_memory = 64u << 20,
+                                          .activations = PP_ACT_F32, .kv_type = PP_KV_F32};
+    struct pp_row rows[SMALL_TEXT];
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *seq;
+    struct pp_error err;
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_true(pp_model_info(m)->encoder);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &seq, &err), err);
+    const int width = (int)pp_model_info(m)->n_embd;
+    for (int i = 0; i < n; i++)
+        rows[i] = (struct pp_row){.seq = seq, .token = ids[i], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_HIDDEN};
+    assert_ok(pp_step(e, rows, n, NULL, &err), err);
+    for (int i = 0; i < n; i++)
+        memcpy(out + i * width, pp_step_output(e, i), (size_t)width * sizeof *out);
+    pp_seq_free(seq);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
+/* Texts of several lengths. */
+static void expect_formulas(const struct decoder *d, const char *path)
+{
+    static const int lengths[] = {1, 4, 7, 33, SMALL_TEXT};
+    const int width = d->s.n_embd;
+    double *want = doubles(SMALL_TEXT * width);
+    float got[SMALL_TEXT * 48];
+    int32_t ids[SMALL_TEXT];
+    assert_int_equal(width, 48);
+    small_text(ids, d->s.n_vocab);
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        decoder_compute(d, ids, lengths[k], want);
+        vectors_of(path, NULL, 2, ids, lengths[k], got);
+        for (int i = 0; i < lengths[k] * width; i++)
+            if (!(fabs((double)got[i] - want[i]) <= 1e-4 * fmax(1, fabs(want[i]))))
+                fail_msg("%s, row %d of %d: value %d is %g, not %g", path, i / width, lengths[k], i % width,
+                         (double)got[i], want[i]);
+    }
+    pp_free(want);
+}
+
+static void expect_same_bits(const char *path, int n_vocab)
+{
+    float first[SMALL_TEXT * 48], other[SMALL_TEXT * 48];
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, n_vocab);
+    vectors_of(path, NULL, 1, ids, SMALL_TEXT, first);
+    vectors_of(path, NULL, 3, ids, SMALL_TEXT, other);
+    assert_memory_equal(first, other, sizeof first);
+    vectors_of(path, "scalar", 2, ids, SMALL_TEXT, other);
+    assert_memory_equal(first, other, sizeof first);
+}
+
+static void check(const struct decoder_shape *s)
+{
+    struct decoder *d = decoder_make(s);
+    const char *path = decoder_write(d);
+    expect_formulas(d, path);
+    expect_same_bits(path, s->n_vocab);
+    decoder_free(d);
+}
+
+static void files(void **state)
+{
+    static const char *const archs[] = {"gemma-embedding", "modern-bert", "eurobert", "llama-embed"};
+    (void)state;
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        struct decoder_shape s = decoder_shape(archs[i]);
+        check(&s);
+    }
+    struct decoder_shape s = decoder_shape("gemma-embedding");
+    s.n_dense = 64;
+    check(&s);
+}
+
+/* A matrix of two is not enough, and they must fit. */
+static void bad_dense(void **state)
+{
+    static const struct {
+        const char *name;
+        int64_t rows, cols;
+        const char *word;
+    } cases[] = {
+        {"dense_3.weight", 0, 0, "dense_3.weight is missing"},
+        {"dense_3.weight", 48, 63, "dense_3.weight has"},
+        {"dense_2.weight", 64, 47, "dense_2.weight has"},
+    };
+    struct decoder_shape s = decoder_shape("gemma-embedding");
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    s.n_dense = 64;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct decoder *d = decoder_make(&s);
+        decoder_spoil(d, cases[i].name, cases[i].rows, cases[i].cols);
+        if (pp_model_open(decoder_write(d), &m, &err) == PP_OK || !strstr(err.text, cases[i].word))
+            fail_msg("%s: \"%s\"", cases[i].name, err.text);
+        decoder_free(d);
+    }
+}
+
+/* --- folders ------------------------------------------------------------------------------------------------------ */
+
+static const struct {
+    const char *gguf, *gemma, *modern;
+} names[] = {
+    {"token_embd.", "embed_tokens.", "embeddings.tok_embeddings."},
+    {"token_embd_norm.", NULL, "embeddings.norm."},
+    {"output_norm.", "norm.", "final_norm."},
+    {"attn_norm.", "input_layernorm.", "attn_norm."},
+    {"ffn_norm.", "pre_feedforward_layernorm.", "mlp_norm."},
+    {"post_attention_norm.", "post_attention_layernorm.", NULL},
+    {"post_ffw_norm.", "post_feedforward_layernorm.", NULL},
+    {"attn_q_norm.", "self_attn.q_norm.", NULL},
+    {"attn_k_norm.", "self_attn.k_norm.", NULL},
+    {"attn_q.", "self_attn.q_proj.", NULL},
+    {"attn_k.", "self_attn.k_proj.", NULL},
+    {"attn_v.", "self_attn.v_proj.", NULL},
+    {"attn_qkv.", NULL, "attn.Wqkv."},
+    {"attn_output.", "self_attn.o_proj.", "attn.Wo."},
+    {"ffn_gate.", "mlp.gate_proj.", NULL},
+    {"ffn_up.", "mlp.up_proj.", "mlp.Wi."},
+    {"ffn_down.", "mlp.down_proj.", "mlp.Wo."},
+};
+
+/* "blk.3.attn_q.weight" as transformers calls it, as if the encoder were all there is. */
+static void hf_name(const struct decoder *d, const char *gguf, char out[96])
+{
+    int l = -1, at = 0;
+    sscanf(gguf, "blk.%d.%n", &l, &at);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t n = strlen(names[i].gguf);
+        const char *hf = strcmp(d->s.arch, "modern-bert") == 0 ? names[i].modern : names[i].gemma;
+        if (!hf || strncmp(gguf + at, names[i].gguf, n) != 0)
+            continue;
+        snprintf(out, 96, l < 0 ? "%.0d%s%s" : "layers.%d.%s%s", l < 0 ? 0 : l, hf, gguf + at + n);
+        return;
+    }
+    fail_msg("%s has no name", gguf);
+}
+
+static void write_text(const char *dir, const char *name, const char *text)
+{
+    char path[600];
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+}
+
+static struct pp_tensor as_tensor(const struct matrix *m, const char *name)
+{
+    struct pp_tensor t = {.name = name, .type = PP_TYPE_F32, .n_dims = m->rows ? 2 : 1,
+                          .ne = {m->cols, m->rows ? m->rows : 1, 1, 1}, .data = m->values};
+    t.size = (size_t)(t.ne[0] * t.ne[1]) * sizeof(float);
+    return t;
+}
+
+/* A layer that sentence-transformers has behind the model, in a folder of its own. */
+static void write_dense(const struct decoder *d, const char *dir, const char *module, const char *gguf, const char *fn)
+{
+    char path[500], config[300];
+    const struct matrix *m = decoder_find(d, gguf);
+    const struct pp_tensor t = as_tensor(m, "linear.weight");
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/%s", dir, module);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(config, sizeof config, "{\"in_features\": %d, \"out_features\": %d, \"bias\": false, "
+             "\"activation_function\": \"torch.nn.modules.%s\"}", (int)m->cols, (int)m->rows, fn);
+    write_text(path, "config.json", config);
+    snprintf(path, sizeof path, "%s/%s/model.safetensors", dir, module);
+    assert_ok(pp_safetensors_write(path, &t, 1, &err), err);
+}
+
+/* Norms of Gemma's are stored without the 1 that is added to them. */
+static bool lacks_one(const struct decoder *d, const char *gguf)
+{
+    return strcmp(d->s.arch, "gemma-embedding") == 0 && strstr(gguf, "norm.");
+}
+
+static const char *write_folder(struct decoder *d, const char *config, const char *fn)
+{
+    static char text[DECODER_MAX_TENSORS][96];
+    struct pp_tensor list[DECODER_MAX_TENSORS];
+    const char *dir = fresh_path("encoder");
+    char path[400];
+    struct pp_error err;
+    int n = 0;
+    assert_int_equal(mkdir(dir, 0700), 0);
+    write_text(dir, "config.json", config);
+    for (int i = 0; i < d->n; i++) {
+        struct matrix *m = &d->t[i];
+        if (strncmp(m->name, "dense", 5) == 0)
+            continue;
+        for (int64_t j = 0; lacks_one(d, m->name) && j < m->cols; j++)
+            m->values[j] -= 1;
+        hf_name(d, m->name, text[n]);
+        list[n] = as_tensor(m, text[n]);
+        n++;
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, list, (size_t)n, &err), err);
+    for (int i = 0; i < d->n; i++)
+        for (int64_t j = 0; lacks_one(d, d->t[i].name) && j < d->t[i].cols; j++)
+            d->t[i].values[j] += 1;
+    if (!d->s.n_dense)
+        return dir;
+    write_dense(d, dir, "2_Dense", "dense_2.weight", fn);
+    write_dense(d, dir, "3_Dense", "dense_3.weight", fn);
+    write_text(dir, "modules.json",
+               "[{\"idx\": 0, \"path\": \"\", \"type\": \"sentence_transformers.models.Transformer\"},"
+               "{\"idx\": 1, \"path\": \"2_Dense\", \"type\": \"sentence_transformers.models.Dense\"},"
+               "{\"idx\": 2, \"path\": \"3_Dense\", \"type\": \"sentence_transformers.models.Dense\"}]");
+    return dir;
+}
+
+static const char gemma_config[] =
+    "{\"architectures\": [\"Gemma3TextModel\"], \"model_type\": \"gemma3_text\", "
+    "\"use_bidirectional_attention\": true, "
+    "\"vocab_size\": 80, \"hidden_size\": 48, \"num_hidden_layers\": 7, \"num_attention_heads\": 4, "
+    "\"num_key_value_heads\": 2, \"head_dim\": 12, \"query_pre_attn_scalar\": 12, \"intermediate_size\": 64, "
+    "\"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000, \"rope_local_base_freq\": 500, "
+    "\"sliding_window\": 12}";
+static const char modern_config[] =
+    "{\"architectures\": [\"ModernBertForMaskedLM\"], \"model_type\": \"modernbert\", \"vocab_size\": 80, "
+    "\"hidden_size\": 48, \"num_hidden_layers\": 7, \"num_attention_heads\": 4, \"intermediate_size\": 64, "
+    "\"max_position_embeddings\": 128, \"norm_eps\": 1e-5, \"global_rope_theta\": 10000, \"local_rope_theta\": 500, "
+    "\"local_attention\": 8, \"global_attn_every_n_layers\": 3, \"hidden_activation\": \"gelu\"}";
+
+static void expect_folder(struct decoder *d, const char *config)
+{
+    const struct pp_convert_options opt = {0};
+    const char *dir = write_folder(d, config, "linear.Identity"), *file = fresh_path("encoder.gguf");
+    struct pp_error err;
+    expect_formulas(d, dir);
+    assert_ok(pp_convert_to_gguf(dir, file, &opt, &err), err);
+    expect_formulas(d, file);
+}
+
+static void folders(void **state)
+{
+    (void)state;
+    for (int n_dense = 0; n_dense <= 64; n_dense += 64) {
+        struct decoder_shape s = decoder_shape("gemma-embedding");
+        s.n_dense = n_dense;
+        struct decoder *d = decoder_make(&s);
+        expect_folder(d, gemma_config);
+        decoder_free(d);
+    }
+    struct decoder_shape s = decoder_shape("modern-bert");
+    struct decoder *d = decoder_make(&s);
+    expect_folder(d, modern_config);
+    decoder_free(d);
+}
+
+/* Layers behind the model that have a function. */
+static void bent_layers(void **state)
+{
+    struct decoder_shape s = decoder_shape("gemma-embedding");
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    s.n_dense = 64;
+    struct decoder *d = decoder_make(&s);
+    assert_int_equal(pp_model_open(write_folder(d, gemma_config, "activation.Tanh"), &m, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "2_Dense"));
+    decoder_free(d);
+}
+
+TEST_GROUP(both_ways)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files), cmocka_unit_test(bad_dense), cmocka_unit_test(folders), cmocka_unit_test(bent_layers),
+    };
+    return cmocka_run_group_tests_name("both_ways", tests, NULL, NULL);
+}
