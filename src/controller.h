@@ -135,8 +135,9 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
 void pp_controller_undo(struct pp_controller *c);
 /* Shows the branch left (-1) or right (+1) of a message. */
 void pp_controller_sibling(struct pp_controller *c, size_t message, int step);
-/* A new conversation that begins with this branch; pages are shared. */
-void pp_controller_fork(struct pp_controller *c);
+/* A new conversation that begins with this branch, without its last n_back questions and what follows them; pages are
+ * shared. */
+void pp_controller_fork(struct pp_controller *c, int n_back);
 
 /* Where the context begins: the first message that the model is given, 0 for all; *note: what it is told of those
  * before it, "" for nothing. */

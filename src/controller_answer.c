@@ -464,7 +464,7 @@ void ctl_run_afterwards(struct pp_controller *c)
         ctl_start_delete(c, c->then_session);
         break;
     case THEN_FORK:
-        ctl_start_fork(c);
+        ctl_start_fork(c, (int)c->then_session);
         break;
     }
 }

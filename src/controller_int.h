@@ -136,7 +136,7 @@ struct pp_controller {
     char *wanted_model;           /* that is being loaded, as the user named it; NULL: the first one */
     struct pp_error open_err;     /* how the last opening went */
     enum afterwards then;
-    int64_t then_session;
+    int64_t then_session;         /* or, of a fork, how many questions it leaves out */
 
     /* answers */
     uint64_t request;             /* number of the last generation */
@@ -265,7 +265,7 @@ void ctl_release_lock(struct pp_controller *c, int *fd); /* when everything post
 void ctl_start_new(struct pp_controller *c);
 void ctl_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one; title: one line */
 void ctl_start_open(struct pp_controller *c, int64_t session);
-void ctl_start_fork(struct pp_controller *c);
+void ctl_start_fork(struct pp_controller *c, int n_back);
 void ctl_start_delete(struct pp_controller *c, int64_t session);
 bool ctl_copy_session(struct pp_session *to, const struct pp_session *from);
 

@@ -335,16 +335,27 @@ static void on_forked(struct pp_job *job, void *controller)
     ctl_job_free(job);
 }
 
-void pp_controller_fork(struct pp_controller *c)
+void pp_controller_fork(struct pp_controller *c, int n_back)
 {
-    if (now_or_then(c, THEN_FORK, 0))
-        ctl_start_fork(c);
+    if (now_or_then(c, THEN_FORK, n_back))
+        ctl_start_fork(c, n_back);
 }
 
-void ctl_start_fork(struct pp_controller *c)
+/* How many messages stand before the last n_back questions; 0: there are not so many. */
+static size_t messages_before(const struct pp_branch *b, int n_back)
 {
-    if (!c->branch.n || !c->session.id) {
-        ctl_notice(c, true, "there is nothing to copy yet");
+    size_t n = b->n;
+    for (int i = 0; i < n_back && n; i++)
+        for (bool question = false; n && !question; n--)
+            question = b->items[n - 1].msg.role == PP_ROLE_USER;
+    return n;
+}
+
+void ctl_start_fork(struct pp_controller *c, int n_back)
+{
+    const size_t n = messages_before(&c->branch, n_back);
+    if (!n || !c->session.id) {
+        ctl_notice(c, true, c->branch.n ? "before that there is nothing to copy" : "there is nothing to copy yet");
         return;
     }
     struct ctl_job *j = ctl_job_new(c, ctl_run_fork, on_forked);
@@ -352,7 +363,7 @@ void ctl_start_fork(struct pp_controller *c)
         return;
     struct pp_buf title = {0};
     pp_buf_fmt(&title, "%s (copy)", c->session.title);
-    j->id = c->branch.items[c->branch.n - 1].msg.id;
+    j->id = c->branch.items[n - 1].msg.id;
     if (!ctl_note_choices(c) || !ctl_copy_session(&j->session, &c->session) ||
         !ctl_set_string(c, &j->session.title, pp_buf_cstr(&title))) {
         ctl_job_free(&j->job);

@@ -1,4 +1,5 @@
 /* slash.c - the commands that begin with '/': one table for carrying out, help and completion. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -298,8 +299,13 @@ static enum pp_slash do_undo(struct pp_controller *c, char *arg)
 
 static enum pp_slash do_fork(struct pp_controller *c, char *arg)
 {
-    (void)arg;
-    pp_controller_fork(c);
+    char *end = arg;
+    const long n = *arg ? strtol(arg, &end, 10) : 0;
+    if (*end || n < 0 || n > INT_MAX) {
+        ctl_notice(c, true, "/fork takes the number of questions to leave out, not \"%s\"", arg);
+        return PP_SLASH_ERROR;
+    }
+    pp_controller_fork(c, (int)n);
     return PP_SLASH_DONE;
 }
 
@@ -410,7 +416,7 @@ static const struct slash table[] = {
     {"temporary", "private incognito", "[off]", "a chat of which nothing goes to the disk", do_temporary, 0},
     {"sessions", "open history", "", "list of conversations", NULL, PP_SLASH_SESSIONS},
     {"rename", "title", "TITLE", "name this conversation", do_rename, 0},
-    {"fork", "copy-session", "", "go on in a copy of this conversation", do_fork, 0},
+    {"fork", "copy-session", "[N]", "go on in a copy, without the last N questions", do_fork, 0},
     {"export", "save", "[FILE]", "write this conversation to a file: .md, .json or .jsonl", do_export, 0},
     {"read", "file", "FILE", "a text file into the line, to ask about it", NULL, PP_SLASH_READ},
     {"import", "", "FILE", "conversations from a file: JSON or JSONL", do_import, 0},

@@ -509,8 +509,9 @@ void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
     c->dirty |= PP_DIRTY_TRANSCRIPT;
 }
 
-void pp_controller_fork(struct pp_controller *c)
+void pp_controller_fork(struct pp_controller *c, int n_back)
 {
+    (void)n_back;
     say(c, false, "Forked.");
 }
 

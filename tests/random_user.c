@@ -71,7 +71,7 @@ static void act(struct random_user *u)
 {
     switch (random_user_roll(u, 24)) {
     case 0: pp_controller_new_session(u->c); break;
-    case 1: pp_controller_fork(u->c); break;
+    case 1: pp_controller_fork(u->c, 0); break;
     case 2: pp_controller_regenerate(u->c, 1 + (int)random_user_roll(u, 3)); break;
     case 3: case 4: open_one(u); break;
     case 5: adapters(u); break;

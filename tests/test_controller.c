@@ -399,19 +399,28 @@ static void test_edit_and_undo(void **state)
 static void test_fork(void **state)
 {
     (void)state;
-    pp_controller_fork(fix.c);
+    pp_controller_fork(fix.c, 0);
     assert_true(fix_status()->notice_is_error);
     fixture_turn(&fix, "one", "a");
     int64_t old = pp_controller_session_id(fix.c);
     char key[17];
     snprintf(key, sizeof key, "%s", fix_status()->session_key);
-    pp_controller_fork(fix.c);
+    pp_controller_fork(fix.c, 0);
     pump_until(&fix, pp_controller_session_id(fix.c) != old);
     assert_string_not_equal(key, fix_status()->session_key);
     assert_string_equal(fix.fake->left, key);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     assert_string_equal(fix_message(1)->text, "a");
     fixture_turn(&fix, "two", "b");
+    fixture_turn(&fix, "three", "c");
+    const int64_t long_one = pp_controller_session_id(fix.c);
+    assert_int_equal(fix_slash("/fork two"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/fork 3"), PP_SLASH_DONE);
+    assert_non_null(strstr(fix_status()->notice, "nothing to copy"));
+    assert_int_equal(fix_slash("/fork 2"), PP_SLASH_DONE);
+    pump_until(&fix, pp_controller_session_id(fix.c) != long_one);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    assert_string_equal(fix_message(1)->text, "a");
     pp_controller_open(fix.c, old);
     pump_until(&fix, pp_controller_session_id(fix.c) == old);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);

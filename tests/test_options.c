@@ -597,7 +597,8 @@ static void bash_completes(const char *script, const char *words, const char *ex
     snprintf(command, sizeof command,
              "bash --norc -c 'source %s; ids() { printf \"0a12\\tA title\\n0a34\\tAnother one\\n\"; };"
              " names() { printf \"bard\\tx\\nbarista\\ty\\nother\\tz\\n\"; };"
-             " COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _pippin; echo \"${COMPREPLY[*]}\"'", script, words);
+             " COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _pippin;"
+             " echo \"${COMPREPLY[*]}\"'", script, words);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     size_t n = fread(got, 1, sizeof got - 1, f);

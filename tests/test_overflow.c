@@ -231,7 +231,7 @@ static void dropped_turns_stay_dropped(void **state)
     assert_int_equal(context(&note), 4);
     pp_controller_undo(fix.c); /* the question that it was noted with is gone */
     assert_int_equal(context(&note), 2);
-    pp_controller_fork(fix.c);
+    pp_controller_fork(fix.c, 0);
     pump_until(&fix, context(&note) == 2 && strstr(pp_controller_status(fix.c)->title, "(copy)"));
     fixture_flush(&fix);
     snprintf(key, sizeof key, "%s", pp_controller_status(fix.c)->session_key);

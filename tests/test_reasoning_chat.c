@@ -125,7 +125,7 @@ static void alternatives_and_forks_keep_it(void **state)
     pump_until(&fix, strcmp(fix_message(1)->text, "two") == 0);
     assert_string_equal(fix_message(1)->reasoning, "second");
     int64_t before = pp_controller_session_id(fix.c);
-    pp_controller_fork(fix.c);
+    pp_controller_fork(fix.c, 0);
     pump_until(&fix, pp_controller_session_id(fix.c) != before);
     assert_string_equal(fix_message(1)->reasoning, "second");
 }
