@@ -37,6 +37,13 @@ bool pp_adapter_mix_add(struct pp_adapter_mix *s, const char *path, float scale)
     return true;
 }
 
+void pp_adapter_mix_remove(struct pp_adapter_mix *s, const char *path)
+{
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(s->item[i].path, path) == 0)
+            memmove(&s->item[i], &s->item[i + 1], (size_t)(--s->n - i) * sizeof *s->item);
+}
+
 bool pp_adapter_mix_equal(const struct pp_adapter_mix *a, const struct pp_adapter_mix *b)
 {
     bool same = a->n == b->n;

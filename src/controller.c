@@ -215,6 +215,9 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
     case PP_EVENT_ADAPTER:
         ctl_on_adapter(c, e);
         break;
+    case PP_EVENT_WITHOUT:
+        ctl_on_without(c, e);
+        break;
     case PP_EVENT_DRAFTER:
         ctl_on_drafter(c, e);
         break;

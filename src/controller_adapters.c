@@ -198,6 +198,56 @@ void ctl_store_words(struct pp_controller *c, void (*run)(struct pp_job *, struc
     }
 }
 
+/* In: id (of an answer), text (its adapters). */
+static void run_relabel(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    job->code = pp_store_message_adapters(st, j->id, j->text, &job->err);
+}
+
+static void relabel(struct pp_controller *c, struct ctl_running *r)
+{
+    struct pp_branch *places[] = {&c->branch, &c->group};
+    struct ctl_job *j = ctl_job_new(c, run_relabel, on_stored);
+    if (!j)
+        return;
+    j->id = r->message;
+    j->text = pp_adapter_mix_json(&r->set);
+    for (int k = 0; k < 2 && j->text; k++)
+        for (size_t i = 0; i < places[k]->n; i++)
+            if (places[k]->items[i].msg.id == r->message) {
+                pp_branch_set_adapters(&places[k]->items[i], j->text);
+                pp_branch_touch(places[k], i);
+            }
+    ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
+    if (j->text)
+        ctl_job_post(c, j);
+    else
+        ctl_job_free(&j->job);
+}
+
+void ctl_on_without(struct pp_controller *c, const struct pp_event *e)
+{
+    struct ctl_running *r = ctl_running_find(c, e->request);
+    bool off = false;
+    if (r) {
+        pp_adapter_mix_remove(&r->set, e->text);
+        relabel(c, r);
+    }
+    for (size_t i = 0; r && r->session == c->session.id && i < c->adapters.n; i++) {
+        struct pp_adapter_entry *a = &c->adapters.items[i];
+        if (strcmp(a->path, e->text) != 0)
+            continue;
+        off = a->on;
+        a->on = false;
+        a->fit = PP_FIT_UNKNOWN; /* it may come back */
+    }
+    if (off)
+        ctl_update_session(c, UPDATE_CHOICES);
+    ctl_notice(c, true, off ? "answering without an adapter, which is off now: %s" : "answering without an adapter: %s",
+               e->err.text);
+}
+
 void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *note)
 {
     if (i >= c->adapters.n)

@@ -352,6 +352,8 @@ int ctl_find_adapter(const struct pp_controller *c, const char *word);
 /* Takes over what a search has found; leaves in the job what is to be freed. */
 void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found);
 void ctl_forget_fits(struct pp_controller *c); /* another model was loaded */
+/* An answer is written without an adapter that it was wanted under: it says so, and the adapter is off. */
+void ctl_on_without(struct pp_controller *c, const struct pp_event *e);
 void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e);
 /* An answer has ended: what it says about speeds. */
 void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e);

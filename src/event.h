@@ -24,10 +24,11 @@ enum pp_event_type {
                                * whose values are not exact (PP_OVERFLOW_SLIDE) */
     PP_EVENT_OVERFLOW,        /* request; n: messages that are (done 1) or would have to be (0) left out */
     PP_EVENT_ADAPTER,         /* text: path of an adapter that was looked at; adapter, or err: why it does not fit */
+    PP_EVENT_WITHOUT,         /* request; text: path of an adapter that it is answered without; err: why */
     PP_EVENT_DRAFTER,         /* text: path of a draft model that was looked at; drafter, or err: why it does not fit */
     PP_EVENT_DRAFT,           /* info: another draft model guesses; or err: why it does not, and things are as before */
     PP_EVENT_COST,            /* request; total: tokens of its prompt; cached: of those that are at hand; or err */
-    PP_EVENT_NOTICE,          /* text: one line for the user (a snapshot refused and why, an adapter that failed) */
+    PP_EVENT_NOTICE,          /* text: one line for the user (a snapshot refused and why) */
     PP_EVENT_CLOSED,          /* the worker has saved everything and ended */
     PP_EVENT_JOB,             /* job has run */
     PP_EVENT_IO_ERROR,        /* err: something could not be saved */

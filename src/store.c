@@ -70,6 +70,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " created_ms, context_from, context_note, reasoning)"
         " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     [PP_STMT_MESSAGE_CONTEXT] = "UPDATE message SET context_from = ?2, context_note = ?3 WHERE id = ?1",
+    [PP_STMT_MESSAGE_ADAPTERS] = "UPDATE message SET adapters = ?2 WHERE id = ?1",
     [PP_STMT_MESSAGE_GET] = "SELECT" MESSAGE_COLUMNS "FROM message m WHERE m.id = ?1",
     [PP_STMT_MESSAGE_WRITE] =
         "UPDATE message SET content = ?2, state = ?3, stats = coalesce(?4, stats), n_tokens = coalesce(?5, n_tokens),"

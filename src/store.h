@@ -150,6 +150,8 @@ enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const struc
 /* Notes with a message (of the user) where the context of its answers begins: context_from and context_note. */
 enum pp_code pp_store_message_context(struct pp_store *st, int64_t id, int64_t from, const char *note,
                                       struct pp_error *err);
+/* Another set of adapters, as JSON: one of those that were wanted for an answer could not be had. */
+enum pp_code pp_store_message_adapters(struct pp_store *st, int64_t id, const char *adapters, struct pp_error *err);
 enum pp_code pp_store_message_get(struct pp_store *st, int64_t id, struct pp_message *out, struct pp_error *err);
 /* The branch that ends in `leaf`, first message first. leaf 0: empty. */
 enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_message **list, size_t *n,

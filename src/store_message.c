@@ -132,6 +132,19 @@ enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const struc
     return pp_store_end(st, code, what, err);
 }
 
+/* Runs a bound statement that changes one message; ends its use. */
+static enum pp_code change_one(struct pp_store *st, sqlite3_stmt *stmt, const char *what, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    const int rc = sqlite3_step(stmt);
+    if (rc != SQLITE_DONE)
+        code = pp_store_fail(st, rc, what, err);
+    else if (sqlite3_changes(st->db) == 0)
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: the conversation was deleted", what);
+    pp_store_done(stmt);
+    return code;
+}
+
 enum pp_code pp_store_message_context(struct pp_store *st, int64_t id, int64_t from, const char *note,
                                       struct pp_error *err)
 {
@@ -145,12 +158,23 @@ enum pp_code pp_store_message_context(struct pp_store *st, int64_t id, int64_t f
         sqlite3_bind_int64(stmt, 1, id);
         pp_store_bind_id(stmt, 2, from);
         pp_store_bind_text(stmt, 3, note);
-        int rc = sqlite3_step(stmt);
-        if (rc != SQLITE_DONE)
-            code = pp_store_fail(st, rc, what, err);
-        else if (sqlite3_changes(st->db) == 0)
-            code = pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: the conversation was deleted", what);
-        pp_store_done(stmt);
+        code = change_one(st, stmt, what, err);
+    }
+    return pp_store_end(st, code, what, err);
+}
+
+enum pp_code pp_store_message_adapters(struct pp_store *st, int64_t id, const char *adapters, struct pp_error *err)
+{
+    static const char what[] = "save the adapters of an answer";
+    sqlite3_stmt *stmt;
+    enum pp_code code = pp_store_begin(st, what, err);
+    if (code)
+        return code;
+    code = pp_store_stmt(st, PP_STMT_MESSAGE_ADAPTERS, &stmt, err);
+    if (!code) {
+        sqlite3_bind_int64(stmt, 1, id);
+        pp_store_bind_text(stmt, 2, adapters);
+        code = change_one(st, stmt, what, err);
     }
     return pp_store_end(st, code, what, err);
 }

@@ -336,6 +336,18 @@ static struct cached_adapter *get_adapter(struct pp_worker *w, const char *path,
     return c;
 }
 
+static void answered_without(struct pp_worker *w, uint64_t request, const char *path, const struct pp_error *err)
+{
+    struct pp_event *e = pp_event_new(PP_EVENT_WITHOUT);
+    if (e && (e->text = pp_strdup(path))) {
+        e->request = request;
+        e->err = *err;
+        worker_send(w, e);
+    } else {
+        pp_event_free(e);
+    }
+}
+
 int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request *r,
                            struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool tell, struct pp_error *err)
 {
@@ -346,7 +358,7 @@ int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request
         if (c)
             use[n++] = (struct pp_adapter_use){.adapter = c->adapter, .scale = r->adapters[i].scale};
         else if (tell)
-            worker_notice(w, "answering without an adapter: %s", err->text);
+            answered_without(w, r->request, r->adapters[i].path, err);
         const struct pp_adapter_info *info = c && tell && !c->told ? pp_adapter_info(c->adapter) : NULL;
         if (info && info->idle)
             worker_notice(w, "adapter %s changes nothing: it was never trained", info->name);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
 #include "src/worker.h"
@@ -153,8 +154,44 @@ static void switched(void **state)
     pp_controller_free(c);
 }
 
+/* An adapter whose file went away while it was on: the answer says that it was written without, also later on, and it
+ * is off. */
+static void gone(void **state)
+{
+    (void)state;
+    char path[300], *bytes;
+    struct pp_error err;
+    size_t n;
+    prepare("gone");
+    snprintf(path, sizeof path, "%s/mine.gguf", test_tmpdir());
+    assert_ok(pp_read_file(BARD, 1 << 28, &bytes, &n, &err), err);
+    assert_ok(pp_write_file(path, bytes, n, 0600, &err), err);
+    pp_free(bytes);
+    options.lora[0].path = path;
+    options.lora[0].scale = 1;
+    options.n_lora = 1;
+    struct pp_controller *c = start();
+    settle(c);
+    assert_string_equal(pp_controller_status(c)->adapters, "mine 1.00");
+    assert_int_equal(unlink(path), 0);
+    assert_true(pp_controller_send(c, "Tell me a joke."));
+    settle(c);
+    assert_string_equal(pp_controller_message(c, 1)->adapters, "");
+    assert_string_equal(pp_controller_status(c)->adapters, "");
+    assert_non_null(strstr(pp_controller_status(c)->notice, "mine.gguf"));
+    pp_controller_free(c);
+    options.n_lora = 0;
+    options.resume_latest = true;
+    c = start();
+    settle(c);
+    assert_int_equal(pp_controller_n_messages(c), 2);
+    assert_string_equal(pp_controller_message(c, 1)->adapters, "");
+    assert_string_equal(pp_controller_status(c)->adapters, "");
+    pp_controller_free(c);
+}
+
 TEST_GROUP(adapter_chat)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(switched)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(switched), cmocka_unit_test(gone)};
     return cmocka_run_group_tests_name("adapter_chat", tests, NULL, NULL);
 }
