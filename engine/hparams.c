@@ -1056,8 +1056,9 @@ static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct
 enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const vocab[] = {"padded_vocab_size", "vocab_size", NULL};
-    static const char *const embd[] = {"n_embd", "n_embed", "d_model", "hidden_size", NULL};
-    static const char *const layers[] = {"n_layer", "n_layers", "num_layers", "num_hidden_layers", NULL};
+    static const char *const embd[] = {"n_embd", "n_embed", "d_model", "hidden_size", "model_dim", NULL};
+    static const char *const layers[] = {"n_layer", "n_layers", "num_layers", "num_hidden_layers",
+                                         "num_transformer_layers", NULL};
     static const char *const heads[] = {"n_head", "n_heads", "num_attention_heads", NULL};
     enum pp_code code;
     if ((code = config_size(config, vocab, &hp->n_vocab, err)) ||

@@ -67,6 +67,7 @@ static const struct decoder_shape families[] = {
      .first_unnormed = true, .tied = true},
     {.arch = "eurobert", .both_ways = true, .tied = true},
     {.arch = "llama-embed", .neighbours = true, .both_ways = true, .tied = true},
+    {.arch = "openelm", .heads = HEADS_ALIKE, .joined = true, .tied = true},
     {.arch = "bitnet", .sub_norms = true, .ff = FF_RELU2_GATE, .tied = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };

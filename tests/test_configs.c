@@ -55,6 +55,8 @@ static const char *embeddings_of(const cJSON *config)
     if (strcmp(type->valuestring, "nemotron_h") == 0 || strcmp(type->valuestring, "mamba2") == 0 ||
         strcmp(type->valuestring, "mamba") == 0 || strcmp(type->valuestring, "falcon_mamba") == 0)
         return "backbone.embeddings.weight";
+    if (strcmp(type->valuestring, "openelm") == 0)
+        return "transformer.token_embeddings.weight";
     if (strcmp(type->valuestring, "modernbert") == 0)
         return "model.embeddings.tok_embeddings.weight";
     if (strcmp(type->valuestring, "bloom") == 0)

@@ -572,6 +572,19 @@ static void deci(void **state)
     assert_tensor(folder, "model.layers.6.mlp.down_proj.weight", 2, 256);
 }
 
+/* OpenELM: later layers have more heads and are wider. */
+static void openelm(void **state)
+{
+    static const int sizes[][3] = {{2, 1, 24}, {4, 2, 64}, {6, 2, 100}};
+    (void)state;
+    struct decoder_shape s = decoder_shape("openelm");
+    s.n_layer = sizeof sizes / sizeof *sizes;
+    s.uneven = sizes;
+    const char *folder = check(&s);
+    assert_tensor(folder, "transformer.layers.2.attn.qkv_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "transformer.layers.0.ffn.proj_2.weight", 2, 24);
+}
+
 /* BitNet: norms within attention and feed-forward part; squares of what is positive, or SiLU. */
 static void bitnet(void **state)
 {
@@ -619,6 +632,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(jais),
         cmocka_unit_test(hunyuan_vl),
         cmocka_unit_test(deci),
+        cmocka_unit_test(openelm),
         cmocka_unit_test(bitnet),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);

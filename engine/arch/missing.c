@@ -23,7 +23,6 @@ static const struct {
     {"dbrx", "experts of all layers in one matrix, and its names"},
     {"plamo", "attention and feed-forward part behind one norm, in its order of heads"},
     {"plamo3", "norms before and behind both parts, under its names"},
-    {"openelm", "sizes of each layer that config.json has as lists and factors"},
     {"arctic", "experts beside attention and a feed-forward part"},
     {"chameleon", "its norms behind parts, and tokens of pictures"},
     {"grovemoe", "experts that a group of others shares"},
