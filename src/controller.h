@@ -145,6 +145,9 @@ size_t pp_controller_context(const struct pp_controller *c, const char **note);
 /* When the context is full: "ask", "stop", "shift", "summarise", for this conversation; if the user was asked, it is
  * done at once. False (with a notice): another word. */
 bool pp_controller_set_overflow(struct pp_controller *c, const char *word);
+/* Has the model sum up all turns but the last, which it is given from then on in their place. False: a notice says why
+ * not. */
+bool pp_controller_compact(struct pp_controller *c);
 /* Whether the user has been asked (status.overflow_serial changes with every time), and the answer for this once. */
 bool pp_controller_overflow_asked(const struct pp_controller *c);
 void pp_controller_overflow(struct pp_controller *c, enum pp_overflow how);

@@ -92,11 +92,12 @@ struct ctl_running {
     char *note;                   /* what it is told of the messages that had left the context before, or NULL */
     int64_t next_from;            /* the message that the context begins, or would have to begin with; 0: no overflow */
     bool summary;                 /* it is no answer but a summary of what is before next_from */
+    bool compact;                 /* ... that the user asked for: nothing is written again behind it */
 };
 
 /* What is to be done when an answer has ended for want of room. */
 struct ctl_overflow {
-    enum { CTL_OVERFLOW_NOTHING, CTL_OVERFLOW_ANSWER, CTL_OVERFLOW_SUMMARY } what;
+    enum { CTL_OVERFLOW_NOTHING, CTL_OVERFLOW_ANSWER, CTL_OVERFLOW_SUMMARY, CTL_OVERFLOW_COMPACT } what;
     enum pp_overflow how;
     int64_t question, from;
     char *note;                   /* the summary */

@@ -120,7 +120,7 @@ static void take_summary(struct pp_controller *c, struct ctl_running *r, const s
     o->question = r->question;
     o->from = r->next_from;
     o->note = pp_overflow_note(r->text.len ? pp_buf_cstr(&r->text) : "");
-    o->what = CTL_OVERFLOW_SUMMARY;
+    o->what = r->compact ? CTL_OVERFLOW_COMPACT : CTL_OVERFLOW_SUMMARY;
 }
 
 /* What is to be done now that it has ended: in most cases nothing. older: there are turns that could go. */
@@ -200,8 +200,8 @@ static char *summary_messages(struct pp_controller *c, size_t from, size_t to, c
     return asking;
 }
 
-/* Asks the model for a summary of the messages before `next`. */
-static void summarise(struct pp_controller *c, int64_t question, int64_t next)
+/* Asks the model for a summary of the messages before `next`. False, with a notice: it is not asked. */
+static bool summarise(struct pp_controller *c, int64_t question, int64_t next, bool compact)
 {
     static const struct pp_chat_message nowhere;
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
@@ -212,25 +212,28 @@ static void summarise(struct pp_controller *c, int64_t question, int64_t next)
     if (!run) {
         pp_free(messages);
         ctl_notice(c, true, "out of memory");
-        return;
+        return false;
     }
     run->summary = true;
+    run->compact = compact;
     run->question = question;
     run->next_from = next;
     struct pp_generate_request r = ctl_aside(c, run->request, messages, adapters);
     r.max_tokens = pp_overflow_note_room(c->status.ctx_total);
     r.overflow = PP_OVERFLOW_SHIFT;
-    ctl_notice(c, false, "the context is full: the model summarises the oldest %zu messages", to - from);
+    ctl_notice(c, false, "%sthe model summarises the oldest %zu messages", compact ? "" : "the context is full: ",
+               to - from);
     ctl_set_state(c, PP_STATE_PREFILL);
     c->backend->ops->generate(c->backend, &r);
     pp_free(messages);
+    return true;
 }
 
 /* After a choice of the user: where the dropped part ends is known only if the prompt did not fit. */
 static void carry_out(struct pp_controller *c, enum pp_overflow how, int64_t question, int64_t from)
 {
     if (how == PP_OVERFLOW_SUMMARISE && from)
-        summarise(c, question, from);
+        summarise(c, question, from, false);
     else
         go_on(c, how);
 }
@@ -249,6 +252,11 @@ void ctl_overflow_act(struct pp_controller *c)
         else
             ctl_notice(c, true, "the model gave no summary; the oldest messages are dropped without one");
         go_on(c, PP_OVERFLOW_SHIFT);
+    } else if (o.what == CTL_OVERFLOW_COMPACT && o.note && *o.note) {
+        mark(c, o.question, o.from, o.note);
+        ctl_notice(c, false, "the model sees a summary of the older messages from now on");
+    } else if (o.what == CTL_OVERFLOW_COMPACT) {
+        ctl_notice(c, true, "the model gave no summary; everything is as it was");
     } else if (o.what == CTL_OVERFLOW_ANSWER && o.how == PP_OVERFLOW_ASK) {
         c->overflow_question = o.question;
         c->overflow_from = o.from;
@@ -280,6 +288,22 @@ void pp_controller_overflow(struct pp_controller *c, enum pp_overflow how)
     c->overflow_question = 0;
     if (pp_overflow_drops(how) || how == PP_OVERFLOW_SUMMARISE)
         carry_out(c, how, question, from);
+}
+
+bool pp_controller_compact(struct pp_controller *c)
+{
+    size_t n = c->branch.n;
+    while (n && c->branch.items[n - 1].msg.role != PP_ROLE_USER)
+        n--;
+    if (!ctl_may_change(c))
+        return false;
+    if (c->state != PP_STATE_IDLE || !n || !older_turns(c)) {
+        ctl_notice(c, true, n ? "only the last turn is in the context: there is nothing to sum up"
+                              : "there is nothing to sum up yet");
+        return false;
+    }
+    const int64_t question = c->branch.items[n - 1].msg.id;
+    return summarise(c, question, question, true);
 }
 
 bool pp_controller_set_overflow(struct pp_controller *c, const char *word)

@@ -346,6 +346,12 @@ static enum pp_slash do_overflow(struct pp_controller *c, char *arg)
     return PP_SLASH_DONE;
 }
 
+static enum pp_slash do_compact(struct pp_controller *c, char *arg)
+{
+    (void)arg;
+    return pp_controller_compact(c) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+}
+
 static enum pp_slash do_think(struct pp_controller *c, char *arg)
 {
     if (*arg)
@@ -437,6 +443,7 @@ static const struct slash table[] = {
     {"template", "", "[NAME]", "the chat template", do_template, 0},
     {"theme", "", "[NAME]", "colours", NULL, PP_SLASH_THEME},
     {"overflow", "context", "[ask | stop | shift | summarise | slide]", "when the context is full", do_overflow, 0},
+    {"compact", "summarise summarize", "", "sum up all but the last turn, to make room in the context", do_compact, 0},
     {"think", "thinking", "[auto | off | on | low | medium | high]", "whether the model thinks first", do_think, 0},
     {"reasoning", "", "[show | fold | hide]", "what is seen of its thinking", NULL, PP_SLASH_REASONING},
     {"stats", "", "", "speed and context", do_stats, 0},

@@ -396,6 +396,39 @@ static void a_summary_takes_their_place(void **state)
     assert_string_equal(note, "They spoke of two things.");
 }
 
+/* Between turns, because the user wants it: the last answer stays as it is. */
+static void compacted(void **state)
+{
+    (void)state;
+    const char *note;
+    assert_int_equal(fix_slash("/compact"), PP_SLASH_ERROR);
+    fixture_turn(&fix, "one", "a");
+    assert_int_equal(fix_slash("/compact"), PP_SLASH_ERROR);
+    fixture_turn(&fix, "two", "b");
+    fixture_turn(&fix, "three", "c");
+    for (int i = 0; i < 2; i++) { /* without an answer everything is as it was */
+        assert_int_equal(fix_slash("/compact"), PP_SLASH_DONE);
+        assert_int_equal(fix.fake->message_id, 0);
+        assert_non_null(strstr(fix.fake->messages, "two"));
+        assert_null(strstr(fix.fake->messages, "three"));
+        if (i)
+            fake_text(&fix, "They counted.", 3);
+        fake_done(&fix, PP_FINISH_END, PP_OK);
+        pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+        assert_int_equal(pp_controller_context(fix.c, &note), i ? 4 : 0);
+    }
+    assert_non_null(strstr(note, "They counted."));
+    assert_int_equal(pp_controller_n_messages(fix.c), 6);
+    assert_string_equal(fix_message(5)->text, "c");
+    fixture_turn(&fix, "four", "d");
+    assert_non_null(strstr(fix.fake->messages, "They counted."));
+    assert_non_null(strstr(fix.fake->messages, "three"));
+    assert_null(strstr(fix.fake->messages, "two"));
+    pp_controller_undo(fix.c);
+    pp_controller_undo(fix.c); /* the question it is noted with goes, and the older ones are back */
+    assert_int_equal(pp_controller_context(fix.c, &note), 0);
+}
+
 TEST_GROUP(overflow)
 {
     const struct CMUnitTest tests[] = {
@@ -409,6 +442,7 @@ TEST_GROUP(overflow)
         cmocka_unit_test_setup_teardown(an_answer_that_runs_into_the_end_goes_on, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(an_answer_elsewhere_goes_on_later, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(a_summary_takes_their_place, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(compacted, fix_setup_ready, fix_teardown),
     };
     return cmocka_run_group_tests_name("overflow", tests, NULL, NULL);
 }
