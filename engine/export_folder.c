@@ -23,6 +23,7 @@
 #include "engine/export.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
+#include "engine/mlx_groups.h"
 #include "engine/name_index.h"
 #include "engine/quant.h"
 #include "engine/quant_blocks.h"
@@ -65,6 +66,7 @@ struct item {
     bool logs;                  /* of every value, without its minus, the logarithm */
     int n_dims;                 /* as it is written, the fastest first */
     int64_t ne[PP_MAX_DIMS];
+    int64_t row;                /* of a vector that is a matrix in the new folder: values of its rows; 0: it is none */
     bool last_of_one;           /* of [n, 1, taps] the last two dimensions change places */
     uint64_t at, scales_at, biases_at; /* in the data */
 };
@@ -112,6 +114,7 @@ static const struct pp_arch_name *line_of(const struct folder *f, const char *gg
 static bool is_left_out(const struct folder *f, const struct pp_tensor *t)
 {
     return pp_is_behind_layers(pp_source_hparams(f->s), t->name) ||
+           pp_is_of_first_values(pp_source_hparams(f->s), t->name) ||
            strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0 ||
            strcmp(t->name, "rope_freqs.weight") == 0;
 }
@@ -200,6 +203,10 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         item->ne[1] = 1;
         item->last_of_one = f->opt->bits != 0;
     }
+    if (form == PP_HF_HEADS && (item->n_dims != 1 || item->ne[0] % hp->state_key_dim != 0))
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has another size than all heads", item->from->name);
+    if (form == PP_HF_HEADS)
+        item->row = hp->state_key_dim;
     if (form == PP_HF_QKV_BY_HEAD)
         item->order = BY_HEAD;
     if (in_turns)
@@ -322,6 +329,24 @@ static enum pp_code list_pieces(struct folder *f, const struct pp_tensor *t, con
 static enum pp_code list_experts(struct folder *f, const struct pp_tensor *t)
 {
     return list_pieces(f, t, "_exps.weight", t->ne[2], t->ne[1], 2);
+}
+
+enum { N_MIXES = 6 };
+
+/* RWKV's vectors that files have in one tensor. */
+static bool is_of_mixes(const struct folder *f, const struct pp_tensor *t)
+{
+    return pp_source_hparams(f->s)->rwkv && strstr(t->name, ".time_mix_lerp_fused.weight");
+}
+
+static enum pp_code list_mixes(struct folder *f, const struct pp_tensor *t)
+{
+    if (t->ne[1] * t->ne[2] * t->ne[3] != N_MIXES)
+        return fail_place(f, t->name);
+    const enum pp_code code = list_pieces(f, t, "_fused.weight", N_MIXES, 1, 1);
+    for (size_t i = 1; i <= N_MIXES && !code; i++)
+        f->items[f->n - i].n_dims = 3; /* [1, 1, n_embd] */
+    return code;
 }
 
 /* Norms of heads, of which each has its own, where folders have a vector of each. */
@@ -537,7 +562,7 @@ static enum pp_code list_items(struct folder *f)
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < n; i++) {
         const struct pp_tensor *t = pp_source_tensor_at(f->s, i);
-        most += 2 + (size_t)t->ne[2] + (is_by_head(f, t) ? (size_t)t->ne[1] : 0);
+        most += 2 + (size_t)t->ne[2] + (is_by_head(f, t) ? (size_t)t->ne[1] : 0) + (is_of_mixes(f, t) ? N_MIXES : 0);
     }
     f->items = pp_calloc(most, sizeof *f->items);
     f->joined = pp_calloc((size_t)pp_source_hparams(f->s)->n_layer, sizeof *f->joined);
@@ -554,6 +579,7 @@ static enum pp_code list_items(struct folder *f)
                    : is_joined(f, t)    ? list_joined(f, t)
                    : is_of_heads(f, t)  ? list_of_heads(f, t)
                    : is_of_states(f, t) ? list_states(f, t)
+                   : is_of_mixes(f, t)  ? list_mixes(f, t)
                    : is_fused(f, t)     ? list_qkv(f, t)
                                         : list_item(f, t, t->name, NULL);
     }
@@ -586,8 +612,12 @@ static void describe_item(const struct folder *f, const struct item *item, struc
         shape[1] = item->ne[0];
         shape[2] = 1;
     }
+    if (item->row) {
+        shape[0] = item->ne[0] / item->row;
+        shape[1] = item->row;
+    }
     if (!item->bits) {
-        describe(b, item->name, "", dtype, item->n_dims, shape, item->at,
+        describe(b, item->name, "", dtype, item->row ? 2 : item->n_dims, shape, item->at,
                  n * (uint64_t)pp_type_info(item->type)->block_bytes);
         return;
     }
@@ -634,69 +664,6 @@ static enum pp_code write_header(struct folder *f)
 }
 
 /* --- groups of integers ------------------------------------------------------------------------------------------ */
-
-static uint16_t to_half(uint32_t type, float v)
-{
-    return type == PP_TYPE_BF16 ? pp_f32_to_bf16(v) : pp_f32_to_f16(v);
-}
-
-static float from_half(uint32_t type, uint16_t h)
-{
-    return type == PP_TYPE_BF16 ? pp_bf16_to_f32(h) : pp_f16_to_f32(h);
-}
-
-static void put_bits(uint8_t *to, int64_t i, int bits, unsigned q)
-{
-    if (bits == 8)
-        to[i] = (uint8_t)q;
-    else
-        to[i / 2] = (uint8_t)(i % 2 ? to[i / 2] | q << 4 : q);
-}
-
-/* The value that is farthest from zero is met, and zero itself: scale and bias are rounded first. Of values that are no
- * numbers, or too large, scale or bias is none. */
-static void group_of_floats(const struct item *item, const float *w, int64_t n, uint8_t *q, uint16_t *scale,
-                            uint16_t *bias)
-{
-    const float top = (float)((1 << item->bits) - 1);
-    float low = w[0], high = w[0];
-    bool numbers = isfinite(w[0]);
-    for (int64_t i = 1; i < n; i++) {
-        low = fminf(low, w[i]); /* of a number and NaN, the number */
-        high = fmaxf(high, w[i]);
-        numbers &= isfinite(w[i]);
-    }
-    const float edge = fabsf(low) > fabsf(high) ? low : high, other = fabsf(low) > fabsf(high) ? high : low;
-    float step = (other - edge) / top;
-    const float to_zero = step != 0.0f ? rintf(-edge / step) : 0;
-    if (to_zero > 0 && to_zero <= top)
-        step = -edge / to_zero;
-    *bias = to_half(item->type, numbers ? edge : NAN);
-    *scale = to_half(item->type, step);
-    const float b = from_half(item->type, *bias), s = from_half(item->type, *scale);
-    if (!isfinite(b) || !isfinite(s))
-        return;
-    for (int64_t i = 0; i < n; i++) {
-        const float v = s != 0.0f ? rintf((w[i] - b) / s) : 0;
-        put_bits(q, i, item->bits, (unsigned)(v < 0 ? 0 : v > top ? top : v));
-    }
-}
-
-/* Blocks of Q4_0 and Q4_1 are such groups already. Returns what is behind the block. */
-static const uint8_t *group_of_block(uint32_t type, const uint8_t *block, uint8_t *q, uint16_t *scale, uint16_t *bias)
-{
-    uint8_t nibbles[16];
-    memcpy(scale, block, sizeof *scale);
-    if (type == PP_TYPE_Q4_1)
-        memcpy(bias, block + 2, sizeof *bias);
-    else
-        *bias = pp_f32_to_f16(-8 * pp_f16_to_f32(*scale));
-    block += type == PP_TYPE_Q4_1 ? 4 : 2;
-    memcpy(nibbles, block, sizeof nibbles);
-    for (int i = 0; i < 32; i++)
-        put_bits(q, i, 4, i < 16 ? nibbles[i] & 15u : (unsigned)nibbles[i - 16] >> 4);
-    return block + sizeof nibbles;
-}
 
 /* Whether the integers of a tensor stay as they are. */
 static bool keeps_blocks(const struct folder *f, const struct item *item)
@@ -772,9 +739,10 @@ static enum pp_code write_groups(const struct folder *f, const struct item *item
     for (int64_t g = 0; g < n * n_groups; g++) {
         uint8_t *q = room->out + (size_t)g * group_bytes;
         if (keeps_blocks(f, item))
-            block = group_of_block(item->from->type, block, q, &room->scales[g], &room->biases[g]);
+            block = pp_mlx_group_of_block(item->from->type, block, q, &room->scales[g], &room->biases[g]);
         else
-            group_of_floats(item, room->floats + g * f->group, f->group, q, &room->scales[g], &room->biases[g]);
+            pp_mlx_group_of_floats(item->bits, item->type, room->floats + g * f->group, f->group, q, &room->scales[g],
+                                   &room->biases[g]);
     }
     const size_t size = 2 * (size_t)(n * n_groups);
     const uint64_t before = 2 * (uint64_t)(first * n_groups);
@@ -1096,7 +1064,7 @@ static enum pp_code write_vocabulary(const struct folder *f, const struct pp_tok
                                         "merges.txt", "special_tokens_map.json", "added_tokens.json",
                                         "chat_template.jinja", "chat_template.json", "generation_config.json",
                                         "vocab.txt", "tiktoken.model", "config_sentence_transformers.json",
-                                        "sentence_bert_config.json"};
+                                        "sentence_bert_config.json", "rwkv_vocab_v20230424.txt"};
     const char *chat = pp_source_chat_template(f->s);
     enum pp_code code = PP_OK;
     for (size_t i = 0; pp_source_folder(f->s) && i < sizeof files / sizeof *files && !code; i++)

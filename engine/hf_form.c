@@ -141,6 +141,17 @@ static enum pp_code column(const struct pp_tensor *t, bool minus_exps, struct pp
     return PP_OK;
 }
 
+/* A matrix as a vector. */
+static enum pp_code flat(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    if (t->n_dims > 2 || pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    enum pp_code code = make(t->type, t->ne[0] * t->ne[1], 0, 0, out, err);
+    if (!code)
+        memcpy(bytes_of(out), t->data, out->size);
+    return code;
+}
+
 /* A vector as a matrix of n_rows rows. */
 static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_tensor *out, struct pp_error *err)
 {
@@ -196,6 +207,12 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     case PP_HF_COLUMN:
     case PP_HF_MINUS_EXP_COLUMN:
         code = column(t, form == PP_HF_MINUS_EXP_COLUMN, out, err);
+        break;
+    case PP_HF_MIX: /* source.c joins them */
+        code = fail_shape(t, err);
+        break;
+    case PP_HF_HEADS:
+        code = flat(t, out, err);
         break;
     case PP_HF_GROUPS:
         code = groups(t, hp->n_state_key_head, out, err);

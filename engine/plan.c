@@ -160,14 +160,6 @@ static bool is_of_shared(const struct pp_hparams *hp, const char *name)
                                               strcmp(name + end, "_norm.weight") == 0);
 }
 
-/* What would mix RWKV's first layer's values with themselves: llama.cpp's converter puts something there. */
-static bool is_of_first_values(const struct pp_hparams *hp, const char *name)
-{
-    static const char begin[] = "blk.0.time_mix_v";
-    return hp->rwkv && strncmp(name, begin, sizeof begin - 1) == 0 && strchr("012", name[sizeof begin - 1]) &&
-           strcmp(name + sizeof begin, ".weight") == 0;
-}
-
 /* The index that picks positions, of which as yet all are seen. */
 static bool is_of_index(const struct pp_hparams *hp, const char *name)
 {
@@ -190,7 +182,7 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
         const bool beside = is_beside(t->name) || pp_is_behind_layers(pp_source_hparams(s), t->name) ||
                             is_of_shared(pp_source_hparams(s), t->name) ||
                             is_of_index(pp_source_hparams(s), t->name) ||
-                            is_of_first_values(pp_source_hparams(s), t->name);
+                            pp_is_of_first_values(pp_source_hparams(s), t->name);
         if (!beside && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "
                            "the family %s; without it the answers would be wrong", pp_source_path(s), t->name,

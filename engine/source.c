@@ -25,6 +25,7 @@
 #include "engine/hparams.h"
 #include "engine/name_index.h"
 #include "engine/pool.h"
+#include "engine/quant.h"
 #include "engine/rows.h"
 #include "engine/source_parts.h"
 #include "engine/tensor_forms.h"
@@ -396,6 +397,8 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
                           (entry->form == PP_HF_SCALED && !s->hp.scales.any) ||
                           (entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output);
     const enum pp_hf_form form = as_it_is ? PP_HF_SAME : entry->form;
+    if (form == PP_HF_MIX)
+        return PP_OK; /* take_mixes */
     if (packed)
         return add_packed(s, i, form, name, second, err);
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
@@ -422,6 +425,65 @@ static enum pp_code take_rope_factors(struct pp_source *s, const char *key, cons
     const struct pp_tensor t = {.type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = factors,
                                 .size = (size_t)n * sizeof *factors};
     return add_tensor(s, &t, name, true, err);
+}
+
+/* By how much each of RWKV's inputs is mixed with the position before: of a layer [6, n_embd], which files have with
+ * dimensions of one in the middle. Folders have six vectors, older ones a matrix. */
+static enum pp_code take_mixes(struct pp_source *s, struct pp_error *err)
+{
+    static const char letters[] = "rwkvag";
+    const int64_t n = s->hp.n_embd, n_mixes = sizeof letters - 1;
+    for (int64_t l = 0; l < s->hp.n_layer; l++) {
+        char name[80];
+        snprintf(name, sizeof name, "model.layers.%lld.attn.x_x", (long long)l);
+        const struct pp_tensor *all = pp_hf_find(s->hf, name, NULL);
+        snprintf(name, sizeof name, "model.layers.%lld.attn.x_r", (long long)l);
+        if (!all && !pp_hf_find(s->hf, name, NULL))
+            continue; /* the plan misses it */
+        float *mixes = pp_calloc((size_t)(n_mixes * n), sizeof *mixes);
+        if (!mixes)
+            return pp_fail_nomem(err, name);
+        for (int64_t i = 0; i < n_mixes; i++) {
+            snprintf(name, sizeof name, "model.layers.%lld.attn.x_%c", (long long)l, letters[i]);
+            const struct pp_tensor *t = all ? all : pp_hf_find(s->hf, name, NULL);
+            if (!t || t->type >= PP_TYPE_LIMIT || pp_type_info(t->type)->block_elements != 1 ||
+                t->size != pp_type_row_bytes(t->type, n) * (size_t)(all ? n_mixes : 1)) {
+                pp_free(mixes);
+                return pp_fail(err, PP_ERR_FORMAT, "%s has no %s of %lld values", s->path, name, (long long)n);
+            }
+            const size_t at = all ? (size_t)i * pp_type_row_bytes(t->type, n) : 0;
+            pp_dequantize_row(t->type, (const uint8_t *)t->data + at, mixes + i * n, n);
+        }
+        const struct pp_tensor t = {.type = PP_TYPE_F32, .n_dims = 4, .ne = {n, 1, 1, n_mixes}, .data = mixes,
+                                    .size = (size_t)(n_mixes * n) * sizeof *mixes};
+        snprintf(name, sizeof name, "blk.%lld.time_mix_lerp_fused.weight", (long long)l);
+        const enum pp_code code = add_tensor(s, &t, name, true, err);
+        if (code)
+            return code;
+    }
+    return PP_OK;
+}
+
+/* What the first layer would mix its values with themselves by: files have something there, which nobody reads. */
+static enum pp_code take_first_values(struct pp_source *s, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int i = 0; i < 3 && !code; i++) {
+        char from[40], to[40];
+        const struct pp_tensor *t = NULL;
+        bool there = false;
+        snprintf(from, sizeof from, "blk.0.time_mix_a%d.weight", i);
+        snprintf(to, sizeof to, "blk.0.time_mix_v%d.weight", i);
+        for (size_t k = 0; k < s->list.n; k++) {
+            t = strcmp(s->list.t[k].name, from) == 0 ? &s->list.t[k] : t;
+            there = there || strcmp(s->list.t[k].name, to) == 0;
+        }
+        if (t && !there) {
+            const struct pp_tensor same = *t; /* the list moves while it grows */
+            code = add_tensor(s, &same, to, false, err);
+        }
+    }
+    return code;
 }
 
 /* Whether MLX wrote the folder, of whose convolutions the last dimension is one: it multiplies weights before. */
@@ -458,6 +520,10 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
         code = pp_join_head_norms(&s->list, &s->hp, err);
     if (!code && s->hp.kv_lora_rank)
         code = pp_split_heads(&s->list, &s->hp, err);
+    if (!code && s->hp.rwkv)
+        code = take_mixes(s, err);
+    if (!code && s->hp.rwkv)
+        code = take_first_values(s, err);
     return code ? code : index_tensors(s, err);
 }
 
@@ -938,6 +1004,14 @@ bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name)
 {
     const int64_t l = strncmp(gguf_name, "blk.", 4) == 0 ? strtol(gguf_name + 4, NULL, 10) : -1;
     return l >= hp->n_layer && l < hp->n_layer + hp->n_nextn;
+}
+
+bool pp_is_of_first_values(const struct pp_hparams *hp, const char *gguf_name)
+{
+    static const char begin[] = "blk.0.time_mix_v";
+    const size_t n = sizeof begin - 1;
+    return hp->rwkv && strncmp(gguf_name, begin, n) == 0 && gguf_name[n] >= '0' && gguf_name[n] <= '2' &&
+           strcmp(gguf_name + n + 1, ".weight") == 0;
 }
 
 void pp_stack_name(const char *matrix, char out[256])

@@ -1,6 +1,6 @@
 /* test_rwkv.c - RWKV 7: small random models, whose logits are what the formulas give in double precision, written out
- * from RWKV-LM's reference (a vector and a matrix at a time); the same bits at all row counts, threads and builds; and
- * conversations that are gone back in. */
+ * from RWKV-LM's reference (a vector and a matrix at a time); the same bits at all row counts, threads and builds;
+ * folders, conversations that are gone back in and saved, and adapters. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,10 @@
 #include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
+#include "engine/model.h"
+#include "engine/snapshot.h"
 #include "engine/types.h"
+#include "tests/adapter_folder.h"
 #include "tests/passes.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
@@ -311,31 +314,74 @@ static void compute(const int32_t *ids, int n, double *logits)
 
 /* --- the tests --------------------------------------------------------------------------------------------------- */
 
-static void logits(void **state)
+struct running {
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+};
+
+static struct running run(const char *path, const char *quant)
 {
-    int32_t ids[SMALL_TEXT];
-    double *want = doubles(SMALL_TEXT * VOCAB), both = 0, ours = 0, theirs = 0;
-    const char *quantised = fresh_path("rwkv-q8_0.gguf");
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 64u << 20,
+                                          .n_ctx = SMALL_TEXT};
+    struct running r;
     struct pp_error err;
-    size_t n;
-    (void)state;
-    make();
-    const char *file = write_file();
+    assert_ok(pp_model_open_as(path, quant, NULL, &r.m, &err), err);
+    assert_ok(pp_engine_new(r.m, &opt, NULL, NULL, &r.e, &err), err);
+    assert_ok(pp_seq_new(r.e, &r.s, &err), err);
+    return r;
+}
+
+static void stop(struct running *r)
+{
+    pp_seq_free(r->s);
+    pp_engine_free(r->e);
+    pp_model_close(r->m);
+}
+
+/* What a model says of the text is about this. */
+static void assert_likeness(const char *path, const char *quant, const double *want)
+{
+    struct running r = run(path, quant);
+    int32_t ids[SMALL_TEXT];
+    float *got = pp_calloc(SMALL_TEXT * VOCAB, sizeof *got);
+    double both = 0, ours = 0, theirs = 0;
     small_text(ids, VOCAB);
-    compute(ids, SMALL_TEXT, want);
-    assert_logits(want, VOCAB, file);
-    assert_same_bits(file, PP_KV_F32);
-    assert_ok(pp_quantize_file(file, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
-    assert_same_bits(quantised, PP_KV_F32);
-    float *got = small_logits(quantised, PP_KV_F32, &n);
-    for (size_t i = 0; i < n; i++) {
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
+    for (int i = 0; i < SMALL_TEXT * VOCAB; i++) {
         both += (double)got[i] * want[i];
         ours += (double)got[i] * (double)got[i];
         theirs += want[i] * want[i];
     }
     if (!(both / sqrt(ours * theirs) > 0.99))
-        fail_msg("the logits of Q8_0 have a cosine of %g to those of the floats", both / sqrt(ours * theirs));
+        fail_msg("%s: a cosine of %g", path, both / sqrt(ours * theirs));
     pp_free(got);
+    stop(&r);
+}
+
+static void logits(void **state)
+{
+    int32_t ids[SMALL_TEXT];
+    double *want = doubles(SMALL_TEXT * VOCAB);
+    const char *quantised = fresh_path("rwkv-q8_0.gguf"), *mlx = fresh_path("rwkv-mlx");
+    struct pp_error err;
+    (void)state;
+    make();
+    const char *file = write_file();
+    small_text(ids, VOCAB);
+    compute(ids, SMALL_TEXT, want);
+    const char *folder = assert_logits_everywhere(want, VOCAB, file);
+    assert_tensor(folder, "model.layers.1.attn.x_g", 3, N);
+    assert_tensor(folder, "model.layers.2.attn.r_k", 2, HEAD);
+    assert_tensor(folder, "model.layers.1.attn.v_lora.lora.2.bias", 1, N);
+    assert_tensor(folder, "model.layers.0.pre_norm.weight", 1, N);
+    assert_same_bits(file, PP_KV_F32);
+    assert_ok(pp_quantize_file(file, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
+    assert_same_bits(quantised, PP_KV_F32);
+    assert_likeness(quantised, NULL, want);
+    assert_likeness(folder, "q8_0", want);
+    assert_ok(pp_convert_to_folder(file, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
+    assert_likeness(mlx, NULL, want);
     pp_free(want);
     drop();
 }
@@ -344,42 +390,124 @@ static void logits(void **state)
 static void gone_back(void **state)
 {
     static const int to[] = {65, 20, 64, 0};
-    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 64u << 20,
-                                          .n_ctx = SMALL_TEXT};
     int32_t ids[SMALL_TEXT];
-    struct pp_model *m;
-    struct pp_engine *e;
-    struct pp_seq *s, *other;
+    struct pp_seq *other;
     struct pp_error err;
     size_t n;
     (void)state;
     make();
     const char *file = write_file();
     float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
-    assert_ok(pp_model_open(file, &m, &err), err);
-    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
-    assert_ok(pp_seq_new(e, &s, &err), err);
+    struct running r = run(file, NULL);
     small_text(ids, VOCAB);
-    run_in_passes(e, s, ids, SMALL_TEXT, 16, got);
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
     for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
         const int rest = SMALL_TEXT - to[i];
-        assert_ok(pp_seq_fork(s, to[i], &other, &err), err);
-        pp_seq_truncate(s, to[i]);
-        run_in_passes(e, other, ids, 3, 2, got);
-        run_in_passes(e, s, ids + to[i], rest, 7, got);
+        assert_ok(pp_seq_fork(r.s, to[i], &other, &err), err);
+        pp_seq_truncate(r.s, to[i]);
+        run_in_passes(r.e, other, ids, 3, 2, got);
+        run_in_passes(r.e, r.s, ids + to[i], rest, 7, got);
         assert_memory_equal(got, want + to[i] * VOCAB, (size_t)(rest * VOCAB) * sizeof *got);
         pp_seq_free(other);
     }
     pp_free(want);
     pp_free(got);
-    pp_seq_free(s);
-    pp_engine_free(e);
-    pp_model_close(m);
+    stop(&r);
+    drop();
+}
+
+/* Behind the middle of the text a sequence is saved; another engine goes on with it, at the same bits. */
+static void saved(void **state)
+{
+    enum { FIRST = 70 };
+    int32_t ids[SMALL_TEXT];
+    struct pp_sha256 identity;
+    struct pp_save *save;
+    struct pp_error err;
+    uint64_t bytes;
+    size_t n;
+    bool done = false;
+    (void)state;
+    make();
+    const char *file = write_file(), *base = fresh_path("rwkv-states");
+    float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
+    struct running r = run(file, NULL);
+    small_text(ids, VOCAB);
+    run_in_passes(r.e, r.s, ids, FIRST, 16, got);
+    assert_ok(pp_model_identity(r.m, NULL, &identity, &err), err);
+    assert_ok(pp_save_new(r.s, &identity, base, "states", &save, &err), err);
+    assert_ok(pp_save_plan(save, UINT64_MAX, &bytes, &err), err);
+    while (!done)
+        assert_ok(pp_save_write(save, UINT64_MAX, NULL, &done, &err), err);
+    pp_save_free(save);
+    stop(&r);
+    r = run(file, NULL);
+    assert_ok(pp_snapshot_restore(r.s, &identity, base, "states", ids, SMALL_TEXT, NULL, &err), err);
+    assert_int_equal(pp_seq_len(r.s), FIRST);
+    run_in_passes(r.e, r.s, ids + FIRST, SMALL_TEXT - FIRST, 5, got);
+    assert_memory_equal(got, want + FIRST * VOCAB, (SMALL_TEXT - FIRST) * VOCAB * sizeof *got);
+    pp_free(want);
+    pp_free(got);
+    stop(&r);
+    drop();
+}
+
+/* W becomes W + 2 B A. */
+static void merge(int l, const char *kind, struct folder *f, const char *module)
+{
+    enum { RANK = 4 };
+    const struct array *w = find(l, kind);
+    char name[120];
+    snprintf(name, sizeof name, "base_model.model.%s.lora_A.weight", module);
+    float *a = (float *)(uintptr_t)folder_add(f, name, RANK, w->cols, 0, 0.3f); /* ours */
+    snprintf(name, sizeof name, "base_model.model.%s.lora_B.weight", module);
+    float *b = (float *)(uintptr_t)folder_add(f, name, w->rows, RANK, 0, 0.3f);
+    for (int64_t i = 0; i < RANK * w->cols; i++) /* what halves hold exactly */
+        a[i] = rintf(a[i] * 64) / 64;
+    for (int64_t i = 0; i < RANK * w->rows; i++)
+        b[i] = rintf(b[i] * 64) / 64;
+    for (int64_t o = 0; o < w->rows; o++)
+        for (int64_t i = 0; i < w->cols; i++)
+            for (int k = 0; k < RANK; k++)
+                w->values[o * w->cols + i] += (float)(2 * (double)b[o * RANK + k] * (double)a[k * w->cols + i]);
+}
+
+/* A LoRA of both parts of a layer, and of a product of low rank, is what the merged weights are. */
+static void adapters(void **state)
+{
+    int32_t ids[SMALL_TEXT];
+    struct folder f = {.random = 5};
+    struct pp_adapter *adapter;
+    struct pp_error err;
+    double *want = doubles(SMALL_TEXT * VOCAB);
+    float *got = pp_calloc(SMALL_TEXT * VOCAB, sizeof *got);
+    (void)state;
+    make();
+    struct running r = run(write_file(), NULL);
+    merge(0, "time_mix_receptance.weight", &f, "model.layers.0.attn.r_proj");
+    merge(1, "time_mix_w1.weight", &f, "model.layers.1.attn.w_lora.lora.0");
+    merge(2, "channel_mix_key.weight", &f, "model.layers.2.ffn.key");
+    small_text(ids, VOCAB);
+    compute(ids, SMALL_TEXT, want);
+    const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
+                                             "\"target_modules\": [\"r_proj\", \"lora.0\", \"key\"]}");
+    assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
+    assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, got);
+    for (int i = 0; i < SMALL_TEXT * VOCAB; i++)
+        if (!(fabs((double)got[i] - want[i]) <= 2e-4 * fmax(1, fabs(want[i]))))
+            fail_msg("value %d is %g, not %g", i, (double)got[i], want[i]);
+    pp_free(want);
+    pp_free(got);
+    folder_empty(&f);
+    stop(&r);
+    pp_adapter_free(adapter);
     drop();
 }
 
 TEST_GROUP(rwkv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(logits), cmocka_unit_test(gone_back)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logits), cmocka_unit_test(gone_back),
+                                       cmocka_unit_test(saved), cmocka_unit_test(adapters)};
     return cmocka_run_group_tests_name("rwkv", tests, NULL, NULL);
 }

@@ -50,6 +50,9 @@ enum pp_hf_form {
     PP_HF_FLAT,           /* a vector, of which files may make a matrix of one row */
     PP_HF_SCALED,         /* a matrix whose rows are to be multiplied by what hparams.scales say */
     PP_HF_GROUPS,         /* a matrix with a row for each key of states is stored as a vector, its rows side by side */
+    PP_HF_MIX,            /* one of RWKV's vectors that files have in one tensor, or all of them: joined when the others
+                             are there */
+    PP_HF_HEADS,          /* a vector is stored as a matrix with a row for each head of states */
     PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
 };
 

@@ -16,7 +16,6 @@ static const struct {
     {"plamo2", STATES " (Mamba 2)"},
     {"rwkv6", STATES " (RWKV)"},
     {"rwkv6qwen2", STATES " (RWKV)"},
-    {"rwkv7", "the names that its folders have; GGUF files of RWKV 7 run"},
     {"arwkv7", STATES " (RWKV)"},
     {"grok", "bounds of the logits that choose experts"},
     {"grok1", "bounds of the logits that choose experts"},

@@ -1,12 +1,54 @@
-/* rwkv7.c - RWKV 7 (arXiv 2503.14456), from GGUF files: neither attention nor a cache, and LayerNorm. */
+/* rwkv7.c - RWKV 7 (arXiv 2503.14456): neither attention nor a cache, and LayerNorm. Folders are those of the library
+ * flash-linear-attention. */
+#include <cjson/cJSON.h>
 #include <stdio.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
-static const struct pp_arch_name names[] = {{.hf = NULL}};
-static const char *const classes[] = {NULL};
+#define LAYER "model.layers.{}."
+#define MIX LAYER "attn."
+#define VECTOR(from, to) {.hf = from, .gguf = "blk.{}." to ".weight", .whole = true}
+#define BLEND(letter, number) \
+    {.hf = MIX "x_" letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_MIX, .whole = true}
+#define LOW(letter)                                                                                        \
+    {.hf = MIX letter "_lora.lora.0", .gguf = "blk.{}.time_mix_" letter "1"},                              \
+    {.hf = MIX letter "_lora.lora.2.weight", .gguf = "blk.{}.time_mix_" letter "2.weight", .whole = true}, \
+    VECTOR(MIX letter "_lora.lora.2.bias", "time_mix_" letter "0")
+
+static const struct pp_arch_name names[] = {
+    {.hf = "model.embeddings", .gguf = "token_embd"},
+    {.hf = "model.layers.0.pre_norm", .gguf = "token_embd_norm"},
+    {.hf = "model.norm", .gguf = "output_norm"},
+    {.hf = "lm_head", .gguf = "output"},
+    {.hf = LAYER "attn_norm", .gguf = "blk.{}.attn_norm"},
+    {.hf = LAYER "ffn_norm", .gguf = "blk.{}.attn_norm_2"},
+    BLEND("r", "0"), BLEND("w", "1"), BLEND("k", "2"), BLEND("v", "3"), BLEND("a", "4"), BLEND("g", "5"),
+    {.hf = MIX "x_x", .gguf = "blk.{}.time_mix_lerp", .form = PP_HF_MIX, .whole = true, .only_read = true},
+    LOW("w"), LOW("a"), LOW("v"), LOW("g"),
+    VECTOR(MIX "k_k", "time_mix_k_k"),
+    VECTOR(MIX "k_a", "time_mix_k_a"),
+    {.hf = MIX "r_k", .gguf = "blk.{}.time_mix_r_k.weight", .form = PP_HF_HEADS, .whole = true},
+    {.hf = MIX "r_proj", .gguf = "blk.{}.time_mix_receptance"},
+    {.hf = MIX "k_proj", .gguf = "blk.{}.time_mix_key"},
+    {.hf = MIX "v_proj", .gguf = "blk.{}.time_mix_value"},
+    {.hf = MIX "o_proj", .gguf = "blk.{}.time_mix_output"},
+    {.hf = MIX "g_norm", .gguf = "blk.{}.time_mix_ln"},
+    VECTOR(LAYER "ffn.x_k", "channel_mix_lerp_k"),
+    {.hf = LAYER "ffn.key", .gguf = "blk.{}.channel_mix_key"},
+    {.hf = LAYER "ffn.value", .gguf = "blk.{}.channel_mix_value"},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"RWKV7ForCausalLM", "rwkv7", NULL};
+/* What decoders are asked for is not there: from_config. */
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_attention_heads\": 1}"},
+    {.json = NULL},
+};
+static const char *const function_names[] = {"sqrelu", "relu2", NULL};
+static const char *const config_ranks[] = {"decay_low_rank_dim", "a_low_rank_dim", "v_low_rank_dim",
+                                           "gate_low_rank_dim"};
 static const char *const rank_keys[] = {"rwkv7.attention.decay_lora_rank", "rwkv7.attention.iclr_lora_rank",
                                         "rwkv7.attention.value_residual_mix_lora_rank",
                                         "rwkv7.attention.gate_lora_rank"};
@@ -47,12 +89,63 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
         pp_gguf_add_u32(w, rank_keys[i], (uint32_t)hp->rwkv_ranks[i]);
 }
 
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+static enum pp_code check_kind(const cJSON *config, struct pp_error *err)
+{
+    const cJSON *attention = cJSON_GetObjectItemCaseSensitive(config, "attn");
+    if (attention && !cJSON_IsNull(attention))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "attention in some layers is not supported in this family");
+    if (!pp_config_flag(config, "norm_first", true) || !pp_config_flag(config, "norm_bias", true))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "other norms than RWKV 7's are not supported in this family");
+    return pp_config_activation(config, "hidden_act", function_names, err);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t head_size = 64, n_heads = 0;
+    enum pp_code code = check_kind(config, err);
+    hp->norm_eps = 1e-5f;
+    if (!code)
+        code = pp_config_float(config, "norm_eps", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_int(config, "head_dim", &head_size, err);
+    if (!code)
+        code = pp_config_int(config, "num_heads", &n_heads, err);
+    for (int i = 0; i < 4 && !code; i++)
+        code = pp_config_int(config, config_ranks[i], &hp->rwkv_ranks[i], err);
+    if (!code && !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "head_dim")) && n_heads > 0)
+        head_size = hp->n_embd / n_heads;
+    hp->n_ctx_train = 1 << 20; /* there is no limit: what is written to GGUF files */
+    have_states_only(hp, head_size);
+    return code;
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    static const char *const gone[] = {"num_attention_heads", "num_key_value_heads", "rope_theta", "attention_bias",
+                                       "mlp_bias"};
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(config, gone[i]);
+    pp_config_put_text(config, "hidden_act", "sqrelu");
+    pp_config_put(config, "head_dim", hp->state_key_dim);
+    for (int i = 0; i < 4; i++)
+        pp_config_put(config, config_ranks[i], hp->rwkv_ranks[i]);
+    cJSON_AddTrueToObject(config, "norm_first");
+    cJSON_AddTrueToObject(config, "norm_bias");
+    cJSON_AddNullToObject(config, "attn");
+}
+
 const struct pp_arch pp_arch_rwkv7 = {
     .name = "rwkv7",
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
     .decoder = {.layer_norm = true, .norm_bias = true, .embd_norm = true, .ungated = true, .fn = PP_FN_RELU2},
+    .usual = usual,
+    .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,
+    .to_config = to_config,
+    .hf_eps = "norm_eps",
 };
