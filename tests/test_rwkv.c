@@ -132,6 +132,7 @@ static const char *write_file(void)
     }
     pp_gguf_add_f32(w, "rwkv7.attention.layer_norm_epsilon", 1e-5f);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
+    pp_gguf_add_text(w, "tokenizer.chat_template", "rwkv-world"); /* as the first files have it */
     for (int i = 0; i < n_arrays; i++) {
         const struct array *a = &arrays[i];
         if (strstr(a->name, "lerp_fused"))
@@ -399,6 +400,7 @@ static void gone_back(void **state)
     const char *file = write_file();
     float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
     struct running r = run(file, NULL);
+    assert_null(pp_model_info(r.m)->chat_template); /* a name is none */
     small_text(ids, VOCAB);
     run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
     for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
