@@ -111,8 +111,8 @@ static enum pp_code take_gguf_template(struct pp_source *s, struct pp_error *err
     struct pp_str text;
     if (!pp_gguf_string(s->gguf, "tokenizer.chat_template", &text))
         return PP_OK;
-    if (!memchr(text.data, '{', text.len)) /* the name of one, as RWKV's files have: messages would have no place */
-        return PP_OK;
+    if (!text.len || !memchr(text.data, '{', text.len))
+        return PP_OK; /* the name of one, as RWKV's first files have: messages would have no place in it */
     s->chat_template = pp_strndup(text.data, text.len);
     return s->chat_template ? PP_OK : pp_fail_nomem(err, "the chat template");
 }

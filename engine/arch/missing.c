@@ -5,18 +5,17 @@
 
 #include "engine/arch/arch.h"
 
-#define STATES "layers with a state instead of a cache"
 #define LATENT "attention to a compressed cache (MLA)"
 
 static const struct {
     const char *name, *missing;
 } families[] = {
-    {"kimilinear", STATES " (delta rule), and " LATENT},
-    {"olmohybrid", STATES " (gated delta rule)"},
-    {"plamo2", STATES " (Mamba 2)"},
-    {"rwkv6", STATES " (RWKV)"},
-    {"rwkv6qwen2", STATES " (RWKV)"},
-    {"arwkv7", STATES " (RWKV)"},
+    {"kimilinear", "a delta rule whose keys decay one by one, and beside it " LATENT},
+    {"olmohybrid", "the gated delta rule under its names"},
+    {"plamo2", "Mamba 2 whose B, C and steps come from behind the convolution, and its vocabulary"},
+    {"rwkv6", "RWKV 6's mixing and decays"},
+    {"rwkv6qwen2", "RWKV 6's mixing and decays in Qwen 2's layers"},
+    {"arwkv7", "RWKV 7's states in Qwen 2's layers"},
     {"grok", "bounds of the logits that choose experts"},
     {"grok1", "bounds of the logits that choose experts"},
     {"dbrx", "experts of all layers in one matrix, and its names"},
