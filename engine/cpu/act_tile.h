@@ -20,8 +20,8 @@ enum { ACT_TILE_ENTRIES = 4096 };
 struct act_tile {
     const int8_t *q;      /* [n_blocks, M, 32] */
     const float *d;       /* [n_blocks, M] */
-    const float *dsum;    /* [n_blocks, M]: d * sum; where a block has a minimum */
-    const int32_t *bias;  /* [n_blocks, M], or [n_blocks, M, 2] for Q6_K; of types with two scales or minima in a block
+    const float *dsum;    /* [n_blocks, M]: d * sum; where a block has a minimum. [n_blocks, M, 2] where it has two */
+    const int32_t *bias;  /* [n_blocks, M], or [n_blocks, M, 2] for Q6_K; of types with two scales in a block
                            * act_sums_of_16 */
     int64_t block0, n_blocks;
 };
@@ -29,7 +29,7 @@ struct act_tile {
 struct act_tile_memory {
     int8_t q[ACT_TILE_ENTRIES * 32] __attribute__((aligned(64)));
     float d[ACT_TILE_ENTRIES];
-    float dsum[ACT_TILE_ENTRIES];
+    float dsum[ACT_TILE_ENTRIES * 2];
     int32_t bias[ACT_TILE_ENTRIES * 2];
 };
 
@@ -65,6 +65,14 @@ static inline int32_t act_sums_of_16(const int8_t *q, int factor)
     return (int32_t)((first & 0xffff) | second << 16);
 }
 
+/* d times these sums. */
+static inline void act_dsums_of_16(const int8_t *q, float d, float dsum[2])
+{
+    const uint32_t both = (uint32_t)act_sums_of_16(q, 1);
+    dsum[0] = d * (float)(int16_t)(both & 0xffff);
+    dsum[1] = d * (float)(int16_t)(both >> 16);
+}
+
 /* What the sums of n blocks need beside the scales; entries lie `step` apart. */
 static inline void act_tile_extras(uint32_t type, const int8_t *q, const float *d, const int32_t *sum, int64_t n,
                                    int64_t step, float *dsum, int32_t *bias)
@@ -73,9 +81,12 @@ static inline void act_tile_extras(uint32_t type, const int8_t *q, const float *
     if (type == PP_TYPE_Q6_K) {
         for (int64_t b = 0; b < n; b++)
             act_tile_bias_q6_k(q + 32 * b, bias + 2 * b * step);
+    } else if (pp_type_halved(type) && pp_type_has_min(type)) {
+        for (int64_t b = 0; b < n; b++)
+            act_dsums_of_16(q + 32 * b, d[b], dsum + 2 * b * step);
     } else if (pp_type_halved(type)) {
         for (int64_t b = 0; b < n; b++)
-            bias[b * step] = act_sums_of_16(q + 32 * b, pp_type_has_min(type) ? 1 : -offset);
+            bias[b * step] = act_sums_of_16(q + 32 * b, -offset);
     } else if (type == PP_TYPE_Q4_K || pp_type_has_min(type)) {
         for (int64_t b = 0; b < n; b++)
             dsum[b * step] = d[b] * (float)sum[b];
@@ -105,8 +116,8 @@ static inline struct act_tile act_tile_make(uint32_t type, const struct pp_acts 
                 memory->d[b * m + i] = d[b];
             }
         }
-        const int64_t per_entry = type == PP_TYPE_Q6_K ? 2 : 1;
-        act_tile_extras(type, q, d, sum, n, m, memory->dsum + i, memory->bias + per_entry * i);
+        const int64_t biases = type == PP_TYPE_Q6_K ? 2 : 1, mins = pp_type_halved(type) ? 2 : 1;
+        act_tile_extras(type, q, d, sum, n, m, memory->dsum + mins * i, memory->bias + biases * i);
     }
     return t;
 }

@@ -17,4 +17,11 @@ static inline __attribute__((always_inline)) __m128i half_sums(const int8_t *q)
     return _mm_sub_epi32(_mm256_castsi256_si128(s), _mm_set1_epi32(16 * 128));
 }
 
+/* Each times its block's d. */
+static inline __attribute__((always_inline)) __m128 scaled_half_sums(const int8_t *q, const float d[2])
+{
+    const __m128 two = _mm_castpd_ps(_mm_load1_pd((const double *)(const void *)d));
+    return _mm_mul_ps(two, _mm_cvtepi32_ps(half_sums(q)));
+}
+
 #endif

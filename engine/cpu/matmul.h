@@ -16,7 +16,9 @@
  *     Q6_K         acc = fma(d * dx[b], (float)(sc0 * isum0 + sc1 * isum1), acc)
  *                  (two sub-blocks of 16; their sum is exact in float)
  *     all others   acc = fma(d * dx[b], (float)(sc0 * isum0 + sc1 * isum1), acc);
- *                  acc = fma(-min, dx[b] * (float)(m0 * sum0 + m1 * sum1), acc)          (where the type has minima)
+ *                  acc = fma(-min, dx[b] * (float)sum[b], acc)                           (where the type has minima)
+ *                  or acc = fma(-(min * m0), dx[b] * (float)sum0, acc);        (where those go by 16 columns: Q2_K)
+ *                     acc = fma(-(min * m1), dx[b] * (float)sum1, acc)
  *                  with a block's weights as (d * sc) * w - min * m, w, sc and m whole numbers, sc and m per 16
  *                  columns: 1 where a type has one scale per 32, which d then is. open_body.h says what they are for
  *                  each type; IQ1's w are eighths, MXFP4's halves, IQ2's and IQ3's d has the code book's fraction.

@@ -16,11 +16,11 @@ enum {
 };
 
 /* A unit here: one block of 32 columns of a group of 16 rows, as in open_units.h, of one vector, but with signed bytes:
- * a tile [8][64]; float scale[16]; of WITH_MIN and TWO_MINS float min[16]; of TWO_MINS float m0[16], m1[16]. With x the
- * block's activations:
+ * a tile [8][64]; float scale[16]; of WITH_MIN float min[16]; of TWO_MINS float min0[16], min1[16]. With x the block's
+ * activations:
  *   acc = fma(scale * dx, isum, acc)
  *   WITH_MIN: acc = fma(-min, dx * sum, acc)
- *   TWO_MINS: acc = fma(-min, dx * (m0 * sum0 + m1 * sum1), acc)
+ *   TWO_MINS: acc = fma(-min0, dx * sum0, acc), acc = fma(-min1, dx * sum1, acc)
  * HALVED: a weight times its whole-number scale has at most 13 bits and a sign. It is 64 high + low, two tiles that one
  * float scale follows, and so are the sums:
  *   isum = 64 sum of high + sum of low
@@ -52,7 +52,7 @@ struct work {
     int32_t sums[MAX_PLANES * QUAD_BLOCKS][TILE_ROWS][PP_GROUP_ROWS];
     float d[TILE_ROWS][STRIP];                          /* of a strip's blocks */
     float dsum[TILE_ROWS][STRIP];                       /* d * sum; of ODD MAGIC - sum */
-    float half[2][TILE_ROWS][STRIP];                    /* sums of 16 columns */
+    float half[2][TILE_ROWS][STRIP];                    /* d * sums of 16 columns */
     int8_t q[TILE_ROWS][32 * STRIP];                    /* of an incomplete one */
     int32_t begin[MAX_PLANES][PP_GROUP_ROWS];           /* HIGH_BITS last */
     uint8_t units[] __attribute__((aligned(64)));       /* what is left of the scratch */
@@ -79,10 +79,10 @@ static const struct tile_shapes strip_shapes = {
 /* --- a strip of activations --------------------------------------------------------------------------------------- */
 
 /* TWO_MINS are types whose blocks have 256 columns, so the number of theirs is even. */
-INLINE void put_half_sums(struct work *k, const int8_t *q, int64_t i, const int n_blocks)
+INLINE void put_half_sums(struct work *k, const int8_t *q, const float *d, int64_t i, const int n_blocks)
 {
     for (int j = 0; j < n_blocks; j += 2) {
-        const __m128 two = _mm_cvtepi32_ps(half_sums(q + 32 * j));
+        const __m128 two = scaled_half_sums(q + 32 * j, d + j);
         _mm_storel_pi((__m64 *)(void *)(k->half[0][i] + j), two);
         _mm_storeh_pi((__m64 *)(void *)(k->half[1][i] + j), two);
     }
@@ -113,7 +113,7 @@ INLINE void make_strip_ready(struct work *k, const struct pp_acts *x, int64_t ro
                             _mm512_sub_ps(_mm512_set1_ps(MAGIC),
                                           _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(blocks, x->sum + at))));
         if (kind == TWO_MINS)
-            put_half_sums(k, q, i, n_blocks);
+            put_half_sums(k, q, x->d + at, i, n_blocks);
         if (!is_whole(live, n_blocks))
             memcpy(k->q[i], q, (size_t)(32 * n_blocks));
     }
@@ -249,11 +249,8 @@ INLINE void scale_unit(const struct work *k, const int b, const uint8_t *unit,
         acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale[0], d), whole_sum(k, b, sums, i, kind), acc[i]);
         if (kind == WITH_MIN)
             acc[i] = _mm512_fnmadd_ps(scale[1], _mm512_set1_ps(k->dsum[i][b]), acc[i]);
-        if (kind == TWO_MINS) {
-            __m512 mins = _mm512_mul_ps(scale[3], _mm512_set1_ps(k->half[1][i][b]));
-            mins = _mm512_fmadd_ps(scale[2], _mm512_set1_ps(k->half[0][i][b]), mins);
-            acc[i] = _mm512_fnmadd_ps(scale[1], _mm512_mul_ps(d, mins), acc[i]);
-        }
+        for (int half = 0; kind == TWO_MINS && half < 2; half++)
+            acc[i] = _mm512_fnmadd_ps(scale[1 + half], _mm512_set1_ps(k->half[half][i][b]), acc[i]);
     }
 }
 

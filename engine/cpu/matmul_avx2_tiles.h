@@ -39,11 +39,16 @@ struct word_block {
     float d[16];
 };
 
-/* See tile_less. m is there for the first 16 columns and the others, to meet sums of these. */
+/* See tile_less. The second minima are those of the last 16 columns, where they have their own. */
 struct small_block {
     struct byte_block w;
-    float min[16];
-    int16_t m[32];
+    float min[2][16];
+};
+
+/* Of a block of activations: tile_less times sum, or (SMALL_MINS) d * sum of the last 16 columns. */
+union tile_second {
+    int32_t less;
+    float dsum;
 };
 
 struct tile_scratch {
@@ -57,9 +62,9 @@ struct tile_scratch {
     float d[TILE_BLOCKS * TILE_ACTS];
     union {
         int32_t bias[TILE_BLOCKS * TILE_ACTS]; /* what unsigned weights add to the sum, negative */
-        float dsum[TILE_BLOCKS * TILE_ACTS];   /* d * sum, the factor of the minimum */
+        float dsum[TILE_BLOCKS * TILE_ACTS];   /* d * sum, the factor of the (first) minimum */
     } extra;
-    int32_t sum[TILE_BLOCKS * TILE_ACTS]; /* tile_less times sum, or (SMALL_MINS) two sums of 16 columns */
+    union tile_second second[TILE_BLOCKS * TILE_ACTS];
     uint8_t q[TILE_BLOCKS * TILE_ACTS * 64] __attribute__((aligned(64)));
 };
 
@@ -128,9 +133,13 @@ INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t r
                 else if (form == NIBBLES_MIN || form == SMALL_MIN)
                     s->extra.dsum[at] = d[b] * (float)sum[b];
                 if (form == SMALL_MIN)
-                    s->sum[at] = less * sum[b];
-                else if (form == SMALL_MINS)
-                    s->sum[at] = act_sums_of_16(q + 32 * b, 1);
+                    s->second[at].less = less * sum[b];
+                if (form == SMALL_MINS) {
+                    float dsum[2];
+                    act_dsums_of_16(q + 32 * b, d[b], dsum);
+                    s->extra.dsum[at] = dsum[0];
+                    s->second[at].dsum = dsum[1];
+                }
             }
         }
     }
@@ -297,10 +306,10 @@ INLINE void word_product(const struct word_block *w, int64_t n_blocks, const uin
 
 /* 8 products of 255 * 16 at most fit 16 bits. */
 INLINE void small_product(const struct small_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
-                          const int32_t *sum, const float *dsum, struct ahead next, float (*acc)[16],
-                          const enum tile_form form, const int M)
+                          const union tile_second *second, const float *dsum, struct ahead next,
+                          float (*acc)[16], const enum tile_form form, const int M)
 {
-    for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M, sum += M, dsum += M) {
+    for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M, second += M, dsum += M) {
         fetch_next(&next);
         __m256i isum[2][PANEL_ROWS];
         UNROLL for (int k = 0; k < 2; k++)
@@ -329,17 +338,12 @@ INLINE void small_product(const struct small_block *w, int64_t n_blocks, const u
             {
                 __m256i is = isum[h][i];
                 if (form == SMALL_MIN)
-                    is = _mm256_add_epi32(is, _mm256_set1_epi32(sum[i]));
+                    is = _mm256_add_epi32(is, _mm256_set1_epi32(second[i].less));
                 __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->w.d + 8 * h), d[i], is);
-                __m256 minus = _mm256_setzero_ps();
-                if (form == SMALL_MIN)
-                    minus = _mm256_set1_ps(dsum[i]);
-                if (form == SMALL_MINS) {
-                    __m256i sums = _mm256_madd_epi16(load_i(w->m + 16 * h), _mm256_set1_epi32(sum[i]));
-                    minus = _mm256_mul_ps(_mm256_set1_ps(d[i]), _mm256_cvtepi32_ps(sums));
-                }
                 if (form != SMALL)
-                    a = _mm256_fnmadd_ps(_mm256_load_ps(w->min + 8 * h), minus, a);
+                    a = _mm256_fnmadd_ps(_mm256_load_ps(w->min[0] + 8 * h), _mm256_set1_ps(dsum[i]), a);
+                if (form == SMALL_MINS)
+                    a = _mm256_fnmadd_ps(_mm256_load_ps(w->min[1] + 8 * h), _mm256_set1_ps(second[i].dsum), a);
                 _mm256_store_ps(acc[i] + 8 * h, a);
             }
     }
@@ -373,7 +377,7 @@ INLINE void panel_product(const struct tile_scratch *s, int64_t tile0, int64_t n
     else if (form == SINGLES)
         single_product(s->w.bytes, n_tile, q, s->d + at, next, acc, M);
     else if (is_small(form))
-        small_product(s->w.smalls, n_tile, q, s->d + at, s->sum + at, s->extra.dsum + at, next, acc, form, M);
+        small_product(s->w.smalls, n_tile, q, s->d + at, s->second + at, s->extra.dsum + at, next, acc, form, M);
     else
         nibble_product(s->w.nibbles, n_tile, q, s->d + at, bias, dsum, next, acc, M);
     UNROLL for (int i = 0; i < M; i++)

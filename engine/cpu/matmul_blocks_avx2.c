@@ -56,11 +56,16 @@ INLINE void put_bytes(struct byte_block *to, const struct opened *o, int h, cons
     _mm256_store_ps(to->d + 8 * h, (__m256)o->d);
 }
 
+/* Of 16 columns, or of all. */
+INLINE __m256 min_of(const struct opened *o, const int half)
+{
+    return _mm256_mul_ps((__m256)o->min, _mm256_cvtepi32_ps((__m256i)o->m[half]));
+}
+
 INLINE void put_min(struct small_block *to, const struct opened *o, int h)
 {
-    _mm256_store_ps(to->min + 8 * h, (__m256)o->min);
-    _mm256_store_si256((__m256i *)(to->m + 16 * h),
-                       _mm256_blend_epi16((__m256i)o->m[0], _mm256_slli_epi32((__m256i)o->m[1], 16), 0xaa));
+    UNROLL for (int k = 0; k < 2; k++)
+        _mm256_store_ps(to->min[k] + 8 * h, min_of(o, k));
 }
 
 INLINE void put_words(struct word_block *to, const struct opened *o, int h)
@@ -193,7 +198,8 @@ INLINE __m256i few_wide(const struct opened *o, const int8_t *q)
 /* A block of 8 weight rows as it meets activation rows. */
 struct few_weights {
     struct opened o;
-    __m256i sc[2], pair, m; /* of blocks with two scales: twice each, both, and both of the minima */
+    __m256i sc[2], pair; /* of blocks with two scales: twice each, and both */
+    __m256 min[2];
 };
 
 /* acc + the block's share with entry e of the activations. */
@@ -219,12 +225,10 @@ INLINE __m256 few_product(const uint32_t type, const struct few_weights *w, cons
     acc = scaled(acc, (__m256)w->o.d, x->d[e], isum);
     if (!pp_type_has_min(type))
         return acc;
-    __m256 minus = _mm256_set1_ps(x->dsum[e]);
-    if (pp_type_halved(type)) {
-        const __m256i sums = _mm256_madd_epi16(w->m, _mm256_set1_epi32(x->bias[e]));
-        minus = _mm256_mul_ps(_mm256_set1_ps(x->d[e]), _mm256_cvtepi32_ps(sums));
-    }
-    return _mm256_fnmadd_ps((__m256)w->o.min, minus, acc);
+    if (!pp_type_halved(type))
+        return _mm256_fnmadd_ps((__m256)w->o.min, _mm256_set1_ps(x->dsum[e]), acc);
+    acc = _mm256_fnmadd_ps(w->min[0], _mm256_set1_ps(x->dsum[2 * e]), acc);
+    return _mm256_fnmadd_ps(w->min[1], _mm256_set1_ps(x->dsum[2 * e + 1]), acc);
 }
 
 /* Low and high words of lanes from two vectors of small numbers. */
@@ -260,7 +264,8 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
                 w.sc[0] = twice(w.o.sc[0]);
                 w.sc[1] = twice(w.o.sc[1]);
                 w.pair = both(w.o.sc[0], w.o.sc[1]);
-                w.m = both(w.o.m[0], w.o.m[1]);
+                w.min[0] = min_of(&w.o, 0);
+                w.min[1] = min_of(&w.o, 1);
             }
             for (int64_t i = 0; i < n; i++)
                 acc[h][i] = few_product(type, &w, x, b * n + i, acc[h][i]);

@@ -77,8 +77,8 @@ enum { STRIP = 64 /* blocks */, MOST_ACTS = 4 };
 /* What is kept of struct opened; w is signed. */
 struct strip_block {
     uvec w[8];
-    fvec d, min;
-    ivec sc[2], m[2];
+    fvec d, min[2]; /* the second minimum where a block has two */
+    ivec sc[2];
 };
 
 _Static_assert(STRIP * sizeof(struct strip_block) <= PP_MATMUL_SCRATCH, "a thread's scratch");
@@ -87,11 +87,10 @@ INLINE void put_strip(struct strip_block *to, const struct opened *o)
 {
     memcpy(to->w, o->w, sizeof to->w);
     to->d = o->d;
-    to->min = o->min;
     UNROLL for (int k = 0; k < 2; k++)
     {
         to->sc[k] = o->sc[k];
-        to->m[k] = o->m[k];
+        to->min[k] = o->min * __builtin_convertvector(o->m[k], fvec);
     }
 }
 
@@ -112,7 +111,7 @@ INLINE int32x4_t sum_half(const struct strip_block *o, const int8_t *q, const in
 
 /* acc [M] += n opened blocks with M rows from x on, whose blocks begin at block0. */
 INLINE void strip_product(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
-                          float32x4_t *acc, const bool has_min, const int M)
+                          float32x4_t *acc, const int n_mins, const int M)
 {
     for (int64_t b = 0; b < n; b++, o++)
         UNROLL for (int i = 0; i < M; i++)
@@ -122,17 +121,19 @@ INLINE void strip_product(const struct strip_block *o, int64_t n, const struct p
             int32x4_t isum = vmulq_s32(sum_half(o, q, 0), (int32x4_t)o->sc[0]);
             isum = vmlaq_s32(isum, sum_half(o, q, 1), (int32x4_t)o->sc[1]);
             acc[i] = vfmaq_f32(acc[i], vmulq_n_f32((float32x4_t)o->d, d), vcvtq_f32_s32(isum));
-            if (has_min) {
-                int32x4_t msum = vmulq_n_s32((int32x4_t)o->m[0], vaddlvq_s8(vld1q_s8(q)));
-                msum = vmlaq_n_s32(msum, (int32x4_t)o->m[1], vaddlvq_s8(vld1q_s8(q + 16)));
-                acc[i] = vfmsq_f32(acc[i], (float32x4_t)o->min, vmulq_n_f32(vcvtq_f32_s32(msum), d));
+            const float sum0 = (float)vaddlvq_s8(vld1q_s8(q)), sum1 = (float)vaddlvq_s8(vld1q_s8(q + 16));
+            if (n_mins == 1)
+                acc[i] = vfmsq_f32(acc[i], (float32x4_t)o->min[0], vdupq_n_f32(d * (sum0 + sum1)));
+            if (n_mins == 2) {
+                acc[i] = vfmsq_f32(acc[i], (float32x4_t)o->min[0], vdupq_n_f32(d * sum0));
+                acc[i] = vfmsq_f32(acc[i], (float32x4_t)o->min[1], vdupq_n_f32(d * sum1));
             }
         }
 }
 
 /* The first `live` of 4 weight rows, in `rows` activation rows. */
 INLINE void strip_rows(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
-                       float *y, int64_t y_stride, int64_t live, const bool has_min, const int M)
+                       float *y, int64_t y_stride, int64_t live, const int n_mins, const int M)
 {
     float32x4_t acc[MOST_ACTS];
     UNROLL for (int i = 0; i < M; i++)
@@ -142,7 +143,7 @@ INLINE void strip_rows(const struct strip_block *o, int64_t n, const struct pp_a
             memcpy(t, y + (row + i) * y_stride, (size_t)live * sizeof *t);
         acc[i] = vld1q_f32(t);
     }
-    strip_product(o, n, x, row, block0, acc, has_min, M);
+    strip_product(o, n, x, row, block0, acc, n_mins, M);
     UNROLL for (int i = 0; i < M; i++)
     {
         float t[4];
@@ -152,13 +153,13 @@ INLINE void strip_rows(const struct strip_block *o, int64_t n, const struct pp_a
 }
 
 INLINE void all_rows(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t m, int64_t block0,
-                     float *y, int64_t y_stride, int64_t live, const bool has_min)
+                     float *y, int64_t y_stride, int64_t live, const int n_mins)
 {
     int64_t i = 0;
     for (; i + MOST_ACTS <= m; i += MOST_ACTS)
-        strip_rows(o, n, x, i, block0, y, y_stride, live, has_min, MOST_ACTS);
+        strip_rows(o, n, x, i, block0, y, y_stride, live, n_mins, MOST_ACTS);
     for (; i < m; i++)
-        strip_rows(o, n, x, i, block0, y, y_stride, live, has_min, 1);
+        strip_rows(o, n, x, i, block0, y, y_stride, live, n_mins, 1);
 }
 
 /* --- types -------------------------------------------------------------------------------------------------------- */
@@ -193,10 +194,12 @@ void pp_matmul_blocks_neon(const struct pp_matrix *w, int64_t row0, int64_t row1
         for (int64_t b = 0; b < n_blocks; b += STRIP) {
             int64_t n = n_blocks - b < STRIP ? n_blocks - b : STRIP, live = row1 - row < ROWS ? row1 - row : ROWS;
             openers[w->type](pp_pack_group(w, row), w->n_cols, b, n, (int)(row % PP_GROUP_ROWS), o);
-            if (pp_type_has_min(w->type))
-                all_rows(o, n, x, m, b, y + row, y_stride, live, true);
+            if (!pp_type_has_min(w->type))
+                all_rows(o, n, x, m, b, y + row, y_stride, live, 0);
+            else if (!pp_type_halved(w->type))
+                all_rows(o, n, x, m, b, y + row, y_stride, live, 1);
             else
-                all_rows(o, n, x, m, b, y + row, y_stride, live, false);
+                all_rows(o, n, x, m, b, y + row, y_stride, live, 2);
         }
 }
 

@@ -85,17 +85,19 @@ static float dot(uint32_t type, const uint8_t *group, int lane, int64_t n_cols, 
     float acc = 0;
     for (int64_t b = 0; b < n_cols / 32; b++, q += 32) {
         struct opened o;
-        int32_t isum = 0, msum = 0;
+        int32_t isum = 0, sum[2] = {0, 0};
         open_block(type, group, n_cols, b, lane, &o);
         for (int k = 0; k < 32; k++) {
             int8_t w;
             memcpy(&w, (const uint8_t *)&o.w[k / 4] + k % 4, 1);
             isum += o.sc[k / 16][0] * w * q[k];
-            msum += o.m[k / 16][0] * q[k];
+            sum[k / 16] += q[k];
         }
         acc = fmaf(o.d[0] * d[b], (float)isum, acc);
-        if (pp_type_has_min(type))
-            acc = fmaf(-o.min[0], d[b] * (float)msum, acc);
+        if (pp_type_has_min(type) && !pp_type_halved(type))
+            acc = fmaf(-o.min[0], d[b] * (float)(sum[0] + sum[1]), acc);
+        for (int half = 0; half < 2 && pp_type_has_min(type) && pp_type_halved(type); half++)
+            acc = fmaf(-(o.min[0] * (float)o.m[half][0]), d[b] * (float)sum[half], acc);
     }
     return acc;
 }

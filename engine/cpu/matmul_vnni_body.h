@@ -153,7 +153,7 @@ INLINE void fill_side(const enum kind kind, const struct offsets less, const int
     } else {
         for (int b = 0; b < n; b += 2) {
             __m128i two = kind == HALVED ? halved_bias(q + 32 * b, less)
-                                         : _mm_castps_si128(_mm_cvtepi32_ps(half_sums(q + 32 * b)));
+                                         : _mm_castps_si128(scaled_half_sums(q + 32 * b, d + b));
             _mm_storel_epi64((__m128i *)(s->bias[0] + b), two);
             _mm_storel_epi64((__m128i *)(s->bias[1] + b), _mm_unpackhi_epi64(two, two));
         }
@@ -192,10 +192,8 @@ INLINE fvec add_block(const enum kind kind, fvec acc, ivec isum, fvec whole, con
 {
     fvec factor = f_mul(scale[0], f_set1(s->d[b])), sum = i_to_f(isum);
     acc = f_fma(factor, is_halved(kind) ? f_fma(scale[2], sum, whole) : sum, acc);
-    if (kind == TWO_MINS) {
-        fvec mins = f_fma(scale[2], f_set1(s->half[0][b]), f_mul(scale[3], f_set1(s->half[1][b])));
-        return f_fnma(scale[1], f_mul(f_set1(s->d[b]), mins), acc);
-    }
+    if (kind == TWO_MINS)
+        return f_fnma(scale[2], f_set1(s->half[1][b]), f_fnma(scale[1], f_set1(s->half[0][b]), acc));
     return kind == WITH_MIN ? f_fnma(scale[1], f_set1(s->dsum[b]), acc) : acc;
 }
 

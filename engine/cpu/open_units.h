@@ -17,8 +17,8 @@ enum { SLICES = 8, MAX_SCALES = 4, CHUNK = 16 /* blocks */ };
  *   WITH_MIN     scales {d, min}:      the minimum meets d * sum of q
  *   HALVED       scales {d, s0, s1, -MAGIC s0}: two sums of 16 columns each; of Q6_K the second one is 4 times what it
  *                                      should be, and s1 a quarter
- *   HALVED_MINS  two sums likewise, and the minimum meets d * (m0 * sum0 + m1 * sum1)
- *   TWO_MINS     scales {d, min, m0, m1}: one sum, minima likewise
+ *   HALVED_MINS  two sums likewise, and two minima meet d * sum of their 16 columns
+ *   TWO_MINS     scales {d, min0, min1}: one sum, minima likewise
  *   ODD          scales {d}:           of weights times whole-number scales, 2 u + 1, the units have u
  * HALVED_MINS are met by few rows only, TWO_MINS are units only, ODD are units of matmul_amx.c. */
 enum kind { PLAIN, WITH_MIN, HALVED, HALVED_MINS, TWO_MINS, ODD };
@@ -67,7 +67,7 @@ PP_UNITS bool is_halved(const enum kind kind)
 
 PP_UNITS int n_scales(const enum kind kind)
 {
-    return kind == HALVED || kind == TWO_MINS ? 4 : kind == WITH_MIN ? 2 : 1;
+    return kind == HALVED ? 4 : kind == TWO_MINS ? 3 : kind == WITH_MIN ? 2 : 1;
 }
 
 /* Of the types with heads and bodies: what opening adds to make weights unsigned, for few rows... */
@@ -93,7 +93,7 @@ struct side {
     float dsum[CHUNK];      /* d * sum of q: for minima */
     union {
         int32_t bias[2][CHUNK]; /* what the integer sums begin at, the first one of HALVED at MAGIC_BITS more */
-        float half[2][CHUNK];   /* HALVED_MINS, TWO_MINS: sums of 16 columns */
+        float half[2][CHUNK];   /* HALVED_MINS, TWO_MINS: d * sums of 16 columns */
     };
 };
 

@@ -62,9 +62,9 @@ OPEN void put_opened(const uint32_t type, struct opened *o, uint8_t *to)
     const fvec s0 = as_floats(o->sc[0]), s1 = as_floats(o->sc[1]);
     const fvec scale[MAX_SCALES] = {
         o->d,
-        kind == HALVED ? s0 : o->min,
-        kind == HALVED ? s1 : as_floats(o->m[0]),
-        kind == HALVED ? s0 * -MAGIC : as_floats(o->m[1]),
+        kind == HALVED ? s0 : kind == TWO_MINS ? o->min * as_floats(o->m[0]) : o->min,
+        kind == HALVED ? s1 : o->min * as_floats(o->m[1]),
+        s0 * -MAGIC,
     };
     OPEN_UNROLL for (int k = 0; k < n_scales(kind); k++)
         put_floats(to + at_opened(kind, SLICES + k, 0, ROWS), scale[k]);
@@ -90,7 +90,7 @@ PP_BLOCK_TYPES(OPEN_UNIT)
  * products with sums exactly, take half of the instructions. */
 struct few_weights {
     struct opened o;
-    fvec sc[2], m[2];
+    fvec sc[2], min[2];
     fvec less_magic; /* -MAGIC sc[0] */
 };
 
@@ -101,7 +101,7 @@ OPEN void few_scales(const enum kind kind, struct few_weights *w)
     OPEN_UNROLL for (int half = 0; half < 2; half++)
     {
         w->sc[half] = as_floats(w->o.sc[half]);
-        w->m[half] = as_floats(w->o.m[half]);
+        w->min[half] = w->o.min * as_floats(w->o.m[half]);
     }
     w->less_magic = w->sc[0] * -MAGIC;
 }
@@ -140,10 +140,8 @@ OPEN fvec few_product(const uint32_t type, const struct few_weights *w, const in
     acc = fma_rows(w->o.d * d, few_sum(type, w, q, s, b), acc);
     if (kind == WITH_MIN)
         acc = fnma_rows(w->o.min, (fvec){0} + s->dsum[b], acc);
-    if (kind == HALVED_MINS) {
-        const fvec low = (fvec){0} + s->half[0][b], high = (fvec){0} + s->half[1][b];
-        acc = fnma_rows(w->o.min, d * fma_rows(w->m[1], high, w->m[0] * low), acc);
-    }
+    OPEN_UNROLL for (int half = 0; kind == HALVED_MINS && half < 2; half++)
+        acc = fnma_rows(w->min[half], (fvec){0} + s->half[half][b], acc);
     return acc;
 }
 
