@@ -312,6 +312,8 @@ static enum pp_code start_io(struct pp_controller *c, struct pp_error *err)
     if (!code)
         code = pp_io_start(c->paths->db, c->events, &c->io, err);
     c->temporary = c->o->temporary;
+    if (c->temporary) /* also where there is no status line */
+        ctl_notice(c, false, "this chat is temporary: nothing of it goes to the disk");
     if (!code)
         return c->temporary ? pp_io_temporary(c->io, true, err) : PP_OK;
     if (code != PP_ERR_IO || c->o->resume || c->o->resume_latest)

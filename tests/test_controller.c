@@ -932,6 +932,7 @@ static void test_temporary_from_the_start(void **state)
     size_t n;
     fix.o.temporary = true;
     fixture_ready(&fix);
+    assert_non_null(strstr(fix_status()->notice, "temporary"));
     fixture_turn(&fix, "a secret question", "quite");
     assert_true(fix_status()->temporary);
     fixture_flush(&fix);
