@@ -361,7 +361,7 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         code = check_scales(hp, err);
     if (!code)
         code = check_experts(hp, err);
-    if (!code && hp->n_state_head)
+    if (!code && (hp->n_state_head || hp->mamba || hp->rwkv))
         code = check_states(hp, err);
     return code ? code : check_rope(hp, err);
 }

@@ -731,6 +731,27 @@ static void mamba(void **state)
     pp_source_close(source);
 }
 
+/* Channels that are no whole vectors are refused. */
+static void bad_channels(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("mamba");
+    struct pp_source *source;
+    struct pp_error err;
+    s.mamba = true;
+    s.qk_norm = QK_PLAIN;
+    s.n_layer = 1;
+    s.kinds = "M";
+    s.full = s.n_expert = s.n_used = s.n_ff = s.n_head = s.n_head_kv = 0;
+    s.n_state_key = 1;
+    s.n_state = 3;
+    s.value_dim = 24;
+    s.rank = 5;
+    struct expert_model *m = expert_model_make(&s);
+    assert_int_not_equal(pp_source_open(expert_model_write(m), &source, &err), PP_OK);
+    expert_model_free(m);
+}
+
 /* Mamba in two of three layers, attention that knows no positions, experts in every second layer, or in none. */
 static void jamba(void **state)
 {
@@ -941,6 +962,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(nemotron_h),
         cmocka_unit_test(mamba2),
         cmocka_unit_test(mamba),
+        cmocka_unit_test(bad_channels),
         cmocka_unit_test(jamba),
         cmocka_unit_test(falcon_h1),
         cmocka_unit_test(falcon_h1_scales),

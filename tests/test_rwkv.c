@@ -110,13 +110,13 @@ static void drop(void)
         pp_free(arrays[--n_arrays].values);
 }
 
-static const char *write_file(void)
+static const char *write_file_with(uint32_t head_size)
 {
-    static const struct {
+    const struct {
         const char *key;
         uint32_t v;
     } numbers[] = {{"block_count", LAYERS}, {"context_length", 1 << 20}, {"embedding_length", N},
-                   {"feed_forward_length", FF}, {"attention.head_count", 0}, {"wkv.head_size", HEAD},
+                   {"feed_forward_length", FF}, {"attention.head_count", 0}, {"wkv.head_size", head_size},
                    {"attention.decay_lora_rank", 32}, {"attention.iclr_lora_rank", 64},
                    {"attention.value_residual_mix_lora_rank", 32}, {"attention.gate_lora_rank", 96},
                    {"vocab_size", VOCAB}};
@@ -148,6 +148,11 @@ static const char *write_file(void)
     assert_ok(pp_gguf_writer_finish(w, &err), err);
     pp_gguf_writer_free(w);
     return path;
+}
+
+static const char *write_file(void)
+{
+    return write_file_with(HEAD);
 }
 
 /* --- the formulas ------------------------------------------------------------------------------------------------ */
@@ -507,9 +512,23 @@ static void adapters(void **state)
     drop();
 }
 
+/* Heads that the width cannot be cut into, or that are no whole vectors. */
+static void bad_heads(void **state)
+{
+    static const uint32_t sizes[] = {0, 8, 24, 128, 1u << 31};
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    make();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        assert_int_not_equal(pp_model_open(write_file_with(sizes[i]), &m, &err), PP_OK);
+    drop();
+}
+
 TEST_GROUP(rwkv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(logits), cmocka_unit_test(gone_back),
-                                       cmocka_unit_test(saved), cmocka_unit_test(adapters)};
+                                       cmocka_unit_test(saved), cmocka_unit_test(adapters),
+                                       cmocka_unit_test(bad_heads)};
     return cmocka_run_group_tests_name("rwkv", tests, NULL, NULL);
 }
