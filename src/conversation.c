@@ -27,7 +27,7 @@ static int by_id(const void *key, const void *element)
 /* The place of a message among those before it, which ascend by their ids; 0: it is none of them. */
 static int64_t place_of(const struct pp_message *list, size_t n, int64_t id)
 {
-    const struct pp_message *m = id ? bsearch(&id, list, n, sizeof *list, by_id) : NULL;
+    const struct pp_message *m = id && n ? bsearch(&id, list, n, sizeof *list, by_id) : NULL;
     return m ? m - list + 1 : 0;
 }
 

@@ -1,9 +1,9 @@
 /* fuzz_hparams.c - config.json of a published model, edited: what is read from it keeps within what the engine takes
  * for granted, and is read again from the configuration that is written of it.
  *
- * The first byte names one of tests/data/configs.json, run it from the repository's root. Then edits up to the end: a
- * byte that says which, two bytes that name a key of the configuration, wherever in it that is, and what the edit
- * needs. */
+ * The first byte names one of tests/data/configs.json, or behind those of configs_made.json, which are of small models
+ * of other families; run it from the repository's root. Then edits up to the end: a byte that says which, two bytes
+ * that name a key of the configuration, wherever in it that is, and what the edit needs. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,22 +15,35 @@
 #include "tests/hostile.h"
 
 static const char *const names[] = {"config.json", "model.safetensors", NULL};
-static cJSON *published;
+static cJSON *published; /* and made */
 
 static void free_published(void)
 {
     cJSON_Delete(published);
 }
 
-int LLVMFuzzerInitialize(int *argc, char ***argv)
+static cJSON *read_array(const char *path)
 {
     char *text;
     size_t n;
-    (void)argc;
-    (void)argv;
-    if (pp_read_file("tests/data/configs.json", 1 << 20, &text, &n, NULL) || !(published = cJSON_Parse(text)))
+    if (pp_read_file(path, 1 << 20, &text, &n, NULL))
+        abort();
+    cJSON *array = cJSON_Parse(text);
+    if (!cJSON_IsArray(array))
         abort();
     pp_free(text);
+    return array;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    published = read_array("tests/data/configs.json");
+    cJSON *made = read_array("tests/data/configs_made.json");
+    while (made->child)
+        cJSON_AddItemToArray(published, cJSON_DetachItemFromArray(made, 0));
+    cJSON_Delete(made);
     atexit(free_published);
     hostile_folder(names);
     hostile_file(1, "\x02\0\0\0\0\0\0\0{}", 10); /* no weights */

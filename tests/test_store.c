@@ -14,6 +14,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "src/conversation.h"
 #include "src/store.h"
 
 static enum pp_code write_answer(struct pp_store *st, int64_t id, const char *text, enum pp_message_state state,
@@ -546,6 +547,32 @@ static void copies(void **state)
     }
 }
 
+static enum pp_code take_empty(void *user, struct pp_conversation *c, size_t i, size_t n, struct pp_error *e)
+{
+    (void)user;
+    (void)i;
+    (void)e;
+    assert_int_equal(n, 1);
+    assert_int_equal(c->n, 0);
+    assert_int_equal(c->session.head, 0);
+    return PP_OK;
+}
+
+/* Of a conversation without messages that says where it ends. */
+static void copies_without_messages(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    struct pp_store *st;
+    make_folder_of(path);
+    raw_sql(path, version_1);
+    raw_sql(path, "DELETE FROM message");
+    raw_sql(path, "UPDATE session SET head = 2");
+    assert_ok(pp_store_open_copy(path, NULL, &st, &err), err);
+    assert_ok(pp_conversation_each(st, take_empty, NULL, &err), err);
+    pp_store_close(st);
+}
+
 static void write_text(const char *path, const char *text, size_t n)
 {
     assert_ok(pp_write_file(path, text, n, 0600, &err), err);
@@ -898,6 +925,7 @@ TEST_GROUP(store)
         cmocka_unit_test(search),              cmocka_unit_test(delete_long_conversation),
         cmocka_unit_test(migration),           cmocka_unit_test(strange_files),
         cmocka_unit_test(copies),
+        cmocka_unit_test(copies_without_messages),
         cmocka_unit_test(bit_rot),             cmocka_unit_test(concurrent_programs),
         cmocka_unit_test(killed_in_mid_write), cmocka_unit_test(a_full_disk),
         cmocka_unit_test(session_lock),        cmocka_unit_test(out_of_memory),
