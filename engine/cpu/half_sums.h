@@ -20,8 +20,8 @@ static inline __attribute__((always_inline)) __m128i half_sums(const int8_t *q)
 /* Each times its block's d. */
 static inline __attribute__((always_inline)) __m128 scaled_half_sums(const int8_t *q, const float d[2])
 {
-    const __m128 two = _mm_castpd_ps(_mm_load1_pd((const double *)(const void *)d));
-    return _mm_mul_ps(two, _mm_cvtepi32_ps(half_sums(q)));
+    const __m128 both = _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)d));
+    return _mm_mul_ps(_mm_movelh_ps(both, both), _mm_cvtepi32_ps(half_sums(q)));
 }
 
 #endif
