@@ -171,11 +171,18 @@ static void put_scaling(const struct pp_source *s, const struct pp_hparams *hp, 
 
 /* --- the rest ----------------------------------------------------------------------------------------------------- */
 
+/* As transformers names them: LlamaForCausalLM, GPT2LMHeadModel. */
+static bool is_class(const char *name)
+{
+    const size_t n = strlen(name), end = strlen("Model");
+    return strstr(name, "For") || (n > end && strcmp(name + n - end, "Model") == 0);
+}
+
 /* The class is the first of the family's names, the type of model the first that is no class. */
 static void put_names(const struct pp_arch *arch, cJSON *json)
 {
     const char *const *type = arch->hf_classes;
-    while (*type && strstr(*type, "For"))
+    while (*type && is_class(*type))
         type++;
     pp_config_put_class(json, arch->hf_classes[0], *type ? *type : arch->name);
 }

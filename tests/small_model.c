@@ -4,10 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
+
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/cpu/isa.h"
 #include "engine/engine.h"
+#include "engine/hf.h"
 #include "engine/safetensors.h"
 #include "tests/passes.h"
 #include "tests/support.h"
@@ -77,6 +80,18 @@ void assert_logits(const double *want, int n_vocab, const char *path)
     pp_free(got);
 }
 
+void assert_model_type(const char *folder)
+{
+    cJSON *config;
+    struct pp_error err;
+    assert_ok(pp_json_read(folder, "config.json", &config, &err), err);
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItem(config, "model_type"));
+    assert_non_null(type);
+    if (strstr(type, "For") || strstr(type, "Model"))
+        fail_msg("%s: the model's type is %s", folder, type);
+    cJSON_Delete(config);
+}
+
 const char *assert_logits_everywhere(const double *want, int n_vocab, const char *file)
 {
     const struct pp_convert_options opt = {0};
@@ -84,6 +99,7 @@ const char *assert_logits_everywhere(const double *want, int n_vocab, const char
     struct pp_error err;
     assert_logits(want, n_vocab, file);
     assert_ok(pp_convert_to_folder(file, folder, &opt, &err), err);
+    assert_model_type(folder);
     assert_logits(want, n_vocab, folder);
     assert_ok(pp_convert_to_gguf(folder, again, &opt, &err), err);
     assert_logits(want, n_vocab, again);

@@ -22,6 +22,9 @@ void assert_logits(const double *want, int n_vocab, const char *path);
 /* From the file, the folder that is made of it, and the file that is made of that; the folder's path. */
 const char *assert_logits_everywhere(const double *want, int n_vocab, const char *file);
 
+/* Of a folder that was made: the type of the model is its family's, and no class. */
+void assert_model_type(const char *folder);
+
 /* --- formulas in double precision --- */
 
 /* n zeros; pp_free. */

@@ -21,6 +21,7 @@
 #include "engine/text.h"
 #include "tests/decoder_model_int.h"
 #include "tests/packed_folder.h"
+#include "tests/small_model.h"
 #include "tests/support.h"
 
 /* A path that nothing is at. */
@@ -68,6 +69,7 @@ static const char *folder_made_of(const char *src, int bits, const char *out_typ
     struct pp_error err;
     assert_ok(pp_convert_to_folder(src, dst, &opt, &err), err);
     assert_no_gaps(dst);
+    assert_model_type(dst);
     return dst;
 }
 
