@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "engine/hf.h"
 #include "engine/safetensors.h"
+#include "engine/snapshot.h"
 #include "tests/passes.h"
 #include "tests/support.h"
 
@@ -104,6 +105,75 @@ const char *assert_logits_everywhere(const double *want, int n_vocab, const char
     assert_ok(pp_convert_to_gguf(folder, again, &opt, &err), err);
     assert_logits(want, n_vocab, again);
     return folder;
+}
+
+struct running run_small(const char *path, const char *quant)
+{
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 64u << 20,
+                                          .n_ctx = SMALL_TEXT};
+    struct running r;
+    struct pp_error err;
+    assert_ok(pp_model_open_as(path, quant, NULL, &r.m, &err), err);
+    assert_ok(pp_engine_new(r.m, &opt, NULL, NULL, &r.e, &err), err);
+    assert_ok(pp_seq_new(r.e, &r.s, &err), err);
+    return r;
+}
+
+void stop_small(struct running *r)
+{
+    pp_seq_free(r->s);
+    pp_engine_free(r->e);
+    pp_model_close(r->m);
+}
+
+double small_likeness(const char *path, const char *quant, const double *want, int n_vocab)
+{
+    struct running r = run_small(path, quant);
+    int32_t ids[SMALL_TEXT];
+    float *got = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *got);
+    double both = 0, ours = 0, theirs = 0;
+    small_text(ids, n_vocab);
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
+    for (int i = 0; i < SMALL_TEXT * n_vocab; i++) {
+        both += (double)got[i] * want[i];
+        ours += (double)got[i] * (double)got[i];
+        theirs += want[i] * want[i];
+    }
+    pp_free(got);
+    stop_small(&r);
+    return both / sqrt(ours * theirs);
+}
+
+void assert_resumes(const char *path, int n_vocab)
+{
+    enum { FIRST = 70 };
+    const char *base = fresh_path("states");
+    int32_t ids[SMALL_TEXT];
+    struct pp_sha256 identity;
+    struct pp_save *save;
+    struct pp_error err;
+    uint64_t bytes;
+    size_t n;
+    bool done = false;
+    float *want = small_logits(path, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
+    struct running r = run_small(path, NULL);
+    small_text(ids, n_vocab);
+    run_in_passes(r.e, r.s, ids, FIRST, 16, got);
+    assert_ok(pp_model_identity(r.m, NULL, &identity, &err), err);
+    assert_ok(pp_save_new(r.s, &identity, base, "states", &save, &err), err);
+    assert_ok(pp_save_plan(save, UINT64_MAX, &bytes, &err), err);
+    while (!done)
+        assert_ok(pp_save_write(save, UINT64_MAX, NULL, &done, &err), err);
+    pp_save_free(save);
+    stop_small(&r);
+    r = run_small(path, NULL);
+    assert_ok(pp_snapshot_restore(r.s, &identity, base, "states", ids, SMALL_TEXT, NULL, &err), err);
+    assert_int_equal(pp_seq_len(r.s), FIRST);
+    run_in_passes(r.e, r.s, ids + FIRST, SMALL_TEXT - FIRST, 5, got);
+    assert_memory_equal(got, want + FIRST * n_vocab, (size_t)((SMALL_TEXT - FIRST) * n_vocab) * sizeof *got);
+    pp_free(want);
+    pp_free(got);
+    stop_small(&r);
 }
 
 const char *fresh_path(const char *name)

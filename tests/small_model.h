@@ -25,6 +25,20 @@ const char *assert_logits_everywhere(const double *want, int n_vocab, const char
 /* Of a folder that was made: the type of the model is its family's, and no class. */
 void assert_model_type(const char *folder);
 
+/* A model, an engine with KV in F32 and a sequence. */
+struct running {
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+};
+/* quant: what the weights become while they are loaded, or NULL. */
+struct running run_small(const char *path, const char *quant);
+void stop_small(struct running *r);
+/* The cosine of what a model says of the text to these logits. */
+double small_likeness(const char *path, const char *quant, const double *want, int n_vocab);
+/* Behind the middle of the text a sequence is saved; another engine goes on with it, at the same bits. */
+void assert_resumes(const char *path, int n_vocab);
+
 /* --- formulas in double precision --- */
 
 /* n zeros; pp_free. */

@@ -10,7 +10,6 @@
 #include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/model.h"
-#include "engine/snapshot.h"
 #include "engine/types.h"
 #include "tests/adapter_folder.h"
 #include "tests/passes.h"
@@ -320,49 +319,12 @@ static void compute(const int32_t *ids, int n, double *logits)
 
 /* --- the tests --------------------------------------------------------------------------------------------------- */
 
-struct running {
-    struct pp_model *m;
-    struct pp_engine *e;
-    struct pp_seq *s;
-};
-
-static struct running run(const char *path, const char *quant)
-{
-    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 64u << 20,
-                                          .n_ctx = SMALL_TEXT};
-    struct running r;
-    struct pp_error err;
-    assert_ok(pp_model_open_as(path, quant, NULL, &r.m, &err), err);
-    assert_ok(pp_engine_new(r.m, &opt, NULL, NULL, &r.e, &err), err);
-    assert_ok(pp_seq_new(r.e, &r.s, &err), err);
-    return r;
-}
-
-static void stop(struct running *r)
-{
-    pp_seq_free(r->s);
-    pp_engine_free(r->e);
-    pp_model_close(r->m);
-}
-
 /* What a model says of the text is about this. */
 static void assert_likeness(const char *path, const char *quant, const double *want)
 {
-    struct running r = run(path, quant);
-    int32_t ids[SMALL_TEXT];
-    float *got = pp_calloc(SMALL_TEXT * VOCAB, sizeof *got);
-    double both = 0, ours = 0, theirs = 0;
-    small_text(ids, VOCAB);
-    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
-    for (int i = 0; i < SMALL_TEXT * VOCAB; i++) {
-        both += (double)got[i] * want[i];
-        ours += (double)got[i] * (double)got[i];
-        theirs += want[i] * want[i];
-    }
-    if (!(both / sqrt(ours * theirs) > 0.99))
-        fail_msg("%s: a cosine of %g", path, both / sqrt(ours * theirs));
-    pp_free(got);
-    stop(&r);
+    const double cosine = small_likeness(path, quant, want, VOCAB);
+    if (!(cosine > 0.99))
+        fail_msg("%s: a cosine of %g", path, cosine);
 }
 
 static void logits(void **state)
@@ -404,7 +366,7 @@ static void gone_back(void **state)
     make();
     const char *file = write_file();
     float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
-    struct running r = run(file, NULL);
+    struct running r = run_small(file, NULL);
     assert_null(pp_model_info(r.m)->chat_template); /* a name is none */
     small_text(ids, VOCAB);
     run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
@@ -419,43 +381,15 @@ static void gone_back(void **state)
     }
     pp_free(want);
     pp_free(got);
-    stop(&r);
+    stop_small(&r);
     drop();
 }
 
-/* Behind the middle of the text a sequence is saved; another engine goes on with it, at the same bits. */
 static void saved(void **state)
 {
-    enum { FIRST = 70 };
-    int32_t ids[SMALL_TEXT];
-    struct pp_sha256 identity;
-    struct pp_save *save;
-    struct pp_error err;
-    uint64_t bytes;
-    size_t n;
-    bool done = false;
     (void)state;
     make();
-    const char *file = write_file(), *base = fresh_path("rwkv-states");
-    float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
-    struct running r = run(file, NULL);
-    small_text(ids, VOCAB);
-    run_in_passes(r.e, r.s, ids, FIRST, 16, got);
-    assert_ok(pp_model_identity(r.m, NULL, &identity, &err), err);
-    assert_ok(pp_save_new(r.s, &identity, base, "states", &save, &err), err);
-    assert_ok(pp_save_plan(save, UINT64_MAX, &bytes, &err), err);
-    while (!done)
-        assert_ok(pp_save_write(save, UINT64_MAX, NULL, &done, &err), err);
-    pp_save_free(save);
-    stop(&r);
-    r = run(file, NULL);
-    assert_ok(pp_snapshot_restore(r.s, &identity, base, "states", ids, SMALL_TEXT, NULL, &err), err);
-    assert_int_equal(pp_seq_len(r.s), FIRST);
-    run_in_passes(r.e, r.s, ids + FIRST, SMALL_TEXT - FIRST, 5, got);
-    assert_memory_equal(got, want + FIRST * VOCAB, (SMALL_TEXT - FIRST) * VOCAB * sizeof *got);
-    pp_free(want);
-    pp_free(got);
-    stop(&r);
+    assert_resumes(write_file(), VOCAB);
     drop();
 }
 
@@ -490,7 +424,7 @@ static void adapters(void **state)
     float *got = pp_calloc(SMALL_TEXT * VOCAB, sizeof *got);
     (void)state;
     make();
-    struct running r = run(write_file(), NULL);
+    struct running r = run_small(write_file(), NULL);
     merge(0, "time_mix_receptance.weight", &f, "model.layers.0.attn.r_proj");
     merge(1, "time_mix_w1.weight", &f, "model.layers.1.attn.w_lora.lora.0");
     merge(2, "channel_mix_key.weight", &f, "model.layers.2.ffn.key");
@@ -507,7 +441,7 @@ static void adapters(void **state)
     pp_free(want);
     pp_free(got);
     folder_empty(&f);
-    stop(&r);
+    stop_small(&r);
     pp_adapter_free(adapter);
     drop();
 }

@@ -9,7 +9,6 @@
 #include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/model.h"
-#include "engine/snapshot.h"
 #include "tests/adapter_folder.h"
 #include "tests/expert_model.h"
 #include "tests/expert_model_int.h"
@@ -69,92 +68,14 @@ static struct expert_model *make(int family)
     return expert_model_make(&s);
 }
 
-/* --- a model that runs ------------------------------------------------------------------------------------------ */
-
-struct running {
-    struct pp_model *m;
-    struct pp_engine *e;
-    struct pp_seq *s;
-};
-
-static struct running run(const char *path, const char *quant)
-{
-    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 64u << 20,
-                                          .n_ctx = SMALL_TEXT};
-    struct running r;
-    struct pp_error err;
-    assert_ok(pp_model_open_as(path, quant, NULL, &r.m, &err), err);
-    assert_ok(pp_engine_new(r.m, &opt, NULL, NULL, &r.e, &err), err);
-    assert_ok(pp_seq_new(r.e, &r.s, &err), err);
-    return r;
-}
-
-static void stop(struct running *r)
-{
-    pp_seq_free(r->s);
-    pp_engine_free(r->e);
-    pp_model_close(r->m);
-}
-
-/* The cosine of what a model says of the text to these logits. */
-static double likeness(const char *path, const char *quant, const double *want, int n_vocab)
-{
-    struct running r = run(path, quant);
-    int32_t ids[SMALL_TEXT];
-    float *got = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *got);
-    double both = 0, ours = 0, theirs = 0;
-    small_text(ids, n_vocab);
-    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
-    for (int i = 0; i < SMALL_TEXT * n_vocab; i++) {
-        both += (double)got[i] * want[i];
-        ours += (double)got[i] * (double)got[i];
-        theirs += want[i] * want[i];
-    }
-    pp_free(got);
-    stop(&r);
-    return both / sqrt(ours * theirs);
-}
-
 /* --- the tests --------------------------------------------------------------------------------------------------- */
 
-/* Behind the middle of the text a sequence is saved; another engine goes on with it, at the same bits. */
 static void saved(void **state)
 {
-    enum { FIRST = 70 };
-    int32_t ids[SMALL_TEXT];
     (void)state;
     for (int family = 0; family < N_FAMILIES; family++) {
         struct expert_model *m = make(family);
-        const char *file = expert_model_write(m);
-        const int n_vocab = m->s.n_vocab;
-        struct pp_sha256 identity;
-        struct pp_save *save;
-        struct pp_error err;
-        char base[256];
-        size_t n;
-        uint64_t bytes;
-        bool done = false;
-        float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
-        struct running r = run(file, NULL);
-        snprintf(base, sizeof base, "%s/states-%d", test_tmpdir(), family);
-        small_text(ids, n_vocab);
-        run_in_passes(r.e, r.s, ids, FIRST, 16, got);
-        assert_ok(pp_model_identity(r.m, NULL, &identity, &err), err);
-        assert_ok(pp_save_new(r.s, &identity, base, "states", &save, &err), err);
-        assert_ok(pp_save_plan(save, UINT64_MAX, &bytes, &err), err);
-        while (!done)
-            assert_ok(pp_save_write(save, UINT64_MAX, NULL, &done, &err), err);
-        pp_save_free(save);
-        stop(&r);
-        r = run(file, NULL);
-        assert_ok(pp_snapshot_restore(r.s, &identity, base, "states", ids, SMALL_TEXT, NULL, &err), err);
-        const int len = (int)pp_seq_len(r.s);
-        assert_int_equal(len, FIRST);
-        run_in_passes(r.e, r.s, ids + len, SMALL_TEXT - len, 5, got);
-        assert_memory_equal(got, want + len * n_vocab, (size_t)((SMALL_TEXT - len) * n_vocab) * sizeof *got);
-        pp_free(want);
-        pp_free(got);
-        stop(&r);
+        assert_resumes(expert_model_write(m), m->s.n_vocab);
         expert_model_free(m);
     }
 }
@@ -172,7 +93,7 @@ static void gone_back(void **state)
         const int n_vocab = m->s.n_vocab;
         size_t n;
         float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
-        struct running r = run(file, NULL);
+        struct running r = run_small(file, NULL);
         small_text(ids, n_vocab);
         run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
         for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
@@ -194,7 +115,7 @@ static void gone_back(void **state)
         }
         pp_free(want);
         pp_free(got);
-        stop(&r);
+        stop_small(&r);
         expert_model_free(m);
     }
 }
@@ -214,7 +135,8 @@ static void quantised(void **state)
         expert_model_compute(m, ids, SMALL_TEXT, want);
         assert_ok(pp_convert_to_folder(file, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
         assert_ok(pp_convert_to_folder(file, folder, &(struct pp_convert_options){0}, &err), err);
-        const double by_mlx = likeness(mlx, NULL, want, n_vocab), loaded = likeness(folder, "q8_0", want, n_vocab);
+        const double by_mlx = small_likeness(mlx, NULL, want, n_vocab);
+        const double loaded = small_likeness(folder, "q8_0", want, n_vocab);
         if (!(by_mlx > 0.95 && loaded > 0.95)) /* here and there another expert is chosen */
             fail_msg("%s: cosines of %g and %g", m->s.arch, by_mlx, loaded);
         pp_free(want);
@@ -258,7 +180,7 @@ static void adapters(void **state)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct expert_model *m = make(cases[c].family);
         const int n_vocab = m->s.n_vocab;
-        struct running r = run(expert_model_write(m), NULL);
+        struct running r = run_small(expert_model_write(m), NULL);
         struct folder f = {.random = 5};
         struct pp_adapter *adapter;
         struct pp_error err;
@@ -279,7 +201,7 @@ static void adapters(void **state)
         pp_free(want);
         pp_free(got);
         folder_empty(&f);
-        stop(&r);
+        stop_small(&r);
         pp_adapter_free(adapter);
         expert_model_free(m);
     }

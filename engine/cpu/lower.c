@@ -363,6 +363,11 @@ static enum pp_code lower_recurrence(struct lowering *l)
     const struct pp_op *op = &l->plan->ops[l->at++];
     const bool scans = l->plan->recurrences[op->recurrence].shape.n_inputs != 0;
     struct stage *s = new_stage(l, scans ? STAGE_SCAN : STAGE_RECUR);
+    s->in = op->in;
+    s->out = op->out;
+    s->tier = op->tier;
+    s->layer = op->tier_layer;
+    s->recurrence = &l->plan->recurrences[op->recurrence];
     return (scans ? pp_cpu_scan_add : pp_cpu_recur_add)(l->c, s, op, l->err);
 }
 

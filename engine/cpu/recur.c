@@ -70,12 +70,7 @@ static bool is_mamba(const struct pp_recurrence *r)
 
 enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
-    const struct pp_recurrence *r = &c->model->plan.recurrences[op->recurrence];
-    s->in = op->in;
-    s->out = op->out;
-    s->tier = op->tier;
-    s->layer = op->tier_layer;
-    s->recurrence = r;
+    const struct pp_recurrence *r = s->recurrence;
     if (!(s->rate = of_heads(c, r->rate, err)) || !(s->bias = of_heads(c, r->bias, err)))
         return err->code;
     if (is_mamba(r))

@@ -55,12 +55,7 @@ static enum pp_code add_head_norm(struct pp_cpu *c, struct stage *s, const struc
 
 enum pp_code pp_cpu_scan_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
-    const struct pp_recurrence *r = &c->model->plan.recurrences[op->recurrence];
-    s->in = op->in;
-    s->out = op->out;
-    s->tier = op->tier;
-    s->layer = op->tier_layer;
-    s->recurrence = r;
+    const struct pp_recurrence *r = s->recurrence;
     if (!(s->direct = pp_cpu_float_vector(c, r->direct, err)))
         return err->code;
     if (r->kind == PP_RECUR_RWKV7)
