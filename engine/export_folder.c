@@ -190,8 +190,11 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         item->ne[1] = 1;
     }
     item->reordered = pp_source_gguf(f->s) && pp_state_order(hp, item->from->name, &item->heads);
-    if (form == PP_HF_TURNED || form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP || halves)
+    if (form == PP_HF_TURNED || form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP ||
+        form == PP_HF_EXPERTS_FLAT_TURNED || halves)
         turn(item);
+    if (form == PP_HF_EXPERTS_FLAT || form == PP_HF_EXPERTS_FLAT_TURNED)
+        item->n_dims = 2;
     item->side_by_side = halves;
     if (form == PP_HF_ONE_ROW)
         item->n_dims = 2;
@@ -608,6 +611,8 @@ static void describe_item(const struct folder *f, const struct item *item, struc
     int64_t shape[PP_MAX_DIMS];
     for (int d = 0; d < item->n_dims; d++)
         shape[d] = item->ne[last - d];
+    if (item->n_dims == 2)
+        shape[0] = n_rows_of(item); /* of a stack, too */
     if (item->last_of_one) {
         shape[1] = item->ne[0];
         shape[2] = 1;

@@ -12,6 +12,10 @@
 enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
                              struct pp_tensor out[2], int *n, struct pp_error *err);
 
+/* A matrix of the form PP_HF_EXPERTS_FLAT as the stack that it is, where it lies. */
+enum pp_code pp_hf_stack(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
+                         struct pp_error *err);
+
 /* Whether what the form makes of t is made row by row: matrices, whose copies would be as large as the model. */
 bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t);
 /* Adds that. name: as GGUF names it, of PP_HF_QKV_STACKED and PP_HF_QKV_BY_GROUP "blk.3.attn_qkv.weight"; second: of a

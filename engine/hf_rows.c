@@ -15,6 +15,7 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
     case PP_HF_EXPERTS_TURNED:
     case PP_HF_EXPERTS_GATE_UP:
     case PP_HF_EXPERTS_HALVES_TURNED:
+    case PP_HF_EXPERTS_FLAT_TURNED:
     case PP_HF_QKV_STACKED:
     case PP_HF_QKV_BY_GROUP:
     case PP_HF_UNIT_ROWS:
@@ -30,6 +31,18 @@ static enum pp_code fail_shape(const struct pp_tensor *t, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_FORMAT, "tensor %.200s has %lld x %lld x %lld values, which is not the shape it needs",
                    t->name, (long long)t->ne[2], (long long)t->ne[1], (long long)t->ne[0]);
+}
+
+enum pp_code pp_hf_stack(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
+                         struct pp_error *err)
+{
+    if (t->n_dims != 2 || hp->n_expert < 1 || t->ne[1] % hp->n_expert != 0)
+        return fail_shape(t, err);
+    *out = *t;
+    out->n_dims = 3;
+    out->ne[1] /= hp->n_expert;
+    out->ne[2] = hp->n_expert;
+    return PP_OK;
 }
 
 /* The rows of t as they are stored. */
@@ -112,6 +125,8 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
 {
     const char *const names[] = {name, second};
     struct pp_rows rows;
+    struct pp_tensor stack;
+    enum pp_code code;
     switch (form) {
     case PP_HF_TURNED:
         return add_turned(l, t, 2, 1, false, names, err);
@@ -120,6 +135,9 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
     case PP_HF_EXPERTS_GATE_UP:
     case PP_HF_EXPERTS_HALVES_TURNED:
         return add_turned(l, t, 3, 2, form == PP_HF_EXPERTS_HALVES_TURNED, names, err);
+    case PP_HF_EXPERTS_FLAT_TURNED:
+        code = pp_hf_stack(t, hp, &stack, err);
+        return code ? code : add_turned(l, &stack, 3, 1, false, names, err);
     case PP_HF_UNIT_ROWS:
         if (t->n_dims != 2)
             return fail_shape(t, err);

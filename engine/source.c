@@ -294,6 +294,10 @@ static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor 
 {
     struct pp_tensor made[2];
     int n;
+    if (form == PP_HF_EXPERTS_FLAT) {
+        const enum pp_code code = pp_hf_stack(t, &s->hp, &made[0], err);
+        return code ? code : add_tensor(s, &made[0], pp_buf_cstr(name), false, err);
+    }
     if (pp_hf_is_by_rows(form, t))
         return pp_hf_rows_add(&s->list, t, form, &s->hp, pp_buf_cstr(name), pp_buf_cstr(second), err);
     if (form == PP_HF_SCALED)

@@ -68,6 +68,8 @@ static const struct decoder_shape families[] = {
     {.arch = "eurobert", .both_ways = true, .tied = true},
     {.arch = "llama-embed", .neighbours = true, .both_ways = true, .tied = true},
     {.arch = "openelm", .heads = HEADS_ALIKE, .joined = true, .tied = true},
+    {.arch = "dbrx", .centred = true, .joined = true, .ffn_norm = "attn_output_norm", .qkv_clamp = 0.8f,
+     .n_expert = 6, .n_used = 3},
     {.arch = "bitnet", .sub_norms = true, .ff = FF_RELU2_GATE, .tied = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };

@@ -7,6 +7,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/hf_form.h"
 #include "engine/tensor_forms.h"
@@ -585,6 +586,30 @@ static void openelm(void **state)
     assert_tensor(folder, "transformer.layers.0.ffn.proj_2.weight", 2, 24);
 }
 
+/* DBRX: experts of which folders have one matrix for all of a layer. */
+static void dbrx(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("dbrx");
+    const char *folder = check(&s);
+    assert_tensor(folder, "transformer.blocks.1.ffn.experts.mlp.v1", 2, s.n_embd);
+    assert_tensor(folder, "transformer.blocks.0.ffn.experts.mlp.w2", 2, s.n_embd);
+    assert_tensor(folder, "transformer.blocks.0.norm_attn_norm.attn.Wqkv.weight", 2, s.n_embd);
+    const struct pp_convert_options in_groups = {.bits = 8}; /* MLX has one for each */
+    const char *mlx = fresh_path("mlx");
+    struct decoder *d = decoder_make(&s);
+    double *want = doubles(SMALL_TEXT * s.n_vocab);
+    int32_t ids[SMALL_TEXT];
+    struct pp_error err;
+    small_text(ids, s.n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    assert_ok(pp_convert_to_folder(folder, mlx, &in_groups, &err), err);
+    assert_tensor(mlx, "transformer.blocks.1.ffn.experts.5.w2.weight", 2, s.n_ff / 4);
+    assert_true(small_likeness(mlx, NULL, want, s.n_vocab) > 0.99);
+    decoder_free(d);
+    pp_free(want);
+}
+
 /* BitNet: norms within attention and feed-forward part; squares of what is positive, or SiLU. */
 static void bitnet(void **state)
 {
@@ -633,6 +658,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(hunyuan_vl),
         cmocka_unit_test(deci),
         cmocka_unit_test(openelm),
+        cmocka_unit_test(dbrx),
         cmocka_unit_test(bitnet),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);

@@ -26,7 +26,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_deepseek32, &pp_arch_glm_dsa, &pp_arch_jais2, &pp_arch_refact, &pp_arch_codeshell, &pp_arch_mellum,
     &pp_arch_gptj, &pp_arch_jais, &pp_arch_maincoder, &pp_arch_hunyuan_vl, &pp_arch_hy_v3, &pp_arch_plm,
     &pp_arch_step35, &pp_arch_laguna, &pp_arch_gemma_embedding, &pp_arch_modern_bert, &pp_arch_eurobert,
-    &pp_arch_llama_embed, &pp_arch_openelm,
+    &pp_arch_llama_embed, &pp_arch_openelm, &pp_arch_dbrx,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)
@@ -299,6 +299,8 @@ const struct pp_arch_name *pp_arch_hf_name(const struct pp_arch *a, const struct
         n = find_line(a->more_names, hp, gguf_name, true, &holes, &rest);
     if (!n && !(n = find_line(a->names, hp, gguf_name, false, &holes, &rest)))
         n = find_line(a->more_names, hp, gguf_name, false, &holes, &rest);
+    if (n && n->not_mlx && mlx)
+        n = NULL;
     pp_buf_clear(name);
     if (n) {
         fill_in(n->hf, &holes, name);

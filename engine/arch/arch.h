@@ -53,6 +53,8 @@ enum pp_hf_form {
     PP_HF_MIX,            /* one of RWKV's vectors that files have in one tensor, or all of them: joined when the others
                              are there */
     PP_HF_HEADS,          /* a vector is stored as a matrix with a row for each head of states */
+    PP_HF_EXPERTS_FLAT,   /* [n_expert * n_out, n_in] */
+    PP_HF_EXPERTS_FLAT_TURNED, /* [n_expert * n_in, n_out] */
     PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
 };
 
@@ -65,6 +67,7 @@ struct pp_arch_name {
     enum pp_hf_form form;
     bool whole;
     bool mlx;             /* only MLX has it so */
+    bool not_mlx;         /* MLX has it otherwise */
     bool only_read;       /* some folders of the family have it so, but not those that are written */
     bool two_norms;       /* only models with hparams.two_norms do; stands before the line for others */
     bool in_place;        /* only layers with a projection in place of attention do; stands before the others' line */

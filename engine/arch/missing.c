@@ -18,7 +18,6 @@ static const struct {
     {"arwkv7", "RWKV 7's states in Qwen 2's layers"},
     {"grok", "a scale of its output, its norms, and Grok 2's dense part beside experts"},
     {"grok1", "a scale of its output, and its norms"},
-    {"dbrx", "experts of all layers in one matrix, and its names"},
     {"plamo", "attention and feed-forward part behind one norm, in its order of heads"},
     {"plamo3", "norms before and behind both parts, under its names"},
     {"arctic", "experts beside attention and a feed-forward part"},
