@@ -102,13 +102,15 @@ void pp_cli_bar_show(struct pp_cli_bar *bar, const char *what, uint64_t done, ui
 {
     enum { EVERY_NS = 100 * 1000 * 1000 };
     uint64_t now = pp_now_ns();
-    if (!total || (bar->last_ns && now - bar->last_ns < EVERY_NS) || !isatty(STDERR_FILENO))
+    if ((bar->last_ns && now - bar->last_ns < EVERY_NS) || !isatty(STDERR_FILENO))
         return;
     bool first = bar->last_ns == 0;
     bar->last_ns = now;
     if (first)
         return; /* what is over in a tenth of a second needs no bar */
-    fprintf(stderr, "\r\033[K%s %3.0f %%", what, 100.0 * (double)done / (double)total);
+    fprintf(stderr, "\r\033[K%s", what);
+    if (total)
+        fprintf(stderr, " %3.0f %%", 100.0 * (double)done / (double)total);
     bar->shown = true;
 }
 

@@ -359,8 +359,11 @@ static void progress(void *pull, uint64_t done, uint64_t total, double rate)
 {
     struct pull *l = pull;
     char what[120];
-    int n = snprintf(what, sizeof what, "%.2f of %.2f GB", (double)done / 1e9, (double)total / 1e9);
-    if (rate > 0 && n > 0 && (size_t)n < sizeof what) {
+    int n = total ? snprintf(what, sizeof what, "%.2f of %.2f GB", (double)done / 1e9, (double)total / 1e9)
+                  : snprintf(what, sizeof what, "%.2f GB, and nobody says of how many", (double)done / 1e9);
+    if (!total && rate > 0)
+        snprintf(what + n, sizeof what - (size_t)n, ", %.1f MB/s", rate / 1e6);
+    else if (rate > 0 && n > 0 && (size_t)n < sizeof what) {
         char left[PP_CLI_DURATION];
         pp_cli_duration((double)(total > done ? total - done : 0) / rate, left);
         snprintf(what + n, sizeof what - (size_t)n, ", %.1f MB/s, %s left,", rate / 1e6, left);

@@ -27,6 +27,7 @@ enum {
     PAUSE_MS = 200,          /* before the first of them; twice as long before each next */
     MAX_FROM = 512,          /* bytes of an ETag or a date */
     PIECE = 1 << 20,
+    LOOK = 256 << 10,        /* bytes between two looks at how much room there is */
 };
 
 /* --- one request ---------------------------------------------------------------------------------------------- */
@@ -46,6 +47,8 @@ struct request {
     char from[MAX_FROM];         /* strong ETag, or the date of the last change */
     bool is_etag, began, too_long;
     int write_errno;
+    uint64_t look_at;            /* how many bytes there are when the room is looked at again */
+    struct pp_error no_room;     /* a code if there was none */
     uint64_t since_ns, since_bytes; /* for the rate */
     double rate;
 };
@@ -123,6 +126,31 @@ static uint64_t announced(const struct request *r)
     return r->length ? r->length + (r->status == 206 ? r->asked : 0) : 0;
 }
 
+/* What a download leaves of a disk: conversations are to be saved there, too. */
+static uint64_t kept_free(const struct statvfs *v)
+{
+    const uint64_t most = (uint64_t)512 << 20, part = (uint64_t)v->f_blocks * v->f_frsize / 16;
+    return part < most ? part : most;
+}
+
+/* Of a file of `all` bytes (0: nobody knows how many) `have` lie on the disk of `fd`: is there room for the others? */
+static enum pp_code check_room(int fd, uint64_t have, uint64_t all, struct pp_error *err)
+{
+    struct statvfs v;
+    if (fstatvfs(fd, &v) != 0 || (all && have >= all))
+        return PP_OK;
+    const uint64_t room = (uint64_t)v.f_bavail * v.f_frsize, keep = kept_free(&v), left = all ? all - have : 1;
+    if (keep <= room && left <= room - keep)
+        return PP_OK;
+    if (all)
+        return pp_fail(err, PP_ERR_IO, "%.2f GB are still to come, the disk has %.2f GB left, and %.2f GB of it stay "
+                       "free; make some room, then do it again", (double)left / 1e9, (double)room / 1e9,
+                       (double)keep / 1e9);
+    return pp_fail(err, PP_ERR_IO, "%.2f GB have come, nobody says how many are to come, and the disk is down to the "
+                   "%.2f GB that stay free; make some room, then do it again, if the file can be right",
+                   (double)have / 1e9, (double)keep / 1e9);
+}
+
 static size_t on_file(char *data, size_t size, size_t count, void *request)
 {
     struct request *r = request;
@@ -135,11 +163,18 @@ static size_t on_file(char *data, size_t size, size_t count, void *request)
         r->write_errno = errno;
         return 0;
     }
+    if (!r->began)
+        r->look_at = 0; /* now it is known how many there are */
     r->began = true;
     const uint64_t all = r->f->size ? r->f->size : announced(r);
     if (all && (r->have > all || n > all - r->have)) { /* it could go on until the disk is full */
         r->too_long = true;
         return 0;
+    }
+    if (r->have >= r->look_at) {
+        r->look_at = r->have + LOOK;
+        if (check_room(r->fd, r->have, all, &r->no_room))
+            return 0;
     }
     for (size_t at = 0; at < n;) {
         ssize_t w = write(r->fd, data + at, n - at);
@@ -316,22 +351,6 @@ static void note_from(struct part *p, const struct request *r)
         unlink(p->from_path); /* next time all is fetched again */
 }
 
-static enum pp_code check_room(const struct pp_fetch *f, uint64_t left, struct pp_error *err)
-{
-    struct statvfs v;
-    char *folder = pp_strdup(f->path), *slash = folder ? strrchr(folder, '/') : NULL;
-    if (slash)
-        slash[1] = 0;
-    bool known = folder && statvfs(slash ? folder : ".", &v) == 0;
-    pp_free(folder);
-    const uint64_t room = known ? (uint64_t)v.f_bavail * v.f_frsize : UINT64_MAX;
-    if (left <= room)
-        return PP_OK;
-    return pp_fail(err, PP_ERR_IO,
-                   "%.2f GB are still to come and the disk has room for %.2f GB; make some room, then do it again",
-                   (double)left / 1e9, (double)room / 1e9);
-}
-
 /* One request for what is missing. *again: the line broke, or what was there is of no use. */
 static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request *r, bool *again, struct pp_error *err)
 {
@@ -353,6 +372,8 @@ static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request
     if (r->too_long)
         return pp_fail(err, PP_ERR_FORMAT, "%.*s has more than the %" PRIu64 " bytes that were announced; it was not "
                        "kept", PP_SHOWN_URL(f->url), f->size ? f->size : announced(r));
+    if (r->no_room.code)
+        return pp_fail(err, r->no_room.code, "%s", r->no_room.text);
     if (rc != CURLE_OK) {
         *again = !r->write_errno && rc != CURLE_OUT_OF_MEMORY && rc != CURLE_TOO_MANY_REDIRECTS &&
                  rc != CURLE_URL_MALFORMAT && rc != CURLE_UNSUPPORTED_PROTOCOL && rc != CURLE_COULDNT_RESOLVE_HOST &&
@@ -457,7 +478,7 @@ enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], str
         r.have = (uint64_t)st.st_size;
         if (r.have)
             read_from(&p);
-        code = check_room(f, f->size > r.have ? f->size - r.have : 0, err);
+        code = check_room(r.fd, r.have, f->size, err);
     }
     if (!code)
         code = fetch(f, &p, &r, err);
@@ -465,7 +486,8 @@ enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], str
         code = check(f, &r, sha256, err);
     if (!code)
         code = finish(f, &p, &r, err);
-    if (code == PP_ERR_FORMAT) { /* what is wrong does not stay */
+    /* What is wrong does not stay, nor what cannot be gone on with: nothing, or nobody knows what it is a part of. */
+    if (code == PP_ERR_FORMAT || (code && r.fd >= 0 && (!r.have || !p.from[0]))) {
         unlink(p.path);
         unlink(p.from_path);
     }

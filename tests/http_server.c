@@ -11,6 +11,7 @@
  *   /redirect/F  sends to /plain/F     /loop/F  to itself     /away/F  to another protocol
  *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
  *   /endless/F  says no length, and goes on behind the end; so does the list's file endless.gguf
+ *   /growing/F  likewise, and with an ETag             /nosize/F   says no length, and ends where the file does
  *   /leak/F      sends to /secret/F of this server under another name
  *   /api/models/o/n/tree/main    a list of files, at /o/n/resolve/main/F; of o/p only with that authorization
  *   /v2/library/m/manifests/T    a manifest, of the file m.gguf, at /v2/library/m/blobs/sha256:...; of "elsewhere" it
@@ -140,10 +141,12 @@ static void send_file(const struct answer *a)
     if (part && (from >= size || (is(a, "416") && n == 2))) {
         snprintf(head, sizeof head, "Content-Range: bytes */%" PRIu64 "\r\n", size);
         status(a->fd, "416 Range Not Satisfiable", head);
-    } else if (is(a, "endless")) {
-        say(a->fd, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+    } else if (is(a, "endless") || is(a, "growing") || is(a, "nosize")) {
+        say(a->fd, "HTTP/1.1 200 OK\r\nConnection: close\r\n");
+        say(a->fd, is(a, "growing") ? "ETag: \"v1\"\r\n\r\n" : "\r\n");
         send_bytes(a->fd, fd, 0, size, false);
-        send_endless(a->fd);
+        if (!is(a, "nosize"))
+            send_endless(a->fd);
     } else {
         int k = snprintf(head, sizeof head,
                          "HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %" PRIu64 "\r\nETag: %s%s\r\n",

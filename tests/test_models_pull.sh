@@ -22,7 +22,7 @@ whole() {
 }
 
 mkdir -p "$tmp/www" "$tmp/config/pippin"
-for n in a b c d e f g h i j k l m n o w x y endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
+for n in a b c d e f g h i j k l m n o p w x y endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
 printf 'not a model' >"$tmp/www/text.gguf"
 sum=$(sha256sum "$model" | cut -d' ' -f1)
 size=$(wc -c <"$model" | tr -d ' ')
@@ -90,6 +90,37 @@ if grep -q secret "$tmp/err" "$tmp/out"; then fail "nor is that shown" "it is"; 
 mv "$tmp/tokens" "$tmp/config/pippin/tokens"
 # asked for the rest, that server says how long the file really is
 pull "$at/long/y.gguf"; expect "a length that is a lie" 0; whole "ends where the file does" y.gguf
+
+# says no length: that is right as long as it ends, and bounded by the disk
+pull "$at/nosize/p.gguf"; expect "without a length" 0; whole "is there, too" p.gguf
+mkdir "$tmp/small"
+# small NAME CODE PATTERN URL: fetched to a disk of 8 MiB; what is there then in $tmp/there
+small() {
+    at_small=$4
+    export pippin at_small tmp
+    unshare -rm sh -c 'mount -t tmpfs -o size=8m none "$tmp/small" || exit 99
+        export XDG_DATA_HOME="$tmp/small"
+        timeout 60 "$pippin" models pull "$at_small" >"$tmp/out" 2>"$tmp/err" </dev/null
+        code=$?
+        df -P -k "$tmp/small" | awk "NR == 2 {print \$4}" >"$tmp/free"
+        ls "$tmp/small/pippin/models" >"$tmp/there"
+        exit "$code"' 2>/dev/null
+    code=$?
+    expect "$1" "$2" "$3"
+}
+if unshare -rm mount -t tmpfs none "$tmp/small" 2>/dev/null; then
+    small "a small disk" 0 "" "$at/plain/x.gguf"
+    small "without a length or an end" 1 'nobody says how many.*make some room' "$at/endless/x.gguf"
+    holds "some of the disk stays free" [ "$(cat "$tmp/free")" -gt 400 ]
+    holds "and nothing is kept that cannot be gone on with" [ ! -s "$tmp/there" ]
+    small "without an end, and with a name" 1 'MB are kept' "$at/growing/x.gguf"
+    holds "is kept" grep -q 'x.gguf.part$' "$tmp/there"
+    dd if=/dev/zero of="$tmp/www/big.gguf" bs=1M count=9 2>/dev/null
+    small "more than there is room for" 1 '0.01 GB are still to come' "$at/plain/big.gguf"
+    holds "is not begun" [ ! -s "$tmp/there" ]
+else
+    skip "no file system of its own for a small disk here"
+fi
 
 # stopped in the middle, and gone on with
 # (without --foreground it interrupts twice, and the second time is at once)
