@@ -374,7 +374,8 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
         const char *name;
         float v;
     } floats[] = {
-        {"attention.scale", hp->kv_lora_rank ? 0.0f : hp->attn_scale}, /* which the family knows */
+        {arch->gguf_output_scale ? "attention.output_scale" : "attention.scale",
+         hp->kv_lora_rank ? 0.0f : hp->attn_scale}, /* which the family knows */
         {"attention.clamp_kqv", hp->qkv_clamp}, {"attention.value_scale", hp->attn_value_scale},
         {"attention.max_alibi_bias", hp->alibi},
         {"attention.temperature_scale", hp->attn_temperature},

@@ -353,6 +353,8 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         code = check_local(hp, err);
     if (!code)
         code = check_range("attention window", hp->window, 0, INT32_MAX, err);
+    if (!code && hp->attn_log_length)
+        code = check_range("position from which on scores grow", hp->attn_log_length, 2, INT32_MAX, err);
     if (!code)
         code = check_convolutions(hp, err);
     if (!code)
@@ -661,7 +663,8 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const 
         double usual, usual_too;
     } keys[] = {{"attention.max_alibi_bias", 0, (double)hp->alibi},
                 {"attention.value_scale", 0, hp->kv_lora_rank ? 1 : (double)hp->attn_value_scale},
-                {"attention.output_scale", 0, 1},   {"swin_norm", 0, 0}};
+                {"attention.output_scale", 0, strcmp(hp->arch, "grok") == 0 ? (double)hp->attn_scale : 1},
+                {"swin_norm", 0, 0}};
     const struct section s = {g, arch, NULL};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const double v = number_of(&s, keys[i].key);
@@ -690,15 +693,16 @@ static enum pp_code gguf_activation(const struct section *s, struct pp_hparams *
                    (int)(name.len < 40 ? name.len : 40), name.data);
 }
 
-/* Layers with one feed-forward part in a model that has experts. */
+/* Layers with one feed-forward part in a model that has experts, or with both. */
 static void find_dense(const struct pp_source *source, struct pp_hparams *hp)
 {
     for (int64_t l = 0; hp->n_expert > 0 && l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
         char router[64], up[64];
         snprintf(router, sizeof router, "blk.%lld.ffn_gate_inp.weight", (long long)l);
         snprintf(up, sizeof up, "blk.%lld.ffn_up.weight", (long long)l);
-        if (!pp_source_tensor(source, router) && pp_source_tensor(source, up))
-            hp->layer[l] |= PP_LAYER_DENSE;
+        const bool chosen = pp_source_tensor(source, router), dense = pp_source_tensor(source, up);
+        hp->layer[l] |= dense && !chosen ? PP_LAYER_DENSE : 0;
+        hp->dense_beside = hp->dense_beside || (dense && chosen);
     }
 }
 

@@ -214,6 +214,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"local rope", (double)hp->rope_base_local},     {"no truncation", hp->rope_no_truncate},
         {"attention temperature", (double)hp->attn_temperature},
         {"temperature length", (double)hp->attn_temperature_length},
+        {"logarithm length", (double)hp->attn_log_length}, {"dense beside", hp->dense_beside},
         {"chunks", hp->chunked}, {"alibi", (double)hp->alibi},
         {"query bound", (double)hp->qkv_clamp},          {"expert mixer", (double)hp->expert_mixer},
         {"parallel", hp->parallel},                      {"experts", (double)hp->n_expert},

@@ -108,6 +108,8 @@ struct pp_hparams {
                                rope_orig_ctx)); 0: they do not */
     int64_t attn_temperature_length; /* instead of rope_orig_ctx, positions being counted from 1; then scores of layers
                                that are rotated do not grow. 0: it is that one */
+    int64_t attn_log_length; /* scores of the query at a position p behind this one are multiplied by ln p / ln of this,
+                               behind their cap; 0: they are not */
     float alibi;            /* the exponent of ALiBi's slopes, usually 8, in place of rotated heads; 0: there is none */
     float attn_value_scale; /* of what attention gives; 0: 1 */
     float attn_softcap;     /* scores become cap tanh(score / cap); 0: they stay */
@@ -121,6 +123,7 @@ struct pp_hparams {
     int64_t n_expert_used;  /* of them for each row */
     int64_t n_ff_expert;
     int64_t n_embd_expert;  /* of what goes into experts and comes out of them; 0: n_embd */
+    bool dense_beside;      /* layers with experts have a feed-forward part, too, which reads the same */
     int64_t n_ff_shared;    /* of the expert that every row uses, too; 0: there is none */
     int64_t n_expert_group; /* groups of experts, of which only n_expert_group_used may be chosen from; 0: no groups */
     int64_t n_expert_group_used;

@@ -178,6 +178,16 @@ static void gated_queries(const struct expert_model *m, int l, const double *in,
     pp_free(both);
 }
 
+static double capped(double cap, double x)
+{
+    return cap != 0 ? cap * tanh(x / cap) : x;
+}
+
+static double gelu(double x)
+{
+    return x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))) / 2;
+}
+
 /* How many of n numbers are larger than number i, or equal and before it. */
 static int rank(const double *v, int n, int i)
 {
@@ -195,6 +205,8 @@ static void route(const struct expert_model *m, int l, const double *in, double 
     double logits[MAX_EXPERTS], part[MAX_EXPERTS], score[MAX_EXPERTS], groups[MAX_EXPERTS] = {0}, sum = 0;
     const int n = s->n_expert, size = s->n_groups ? n / s->n_groups : n;
     linear(m, l, "ffn_gate_inp", in, logits);
+    for (int e = 0; e < n; e++)
+        logits[e] = capped((double)s->router_cap, logits[e]);
     for (int e = 0; e < n; e++)
         sum += part[e] = s->sigmoids ? sigmoid(logits[e]) : exp(logits[e]);
     for (int e = 0; e < n; e++) {
@@ -236,7 +248,8 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
     for (int i = 0; i < n && most != 0.0f; i++)
         up[i] = fmin((double)most, gate[i] * sigmoid(gate[i])) * fmax(-(double)most, fmin((double)most, up[i]));
     for (int i = 0; i < n && most == 0.0f; i++)
-        up[i] *= m->s.early ? fmax(0, gate[i]) : w[0] ? gate[i] * sigmoid(gate[i]) : fmax(0, up[i]);
+        up[i] *= m->s.gelu ? gelu(gate[i]) : m->s.early ? fmax(0, gate[i])
+                                           : w[0] ? gate[i] * sigmoid(gate[i]) : fmax(0, up[i]);
     product(w[2], e, 0, n_out, up, down);
     for (int i = 0; i < n_out; i++)
         out[i] += factor * down[i];
@@ -280,6 +293,11 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
     }
     if (m->s.n_ff_shared)
         add_feed_forward(m, l, "_shexp", 0, shared, in, out);
+    if (!m->s.dense_beside)
+        return;
+    add_feed_forward(m, l, "", 0, 1, in, out);
+    for (int i = 0; i < m->s.n_embd; i++)
+        out[i] /= sqrt(2);
 }
 
 /* Latent attention (arXiv 2405.04434) as it was published: keys and values of each head of each position are made of
@@ -437,7 +455,9 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
             const double *own = k + h / group * dim, scale = scale_at(s, l, r);
             const double part = share_beside(sinks, h, q + h * dim, own, first, r, dim, n_kv, scale) *
                                 (s->value_scale != 0.0f ? (double)s->value_scale : 1);
-            attend_query(q + h * dim, own, v + h / group * dim, first, r, dim, n_kv, scale, 0, one);
+            const double growth = s->log_length && r > s->log_length ? log(r) / log(s->log_length) : 1;
+            attend_capped(q + h * dim, own, v + h / group * dim, first, r, dim, n_kv, scale, 0, (double)s->cap, growth,
+                          one);
             for (int i = 0; i < v_dim; i++)
                 att[h * v_dim + i] = one[i] * part;
         }
@@ -449,7 +469,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         }
         linear(m, l, "attn_output", att, delta);
         if (s->post_norms)
-            norm(m, l, "post_attention_norm", delta, delta);
+            norm(m, l, s->norm_behind, delta, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
         if (s->kinds)
@@ -460,7 +480,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
             row[i] += delta[i];
         feed_forward_by(m, l, s->early ? early : NULL, row, in, delta);
         if (s->post_norms)
-            norm(m, l, "post_ffw_norm", delta, delta);
+            norm(m, l, s->ffn_norm_behind, delta, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
     }
@@ -524,8 +544,11 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
     for (int r = 0; r < n; r++) {
         norm(m, -1, m->s.output_norm, x + r * width, in);
         linear(m, -1, "output", in, logits + (int64_t)r * m->s.n_vocab);
-        for (int t = 0; m->s.logit_scale != 0.0f && t < m->s.n_vocab; t++)
-            logits[(int64_t)r * m->s.n_vocab + t] *= (double)m->s.logit_scale;
+        for (int t = 0; t < m->s.n_vocab; t++) {
+            double *logit = &logits[(int64_t)r * m->s.n_vocab + t];
+            *logit *= m->s.logit_scale != 0.0f ? (double)m->s.logit_scale : 1;
+            *logit = capped((double)m->s.final_cap, *logit);
+        }
     }
     pp_free(x);
     pp_free(in);

@@ -13,7 +13,8 @@ struct expert_shape expert_shape(const char *arch)
 {
     return (struct expert_shape){.arch = arch, .n_vocab = 80, .n_embd = 64, .n_layer = 3, .n_head = 4, .n_head_kv = 2,
                                  .head_dim = 16, .n_ff = 96, .n_ctx = 128, .rope_dim = 16, .ffn_norm = "ffn_norm",
-                                 .output_norm = "output_norm",
+                                 .output_norm = "output_norm", .norm_behind = "post_attention_norm",
+                                 .ffn_norm_behind = "post_ffw_norm",
                                  .n_expert = 8, .n_used = 3, .n_ff_expert = 32, .seed = 1};
 }
 
@@ -151,9 +152,11 @@ static void add_attention(struct expert_model *m, int l)
         add(m, l, "attn_sinks.weight", 0, 0, s->n_head, 1, 1);
     if (s->gated)
         add_matrix(m, l, "attn_gate.weight", s->head_gates ? n_head : n_q, s->n_embd);
-    if (s->post_norms) {
-        add_norm(m, l, "post_attention_norm.weight", s->n_embd);
-        add_norm(m, l, "post_ffw_norm.weight", s->n_embd);
+    const char *const behind[] = {s->norm_behind, s->ffn_norm_behind};
+    for (int i = 0; i < 2 && s->post_norms; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "%s.weight", behind[i]);
+        add_norm(m, l, name, s->n_embd);
     }
 }
 
@@ -272,10 +275,10 @@ bool expert_layer(const struct expert_shape *s, int l)
 static void add_feed_forward(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
-    if (expert_layer(s, l)) {
+    if (expert_layer(s, l))
         add_experts(m, l);
+    if (expert_layer(s, l) && !s->dense_beside)
         return;
-    }
     if (!s->ungated)
         add_matrix(m, l, "ffn_gate.weight", s->n_ff, s->n_embd);
     add_matrix(m, l, "ffn_up.weight", s->n_ff, s->n_embd);
@@ -370,7 +373,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"expert_gating_func", s->say_gating ? 1 + s->sigmoids : 0}, {"nextn_predict_layers", s->n_nextn},
         {"attention.sliding_window", s->window},
         {"interleave_moe_layer_step", strcmp(s->arch, "ernie4_5-moe") == 0 ? 1 : s->step},
-        {"attention.temperature_length", s->length}, {"shortconv.l_cache", s->taps},
+        {"attention.temperature_length", s->length ? s->length : s->log_length}, {"shortconv.l_cache", s->taps},
         {"ssm.conv_kernel", s->state_taps},
         {"ssm.state_size", s->key_dim}, {"ssm.group_count", s->rank ? 0 : s->n_state_key},
         {"ssm.time_step_rank", s->rank ? s->rank : s->n_state},
@@ -417,6 +420,19 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     pp_gguf_add_f32(w, key(m, "attention.layer_norm_rms_epsilon"), (float)EXPERT_EPSILON);
     if (s->scale != 0.0f)
         pp_gguf_add_f32(w, key(m, "expert_weights_scale"), s->scale);
+    const struct {
+        const char *key;
+        float v;
+    } caps[] = {{"attn_logit_softcapping", s->cap}, {"router_logit_softcapping", s->router_cap},
+                {"final_logit_softcapping", s->final_cap}};
+    for (size_t i = 0; i < 3; i++)
+        if (caps[i].v != 0.0f)
+            pp_gguf_add_f32(w, key(m, caps[i].key), caps[i].v);
+    if (s->cap != 0.0f) { /* Grok's */
+        pp_gguf_add_f32(w, key(m, "embedding_scale"), s->embd_scale);
+        pp_gguf_add_f32(w, key(m, "logit_scale"), s->logit_scale);
+        pp_gguf_add_f32(w, key(m, "attention.output_scale"), s->attn_scale);
+    }
     if (s->say_scales) {
         pp_gguf_add_f32(w, key(m, "embedding_scale"), s->embd_scale);
         pp_gguf_add_f32(w, key(m, "residual_scale"), s->residual_scale);

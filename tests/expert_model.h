@@ -73,6 +73,12 @@ struct expert_shape {
     int n_embd_expert;      /* experts are so wide, between two matrices; 0: as wide as the others */
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
     bool say_scales;        /* the file has this one, and those above */
+    float cap, router_cap, final_cap; /* of scores, of what chooses experts, of logits; 0: none */
+    int log_length;         /* capped scores grow with the logarithm of the position behind this one */
+    bool gelu;              /* gates are GELUs */
+    bool dense_beside;      /* a feed-forward part of n_ff reads what experts read; the sum is divided by the root of
+                               two */
+    const char *norm_behind, *ffn_norm_behind; /* "post_attention_norm", "post_ffw_norm" */
     bool joined_numbers;    /* and beta and decay in one matrix: ssm_ba */
     uint32_t seed;
 };

@@ -221,11 +221,18 @@ void convolve_row(const float *taps, int n_taps, const float *bias, const double
 void attend_query(const double *q, const double *k, const double *v, int first, int position, int dim, int n_kv,
                   double scale, double slope, double *out)
 {
+    attend_capped(q, k, v, first, position, dim, n_kv, scale, slope, 0, 1, out);
+}
+
+void attend_capped(const double *q, const double *k, const double *v, int first, int position, int dim, int n_kv,
+                   double scale, double slope, double cap, double growth, double *out)
+{
     double *p = doubles(position + 1), most = -INFINITY, sum = 0;
     for (int j = first; j <= position; j++) {
         for (int i = 0; i < dim; i++)
             p[j] += q[i] * k[(int64_t)j * n_kv + i];
-        p[j] = p[j] * scale - slope * (position - j);
+        p[j] *= scale;
+        p[j] = (cap != 0 ? cap * tanh(p[j] / cap) : p[j]) * growth - slope * (position - j);
         most = fmax(most, p[j]);
     }
     for (int j = first; j <= position; j++)

@@ -48,6 +48,10 @@ double *doubles(int64_t n);
 void attend_query(const double *q, const double *k, const double *v, int first, int position, int dim, int n_kv,
                   double scale, double slope, double *out);
 
+/* The same with scores bounded by cap, if it is not 0, and then multiplied by growth. */
+void attend_capped(const double *q, const double *k, const double *v, int first, int position, int dim, int n_kv,
+                   double scale, double slope, double cap, double growth, double *out);
+
 /* Of position r the sums of a short convolution over what `in` [position][width] was at the last n_taps; taps: [width,
  * n_taps], those of the oldest position first; bias: [width], or NULL; out: [width]. */
 void convolve_row(const float *taps, int n_taps, const float *bias, const double *in, int r, int width, double *out);

@@ -890,6 +890,34 @@ static void falcon_h1_scales(void **state)
     pp_free(want);
 }
 
+/* Grok 1, with the norm's name of its first files; Grok 2 with a feed-forward part beside experts, and scores that grow
+ * behind their cap. */
+static void grok(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("grok");
+    s.gelu = s.post_norms = s.shares = true;
+    s.norm_behind = "attn_output_norm";
+    s.ffn_norm_behind = "layer_output_norm";
+    s.n_ff = s.n_ff_expert = 48;
+    s.embd_scale = 1.5f;
+    s.logit_scale = 0.6f;
+    s.attn_scale = 0.3f;
+    s.cap = 2;
+    s.router_cap = 3;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.0.post_attn_norm.weight", 1, s.n_embd);
+    assert_tensor(folder, "model.layers.2.post_moe_norm.weight", 1, s.n_embd);
+    assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.7.w2.weight", 2, s.n_ff_expert);
+    s.ffn_norm_behind = "post_ffw_norm";
+    s.dense_beside = true;
+    s.n_ff = 96;
+    s.final_cap = 4;
+    s.log_length = 11;
+    folder = check(&s);
+    assert_tensor(folder, "model.layers.1.mlp.down_proj.weight", 2, s.n_ff);
+}
+
 /* Numbers that cannot be. */
 static void bad_groups(void **state)
 {
@@ -966,6 +994,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(jamba),
         cmocka_unit_test(falcon_h1),
         cmocka_unit_test(falcon_h1_scales),
+        cmocka_unit_test(grok),
         cmocka_unit_test(bad_groups),
         cmocka_unit_test(active),
     };

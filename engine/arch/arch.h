@@ -113,6 +113,8 @@ struct pp_decoder {
                                  number for each value or one for each head */
     bool soft_gates;          /* those are softpluses instead */
     const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */
+    const char *attn_post_norm; /* post_norm: the one behind attention; NULL: post_attention_norm */
+    const char *ffn_post_norm; /* and the one behind the feed-forward part, where it is there; else post_ffw_norm */
     const char *output_norm;  /* and the one behind the last layer; NULL: output_norm */
 };
 
@@ -163,6 +165,7 @@ struct pp_arch {
     bool gguf_twice_rope;             /* rope.dimension_count is twice what is rotated in layers without a window */
     bool gguf_untied;                 /* they hold output.weight even if it is the embeddings */
     bool gguf_scaled_output;          /* where that is the embeddings, times logit_scale, which no key says then */
+    bool gguf_output_scale;           /* what scores are multiplied by is called attention.output_scale */
     bool gguf_says_window;            /* also that there is none */
     bool yarn_no_truncate;            /* rope_no_truncate */
     bool gguf_shares;                 /* expert_shares */

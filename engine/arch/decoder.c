@@ -272,10 +272,24 @@ static bool add_experts(struct builder *b, int l)
 
 /* --- layers ----------------------------------------------------------------------------------------------------- */
 
+static const char behind_attention[] = "post_attention_norm";
+
+/* What the family calls the norm behind a part. */
+static const char *post_norm_name(const struct builder *b, int l, const char *usual)
+{
+    char full[40];
+    if (usual == behind_attention)
+        return b->d->attn_post_norm ? b->d->attn_post_norm : usual;
+    if (!b->d->ffn_post_norm)
+        return usual;
+    snprintf(full, sizeof full, "%s.weight", b->d->ffn_post_norm);
+    return pp_decoder_has(b, l, full) ? b->d->ffn_post_norm : usual;
+}
+
 /* What attention or the feed-forward part gave goes into the residual stream. */
 static bool add_result(struct builder *b, int l, const char *post_norm)
 {
-    if (b->d->post_norm && !add_norm(b, l, post_norm, b->delta, b->delta))
+    if (b->d->post_norm && !add_norm(b, l, post_norm_name(b, l, post_norm), b->delta, b->delta))
         return false;
     add_residual(b, l);
     return true;
@@ -292,11 +306,30 @@ static bool add_both(struct builder *b, int l)
     return add_result(b, l, "post_ffw_norm");
 }
 
+/* Both, of the same input: their sum by the root of two, as Grok 2 has it. */
+static bool add_dense_beside(struct builder *b, int l)
+{
+    struct pp_op scale = {.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = b->delta, .in2 = NONE,
+                          .out = b->shared};
+    if (!add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l))
+        return false;
+    add(b, scale);
+    if (!add_experts(b, l))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
+    scale.scale = sqrtf(0.5f);
+    scale.out = b->delta;
+    add(b, scale);
+    return add_result(b, l, "post_ffw_norm");
+}
+
 /* The feed-forward part of a layer with experts. */
 static bool add_mixture(struct builder *b, int l)
 {
     if (b->d->mixture_beside)
         return add_both(b, l);
+    if (b->hp->dense_beside)
+        return add_dense_beside(b, l);
     if (!b->hp->n_ff_shared)
         return add_experts(b, l) && add_result(b, l, "post_ffw_norm");
     if (!add_shared_up(b, l) || !add_experts(b, l))
@@ -382,11 +415,11 @@ static bool add_parts(struct builder *b, int l)
     if ((mixture && b->d->early_router && !add_early_router(b, l)) || !pp_mixer_input(b, l))
         return false;
     if (mixture)
-        return pp_mixer_result(b, l) && add_result(b, l, "post_attention_norm") && add_mixture(b, l);
+        return pp_mixer_result(b, l) && add_result(b, l, behind_attention) && add_mixture(b, l);
     /* Beside attention, the feed-forward part reads the stream before anything is added to it. */
     if (parallel && (!add_ffn_norm(b, l) || !add_up(b, l, b->normed)))
         return false;
-    if (!pp_mixer_result(b, l) || !add_result(b, l, "post_attention_norm"))
+    if (!pp_mixer_result(b, l) || !add_result(b, l, behind_attention))
         return false;
     if (!parallel && ((pre && !add_ffn_norm(b, l)) || !add_up(b, l, pre ? b->normed : b->x)))
         return false;
@@ -473,7 +506,7 @@ static bool add_stream_layer(struct builder *b, int l)
     add_op(b, PP_OP_MIX, l, 0, b->streams[0], b->mixing, guessed);
     add_op(b, PP_OP_APPLY, l, 1, stream(b, 1, 0), NONE, b->x);
     if (!pp_mixer_input(b, l) || !add_laurel(b, l) || !pp_mixer_result(b, l) ||
-        !add_result(b, l, "post_attention_norm"))
+        !add_result(b, l, behind_attention))
         return false;
     add_op(b, PP_OP_ADD, l, 0, b->laurel, NONE, b->x);
     add_op(b, PP_OP_APPLY, l, sqrtf(0.5f), b->x, NONE, b->x);
@@ -587,7 +620,7 @@ static void make_slots(struct builder *b)
     }
     if (hp->n_stream)
         make_stream_slots(b);
-    if (hp->n_ff_shared || b->d->mixture_beside)
+    if (hp->n_ff_shared || b->d->mixture_beside || hp->dense_beside)
         b->shared = pp_plan_slot(p, hp->n_embd);
     if (!hp->n_ff_shared)
         return;

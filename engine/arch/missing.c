@@ -16,8 +16,6 @@ static const struct {
     {"rwkv6", "RWKV 6's mixing and decays"},
     {"rwkv6qwen2", "RWKV 6's mixing and decays in Qwen 2's layers"},
     {"arwkv7", "RWKV 7's states in Qwen 2's layers"},
-    {"grok", "a scale of its output, its norms, and Grok 2's dense part beside experts"},
-    {"grok1", "a scale of its output, and its norms"},
     {"plamo", "attention and feed-forward part behind one norm, in its order of heads"},
     {"plamo3", "norms before and behind both parts, under its names"},
     {"arctic", "experts beside attention and a feed-forward part"},

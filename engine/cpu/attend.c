@@ -472,6 +472,13 @@ static float score_scale(const struct pp_cpu *c, const struct stage *s, const st
     return c->attend[s->tier].scale * (float)(1 + (double)hp->attn_temperature * log1p(contexts));
 }
 
+/* And behind their cap. */
+static float score_growth(const struct pp_cpu *c, const struct pp_batch_row *row)
+{
+    const int64_t length = pp_source_hparams(c->model->source)->attn_log_length;
+    return length && row->position > length ? (float)(log((double)row->position) / log((double)length)) : 1.0f;
+}
+
 /* Queries that no phase has rotated are rotated here, in a copy, because other splits read them too. */
 static void take_queries(const struct tile *t)
 {
@@ -484,7 +491,10 @@ static void take_queries(const struct tile *t)
             q = t->a->total.o;
             rotate(t->c, t->s, &t->s->q_norm, t->row0 + i, q, t->kv_head * t->a->group, t->a->group);
         }
-        t->c->ops->attention_query(t->a, i, q, score_scale(t->c, t->s, &t->rows[i]));
+        const float growth = score_growth(t->c, &t->rows[i]), capped = t->s->softcap != 0.0f ? growth : 1.0f;
+        t->a->growth[i] = capped;
+        t->a->growing = t->a->growing || capped != 1.0f;
+        t->c->ops->attention_query(t->a, i, q, score_scale(t->c, t->s, &t->rows[i]) * (growth / capped));
     }
 }
 
@@ -510,6 +520,7 @@ static void attend(struct pp_cpu *c, const struct stage *s, int item, struct thr
     };
     t.a->n_rows = t.n_rows;
     t.a->softcap = s->softcap;
+    t.a->growing = false;
     t.a->slopes = s->slopes ? s->slopes + kv_head * t.a->group : NULL;
     t.chunks = tile_chunks(p, t.rows, t.n_rows);
     for (int i = 0; i < t.n_rows && !p->stores_apart && split == p->n_splits - 1; i++) /* its last chunk needs them */

@@ -735,12 +735,16 @@ static void spoil_values(const struct pp_attention *a, int q0, int q1, const str
             o[q * pad + d] = NAN;
 }
 
-/* Scores of nq queries bounded to -softcap .. softcap; all: the positions that have any. */
-static void cap_scores(const struct pp_attention *a, int nq, struct pp_span all)
+/* Scores of queries q .. q + nq - 1 bounded to -softcap .. softcap, and grown; all: the positions that have any. */
+static void cap_scores(const struct pp_attention *a, int q, int nq, struct pp_span all)
 {
     const int first = all.begin / LANES * LANES, end = (all.end + LANES - 1) / LANES * LANES;
-    for (int i = 0; i < nq; i++)
-        apply_all(PP_FN_CAP, a->softcap, a->p + i * PP_KV_CHUNK + first, end - first, a->p + i * PP_KV_CHUNK + first);
+    for (int i = 0; i < nq; i++) {
+        float *p = a->p + i * PP_KV_CHUNK;
+        apply_all(PP_FN_CAP, a->softcap, p + first, end - first, p + first);
+        for (int k = first; a->growing && k < end; k++)
+            p[k] *= a->growth[(q + i) / a->group];
+    }
 }
 
 /* Scores of queries q .. q + nq - 1 fall with the distance. */
@@ -762,7 +766,7 @@ static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads
     float m[TILE_MAX], l[TILE_MAX], *o = to->o + q * a->kv->v_pad;
     score_fns[a->kv->type](a, heads, q, nq, all);
     if (a->softcap != 0.0f)
-        cap_scores(a, nq, all);
+        cap_scores(a, q, nq, all);
     if (a->slopes)
         sink_with_distance(a, q, nq, all);
     if (pp_kv_integers(a->kv)) {

@@ -41,6 +41,8 @@ struct pp_attention {
     const struct pp_kv_layout *kv;
     int n_rows, group;          /* n_q = n_rows * group queries, row by row */
     float softcap;              /* scores become softcap tanh(score / softcap); 0: they stay */
+    bool growing;               /* then they are multiplied by their rows' numbers: */
+    float growth[PP_TILE_QUERIES];
     const float *slopes;        /* [group]: scores fall by so much a position of distance (ALiBi, arXiv 2108.12409),
                                    times log2 e; or NULL */
     float at[PP_TILE_QUERIES];  /* with slopes: the rows' own positions, counted from the chunk's first */
