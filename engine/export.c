@@ -504,7 +504,11 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     add_number(&k, "block_count", hp->n_layer);
     add_number(&k, "context_length", hp->n_ctx_train);
     add_number(&k, "embedding_length", hp->n_embd);
-    add_of_layers(&k, "feed_forward_length", hp, offsetof(struct pp_layer_shape, n_ff), arch->gguf_twice_ff ? 2 : 1);
+    if (arch->gguf_ff_of_experts)
+        add_number(&k, "feed_forward_length", hp->n_ff_expert);
+    else
+        add_of_layers(&k, "feed_forward_length", hp, offsetof(struct pp_layer_shape, n_ff),
+                      arch->gguf_twice_ff ? 2 : 1);
     add_of_layers(&k, "attention.head_count", hp, offsetof(struct pp_layer_shape, n_head), 1);
     add_windows(&k, arch, hp);
     pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);

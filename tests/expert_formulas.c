@@ -293,7 +293,7 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
     }
     if (m->s.n_ff_shared)
         add_feed_forward(m, l, "_shexp", 0, shared, in, out);
-    if (!m->s.dense_beside)
+    if (!m->s.dense_beside || m->s.beside_norm)
         return;
     add_feed_forward(m, l, "", 0, 1, in, out);
     for (int i = 0; i < m->s.n_embd; i++)
@@ -367,6 +367,12 @@ static void feed_forward_by(const struct expert_model *m, int l, const double *c
 {
     norm(m, l, m->s.ffn_norm, row, in);
     memset(delta, 0, (size_t)m->s.n_embd * sizeof *delta);
+    if (m->s.beside_norm) {
+        add_feed_forward(m, l, "", 0, 1, in, delta);
+        norm(m, l, m->s.beside_norm, chooser, in);
+        feed_forward(m, l, in, in, delta);
+        return;
+    }
     feed_forward(m, l, chooser ? chooser : in, in, delta);
 }
 
@@ -478,7 +484,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
             linear(m, l, "ssm_out", beside + r * values, delta);
         for (int i = 0; s->beside && i < s->n_embd; i++)
             row[i] += delta[i];
-        feed_forward_by(m, l, s->early ? early : NULL, row, in, delta);
+        feed_forward_by(m, l, s->early || s->beside_norm ? early : NULL, row, in, delta);
         if (s->post_norms)
             norm(m, l, s->ffn_norm_behind, delta, delta);
         for (int i = 0; i < s->n_embd; i++)

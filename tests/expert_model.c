@@ -295,7 +295,7 @@ static void add_one_part(struct expert_model *m, int l)
 struct expert_model *expert_model_make(const struct expert_shape *s)
 {
     struct expert_model *m = pp_calloc(1, sizeof *m);
-    char ffn_norm[40], output_norm[40];
+    char ffn_norm[40], output_norm[40], beside_norm[40];
     assert_non_null(m);
     assert_true(s->n_expert <= MAX_EXPERTS);
     m->s = *s;
@@ -314,6 +314,10 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
         if (s->beside)
             add_mamba(m, l);
         add_norm(m, l, ffn_norm, s->n_embd);
+        if (s->beside_norm) {
+            snprintf(beside_norm, sizeof beside_norm, "%s.weight", s->beside_norm);
+            add_norm(m, l, beside_norm, s->n_embd);
+        }
         add_feed_forward(m, l);
         if (l >= s->n_layer)
             add_matrix(m, l, "nextn.eh_proj.weight", s->n_embd, 2 * s->n_embd);
@@ -348,7 +352,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         int v; /* 0: there is no such key */
     } numbers[] = {
         {"vocab_size", s->n_vocab}, {"block_count", s->n_layer + s->n_nextn}, {"context_length", s->n_ctx},
-        {"embedding_length", s->n_embd}, {"feed_forward_length", s->kinds ? 0 : s->n_ff},
+        {"embedding_length", s->n_embd},
+        {"feed_forward_length", s->kinds ? 0 : s->beside_norm ? s->n_ff_expert : s->n_ff},
         {"attention.head_count", s->local_heads ? 0 : s->n_head},
         {"rope.dimension_count_swa", s->wide_rope ? s->rope_dim : 0},
         {"attention.head_count_kv",

@@ -918,6 +918,20 @@ static void grok(void **state)
     assert_tensor(folder, "model.layers.1.mlp.down_proj.weight", 2, s.n_ff);
 }
 
+/* Arctic: experts beside attention and a feed-forward part, which is as wide as the stream. */
+static void arctic(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("arctic");
+    s.neighbours = s.dense_beside = true;
+    s.beside_norm = "ffn_norm_exps";
+    s.n_ff = s.n_embd;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.2.residual_layernorm.weight", 1, s.n_embd);
+    assert_tensor(folder, "model.layers.0.residual_mlp.w2.weight", 2, s.n_ff);
+    assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.7.w2.weight", 2, s.n_ff_expert);
+}
+
 /* Numbers that cannot be. */
 static void bad_groups(void **state)
 {
@@ -994,7 +1008,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(jamba),
         cmocka_unit_test(falcon_h1),
         cmocka_unit_test(falcon_h1_scales),
-        cmocka_unit_test(grok),
+        cmocka_unit_test(grok), cmocka_unit_test(arctic),
         cmocka_unit_test(bad_groups),
         cmocka_unit_test(active),
     };

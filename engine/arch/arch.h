@@ -112,6 +112,8 @@ struct pp_decoder {
     bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product, which has a
                                  number for each value or one for each head */
     bool soft_gates;          /* those are softpluses instead */
+    const char *mixture_norm; /* experts stand beside a whole layer and read what comes into it behind this norm; NULL:
+                                 they stand in the feed-forward part's place */
     const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */
     const char *attn_post_norm; /* post_norm: the one behind attention; NULL: post_attention_norm */
     const char *ffn_post_norm; /* and the one behind the feed-forward part, where it is there; else post_ffw_norm */
@@ -162,6 +164,7 @@ struct pp_arch {
     bool gguf_divides_logits;         /* the key logit_scale is what logits are divided by */
     bool gguf_says_parallel;          /* there is a key for it */
     bool gguf_twice_ff;               /* feed_forward_length counts gate and value */
+    bool gguf_ff_of_experts;          /* feed_forward_length is that of experts */
     bool gguf_twice_rope;             /* rope.dimension_count is twice what is rotated in layers without a window */
     bool gguf_untied;                 /* they hold output.weight even if it is the embeddings */
     bool gguf_scaled_output;          /* where that is the embeddings, times logit_scale, which no key says then */

@@ -176,7 +176,9 @@ static bool add_router_norm(struct builder *b, int l)
 /* The norm of what goes into experts. */
 static bool add_expert_norm(struct builder *b, int l)
 {
-    return b->d->mixture_beside ? add_norm(b, l, "pre_ffw_norm_2", b->x, b->normed) : add_ffn_norm(b, l);
+    return b->d->mixture_beside ? add_norm(b, l, "pre_ffw_norm_2", b->x, b->normed)
+           : b->d->mixture_norm ? add_norm(b, l, b->d->mixture_norm, b->x, b->normed)
+                                : add_ffn_norm(b, l);
 }
 
 /* What experts are chosen by, of an input. */
@@ -195,7 +197,7 @@ static bool add_router(struct builder *b, int l)
     if (b->d->early_router)
         return true; /* it has chosen */
     router = pp_plan_linear(b->p, b->s, b->hp->n_expert, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp", l);
-    if (router < 0 || !(b->d->mixture_beside ? add_router_norm(b, l) : add_ffn_norm(b, l)))
+    if (router < 0 || !(b->d->mixture_beside ? add_router_norm(b, l) : add_expert_norm(b, l)))
         return false;
     add_router_logits(b, l, router, b->normed);
     if (b->d->mixture_beside) /* the root of the width, by which the norm's result would be divided */
@@ -408,10 +410,27 @@ static bool add_what_is_there(struct builder *b, int l)
     return true;
 }
 
+/* What experts make of what comes into the layer is added behind it. */
+static bool add_beside_mixture(struct builder *b, int l)
+{
+    const int delta = b->delta;
+    b->delta = b->shared;
+    const bool good = add_experts(b, l);
+    b->delta = delta;
+    if (!good || !pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !add_result(b, l, behind_attention) ||
+        !add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l) || !add_result(b, l, "post_ffw_norm"))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = b->hp->residual_scale, .in = b->shared, .in2 = NONE,
+                          .out = b->x});
+    return true;
+}
+
 static bool add_parts(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm;
     const bool mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
+    if (mixture && b->d->mixture_norm)
+        return add_beside_mixture(b, l);
     if ((mixture && b->d->early_router && !add_early_router(b, l)) || !pp_mixer_input(b, l))
         return false;
     if (mixture)

@@ -18,7 +18,6 @@ static const struct {
     {"arwkv7", "RWKV 7's states in Qwen 2's layers"},
     {"plamo", "attention and feed-forward part behind one norm, in its order of heads"},
     {"plamo3", "norms before and behind both parts, under its names"},
-    {"arctic", "experts beside attention and a feed-forward part"},
     {"chameleon", "its norms behind parts, and tokens of pictures"},
     {"grovemoe", "experts that a group of others shares"},
     {"cohere2moe", "experts beside attention"},
