@@ -5,8 +5,7 @@
 #include "engine/model.h"
 #include "tests/support.h"
 
-/* Numbers of about -0.3 .. 0.3, rows of cols; the plan's. */
-static const struct pp_tensor *numbers(struct pp_plan *p, int64_t rows, int64_t cols, unsigned seed)
+const struct pp_tensor *plan_numbers(struct pp_plan *p, int64_t rows, int64_t cols, unsigned seed)
 {
     struct pp_error err;
     struct pp_tensor *t = (struct pp_tensor *)(uintptr_t)pp_plan_ones(p, rows * cols, &err);
@@ -22,8 +21,7 @@ static const struct pp_tensor *numbers(struct pp_plan *p, int64_t rows, int64_t 
     return t;
 }
 
-/* Puts n operations in front of the at-th. */
-static void insert(struct pp_plan *p, int at, const struct pp_op *ops, int n)
+void insert_ops(struct pp_plan *p, int at, const struct pp_op *ops, int n)
 {
     for (int i = 0; i < n; i++)
         pp_plan_add(p, ops[i]);
@@ -31,7 +29,7 @@ static void insert(struct pp_plan *p, int at, const struct pp_op *ops, int n)
     memcpy(p->ops + at, ops, (size_t)n * sizeof *ops);
 }
 
-static int first_norm(const struct pp_plan *p, int layer)
+int first_norm_of(const struct pp_plan *p, int layer)
 {
     int i = 0;
     while (p->ops[i].kind != PP_OP_NORM || p->ops[i].layer != layer)
@@ -42,21 +40,21 @@ static int first_norm(const struct pp_plan *p, int layer)
 void convolve_layers(struct pp_model *m, int n_taps)
 {
     struct pp_plan *p = &m->plan;
-    const int n_layer = (int)m->info.n_layer, x = p->ops[first_norm(p, 0)].in;
+    const int n_layer = (int)m->info.n_layer, x = p->ops[first_norm_of(p, 0)].in;
     const int64_t width = m->info.n_embd;
     const int in = pp_plan_slot(p, width), y = pp_plan_slot(p, width), square = pp_plan_slot(p, width);
     for (int l = 0; l < n_layer; l++) {
         const struct pp_op square_x = {.kind = PP_OP_MULTIPLY, .layer = l, .in = x, .in2 = x, .out = in};
         const struct pp_op sum = {.kind = PP_OP_ADD, .layer = l, .in = y, .in2 = -1, .out = x};
         struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = n_taps, .in = in, .in2 = -1, .out = y,
-                                 .weight = numbers(p, width, n_taps, 7u + (unsigned)l)};
+                                 .weight = plan_numbers(p, width, n_taps, 7u + (unsigned)l)};
         if (l % 2 == 0) {
-            insert(p, first_norm(p, l), (const struct pp_op[]){square_x, convolve, sum}, 3);
+            insert_ops(p, first_norm_of(p, l), (const struct pp_op[]){square_x, convolve, sum}, 3);
             continue;
         }
         convolve.in = x;
-        convolve.bias = numbers(p, 1, width, 70u + (unsigned)l);
-        insert(p, first_norm(p, l),
+        convolve.bias = plan_numbers(p, 1, width, 70u + (unsigned)l);
+        insert_ops(p, first_norm_of(p, l),
                (const struct pp_op[]){
                    {.kind = PP_OP_MULTIPLY, .layer = l, .in = x, .in2 = x, .out = square}, /* of no convolution */
                    convolve,
@@ -71,7 +69,7 @@ void convolve_layers(struct pp_model *m, int n_taps)
 void recur_layers(struct pp_model *m)
 {
     struct pp_plan *p = &m->plan;
-    const int n_layer = (int)m->info.n_layer, x = p->ops[first_norm(p, 0)].in, y = pp_plan_slot(p, 256);
+    const int n_layer = (int)m->info.n_layer, x = p->ops[first_norm_of(p, 0)].in, y = pp_plan_slot(p, 256);
     const struct pp_recurrence r = {
         .shape = {.n_key_head = 2, .n_head = 4, .key_dim = 32, .value_dim = 64}, .neighbours = 2, .stride = 5,
         .q = pp_plan_part(p, x, 0, 64), .k = pp_plan_part(p, x, 64, 64), .v = x,
@@ -80,15 +78,15 @@ void recur_layers(struct pp_model *m)
     for (int l = 0; l < n_layer; l++) {
         struct pp_recurrence of_layer = r;
         of_layer.tiled = l % 2;
-        of_layer.rate = numbers(p, 1, 4, 5u + (unsigned)l);
-        of_layer.bias = numbers(p, 1, 4, 50u + (unsigned)l);
+        of_layer.rate = plan_numbers(p, 1, 4, 5u + (unsigned)l);
+        of_layer.bias = plan_numbers(p, 1, 4, 50u + (unsigned)l);
         float *rate = (float *)(uintptr_t)of_layer.rate->data;
         for (int i = 0; i < 4; i++)
             rate[i] = -0.2f - 0.5f * rate[i];
-        insert(p, first_norm(p, l),
+        insert_ops(p, first_norm_of(p, l),
                (const struct pp_op[]){
                    {.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(p, &of_layer),
-                    .weight = numbers(p, 1, 64, 500u + (unsigned)l), .in = x, .in2 = -1, .out = y},
+                    .weight = plan_numbers(p, 1, 64, 500u + (unsigned)l), .in = x, .in2 = -1, .out = y},
                    {.kind = PP_OP_ADD, .layer = l, .in = y, .in2 = -1, .out = x},
                }, 2);
     }

@@ -90,6 +90,15 @@ static bool next_is(const struct lowering *l, enum pp_op_kind kind)
     return l->at < l->plan->n_ops && l->plan->ops[l->at].kind == kind;
 }
 
+/* Whether the next operation, which reads a stage's result `slot`, may become part of the stage, which then keeps its
+ * own result nowhere: nobody else reads it, and the operation has no numbers of its own. */
+static bool may_take_next(const struct lowering *l, int slot)
+{
+    const struct pp_op *op = peek(l, 0);
+    return op && op->in == slot && op->in2 != slot && !op->weight && !(op->kind == PP_OP_ADD && op->out == slot) &&
+           (op->out == slot || !pp_plan_reads(l->plan, slot, l->at + 1));
+}
+
 static struct stage *new_stage(struct lowering *l, enum stage_kind kind)
 {
     struct stage *s = &l->c->stages[l->c->n_stages++];
@@ -148,27 +157,29 @@ static bool norm_is_of_projection(const struct lowering *l)
     return norm->out != norm->in && next && next->kind == PP_OP_LINEAR && next->in == norm->out;
 }
 
+/* Likewise by experts, which do not keep it. */
 static bool norm_is_of_experts(const struct lowering *l)
 {
     const struct pp_op *norm = peek(l, 0), *next = peek(l, 1);
-    return norm->out != norm->in && next && next->kind == PP_OP_EXPERTS && next->in == norm->out;
+    return norm->out != norm->in && next && next->kind == PP_OP_EXPERTS && next->in == norm->out &&
+           next->in2 != norm->out && !pp_plan_reads(l->plan, norm->out, l->at + 2);
 }
 
 /* What comes behind the projections of a stage and reads nothing but their results. */
 static void take_epilogue(struct lowering *l, struct stage *s)
 {
     const struct pp_op *op = peek(l, 0);
-    if (!op || op->in != s->projections[0].out)
+    const int other = s->n_projections == 2 ? s->projections[1].out : -1;
+    if (!may_take_next(l, s->projections[0].out))
         return;
-    if (op->weight)
-        return; /* a number of its own */
     if (l->plan->slots[op->out].base == l->plan->slots[s->in].base)
         return; /* which other threads still read */
     if (s->n_projections == 1 && op->kind == PP_OP_ADD)
         s->epilogue = EPILOGUE_ADD;
     else if (s->n_projections == 1 && op->kind == PP_OP_APPLY)
         s->epilogue = EPILOGUE_APPLY;
-    else if (s->n_projections == 2 && op->kind == PP_OP_GATE && op->in2 == s->projections[1].out)
+    else if (other >= 0 && op->kind == PP_OP_GATE && op->in2 == other &&
+             (op->out == other || !pp_plan_reads(l->plan, other, l->at + 1)))
         s->epilogue = EPILOGUE_GATE;
     else
         return;
@@ -185,14 +196,15 @@ static enum pp_code lower_projections(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_PROJECT);
     int input;
-    if (next_is(l, PP_OP_NORM)) {
+    const bool normed = next_is(l, PP_OP_NORM);
+    if (normed) {
         const struct pp_op *norm = peek(l, 0);
         enum pp_code code = take_norm(l, norm, &s->norm);
         if (code)
             return code;
         s->in = norm->in;
         s->norm_op = first_with(l->plan, norm->weight);
-        s->norm_out = input = norm->out;
+        input = norm->out;
         l->at++;
     } else {
         s->in = input = peek(l, 0)->in;
@@ -203,9 +215,8 @@ static enum pp_code lower_projections(struct lowering *l)
             return code;
         l->at++;
     }
-    if (s->norm.weight && next_is(l, PP_OP_LINEAR) && peek(l, 0)->in == input)
-        return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend groups at most %d projections of one normed input",
-                       MAX_GROUPED);
+    if (normed && pp_plan_reads(l->plan, input, l->at))
+        s->norm_out = input; /* by others, too; elsewhere it lives in scratch */
     take_epilogue(l, s);
     return PP_OK;
 }
@@ -268,6 +279,16 @@ static bool is_done_to(struct done_to slots, const struct pp_op *attention, cons
     return slots.q == attention->in && slots.k == store->in && (slots.v < 0 || slots.v == store->in2);
 }
 
+/* Whether somebody reads what was done to heads for attention, which keeps that to itself. */
+static bool is_read_behind(const struct lowering *l, struct done_to slots)
+{
+    const int done[] = {slots.q, slots.k, slots.v};
+    bool is_read = false;
+    for (int i = 0; i < 3; i++)
+        is_read = is_read || (done[i] >= 0 && pp_plan_reads(l->plan, done[i], l->at));
+    return is_read;
+}
+
 /* Whether the next operation, a norm of heads, is one of those in front of attention. */
 static bool norm_is_of_attention(const struct lowering *l)
 {
@@ -312,6 +333,8 @@ static enum pp_code lower_attention(struct lowering *l)
     if (attention->alibi != 0.0f && !(s->slopes = alibi_slopes(l, attention)))
         code = l->err->code;
     l->at++;
+    if (!code && (is_read_behind(l, normed) || is_read_behind(l, rotated)))
+        code = pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend keeps no heads that were normed or rotated");
     return code;
 }
 
@@ -329,7 +352,8 @@ static enum pp_code lower_heads(struct lowering *l)
 static bool product_is_of_convolution(const struct lowering *l)
 {
     const struct pp_op *product = peek(l, 0), *next = peek(l, 1);
-    return next && next->kind == PP_OP_CONVOLVE && next->in == product->out;
+    return next && next->kind == PP_OP_CONVOLVE && next->in == product->out && !product->weight &&
+           (next->out == product->out || !pp_plan_reads(l->plan, product->out, l->at + 2));
 }
 
 /* [MULTIPLY] CONVOLVE [APPLY] [MULTIPLY] */
@@ -343,14 +367,14 @@ static enum pp_code lower_convolution(struct lowering *l)
     enum pp_code code = pp_cpu_convolve_add(l->c, s, peek(l, 0), l->err);
     s->out = peek(l, 0)->out;
     l->at++;
-    if (next_is(l, PP_OP_APPLY) && peek(l, 0)->in == s->out) {
+    if (next_is(l, PP_OP_APPLY) && may_take_next(l, s->out)) {
         s->epilogue = EPILOGUE_APPLY;
         s->fn = peek(l, 0)->fn;
         s->scale = peek(l, 0)->scale;
         s->out = peek(l, 0)->out;
         l->at++;
     }
-    if (next_is(l, PP_OP_MULTIPLY) && peek(l, 0)->in == s->out && !peek(l, 0)->weight) {
+    if (next_is(l, PP_OP_MULTIPLY) && may_take_next(l, s->out)) {
         s->gate = peek(l, 0)->in2;
         s->out = peek(l, 0)->out;
         l->at++;
@@ -449,7 +473,7 @@ static enum pp_code lower_experts(struct lowering *l)
     l->at++;
     if (!code)
         code = pp_cpu_experts_add(l->c, op->experts, l->err);
-    if (next_is(l, PP_OP_ADD) && peek(l, 0)->in == op->out) {
+    if (next_is(l, PP_OP_ADD) && may_take_next(l, op->out)) {
         s->epilogue = EPILOGUE_ADD;
         s->scale = peek(l, 0)->scale;
         s->out = peek(l, 0)->out;
@@ -552,9 +576,5 @@ enum pp_code pp_cpu_lower(struct pp_cpu *c, const struct pp_cpu_options *opt, pp
         code = pp_weights_place(c->weights, opt->cache_dir, opt->layout_quota, err);
     if (!code)
         point_at_weights(c);
-    /* A normed input is stored only where it is a result; elsewhere it lives in scratch. */
-    for (int i = 0; i < c->n_stages; i++)
-        if (c->stages[i].norm_out != c->hidden_slot || i + 1 != c->n_stages)
-            c->stages[i].norm_out = -1;
     return code;
 }

@@ -1,0 +1,44 @@
+/* plan_reads.c - what operations of a plan read: backends fuse, and keep no vector that nobody asks for again. */
+#include "engine/plan.h"
+
+static bool overlap(const struct pp_plan *p, int a, int b)
+{
+    if (a < 0 || b < 0)
+        return false;
+    const struct pp_slot *x = &p->slots[a], *y = &p->slots[b];
+    return x->base == y->base && x->at < y->at + y->width && y->at < x->at + x->width;
+}
+
+/* Whether slot a has all of b. */
+static bool covers(const struct pp_plan *p, int a, int b)
+{
+    if (a < 0)
+        return false;
+    const struct pp_slot *x = &p->slots[a], *y = &p->slots[b];
+    return x->base == y->base && x->at <= y->at && x->at + x->width >= y->at + y->width;
+}
+
+static bool recurrence_reads(const struct pp_plan *p, const struct pp_recurrence *r, int slot)
+{
+    return overlap(p, r->q, slot) || overlap(p, r->k, slot) || overlap(p, r->v, slot) ||
+           overlap(p, r->decay, slot) || overlap(p, r->beta, slot) ||
+           (r->kind == PP_RECUR_RWKV7 && overlap(p, r->look, slot));
+}
+
+static bool op_reads(const struct pp_plan *p, const struct pp_op *op, int slot)
+{
+    const bool adds = op->kind == PP_OP_ADD || op->kind == PP_OP_SPREAD;
+    return overlap(p, op->in, slot) || overlap(p, op->in2, slot) || (adds && overlap(p, op->out, slot)) ||
+           (op->kind == PP_OP_RECUR && recurrence_reads(p, &p->recurrences[op->recurrence], slot));
+}
+
+bool pp_plan_reads(const struct pp_plan *p, int slot, int from)
+{
+    for (int i = from; i < p->n_ops; i++) {
+        if (op_reads(p, &p->ops[i], slot))
+            return true;
+        if (covers(p, p->ops[i].out, slot))
+            return false;
+    }
+    return false;
+}
