@@ -331,7 +331,8 @@ static enum pp_code list_pieces(struct folder *f, const struct pp_tensor *t, con
 /* A stack of experts: a matrix of each. */
 static enum pp_code list_experts(struct folder *f, const struct pp_tensor *t)
 {
-    return list_pieces(f, t, "_exps.weight", t->ne[2], t->ne[1], 2);
+    const bool shared = strstr(t->name, "_chexps.weight");
+    return list_pieces(f, t, shared ? "exps.weight" : "_exps.weight", t->ne[2], t->ne[1], 2);
 }
 
 enum { N_MIXES = 6 };
@@ -530,7 +531,7 @@ static enum pp_code list_of_heads(struct folder *f, const struct pp_tensor *t)
 /* A stack that folders have no name for, but for its matrices. */
 static bool is_split(const struct folder *f, const struct pp_tensor *t)
 {
-    const char *end = strstr(t->name, "_exps.weight");
+    const bool end = strstr(t->name, "_exps.weight") || strstr(t->name, "_chexps.weight");
     struct pp_buf name = {0};
     const bool split = t->n_dims == 3 && end && !line_of(f, t->name, &name);
     pp_buf_free(&name);

@@ -35,14 +35,15 @@ static void add_matrix(struct pp_memory_need *need, const struct pp_tensor *t)
 static void add_experts(struct pp_memory_need *need, const struct pp_experts *x)
 {
     const uint64_t before = need->weights;
-    for (int e = 0; e < x->n; e++) {
+    const int n = pp_experts_matrices(x);
+    for (int e = 0; e < n; e++) {
         if (x->gate)
             add_matrix(need, x->gate[e]);
         add_matrix(need, x->up[e]);
         add_matrix(need, x->down[e]);
     }
     const uint64_t all = need->weights - before;
-    need->weights_least = plus(need->weights_least, all / (uint64_t)x->n * (uint64_t)x->n_used);
+    need->weights_least = plus(need->weights_least, all / (uint64_t)n * (uint64_t)(x->n_used < n ? x->n_used : n));
 }
 
 /* About what slots, inputs made ready, logits and threads take (slots.c, setup.c, experts.c). */

@@ -169,7 +169,7 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
         {"embedding scale", hp->embd_scale},
         {"bound of queries, keys and values", hp->qkv_clamp},
         {"residual scale", hp->residual_scale},    {"logit scale", hp->logit_scale},
-        {"scale of experts' weights", hp->expert_scale},
+        {"scale of experts' weights", hp->expert_scale}, {"scale of shared experts", hp->expert_share_scale},
     };
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < sizeof scales / sizeof *scales && !code; i++)
@@ -203,6 +203,11 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
         code = check_range("feed-forward size of an expert", hp->n_ff_expert, 1, 1 << 22, err);
     if (!code && hp->n_expert)
         code = check_range("feed-forward size of the shared expert", hp->n_ff_shared, 0, 1 << 22, err);
+    if (!code && hp->n_expert_share)
+        code = check_range("number of experts that share one", hp->n_expert_share, 1, hp->n_expert, err);
+    if (!code && hp->n_expert_share && hp->n_expert % hp->n_expert_share != 0)
+        code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld experts, of which %lld cannot share one evenly",
+                       (long long)hp->n_expert, (long long)hp->n_expert_share);
     if (!code)
         code = check_range("size of what goes into experts", hp->n_embd_expert, 0, 1 << 20, err);
     if (!code)
@@ -756,6 +761,9 @@ void pp_hparams_find_shared(const struct pp_source *source, struct pp_hparams *h
         up = pp_source_tensor(source, name);
     }
     hp->n_ff_shared = up ? up->ne[1] : 0;
+    up = pp_source_tensor(source, "blk.0.ffn_up_chexps.weight");
+    up = up ? up : pp_source_tensor(source, "blk.0.ffn_up_ch.0.weight");
+    hp->n_ff_share = up ? up->ne[1] : 0;
 }
 
 /* Latent attention. Files with k_b and v_b apart tell the cache's sizes under the usual keys, and those of heads under

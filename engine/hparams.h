@@ -17,7 +17,7 @@ struct cJSON;
  * left alone, and so is a norm_eps of which there is nothing. */
 enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *arch, struct pp_hparams *hp,
                                   struct pp_error *err);
-/* How wide the expert is that every row uses, as its tensors say. */
+/* How wide the expert is that every row uses, as its tensors say, and those that others share. */
 void pp_hparams_find_shared(const struct pp_source *source, struct pp_hparams *hp);
 /* Refuses a decoder that says that something else is to be computed than its family usually does, or hp says. */
 enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const struct pp_hparams *hp,

@@ -35,7 +35,8 @@ static int64_t params_at_rest(const struct pp_plan *p)
         const int64_t biases = n_values(x->gate_b) + n_values(x->up_b) + n_values(x->down_b);
         const int64_t gate = x->gate ? n_values(x->gate[0]) : 0;
         const int64_t each = gate + n_values(x->up[0]) + n_values(x->down[0]) + biases / x->n;
-        sum += (x->n - x->n_used) * each;
+        const int n = pp_experts_matrices(x); /* of shared ones as few work as could be */
+        sum += (n > x->n_used ? n - x->n_used : 0) * each;
     }
     return sum;
 }
@@ -215,6 +216,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"attention temperature", (double)hp->attn_temperature},
         {"temperature length", (double)hp->attn_temperature_length},
         {"logarithm length", (double)hp->attn_log_length}, {"dense beside", hp->dense_beside},
+        {"experts share", (double)hp->n_expert_share}, {"share scale", (double)hp->expert_share_scale},
         {"chunks", hp->chunked}, {"alibi", (double)hp->alibi},
         {"query bound", (double)hp->qkv_clamp},          {"expert mixer", (double)hp->expert_mixer},
         {"parallel", hp->parallel},                      {"experts", (double)hp->n_expert},

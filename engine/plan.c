@@ -118,7 +118,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
     }
     for (int i = 0; i < p->n_experts; i++) {
         const struct pp_experts *e = &p->experts[i];
-        for (int m = 0; m < e->n; m++) {
+        for (int m = 0; m < pp_experts_matrices(e); m++) {
             use(u, e->gate ? e->gate[m] : NULL);
             use(u, e->up[m]);
             use(u, e->down[m]);
@@ -437,7 +437,9 @@ const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct 
     }
     if (apart)
         return matrices;
-    snprintf(name, sizeof name, "%s_exps.weight", base);
+    const size_t len = strlen(base);
+    const bool shared = len > 3 && strcmp(base + len - 3, "_ch") == 0;
+    snprintf(name, sizeof name, "%s%sexps.weight", base, shared ? "" : "_");
     const struct pp_tensor *stack = checked_tensor(s, name, n, n_out, n_in, err);
     if (!stack)
         return NULL;

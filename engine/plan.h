@@ -133,6 +133,8 @@ struct pp_op {
  * come in groups of neighbours, all are chosen from the n_groups_used whose two largest have the largest sums. */
 struct pp_experts {
     int n, n_used;
+    int share;               /* so many neighbours have the same matrices, which work once for all of them that a row
+                                uses, with their weights together; 0 is 1 */
     bool shares, sigmoids;
     float mixer;             /* SparseMixer's jitter (arXiv 2409.12136), or 0: one after the other, the expert with the
                                 largest logit of those that are left has for weight its share in the softmax of them,
@@ -145,10 +147,16 @@ struct pp_experts {
     const struct pp_tensor *scales;                  /* [n]: of each expert's weight; or NULL */
     enum pp_fn fn;
     float bound;                                     /* PP_FN_SILU_BOUNDED's */
-    const struct pp_tensor *const *gate, *const *up; /* [n], each [n_ff, n_in]; gate NULL: W_down(fn(W_up x)) */
-    const struct pp_tensor *const *down;             /* [n], each [n_in, n_ff] */
+    const struct pp_tensor *const *gate, *const *up; /* [n / share], each [n_ff, n_in]; gate NULL: W_down(fn(W_up x)) */
+    const struct pp_tensor *const *down;             /* [n / share], each [n_in, n_ff] */
     const struct pp_tensor *gate_b, *up_b, *down_b;  /* [n, n_out], or NULL */
 };
+
+/* How many matrices of each kind there are. */
+static inline int pp_experts_matrices(const struct pp_experts *e)
+{
+    return e->share ? e->n / e->share : e->n;
+}
 
 /* A matrix for each head. */
 struct pp_heads {
@@ -257,7 +265,8 @@ void pp_plan_add(struct pp_plan *p, struct pp_op op);
  * error wins. */
 const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err,
                                        const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* The matrices [n_out, n_in] of n experts: a tensor NAME_exps.weight that holds them all, or NAME.0.weight and so on.
+/* The matrices [n_out, n_in] of n experts: a tensor NAME_exps.weight that holds them all, or NAME.0.weight and so on;
+ * where NAME ends with _ch, NAMEexps.weight.
  * NULL: *err is set. */
 const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out,
                                                 int64_t n_in, struct pp_error *err, const char *fmt, ...)

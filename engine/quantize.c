@@ -168,7 +168,8 @@ static uint32_t mixed_type(const struct mix *mix, const struct pp_hparams *hp, b
     }
     long layer = strncmp(t->name, "blk.", 4) == 0 ? strtol(t->name + 4, NULL, 10) : -1;
     bool down = ends_with(t->name, ".ffn_down.weight") || ends_with(t->name, ".ffn_down_exps.weight") ||
-                ends_with(t->name, ".ffn_down_shexp.weight") || strstr(t->name, ".ffn_down.") != NULL;
+                ends_with(t->name, ".ffn_down_shexp.weight") || strstr(t->name, ".ffn_down.") != NULL ||
+                strstr(t->name, ".ffn_down_ch") != NULL;
     if (layer < 0 || mix->type == PP_TYPE_Q8_0)
         return mix->type;
     if (down)

@@ -990,7 +990,8 @@ static bool is_of_stream(const char *name)
 
 const char *pp_expert_number(const char *name)
 {
-    static const char *const kinds[] = {".ffn_gate.", ".ffn_up.", ".ffn_down.", "altup_proj.", "altup_unembd_proj."};
+    static const char *const kinds[] = {".ffn_gate.", ".ffn_up.", ".ffn_down.", ".ffn_gate_ch.", ".ffn_up_ch.",
+                                        ".ffn_down_ch.", "altup_proj.", "altup_unembd_proj."};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const char *at = strstr(name, kinds[i]);
         at = at ? at + strlen(kinds[i]) : NULL;
@@ -1001,9 +1002,16 @@ const char *pp_expert_number(const char *name)
     return NULL;
 }
 
+/* An expert that others share. */
+static bool is_of_share(const char *name)
+{
+    return strstr(name, "_ch.") || strstr(name, "_chexps.");
+}
+
 int64_t pp_stack_size(const struct pp_hparams *hp, const char *name)
 {
-    return is_of_stream(name) ? hp->n_stream - 1 : hp->n_expert;
+    const int64_t share = is_of_share(name) && hp->n_expert_share ? hp->n_expert_share : 1;
+    return is_of_stream(name) ? hp->n_stream - 1 : hp->n_expert / share;
 }
 
 bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name)
@@ -1024,7 +1032,9 @@ void pp_stack_name(const char *matrix, char out[256])
 {
     const char *number = pp_expert_number(matrix), *bracket = strchr(matrix, '[');
     if (number)
-        snprintf(out, 256, "%.*s%s.weight", (int)(number - 1 - matrix), matrix, is_of_stream(matrix) ? "" : "_exps");
+        snprintf(out, 256, "%.*s%s.weight", (int)(number - 1 - matrix), matrix, is_of_stream(matrix)  ? ""
+                 : is_of_share(matrix) ? "exps"
+                                       : "_exps");
     else
         snprintf(out, 256, "%.*s", bracket ? (int)(bracket - matrix) : 255, matrix);
 }

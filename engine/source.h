@@ -125,6 +125,10 @@ struct pp_hparams {
     int64_t n_embd_expert;  /* of what goes into experts and comes out of them; 0: n_embd */
     bool dense_beside;      /* layers with experts have a feed-forward part, too, which reads the same */
     int64_t n_ff_shared;    /* of the expert that every row uses, too; 0: there is none */
+    int64_t n_expert_share; /* so many neighbouring experts share one that works beside them, with their weights together;
+                               0: there is none */
+    int64_t n_ff_share;     /* of such */
+    float expert_share_scale; /* of their weights */
     int64_t n_expert_group; /* groups of experts, of which only n_expert_group_used may be chosen from; 0: no groups */
     int64_t n_expert_group_used;
     bool expert_group_largest; /* they are chosen by their largest expert, not by the sum of the two largest */

@@ -279,6 +279,9 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
         if (weight[e] != 0)
             add_feed_forward(m, l, "_exps", e, m->s.weighed_inputs ? 1 : weight[e], weighed, sum);
     }
+    for (int e = 0; m->s.share && e < m->s.n_expert; e++)
+        if (weight[e] != 0)
+            add_feed_forward(m, l, "_chexps", e / m->s.share, weight[e] * (double)m->s.share_scale, in, out);
     if (m->s.n_embd_expert)
         linear(m, l, "ffn_latent_up", sum, wide);
     for (int i = 0; i < m->s.n_embd; i++)

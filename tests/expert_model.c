@@ -257,6 +257,12 @@ static void add_experts(struct expert_model *m, int l)
     add(m, l, "ffn_up_exps.weight", n, ff, width, 0, 2 * sqrtf(3.0f / (float)width));
     add(m, l, "ffn_down_exps.weight", n, width, ff, 0, 2 * sqrtf(3.0f / (float)ff));
     width = s->n_embd;
+    if (s->share) {
+        const int each = n / s->share, narrow = s->n_ff_share;
+        add(m, l, "ffn_gate_chexps.weight", each, narrow, width, 0, 2 * sqrtf(3.0f / (float)width));
+        add(m, l, "ffn_up_chexps.weight", each, narrow, width, 0, 2 * sqrtf(3.0f / (float)width));
+        add(m, l, "ffn_down_chexps.weight", each, width, narrow, 0, 2 * sqrtf(3.0f / (float)narrow));
+    }
     if (!shared)
         return;
     if (!s->ungated)
@@ -383,7 +389,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"ssm.state_size", s->key_dim}, {"ssm.group_count", s->rank ? 0 : s->n_state_key},
         {"ssm.time_step_rank", s->rank ? s->rank : s->n_state},
         {"ssm.inner_size", s->n_state * s->value_dim}, {"full_attention_interval", s->full},
-        {"moe_latent_size", s->n_embd_expert},
+        {"moe_latent_size", s->n_embd_expert}, {"experts_per_group", s->share},
+        {"expert_chunk_feed_forward_length", s->n_ff_share},
     };
     uint32_t n_head_kv[8], n_ff[8], n_head[8];
     float bounds[8] = {0};
@@ -433,6 +440,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     for (size_t i = 0; i < 3; i++)
         if (caps[i].v != 0.0f)
             pp_gguf_add_f32(w, key(m, caps[i].key), caps[i].v);
+    if (s->share)
+        pp_gguf_add_f32(w, key(m, "expert_group_scale"), s->share_scale);
     if (s->cap != 0.0f) { /* Grok's */
         pp_gguf_add_f32(w, key(m, "embedding_scale"), s->embd_scale);
         pp_gguf_add_f32(w, key(m, "logit_scale"), s->logit_scale);

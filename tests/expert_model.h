@@ -78,6 +78,8 @@ struct expert_shape {
     bool gelu;              /* gates are GELUs */
     bool dense_beside;      /* a feed-forward part of n_ff reads what experts read; the sum is divided by the root of
                                two */
+    int share, n_ff_share;  /* so many neighbouring experts share one of this size; 0: none do */
+    float share_scale;      /* of its weight, which is that of those that work */
     const char *beside_norm; /* experts read what comes into the layer, normed by this, and what they make of it is
                                 added behind the layer; with dense_beside */
     const char *norm_behind, *ffn_norm_behind; /* "post_attention_norm", "post_ffw_norm" */

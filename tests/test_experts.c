@@ -932,6 +932,34 @@ static void arctic(void **state)
     assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.7.w2.weight", 2, s.n_ff_expert);
 }
 
+/* Grove MoE: of eight experts each two share one more. */
+static void grovemoe(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("grovemoe");
+    s.qk_norm = QK_HEADS;
+    s.share = 2;
+    s.n_ff_share = 32;
+    s.share_scale = 0.05f; /* of all folders */
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.2.mlp.chunk_experts.3.down_proj.weight", 2, s.n_ff_share);
+    assert_tensor(folder, "model.layers.2.mlp.experts.7.down_proj.weight", 2, s.n_ff_expert);
+    s.share = 4; /* files may say so */
+    s.share_scale = 0.7f;
+    s.n_used = 5;
+    struct expert_model *m = expert_model_make(&s);
+    double *want = pp_calloc((size_t)(SMALL_TEXT * s.n_vocab), sizeof *want);
+    int32_t ids[SMALL_TEXT];
+    assert_non_null(want);
+    small_text(ids, s.n_vocab);
+    expert_model_compute(m, ids, SMALL_TEXT, want);
+    assert_logits(want, s.n_vocab, expert_model_write(m));
+    assert_same_bits(expert_model_write(m), PP_KV_F32);
+    check_quantised(want, expert_model_write(m));
+    expert_model_free(m);
+    pp_free(want);
+}
+
 /* Numbers that cannot be. */
 static void bad_groups(void **state)
 {
@@ -1008,7 +1036,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(jamba),
         cmocka_unit_test(falcon_h1),
         cmocka_unit_test(falcon_h1_scales),
-        cmocka_unit_test(grok), cmocka_unit_test(arctic),
+        cmocka_unit_test(grok), cmocka_unit_test(arctic), cmocka_unit_test(grovemoe),
         cmocka_unit_test(bad_groups),
         cmocka_unit_test(active),
     };

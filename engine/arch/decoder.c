@@ -272,6 +272,25 @@ static bool add_experts(struct builder *b, int l)
     return true;
 }
 
+/* Experts that neighbours share, chosen by the same logits, from the residual stream to a slot. */
+static bool add_share(struct builder *b, int l, int out)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_share;
+    const int n = (int)(hp->n_expert / hp->n_expert_share);
+    struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .share = (int)hp->n_expert_share,
+                           .shares = hp->expert_shares, .sigmoids = hp->expert_sigmoids,
+                           .scale = hp->expert_share_scale, .fn = pp_decoder_fn(b->d, hp)};
+    if (!(e.gate = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_gate_ch", l)) ||
+        !(e.up = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_up_ch", l)) ||
+        !(e.down = pp_plan_matrices(b->p, b->s, n, n_embd, n_ff, b->err, "blk.%d.ffn_down_ch", l)) ||
+        !add_expert_norm(b, l))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
+                          .in2 = b->router, .out = out});
+    return true;
+}
+
 /* --- layers ----------------------------------------------------------------------------------------------------- */
 
 static const char behind_attention[] = "post_attention_norm";
@@ -332,6 +351,12 @@ static bool add_mixture(struct builder *b, int l)
         return add_both(b, l);
     if (b->hp->dense_beside)
         return add_dense_beside(b, l);
+    if (b->hp->n_expert_share) {
+        if (!add_experts(b, l) || !add_share(b, l, b->shared))
+            return false;
+        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
+        return add_result(b, l, "post_ffw_norm");
+    }
     if (!b->hp->n_ff_shared)
         return add_experts(b, l) && add_result(b, l, "post_ffw_norm");
     if (!add_shared_up(b, l) || !add_experts(b, l))
@@ -639,7 +664,7 @@ static void make_slots(struct builder *b)
     }
     if (hp->n_stream)
         make_stream_slots(b);
-    if (hp->n_ff_shared || b->d->mixture_beside || hp->dense_beside)
+    if (hp->n_ff_shared || b->d->mixture_beside || hp->dense_beside || hp->n_expert_share)
         b->shared = pp_plan_slot(p, hp->n_embd);
     if (!hp->n_ff_shared)
         return;

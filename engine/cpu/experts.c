@@ -52,6 +52,8 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     const struct pp_experts *from = &c->model->plan.experts[index];
     struct experts *x = &c->experts[index];
     x->n = from->n;
+    x->share = from->share ? from->share : 1;
+    x->n_matrices = pp_experts_matrices(from);
     x->n_used = from->n_used;
     x->shares = from->shares;
     x->sigmoids = from->sigmoids;
@@ -69,12 +71,12 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
         return err->code;
     if (from->scales && !(x->scales = pp_cpu_float_vector(c, from->scales, err)))
         return err->code;
-    enum pp_code code = from->gate ? add_matrices(c, from->gate, from->gate_b, x->n, &x->gate, err) : PP_OK;
+    enum pp_code code = from->gate ? add_matrices(c, from->gate, from->gate_b, x->n_matrices, &x->gate, err) : PP_OK;
     if (!code)
-        code = add_matrices(c, from->up, from->up_b, x->n, &x->up, err);
+        code = add_matrices(c, from->up, from->up_b, x->n_matrices, &x->up, err);
     if (!code)
-        code = add_matrices(c, from->down, from->down_b, x->n, &x->down, err);
-    for (int e = 0; !code && e < x->n; e++) {
+        code = add_matrices(c, from->down, from->down_b, x->n_matrices, &x->down, err);
+    for (int e = 0; !code && e < x->n_matrices; e++) {
         const bool up = pp_pack_needed(x->up[e].w.type), gate = x->gate ? pp_pack_needed(x->gate[e].w.type) : up;
         x->quantize |= gate || up;
         x->plain |= !gate || !up || c->imatrix;
@@ -88,7 +90,7 @@ void pp_cpu_experts_point(struct pp_cpu *c)
     for (int i = 0; i < c->model->plan.n_experts; i++) {
         struct projection *const kinds[] = {c->experts[i].gate, c->experts[i].up, c->experts[i].down};
         for (int k = 0; k < 3; k++)
-            for (int e = 0; kinds[k] && e < c->experts[i].n; e++)
+            for (int e = 0; kinds[k] && e < c->experts[i].n_matrices; e++)
                 kinds[k][e].w.data = kinds[k][e].weight->data;
     }
 }
@@ -313,11 +315,12 @@ static void route_row(struct routing *r, const struct experts *x, const float *l
 static void sort_places(const struct experts *x, struct routing *r, int m)
 {
     const int n_pairs = m * x->n_used;
-    memset(r->count, 0, (size_t)x->n * sizeof *r->count);
+    memset(r->count, 0, (size_t)x->n_matrices * sizeof *r->count);
     for (int i = 0; i < n_pairs; i++)
-        r->count[r->choice[i]]++;
+        if (r->choice[i] >= 0)
+            r->count[r->choice[i]]++;
     r->n_active = r->n_places = 0;
-    for (int e = 0; e < x->n; e++) {
+    for (int e = 0; e < x->n_matrices; e++) {
         if (!r->count[e])
             continue;
         r->active[r->n_active] = e;
@@ -327,7 +330,22 @@ static void sort_places(const struct experts *x, struct routing *r, int m)
     }
     r->first[r->n_active] = r->n_places;
     for (int i = 0; i < n_pairs; i++)
-        r->place[i] = r->count[r->choice[i]]++;
+        r->place[i] = r->choice[i] < 0 ? -1 : r->count[r->choice[i]]++;
+}
+
+/* Of a row's experts those that have the same matrices work once. */
+static void join_shared(const struct experts *x, int32_t *choice, float *weight)
+{
+    for (int j = 0; j < x->n_used; j++) {
+        int first = 0;
+        choice[j] /= x->share;
+        while (choice[first] != choice[j])
+            first++;
+        if (first == j)
+            continue;
+        weight[first] += weight[j];
+        choice[j] = -1;
+    }
 }
 
 static void route(struct pp_cpu *c, const struct stage *s, int m)
@@ -338,9 +356,12 @@ static void route(struct pp_cpu *c, const struct stage *s, int m)
         route_row(r, x, slot_row(c, s->router, i), r->choice + i * x->n_used, r->weight + i * x->n_used);
     for (int i = 0; x->scales && i < m * x->n_used; i++)
         r->weight[i] *= x->scales[r->choice[i]];
+    for (int i = 0; x->share > 1 && i < m; i++)
+        join_shared(x, r->choice + i * x->n_used, r->weight + i * x->n_used);
     sort_places(x, r, m);
     for (int i = 0; x->weighed_inputs && i < m * x->n_used; i++) {
-        r->input_weight[r->place[i]] = r->weight[i];
+        if (r->place[i] >= 0)
+            r->input_weight[r->place[i]] = r->weight[i];
         r->weight[i] = 1;
     }
 }
@@ -384,6 +405,8 @@ static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int th
     if (x->quantize)
         quantize(c, &r->in, place[0], to, x->n_in);
     for (int j = 1; j < x->n_used; j++) {
+        if (place[j] < 0)
+            continue;
         if (x->plain)
             memcpy(floats_at(&r->in, place[j]), to, (size_t)x->n_in * sizeof *to);
         if (x->quantize)
@@ -516,7 +539,8 @@ static void sum_row(const struct pp_cpu *c, const struct stage *s, int row)
     float *sum = r->out + place[0] * r->out_stride, *out = slot_row(c, s->out, row);
     c->ops->apply(PP_FN_SCALE, weight[0], sum, x->n_in, sum);
     for (int j = 1; j < x->n_used; j++)
-        c->ops->add_scaled(sum, r->out + place[j] * r->out_stride, weight[j], x->n_in);
+        if (place[j] >= 0)
+            c->ops->add_scaled(sum, r->out + place[j] * r->out_stride, weight[j], x->n_in);
     if (s->epilogue != EPILOGUE_ADD)
         memcpy(out, sum, (size_t)x->n_in * sizeof *out);
     else if (s->scale != 0.0f)
@@ -530,7 +554,7 @@ static void sum_row(const struct pp_cpu *c, const struct stage *s, int row)
 void pp_cpu_experts_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
 {
     const struct experts *x = s->experts;
-    const int places = m * x->n_used, active = places < x->n ? places : x->n;
+    const int places = m * x->n_used, active = places < x->n_matrices ? places : x->n_matrices;
     (void)c;
     n_items[ROUTE] = 1;
     n_items[PREPARE] = m > 1 ? m : 0;
@@ -570,7 +594,8 @@ void pp_cpu_experts_item(struct pp_cpu *c, const struct stage *s, int m, int pha
         run_block(c, s, m, phase, item, thread);
         break;
     case PREPARE_DOWN:
-        quantize(c, &c->routing.hidden, item, floats_at(&c->routing.hidden, item), x->n_ff);
+        if (item < c->routing.n_places)
+            quantize(c, &c->routing.hidden, item, floats_at(&c->routing.hidden, item), x->n_ff);
         break;
     case SUM:
         sum_row(c, s, item);

@@ -156,7 +156,7 @@ static void count_attention(const struct pp_cpu *c, const struct stage *s, struc
 /* Each row's experts; their bytes as if rows shared none, until all are read. */
 static void count_experts(const struct experts *x, uint64_t m, struct pp_profile_line lines[PP_PROFILE_COUNT])
 {
-    const uint64_t pairs = m * (uint64_t)x->n_used, read = pairs < (uint64_t)x->n ? pairs : (uint64_t)x->n;
+    const uint64_t pairs = m * (uint64_t)x->n_used, n = (uint64_t)x->n_matrices, read = pairs < n ? pairs : n;
     const uint64_t macs = (uint64_t)(x->n_in * x->n_ff) * pairs;
     lines[PP_PROFILE_GATE_UP].bytes += read * ((x->gate ? x->gate->weight->t->size : 0) + x->up->weight->t->size);
     lines[PP_PROFILE_GATE_UP].macs += (x->gate ? 2 : 1) * macs;

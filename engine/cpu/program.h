@@ -55,7 +55,8 @@ struct projection {
 
 /* A mixture of experts: those of its matrices that are float are read where they lie. */
 struct experts {
-    int n, n_used;
+    int n, n_used;              /* experts that are chosen from, and of them for each row */
+    int n_matrices, share;      /* neighbours that have the same matrices */
     bool shares, sigmoids;
     float mixer;
     float scale;                /* of weights */
@@ -67,7 +68,7 @@ struct experts {
     enum pp_fn fn;
     float bound;
     int64_t n_in, n_ff;
-    struct projection *gate, *up, *down; /* [n]; gate may be NULL */
+    struct projection *gate, *up, *down; /* [n_matrices]; gate may be NULL */
     bool quantize, plain;       /* some gate or up reads quantised activations, plain ones */
     bool quantize_down;
 };
@@ -200,9 +201,10 @@ struct attend_plan {
  * sorted by experts, so that the rows of one are neighbours. The same memory serves all layers. */
 struct routing {
     int n_places, n_active;
-    int32_t *choice;            /* [max_rows, n_used]: experts, the largest logit first */
+    int32_t *choice;            /* [max_rows, n_used]: experts, the largest logit first; of shared ones their matrices,
+                                   or -1: the row's weight is with those of an earlier one */
     float *weight;              /* [max_rows, n_used] */
-    int32_t *place;             /* [max_rows, n_used] */
+    int32_t *place;             /* [max_rows, n_used]; -1 where the choice is */
     float *input_weight;        /* [places], where weights multiply inputs; `weight` is then 1 */
     int32_t *active;            /* [n_expert]: those that have rows */
     int32_t *first;             /* [n_expert + 1]: the first place of each of those; behind the last, n_places */
