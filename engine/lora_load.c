@@ -61,7 +61,8 @@ static bool is_of_experts(const char *name)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const char *at = strstr(name, kinds[i]);
         at = at ? at + strlen(kinds[i]) : "";
-        if (strncmp(at, "_exps", 5) == 0 || strncmp(at, "_ch", 3) == 0 || (at[0] == '.' && at[1] >= '0' && at[1] <= '9'))
+        if (strncmp(at, "_exps", 5) == 0 || strncmp(at, "_ch", 3) == 0 ||
+            (at[0] == '.' && at[1] >= '0' && at[1] <= '9'))
             return true;
     }
     return false;

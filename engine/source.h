@@ -125,8 +125,8 @@ struct pp_hparams {
     int64_t n_embd_expert;  /* of what goes into experts and comes out of them; 0: n_embd */
     bool dense_beside;      /* layers with experts have a feed-forward part, too, which reads the same */
     int64_t n_ff_shared;    /* of the expert that every row uses, too; 0: there is none */
-    int64_t n_expert_share; /* so many neighbouring experts share one that works beside them, with their weights together;
-                               0: there is none */
+    int64_t n_expert_share; /* so many neighbouring experts share one that works beside them, with their weights
+                               together; 0: there is none */
     int64_t n_ff_share;     /* of such */
     float expert_share_scale; /* of their weights */
     int64_t n_expert_group; /* groups of experts, of which only n_expert_group_used may be chosen from; 0: no groups */
