@@ -1,0 +1,282 @@
+/* hparams_check.c - what hyperparameters may be, wherever they were read. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "engine/hparams_int.h"
+#include "engine/plan.h"
+
+enum pp_code pp_check_range(const char *what, int64_t v, int64_t least, int64_t most, struct pp_error *err)
+{
+    if (v >= least && v <= most)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_FORMAT, "the model says its %s is %lld; it must be %lld to %lld", what, (long long)v,
+                   (long long)least, (long long)most);
+}
+
+enum pp_code pp_check_layers(const struct pp_hparams *hp, struct pp_error *err)
+{
+    return pp_check_range("number of layers", hp->n_layer, 1, PP_MAX_LAYERS, err);
+}
+
+static enum pp_code check_positive(const char *what, float v, struct pp_error *err)
+{
+    if (isfinite(v) && v > 0)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_FORMAT, "the model says its %s is %g; it must be a positive number", what, (double)v);
+}
+
+static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = check_positive("RoPE base", hp->rope_base, err);
+    if (!code && hp->attn_temperature != 0.0f)
+        code = pp_check_range("original context length", hp->attn_temperature_length ? hp->attn_temperature_length
+                                                                                 : hp->rope_orig_ctx,
+                           1, INT32_MAX, err);
+    if (!code)
+        code = pp_check_range("number of rotated dimensions", hp->rope_dim, 2, hp->head_dim, err);
+    if (!code && (hp->rope_dim % 2 != 0 || hp->head_dim % 2 != 0))
+        code =
+            pp_fail(err, PP_ERR_FORMAT, "the model rotates %lld of a head's %lld dimensions; they must come in pairs",
+                    (long long)hp->rope_dim, (long long)hp->head_dim);
+    if (!code && hp->rope_base_local != 0.0f)
+        code = check_positive("local RoPE base", hp->rope_base_local, err);
+    if (code || hp->rope_scaling == PP_ROPE_NONE)
+        return code;
+    if (!(isfinite(hp->rope_attn_factor) && hp->rope_attn_factor >= 0))
+        return pp_fail(err, PP_ERR_FORMAT, "the model says its RoPE attention factor is %g; it must be positive",
+                       (double)hp->rope_attn_factor);
+    code = check_positive("RoPE scaling factor", hp->rope_factor, err);
+    if (!code && hp->rope_scaling != PP_ROPE_LINEAR)
+        code = pp_check_range("original context length", hp->rope_orig_ctx, 1, INT32_MAX, err);
+    if (!code && hp->rope_scaling == PP_ROPE_LLAMA3 &&
+        !(hp->rope_low_freq > 0 && hp->rope_high_freq >= hp->rope_low_freq && isfinite(hp->rope_high_freq)))
+        code = pp_fail(err, PP_ERR_FORMAT,
+                       "the model's RoPE frequency factors are %g and %g; the first must not be the larger",
+                       (double)hp->rope_low_freq, (double)hp->rope_high_freq);
+    if (!code && hp->rope_scaling == PP_ROPE_YARN &&
+        !(hp->rope_beta_slow > 0 && hp->rope_beta_fast >= hp->rope_beta_slow && isfinite(hp->rope_beta_fast) &&
+          hp->rope_attn_factor >= 0 && isfinite(hp->rope_attn_factor)))
+        code =
+            pp_fail(err, PP_ERR_FORMAT, "the model's YaRN numbers make no sense (beta %g to %g, attention factor %g)",
+                    (double)hp->rope_beta_slow, (double)hp->rope_beta_fast, (double)hp->rope_attn_factor);
+    return code;
+}
+
+/* Numbers that things are multiplied or bounded by; 0 stands for absent. */
+static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct {
+        const char *what;
+        float v;
+    } scales[] = {
+        {"attention scale", hp->attn_scale},       {"attention soft cap", hp->attn_softcap},
+        {"largest ALiBi bias", hp->alibi},
+        {"attention temperature", hp->attn_temperature}, {"scale of values", hp->attn_value_scale},
+        {"logit soft cap", hp->final_softcap},     {"router's soft cap", hp->router_softcap},
+        {"embedding scale", hp->embd_scale},
+        {"bound of queries, keys and values", hp->qkv_clamp},
+        {"residual scale", hp->residual_scale},    {"logit scale", hp->logit_scale},
+        {"scale of experts' weights", hp->expert_scale}, {"scale of shared experts", hp->expert_share_scale},
+    };
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < sizeof scales / sizeof *scales && !code; i++)
+        if (scales[i].v != 0.0f)
+            code = check_positive(scales[i].what, scales[i].v, err);
+    return code;
+}
+
+/* Whatever groups are chosen, they have as many experts as a row uses. */
+static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const int64_t n = hp->n_expert_group, used = hp->n_expert_group_used;
+    enum pp_code code = pp_check_range("number of groups of experts", n, 0, hp->n_expert, err);
+    if (code || n < 2)
+        return code;
+    code = pp_check_range("number of groups of experts used", used, 1, n, err);
+    if (!code && (hp->n_expert % n != 0 || hp->n_expert / n * used < hp->n_expert_used))
+        code = pp_fail(err, PP_ERR_FORMAT, "the model says that %lld of its %lld experts come from %lld of %lld "
+                       "groups, which cannot be", (long long)hp->n_expert_used, (long long)hp->n_expert,
+                       (long long)used, (long long)n);
+    return code;
+}
+
+static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_check_range("number of experts", hp->n_expert, 0, PP_MAX_EXPERTS, err);
+    if (!code && hp->n_expert)
+        code = pp_check_range("number of experts used", hp->n_expert_used, 1,
+                           hp->n_expert < PP_MAX_EXPERTS_USED ? hp->n_expert : PP_MAX_EXPERTS_USED, err);
+    if (!code && hp->n_expert)
+        code = pp_check_range("feed-forward size of an expert", hp->n_ff_expert, 1, 1 << 22, err);
+    if (!code && hp->n_expert)
+        code = pp_check_range("feed-forward size of the shared expert", hp->n_ff_shared, 0, 1 << 22, err);
+    if (!code && hp->n_expert_share)
+        code = pp_check_range("number of experts that share one", hp->n_expert_share, 1, hp->n_expert, err);
+    if (!code && hp->n_expert_share && hp->n_expert % hp->n_expert_share != 0)
+        code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld experts, of which %lld cannot share one evenly",
+                       (long long)hp->n_expert, (long long)hp->n_expert_share);
+    if (!code)
+        code = pp_check_range("size of what goes into experts", hp->n_embd_expert, 0, 1 << 20, err);
+    if (!code)
+        code = pp_check_range("size between the matrices behind an encoder", hp->n_dense, 0, 1 << 20, err);
+    return code || !hp->n_expert ? code : check_groups(hp, err);
+}
+
+static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_check_range("rank of keys and values", hp->kv_lora_rank, 2, 1 << 12, err);
+    if (!code)
+        code = pp_check_range("rank of queries", hp->q_lora_rank, 0, 1 << 16, err);
+    if (!code)
+        code = pp_check_range("number of dimensions that are not rotated", hp->qk_nope_dim, 1, 1 << 12, err);
+    if (!code)
+        code = pp_check_range("size of a head's values", hp->v_head_dim, 1, 1 << 12, err);
+    return code ? code : pp_check_range("number of positions that an index picks", hp->index_top_k, 0, INT32_MAX, err);
+}
+
+static enum pp_code check_values(const struct pp_hparams *hp, struct pp_error *err)
+{
+    if (hp->v_head_dim <= hp->head_dim && !(hp->v_head_dim && hp->head_dim_local))
+        return pp_check_range("size of a head's values", hp->v_head_dim, 0, 1 << 12, err);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "keys of %lld and values of %lld numbers are not supported: only smaller "
+                   "values are, of the same size in all layers", (long long)hp->head_dim, (long long)hp->v_head_dim);
+}
+
+/* Layers with something else in place of attention. */
+static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t n = 0;
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        n += (hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT)) != 0;
+    if (n && !hp->conv_taps)
+        return pp_fail(err, PP_ERR_FORMAT, "the model does not say at how many positions its convolutions look");
+    if (n == hp->n_layer && !hp->mamba && !hp->rwkv)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of which no layer has attention is not supported");
+    return pp_check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
+}
+
+static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct {
+        const char *what;
+        int64_t v, most;
+    } limits[] = {
+        {"number of heads with states", hp->n_state_head, 1 << 12},
+        {"number of keys of states", hp->n_state_key_head, hp->n_state_head},
+        {"size of a state's keys", hp->state_key_dim, 1 << 10},
+        {"size of a state's values", hp->state_value_dim, 1 << 10},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        enum pp_code code = pp_check_range(limits[i].what, limits[i].v, 1, limits[i].most, err);
+        if (code)
+            return code;
+    }
+    if (hp->n_state_head % hp->n_state_key_head != 0)
+        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld states, which %lld keys cannot share evenly",
+                       (long long)hp->n_state_head, (long long)hp->n_state_key_head);
+    if (hp->state_key_dim % 16 != 0 || hp->state_value_dim % 16 != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "states of %lld x %lld values are not supported; multiples of 16 are",
+                       (long long)hp->state_key_dim, (long long)hp->state_value_dim);
+    for (int i = 0; hp->rwkv && i < 4; i++)
+        if (pp_check_range("size between two matrices", hp->rwkv_ranks[i], 1, 1 << 16, err))
+            return err->code;
+    if (hp->state_rank && hp->state_eps != 0.0f && check_positive("epsilon of states", hp->state_eps, err))
+        return err->code;
+    return pp_check_range("number of values that steps of states are made of", hp->state_rank, 0, 1 << 16, err);
+}
+
+/* Sizes that differ between layers; the largest are within their limits. */
+static enum pp_code check_sizes(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const int64_t least = hp->gaps ? 0 : 1;
+    enum pp_code code = PP_OK;
+    for (int64_t l = 0; l < hp->n_layer && !code; l++) {
+        const struct pp_layer_shape s = pp_layer_shape(hp, l);
+        code = pp_check_range("feed-forward size", s.n_ff, least, hp->n_ff, err);
+        if (!code)
+            code = pp_check_range("number of heads", s.n_head, least, hp->n_head, err);
+        if (!code)
+            code = pp_check_range("number of key heads", s.n_head_kv, least, s.n_head, err);
+        if (!code && s.n_head_kv && s.n_head % s.n_head_kv != 0)
+            code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, which %lld key heads cannot share evenly",
+                           (long long)s.n_head, (long long)s.n_head_kv);
+    }
+    return code;
+}
+
+static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    if (hp->head_dim_local)
+        code = pp_check_range("head size of layers with a window", hp->head_dim_local, 2, 1 << 12, err);
+    if (!code && hp->rope_dim_local)
+        code = pp_check_range("number of rotated dimensions of layers with a window", hp->rope_dim_local, 2,
+                           hp->head_dim_local ? hp->head_dim_local : hp->head_dim, err);
+    if (!code && (hp->head_dim_local % 2 != 0 || hp->rope_dim_local % 2 != 0))
+        code = pp_fail(err, PP_ERR_FORMAT, "the dimensions of heads of layers with a window must come in pairs");
+    if (!code)
+        code = pp_check_range("size of each layer's own input", hp->n_embd_layer, 0, 1 << 16, err);
+    if (!code)
+        code = pp_check_range("number of residual streams", hp->n_stream, 0, 16, err);
+    if (!code && hp->n_stream)
+        code = pp_check_range("rank beside attention", hp->laurel_rank, 1, 1 << 16, err);
+    if (!code && hp->n_stream && !hp->n_embd_layer)
+        code = pp_fail(err, PP_ERR_FORMAT, "the model has several streams, but no inputs of each layer's own");
+    for (int64_t l = 0; l < hp->n_layer && !code; l++)
+        if (!(hp->sparsity[l] >= 0 && hp->sparsity[l] <= 100))
+            code = pp_fail(err, PP_ERR_FORMAT, "the model says something impossible of how sparse gates are");
+    for (int64_t l = 0; l < hp->n_layer && !code; l++)
+        if (!(hp->gate_bound[l] >= 0 && isfinite(hp->gate_bound[l]) && hp->expert_bound[l] >= 0 &&
+              isfinite(hp->expert_bound[l])))
+            code = pp_fail(err, PP_ERR_FORMAT, "the model says something impossible of how large gates are");
+    return code ? code : pp_check_range("number of pairs that are rotated", hp->rope_turning, 0, hp->rope_dim / 2, err);
+}
+
+enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct {
+        const char *what;
+        int64_t v, most;
+    } limits[] = {
+        {"vocabulary size", hp->n_vocab, 1 << 24},
+        {"embedding size", hp->n_embd, 1 << 20},
+        {"feed-forward size", hp->n_ff, 1 << 22},
+        {"number of heads", hp->n_head, 1 << 13},
+        {"number of key heads", hp->n_head_kv, hp->n_head},
+        {"head size", hp->head_dim, 1 << 12},
+        {"context length", hp->n_ctx_train, INT32_MAX},
+    };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        enum pp_code code = pp_check_range(limits[i].what, limits[i].v, 1, limits[i].most, err);
+        if (code)
+            return code;
+    }
+    if (hp->kv_lora_rank) {
+        const enum pp_code code = check_latent(hp, err);
+        if (code)
+            return code;
+    }
+    enum pp_code code = pp_check_layers(hp, err);
+    if (!code && !hp->kv_lora_rank)
+        code = check_values(hp, err);
+    if (!code)
+        code = check_sizes(hp, err);
+    if (!code)
+        code = check_local(hp, err);
+    if (!code)
+        code = pp_check_range("attention window", hp->window, 0, INT32_MAX, err);
+    if (!code && hp->attn_log_length)
+        code = pp_check_range("position from which on scores grow", hp->attn_log_length, 2, INT32_MAX, err);
+    if (!code)
+        code = check_convolutions(hp, err);
+    if (!code)
+        code = check_positive("norm epsilon", hp->norm_eps, err);
+    if (!code)
+        code = check_scales(hp, err);
+    if (!code)
+        code = check_experts(hp, err);
+    if (!code && (hp->n_state_head || hp->mamba || hp->rwkv))
+        code = check_states(hp, err);
+    return code ? code : check_rope(hp, err);
+}

@@ -1,0 +1,272 @@
+/* hparams_config.c - hyperparameters from a folder's config.json: what families have alike. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/hparams_int.h"
+
+bool pp_json_int(const cJSON *object, const char *key, int64_t *v)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!item || cJSON_IsNull(item))
+        return true;
+    if (!cJSON_IsNumber(item) || !(fabs(item->valuedouble) <= 9007199254740992.0) ||
+        trunc(item->valuedouble) != item->valuedouble)
+        return false;
+    *v = (int64_t)item->valuedouble;
+    return true;
+}
+
+bool pp_json_float(const cJSON *object, const char *key, float *v)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!item || cJSON_IsNull(item))
+        return true;
+    if (!cJSON_IsNumber(item))
+        return false;
+    *v = (float)item->valuedouble;
+    return true;
+}
+
+static enum pp_code fail_number(const char *key, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is not the number it should be", key);
+}
+
+static enum pp_code config_yarn(const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *factor = cJSON_GetObjectItemCaseSensitive(rope, "factor");
+    float mscale = 0, mscale_all_dim = 0;
+    if (!cJSON_IsNumber(factor) && hp->rope_orig_ctx > 0)
+        hp->rope_factor = (float)((double)hp->n_ctx_train / (double)hp->rope_orig_ctx);
+    hp->rope_scaling = PP_ROPE_YARN;
+    hp->rope_beta_fast = 32;
+    hp->rope_beta_slow = 1;
+    if (!pp_json_float(rope, "beta_fast", &hp->rope_beta_fast) ||
+        !pp_json_float(rope, "beta_slow", &hp->rope_beta_slow) ||
+        !pp_json_float(rope, "attention_factor", &hp->rope_attn_factor) || !pp_json_float(rope, "mscale", &mscale) ||
+        !pp_json_float(rope, "mscale_all_dim", &mscale_all_dim))
+        return fail_number("a member of the YaRN scaling", err);
+    hp->rope_no_truncate = cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(rope, "truncate"));
+    if (hp->rope_attn_factor == 0 && mscale > 0 && mscale_all_dim > 0)
+        hp->rope_attn_factor = pp_hparams_yarn_magnitude(hp->rope_factor, mscale, mscale_all_dim);
+    return PP_OK;
+}
+
+/* Its factors become tensors: pp_hparams_rope_factors. The original length may stand beside or inside the scaling; what
+ * is no factor follows from both lengths. */
+static enum pp_code config_long(const cJSON *config, const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->rope_scaling = PP_ROPE_LONG;
+    hp->rope_factor = 1;
+    if (!pp_json_int(config, "original_max_position_embeddings", &hp->rope_orig_ctx) ||
+        !pp_json_int(rope, "original_max_position_embeddings", &hp->rope_orig_ctx))
+        return fail_number("original_max_position_embeddings", err);
+    if (!pp_json_float(rope, "attention_factor", &hp->rope_attn_factor))
+        return fail_number("the RoPE attention factor", err);
+    return PP_OK;
+}
+
+enum pp_code pp_hparams_rope_factors(const cJSON *config, const char *key, int64_t n, float *factors,
+                                     struct pp_error *err)
+{
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"), *item;
+    if (!cJSON_IsObject(rope))
+        rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(rope, key);
+    int64_t i = 0;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != n)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: %s of the RoPE scaling is not a list of %lld numbers", key,
+                       (long long)n);
+    cJSON_ArrayForEach(item, list)
+        factors[i++] = cJSON_IsNumber(item) ? (float)item->valuedouble : NAN;
+    return PP_OK;
+}
+
+static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(rope, "rope_type");
+    if (!cJSON_IsString(type))
+        type = cJSON_GetObjectItemCaseSensitive(rope, "type");
+    const char *name = cJSON_IsString(type) ? type->valuestring : "default";
+    if (strcmp(name, "yarn") == 0 && cJSON_HasObjectItem(rope, "long_factor"))
+        name = "longrope"; /* what Phi 3 calls so */
+    if (strcmp(name, "default") == 0 || strcmp(name, "mrope") == 0 || strcmp(name, "xdrope") == 0)
+        /* for text these are the same; what an xdrope has an alpha for is the family's business */
+        return PP_OK;
+    if (!pp_json_float(rope, "factor", &hp->rope_factor))
+        return fail_number("the RoPE scaling factor", err);
+    if (strcmp(name, "proportional") == 0) {
+        hp->rope_scaling = hp->rope_factor != 1.0f ? PP_ROPE_LINEAR : PP_ROPE_NONE;
+        return PP_OK;
+    }
+    if (strcmp(name, "linear") == 0) {
+        hp->rope_scaling = PP_ROPE_LINEAR;
+        return PP_OK;
+    }
+    hp->rope_orig_ctx = hp->n_ctx_train;
+    if (!pp_json_int(rope, "original_max_position_embeddings", &hp->rope_orig_ctx))
+        return fail_number("original_max_position_embeddings", err);
+    if (strcmp(name, "yarn") == 0)
+        return config_yarn(rope, hp, err);
+    if (strcmp(name, "dynamic") == 0) {
+        hp->rope_scaling = PP_ROPE_DYNAMIC;
+        return PP_OK;
+    }
+    if (strcmp(name, "longrope") == 0 || strcmp(name, "su") == 0)
+        return config_long(config, rope, hp, err);
+    if (strcmp(name, "llama3") != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "RoPE scaling \"%.40s\" is not supported; linear, dynamic, llama3, yarn and longrope are", name);
+    hp->rope_scaling = PP_ROPE_LLAMA3;
+    if (!pp_json_float(rope, "low_freq_factor", &hp->rope_low_freq) ||
+        !pp_json_float(rope, "high_freq_factor", &hp->rope_high_freq))
+        return fail_number("a frequency factor", err);
+    return PP_OK;
+}
+
+/* Whether a part of the pairs is rotated, as fast as if all were. */
+static bool is_proportional(const cJSON *rope)
+{
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(rope, "rope_type"));
+    return type && strcmp(type, "proportional") == 0;
+}
+
+static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *by_type = cJSON_GetObjectItemCaseSensitive(rope, "full_attention");
+    float part = 1;
+    if (cJSON_IsObject(by_type)) /* and "sliding_attention": the family's business */
+        rope = by_type;
+    hp->rope_base = 10000;
+    hp->rope_factor = 1;
+    if (!cJSON_IsObject(rope))
+        rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    const bool listed = cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "rope_theta"));
+    if ((!listed && !pp_json_float(config, "rope_theta", &hp->rope_base)) || /* lists are the family's business */
+        !pp_json_float(config, "partial_rotary_factor", &part))
+        return fail_number("rope_theta or partial_rotary_factor", err);
+    if (cJSON_IsObject(rope)) {
+        if (!pp_json_float(rope, "rope_theta", &hp->rope_base) || !pp_json_float(rope, "partial_rotary_factor", &part))
+            return fail_number("rope_theta or partial_rotary_factor", err);
+        enum pp_code code = config_scaling(config, rope, hp, err);
+        if (code)
+            return code;
+    }
+    if (!(part > 0 && part <= 1))
+        return fail_number("partial_rotary_factor", err);
+    hp->rope_dim = part == 1.0f ? hp->head_dim : (int64_t)((float)hp->head_dim * part);
+    if (is_proportional(rope)) {
+        hp->rope_turning = hp->rope_dim / 2;
+        hp->rope_dim = hp->head_dim;
+    }
+    return PP_OK;
+}
+
+/* A size under one of several names. */
+static enum pp_code config_size(const cJSON *config, const char *const *keys, int64_t *v, struct pp_error *err)
+{
+    const char *const *key = keys;
+    while (key[1] && !cJSON_HasObjectItem(config, *key))
+        key++;
+    if (!pp_json_int(config, *key, v) || *v <= 0)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is missing or not a positive integer", *key);
+    return PP_OK;
+}
+
+/* The feed-forward parts' size, or a list of them. */
+static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const keys[] = {"ffn_hidden_size", "moe_ffn_hidden_size", "intermediate_size", NULL};
+    static const char each[] = "intermediate_size";
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, each), *item;
+    int64_t l = 0;
+    if (!cJSON_IsArray(list) && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "block_configs")))
+        return PP_OK; /* which say it */
+    if (!cJSON_IsArray(list))
+        return config_size(config, keys, &hp->n_ff, err);
+    if (cJSON_GetArraySize(list) < hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", each,
+                       (long long)hp->n_layer);
+    pp_layers_uneven(hp);
+    hp->n_ff = hp->uneven = 0;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsNumber(item) || !(item->valuedouble >= 1 && item->valuedouble <= 1 << 22))
+            return fail_number(each, err);
+        if (l == hp->n_layer)
+            break;
+        hp->uneven = hp->uneven || (l && item->valueint != hp->sizes[0].n_ff);
+        hp->n_ff = item->valueint > hp->n_ff ? item->valueint : hp->n_ff;
+        hp->sizes[l++].n_ff = item->valueint;
+    }
+    return PP_OK;
+}
+
+enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const vocab[] = {"padded_vocab_size", "vocab_size", NULL};
+    static const char *const embd[] = {"n_embd", "n_embed", "d_model", "hidden_size", "model_dim", NULL};
+    static const char *const layers[] = {"n_layer", "n_layers", "num_layers", "num_hidden_layers",
+                                         "num_transformer_layers", NULL};
+    static const char *const heads[] = {"n_head", "n_heads", "num_attention_heads", NULL};
+    enum pp_code code;
+    if ((code = config_size(config, vocab, &hp->n_vocab, err)) ||
+        (code = config_size(config, embd, &hp->n_embd, err)) ||
+        (code = config_size(config, layers, &hp->n_layer, err)) || (code = pp_check_layers(hp, err)) ||
+        (code = config_size(config, heads, &hp->n_head, err)))
+        return code;
+    hp->n_ff = 4 * hp->n_embd; /* GPT-2 need not say it */
+    if (!cJSON_HasObjectItem(config, "n_embd") && (code = config_ff(config, hp, err)))
+        return code;
+    hp->n_head_kv = hp->n_head;
+    hp->head_dim = hp->n_embd / hp->n_head;
+    hp->n_ctx_train = 2048;
+    hp->norm_eps = 1e-6f;
+    if (!pp_json_int(config, "num_key_value_heads", &hp->n_head_kv) ||
+        !pp_json_int(config, "head_dim", &hp->head_dim) ||
+        !pp_json_int(config, "max_position_embeddings", &hp->n_ctx_train) ||
+        !pp_json_float(config, "rms_norm_eps", &hp->norm_eps))
+        return fail_number("num_key_value_heads, head_dim, max_position_embeddings or rms_norm_eps", err);
+    if (!pp_json_int(config, "num_nextn_predict_layers", &hp->n_nextn) || hp->n_nextn < 0)
+        return fail_number("num_nextn_predict_layers", err);
+    for (int64_t l = 0; l < hp->n_layer && hp->uneven; l++) {
+        hp->sizes[l].n_head = (int32_t)hp->n_head;
+        hp->sizes[l].n_head_kv = (int32_t)hp->n_head_kv;
+    }
+    return config_rope(config, hp, err);
+}
+
+enum pp_code pp_config_activation(const cJSON *config, const char *key, const char *const *known, struct pp_error *err)
+{
+    const cJSON *fn = cJSON_GetObjectItemCaseSensitive(config, key);
+    const char *const *k = known;
+    while (cJSON_IsString(fn) && *k && strcmp(*k, fn->valuestring) != 0)
+        k++;
+    if (*k)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "activation \"%.40s\" is not supported for this family; %s is",
+                   fn->valuestring, known[0]);
+}
+
+enum pp_code pp_config_layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
+    int64_t l = 0;
+    if (!cJSON_IsArray(types))
+        return PP_OK;
+    if (cJSON_GetArraySize(types) != hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers",
+                       (long long)hp->n_layer);
+    cJSON_ArrayForEach(item, types)
+    {
+        const char *type = cJSON_IsString(item) ? item->valuestring : "";
+        const bool wide = strcmp(type, "full_attention") == 0;
+        if (!wide && strcmp(type, "sliding_attention") != 0)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "layers of the type \"%.40s\" are not supported", type);
+        hp->layer[l] = (uint8_t)((hp->layer[l] & ~PP_LAYER_WIDE) | (wide ? PP_LAYER_WIDE : 0));
+        l++;
+    }
+    return PP_OK;
+}
