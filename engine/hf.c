@@ -416,7 +416,6 @@ static const char *last_word(const char *type)
 enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *err)
 {
     cJSON *modules;
-    *pooling = PP_POOLING_UNKNOWN;
     if (!pp_file_exists(folder, modules_file))
         return PP_OK;
     enum pp_code code = pp_hf_modules(folder, &modules, err);

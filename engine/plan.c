@@ -127,6 +127,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
         use(u, e->up_b);
         use(u, e->down_b);
         use(u, e->choice_bias);
+        use(u, e->bias);
         use(u, e->scales);
     }
     for (int i = 0; i < p->n_heads; i++)

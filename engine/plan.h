@@ -144,6 +144,7 @@ struct pp_experts {
     int n_groups, n_groups_used;                     /* 0: no groups */
     bool groups_by_largest;                          /* the groups chosen are those with the largest experts */
     const struct pp_tensor *choice_bias;             /* [n], or NULL */
+    const struct pp_tensor *bias;                    /* [n_in], added to what they give together; or NULL */
     const struct pp_tensor *scales;                  /* [n]: of each expert's weight; or NULL */
     enum pp_fn fn;
     float bound;                                     /* PP_FN_SILU_BOUNDED's */

@@ -244,6 +244,9 @@ static const struct pp_arch *arch_of(const cJSON *config)
     inner = type ? pp_arch_by_class(type) : NULL;
     arch = inner && inner->parts == arch->parts ? inner : arch;
     const bool both_ways = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, "use_bidirectional_attention"));
+    const char *positions = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "position_embedding_type"));
+    if (arch && arch->rotated && positions && strcmp(positions, "rotary") == 0)
+        return arch->rotated;
     return both_ways && arch && arch->both_ways ? arch->both_ways : arch;
 }
 

@@ -68,6 +68,8 @@ static const struct decoder_shape families[] = {
     {.arch = "eurobert", .both_ways = true, .tied = true},
     {.arch = "llama-embed", .neighbours = true, .both_ways = true, .tied = true},
     {.arch = "openelm", .heads = HEADS_ALIKE, .joined = true, .tied = true},
+    {.arch = "neo-bert", .neighbours = true, .joined = true, .n_head_kv = 4, .ff = FF_SILU_FUSED, .both_ways = true,
+     .output_norm = "enc.output_norm", .tied = true},
     {.arch = "dbrx", .centred = true, .joined = true, .ffn_norm = "attn_output_norm", .qkv_clamp = 0.8f,
      .n_expert = 6, .n_used = 3},
     {.arch = "bitnet", .sub_norms = true, .ff = FF_RELU2_GATE, .tied = true},

@@ -14,12 +14,13 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-enum { MAX_TENSORS = 128, SEGMENTS = 2 };
+enum { MAX_TENSORS = 128, SEGMENTS = 2, EXPERTS = 5, USED = 2 };
 static const double EPSILON = 1e-12, ROPE_BASE = 1000;
 
 struct matrix {
     char name[48];
     int64_t rows, cols; /* rows 0: a vector */
+    int64_t stack;      /* matrices of so many rows; 0: one */
     uint32_t type;
     float *values;      /* as the file gives them back */
 };
@@ -93,9 +94,28 @@ static void add_block_norm(struct encoder *e, int l, const char *kind)
     add_norm(e, name);
 }
 
+/* One below the other. */
+static void add_experts(struct encoder *e, int l, const char *kind, int64_t rows, int64_t cols)
+{
+    add_matrix(e, l, kind, EXPERTS * rows, cols, false);
+    e->t[e->n - 1].rows = rows;
+    e->t[e->n - 1].stack = EXPERTS;
+}
+
 static bool is(const struct encoder *e, const char *arch)
 {
     return strcmp(e->s.arch, arch) == 0;
+}
+
+/* One matrix for q, k and v; heads are rotated then. */
+static bool has_fused(const struct encoder *e)
+{
+    return is(e, "nomic-bert") || is(e, "nomic-bert-moe") || is(e, "jina-bert-v3");
+}
+
+static bool has_experts(const struct encoder *e, int l)
+{
+    return is(e, "nomic-bert-moe") && l % 2 == 1;
 }
 
 struct encoder *encoder_make(const struct encoder_shape *s)
@@ -105,15 +125,15 @@ struct encoder *encoder_make(const struct encoder_shape *s)
     assert_non_null(e);
     e->s = *s;
     e->random = s->seed;
-    const bool nomic = is(e, "nomic-bert"), jina = is(e, "jina-bert-v2");
+    const bool nomic = is(e, "nomic-bert"), jina = is(e, "jina-bert-v2"), fused = has_fused(e);
     add(e, "token_embd.weight", s->n_vocab, n, s->type, 0, 1);
     if (is(e, "bert"))
         add(e, "position_embd.weight", s->n_ctx, n, PP_TYPE_F32, 0, 1);
     add(e, "token_types.weight", SEGMENTS, n, PP_TYPE_F32, 0, 1);
     add_norm(e, "token_embd_norm");
     for (int l = 0; l < s->n_layer; l++) {
-        if (nomic) {
-            add_matrix(e, l, "attn_qkv", 3 * n, n, false);
+        if (fused) {
+            add_matrix(e, l, "attn_qkv", 3 * n, n, !nomic);
         } else {
             add_matrix(e, l, "attn_q", n, n, true);
             add_matrix(e, l, "attn_k", n, n, true);
@@ -121,9 +141,20 @@ struct encoder *encoder_make(const struct encoder_shape *s)
         }
         add_matrix(e, l, "attn_output", n, n, !nomic);
         add_block_norm(e, l, "attn_output_norm");
+        if (has_experts(e, l)) {
+            char name[48];
+            snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", l);
+            add(e, name, EXPERTS, n, PP_TYPE_F32, 0, 2 * sqrtf(3.0f / (float)n));
+            add_experts(e, l, "ffn_up_exps", s->n_ff, n);
+            add_experts(e, l, "ffn_down_exps", n, s->n_ff);
+            snprintf(name, sizeof name, "blk.%d.ffn_down_exps.bias", l);
+            add(e, name, 0, n, PP_TYPE_F32, 0, 0.5f);
+            add_block_norm(e, l, "layer_output_norm");
+            continue;
+        }
         if (nomic || (jina && s->apart))
             add_matrix(e, l, "ffn_gate", s->n_ff, n, false);
-        add_matrix(e, l, "ffn_up", jina && !s->apart ? 2 * s->n_ff : s->n_ff, n, is(e, "bert"));
+        add_matrix(e, l, "ffn_up", jina && !s->apart ? 2 * s->n_ff : s->n_ff, n, !nomic && !jina);
         add_matrix(e, l, "ffn_down", n, s->n_ff, !nomic);
         add_block_norm(e, l, "layer_output_norm");
     }
@@ -219,13 +250,23 @@ static void write_metadata(struct pp_gguf_writer *w, const struct encoder *e)
     snprintf(key, sizeof key, "%s.attention.causal", e->s.arch);
     pp_gguf_add_bool(w, key, false);
     snprintf(key, sizeof key, "%s.rope.freq_base", e->s.arch);
-    if (is(e, "nomic-bert"))
+    if (has_fused(e))
         pp_gguf_add_f32(w, key, (float)ROPE_BASE);
+    if (is(e, "nomic-bert-moe")) {
+        add_key(w, e, "expert_count", EXPERTS);
+        add_key(w, e, "expert_used_count", USED);
+        add_key(w, e, "moe_every_n_layers", 2);
+    }
     pp_gguf_add_u32(w, "tokenizer.ggml.token_type_count", SEGMENTS);
     if (e->s.words)
         write_words(w, e->s.n_vocab);
     else
         pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
+}
+
+static int64_t n_rows(const struct matrix *m)
+{
+    return (m->rows ? m->rows : 1) * (m->stack ? m->stack : 1);
 }
 
 const char *encoder_write(const struct encoder *e)
@@ -239,12 +280,12 @@ const char *encoder_write(const struct encoder *e)
     assert_ok(pp_gguf_writer_new(path, &w, &err), err);
     write_metadata(w, e);
     for (int i = 0; i < e->n; i++)
-        pp_gguf_add_tensor(w, e->t[i].name, e->t[i].type, e->t[i].rows ? 2 : 1,
-                           (const int64_t[]){e->t[i].cols, e->t[i].rows});
+        pp_gguf_add_tensor(w, e->t[i].name, e->t[i].type, e->t[i].stack ? 3 : e->t[i].rows ? 2 : 1,
+                           (const int64_t[]){e->t[i].cols, e->t[i].rows, e->t[i].stack});
     assert_ok(pp_gguf_writer_begin(w, &err), err);
     for (int i = 0; i < e->n; i++) {
         const struct matrix *m = &e->t[i];
-        const int64_t rows = m->rows ? m->rows : 1;
+        const int64_t rows = n_rows(m);
         const size_t bytes = pp_type_row_bytes(m->type, m->cols) * (size_t)rows;
         uint8_t *stored = pp_malloc(bytes);
         assert_non_null(stored);
@@ -302,6 +343,113 @@ static void hf_name(const char *gguf, bool roberta, char *out, size_t size)
     fail_msg("BERT has no tensor %s", gguf);
 }
 
+/* Nomic's name, or Jina's, whose matrices have another end where tasks have adapters. */
+static void flat_name(const struct encoder *e, const char *gguf, char *out, size_t size)
+{
+    static const struct {
+        const char *gguf, *nomic, *jina;
+        bool adapted;
+    } names[] = {
+        {"token_embd.weight", "embeddings.word_embeddings.weight", "embeddings.word_embeddings", true},
+        {"token_types.weight", "embeddings.token_type_embeddings.weight", "embeddings.token_type_embeddings", true},
+        {"token_embd_norm.", "emb_ln.", "emb_ln.", false},
+        {"attn_qkv.weight", "attn.Wqkv.weight", "mixer.Wqkv", true},
+        {"attn_qkv.bias", "attn.Wqkv.bias", "mixer.Wqkv.bias", false},
+        {"attn_output.weight", "attn.out_proj.weight", "mixer.out_proj", true},
+        {"attn_output.bias", "attn.out_proj.bias", "mixer.out_proj.bias", false},
+        {"attn_output_norm.", "norm1.", "norm1.", false},
+        {"ffn_up.weight", "mlp.fc1.weight", "mlp.fc1", true},
+        {"ffn_up.bias", "mlp.fc1.bias", "mlp.fc1.bias", false},
+        {"ffn_down.weight", "mlp.fc2.weight", "mlp.fc2", true},
+        {"ffn_down.bias", "mlp.fc2.bias", "mlp.fc2.bias", false},
+        {"ffn_gate_inp.weight", "mlp.router.layer.weight", NULL, false},
+        {"ffn_up_exps.weight", "mlp.experts.mlp.w1", NULL, false},
+        {"ffn_down_exps.weight", "mlp.experts.mlp.w2", NULL, false},
+        {"ffn_down_exps.bias", "mlp.experts.bias", NULL, false},
+        {"layer_output_norm.", "norm2.", "norm2.", false},
+    };
+    const bool jina = is(e, "jina-bert-v3");
+    int layer, at = 0;
+    const char *kind = sscanf(gguf, "blk.%d.%n", &layer, &at) == 1 && at ? gguf + at : gguf;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t n = strlen(names[i].gguf);
+        char own[64] = "";
+        if (strncmp(kind, names[i].gguf, n) != 0)
+            continue;
+        if (at)
+            snprintf(own, sizeof own, "encoder.layers.%d.", layer);
+        snprintf(out, size, "%s%s%s%s%s", jina ? "roberta." : "", own, jina ? names[i].jina : names[i].nomic,
+                 kind + n, jina && names[i].adapted ? ".parametrizations.weight.original" : "");
+        return;
+    }
+    fail_msg("there is no tensor %s", gguf);
+}
+
+/* [EXPERTS, n_out, n_in] as [EXPERTS * n_in, n_out] */
+static float *turned(const struct matrix *m)
+{
+    float *t = pp_malloc((size_t)(n_rows(m) * m->cols) * sizeof *t);
+    assert_non_null(t);
+    for (int64_t e = 0; e < m->stack; e++)
+        for (int64_t o = 0; o < m->rows; o++)
+            for (int64_t i = 0; i < m->cols; i++)
+                t[(e * m->cols + i) * m->rows + o] = m->values[(e * m->rows + o) * m->cols + i];
+    return t;
+}
+
+static const char *flat_folder(const struct encoder *e)
+{
+    static char names[MAX_TENSORS + 1][96];
+    struct pp_tensor list[MAX_TENSORS + 1];
+    float *made[MAX_TENSORS] = {0};
+    const float unused[4] = {1, 2, 3, 4};
+    const char *dir = fresh_path("flat");
+    struct pp_error err;
+    char path[512], text[1024];
+    const bool jina = is(e, "jina-bert-v3");
+    int n = 0;
+    assert_int_equal(mkdir(dir, 0700), 0);
+    for (; n < e->n; n++) {
+        const struct matrix *m = &e->t[n];
+        list[n] = (struct pp_tensor){.name = names[n], .type = PP_TYPE_F32, .n_dims = m->rows ? 2 : 1,
+                                     .ne = {m->cols, n_rows(m), 1, 1}, .data = m->values};
+        list[n].size = (size_t)(m->cols * n_rows(m)) * sizeof(float);
+        flat_name(e, m->name, names[n], sizeof names[n]);
+        if (!strstr(m->name, "ffn_down_exps.weight"))
+            continue;
+        list[n].data = made[n] = turned(m);
+        list[n].ne[0] = m->rows;
+        list[n].ne[1] = m->stack * m->cols;
+    }
+    snprintf(names[n], sizeof names[n], "roberta.encoder.layers.0.mixer.Wqkv.parametrizations.weight.0.lora_A");
+    list[n] = (struct pp_tensor){.name = names[n], .type = PP_TYPE_F32, .n_dims = 2, .ne = {2, 2, 1, 1},
+                                 .data = unused, .size = sizeof unused};
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, list, (size_t)(n + jina), &err), err);
+    if (jina)
+        snprintf(text, sizeof text,
+                 "{\"architectures\": [\"XLMRobertaModel\"], \"model_type\": \"xlm-roberta\", \"vocab_size\": %d, "
+                 "\"hidden_size\": %d, \"num_hidden_layers\": %d, \"num_attention_heads\": %d, "
+                 "\"intermediate_size\": %d, \"max_position_embeddings\": %d, \"layer_norm_eps\": %g, "
+                 "\"type_vocab_size\": %d, \"hidden_act\": \"gelu\", \"pad_token_id\": 1, "
+                 "\"position_embedding_type\": \"rotary\", \"rotary_emb_base\": %g}",
+                 e->s.n_vocab, e->s.n_embd, e->s.n_layer, e->s.n_head, e->s.n_ff, e->s.n_ctx + 2, EPSILON, SEGMENTS,
+                 ROPE_BASE);
+    else
+        snprintf(text, sizeof text,
+                 "{\"architectures\": [\"NomicBertModel\"], \"model_type\": \"nomic_bert\", \"vocab_size\": %d, "
+                 "\"n_embd\": %d, \"n_layer\": %d, \"n_head\": %d, \"n_inner\": %d, \"n_positions\": 2048, "
+                 "\"layer_norm_epsilon\": %g, \"type_vocab_size\": %d, \"activation_function\": \"gelu\", "
+                 "\"moe_every_n_layers\": 2, \"num_experts\": %d, \"moe_top_k\": %d, \"prenorm\": false, "
+                 "\"moe_normalize_expert_weights\": false, \"rotary_emb_base\": %g}",
+                 e->s.n_vocab, e->s.n_embd, e->s.n_layer, e->s.n_head, e->s.n_ff, EPSILON, SEGMENTS, EXPERTS, USED,
+                 ROPE_BASE);
+    write_text(dir, "config.json", text);
+    for (int i = 0; i < e->n; i++)
+        pp_free(made[i]);
+    return dir;
+}
+
 static void write_config(const struct encoder *e, const char *dir)
 {
     char text[1024];
@@ -349,6 +497,8 @@ const char *encoder_write_folder(const struct encoder *e, bool modules)
     char path[512], *dir = dirs[serial % 8];
     float *table = NULL;
     int n = 0;
+    if (has_fused(e))
+        return flat_folder(e);
     snprintf(dir, sizeof dirs[0], "%s/encoder-%u", test_tmpdir(), serial++);
     assert_int_equal(mkdir(dir, 0700), 0);
     for (; n < e->n; n++) {
@@ -477,7 +627,7 @@ static void attention(const struct encoder *e, int l, double *x, int n)
 {
     const int width = e->s.n_embd, dim = width / e->s.n_head, stride = 3 * width;
     double *qkv = doubles((int64_t)n * stride), *all = doubles((int64_t)n * width), *one = doubles((int64_t)n * width);
-    if (is(e, "nomic-bert")) {
+    if (has_fused(e)) {
         linear(e, l, "attn_qkv", x, n, width, stride, qkv);
     } else {
         static const char *const kinds[] = {"attn_q", "attn_k", "attn_v"};
@@ -487,7 +637,7 @@ static void attention(const struct encoder *e, int l, double *x, int n)
                 memcpy(qkv + (int64_t)r * stride + i * width, one + (int64_t)r * width, (size_t)width * sizeof *one);
         }
     }
-    for (int r = 0; r < n && is(e, "nomic-bert"); r++)
+    for (int r = 0; r < n && has_fused(e); r++)
         for (int h = 0; h < 2 * e->s.n_head; h++)
             rotate(qkv + (int64_t)r * stride + h * dim, dim, r);
     for (int r = 0; r < n; r++)
@@ -508,6 +658,42 @@ static double gelu(double x)
     return x * (1 + erf(x / sqrt(2.0))) / 2;
 }
 
+/* x += what experts make of x, by their shares in the softmax of all, and one vector; normed. */
+static void mixture(const struct encoder *e, int l, double *x, int n)
+{
+    const int width = e->s.n_embd, n_ff = e->s.n_ff;
+    const float *up = values(e, l, "ffn_up_exps.weight"), *down = values(e, l, "ffn_down_exps.weight");
+    const float *bias = values(e, l, "ffn_down_exps.bias");
+    double *hidden = doubles(n_ff), *out = doubles(width);
+    for (int r = 0; r < n; r++, x += width) {
+        double p[EXPERTS], sum = 0;
+        linear(e, l, "ffn_gate_inp", x, 1, width, EXPERTS, p);
+        for (int k = 0; k < EXPERTS; k++)
+            sum += p[k] = exp(p[k]);
+        for (int i = 0; i < width; i++)
+            out[i] = (double)bias[i];
+        for (int k = 0; k < EXPERTS; k++) {
+            int before = 0;
+            for (int j = 0; j < EXPERTS; j++)
+                before += p[j] > p[k] || (p[j] == p[k] && j < k);
+            for (int o = 0; before < USED && o < n_ff; o++) {
+                hidden[o] = 0;
+                for (int i = 0; i < width; i++)
+                    hidden[o] += (double)up[(int64_t)(k * n_ff + o) * width + i] * x[i];
+                hidden[o] = gelu(hidden[o]) * p[k] / sum;
+            }
+            for (int i = 0; before < USED && i < width; i++)
+                for (int o = 0; o < n_ff; o++)
+                    out[i] += (double)down[(int64_t)(k * width + i) * n_ff + o] * hidden[o];
+        }
+        for (int i = 0; i < width; i++)
+            x[i] += out[i];
+        norm(e, l, "layer_output_norm", x, 1);
+    }
+    pp_free(hidden);
+    pp_free(out);
+}
+
 /* x += feed-forward(x), normed. */
 static void feed_forward(const struct encoder *e, int l, double *x, int n)
 {
@@ -523,7 +709,7 @@ static void feed_forward(const struct encoder *e, int l, double *x, int n)
             double *act = gate + (int64_t)r * n_ff + i;
             if (fused)
                 *act = gelu(row[i]) * row[n_ff + i];
-            else if (is(e, "bert"))
+            else if (!values(e, l, "ffn_gate.weight"))
                 *act = gelu(row[i]);
             else
                 *act = (nomic ? *act / (1 + exp(-*act)) : gelu(*act)) * row[i];
@@ -550,6 +736,6 @@ void encoder_compute(const struct encoder *e, const int32_t *ids, int n, double 
     norm(e, -1, "token_embd_norm", hidden, n);
     for (int l = 0; l < e->s.n_layer; l++) {
         attention(e, l, hidden, n);
-        feed_forward(e, l, hidden, n);
+        (has_experts(e, l) ? mixture : feed_forward)(e, l, hidden, n);
     }
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 struct encoder_shape {
-    const char *arch;   /* "bert", "nomic-bert", "jina-bert-v2" */
+    const char *arch;   /* "bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3" */
     int n_vocab, n_embd, n_layer, n_head, n_ff, n_ctx;
     uint32_t type;      /* of the matrices */
     uint32_t seed;
@@ -26,7 +26,8 @@ struct encoder *encoder_make(const struct encoder_shape *s);
 void encoder_free(struct encoder *e);
 /* Writes the model; its path (static memory, kept for 8 calls). */
 const char *encoder_write(const struct encoder *e);
-/* The same as a folder of Hugging Face's format, of BERT's or RoBERTa's kind; the weights are F32. `modules`: with what
+/* The same as a folder of Hugging Face's format, of BERT's or RoBERTa's kind, Nomic's with experts, or Jina's third,
+ * with adapters that nobody asked for; the weights are F32. `modules`: with what
  * sentence-transformers keeps beside it, pooling by the first token. */
 const char *encoder_write_folder(const struct encoder *e, bool modules);
 /* Replaces the tensor of that name by one of this shape (rows 0: a vector; cols 0: it is left out). */

@@ -85,7 +85,7 @@ static void check(const struct decoder_shape *s)
 
 static void files(void **state)
 {
-    static const char *const archs[] = {"gemma-embedding", "modern-bert", "eurobert", "llama-embed"};
+    static const char *const archs[] = {"gemma-embedding", "modern-bert", "eurobert", "llama-embed", "neo-bert"};
     (void)state;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
         struct decoder_shape s = decoder_shape(archs[i]);
@@ -125,25 +125,26 @@ static void bad_dense(void **state)
 /* --- folders ------------------------------------------------------------------------------------------------------ */
 
 static const struct {
-    const char *gguf, *gemma, *modern;
+    const char *gguf, *gemma, *modern, *neo;
 } names[] = {
-    {"token_embd.", "embed_tokens.", "embeddings.tok_embeddings."},
-    {"token_embd_norm.", NULL, "embeddings.norm."},
-    {"output_norm.", "norm.", "final_norm."},
-    {"attn_norm.", "input_layernorm.", "attn_norm."},
-    {"ffn_norm.", "pre_feedforward_layernorm.", "mlp_norm."},
-    {"post_attention_norm.", "post_attention_layernorm.", NULL},
-    {"post_ffw_norm.", "post_feedforward_layernorm.", NULL},
-    {"attn_q_norm.", "self_attn.q_norm.", NULL},
-    {"attn_k_norm.", "self_attn.k_norm.", NULL},
-    {"attn_q.", "self_attn.q_proj.", NULL},
-    {"attn_k.", "self_attn.k_proj.", NULL},
-    {"attn_v.", "self_attn.v_proj.", NULL},
-    {"attn_qkv.", NULL, "attn.Wqkv."},
-    {"attn_output.", "self_attn.o_proj.", "attn.Wo."},
-    {"ffn_gate.", "mlp.gate_proj.", NULL},
-    {"ffn_up.", "mlp.up_proj.", "mlp.Wi."},
-    {"ffn_down.", "mlp.down_proj.", "mlp.Wo."},
+    {"token_embd.", "embed_tokens.", "embeddings.tok_embeddings.", "encoder."},
+    {"token_embd_norm.", NULL, "embeddings.norm.", NULL},
+    {"output_norm.", "norm.", "final_norm.", NULL},
+    {"enc.output_norm.", NULL, NULL, "layer_norm."},
+    {"attn_norm.", "input_layernorm.", "attn_norm.", "attention_norm."},
+    {"ffn_norm.", "pre_feedforward_layernorm.", "mlp_norm.", "ffn_norm."},
+    {"post_attention_norm.", "post_attention_layernorm.", NULL, NULL},
+    {"post_ffw_norm.", "post_feedforward_layernorm.", NULL, NULL},
+    {"attn_q_norm.", "self_attn.q_norm.", NULL, NULL},
+    {"attn_k_norm.", "self_attn.k_norm.", NULL, NULL},
+    {"attn_q.", "self_attn.q_proj.", NULL, NULL},
+    {"attn_k.", "self_attn.k_proj.", NULL, NULL},
+    {"attn_v.", "self_attn.v_proj.", NULL, NULL},
+    {"attn_qkv.", NULL, "attn.Wqkv.", "qkv."},
+    {"attn_output.", "self_attn.o_proj.", "attn.Wo.", "wo."},
+    {"ffn_gate.", "mlp.gate_proj.", NULL, NULL},
+    {"ffn_up.", "mlp.up_proj.", "mlp.Wi.", "ffn.w12."},
+    {"ffn_down.", "mlp.down_proj.", "mlp.Wo.", "ffn.w3."},
 };
 
 /* "blk.3.attn_q.weight" as transformers calls it, as if the encoder were all there is. */
@@ -153,10 +154,14 @@ static void hf_name(const struct decoder *d, const char *gguf, char out[96])
     sscanf(gguf, "blk.%d.%n", &l, &at);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const size_t n = strlen(names[i].gguf);
-        const char *hf = strcmp(d->s.arch, "modern-bert") == 0 ? names[i].modern : names[i].gemma;
+        const bool neo = strcmp(d->s.arch, "neo-bert") == 0;
+        const char *hf = neo                                       ? names[i].neo
+                         : strcmp(d->s.arch, "modern-bert") == 0 ? names[i].modern
+                                                                   : names[i].gemma;
         if (!hf || strncmp(gguf + at, names[i].gguf, n) != 0)
             continue;
-        snprintf(out, 96, l < 0 ? "%.0d%s%s" : "layers.%d.%s%s", l < 0 ? 0 : l, hf, gguf + at + n);
+        snprintf(out, 96, l < 0 ? "%.0d%s%s" : neo ? "transformer_encoder.%d.%s%s" : "layers.%d.%s%s", l < 0 ? 0 : l,
+                 hf, gguf + at + n);
         return;
     }
     fail_msg("%s has no name", gguf);
@@ -249,6 +254,26 @@ static const char modern_config[] =
     "\"max_position_embeddings\": 128, \"norm_eps\": 1e-5, \"global_rope_theta\": 10000, \"local_rope_theta\": 500, "
     "\"local_attention\": 8, \"global_attn_every_n_layers\": 3, \"hidden_activation\": \"gelu\"}";
 
+static const char neo_config[] =
+    "{\"architectures\": [\"NeoBERTLMHead\"], \"model_type\": \"neobert\", \"vocab_size\": 80, \"hidden_size\": 48, "
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"intermediate_size\": 96, \"max_length\": 128, "
+    "\"norm_eps\": 1e-5}";
+
+/* Rows of q, k and v of one head after the other, as NeoBERT's folders have them. */
+static void by_head(const struct decoder *d, struct matrix *m)
+{
+    const int64_t dim = d->s.head_dim, n = d->s.n_head;
+    const size_t bytes = (size_t)(m->rows * m->cols) * sizeof *m->values;
+    float *all = pp_malloc(bytes);
+    assert_non_null(all);
+    memcpy(all, m->values, bytes);
+    for (int64_t r = 0; r < m->rows; r++)
+        memcpy(m->values + r * m->cols,
+               all + (r / dim % 3 * n * dim + r / (3 * dim) * dim + r % dim) * m->cols,
+               (size_t)m->cols * sizeof *all);
+    pp_free(all);
+}
+
 static void expect_folder(struct decoder *d, const char *config)
 {
     const struct pp_convert_options opt = {0};
@@ -275,6 +300,24 @@ static void folders(void **state)
     decoder_free(d);
 }
 
+static void neo_folder(void **state)
+{
+    const struct pp_convert_options opt = {0};
+    struct decoder_shape s = decoder_shape("neo-bert");
+    struct decoder *d = decoder_make(&s), *same = decoder_make(&s);
+    const char *file = fresh_path("neo.gguf");
+    struct pp_error err;
+    (void)state;
+    by_head(d, decoder_find(d, "blk.0.attn_qkv.weight"));
+    by_head(d, decoder_find(d, "blk.1.attn_qkv.weight"));
+    const char *dir = write_folder(d, neo_config, "linear.Identity");
+    expect_formulas(same, dir);
+    assert_ok(pp_convert_to_gguf(dir, file, &opt, &err), err);
+    expect_formulas(same, file);
+    decoder_free(d);
+    decoder_free(same);
+}
+
 /* Layers behind the model that have a function. */
 static void bent_layers(void **state)
 {
@@ -293,6 +336,7 @@ TEST_GROUP(both_ways)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files), cmocka_unit_test(bad_dense), cmocka_unit_test(folders), cmocka_unit_test(bent_layers),
+        cmocka_unit_test(neo_folder),
     };
     return cmocka_run_group_tests_name("both_ways", tests, NULL, NULL);
 }

@@ -30,6 +30,7 @@ static const char *folder_of(const cJSON *config, const char *embeddings)
                            "\"%s\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[8,16]}}", embeddings,
                            strncmp(embeddings, "gpt_neox", 8) == 0      ? "embed_out.weight"
                            : strstr(embeddings, "embeddings.tok_embed") ? "decoder.weight"
+                           : strstr(embeddings, "model.encoder")        ? "decoder.weight"
                            : strstr(embeddings, "tok_embeddings")       ? "output.weight"
                                                                         : "lm_head.weight");
     const size_t whole = ((size_t)n + 7) / 8 * 8;
@@ -59,6 +60,8 @@ static const char *embeddings_of(const cJSON *config)
         return "transformer.token_embeddings.weight";
     if (strcmp(type->valuestring, "modernbert") == 0)
         return "model.embeddings.tok_embeddings.weight";
+    if (strcmp(type->valuestring, "neobert") == 0)
+        return "model.encoder.weight";
     if (strcmp(type->valuestring, "rwkv7") == 0)
         return "model.embeddings.weight";
     if (strcmp(type->valuestring, "bloom") == 0)

@@ -176,6 +176,7 @@ struct pp_arch {
     bool gguf_joined_heads;           /* attn_kv_b instead of attn_k_b and attn_v_b, and what goes with it */
     struct pp_decoder decoder;
     const struct pp_encoder *encoder; /* the family's models are encoders; or NULL */
+    const struct pp_arch *rotated;    /* meant instead if config.json says position_embedding_type "rotary"; or NULL */
     const struct pp_arch *both_ways;  /* meant instead if config.json says use_bidirectional_attention; or NULL */
     /* Fill what the family adds to the common fields, and refuse what its plan cannot compute. May be NULL. */
     enum pp_code (*from_config)(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);

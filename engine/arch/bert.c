@@ -48,8 +48,35 @@ static const struct pp_arch_name nomic_names[] = {
     {.hf = "encoder.layers.{}.mlp.fc12", .gguf = "blk.{}.ffn_gate"},
     {.hf = "encoder.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down"},
     {.hf = "encoder.layers.{}.norm2", .gguf = "blk.{}.layer_output_norm"},
+    /* The mixture's: layers without experts have no gates */
+    {.hf = "encoder.layers.{}.mlp.fc1", .gguf = "blk.{}.ffn_up"},
+    {.hf = "encoder.layers.{}.mlp.router.layer", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = "encoder.layers.{}.mlp.experts.mlp.w1", .gguf = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_FLAT,
+     .whole = true},
+    {.hf = "encoder.layers.{}.mlp.experts.mlp.w2", .gguf = "blk.{}.ffn_down_exps.weight",
+     .form = PP_HF_EXPERTS_FLAT_TURNED, .whole = true},
+    {.hf = "encoder.layers.{}.mlp.experts.bias", .gguf = "blk.{}.ffn_down_exps.bias", .whole = true},
     {.hf = NULL},
 };
+
+/* Jina's v3, whose matrices have adapters of tasks beside them. */
+#define ADAPTED(hf_name, gguf_name)                                                                                    \
+    {.hf = hf_name ".parametrizations.weight.original", .gguf = gguf_name ".weight", .whole = true},                   \
+    {.hf = hf_name, .gguf = gguf_name}
+
+static const struct pp_arch_name jina_v3_names[] = {
+    ADAPTED("embeddings.word_embeddings", "token_embd"),
+    ADAPTED("embeddings.token_type_embeddings", "token_types"),
+    {.hf = "emb_ln", .gguf = "token_embd_norm"},
+    ADAPTED("encoder.layers.{}.mixer.Wqkv", "blk.{}.attn_qkv"),
+    ADAPTED("encoder.layers.{}.mixer.out_proj", "blk.{}.attn_output"),
+    {.hf = "encoder.layers.{}.norm1", .gguf = "blk.{}.attn_output_norm"},
+    ADAPTED("encoder.layers.{}.mlp.fc1", "blk.{}.ffn_up"),
+    ADAPTED("encoder.layers.{}.mlp.fc2", "blk.{}.ffn_down"),
+    {.hf = "encoder.layers.{}.norm2", .gguf = "blk.{}.layer_output_norm"},
+    {.hf = NULL},
+};
+static const char *const adapters[] = {".lora_A", ".lora_B", NULL};
 
 /* What stands on top of the encoder, for tasks that are not ours; positions counted. */
 static const char *const prefixes[] = {"bert.", "", "roberta.", "", NULL};
@@ -145,12 +172,28 @@ static enum pp_code jina_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : common_config(config, hp, err);
 }
 
+/* Nomic's second: GELU without gates, and experts in each step-th layer from the second on, whose weights are their
+ * shares among all. */
+static enum pp_code nomic_experts(const cJSON *config, int64_t step, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const struct pp_expert_keys keys = {
+        .n = "num_experts", .n_used = "moe_top_k", .normed = "moe_normalize_expert_weights"};
+    enum pp_code code = pp_config_activation(config, "activation_function", gelu_names, err);
+    hp->activation = PP_ACTIVATION_GELU;
+    if (!code && step < 2)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: moe_every_n_layers is 1, which is not supported");
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= !code && l % step == 1 ? 0 : PP_LAYER_DENSE;
+    return code ? code : pp_config_experts(config, &keys, hp, err);
+}
+
 /* Nomic's words are GPT-2's. Of its 8,192 positions 2,048 were learned; more need another scaling. */
 static enum pp_code nomic_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const gates[] = {"swiglu", NULL};
-    static const char *const flags[] = {"prenorm", "rotary_emb_interleaved", "causal", "moe_every_n_layers", NULL};
-    int64_t trained = 2048;
+    static const char *const flags[] = {"prenorm", "rotary_emb_interleaved", "causal", "expert_choice_router",
+                                        "num_shared_experts", NULL};
+    int64_t trained = 2048, step = 0;
     hp->norm_eps = 1e-12f;
     hp->n_segments = 2;
     for (const char *const *flag = flags; *flag; flag++) {
@@ -158,7 +201,10 @@ static enum pp_code nomic_config(const cJSON *config, struct pp_hparams *hp, str
         if (cJSON_IsTrue(value) || (cJSON_IsNumber(value) && value->valuedouble != 0))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is not supported for this family", *flag);
     }
-    enum pp_code code = pp_config_activation(config, "activation_function", gates, err);
+    enum pp_code code = pp_config_int(config, "moe_every_n_layers", &step, err);
+    if (!code)
+        code = step > 0 ? nomic_experts(config, step, hp, err)
+                        : pp_config_activation(config, "activation_function", gates, err);
     if (!code)
         code = pp_config_int(config, "n_inner", &hp->n_ff, err);
     if (!code)
@@ -172,6 +218,42 @@ static enum pp_code nomic_config(const cJSON *config, struct pp_hparams *hp, str
     if (!code)
         code = pp_config_float(config, "rotary_emb_base", &hp->rope_base, err);
     hp->n_ctx_train = hp->n_ctx_train > trained ? trained : hp->n_ctx_train;
+    if (step > 0) /* of whose positions 512 were learned */
+        hp->n_ctx_train = hp->n_ctx_train > 512 ? 512 : hp->n_ctx_train;
+    hp->n_ff_expert = hp->n_ff;
+    return code;
+}
+
+static enum pp_code nomic_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    if (hp->n_expert)
+        hp->activation = PP_ACTIVATION_GELU;
+    return from_gguf(g, hp, err);
+}
+
+static void nomic_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    int64_t step = 2;
+    while (step < hp->n_layer && hp->layer[step + 1 < hp->n_layer ? step + 1 : 1] & PP_LAYER_DENSE)
+        step++;
+    if (hp->n_expert)
+        pp_gguf_add_u32(w, "nomic-bert-moe.moe_every_n_layers", (uint32_t)step);
+}
+
+static enum pp_code jina_v3_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t padding = 1;
+    hp->norm_eps = 1e-12f;
+    hp->n_segments = 1;
+    enum pp_code code = pp_config_activation(config, "hidden_act", gelu_names, err);
+    if (!code)
+        code = common_config(config, hp, err);
+    if (!code)
+        code = pp_config_float(config, "rotary_emb_base", &hp->rope_base, err);
+    if (!code)
+        code = pp_config_int(config, "pad_token_id", &padding, err);
+    if (!code && padding >= 0 && padding < hp->n_ctx_train - 1)
+        hp->n_ctx_train -= padding + 1;
     return code;
 }
 
@@ -185,6 +267,7 @@ static const char *const jina_classes[] = {"JinaBertModel", "JinaBertForMaskedLM
 
 static const struct pp_encoder bert = {.positions = true, .fn = PP_FN_GELU};
 static const struct pp_encoder nomic = {.rotated = true, .gated = true, .fn = PP_FN_SILU};
+static const struct pp_encoder jina_v3 = {.rotated = true, .fn = PP_FN_GELU};
 static const struct pp_encoder jina = {.alibi = 8.0f, .fn = PP_FN_GELU};
 
 const struct pp_arch pp_arch_bert = {
@@ -195,12 +278,18 @@ const struct pp_arch pp_arch_bert = {
     .parts = &parts,
     .gguf_neox = true,
     .encoder = &bert,
+    .rotated = &pp_arch_jina_bert_v3,
     .from_config = from_config,
     .from_gguf = from_gguf,
 };
 
+static const char *const nomic_other_names[] = {"nomic-bert-moe", NULL};
+
 const struct pp_arch pp_arch_nomic_bert = {
     .name = "nomic-bert",
+    .other_names = nomic_other_names,
+    .mixture_name = "nomic-bert-moe",
+    .gguf_shares = true,
     .hf_classes = nomic_classes,
     .names = nomic_names,
     .ignored = pp_common_ignored,
@@ -208,6 +297,21 @@ const struct pp_arch pp_arch_nomic_bert = {
     .gguf_neox = true,
     .encoder = &nomic,
     .from_config = nomic_config,
+    .from_gguf = nomic_from_gguf,
+    .to_gguf = nomic_to_gguf,
+};
+
+static const char *const jina_v3_classes[] = {"XLMRobertaLoRA", NULL}; /* mostly config.json calls it XLM-RoBERTa */
+
+const struct pp_arch pp_arch_jina_bert_v3 = {
+    .name = "jina-bert-v3",
+    .hf_classes = jina_v3_classes,
+    .names = jina_v3_names,
+    .ignored = adapters,
+    .parts = &parts,
+    .gguf_neox = true,
+    .encoder = &jina_v3,
+    .from_config = jina_v3_config,
     .from_gguf = from_gguf,
 };
 

@@ -19,7 +19,7 @@ struct builder {
     bool fused_gate;         /* the rows of ffn_up are those of the gate, then those of the value */
     int x, delta;            /* the stream, normed behind every addition; what is to be added */
     int qkv, q, k, v, att;
-    int gate_up, gate, up, act;
+    int gate_up, gate, up, act, router;
 };
 
 static const int NONE = -1;
@@ -105,11 +105,38 @@ static bool add_attention(struct builder *b, int l)
 
 /* --- the feed-forward part -------------------------------------------------------------------------------------- */
 
+static enum pp_fn function(const struct builder *b)
+{
+    return b->hp->activation == PP_ACTIVATION_GELU ? PP_FN_GELU : b->e->fn;
+}
+
+/* Experts without gates, and one vector that is added to what they give together. */
+static bool add_mixture(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t n = hp->n_embd, n_ff = hp->n_ff_expert;
+    char bias[64];
+    struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
+                           .sigmoids = hp->expert_sigmoids, .scale = hp->expert_scale, .fn = function(b)};
+    snprintf(bias, sizeof bias, "blk.%d.ffn_down_exps.bias", l);
+    if (pp_source_tensor(b->s, bias) && !(e.bias = pp_plan_tensor(b->s, 0, n, b->err, "%s", bias)))
+        return false;
+    if (!(e.up = pp_plan_matrices(b->p, b->s, e.n, n_ff, n, b->err, "blk.%d.ffn_up", l)) ||
+        !(e.down = pp_plan_matrices(b->p, b->s, e.n, n, n_ff, b->err, "blk.%d.ffn_down", l)) ||
+        !add_linear(b, l, "ffn_gate_inp", b->x, n, b->router, hp->n_expert))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->x,
+                          .in2 = b->router, .out = b->delta});
+    return add_result(b, l, "layer_output_norm");
+}
+
 static bool add_ffn(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd, n_ff = b->hp->n_ff;
-    const bool gated = b->e->gated || has_tensor(b, l, "ffn_gate");
-    struct pp_op fn = {.kind = PP_OP_APPLY, .fn = b->e->fn, .layer = l, .in = b->up, .in2 = NONE, .out = b->act};
+    const bool gated = (b->e->gated && !b->hp->n_expert) || has_tensor(b, l, "ffn_gate");
+    if (b->hp->n_expert && has_tensor(b, l, "ffn_gate_inp"))
+        return add_mixture(b, l);
+    struct pp_op fn = {.kind = PP_OP_APPLY, .fn = function(b), .layer = l, .in = b->up, .in2 = NONE, .out = b->act};
     if (!b->fused_gate && gated && !add_linear(b, l, "ffn_gate", b->x, n, b->gate, n_ff))
         return false;
     if (!add_linear(b, l, "ffn_up", b->x, n, b->fused_gate ? b->gate_up : b->up, b->fused_gate ? 2 * n_ff : n_ff))
@@ -141,6 +168,7 @@ static void make_slots(struct builder *b)
     b->gate = b->fused_gate ? pp_plan_part(p, b->gate_up, 0, hp->n_ff) : pp_plan_slot(p, hp->n_ff);
     b->up = b->fused_gate ? pp_plan_part(p, b->gate_up, hp->n_ff, hp->n_ff) : pp_plan_slot(p, hp->n_ff);
     b->act = pp_plan_slot(p, hp->n_ff);
+    b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert : 1);
 }
 
 static bool add_embedding(struct builder *b)

@@ -69,6 +69,8 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->n_ff = from->up[0]->ne[1];
     if (from->choice_bias && !(x->choice_bias = pp_cpu_float_vector(c, from->choice_bias, err)))
         return err->code;
+    if (from->bias && !(x->bias = pp_cpu_float_vector(c, from->bias, err)))
+        return err->code;
     if (from->scales && !(x->scales = pp_cpu_float_vector(c, from->scales, err)))
         return err->code;
     enum pp_code code = from->gate ? add_matrices(c, from->gate, from->gate_b, x->n_matrices, &x->gate, err) : PP_OK;
@@ -541,6 +543,8 @@ static void sum_row(const struct pp_cpu *c, const struct stage *s, int row)
     for (int j = 1; j < x->n_used; j++)
         if (place[j] >= 0)
             c->ops->add_scaled(sum, r->out + place[j] * r->out_stride, weight[j], x->n_in);
+    if (x->bias)
+        c->ops->add(sum, x->bias, x->n_in);
     if (s->epilogue != EPILOGUE_ADD)
         memcpy(out, sum, (size_t)x->n_in * sizeof *out);
     else if (s->scale != 0.0f)

@@ -65,6 +65,7 @@ struct experts {
     bool groups_by_largest;
     const float *choice_bias;   /* [n], or NULL */
     const float *scales;        /* [n], or NULL */
+    const float *bias;          /* [n_in], or NULL */
     enum pp_fn fn;
     float bound;
     int64_t n_in, n_ff;

@@ -1,0 +1,65 @@
+/* neobert.c - NeoBERT (arXiv 2502.19587): an encoder with a decoder's layers, whose heads have pairs side by side.
+ *
+ * Its folders have q, k and v of one head after the other. Files are read as llama.cpp computes with them: all of q,
+ * then k, then v. */
+#include <cjson/cJSON.h>
+#include <strings.h>
+
+#include "engine/arch/families.h"
+#include "engine/engine.h"
+#include "engine/hparams.h"
+
+#define LAYER "model.transformer_encoder.{}."
+
+static const struct pp_arch_name names[] = {
+    {.hf = "model.encoder", .gguf = "token_embd"},
+    {.hf = "model.layer_norm", .gguf = "enc.output_norm"},
+    {.hf = LAYER "attention_norm", .gguf = "blk.{}.attn_norm"},
+    {.hf = LAYER "qkv", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_BY_HEAD},
+    {.hf = LAYER "wo", .gguf = "blk.{}.attn_output"},
+    {.hf = LAYER "ffn_norm", .gguf = "blk.{}.ffn_norm"},
+    {.hf = LAYER "ffn.w12", .gguf = "blk.{}.ffn_up"},
+    {.hf = LAYER "ffn.w3", .gguf = "blk.{}.ffn_down"},
+    {.hf = NULL},
+};
+
+/* What guesses masked words. */
+static const char *const ignored[] = {"decoder.weight", "decoder.bias", ".freqs_cis", NULL};
+static const char *const classes[] = {"NeoBERT", "NeoBERTLMHead", "neobert", NULL};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"max_length\": 1024, \"norm_eps\": 1e-6, \"hidden_act\": \"SwiGLU\", \"intermediate_size\": 3072}"},
+    {.json = NULL},
+};
+
+/* config.json says how wide a feed-forward part without gates would be: two thirds of it, a multiple of 8. */
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hidden_act"));
+    if ((fn && strcasecmp(fn, "swiglu") != 0) || !pp_config_flag(config, "rope", true) ||
+        pp_config_flag(config, "ngpt", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: only SwiGLU and rotated heads are supported for this "
+                       "family");
+    hp->n_ff = hp->n_ff > 0 && hp->n_ff < 1 << 24 ? (2 * hp->n_ff / 3 + 7) / 8 * 8 : 0;
+    hp->pooling = PP_POOLING_CLS;
+    enum pp_code code = pp_config_int(config, "max_length", &hp->n_ctx_train, err);
+    return code ? code : pp_config_float(config, "norm_eps", &hp->norm_eps, err);
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)hp, (void)err;
+    return PP_OK;
+}
+
+const struct pp_arch pp_arch_neobert = {
+    .name = "neo-bert",
+    .hf_classes = classes,
+    .names = names,
+    .ignored = ignored,
+    .usual = usual,
+    .hf_pairs = true,
+    .decoder = {.fn = PP_FN_SILU, .fused_qkv = true, .fused_gate = true, .both_ways = true,
+                .output_norm = "enc.output_norm"},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+};

@@ -1,0 +1,498 @@
+/* export_folder_list.c - which tensors a folder has, made of which of ours, and what they are called. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/mem.h"
+#include "engine/export_folder_int.h"
+#include "engine/name_index.h"
+
+/* The line of the family's tables that has this tensor, and what it is called in the new folder; or NULL. */
+static const struct pp_arch_name *line_of(const struct folder *f, const char *gguf_name, struct pp_buf *name)
+{
+    return pp_arch_hf_name(f->arch, pp_source_hparams(f->s), gguf_name, f->opt->bits != 0, name);
+}
+
+/* Ours that folders have in config.json instead, or that nobody uses. */
+static bool is_left_out(const struct folder *f, const struct pp_tensor *t)
+{
+    return pp_is_behind_layers(pp_source_hparams(f->s), t->name) ||
+           pp_is_of_first_values(pp_source_hparams(f->s), t->name) ||
+           strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0 ||
+           strcmp(t->name, "rope_freqs.weight") == 0;
+}
+
+static enum pp_code fail_place(const struct folder *f, const char *name)
+{
+    return pp_fail(f->err, PP_ERR_UNSUPPORTED, "tensor %.200s of the family %s has no place in a model folder", name,
+                   f->arch->name);
+}
+
+/* Quantised, what there are three of is called by the module's name. */
+static enum pp_code name_item(const struct folder *f, struct item *item, const struct pp_buf *name)
+{
+    static const char weight[] = ".weight";
+    size_t n = name->len;
+    if (name->bad)
+        return pp_fail_nomem(f->err, "a tensor's name");
+    if (n >= NAME)
+        return fail_place(f, item->from->name);
+    if (item->bits && n > strlen(weight) && strcmp(name->data + n - strlen(weight), weight) == 0)
+        n -= strlen(weight);
+    else
+        item->bits = 0;
+    snprintf(item->name, sizeof item->name, "%.*s", (int)n, name->data);
+    return PP_OK;
+}
+
+/* The other one of a gate and a value, or of keys and values, that are one tensor. */
+static const struct pp_tensor *other_of(const struct folder *f, const struct pp_tensor *t)
+{
+    static const char *const pairs[][2] = {{".ffn_gate", ".ffn_up"}, {".attn_k.", ".attn_v."}};
+    char name[NAME];
+    int i = 0;
+    const char *at = strstr(t->name, pairs[0][0]); /* alone, exps, shexp */
+    if (!at)
+        at = strstr(t->name, pairs[i = 1][0]);
+    if (!at)
+        return NULL;
+    snprintf(name, sizeof name, "%.*s%s%s", (int)(at - t->name), t->name, pairs[i][1], at + strlen(pairs[i][0]));
+    const struct pp_tensor *other = pp_source_tensor(f->s, name);
+    return other && memcmp(other->ne, t->ne, sizeof t->ne) == 0 ? other : NULL;
+}
+
+static void turn(struct item *item)
+{
+    const int64_t n = item->ne[0];
+    item->order = TURNED;
+    item->ne[0] = item->ne[1];
+    item->ne[1] = n;
+}
+
+static enum pp_code shape_item(const struct folder *f, struct item *item, enum pp_hf_form form,
+                               enum pp_row_order rows)
+{
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    const bool halves = form == PP_HF_EXPERTS_HALVES_TURNED, behind = form == PP_HF_HALVES;
+    const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP || halves;
+    item->head_dim = hp->head_dim;
+    item->n_head = hp->n_head;
+    item->n_head_kv = hp->n_head_kv;
+    if ((in_turns || behind) && !(item->with = other_of(f, item->from)))
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no like beside it", item->from->name);
+    if (form == PP_HF_BEHIND_RESERVED)
+        return pp_fail(f->err, PP_ERR_UNSUPPORTED, "folders of the family %s hold rows of %.200s that this one lacks",
+                       f->arch->name, item->from->name);
+    if (form == PP_HF_PLUS_ONE)
+        item->add = -1;
+    item->logs = form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN;
+    if (form == PP_HF_COLUMN || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_FLAT ||
+        form == PP_HF_GROUPS) {
+        item->n_dims = 1;
+        item->ne[0] *= item->ne[1];
+        item->ne[1] = 1;
+    }
+    item->reordered = pp_source_gguf(f->s) && pp_state_order(hp, item->from->name, &item->heads);
+    if (form == PP_HF_TURNED || form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP ||
+        form == PP_HF_EXPERTS_FLAT_TURNED || halves)
+        turn(item);
+    if (form == PP_HF_EXPERTS_FLAT || form == PP_HF_EXPERTS_FLAT_TURNED)
+        item->n_dims = 2;
+    item->side_by_side = halves;
+    if (form == PP_HF_ONE_ROW)
+        item->n_dims = 2;
+    if (form == PP_HF_NUMBER)
+        item->n_dims = 0;
+    if (form == PP_HF_CHANNELS) {
+        item->n_dims = 3;
+        item->ne[2] = item->ne[1];
+        item->ne[1] = 1;
+        item->last_of_one = f->opt->bits != 0;
+    }
+    if (form == PP_HF_HEADS && (item->n_dims != 1 || item->ne[0] % hp->state_key_dim != 0))
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has another size than all heads", item->from->name);
+    if (form == PP_HF_HEADS)
+        item->row = hp->state_key_dim;
+    if (form == PP_HF_QKV_BY_HEAD)
+        item->order = BY_HEAD;
+    if (in_turns)
+        item->ne[0] *= 2;
+    if (behind) {
+        item->ne[1] *= 2;
+        item->order = ONE_BEHIND;
+    }
+    if (!hp->rope_neox && !f->arch->hf_pairs && rows != PP_ROWS_SAME)
+        item->order = BY_HALVES;
+    return PP_OK;
+}
+
+/* Rows that go elsewhere go by heads: the tensor has those of whole heads, or of all. */
+static enum pp_code check_heads(const struct folder *f, const struct item *item)
+{
+    const struct pp_tensor *t = item->from;
+    const int64_t n = item->reordered && item->heads.columns ? t->ne[0] : t->ne[t->n_dims > 1];
+    const struct pp_state_order *o = &item->heads;
+    bool good = n > 0;
+    if (item->reordered)
+        good = n == o->first + o->size * o->n_keys * o->share;
+    else if (item->order == BY_HEAD)
+        good = n == (item->n_head + 2 * item->n_head_kv) * item->head_dim;
+    else if (item->order == BY_HALVES)
+        good = item->first_row % item->head_dim == 0 && item->ne[item->n_dims > 1] % item->head_dim == 0;
+    return good ? PP_OK : pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has %lld rows, which is no number of heads",
+                                  t->name, (long long)n);
+}
+
+uint32_t pp_folder_float_type(const struct folder *f, const struct pp_tensor *t)
+{
+    const uint32_t type = t->rows && t->rows->form == PP_FORM_FLOATS ? t->rows->type_there : t->type;
+    if (f->opt->out_type)
+        return (uint32_t)pp_type_by_name(f->opt->out_type);
+    return type == PP_TYPE_F32 || type == PP_TYPE_BF16 ? type : PP_TYPE_F16;
+}
+
+static bool is_wanted_in_groups(const struct folder *f, const struct pp_tensor *t)
+{
+    return f->opt->bits && t->n_dims >= 2 && !pp_export_keeps_f32(t) && t->ne[0] % f->group == 0;
+}
+
+static uint64_t take(struct folder *f, uint64_t size)
+{
+    f->data_size += size;
+    return f->data_size - size;
+}
+
+/* Other readers allow no gaps, and ours wants floats at multiples of their size: so those of four bytes come first, and
+ * words of integers with them. */
+static void place_items(struct folder *f)
+{
+    for (int half = 0; half < 2; half++)
+        for (size_t i = 0; i < f->n; i++) {
+            struct item *item = &f->items[i];
+            const uint64_t n = (uint64_t)(item->ne[0] * n_rows_of(item));
+            const uint64_t size = (uint64_t)pp_type_info(item->type)->block_bytes;
+            if (item->bits && !half)
+                item->at = take(f, n * (uint64_t)item->bits / 8);
+            if (!item->bits && half == (size == 2))
+                item->at = take(f, n * size);
+            if (item->bits && half) {
+                item->scales_at = take(f, 2 * (n / (uint64_t)f->group));
+                item->biases_at = take(f, 2 * (n / (uint64_t)f->group));
+            }
+        }
+}
+
+/* Rows, or of a vector elements, of a tensor. */
+struct part {
+    int64_t first, n;
+};
+
+/* Lists what tensor t becomes, or only a part of it, such as a matrix of a stack, which is called by_name then. */
+static enum pp_code list_item(struct folder *f, const struct pp_tensor *t, const char *by_name,
+                              const struct part *part)
+{
+    struct pp_buf name = {0};
+    struct item *item = &f->items[f->n];
+    const bool stacked = t->n_dims > 2 && by_name == t->name;
+    const struct pp_arch_name *line = line_of(f, by_name, &name);
+    *item = (struct item){.from = t, .type = pp_folder_float_type(f, t),
+                          .bits = is_wanted_in_groups(f, t) ? f->opt->bits : 0,
+                          .first_row = part ? part->first : 0, .n_dims = stacked ? 3 : t->n_dims > 1 ? 2 : 1,
+                          .ne = {t->ne[0], t->ne[1], stacked ? t->ne[2] : 1, 1}};
+    if (part)
+        item->ne[t->n_dims > 1] = part->n;
+    if (item->bits && item->type == PP_TYPE_F32)
+        item->type = PP_TYPE_F16;
+    enum pp_code code = line ? name_item(f, item, &name) : fail_place(f, t->name);
+    if (!code)
+        code = shape_item(f, item, line->form, line->rows);
+    if (!code)
+        code = check_heads(f, item);
+    pp_buf_free(&name);
+    if (!code && item->bits && (item->order == TURNED || item->with))
+        code = fail_place(f, t->name);
+    f->n += !code;
+    return code;
+}
+
+/* n pieces of `rows` rows each, where folders have a tensor of n_dims for each: a number stands before the `end` of
+ * their names. */
+static enum pp_code list_pieces(struct folder *f, const struct pp_tensor *t, const char *end, int64_t n, int64_t rows,
+                                int n_dims)
+{
+    const int stem = (int)(strlen(t->name) - strlen(end));
+    enum pp_code code = PP_OK;
+    for (int64_t i = 0; i < n && !code; i++) {
+        char name[NAME];
+        snprintf(name, sizeof name, "%.*s.%lld.weight", stem, t->name, (long long)i);
+        code = list_item(f, t, name, &(struct part){i * rows, rows});
+        if (!code && n_dims == 1)
+            f->items[f->n - 1].n_dims = 1;
+    }
+    return code;
+}
+
+/* A stack of experts: a matrix of each. */
+static enum pp_code list_experts(struct folder *f, const struct pp_tensor *t)
+{
+    const bool shared = strstr(t->name, "_chexps.weight");
+    return list_pieces(f, t, shared ? "exps.weight" : "_exps.weight", t->ne[2], t->ne[1], 2);
+}
+
+enum { N_MIXES = 6 };
+
+/* RWKV's vectors that files have in one tensor. */
+static bool is_of_mixes(const struct folder *f, const struct pp_tensor *t)
+{
+    return pp_source_hparams(f->s)->rwkv && strstr(t->name, ".time_mix_lerp_fused.weight");
+}
+
+static enum pp_code list_mixes(struct folder *f, const struct pp_tensor *t)
+{
+    if (t->ne[1] * t->ne[2] * t->ne[3] != N_MIXES)
+        return fail_place(f, t->name);
+    const enum pp_code code = list_pieces(f, t, "_fused.weight", N_MIXES, 1, 1);
+    for (size_t i = 1; i <= N_MIXES && !code; i++)
+        f->items[f->n - i].n_dims = 3; /* [1, 1, n_embd] */
+    return code;
+}
+
+/* Norms of heads, of which each has its own, where folders have a vector of each. */
+static bool is_by_head(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const bool norm = strstr(t->name, ".attn_q_norm.weight") || strstr(t->name, ".attn_k_norm.weight");
+    const bool split = norm && t->n_dims == 2 && !line_of(f, t->name, &name);
+    pp_buf_free(&name);
+    return split;
+}
+
+static enum pp_code list_heads(struct folder *f, const struct pp_tensor *t)
+{
+    return list_pieces(f, t, ".weight", t->ne[1], 1, 1);
+}
+
+static const char fused[] = ".attn_qkv.";
+
+/* q, k and v in one, where folders of the family have them apart. */
+static bool is_fused(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const bool apart = strstr(t->name, fused) && !line_of(f, t->name, &name);
+    pp_buf_free(&name);
+    return apart;
+}
+
+static enum pp_code list_qkv(struct folder *f, const struct pp_tensor *t)
+{
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    const int64_t n_q = hp->n_head * hp->head_dim, n_kv = hp->n_head_kv * hp->head_dim;
+    const struct part parts[] = {{0, n_q}, {n_q, n_kv}, {n_q + n_kv, n_kv}};
+    const char *at = strstr(t->name, fused);
+    enum pp_code code = PP_OK;
+    if (t->n_dims > 2 || t->ne[t->n_dims > 1] != n_q + 2 * n_kv)
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s does not have %lld rows", t->name,
+                       (long long)(n_q + 2 * n_kv));
+    for (int i = 0; i < 3 && !code; i++) {
+        char name[NAME];
+        snprintf(name, sizeof name, "%.*s.attn_%c.%s", (int)(at - t->name), t->name, "qkv"[i], at + strlen(fused));
+        code = list_item(f, t, name, &parts[i]);
+    }
+    return code;
+}
+
+/* The line of the family's matrix of q, k and v, which it has apart in GGUF; or NULL. name: what it is called of the
+ * layer of t. */
+static const struct pp_arch_name *find_joined(const struct folder *f, const struct pp_tensor *t, struct pp_buf *name)
+{
+    static const char *const kinds[] = {".attn_q.", ".attn_k.", ".attn_v."};
+    const char *at = NULL;
+    char whole[NAME];
+    for (int i = 0; i < 3 && !at; i++)
+        at = strstr(t->name, kinds[i]);
+    if (!at)
+        return NULL;
+    snprintf(whole, sizeof whole, "%.*s%s%s", (int)(at - t->name), t->name, fused, at + strlen(kinds[0]));
+    const struct pp_arch_name *line = line_of(f, whole, name);
+    const bool apart = line && (line->form == PP_HF_QKV_STACKED || line->form == PP_HF_QKV_BY_GROUP);
+    return apart ? line : NULL;
+}
+
+static bool is_joined(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const bool joined = find_joined(f, t, &name) != NULL;
+    pp_buf_free(&name);
+    return joined;
+}
+
+/* One item for all three, when it is the turn of q. */
+static enum pp_code list_joined(struct folder *f, const struct pp_tensor *t)
+{
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    const char *at = strstr(t->name, ".attn_q.");
+    struct pp_buf name = {0};
+    struct item *item = &f->items[f->n];
+    if (!at)
+        return PP_OK;
+    if (f->opt->bits || t->n_dims != 2)
+        return fail_place(f, t->name);
+    const struct pp_arch_name *line = find_joined(f, t, &name);
+    *item = (struct item){.from = t, .type = pp_folder_float_type(f, t), .order = QKV, .form = line->form, .n_dims = 2,
+                          .halves = !hp->rope_neox && !f->arch->hf_pairs,
+                          .ne = {t->ne[0], (hp->n_head + 2 * hp->n_head_kv) * hp->head_dim, 1, 1}};
+    enum pp_code code = name_item(f, item, &name);
+    pp_buf_free(&name);
+    for (int i = 0; i < 3 && !code; i++) {
+        char own[NAME];
+        snprintf(own, sizeof own, "%.*s.attn_%c.%s", (int)(at - t->name), t->name, "qkv"[i], at + strlen(".attn_q."));
+        const struct pp_tensor *each = item->qkv[i] = pp_source_tensor(f->s, own);
+        if (!each || each->n_dims != 2 || each->ne[0] != t->ne[0] ||
+            each->ne[1] != (i ? hp->n_head_kv : hp->n_head) * hp->head_dim)
+            code = pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s is missing, or has another shape", own);
+    }
+    f->n += !code;
+    return code;
+}
+
+/* Queries, keys and values of states, and gates beside them, where folders have them by keys, in one. */
+static bool is_of_states(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const bool kind = strstr(t->name, ".attn_qkv.weight") || strstr(t->name, ".attn_gate.weight");
+    const bool apart = kind && pp_source_hparams(f->s)->n_state_head && !line_of(f, t->name, &name);
+    pp_buf_free(&name);
+    return apart;
+}
+
+/* One item for both, when it is the turn of the former. */
+static enum pp_code list_states(struct folder *f, const struct pp_tensor *t)
+{
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
+    const char *at = strstr(t->name, ".attn_qkv.weight");
+    struct pp_buf name = {0};
+    struct item *item = &f->items[f->n];
+    char own[NAME];
+    if (!at)
+        return PP_OK;
+    snprintf(own, sizeof own, "%.*s.attn_gate.weight", (int)(at - t->name), t->name);
+    const struct pp_tensor *gate = pp_source_tensor(f->s, own);
+    if (!gate || t->n_dims != 2 || gate->n_dims != 2 || t->ne[1] != 2 * keys + values || gate->ne[1] != values ||
+        gate->ne[0] != t->ne[0])
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no gate beside it, or another size", t->name);
+    snprintf(own, sizeof own, "%.*s.ssm_in.weight", (int)(at - t->name), t->name);
+    if (f->opt->bits || !line_of(f, own, &name)) {
+        pp_buf_free(&name);
+        return fail_place(f, t->name);
+    }
+    *item = (struct item){.from = t, .with = gate, .type = pp_folder_float_type(f, t), .order = BY_KEY, .n_dims = 2,
+                          .ne = {t->ne[0], 2 * (keys + values), 1, 1}};
+    enum pp_code code = name_item(f, item, &name);
+    pp_buf_free(&name);
+    f->n += !code;
+    return code;
+}
+
+/* Whether the tensor is written where another one is. */
+static bool is_second(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const struct pp_arch_name *line = line_of(f, t->name, &name);
+    const bool second = line && line->second && (strstr(t->name, ".ffn_up") || strstr(t->name, ".attn_v."));
+    pp_buf_free(&name);
+    return second;
+}
+
+/* Matrices of heads, where folders have those of keys and of values in one. */
+static bool is_of_heads(const struct folder *f, const struct pp_tensor *t)
+{
+    struct pp_buf name = {0};
+    const bool kind = strstr(t->name, ".attn_k_b.weight") || strstr(t->name, ".attn_v_b.weight");
+    const bool apart = kind && !line_of(f, t->name, &name);
+    pp_buf_free(&name);
+    return apart;
+}
+
+/* One item for both, when it is the turn of the keys. */
+static enum pp_code list_of_heads(struct folder *f, const struct pp_tensor *t)
+{
+    const char *at = strstr(t->name, ".attn_k_b.weight");
+    struct joined *joined = &f->joined[f->n_joined];
+    char name[NAME];
+    if (!at)
+        return PP_OK;
+    if (f->n_joined == (size_t)pp_source_hparams(f->s)->n_layer) /* of layers that there are none of */
+        return fail_place(f, t->name);
+    snprintf(name, sizeof name, "%.*s.attn_v_b.weight", (int)(at - t->name), t->name);
+    enum pp_code code = pp_join_heads(t, pp_source_tensor(f->s, name), pp_source_hparams(f->s), &joined->t,
+                                      &joined->rows, f->err);
+    snprintf(name, sizeof name, "%.*s.attn_kv_b.weight", (int)(at - t->name), t->name);
+    f->n_joined++;
+    return code ? code : list_item(f, &joined->t, name, NULL);
+}
+
+/* A stack that folders have no name for, but for its matrices. */
+static bool is_split(const struct folder *f, const struct pp_tensor *t)
+{
+    const bool end = strstr(t->name, "_exps.weight") || strstr(t->name, "_chexps.weight");
+    struct pp_buf name = {0};
+    const bool split = t->n_dims == 3 && end && !line_of(f, t->name, &name);
+    pp_buf_free(&name);
+    return split;
+}
+
+/* GGUF files of some families hold the embeddings twice where folders hold them once. */
+static bool is_embeddings(const struct folder *f, const struct pp_tensor *t)
+{
+    const struct pp_tensor *e = pp_source_tensor(f->s, "token_embd.weight");
+    return f->arch->gguf_untied && strcmp(t->name, "output.weight") == 0 && e && e->type == t->type && !t->rows &&
+           !e->rows && e->size == t->size && memcmp(e->data, t->data, t->size) == 0;
+}
+
+/* Whatever a file calls its tensors, no two become one. */
+static enum pp_code check_names(const struct folder *f)
+{
+    struct pp_name_index index = {0};
+    enum pp_code code = pp_name_index_init(&index, f->n) ? PP_OK : pp_fail_nomem(f->err, "the list of tensors");
+    for (size_t i = 0; i < f->n && !code; i++)
+        if (!pp_name_index_add(&index, f->items[i].name, strlen(f->items[i].name)))
+            code = pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s would be called %.200s, as another one is",
+                           f->items[i].from->name, f->items[i].name);
+    pp_name_index_free(&index);
+    return code;
+}
+
+enum pp_code pp_folder_list(struct folder *f)
+{
+    const size_t n = pp_source_n_tensors(f->s);
+    size_t most = n;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < n; i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(f->s, i);
+        most += 2 + (size_t)t->ne[2] + (is_by_head(f, t) ? (size_t)t->ne[1] : 0) + (is_of_mixes(f, t) ? N_MIXES : 0);
+    }
+    f->items = pp_calloc(most, sizeof *f->items);
+    f->joined = pp_calloc((size_t)pp_source_hparams(f->s)->n_layer, sizeof *f->joined);
+    if (!f->items || !f->joined)
+        return pp_fail_nomem(f->err, "the list of tensors");
+    f->tied = !pp_source_tensor(f->s, "output.weight");
+    for (size_t i = 0; i < n && !code; i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(f->s, i);
+        if (is_embeddings(f, t))
+            f->tied = true;
+        else if (!is_left_out(f, t) && !is_second(f, t))
+            code = is_split(f, t)       ? list_experts(f, t)
+                   : is_by_head(f, t)   ? list_heads(f, t)
+                   : is_joined(f, t)    ? list_joined(f, t)
+                   : is_of_heads(f, t)  ? list_of_heads(f, t)
+                   : is_of_states(f, t) ? list_states(f, t)
+                   : is_of_mixes(f, t)  ? list_mixes(f, t)
+                   : is_fused(f, t)     ? list_qkv(f, t)
+                                        : list_item(f, t, t->name, NULL);
+    }
+    if (!code)
+        code = check_names(f);
+    place_items(f);
+    return code;
+}
