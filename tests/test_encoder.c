@@ -745,8 +745,8 @@ TEST_GROUP(encoder)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formulas), cmocka_unit_test(all_see_all),    cmocka_unit_test(same_bits),
         cmocka_unit_test(refuses),  cmocka_unit_test(lies),           cmocka_unit_test(no_types),
-        cmocka_unit_test(folders), cmocka_unit_test(flat_folders),
-         cmocka_unit_test(further_layers), cmocka_unit_test(embed),
+        cmocka_unit_test(folders),  cmocka_unit_test(flat_folders),   cmocka_unit_test(further_layers),
+        cmocka_unit_test(embed),
         cmocka_unit_test(many_lines), cmocka_unit_test(other_commands), cmocka_unit_test(decoders),
     };
     return cmocka_run_group_tests_name("encoder", tests, NULL, NULL);
