@@ -7,6 +7,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/cpu/matmul.h"
+#include "engine/cpu/stream_ahead.h"
 #include "engine/quant.h"
 #include "engine/safetensors.h"
 #include "tests/kernel_builds.h"
@@ -284,6 +285,13 @@ static void reference_products(void **state)
 
 /* --- every set of kernels against the scalar bits ----------------------------------------------------------------- */
 
+/* How the next call asks for weights ahead: all ways in turn, whatever this processor's is. */
+static enum pp_stream_way next_way(void)
+{
+    static int turn;
+    return (enum pp_stream_way)(turn++ % (PP_STREAM_SOON + 1));
+}
+
 /* Rows [0, n_rows) in two calls that meet at a multiple of 16, one of which asks for weights near by and has the larger
  * scratch. */
 static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
@@ -296,8 +304,12 @@ static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const st
     struct pp_acts near = *x;
     near.near = true;
     near.scratch_bytes = sizeof scratch;
+    const enum pp_stream_way here = pp_stream_way;
+    pp_stream_way = next_way();
     fn(w, split, rows, m % 2 ? &near : x, m, y, stride, scratch);
+    pp_stream_way = next_way();
     fn(w, 0, split, m % 2 ? x : &near, m, y, stride, scratch);
+    pp_stream_way = here;
     for (int64_t i = 0; i < m; i++) {
         for (int64_t r = 0; r < rows; r++)
             if (!same(y[i * stride + r], expect[i * rows + r]))

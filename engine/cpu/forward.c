@@ -347,7 +347,7 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     pp_cpu_project_reset(c);
     plan_parts(c, batch->n, batch->n_outputs);
     c->routing.in.near = c->routing.hidden.near = c->stream.near;
-    const bool timed = batch->n == 1 && !c->profile && c->mm->knows_near && pp_stream_by_pages;
+    const bool timed = batch->n == 1 && !c->profile && c->mm->knows_near && pp_stream_way == PP_STREAM_PAGES;
     const uint64_t begin = timed ? pp_now_ns() : 0;
     if (c->profile) {
         pp_cpu_profile_run(c);

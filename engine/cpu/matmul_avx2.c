@@ -439,8 +439,7 @@ INLINE float sum_lanes(__m256 low, __m256 high)
     return _mm_cvtss_f32(_mm_add_ss(p2, _mm_movehdup_ps(p2)));
 }
 
-/* acc += 16 columns of R weight rows times M activation rows; the same columns of the next R weight rows are asked
- * for. */
+/* acc += 16 columns of R weight rows times M activation rows; weights further on are asked for. */
 INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t k,
                        __m256 (*acc)[2], const uint32_t type, const int R, const int M)
 {
@@ -452,7 +451,7 @@ INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64
             const uint8_t *row = w + (size_t)r * row_bytes;
             wk[r] = load_floats(row, k + LANES * half, type);
             if (half == 0 && (type == PP_TYPE_F32 || k % 32 == 0))
-                stream_line(row + (type == PP_TYPE_F32 ? 4 : 2) * k, (size_t)R * row_bytes);
+                stream_line(row, (size_t)(type == PP_TYPE_F32 ? 4 * k : 2 * k), row_bytes, (size_t)R);
         }
         UNROLL for (int i = 0; i < M; i++)
         {

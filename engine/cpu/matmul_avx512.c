@@ -119,7 +119,7 @@ INLINE float sum_lanes(__m512 p)
     return _mm_cvtss_f32(_mm_add_ss(p2, _mm_movehdup_ps(p2)));
 }
 
-/* R weight rows times M activation rows; meanwhile the next R weight rows are asked for. */
+/* R weight rows times M activation rows; meanwhile those further on are asked for. */
 INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
                        int64_t y_stride, const uint32_t type, const int R, const int M)
 {
@@ -134,7 +134,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
             const uint8_t *row = w + (size_t)r * row_bytes;
             wk[r] = load_floats(row, k, live, type);
             if (type == PP_TYPE_F32 || k % 32 == 0)
-                stream_line(row + (type == PP_TYPE_F32 ? 4 : 2) * k, (size_t)R * row_bytes);
+                stream_line(row, (size_t)(type == PP_TYPE_F32 ? 4 * k : 2 * k), row_bytes, (size_t)R);
         }
         UNROLL for (int i = 0; i < M; i++)
         {

@@ -104,7 +104,7 @@ static inline int pp_low_rank_room(int rank)
  * Rapids. */
 static inline size_t pp_low_rank_ahead(void)
 {
-    return pp_stream_by_pages ? 1024 : 4096;
+    return pp_stream_way == PP_STREAM_PAGES ? 1024 : 4096;
 }
 
 static inline size_t pp_low_rank_block_bytes(uint32_t type, int rank)

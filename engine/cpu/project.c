@@ -549,7 +549,7 @@ static int take_unit(const struct pp_cpu *c, const struct stage *s, const struct
 static size_t ahead_of_down(const struct pp_cpu *c, const struct pp_lora_target *t)
 {
     const size_t begin = pp_pack_scale_bytes(t->a.n_cols) + PP_NEAR_AHEAD;
-    const bool kernel_asks = t->a.type == PP_TYPE_Q8_0 && c->mm->knows_near && pp_stream_by_pages;
+    const bool kernel_asks = t->a.type == PP_TYPE_Q8_0 && c->mm->knows_near && pp_stream_way == PP_STREAM_PAGES;
     return kernel_asks && begin < t->a_bytes ? begin : t->a_bytes;
 }
 
