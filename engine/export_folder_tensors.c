@@ -13,6 +13,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/cancel.h"
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
 #include "engine/export_folder_int.h"
 #include "engine/hf.h"
 #include "engine/mlx_groups.h"
@@ -69,13 +70,7 @@ static void describe_item(const struct folder *f, const struct item *item, struc
 
 static enum pp_code put(const struct folder *f, const void *data, size_t size, uint64_t at)
 {
-    for (size_t done = 0; done < size;) {
-        const ssize_t n = pwrite(f->fd, (const char *)data + done, size - done, (off_t)(at + done));
-        if (n <= 0 && errno != EINTR)
-            return fail_write(f);
-        done += n > 0 ? (size_t)n : 0;
-    }
-    return PP_OK;
+    return pp_write_at(f->fd, data, size, at) ? PP_OK : fail_write(f);
 }
 
 /* The data begin at a multiple of 8, and so does every tensor. */

@@ -10,6 +10,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
 #include "engine/rope.h"
 #include "engine/snapshot.h"
 
@@ -247,28 +248,13 @@ static bool in_memory(const struct reading *r, const struct run *run)
     return true;
 }
 
-/* Reads n bytes, or fewer if it fails; how many. */
-static size_t read_some(int fd, uint8_t *to, size_t n, uint64_t from)
-{
-    size_t at = 0;
-    while (at < n) {
-        ssize_t got = pread(fd, to + at, n - at, (off_t)(from + at));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            break;
-        at += (size_t)got;
-    }
-    return at;
-}
-
 /* What is not in memory is read without a stay in the page cache, if it lies so that the disk can write it where it
  * belongs: a core copies nothing then. */
 static size_t read_directly(const struct reading *r, const struct run *run)
 {
     if (r->direct < 0 || (uintptr_t)run->to % BLOCK || run->from % BLOCK || run->n < BLOCK || in_memory(r, run))
         return 0;
-    return read_some(r->direct, run->to, run->n / BLOCK * BLOCK, run->from) / BLOCK * BLOCK;
+    return pp_read_some_at(r->direct, run->to, run->n / BLOCK * BLOCK, run->from) / BLOCK * BLOCK;
 }
 
 static void read_run(struct reading *r, const struct run *run)
@@ -277,7 +263,7 @@ static void read_run(struct reading *r, const struct run *run)
     for (size_t at = 0, i = 0; at < run->n; at += PP_SNAPSHOT_BITE, i++) {
         size_t end = at + PP_SNAPSHOT_BITE < run->n ? at + PP_SNAPSHOT_BITE : run->n;
         size_t from = have > at ? have < end ? have : end : at;
-        if (read_some(r->fd, run->to + from, end - from, run->from + from) < end - from) {
+        if (pp_read_some_at(r->fd, run->to + from, end - from, run->from + from) < end - from) {
             atomic_store(&r->failed, true);
             return;
         }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
 #include "engine/snapshot.h"
 
 static const char MANIFEST_MAGIC[8] = "PIPPINSM";
@@ -312,7 +313,7 @@ static const char *wrong_pack(const struct snapshot *s, int fd)
     if ((uint64_t)st.st_size < s->pack_bytes || st.st_size < PP_SNAPSHOT_ALIGN)
         return "its pack is cut short";
     pp_snapshot_pack_header(s, expected);
-    if (pread(fd, found, sizeof found, 0) != sizeof found)
+    if (!pp_read_at(fd, found, sizeof found, 0))
         return "its pack cannot be read";
     if (memcmp(found, expected, 16) != 0)
         return "its pack is no pack";

@@ -13,6 +13,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
 #include "engine/snapshot.h"
 
 /* Room in the pack that is taken; sorted, without overlaps being counted on. */
@@ -630,40 +631,6 @@ static enum pp_code cannot_write(const struct pp_save *j, struct pp_error *err)
     return pp_fail(err, PP_ERR_IO, "cannot write %s.pack: %s", j->base, strerror(errno));
 }
 
-static bool write_at(int fd, const uint8_t *data, size_t n, uint64_t at)
-{
-    while (n) {
-        ssize_t w = pwrite(fd, data, n, (off_t)at);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w == 0)
-            errno = ENOSPC;
-        if (w <= 0)
-            return false;
-        data += w;
-        at += (uint64_t)w;
-        n -= (size_t)w;
-    }
-    return true;
-}
-
-static bool read_at(int fd, uint8_t *data, size_t n, uint64_t at)
-{
-    while (n) {
-        ssize_t r = pread(fd, data, n, (off_t)at);
-        if (r < 0 && errno == EINTR)
-            continue;
-        if (r == 0)
-            errno = EIO;
-        if (r <= 0)
-            return false;
-        data += r;
-        at += (uint64_t)r;
-        n -= (size_t)r;
-    }
-    return true;
-}
-
 /* A pack with nothing in it but its header. The manifest of what was there goes first: it names pages that go too. */
 static enum pp_code make_pack(struct pp_save *j, struct pp_error *err)
 {
@@ -675,7 +642,7 @@ static enum pp_code make_pack(struct pp_save *j, struct pp_error *err)
         unlink(pack);
         j->fd = open(pack, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         pp_snapshot_pack_header(&j->s, block);
-        if (j->fd < 0 || !write_at(j->fd, block, sizeof block, 0))
+        if (j->fd < 0 || !pp_write_at(j->fd, block, sizeof block, 0))
             code = cannot_write(j, err);
     }
     pp_free(manifest);
@@ -702,7 +669,7 @@ static enum pp_code carry_out(struct pp_save *j, const struct write_op *op, stru
     struct snapshot_place *place = &node->place[op->tier];
     size_t bytes = j->s.page_bytes[op->tier];
     if (op->from) { /* moved as it is: if it is damaged, its checksum goes on saying so */
-        if (!read_at(j->fd, j->scratch, bytes, op->from) || !write_at(j->fd, j->scratch, bytes, place->offset))
+        if (!pp_read_at(j->fd, j->scratch, bytes, op->from) || !pp_write_at(j->fd, j->scratch, bytes, place->offset))
             return cannot_write(j, err);
         j->counts.pages_moved++;
         return PP_OK;
@@ -711,7 +678,7 @@ static enum pp_code carry_out(struct pp_save *j, const struct write_op *op, stru
     for (size_t at = 0, i = 0; at < bytes; at += PP_SNAPSHOT_BITE, i++) {
         size_t n = bytes - at < PP_SNAPSHOT_BITE ? bytes - at : PP_SNAPSHOT_BITE;
         j->bites[i] = pp_hash128(data + at, n);
-        if (!write_at(j->fd, data + at, n, place->offset + at))
+        if (!pp_write_at(j->fd, data + at, n, place->offset + at))
             return cannot_write(j, err);
     }
     place->sum = pp_snapshot_sum(&node->name, op->tier, j->bites, pp_snapshot_n_bites(bytes));

@@ -11,6 +11,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "engine/base/whole_io.h"
 #include "src/adapter_mix.h"
 #include "src/json_numbers.h"
 #include "src/plain_text.h"
@@ -372,19 +373,11 @@ enum pp_code pp_export_write(const char *path, const struct pp_buf *text, struct
         return pp_fail(err, PP_ERR_IO, "there is %s already, and it stays as it is; name another file", path);
     if (fd < 0)
         return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    size_t done = 0;
-    bool good = true;
-    while (good && done < text->len) {
-        const ssize_t w = write(fd, text->data + done, text->len - done);
-        if (w > 0)
-            done += (size_t)w;
-        else
-            good = w < 0 && errno == EINTR;
-    }
-    good = good && fsync(fd) == 0;
-    const int why = errno;
+    const bool good = pp_write_whole(fd, text->data, text->len) && fsync(fd) == 0;
+    int why = errno;
     if (close(fd) == 0 && good)
         return PP_OK;
+    why = good ? errno : why;
     unlink(path);
     return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(why));
 }

@@ -18,6 +18,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
 
 enum {
     MAX_REDIRECTS = 8,
@@ -176,15 +177,9 @@ static size_t on_file(char *data, size_t size, size_t count, void *request)
         if (check_room(r->fd, r->have, all, &r->no_room))
             return 0;
     }
-    for (size_t at = 0; at < n;) {
-        ssize_t w = write(r->fd, data + at, n - at);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w <= 0) {
-            r->write_errno = errno;
-            return 0;
-        }
-        at += (size_t)w;
+    if (!pp_write_whole(r->fd, data, n)) {
+        r->write_errno = errno;
+        return 0;
     }
     r->have += n;
     return n;

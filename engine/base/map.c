@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
 
 enum { MAX_MAPS = 1024, LARGE_FILE = 1 << 26, LARGE_PAGE = 2 << 20 };
 
@@ -235,20 +236,6 @@ enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *s
     return PP_OK;
 }
 
-static int write_all(int fd, const char *p, size_t n)
-{
-    while (n) {
-        ssize_t w = write(fd, p, n);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w <= 0)
-            return -1;
-        p += w;
-        n -= (size_t)w;
-    }
-    return 0;
-}
-
 /* A rename is durable only when the folder that holds the name is, too. Best effort: some file systems refuse. */
 static void sync_folder(const char *path)
 {
@@ -290,7 +277,7 @@ enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsi
     if (fd < 0) {
         code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", temp, strerror(errno));
     } else {
-        int bad = write_all(fd, data, size) != 0 || fsync(fd) != 0;
+        int bad = !pp_write_whole(fd, data, size) || fsync(fd) != 0;
         int saved = errno;
         if (close(fd) != 0 && !bad) {
             bad = 1;

@@ -12,6 +12,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
 
 enum { PATH_CAP = 640 };
 static const uint64_t DEFAULT_QUOTA = (uint64_t)64 << 30;
@@ -129,38 +130,6 @@ static struct header make_header(const struct pp_weights *w, const struct entry 
     return h;
 }
 
-static bool write_at(int fd, const void *data, size_t n, size_t offset)
-{
-    const uint8_t *p = data;
-    while (n) {
-        ssize_t done = pwrite(fd, p, n, (off_t)offset);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            return false;
-        p += done;
-        offset += (size_t)done;
-        n -= (size_t)done;
-    }
-    return true;
-}
-
-static bool read_at(int fd, void *data, size_t n, size_t offset)
-{
-    uint8_t *p = data;
-    while (n) {
-        ssize_t done = pread(fd, p, n, (off_t)offset);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            return false;
-        p += done;
-        offset += (size_t)done;
-        n -= (size_t)done;
-    }
-    return true;
-}
-
 /* The checksums first: a header without them is refused. */
 static bool write_header(const struct pp_weights *w)
 {
@@ -169,8 +138,8 @@ static bool write_header(const struct pp_weights *w)
         return false;
     const struct header h = make_header(w, entries);
     pp_free(entries);
-    return write_at(w->store.fd, w->sums, (size_t)w->n_groups * sizeof *w->sums, sizeof h) &&
-           write_at(w->store.fd, &h, sizeof h, 0);
+    return pp_write_at(w->store.fd, w->sums, (size_t)w->n_groups * sizeof *w->sums, sizeof h) &&
+           pp_write_at(w->store.fd, &h, sizeof h, 0);
 }
 
 /* Reads the header and the sums of a file that is to belong to these weights. -1: it does not, or is damaged; else the
@@ -187,7 +156,7 @@ static int read_header(struct pp_weights *w, int fd, bool by_identity)
     pp_free(expected);
     size_t sums_bytes = (size_t)w->n_groups * sizeof *w->sums;
     bool good = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
-                (uint64_t)st.st_size == s->file_bytes && read_at(fd, &h, sizeof h, 0) &&
+                (uint64_t)st.st_size == s->file_bytes && pp_read_at(fd, &h, sizeof h, 0) &&
                 h.hash == pp_hash64(&h, offsetof(struct header, hash)) &&
                 memcmp(h.magic, MAGIC, sizeof h.magic) == 0 && h.version == mine.version &&
                 h.n_weights == mine.n_weights && h.n_groups == mine.n_groups && h.n_done <= h.n_weights &&
@@ -197,7 +166,7 @@ static int read_header(struct pp_weights *w, int fd, bool by_identity)
         good = memcmp(h.identity, s->identity.bytes, sizeof h.identity) == 0;
     else if (good)
         good = h.file_key.lo == s->file_key.lo && h.file_key.hi == s->file_key.hi;
-    good = good && read_at(fd, w->sums, sums_bytes, sizeof h) &&
+    good = good && pp_read_at(fd, w->sums, sums_bytes, sizeof h) &&
            pp_hash64(w->sums, sums_bytes) == h.sums_hash;
     if (!good)
         memset(w->sums, 0, sums_bytes);
@@ -315,7 +284,7 @@ struct kept_files {
 static bool is_begun(int fd)
 {
     char magic[sizeof MAGIC];
-    return read_at(fd, magic, sizeof magic, 0) && memcmp(magic, MAGIC, sizeof magic) == 0;
+    return pp_read_at(fd, magic, sizeof magic, 0) && memcmp(magic, MAGIC, sizeof magic) == 0;
 }
 
 /* Parts whose writer was killed have no header: nobody can use them. */
@@ -445,7 +414,7 @@ bool pp_layout_begin(struct pp_weights *w)
         return false;
     /* The header goes at once: if we are killed, nobody shall believe it. The blocks are taken at once, where the file
      * system can do that: a disk that fills up later is then not our trouble, and not our doing. */
-    if (make_room(s) && (s->n_done || ftruncate(s->fd, 0) == 0) && write_at(s->fd, &nothing, sizeof nothing, 0) &&
+    if (make_room(s) && (s->n_done || ftruncate(s->fd, 0) == 0) && pp_write_at(s->fd, &nothing, sizeof nothing, 0) &&
         (fallocate(s->fd, 0, 0, (off_t)s->file_bytes) == 0 ||
          (errno == EOPNOTSUPP && ftruncate(s->fd, (off_t)s->file_bytes) == 0)))
         return true;
@@ -461,7 +430,7 @@ static bool write_region(struct pp_weights *w, size_t end)
     for (size_t at = begin, n; at < end; at += n) {
         n = PP_LARGE_PAGE - (s->data_offset + at) % PP_LARGE_PAGE;
         n = n < end - at ? n : end - at;
-        if (atomic_load(&w->stop) || !write_at(s->fd, w->region + at, n, s->data_offset + at))
+        if (atomic_load(&w->stop) || !pp_write_at(s->fd, w->region + at, n, s->data_offset + at))
             return false;
     }
     if (end > begin) {
@@ -504,7 +473,8 @@ static bool write_rest(struct pp_weights *w)
 {
     struct pp_layout_store *s = &w->store;
     size_t end = bytes_done(w);
-    return s->written >= end || write_at(s->fd, w->region + s->written, end - s->written, s->data_offset + s->written);
+    return s->written >= end ||
+           pp_write_at(s->fd, w->region + s->written, end - s->written, s->data_offset + s->written);
 }
 
 void pp_layout_suspend(struct pp_weights *w, bool drop)

@@ -1,0 +1,127 @@
+/* Reads and writes go on where a signal or a full pipe cut them short, and say why they cannot. */
+#include "engine/base/whole_io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "tests/support.h"
+
+enum { N = 1 << 20 };
+
+static uint8_t byte_at(size_t i)
+{
+    return (uint8_t)(i * 7 + i / 251);
+}
+
+static volatile sig_atomic_t n_signals;
+
+static void on_signal(int number)
+{
+    (void)number;
+    n_signals++;
+}
+
+struct reader {
+    int fd;
+    size_t n, wrong;
+};
+
+/* Slowly, so that the pipe is full for most of the time. */
+static void *read_all(void *arg)
+{
+    struct reader *r = arg;
+    uint8_t piece[4096];
+    for (ssize_t n; (n = read(r->fd, piece, sizeof piece)) > 0;) {
+        for (ssize_t i = 0; i < n; i++)
+            r->wrong += piece[i] != byte_at(r->n++);
+        usleep(200);
+    }
+    return NULL;
+}
+
+static void interrupted(void **state)
+{
+    const struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
+    const struct sigaction interrupts = {.sa_handler = on_signal}; /* calls are not begun again */
+    struct sigaction before;
+    sigset_t alarm;
+    uint8_t *data = pp_malloc(N);
+    struct reader r = {0};
+    int ends[2];
+    pthread_t thread;
+    (void)state;
+    assert_non_null(data);
+    for (size_t i = 0; i < N; i++)
+        data[i] = byte_at(i);
+    assert_int_equal(pipe(ends), 0);
+    r.fd = ends[0];
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm, NULL); /* the reader's */
+    assert_int_equal(pthread_create(&thread, NULL, read_all, &r), 0);
+    pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
+    assert_int_equal(sigaction(SIGALRM, &interrupts, &before), 0);
+    setitimer(ITIMER_REAL, &often, NULL);
+    const bool good = pp_write_whole(ends[1], data, N);
+    setitimer(ITIMER_REAL, &never, NULL);
+    sigaction(SIGALRM, &before, NULL);
+    close(ends[1]);
+    pthread_join(thread, NULL);
+    close(ends[0]);
+    pp_free(data);
+    assert_true(good);
+    assert_true(n_signals > 0);
+    assert_int_equal(r.n, N);
+    assert_int_equal(r.wrong, 0);
+}
+
+static void at_places(void **state)
+{
+    const char *path = test_path("places");
+    char got[16] = "";
+    const int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    (void)state;
+    assert_true(fd >= 0);
+    assert_true(pp_write_at(fd, "world", 5, 6));
+    assert_true(pp_write_at(fd, "hello ", 6, 0));
+    assert_true(pp_read_at(fd, got, 11, 0));
+    assert_string_equal(got, "hello world");
+    errno = 0;
+    assert_false(pp_read_at(fd, got, 6, 6)); /* one byte more than there is */
+    assert_int_equal(errno, EIO);
+    assert_int_equal(pp_read_some_at(fd, got, 6, 6), 5);
+    assert_int_equal(pp_read_some_at(fd, got, 6, 100), 0);
+    close(fd);
+    unlink(path);
+}
+
+static void full(void **state)
+{
+    const int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    (void)state;
+    assert_true(fd >= 0);
+    errno = 0;
+    assert_false(pp_write_whole(fd, "x", 1));
+    assert_int_equal(errno, ENOSPC);
+    assert_false(pp_write_at(-1, "x", 1, 0));
+    assert_int_equal(errno, EBADF);
+    assert_false(pp_read_at(-1, &(char){0}, 1, 0));
+    assert_int_equal(errno, EBADF);
+    close(fd);
+}
+
+TEST_GROUP(whole_io)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(interrupted),
+        cmocka_unit_test(at_places),
+        cmocka_unit_test(full),
+    };
+    return cmocka_run_group_tests_name("whole_io", tests, NULL, NULL);
+}
