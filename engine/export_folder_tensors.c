@@ -198,20 +198,40 @@ static enum pp_code write_floats(const struct folder *f, const struct item *item
     return code ? code : put(f, room->out, (size_t)n * row_bytes, f->data_at + item->at + (uint64_t)first * row_bytes);
 }
 
-/* --- matrices as a whole ------------------------------------------------------------------------------------------ */
+/* --- matrices of others ------------------------------------------------------------------------------------------- */
 
-/* Every `step`-th value of the new matrix's rows, from `begin` on, is of tensor t: of a turned one column r, else row
- * r. row: room for one of t. */
-static enum pp_code spread(const struct item *item, const struct pp_tensor *t, int64_t matrix, int64_t begin,
+/* Rows of a new matrix. */
+struct span {
+    int64_t matrix, first, n;
+};
+
+/* Every `step`-th value of rows of the new matrix, from `begin` on, is of tensor t. row: room for one of t. */
+static enum pp_code spread(const struct item *item, const struct pp_tensor *t, struct span s, int64_t begin,
                            int64_t step, float *row, float *to, struct pp_error *err)
 {
-    const bool turned = item->order == TURNED;
-    const int64_t n_rows = turned ? t->ne[1] : item->ne[1], n_cols = item->ne[0];
     enum pp_code code = PP_OK;
-    for (int64_t r = 0; r < n_rows && !code; r++) {
-        code = pp_tensor_floats(t, matrix * n_rows + r, 1, row, err);
+    for (int64_t r = 0; r < s.n && !code; r++, to += item->ne[0]) {
+        code = pp_tensor_floats(t, s.matrix * item->ne[1] + s.first + r, 1, row, err);
         for (int64_t c = 0; c < t->ne[0] && !code; c++)
-            to[turned ? c * n_cols + r * step + begin : r * n_cols + row_of(item, c) * step + begin] = row[c];
+            to[row_of(item, c) * step + begin] = row[c];
+    }
+    return code;
+}
+
+/* Likewise, of columns of t. rows: room for so many of t. */
+static enum pp_code spread_columns(const struct folder *f, const struct item *item, const struct pp_tensor *t,
+                                   struct span s, int64_t begin, int64_t step, float *rows, int64_t n_at_once,
+                                   float *to)
+{
+    const int64_t n_rows = t->ne[1];
+    enum pp_code code = PP_OK;
+    for (int64_t r = 0, n; r < n_rows && !code; r += n) {
+        n = n_at_once < n_rows - r ? n_at_once : n_rows - r;
+        code = pp_tensor_floats(t, s.matrix * n_rows + r, n, rows, f->err);
+        for (int64_t i = 0; i < n && !code; i++)
+            for (int64_t c = 0; c < s.n; c++)
+                to[c * item->ne[0] + (r + i) * step + begin] = rows[i * t->ne[0] + s.first + c];
+        pp_source_let_go(f->s, t, s.matrix * n_rows + r, n);
     }
     return code;
 }
@@ -225,20 +245,23 @@ static enum pp_code arrange(const struct item *item, float *row, float *to, stru
     return code;
 }
 
-/* Matrix m of the gates, then that of the values. */
-static enum pp_code one_behind(const struct item *item, int64_t m, float *to, struct pp_error *err)
+/* The rows of a matrix of the gates, then those of the values. */
+static enum pp_code one_behind(const struct item *item, struct span s, float *to, struct pp_error *err)
 {
-    const int64_t n = item->from->ne[1];
-    enum pp_code code = pp_tensor_floats(item->from, m * n, n, to, err);
-    return code ? code : pp_tensor_floats(item->with, m * n, n, to + n * item->ne[0], err);
+    const int64_t each = item->from->ne[1], end = s.first + s.n;
+    const int64_t n = s.first >= each ? 0 : end < each ? s.n : each - s.first;
+    enum pp_code code = n ? pp_tensor_floats(item->from, s.matrix * each + s.first, n, to, err) : PP_OK;
+    if (code || n == s.n)
+        return code;
+    return pp_tensor_floats(item->with, s.matrix * each + s.first + n - each, s.n - n, to + n * item->ne[0], err);
 }
 
-static enum pp_code join_qkv(const struct folder *f, const struct item *item, float *to)
+static enum pp_code join_qkv(const struct folder *f, const struct item *item, struct span s, float *to)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
     enum pp_code code = PP_OK;
-    for (int64_t r = 0, in; r < item->ne[1] && !code; r++) {
-        const int part = pp_hf_qkv_row(item->form, hp, r, &in);
+    for (int64_t r = 0, in; r < s.n && !code; r++) {
+        const int part = pp_hf_qkv_row(item->form, hp, s.first + r, &in);
         const int64_t row = item->halves && part < 2 ? pp_gguf_row(in, hp->head_dim) : in;
         code = pp_tensor_floats(item->qkv[part], row, 1, to + r * item->ne[0], f->err);
     }
@@ -246,21 +269,19 @@ static enum pp_code join_qkv(const struct folder *f, const struct item *item, fl
 }
 
 /* Of each key its query's rows, then its own, those of its values, and of their gates. */
-static enum pp_code join_by_key(const struct folder *f, const struct item *item, float *to)
+static enum pp_code join_by_key(const struct folder *f, const struct item *item, struct span s, float *to)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
     const int64_t n = hp->n_state_key_head, key = hp->state_key_dim;
     const int64_t value = hp->n_state_head / n * hp->state_value_dim;
     enum pp_code code = PP_OK;
-    for (int64_t k = 0; k < n && !code; k++, to += 2 * (key + value) * item->ne[0]) {
-        const struct {
-            const struct pp_tensor *t;
-            int64_t first, n;
-        } parts[] = {{item->from, k * key, key}, {item->from, (n + k) * key, key},
-                     {item->from, 2 * n * key + k * value, value}, {item->with, k * value, value}};
-        float *at = to;
-        for (int i = 0; i < 4 && !code; at += parts[i++].n * item->ne[0])
-            code = pp_tensor_floats(parts[i].t, parts[i].first, parts[i].n, at, f->err);
+    for (int64_t r = s.first; r < s.first + s.n && !code; r++, to += item->ne[0]) {
+        const int64_t k = r / (2 * (key + value)), j = r % (2 * (key + value));
+        const int64_t row = j < key             ? k * key + j
+                            : j < 2 * key         ? (n + k) * key + j - key
+                            : j < 2 * key + value ? 2 * n * key + k * value + j - 2 * key
+                                                  : k * value + j - 2 * key - value;
+        code = pp_tensor_floats(j < 2 * key + value ? item->from : item->with, row, 1, to, f->err);
     }
     return code;
 }
@@ -274,37 +295,53 @@ static void let_go_of_matrix(const struct folder *f, const struct item *item, in
             pp_source_let_go(f->s, of[i], m * of[i]->ne[1], of[i]->ne[1]);
 }
 
-/* Matrix by matrix; what is turned, or takes turns, has its values all over the new one. */
-static enum pp_code write_whole(const struct folder *f, const struct item *item)
+/* rows: room for n_at_once of the old matrix, or for a vector. */
+static enum pp_code make_span(const struct folder *f, const struct item *item, struct span s, float *rows,
+                              int64_t n_at_once, float *to)
 {
-    const int64_t n_cols = item->ne[0], n_rows = item->ne[1], step = item->with && !item->side_by_side ? 2 : 1;
-    const size_t n = (size_t)(n_cols * n_rows);
+    const bool turned = item->order == TURNED;
+    const int64_t step = item->with && !item->side_by_side ? 2 : 1, behind = item->side_by_side ? item->ne[0] / 2 : 1;
+    const struct pp_tensor *const of[] = {item->from, item->with};
+    enum pp_code code = PP_OK;
+    if (item->n_dims == 1)
+        return arrange(item, rows, to, f->err);
+    if (item->order == QKV)
+        return join_qkv(f, item, s, to);
+    if (item->order == ONE_BEHIND)
+        return one_behind(item, s, to, f->err);
+    if (item->order == BY_KEY)
+        return join_by_key(f, item, s, to);
+    for (int i = 0; i < 2 && of[i] && !code; i++)
+        code = turned ? spread_columns(f, item, of[i], s, i ? behind : 0, step, rows, n_at_once, to)
+                      : spread(item, of[i], s, i ? behind : 0, step, rows, to, f->err);
+    return code;
+}
+
+/* Rows of the new matrix at a time. Of what is turned more, as all of the old one is read for them. */
+static enum pp_code write_spans(const struct folder *f, const struct item *item)
+{
+    const int64_t n_cols = item->ne[0], n_rows = item->ne[1], slice = item->order == TURNED ? 2 * SLICE : SLICE;
+    const int64_t step = slice / n_cols > 0 ? slice / n_cols : 1, most = step < n_rows ? step : n_rows;
+    const size_t n = (size_t)(n_cols * most);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .out = pp_calloc(n, 4)};
-    const int64_t n_rows_at_once = item->n_dims == 1 ? item->from->ne[1] : 1;
-    float *row = pp_calloc((size_t)(item->from->ne[0] * n_rows_at_once), sizeof *row);
-    enum pp_code code = room.floats && room.out && row ? PP_OK : pp_fail_nomem(f->err, item->name);
-    for (int64_t m = 0; m < item->ne[2] && !code; m++) {
-        if (pp_cancelled(f->opt->cancel))
-            code = pp_fail(f->err, PP_ERR_CANCELLED, "stopped; no model was written");
-        else if (item->n_dims == 1)
-            code = arrange(item, row, room.floats, f->err);
-        else if (item->order == QKV)
-            code = join_qkv(f, item, room.floats);
-        else if (item->order == ONE_BEHIND)
-            code = one_behind(item, m, room.floats, f->err);
-        else if (item->order == BY_KEY)
-            code = join_by_key(f, item, room.floats);
-        else
-            code = spread(item, item->from, m, 0, step, row, room.floats, f->err);
-        if (!code && item->with && item->order != ONE_BEHIND && item->order != BY_KEY)
-            code = spread(item, item->with, m, item->side_by_side ? n_cols / 2 : 1, step, row, room.floats, f->err);
-        if (!code)
-            code = write_floats(f, item, m * n_rows, n_rows, &room);
-        let_go_of_matrix(f, item, m);
-    }
+    const int64_t all = item->from->ne[1], few = SLICE / item->from->ne[0] > 0 ? SLICE / item->from->ne[0] : 1;
+    const int64_t n_at_once = item->n_dims == 1 || all < few ? all : item->order == TURNED ? few : 1;
+    float *rows = pp_calloc((size_t)(item->from->ne[0] * n_at_once), sizeof *rows);
+    enum pp_code code = room.floats && room.out && rows ? PP_OK : pp_fail_nomem(f->err, item->name);
+    for (int64_t m = 0; m < item->ne[2]; m++)
+        for (int64_t first = 0; first < n_rows && !code; first += most) {
+            const struct span s = {m, first, most < n_rows - first ? most : n_rows - first};
+            if (pp_cancelled(f->opt->cancel))
+                code = pp_fail(f->err, PP_ERR_CANCELLED, "stopped; no model was written");
+            if (!code)
+                code = make_span(f, item, s, rows, n_at_once, room.floats);
+            if (!code)
+                code = write_floats(f, item, m * n_rows + first, s.n, &room);
+            let_go_of_matrix(f, item, m);
+        }
     pp_free(room.floats);
     pp_free(room.out);
-    pp_free(row);
+    pp_free(rows);
     return code;
 }
 
@@ -314,9 +351,9 @@ static enum pp_code write_item(const struct folder *f, const struct item *item)
     const int64_t step = SLICE / n_cols > 0 ? SLICE / n_cols : 1, most = step < n_rows ? step : n_rows;
     const size_t n = (size_t)(most * n_cols);
     const bool part = item->n_dims == 1 && item->ne[0] != item->from->ne[0];
-    const bool whole = item->order == TURNED || item->order == QKV || item->with;
-    if (whole || (item->n_dims == 1 && (item->order != AS_THEY_ARE || item->reordered)) || part)
-        return write_whole(f, item);
+    const bool made = item->order == TURNED || item->order == QKV || item->with;
+    if (made || (item->n_dims == 1 && (item->order != AS_THEY_ARE || item->reordered)) || part)
+        return write_spans(f, item);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .blocks = pp_calloc(n, 1), .out = pp_calloc(n, 4),
                         .row = pp_calloc((size_t)n_cols, sizeof(float)), .scales = pp_calloc(n, 2),
                         .biases = pp_calloc(n, 2)};

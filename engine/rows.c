@@ -1,15 +1,11 @@
-#include "engine/rows.h"
+#include "engine/rows_int.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/quant.h"
 #include "engine/quant_blocks.h"
-
-/* Rows at a time: where a row's words lie apart, those of its neighbours are in the same lines. */
-enum { TILE = 16, TURNED_TILE = 32 };
 
 /* --- numbers ------------------------------------------------------------------------------------------------------ */
 
@@ -142,6 +138,7 @@ static void words_groups(const struct pp_rows *r, int64_t first, int64_t n, stru
             t->zero[i * r->n_groups + g] = zero_of(r, row, g);
             t->scale[i * r->n_groups + g] = pp_number(&r->scales, g * r->n_rows + row);
         }
+    pp_rows_sweep_groups(r, n);
 }
 
 /* The integers that begin in a row's word w; the last one may end in the next. */
@@ -160,20 +157,28 @@ static void down_word(const struct pp_rows *r, int64_t w, int64_t row, uint8_t *
 
 static void down_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
 {
-    for (int64_t w = 0; w < r->n_cols * r->bits / 32; w++)
+    struct pp_rows_sweep past = pp_rows_sweep(r, n, r->weights);
+    for (int64_t w = 0; w < r->n_cols * r->bits / 32; w++) {
         for (int64_t i = 0; i < n; i++)
             down_word(r, w, there(r, first + i), t->q + i * r->n_cols);
+        pp_rows_sweep_past(&past, r->weights + 4 * (w + 1) * r->n_rows);
+    }
+    pp_rows_sweep_end(&past, r->weights + pp_rows_weights_size(r));
     words_groups(r, first, n, t);
 }
 
 static void across_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
 {
-    for (int64_t c = 0; c < r->n_cols; c++)
+    struct pp_rows_sweep past = pp_rows_sweep(r, n, r->weights);
+    for (int64_t c = 0; c < r->n_cols; c++) {
         for (int64_t i = 0; i < n; i++) {
             const int64_t row = there(r, first + i);
             const uint32_t word = load32(r->weights + 4 * (c * (r->n_rows / 8) + row / 8));
             t->q[i * r->n_cols + c] = (uint8_t)(word >> 4 * across_place(row) & 15);
         }
+        pp_rows_sweep_past(&past, r->weights + 4 * (c + 1) * (r->n_rows / 8));
+    }
+    pp_rows_sweep_end(&past, r->weights + pp_rows_weights_size(r));
     words_groups(r, first, n, t);
 }
 
@@ -207,11 +212,12 @@ static bool is_integers(const struct pp_rows *r)
            r->form == PP_FORM_QUARTERS;
 }
 
-static enum pp_code make_tile(const struct pp_rows *r, struct tile *t, struct pp_error *err)
+/* For at most n rows. */
+static enum pp_code make_tile(const struct pp_rows *r, int64_t n, struct tile *t, struct pp_error *err)
 {
-    t->q = pp_malloc(TILE * (size_t)r->n_cols);
-    t->scale = pp_calloc(2 * TILE * (size_t)r->n_groups, sizeof *t->scale);
-    t->zero = t->scale + TILE * r->n_groups;
+    t->q = pp_malloc((size_t)(n * r->n_cols));
+    t->scale = pp_calloc((size_t)(2 * n * r->n_groups), sizeof *t->scale);
+    t->zero = t->scale + n * r->n_groups;
     if (t->q && t->scale)
         return PP_OK;
     pp_free(t->q);
@@ -376,21 +382,29 @@ __attribute__((always_inline)) static inline void turn(const struct pp_rows *r, 
 {
     enum { LINE = 16 };
     const size_t step = (size_t)r->width * size;
-    for (int64_t begin = 0; begin < r->n_cols; begin += LINE)
+    const uint8_t *all = r->weights + (size_t)(first / r->matrix_rows * r->n_cols) * step;
+    struct pp_rows_sweep past = pp_rows_sweep(r, n, all);
+    for (int64_t begin = 0; begin < r->n_cols; begin += LINE) {
         for (int64_t i = 0; i < n; i++) {
             const int64_t matrix = (first + i) / r->matrix_rows, column = there(r, (first + i) % r->matrix_rows);
             const uint8_t *from = r->weights + (size_t)(matrix * r->n_cols * r->width + column) * size;
             for (int64_t c = begin; c < begin + LINE && c < r->n_cols; c++)
                 memcpy(to + (size_t)(i * r->n_cols + c) * size, from + (size_t)c * step, size);
         }
+        pp_rows_sweep_past(&past, all + (size_t)(begin + LINE < r->n_cols ? begin + LINE : r->n_cols) * step);
+    }
+    pp_rows_sweep_end(&past, all + (size_t)r->n_cols * step);
 }
 
 /* n rows as they are stored. */
 static void turned_rows(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to)
 {
     const size_t size = (size_t)pp_type_info(r->type_there)->block_bytes;
+    const int64_t tile = pp_rows_tile(r);
     for (int64_t at = 0, m; at < n; at += m, to += (size_t)(m * r->n_cols) * size) {
-        m = n - at < TURNED_TILE ? n - at : TURNED_TILE;
+        const int64_t of_matrix = r->matrix_rows - (first + at) % r->matrix_rows;
+        m = n - at < tile ? n - at : tile;
+        m = m < of_matrix ? m : of_matrix;
         if (size == 2)
             turn(r, first + at, m, to, 2);
         else
@@ -411,11 +425,12 @@ static enum pp_code read_blocks(const struct pp_rows *r, int64_t first, int64_t 
 {
     const size_t row_bytes = pp_type_row_bytes(r->type, r->n_cols);
     struct tile t;
-    enum pp_code code = make_tile(r, &t, err);
+    const int64_t tile = pp_rows_tile(r);
+    enum pp_code code = make_tile(r, n < tile ? n : tile, &t, err);
     if (code)
         return code;
-    for (int64_t at = 0; at < n && !code; at += TILE) {
-        const int64_t m = n - at < TILE ? n - at : TILE;
+    for (int64_t at = 0; at < n && !code; at += tile) {
+        const int64_t m = n - at < tile ? n - at : tile;
         read_tile(r, first + at, m, &t);
         for (int64_t i = 0; i < m && !code; i++) {
             uint8_t *row = to + (size_t)(at + i) * row_bytes;
@@ -493,11 +508,12 @@ static void table_row(const struct pp_rows *r, int64_t row, float *to)
 static enum pp_code integer_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
 {
     struct tile t;
-    enum pp_code code = make_tile(r, &t, err);
+    const int64_t tile = pp_rows_tile(r);
+    enum pp_code code = make_tile(r, n < tile ? n : tile, &t, err);
     if (code)
         return code;
-    for (int64_t at = 0; at < n; at += TILE) {
-        const int64_t m = n - at < TILE ? n - at : TILE;
+    for (int64_t at = 0; at < n; at += tile) {
+        const int64_t m = n - at < tile ? n - at : tile;
         read_tile(r, first + at, m, &t);
         for (int64_t i = 0; i < m; i++)
             tile_floats(r, &t, i, to + (at + i) * r->n_cols);
@@ -578,11 +594,12 @@ static enum pp_code copy_values(const struct pp_rows *r, int64_t first, int64_t 
 static enum pp_code columns_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
 {
     const size_t row = pp_type_row_bytes(r->type_there, r->n_cols);
-    uint8_t *stored = pp_calloc(n < TURNED_TILE ? (size_t)n : TURNED_TILE, row);
+    const int64_t tile = pp_rows_tile(r);
+    uint8_t *stored = pp_calloc((size_t)(n < tile ? n : tile), row);
     if (!stored)
         return pp_fail_nomem(err, "weights in another order");
     for (int64_t at = 0, m; at < n; at += m) {
-        m = n - at < TURNED_TILE ? n - at : TURNED_TILE;
+        m = n - at < tile ? n - at : tile;
         turned_rows(r, first + at, m, stored);
         for (int64_t i = 0; i < m; i++)
             pp_dequantize_row(r->type_there, stored + (size_t)i * row, to + (at + i) * r->n_cols, r->n_cols);
@@ -644,94 +661,6 @@ void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd)
     odd->row_first = 1;
 }
 
-static size_t number_size(const struct pp_numbers *n)
-{
-    return n->kind == PP_NUMBER_F32 ? 4 : n->kind == PP_NUMBER_F16 || n->kind == PP_NUMBER_BF16 ? 2 : 1;
-}
-
-static size_t weights_size(const struct pp_rows *r)
-{
-    const size_t n = (size_t)(r->n_rows * r->n_cols);
-    switch (r->form) {
-    case PP_FORM_FLOATS:
-        return (size_t)(r->n_head ? (r->n_head + 2 * r->n_head_kv) * r->head_dim : r->n_rows * r->row_step) *
-               pp_type_row_bytes(r->type_there, r->n_cols);
-    case PP_FORM_TURNED:
-        return pp_type_row_bytes(r->type_there, r->width) * (size_t)(r->n_cols * (r->n_rows / r->matrix_rows));
-    case PP_FORM_FP8:
-        return n;
-    case PP_FORM_TABLE:
-        return n / 2;
-    case PP_FORM_FP4:
-        return (r->pitch ? (size_t)(r->n_rows * r->n_groups * r->pitch) : n / 2) * (size_t)r->row_step;
-    case PP_FORM_NVFP4:
-        return (size_t)r->n_rows * pp_type_row_bytes(PP_TYPE_NVFP4, r->n_cols);
-    case PP_FORM_STREAM:
-        return (size_t)(r->n_rows * r->row_bytes);
-    case PP_FORM_KEYS:
-    case PP_FORM_VALUES:
-    case PP_FORM_BOTH:
-        return 0; /* another tensor has them, too */
-    default:
-        return n * (size_t)r->bits / 8;
-    }
-}
-
-static int64_t n_scales(const struct pp_rows *r)
-{
-    switch (r->form) {
-    case PP_FORM_FP8:
-        return ((r->n_rows - 1) / r->block_rows + 1) * r->scale_stride;
-    case PP_FORM_FP4:
-        return r->pitch ? 0 : r->n_rows * r->row_step * r->scale_stride;
-    case PP_FORM_STREAM:
-        return r->n_rows * r->scale_stride;
-    case PP_FORM_TABLE:
-        return r->codes ? 0 : r->n_rows * r->n_cols / r->block;
-    default:
-        return r->n_groups * r->n_rows;
-    }
-}
-
-static size_t zeros_size(const struct pp_rows *r)
-{
-    switch (r->zeros_as) {
-    case PP_ZEROS_ALONG:
-        return (size_t)(4 * r->n_rows * r->zero_stride);
-    case PP_ZEROS_BYTES:
-        return (size_t)(r->n_rows * r->zero_stride);
-    default:
-        return (size_t)(r->n_groups * r->n_rows * r->bits / 8);
-    }
-}
-
-/* Part `from` to `to` of n equal ones. */
-static void let_go(const uint8_t *data, size_t size, int64_t from, int64_t to, int64_t n)
-{
-    const size_t each = size / (size_t)n;
-    pp_map_let_go(data + each * (size_t)from, to == n ? data + size : data + each * (size_t)to);
-}
-
-void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n)
-{
-    const size_t size = weights_size(r), numbers = (size_t)n_scales(r);
-    const bool last = first + n == r->n_rows;
-    if (last)
-        let_go(r->weights, size, 0, 1, 1);
-    else if (r->form == PP_FORM_TURNED) /* matrices that end here: a row is all over one */
-        let_go(r->weights, size, first / r->matrix_rows, (first + n) / r->matrix_rows, r->n_rows / r->matrix_rows);
-    else if (r->form != PP_FORM_DOWN && r->form != PP_FORM_ACROSS && r->form != PP_FORM_QUARTERS)
-        let_go(r->weights, size, first, first + n, r->n_rows);
-    if (last && r->scales.data)
-        let_go(r->scales.data, numbers * number_size(&r->scales), 0, 1, 1);
-    if (last && r->offsets.data)
-        let_go(r->offsets.data, numbers * number_size(&r->offsets), 0, 1, 1);
-    if (last && r->zeros)
-        let_go(r->zeros, zeros_size(r), 0, 1, 1);
-    if (last && r->codes)
-        let_go(r->codes, (size_t)(r->n_rows * r->n_cols / r->block), 0, 1, 1);
-}
-
 enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err)
 {
     const size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
@@ -763,9 +692,8 @@ enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, voi
                : r->form == PP_FORM_TURNED ? read_turned(r, first, n, to, err)
                : r->form == PP_FORM_VALUES ? copy_values(r, first, n, to, err)
                                            : read_blocks(r, first, n, to, err);
-    const int64_t tile = r->form == PP_FORM_KEYS ? rows_of_head(r) /* which have all of its columns */
-                         : r->form == PP_FORM_TURNED ? TURNED_TILE : TILE;
-    float *floats = pp_calloc((size_t)(tile * r->n_cols), sizeof *floats);
+    const int64_t tile = r->form == PP_FORM_KEYS ? rows_of_head(r) : pp_rows_tile(r); /* KEYS: all of its columns */
+    float *floats = pp_calloc((size_t)((n < tile ? n : tile) * r->n_cols), sizeof *floats);
     enum pp_code code = floats ? PP_OK : pp_fail_nomem(err, "weights in another form");
     for (int64_t at = 0; at < n && !code; at += tile)
         code = quantize_tile(r, first + at, n - at < tile ? n - at : tile, floats,

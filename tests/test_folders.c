@@ -697,6 +697,33 @@ static void mixture_without_experts(void **state)
     }
 }
 
+/* Matrices that are made of others, and so large that they are made in several slices: joined, or turned round. */
+static void in_slices(void **state)
+{
+    static const struct {
+        const char *arch;
+        int n_embd, n_ff;
+    } cases[] = {{"glm4", 48, 24001}, {"jais", 48, 48001}, {"bloom", 960, 96}, {"internlm2", 960, 96}};
+    const struct pp_convert_options f32 = {.out_type = "F32"};
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct decoder_shape s = decoder_shape(cases[i].arch);
+        s.n_layer = 1;
+        s.rope_dim = s.rope_dim * (cases[i].n_embd / s.n_head) / s.head_dim;
+        s.head_dim = cases[i].n_embd / s.n_head;
+        s.n_embd = cases[i].n_embd;
+        s.n_ff = cases[i].n_ff;
+        struct decoder *d = decoder_make(&s);
+        char first[300];
+        snprintf(first, sizeof first, "%s", decoder_write(d));
+        const char *dst = fresh("slices");
+        assert_ok(pp_convert_to_folder(first, dst, &f32, &err), err);
+        assert_same_weights(first, file_made_of(dst), 0, true);
+        decoder_free(d);
+    }
+}
+
 /* A model of nothing but its configuration, as a header that lost its names leaves it: the folder opens. */
 static void without_tensors(void **state)
 {
@@ -801,6 +828,7 @@ TEST_GROUP(folders)
         cmocka_unit_test(in_groups),     cmocka_unit_test(mlx_and_back),  cmocka_unit_test(integers_stay),
         cmocka_unit_test(weights_that_are_no_numbers),
         cmocka_unit_test(mixture_without_experts),
+        cmocka_unit_test(in_slices),
         cmocka_unit_test(without_tensors),
         cmocka_unit_test(refusals),      cmocka_unit_test(stopped),       cmocka_unit_test(let_go),
         cmocka_unit_test(other_files),

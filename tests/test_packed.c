@@ -564,6 +564,56 @@ static void stopped(void **state)
     }
 }
 
+/* --- large matrices ----------------------------------------------------------------------------------------------- */
+
+/* Of those whose rows are all over them, many rows are read at a time: they are what they are one by one. */
+static void many_at_a_time(void **state)
+{
+    enum { N_COLS = 1024, N_ROWS = 98304, FIRST = 50, N = 2500, EVERY = 83 };
+    const size_t size = (size_t)N_COLS * N_ROWS; /* half of it is used by four bits, all by one byte */
+    const int64_t n_scales = (int64_t)N_ROWS * (N_COLS / 32);
+    struct pp_rows forms[] = {
+        {.form = PP_FORM_DOWN, .type = PP_TYPE_Q4_1, .zeros_as = PP_ZEROS_DOWN, .bits = 4},
+        {.form = PP_FORM_ACROSS, .type = PP_TYPE_Q4_1, .zeros_as = PP_ZEROS_ACROSS, .bits = 4},
+        {.form = PP_FORM_TURNED, .type = PP_TYPE_F16, .type_there = PP_TYPE_F16, .width = N_ROWS / 2,
+         .matrix_rows = N_ROWS / 2},
+    };
+    uint16_t *weights = calloc(size, 2), *scales = calloc((size_t)n_scales, 2);
+    uint8_t *all = malloc(N * 2 * N_COLS), *one = malloc(2 * N_COLS);
+    struct pp_error err;
+    uint32_t x = 1;
+    (void)state;
+    assert_true(weights && scales && all && one);
+    for (size_t i = 0; i < size; i++)
+        weights[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16 & 0xbbff); /* as floats below two */
+    for (int64_t i = 0; i < n_scales; i++)
+        scales[i] = (uint16_t)(0x2000 + i % 1000);
+    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
+        struct pp_rows *r = &forms[f];
+        r->as_blocks = true;
+        r->n_cols = N_COLS;
+        r->n_rows = N_ROWS;
+        r->row_step = 1;
+        r->weights = (const uint8_t *)weights;
+        r->group = 32;
+        r->n_groups = N_COLS / 32;
+        r->scales = (struct pp_numbers){.data = (const uint8_t *)scales, .kind = PP_NUMBER_F16};
+        r->zeros = f < 2 ? (const uint8_t *)weights : NULL;
+        const size_t row = pp_type_row_bytes(r->type, N_COLS);
+        const int64_t first = f < 2 ? FIRST : N_ROWS / 2 - N / 2; /* of the last the rows of two matrices */
+        assert_ok(pp_rows_read(r, first, N, all, &err), err);
+        for (int64_t i = 0; i < N; i += EVERY) {
+            assert_ok(pp_rows_read(r, first + i, 1, one, &err), err);
+            if (memcmp(all + (size_t)i * row, one, row) != 0)
+                fail_msg("form %d: row %d is another one among others", (int)r->form, (int)i);
+        }
+    }
+    free(weights);
+    free(scales);
+    free(all);
+    free(one);
+}
+
 TEST_GROUP(packed)
 {
     const struct CMUnitTest tests[] = {
@@ -571,6 +621,7 @@ TEST_GROUP(packed)
         cmocka_unit_test(told_beside),
         cmocka_unit_test(no_numbers), cmocka_unit_test(stopped),      cmocka_unit_test(while_loading),
         cmocka_unit_test(while_loading_weighed), cmocka_unit_test(identities), cmocka_unit_test(not_twice),
+        cmocka_unit_test(many_at_a_time),
     };
     return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
 }

@@ -1,0 +1,160 @@
+/* rows_memory.c - how much of what rows are made of stays in memory (rows_int.h). */
+#include "engine/base/map.h"
+#include "engine/rows_int.h"
+
+enum { TILE = 16, TURNED_TILE = 32, FAR_TILE = 1024, FAR_TILE_WEIGHTS = 4 << 20 };
+enum { FAR = 48 << 20, VERY_FAR = 256 << 20, SWEPT = 2 << 20, APART = 1 << 16 }; /* bytes */
+
+static size_t number_size(const struct pp_numbers *n)
+{
+    return n->kind == PP_NUMBER_F32 ? 4 : n->kind == PP_NUMBER_F16 || n->kind == PP_NUMBER_BF16 ? 2 : 1;
+}
+
+size_t pp_rows_weights_size(const struct pp_rows *r)
+{
+    const size_t n = (size_t)(r->n_rows * r->n_cols);
+    switch (r->form) {
+    case PP_FORM_FLOATS:
+        return (size_t)(r->n_head ? (r->n_head + 2 * r->n_head_kv) * r->head_dim : r->n_rows * r->row_step) *
+               pp_type_row_bytes(r->type_there, r->n_cols);
+    case PP_FORM_TURNED:
+        return pp_type_row_bytes(r->type_there, r->width) * (size_t)(r->n_cols * (r->n_rows / r->matrix_rows));
+    case PP_FORM_FP8:
+        return n;
+    case PP_FORM_TABLE:
+        return n / 2;
+    case PP_FORM_FP4:
+        return (r->pitch ? (size_t)(r->n_rows * r->n_groups * r->pitch) : n / 2) * (size_t)r->row_step;
+    case PP_FORM_NVFP4:
+        return (size_t)r->n_rows * pp_type_row_bytes(PP_TYPE_NVFP4, r->n_cols);
+    case PP_FORM_STREAM:
+        return (size_t)(r->n_rows * r->row_bytes);
+    case PP_FORM_KEYS:
+    case PP_FORM_VALUES:
+    case PP_FORM_BOTH:
+        return 0; /* another tensor has them, too */
+    default:
+        return n * (size_t)r->bits / 8;
+    }
+}
+
+static int64_t n_scales(const struct pp_rows *r)
+{
+    switch (r->form) {
+    case PP_FORM_FP8:
+        return ((r->n_rows - 1) / r->block_rows + 1) * r->scale_stride;
+    case PP_FORM_FP4:
+        return r->pitch ? 0 : r->n_rows * r->row_step * r->scale_stride;
+    case PP_FORM_STREAM:
+        return r->n_rows * r->scale_stride;
+    case PP_FORM_TABLE:
+        return r->codes ? 0 : r->n_rows * r->n_cols / r->block;
+    default:
+        return r->n_groups * r->n_rows;
+    }
+}
+
+static size_t zeros_size(const struct pp_rows *r)
+{
+    switch (r->zeros_as) {
+    case PP_ZEROS_ALONG:
+        return (size_t)(4 * r->n_rows * r->zero_stride);
+    case PP_ZEROS_BYTES:
+        return (size_t)(r->n_rows * r->zero_stride);
+    default:
+        return (size_t)(r->n_groups * r->n_rows * r->bits / 8);
+    }
+}
+
+/* Of one matrix of a stack that is turned. */
+static size_t matrix_size(const struct pp_rows *r)
+{
+    if (r->form == PP_FORM_TURNED)
+        return pp_type_row_bytes(r->type_there, r->width) * (size_t)r->n_cols;
+    return pp_rows_weights_size(r);
+}
+
+/* Whether it is one of the large matrices of which every row is all over it. */
+static bool is_far(const struct pp_rows *r)
+{
+    const bool scattered = r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS || r->form == PP_FORM_TURNED;
+    return scattered && matrix_size(r) >= FAR;
+}
+
+/* Part `from` to `to` of n equal ones. */
+static void let_go(const uint8_t *data, size_t size, int64_t from, int64_t to, int64_t n)
+{
+    const size_t each = size / (size_t)n;
+    pp_map_let_go(data + each * (size_t)from, to == n ? data + size : data + each * (size_t)to);
+}
+
+void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n)
+{
+    const size_t size = pp_rows_weights_size(r), numbers = (size_t)n_scales(r);
+    const bool last = first + n == r->n_rows;
+    const int64_t quarter = r->n_rows / 4, end = quarter ? first % quarter + n : 0; /* QUARTERS: always some */
+    if (last)
+        let_go(r->weights, size, 0, 1, 1);
+    else if (r->form == PP_FORM_TURNED && !is_far(r)) /* matrices that end here: a row is all over one */
+        let_go(r->weights, size, first / r->matrix_rows, (first + n) / r->matrix_rows, r->n_rows / r->matrix_rows);
+    else if (r->form == PP_FORM_QUARTERS) /* of the quarter that the first row is in */
+        let_go(r->weights, size, first % quarter, end < quarter ? end : quarter, quarter);
+    else if (is_far(r)) /* if it was read row by row */
+        let_go(r->weights, size, 0, 1, 1);
+    else if (r->form != PP_FORM_DOWN && r->form != PP_FORM_ACROSS)
+        let_go(r->weights, size, first, first + n, r->n_rows);
+    if (last && r->scales.data)
+        let_go(r->scales.data, numbers * number_size(&r->scales), 0, 1, 1);
+    if (last && r->offsets.data)
+        let_go(r->offsets.data, numbers * number_size(&r->offsets), 0, 1, 1);
+    if (last && r->zeros)
+        let_go(r->zeros, zeros_size(r), 0, 1, 1);
+    if (last && r->codes)
+        let_go(r->codes, (size_t)(r->n_rows * r->n_cols / r->block), 0, 1, 1);
+}
+
+/* --- large matrices of which every row is all over them ----------------------------------------------------------- */
+
+/* One row alone of a matrix whose every word is in a page of its own would take too long, unless it is very large. */
+static bool is_swept(const struct pp_rows *r, int64_t n)
+{
+    const size_t size = matrix_size(r);
+    const size_t words = (size_t)(r->form == PP_FORM_DOWN ? r->n_cols * r->bits / 32 : r->n_cols);
+    return is_far(r) && (n > 1 || size / words < APART || size >= VERY_FAR);
+}
+
+int64_t pp_rows_tile(const struct pp_rows *r)
+{
+    const int64_t usual = r->form == PP_FORM_TURNED ? TURNED_TILE : TILE, most = FAR_TILE_WEIGHTS / r->n_cols;
+    if (!is_far(r))
+        return usual;
+    return most < usual ? usual : most < FAR_TILE ? most : FAR_TILE;
+}
+
+struct pp_rows_sweep pp_rows_sweep(const struct pp_rows *r, int64_t n, const uint8_t *begin)
+{
+    return (struct pp_rows_sweep){is_swept(r, n) ? begin : NULL};
+}
+
+void pp_rows_sweep_past(struct pp_rows_sweep *s, const uint8_t *at)
+{
+    if (s->kept && at - s->kept >= SWEPT)
+        pp_rows_sweep_end(s, at);
+}
+
+void pp_rows_sweep_end(struct pp_rows_sweep *s, const uint8_t *end)
+{
+    if (!s->kept)
+        return;
+    pp_map_let_go(s->kept, end);
+    s->kept = end;
+}
+
+void pp_rows_sweep_groups(const struct pp_rows *r, int64_t n)
+{
+    if (!is_swept(r, n))
+        return;
+    let_go(r->scales.data, (size_t)n_scales(r) * number_size(&r->scales), 0, 1, 1);
+    if (r->zeros)
+        let_go(r->zeros, zeros_size(r), 0, 1, 1);
+}
