@@ -305,13 +305,28 @@ static enum pp_code load_first(struct pp_controller *c, struct pp_error *err)
     return code;
 }
 
+bool ctl_make_disk(struct pp_controller *c)
+{
+    struct pp_error err;
+    if (!c->unmade)
+        return true;
+    enum pp_code code = pp_make_dirs(c->paths->data, &err);
+    if (!code)
+        code = pp_io_make_disk(c->io, c->paths->db, &err);
+    c->unmade = code != PP_OK;
+    if (code)
+        ctl_notice(c, true, "nothing can be kept: %s", err.text);
+    return !code;
+}
+
 /* Where nothing can be kept, and no conversation is asked for that was, the chat works without. */
 static enum pp_code start_io(struct pp_controller *c, struct pp_error *err)
 {
-    enum pp_code code = pp_make_dirs(c->paths->data, err);
-    if (!code)
-        code = pp_io_start(c->paths->db, c->events, &c->io, err);
     c->temporary = c->o->temporary;
+    c->unmade = c->temporary && access(c->paths->db, F_OK) != 0; /* it leaves nothing */
+    enum pp_code code = c->unmade ? PP_OK : pp_make_dirs(c->paths->data, err);
+    if (!code)
+        code = pp_io_start(c->unmade ? ":memory:" : c->paths->db, c->events, &c->io, err);
     if (c->temporary) /* also where there is no status line */
         ctl_notice(c, false, "this chat is temporary: nothing of it goes to the disk");
     if (!code)

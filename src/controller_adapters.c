@@ -183,7 +183,7 @@ static void on_stored(struct pp_job *job, void *controller)
 void ctl_store_words(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *), const char *key,
                      const char *text, bool flag)
 {
-    struct ctl_job *j = ctl_job_new(c, run, on_stored);
+    struct ctl_job *j = ctl_make_disk(c) ? ctl_job_new(c, run, on_stored) : NULL;
     if (!j)
         return;
     j->key = pp_strdup(key);
@@ -280,7 +280,7 @@ static void on_added(struct pp_job *job, void *controller)
 
 void pp_controller_add_adapter(struct pp_controller *c, const char *path)
 {
-    struct ctl_job *j = *path ? ctl_job_new(c, ctl_run_add_adapter, on_added) : NULL;
+    struct ctl_job *j = *path && ctl_make_disk(c) ? ctl_job_new(c, ctl_run_add_adapter, on_added) : NULL;
     if (!j)
         return;
     j->job.of_disk = true;

@@ -131,6 +131,7 @@ struct pp_controller {
     int lock_fd;                  /* of the session, -1 */
     bool temporary;               /* conversations are in memory alone, and have no locks */
     bool no_disk;                 /* ... because they can be nowhere else */
+    bool unmade;                  /* there is no database on the disk yet, and a temporary chat makes none of itself */
     struct pp_branch branch;
     uint64_t epoch;               /* changes when another conversation is on screen */
     bool switching;               /* a job that replaces the conversation is under way */
@@ -445,6 +446,9 @@ struct ctl_job {
 /* A job with the given functions, its folders filled in; NULL (with a notice) if there is no memory. */
 struct ctl_job *ctl_job_new(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *),
                             void (*done)(struct pp_job *, void *));
+/* What is kept for all conversations is to be kept: the database is made if there is none. False, with a notice: it
+ * cannot be. */
+bool ctl_make_disk(struct pp_controller *c);
 void ctl_job_post(struct pp_controller *c, struct ctl_job *j); /* takes it over */
 void ctl_job_free(struct pp_job *job);                         /* any thread */
 

@@ -242,7 +242,7 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
     else if (c->running || c->away || c->switching || ctl_answering(c))
         ctl_notice(c, true, "that can be done when %s ended",
                    c->away ? "the answers elsewhere have" : "the answer has");
-    else {
+    else if (on || ctl_make_disk(c)) {
         ctl_title_cancel(c);
         ctl_start_new(c);
         if (pp_io_temporary(c->io, on, &err) != PP_OK) {

@@ -51,7 +51,8 @@ struct file_item {
 
 struct store_item {
     struct pp_io_item item;
-    struct pp_store *memory; /* NULL: the one on the disk again */
+    struct pp_store *store;  /* for conversations; NULL: the one on the disk again */
+    bool of_disk;            /* it is the one on the disk */
 };
 
 struct line {
@@ -216,7 +217,21 @@ enum pp_code pp_io_temporary(struct pp_io *io, bool on, struct pp_error *err)
     struct store_item *s = pp_calloc(1, sizeof *s);
     if (!s)
         return pp_fail_nomem(err, "the conversations");
-    enum pp_code code = on ? pp_store_open(":memory:", &s->memory, err) : PP_OK;
+    enum pp_code code = on ? pp_store_open(":memory:", &s->store, err) : PP_OK;
+    if (code)
+        pp_free(s);
+    else
+        post(io, &s->item, ITEM_STORE);
+    return code;
+}
+
+enum pp_code pp_io_make_disk(struct pp_io *io, const char *db_path, struct pp_error *err)
+{
+    struct store_item *s = pp_calloc(1, sizeof *s);
+    if (!s)
+        return pp_fail_nomem(err, "the conversations");
+    s->of_disk = true;
+    enum pp_code code = pp_store_open(db_path, &s->store, err);
     if (code)
         pp_free(s);
     else
@@ -499,27 +514,28 @@ static void take_job(struct pp_io *io, struct pp_job *job)
         job->release(job);
 }
 
-/* The database in memory goes, and the answers in it. */
-static void drop_memory(struct pp_io *io)
+/* A database in memory goes, and the answers in it. */
+static void drop_store(struct pp_io *io, struct pp_store **store)
 {
-    for (struct answer **slot = &io->answers; io->memory && *slot;) {
+    for (struct answer **slot = &io->answers; *store && *slot;) {
         struct answer *a = *slot;
-        if (a->store == io->memory) {
+        if (a->store == *store) {
             *slot = a->next;
             free_answer(a);
         } else {
             slot = &a->next;
         }
     }
-    pp_store_close(io->memory);
-    io->memory = NULL;
+    pp_store_close(*store);
+    *store = NULL;
 }
 
 static void take_store(struct pp_io *io, struct store_item *s)
 {
     save_answers(io, false);
-    drop_memory(io);
-    io->memory = s->memory;
+    struct pp_store **place = s->of_disk ? &io->store : &io->memory;
+    drop_store(io, place);
+    *place = s->store;
     pp_free(s);
 }
 
@@ -642,7 +658,7 @@ bool pp_io_stop(struct pp_io *io)
     pthread_cond_signal(&io->wake);
     pthread_mutex_unlock(&io->lock);
     pthread_join(io->thread, NULL);
-    drop_memory(io);
+    drop_store(io, &io->memory);
     for (struct pp_io_item *item; (item = take(&io->done_jobs));)
         if (job_of(item)->release)
             job_of(item)->release(job_of(item));

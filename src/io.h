@@ -47,6 +47,9 @@ void pp_io_post(struct pp_io *io, struct pp_job *job);
 /* What is posted from here on goes to an empty database in memory instead, or (false) to the one on the disk again, and
  * then what was in memory is gone. No answer may be under way. UI thread. */
 enum pp_code pp_io_temporary(struct pp_io *io, bool on, struct pp_error *err);
+/* One that was started with ":memory:" has the database at db_path in its place from here on, which is made if it is
+ * not there. If that fails, all is as before. UI thread. */
+enum pp_code pp_io_make_disk(struct pp_io *io, const char *db_path, struct pp_error *err);
 
 /* An answer that streams in, by the id of its message: the text is appended to what the message holds, or to its
  * reasoning; PP_PART_TAKE_BACK makes all of its text so far reasoning. Any thread;

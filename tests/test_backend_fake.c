@@ -30,7 +30,7 @@ static bool is_committed(const struct pp_generate_request *r)
     struct pp_message *list;
     size_t n;
     bool good = false;
-    if (pp_store_open(fake.db, &st, NULL) != PP_OK)
+    if (pp_store_open_to_read(fake.db, &st, NULL) != PP_OK)
         return false;
     if (pp_store_branch(st, r->message_id, &list, &n, NULL) == PP_OK) {
         good = n >= 2 && list[n - 1].role == PP_ROLE_ASSISTANT && list[n - 2].role == PP_ROLE_USER &&

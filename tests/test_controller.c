@@ -925,21 +925,61 @@ static void test_temporary(void **state)
     assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
 }
 
+/* Where there is no database yet, none is made, not even an empty one, before something is to be kept. */
 static void test_temporary_from_the_start(void **state)
 {
     (void)state;
     char *text;
     size_t n;
     fix.o.temporary = true;
+    snprintf(fix.paths.data, sizeof fix.paths.data, "%s", test_path("unmade"));
+    snprintf(fix.paths.db, sizeof fix.paths.db, "%s/pippin.db", fix.paths.data);
     fixture_ready(&fix);
     assert_non_null(strstr(fix_status()->notice, "temporary"));
     fixture_turn(&fix, "a secret question", "quite");
     assert_true(fix_status()->temporary);
     fixture_flush(&fix);
     fixture_stop(&fix);
+    assert_int_not_equal(access(fix.paths.data, F_OK), 0);
+    fixture_ready(&fix);
+    fixture_turn(&fix, "a secret question", "quite");
+    pp_controller_add_adapter(fix.c, "/nothing.gguf"); /* what is for all conversations is kept nevertheless */
+    fixture_flush(&fix);
+    assert_int_equal(access(fix.paths.db, F_OK), 0);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    fixture_turn(&fix, "another secret", "quite");
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
+    fixture_turn(&fix, "kept", "yes");
+    pump_until(&fix, listed() == 1);
+    assert_int_equal(fix_slash("/temporary"), PP_SLASH_DONE);
+    fixture_turn(&fix, "another secret", "quite");
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
+    pump_until(&fix, listed() == 1);
+    fixture_flush(&fix);
+    fixture_stop(&fix);
     assert_int_equal(pp_read_file(fix.paths.db, 1 << 24, &text, &n, NULL), PP_OK);
     assert_null(memmem(text, n, "secret", 6));
+    assert_non_null(memmem(text, n, "kept", 4));
     pp_free(text);
+    fixture_ready(&fix); /* that is there now is used */
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
+    pump_until(&fix, listed() == 1);
+}
+
+/* Nor is one where it cannot be: it is said when something is to be kept. */
+static void test_temporary_without_room(void **state)
+{
+    (void)state;
+    fix.o.temporary = true;
+    snprintf(fix.paths.data, sizeof fix.paths.data, "/dev/null/pippin");
+    snprintf(fix.paths.db, sizeof fix.paths.db, "/dev/null/pippin/pippin.db");
+    fixture_ready(&fix);
+    assert_false(fix_status()->notice_is_error);
+    fixture_turn(&fix, "one", "a");
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
+    assert_true(fix_status()->notice_is_error && fix_status()->temporary);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2); /* it is still there */
+    fixture_turn(&fix, "two", "b");
 }
 
 /* A folder that cannot be made: the chat works, and says what it does not keep. */
@@ -1050,6 +1090,7 @@ TEST_GROUP(controller)
         READY(test_missing_template),
         cmocka_unit_test_setup_teardown(test_temporary, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_temporary_from_the_start, fix_setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_temporary_without_room, fix_setup, fix_teardown),
         cmocka_unit_test_setup_teardown(test_nowhere_to_keep, fix_setup, fix_teardown),
         cmocka_unit_test(test_title),
         cmocka_unit_test(test_branch_json),
