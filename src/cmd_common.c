@@ -30,11 +30,13 @@ static void on_stop(int sig)
 struct pp_cancel *pp_cli_begin(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction sa = {.sa_handler = on_stop, .sa_flags = (int)SA_RESETHAND}, old;
+    struct sigaction sa = {.sa_handler = on_stop}, old;
     sigemptyset(&sa.sa_mask);
-    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        sa.sa_flags = signals[i] == SIGHUP ? 0 : (int)SA_RESETHAND;
         if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             sigaction(signals[i], &sa, NULL); /* without SA_RESTART: a wait for input or output ends */
+    }
     signal(SIGPIPE, SIG_IGN);
     pp_cancel_reset(&stop);
     return &stop;

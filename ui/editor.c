@@ -11,22 +11,17 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
 #include "ui/input.h"
 #include "ui/screen.h"
+#include "ui/signals.h"
 
 extern char **environ;
 
 static enum pp_code write_file(const char *path, int fd, const char *text, struct pp_error *err)
 {
-    size_t n = strlen(text);
-    while (n > 0) {
-        ssize_t written = write(fd, text, n);
-        if (written <= 0)
-            return pp_fail(err, PP_ERR_IO, "%s cannot be written: %s.", path, strerror(errno));
-        text += written;
-        n -= (size_t)written;
-    }
-    return PP_OK;
+    return pp_write_whole(fd, text, strlen(text))
+               ? PP_OK : pp_fail(err, PP_ERR_IO, "%s cannot be written: %s.", path, strerror(errno));
 }
 
 /* The editor may have replaced the file: it is opened anew. */
@@ -40,14 +35,14 @@ static enum pp_code read_file(const char *path, char **out, struct pp_error *err
         return pp_fail(err, PP_ERR_IO, "What the editor left in %s cannot be read.", path);
     }
     char *text = pp_malloc((size_t)st.st_size + 1);
-    ssize_t n = text ? read(fd, text, (size_t)st.st_size) : -1;
+    const size_t n = text ? pp_read_some_at(fd, text, (size_t)st.st_size, 0) : 0;
     close(fd);
-    if (n < 0) {
+    if (!text || (n == 0 && st.st_size > 0)) {
         pp_free(text);
         return pp_fail(err, PP_ERR_IO, "%s cannot be read.", path);
     }
     size_t len = 0;
-    for (ssize_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         if (text[i] != '\0' && text[i] != '\r')
             text[len++] = text[i];
     if (len > 0 && text[len - 1] == '\n')
@@ -76,11 +71,21 @@ static enum pp_code run(const char *command, const char *path, struct pp_error *
         return pp_fail(err, PP_ERR_USAGE, "$EDITOR is too long.");
     char *argv[] = {"sh", "-c", script, "sh", (char *)path, NULL};
     pid_t pid;
-    int status = 0, error = posix_spawnp(&pid, "sh", NULL, NULL, argv, environ);
+    posix_spawnattr_t attr;
+    sigset_t defaults;
+    int status = 0, error = posix_spawnattr_init(&attr);
+    if (error)
+        return pp_fail_nomem(err, "the editor");
+    pp_signals_lend(&defaults);
+    posix_spawnattr_setsigdefault(&attr, &defaults);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF);
+    error = posix_spawnp(&pid, "sh", NULL, &attr, argv, environ);
+    posix_spawnattr_destroy(&attr);
+    while (!error && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    pp_signals_take_back();
     if (error)
         return pp_fail(err, PP_ERR_IO, "The editor '%s' cannot be started: %s.", command, strerror(error));
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-    }
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
         return pp_fail(err, PP_ERR_IO, "The editor '%s' failed; your text is as it was. $EDITOR names another.",
                        command);

@@ -51,14 +51,15 @@ static void on_signal(int number)
 
 static bool install_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction action = {.sa_handler = on_signal}, old;
     if (pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0)
         return false;
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* as nohup leaves it */
+        sigaction(SIGHUP, &action, NULL); /* twice where a window is closed: pp_signal */
     action.sa_flags = (int)SA_RESETHAND; /* a second one kills at once */
     sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
     return true;
 }
 

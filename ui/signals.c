@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@ static struct {
     int pipe[2];
     atomic_uint pending;
     atomic_int quit_signal;
+    atomic_bool terminated;
     void (*restore)(void);
     char *stack;
 } sig = {.pipe = {-1, -1}};
@@ -42,7 +44,9 @@ static void on_gentle(int number)
     int error = errno;
     int none = 0;
     unsigned bit = bit_of(number);
-    if (bit == PP_SIGNAL_QUIT && !atomic_compare_exchange_strong(&sig.quit_signal, &none, number))
+    if (bit == PP_SIGNAL_QUIT)
+        atomic_compare_exchange_strong(&sig.quit_signal, &none, number);
+    if (number == SIGTERM && atomic_exchange(&sig.terminated, true))
         die_of(number);
     if (atomic_fetch_or(&sig.pending, bit) == 0) {
         ssize_t unused = write(sig.pipe[1], "", 1);
@@ -52,6 +56,7 @@ static void on_gentle(int number)
 }
 
 static const int gentle[] = {SIGWINCH, SIGTSTP, SIGCONT, SIGINT, SIGHUP, SIGTERM};
+static const int of_keys[] = {SIGINT, SIGQUIT, SIGTSTP}; /* that a terminal sends to all of a job */
 static const int deadly[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT};
 
 static void install(int number, void (*handler)(int), int flags)
@@ -66,6 +71,7 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
     sig.restore = restore;
     atomic_store(&sig.pending, 0);
     atomic_store(&sig.quit_signal, 0);
+    atomic_store(&sig.terminated, false);
     if (pipe2(sig.pipe, O_CLOEXEC | O_NONBLOCK) != 0)
         return pp_fail(err, PP_ERR_IO, "No pipe for signals: %s.", strerror(errno));
     sig.stack = pp_malloc(STACK_BYTES);
@@ -128,4 +134,21 @@ void pp_signals_suspend(void)
     kill(0, SIGTSTP);
     install(SIGTSTP, on_gentle, SA_RESTART);
     atomic_fetch_and(&sig.pending, ~(unsigned)(PP_SIGNAL_RESUMED | PP_SIGNAL_STOP));
+}
+
+void pp_signals_lend(sigset_t *defaults)
+{
+    sigemptyset(defaults);
+    sigaddset(defaults, SIGPIPE);
+    for (size_t i = 0; i < sizeof of_keys / sizeof *of_keys; i++) {
+        sigaddset(defaults, of_keys[i]);
+        install(of_keys[i], of_keys[i] == SIGTSTP ? SIG_DFL : SIG_IGN, 0);
+    }
+}
+
+void pp_signals_take_back(void)
+{
+    install(SIGINT, on_gentle, SA_RESTART);
+    install(SIGTSTP, on_gentle, SA_RESTART);
+    install(SIGQUIT, die_of, SA_ONSTACK | SA_NODEFER);
 }

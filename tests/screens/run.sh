@@ -152,6 +152,20 @@ editor() {
     start 80x24 EDITOR="$work/ed.sh" && see ready && text "start " && keys C-g && see "start from the editor" &&
         see "line 2"
 }
+editor_is_suspended() { # its Ctrl-Z stops both, and fg goes on with both
+    printf '#!/bin/sh\nkill -TSTP 0\nprintf "back again" >>"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
+    t kill-session -t =case 2>/dev/null
+    t new-session -d -s case -x 80 -y 24 "PS1='shell> ' sh -i" && see "shell>" &&
+        say "EDITOR=$work/ed.sh $program" && see ready && text "gone and " && keys C-g && see "shell>" &&
+        say "echo under" && see under && say fg && see "gone and back again"
+}
+editor_takes_keys() { # Ctrl-C and Ctrl-\ are its own; it knows nothing of how we take signals
+    printf '%s\n' '#!/bin/sh' 'n=0; trap "n=\$((n + 1))" INT QUIT; echo "editor is here"' \
+        'while [ $n -lt 2 ]; do sleep 0.1; done' 'yes 2>>"$1" | head -n 1 >/dev/null' \
+        'printf "after %d keys" $n >>"$1"' >"$work/ed.sh" && chmod +x "$work/ed.sh"
+    start 80x24 EDITOR="$work/ed.sh" && see ready && text "written " && keys C-g && see "editor is here" &&
+        keys C-c && sleep 0.3 && keys 'C-\' && see "written after 2 keys" && keys Enter && see "You said: written"
+}
 refused() { start 80x24 && see ready && say "please refuse" && see "Not now" && see "› please refuse"; }
 not_saved() {
     start 80x24 && see ready && say "this is unsaved" && see "not saved and not sent" && see "› this is unsaved" &&
@@ -375,7 +389,7 @@ idle_costs_nothing() {
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte multi_line history vi_keys lone_escape no_locale editor refused not_saved slash_commands read_file
+paste_megabyte multi_line history vi_keys lone_escape no_locale editor editor_is_suspended editor_takes_keys refused not_saved slash_commands read_file
 full_context edit_last edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d
 menus help_in_full menus_small themes no_color tint drafters injection title_injection crash_segv crash_abrt
 crash_quit gentle_term suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
