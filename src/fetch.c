@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -456,6 +457,30 @@ static enum pp_code finish(const struct pp_fetch *f, const struct part *p, const
     return PP_OK;
 }
 
+/* Opens the part, which stays ours until it is closed: two who write it would each take the other's holes for the
+ * file's bytes, and who finds it renamed would empty the finished file. Some file systems have no locks: there nobody
+ * waits. */
+static enum pp_code open_part(const struct part *p, int *fd, struct stat *st, struct pp_error *err)
+{
+    struct stat there;
+    bool same = false;
+    for (int tries = 0; !same && tries < TRIES; tries++) {
+        *fd = open(p->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        const bool busy = *fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+        if (*fd < 0 || (!busy && fstat(*fd, st) != 0))
+            return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", p->path, strerror(errno));
+        same = !busy && stat(p->path, &there) == 0 && there.st_dev == st->st_dev && there.st_ino == st->st_ino;
+        if (same)
+            break;
+        close(*fd);
+        *fd = -1;
+        if (busy)
+            return pp_fail(err, PP_ERR_BUSY, "another pippin is fetching %s; wait until it is done, or stop it",
+                           p->path);
+    }
+    return same ? PP_OK : pp_fail(err, PP_ERR_IO, "%s goes away again and again", p->path);
+}
+
 enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], struct pp_error *err)
 {
     struct pp_buf part = {0}, from = {0};
@@ -466,8 +491,8 @@ enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], str
     struct request r = {.fd = -1};
     enum pp_code code = part.bad || from.bad ? pp_fail_nomem(err, "a download") : PP_OK;
     if (!code)
-        r.fd = open(p.path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (!code && (r.fd < 0 || fstat(r.fd, &st) != 0 || lseek(r.fd, 0, SEEK_END) < 0))
+        code = open_part(&p, &r.fd, &st, err);
+    if (!code && lseek(r.fd, 0, SEEK_END) < 0)
         code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", p.path, strerror(errno));
     if (!code) {
         r.have = (uint64_t)st.st_size;

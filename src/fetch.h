@@ -29,9 +29,10 @@ struct pp_fetch {
 /* Goes on with what an earlier call left in PATH.part, if the server still has the same file (If-Range with its ETag or
  * date, kept in PATH.part.from), else begins anew. A broken line is tried again, as long as each time brings something.
  * *sha256, lower case, of the file. PP_ERR_NOT_FOUND: 404, 410. PP_ERR_CANCELLED: what is there stays for the next
- * time, if it can be gone on with (the server names the file by an ETag or a date). PP_ERR_FORMAT: size or checksum are
- * wrong; then nothing stays. PP_ERR_IO: everything else, such as a disk without room for the file and 512 MiB (of a
- * small one a sixteenth) besides, which is looked at before, and again while it grows. */
+ * time, if it can be gone on with (the server names the file by an ETag or a date). PP_ERR_BUSY: another program
+ * fetches it just now. PP_ERR_FORMAT: size or checksum are wrong; then nothing stays. PP_ERR_IO: everything else, such
+ * as a disk without room for the file and 512 MiB (of a small one a sixteenth) besides, which is looked at before, and
+ * again while it grows. */
 enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], struct pp_error *err);
 /* SHA-256 of a file that is there, lower case. PP_ERR_CANCELLED, PP_ERR_IO. */
 enum pp_code pp_file_sha256(const char *path, const struct pp_cancel *cancel, char sha256[static 65],

@@ -22,7 +22,7 @@ whole() {
 }
 
 mkdir -p "$tmp/www" "$tmp/config/pippin"
-for n in a b c d e f g h i j k l m n o p w x y endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
+for n in a b c d e f g h i j k l m n o p w x y twice endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
 printf 'not a model' >"$tmp/www/text.gguf"
 sum=$(sha256sum "$model" | cut -d' ' -f1)
 size=$(wc -c <"$model" | tr -d ' ')
@@ -128,6 +128,14 @@ timeout --foreground -s INT 1 "$pippin" models pull "$at/slow/k.gguf" >"$tmp/out
 if [ -s "$models/k.gguf.part" ] && [ ! -e "$models/k.gguf" ]; then pass "an interrupt keeps what there is"; else fail "an interrupt keeps what there is" "$(ls -l "$models")"; fi
 grep -q 'goes on from there' "$tmp/err" && pass "and says so" || fail "and says so" "not"
 pull "$at/slow/k.gguf"; expect "the rest" 0; whole "makes a whole" k.gguf
+
+# two at a time would write into one part
+"$pippin" models pull "$at/slow/twice.gguf" >/dev/null 2>&1 </dev/null &
+first=$!
+for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do [ -s "$models/twice.gguf.part" ] && break; sleep 0.1; done
+pull "$at/slow/twice.gguf"; expect "what is being fetched is refused" 1 'another pippin is fetching .*twice.gguf'
+if wait "$first"; then pass "and comes"; else fail "and comes" "it failed"; fi
+whole "as it should" twice.gguf
 
 # the hub
 file() { printf '{"type":"file","path":"%s","size":%s,"lfs":{"oid":"%s"}}' "$1" "$2" "$3"; }
