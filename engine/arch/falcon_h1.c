@@ -149,7 +149,7 @@ const struct pp_arch pp_arch_falcon_h1 = {
     .gguf_scaled_output = true,
     .from_config = from_config,
     .from_gguf = from_gguf,
-    .to_gguf = pp_mamba_to_gguf,
+    .to_gguf = pp_states_to_gguf,
     .to_config = to_config,
     .scaled_config = scaled_config,
 };

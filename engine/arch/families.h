@@ -99,13 +99,14 @@ struct pp_mamba_keys {
     const char *taps, *key_dim, *n_groups, *n_heads, *head_dim;
 };
 extern const struct pp_mamba_keys pp_mamba_keys;
+extern const struct pp_arch_name pp_mamba_names[]; /* what both Mambas alone call alike */
 /* inner: values of all heads, where their size is not said. */
 enum pp_code pp_mamba_from_config(const struct cJSON *config, const struct pp_mamba_keys *keys, int64_t inner,
                                   struct pp_hparams *hp, struct pp_error *err);
 /* The sizes of states, Mamba's or not; and Mamba's. */
 enum pp_code pp_states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
-void pp_mamba_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
+void pp_states_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, struct cJSON *config);
 
 /* A model of states only, which has neither attention nor feed-forward parts: of what all decoders have, the least. */

@@ -81,7 +81,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     pp_gguf_add_bool(w, "granitehybrid.rope.scaling.finetuned", !(hp->layer[0] & PP_LAYER_UNROTATED));
     if (hp->mamba)
-        pp_mamba_to_gguf(hp, w);
+        pp_states_to_gguf(hp, w);
 }
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* mamba.c - what families with layers of Mamba (arXiv 2312.00752) or Mamba 2 (arXiv 2405.21060) have in common: the
  * numbers of their states. */
 #include <cjson/cJSON.h>
+#include <stddef.h>
 #include <stdio.h>
 
 #include "engine/arch/families.h"
@@ -11,23 +12,45 @@ const struct pp_mamba_keys pp_mamba_keys = {.taps = "mamba_d_conv", .key_dim = "
                                             .n_groups = "mamba_n_groups", .n_heads = "mamba_n_heads",
                                             .head_dim = "mamba_d_head"};
 
+#define MIXER "backbone.layers.{}.mixer."
+
+const struct pp_arch_name pp_mamba_names[] = {
+    {.hf = "backbone.embeddings", .gguf = "token_embd"},
+    {.hf = "backbone.embedding", .gguf = "token_embd", .only_read = true},
+    {.hf = "backbone.norm_f", .gguf = "output_norm"},
+    {.hf = "lm_head", .gguf = "output"},
+    {.hf = "backbone.layers.{}.norm", .gguf = "blk.{}.attn_norm"},
+    {.hf = MIXER "in_proj", .gguf = "blk.{}.ssm_in"},
+    {.hf = MIXER "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
+    {.hf = MIXER "conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true},
+    {.hf = MIXER "out_proj", .gguf = "blk.{}.ssm_out"},
+    {.hf = NULL},
+};
+
+/* GGUF's keys of states, Mamba's or not; behind them comes how many values all heads have. */
+static const struct {
+    const char *key;
+    size_t place; /* in struct pp_hparams */
+} state_keys[] = {
+    {"ssm.conv_kernel", offsetof(struct pp_hparams, conv_taps)},
+    {"ssm.state_size", offsetof(struct pp_hparams, state_key_dim)},
+    {"ssm.group_count", offsetof(struct pp_hparams, n_state_key_head)},
+    {"ssm.time_step_rank", offsetof(struct pp_hparams, n_state_head)},
+};
+enum { N_STATE_KEYS = sizeof state_keys / sizeof *state_keys };
+static const char inner_key[] = "ssm.inner_size";
+
 enum pp_code pp_states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t inner = 0;
     struct pp_str family = {"", 0};
-    const struct {
-        const char *key;
-        int64_t *v;
-    } numbers[] = {
-        {"ssm.conv_kernel", &hp->conv_taps}, {"ssm.state_size", &hp->state_key_dim},
-        {"ssm.group_count", &hp->n_state_key_head}, {"ssm.time_step_rank", &hp->n_state_head},
-        {"ssm.inner_size", &inner},
-    };
     pp_gguf_string(g, "general.architecture", &family);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    for (int i = 0; i <= N_STATE_KEYS; i++) {
         char full[128];
-        snprintf(full, sizeof full, "%.*s.%s", (int)(family.len < 64 ? family.len : 64), family.data, numbers[i].key);
-        if (!pp_gguf_int(g, full, numbers[i].v))
+        int64_t *v = i < N_STATE_KEYS ? (int64_t *)(void *)((char *)hp + state_keys[i].place) : &inner;
+        snprintf(full, sizeof full, "%.*s.%s", (int)(family.len < 64 ? family.len : 64), family.data,
+                 i < N_STATE_KEYS ? state_keys[i].key : inner_key);
+        if (!pp_gguf_int(g, full, v))
             return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", full);
     }
     if (hp->n_state_head < 1 || inner % hp->n_state_head != 0)
@@ -43,20 +66,14 @@ enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, 
     return pp_states_from_gguf(g, hp, err);
 }
 
-void pp_mamba_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+void pp_states_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    const struct {
-        const char *key;
-        int64_t v;
-    } numbers[] = {
-        {"ssm.conv_kernel", hp->conv_taps}, {"ssm.state_size", hp->state_key_dim},
-        {"ssm.group_count", hp->n_state_key_head}, {"ssm.time_step_rank", hp->n_state_head},
-        {"ssm.inner_size", hp->n_state_head * hp->state_value_dim},
-    };
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    for (int i = 0; i <= N_STATE_KEYS; i++) {
         char full[128];
-        snprintf(full, sizeof full, "%s.%s", pp_arch_file_name(hp), numbers[i].key);
-        pp_gguf_add_u32(w, full, (uint32_t)numbers[i].v);
+        const int64_t v = i < N_STATE_KEYS ? *(const int64_t *)(const void *)((const char *)hp + state_keys[i].place)
+                                           : hp->n_state_head * hp->state_value_dim;
+        snprintf(full, sizeof full, "%s.%s", pp_arch_file_name(hp), i < N_STATE_KEYS ? state_keys[i].key : inner_key);
+        pp_gguf_add_u32(w, full, (uint32_t)v);
     }
 }
 

@@ -6,23 +6,13 @@
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
-#define LAYER "backbone.layers.{}."
-#define MIXER LAYER "mixer."
+#define MIXER "backbone.layers.{}.mixer."
 
 static const struct pp_arch_name names[] = {
-    {.hf = "backbone.embeddings", .gguf = "token_embd"},
-    {.hf = "backbone.embedding", .gguf = "token_embd", .only_read = true},
-    {.hf = "backbone.norm_f", .gguf = "output_norm"},
-    {.hf = "lm_head", .gguf = "output"},
-    {.hf = LAYER "norm", .gguf = "blk.{}.attn_norm"},
-    {.hf = MIXER "in_proj", .gguf = "blk.{}.ssm_in"},
-    {.hf = MIXER "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
-    {.hf = MIXER "conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true},
     {.hf = MIXER "x_proj", .gguf = "blk.{}.ssm_x"},
     {.hf = MIXER "dt_proj", .gguf = "blk.{}.ssm_dt"},
     {.hf = MIXER "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP, .whole = true},
     {.hf = MIXER "D", .gguf = "blk.{}.ssm_d", .whole = true},
-    {.hf = MIXER "out_proj", .gguf = "blk.{}.ssm_out"},
     {.hf = NULL},
 };
 static const char *const classes[] = {"MambaForCausalLM", "mamba", "FalconMambaForCausalLM", "falcon_mamba", NULL};
@@ -88,6 +78,7 @@ const struct pp_arch pp_arch_mamba = {
     .name = "mamba",
     .hf_classes = classes,
     .names = names,
+    .more_names = pp_mamba_names,
     .ignored = pp_common_ignored,
     .usual = usual,
     .from_config = from_config,

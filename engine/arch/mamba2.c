@@ -5,23 +5,13 @@
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
-#define LAYER "backbone.layers.{}."
-#define MIXER LAYER "mixer."
+#define MIXER "backbone.layers.{}.mixer."
 
 static const struct pp_arch_name names[] = {
-    {.hf = "backbone.embeddings", .gguf = "token_embd"},
-    {.hf = "backbone.embedding", .gguf = "token_embd", .only_read = true},
-    {.hf = "backbone.norm_f", .gguf = "output_norm"},
-    {.hf = "lm_head", .gguf = "output"},
-    {.hf = LAYER "norm", .gguf = "blk.{}.attn_norm"},
-    {.hf = MIXER "in_proj", .gguf = "blk.{}.ssm_in"},
-    {.hf = MIXER "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
-    {.hf = MIXER "conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true},
     {.hf = MIXER "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP_COLUMN, .whole = true},
     {.hf = MIXER "D", .gguf = "blk.{}.ssm_d", .form = PP_HF_COLUMN, .whole = true},
     {.hf = MIXER "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
     {.hf = MIXER "norm", .gguf = "blk.{}.ssm_norm", .form = PP_HF_GROUPS},
-    {.hf = MIXER "out_proj", .gguf = "blk.{}.ssm_out"},
     {.hf = NULL},
 };
 static const char *const classes[] = {"Mamba2ForCausalLM", "mamba2", NULL};
@@ -69,12 +59,13 @@ const struct pp_arch pp_arch_mamba2 = {
     .name = "mamba2",
     .hf_classes = classes,
     .names = names,
+    .more_names = pp_mamba_names,
     .ignored = pp_common_ignored,
     .usual = usual,
     .parts = &parts,
     .from_config = from_config,
     .from_gguf = from_gguf,
-    .to_gguf = pp_mamba_to_gguf,
+    .to_gguf = pp_states_to_gguf,
     .to_config = to_config,
     .hf_eps = "layer_norm_epsilon",
 };

@@ -100,7 +100,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    pp_mamba_to_gguf(hp, w);
+    pp_states_to_gguf(hp, w);
     if (hp->n_embd_expert)
         pp_gguf_add_u32(w, "nemotron_h_moe.moe_latent_size", (uint32_t)hp->n_embd_expert);
 }

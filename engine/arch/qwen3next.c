@@ -101,14 +101,6 @@ static void put_states(const struct pp_hparams *hp, cJSON *config)
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    const struct {
-        const char *key;
-        int64_t v;
-    } numbers[] = {
-        {"ssm.conv_kernel", hp->conv_taps}, {"ssm.state_size", hp->state_key_dim},
-        {"ssm.group_count", hp->n_state_key_head}, {"ssm.time_step_rank", hp->n_state_head},
-        {"ssm.inner_size", hp->n_state_head * hp->state_value_dim},
-    };
     bool recurs[PP_MAX_LAYERS], regular = true;
     char full[128];
     int64_t step = 1;
@@ -118,10 +110,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
         recurs[l] = hp->layer[l] & PP_LAYER_RECURRENT;
         regular = regular && recurs[l] == ((l + 1) % step != 0);
     }
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        snprintf(full, sizeof full, "%s.%s", hp->arch, numbers[i].key);
-        pp_gguf_add_u32(w, full, (uint32_t)numbers[i].v);
-    }
+    pp_states_to_gguf(hp, w);
     snprintf(full, sizeof full, "%s.full_attention_interval", hp->arch);
     pp_gguf_add_u32(w, full, (uint32_t)step);
     snprintf(full, sizeof full, "%s.attention.recurrent_layers", hp->arch);
