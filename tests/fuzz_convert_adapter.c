@@ -2,8 +2,6 @@
  * folder a file. What was written without an error opens again. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "engine/adapter_file.h"
 #include "engine/convert.h"
@@ -13,24 +11,7 @@
 #include "tests/tiny_model.h"
 
 static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors", NULL};
-static char room[64], folder[80], file[80], base[300];
-
-static void empty_room(void)
-{
-    char path[200];
-    for (int i = 0; names[i]; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        unlink(path);
-    }
-    rmdir(folder);
-    unlink(file);
-}
-
-static void remove_room(void)
-{
-    empty_room();
-    rmdir(room);
-}
+static char base[300];
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
@@ -40,12 +21,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc;
     (void)argv;
     snprintf(base, sizeof base, "%s", tiny_model(&shape));
-    strcpy(room, "/dev/shm/pippin-fuzz-XXXXXX"); /* no disk waits for us there */
-    if (!mkdtemp(room))
-        snprintf(room, sizeof room, "%s", test_tmpdir());
-    snprintf(folder, sizeof folder, "%s/folder", room);
-    snprintf(file, sizeof file, "%s/file.gguf", room);
-    atexit(remove_room);
     return 0;
 }
 
@@ -63,12 +38,13 @@ static void check_opens(const char *path)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *path = hostile_gguf_or_folder(names, data, size);
+    const struct hostile_room *room = hostile_room();
     const struct pp_convert_options opt = {.base = base, .out_type = size % 2 ? "F16" : NULL};
     struct pp_error err;
-    if (pp_convert_to_peft(path, folder, &opt, &err) == PP_OK)
-        check_opens(folder);
-    if (pp_convert_to_gguf(path, file, &opt, &err) == PP_OK)
-        check_opens(file);
-    empty_room();
+    if (pp_convert_to_peft(path, room->folder, &opt, &err) == PP_OK)
+        check_opens(room->folder);
+    if (pp_convert_to_gguf(path, room->file, &opt, &err) == PP_OK)
+        check_opens(room->file);
+    hostile_room_empty();
     return 0;
 }

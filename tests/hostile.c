@@ -1,5 +1,6 @@
 #include "tests/hostile.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/types.h"
+#include "tests/support.h"
 #include "tests/tiny_model.h"
 
 static void require(bool holds)
@@ -131,6 +133,44 @@ const char *hostile_gguf_or_folder(const char *const *names, const uint8_t *data
     hostile_file(0, first, n);
     hostile_file(1, in.data, in.size);
     return path;
+}
+
+/* --- a room ------------------------------------------------------------------------------------------------------ */
+
+static char room_path[64];
+static struct hostile_room room;
+
+void hostile_room_empty(void)
+{
+    char path[400];
+    DIR *d = opendir(room.folder);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        snprintf(path, sizeof path, "%s/%s", room.folder, e->d_name);
+        unlink(path); /* "." and ".." stay */
+    }
+    if (d)
+        closedir(d);
+    rmdir(room.folder);
+    unlink(room.file);
+}
+
+static void remove_room(void)
+{
+    hostile_room_empty();
+    rmdir(room_path);
+}
+
+const struct hostile_room *hostile_room(void)
+{
+    if (room_path[0])
+        return &room;
+    strcpy(room_path, "/dev/shm/pippin-fuzz-XXXXXX"); /* no disk waits for us there */
+    if (!mkdtemp(room_path))
+        snprintf(room_path, sizeof room_path, "%s", test_tmpdir());
+    snprintf(room.folder, sizeof room.folder, "%s/folder", room_path);
+    snprintf(room.file, sizeof room.file, "%s/file.gguf", room_path);
+    atexit(remove_room);
+    return &room;
 }
 
 void hostile_tokenize(const struct pp_tokenizer *t)

@@ -37,6 +37,15 @@ void hostile_show(unsigned slot, bool there);
  * the input's first piece, the second from the rest (slots 0 and 1). */
 const char *hostile_gguf_or_folder(const char *const *names, const uint8_t *data, size_t size);
 
+/* Paths for what a target writes: a folder and a file, which are not there yet, in a room in memory that goes at
+ * exit. */
+struct hostile_room {
+    char folder[80], file[80];
+};
+const struct hostile_room *hostile_room(void);
+/* Removes both, with the files of the folder. */
+void hostile_room_empty(void);
+
 /* Tokenizes a text full of oddities in every way and turns the ids back; they must lie within the vocabulary. */
 void hostile_tokenize(const struct pp_tokenizer *t);
 
