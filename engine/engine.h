@@ -139,7 +139,10 @@ enum pp_code pp_engine_settle(struct pp_engine *e, const struct pp_cancel *cance
  * most half of what is left of them. Any thread, beside steps too, before pp_engine_free. */
 void pp_engine_clear_ahead(const struct pp_engine *e, uint64_t bytes, const struct pp_cancel *cancel);
 const struct pp_model *pp_engine_model(const struct pp_engine *e);
+/* The engine's counters, which go on counting; those of memory and pages are as of this call. */
 struct pp_stats *pp_engine_stats(struct pp_engine *e);
+/* What became of the options: positions of a sequence, threads, rows of the largest batch, the type of keys and values,
+ * and the kernels' name. */
 int64_t pp_engine_n_ctx(const struct pp_engine *e);
 int pp_engine_n_threads(const struct pp_engine *e);
 int pp_engine_max_rows(const struct pp_engine *e);
@@ -184,23 +187,28 @@ struct pp_adapter_use {
     float scale; /* strength: 1 is the adapter as it was trained, 0 the same as absent */
 };
 
+/* An empty one without adapters, for pp_seq_free (NULL is fine), which is before the engine's end. PP_ERR_NOMEM. */
 enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_error *err);
 void pp_seq_free(struct pp_seq *s);
 /* A new sequence with the first n tokens of s. Shares its pages: no KV is copied. */
 enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struct pp_error *err);
+/* Lets go of all tokens but the first n. Of models with windows, convolutions or states fewer may stay, back to a place
+ * from which they can go on: pp_seq_len says how many. */
 void pp_seq_truncate(struct pp_seq *s, int64_t n);
 /* Takes the tokens from .. to - 1 out of the middle: what follows keeps its values and moves to the places before it,
  * its keys turned to them (RoPE), instead of being computed again. That is not what computing it again would give: the
  * values were made while what is gone was there. So pages from `from` on are never shared, found by others or saved.
- * PP_ERR_UNSUPPORTED: the model has a sliding window, which has let go of what would move, or positions that it has
- * learned. PP_ERR_NOMEM: too few pages. On failure s is as before. */
+ * PP_ERR_UNSUPPORTED: the model has a sliding window, which has let go of what would move, positions that it has
+ * learned, or states, of which nothing can be taken out; or an adapter that is invoked is on. PP_ERR_USAGE: there are
+ * no such tokens. PP_ERR_NOMEM: too few pages. On failure s is as before. */
 enum pp_code pp_seq_cut(struct pp_seq *s, int64_t from, int64_t to, struct pp_error *err);
 /* How many tokens from the first on have the values that they should have: all, but for pp_seq_cut. */
 int64_t pp_seq_exact(const struct pp_seq *s);
 int64_t pp_seq_len(const struct pp_seq *s);
 const int32_t *pp_seq_tokens(const struct pp_seq *s); /* [len] */
 /* Which adapters rows of this sequence are computed with from now on. If the set differs from the one its pages were
- * made with, the pages are let go (len becomes 0): KV of one set is never read under another. */
+ * made with, the pages are let go (len becomes 0): KV of one set is never read under another. PP_ERR_USAGE: more than
+ * PP_MAX_ADAPTERS, or a strength that is no number; PP_ERR_MISMATCH: one was loaded for another model. */
 enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *use, int n, struct pp_error *err);
 bool pp_seq_uses(const struct pp_seq *s, const struct pp_adapter *a); /* it is one of them: it must not be freed */
 /* Tells adapters that must be invoked where in s they act: from the last time on that their invocation stands in
@@ -237,8 +245,9 @@ struct pp_row {
 /* Computes a batch and, if all went well, appends its tokens and KV to their sequences (a tree's rows in their order in
  * the batch; keep a branch with pp_seq_keep). On any error, also PP_ERR_CANCELLED, the sequences are as before.
  * n <= pp_engine_max_rows. An encoder's sequences must be empty before, and its rows see each other.
- * PP_ERR_FORMAT: a weight is no number.
- * PP_ERR_CONTEXT: a sequence would pass n_ctx. PP_ERR_NOMEM: no pages left. */
+ * PP_ERR_FORMAT: a weight is no number. PP_ERR_CONTEXT: a sequence would pass n_ctx. PP_ERR_NOMEM: no pages left.
+ * PP_ERR_UNSUPPORTED: a tree for a model with states. PP_ERR_USAGE: rows that cannot be, such as a token that the
+ * vocabulary does not have. */
 enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel,
                      struct pp_error *err);
 /* Results of the last step: float [n_vocab] or [n_embd]; NULL if the row asked for none. Valid until the next step. */
@@ -351,7 +360,7 @@ enum pp_code pp_gen_next(struct pp_gen *g, const struct pp_cancel *cancel, struc
 void pp_gen_flush(struct pp_gen *g, struct pp_buf *text, struct pp_buf *guessed);
 /* All tokens chosen so far, the end token included if there was one. */
 const int32_t *pp_gen_tokens(const struct pp_gen *g, int64_t *n);
-void pp_gen_free(struct pp_gen *g);
+void pp_gen_free(struct pp_gen *g); /* before its sequence; NULL is fine */
 
 /* --- snapshots ----------------------------------------------------------------------------------------- */
 

@@ -23,7 +23,7 @@ enum pp_code pp_tokenizer_from_source(const struct pp_source *s, struct pp_token
  * ranks, or a folder that holds one of the latter three (tokenizer_config.json and config.json beside them are
  * honoured). */
 enum pp_code pp_tokenizer_open(const char *path, struct pp_tokenizer **out, struct pp_error *err);
-void pp_tokenizer_free(struct pp_tokenizer *t);
+void pp_tokenizer_free(struct pp_tokenizer *t); /* NULL is fine, here and below */
 
 enum pp_tokenize_flags {
     PP_TOKENIZE_BOS = 1,     /* begin with BOS (and end with EOS where the model adds it) if the model wants it */

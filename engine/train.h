@@ -101,7 +101,7 @@ struct pp_train_options {
     const char *kernels;        /* NULL: the best */
     const char *cache_dir;      /* where the model's identity may be known; or NULL */
 };
-struct pp_train_options pp_train_options_default(void);
+struct pp_train_options pp_train_options_default(void); /* the numbers above */
 
 struct pp_trainer;
 
