@@ -310,9 +310,9 @@ struct to_peft {
 };
 
 /* The module that a GGUF name's weight belongs to: "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj". */
-static bool module_name(const struct pp_arch *arch, const char *gguf, struct pp_buf *module)
+static bool module_name(const struct pp_source *base, const char *gguf, struct pp_buf *module)
 {
-    return pp_arch_hf_module(arch, gguf, module) && !module->bad;
+    return pp_arch_hf_module(arch_of(base), pp_source_hparams(base), gguf, module) && !module->bad;
 }
 
 /* Row r of a matrix whose rows are to lie in Hugging Face's order. */
@@ -384,7 +384,7 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
 {
     struct pp_buf module = {0};
     enum pp_code code = check_fit(p->base, t, err);
-    if (!code && !module_name(arch_of(p->base), t->name, &module))
+    if (!code && !module_name(p->base, t->name, &module))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", t->name);
     const char *name = pp_buf_cstr(&module);
     bool ok = true;

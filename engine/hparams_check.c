@@ -181,7 +181,7 @@ static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *e
     for (int i = 0; hp->rwkv && i < 4; i++)
         if (pp_check_range("size between two matrices", hp->rwkv_ranks[i], 1, 1 << 16, err))
             return err->code;
-    if (hp->state_rank && hp->state_eps != 0.0f && check_positive("epsilon of states", hp->state_eps, err))
+    if (hp->state_eps != 0.0f && check_positive("epsilon of states", hp->state_eps, err))
         return err->code;
     return pp_check_range("number of values that steps of states are made of", hp->state_rank, 0, 1 << 16, err);
 }

@@ -374,6 +374,23 @@ const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t
     return r;
 }
 
+const struct pp_tensor *pp_plan_taps(struct pp_plan *p, const struct pp_source *s, int64_t n, int64_t n_taps,
+                                     struct pp_error *err, const char *name)
+{
+    const struct pp_tensor *t = pp_source_tensor(s, name);
+    struct pp_tensor *flat;
+    if (!t || t->n_dims == 2 || t->ne[0] != n_taps || (t->ne[1] != n && t->ne[2] != n) ||
+        t->ne[1] * t->ne[2] * t->ne[3] != n || !pp_type_info(t->type)->runnable)
+        return checked_tensor(s, name, 0, n, n_taps, err);
+    if (!(flat = own(p, pp_calloc(1, sizeof *flat)))) {
+        pp_fail_nomem(err, "the model's plan");
+        return NULL;
+    }
+    *flat = (struct pp_tensor){.name = t->name, .type = t->type, .n_dims = 2, .ne = {n_taps, n, 1, 1}, .data = t->data,
+                               .size = t->size};
+    return flat;
+}
+
 const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_error *err)
 {
     struct pp_tensor *t = own(p, pp_calloc(1, sizeof *t));

@@ -41,7 +41,8 @@ enum pp_op_kind {
                         position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,
                         layer `layer` */
     PP_OP_RECUR,     /* out = what the states of layer `layer` give for the row's queries, as `recurrence` says: each
-                        head normed by `weight`, if there is one, and all times silu(in) */
+                        head normed by `weight`, if there is one, with `scale` for epsilon, where that is not 0, and all
+                        times silu(in) */
     PP_OP_GATE,      /* out = fn(in) * in2, with `scale` where the function has a number */
     PP_OP_MULTIPLY,  /* out = in * in2, or in * weight */
     PP_OP_MIX,       /* `in` and `out` being streams side by side, `in2` a matrix with a row for each: stream j of out =
@@ -196,6 +197,7 @@ struct pp_recurrence {
         PP_RECUR_MAMBA,
         PP_RECUR_RWKV7,
     } kind;
+    bool twice;                      /* the delta rule's beta is twice the sigmoid, so that a state may turn over */
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
                                         have one key head */
     int q, k, v;                     /* slots: [n_key_head, key_dim], likewise, [n_head, value_dim] */
@@ -274,6 +276,10 @@ const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct 
     __attribute__((format(printf, 7, 8)));
 /* A row of a matrix, or of what has more dimensions, as a vector; NULL: *err is set. */
 const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t, int64_t row, struct pp_error *err);
+/* The taps of a convolution of n values, a row for each, which may have dimensions of one between; NULL: *err is
+ * set. */
+const struct pp_tensor *pp_plan_taps(struct pp_plan *p, const struct pp_source *s, int64_t n, int64_t n_taps,
+                                     struct pp_error *err, const char *name);
 /* The taps of a convolution of n values that gives by how much the last position's are larger; NULL: *err is set. */
 const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_error *err);
 /* What is added behind a projection, where files call it otherwise. */

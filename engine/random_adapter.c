@@ -122,7 +122,7 @@ static enum pp_code add_targets(struct made *m, bool folder, struct pp_error *er
         struct pp_buf module = {0};
         if (!is_changed(m->spec, w))
             continue;
-        if (folder && !pp_arch_hf_module(arch, w->name, &module) && !module.bad)
+        if (folder && !pp_arch_hf_module(arch, pp_source_hparams(m->model->source), w->name, &module) && !module.bad)
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "the family %s has no name for %s", m->model->info.arch, w->name);
         else if (module.bad || !add_target(m, w, folder ? pp_buf_cstr(&module) : NULL))
             code = pp_fail_nomem(err, "an adapter");

@@ -71,7 +71,8 @@ struct pp_hparams {
     bool mamba;             /* they are Mamba's or Mamba 2's; else the gated delta rule's */
     int64_t state_rank;     /* Mamba's, whose steps are products of so many values; 0: Mamba 2's */
     bool state_unit;        /* those values, B and C are normed without weights, */
-    float state_eps;        /* with this epsilon; 0: norm_eps */
+    float state_eps;        /* with this epsilon; 0: norm_eps; or what the delta rule gives is */
+    bool state_twice;       /* the delta rule's beta goes up to 2 */
     bool rwkv;              /* or RWKV 7's, whose layers are made otherwise: */
     int64_t rwkv_ranks[4];  /* what decays, beta, values and gates have between two matrices */
     bool state_norm;        /* what they give is normed, where only some of the family's models do that */

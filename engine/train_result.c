@@ -40,6 +40,11 @@ static const struct pp_arch *family(const struct pp_trainer *t)
     return pp_arch_by_name(pp_source_hparams(t->model->source)->arch);
 }
 
+static bool hf_module(const struct pp_trainer *t, const char *gguf, struct pp_buf *module)
+{
+    return pp_arch_hf_module(family(t), pp_source_hparams(t->model->source), gguf, module);
+}
+
 static void gguf_name(const struct half *h, char out[64])
 {
     snprintf(out, 64, "blk.%d.%s.weight", h->layer, gguf_kind(h->target));
@@ -52,7 +57,7 @@ static void add_name(struct pp_buf *names, const struct pp_trainer *t, const str
     gguf_name(h, gguf);
     if (!peft)
         pp_buf_fmt(names, "%s.lora_%c", gguf, h->b ? 'b' : 'a');
-    else if (pp_arch_hf_module(family(t), gguf, &module))
+    else if (hf_module(t, gguf, &module))
         pp_buf_fmt(names, "base_model.model.%s.lora_%c.weight", pp_buf_cstr(&module), h->b ? 'B' : 'A');
     names->bad = names->bad || module.bad;
     pp_buf_free(&module);
@@ -127,7 +132,7 @@ static bool module_of(const struct pp_trainer *t, int target, struct pp_buf *mod
 {
     char gguf[64];
     gguf_name(&(struct half){.target = target}, gguf);
-    return pp_arch_hf_module(family(t), gguf, module) && !module->bad && strrchr(pp_buf_cstr(module), '.');
+    return hf_module(t, gguf, module) && !module->bad && strrchr(pp_buf_cstr(module), '.');
 }
 
 static cJSON *make_config(const struct pp_trainer *t)

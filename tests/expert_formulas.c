@@ -48,8 +48,9 @@ static void norm(const struct expert_model *m, int l, const char *kind, const do
     assert_non_null(w);
     for (int64_t i = 0; i < w->cols; i++)
         square += x[i] * x[i] / (double)w->cols;
+    const double epsilon = m->s.epsilon != 0.0f ? (double)m->s.epsilon : EXPERT_EPSILON;
     for (int64_t i = 0; i < w->cols; i++)
-        y[i] = x[i] / sqrt(square + EXPERT_EPSILON) * (double)w->values[i];
+        y[i] = x[i] / sqrt(square + epsilon) * (double)w->values[i];
 }
 
 /* YaRN is of layers without a RoPE of their own. */
@@ -141,7 +142,7 @@ static void qkv(const struct expert_model *m, int l, const double *in, double *q
         product(fused, 0, n_q + n_kv, n_kv, in, v);
         return;
     }
-    if (!m->s.n_state || m->s.mamba)
+    if (!expert_gates_queries(&m->s))
         linear(m, l, "attn_q", in, q);
     linear(m, l, "attn_k", in, k);
     linear(m, l, "attn_v", in, v);
@@ -368,7 +369,10 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
 static void feed_forward_by(const struct expert_model *m, int l, const double *chooser, const double *row, double *in,
                             double *delta)
 {
-    norm(m, l, m->s.ffn_norm, row, in);
+    if (m->s.norms_behind && !expert_recurs(&m->s, l))
+        memcpy(in, row, (size_t)m->s.n_embd * sizeof *in);
+    else
+        norm(m, l, m->s.ffn_norm, row, in);
     memset(delta, 0, (size_t)m->s.n_embd * sizeof *delta);
     if (m->s.beside_norm) {
         add_feed_forward(m, l, "", 0, 1, in, delta);
@@ -440,7 +444,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
     const int n_kv = heads_kv * dim, group = n_head / heads_kv, v_dim = expert_value_dim(s);
     const struct array *sinks = expert_find(m, l, "attn_sinks.weight");
     const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
-    const bool gated = s->n_state && !s->mamba;
+    const bool gated = expert_gates_queries(s);
     double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
     double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *early = doubles(s->n_embd);
     double *gate = doubles(n_q), *one = doubles(dim);
@@ -454,7 +458,10 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         double *row = x + r * s->n_embd;
         const int first = first_seen(s, l, r);
         memcpy(early, row, (size_t)s->n_embd * sizeof *early);
-        norm(m, l, "attn_norm", row, in);
+        if (s->norms_behind)
+            memcpy(in, row, (size_t)s->n_embd * sizeof *in);
+        else
+            norm(m, l, "attn_norm", row, in);
         qkv(m, l, in, q, k + r * n_kv, v + r * n_kv);
         if (gated)
             gated_queries(m, l, in, q, gate);

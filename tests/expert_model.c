@@ -127,6 +127,11 @@ int expert_value_dim(const struct expert_shape *s)
     return s->v_dim ? s->v_dim : s->head_dim;
 }
 
+bool expert_gates_queries(const struct expert_shape *s)
+{
+    return s->n_state && !s->mamba && !s->apart;
+}
+
 static void add_attention(struct expert_model *m, int l)
 {
     static const char *const kinds[] = {"attn_q", "attn_k", "attn_v"};
@@ -136,7 +141,7 @@ static void add_attention(struct expert_model *m, int l)
     for (int i = 0; i < 3 && !s->fused_qkv; i++) {
         char name[32];
         snprintf(name, sizeof name, "%s.weight", kinds[i]);
-        add_matrix(m, l, name, i == 2 ? n_v : i ? n_kv : s->n_state && !s->mamba ? 2 * n_q : n_q, s->n_embd);
+        add_matrix(m, l, name, i == 2 ? n_v : i ? n_kv : expert_gates_queries(s) ? 2 * n_q : n_q, s->n_embd);
         snprintf(name, sizeof name, "%s.bias", kinds[i]);
         if (s->biases)
             add(m, l, name, 0, 0, i ? n_kv : n_q, 0, 0.5f);
@@ -216,11 +221,27 @@ static void add_mamba(struct expert_model *m, int l)
     add_matrix(m, l, "ssm_out.weight", s->n_embd, values);
 }
 
+static void add_apart(struct expert_model *m, int l)
+{
+    const struct expert_shape *s = &m->s;
+    for (int i = 0; i < 3; i++) {
+        const int n = i == 2 ? s->n_state * s->value_dim : s->n_state_key * s->key_dim;
+        char name[40];
+        snprintf(name, sizeof name, "attn_%c.weight", "qkv"[i]);
+        add_matrix(m, l, name, n, s->n_embd);
+        snprintf(name, sizeof name, "ssm_conv1d_%c.weight", "qkv"[i]);
+        add(m, l, name, 0, n, s->state_taps, 0, 1);
+    }
+    add_matrix(m, l, "attn_gate.weight", s->n_state * s->value_dim, s->n_embd);
+}
+
 static void add_states(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
     const int keys = s->n_state_key * s->key_dim, values = s->n_state * s->value_dim;
-    if (s->by_key_head) {
+    if (s->apart) {
+        add_apart(m, l);
+    } else if (s->by_key_head) {
         add_matrix(m, l, "ssm_in.weight", 2 * (keys + values), s->n_embd);
     } else {
         add_matrix(m, l, "attn_qkv.weight", 2 * keys + values, s->n_embd);
@@ -232,7 +253,8 @@ static void add_states(struct expert_model *m, int l)
         add_matrix(m, l, "ssm_beta.weight", s->n_state, s->n_embd);
         add_matrix(m, l, "ssm_alpha.weight", s->n_state, s->n_embd);
     }
-    add(m, l, "ssm_conv1d.weight", 0, 2 * keys + values, s->state_taps, 0, 1);
+    if (!s->apart)
+        add(m, l, "ssm_conv1d.weight", 0, 2 * keys + values, s->state_taps, 0, 1);
     add(m, l, "ssm_a", 0, 0, s->n_state, -0.3f, 0.28f);
     add(m, l, "ssm_dt.bias", 0, 0, s->n_state, 0, 1);
     add_norm(m, l, "ssm_norm.weight", s->value_dim);
@@ -312,14 +334,17 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
     for (int l = 0; s->kinds && l < s->n_layer; l++)
         add_one_part(m, l);
     for (int l = 0; !s->kinds && l < s->n_layer + s->n_nextn; l++) {
-        add_norm(m, l, "attn_norm.weight", s->n_embd);
+        const bool behind = s->norms_behind && !expert_recurs(s, l);
+        if (!behind)
+            add_norm(m, l, "attn_norm.weight", s->n_embd);
         (s->kv_rank                ? add_latent_attention
          : expert_convolves(s, l) ? add_convolution
          : expert_recurs(s, l)    ? (s->mamba ? add_mamba : add_states)
                                   : add_attention)(m, l);
         if (s->beside)
             add_mamba(m, l);
-        add_norm(m, l, ffn_norm, s->n_embd);
+        if (!behind)
+            add_norm(m, l, ffn_norm, s->n_embd);
         if (s->beside_norm) {
             snprintf(beside_norm, sizeof beside_norm, "%s.weight", s->beside_norm);
             add_norm(m, l, beside_norm, s->n_embd);
@@ -429,7 +454,12 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     if (s->kinds)
         pp_gguf_add_u32_array(w, key(m, "feed_forward_length"), n_ff, (size_t)s->n_layer);
     pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);
-    pp_gguf_add_f32(w, key(m, "attention.layer_norm_rms_epsilon"), (float)EXPERT_EPSILON);
+    pp_gguf_add_f32(w, key(m, "attention.layer_norm_rms_epsilon"),
+                    s->epsilon != 0.0f ? s->epsilon : (float)EXPERT_EPSILON);
+    if (strcmp(s->arch, "olmo_hybrid") == 0) {
+        pp_gguf_add_bool(w, key(m, "ssm.negative_eigenvalues"), s->twice);
+        pp_gguf_add_bool(w, key(m, "rope.scaling.finetuned"), s->wide != 1);
+    }
     if (s->scale != 0.0f)
         pp_gguf_add_f32(w, key(m, "expert_weights_scale"), s->scale);
     const struct {

@@ -60,6 +60,12 @@ struct expert_shape {
     /* The gated delta rule, in all layers but each full-th, whose queries have gates: */
     int n_state, n_state_key, key_dim, value_dim, state_taps; /* heads of values and of keys; 0: attention */
     bool tiled;             /* head h goes with key head h modulo n_state_key, instead of h * n_state_key / n_state */
+    bool apart;             /* queries, keys and values of states have a matrix and a convolution each; queries of
+                               attention have no gates */
+    bool twice;             /* beta goes up to 2 */
+    bool norms_behind;      /* layers with attention have no other norms than post_norms, those with states have the
+                               usual ones */
+    float epsilon;          /* of norms but for those of what states give; 0: 1e-5, as that is */
     bool by_key_head;       /* the file has what goes in by key heads: ssm_in; else attn_qkv and attn_gate */
     bool mamba;             /* Mamba 2 instead, with attention whose queries have none */
     int rank;               /* the first Mamba instead, whose steps are made of so many values; with n_state heads of

@@ -28,6 +28,7 @@ int expert_value_dim(const struct expert_shape *s);
 int expert_heads(const struct expert_shape *s, int l); /* of queries */
 bool expert_is_wide(const struct expert_shape *s, int l);
 bool expert_recurs(const struct expert_shape *s, int l);
+bool expert_gates_queries(const struct expert_shape *s);
 /* What the gated delta rule or Mamba 2 makes of n rows of normed inputs [n, n_embd] in layer l, before its last
  * matrix: out [n, n_state * value_dim]. */
 void expert_states(const struct expert_model *m, int l, const double *in, int n, double *out);

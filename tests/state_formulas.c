@@ -37,6 +37,14 @@ static void project(const struct expert_model *m, int l, const double *in, doubl
 {
     const struct expert_shape *s = &m->s;
     const int key = s->key_dim, n_key = s->n_state_key, values = s->n_state * s->value_dim, value = values / n_key;
+    for (int i = 0; s->apart && i < 2 * n_key * key + values; i++)
+        mixed[i] = i < n_key * key       ? row_of(m, l, "attn_q.weight", i, in)
+                   : i < 2 * n_key * key ? row_of(m, l, "attn_k.weight", i - n_key * key, in)
+                                         : row_of(m, l, "attn_v.weight", i - 2 * n_key * key, in);
+    for (int i = 0; s->apart && i < values; i++)
+        gate[i] = row_of(m, l, "attn_gate.weight", i, in);
+    if (s->apart)
+        return;
     if (!s->by_key_head) {
         for (int i = 0; i < 2 * n_key * key + values; i++)
             mixed[i] = row_of(m, l, "attn_qkv.weight", i, in);
@@ -62,7 +70,7 @@ static double beta_of(const struct expert_model *m, int l, int h, const double *
     const int share = m->s.n_state / m->s.n_state_key;
     const double x = m->s.joined_numbers ? row_of(m, l, "ssm_ba.weight", h / share * 2 * share + h % share, in)
                                          : row_of(m, l, "ssm_beta.weight", h, in);
-    return 1 / (1 + exp(-x));
+    return (m->s.twice ? 2 : 1) / (1 + exp(-x));
 }
 
 static double ln_a_of(const struct expert_model *m, int l, int h, const double *in)
@@ -71,6 +79,20 @@ static double ln_a_of(const struct expert_model *m, int l, int h, const double *
     const double x = m->s.joined_numbers ? row_of(m, l, "ssm_ba.weight", h / share * 2 * share + share + h % share, in)
                                          : row_of(m, l, "ssm_alpha.weight", h, in);
     return number(m, l, "ssm_a", h) * log1p(exp(x + number(m, l, "ssm_dt.bias", h)));
+}
+
+/* The t-th tap of value i of what goes into convolutions. */
+static double tap(const struct expert_model *m, int l, int64_t i, int t)
+{
+    const struct expert_shape *s = &m->s;
+    const int64_t keys = s->n_state_key * s->key_dim;
+    const int part = i < keys ? 0 : i < 2 * keys ? 1 : 2;
+    char name[40] = "ssm_conv1d.weight";
+    if (s->apart)
+        snprintf(name, sizeof name, "ssm_conv1d_%c.weight", "qkv"[part]);
+    const struct array *taps = expert_find(m, l, name);
+    assert_non_null(taps);
+    return (double)taps->values[(s->apart ? i - part * keys : i) * s->state_taps + t];
 }
 
 static void unit(const double *x, int n, double scale, double *y)
@@ -111,7 +133,6 @@ void expert_states(const struct expert_model *m, int l, const double *in, int n,
 {
     const struct expert_shape *s = &m->s;
     const int keys = s->n_state_key * s->key_dim, values = s->n_state * s->value_dim, width = 2 * keys + values;
-    const struct array *taps = expert_find(m, l, "ssm_conv1d.weight");
     double *mixed = doubles(n * width), *x = doubles(width), *gate = doubles(values);
     double *states = doubles(s->n_state * s->key_dim * s->value_dim);
     double *q = doubles(s->key_dim), *k = doubles(s->key_dim);
@@ -122,7 +143,7 @@ void expert_states(const struct expert_model *m, int l, const double *in, int n,
             double sum = 0;
             for (int t = 0; t < s->state_taps; t++)
                 if (r - s->state_taps + 1 + t >= 0)
-                    sum += mixed[(r - s->state_taps + 1 + t) * width + i] * (double)taps->values[i * s->state_taps + t];
+                    sum += mixed[(r - s->state_taps + 1 + t) * width + i] * tap(m, l, i, t);
             x[i] = sum / (1 + exp(-sum));
         }
         for (int h = 0; h < s->n_state; h++) {

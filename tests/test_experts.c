@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/arch/arch.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
@@ -613,6 +614,44 @@ static void qwen35(void **state)
     assert_tensor(folder, "model.layers.1.mlp.experts.gate_up_proj", 3, s.n_embd);
 }
 
+/* Norms before the parts of layers with states and behind those of others, which rotate heads, or do not. */
+static void olmo_hybrid(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("olmo_hybrid");
+    s.apart = s.twice = s.norms_behind = s.post_norms = true;
+    s.qk_norm = QK_WHOLE;
+    s.n_state_key = s.n_state;
+    s.rope_dim = 16;
+    s.wide = 1; /* not rotated */
+    s.epsilon = 0.01f;
+    s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.0.linear_attn.q_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.linear_attn.v_conv1d.weight", 3, s.state_taps);
+    assert_tensor(folder, "model.layers.2.linear_attn.o_norm.weight", 1, s.value_dim);
+    assert_tensor(folder, "model.layers.3.self_attn.q_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.3.post_feedforward_layernorm.weight", 1, s.n_embd);
+    struct pp_source *source;
+    struct pp_error err;
+    struct pp_buf module = {0};
+    assert_ok(pp_source_open(folder, &source, &err), err);
+    for (int l = 2; l < 4; l++) { /* what adapters call it depends on the layer */
+        char name[32];
+        snprintf(name, sizeof name, "blk.%d.attn_q.weight", l);
+        assert_true(pp_arch_hf_module(pp_arch_by_name(s.arch), pp_source_hparams(source), name, &module));
+        assert_non_null(strstr(pp_buf_cstr(&module), l == 2 ? "2.linear_attn.q_proj" : "3.self_attn.q_proj"));
+    }
+    pp_buf_free(&module);
+    pp_source_close(source);
+    s.wide = 0;
+    s.twice = false;
+    s.n_state_key = 2;
+    s.epsilon = 0;
+    check(&s);
+}
+
 /* Mamba 2 in two of three layers, attention whose heads are not rotated, or are, with experts and without. */
 static void granite_hybrid(void **state)
 {
@@ -1028,6 +1067,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(minicpm3), cmocka_unit_test(plm),
         cmocka_unit_test(qwen3_next),
         cmocka_unit_test(qwen35),
+        cmocka_unit_test(olmo_hybrid),
         cmocka_unit_test(granite_hybrid),
         cmocka_unit_test(nemotron_h),
         cmocka_unit_test(mamba2),

@@ -430,7 +430,6 @@ static void test_missing(void **state)
     static const char *const cases[][2] = {
         {"plamo2", "Mamba"},
         {"kimi-linear", "MLA"},
-        {"OlmoHybridForCausalLM", "delta rule"},
         {"rwkv6qwen2", "RWKV"},
     };
     char path[256];

@@ -1,6 +1,6 @@
-/* test_states.c - what families with layers of Mamba or Mamba 2 share with all others, on small random models:
- * conversations that are saved and go on, or are gone back in, MLX's folders, folders that are quantised while they are
- * loaded, and adapters. */
+/* test_states.c - what families with layers of Mamba or Mamba 2 or of the delta rule share with all others, on small
+ * random models: conversations that are saved and go on, or are gone back in, MLX's folders, folders that are quantised
+ * while they are loaded, and adapters. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,12 +16,31 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-enum { N_FAMILIES = 6 };
+enum { OLMO = 6, N_FAMILIES };
 
-/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2, Falcon Mamba, Jamba. */
+static struct expert_shape olmo_hybrid(void)
+{
+    struct expert_shape s = expert_shape("olmo_hybrid");
+    s.full = 3;
+    s.apart = s.twice = s.norms_behind = s.post_norms = true;
+    s.qk_norm = QK_WHOLE;
+    s.ffn_norm = "post_attention_norm";
+    s.wide = 1;
+    s.n_state = s.n_state_key = 4;
+    s.key_dim = 16;
+    s.value_dim = 32;
+    s.state_taps = 4;
+    s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    return s;
+}
+
+/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2, Falcon Mamba, Jamba, OLMo hybrid. */
 static struct expert_shape shape_of(int family)
 {
     static const char *const archs[] = {"granitehybrid", "nemotron_h_moe", "falcon-h1", "mamba2", "mamba", "jamba"};
+    if (family == OLMO)
+        return olmo_hybrid();
     struct expert_shape s = expert_shape(archs[family]);
     s.n_layer = 3;
     s.full = 3;
@@ -169,12 +188,13 @@ static void adapters(void **state)
 {
     static const struct {
         int family;
-        const char *in, *out;
-    } cases[] = {{0, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj"},
-                 {1, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"},
-                 {3, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"},
-                 {4, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj"},
-                 {5, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj"}};
+        const char *in, *out, *target;
+    } cases[] = {{0, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj", "ssm_in"},
+                 {1, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj", "ssm_in"},
+                 {3, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj", "ssm_in"},
+                 {4, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj", "ssm_in"},
+                 {5, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj", "ssm_in"},
+                 {OLMO, "model.layers.0.linear_attn.v_proj", "model.layers.0.linear_attn.o_proj", "attn_v"}};
     int32_t ids[SMALL_TEXT];
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -186,12 +206,16 @@ static void adapters(void **state)
         struct pp_error err;
         double *want = doubles(SMALL_TEXT * n_vocab);
         float *got = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *got);
-        merge(m, "ssm_in.weight", &f, cases[c].in, 4);
+        char target[32], config[160];
+        snprintf(target, sizeof target, "%s.weight", cases[c].target);
+        snprintf(config, sizeof config, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
+                                        "\"target_modules\": [\"%s\", \"%s\"]}",
+                 strrchr(cases[c].in, '.') + 1, strrchr(cases[c].out, '.') + 1);
+        merge(m, target, &f, cases[c].in, 4);
         merge(m, "ssm_out.weight", &f, cases[c].out, 4);
         small_text(ids, n_vocab);
         expert_model_compute(m, ids, SMALL_TEXT, want);
-        const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
-                                                 "\"target_modules\": [\"in_proj\", \"out_proj\"]}");
+        const char *path = folder_write_peft(&f, config);
         assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
         assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
         run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, got);

@@ -28,6 +28,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_step35, &pp_arch_laguna, &pp_arch_gemma_embedding, &pp_arch_modern_bert, &pp_arch_eurobert,
     &pp_arch_llama_embed, &pp_arch_openelm, &pp_arch_dbrx, &pp_arch_grok, &pp_arch_arctic,
     &pp_arch_grovemoe, &pp_arch_neobert, &pp_arch_jina_bert_v3,
+    &pp_arch_olmo_hybrid,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)
@@ -239,14 +240,31 @@ enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, st
     return found;
 }
 
+/* Whether a tensor is of a layer that has a projection in place of attention. */
+static bool is_in_place(const struct pp_hparams *hp, int64_t l)
+{
+    return hp->gaps && l < hp->n_layer && pp_layer_shape(hp, l).n_head_kv == 0;
+}
+
+/* Whether a line that some layers have is the one for the layer that the first hole names. hp NULL: it may be. */
+static bool is_of_layer(const struct pp_arch_name *n, const struct pp_hparams *hp, const struct holes *h)
+{
+    const int64_t l = hp && h->n ? strtol(h->at[0], NULL, 10) : 0;
+    if (!hp)
+        return true;
+    return (!n->in_place || is_in_place(hp, l)) &&
+           (!n->recurrent || (l < hp->n_layer && hp->layer[l] & PP_LAYER_RECURRENT));
+}
+
 /* The line of a family's tables that gives a tensor of this GGUF name; *rest: what is behind the pattern. */
-static const struct pp_arch_name *find_gguf(const struct pp_arch *a, const char *gguf_name, struct holes *holes,
-                                            const char **rest)
+static const struct pp_arch_name *find_gguf(const struct pp_arch *a, const struct pp_hparams *hp,
+                                            const char *gguf_name, struct holes *holes, const char **rest)
 {
     const struct pp_arch_name *const tables[] = {a->names, a->more_names};
     for (int i = 0; i < 2; i++)
         for (const struct pp_arch_name *n = tables[i]; n && n->hf; n++)
-            if (!n->only_read && match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)))
+            if (!n->only_read && match(n->gguf, gguf_name, holes, rest) &&
+                (n->whole ? **rest == 0 : is_suffix(*rest)) && is_of_layer(n, hp, holes))
                 return n;
     return NULL;
 }
@@ -255,7 +273,7 @@ enum pp_row_order pp_arch_rows(const struct pp_arch *a, const char *gguf_name)
 {
     struct holes holes;
     const char *rest;
-    const struct pp_arch_name *n = find_gguf(a, gguf_name, &holes, &rest);
+    const struct pp_arch_name *n = find_gguf(a, NULL, gguf_name, &holes, &rest);
     return n ? n->rows : PP_ROWS_SAME;
 }
 
@@ -263,15 +281,8 @@ enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name)
 {
     struct holes holes;
     const char *rest;
-    const struct pp_arch_name *n = find_gguf(a, gguf_name, &holes, &rest);
+    const struct pp_arch_name *n = find_gguf(a, NULL, gguf_name, &holes, &rest);
     return n ? n->form : PP_HF_SAME;
-}
-
-/* Whether a tensor is of a layer that has a projection in place of attention. */
-static bool is_in_place(const struct pp_hparams *hp, const struct holes *h)
-{
-    const int64_t l = h->n ? strtol(h->at[0], NULL, 10) : hp->n_layer;
-    return hp->gaps && l < hp->n_layer && pp_layer_shape(hp, l).n_head_kv == 0;
 }
 
 /* The line of a table by a GGUF name. */
@@ -282,7 +293,7 @@ static const struct pp_arch_name *find_line(const struct pp_arch_name *table, co
         if (n->mlx != mlx || n->only_read || (n->two_norms && !hp->two_norms) || (n->dense && hp->n_expert))
             continue;
         if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)) &&
-            (!n->in_place || is_in_place(hp, holes)))
+            is_of_layer(n, hp, holes))
             return n;
         if (n->second && match(n->second, gguf_name, holes, rest) && **rest == 0)
             return n;
@@ -310,12 +321,13 @@ const struct pp_arch_name *pp_arch_hf_name(const struct pp_arch *a, const struct
     return n;
 }
 
-bool pp_arch_hf_module(const struct pp_arch *a, const char *gguf_name, struct pp_buf *module)
+bool pp_arch_hf_module(const struct pp_arch *a, const struct pp_hparams *hp, const char *gguf_name,
+                       struct pp_buf *module)
 {
     static const char weight[] = ".weight";
     struct holes holes;
     const char *rest;
-    const struct pp_arch_name *n = find_gguf(a, gguf_name, &holes, &rest);
+    const struct pp_arch_name *n = find_gguf(a, hp, gguf_name, &holes, &rest);
     pp_buf_clear(module);
     if (!n || (!n->whole && strcmp(rest, weight) != 0) || (n->whole && !ends_with(n->hf, weight)))
         return false;

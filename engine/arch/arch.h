@@ -71,6 +71,7 @@ struct pp_arch_name {
     bool only_read;       /* some folders of the family have it so, but not those that are written */
     bool two_norms;       /* only models with hparams.two_norms do; stands before the line for others */
     bool in_place;        /* only layers with a projection in place of attention do; stands before the others' line */
+    bool recurrent;       /* only layers with states do; stands before the others' line */
     bool dense;           /* only models without experts do; stands before the line for others */
     const char *second;
 };
@@ -83,6 +84,7 @@ struct pp_decoder {
     bool post_norm;           /* what attention and feed-forward part give is normed: post_attention_norm,
                                  post_ffw_norm */
     bool no_pre_norm;         /* what goes into them is not */
+    bool norms_before_states; /* both are otherwise in layers with states: norms before both parts, none behind */
     bool sub_norms;           /* what goes into their last matrices is: attn_sub_norm, ffn_sub_norm */
     /* How queries and keys are normed: by one vector for all heads, by one for all of them together, or, in some models
      * of the family only (pp_hparams.qk_norm), by one for all heads or one for each, or by one for all together. */
@@ -228,8 +230,9 @@ enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name);
 const struct pp_arch_name *pp_arch_hf_name(const struct pp_arch *a, const struct pp_hparams *hp, const char *gguf_name,
                                            bool mlx, struct pp_buf *name);
 /* The module in a Hugging Face model whose weight is called that in GGUF files: "blk.3.attn_q.weight" gives
- * "model.layers.3.self_attn.q_proj". False: there is none. */
-bool pp_arch_hf_module(const struct pp_arch *a, const char *gguf_name, struct pp_buf *module);
+ * "model.layers.3.self_attn.q_proj". hp: of the model, or NULL. False: there is none. */
+bool pp_arch_hf_module(const struct pp_arch *a, const struct pp_hparams *hp, const char *gguf_name,
+                       struct pp_buf *module);
 
 /* For writing config.json: a value in place of what was there under the key; floats in digits that give the same. */
 void pp_config_put(struct cJSON *config, const char *key, int64_t v);

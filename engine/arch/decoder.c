@@ -307,10 +307,21 @@ static const char *post_norm_name(const struct builder *b, int l, const char *us
     return pp_decoder_has(b, l, full) ? b->d->ffn_post_norm : usual;
 }
 
+/* Whether norms stand before a layer's parts, and behind them. */
+static bool norms_before(const struct builder *b, int l)
+{
+    return !b->d->no_pre_norm || (b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT);
+}
+
+static bool norms_behind(const struct builder *b, int l)
+{
+    return b->d->post_norm && !(b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT);
+}
+
 /* What attention or the feed-forward part gave goes into the residual stream. */
 static bool add_result(struct builder *b, int l, const char *post_norm)
 {
-    if (b->d->post_norm && !add_norm(b, l, post_norm_name(b, l, post_norm), b->delta, b->delta))
+    if (norms_behind(b, l) && !add_norm(b, l, post_norm_name(b, l, post_norm), b->delta, b->delta))
         return false;
     add_residual(b, l);
     return true;
@@ -452,7 +463,7 @@ static bool add_beside_mixture(struct builder *b, int l)
 
 static bool add_parts(struct builder *b, int l)
 {
-    const bool parallel = b->hp->parallel, pre = !b->d->no_pre_norm;
+    const bool parallel = b->hp->parallel, pre = norms_before(b, l);
     const bool mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
     if (mixture && b->d->mixture_norm)
         return add_beside_mixture(b, l);

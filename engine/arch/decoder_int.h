@@ -1,6 +1,6 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
- * layers that read other positions, decoder_scan.c and decoder_rwkv.c those whose states are made step by
- * step. Private to them. */
+ * layers that read other positions, decoder_delta.c the delta rule, decoder_scan.c and decoder_rwkv.c what has states
+ * that are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -82,6 +82,9 @@ static inline bool add_norm(struct builder *b, int l, const char *kind, int in, 
  * what it makes of that, and what it gives, in `delta`. */
 bool pp_mixer_input(struct builder *b, int l);
 bool pp_mixer_result(struct builder *b, int l);
+/* The gated delta rule, from the residual stream to `delta`, and its slots. */
+bool pp_delta_result(struct builder *b, int l);
+void pp_delta_slots(struct builder *b);
 /* Mamba's states: what goes into the convolution and the gate, from `normed`; and what comes of it, in `delta`. */
 bool pp_scan_input(struct builder *b, int l);
 bool pp_scan_result(struct builder *b, int l);

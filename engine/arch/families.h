@@ -31,6 +31,7 @@ extern const struct pp_arch pp_arch_gptj, pp_arch_jais, pp_arch_maincoder, pp_ar
 extern const struct pp_arch pp_arch_plm, pp_arch_step35, pp_arch_laguna, pp_arch_gemma_embedding, pp_arch_modern_bert;
 extern const struct pp_arch pp_arch_eurobert, pp_arch_llama_embed, pp_arch_openelm, pp_arch_dbrx;
 extern const struct pp_arch pp_arch_grok, pp_arch_arctic, pp_arch_grovemoe, pp_arch_neobert, pp_arch_jina_bert_v3;
+extern const struct pp_arch pp_arch_olmo_hybrid;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
@@ -108,6 +109,12 @@ enum pp_code pp_states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp,
 enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_states_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, struct cJSON *config);
+
+/* The gated delta rule's states, and which layers have them: Qwen3-Next's words. */
+enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
+enum pp_code pp_delta_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
+void pp_delta_to_config(const struct pp_hparams *hp, struct cJSON *config);
 
 /* A model of states only, which has neither attention nor feed-forward parts: of what all decoders have, the least. */
 void pp_mamba_alone(struct pp_hparams *hp);

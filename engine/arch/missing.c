@@ -11,7 +11,6 @@ static const struct {
     const char *name, *missing;
 } families[] = {
     {"kimilinear", "a delta rule whose keys decay one by one, and beside it " LATENT},
-    {"olmohybrid", "the gated delta rule under its names"},
     {"plamo2", "Mamba 2 whose B, C and steps come from behind the convolution, and its vocabulary"},
     {"rwkv6", "RWKV 6's mixing and decays"},
     {"rwkv6qwen2", "RWKV 6's mixing and decays in Qwen 2's layers"},

@@ -26,7 +26,7 @@ static void find_recurrent(const struct pp_gguf *g, struct pp_hparams *hp)
     }
 }
 
-static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     const enum pp_code code = pp_states_from_gguf(g, hp, err);
     if (code)
@@ -39,7 +39,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 static enum pp_code tiled_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     hp->state_tiled = true;
-    return from_gguf(g, hp, err);
+    return pp_delta_from_gguf(g, hp, err);
 }
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
@@ -66,7 +66,7 @@ static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, stru
     return code;
 }
 
-static enum pp_code states_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_delta_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {
         const char *key;
@@ -82,7 +82,7 @@ static enum pp_code states_from_config(const cJSON *config, struct pp_hparams *h
     return code ? code : layer_types(config, hp, err);
 }
 
-static void put_states(const struct pp_hparams *hp, cJSON *config)
+void pp_delta_to_config(const struct pp_hparams *hp, cJSON *config)
 {
     cJSON *types = cJSON_AddArrayToObject(config, "layer_types");
     pp_config_put(config, "linear_conv_kernel_dim", hp->conv_taps);
@@ -90,16 +90,21 @@ static void put_states(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "linear_value_head_dim", hp->state_value_dim);
     pp_config_put(config, "linear_num_key_heads", hp->n_state_key_head);
     pp_config_put(config, "linear_num_value_heads", hp->n_state_head);
-    pp_config_put_float(config, "partial_rotary_factor", (float)hp->rope_dim / (float)hp->head_dim);
     for (int64_t l = 0; l < hp->n_layer; l++) {
         const bool recurs = hp->layer[l] & PP_LAYER_RECURRENT;
         cJSON_AddItemToArray(types, cJSON_CreateString(recurs ? "linear_attention" : "full_attention"));
     }
 }
 
+static void put_states(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_delta_to_config(hp, config);
+    pp_config_put_float(config, "partial_rotary_factor", (float)hp->rope_dim / (float)hp->head_dim);
+}
+
 /* --- and GGUF's words -------------------------------------------------------------------------------------------- */
 
-static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     bool recurs[PP_MAX_LAYERS], regular = true;
     char full[128];
@@ -124,7 +129,7 @@ static void sections_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer 
     const int32_t pairs = (int32_t)(hp->rope_dim / 2);
     const int32_t sections[] = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
     char full[128];
-    to_gguf(hp, w);
+    pp_delta_to_gguf(hp, w);
     snprintf(full, sizeof full, "%s.rope.dimension_sections", hp->arch);
     pp_gguf_add_i32_array(w, full, sections, 4);
 }
@@ -178,7 +183,7 @@ static const struct pp_expert_keys next_keys = {
 
 static enum pp_code next_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    enum pp_code code = states_from_config(config, hp, err);
+    enum pp_code code = pp_delta_from_config(config, hp, err);
     if (!code)
         code = pp_config_experts(config, &next_keys, hp, err);
     return code ? code : pp_config_qwen_dense(config, hp, err);
@@ -202,8 +207,8 @@ const struct pp_arch pp_arch_qwen3next = {
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
     .from_config = next_from_config,
-    .from_gguf = from_gguf,
-    .to_gguf = to_gguf,
+    .from_gguf = pp_delta_from_gguf,
+    .to_gguf = pp_delta_to_gguf,
     .to_config = next_to_config,
 };
 
@@ -244,7 +249,7 @@ static const struct pp_expert_keys expert_keys = {
 
 static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const enum pp_code code = states_from_config(config, hp, err);
+    const enum pp_code code = pp_delta_from_config(config, hp, err);
     return code ? code : pp_config_experts(config, &expert_keys, hp, err);
 }
 
@@ -270,7 +275,7 @@ const struct pp_arch pp_arch_qwen35 = {
     .parts = &parts,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
-    .from_config = states_from_config,
+    .from_config = pp_delta_from_config,
     .from_gguf = tiled_from_gguf,
     .to_gguf = sections_to_gguf,
     .to_config = to_config,

@@ -12,7 +12,7 @@
 #include "engine/cpu/stream_choice.h"
 
 enum {
-    MAX_GROUPED = 4,   /* projections that share an input */
+    MAX_GROUPED = 6,   /* projections that share an input */
     MAX_ROW_OPS = 4,   /* of one stage */
 };
 

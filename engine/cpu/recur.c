@@ -77,6 +77,7 @@ enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp
         return (s->direct = of_heads(c, r->direct, err)) ? PP_OK : err->code;
     if (!(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)))
         return err->code;
+    s->norm.eps = op->scale;
     s->unit_key = equal_values(c, r->shape.key_dim, 1 / sqrt((double)r->shape.key_dim));
     s->unit_query = equal_values(c, r->shape.key_dim, 1 / (double)r->shape.key_dim);
     return s->unit_key && s->unit_query ? PP_OK : pp_fail_nomem(err, "the model's program");
@@ -188,6 +189,12 @@ static float of_head(const struct run *run, int slot, int i, int head)
     return slot_row(run->c, slot, run->row + i)[head / n * run->r->stride + head % n];
 }
 
+static float beta_of(const struct run *run, int i, int head)
+{
+    const float beta = 1 / (1 + expf(-of_head(run, run->r->beta, i, head)));
+    return run->r->twice ? 2 * beta : beta;
+}
+
 static void run_head(const struct run *run, int head)
 {
     const struct stage *s = run->s;
@@ -208,7 +215,7 @@ static void run_head(const struct run *run, int head)
         state.decay[at] = (at ? state.decay[at - 1] : 0) + (double)s->rate[head] * step;
         run->c->ops->recur_row(&(struct pp_recur_row){
             .at = at, .width = value, .corrects = !is_mamba(run->r), .decay = state.decay, .u = state.u,
-            .beta = is_mamba(run->r) ? (float)step : 1 / (1 + expf(-of_head(run, run->r->beta, i, head))),
+            .beta = is_mamba(run->r) ? (float)step : beta_of(run, i, head),
             .query_dots = run->room.dots + i * PP_PAGE_TOKENS, .key_dots = run->room.dots + (n + i) * PP_PAGE_TOKENS,
             .query_state = run->room.products + i * value, .key_state = run->room.products + (n + i) * value,
             .v = v, .out = out});

@@ -1,0 +1,176 @@
+/* decoder_delta.c - the gated delta rule (arXiv 2412.06464) as a part of a decoder's layers, behind short convolutions
+ * of queries, keys and values: Qwen3-Next has one for all three, OLMo hybrid one for each. */
+#include <stdio.h>
+
+#include "engine/arch/decoder_int.h"
+
+/* Whether a matrix of this layer gives queries, keys, values and gates of one key head after the other, beta and decay
+ * likewise: Qwen3-Next's folders, and old files of it. */
+static bool is_by_key_head(const struct builder *b, int l, const char *kind)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", l, kind);
+    return pp_source_tensor(b->s, name) != NULL;
+}
+
+/* Queries, keys and values, each of its own matrix behind its own convolution. */
+enum { Q, K, V, N_PARTS };
+static const char letters[] = "qkv";
+
+static bool is_apart(const struct builder *b, int l)
+{
+    return pp_decoder_has(b, l, "ssm_conv1d_q.weight");
+}
+
+static int64_t part_width(const struct builder *b, int part)
+{
+    return part == V ? b->hp->n_state_head * b->hp->state_value_dim : b->hp->n_state_key_head * b->hp->state_key_dim;
+}
+
+static bool add_apart(struct builder *b, int l)
+{
+    const int out[N_PARTS] = {b->mixed_q, b->mixed_k, b->mixed_v};
+    for (int i = 0; i < N_PARTS; i++) {
+        const int linear =
+            pp_plan_linear(b->p, b->s, part_width(b, i), b->hp->n_embd, b->err, "blk.%d.attn_%c", l, letters[i]);
+        if (linear < 0)
+            return false;
+        add_linear(b, l, linear, b->normed, out[i]);
+    }
+    return true;
+}
+
+static void add_convolution(struct builder *b, int l, const struct pp_tensor *taps, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_CONVOLVE, .layer = l, .window = b->hp->conv_taps, .weight = taps, .in = in,
+                          .in2 = NONE, .out = out});
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = out, .in2 = NONE, .out = out});
+}
+
+/* From `mixed` to queries, keys and values. */
+static bool add_convolutions(struct builder *b, int l)
+{
+    const int in[N_PARTS] = {b->mixed_q, b->mixed_k, b->mixed_v}, out[N_PARTS] = {b->state_q, b->state_k, b->state_v};
+    const int64_t taps = b->hp->conv_taps;
+    const struct pp_tensor *weight;
+    for (int i = 0; i < N_PARTS && is_apart(b, l); i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.ssm_conv1d_%c.weight", l, letters[i]);
+        if (!(weight = pp_plan_taps(b->p, b->s, part_width(b, i), taps, b->err, name)))
+            return false;
+        add_convolution(b, l, weight, in[i], out[i]);
+    }
+    if (is_apart(b, l))
+        return true;
+    const int64_t width = part_width(b, Q) + part_width(b, K) + part_width(b, V);
+    if (!(weight = pp_plan_tensor(b->s, width, taps, b->err, "blk.%d.ssm_conv1d.weight", l)))
+        return false;
+    add_convolution(b, l, weight, b->mixed, b->convolved);
+    return true;
+}
+
+/* What the convolutions read, and the gate. */
+static bool add_state_input(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t keys = part_width(b, K), values = part_width(b, V);
+    if (is_apart(b, l)) {
+        const int gate = !add_apart(b, l)
+                             ? -1 : pp_plan_linear(b->p, b->s, values, hp->n_embd, b->err, "blk.%d.attn_gate", l);
+        add_linear(b, l, gate, b->normed, b->state_gate);
+        return gate >= 0;
+    }
+    if (!is_by_key_head(b, l, "ssm_in")) {
+        const int qkv = pp_plan_linear(b->p, b->s, 2 * keys + values, hp->n_embd, b->err, "blk.%d.attn_qkv", l);
+        const int gate = qkv < 0 ? -1 : pp_plan_linear(b->p, b->s, values, hp->n_embd, b->err, "blk.%d.attn_gate", l);
+        add_linear(b, l, qkv, b->normed, b->mixed);
+        add_linear(b, l, gate, b->normed, b->state_gate);
+        return gate >= 0;
+    }
+    const int in = pp_plan_linear(b->p, b->s, 2 * (keys + values), hp->n_embd, b->err, "blk.%d.ssm_in", l);
+    add_linear(b, l, in, b->normed, b->state_in);
+    return in >= 0;
+}
+
+/* Takes apart what is by key head. */
+static void take_state_input(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t key = hp->state_key_dim, value = hp->n_state_head / hp->n_state_key_head * hp->state_value_dim;
+    const int64_t period = 2 * (key + value);
+    add_take(b, l, b->state_in, period, 0, key, b->mixed_q);
+    add_take(b, l, b->state_in, period, key, key, b->mixed_k);
+    add_take(b, l, b->state_in, period, 2 * key, value, b->mixed_v);
+    add_take(b, l, b->state_in, period, 2 * key + value, value, b->state_gate);
+}
+
+/* beta and decay of each head; *r learns where they are. */
+static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
+{
+    const int64_t n = b->hp->n_state_head, share = n / b->hp->n_state_key_head;
+    *r = (struct pp_recurrence){.beta = b->beta, .decay = b->decay, .neighbours = (int)n, .stride = (int)n};
+    if (is_by_key_head(b, l, "ssm_ba")) {
+        const int ba = pp_plan_linear(b->p, b->s, 2 * n, b->hp->n_embd, b->err, "blk.%d.ssm_ba", l);
+        add_linear(b, l, ba, b->normed, b->state_ba);
+        r->beta = b->state_ba;
+        r->decay = b->state_decays;
+        r->neighbours = (int)share;
+        r->stride = 2 * (int)share;
+        return ba >= 0;
+    }
+    const int beta = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.ssm_beta", l);
+    const int decay = beta < 0 ? -1 : pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.ssm_alpha", l);
+    add_linear(b, l, beta, b->normed, b->beta);
+    add_linear(b, l, decay, b->normed, b->decay);
+    return decay >= 0;
+}
+
+bool pp_delta_result(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    struct pp_recurrence r;
+    if (!add_norm(b, l, "attn_norm", b->x, b->normed) || !add_state_input(b, l) || !add_state_numbers(b, l, &r))
+        return false;
+    if (is_by_key_head(b, l, "ssm_in"))
+        take_state_input(b, l);
+    const struct pp_tensor *norm = pp_plan_tensor(b->s, 0, hp->state_value_dim, b->err, "blk.%d.ssm_norm.weight", l);
+    const int out = pp_plan_linear(b->p, b->s, hp->n_embd, part_width(b, V), b->err, "blk.%d.ssm_out", l);
+    r.rate = pp_plan_tensor(b->s, 0, hp->n_state_head, b->err, "blk.%d.ssm_a", l);
+    r.bias = pp_plan_tensor(b->s, 0, hp->n_state_head, b->err, "blk.%d.ssm_dt.bias", l);
+    if (!norm || out < 0 || !r.rate || !r.bias || !add_convolutions(b, l))
+        return false;
+    r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_key_head, .n_head = (int)hp->n_state_head,
+                                      .key_dim = (int)hp->state_key_dim, .value_dim = (int)hp->state_value_dim};
+    r.tiled = hp->state_tiled;
+    r.twice = hp->state_twice;
+    r.q = b->state_q;
+    r.k = b->state_k;
+    r.v = b->state_v;
+    add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r), .weight = norm,
+                          .scale = hp->state_eps, .in = b->state_gate, .in2 = NONE, .out = b->state});
+    add_linear(b, l, out, b->state, b->delta);
+    return true;
+}
+
+void pp_delta_slots(struct builder *b)
+{
+    const struct pp_hparams *hp = b->hp;
+    struct pp_plan *p = b->p;
+    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
+    const int64_t n = hp->n_state_head, share = n / hp->n_state_key_head;
+    b->mixed = pp_plan_slot(p, 2 * keys + values);
+    b->mixed_q = pp_plan_part(p, b->mixed, 0, keys);
+    b->mixed_k = pp_plan_part(p, b->mixed, keys, keys);
+    b->mixed_v = pp_plan_part(p, b->mixed, 2 * keys, values);
+    b->convolved = pp_plan_slot(p, 2 * keys + values);
+    b->state_q = pp_plan_part(p, b->convolved, 0, keys);
+    b->state_k = pp_plan_part(p, b->convolved, keys, keys);
+    b->state_v = pp_plan_part(p, b->convolved, 2 * keys, values);
+    b->state_gate = pp_plan_slot(p, values);
+    b->beta = pp_plan_slot(p, n);
+    b->decay = pp_plan_slot(p, n);
+    b->state_in = pp_plan_slot(p, 2 * (keys + values));
+    b->state_ba = pp_plan_slot(p, 2 * n);
+    b->state_decays = pp_plan_part(p, b->state_ba, share, 2 * n - share);
+    b->state = pp_plan_slot(p, values);
+}

@@ -1,0 +1,137 @@
+/* olmo_hybrid.c - OLMo hybrid: the gated delta rule (arXiv 2412.06464) in three of four layers, whose beta goes up to 2
+ * and which have norms before both parts; the fourth is OLMo 3's, with norms behind them and of all queries and all
+ * keys, and mostly does not rotate heads. No other program's GGUF files are known: ours have the words of Qwen3-Next's,
+ * and the tensors of Kimi Linear's, which keep queries, keys and values apart as well. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+#define LAYER "model.layers.{}."
+#define LINEAR LAYER "linear_attn."
+#define TAPS(letter)                                                                                                  \
+    {.hf = LINEAR letter "_conv1d.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .form = PP_HF_CHANNELS,      \
+     .whole = true}
+
+/* The last two are what the first folders call norms of layers with states. */
+static const struct pp_arch_name names[] = {
+    {.hf = LINEAR "q_proj", .gguf = "blk.{}.attn_q", .recurrent = true},
+    {.hf = LINEAR "k_proj", .gguf = "blk.{}.attn_k", .recurrent = true},
+    {.hf = LINEAR "v_proj", .gguf = "blk.{}.attn_v", .recurrent = true},
+    TAPS("q"),
+    TAPS("k"),
+    TAPS("v"),
+    {.hf = LINEAR "g_proj", .gguf = "blk.{}.attn_gate"},
+    {.hf = LINEAR "a_proj", .gguf = "blk.{}.ssm_alpha"},
+    {.hf = LINEAR "b_proj", .gguf = "blk.{}.ssm_beta"},
+    {.hf = LINEAR "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP, .whole = true},
+    {.hf = LINEAR "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
+    {.hf = LINEAR "o_norm", .gguf = "blk.{}.ssm_norm"},
+    {.hf = LINEAR "o_proj", .gguf = "blk.{}.ssm_out"},
+    {.hf = LAYER "self_attn.q_norm", .gguf = "blk.{}.attn_q_norm"},
+    {.hf = LAYER "self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},
+    {.hf = LAYER "post_attention_layernorm", .gguf = "blk.{}.post_attention_norm"},
+    {.hf = LAYER "post_feedforward_layernorm", .gguf = "blk.{}.post_ffw_norm"},
+    {.hf = LAYER "attention_layer_norm", .gguf = "blk.{}.attn_norm", .only_read = true},
+    {.hf = LAYER "feedforward_layer_norm", .gguf = "blk.{}.post_attention_norm", .only_read = true},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"OlmoHybridForCausalLM", "olmo_hybrid", NULL};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"max_position_embeddings\": 65536, \"linear_conv_kernel_dim\": 4}"},
+    {.json = NULL},
+};
+
+/* Of what the heads of states give. Neither files nor configurations say it. */
+static void set_epsilon(struct pp_hparams *hp)
+{
+    hp->state_eps = 1e-5f;
+}
+
+/* --- GGUF -------------------------------------------------------------------------------------------------------- */
+
+static const char twice[] = "olmo_hybrid.ssm.negative_eigenvalues", rotated[] = "olmo_hybrid.rope.scaling.finetuned";
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    bool rotates = false;
+    hp->state_twice = true;
+    pp_gguf_bool(g, twice, &hp->state_twice);
+    pp_gguf_bool(g, rotated, &rotates);
+    if (!rotates)
+        pp_layers_every(hp, 1, PP_LAYER_UNROTATED);
+    set_epsilon(hp);
+    return pp_delta_from_gguf(g, hp, err);
+}
+
+static bool rotates(const struct pp_hparams *hp)
+{
+    return !(hp->layer[0] & PP_LAYER_UNROTATED);
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    pp_delta_to_gguf(hp, w);
+    pp_gguf_add_bool(w, twice, hp->state_twice);
+    pp_gguf_add_bool(w, rotated, rotates(hp));
+}
+
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+/* What configurations need not say: heads of states as many as those of attention, three quarters of the stream in
+ * keys, and values twice as wide. */
+static void set_sizes(struct pp_hparams *hp)
+{
+    hp->n_state_head = hp->n_state_head ? hp->n_state_head : hp->n_head;
+    hp->n_state_key_head = hp->n_state_key_head ? hp->n_state_key_head : hp->n_head;
+    if (!hp->state_key_dim && hp->n_state_key_head > 0)
+        hp->state_key_dim = 3 * hp->n_embd / (4 * hp->n_state_key_head);
+    hp->state_value_dim = hp->state_value_dim ? hp->state_value_dim : 2 * hp->state_key_dim;
+}
+
+/* Heads are rotated only where a base is said. */
+static bool has_base(const cJSON *config)
+{
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    return cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(rope, "rope_theta")) ||
+           cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "rope_theta"));
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const enum pp_code code = pp_delta_from_config(config, hp, err);
+    if (hp->n_layer > 0 && !cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "layer_types")) && hp->n_layer < 4)
+        hp->layer[hp->n_layer - 1] &= (uint8_t)~PP_LAYER_RECURRENT;
+    hp->state_twice = pp_config_flag(config, "linear_allow_neg_eigval", true);
+    if (!has_base(config))
+        pp_layers_every(hp, 1, PP_LAYER_UNROTATED);
+    set_sizes(hp);
+    set_epsilon(hp);
+    return code;
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_delta_to_config(hp, config);
+    cJSON_AddBoolToObject(config, "linear_allow_neg_eigval", hp->state_twice);
+    if (!rotates(hp))
+        cJSON_DeleteItemFromObjectCaseSensitive(config, "rope_theta");
+}
+
+const struct pp_arch pp_arch_olmo_hybrid = {
+    .name = "olmo_hybrid",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .gguf_neox = true,
+    .decoder = {.no_pre_norm = true, .post_norm = true, .norms_before_states = true, .qk_norm = PP_QK_WHOLE,
+                .ffn_norm = "post_attention_norm"},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = to_config,
+};
