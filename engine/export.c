@@ -254,7 +254,8 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
 {
     static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight",
                                        "position_embd.weight", "token_types.weight",
-                                       "ssm_conv1d.weight", "shortconv.conv.weight", ".indexer.proj.weight",
+                                       "ssm_conv1d.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight",
+                                       "ssm_conv1d_v.weight", "shortconv.conv.weight", ".indexer.proj.weight",
                                        ".ssm_a", ".ssm_d", "time_mix_lerp_fused.weight", "time_mix_w1.weight",
                                        "time_mix_w2.weight", "time_mix_a1.weight", "time_mix_a2.weight",
                                        "time_mix_v1.weight", "time_mix_v2.weight", "time_mix_g1.weight",
@@ -441,7 +442,7 @@ static const char *const length_keys[] = {"attention.head_count_kv", "attention.
 /* Whether layers without attention have no key heads. */
 static bool has_layers_without(const struct pp_hparams *hp)
 {
-    return hp->conv_taps && (!hp->n_state_head || (hp->mamba && !hp->states_beside));
+    return hp->conv_taps && (!hp->n_state_head || hp->kda || (hp->mamba && !hp->states_beside));
 }
 
 static void add_layers_without(struct keys *k, const struct pp_hparams *hp)
@@ -586,8 +587,11 @@ static enum pp_code add_metadata(struct pp_gguf_writer *w, const struct pp_sourc
     enum pp_code code = PP_OK;
     if (pp_source_gguf(s)) {
         copy_metadata(w, pp_source_gguf(s), pp_source_hparams(s));
+        struct keys k = {.w = w, .arch = pp_source_hparams(s)->arch};
         if (pp_source_hparams(s)->kv_lora_rank)
-            add_lengths(&(struct keys){.w = w, .arch = pp_source_hparams(s)->arch}, pp_source_hparams(s));
+            add_lengths(&k, pp_source_hparams(s));
+        if (pp_source_hparams(s)->kda) /* some layers have no key heads */
+            add_layers_without(&k, pp_source_hparams(s));
     } else {
         code = check_words(pp_arch_by_name(pp_source_hparams(s)->arch), pp_source_hparams(s), err);
         add_hparams(w, pp_source_hparams(s), pp_source_n_params(s));

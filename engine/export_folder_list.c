@@ -85,7 +85,9 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
                        f->arch->name, item->from->name);
     if (form == PP_HF_PLUS_ONE)
         item->add = -1;
-    item->logs = form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN;
+    item->logs = form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_MINUS_EXP_BETWEEN;
+    if (form == PP_HF_MINUS_EXP_BETWEEN)
+        item->n_dims = 4;
     if (form == PP_HF_COLUMN || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_FLAT ||
         form == PP_HF_GROUPS) {
         item->n_dims = 1;
@@ -103,10 +105,10 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         item->n_dims = 2;
     if (form == PP_HF_NUMBER)
         item->n_dims = 0;
-    if (form == PP_HF_CHANNELS) {
+    if (form == PP_HF_CHANNELS || form == PP_HF_CHANNELS_APART) {
         item->n_dims = 3;
-        item->ne[2] = item->ne[1];
-        item->ne[1] = 1;
+        item->ne[2] = item->ne[1] * item->ne[2] * item->ne[3];
+        item->ne[1] = item->ne[3] = 1;
         item->last_of_one = f->opt->bits != 0;
     }
     if (form == PP_HF_HEADS && (item->n_dims != 1 || item->ne[0] % hp->state_key_dim != 0))

@@ -109,6 +109,22 @@ static enum pp_code channels(const struct pp_tensor *t, struct pp_tensor *out, s
     return code;
 }
 
+/* The same with the dimension of one in the middle, or without it. */
+static enum pp_code channels_apart(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    if (t->n_dims == 2 && pp_type_info(t->type)->block_elements == 1) {
+        const enum pp_code code = make(t->type, t->ne[0], 1, t->ne[1], out, err);
+        if (!code)
+            memcpy(bytes_of(out), t->data, out->size);
+        return code;
+    }
+    const enum pp_code code = channels(t, out, err);
+    out->n_dims = 3;
+    out->ne[2] = out->ne[1];
+    out->ne[1] = 1;
+    return code;
+}
+
 /* The logarithms of what is wanted, but for the minus. */
 static enum pp_code minus_exp(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
@@ -139,6 +155,19 @@ static enum pp_code column(const struct pp_tensor *t, bool minus_exps, struct pp
     out->ne[1] = out->ne[0];
     out->ne[0] = 1;
     return PP_OK;
+}
+
+/* A vector, whatever dimensions of one it has, likewise. */
+static enum pp_code column_between(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    struct pp_tensor vector = *t;
+    for (int d = 1; d < 4; d++)
+        vector.ne[0] = t->ne[d] > vector.ne[0] ? t->ne[d] : vector.ne[0];
+    vector.n_dims = 1;
+    vector.ne[1] = vector.ne[2] = vector.ne[3] = 1;
+    if (t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3] != vector.ne[0])
+        return fail_shape(t, err);
+    return column(&vector, true, out, err);
 }
 
 /* A matrix as a vector. */
@@ -202,6 +231,12 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_CHANNELS:
         code = channels(t, out, err);
+        break;
+    case PP_HF_CHANNELS_APART:
+        code = channels_apart(t, out, err);
+        break;
+    case PP_HF_MINUS_EXP_BETWEEN:
+        code = column_between(t, out, err);
         break;
     case PP_HF_MINUS_EXP:
         code = minus_exp(t, out, err);

@@ -334,7 +334,7 @@ static void find_dense(const struct pp_source *source, struct pp_hparams *hp)
     }
 }
 
-/* Layers with a short convolution in place of attention, or Mamba's states. */
+/* Layers with a short convolution in place of attention, or states, where tensors tell. */
 static enum pp_code find_convolutions(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
@@ -343,6 +343,8 @@ static enum pp_code find_convolutions(const struct section *s, struct pp_hparams
         snprintf(bias, sizeof bias, "blk.%lld.shortconv.in_proj.bias", (long long)l);
         hp->layer[l] |= pp_source_tensor(s->source, taps) ? PP_LAYER_CONVOLVED : 0;
         snprintf(direct, sizeof direct, "blk.%lld.ssm_d", (long long)l);
+        hp->layer[l] |= pp_source_tensor(s->source, direct) ? PP_LAYER_RECURRENT : 0;
+        snprintf(direct, sizeof direct, "blk.%lld.ssm_conv1d_q.weight", (long long)l);
         hp->layer[l] |= pp_source_tensor(s->source, direct) ? PP_LAYER_RECURRENT : 0;
         hp->conv_bias = hp->conv_bias || pp_source_tensor(s->source, bias);
     }

@@ -230,7 +230,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"state key size", (double)hp->state_key_dim},   {"state value size", (double)hp->state_value_dim},
         {"state tiled", hp->state_tiled},                {"state twice", hp->state_twice},
                       {"mamba", hp->mamba},
-        {"rwkv", hp->rwkv},
+        {"rwkv", hp->rwkv},                              {"kda", hp->kda},
         {"state rank", (double)hp->state_rank},          {"unit states", hp->state_unit},
         {"state epsilon", (double)hp->state_eps},
         {"one part", hp->one_part},                      {"expert width", (double)hp->n_embd_expert},

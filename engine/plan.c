@@ -374,20 +374,26 @@ const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t
     return r;
 }
 
-const struct pp_tensor *pp_plan_taps(struct pp_plan *p, const struct pp_source *s, int64_t n, int64_t n_taps,
-                                     struct pp_error *err, const char *name)
+const struct pp_tensor *pp_plan_flat(struct pp_plan *p, const struct pp_source *s, int64_t rows, int64_t cols,
+                                     struct pp_error *err, const char *fmt, ...)
 {
-    const struct pp_tensor *t = pp_source_tensor(s, name);
+    char name[96];
     struct pp_tensor *flat;
-    if (!t || t->n_dims == 2 || t->ne[0] != n_taps || (t->ne[1] != n && t->ne[2] != n) ||
-        t->ne[1] * t->ne[2] * t->ne[3] != n || !pp_type_info(t->type)->runnable)
-        return checked_tensor(s, name, 0, n, n_taps, err);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    const struct pp_tensor *t = pp_source_tensor(s, name);
+    const bool fits = t && t->ne[0] == cols && (t->ne[1] == rows || t->ne[2] == rows || t->ne[3] == rows) &&
+                      (t->ne[1] == 1) + (t->ne[2] == 1) + (t->ne[3] == 1) >= 2 && !t->rows;
+    if (!fits || t->n_dims == 2 || !pp_type_info(t->type)->runnable)
+        return checked_tensor(s, name, 0, rows, cols, err);
     if (!(flat = own(p, pp_calloc(1, sizeof *flat)))) {
         pp_fail_nomem(err, "the model's plan");
         return NULL;
     }
-    *flat = (struct pp_tensor){.name = t->name, .type = t->type, .n_dims = 2, .ne = {n_taps, n, 1, 1}, .data = t->data,
-                               .size = t->size};
+    *flat = (struct pp_tensor){.name = t->name, .type = t->type, .n_dims = 2, .ne = {cols, rows, 1, 1},
+                               .data = t->data, .size = t->size};
     return flat;
 }
 

@@ -188,7 +188,11 @@ struct pp_heads {
  *   S = diag(decay) S + k v' - (beta * p) (S' p)',  out = norm(S' q) + (the sum of direct k q) v
  *
  * where the norm is LayerNorm by the head's part of the operation's `weight` and `bias`, with `scale` for epsilon, and
- * all is multiplied by `in`, if there is one, as it is. */
+ * all is multiplied by `in`, if there is one, as it is.
+ *
+ * Or Kimi Linear's (arXiv 2510.26692): the gated delta rule with a decay for each row of S, ln a = rate decay, `decay`
+ * being behind its softplus; what it gives is normed by `weight` and multiplied by the sigmoid of `in`. Each head has a
+ * key of its own. */
 struct pp_recurrence {
     struct pp_state_shape shape;
     enum pp_recurrence_kind {
@@ -196,6 +200,7 @@ struct pp_recurrence {
         PP_RECUR_MAMBA2,
         PP_RECUR_MAMBA,
         PP_RECUR_RWKV7,
+        PP_RECUR_KDA,
     } kind;
     bool twice;                      /* the delta rule's beta is twice the sigmoid, so that a state may turn over */
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
@@ -204,9 +209,10 @@ struct pp_recurrence {
     int decay, beta;                 /* slots: of head h the value (h / neighbours) stride + h % neighbours, or Mamba's
                                         [n_head, value_dim]; neither Mamba has beta: -1 */
     int neighbours, stride;
-    int look;                        /* RWKV 7's slot, whose decay and beta are [n_head, key_dim], too */
-    const struct pp_tensor *rate, *bias; /* [n_head]; Mamba 2's rate [n_head, 1]; Mamba's [n_head * value_dim, key_dim],
-                                        and NULL */
+    int look;                        /* RWKV 7's slot, whose decay and beta are [n_head, key_dim], too; as is Kimi
+                                        Linear's decay */
+    const struct pp_tensor *rate, *bias; /* [n_head]; Mamba 2's and Kimi Linear's rate [n_head, 1]; Mamba's
+                                        [n_head * value_dim, key_dim], and NULL; Kimi Linear has no bias */
     const struct pp_tensor *direct;  /* Mamba 2's D [n_head, 1], Mamba's [n_head * value_dim], RWKV 7's
                                         [n_head * key_dim] */
 };
@@ -276,10 +282,9 @@ const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct 
     __attribute__((format(printf, 7, 8)));
 /* A row of a matrix, or of what has more dimensions, as a vector; NULL: *err is set. */
 const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t, int64_t row, struct pp_error *err);
-/* The taps of a convolution of n values, a row for each, which may have dimensions of one between; NULL: *err is
- * set. */
-const struct pp_tensor *pp_plan_taps(struct pp_plan *p, const struct pp_source *s, int64_t n, int64_t n_taps,
-                                     struct pp_error *err, const char *name);
+/* A matrix [rows, cols], which may have dimensions of one between or behind; NULL: *err is set. */
+const struct pp_tensor *pp_plan_flat(struct pp_plan *p, const struct pp_source *s, int64_t rows, int64_t cols,
+                                     struct pp_error *err, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 /* The taps of a convolution of n values that gives by how much the last position's are larger; NULL: *err is set. */
 const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_error *err);
 /* What is added behind a projection, where files call it otherwise. */

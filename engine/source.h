@@ -75,6 +75,7 @@ struct pp_hparams {
     bool state_twice;       /* the delta rule's beta goes up to 2 */
     bool rwkv;              /* or RWKV 7's, whose layers are made otherwise: */
     int64_t rwkv_ranks[4];  /* what decays, beta, values and gates have between two matrices */
+    bool kda;               /* or the delta rule with a decay for each row of a state: Kimi Linear's */
     bool state_norm;        /* what they give is normed, where only some of the family's models do that */
     bool states_beside;     /* layers have states beside attention, which read the same */
     bool state_tiled;       /* head h goes with key head h modulo n_state_key_head: GGUF's Qwen 3.5 */

@@ -321,7 +321,8 @@ static struct expanded expand(const struct expert_model *m, int l, const double 
         norm(m, l, "attn_norm", x + r * s->n_embd, in);
         linear(m, l, "attn_kv_a_mqa", in, low);
         norm(m, l, "attn_kv_a_norm", low, low);
-        rotate(s, s->rope_dim, EXPERT_ROPE_BASE, low + s->kv_rank, r);
+        if (s->wide != 1)
+            rotate(s, s->rope_dim, EXPERT_ROPE_BASE, low + s->kv_rank, r);
         linear(m, l, "attn_kv_b", low, both);
         for (int h = 0; h < s->n_head; h++) {
             double *k = e.k + (r * s->n_head + h) * width, *v = e.v + (r * s->n_head + h) * width;
@@ -354,7 +355,8 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
     }
     for (int h = 0; h < s->n_head; h++) {
         memcpy(q, all + h * head, (size_t)head * sizeof *q);
-        rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + s->nope, row);
+        if (s->wide != 1)
+            rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + s->nope, row);
         attend_query(q, e->k + h * e->width, e->v + h * e->width, 0, row, e->width, s->n_head * e->width,
                      more * more / sqrt(head) * (s->length ? 1 + (double)s->temperature * log(1 + row / s->length) : 1),
                      0, out);
@@ -513,9 +515,9 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
     double *in = doubles(n * width), *out = doubles(n * values), *delta = doubles(width);
     for (int r = 0; r < n; r++)
         norm(m, l, "attn_norm", x + r * width, in + r * width);
-    (s->rank ? expert_scan : s->mamba ? expert_mamba : expert_states)(m, l, in, n, out);
+    (s->rank ? expert_scan : s->mamba ? expert_mamba : s->kda ? expert_kda : expert_states)(m, l, in, n, out);
     for (int r = 0; r < n; r++) {
-        linear(m, l, "ssm_out", out + r * values, delta);
+        linear(m, l, s->kda ? "attn_output" : "ssm_out", out + r * values, delta);
         for (int i = 0; i < width; i++)
             x[r * width + i] += delta[i] * more;
         if (s->kinds)
@@ -552,7 +554,7 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
             x[r * width + i] = (double)table->values[ids[r] * width + i] *
                                (m->s.embd_scale != 0.0f ? (double)m->s.embd_scale : 1);
     for (int l = 0; l < m->s.n_layer; l++)
-        (m->s.kv_rank                ? latent_layer
+        (m->s.kv_rank && !expert_recurs(&m->s, l) ? latent_layer
          : expert_convolves(&m->s, l) ? convolved_layer
          : expert_recurs(&m->s, l)    ? state_layer
          : m->s.kinds && m->s.kinds[l] != '*' ? feed_layer

@@ -235,6 +235,31 @@ static void add_apart(struct expert_model *m, int l)
     add_matrix(m, l, "attn_gate.weight", s->n_state * s->value_dim, s->n_embd);
 }
 
+/* Matrices of low rank, for decays and for gates; convolutions with a dimension of one, as Kimi Linear's files. */
+static void add_kda(struct expert_model *m, int l)
+{
+    const struct expert_shape *s = &m->s;
+    const int dim = s->key_dim, n = s->n_state * dim;
+    char name[40];
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "attn_%c.weight", "qkv"[i]);
+        add_matrix(m, l, name, n, s->n_embd);
+        snprintf(name, sizeof name, "ssm_conv1d_%c.weight", "qkv"[i]);
+        add(m, l, name, n, 1, s->state_taps, 0, 1);
+    }
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "ssm_%c_a.weight", "fg"[i]);
+        add_matrix(m, l, name, dim, s->n_embd);
+        snprintf(name, sizeof name, "ssm_%c_b.weight", "fg"[i]);
+        add_matrix(m, l, name, n, dim);
+    }
+    add_matrix(m, l, "ssm_beta.weight", s->n_state, s->n_embd);
+    add(m, l, "ssm_a", 0, s->n_state, 1, -0.3f, 0.28f);
+    add(m, l, "ssm_dt.bias", 0, 0, n, 0, 1);
+    add_norm(m, l, "ssm_norm.weight", dim);
+    add_matrix(m, l, "attn_output.weight", s->n_embd, n);
+}
+
 static void add_states(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
@@ -337,9 +362,9 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
         const bool behind = s->norms_behind && !expert_recurs(s, l);
         if (!behind)
             add_norm(m, l, "attn_norm.weight", s->n_embd);
-        (s->kv_rank                ? add_latent_attention
+        (expert_recurs(s, l)      ? (s->mamba ? add_mamba : s->kda ? add_kda : add_states)
+         : s->kv_rank             ? add_latent_attention
          : expert_convolves(s, l) ? add_convolution
-         : expert_recurs(s, l)    ? (s->mamba ? add_mamba : add_states)
                                   : add_attention)(m, l);
         if (s->beside)
             add_mamba(m, l);
@@ -388,7 +413,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"attention.head_count", s->local_heads ? 0 : s->n_head},
         {"rope.dimension_count_swa", s->wide_rope ? s->rope_dim : 0},
         {"attention.head_count_kv",
-         s->taps || (s->mamba && !s->beside) || s->local_kv ? 0
+         s->taps || (s->mamba && !s->beside) || s->local_kv || s->kda ? 0
          : !s->kv_rank                                             ? s->n_head_kv
          : s->heads_apart                                          ? 1
                                                                    : s->n_head},
@@ -416,6 +441,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"ssm.inner_size", s->n_state * s->value_dim}, {"full_attention_interval", s->full},
         {"moe_latent_size", s->n_embd_expert}, {"experts_per_group", s->share},
         {"expert_chunk_feed_forward_length", s->n_ff_share},
+        {"kda.head_dim", s->kda ? s->key_dim : 0},
     };
     uint32_t n_head_kv[8], n_ff[8], n_head[8];
     float bounds[8] = {0};
@@ -423,7 +449,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     for (int l = 0; l < s->n_layer; l++) {
         const bool other = s->kinds ? s->kinds[l] != '*' : expert_convolves(s, l) || expert_recurs(s, l);
         n_head[l] = (uint32_t)expert_heads(s, l);
-        n_head_kv[l] = other ? 0 : (uint32_t)expert_key_heads(s, l);
+        n_head_kv[l] = other ? 0 : (uint32_t)(s->kda ? s->heads_apart ? 1 : s->n_head : expert_key_heads(s, l));
         n_ff[l] = !s->kinds ? 0 : (uint32_t)(s->kinds[l] == 'E' ? s->n_ff_expert : s->kinds[l] == '-' ? s->n_ff : 0);
     }
     bool windows[8];
@@ -441,7 +467,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
             pp_gguf_add_u32(w, key(m, numbers[i].key), (uint32_t)numbers[i].v);
     if (!s->n_head && !s->local_heads) /* files of models without attention say so */
         pp_gguf_add_u32(w, key(m, "attention.head_count"), 0);
-    if (s->taps || (s->mamba && !s->beside) || s->local_kv)
+    if (s->taps || (s->mamba && !s->beside) || s->local_kv || s->kda)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
     if (s->local_heads)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count"), n_head, (size_t)s->n_layer);

@@ -62,6 +62,8 @@ struct expert_shape {
     bool tiled;             /* head h goes with key head h modulo n_state_key, instead of h * n_state_key / n_state */
     bool apart;             /* queries, keys and values of states have a matrix and a convolution each; queries of
                                attention have no gates */
+    bool kda;               /* likewise, beside latent attention; states, of which each head has a key of its own and
+                               value_dim is key_dim, decay row by row */
     bool twice;             /* beta goes up to 2 */
     bool norms_behind;      /* layers with attention have no other norms than post_norms, those with states have the
                                usual ones */

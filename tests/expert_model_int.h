@@ -32,6 +32,7 @@ bool expert_gates_queries(const struct expert_shape *s);
 /* What the gated delta rule or Mamba 2 makes of n rows of normed inputs [n, n_embd] in layer l, before its last
  * matrix: out [n, n_state * value_dim]. */
 void expert_states(const struct expert_model *m, int l, const double *in, int n, double *out);
+void expert_kda(const struct expert_model *m, int l, const double *in, int n, double *out); /* Kimi Linear's */
 void expert_scan(const struct expert_model *m, int l, const double *in, int n, double *out); /* the first Mamba */
 void expert_mamba(const struct expert_model *m, int l, const double *in, int n, double *out);
 bool expert_layer(const struct expert_shape *s, int l); /* has a mixture */

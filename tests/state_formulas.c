@@ -1,5 +1,6 @@
-/* state_formulas.c - the gated delta rule in double precision, as transformers' Qwen3NextGatedDeltaNet has it, and
- * Mamba 2 as GraniteMoeHybridMambaLayer: one position after the other, and the state is what it is behind the last. */
+/* state_formulas.c - the gated delta rule in double precision, as transformers' Qwen3NextGatedDeltaNet has it, Kimi
+ * Linear's as its KimiDeltaAttention, and Mamba 2 as GraniteMoeHybridMambaLayer: one position after the other, and
+ * the state is what it is behind the last. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -156,6 +157,71 @@ void expert_states(const struct expert_model *m, int l, const double *in, int n,
         }
     }
     double *all[] = {mixed, x, gate, states, q, k};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
+/* --- Kimi Linear's ------------------------------------------------------------------------------------------------ */
+
+/* Value i of the product of low rank. */
+static double low_rank(const struct expert_model *m, int l, char letter, int i, const double *in)
+{
+    const int dim = m->s.key_dim;
+    double *low = doubles(dim);
+    char name[40];
+    snprintf(name, sizeof name, "ssm_%c_a.weight", letter);
+    for (int d = 0; d < dim; d++)
+        low[d] = row_of(m, l, name, d, in);
+    snprintf(name, sizeof name, "ssm_%c_b.weight", letter);
+    const double value = row_of(m, l, name, i, low);
+    pp_free(low);
+    return value;
+}
+
+/* Value i of queries, keys or values at row r, behind its convolution. */
+static double convolved(const struct expert_model *m, int l, int part, int i, const double *in, int r)
+{
+    const struct expert_shape *s = &m->s;
+    char name[40], taps[40];
+    double sum = 0;
+    snprintf(name, sizeof name, "attn_%c.weight", "qkv"[part]);
+    snprintf(taps, sizeof taps, "ssm_conv1d_%c.weight", "qkv"[part]);
+    for (int t = 0; t < s->state_taps; t++)
+        if (r - s->state_taps + 1 + t >= 0)
+            sum += row_of(m, l, name, i, in + (r - s->state_taps + 1 + t) * s->n_embd) *
+                   number(m, l, taps, i * s->state_taps + t);
+    return sum / (1 + exp(-sum));
+}
+
+void expert_kda(const struct expert_model *m, int l, const double *in, int n, double *out)
+{
+    const struct expert_shape *s = &m->s;
+    const int dim = s->key_dim;
+    double *state = doubles(dim * dim), *x[3] = {doubles(dim), doubles(dim), doubles(dim)};
+    for (int h = 0; h < s->n_state; h++) {
+        memset(state, 0, (size_t)(dim * dim) * sizeof *state);
+        for (int r = 0; r < n; r++) {
+            const double *row = in + r * s->n_embd;
+            double *y = out + (r * s->n_state + h) * dim, square = 0;
+            for (int i = 0; i < 3 * dim; i++)
+                x[i / dim][i % dim] = convolved(m, l, i / dim, h * dim + i % dim, in, r);
+            unit(x[0], dim, 1 / sqrt(dim), x[0]);
+            unit(x[1], dim, 1, x[1]);
+            for (int d = 0; d < dim; d++) {
+                const double step = log1p(exp(low_rank(m, l, 'f', h * dim + d, row) +
+                                              number(m, l, "ssm_dt.bias", h * dim + d)));
+                for (int c = 0; c < dim; c++)
+                    state[d * dim + c] *= exp(number(m, l, "ssm_a", h) * step);
+            }
+            step(s, state, x[0], x[1], x[2], beta_of(m, l, h, row), 1, y);
+            for (int i = 0; i < dim; i++)
+                square += y[i] * y[i] / dim;
+            for (int i = 0; i < dim; i++)
+                y[i] *= number(m, l, "ssm_norm.weight", i) / sqrt(square + EXPERT_EPSILON) /
+                        (1 + exp(-low_rank(m, l, 'g', h * dim + i, row)));
+        }
+    }
+    double *all[] = {state, x[0], x[1], x[2]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }

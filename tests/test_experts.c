@@ -652,6 +652,39 @@ static void olmo_hybrid(void **state)
     check(&s);
 }
 
+/* States that decay row by row beside latent attention that knows no positions, from files with the heads' matrices
+ * apart or in one. */
+static void kimi_linear(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("kimi-linear");
+    s.kda = s.sigmoids = s.choice_bias = s.say_gating = true;
+    s.qk_norm = QK_PLAIN;
+    s.ffn_norm = "ffn_norm";
+    s.n_state = s.n_state_key = s.n_head;
+    s.key_dim = s.value_dim = 32;
+    s.kv_rank = 32;
+    s.nope = 16;
+    s.v_dim = 24;
+    s.wide = 1; /* not rotated */
+    s.n_ff_shared = 32;
+    s.n_dense = 1;
+    s.scale = 2.446f;
+    s.heads_apart = true;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.0.self_attn.k_conv1d.weight", 3, s.state_taps);
+    assert_tensor(folder, "model.layers.0.self_attn.A_log", 4, 1);
+    assert_tensor(folder, "model.layers.1.self_attn.f_b_proj.weight", 2, s.key_dim);
+    assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.7.w2.weight", 2, s.n_ff_expert);
+    assert_tensor(folder, "model.layers.2.block_sparse_moe.gate.e_score_correction_bias", 1, s.n_expert);
+    assert_tensor(folder, "model.layers.3.self_attn.kv_b_proj.weight", 2, s.kv_rank);
+    s.heads_apart = false;
+    s.q_rank = 24;
+    s.shares = s.say_norm = true;
+    s.n_dense = 0;
+    check(&s);
+}
+
 /* Mamba 2 in two of three layers, attention whose heads are not rotated, or are, with experts and without. */
 static void granite_hybrid(void **state)
 {
@@ -1068,6 +1101,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(qwen3_next),
         cmocka_unit_test(qwen35),
         cmocka_unit_test(olmo_hybrid),
+        cmocka_unit_test(kimi_linear),
         cmocka_unit_test(granite_hybrid),
         cmocka_unit_test(nemotron_h),
         cmocka_unit_test(mamba2),

@@ -429,7 +429,7 @@ static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
         {"plamo2", "Mamba"},
-        {"kimi-linear", "MLA"},
+        {"KimiK3ForConditionalGeneration", "bounds"},
         {"rwkv6qwen2", "RWKV"},
     };
     char path[256];

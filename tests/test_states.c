@@ -16,7 +16,7 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-enum { OLMO = 6, N_FAMILIES };
+enum { OLMO = 6, KIMI, N_FAMILIES };
 
 static struct expert_shape olmo_hybrid(void)
 {
@@ -35,12 +35,29 @@ static struct expert_shape olmo_hybrid(void)
     return s;
 }
 
-/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2, Falcon Mamba, Jamba, OLMo hybrid. */
+static struct expert_shape kimi_linear(void)
+{
+    struct expert_shape s = expert_shape("kimi-linear");
+    s.full = 3;
+    s.kda = s.sigmoids = s.choice_bias = s.say_gating = s.heads_apart = true;
+    s.wide = 1;
+    s.n_state = s.n_state_key = s.n_head;
+    s.key_dim = s.value_dim = s.kv_rank = s.n_ff_shared = 32;
+    s.nope = s.v_dim = 16;
+    s.state_taps = 4;
+    s.n_dense = 1;
+    s.scale = 1.5f;
+    return s;
+}
+
+/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2, Falcon Mamba, Jamba, OLMo hybrid, Kimi Linear. */
 static struct expert_shape shape_of(int family)
 {
     static const char *const archs[] = {"granitehybrid", "nemotron_h_moe", "falcon-h1", "mamba2", "mamba", "jamba"};
     if (family == OLMO)
         return olmo_hybrid();
+    if (family == KIMI)
+        return kimi_linear();
     struct expert_shape s = expert_shape(archs[family]);
     s.n_layer = 3;
     s.full = 3;
@@ -194,7 +211,8 @@ static void adapters(void **state)
                  {3, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj", "ssm_in"},
                  {4, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj", "ssm_in"},
                  {5, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj", "ssm_in"},
-                 {OLMO, "model.layers.0.linear_attn.v_proj", "model.layers.0.linear_attn.o_proj", "attn_v"}};
+                 {OLMO, "model.layers.0.linear_attn.v_proj", "model.layers.0.linear_attn.o_proj", "attn_v"},
+                 {KIMI, "model.layers.0.self_attn.v_proj", "model.layers.0.self_attn.o_proj", "attn_v"}};
     int32_t ids[SMALL_TEXT];
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -212,7 +230,7 @@ static void adapters(void **state)
                                         "\"target_modules\": [\"%s\", \"%s\"]}",
                  strrchr(cases[c].in, '.') + 1, strrchr(cases[c].out, '.') + 1);
         merge(m, target, &f, cases[c].in, 4);
-        merge(m, "ssm_out.weight", &f, cases[c].out, 4);
+        merge(m, cases[c].family == KIMI ? "attn_output.weight" : "ssm_out.weight", &f, cases[c].out, 4);
         small_text(ids, n_vocab);
         expert_model_compute(m, ids, SMALL_TEXT, want);
         const char *path = folder_write_peft(&f, config);

@@ -44,9 +44,11 @@ enum pp_hf_form {
     PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */
     PP_HF_NUMBER,         /* a vector of one element is stored without a dimension */
     PP_HF_CHANNELS,       /* [n, taps] of a convolution is stored [n, 1, taps], or in MLX [n, taps, 1] */
+    PP_HF_CHANNELS_APART, /* likewise, and [n, 1, taps] here, too */
     PP_HF_MINUS_EXP,      /* of a vector's or matrix's values the logarithms are stored, without their minus */
     PP_HF_COLUMN,         /* a matrix of one column is stored as a vector */
     PP_HF_MINUS_EXP_COLUMN, /* both */
+    PP_HF_MINUS_EXP_BETWEEN, /* likewise, of [1, 1, n, 1] */
     PP_HF_FLAT,           /* a vector, of which files may make a matrix of one row */
     PP_HF_SCALED,         /* a matrix whose rows are to be multiplied by what hparams.scales say */
     PP_HF_GROUPS,         /* a matrix with a row for each key of states is stored as a vector, its rows side by side */

@@ -1,5 +1,6 @@
 /* decoder_delta.c - the gated delta rule (arXiv 2412.06464) as a part of a decoder's layers, behind short convolutions
- * of queries, keys and values: Qwen3-Next has one for all three, OLMo hybrid one for each. */
+ * of queries, keys and values: Qwen3-Next has one for all three, OLMo hybrid and Kimi Linear one for each. Kimi
+ * Linear's (arXiv 2510.26692) has decays for each row of a state, which come of a product of low rank, as gates do. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
@@ -27,7 +28,7 @@ static int64_t part_width(const struct builder *b, int part)
     return part == V ? b->hp->n_state_head * b->hp->state_value_dim : b->hp->n_state_key_head * b->hp->state_key_dim;
 }
 
-static bool add_apart(struct builder *b, int l)
+static bool add_projections(struct builder *b, int l)
 {
     const int out[N_PARTS] = {b->mixed_q, b->mixed_k, b->mixed_v};
     for (int i = 0; i < N_PARTS; i++) {
@@ -54,9 +55,8 @@ static bool add_convolutions(struct builder *b, int l)
     const int64_t taps = b->hp->conv_taps;
     const struct pp_tensor *weight;
     for (int i = 0; i < N_PARTS && is_apart(b, l); i++) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%d.ssm_conv1d_%c.weight", l, letters[i]);
-        if (!(weight = pp_plan_taps(b->p, b->s, part_width(b, i), taps, b->err, name)))
+        if (!(weight = pp_plan_flat(b->p, b->s, part_width(b, i), taps, b->err, "blk.%d.ssm_conv1d_%c.weight", l,
+                                    letters[i])))
             return false;
         add_convolution(b, l, weight, in[i], out[i]);
     }
@@ -75,7 +75,7 @@ static bool add_state_input(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int64_t keys = part_width(b, K), values = part_width(b, V);
     if (is_apart(b, l)) {
-        const int gate = !add_apart(b, l)
+        const int gate = !add_projections(b, l)
                              ? -1 : pp_plan_linear(b->p, b->s, values, hp->n_embd, b->err, "blk.%d.attn_gate", l);
         add_linear(b, l, gate, b->normed, b->state_gate);
         return gate >= 0;
@@ -125,10 +125,57 @@ static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
     return decay >= 0;
 }
 
+/* The two matrices of a product of low rank. */
+static bool find_low(struct builder *b, int l, char letter, int linears[2])
+{
+    const int64_t rank = b->hp->state_key_dim, n = b->hp->n_state_head * rank;
+    linears[0] = pp_plan_linear(b->p, b->s, rank, b->hp->n_embd, b->err, "blk.%d.ssm_%c_a", l, letter);
+    linears[1] = linears[0] < 0 ? -1 : pp_plan_linear(b->p, b->s, n, rank, b->err, "blk.%d.ssm_%c_b", l, letter);
+    return linears[1] >= 0;
+}
+
+/* Kimi Linear's layers. */
+static bool add_kda(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t n = hp->n_state_head, dim = hp->state_key_dim;
+    const struct pp_tensor *bias, *norm;
+    struct pp_recurrence r = {.kind = PP_RECUR_KDA, .q = b->state_q, .k = b->state_k, .v = b->state_v,
+                              .decay = b->state_decays, .beta = b->beta};
+    int f[2], g[2];
+    if (!add_norm(b, l, "attn_norm", b->x, b->normed) || !add_projections(b, l) || !find_low(b, l, 'f', f) ||
+        !find_low(b, l, 'g', g))
+        return false;
+    const int beta = pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "blk.%d.ssm_beta", l);
+    const int out = beta < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, n * dim, b->err, "blk.%d.attn_output", l);
+    if (out < 0 || !(bias = pp_plan_tensor(b->s, 0, n * dim, b->err, "blk.%d.ssm_dt.bias", l)) ||
+        !(norm = pp_plan_tensor(b->s, 0, dim, b->err, "blk.%d.ssm_norm.weight", l)) ||
+        !(r.rate = pp_plan_flat(b->p, b->s, n, 1, b->err, "blk.%d.ssm_a", l)))
+        return false;
+    add_linear(b, l, f[0], b->normed, b->state_low);
+    add_linear(b, l, g[0], b->normed, b->state_raw);
+    add_linear(b, l, beta, b->normed, b->beta);
+    if (!add_convolutions(b, l))
+        return false;
+    pp_plan_linear_bias(b->p, f[1], bias);
+    add_linear(b, l, f[1], b->state_low, b->state_decays);
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SOFTPLUS, .layer = l, .in = b->state_decays, .in2 = NONE,
+                          .out = b->state_decays});
+    add_linear(b, l, g[1], b->state_raw, b->state_gate);
+    r.shape = (struct pp_state_shape){.n_key_head = (int)n, .n_head = (int)n, .key_dim = (int)dim,
+                                      .value_dim = (int)dim, .n_inputs = 3 * (int)dim + 16}; /* beta, and 15 unused */
+    add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r), .weight = norm,
+                          .in = b->state_gate, .in2 = NONE, .out = b->state});
+    add_linear(b, l, out, b->state, b->delta);
+    return true;
+}
+
 bool pp_delta_result(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     struct pp_recurrence r;
+    if (hp->kda)
+        return add_kda(b, l);
     if (!add_norm(b, l, "attn_norm", b->x, b->normed) || !add_state_input(b, l) || !add_state_numbers(b, l, &r))
         return false;
     if (is_by_key_head(b, l, "ssm_in"))
@@ -168,9 +215,15 @@ void pp_delta_slots(struct builder *b)
     b->state_v = pp_plan_part(p, b->convolved, 2 * keys, values);
     b->state_gate = pp_plan_slot(p, values);
     b->beta = pp_plan_slot(p, n);
+    b->state = pp_plan_slot(p, values);
+    if (hp->kda) {
+        b->state_low = pp_plan_slot(p, hp->state_key_dim);
+        b->state_raw = pp_plan_slot(p, hp->state_key_dim);
+        b->state_decays = pp_plan_slot(p, keys);
+        return;
+    }
     b->decay = pp_plan_slot(p, n);
     b->state_in = pp_plan_slot(p, 2 * (keys + values));
     b->state_ba = pp_plan_slot(p, 2 * n);
     b->state_decays = pp_plan_part(p, b->state_ba, share, 2 * n - share);
-    b->state = pp_plan_slot(p, values);
 }

@@ -16,16 +16,9 @@ static const char *const classes[] = {
     "glm4_moe_lite", "kimi_k2", "KimiK2ForCausalLM", NULL};
 
 #define ATTENTION "model.layers.{}.self_attn."
-#define LATENT_NAMES                                                                                                  \
-    {.hf = ATTENTION "q_a_proj", .gguf = "blk.{}.attn_q_a"},                                                          \
-    {.hf = ATTENTION "q_a_layernorm", .gguf = "blk.{}.attn_q_a_norm"},                                                \
-    {.hf = ATTENTION "q_b_proj", .gguf = "blk.{}.attn_q_b"},                                                          \
-    {.hf = ATTENTION "kv_a_proj_with_mqa", .gguf = "blk.{}.attn_kv_a_mqa"},                                           \
-    {.hf = ATTENTION "kv_a_layernorm", .gguf = "blk.{}.attn_kv_a_norm"},                                              \
-    {.hf = ATTENTION "kv_b_proj", .gguf = "blk.{}.attn_kv_b"}
 
 static const struct pp_arch_name names[] = {
-    LATENT_NAMES,
+    PP_LATENT_NAMES,
     {.hf = ATTENTION "embed_q", .gguf = "blk.{}.attn_k_b", .mlx = true},
     {.hf = ATTENTION "unembed_out", .gguf = "blk.{}.attn_v_b", .mlx = true},
     {.hf = NULL},
@@ -79,7 +72,7 @@ static bool says(const cJSON *config, const char *key, const char *text)
     return said && strcmp(said, text) == 0;
 }
 
-static enum pp_code sizes_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_latent_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {
         const char *key;
@@ -117,7 +110,7 @@ static enum pp_code routing_from_config(const cJSON *config, struct pp_hparams *
     return code;
 }
 
-static void sizes_to_config(const struct pp_hparams *hp, cJSON *config)
+void pp_latent_to_config(const struct pp_hparams *hp, cJSON *config)
 {
     cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim");
     cJSON_DeleteItemFromObjectCaseSensitive(config, "partial_rotary_factor");
@@ -139,7 +132,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code && !pp_config_flag(config, "rope_interleave", true))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_interleave is false, which pippin does not compute");
     if (!code)
-        code = sizes_from_config(config, hp, err);
+        code = pp_latent_from_config(config, hp, err);
     if (!code && cJSON_IsObject(rope_of(config)))
         code = pp_config_float(rope_of(config), "mscale_all_dim", &all_dim, err);
     hp->yarn_log_multiplier = 0.1f * all_dim;
@@ -154,7 +147,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put_experts(hp, &expert_keys, config);
     if (!hp->expert_sigmoids)
         pp_config_put_class(config, "DeepseekV2ForCausalLM", "deepseek_v2");
-    sizes_to_config(hp, config);
+    pp_latent_to_config(hp, config);
     pp_config_put(config, "moe_layer_freq", 1);
     pp_config_put_text(config, "scoring_func", hp->expert_sigmoids ? "sigmoid" : "softmax");
     pp_config_put_text(config, "topk_method", hp->expert_sigmoids              ? "noaux_tc"
@@ -251,7 +244,7 @@ static const struct pp_arch_name index_names[] = {
     {.hf = INDEX "wk", .gguf = "blk.{}.indexer.attn_k"},
     {.hf = INDEX "k_norm", .gguf = "blk.{}.indexer.k_norm"},
     {.hf = INDEX "weights_proj", .gguf = "blk.{}.indexer.proj"},
-    LATENT_NAMES,
+    PP_LATENT_NAMES,
     {.hf = NULL},
 };
 static const struct pp_arch_usual index_usual[] = {
@@ -342,7 +335,7 @@ static const struct pp_arch_name mistral_names[] = {
     {.hf = "model.layers.{}.mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
      .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true},
     {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true},
-    LATENT_NAMES,
+    PP_LATENT_NAMES,
     {.hf = NULL},
 };
 static const struct pp_arch_usual mistral_usual[] = {
@@ -422,7 +415,7 @@ static enum pp_code minicpm3_from_config(const cJSON *config, struct pp_hparams 
     hp->embd_scale = 1;
     hp->v_head_dim = hp->n_embd / hp->n_head;
     if (!code)
-        code = sizes_from_config(config, hp, err);
+        code = pp_latent_from_config(config, hp, err);
     if (!code)
         code = pp_config_float(config, "scale_emb", &hp->embd_scale, err);
     if (!code)
@@ -453,7 +446,7 @@ static enum pp_code minicpm3_from_gguf(const struct pp_gguf *g, struct pp_hparam
 
 static void minicpm3_to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    sizes_to_config(hp, config);
+    pp_latent_to_config(hp, config);
     pp_config_put_float(config, "scale_emb", hp->embd_scale);
     pp_config_put_float(config, "scale_depth", hp->residual_scale * sqrtf((float)hp->n_layer));
     pp_config_put_float(config, "dim_model_base", hp->logit_scale * (float)hp->n_embd);
@@ -487,7 +480,7 @@ static enum pp_code plm_from_config(const cJSON *config, struct pp_hparams *hp, 
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_relu2_names, err);
     if (!code)
-        code = sizes_from_config(config, hp, err);
+        code = pp_latent_from_config(config, hp, err);
     set_scale(hp);
     return code;
 }
@@ -513,5 +506,5 @@ const struct pp_arch pp_arch_plm = {
     .decoder = {.ungated = true, .fn = PP_FN_RELU2},
     .from_config = plm_from_config,
     .from_gguf = plm_from_gguf,
-    .to_config = sizes_to_config,
+    .to_config = pp_latent_to_config,
 };

@@ -31,7 +31,7 @@ extern const struct pp_arch pp_arch_gptj, pp_arch_jais, pp_arch_maincoder, pp_ar
 extern const struct pp_arch pp_arch_plm, pp_arch_step35, pp_arch_laguna, pp_arch_gemma_embedding, pp_arch_modern_bert;
 extern const struct pp_arch pp_arch_eurobert, pp_arch_llama_embed, pp_arch_openelm, pp_arch_dbrx;
 extern const struct pp_arch pp_arch_grok, pp_arch_arctic, pp_arch_grovemoe, pp_arch_neobert, pp_arch_jina_bert_v3;
-extern const struct pp_arch pp_arch_olmo_hybrid;
+extern const struct pp_arch pp_arch_olmo_hybrid, pp_arch_kimi_linear;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
@@ -109,6 +109,17 @@ enum pp_code pp_states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp,
 enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_states_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, struct cJSON *config);
+
+/* Latent attention: names of a folder's tensors, and sizes as DeepSeek's configurations have them. */
+#define PP_LATENT_NAMES                                                                                               \
+    {.hf = "model.layers.{}.self_attn.q_a_proj", .gguf = "blk.{}.attn_q_a"},                                          \
+    {.hf = "model.layers.{}.self_attn.q_a_layernorm", .gguf = "blk.{}.attn_q_a_norm"},                                \
+    {.hf = "model.layers.{}.self_attn.q_b_proj", .gguf = "blk.{}.attn_q_b"},                                          \
+    {.hf = "model.layers.{}.self_attn.kv_a_proj_with_mqa", .gguf = "blk.{}.attn_kv_a_mqa"},                           \
+    {.hf = "model.layers.{}.self_attn.kv_a_layernorm", .gguf = "blk.{}.attn_kv_a_norm"},                              \
+    {.hf = "model.layers.{}.self_attn.kv_b_proj", .gguf = "blk.{}.attn_kv_b"}
+enum pp_code pp_latent_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+void pp_latent_to_config(const struct pp_hparams *hp, struct cJSON *config);
 
 /* The gated delta rule's states, and which layers have them: Qwen3-Next's words. */
 enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);

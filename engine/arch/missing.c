@@ -5,12 +5,10 @@
 
 #include "engine/arch/arch.h"
 
-#define LATENT "attention to a compressed cache (MLA)"
-
 static const struct {
     const char *name, *missing;
 } families[] = {
-    {"kimilinear", "a delta rule whose keys decay one by one, and beside it " LATENT},
+    {"kimik3", "attention to what layers before gave, and bounds of decays"},
     {"plamo2", "Mamba 2 whose B, C and steps come from behind the convolution, and its vocabulary"},
     {"rwkv6", "RWKV 6's mixing and decays"},
     {"rwkv6qwen2", "RWKV 6's mixing and decays in Qwen 2's layers"},

@@ -12,8 +12,8 @@
 #define LAYER "model.layers.{}."
 #define LINEAR LAYER "linear_attn."
 #define TAPS(letter)                                                                                                  \
-    {.hf = LINEAR letter "_conv1d.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .form = PP_HF_CHANNELS,      \
-     .whole = true}
+    {.hf = LINEAR letter "_conv1d.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .whole = true,               \
+     .form = PP_HF_CHANNELS_APART}
 
 /* The last two are what the first folders call norms of layers with states. */
 static const struct pp_arch_name names[] = {

@@ -370,6 +370,11 @@ void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int it
 /* recur.c: the weights of a stage; bytes that an item works in, 0 for tiers of other kinds. */
 enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
 size_t pp_cpu_recur_bytes(const struct pp_kv_layout *kv);
+/* A number of each head, side by side or one below the other; and what makes keys and queries of n values of length 1,
+ * queries by the root of n less. */
+const float *pp_cpu_recur_numbers(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err);
+enum pp_code pp_cpu_recur_units(struct pp_cpu *c, struct stage *s, int n, struct pp_error *err);
+extern const float pp_cpu_recur_unit_eps; /* of the squares of their length */
 /* scan.c: the weights of a stage, how many items it has, how many a thread may take at a time for m rows, and one. */
 enum pp_code pp_cpu_scan_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
 int pp_cpu_scan_items(const struct stage *s);

@@ -18,7 +18,7 @@ enum {
     ITEMS_PER_THREAD = 2,   /* wanted; else heads that share a key are shared out, too */
 };
 
-static const float UNIT_EPS = 1e-6f; /* of the squares of a key's or query's length */
+const float pp_cpu_recur_unit_eps = 1e-6f;
 
 /* --- memory ---------------------------------------------------------------------------------------------------- */
 
@@ -45,8 +45,7 @@ size_t pp_cpu_recur_bytes(const struct pp_kv_layout *kv)
     return kv->kind == PP_TIER_STATE && !kv->state.n_inputs ? lay_out(&kv->state, nothing, &r) : 0;
 }
 
-/* A number of each head, side by side or one below the other. */
-static const float *of_heads(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err)
+const float *pp_cpu_recur_numbers(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err)
 {
     struct pp_tensor flat = *t;
     flat.ne[0] *= t->ne[1];
@@ -63,6 +62,13 @@ static const float *equal_values(struct pp_cpu *c, int n, double value)
     return f;
 }
 
+enum pp_code pp_cpu_recur_units(struct pp_cpu *c, struct stage *s, int n, struct pp_error *err)
+{
+    s->unit_key = equal_values(c, n, 1 / sqrt((double)n));
+    s->unit_query = equal_values(c, n, 1 / (double)n);
+    return s->unit_key && s->unit_query ? PP_OK : pp_fail_nomem(err, "the model's program");
+}
+
 static bool is_mamba(const struct pp_recurrence *r)
 {
     return r->kind == PP_RECUR_MAMBA2;
@@ -71,16 +77,14 @@ static bool is_mamba(const struct pp_recurrence *r)
 enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const struct pp_recurrence *r = s->recurrence;
-    if (!(s->rate = of_heads(c, r->rate, err)) || !(s->bias = of_heads(c, r->bias, err)))
+    if (!(s->rate = pp_cpu_recur_numbers(c, r->rate, err)) || !(s->bias = pp_cpu_recur_numbers(c, r->bias, err)))
         return err->code;
     if (is_mamba(r))
-        return (s->direct = of_heads(c, r->direct, err)) ? PP_OK : err->code;
+        return (s->direct = pp_cpu_recur_numbers(c, r->direct, err)) ? PP_OK : err->code;
     if (!(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)))
         return err->code;
     s->norm.eps = op->scale;
-    s->unit_key = equal_values(c, r->shape.key_dim, 1 / sqrt((double)r->shape.key_dim));
-    s->unit_query = equal_values(c, r->shape.key_dim, 1 / (double)r->shape.key_dim);
-    return s->unit_key && s->unit_query ? PP_OK : pp_fail_nomem(err, "the model's program");
+    return pp_cpu_recur_units(c, s, r->shape.key_dim, err);
 }
 
 /* --- items ----------------------------------------------------------------------------------------------------- */
@@ -137,7 +141,7 @@ static void take(const struct run *run, int slot, int i, const float *weight, fl
     if (is_mamba(run->r))
         memcpy(y, x, (size_t)n * sizeof *y);
     else
-        run->c->ops->rms_norm(x, weight, UNIT_EPS / (float)n, n, y);
+        run->c->ops->rms_norm(x, weight, pp_cpu_recur_unit_eps / (float)n, n, y);
 }
 
 static void take_keys(const struct run *run)

@@ -1,5 +1,5 @@
 /* scan.c - stages of layers whose states are made again step by step (kv.h), because no one number decays all of a
- * head: Mamba's selective scan, and RWKV 7.
+ * head: Mamba's selective scan, RWKV 7, and Kimi Linear's delta rule.
  *
  * A row leaves behind what it brings, and takes a step from the state behind the position before it. If that is not the
  * page's latest one, because tokens were taken back or a page was copied, the steps from the page's beginning are taken
@@ -53,9 +53,21 @@ static enum pp_code add_head_norm(struct pp_cpu *c, struct stage *s, const struc
     return PP_OK;
 }
 
+static enum pp_code add_kda(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
+{
+    const struct pp_recurrence *r = s->recurrence;
+    if (!(s->rate = pp_cpu_recur_numbers(c, r->rate, err)) ||
+        !(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)))
+        return err->code;
+    s->norm.eps = op->scale;
+    return pp_cpu_recur_units(c, s, r->shape.key_dim, err);
+}
+
 enum pp_code pp_cpu_scan_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const struct pp_recurrence *r = s->recurrence;
+    if (r->kind == PP_RECUR_KDA)
+        return add_kda(c, s, op, err);
     if (!(s->direct = pp_cpu_float_vector(c, r->direct, err)))
         return err->code;
     if (r->kind == PP_RECUR_RWKV7)
@@ -165,17 +177,60 @@ static void step_rwkv(const struct scan *x, const float *inputs, int row, float 
         x->c->ops->multiply(out, slot_row(x->c, x->s->in, row) + x->head * width, width, out);
 }
 
-/* --- both --------------------------------------------------------------------------------------------------------- */
+/* --- Kimi Linear's: decays, the key, the value, and beta -------------------------------------------------------- */
+
+enum { KDA_MOST = 1 << 10 }; /* values of a key: hparams.c */
+
+static void take_kda(const struct scan *x, int row, float *inputs)
+{
+    const struct pp_recurrence *r = x->s->recurrence;
+    const int64_t n = r->shape.key_dim, width = r->shape.value_dim, at = x->head * n;
+    const float *beta = slot_row(x->c, r->beta, row) + x->head;
+    x->c->ops->apply(PP_FN_SCALE, x->s->rate[x->head], slot_row(x->c, r->decay, row) + at, n, inputs);
+    for (int64_t d = 0; d < n; d++)
+        inputs[d] = expf(inputs[d]);
+    x->c->ops->rms_norm(slot_row(x->c, r->k, row) + at, x->s->unit_key, pp_cpu_recur_unit_eps / (float)n, n,
+                        inputs + n);
+    memcpy(inputs + 2 * n, slot_row(x->c, r->v, row) + x->head * width, (size_t)width * sizeof *inputs);
+    memset(inputs + 2 * n + width, 0, (size_t)(r->shape.n_inputs - 2 * n - width) * sizeof *inputs);
+    inputs[2 * n + width] = 1 / (1 + expf(-*beta));
+}
+
+/* (a S)' k = S' (a k): what is known is what the state gave for the key, decayed as it is. */
+static void step_kda(const struct scan *x, const float *inputs, int row, float *state, float *out)
+{
+    const struct pp_recurrence *r = x->s->recurrence;
+    const int64_t n = r->shape.key_dim, width = r->shape.value_dim;
+    const float *key = inputs + n, beta = inputs[2 * n + width];
+    float look[KDA_MOST], more[KDA_MOST], less[KDA_MOST], query[KDA_MOST];
+    x->c->ops->multiply(key, inputs, n, look);
+    x->c->ops->apply(PP_FN_SCALE, beta, key, n, more);
+    x->c->ops->apply(PP_FN_SCALE, -beta, key, n, less);
+    if (row >= 0)
+        x->c->ops->rms_norm(slot_row(x->c, r->q, row) + x->head * n, x->s->unit_query,
+                            pp_cpu_recur_unit_eps / (float)n, n, query);
+    x->c->ops->delta_step(&(struct pp_delta_step){.key_dim = n, .width = width, .decay = inputs, .key = more,
+                                                  .look = look, .taken = less, .v = inputs + 2 * n, .state = state,
+                                                  .query = row >= 0 ? query : NULL, .out = out});
+    if (row < 0)
+        return;
+    pp_cpu_norm(x->c, &x->s->norm, out, width, out);
+    x->c->ops->gate(PP_FN_SIGMOID, 0, slot_row(x->c, x->s->in, row) + x->head * width, out, width, out);
+}
+
+/* --- all of them -------------------------------------------------------------------------------------------------- */
 
 /* The step of a position that brings these inputs; out: what the state behind it gives for the row, -1: nothing. */
 static void step(const struct scan *x, const float *inputs, int row, float *state, float *out)
 {
-    (x->s->recurrence->kind == PP_RECUR_RWKV7 ? step_rwkv : step_mamba)(x, inputs, row, state, out);
+    const enum pp_recurrence_kind kind = x->s->recurrence->kind;
+    (kind == PP_RECUR_RWKV7 ? step_rwkv : kind == PP_RECUR_KDA ? step_kda : step_mamba)(x, inputs, row, state, out);
 }
 
 static void take_inputs(const struct scan *x, int row, float *inputs)
 {
-    (x->s->recurrence->kind == PP_RECUR_RWKV7 ? take_rwkv : take_mamba)(x, row, inputs);
+    const enum pp_recurrence_kind kind = x->s->recurrence->kind;
+    (kind == PP_RECUR_RWKV7 ? take_rwkv : kind == PP_RECUR_KDA ? take_kda : take_mamba)(x, row, inputs);
 }
 
 /* The steps of a page's first n positions, from the state at its beginning. */

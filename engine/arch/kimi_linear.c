@@ -1,0 +1,203 @@
+/* kimi_linear.c - Kimi Linear (arXiv 2510.26692): in three of four layers a delta rule whose states decay row by row,
+ * in the fourth latent attention that knows no positions; DeepSeek V3's experts in all layers but the first few. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+#define ATTENTION "model.layers.{}.self_attn."
+#define EXPERTS "model.layers.{}.block_sparse_moe."
+#define MLX "model.layers.{}.mlp."
+#define TAPS(letter)                                                                                                  \
+    {.hf = ATTENTION letter "_conv.conv.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .whole = true,         \
+     .form = PP_HF_CHANNELS_APART, .mlx = true},                                                                      \
+    {.hf = ATTENTION letter "_conv1d.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .whole = true,            \
+     .form = PP_HF_CHANNELS_APART}
+
+static const struct pp_arch_name names[] = {
+    PP_LATENT_NAMES,
+    {.hf = ATTENTION "embed_q", .gguf = "blk.{}.attn_k_b", .mlx = true},
+    {.hf = ATTENTION "unembed_out", .gguf = "blk.{}.attn_v_b", .mlx = true},
+    TAPS("q"),
+    TAPS("k"),
+    TAPS("v"),
+    {.hf = ATTENTION "f_a_proj", .gguf = "blk.{}.ssm_f_a"},
+    {.hf = ATTENTION "f_b_proj", .gguf = "blk.{}.ssm_f_b"},
+    {.hf = ATTENTION "g_a_proj", .gguf = "blk.{}.ssm_g_a"},
+    {.hf = ATTENTION "g_b_proj", .gguf = "blk.{}.ssm_g_b"},
+    {.hf = ATTENTION "b_proj", .gguf = "blk.{}.ssm_beta"},
+    {.hf = ATTENTION "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP_BETWEEN, .whole = true},
+    {.hf = ATTENTION "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
+    {.hf = ATTENTION "o_norm", .gguf = "blk.{}.ssm_norm"},
+    {.hf = MLX "e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true, .mlx = true},
+    {.hf = MLX "gate", .gguf = "blk.{}.ffn_gate_inp", .mlx = true},
+    {.hf = MLX "shared_experts.gate_proj", .gguf = "blk.{}.ffn_gate_shexp", .mlx = true},
+    {.hf = MLX "shared_experts.up_proj", .gguf = "blk.{}.ffn_up_shexp", .mlx = true},
+    {.hf = MLX "shared_experts.down_proj", .gguf = "blk.{}.ffn_down_shexp", .mlx = true},
+    {.hf = EXPERTS "gate.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
+    {.hf = EXPERTS "gate", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = EXPERTS "experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},
+    {.hf = EXPERTS "experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},
+    {.hf = EXPERTS "experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
+    {.hf = EXPERTS "shared_experts.gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},
+    {.hf = EXPERTS "shared_experts.up_proj", .gguf = "blk.{}.ffn_up_shexp"},
+    {.hf = EXPERTS "shared_experts.down_proj", .gguf = "blk.{}.ffn_down_shexp"},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"KimiLinearForCausalLM", "kimi_linear", NULL};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128,"
+             "\"moe_renormalize\": true, \"routed_scaling_factor\": 1.0}"},
+    {.json = NULL},
+};
+static const struct pp_expert_keys expert_keys = {
+    .n = "num_experts", .n_used = "num_experts_per_token", .n_ff = "moe_intermediate_size",
+    .n_groups = "num_expert_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
+    .n_dense = "first_k_dense_replace", .normed = "moe_renormalize", .scale = "routed_scaling_factor"};
+
+/* A state of each head, as wide as it is long; attention that is not rotated. */
+static void set_states(struct pp_hparams *hp, int64_t head_dim)
+{
+    hp->kda = true;
+    hp->n_state_head = hp->n_state_key_head = hp->n_head;
+    hp->state_key_dim = hp->state_value_dim = head_dim;
+    hp->attn_scale = 1.0f / sqrtf((float)(hp->qk_nope_dim + hp->rope_dim));
+    pp_layers_every(hp, 1, PP_LAYER_UNROTATED);
+}
+
+/* --- GGUF -------------------------------------------------------------------------------------------------------- */
+
+static const char head_key[] = "kimi-linear.kda.head_dim", taps_key[] = "kimi-linear.ssm.conv_kernel";
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t head_dim = 0;
+    if (!hp->kv_lora_rank || !pp_gguf_int(g, head_key, &head_dim) || !pp_gguf_int(g, taps_key, &hp->conv_taps))
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, %s or kimi-linear.attention.kv_lora_rank", head_key,
+                       taps_key);
+    set_states(hp, head_dim);
+    return PP_OK;
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    pp_gguf_add_u32(w, head_key, (uint32_t)hp->state_key_dim);
+    pp_gguf_add_u32(w, taps_key, (uint32_t)hp->conv_taps);
+}
+
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+/* What Kimi K3's configurations say under the same name, and what is not computed. */
+static enum pp_code check_known(const cJSON *config, const cJSON *states, struct pp_error *err)
+{
+    static const char *const others[] = {"attn_res_block_size", "routed_expert_hidden_size", "gate_lower_bound"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, others[i])) ||
+            cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(states, others[i])))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is there, which pippin does not compute",
+                           others[i]);
+    if (pp_config_flag(config, "mla_use_output_gate", false) || pp_config_flag(states, "use_full_rank_gate", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: gates of Kimi K3 are not supported");
+    if (!pp_config_flag(config, "mla_use_nope", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: mla_use_nope is not true, and attention that is rotated "
+                       "is not supported in this family");
+    return pp_config_activation(config, "hidden_act", pp_silu_names, err);
+}
+
+/* Layers are counted from 1. */
+static enum pp_code layers_from_config(const cJSON *states, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(states, "kda_layers"), *item;
+    if (!cJSON_IsArray(list))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: linear_attn_config does not list kda_layers");
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsNumber(item) || !(item->valuedouble >= 1 && item->valuedouble <= (double)hp->n_layer))
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: kda_layers lists what is none of %lld layers",
+                           (long long)hp->n_layer);
+        hp->layer[item->valueint - 1] |= PP_LAYER_RECURRENT;
+    }
+    return PP_OK;
+}
+
+static enum pp_code states_from_config(const cJSON *states, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t n_heads = hp->n_head, head_dim = 0;
+    enum pp_code code = pp_config_int(states, "num_heads", &n_heads, err);
+    if (!code)
+        code = pp_config_int(states, "head_dim", &head_dim, err);
+    if (!code)
+        code = pp_config_int(states, "short_conv_kernel_size", &hp->conv_taps, err);
+    if (!code && n_heads != hp->n_head)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %lld heads of states beside %lld of attention are not "
+                       "supported", (long long)n_heads, (long long)hp->n_head);
+    set_states(hp, head_dim);
+    return code ? code : layers_from_config(states, hp, err);
+}
+
+static enum pp_code experts_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char key[] = "moe_router_activation_func";
+    const char *chosen = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, key));
+    int64_t step = 1;
+    enum pp_code code = pp_config_experts(config, &expert_keys, hp, err);
+    if (!code)
+        code = pp_config_int(config, "moe_layer_freq", &step, err);
+    for (int64_t l = 0; step > 0 && l < hp->n_layer; l++)
+        hp->layer[l] |= l % step ? PP_LAYER_DENSE : 0;
+    hp->expert_sigmoids = !chosen || strcmp(chosen, "sigmoid") == 0;
+    if (!code && !hp->expert_sigmoids && strcmp(chosen, "softmax") != 0)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s \"%.40s\" is not supported", key, chosen);
+    return code;
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *states = cJSON_GetObjectItemCaseSensitive(config, "linear_attn_config");
+    enum pp_code code = check_known(config, states, err);
+    if (!code)
+        code = pp_latent_from_config(config, hp, err);
+    if (!code && !cJSON_HasObjectItem(config, "max_position_embeddings"))
+        code = pp_config_int(config, "model_max_length", &hp->n_ctx_train, err);
+    if (!code)
+        code = states_from_config(states, hp, err);
+    return code ? code : experts_from_config(config, hp, err);
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *states = cJSON_AddObjectToObject(config, "linear_attn_config");
+    cJSON *recurrent = cJSON_AddArrayToObject(states, "kda_layers");
+    cJSON *attending = cJSON_AddArrayToObject(states, "full_attn_layers");
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        cJSON_AddItemToArray(hp->layer[l] & PP_LAYER_RECURRENT ? recurrent : attending,
+                             cJSON_CreateNumber((double)(l + 1)));
+    pp_config_put(states, "num_heads", hp->n_state_head);
+    pp_config_put(states, "head_dim", hp->state_key_dim);
+    pp_config_put(states, "short_conv_kernel_size", hp->conv_taps);
+    pp_latent_to_config(hp, config);
+    pp_config_put_experts(hp, &expert_keys, config);
+    pp_config_put(config, "moe_layer_freq", 1);
+    pp_config_put(config, "model_max_length", hp->n_ctx_train);
+    pp_config_put_text(config, "moe_router_activation_func", hp->expert_sigmoids ? "sigmoid" : "softmax");
+    cJSON_AddBoolToObject(config, "use_grouped_topk", hp->n_expert_group > 1);
+    cJSON_AddTrueToObject(config, "mla_use_nope");
+}
+
+const struct pp_arch pp_arch_kimi_linear = {
+    .name = "kimi-linear",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .hf_pairs = true,
+    .gguf_sigmoids = true,
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = to_config,
+};
