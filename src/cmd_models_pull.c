@@ -343,10 +343,14 @@ static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct
         return pp_fail(err, PP_ERR_USAGE, "%s can be read by others; `chmod 600 %s` first", path, path);
     enum pp_code code = pp_read_file(path, MAX_TOKENS, &text, &n, err);
     char *host = code ? NULL : host_of(url);
-    for (rest = text; host && !l->token && (line = strsep(&rest, "\n"));) {
+    if (!code && !host)
+        code = pp_fail_nomem(err, "a token");
+    for (rest = text; !code && !l->token && (line = strsep(&rest, "\n"));) {
         const size_t k = strlen(host);
-        if (strncmp(line, host, k) == 0 && (line[k] == ' ' || line[k] == '\t'))
-            l->token = pp_strndup(line + k + 1, strcspn(line + k + 1, " \t\r"));
+        const size_t gap = strncmp(line, host, k) == 0 ? strspn(line + k, " \t") : 0;
+        const char *token = line + k + gap;
+        if (gap && strcspn(token, " \t\r") && !(l->token = pp_strndup(token, strcspn(token, " \t\r"))))
+            code = pp_fail_nomem(err, "a token");
     }
     pp_free(host);
     pp_free(text);

@@ -66,7 +66,7 @@ pull "$at/plain/text.gguf"; expect "what is no model" 1 'text.gguf'
 pull "http://127.0.0.1:1/x.gguf"; expect "nobody there" 1
 
 pull "$at/secret/j.gguf"; expect "without a token" 1 'HF_TOKEN'
-echo "${at#http://} secret" >"$tmp/config/pippin/tokens"
+printf 'example.org\t\tnone\n%s \t  secret\r\n' "${at#http://}" >"$tmp/config/pippin/tokens" # in columns
 chmod 644 "$tmp/config/pippin/tokens"
 pull "$at/secret/j.gguf"; expect "tokens that others can read" 2 'chmod 600'
 chmod 600 "$tmp/config/pippin/tokens"
