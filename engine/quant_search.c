@@ -8,50 +8,16 @@
 #include "engine/quant.h"
 #include "engine/quant_blocks.h"
 #include "engine/quant_grids.h"
-
-/* Four floats at once: sums have a fixed order, whatever the compiler makes of them. */
-typedef float v4 __attribute__((vector_size(16)));
-typedef int32_t v4i __attribute__((vector_size(16)));
+#include "engine/quant_many.h"
 
 /* Blocks whose largest magnitude is below this become zeros: their scales would round to zero as halves. */
 #define TINY 1e-9f
-
-static inline v4 load4(const float *p)
-{
-    v4 v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-static inline v4 splat(float f)
-{
-    return (v4){f, f, f, f};
-}
-
-static inline v4 select4(v4i mask, v4 yes, v4 no)
-{
-    return (v4)((mask & (v4i)yes) | (~mask & (v4i)no));
-}
-
-/* To the nearest whole number in [lo, hi], ties to even: adding 1.5 * 2^23 pushes the fraction out. */
-static inline v4 quantise4(v4 v, float lo, float hi)
-{
-    const v4 magic = splat(12582912.0f);
-    v = select4(v < splat(lo), splat(lo), v);
-    v = select4(v > splat(hi), splat(hi), v);
-    return (v + magic) - magic;
-}
 
 static int quantise1(float v, int lo, int hi)
 {
     if (!(v > (float)lo))
         return lo;
     return v >= (float)hi ? hi : (int)lrintf(v);
-}
-
-static inline float total(v4 v)
-{
-    return (v[0] + v[1]) + (v[2] + v[3]);
 }
 
 static float peak_of(const float *x, int n)
@@ -87,6 +53,26 @@ static void weigh(const float *x, const float *importance, float most, int n, bo
     }
 }
 
+/* --- many scales -------------------------------------------------------------------------------------------------- */
+
+/* Scales that a search tries before it looks at what came of them; room behind them, as they are tried some at a
+ * time. */
+enum { MOST_TRIED = 48 };
+
+static int many_most = PP_MANY_MOST;
+
+void pp_quant_try_at_once(int most)
+{
+    many_most = most;
+}
+
+/* Those behind the last are tried as it is. */
+static void fill_up(float *v, int n, int width)
+{
+    for (int i = n; i % width != 0; i++)
+        v[i] = v[n - 1];
+}
+
 /* --- symmetric: value = scale * q, lo <= q <= hi ------------------------------------------------------------------ */
 
 struct symmetric {
@@ -100,45 +86,57 @@ struct symmetric_sums {
     float xq, qq;
 };
 
-static struct symmetric_sums symmetric_sums(const struct symmetric *s, float inverse)
+static struct pp_many_block symmetric_block_of(const struct symmetric *s)
 {
-    v4 xq = splat(0), qq = splat(0);
-    for (int i = 0; i < s->n; i += 4) {
-        v4 x = load4(s->x + i), w = load4(s->w + i);
-        v4 q = quantise4(x * splat(inverse), (float)s->lo, (float)s->hi);
-        xq += w * x * q;
-        qq += w * q * q;
-    }
-    return (struct symmetric_sums){total(xq), total(qq)};
+    return (struct pp_many_block){s->x, s->w, s->n, (float)s->lo, (float)s->hi};
 }
 
-static float symmetric_error(const struct symmetric *s, float scale)
+/* For n scales; inverse and out: [MOST_TRIED]. */
+static void try_symmetric(const struct symmetric *s, float *inverse, int n, struct pp_many_sums *out)
 {
-    float inverse = scale != 0 ? 1 / scale : 0;
-    v4 error = splat(0);
-    for (int i = 0; i < s->n; i += 4) {
-        v4 x = load4(s->x + i);
-        v4 off = x - splat(scale) * quantise4(x * splat(inverse), (float)s->lo, (float)s->hi);
-        error += load4(s->w + i) * off * off;
-    }
-    return total(error);
+    const struct pp_many *many = pp_many(many_most);
+    const struct pp_many_block b = symmetric_block_of(s);
+    fill_up(inverse, n, many->width);
+    for (int i = 0; i < n; i += many->width)
+        many->scaled_sums(&b, inverse + i, out + i);
+}
+
+static struct symmetric_sums symmetric_sums(const struct symmetric *s, float inverse)
+{
+    const struct pp_many_block b = symmetric_block_of(s);
+    struct pp_many_sums out;
+    pp_many(1)->scaled_sums(&b, &inverse, &out);
+    return (struct symmetric_sums){out.xq, out.qq};
+}
+
+/* Of n scales, likewise. */
+static void symmetric_errors(const struct symmetric *s, float *scale, int n, float *out)
+{
+    const struct pp_many *many = pp_many(many_most);
+    const struct pp_many_block b = symmetric_block_of(s);
+    fill_up(scale, n, many->width);
+    for (int i = 0; i < n; i += many->width)
+        many->scaled_errors(&b, scale + i, out + i);
 }
 
 /* Tries to put the largest value on either end of the range and up to one step off, then lets scale and q settle. */
 static float search_symmetric(const struct symmetric *s, int steps)
 {
-    float peak = peak_of(s->x, s->n), best_gain = 0, best = 0;
+    float peak = peak_of(s->x, s->n), best_gain = 0, best = 0, inverse[MOST_TRIED];
+    struct pp_many_sums tried[MOST_TRIED];
+    int n = 0;
     if (fabsf(peak) < TINY)
         return 0;
     for (int side = 0; side < 2; side++)
         for (int step = -steps; step <= steps; step++) {
             float end = side ? (float)s->hi : (float)s->lo;
-            float inverse = (end + (float)step / (float)steps) / peak;
-            struct symmetric_sums sums = symmetric_sums(s, inverse);
-            if (sums.qq > 0 && sums.xq * sums.xq > best_gain * sums.qq) {
-                best_gain = sums.xq * sums.xq / sums.qq;
-                best = sums.xq / sums.qq;
-            }
+            inverse[n++] = (end + (float)step / (float)steps) / peak;
+        }
+    try_symmetric(s, inverse, n, tried);
+    for (int i = 0; i < n; i++)
+        if (tried[i].qq > 0 && tried[i].xq * tried[i].xq > best_gain * tried[i].qq) {
+            best_gain = tried[i].xq * tried[i].xq / tried[i].qq;
+            best = tried[i].xq / tried[i].qq;
         }
     for (int round = 0; round < 4 && best != 0; round++) {
         struct symmetric_sums sums = symmetric_sums(s, 1 / best);
@@ -153,20 +151,22 @@ static float search_symmetric(const struct symmetric *s, int steps)
 /* The half near `scale` with the smallest error. */
 static uint16_t search_half(const struct symmetric *s, float scale)
 {
-    uint16_t nearest = pp_f32_to_f16(scale), best = nearest;
-    float best_error = symmetric_error(s, pp_f16_to_f32(nearest));
+    const uint16_t nearest = pp_f32_to_f16(scale);
+    uint16_t halves[3] = {nearest};
+    float values[PP_MANY_MOST] = {pp_f16_to_f32(nearest)}, errors[PP_MANY_MOST];
+    int n = 1, best = 0;
     for (int step = -1; step <= 1; step += 2) {
-        uint16_t h = (uint16_t)(nearest + step);
-        float value = pp_f16_to_f32(h);
+        const uint16_t h = (uint16_t)(nearest + step);
+        const float value = pp_f16_to_f32(h);
         if (!isfinite(value) || value * scale < 0)
             continue;
-        float error = symmetric_error(s, value);
-        if (error < best_error) {
-            best_error = error;
-            best = h;
-        }
+        halves[n] = h;
+        values[n++] = value;
     }
-    return best;
+    symmetric_errors(s, values, n, errors);
+    for (int i = 1; i < n; i++)
+        best = errors[i] < errors[best] ? i : best;
+    return halves[best];
 }
 
 static void quantize_q8_0(const float *x, const float *importance, void *dst)
@@ -254,16 +254,19 @@ static struct scaled_choice choose_scaled(const struct scaled_form *form, const 
     for (int sub = 0; sub < 16; sub++) {
         struct symmetric s = scaled_sub(form, x, w, sub);
         int middle = d != 0 ? quantise1(wish[sub] / d, form->scale_lo, form->scale_hi) : 0;
-        float best = INFINITY;
-        for (int scale = middle - 1; scale <= middle + 1; scale++) {
-            if (scale < form->scale_lo || scale > form->scale_hi)
-                continue;
-            float error = symmetric_error(&s, d * (float)scale);
-            if (error < best) {
-                best = error;
-                c.scale[sub] = scale;
+        float best = INFINITY, scales[PP_MANY_MOST], errors[PP_MANY_MOST];
+        int tried[3], n = 0;
+        for (int scale = middle - 1; scale <= middle + 1; scale++)
+            if (scale >= form->scale_lo && scale <= form->scale_hi) {
+                tried[n] = scale;
+                scales[n++] = d * (float)scale;
             }
-        }
+        symmetric_errors(&s, scales, n, errors);
+        for (int i = 0; i < n; i++)
+            if (errors[i] < best) {
+                best = errors[i];
+                c.scale[sub] = tried[i];
+            }
         c.error += best;
     }
     return c;
@@ -373,41 +376,51 @@ struct affine_problem {
     bool any_min;       /* else min >= 0 */
 };
 
-struct affine_sums {
-    float w, x, q, xq, qq; /* sums of w times this */
-};
-
-static struct affine_sums affine_sums(const struct affine_problem *p, float inverse, float min)
+static struct pp_many_block affine_block_of(const struct affine_problem *p)
 {
-    v4 sw = splat(0), sx = splat(0), sq = splat(0), sxq = splat(0), sqq = splat(0);
-    for (int i = 0; i < p->n; i += 4) {
-        v4 xi = load4(p->x + i), wi = load4(p->w + i);
-        v4 q = quantise4((xi + splat(min)) * splat(inverse), 0, (float)p->top);
-        v4 wq = wi * q;
-        sw += wi;
-        sx += wi * xi;
-        sq += wq;
-        sxq += wq * xi;
-        sqq += wq * q;
-    }
-    return (struct affine_sums){total(sw), total(sx), total(sq), total(sxq), total(sqq)};
+    return (struct pp_many_block){p->x, p->w, p->n, 0, (float)p->top};
+}
+
+static struct pp_many_sums affine_sums(const struct affine_problem *p, float inverse, float min)
+{
+    const struct pp_many_block b = affine_block_of(p);
+    struct pp_many_sums out;
+    pp_many(1)->affine_sums(&b, &inverse, &min, &out);
+    return out;
+}
+
+/* For n scales with one min; inverse and out: [MOST_TRIED]. */
+static void try_affine(const struct affine_problem *p, float *inverse, int n, float min, struct pp_many_sums *out)
+{
+    const struct pp_many *many = pp_many(many_most);
+    const struct pp_many_block b = affine_block_of(p);
+    const float mins[PP_MANY_MOST] = {min, min, min, min};
+    fill_up(inverse, n, many->width);
+    for (int i = 0; i < n; i += many->width)
+        many->affine_sums(&b, inverse + i, mins, out + i);
+}
+
+/* Of n: scale, min and out: [MOST_TRIED]. */
+static void affine_errors(const struct affine_problem *p, float *scale, float *min, int n, float *out)
+{
+    const struct pp_many *many = pp_many(many_most);
+    const struct pp_many_block b = affine_block_of(p);
+    fill_up(scale, n, many->width);
+    fill_up(min, n, many->width);
+    for (int i = 0; i < n; i += many->width)
+        many->affine_errors(&b, scale + i, min + i, out + i);
 }
 
 static float affine_error(const struct affine_problem *p, struct affine a)
 {
-    float inverse = a.scale > 0 ? 1 / a.scale : 0;
-    v4 error = splat(0);
-    for (int i = 0; i < p->n; i += 4) {
-        v4 xi = load4(p->x + i);
-        v4 q = quantise4((xi + splat(a.min)) * splat(inverse), 0, (float)p->top);
-        v4 off = xi + splat(a.min) - splat(a.scale) * q;
-        error += load4(p->w + i) * off * off;
-    }
-    return total(error);
+    const struct pp_many_block b = affine_block_of(p);
+    float error;
+    pp_many(1)->affine_errors(&b, &a.scale, &a.min, &error);
+    return error;
 }
 
 /* Least squares for fixed q. */
-static struct affine solve_affine(const struct affine_problem *p, struct affine_sums s)
+static struct affine solve_affine(const struct affine_problem *p, struct pp_many_sums s)
 {
     float det = s.w * s.qq - s.q * s.q;
     if (det > 0) {
@@ -431,16 +444,24 @@ static struct affine search_affine(const struct affine_problem *p)
     struct affine best = {0, -lo};
     if (hi - lo < TINY)
         return best;
-    float best_error = affine_error(p, best);
-    for (int step = -10; step <= 10; step++) {
-        float inverse = ((float)p->top + 0.1f * (float)step) / (hi - lo);
-        struct affine a = solve_affine(p, affine_sums(p, inverse, -lo));
-        float error = affine_error(p, a);
-        if (error < best_error) {
-            best_error = error;
-            best = a;
-        }
+    float best_error = affine_error(p, best), inverse[MOST_TRIED], min[MOST_TRIED], errors[MOST_TRIED];
+    struct pp_many_sums tried[MOST_TRIED];
+    float *scale = inverse; /* follows from it */
+    int n = 0;
+    for (int step = -10; step <= 10; step++)
+        inverse[n++] = ((float)p->top + 0.1f * (float)step) / (hi - lo);
+    try_affine(p, inverse, n, -lo, tried);
+    for (int i = 0; i < n; i++) {
+        const struct affine a = solve_affine(p, tried[i]);
+        scale[i] = a.scale;
+        min[i] = a.min;
     }
+    affine_errors(p, scale, min, n, errors);
+    for (int i = 0; i < n; i++)
+        if (errors[i] < best_error) {
+            best_error = errors[i];
+            best = (struct affine){scale[i], min[i]};
+        }
     for (int round = 0; round < 4 && best.scale > 0; round++) {
         struct affine a = solve_affine(p, affine_sums(p, 1 / best.scale, best.min));
         float error = affine_error(p, a);
@@ -524,17 +545,26 @@ static struct affine_choice choose_affine(const struct affine_form *form, const 
         const struct affine_problem p = affine_sub(form, x, w, sub);
         int scale0 = nearest_multiple(wish[sub].scale, d, form->most);
         int min0 = nearest_multiple(wish[sub].min, dmin, form->most);
-        float best = INFINITY;
+        float best = INFINITY, scales[MOST_TRIED], mins[MOST_TRIED], errors[MOST_TRIED];
+        struct {
+            int scale, min;
+        } tried[9];
+        int n = 0;
         for (int scale = scale0 - 1; scale <= scale0 + 1; scale++)
             for (int min = min0 - 1; min <= min0 + 1; min++) {
                 if (scale < 0 || scale > form->most || min < 0 || min > form->most)
                     continue;
-                float error = affine_error(&p, (struct affine){d * (float)scale, dmin * (float)min});
-                if (error < best) {
-                    best = error;
-                    c.scale[sub] = scale;
-                    c.min[sub] = min;
-                }
+                tried[n].scale = scale;
+                tried[n].min = min;
+                scales[n] = d * (float)scale;
+                mins[n++] = dmin * (float)min;
+            }
+        affine_errors(&p, scales, mins, n, errors);
+        for (int i = 0; i < n; i++)
+            if (errors[i] < best) {
+                best = errors[i];
+                c.scale[sub] = tried[i].scale;
+                c.min[sub] = tried[i].min;
             }
         c.error += best;
     }
@@ -550,7 +580,7 @@ static struct affine refit_affine(const struct affine_form *form, const float *x
         const struct affine_problem p = affine_sub(form, x, w, sub);
         struct affine a = affine_of(c, sub);
         float scale = (float)c->scale[sub], min = (float)c->min[sub];
-        struct affine_sums sums = affine_sums(&p, a.scale > 0 ? 1 / a.scale : 0, a.min);
+        struct pp_many_sums sums = affine_sums(&p, a.scale > 0 ? 1 / a.scale : 0, a.min);
         ss += scale * scale * sums.qq;
         sm -= scale * min * sums.q;
         mm += min * min * sums.w;

@@ -3,9 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "engine/base/mem.h"
 #include "engine/quant.h"
+#include "engine/quant_many.h"
 #include "engine/safetensors.h"
 #include "tests/support.h"
 
@@ -381,6 +383,48 @@ static void odd_blocks_survive(void **state)
     }
 }
 
+/* Tries as many scales at once as the processor can, or fewer: blocks are the same bytes, and those that they always
+ * were. Of normal weights, of some that matter more, and of such as are odd. */
+static void blocks_are_the_same_bytes(void **state)
+{
+    (void)state;
+    static float x[N], importance[COLS];
+    static uint8_t blocks[3][N * 4];
+    static const uint64_t digests[N_BLOCK] = {
+        0x132e240c063ee638, 0x95cb150e46ec8a29, 0x3e7b61ed17256aa8, 0x14cf415d9ae68a0c,
+        0xeffc9051e02dc5d6, 0x73c59c0e7c8d88b2, 0x791bf108123204e5, 0x70fc591f2e228ae0,
+        0xd3c0408fbe675401, 0x0eb5975dcfbbf1cc, 0x60fa56727fd4f8c1, 0x68a5d770d9167e3b,
+    };
+    struct pp_error err;
+    uint64_t digest[N_BLOCK] = {0};
+    lcg_state = 7;
+    for (int kind = 0; kind < 4; kind++) {
+        make_weights(x, 0.02f, kind == 1);
+        for (int i = 0; i < COLS; i++)
+            importance[i] = fabsf(rnd_normal());
+        for (int i = 0; kind == 3 && i < N; i++) /* zeros, rows of one value, and what scales can hardly hold */
+            x[i] = i < 512    ? 0
+                   : i < 1024 ? -0.75f
+                   : i < 1536 ? 3e-7f * (float)(i % 7 - 3)
+                              : x[i] * (float)(i % 5) * 6e4f;
+        for (int t = 0; t < N_BLOCK; t++) {
+            const size_t size = ROWS * pp_type_row_bytes(block_types[t], COLS);
+            for (int k = 0; k < 3; k++) {
+                pp_quant_try_at_once(k == 0 ? 1 : k == 1 ? 2 : PP_MANY_MOST);
+                assert_ok(pp_quantize_rows(block_types[t], x, blocks[k], ROWS, COLS, kind == 2 ? importance : NULL,
+                                           &err), err);
+                if (memcmp(blocks[k], blocks[0], size) != 0)
+                    fail_msg("%s of kind %d: not as with one scale at a time", pp_type_info(block_types[t])->name,
+                             kind);
+            }
+            digest[t] = XXH64(blocks[0], size, digest[t]);
+        }
+    }
+    for (int t = 0; t < N_BLOCK; t++)
+        if (digest[t] != digests[t])
+            fail_msg("%s: 0x%016llx", pp_type_info(block_types[t])->name, (unsigned long long)digest[t]);
+}
+
 static void floats_are_rounded(void **state)
 {
     (void)state;
@@ -434,6 +478,7 @@ TEST_GROUP(quant)
         cmocka_unit_test(errors_do_not_depend_on_size),
         cmocka_unit_test(importance_moves_the_error),
         cmocka_unit_test(odd_blocks_survive),
+        cmocka_unit_test(blocks_are_the_same_bytes),
         cmocka_unit_test(floats_are_rounded),
         cmocka_unit_test(what_cannot_be_quantised_is_refused),
     };
