@@ -58,7 +58,7 @@ enum pp_code pp_hparams_rope_factors(const struct cJSON *config, const char *key
 /* Copies n bytes to out as valid UTF-8 without control characters, line breaks or direction marks (each becomes '?'),
  * cut at a character boundary. */
 void pp_clean_name(const char *s, size_t n, char *out, size_t out_size);
-/* The last part of a path without ".gguf", clean. */
+/* The last part of a path without ".gguf", clean; of a path that ends with "." or ".." that of the folder it means. */
 void pp_name_of_path(const char *path, char *out, size_t out_size);
 /* A name for people out of a file name: "llama-bias" becomes "Llama Bias". */
 void pp_title_of_path(const char *path, char *out, size_t out_size);

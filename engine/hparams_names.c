@@ -1,4 +1,5 @@
 /* hparams_names.c - names of models and files, as they may be shown. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/utf8.h"
@@ -59,17 +60,34 @@ static void title_word(char *word, size_t n)
             word[i] = (char)(word[i] - 'a' + 'A');
 }
 
-void pp_name_of_path(const char *path, char *out, size_t out_size)
+/* Where the last part of a path begins; *end: where it ends, without slashes behind it. */
+static size_t last_part(const char *path, size_t *end)
 {
-    size_t end = strlen(path);
-    while (end > 1 && path[end - 1] == '/')
-        end--;
-    size_t begin = end;
+    *end = strlen(path);
+    while (*end > 1 && path[*end - 1] == '/')
+        --*end;
+    size_t begin = *end;
     while (begin > 0 && path[begin - 1] != '/')
         begin--;
+    return begin;
+}
+
+/* "." and "..", which name no folder. */
+static bool is_dots(const char *part, size_t n)
+{
+    return (n == 1 || n == 2) && part[0] == '.' && part[n - 1] == '.';
+}
+
+void pp_name_of_path(const char *path, char *out, size_t out_size)
+{
+    size_t end, begin = last_part(path, &end);
+    char *real = is_dots(path + begin, end - begin) ? realpath(path, NULL) : NULL;
+    if (real)
+        begin = last_part(path = real, &end);
     if (end - begin > 5 && strncmp(path + end - 5, ".gguf", 5) == 0)
         end -= 5;
     pp_clean_name(path + begin, end - begin, out, out_size);
+    free(real);
 }
 
 void pp_title_of_path(const char *path, char *out, size_t out_size)

@@ -21,8 +21,9 @@ static bool ends_with(const char *s, size_t n, const char *ending)
     return n > e && memcmp(s + n - e, ending, e) == 0;
 }
 
-/* The last part of a path without .gguf and without the number of a part. */
-static char *name_of(const char *path)
+/* The last part of a path without .gguf and without the number of a part. real: where it leads, which names what "."
+ * and ".." mean; or NULL. */
+static char *name_of(const char *path, const char *real)
 {
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/')
@@ -31,6 +32,8 @@ static char *name_of(const char *path)
     while (begin > path && begin[-1] != '/')
         begin--;
     n = (size_t)(path + n - begin);
+    if (real && (n == 1 || n == 2) && begin[0] == '.' && begin[n - 1] == '.')
+        return name_of(real, NULL);
     if (ends_with(begin, n, ".gguf"))
         n -= strlen(".gguf");
     return pp_strndup(begin, n - pp_part_ending(begin, n));
@@ -79,7 +82,7 @@ enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_mod
     char *real = realpath(path, NULL);
     const struct pp_model_info *info = pp_model_info(m);
     out->path = real ? pp_strdup(real) : NULL;
-    out->name = name ? pp_strdup(name) : name_of(path);
+    out->name = name ? pp_strdup(name) : name_of(path, real);
     out->facts = facts_of(info);
     out->source = pp_strdup("");
     out->sha256 = pp_strdup("");

@@ -51,4 +51,10 @@ models rm "$PWD/engine/starter/starter-Q4_K_M.gguf"; expect "by its path" 0
 models; expect "all gone" 0 '' 'no model is registered'
 [ -f engine/starter/starter-Q4_K_M.gguf ] && pass "files stay" || fail "files stay" "gone"
 
+
+# where one is, by a name of its own
+"$pippin" convert engine/starter/starter-draft-Q4_0.gguf "$tmp/Nearby" >"$tmp/out" 2>"$tmp/err"; code=$?; expect "a model folder" 0
+program=$(cd "$(dirname "$pippin")" && pwd)/$(basename "$pippin")
+(cd "$tmp/Nearby" && "$program" models add . >"$tmp/out" 2>"$tmp/err" </dev/null); code=$?; expect "is registered from inside" 0 '' 'Nearby is .*/Nearby$'
+(cd "$tmp/Nearby" && "$program" models info . >"$tmp/out" 2>"$tmp/err" </dev/null); code=$?; expect "and is called so" 0 '^Nearby'
 counted

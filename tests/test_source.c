@@ -590,6 +590,9 @@ static void test_titles(void **state)
         {"llama-k256/", "Llama K256"},
         {"TinyLlama-1.1b-chat-v1.0", "TinyLlama 1.1b Chat v1.0"},
         {"/", ""},
+        {"/usr/bin/..", "Usr"},
+        {"/usr/.", "Usr"},
+        {"/absent/.", "."},
         {"a\x1b\xff z", "A?? Z"},
     };
     char out[64];
