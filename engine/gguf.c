@@ -14,9 +14,11 @@
 #include "engine/gguf.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/cut_off.h"
 #include "engine/base/cursor.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -175,7 +177,7 @@ static enum pp_code read_value(struct pp_gguf *g, struct pp_cursor *c, struct kv
 static enum pp_code read_metadata(struct pp_gguf *g, struct pp_cursor *c, uint64_t n, struct pp_error *err)
 {
     if (n > pp_cursor_left(c) / MIN_KV_BYTES)
-        return fail_format(g, err, "it announces more metadata than it has room for");
+        return fail_format(g, err, "it announces more metadata than it has room for; if it is cut off, get it again");
     g->kvs = pp_calloc((size_t)n, sizeof *g->kvs);
     if (!g->kvs || !pp_name_index_init(&g->keys, (size_t)n))
         return pp_fail_nomem(err, "the metadata of a GGUF file");
@@ -282,6 +284,23 @@ static enum pp_code check_overlaps(const struct pp_gguf *g, struct pp_error *err
     return code;
 }
 
+/* Some tensors lie beyond the end of the file: it lacks its end, if none is where no file reaches. */
+static enum pp_code fail_beyond_end(const struct pp_gguf *g, const struct pp_tensor *first, uint64_t begin,
+                                    const uint64_t *offsets, struct pp_error *err)
+{
+    const uint64_t most = (uint64_t)1 << PP_FILE_BITS;
+    uint64_t want = 0;
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        const struct pp_tensor *t = &g->tensors[i];
+        if (offsets[i] > most || t->size > most)
+            return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %s lies beyond its end", g->name, t->name);
+        want = begin + offsets[i] + t->size > want ? begin + offsets[i] + t->size : want;
+    }
+    char what[32 + MAX_TENSOR_NAME];
+    snprintf(what, sizeof what, "tensor %s", first->name);
+    return pp_fail_cut_off(err, g->name, what, g->size, want);
+}
+
 /* offsets: [n_tensors], relative to the begin of the data, which follows the list of tensors at the next multiple of
  * the alignment. */
 static enum pp_code place_tensors(struct pp_gguf *g, size_t list_end, const uint64_t *offsets, struct pp_error *err)
@@ -297,8 +316,7 @@ static enum pp_code place_tensors(struct pp_gguf *g, size_t list_end, const uint
         if (offsets[i] % alignment != 0)
             return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %s is not aligned", g->name, t->name);
         if (offsets[i] > room || t->size > room - offsets[i])
-            return pp_fail(err, PP_ERR_FORMAT, "%s is cut off: tensor %s lies beyond its end; download it again",
-                           g->name, t->name);
+            return fail_beyond_end(g, t, begin, offsets, err);
         t->data = g->data + begin + offsets[i];
     }
     return check_overlaps(g, err);
@@ -307,7 +325,7 @@ static enum pp_code place_tensors(struct pp_gguf *g, size_t list_end, const uint
 static enum pp_code read_tensors(struct pp_gguf *g, struct pp_cursor *c, uint64_t n, struct pp_error *err)
 {
     if (n > pp_cursor_left(c) / MIN_TENSOR_BYTES)
-        return fail_format(g, err, "it announces more tensors than it has room for");
+        return fail_format(g, err, "it announces more tensors than it has room for; if it is cut off, get it again");
     size_t name_bytes = (size_t)n * (MAX_TENSOR_NAME + 1);
     if (name_bytes > pp_cursor_left(c)) /* a name with its NUL is shorter than the name with its length in the file */
         name_bytes = pp_cursor_left(c);

@@ -2,9 +2,11 @@
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/cut_off.h"
 #include "engine/base/buf.h"
 #include "engine/base/cursor.h"
 #include "engine/base/json.h"
@@ -82,6 +84,27 @@ static bool read_shape(const cJSON *shape, struct pp_tensor *t, uint64_t *elemen
     return *elements <= INT64_MAX;
 }
 
+/* Some tensors lie beyond the end of the file: it lacks its end, if none is where no file reaches. */
+static enum pp_code fail_beyond_end(const struct pp_safetensors *s, const char *first, size_t room,
+                                    struct pp_error *err)
+{
+    const uint64_t most = (uint64_t)1 << PP_FILE_BITS;
+    uint64_t want = room;
+    for (const cJSON *item = s->header->child; item; item = item->next) {
+        const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
+        uint64_t end;
+        if (cJSON_GetArraySize(offsets) != 2 || !json_u53(offsets->child->next, &end))
+            continue;
+        if (end > most)
+            return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s lies beyond its end", s->name,
+                           item->string);
+        want = end > want ? end : want;
+    }
+    char what[256];
+    snprintf(what, sizeof what, "tensor %.200s", first);
+    return pp_fail_cut_off(err, s->name, what, s->size, s->size - room + want);
+}
+
 static enum pp_code read_tensor(struct pp_safetensors *s, const cJSON *item, const uint8_t *data, size_t room,
                                 struct pp_error *err)
 {
@@ -99,9 +122,10 @@ static enum pp_code read_tensor(struct pp_safetensors *s, const cJSON *item, con
     if (!read_shape(cJSON_GetObjectItemCaseSensitive(item, "shape"), t, &elements))
         return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has an impossible shape", s->name, t->name);
     if (cJSON_GetArraySize(offsets) != 2 || !json_u53(offsets->child, &begin) ||
-        !json_u53(offsets->child->next, &end) || begin > end || end > room)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged or cut off: tensor %.200s lies beyond its end", s->name,
-                       t->name);
+        !json_u53(offsets->child->next, &end) || begin > end)
+        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has no place in it", s->name, t->name);
+    if (end > room)
+        return fail_beyond_end(s, t->name, room, err);
     if (__builtin_mul_overflow(elements, (uint64_t)dtype->bytes, &bytes) || bytes != end - begin)
         return pp_fail(err, PP_ERR_FORMAT,
                        "%s is damaged: tensor %.200s has %" PRIu64 " bytes, not what its shape says", s->name, t->name,
@@ -162,6 +186,8 @@ static enum pp_code parse(struct pp_safetensors *s, struct pp_error *err)
     struct pp_cursor c = pp_cursor(s->data, s->size);
     uint64_t length = pp_cursor_u64(&c);
     const char *text = pp_cursor_bytes(&c, length);
+    if (c.bad && s->size > 8 && length <= MAX_HEADER && s->data[8] == '{')
+        return pp_fail_cut_off(err, s->name, "its header", s->size, 8 + length);
     if (c.bad || length > MAX_HEADER || !length || text[0] != '{')
         return pp_fail(err, PP_ERR_FORMAT, "%s is no safetensors file, or cut off", s->name);
     const enum pp_code parsed = parse_header(s, text, (size_t)length, err);

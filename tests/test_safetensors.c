@@ -82,6 +82,28 @@ static void test_hostile_headers(void **state)
     }
 }
 
+/* How much is missing is said, of what lies within reach of a file. */
+static void test_cut_off(void **state)
+{
+    static const char two[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[3000000],\"data_offsets\":[0,3000000]},"
+                              "\"b\":{\"dtype\":\"U8\",\"shape\":[1000000],\"data_offsets\":[3000000,4000000]}}";
+    struct pp_safetensors *s;
+    struct pp_error err;
+    (void)state;
+    assert_int_equal(open_text(two, 4000000, &err), PP_OK);
+    assert_int_equal(open_text(two, 2500000, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "tensor a lies beyond its end, 1.50 of 4.00 MB (37 %) are missing; get"));
+    assert_non_null(strstr(err.text, "pippin models pull"));
+    assert_int_equal(open_text(two, 3999999, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "(0 %) are missing"));
+    assert_int_equal(open_text("{\"a\":{\"dtype\":\"U8\",\"shape\":[9007199254740991],"
+                               "\"data_offsets\":[0,9007199254740991]}}", 8, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "lies beyond its end"));
+    assert_int_equal(pp_safetensors_open_memory("\0\0\x10\0\0\0\0\0{\"a\":", 13, "test file", &s, &err),
+                     PP_ERR_FORMAT); /* in its header */
+    assert_non_null(strstr(err.text, "its header lies beyond its end, 1.05 of 1.05 MB (100 %) are missing"));
+}
+
 static void test_truncated_and_flipped(void **state)
 {
     static const char header[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[2,3],\"data_offsets\":[0,6]},"
@@ -157,6 +179,7 @@ TEST_GROUP(safetensors)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hostile_headers),
+        cmocka_unit_test(test_cut_off),
         cmocka_unit_test(test_truncated_and_flipped),
         cmocka_unit_test(test_write),
     };
