@@ -11,6 +11,7 @@
 #include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
+#include "engine/hf_form.h"
 #include "engine/rows.h"
 #include "engine/source.h"
 #include "tests/expert_model.h"
@@ -643,6 +644,13 @@ static void olmo_hybrid(void **state)
         assert_true(pp_arch_hf_module(pp_arch_by_name(s.arch), pp_source_hparams(source), name, &module));
         assert_non_null(strstr(pp_buf_cstr(&module), l == 2 ? "2.linear_attn.q_proj" : "3.self_attn.q_proj"));
     }
+    /* and what the first folders call norms of layers with states */
+    assert_int_equal(pp_arch_gguf_name(pp_arch_by_name(s.arch), "model.layers.1.attention_layer_norm.weight", &module,
+                                       NULL), PP_NAME_FOUND);
+    assert_string_equal(pp_buf_cstr(&module), "blk.1.attn_norm.weight");
+    assert_int_equal(pp_arch_gguf_name(pp_arch_by_name(s.arch), "model.layers.1.feedforward_layer_norm.weight",
+                                       &module, NULL), PP_NAME_FOUND);
+    assert_string_equal(pp_buf_cstr(&module), "blk.1.post_attention_norm.weight");
     pp_buf_free(&module);
     pp_source_close(source);
     s.wide = 0;
@@ -650,6 +658,44 @@ static void olmo_hybrid(void **state)
     s.n_state_key = 2;
     s.epsilon = 0;
     check(&s);
+}
+
+/* Taps of convolutions and logarithms of rates, with dimensions of one wherever folders have them. */
+static void forms_of_states(void **state)
+{
+    static const float values[6] = {0, 1, 2, 3, 4, 5};
+    static const struct {
+        enum pp_hf_form form;
+        int n_dims;
+        int64_t ne[4];
+        int out_dims; /* 0: refused */
+        int64_t out[3];
+    } cases[] = {
+        {PP_HF_CHANNELS_APART, 3, {2, 1, 3, 1}, 3, {2, 1, 3}}, {PP_HF_CHANNELS_APART, 3, {1, 2, 3, 1}, 3, {2, 1, 3}},
+        {PP_HF_CHANNELS_APART, 2, {2, 3, 1, 1}, 3, {2, 1, 3}}, {PP_HF_CHANNELS_APART, 1, {6, 1, 1, 1}, 0, {0}},
+        {PP_HF_MINUS_EXP_BETWEEN, 4, {1, 6, 1, 1}, 2, {1, 6, 1}},
+        {PP_HF_MINUS_EXP_BETWEEN, 1, {6, 1, 1, 1}, 2, {1, 6, 1}},
+        {PP_HF_MINUS_EXP_BETWEEN, 2, {2, 3, 1, 1}, 0, {0}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_tensor t = {.name = "t", .type = PP_TYPE_F32, .n_dims = cases[i].n_dims, .data = values,
+                              .size = sizeof values}, out[2];
+        struct pp_error err;
+        int n;
+        memcpy(t.ne, cases[i].ne, sizeof t.ne);
+        const enum pp_code code = pp_hf_transform(&t, cases[i].form, &(struct pp_hparams){0}, out, &n, &err);
+        assert_int_equal(code, cases[i].out_dims ? PP_OK : PP_ERR_FORMAT);
+        if (code)
+            continue;
+        assert_int_equal(out[0].n_dims, cases[i].out_dims);
+        assert_memory_equal(out[0].ne, cases[i].out, sizeof cases[i].out);
+        for (int k = 0; k < 6; k++) {
+            const float want = cases[i].form == PP_HF_CHANNELS_APART ? values[k] : -expf(values[k]);
+            assert_true(((const float *)out[0].data)[k] == want);
+        }
+        pp_free((void *)(uintptr_t)out[0].data);
+    }
 }
 
 /* States that decay row by row beside latent attention that knows no positions, from files with the heads' matrices
@@ -1101,6 +1147,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(qwen3_next),
         cmocka_unit_test(qwen35),
         cmocka_unit_test(olmo_hybrid),
+        cmocka_unit_test(forms_of_states),
         cmocka_unit_test(kimi_linear),
         cmocka_unit_test(granite_hybrid),
         cmocka_unit_test(nemotron_h),
