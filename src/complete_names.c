@@ -61,10 +61,10 @@ static void models(FILE *out, const struct pp_paths *p, struct pp_store *st)
         print(out, "starter", "the model that comes with pippin");
 }
 
-static void adapters(FILE *out, const struct pp_paths *p)
+static void adapters(FILE *out, const struct pp_paths *p, const char *model)
 {
     struct pp_adapter_paths all = {0};
-    pp_adapter_paths_find(p, "", &all, NULL);
+    pp_adapter_paths_find(p, model, &all, NULL);
     for (size_t i = 0; i < all.n; i++) {
         char *name = strrchr(all.list[i], '/') + 1;
         const size_t n = strlen(name), end = strlen(".gguf");
@@ -75,7 +75,7 @@ static void adapters(FILE *out, const struct pp_paths *p)
     pp_adapter_paths_free(&all);
 }
 
-bool pp_complete_names(FILE *out, const struct pp_paths *p, const char *what)
+bool pp_complete_names(FILE *out, const struct pp_paths *p, const char *what, const char *model)
 {
     const bool of_store = strcmp(what, "sessions") == 0 || strcmp(what, "models") == 0;
     struct pp_store *st = NULL;
@@ -86,7 +86,7 @@ bool pp_complete_names(FILE *out, const struct pp_paths *p, const char *what)
     else if (strcmp(what, "models") == 0)
         models(out, p, st);
     else if (strcmp(what, "adapters") == 0)
-        adapters(out, p);
+        adapters(out, p, model);
     else
         return false;
     pp_store_close(st);

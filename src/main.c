@@ -88,7 +88,7 @@ static bool talk(const struct pp_options *o, const struct pp_paths *p, bool comm
     else if (!o->completion)
         return false;
     else if (!pp_options_completion(stdout, o->completion))
-        pp_complete_names(stdout, p, o->completion);
+        pp_complete_names(stdout, p, o->completion, o->model);
     return true;
 }
 

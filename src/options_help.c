@@ -160,12 +160,16 @@ static void bash(FILE *out)
     fputs("# bash completion for pippin, made by `pippin --completion bash`\n"
           /* of several conversations the titles are shown, too; the one that is left is put in alone */
           "_pippin_names()\n{\n"
-          "    local name note\n"
+          "    local name note i\n"
+          "    local -a model=()\n"
+          "    for ((i = 1; i + 1 < COMP_CWORD; i++)); do\n" /* adapters lie beside it */
+          "        case ${COMP_WORDS[i]} in -m|--model) model=(-m \"${COMP_WORDS[i + 1]/#\\~/$HOME}\") ;; esac\n"
+          "    done\n"
           "    while IFS=$'\\t' read -r name note; do\n"
           "        [[ $name == \"$cur\"* ]] || continue\n"
           "        [[ $1 == sessions && $COMP_TYPE != 37 ]] && name=\"$name  $note\"\n"
           "        COMPREPLY+=(\"$name\")\n"
-          "    done < <(\"${COMP_WORDS[0]}\" --completion \"$1\" 2>/dev/null)\n"
+          "    done < <(\"${COMP_WORDS[0]}\" \"${model[@]}\" --completion \"$1\" 2>/dev/null)\n"
           "    if [[ $1 != sessions ]]; then\n"
           "        COMPREPLY+=($(compgen -f -- \"$cur\"))\n"
           "    elif [[ ${#COMPREPLY[@]} == 1 ]]; then\n"
@@ -286,8 +290,10 @@ static void zsh(FILE *out)
 {
     fputs("#compdef pippin\n# zsh completion for pippin, made by `pippin --completion zsh`\n"
           "_pippin_names()\n{\n"
-          "    local -a names\n"
-          "    names=(${(f)\"$($words[1] --completion $1 2>/dev/null | sed 's/:/\\\\:/g;s/\\t/:/')\"})\n"
+          "    local -a names model\n"
+          "    local i=${words[(I)(-m|--model)]}\n"
+          "    (( i && i + 1 < CURRENT )) && model=(-m ${${(Q)words[i+1]}/#\\~/$HOME})\n"
+          "    names=(${(f)\"$($words[1] $model --completion $1 2>/dev/null | sed 's/:/\\\\:/g;s/\\t/:/')\"})\n"
           "    _describe $1 names\n"
           "}\n"
           "_pippin_sessions() { _pippin_names sessions; _files }\n"
@@ -336,8 +342,8 @@ static void fish_option(FILE *out, const struct pp_option *opt)
     if (is_file(opt))
         fputs(" -r -F", out);
     else if (names_of(opt->choices))
-        fprintf(out, " %s -a '(pippin --completion %s)'", strcmp(opt->choices, "SESSION") == 0 ? "-x" : "-r -F",
-                names_of(opt->choices));
+        fprintf(out, " %s -a '(pippin (__pippin_model) --completion %s)'",
+                strcmp(opt->choices, "SESSION") == 0 ? "-x" : "-r -F", names_of(opt->choices));
     else if (opt->choices)
         fprintf(out, " -x -a '%s'", opt->choices);
     else if (opt->arg)
@@ -349,7 +355,14 @@ static void fish_option(FILE *out, const struct pp_option *opt)
 
 static void fish(FILE *out)
 {
-    fputs("# fish completion for pippin, made by `pippin --completion fish`\n", out);
+    fputs("# fish completion for pippin, made by `pippin --completion fish`\n"
+          "function __pippin_model\n"
+          "    set -l words (commandline -opc)\n"
+          "    for i in (seq 2 (math (count $words) - 1))\n"
+          "        contains -- $words[$i] -m --model\n"
+          "        and printf '%s\\n' -m (string replace -r '^~' $HOME -- $words[(math $i + 1)])\n"
+          "    end\n"
+          "end\n", out);
     for (int i = 0; i < PP_CMD_COUNT; i++) {
         const struct pp_command_spec *spec = &pp_command_specs[i];
         fputs("complete -c pippin -f -n '__fish_use_subcommand' -a ", out);
@@ -357,7 +370,8 @@ static void fish(FILE *out)
         print_quoted(out, spec->help, "\\");
         fputs("'\n", out);
         if (spec->subcommands)
-            fprintf(out, "complete -c pippin -f -n '__fish_seen_subcommand_from %s' -a '%s'\n", spec->name,
+            fprintf(out, "complete -c pippin -f -n '__fish_seen_subcommand_from %s; and not "
+                         "__fish_seen_subcommand_from %s' -a '%s'\n", spec->name, spec->subcommands,
                     spec->subcommands);
     }
     for (size_t i = 0; i < N_NAMED_WORDS; i++)

@@ -499,6 +499,38 @@ run sessions list; cut -c 1-16 "$tmp/out" >"$tmp/ids"
 "$pippin" --completion sessions | cut -f 1 >"$tmp/out"
 holds "are those of the list" cmp "$tmp/ids" "$tmp/out"
 run --completion adapters; expect_match "adapters to complete" "$tmp/out" '^bard	' '^barista	'
+mkdir -p "$tmp/beside"
+ln -s "$PWD/engine/starter/starter-Q4_K_M.gguf" "$tmp/beside/m.gguf"
+ln -s "$PWD/engine/starter/bard.gguf" "$tmp/beside/mine.gguf"
+run -m "$tmp/beside/m.gguf" --completion adapters; expect_match "those beside the model" "$tmp/out" '^mine	'
+# what the shells make of it: asked in shells themselves
+mkdir "$tmp/bin" "$tmp/nothing"
+ln -s "$(cd "$(dirname "$pippin")" && pwd)/$(basename "$pippin")" "$tmp/bin/pippin"
+for shell in bash zsh fish; do "$pippin" --completion $shell >"$tmp/completion.$shell"; done
+if command -v bash >/dev/null; then
+    (cd "$tmp/nothing" && PATH="$tmp/bin:$PATH" bash --norc -c '. "$1/completion.bash"
+        COMP_WORDS=(pippin run -m "$1/beside/m.gguf" --lora mi) COMP_CWORD=5; _pippin
+        printf "%s\n" "${COMPREPLY[@]}"' bash "$tmp") >"$tmp/out" 2>"$tmp/err"
+    expect_match "bash completes an adapter beside the model" "$tmp/out" '^mine$'
+else skip "no bash here"; fi
+if command -v fish >/dev/null; then
+    (cd "$tmp/nothing" && HOME=$tmp PATH="$tmp/bin:$PATH" fish -N -c 'source $argv[1]/completion.fish
+        complete -C "pippin run -m $argv[1]/beside/m.gguf --lora mi"
+        complete -C "pippin --theme "
+        complete -C "pippin lora info b"' "$tmp") >"$tmp/out" 2>"$tmp/err"
+    expect_match "fish completes an adapter beside the model, and more" "$tmp/out" '^mine	' '^mono	' '^bard	'
+else skip "no fish here"; fi
+if command -v zsh >/dev/null; then
+    mkdir "$tmp/fpath" && cp "$tmp/completion.zsh" "$tmp/fpath/_pippin"
+    (cd "$tmp/nothing" && HOME=$tmp PATH="$tmp/bin:$PATH" zsh -f -c 'zmodload zsh/zpty
+        zpty z "zsh -f -i"
+        zpty -w z "PS1=; fpath=($1/fpath \$fpath); autoload -U compinit; compinit -u -D; echo re""ady"
+        zpty -r z out "*ready*"
+        zpty -w -n z "pippin run -m $1/beside/m.gguf --lora mi"$'"'\t'"'
+        for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.3; zpty -r -t z out && print -r -- "$out"; done' zsh "$tmp") \
+        >"$tmp/out" 2>"$tmp/err" </dev/null
+    expect_match "zsh completes an adapter beside the model" "$tmp/out" 'mine'
+else skip "no zsh here"; fi
 run --completion models; expect_match "models to complete" "$tmp/out" '^starter	'
 
 # --- what there is of a machine ------------------------------------------------------------------------------------
