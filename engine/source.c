@@ -297,6 +297,13 @@ static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor 
 {
     struct pp_tensor made[2];
     int n;
+    if (form == PP_HF_FIRST_ROW) {
+        made[0] = *t;
+        made[0].n_dims = 1;
+        made[0].ne[1] = made[0].ne[2] = made[0].ne[3] = 1;
+        made[0].size = pp_type_row_bytes(t->type, t->ne[0]);
+        return add_tensor(s, &made[0], pp_buf_cstr(name), false, err);
+    }
     if (form == PP_HF_EXPERTS_FLAT) {
         const enum pp_code code = pp_hf_stack(t, &s->hp, &made[0], err);
         return code ? code : add_tensor(s, &made[0], pp_buf_cstr(name), false, err);
@@ -401,6 +408,9 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
                        arch->name);
     const bool no_output = tied || pp_arch_encodes(arch);
     if (match == PP_NAME_IGNORED || (no_output && strcmp(name->data, "output.weight") == 0))
+        return PP_OK;
+    const char *expert = s->hp.other_experts ? pp_expert_number(pp_buf_cstr(name)) : NULL;
+    if (expert && strtol(expert, NULL, 10) >= s->hp.n_expert)
         return PP_OK;
     const bool as_it_is = entry->form == PP_HF_NUMBER || entry->form == PP_HF_FLAT ||
                           (entry->form == PP_HF_SCALED && !s->hp.scales.any) ||

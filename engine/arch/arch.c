@@ -27,8 +27,8 @@ static const struct pp_arch *const families[] = {
     &pp_arch_gptj, &pp_arch_jais, &pp_arch_maincoder, &pp_arch_hunyuan_vl, &pp_arch_hy_v3, &pp_arch_plm,
     &pp_arch_step35, &pp_arch_laguna, &pp_arch_gemma_embedding, &pp_arch_modern_bert, &pp_arch_eurobert,
     &pp_arch_llama_embed, &pp_arch_openelm, &pp_arch_dbrx, &pp_arch_grok, &pp_arch_arctic,
-    &pp_arch_grovemoe, &pp_arch_neobert, &pp_arch_jina_bert_v3,
-    &pp_arch_olmo_hybrid, &pp_arch_kimi_linear,
+    &pp_arch_grovemoe, &pp_arch_neobert, &pp_arch_jina_bert_v3, &pp_arch_ernie45_vl, &pp_arch_olmo_hybrid,
+    &pp_arch_kimi_linear,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)
@@ -84,7 +84,8 @@ void pp_arch_list(struct pp_buf *out)
 {
     const struct pp_arch *a;
     for (size_t i = 0; (a = pp_arch_at(i)); i++)
-        pp_buf_fmt(out, "%s%s", i ? ", " : "", a->name);
+        if (pp_arch_by_name(a->name) == a) /* not the folders of another kind */
+            pp_buf_fmt(out, "%s%s", i ? ", " : "", a->name);
 }
 
 /* --- names --------------------------------------------------------------------------------------------- */

@@ -22,8 +22,6 @@ static const struct {
     {"paddleocrvl", "a part that sees"},
     {"deepseek2ocr", "a part that sees"},
     {"deepseekocr", "a part that sees"},
-    {"ernie45vlmoe", "experts for pictures beside those for text"},
-    {"ernie45moevl", "experts for pictures beside those for text"},
     {"cogvlm", "weights for pictures beside those for text"},
     {"deepseek4", "attention to compressed positions, and several residual streams"},
     {"deepseekv4", "attention to compressed positions, and several residual streams"},

@@ -267,6 +267,57 @@ const struct pp_arch pp_arch_ernie45_moe = {
     .to_config = ernie_to_config,
 };
 
+/* --- ERNIE 4.5 VL ------------------------------------------------------------------------------------------------ */
+
+/* The part that reads and writes text is ERNIE 4.5 MoE; only its folders have experts for pictures behind those for
+ * text, what chooses them beside what chooses those, which are stored the other way round, and both biases in one
+ * matrix. Each number of experts is a list of two. The three numbers of a position are one for text. */
+static const char *const ernie_vl_classes[] = {
+    "Ernie4_5_VLMoeForConditionalGeneration", "Ernie4_5_VLMoeForCausalLM", "ernie4_5_moe_vl", "ernie4_5_vl_moe", NULL};
+static const struct pp_arch_name ernie_vl_names[] = {
+    {.hf = "model.layers.{}.mlp.gate.weight", .gguf = "blk.{}.ffn_gate_inp.weight", .form = PP_HF_TURNED,
+     .whole = true},
+    {.hf = "model.layers.{}.mlp.moe_statics.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias",
+     .form = PP_HF_FIRST_ROW, .whole = true},
+    {.hf = NULL},
+};
+static const char *const ernie_vl_ignored[] = {".rotary_emb.inv_freq", ".mlp.gate.weight_1", NULL};
+static const char *const ernie_vl_others[] = {"vision_model.", "model.vision_model.", "model.resampler_model.",
+                                              "model.mtp_", NULL};
+static const struct pp_arch_parts ernie_vl_parts = {
+    .model_type = "ernie4_5_moe_vl", .prefixes = ernie_prefixes, .others = ernie_vl_others};
+
+static enum pp_code ernie_vl_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const lists[] = {"moe_num_experts", "moe_intermediate_size", "moe_layer_start_index",
+                                        "moe_layer_end_index"};
+    cJSON *text = cJSON_Duplicate(config, true);
+    if (!text)
+        return pp_fail_nomem(err, "the model's configuration");
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(text, lists[i]);
+        cJSON *first = cJSON_IsArray(list) && list->child ? cJSON_Duplicate(list->child, true) : NULL;
+        if (first)
+            cJSON_ReplaceItemInObjectCaseSensitive(text, lists[i], first);
+    }
+    hp->other_experts = true;
+    const enum pp_code code = ernie_from_config(text, hp, err);
+    cJSON_Delete(text);
+    return code;
+}
+
+const struct pp_arch pp_arch_ernie45_vl = {
+    .name = "ernie4_5-moe",
+    .hf_classes = ernie_vl_classes,
+    .names = ernie_vl_names,
+    .more_names = pp_expert_names,
+    .ignored = ernie_vl_ignored,
+    .parts = &ernie_vl_parts,
+    .hf_pairs = true,
+    .usual = ernie_usual,
+    .from_config = ernie_vl_from_config,
+};
+
 /* --- Ling and Ring ----------------------------------------------------------------------------------------------- */
 
 static const char *const bailing_classes[] = {"BailingMoeForCausalLM", "bailing_moe", NULL};
