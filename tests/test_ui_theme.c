@@ -161,9 +161,28 @@ static void history(void **state)
     assert_string_equal(e.last, "two\nlines \\n and \\");
 }
 
+/* With eight colours grey was black, on consoles that are black. */
+static void grey_is_seen(void **state)
+{
+    const struct pp_color grey = {PP_COLOR_INDEX, 8}, black = {PP_COLOR_INDEX, 0}, dark = {PP_COLOR_RGB, 0x303030},
+                          red = {PP_COLOR_INDEX, 9}, own = {PP_COLOR_DEFAULT, 0};
+    (void)state;
+    assert_int_equal(pp_color_reduce_on(grey, -1, 8), -1);
+    assert_int_equal(pp_color_reduce_on(dark, -1, 8), -1);
+    assert_int_equal(pp_color_reduce_on(dark, 0, 8), 7);
+    assert_int_equal(pp_color_reduce_on(black, -1, 8), 0); /* as it was asked for */
+    assert_int_equal(pp_color_reduce_on(black, 0, 8), 7);
+    assert_int_equal(pp_color_reduce_on(red, 1, 8), 0);
+    assert_int_equal(pp_color_reduce_on(red, 0, 8), 1);
+    assert_int_equal(pp_color_reduce_on(own, 0, 8), -1);
+    assert_int_equal(pp_color_reduce_on(grey, -1, 16), 8);
+    assert_int_equal(pp_color_reduce_on(grey, 8, 16), 8); /* themes choose among as many themselves */
+}
+
 TEST_GROUP(ui_theme)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grey_is_seen),
         cmocka_unit_test(good_theme), cmocka_unit_test(bad_themes), cmocka_unit_test(every_theme_in_the_folder_is_good),
         cmocka_unit_test(colors), cmocka_unit_test(settings), cmocka_unit_test(history),
     };

@@ -38,7 +38,7 @@ static short make_pair(int number, int fg, int bg)
 static struct look with_tint(const struct pp_theme *t, int slot, int colors)
 {
     const struct pp_look *own = &t->looks[slot], *tint = &t->looks[PP_SLOT_GUESSED], *text = &t->looks[PP_SLOT_TEXT];
-    int fg = pp_color_reduce(tint->fg, colors), bg = pp_color_reduce(own->bg, colors);
+    int bg = pp_color_reduce(own->bg, colors), fg = pp_color_reduce_on(tint->fg, bg, colors);
     int ground = pp_color_reduce(tint->bg, colors);
     if (ground != pp_color_reduce(text->bg, colors))
         bg = ground;
@@ -56,8 +56,10 @@ void pp_draw_theme(const struct pp_theme *t, bool no_color)
     int colors = !no_color && has_colors() ? terminal_colors() : 0;
     for (int i = 0; i < PP_SLOTS; i++) {
         const struct pp_look *look = &t->looks[i];
-        int fg = pp_color_reduce(look->fg, colors), bg = pp_color_reduce(look->bg, colors);
+        int bg = pp_color_reduce(look->bg, colors), fg = pp_color_reduce_on(look->fg, bg, colors);
         looks[i] = (struct look){attributes_of(look->flags), colors ? make_pair(i + 1, fg, bg) : 0};
+        if (fg != pp_color_reduce(look->fg, colors) && !looks[i].pair)
+            looks[i].attributes |= A_DIM; /* what was to be grey */
         tinted[i] = with_tint(t, i, colors);
     }
 }

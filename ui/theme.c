@@ -106,6 +106,17 @@ int pp_color_reduce(struct pp_color c, int colors)
     return colors >= 256 ? nearest(c.value, 16, 255) : nearest(c.value, 0, few);
 }
 
+int pp_color_reduce_on(struct pp_color c, int bg, int colors)
+{
+    const int fg = pp_color_reduce(c, colors);
+    const bool black = c.kind == PP_COLOR_INDEX ? c.value == 0 : c.kind == PP_COLOR_RGB && c.value == 0;
+    if (colors >= 16 || fg < 0)
+        return fg;
+    if (bg < 0)
+        return fg == 0 && !black ? -1 : fg; /* a grey, where the terminal's own background may well be black */
+    return fg != bg ? fg : bg == 0 ? 7 : 0;
+}
+
 /* --- parsing ----------------------------------------------------------------------------------------------- */
 
 struct parser {

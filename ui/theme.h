@@ -51,5 +51,8 @@ void pp_theme_plain(struct pp_theme *t);
 /* The colour number that comes nearest on a terminal with so many colours (8, 16, 88, 256, or 1 << 24 for direct
  * colour); -1: the terminal's own. */
 int pp_color_reduce(struct pp_color c, int colors);
+/* Likewise of letters on a reduced background: with fewer than 16 colours they are never what they stand on, nor black
+ * for grey on the terminal's own background; then -1. */
+int pp_color_reduce_on(struct pp_color c, int bg, int colors);
 
 #endif
