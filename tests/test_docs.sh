@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_docs.sh - the manual and the README say what the program does: every option, key and command is in the manual,
-# every file that the README names is there, and the examples run.
+# test_docs.sh - the manual, the README and the pages of doc/ say what the program does: every option, key and command is
+# in the manual, every file that the pages name is there, links lead somewhere, and the examples run.
 set -u
 LC_ALL=C.UTF-8
 export LC_ALL
@@ -59,12 +59,33 @@ check "styles of themes in pippin.conf(5)" "$(for s in $styles; do missing man/p
 command -v mandoc >/dev/null &&
     check "mandoc finds nothing to warn of" "$(mandoc -T lint -W warning man/*.[15] 2>/dev/null)"
 
-# --- the README's files are there ----------------------------------------------------------------------------------
+# --- the files of the README and of doc/ are there ------------------------------------------------------------------
 
-files=$(grep -o '`[^` ]*`' README.md | tr -d '`' | grep -E '^(\.|engine|src|ui|themes|tests|man)(/|$)')
-check "files named in the README are read" "$([ "$(echo "$files" | wc -l)" -gt 10 ] || echo "only: $files")"
-links=$(sed -n 's/.*](\([^):]*\)).*/\1/p' README.md)
-check "files named in the README" "$(for f in $files $links; do [ -e "$f" ] || printf '%s ' "$f"; done)"
+# links PAGE: what its links point to, as seen from here, but for those to other machines
+links() {
+    grep -o ']([^)]*)' "$1" | sed 's/^](//; s/)$//' | grep -v : | while IFS= read -r to; do
+        case $to in
+        '#'*) printf '%s%s\n' "$1" "$to" ;;
+        *) printf '%s/%s\n' "$(dirname "$1")" "$to" ;;
+        esac
+    done
+}
+# headings PAGE: what links to its parts call them
+headings() { sed -n 's/^##* //p' "$1" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'; }
+# leads FILE[#HEADING]: there is such a file, with such a heading
+leads() {
+    [ -e "${1%%#*}" ] || return 1
+    case $1 in *'#'*) headings "${1%%#*}" | grep -qxF -e "${1#*#}" ;; esac
+}
+files=$(grep -ho '`[^` ]*`' README.md doc/*.md | tr -d '`' | grep -E '^(\.|engine|src|ui|themes|tests|man|doc)(/|$)')
+check "files named in the README and doc/ are read" "$([ "$(echo "$files" | wc -l)" -gt 10 ] || echo "only: $files")"
+check "files named in the README and doc/" "$(for f in $files; do [ -e "$f" ] || printf '%s ' "$f"; done)"
+links=$(for p in README.md doc/*.md; do links "$p"; done)
+check "links of the README and doc/ are read" "$([ "$(echo "$links" | wc -l)" -gt 20 ] || echo "only: $links")"
+check "links of the README and doc/" "$(for l in $links; do leads "$l" || printf '%s ' "$l"; done)"
+check "every page of doc/ is linked in the README" "$(for p in doc/*.md; do
+    grep -qF "]($p)" README.md || printf '%s ' "$p"; done)"
+check "the README is short" "$([ "$(wc -l <README.md)" -lt 350 ] || echo "$(wc -l <README.md) lines")"
 check "files named in the picture" "$(for f in ui/input ui/ui src/controller src/worker src/queue src/io src/store; do
     grep -q "$f" README.md && [ -e "$f.c" ] || printf '%s ' "$f"; done)"
 card=$(grep -o '`[a-zA-Z0-9_-]*\.gguf`' engine/starter/README.md | tr -d '`')
