@@ -253,13 +253,14 @@ SHARE   := $(DESTDIR)$(PREFIX)/share
 MANUALS := $(wildcard man/*.[157])
 
 install: all    ## install under PREFIX (/usr/local), DESTDIR is put before it
-	$(Q)$(INSTALL) -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/pippin/themes $(SHARE)/pippin/starter $(SHARE)/doc/pippin \
+	$(Q)$(INSTALL) -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/pippin/themes $(SHARE)/pippin/starter $(SHARE)/doc/pippin/doc \
 	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	$(Q)$(INSTALL) -m 755 $(BUILD)/pippin $(DESTDIR)$(PREFIX)/bin/pippin
 	$(Q)for m in $(MANUALS); do s=$${m##*.}; $(INSTALL) -d $(SHARE)/man/man$$s && $(INSTALL) -m 644 $$m $(SHARE)/man/man$$s/; done
 	$(Q)$(INSTALL) -m 644 themes/*.theme $(SHARE)/pippin/themes/
 	$(Q)$(INSTALL) -m 644 $(STARTER)/* $(SHARE)/pippin/starter/
 	$(Q)$(INSTALL) -m 644 README.md LICENSE $(SHARE)/doc/pippin/
+	$(Q)$(INSTALL) -m 644 doc/*.md $(SHARE)/doc/pippin/doc/
 	$(Q)$(BUILD)/pippin --completion bash > $(SHARE)/bash-completion/completions/pippin
 	$(Q)$(BUILD)/pippin --completion zsh > $(SHARE)/zsh/site-functions/_pippin
 	$(Q)$(BUILD)/pippin --completion fish > $(SHARE)/fish/vendor_completions.d/pippin.fish
