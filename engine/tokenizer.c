@@ -444,7 +444,10 @@ void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struc
             pp_buf_add(out, s.data, s.len);
         break;
     case TOK_USER:
-        pp_buf_add(out, s.data, s.len);
+        if (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM)
+            spm_text(s, out); /* Gemma's runs of spaces are such tokens */
+        else
+            pp_buf_add(out, s.data, s.len);
         break;
     case TOK_UNUSED:
         break;
