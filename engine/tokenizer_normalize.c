@@ -110,9 +110,13 @@ void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, boo
 
 /* --- BERT's words ----------------------------------------------------------------------------------------- */
 
+/* Unicode's White_Space. */
 static bool is_white(int32_t c)
 {
-    return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x80 && utf8proc_category(c) == UTF8PROC_CATEGORY_ZS);
+    if (c < 0x80)
+        return c == ' ' || (c >= '\t' && c <= '\r');
+    const utf8proc_category_t k = utf8proc_category(c);
+    return c == 0x85 || (k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP);
 }
 
 /* Not letters or digits in ASCII, although Unicode calls some of them symbols. */
@@ -126,10 +130,13 @@ static bool is_punctuation(int32_t c)
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
 
+/* What cleaning takes out; tab and the ends of lines are white space instead. */
 static bool is_control(int32_t c)
 {
     const utf8proc_category_t k = utf8proc_category(c);
-    return c == 0 || c == 0xFFFD || k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF;
+    if (c == '\t' || c == '\n' || c == '\r')
+        return false;
+    return c == 0xFFFD || k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
 }
 
 /* The blocks that BERT means: CJK ideographs, their extensions and compatibility forms. */
@@ -194,10 +201,10 @@ static enum pp_code add_character(struct words *w, int32_t c)
 /* The same for ASCII, which has no accents and needs no tables. */
 static enum pp_code add_ascii(struct words *w, char c)
 {
+    if ((c < ' ' || c == 0x7F) && w->t->bert.clean && is_control(c))
+        return PP_OK;
     if (is_white(c))
         return end_word(w);
-    if ((c < ' ' || c == 0x7F) && w->t->bert.clean)
-        return PP_OK;
     if (w->t->bert.lower && c >= 'A' && c <= 'Z')
         c = (char)(c + ('a' - 'A'));
     const bool alone = is_punctuation(c);
@@ -219,7 +226,7 @@ enum pp_code tok_bert_words(const struct pp_tokenizer *t, const char *text, size
             continue;
         }
         i += pp_utf8_decode(text + i, n - i, &c);
-        if (c < 0 || (!is_white(c) && t->bert.clean && is_control(c)))
+        if (c < 0 || (t->bert.clean && is_control(c)))
             continue;
         code = add_character(&w, c);
     }

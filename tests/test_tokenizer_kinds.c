@@ -189,6 +189,8 @@ static void wordpieces(void **state)
         expect_tokens(both[i], "runx run", 0, "[UNK]| run"); /* the whole word */
         expect_tokens(both[i], "u\xe2\x89\xa0u", 0, " u| =| u"); /* not equal, without its stroke a sign of its own */
         expect_tokens(both[i], "ru\xc2\xadn", 0, " run"); /* a soft hyphen is no letter */
+        expect_tokens(both[i], "ru\xee\x80\x80n r\vu\x1c\xc2\x85n", 0, " run| run"); /* nor those for private use */
+        expect_tokens(both[i], "u\xe2\x80\xa8u\xe2\x80\xa9u\ru", 0, " u| u| u| u"); /* ends of lines and paragraphs */
         expect_tokens(both[i], "", PP_TOKENIZE_BOS, "[CLS]|[SEP]");
         expect_tokens(both[i], "a[SEP]a", PP_TOKENIZE_SPECIAL, " a|[SEP]| a");
         char word[128];
