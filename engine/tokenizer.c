@@ -84,7 +84,8 @@ static int is_tiktoken_name(const struct dirent *d)
 
 static enum pp_code open_folder(const char *folder, struct pp_tokenizer **out, struct pp_error *err)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model", TOK_RWKV_FILE};
+    static const char *const names[] = {"tokenizer.json", "tekken.json", "tokenizer.model", "tiktoken.model",
+                                        TOK_RWKV_FILE};
     struct dirent **found = NULL;
     enum pp_code code;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -92,8 +93,8 @@ static enum pp_code open_folder(const char *folder, struct pp_tokenizer **out, s
             return code;
     const int n = scandir(folder, &found, is_tiktoken_name, alphasort);
     if (n <= 0 || !open_in_folder(folder, found[0]->d_name, out, &code, err))
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no vocabulary: neither tokenizer.json nor tokenizer.model nor a "
-                       ".tiktoken file is there", folder);
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no vocabulary: neither tokenizer.json nor tekken.json nor "
+                       "tokenizer.model nor a .tiktoken file is there", folder);
     for (int i = 0; i < n; i++)
         free(found[i]);
     free(found);

@@ -322,6 +322,11 @@ bool tok_is_tiktoken(const char *data, size_t n);
 /* name: the file's own, "qwen.tiktoken", which may tell what the vocabulary is. */
 enum pp_code tok_from_tiktoken(const char *data, size_t n, const char *name, const char *folder,
                                struct pp_tokenizer **out, struct pp_error *err);
+/* Mistral's tekken.json: true if it is one; and reads it. */
+struct cJSON;
+bool tok_is_tekken(const struct cJSON *root);
+enum pp_code tok_from_tekken(const struct cJSON *root, const char *folder, struct pp_tokenizer **out,
+                             struct pp_error *err);
 
 /* True if the first line is one of RWKV's vocabulary; reads such a file, behind whose n bytes there is a NUL. */
 #define TOK_RWKV_FILE "rwkv_vocab_v20230424.txt"
@@ -337,7 +342,6 @@ enum pp_code tok_rwkv_text(struct tok_merger *m, const char *text, size_t n, str
 
 /* What tokenizer_config.json, config.json and generation_config.json add (tokenizer_config.c). Strings in the spec
  * point into cfg, which therefore lives until tok_build is done. Missing files and members are ordinary. */
-struct cJSON;
 struct tok_config {
     struct cJSON *tokenizer, *model, *generation;
 };

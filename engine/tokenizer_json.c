@@ -503,6 +503,11 @@ enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struc
     struct reader r = {.root = root, .model = member(root, "model"),
                        .spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1}};
     *out = NULL;
+    if (root && tok_is_tekken(root)) {
+        code = tok_from_tekken(root, folder, out, err);
+        cJSON_Delete(root);
+        return code;
+    }
     if (!code)
         code = root ? read_all(&r, err) : pp_fail(err, PP_ERR_FORMAT, "the file is not valid JSON");
     if (!code && folder)

@@ -1,5 +1,5 @@
 /* tokenizer_tiktoken.c - files of OpenAI's tiktoken: a line for each token, its bytes in base 64, a space and its rank,
- * which is its id.
+ * which is its id; and Mistral's tekken.json, which holds the like.
  *
  * Format: https://github.com/openai/tiktoken. Two neighbours merge if what they make together is a token, the one of
  * the lowest rank first: so a token has a merge for each of its parts in two that are tokens. A word that is a token is
@@ -115,6 +115,11 @@ static enum pp_code read_lines(struct reader *r, const char *data, size_t n, str
         if (code)
             return code;
     }
+    return PP_OK;
+}
+
+static enum pp_code sort_entries(struct reader *r, struct pp_error *err)
+{
     if (!r->n)
         return pp_fail(err, PP_ERR_FORMAT, "there is no token in it");
     qsort(r->entries, r->n, sizeof *r->entries, by_id);
@@ -296,6 +301,31 @@ static enum pp_code complete(struct reader *r, const char *name, const struct to
     return code;
 }
 
+/* Room for the spelling of texts that take n bytes in base 64: a byte is spelled with one or two, and takes more than
+ * one there. */
+static enum pp_code reserve(struct reader *r, size_t n, struct pp_error *err)
+{
+    r->spelled.cap = 2 * n + 16;
+    r->spelled.data = pp_malloc(r->spelled.cap);
+    return r->spelled.data ? PP_OK : pp_fail_nomem(err, "the vocabulary");
+}
+
+static enum pp_code read_entries(struct reader *r, struct pp_error *err)
+{
+    enum pp_code code = sort_entries(r, err);
+    if (!code)
+        code = take_tokens(r, err);
+    return code ? code : make_merges(r, err);
+}
+
+static void free_reader(struct reader *r)
+{
+    tok_spec_free(&r->spec);
+    pp_name_index_free(&r->index);
+    pp_buf_free(&r->spelled);
+    pp_free(r->entries);
+}
+
 enum pp_code tok_from_tiktoken(const char *data, size_t n, const char *name, const char *folder,
                                struct pp_tokenizer **out, struct pp_error *err)
 {
@@ -305,24 +335,131 @@ enum pp_code tok_from_tiktoken(const char *data, size_t n, const char *name, con
     if (n > MAX_FILE)
         return pp_fail(err, PP_ERR_FORMAT, "it has %zu bytes; a vocabulary in tiktoken's format has at most %d", n,
                        MAX_FILE);
-    r.spelled.cap = 2 * n + 16; /* a byte is spelled with one or two, and takes more than one in base 64 */
-    if (!(r.spelled.data = pp_malloc(r.spelled.cap)))
-        return pp_fail_nomem(err, "the vocabulary");
-    enum pp_code code = read_lines(&r, data, n, err);
+    enum pp_code code = reserve(&r, n, err);
     if (!code)
-        code = take_tokens(&r, err);
+        code = read_lines(&r, data, n, err);
     if (!code)
-        code = make_merges(&r, err);
+        code = read_entries(&r, err);
     if (!code && folder)
         code = tok_config_read(folder, &cfg, err);
     if (!code)
         code = complete(&r, name, &cfg, err);
     if (!code)
         code = tok_build(&r.spec, out, err);
-    tok_spec_free(&r.spec);
     tok_config_free(&cfg);
-    pp_name_index_free(&r.index);
-    pp_buf_free(&r.spelled);
-    pp_free(r.entries);
+    free_reader(&r);
+    return code;
+}
+
+/* --- tekken.json ----------------------------------------------------------------------------------------- */
+
+/* Format: https://github.com/mistralai/mistral-common, tokens/tokenizers/tekken.py. The tokens for control have the
+ * first ids, and the ranks follow, only as many as config.default_vocab_size has room for. */
+
+enum { FILLER = 32 }; /* bytes of "<SPECIAL_1000>", generously */
+
+/* Of files that do not list them. */
+static const char *const tekken_control[] = {
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
+    "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]",
+};
+enum { N_TEKKEN_CONTROL = sizeof tekken_control / sizeof *tekken_control };
+
+static const cJSON *member(const cJSON *object, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, name);
+}
+
+/* A number from 0 to most, or -1. */
+static int64_t count_in(const cJSON *object, const char *name, int64_t most)
+{
+    const cJSON *number = member(object, name);
+    const bool good = cJSON_IsNumber(number) && number->valuedouble >= 0 && number->valuedouble <= (double)most;
+    return good ? (int64_t)number->valuedouble : -1;
+}
+
+bool tok_is_tekken(const cJSON *root)
+{
+    return cJSON_IsString(member(member(root, "config"), "pattern")) && cJSON_IsArray(member(root, "vocab"));
+}
+
+static enum pp_code read_ranks(struct reader *r, const cJSON *vocab, int64_t n_control, int64_t n_all,
+                               struct pp_error *err)
+{
+    const cJSON *token;
+    size_t n = FILLER * (size_t)n_control;
+    cJSON_ArrayForEach(token, vocab) {
+        const char *text = cJSON_GetStringValue(member(token, "token_bytes"));
+        n += text ? strlen(text) : 0;
+    }
+    enum pp_code code = reserve(r, n, err);
+    cJSON_ArrayForEach(token, vocab) {
+        const char *text = cJSON_GetStringValue(member(token, "token_bytes"));
+        const int64_t rank = count_in(token, "rank", TOK_MAX_VOCAB);
+        if (code)
+            return code;
+        if (!text || strlen(text) > MAX_LINE || rank < 0)
+            return pp_fail(err, PP_ERR_FORMAT, "a token has no bytes in base 64 or no rank that can be right");
+        if (rank + n_control < n_all)
+            code = add_entry(r, text, strlen(text), rank + n_control, err);
+    }
+    return code ? code : read_entries(r, err);
+}
+
+/* The first n ids; those that nothing names get names, too, as Mistral's programs give them. */
+static void name_control(struct reader *r, const cJSON *listed, int64_t n)
+{
+    struct pp_str *texts = r->spec.texts;
+    const cJSON *token;
+    cJSON_ArrayForEach(token, listed) {
+        const char *text = cJSON_GetStringValue(member(token, "token_str"));
+        const int64_t id = count_in(token, "rank", n - 1);
+        if (text && id >= 0)
+            texts[id] = (struct pp_str){text, strlen(text)};
+    }
+    for (int64_t id = 0; id < n; id++) {
+        const size_t at = r->spelled.len;
+        if (!cJSON_IsArray(listed) && id < N_TEKKEN_CONTROL) {
+            texts[id] = (struct pp_str){tekken_control[id], strlen(tekken_control[id])};
+        } else if (!texts[id].data) {
+            pp_buf_fmt(&r->spelled, "<SPECIAL_%lld>", (long long)id);
+            texts[id] = (struct pp_str){r->spelled.data + at, r->spelled.len - at};
+        }
+        r->spec.types[id] = TOK_CONTROL;
+    }
+}
+
+enum pp_code tok_from_tekken(const cJSON *root, const char *folder, struct pp_tokenizer **out, struct pp_error *err)
+{
+    struct reader r = {.spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1}};
+    struct tok_spec *spec = &r.spec;
+    struct tok_config cfg = {0};
+    const cJSON *config = member(root, "config");
+    const char *pattern = cJSON_GetStringValue(member(config, "pattern"));
+    const int64_t n_control = count_in(config, "default_num_special_tokens", TOK_MAX_HOLES);
+    const int64_t n_all = count_in(config, "default_vocab_size", TOK_MAX_VOCAB);
+    *out = NULL;
+    if (n_control < 0 || n_all <= n_control)
+        return pp_fail(err, PP_ERR_FORMAT, "it does not say of how many tokens the vocabulary is, or how many of them "
+                       "are for control");
+    enum pp_code code = read_ranks(&r, member(root, "vocab"), n_control, n_all, err);
+    if (!code && folder)
+        code = tok_config_read(folder, &cfg, err);
+    if (!code) {
+        name_control(&r, member(root, "special_tokens"), n_control);
+        spec->kind = TOK_BYTE_LEVEL;
+        spec->ignore_merges = spec->add_bos = true;
+        spec->patterns[spec->n_patterns++] = (struct pp_str){pattern, strlen(pattern)};
+        spec->rule = tok_rule_by_patterns(spec->patterns, 1);
+        spec->bos = tok_spec_find(spec, "<s>", 3);
+        spec->eos = tok_spec_find(spec, "</s>", 4);
+        spec->unk = tok_spec_find(spec, "<unk>", 5);
+        code = tok_config_apply(&cfg, spec, err);
+    }
+    if (!code)
+        code = tok_build(spec, out, err);
+    tok_config_free(&cfg);
+    free_reader(&r);
     return code;
 }

@@ -258,6 +258,66 @@ static void folders(void **state)
     pp_buf_free(&ranks);
 }
 
+/* --- tekken.json ------------------------------------------------------------------------------------------- */
+
+#define TEKKEN(special, pattern)                                                                             \
+    "{\"config\": {\"pattern\": \"" pattern "\", \"num_vocab_tokens\": 5, \"default_vocab_size\": 8,"          \
+    " \"default_num_special_tokens\": 4, \"version\": \"v3\"}, \"vocab\": ["                                  \
+    "{\"rank\": 0, \"token_bytes\": \"YQ==\", \"token_str\": \"a\"},"                                        \
+    "{\"rank\": 1, \"token_bytes\": \"Yg==\", \"token_str\": \"b\"},"                                        \
+    "{\"rank\": 2, \"token_bytes\": \"/w==\", \"token_str\": null},"                                         \
+    "{\"rank\": 3, \"token_bytes\": \"YWI=\", \"token_str\": \"ab\"},"                                       \
+    "{\"rank\": 4, \"token_bytes\": \"YWJi\", \"token_str\": \"abb\"}]" special "}"
+
+#define SIZED(all, control, vocab)                                                                           \
+    "{\"config\": {\"pattern\": \"a\", \"default_vocab_size\": " all ", \"default_num_special_tokens\": " control  \
+    "}, \"vocab\": [" vocab "]}"
+
+/* Tokens for control before the ranks, of which only those count that the vocabulary has room for. */
+static void tekken(void **state)
+{
+    static const char listed[] = TEKKEN(", \"special_tokens\": [{\"rank\": 1, \"token_str\": \"<s>\"},"
+                                        " {\"rank\": 2, \"token_str\": \"[END]\", \"is_control\": true}]", "[a-z]+");
+    static const char unlisted[] = TEKKEN("", "[a-z]+"), bad[] = TEKKEN("", "[a-z");
+    static const struct {
+        const char *json, *text, *want;
+        int32_t bos, eos;
+    } cases[] = {{listed, "abba[END]\xff<SPECIAL_3></s>", "<s>|ab|b|a|[END]|\xff|<SPECIAL_3>", 1, -1},
+                 {unlisted, "ab</s>b[INST]a", "<s>|ab|</s>|b|[INST]|a", 1, 2}};
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_buf json = {0};
+        pp_buf_str(&json, cases[i].json);
+        t = open_tokenizer(folder("tekken.json", &json, NULL));
+        struct pp_tokenizer *again = through_gguf(t);
+        const struct pp_tokenizer *both[] = {t, again};
+        for (int b = 0; b < 2; b++) {
+            assert_int_equal(pp_tokenizer_n(both[b]), 8);
+            assert_int_equal(pp_tokenizer_bos(both[b]), cases[i].bos);
+            assert_int_equal(pp_tokenizer_eos(both[b]), cases[i].eos);
+            assert_int_equal(pp_tokenizer_find(both[b], "ab", 2), 7);
+            expect_tokens(both[b], cases[i].text, PP_TOKENIZE_SPECIAL | PP_TOKENIZE_BOS, cases[i].want);
+        }
+        pp_tokenizer_free(again);
+        pp_tokenizer_free(t);
+        pp_buf_free(&json);
+    }
+    assert_int_equal(tok_from_json(bad, strlen(bad), NULL, &t, &err), PP_ERR_UNSUPPORTED);
+    static const char *const hostile[] = {
+        "{\"config\": {\"pattern\": \"a\"}, \"vocab\": []}",
+        SIZED("3", "3", ""),
+        SIZED("3", "1", ""),
+        SIZED("9e9", "1", ""),
+        SIZED("3", "1", "1"),
+        SIZED("3", "1", "{\"rank\": 0, \"token_bytes\": \"!\"}"),
+        SIZED("3", "1", "{\"rank\": 0, \"token_bytes\": \"YQ==\"}, {\"rank\": 0, \"token_bytes\": \"Yg==\"}"),
+    };
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++)
+        assert_int_equal(tok_from_json(hostile[i], strlen(hostile[i]), NULL, &t, &err), PP_ERR_FORMAT);
+}
+
 /* --- files that lie ---------------------------------------------------------------------------------------- */
 
 static enum pp_code parse(const char *text, size_t n, struct pp_tokenizer **t, struct pp_error *err)
@@ -358,7 +418,8 @@ TEST_GROUP(tiktoken)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors), cmocka_unit_test(plain_algorithm), cmocka_unit_test(folders),
-        cmocka_unit_test(lies),    cmocka_unit_test(one_letter),      cmocka_unit_test(cut_off),
+        cmocka_unit_test(tekken),  cmocka_unit_test(lies),            cmocka_unit_test(one_letter),
+        cmocka_unit_test(cut_off),
     };
     return cmocka_run_group_tests_name("tiktoken", tests, NULL, NULL);
 }
