@@ -122,8 +122,8 @@ size_t tok_scan_chameleon(const char *p, const char *end);
 size_t tok_scan_youtu(const char *p, const char *end);
 size_t tok_scan_kimi(const char *p, const char *end);
 size_t tok_scan_spark(const char *p, const char *end);
-/* The next run of numbers, of *n characters up to *stop; apart: which no letter, mark or underscore follows. NULL:
- * there is none. */
+/* The next run of numbers, of *n characters up to *stop; apart: of decimal digits behind which a word ends. NULL: there
+ * is none. */
 const char *tok_number_find(const char *p, const char *end, bool apart, const char **stop, size_t *n);
 /* Bytes of the first n of its characters. */
 size_t tok_number_part(const char *p, const char *end, size_t n);

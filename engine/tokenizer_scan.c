@@ -467,15 +467,42 @@ size_t tok_scan_spark(const char *p, const char *end)
     return scan_deepseek(p, end, false);
 }
 
+static utf8proc_category_t category(const char *p, const char *end)
+{
+    int32_t c;
+    pp_utf8_decode(p, (size_t)(end - p), &c);
+    return c < 0 ? UTF8PROC_CATEGORY_CN : utf8proc_category(c);
+}
+
+static bool is_number(const char *p, const char *end, bool decimal)
+{
+    const bool number = at(p, end).class & TOK_NUMBER;
+    return number && ((uint8_t)*p < 128 || !decimal || category(p, end) == UTF8PROC_CATEGORY_ND);
+}
+
+/* What a word goes on with behind a decimal digit. */
+static bool is_word(const char *p, const char *end)
+{
+    const unsigned class = at(p, end).class;
+    if (class & (TOK_LETTER | TOK_MARK))
+        return true;
+    if (!(class & (TOK_NUMBER | TOK_PUNCT)))
+        return false;
+    const utf8proc_category_t k = category(p, end);
+    return k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_PC;
+}
+
 const char *tok_number_find(const char *p, const char *end, bool apart, const char **stop, size_t *n)
 {
     while (p < end) {
         const char *q = run_without(p, end, TOK_NUMBER);
         *n = 0;
-        for (*stop = q; *stop < end && at(*stop, end).class & TOK_NUMBER; *stop += at(*stop, end).width)
+        for (*stop = q; *stop < end && is_number(*stop, end, apart); *stop += at(*stop, end).width)
             ++*n;
-        if (*n && !(apart && *stop < end && (**stop == '_' || at(*stop, end).class & (TOK_LETTER | TOK_MARK))))
+        if (*n && !(apart && *stop < end && is_word(*stop, end)))
             return q;
+        if (!*n && *stop < end) /* a number, but not of the kind */
+            *stop += at(*stop, end).width;
         p = *stop;
     }
     return NULL;

@@ -37,7 +37,7 @@ enum {
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" tail         \
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" tail
 /* Numbers in groups of three from their end on, as they are written. */
-#define GROUPS(not_before) "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?![\\p{N}" not_before "]))"
+#define GROUPS(digit, not_before) digit "{1,3}(?=(?:" digit "{3})*(?![" digit not_before "]))"
 #define CASED_REST SYMBOLS "[\\r\\n/]*|" LINES "|" SPACES_TO_LAST
 #define BLOOM " ?[^(" WS "|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
 #define HAN_HANGUL "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
@@ -103,16 +103,20 @@ static const char *const spark[] = {
     DEEPSEEK_WORDS "| ?[\\p{P}\\p{S}]+|[\\r\\n]|" SPACES_TO_LAST, "\\p{N}", NULL,
 };
 static const char *const afmoe[] = {
-    GROUPS(""),
+    GROUPS("\\p{N}", ""),
     "[\\x{4e00}-\\x{9fff}\\x{3400}-\\x{4dbf}\\x{f900}-\\x{faff}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}"
     "\\x{ff65}-\\x{ff9f}\\x{2f00}-\\x{2fdf}\\x{e40}-\\x{e7f}\\x{e80}-\\x{eff}\\x{1780}-\\x{17ff}\\x{1000}-\\x{109f}"
     "\\x{aa60}-\\x{aa7f}\\x{a9e0}-\\x{a9ff}\\x{ac00}-\\x{d7af}\\x{1100}-\\x{11ff}]+",
     DEEPSEEK_WORDS "| ?[\\p{P}\\p{S}]+[\\r\\n]*|" LINES "|" SPACES_TO_LAST,
     NULL,
 };
-static const char *const superbpe[] = {"\\p{N}+", GROUPS(""), NULL};
+static const char *const superbpe[] = {"\\p{N}+", GROUPS("\\p{N}", ""), NULL};
+/* Of decimal digits alone, and only up to where a word ends: fractions and superscripts are none, and end it. */
 static const char *const tiny_aya[] = {
-    GROUPS("\\p{L}\\p{M}_"), LETTER_CASED("(?:" CONTRACTION ")?") "|\\p{N}{1,3}|" CASED_REST, NULL};
+    GROUPS("\\p{Nd}", "\\p{Nl}\\p{L}\\p{M}\\p{Pc}"),
+    LETTER_CASED("(?:" CONTRACTION ")?") "|\\p{N}{1,3}|" CASED_REST,
+    NULL,
+};
 static const char *const youtu[] = {
     "[\\x{ac00}-\\x{d7a3}\\x{3131}-\\x{318e}]+",
     "[\\x{ff01}\\x{2026}\\x{201c}\\x{201d}\\x{2018}\\x{2019}\\x{2014}\\x{ff1a}\\x{ff1b}\\x{ff0c}\\x{3001}-\\x{303f}"

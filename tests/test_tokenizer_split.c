@@ -228,6 +228,7 @@ static void vectors(void **state)
         {"superbpe", "in the year |1|234|567|, they said |89"},
         {"tiny_aya", "Cost|:| |1|234|567| or|123|4|a"},
         {"tiny_aya", "It's| |12|."},
+        {"tiny_aya", "1|000|\xc2\xb2| |4|\xc2\xbd| |123|4\xe2\x85\xa7" "1|2|\xe2\x80\xbf"},
         {"exaone-moe", "one two three| | four|!\n|\n|5|6| '|s"},
         {"exaone-moe", "\xea\xb0\x80 \xea\xb0\x80|'s|\n\n|x"},
         {"qwen35", "\xe0\xa4\x95\xe0\xa4\xbe| \xe0\xa4\x95\xcc\x81|1|2|'LL| ?!\n"},
