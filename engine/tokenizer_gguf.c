@@ -235,18 +235,19 @@ static void read_flag_list(const struct pp_gguf *g, const char *key, uint8_t fla
     }
 }
 
-/* Phi-3's own tokens take the white space behind them; its files do not say so. */
-static void mark_phi3(const struct pp_gguf *g, struct tok_spec *spec)
+/* Small letters; "" if it is not said. */
+static void read_name(const struct pp_gguf *g, char name[64])
 {
-    char name[64];
-    struct pp_str s;
-    if (!pp_gguf_string(g, "general.name", &s))
-        return;
-    snprintf(name, sizeof name, "%.*s", (int)(s.len < 63 ? s.len : 63), s.data);
+    struct pp_str s = {"", 0};
+    pp_gguf_string(g, "general.name", &s);
+    snprintf(name, 64, "%.*s", (int)(s.len < 63 ? s.len : 63), s.data);
     for (char *c = name; *c; c++)
         *c = (char)tolower((unsigned char)*c);
-    if (!strstr(name, "phi-3") && !strstr(name, "phi3"))
-        return;
+}
+
+/* Phi-3's own tokens take the white space behind them; its files do not say so. */
+static void mark_phi3(struct tok_spec *spec)
+{
     for (size_t i = 0; i < spec->n; i++) {
         uint8_t type = spec->types[i];
         bool special = type == TOK_CONTROL || type == TOK_USER || type == TOK_UNKNOWN;
@@ -254,6 +255,34 @@ static void mark_phi3(const struct pp_gguf *g, struct tok_spec *spec)
         if (special && !str_is(text, "<unk>") && !str_is(text, "<s>") && !str_is(text, "<|endoftext|>"))
             spec->flags[i] |= TOK_RSTRIP;
     }
+}
+
+/* Encoders' tokens for what is left out take the white space before them. */
+static void mark_mask(const char *mask, struct tok_spec *spec)
+{
+    const int64_t id = tok_spec_find(spec, mask, strlen(mask));
+    if (id >= 0)
+        spec->flags[id] |= TOK_LSTRIP;
+}
+
+/* What files do not say of white space about tokens, by the names that llama.cpp goes by. */
+static void mark_strips(const struct pp_gguf *g, struct tok_spec *spec)
+{
+    static const char *const rules[] = {"jina-v2-de", "jina-v2-es", "jina-v2-code"};
+    static const char *const families[] = {"nomic-bert-moe", "jina-bert-v3"};
+    char name[64];
+    bool masked = false;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        masked |= pp_gguf_string_is(g, "tokenizer.ggml.pre", rules[i]);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        masked |= pp_gguf_string_is(g, "general.architecture", families[i]);
+    read_name(g, name);
+    if (masked)
+        mark_mask("<mask>", spec);
+    else if (strstr(name, "phi-3") || strstr(name, "phi3"))
+        mark_phi3(spec);
+    else if (strstr(name, "modern-bert"))
+        mark_mask("[MASK]", spec);
 }
 
 static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
@@ -276,7 +305,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     read_flag_list(g, "pippin.tokenizer.rstrip", TOK_RSTRIP, spec);
     read_flag_list(g, "pippin.tokenizer.ends", TOK_END, spec);
     read_flag_list(g, "tokenizer.ggml.eos_token_ids", TOK_END, spec); /* ollama's */
-    mark_phi3(g, spec);
+    mark_strips(g, spec);
 }
 
 static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)

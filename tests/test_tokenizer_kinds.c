@@ -384,13 +384,52 @@ static void ranked(void **state)
     check_ranked("gpt2", "sarvam-moe");
 }
 
+/* White space before a token for what is left out, by the names of a split rule, a family or a model. */
+static void masks(void **state)
+{
+    static const struct {
+        const char *family, *pre, *name, *mask;
+        bool strips;
+    } cases[] = {
+        {"bert", "jina-v2-code", "x", "<mask>", true},
+        {"nomic-bert-moe", "gpt-2", "x", "<mask>", true},
+        {"bert", "gpt-2", "Modern-BERT base", "[MASK]", true},
+        {"bert", "gpt-2", "x", "<mask>", false},
+    };
+    static const int32_t types[] = {TOK_NORMAL, TOK_NORMAL, TOK_CONTROL};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct pp_str tokens[] = {{"a", 1}, {"\xc4\xa0", 2}, {cases[i].mask, 6}}; /* a space is written as a G */
+        const char *path = test_path("mask.gguf");
+        struct pp_gguf_writer *w;
+        struct pp_error err;
+        assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+        pp_gguf_add_text(w, "general.architecture", cases[i].family);
+        pp_gguf_add_text(w, "general.name", cases[i].name);
+        pp_gguf_add_text(w, "tokenizer.ggml.model", "gpt2");
+        pp_gguf_add_text(w, "tokenizer.ggml.pre", cases[i].pre);
+        pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", tokens, 3);
+        pp_gguf_add_i32_array(w, "tokenizer.ggml.token_type", types, 3);
+        pp_gguf_add_str_array(w, "tokenizer.ggml.merges", tokens, 0);
+        assert_ok(pp_gguf_writer_begin(w, &err), err);
+        assert_ok(pp_gguf_writer_finish(w, &err), err);
+        pp_gguf_writer_free(w);
+        struct pp_tokenizer *t = open_tokenizer(path);
+        char text[32], want[32];
+        snprintf(text, sizeof text, "a %s a", cases[i].mask);
+        snprintf(want, sizeof want, cases[i].strips ? "a|%s| |a" : "a| |%s| |a", cases[i].mask);
+        expect_tokens(t, text, PP_TOKENIZE_SPECIAL, want);
+        pp_tokenizer_free(t);
+    }
+}
+
 TEST_GROUP(tokenizer_kinds)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_sentencepiece), cmocka_unit_test(unigrams_and_back), cmocka_unit_test(unigrams_in_json),
         cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(rwkv),
         cmocka_unit_test(long_words),
-        cmocka_unit_test(usual_splits), cmocka_unit_test(ranked),
+        cmocka_unit_test(usual_splits), cmocka_unit_test(ranked), cmocka_unit_test(masks),
     };
     return cmocka_run_group_tests_name("tokenizer_kinds", tests, NULL, NULL);
 }
