@@ -216,6 +216,21 @@ static struct jinja_value global_raise(struct jinja *j, struct jinja_value self,
     jinja_fail(j, "%.*s", jinja_shown(message.s, message.n), message.s);
 }
 
+/* What Python's strftime makes of a time without a zone, before the C library's sees the format: no zone has no name
+ * and no offset, and there are no fractions of this second. */
+static void add_time_format(struct jinja *j, struct jinja_value text, struct jinja_text *out)
+{
+    for (size_t i = 0; i < text.n; i++) {
+        const char next = i + 1 < text.n ? text.s[i + 1] : 0;
+        const bool percent = text.s[i] == '%';
+        if (percent && next == 'f')
+            jinja_add(j, out, "000000", 6);
+        else if (!percent || (next != 'z' && next != 'Z'))
+            jinja_add(j, out, text.s + i, percent && next ? 2 : 1);
+        i += percent && next;
+    }
+}
+
 static struct jinja_value global_strftime_now(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
                                               const struct jinja_args *args)
 {
@@ -224,8 +239,7 @@ static struct jinja_value global_strftime_now(struct jinja *j, struct jinja_valu
     struct jinja_text format = {0};
     struct tm tm;
     time_t now = (time_t)j->now;
-    struct jinja_value text = jinja_arg_str(j, arg[0], "");
-    jinja_add(j, &format, text.s, text.n);
+    add_time_format(j, jinja_arg_str(j, arg[0], ""), &format);
     jinja_add(j, &format, "|", 2); /* and its NUL; without it an empty result would look like a failure */
     if (!gmtime_r(&now, &tm))
         jinja_fail(j, "the time is out of range");

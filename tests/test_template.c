@@ -112,6 +112,7 @@ static const struct small_case small_cases[] = {
      "{\"é\": \"<a>\\n\\u0001\\\"\", \"l\": [], \"n\": null} "
      "{\n  \"é\": \"<a>\\n\\u0001\\\"\",\n  \"l\": [],\n  \"n\": null\n}"},
     {"{{ strftime_now('%d %B %Y %H:%M') }}", NULL, "14 March 2026 15:09"},
+    {"{{ strftime_now('%S.%f%%Z %z%Z|%') }}", NULL, "26.000000%Z |%"},
 };
 
 static void small_cases_render_as_in_python(void **state)
