@@ -23,7 +23,7 @@ static bool begins_word(int32_t cp)
     return jinja_is_space(cp) || (cp > 0 && cp < 0x80 && strchr("-({[<", cp));
 }
 
-JINJA_FILTER(title) { JINJA_UNUSED; return jinja_title(j, jinja_to_string(j, self), begins_word); }
+JINJA_FILTER(title) { JINJA_UNUSED; return jinja_title_words(j, jinja_to_string(j, self), begins_word); }
 
 JINJA_FILTER(trim)
 {
@@ -133,7 +133,7 @@ JINJA_FILTER(truncate)
 
 static bool in_word(int32_t cp)
 {
-    return cp == '_' || (cp >= 0 && iswalnum((wint_t)cp));
+    return cp == '_' || jinja_is_alnum(cp);
 }
 
 JINJA_FILTER(wordcount)

@@ -1,7 +1,6 @@
 /* jinja_methods.c - methods of strings, lists, dicts and cyclers. Python's sandbox forbids the ones that change a
  * list or dict; other engines and some templates have them, and they do no harm here: values live for one render. */
 #include <string.h>
-#include <wctype.h>
 
 #include "engine/base/utf8.h"
 #include "engine/jinja_eval.h"
@@ -30,13 +29,8 @@ METHOD(str_rstrip) { UNUSED; return strip(j, self, arg[0], JINJA_STRIP_RIGHT); }
 METHOD(str_upper) { UNUSED; return jinja_upper(j, self); }
 METHOD(str_lower) { UNUSED; return jinja_lower(j, self); }
 METHOD(str_capitalize) { UNUSED; return jinja_capitalize(j, self); }
-
-static bool not_a_letter(int32_t cp)
-{
-    return cp < 0 || !iswalpha((wint_t)cp);
-}
-
-METHOD(str_title) { UNUSED; return jinja_title(j, self, not_a_letter); }
+METHOD(str_casefold) { UNUSED; return jinja_casefold(j, self); }
+METHOD(str_title) { UNUSED; return jinja_title(j, self); }
 
 METHOD(str_split)
 {
@@ -167,10 +161,6 @@ METHOD(str_count)
     return jinja_int(n);
 }
 
-static bool is_alpha(int32_t cp) { return cp >= 0 && iswalpha((wint_t)cp) && !(cp >= '0' && cp <= '9'); }
-static bool is_digit(int32_t cp) { return cp >= '0' && cp <= '9'; }
-static bool is_alnum(int32_t cp) { return cp >= 0 && iswalnum((wint_t)cp); }
-
 /* All characters are in the class, and there is one. */
 static struct jinja_value all_chars(struct jinja *j, struct jinja_value s, bool (*in_class)(int32_t cp))
 {
@@ -184,9 +174,11 @@ static struct jinja_value all_chars(struct jinja *j, struct jinja_value s, bool 
     return jinja_bool(s.n != 0);
 }
 
-METHOD(str_isalpha) { UNUSED; return all_chars(j, self, is_alpha); }
-METHOD(str_isdigit) { UNUSED; return all_chars(j, self, is_digit); }
-METHOD(str_isalnum) { UNUSED; return all_chars(j, self, is_alnum); }
+METHOD(str_isalpha) { UNUSED; return all_chars(j, self, jinja_is_alpha); }
+METHOD(str_isdecimal) { UNUSED; return all_chars(j, self, jinja_is_decimal); }
+METHOD(str_isdigit) { UNUSED; return all_chars(j, self, jinja_is_digit); }
+METHOD(str_isnumeric) { UNUSED; return all_chars(j, self, jinja_is_numeric); }
+METHOD(str_isalnum) { UNUSED; return all_chars(j, self, jinja_is_alnum); }
 METHOD(str_isspace) { UNUSED; return all_chars(j, self, jinja_is_space); }
 
 static struct jinja_value by_test(struct jinja *j, struct jinja_value self, const char *test)
@@ -236,7 +228,7 @@ static const struct jinja_builtin str_methods[] = {
     {"replace", str_replace, "old new count", 2},
     {"upper", str_upper, "", 0},
     {"lower", str_lower, "", 0},
-    {"casefold", str_lower, "", 0},
+    {"casefold", str_casefold, "", 0},
     {"title", str_title, "", 0},
     {"capitalize", str_capitalize, "", 0},
     {"join", str_join, "iterable", 1},
@@ -246,8 +238,8 @@ static const struct jinja_builtin str_methods[] = {
     {"count", str_count, "sub", 1},
     {"isalpha", str_isalpha, "", 0},
     {"isdigit", str_isdigit, "", 0},
-    {"isdecimal", str_isdigit, "", 0},
-    {"isnumeric", str_isdigit, "", 0},
+    {"isdecimal", str_isdecimal, "", 0},
+    {"isnumeric", str_isnumeric, "", 0},
     {"isalnum", str_isalnum, "", 0},
     {"isspace", str_isspace, "", 0},
     {"isupper", str_isupper, "", 0},

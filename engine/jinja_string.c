@@ -1,7 +1,5 @@
-/* jinja_string.c - Python's str operations on UTF-8. Bytes that are not UTF-8 count as one character each.
- * Case and character classes come from the C library; the caller has set a UTF-8 locale for the thread. */
+/* jinja_string.c - Python's str operations on UTF-8. Bytes that are not UTF-8 count as one character each. */
 #include <string.h>
-#include <wctype.h>
 
 #include "engine/base/utf8.h"
 #include "engine/jinja_value.h"
@@ -44,72 +42,6 @@ size_t jinja_find(struct jinja *j, struct jinja_value s, struct jinja_value part
     const char *p = memmem(s.s + from, s.n - from, part.s, part.n);
     jinja_work(j, p ? (size_t)(p - s.s) - from : s.n - from);
     return p ? (size_t)(p - s.s) : SIZE_MAX;
-}
-
-/* --- case ----------------------------------------------------------------------------------------------- */
-
-static void add_char(struct jinja *j, struct jinja_text *t, const char *bytes, size_t len, int32_t cp, bool upper)
-{
-    char out[4];
-    if (cp == 0xDF && upper) { /* sharp s: the one common letter whose capital has two characters */
-        jinja_add_str(j, t, "SS");
-    } else if (cp < 0) {
-        jinja_add(j, t, bytes, len);
-    } else {
-        wint_t mapped = upper ? towupper((wint_t)cp) : towlower((wint_t)cp);
-        jinja_add(j, t, out, pp_utf8_encode((int32_t)mapped, out));
-    }
-}
-
-static bool never(int32_t cp)
-{
-    (void)cp;
-    return false;
-}
-
-static bool always(int32_t cp)
-{
-    (void)cp;
-    return true;
-}
-
-/* The first character is always upper case; one after a character for which begins() holds, too. */
-struct jinja_value jinja_title(struct jinja *j, struct jinja_value s, bool (*begins)(int32_t cp))
-{
-    struct jinja_text t = {0};
-    bool upper = true;
-    for (size_t i = 0; i < s.n;) {
-        int32_t cp;
-        size_t len = pp_utf8_decode(s.s + i, s.n - i, &cp);
-        add_char(j, &t, s.s + i, len, cp, upper);
-        upper = begins(cp);
-        i += len;
-    }
-    jinja_work(j, s.n);
-    return jinja_text_value(j, &t);
-}
-
-struct jinja_value jinja_capitalize(struct jinja *j, struct jinja_value s)
-{
-    return jinja_title(j, s, never);
-}
-
-struct jinja_value jinja_upper(struct jinja *j, struct jinja_value s)
-{
-    return jinja_title(j, s, always);
-}
-
-struct jinja_value jinja_lower(struct jinja *j, struct jinja_value s)
-{
-    struct jinja_text t = {0};
-    for (size_t i = 0; i < s.n;) {
-        int32_t cp;
-        size_t len = pp_utf8_decode(s.s + i, s.n - i, &cp);
-        add_char(j, &t, s.s + i, len, cp, false);
-        i += len;
-    }
-    jinja_work(j, s.n);
-    return jinja_text_value(j, &t);
 }
 
 /* --- cutting -------------------------------------------------------------------------------------------- */

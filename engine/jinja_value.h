@@ -225,6 +225,22 @@ void jinja_to_json(struct jinja *j, struct jinja_text *t, struct jinja_value v, 
  * Strings may point into the text, which has to outlive the run. */
 struct jinja_value jinja_from_json(struct jinja *j, const char *text, size_t n, const char *what);
 
+/* --- jinja_case.c ------------------------------------------------------------------------------------------- */
+
+/* Python's str.isalpha and so on, of one character; none for cp < 0. */
+bool jinja_is_alpha(int32_t cp);
+bool jinja_is_decimal(int32_t cp);
+bool jinja_is_digit(int32_t cp);
+bool jinja_is_numeric(int32_t cp);
+bool jinja_is_alnum(int32_t cp);
+struct jinja_value jinja_upper(struct jinja *j, struct jinja_value s);
+struct jinja_value jinja_lower(struct jinja *j, struct jinja_value s);
+struct jinja_value jinja_casefold(struct jinja *j, struct jinja_value s);
+struct jinja_value jinja_capitalize(struct jinja *j, struct jinja_value s);
+struct jinja_value jinja_title(struct jinja *j, struct jinja_value s);
+/* Jinja's own: upper case at the start of each word, which is where `begins` holds for the character before. */
+struct jinja_value jinja_title_words(struct jinja *j, struct jinja_value s, bool (*begins)(int32_t cp));
+
 /* --- jinja_string.c ----------------------------------------------------------------------------------------- */
 
 bool jinja_is_space(int32_t cp); /* Python's str.isspace */
@@ -233,11 +249,6 @@ size_t jinja_count_chars(struct jinja *j, struct jinja_value s);
 size_t jinja_char_offset(struct jinja *j, struct jinja_value s, size_t i);
 /* First occurrence at or after `from`, or SIZE_MAX. */
 size_t jinja_find(struct jinja *j, struct jinja_value s, struct jinja_value part, size_t from);
-struct jinja_value jinja_upper(struct jinja *j, struct jinja_value s);
-struct jinja_value jinja_lower(struct jinja *j, struct jinja_value s);
-struct jinja_value jinja_capitalize(struct jinja *j, struct jinja_value s);
-/* Upper case at the start of each word, lower case elsewhere. A word starts after a character that `begins` one. */
-struct jinja_value jinja_title(struct jinja *j, struct jinja_value s, bool (*begins)(int32_t cp));
 enum { JINJA_STRIP_LEFT = 1, JINJA_STRIP_RIGHT = 2 };
 /* chars: a string, or anything else for white space. */
 struct jinja_value jinja_strip(struct jinja_value s, struct jinja_value chars, unsigned sides);

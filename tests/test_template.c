@@ -107,6 +107,15 @@ static const struct small_case small_cases[] = {
     {"{{ [] is sequence }} {{ {} is mapping }} {{ 'a' is iterable }} {{ none is none }} {{ true is integer }}", NULL,
      "True True True True False"},
     {"{{ not 1 == 2 and 3 or 4 }} {{ 1 if 0 else 2 if 0 else 3 }} {{ -2 | abs }} {{ 1 ~ 2 * 3 }}", NULL, "3 3 2 16"},
+    /* letters whose other case is several, or depends on what stands beside them */
+    {"{{ x | upper }} {{ x.title() }} {{ x | title }} {{ x.casefold() }}", "{\"x\": \"ßa ﬁ ǆ ŉ ᾳ\"}",
+     "SSA FI Ǆ ʼN ΑΙ Ssa Fi ǅ ʼN ᾼ SSa FI Ǆ ʼN ΑΙ ssa fi ǆ ʼn αι"},
+    {"{{ x | lower }} {{ x.title() }} {{ x | capitalize }}", "{\"x\": \"İΣ ΟΔΟΣ. ΣΑΣ'Σ\"}",
+     "i̇ς οδος. σασ'ς İς Οδος. Σασ'Σ İς οδος. σασ'ς"},
+    {"{% for s in x %}{{ [s.isalpha(), s.isdecimal(), s.isdigit(), s.isnumeric(), s.isalnum()] | map('int') | join }} "
+     "{% endfor %}{{ '½ a² Ⅷ_ – ٣' | wordcount }}",
+     "{\"x\": [\"٣\", \"²\", \"½\", \"Ⅷ\", \"é\", \"\u0301\", \"é1\"]}",
+     "01111 00111 00011 00011 10001 00000 00001 4"},
     /* JSON, dates */
     {"{{ x | tojson }} {{ x | tojson(indent=2) }}", "{\"x\": {\"é\": \"<a>\\n\\u0001\\\"\", \"l\": [], \"n\": null}}",
      "{\"é\": \"<a>\\n\\u0001\\\"\", \"l\": [], \"n\": null} "
