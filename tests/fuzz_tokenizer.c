@@ -1,6 +1,6 @@
-/* fuzz_tokenizer.c - any bytes as a tokenizer.json (if they begin with a brace), as tiktoken's ranks or RWKV's
- * vocabulary (if they begin so) or as a SentencePiece model; what loads tokenizes a text and turns it back. RWKV's is
- * written again, and then stays as it is. */
+/* fuzz_tokenizer.c - any bytes as a tokenizer.json or tekken.json (if they begin with a brace), as tiktoken's ranks or
+ * RWKV's vocabulary (if they begin so) or as a SentencePiece model; what loads tokenizes a text and turns it back.
+ * RWKV's is written again, and then stays as it is. */
 #include <stdlib.h>
 #include <string.h>
 
