@@ -292,8 +292,8 @@ static enum pp_stream_way next_way(void)
     return (enum pp_stream_way)(turn++ % (PP_STREAM_SOON + 1));
 }
 
-/* Rows [0, n_rows) in two calls that meet at a multiple of 16, one of which asks for weights near by and has the larger
- * scratch. */
+/* Rows [0, n_rows) in two calls that meet at a multiple of 16, one of which reads weights in the other way and has the
+ * larger scratch. */
 static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
                             const float *expect)
 {
@@ -301,14 +301,14 @@ static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const st
     int64_t rows = w->n_rows, stride = rows + 5, split = rows / 48 * 16;
     float *y = pp_calloc((size_t)(m * stride), sizeof *y);
     assert_non_null(y);
-    struct pp_acts near = *x;
-    near.near = true;
-    near.scratch_bytes = sizeof scratch;
+    struct pp_acts other = *x;
+    other.other_way = true;
+    other.scratch_bytes = sizeof scratch;
     const enum pp_stream_way here = pp_stream_way;
     pp_stream_way = next_way();
-    fn(w, split, rows, m % 2 ? &near : x, m, y, stride, scratch);
+    fn(w, split, rows, m % 2 ? &other : x, m, y, stride, scratch);
     pp_stream_way = next_way();
-    fn(w, 0, split, m % 2 ? x : &near, m, y, stride, scratch);
+    fn(w, 0, split, m % 2 ? x : &other, m, y, stride, scratch);
     pp_stream_way = here;
     for (int64_t i = 0; i < m; i++) {
         for (int64_t r = 0; r < rows; r++)
@@ -381,7 +381,8 @@ static void packed_products_have_the_scalar_bits(void **state)
         CHECK(type, 19, 1280, ORDINARY, 127, 129, 130, 257);
         CHECK(type, 163, 2048 + 256, ORDINARY, 1, 3, 12);
         CHECK(type, 9, 32768 + 256, ORDINARY, 1, 4, 8); /* and columns for few rows */
-        CHECK(type, 275, 1792, ORDINARY, 16, 31); /* more rows, and columns for those, than a kernel keeps */
+        /* More rows, and columns for those, than a kernel keeps; groups of rows that are read side by side. */
+        CHECK(type, 275, 1792, ORDINARY, 1, 2, 16, 31);
     }
 }
 

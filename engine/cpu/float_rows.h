@@ -1,23 +1,25 @@
 /* float_rows.h - products with float weights, from tiles of R weight rows times M activation rows. Included by
  * matmul_avx2.c, matmul_avx512.c and matmul_arm_body.h behind their float_tile(), with FLOAT_M, the most activation
  * rows of a tile, and FLOAT_R(m), the weight rows of a tile of m, so that the accumulators fit the registers. Where
- * fewer rows side by side come faster (stream_ahead.h) a tile of one or two activation rows has FLOAT_R_SOON. Private
- * to engine/cpu. */
+ * fewer rows side by side come faster (stream_ahead.h) a tile of one or two activation rows has FLOAT_R_SOON. With
+ * FLOAT_BESIDE the other way of reading is that nothing is asked for. Private to engine/cpu. */
 
 #include "engine/cpu/stream_ahead.h"
 
 enum { FLOAT_R_SOON = 2 };
 
 INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride,
-                       float *y, int64_t y_stride, const uint32_t type, const int R, const int M)
+                       float *y, int64_t y_stride, const uint32_t type, const bool ahead, const int R, const int M)
 {
     size_t row_bytes = (size_t)w->n_cols * (type == PP_TYPE_F32 ? 4 : 2);
     const uint8_t *data = w->data;
     int64_t row = row0;
     for (; row + R <= row1; row += R)
-        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, R, M);
+        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, ahead,
+                   R, M);
     for (; row < row1; row++)
-        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, 1, M);
+        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, ahead,
+                   1, M);
 }
 
 INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
@@ -30,22 +32,24 @@ INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, 
             float *out = y + i * y_stride;
             switch (m - i) {
             case 1:
-                if (pp_stream_way == PP_STREAM_SOON)
-                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, FLOAT_R_SOON, 1);
+                if (FLOAT_BESIDE && x->other_way)
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, false, FLOAT_R(1), 1);
+                else if (pp_stream_way == PP_STREAM_SOON)
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R_SOON, 1);
                 else
-                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, FLOAT_R(1), 1);
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R(1), 1);
                 break;
             case 2:
                 if (pp_stream_way == PP_STREAM_SOON)
-                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, FLOAT_R_SOON, 2);
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R_SOON, 2);
                 else
-                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, FLOAT_R(2), 2);
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R(2), 2);
                 break;
             case 3:
-                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, FLOAT_R(3), 3);
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R(3), 3);
                 break;
             default:
-                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, FLOAT_R(FLOAT_M), FLOAT_M);
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R(FLOAT_M), FLOAT_M);
             }
         }
     }

@@ -62,7 +62,7 @@ struct pp_acts {
     const uint16_t *bf16; /* [m, bf16_stride]: in one or two parts; only for matmul_bf16.h */
     int64_t bf16_stride;
     int bf16_parts;
-    bool near;          /* weights are asked for near by (stream_choice.h), as they always are where they stand alone */
+    bool other_way;     /* weights are read in the other of two ways (stream_choice.h) */
     size_t scratch_bytes; /* what the scratch has, if more than PP_MATMUL_SCRATCH; else 0 */
 };
 
@@ -74,7 +74,9 @@ typedef void pp_matmul_fn(const struct pp_matrix *w, int64_t row0, int64_t row1,
 
 struct pp_matmul_kernels {
     bool uses_scratch;  /* the more there is, the better */
-    bool knows_near;    /* few rows of Q8_0 and Q4_0 can ask for lines near by (stream_ahead.h) */
+    /* The other way in which few rows can meet weights (stream_ahead.h): of Q8_0 and Q4_0 they ask for lines near by,
+     * or they meet several groups of them side by side and ask for nothing, floats included. */
+    enum { PP_NO_OTHER_WAY, PP_NEAR, PP_BESIDE } other_way;
     /* x: float [n] -> q [n rounded up to 32, padded with 0], d and sum [blocks] */
     void (*quantize)(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum);
     /* sum of a[k] * b[k] in the float types' order above */

@@ -16,6 +16,8 @@
 
 /* Up to so many activation rows meet the weights as they come from memory; more repay unpacking into tiles. */
 enum { LANES = 8, MAX_ACTS = 8, FEW_Q8_0 = 6, FEW_Q6_K = 4, FLOAT_FEW = 5 };
+/* Groups of weight rows that up to so many rows meet side by side (stream_ahead.h). */
+enum { BESIDE = 4, BESIDE_ACTS = 2 };
 
 #include "engine/cpu/matmul_avx2_tiles.h"
 
@@ -86,9 +88,9 @@ static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *su
 
 /* --- tiles of quantised weights ----------------------------------------------------------------------------------- */
 
-/* A tile function multiplies H halves of a group (8 rows each) with the M activation rows of a tile, over the tile's
- * columns, and adds to what `acc` holds. H and M are constants where it is inlined; `half` is the first half. */
-
+/* A tile function multiplies H halves of a group (8 rows each) with the M activation rows of a tile, over as many of
+ * the tile's blocks from b on as it takes at a time (tile_step), and adds to what `acc` holds. H and M are constants
+ * where it is inlined; `half` is the first half. ahead: weights further on are asked for. */
 
 INLINE __m256 signed_bytes(const int8_t *p)
 {
@@ -97,38 +99,36 @@ INLINE __m256 signed_bytes(const int8_t *p)
 
 /* |w| <= 128 times activations with the sign of w: 2 * 128 * 127 just fits 16 bits, so every product is widened at
  * once. */
-INLINE void tile_q8_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc,
-                      const int H, const int M)
+INLINE void tile_q8_0(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half, bool ahead,
+                      __m256 *acc, const int H, const int M)
 {
-    const uint8_t *scales = group + 32 * x->block0;
-    const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 8 * PP_SLICE * x->block0;
+    const uint8_t *scales = group + 32 * (x->block0 + b);
+    const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 8 * PP_SLICE * (x->block0 + b);
     enum { PACE = 8 * PP_SLICE + 32 }; /* of a block, scales included: the pace at which the group is used */
-    const int8_t *q = x->q;
-    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M, w += 8 * PP_SLICE) {
-        __m256i isum[2 * MAX_ACTS];
-        if (half == 0)
-            stream_ahead(group + PACE * (x->block0 + b), PACE);
-        UNROLL for (int k = 0; k < H * M; k++)
-            isum[k] = _mm256_setzero_si256();
-        UNROLL for (int v = 0; v < 8; v++)
-        {
-            UNROLL for (int h = 0; h < H; h++)
-            {
-                __m256i signs = _mm256_xor_si256(load_i(w + PP_SLICE * v + 32 * (half + h)), _mm256_set1_epi8(-128));
-                __m256i size = _mm256_abs_epi8(signs);
-                UNROLL for (int i = 0; i < M; i++)
-                {
-                    __m256i xi = _mm256_sign_epi8(broadcast4(q + 32 * i + 4 * v), signs);
-                    isum[h * M + i] = now(_mm256_add_epi32(isum[h * M + i], widen(_mm256_maddubs_epi16(size, xi))));
-                }
-            }
-        }
+    const int8_t *q = x->q + 32 * M * b;
+    __m256i isum[2 * MAX_ACTS];
+    if (ahead)
+        stream_ahead(group + PACE * (x->block0 + b), PACE);
+    UNROLL for (int k = 0; k < H * M; k++)
+        isum[k] = _mm256_setzero_si256();
+    UNROLL for (int v = 0; v < 8; v++)
+    {
         UNROLL for (int h = 0; h < H; h++)
         {
-            __m256 d = halves(scales + 32 * b + 16 * (half + h));
+            __m256i signs = _mm256_xor_si256(load_i(w + PP_SLICE * v + 32 * (half + h)), _mm256_set1_epi8(-128));
+            __m256i size = _mm256_abs_epi8(signs);
             UNROLL for (int i = 0; i < M; i++)
-                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], isum[h * M + i]);
+            {
+                __m256i xi = _mm256_sign_epi8(broadcast4(q + 32 * i + 4 * v), signs);
+                isum[h * M + i] = now(_mm256_add_epi32(isum[h * M + i], widen(_mm256_maddubs_epi16(size, xi))));
+            }
         }
+    }
+    UNROLL for (int h = 0; h < H; h++)
+    {
+        __m256 d = halves(scales + 16 * (half + h));
+        UNROLL for (int i = 0; i < M; i++)
+            acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], isum[h * M + i]);
     }
 }
 
@@ -156,32 +156,30 @@ INLINE void add_q4_0(const uint8_t *w, const int8_t *q, __m256i *words, bool fir
 }
 
 /* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block is added up before it is widened. */
-INLINE void tile_q4_0(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc,
-                      const int H, const int M)
+INLINE void tile_q4_0(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half, bool ahead,
+                      __m256 *acc, const int H, const int M)
 {
-    const uint8_t *scales = group + 32 * x->block0;
-    const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 4 * PP_SLICE * x->block0;
+    const uint8_t *scales = group + 32 * (x->block0 + b);
+    const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 4 * PP_SLICE * (x->block0 + b);
     enum { PACE = 4 * PP_SLICE + 32 }; /* as above */
-    const int8_t *q = x->q;
-    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M, w += 4 * PP_SLICE) {
-        __m256i words[2 * MAX_ACTS];
-        if (half == 0)
-            stream_ahead(group + PACE * (x->block0 + b), PACE);
-        UNROLL for (int v = 0; v < 4; v++)
+    const int8_t *q = x->q + 32 * M * b;
+    __m256i words[2 * MAX_ACTS];
+    if (ahead)
+        stream_ahead(group + PACE * (x->block0 + b), PACE);
+    UNROLL for (int v = 0; v < 4; v++)
+    {
+        /* Four rows fill the registers with their sums for both halves only if activations are met once. */
+        const int T = M < 4 ? 1 : H;
+        UNROLL for (int h = 0; h < H; h += T)
+            add_q4_0(w + PP_SLICE * v + 32 * (half + h), q + 4 * v, words + h * M, v == 0, T, M);
+    }
+    UNROLL for (int h = 0; h < H; h++)
+    {
+        __m256 d = halves(scales + 16 * (half + h));
+        UNROLL for (int i = 0; i < M; i++)
         {
-            /* Four rows fill the registers with their sums for both halves only if activations are met once. */
-            const int T = M < 4 ? 1 : H;
-            UNROLL for (int h = 0; h < H; h += T)
-                add_q4_0(w + PP_SLICE * v + 32 * (half + h), q + 4 * v, words + h * M, v == 0, T, M);
-        }
-        UNROLL for (int h = 0; h < H; h++)
-        {
-            __m256 d = halves(scales + 32 * b + 16 * (half + h));
-            UNROLL for (int i = 0; i < M; i++)
-            {
-                __m256i isum = _mm256_add_epi32(widen(words[h * M + i]), _mm256_set1_epi32(x->bias[b * M + i]));
-                acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], isum);
-            }
+            __m256i isum = _mm256_add_epi32(widen(words[h * M + i]), _mm256_set1_epi32(x->bias[b * M + i]));
+            acc[h * M + i] = scaled(acc[h * M + i], d, x->d[b * M + i], isum);
         }
     }
 }
@@ -221,18 +219,16 @@ INLINE void block_q4_k(const struct act_tile *x, int64_t b, const struct pp_q4_k
     }
 }
 
-INLINE void tile_q4_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc,
-                      const int H, const int M)
+INLINE void tile_q4_k(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half, bool ahead,
+                      __m256 *acc, const int H, const int M)
 {
     (void)n_cols;
     enum { PACE = sizeof(struct pp_q4_k_pack) / 4 };
-    for (int64_t b = 0; b < x->n_blocks; b += 2) {
-        const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + (x->block0 + b) / 8;
-        if (half == 0)
-            stream_ahead((const char *)p + PACE * (b / 2 % 4), PACE);
-        block_q4_k(x, b, p, false, half, acc, H, M);
-        block_q4_k(x, b + 1, p, true, half, acc, H, M);
-    }
+    const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + (x->block0 + b) / 8;
+    if (ahead)
+        stream_ahead((const char *)p + PACE * (b / 2 % 4), PACE);
+    block_q4_k(x, b, p, false, half, acc, H, M);
+    block_q4_k(x, b + 1, p, true, half, acc, H, M);
 }
 
 /* Of one sub-block of 16 of Q6_K, for 8 rows from r on. 2 products of 2 * 63 * 127 fit 16 bits. */
@@ -263,47 +259,51 @@ INLINE void sums_q6_k(const struct pp_q6_k_pack *p, int block, int r, const int8
 }
 
 /* The bias of the second sub-block is times 4, for another kernel. */
-INLINE void tile_q6_k(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc,
-                      const int H, const int M)
+INLINE void tile_q6_k(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half, bool ahead,
+                      __m256 *acc, const int H, const int M)
 {
     (void)n_cols;
     enum { PACE = sizeof(struct pp_q6_k_pack) / 8 };
-    const int8_t *q = x->q;
-    for (int64_t b = 0; b < x->n_blocks; b++, q += 32 * M) {
-        const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
-        int in = (int)(b % 8);
-        if (half == 0)
-            stream_ahead((const char *)p + PACE * in, PACE);
-        UNROLL for (int h = 0; h < H; h++)
+    const int8_t *q = x->q + 32 * M * b;
+    const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
+    const int in = (int)(b % 8);
+    if (ahead)
+        stream_ahead((const char *)p + PACE * in, PACE);
+    UNROLL for (int h = 0; h < H; h++)
+    {
+        __m256i isum[MAX_ACTS];
+        __m256 whole[MAX_ACTS]; /* numbers below 2^24 throughout: float is exact */
+        int r = LANES * (half + h);
+        UNROLL for (int i = 0; i < M; i++)
+            isum[i] = _mm256_set1_epi32(x->bias[2 * (b * M + i)]);
+        sums_q6_k(p, in, r, q, isum, false, M);
+        __m256 sc0 = signed_bytes(p->sc[2 * in] + r);
+        UNROLL for (int i = 0; i < M; i++)
         {
-            __m256i isum[MAX_ACTS];
-            __m256 whole[MAX_ACTS]; /* numbers below 2^24 throughout: float is exact */
-            int r = LANES * (half + h);
-            UNROLL for (int i = 0; i < M; i++)
-                isum[i] = _mm256_set1_epi32(x->bias[2 * (b * M + i)]);
-            sums_q6_k(p, in, r, q, isum, false, M);
-            __m256 sc0 = signed_bytes(p->sc[2 * in] + r);
-            UNROLL for (int i = 0; i < M; i++)
-            {
-                whole[i] = _mm256_mul_ps(sc0, _mm256_cvtepi32_ps(isum[i]));
-                isum[i] = _mm256_srai_epi32(_mm256_set1_epi32(x->bias[2 * (b * M + i) + 1]), 2);
-            }
-            sums_q6_k(p, in, r, q + 16, isum, true, M);
-            __m256 d = halves(p->d + r), sc1 = signed_bytes(p->sc[2 * in + 1] + r);
-            UNROLL for (int i = 0; i < M; i++)
-            {
-                whole[i] = _mm256_fmadd_ps(sc1, _mm256_cvtepi32_ps(isum[i]), whole[i]);
-                acc[h * M + i] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(x->d[b * M + i])), whole[i],
-                                                 acc[h * M + i]);
-            }
+            whole[i] = _mm256_mul_ps(sc0, _mm256_cvtepi32_ps(isum[i]));
+            isum[i] = _mm256_srai_epi32(_mm256_set1_epi32(x->bias[2 * (b * M + i) + 1]), 2);
+        }
+        sums_q6_k(p, in, r, q + 16, isum, true, M);
+        __m256 d = halves(p->d + r), sc1 = signed_bytes(p->sc[2 * in + 1] + r);
+        UNROLL for (int i = 0; i < M; i++)
+        {
+            whole[i] = _mm256_fmadd_ps(sc1, _mm256_cvtepi32_ps(isum[i]), whole[i]);
+            acc[h * M + i] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(x->d[b * M + i])), whole[i],
+                                             acc[h * M + i]);
         }
     }
 }
 
 /* --- loops over tiles --------------------------------------------------------------------------------------------- */
 
-typedef void tile_fn(const struct act_tile *x, const uint8_t *group, int64_t n_cols, int half, __m256 *acc, const int H,
-                     const int M);
+typedef void tile_fn(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half, bool ahead,
+                     __m256 *acc, const int H, const int M);
+
+/* Blocks that a type's tile function takes at a time: neighbours of Q4_K share their bytes. */
+INLINE int tile_step(uint32_t type)
+{
+    return type == PP_TYPE_Q4_K ? 2 : 1;
+}
 
 /* Rows of `live` lanes are read and written. */
 INLINE __m256i lane_mask(int64_t live)
@@ -322,50 +322,75 @@ INLINE void store_rows(float *out, bool whole, __m256i live, __m256 v)
         _mm256_maskstore_ps(out, live, v);
 }
 
-/* H halves of the group that begins at `row`, from `half` on; rows end at row1. */
-INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int64_t row1, int half,
-                     const struct act_tile *x, float *y, int64_t y_stride, const int H, const int M)
+/* Types whose groups come faster side by side: the others have more to compute, and not all of a group in the order in
+ * which it lies. */
+INLINE bool goes_beside(const uint32_t type)
 {
-    __m256 acc[2 * MAX_ACTS];
+    return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
+}
+
+/* H halves of each of G groups from `row` on, from `half` on; rows end at row1. */
+INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int64_t row1, int half,
+                     const struct act_tile *x, float *y, int64_t y_stride, const int step, const int H, const int M,
+                     const int G)
+{
+    __m256 acc[BESIDE][2 * MAX_ACTS];
     __m256i live[2];
     float *out = y + row + LANES * half;
+    const size_t group_bytes = pp_pack_group_bytes(w->type, w->n_cols);
+    const uint8_t *group = pp_pack_group(w, row);
     UNROLL for (int h = 0; h < H; h++)
     {
         live[h] = lane_mask(row1 - row - LANES * (half + h));
-        UNROLL for (int i = 0; i < M; i++)
-            acc[h * M + i] =
-                x->block0 ? _mm256_maskload_ps(out + i * y_stride + LANES * h, live[h]) : _mm256_setzero_ps();
+        UNROLL for (int g = 0; g < G; g++)
+            UNROLL for (int i = 0; i < M; i++)
+                acc[g][h * M + i] = x->block0 ? _mm256_maskload_ps(out + i * y_stride + PP_GROUP_ROWS * g + LANES * h,
+                                                                   live[h])
+                                              : _mm256_setzero_ps();
     }
-    const bool whole = row1 - row >= PP_GROUP_ROWS;
-    tile(x, pp_pack_group(w, row), w->n_cols, half, acc, H, M);
-    UNROLL for (int h = 0; h < H; h++)
-        UNROLL for (int i = 0; i < M; i++)
-            store_rows(out + i * y_stride + LANES * h, whole, live[h], acc[h * M + i]);
+    const bool whole = row1 - row >= PP_GROUP_ROWS, ahead = G == 1 && half == 0;
+    for (int64_t b = 0; b < x->n_blocks; b += step)
+        UNROLL for (int g = 0; g < G; g++)
+            tile(x, b, group + (size_t)g * group_bytes, w->n_cols, half, ahead, acc[g], H, M);
+    UNROLL for (int g = 0; g < G; g++)
+        UNROLL for (int h = 0; h < H; h++)
+            UNROLL for (int i = 0; i < M; i++)
+                store_rows(out + i * y_stride + PP_GROUP_ROWS * g + LANES * h, whole, live[h], acc[g][h * M + i]);
 }
 
-/* All groups of the rows with one tile of activations, H halves at a time. */
-INLINE void run_groups(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct act_tile *x,
-                       float *y, int64_t y_stride, const int H, const int M)
+/* Groups of the rows from `row` on with one tile of activations, H halves of G groups at a time, as long as there are
+ * G; the first row behind them. */
+INLINE int64_t run_groups(tile_fn *tile, const struct pp_matrix *w, int64_t row, int64_t row1, const struct act_tile *x,
+                          float *y, int64_t y_stride, const int step, const int H, const int M, const int G)
 {
-    for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
-        run_tile(tile, w, row, row1, 0, x, y, y_stride, H, M);
+    for (; row1 - row >= (G == 1 ? 1 : G * PP_GROUP_ROWS); row += G * PP_GROUP_ROWS) {
+        run_tile(tile, w, row, row1, 0, x, y, y_stride, step, H, M, G);
         if (H == 1 && row + LANES < row1)
-            run_tile(tile, w, row, row1, 1, x, y, y_stride, H, M);
+            run_tile(tile, w, row, row1, 1, x, y, y_stride, step, H, M, G);
     }
+    return row;
 }
 
 /* 1 to `most` rows; up to `both` of them meet both halves of a group at once: the sums of a block have to fit the
  * registers, while those of all blocks may lie in memory. */
-INLINE void matmul(tile_fn *tile, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
-                   int64_t m, float *y, int64_t y_stride, void *scratch, const int most, const int both)
+INLINE void matmul(tile_fn *tile, const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1,
+                   const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, void *scratch, const int most,
+                   const int both)
 {
+    const int step = tile_step(type);
+    const bool beside = x->other_way && goes_beside(type);
     for (int64_t b = 0; b < w->n_cols / 32;) {
-        const struct act_tile t = act_tile_make(w->type, x, m, b, w->n_cols / 32 - b, scratch);
+        const struct act_tile t = act_tile_make(type, x, m, b, w->n_cols / 32 - b, scratch);
+        int64_t row = row0;
         b += t.n_blocks;
-#define ROWS(M)                                                                            \
-    case M:                                                                                \
-        if (M <= most)                                                                     \
-            run_groups(tile, w, row0, row1, &t, y, y_stride, M <= both ? 2 : 1, M);        \
+        if (beside && m == 1)
+            row = run_groups(tile, w, row, row1, &t, y, y_stride, step, 2, 1, BESIDE);
+        if (beside && m == BESIDE_ACTS)
+            row = run_groups(tile, w, row, row1, &t, y, y_stride, step, 2, BESIDE_ACTS, BESIDE);
+#define ROWS(M)                                                                                  \
+    case M:                                                                                      \
+        if (M <= most)                                                                           \
+            run_groups(tile, w, row, row1, &t, y, y_stride, step, M <= both ? 2 : 1, M, 1);      \
         break
         switch (m) {
             ROWS(1);
@@ -385,7 +410,7 @@ static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, c
                         float *y, int64_t y_stride, void *scratch)
 {
     if (m <= FEW_Q8_0)
-        matmul(tile_q8_0, w, row0, row1, x, m, y, y_stride, scratch, FEW_Q8_0, 2);
+        matmul(tile_q8_0, PP_TYPE_Q8_0, w, row0, row1, x, m, y, y_stride, scratch, FEW_Q8_0, 2);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q8_0, WORDS);
 }
@@ -394,7 +419,7 @@ static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, c
                         float *y, int64_t y_stride, void *scratch)
 {
     if (m <= MAX_ACTS)
-        matmul(tile_q4_0, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 4);
+        matmul(tile_q4_0, PP_TYPE_Q4_0, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 4);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_0, NIBBLES_BIASED);
 }
@@ -403,7 +428,7 @@ static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
                         float *y, int64_t y_stride, void *scratch)
 {
     if (m <= MAX_ACTS)
-        matmul(tile_q4_k, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 5);
+        matmul(tile_q4_k, PP_TYPE_Q4_K, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 5);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_k, NIBBLES_MIN);
 }
@@ -412,7 +437,7 @@ static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
                         float *y, int64_t y_stride, void *scratch)
 {
     if (m <= FEW_Q6_K)
-        matmul(tile_q6_k, w, row0, row1, x, m, y, y_stride, scratch, FEW_Q6_K, 1);
+        matmul(tile_q6_k, PP_TYPE_Q6_K, w, row0, row1, x, m, y, y_stride, scratch, FEW_Q6_K, 1);
     else
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, BYTES);
 }
@@ -439,9 +464,9 @@ INLINE float sum_lanes(__m256 low, __m256 high)
     return _mm_cvtss_f32(_mm_add_ss(p2, _mm_movehdup_ps(p2)));
 }
 
-/* acc += 16 columns of R weight rows times M activation rows; weights further on are asked for. */
+/* acc += 16 columns of R weight rows times M activation rows. ahead: weights further on are asked for. */
 INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t k,
-                       __m256 (*acc)[2], const uint32_t type, const int R, const int M)
+                       __m256 (*acc)[2], const uint32_t type, const bool ahead, const int R, const int M)
 {
     UNROLL for (int half = 0; half < 2; half++)
     {
@@ -450,7 +475,7 @@ INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64
         {
             const uint8_t *row = w + (size_t)r * row_bytes;
             wk[r] = load_floats(row, k + LANES * half, type);
-            if (half == 0 && (type == PP_TYPE_F32 || k % 32 == 0))
+            if (ahead && half == 0 && (type == PP_TYPE_F32 || k % 32 == 0))
                 stream_line(row, (size_t)(type == PP_TYPE_F32 ? 4 * k : 2 * k), row_bytes, (size_t)R);
         }
         UNROLL for (int i = 0; i < M; i++)
@@ -464,7 +489,7 @@ INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64
 
 /* R weight rows times M activation rows, R and M at most 4. */
 INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
-                       int64_t y_stride, const uint32_t type, const int R, const int M)
+                       int64_t y_stride, const uint32_t type, const bool ahead, const int R, const int M)
 {
     const size_t size = type == PP_TYPE_F32 ? 4 : 2;
     __m256 acc[8][2];
@@ -472,7 +497,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
         acc[k][0] = acc[k][1] = _mm256_setzero_ps();
     int64_t k = 0;
     for (; k + 16 <= n; k += 16)
-        float_step(w, row_bytes, x, x_stride, k, acc, type, R, M);
+        float_step(w, row_bytes, x, x_stride, k, acc, type, ahead, R, M);
     if (k < n) { /* the tail, with zeros behind it */
         uint8_t w_rest[4][16 * 4] = {{0}};
         float x_rest[4][16] = {{0}};
@@ -480,7 +505,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
             memcpy(w_rest[r], w + (size_t)r * row_bytes + (size_t)k * size, (size_t)(n - k) * size);
         for (int i = 0; i < M; i++)
             memcpy(x_rest[i], x + i * x_stride + k, (size_t)(n - k) * sizeof *x);
-        float_step(w_rest[0], sizeof w_rest[0], x_rest[0], 16, 0, acc, type, R, M);
+        float_step(w_rest[0], sizeof w_rest[0], x_rest[0], 16, 0, acc, type, ahead, R, M);
     }
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int i = 0; i < M; i++)
@@ -488,6 +513,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
 }
 
 #define FLOAT_M 3
+#define FLOAT_BESIDE 1
 #define FLOAT_R(m) ((m) == 1 ? 4 : 2)
 #include "engine/cpu/float_rows.h"
 #include "engine/cpu/matmul_avx2_floats.h"
@@ -508,11 +534,12 @@ static void matmul_floats(const struct pp_matrix *w, int64_t row0, int64_t row1,
 static float dot(const float *a, const float *b, int64_t n)
 {
     float result;
-    float_tile((const uint8_t *)a, 0, b, 0, n, &result, 0, PP_TYPE_F32, 1, 1);
+    float_tile((const uint8_t *)a, 0, b, 0, n, &result, 0, PP_TYPE_F32, true, 1, 1);
     return result;
 }
 
 const struct pp_matmul_kernels pp_matmul_avx2 = {
+    .other_way = PP_BESIDE,
     .quantize = quantize,
     .dot = dot,
     .by_type =

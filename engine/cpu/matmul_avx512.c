@@ -119,9 +119,9 @@ INLINE float sum_lanes(__m512 p)
     return _mm_cvtss_f32(_mm_add_ss(p2, _mm_movehdup_ps(p2)));
 }
 
-/* R weight rows times M activation rows; meanwhile those further on are asked for. */
+/* R weight rows times M activation rows. ahead: meanwhile those further on are asked for. */
 INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
-                       int64_t y_stride, const uint32_t type, const int R, const int M)
+                       int64_t y_stride, const uint32_t type, const bool ahead, const int R, const int M)
 {
     __m512 acc[16];
     UNROLL for (int k = 0; k < R * M; k++)
@@ -133,7 +133,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
         {
             const uint8_t *row = w + (size_t)r * row_bytes;
             wk[r] = load_floats(row, k, live, type);
-            if (type == PP_TYPE_F32 || k % 32 == 0)
+            if (ahead && (type == PP_TYPE_F32 || k % 32 == 0))
                 stream_line(row, (size_t)(type == PP_TYPE_F32 ? 4 * k : 2 * k), row_bytes, (size_t)R);
         }
         UNROLL for (int i = 0; i < M; i++)
@@ -149,6 +149,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
 }
 
 #define FLOAT_M 4
+#define FLOAT_BESIDE 0
 #define FLOAT_R(m) ((m) <= 2 ? 8 : 4)
 #include "engine/cpu/float_rows.h"
 
@@ -195,7 +196,7 @@ static float dot(const float *a, const float *b, int64_t n)
 }
 
 const struct pp_matmul_kernels pp_matmul_avx512 = {
-    .knows_near = true,
+    .other_way = PP_NEAR,
     .quantize = quantize,
     .dot = dot,
     .by_type =

@@ -719,7 +719,7 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
 INLINE void matmul(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
                    int64_t m, float *y, int64_t y_stride, void *scratch)
 {
-    if (m <= STREAM_ACTS && goes_near(type) && (x->near || (w->alone && pp_stream_way == PP_STREAM_PAGES)))
+    if (m <= STREAM_ACTS && goes_near(type) && (x->other_way || (w->alone && pp_stream_way == PP_STREAM_PAGES)))
         stream(type, w, row0, row1, x, m, y, y_stride, scratch, true);
     else if (m <= STREAM_ACTS)
         stream(type, w, row0, row1, x, m, y, y_stride, scratch, false);

@@ -473,7 +473,7 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
                        : from == &c->shared ? c->shared_bf16_stride
                                             : c->bf16_stride,
         .bf16_parts = c->bf16_parts,
-        .near = c->stream.near,
+        .other_way = c->stream.other_way,
         .scratch_bytes = c->kernel_bytes,
     };
     if (from->is_scaled) {
@@ -549,7 +549,8 @@ static int take_unit(const struct pp_cpu *c, const struct stage *s, const struct
 static size_t ahead_of_down(const struct pp_cpu *c, const struct pp_lora_target *t)
 {
     const size_t begin = pp_pack_scale_bytes(t->a.n_cols) + PP_NEAR_AHEAD;
-    const bool kernel_asks = t->a.type == PP_TYPE_Q8_0 && c->mm->knows_near && pp_stream_way == PP_STREAM_PAGES;
+    const bool goes_near = c->mm->other_way == PP_NEAR && pp_stream_way == PP_STREAM_PAGES;
+    const bool kernel_asks = t->a.type == PP_TYPE_Q8_0 && goes_near;
     return kernel_asks && begin < t->a_bytes ? begin : t->a_bytes;
 }
 
