@@ -34,7 +34,10 @@ void pp_tokenizer_free(struct pp_tokenizer *t)
     pp_free(t->merges);
     pp_free(t->pairs);
     pp_free(t->byte_merges);
-    pp_free(t->special.ids);
+    pp_free(t->special.index.ids);
+    pp_free(t->late.index.ids);
+    pp_free(t->late_of);
+    tok_steps_free(t->steps);
     pp_free(t->pieces.ids);
     pp_free(t->charsmap);
     pp_free(t);
@@ -169,7 +172,9 @@ struct run {
     const struct pp_tokenizer *t;
     struct tok_merger merger;
     struct tok_split_state *split;
-    const char *end;      /* of the text */
+    const char *end;      /* of the memory where the text lies that is tokenized now */
+    bool last;            /* there is no text behind that */
+    struct pp_buf steps[2]; /* where the tokenizer.json's normalizers put text */
     struct pp_buf normal; /* a stretch of text as the vocabulary's makers have it */
     struct pp_buf spaced; /* that with its spaces written as SentencePiece does */
     enum tok_prefix_when prefix; /* for the stretch that comes next */
@@ -180,15 +185,17 @@ static bool is_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* The longest special token that text begins with, or TOK_NONE. */
-static uint32_t special_here(const struct pp_tokenizer *t, const char *text, size_t n, bool control)
+/* The longest special token that text begins with, or TOK_NONE. *len: its bytes in the text. */
+static uint32_t special_here(const struct pp_tokenizer *t, const struct tok_specials *s, const char *text, size_t n,
+                             bool control, size_t *len)
 {
-    struct tok_walk w = {.t = t, .index = &t->special};
+    struct tok_walk w = {.t = t, .index = &s->index};
     uint32_t best = TOK_NONE, token;
     for (size_t i = 0; i < n && tok_walk(&w, text[i], &token); i++)
         for (uint32_t k = w.lo; token != TOK_NONE && k < w.hi && tok_text(t, w.index->ids[k]).len == w.depth; k++)
-            if (control || t->type[w.index->ids[k]] == TOK_USER) {
-                best = w.index->ids[k];
+            if (control || t->type[tok_special_token(t, w.index->ids[k])] == TOK_USER) {
+                best = tok_special_token(t, w.index->ids[k]);
+                *len = w.depth;
                 break;
             }
     return best;
@@ -259,7 +266,7 @@ static bool normalize(struct run *r, const char **text, size_t *n)
     if (!tok_normalizes(r->t))
         return true;
     pp_buf_clear(&r->normal);
-    tok_normalize(r->t, *text, *n, r->merger.ids.n == 0, *text + *n == r->end, &r->normal);
+    tok_normalize(r->t, *text, *n, r->merger.ids.n == 0, r->last && *text + *n == r->end, &r->normal);
     *text = pp_buf_cstr(&r->normal);
     *n = r->normal.len;
     return !r->normal.bad;
@@ -317,25 +324,29 @@ static enum pp_code special(struct run *r, uint32_t id, struct pp_error *err)
 }
 
 /* The first place from i on where a special token may begin, or n. */
-static size_t next_special(const struct pp_tokenizer *t, const char *text, size_t i, size_t n, bool control)
+static size_t next_special(const struct tok_specials *s, const char *text, size_t i, size_t n, bool control)
 {
-    const int only = t->special_only[control];
+    const int only = s->only[control];
     if (only >= 0) {
         const char *found = memchr(text + i, only, n - i);
         return found ? (size_t)(found - text) : n;
     }
-    while (i < n && !t->special_first[control][(uint8_t)text[i]])
+    while (i < n && !s->first[control][(uint8_t)text[i]])
         i++;
     return i;
 }
 
-static enum pp_code tokenize(struct run *r, const char *text, size_t n, bool control, struct pp_error *err)
+typedef enum pp_code (*stretch_fn)(struct run *r, const char *text, size_t n, bool control, struct pp_error *err);
+
+/* The special tokens of text, and what lies between them. */
+static enum pp_code cut(struct run *r, const struct tok_specials *s, const char *text, size_t n, bool control,
+                        stretch_fn between, struct pp_error *err)
 {
     const struct pp_tokenizer *t = r->t;
-    size_t begin = 0;
+    size_t begin = 0, len = 0;
     enum pp_code code;
-    for (size_t i = 0; (i = next_special(t, text, i, n, control)) < n;) {
-        const uint32_t id = special_here(t, text + i, n - i, control);
+    for (size_t i = 0; (i = next_special(s, text, i, n, control)) < n;) {
+        const uint32_t id = special_here(t, s, text + i, n - i, control, &len);
         if (id == TOK_NONE) {
             i++;
             continue;
@@ -343,20 +354,58 @@ static enum pp_code tokenize(struct run *r, const char *text, size_t n, bool con
         size_t end = i;
         while (t->flags[id] & TOK_LSTRIP && end > begin && is_space(text[end - 1]))
             end--;
-        if ((code = stretch(r, text + begin, end - begin, err)) || (code = special(r, id, err)))
+        if ((code = between(r, text + begin, end - begin, control, err)) || (code = special(r, id, err)))
             return code;
-        i += tok_text(t, id).len;
+        i += len;
         while (t->flags[id] & TOK_RSTRIP && i < n && is_space(text[i]))
             i++;
         begin = i;
     }
-    return stretch(r, text + begin, n - begin, err);
+    return between(r, text + begin, n - begin, control, err);
+}
+
+static enum pp_code plain_stretch(struct run *r, const char *text, size_t n, bool control, struct pp_error *err)
+{
+    (void)control;
+    return stretch(r, text, n, err);
+}
+
+/* Normalises text, and looks for the tokens that are looked for in normalised text. */
+static enum pp_code steps_stretch(struct run *r, const char *text, size_t n, bool control, struct pp_error *err)
+{
+    struct pp_str made = {text, n};
+    const char *const end = r->end;
+    const bool last = r->last;
+    enum pp_code code = tok_steps_run(r->t->steps, &made, r->steps, err);
+    if (code)
+        return code;
+    if (made.data < text || made.data > text + n) { /* it was written anew */
+        r->last = last && text + n == end;
+        r->end = made.data + made.len;
+    }
+    code = cut(r, &r->t->late, made.data, made.len, control, plain_stretch, err);
+    r->end = end;
+    r->last = last;
+    return code;
+}
+
+static enum pp_code tokenize(struct run *r, const char *text, size_t n, bool control, struct pp_error *err)
+{
+    return cut(r, &r->t->special, text, n, control, r->t->steps ? steps_stretch : plain_stretch, err);
+}
+
+/* Whether text begins with BOS, as templates write it. */
+static bool begins_with_bos(const struct pp_tokenizer *t, const char *text, size_t n)
+{
+    size_t len;
+    return special_here(t, &t->special, text, n, true, &len) == (uint32_t)t->bos ||
+           special_here(t, &t->late, text, n, true, &len) == (uint32_t)t->bos;
 }
 
 enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **ids,
                          size_t *n_ids, struct pp_error *err)
 {
-    struct run r = {.t = t, .merger = {.t = t}, .end = text + n, .prefix = t->prefix.start};
+    struct run r = {.t = t, .merger = {.t = t}, .end = text + n, .last = true, .prefix = t->prefix.start};
     bool control = flags & PP_TOKENIZE_SPECIAL, ends = flags & PP_TOKENIZE_BOS;
     *ids = NULL;
     *n_ids = 0;
@@ -367,7 +416,7 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
     if (n >= LONG_TEXT && t->kind != TOK_UNIGRAM) /* there words have a past */
         tok_merge_use_cache(&r.merger, n);
     /* A template that writes BOS itself does not get a second one. */
-    bool bos_written = ends && t->add_bos && control && n && special_here(t, text, n, true) == (uint32_t)t->bos;
+    bool bos_written = ends && t->add_bos && control && n && begins_with_bos(t, text, n);
     enum pp_code code = PP_OK;
     if (ends && t->add_bos && !bos_written)
         code = tok_ids_add(&r.merger.ids, t->bos, err);
@@ -384,6 +433,8 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
     }
     tok_merge_free(&r.merger);
     tok_split_state_free(r.split);
+    pp_buf_free(&r.steps[0]);
+    pp_buf_free(&r.steps[1]);
     pp_buf_free(&r.normal);
     pp_buf_free(&r.spaced);
     return code;

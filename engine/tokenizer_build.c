@@ -183,8 +183,9 @@ static enum pp_code grow_slots(struct pp_tokenizer *t, size_t symbols, struct pp
     return PP_OK;
 }
 
-/* A new symbol, in the table only if no other has its text. Empty texts are never in the table. */
-static enum pp_code add_symbol(struct pp_tokenizer *t, const char *text, size_t n, struct pp_error *err)
+/* A new symbol, in the table only if no other has its text, and if it is to be found. Empty texts are never in the
+ * table. */
+static enum pp_code add_symbol(struct pp_tokenizer *t, const char *text, size_t n, bool found, struct pp_error *err)
 {
     size_t used = t->n_symbols ? t->start[t->n_symbols] : 0;
     if (n > MAX_TEXT_BYTES - used)
@@ -203,7 +204,7 @@ static enum pp_code add_symbol(struct pp_tokenizer *t, const char *text, size_t 
     t->start[t->n_symbols + 1] = (uint32_t)(used + n);
     if (n > t->max_len)
         t->max_len = (uint32_t)n;
-    if (n) {
+    if (n && found) {
         uint32_t hash = hash_text(text, n);
         struct tok_slot *slot = slot_of(t, hash, text, n);
         if (slot->symbol == TOK_NONE)
@@ -219,7 +220,7 @@ static enum pp_code intern(struct pp_tokenizer *t, const char *text, size_t n, u
     if (*symbol != TOK_NONE)
         return PP_OK;
     *symbol = t->n_symbols;
-    return add_symbol(t, text, n, err);
+    return add_symbol(t, text, n, true, err);
 }
 
 static enum pp_code build_vocab(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
@@ -234,7 +235,7 @@ static enum pp_code build_vocab(struct pp_tokenizer *t, const struct tok_spec *s
             text = (struct pp_str){hole, (size_t)snprintf(hole, sizeof hole, "[PAD%zu]", i)};
         t->type[i] = spec->types[i];
         t->flags[i] = spec->flags[i];
-        code = add_symbol(t, text.data, text.len, err);
+        code = add_symbol(t, text.data, text.len, true, err);
     }
     t->n_vocab = t->n_symbols;
     if (!code && spec->scores) {
@@ -354,11 +355,21 @@ static bool words_begin_at_space(const struct pp_tokenizer *t)
 
 /* --- tokens in the order of their texts ---------------------------------------------------------------- */
 
+/* Looked for in text as it is; is_late: as it is after the steps that normalise it. */
 static bool is_special(const struct pp_tokenizer *t, uint32_t i)
 {
     uint8_t type = t->type[i];
     size_t n = tok_text(t, i).len;
-    return (type == TOK_CONTROL || type == TOK_USER || type == TOK_UNKNOWN) && n > 0 && n <= MAX_SPECIAL;
+    return (type == TOK_CONTROL || type == TOK_USER || type == TOK_UNKNOWN) && n > 0 && n <= MAX_SPECIAL &&
+           !(t->steps && t->flags[i] & TOK_LATE);
+}
+
+static bool is_late(const struct pp_tokenizer *t, uint32_t i)
+{
+    uint8_t type = t->type[i];
+    size_t n = tok_text(t, i).len;
+    return (type == TOK_CONTROL || type == TOK_USER || type == TOK_UNKNOWN) && n > 0 && n <= MAX_SPECIAL &&
+           t->steps && t->flags[i] & TOK_LATE;
 }
 
 static bool is_piece(const struct pp_tokenizer *t, uint32_t i)
@@ -376,10 +387,23 @@ static int by_text(const void *a, const void *b, void *tokenizer)
     return order ? order : (i > j) - (i < j);
 }
 
+/* Sorts the ids that are in the index. */
+static void sort_index(struct pp_tokenizer *t, struct tok_index *x)
+{
+    uint32_t at = 0;
+    qsort_r(x->ids, x->n, sizeof *x->ids, by_text, t);
+    for (unsigned byte = 0; byte < 256; byte++) {
+        x->at[byte] = at;
+        while (at < x->n && (uint8_t)tok_text(t, x->ids[at]).data[0] == byte)
+            at++;
+    }
+    x->at[256] = at;
+}
+
 static enum pp_code build_index(struct pp_tokenizer *t, bool (*wanted)(const struct pp_tokenizer *, uint32_t),
                                 struct tok_index *x, struct pp_error *err)
 {
-    uint32_t n = 0, at = 0;
+    uint32_t n = 0;
     for (uint32_t i = 0; i < t->n_vocab; i++)
         n += wanted(t, i);
     x->ids = pp_realloc_array(NULL, (size_t)n + 1, sizeof *x->ids);
@@ -388,13 +412,7 @@ static enum pp_code build_index(struct pp_tokenizer *t, bool (*wanted)(const str
     for (uint32_t i = 0; i < t->n_vocab; i++)
         if (wanted(t, i))
             x->ids[x->n++] = i;
-    qsort_r(x->ids, n, sizeof *x->ids, by_text, t);
-    for (unsigned byte = 0; byte < 256; byte++) {
-        x->at[byte] = at;
-        while (at < n && (uint8_t)tok_text(t, x->ids[at]).data[0] == byte)
-            at++;
-    }
-    x->at[256] = at;
+    sort_index(t, x);
     return PP_OK;
 }
 
@@ -443,18 +461,66 @@ static int only_one(const bool set[256])
     return n > 1 ? -1 : only;
 }
 
-static enum pp_code build_specials(struct pp_tokenizer *t, struct pp_error *err)
+static void mark_first(const struct pp_tokenizer *t, struct tok_specials *s)
 {
-    enum pp_code code = build_index(t, is_special, &t->special, err);
-    for (uint32_t i = 0; !code && i < t->special.n; i++) {
-        uint8_t byte = (uint8_t)tok_text(t, t->special.ids[i]).data[0];
-        t->special_first[1][byte] = true;
-        if (t->type[t->special.ids[i]] == TOK_USER)
-            t->special_first[0][byte] = true;
+    for (uint32_t i = 0; i < s->index.n; i++) {
+        const uint32_t symbol = s->index.ids[i];
+        const uint8_t byte = (uint8_t)tok_text(t, symbol).data[0];
+        s->first[1][byte] = true;
+        s->first[0][byte] |= t->type[tok_special_token(t, symbol)] == TOK_USER;
     }
     for (int control = 0; control < 2; control++)
-        t->special_only[control] = only_one(t->special_first[control]);
+        s->only[control] = only_one(s->first[control]);
+}
+
+/* The normalised text of each becomes a symbol that only the index knows. */
+static enum pp_code normalize_late(struct pp_tokenizer *t, struct pp_buf two[2], struct pp_error *err)
+{
+    struct tok_index *x = &t->late.index;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < x->n; i++) {
+        struct pp_str text = tok_text(t, x->ids[i]);
+        enum pp_code code = tok_steps_run(t->steps, &text, two, err);
+        if (!code && text.len && text.len <= MAX_SPECIAL)
+            code = add_symbol(t, text.data, text.len, false, err);
+        if (code)
+            return code;
+        if (!text.len || text.len > MAX_SPECIAL)
+            continue;
+        t->late_of[kept] = x->ids[i];
+        x->ids[kept++] = t->n_symbols - 1;
+    }
+    x->n = kept;
+    sort_index(t, x);
+    return PP_OK;
+}
+
+static enum pp_code build_late(struct pp_tokenizer *t, struct pp_error *err)
+{
+    struct pp_buf two[2] = {{0}, {0}};
+    enum pp_code code = build_index(t, is_late, &t->late.index, err);
+    if (code || !t->late.index.n)
+        return code;
+    t->late_of = pp_realloc_array(NULL, t->late.index.n, sizeof *t->late_of);
+    if (!t->late_of)
+        return pp_fail_nomem(err, "the vocabulary");
+    t->late_begin = t->n_symbols;
+    code = normalize_late(t, two, err);
+    pp_buf_free(&two[0]);
+    pp_buf_free(&two[1]);
     return code;
+}
+
+static enum pp_code build_specials(struct pp_tokenizer *t, struct pp_error *err)
+{
+    enum pp_code code = build_index(t, is_special, &t->special.index, err);
+    if (!code)
+        code = build_late(t, err);
+    if (code)
+        return code;
+    mark_first(t, &t->special);
+    mark_first(t, &t->late);
+    return PP_OK;
 }
 
 /* SentencePiece: an unknown character is by this much less likely than the rarest piece. */
@@ -556,7 +622,10 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
         return code;
     t->words_at_space = (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM) && words_begin_at_space(t);
     mark_ends(t);
-    code = build_specials(t, err);
+    if (spec->steps.len)
+        code = tok_steps_new(spec->steps, &t->steps, err);
+    if (!code)
+        code = build_specials(t, err);
     if (!code && (t->kind == TOK_UNIGRAM || t->kind == TOK_WORDPIECE || t->kind == TOK_RWKV))
         code = build_pieces(t, err);
     if (!code)

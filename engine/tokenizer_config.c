@@ -74,6 +74,8 @@ enum pp_code tok_spec_add_token(struct tok_spec *spec, int64_t id, const cJSON *
         spec->flags[id] |= TOK_LSTRIP;
     if (is_true(token, "rstrip"))
         spec->flags[id] |= TOK_RSTRIP;
+    if (is_true(token, "normalized"))
+        spec->flags[id] |= TOK_LATE;
     return PP_OK;
 }
 

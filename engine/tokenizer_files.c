@@ -71,10 +71,10 @@ static void json_added(const struct pp_tokenizer *t, struct pp_buf *b)
             continue;
         pp_buf_fmt(b, "%s\n  {\"id\": %u, \"content\": ", first ? "" : ",", i);
         add_quoted(b, tok_text(t, i));
-        pp_buf_fmt(b, ", \"single_word\": false, \"lstrip\": %s, \"rstrip\": %s, \"normalized\": false, "
+        pp_buf_fmt(b, ", \"single_word\": false, \"lstrip\": %s, \"rstrip\": %s, \"normalized\": %s, "
                       "\"special\": %s}",
                    t->flags[i] & TOK_LSTRIP ? "true" : "false", t->flags[i] & TOK_RSTRIP ? "true" : "false",
-                   t->type[i] == TOK_USER ? "false" : "true");
+                   t->steps && t->flags[i] & TOK_LATE ? "true" : "false", t->type[i] == TOK_USER ? "false" : "true");
         first = false;
     }
     pp_buf_str(b, "\n ],\n");
@@ -161,7 +161,10 @@ static enum pp_code to_json(const struct pp_tokenizer *t, const char *folder, st
                        "rule for cutting text into words (%s)", *t->pre ? t->pre : "of its own");
     pp_buf_str(&b, "{\n \"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n");
     json_added(t, &b);
-    pp_buf_str(&b, " \"normalizer\": null,\n");
+    if (t->steps)
+        pp_buf_fmt(&b, " \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": %s},\n", tok_steps_json(t->steps));
+    else
+        pp_buf_str(&b, " \"normalizer\": null,\n");
     json_split(patterns, t->add_space, &b);
     json_template(t, &b);
     pp_buf_str(&b, " \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
@@ -293,6 +296,8 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
         what = "other tokens at the beginning or end of a text";
     else if (a->squeeze != b->squeeze || (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
         what = "other spaces";
+    else if (strcmp(a->steps ? tok_steps_json(a->steps) : "", b->steps ? tok_steps_json(b->steps) : "") != 0)
+        what = "other normalizers";
     return !what ? PP_OK
                  : pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written exactly: read again it has %s",
                            what);

@@ -9,6 +9,8 @@
  *                                    kind does that other programs call gemma4, or gpt2 with
  *                                    certain names of split rules
  *   space_prefix   u32               struct tok_prefix: start | control << 2 | user << 4
+ *   normalizers    string            what a tokenizer.json has in "normalizers", as a list in JSON
+ *   late           array of i32      tokens that are looked for in normalised text
  *   lstrip, rstrip, ends  array of i32  tokens with these properties that nothing else tells */
 #include <ctype.h>
 #include <stdio.h>
@@ -304,6 +306,8 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     read_flag_list(g, "pippin.tokenizer.lstrip", TOK_LSTRIP, spec);
     read_flag_list(g, "pippin.tokenizer.rstrip", TOK_RSTRIP, spec);
     read_flag_list(g, "pippin.tokenizer.ends", TOK_END, spec);
+    read_flag_list(g, "pippin.tokenizer.late", TOK_LATE, spec);
+    pp_gguf_string(g, "pippin.tokenizer.normalizers", &spec->steps);
     read_flag_list(g, "tokenizer.ggml.eos_token_ids", TOK_END, spec); /* ollama's */
     mark_strips(g, spec);
 }
@@ -511,6 +515,10 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
         code = write_flag_list(t, "pippin.tokenizer.rstrip", TOK_RSTRIP, w, err);
     if (!code)
         code = write_flag_list(t, "pippin.tokenizer.ends", TOK_END, w, err);
+    if (!code && t->steps) {
+        pp_gguf_add_text(w, "pippin.tokenizer.normalizers", tok_steps_json(t->steps));
+        code = write_flag_list(t, "pippin.tokenizer.late", TOK_LATE, w, err);
+    }
     write_id(w, "tokenizer.ggml.bos_token_id", t->bos);
     write_id(w, "tokenizer.ggml.eos_token_id", t->eos);
     write_id(w, "tokenizer.ggml.eot_token_id", t->eot);

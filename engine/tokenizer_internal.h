@@ -3,7 +3,8 @@
  * A reader (tokenizer_gguf.c, _json.c, _sentencepiece.c, _tiktoken.c, _rwkv.c) fills a struct tok_spec whose strings
  * point into its source; tok_build() copies it into an immutable struct pp_tokenizer with the tables that tokenizing
  * needs.
- * Then text is cut at special tokens (tokenizer.c), written as the vocabulary's makers did (tokenizer_normalize.c), cut
+ * Then text is cut at special tokens (tokenizer.c), written as the vocabulary's makers did (tokenizer_steps.c,
+ * tokenizer_normalize.c), cut
  * into words (tokenizer_split.c and there), and each word becomes tokens (tokenizer_words.c): by merging single
  * characters (tokenizer_bpe.c), by the likeliest cut (tokenizer_unigram.c), or by the longest piece
  * (tokenizer_wordpiece.c). */
@@ -37,6 +38,7 @@ enum tok_flags {
     TOK_END = 1,    /* ends an answer */
     TOK_LSTRIP = 2, /* white space before it in the text belongs to it */
     TOK_RSTRIP = 4, /* and white space after it */
+    TOK_LATE = 8,   /* it is looked for in text that was normalised */
 };
 
 /* Where SentencePiece puts a space in front of text: at its start, after a control token, after a user-defined one. */
@@ -163,6 +165,7 @@ struct tok_spec {
     struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
     bool squeeze;                  /* SPM, UNIGRAM: one space for several, none at the ends */
     struct tok_bert bert;          /* WORDPIECE */
+    struct pp_str steps;           /* a JSON list of normalizers, for tok_steps_new(); or none */
     char *unescaped;               /* RWKV: where texts lie; or NULL */
 };
 
@@ -196,6 +199,13 @@ struct tok_index {
     uint32_t at[257];  /* where those with a first byte begin */
 };
 
+/* Tokens that are looked for in text. */
+struct tok_specials {
+    struct tok_index index;
+    bool first[2][256];    /* some begins with this byte; [1]: with control tokens */
+    int only[2];           /* the one such byte; -1: there are several; 0: none, or NUL */
+};
+
 /* Symbols 0 to n_vocab - 1 are the tokens. Merges may name texts that are no tokens; those are symbols above. */
 struct pp_tokenizer {
     enum tok_kind kind;
@@ -216,15 +226,17 @@ struct pp_tokenizer {
     uint32_t byte_symbol[256];  /* byte level: the character of a byte; SPM: its byte token; or TOK_NONE */
     uint32_t ascii_symbol[128]; /* SPM: the symbol of an ASCII character, or TOK_NONE */
     bool words_at_space;   /* SPM, UNIGRAM: no symbol reaches across the start of a run of U+2581 */
-    struct tok_index special;     /* tokens that are looked for in text */
+    struct tok_specials special;  /* those that are looked for before text is normalised */
+    struct tok_specials late;     /* after that; symbols, whose tokens are in late_of */
+    uint32_t *late_of;            /* [late.index.n] tokens of the symbols late_begin and so on, in their order */
+    uint32_t late_begin;
     struct tok_index pieces;      /* UNIGRAM, WORDPIECE, RWKV: tokens that words are made of */
     float unknown_score;          /* UNIGRAM: of a character that is no token */
     char *charsmap;               /* [charsmap_len], or NULL */
     size_t charsmap_len;
     bool squeeze;
     struct tok_bert bert;
-    bool special_first[2][256];   /* some special begins with this byte; [1]: with control tokens */
-    int special_only[2];          /* the one such byte; -1: there are several; 0: none, or NUL */
+    struct tok_steps *steps;      /* what is done before; or NULL */
     int32_t bos, eos, eot, unk;
     bool add_bos, add_eos, ignore_merges, add_space;
     struct tok_prefix prefix;
@@ -237,6 +249,11 @@ struct pp_tokenizer {
 static inline struct pp_str tok_text(const struct pp_tokenizer *t, uint32_t symbol)
 {
     return (struct pp_str){t->text + t->start[symbol], t->start[symbol + 1] - t->start[symbol]};
+}
+/* The token that is meant by one of `special` or `late`. */
+static inline uint32_t tok_special_token(const struct pp_tokenizer *t, uint32_t symbol)
+{
+    return symbol < t->n_vocab ? symbol : t->late_of[symbol - t->late_begin];
 }
 /* The symbol with this text, or TOK_NONE. */
 uint32_t tok_lookup(const struct pp_tokenizer *t, const char *text, size_t n);
@@ -269,9 +286,29 @@ enum pp_code tok_charsmap_check(struct pp_str map, struct pp_error *err);
 /* Appends the text as SentencePiece has it before spaces become U+2581. at_start, at_end: of the whole text. */
 void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, bool at_start, bool at_end,
                    struct pp_buf *out);
+/* Appends the text with its characters replaced as a checked precompiled_charsmap says. */
+void tok_map_characters(struct pp_str map, const char *text, size_t n, struct pp_buf *out);
 /* Calls fn for each of BERT's words, normalised. scratch is the caller's, and reused. */
 enum pp_code tok_bert_words(const struct pp_tokenizer *t, const char *text, size_t n, struct pp_buf *scratch,
                             tok_word_fn fn, void *ctx, struct pp_error *err);
+
+/* --- the normalizers of a tokenizer.json (tokenizer_steps.c, tokenizer_forms.c) ---------------------------- */
+
+struct tok_steps; /* immutable */
+enum pp_code tok_steps_new(struct pp_str json, struct tok_steps **out, struct pp_error *err);
+void tok_steps_free(struct tok_steps *s);
+const char *tok_steps_json(const struct tok_steps *s);
+/* Normalises *text, which then lies where it was or in one of the two buffers. */
+enum pp_code tok_steps_run(const struct tok_steps *s, struct pp_str *text, struct pp_buf two[2], struct pp_error *err);
+/* Sets *map and *n to a precompiled_charsmap (pp_free) in place of the one that is there. */
+enum pp_code tok_read_charsmap(const char *base64, char **map, size_t *n, struct pp_error *err);
+
+enum tok_form { TOK_NFC, TOK_NFD, TOK_NFKC, TOK_NFKD };
+enum tok_changed { TOK_SAME, TOK_CHANGED, TOK_NO_MEMORY };
+/* Once before the first tok_form(); again costs nothing. */
+void tok_form_init(enum tok_form form);
+/* Appends the text in this form, or nothing if it is in it. Bytes that are not UTF-8 stay. */
+enum tok_changed tok_form(enum tok_form form, const char *text, size_t n, struct pp_buf *out);
 
 /* --- words (tokenizer_words.c, and a file for each way to cut one) --------------------------------------- */
 

@@ -2,18 +2,20 @@
  * unigrams and WordPiece.
  *
  * Format: the serialisation of https://github.com/huggingface/tokenizers. Whatever would change ids and is not known
- * here is refused by name rather than passed over; only the normaliser NFC is, for nearly all text has that form. */
+ * here is refused by name rather than passed over. */
 #include <stdio.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
-#include <nettle/base64.h>
 
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/tokenizer_internal.h"
 
-enum { MAX_TEMPLATE_PARTS = 32 }; /* each is looked up in the whole vocabulary */
+enum {
+    MAX_TEMPLATE_PARTS = 32, /* each is looked up in the whole vocabulary */
+    MAX_NORMALIZERS = 32,
+};
 
 struct reader {
     const cJSON *root, *model;
@@ -21,6 +23,9 @@ struct reader {
     bool byte_level;    /* a pre-tokenizer or decoder says so */
     bool spaces;        /* spaces become U+2581 */
     bool unigram, wordpiece;       /* the model's type */
+    const cJSON *normalizers[MAX_NORMALIZERS]; /* without sequences */
+    size_t n_normalizers;
+    struct pp_buf steps;           /* those of them that are done one after the other */
     char *charsmap;                /* decoded here */
     struct pp_buf pieces;          /* WordPiece's texts as they are kept */
     unsigned template_parts;       /* read so far */
@@ -62,18 +67,11 @@ static enum pp_code unsupported(const char *part, const cJSON *object, struct pp
 /* {"type": "Precompiled", "precompiled_charsmap": base 64} */
 static enum pp_code read_charsmap(struct reader *r, const cJSON *node, struct pp_error *err)
 {
-    const char *text = string_member(node, "precompiled_charsmap");
-    size_t n = strlen(text), size = BASE64_DECODE_LENGTH(n);
-    struct base64_decode_ctx ctx;
-    base64_decode_init(&ctx);
-    pp_free(r->charsmap);
-    r->charsmap = pp_malloc(size + 1);
-    if (!r->charsmap)
-        return pp_fail_nomem(err, "the tokenizer's table of characters");
-    if (!base64_decode_update(&ctx, &size, (uint8_t *)r->charsmap, n, text) || !base64_decode_final(&ctx))
-        return pp_fail(err, PP_ERR_FORMAT, "the tokenizer's table of characters is no base 64");
-    r->spec.charsmap = (struct pp_str){r->charsmap, size};
-    return PP_OK;
+    size_t n = 0;
+    enum pp_code code = tok_read_charsmap(string_member(node, "precompiled_charsmap"), &r->charsmap, &n, err);
+    if (!code)
+        r->spec.charsmap = (struct pp_str){r->charsmap, n};
+    return code;
 }
 
 /* null in strip_accents: as lowercase says. */
@@ -94,38 +92,78 @@ static bool is_squeeze(const cJSON *node)
            (strcmp(to, " ") == 0 || strcmp(to, TOK_SPACE) == 0);
 }
 
-static enum pp_code read_normalizer(struct reader *r, const cJSON *node, struct pp_error *err)
+static bool is_prepend(const cJSON *node)
+{
+    return is_type(node, "Prepend") && strcmp(string_member(node, "prepend"), TOK_SPACE) == 0;
+}
+
+static bool is_spaces(const cJSON *node)
+{
+    return is_type(node, "Replace") && strcmp(string_member(member(node, "pattern"), "String"), " ") == 0 &&
+           strcmp(string_member(node, "content"), TOK_SPACE) == 0;
+}
+
+/* What the kinds of vocabularies do themselves. */
+static bool is_own(const struct reader *r, const cJSON *node)
+{
+    return is_prepend(node) || is_spaces(node) || (r->wordpiece && is_type(node, "BertNormalizer")) ||
+           (r->unigram && (is_type(node, "Precompiled") || is_type(node, "Strip") || is_squeeze(node)));
+}
+
+static enum pp_code read_own(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    if (is_prepend(node))
+        r->spec.prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
+    else if (is_spaces(node))
+        r->spaces = true;
+    else if (is_type(node, "BertNormalizer"))
+        read_bert_normalizer(r, node);
+    else if (is_type(node, "Precompiled"))
+        return read_charsmap(r, node, err);
+    else
+        r->spec.squeeze = true;
+    return PP_OK;
+}
+
+static enum pp_code list_normalizers(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     const cJSON *part;
     enum pp_code code = PP_OK;
-    if (!node || cJSON_IsNull(node) || is_type(node, "NFC"))
+    if (!node || cJSON_IsNull(node))
         return PP_OK;
     if (is_type(node, "Sequence")) {
         cJSON_ArrayForEach(part, member(node, "normalizers"))
-            if ((code = read_normalizer(r, part, err)))
+            if ((code = list_normalizers(r, part, err)))
                 return code;
         return PP_OK;
     }
-    if (is_type(node, "Prepend") && strcmp(string_member(node, "prepend"), TOK_SPACE) == 0) {
-        r->spec.prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
-        return PP_OK;
+    if (r->n_normalizers == MAX_NORMALIZERS)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer normalises text in more than %d steps", MAX_NORMALIZERS);
+    r->normalizers[r->n_normalizers++] = node;
+    return PP_OK;
+}
+
+/* The last of them the kind of vocabulary does itself, as far as it can; those before it are done step by step. */
+static enum pp_code read_normalizer(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    enum pp_code code = list_normalizers(r, node, err);
+    size_t n = code ? 0 : r->n_normalizers;
+    while (n > 0 && is_own(r, r->normalizers[n - 1]))
+        n--;
+    for (size_t i = 0; i < n; i++) {
+        char *text = cJSON_PrintUnformatted(r->normalizers[i]);
+        if (!text)
+            return pp_fail_nomem(err, "the tokenizer's normalizer");
+        pp_buf_fmt(&r->steps, "%s%s%s", i ? "," : "[", text, i + 1 == n ? "]" : "");
+        cJSON_free(text);
+        r->spaces |= is_spaces(r->normalizers[i]);
     }
-    if (is_type(node, "Replace") && strcmp(string_member(member(node, "pattern"), "String"), " ") == 0 &&
-        strcmp(string_member(node, "content"), TOK_SPACE) == 0) {
-        r->spaces = true;
-        return PP_OK;
-    }
-    if (r->unigram && is_type(node, "Precompiled"))
-        return read_charsmap(r, node, err);
-    if (r->unigram && (is_squeeze(node) || is_type(node, "Strip"))) {
-        r->spec.squeeze = true;
-        return PP_OK;
-    }
-    if (r->wordpiece && is_type(node, "BertNormalizer")) {
-        read_bert_normalizer(r, node);
-        return PP_OK;
-    }
-    return unsupported("normalizer", node, err);
+    if (r->steps.bad)
+        return pp_fail_nomem(err, "the tokenizer's normalizer");
+    r->spec.steps = (struct pp_str){r->steps.data, r->steps.len};
+    for (size_t i = n; !code && i < r->n_normalizers; i++)
+        code = read_own(r, r->normalizers[i], err);
+    return code;
 }
 
 /* --- pre-tokenizer ------------------------------------------------------------------------------------- */
@@ -524,6 +562,7 @@ enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struc
         pp_free(r.owned[i]);
     pp_free(r.charsmap);
     pp_buf_free(&r.pieces);
+    pp_buf_free(&r.steps);
     cJSON_Delete(root);
     return code;
 }

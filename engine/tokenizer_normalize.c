@@ -79,6 +79,28 @@ static size_t find_replacement(const struct table *t, const char *text, size_t n
     return found;
 }
 
+/* The character at text, or what replaces it. How many bytes it takes. */
+static size_t map_character(const struct table *table, const char *text, size_t n, struct pp_str *to)
+{
+    int32_t c;
+    size_t width = find_replacement(table, text, n, to);
+    if (width)
+        return width;
+    width = pp_utf8_decode(text, n, &c);
+    *to = c < 0 ? (struct pp_str){"\xef\xbf\xbd", 3} : (struct pp_str){text, width};
+    return width;
+}
+
+void tok_map_characters(struct pp_str map, const char *text, size_t n, struct pp_buf *out)
+{
+    const struct table table = table_of(map.data, map.len);
+    for (size_t i = 0; i < n;) {
+        struct pp_str to;
+        i += map_character(&table, text + i, n - i, &to);
+        pp_buf_add(out, to.data, to.len);
+    }
+}
+
 void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, bool at_start, bool at_end,
                    struct pp_buf *out)
 {
@@ -87,13 +109,7 @@ void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, boo
     bool after_space = at_start;
     for (size_t i = 0; i < n;) {
         struct pp_str to;
-        int32_t c;
-        size_t width = find_replacement(&table, text + i, n - i, &to);
-        if (!width) {
-            width = pp_utf8_decode(text + i, n - i, &c);
-            to = c < 0 ? (struct pp_str){"\xef\xbf\xbd", 3} : (struct pp_str){text + i, width};
-        }
-        i += width;
+        i += map_character(&table, text + i, n - i, &to);
         while (t->squeeze && after_space && to.len && *to.data == ' ') {
             to.data++;
             to.len--;

@@ -1,0 +1,298 @@
+/* test_tokenizer_normal.c - the normalizers of a tokenizer.json: Unicode's forms against utf8proc's own, each kind of
+ * step, and tokens that are looked for before or after them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cjson/cJSON.h>
+#include <utf8proc.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/tokenizer_internal.h"
+#include "tests/support.h"
+#include "tests/tokenizers.h"
+
+/* --- forms ---------------------------------------------------------------------------------------------------- */
+
+static const int form_options[] = {
+    UTF8PROC_COMPOSE, UTF8PROC_DECOMPOSE, UTF8PROC_COMPOSE | UTF8PROC_COMPAT, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
+};
+
+static void expect_form(enum tok_form f, const char *text, size_t n)
+{
+    utf8proc_uint8_t *want;
+    struct pp_buf got = {0};
+    const utf8proc_ssize_t len = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &want,
+                                              (utf8proc_option_t)(form_options[f] | UTF8PROC_STABLE));
+    assert_true(len >= 0);
+    const enum tok_changed how = tok_form(f, text, n, &got);
+    const bool same = (size_t)len == n && memcmp(text, want, n) == 0;
+    assert_int_equal(how, same ? TOK_SAME : TOK_CHANGED);
+    assert_int_equal(got.len, same ? 0 : len);
+    if (!same)
+        assert_memory_equal(got.data, want, got.len);
+    free(want);
+    pp_buf_free(&got);
+}
+
+/* Every character alone, and behind one that it may join. */
+static void every_character(void **state)
+{
+    (void)state;
+    for (int f = TOK_NFC; f <= TOK_NFKD; f++) {
+        tok_form_init((enum tok_form)f);
+        for (int32_t c = 1; c < 0x110000; c += c >= 0x30000 ? 251 : 1) {
+            char text[16] = "xA";
+            if (c >= 0xD800 && c < 0xE000)
+                continue;
+            expect_form((enum tok_form)f, text + 1, 1 + pp_utf8_encode(c, text + 2));
+            expect_form((enum tok_form)f, text + 2, pp_utf8_encode(c, text + 2));
+        }
+    }
+}
+
+static unsigned below(uint32_t *seed, unsigned n)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (*seed >> 8) % n;
+}
+
+static void mixed_characters(void **state)
+{
+    static const char *const parts[] = {
+        "a", "e", "\u00e9", "\u1ebf", "\u0301", "\u0323", "\u0327", "\u0345", "\u0344", "\u212b", "\ufb01", "\u1112",
+        "\u1161", "\u11ab", "\uac00", "\ud55c", "\u09c7", "\u09be", "\u0f71", "\u0f72", "\u0f74", "\u4eca", " ", "\n",
+        "\u0e01\u0e38\u0e48", "\u0915\u093c", "\u1e9b\u0323", "\ufdfa", "\U00011099\U000110ba", "\U0001d15e", "text",
+    };
+    uint32_t seed = 1;
+    (void)state;
+    for (int round = 0; round < 20000; round++) {
+        char text[256];
+        size_t n = 0;
+        for (unsigned k = below(&seed, 9) + 1; k > 0; k--)
+            n += (size_t)sprintf(text + n, "%s", parts[below(&seed, sizeof parts / sizeof *parts)]);
+        expect_form((enum tok_form)(round % 4), text, n);
+    }
+}
+
+/* Marks in the wrong order without end take no longer than they should; bytes that are not UTF-8 stay. */
+static void odd_texts(void **state)
+{
+    enum { MARKS = 200000 };
+    struct pp_buf text = {0}, got = {0};
+    (void)state;
+    for (int i = 0; i < MARKS; i++)
+        pp_buf_str(&text, i < MARKS / 2 ? "\u0301" : "\u0323");
+    const uint64_t begin = pp_now_ns();
+    assert_int_equal(tok_form(TOK_NFC, text.data, text.len, &got), TOK_CHANGED);
+    assert_true(pp_now_ns() - begin < 5000000000u);
+    assert_int_equal(got.len, text.len);
+    assert_memory_equal(got.data, "\u0323\u0323", 4);
+    pp_buf_clear(&got);
+    assert_int_equal(tok_form(TOK_NFC, "\xcc" "e\xff\u0301e\u0301\xe4\xb8", 10, &got), TOK_CHANGED);
+    assert_string_equal(got.data, "\xcc" "e\xff\u0301\u00e9\xe4\xb8");
+    pp_buf_free(&text);
+    pp_buf_free(&got);
+}
+
+/* --- steps ---------------------------------------------------------------------------------------------------- */
+
+/* Every byte is a token, and of two tokens more "<B>" is looked for in normalised text. */
+static void bytes_json(const char *normalizer, struct pp_buf *out)
+{
+    pp_buf_fmt(out, "{\"added_tokens\":[{\"id\":256,\"content\":\"<A>\",\"special\":true,\"normalized\":false},"
+               "{\"id\":257,\"content\":\"<B>\",\"special\":false,\"normalized\":true},"
+               "{\"id\":258,\"content\":\"<\u00c9>\",\"special\":true,\"normalized\":true}],\"normalizer\":%s,"
+               "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+               "\"model\":{\"type\":\"BPE\",\"vocab\":{", normalizer);
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char key[5] = {0};
+        pp_utf8_encode(tok_byte_to_char(byte), key);
+        pp_buf_fmt(out, "%s\"%s%s\":%u", byte ? "," : "", byte == '"' || byte == '\\' ? "\\" : "", key, byte);
+    }
+    pp_buf_str(out, "},\"merges\":[]}}");
+    assert_false(out->bad);
+}
+
+static struct pp_tokenizer *with_normalizer(const char *normalizer)
+{
+    struct pp_buf json = {0};
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    bytes_json(normalizer, &json);
+    assert_ok(tok_from_json(json.data, json.len, NULL, &t, &err), err);
+    pp_buf_free(&json);
+    return t;
+}
+
+/* What is left of the text, read back from its tokens, of which some are special. */
+static void expect_text(const struct pp_tokenizer *t, const char *text, const char *want, size_t specials)
+{
+    struct pp_buf back = {0};
+    struct pp_error err;
+    int32_t *ids;
+    size_t n, found = 0;
+    assert_ok(pp_tokenize(t, text, strlen(text), PP_TOKENIZE_SPECIAL, &ids, &n, &err), err);
+    for (size_t i = 0; i < n; i++)
+        found += ids[i] >= 256;
+    pp_detokenize(t, ids, n, true, &back);
+    assert_string_equal(pp_buf_cstr(&back), want);
+    assert_int_equal(found, specials);
+    pp_free(ids);
+    pp_buf_free(&back);
+}
+
+static void steps(void **state)
+{
+    static const struct { const char *normalizer, *text, *want; size_t specials; } cases[] = {
+        {"null", "e\u0301 \ufb01", "e\u0301 \ufb01", 0},
+        {"{\"type\":\"NFC\"}", "plain e\u0301 \ufb01 \u00e9", "plain \u00e9 \ufb01 \u00e9", 0},
+        {"{\"type\":\"NFKC\"}", "e\u0301 \ufb01", "\u00e9 fi", 0},
+        {"{\"type\":\"NFD\"}", "\u00e9 \ufb01", "e\u0301 \ufb01", 0},
+        {"{\"type\":\"NFKD\"}", "\u00e9 \ufb01", "e\u0301 fi", 0},
+        {"{\"type\":\"Lowercase\"}", "A\u00c9\u0130Z\u03a3", "a\u00e9i\u0307z\u03c3", 0},
+        {"{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFD\"},{\"type\":\"StripAccents\"}]}", "\u00e9\u00fc x",
+         "eu x", 0},
+        {"{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":false}", "\u3000 a ", "a ", 0},
+        {"{\"type\":\"Strip\",\"strip_left\":false,\"strip_right\":true}", " a\t\u3000", " a", 0},
+        {"{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true}", " \n ", "", 0},
+        {"{\"type\":\"Replace\",\"pattern\":{\"String\":\"``\"},\"content\":\"\\\"\"}", "a``b```", "a\"b\"`", 0},
+        {"{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\s+\"},\"content\":\"_\"}", "a \n b\u3000", "a_b_", 0},
+        {"{\"type\":\"Prepend\",\"prepend\":\"> \"}", "a<A>b", "> a<A>> b", 1},
+        {"{\"type\":\"Prepend\",\"prepend\":\"> \"}", "", "", 0},
+        {"{\"type\":\"Nmt\"}", "a\tb\x01" "c\u200b\ufeff", "a bc  ", 0},
+        {"{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Sequence\",\"normalizers\":[]},{\"type\":\"Lowercase\"},"
+         "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"AA\"}]}", "A", "AA", 0},
+        /* tokens: the first before, the others after */
+        {"{\"type\":\"NFC\"}", "<A>\u0338<B>\u0338<B>", "<A>\u0338<B\u226f<B>", 2},
+        {"{\"type\":\"NFC\"}", "<E\u0301> <\u00c9>", "<\u00c9> <\u00c9>", 2},
+        {"{\"type\":\"Lowercase\"}", "<b><B><a><A><\u00c9>", "<B><B><a><A><\u00c9>", 4},
+    };
+    char folder[300];
+    struct pp_error err;
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/normalizers", test_tmpdir());
+    assert_int_equal(mkdir(folder, 0700), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_tokenizer *t[3] = {with_normalizer(cases[i].normalizer)};
+        t[1] = through_gguf(t[0]);
+        assert_ok(pp_tokenizer_to_folder(t[0], folder, &err), err);
+        t[2] = open_tokenizer(folder);
+        for (int k = 0; k < 3; k++) {
+            expect_text(t[k], cases[i].text, cases[i].want, cases[i].specials);
+            pp_tokenizer_free(t[k]);
+        }
+    }
+}
+
+/* Unigrams do the last of their normalizers themselves, and SentencePiece's BPE its spaces. */
+static void steps_of_other_kinds(void **state)
+{
+    static const char unigrams[] =
+        "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKD\"},{\"type\":\"StripAccents\"},"
+        "{\"type\":\"Lowercase\"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\" \"}]},"
+        "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"add_prefix_space\":true},"
+        "\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"<unk>\",0],[\"\u2581\",-3],[\"\u2581e\",-2],"
+        "[\"f\",-4],[\"i\",-5]]}}";
+    static const char merged[] =
+        "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},"
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"}]},\"model\":{\"type\":\"BPE\","
+        "\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,\"\u2581\":1,\"\u00e9\":2,\"\u2581\u00e9\":3},"
+        "\"merges\":[\"\u2581 \u00e9\"]}}";
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    (void)state;
+    assert_ok(tok_from_json(unigrams, sizeof unigrams - 1, NULL, &t, &err), err);
+    expect_tokens(t, "\u00c9\ufb01  e ", 0, " e|f|i| e");
+    pp_tokenizer_free(t);
+    assert_ok(tok_from_json(merged, sizeof merged - 1, NULL, &t, &err), err);
+    expect_tokens(t, "e\u0301 e\u0301", 0, "\u00e9| \u00e9");
+    pp_tokenizer_free(t);
+}
+
+static void refused(void **state)
+{
+    static const char *const bad[] = {
+        "{\"type\":\"Mystery\"}",
+        "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(\"},\"content\":\"\"}",
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"\"}",
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"}}",
+        "{\"type\":\"Prepend\"}",
+    };
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    struct pp_buf json = {0};
+    int32_t *ids;
+    size_t n;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        pp_buf_clear(&json);
+        bytes_json(bad[i], &json);
+        assert_int_equal(tok_from_json(json.data, json.len, NULL, &t, &err), PP_ERR_UNSUPPORTED);
+        assert_null(t);
+    }
+    pp_buf_free(&json);
+    /* a text must not become a million times as long */
+    struct pp_buf grows = {0};
+    pp_buf_str(&grows, "{\"type\":\"Sequence\",\"normalizers\":[");
+    for (int i = 0; i < 4; i++)
+        pp_buf_fmt(&grows, "%s{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"%0*d%s\"}",
+                   i ? "," : "", 200, 0, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa");
+    pp_buf_str(&grows, "]}");
+    t = with_normalizer(grows.data);
+    assert_int_equal(pp_tokenize(t, "aaaa", 4, 0, &ids, &n, &err), PP_ERR_UNSUPPORTED);
+    assert_null(ids);
+    pp_tokenizer_free(t);
+    pp_buf_free(&grows);
+    /* nor an expression take for ever */
+    t = with_normalizer("{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(a+)+[bc]\"},\"content\":\"\"}");
+    char text[64];
+    memset(text, 'a', sizeof text);
+    assert_int_equal(pp_tokenize(t, text, sizeof text, 0, &ids, &n, &err), PP_ERR_UNSUPPORTED);
+    pp_tokenizer_free(t);
+}
+
+static void failed_allocations(void **state)
+{
+    static const char normalizer[] =
+        "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"},{\"type\":\"Replace\","
+        "\"pattern\":{\"Regex\":\"b+\"},\"content\":\"c\"},{\"type\":\"Prepend\",\"prepend\":\"x\"}]}";
+    struct pp_buf json = {0}, text = {0};
+    struct pp_tokenizer *t;
+    (void)state;
+    bytes_json(normalizer, &json);
+    for (int i = 0; i < 20; i++)
+        pp_buf_str(&text, "A\u0301\u0323<B>b");
+    for (uint64_t nth = 1; nth < 400; nth++) {
+        struct pp_error err = {0};
+        int32_t *ids = NULL;
+        size_t n;
+        pp_mem_fail_at(nth, 0);
+        enum pp_code code = tok_from_json(json.data, json.len, NULL, &t, &err);
+        pp_mem_fail_at(0, 0);
+        assert_true(code == PP_OK || code == PP_ERR_NOMEM);
+        pp_tokenizer_free(t);
+        t = with_normalizer(normalizer);
+        pp_mem_fail_at(nth % 40 + 1, 0);
+        code = pp_tokenize(t, text.data, text.len, 0, &ids, &n, &err);
+        pp_mem_fail_at(0, 0);
+        assert_true(code == PP_OK || code == PP_ERR_NOMEM);
+        pp_free(ids);
+        pp_tokenizer_free(t);
+    }
+    pp_buf_free(&json);
+    pp_buf_free(&text);
+}
+
+TEST_GROUP(tokenizer_normal)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_character), cmocka_unit_test(mixed_characters), cmocka_unit_test(odd_texts),
+        cmocka_unit_test(steps), cmocka_unit_test(steps_of_other_kinds), cmocka_unit_test(refused),
+        cmocka_unit_test(failed_allocations),
+    };
+    return cmocka_run_group_tests_name("tokenizer_normal", tests, NULL, NULL);
+}
