@@ -79,6 +79,34 @@ static bool open_in_folder(const char *folder, const char *name, struct pp_token
     return there;
 }
 
+static bool is_in_folder(const char *folder, const char *name)
+{
+    struct pp_buf path = {0};
+    pp_buf_fmt(&path, "%s/%s", folder, name);
+    const bool there = !path.bad && access(path.data, F_OK) == 0;
+    pp_buf_free(&path);
+    return there;
+}
+
+/* Files that say less of a vocabulary: what is missing goes by its class. False: there are none. */
+static bool open_lists(const char *folder, struct pp_tokenizer **out, enum pp_code *code, struct pp_error *err)
+{
+    static const char *const pieces[] = {"spiece.model", "sentencepiece.bpe.model"};
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+        if (!is_in_folder(folder, pieces[i]))
+            continue;
+        *code = tok_spm_check(folder, pieces[i], err);
+        return *code || open_in_folder(folder, pieces[i], out, code, err);
+    }
+    const bool merges = is_in_folder(folder, "vocab.json") && is_in_folder(folder, "merges.txt");
+    if (!merges && !is_in_folder(folder, "vocab.txt"))
+        return false;
+    *code = tok_from_vocab(folder, merges, out, err);
+    if (*code)
+        pp_fail_prefix(err, "%s", folder);
+    return true;
+}
+
 static int is_tiktoken_name(const struct dirent *d)
 {
     const size_t n = strlen(d->d_name);
@@ -94,10 +122,13 @@ static enum pp_code open_folder(const char *folder, struct pp_tokenizer **out, s
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (open_in_folder(folder, names[i], out, &code, err))
             return code;
+    if (open_lists(folder, out, &code, err))
+        return code;
     const int n = scandir(folder, &found, is_tiktoken_name, alphasort);
     if (n <= 0 || !open_in_folder(folder, found[0]->d_name, out, &code, err))
         code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no vocabulary: neither tokenizer.json nor tekken.json nor "
-                       "tokenizer.model nor a .tiktoken file is there", folder);
+                       "tokenizer.model nor a .tiktoken file is there, nor vocab.json with merges.txt, vocab.txt or "
+                       "spiece.model", folder);
     for (int i = 0; i < n; i++)
         free(found[i]);
     free(found);

@@ -12,7 +12,7 @@
 
 #define MAX_CONFIG_FILE ((size_t)64 << 20)
 
-static enum pp_code read_json(const char *folder, const char *name, cJSON **out, struct pp_error *err)
+enum pp_code tok_config_json(const char *folder, const char *name, cJSON **out, struct pp_error *err)
 {
     struct pp_buf path = {0};
     char *data = NULL;
@@ -36,11 +36,11 @@ static enum pp_code read_json(const char *folder, const char *name, cJSON **out,
 enum pp_code tok_config_read(const char *folder, struct tok_config *cfg, struct pp_error *err)
 {
     memset(cfg, 0, sizeof *cfg);
-    enum pp_code code = read_json(folder, "tokenizer_config.json", &cfg->tokenizer, err);
+    enum pp_code code = tok_config_json(folder, "tokenizer_config.json", &cfg->tokenizer, err);
     if (!code)
-        code = read_json(folder, "config.json", &cfg->model, err);
+        code = tok_config_json(folder, "config.json", &cfg->model, err);
     if (!code)
-        code = read_json(folder, "generation_config.json", &cfg->generation, err);
+        code = tok_config_json(folder, "generation_config.json", &cfg->generation, err);
     return code;
 }
 

@@ -352,6 +352,11 @@ enum pp_code tok_from_gguf(const struct pp_gguf *g, struct pp_tokenizer **out, s
 /* A tokenizer.json of n bytes; folder (or NULL) is where configuration files lie beside it. */
 enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struct pp_tokenizer **out,
                            struct pp_error *err);
+/* The same that was parsed. */
+struct cJSON;
+struct tok_config;
+enum pp_code tok_from_tree(const struct cJSON *root, const struct tok_config *cfg, struct pp_tokenizer **out,
+                           struct pp_error *err);
 enum pp_code tok_from_sentencepiece(const void *data, size_t n, const char *folder, struct pp_tokenizer **out,
                                     struct pp_error *err);
 /* True if the first line is one of tiktoken's. */
@@ -360,7 +365,6 @@ bool tok_is_tiktoken(const char *data, size_t n);
 enum pp_code tok_from_tiktoken(const char *data, size_t n, const char *name, const char *folder,
                                struct pp_tokenizer **out, struct pp_error *err);
 /* Mistral's tekken.json: true if it is one; and reads it. */
-struct cJSON;
 bool tok_is_tekken(const struct cJSON *root);
 enum pp_code tok_from_tekken(const struct cJSON *root, const char *folder, struct pp_tokenizer **out,
                              struct pp_error *err);
@@ -377,6 +381,14 @@ void tok_rwkv_escape(struct pp_str bytes, struct pp_buf *out);
 /* Appends the tokens of a text between special tokens. */
 enum pp_code tok_rwkv_text(struct tok_merger *m, const char *text, size_t n, struct pp_error *err);
 
+/* A folder's vocab.json and merges.txt, or its vocab.txt (tokenizer_vocab.c). */
+enum pp_code tok_from_vocab(const char *folder, bool merges, struct pp_tokenizer **out, struct pp_error *err);
+/* PP_ERR_UNSUPPORTED unless the folder's SentencePiece model, a file of this name, is of a known class. */
+enum pp_code tok_spm_check(const char *folder, const char *file, struct pp_error *err);
+/* What a known class does to SentencePiece's vocabulary; names: zeros, where texts lie until tok_build is done. */
+enum pp_code tok_spm_class(const struct tok_config *cfg, struct tok_spec *spec, struct pp_buf *names,
+                           struct pp_error *err);
+
 /* What tokenizer_config.json, config.json and generation_config.json add (tokenizer_config.c). Strings in the spec
  * point into cfg, which therefore lives until tok_build is done. Missing files and members are ordinary. */
 struct tok_config {
@@ -384,6 +396,8 @@ struct tok_config {
 };
 enum pp_code tok_config_read(const char *folder, struct tok_config *cfg, struct pp_error *err);
 void tok_config_free(struct tok_config *cfg);
+/* A file of the folder; *out stays as it is if there is none. */
+enum pp_code tok_config_json(const char *folder, const char *name, struct cJSON **out, struct pp_error *err);
 /* added_tokens_decoder, bos, eos, unk, add_bos, add_eos, all end tokens, and the size of the vocabulary. */
 enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spec, struct pp_error *err);
 /* One object of added_tokens or added_tokens_decoder. */

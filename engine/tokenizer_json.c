@@ -532,37 +532,47 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
     return PP_OK;
 }
 
+enum pp_code tok_from_tree(const cJSON *root, const struct tok_config *cfg, struct pp_tokenizer **out,
+                           struct pp_error *err)
+{
+    struct reader r = {.root = root, .model = member(root, "model"),
+                       .spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1}};
+    *out = NULL;
+    enum pp_code code = read_all(&r, err);
+    if (!code)
+        code = tok_config_apply(cfg, &r.spec, err);
+    if (!code && r.spec.kind == TOK_BYTE_LEVEL && r.spec.rule && r.spec.bos < 0)
+        r.spec.bos = tok_spec_find(&r.spec, "<|begin_of_text|>", 17);
+    if (!code)
+        code = tok_build(&r.spec, out, err);
+    tok_spec_free(&r.spec);
+    for (size_t i = 0; i < r.n_owned; i++)
+        pp_free(r.owned[i]);
+    pp_free(r.charsmap);
+    pp_buf_free(&r.pieces);
+    pp_buf_free(&r.steps);
+    return code;
+}
+
 enum pp_code tok_from_json(const char *json, size_t n, const char *folder, struct pp_tokenizer **out,
                            struct pp_error *err)
 {
     struct tok_config cfg = {0};
     cJSON *root;
     enum pp_code code = pp_json_parse(json, n, "the file", NULL, &root, err);
-    struct reader r = {.root = root, .model = member(root, "model"),
-                       .spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1}};
     *out = NULL;
-    if (root && tok_is_tekken(root)) {
+    if (!code && !root)
+        code = pp_fail(err, PP_ERR_FORMAT, "the file is not valid JSON");
+    if (!code && tok_is_tekken(root)) {
         code = tok_from_tekken(root, folder, out, err);
         cJSON_Delete(root);
         return code;
     }
-    if (!code)
-        code = root ? read_all(&r, err) : pp_fail(err, PP_ERR_FORMAT, "the file is not valid JSON");
     if (!code && folder)
         code = tok_config_read(folder, &cfg, err);
     if (!code)
-        code = tok_config_apply(&cfg, &r.spec, err);
-    if (!code && r.spec.kind == TOK_BYTE_LEVEL && r.spec.rule && r.spec.bos < 0)
-        r.spec.bos = tok_spec_find(&r.spec, "<|begin_of_text|>", 17);
-    if (!code)
-        code = tok_build(&r.spec, out, err);
-    tok_spec_free(&r.spec);
+        code = tok_from_tree(root, &cfg, out, err);
     tok_config_free(&cfg);
-    for (size_t i = 0; i < r.n_owned; i++)
-        pp_free(r.owned[i]);
-    pp_free(r.charsmap);
-    pp_buf_free(&r.pieces);
-    pp_buf_free(&r.steps);
     cJSON_Delete(root);
     return code;
 }

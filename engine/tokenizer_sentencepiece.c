@@ -204,7 +204,7 @@ enum pp_code tok_from_sentencepiece(const void *data, size_t n, const char *fold
     struct tok_spec spec = {.kind = TOK_SPM, .bos = -1, .eos = -1, .eot = -1, .unk = -1, .add_bos = true,
                             .prefix = {TOK_PREFIX_ALWAYS, TOK_PREFIX_UNLESS_SPACE, TOK_PREFIX_NEVER}};
     struct tok_config cfg = {0};
-    struct pp_buf plain = {.data = pp_malloc(n + 1), .cap = n + 1};
+    struct pp_buf plain = {.data = pp_malloc(n + 1), .cap = n + 1}, names = {0};
     *out = NULL;
     if (!plain.data)
         return pp_fail_nomem(err, "the vocabulary");
@@ -212,11 +212,14 @@ enum pp_code tok_from_sentencepiece(const void *data, size_t n, const char *fold
     if (!code && folder)
         code = tok_config_read(folder, &cfg, err);
     if (!code)
+        code = tok_spm_class(&cfg, &spec, &names, err);
+    if (!code)
         code = tok_config_apply(&cfg, &spec, err);
     if (!code)
         code = tok_build(&spec, out, err);
     tok_spec_free(&spec);
     tok_config_free(&cfg);
     pp_buf_free(&plain);
+    pp_buf_free(&names);
     return code;
 }

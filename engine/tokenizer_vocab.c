@@ -1,0 +1,440 @@
+/* tokenizer_vocab.c - vocabularies of folders without a tokenizer.json or tokenizer.model: vocab.json and merges.txt as
+ * GPT-2 has them, vocab.txt as BERT has it, and SentencePiece's under other names. Those files do not say how text is
+ * cut, which tokens are special, or what is put around a text: that goes by the class that tokenizer_config.json names,
+ * or else by the family of config.json. What is known of a class is written here as the parts of a tokenizer.json.
+ *
+ * Of the classes: https://github.com/huggingface/transformers, convert_slow_tokenizer.py and each model's own. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "engine/base/json.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/tokenizer_internal.h"
+
+#define MAX_FILE ((size_t)64 << 20)
+
+#define BYTES(regex) "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":" regex "}"
+#define AROUND(before, after)                                                                                \
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"" before "\"}},"   \
+    "{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"" after "\"}}]}"
+#define QWEN2                                                                                                \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}"                          \
+    "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
+#define BPE "\"model\":{\"type\":\"BPE\"}"
+
+/* What the parts of a tokenizer.json would be, and tokens where no file names others. */
+struct class {
+    const char *name, *families; /* without "Fast" at its end; words of config.json's model_type */
+    const char *parts, *tokens;
+};
+
+static const char gpt2_tokens[] =
+    "{\"bos_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\",\"unk_token\":\"<|endoftext|>\"}";
+static const char roberta_tokens[] =
+    "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"unk_token\":\"<unk>\",\"pad_token\":\"<pad>\","
+    "\"mask_token\":{\"content\":\"<mask>\",\"lstrip\":true}}";
+static const char bert_tokens[] =
+    "{\"cls_token\":\"[CLS]\",\"sep_token\":\"[SEP]\",\"unk_token\":\"[UNK]\",\"pad_token\":\"[PAD]\","
+    "\"mask_token\":\"[MASK]\"}";
+static const char gpt2[] = "{\"pre_tokenizer\":" BYTES("true") "," BPE "}";
+static const char gpt_neox[] = "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":" BYTES("true") "," BPE "}";
+static const char qwen2[] =
+    "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" QWEN2 "\"},\"behavior\":\"Isolated\"}," BYTES("false") "]}," BPE "}";
+static const char roberta[] = "{\"pre_tokenizer\":" BYTES("true") "," AROUND("<s>", "</s>") "," BPE "}";
+static const char bert[] =
+    "{\"normalizer\":{\"type\":\"BertNormalizer\"},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
+    AROUND("[CLS]", "[SEP]") ",\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\"}}";
+
+static const struct class merged[] = {
+    {"GPT2Tokenizer", "gpt2 gpt_neo gptj opt gpt_bigcode starcoder2", gpt2, gpt2_tokens},
+    {"CodeGenTokenizer", "codegen phi", gpt2, gpt2_tokens},
+    {"GPTNeoXTokenizer", "gpt_neox", gpt_neox, gpt2_tokens},
+    {"Qwen2Tokenizer", "qwen2 qwen2_moe qwen3 qwen3_moe qwen2_vl qwen2_5_vl qwen3_vl", qwen2,
+     "{\"eos_token\":\"<|endoftext|>\",\"unk_token\":\"<|endoftext|>\",\"pad_token\":\"<|endoftext|>\"}"},
+    {"RobertaTokenizer", "roberta", roberta, roberta_tokens},
+    {"BartTokenizer", "bart", roberta, roberta_tokens},
+    {"LongformerTokenizer", "longformer", roberta, roberta_tokens},
+    {"LEDTokenizer", "led", roberta, roberta_tokens},
+};
+static const struct class listed[] = {
+    {"BertTokenizer", "bert nomic_bert", bert, bert_tokens},
+    {"DistilBertTokenizer", "distilbert", bert, bert_tokens},
+    {"ElectraTokenizer", "electra", bert, bert_tokens},
+    {"MobileBertTokenizer", "mobilebert", bert, bert_tokens},
+};
+enum { N_MERGED = sizeof merged / sizeof *merged, N_LISTED = sizeof listed / sizeof *listed };
+
+/* --- which class ------------------------------------------------------------------------------------------ */
+
+static const cJSON *member(const cJSON *object, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, name);
+}
+
+static const char *string_member(const cJSON *object, const char *name)
+{
+    const char *s = cJSON_GetStringValue(member(object, name));
+    return s ? s : "";
+}
+
+/* The class is called so, but for "Fast" at its end. */
+static bool is_class(const char *have, const char *name)
+{
+    const size_t n = strlen(name);
+    return strncmp(have, name, n) == 0 && (have[n] == 0 || strcmp(have + n, "Fast") == 0);
+}
+
+static bool is_word_of(const char *word, const char *words)
+{
+    const size_t n = strlen(word);
+    for (const char *at = words; n && (at = strstr(at, word)); at += n)
+        if ((at == words || at[-1] == ' ') && (at[n] == 0 || at[n] == ' '))
+            return true;
+    return false;
+}
+
+/* By the class that is named, or else the family. NULL and an error that names it: unknown. */
+static const struct class *find_class(const struct class *known, size_t n, const struct tok_config *cfg,
+                                      const char *file, struct pp_error *err)
+{
+    const char *name = string_member(cfg->tokenizer, "tokenizer_class");
+    const char *family = string_member(cfg->model, "model_type");
+    struct pp_buf names = {0};
+    for (size_t i = 0; i < n; i++)
+        if (*name ? is_class(name, known[i].name) : is_word_of(family, known[i].families))
+            return &known[i];
+    for (size_t i = 0; i < n; i++)
+        pp_buf_fmt(&names, "%s%s", i ? ", " : "", known[i].name);
+    if (*name || *family)
+        pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the %s \"%.60s\", and pippin knows such files of %s: a "
+                "tokenizer.json would say what it needs", file, *name ? "class" : "family", *name ? name : family, pp_buf_cstr(&names));
+    else
+        pp_fail(err, PP_ERR_UNSUPPORTED, "no file says of which class %s is (tokenizer_class in "
+                "tokenizer_config.json); pippin knows %s", file, pp_buf_cstr(&names));
+    pp_buf_free(&names);
+    return NULL;
+}
+
+/* --- tokens that are special ------------------------------------------------------------------------------ */
+
+static const char *const token_keys[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                         "pad_token", "cls_token", "mask_token"};
+enum { N_KEYS = sizeof token_keys / sizeof *token_keys };
+
+/* "<s>" or {"content": "<s>", ...} */
+static const char *content_of(const cJSON *token)
+{
+    const char *text = cJSON_GetStringValue(token);
+    return text ? text : string_member(token, "content");
+}
+
+/* Adds to tokenizer_config.json what other files or the class say of tokens, and that does not. */
+static enum pp_code complete_config(struct tok_config *cfg, const cJSON *map, const cJSON *usual, struct pp_error *err)
+{
+    if (!cfg->tokenizer)
+        cfg->tokenizer = cJSON_CreateObject();
+    for (size_t i = 0; i < N_KEYS; i++) {
+        const cJSON *token = member(map, token_keys[i]);
+        if (!token || cJSON_IsNull(token))
+            token = member(usual, token_keys[i]);
+        if (member(cfg->tokenizer, token_keys[i]) || !token)
+            continue;
+        cJSON *copy = cJSON_Duplicate(token, true);
+        if (!copy || !cJSON_AddItemToObject(cfg->tokenizer, token_keys[i], copy)) {
+            cJSON_Delete(copy);
+            return pp_fail_nomem(err, "the vocabulary");
+        }
+    }
+    return cfg->tokenizer ? PP_OK : pp_fail_nomem(err, "the vocabulary");
+}
+
+/* A text with an id becomes one of added_tokens. token: NULL, or what says more about it. */
+static bool add_token(cJSON *added, const char *text, const cJSON *id, const cJSON *token, bool special)
+{
+    static const char *const flags[] = {"lstrip", "rstrip", "normalized"};
+    cJSON *node = cJSON_CreateObject();
+    if (!cJSON_AddStringToObject(node, "content", text) || !cJSON_AddNumberToObject(node, "id", id->valuedouble) ||
+        !cJSON_AddBoolToObject(node, "special", special) || !cJSON_AddItemToArray(added, node)) {
+        cJSON_Delete(node);
+        return false;
+    }
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (cJSON_IsTrue(member(token, flags[i])) && !cJSON_AddTrueToObject(node, flags[i]))
+            return false;
+    return special || member(node, "normalized") || cJSON_AddTrueToObject(node, "normalized");
+}
+
+static bool add_special(cJSON *added, const cJSON *token, const cJSON *vocab, const cJSON *more)
+{
+    const char *text = content_of(token);
+    const cJSON *id = member(more, text);
+    if (!id)
+        id = member(vocab, text);
+    return !*text || !cJSON_IsNumber(id) || add_token(added, text, id, token, true);
+}
+
+/* config: complete. more: added_tokens.json, texts and ids. */
+static enum pp_code add_tokens(cJSON *root, const cJSON *config, const cJSON *map, const cJSON *more,
+                               struct pp_error *err)
+{
+    cJSON *added = cJSON_AddArrayToObject(root, "added_tokens");
+    const cJSON *vocab = member(member(root, "model"), "vocab"), *token;
+    bool ok = added != NULL;
+    cJSON_ArrayForEach(token, more)
+        ok = ok && (!cJSON_IsNumber(token) || add_token(added, token->string, token, NULL, false));
+    for (size_t i = 0; i < N_KEYS; i++)
+        ok = ok && add_special(added, member(config, token_keys[i]), vocab, more);
+    const cJSON *const lists[] = {member(config, "additional_special_tokens"),
+                                  member(map, "additional_special_tokens")};
+    for (int i = 0; i < 2; i++)
+        cJSON_ArrayForEach(token, lists[i])
+            ok = ok && add_special(added, token, vocab, more);
+    return ok ? PP_OK : pp_fail_nomem(err, "the vocabulary");
+}
+
+/* --- the files -------------------------------------------------------------------------------------------- */
+
+/* Calls fn for each line of a file, without its end. */
+typedef bool (*line_fn)(cJSON *to, const char *line, size_t n, size_t i);
+
+static enum pp_code read_lines(const char *folder, const char *name, cJSON *to, line_fn fn, struct pp_error *err)
+{
+    struct pp_buf path = {0}, line = {0};
+    char *data = NULL;
+    size_t n = 0, i = 0;
+    bool ok = to != NULL;
+    pp_buf_fmt(&path, "%s/%s", folder, name);
+    enum pp_code code = path.bad ? pp_fail_nomem(err, "a path") : pp_read_file(path.data, MAX_FILE, &data, &n, err);
+    for (const char *at = data, *end = data + n, *stop; !code && ok && at < end; at = stop + 1, i++) {
+        stop = memchr(at, '\n', (size_t)(end - at));
+        stop = stop ? stop : end;
+        const size_t cr = stop > at && stop[-1] == '\r';
+        pp_buf_clear(&line);
+        pp_buf_add(&line, at, (size_t)(stop - at) - cr);
+        ok = !line.bad && fn(to, pp_buf_cstr(&line), line.len, i);
+        if (i >= TOK_MAX_VOCAB)
+            code = pp_fail(err, PP_ERR_FORMAT, "%s has more than %d lines", path.data, TOK_MAX_VOCAB);
+    }
+    if (!code && !ok)
+        code = pp_fail_nomem(err, name);
+    pp_free(data);
+    pp_buf_free(&path);
+    pp_buf_free(&line);
+    return code;
+}
+
+static bool is_merge(const char *line, size_t n)
+{
+    return n && strncmp(line, "#version", 8) != 0;
+}
+
+static bool add_merge(cJSON *merges, const char *line, size_t n, size_t i)
+{
+    cJSON *text = is_merge(line, n) ? cJSON_CreateString(line) : NULL;
+    (void)i;
+    return !is_merge(line, n) || (text && cJSON_AddItemToArray(merges, text));
+}
+
+static bool add_entry(cJSON *vocab, const char *line, size_t n, size_t i)
+{
+    (void)n;
+    return cJSON_AddNumberToObject(vocab, line, (double)i) != NULL;
+}
+
+/* BERT's tokenizer_config.json says what its normalizer does. */
+static bool set_bert(cJSON *normalizer, const cJSON *config)
+{
+    static const struct { const char *from, *to; } names[] = {
+        {"do_lower_case", "lowercase"}, {"strip_accents", "strip_accents"},
+        {"tokenize_chinese_chars", "handle_chinese_chars"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const cJSON *value = member(config, names[i].from);
+        if (cJSON_IsBool(value) && !cJSON_AddBoolToObject(normalizer, names[i].to, cJSON_IsTrue(value)))
+            return false;
+    }
+    return true;
+}
+
+/* The vocabulary goes into the tokenizer.json's model. */
+static enum pp_code read_vocabulary(const char *folder, bool merges, const struct tok_config *cfg, cJSON *root,
+                                    struct pp_error *err)
+{
+    cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model"), *vocab = NULL;
+    if (!merges) {
+        if (!set_bert(cJSON_GetObjectItemCaseSensitive(root, "normalizer"), cfg->tokenizer))
+            return pp_fail_nomem(err, "the vocabulary");
+        return read_lines(folder, "vocab.txt", cJSON_AddObjectToObject(model, "vocab"), add_entry, err);
+    }
+    enum pp_code code = tok_config_json(folder, "vocab.json", &vocab, err);
+    if (!code && !cJSON_AddItemToObject(model, "vocab", vocab)) {
+        cJSON_Delete(vocab);
+        code = pp_fail_nomem(err, "the vocabulary");
+    }
+    return code ? code : read_lines(folder, "merges.txt", cJSON_AddArrayToObject(model, "merges"), add_merge, err);
+}
+
+static enum pp_code make_tree(const char *folder, bool merges, struct tok_config *cfg, cJSON **root,
+                              struct pp_error *err)
+{
+    cJSON *map = NULL, *more = NULL, *usual = NULL;
+    const struct class *c = find_class(merges ? merged : listed, merges ? N_MERGED : N_LISTED, cfg,
+                                       merges ? "vocab.json" : "vocab.txt", err);
+    if (!c)
+        return PP_ERR_UNSUPPORTED;
+    *root = cJSON_Parse(c->parts);
+    usual = cJSON_Parse(c->tokens);
+    enum pp_code code = *root && usual ? PP_OK : pp_fail_nomem(err, "the vocabulary");
+    if (!code)
+        code = tok_config_json(folder, "special_tokens_map.json", &map, err);
+    if (!code)
+        code = tok_config_json(folder, "added_tokens.json", &more, err);
+    if (!code)
+        code = read_vocabulary(folder, merges, cfg, *root, err);
+    if (!code)
+        code = complete_config(cfg, map, usual, err);
+    if (!code)
+        code = add_tokens(*root, cfg->tokenizer, map, more, err);
+    cJSON_Delete(map);
+    cJSON_Delete(more);
+    cJSON_Delete(usual);
+    return code;
+}
+
+enum pp_code tok_from_vocab(const char *folder, bool merges, struct pp_tokenizer **out, struct pp_error *err)
+{
+    struct tok_config cfg = {0};
+    cJSON *root = NULL;
+    *out = NULL;
+    enum pp_code code = tok_config_read(folder, &cfg, err);
+    if (!code)
+        code = make_tree(folder, merges, &cfg, &root, err);
+    if (!code)
+        code = tok_from_tree(root, &cfg, out, err);
+    tok_config_free(&cfg);
+    cJSON_Delete(root);
+    return code;
+}
+
+/* --- SentencePiece's -------------------------------------------------------------------------------------- */
+
+static const struct class pieces[] = {
+    {"T5Tokenizer", "t5 mt5 umt5 longt5", NULL, NULL},
+    {"AlbertTokenizer", "albert", NULL, NULL},
+    {"XLMRobertaTokenizer", "xlm-roberta xlm-roberta-xl", NULL, NULL},
+};
+enum { T5, ALBERT, XLM_ROBERTA, N_PIECES };
+
+/* Ids from `from` on move up by one; the place is left empty. */
+static enum pp_code shift(struct tok_spec *spec, size_t from, struct pp_error *err)
+{
+    enum pp_code code = tok_spec_resize(spec, spec->n + 1, err);
+    if (code)
+        return code;
+    const size_t n = spec->n - 1 - from;
+    memmove(spec->texts + from + 1, spec->texts + from, n * sizeof *spec->texts);
+    memmove(spec->types + from + 1, spec->types + from, n);
+    memmove(spec->flags + from + 1, spec->flags + from, n);
+    memmove(spec->scores + from + 1, spec->scores + from, n * sizeof *spec->scores);
+    return PP_OK;
+}
+
+static void set_control(struct tok_spec *spec, size_t i, const char *text, enum tok_type type)
+{
+    spec->texts[i] = (struct pp_str){text, strlen(text)};
+    spec->types[i] = (uint8_t)type;
+    spec->flags[i] = 0;
+    spec->scores[i] = 0;
+}
+
+/* The first four are <s>, <pad>, </s> and <unk> instead of <unk>, <s> and </s>; <mask> is behind the others. */
+static enum pp_code as_xlm_roberta(struct tok_spec *spec, struct pp_error *err)
+{
+    static const char *const first[] = {"<s>", "<pad>", "</s>", "<unk>"};
+    if (spec->n < 3)
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary is too small for its class");
+    enum pp_code code = shift(spec, 3, err);
+    if (!code)
+        code = tok_spec_resize(spec, spec->n + 1, err);
+    if (code)
+        return code;
+    for (size_t i = 0; i < 4; i++)
+        set_control(spec, i, first[i], i == 3 ? TOK_UNKNOWN : TOK_CONTROL);
+    set_control(spec, spec->n - 1, "<mask>", TOK_CONTROL);
+    spec->flags[spec->n - 1] |= TOK_LSTRIP;
+    spec->bos = 0, spec->eos = 2, spec->unk = 3;
+    spec->add_bos = spec->add_eos = true;
+    return PP_OK;
+}
+
+/* What the class does before SentencePiece. */
+static void as_albert(struct tok_spec *spec, const cJSON *config)
+{
+#define QUOTES                                                                                               \
+    "[{\"type\":\"Replace\",\"pattern\":{\"String\":\"``\"},\"content\":\"\\\"\"},"                           \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\"''\"},\"content\":\"\\\"\"}"
+#define NO_ACCENTS ",{\"type\":\"NFKD\"},{\"type\":\"StripAccents\"}"
+#define SMALL ",{\"type\":\"Lowercase\"}"
+    static const char *const steps[2][2] = {{QUOTES NO_ACCENTS "]", QUOTES NO_ACCENTS SMALL "]"},
+                                            {QUOTES "]", QUOTES SMALL "]"}};
+    const bool keep = cJSON_IsTrue(member(config, "keep_accents"));
+    const char *json = steps[keep][!cJSON_IsFalse(member(config, "do_lower_case"))];
+    spec->steps = (struct pp_str){json, strlen(json)};
+    spec->bos = tok_spec_find(spec, "[CLS]", 5);
+    spec->eos = tok_spec_find(spec, "[SEP]", 5);
+    spec->add_bos = spec->add_eos = true;
+}
+
+/* "<extra_id_0>" is the last of a hundred, unless the configuration says how many, or lists them itself. */
+static enum pp_code as_t5(struct tok_spec *spec, const cJSON *config, struct pp_buf *names, struct pp_error *err)
+{
+    enum { USUAL = 100, MOST = 1000, LONGEST = 24 };
+    const cJSON *number = member(config, "extra_ids");
+    const size_t begin = spec->n;
+    size_t extra = member(config, "added_tokens_decoder") ? 0 : USUAL;
+    if (cJSON_IsNumber(number) && number->valuedouble >= 0 && number->valuedouble <= MOST)
+        extra = (size_t)number->valuedouble;
+    spec->bos = -1;
+    spec->add_bos = false;
+    spec->add_eos = true;
+    if (tok_spec_find(spec, "<extra_id_0>", 12) >= 0)
+        return PP_OK;
+    enum pp_code code = tok_spec_resize(spec, begin + extra, err);
+    if (!code && pp_grow(&names->data, &names->cap, extra * LONGEST + 1, 1))
+        code = pp_fail_nomem(err, "the vocabulary");
+    for (size_t i = 0; !code && i < extra; i++) {
+        char *name = names->data + i * LONGEST;
+        snprintf(name, LONGEST, "<extra_id_%u>", (unsigned)(extra - 1 - i));
+        set_control(spec, begin + i, name, TOK_CONTROL);
+    }
+    return code;
+}
+
+enum pp_code tok_spm_check(const char *folder, const char *file, struct pp_error *err)
+{
+    struct tok_config cfg = {0};
+    enum pp_code code = tok_config_read(folder, &cfg, err);
+    if (!code && !find_class(pieces, N_PIECES, &cfg, file, err))
+        code = PP_ERR_UNSUPPORTED;
+    tok_config_free(&cfg);
+    return code;
+}
+
+enum pp_code tok_spm_class(const struct tok_config *cfg, struct tok_spec *spec, struct pp_buf *names,
+                           struct pp_error *err)
+{
+    struct pp_error ignored = {0};
+    const struct class *c = find_class(pieces, N_PIECES, cfg, "", &ignored);
+    if (c == &pieces[T5])
+        return as_t5(spec, cfg->tokenizer, names, err);
+    if (c == &pieces[XLM_ROBERTA])
+        return as_xlm_roberta(spec, err);
+    if (c == &pieces[ALBERT])
+        as_albert(spec, cfg->tokenizer);
+    return PP_OK;
+}

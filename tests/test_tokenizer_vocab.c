@@ -1,0 +1,239 @@
+/* test_tokenizer_vocab.c - folders whose vocabulary says little of itself: vocab.json and merges.txt, vocab.txt, and
+ * SentencePiece's under other names. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/text.h"
+#include "engine/tokenizer_internal.h"
+#include "tests/support.h"
+#include "tests/tokenizers.h"
+
+static char folder[300];
+
+static void put(const char *name, const char *text, size_t n)
+{
+    struct pp_error err;
+    char path[400];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_ok(pp_write_file(path, text, n, 0600, &err), err);
+}
+
+static void put_text(const char *name, const char *text)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    unlink(path);
+    if (text)
+        put(name, text, strlen(text));
+}
+
+static void new_folder(const char *name)
+{
+    snprintf(folder, sizeof folder, "%s/%s", test_tmpdir(), name);
+    assert_int_equal(mkdir(folder, 0700), 0);
+}
+
+/* All bytes, and tokens of which GPT-2's, RoBERTa's and Qwen's are some; 256 and more. */
+static void put_bytes(const char *more)
+{
+    struct pp_buf json = {0};
+    pp_buf_str(&json, "{");
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char key[5] = {0};
+        pp_utf8_encode(tok_byte_to_char(byte), key);
+        pp_buf_fmt(&json, "\"%s%s\":%u,", byte == '"' || byte == '\\' ? "\\" : "", key, byte);
+    }
+    pp_buf_fmt(&json, "\"ab\":256,\"\u0120ab\":257,%s}", more);
+    assert_false(json.bad);
+    put("vocab.json", json.data, json.len);
+    pp_buf_free(&json);
+    put_text("merges.txt", "#version: 0.2\na b\n\u0120 ab\n\n");
+}
+
+static void expect_opened(const char *text, unsigned flags, const char *want)
+{
+    struct pp_tokenizer *t = open_tokenizer(folder);
+    expect_tokens(t, text, flags, want);
+    pp_tokenizer_free(t);
+}
+
+static void merged(void **state)
+{
+    const unsigned all = PP_TOKENIZE_BOS | PP_TOKENIZE_SPECIAL;
+    (void)state;
+    new_folder("merged");
+    put_bytes("\"<|endoftext|>\":258,\"<s>\":259,\"</s>\":260,\"<mask>\":261");
+    /* by the family, by the class, and with what the files say of tokens */
+    put_text("config.json", "{\"model_type\":\"gpt2\"}");
+    expect_opened("ab ab12<|endoftext|>", all, "ab| ab|1|2|<|endoftext|>");
+    struct pp_tokenizer *t = open_tokenizer(folder);
+    assert_int_equal(pp_tokenizer_bos(t), 258);
+    assert_int_equal(pp_tokenizer_eos(t), 258);
+    assert_false(pp_tokenizer_adds_bos(t));
+    pp_tokenizer_free(t);
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"GPT2Tokenizer\",\"add_bos_token\":true,"
+                                      "\"bos_token\":{\"content\":\"</s>\"}}");
+    expect_opened("ab", all, "</s>|ab");
+    put_text("special_tokens_map.json", "{\"eos_token\":\"<s>\",\"additional_special_tokens\":[\"<x>\"]}");
+    put_text("added_tokens.json", "{\"<x>\":262,\"<y>\":263}");
+    expect_opened("a<x><y><s>b", PP_TOKENIZE_SPECIAL, "a|<x>|<y>|<s>|b");
+    expect_opened("a<x><y>", 0, "a|<|x|>|<y>");
+    t = open_tokenizer(folder);
+    assert_int_equal(pp_tokenizer_eos(t), 259);
+    pp_tokenizer_free(t);
+    put_text("special_tokens_map.json", NULL);
+    put_text("added_tokens.json", NULL);
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"RobertaTokenizerFast\"}");
+    expect_opened("ab <mask>", all, "<s>|ab|<mask>|</s>");
+    /* Qwen's cuts digits apart and composes accents; GPT-NeoX's composes */
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}");
+    expect_opened("e\u0301", 0, "\xc3|\xa9");
+    t = open_tokenizer(folder);
+    assert_string_equal(t->pre, "qwen2");
+    assert_int_equal(pp_tokenizer_bos(t), -1);
+    pp_tokenizer_free(t);
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"GPTNeoXTokenizerFast\"}");
+    expect_opened("e\u0301", 0, "\xc3|\xa9");
+}
+
+static void expect_refused(enum pp_code code, const char *says)
+{
+    struct pp_tokenizer *t;
+    struct pp_error err = {0};
+    assert_int_equal(pp_tokenizer_open(folder, &t, &err), code);
+    assert_null(t);
+    if (!strstr(err.text, says))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    new_folder("refused");
+    expect_refused(PP_ERR_NOT_FOUND, "merges.txt");
+    put_bytes("\"<|endoftext|>\":258");
+    expect_refused(PP_ERR_UNSUPPORTED, "no file says of which class");
+    put_text("config.json", "{\"model_type\":\"gpt\"}");
+    expect_refused(PP_ERR_UNSUPPORTED, "\"gpt\"");
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"CLIPTokenizer\"}");
+    expect_refused(PP_ERR_UNSUPPORTED, "CLIPTokenizer");
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"GPT2Tokenizer\"}");
+    put_text("added_tokens.json", "{\"x\":1e9}");
+    expect_refused(PP_ERR_FORMAT, "far outside");
+    put_text("added_tokens.json", "{");
+    expect_refused(PP_ERR_FORMAT, "added_tokens.json");
+    put_text("added_tokens.json", NULL);
+    put_text("merges.txt", "a\n");
+    expect_refused(PP_ERR_FORMAT, "merge");
+    put_text("merges.txt", NULL);
+    put_text("vocab.txt", "a\nb\n");
+    expect_refused(PP_ERR_UNSUPPORTED, "GPT2Tokenizer");
+    put_text("vocab.txt", NULL);
+    put_text("spiece.model", "x");
+    expect_refused(PP_ERR_UNSUPPORTED, "GPT2Tokenizer");
+}
+
+static void listed(void **state)
+{
+    (void)state;
+    new_folder("listed");
+    put_text("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nrun\nRun\n##ning\ncafe\n\u65e5\n\u672c\n!\r\n");
+    put_text("config.json", "{\"model_type\":\"bert\"}");
+    expect_opened("Running caf\u00e9 \u65e5\u672c![MASK]?", PP_TOKENIZE_BOS | PP_TOKENIZE_SPECIAL,
+                  "[CLS]| run|ning| cafe| \u65e5| \u672c| !|[MASK]|[UNK]|[SEP]");
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"BertTokenizer\",\"do_lower_case\":false}");
+    expect_opened("Running caf\u00e9", 0, " Run|ning|[UNK]");
+}
+
+/* The ids of a text; the caller frees them. */
+static int32_t *ids_of(const char *path, const char *text, unsigned flags, size_t *n)
+{
+    struct pp_tokenizer *t = open_tokenizer(path);
+    struct pp_error err;
+    int32_t *ids;
+    assert_ok(pp_tokenize(t, text, strlen(text), flags, &ids, n, &err), err);
+    pp_tokenizer_free(t);
+    return ids;
+}
+
+static void pieces(void **state)
+{
+    static const char source[] = "tests/data/sonnets-unigram.model", text[] = "Shall I compare thee to a summer's day?";
+    struct pp_error err;
+    char *model;
+    size_t n_model, n, n_plain;
+    (void)state;
+    assert_ok(pp_read_file(source, 1 << 24, &model, &n_model, &err), err);
+    new_folder("pieces");
+    int32_t *plain = ids_of(source, text, 0, &n_plain);
+    /* XLM-R has other tokens first, and one more */
+    put("sentencepiece.bpe.model", model, n_model);
+    put_text("config.json", "{\"model_type\":\"xlm-roberta\"}");
+    int32_t *ids = ids_of(folder, text, PP_TOKENIZE_BOS, &n);
+    assert_int_equal(n, n_plain + 2);
+    assert_int_equal(ids[0], 0);
+    assert_int_equal(ids[n - 1], 2);
+    for (size_t i = 0; i < n_plain; i++)
+        assert_int_equal(ids[i + 1], plain[i] ? plain[i] + 1 : 3);
+    pp_free(ids);
+    struct pp_tokenizer *t = open_tokenizer(folder);
+    assert_int_equal(pp_tokenizer_find(t, "<mask>", 6), pp_tokenizer_n(t) - 1);
+    const int32_t n_vocab = pp_tokenizer_n(t) - 2;
+    pp_tokenizer_free(t);
+    /* T5 has a hundred more, and nothing before a text */
+    put_text("sentencepiece.bpe.model", NULL);
+    put("spiece.model", model, n_model);
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"T5Tokenizer\"}");
+    ids = ids_of(folder, text, PP_TOKENIZE_BOS, &n);
+    assert_int_equal(n, n_plain + 1);
+    assert_memory_equal(ids, plain, n_plain * sizeof *ids);
+    assert_int_equal(ids[n - 1], 2);
+    pp_free(ids);
+    t = open_tokenizer(folder);
+    assert_int_equal(pp_tokenizer_n(t), n_vocab + 100);
+    assert_int_equal(pp_tokenizer_find(t, "<extra_id_0>", 12), n_vocab + 99);
+    pp_tokenizer_free(t);
+    /* ALBERT makes letters small */
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"AlbertTokenizer\",\"do_lower_case\":true}");
+    ids = ids_of(folder, "SHALL ``I''", 0, &n);
+    int32_t *lower = ids_of(source, "shall \"i\"", 0, &n_plain);
+    assert_int_equal(n, n_plain);
+    assert_memory_equal(ids, lower, n * sizeof *ids);
+    pp_free(ids);
+    pp_free(lower);
+    pp_free(plain);
+    pp_free(model);
+}
+
+static void failed_allocations(void **state)
+{
+    (void)state;
+    new_folder("failing");
+    put_bytes("\"<|endoftext|>\":258");
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}");
+    put_text("added_tokens.json", "{\"<x>\":262}");
+    for (uint64_t nth = 1; nth < 3000; nth += nth < 200 ? 1 : 7) {
+        struct pp_tokenizer *t;
+        struct pp_error err = {0};
+        pp_mem_fail_at(nth, 0);
+        const enum pp_code code = pp_tokenizer_open(folder, &t, &err);
+        pp_mem_fail_at(0, 0);
+        assert_true(code == PP_OK || code == PP_ERR_NOMEM || code == PP_ERR_NOT_FOUND);
+        pp_tokenizer_free(t);
+    }
+}
+
+TEST_GROUP(tokenizer_vocab)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(merged), cmocka_unit_test(refused), cmocka_unit_test(listed), cmocka_unit_test(pieces),
+        cmocka_unit_test(failed_allocations),
+    };
+    return cmocka_run_group_tests_name("tokenizer_vocab", tests, NULL, NULL);
+}
