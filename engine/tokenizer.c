@@ -251,10 +251,10 @@ static enum pp_code split(struct run *r, const char *text, size_t n, const char 
 }
 
 /* Writes the text with U+2581 for each space where there is room for that, word by word: words begin where a run of
- * U+2581 begins, if the vocabulary allows; else the whole is one word. */
+ * U+2581 begins, if the vocabulary allows, or at each one, if it wants that; else the whole is one word. */
 static enum pp_code merge_spaced(struct run *r, const char *text, size_t n, char *to, struct pp_error *err)
 {
-    const bool cut = r->t->words_at_space;
+    const bool cut = r->t->words_at_space, cut_all = r->t->split_spaces;
     const char *end = text + n;
     char *begin = r->spaced.data, *at = to;
     bool in_run = true;
@@ -267,7 +267,7 @@ static enum pp_code merge_spaced(struct run *r, const char *text, size_t n, char
             in_run = false;
             continue;
         }
-        if (cut && !in_run) {
+        if ((cut && !in_run) || (cut_all && at > begin)) {
             enum pp_code code = tok_merge_word(&r->merger, begin, (size_t)(at - begin), err);
             if (code)
                 return code;

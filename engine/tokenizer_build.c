@@ -353,6 +353,17 @@ static bool words_begin_at_space(const struct pp_tokenizer *t)
     return true;
 }
 
+/* Some symbol that merging can make has a U+2581 behind its beginning. */
+static bool any_space_inside(const struct pp_tokenizer *t)
+{
+    for (uint32_t i = 0; i < t->n_symbols; i++) {
+        struct pp_str s = tok_text(t, i);
+        if (tok_mergeable(t, i) && s.len > TOK_SPACE_LEN && memmem(s.data + 1, s.len - 1, TOK_SPACE, TOK_SPACE_LEN))
+            return true;
+    }
+    return false;
+}
+
 /* --- tokens in the order of their texts ---------------------------------------------------------------- */
 
 /* Looked for in text as it is; is_late: as it is after the steps that normalise it. */
@@ -621,6 +632,7 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     if (code)
         return code;
     t->words_at_space = (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM) && words_begin_at_space(t);
+    t->split_spaces = spec->split_spaces && any_space_inside(t);
     mark_ends(t);
     if (spec->steps.len)
         code = tok_steps_new(spec->steps, &t->steps, err);

@@ -294,7 +294,8 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
     else if (a->ignore_merges != b->ignore_merges || a->add_bos != b->add_bos || a->add_eos != b->add_eos ||
              a->bos != b->bos || a->eos != b->eos)
         what = "other tokens at the beginning or end of a text";
-    else if (a->squeeze != b->squeeze || (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
+    else if (a->squeeze != b->squeeze || a->split_spaces != b->split_spaces ||
+             (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
         what = "other spaces";
     else if (strcmp(a->steps ? tok_steps_json(a->steps) : "", b->steps ? tok_steps_json(b->steps) : "") != 0)
         what = "other normalizers";

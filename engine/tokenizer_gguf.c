@@ -9,6 +9,7 @@
  *                                    kind does that other programs call gemma4, or gpt2 with
  *                                    certain names of split rules
  *   space_prefix   u32               struct tok_prefix: start | control << 2 | user << 4
+ *   split_spaces   bool              SentencePiece kinds: every U+2581 begins a word
  *   normalizers    string            what a tokenizer.json has in "normalizers", as a list in JSON
  *   late           array of i32      tokens that are looked for in normalised text
  *   lstrip, rstrip, ends  array of i32  tokens with these properties that nothing else tells */
@@ -308,6 +309,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     read_flag_list(g, "pippin.tokenizer.ends", TOK_END, spec);
     read_flag_list(g, "pippin.tokenizer.late", TOK_LATE, spec);
     pp_gguf_string(g, "pippin.tokenizer.normalizers", &spec->steps);
+    pp_gguf_bool(g, "pippin.tokenizer.split_spaces", &spec->split_spaces);
     read_flag_list(g, "tokenizer.ggml.eos_token_ids", TOK_END, spec); /* ollama's */
     mark_strips(g, spec);
 }
@@ -502,6 +504,8 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
         pp_gguf_add_bool(w, "tokenizer.ggml.remove_extra_whitespaces", t->squeeze);
     if (t->charsmap)
         pp_gguf_add_u8_array(w, "tokenizer.ggml.precompiled_charsmap", (const uint8_t *)t->charsmap, t->charsmap_len);
+    if (t->split_spaces)
+        pp_gguf_add_bool(w, "pippin.tokenizer.split_spaces", true);
     if (t->kind == TOK_WORDPIECE && !t->bert.lower)
         pp_gguf_add_bool(w, "pippin.tokenizer.cased", true);
     enum pp_code code = write_tokens(t, w, err);

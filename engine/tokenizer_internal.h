@@ -164,6 +164,7 @@ struct tok_spec {
     struct tok_prefix prefix;      /* SPM, UNIGRAM */
     struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
     bool squeeze;                  /* SPM, UNIGRAM: one space for several, none at the ends */
+    bool split_spaces;             /* SPM, UNIGRAM: every U+2581 begins a word */
     struct tok_bert bert;          /* WORDPIECE */
     struct pp_str steps;           /* a JSON list of normalizers, for tok_steps_new(); or none */
     char *unescaped;               /* RWKV: where texts lie; or NULL */
@@ -226,6 +227,7 @@ struct pp_tokenizer {
     uint32_t byte_symbol[256];  /* byte level: the character of a byte; SPM: its byte token; or TOK_NONE */
     uint32_t ascii_symbol[128]; /* SPM: the symbol of an ASCII character, or TOK_NONE */
     bool words_at_space;   /* SPM, UNIGRAM: no symbol reaches across the start of a run of U+2581 */
+    bool split_spaces;     /* SPM, UNIGRAM: some symbol does across another one, and must not be made */
     struct tok_specials special;  /* those that are looked for before text is normalised */
     struct tok_specials late;     /* after that; symbols, whose tokens are in late_of */
     uint32_t *late_of;            /* [late.index.n] tokens of the symbols late_begin and so on, in their order */

@@ -207,9 +207,10 @@ static enum pp_code read_metaspace(struct reader *r, const cJSON *node, struct p
 {
     const char *scheme = string_member(node, "prepend_scheme");
     const char *space = string_member(node, "replacement");
-    if (strcmp(space, TOK_SPACE) != 0 || (!r->unigram && bool_member(node, "split", true)))
+    if (strcmp(space, TOK_SPACE) != 0)
         return unsupported("pre-tokenizer", node, err);
     r->spaces = true;
+    r->spec.split_spaces = bool_member(node, "split", true);
     if (!*scheme)
         scheme = bool_member(node, "add_prefix_space", true) ? "always" : "never";
     if (strcmp(scheme, "always") == 0)

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <cjson/cJSON.h>
+#include <nettle/base64.h>
 #include <utf8proc.h>
 
 #include "engine/base/clock.h"
@@ -213,6 +214,57 @@ static void steps_of_other_kinds(void **state)
     pp_tokenizer_free(t);
 }
 
+/* Of two spaces the second begins a word of its own, although the vocabulary has both in one token. */
+static void every_space_begins_a_word(void **state)
+{
+    static const char json[] =
+        "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"prepend_scheme\":\"%s\",\"split\":%s},"
+        "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,\"\u2581\":1,\"a\":2,"
+        "\"\u2581\u2581\":3,\"\u2581a\":4,\"a\u2581\":5},\"merges\":[\"a \u2581\",\"\u2581 \u2581\",\"\u2581 a\"]}}";
+    static const struct { const char *scheme, *split, *want; } cases[] = {
+        {"always", "true", " a| | a| "}, {"never", "true", "a| | a| "}, {"never", "false", "a | |a "},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[600];
+        struct pp_tokenizer *t[2];
+        struct pp_error err;
+        snprintf(text, sizeof text, json, cases[i].scheme, cases[i].split);
+        assert_ok(tok_from_json(text, strlen(text), NULL, &t[0], &err), err);
+        t[1] = through_gguf(t[0]);
+        for (int k = 0; k < 2; k++) {
+            expect_tokens(t[k], "a  a ", 0, cases[i].want);
+            pp_tokenizer_free(t[k]);
+        }
+    }
+}
+
+/* A BPE vocabulary with SentencePiece's table of characters: the table is another step. */
+static void tables(void **state)
+{
+    /* "A" becomes "b": a unit of the root, one of the byte, and one with the value */
+    static const char json[] =
+        "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"%s\"},"
+        "\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},"
+        "\"merges\":[]}}";
+    enum { UNITS = 256, BYTES = 4 + 4 * UNITS + 2 };
+    uint32_t map[(BYTES + 3) / 4] = {4 * UNITS};
+    map[1] = 1u << 10;                                /* children at 1 ^ byte */
+    map[1 + (1 ^ 'A')] = 1u << 8 | 2u << 10 | 'A';    /* a value is there: at 2 ^ this place */
+    map[1 + (1 ^ 'A' ^ 2)] = 0x80000000u;             /* 0, the offset of its text */
+    memcpy((char *)map + 4 + 4 * UNITS, "b", 2);
+    char text[2000], base64[1500];
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    (void)state;
+    base64_encode_raw(base64, BYTES, (const uint8_t *)map);
+    base64[BASE64_ENCODE_RAW_LENGTH(BYTES)] = 0;
+    snprintf(text, sizeof text, json, base64);
+    assert_ok(tok_from_json(text, strlen(text), NULL, &t, &err), err);
+    expect_tokens(t, "aAa", 0, "a|b|a");
+    pp_tokenizer_free(t);
+}
+
 static void refused(void **state)
 {
     static const char *const bad[] = {
@@ -292,6 +344,7 @@ TEST_GROUP(tokenizer_normal)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_character), cmocka_unit_test(mixed_characters), cmocka_unit_test(odd_texts),
         cmocka_unit_test(steps), cmocka_unit_test(steps_of_other_kinds), cmocka_unit_test(refused),
+        cmocka_unit_test(every_space_begins_a_word), cmocka_unit_test(tables),
         cmocka_unit_test(failed_allocations),
     };
     return cmocka_run_group_tests_name("tokenizer_normal", tests, NULL, NULL);
