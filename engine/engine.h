@@ -58,6 +58,7 @@ struct pp_model_info {
     const char *arch;          /* "llama" */
     const char *type_name;     /* "Q4_K_M" */
     const char *chat_template; /* Jinja source, or NULL */
+    const char *tool_template; /* the one for conversations with tools, which may be the same */
     int64_t n_params;
     int64_t n_params_active;   /* those that a token needs: of a mixture of experts without the experts not chosen */
     int64_t n_expert, n_expert_used; /* 0: no mixture */

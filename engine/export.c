@@ -549,6 +549,11 @@ static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_sour
     pp_tokenizer_free(t);
     if (!code && pp_source_chat_template(s))
         pp_gguf_add_text(w, "tokenizer.chat_template", pp_source_chat_template(s));
+    if (!code && pp_source_tool_template(s) != pp_source_chat_template(s)) {
+        static const struct pp_str names[] = {{"tool_use", 8}};
+        pp_gguf_add_str_array(w, "tokenizer.chat_templates", names, 1);
+        pp_gguf_add_text(w, "tokenizer.chat_template.tool_use", pp_source_tool_template(s));
+    }
     return code;
 }
 

@@ -127,23 +127,44 @@ static enum pp_code copy_modules(const struct folder *f)
     return code ? code : copy_file(f, modules_file);
 }
 
+/* The template for conversations with tools, if it is another. */
+static enum pp_code write_tool_template(const struct folder *f)
+{
+    static const char name[] = "additional_chat_templates/tool_use.jinja";
+    const char *text = pp_source_tool_template(f->s);
+    if (!text || text == pp_source_chat_template(f->s))
+        return PP_OK;
+    char *folder = pp_path_join(f->dst, "additional_chat_templates");
+    enum pp_code code = PP_OK;
+    if (!folder)
+        code = pp_fail_nomem(f->err, "a path");
+    else if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        code = pp_fail(f->err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
+    else
+        code = write_text(f, name, text, strlen(text));
+    pp_free(folder);
+    return code;
+}
+
 static enum pp_code write_vocabulary(const struct folder *f, const struct pp_tokenizer *t)
 {
     static const char *const files[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json",
                                         "merges.txt", "special_tokens_map.json", "added_tokens.json",
                                         "chat_template.jinja", "chat_template.json", "generation_config.json",
                                         "vocab.txt", "tiktoken.model", "config_sentence_transformers.json",
-                                        "sentence_bert_config.json", "rwkv_vocab_v20230424.txt", "tekken.json", "spiece.model",
-                                        "sentencepiece.bpe.model"};
+                                        "sentence_bert_config.json", "rwkv_vocab_v20230424.txt", "tekken.json",
+                                        "spiece.model", "sentencepiece.bpe.model"};
     const char *chat = pp_source_chat_template(f->s);
     enum pp_code code = PP_OK;
     for (size_t i = 0; pp_source_folder(f->s) && i < sizeof files / sizeof *files && !code; i++)
         code = copy_file(f, files[i]);
     if (!code && pp_source_folder(f->s))
         code = copy_tiktoken(f);
+    if (!code)
+        code = write_tool_template(f);
     if (pp_source_folder(f->s))
         return code ? code : copy_modules(f);
-    if (t)
+    if (t && !code)
         code = pp_tokenizer_to_folder(t, f->dst, f->err);
     return !code && chat ? write_text(f, "chat_template.jinja", chat, strlen(chat)) : code;
 }

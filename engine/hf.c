@@ -319,19 +319,20 @@ bool pp_hf_lost(const struct pp_hf *hf)
 /* --- chat template ------------------------------------------------------------------------------------- */
 
 /* The template among several: [{"name": "default", "template": "..."}, {"name": "tool_use", ...}]. */
-static const char *default_template(const cJSON *list)
+static const char *named_template(const cJSON *list, const char *wanted)
 {
     for (const cJSON *item = list->child; item; item = item->next) {
         const cJSON *name = cJSON_GetObjectItemCaseSensitive(item, "name");
         const cJSON *text = cJSON_GetObjectItemCaseSensitive(item, "template");
-        if (cJSON_IsString(name) && strcmp(name->valuestring, "default") == 0 && cJSON_IsString(text))
+        if (cJSON_IsString(name) && strcmp(name->valuestring, wanted) == 0 && cJSON_IsString(text))
             return text->valuestring;
     }
     return NULL;
 }
 
-/* Of one file, if it is there and has one. */
-static enum pp_code template_of_json(const char *folder, const char *name, char **text, struct pp_error *err)
+/* Of one file, if it is there and has one of this name. One alone has the name "default". */
+static enum pp_code template_of_json(const char *folder, const char *name, const char *wanted, char **text,
+                                     struct pp_error *err)
 {
     cJSON *config;
     enum pp_code code;
@@ -340,22 +341,29 @@ static enum pp_code template_of_json(const char *folder, const char *name, char 
     if ((code = pp_json_read(folder, name, &config, err)))
         return code;
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "chat_template");
-    const char *found = cJSON_IsString(item) ? item->valuestring : cJSON_IsArray(item) ? default_template(item) : NULL;
+    const char *found = cJSON_IsArray(item) ? named_template(item, wanted) : NULL;
+    if (cJSON_IsString(item) && strcmp(wanted, "default") == 0)
+        found = item->valuestring;
     if (found && !(*text = pp_strdup(found)))
         code = pp_fail_nomem(err, "the chat template");
     cJSON_Delete(config);
     return code;
 }
 
-enum pp_code pp_hf_chat_template(const char *folder, char **text, struct pp_error *err)
+enum pp_code pp_hf_chat_template(const char *folder, const char *name, char **text, struct pp_error *err)
 {
     static const char jinja_file[] = "chat_template.jinja";
+    char other[96];
     size_t size;
     *text = NULL;
+    snprintf(other, sizeof other, "additional_chat_templates/%.60s.jinja", name);
+    const char *file = strcmp(name, "default") == 0 ? jinja_file : other;
+    if (pp_file_exists(folder, file))
+        return read_text(folder, file, MAX_TEMPLATE, text, &size, err);
     if (pp_file_exists(folder, jinja_file))
-        return read_text(folder, jinja_file, MAX_TEMPLATE, text, &size, err);
-    enum pp_code code = template_of_json(folder, "chat_template.json", text, err);
-    return code || *text ? code : template_of_json(folder, "tokenizer_config.json", text, err);
+        return PP_OK; /* which stands for all that the other files have */
+    enum pp_code code = template_of_json(folder, "chat_template.json", name, text, err);
+    return code || *text ? code : template_of_json(folder, "tokenizer_config.json", name, text, err);
 }
 
 /* --- pooling ------------------------------------------------------------------------------------------- */

@@ -79,6 +79,7 @@ enum pp_code pp_model_open_as(const char *path, const char *quant, const char *i
         .arch = hp->arch,
         .type_name = pp_source_type_name(m->source),
         .chat_template = pp_source_chat_template(m->source),
+        .tool_template = pp_source_tool_template(m->source),
         .n_params = pp_source_n_params(m->source),
         .n_params_active = pp_source_n_params(m->source) - params_at_rest(&m->plan),
         .n_expert = hp->n_expert,

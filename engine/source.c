@@ -40,7 +40,7 @@ struct pp_source {
     struct pp_hf *hf;           /* of a folder */
     cJSON *text_config;         /* of a folder: what config.json says of the language model, completed */
     struct pp_hparams hp;
-    char *chat_template;
+    char *chat_template, *tool_template;
     struct pp_tensor_list list; /* under their GGUF names; of one file that has them as they are used: none */
     uint8_t *room;              /* for their data: mapped, nothing is there before it is written */
     size_t room_size;
@@ -106,15 +106,21 @@ static enum pp_code index_tensors(struct pp_source *s, struct pp_error *err)
 
 /* --- GGUF ---------------------------------------------------------------------------------------------- */
 
-static enum pp_code take_gguf_template(struct pp_source *s, struct pp_error *err)
+static enum pp_code take_gguf_template(struct pp_source *s, const char *key, char **to, struct pp_error *err)
 {
     struct pp_str text;
-    if (!pp_gguf_string(s->gguf, "tokenizer.chat_template", &text))
+    if (!pp_gguf_string(s->gguf, key, &text))
         return PP_OK;
     if (!text.len || !memchr(text.data, '{', text.len))
         return PP_OK; /* the name of one, as RWKV's first files have: messages would have no place in it */
-    s->chat_template = pp_strndup(text.data, text.len);
-    return s->chat_template ? PP_OK : pp_fail_nomem(err, "the chat template");
+    *to = pp_strndup(text.data, text.len);
+    return *to ? PP_OK : pp_fail_nomem(err, "the chat template");
+}
+
+static enum pp_code take_gguf_templates(struct pp_source *s, struct pp_error *err)
+{
+    enum pp_code code = take_gguf_template(s, "tokenizer.chat_template", &s->chat_template, err);
+    return code ? code : take_gguf_template(s, "tokenizer.chat_template.tool_use", &s->tool_template, err);
 }
 
 /* Whichever part was named, the first has the metadata. */
@@ -217,7 +223,7 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
         pp_fail_prefix(err, "%s", s->path);
         return code;
     }
-    return take_gguf_template(s, err);
+    return take_gguf_templates(s, err);
 }
 
 /* --- folder -------------------------------------------------------------------------------------------- */
@@ -584,7 +590,9 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
     const struct pp_tensor *dense = code ? NULL : pp_source_tensor(s, "dense_2.weight");
     s->hp.n_dense = dense ? dense->ne[1] : 0;
     pp_hparams_find_shared(s, &s->hp);
-    return code ? code : pp_hf_chat_template(s->path, &s->chat_template, err);
+    if (!code)
+        code = pp_hf_chat_template(s->path, "default", &s->chat_template, err);
+    return code ? code : pp_hf_chat_template(s->path, "tool_use", &s->tool_template, err);
 }
 
 /* --- tensors made row by row --------------------------------------------------------------------------- */
@@ -866,6 +874,7 @@ void pp_source_close(struct pp_source *s)
     pp_imatrix_free(s->imatrix);
     pp_free(s->imatrix_path);
     pp_free(s->chat_template);
+    pp_free(s->tool_template);
     pp_free(s->path);
     pp_free(s);
 }
@@ -979,6 +988,11 @@ const char *pp_source_type_name(const struct pp_source *s)
 const char *pp_source_chat_template(const struct pp_source *s)
 {
     return s->chat_template;
+}
+
+const char *pp_source_tool_template(const struct pp_source *s)
+{
+    return s->tool_template ? s->tool_template : s->chat_template;
 }
 
 enum pp_code pp_source_check(const struct pp_source *s, struct pp_error *err)

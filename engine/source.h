@@ -234,6 +234,8 @@ size_t pp_source_bytes(const struct pp_source *s);                /* of all tens
 const char *pp_source_type_name(const struct pp_source *s);
 /* The chat template's source (Jinja), or NULL. Owned by the source. */
 const char *pp_source_chat_template(const struct pp_source *s);
+/* The one for conversations with tools, if the model has several; else the same. */
+const char *pp_source_tool_template(const struct pp_source *s);
 /* Tensors that have `rows` are made of what the folder has in another form: their data are zeros until they are filled.
  * Who computes with them calls this first; who copies them into a file asks their rows instead, so that nothing is kept
  * in memory. Done once; further calls return at once, or wait for the first. opt: what is NULL in it is not used. pool:

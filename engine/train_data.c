@@ -119,6 +119,7 @@ enum pp_code pp_train_data_split(struct pp_train_data *d, double share, uint64_t
 struct reader {
     const struct pp_tokenizer *tokenizer;
     struct pp_template *tmpl;   /* NULL: there is none */
+    struct pp_template *tool_tmpl; /* for conversations with tools; NULL: the same */
     const struct pp_train_data_options *opt;
     int64_t n_vocab;
     struct pp_buf bos, eos;     /* their texts */
@@ -265,6 +266,7 @@ static enum pp_code render(const struct reader *r, const struct conversation *c,
                            struct pp_buf *out, struct pp_error *err)
 {
     struct pp_buf json = {0};
+    const struct pp_template *tmpl = c->tools && r->tool_tmpl ? r->tool_tmpl : r->tmpl;
     for (int i = 0; i < n; i++)
         pp_buf_fmt(&json, "%c%s", i ? ',' : '[', c->messages[i]);
     pp_buf_str(&json, n ? "]" : "[]");
@@ -277,7 +279,7 @@ static enum pp_code render(const struct reader *r, const struct conversation *c,
         .now = r->opt->now,
     };
     pp_buf_clear(out);
-    enum pp_code code = json.bad ? pp_fail_nomem(err, "a conversation") : pp_template_render(r->tmpl, &in, out, err);
+    enum pp_code code = json.bad ? pp_fail_nomem(err, "a conversation") : pp_template_render(tmpl, &in, out, err);
     pp_buf_free(&json);
     return code || !out->bad ? code : pp_fail_nomem(err, "a conversation");
 }
@@ -375,7 +377,7 @@ static enum pp_code add_conversation(struct reader *r, const cJSON *line, const 
     struct conversation c = {0};
     const cJSON *tools = cJSON_GetObjectItemCaseSensitive(line, "tools"), *m;
     int n = cJSON_GetArraySize(messages);
-    if (!r->tmpl)
+    if (!r->tmpl && !(r->tool_tmpl && cJSON_IsArray(tools)))
         return pp_fail(err, PP_ERR_USAGE, "the model has no chat template for a conversation; give one with "
                                           "--chat-template-file, or lines with \"text\"");
     r->data->info.n_conversations++;
@@ -467,7 +469,11 @@ static enum pp_code prepare(struct reader *r, const struct pp_model *m, struct p
         pp_token_text(r->tokenizer, pp_tokenizer_eos(r->tokenizer), true, &r->eos);
     if (r->bos.bad || r->eos.bad || !(r->data = pp_calloc(1, sizeof *r->data)))
         return pp_fail_nomem(err, "the examples");
-    return source ? pp_template_parse(source, strlen(source), "the chat template", &r->tmpl, err) : PP_OK;
+    const char *tools = r->opt->chat_template ? NULL : pp_model_info(m)->tool_template;
+    enum pp_code code = source ? pp_template_parse(source, strlen(source), "the chat template", &r->tmpl, err) : PP_OK;
+    if (!code && tools && tools != source)
+        code = pp_template_parse(tools, strlen(tools), "the chat template for tools", &r->tool_tmpl, err);
+    return code;
 }
 
 enum pp_code pp_train_data_parse(const struct pp_model *m, const char *text, size_t n, const char *name,
@@ -487,6 +493,7 @@ enum pp_code pp_train_data_parse(const struct pp_model *m, const char *text, siz
                        "allow more with --max-length",
                        name, (long long)opt->max_tokens);
     pp_template_free(r.tmpl);
+    pp_template_free(r.tool_tmpl);
     pp_buf_free(&r.bos);
     pp_buf_free(&r.eos);
     if (code) {

@@ -165,9 +165,9 @@ static void parts_free(struct parts *t)
 
 /* The model's own, or which of those that come with pippin it seems to want, which is said. */
 static enum pp_code model_template(const struct pp_source *s, const struct pp_tokenizer *tok, const char *path,
-                                   struct pp_buf *source, struct pp_error *err)
+                                   bool tools, struct pp_buf *source, struct pp_error *err)
 {
-    const char *own = pp_source_chat_template(s), *why, *name = NULL;
+    const char *own = tools ? pp_source_tool_template(s) : pp_source_chat_template(s), *why, *name = NULL;
     if (!own && (name = pp_template_evident(tok, pp_source_hparams(s)->name, path, &why)))
         pp_cli_say("%s has no chat template; %s is used, by %s (--chat-template-file chooses)", path, name, why);
     if (!own && !name)
@@ -189,7 +189,7 @@ static enum pp_code parts_from_model(const struct pp_options *o, const struct pp
     if (!code && pp_tokenizer_from_source(s, &tok, &none) != PP_OK)
         tok = NULL;
     if (!code && !o->chat_template_file) {
-        code = model_template(s, tok, path, &t->source, err);
+        code = model_template(s, tok, path, o->tools != NULL, &t->source, err);
         pp_buf_fmt(&t->name, "the chat template of %s", path);
     }
     if (tok) { /* without a vocabulary, both texts are empty */

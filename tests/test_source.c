@@ -284,15 +284,26 @@ static void test_templates(void **state)
     write_text(dir, "tokenizer_config.json", "{\"chat_template\":\"plain\"}");
     assert_ok(pp_source_open(dir, &s, &err), err);
     assert_string_equal(pp_source_chat_template(s), "plain");
+    assert_string_equal(pp_source_tool_template(s), "plain");
     pp_source_close(s);
     write_text(dir, "tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"no\"},"
                                              "{\"name\":\"default\",\"template\":\"yes\"}]}");
     assert_ok(pp_source_open(dir, &s, &err), err);
     assert_string_equal(pp_source_chat_template(s), "yes");
+    assert_string_equal(pp_source_tool_template(s), "no");
     pp_source_close(s);
     write_text(dir, "chat_template.jinja", "from the file");
     assert_ok(pp_source_open(dir, &s, &err), err);
     assert_string_equal(pp_source_chat_template(s), "from the file");
+    assert_string_equal(pp_source_tool_template(s), "from the file");
+    pp_source_close(s);
+    char other[400];
+    snprintf(other, sizeof other, "%s/additional_chat_templates", dir);
+    assert_int_equal(mkdir(other, 0700), 0);
+    write_text(other, "tool_use.jinja", "with tools");
+    assert_ok(pp_source_open(dir, &s, &err), err);
+    assert_string_equal(pp_source_chat_template(s), "from the file");
+    assert_string_equal(pp_source_tool_template(s), "with tools");
     pp_source_close(s);
 }
 
@@ -339,7 +350,11 @@ static void test_gguf_metadata(void **state)
     pp_gguf_add_f32(w, "llama.rope.scaling.factor", 2.0f);
     pp_gguf_add_f32(w, "llama.rope.scaling.attn_factor", 0.5f);
     pp_gguf_add_u32(w, "general.file_type", 15);
+    pp_gguf_add_text(w, "tokenizer.chat_template", "{{ 1 }}");
+    pp_gguf_add_text(w, "tokenizer.chat_template.tool_use", "{{ 2 }}");
     assert_ok(finish_and_open(w, path, &s, &err), err);
+    assert_string_equal(pp_source_chat_template(s), "{{ 1 }}");
+    assert_string_equal(pp_source_tool_template(s), "{{ 2 }}");
     const struct pp_hparams *hp = pp_source_hparams(s);
     assert_string_equal(hp->name, "evil?[2J nam");
     assert_true(!hp->rope_neox && hp->head_dim == 2 && hp->n_head_kv == 2 && hp->rope_base == 10000.0f);
