@@ -67,6 +67,13 @@ static bool is_cased(int32_t cp)
            between(cp, 0x2160, 0x217F) || between(cp, 0x24B6, 0x24E9);
 }
 
+/* Unicode's Uppercase: also numbers in capitals, and letters in circles. */
+static bool is_upper(int32_t cp)
+{
+    return category(cp) == UTF8PROC_CATEGORY_LU || between(cp, 0x2160, 0x216F) || between(cp, 0x24B6, 0x24CF) ||
+           between(cp, 0x1F130, 0x1F149) || between(cp, 0x1F150, 0x1F169) || between(cp, 0x1F170, 0x1F189);
+}
+
 /* Unicode's Case_Ignorable: marks, and what may stand within a word. */
 static bool is_ignorable(int32_t cp)
 {
@@ -213,4 +220,51 @@ struct jinja_value jinja_title_words(struct jinja *j, struct jinja_value s, bool
     }
     jinja_work(j, s.n);
     return jinja_text_value(j, &t);
+}
+
+/* Capital letters become small ones, and others capital; title case is capital. */
+struct jinja_value jinja_swap_case(struct jinja *j, struct jinja_value s)
+{
+    struct jinja_text t = {0};
+    for (size_t i = 0, len; i < s.n; i += len) {
+        int32_t cp;
+        len = pp_utf8_decode(s.s + i, s.n - i, &cp);
+        const bool upper = is_upper(cp), lower = !upper && is_cased(cp) && category(cp) != UTF8PROC_CATEGORY_LT;
+        if (upper || lower)
+            add_char(j, &t, s, 0, i, len, cp, upper ? LOWER : UPPER);
+        else
+            jinja_add(j, &t, s.s + i, len);
+    }
+    jinja_work(j, s.n);
+    return jinja_text_value(j, &t);
+}
+
+/* Capital letters stand only behind what has no case, small ones only behind what has; and there is one of either. */
+bool jinja_is_title(struct jinja *j, struct jinja_value s)
+{
+    bool inside = false, any = false;
+    jinja_work(j, s.n);
+    for (size_t i = 0, len; i < s.n; i += len) {
+        int32_t cp;
+        len = pp_utf8_decode(s.s + i, s.n - i, &cp);
+        const bool capital = is_upper(cp) || category(cp) == UTF8PROC_CATEGORY_LT, cased = capital || is_cased(cp);
+        if (cased && capital == inside)
+            return false;
+        inside = cased;
+        any |= cased;
+    }
+    return any;
+}
+
+bool jinja_begins_name(int32_t cp)
+{
+    return cp == '_' || (cp != 0x2E2F && jinja_is_alpha(cp)) || category(cp) == UTF8PROC_CATEGORY_NL ||
+           between(cp, 0x1885, 0x1886) || cp == 0x2118 || cp == 0x212E;
+}
+
+bool jinja_in_name(int32_t cp)
+{
+    const utf8proc_category_t k = category(cp);
+    return jinja_begins_name(cp) || jinja_is_decimal(cp) || k == UTF8PROC_CATEGORY_PC || k == UTF8PROC_CATEGORY_MN ||
+           k == UTF8PROC_CATEGORY_MC || cp == 0xB7 || cp == 0x387 || between(cp, 0x1369, 0x1371) || cp == 0x19DA;
 }

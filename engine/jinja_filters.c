@@ -117,6 +117,9 @@ JINJA_FILTER(truncate)
 {
     JINJA_UNUSED;
     int64_t length = jinja_arg_int(j, arg[0], 255), leeway = jinja_arg_int(j, arg[3], 5);
+    if (self.kind != JINJA_UNDEFINED && self.kind != JINJA_STRING && leeway >= 0 &&
+        jinja_length(j, self) <= (length > INT64_MAX - leeway ? INT64_MAX : length + leeway))
+        return self; /* a short list stays one */
     struct jinja_value s = self.kind == JINJA_UNDEFINED ? jinja_str("", 0) : jinja_arg_str(j, self, "");
     struct jinja_value end = jinja_arg_str(j, arg[2], "...");
     int64_t room = length - (int64_t)jinja_count_chars(j, end);
@@ -150,22 +153,6 @@ JINJA_FILTER(wordcount)
         before = in_word(cp);
     }
     return jinja_int(n);
-}
-
-JINJA_FILTER(urlencode)
-{
-    JINJA_UNUSED;
-    static const char hex[] = "0123456789ABCDEF";
-    struct jinja_value s = jinja_to_string(j, self);
-    struct jinja_text t = {0};
-    for (size_t i = 0; i < s.n; i++) {
-        unsigned char c = (unsigned char)s.s[i];
-        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                     (c && strchr("_.-~/", c));
-        char escape[3] = {'%', hex[c >> 4], hex[c & 15]};
-        jinja_add(j, &t, plain ? (const char *)&s.s[i] : escape, plain ? 1 : 3);
-    }
-    return jinja_text_value(j, &t);
 }
 
 /* --- numbers -------------------------------------------------------------------------------------------- */
@@ -219,6 +206,8 @@ static bool to_double(struct jinja_value v, double *out)
 {
     if (v.kind == JINJA_STRING)
         return parse_float(v, out);
+    if (v.kind == JINJA_BIG)
+        return parse_float(v, out);
     if (!jinja_is_number(v))
         return false;
     *out = jinja_as_double(v);
@@ -236,6 +225,8 @@ JINJA_FILTER(int)
     jinja_require_defined(j, self);
     if (jinja_is_integral(self))
         return jinja_int(jinja_as_int(self));
+    if (self.kind == JINJA_BIG)
+        return self;
     if (self.kind == JINJA_STRING && parse_int(self, (int)base, &i))
         return jinja_int(i);
     if (to_double(self, &f) && isfinite(f)) {
@@ -374,10 +365,11 @@ const struct jinja_builtin *jinja_find_filter(const char *name, size_t n)
         {"trim", filter_trim, "chars", 0},
         {"truncate", filter_truncate, "length killwords end leeway", 0},
         {"upper", filter_upper, "", 0},
-        {"urlencode", filter_urlencode, "", 0},
         {"wordcount", filter_wordcount, "", 0},
         {NULL, NULL, NULL, 0},
     };
     const struct jinja_builtin *b = jinja_find_builtin(filters, name, n);
+    if (!b)
+        b = jinja_find_builtin(jinja_text_filters, name, n);
     return b ? b : jinja_find_builtin(jinja_sequence_filters, name, n);
 }

@@ -1,4 +1,4 @@
-/* jinja_filters.h - what the two files of filters share. */
+/* jinja_filters.h - what the files of filters share. */
 #ifndef PP_ENGINE_JINJA_FILTERS_H
 #define PP_ENGINE_JINJA_FILTERS_H
 
@@ -10,6 +10,6 @@
                                           const struct jinja_args *args)
 #define JINJA_UNUSED (void)j, (void)self, (void)arg, (void)args
 
-extern const struct jinja_builtin jinja_sequence_filters[]; /* ends with a NULL name */
+extern const struct jinja_builtin jinja_sequence_filters[], jinja_text_filters[]; /* both end with a NULL name */
 
 #endif

@@ -101,6 +101,10 @@ static void skip_comment(struct jinja *j, struct jinja_lexer *lex, const char *t
     if (begin < lex->end && (*begin == '-' || *begin == '+'))
         begin++;
     const char *end = memmem(begin, (size_t)(lex->end - begin), "#}", 2);
+    if (begin == lex->end) { /* nothing that had to be closed */
+        advance(lex, begin);
+        return;
+    }
     if (!end)
         jinja_fail(j, "a comment {# is not closed");
     char sign = end > begin ? end[-1] : 0;
@@ -145,7 +149,7 @@ static struct jinja_token raw_text(struct jinja *j, struct jinja_lexer *lex)
 /* Text up to a tag, which is entered; comments and the raw tag are dealt with here. The text may be empty. */
 static struct jinja_token text_or_tag(struct jinja *j, struct jinja_lexer *lex)
 {
-    if (lex->raw)
+    if (lex->raw && lex->p < lex->end)
         return raw_text(j, lex);
     const char *text = lex->p, *tag = find_tag(lex);
     if (tag == lex->end) {
@@ -164,7 +168,7 @@ static struct jinja_token text_or_tag(struct jinja *j, struct jinja_lexer *lex)
     j->line = lex->line;
     if (tag[1] == '#') {
         skip_comment(j, lex, tag);
-    } else if (tag[1] == '%' && (behind = word_tag(lex, tag, "raw", &sign))) {
+    } else if (tag[1] == '%' && (behind = word_tag(lex, tag, "raw", &sign)) && sign != '+') {
         advance(lex, after_tag(lex, behind, sign, false));
         lex->raw = true;
     } else {

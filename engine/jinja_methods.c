@@ -89,8 +89,40 @@ static struct jinja_value any_fits(struct jinja *j, struct jinja_value self, str
     return jinja_bool(false);
 }
 
-METHOD(str_startswith) { UNUSED; return any_fits(j, self, arg[0], has_prefix); }
-METHOD(str_endswith) { UNUSED; return any_fits(j, self, arg[0], has_suffix); }
+/* self[start:end], which arguments after the first may say. False: it begins behind the end, where Python finds not
+ * even an empty string. */
+static bool window(struct jinja *j, struct jinja_value self, const struct jinja_value *arg, struct jinja_value *inside)
+{
+    const struct jinja_value none = jinja_none();
+    *inside = self;
+    if (!jinja_given(arg[1]) && !jinja_given(arg[2]))
+        return true;
+    *inside = jinja_slice(j, self, jinja_given(arg[1]) ? arg[1] : none, jinja_given(arg[2]) ? arg[2] : none, none);
+    if (inside->n)
+        return true;
+    const int64_t n = (int64_t)jinja_count_chars(j, self);
+    int64_t start = jinja_given(arg[1]) && arg[1].kind != JINJA_NONE ? jinja_as_int(arg[1]) : 0;
+    int64_t end = jinja_given(arg[2]) && arg[2].kind != JINJA_NONE ? jinja_as_int(arg[2]) : n;
+    start = start < 0 ? start < -n ? 0 : start + n : start;
+    end = end < 0 ? end < -n ? 0 : end + n : end > n ? n : end;
+    return start <= end;
+}
+
+METHOD(str_startswith)
+{
+    UNUSED;
+    struct jinja_value inside;
+    bool there = window(j, self, arg, &inside);
+    return there ? any_fits(j, inside, arg[0], has_prefix) : jinja_bool(false);
+}
+
+METHOD(str_endswith)
+{
+    UNUSED;
+    struct jinja_value inside;
+    bool there = window(j, self, arg, &inside);
+    return there ? any_fits(j, inside, arg[0], has_suffix) : jinja_bool(false);
+}
 
 METHOD(str_removeprefix)
 {
@@ -125,15 +157,21 @@ METHOD(str_join)
 /* Position in characters of the first or last occurrence inside [start:end], or -1. */
 static int64_t position(struct jinja *j, struct jinja_value self, const struct jinja_value *arg, bool last)
 {
-    struct jinja_value none = jinja_none(), part = jinja_arg_str(j, arg[0], "");
-    struct jinja_value start = jinja_given(arg[1]) ? arg[1] : none, end = jinja_given(arg[2]) ? arg[2] : none;
-    struct jinja_value inside = jinja_slice(j, self, start, end, none);
+    struct jinja_value part = jinja_arg_str(j, arg[0], ""), inside;
+    if (!window(j, self, arg, &inside))
+        return -1;
     size_t at = jinja_find(j, inside, part, 0);
     if (at == SIZE_MAX)
         return -1;
+    if (last && part.n == 0)
+        at = inside.n;
     for (size_t next = at; last && next != SIZE_MAX; next = jinja_find(j, inside, part, at + 1))
         at = next;
-    size_t skipped = inside.n ? (size_t)(inside.s - self.s) : self.n;
+    if (!inside.n && jinja_given(arg[1]) && arg[1].kind != JINJA_NONE) { /* an empty string: where it was looked for */
+        const int64_t start = jinja_as_int(arg[1]), n = (int64_t)jinja_count_chars(j, self);
+        return start >= 0 ? start : start < -n ? 0 : start + n;
+    }
+    size_t skipped = inside.n ? (size_t)(inside.s - self.s) : 0;
     return (int64_t)jinja_count_chars(j, jinja_str(self.s, skipped + at));
 }
 
@@ -149,14 +187,25 @@ METHOD(str_index)
     return jinja_int(at);
 }
 
+METHOD(str_rindex)
+{
+    UNUSED;
+    int64_t at = position(j, self, arg, true);
+    if (at < 0)
+        jinja_fail(j, "rindex: the string is not found");
+    return jinja_int(at);
+}
+
 METHOD(str_count)
 {
     UNUSED;
-    struct jinja_value part = jinja_arg_str(j, arg[0], "");
+    struct jinja_value part = jinja_arg_str(j, arg[0], ""), inside;
     int64_t n = 0;
+    if (!window(j, self, arg, &inside))
+        return jinja_int(0);
     if (part.n == 0)
-        return jinja_int((int64_t)jinja_count_chars(j, self) + 1);
-    for (size_t at = 0; (at = jinja_find(j, self, part, at)) != SIZE_MAX; at += part.n)
+        return jinja_int((int64_t)jinja_count_chars(j, inside) + 1);
+    for (size_t at = 0; (at = jinja_find(j, inside, part, at)) != SIZE_MAX; at += part.n)
         n++;
     return jinja_int(n);
 }
@@ -180,6 +229,48 @@ METHOD(str_isdigit) { UNUSED; return all_chars(j, self, jinja_is_digit); }
 METHOD(str_isnumeric) { UNUSED; return all_chars(j, self, jinja_is_numeric); }
 METHOD(str_isalnum) { UNUSED; return all_chars(j, self, jinja_is_alnum); }
 METHOD(str_isspace) { UNUSED; return all_chars(j, self, jinja_is_space); }
+
+/* These two are true of an empty string as well. */
+static bool is_ascii(int32_t cp) { return cp >= 0 && cp < 0x80; }
+METHOD(str_isascii) { UNUSED; return jinja_bool(!self.n || all_chars(j, self, is_ascii).b); }
+METHOD(str_isprintable) { UNUSED; return jinja_bool(!self.n || all_chars(j, self, jinja_is_printable).b); }
+
+METHOD(str_isidentifier)
+{
+    UNUSED;
+    int32_t cp;
+    if (!self.n)
+        return jinja_bool(false);
+    size_t len = pp_utf8_decode(self.s, self.n, &cp);
+    if (!jinja_begins_name(cp))
+        return jinja_bool(false);
+    struct jinja_value rest = jinja_str(self.s + len, self.n - len);
+    return jinja_bool(!rest.n || all_chars(j, rest, jinja_in_name).b);
+}
+
+METHOD(str_istitle) { UNUSED; return jinja_bool(jinja_is_title(j, self)); }
+METHOD(str_swapcase) { UNUSED; return jinja_swap_case(j, self); }
+
+METHOD(str_expandtabs)
+{
+    UNUSED;
+    int64_t size = jinja_arg_int(j, arg[0], 8), column = 0;
+    struct jinja_text t = {0};
+    jinja_work(j, self.n);
+    for (size_t i = 0, len; i < self.n; i += len) {
+        int32_t cp;
+        len = pp_utf8_decode(self.s + i, self.n - i, &cp);
+        if (cp == '\t') {
+            int64_t more = size > 0 ? size - column % size : 0;
+            jinja_add_times(j, &t, " ", 1, (size_t)more);
+            column += more;
+        } else {
+            jinja_add(j, &t, self.s + i, len);
+            column = cp == '\n' || cp == '\r' ? 0 : column + 1;
+        }
+    }
+    return jinja_text_value(j, &t);
+}
 
 static struct jinja_value by_test(struct jinja *j, struct jinja_value self, const char *test)
 {
@@ -221,8 +312,8 @@ static const struct jinja_builtin str_methods[] = {
     {"splitlines", str_splitlines, "keepends", 0},
     {"partition", str_partition, "sep", 1},
     {"rpartition", str_rpartition, "sep", 1},
-    {"startswith", str_startswith, "prefix", 1},
-    {"endswith", str_endswith, "suffix", 1},
+    {"startswith", str_startswith, "prefix start end", 1},
+    {"endswith", str_endswith, "suffix start end", 1},
     {"removeprefix", str_removeprefix, "prefix", 1},
     {"removesuffix", str_removesuffix, "suffix", 1},
     {"replace", str_replace, "old new count", 2},
@@ -235,7 +326,14 @@ static const struct jinja_builtin str_methods[] = {
     {"find", str_find, "sub start end", 1},
     {"rfind", str_rfind, "sub start end", 1},
     {"index", str_index, "sub start end", 1},
-    {"count", str_count, "sub", 1},
+    {"rindex", str_rindex, "sub start end", 1},
+    {"count", str_count, "sub start end", 1},
+    {"swapcase", str_swapcase, "", 0},
+    {"expandtabs", str_expandtabs, "tabsize", 0},
+    {"isascii", str_isascii, "", 0},
+    {"isprintable", str_isprintable, "", 0},
+    {"isidentifier", str_isidentifier, "", 0},
+    {"istitle", str_istitle, "", 0},
     {"isalpha", str_isalpha, "", 0},
     {"isdigit", str_isdigit, "", 0},
     {"isdecimal", str_isdecimal, "", 0},

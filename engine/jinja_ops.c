@@ -181,6 +181,8 @@ static _Noreturn void no_operation(struct jinja *j, const char *op, struct jinja
 {
     jinja_require_defined(j, a);
     jinja_require_defined(j, b);
+    if (a.kind == JINJA_BIG || b.kind == JINJA_BIG)
+        overflow(j);
     jinja_fail(j, "%s does not work for a %s and a %s", op, jinja_type_name(a), jinja_type_name(b));
 }
 
@@ -327,6 +329,8 @@ struct jinja_value jinja_negate(struct jinja *j, struct jinja_value v)
     if (v.kind == JINJA_FLOAT)
         return jinja_float(-v.f);
     jinja_require_defined(j, v);
+    if (v.kind == JINJA_BIG)
+        overflow(j);
     if (!jinja_is_integral(v))
         jinja_fail(j, "- does not work for a %s", jinja_type_name(v));
     if (jinja_as_int(v) == INT64_MIN)
@@ -337,6 +341,8 @@ struct jinja_value jinja_negate(struct jinja *j, struct jinja_value v)
 struct jinja_value jinja_plus(struct jinja *j, struct jinja_value v)
 {
     jinja_require_defined(j, v);
+    if (v.kind == JINJA_BIG)
+        overflow(j);
     if (!jinja_is_number(v))
         jinja_fail(j, "+ does not work for a %s", jinja_type_name(v));
     return v.kind == JINJA_FLOAT ? v : jinja_int(jinja_as_int(v));

@@ -57,7 +57,7 @@ static void add_int(struct jinja *j, struct jinja_text *t, int64_t i)
 
 /* --- repr ----------------------------------------------------------------------------------------------- */
 
-static bool is_printable(int32_t cp)
+bool jinja_is_printable(int32_t cp)
 {
     if (cp < 0x7F)
         return cp >= 0x20;
@@ -81,7 +81,7 @@ static void repr_string(struct jinja *j, struct jinja_text *t, struct jinja_valu
             snprintf(escape, sizeof escape, "\\%c", (char)cp);
         else if (cp == '\n' || cp == '\r' || cp == '\t')
             snprintf(escape, sizeof escape, "\\%c", cp == '\n' ? 'n' : cp == '\r' ? 'r' : 't');
-        else if (cp < 0 || is_printable(cp))
+        else if (cp < 0 || jinja_is_printable(cp))
             escape[0] = 0;
         else
             snprintf(escape, sizeof escape, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x",
@@ -143,6 +143,9 @@ void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v)
         break;
     case JINJA_INT:
         add_int(j, t, v.i);
+        break;
+    case JINJA_BIG:
+        jinja_add(j, t, v.s, v.n);
         break;
     case JINJA_FLOAT:
         add_float(j, t, v.f);
@@ -339,6 +342,9 @@ static void json_value(struct jinja *j, struct json_writer *w, struct jinja_valu
         break;
     case JINJA_INT:
         add_int(j, w->t, v.i);
+        break;
+    case JINJA_BIG:
+        jinja_add(j, w->t, v.s, v.n);
         break;
     case JINJA_FLOAT:
         if (isfinite(v.f))

@@ -17,9 +17,9 @@ TEST(none) { UNUSED; return jinja_bool(self.kind == JINJA_NONE); }
 TEST(boolean) { UNUSED; return jinja_bool(self.kind == JINJA_BOOL); }
 TEST(true) { UNUSED; return jinja_bool(self.kind == JINJA_BOOL && self.b); }
 TEST(false) { UNUSED; return jinja_bool(self.kind == JINJA_BOOL && !self.b); }
-TEST(integer) { UNUSED; return jinja_bool(self.kind == JINJA_INT); }
+TEST(integer) { UNUSED; return jinja_bool(self.kind == JINJA_INT || self.kind == JINJA_BIG); }
 TEST(float) { UNUSED; return jinja_bool(self.kind == JINJA_FLOAT); }
-TEST(number) { UNUSED; return jinja_bool(jinja_is_number(self)); }
+TEST(number) { UNUSED; return jinja_bool(jinja_is_number(self) || self.kind == JINJA_BIG); }
 TEST(string) { UNUSED; return jinja_bool(self.kind == JINJA_STRING); }
 TEST(mapping) { UNUSED; return jinja_bool(self.kind == JINJA_DICT); }
 TEST(callable) { UNUSED; return jinja_bool(jinja_callable(self)); }

@@ -405,6 +405,7 @@ const char *jinja_type_name(struct jinja_value v)
     static const char *const names[] = {
         [JINJA_MISSING] = "nothing",   [JINJA_UNDEFINED] = "Undefined", [JINJA_NONE] = "NoneType",
         [JINJA_BOOL] = "bool",         [JINJA_INT] = "int",             [JINJA_FLOAT] = "float",
+        [JINJA_BIG] = "int",
         [JINJA_STRING] = "str",        [JINJA_LIST] = "list",           [JINJA_TUPLE] = "tuple",
         [JINJA_RANGE] = "range",       [JINJA_VIEW] = "dict view",      [JINJA_ITER] = "generator",
         [JINJA_DICT] = "dict",         [JINJA_NAMESPACE] = "Namespace", [JINJA_FUNCTION] = "function",
@@ -478,6 +479,18 @@ static int compare_numbers(struct jinja_value a, struct jinja_value b)
     return (x > y) - (x < y);
 }
 
+/* Of two integers, one of which is beyond 64 bits. */
+static int compare_bigs(struct jinja_value a, struct jinja_value b)
+{
+    const bool below_a = a.kind == JINJA_BIG && a.s[0] == '-', below_b = b.kind == JINJA_BIG && b.s[0] == '-';
+    if (a.kind != JINJA_BIG)
+        return below_b ? 1 : -1;
+    if (b.kind != JINJA_BIG || below_a != below_b)
+        return below_a ? -1 : 1;
+    const int larger = a.n != b.n ? (a.n > b.n) - (a.n < b.n) : memcmp(a.s, b.s, a.n);
+    return below_a ? -larger : larger;
+}
+
 bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
     jinja_work(j, 0);
@@ -492,6 +505,7 @@ bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b)
     case JINJA_NONE:
     case JINJA_UNDEFINED:
         return true;
+    case JINJA_BIG:
     case JINJA_STRING:
         jinja_work(j, a.n == b.n ? a.n : 0);
         return a.n == b.n && memcmp(a.s, b.s, a.n) == 0;
@@ -514,6 +528,9 @@ int jinja_compare(struct jinja *j, struct jinja_value a, struct jinja_value b)
     jinja_work(j, 0);
     if (jinja_is_number(a) && jinja_is_number(b))
         return compare_numbers(a, b);
+    if ((a.kind == JINJA_BIG && (b.kind == JINJA_BIG || jinja_is_integral(b))) ||
+        (b.kind == JINJA_BIG && jinja_is_integral(a)))
+        return compare_bigs(a, b);
     if (a.kind == JINJA_STRING && b.kind == JINJA_STRING) {
         size_t n = a.n < b.n ? a.n : b.n;
         jinja_work(j, n);

@@ -34,6 +34,7 @@ enum jinja_kind {
     JINJA_BOOL,
     JINJA_INT,
     JINJA_FLOAT,
+    JINJA_BIG, /* an integer of JSON beyond 64 bits: its digits, to be printed and compared but not computed with */
     JINJA_STRING,
     JINJA_LIST,
     JINJA_TUPLE,
@@ -53,7 +54,7 @@ enum jinja_kind {
 struct jinja_value {
     uint8_t kind;
     uint8_t flag; /* STRING: marked safe; UNDEFINED: a missing attribute rather than a missing variable */
-    uint32_t n;   /* STRING: bytes; UNDEFINED: bytes of the name */
+    uint32_t n;   /* STRING, BIG: bytes; UNDEFINED: bytes of the name */
     union {
         bool b;
         int64_t i;
@@ -210,6 +211,7 @@ void jinja_print(struct jinja *j, struct jinja_text *t, struct jinja_value v); /
 void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v);
 struct jinja_value jinja_to_string(struct jinja *j, struct jinja_value v); /* str() as a value */
 enum { JINJA_FLOAT_SIZE = 64 };
+bool jinja_is_printable(int32_t cp); /* Python's str.isprintable */
 void jinja_float_repr(double f, char out[JINJA_FLOAT_SIZE]);
 
 struct jinja_json_style {
@@ -238,6 +240,10 @@ struct jinja_value jinja_lower(struct jinja *j, struct jinja_value s);
 struct jinja_value jinja_casefold(struct jinja *j, struct jinja_value s);
 struct jinja_value jinja_capitalize(struct jinja *j, struct jinja_value s);
 struct jinja_value jinja_title(struct jinja *j, struct jinja_value s);
+struct jinja_value jinja_swap_case(struct jinja *j, struct jinja_value s);
+bool jinja_is_title(struct jinja *j, struct jinja_value s);
+bool jinja_begins_name(int32_t cp); /* str.isidentifier: of the first character, and of the others */
+bool jinja_in_name(int32_t cp);
 /* Jinja's own: upper case at the start of each word, which is where `begins` holds for the character before. */
 struct jinja_value jinja_title_words(struct jinja *j, struct jinja_value s, bool (*begins)(int32_t cp));
 
