@@ -611,7 +611,8 @@ int32_t pp_tokenizer_find(const struct pp_tokenizer *t, const char *text, size_t
 
 bool pp_tokenizer_equal(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err)
 {
-    static const char *const kinds[] = {"byte-level BPE", "SentencePiece BPE", "SentencePiece unigram", "WordPiece"};
+    static const char *const kinds[] = {"byte-level BPE", "SentencePiece BPE", "SentencePiece unigram", "WordPiece",
+                                        "RWKV's"};
     if (a->kind != b->kind) {
         pp_fail(err, PP_ERR_MISMATCH, "one tokenizer is %s, the other %s", kinds[a->kind], kinds[b->kind]);
         return false;

@@ -18,6 +18,7 @@ enum {
     BLOCK = 64,           /* characters, which share their first bytes */
     LONGEST = 32,         /* characters that one becomes: Unicode has 18 */
     SHORT_RUN = 16,       /* marks that are sorted by insertion */
+    CHUNK = 32,           /* bytes that are looked at together */
     N_FORMS = 4,
 };
 
@@ -25,6 +26,7 @@ struct form {
     uint64_t bad[TABLED / BLOCK];  /* a bit for each character that is not in the form, or perhaps not */
     uint64_t marks[TABLED / BLOCK];
     uint8_t clean[TABLED / BLOCK]; /* no character of the block is one of those */
+    bool plain;                    /* nor is any that surely_clean() looks for */
 };
 
 static struct form forms[N_FORMS]; /* by enum tok_form; never written again */
@@ -100,8 +102,12 @@ static void make_table(enum tok_form form)
         for (int32_t c = ranges[i].from; c < ranges[i].to; c++)
             add_character(form, c);
     add_hangul(form);
-    for (size_t i = 0; i < TABLED / BLOCK; i++)
+    f->plain = true;
+    for (size_t i = 0; i < TABLED / BLOCK; i++) {
         f->clean[i] = !(f->bad[i] | f->marks[i]);
+        if ((i >= 2 && i < 12) || i == 16 || i == 17 || (i >= 0x100 && i < 0x280))
+            f->plain = f->plain && f->clean[i];
+    }
 }
 
 static void make_nfc(void) { make_table(TOK_NFC); }
@@ -227,6 +233,39 @@ static inline const char *skip_ascii(const char *p, const char *end)
     return p;
 }
 
+/* Whether no byte begins another character than those of ASCII, Latin with accents, modern Cyrillic and ideographs:
+ * U+0000 to U+02FF, U+0400 to U+047F, U+4000 to U+9FFF. */
+static inline bool surely_clean(const char *p)
+{
+    uint8_t other = 0;
+    for (int i = 0; i < CHUNK; i++) {
+        const uint8_t byte = (uint8_t)p[i];
+        other |= (uint8_t)((byte >= 0xCC) & ((uint8_t)(byte - 0xD0) > 1) & ((uint8_t)(byte - 0xE4) > 5));
+    }
+    return !other;
+}
+
+/* Goes on from p, where a character of ASCII is, as far as all is clean. *start: the last character before that. */
+static const char *skip_plain(const struct form *f, const char *p, const char *end, const char **start)
+{
+    const char *const begin = p;
+    int32_t c;
+    while (f->plain && end - p >= CHUNK && surely_clean(p))
+        p += CHUNK;
+    if (p == begin) {
+        p = skip_ascii(p, end);
+        *start = p - 1;
+        return p;
+    }
+    while (p < end && ((uint8_t)*p & 0xC0) == 0x80)
+        p++;
+    const char *last = p - 1;
+    while (last > begin && p - last < 4 && ((uint8_t)*last & 0xC0) == 0x80)
+        last--;
+    *start = last + pp_utf8_decode(last, (size_t)(end - last), &c) == p && c >= 0 ? last : p;
+    return p;
+}
+
 /* The first character that may not be in the form, and the start of its stretch; or the end. */
 static const char *find_odd(const struct form *f, const char *p, const char *end, const char **start)
 {
@@ -235,8 +274,7 @@ static const char *find_odd(const struct form *f, const char *p, const char *end
     while (p < end) {
         int32_t c;
         if ((uint8_t)*p < 0x80) {
-            p = skip_ascii(p, end);
-            *start = p - 1;
+            p = skip_plain(f, p, end, start);
             before = 0;
             continue;
         }

@@ -236,6 +236,10 @@ static void rwkv(void **state)
     assert_int_equal(mkdir(folder, 0700), 0);
     assert_ok(pp_tokenizer_to_folder(t[0], folder, &err), err);
     t[2] = open_tokenizer(folder);
+    struct pp_tokenizer *other = open_tokenizer("tests/data/sonnets-unigram.model");
+    assert_false(pp_tokenizer_equal(t[0], other, &err));
+    assert_string_equal(err.text, "one tokenizer is RWKV's, the other SentencePiece unigram");
+    pp_tokenizer_free(other);
     for (int i = 0; i < 3; i++) {
         struct pp_buf back = {0};
         int32_t *ids;

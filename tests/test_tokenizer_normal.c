@@ -73,6 +73,9 @@ static void mixed_characters(void **state)
     for (int round = 0; round < 20000; round++) {
         char text[256];
         size_t n = 0;
+        if (round % 3 == 0) /* behind enough to be looked at together */
+            n = (size_t)sprintf(text, "%.*sthe \u0436\u4eca\u65e5 \u00e9\u00fc", (int)below(&seed, 40),
+                                "a long beginning, and then some more of it");
         for (unsigned k = below(&seed, 9) + 1; k > 0; k--)
             n += (size_t)sprintf(text + n, "%s", parts[below(&seed, sizeof parts / sizeof *parts)]);
         expect_form((enum tok_form)(round % 4), text, n);
@@ -95,6 +98,10 @@ static void odd_texts(void **state)
     pp_buf_clear(&got);
     assert_int_equal(tok_form(TOK_NFC, "\xcc" "e\xff\u0301e\u0301\xe4\xb8", 10, &got), TOK_CHANGED);
     assert_string_equal(got.data, "\xcc" "e\xff\u0301\u00e9\xe4\xb8");
+    pp_buf_clear(&got);
+    static const char cut[] = "32 characters, and the last ones\xe4\xbb\u0301\x80\u0301 e\u0301";
+    assert_int_equal(tok_form(TOK_NFC, cut, sizeof cut - 1, &got), TOK_CHANGED);
+    assert_string_equal(got.data, "32 characters, and the last ones\xe4\xbb\u0301\x80\u0301 \u00e9");
     pp_buf_free(&text);
     pp_buf_free(&got);
 }
