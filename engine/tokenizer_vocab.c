@@ -210,7 +210,7 @@ static enum pp_code read_lines(const char *folder, const char *name, cJSON *to, 
     bool ok = to != NULL;
     pp_buf_fmt(&path, "%s/%s", folder, name);
     enum pp_code code = path.bad ? pp_fail_nomem(err, "a path") : pp_read_file(path.data, MAX_FILE, &data, &n, err);
-    for (const char *at = data, *end = data + n, *stop; !code && ok && at < end; at = stop + 1, i++) {
+    for (const char *at = data, *end = data ? data + n : NULL, *stop; !code && ok && at < end; at = stop + 1, i++) {
         stop = memchr(at, '\n', (size_t)(end - at));
         stop = stop ? stop : end;
         const size_t cr = stop > at && stop[-1] == '\r';
