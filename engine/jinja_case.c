@@ -2,6 +2,7 @@
  * SpecialCasing (https://www.unicode.org/Public/UNIDATA/SpecialCasing.txt), where a letter becomes several, nearly all
  * follows from what case folding makes of the letter. */
 #include <utf8proc.h>
+#include <wctype.h>
 
 #include "engine/base/utf8.h"
 #include "engine/jinja_value.h"
@@ -256,15 +257,38 @@ bool jinja_is_title(struct jinja *j, struct jinja_value s)
     return any;
 }
 
+/* Letters that are a compatible writing of what begins with a space or a mark: those cannot stand in names. */
+static bool is_no_name(int32_t cp)
+{
+    return cp == 0x37A || cp == 0x2E2F || between(cp, 0xFC5E, 0xFC63) || between(cp, 0xFDFA, 0xFDFB) ||
+           (between(cp, 0xFE70, 0xFE7E) && cp % 2 == 0);
+}
+
+static bool is_name_letter(int32_t cp)
+{
+    return !is_no_name(cp) && (jinja_is_alpha(cp) || category(cp) == UTF8PROC_CATEGORY_NL);
+}
+
 bool jinja_begins_name(int32_t cp)
 {
-    return cp == '_' || (cp != 0x2E2F && jinja_is_alpha(cp)) || category(cp) == UTF8PROC_CATEGORY_NL ||
-           between(cp, 0x1885, 0x1886) || cp == 0x2118 || cp == 0x212E;
+    if (cp == 0xE33 || cp == 0xEB3 || between(cp, 0xFF9E, 0xFF9F)) /* vowels and marks of voice: only behind a letter */
+        return false;
+    return cp == '_' || is_name_letter(cp) || between(cp, 0x1885, 0x1886) || cp == 0x2118 || cp == 0x212E;
 }
 
 bool jinja_in_name(int32_t cp)
 {
     const utf8proc_category_t k = category(cp);
-    return jinja_begins_name(cp) || jinja_is_decimal(cp) || k == UTF8PROC_CATEGORY_PC || k == UTF8PROC_CATEGORY_MN ||
-           k == UTF8PROC_CATEGORY_MC || cp == 0xB7 || cp == 0x387 || between(cp, 0x1369, 0x1371) || cp == 0x19DA;
+    return jinja_begins_name(cp) || is_name_letter(cp) || jinja_is_decimal(cp) || k == UTF8PROC_CATEGORY_PC ||
+           k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC || cp == 0xB7 || cp == 0x387 ||
+           between(cp, 0x1369, 0x1371) || cp == 0x19DA;
+}
+
+/* Of what this Unicode does not know yet the C library may know more. */
+bool jinja_is_printable(int32_t cp)
+{
+    const utf8proc_category_t k = category(cp);
+    if (k == UTF8PROC_CATEGORY_CN)
+        return cp > 0 && iswprint((wint_t)cp);
+    return cp == ' ' || (k < UTF8PROC_CATEGORY_ZS && k != UTF8PROC_CATEGORY_CN);
 }

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <wctype.h>
 
 #include "engine/base/utf8.h"
 #include "engine/jinja_eval.h"
@@ -56,18 +55,6 @@ static void add_int(struct jinja *j, struct jinja_text *t, int64_t i)
 }
 
 /* --- repr ----------------------------------------------------------------------------------------------- */
-
-bool jinja_is_printable(int32_t cp)
-{
-    if (cp < 0x7F)
-        return cp >= 0x20;
-    if (cp < 0xA1 || cp == 0xAD || jinja_is_space(cp))
-        return false;
-    if ((cp >= 0x200B && cp <= 0x200F) || (cp >= 0x202A && cp <= 0x202E) || (cp >= 0x2060 && cp <= 0x206F) ||
-        cp == 0xFEFF || (cp >= 0xE000 && cp <= 0xF8FF) || cp >= 0xE0000)
-        return false;
-    return iswprint((wint_t)cp) != 0;
-}
 
 static void repr_string(struct jinja *j, struct jinja_text *t, struct jinja_value v)
 {

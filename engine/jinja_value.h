@@ -211,7 +211,6 @@ void jinja_print(struct jinja *j, struct jinja_text *t, struct jinja_value v); /
 void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v);
 struct jinja_value jinja_to_string(struct jinja *j, struct jinja_value v); /* str() as a value */
 enum { JINJA_FLOAT_SIZE = 64 };
-bool jinja_is_printable(int32_t cp); /* Python's str.isprintable */
 void jinja_float_repr(double f, char out[JINJA_FLOAT_SIZE]);
 
 struct jinja_json_style {
@@ -242,6 +241,7 @@ struct jinja_value jinja_capitalize(struct jinja *j, struct jinja_value s);
 struct jinja_value jinja_title(struct jinja *j, struct jinja_value s);
 struct jinja_value jinja_swap_case(struct jinja *j, struct jinja_value s);
 bool jinja_is_title(struct jinja *j, struct jinja_value s);
+bool jinja_is_printable(int32_t cp); /* Python's str.isprintable */
 bool jinja_begins_name(int32_t cp); /* str.isidentifier: of the first character, and of the others */
 bool jinja_in_name(int32_t cp);
 /* Jinja's own: upper case at the start of each word, which is where `begins` holds for the character before. */

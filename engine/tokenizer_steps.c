@@ -244,7 +244,8 @@ static size_t nmt(int32_t c, int32_t to[2])
     if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F)
         return 0;
     const bool space = c == '\t' || c == '\n' || c == '\f' || c == '\r' || c == 0x1680 ||
-                       (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+                       (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
+                       c == 0xFFFD;
     to[0] = space ? ' ' : c;
     return 1;
 }

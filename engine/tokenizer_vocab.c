@@ -44,7 +44,8 @@ static const char gpt2[] = "{\"pre_tokenizer\":" BYTES("true") "," BPE "}";
 static const char gpt_neox[] = "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":" BYTES("true") "," BPE "}";
 static const char qwen2[] =
     "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
-    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" QWEN2 "\"},\"behavior\":\"Isolated\"}," BYTES("false") "]}," BPE "}";
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" QWEN2 "\"},\"behavior\":\"Isolated\"},"
+    BYTES("false") "]}," BPE "}";
 static const char roberta[] = "{\"pre_tokenizer\":" BYTES("true") "," AROUND("<s>", "</s>") "," BPE "}";
 static const char bert[] =
     "{\"normalizer\":{\"type\":\"BertNormalizer\"},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
@@ -112,7 +113,8 @@ static const struct class *find_class(const struct class *known, size_t n, const
         pp_buf_fmt(&names, "%s%s", i ? ", " : "", known[i].name);
     if (*name || *family)
         pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the %s \"%.60s\", and pippin knows such files of %s: a "
-                "tokenizer.json would say what it needs", file, *name ? "class" : "family", *name ? name : family, pp_buf_cstr(&names));
+                "tokenizer.json would say what it needs", file, *name ? "class" : "family", *name ? name : family,
+                pp_buf_cstr(&names));
     else
         pp_fail(err, PP_ERR_UNSUPPORTED, "no file says of which class %s is (tokenizer_class in "
                 "tokenizer_config.json); pippin knows %s", file, pp_buf_cstr(&names));

@@ -150,6 +150,9 @@ static const struct small_case small_cases[] = {
      " | urlencode }} {{ [('x', 'ä')] | urlencode }}",
      NULL,
      "{'a': {'c': 'x', 'd': 1}, 'b': [1]} [1, 2] a+b=c%2Fd&e=1 x=%C3%A4"},
+    {"{% for s in x %}{{ [s.isidentifier(), s.isprintable()] | map('int') | join }}{{ s | list }} {% endfor %}",
+     "{\"x\": [\"\u037a\", \"\u0e33\", \"a\u0e33\", \"\u0600\", \"\u061c\"]}",
+     "01['\u037a'] 01['\u0e33'] 11['a', '\u0e33'] 00['\\u0600'] 00['\\u061c'] "},
     /* integers beyond 64 bits; what needs no end where nothing follows */
     {"{{ x }} {{ x | tojson }} {{ x is integer }} {{ x is number }} {{ x > 3 }} {{ x == x }} {{ [3, x, -1]"
      " | sort }} {{ x | int }} {{ x | float }}",
