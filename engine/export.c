@@ -514,8 +514,8 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     add_windows(&k, arch, hp);
     pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);
     add_rope_scaling(&k, hp);
-    pp_gguf_add_f32(w, key(&k, arch->encoder || arch->decoder.layer_norm ? "attention.layer_norm_epsilon"
-                                                                         : "attention.layer_norm_rms_epsilon"),
+    pp_gguf_add_f32(w, key(&k, arch->encoder || (arch->decoder.layer_norm && !hp->mean_square)
+                                    ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
                     hp->norm_eps);
     add_lengths(&k, hp);
     if (has_layers_without(hp))

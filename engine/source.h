@@ -128,6 +128,7 @@ struct pp_hparams {
     bool other_experts;     /* a folder has some for pictures behind these, which nobody uses */
     bool dense_beside;      /* layers with experts have a feed-forward part, too, which reads the same */
     int64_t n_ff_shared;    /* of the expert that every row uses, too; 0: there is none */
+    bool shared_mean;       /* what that gives and what the others give are halved */
     int64_t n_expert_share; /* so many neighbouring experts share one that works beside them, with their weights
                                together; 0: there is none */
     int64_t n_ff_share;     /* of such */
@@ -147,6 +148,7 @@ struct pp_hparams {
     } scales;
     int64_t n_nextn;        /* layers behind the last one that guess further tokens; nobody uses them */
     float norm_eps;
+    bool mean_square;       /* norms are by the root of the mean square, though those of the family take the mean off */
     float rope_base;
     float rope_base_local;  /* of layers with PP_LAYER_LOCAL_ROPE */
     int64_t rope_dim;       /* rotated dimensions of a head */

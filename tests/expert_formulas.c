@@ -38,19 +38,21 @@ static void linear(const struct expert_model *m, int l, const char *kind, const 
         y[o] += (double)b->values[o];
 }
 
-/* By the root of the mean square of n values. */
+/* By the root of the mean square of n values, or, centred, of what they are above their mean. */
 static void norm(const struct expert_model *m, int l, const char *kind, const double *x, double *y)
 {
     char name[40];
     snprintf(name, sizeof name, "%s.weight", kind);
     const struct array *w = expert_find(m, l, name);
-    double square = 0;
+    double square = 0, mean = 0;
     assert_non_null(w);
+    for (int64_t i = 0; i < w->cols && m->s.centred; i++)
+        mean += x[i] / (double)w->cols;
     for (int64_t i = 0; i < w->cols; i++)
-        square += x[i] * x[i] / (double)w->cols;
+        square += (x[i] - mean) * (x[i] - mean) / (double)w->cols;
     const double epsilon = m->s.epsilon != 0.0f ? (double)m->s.epsilon : EXPERT_EPSILON;
     for (int64_t i = 0; i < w->cols; i++)
-        y[i] = x[i] / sqrt(square + epsilon) * (double)w->values[i];
+        y[i] = (x[i] - mean) / sqrt(square + epsilon) * (double)w->values[i];
 }
 
 /* YaRN is of layers without a RoPE of their own. */
@@ -105,7 +107,7 @@ static void heads(const struct expert_model *m, int l, const char *kind, int n_h
         double *head = x + h * m->s.head_dim;
         if (m->s.qk_norm == QK_HEADS && !m->s.norms_behind_rope)
             norm(m, l, kind, head, head);
-        if (!expert_is_wide(&m->s, l) || m->s.local_base != 0.0f)
+        if (!expert_is_wide(&m->s, l) || m->s.local_base != 0.0f || (m->s.parallel && l < m->s.n_dense))
             rotate(&m->s, local || !m->s.wide_rope ? m->s.rope_dim : m->s.wide_rope, base, head, position);
         if (m->s.qk_norm == QK_HEADS && m->s.norms_behind_rope)
             norm(m, l, kind, head, head);
@@ -297,6 +299,8 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
     }
     if (m->s.n_ff_shared)
         add_feed_forward(m, l, "_shexp", 0, shared, in, out);
+    for (int i = 0; m->s.n_ff_shared && m->s.parallel && i < m->s.n_embd; i++)
+        out[i] /= 2;
     if (!m->s.dense_beside || m->s.beside_norm)
         return;
     add_feed_forward(m, l, "", 0, 1, in, out);
@@ -496,7 +500,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
             linear(m, l, "ssm_out", beside + r * values, delta);
         for (int i = 0; s->beside && i < s->n_embd; i++)
             row[i] += delta[i];
-        feed_forward_by(m, l, s->early || s->beside_norm ? early : NULL, row, in, delta);
+        feed_forward_by(m, l, s->early || s->beside_norm ? early : NULL, s->parallel ? early : row, in, delta);
         if (s->post_norms)
             norm(m, l, s->ffn_norm_behind, delta, delta);
         for (int i = 0; i < s->n_embd; i++)

@@ -368,7 +368,7 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
                                   : add_attention)(m, l);
         if (s->beside)
             add_mamba(m, l);
-        if (!behind)
+        if (!behind && !s->parallel)
             add_norm(m, l, ffn_norm, s->n_embd);
         if (s->beside_norm) {
             snprintf(beside_norm, sizeof beside_norm, "%s.weight", s->beside_norm);
@@ -455,10 +455,12 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     bool windows[8];
     for (int l = 0; l < s->n_layer; l++)
         windows[l] = !expert_is_wide(s, l);
-    if (s->local_base != 0.0f) {
+    if (s->local_base != 0.0f || s->parallel)
         pp_gguf_add_bool_array(w, key(m, "attention.sliding_window_pattern"), windows, (size_t)s->n_layer);
+    if (s->local_base != 0.0f)
         pp_gguf_add_f32(w, key(m, "rope.freq_base_swa"), s->local_base);
-    }
+    if (s->parallel)
+        pp_gguf_add_f32(w, key(m, "logit_scale"), s->logit_scale);
     if (s->value_scale != 0.0f)
         pp_gguf_add_f32(w, key(m, "attention.value_scale"), s->value_scale);
     pp_gguf_add_text(w, "general.architecture", s->arch);
@@ -480,7 +482,9 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     if (s->kinds)
         pp_gguf_add_u32_array(w, key(m, "feed_forward_length"), n_ff, (size_t)s->n_layer);
     pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);
-    pp_gguf_add_f32(w, key(m, "attention.layer_norm_rms_epsilon"),
+    if (s->parallel && !s->centred) /* which says that norms are of the other kind */
+        pp_gguf_add_f32(w, key(m, "attention.layer_norm_epsilon"), 0.5f);
+    pp_gguf_add_f32(w, key(m, s->centred ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
                     s->epsilon != 0.0f ? s->epsilon : (float)EXPERT_EPSILON);
     if (strcmp(s->arch, "olmo_hybrid") == 0) {
         pp_gguf_add_bool(w, key(m, "ssm.negative_eigenvalues"), s->twice);

@@ -91,6 +91,9 @@ struct expert_shape {
     const char *beside_norm; /* experts read what comes into the layer, normed by this, and what they make of it is
                                 added behind the layer; with dense_beside */
     const char *norm_behind, *ffn_norm_behind; /* "post_attention_norm", "post_ffw_norm" */
+    bool centred;           /* norms take the mean off */
+    bool parallel;          /* attention and feed-forward part read the same norm; layers without experts are rotated in
+                               any case, and what experts give is halved together with what the shared one gives */
     bool joined_numbers;    /* and beta and decay in one matrix: ssm_ba */
     uint32_t seed;
 };

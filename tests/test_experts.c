@@ -1078,6 +1078,35 @@ static void grovemoe(void **state)
     pp_free(want);
 }
 
+/* Cohere's: experts beside attention, after a layer without them that sees everything and is rotated; and LayerNorm,
+ * with an expert that all rows use. */
+static void cohere2_moe(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("cohere2moe");
+    s.neighbours = s.parallel = s.sigmoids = s.shares = s.say_gating = true;
+    s.ffn_norm = "attn_norm";
+    s.n_layer = 6;
+    s.n_dense = 1;
+    s.window = 20;
+    s.wide = 4;
+    s.first_wide = true;
+    s.logit_scale = 1;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.0.mlp.gate_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.mlp.gate.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.5.mlp.experts.7.down_proj.weight", 2, s.n_ff_expert);
+    s.centred = s.say_norm = true;
+    s.shares = s.first_wide = false;
+    s.n_layer = 4;
+    s.n_dense = 0;
+    s.n_ff = s.n_ff_expert;
+    s.n_ff_shared = 64;
+    s.logit_scale = 0.25f;
+    folder = check(&s);
+    assert_tensor(folder, "model.layers.3.mlp.shared_experts.up_proj.weight", 2, s.n_embd);
+}
+
 /* Numbers that cannot be. */
 static void bad_groups(void **state)
 {
@@ -1158,6 +1187,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(falcon_h1),
         cmocka_unit_test(falcon_h1_scales),
         cmocka_unit_test(grok), cmocka_unit_test(arctic), cmocka_unit_test(grovemoe),
+        cmocka_unit_test(cohere2_moe),
         cmocka_unit_test(bad_groups),
         cmocka_unit_test(active),
     };

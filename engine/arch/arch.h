@@ -104,6 +104,7 @@ struct pp_decoder {
     enum { PP_POS_ROTATED, PP_POS_LEARNED, PP_POS_LEARNED_OR_ALIBI } positions;
     bool weighed_inputs;      /* of experts */
     bool early_router;        /* experts are chosen by what comes into the layer, without a norm */
+    bool parallel_mixture;    /* with hparams.parallel, experts stand beside attention, too */
     bool mixture_beside;      /* of a feed-forward part that is there as well, each with norms of its own */
     bool scaled_alibi;        /* slopes are multiplied by what scores are */
     bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */

@@ -1,14 +1,20 @@
 /* cohere2.c - Cohere's families: one LayerNorm without bias for attention and feed-forward part beside each other.
  * Command R7B and its like (cohere2): every fourth layer sees everything and is not rotated, the others have a window.
  * Command R and Aya before it (command-r): all layers see everything; the larger ones norm each head of q and k by a
- * vector of its own. */
+ * vector of its own. Command A+ and North Mini Code behind them (cohere2moe): a mixture of experts beside attention. */
 #include <cjson/cJSON.h>
+#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
-static const char *const classes[] = {"Cohere2ForCausalLM", "cohere2", NULL};
+static const char *const classes[] = {"Cohere2ForCausalLM", "Cohere2VisionForConditionalGeneration", "cohere2",
+                                      "cohere2_vision", NULL};
+static const char *const prefixes[] = {"model.language_model.", "model.", "language_model.", "", NULL};
+static const char *const others[] = {"model.vision_tower.", "model.multi_modal_projector.", "vision_tower.",
+                                     "multi_modal_projector.", NULL};
+static const struct pp_arch_parts parts = {.model_type = "cohere2", .prefixes = prefixes, .others = others};
 
 /* What both have. */
 static enum pp_code common_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -64,6 +70,7 @@ static const struct pp_arch_usual usual[] = {
 const struct pp_arch pp_arch_cohere2 = {
     .name = "cohere2",
     .hf_classes = classes,
+    .parts = &parts,
     .names = pp_common_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
@@ -122,5 +129,134 @@ const struct pp_arch pp_arch_command_r = {
     .from_config = command_r_from_config,
     .from_gguf = command_r_from_gguf,
     .to_config = command_r_to_config,
+    .hf_eps = "layer_norm_eps",
+};
+
+/* --- mixtures ---------------------------------------------------------------------------------------------------- */
+
+static const char *const moe_classes[] = {"Cohere2MoeForCausalLM", "cohere2_moe", NULL};
+static const char *const moe_other_names[] = {"cohere2_moe", NULL}; /* ik_llama.cpp's */
+static const struct pp_expert_keys expert_keys = {
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size", .n_shared = "num_shared_experts",
+    .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob"};
+static const struct pp_arch_usual moe_usual[] = {
+    {.json = "{\"head_dim\": 128, \"max_position_embeddings\": 8192, \"tie_word_embeddings\": true, \"num_experts\": 8,"
+             "\"num_experts_per_tok\": 2, \"norm_topk_prob\": true}"},
+    {.json = NULL},
+};
+
+/* Layers that see everything are not rotated, but those without experts. */
+static void moe_finish(struct pp_hparams *hp)
+{
+    hp->parallel = true;
+    hp->shared_mean = true;
+    pp_layers_rotate_windows(hp);
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        if (hp->layer[l] & PP_LAYER_DENSE)
+            hp->layer[l] &= (uint8_t)~PP_LAYER_UNROTATED;
+}
+
+/* Those without experts come first, and may have a pattern of their own. */
+static enum pp_code moe_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t pattern = 4, dense_pattern = 1, n_dense = 0;
+    enum pp_code code = pp_config_int(config, "sliding_window_pattern", &pattern, err);
+    if (!code)
+        code = pp_config_int(config, "prefix_dense_sliding_window_pattern", &dense_pattern, err);
+    if (!code)
+        code = pp_config_int(config, "first_k_dense_replace", &n_dense, err);
+    for (int64_t l = 0; !code && pattern > 0 && dense_pattern > 0 && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        if (l < n_dense ? (l + 1) % dense_pattern == 0 : (l - n_dense + 1) % pattern == 0)
+            hp->layer[l] |= PP_LAYER_WIDE;
+    if (!code)
+        code = pp_config_layer_types(config, hp, err);
+    if (!code)
+        code = pp_config_mlp_types(config, hp, err);
+    for (int64_t l = 0; !code && dense_pattern != 1 && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        if (hp->layer[l] & PP_LAYER_DENSE && hp->layer[l] & PP_LAYER_WIDE) /* GGUF files have no word for it */
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: prefix_dense_sliding_window_pattern is not 1, which "
+                           "is not supported");
+    return code;
+}
+
+static enum pp_code moe_routing(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *fn = cJSON_GetObjectItemCaseSensitive(config, "expert_selection_fn");
+    const cJSON *mean = cJSON_GetObjectItemCaseSensitive(config, "shared_expert_combination_strategy");
+    int64_t n_shared = 0;
+    enum pp_code code = pp_config_experts(config, &expert_keys, hp, err);
+    hp->expert_sigmoids = cJSON_IsString(fn) && strcmp(fn->valuestring, "sigmoid") == 0;
+    hp->expert_shares = hp->expert_shares && hp->expert_sigmoids; /* a softmax is of those used */
+    if (!code && cJSON_IsString(fn) && !hp->expert_sigmoids && strcmp(fn->valuestring, "softmax") != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: expert_selection_fn is \"%.40s\", which is not supported",
+                       fn->valuestring);
+    if (!code)
+        code = pp_config_int(config, "num_shared_experts", &n_shared, err);
+    if (!code && n_shared && cJSON_IsString(mean) && strcmp(mean->valuestring, "average") != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: shared_expert_combination_strategy is \"%.40s\", which "
+                       "is not supported", mean->valuestring);
+    return code ? code : pp_config_int(config, "prefix_dense_intermediate_size", &hp->n_ff, err);
+}
+
+static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const float rms_eps = hp->norm_eps;
+    enum pp_code code = common_config(config, hp, err);
+    hp->mean_square = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "rms_norm_eps"));
+    if (hp->mean_square)
+        hp->norm_eps = rms_eps;
+    if (!code)
+        code = pp_config_window(config, 4096, hp, err);
+    if (!code)
+        code = moe_routing(config, hp, err);
+    if (!code)
+        code = moe_layers(config, hp, err);
+    moe_finish(hp);
+    return code;
+}
+
+/* Files may have both epsilons: then norms are by the root of the mean square. */
+static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const keys[] = {"cohere2moe.attention.layer_norm_rms_epsilon",
+                                       "cohere2_moe.attention.layer_norm_rms_epsilon"};
+    double eps = 0;
+    (void)err;
+    for (int i = 0; i < 2; i++)
+        if (pp_gguf_float(g, keys[i], &eps) && eps != 0) {
+            hp->mean_square = true;
+            hp->norm_eps = (float)eps;
+        }
+    moe_finish(hp);
+    return PP_OK;
+}
+
+static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    to_config(hp, config);
+    if (hp->mean_square)
+        pp_config_put_float(config, "rms_norm_eps", hp->norm_eps);
+    pp_config_put(config, "prefix_dense_intermediate_size", hp->n_ff);
+    pp_config_put(config, "prefix_dense_sliding_window_pattern", 1);
+    pp_config_put_experts(hp, &expert_keys, config);
+    pp_config_put_text(config, "expert_selection_fn", hp->expert_sigmoids ? "sigmoid" : "softmax");
+    pp_config_put_text(config, "shared_expert_combination_strategy", "average");
+}
+
+const struct pp_arch pp_arch_cohere2moe = {
+    .name = "cohere2moe",
+    .other_names = moe_other_names,
+    .hf_classes = moe_classes,
+    .parts = &parts,
+    .names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .hf_pairs = true,
+    .gguf_shares = true,
+    .gguf_sigmoids = true,
+    .decoder = {.layer_norm = true, .parallel_mixture = true},
+    .from_config = moe_from_config,
+    .usual = moe_usual,
+    .from_gguf = moe_from_gguf,
+    .to_config = moe_to_config,
     .hf_eps = "layer_norm_eps",
 };

@@ -34,7 +34,7 @@ bool pp_decoder_has(const struct builder *b, int l, const char *kind)
 
 bool pp_decoder_find_norm(struct builder *b, const char *name, int64_t n, struct pp_op *norm)
 {
-    norm->centred = b->d->layer_norm;
+    norm->centred = b->d->layer_norm && !b->hp->mean_square;
     norm->weight = b->d->plain_norm ? b->ones : pp_plan_tensor(b->s, 0, n, b->err, "%s.weight", name);
     char bias[80];
     snprintf(bias, sizeof bias, "%s.bias", name);
@@ -382,6 +382,26 @@ static bool add_mixture(struct builder *b, int l)
     return add_result(b, l, "post_ffw_norm");
 }
 
+/* A mixture beside attention, which read the same: experts first, as what they give can wait. */
+static bool add_parallel_mixture(struct builder *b, int l)
+{
+    const int delta = b->delta, mixture = b->shared;
+    const bool shares = b->hp->n_ff_shared != 0;
+    const float part = shares && b->hp->shared_mean ? 0.5f : 1;
+    b->delta = mixture;
+    const bool good = (!shares || add_shared_up(b, l)) && add_experts(b, l) &&
+                      (!shares || add_shared_down(b, l, delta));
+    b->delta = delta;
+    if (!good)
+        return false;
+    if (shares)
+        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = delta, .in2 = NONE, .out = mixture});
+    if (!pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !add_result(b, l, behind_attention))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = part, .in = mixture, .in2 = NONE, .out = b->x});
+    return true;
+}
+
 /* The layer's own input, weighed by a gate that reads the stream, goes into that as well. */
 static bool add_layer_input(struct builder *b, int l)
 {
@@ -467,6 +487,8 @@ static bool add_parts(struct builder *b, int l)
     const bool mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
     if (mixture && b->d->mixture_norm)
         return add_beside_mixture(b, l);
+    if (mixture && parallel)
+        return add_parallel_mixture(b, l);
     if ((mixture && b->d->early_router && !add_early_router(b, l)) || !pp_mixer_input(b, l))
         return false;
     if (mixture)
@@ -675,7 +697,8 @@ static void make_slots(struct builder *b)
     }
     if (hp->n_stream)
         make_stream_slots(b);
-    if (hp->n_ff_shared || b->d->mixture_beside || hp->dense_beside || hp->n_expert_share)
+    if (hp->n_ff_shared || (hp->parallel && hp->n_expert) || b->d->mixture_beside || hp->dense_beside ||
+        hp->n_expert_share)
         b->shared = pp_plan_slot(p, hp->n_embd);
     if (!hp->n_ff_shared)
         return;
@@ -791,7 +814,7 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     struct builder b = {.s = s, .hp = hp, .d = d, .p = plan, .err = err,
                         .fused_qkv = (pp_source_tensor(s, "blk.0.attn_qkv.weight") && !hp->n_state_head) ||
                                      (d->fused_qkv && !pp_source_tensor(s, "blk.0.attn_q.weight"))};
-    if (hp->n_expert && (hp->parallel || d->no_pre_norm))
+    if (hp->n_expert && ((hp->parallel && !d->parallel_mixture) || d->no_pre_norm))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",
                        pp_source_path(s));
     if (d->plain_norm && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))

@@ -16,7 +16,6 @@ static const struct {
     {"plamo", "attention and feed-forward part behind one norm, in its order of heads"},
     {"plamo3", "norms before and behind both parts, under its names"},
     {"chameleon", "its norms behind parts, and tokens of pictures"},
-    {"cohere2moe", "experts beside attention"},
     {"talkie", "Talkie's layers"},
     {"paddleocr", "a part that sees"},
     {"paddleocrvl", "a part that sees"},
