@@ -81,7 +81,7 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
     const enum pp_hf_form form = pp_arch_form(pp_arch_by_name(m->info.arch), t->name);
     const bool alike = form == PP_HF_TURNED || form == PP_HF_ONE_ROW;
     struct pp_state_order order;
-    if (pp_state_order(pp_source_hparams(m->source), t->name, &order) && order.tiled != hf)
+    if (pp_state_order(pp_source_hparams(m->source), t->name, &order) && order.to_gguf != hf)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "adapter %s changes %s, whose heads are in another order in this model's %s; that is not "
                        "supported: use it with the %s", a->path, t->name, hf ? "GGUF file" : "folder",

@@ -9,13 +9,14 @@ static bool overlap(const struct pp_plan *p, int a, int b)
     return x->base == y->base && x->at < y->at + y->width && y->at < x->at + x->width;
 }
 
-/* Whether slot a has all of b. */
-static bool covers(const struct pp_plan *p, int a, int b)
+/* How far b is written, from its first value on, that had been as far as `done`, once slot a is. */
+static int64_t written(const struct pp_plan *p, int a, int b, int64_t done)
 {
     if (a < 0)
-        return false;
+        return done;
     const struct pp_slot *x = &p->slots[a], *y = &p->slots[b];
-    return x->base == y->base && x->at <= y->at && x->at + x->width >= y->at + y->width;
+    const int64_t end = x->at + x->width;
+    return x->base == y->base && x->at <= done && end > done ? end : done;
 }
 
 static bool recurrence_reads(const struct pp_plan *p, const struct pp_recurrence *r, int slot)
@@ -34,10 +35,12 @@ static bool op_reads(const struct pp_plan *p, const struct pp_op *op, int slot)
 
 bool pp_plan_reads(const struct pp_plan *p, int slot, int from)
 {
+    int64_t done = p->slots[slot].at; /* parts may be written one after the other */
     for (int i = from; i < p->n_ops; i++) {
         if (op_reads(p, &p->ops[i], slot))
             return true;
-        if (covers(p, p->ops[i].out, slot))
+        done = written(p, p->ops[i].out, slot, done);
+        if (done >= p->slots[slot].at + p->slots[slot].width)
             return false;
     }
     return false;

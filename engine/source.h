@@ -102,6 +102,8 @@ struct pp_hparams {
     bool conv_bias;         /* those layers' projections and sums have biases */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
     bool two_norms;         /* where they do: of each a norm of its own, attn_norm_2 in front of attention */
+    bool heads_tiled;       /* query head h goes with key head h modulo n_head_kv: PLaMo's folders; else neighbours have
+                               one in common */
     bool head_gates;        /* gates of what attention gives have one number for each head, not for each value */
     bool qk_norm;           /* queries and keys are normed, where only some of the family's models do that */
     float qkv_clamp;        /* queries, keys and values are at most this large, either way; 0: as large as they are */

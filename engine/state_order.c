@@ -2,6 +2,23 @@
 
 #include <string.h>
 
+/* Whether a name ends so. */
+static bool is_kind(const char *gguf_name, const char *kind)
+{
+    const char *at = strstr(gguf_name, kind);
+    return at && strcmp(at, kind) == 0;
+}
+
+static bool attention_order(const struct pp_hparams *hp, const char *gguf_name, struct pp_state_order *order)
+{
+    const bool columns = is_kind(gguf_name, ".attn_output.weight");
+    if (hp->n_head_kv < 2 || hp->n_head_kv == hp->n_head || (!columns && !is_kind(gguf_name, ".attn_q.weight")))
+        return false;
+    *order = (struct pp_state_order){.size = hp->head_dim, .n_keys = hp->n_head_kv, .share = hp->n_head / hp->n_head_kv,
+                                     .columns = columns, .tiled = !hp->heads_tiled, .to_gguf = hp->heads_tiled};
+    return true;
+}
+
 bool pp_state_order(const struct pp_hparams *hp, const char *gguf_name, struct pp_state_order *order)
 {
     static const struct {
@@ -15,17 +32,19 @@ bool pp_state_order(const struct pp_hparams *hp, const char *gguf_name, struct p
         {".ssm_beta.weight", false, true, false}, {".ssm_alpha.weight", false, true, false},
         {".ssm_a", false, true, false}, {".ssm_dt.bias", false, true, false},
     };
+    if (strcmp(hp->arch, "plamo") == 0)
+        return attention_order(hp, gguf_name, order);
     if (strncmp(hp->arch, "qwen35", 6) != 0 || !hp->n_state_key_head || hp->n_state_key_head == hp->n_state_head ||
         hp->n_state_key_head == 1)
         return false;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        const char *at = strstr(gguf_name, kinds[i].kind);
-        if (!at || strcmp(at, kinds[i].kind) != 0)
+        if (!is_kind(gguf_name, kinds[i].kind))
             continue;
         *order = (struct pp_state_order){
             .first = kinds[i].mixed ? 2 * hp->n_state_key_head * hp->state_key_dim : 0,
             .size = kinds[i].numbers ? 1 : hp->state_value_dim, .n_keys = hp->n_state_key_head,
-            .share = hp->n_state_head / hp->n_state_key_head, .columns = kinds[i].columns, .tiled = !hp->state_tiled};
+            .share = hp->n_state_head / hp->n_state_key_head, .columns = kinds[i].columns, .tiled = !hp->state_tiled,
+            .to_gguf = !hp->state_tiled};
         return true;
     }
     return false;

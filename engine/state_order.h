@@ -1,5 +1,5 @@
 /* state_order.h - heads of states that share a key: neighbours in Qwen 3.5's folders, in its GGUF files as far apart as
- * there are keys. Which rows of its matrices lie elsewhere for that. */
+ * there are keys; and the other way round PLaMo's heads of attention. Which rows of matrices lie elsewhere for that. */
 #ifndef PP_ENGINE_STATE_ORDER_H
 #define PP_ENGINE_STATE_ORDER_H
 
@@ -12,7 +12,8 @@ struct pp_state_order {
     int64_t first, size;   /* rows before the first head's, and of each head */
     int64_t n_keys, share; /* heads of a key */
     bool columns;          /* they are columns */
-    bool tiled;            /* what is made has them as GGUF files do */
+    bool tiled;            /* what is made has them apart, not as neighbours */
+    bool to_gguf;          /* what is made has them as GGUF files do */
 };
 
 /* How a tensor of that GGUF name changes its order from the model's to the other; false: it does not. */

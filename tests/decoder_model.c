@@ -73,6 +73,7 @@ static const struct decoder_shape families[] = {
     {.arch = "dbrx", .centred = true, .joined = true, .ffn_norm = "attn_output_norm", .qkv_clamp = 0.8f,
      .n_expert = 6, .n_used = 3},
     {.arch = "bitnet", .sub_norms = true, .ff = FF_RELU2_GATE, .tied = true},
+    {.arch = "plamo", .parallel = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 

@@ -622,6 +622,35 @@ static void bitnet(void **state)
     check(&s);
 }
 
+/* PLaMo: of a folder's four heads of queries the first and the third go with one key, the second and the fourth with
+ * the other; so do the columns behind attention. */
+static void plamo(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("plamo");
+    static const int ours[] = {0, 2, 1, 3};
+    const char *folder = check(&s);
+    struct decoder *d = decoder_make(&s);
+    const struct matrix *q = decoder_find(d, "blk.1.attn_q.weight"), *o = decoder_find(d, "blk.1.attn_output.weight");
+    struct pp_source *source;
+    struct pp_error err;
+    float row[48];
+    assert_tensor(folder, "model.layers.layers.1.norm.weight", 1, s.n_embd);
+    assert_ok(pp_source_open(folder, &source, &err), err);
+    for (int h = 0; h < s.n_head; h++) {
+        assert_ok(pp_tensor_floats(pp_source_tensor(source, q->name), h * s.head_dim, 1, row, &err), err);
+        for (int i = 0; i < s.n_embd; i++)
+            assert_true(fabsf(row[i] - q->values[ours[h] * s.head_dim * s.n_embd + i]) < 1e-3f);
+        assert_ok(pp_tensor_floats(pp_source_tensor(source, o->name), 5, 1, row, &err), err);
+        for (int i = 0; i < s.head_dim; i++)
+            assert_true(fabsf(row[h * s.head_dim + i] - o->values[5 * s.n_embd + ours[h] * s.head_dim + i]) < 1e-3f);
+    }
+    pp_source_close(source);
+    decoder_free(d);
+    s.n_head_kv = 1;
+    check(&s);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -660,6 +689,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(openelm),
         cmocka_unit_test(dbrx),
         cmocka_unit_test(bitnet),
+        cmocka_unit_test(plamo),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

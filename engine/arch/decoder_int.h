@@ -30,6 +30,7 @@ struct builder {
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
     int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
+    int tiled;               /* with heads_tiled: queries, and what attention gives, in that order */
     int q_gate;              /* with gated_queries: queries and gates in turns */
     int gates;               /* the layer's part of att_gate: one number for each value, or for each head */
     int64_t n_gates;

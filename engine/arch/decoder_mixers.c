@@ -54,6 +54,15 @@ static bool keys_are_values(const struct builder *b, int l)
     return b->hp->keys_as_values && (!b->hp->window || b->hp->layer[l] & PP_LAYER_WIDE);
 }
 
+/* Of heads that take turns in n groups all of the first group, then all of the second, and so on: from one whole slot
+ * to the other. */
+static void add_grouping(struct builder *b, int l, int in, int64_t n, int out)
+{
+    const int64_t dim = b->shape.head_dim, each = b->n_q / n;
+    for (int64_t i = 0; i < n; i++)
+        add_take(b, l, in, n * dim, i * dim, dim, pp_plan_part(b->p, out, i * each, each));
+}
+
 /* q, k and v of a normed input, or of the residual stream itself. */
 static bool add_qkv(struct builder *b, int l)
 {
@@ -71,7 +80,9 @@ static bool add_qkv(struct builder *b, int l)
     const bool gated = b->d->gated_queries, shared = is_shared(b, l), same = keys_are_values(b, l);
     if ((q = pp_plan_linear(b->p, b->s, gated ? 2 * b->n_q : b->n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0)
         return false;
-    add_linear(b, l, q, in, gated ? b->q_gate : b->q);
+    add_linear(b, l, q, in, gated ? b->q_gate : b->hp->heads_tiled ? b->tiled : b->q);
+    if (b->hp->heads_tiled)
+        add_grouping(b, l, b->tiled, b->shape.n_head_kv, b->q);
     if (shared)
         return true;
     if ((k = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_k", l)) < 0)
@@ -172,6 +183,7 @@ static bool add_attention(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t window = hp->layer[l] & PP_LAYER_WIDE ? 0 : hp->window;
+    const int o_in = hp->heads_tiled ? b->tiled : b->att;
     const struct pp_tensor *sinks = NULL;
     if ((b->d->sinks || (b->d->some_sinks && pp_decoder_has(b, l, "attn_sinks.weight"))) &&
         !(sinks = pp_plan_tensor(b->s, 0, b->shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
@@ -203,7 +215,9 @@ static bool add_attention(struct builder *b, int l)
     int o = pp_plan_linear(b->p, b->s, hp->n_embd, b->n_att, b->err, "blk.%d.attn_output", l);
     if (o < 0)
         return false;
-    add_linear(b, l, o, b->att, b->delta);
+    if (hp->heads_tiled)
+        add_grouping(b, l, b->att, b->shape.n_head / b->shape.n_head_kv, o_in);
+    add_linear(b, l, o, o_in, b->delta);
     return true;
 }
 
@@ -478,6 +492,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         b->att = pp_plan_slot(p, b->n_att);
     if (b->d->gated_attention || b->d->gated_queries)
         b->att_gate = pp_plan_slot(p, b->n_att);
+    if (hp->heads_tiled)
+        b->tiled = pp_plan_slot(p, b->n_q);
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);
     if (hp->n_state_head)

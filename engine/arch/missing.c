@@ -13,7 +13,6 @@ static const struct {
     {"rwkv6", "RWKV 6's mixing and decays"},
     {"rwkv6qwen2", "RWKV 6's mixing and decays in Qwen 2's layers"},
     {"arwkv7", "RWKV 7's states in Qwen 2's layers"},
-    {"plamo", "attention and feed-forward part behind one norm, in its order of heads"},
     {"plamo3", "norms before and behind both parts, under its names"},
     {"chameleon", "its norms behind parts, and tokens of pictures"},
     {"talkie", "Talkie's layers"},
