@@ -154,13 +154,18 @@ static void let_go(const struct slice *s)
         pp_source_let_go(item->source, item->parts[i], 0, each);
 }
 
+/* Whether single values move: those of a bias, or of norms of heads. */
+static bool is_by_values(const struct pp_export_item *item)
+{
+    return (item->head_dim || item->heads) && (item->from->n_dims == 1 || strstr(item->name, "_norm."));
+}
+
 static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, const struct pp_export_item *item,
                                 const struct pp_convert_options *opt, struct pp_error *err)
 {
     const int64_t *ne = item->from->ne;
-    const bool moved = item->head_dim || item->heads;
-    bool vector = item->from->n_dims == 1 && moved; /* in a permuted bias single elements move */
-    int64_t n_rows = vector ? ne[0] : ne[1] * ne[2] * ne[3] * (item->parts ? item->n_parts : 1);
+    const bool vector = is_by_values(item);
+    int64_t n_rows = vector ? ne[0] * ne[1] : ne[1] * ne[2] * ne[3] * (item->parts ? item->n_parts : 1);
     int64_t n_cols = vector ? 1 : ne[0];
     struct slice s = {
         .item = item,
@@ -202,7 +207,7 @@ static enum pp_code check_item(const struct pp_export_item *item, struct pp_erro
     if (!from->runnable)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "tensor %s is %s, which cannot be read yet", item->name,
                        from->name ? from->name : "of an unknown type");
-    int64_t rows = item->from->n_dims == 1 ? item->from->ne[0] : item->from->ne[1];
+    int64_t rows = item->from->n_dims == 1 || is_by_values(item) ? item->from->ne[0] : item->from->ne[1];
     if (item->head_dim && rows % item->head_dim != 0)
         return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld rows, which heads of %lld do not divide", item->name,
                        (long long)rows, (long long)item->head_dim);

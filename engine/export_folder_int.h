@@ -18,7 +18,7 @@ enum { NAME = 240 };
 /* How the values of a tensor of ours go into one of the file. */
 enum order {
     AS_THEY_ARE,
-    BY_HALVES,  /* rows of q and k, from GGUF's order to Hugging Face's; of a bias elements */
+    BY_HALVES,  /* rows of q and k, from GGUF's order to Hugging Face's; of a bias and of norms of heads elements */
     BY_HEAD,    /* rows of q, k and v of one head after the other; likewise */
     TURNED,     /* columns become rows */
     ONE_BEHIND, /* the rows of a gate, then those of the value */

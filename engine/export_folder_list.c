@@ -123,8 +123,15 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         item->ne[1] *= 2;
         item->order = ONE_BEHIND;
     }
-    if (!hp->rope_neox && !f->arch->hf_pairs && rows != PP_ROWS_SAME)
-        item->order = BY_HALVES;
+    if (hp->rope_neox || f->arch->hf_pairs || rows == PP_ROWS_SAME)
+        return PP_OK;
+    item->order = BY_HALVES;
+    if (item->n_dims == 2 && strstr(item->from->name, "_norm.")) { /* of heads: values of each one move */
+        item->n_dims = 1;
+        item->row = item->ne[0];
+        item->ne[0] *= item->ne[1];
+        item->ne[1] = 1;
+    }
     return PP_OK;
 }
 

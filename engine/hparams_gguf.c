@@ -292,7 +292,7 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const 
     } keys[] = {{"attention.max_alibi_bias", 0, (double)hp->alibi},
                 {"attention.value_scale", 0, hp->kv_lora_rank ? 1 : (double)hp->attn_value_scale},
                 {"attention.output_scale", 0, strcmp(hp->arch, "grok") == 0 ? (double)hp->attn_scale : 1},
-                {"swin_norm", 0, 0}};
+                {"swin_norm", 0, hp->norms_behind}};
     const struct section s = {g, arch, NULL};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const double v = number_of(&s, keys[i].key);

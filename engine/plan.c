@@ -346,19 +346,31 @@ static void *own(struct pp_plan *p, void *memory)
     return p->owned[p->n_owned - 1] = memory;
 }
 
-const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_error *err)
+/* A vector of n numbers: `value` from the first to the one before the end, elsewhere 0. */
+static const struct pp_tensor *make_vector(struct pp_plan *p, const char *name, int64_t n, int64_t first, int64_t end,
+                                           float value, struct pp_error *err)
 {
     struct pp_tensor *t = own(p, pp_calloc(1, sizeof *t));
-    float *ones = own(p, pp_calloc((size_t)n, sizeof *ones));
-    if (!t || !ones) {
+    float *numbers = own(p, pp_calloc((size_t)n, sizeof *numbers));
+    if (!t || !numbers) {
         pp_fail_nomem(err, "the model's plan");
         return NULL;
     }
-    for (int64_t i = 0; i < n; i++)
-        ones[i] = 1;
-    *t = (struct pp_tensor){.name = "ones", .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = ones,
-                            .size = (size_t)n * sizeof *ones};
+    for (int64_t i = first; i < end && i < n; i++)
+        numbers[i] = value;
+    *t = (struct pp_tensor){.name = name, .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = numbers,
+                            .size = (size_t)n * sizeof *numbers};
     return t;
+}
+
+const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_error *err)
+{
+    return make_vector(p, "ones", n, 0, n, 1, err);
+}
+
+const struct pp_tensor *pp_plan_silence(struct pp_plan *p, int64_t n, int64_t first, int64_t end, struct pp_error *err)
+{
+    return make_vector(p, "silence", n, first, end, -1e30f, err);
 }
 
 const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t, int64_t row, struct pp_error *err)

@@ -101,6 +101,7 @@ struct pp_hparams {
     int64_t conv_taps;      /* positions that a convolution looks at, its own included */
     bool conv_bias;         /* those layers' projections and sums have biases */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
+    bool norms_behind;      /* the norms that stand before the two stand behind them, under the same names */
     bool two_norms;         /* where they do: of each a norm of its own, attn_norm_2 in front of attention */
     bool heads_tiled;       /* query head h goes with key head h modulo n_head_kv: PLaMo's folders; else neighbours have
                                one in common */
@@ -120,6 +121,7 @@ struct pp_hparams {
     float final_softcap;    /* likewise the logits */
     float router_softcap;   /* likewise the logits that choose experts */
     bool unit_output;       /* a folder's rows of the output are to be made of length 1 */
+    int64_t silent_first, silent_end; /* tokens from the former to the one before the latter are never given */
     float embd_scale;       /* of what goes into the first layer; 0: 1 */
     float residual_scale;   /* of what is added to the residual stream; 0: 1 */
     float logit_scale;      /* of the logits; 0: 1 */

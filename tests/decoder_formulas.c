@@ -42,8 +42,9 @@ static void norm(const struct decoder *d, int l, const char *kind, int row, cons
 {
     const struct matrix *w = part(d, l, kind, ".weight"), *b = part(d, l, kind, ".bias");
     const int64_t n = w ? w->cols : d->s.n_embd, at = w && w->rows ? row * n : 0;
+    const bool centred = d->s.centred || (d->s.heads_centred && strncmp(kind, "attn_", 5) == 0 && kind[6] == '_');
     double mean = 0, square = 0;
-    for (int64_t i = 0; i < n && d->s.centred; i++)
+    for (int64_t i = 0; i < n && centred; i++)
         mean += x[i] / (double)n;
     for (int64_t i = 0; i < n; i++)
         square += (x[i] - mean) * (x[i] - mean) / (double)n;
@@ -246,7 +247,8 @@ static void before(const struct decoder *d, int l, const char *kind, const doubl
 static void behind(const struct decoder *d, int l, const char *kind, double *delta, double *x)
 {
     if (d->s.norms != PRE_NORM)
-        norm(d, l, kind, 0, delta, delta);
+        norm(d, l, !d->s.swin ? kind : strcmp(kind, "post_attention_norm") == 0 ? "attn_norm" : "ffn_norm", 0, delta,
+             delta);
     for (int i = 0; i < d->s.n_embd; i++)
         x[i] += delta[i] * (d->s.residual_scale != 0.0f ? (double)d->s.residual_scale : 1);
 }
@@ -406,7 +408,7 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         }
         linear(d, -1, d->s.tied ? "token_embd" : "output", in, logits + r * n_vocab);
         for (int t = 0; t < n_vocab; t++)
-            logits[r * n_vocab + t] *= out_scale;
+            logits[r * n_vocab + t] = t >= 4 && t < d->s.silent_end ? -1e30 : logits[r * n_vocab + t] * out_scale;
     }
     pp_free(x);
     pp_free(in);

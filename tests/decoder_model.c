@@ -74,6 +74,7 @@ static const struct decoder_shape families[] = {
      .n_expert = 6, .n_used = 3},
     {.arch = "bitnet", .sub_norms = true, .ff = FF_RELU2_GATE, .tied = true},
     {.arch = "plamo", .parallel = true},
+    {.arch = "chameleon", .neighbours = true, .heads = HEADS_EACH, .heads_bias = true, .heads_centred = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
 
@@ -203,7 +204,7 @@ static void add_attention(struct decoder *d, int l)
     if (s->sub_norms)
         add_sub_norm(d, l, "attn_sub_norm", n_q);
     if (s->norms != PRE_NORM)
-        add_block_norm(d, l, "post_attention_norm");
+        add_block_norm(d, l, s->swin ? "attn_norm" : "post_attention_norm");
 }
 
 bool decoder_convolves(const struct decoder *d, int l)
@@ -252,7 +253,7 @@ static void add_feed_forward(struct decoder *d, int l)
             add_sub_norm(d, l, "ffn_sub_norm", s->n_ff);
     }
     if (s->norms != PRE_NORM)
-        add_block_norm(d, l, "post_ffw_norm");
+        add_block_norm(d, l, s->swin ? "ffn_norm" : "post_ffw_norm");
 }
 
 struct decoder_shape decoder_shape_of(const struct decoder_shape *s, int l)
@@ -402,6 +403,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
             one[l] = decoder_xielu(l, i);
         pp_gguf_add_f32_array(w, names[i], one, (size_t)s->n_layer);
     }
+    if (strcmp(s->arch, "chameleon") == 0)
+        pp_gguf_add_bool(w, key(d, "swin_norm"), s->swin);
     if (s->ff == FF_RELU2_GATE)
         pp_gguf_add_text(w, key(d, "hidden_activation"), "relu2");
     if (strcmp(s->arch, "stablelm") == 0 || (strcmp(s->arch, "falcon") == 0 && !s->parallel))

@@ -33,6 +33,9 @@ struct decoder_shape {
     bool parallel;         /* attention and feed-forward part beside each other, reading the same */
     /* How queries and keys are normed, if they are: all heads by one vector, each by its own, or all together. */
     enum { HEADS_PLAIN, HEADS_ALIKE, HEADS_EACH, HEADS_WHOLE } heads;
+    bool heads_centred;    /* and the mean is taken off by these */
+    bool swin;             /* POST_NORM: norms have the names of those before parts */
+    int silent_end;        /* tokens 4 .. silent_end - 1 have logits of -1e30 */
     bool heads_bias;       /* something is added behind these norms */
     bool heads_behind_rope; /* they are normed after they are rotated */
     int n_expert, n_used;  /* in place of the feed-forward part, each of n_ff */

@@ -113,7 +113,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(state_rank), ONE(rwkv), ONE(state_unit), ONE(state_eps), ONE(state_twice), ONE(kda),
         ONE(conv_taps), ONE(head_dim_local), ONE(rope_turning), ONE(keys_as_values), ONE(n_embd_layer), ONE(n_stream),
         ONE(laurel_rank), ONE(n_embd_expert), ONE(mean_square), ONE(shared_mean),
-        ONE(heads_tiled),
+        ONE(heads_tiled), ONE(norms_behind), ONE(silent_end),
         ONE(attn_log_length), ONE(dense_beside), ONE(router_softcap),
 #undef ONE
         {"wide", layers_with(hp, PP_LAYER_WIDE)}, {"unrotated", layers_with(hp, PP_LAYER_UNROTATED)},

@@ -651,6 +651,24 @@ static void plamo(void **state)
     check(&s);
 }
 
+/* Chameleon: norms of heads whose values go where rows of queries and keys go; norms behind parts; and a vocabulary
+ * with tokens of pictures, which are never given. */
+static void chameleon(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("chameleon");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.q_norm.weight", 2, s.head_dim);
+    assert_tensor(folder, "model.layers.0.self_attn.k_norm.bias", 2, s.head_dim);
+    s.norms = POST_NORM;
+    s.swin = true;
+    check(&s);
+    s.n_vocab = 8210;
+    s.silent_end = 8196;
+    s.n_layer = 1;
+    check(&s);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -690,6 +708,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(dbrx),
         cmocka_unit_test(bitnet),
         cmocka_unit_test(plamo),
+        cmocka_unit_test(chameleon),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -299,6 +299,8 @@ static const char behind_attention[] = "post_attention_norm";
 static const char *post_norm_name(const struct builder *b, int l, const char *usual)
 {
     char full[40];
+    if (b->hp->norms_behind)
+        return usual == behind_attention ? "attn_norm" : "ffn_norm";
     if (usual == behind_attention)
         return b->d->attn_post_norm ? b->d->attn_post_norm : usual;
     if (!b->d->ffn_post_norm)
@@ -310,12 +312,14 @@ static const char *post_norm_name(const struct builder *b, int l, const char *us
 /* Whether norms stand before a layer's parts, and behind them. */
 static bool norms_before(const struct builder *b, int l)
 {
-    return !b->d->no_pre_norm || (b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT);
+    return (!b->d->no_pre_norm && !b->hp->norms_behind) ||
+           (b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT);
 }
 
 static bool norms_behind(const struct builder *b, int l)
 {
-    return b->d->post_norm && !(b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT);
+    return b->hp->norms_behind ||
+           (b->d->post_norm && !(b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT));
 }
 
 /* What attention or the feed-forward part gave goes into the residual stream. */
@@ -785,13 +789,17 @@ static bool add_output(struct builder *b)
     const struct pp_hparams *hp = b->hp;
     const int n_layer = (int)hp->n_layer;
     const int logits = pp_plan_slot(b->p, hp->n_vocab);
+    const struct pp_tensor *silence = NULL;
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->normed};
     const char *head = pp_source_tensor(b->s, "output.weight") ? "output" : "token_embd"; /* tied embeddings */
     if (!pp_decoder_find_norm(b, b->d->output_norm ? b->d->output_norm : "output_norm", hp->n_embd, &norm))
         return false;
     int w = pp_plan_linear(b->p, b->s, hp->n_vocab, hp->n_embd, b->err, "%s", head);
-    if (w < 0)
+    if (w < 0 || (hp->silent_end && !(silence = pp_plan_silence(b->p, hp->n_vocab, hp->silent_first, hp->silent_end,
+                                                                b->err))))
         return false;
+    if (silence)
+        pp_plan_linear_bias(b->p, w, silence);
     add(b, (struct pp_op){.kind = PP_OP_SELECT, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->x});
     add(b, norm);
     add_linear(b, n_layer, w, b->normed, logits);
@@ -814,7 +822,7 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     struct builder b = {.s = s, .hp = hp, .d = d, .p = plan, .err = err,
                         .fused_qkv = (pp_source_tensor(s, "blk.0.attn_qkv.weight") && !hp->n_state_head) ||
                                      (d->fused_qkv && !pp_source_tensor(s, "blk.0.attn_q.weight"))};
-    if (hp->n_expert && ((hp->parallel && !d->parallel_mixture) || d->no_pre_norm))
+    if (hp->n_expert && ((hp->parallel && !d->parallel_mixture) || d->no_pre_norm || hp->norms_behind))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",
                        pp_source_path(s));
     if (d->plain_norm && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))

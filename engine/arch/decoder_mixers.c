@@ -17,7 +17,8 @@ static bool find_head_norm(struct builder *b, const char *name, int64_t n_heads,
     char full[80];
     snprintf(full, sizeof full, "%s.weight", name);
     const struct pp_tensor *t = pp_source_tensor(b->s, full);
-    norm->centred = b->d->layer_norm;
+    norm->centred = b->d->layer_norm || b->d->centred_heads;
+    norm->scale = b->d->centred_heads ? 1e-5f : 0.0f;
     norm->weight = pp_plan_tensor(b->s, t && t->n_dims > 1 ? n_heads : 0, n, b->err, "%s", full);
     snprintf(full, sizeof full, "%s.bias", name);
     if (norm->weight && pp_source_tensor(b->s, full) &&
@@ -66,7 +67,7 @@ static void add_grouping(struct builder *b, int l, int in, int64_t n, int out)
 /* q, k and v of a normed input, or of the residual stream itself. */
 static bool add_qkv(struct builder *b, int l)
 {
-    const bool plain = b->d->no_pre_norm || (b->d->first_unnormed && l == 0);
+    const bool plain = b->d->no_pre_norm || b->hp->norms_behind || (b->d->first_unnormed && l == 0);
     const int in = plain ? b->x : b->normed;
     const int64_t n_embd = b->hp->n_embd;
     int q, k, v;

@@ -142,7 +142,7 @@ static int first_with(const struct pp_plan *plan, const struct pp_tensor *weight
 static enum pp_code take_norm(struct lowering *l, const struct pp_op *op, struct norm *norm)
 {
     norm->centred = op->centred;
-    norm->eps = op->kind == PP_OP_NORM ? op->scale : 0;
+    norm->eps = op->kind == PP_OP_NORM || op->kind == PP_OP_HEAD_NORM ? op->scale : 0;
     norm->stride = op->weight->n_dims > 1 ? padded(op->weight->ne[0]) : 0;
     if (!(norm->weight = pp_cpu_float_vector(l->c, op->weight, l->err)) ||
         (op->bias && !(norm->bias = pp_cpu_float_vector(l->c, op->bias, l->err))))
