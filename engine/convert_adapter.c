@@ -16,6 +16,7 @@
 #include "engine/peft_write.h"
 #include "engine/quant.h"
 #include "engine/source.h"
+#include "engine/state_order.h"
 
 /* --- the model it belongs to -------------------------------------------------------------------------------- */
 
@@ -72,6 +73,10 @@ static enum pp_row_order rows_of(const struct pp_source *base, const struct pp_a
 static enum pp_code check_fit(const struct pp_source *base, const struct pp_adapter_target *t, struct pp_error *err)
 {
     const struct pp_tensor *w = pp_source_tensor(base, t->name);
+    struct pp_state_order order;
+    if (pp_state_order(pp_source_hparams(base), t->name, &order))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, whose heads GGUF files have in another order "
+                       "than folders; converting that is not supported", t->name);
     if (!w && strcmp(t->name, "output.weight") == 0)
         w = pp_source_tensor(base, "token_embd.weight"); /* they are tied */
     if (!w)

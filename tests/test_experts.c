@@ -1078,6 +1078,23 @@ static void grovemoe(void **state)
     pp_free(want);
 }
 
+/* A folder as MLX has it, in which experts are one tensor of that name, gives about the same. */
+static void check_mlx(const struct expert_shape *s, const char *experts)
+{
+    const char *mlx = fresh_path("mlx");
+    struct expert_model *m = expert_model_make(s);
+    double *want = doubles(SMALL_TEXT * s->n_vocab);
+    int32_t ids[SMALL_TEXT];
+    struct pp_error err;
+    small_text(ids, s->n_vocab);
+    expert_model_compute(m, ids, SMALL_TEXT, want);
+    assert_ok(pp_convert_to_folder(expert_model_write(m), mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
+    assert_tensor(mlx, experts, 3, s->n_embd / 4);
+    assert_true(small_likeness(mlx, NULL, want, s->n_vocab) > 0.95);
+    pp_free(want);
+    expert_model_free(m);
+}
+
 /* Cohere's: experts beside attention, after a layer without them that sees everything and is rotated; and LayerNorm,
  * with an expert that all rows use. */
 static void cohere2_moe(void **state)
@@ -1096,6 +1113,7 @@ static void cohere2_moe(void **state)
     assert_tensor(folder, "model.layers.0.mlp.gate_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.1.mlp.gate.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.5.mlp.experts.7.down_proj.weight", 2, s.n_ff_expert);
+    check_mlx(&s, "model.layers.1.mlp.switch_mlp.gate_proj.weight");
     s.centred = s.say_norm = true;
     s.shares = s.first_wide = false;
     s.n_layer = 4;
