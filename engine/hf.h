@@ -25,8 +25,8 @@ const struct pp_tensor *pp_hf_find(const struct pp_hf *hf, const char *name, con
 bool pp_hf_lost(const struct pp_hf *hf);
 
 /* The folder's chat template of this name, "default" or "tool_use": chat_template.jinja and what lies in
- * additional_chat_templates/, or those of `chat_template` in chat_template.json or tokenizer_config.json. *text (pp_free)
- * is NULL if there is none. */
+ * additional_chat_templates/, or those of `chat_template` in chat_template.json or tokenizer_config.json. *text
+ * (pp_free) is NULL if there is none. */
 enum pp_code pp_hf_chat_template(const char *folder, const char *name, char **text, struct pp_error *err);
 
 /* modules.json of sentence-transformers, an array of objects; where one has a path, it is "" or the name of a folder

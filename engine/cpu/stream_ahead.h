@@ -18,9 +18,10 @@
  *   second cache, lay between.
  * - A Zen 3's own prefetching is the best there is, if it has several streams to follow: four groups of 16 rows side by
  *   side, block by block, and nothing asked for. Kernels alone with AVX2 on two cores, one row, medians of 31 to 41
- *   turns, GB/s: Q8_0 26.4 with one group from 16 KiB ahead, 29.3 with two, 31.4 with four, of 31.5 in a read test; with
- *   four and requests 28.1. Q4_0 24.3 and 27.4 of 29.6, F16 (four rows side by side) 25.9 and 26.6. K-quants lose: Q4_K
- *   26.2 and 25.7, Q6_K 26.1 and 20.7. It is what passes with AVX2 try besides the processor's way (stream_choice.h). */
+ *   turns, GB/s: Q8_0 26.4 with one group from 16 KiB ahead, 29.3 with two, 31.4 with four, of 31.5 in a read test;
+ *   with four and requests 28.1. Q4_0 24.3 and 27.4 of 29.6, F16 (four rows side by side) 25.9 and 26.6. K-quants lose:
+ *   Q4_K 26.2 and 25.7, Q6_K 26.1 and 20.7. It is what passes with AVX2 try besides the processor's way
+ *   (stream_choice.h). */
 #ifndef PP_CPU_STREAM_AHEAD_H
 #define PP_CPU_STREAM_AHEAD_H
 
