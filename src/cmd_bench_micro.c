@@ -148,7 +148,7 @@ struct attention {
     struct pp_engine *engine;
     enum pp_kv_type kv_type;
     struct pp_seq *seq;     /* of the deepest depth */
-    struct pp_row *rows;    /* [512] */
+    struct pp_row *rows;    /* [PP_USUAL_ROWS] */
 };
 
 static int32_t token_at(int64_t i)
@@ -181,7 +181,7 @@ static enum pp_code attention_pass(struct attention *a, int64_t depth, int rows,
 
 static enum pp_code open_attention(struct attention *a, const char *path, int64_t deepest, struct pp_error *err)
 {
-    enum { BATCH = 512 };
+    enum { BATCH = PP_USUAL_ROWS };
     struct pp_engine_options opt = pp_cli_engine_options(a->b->o);
     opt.kv_type = a->kv_type;
     opt.n_ctx = deepest + BATCH;

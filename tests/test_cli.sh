@@ -406,9 +406,9 @@ if [ -r "$data/tokenizers/gpt-2.gguf" ]; then
     run bench tokenizer -m "$data/tokenizers/gpt-2.gguf" -r 1
     expect_match "bench of a vocabulary without a model" "$tmp/out" 'gpt-2.gguf  50257 tokens' 'detokenize it .* MB/s'
 fi
-run bench micro --rows 1,3 --depth 64 -r 1
+run bench micro --rows 1,3 --depth 64,600 -r 1
 expect_match "bench of kernels by themselves" "$tmp/out" '^matmul q6_k [a-z0-9]*, 3 rows +[0-9.]* GMAC/s' \
-    '^attention llama-3.1-8b KV q8_0, 128 rows @ 64 '
+    '^attention llama-3.1-8b KV q8_0, 128 rows @ 64 ' '^attention llama-3.1-8b KV q8_0, 8 rows @ 600 '
 run bench micro --kernels scalar --type q4_0 --shape stories-15m --rows 1 --depth 64 -r 1 --json
 expect_match "also one of them" "$tmp/out" '"name": "matmul q4_0 scalar, 1 row"' '"name": "attention stories-15m'
 run bench micro --type q4_k_m; expect "bench of products of a mixture" 2
