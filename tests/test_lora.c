@@ -300,13 +300,14 @@ static void tails(void **state)
 
 static struct {
     const struct pp_matmul_kernels *real;
-    int quantized, with_a; /* rows made ready; products with as few outputs as an A has */
+    int64_t quantized;     /* values made ready */
+    int with_a;            /* products with as few outputs as an A has */
     pp_matmul_fn *q8_0;
 } counted;
 
 static void counting_quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
 {
-    counted.quantized++;
+    counted.quantized += n;
     counted.real->quantize(x, n, q, d, sum);
 }
 
@@ -332,7 +333,7 @@ static void count_pass(struct pp_engine *e, const struct pp_adapter_use *use, in
     counted.quantized = counted.with_a = 0;
     assert_ok(pp_step(e, rows, n_rows, NULL, &err), err);
     count[0] = e->cpu->n_parts;
-    count[1] = counted.quantized;
+    count[1] = (int)counted.quantized;
     pp_seq_free(s);
 }
 

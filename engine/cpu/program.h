@@ -140,6 +140,11 @@ struct stage {
 /* A stage runs in several phases; each becomes a part of the pool's work, behind which the threads meet. */
 enum { MAX_PHASES = 6 };
 
+/* Memory that a thread will read soon, of which it asks for some lines at a time (project.c). */
+struct requests {
+    uintptr_t at, end;
+};
+
 /* What one thread needs for itself. */
 struct thread_scratch {
     struct pp_attention attention[PP_MAX_TIERS]; /* their arrays, for a tile as large as this model needs, lie in
@@ -153,6 +158,7 @@ struct thread_scratch {
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
     struct pp_acts head;        /* of some rows, quantised (heads.c) */
+    struct requests soon;
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
     int n_down;                 /* products of the prepared stage's inputs with adapters' A that the threads share */
     const float *down;          /* [m, lora_width] of that stage: all of these products; NULL: not looked for yet */
