@@ -321,6 +321,25 @@ run template --now yesterday -f "$tmp/messages"; expect "a time that is none" 2
 printf '{%% if %%}' >"$tmp/t.jinja"
 run template --chat-template-file "$tmp/t.jinja" -f "$tmp/messages"; expect "a template with an error" 1
 
+# a model with a template for chats and another one for tools, in every form
+printf '[{"type": "function", "function": {"name": "now"}}]' >"$tmp/tools"
+run convert starter "$tmp/two"; expect "the starter as a folder" 0
+mkdir -p "$tmp/two/additional_chat_templates"
+printf 'chat {{ messages[0].content }}' >"$tmp/two/chat_template.jinja"
+printf '{{ tools[0].function.name }} for {{ messages[0].content }}' \
+    >"$tmp/two/additional_chat_templates/tool_use.jinja"
+run convert "$tmp/two" "$tmp/two.gguf"; expect "a folder with two templates" 0
+run convert "$tmp/two.gguf" "$tmp/two-again"; expect "and back" 0
+for form in two two.gguf two-again; do
+    run template -m "$tmp/$form" -f "$tmp/messages"
+    expect_out "$form: the template of chats" 'chat Hi "x"'
+    run template -m "$tmp/$form" --tools "$tmp/tools" -f "$tmp/messages"
+    expect_out "$form: with tools the other one" 'now for Hi "x"'
+done
+run template --tools "$tmp/absent" -f "$tmp/messages"; expect "tools that are not there" 1
+printf '{"no": "array"' >"$tmp/tools"
+run template -m "$tmp/two" --tools "$tmp/tools" -f "$tmp/messages"; expect "tools that are no JSON" 1
+
 run logits --ids 0,1,2 -o "$tmp/l.safetensors"
 expect "logits" 0
 head -c 200 "$tmp/l.safetensors" >"$tmp/head"
