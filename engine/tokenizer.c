@@ -382,6 +382,10 @@ static enum pp_code cut(struct run *r, const struct tok_specials *s, const char 
             i++;
             continue;
         }
+        if (t->flags[id] & TOK_WORD && !tok_stands_alone(text, i, i + len, n)) {
+            i += len;
+            continue;
+        }
         size_t end = i;
         while (t->flags[id] & TOK_LSTRIP && end > begin && is_space(text[end - 1]))
             end--;

@@ -76,6 +76,8 @@ enum pp_code tok_spec_add_token(struct tok_spec *spec, int64_t id, const cJSON *
         spec->flags[id] |= TOK_RSTRIP;
     if (is_true(token, "normalized"))
         spec->flags[id] |= TOK_LATE;
+    if (is_true(token, "single_word"))
+        spec->flags[id] |= TOK_WORD;
     return PP_OK;
 }
 

@@ -71,8 +71,9 @@ static void json_added(const struct pp_tokenizer *t, struct pp_buf *b)
             continue;
         pp_buf_fmt(b, "%s\n  {\"id\": %u, \"content\": ", first ? "" : ",", i);
         add_quoted(b, tok_text(t, i));
-        pp_buf_fmt(b, ", \"single_word\": false, \"lstrip\": %s, \"rstrip\": %s, \"normalized\": %s, "
+        pp_buf_fmt(b, ", \"single_word\": %s, \"lstrip\": %s, \"rstrip\": %s, \"normalized\": %s, "
                       "\"special\": %s}",
+                   t->flags[i] & TOK_WORD ? "true" : "false",
                    t->flags[i] & TOK_LSTRIP ? "true" : "false", t->flags[i] & TOK_RSTRIP ? "true" : "false",
                    t->steps && t->flags[i] & TOK_LATE ? "true" : "false", t->type[i] == TOK_USER ? "false" : "true");
         first = false;

@@ -12,7 +12,7 @@
  *   split_spaces   bool              SentencePiece kinds: every U+2581 begins a word
  *   normalizers    string            what a tokenizer.json has in "normalizers", as a list in JSON
  *   late           array of i32      tokens that are looked for in normalised text
- *   lstrip, rstrip, ends  array of i32  tokens with these properties that nothing else tells */
+ *   lstrip, rstrip, single_word, ends  array of i32  tokens with these properties that nothing else tells */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -306,6 +306,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     pp_gguf_bool(g, "tokenizer.ggml.add_eos_token", &spec->add_eos);
     read_flag_list(g, "pippin.tokenizer.lstrip", TOK_LSTRIP, spec);
     read_flag_list(g, "pippin.tokenizer.rstrip", TOK_RSTRIP, spec);
+    read_flag_list(g, "pippin.tokenizer.single_word", TOK_WORD, spec);
     read_flag_list(g, "pippin.tokenizer.ends", TOK_END, spec);
     read_flag_list(g, "pippin.tokenizer.late", TOK_LATE, spec);
     pp_gguf_string(g, "pippin.tokenizer.normalizers", &spec->steps);
@@ -517,6 +518,8 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
         code = write_flag_list(t, "pippin.tokenizer.lstrip", TOK_LSTRIP, w, err);
     if (!code)
         code = write_flag_list(t, "pippin.tokenizer.rstrip", TOK_RSTRIP, w, err);
+    if (!code)
+        code = write_flag_list(t, "pippin.tokenizer.single_word", TOK_WORD, w, err);
     if (!code)
         code = write_flag_list(t, "pippin.tokenizer.ends", TOK_END, w, err);
     if (!code && t->steps) {

@@ -39,6 +39,7 @@ enum tok_flags {
     TOK_LSTRIP = 2, /* white space before it in the text belongs to it */
     TOK_RSTRIP = 4, /* and white space after it */
     TOK_LATE = 8,   /* it is looked for in text that was normalised */
+    TOK_WORD = 16,  /* it counts only where no letter, digit or the like stands beside it */
 };
 
 /* Where SentencePiece puts a space in front of text: at its start, after a control token, after a user-defined one. */
@@ -300,6 +301,9 @@ struct tok_steps; /* immutable */
 enum pp_code tok_steps_new(struct pp_str json, struct tok_steps **out, struct pp_error *err);
 void tok_steps_free(struct tok_steps *s);
 const char *tok_steps_json(const struct tok_steps *s);
+/* Whether text [begin, end) of n bytes has no character beside it that a regular expression's \w means. */
+bool tok_stands_alone(const char *text, size_t begin, size_t end, size_t n);
+
 /* Normalises *text, which then lies where it was or in one of the two buffers. */
 enum pp_code tok_steps_run(const struct tok_steps *s, struct pp_str *text, struct pp_buf two[2], struct pp_error *err);
 /* Sets *map and *n to a precompiled_charsmap (pp_free) in place of the one that is there. */

@@ -146,6 +146,25 @@ static bool is_punctuation(int32_t c)
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
 
+/* What \w means: letters, marks, digits, what joins them, and connecting punctuation. */
+static bool is_word(int32_t c)
+{
+    const utf8proc_category_t k = utf8proc_category(c);
+    return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC || c == 0x200C ||
+           c == 0x200D;
+}
+
+bool tok_stands_alone(const char *text, size_t begin, size_t end, size_t n)
+{
+    int32_t c;
+    size_t at = begin;
+    while (at > 0 && begin - at < 4 && (--at, ((uint8_t)text[at] & 0xC0) == 0x80))
+        ;
+    if (begin > 0 && at + pp_utf8_decode(text + at, begin - at, &c) == begin && is_word(c))
+        return false;
+    return end == n || (pp_utf8_decode(text + end, n - end, &c), !is_word(c));
+}
+
 /* What cleaning takes out; tab and the ends of lines are white space instead. */
 static bool is_control(int32_t c)
 {

@@ -158,7 +158,7 @@ static enum pp_code complete_config(struct tok_config *cfg, const cJSON *map, co
 /* A text with an id becomes one of added_tokens. token: NULL, or what says more about it. */
 static bool add_token(cJSON *added, const char *text, const cJSON *id, const cJSON *token, bool special)
 {
-    static const char *const flags[] = {"lstrip", "rstrip", "normalized"};
+    static const char *const flags[] = {"lstrip", "rstrip", "normalized", "single_word"};
     cJSON *node = cJSON_CreateObject();
     if (!cJSON_AddStringToObject(node, "content", text) || !cJSON_AddNumberToObject(node, "id", id->valuedouble) ||
         !cJSON_AddBoolToObject(node, "special", special) || !cJSON_AddItemToArray(added, node)) {

@@ -113,7 +113,8 @@ static void bytes_json(const char *normalizer, struct pp_buf *out)
 {
     pp_buf_fmt(out, "{\"added_tokens\":[{\"id\":256,\"content\":\"<A>\",\"special\":true,\"normalized\":false},"
                "{\"id\":257,\"content\":\"<B>\",\"special\":false,\"normalized\":true},"
-               "{\"id\":258,\"content\":\"<\u00c9>\",\"special\":true,\"normalized\":true}],\"normalizer\":%s,"
+               "{\"id\":258,\"content\":\"<\u00c9>\",\"special\":true,\"normalized\":true},"
+               "{\"id\":259,\"content\":\"[W]\",\"special\":true,\"single_word\":true}],\"normalizer\":%s,"
                "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
                "\"model\":{\"type\":\"BPE\",\"vocab\":{", normalizer);
     for (unsigned byte = 0; byte < 256; byte++) {
@@ -177,6 +178,11 @@ static void steps(void **state)
         /* tokens: the first before, the others after */
         {"{\"type\":\"NFC\"}", "<A>\u0338<B>\u0338<B>", "<A>\u0338<B\u226f<B>", 2},
         {"{\"type\":\"NFC\"}", "<E\u0301> <\u00c9>", "<\u00c9> <\u00c9>", 2},
+        /* a word by itself: at both ends, beside white space, punctuation and each other */
+        {"null", "[W] [W] -[W]-[W][W]", "[W] [W] -[W]-[W][W]", 5},
+        {"null", "a[W] [W]b 7[W]! \u00e9[W] _[W] [W]\u4eca e\u0301[W] \u200d[W]",
+         "a[W] [W]b 7[W]! \u00e9[W] _[W] [W]\u4eca e\u0301[W] \u200d[W]", 0},
+        {"null", "\u20ac[W]\u3000 [W]\u2019s", "\u20ac[W]\u3000 [W]\u2019s", 2},
         {"{\"type\":\"Lowercase\"}", "<b><B><a><A><\u00c9>", "<B><B><a><A><\u00c9>", 4},
     };
     char folder[300];
