@@ -108,7 +108,8 @@ static void odd_texts(void **state)
 
 /* --- steps ---------------------------------------------------------------------------------------------------- */
 
-/* Every byte is a token, and of two tokens more "<B>" is looked for in normalised text. */
+/* Every byte is a token; of four more "<B>" and the next are looked for in normalised text, and "[W]" counts by itself
+ * only. */
 static void bytes_json(const char *normalizer, struct pp_buf *out)
 {
     pp_buf_fmt(out, "{\"added_tokens\":[{\"id\":256,\"content\":\"<A>\",\"special\":true,\"normalized\":false},"

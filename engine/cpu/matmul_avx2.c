@@ -92,7 +92,6 @@ static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *su
  * and alone, the next few lines. An adapter's A of 16 rows of 2,048 columns in Q8_0 that no cache holds takes one
  * thread of a Zen 3 2.6 us without, 2.4 with lines asked for 1 or 2 KiB ahead, and 2.7 or more with 4 KiB. */
 enum asks { ASKS_NOTHING, ASKS_STREAM, ASKS_NEAR };
-enum { NEAR_AHEAD = 1536 };
 
 /* A tile function multiplies H halves of a group (8 rows each) with the M activation rows of a tile, over as many of
  * the tile's blocks from b on as it takes at a time (tile_step), and adds to what `acc` holds. H and M are constants
@@ -117,7 +116,7 @@ INLINE void tile_q8_0(const struct act_tile *x, int64_t b, const uint8_t *group,
         stream_ahead(group + PACE * (x->block0 + b), PACE);
     else if (asks == ASKS_NEAR)
         UNROLL for (size_t v = 0; v < 8; v++)
-            fetch_line(w, NEAR_AHEAD + PP_SLICE * v);
+            fetch_line(w, PP_NEAR_AHEAD + PP_SLICE * v);
     UNROLL for (int k = 0; k < H * M; k++)
         isum[k] = _mm256_setzero_si256();
     UNROLL for (int v = 0; v < 8; v++)

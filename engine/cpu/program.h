@@ -158,7 +158,7 @@ struct thread_scratch {
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
     struct pp_acts head;        /* of some rows, quantised (heads.c) */
-    struct requests soon;
+    struct requests soon;       /* only while it prepares a stage's input */
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
     int n_down;                 /* products of the prepared stage's inputs with adapters' A that the threads share */
     const float *down;          /* [m, lora_width] of that stage: all of these products; NULL: not looked for yet */

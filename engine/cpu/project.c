@@ -31,7 +31,7 @@ static int64_t row_bytes(const struct pp_matrix *w)
  * for. Not all at once: a Zen 3 forgets requests beyond about 20 that wait (of 34 KiB asked for at once it reads the
  * whole as slowly as if nothing had been asked for, 2.5 us; of 16 lines in 33 ns all come, and it takes 1), and Intel's
  * processors stand still until there is room for more. So a thread asks for some lines whenever it has done something
- * else for a while. */
+ * else for a while. (Of B, for which there is no such while before W, 64 lines at once are better than 16.) */
 enum { LINE = 64, SOME_LINES = 16 };
 
 static void ask_for(struct requests *r, int n_lines)
@@ -577,7 +577,6 @@ static int begin_down(const struct pp_cpu *c, const struct stage *s, int m, stru
     own->n_down = own->is_scaled ? 0 : find_unit(c, s, m, -1, &u);
     own->down = own->n_down ? NULL : own->lora; /* if their inputs are scaled, each thread makes its own */
     const int unit = own->n_down ? take_unit(c, s, own) : 0;
-    own->soon = (struct requests){0, 0};
     if (unit < own->n_down && find_unit(c, s, m, unit, &u) == unit)
         own->soon = (struct requests){(uintptr_t)u.target->a_data, (uintptr_t)u.target->a_data + u.target->a_bytes};
     ask_for_some(&own->soon);
