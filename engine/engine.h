@@ -122,7 +122,7 @@ struct pp_engine_options {
                                  * failed; must outlive the engine. NULL: nobody does */
 };
 
-enum { PP_LAYOUT_VERSION = 2 }; /* of packed weights; raise it with every change of engine/cpu/pack.h */
+enum { PP_LAYOUT_VERSION = 3 }; /* of packed weights; raise it with every change of engine/cpu/pack.h */
 #define PP_LAYOUTS_OFF UINT64_MAX /* as a quota: nothing is read from the folder or written there */
 
 /* PP_ERR_UNSUPPORTED: this CPU lacks the kernels asked for, or the model is more than the backend can run;

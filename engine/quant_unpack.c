@@ -251,7 +251,7 @@ static void entry_and_shift(int at, bool lower, int8_t *w)
 {
     memcpy(w, &pp_grid_iq1[at], 8);
     for (int i = 0; i < 8; i++)
-        w[i] = (int8_t)(8 * w[i] + (lower ? -1 : 1));
+        w[i] = (int8_t)(w[i] - 8 + (lower ? -1 : 1));
 }
 
 static void unpack_iq1_s(const void *block, int sub, struct pp_unpacked *u)

@@ -113,10 +113,14 @@ INLINE enum tile_form form_of(uint32_t type)
 #define UNPACK(TYPE, name)                                                                            \
     static void unpack_##name(const uint8_t *group, int64_t n_cols, int64_t b, void *block)            \
     {                                                                                                 \
-        const struct packed_at p = packed_at(PP_TYPE_##TYPE, group, n_cols, b);                        \
+        struct packed_at p = packed_at(PP_TYPE_##TYPE, group, n_cols, b);                              \
+        struct indexes n[2][INDEXES];                                                                 \
+        UNROLL for (int h = 0; h < 2; h++)                                                            \
+            join(PP_TYPE_##TYPE, p, ROWS *h, n[h]);                                                   \
         UNROLL for (int h = 0; h < 2; h++)                                                            \
         {                                                                                             \
             struct opened o;                                                                          \
+            p.indexes = n[h];                                                                         \
             open_##name(p, ROWS *h, &o);                                                              \
             if (PP_TYPE_##TYPE == PP_TYPE_IQ3_XXS)                                                    \
                 halve(&o);                                                                            \
@@ -237,16 +241,28 @@ INLINE __m256i both(ivec low, ivec high)
     return _mm256_blend_epi16((__m256i)low, _mm256_slli_epi32((__m256i)high, 16), 0xaa);
 }
 
-typedef void open_fn(struct packed_at p, int row, struct opened *o);
+enum { SUBS = 8 /* blocks of 32 columns in one of the file, where there are indexes to be joined */ };
+
+/* Joins the indexes of blocks b to end - 1 that the block of the file with block b has. */
+INLINE void join_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, int64_t end,
+                       struct indexes n[SUBS][2][INDEXES])
+{
+    do {
+        const struct packed_at p = packed_at(type, group, n_cols, b);
+        UNROLL for (int h = 0; h < 2; h++)
+            join(type, p, ROWS * h, n[p.sub][h]);
+    } while (++b < end && b % SUBS);
+}
 
 /* A group of 16 rows, of which `live` are, over the tile's columns, with m rows; M: m where that is a constant. */
 INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t live,
                       const struct act_tile *x, float *y, int64_t y_stride, int64_t m, const int M)
 {
     const size_t pace = pp_pack_group_bytes(type, n_cols) / (size_t)(n_cols / 32);
+    struct indexes n[SUBS][2][INDEXES];
     __m256 acc[2][FEW_ROWS];
-    const int64_t n = M ? M : m;
-    for (int64_t i = 0; i < n; i++) {
+    const int64_t rows = M ? M : m;
+    for (int64_t i = 0; i < rows; i++) {
         float sums[16] = {0};
         if (x->block0)
             memcpy(sums, y + i * y_stride, (size_t)live * sizeof *sums);
@@ -254,11 +270,14 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
         acc[1][i] = _mm256_loadu_ps(sums + 8);
     }
     for (int64_t b = 0; b < x->n_blocks; b++) {
-        const struct packed_at p = packed_at(type, group, n_cols, x->block0 + b);
+        struct packed_at p = packed_at(type, group, n_cols, x->block0 + b);
+        if (is_joined(type) && (b == 0 || p.sub == 0))
+            join_ahead(type, group, n_cols, x->block0 + b, x->block0 + x->n_blocks, n);
         stream_ahead(group + pace * (size_t)(x->block0 + b), pace);
         UNROLL for (int h = 0; h < 2; h++)
         {
             struct few_weights w;
+            p.indexes = is_joined(type) ? n[p.sub][h] : NULL;
             open(p, ROWS * h, &w.o);
             if (pp_type_halved(type)) {
                 w.sc[0] = twice(w.o.sc[0]);
@@ -267,11 +286,11 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
                 w.min[0] = min_of(&w.o, 0);
                 w.min[1] = min_of(&w.o, 1);
             }
-            for (int64_t i = 0; i < n; i++)
-                acc[h][i] = few_product(type, &w, x, b * n + i, acc[h][i]);
+            for (int64_t i = 0; i < rows; i++)
+                acc[h][i] = few_product(type, &w, x, b * rows + i, acc[h][i]);
         }
     }
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < rows; i++) {
         float sums[16];
         _mm256_storeu_ps(sums, acc[0][i]);
         _mm256_storeu_ps(sums + 8, acc[1][i]);

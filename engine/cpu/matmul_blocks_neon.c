@@ -173,7 +173,7 @@ typedef void open_strip_fn(const uint8_t *group, int64_t n_cols, int64_t b, int6
     {                                                                                                              \
         for (int64_t end = b + n; b < end; b++) {                                                                  \
             struct opened all;                                                                                     \
-            open_##name(packed_at(PP_TYPE_##TYPE, group, n_cols, b), row, &all);                                   \
+            open_one(PP_TYPE_##TYPE, open_##name, packed_at(PP_TYPE_##TYPE, group, n_cols, b), row, &all);         \
             open_signed(PP_TYPE_##TYPE, &all);                                                                     \
             put_strip(o++, &all);                                                                                  \
         }                                                                                                          \

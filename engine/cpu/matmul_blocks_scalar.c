@@ -68,7 +68,7 @@ static void open_block(uint32_t type, const uint8_t *group, int64_t n_cols, int6
     const struct packed_at p = packed_at(type, group, n_cols, b);
 #define PP_OPEN(TYPE, name)        \
     case PP_TYPE_##TYPE:           \
-        open_##name(p, lane, o);   \
+        open_one(PP_TYPE_##TYPE, open_##name, p, lane, o); \
         open_signed(PP_TYPE_##TYPE, o); \
         break;
     switch (type) {

@@ -10,10 +10,11 @@
  *   ivec rows_s8(p)             the same of signed ones
  *   fvec rows_f16(p)            the same of half-precision numbers
  *   uvec lookup16(table, i)     table[i] for every byte of i, a number below 16; table: 16 bytes
- *   uvec gather(table, i)       table[i] for every lane, 32 bits
- *   void gather_pairs(table, i, to)  64 bits of table[i] for every lane: the first 4 bytes in to[0], then to[1]
- *   uvec gather_bytes(table, p, k), void gather_pairs_bytes(table, p, k, to)
- *                               the same where i is byte k of each lane at p (open_gathers.h: by the two above)
+ *   uvec gather_rows(table, p)  table[i] for every lane, 32 bits, where i is the row's byte at p
+ *   void gather_pairs_rows(table, p, to)  64 bits of table[i] likewise: the first 4 bytes in to[0], then to[1]
+ *   struct indexes, void join_indexes(low, high, to)  numbers of more than 8 bits, from bytes and what is above them
+ *   uvec gather_joined(table, n, k), void gather_pairs_joined(table, n, k, to)
+ *                               the same where i is number k of the lane (open_gathers.h: all of them by one lookup)
  *   uvec spread_byte(v, k)      byte k of each lane in all four; k is a constant
  */
 #include "engine/cpu/matmul_sets.h"
@@ -25,20 +26,23 @@
  * it is negative. What a caller does not use, costs nothing. */
 struct opened {
     uvec w[8];     /* w[v]: byte 4 r + i belongs to row r, column 4 v + i */
-    uvec minus[8]; /* likewise; pp_type_signs(type): all ones where w is to be negated */
+    uvec minus[8]; /* likewise; pp_type_signs(type): the highest bit says that w is to be negated */
     uvec high[8];  /* likewise; pp_type_wide(type): w as low + 16 high, each below 16 */
     uvec low[8];
     fvec d, min;
     ivec sc[2], m[2];
 };
 
+typedef int8_t sbvec __attribute__((vector_size(4 * ROWS)));
+
 #define OPEN static inline __attribute__((always_inline))
 #define OPEN_UNROLL _Pragma("GCC unroll 16")
 
 /* Where a block's numbers are. */
 struct packed_at {
-    const uint8_t *head, *body; /* of the file's block */
-    unsigned sub;               /* 32 columns of it */
+    const uint8_t *head, *body;    /* of the file's block */
+    unsigned sub;                  /* 32 columns of it */
+    const struct indexes *indexes; /* of code books with more than 256 entries: what join() has made for its rows */
 };
 
 OPEN struct packed_at packed_at(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b)
@@ -47,7 +51,7 @@ OPEN struct packed_at packed_at(const uint32_t type, const uint8_t *group, int64
     const size_t subs = (size_t)s.block / 32, block = (size_t)b / subs;
     const uint8_t *bodies = group + pp_pack_head_bytes(type, n_cols);
     return (struct packed_at){group + (size_t)(16 * s.head) * block, bodies + (size_t)(16 * s.body) * block,
-                              (unsigned)((size_t)b % subs)};
+                              (unsigned)((size_t)b % subs), NULL};
 }
 
 OPEN uvec load_u(const void *p)
@@ -134,8 +138,9 @@ OPEN void open_signed(const uint32_t type, struct opened *o)
 {
     OPEN_UNROLL for (int v = 0; v < 8; v++)
     {
+        const bvec minus = (bvec)((sbvec)o->minus[v] < 0);
         if (pp_type_signs(type))
-            o->w[v] = (uvec)(((bvec)o->w[v] ^ (bvec)o->minus[v]) - (bvec)o->minus[v]);
+            o->w[v] = (uvec)(((bvec)o->w[v] ^ minus) - minus);
         else
             o->w[v] = (uvec)((bvec)o->w[v] - (uint8_t)pp_type_offset(type));
     }
@@ -267,39 +272,97 @@ OPEN void open_tq2_0(struct packed_at p, int row, struct opened *o)
 
 /* --- code books --------------------------------------------------------------------------------------------------- */
 
-/* Columns 8 k to 8 k + 7 from entry `at` of a code book of eights. */
-OPEN void open_eight(const uint64_t *book, uvec at, const int k, uvec *w)
+/* Indexes of code books: INDEXES at most for 32 columns. They are numbers for addresses, and where a processor's own
+ * gathers do not take them from vectors they go through memory: so join() them well before they are needed. */
+enum { INDEXES = 2 };
+
+/* 1 where a byte has bits of mask. */
+OPEN uvec any_bit(uvec bytes, uint32_t mask)
 {
-    gather_pairs(book, at, w + 2 * k);
+    return (uvec)((bvec)(bytes & ((uvec){0} + mask)) != 0) & bytes_of(1);
 }
 
-/* The sign of column 8 k + i is bit i of byte k. */
+OPEN void join_iq2_xs(struct packed_at p, int row, struct indexes *to)
+{
+    const struct pp_iq2_xs_pack *k = (const void *)p.body;
+    const uvec high = spread_byte(load_u(k->q[p.sub].word + 4 * row), 3);
+    join_indexes(load_u(k->q[p.sub].index + 4 * row), any_bit(high, 0x80402010), to);
+}
+
+OPEN void join_iq2_s(struct packed_at p, int row, struct indexes *to)
+{
+    const struct pp_iq2_s_pack *k = (const void *)p.body;
+    uvec high = rows_u8(k->high[p.sub] + row);
+    high |= high << 6;
+    join_indexes(load_u(k->q[p.sub].index + 4 * row), (high | high << 12) & bytes_of(3), to);
+}
+
+OPEN void join_iq3_s(struct packed_at p, int row, struct indexes *to)
+{
+    const struct pp_iq3_s_pack *k = (const void *)p.body;
+    const uvec high = spread_byte(rows_u8(k->high[p.sub] + row), 0);
+    join_indexes(load_u(k->q[p.sub].index[0] + 4 * row), any_bit(high, 0x08040201), to);
+    join_indexes(load_u(k->q[p.sub].index[1] + 4 * row), any_bit(high, 0x80402010), to + 1);
+}
+
+OPEN void join_iq1_s(struct packed_at p, int row, struct indexes *to)
+{
+    const struct pp_iq1_s_pack *k = (const void *)p.body;
+    const uvec high = rows_u16(k->high[p.sub] + row);
+    join_indexes(load_u(k->index[p.sub] + 4 * row), (high | high << 12) & bytes_of(7), to);
+}
+
+OPEN void join_iq1_m(struct packed_at p, int row, struct indexes *to)
+{
+    const struct pp_iq1_m_pack *k = (const void *)p.body;
+    const uvec high = rows_u16(k->high[p.sub] + row);
+    join_indexes(load_u(k->index[p.sub] + 4 * row), (high | high << 12) & bytes_of(7), to);
+}
+
+/* True if opening needs p.indexes. */
+OPEN bool is_joined(const uint32_t type)
+{
+    return type == PP_TYPE_IQ2_XS || type == PP_TYPE_IQ2_S || type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ1_S ||
+           type == PP_TYPE_IQ1_M;
+}
+
+/* to: [INDEXES]; nothing where the type is not one of those. */
+OPEN void join(const uint32_t type, struct packed_at p, int row, struct indexes *to)
+{
+    if (type == PP_TYPE_IQ2_XS)
+        join_iq2_xs(p, row, to);
+    if (type == PP_TYPE_IQ2_S)
+        join_iq2_s(p, row, to);
+    if (type == PP_TYPE_IQ3_S)
+        join_iq3_s(p, row, to);
+    if (type == PP_TYPE_IQ1_S)
+        join_iq1_s(p, row, to);
+    if (type == PP_TYPE_IQ1_M)
+        join_iq1_m(p, row, to);
+}
+
+/* Columns 8 k to 8 k + 7 for every k. */
+OPEN void open_eights(const uint64_t *book, const struct indexes *n, uvec *w)
+{
+    OPEN_UNROLL for (int k = 0; k < 4; k++)
+        gather_pairs_joined(book, n, k, w + 2 * k);
+}
+
+/* Signs of 32 columns as pack.h has them: those of columns 4 v + i to the highest bits. */
 OPEN void open_signs(uvec signs, uvec *minus)
 {
     OPEN_UNROLL for (int v = 0; v < 8; v++)
-    {
-        const bvec bit = (bvec)((uvec){0} + (v % 2 ? 0x80402010u : 0x08040201u));
-        bvec eight = v / 2 == 0   ? (bvec)spread_byte(signs, 0)
-                     : v / 2 == 1 ? (bvec)spread_byte(signs, 1)
-                     : v / 2 == 2 ? (bvec)spread_byte(signs, 2)
-                                  : (bvec)spread_byte(signs, 3);
-        minus[v] = (uvec)((eight & bit) == bit);
-    }
+        minus[v] = signs << (7 - PP_SIGN_BIT(v));
 }
 
-/* Seven signs per byte: the eighth makes their number even. */
-OPEN uvec even_signs(uvec s)
+/* From the 28 signs of a word: what makes their number even in every eight columns comes into the last four bits. */
+OPEN uvec even_signs(uvec word)
 {
-    uvec parity = s ^ (s >> 4 & bytes_of(15));
-    parity ^= parity >> 2 & bytes_of(63);
-    parity ^= parity >> 1 & bytes_of(127);
-    return s | (parity & bytes_of(1)) << 7;
-}
-
-/* From a word with 4 times 7 signs. */
-OPEN uvec signs_of_word(uvec word)
-{
-    return even_signs((word & 0x7f) | (word << 1 & 0x7f00) | (word << 2 & 0x7f0000) | (word << 3 & 0x7f000000));
+    word &= 0x0fffffff;
+    uvec parity = word ^ word << 16;
+    parity ^= parity << 8;
+    parity ^= parity << 4;
+    return word | (parity & 0xf0000000);
 }
 
 OPEN fvec odd_scale(uvec scale) /* 2 scale + 1 */
@@ -320,32 +383,23 @@ OPEN void open_iq2_xxs(struct packed_at p, int row, struct opened *o)
     const struct pp_iq2_xxs_pack *k = (const void *)p.body;
     uvec word = load_u(k->q[p.sub].word + 4 * row);
     OPEN_UNROLL for (int i = 0; i < 4; i++)
-        gather_pairs_bytes(pp_grid_iq2_xxs, k->q[p.sub].index + 4 * row, i, o->w + 2 * i);
-    open_signs(signs_of_word(word), o->minus);
+        gather_pairs_rows(pp_grid_iq2_xxs, k->q[p.sub].index[i] + row, o->w + 2 * i);
+    open_signs(even_signs(word), o->minus);
     open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.125f));
 }
 
 OPEN void open_iq2_xs(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq2_xs_pack *k = (const void *)p.body;
-    uvec q[2], signs = {0};
-    OPEN_UNROLL for (int i = 0; i < 2; i++)
-    {
-        q[i] = load_u(k->q[p.sub][i] + 4 * row);
-        open_eight(pp_grid_iq2_xs, q[i] & 511, 2 * i, o->w);
-        open_eight(pp_grid_iq2_xs, q[i] >> 16 & 511, 2 * i + 1, o->w);
-        signs |= ((q[i] >> 9 & 0x7f) | (q[i] >> 17 & 0x7f00)) << 16 * i;
-    }
-    open_signs(even_signs(signs), o->minus);
+    open_eights(pp_grid_iq2_xs, p.indexes, o->w);
+    open_signs(even_signs(load_u(k->q[p.sub].word + 4 * row)), o->minus);
     two_odd_scales(k->scales[p.sub] + row, rows_f16(p.head + 2 * row), o);
 }
 
 OPEN void open_iq2_s(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq2_s_pack *k = (const void *)p.body;
-    uvec index = load_u(k->q[p.sub].index + 4 * row), high = rows_u8(k->high[p.sub] + row);
-    OPEN_UNROLL for (int i = 0; i < 4; i++)
-        open_eight(pp_grid_iq2_s, (index >> 8 * i & 255) | (high >> 2 * i & 3) << 8, i, o->w);
+    open_eights(pp_grid_iq2_s, p.indexes, o->w);
     open_signs(load_u(k->q[p.sub].signs + 4 * row), o->minus);
     two_odd_scales(k->scales[p.sub] + row, rows_f16(p.head + 2 * row), o);
 }
@@ -355,54 +409,58 @@ OPEN void open_iq3_xxs(struct packed_at p, int row, struct opened *o)
     const struct pp_iq3_xxs_pack *k = (const void *)p.body;
     uvec word = load_u(k->q[p.sub].word + 4 * row);
     OPEN_UNROLL for (int v = 0; v < 8; v++)
-        o->w[v] = gather_bytes(pp_grid_iq3_xxs, k->q[p.sub].index[v / 4] + 4 * row, v % 4);
-    open_signs(signs_of_word(word), o->minus);
+        o->w[v] = gather_rows(pp_grid_iq3_xxs, k->q[p.sub].index[v] + row);
+    open_signs(even_signs(word), o->minus);
     open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.25f));
 }
 
 OPEN void open_iq3_s(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq3_s_pack *k = (const void *)p.body;
-    uvec high = rows_u8(k->high[p.sub] + row), scale = rows_u8(k->scales[p.sub / 2] + row) >> p.sub % 2 * 4 & 15;
+    const uvec scale = rows_u8(k->scales[p.sub / 2] + row) >> p.sub % 2 * 4 & 15;
     OPEN_UNROLL for (int v = 0; v < 8; v++)
-    {
-        uvec index = load_u(k->q[p.sub].index[v / 4] + 4 * row) >> 8 * (v % 4) & 255;
-        o->w[v] = gather(pp_grid_iq3_s, index | (high >> v & 1) << 8);
-    }
+        o->w[v] = gather_joined(pp_grid_iq3_s, p.indexes + v / 4, v % 4);
     open_signs(load_u(k->q[p.sub].signs + 4 * row), o->minus);
     open_scales(o, rows_f16(p.head + 2 * row) * odd_scale(scale));
 }
 
-/* Eighths: 8 times the entry, and one more, or less where the lane is all ones; and 9, the offset. */
-OPEN void open_shifted(uvec at, uvec less, const int k, uvec *w)
-{
-    open_eight(pp_grid_iq1, at, k, w);
-    const bvec shift = (bvec)(less | bytes_of(1)) + 9;
-    w[2 * k] = (uvec)((bvec)(w[2 * k] << 3 & bytes_of(0xf8)) + shift);
-    w[2 * k + 1] = (uvec)((bvec)(w[2 * k + 1] << 3 & bytes_of(0xf8)) + shift);
-}
-
+/* Of the entries of IQ1, eighths and 8, comes one more or one less, and 1: so 2 or nothing. */
 OPEN void open_iq1_s(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq1_s_pack *k = (const void *)p.body;
-    uvec index = load_u(k->index[p.sub] + 4 * row), high = rows_u16(k->high[p.sub] + row);
-    OPEN_UNROLL for (int i = 0; i < 4; i++)
-        open_shifted((index >> 8 * i & 255) | (high >> 3 * i & 7) << 8, (uvec){0} - (high >> 15), i, o->w);
-    open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(high >> 12 & 7) * 0.125f));
+    const uvec high = rows_u16(k->high[p.sub] + row);
+    open_eights(pp_grid_iq1, p.indexes, o->w);
+    const bvec shift = (bvec)(spread_byte(~high >> 14, 0) & bytes_of(2));
+    OPEN_UNROLL for (int v = 0; v < 8; v++)
+        o->w[v] = (uvec)((bvec)o->w[v] + shift);
+    const uvec scale = (high >> 3 & 1) | (high >> 6 & 2) | (high >> 9 & 4);
+    open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(scale) * 0.125f));
 }
 
 OPEN void open_iq1_m(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq1_m_pack *k = (const void *)p.body;
     const unsigned at = 6 * p.sub / 8;
-    uvec index = load_u(k->index[p.sub] + 4 * row);
+    const uvec high = rows_u16(k->high[p.sub] + row);
     uvec scales = (rows_u8(k->scales[at] + row) | rows_u8(k->scales[at + 1] + row) << 8) >> 6 * p.sub % 8;
-    OPEN_UNROLL for (int i = 0; i < 4; i++)
-    {
-        uvec high = rows_u8(k->high[2 * p.sub + (unsigned)i / 2] + row) >> i % 2 * 4;
-        open_shifted((index >> 8 * i & 255) | (high & 7) << 8, (uvec){0} - (high >> 3 & 1), i, o->w);
-    }
+    open_eights(pp_grid_iq1, p.indexes, o->w);
+    const uvec more = ~(high | high << 12) >> 2 & bytes_of(2);
+    OPEN_UNROLL for (int v = 0; v < 8; v++)
+        o->w[v] = (uvec)((bvec)o->w[v] + (bvec)spread_byte(more, v / 2));
     open_scales(o, rows_f16(k->d + row) * 0.125f);
     o->sc[0] = (ivec)((scales & 7) + (scales & 7) + 1);
     o->sc[1] = (ivec)((scales >> 3 & 7) + (scales >> 3 & 7) + 1);
+}
+
+/* --- any of them -------------------------------------------------------------------------------------------------- */
+
+typedef void open_fn(struct packed_at p, int row, struct opened *o);
+
+/* One block, its indexes made on the way. */
+OPEN void open_one(const uint32_t type, open_fn *open, struct packed_at p, int row, struct opened *o)
+{
+    struct indexes n[INDEXES];
+    join(type, p, row, n);
+    p.indexes = n;
+    open(p, row, o);
 }

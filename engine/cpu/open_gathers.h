@@ -6,22 +6,38 @@
 
 #define LOOKUP static inline __attribute__((always_inline, unused))
 
-/* Byte k of each lane at p. */
-LOOKUP uvec indexes_at(const uint8_t *p, const int k)
+LOOKUP uvec gather_rows(const uint32_t *table, const uint8_t *p)
 {
-    uvec v;
-    memcpy(&v, p, sizeof v);
-    return v >> 8 * k & 255;
+    return gather(table, rows_u8(p));
 }
 
-LOOKUP uvec gather_bytes(const uint32_t *table, const uint8_t *p, const int k)
+LOOKUP void gather_pairs_rows(const uint64_t *table, const uint8_t *p, uvec *to)
 {
-    return gather(table, indexes_at(p, k));
+    gather_pairs(table, rows_u8(p), to);
 }
 
-LOOKUP void gather_pairs_bytes(const uint64_t *table, const uint8_t *p, const int k, uvec *to)
+struct indexes {
+    uvec low, high; /* four bytes a lane */
+};
+
+LOOKUP void join_indexes(uvec low, uvec high, struct indexes *to)
 {
-    gather_pairs(table, indexes_at(p, k), to);
+    *to = (struct indexes){low, high};
+}
+
+LOOKUP uvec joined(const struct indexes *n, const int k)
+{
+    return (n->low >> 8 * k & 255) | (n->high >> 8 * k & 255) << 8;
+}
+
+LOOKUP uvec gather_joined(const uint32_t *table, const struct indexes *n, const int k)
+{
+    return gather(table, joined(n, k));
+}
+
+LOOKUP void gather_pairs_joined(const uint64_t *table, const struct indexes *n, const int k, uvec *to)
+{
+    gather_pairs(table, joined(n, k), to);
 }
 
 #endif

@@ -77,7 +77,7 @@ OPEN void put_opened(const uint32_t type, struct opened *o, uint8_t *to)
         const int row = (int)ROWS == (int)PP_GROUP_ROWS ? 0 : ROWS * part;                                             \
         for (int64_t end = b + n; b < end; b++, to += step) {                                                          \
             struct opened o;                                                                                           \
-            open_##name(packed_at(PP_TYPE_##TYPE, group, n_cols, b), row, &o);                                         \
+            open_one(PP_TYPE_##TYPE, open_##name, packed_at(PP_TYPE_##TYPE, group, n_cols, b), row, &o);               \
             put_opened(PP_TYPE_##TYPE, &o, to);                                                                        \
         }                                                                                                              \
     }
@@ -145,8 +145,6 @@ OPEN fvec few_product(const uint32_t type, const struct few_weights *w, const in
     return acc;
 }
 
-typedef void open_fn(struct packed_at p, int row, struct opened *o);
-
 /* Blocks [from, to) behind b0 of the rows from `row` on of a group, with m rows; M: m where that is a constant. */
 OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t b0,
                      int64_t from, int64_t to, int row, const struct few_job *job, const int M)
@@ -161,7 +159,7 @@ OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, i
         struct few_weights w;
         if (row == 0)
             stream_ahead(group + pace * (size_t)(b0 + b), pace);
-        open(packed_at(type, group, n_cols, b0 + b), row, &w.o);
+        open_one(type, open, packed_at(type, group, n_cols, b0 + b), row, &w.o);
         make_unsigned(type, &w.o);
         few_scales(kind_of(type), &w);
         const struct side *side = job->side + b / CHUNK * m;

@@ -160,19 +160,65 @@ static void pack_tq2_0(const struct blocks *b, uint8_t (*to)[PP_SLICE])
 
 /* --- code books --------------------------------------------------------------------------------------------------- */
 
+/* The signs of four times eight columns, a byte or 7 bits each, as PP_SIGN_BIT has them. */
+static uint32_t ordered_signs(const uint8_t signs[4])
+{
+    uint32_t word = 0;
+    for (int c = 0; c < 32; c++)
+        word |= (uint32_t)(signs[c / 8] >> c % 8 & 1) << (8 * (c % 4) + PP_SIGN_BIT(c / 4));
+    return word;
+}
+
+static void put_word(uint8_t slice[PP_SLICE], int r, uint32_t word)
+{
+    memcpy(slice + 4 * r, &word, sizeof word);
+}
+
+/* From words with four times 7 signs and a scale above them, at `offset` in the block. */
+static void put_even_words(const struct blocks *b, size_t offset, uint8_t slice[PP_SLICE])
+{
+    for (int r = 0; r < ROWS; r++) {
+        uint32_t word;
+        uint8_t signs[4];
+        memcpy(&word, b->row[r] + offset, sizeof word);
+        for (int k = 0; k < 4; k++)
+            signs[k] = word >> 7 * k & 127;
+        put_word(slice, r, ordered_signs(signs) | (word >> 28) << 28);
+    }
+}
+
+/* From four bytes of signs. */
+static void put_signs(const struct blocks *b, size_t offset, uint8_t slice[PP_SLICE])
+{
+    for (int r = 0; r < ROWS; r++)
+        put_word(slice, r, ordered_signs(b->row[r] + offset));
+}
+
 static void pack_iq2_xxs(const struct blocks *b, struct pp_iq2_xxs_pack *to)
 {
     for (int sub = 0; sub < 8; sub++) {
         const size_t q = offsetof(struct pp_block_iq2_xxs, q) + 8 * (size_t)sub;
-        put_words(b, q, 1, &to->q[sub].index);
-        put_words(b, q + 4, 1, &to->q[sub].word);
+        put_bytes(b, q, 4, to->q[sub].index);
+        put_even_words(b, q + 4, to->q[sub].word);
     }
 }
 
 static void pack_iq2_xs(const struct blocks *b, struct pp_iq2_xs_pack *to)
 {
     put_bytes(b, offsetof(struct pp_block_iq2_xs, scales), 8, to->scales);
-    put_words(b, offsetof(struct pp_block_iq2_xs, q), 16, to->q[0]);
+    for (int sub = 0; sub < 8; sub++)
+        for (int r = 0; r < ROWS; r++) {
+            const struct pp_block_iq2_xs *block = (const void *)b->row[r];
+            uint32_t high = 0;
+            uint8_t signs[4];
+            for (int k = 0; k < 4; k++) {
+                const int q = block->q[4 * sub + k];
+                to->q[sub].index[4 * r + k] = (uint8_t)q;
+                high |= (uint32_t)(q >> 8 & 1) << k;
+                signs[k] = (uint8_t)(q >> 9);
+            }
+            put_word(to->q[sub].word, r, ordered_signs(signs) | high << 28);
+        }
 }
 
 static void pack_iq2_s(const struct blocks *b, struct pp_iq2_s_pack *to)
@@ -181,15 +227,15 @@ static void pack_iq2_s(const struct blocks *b, struct pp_iq2_s_pack *to)
     put_bytes(b, offsetof(struct pp_block_iq2_s, scales), 8, to->scales);
     for (int sub = 0; sub < 8; sub++) {
         put_words(b, offsetof(struct pp_block_iq2_s, q) + 4 * (size_t)sub, 1, &to->q[sub].index);
-        put_words(b, offsetof(struct pp_block_iq2_s, signs) + 4 * (size_t)sub, 1, &to->q[sub].signs);
+        put_signs(b, offsetof(struct pp_block_iq2_s, signs) + 4 * (size_t)sub, to->q[sub].signs);
     }
 }
 
 static void pack_iq3_xxs(const struct blocks *b, struct pp_iq3_xxs_pack *to)
 {
     for (int sub = 0; sub < 8; sub++) {
-        put_words(b, offsetof(struct pp_block_iq3_xxs, q) + 8 * (size_t)sub, 2, to->q[sub].index);
-        put_words(b, offsetof(struct pp_block_iq3_xxs, words) + 4 * (size_t)sub, 1, &to->q[sub].word);
+        put_bytes(b, offsetof(struct pp_block_iq3_xxs, q) + 8 * (size_t)sub, 8, to->q[sub].index);
+        put_even_words(b, offsetof(struct pp_block_iq3_xxs, words) + 4 * (size_t)sub, to->q[sub].word);
     }
 }
 
@@ -199,13 +245,19 @@ static void pack_iq3_s(const struct blocks *b, struct pp_iq3_s_pack *to)
     put_bytes(b, offsetof(struct pp_block_iq3_s, scales), 4, to->scales);
     for (int sub = 0; sub < 8; sub++) {
         put_words(b, offsetof(struct pp_block_iq3_s, q) + 8 * (size_t)sub, 2, to->q[sub].index);
-        put_words(b, offsetof(struct pp_block_iq3_s, signs) + 4 * (size_t)sub, 1, &to->q[sub].signs);
+        put_signs(b, offsetof(struct pp_block_iq3_s, signs) + 4 * (size_t)sub, to->q[sub].signs);
     }
 }
 
 static void pack_iq1_s(const struct blocks *b, struct pp_iq1_s_pack *to)
 {
-    put_halves(b, offsetof(struct pp_block_iq1_s, high), 8, (uint8_t *)to->high);
+    for (int sub = 0; sub < 8; sub++)
+        for (int r = 0; r < ROWS; r++) {
+            const int high = ((const struct pp_block_iq1_s *)(const void *)b->row[r])->high[sub];
+            const int scale = high >> 12 & 7, entries = (high & 7) | (high >> 3 & 7) << 8 | (high >> 6 & 7) << 4 |
+                                                        (high >> 9 & 7) << 12;
+            to->high[sub][r] = (uint16_t)(entries | (scale & 1) << 3 | (scale & 2) << 6 | (scale & 4) << 9 | (high & 0x8000));
+        }
     put_words(b, offsetof(struct pp_block_iq1_s, q), 8, to->index);
 }
 
@@ -224,7 +276,12 @@ static void pack_iq1_m(const struct blocks *b, struct pp_iq1_m_pack *to)
         for (int k = 0; k < 6; k++)
             to->scales[k][r] = (uint8_t)(scales >> 8 * k);
     }
-    put_bytes(b, offsetof(struct pp_block_iq1_m, high), 16, to->high);
+    for (int sub = 0; sub < 8; sub++)
+        for (int r = 0; r < ROWS; r++) {
+            const uint8_t *high = ((const struct pp_block_iq1_m *)(const void *)b->row[r])->high + 2 * sub;
+            const int first = (high[0] & 15) | (high[1] & 15) << 4, then = high[0] >> 4 | (high[1] & 0xf0);
+            to->high[sub][r] = (uint16_t)(first | then << 8);
+        }
     put_words(b, offsetof(struct pp_block_iq1_m, q), 8, to->index);
 }
 
