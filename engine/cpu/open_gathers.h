@@ -17,17 +17,20 @@ LOOKUP void gather_pairs_rows(const uint64_t *table, const uint8_t *p, uvec *to)
 }
 
 struct indexes {
-    uvec low, high; /* four bytes a lane */
+    uvec even, odd; /* numbers 0 and 2, 1 and 3 of a lane, 16 bits each */
 };
 
 LOOKUP void join_indexes(uvec low, uvec high, struct indexes *to)
 {
-    *to = (struct indexes){low, high};
+    const uvec bytes = (uvec){0} + 0x00ff00ffu;
+    to->even = (low & bytes) | (high & bytes) << 8;
+    to->odd = (low >> 8 & bytes) | (high & ~bytes);
 }
 
 LOOKUP uvec joined(const struct indexes *n, const int k)
 {
-    return (n->low >> 8 * k & 255) | (n->high >> 8 * k & 255) << 8;
+    const uvec two = k % 2 ? n->odd : n->even;
+    return k < 2 ? two & 0xffff : two >> 16;
 }
 
 LOOKUP uvec gather_joined(const uint32_t *table, const struct indexes *n, const int k)
