@@ -13,7 +13,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 
-enum { MARK_BYTES = 3, N_MARKS = 32, MAX_KINDS = 64 };
+enum { MARK_BYTES = 3, N_MARKS = 32 };
 
 struct ids {
     int32_t *v;
@@ -90,7 +90,7 @@ static enum pp_code guard(const struct pp_tokenizer *t, struct pp_buf *text, con
                           struct pp_error *err)
 {
     struct pp_buf word = {0}, next = {0};
-    for (int kind = 0; kind < MAX_KINDS; kind++) {
+    for (;;) { /* a kind of control token at a time: each round leaves one less */
         bool found = false;
         for (const char *p = pp_buf_cstr(text), *end = p + text->len; !found && p < end;) {
             const char *cut = memmem(p, (size_t)(end - p), mark, MARK_BYTES);

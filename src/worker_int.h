@@ -65,11 +65,17 @@ struct shared_model {
     char cache_dir[512];                 /* "" for none */
 };
 
-struct cached_adapter {
-    char path[512];
+/* What tells that a file is still the one that was read. */
+struct file_stamp {
     dev_t dev;
     ino_t ino;
     struct timespec mtime;
+    off_t size;
+};
+
+struct cached_adapter {
+    char path[512];
+    struct file_stamp files[2]; /* weights, and in a folder the configuration */
     struct pp_adapter *adapter;
     bool told;                           /* that it changes nothing */
     uint64_t last_use;

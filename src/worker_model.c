@@ -257,14 +257,27 @@ void worker_load(struct pp_worker *w, const struct pp_load_request *r)
 
 /* --- adapters --------------------------------------------------------------------------------------------- */
 
-static enum pp_code stat_adapter(const char *path, struct stat *st, struct pp_error *err)
+static bool stamp(const char *folder, const char *name, struct file_stamp *to)
 {
     char file[600];
-    if (stat(path, st) == 0 && S_ISDIR(st->st_mode)) {
-        snprintf(file, sizeof file, "%s/adapter_model.safetensors", path);
-        if (stat(file, st) == 0)
+    struct stat st;
+    snprintf(file, sizeof file, "%s/%s", folder, name);
+    if (stat(file, &st) != 0)
+        return false;
+    *to = (struct file_stamp){st.st_dev, st.st_ino, st.st_mtim, st.st_size};
+    return true;
+}
+
+/* Of a file, or of a folder of PEFT's or MLX's. */
+static enum pp_code stamp_adapter(const char *path, struct file_stamp files[2], struct pp_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        stamp(path, "adapter_config.json", &files[1]);
+        if (stamp(path, "adapter_model.safetensors", files) || stamp(path, "adapters.safetensors", files))
             return PP_OK;
-    } else if (S_ISREG(st->st_mode)) {
+    } else if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
+        files[0] = (struct file_stamp){st.st_dev, st.st_ino, st.st_mtim, st.st_size};
         return PP_OK;
     }
     return pp_fail(err, PP_ERR_NOT_FOUND, "there is no adapter at %s", path);
@@ -303,11 +316,16 @@ static void make_room(struct pp_worker *w)
     }
 }
 
-static struct cached_adapter *find_adapter(struct pp_worker *w, const char *path, const struct stat *st)
+static bool same_stamp(const struct file_stamp *a, const struct file_stamp *b)
+{
+    return a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->mtime.tv_sec == b->mtime.tv_sec &&
+           a->mtime.tv_nsec == b->mtime.tv_nsec;
+}
+
+static struct cached_adapter *find_adapter(struct pp_worker *w, const char *path, const struct file_stamp files[2])
 {
     for (struct cached_adapter *c = w->adapters; c < w->adapters + w->n_adapters; c++)
-        if (strcmp(c->path, path) == 0 && c->dev == st->st_dev && c->ino == st->st_ino &&
-            c->mtime.tv_sec == st->st_mtim.tv_sec && c->mtime.tv_nsec == st->st_mtim.tv_nsec)
+        if (strcmp(c->path, path) == 0 && same_stamp(&c->files[0], &files[0]) && same_stamp(&c->files[1], &files[1]))
             return c;
     return NULL;
 }
@@ -315,11 +333,11 @@ static struct cached_adapter *find_adapter(struct pp_worker *w, const char *path
 /* It is kept at least until w->clock goes on. */
 static struct cached_adapter *get_adapter(struct pp_worker *w, const char *path, struct pp_error *err)
 {
-    struct stat st = {0};
+    struct file_stamp files[2] = {{0}, {0}};
     struct pp_adapter *adapter;
-    if (stat_adapter(path, &st, err) != PP_OK)
+    if (stamp_adapter(path, files, err) != PP_OK)
         return NULL;
-    struct cached_adapter *c = find_adapter(w, path, &st);
+    struct cached_adapter *c = find_adapter(w, path, files);
     if (!c && strlen(path) >= sizeof c->path) {
         pp_fail(err, PP_ERR_USAGE, "the path of the adapter is too long: %s", path);
         return NULL;
@@ -329,7 +347,7 @@ static struct cached_adapter *get_adapter(struct pp_worker *w, const char *path,
         if (pp_adapter_load(w->target->model, path, &adapter, err) != PP_OK)
             return NULL;
         c = &w->adapters[w->n_adapters++];
-        *c = (struct cached_adapter){.dev = st.st_dev, .ino = st.st_ino, .mtime = st.st_mtim, .adapter = adapter};
+        *c = (struct cached_adapter){.files = {files[0], files[1]}, .adapter = adapter};
         snprintf(c->path, sizeof c->path, "%s", path);
     }
     c->last_use = w->clock;

@@ -89,11 +89,11 @@ struct pp_tq1_0_pack {
     uint8_t q[12][PP_SLICE], high[PP_SLICE]; /* the bytes of the file, a word of each row to a slice */
 };
 
-/* Of the code books `index` has entries, or their low 8 bits: a lane has 4 of a row, or with 256 entries every row has
- * its byte for each of the 4 or 8. A lane of `signs` or `word` has a bit
- * for every column: that of column 4 v + i is bit PP_SIGN_BIT(v) of byte i, so that one shift brings those of a slice to
- * the highest bits of their bytes. Where a file has 7 signs for 8 columns, the missing ones would be the highest four
- * bits of the word, and other things are there: the scale, or the ninth bits of the four entries. */
+/* Of the code books `index` has entries, or their low 8 bits: a lane has 4 of a row, or with 256 entries every row
+ * has its byte for each of the 4 or 8. A lane of `signs` or `word` has a bit for every column: that of column 4 v + i is
+ * bit PP_SIGN_BIT(v) of byte i, so that one shift brings those of a slice to the highest bits of their bytes. Where a
+ * file has 7 signs for 8 columns, the missing ones would be the highest four bits of the word, and other things are
+ * there: the scale, or the ninth bits of the four entries. */
 #define PP_SIGN_BIT(v) ((v) / 2 + (v) % 2 * 4)
 
 struct pp_iq2_xxs_pack {
@@ -129,8 +129,8 @@ struct pp_iq3_s_pack {
     } q[8];
 };
 
-/* High bits of entries 0 to 3 in bits 0-2, 8-10, 4-6 and 12-14 of `high`; bits 3, 7 and 11 are the scale, bit 15 says that
- * a block is shifted down. In IQ1_M bits 3, 11, 7 and 15 say so of the eight columns of an entry. */
+/* High bits of entries 0 to 3 in bits 0-2, 8-10, 4-6 and 12-14 of `high`; bits 3, 7 and 11 are the scale, bit 15 says
+ * that a block is shifted down. In IQ1_M bits 3, 11, 7 and 15 say so of the eight columns of an entry. */
 struct pp_iq1_s_pack {
     uint16_t high[8][16];
     uint8_t index[8][PP_SLICE];

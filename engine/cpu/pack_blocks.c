@@ -254,9 +254,9 @@ static void pack_iq1_s(const struct blocks *b, struct pp_iq1_s_pack *to)
     for (int sub = 0; sub < 8; sub++)
         for (int r = 0; r < ROWS; r++) {
             const int high = ((const struct pp_block_iq1_s *)(const void *)b->row[r])->high[sub];
-            const int scale = high >> 12 & 7, entries = (high & 7) | (high >> 3 & 7) << 8 | (high >> 6 & 7) << 4 |
-                                                        (high >> 9 & 7) << 12;
-            to->high[sub][r] = (uint16_t)(entries | (scale & 1) << 3 | (scale & 2) << 6 | (scale & 4) << 9 | (high & 0x8000));
+            const int entries = (high & 7) | (high >> 3 & 7) << 8 | (high >> 6 & 7) << 4 | (high >> 9 & 7) << 12;
+            const int scale = (high >> 12 & 1) << 3 | (high >> 13 & 1) << 7 | (high >> 14 & 1) << 11;
+            to->high[sub][r] = (uint16_t)(entries | scale | (high & 0x8000));
         }
     put_words(b, offsetof(struct pp_block_iq1_s, q), 8, to->index);
 }
