@@ -90,9 +90,9 @@ struct pp_tq1_0_pack {
 };
 
 /* Of the code books `index` has entries, or their low 8 bits: a lane has 4 of a row, or with 256 entries every row
- * has its byte for each of the 4 or 8. A lane of `signs` or `word` has a bit for every column: that of column 4 v + i is
- * bit PP_SIGN_BIT(v) of byte i, so that one shift brings those of a slice to the highest bits of their bytes. Where a
- * file has 7 signs for 8 columns, the missing ones would be the highest four bits of the word, and other things are
+ * has its byte for each of the 4 or 8. A lane of `signs` or `word` has a bit for every column: that of column 4 v + i
+ * is bit PP_SIGN_BIT(v) of byte i, so that one shift brings those of a slice to the highest bits of their bytes. Where
+ * a file has 7 signs for 8 columns, the missing ones would be the highest four bits of the word, and other things are
  * there: the scale, or the ninth bits of the four entries. */
 #define PP_SIGN_BIT(v) ((v) / 2 + (v) % 2 * 4)
 
