@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-/* Eight weights per entry, a byte each, the first one lowest: magnitudes 8, 25, 43; for IQ1 0, 8 and 16, which stand for
- * -1, 0 and 1. */
+/* Eight weights per entry, a byte each, the first one lowest: magnitudes 8, 25, 43; for IQ1 0, 8 and 16, which stand
+ * for -1, 0 and 1. */
 extern uint64_t pp_grid_iq2_xxs[256], pp_grid_iq2_xs[512], pp_grid_iq2_s[1024], pp_grid_iq1[2048];
 /* Four per entry: magnitudes 4, 12, ..., 52, 62 and 1, 3, ..., 15. */
 extern uint32_t pp_grid_iq3_xxs[256], pp_grid_iq3_s[512];

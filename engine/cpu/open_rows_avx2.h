@@ -57,10 +57,10 @@ OPEN_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
 }
 #include "engine/cpu/open_gathers.h"
 #else
-/* Loads into lanes take half as long as vpgatherdd on a Zen 4. They are the limit then: so indexes come eight bytes at
- * a time, and hardly anything else is left to do. Kernels alone on a Zen 3, nanoseconds for 8 rows of 32 columns, indexes
- * one by one and lanes by broadcasts and blends before: IQ3_S 23.5 and 21.4, IQ3_XXS 23.6 and 20.6, IQ2_XXS 16.5 and
- * 14.0, IQ2_XS 18.2 and 16.0, IQ2_S 16.8 and 15.2, IQ1_S 15.7 and 14.2. */
+/* Loads into lanes take half as long as vpgatherdd on a Zen 4. They are the limit then: so indexes come eight
+ * bytes at a time, and hardly anything else is left to do. Kernels alone on a Zen 3, nanoseconds for 8 rows of 32
+ * columns, indexes one by one and lanes by broadcasts and blends before: IQ3_S 23.5 and 21.4, IQ3_XXS 23.6 and
+ * 20.6, IQ2_XXS 16.5 and 14.0, IQ2_XS 18.2 and 16.0, IQ2_S 16.8 and 15.2, IQ1_S 15.7 and 14.2. */
 OPEN_ROWS uint64_t load64(const void *p)
 {
     uint64_t v;
