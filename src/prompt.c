@@ -20,6 +20,24 @@ struct ids {
     size_t n, cap;
 };
 
+static enum pp_code add_ids(struct ids *ids, const int32_t *more, size_t n, struct pp_error *err)
+{
+    if (pp_grow(&ids->v, &ids->cap, ids->n + n, sizeof *ids->v) != 0)
+        return pp_fail_nomem(err, "the prompt");
+    if (n)
+        memcpy(ids->v + ids->n, more, n * sizeof *more);
+    ids->n += n;
+    return PP_OK;
+}
+
+static bool holds(const struct ids *ids, int32_t id)
+{
+    for (size_t i = 0; i < ids->n; i++)
+        if (ids->v[i] == id)
+            return true;
+    return false;
+}
+
 static enum pp_code add_tokens(struct ids *ids, const struct pp_tokenizer *t, const char *text, size_t len,
                                struct pp_error *err)
 {
@@ -30,11 +48,7 @@ static enum pp_code add_tokens(struct ids *ids, const struct pp_tokenizer *t, co
     enum pp_code code = pp_tokenize(t, text, len, PP_TOKENIZE_SPECIAL, &more, &n, err);
     if (code != PP_OK)
         return code;
-    if (pp_grow(&ids->v, &ids->cap, ids->n + n, sizeof *ids->v) != 0)
-        code = pp_fail_nomem(err, "the prompt");
-    else if (n)
-        memcpy(ids->v + ids->n, more, n * sizeof *more);
-    ids->n += code == PP_OK ? n : 0;
+    code = add_ids(ids, more, n, err);
     pp_free(more);
     return code;
 }
@@ -52,25 +66,29 @@ static bool is_control(const struct pp_tokenizer *t, int32_t id, struct pp_buf *
     return text->len > 0;
 }
 
-/* The text of the first control token that would be recognised in s; false if there is none. */
-static bool find_control(const struct pp_tokenizer *t, const char *s, size_t len, struct pp_buf *text)
+/* The first control token that would be recognised in s and is none of those done; its text. -1 if there is none. */
+static int32_t find_control(const struct pp_tokenizer *t, const char *s, size_t len, const struct ids *done,
+                            struct pp_buf *text)
 {
-    int32_t *ids;
+    int32_t *ids, found = -1;
     size_t n;
-    bool found = false;
     if (pp_tokenize(t, s, len, PP_TOKENIZE_SPECIAL, &ids, &n, NULL) != PP_OK)
-        return false; /* the whole prompt will fail for the same reason, with an error */
-    for (size_t i = 0; !found && i < n; i++)
-        found = is_control(t, ids[i], text);
+        return -1; /* the whole prompt will fail for the same reason, with an error */
+    for (size_t i = 0; found < 0 && i < n; i++)
+        if (is_control(t, ids[i], text) && !holds(done, ids[i]))
+            found = ids[i];
     pp_free(ids);
     return found;
 }
 
-/* Appends s to out with the mark after the first character of every occurrence of `word`. */
+/* Appends s to out with the mark after the first character of every occurrence of `word`; returns how many there are.
+ * 0: none, or they have but one character; out is of no use then. */
 static size_t mark_word(struct pp_buf *out, const char *s, size_t len, const struct pp_buf *word, const char *mark)
 {
     int32_t cp;
     size_t count = 0, head = pp_utf8_decode(word->data, word->len, &cp);
+    if (head == word->len)
+        return 0;
     while (len) {
         const char *at = memmem(s, len, word->data, word->len);
         size_t before = at ? (size_t)(at - s) + head : len;
@@ -85,33 +103,41 @@ static size_t mark_word(struct pp_buf *out, const char *s, size_t len, const str
     return count;
 }
 
-/* Rewrites *text (of len bytes) so that no control token is recognised in any piece between marks. */
+/* Rewrites *text so that no control token is recognised by its spelling in any piece between marks. Each round deals
+ * with another token of the vocabulary; those that are recognised by other spellings only (after normalising), or are
+ * one character long, have nothing to put the mark into. */
 static enum pp_code guard(const struct pp_tokenizer *t, struct pp_buf *text, const char *mark, bool *marked,
                           struct pp_error *err)
 {
     struct pp_buf word = {0}, next = {0};
-    for (;;) { /* a kind of control token at a time: each round leaves one less */
-        bool found = false;
-        for (const char *p = pp_buf_cstr(text), *end = p + text->len; !found && p < end;) {
+    struct ids done = {0};
+    enum pp_code code = PP_OK;
+    while (!code) {
+        int32_t found = -1;
+        for (const char *p = pp_buf_cstr(text), *end = p + text->len; found < 0 && p < end;) {
             const char *cut = memmem(p, (size_t)(end - p), mark, MARK_BYTES);
             size_t len = (size_t)((cut ? cut : end) - p);
-            found = len && find_control(t, p, len, &word);
+            if (len)
+                found = find_control(t, p, len, &done, &word);
             p += len + (cut ? MARK_BYTES : 0);
         }
-        if (!found)
+        if (found < 0)
             break;
+        code = add_ids(&done, &found, 1, err);
         pp_buf_clear(&next);
         if (!mark_word(&next, text->data, text->len, &word, mark))
-            break; /* recognised, but not by its spelling: there is nothing to put the mark into */
+            continue;
         struct pp_buf old = *text;
         *text = next;
         next = old;
         *marked = true;
     }
-    bool bad = word.bad || next.bad || text->bad;
+    if (!code && (word.bad || next.bad || text->bad))
+        code = pp_fail_nomem(err, "the prompt");
     pp_buf_free(&word);
     pp_buf_free(&next);
-    return bad ? pp_fail_nomem(err, "the prompt") : PP_OK;
+    pp_free(done.v);
+    return code;
 }
 
 /* A noncharacter, U+FDD0 to U+FDEF, that stands in no message; they never do in honest text. */
