@@ -257,29 +257,29 @@ void worker_load(struct pp_worker *w, const struct pp_load_request *r)
 
 /* --- adapters --------------------------------------------------------------------------------------------- */
 
-static bool stamp(const char *folder, const char *name, struct file_stamp *to)
+static bool stamp(const char *file, struct file_stamp *to)
 {
-    char file[600];
     struct stat st;
-    snprintf(file, sizeof file, "%s/%s", folder, name);
-    if (stat(file, &st) != 0)
+    if (stat(file, &st) != 0 || !S_ISREG(st.st_mode))
         return false;
     *to = (struct file_stamp){st.st_dev, st.st_ino, st.st_mtim, st.st_size};
     return true;
 }
 
+static bool stamp_in(const char *folder, const char *name, struct file_stamp *to)
+{
+    char file[600];
+    snprintf(file, sizeof file, "%s/%s", folder, name);
+    return stamp(file, to);
+}
+
 /* Of a file, or of a folder of PEFT's or MLX's. */
 static enum pp_code stamp_adapter(const char *path, struct file_stamp files[2], struct pp_error *err)
 {
-    struct stat st;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        stamp(path, "adapter_config.json", &files[1]);
-        if (stamp(path, "adapter_model.safetensors", files) || stamp(path, "adapters.safetensors", files))
-            return PP_OK;
-    } else if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
-        files[0] = (struct file_stamp){st.st_dev, st.st_ino, st.st_mtim, st.st_size};
+    stamp_in(path, "adapter_config.json", &files[1]);
+    if (stamp(path, &files[0]) || stamp_in(path, "adapter_model.safetensors", &files[0]) ||
+        stamp_in(path, "adapters.safetensors", &files[0]))
         return PP_OK;
-    }
     return pp_fail(err, PP_ERR_NOT_FOUND, "there is no adapter at %s", path);
 }
 

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/tokenizer_internal.h"
 #include "src/prompt.h"
 #include "tests/support.h"
 
@@ -88,8 +90,64 @@ static void with_reasoning(void **state)
     pp_tokenizer_free(t);
 }
 
+enum { N_CONTROLS = 100 };
+
+/* A tokenizer.json of single bytes in lower case, with N_CONTROLS control tokens <c0> and so on, one that is found in
+ * lower case only, and one of a single character. */
+static void controls_json(struct pp_buf *out)
+{
+    pp_buf_str(out, "{\"added_tokens\":[");
+    for (int i = 0; i < N_CONTROLS; i++)
+        pp_buf_fmt(out, "{\"id\":%d,\"content\":\"<c%d>\",\"special\":true},", 256 + i, i);
+    pp_buf_fmt(out, "{\"id\":%d,\"content\":\"<pad>\",\"special\":true,\"normalized\":true},", 256 + N_CONTROLS);
+    pp_buf_fmt(out, "{\"id\":%d,\"content\":\"\u2603\",\"special\":true}],\"normalizer\":{\"type\":\"Lowercase\"},"
+               "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+               "\"model\":{\"type\":\"BPE\",\"vocab\":{", 257 + N_CONTROLS);
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char key[5] = {0};
+        pp_utf8_encode(tok_byte_to_char(byte), key);
+        pp_buf_fmt(out, "%s\"%s%s\":%u", byte ? "," : "", byte == '"' || byte == '\\' ? "\\" : "", key, byte);
+    }
+    pp_buf_str(out, "},\"merges\":[]}}");
+    assert_false(out->bad);
+}
+
+/* However many kinds of control tokens a message has, and also behind some that no mark can take apart. */
+static void many_controls(void **state)
+{
+    static const char source[] = "{% for m in messages %}{{ m.content }}<c7>{% endfor %}";
+    struct pp_buf json = {0}, messages = {0};
+    struct pp_tokenizer *t;
+    struct pp_template *tmpl;
+    struct pp_error err;
+    int32_t *ids;
+    size_t n, found[N_CONTROLS] = {0};
+    (void)state;
+    controls_json(&json);
+    assert_ok(tok_from_json(json.data, json.len, NULL, &t, &err), err);
+    assert_ok(pp_template_parse(source, strlen(source), "test", &tmpl, &err), err);
+    pp_buf_str(&messages, "[{\"role\":\"user\",\"content\":\"<PAD> \u2603 ");
+    for (int i = 0; i < N_CONTROLS; i++)
+        pp_buf_fmt(&messages, "<c%d>", i);
+    pp_buf_str(&messages, "\"}]");
+    const struct pp_prompt_input in = {.tokenizer = t, .tmpl = tmpl, .messages_json = pp_buf_cstr(&messages)};
+    assert_ok(pp_prompt_tokens(&in, &ids, &n, &err), err);
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= 256 && ids[i] < 256 + N_CONTROLS)
+            found[ids[i] - 256]++;
+    for (int i = 0; i < N_CONTROLS; i++)
+        assert_int_equal(found[i], i == 7); /* the template's own */
+    assert_int_equal(ids[n - 1], 256 + 7);
+    pp_free(ids);
+    pp_template_free(tmpl);
+    pp_tokenizer_free(t);
+    pp_buf_free(&messages);
+    pp_buf_free(&json);
+}
+
 TEST_GROUP(prompt)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_reasoning)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_reasoning),
+                                       cmocka_unit_test(many_controls)};
     return cmocka_run_group_tests_name("prompt", tests, NULL, NULL);
 }

@@ -92,6 +92,41 @@ static void test_questions(void **state)
     talk_end();
 }
 
+static bool seen_idle(const char *path)
+{
+    talk.backend->ops->inspect(talk.backend, path);
+    struct pp_event *e = talk_event(PP_EVENT_ADAPTER);
+    assert_non_null(e->adapter);
+    const bool idle = e->adapter->idle;
+    pp_event_free(e);
+    return idle;
+}
+
+/* A folder as MLX writes it is one adapter; it is read again when either of its files has changed. */
+static void changed_folder(void **state)
+{
+    static const char config[] = "{\"fine_tune_type\":\"lora\",\"lora_parameters\":{\"rank\":4,\"scale\":%d}}";
+    enum { WIDTH = 512 }; /* of the bundled starter */
+    struct folder mlx = {.random = 5};
+    struct pp_loaded info;
+    struct pp_error err;
+    char text[200], file[400];
+    (void)state;
+    talk_begin(256);
+    assert_int_equal(talk_load("engine/starter/starter-Q4_K_M.gguf", NULL, 0, &info), PP_OK);
+    folder_add(&mlx, "model.layers.0.self_attn.q_proj.lora_a", WIDTH, 4, 0, 0.1f);
+    folder_add(&mlx, "model.layers.0.self_attn.q_proj.lora_b", 4, WIDTH, 0, 0.1f);
+    snprintf(text, sizeof text, config, 3);
+    const char *path = folder_write(&mlx, text, "adapters.safetensors");
+    folder_empty(&mlx);
+    assert_false(seen_idle(path));
+    snprintf(text, sizeof text, config, 0);
+    snprintf(file, sizeof file, "%s/adapter_config.json", path);
+    assert_ok(pp_write_file(file, text, strlen(text), 0600, &err), err);
+    assert_true(seen_idle(path));
+    talk_end();
+}
+
 /* Adapters that were only looked at go again, those that conversations use stay; and no price is told for a set that
  * cannot be had. */
 static void many_adapters(void **state)
@@ -267,6 +302,7 @@ TEST_GROUP(worker_adapters)
         cmocka_unit_test(test_adapters),
         cmocka_unit_test(test_questions),
         cmocka_unit_test(many_adapters),
+        cmocka_unit_test(changed_folder),
     };
     return cmocka_run_group_tests_name("worker_adapters", tests, NULL, NULL);
 }
