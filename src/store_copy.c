@@ -1,6 +1,7 @@
 /* store_copy.c - a database that is not ours to change, such as a backup: read from a copy. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
@@ -10,6 +11,9 @@ bool pp_store_is_database(const char *path)
 {
     static const char magic[16] = "SQLite format 3";
     char head[16] = "";
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) /* a pipe would be waited for, and what is read of it be lost */
+        return false;
     FILE *f = fopen(path, "rbe");
     const bool is = f && fread(head, 1, sizeof head, f) == sizeof head && memcmp(head, magic, sizeof head) == 0;
     if (f)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # test_lora_screen.sh - the real program with the bundled starter in a private tmux: bard on, off, and half with barista.
-# Each answer says on the screen what it was written under.
+# Each answer says on the screen what it was written under. Then a paste with the bytes of Ctrl-C, Ctrl-Z and Ctrl-\,
+# and a pipe in place of a file.
 program=${PIPPIN:-${BUILD:-build}/pippin}
 case $program in /*) ;; *) program=$PWD/$program ;; esac
 command -v tmux >/dev/null || { echo "skip: no tmux"; echo "0 passed, 0 failed"; exit 0; }
@@ -29,7 +30,7 @@ see() {
 keys() { t send-keys -t chat: "$@"; }
 say() { t send-keys -t chat: -l "$1" && keys Enter; }
 
-t new-session -d -s chat -x 100 -y 50 "$program -t 1 --seed 7 --temp 0 -n 12 --overflow stop"
+t new-session -d -s chat -x 100 -y 50 "$program -t 1 --seed 7 --temp 0 -n 12 --overflow stop; sleep 100"
 t set-option -s escape-time 0
 conversation() {
     see " ready " && keys F3 && see "fits; rank" && see "[ ] bard" && keys Space && see "[x] bard" && keys Escape &&
@@ -39,12 +40,21 @@ conversation() {
         say "/lora bard 0.5" && see "strength 0.50" && say "/lora barista 0.5" && see "bard 0.50, barista 0.50" &&
         say "/regen" && see "‹ 3 of 3 ›  bard 0.50, barista 0.50" && see " ready "
 }
-if conversation; then
-    echo "ok   adapters are switched in a conversation"
-    echo "1 passed, 0 failed"
-else
-    echo "FAIL adapters are switched in a conversation ($why)"
-    cat "$work/screen"
-    echo "0 passed, 1 failed"
-    exit 1
-fi
+hostile() {
+    mkfifo "$work/pipe" && say "/import $work/pipe" && see "is not a regular file" &&
+        printf 'one \003 two \032 three \034 four' >"$work/paste" && t load-buffer "$work/paste" &&
+        t paste-buffer -p -r -t chat: && see "four" && keys 'C-\' && see "pippin --resume"
+}
+passed=0
+for part in conversation hostile; do
+    if $part; then
+        echo "ok   $part"
+        passed=$((passed + 1))
+    else
+        echo "FAIL $part ($why)"
+        cat "$work/screen"
+        echo "$passed passed, 1 failed"
+        exit 1
+    fi
+done
+echo "$passed passed, 0 failed"

@@ -379,6 +379,9 @@ static bool control_key(struct pp_ui *ui, const struct pp_key *key)
             return false;
         pp_ui_leave(ui);
         return true;
+    case PP_CTRL('\\'):
+        pp_ui_leave(ui);
+        return true;
     case PP_CTRL('z'):
         pp_ui_suspend(ui);
         return true;

@@ -33,7 +33,7 @@ static const struct {
     {"F7", "theme"},
     {"Alt-1 to Alt-0", "the same as F1 to F10"},
     {"Ctrl-L, Ctrl-Z", "draw anew, suspend"},
-    {"F10, Ctrl-D, Ctrl-C twice", "leave; everything is saved"},
+    {"F10, Ctrl-D, Ctrl-\\, Ctrl-C twice", "leave; everything is saved"},
     {NULL, "Commands"},
 };
 enum { LINES = sizeof lines / sizeof lines[0] };

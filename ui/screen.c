@@ -75,15 +75,14 @@ static void restore_at_exit(void)
     restore_in_emergency();
 }
 
-/* Ctrl-C and Ctrl-Z are keys here, so that they arrive in order with the others; Ctrl-\ stays what it is. */
+/* Ctrl-C, Ctrl-Z and Ctrl-\ are keys here (raw), so that they arrive in order with the others, and that pasted bytes
+ * are text: what is left of a paste when the program ends, a shell would run. */
 static void set_modes(void)
 {
     noecho();
     nonl();
     raw();
     tcgetattr(STDIN_FILENO, &scr.ours);
-    scr.ours.c_lflag |= ISIG;
-    scr.ours.c_cc[VINTR] = scr.ours.c_cc[VSUSP] = _POSIX_VDISABLE;
     scr.ours.c_cc[VMIN] = 1;
     scr.ours.c_cc[VTIME] = 0;
     tcsetattr(STDIN_FILENO, TCSANOW, &scr.ours);
