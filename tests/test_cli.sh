@@ -614,8 +614,8 @@ printf '{"pippin": 1, "model": "/theirs.gguf", "messages": [{"role": "user", "co
 run sessions import "$tmp/theirs.json"
 expect_match "what this machine lacks is told" "$tmp/err" 'this machine has no model /theirs.gguf; it goes on without'
 run sessions import "$tmp/none.json"; expect "import of no file" 1
-mkfifo "$tmp/pipe"; cat "$tmp/two.jsonl" >"$tmp/pipe" &
-run sessions import "$tmp/pipe"; expect "import of a pipe" 0
+mkfifo "$tmp/pipe-in"; cat "$tmp/two.jsonl" >"$tmp/pipe-in" &
+run sessions import "$tmp/pipe-in"; expect "import of a pipe" 0
 run sessions list; cp "$tmp/out" "$tmp/before"
 run sessions backup "$tmp/saved.db"; expect "a copy of all" 0
 holds "which nobody else reads" [ "$(stat -c %a "$tmp/saved.db")" = 600 ]
