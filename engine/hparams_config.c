@@ -132,6 +132,25 @@ static bool is_proportional(const cJSON *rope)
     return type && strcmp(type, "proportional") == 0;
 }
 
+/* transformers lets rope_scaling win over rope_parameters, of which it is another name. Here neither is passed over in
+ * silence: what the one says, the other must say too. */
+static enum pp_code check_rope_twice(const cJSON *config, const cJSON *rope, struct pp_error *err)
+{
+    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling"), *item;
+    if (!cJSON_IsObject(rope) || !cJSON_IsObject(scaling))
+        return PP_OK;
+    cJSON_ArrayForEach(item, scaling)
+    {
+        const char *name = strcmp(item->string, "type") == 0 ? "rope_type" : item->string;
+        const cJSON *same = cJSON_GetObjectItemCaseSensitive(rope, name);
+        if (!cJSON_Compare(item, same ? same : cJSON_GetObjectItemCaseSensitive(rope, item->string), true))
+            return pp_fail(err, PP_ERR_UNSUPPORTED,
+                           "config.json: rope_scaling and rope_parameters disagree about %.40s; take one of them out",
+                           name);
+    }
+    return PP_OK;
+}
+
 static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
@@ -141,6 +160,9 @@ static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, stru
         rope = by_type;
     hp->rope_base = 10000;
     hp->rope_factor = 1;
+    enum pp_code code = check_rope_twice(config, rope, err);
+    if (code)
+        return code;
     if (!cJSON_IsObject(rope))
         rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
     const bool listed = cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "rope_theta"));
@@ -150,8 +172,7 @@ static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, stru
     if (cJSON_IsObject(rope)) {
         if (!pp_json_float(rope, "rope_theta", &hp->rope_base) || !pp_json_float(rope, "partial_rotary_factor", &part))
             return fail_number("rope_theta or partial_rotary_factor", err);
-        enum pp_code code = config_scaling(config, rope, hp, err);
-        if (code)
+        if ((code = config_scaling(config, rope, hp, err)))
             return code;
     }
     if (!(part > 0 && part <= 1))

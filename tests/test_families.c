@@ -571,6 +571,8 @@ static void lies(void **state)
         {"cohere2", "\"logit_scale\": 0.25", "\"logit_scale\": \"x\"", "logit_scale"},
         {"cohere2", "\"sliding_window\": 8", "\"sliding_window\": -8", "window"},
         {"phi2", "\"qk_layernorm\": false", "\"qk_layernorm\": true", "attn_q_norm"},
+        {"qwen2", "\"rope_parameters\": {",
+         "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 4.0}, \"rope_parameters\": {", "rope_type"},
         {"phi2", "\"rope_parameters\": {", "\"rope_parameters\": {\"partial_rotary_factor\": 1.5,",
          "partial_rotary_factor"},
         {"phi3", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 1", "attn_qkv"},
