@@ -486,7 +486,10 @@ static void seeing_qwen(void **state)
         pp_free(text);
         cJSON_DeleteItemFromObject(own, "model_type");
         cJSON_DeleteItemFromObject(own, "architectures");
+        cJSON *parameters = cJSON_DetachItemFromObject(own, "rope_parameters"); /* their files are older than that */
+        cJSON_AddItemToObject(own, "rope_theta", cJSON_DetachItemFromObject(parameters, "rope_theta"));
         cJSON_AddItemToObject(own, "rope_scaling", cJSON_Parse(cases[i].rope));
+        cJSON_Delete(parameters);
         if (cases[i].text_type) {
             cJSON_AddStringToObject(own, "model_type", cases[i].text_type);
             cJSON_AddItemToObject(config, "text_config", own);
