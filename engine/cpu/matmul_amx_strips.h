@@ -6,7 +6,8 @@
  * Rapids: 48 of them in 24 cycles alone, in 48 beside a single tile load; a block's product with its loads and stores
  * takes 25 to 30). Additions keep both ports. So sums do not begin at 0 but at bits that make floats of them, which are
  * a constant too large: taking that off again is an addition, where a conversion would be a third operation beside the
- * product of the scales and the multiply-add. */
+ * product of the scales and the multiply-add. The low one of two tiles does begin at 0: with two to load, store and
+ * begin it is the loads that take the time, and a conversion is cheaper than 16 more of them. */
 
 enum {
     QUAD_BLOCKS = 4,          /* blocks that are multiplied while those before them are scaled */
@@ -42,7 +43,7 @@ INLINE size_t unit_bytes(const enum kind kind)
 }
 
 /* What sums begin at: MAGIC_BITS, which makes the float MAGIC + sum of them; those of high, HIGH_BITS: their float is
- * HIGH_MAGIC + 64 sum, that is 1.5 * 2^29 + 64 sum. */
+ * HIGH_MAGIC + 64 sum, that is 1.5 * 2^29 + 64 sum; those of low, 0. */
 enum { HIGH_BITS = 0x4e400000 };
 static const float HIGH_MAGIC = 805306368.0f;
 
@@ -174,17 +175,17 @@ INLINE void plane_step(const int j, const int32_t *begin, int32_t (*before)[PP_G
 #undef STEP
 }
 
-INLINE void planes_step(const int j, const int32_t (*begin)[PP_GROUP_ROWS],
-                        int32_t (*before)[TILE_ROWS][PP_GROUP_ROWS], const struct factors next, int64_t q_stride)
+INLINE void planes_step(const int j, const int32_t *begin, int32_t (*before)[TILE_ROWS][PP_GROUP_ROWS],
+                        const struct factors next, int64_t q_stride)
 {
 #define STEP(activations, high, low, next_activations, high_before, low_before) \
     do {                                                                        \
         _tile_stored(high_before, before[0], sizeof **before);                  \
-        _tile_loadd(high, begin[1], 0);                                         \
+        _tile_loadd(high, begin, 0);                                            \
         _tile_dpbssd(high, activations, 2);                                     \
         _tile_loadd(2, next.unit, PP_SLICE);                                    \
         _tile_stored(low_before, before[1], sizeof **before);                   \
-        _tile_loadd(low, begin[0], 0);                                          \
+        _tile_zero(low);                                                        \
         _tile_dpbssd(low, activations, 3);                                      \
         _tile_loadd(3, next.unit + UNIT_TILE, PP_SLICE);                        \
         _tile_loadd(next_activations, next.q, q_stride);                        \
@@ -201,7 +202,7 @@ INLINE void multiply_block(struct work *k, const int j, const struct factors nex
                            const enum kind kind)
 {
     if (n_planes(kind) == 2)
-        planes_step(j, k->begin, k->sums + 2 * ((j + 3) % QUAD_BLOCKS), next, q_stride);
+        planes_step(j, k->begin[1], k->sums + 2 * ((j + 3) % QUAD_BLOCKS), next, q_stride);
     else
         plane_step(j, k->begin[0], k->sums[(j + 1) % QUAD_BLOCKS], next, q_stride, kind);
 }
@@ -233,7 +234,8 @@ INLINE __m512 whole_sum(const struct work *k, const int b, int32_t (*sums)[TILE_
         return _mm512_sub_ps(first, _mm512_set1_ps(k->dsum[i][b]));
     if (n_planes(kind) == 1)
         return _mm512_sub_ps(first, _mm512_set1_ps(MAGIC));
-    return _mm512_add_ps(_mm512_sub_ps(first, _mm512_set1_ps(HIGH_MAGIC + MAGIC)), _mm512_load_ps(sums[1][i]));
+    return _mm512_add_ps(_mm512_sub_ps(first, _mm512_set1_ps(HIGH_MAGIC)),
+                         _mm512_cvtepi32_ps(_mm512_load_si512(sums[1][i])));
 }
 
 /* Block b of the strip. */
