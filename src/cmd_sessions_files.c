@@ -101,6 +101,7 @@ struct importing {
     struct pp_buf out;
     struct pp_cli_bar bar;
     size_t here, busy; /* conversations */
+    size_t kept;       /* bytes of `out`: of what is committed */
 };
 
 static void print(struct importing *k, const struct pp_session *s, const struct pp_import_result *r)
@@ -144,6 +145,8 @@ static enum pp_code put(struct importing *k, struct pp_conversation *c, struct p
     if (code)
         return code;
     print(k, &c->session, &result);
+    if (pp_importer_flushed(k->store))
+        k->kept = k->out.len;
     k->here += result.outcome == PP_IMPORT_HERE;
     k->busy += result.outcome == PP_IMPORT_BUSY;
     if (settled && result.outcome == PP_IMPORT_ADDED) {
@@ -216,8 +219,19 @@ enum pp_code sessions_import(const struct pp_options *o, const struct pp_paths *
     enum pp_code code = pp_importer_new(st, locks, o->import_again, &k.store, err);
     if (o->json)
         pp_buf_char(&k.out, '[');
+    k.kept = k.out.len;
     for (int i = 0; !code && i < (o->n_args ? o->n_args : 1); i++)
         code = import_file(&k, o->n_args ? o->args[i] : "-", err);
+    if (k.store) {
+        struct pp_error why;
+        const enum pp_code flushed = pp_importer_flush(k.store, &why);
+        if (flushed && !k.out.bad)
+            k.out.len = k.kept; /* the others are not there */
+        if (flushed && !code) {
+            *err = why;
+            code = flushed;
+        }
+    }
     if (o->json)
         pp_buf_str(&k.out, "]\n");
     pp_cli_print(pp_buf_cstr(&k.out), k.out.len); /* also of what came before an error */

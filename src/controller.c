@@ -12,6 +12,7 @@
 
 enum {
     EVENT_CAPACITY = 1024,
+    PATIENCE_MS = 400, /* leaving takes no longer, or says why */
     CLOSE_SECONDS = 20, /* a disk that stands still cannot be interrupted: after this the program ends without it */
 };
 
@@ -390,18 +391,32 @@ void pp_controller_quit(struct pp_controller *c)
 {
     if (c->state == PP_STATE_CLOSING || c->state == PP_STATE_CLOSED)
         return;
+    ctl_import_stop(c);
     c->close_deadline_ns = pp_now_ns() + CLOSE_SECONDS * UINT64_C(1000000000);
     ctl_set_state(c, PP_STATE_CLOSING);
     c->backend->ops->close(c->backend);
 }
 
-static void wait_closed(struct pp_controller *c)
+static void tell_waiting(const struct pp_last_words *w, const char *what)
 {
+    if (w && w->waiting)
+        w->waiting(what);
+}
+
+/* An import is waited for, too: it ends with its slice, and says how far it came. */
+static void wait_closed(struct pp_controller *c, const struct pp_last_words *w)
+{
+    const uint64_t patience = pp_now_ns() + (uint64_t)PATIENCE_MS * 1000000;
+    bool told = false;
     pp_controller_quit(c);
-    while (c->state != PP_STATE_CLOSED) {
+    while (c->state != PP_STATE_CLOSED || c->import) {
         struct pollfd p = {.fd = pp_queue_fd(c->events), .events = POLLIN};
         (void)poll(&p, 1, 100);
         pp_controller_pump(c);
+        if (!told && c->import && pp_now_ns() > patience) {
+            tell_waiting(w, "an import");
+            told = true;
+        }
     }
 }
 
@@ -413,11 +428,21 @@ static void drain(struct pp_queue *events)
 
 bool pp_controller_free(struct pp_controller *c)
 {
-    bool saved = true;
+    struct pp_last_words w = {0};
+    pp_controller_close(c, &w);
+    return w.saved;
+}
+
+void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
+{
+    w->saved = true;
+    w->text[0] = '\0';
     if (!c)
-        return saved;
+        return;
     if (c->backend)
-        wait_closed(c);
+        wait_closed(c, w);
+    if (c->import_stopped)
+        snprintf(w->text, sizeof w->text, "%s", c->import_stopped);
     /* A worker that did not end still uses the queue and the io thread: they stay, and end with the process. What it
      * had to save of the conversation is in the database all the same; only its KV snapshot is not. */
     if (!c->abandoned) {
@@ -426,7 +451,7 @@ bool pp_controller_free(struct pp_controller *c)
         if (c->events)
             pp_queue_close(c->events); /* from here on finished jobs are released where they ran */
         if (c->io)
-            saved = pp_io_stop(c->io);
+            w->saved = pp_io_stop_telling(c->io, PATIENCE_MS, w->waiting);
         if (c->events)
             drain(c->events);
         pp_queue_free(c->events);
@@ -443,6 +468,6 @@ bool pp_controller_free(struct pp_controller *c)
     pp_free(c->template_source);
     pp_free(c->unsent);
     pp_free(c->wanted_model);
+    pp_free(c->import_stopped);
     pp_free(c);
-    return saved;
 }

@@ -39,6 +39,15 @@ enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths
 void pp_controller_quit(struct pp_controller *c);
 /* Also without quit: quits and waits. False: the end of an answer could not be saved and is lost. */
 bool pp_controller_free(struct pp_controller *c);
+/* The same, for who tells the user about it. */
+struct pp_last_words {
+    /* In, or NULL: called once, on this thread, when saving takes long; `what` says what is being saved. */
+    void (*waiting)(const char *what);
+    /* Out */
+    bool saved;
+    char text[1200]; /* what else is to be told, "" for nothing */
+};
+void pp_controller_close(struct pp_controller *c, struct pp_last_words *w);
 
 int pp_controller_fd(const struct pp_controller *c); /* readable: call pump */
 enum pp_dirty { PP_DIRTY_TRANSCRIPT = 1, PP_DIRTY_STATUS = 2, PP_DIRTY_LISTS = 4, PP_DIRTY_ALL = 7 };
@@ -122,7 +131,8 @@ bool pp_controller_send(struct pp_controller *c, const char *text);
 /* A message that was taken but could not be saved (the notice says why): to be put back into the input line. The
  * caller's (pp_free); NULL if there is none. */
 char *pp_controller_take_unsent(struct pp_controller *c);
-bool pp_controller_cancel(struct pp_controller *c);      /* false if nothing was running */
+/* Stops the answer, else an import. False: nothing was running. */
+bool pp_controller_cancel(struct pp_controller *c);
 /* n new siblings of the last answer, 1 to PP_MAX_ALTERNATIVES; several are written side by side. */
 void pp_controller_regenerate(struct pp_controller *c, int n);
 /* Answers to the last question under other adapters, side by side; n from 2. Each set as in /compare. The conversation
@@ -164,8 +174,11 @@ void pp_controller_delete(struct pp_controller *c, int64_t session); /* the curr
 /* Writes a conversation (0: the current one) to a new file: Markdown, or JSON and JSONL where the name ends so; "": its
  * name is made of the title. A notice says where it is, or why not. "~/" is the home folder. */
 void pp_controller_export(struct pp_controller *c, int64_t session, const char *path);
-/* Adds the conversations of a file (import.h) and opens the first of them; notices as above. */
+/* Adds the conversations of a file (import.h) and opens the first of them, unless the user has gone on with something
+ * else meanwhile; notices as above. It goes on beside all else until pp_controller_cancel or quit: then what has come
+ * stays. Another one waits for its end. */
 void pp_controller_import(struct pp_controller *c, const char *path);
+bool pp_controller_importing(const struct pp_controller *c);
 /* Asks for the list anew, or for what a search finds (any text, as in struct pp_search; "" for all); PP_DIRTY_LISTS
  * when it is there. What was asked for before and is not there yet is dropped. */
 void pp_controller_refresh_sessions(struct pp_controller *c, const char *query);

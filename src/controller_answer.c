@@ -436,7 +436,7 @@ void ctl_answer_again(struct pp_controller *c)
 bool pp_controller_cancel(struct pp_controller *c)
 {
     if (!ctl_answering(c))
-        return false;
+        return ctl_import_stop(c);
     c->cancel_asked = true;
     if (c->state != PP_STATE_SAVING)
         ctl_cancel_in(c, c->session.id);

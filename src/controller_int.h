@@ -14,6 +14,8 @@
  *   controller_cost.c      what a change of adapters would cost, and what is read ahead
  *   controller_thinking.c  whether the model is to think first
  *   controller_settings.c  those choices as the JSON that is stored with a conversation
+ *   controller_files.c     conversations to files
+ *   controller_import.c    and from them
  *   controller_jobs.c      what the io thread does for all of them */
 #ifndef PP_SRC_CONTROLLER_INT_H
 #define PP_SRC_CONTROLLER_INT_H
@@ -32,6 +34,7 @@ enum pp_code pp_controller_new_with(const struct pp_options *o, const struct pp_
                                     pp_backend_factory *factory, struct pp_controller **out, struct pp_error *err);
 
 struct ctl_job;
+struct ctl_import;
 
 struct adapter_list {
     struct pp_adapter_entry *items; /* [n] */
@@ -190,6 +193,9 @@ struct pp_controller {
     enum pp_drafter drafter;
     enum pp_thinking thinking;
 
+    struct ctl_import *import;    /* the import under way, then those that wait for it; NULL: none */
+    char *import_stopped;         /* what is told of the last one that was stopped, or NULL */
+
     /* lists and status */
     struct ctl_list list;
 
@@ -301,6 +307,11 @@ void ctl_title_begin(struct pp_controller *c);
 void ctl_title_cancel(struct pp_controller *c);
 /* True if the event was about a title. */
 bool ctl_title_event(struct pp_controller *c, const struct pp_event *e);
+
+/* --- controller_import.c --- */
+
+/* It ends after its slice, and those behind it do not begin. False: there is none, or it is ending. */
+bool ctl_import_stop(struct pp_controller *c);
 
 /* --- controller_list.c --- */
 

@@ -239,6 +239,8 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
         ctl_notice(c, true, "nothing can be kept: %s cannot be written to", c->paths->data);
     else if (c->temporary == on)
         ctl_notice(c, false, on ? "this chat is temporary; /temporary off ends that" : "this chat is not temporary");
+    else if (c->import)
+        ctl_notice(c, true, "that can be done when the import has ended; %s stops it", c->o->plain ? "Ctrl-C" : "Esc");
     else if (c->running || c->away || c->switching || ctl_answering(c))
         ctl_notice(c, true, "that can be done when %s ended",
                    c->away ? "the answers elsewhere have" : "the answer has");

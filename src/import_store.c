@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 
 /* An open hash table, by what conversations begin with; there may be several of a kind. At most half is filled. */
@@ -12,6 +13,9 @@ struct beginning {
     int64_t session; /* 0: none */
 };
 
+/* What is committed together: as much as takes BATCH_NS, and no more locks than a program may well have open. */
+enum { BATCH_NS = 100 * 1000 * 1000, BATCH_LOCKS = 64 };
+
 struct pp_importer {
     struct pp_store *st;
     const char *locks;
@@ -19,6 +23,11 @@ struct pp_importer {
     struct beginning *slots; /* [mask + 1] */
     size_t mask, n;
     bool no_memory;
+    bool batch;              /* something is not committed yet */
+    uint64_t batch_began_ns;
+    int held[BATCH_LOCKS];   /* [n_held] locks of conversations that it changes */
+    int n_held;
+    struct pp_error lost;    /* how a batch failed */
 };
 
 /* --- conversations by what they begin with ------------------------------------------------------------------------ */
@@ -75,11 +84,47 @@ enum pp_code pp_importer_new(struct pp_store *st, const char *locks, bool again,
     return code;
 }
 
+static void release_locks(struct pp_importer *im)
+{
+    while (im->n_held)
+        close(im->held[--im->n_held]);
+}
+
 void pp_importer_free(struct pp_importer *im)
 {
-    if (im)
-        pp_free(im->slots);
+    if (!im)
+        return;
+    release_locks(im);
+    pp_free(im->slots);
     pp_free(im);
+}
+
+/* --- what is committed together ----------------------------------------------------------------------------------- */
+
+static enum pp_code begin_batch(struct pp_importer *im, struct pp_error *err)
+{
+    if (im->batch)
+        return PP_OK;
+    const enum pp_code code = pp_store_batch_begin(im->st, err);
+    im->batch = code == PP_OK;
+    im->batch_began_ns = pp_now_ns();
+    return code;
+}
+
+enum pp_code pp_importer_flush(struct pp_importer *im, struct pp_error *err)
+{
+    if (im->batch && !im->lost.code)
+        pp_store_batch_end(im->st, &im->lost);
+    im->batch = false;
+    release_locks(im);
+    if (im->lost.code && err)
+        *err = im->lost;
+    return im->lost.code;
+}
+
+bool pp_importer_flushed(const struct pp_importer *im)
+{
+    return !im->batch;
 }
 
 /* --- whether it is the same --------------------------------------------------------------------------------------- */
@@ -225,17 +270,24 @@ static enum pp_code extend(struct pp_importer *im, struct match *m, struct pp_co
 {
     int lock = -1;
     enum pp_code code = pp_session_lock(im->locks, m->here.session.key, &lock, err);
+    if (code == PP_ERR_BUSY && im->n_held) { /* it may be this batch that holds it */
+        code = pp_importer_flush(im, err);
+        if (!code)
+            code = pp_session_lock(im->locks, m->here.session.key, &lock, err);
+    }
     if (code == PP_ERR_BUSY) {
         result->outcome = PP_IMPORT_BUSY;
         return PP_OK;
     }
+    if (lock >= 0)
+        im->held[im->n_held++] = lock;
+    if (!code)
+        code = begin_batch(im, err);
     for (size_t i = 0; i < there->n; i++)
         there->messages[i].id = m->places[i] ? m->here.messages[m->places[i] - 1].id : 0;
     if (!code)
         code = pp_store_conversation_extend(im->st, m->here.session.id, there->messages, there->n, new_head(m, there),
                                             there->session.updated, err);
-    if (lock >= 0)
-        close(lock);
     result->outcome = PP_IMPORT_EXTENDED;
     return code;
 }
@@ -243,7 +295,9 @@ static enum pp_code extend(struct pp_importer *im, struct match *m, struct pp_co
 static enum pp_code add(struct pp_importer *im, struct pp_conversation *c, struct pp_import_result *result,
                         struct pp_error *err)
 {
-    enum pp_code code = pp_conversation_add(im->st, c, err);
+    enum pp_code code = begin_batch(im, err);
+    if (!code)
+        code = pp_conversation_add(im->st, c, err);
     *result = (struct pp_import_result){PP_IMPORT_ADDED, c->n};
     if (!code && !im->again)
         note(im, c->session.id, c->n ? or_empty(c->messages[0].content) : "", c->n ? c->messages[0].content_len : 0);
@@ -271,5 +325,7 @@ enum pp_code pp_importer_put(struct pp_importer *im, struct pp_conversation *c, 
         m.here.session = swap;
     }
     match_clear(&m);
+    if (!code && im->batch && (im->n_held == BATCH_LOCKS || pp_now_ns() - im->batch_began_ns >= BATCH_NS))
+        code = pp_importer_flush(im, err);
     return code;
 }

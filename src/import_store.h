@@ -21,6 +21,7 @@ struct pp_importer;
 /* again: everything is new. locks: the folder of pp_session_lock. Both stay the caller's. */
 enum pp_code pp_importer_new(struct pp_store *st, const char *locks, bool again, struct pp_importer **out,
                              struct pp_error *err);
+/* What waits to be committed is not: see pp_importer_flush. */
 void pp_importer_free(struct pp_importer *im);
 
 struct pp_import_result {
@@ -30,5 +31,9 @@ struct pp_import_result {
 /* c->session becomes that of the store. What was imported with the same importer counts as being here, too. */
 enum pp_code pp_importer_put(struct pp_importer *im, struct pp_conversation *c, struct pp_import_result *result,
                              struct pp_error *err);
+/* Conversations are committed together, those of a tenth of a second. This commits what still waits for it, also after
+ * a put that failed; until then nothing else may use the store. If it fails, they are not there. */
+enum pp_code pp_importer_flush(struct pp_importer *im, struct pp_error *err);
+bool pp_importer_flushed(const struct pp_importer *im); /* nothing waits */
 
 #endif

@@ -84,6 +84,7 @@ struct pp_io {
     struct line posted;
     struct line tasks;
     bool stopping;
+    const char *doing; /* for people: what the thread is at */
     bool lost; /* something could not even be taken in: out of memory */
 
     /* -- io thread only */
@@ -561,6 +562,14 @@ static void take_item(struct pp_io *io, struct pp_io_item *item)
     }
 }
 
+static const char *what_of(struct pp_io_item *item)
+{
+    if (item->kind == ITEM_TASK)
+        return "files";
+    const char *what = item->kind == ITEM_JOB ? job_of(item)->what : NULL;
+    return what ? what : "the conversation";
+}
+
 static uint64_t earlier(uint64_t a, uint64_t b)
 {
     return !a ? b : !b ? a : a < b ? a : b;
@@ -580,6 +589,7 @@ static struct pp_io_item *next_item(struct pp_io *io, bool *stop, bool *lost)
     }
     struct pp_io_item *item = take(io->posted.first ? &io->posted : &io->tasks);
     *stop = !item && io->stopping;
+    io->doing = item ? what_of(item) : "the conversation";
     *lost = io->lost;
     io->lost = false;
     pthread_mutex_unlock(&io->lock);
@@ -648,7 +658,34 @@ enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp
     return PP_OK;
 }
 
+/* Waits for the thread's end. */
+static void join(struct pp_io *io, int ms, void (*waiting)(const char *what))
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += (long)(ms % 1000) * (long)MS;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    if (waiting && pthread_timedjoin_np(io->thread, NULL, &until) == 0)
+        return;
+    if (waiting) {
+        pthread_mutex_lock(&io->lock);
+        const char *what = io->doing;
+        pthread_mutex_unlock(&io->lock);
+        waiting(what);
+    }
+    pthread_join(io->thread, NULL);
+}
+
 bool pp_io_stop(struct pp_io *io)
+{
+    return pp_io_stop_telling(io, 0, NULL);
+}
+
+bool pp_io_stop_telling(struct pp_io *io, int ms, void (*waiting)(const char *what))
 {
     bool saved = true;
     if (!io)
@@ -657,7 +694,7 @@ bool pp_io_stop(struct pp_io *io)
     io->stopping = true;
     pthread_cond_signal(&io->wake);
     pthread_mutex_unlock(&io->lock);
-    pthread_join(io->thread, NULL);
+    join(io, ms, waiting);
     drop_store(io, &io->memory);
     for (struct pp_io_item *item; (item = take(&io->done_jobs));)
         if (job_of(item)->release)

@@ -29,6 +29,7 @@ struct pp_job {
     void (*release)(struct pp_job *job);                     /* any thread: if it cannot be delivered any more */
     enum pp_code code;                                       /* set by run */
     struct pp_error err;
+    const char *what;                                        /* for the user, who waits for it; NULL: nothing special */
     bool of_disk;                                            /* of the database on the disk, also while conversations
                                                                 are in memory alone */
     struct pp_io_item item;                                  /* private; so that posting a job cannot fail */
@@ -40,6 +41,8 @@ enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp
 /* Finishes everything posted, commits, joins. Jobs whose event finds no room in `events` are released. False: part of
  * an answer could not be saved and is lost. */
 bool pp_io_stop(struct pp_io *io);
+/* The same; calls `waiting`, unless NULL, once if it takes longer than ms, with what is being done. */
+bool pp_io_stop_telling(struct pp_io *io, int ms, void (*waiting)(const char *what));
 
 /* Any thread. Ownership of the job passes over. */
 void pp_io_post(struct pp_io *io, struct pp_job *job);

@@ -35,6 +35,9 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_BEGIN] = "BEGIN IMMEDIATE",
     [PP_STMT_COMMIT] = "COMMIT",
     [PP_STMT_ROLLBACK] = "ROLLBACK",
+    [PP_STMT_PART_BEGIN] = "SAVEPOINT part",
+    [PP_STMT_PART_KEEP] = "RELEASE part",
+    [PP_STMT_PART_UNDO] = "ROLLBACK TO part",
     [PP_STMT_SESSION_ADD] =
         "INSERT INTO session (key, title, model, template_name, system, adapters, settings, created_ms, updated_ms)"
         " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
@@ -220,16 +223,49 @@ enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_err
         return pp_fail(err, PP_ERR_IO,
                        "cannot %s: the database was deleted, moved or replaced while pippin was running; put it back, "
                        "or start pippin again", what);
-    return pp_store_run(st, PP_STMT_BEGIN, what, err);
+    if (st->batch && sqlite3_get_autocommit(st->db))
+        return pp_fail(err, PP_ERR_IO, "cannot %s: what was to be saved with it was not", what);
+    return pp_store_run(st, st->batch ? PP_STMT_PART_BEGIN : PP_STMT_BEGIN, what, err);
+}
+
+/* SQLite undoes all of a transaction by itself where it must (a full disk): then there is no part any more. */
+static enum pp_code end_part(struct pp_store *st, enum pp_code code, const char *what, struct pp_error *err)
+{
+    if (code == PP_OK)
+        code = pp_store_run(st, PP_STMT_PART_KEEP, what, err);
+    if (code && !sqlite3_get_autocommit(st->db)) {
+        pp_store_run(st, PP_STMT_PART_UNDO, what, NULL);
+        pp_store_run(st, PP_STMT_PART_KEEP, what, NULL);
+    }
+    return code;
 }
 
 enum pp_code pp_store_end(struct pp_store *st, enum pp_code code, const char *what, struct pp_error *err)
 {
+    if (st->batch)
+        return end_part(st, code, what, err);
     if (code == PP_OK)
         code = pp_store_run(st, PP_STMT_COMMIT, what, err);
     if (!sqlite3_get_autocommit(st->db)) /* SQLite ends some failed transactions by itself */
         pp_store_run(st, PP_STMT_ROLLBACK, what, NULL);
     return code;
+}
+
+static const char save_all[] = "save the conversations";
+
+enum pp_code pp_store_batch_begin(struct pp_store *st, struct pp_error *err)
+{
+    enum pp_code code = pp_store_begin(st, save_all, err);
+    st->batch = code == PP_OK;
+    return code;
+}
+
+enum pp_code pp_store_batch_end(struct pp_store *st, struct pp_error *err)
+{
+    st->batch = false;
+    if (sqlite3_get_autocommit(st->db))
+        return pp_fail(err, PP_ERR_IO, "cannot %s: the database has undone what was begun", save_all);
+    return pp_store_end(st, PP_OK, save_all, err);
 }
 
 void pp_store_bind_text(sqlite3_stmt *stmt, int index, const char *text)

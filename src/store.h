@@ -27,6 +27,13 @@ enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, stru
  * damaged, or another program's. */
 enum pp_code pp_store_open_copy(const char *path, const struct pp_cancel *cancel, struct pp_store **out,
                                 struct pp_error *err);
+/* The same bit by bit: begin; more, of some megabytes each, until it is done; end, which takes over the copy. Free:
+ * instead of end. Any thread, one at a time. */
+struct pp_store_copy;
+enum pp_code pp_store_copy_begin(const char *path, struct pp_store_copy **out, struct pp_error *err);
+enum pp_code pp_store_copy_more(struct pp_store_copy *c, bool *done, struct pp_error *err);
+enum pp_code pp_store_copy_end(struct pp_store_copy *c, struct pp_store **out, struct pp_error *err);
+void pp_store_copy_free(struct pp_store_copy *c);
 bool pp_store_is_database(const char *path); /* whosever */
 void pp_store_close(struct pp_store *s);
 /* What takes long ends with PP_ERR_CANCELLED, undone, once this is requested. */
@@ -34,6 +41,12 @@ void pp_store_cancel_with(struct pp_store *s, const struct pp_cancel *cancel);
 /* Copies everything into a new database (0600), as it is at one moment, also while others write. PP_ERR_IO: there is a
  * file at path already, which stays as it is, or it cannot be written, and then none is there. */
 enum pp_code pp_store_backup(struct pp_store *s, const char *path, struct pp_error *err);
+
+/* All changes between these two are committed together, by the second: what was saved one by one would have waited for
+ * the disk each time. Each is still made as a whole, or not at all if it fails. Other programs' changes wait meanwhile:
+ * a tenth of a second is enough. A batch whose end fails is undone. */
+enum pp_code pp_store_batch_begin(struct pp_store *st, struct pp_error *err);
+enum pp_code pp_store_batch_end(struct pp_store *st, struct pp_error *err);
 
 /* --- sessions ---------------------------------------------------------------------------------------------------- */
 

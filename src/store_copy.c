@@ -53,45 +53,104 @@ static int open_source(const char *path, sqlite3 **db)
     return rc;
 }
 
-static int copy_all(sqlite3 *to, sqlite3 *from, const struct pp_cancel *cancel)
+struct pp_store_copy {
+    struct pp_store *to;
+    sqlite3 *from;
+    sqlite3_backup *under_way; /* NULL: all is there */
+    char *path;
+};
+
+static enum pp_code copy_failed(const struct pp_store_copy *c, int rc, struct pp_error *err)
+{
+    pp_store_fail(c->to, rc, "read the conversations", err);
+    return pp_fail_prefix(err, "%s", c->path);
+}
+
+static void stop_copy(struct pp_store_copy *c)
+{
+    if (c->under_way)
+        sqlite3_backup_finish(c->under_way);
+    sqlite3_close(c->from);
+    c->under_way = NULL;
+    c->from = NULL;
+}
+
+void pp_store_copy_free(struct pp_store_copy *c)
+{
+    if (!c)
+        return;
+    stop_copy(c);
+    pp_store_close(c->to);
+    pp_free(c->path);
+    pp_free(c);
+}
+
+enum pp_code pp_store_copy_begin(const char *path, struct pp_store_copy **out, struct pp_error *err)
+{
+    struct pp_store_copy *c = pp_calloc(1, sizeof *c);
+    *out = NULL;
+    if (!c || !(c->to = pp_calloc(1, sizeof *c->to)) || !(c->path = pp_strdup(path))) {
+        pp_store_copy_free(c);
+        return pp_fail_nomem(err, "the conversations");
+    }
+    int rc = open_source(path, &c->from);
+    if (rc == SQLITE_OK) /* goes with its closing */
+        rc = sqlite3_open_v2("", &c->to->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
+    if (rc == SQLITE_OK && !(c->under_way = sqlite3_backup_init(c->to->db, "main", c->from, "main")))
+        rc = sqlite3_errcode(c->to->db);
+    if (rc != SQLITE_OK) {
+        copy_failed(c, rc, err);
+        pp_store_copy_free(c);
+        return err ? err->code : PP_ERR_IO;
+    }
+    *out = c;
+    return PP_OK;
+}
+
+enum pp_code pp_store_copy_more(struct pp_store_copy *c, bool *done, struct pp_error *err)
 {
     enum { PAGES = 4096 };
-    sqlite3_backup *b = sqlite3_backup_init(to, "main", from, "main");
-    int rc = b ? SQLITE_OK : sqlite3_errcode(to);
-    while (rc == SQLITE_OK)
-        rc = pp_cancelled(cancel) ? SQLITE_INTERRUPT : sqlite3_backup_step(b, PAGES);
-    sqlite3_backup_finish(b);
-    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    const int rc = sqlite3_backup_step(c->under_way, PAGES);
+    *done = rc == SQLITE_DONE;
+    return rc == SQLITE_OK || rc == SQLITE_DONE ? PP_OK : copy_failed(c, rc, err);
+}
+
+enum pp_code pp_store_copy_end(struct pp_store_copy *c, struct pp_store **out, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    struct pp_store *st = c->to;
+    *out = NULL;
+    stop_copy(c);
+    int rc = sqlite3_db_config(st->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL); /* who knows who wrote it */
+    if (rc == SQLITE_OK)
+        rc = pp_store_prepare_lists(st);
+    if (rc != SQLITE_OK)
+        code = copy_failed(c, rc, err);
+    if (!code && !pp_store_is_ours(st))
+        code = pp_fail(err, PP_ERR_FORMAT, "%s is the database of another program", c->path);
+    if (!code)
+        code = pp_store_prepare_schema(st, c->path, err);
+    if (!code) {
+        *out = st;
+        c->to = NULL;
+    }
+    pp_store_copy_free(c);
+    return code;
 }
 
 enum pp_code pp_store_open_copy(const char *path, const struct pp_cancel *cancel, struct pp_store **out,
                                 struct pp_error *err)
 {
-    struct pp_store *st = pp_calloc(1, sizeof *st);
-    sqlite3 *source = NULL;
+    struct pp_store_copy *c;
+    bool done = false;
     *out = NULL;
-    if (!st)
-        return pp_fail_nomem(err, "the conversations");
-    int rc = open_source(path, &source);
-    if (rc == SQLITE_OK)
-        rc = sqlite3_open_v2("", &st->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL); /* goes with its closing */
-    if (rc == SQLITE_OK)
-        rc = copy_all(st->db, source, cancel);
-    sqlite3_close(source);
-    if (rc == SQLITE_OK)
-        rc = sqlite3_db_config(st->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL); /* who knows who wrote it */
-    if (rc == SQLITE_OK)
-        rc = pp_store_prepare_lists(st);
-    enum pp_code code = rc == SQLITE_OK ? PP_OK : pp_store_fail(st, rc, "read the conversations", err);
+    enum pp_code code = pp_store_copy_begin(path, &c, err);
     if (code)
-        pp_fail_prefix(err, "%s", path);
-    if (!code && !pp_store_is_ours(st))
-        code = pp_fail(err, PP_ERR_FORMAT, "%s is the database of another program", path);
+        return code;
+    while (!code && !done)
+        code = pp_cancelled(cancel) ? copy_failed(c, SQLITE_INTERRUPT, err) : pp_store_copy_more(c, &done, err);
     if (!code)
-        code = pp_store_prepare_schema(st, path, err);
-    if (code)
-        pp_store_close(st);
-    else
-        *out = st;
+        return pp_store_copy_end(c, out, err);
+    pp_store_copy_free(c);
     return code;
 }

@@ -11,6 +11,9 @@ enum pp_stmt {
     PP_STMT_BEGIN,
     PP_STMT_COMMIT,
     PP_STMT_ROLLBACK,
+    PP_STMT_PART_BEGIN,
+    PP_STMT_PART_KEEP,
+    PP_STMT_PART_UNDO,
     PP_STMT_SESSION_ADD,
     PP_STMT_SESSION_GET,
     PP_STMT_SESSION_FIND,
@@ -58,6 +61,7 @@ struct pp_store {
     sqlite3 *db;
     sqlite3_stmt *stmts[PP_STMT_COUNT]; /* prepared when first used */
     const struct pp_store_seen *seen;   /* of the search under way */
+    bool batch;                         /* between pp_store_batch_begin and _end */
 };
 
 /* An SQLite result as an error: `what` says what was being done ("save the message"). */
@@ -78,7 +82,7 @@ typedef bool pp_store_take(void *user, sqlite3_stmt *row);
 enum pp_code pp_store_rows(struct pp_store *st, sqlite3_stmt *stmt, pp_store_take *take, void *user, const char *what,
                            const char *of, struct pp_error *err);
 /* Every change runs between these two: the write lock is taken at the beginning, where waiting for it is possible. End
- * commits if code is PP_OK, else rolls back; returns what came of it. */
+ * commits if code is PP_OK, else rolls back; returns what came of it. In a batch they keep or undo a part of it. */
 enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_error *err);
 enum pp_code pp_store_end(struct pp_store *st, enum pp_code code, const char *what, struct pp_error *err);
 

@@ -174,6 +174,15 @@ void pp_controller_quit(struct pp_controller *c)
 
 bool pp_controller_free(struct pp_controller *c)
 {
+    struct pp_last_words w = {0};
+    pp_controller_close(c, &w);
+    return w.saved;
+}
+
+void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
+{
+    w->saved = true;
+    w->text[0] = '\0';
     forget_messages(c);
     pp_free(c->messages);
     pp_buf_free(&c->script);
@@ -182,7 +191,6 @@ bool pp_controller_free(struct pp_controller *c)
         pp_free(c->sessions[i].title);
     close(c->fd);
     pp_free(c);
-    return true;
 }
 
 int pp_controller_fd(const struct pp_controller *c)
@@ -524,6 +532,12 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
 void pp_controller_import(struct pp_controller *c, const char *path)
 {
     say(c, false, path);
+}
+
+bool pp_controller_importing(const struct pp_controller *c)
+{
+    (void)c;
+    return false;
 }
 
 /* --- conversations and choices --------------------------------------------------------------------------------- */

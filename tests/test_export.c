@@ -428,6 +428,7 @@ static enum pp_import_outcome put(struct pp_store *st, const char *text, bool ag
     assert_ok(pp_importer_put(to, &im.list[0], &r, &err), err);
     *id = im.list[0].session.id;
     *n = r.n_messages;
+    assert_ok(pp_importer_flush(to, &err), err);
     pp_importer_free(to);
     pp_import_free(&im);
     return r.outcome;

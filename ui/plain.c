@@ -22,6 +22,7 @@ struct plain {
     struct pp_controller *c;
     struct pp_buf typed;      /* read from stdin, not yet used */
     bool end_of_input;
+    bool piped;               /* nobody types */
     bool leaving, failed;
     bool listing;             /* the list of conversations was asked for */
     bool prompted;            /* "> " stands at the left and nothing after it */
@@ -288,6 +289,8 @@ static void take_line(struct plain *p, const char *line)
 static void take_typed(struct plain *p)
 {
     while (!p->leaving && !p->listing && pp_controller_status(p->c)->state == PP_STATE_IDLE) {
+        if (p->piped && pp_controller_importing(p->c))
+            return; /* what follows may end it */
         char *end = p->typed.len ? memchr(p->typed.data, '\n', p->typed.len) : NULL;
         if (!end && !(p->end_of_input && p->typed.len)) {
             if (p->end_of_input)
@@ -355,8 +358,21 @@ static void run(struct plain *p)
     }
 }
 
-void pp_plain_last_words(bool saved, const char *key)
+void pp_plain_waiting(const char *what)
 {
+    printf("Still saving (%s); please wait.\n", what);
+    fflush(stdout);
+}
+
+void pp_plain_last_words(const struct pp_last_words *w, const char *key)
+{
+    const bool saved = w->saved;
+    if (w->text[0]) {
+        struct pp_buf clean = {0};
+        pp_sanitize(&clean, w->text, strlen(w->text), PP_CLEAN_TEXT, NULL);
+        printf("%s\n", pp_buf_cstr(&clean));
+        pp_buf_free(&clean);
+    }
     if (!saved)
         printf("The end of the last answer could not be saved; is the disk full?\n");
     if (key[0])
@@ -378,11 +394,13 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
         return pp_exit_code(code);
     }
     p.reasoning = reasoning < 0 ? PP_REASONING_FOLD : (enum pp_reasoning_view)reasoning;
+    p.piped = !isatty(STDIN_FILENO);
     run(&p);
     remove_signals();
-    bool saved = pp_controller_free(p.c);
+    struct pp_last_words w = {.waiting = pp_plain_waiting};
     printf("\n");
-    pp_plain_last_words(saved, p.last_key);
+    pp_controller_close(p.c, &w);
+    pp_plain_last_words(&w, p.last_key);
     pp_buf_free(&p.typed);
     return p.failed ? 1 : 0;
 }

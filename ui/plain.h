@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "src/controller.h"
 #include "src/options.h"
 #include "src/paths.h"
 
@@ -13,6 +14,8 @@
 int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths);
 /* What both kinds of chat print at their end: whether anything is lost, and how to go on. key: "" if nothing
  * is kept. */
-void pp_plain_last_words(bool saved, const char *key);
+void pp_plain_last_words(const struct pp_last_words *w, const char *key);
+/* As struct pp_last_words wants it. */
+void pp_plain_waiting(const char *what);
 
 #endif

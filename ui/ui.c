@@ -436,7 +436,7 @@ int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
         return pp_plain_run(o, paths);
     struct pp_ui *ui = pp_calloc(1, sizeof *ui);
     enum pp_code code = ui ? PP_OK : pp_fail_nomem(&err, "the screen");
-    bool saved = true;
+    struct pp_last_words w = {.waiting = pp_plain_waiting};
     if (code == PP_OK) {
         ui->options = o;
         ui->paths = paths;
@@ -448,10 +448,10 @@ int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
         if (code == PP_OK)
             run(ui);
         finish(ui);
-        saved = pp_controller_free(ui->controller);
+        pp_controller_close(ui->controller, &w);
     }
     if (code == PP_OK)
-        pp_plain_last_words(saved, ui->last_key);
+        pp_plain_last_words(&w, ui->last_key);
     else
         fprintf(stderr, "pippin: %s\n", err.text);
     pp_free(ui);

@@ -1,0 +1,341 @@
+/* controller_import.c - /import and F2: conversations of a file into the store.
+ *
+ * A file may hold thousands of them. The io thread takes them in slices of a tenth of a second, each committed as a
+ * whole, and what else there is to be saved goes between two slices; the user may stop it there, and leave. What came
+ * before stays, and the same file, imported again, adds the rest: see import_store.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "src/controller_int.h"
+#include "src/figures.h"
+#include "src/import.h"
+#include "src/import_store.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+
+enum { PATH = 4096, MOST_IMPORTED = 1 << 28, SLICE_NS = 100 * 1000 * 1000 };
+
+struct outcome {
+    size_t added, here, busy; /* conversations; here: with those that were extended */
+    size_t extended_by;       /* messages that were added to those that were here */
+    int64_t shown;            /* the first that was added, else the first */
+    char lost[300];           /* what this machine does not have of those that were added */
+};
+
+struct ctl_import {
+    struct pp_job job;          /* first */
+    struct ctl_import *next;    /* a later one */
+    const struct pp_paths *paths;
+    char lock_dir[600];
+    char *typed;                /* the path */
+    struct pp_cancel stop;
+    /* of the io thread during a slice, else of the UI thread */
+    enum { IMPORT_BEGIN, IMPORT_COPY, IMPORT_PUT, IMPORT_DONE } step;
+    struct pp_store_copy *copy; /* of a database, while it is being made */
+    struct pp_store *from;      /* ... and as it is there: sessions are its */
+    struct pp_session *sessions;
+    struct pp_import text;      /* of any other file */
+    size_t at, n;               /* the next conversation of how many */
+    struct pp_importer *to;
+    struct outcome now, kept;   /* with what is not committed yet, and without */
+    size_t kept_at;
+    /* UI thread */
+    uint64_t began_ns, told_ns, told_serial, epoch;
+    size_t n_shown;             /* messages on the screen when it began */
+};
+
+static void free_import(struct pp_job *job)
+{
+    struct ctl_import *m = (struct ctl_import *)job;
+    pp_store_copy_free(m->copy);
+    if (m->sessions)
+        pp_session_list_free(m->sessions, m->n);
+    pp_store_close(m->from);
+    pp_import_free(&m->text);
+    pp_importer_free(m->to);
+    pp_free(m->typed);
+    pp_free(m);
+}
+
+/* --- the io thread ---------------------------------------------------------------------------------------- */
+
+static enum pp_code begin(struct ctl_import *m, struct pp_store *st, struct pp_error *err)
+{
+    char path[PATH], *text = NULL;
+    size_t n;
+    if (!pp_expand_home(m->typed, path, sizeof path))
+        return pp_fail(err, PP_ERR_IO, "so long a path is not possible");
+    enum pp_code code = pp_importer_new(st, m->lock_dir, false, &m->to, err);
+    if (code)
+        return code;
+    if (pp_store_is_database(path)) {
+        m->step = IMPORT_COPY;
+        return pp_store_copy_begin(path, &m->copy, err);
+    }
+    m->step = IMPORT_PUT;
+    if ((code = pp_read_file(path, MOST_IMPORTED, &text, &n, err)))
+        return code;
+    if ((code = pp_import_read(text, n, &m->text, err)))
+        pp_fail_prefix(err, "%s", path);
+    pp_free(text);
+    m->n = m->text.n;
+    return code;
+}
+
+static enum pp_code copy(struct ctl_import *m, struct pp_error *err)
+{
+    bool done;
+    enum pp_code code = pp_store_copy_more(m->copy, &done, err);
+    if (code || !done)
+        return code;
+    code = pp_store_copy_end(m->copy, &m->from, err);
+    m->copy = NULL;
+    m->step = IMPORT_PUT;
+    if (!code)
+        code = pp_store_session_page(m->from, NULL, false, SIZE_MAX, &m->sessions, &m->n, err);
+    return code || m->n ? code : pp_fail(err, PP_ERR_FORMAT, "%s: there is no conversation in it", m->typed);
+}
+
+static enum pp_code put(struct ctl_import *m, struct pp_conversation *c, struct pp_error *err)
+{
+    struct outcome *r = &m->now;
+    struct pp_import_result result;
+    char lost[sizeof r->lost];
+    const bool settled = pp_conversation_settle(c, m->paths, lost, sizeof lost);
+    const enum pp_code code = pp_importer_put(m->to, c, &result, err);
+    if (code)
+        return code;
+    const bool added = result.outcome == PP_IMPORT_ADDED;
+    if (!r->shown || (added && !r->added))
+        r->shown = c->session.id;
+    if (added && settled && !*r->lost)
+        memcpy(r->lost, lost, sizeof lost);
+    r->added += added;
+    r->busy += result.outcome == PP_IMPORT_BUSY;
+    r->here += result.outcome == PP_IMPORT_HERE || result.outcome == PP_IMPORT_EXTENDED;
+    r->extended_by += result.outcome == PP_IMPORT_EXTENDED ? result.n_messages : 0;
+    return PP_OK;
+}
+
+static void note_kept(struct ctl_import *m)
+{
+    if (!m->to || !pp_importer_flushed(m->to))
+        return;
+    m->kept = m->now;
+    m->kept_at = m->at;
+}
+
+static enum pp_code put_next(struct ctl_import *m, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    if (m->from && m->at < m->n) {
+        struct pp_conversation c;
+        code = pp_conversation_read(m->from, m->sessions[m->at].id, &c, err);
+        if (!code)
+            code = put(m, &c, err);
+        pp_conversation_clear(&c);
+    } else if (m->at < m->n) {
+        code = put(m, &m->text.list[m->at], err);
+    }
+    if (!code && ++m->at >= m->n)
+        m->step = IMPORT_DONE;
+    if (!code)
+        note_kept(m);
+    return code;
+}
+
+static enum pp_code one_step(struct ctl_import *m, struct pp_store *st, struct pp_error *err)
+{
+    switch (m->step) {
+    case IMPORT_BEGIN: return begin(m, st, err);
+    case IMPORT_COPY: return copy(m, err);
+    case IMPORT_PUT: return put_next(m, err);
+    case IMPORT_DONE: break;
+    }
+    return PP_OK;
+}
+
+static void run_slice(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_import *m = (struct ctl_import *)job;
+    struct pp_error why;
+    const uint64_t until = pp_now_ns() + SLICE_NS;
+    do {
+        if (!pp_cancelled(&m->stop))
+            job->code = one_step(m, st, &job->err);
+    } while (!job->code && m->step != IMPORT_DONE && !pp_cancelled(&m->stop) && pp_now_ns() < until);
+    if (m->to && pp_importer_flush(m->to, &why) != PP_OK) {
+        if (!job->code)
+            job->err = why;
+        job->code = job->code ? job->code : why.code;
+    } else {
+        note_kept(m);
+    }
+}
+
+/* --- what is told ----------------------------------------------------------------------------------------- */
+
+static void add_outcome(struct pp_buf *b, const struct ctl_import *m, const char *where)
+{
+    const struct outcome *r = &m->kept;
+    const size_t n = r->added + r->here + r->busy;
+    if (n == 1)
+        pp_buf_fmt(b, "%s; %s", r->added ? "the conversation was imported" : "this conversation was here already",
+                   where);
+    else if (r->added)
+        pp_buf_fmt(b, "%zu conversations were imported; %s", r->added, where);
+    else
+        pp_buf_fmt(b, "all %zu conversations were here already; %s", n, where);
+    if (n > 1 && r->added && r->here)
+        pp_buf_fmt(b, "; %zu were here already", r->here);
+    if (r->extended_by)
+        pp_buf_fmt(b, "; messages added to what was here: %zu", r->extended_by);
+    if (r->busy)
+        pp_buf_fmt(b, "; open, and lacking messages that can be imported once they are not: %zu", r->busy);
+    if (m->text.left_out + m->text.no_text)
+        pp_buf_fmt(b, "; left out: %zu messages of tools or without text, %zu pictures or files", m->text.left_out,
+                   m->text.no_text);
+    if (*r->lost)
+        pp_buf_fmt(b, "; this machine has no %s", r->lost);
+}
+
+/* How far it came, of one that did not come to its end. */
+static void add_progress(struct pp_buf *b, const struct ctl_import *m)
+{
+    const struct outcome *r = &m->kept;
+    if (!m->kept_at) {
+        pp_buf_str(b, "nothing of it was imported");
+        return;
+    }
+    pp_buf_fmt(b, "%zu of %zu conversations were imported", r->added, m->n);
+    if (r->here)
+        pp_buf_fmt(b, ", %zu were here already", r->here);
+    pp_buf_str(b, "; imported again, the file adds only the rest");
+}
+
+static void say(struct pp_controller *c, bool is_error, struct pp_buf *b)
+{
+    ctl_notice(c, is_error, "%s", b->bad ? "out of memory" : pp_buf_cstr(b));
+    pp_buf_free(b);
+}
+
+/* Now and then, and not over what was said by others a moment ago. */
+static void tell_progress(struct pp_controller *c, struct ctl_import *m)
+{
+    const uint64_t now = pp_now_ns(), every = (c->o->plain ? 10 : 1) * SECOND_NS;
+    const bool others = m->told_serial != c->status.notice_serial;
+    if (now - m->told_ns < (others ? every + 4 * SECOND_NS : every))
+        return;
+    const char *key = c->o->plain ? "Ctrl-C" : "Esc";
+    if (m->step == IMPORT_PUT && m->n)
+        ctl_notice(c, false, "importing: %s of %s conversations; %s stops it", pp_count((int64_t)m->kept_at).text,
+                   pp_count((int64_t)m->n).text, key);
+    else
+        ctl_notice(c, false, "importing: the file is being read; %s stops it", key);
+    m->told_ns = now;
+    m->told_serial = c->status.notice_serial;
+}
+
+/* --- beginning and ending --------------------------------------------------------------------------------- */
+
+static void start(struct pp_controller *c, struct ctl_import *m)
+{
+    m->began_ns = m->told_ns = pp_now_ns();
+    m->told_serial = c->status.notice_serial;
+    m->epoch = c->epoch;
+    m->n_shown = c->branch.n;
+    pp_io_post(c->io, &m->job);
+}
+
+/* Who has gone on with something else meanwhile stays there. */
+static bool has_waited(const struct pp_controller *c, const struct ctl_import *m)
+{
+    return c->epoch == m->epoch && c->branch.n == m->n_shown && !ctl_answering(c) &&
+           pp_now_ns() - m->began_ns < 5 * SECOND_NS;
+}
+
+static void tell_end(struct pp_controller *c, struct ctl_import *m)
+{
+    struct pp_buf b = {0};
+    if (m->job.code) {
+        pp_buf_str(&b, m->job.err.text);
+        if (m->kept_at) {
+            pp_buf_str(&b, "; ");
+            add_progress(&b, m);
+        }
+        say(c, true, &b);
+    } else if (m->step != IMPORT_DONE) {
+        pp_buf_fmt(&b, "the import of %s was stopped: ", m->typed);
+        add_progress(&b, m);
+        pp_free(c->import_stopped);
+        c->import_stopped = b.bad ? NULL : pp_strdup(pp_buf_cstr(&b));
+        say(c, false, &b);
+    } else {
+        const bool waited = has_waited(c, m), one = m->kept.added + m->kept.here + m->kept.busy == 1;
+        add_outcome(&b, m, !waited ? c->o->plain ? "/sessions lists them" : "F2 lists them"
+                           : one   ? "this is it"
+                                   : "this is the first");
+        say(c, false, &b);
+        if (waited)
+            pp_controller_open(c, m->kept.shown);
+    }
+}
+
+static void on_slice(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    struct ctl_import *m = (struct ctl_import *)job;
+    if (!job->code && m->step != IMPORT_DONE && !pp_cancelled(&m->stop)) {
+        tell_progress(c, m);
+        pp_io_post(c->io, job);
+        return;
+    }
+    c->import = m->next;
+    tell_end(c, m);
+    free_import(job);
+    if (c->import)
+        start(c, c->import);
+}
+
+void pp_controller_import(struct pp_controller *c, const char *path)
+{
+    struct ctl_import *m = pp_calloc(1, sizeof *m), **slot = &c->import;
+    char *typed = pp_strdup(path);
+    if (!m || !typed) {
+        pp_free(m);
+        pp_free(typed);
+        ctl_notice(c, true, "out of memory");
+        return;
+    }
+    m->job = (struct pp_job){.run = run_slice, .done = on_slice, .release = free_import, .what = "an import"};
+    m->paths = c->paths;
+    m->typed = typed;
+    if (!c->temporary)
+        snprintf(m->lock_dir, sizeof m->lock_dir, "%s/locks", c->paths->data);
+    while (*slot)
+        slot = &(*slot)->next;
+    *slot = m;
+    if (c->import == m)
+        start(c, m);
+}
+
+bool pp_controller_importing(const struct pp_controller *c)
+{
+    return c->import;
+}
+
+bool ctl_import_stop(struct pp_controller *c)
+{
+    if (!c->import || pp_cancelled(&c->import->stop))
+        return false;
+    pp_cancel_request(&c->import->stop);
+    while (c->import->next) { /* those have not begun */
+        struct ctl_import *later = c->import->next;
+        c->import->next = later->next;
+        free_import(&later->job);
+    }
+    return true;
+}

@@ -1,0 +1,213 @@
+/* test_import.c - a large import: bit by bit, beside what else is to be saved, and stopped in the middle. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "src/import_store.h"
+#include "tests/backend_fake.h"
+#include "tests/fill_store.h"
+
+static struct pp_error err;
+
+static int64_t count(struct pp_store *st)
+{
+    int64_t n;
+    assert_ok(pp_store_session_count(st, &n, &err), err);
+    return n;
+}
+
+static int64_t count_in(const char *path)
+{
+    struct pp_store *st;
+    assert_ok(pp_store_open(path, &st, &err), err);
+    const int64_t n = count(st);
+    pp_store_close(st);
+    return n;
+}
+
+/* --- what is committed together --------------------------------------------------------------------------- */
+
+/* A conversation of n messages, one behind the other; its strings are no copies. */
+static struct pp_conversation line_of(const char *first, size_t n)
+{
+    struct pp_conversation c = {.n = n, .messages = pp_calloc(n, sizeof *c.messages)};
+    assert_non_null(c.messages);
+    c.session.created = c.session.updated = 1700000000;
+    for (size_t i = 0; i < n; i++) {
+        const char *text = i ? "and then" : first;
+        c.messages[i] = (struct pp_message){.role = i % 2 ? PP_ROLE_ASSISTANT : PP_ROLE_USER, .parent = (int64_t)i,
+                                            .content = pp_strdup(text), .content_len = strlen(text),
+                                            .created = 1700000000 + (int64_t)i};
+    }
+    c.session.head = (int64_t)n;
+    return c;
+}
+
+static enum pp_import_outcome put(struct pp_importer *im, const char *first, size_t n)
+{
+    struct pp_import_result r;
+    struct pp_conversation c = line_of(first, n);
+    assert_ok(pp_importer_put(im, &c, &r, &err), err);
+    pp_conversation_clear(&c);
+    return r.outcome;
+}
+
+/* Others see all of a batch or nothing; one that fails is none of it; the same conversation may grow twice in it. */
+static void batches(void **state)
+{
+    (void)state;
+    const char *path = test_path("batches.db");
+    struct pp_store *st, *other;
+    struct pp_importer *im;
+    struct pp_import_result r;
+    assert_ok(pp_store_open(path, &st, &err), err);
+    assert_ok(pp_store_open(path, &other, &err), err);
+    assert_ok(pp_importer_new(st, test_path("batch locks"), false, &im, &err), err);
+    assert_int_equal(put(im, "one", 2), PP_IMPORT_ADDED);
+    assert_false(pp_importer_flushed(im));
+    assert_int_equal(count(other), 0);
+    struct pp_conversation bad = line_of("bad", 2);
+    bad.messages[1].parent = 9;
+    assert_int_equal(pp_importer_put(im, &bad, &r, &err), PP_ERR_FORMAT);
+    pp_conversation_clear(&bad);
+    assert_int_equal(put(im, "one", 4), PP_IMPORT_EXTENDED);
+    assert_int_equal(put(im, "one", 6), PP_IMPORT_EXTENDED);
+    assert_int_equal(put(im, "one", 4), PP_IMPORT_HERE);
+    assert_ok(pp_importer_flush(im, &err), err);
+    assert_true(pp_importer_flushed(im));
+    assert_int_equal(count(other), 1);
+    struct pp_session s;
+    assert_ok(pp_store_session_latest(other, &s, &err), err);
+    assert_int_equal(s.n_messages, 6);
+    int lock;
+    assert_ok(pp_session_lock(test_path("batch locks"), s.key, &lock, &err), err); /* nobody holds it any more */
+    close(lock);
+    pp_session_clear(&s);
+    size_t puts = 0;
+    char first[32];
+    do /* long ones end by themselves */
+        snprintf(first, sizeof first, "many %zu", puts);
+    while (put(im, first, 20) == PP_IMPORT_ADDED && !pp_importer_flushed(im) && ++puts < 20000);
+    assert_true(puts > 2 && puts < 20000);
+    assert_int_equal(count(other), puts + 2);
+    pp_importer_free(im);
+    pp_store_close(other);
+    pp_store_close(st);
+}
+
+/* --- in the chat ------------------------------------------------------------------------------------------ */
+
+enum { MANY = 1500 };
+
+static bool says(const char *what)
+{
+    return strstr(fix_status()->notice, what) != NULL;
+}
+
+static void fill(const char *path)
+{
+    struct pp_store *st;
+    assert_ok(pp_store_open(path, &st, &err), err);
+    pp_store_close(st);
+    assert_int_equal(fill_store(path, &(struct fill_options){.sessions = MANY, .messages = MANY * 8, .words = 8,
+                                                             .seed = 1}), 0);
+}
+
+static void import(const char *path)
+{
+    char line[600];
+    snprintf(line, sizeof line, "/import %s", path);
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    assert_true(pp_controller_importing(fix.c));
+}
+
+/* What is said is saved while the import goes on; Esc stops it; what came stays, and the rest comes with the next. */
+static void beside_a_chat(void **state)
+{
+    (void)state;
+    const char *path = test_path("large.db");
+    size_t stopped_at, of;
+    fill(path);
+    import(path);
+    pump_until(&fix, count_in(fix.paths.db) > 0);
+    fixture_turn(&fix, "said meanwhile", "and answered");
+    assert_true(pp_controller_importing(fix.c));
+    assert_int_equal(fix_slash("/temporary on"), PP_SLASH_ERROR);
+    assert_true(says("when the import has ended"));
+    assert_true(pp_controller_cancel(fix.c));
+    assert_false(pp_controller_cancel(fix.c)); /* Esc once more has nothing to stop */
+    pump_until(&fix, !pp_controller_importing(fix.c));
+    assert_true(says("was stopped") && says("adds only the rest"));
+    const char *told = strstr(fix_status()->notice, "stopped: ");
+    assert_int_equal(sscanf(told, "stopped: %zu of %zu conversations", &stopped_at, &of), 2);
+    assert_true(of == MANY && stopped_at > 0 && stopped_at < MANY);
+    assert_int_equal(count_in(fix.paths.db), stopped_at + 1);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2); /* the user is where he was */
+
+    const int64_t here = pp_controller_session_id(fix.c);
+    import(path);
+    assert_true(pp_controller_send(fix.c, "going on"));
+    for (int i = 0; i < 6000 && pp_controller_importing(fix.c); i++)
+        fixture_pump(&fix);
+    assert_true(says("F2 lists them"));
+    assert_int_equal(count_in(fix.paths.db), MANY + 1);
+    assert_true(pp_controller_session_id(fix.c) == here);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+}
+
+/* Leaving does not wait for it, and says how far it came; those behind it do not begin. */
+static void left_in_the_middle(void **state)
+{
+    (void)state;
+    const char *path = test_path("large.db");
+    struct pp_last_words w = {0};
+    import(path);
+    import("/nowhere/x.json");
+    pump_until(&fix, count_in(fix.paths.db) > 0);
+    pp_controller_close(fix.c, &w);
+    fix.c = NULL;
+    assert_true(w.saved);
+    assert_non_null(strstr(w.text, "large.db was stopped: "));
+    assert_non_null(strstr(w.text, "adds only the rest"));
+    const int64_t n = count_in(fix.paths.db);
+    assert_true(n > 0 && n < MANY);
+    struct pp_store *st;
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    struct pp_session *list;
+    size_t n_list;
+    assert_ok(pp_store_session_page(st, NULL, false, SIZE_MAX, &list, &n_list, &err), err);
+    for (size_t i = 0; i < n_list; i++) /* whole ones */
+        assert_true(list[i].head > 0);
+    pp_session_list_free(list, n_list);
+    pp_store_close(st);
+}
+
+/* One after the other; a file that cannot be read does not keep the next from its turn. */
+static void in_turn(void **state)
+{
+    (void)state;
+    const char *path = test_path("one.json");
+    static const char text[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"elsewhere\"}]}";
+    assert_ok(pp_write_file(path, text, sizeof text - 1, 0600, &err), err);
+    import("/nowhere/x.json");
+    import(path);
+    pump_until(&fix, says("the conversation was imported; this is it"));
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 1);
+    import("/nowhere/x.json");
+    pump_until(&fix, !pp_controller_importing(fix.c));
+    assert_true(fix_status()->notice_is_error && says("/nowhere/x.json"));
+}
+
+TEST_GROUP(import)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batches),
+        cmocka_unit_test_setup_teardown(beside_a_chat, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(left_in_the_middle, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(in_turn, fix_setup_ready, fix_teardown),
+    };
+    return cmocka_run_group_tests_name("import", tests, NULL, NULL);
+}
