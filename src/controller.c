@@ -433,9 +433,23 @@ bool pp_controller_free(struct pp_controller *c)
     return w.saved;
 }
 
+static void stop_io(struct pp_controller *c, struct pp_last_words *w)
+{
+    struct ctl_rescue r = {.paths = c->paths};
+    const struct pp_io_ending ending = {
+        .ms = PATIENCE_MS, .waiting = w->waiting, .gone = c->temporary ? NULL : ctl_rescue, .user = &r};
+    ctl_rescue_list(c, &r);
+    const bool saved = pp_io_stop_with(c->io, &ending);
+    w->gone = r.text[0] != '\0';
+    w->saved = saved || c->temporary;
+    if (w->gone)
+        snprintf(w->text, sizeof w->text, "%s", r.text);
+}
+
 void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
 {
     w->saved = true;
+    w->gone = false;
     w->text[0] = '\0';
     if (!c)
         return;
@@ -451,7 +465,7 @@ void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
         if (c->events)
             pp_queue_close(c->events); /* from here on finished jobs are released where they ran */
         if (c->io)
-            w->saved = pp_io_stop_telling(c->io, PATIENCE_MS, w->waiting);
+            stop_io(c, w);
         if (c->events)
             drain(c->events);
         pp_queue_free(c->events);

@@ -45,7 +45,8 @@ struct pp_last_words {
     void (*waiting)(const char *what);
     /* Out */
     bool saved;
-    char text[1200]; /* what else is to be told, "" for nothing */
+    bool gone;       /* the database was deleted, moved or replaced: text says where the conversation is instead */
+    char text[2400]; /* what else is to be told, "" for nothing */
 };
 void pp_controller_close(struct pp_controller *c, struct pp_last_words *w);
 

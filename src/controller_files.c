@@ -84,3 +84,66 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
     else
         ctl_notice(c, true, "there is nothing to export yet");
 }
+
+/* --- a database that is gone ------------------------------------------------------------------------------ */
+
+void ctl_rescue_list(const struct pp_controller *c, struct ctl_rescue *r)
+{
+    enum { MOST = sizeof r->sessions / sizeof *r->sessions };
+    r->n = 0;
+    if (c->session.id) {
+        r->sessions[r->n++] = c->session.id;
+        snprintf(r->key, sizeof r->key, "%s", c->session.key);
+    }
+    for (const struct ctl_away *a = c->away; a && r->n < MOST; a = a->next) {
+        if (!r->n)
+            snprintf(r->key, sizeof r->key, "%.16s", a->key);
+        r->sessions[r->n++] = a->session;
+    }
+}
+
+/* Beside where the database was, else in the current folder; out: the path. */
+static enum pp_code write_rescued(const struct ctl_rescue *r, const struct pp_buf *text, char out[PATH],
+                                  struct pp_error *err)
+{
+    const char *const folders[] = {r->paths->data, "."};
+    enum pp_code code = PP_ERR_IO;
+    for (int i = 0; i < 2 && code; i++) {
+        snprintf(out, PATH, "%s/rescued-%s.json", folders[i], r->key);
+        for (int k = 2; k < 1000 && access(out, F_OK) == 0; k++)
+            snprintf(out, PATH, "%s/rescued-%s-%d.json", folders[i], r->key, k);
+        code = pp_make_dirs(folders[i], err);
+        if (!code)
+            code = pp_export_write(out, text, err);
+    }
+    return code;
+}
+
+/* Whoever deletes the database while a conversation is on the screen may not have meant that one. */
+void ctl_rescue(void *rescue, struct pp_store *st)
+{
+    struct ctl_rescue *r = rescue;
+    struct pp_error err;
+    char path[PATH];
+    enum pp_code code = PP_OK;
+    struct pp_export x = {.form = PP_EXPORT_JSON, .several = r->n > 1};
+    for (size_t i = 0; i < r->n; i++) {
+        struct pp_conversation c;
+        if ((code = pp_conversation_read(st, r->sessions[i], &c, &err)))
+            break;
+        pp_export_add(&x, &c);
+        pp_conversation_clear(&c);
+    }
+    if (r->n && !code && !(code = pp_export_end(&x, &err)))
+        code = write_rescued(r, &x.out, path, &err);
+    pp_buf_free(&x.out);
+    if (!r->n)
+        return;
+    const int n = snprintf(r->text, sizeof r->text,
+                           "Not saved: %.300s was deleted, moved or replaced while pippin was running.\n", r->paths->db);
+    if (code)
+        snprintf(r->text + n, sizeof r->text - (size_t)n, "Nor could the conversation be kept elsewhere: %s", err.text);
+    else
+        snprintf(r->text + n, sizeof r->text - (size_t)n,
+                 "The conversation is in %.300s now; to have it back: pippin sessions import %.300s", path, path);
+}

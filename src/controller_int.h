@@ -308,6 +308,20 @@ void ctl_title_cancel(struct pp_controller *c);
 /* True if the event was about a title. */
 bool ctl_title_event(struct pp_controller *c, const struct pp_event *e);
 
+/* --- controller_files.c --- */
+
+/* What is to be kept where it can be when the database is gone as the program ends. */
+struct ctl_rescue {
+    const struct pp_paths *paths;
+    char key[17];                 /* of the first */
+    int64_t sessions[16];         /* [n] */
+    size_t n;
+    char text[1200];              /* out: what is told of it; "" for nothing */
+};
+/* The conversation on the screen, and those in which answers are still being written. */
+void ctl_rescue_list(const struct pp_controller *c, struct ctl_rescue *r);
+void ctl_rescue(void *rescue, struct pp_store *st); /* a pp_io_ending's */
+
 /* --- controller_import.c --- */
 
 /* It ends after its slice, and those behind it do not begin. False: there is none, or it is ending. */

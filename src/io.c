@@ -682,10 +682,22 @@ static void join(struct pp_io *io, int ms, void (*waiting)(const char *what))
 
 bool pp_io_stop(struct pp_io *io)
 {
-    return pp_io_stop_telling(io, 0, NULL);
+    return pp_io_stop_with(io, &(struct pp_io_ending){0});
 }
 
-bool pp_io_stop_telling(struct pp_io *io, int ms, void (*waiting)(const char *what))
+/* Of the thread that has ended. */
+static bool rescue(struct pp_io *io, const struct pp_io_ending *ending)
+{
+    if (!pp_store_moved(io->store))
+        return false;
+    pp_store_set_adrift(io->store);
+    save_answers(io, false);
+    if (ending->gone)
+        ending->gone(ending->user, io->store);
+    return true;
+}
+
+bool pp_io_stop_with(struct pp_io *io, const struct pp_io_ending *ending)
 {
     bool saved = true;
     if (!io)
@@ -694,8 +706,9 @@ bool pp_io_stop_telling(struct pp_io *io, int ms, void (*waiting)(const char *wh
     io->stopping = true;
     pthread_cond_signal(&io->wake);
     pthread_mutex_unlock(&io->lock);
-    join(io, ms, waiting);
+    join(io, ending->ms, ending->waiting);
     drop_store(io, &io->memory);
+    saved = !rescue(io, ending);
     for (struct pp_io_item *item; (item = take(&io->done_jobs));)
         if (job_of(item)->release)
             job_of(item)->release(job_of(item));

@@ -41,8 +41,16 @@ enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp
 /* Finishes everything posted, commits, joins. Jobs whose event finds no room in `events` are released. False: part of
  * an answer could not be saved and is lost. */
 bool pp_io_stop(struct pp_io *io);
-/* The same; calls `waiting`, unless NULL, once if it takes longer than ms, with what is being done. */
-bool pp_io_stop_telling(struct pp_io *io, int ms, void (*waiting)(const char *what));
+/* The same, for who tells the user about it. Functions are called on this thread and may be NULL. */
+struct pp_io_ending {
+    int ms;                            /* if it takes longer, `waiting` is called once, with what is being done */
+    void (*waiting)(const char *what);
+    /* The database's file was deleted, moved or replaced meanwhile: what is in it, and answers that were to be saved in
+     * it, can be read here for the last time. Then the result is false, too. */
+    void (*gone)(void *user, struct pp_store *store);
+    void *user;
+};
+bool pp_io_stop_with(struct pp_io *io, const struct pp_io_ending *ending);
 
 /* Any thread. Ownership of the job passes over. */
 void pp_io_post(struct pp_io *io, struct pp_job *job);

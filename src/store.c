@@ -215,11 +215,21 @@ enum pp_code pp_store_rows(struct pp_store *st, sqlite3_stmt *stmt, pp_store_tak
     return code;
 }
 
-enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_error *err)
+bool pp_store_moved(struct pp_store *st)
 {
     int moved = 0;
     sqlite3_file_control(st->db, NULL, SQLITE_FCNTL_HAS_MOVED, &moved);
-    if (moved) /* what is written there now is lost */
+    return moved != 0;
+}
+
+void pp_store_set_adrift(struct pp_store *st)
+{
+    st->adrift = true;
+}
+
+enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_error *err)
+{
+    if (!st->adrift && pp_store_moved(st)) /* what is written there now is lost */
         return pp_fail(err, PP_ERR_IO,
                        "cannot %s: the database was deleted, moved or replaced while pippin was running; put it back, "
                        "or start pippin again", what);

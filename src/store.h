@@ -42,6 +42,12 @@ void pp_store_cancel_with(struct pp_store *s, const struct pp_cancel *cancel);
  * file at path already, which stays as it is, or it cannot be written, and then none is there. */
 enum pp_code pp_store_backup(struct pp_store *s, const char *path, struct pp_error *err);
 
+/* The file was deleted, moved or replaced since it was opened: changes fail with PP_ERR_IO, what it held can still be
+ * read. */
+bool pp_store_moved(struct pp_store *st);
+/* From here on changes are made all the same, to be read once more before it is closed; then they are gone. */
+void pp_store_set_adrift(struct pp_store *st);
+
 /* All changes between these two are committed together, by the second: what was saved one by one would have waited for
  * the disk each time. Each is still made as a whole, or not at all if it fails. Other programs' changes wait meanwhile:
  * a tenth of a second is enough. A batch whose end fails is undone. */

@@ -62,6 +62,7 @@ struct pp_store {
     sqlite3_stmt *stmts[PP_STMT_COUNT]; /* prepared when first used */
     const struct pp_store_seen *seen;   /* of the search under way */
     bool batch;                         /* between pp_store_batch_begin and _end */
+    bool adrift;                        /* it is written to although its file is no more where it was */
 };
 
 /* An SQLite result as an error: `what` says what was being done ("save the message"). */

@@ -182,6 +182,7 @@ bool pp_controller_free(struct pp_controller *c)
 void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
 {
     w->saved = true;
+    w->gone = false;
     w->text[0] = '\0';
     forget_messages(c);
     pp_free(c->messages);

@@ -634,6 +634,49 @@ static void in_the_chat(void **state)
     pump_until(&fix, says("/nowhere/x.json"));
 }
 
+/* The database goes while the program runs: what is on the screen is in a file of its own, and comes back from it. */
+static void rescued(void **state)
+{
+    (void)state;
+    struct pp_last_words w = {0};
+    char path[700], name[40];
+    struct pp_conversation c;
+    struct pp_store *st = open_store();
+    int64_t id;
+    size_t n;
+    fixture_turn(&fix, "one", "a");
+    fix_ask("two");
+    fake_text(&fix, "half", 1);
+    snprintf(name, sizeof name, "rescued-%s", fix_status()->session_key);
+    pump_until(&fix, fix_message(3)->len);
+    assert_int_equal(unlink(fix.paths.db), 0);
+    fake_text(&fix, " an answer", 2);
+    pp_controller_close(fix.c, &w);
+    fix.c = NULL;
+    assert_true(!w.saved && w.gone);
+    assert_non_null(strstr(w.text, "deleted, moved or replaced"));
+    snprintf(path, sizeof path, "%s/%s.json", fix.paths.data, name);
+    assert_non_null(strstr(w.text, path));
+    char *text;
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    assert_int_equal(put(st, text, false, &id, &n), PP_IMPORT_ADDED);
+    assert_ok(pp_conversation_read(st, id, &c, &err), err);
+    assert_int_equal(c.n, 4);
+    assert_string_equal(c.messages[2].content, "two");
+    assert_string_equal(c.messages[3].content, "half an answer");
+    pp_conversation_clear(&c);
+    pp_free(text);
+    pp_store_close(st);
+    assert_int_not_equal(access(fix.paths.db, F_OK), 0); /* who deleted it wanted that */
+
+    /* who has said nothing loses nothing */
+    fixture_ready(&fix);
+    assert_int_equal(unlink(fix.paths.db), 0);
+    pp_controller_close(fix.c, &w);
+    fix.c = NULL;
+    assert_true(!w.gone && !*w.text);
+}
+
 TEST_GROUP(export)
 {
     const struct CMUnitTest tests[] = {
@@ -653,6 +696,7 @@ TEST_GROUP(export)
         cmocka_unit_test(without_times),
         cmocka_unit_test(files),
         cmocka_unit_test_setup_teardown(in_the_chat, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(rescued, fix_setup_ready, fix_teardown),
     };
     return cmocka_run_group_tests_name("export", tests, NULL, NULL);
 }

@@ -350,6 +350,73 @@ static void full_disk(void **state)
     tear_down(&f);
 }
 
+/* --- the end ----------------------------------------------------------------------------------------------------- */
+
+static int n_waited, n_gone;
+
+static void note_waiting(const char *what)
+{
+    n_waited++;
+    assert_string_equal(what, "a nap");
+}
+
+static void nap(struct pp_job *job, struct pp_store *store)
+{
+    (void)job, (void)store;
+    usleep(300000);
+}
+
+/* Who leaves is told what he waits for, if it takes long. */
+static void waited_for(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f, 8);
+    struct pp_io_ending ending = {.ms = 20, .waiting = note_waiting};
+    n_waited = 0;
+    for (int i = 0; i < 2; i++) {
+        struct counted *c = pp_calloc(1, sizeof *c);
+        assert_non_null(c);
+        c->job = (struct pp_job){.run = nap, .release = release_counted, .what = "a nap"};
+        pp_io_post(f.io, &c->job);
+        assert_true(pp_io_stop_with(f.io, &ending));
+        assert_int_equal(n_waited, 1);
+        ending.ms = 5000;
+        assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err);
+    }
+    tear_down(&f);
+}
+
+static void read_last(void *user, struct pp_store *st)
+{
+    struct pp_message m;
+    n_gone++;
+    assert_ok(pp_store_message_get(st, *(int64_t *)user, &m, &err), err);
+    assert_string_equal(m.content, "begun, and ended");
+    assert_int_equal(m.state, PP_MESSAGE_COMPLETE);
+    pp_message_clear(&m);
+}
+
+/* Nothing is saved in a file that is not there: what is in it, and what was to come into it, can be had once more. */
+static void deleted_database(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f, 8);
+    int64_t a = new_answer(&f, "begun, ");
+    const struct pp_io_ending ending = {.gone = read_last, .user = &a};
+    n_gone = 0;
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, "and ", 4);
+    assert_true(reads(&f, a, "begun, and ", PP_MESSAGE_PARTIAL, 2000));
+    assert_int_equal(unlink(f.path), 0);
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, "ended", 5);
+    pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 0);
+    assert_false(pp_io_stop_with(f.io, &ending));
+    assert_int_equal(n_gone, 1);
+    assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err); /* a new one */
+    tear_down(&f);
+}
+
 /* --- files ------------------------------------------------------------------------------------------------------- */
 
 static void files(void **state)
@@ -447,6 +514,8 @@ TEST_GROUP(io)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_in_order), cmocka_unit_test(stopped_terminal), cmocka_unit_test(streaming_answer),
         cmocka_unit_test(many_writers),  cmocka_unit_test(full_disk),        cmocka_unit_test(killed_while_streaming),
+        cmocka_unit_test(waited_for),
+        cmocka_unit_test(deleted_database),
         cmocka_unit_test(files),         cmocka_unit_test(bad_database),     cmocka_unit_test(events),
         cmocka_unit_test(reasoning),
     };

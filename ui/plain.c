@@ -373,6 +373,8 @@ void pp_plain_last_words(const struct pp_last_words *w, const char *key)
         printf("%s\n", pp_buf_cstr(&clean));
         pp_buf_free(&clean);
     }
+    if (w->gone) /* all is said */
+        return;
     if (!saved)
         printf("The end of the last answer could not be saved; is the disk full?\n");
     if (key[0])
