@@ -174,6 +174,17 @@ static void run_done(struct pp_controller *c, struct pp_event *e)
         job->release(job);
 }
 
+static void tell_unsaved(struct pp_controller *c, const struct pp_error *why)
+{
+    c->unsaved[0] = '\0';
+    if (why->code) {
+        snprintf(c->unsaved, sizeof c->unsaved, "%s (tried again every second)", why->text);
+        ctl_notice(c, true, "%s", c->unsaved);
+    } else {
+        ctl_notice(c, false, "all is saved again");
+    }
+}
+
 static void take_event(struct pp_controller *c, struct pp_event *e)
 {
     if (ctl_title_event(c, e))
@@ -240,6 +251,9 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
         break;
     case PP_EVENT_IO_ERROR:
         ctl_notice(c, true, "%s", e->err.text);
+        break;
+    case PP_EVENT_UNSAVED:
+        tell_unsaved(c, &e->err);
         break;
     }
 }
@@ -346,6 +360,7 @@ static enum pp_code start(struct pp_controller *c, pp_backend_factory *factory, 
     enum pp_code code;
     c->lock_fd = -1;
     c->status.acceptance = c->status.eta_s = -1;
+    c->status.unsaved = c->unsaved;
     c->status.notice = c->status.adapters = c->status.persona = c->status.template_name = "";
     if (!ctl_copy_session(&c->session, &empty) || !ctl_set_string(c, &c->session.model, c->o->model))
         return pp_fail_nomem(err, "the conversation");

@@ -140,7 +140,8 @@ void ctl_rescue(void *rescue, struct pp_store *st)
     if (!r->n)
         return;
     const int n = snprintf(r->text, sizeof r->text,
-                           "Not saved: %.300s was deleted, moved or replaced while pippin was running.\n", r->paths->db);
+                           "Not saved: %.300s was deleted, moved or replaced while pippin was running.\n",
+                           r->paths->db);
     if (code)
         snprintf(r->text + n, sizeof r->text - (size_t)n, "Nor could the conversation be kept elsewhere: %s", err.text);
     else

@@ -213,7 +213,7 @@ struct pp_controller {
     int64_t overflow_question, overflow_from; /* the user was asked: as in struct ctl_overflow; 0: not asked */
 
     struct pp_status status;
-    char adapters_line[512], notice[600];
+    char adapters_line[512], notice[600], unsaved[600];
 };
 
 /* --- controller.c --- */

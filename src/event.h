@@ -32,6 +32,7 @@ enum pp_event_type {
     PP_EVENT_CLOSED,          /* the worker has saved everything and ended */
     PP_EVENT_JOB,             /* job has run */
     PP_EVENT_IO_ERROR,        /* err: something could not be saved */
+    PP_EVENT_UNSAVED,         /* err: answers cannot be saved, and are tried again until they are; PP_OK: all are now */
 };
 
 /* A model as the screen shows it. Strings are copies, untrusted (sanitise before drawing). */

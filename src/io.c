@@ -92,7 +92,8 @@ struct pp_io {
     struct line done_jobs;
     struct answer *answers;
     struct pp_error complaint; /* to be delivered if code is not PP_OK */
-    struct pp_error store_trouble, file_trouble; /* conditions already told of */
+    struct pp_error file_trouble;          /* a condition already told of */
+    struct pp_error unsaved, unsaved_told; /* why answers wait to be saved, PP_OK: none does; as the UI knows it */
     uint64_t commit_at, deliver_at;              /* CLOCK_MONOTONIC, 0: nothing to do */
 };
 
@@ -278,6 +279,12 @@ static bool deliver(struct pp_io *io, enum pp_event_type type, struct pp_job *jo
     return false;
 }
 
+static bool is_news(const struct pp_io *io)
+{
+    return io->unsaved.code != io->unsaved_told.code ||
+           (io->unsaved.code && strcmp(io->unsaved.text, io->unsaved_told.text) != 0);
+}
+
 static void deliver_all(struct pp_io *io)
 {
     io->deliver_at = 0;
@@ -289,7 +296,9 @@ static void deliver_all(struct pp_io *io)
     }
     if (io->complaint.code && deliver(io, PP_EVENT_IO_ERROR, NULL, &io->complaint))
         io->complaint.code = PP_OK;
-    if (io->done_jobs.first || io->complaint.code)
+    if (is_news(io) && deliver(io, PP_EVENT_UNSAVED, NULL, &io->unsaved))
+        io->unsaved_told = io->unsaved;
+    if (io->done_jobs.first || io->complaint.code || is_news(io))
         io->deliver_at = pp_now_ns() + deliver_after_ns;
 }
 
@@ -386,19 +395,16 @@ static bool save_answer(struct pp_io *io, struct answer *a)
     enum pp_code code = a->begun ? PP_OK : begin_answer(a, &err);
     if (!code && (a->text.bad || a->reasoning.bad)) {
         /* Appending failed once: what came before the gap is still whole. */
-        pp_fail_nomem(&err, "an answer; its end is not saved");
-        complain(io, &io->store_trouble, &err);
+        pp_fail_nomem(&io->complaint, "an answer; its end is not saved");
     }
     if (!code)
         code = write_answer(a, &err);
     if (code == PP_ERR_NOT_FOUND)
         return true; /* the conversation was deleted meanwhile */
     if (code) {
-        complain(io, &io->store_trouble, &err);
+        io->unsaved = err;
         return false;
     }
-    if (!a->text.bad && !a->reasoning.bad)
-        io->store_trouble.code = PP_OK;
     a->dirty = false;
     return a->ended;
 }
@@ -421,6 +427,8 @@ static void save_answers(struct pp_io *io, bool ended_only)
         slot = &a->next;
     }
     uint64_t now = pp_now_ns();
+    if (!failed && (!ended_only || !waiting))
+        io->unsaved.code = PP_OK;
     if (!waiting)
         io->commit_at = 0;
     else if (failed)

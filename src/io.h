@@ -35,8 +35,8 @@ struct pp_job {
     struct pp_io_item item;                                  /* private; so that posting a job cannot fail */
 };
 
-/* Starts the thread with its own connection to the database at path. events: where PP_EVENT_JOB and PP_EVENT_IO_ERROR
- * go (struct pp_event, malloced). It must outlive the io thread. */
+/* Starts the thread with its own connection to the database at path. events: where PP_EVENT_JOB, PP_EVENT_IO_ERROR
+ * and PP_EVENT_UNSAVED go (struct pp_event, malloced). It must outlive the io thread. */
 enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp_io **out, struct pp_error *err);
 /* Finishes everything posted, commits, joins. Jobs whose event finds no room in `events` are released. False: part of
  * an answer could not be saved and is lost. */
@@ -64,8 +64,8 @@ enum pp_code pp_io_make_disk(struct pp_io *io, const char *db_path, struct pp_er
 
 /* An answer that streams in, by the id of its message: the text is appended to what the message holds, or to its
  * reasoning; PP_PART_TAKE_BACK makes all of its text so far reasoning. Any thread;
- * copies the text. What cannot be saved (a full disk) is kept in memory and tried again every second; PP_EVENT_IO_ERROR
- * comes once. */
+ * copies the text. What cannot be saved (a full disk) is kept in memory and tried again every second; PP_EVENT_UNSAVED
+ * comes once, and again when all is saved. */
 void pp_io_answer_add(struct pp_io *io, int64_t message, enum pp_part part, const char *text, size_t n);
 /* Its end: committed at once. stats may be NULL. */
 void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats,

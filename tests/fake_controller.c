@@ -9,6 +9,7 @@
  *   "long"    two hundred lines at once                       "refuse"   the text cannot be taken now
  *   "guessed" every other piece of the echo was guessed
  *   "unsaved" the text is taken, but cannot be saved
+ *   "the disk is full" nothing is saved until "make room"
  *   "title TEXT" names the conversation
  * Everything else is echoed. PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages. */
 #include "src/controller.h"
@@ -50,7 +51,7 @@ struct pp_controller {
     size_t thought;
     bool endless, ponders;
     char *unsent;
-    char title[128], notice[256], adapter_text[128];
+    char title[128], notice[256], unsaved[64], adapter_text[128];
     struct pp_session sessions[SESSIONS];
     size_t n_sessions;
     int64_t session;
@@ -149,7 +150,7 @@ enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths
     c->fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     c->status = (struct pp_status){.title = c->title, .session_key = "", .adapters = c->adapter_text, .persona = "",
         .template_name = "",
-                                   .notice = c->notice, .eta_s = -1, .acceptance = -1};
+                                   .notice = c->notice, .unsaved = c->unsaved, .eta_s = -1, .acceptance = -1};
     snprintf(c->status.model.draft_name, sizeof c->status.model.draft_name, "starter-draft");
     snprintf(c->status.model.draft_path, sizeof c->status.model.draft_path, "/models/draft");
     fill_lists(c);
@@ -399,6 +400,13 @@ bool pp_controller_send(struct pp_controller *c, const char *text)
     }
     if (strncmp(text, "title ", 6) == 0)
         snprintf(c->title, sizeof c->title, "%s", text + 6);
+    if (strstr(text, "disk is full")) {
+        snprintf(c->unsaved, sizeof c->unsaved, "cannot save: no room");
+        say(c, true, c->unsaved);
+    } else if (strstr(text, "make room")) {
+        c->unsaved[0] = '\0';
+        say(c, false, "all is saved again");
+    }
     write_script(c, text);
     c->n_alternatives = 0;
     add_message(c, PP_ROLE_USER, text);

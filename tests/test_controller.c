@@ -213,6 +213,29 @@ static void test_answer_fails(void **state)
     fixture_turn(&fix, "and now?", "fine");
 }
 
+/* As long as an answer cannot be saved, that can be seen, whatever else is said. */
+static void test_unsaved(void **state)
+{
+    (void)state;
+    char aside[700];
+    snprintf(aside, sizeof aside, "%s.aside", fix.paths.db);
+    fix_ask("one");
+    fake_text(&fix, "half", 1);
+    assert_string_equal(fix_status()->unsaved, "");
+    assert_int_equal(rename(fix.paths.db, aside), 0);
+    fake_text(&fix, " an answer", 2);
+    pump_until(&fix, *fix_status()->unsaved);
+    assert_non_null(strstr(fix_status()->notice, "moved"));
+    assert_int_equal(fix_slash("/nosuch"), PP_SLASH_ERROR);
+    assert_null(strstr(fix_status()->notice, "moved"));
+    assert_non_null(strstr(fix_status()->unsaved, "moved"));
+    assert_int_equal(rename(aside, fix.paths.db), 0);
+    pump_until(&fix, !*fix_status()->unsaved);
+    assert_string_equal(fix_status()->notice, "all is saved again");
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+}
+
 static void quit_and_wait(void)
 {
     pp_controller_quit(fix.c);
@@ -1066,6 +1089,7 @@ TEST_GROUP(controller)
         READY(test_cancel_answer),
         READY(test_answer_fails),
         FRESH(test_quit_loading),
+        READY(test_unsaved),
         READY(test_quit_idle),
         READY(test_quit_saving),
         READY(test_quit_answering),

@@ -273,11 +273,15 @@ static void killed_while_streaming(void **state)
     tear_down(&f);
 }
 
+static int n_recovered; /* how often all was saved again */
+
 static int count_errors(struct pp_queue *events, int wait_ms, enum pp_code *code)
 {
     int n = 0;
     for (struct pp_event *e; (e = pp_queue_pop(events, wait_ms)); pp_event_free(e)) {
-        if (e->type != PP_EVENT_IO_ERROR)
+        if (e->type == PP_EVENT_UNSAVED && e->err.code == PP_OK)
+            n_recovered++;
+        if ((e->type != PP_EVENT_IO_ERROR && e->type != PP_EVENT_UNSAVED) || e->err.code == PP_OK)
             continue;
         n++;
         *code = e->err.code;
@@ -304,7 +308,7 @@ static int with_a_full_disk(struct fixture *f, int64_t a)
     pp_io_answer_add(io, a, PP_PART_ANSWER, text, BIG);
     pp_io_answer_end(io, a, PP_MESSAGE_COMPLETE, NULL, 5);
     /* two and a half seconds: several tries, told of once */
-    if (count_errors(f->events, 2500, &code) != 1 || code != PP_ERR_IO)
+    if (count_errors(f->events, 2500, &code) != 1 || code != PP_ERR_IO || n_recovered)
         return 3;
     pp_io_answer_add(io, a, PP_PART_ANSWER, "tail", 4); /* more comes in meanwhile */
     if (setrlimit(RLIMIT_FSIZE, &old) != 0) /* somebody makes room */
@@ -320,7 +324,7 @@ static int with_a_full_disk(struct fixture *f, int64_t a)
         pp_store_close(st);
         if (!whole)
             continue;
-        if (!pp_io_stop(io) || count_errors(f->events, 0, &code) != 0)
+        if (!pp_io_stop(io) || count_errors(f->events, 0, &code) != 0 || n_recovered != 1)
             return 6;
         /* and full for good: the end says so */
         if (setrlimit(RLIMIT_FSIZE, &tight) != 0 || pp_io_start(f->path, f->events, &io, &e) != PP_OK)

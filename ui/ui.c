@@ -52,16 +52,14 @@ void pp_ui_clear_notice(struct pp_ui *ui)
     ui->notice[0] = '\0';
 }
 
-/* The notice, cut into lines of the screen; draws them if asked to. */
-static int notice_lines(const struct pp_ui *ui, bool draw)
+/* A text, cut into lines of the screen, from line `lines` of the notice's place on; draws them if asked to. Returns the
+ * line behind it. */
+static int text_lines(const struct pp_ui *ui, const char *text, pp_style style, int lines, bool draw)
 {
-    if (!ui->notice[0])
-        return 0;
     struct pp_buf clean = {0};
-    pp_sanitize(&clean, ui->notice, strlen(ui->notice), PP_CLEAN_TEXT, NULL);
+    pp_sanitize(&clean, text, strlen(text), PP_CLEAN_TEXT, NULL);
     const char *s = pp_buf_cstr(&clean);
-    int lines = 0, width = ui->at.cols > 8 ? ui->at.cols - 4 : ui->at.cols;
-    pp_style style = ui->notice_is_error ? PP_SLOT_ERROR : PP_SLOT_NOTICE;
+    const int width = ui->at.cols > 8 ? ui->at.cols - 4 : ui->at.cols;
     for (size_t pos = 0; pos < clean.len && lines < NOTICE_ROWS && (!draw || lines < ui->at.notice.h); lines++) {
         struct pp_wrapped w = pp_wrap(s, clean.len, pos, width, true);
         if (draw)
@@ -69,6 +67,18 @@ static int notice_lines(const struct pp_ui *ui, bool draw)
         pos = w.next;
     }
     pp_buf_free(&clean);
+    return lines;
+}
+
+/* What must be seen whatever else is said, that something is not saved; and the notice. */
+static int notice_lines(const struct pp_ui *ui, bool draw)
+{
+    const char *unsaved = pp_controller_status(ui->controller)->unsaved;
+    int lines = 0;
+    if (*unsaved)
+        lines = text_lines(ui, unsaved, PP_SLOT_ERROR, lines, draw);
+    if (ui->notice[0] && strcmp(ui->notice, unsaved) != 0)
+        lines = text_lines(ui, ui->notice, ui->notice_is_error ? PP_SLOT_ERROR : PP_SLOT_NOTICE, lines, draw);
     return lines;
 }
 
@@ -237,6 +247,10 @@ static void pump(struct pp_ui *ui)
         snprintf(ui->last_key, sizeof ui->last_key, "%s", s->session_key);
     else if (!ui->leaving)
         ui->last_key[0] = '\0';
+    if (s->unsaved[0] != ui->unsaved) {
+        ui->unsaved = s->unsaved[0];
+        ui->dirty = PP_DRAW_ALL;
+    }
     ui->dirty |= dirty & PP_DIRTY_TRANSCRIPT ? PP_DRAW_TRANSCRIPT : 0u;
     ui->dirty |= dirty & PP_DIRTY_STATUS ? PP_DRAW_STATUS : 0u;
     bool changed = s->state != ui->state;

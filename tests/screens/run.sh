@@ -173,6 +173,12 @@ not_saved() {
         text " but unsaved" && keys Enter && see "not saved and not sent" && see "› fine but unsaved" &&
         keys Escape && see "› Write a message"
 }
+unsaved_stays() { # whatever else is said, and Esc
+    start 80x24 && see ready && say "the disk is full" && see "cannot save: no room" && see ready && say "/nosuch" &&
+        see "no such command" && [ "$(screen | grep -c "cannot save: no room")" = 1 ] && keys Escape &&
+        gone "no such command" && see "cannot save: no room" && say "make room" && see "all is saved again" &&
+        gone "cannot save: no room"
+}
 slash_commands() {
     start 80x24 && see ready && text "/th" && keys Tab && see "/theme" && text "light" && keys Enter && gone "/theme" &&
         say "/nosuch" && say "said at once" && see "You said: said at once" && see ready && say "/nosuch" &&
@@ -391,7 +397,7 @@ idle_costs_nothing() {
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte multi_line history vi_keys lone_escape no_locale editor editor_is_suspended editor_takes_keys refused not_saved slash_commands read_file
+paste_megabyte multi_line history vi_keys lone_escape no_locale editor editor_is_suspended editor_takes_keys refused not_saved unsaved_stays slash_commands read_file
 full_context edit_last edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d
 menus help_in_full menus_small themes no_color tint drafters injection title_injection crash_segv crash_abrt
 crash_quit gentle_term suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
