@@ -176,6 +176,8 @@ void pp_edit_insert(const char *text, size_t n)
 
 void pp_edit_set(const char *text)
 {
+    if (where_history() >= history_length)
+        rl_maybe_unsave_line(); /* of an earlier look into the history: it would keep this one from being saved */
     rl_replace_line(text, 1);
     rl_point = rl_end;
     rl_mark = 0;
@@ -227,6 +229,26 @@ enum pp_code pp_edit_remember(const char *text, bool keep, struct pp_error *err)
     add_history(text);
     using_history();
     return keep ? pp_history_append(ed.history, text, err) : PP_OK;
+}
+
+static char *copy_of_line(void)
+{
+    const char *s = pp_edit_text();
+    return s[strspn(s, " \t\n")] ? pp_strdup(s) : NULL;
+}
+
+void pp_edit_take_rest(char *rest[static 2])
+{
+    if (pp_edit_searching())
+        pp_edit_feed("\a", 1);
+    const HIST_ENTRY *shown = where_history() < history_length ? current_history() : NULL;
+    rest[0] = shown && strcmp(shown->line, pp_edit_text()) == 0 ? NULL : copy_of_line();
+    rest[1] = NULL;
+    if (where_history() < history_length) {
+        rl_end_of_history(1, 0); /* brings back what was typed before */
+        rest[1] = copy_of_line();
+    }
+    pp_edit_set("");
 }
 
 const char *pp_edit_text(void)

@@ -12,9 +12,11 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/priority.h"
 #include "ui/edit.h"
+#include "ui/history.h"
 #include "ui/plain.h"
 #include "ui/sanitize.h"
 #include "ui/screen.h"
@@ -432,8 +434,45 @@ static enum pp_code start(struct pp_ui *ui, struct pp_error *err)
     return PP_OK;
 }
 
+/* The history does not take longer texts: a file of its own. */
+static void keep_long(struct pp_ui *ui, const char *text)
+{
+    struct pp_error err;
+    snprintf(ui->unsent_in, sizeof ui->unsent_in, "%.400s/unsent.txt", ui->paths->state);
+    for (int i = 2; i < 1000 && access(ui->unsent_in, F_OK) == 0; i++)
+        snprintf(ui->unsent_in, sizeof ui->unsent_in, "%.400s/unsent-%d.txt", ui->paths->state, i);
+    if (pp_write_file(ui->unsent_in, text, strlen(text), 0600, &err) != PP_OK)
+        ui->unsent_in[0] = '\0';
+}
+
+/* What was being typed when a signal, a closed terminal or a key ended it all is found in the history. */
+static void keep_rest(struct pp_ui *ui)
+{
+    char *rest[2];
+    struct pp_error err;
+    const bool keep = !pp_controller_status(ui->controller)->temporary;
+    pp_edit_take_rest(rest);
+    for (int i = 2; i-- > 0; pp_free(rest[i])) { /* the latest is found first */
+        if (!rest[i] || !keep)
+            continue;
+        if (strlen(rest[i]) > PP_HISTORY_ENTRY_MAX)
+            keep_long(ui, rest[i]);
+        else if (pp_edit_remember(rest[i], true, &err) == PP_OK)
+            ui->rest_kept = true;
+    }
+}
+
+static void tell_rest(const struct pp_ui *ui)
+{
+    if (ui->rest_kept)
+        printf("What was typed and not sent is in the input history: Up brings it back.\n");
+    if (ui->unsent_in[0])
+        printf("What was typed and not sent is in %s; /read puts it into the line.\n", ui->unsent_in);
+}
+
 static void finish(struct pp_ui *ui)
 {
+    keep_rest(ui);
     pp_screen_close();
     pp_edit_close();
     pp_menu_close(ui);
@@ -464,8 +503,10 @@ int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
         finish(ui);
         pp_controller_close(ui->controller, &w);
     }
-    if (code == PP_OK)
+    if (code == PP_OK) {
         pp_plain_last_words(&w, ui->last_key);
+        tell_rest(ui);
+    }
     else
         fprintf(stderr, "pippin: %s\n", err.text);
     pp_free(ui);

@@ -132,7 +132,9 @@ history() {
         see "You said: beta" && see ready &&
         keys Up Up && see "› alpha one" && keys C-c && keys C-r && text "beta" && see "reverse-i-search" &&
         see "› beta two" && keys C-c &&
-        see "Write a message" && has "$work/state/pippin/history" "alpha one"
+        see "Write a message" && has "$work/state/pippin/history" "alpha one" &&
+        keys Up && see "› alpha one" && keys C-c && see "Write a message" && text "typed since" && keys Up &&
+        see "› alpha one" && keys Down && see "› typed since"
 }
 vi_keys() {
     printf 'set editing-mode vi\n' >"$work/vi"
@@ -367,6 +369,18 @@ gentle_term() {
     start 80x24 && see ready && say hi && see "You said" && see ready && kill -TERM "$(pid_of)" && see "exit=" &&
         see "pippin --resume";
 }
+half_typed() { # is found again, whatever ended it; what was looked up is there already
+    start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && text "half a" && keys C-j &&
+        text "thought" && see "thought" && kill -HUP "$(pid_of)" && see "exit=" && see "Up brings it back" &&
+        start 80x24 && see ready && keys Up && see "half a" && see "thought" && keys C-c && see "Write a message" &&
+        text "typed before" && see "› typed before" && keys Up && see "› half a" && kill -TERM "$(pid_of)" &&
+        see "exit=" && start 80x24 && see ready && keys Up && see "› typed before" && keys C-c &&
+        see "Write a message" && text "searching" && see "› searching" && keys C-r && text "alp" && see "› alpha one" &&
+        kill -TERM "$(pid_of)" && see "exit=" && start 80x24 && see ready && keys Up && see "› searching" && keys Up &&
+        see "› typed before" && keys 'C-\' && see "exit=" || return 1
+    screen | grep -qF "brings it back" && { why="what is in the history was kept again"; return 1; }
+    return 0
+}
 suspend() {
     t kill-session -t =case 2>/dev/null
     t new-session -d -s case -x 80 -y 24 "PS1='shell> ' sh -i" && see "shell>" && say "$program" && see ready &&
@@ -400,7 +414,7 @@ markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_m
 paste_megabyte multi_line history vi_keys lone_escape no_locale editor editor_is_suspended editor_takes_keys refused not_saved unsaved_stays slash_commands read_file
 full_context edit_last edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d
 menus help_in_full menus_small themes no_color tint drafters injection title_injection crash_segv crash_abrt
-crash_quit gentle_term suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
+crash_quit gentle_term half_typed suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
 plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison elsewhere"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
