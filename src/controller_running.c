@@ -477,10 +477,26 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
     show(c, r, lacking);
 }
 
-static void say_why_it_ended(struct pp_controller *c, const struct pp_event *e)
+/* The engine does not know how a model is loaded here. */
+static void tell_failure(struct pp_controller *c, const char *why)
 {
+    static const char again[] = "load the model again";
+    const size_t n = strlen(why), n_again = sizeof again - 1;
+    if (n >= n_again && strcmp(why + n - n_again, again) == 0)
+        ctl_notice(c, true, "%s with /model %s", why, *c->session.model ? c->session.model : "starter");
+    else
+        ctl_notice(c, true, "%s", why);
+}
+
+static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
+{
+    const bool said_nothing = e->err.code == PP_OK && e->finish == PP_FINISH_END && !r->begun;
     if (e->err.code != PP_OK && e->err.code != PP_ERR_CANCELLED)
-        ctl_notice(c, true, "%s", e->err.text);
+        tell_failure(c, e->err.text);
+    else if (said_nothing && r->text.len)
+        ctl_notice(c, false, "the model adds nothing: this answer is at its end; /regen writes another one");
+    else if (said_nothing)
+        ctl_notice(c, false, "the model answered with nothing; /regen lets it try again");
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_LENGTH)
         ctl_notice(c, false, "stopped after %s tokens, as set; /continue goes on", pp_count(c->max_tokens).text);
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT)
@@ -506,7 +522,7 @@ static void show_end(struct pp_controller *c, const struct ctl_running *r, const
         c->kv_total = e->stats.kv_bytes_total;
     }
     if (!r->summary || e->err.code != PP_OK)
-        say_why_it_ended(c, e);
+        say_why_it_ended(c, r, e);
 }
 
 void ctl_on_done(struct pp_controller *c, const struct pp_event *e)

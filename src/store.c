@@ -660,7 +660,9 @@ enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct p
     if (lock < 0)
         code = pp_fail(err, PP_ERR_IO, "cannot make the lock %s: %s", path.data, strerror(errno));
     else if (flock(lock, LOCK_EX | LOCK_NB) != 0)
-        code = errno == EWOULDBLOCK ? pp_fail(err, PP_ERR_BUSY, "this conversation is open in another pippin")
+        code = errno == EWOULDBLOCK ? pp_fail(err, PP_ERR_BUSY,
+                                              "this conversation is open in another pippin; leave it there first, with "
+                                              "/new or Ctrl-D")
                                     : pp_fail(err, PP_ERR_IO, "cannot lock %s: %s", path.data, strerror(errno));
     pp_buf_free(&path);
     if (code && lock >= 0)

@@ -198,6 +198,24 @@ static void test_cancel_answer(void **state)
     assert_string_equal(fix_message(3)->text, "half an answer");
     fixture_flush(&fix);
     assert_string_equal(stored(fix_message(3)->id, &ms), "half an answer");
+
+    pp_controller_continue(fix.c); /* it is at its end: the model has nothing to add */
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_non_null(strstr(fix_status()->notice, "adds nothing"));
+    fix_ask("and now?");
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_non_null(strstr(fix_status()->notice, "answered with nothing"));
+
+    fix_ask("and what became of the model?"); /* its file: what is to be done is said with the command that does it */
+    struct pp_event *e = pp_event_new(PP_EVENT_DONE);
+    assert_non_null(e);
+    e->request = fix.fake->request;
+    pp_fail(&e->err, PP_ERR_IO, "it was cut short; load the model again");
+    assert_true(pp_queue_push(fix.fake->events, e));
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_non_null(strstr(fix_status()->notice, "load the model again with /model /"));
 }
 
 static void test_answer_fails(void **state)

@@ -63,8 +63,13 @@ static void choose_theme(struct pp_ui *ui, const char *name)
     }
     enum pp_code code = pp_theme_load(ui->paths, name, &t, &err);
     report(ui, code, &err);
-    if (code == PP_OK)
+    if (code == PP_OK && strchr(name, '/')) {
+        pp_ui_use_theme(ui, name);
+        pp_ui_notice(ui, false, "This theme is used until you leave; in %s/themes it can be chosen by its name.",
+                     ui->paths->config);
+    } else if (code == PP_OK) {
         pp_ui_keep_theme(ui, name);
+    }
 }
 
 /* The last question comes into the input line. */

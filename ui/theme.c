@@ -10,6 +10,8 @@
 
 #include "engine/base/mem.h"
 
+#define THEME_END ".theme"
+
 enum { MAX_PALETTE = 64, MAX_THEMES = 256, MAX_FILE_BYTES = 64 * 1024 };
 
 /* Parents stand before their children. */
@@ -292,19 +294,30 @@ static bool is_name(const char *id)
     return len > 0 && len < 64 && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == len;
 }
 
+static bool has_theme_name(const char *path)
+{
+    const size_t n = strlen(path), n_end = sizeof THEME_END - 1;
+    return n > n_end && strcmp(path + n - n_end, THEME_END) == 0;
+}
+
+/* A pipe would be waited for. */
+static FILE *open_regular(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "re") : NULL;
+}
+
 static FILE *open_theme(const struct pp_paths *paths, const char *id, char *path, size_t cap)
 {
     const char *const formats[] = {"%s/themes/%s.theme", "%s/%s.theme"};
     const char *const folders[] = {paths->config, paths->themes};
-    if (strchr(id, '/')) {
-        snprintf(path, cap, "%s", id);
-        return fopen(path, "re");
-    }
+    if (strchr(id, '/'))
+        return has_theme_name(id) && pp_expand_home(id, path, cap) ? open_regular(path) : NULL;
     for (int i = 0; i < 2 && is_name(id); i++) {
         if (!*folders[i])
             continue;
         snprintf(path, cap, formats[i], folders[i], id);
-        FILE *f = fopen(path, "re");
+        FILE *f = open_regular(path);
         if (f)
             return f;
     }
@@ -315,6 +328,9 @@ static enum pp_code fail_unknown(const struct pp_paths *paths, const char *id, s
 {
     char(*ids)[64], names[400] = "";
     size_t n;
+    if (strchr(id, '/'))
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%.200s is no theme: give the name of one, or a file NAME" THEME_END ".",
+                       id);
     enum pp_code code = pp_theme_list(paths, &ids, &n, err);
     if (code != PP_OK)
         return code;
@@ -358,7 +374,7 @@ static int add_folder(struct names *names, const char *folder)
     int failed = 0;
     for (struct dirent *e; d && !failed && names->n < MAX_THEMES && (e = readdir(d));) {
         size_t len = strlen(e->d_name);
-        if (len <= 6 || len >= 64 || strcmp(e->d_name + len - 6, ".theme") != 0)
+        if (len >= 64 || !has_theme_name(e->d_name))
             continue;
         failed = pp_grow(&names->ids, &names->cap, names->n + 1, sizeof *names->ids);
         if (failed)

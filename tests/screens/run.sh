@@ -273,7 +273,9 @@ themes() {
     start 80x24 "TERM=tmux-256color" && see ready && keys F7 && see harbour && screen -e >"$work/dark" &&
         keys Down && sleep 0.3 && screen -e >"$work/other" &&
         ! cmp -s "$work/dark" "$work/other" && keys Enter && gone paper &&
-        has "$work/state/pippin/ui.ini" "theme = harbour"
+        has "$work/state/pippin/ui.ini" "theme = harbour" && cp "$root/themes/dark.theme" "$work/my.theme" &&
+        say "/theme $work/my.theme" && see "used until you leave" && has "$work/state/pippin/ui.ini" "theme = harbour" &&
+        say "/theme ../../etc/passwd" && see "passwd is no theme"
 }
 broken_theme() {
     rm "$work/config/pippin/themes" && mkdir "$work/config/pippin/themes" &&
