@@ -30,7 +30,7 @@ bool ctl_may_change(struct pp_controller *c)
     return !why;
 }
 
-static bool may_answer(struct pp_controller *c)
+bool ctl_may_answer(struct pp_controller *c)
 {
     if (!ctl_may_change(c))
         return false;
@@ -350,7 +350,7 @@ static bool blank(const char *text)
 
 bool pp_controller_send(struct pp_controller *c, const char *text)
 {
-    if (blank(text) || !may_answer(c))
+    if (blank(text) || !ctl_may_answer(c))
         return false;
     return save_turn(c, c->branch.n, text, 1, NULL);
 }
@@ -368,7 +368,7 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
         ctl_notice(c, true, "only what you wrote yourself can be edited");
         return false;
     }
-    if (blank(text) || !may_answer(c))
+    if (blank(text) || !ctl_may_answer(c))
         return false;
     return save_turn(c, message, text, 1, NULL);
 }
@@ -377,7 +377,7 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
 static bool answer_anew(struct pp_controller *c, int n_answers, const struct pp_adapter_mix *sets)
 {
     size_t n = c->branch.n;
-    if (!may_answer(c))
+    if (!ctl_may_answer(c))
         return false;
     if (n && c->branch.items[n - 1].msg.role == PP_ROLE_ASSISTANT)
         n--;
@@ -410,7 +410,7 @@ bool pp_controller_compare(struct pp_controller *c, char *const *words, int n)
 
 void pp_controller_continue(struct pp_controller *c)
 {
-    if (!may_answer(c))
+    if (!ctl_may_answer(c))
         return;
     const struct pp_chat_message *m = c->branch.n ? &c->branch.items[last(c)].msg : NULL;
     if (!m || m->role != PP_ROLE_ASSISTANT || (!m->len && !m->reasoning_len)) {

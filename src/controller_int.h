@@ -230,6 +230,8 @@ bool ctl_answering(const struct pp_controller *c); /* SAVING, PREFILL or ANSWER 
 void ctl_run_afterwards(struct pp_controller *c);
 /* True if the tree of messages may change now; else a notice. */
 bool ctl_may_change(struct pp_controller *c);
+/* ... and the model may be asked for an answer. */
+bool ctl_may_answer(struct pp_controller *c);
 
 /* --- controller_running.c --- */
 

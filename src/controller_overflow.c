@@ -144,6 +144,19 @@ static void note_later(struct pp_controller *c, const struct ctl_overflow *o)
     c->overflow_later[c->n_overflow_later++] = *o;
 }
 
+/* A summary of a conversation that was left meanwhile is noted there; what it was made for goes on later. */
+static void keep_summary(struct pp_controller *c, const struct ctl_running *r)
+{
+    char *note = pp_overflow_note(r->text.len ? pp_buf_cstr(&r->text) : "");
+    const struct ctl_overflow later = {.what = CTL_OVERFLOW_ANSWER, .how = PP_OVERFLOW_SHIFT, .question = r->question,
+                                       .from = r->next_from, .session = r->session};
+    if (note && *note)
+        mark(c, r->question, r->next_from, note);
+    pp_free(note);
+    if (!r->compact)
+        note_later(c, &later);
+}
+
 void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e)
 {
     struct ctl_overflow *o = &c->overflow_next;
@@ -152,6 +165,8 @@ void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const st
     *o = (struct ctl_overflow){0};
     if (r->session != c->session.id) {
         struct ctl_overflow later = follows(r, e, r->n_turns > 1);
+        if (r->summary && e->err.code == PP_OK)
+            keep_summary(c, r);
         if (later.what)
             note_later(c, &later);
         return;
@@ -295,9 +310,9 @@ bool pp_controller_compact(struct pp_controller *c)
     size_t n = c->branch.n;
     while (n && c->branch.items[n - 1].msg.role != PP_ROLE_USER)
         n--;
-    if (!ctl_may_change(c))
+    if (!ctl_may_answer(c))
         return false;
-    if (c->state != PP_STATE_IDLE || !n || !older_turns(c)) {
+    if (!n || !older_turns(c)) {
         ctl_notice(c, true, n ? "only the last turn is in the context: there is nothing to sum up"
                               : "there is nothing to sum up yet");
         return false;

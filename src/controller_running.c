@@ -310,15 +310,15 @@ static void note_unseen(struct pp_controller *c, int64_t session)
 }
 
 /* The last answer in a conversation that is not on the screen has ended. */
-static void away_ended(struct pp_controller *c, struct ctl_away *a, const struct pp_event *e)
+static void away_ended(struct pp_controller *c, struct ctl_away *a, const struct pp_event *e, const char *what)
 {
     int64_t session = a->session;
     bool delete_it = a->to_be_deleted;
     const char *title = *a->title ? a->title : "another conversation";
     if (!delete_it && e->err.code == PP_OK)
-        ctl_notice(c, false, "the answer in \"%.100s\" is there; F2 shows the conversations", title);
+        ctl_notice(c, false, "the %s in \"%.100s\" is there; F2 shows the conversations", what, title);
     else if (!delete_it && e->err.code != PP_ERR_CANCELLED)
-        ctl_notice(c, true, "no answer in \"%.100s\": %.400s", title, e->err.text);
+        ctl_notice(c, true, "no %s in \"%.100s\": %.400s", what, title, e->err.text);
     note_unseen(c, session);
     c->backend->ops->leave(c->backend, a->key);
     ctl_release_lock(c, &a->lock_fd);
@@ -531,6 +531,7 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
     if (!r)
         return;
     int64_t session = r->session;
+    const char *what = r->summary ? "summary" : "answer";
     take_stats(r, &e->stats);
     r->thinking = false;
     show(c, r, nothing);
@@ -545,7 +546,7 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
         return; /* others are still being written there */
     struct ctl_away *a = away_of(c, session);
     if (a) {
-        away_ended(c, a, e);
+        away_ended(c, a, e, what);
     } else if (session == c->session.id) {
         c->status.eta_s = -1;
         show_state(c);

@@ -429,6 +429,53 @@ static void compacted(void **state)
     assert_int_equal(pp_controller_context(fix.c, &note), 0);
 }
 
+/* Who leaves the conversation meanwhile finds it summed up, and what the summary was made for goes on then. */
+static void summed_up_elsewhere(void **state)
+{
+    const char *note;
+    (void)state;
+    three_turns();
+    const int64_t here = pp_controller_session_id(fix.c);
+    assert_int_equal(fix_slash("/compact"), PP_SLASH_DONE);
+    pp_controller_new_session(fix.c);
+    fake_text(&fix, "They spoke.", 3);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, strstr(fix_status()->notice, "the summary in \"") != NULL);
+    pp_controller_open(fix.c, here);
+    pump_until(&fix, pp_controller_session_id(fix.c) == here);
+    fixture_flush(&fix);
+    assert_int_equal(fix.fake->generations, 4);
+    assert_int_equal(context(&note), 4);
+    assert_string_equal(note, "They spoke.");
+
+    assert_true(pp_controller_set_overflow(fix.c, "summarise"));
+    ask("question four", 2, false);
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CONTEXT);
+    wait_for_request(6);
+    pp_controller_new_session(fix.c);
+    fake_text(&fix, "They spoke again.", 3);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, strstr(fix_status()->notice, "the summary in \"") != NULL);
+    pp_controller_open(fix.c, here);
+    wait_for_request(7);
+    assert_true(sent("They spoke again.") && sent("question four") && !sent("question three"));
+    fake_text(&fix, "answer four", 2);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_int_equal(context(&note), 6);
+    assert_string_equal(note, "They spoke again.");
+}
+
+/* Without a model nothing is summed up, and that is why. */
+static void no_model_yet(void **state)
+{
+    struct pp_error err;
+    (void)state;
+    assert_ok(fixture_start(&fix, &err), err);
+    assert_int_equal(fix_slash("/compact"), PP_SLASH_ERROR);
+    assert_non_null(strstr(fix_status()->notice, "still being loaded"));
+}
+
 TEST_GROUP(overflow)
 {
     const struct CMUnitTest tests[] = {
@@ -443,6 +490,8 @@ TEST_GROUP(overflow)
         cmocka_unit_test_setup_teardown(an_answer_elsewhere_goes_on_later, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(a_summary_takes_their_place, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(compacted, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(summed_up_elsewhere, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(no_model_yet, fix_setup, fix_teardown),
     };
     return cmocka_run_group_tests_name("overflow", tests, NULL, NULL);
 }
