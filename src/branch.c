@@ -7,6 +7,7 @@
 
 #include "engine/base/mem.h"
 #include "src/adapter_mix.h"
+#include "src/overflow.h"
 
 void pp_branch_touch(struct pp_branch *b, size_t i)
 {
@@ -108,6 +109,8 @@ static void read_stats(const char *json, struct pp_branch_item *it)
         m->ctx_used = (int64_t)(given->valuedouble + written->valuedouble);
     if (cJSON_IsNumber(drafted) && cJSON_IsNumber(accepted) && drafted->valuedouble >= 1 && accepted->valuedouble >= 0)
         m->acceptance = fminf((float)(accepted->valuedouble / drafted->valuedouble), 1.0f);
+    const cJSON *finish = cJSON_GetObjectItemCaseSensitive(o, "finish");
+    m->too_long = cJSON_IsString(finish) && strcmp(finish->valuestring, PP_OVERFLOW_TOO_LONG) == 0;
     const cJSON *speedup = cJSON_GetObjectItemCaseSensitive(o, "speedup");
     if (cJSON_IsNumber(speedup) && cJSON_IsNumber(written) && cJSON_IsNumber(accepted))
         m->speedup = pp_speedup(speedup->valuedouble, written->valuedouble, accepted->valuedouble);
@@ -239,16 +242,24 @@ static bool add_branch(cJSON *array, const struct pp_branch *b, size_t from, siz
         int64_t id = b->items[i].msg.id;
         pp_buf_clear(&turn);
         pp_buf_clear(&reasoning);
+        bool left_out = false;
         /* One turn: messages of one role, with empty answers between them skipped. */
         for (; i < n &&
                (b->items[i].msg.role == role || (b->items[i].msg.role == PP_ROLE_ASSISTANT && !b->items[i].text.len));
              i++) {
+            if (role == PP_ROLE_USER && b->items[i].msg.role == PP_ROLE_ASSISTANT && b->items[i].msg.too_long) {
+                pp_buf_clear(&turn); /* the turn so far is what did not fit */
+                pp_buf_clear(&reasoning);
+                left_out = true;
+            }
             if (!b->items[i].text.len)
                 continue;
+            if (left_out && !turn.len)
+                id = b->items[i].msg.id;
             add_to_turn(&turn, &b->items[i].text);
             add_to_turn(&reasoning, &b->items[i].reasoning);
         }
-        if (!turn.len && role == PP_ROLE_ASSISTANT)
+        if (!turn.len && (role == PP_ROLE_ASSISTANT || left_out))
             continue;
         ok = !turn.bad && !reasoning.bad &&
              add_answer(array, pp_role_name(role), pp_buf_cstr(&turn), pp_buf_cstr(&reasoning));

@@ -20,6 +20,7 @@
 #include "engine/base/mem.h"
 #include "src/commands.h"
 #include "src/json_numbers.h"
+#include "src/overflow.h"
 #include "src/plain_text.h"
 
 /* --- the prompt ------------------------------------------------------------------------------------------- */
@@ -300,7 +301,7 @@ static const char *finish_name(const struct run *r)
         [PP_FINISH_NONE] = "interrupted", [PP_FINISH_END] = "end",         [PP_FINISH_LENGTH] = "length",
         [PP_FINISH_STOP] = "stop",        [PP_FINISH_CONTEXT] = "context",
     };
-    return names[r->finish];
+    return r->too_long ? PP_OVERFLOW_TOO_LONG : names[r->finish];
 }
 
 /* Guesses by their place in a pass, as far as there were any. */

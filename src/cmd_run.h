@@ -46,6 +46,7 @@ struct run {
     bool was_reasoning;       /* what is there is no answer */
     bool reasoning_told;      /* that it has ended */
     bool reader_gone;         /* nobody reads stdout any more */
+    bool too_long;            /* the question alone does not fit into the context */
     bool asked;               /* the prompt went to the model */
     int64_t n_tokens;
     enum pp_finish finish;

@@ -244,6 +244,7 @@ enum pp_code run_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error
         return code;
     code = chat_prompt(r, v.messages, how == PP_OVERFLOW_ASK ? PP_OVERFLOW_STOP : (enum pp_overflow)how, false, ids, n,
                        &dropped, err);
+    r->too_long = code == PP_ERR_CONTEXT && !dropped;
     if (code == PP_ERR_CONTEXT && how == PP_OVERFLOW_SUMMARISE && dropped && dropped < v.n_turns) {
         code = summarised_prompt(r, &v, dropped, ids, n, err);
     } else if (!code && dropped && dropped < v.n_turns) {

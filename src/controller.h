@@ -77,6 +77,7 @@ struct pp_chat_message {
     const uint32_t *guessed; /* [n_guessed]: bytes of text that the model chose, that had been guessed, and so on */
     size_t n_guessed;       /* 0: nothing was, or it is not known */
     char adapters[96];      /* of an answer: "bard 0.80", cut if need be; "" for none */
+    bool too_long;          /* of an answer without text: there is none because its question alone does not fit */
     int64_t context_from;   /* of a question: the message from which on the model is given it; 0: nothing is noted */
 };
 size_t pp_controller_n_messages(const struct pp_controller *c);

@@ -491,7 +491,10 @@ static void tell_failure(struct pp_controller *c, const char *why)
 static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
 {
     const bool said_nothing = e->err.code == PP_OK && e->finish == PP_FINISH_END && !r->begun;
-    if (e->err.code != PP_OK && e->err.code != PP_ERR_CANCELLED)
+    if (e->err.code == PP_ERR_CONTEXT && e->n)
+        ctl_notice(c, true, "%s; /edit changes it, /undo takes it back, and what you write next is sent without it",
+                   e->err.text);
+    else if (e->err.code != PP_OK && e->err.code != PP_ERR_CANCELLED)
         tell_failure(c, e->err.text);
     else if (said_nothing && r->text.len)
         ctl_notice(c, false, "the model adds nothing: this answer is at its end; /regen writes another one");
@@ -509,10 +512,14 @@ static void show_end(struct pp_controller *c, const struct ctl_running *r, const
     enum pp_message_state s = e->err.code == PP_OK              ? PP_MESSAGE_COMPLETE
                               : e->err.code == PP_ERR_CANCELLED ? PP_MESSAGE_CANCELLED
                                                                 : PP_MESSAGE_PARTIAL;
-    for (size_t i = 0; i < c->group.n; i++)
-        if (c->group.items[i].msg.id == r->message)
-            pp_branch_set_state(&c->group, i, s);
+    for (size_t i = 0; i < c->group.n; i++) {
+        if (c->group.items[i].msg.id != r->message)
+            continue;
+        c->group.items[i].msg.too_long = e->n != 0;
+        pp_branch_set_state(&c->group, i, s);
+    }
     if (in_front(c, r)) {
+        c->branch.items[c->branch.n - 1].msg.too_long = e->n != 0;
         pp_branch_set_state(&c->branch, c->branch.n - 1, s);
         c->prompt_tokens = e->stats.prompt_tokens;
         c->cached_tokens = e->stats.cached_tokens;

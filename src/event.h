@@ -19,7 +19,8 @@ enum pp_event_type {
     PP_EVENT_LOAD_FAILED,     /* err; info: of the model that was there before and stays, or NULL */
     PP_EVENT_PROMPT_PROGRESS, /* request; done, total in tokens; cached */
     PP_EVENT_TEXT,            /* request; text: a piece of the answer; thoughts; n: their tokens; stats so far */
-    PP_EVENT_DONE,            /* request; finish, or err (PP_ERR_CANCELLED when stopped); stats */
+    PP_EVENT_DONE,            /* request; finish, or err (PP_ERR_CANCELLED when stopped); stats; n: 1 if its question
+                               * alone does not fit into the context */
     PP_EVENT_CONTEXT,         /* request; how full the context of its conversation is: done, total; n: tokens
                                * whose values are not exact (PP_OVERFLOW_SLIDE) */
     PP_EVENT_OVERFLOW,        /* request; n: messages that are (done 1) or would have to be (0) left out */

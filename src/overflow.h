@@ -22,6 +22,10 @@ const char *pp_overflow_name(enum pp_overflow o);
 /* True for those that drop turns without a question. */
 bool pp_overflow_drops(enum pp_overflow o);
 
+/* "finish" among the figures that are kept with an answer that was refused because its question alone does not fit:
+ * such a question is not sent again with those that follow. */
+#define PP_OVERFLOW_TOO_LONG "too-long"
+
 /* The messages with a request for a summary of them behind; NULL: out of memory. pp_free. */
 char *pp_overflow_asking(const char *messages);
 /* What the model has written to that, without blanks around it; NULL: out of memory. pp_free. */

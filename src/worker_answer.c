@@ -42,8 +42,10 @@ static double per_second(uint64_t n, uint64_t ns)
     return ns ? (double)n * 1e9 / (double)ns : 0;
 }
 
-static const char *finish_name(enum pp_finish f, enum pp_code code)
+static const char *finish_name(const struct answer *a, enum pp_finish f, enum pp_code code)
 {
+    if (a && a->too_long)
+        return PP_OVERFLOW_TOO_LONG;
     if (code == PP_ERR_CANCELLED)
         return "cancelled";
     if (code != PP_OK)
@@ -100,7 +102,7 @@ static void stats_json(const struct pp_stats *s, const struct answer *a, enum pp
         pp_guessed_json(&a->guessed, out);
     }
     pp_buf_fmt(out, ",\"first_token_ms\":%.2f,\"finish\":\"%s\"}", (double)s->first_token_ns / 1e6,
-               finish_name(finish, code));
+               finish_name(a, finish, code));
 }
 
 /* --- text ------------------------------------------------------------------------------------------------- */
@@ -302,6 +304,7 @@ static enum pp_code make_prompt(struct answer *a, struct prompt *p, struct pp_er
 {
     enum pp_code code = prompt_of(a->w, asked(a), p, err);
     send_overflow(a, p->dropped, code == PP_OK);
+    a->too_long = code == PP_ERR_CONTEXT && !p->dropped;
     return code;
 }
 
@@ -472,6 +475,7 @@ static struct pp_event *conclude(struct pp_worker *w, const struct pp_generate_r
         e->finish = finish;
         e->stats = *s;
         e->err = *err;
+        e->n = a && a->too_long;
     }
     return e;
 }

@@ -276,6 +276,12 @@ holds "unless the command line says otherwise" grep -q '"draft_tokens": [1-9]' "
 run sessions show "$chosen" --json
 holds "which words were guessed is kept" grep -q '"guessed": *\[[0-9]*,[0-9]' "$tmp/out"
 run sessions rm "$chosen"
+awk 'BEGIN { for (i = 0; i < 400; i++) printf " sea" }' >"$tmp/sea"
+run run --save --temp 0 --seed 7 -n 4 -c 256 -f "$tmp/sea" </dev/null; expect "a question that is too long" 5
+run sessions list
+long=$(head -n 1 "$tmp/out" | cut -d ' ' -f 1)
+run run --resume "$long" --temp 0 -n 4 -c 256 -p "$who" </dev/null; expect "is not sent again with the next one" 0
+run sessions rm "$long"
 run sessions forget "$id"; expect "forget" 0
 holds "removes the snapshot" [ -z "$(find "$tmp/cache" -name "$id*")" ]
 run sessions rm "$id"; expect "rm" 0

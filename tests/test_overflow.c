@@ -1,10 +1,12 @@
 /* test_overflow.c - a conversation that grows out of the context: which turns stay in the prompt, and what the
  * controller makes of it. */
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "src/overflow.h"
+#include "src/worker.h"
 #include "tests/backend_fake.h"
 
 /* --- the prompt ------------------------------------------------------------------------------------------- */
@@ -476,6 +478,77 @@ static void no_model_yet(void **state)
     assert_non_null(strstr(fix_status()->notice, "still being loaded"));
 }
 
+/* --- with the worker -------------------------------------------------------------------------------------- */
+
+static void settle(struct pp_controller *c)
+{
+    while (pp_controller_status(c)->state != PP_STATE_IDLE) {
+        struct pollfd p = {.fd = pp_controller_fd(c), .events = POLLIN};
+        assert_int_not_equal(pp_controller_status(c)->state, PP_STATE_FAILED);
+        assert_true(poll(&p, 1, 60000) > 0);
+        pp_controller_pump(c);
+    }
+}
+
+static struct pp_controller *start_real(void)
+{
+    struct pp_error err;
+    struct pp_controller *c;
+    assert_ok(pp_controller_new_with(&fix.o, &fix.paths, pp_worker_start, &c, &err), err);
+    settle(c);
+    return c;
+}
+
+/* Returns whether there was an answer. */
+static bool answered(struct pp_controller *c, const char *question)
+{
+    assert_true(pp_controller_send(c, question));
+    settle(c);
+    return pp_controller_message(c, pp_controller_n_messages(c) - 1)->len > 0;
+}
+
+/* A question that alone is too long is not sent again with those that follow it, nor are those it would swallow. */
+static void too_long_a_question_is_left_behind(void **state)
+{
+    (void)state;
+    static char question[4000];
+    for (size_t i = 0; i + 5 < sizeof question; i += 4)
+        memcpy(question + i, " sea", 5);
+    snprintf(fix.model, sizeof fix.model, "engine/starter/starter-Q4_K_M.gguf");
+    fix.o.model = fix.model;
+    fix.o.threads = 2;
+    fix.o.ctx_size = 256;
+    fix.o.n_predict = 8;
+    fix.o.sampling.temp = 0;
+    struct pp_controller *c = start_real();
+    const struct pp_status *s = pp_controller_status(c);
+    assert_true(answered(c, "Hello, who are you?"));
+    assert_false(answered(c, question));
+    assert_true(s->notice_is_error);
+    assert_non_null(strstr(s->notice, "/edit"));
+    assert_non_null(strstr(s->notice, "/undo"));
+    assert_non_null(strstr(s->notice, "sent without it"));
+    assert_true(answered(c, "What is the sea?"));
+    pp_controller_undo(c);
+    assert_false(answered(c, question)); /* two of them, one behind the other */
+    assert_true(answered(c, "What is the sea?"));
+    pp_controller_undo(c);
+    pp_controller_undo(c);
+    assert_int_equal(pp_controller_n_messages(c), 4);
+    pp_controller_regenerate(c, 1); /* asked for by itself it is sent, and refused */
+    settle(c);
+    assert_int_equal(pp_controller_message(c, 3)->len, 0);
+    assert_true(pp_controller_edit(c, 2, "Shorter."));
+    settle(c);
+    assert_true(pp_controller_message(c, 3)->len > 0);
+    assert_false(answered(c, question));
+    pp_controller_free(c);
+    fix.o.resume_latest = true; /* it is known after a restart, too */
+    c = start_real();
+    assert_true(answered(c, "What is the sea?"));
+    pp_controller_free(c);
+}
+
 TEST_GROUP(overflow)
 {
     const struct CMUnitTest tests[] = {
@@ -492,6 +565,7 @@ TEST_GROUP(overflow)
         cmocka_unit_test_setup_teardown(compacted, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(summed_up_elsewhere, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(no_model_yet, fix_setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(too_long_a_question_is_left_behind, fix_setup, fix_teardown),
     };
     return cmocka_run_group_tests_name("overflow", tests, NULL, NULL);
 }
