@@ -49,8 +49,8 @@ char *pp_branch_system(const char *system, const char *note);
 /* The branch as the model is to see it: a JSON array of {"role", "content"}, and of answers with reasoning
  * "reasoning_content", the system prompt first if there is one.
  * Answers without text (stopped before they began) are left out, and questions that then follow each other become one,
- * because many templates insist on turns; but those that were too long for the context to be
- * answered are left out, since what follows would not fit behind them either.
+ * because many templates insist on turns; but those that were too long to be answered are left out, since what follows
+ * would not fit behind them either.
  * n: how many messages of the branch. NULL: out of memory; release with pp_free. */
 char *pp_branch_json(const struct pp_branch *b, size_t n, const char *system);
 /* The same of messages from to n - 1. ids [*n_ids] receives the id of the first message of every object but the

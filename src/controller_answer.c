@@ -247,7 +247,11 @@ static void on_saved(struct pp_job *job, void *controller)
     ctl_set_follow(c, j->answer.id);
     if (j->n_more) {
         ctl_update_session(c, UPDATE_HEAD); /* the first of them, not the last */
-        ctl_notice(c, false, "Shift-Left and Shift-Right choose one of the answers; what you write goes on from it");
+        if (c->o->plain)
+            ctl_notice(c, false, "%d answers; what you write goes on from the first", j->n_more + 1);
+        else
+            ctl_notice(c, false,
+                       "Shift-Left and Shift-Right choose one of the answers; what you write goes on from it");
     }
     ctl_mark_current(c);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);

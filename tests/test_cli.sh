@@ -515,6 +515,12 @@ expect_match "which is said" "$tmp/err" 'cannot make the folder /proc/'
 printf '%s\n' "$who" | env -u XDG_DATA_HOME HOME=/proc "$pippin" chat --plain --temp 0 >"$tmp/out" 2>&1; code=$?
 expect "a chat without a home" 0
 expect_match "says what it does not keep, and answers" "$tmp/out" 'nothing of this chat is kept: cannot make the folder /proc/' 'Hello'
+printf '%s\n' "$who" "/regen 3" "/compare none bard" | "$pippin" --plain --temp 0 -n 20 >"$tmp/out" 2>&1; code=$?
+expect "several answers in a plain chat" 0
+"$pippin" run --temp 0 -n 20 -p "$who" >"$tmp/plain" 2>/dev/null </dev/null
+grep -A 1 '^([2-5] of [46])' "$tmp/out" | grep -v '^[(-]' | sort -u >"$tmp/several"
+holds "stand one behind the other, whole" cmp "$tmp/plain" "$tmp/several"
+holds "each under its heading" [ "$(grep -c '^([2-6] of [46])$' "$tmp/out")$(grep -c '^(6 of 6, bard' "$tmp/out")" = 41 ]
 home env -u HOME "$pippin" lora list; expect "without HOME the password file's" 0
 
 # --- names for a shell ----------------------------------------------------------------------------------------------

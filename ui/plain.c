@@ -28,6 +28,10 @@ struct plain {
     bool prompted;            /* "> " stands at the left and nothing after it */
     uint64_t notice_serial;
     enum pp_state state;      /* as last seen */
+    int64_t group;            /* id of the first of the answers that were last asked for together */
+    size_t group_at;          /* which of them is being written; their number: all are */
+    bool amid;                /* some of an answer is written out, and it goes on */
+    struct pp_buf held;       /* notices that came meanwhile: lines */
     int64_t message;          /* id of the answer being written, and how much of it was */
     size_t written, thought;  /* thought: of its reasoning */
     enum pp_reasoning_view reasoning;
@@ -137,12 +141,8 @@ static void write_reasoning(struct plain *p, const struct pp_chat_message *m)
     p->thinking = false;
 }
 
-static void write_answer(struct plain *p)
+static void write_message(struct plain *p, const struct pp_chat_message *m)
 {
-    size_t n = pp_controller_n_messages(p->c);
-    const struct pp_chat_message *m = n ? pp_controller_message(p->c, n - 1) : NULL;
-    if (!m || m->role != PP_ROLE_ASSISTANT)
-        return;
     if (m->id != p->message) {
         p->message = m->id;
         p->written = p->thought = 0;
@@ -153,14 +153,67 @@ static void write_answer(struct plain *p)
         p->written = 0; /* what was taken for the answer was reasoning */
     write_reasoning(p, m);
     put_whole(p, m->text, m->len, &p->written);
+    p->amid = p->written || p->thought || p->thinking;
 }
 
-static void end_answer(struct plain *p)
+static void end_message(const struct pp_chat_message *m)
 {
-    size_t n = pp_controller_n_messages(p->c);
-    const struct pp_chat_message *m = n ? pp_controller_message(p->c, n - 1) : NULL;
     fputs(m && m->state == PP_MESSAGE_CANCELLED ? "\n(stopped)\n\n" : "\n\n", stdout);
     fflush(stdout);
+}
+
+static const struct pp_chat_message *last_message(const struct plain *p)
+{
+    size_t n = pp_controller_n_messages(p->c);
+    return n ? pp_controller_message(p->c, n - 1) : NULL;
+}
+
+/* Answers that are written side by side: one is read along with, the others follow when it has ended. over: all have.
+ * False: there are none, or none that were not written out. */
+static bool write_group(struct plain *p, bool over)
+{
+    size_t n = pp_controller_n_alternatives(p->c);
+    if (!n)
+        return false;
+    const struct pp_chat_message *first = pp_controller_alternative(p->c, 0);
+    if (first->id != p->group) {
+        p->group = first->id;
+        p->group_at = 0;
+    }
+    if (p->group_at == n)
+        return false;
+    while (p->group_at < n) {
+        const struct pp_chat_message *m = pp_controller_alternative(p->c, p->group_at);
+        bool begun = m->len || m->reasoning_len || m->thinking || m->state != PP_MESSAGE_PARTIAL || over;
+        if (!begun)
+            return true;
+        if (m->id != p->message) {
+            char heading[160];
+            snprintf(heading, sizeof heading, "(%d of %d%s%s)", m->sibling + 1, m->n_siblings,
+                     *m->adapters ? ", " : "", m->adapters);
+            say(p, heading);
+        }
+        write_message(p, m);
+        if (m->state == PP_MESSAGE_PARTIAL && !over) /* it goes on, or has failed */
+            return true;
+        end_message(m);
+        p->group_at++;
+    }
+    const struct pp_chat_message *front = last_message(p); /* what can be gone on with */
+    p->message = front->id;
+    p->written = front->len;
+    p->thought = front->reasoning_len;
+    return true;
+}
+
+static void write_answer(struct plain *p, bool over)
+{
+    const struct pp_chat_message *m = last_message(p);
+    bool group = write_group(p, over);
+    if (!group && m && m->role == PP_ROLE_ASSISTANT)
+        write_message(p, m);
+    if (!group && over)
+        end_message(m);
 }
 
 static bool answering(enum pp_state s)
@@ -211,6 +264,23 @@ static void list_sessions(struct plain *p)
     say(p, "`pippin --plain --resume ID` opens one of them.");
 }
 
+/* A notice does not come into the middle of an answer, but behind it. */
+static void tell(struct plain *p, const char *notice)
+{
+    if (!p->amid)
+        say(p, notice);
+    else if (!p->held.len || !strstr(pp_buf_cstr(&p->held), notice)) /* of several answers, once */
+        pp_buf_fmt(&p->held, "%s%s", p->held.len ? "\n" : "", notice);
+}
+
+static void tell_held(struct plain *p)
+{
+    if (p->held.len)
+        say(p, pp_buf_cstr(&p->held));
+    pp_buf_free(&p->held);
+    p->amid = false;
+}
+
 static void pump(struct plain *p)
 {
     unsigned dirty = pp_controller_pump(p->c);
@@ -221,15 +291,16 @@ static void pump(struct plain *p)
     }
     if (s->session_key && *s->session_key)
         snprintf(p->last_key, sizeof p->last_key, "%s", s->session_key);
-    if (answering(p->state) || answering(s->state))
-        write_answer(p);
-    if (answering(p->state) && !answering(s->state))
-        end_answer(p);
+    bool before = answering(p->state), now = answering(s->state);
+    if (before || now)
+        write_answer(p, !now);
     if (s->notice_serial != p->notice_serial) {
         p->notice_serial = s->notice_serial;
         if (s->notice && *s->notice)
-            say(p, s->notice);
+            tell(p, s->notice);
     }
+    if (!now)
+        tell_held(p);
     if (p->state == PP_STATE_LOADING && s->state == PP_STATE_IDLE)
         greet(p, s);
     p->state = s->state;
@@ -404,5 +475,6 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
     pp_controller_close(p.c, &w);
     pp_plain_last_words(&w, p.last_key);
     pp_buf_free(&p.typed);
+    pp_buf_free(&p.held);
     return p.failed ? 1 : 0;
 }
