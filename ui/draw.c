@@ -77,14 +77,50 @@ static void put(int y, int x, const wchar_t *chars, pp_style style)
     mvadd_wch(y, x, &cell);
 }
 
+/* Whether a wide character stands on both sides of the left edge of column x. */
+static bool is_cut_at(int y, int x)
+{
+    int column = 0;
+    while (column < x) {
+        wchar_t chars[CCHARW_MAX + 1] = {0};
+        attr_t attributes;
+        short pair;
+        cchar_t cell;
+        if (mvin_wch(y, column, &cell) == ERR || getcchar(&cell, chars, &attributes, &pair, NULL) == ERR)
+            return false;
+        column += wcwidth(chars[0]) > 1 ? 2 : 1;
+    }
+    return column > x;
+}
+
+/* A blank in the colours of what is there. */
+static void blank_cell(int y, int x)
+{
+    wchar_t chars[CCHARW_MAX + 1] = {0};
+    attr_t attributes;
+    short pair;
+    cchar_t cell;
+    if (mvin_wch(y, x, &cell) == ERR || getcchar(&cell, chars, &attributes, &pair, NULL) == ERR)
+        return;
+    setcchar(&cell, L" ", attributes, pair, NULL);
+    mvadd_wch(y, x, &cell);
+}
+
+/* Curses leaves the other half of a wide character that is cut at an edge: the terminal does not, and so it would be
+ * taken for shown when it is whole again. It is blanked. */
 void pp_draw_erase(struct pp_area a, pp_style style)
 {
     cchar_t blank;
     const struct look *look = look_of(style);
     setcchar(&blank, L" ", look->attributes | attributes_of(style), look->pair, NULL);
-    for (int y = a.y; y < a.y + a.h; y++)
-        if (a.w > 0)
-            mvhline_set(y, a.x, &blank, a.w);
+    for (int y = a.y; y < a.y + a.h && a.w > 0; y++) {
+        bool left = a.x > 0 && is_cut_at(y, a.x), right = a.x + a.w < COLS && is_cut_at(y, a.x + a.w);
+        mvhline_set(y, a.x, &blank, a.w);
+        if (left)
+            blank_cell(y, a.x - 1);
+        if (right)
+            blank_cell(y, a.x + a.w);
+    }
 }
 
 /* The last gate: whatever a bug above let through becomes a question mark. */

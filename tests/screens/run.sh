@@ -265,6 +265,14 @@ help_in_full() { # nothing of it is cut, on the usual screen and on a narrow one
         see "                           typed)" && resize 40x10 && see "Esc closes" && keys Home && see "Alt-Enter, Ctrl-J" &&
         see "    begin a new line"
 }
+menus_over_wide_text() { # whose edges go through characters of two columns
+    wide=日本語の文章は日本語の文章は日本語の文章は日本語の文章は日本語の文章は
+    start 80x24 && see ready && text "a$wide$wide" && see "›" && keys Enter && see "You said: a" && see ready &&
+        sleep 0.2 && say "$wide$wide$wide" && see "You said: 日" && see ready && sleep 0.2 && screen >"$work/before" &&
+        keys F1 && see "Alt-Enter, Ctrl-J" && keys Escape && gone "Alt-Enter, Ctrl-J" && sleep 0.2 &&
+        screen >"$work/closed" && { cmp -s "$work/before" "$work/closed" ||
+        { why=$(diff "$work/before" "$work/closed" | head -6); return 1; }; }
+}
 menus_small() {
     start 20x5 && see ready && keys F2 && see "Rain in" && keys Down Enter && see "lit." && keys F1 &&
         see Writing && keys F3 && see "+1.00" && keys F8 && see "0.80" && keys Escape && gone "0.80"
@@ -415,8 +423,9 @@ cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
 paste_megabyte multi_line history vi_keys lone_escape no_locale editor editor_is_suspended editor_takes_keys refused not_saved unsaved_stays slash_commands read_file
 full_context edit_last edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d
-menus help_in_full menus_small themes no_color tint drafters injection title_injection crash_segv crash_abrt
-crash_quit gentle_term half_typed suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
+menus help_in_full menus_over_wide_text menus_small themes no_color tint drafters injection title_injection
+crash_segv crash_abrt crash_quit gentle_term half_typed suspend stopped_from_outside plain plain_pipe reasoning
+reasoning_is_stopped
 plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison elsewhere"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
