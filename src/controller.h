@@ -144,8 +144,9 @@ bool pp_controller_compare(struct pp_controller *c, char *const *sets, int n);
 void pp_controller_continue(struct pp_controller *c);    /* goes on with a stopped answer */
 /* A new branch from a changed message of the user. */
 bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text);
-/* Steps back over the last question and answer, which stay as a branch. */
-void pp_controller_undo(struct pp_controller *c);
+/* Steps back over the last n questions and their answers, which stay as a branch. False, with a notice: there are not
+ * so many, or it cannot be done now. */
+bool pp_controller_undo(struct pp_controller *c, int n);
 /* Shows the branch left (-1) or right (+1) of a message. */
 void pp_controller_sibling(struct pp_controller *c, size_t message, int step);
 /* A new conversation that begins with this branch, without its last n_back questions and what follows them; pages are
@@ -284,6 +285,11 @@ enum pp_slash {
     PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT_LAST, PP_SLASH_COPY,
     PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING, PP_SLASH_TINT, PP_SLASH_READ,
 };
+/* Whether a line would be taken for a command, whether there is such a one or not. */
+bool pp_slash_looks_like(const char *line);
+/* What is sent of a line that is none: without the first of two slashes, unless a blank follows them ("// a comment")
+ * or there are more lines: those are never commands. */
+const char *pp_slash_text(const char *line);
 /* arg: receives what follows a command that the screen has to carry out ("/theme dark"), up to cap bytes. */
 enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap);
 /* The table, for help and completion: name ("lora"), arguments ("[NAME STRENGTH | off]"), one line of text. i from 0;

@@ -303,24 +303,32 @@ void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
     post_switch(c, j);
 }
 
-void pp_controller_undo(struct pp_controller *c)
+bool pp_controller_undo(struct pp_controller *c, int n_back)
 {
     if (!ctl_may_change(c))
-        return;
+        return false;
     size_t n = c->branch.n;
-    while (n && c->branch.items[n - 1].msg.role != PP_ROLE_USER)
+    for (int i = 0; i < n_back; i++) {
+        while (n && c->branch.items[n - 1].msg.role != PP_ROLE_USER)
+            n--;
+        if (!n) {
+            ctl_notice(c, true,
+                       i > 1 ? "there are only %d questions to take back"
+                       : i   ? "there is only one question to take back"
+                             : "there is nothing to take back",
+                       i);
+            return false;
+        }
         n--;
-    if (!n) {
-        ctl_notice(c, true, "there is nothing to take back");
-        return;
     }
-    pp_branch_truncate(&c->branch, n - 1);
+    pp_branch_truncate(&c->branch, n);
     pp_branch_truncate(&c->group, 0);
-    c->session.head = n > 1 ? c->branch.items[n - 2].msg.id : 0;
+    c->session.head = n ? c->branch.items[n - 1].msg.id : 0;
     ctl_show_context(c);
     c->status.ctx_moved = 0;
     ctl_update_session(c, UPDATE_HEAD);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
+    return true;
 }
 
 static void on_forked(struct pp_job *job, void *controller)

@@ -292,9 +292,13 @@ static enum pp_slash do_continue(struct pp_controller *c, char *arg)
 
 static enum pp_slash do_undo(struct pp_controller *c, char *arg)
 {
-    (void)arg;
-    pp_controller_undo(c);
-    return PP_SLASH_DONE;
+    char *end = arg;
+    const long n = *arg ? strtol(arg, &end, 10) : 1;
+    if (*end || n < 1 || n > INT_MAX) {
+        ctl_notice(c, true, "/undo takes the number of questions to take back, not \"%s\"", arg);
+        return PP_SLASH_ERROR;
+    }
+    return pp_controller_undo(c, (int)n) ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
 static enum pp_slash do_fork(struct pp_controller *c, char *arg)
@@ -413,10 +417,12 @@ static enum pp_slash do_delete(struct pp_controller *c, char *arg)
     return PP_SLASH_DONE;
 }
 
+static enum pp_slash do_help(struct pp_controller *c, char *arg);
+
 /* --- the table -------------------------------------------------------------------------------------------- */
 
 static const struct slash table[] = {
-    {"help", "? h", "", "this list", NULL, PP_SLASH_HELP},
+    {"help", "? h", "[COMMAND]", "this list, or what a command takes", do_help, 0},
     {"quit", "exit bye q", "", "leave pippin; the conversation is kept", NULL, PP_SLASH_QUIT},
     {"new", "clear", "", "begin a new conversation", do_new, 0},
     {"temporary", "private incognito", "[off]", "a chat of which nothing goes to the disk", do_temporary, 0},
@@ -431,7 +437,7 @@ static const struct slash table[] = {
     {"compare", "", "SET SET [SET]", "the last question answered under different adapters", do_compare, 0},
     {"continue", "cont", "", "go on with an answer that was stopped", do_continue, 0},
     {"edit", "", "", "change your last message", NULL, PP_SLASH_EDIT_LAST},
-    {"undo", "back", "", "take back the last question and its answer", do_undo, 0},
+    {"undo", "back", "[N]", "take back the last question and its answer, or the last N", do_undo, 0},
     {"copy", "", "", "copy the last answer", NULL, PP_SLASH_COPY},
     {"model", "load", "[NAME]", "load another model, or show this one", do_model, 0},
     {"lora", "adapter adapters", "[NAME [STRENGTH | off] | off | save NAME | preset NAME | drop NAME | add FILE]",
@@ -489,10 +495,37 @@ static enum pp_slash unknown(struct pp_controller *c, const char *word, size_t n
     for (size_t i = 0; i < N_COMMANDS; i++)
         pp_near_try(&near, table[i].name);
     if (near.best[0])
-        ctl_notice(c, true, "there is no /%s; did you mean /%s?", copy, near.best);
+        ctl_notice(c, true, "there is no /%s; did you mean /%s? With // at its beginning it is sent as a message", copy,
+                   near.best);
     else
-        ctl_notice(c, true, "there is no /%s; /help lists the commands", copy);
+        ctl_notice(c, true, "there is no /%s; /help lists the commands, and with // at its beginning it is sent as a "
+                   "message", copy);
     return PP_SLASH_ERROR;
+}
+
+static enum pp_slash do_help(struct pp_controller *c, char *arg)
+{
+    if (!*arg)
+        return PP_SLASH_HELP;
+    const char *word = arg + (*arg == '/');
+    const struct slash *s = find(word, strlen(word));
+    if (!s)
+        return unknown(c, word, strlen(word));
+    ctl_notice(c, false, "/%s%s%s: %s", s->name, *s->args ? " " : "", s->args, s->help);
+    return PP_SLASH_DONE;
+}
+
+bool pp_slash_looks_like(const char *line)
+{
+    const size_t n = line[0] == '/' ? strcspn(line + 1, " \t\r\n") : 0;
+    /* A path, "//", a fraction, "/" alone: not meant for us. */
+    return n && !memchr(line + 1, '/', n) && !strchr(line, '\n');
+}
+
+const char *pp_slash_text(const char *line)
+{
+    const bool escaped = line[0] == '/' && line[1] == '/' && line[2] && !strchr(" \t\r", line[2]);
+    return escaped && !strchr(line, '\n') ? line + 1 : line;
 }
 
 enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap)
@@ -501,8 +534,7 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
         arg[0] = 0;
     const char *word = line + 1;
     size_t n = strcspn(word, " \t\r\n");
-    /* A path, "//", a fraction, "/" alone: not meant for us. */
-    if (line[0] != '/' || n == 0 || memchr(word, '/', n) || strchr(line, '\n'))
+    if (!pp_slash_looks_like(line))
         return PP_SLASH_TEXT;
     const struct slash *s = find(word, n);
     if (!s)
@@ -511,6 +543,10 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
     size_t len = strlen(rest);
     while (len && strchr(" \t\r", rest[len - 1]))
         len--;
+    if (len && !*s->args) {
+        ctl_notice(c, true, "/%s takes nothing behind it", s->name);
+        return PP_SLASH_ERROR;
+    }
     if (!s->run) {
         if (cap)
             snprintf(arg, cap, "%.*s", (int)(len < 4096 ? len : 4096), rest);

@@ -504,11 +504,12 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
     return pp_controller_send(c, text);
 }
 
-void pp_controller_undo(struct pp_controller *c)
+bool pp_controller_undo(struct pp_controller *c, int n)
 {
-    for (int i = 0; i < 2 && c->n; i++)
+    for (int i = 0; i < 2 * n && c->n; i++)
         pp_buf_free(&c->messages[--c->n].text);
     c->dirty |= PP_DIRTY_TRANSCRIPT;
+    return true;
 }
 
 void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
@@ -859,6 +860,17 @@ static const struct {
     {"reasoning", "[show | fold | hide]", "the thinking", PP_SLASH_REASONING},
     {"regen", "", "another answer", PP_SLASH_DONE},
 };
+
+bool pp_slash_looks_like(const char *line)
+{
+    size_t len = line[0] == '/' ? strcspn(line + 1, " ") : 0;
+    return len && !memchr(line + 1, '/', len);
+}
+
+const char *pp_slash_text(const char *line)
+{
+    return line[0] == '/' && line[1] == '/' ? line + 1 : line;
+}
 
 enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap)
 {

@@ -75,7 +75,7 @@ static void act(struct random_user *u)
     case 2: pp_controller_regenerate(u->c, 1 + (int)random_user_roll(u, 3)); break;
     case 3: case 4: open_one(u); break;
     case 5: adapters(u); break;
-    case 6: pp_controller_undo(u->c); break;
+    case 6: pp_controller_undo(u->c, 1); break;
     case 7: edit(u); break;
     case 8: pp_controller_cancel(u->c); break;
     case 9: pp_controller_set_drafter(u->c, (enum pp_drafter)random_user_roll(u, PP_DRAFTERS)); break;

@@ -405,17 +405,17 @@ static void test_edit_and_undo(void **state)
     assert_int_equal(pp_controller_n_messages(fix.c), 4);
     assert_string_equal(fix_message(2)->text, "TWO");
     assert_int_equal(fix_message(2)->n_siblings, 2);
-    pp_controller_undo(fix.c);
+    pp_controller_undo(fix.c, 1);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     fixture_turn(&fix, "three", "d");
     assert_int_equal(pp_controller_n_messages(fix.c), 4);
     assert_string_equal(fix.fake->messages,
                         "[{\"role\":\"user\",\"content\":\"one\"},{\"role\":\"assistant\",\"content\":\"a\"},"
                         "{\"role\":\"user\",\"content\":\"three\"}]");
-    pp_controller_undo(fix.c);
-    pp_controller_undo(fix.c);
+    pp_controller_undo(fix.c, 1);
+    pp_controller_undo(fix.c, 1);
     assert_int_equal(pp_controller_n_messages(fix.c), 0);
-    pp_controller_undo(fix.c);
+    pp_controller_undo(fix.c, 1);
     assert_true(fix_status()->notice_is_error);
     fixture_flush(&fix);
     fixture_turn(&fix, "ONE", "e");
@@ -484,7 +484,7 @@ static void test_context_comes_back(void **state)
     pp_controller_open(fix.c, id);
     pump_until(&fix, pp_controller_n_messages(fix.c) == 4);
     assert_int_equal(fix_status()->ctx_used, 36);
-    pp_controller_undo(fix.c);
+    pp_controller_undo(fix.c, 1);
     assert_int_equal(fix_status()->ctx_used, 25);
     fix.fake->stats = "{\"prompt_tokens\":40,\"decode_tokens\":7}";
     fix.fake->done = (struct pp_stats){.prompt_tokens = 40, .decode_tokens = 7};
@@ -899,7 +899,7 @@ static void test_malformed_settings(void **state)
         assert_string_equal(fix_status()->adapters, "");
         fixture_turn(&fix, "still there?", "yes");
         assert_true(fix.fake->sampling.temp == pp_sampling_default().temp);
-        pp_controller_undo(fix.c);
+        pp_controller_undo(fix.c, 1);
     }
 }
 

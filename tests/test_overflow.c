@@ -231,7 +231,7 @@ static void dropped_turns_stay_dropped(void **state)
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_int_equal(context(&note), 4);
-    pp_controller_undo(fix.c); /* the question that it was noted with is gone */
+    pp_controller_undo(fix.c, 1); /* the question that it was noted with is gone */
     assert_int_equal(context(&note), 2);
     pp_controller_fork(fix.c, 0);
     pump_until(&fix, context(&note) == 2 && strstr(pp_controller_status(fix.c)->title, "(copy)"));
@@ -426,8 +426,8 @@ static void compacted(void **state)
     assert_non_null(strstr(fix.fake->messages, "They counted."));
     assert_non_null(strstr(fix.fake->messages, "three"));
     assert_null(strstr(fix.fake->messages, "two"));
-    pp_controller_undo(fix.c);
-    pp_controller_undo(fix.c); /* the question it is noted with goes, and the older ones are back */
+    pp_controller_undo(fix.c, 1);
+    pp_controller_undo(fix.c, 1); /* the question it is noted with goes, and the older ones are back */
     assert_int_equal(pp_controller_context(fix.c, &note), 0);
 }
 
@@ -529,11 +529,11 @@ static void too_long_a_question_is_left_behind(void **state)
     assert_non_null(strstr(s->notice, "/undo"));
     assert_non_null(strstr(s->notice, "sent without it"));
     assert_true(answered(c, "What is the sea?"));
-    pp_controller_undo(c);
+    pp_controller_undo(c, 1);
     assert_false(answered(c, question)); /* two of them, one behind the other */
     assert_true(answered(c, "What is the sea?"));
-    pp_controller_undo(c);
-    pp_controller_undo(c);
+    pp_controller_undo(c, 1);
+    pp_controller_undo(c, 1);
     assert_int_equal(pp_controller_n_messages(c), 4);
     pp_controller_regenerate(c, 1); /* asked for by itself it is sent, and refused */
     settle(c);

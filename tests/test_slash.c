@@ -18,6 +18,15 @@ static void test_text(void **state)
     assert_int_equal(fix_slash("/ help"), PP_SLASH_TEXT);
     assert_int_equal(fix_slash("/etc/passwd: what is it?"), PP_SLASH_TEXT);
     assert_int_equal(fix_slash("/new\nis how my poem begins"), PP_SLASH_TEXT);
+    assert_string_equal(pp_slash_text("/etc/passwd: what is it?"), "/etc/passwd: what is it?");
+    assert_string_equal(pp_slash_text("//tmp is full"), "/tmp is full"); /* what would be a command */
+    assert_string_equal(pp_slash_text("///x"), "//x");
+    assert_string_equal(pp_slash_text("// a comment"), "// a comment");
+    assert_string_equal(pp_slash_text("//a comment\nint x;"), "//a comment\nint x;");
+    assert_string_equal(pp_slash_text("//"), "//");
+    assert_true(pp_slash_looks_like("/tmp is full"));
+    assert_false(pp_slash_looks_like("/etc/passwd"));
+    assert_false(pp_slash_looks_like(" /tmp"));
 }
 
 static void test_unknown(void **state)
@@ -28,6 +37,57 @@ static void test_unknown(void **state)
     assert_true(pp_controller_status(fix.c)->notice_is_error);
     assert_int_equal(fix_slash("/xyzzyplugh"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "/help"));
+    assert_int_equal(fix_slash("/tmp is full"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "with // at its beginning it is sent as a message"));
+    assert_int_equal(fix_slash("/regn 3"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "With // at its beginning"));
+}
+
+/* A command that takes nothing does not do as if nothing had been said; one that takes a number takes no word. */
+static void test_surplus(void **state)
+{
+    static const char *const alone[] = {"quit",    "new",   "sessions", "continue", "edit",
+                                        "copy",    "stats", "forget",   "compact"};
+    char line[64];
+    (void)state;
+    fixture_turn(&fix, "one", "a");
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        snprintf(line, sizeof line, "/%s x", alone[i]);
+        assert_int_equal(fix_slash(line), PP_SLASH_ERROR);
+        assert_non_null(strstr(notice(), "takes nothing behind it"));
+    }
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    static const char *const wrong[] = {"/regen x", "/regen 1 2", "/fork x", "/fork -1", "/undo x", "/undo 0",
+                                        "/undo 1 2", "/temporary x", "/delete x", "/overflow x", "/template x y",
+                                        "/persona x y", "/draft off x", "/draft tint x", "/lora off x",
+                                        "/think x y", "/set temp 1 2"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        uint64_t serial = pp_controller_status(fix.c)->notice_serial;
+        assert_int_equal(fix_slash(wrong[i]), PP_SLASH_ERROR);
+        assert_true(pp_controller_status(fix.c)->notice_serial > serial);
+        assert_true(pp_controller_status(fix.c)->notice_is_error);
+    }
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    assert_int_equal(fix_slash("/help undo"), PP_SLASH_DONE);
+    assert_non_null(strstr(notice(), "/undo [N]: take back"));
+    assert_int_equal(fix_slash("/help /fork"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/help xyzzyplugh"), PP_SLASH_ERROR);
+}
+
+static void test_undo(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "one", "a");
+    fixture_turn(&fix, "two", "b");
+    fixture_turn(&fix, "three", "c");
+    assert_int_equal(fix_slash("/undo 4"), PP_SLASH_ERROR); /* all or nothing */
+    assert_non_null(strstr(notice(), "only 3 questions"));
+    assert_int_equal(pp_controller_n_messages(fix.c), 6);
+    assert_int_equal(fix_slash("/undo 2"), PP_SLASH_DONE);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    assert_string_equal(fix_message(0)->text, "one");
+    assert_int_equal(fix_slash("/undo"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/undo"), PP_SLASH_ERROR);
 }
 
 static void test_screen(void **state)
@@ -216,6 +276,8 @@ TEST_GROUP(slash)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_text, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_unknown, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_surplus, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_undo, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_screen, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_set, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_draft_and_persona, fix_setup_ready, fix_teardown),

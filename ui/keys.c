@@ -81,7 +81,12 @@ static void begin_edit(struct pp_ui *ui)
         return;
     }
     const struct pp_chat_message *m = pp_controller_message(ui->controller, ui->editing - 1);
-    ui->next_line = pp_strndup(m->text ? m->text : "", m->len);
+    const char *words = m->text ? m->text : "";
+    struct pp_buf line = {0};
+    if (pp_slash_looks_like(words) || pp_slash_text(words) != words)
+        pp_buf_char(&line, '/'); /* as it was written to be sent */
+    pp_buf_str(&line, words);
+    ui->next_line = pp_buf_take(&line);
 }
 
 /* A text comes into the input line, to be asked about behind it. */
@@ -159,7 +164,7 @@ static bool is_blank(const char *s)
 
 static bool send(struct pp_ui *ui, const char *text)
 {
-    const char *words = text[0] == '/' && text[1] == '/' ? text + 1 : text;
+    const char *words = pp_slash_text(text);
     bool sent = ui->editing ? pp_controller_edit(ui->controller, ui->editing - 1, words)
                             : pp_controller_send(ui->controller, words);
     if (sent) {

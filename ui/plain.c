@@ -340,7 +340,7 @@ static void take_line(struct plain *p, const char *line)
     switch (slash) {
     case PP_SLASH_TEXT:
         if (line[strspn(line, " \t")])
-            pp_controller_send(p->c, line[0] == '/' && line[1] == '/' ? line + 1 : line);
+            pp_controller_send(p->c, pp_slash_text(line));
         break;
     case PP_SLASH_DONE:
     case PP_SLASH_ERROR:
