@@ -218,6 +218,9 @@ static enum pp_code scale_of(const struct pp_adapter_file *f, const struct per_m
         code = pp_fail(err, PP_ERR_FORMAT, "%s: %s has rank %lld, but %s says %g", f->path, t->name,
                        (long long)t->rank, pp_adapter_config_file, rank);
     t->scale = (float)(alpha / (m->rslora ? sqrt((double)t->rank) : (double)t->rank));
+    if (!code && !isfinite(t->scale))
+        code = pp_fail(err, PP_ERR_FORMAT, "%s/%s: the alpha of %s, %g, is beyond all numbers that are computed with",
+                       f->path, pp_adapter_config_file, t->name, alpha);
     return code;
 }
 

@@ -141,6 +141,24 @@ static enum pp_code make_pools(struct pp_engine *e, const struct pp_kv_layout *l
     return code;
 }
 
+/* fits: in pages, what `limit` suffices for. */
+static enum pp_code too_little_for_kv(const struct pp_engine *e, const struct pp_kv_layout *layouts, uint64_t limit,
+                                      uint64_t least, uint64_t fits, struct pp_error *err)
+{
+    if (fits)
+        return pp_fail(err, PP_ERR_NOMEM,
+                       "a context of %lld tokens needs %.3g GB for KV pages and %.3g GB may be used, which is "
+                       "enough for %lld; choose a smaller --ctx-size or a larger --kv-memory",
+                       (long long)e->n_ctx, (double)least / 1e9, (double)limit / 1e9,
+                       (long long)fits * PP_PAGE_TOKENS);
+    return pp_fail(err, PP_ERR_NOMEM,
+                   "the KV cache may use %llu byte%s, and one page of %d tokens needs %llu, a context of %lld tokens "
+                   "%llu; give a larger --kv-memory, such as 512M: a number alone is bytes",
+                   (unsigned long long)limit, limit == 1 ? "" : "s", PP_PAGE_TOKENS,
+                   (unsigned long long)bytes_needed(e, layouts, 1).least, (long long)e->n_ctx,
+                   (unsigned long long)least);
+}
+
 static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options *opt, struct pp_kv_layout *layouts,
                             struct pp_error *err)
 {
@@ -156,11 +174,7 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
     if (limit < one_context.least) {
         const uint64_t fits = pages_that_fit(e, layouts, n, limit);
         if (opt->n_ctx || !fits)
-            return pp_fail(err, PP_ERR_NOMEM,
-                           "a context of %lld tokens needs %.3g GB for KV pages and %.3g GB may be used, which is "
-                           "enough for %lld; choose a smaller --ctx-size or a larger --kv-memory",
-                           (long long)e->n_ctx, (double)one_context.least / 1e9, (double)limit / 1e9,
-                           (long long)fits * PP_PAGE_TOKENS);
+            return too_little_for_kv(e, layouts, limit, one_context.least, fits, err);
         e->n_ctx = (int64_t)fits * PP_PAGE_TOKENS; /* nobody asked for a size: take what fits */
     }
     const enum pp_code code = pp_model_check_fits(e->model, opt->kv_type, e->n_ctx, e->max_rows, err);

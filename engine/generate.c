@@ -77,6 +77,10 @@ enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err)
 {
     if (g->sampling.n_bias)
         return pp_fail(err, PP_ERR_USAGE, "the logit biases forbid every token; leave one, or take some biases off");
+    if (g->seq->adapters.n)
+        return pp_fail(err, PP_ERR_FORMAT,
+                       "what %s computes with %s is no numbers any more; take a smaller strength, or go on without",
+                       g->seq->engine->model->info.name, g->seq->adapters.n > 1 ? "these adapters" : "this adapter");
     return pp_fail(err, PP_ERR_FORMAT, "what %s computes is no numbers any more; its file is damaged, get it again",
                    g->seq->engine->model->info.name);
 }

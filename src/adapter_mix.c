@@ -33,6 +33,7 @@ bool pp_adapter_mix_add(struct pp_adapter_mix *s, const char *path, float scale)
         return false;
     snprintf(s->item[i].path, sizeof s->item[i].path, "%s", path);
     s->item[i].scale = isfinite(scale) ? fminf(fmaxf(scale, -2), 2) : 1;
+    s->limited = s->limited || s->item[i].scale != scale;
     s->n = i < s->n ? s->n : i + 1;
     return true;
 }
@@ -87,6 +88,7 @@ char *pp_adapter_mix_json(const struct pp_adapter_mix *s)
 bool pp_adapter_mix_read(const char *json, struct pp_adapter_mix *s)
 {
     s->n = 0;
+    s->limited = false;
     if (!json || !*json)
         return true;
     cJSON *array = cJSON_Parse(json);
@@ -96,7 +98,7 @@ bool pp_adapter_mix_read(const char *json, struct pp_adapter_mix *s)
                     *scale = cJSON_GetObjectItemCaseSensitive(o, "scale");
         good = cJSON_IsString(path) && *path->valuestring &&
                pp_adapter_mix_add(s, path->valuestring,
-                                  cJSON_IsNumber(scale) ? (float)fmin(fmax(scale->valuedouble, -2), 2) : 1) && good;
+                                  cJSON_IsNumber(scale) ? (float)fmin(fmax(scale->valuedouble, -100), 100) : 1) && good;
     }
     cJSON_Delete(array);
     return good;

@@ -12,6 +12,7 @@
 
 struct pp_adapter_mix {
     int n;
+    bool limited; /* one was to have another strength, beyond these bounds */
     struct pp_adapter_item {
         char path[512];
         float scale; /* -2 to 2 */

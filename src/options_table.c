@@ -86,9 +86,9 @@ const struct pp_option pp_option_specs[] = {
     {.name = "threads", .others = "-t", .arg = "N", .set = pp_set_threads, AT(threads), .min = 0, .max = 512,
      .commands = ENGINE | LORA, .section = "model", .env = "LLAMA_ARG_THREADS", .group = PP_GROUP_MODEL,
      .help = "threads, at most one per core; 0: so many (default)"},
-    {.name = "ctx-size", .others = "-c", .arg = "N", .set = pp_set_int64, AT(ctx_size), .min = 0, .max = 1 << 30,
+    {.name = "ctx-size", .others = "-c", .arg = "N", .set = pp_set_ctx_size, AT(ctx_size), .min = 0, .max = 1 << 30,
      .commands = ENGINE | PP_BIT(MODELS), .section = "model", .env = "LLAMA_ARG_CTX_SIZE", .group = PP_GROUP_MODEL,
-     .help = "tokens a conversation may have; 0: the model's own, at most 16384 (default)"},
+     .help = "tokens a conversation may have, 32 at least; 0: the model's own, at most 16384 (default)"},
     {.name = "overflow", .arg = "WHAT", .choices = "ask stop shift summarise slide", .set = pp_set_choice, AT(overflow),
      .commands = TALK, .section = "model", .group = PP_GROUP_MODEL,
      .help = "when a conversation outgrows the context: ask (default; without a screen stop), stop, shift (drop the "
@@ -97,7 +97,8 @@ const struct pp_option pp_option_specs[] = {
      .commands = ENGINE | PP_BIT(MODELS),
      .section = "model", .group = PP_GROUP_MODEL, .help = "type of the KV cache: q8_0 (default), f16, f32, fp8, q4_0"},
     {.name = "kv-memory", .arg = "BYTES", .set = pp_set_bytes, AT(kv_memory), .commands = ENGINE, .section = "model",
-     .group = PP_GROUP_MODEL, .help = "limit for the KV cache, such as 512M; default: a quarter of free memory"},
+     .group = PP_GROUP_MODEL,
+     .help = "limit for the KV cache, such as 512M (a number alone is bytes); default: a quarter of free memory"},
     {.name = "quant", .arg = "TYPE",
      .choices = "q8_0 q6_k q5_k q5_k_m q5_k_s q5_1 q5_0 q4_k q4_k_m q4_k_s q4_1 q4_0 iq4_nl iq4_xs q3_k q3_k_l q3_k_m "
                 "q3_k_s q2_k q2_k_s f16 bf16 f32",

@@ -96,6 +96,20 @@ enum pp_code pp_set_int64(struct pp_parse *ps, const struct pp_option *opt, cons
     return PP_OK;
 }
 
+/* A template alone takes a dozen tokens. */
+enum pp_code pp_set_ctx_size(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                             struct pp_error *err)
+{
+    enum { LEAST = 32 };
+    enum pp_code code = pp_set_int64(ps, opt, value, shown, err);
+    const int64_t v = code ? 0 : *(int64_t *)field(ps, opt);
+    if (v > 0 && v < LEAST)
+        return pp_fail(err, PP_ERR_USAGE,
+                       "%s: a context of %d has no room for a question and its answer; %d is the least, 0 the model's "
+                       "own", shown, (int)v, LEAST);
+    return code;
+}
+
 enum pp_code pp_set_int(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                         struct pp_error *err)
 {

@@ -132,6 +132,22 @@ static slash_fn *lora_word(char *arg, char **rest)
     return NULL;
 }
 
+/* What could be meant by a name that is nobody's. */
+static enum pp_slash no_such_adapter(struct pp_controller *c, const char *arg)
+{
+    struct pp_near near = {.wanted = arg};
+    const size_t n = strlen(arg);
+    for (size_t k = 0; k < c->adapters.n; k++)
+        pp_near_try(&near, c->adapters.items[k].name);
+    if (strchr(arg, '/') || (n > 5 && strcasecmp(arg + n - 5, ".gguf") == 0))
+        ctl_notice(c, true, "there is no adapter \"%s\" in the list; /lora add %s takes a file into it", arg, arg);
+    else if (near.best[0])
+        ctl_notice(c, true, "there is no adapter \"%s\"; did you mean \"%s\"?", arg, near.best);
+    else
+        ctl_notice(c, true, "there is no adapter \"%s\"; F3 lists them, /lora add FILE takes one into the list", arg);
+    return PP_SLASH_ERROR;
+}
+
 static enum pp_slash do_lora(struct pp_controller *c, char *arg)
 {
     char *rest;
@@ -162,16 +178,8 @@ static enum pp_slash do_lora(struct pp_controller *c, char *arg)
             return PP_SLASH_ERROR;
         }
     }
-    if (i < 0) {
-        struct pp_near near = {.wanted = arg};
-        for (size_t k = 0; k < c->adapters.n; k++)
-            pp_near_try(&near, c->adapters.items[k].name);
-        ctl_notice(c, true,
-                   near.best[0] ? "there is no adapter \"%s\"; did you mean \"%s\"?"
-                                : "there is no adapter \"%s\"%s; F3 lists them",
-                   arg, near.best);
-        return PP_SLASH_ERROR;
-    }
+    if (i < 0)
+        return no_such_adapter(c, arg);
     const struct pp_adapter_entry *a = &c->adapters.items[i];
     pp_controller_set_adapter(c, (size_t)i, on, scale > -100 ? (float)scale : a->scale);
     if (a->on && a->scale == 0.0f)

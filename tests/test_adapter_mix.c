@@ -48,7 +48,8 @@ static void there_and_back(void **state)
     assert_false(pp_adapter_mix_read("{", &b));
     assert_false(pp_adapter_mix_read("[{\"path\":7},{\"path\":\"/a\",\"scale\":1e99}]", &b));
     assert_int_equal(b.n, 1);
-    assert_true(b.item[0].scale == 2);
+    assert_true(b.item[0].scale == 2 && b.limited);
+    assert_true(pp_adapter_mix_read("[{\"path\":\"/a\",\"scale\":-2}]", &b) && !b.limited);
     for (int i = 0; i < PP_MAX_ADAPTERS; i++) {
         char path[16];
         snprintf(path, sizeof path, "/%d", i);

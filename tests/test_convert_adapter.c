@@ -205,6 +205,10 @@ static void folded_in_f32(void **state)
     (void)state;
     folder_add_lora(&f, &s, 3, 4);
     folder_add_lora(&f, &s, 4, 4);
+    const char *beyond = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":4,"
+                                               "\"alpha_pattern\":{\"gate_proj\":1e300}}");
+    assert_int_equal(pp_adapter_file_open(beyond, &before, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "adapter_config.json: the alpha of blk.0.ffn_gate.weight, 1e+300, is beyond"));
     const char *plain = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":4}");
     const char *halves = to_peft(to_gguf(plain, b.path, "BF16"), b.path, NULL);
     char config[512];

@@ -145,6 +145,10 @@ static void the_cache_for_itself(void **state)
     assert_int_equal(try(m, &opt, 64000 * MB, NULL), PP_ERR_NOMEM);
     assert_says("a context of 8192 tokens needs 0.");
     assert_says("0.256 GB may be used, which is enough for 3");
+    const struct pp_engine_options nothing = {.n_threads = 1, .kv_memory = 1};
+    assert_int_equal(try(m, &nothing, 64000 * MB, NULL), PP_ERR_NOMEM);
+    assert_says("may use 1 byte, and one page of 64 tokens needs ");
+    assert_says("such as 512M: a number alone is bytes");
     pp_model_close(m);
 }
 

@@ -252,6 +252,11 @@ static void strict_numbers(void **state)
     refuse("run|--seed|-2", "--seed");
     refuse("run|--seed|18446744073709551616", "--seed");
     refuse("run|-t|9999999", "-t expects");
+    refuse("run|-c|1", "-c: a context of 1 has no room for a question and its answer; 32 is the least");
+    refuse("run|--ctx-size|31", "32 is the least");
+    refuse("run|-c|-1", "-c expects a whole number");
+    accept("run|-c|32");
+    accept("run|-c|0");
     refuse("run|--kv-type|q4", "q8_0");
     refuse("run|--kernels|sse", "avx2");
     refuse("run|--activations|f16", "bf16");

@@ -201,6 +201,8 @@ static void test_lora(void **state)
     assert_non_null(strstr(notice(), "did you mean \"bard\""));
     assert_int_equal(fix_slash("/lora quite-another"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "F3 lists them"));
+    assert_int_equal(fix_slash("/lora ~/mine.gguf"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "/lora add ~/mine.gguf"));
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->adapters, "");
 }
@@ -234,6 +236,14 @@ static void test_options_that_do_nothing(void **state)
     fixture_ready(&fix);
     assert_non_null(strstr(notice(), "there is no adapter \"brd\""));
     assert_string_equal(pp_controller_status(fix.c)->adapters, "");
+    fixture_stop(&fix);
+    char path[700];
+    snprintf(path, sizeof path, "%s/lora-bard.gguf", fix.paths.data);
+    fix.o.lora[0].path = path;
+    fix.o.lora[0].scale = 5;
+    fixture_ready(&fix);
+    assert_non_null(strstr(notice(), "bard is on at strength 2, not 5: in the chat strengths go from -2 to 2"));
+    assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 2.00");
     fixture_stop(&fix);
     fix.o.n_lora = 0;
     fix.o.sampling.n_bias = 1;

@@ -89,6 +89,11 @@ static void test_questions(void **state)
     talk_answer(r);
     cost_of(&r, &cached);
     assert_true(cached >= total - 1);
+    const struct pp_adapter_choice mad = {.path = bard.path, .scale = 1e38f};
+    r.adapters = &mad;
+    talk_answer(r);
+    assert_int_equal(talk.done.err.code, PP_ERR_FORMAT); /* the model's file is not what is to blame */
+    assert_non_null(strstr(talk.done.err.text, "with this adapter is no numbers any more; take a smaller strength"));
     talk_end();
 }
 
