@@ -176,6 +176,11 @@ enum { JINJA_NAME_BUCKETS = 256 };
 /* The name of n bytes in its bucket, or NULL. *bucket: where it is or would be. */
 struct jinja_name *jinja_name_find(struct jinja_name *const *names, const char *s, size_t n, size_t *bucket);
 
+/* Calls fn for each text that stands in a template, and those in its expressions (jinja_texts.c); looked_for: it is
+ * compared with something, or given to a function. */
+typedef void jinja_text_fn(void *ctx, const char *s, size_t n, bool looked_for);
+void jinja_texts(const struct jinja_template *t, jinja_text_fn *fn, void *ctx);
+
 /* Parses j's source into j's arena. Fails like everything else on j. */
 struct jinja_template *jinja_parse(struct jinja *j, const char *source, size_t n);
 

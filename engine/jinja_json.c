@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/base/utf8.h"
 #include "engine/jinja_value.h"
 
@@ -65,6 +66,8 @@ static int32_t read_hex4(struct jinja *j, struct reader *r)
 static int32_t read_unicode(struct jinja *j, struct reader *r)
 {
     int32_t cp = read_hex4(j, r);
+    if (cp == 0)
+        jinja_fail(j, PP_JSON_NUL_TEXT);
     if (cp < 0xD800 || cp > 0xDFFF)
         return cp;
     if (cp <= 0xDBFF && r->end - r->p >= 6 && r->p[0] == '\\' && r->p[1] == 'u') {

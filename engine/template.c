@@ -99,6 +99,26 @@ bool pp_template_reads(const struct pp_template *t, const char *name)
     return n && n->is_read;
 }
 
+struct wanted {
+    const char *text;
+    size_t n;
+    unsigned found; /* enum pp_template_text */
+};
+
+static void note_text(void *ctx, const char *s, size_t n, bool looked_for)
+{
+    struct wanted *w = ctx;
+    if (memmem(s, n, w->text, w->n))
+        w->found |= looked_for ? PP_TEMPLATE_LOOKS_FOR : PP_TEMPLATE_WRITES;
+}
+
+unsigned pp_template_text(const struct pp_template *t, const char *text, size_t n)
+{
+    struct wanted w = {.text = text, .n = n};
+    jinja_texts(t->root, note_text, &w);
+    return w.found;
+}
+
 /* --- rendering ------------------------------------------------------------------------------------------ */
 
 struct render_job {

@@ -28,6 +28,7 @@ void pp_tokenizer_free(struct pp_tokenizer *t); /* NULL is fine, here and below 
 enum pp_tokenize_flags {
     PP_TOKENIZE_BOS = 1,     /* begin with BOS (and end with EOS where the model adds it) if the model wants it */
     PP_TOKENIZE_SPECIAL = 2, /* control tokens written out in the text ("<|eot_id|>") become those tokens */
+    PP_TOKENIZE_ON = 4,      /* the text goes on with one before it: what is put before texts is not put before it */
 };
 /* text: n bytes, need not be valid UTF-8. Sets *ids (pp_free) and *n_ids. Exactly the ids of the reference
  * tokenizer for every byte string. Thread-safe. */
@@ -81,6 +82,18 @@ enum pp_code pp_template_parse(const char *source, size_t n, const char *name, s
 void pp_template_free(struct pp_template *t);
 /* Whether a variable of this name is read anywhere in it. */
 bool pp_template_reads(const struct pp_template *t, const char *name);
+/* The first of these tokens of a message that would act there as if the template had written it, and is none of those
+ * done; -1: there is none. Such are control tokens; added tokens that look like one ("<|user|>", DeepSeek's
+ * "<｜User｜>"), as vocabularies often do not say that theirs are; and, in words of somebody else than the model
+ * (foreign), those in brackets that the template (or NULL) writes ("<start_of_turn>", "[INST]"), unless it looks
+ * for them in messages, or for what closes them: "</think>". */
+int32_t pp_find_marker(const struct pp_tokenizer *t, const struct pp_template *tmpl, bool foreign, const int32_t *ids,
+                       size_t n, const int32_t *done, size_t n_done);
+/* Whether what a role's messages say is neither the model's nor the system's: the user's, or a tool's. */
+bool pp_role_is_foreign(const char *role);
+enum pp_template_text { PP_TEMPLATE_WRITES = 1, PP_TEMPLATE_LOOKS_FOR = 2 };
+/* Whether this text stands among those that it writes out, and those that it compares or looks for in messages. */
+unsigned pp_template_text(const struct pp_template *t, const char *text, size_t n);
 /* Appends the prompt text. An error that the template raises (raise_exception) is PP_ERR_FORMAT with its message. */
 enum pp_code pp_template_render(const struct pp_template *t, const struct pp_template_input *in, struct pp_buf *out,
                                 struct pp_error *err);

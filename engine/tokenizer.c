@@ -205,6 +205,8 @@ struct run {
     struct tok_split_state *split;
     const char *end;      /* of the memory where the text lies that is tokenized now */
     bool last;            /* there is no text behind that */
+    bool inside;          /* there is text before it, too */
+    size_t n_before;      /* tokens that stand before the text */
     struct pp_buf steps[2]; /* where the tokenizer.json's normalizers put text */
     struct pp_buf normal; /* a stretch of text as the vocabulary's makers have it */
     struct pp_buf spaced; /* that with its spaces written as SentencePiece does */
@@ -297,7 +299,8 @@ static bool normalize(struct run *r, const char **text, size_t *n)
     if (!tok_normalizes(r->t))
         return true;
     pp_buf_clear(&r->normal);
-    tok_normalize(r->t, *text, *n, r->merger.ids.n == 0, r->last && *text + *n == r->end, &r->normal);
+    tok_normalize(r->t, *text, *n, !r->inside && r->merger.ids.n == r->n_before, r->last && *text + *n == r->end,
+                  &r->normal);
     *text = pp_buf_cstr(&r->normal);
     *n = r->normal.len;
     return !r->normal.bad;
@@ -334,7 +337,7 @@ static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp
         code = tok_rwkv_text(&r->merger, text, n, err);
     } else if (r->t->kind == TOK_WORDPIECE) {
         code = tok_bert_words(r->t, text, n, &r->normal, lone_word, &r->merger, err);
-    } else if (r->t->add_space && !is_space(text[0])) {
+    } else if (r->t->add_space && text[0] != ' ' && !(r->inside && r->merger.ids.n == r->n_before)) {
         pp_buf_clear(&r->spaced);
         pp_buf_char(&r->spaced, ' ');
         pp_buf_add(&r->spaced, text, n);
@@ -441,6 +444,10 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
                          size_t *n_ids, struct pp_error *err)
 {
     struct run r = {.t = t, .merger = {.t = t}, .end = text + n, .last = true, .prefix = t->prefix.start};
+    if (flags & PP_TOKENIZE_ON) {
+        r.inside = true;
+        r.prefix = TOK_PREFIX_NEVER;
+    }
     bool control = flags & PP_TOKENIZE_SPECIAL, ends = flags & PP_TOKENIZE_BOS;
     *ids = NULL;
     *n_ids = 0;
@@ -455,6 +462,7 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
     enum pp_code code = PP_OK;
     if (ends && t->add_bos && !bos_written)
         code = tok_ids_add(&r.merger.ids, t->bos, err);
+    r.n_before = r.merger.ids.n;
     if (!code)
         code = tokenize(&r, text, n, control, err);
     if (!code && ends && t->add_eos)

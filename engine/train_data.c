@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/text.h"
@@ -209,7 +210,8 @@ static bool is_answer(const struct conversation *c, int i)
 }
 
 /* A control token written out in a message would be taken for one: somebody else's turn, or the end. */
-static enum pp_code refuse_control(const struct reader *r, const char *content, struct pp_error *err)
+static enum pp_code refuse_control(const struct reader *r, const struct pp_template *tmpl, const char *role,
+                                   const char *content, struct pp_error *err)
 {
     int32_t *ids;
     size_t n;
@@ -217,21 +219,21 @@ static enum pp_code refuse_control(const struct reader *r, const char *content, 
     enum pp_code code = pp_tokenize(r->tokenizer, content, strlen(content), PP_TOKENIZE_SPECIAL, &ids, &n, err);
     if (code)
         return code;
-    for (size_t i = 0; i < n && !code; i++) {
-        pp_buf_clear(&text);
-        pp_token_text(r->tokenizer, ids[i], false, &text);
-        if (text.len)
-            continue;
-        pp_token_text(r->tokenizer, ids[i], true, &text);
-        if (text.len)
-            code = pp_fail(err, PP_ERR_FORMAT,
-                           "a message holds the control token %.60s, which would be taken for the real one; take it "
-                           "out",
-                           pp_buf_cstr(&text));
-    }
+    const int32_t found = pp_find_marker(r->tokenizer, tmpl, pp_role_is_foreign(role), ids, n, NULL, 0);
+    pp_token_text(r->tokenizer, found, true, &text);
+    if (found >= 0)
+        code = pp_fail(err, PP_ERR_FORMAT,
+                       "a message holds the control token %.60s, which would be taken for the real one; take it out",
+                       pp_buf_cstr(&text));
     pp_free(ids);
     pp_buf_free(&text);
     return code;
+}
+
+/* The template that writes a conversation. */
+static const struct pp_template *template_of(const struct reader *r, const struct conversation *c)
+{
+    return c->tools && r->tool_tmpl ? r->tool_tmpl : r->tmpl;
 }
 
 static enum pp_code take_message(const struct reader *r, struct conversation *c, const cJSON *m, struct pp_error *err)
@@ -240,7 +242,9 @@ static enum pp_code take_message(const struct reader *r, struct conversation *c,
     const cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
     if (!cJSON_IsObject(m) || !cJSON_IsString(role))
         return pp_fail(err, PP_ERR_FORMAT, "message %d has no role", c->n + 1);
-    enum pp_code code = cJSON_IsString(content) ? refuse_control(r, content->valuestring, err) : PP_OK;
+    enum pp_code code = PP_OK;
+    if (cJSON_IsString(content))
+        code = refuse_control(r, template_of(r, c), role->valuestring, content->valuestring, err);
     if (code)
         return code;
     c->roles[c->n] = role->valuestring;
@@ -266,7 +270,7 @@ static enum pp_code render(const struct reader *r, const struct conversation *c,
                            struct pp_buf *out, struct pp_error *err)
 {
     struct pp_buf json = {0};
-    const struct pp_template *tmpl = c->tools && r->tool_tmpl ? r->tool_tmpl : r->tmpl;
+    const struct pp_template *tmpl = template_of(r, c);
     for (int i = 0; i < n; i++)
         pp_buf_fmt(&json, "%c%s", i ? ',' : '[', c->messages[i]);
     pp_buf_str(&json, n ? "]" : "[]");
@@ -423,6 +427,8 @@ static enum pp_code add_line(struct reader *r, const char *line, size_t n, struc
     enum pp_code code;
     if (!cJSON_IsObject(object) || !is_blank(end, n - (size_t)(end - line)))
         code = pp_fail(err, PP_ERR_FORMAT, "this is no JSON object on one line");
+    else if (pp_json_has_nul(line, n))
+        code = pp_fail(err, PP_ERR_FORMAT, PP_JSON_NUL_TEXT);
     else if (cJSON_IsArray(messages))
         code = add_conversation(r, object, messages, err);
     else if (cJSON_IsString(text))

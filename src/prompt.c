@@ -1,15 +1,17 @@
 /* prompt.c - from messages to token ids.
  *
  * The rendered template is one text, in which control tokens are recognised by their spelling. Messages that hold such
- * a spelling would be recognised too. Therefore it is looked for in every message first; where it is found (rarely), a
- * mark is put into it after its first character: a Unicode noncharacter that no message contains. It travels through
- * the template, and afterwards the text is cut at the marks and tokenised in pieces. Without marks, which is the rule,
- * the ids are exactly those of the plain rendered text. */
+ * a spelling would be recognised too. Therefore it, and what else only the template may write (pp_find_marker), is
+ * looked for in every message first; where it is found (rarely), a mark is put into it after its first character: a
+ * Unicode noncharacter that no message contains. It travels through the template, and afterwards the text is cut at the
+ * marks and tokenised in pieces. Without marks, which is the rule, the ids are exactly those of the plain rendered
+ * text. */
 #include "src/prompt.h"
 
 #include <cjson/cJSON.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 
@@ -30,22 +32,14 @@ static enum pp_code add_ids(struct ids *ids, const int32_t *more, size_t n, stru
     return PP_OK;
 }
 
-static bool holds(const struct ids *ids, int32_t id)
-{
-    for (size_t i = 0; i < ids->n; i++)
-        if (ids->v[i] == id)
-            return true;
-    return false;
-}
-
 static enum pp_code add_tokens(struct ids *ids, const struct pp_tokenizer *t, const char *text, size_t len,
-                               struct pp_error *err)
+                               unsigned flags, struct pp_error *err)
 {
     int32_t *more;
     size_t n;
     if (!len)
         return PP_OK;
-    enum pp_code code = pp_tokenize(t, text, len, PP_TOKENIZE_SPECIAL, &more, &n, err);
+    enum pp_code code = pp_tokenize(t, text, len, PP_TOKENIZE_SPECIAL | flags, &more, &n, err);
     if (code != PP_OK)
         return code;
     code = add_ids(ids, more, n, err);
@@ -55,28 +49,26 @@ static enum pp_code add_tokens(struct ids *ids, const struct pp_tokenizer *t, co
 
 /* --- control tokens in messages --------------------------------------------------------------------------- */
 
-/* A token whose text is shown only on request. */
-static bool is_control(const struct pp_tokenizer *t, int32_t id, struct pp_buf *text)
-{
-    pp_buf_clear(text);
-    pp_token_text(t, id, false, text);
-    if (text->len)
-        return false;
-    pp_token_text(t, id, true, text);
-    return text->len > 0;
-}
+/* Where and how marks are put. */
+struct guard {
+    const struct pp_tokenizer *tokenizer;
+    const struct pp_template *tmpl;
+    char mark[MARK_BYTES + 1 + 1];
+    bool marked; /* one was put somewhere */
+};
 
-/* The first control token that would be recognised in s and is none of those done; its text. -1 if there is none. */
-static int32_t find_control(const struct pp_tokenizer *t, const char *s, size_t len, const struct ids *done,
+/* The first control token, or what else only the template may write, that would be recognised in s and is none of those
+ * done; its text. -1 if there is none. */
+static int32_t find_control(const struct guard *g, const char *s, size_t len, bool foreign, const struct ids *done,
                             struct pp_buf *text)
 {
-    int32_t *ids, found = -1;
+    int32_t *ids;
     size_t n;
-    if (pp_tokenize(t, s, len, PP_TOKENIZE_SPECIAL, &ids, &n, NULL) != PP_OK)
+    if (pp_tokenize(g->tokenizer, s, len, PP_TOKENIZE_SPECIAL, &ids, &n, NULL) != PP_OK)
         return -1; /* the whole prompt will fail for the same reason, with an error */
-    for (size_t i = 0; found < 0 && i < n; i++)
-        if (is_control(t, ids[i], text) && !holds(done, ids[i]))
-            found = ids[i];
+    const int32_t found = pp_find_marker(g->tokenizer, g->tmpl, foreign, ids, n, done->v, done->n);
+    pp_buf_clear(text);
+    pp_token_text(g->tokenizer, found, true, text);
     pp_free(ids);
     return found;
 }
@@ -106,9 +98,9 @@ static size_t mark_word(struct pp_buf *out, const char *s, size_t len, const str
 /* Rewrites *text so that no control token is recognised by its spelling in any piece between marks. Each round deals
  * with another token of the vocabulary; those that are recognised by other spellings only (after normalising), or are
  * one character long, have nothing to put the mark into. */
-static enum pp_code guard(const struct pp_tokenizer *t, struct pp_buf *text, const char *mark, bool *marked,
-                          struct pp_error *err)
+static enum pp_code guard(struct guard *g, struct pp_buf *text, bool foreign, struct pp_error *err)
 {
+    const char *mark = g->mark;
     struct pp_buf word = {0}, next = {0};
     struct ids done = {0};
     enum pp_code code = PP_OK;
@@ -118,7 +110,7 @@ static enum pp_code guard(const struct pp_tokenizer *t, struct pp_buf *text, con
             const char *cut = memmem(p, (size_t)(end - p), mark, MARK_BYTES);
             size_t len = (size_t)((cut ? cut : end) - p);
             if (len)
-                found = find_control(t, p, len, &done, &word);
+                found = find_control(g, p, len, foreign, &done, &word);
             p += len + (cut ? MARK_BYTES : 0);
         }
         if (found < 0)
@@ -130,7 +122,7 @@ static enum pp_code guard(const struct pp_tokenizer *t, struct pp_buf *text, con
         struct pp_buf old = *text;
         *text = next;
         next = old;
-        *marked = true;
+        g->marked = true;
     }
     if (!code && (word.bad || next.bad || text->bad))
         code = pp_fail_nomem(err, "the prompt");
@@ -156,17 +148,17 @@ static bool choose_mark(const cJSON *messages, const struct pp_buf *begun, char 
     return false;
 }
 
-static enum pp_code guard_string(const struct pp_tokenizer *t, cJSON *string, const char *mark, bool *marked,
-                                 struct pp_error *err)
+static enum pp_code guard_string(struct guard *g, cJSON *string, bool foreign, struct pp_error *err)
 {
-    bool here = false;
+    const bool before = g->marked;
     struct pp_buf text = {0};
     pp_buf_str(&text, string->valuestring);
-    enum pp_code code = text.bad ? pp_fail_nomem(err, "the prompt") : guard(t, &text, mark, &here, err);
-    if (code == PP_OK && here && !cJSON_SetValuestring(string, pp_buf_cstr(&text)))
+    g->marked = false;
+    enum pp_code code = text.bad ? pp_fail_nomem(err, "the prompt") : guard(g, &text, foreign, err);
+    if (code == PP_OK && g->marked && !cJSON_SetValuestring(string, pp_buf_cstr(&text)))
         code = pp_fail_nomem(err, "the prompt");
     pp_buf_free(&text);
-    *marked = *marked || here;
+    g->marked |= before;
     return code;
 }
 
@@ -176,12 +168,13 @@ static bool is_words(const cJSON *member)
     return cJSON_IsString(member) && strcmp(member->string, "role") != 0;
 }
 
-static enum pp_code guard_messages(const struct pp_tokenizer *t, cJSON *messages, const char *mark, bool *marked,
-                                   struct pp_error *err)
+static enum pp_code guard_messages(struct guard *g, cJSON *messages, struct pp_error *err)
 {
     for (cJSON *m = messages->child; m; m = m->next) {
+        const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
+        const bool foreign = !role || pp_role_is_foreign(role);
         for (cJSON *text = m->child; text; text = text->next) {
-            enum pp_code code = is_words(text) ? guard_string(t, text, mark, marked, err) : PP_OK;
+            enum pp_code code = is_words(text) ? guard_string(g, text, foreign, err) : PP_OK;
             if (code != PP_OK)
                 return code;
         }
@@ -222,7 +215,7 @@ static enum pp_code tokenize(const struct pp_tokenizer *t, const struct pp_buf *
     while (code == PP_OK && p < end) {
         const char *cut = mark ? memmem(p, (size_t)(end - p), mark, MARK_BYTES) : NULL;
         const char *stop = cut ? cut : end;
-        code = add_tokens(ids, t, p, (size_t)(stop - p), err);
+        code = add_tokens(ids, t, p, (size_t)(stop - p), p == pp_buf_cstr(text) ? 0 : PP_TOKENIZE_ON, err);
         p = stop + (cut ? MARK_BYTES : 0);
     }
     return code;
@@ -278,18 +271,18 @@ static void add_begun(const struct pp_prompt_input *in, const struct pp_buf begu
 }
 
 static enum pp_code render_guarded(const struct pp_prompt_input *in, cJSON *messages, struct pp_buf *text,
-                                   char mark[MARK_BYTES + 1], bool *marked, struct pp_error *err)
+                                   struct guard *g, struct pp_error *err)
 {
     struct pp_buf begun[2] = {{0}, {0}}; /* reasoning, answer */
     enum pp_code code = PP_OK;
     pp_buf_str(&begun[0], in->continue_reasoning ? in->continue_reasoning : "");
     pp_buf_str(&begun[1], in->continue_text ? in->continue_text : "");
-    if (choose_mark(messages, begun, mark)) {
-        code = guard_messages(in->tokenizer, messages, mark, marked, err);
+    if (choose_mark(messages, begun, g->mark)) {
+        code = guard_messages(g, messages, err);
         for (int i = 0; code == PP_OK && i < 2; i++)
-            code = guard(in->tokenizer, &begun[i], mark, marked, err);
+            code = guard(g, &begun[i], false, err);
     }
-    bool changed = code == PP_OK && (name_reasoning(messages) || *marked);
+    bool changed = code == PP_OK && (name_reasoning(messages) || g->marked);
     char *json = changed ? cJSON_PrintUnformatted(messages) : NULL;
     if (changed && !json)
         code = pp_fail_nomem(err, "the prompt");
@@ -306,18 +299,19 @@ static enum pp_code render_guarded(const struct pp_prompt_input *in, cJSON *mess
 
 enum pp_code pp_prompt_tokens(const struct pp_prompt_input *in, int32_t **out, size_t *n, struct pp_error *err)
 {
-    char mark[MARK_BYTES + 1 + 1];
-    bool marked = false;
+    struct guard g = {.tokenizer = in->tokenizer, .tmpl = in->tmpl};
     struct pp_buf text = {0};
     struct ids ids = {0};
     *out = NULL;
     *n = 0;
+    if (pp_json_has_nul(in->messages_json, strlen(in->messages_json)))
+        return pp_fail(err, PP_ERR_FORMAT, PP_JSON_NUL_TEXT);
     cJSON *messages = cJSON_Parse(in->messages_json);
-    enum pp_code code = cJSON_IsArray(messages) ? render_guarded(in, messages, &text, mark, &marked, err)
+    enum pp_code code = cJSON_IsArray(messages) ? render_guarded(in, messages, &text, &g, err)
                                                 : pp_fail(err, PP_ERR_FORMAT, "the messages are not a JSON array");
     cJSON_Delete(messages);
     if (code == PP_OK)
-        code = tokenize(in->tokenizer, &text, marked ? mark : NULL, &ids, err);
+        code = tokenize(in->tokenizer, &text, g.marked ? g.mark : NULL, &ids, err);
     if (code == PP_OK)
         code = add_bos(in->tokenizer, &ids, err);
     if (code == PP_OK && ids.n == 0)

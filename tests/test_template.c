@@ -220,6 +220,8 @@ static void errors_give_line_and_reason(void **state)
     }
     assert_int_equal(render_vars("x", 1, "{\"a\": [1, }", &out, &err), PP_ERR_FORMAT);
     assert_int_equal(render_vars("x", 1, "[]", &out, &err), PP_ERR_FORMAT);
+    assert_int_equal(render_vars("{{ x }}", 7, "{\"x\": \"a\\u0000b\"}", &out, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "U+0000"));
     static const char sums[] = "{{ big - 1 }}"; /* Python's would be exact, a double's is not */
     assert_int_equal(render_vars(sums, sizeof sums - 1, "{\"big\": 12345678901234567890}", &out, &err), PP_ERR_FORMAT);
     assert_string_equal(err.text, "test, line 1: the result is larger than 64 bits");

@@ -1,6 +1,7 @@
 #include "engine/base/json.h"
 
 #include <cjson/cJSON.h>
+#include <string.h>
 
 /* At most so many values: in front of each but the first stands one of these. Those within texts count, too. */
 static size_t most_values(const char *text, size_t n)
@@ -19,4 +20,13 @@ enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const c
         return pp_fail(err, PP_ERR_FORMAT, "%s has more than %d values; so many cannot be right", name, PP_JSON_VALUES);
     *out = cJSON_ParseWithLengthOpts(text, n, end, 0);
     return PP_OK;
+}
+
+bool pp_json_has_nul(const char *text, size_t n)
+{
+    const char *end = text + n, *at;
+    for (; (at = memchr(text, '\\', (size_t)(end - text))) && end - at >= 2; text = at + 2)
+        if (end - at >= 6 && memcmp(at, "\\u0000", 6) == 0)
+            return true;
+    return false;
 }

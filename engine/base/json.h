@@ -3,6 +3,7 @@
 #ifndef PP_BASE_JSON_H
 #define PP_BASE_JSON_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "engine/base/error.h"
@@ -14,5 +15,8 @@ struct cJSON;
  * too many values; name: the file's, for the message. */
 enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const char **end, struct cJSON **out,
                            struct pp_error *err);
+/* Whether a text in it has the character U+0000, where a C string would end: what follows would be lost unseen. */
+bool pp_json_has_nul(const char *text, size_t n);
+#define PP_JSON_NUL_TEXT "a text holds the character U+0000 (\\u0000), which no text may have; take it out"
 
 #endif
