@@ -58,6 +58,15 @@ static enum pp_code read_scheme(const cJSON *group, struct pp_hf_quant *q, struc
     return read_block(w, "block_structure", q, err);
 }
 
+/* Whether activations are to be turned before they meet the weights. The key is written even where there is nothing. */
+static bool transforms(const cJSON *transform)
+{
+    const cJSON *groups = cJSON_GetObjectItemCaseSensitive(transform, "config_groups");
+    if (!transform || cJSON_IsNull(transform) || (cJSON_IsObject(transform) && !transform->child))
+        return false;
+    return !cJSON_IsObject(groups) || groups->child;
+}
+
 static enum pp_code read_compressed(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
     static const char *const known[] = {"", "dense", "pack-quantized", "int-quantized", "float-quantized",
@@ -77,6 +86,9 @@ static enum pp_code read_compressed(const cJSON *c, struct pp_hf_quant *q, struc
                         "naive-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized, mxfp8-quantized)", err);
     if (*sparsity && strcmp(sparsity, "dense") != 0)
         return fail_key("sparsity_config", "dense, and matrices with holes cannot be read", err);
+    if (transforms(cJSON_GetObjectItemCaseSensitive(c, "transform_config")))
+        return fail_key("transform_config", "empty, and the transforms of activations that it wants (Hadamard or other "
+                        "rotations) are not computed", err);
     cJSON_ArrayForEach(group, groups) {
         if (++n > MAX_LAYERS)
             return pp_fail(err, PP_ERR_FORMAT, "config.json: the quantisation has more than %d groups", MAX_LAYERS);

@@ -207,6 +207,17 @@ static void gguf_pattern(const struct section *s, struct pp_hparams *hp)
         }
 }
 
+/* How much of YaRN's ramp is taken: all of it where there is YaRN, nothing elsewhere; below 0 says the same. */
+static enum pp_code refuse_extrapolation(const struct section *s, float usual, struct pp_error *err)
+{
+    float v = -1;
+    enum pp_code code = gguf_float(s, "rope.scaling.yarn_ext_factor", false, &v, err);
+    if (!code && !(v < 0 || v == usual))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.rope.scaling.yarn_ext_factor is %g, and pippin computes "
+                       "%g only%s", s->arch, (double)v, (double)usual, usual == 0.0f ? " without YaRN" : "");
+    return code;
+}
+
 /* GGUF's attention factor multiplies the usual 0.1 ln(factor) + 1, or the quotient that a multiplier of the logarithm
  * gives; ours replaces it. */
 static enum pp_code gguf_yarn(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
@@ -226,12 +237,25 @@ static enum pp_code gguf_yarn(const struct section *s, struct pp_hparams *hp, st
     if (!code)
         code = gguf_float(s, "rope.scaling.yarn_beta_slow", false, &hp->rope_beta_slow, err);
     if (!code)
+        code = refuse_extrapolation(s, 1, err);
+    if (!code)
         code = gguf_float(s, "rope.scaling.yarn_log_multiplier", false, &log_multiplier, err);
     if (!code && log_multiplier != 0.0f)
         hp->rope_attn_factor = attn * pp_hparams_yarn_magnitude(hp->rope_factor, 1, log_multiplier);
     else if (!code && attn != 1.0f)
         hp->rope_attn_factor = attn * (0.1f * logf(hp->rope_factor) + 1.0f);
     return code;
+}
+
+/* Without YaRN or LongRoPE nothing makes up for scores getting smaller. */
+static enum pp_code refuse_magnitude(const struct section *s, struct pp_error *err)
+{
+    float v = 1;
+    enum pp_code code = gguf_float(s, "rope.scaling.attn_factor", false, &v, err);
+    if (!code && v != 1.0f)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.rope.scaling.attn_factor is %g, which pippin computes "
+                       "only with YaRN or LongRoPE", s->arch, (double)v);
+    return code ? code : refuse_extrapolation(s, 0, err);
 }
 
 static enum pp_code gguf_rope(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
@@ -264,7 +288,7 @@ static enum pp_code gguf_rope(const struct section *s, struct pp_hparams *hp, st
         hp->rope_factor = 1;
     }
     hp->rope_scaling = hp->rope_factor != 1.0f ? PP_ROPE_LINEAR : PP_ROPE_NONE;
-    return PP_OK;
+    return refuse_magnitude(s, err);
 }
 
 /* A number of either kind; 0: there is none. */
@@ -294,6 +318,13 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const 
                 {"attention.output_scale", 0, strcmp(hp->arch, "grok") == 0 ? (double)hp->attn_scale : 1},
                 {"swin_norm", 0, hp->norms_behind}};
     const struct section s = {g, arch, NULL};
+    bool causal = true;
+    char full[192];
+    full_key(&s, "attention.causal", full);
+    pp_gguf_bool(g, full, &causal);
+    if (!causal)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is false: layers that look ahead are not supported in "
+                       "this family", full);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const double v = number_of(&s, keys[i].key);
         if (v != keys[i].usual && v != keys[i].usual_too)

@@ -580,7 +580,7 @@ static void pack_mlx(const struct matrix *m)
 #define COMPRESSED(format, bits, type) \
     "\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"" format "\",\"config_groups\":{" \
     "\"group_0\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":" #bits ",\"type\":\"" type "\"}}}," \
-    "\"ignore\":[\"lm_head\"]}"
+    "\"transform_config\":{},\"ignore\":[\"lm_head\"]}"
 #define MODE(b, g, name) "\"quantization\":{\"group_size\":" #g ",\"bits\":" #b ",\"mode\":\"" name "\"}"
 #define BNB(type) "\"quantization_config\":{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true," \
                   "\"load_in_8bit\":false,\"bnb_4bit_quant_type\":\"" type "\"}"

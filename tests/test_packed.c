@@ -469,6 +469,8 @@ static void refusals(void **state)
         {"ct-4", {.config_from = "pack-quantized", .config_to = "marlin-24"}, "format"},
         {"ct-4", {.config_from = "\"ignore\"", .config_to = "\"sparsity_config\":{\"format\":\"sparse-24-bitmask\"},"
                   "\"ignore\""}, "sparsity_config"},
+        {"ct-4", {.config_from = "\"transform_config\":{}", .config_to = "\"transform_config\":{\"config_groups\":"
+                  "{\"R4\":{\"type\":\"hadamard\"}}}"}, "transform_config"},
         {"ct-4-zero", {.turned = "model.layers.0.mlp.up_proj.weight_zero_point"}, "up_proj.weight_zero_point"},
         {"ct-4-zero", {.emptied = "model.layers.0.mlp.up_proj.weight_zero_point"}, "up_proj.weight_zero_point"},
         {"ct-4-order", {.bad_group = true}, "weight_g_idx names a group that there is not"},

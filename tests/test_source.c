@@ -404,7 +404,9 @@ static void test_gguf_other(void **state)
         const char *key;
         float v;
     } refused[] = {{"llama.attention.max_alibi_bias", 8},
-                   {"llama.swin_norm", 1}};
+                   {"llama.swin_norm", 1},
+                   {"llama.rope.scaling.attn_factor", 1.5f},
+                   {"llama.rope.scaling.yarn_ext_factor", 0.5f}};
     char path[256];
     struct pp_source *s;
     struct pp_error err;
@@ -416,7 +418,23 @@ static void test_gguf_other(void **state)
         assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
         assert_non_null(strstr(err.text, refused[i].key));
     }
-    struct pp_gguf_writer *w;
+    struct pp_gguf_writer *w = begin_gguf(path, "");
+    pp_gguf_add_bool(w, "llama.attention.causal", false);
+    assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "llama.attention.causal"));
+    for (int i = 0; i < 3; i++) { /* of YaRN all or nothing, or less than nothing, which says that it is not known */
+        w = begin_gguf(path, "");
+        pp_gguf_add_text(w, "llama.rope.scaling.type", "yarn");
+        pp_gguf_add_f32(w, "llama.rope.scaling.factor", 4);
+        pp_gguf_add_f32(w, "llama.rope.scaling.yarn_ext_factor", (float)(i - 1));
+        assert_int_equal(finish_and_open(w, path, &s, &err), i == 1 ? PP_ERR_UNSUPPORTED : PP_OK);
+        pp_source_close(s);
+    }
+    w = begin_gguf(path, "");
+    pp_gguf_add_bool(w, "llama.attention.causal", true);
+    pp_gguf_add_f32(w, "llama.rope.scaling.attn_factor", 1);
+    assert_ok(finish_and_open(w, path, &s, &err), err);
+    pp_source_close(s);
     assert_ok(pp_gguf_writer_new(path, &w, &err), err);
     pp_gguf_add_text(w, "general.architecture", "mistral3");
     pp_gguf_add_f32(w, "mistral3.attention.layer_norm_rms_epsilon", 1e-5f);

@@ -178,20 +178,6 @@ static void moe_to_config(const struct pp_hparams *hp, cJSON *config)
     cJSON_AddTrueToObject(config, "use_expert_bias");
 }
 
-/* --- GGUF -------------------------------------------------------------------------------------------------------- */
-
-static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
-{
-    char key[96];
-    bool causal = true;
-    snprintf(key, sizeof key, "%.64s.attention.causal", hp->arch);
-    pp_gguf_bool(g, key, &causal);
-    if (causal)
-        return PP_OK;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is false: layers that look ahead are not supported in this "
-                   "family", key);
-}
-
 const struct pp_arch pp_arch_lfm2 = {
     .name = "lfm2",
     .hf_classes = classes,
@@ -203,7 +189,6 @@ const struct pp_arch pp_arch_lfm2 = {
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .output_norm = "token_embd_norm"},
     .from_config = from_config,
-    .from_gguf = from_gguf,
     .to_config = to_config,
     .hf_eps = "norm_eps",
 };
@@ -219,7 +204,6 @@ const struct pp_arch pp_arch_lfm2moe = {
     .gguf_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .output_norm = "token_embd_norm"},
     .from_config = moe_from_config,
-    .from_gguf = from_gguf,
     .to_config = moe_to_config,
     .hf_eps = "norm_eps",
 };
