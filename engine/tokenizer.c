@@ -213,9 +213,23 @@ struct run {
     enum tok_prefix_when prefix; /* for the stretch that comes next */
 };
 
-static bool is_space(char c)
+/* Bytes of the white space that text begins with: one character, Unicode's White_Space; 0: none. */
+static size_t space_at(const char *text, size_t n)
 {
-    return c == ' ' || (c >= '\t' && c <= '\r');
+    int32_t c;
+    if (n == 0)
+        return 0;
+    const size_t width = pp_utf8_decode(text, n, &c);
+    return tok_char_class(c) & TOK_SPACE_CHAR ? width : 0;
+}
+
+/* The same of what it ends with. */
+static size_t space_before(const char *text, size_t n)
+{
+    for (size_t width = 1; width <= 4 && width <= n; width++)
+        if (((uint8_t)text[n - width] & 0xC0) != 0x80)
+            return space_at(text + n - width, width) == width ? width : 0;
+    return 0;
 }
 
 /* The longest special token that text begins with, or TOK_NONE. *len: its bytes in the text. */
@@ -389,14 +403,14 @@ static enum pp_code cut(struct run *r, const struct tok_specials *s, const char 
             i += len;
             continue;
         }
-        size_t end = i;
-        while (t->flags[id] & TOK_LSTRIP && end > begin && is_space(text[end - 1]))
-            end--;
+        size_t end = i, space;
+        while (t->flags[id] & TOK_LSTRIP && (space = space_before(text + begin, end - begin)))
+            end -= space;
         if ((code = between(r, text + begin, end - begin, control, err)) || (code = special(r, id, err)))
             return code;
         i += len;
-        while (t->flags[id] & TOK_RSTRIP && i < n && is_space(text[i]))
-            i++;
+        while (t->flags[id] & TOK_RSTRIP && (space = space_at(text + i, n - i)))
+            i += space;
         begin = i;
     }
     return between(r, text + begin, n - begin, control, err);

@@ -81,16 +81,26 @@ static void json_added(const struct pp_tokenizer *t, struct pp_buf *b)
     pp_buf_str(b, "\n ],\n");
 }
 
+static bool is_gpt2(const char *const *patterns)
+{
+    return *patterns && !patterns[1] && strcmp(*patterns, tok_pattern_gpt2) == 0;
+}
+
 static void json_split(const char *const *patterns, bool add_space, struct pp_buf *b)
 {
+    if (add_space) { /* behind other patterns it would put a space before each word */
+        pp_buf_str(b, " \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+                      "\"trim_offsets\": true, \"use_regex\": true},\n");
+        return;
+    }
     pp_buf_str(b, " \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [\n");
     for (; *patterns; patterns++) {
         pp_buf_str(b, "  {\"type\": \"Split\", \"pattern\": {\"Regex\": ");
         add_text(b, *patterns);
         pp_buf_str(b, "}, \"behavior\": \"Isolated\", \"invert\": false},\n");
     }
-    pp_buf_fmt(b, "  {\"type\": \"ByteLevel\", \"add_prefix_space\": %s, \"trim_offsets\": true, "
-                  "\"use_regex\": false}\n ]},\n", add_space ? "true" : "false");
+    pp_buf_str(b, "  {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
+                  "\"use_regex\": false}\n ]},\n");
 }
 
 static void json_special(const struct pp_tokenizer *t, int32_t id, struct pp_buf *b)
@@ -160,6 +170,9 @@ static enum pp_code to_json(const struct pp_tokenizer *t, const char *folder, st
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "the vocabulary cannot be written as a tokenizer.json: such files have no known spelling of its "
                        "rule for cutting text into words (%s)", *t->pre ? t->pre : "of its own");
+    if (t->add_space && !is_gpt2(patterns))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written as a tokenizer.json: such files have "
+                       "no known spelling of a space before a text that is cut into words by the rule %s", t->pre);
     pp_buf_str(&b, "{\n \"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n");
     json_added(t, &b);
     if (t->steps)

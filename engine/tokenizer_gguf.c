@@ -4,7 +4,7 @@
  * them is kept under pippin.tokenizer.*, which other readers pass over:
  *   split          array of strings  regular expressions, where no name in tokenizer.ggml.pre means them
  *   ignore_merges  bool              where it is not what the name in tokenizer.ggml.pre implies
- *   add_space      bool              byte-level kind: a space is put before text that does not begin with white space
+ *   add_space      bool              byte-level kind: a space is put before text that does not begin with one
  *   by_rank        bool              SentencePiece kind that merges by tokenizer.ggml.merges, not by scores, as the
  *                                    kind does that other programs call gemma4, or gpt2 with
  *                                    certain names of split rules

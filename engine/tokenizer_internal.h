@@ -120,6 +120,10 @@ size_t tok_scan_qwen35(const char *p, const char *end);
 size_t tok_scan_minicpm5(const char *p, const char *end);
 size_t tok_scan_ufakzeka(const char *p, const char *end);
 size_t tok_scan_jais2(const char *p, const char *end);
+/* The same behind a word for which tok_scan_is_halved(): white space that is cut into pieces, as it has no line end any
+ * more; to look for one again behind each piece would take time with the square of its length. */
+size_t tok_scan_jais2_spaces(const char *p, const char *end);
+bool tok_scan_is_halved(const char *word, size_t n);
 size_t tok_scan_exaone_moe(const char *p, const char *end);
 size_t tok_scan_chameleon(const char *p, const char *end);
 size_t tok_scan_youtu(const char *p, const char *end);
@@ -161,7 +165,7 @@ struct tok_spec {
     int64_t bos, eos, eot, unk;    /* or -1; ids out of range are dropped */
     bool add_bos, add_eos;
     bool ignore_merges;            /* a word that is a token is taken whole */
-    bool add_space;                /* byte level: a space is put before the text unless there is white space */
+    bool add_space;                /* byte level: a space is put before text between added tokens without one */
     struct tok_prefix prefix;      /* SPM, UNIGRAM */
     struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
     bool squeeze;                  /* SPM, UNIGRAM: one space for several, none at the ends */

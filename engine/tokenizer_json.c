@@ -242,6 +242,9 @@ static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, stru
     if (is_type(node, "ByteLevel")) {
         r->byte_level = true;
         r->spec.add_space = bool_member(node, "add_prefix_space", false);
+        if (r->spec.add_space && r->spec.n_patterns)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer puts a space before each word that it has split "
+                           "off, which pippin does not know");
         return bool_member(node, "use_regex", true) ? add_pattern(r, tok_pattern_gpt2, err) : PP_OK;
     }
     if (is_type(node, "Split"))

@@ -205,6 +205,7 @@ struct like_llama3 {
     bool apart;               /* contractions are words */
     bool lines;               /* symbols go with the line ends behind them */
     bool halving;             /* spaces come 512 together, 256, ... 4, 2 or 1 */
+    bool no_lines;            /* it's known that white space here has no line ends */
 };
 
 static inline const char *word_end(const char *p, const char *end, bool marks)
@@ -243,6 +244,8 @@ static inline size_t scan_like_llama3(const char *p, const char *end, const stru
     const char *stop = others(p, end, TOK_SPACE_CHAR | TOK_NUMBER | word);
     if (stop)
         return (size_t)((how.lines ? line_ends(stop, end, '\n') : stop) - p);
+    if (how.no_lines)
+        return (size_t)(halved_spaces(p, end) - p);
     stop = spaces(p, end, true);
     return (size_t)((how.halving && !(at(stop - 1, end).class & TOK_LINE_END) ? halved_spaces(p, end) : stop) - p);
 }
@@ -259,6 +262,15 @@ LIKE_LLAMA3(qwen35, .digits = 1, .marks = true, .apart = true, .lines = true)
 LIKE_LLAMA3(minicpm5, .digits = -1u, .apart = true, .lines = true)
 LIKE_LLAMA3(ufakzeka, .digits = 1, .lines = true)
 LIKE_LLAMA3(jais2, .digits = 3, .apart = true, .lines = true, .halving = true)
+LIKE_LLAMA3(jais2_spaces, .digits = 3, .apart = true, .lines = true, .halving = true, .no_lines = true)
+
+bool tok_scan_is_halved(const char *word, size_t n)
+{
+    for (size_t width = 1; width <= 4 && width <= n; width++)
+        if (((uint8_t)word[n - width] & 0xC0) != 0x80)
+            return (at(word + n - width, word + n).class & (TOK_SPACE_CHAR | TOK_LINE_END)) == TOK_SPACE_CHAR;
+    return false;
+}
 
 /* Words of several, with one space between them. */
 static const char *words(const char *p, const char *end)

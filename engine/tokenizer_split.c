@@ -580,6 +580,20 @@ static enum pp_code split_words(const struct splitting *sp, tok_scan_fn scan, co
     return code;
 }
 
+/* The same for Jais 2's. */
+static enum pp_code split_halving(const struct splitting *sp, const char *piece, size_t n)
+{
+    const char *const end = piece + n;
+    bool halved = false;
+    enum pp_code code = PP_OK;
+    for (size_t width; piece < end && !code; piece += width) {
+        width = halved ? tok_scan_jais2_spaces(piece, end) : tok_scan_jais2(piece, end);
+        halved = tok_scan_is_halved(piece, width);
+        code = sp->fn(sp->ctx, sp->text + (piece - sp->valid), width, sp->err);
+    }
+    return code;
+}
+
 static enum pp_code split_piece(const struct splitting *sp, size_t level, const char *piece, size_t n);
 
 /* Numbers in groups of three from their end on; what lies between them stays as it is. */
@@ -606,6 +620,8 @@ static enum pp_code split_piece(const struct splitting *sp, size_t level, const 
 {
     if (level == sp->s->n)
         return sp->fn(sp->ctx, sp->text + (piece - sp->valid), n, sp->err);
+    if (level + 1 == sp->s->n && sp->s->levels[level].scan == tok_scan_jais2)
+        return split_halving(sp, piece, n);
     if (level + 1 == sp->s->n && sp->s->levels[level].total)
         return split_words(sp, sp->s->levels[level].scan, piece, n);
     if (sp->s->levels[level].groups)

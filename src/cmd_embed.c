@@ -162,8 +162,6 @@ static enum pp_code flush(struct embed *e, struct pp_error *err)
 static enum pp_code fit(struct embed *e, struct text *t, struct pp_error *err)
 {
     const int32_t last = t->n ? t->ids[t->n - 1] : -1;
-    if (!t->n)
-        return pp_fail(err, PP_ERR_USAGE, "line %zu has no tokens", t->line);
     if ((int64_t)t->n <= e->n_ctx)
         return PP_OK;
     if (!e->encoder)
@@ -178,11 +176,27 @@ static enum pp_code fit(struct embed *e, struct text *t, struct pp_error *err)
     return PP_OK;
 }
 
+/* A line without tokens, as a blank one is to models that put none before each text, has no vector: an empty one says
+ * so in its place, and the lines behind it keep theirs. */
+static enum pp_code embed_nothing(struct embed *e, struct pp_error *err)
+{
+    enum pp_code code = flush(e, err);
+    if (code)
+        return code;
+    pp_cli_say("line %zu has no tokens, so it has no vector: [] stands for it", e->line);
+    pp_cli_print("[]\n", 3);
+    return PP_OK;
+}
+
 static enum pp_code embed_line(struct embed *e, const char *text, size_t n, struct pp_error *err)
 {
     struct text t = {.line = e->line};
     enum pp_code code =
         pp_tokenize(pp_model_tokenizer(e->m.model), text, n, PP_TOKENIZE_BOS, &t.ids, &t.n, err);
+    if (!code && !t.n) {
+        free_text(&t);
+        return embed_nothing(e, err);
+    }
     if (!code)
         code = fit(e, &t, err);
     if (!code && (e->n_texts == MAX_TEXTS || e->n_rows + t.n > (size_t)pp_engine_max_rows(e->m.engine)))

@@ -418,6 +418,11 @@ run embed -f "$tmp/lines" --lora "$tmp/bard"; expect "under an adapter that must
 holds "a line without its invocation" [ "$(sed -n 1p "$tmp/first")" = "$(sed -n 1p "$tmp/out")" ]
 holds "a line with it" [ "$(sed -n 2p "$tmp/first")" != "$(sed -n 2p "$tmp/out")" ]
 run embed -p "$long$long$long$long" -c 32; expect "a line beyond the context" 5
+sed -i 's/\("add_bos_token":[[:space:]]*\)true/\1false/' "$tmp/two/tokenizer_config.json"
+printf 'Hello there\n\nHello there\n' >"$tmp/lines"
+run embed -m "$tmp/two" -f "$tmp/lines"; expect "a line without tokens" 0
+holds "has no vector, and the next one has" [ "$(sed -n 2p "$tmp/out")" = "[]" -a "$(sed -n 1p "$tmp/out")" = "$(sed -n 3p "$tmp/out")" ]
+expect_match "which is said" "$tmp/err" 'line 2 has no tokens'
 run embed --pooling first -p x; expect "--pooling: usage" 2
 
 run bench resume --depth 0,100,70 -r 2 --json

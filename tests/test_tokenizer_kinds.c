@@ -87,6 +87,28 @@ static void unigrams_and_back(void **state)
     pp_tokenizer_free(t);
 }
 
+/* Spaces at the beginning go also where BOS stands before them. */
+static void unigrams_behind_bos(void **state)
+{
+    struct pp_tokenizer *t = open_tokenizer("tests/data/sonnets-unigram.model");
+    int32_t *ids[2];
+    size_t n[2];
+    struct pp_error err;
+    (void)state;
+    assert_true(t->squeeze);
+    t->add_bos = true;
+    t->bos = t->eos;
+    static const char *const texts[] = {"thou art", "  thou art"};
+    for (int i = 0; i < 2; i++)
+        assert_ok(pp_tokenize(t, texts[i], strlen(texts[i]), PP_TOKENIZE_BOS, &ids[i], &n[i], &err), err);
+    assert_int_equal(ids[0][0], t->bos);
+    assert_int_equal(n[0], n[1]);
+    assert_memory_equal(ids[0], ids[1], n[0] * sizeof *ids[0]);
+    pp_free(ids[0]);
+    pp_free(ids[1]);
+    pp_tokenizer_free(t);
+}
+
 /* As tokenizer.json spells the same. */
 static void unigrams_in_json(void **state)
 {
@@ -430,7 +452,8 @@ static void masks(void **state)
 TEST_GROUP(tokenizer_kinds)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_sentencepiece), cmocka_unit_test(unigrams_and_back), cmocka_unit_test(unigrams_in_json),
+        cmocka_unit_test(as_sentencepiece), cmocka_unit_test(unigrams_and_back), cmocka_unit_test(unigrams_behind_bos),
+        cmocka_unit_test(unigrams_in_json),
         cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(rwkv),
         cmocka_unit_test(long_words),
         cmocka_unit_test(usual_splits), cmocka_unit_test(ranked), cmocka_unit_test(masks),

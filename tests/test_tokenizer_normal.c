@@ -228,6 +228,37 @@ static void steps_of_other_kinds(void **state)
     pp_tokenizer_free(t);
 }
 
+/* A space is put before each stretch of text that does not begin with one; white space of any kind goes with an added
+ * token that takes it. */
+static void spaces_around_tokens(void **state)
+{
+    struct pp_buf json = {0};
+    struct pp_tokenizer *both[2];
+    struct pp_error err;
+    (void)state;
+    pp_buf_str(&json, "{\"added_tokens\":[{\"id\":256,\"content\":\"<L>\",\"lstrip\":true},"
+               "{\"id\":257,\"content\":\"<R>\",\"rstrip\":true}],\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+               "\"add_prefix_space\":true},\"model\":{\"type\":\"BPE\",\"vocab\":{");
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char key[5] = {0};
+        pp_utf8_encode(tok_byte_to_char(byte), key);
+        pp_buf_fmt(&json, "%s\"%s%s\":%u", byte ? "," : "", byte == '"' || byte == '\\' ? "\\" : "", key, byte);
+    }
+    pp_buf_str(&json, "},\"merges\":[]}}");
+    assert_ok(tok_from_json(json.data, json.len, NULL, &both[0], &err), err);
+    both[1] = through_gguf(both[0]);
+    for (int i = 0; i < 2; i++) {
+        expect_tokens(both[i], "a<L>b<R>c", 0, " |a|<L>| |b|<R>| |c");
+        expect_tokens(both[i], " a<L> b", 0, " |a|<L>| |b");
+        expect_tokens(both[i], "\na<L>\tb", 0, " |\n|a|<L>| |\t|b");
+        expect_tokens(both[i], "a\u3000 \u2003<L><R>\u00a0\u3000\nb", 0, " |a|<L>|<R>| |b");
+        expect_tokens(both[i], "\u3000<L>\u00a0<L>", 0, "<L>|<L>");
+        expect_tokens(both[i], "\xa0<L>", 0, " |\xa0|<L>"); /* the end of a character is none */
+        pp_tokenizer_free(both[i]);
+    }
+    pp_buf_free(&json);
+}
+
 /* Of two spaces the second begins a word of its own, although the vocabulary has both in one token. */
 static void every_space_begins_a_word(void **state)
 {
@@ -358,6 +389,7 @@ TEST_GROUP(tokenizer_normal)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_character), cmocka_unit_test(mixed_characters), cmocka_unit_test(odd_texts),
         cmocka_unit_test(steps), cmocka_unit_test(steps_of_other_kinds), cmocka_unit_test(refused),
+        cmocka_unit_test(spaces_around_tokens),
         cmocka_unit_test(every_space_begins_a_word), cmocka_unit_test(tables),
         cmocka_unit_test(failed_allocations),
     };

@@ -7,6 +7,7 @@
 #include <pcre2.h>
 
 #include "engine/base/map.h"
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
@@ -219,6 +220,29 @@ static void long_runs(void **state)
     each_rule(check_long_runs);
 }
 
+/* White space that is cut into pieces is looked at once, however long it is. */
+static void long_spaces(void **state)
+{
+    enum { SIZE = 1 << 26 };
+    struct both b;
+    struct pp_error err;
+    size_t sum = 0;
+    char *text = pp_malloc(SIZE);
+    (void)state;
+    assert_non_null(text);
+    both_new(&b, "jais-2", tok_rule_by_name("jais-2", 6)->patterns);
+    struct tok_split_state *st = tok_split_state_new(b.fast, SIZE);
+    memset(text, ' ', SIZE);
+    text[SIZE - 1] = 'x';
+    const uint64_t begin = pp_now_ns();
+    assert_ok(tok_split(b.fast, st, text, SIZE, add_length, &sum, &err), err);
+    assert_true(pp_now_ns() - begin < 20000000000u);
+    assert_int_equal(sum, SIZE);
+    tok_split_state_free(st);
+    both_free(&b);
+    pp_free(text);
+}
+
 /* What rules make of a few texts. */
 static void vectors(void **state)
 {
@@ -236,6 +260,7 @@ static void vectors(void **state)
         {"minicpm5", "abc|123|4| d"},
         {"ufakzeka", "Ankara|'da| |1|2"},
         {"jais-2", "a|    | | x|\n| y|    |  "},
+        {"jais-2", "!\n|   \n|    |  |\t| !\n\n| \n \xe3\x80\x80\n|        | x"},
         {"chameleon", "def|    |  | x|\n|1|2|,|,"},
         {"laguna", "a| b|.|\n\n|\tc"},
         {"qwen2", "a| b|.\n\n|\tc"},
@@ -452,6 +477,7 @@ TEST_GROUP(tokenizer_split)
         cmocka_unit_test(rules),
         cmocka_unit_test(vectors),
         cmocka_unit_test(long_runs),
+        cmocka_unit_test(long_spaces),
         cmocka_unit_test(classes),
         cmocka_unit_test(mixed),
         cmocka_unit_test(every_character),
