@@ -122,6 +122,36 @@ static const char *range_name(struct jinja *j, int64_t from, int64_t to, int64_t
     return jinja_copy(j, s, (size_t)n + 1).s;
 }
 
+/* The numbers 0 to n - 1 in their order, or from n - 1 down to 0 at the end of what is there. Ranges are never changed,
+ * so that those that a template makes for each message, as Gemma 4's does, are parts of one list. */
+static struct jinja_value *counted(struct jinja *j, size_t n, bool down)
+{
+    struct jinja_list *list = &j->counted[down];
+    if (n > list->n) {
+        size_t cap = list->n ? list->n : 64;
+        while (cap < n)
+            cap *= 2;
+        list->items = jinja_alloc(j, cap * sizeof *list->items);
+        for (size_t i = 0; i < cap; i++)
+            list->items[i] = jinja_int((int64_t)(down ? cap - 1 - i : i));
+        list->n = cap;
+    }
+    return down ? list->items + (list->n - n) : list->items;
+}
+
+/* A range without negative numbers whose step is 1 or -1. False: it's another. */
+static bool share_range(struct jinja *j, int64_t from, int64_t to, int64_t step, struct jinja_list *list)
+{
+    if (step == 1 && from >= 0 && to > from && to <= JINJA_MAX_RANGE) {
+        list->items = counted(j, (size_t)to, false) + from;
+        list->n = (size_t)(to - from);
+    } else if (step == -1 && from > to && to >= -1 && from < JINJA_MAX_RANGE) {
+        list->items = counted(j, (size_t)from + 1, true);
+        list->n = (size_t)(from - to);
+    }
+    return list->n > 0;
+}
+
 static struct jinja_value global_range(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
                                        const struct jinja_args *args)
 {
@@ -133,7 +163,8 @@ static struct jinja_value global_range(struct jinja *j, struct jinja_value self,
     if (step == 0)
         jinja_fail(j, "the step of range() is 0");
     list->name = range_name(j, from, to, step);
-    for (int64_t i = from; step > 0 ? i < to : i > to;) {
+    const bool shared = share_range(j, from, to, step, list);
+    for (int64_t i = from; !shared && (step > 0 ? i < to : i > to);) {
         if (list->n == JINJA_MAX_RANGE)
             jinja_fail(j, "range() may have not more than %d numbers", JINJA_MAX_RANGE);
         jinja_push(j, list, jinja_int(i));

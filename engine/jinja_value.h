@@ -21,6 +21,8 @@ enum {
     JINJA_MAX_MEMORY = 64 << 20, /* bytes of values; more for a large input */
     JINJA_MAX_OUTPUT = 16 << 20, /* bytes rendered */
     JINJA_MAX_STEPS = 20 << 20,  /* nodes evaluated; long strings and lists count extra; more for a large input */
+    JINJA_PAIR_STEPS = 12,       /* more for each pair of messages ... */
+    JINJA_MAX_PAIR_STEPS = 300 << 20, /* ... up to so many */
     JINJA_MAX_NESTING = 200,     /* of brackets and blocks in the source */
     JINJA_MAX_DEPTH = 1500,      /* of evaluation: nested expressions times macro calls */
     JINJA_MAX_VALUE_DEPTH = 400, /* of lists inside lists when they are printed or compared, and of JSON */
@@ -111,6 +113,7 @@ struct jinja {
     struct jinja_block *blocks; /* the arena, newest first */
     size_t memory, max_memory;
 
+    struct jinja_list counted[2]; /* what ranges are parts of: up, and down */
     struct jinja_text *out;            /* where the template's output goes just now */
     struct jinja_dict *context;        /* the variables given to the template */
     const struct jinja_template *root; /* while rendering */

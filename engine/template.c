@@ -150,6 +150,14 @@ static void set_variable(struct jinja *j, const char *name, struct jinja_value v
     jinja_dict_set(j, j->context, jinja_cstr(name), v);
 }
 
+/* Some templates look at all messages for each of them, as Gemma 4's at those before it: a few steps for each pair, up
+ * to some seconds of them. */
+static void allow_pairs(struct jinja *j, const struct jinja_list *messages)
+{
+    const uint64_t n = messages->n, most = JINJA_MAX_PAIR_STEPS;
+    j->max_steps += n < most / JINJA_PAIR_STEPS / (n + 1) ? n * n * JINJA_PAIR_STEPS : most;
+}
+
 static void render_body(struct jinja *j, void *arg)
 {
     struct render_job *job = arg;
@@ -160,7 +168,9 @@ static void render_body(struct jinja *j, void *arg)
     } else {
         if (in->extra_json)
             add_variables(j, in->extra_json, "the template's extra variables");
-        set_variable(j, "messages", read_list(j, in->messages_json, "the messages"));
+        struct jinja_value messages = read_list(j, in->messages_json, "the messages");
+        allow_pairs(j, messages.list);
+        set_variable(j, "messages", messages);
         set_variable(j, "tools", in->tools_json ? read_list(j, in->tools_json, "the tools") : jinja_none());
         set_variable(j, "bos_token", jinja_cstr(in->bos_text));
         set_variable(j, "eos_token", jinja_cstr(in->eos_text));
@@ -186,7 +196,7 @@ static enum pp_code render(struct render_job *job, int64_t now, struct pp_buf *o
         return pp_fail_nomem(err, "the conversation");
     struct jinja j = {.name = job->t->name, .err = err ? err : &ignored, .now = now};
     j.max_memory = JINJA_MAX_MEMORY + 16 * input; /* a JSON value of two bytes ("1,") may take 32 */
-    j.max_steps = JINJA_MAX_STEPS + 64 * input;   /* some templates look at all messages for each of them */
+    j.max_steps = JINJA_MAX_STEPS + 64 * input;
     locale_t old = enter_locale();
     bool ok = jinja_protect(&j, render_body, job);
     uselocale(old);

@@ -495,6 +495,35 @@ static void evident_templates(void **state)
 }
 
 /* The other members of the input reach the template. */
+/* A template that looks at all messages before each, as Gemma 4's does, takes neither memory for each pair nor, with as
+ * many as fit into any context, more steps than it may; and what it counts is what it asked for. */
+static void many_messages(void **state)
+{
+    enum { N = 4000 };
+    static const char source[] =
+        "{% for m in messages %}{% set prev = namespace(role=none, found=false) %}"
+        "{% for j in range(loop.index0 - 1, -1, -1) %}{% if not prev.found %}{% if messages[j]['role'] != 'tool' %}"
+        "{% set prev.role = messages[j]['role'] %}{% set prev.found = true %}{% endif %}{% endif %}{% endfor %}"
+        "{{ 'same ' if prev.role == m.role }}{% endfor %}"
+        "{{ range(3, 6)|list }}{{ range(5, 2, -1)|list }}{{ range(2, -1, -1)|list }}{{ range(300)|last }}"
+        "{{ range(200, 0, -1)|first }}{{ range(-1, 2)|list }}{{ range(4, 0, -2)|list }}{{ range(2, 2)|list }}";
+    static const char want[] = "[3, 4, 5][5, 4, 3][2, 1, 0]299200[-1, 0, 1][4, 2][]";
+    struct pp_buf json = {0}, out = {0};
+    struct pp_template *t;
+    struct pp_error err;
+    (void)state;
+    for (int i = 0; i < N; i++)
+        pp_buf_fmt(&json, "%c{\"role\":\"%s\",\"content\":\"%d\"}", i ? ',' : '[', i % 2 ? "assistant" : "user", i);
+    pp_buf_str(&json, "]");
+    assert_ok(pp_template_parse(source, sizeof source - 1, "test", &t, &err), err);
+    const struct pp_template_input in = {.messages_json = pp_buf_cstr(&json), .bos_text = "", .eos_text = ""};
+    assert_ok(pp_template_render(t, &in, &out, &err), err);
+    assert_string_equal(pp_buf_cstr(&out), want);
+    pp_template_free(t);
+    pp_buf_free(&json);
+    pp_buf_free(&out);
+}
+
 static void inputs_reach_the_template(void **state)
 {
     (void)state;
@@ -696,6 +725,7 @@ TEST_GROUP(template)
         cmocka_unit_test(builtin_templates_render),
         cmocka_unit_test(usual_system_messages),
         cmocka_unit_test(evident_templates),
+        cmocka_unit_test(many_messages),
         cmocka_unit_test(inputs_reach_the_template),
         cmocka_unit_test(engine_cases_render_as_expected),
         cmocka_unit_test(reference_cases_render_byte_for_byte),
