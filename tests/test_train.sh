@@ -37,6 +37,19 @@ train "$tmp/six.jsonl" -o "$tmp/x" --continue; expect "nothing to continue" 2 'n
 train "$tmp/six.jsonl" -o /dev/null/x; expect "a folder that cannot be" 1 'cannot make the folder /dev/null/x'
 holds "and nothing was written" [ ! -e "$tmp/x/adapter_config.json" ]
 
+# of two templates a conversation with tools is written by the one for tools, any other by the one for chats
+"$pippin" convert starter "$tmp/two" 2>/dev/null
+mkdir -p "$tmp/two/additional_chat_templates"
+echo "{{ raise_exception('the one for chats') }}" >"$tmp/two/chat_template.jinja"
+echo "{{ raise_exception('the one for tools') }}" >"$tmp/two/additional_chat_templates/tool_use.jinja"
+turns='"messages": [{"role": "user", "content": "Time?"}, {"role": "assistant", "content": "Noon."}]'
+echo "{$turns}" >"$tmp/chat.jsonl"
+echo "{$turns, \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"now\"}}]}" >"$tmp/tools.jsonl"
+train -m "$tmp/two" "$tmp/chat.jsonl" -o "$tmp/x"; expect "a conversation" 1 'the one for chats'
+train -m "$tmp/two" "$tmp/tools.jsonl" -o "$tmp/x"; expect "a conversation with tools" 1 'the one for tools'
+echo "{{ raise_exception('my own') }}" >"$tmp/own.jinja"
+train -m "$tmp/two" "$tmp/tools.jsonl" -o "$tmp/x" --chat-template-file "$tmp/own.jinja"; expect "one's own template" 1 'my own'
+
 # --- a small training ---------------------------------------------------------------------------------------------
 
 small="--val $tmp/one.jsonl --rank 2 --targets q,v --batch 2 --steps 8 --eval-every 1 --lr 1e-3"
