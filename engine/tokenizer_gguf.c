@@ -315,6 +315,25 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     mark_strips(g, spec);
 }
 
+/* Kinds that there are, and what they would take. */
+static enum pp_code refuse_kind(struct pp_str model, struct pp_error *err)
+{
+    static const struct {
+        const char *name, *missing;
+    } kinds[] = {
+        {"whitespace", "merging the characters of words between which white space is dropped"},
+        {"hybriddna", "cutting DNA between its tags into tokens of six letters"},
+        {"plamo2", "PLaMo's cheapest cut, which is looked for from the end of the text"},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (str_is(model, kinds[i].name))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%s\"; what is missing for it in "
+                           "pippin is %s", kinds[i].name, kinds[i].missing);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.*s\"; pippin knows byte-level BPE "
+                   "(\"gpt2\"), SentencePiece BPE (\"llama\") and unigrams (\"t5\"), WordPiece (\"bert\"), and "
+                   "RWKV's (\"rwkv\")", shown_len(model), model.data);
+}
+
 static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
     struct pp_str model = {"", 0};
@@ -326,9 +345,7 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
     if (is_ranked(g))
         kind = TOK_SPM;
     if (kind == N_KINDS)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.*s\"; pippin knows byte-level BPE "
-                       "(\"gpt2\"), SentencePiece BPE (\"llama\") and unigrams (\"t5\"), WordPiece (\"bert\"), and "
-                       "RWKV's (\"rwkv\")", shown_len(model), model.data);
+        return refuse_kind(model, err);
     spec->kind = (enum tok_kind)kind;
     enum pp_code code = read_tokens(g, spec, err);
     if (!code && spec->kind == TOK_SPM)

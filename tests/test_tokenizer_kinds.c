@@ -410,6 +410,30 @@ static void ranked(void **state)
     check_ranked("gpt2", "sarvam-moe");
 }
 
+/* Of kinds that are known but not read the message says what is missing. */
+static void missing_kinds(void **state)
+{
+    static const char *const cases[][2] = {
+        {"whitespace", "white space is dropped"}, {"hybriddna", "DNA"}, {"plamo2", "PLaMo"}, {"odd", "pippin knows"}};
+    const struct pp_str token = {"a", 1};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = test_path("kind.gguf");
+        struct pp_gguf_writer *w;
+        struct pp_tokenizer *t;
+        struct pp_error err;
+        assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+        pp_gguf_add_text(w, "general.architecture", "llama");
+        pp_gguf_add_text(w, "tokenizer.ggml.model", cases[i][0]);
+        pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", &token, 1);
+        assert_ok(pp_gguf_writer_begin(w, &err), err);
+        assert_ok(pp_gguf_writer_finish(w, &err), err);
+        pp_gguf_writer_free(w);
+        assert_int_equal(pp_tokenizer_open(path, &t, &err), PP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, cases[i][1]));
+    }
+}
+
 /* White space before a token for what is left out, by the names of a split rule, a family or a model. */
 static void masks(void **state)
 {
@@ -456,7 +480,8 @@ TEST_GROUP(tokenizer_kinds)
         cmocka_unit_test(unigrams_in_json),
         cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(rwkv),
         cmocka_unit_test(long_words),
-        cmocka_unit_test(usual_splits), cmocka_unit_test(ranked), cmocka_unit_test(masks),
+        cmocka_unit_test(usual_splits), cmocka_unit_test(ranked),
+        cmocka_unit_test(missing_kinds), cmocka_unit_test(masks),
     };
     return cmocka_run_group_tests_name("tokenizer_kinds", tests, NULL, NULL);
 }
