@@ -110,7 +110,7 @@ static enum pp_code add_model(struct models *c, const char *path, struct pp_erro
     enum pp_code code = pp_registry_entry(path, c->o->name, &e, err);
     if (code)
         return code;
-    code = pp_store_model_put(c->st, &e, err);
+    code = pp_store_model_put(c->st, &e, c->o->name, err);
     if (!code) {
         c->n_added++;
         pp_cli_say("%s is %s", e.name, e.path);
@@ -203,7 +203,7 @@ static enum pp_code pull(struct models *c, struct pp_error *err)
         pp_free(e.sha256);
         e.source = pp_strndup(c->o->args[0], strcspn(c->o->args[0], "?#")); /* what follows may be a key */
         e.sha256 = pp_strdup(sha256);
-        code = e.source && e.sha256 ? pp_store_model_put(c->st, &e, err) : pp_fail_nomem(err, "the model");
+        code = e.source && e.sha256 ? pp_store_model_put(c->st, &e, c->o->name, err) : pp_fail_nomem(err, "the model");
     }
     if (!code)
         pp_cli_say("%s is %s", e.name, e.path);

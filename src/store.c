@@ -117,6 +117,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " ''), bytes FROM model ORDER BY name",
     [PP_STMT_MODEL_FIND] =
         "SELECT path FROM model WHERE name = ?1 COLLATE NOCASE UNION ALL SELECT path FROM tag WHERE tag = ?1 LIMIT 1",
+    [PP_STMT_MODEL_NAME] = "SELECT name FROM model WHERE path = ?1",
     [PP_STMT_TAG_PUT] =
         "INSERT INTO tag (tag, path) SELECT ?1, ?2 WHERE NOT EXISTS"
         " (SELECT 1 FROM model WHERE name = ?1 COLLATE NOCASE) ON CONFLICT (tag) DO UPDATE SET tag = ?1, path = ?2",

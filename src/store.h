@@ -232,9 +232,10 @@ struct pp_model_entry {
     char *tags;            /* separated by spaces; read only */
     int64_t bytes;         /* of its tensors */
 };
-/* Adds a model, or changes the one at this path, which keeps its source and checksum where m has none. PP_ERR_USAGE:
- * another one has the name. */
-enum pp_code pp_store_model_put(struct pp_store *st, const struct pp_model_entry *m, struct pp_error *err);
+/* Adds a model, or changes the one at this path, which keeps its source and checksum where m has none, and unless
+ * `rename` also its name, which may be one that the user gave: m->name becomes that. PP_ERR_USAGE: another one has the
+ * name. */
+enum pp_code pp_store_model_put(struct pp_store *st, struct pp_model_entry *m, bool rename, struct pp_error *err);
 /* Its tags go with it. */
 enum pp_code pp_store_model_remove(struct pp_store *st, const char *path, struct pp_error *err);
 enum pp_code pp_store_model_list(struct pp_store *st, struct pp_model_entry **list, size_t *n, struct pp_error *err);

@@ -4,7 +4,29 @@
 #include "engine/base/mem.h"
 #include "src/store_internal.h"
 
-enum pp_code pp_store_model_put(struct pp_store *st, const struct pp_model_entry *m, struct pp_error *err)
+/* The name that the model at m->path has already takes the place of m->name. */
+static enum pp_code keep_name(struct pp_store *st, struct pp_model_entry *m, const char *what, struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    enum pp_code code = pp_store_stmt(st, PP_STMT_MODEL_NAME, &stmt, err);
+    if (code)
+        return code;
+    pp_store_bind_text(stmt, 1, m->path);
+    const int rc = sqlite3_step(stmt);
+    char *name = rc == SQLITE_ROW ? pp_store_column(stmt, 0, NULL) : NULL;
+    if (rc == SQLITE_ROW && !name)
+        code = pp_fail_nomem(err, "the model");
+    else if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+        code = pp_store_fail(st, rc, what, err);
+    pp_store_done(stmt);
+    if (name) {
+        pp_free(m->name);
+        m->name = name;
+    }
+    return code;
+}
+
+enum pp_code pp_store_model_put(struct pp_store *st, struct pp_model_entry *m, bool rename, struct pp_error *err)
 {
     static const char what[] = "note the model";
     sqlite3_stmt *stmt;
@@ -12,7 +34,10 @@ enum pp_code pp_store_model_put(struct pp_store *st, const struct pp_model_entry
     enum pp_code code = pp_store_begin(st, what, err);
     if (code)
         return code;
-    code = pp_store_model_find(st, m->name, &there, err);
+    if (!rename)
+        code = keep_name(st, m, what, err);
+    if (!code)
+        code = pp_store_model_find(st, m->name, &there, err);
     if (code == PP_OK && there && strcmp(there, m->path) != 0)
         code = pp_fail(err, PP_ERR_USAGE, "\"%s\" is the name of %s already; give another one with --name", m->name,
                        there);

@@ -40,7 +40,7 @@ static void register_model(const char *path, const char *name)
     struct pp_model_entry m = {.path = (char *)path, .name = (char *)name, .source = (char *)"", .sha256 = (char *)"",
                                .facts = (char *)"{}", .tags = (char *)""};
     assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
-    assert_ok(pp_store_model_put(st, &m, &err), err);
+    assert_ok(pp_store_model_put(st, &m, true, &err), err);
     pp_store_close(st);
 }
 

@@ -29,6 +29,12 @@ models; expect "and listed" 0 '^small +Q4_0 .*/deep/er/small.gguf$'
 if grep -Eq 'unseen|00002' "$tmp/out"; then fail "neither hidden files nor parts" "$(cat "$tmp/out")"; else pass "neither hidden files nor parts"; fi
 models add --name Tiny engine/starter/starter-Q4_K_M.gguf; expect "under another name" 0
 models add --name small engine/starter/starter-Q4_K_M.gguf; expect "a name that is taken" 2 '' 'is the name of .*small.gguf already'
+models add engine/starter/starter-Q4_K_M.gguf; expect "added again it keeps that name" 0 '' '^(pippin: )?Tiny is '
+models add engine/starter; expect "with the folder as well" 0 '' '^(pippin: )?Tiny is '
+models; expect "and is listed by it" 0 '^Tiny .*/starter-Q4_K_M.gguf$'
+models add --name starter engine/starter/starter-Q4_K_M.gguf; expect "a new one is taken" 0 '' 'starter is '
+models add --name Tiny engine/starter/starter-Q4_K_M.gguf; expect "and the old one again" 0 '' 'Tiny is '
+models rm starter-draft-Q4_0; expect "the other of that folder" 0
 models tag TINY fast good; expect "tags" 0
 models tag small fast; expect "a tag moves" 0 '' 'fast was .*starter-Q4_K_M'
 models --json; expect "as JSON" 0 '"name": "small".*"tags": "fast"'

@@ -62,6 +62,7 @@ pull "$at/busy/h.gguf"; expect "a server that is busy" 0; whole "is asked again"
 pull "$at/plain/i.gguf" --sha256 "$(echo "$sum" | tr 0-9 1-90)"; expect "a wrong checksum" 1 'another checksum'
 [ -e "$models/i.gguf" ] || [ -e "$models/i.gguf.part" ] && fail "is not kept" "it is" || pass "is not kept"
 pull "$at/plain/i.gguf" --sha256 "$sum" --name Right; expect "the right one" 0 'Right is '
+pull "$at/plain/i.gguf"; expect "that keeps its name" 0 'Right is '
 pull "$at/plain/text.gguf"; expect "what is no model" 1 'text.gguf'
 pull "http://127.0.0.1:1/x.gguf"; expect "nobody there" 1
 

@@ -240,8 +240,8 @@ static void registered(void **state)
     snprintf(file, sizeof file, "%s/far-away.gguf", test_tmpdir());
     fclose(fopen(file, "w"));
     assert_ok(pp_store_open(p.db, &st, &err), err);
-    const struct pp_model_entry m = {.path = file, .name = "Far", .source = "", .sha256 = "", .facts = "{}"};
-    assert_ok(pp_store_model_put(st, &m, &err), err);
+    struct pp_model_entry m = {.path = file, .name = (char *)"Far", .source = "", .sha256 = "", .facts = "{}"};
+    assert_ok(pp_store_model_put(st, &m, true, &err), err);
     pp_store_close(st);
     assert_int_equal(sqlite3_open(p.db, &db), SQLITE_OK);
     const int64_t version = version_of(db);
