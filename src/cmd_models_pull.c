@@ -6,6 +6,7 @@
  * model is the one of type application/vnd.ollama.image.model, at BASE/v2/OWNER/NAME/blobs/DIGEST. */
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,19 +135,30 @@ static void add_escaped(struct pp_buf *url, const char *path)
             pp_buf_fmt(url, "%%%02X", (unsigned)(unsigned char)*c);
 }
 
-/* "1_Pooling/config.json": what modules.json of sentence-transformers names begins with its number. */
+/* "1_Pooling/config.json", "2_Dense/model.safetensors": what modules.json of sentence-transformers names begins with
+ * its number. */
 static bool is_of_module(const char *path)
 {
     const size_t digits = strspn(path, "0123456789");
     const char *slash = strchr(path, '/');
-    return digits && path[digits] == '_' && slash && strcmp(slash, "/config.json") == 0;
+    return digits && path[digits] == '_' && slash &&
+           (strcmp(slash, "/config.json") == 0 || strcmp(slash, "/model.safetensors") == 0);
+}
+
+/* "additional_chat_templates/tool_use.jinja" */
+static bool is_further_template(const char *path)
+{
+    static const char folder[] = "additional_chat_templates/";
+    const size_t n = strlen(folder);
+    return strncmp(path, folder, n) == 0 && !strchr(path + n, '/') && ends_with(path, ".jinja");
 }
 
 static enum pp_code add_hub_file(struct pull *l, const char *base, const char *repository, const cJSON *file,
                                  struct pp_error *err)
 {
     struct pp_buf url = {0};
-    const char *path = path_of(file), *slash = is_of_module(path) ? NULL : strrchr(path, '/');
+    const char *path = path_of(file);
+    const char *slash = is_of_module(path) || is_further_template(path) ? NULL : strrchr(path, '/');
     const cJSON *lfs = cJSON_GetObjectItemCaseSensitive(file, "lfs");
     pp_buf_fmt(&url, "%s/%s/resolve/main/", base, repository);
     add_escaped(&url, path);
@@ -166,26 +178,63 @@ static bool same_split(const char *a, const char *b)
            strcmp(a + base - ending + PP_PART_NUMBER, b + base - ending + PP_PART_NUMBER) == 0;
 }
 
-/* The GGUF file that was asked for: that name, or part of one; else the type that most people take, or the only one. */
+static const char *base_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* A GGUF file, but for those that lie beside models: what makes pictures into vectors, and statistics of activations. */
+static bool is_model_file(const char *path)
+{
+    return ends_with(path, ".gguf") && !strcasestr(base_of(path), "mmproj") &&
+           strncasecmp(base_of(path), "imatrix", strlen("imatrix")) != 0;
+}
+
+/* Whether a file's name, without .gguf and the number of a part, ends with this word, and with begin: is it. */
+static bool is_called(const char *path, const char *word, bool all)
+{
+    const char *base = base_of(path);
+    size_t n = strlen(base) - (ends_with(base, ".gguf") ? strlen(".gguf") : 0), k = strlen(word);
+    n -= pp_part_ending(base, n);
+    return (all ? n == k : n > k && strchr("-._", base[n - k - 1])) && strncasecmp(base + n - k, word, k) == 0;
+}
+
+/* How well a file fits what was asked for: 0 not at all, and the more the better. Only a whole name chooses a file that
+ * is no model. */
+static int fits(const char *path, const char *wanted)
+{
+    if (strcmp(path, wanted) == 0)
+        return 5;
+    if (strcmp(base_of(path), wanted) == 0)
+        return 4;
+    if (!is_model_file(path))
+        return 0;
+    return is_called(path, wanted, true) ? 3 : is_called(path, wanted, false) ? 2 : strcasestr(path, wanted) ? 1 : 0;
+}
+
+/* The GGUF file that was asked for: that name, or else one that ends with it, or has it somewhere; else the type that
+ * most people take, or the only one. */
 static const cJSON *choose_gguf(const cJSON *list, const char *wanted)
 {
-    static const char *const usual[] = {"q4_k_m.gguf", "q4_k_s.gguf", "q4_0.gguf", "q5_k_m.gguf", "q8_0.gguf"};
-    const cJSON *f, *first = NULL;
+    static const char *const usual[] = {"q4_k_m", "q4_k_s", "q4_0", "q5_k_m", "q8_0"};
+    const cJSON *f, *best = NULL;
+    int best_fit = 0;
     cJSON_ArrayForEach(f, list)
     {
         const char *path = path_of(f);
-        if (wanted && (strcmp(path, wanted) == 0 || (ends_with(path, ".gguf") && strcasestr(path, wanted))))
-            return f;
-        if (!first && ends_with(path, ".gguf") && !strstr(path, "mmproj"))
-            first = f;
+        const int fit = wanted ? fits(path, wanted) : is_model_file(path);
+        if (fit > best_fit) {
+            best = f;
+            best_fit = fit;
+        }
     }
-    if (wanted)
-        return NULL;
-    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+    for (size_t i = 0; !wanted && i < sizeof usual / sizeof *usual; i++)
         cJSON_ArrayForEach(f, list)
-            if (ends_with(path_of(f), usual[i]))
+            if (is_model_file(path_of(f)) && (is_called(path_of(f), usual[i], true) ||
+                                              is_called(path_of(f), usual[i], false)))
                 return f;
-    return first;
+    return best;
 }
 
 /* What a folder in Hugging Face's format needs. */
@@ -196,12 +245,12 @@ static bool belongs_to_folder(const char *path)
         "generation_config.json", "chat_template.jinja", "chat_template.json", "special_tokens_map.json",
         "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "tiktoken.model", "modules.json",
         "rwkv_vocab_v20230424.txt", "tekken.json", "config_sentence_transformers.json", "sentence_bert_config.json",
-        "spiece.model", "sentencepiece.bpe.model", "additional_chat_templates/tool_use.jinja",
+        "spiece.model", "sentencepiece.bpe.model", "hf_quant_config.json",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(path, names[i]) == 0)
             return true;
-    if (is_of_module(path) || (!strchr(path, '/') && ends_with(path, ".tiktoken")))
+    if (is_of_module(path) || is_further_template(path) || (!strchr(path, '/') && ends_with(path, ".tiktoken")))
         return true;
     /* some repositories have the weights again in one file, or an adapter beside them */
     return !strchr(path, '/') && strncmp(path, "model", 5) == 0 && ends_with(path, ".safetensors");
@@ -219,7 +268,7 @@ static enum pp_code choose_files(struct pull *l, const char *base, const char *r
     {
         const char *path = path_of(f);
         bool take = chosen ? f == chosen || same_split(path_of(chosen), path) : belongs_to_folder(path);
-        weights = weights || (take && ends_with(path, ".safetensors"));
+        weights = weights || (take && ends_with(path, ".safetensors") && !is_of_module(path));
         if (take && !code)
             code = add_hub_file(l, base, repository, f, err);
     }
@@ -376,6 +425,39 @@ static void progress(void *pull, uint64_t done, uint64_t total, double rate)
     pp_cli_bar_show(&l->bar, what, done, total);
 }
 
+/* Whether a file begins as one of its kind must: where a file was, servers show a page about it, too. */
+static enum pp_code check_beginning(const struct pp_fetch *f, int fd, struct pp_error *err)
+{
+    const struct pull *l = f->user;
+    char begin[65] = "";
+    const ssize_t n = pread(fd, begin, sizeof begin - 1, 0);
+    const char *text = begin + strspn(begin, " \t\r\n"), *kind = NULL;
+    if (n < 0)
+        return pp_fail(err, PP_ERR_IO, "cannot read the file again: %s", strerror(errno));
+    if (!l->folder)
+        kind = memcmp(begin, "GGUF", 4) == 0 ? NULL : "GGUF";
+    else if (ends_with(f->path, ".safetensors"))
+        kind = begin[8] == '{' && !begin[7] ? NULL : "safetensors"; /* the length of the JSON that follows */
+    else if (ends_with(f->path, ".json"))
+        kind = *text == '{' || *text == '[' ? NULL : "JSON";
+    if (!kind)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_FORMAT, "it is no %s file%s", kind,
+                   *text == '<' ? " but a page for a browser; the address of the file itself is wanted" : "");
+}
+
+/* Of a file that is there. */
+static enum pp_code look_into(const struct pp_fetch *f, bool *right, struct pp_error *err)
+{
+    const int fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return pp_fail(err, PP_ERR_IO, "cannot open %s: %s", f->path, strerror(errno));
+    const enum pp_code code = check_beginning(f, fd, err);
+    *right = code == PP_OK;
+    close(fd);
+    return code == PP_ERR_FORMAT ? PP_OK : code;
+}
+
 /* A file of that name: *right if it is the one that is wanted, as far as one knows. In a folder of one repository
  * another one is an older one, and is replaced; elsewhere it may be anybody's. */
 static enum pp_code look_at(const struct pull *l, const struct pp_fetch *f, const struct stat *st, char sha256[65],
@@ -388,6 +470,8 @@ static enum pp_code look_at(const struct pull *l, const struct pp_fetch *f, cons
         code = pp_file_sha256(f->path, f->cancel, sha256, err);
         *right = !code && strcasecmp(sha256, f->sha256) == 0;
     }
+    if (*right && !code)
+        code = look_into(f, right, err);
     if (!code && !*right && !l->folder)
         code = pp_fail(err, PP_ERR_USAGE, "%s is there already, and is another file; move it away, then do it again",
                        f->path);
@@ -417,6 +501,7 @@ static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char
         .size = r->size,
         .sha256 = l->o->sha256 ? l->o->sha256 : r->sha256[0] ? r->sha256 : NULL,
         .token = l->token,
+        .check = check_beginning,
         .progress = progress,
         .user = l,
         .cancel = l->cancel,

@@ -433,7 +433,7 @@ static enum pp_code hash_file(int fd, const struct pp_cancel *cancel, char out[6
     return PP_OK;
 }
 
-/* Size and checksum. */
+/* Size and checksum, and what it is. */
 static enum pp_code check(const struct pp_fetch *f, const struct request *r, char sha256[65],
                           struct pp_error *err)
 {
@@ -445,6 +445,10 @@ static enum pp_code check(const struct pp_fetch *f, const struct request *r, cha
         code = pp_fail(err, PP_ERR_FORMAT,
                        "%.*s has another checksum than it should (SHA-256 %s, not %s); it was not kept",
                        PP_SHOWN_URL(f->url), sha256, f->sha256);
+    if (!code && f->check && (code = f->check(f, r->fd, err)) == PP_ERR_FORMAT) {
+        pp_fail_prefix(err, "%.*s", PP_SHOWN_URL(f->url));
+        pp_fail_advice(err, "it was not kept");
+    }
     return code;
 }
 

@@ -15,12 +15,17 @@
 /* total 0: not known. rate: bytes a second of late. */
 typedef void pp_fetch_progress(void *user, uint64_t done, uint64_t total, double rate);
 
+struct pp_fetch;
+/* Whether the whole file can be what is wanted. PP_ERR_FORMAT, with the reason: it does not stay. */
+typedef enum pp_code pp_fetch_check(const struct pp_fetch *f, int fd, struct pp_error *err);
+
 struct pp_fetch {
     const char *url;         /* http:// or https:// */
     const char *path;        /* where the file appears, by rename, when all of it is there and right */
     uint64_t size;           /* that it must have; 0: what the server says */
     const char *sha256;      /* that it must have, 64 hexadecimal digits; or NULL */
     const char *token;       /* sent to the server of `url` alone, over https or to this machine; or NULL */
+    pp_fetch_check *check;   /* or NULL */
     pp_fetch_progress *progress; /* or NULL */
     void *user;
     const struct pp_cancel *cancel;
@@ -30,9 +35,9 @@ struct pp_fetch {
  * date, kept in PATH.part.from), else begins anew. A broken line is tried again, as long as each time brings something.
  * *sha256, lower case, of the file. PP_ERR_NOT_FOUND: 404, 410. PP_ERR_CANCELLED: what is there stays for the next
  * time, if it can be gone on with (the server names the file by an ETag or a date). PP_ERR_BUSY: another program
- * fetches it just now. PP_ERR_FORMAT: size or checksum are wrong; then nothing stays. PP_ERR_IO: everything else, such
- * as a disk without room for the file and 512 MiB (of a small one a sixteenth) besides, which is looked at before, and
- * again while it grows. */
+ * fetches it just now. PP_ERR_FORMAT: size, checksum or what it is are wrong; then nothing stays. PP_ERR_IO: everything
+ * else, such as a disk without room for the file and 512 MiB (of a small one a sixteenth) besides, which is looked at
+ * before, and again while it grows. */
 enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], struct pp_error *err);
 /* SHA-256 of a file that is there, lower case. PP_ERR_CANCELLED, PP_ERR_IO. */
 enum pp_code pp_file_sha256(const char *path, const struct pp_cancel *cancel, char sha256[static 65],

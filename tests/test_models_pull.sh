@@ -24,6 +24,7 @@ whole() {
 mkdir -p "$tmp/www" "$tmp/config/pippin"
 for n in a b c d e f g h i j k l m n o p w x y twice endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
 printf 'not a model' >"$tmp/www/text.gguf"
+printf '\n<!DOCTYPE html>\n<html><body>Please sign in</body></html>\n' >"$tmp/www/page.gguf"
 sum=$(sha256sum "$model" | cut -d' ' -f1)
 size=$(wc -c <"$model" | tr -d ' ')
 echo "$sum" >"$tmp/www/m.sha256"
@@ -63,7 +64,12 @@ pull "$at/plain/i.gguf" --sha256 "$(echo "$sum" | tr 0-9 1-90)"; expect "a wrong
 [ -e "$models/i.gguf" ] || [ -e "$models/i.gguf.part" ] && fail "is not kept" "it is" || pass "is not kept"
 pull "$at/plain/i.gguf" --sha256 "$sum" --name Right; expect "the right one" 0 'Right is '
 pull "$at/plain/i.gguf"; expect "that keeps its name" 0 'Right is '
-pull "$at/plain/text.gguf"; expect "what is no model" 1 'text.gguf'
+pull "$at/plain/text.gguf"; expect "what is no model" 1 'text.gguf: it is no GGUF file; it was not kept'
+pull "$at/nosize/page.gguf"; expect "a page for a browser" 1 'page.gguf: it is no GGUF file but a page for a browser'
+[ -e "$models/text.gguf" ] || [ -e "$models/page.gguf" ] || [ -e "$models/page.gguf.part" ] && fail "neither is kept" "$(ls "$models")" || pass "neither is kept"
+cp "$tmp/www/page.gguf" "$models/page.gguf"
+pull "$at/plain/page.gguf"; expect "one that lies there" 2 'page.gguf is there already, and is another file'
+rm "$models/page.gguf"
 pull "http://127.0.0.1:1/x.gguf"; expect "nobody there" 1
 
 pull "$at/secret/j.gguf"; expect "without a token" 1 'HF_TOKEN'
@@ -146,6 +152,21 @@ pull hf:o/n --hf-base "$at"; expect "hf: takes the usual type" 0 'fetching .*q-Q
 pull hf:o/n:Q8_0 --hf-base "$at"; expect "or the one asked for" 0 'fetching .*q-Q8_0.gguf'
 pull hf:o/n:Q9 --hf-base "$at"; expect "one that is not there" 3 'no file "Q9"'
 pull hf:o --hf-base "$at"; expect "hf: half a name" 2
+# a name before names that have it within them, and no file that lies beside models
+for n in v-Q4_K_M v-UD-Q4_K v-Q4_K mmproj-v-Q8_0 imatrix-v v-F16; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
+listed() { for n in "$@"; do file "$n.gguf" "$size" "$sum"; printf ,; done | sed 's/,$/]/; s/^/[/' >"$tmp/www/list.json"; }
+listed imatrix-v mmproj-v-Q8_0 v-F16
+pull hf:o/n --hf-base "$at"; expect "the only model" 0 'fetching .*/v-F16.gguf$'
+pull hf:o/n:v --hf-base "$at"; expect "also by a part of its name" 0 '/v-F16.gguf is there already$'
+pull hf:o/n:Q8_0 --hf-base "$at"; expect "what is no model is not meant" 3 'no file "Q8_0"'
+listed v-Q4_K_M v-UD-Q4_K v-Q4_K
+pull hf:o/n:v-Q4_K --hf-base "$at"; expect "a name before one that begins with it" 0 'fetching .*/v-Q4_K.gguf$'
+pull hf:o/n:v-q4_k.gguf --hf-base "$at"; expect "with its ending too" 0 '/v-Q4_K.gguf is there already$'
+listed v-Q4_K_M v-Q4_K
+pull hf:o/n:q4_k --hf-base "$at"; expect "and a type" 0 '/v-Q4_K.gguf is there already$'
+listed v-F16 s-00001-of-00002 s-00002-of-00002 v-Q4_K
+pull hf:o/n:S --hf-base "$at"; expect "a split model by its name" 0 'fetching .*/s-00002-of-00002.gguf$'
+rm "$models"/s-0000*.gguf
 HF_ENDPOINT=$at pull hf:o/n:s-00001 ; expect "all parts of a split model" 0; whole "the second one too" s-00002-of-00002.gguf
 pull hf:o/n:s-00001 --hf-base "$at" --sha256 "$sum"; expect "one checksum for several files" 2 'has 2'
 echo other >"$models/l.gguf"
@@ -158,10 +179,10 @@ pull hf:o/n --hf-base "$at"; expect "a size that is not as announced" 1 'were an
 printf '[%s]' "$(file endless.gguf "$size" "$sum")" >"$tmp/www/list.json"
 pull hf:o/n --hf-base "$at"; expect "more than was announced" 1 "has more than the $size bytes"
 [ -e "$models/endless.gguf" ] || [ -e "$models/endless.gguf.part" ] && fail "is not kept either" "it is" || pass "is not kept either"
-for n in config.json tokenizer.json adapter_config.json model.safetensors consolidated.safetensors; do echo '{}' >"$tmp/www/$n"; done
-echo '{}' >"$tmp/www/model-a b.safetensors"
+for n in config.json tokenizer.json adapter_config.json; do echo '{}' >"$tmp/www/$n"; done
+for n in model.safetensors consolidated.safetensors 'model-a b.safetensors'; do printf '\2\0\0\0\0\0\0\0{}' >"$tmp/www/$n"; done
 printf '[%s,%s,%s,%s,%s,%s]' "$(file config.json 3 x)" "$(file tokenizer.json 3 x)" "$(file adapter_config.json 3 x)" \
-    "$(file model.safetensors 3 x)" "$(file consolidated.safetensors 3 x)" "$(file 'model-a b.safetensors' 3 x)" >"$tmp/www/list.json"
+    "$(file model.safetensors 10 x)" "$(file consolidated.safetensors 10 x)" "$(file 'model-a b.safetensors' 10 x)" >"$tmp/www/list.json"
 pull hf:o/n --hf-base "$at"
 for n in config.json tokenizer.json model.safetensors model-a%20b.safetensors; do
     grep -q "fetching .*/$n\$" "$tmp/err" && pass "a folder: $n" || fail "a folder: $n" "not fetched"
@@ -173,7 +194,7 @@ mkdir -p "$tmp/www/1_Pooling"
 printf '{"pooling_mode_mean_tokens":true}' >"$tmp/www/1_Pooling/config.json"
 printf 'YQ== 0' >"$tmp/www/qwen.tiktoken"
 for n in modules.json generation_config.json chat_template.json chat_template.jinja vocab.txt; do echo '{}' >"$tmp/www/$n"; done
-printf '[%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s]' "$(file config.json 3 x)" "$(file model.safetensors 3 x)" \
+printf '[%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s]' "$(file config.json 3 x)" "$(file model.safetensors 10 x)" \
     "$(file 1_Pooling/config.json 33 x)" "$(file qwen.tiktoken 6 x)" "$(file modules.json 3 x)" \
     "$(file generation_config.json 3 x)" "$(file chat_template.json 3 x)" "$(file chat_template.jinja 3 x)" \
     "$(file vocab.txt 3 x)" "$(file onnx/config.json 3 x)" "$(file ../../1_x/config.json 3 x)" >"$tmp/www/list.json"
@@ -182,6 +203,26 @@ for n in 1_Pooling/config.json qwen.tiktoken modules.json generation_config.json
     cmp -s "$tmp/www/$n" "$models/o_n/$n" && pass "goes along: $n" || fail "goes along: $n" "it is not there"
 done
 grep -q 'fetching .*\(onnx\|1_x\)' "$tmp/err" && fail "other folders stay" "fetched" || pass "other folders stay"
+# what modules multiply with, templates for other purposes, and how NVIDIA's weights are packed
+mkdir -p "$tmp/www/2_Dense" "$tmp/www/additional_chat_templates"
+cp "$tmp/www/model.safetensors" "$tmp/www/2_Dense/"
+for n in 2_Dense/config.json hf_quant_config.json additional_chat_templates/tool_use.jinja additional_chat_templates/rag.jinja; do echo '{}' >"$tmp/www/$n"; done
+more() { printf ',%s' "$(file 2_Dense/config.json 3 x)" "$(file 2_Dense/model.safetensors 10 x)" "$(file hf_quant_config.json 3 x)" \
+    "$(file additional_chat_templates/tool_use.jinja 3 x)" "$(file additional_chat_templates/rag.jinja 3 x)" "$(file 2_Dense/pytorch_model.bin 3 x)"; }
+printf '[%s,%s%s]' "$(file config.json 3 x)" "$(file model.safetensors 10 x)" "$(more)" >"$tmp/www/list.json"
+pull hf:o/n --hf-base "$at"
+for n in 2_Dense/config.json 2_Dense/model.safetensors hf_quant_config.json additional_chat_templates/tool_use.jinja additional_chat_templates/rag.jinja; do
+    cmp -s "$tmp/www/$n" "$models/o_n/$n" && pass "goes along: $n" || fail "goes along: $n" "it is not there"
+done
+[ -e "$models/o_n/tool_use.jinja" ] && fail "and nowhere else" "$(ls "$models/o_n")" || pass "and nowhere else"
+grep -q 'fetching .*\.bin' "$tmp/err" && fail "pickles stay" "fetched" || pass "pickles stay"
+printf '[%s%s]' "$(file config.json 3 x)" "$(more)" >"$tmp/www/list.json"
+pull hf:o/n --hf-base "$at"; expect "a module's weights alone are no model" 3 'neither GGUF'
+rm -r "$models/o_n"
+cp "$tmp/www/page.gguf" "$tmp/www/model.safetensors"
+printf '[%s,%s]' "$(file config.json 3 x)" "$(file model.safetensors 0 x)" >"$tmp/www/list.json"
+pull hf:o/n --hf-base "$at"; expect "a page instead of weights" 1 'model.safetensors: it is no safetensors file but a page'
+[ -e "$models/o_n/model.safetensors" ] && fail "is not kept, too" "it is" || pass "is not kept, too"
 printf '[%s]' "$(file README.md 12 x)" >"$tmp/www/list.json"
 pull hf:o/n --hf-base "$at"; expect "no model at all" 3 'neither GGUF'
 printf 'rubbish' >"$tmp/www/list.json"
