@@ -184,7 +184,7 @@ static const char *base_of(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* A GGUF file, but for those that lie beside models: what makes pictures into vectors, and statistics of activations. */
+/* A GGUF file, but for those that lie beside models: what makes vectors of pictures, and statistics of activations. */
 static bool is_model_file(const char *path)
 {
     return ends_with(path, ".gguf") && !strcasestr(base_of(path), "mmproj") &&
