@@ -84,8 +84,9 @@ struct pp_convert_options {
 enum pp_code pp_convert_to_gguf(const char *src, const char *dst, const struct pp_convert_options *opt,
                                 struct pp_error *err);
 
-/* src: a GGUF model or a model folder, quantised or not; dst: a folder, made if need be, that gets config.json, the
- * vocabulary's files and model.safetensors as transformers and MLX read it. Floats are as opt->out_type says, or as
+/* src: a GGUF model or a model folder, quantised or not; dst: a folder, made if need be, or an empty one (hidden files
+ * apart), that gets config.json, the vocabulary's files, modules of sentence-transformers as they are, and
+ * model.safetensors as transformers and MLX read it. Floats are as opt->out_type says, or as
  * they are stored, F16 of what is quantised. With opt->bits matrices become MLX's affine groups of 64 or 32, and Q4_0
  * and Q4_1 keep their integers. PP_ERR_UNSUPPORTED names what such a folder has no place for. */
 enum pp_code pp_convert_to_folder(const char *src, const char *dst, const struct pp_convert_options *opt,

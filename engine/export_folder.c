@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -16,16 +17,48 @@
 
 enum { MAX_COPY = 256 << 20 };
 
+static const char modules_file[] = "modules.json";
+
+/* --- what was made ------------------------------------------------------------------------------------------------ */
+
+/* The path of a file or folder of the new one, which from now on counts as ours; f's. NULL: out of memory. */
+static const char *path_of(struct folder *f, const char *name)
+{
+    char *path = NULL;
+    if (pp_grow(&f->made, &f->made_cap, f->n_made + 1, sizeof *f->made) == 0)
+        path = pp_path_join(f->dst, name);
+    if (path)
+        f->made[f->n_made++] = path;
+    else
+        pp_fail_nomem(f->err, "a file name");
+    return path;
+}
+
+static enum pp_code make_subfolder(struct folder *f, const char *name)
+{
+    const char *path = path_of(f, name);
+    if (!path)
+        return PP_ERR_NOMEM;
+    if (mkdir(path, 0777) != 0 && errno != EEXIST)
+        return pp_fail(f->err, PP_ERR_IO, "cannot make the folder %s: %s", path, strerror(errno));
+    return PP_OK;
+}
+
+/* After a failure: the folder is as it was, and the same can be tried again. */
+static void remove_made(const struct folder *f)
+{
+    for (size_t i = f->n_made; i-- > 0;)
+        remove(f->made[i]);
+    if (f->made_folder)
+        rmdir(f->dst);
+}
+
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-static enum pp_code write_text(const struct folder *f, const char *name, const char *text, size_t n)
+static enum pp_code write_text(struct folder *f, const char *name, const char *text, size_t n)
 {
-    char *path = pp_path_join(f->dst, name);
-    if (!path)
-        return pp_fail_nomem(f->err, "a file name");
-    enum pp_code code = pp_write_file(path, text, n, 0666, f->err);
-    pp_free(path);
-    return code;
+    const char *path = path_of(f, name);
+    return path ? pp_write_file(path, text, n, 0666, f->err) : PP_ERR_NOMEM;
 }
 
 static enum pp_code make_config(struct folder *f, const struct pp_tokenizer *t)
@@ -49,7 +82,7 @@ static enum pp_code make_config(struct folder *f, const struct pp_tokenizer *t)
     return PP_OK;
 }
 
-static enum pp_code write_config(const struct folder *f)
+static enum pp_code write_config(struct folder *f)
 {
     char *text = cJSON_Print(f->config);
     enum pp_code code = text ? write_text(f, "config.json", text, strlen(text)) : pp_fail_nomem(f->err, "config.json");
@@ -59,7 +92,7 @@ static enum pp_code write_config(const struct folder *f)
 
 /* --- the vocabulary ---------------------------------------------------------------------------------------------- */
 
-static enum pp_code copy_file(const struct folder *f, const char *name)
+static enum pp_code copy_file(struct folder *f, const char *name)
 {
     const char *folder = pp_source_folder(f->s);
     char *text, *path;
@@ -84,7 +117,7 @@ static int is_tiktoken(const struct dirent *d)
     return d->d_name[0] != '.' && n > strlen(end) && strcmp(d->d_name + n - strlen(end), end) == 0;
 }
 
-static enum pp_code copy_tiktoken(const struct folder *f)
+static enum pp_code copy_tiktoken(struct folder *f)
 {
     struct dirent **found;
     const int n = scandir(pp_source_folder(f->s), &found, is_tiktoken, alphasort);
@@ -98,55 +131,47 @@ static enum pp_code copy_tiktoken(const struct folder *f)
     return code;
 }
 
-/* The modules of sentence-transformers, of which those with a folder of their own have a config.json there. */
-static enum pp_code copy_modules(const struct folder *f)
+/* The modules of sentence-transformers, of which those with a folder of their own have a config.json there, and layers
+ * behind the model their weights. */
+static enum pp_code copy_modules(struct folder *f)
 {
-    static const char modules_file[] = "modules.json";
-    cJSON *modules;
-    if (!pp_file_exists(pp_source_folder(f->s), modules_file))
-        return PP_OK;
-    enum pp_code code = pp_hf_modules(pp_source_folder(f->s), &modules, f->err);
-    if (code)
-        return code;
-    for (const cJSON *module = modules->child; module && !code; module = module->next) {
+    enum pp_code code = PP_OK;
+    for (const cJSON *module = f->modules ? f->modules->child : NULL; module && !code; module = module->next) {
+        static const char *const files[] = {"config.json", "model.safetensors"};
         const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
-        char name[NAME];
-        char *folder = path && *path ? pp_path_join(f->dst, path) : NULL;
         if (!path || !*path)
             continue;
-        snprintf(name, sizeof name, "%s/config.json", path);
-        if (!folder)
-            code = pp_fail_nomem(f->err, "a file name");
-        else if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-            code = pp_fail(f->err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
-        else
+        code = make_subfolder(f, path);
+        for (int i = 0; i < 1 + pp_hf_module_is_dense(module) && !code; i++) {
+            char name[NAME];
+            snprintf(name, sizeof name, "%s/%s", path, files[i]);
             code = copy_file(f, name);
-        pp_free(folder);
+        }
     }
-    cJSON_Delete(modules);
-    return code ? code : copy_file(f, modules_file);
+    return code || !f->modules ? code : copy_file(f, modules_file);
 }
 
 /* The template for conversations with tools, if it is another. */
-static enum pp_code write_tool_template(const struct folder *f)
+static enum pp_code write_tool_template(struct folder *f)
 {
     static const char name[] = "additional_chat_templates/tool_use.jinja";
     const char *text = pp_source_tool_template(f->s);
     if (!text || text == pp_source_chat_template(f->s))
         return PP_OK;
-    char *folder = pp_path_join(f->dst, "additional_chat_templates");
-    enum pp_code code = PP_OK;
-    if (!folder)
-        code = pp_fail_nomem(f->err, "a path");
-    else if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        code = pp_fail(f->err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
-    else
-        code = write_text(f, name, text, strlen(text));
-    pp_free(folder);
-    return code;
+    const enum pp_code code = make_subfolder(f, "additional_chat_templates");
+    return code ? code : write_text(f, name, text, strlen(text));
 }
 
-static enum pp_code write_vocabulary(const struct folder *f, const struct pp_tokenizer *t)
+static enum pp_code write_tokenizer(struct folder *f, const struct pp_tokenizer *t)
+{
+    static const char *const files[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (!path_of(f, files[i]))
+            return PP_ERR_NOMEM;
+    return pp_tokenizer_to_folder(t, f->dst, f->err);
+}
+
+static enum pp_code write_vocabulary(struct folder *f, const struct pp_tokenizer *t)
 {
     static const char *const files[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json",
                                         "merges.txt", "special_tokens_map.json", "added_tokens.json",
@@ -165,7 +190,7 @@ static enum pp_code write_vocabulary(const struct folder *f, const struct pp_tok
     if (pp_source_folder(f->s))
         return code ? code : copy_modules(f);
     if (t && !code)
-        code = pp_tokenizer_to_folder(t, f->dst, f->err);
+        code = write_tokenizer(f, t);
     return !code && chat ? write_text(f, "chat_template.jinja", chat, strlen(chat)) : code;
 }
 
@@ -194,16 +219,56 @@ static enum pp_code check_options(const struct folder *f)
     return PP_OK;
 }
 
-static enum pp_code make_folder(const struct folder *f)
+static int is_visible(const struct dirent *d)
+{
+    return d->d_name[0] != '.';
+}
+
+/* What lies there may be anything of the user's, and much of it would be written over. */
+static enum pp_code check_empty(const struct folder *f)
+{
+    struct dirent **found;
+    const int n = scandir(f->dst, &found, is_visible, alphasort);
+    enum pp_code code = PP_OK;
+    if (n < 0)
+        return pp_fail(f->err, PP_ERR_IO, "cannot read the folder %s: %s", f->dst, strerror(errno));
+    if (n && (pp_file_exists(f->dst, "config.json") || pp_file_exists(f->dst, "model.safetensors")))
+        code = pp_fail(f->err, PP_ERR_USAGE, "there is a model in %s already; name another folder", f->dst);
+    else if (n)
+        code = pp_fail(f->err, PP_ERR_USAGE, "the folder %s is not empty: %.60s is in it; name another, or one that is "
+                       "not there yet", f->dst, found[0]->d_name);
+    for (int i = 0; i < n; i++)
+        free(found[i]);
+    free(found);
+    return code;
+}
+
+static enum pp_code make_folder(struct folder *f)
 {
     struct stat st;
-    if (mkdir(f->dst, 0777) != 0 && errno != EEXIST)
+    f->made_folder = mkdir(f->dst, 0777) == 0;
+    if (!f->made_folder && errno != EEXIST)
         return pp_fail(f->err, PP_ERR_IO, "cannot make the folder %s: %s", f->dst, strerror(errno));
     if (stat(f->dst, &st) != 0 || !S_ISDIR(st.st_mode))
         return pp_fail(f->err, PP_ERR_USAGE, "%s is not a folder; name another", f->dst);
-    if (pp_file_exists(f->dst, "config.json") || pp_file_exists(f->dst, "model.safetensors"))
-        return pp_fail(f->err, PP_ERR_USAGE, "there is a model in %s already; name another folder", f->dst);
-    return PP_OK;
+    return f->made_folder ? PP_OK : check_empty(f);
+}
+
+/* All of it, or nothing. */
+static enum pp_code write_folder(struct folder *f, const struct pp_tokenizer *t)
+{
+    enum pp_code code = make_folder(f);
+    if (!code)
+        code = write_vocabulary(f, t);
+    if (!code && !path_of(f, "model.safetensors"))
+        code = PP_ERR_NOMEM;
+    if (!code)
+        code = pp_folder_write_tensors(f);
+    if (!code)
+        code = write_config(f); /* last: without it the folder is no model */
+    if (code)
+        remove_made(f);
+    return code;
 }
 
 enum pp_code pp_convert_to_folder(const char *src, const char *dst, const struct pp_convert_options *opt,
@@ -219,6 +284,8 @@ enum pp_code pp_convert_to_folder(const char *src, const char *dst, const struct
     f.arch = pp_arch_by_name(pp_source_hparams(s)->arch);
     f.group = group_size(&f);
     code = check_options(&f);
+    if (!code && pp_source_folder(s) && pp_file_exists(pp_source_folder(s), modules_file))
+        code = pp_hf_modules(pp_source_folder(s), &f.modules, err);
     if (!code)
         code = pp_folder_list(&f);
     if (!code && !pp_source_folder(s) && (code = pp_tokenizer_from_source(s, &t, err)) == PP_ERR_NOT_FOUND)
@@ -226,13 +293,11 @@ enum pp_code pp_convert_to_folder(const char *src, const char *dst, const struct
     if (!code)
         code = make_config(&f, t);
     if (!code)
-        code = make_folder(&f);
-    if (!code)
-        code = write_vocabulary(&f, t);
-    if (!code)
-        code = pp_folder_write_tensors(&f);
-    if (!code)
-        code = write_config(&f); /* last: without it the folder is no model */
+        code = write_folder(&f, t);
+    for (size_t i = 0; i < f.n_made; i++)
+        pp_free(f.made[i]);
+    pp_free(f.made);
+    cJSON_Delete(f.modules);
     cJSON_Delete(f.config);
     pp_tokenizer_free(t);
     pp_free(f.items);

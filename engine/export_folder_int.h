@@ -61,6 +61,10 @@ struct folder {
     struct item *items;
     size_t n;
     bool tied;                  /* the output is the embeddings */
+    struct cJSON *modules;      /* of the source's folder, copied as they are; or NULL */
+    char **made;                /* [n_made]: what was written, in this order, which goes again if not all could be */
+    size_t n_made, made_cap;
+    bool made_folder;
     struct joined {
         struct pp_tensor t;
         struct pp_rows rows;

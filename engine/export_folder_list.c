@@ -1,10 +1,12 @@
 /* export_folder_list.c - which tensors a folder has, made of which of ours, and what they are called. */
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "engine/export_folder_int.h"
+#include "engine/hf.h"
 #include "engine/name_index.h"
 
 /* The line of the family's tables that has this tensor, and what it is called in the new folder; or NULL. */
@@ -13,10 +15,19 @@ static const struct pp_arch_name *line_of(const struct folder *f, const char *gg
     return pp_arch_hf_name(f->arch, pp_source_hparams(f->s), gguf_name, f->opt->bits != 0, name);
 }
 
-/* Ours that folders have in config.json instead, or that nobody uses. */
+/* A layer behind the model that the source has in a module's folder, which is copied. */
+static bool is_of_module(const struct folder *f, const struct pp_tensor *t)
+{
+    bool dense = false;
+    for (const cJSON *module = f->modules ? f->modules->child : NULL; module; module = module->next)
+        dense = dense || pp_hf_module_is_dense(module);
+    return dense && strncmp(t->name, "dense_", strlen("dense_")) == 0;
+}
+
+/* Ours that folders have in config.json or elsewhere instead, or that nobody uses. */
 static bool is_left_out(const struct folder *f, const struct pp_tensor *t)
 {
-    return pp_is_behind_layers(pp_source_hparams(f->s), t->name) ||
+    return is_of_module(f, t) || pp_is_behind_layers(pp_source_hparams(f->s), t->name) ||
            pp_is_of_first_values(pp_source_hparams(f->s), t->name) ||
            strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0 ||
            strcmp(t->name, "rope_freqs.weight") == 0;

@@ -421,6 +421,11 @@ static const char *last_word(const char *type)
     return point ? point + 1 : "";
 }
 
+bool pp_hf_module_is_dense(const cJSON *module)
+{
+    return strcmp(last_word(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "type"))), "Dense") == 0;
+}
+
 enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *err)
 {
     cJSON *modules;
@@ -496,9 +501,8 @@ static enum pp_code take_dense_layers(struct pp_hf *hf, const char *folder, stru
         return PP_OK;
     enum pp_code code = pp_hf_modules(folder, &modules, err);
     for (const cJSON *module = code ? NULL : modules->child; module && !code; module = module->next) {
-        const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "type"));
         const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
-        if (strcmp(last_word(type), "Dense") == 0)
+        if (pp_hf_module_is_dense(module))
             code = take_dense(hf, folder, path ? path : "", err);
     }
     cJSON_Delete(modules);

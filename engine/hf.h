@@ -32,6 +32,8 @@ enum pp_code pp_hf_chat_template(const char *folder, const char *name, char **te
 /* modules.json of sentence-transformers, an array of objects; where one has a path, it is "" or the name of a folder
  * beside the file. cJSON_Delete. */
 enum pp_code pp_hf_modules(const char *folder, struct cJSON **modules, struct pp_error *err);
+/* Whether one of them is a layer behind the model, whose weights lie in the module's folder: model.safetensors. */
+bool pp_hf_module_is_dense(const struct cJSON *module);
 
 /* How the vectors of tokens become one, as modules.json of sentence-transformers has it: an enum pp_pooling, unknown if
  * there is no such file. PP_ERR_UNSUPPORTED: in a way that we do not know, or with further layers behind it. */

@@ -284,6 +284,25 @@ static void expect_folder(struct decoder *d, const char *config)
     expect_formulas(d, file);
 }
 
+/* A folder with layers behind the model becomes another one that has them, too. */
+static void modules_go_along(void **state)
+{
+    struct decoder_shape s = decoder_shape("gemma-embedding");
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    s.n_dense = 64;
+    struct decoder *d = decoder_make(&s);
+    const char *dir = write_folder(d, gemma_config, "linear.Identity");
+    const char *to = fresh_path("again"), *mlx = fresh_path("mlx");
+    assert_ok(pp_convert_to_folder(dir, to, &(struct pp_convert_options){0}, &err), err);
+    expect_formulas(d, to);
+    assert_ok(pp_convert_to_folder(dir, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
+    assert_ok(pp_model_open(mlx, &m, &err), err);
+    pp_model_close(m);
+    decoder_free(d);
+}
+
 static void folders(void **state)
 {
     (void)state;
@@ -336,7 +355,7 @@ TEST_GROUP(both_ways)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files), cmocka_unit_test(bad_dense), cmocka_unit_test(folders), cmocka_unit_test(bent_layers),
-        cmocka_unit_test(neo_folder),
+        cmocka_unit_test(neo_folder), cmocka_unit_test(modules_go_along),
     };
     return cmocka_run_group_tests_name("both_ways", tests, NULL, NULL);
 }

@@ -679,6 +679,34 @@ static void refusals(void **state)
     assert_non_null(strstr(err.text, "already"));
 }
 
+/* What lies in a folder is not written over. */
+static void into_a_folder(void **state)
+{
+    const struct pp_convert_options plain = {0};
+    const char *dst = fresh("mine");
+    char path[400], *text;
+    struct stat st;
+    size_t n;
+    struct pp_error err;
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    const char *src = data_of("llama", "");
+    snprintf(path, sizeof path, "%s/tokenizer.json", dst);
+    assert_int_equal(mkdir(dst, 0700), 0);
+    assert_ok(pp_write_file(path, "mine", 4, 0600, &err), err);
+    assert_int_equal(pp_convert_to_folder(src, dst, &plain, &err), PP_ERR_USAGE);
+    assert_non_null(strstr(err.text, "not empty: tokenizer.json"));
+    assert_ok(pp_read_file(path, 100, &text, &n, &err), err);
+    assert_int_equal(n, 4);
+    pp_free(text);
+    assert_int_equal(unlink(path), 0);
+    snprintf(path, sizeof path, "%s/.hidden", dst);
+    assert_ok(pp_write_file(path, "mine", 4, 0600, &err), err);
+    assert_ok(pp_convert_to_folder(src, dst, &plain, &err), err);
+    assert_int_equal(stat(path, &st), 0);
+}
+
 /* A file of a mixture that says nothing of experts becomes a folder that says there are none, and opens. */
 static void mixture_without_experts(void **state)
 {
@@ -771,26 +799,33 @@ static void weights_that_are_no_numbers(void **state)
     decoder_free(d);
 }
 
-/* Stopped, or out of memory anywhere: an error, and no model. */
+/* Stopped, or out of memory anywhere: an error, and nothing is left of it. */
 static void stopped(void **state)
 {
     struct pp_cancel cancel = {0};
     const struct pp_convert_options opt = {.cancel = &cancel, .bits = 4};
+    struct stat st;
     struct pp_error err;
     (void)state;
     if (!testdata("architectures"))
         skip();
     pp_cancel_request(&cancel);
-    assert_int_equal(pp_convert_to_folder(data_of("llama", "model.gguf"), fresh("stopped"), &opt, &err),
-                     PP_ERR_CANCELLED);
+    const char *dst = fresh("stopped");
+    assert_int_equal(pp_convert_to_folder(data_of("llama", "model.gguf"), dst, &opt, &err), PP_ERR_CANCELLED);
+    assert_int_equal(stat(dst, &st), -1);
+    assert_int_equal(mkdir(dst, 0700), 0); /* one of the user's is empty again */
+    assert_int_equal(pp_convert_to_folder(data_of("llama", "model.gguf"), dst, &opt, &err), PP_ERR_CANCELLED);
+    assert_int_equal(rmdir(dst), 0);
     pp_cancel_reset(&cancel);
     uint64_t n = pp_mem_count();
     assert_ok(pp_convert_to_folder(data_of("llama", "model.gguf"), fresh("whole"), &opt, &err), err);
     n = pp_mem_count() - n;
     for (uint64_t at = 1; at <= n; at += 1 + n / 30) {
         pp_mem_fail_at(at, 0);
-        pp_convert_to_folder(data_of("llama", "model.gguf"), fresh("starved"), &opt, &err);
+        dst = fresh("starved");
+        const bool whole = pp_convert_to_folder(data_of("llama", "model.gguf"), dst, &opt, &err) == PP_OK;
         pp_mem_fail_at(0, 0);
+        assert_int_equal(stat(dst, &st), whole ? 0 : -1);
     }
 }
 
@@ -831,7 +866,7 @@ TEST_GROUP(folders)
         cmocka_unit_test(in_slices),
         cmocka_unit_test(without_tensors),
         cmocka_unit_test(refusals),      cmocka_unit_test(stopped),       cmocka_unit_test(let_go),
-        cmocka_unit_test(other_files),
+        cmocka_unit_test(into_a_folder), cmocka_unit_test(other_files),
     };
     return cmocka_run_group_tests_name("folders", tests, NULL, NULL);
 }
