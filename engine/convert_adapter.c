@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "engine/adapter_file.h"
+#include "engine/adapter_file_int.h"
 #include "engine/arch/arch.h"
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
@@ -156,18 +157,27 @@ static enum pp_code check_plain(const struct pp_adapter_target *t, struct pp_err
 }
 
 /* GGUF has one alpha for all matrices, divided by the rank of each; where a target's scale differs from that, the rest
- * goes into its B. */
+ * goes into its B. It is that of the first matrix which counts for something: readers take 0 for no scale at all. */
 static float file_alpha(const struct pp_adapter_file *f)
 {
     const float given = pp_adapter_file_alpha(f);
-    size_t i = 0;
-    while (i < pp_adapter_file_n(f) && !pp_adapter_file_at(f, i)->rank)
-        i++;
-    if (i == pp_adapter_file_n(f))
-        return given;
-    const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-    const float alpha = t->scale * (float)t->rank;
-    return fabsf(alpha - given) <= 1e-6f * fabsf(given) ? given : alpha;
+    for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
+        const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
+        const float alpha = t->scale * (float)t->rank;
+        if (alpha != 0.0f)
+            return fabsf(alpha - given) <= 1e-6f * fabsf(given) ? given : alpha;
+    }
+    return given != 0.0f ? given : 1.0f;
+}
+
+static bool changes_nothing(const struct pp_adapter_file *f)
+{
+    bool nothing = true;
+    for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
+        const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
+        nothing = nothing && !t->weight.data && (!t->rank || t->scale == 0.0f);
+    }
+    return nothing;
 }
 
 static float rest_of_scale(const struct pp_adapter_target *t, float alpha)
@@ -269,10 +279,10 @@ static enum pp_code to_gguf(const struct pp_adapter_file *f, const struct pp_sou
         .items = pp_calloc(3 * n, sizeof *g.items), .copies = room_for(2 * n),
     };
     enum pp_code code = g.items && g.copies.tensors ? PP_OK : pp_fail_nomem(err, "the list of tensors");
-    if (!code && g.alpha == 0.0f)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter's alpha is 0: it changes nothing");
     if (!code)
         code = list_targets(&g, err);
+    if (!code && changes_nothing(f))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter's alpha is 0: it changes nothing");
     if (!code)
         code = write_gguf(&g, dst, opt, err);
     pp_free(g.items);
@@ -522,6 +532,8 @@ enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct p
         return code;
     if (pp_adapter_file_hf_order(f))
         code = pp_fail(err, PP_ERR_USAGE, "%s is a folder already", src);
+    else if (pp_file_exists(dst, pp_adapter_config_file) || pp_file_exists(dst, "adapter_model.safetensors"))
+        code = pp_fail(err, PP_ERR_USAGE, "there is an adapter in %s already; name another folder", dst);
     if (!code)
         code = open_base(f, src, opt ? opt->base : NULL, &base, err);
     if (!code) {

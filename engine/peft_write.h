@@ -25,7 +25,8 @@ struct cJSON *pp_peft_lora_config(const struct pp_peft_lora *l, struct cJSON **m
 struct cJSON *pp_peft_ia3_config(struct cJSON **modules, struct cJSON **feedforward);
 /* Adds a text to a list that has no such yet. false: out of memory. */
 bool pp_peft_add_once(struct cJSON *list, const char *text);
-/* Makes the folder, if it is not there, and writes its two files. */
+/* Makes the folder, if it is not there, and writes its two files, the configuration before the weights; if those cannot
+ * be written it goes again. */
 enum pp_code pp_peft_write(const char *folder, const struct cJSON *config, const struct pp_tensor *tensors, size_t n,
                            struct pp_error *err);
 

@@ -141,8 +141,9 @@ enum pp_code pp_trainer_validate(struct pp_trainer *t, const struct pp_train_dat
 /* Everything that a training needs to go on, in one file (format: pippin-formats(5)), which appears by rename when it
  * is complete. */
 enum pp_code pp_trainer_save(const struct pp_trainer *t, const char *path, struct pp_error *err);
-/* Goes on where a file stopped: to the bit. PP_ERR_MISMATCH names what differs: model, data, options; PP_ERR_FORMAT:
- * the file is damaged; PP_ERR_NOT_FOUND. After a failure only pp_trainer_free may be called. */
+/* Goes on where a file stopped: to the bit. PP_ERR_MISMATCH names what differs: model, data, options, examples for
+ * validation; PP_ERR_FORMAT: the file is damaged; PP_ERR_NOT_FOUND. After a failure only pp_trainer_free may be
+ * called. */
 enum pp_code pp_trainer_load(struct pp_trainer *t, const char *path, struct pp_error *err);
 
 /* The adapter as it is now: adapter_config.json and adapter_model.safetensors in a folder, which is made if need be;
@@ -180,7 +181,8 @@ struct pp_train_result {
 };
 
 /* All steps, with validation and checkpoints; then both adapters in the folder: PEFT's files, and NAME.gguf with the
- * folder's name; and the checkpoint goes. PP_ERR_CANCELLED: it stopped, and wrote a checkpoint to go on from.
+ * folder's name; and the checkpoint goes. PP_ERR_USAGE: one of these is there already, which is not written over.
+ * PP_ERR_BUSY: another training has the folder. PP_ERR_CANCELLED: it stopped, and wrote a checkpoint to go on from.
  * PP_ERR_FORMAT: the loss is no number any more; the last checkpoint stands. */
 enum pp_code pp_train(struct pp_trainer *t, const struct pp_train_run *run, struct pp_train_result *result,
                       struct pp_error *err);

@@ -11,6 +11,7 @@
 
 enum { VERSION = 1, N_ARRAYS = 3 };
 
+static const char validation_name[] = "validation"; /* of its line, which is not there if nothing is validated */
 static const char *const array_names[N_ARRAYS] = {"params", "adamw.m", "adamw.v"};
 
 static float *array_of(const struct pp_trainer *t, int i)
@@ -47,6 +48,8 @@ static enum pp_code describe(const struct pp_trainer *t, struct pp_buf *b, struc
     pp_buf_fmt(b, "batch=%d\naccumulate=%d\nsteps=%lld\nseed=%llu\n", o->batch, o->accumulate,
                (long long)t->info.n_steps, (unsigned long long)o->seed);
     add_hash(b, "data", t->data);
+    if (t->validation)
+        add_hash(b, validation_name, t->validation);
     return b->bad ? pp_fail_nomem(err, "a checkpoint") : PP_OK;
 }
 
@@ -68,23 +71,36 @@ static const char *advice(const char *name, size_t n)
 {
     return n == 5 && memcmp(name, "model", n) == 0  ? "it belongs to another model"
            : n == 4 && memcmp(name, "data", n) == 0 ? "the examples have changed"
+           : n == strlen(validation_name) && memcmp(name, validation_name, n) == 0
+               ? "the examples for validation have changed"
                                                     : "give the same options, or another folder";
+}
+
+static enum pp_code differs(const char *path, struct pp_str name, struct pp_str there, struct pp_str here,
+                            struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %.*s is %.*s there and %.*s here; %s", path,
+                   (int)name.len, name.data, (int)(there.len < 80 ? there.len : 80), there.data,
+                   (int)(here.len < 80 ? here.len : 80), here.data, advice(name.data, name.len));
 }
 
 /* Names the first line of ours that the checkpoint has otherwise. */
 static enum pp_code compare(const char *path, const struct pp_buf *ours, struct pp_str theirs, struct pp_error *err)
 {
-    const char *p = pp_buf_cstr(ours);
-    if (theirs.len == ours->len && memcmp(theirs.data, p, ours->len) == 0)
+    const struct pp_str own = {pp_buf_cstr(ours), ours->len}, last = {validation_name, strlen(validation_name)};
+    const char *p = own.data;
+    if (theirs.len == own.len && memcmp(theirs.data, p, own.len) == 0)
         return PP_OK;
     for (const char *stop; (stop = strchr(p, '\n')); p = stop + 1) {
-        size_t n = strcspn(p, "=");
-        struct pp_str here = {p + n + 1, (size_t)(stop - p) - n - 1}, there = value_of(theirs, p, n);
+        const struct pp_str name = {p, strcspn(p, "=")};
+        struct pp_str here = {p + name.len + 1, (size_t)(stop - p) - name.len - 1};
+        struct pp_str there = value_of(theirs, p, name.len);
         if (here.len != there.len || memcmp(here.data, there.data, here.len) != 0)
-            return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %.*s is %.*s there and %.*s here; %s", path,
-                           (int)n, p, (int)(there.len < 80 ? there.len : 80), there.data,
-                           (int)(here.len < 80 ? here.len : 80), here.data, advice(p, n));
+            return differs(path, name, there, here, err);
     }
+    const struct pp_str there = value_of(theirs, last.data, last.len), here = value_of(own, last.data, last.len);
+    if (there.len != here.len || memcmp(there.data, here.data, here.len) != 0)
+        return differs(path, last, there, here, err);
     return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: it was made with other options", path);
 }
 

@@ -1,8 +1,10 @@
 /* train_run.c - a whole training: steps, validation, checkpoints, and the adapter at its end. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +26,7 @@ struct running {
     struct pp_train_progress progress;
     char *checkpoint;           /* its path */
     bool saved;                 /* there is one */
+    int lock;                   /* a descriptor of the folder; -1 */
     uint64_t began_ns;
 };
 
@@ -114,6 +117,47 @@ static bool exists(const char *path)
     return stat(path, &st) == 0;
 }
 
+/* Two trainings would take each other's checkpoints for their own. Where a file system has no locks, nobody waits. */
+static enum pp_code lock(struct running *r, struct pp_error *err)
+{
+    r->lock = open(r->run->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (r->lock >= 0 && flock(r->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return pp_fail(err, PP_ERR_BUSY, "another training writes into %s; wait until it is done, or name another "
+                       "folder", r->run->folder);
+    return PP_OK;
+}
+
+/* FOLDER/NAME.gguf, where NAME is the folder's own; pp_free. */
+static char *gguf_path(const struct running *r)
+{
+    char name[128];
+    struct pp_buf path = {0};
+    char *whole = realpath(r->run->folder, NULL);
+    pp_name_of_path(whole ? whole : r->run->folder, name, sizeof name);
+    free(whole);
+    pp_buf_fmt(&path, "%s/%s.gguf", r->run->folder, name[0] ? name : "adapter");
+    return pp_buf_take(&path);
+}
+
+/* What a new training would write over at its end: an adapter that took hours, or a model. */
+static enum pp_code check_room(const struct running *r, struct pp_error *err)
+{
+    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
+    char *gguf = gguf_path(r);
+    const char *there = NULL;
+    if (!gguf)
+        return pp_fail_nomem(err, "a file name");
+    for (size_t i = 0; i < sizeof files / sizeof *files && !there; i++)
+        there = pp_file_exists(r->run->folder, files[i]) ? files[i] : NULL;
+    if (!there && exists(gguf))
+        there = strrchr(gguf, '/') + 1;
+    if (there)
+        pp_fail(err, PP_ERR_USAGE, "%s holds %s already, which the training would write over; name another folder, or "
+                "move it away", r->run->folder, there);
+    pp_free(gguf);
+    return there ? PP_ERR_USAGE : PP_OK;
+}
+
 static enum pp_code begin(struct running *r, struct pp_error *err)
 {
     const char *folder = r->run->folder;
@@ -121,6 +165,9 @@ static enum pp_code begin(struct running *r, struct pp_error *err)
         return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
     if (access(folder, W_OK | X_OK) != 0)
         return pp_fail(err, PP_ERR_IO, "cannot write into %s: %s", folder, strerror(errno));
+    enum pp_code code = lock(r, err);
+    if (code)
+        return code;
     if (!(r->checkpoint = pp_path_join(folder, pp_train_checkpoint)))
         return pp_fail_nomem(err, "a file name");
     r->saved = exists(r->checkpoint);
@@ -132,23 +179,18 @@ static enum pp_code begin(struct running *r, struct pp_error *err)
                        folder, pp_train_checkpoint);
     if (r->run->resume)
         return pp_trainer_load(r->t, r->checkpoint, err);
+    if ((code = check_room(r, err)))
+        return code;
     /* Checkpoints carry it, and finding it reads the whole model: nobody should wait for that after Ctrl-C. */
     struct pp_sha256 identity;
     return pp_model_identity(r->t->model, r->t->opt.cache_dir, &identity, err);
 }
 
-/* FOLDER/NAME.gguf, where NAME is the folder's own. */
 static enum pp_code write_gguf(const struct running *r, struct pp_error *err)
 {
-    char name[128];
-    struct pp_buf path = {0};
-    char *whole = realpath(r->run->folder, NULL);
-    pp_name_of_path(whole ? whole : r->run->folder, name, sizeof name);
-    free(whole);
-    pp_buf_fmt(&path, "%s/%s.gguf", r->run->folder, name[0] ? name : "adapter");
-    enum pp_code code = path.bad ? pp_fail_nomem(err, "a file name")
-                                 : pp_trainer_write_gguf(r->t, pp_buf_cstr(&path), err);
-    pp_buf_free(&path);
+    char *path = gguf_path(r);
+    enum pp_code code = path ? pp_trainer_write_gguf(r->t, path, err) : pp_fail_nomem(err, "a file name");
+    pp_free(path);
     return code;
 }
 
@@ -172,6 +214,7 @@ enum pp_code pp_train(struct pp_trainer *t, const struct pp_train_run *run, stru
     struct pp_error own;
     struct pp_train_result unused;
     struct running r = {.t = t, .run = run, .result = result ? result : &unused, .began_ns = pp_now_ns(),
+                        .lock = -1,
                         .progress = {.validation = (double)NAN}};
     err = err ? err : &own;
     *r.result = (struct pp_train_result){.last_loss = (double)NAN, .validation = (double)NAN};
@@ -186,5 +229,7 @@ enum pp_code pp_train(struct pp_trainer *t, const struct pp_train_run *run, stru
     r.result->n_tokens = r.progress.n_tokens;
     r.result->seconds = seconds_since(r.began_ns);
     pp_free(r.checkpoint);
+    if (r.lock >= 0)
+        close(r.lock);
     return code;
 }

@@ -185,6 +185,20 @@ static void scales(void **state)
                                                "\"alpha_pattern\":{\"gate_proj\":9,\"down_proj\":24}}");
     const char *gguf = to_gguf(alphas, b.path, NULL);
     same_answers(b.engine, alphas, gguf, 1e-4);
+    /* The first counts for nothing, or all do. */
+    const char *without = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":6,"
+                                                "\"rank_pattern\":{\"down_proj\":3},"
+                                                "\"alpha_pattern\":{\"q_proj\":0}}");
+    same_answers(b.engine, without, to_gguf(without, b.path, NULL), 1e-4);
+    const char *none = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":0,"
+                                             "\"rank_pattern\":{\"down_proj\":3}}");
+    assert_int_equal(pp_convert_to_gguf(none, temporary("none.gguf"), &(struct pp_convert_options){.base = b.path},
+                                        &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "alpha is 0"));
+    /* An adapter that is there is not written over. */
+    assert_int_equal(pp_convert_to_peft(gguf, alphas, &(struct pp_convert_options){.base = b.path}, &err),
+                     PP_ERR_USAGE);
+    assert_non_null(strstr(err.text, "there is an adapter in"));
     same_answers(b.engine, gguf, to_peft(gguf, b.path, NULL), 0);
     assert_ok(pp_adapter_file_open(to_gguf(to_peft(to_gguf(alphas, b.path, "F16"), b.path, NULL), b.path, NULL), &file,
                                    &err), err);

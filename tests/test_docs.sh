@@ -91,6 +91,8 @@ check "files named in the picture" "$(for f in ui/input ui/ui src/controller src
 card=$(grep -o '`[a-zA-Z0-9_-]*\.gguf`' engine/starter/README.md | tr -d '`')
 check "files of the model card" "$(for f in $card; do [ -e "engine/starter/$f" ] || printf '%s ' "$f"; done)"
 
+check "no page has two versions of a part" "$(grep -En '^(<<<<<<<|=======$|>>>>>>>)' README.md doc/*.md man/*)"
+
 # --- the examples run ----------------------------------------------------------------------------------------------
 
 # run_examples NAME: the commands in $tmp/examples, one after the other, none of them interactive

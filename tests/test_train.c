@@ -1,10 +1,12 @@
 /* test_train.c - training as a whole: which tokens are learnt, what comes out as files, going on after a stop, and what
  * happens when something is wrong. The gradients have tests of their own. */
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -643,6 +645,15 @@ static void foreign_checkpoints(void **state)
     s.d->tokens[3]++;
     refuse_checkpoint(&s, few_steps(), path, PP_ERR_MISMATCH, "the examples have changed");
     s.d->tokens[3]--;
+    s.v->tokens[3]++;
+    refuse_checkpoint(&s, few_steps(), path, PP_ERR_MISMATCH, "the examples for validation have changed");
+    s.v->tokens[3]--;
+    struct set without = {.m = s.m, .d = s.d};
+    refuse_checkpoint(&without, few_steps(), path, PP_ERR_MISMATCH, "nothing here; the examples for validation");
+    t = trainer_of(&without, few_steps());
+    assert_ok(pp_trainer_save(t, damaged, &err), err);
+    pp_trainer_free(t);
+    refuse_checkpoint(&s, few_steps(), damaged, PP_ERR_MISMATCH, "validation is nothing there");
     refuse_checkpoint(&s, few_steps(), "/nowhere/x.gguf", PP_ERR_NOT_FOUND, "/nowhere/x.gguf");
 
     char *bytes;
@@ -764,6 +775,41 @@ static void run_and_resume(void **state)
     set_free(&s);
 }
 
+/* Neither an adapter that is there nor a model of the folder's name is written over, and nobody else comes between. */
+static void folder_in_use(void **state)
+{
+    static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors", NULL};
+    (void)state;
+    struct set s = make_set(PP_TYPE_F32);
+    struct pp_error err;
+    struct pp_train_result r;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct watcher w = {0};
+        const char *folder = fresh("used");
+        char path[600];
+        snprintf(path, sizeof path, "%s/%s%s", folder, names[i] ? names[i] : strrchr(folder, '/') + 1,
+                 names[i] ? "" : ".gguf");
+        assert_int_equal(mkdir(folder, 0700), 0);
+        assert_ok(pp_write_file(path, "mine", 4, 0600, &err), err);
+        assert_int_equal(run_in(folder, &s, few_steps(), &w, false, &r, &err), PP_ERR_USAGE);
+        if (!strstr(err.text, "which the training would write over") || !strstr(err.text, strrchr(path, '/') + 1))
+            fail_msg("\"%s\" does not name %s", err.text, path);
+        assert_int_equal(w.n_reports, 0);
+        assert_false(has(folder, pp_train_checkpoint));
+    }
+    struct watcher w = {0};
+    const char *folder = fresh("locked");
+    assert_int_equal(mkdir(folder, 0700), 0);
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    assert_int_equal(run_in(folder, &s, few_steps(), &w, false, &r, &err), PP_ERR_BUSY);
+    assert_non_null(strstr(err.text, "another training"));
+    close(fd);
+    assert_ok(run_in(folder, &s, few_steps(), &w, false, &r, &err), err);
+    set_free(&s);
+}
+
 static void loss_is_no_number(void **state)
 {
     (void)state;
@@ -808,6 +854,11 @@ static void full_disk(void **state)
     assert_non_null(strstr(err.text, path));
     assert_int_equal(peft, PP_ERR_IO);
     assert_false(has(folder, "adapter_config.json"));
+    char config[600]; /* which cannot be written: no weights either, that nobody knows what they are */
+    snprintf(config, sizeof config, "%s/adapter_config.json", folder);
+    assert_int_equal(mkdir(config, 0700), 0);
+    assert_int_equal(pp_trainer_write_peft(t, folder, NULL), PP_ERR_IO);
+    assert_false(has(folder, "adapter_model.safetensors"));
     pp_trainer_free(t);
     t = trainer_of(&s, few_steps());
     assert_ok(pp_trainer_load(t, path, &err), err);
@@ -995,7 +1046,7 @@ TEST_GROUP(train)
         cmocka_unit_test(exact_resumption),
         cmocka_unit_test(foreign_checkpoints),
         cmocka_unit_test(run_and_resume),
-        cmocka_unit_test(loss_is_no_number),
+        cmocka_unit_test(folder_in_use), cmocka_unit_test(loss_is_no_number),
         cmocka_unit_test(full_disk),
         cmocka_unit_test(bad_options),
         cmocka_unit_test(out_of_memory),

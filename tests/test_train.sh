@@ -74,6 +74,9 @@ for adapter in verse verse/verse.gguf; do
 done
 holds "both the same" cmp -s "$tmp/verse.txt" "$tmp/verse.gguf.txt"
 
+# shellcheck disable=SC2086
+train "$tmp/six.jsonl" -o "$tmp/verse" $small; expect "an adapter is not written over" 2 'verse holds adapter_config.json already'
+
 # --- an interrupt --------------------------------------------------------------------------------------------------
 
 # shellcheck disable=SC2086
@@ -95,6 +98,10 @@ else
     # shellcheck disable=SC2086
     train "$tmp/six.jsonl" -o "$tmp/broken" $small --rank 3 --continue
     expect "does not go on otherwise" 1 'rank is 2 there and 3 here'
+    head -n 2 tests/data/sonnets-val.jsonl >"$tmp/two.jsonl"
+    # shellcheck disable=SC2086
+    train "$tmp/six.jsonl" -o "$tmp/broken" $small --val "$tmp/two.jsonl" --continue
+    expect "nor with other examples for validation" 1 'the examples for validation have changed'
     # shellcheck disable=SC2086
     train "$tmp/six.jsonl" -o "$tmp/broken" $small -t 1 --continue; expect "goes on" 0
     holds "to the same bits" cmp -s "$tmp/verse/adapter_model.safetensors" "$tmp/broken/adapter_model.safetensors"
