@@ -155,7 +155,7 @@ static bool add_guess(struct guessing *p, struct pp_gen *g, int32_t token, int32
     struct pp_spec_place at = place_of(p, g);
     double odds = pp_habits_odds(habits_of(g), who, level);
     bet(s, token, who, level);
-    if (at.guesses >= at.most || s->n == PP_MAX_GUESSES)
+    if (at.guesses >= at.most || s->n >= s->most_rows)
         return false;
     if (s->adapts && (odds < (double)s->least || !pp_control_keeps(costs_of(g), habits_of(g), &at, who, level)))
         return false;
@@ -166,7 +166,7 @@ static bool add_guess(struct guessing *p, struct pp_gen *g, int32_t token, int32
                             .level = (uint8_t)level};
     s->guess[s->n++] = made;
     p->rows++;
-    if (s->siblings && spare >= 0 && s->n < PP_MAX_GUESSES && p->rows < p->most_rows) {
+    if (s->siblings && spare >= 0 && s->n < s->most_rows && p->rows < p->most_rows) {
         made.token = spare;
         made.spare = true;
         s->guess[s->n++] = made;
@@ -174,7 +174,7 @@ static bool add_guess(struct guessing *p, struct pp_gen *g, int32_t token, int32
     }
     g->tokens[g->n + s->depth++] = token;
     s->chain *= odds;
-    return !pp_gen_ends(g, token) && s->depth < s->room && p->rows < p->most_rows && s->n < PP_MAX_GUESSES;
+    return !pp_gen_ends(g, token) && s->depth < s->room && p->rows < p->most_rows && s->n < s->most_rows;
 }
 
 /* --- what was said before, and scripts --------------------------------------------------------------------------- */
@@ -375,6 +375,18 @@ static void take_text(struct guessing *p, struct pp_gen *g, int row)
     }
 }
 
+/* What the answer would choose by the draft's logits, of which there may be more or fewer than of the target's: what
+ * vocabularies have behind their tokens differs within a family. */
+static struct pp_choice choose_by_draft(struct pp_gen *g, const float *logits)
+{
+    const int64_t there = g->draft->engine->model->info.n_vocab;
+    const int32_t own = g->sampler.n_vocab;
+    g->sampler.n_vocab = there < own ? (int32_t)there : own;
+    const struct pp_choice made = pp_gen_choose(g, logits, g->n + g->spec.depth);
+    g->sampler.n_vocab = own;
+    return made;
+}
+
 /* What the draft says to the rows of one answer in its step, of which the last is `row`. */
 static void take_guess(struct guessing *p, struct pp_gen *g, int row)
 {
@@ -382,7 +394,7 @@ static void take_guess(struct guessing *p, struct pp_gen *g, int row)
         take_text(p, g, row);
         return;
     }
-    struct pp_choice made = pp_gen_choose(g, pp_step_output(g->draft->engine, row), g->n + g->spec.depth);
+    struct pp_choice made = choose_by_draft(g, pp_step_output(g->draft->engine, row));
     g->spec.asking = made.token >= 0 &&
                      add_guess(p, g, made.token, made.second, PP_GUESS_MODEL, pp_level_of_margin(made.margin)) &&
                      !g->spec.trial;
@@ -465,6 +477,7 @@ static void begin_pass(struct pp_gen *g)
     room = g->max_tokens < 0 || room < wanted ? room : wanted;
     s->n = s->n_bets = s->depth = 0;
     s->room = s->on && !s->muted && room > 0 ? (int)room : 0;
+    s->most_rows = context < PP_MAX_GUESSES ? (int)context : PP_MAX_GUESSES; /* spare ones take room, too */
     s->muted = false;
     s->chain = 1;
     s->asking = s->trial = false;

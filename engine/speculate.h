@@ -248,6 +248,7 @@ struct pp_spec {
     int n_bets;
     int depth;            /* guesses of the chain, without spare ones */
     int room;             /* that the chain may have */
+    int most_rows;        /* that the chain and what is beside it may have */
     double rate;          /* pp_control_rate at this pass */
     double chain;         /* probability that all of it stands */
     bool asking;          /* the draft model is to be asked */

@@ -1,17 +1,22 @@
 /* test_speculate.c - guessing changes nothing but the speed: lookup against its definition, the distribution of what is
  * chosen through the whole chain of sampling and checking, rules that are wrong on purpose, the same answers and the
  * same KV with and without. PIPPIN_LONG: all prompts and more draws. */
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/bench.h"
+#include "engine/convert.h"
 #include "engine/engine_int.h"
 #include "engine/generate_int.h"
+#include "engine/hf.h"
 #include "engine/text.h"
 #include "engine/types.h"
+#include "tests/small_model.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -588,6 +593,90 @@ static void trees(void **state)
     close_pair(&p);
 }
 
+/* A random model in a folder with the starter's vocabulary, and `more` rows of embeddings that stand for no token. */
+static const char *padded_model(int more)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_F32);
+    const char *folder = fresh_path("padded");
+    struct pp_model *starter;
+    struct pp_error err;
+    assert_ok(pp_model_open(STARTER, &starter, &err), err);
+    const struct pp_tokenizer *t = pp_model_tokenizer(starter);
+    cJSON *config;
+    char path[600];
+    shape.n_vocab = pp_tokenizer_n(t) + more;
+    assert_ok(pp_convert_to_folder(tiny_model(&shape), folder, &(struct pp_convert_options){0}, &err), err);
+    assert_ok(pp_json_read(folder, "config.json", &config, &err), err);
+    cJSON_SetNumberValue(cJSON_GetObjectItem(config, "vocab_size"), pp_tokenizer_n(t));
+    cJSON_AddNumberToObject(config, "padded_vocab_size", shape.n_vocab);
+    char *text = cJSON_Print(config);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    assert_ok(pp_tokenizer_to_folder(t, folder, &err), err);
+    cJSON_free(text);
+    cJSON_Delete(config);
+    pp_model_close(starter);
+    return folder;
+}
+
+/* Models of one family have the same vocabulary, but often not as many rows behind it: of what its logits do not have
+ * the draft chooses nothing. */
+static void padded_vocabularies(void **state)
+{
+    static const int rows[][2] = {{64, 16}, {16, 64}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct pair p;
+        const int32_t ids[] = {1, 7, 300, 41, 7, 9}, said = 12;
+        open_pair(&p, padded_model(rows[i][0]), padded_model(rows[i][1]), PP_KV_F32);
+        const int n = (int)pp_model_info(p.model)->n_vocab;
+        struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 4, .ignore_end = true,
+                                     .say = &said, .n_say = 1};
+        opt.sampling.n_bias = 1;
+        opt.sampling.bias[0].token = n - 1;
+        opt.sampling.bias[0].bias = 1e4f; /* it is chosen, therefore */
+        opt.draft = p.draft;
+        opt.draft_always = true;
+        assert_int_equal(answer(p.seq, ids, 6, &opt, guessed_text), 4);
+        assert_int_equal(guessed_text[3], n - 1);
+        const struct pp_stats *s = pp_engine_stats(p.engine);
+        assert_true(s->draft_tokens > 0);
+        if (i == 0)
+            assert_int_equal(s->draft_accepted, 0);
+        else
+            assert_true(s->draft_accepted > 0);
+        close_pair(&p);
+    }
+}
+
+/* At the end of the context there is room for the guesses of a chain, and no more: second choices take some of it. */
+static void context_ends(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    (void)state;
+    shape.n_vocab = 64;
+    for (int n = 985; n < 1024; n += 3) {
+        struct pair p;
+        int32_t ids[1024];
+        for (int k = 0; k < n; k++)
+            ids[k] = k * k % 64;
+        open_pair(&p, tiny_model(&shape), tiny_model(&shape), PP_KV_F16);
+        for (int tree = 0; tree < 2; tree++) {
+            struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = -1};
+            opt.sampling.temp = 1.2f;
+            const int64_t plain = answer(p.plain, ids, n, &opt, plain_text);
+            opt.draft = p.draft;
+            opt.draft_always = true;
+            opt.draft_max = PP_MAX_GUESSES;
+            opt.draft_siblings = tree;
+            assert_int_equal(answer(p.seq, ids, n, &opt, guessed_text), plain);
+            assert_int_equal(plain, 1024 - n);
+            assert_memory_equal(plain_text, guessed_text, (size_t)plain * sizeof *plain_text);
+        }
+        close_pair(&p);
+    }
+}
+
 /* A draft with another vocabulary, which reads and guesses text: the same answers and KV as without. The target is made
  * to say what the draft would, so that guesses stand. */
 static void bridges(void **state)
@@ -829,7 +918,7 @@ TEST_GROUP(speculate)
         cmocka_unit_test(lookups),      cmocka_unit_test(edited_copies), cmocka_unit_test(copies_of_anything),
         cmocka_unit_test(copies_with_edits), cmocka_unit_test(distribution), cmocka_unit_test(wrong_rules),
         cmocka_unit_test(same_answers), cmocka_unit_test(on_and_off), cmocka_unit_test(random_models),
-        cmocka_unit_test(trees),
+        cmocka_unit_test(trees), cmocka_unit_test(padded_vocabularies), cmocka_unit_test(context_ends),
         cmocka_unit_test(allocates_nothing), cmocka_unit_test(bridges),
         cmocka_unit_test(bridged_texts), cmocka_unit_test(marked),
         cmocka_unit_test(adapted_draft),
