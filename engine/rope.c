@@ -2,6 +2,9 @@
 
 #include <math.h>
 
+#include "engine/base/mem.h"
+#include "engine/quant.h"
+
 static const double TWO_PI = 6.283185307179586;
 
 /* Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between blended; in Llama 4 nothing is
@@ -76,4 +79,43 @@ void pp_rope_frequencies(const struct pp_hparams *hp, int64_t n_ctx, const float
         if (hp->rope_turning && i >= hp->rope_turning)
             inv_freq[i] = 0;
     }
+}
+
+/* The tensor of this name as divisors of frequencies: float [rope_dim / 2], pp_free; NULL if there is none. */
+static enum pp_code read_factors(const struct pp_source *s, const char *name, float **factors, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    const struct pp_tensor *t = pp_source_tensor(s, name);
+    *factors = NULL;
+    if (!t)
+        return PP_OK;
+    const int64_t n = hp->rope_dim / 2, local = hp->rope_dim_local / 2; /* there may be as many as either */
+    if ((t->ne[0] != n && t->ne[0] != local) || t->ne[0] < n || t->n_dims != 1 || !pp_type_info(t->type)->runnable)
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld values where %lld are needed", name,
+                       (long long)t->ne[0], (long long)hp->rope_dim / 2);
+    float *f = pp_malloc((size_t)t->ne[0] * sizeof *f);
+    if (!f)
+        return pp_fail_nomem(err, "the rotary frequencies");
+    pp_dequantize_row(t->type, t->data, f, t->ne[0]);
+    for (int64_t i = 0; i < t->ne[0]; i++)
+        if (!(f[i] > 0) || !isfinite(f[i])) { /* frequencies are divided by them */
+            pp_free(f);
+            return pp_fail(err, PP_ERR_FORMAT,
+                           "tensor %s holds values that are not positive numbers; the model file is damaged, get it "
+                           "again", name);
+        }
+    *factors = f;
+    return PP_OK;
+}
+
+enum pp_code pp_rope_factors(const struct pp_source *s, int64_t n_ctx, float **factors, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    const char *name = hp->rope_scaling != PP_ROPE_LONG ? "rope_freqs.weight"
+                       : n_ctx > hp->rope_orig_ctx      ? "rope_factors_long.weight"
+                                                        : "rope_factors_short.weight";
+    enum pp_code code = read_factors(s, name, factors, err);
+    if (!code && !*factors && hp->rope_scaling == PP_ROPE_LONG)
+        code = pp_fail(err, PP_ERR_FORMAT, "tensor %s is missing; the file is incomplete, get it again", name);
+    return code;
 }

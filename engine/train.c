@@ -226,22 +226,16 @@ static enum pp_code choose_kept(struct pp_trainer *t, struct pp_error *err)
     return PP_OK;
 }
 
-/* Positions turn the heads as the engine's forward pass turns them. */
+/* Positions turn the heads as the engine's forward pass turns them in a context as long as the longest example. */
 static enum pp_code fill_rope(struct pp_trainer *t, struct pp_error *err)
 {
-    const struct pp_tensor *given = pp_source_tensor(t->model->source, "rope_freqs.weight");
     const int64_t half = t->rope_dim / 2;
-    float magnitude, *freq = pp_malloc((size_t)t->rope_dim * sizeof *freq);
-    if (!freq)
-        return pp_fail_nomem(err, "the rotations");
-    if (given && (given->type != PP_TYPE_F32 || given->ne[0] != half)) {
-        pp_free(freq);
-        return pp_fail(err, PP_ERR_FORMAT, "tensor rope_freqs.weight is not %lld values of F32", (long long)half);
-    }
-    if (given)
-        memcpy(freq + half, given->data, (size_t)half * sizeof *freq);
-    pp_rope_frequencies(pp_source_hparams(t->model->source), t->max_seq, given ? freq + half : NULL, freq, &magnitude);
-    for (int64_t pos = 0; pos < t->max_seq; pos++)
+    float magnitude, *factors = NULL, *freq = pp_malloc((size_t)t->rope_dim * sizeof *freq);
+    enum pp_code code = freq ? pp_rope_factors(t->model->source, t->max_seq, &factors, err)
+                             : pp_fail_nomem(err, "the rotations");
+    if (!code)
+        pp_rope_frequencies(pp_source_hparams(t->model->source), t->max_seq, factors, freq, &magnitude);
+    for (int64_t pos = 0; pos < t->max_seq && !code; pos++)
         for (int64_t i = 0; i < half; i++) {
             const int64_t at = pos * t->rope_dim + 2 * i;
             const float angle = (float)pos * freq[i];
@@ -249,8 +243,9 @@ static enum pp_code fill_rope(struct pp_trainer *t, struct pp_error *err)
             t->cos_sin[at + 1] = sinf(angle) * magnitude;
             t->cos_sin_back[at + 1] = -t->cos_sin[at + 1];
         }
+    pp_free(factors);
     pp_free(freq);
-    return PP_OK;
+    return code;
 }
 
 static enum pp_code prepare_memory(struct pp_trainer *t, struct pp_error *err)

@@ -94,6 +94,18 @@ static void take_layers(struct pp_trainer *t, struct vectors *v)
     t->output_bias = take_vector(v, t->output->b);
 }
 
+/* Whether all layers are as wide as the model is said to be: rooms and heads here are. */
+static bool is_even(const struct pp_trainer *t)
+{
+    const int64_t n_out[PP_TRAIN_TARGETS] = {t->n_q, t->n_kv, t->n_kv, t->n_embd, t->n_ff, t->n_ff, t->n_embd};
+    const int64_t n_in[PP_TRAIN_TARGETS] = {t->n_embd, t->n_embd, t->n_embd, t->n_q, t->n_embd, t->n_embd, t->n_ff};
+    for (int l = 0; l < t->n_layers; l++)
+        for (int i = 0; i < PP_TRAIN_TARGETS; i++)
+            if (t->layers[l].linear[i].n_in != n_in[i] || t->layers[l].linear[i].n_out != n_out[i])
+                return false;
+    return true;
+}
+
 static void place_params(struct pp_trainer *t)
 {
     size_t n = 0, rank = (size_t)t->opt.rank;
@@ -114,7 +126,7 @@ enum pp_code pp_train_take_model(struct pp_trainer *t, struct pp_error *err)
 {
     const struct pp_hparams *hp = pp_source_hparams(t->model->source);
     const struct pp_model_info *info = &t->model->info;
-    if (!is_llama_plan(&t->model->plan, (int)hp->n_layer))
+    if (hp->chunked || !is_llama_plan(&t->model->plan, (int)hp->n_layer))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s is of the family %s; adapters can be trained for models that are built like Llama only "
                        "(Llama, Mistral, Qwen 2 and the like)",
@@ -137,6 +149,10 @@ enum pp_code pp_train_take_model(struct pp_trainer *t, struct pp_error *err)
         return pp_fail_nomem(err, "the layers");
     struct vectors v = {0};
     take_layers(t, &v);
+    if (!is_even(t))
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "%s has layers that differ in their heads or widths; adapters can be trained for models whose "
+                       "layers are all alike", info->path);
     t->vectors = v.to = pp_malloc(v.n * sizeof *v.to);
     if (!v.to)
         return pp_fail_nomem(err, "the norms");

@@ -1,5 +1,6 @@
 /* test_train.c - training as a whole: which tokens are learnt, what comes out as files, going on after a stop, and what
  * happens when something is wrong. The gradients have tests of their own. */
+#include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
@@ -14,10 +15,13 @@
 #include "engine/adapter_file.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/convert.h"
 #include "engine/engine.h"
+#include "engine/hf.h"
 #include "engine/quant.h"
 #include "engine/text.h"
 #include "engine/train_int.h"
+#include "tests/decoder_model.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -461,6 +465,66 @@ static void logits_of_tiny_models(void **state)
         struct pp_model *m = open_model(tiny_model(&s));
         same_logits(m);
         pp_model_close(m);
+    }
+}
+
+static void add_factors(cJSON *rope, const char *key, int n, double first)
+{
+    cJSON *list = cJSON_AddArrayToObject(rope, key);
+    for (int i = 0; i < n; i++)
+        cJSON_AddItemToArray(list, cJSON_CreateNumber(first + 0.1 * i));
+}
+
+/* LongRoPE, whose factors go by how long examples are. */
+static void logits_of_long_contexts(void **state)
+{
+    (void)state;
+    for (int orig = 4; orig <= 64; orig += 60) {
+        const struct tiny_shape s = tiny_shape(PP_TYPE_F32);
+        const char *folder = fresh("longrope");
+        char path[600];
+        cJSON *config;
+        struct pp_error err;
+        assert_ok(pp_convert_to_folder(tiny_model(&s), folder, &(struct pp_convert_options){0}, &err), err);
+        assert_ok(pp_json_read(folder, "config.json", &config, &err), err);
+        cJSON_DeleteItemFromObject(config, "rope_parameters");
+        cJSON_DeleteItemFromObject(config, "rope_scaling");
+        cJSON *rope = cJSON_AddObjectToObject(config, "rope_scaling");
+        cJSON_AddStringToObject(rope, "type", "longrope");
+        add_factors(rope, "long_factor", s.head_dim / 2, 3);
+        add_factors(rope, "short_factor", s.head_dim / 2, 1);
+        cJSON_AddNumberToObject(config, "original_max_position_embeddings", orig);
+        char *text = cJSON_Print(config);
+        snprintf(path, sizeof path, "%s/config.json", folder);
+        assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+        cJSON_free(text);
+        cJSON_Delete(config);
+        struct pp_model *m = open_model(folder);
+        same_logits(m);
+        pp_model_close(m);
+    }
+}
+
+/* Layers of several widths are refused by that. */
+static void uneven_layers(void **state)
+{
+    static const int sizes[][3] = {{4, 2, 256}, {4, 4, 256}, {4, 1, 256}}, wide[][3] = {{4, 2, 256}, {4, 2, 512}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct decoder_shape s = decoder_shape("deci");
+        struct pp_train_options opt = few_steps();
+        struct pp_trainer *t;
+        struct pp_error err;
+        s.n_layer = i ? 2 : 3;
+        s.uneven = i ? wide : sizes;
+        struct decoder *d = decoder_make(&s);
+        struct pp_model *m = open_model(decoder_write(d));
+        struct pp_train_data *data = made_up(2, s.n_vocab);
+        assert_int_equal(pp_trainer_new(m, data, NULL, &opt, &t, &err), PP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "layers that differ"));
+        pp_train_data_free(data);
+        pp_model_close(m);
+        decoder_free(d);
     }
 }
 
@@ -1037,6 +1101,7 @@ TEST_GROUP(train)
         cmocka_unit_test(texts_and_lengths),
         cmocka_unit_test(bad_lines),
         cmocka_unit_test(hostile_lines),
+        cmocka_unit_test(logits_of_long_contexts), cmocka_unit_test(uneven_layers),
         cmocka_unit_test(logits_of_tiny_models),
         cmocka_unit_test(logits_of_golden_models),
         cmocka_unit_test(threads_and_seeds),

@@ -151,43 +151,11 @@ static enum pp_code check_limits(const struct pp_plan *plan, struct pp_error *er
     return PP_OK;
 }
 
-/* The tensor of this name as divisors of frequencies: float [rope_dim / 2], pp_free; NULL if there is none. */
-static enum pp_code rope_factors(const struct pp_cpu *c, const char *name, float **factors, struct pp_error *err)
-{
-    const struct pp_hparams *hp = pp_source_hparams(c->model->source);
-    const struct pp_tensor *t = pp_source_tensor(c->model->source, name);
-    *factors = NULL;
-    if (!t)
-        return PP_OK;
-    const int64_t n = hp->rope_dim / 2, local = hp->rope_dim_local / 2; /* there may be as many as either */
-    if ((t->ne[0] != n && t->ne[0] != local) || t->ne[0] < n || t->n_dims != 1 || !pp_type_info(t->type)->runnable)
-        return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld values where %lld are needed", name,
-                       (long long)t->ne[0], (long long)hp->rope_dim / 2);
-    float *f = pp_malloc((size_t)t->ne[0] * sizeof *f);
-    if (!f)
-        return pp_fail_nomem(err, "the rotary frequencies");
-    pp_dequantize_row(t->type, t->data, f, t->ne[0]);
-    for (int64_t i = 0; i < t->ne[0]; i++)
-        if (!(f[i] > 0) || !isfinite(f[i])) { /* frequencies are divided by them */
-            pp_free(f);
-            return pp_fail(err, PP_ERR_FORMAT,
-                           "tensor %s holds values that are not positive numbers; the model file is damaged, get it "
-                           "again", name);
-        }
-    *factors = f;
-    return PP_OK;
-}
-
 static enum pp_code rope_setup(struct pp_cpu *c, int64_t n_ctx, struct pp_error *err)
 {
     struct pp_hparams hp = *pp_source_hparams(c->model->source);
-    const char *name = hp.rope_scaling != PP_ROPE_LONG ? "rope_freqs.weight"
-                       : n_ctx > hp.rope_orig_ctx      ? "rope_factors_long.weight"
-                                                       : "rope_factors_short.weight";
     float *factors;
-    enum pp_code code = rope_factors(c, name, &factors, err);
-    if (!code && !factors && hp.rope_scaling == PP_ROPE_LONG)
-        code = pp_fail(err, PP_ERR_FORMAT, "tensor %s is missing; the file is incomplete, get it again", name);
+    enum pp_code code = pp_rope_factors(c->model->source, n_ctx, &factors, err);
     if (code)
         return code;
     pp_rope_frequencies(&hp, n_ctx, factors, c->ropes[0].inv_freq, &c->ropes[0].magnitude);
