@@ -236,15 +236,22 @@ static const struct pp_template *template_of(const struct reader *r, const struc
     return c->tools && r->tool_tmpl ? r->tool_tmpl : r->tmpl;
 }
 
+/* The same of all texts in a message, such as the parts of its content, or calls of tools. */
+static enum pp_code refuse_control_in(const struct reader *r, const struct pp_template *tmpl, const char *role,
+                                      const cJSON *value, struct pp_error *err)
+{
+    enum pp_code code = cJSON_IsString(value) ? refuse_control(r, tmpl, role, value->valuestring, err) : PP_OK;
+    for (const cJSON *item = value->child; item && !code; item = item->next)
+        code = refuse_control_in(r, tmpl, role, item, err);
+    return code;
+}
+
 static enum pp_code take_message(const struct reader *r, struct conversation *c, const cJSON *m, struct pp_error *err)
 {
     const cJSON *role = cJSON_GetObjectItemCaseSensitive(m, "role");
-    const cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
     if (!cJSON_IsObject(m) || !cJSON_IsString(role))
         return pp_fail(err, PP_ERR_FORMAT, "message %d has no role", c->n + 1);
-    enum pp_code code = PP_OK;
-    if (cJSON_IsString(content))
-        code = refuse_control(r, template_of(r, c), role->valuestring, content->valuestring, err);
+    enum pp_code code = refuse_control_in(r, template_of(r, c), role->valuestring, m, err);
     if (code)
         return code;
     c->roles[c->n] = role->valuestring;

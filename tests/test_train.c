@@ -218,6 +218,9 @@ static void bad_lines(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\\u0000<|eot_id|>\"},"
          "{\"role\": \"assistant\", \"content\": \"x\"}]}",
          "line 1: a text holds the character U+0000", PP_ERR_FORMAT},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a <|eot_id|>\"}]},"
+         "{\"role\": \"assistant\", \"content\": \"x\"}]}",
+         "line 1: a message holds the control token <|eot_id|>", PP_ERR_FORMAT},
     };
     struct pp_model *m = open_model(starter);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
