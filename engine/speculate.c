@@ -49,7 +49,7 @@ static enum pp_code begin_bridge(struct pp_gen *g, struct pp_error *err)
     const struct pp_tokenizer *a = pp_model_tokenizer(e->model), *b = pp_model_tokenizer(d->model);
     int64_t n = d->model->info.n_vocab;
     if (e->bridge_to != d->id) {
-        e->bridged = a && b ? !pp_tokenizer_equal(a, b, NULL) : n != e->model->info.n_vocab;
+        e->bridged = a && b ? !pp_tokenizer_same_ids(a, b) : n != e->model->info.n_vocab;
         if (e->bridged && !(a && b))
             return pp_fail(err, PP_ERR_MISMATCH, "the draft model has another vocabulary");
         if (e->bridged && !pp_tokenizer_bridges(a, b, err))

@@ -49,8 +49,11 @@ bool pp_tokenizer_adds_bos(const struct pp_tokenizer *t);
 bool pp_tokenizer_is_end(const struct pp_tokenizer *t, int32_t id);
 /* The id of a token by its exact text, or -1. */
 int32_t pp_tokenizer_find(const struct pp_tokenizer *t, const char *text, size_t n);
-/* Two models understand each other's ids: same kind, size and texts. For drafts. On false, *err (if any) says why. */
+/* Same kind, size and texts. On false, *err (if any) says why. */
 bool pp_tokenizer_equal(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err);
+/* Two models understand each other's ids: the same but for ids that are not used, of which models of one family often
+ * have different numbers behind their tokens. For drafts. */
+bool pp_tokenizer_same_ids(const struct pp_tokenizer *a, const struct pp_tokenizer *b);
 /* A draft with another vocabulary can guess for the target by its text: both give back the very bytes that they were
  * made of. On false, *err (if any) says why not. */
 bool pp_tokenizer_bridges(const struct pp_tokenizer *target, const struct pp_tokenizer *draft, struct pp_error *err);

@@ -656,3 +656,23 @@ bool pp_tokenizer_equal(const struct pp_tokenizer *a, const struct pp_tokenizer 
     }
     return true;
 }
+
+static bool is_used(const struct pp_tokenizer *t, uint32_t id)
+{
+    return id < t->n_vocab && t->type[id] != TOK_UNUSED;
+}
+
+bool pp_tokenizer_same_ids(const struct pp_tokenizer *a, const struct pp_tokenizer *b)
+{
+    const uint32_t n = a->n_vocab > b->n_vocab ? a->n_vocab : b->n_vocab;
+    bool same = a->kind == b->kind;
+    for (uint32_t i = 0; i < n && same; i++) {
+        const bool used = is_used(a, i);
+        same = used == is_used(b, i);
+        if (!used || !same)
+            continue;
+        const struct pp_str x = tok_text(a, i), y = tok_text(b, i);
+        same = x.len == y.len && (!x.len || memcmp(x.data, y.data, x.len) == 0);
+    }
+    return same;
+}

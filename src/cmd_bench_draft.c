@@ -582,7 +582,7 @@ static enum pp_code open_draft(struct drafting *d, const struct pp_engine_option
     const struct pp_tokenizer *its = code ? NULL : pp_model_tokenizer(d->draft.model);
     if (!code && !its)
         code = pp_fail(err, PP_ERR_MISMATCH, "%s has no vocabulary", d->draft.path);
-    if (!code && !pp_tokenizer_equal(own, its, NULL) && !pp_tokenizer_bridges(own, its, &why))
+    if (!code && !pp_tokenizer_same_ids(own, its) && !pp_tokenizer_bridges(own, its, &why))
         code = pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", d->draft.path, b->path, why.text);
     for (int i = 0; !code && i < b->o->n_draft_lora; i++)
         code = pp_cli_model_adapter(&d->draft, b->o->draft_lora[i].path, b->o->draft_lora[i].scale, err);

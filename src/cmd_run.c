@@ -115,7 +115,7 @@ static enum pp_code check_draft(const struct run *r, struct pp_error *err)
     if (!a || !b)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "a draft needs a vocabulary on both sides; leave out -md, or use --no-draft");
-    if (!pp_tokenizer_equal(a, b, NULL) && !pp_tokenizer_bridges(a, b, &why))
+    if (!pp_tokenizer_same_ids(a, b) && !pp_tokenizer_bridges(a, b, &why))
         return pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", r->draft.path, r->target.path, why.text);
     return PP_OK;
 }

@@ -19,7 +19,7 @@ static enum pp_code check_vocabulary(struct pp_worker *w, const struct pp_model 
         return PP_ERR_UNSUPPORTED;
     if (!t)
         return pp_fail(err, PP_ERR_MISMATCH, "%s has no vocabulary", pp_model_info(draft)->path);
-    *bridged = !pp_tokenizer_equal(own, t, NULL);
+    *bridged = !pp_tokenizer_same_ids(own, t);
     if (*bridged && !pp_tokenizer_bridges(own, t, &why))
         return pp_fail(err, PP_ERR_MISMATCH, "it has another vocabulary: %.300s", why.text);
     return PP_OK;

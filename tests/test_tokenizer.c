@@ -519,6 +519,8 @@ static void test_spm_to_gguf(void **state)
     assert_true(pp_tokenizer_equal(a, b, NULL));
     assert_false(pp_tokenizer_equal(a, other, &err));
     assert_false(pp_tokenizer_equal(a, c, &err));
+    assert_true(pp_tokenizer_same_ids(a, b));
+    assert_false(pp_tokenizer_same_ids(a, other) || pp_tokenizer_same_ids(a, c) || pp_tokenizer_same_ids(c, a));
     assert_memory_equal(&a->prefix, &b->prefix, sizeof a->prefix);
     expect_tokens(b, "a<s> b[A B]h", PP_TOKENIZE_SPECIAL, " |a|<s>| |b|[A B]|h");
     expect_tokens(b, "hello aaaaab\n", PP_TOKENIZE_BOS, "<s>| hello| |aaaa|ab|\n");
