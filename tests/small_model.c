@@ -30,7 +30,8 @@ void small_text(int32_t *ids, int n_vocab)
 static float *logits_of(const char *path, enum pp_kv_type kv, const struct manner *how, size_t *n)
 {
     const struct pp_engine_options opt = {.kv_type = kv, .n_threads = how->n_threads, .kv_memory = 64u << 20,
-                                          .n_ctx = SMALL_TEXT, .kernels = pp_isa_name(how->isa)};
+                                          .n_ctx = SMALL_TEXT, .kernels = pp_isa_name(how->isa),
+                                          .activations = PP_ACT_F32}; /* what AMX takes for F16 has other bits */
     struct pp_model *m;
     struct pp_engine *e;
     struct pp_seq *s;
