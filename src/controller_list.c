@@ -122,8 +122,8 @@ static void on_listed(struct pp_job *job, void *controller)
         return;
     }
     size_t n = j->n;
-    if (job->code == PP_OK && (j->fetch == FETCH_NEWEST || j->fetch == FETCH_OLDEST))
-        clear_window(l);
+    if (j->fetch == FETCH_NEWEST || (job->code == PP_OK && j->fetch == FETCH_OLDEST))
+        clear_window(l); /* also of one that failed: those before are not what was asked for */
     if (job->code == PP_OK && !add_rows(l, j))
         job->code = pp_fail_nomem(&job->err, "the list of conversations");
     if (job->code == PP_OK) {
@@ -242,6 +242,12 @@ bool pp_controller_order_sessions(struct pp_controller *c)
         pp_controller_refresh_sessions(c, query);
     pp_free(query);
     return l->best_first;
+}
+
+bool pp_controller_sessions_pending(const struct pp_controller *c)
+{
+    const struct ctl_list *l = &c->list;
+    return l->wanted || (l->busy && l->busy->fetch == FETCH_NEWEST);
 }
 
 size_t pp_controller_n_sessions(const struct pp_controller *c)

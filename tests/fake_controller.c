@@ -11,7 +11,8 @@
  *   "unsaved" the text is taken, but cannot be saved
  *   "the disk is full" nothing is saved until "make room"
  *   "title TEXT" names the conversation
- * Everything else is echoed. PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages. */
+ * Everything else is echoed. PIPPIN_FAKE_SEARCH=N: a search in the list takes N ticks, and finds the last one.
+ * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages. */
 #include "src/controller.h"
 
 #include <stdio.h>
@@ -54,6 +55,7 @@ struct pp_controller {
     char title[128], notice[256], unsaved[64], adapter_text[128];
     struct pp_session sessions[SESSIONS];
     size_t n_sessions;
+    int searching;          /* PIPPIN_FAKE_SEARCH: ticks until the last conversation alone is found */
     int64_t session;
     struct pp_adapter_entry adapters[ADAPTERS];
     struct pp_drafter_entry drafters[3];
@@ -283,6 +285,11 @@ static void tick(struct pp_controller *c)
     struct pp_status *s = &c->status;
     c->ticks++;
     c->dirty |= PP_DIRTY_STATUS;
+    if (c->searching && !--c->searching) {
+        while (c->n_sessions > 1)
+            pp_controller_delete(c, c->sessions[0].id);
+        tick_every(c, 0);
+    }
     switch (s->state) {
     case PP_STATE_LOADING:
         s->progress_done = (uint64_t)c->ticks;
@@ -599,8 +606,16 @@ void pp_controller_delete(struct pp_controller *c, int64_t session)
 
 void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
 {
-    (void)query;
     c->dirty |= PP_DIRTY_LISTS;
+    if (!*query || !getenv("PIPPIN_FAKE_SEARCH"))
+        return;
+    c->searching = atoi(getenv("PIPPIN_FAKE_SEARCH"));
+    tick_every(c, TICK_NS);
+}
+
+bool pp_controller_sessions_pending(const struct pp_controller *c)
+{
+    return c->searching > 0;
 }
 
 size_t pp_controller_context(const struct pp_controller *c, const char **note)

@@ -586,8 +586,10 @@ static void test_list_rename_delete(void **state)
     assert_int_equal(pp_controller_n_sessions(fix.c), 2);
     pp_controller_refresh_sessions(fix.c, "pears");
     pp_controller_refresh_sessions(fix.c, "apples"); /* the search for pears is dropped */
+    assert_true(pp_controller_sessions_pending(fix.c));
     pump_until(&fix, pp_controller_n_sessions(fix.c) == 1);
     assert_int_equal(pp_controller_session_at(fix.c, 0)->id, apples);
+    assert_false(pp_controller_sessions_pending(fix.c));
     pp_controller_rename(fix.c, apples, "fruit\x1b[31m");
     pp_controller_delete(fix.c, pears);
     fixture_flush(&fix);

@@ -112,12 +112,31 @@ void pp_menu_cancel(struct pp_ui *ui)
     pp_menu_close(ui);
 }
 
+static void choose(struct pp_ui *ui)
+{
+    struct pp_menu *m = &ui->menu;
+    m->chosen = m->cls->pending && m->cls->pending(ui, m);
+    if (m->chosen)
+        return;
+    if (m->cls->choose && count(ui) > 0)
+        m->cls->choose(ui, m);
+    else
+        pp_menu_close(ui);
+}
+
+void pp_menu_settle(struct pp_ui *ui)
+{
+    if (ui->menu.cls && ui->menu.chosen)
+        choose(ui);
+}
+
 void pp_menu_key(struct pp_ui *ui, const struct pp_key *key)
 {
     struct pp_menu *m = &ui->menu;
     const struct pp_menu_class *cls = m->cls;
     bool changed = false;
     ui->dirty |= PP_DRAW_MENU;
+    m->chosen = false;
     if (key->type == PP_KEY_CHAR && key->cp == PP_CTRL('c'))
         pp_menu_cancel(ui);
     else if (m->mode != PP_MENU_LIST)
@@ -126,12 +145,9 @@ void pp_menu_key(struct pp_ui *ui, const struct pp_key *key)
         return;
     else if (key->type == PP_KEY_ESC)
         pp_menu_cancel(ui);
-    else if (key->type == PP_KEY_ENTER) {
-        if (cls->choose && count(ui) > 0)
-            cls->choose(ui, m);
-        else
-            pp_menu_close(ui);
-    } else if (move_selection(ui, key))
+    else if (key->type == PP_KEY_ENTER)
+        choose(ui);
+    else if (move_selection(ui, key))
         return;
     else if (cls->search && pp_field_key(&m->search, key, &changed) && changed && cls->searched)
         cls->searched(ui, m);

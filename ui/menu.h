@@ -29,6 +29,7 @@ struct pp_menu_class {
     bool columns;       /* the right parts stand below each other, not at the right edge */
     bool search;        /* typing changes menu->search and calls searched() */
     void (*open)(struct pp_ui *ui, struct pp_menu *m);
+    bool (*pending)(struct pp_ui *ui, struct pp_menu *m);  /* the rows are others in a moment: Enter waits for them */
     size_t (*count)(struct pp_ui *ui, struct pp_menu *m);
     void (*row)(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row); /* *row is zeroed */
     /* first: true if it was used */
@@ -55,6 +56,7 @@ struct pp_menu {
     struct pp_field search, field;
     char question[400];
     int64_t subject;   /* what a question is about */
+    bool chosen;       /* Enter was pressed while the rows were pending */
     int asking;        /* which of the class' questions it is */
     void *data;        /* of the class; freed by its close() */
 };
@@ -63,6 +65,7 @@ void pp_menu_open(struct pp_ui *ui, const struct pp_menu_class *cls);
 void pp_menu_close(struct pp_ui *ui);
 void pp_menu_cancel(struct pp_ui *ui); /* closes it as Esc does */
 void pp_menu_key(struct pp_ui *ui, const struct pp_key *key);
+void pp_menu_settle(struct pp_ui *ui); /* rows may have come: a choice that waited for them is made */
 void pp_menu_draw(struct pp_ui *ui); /* and places the cursor */
 /* Below the list: a line to type, or a yes or no. */
 void pp_menu_ask(struct pp_ui *ui, const char *question, const char *text);

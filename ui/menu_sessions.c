@@ -26,6 +26,12 @@ static void open_menu(struct pp_ui *ui, struct pp_menu *m)
     pp_controller_refresh_sessions(ui->controller, "");
 }
 
+static bool pending(struct pp_ui *ui, struct pp_menu *m)
+{
+    (void)m;
+    return pp_controller_sessions_pending(ui->controller);
+}
+
 static size_t count(struct pp_ui *ui, struct pp_menu *m)
 {
     (void)m;
@@ -150,6 +156,6 @@ const struct pp_menu_class pp_menu_sessions = {
     .title = "Conversations",
     .hint = "Enter opens  ^N new  ^R rename  ^X export  ^O sort  Del delete  Esc",
     .empty = "none found",
-    .search = true, .open = open_menu, .count = count, .row = row, .key = key, .choose = choose, .searched = searched,
-    .answered = answered, .confirmed = confirmed, .complete = complete,
+    .search = true, .open = open_menu, .pending = pending, .count = count, .row = row, .key = key, .choose = choose,
+    .searched = searched, .answered = answered, .confirmed = confirmed, .complete = complete,
 };

@@ -260,6 +260,8 @@ static void pump(struct pp_ui *ui)
     if ((dirty & PP_DIRTY_STATUS) &&
         (changed || s->state != PP_STATE_IDLE || pp_controller_n_messages(ui->controller) == 0))
         ui->dirty |= PP_DRAW_TRANSCRIPT; /* progress is shown there, and goes with its state */
+    if (dirty & PP_DIRTY_LISTS)
+        pp_menu_settle(ui);
     if (ui->menu.cls && dirty)
         ui->dirty |= PP_DRAW_MENU;
 }

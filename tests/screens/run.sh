@@ -367,6 +367,12 @@ alternatives() {
         resize 60x20 && see "‹ 3 of 4 ›" && gone "The third" && resize 90x24 && see "The third" &&
         say "next" && gone "The third"
 }
+impatient_search() { # Enter before anything is found opens what is found, not what stood there before
+    start 80x24 PIPPIN_FAKE_SEARCH=80 && see ready && keys F2 && see "Rain in" && text "evil" && keys Enter &&
+        see "─ Evil" && gone "Rain in" || return 1
+    start 80x24 PIPPIN_FAKE_SEARCH=80 && see ready && keys F2 && see "Rain in" && text "evil" && keys Enter Escape &&
+        gone "Search" && sleep 0.6 && ! screen | grep -qF "─ Evil" || { why=${why:-"it was opened after Esc"}; return 1; }
+}
 elsewhere() {
     start 80x24 PIPPIN_FAKE_ELSEWHERE=2 && see "2 answers elsewhere" && keys F2 && see "answering" && see "✎ 雨の港" &&
         see "● Evil"
@@ -426,8 +432,8 @@ paste_megabyte multi_line history vi_keys lone_escape no_locale editor editor_is
 full_context edit_last edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d
 menus help_in_full menus_over_wide_text menus_small themes no_color tint drafters injection title_injection
 crash_segv crash_abrt crash_quit gentle_term half_typed suspend stopped_from_outside plain plain_pipe reasoning
-reasoning_is_stopped
-plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison elsewhere"
+reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison elsewhere
+impatient_search" elsewhere"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
