@@ -242,7 +242,8 @@ static void pump(struct pp_ui *ui)
         else
             pp_ui_clear_notice(ui);
     }
-    if (s->overflow_serial != ui->overflow_serial && !ui->menu.cls && !ui->leaving)
+    /* Who is typing would answer it without having seen it; the notice asks, too. */
+    if (s->overflow_serial != ui->overflow_serial && !ui->menu.cls && !ui->leaving && pp_edit_len() == 0)
         pp_menu_open(ui, &pp_menu_overflow);
     ui->overflow_serial = s->overflow_serial;
     if (s->session_key && *s->session_key)
