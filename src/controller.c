@@ -119,9 +119,9 @@ static void load_failed(struct pp_controller *c, const struct pp_event *e)
     ctl_mark_current(c);
 }
 
-void pp_controller_load(struct pp_controller *c, const char *model)
+void pp_controller_load(struct pp_controller *c, const char *typed)
 {
-    char path[512];
+    char path[512], model[512];
     struct pp_error err;
     if (c->state != PP_STATE_IDLE && c->state != PP_STATE_FAILED) {
         ctl_notice(c, true, "another model can be loaded when %s",
@@ -130,6 +130,10 @@ void pp_controller_load(struct pp_controller *c, const char *model)
     }
     if (c->away) {
         ctl_notice(c, true, "another model can be loaded when the answer in \"%.100s\" has ended", c->away->title);
+        return;
+    }
+    if (!pp_expand_home(typed, model, sizeof model)) {
+        ctl_notice(c, true, "the path of the model is too long");
         return;
     }
     if (pp_resolve_model(c->paths, model, path, sizeof path, &err) != PP_OK) {

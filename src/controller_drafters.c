@@ -123,14 +123,16 @@ void ctl_on_drafter(struct pp_controller *c, const struct pp_event *e)
 
 /* --- another one ------------------------------------------------------------------------------------------ */
 
-void pp_controller_use_drafter(struct pp_controller *c, const char *model)
+void pp_controller_use_drafter(struct pp_controller *c, const char *typed)
 {
-    char path[512];
+    char path[512], model[512];
     struct pp_error err;
     if (!c->backend->ops->draft || !c->status.model.name[0] || c->state == PP_STATE_LOADING)
         ctl_notice(c, true, "a draft model can be chosen when the model is there");
-    else if (!*model)
+    else if (!*typed)
         ctl_notice(c, true, "/draft file NAME, a model file, a folder or the name of a model");
+    else if (!pp_expand_home(typed, model, sizeof model))
+        ctl_notice(c, true, "the path of the model is too long");
     else if (pp_resolve_model(c->paths, model, path, sizeof path, &err) != PP_OK)
         ctl_notice(c, true, "%s", err.text);
     else

@@ -75,23 +75,42 @@ static enum pp_slash all_adapters_off(struct pp_controller *c)
     return PP_SLASH_DONE;
 }
 
-static enum pp_slash not_listed(struct pp_controller *c, const struct named_list *l, const char *what, const char *arg)
+/* Why a word names nothing in a list. key: that shows it. */
+static enum pp_slash not_found(struct pp_controller *c, const struct pp_near *near, int n_begin, const char *what,
+                               const char *key)
+{
+    if (n_begin > 1)
+        ctl_notice(c, true, "%d %ss begin with \"%s\": write more of the name; %s lists them", n_begin, what,
+                   near->wanted, key);
+    else if (near->best[0])
+        ctl_notice(c, true, "there is no %s \"%s\"; did you mean \"%s\"?", what, near->wanted, near->best);
+    else
+        ctl_notice(c, true, "there is no %s \"%s\"; %s lists them", what, near->wanted, key);
+    return PP_SLASH_ERROR;
+}
+
+static bool begins_with(const char *name, const char *word)
+{
+    return strncasecmp(name, word, strlen(word)) == 0;
+}
+
+static enum pp_slash not_listed(struct pp_controller *c, const struct named_list *l, const char *what, const char *arg,
+                                const char *key)
 {
     struct pp_near near = {.wanted = arg};
-    for (size_t i = 0; i < l->n; i++)
+    int n_begin = 0;
+    for (size_t i = 0; i < l->n; i++) {
         pp_near_try(&near, l->items[i].name);
-    if (near.best[0])
-        ctl_notice(c, true, "there is no %s \"%s\"; did you mean \"%s\"?", what, arg, near.best);
-    else
-        ctl_notice(c, true, "there is no %s \"%s\"", what, arg);
-    return PP_SLASH_ERROR;
+        n_begin += begins_with(l->items[i].name, arg);
+    }
+    return not_found(c, &near, n_begin, what, key);
 }
 
 static enum pp_slash lora_preset(struct pp_controller *c, char *name)
 {
     int i = ctl_find_named(&c->presets, name);
     if (i < 0)
-        return not_listed(c, &c->presets, "preset", name);
+        return not_listed(c, &c->presets, "preset", name, "l in F3");
     pp_controller_use_preset(c, (size_t)i);
     return PP_SLASH_DONE;
 }
@@ -100,7 +119,7 @@ static enum pp_slash lora_drop(struct pp_controller *c, char *name)
 {
     int i = ctl_find_named(&c->presets, name);
     if (i < 0 || strcasecmp(c->presets.items[i].name, name) != 0) /* what is deleted is named in full */
-        return not_listed(c, &c->presets, "preset", name);
+        return not_listed(c, &c->presets, "preset", name, "l in F3");
     pp_controller_drop_preset(c, (size_t)i);
     ctl_notice(c, false, "the preset %s is gone", name);
     return PP_SLASH_DONE;
@@ -137,14 +156,14 @@ static enum pp_slash no_such_adapter(struct pp_controller *c, const char *arg)
 {
     struct pp_near near = {.wanted = arg};
     const size_t n = strlen(arg);
-    for (size_t k = 0; k < c->adapters.n; k++)
+    int n_begin = 0;
+    for (size_t k = 0; k < c->adapters.n; k++) {
         pp_near_try(&near, c->adapters.items[k].name);
-    if (strchr(arg, '/') || (n > 5 && strcasecmp(arg + n - 5, ".gguf") == 0))
-        ctl_notice(c, true, "there is no adapter \"%s\" in the list; /lora add %s takes a file into it", arg, arg);
-    else if (near.best[0])
-        ctl_notice(c, true, "there is no adapter \"%s\"; did you mean \"%s\"?", arg, near.best);
-    else
-        ctl_notice(c, true, "there is no adapter \"%s\"; F3 lists them, /lora add FILE takes one into the list", arg);
+        n_begin += begins_with(c->adapters.items[k].name, arg);
+    }
+    if (!strchr(arg, '/') && (n <= 5 || strcasecmp(arg + n - 5, ".gguf") != 0))
+        return not_found(c, &near, n_begin, "adapter", "F3");
+    ctl_notice(c, true, "there is no adapter \"%s\" in the list; /lora add %s takes a file into it", arg, arg);
     return PP_SLASH_ERROR;
 }
 
@@ -249,7 +268,7 @@ static enum pp_slash do_template(struct pp_controller *c, char *arg)
         return PP_SLASH_TEMPLATE_MENU;
     int i = ctl_find_named(&c->templates, arg);
     if (i < 0)
-        return not_listed(c, &c->templates, "template", arg);
+        return not_listed(c, &c->templates, "template", arg, "F4");
     pp_controller_set_template(c, (size_t)i);
     return PP_SLASH_DONE;
 }
@@ -260,7 +279,7 @@ static enum pp_slash do_persona(struct pp_controller *c, char *arg)
         return PP_SLASH_PERSONA_MENU;
     int i = ctl_find_named(&c->persona_names, arg);
     if (i < 0)
-        return not_listed(c, &c->persona_names, "persona", arg);
+        return not_listed(c, &c->persona_names, "persona", arg, "F5");
     pp_controller_set_persona(c, (size_t)i);
     ctl_notice(c, false, "persona: %s", c->personas.items[i].name);
     return PP_SLASH_DONE;

@@ -1,6 +1,8 @@
 /* test_slash.c - the commands that begin with '/'. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "src/figures.h"
 #include "tests/backend_fake.h"
 
@@ -173,6 +175,9 @@ static void test_template(void **state)
 {
     (void)state;
     assert_int_equal(fix_slash("/template nonsense"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "F4 lists them"));
+    assert_int_equal(fix_slash("/template llama"), PP_SLASH_ERROR); /* not that there is none */
+    assert_non_null(strstr(notice(), "2 templates begin with \"llama\""));
     assert_int_equal(fix_slash("/template chatml"), PP_SLASH_DONE);
     pump_until(&fix, strcmp(pp_controller_status(fix.c)->template_name, "chatml") == 0);
     assert_int_equal(fix_slash("/template model"), PP_SLASH_DONE);
@@ -181,14 +186,19 @@ static void test_template(void **state)
 
 static void test_lora(void **state)
 {
-    char path[700];
+    char path[700], other[700];
     (void)state;
     fixture_stop(&fix);
     snprintf(path, sizeof path, "%s/lora-bard.gguf", fix.paths.data);
+    snprintf(other, sizeof other, "%s/lora-barista.gguf", fix.paths.data);
     fix.o.lora[0].path = path;
     fix.o.lora[0].scale = 0.5f;
-    fix.o.n_lora = 1;
+    fix.o.lora[1].path = other;
+    fix.o.n_lora = 2;
     fixture_ready(&fix);
+    assert_int_equal(fix_slash("/lora barista off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora ba"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "2 adapters begin with \"ba\""));
     assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 0.50");
     assert_int_equal(fix_slash("/lora bard 0.8"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 0.80");
@@ -205,6 +215,25 @@ static void test_lora(void **state)
     assert_non_null(strstr(notice(), "/lora add ~/mine.gguf"));
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->adapters, "");
+}
+
+/* No shell stands between: the home folder is found here. */
+static void test_model_at_home(void **state)
+{
+    char line[700], *home = getenv("HOME") ? pp_strdup(getenv("HOME")) : NULL, *folder = pp_strdup(fix.model);
+    (void)state;
+    char *slash = strrchr(folder, '/');
+    assert_non_null(slash);
+    *slash = 0;
+    setenv("HOME", folder, 1);
+    snprintf(line, sizeof line, "/model ~/%s", slash + 1);
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    assert_int_equal(fix.fake->loads, 2);
+    assert_int_equal(fix_status()->state, PP_STATE_LOADING);
+    if (home)
+        setenv("HOME", home, 1);
+    pp_free(home);
+    pp_free(folder);
 }
 
 static void test_conversation(void **state)
@@ -293,6 +322,7 @@ TEST_GROUP(slash)
         cmocka_unit_test_setup_teardown(test_draft_and_persona, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_template, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_lora, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_model_at_home, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_conversation, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_options_that_do_nothing, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_table, fix_setup_ready, fix_teardown),

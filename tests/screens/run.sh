@@ -433,12 +433,13 @@ idle_costs_nothing() {
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte multi_line history vi_keys lone_escape no_locale editor editor_is_suspended editor_takes_keys refused not_saved unsaved_stays slash_commands read_file
+paste_megabyte multi_line history vi_keys lone_escape no_locale editor editor_is_suspended editor_takes_keys
+refused not_saved unsaved_stays slash_commands read_file
 full_context full_while_typing edit_last edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave
 leave_by_ctrl_d menus help_in_full menus_over_wide_text menus_small themes no_color tint drafters injection
 title_injection crash_segv crash_abrt crash_quit gentle_term half_typed suspend stopped_from_outside plain
 plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme alternatives adapters
-comparison elsewhere impatient_search" elsewhere"
+comparison elsewhere impatient_search"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
