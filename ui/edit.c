@@ -74,6 +74,32 @@ static int on_tab(int count, int key)
     return 0;
 }
 
+/* vi's searches. readline takes what is searched for as a pattern there, and tries it at every byte of every line: of a
+ * long one that takes minutes. As text it is found at once; a ^ still stands for the beginning. */
+static int search_back(int count, int key)
+{
+    (void)key;
+    return rl_noninc_reverse_search(count, ':');
+}
+
+static int search_on(int count, int key)
+{
+    (void)key;
+    return rl_noninc_forward_search(count, ':');
+}
+
+static int search_back_again(int count, int key)
+{
+    (void)key;
+    return rl_noninc_reverse_search_again(count, ':');
+}
+
+static int search_on_again(int count, int key)
+{
+    (void)key;
+    return rl_noninc_forward_search_again(count, ':');
+}
+
 /* --- starting and ending ------------------------------------------------------------------------------------ */
 
 static void add_loaded(void *user, const char *text)
@@ -96,6 +122,10 @@ static void bind_keys(void)
             rl_bind_keyseq_if_unbound_in_map(table[i].keys, table[i].function, maps[m]);
         rl_bind_key_in_map('\t', on_tab, maps[m]);
     }
+    rl_bind_key_in_map('/', search_back, vi_movement_keymap);
+    rl_bind_key_in_map('?', search_on, vi_movement_keymap);
+    rl_bind_key_in_map('n', search_back_again, vi_movement_keymap);
+    rl_bind_key_in_map('N', search_on_again, vi_movement_keymap);
 }
 
 enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks, struct pp_error *err)
@@ -224,11 +254,11 @@ enum pp_code pp_edit_remember(const char *text, bool keep, struct pp_error *err)
 {
     HIST_ENTRY *last = history_length > 0 ? history_get(history_base + history_length - 1) : NULL;
     using_history();
-    if (!*text || strlen(text) > PP_HISTORY_ENTRY_MAX || (last && strcmp(last->line, text) == 0))
+    if (!*text || (last && strcmp(last->line, text) == 0))
         return PP_OK;
-    add_history(text);
+    add_history(text); /* however long: it comes back with Up */
     using_history();
-    return keep ? pp_history_append(ed.history, text, err) : PP_OK;
+    return keep && strlen(text) <= PP_HISTORY_ENTRY_MAX ? pp_history_append(ed.history, text, err) : PP_OK;
 }
 
 static char *copy_of_line(void)

@@ -365,13 +365,18 @@ static bool switch_menu(struct pp_ui *ui, enum pp_key_type type)
     return true;
 }
 
-/* Alt-1 to Alt-9 and Alt-0 stand for F1 to F10, for keyboards and terminals without them. */
+/* Alt-1 to Alt-9 and Alt-0 stand for F1 to F10, for keyboards and terminals without them; Alt-Ctrl-J begins a line, as
+ * both do alone. */
 static bool alt_key(struct pp_ui *ui, const struct pp_key *key)
 {
     if (key->cp >= '1' && key->cp <= '9')
         return function_key(ui, (enum pp_key_type)(PP_KEY_F1 + (key->cp - '1')));
     if (key->cp == '0')
         return function_key(ui, PP_KEY_F10);
+    if (key->cp == PP_CTRL('j') && !pp_edit_searching()) { /* readline would go over to the keys of vi */
+        pp_edit_insert("\n", 1);
+        return true;
+    }
     if (key->cp != 'm')
         return false;
     toggle_raw(ui);

@@ -52,6 +52,8 @@ static const char *footer(const struct pp_ui *ui, size_t i, const struct pp_chat
         return NULL;
     if (m->state == PP_MESSAGE_CANCELLED)
         return "■ stopped";
+    if (m->too_long && !m->len)
+        return "■ the question is too long for the context";
     return is_running(ui) && i + 1 == pp_controller_n_messages(ui->controller) ? NULL : "■ unfinished";
 }
 

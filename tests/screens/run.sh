@@ -120,7 +120,8 @@ paste_lines() {
 }
 paste_megabyte() {
     start 80x24 && see ready && head -c 1000000 /dev/zero | tr '\0' 'x' | paste && see "xxxx" &&
-        text "END" && see "xEND" && keys C-c && see "Write a message"
+        text "END" && see "xEND" && keys C-c && see "Write a message" && keys Up && see "xEND" && keys C-c &&
+        ! grep -q xxxx "$work/state/pippin/history" 2>/dev/null
 }
 multi_line() {
     start 80x24 && see ready && text first && keys C-j && text second && keys M-Enter && text third && keys Up &&
@@ -140,7 +141,15 @@ vi_keys() {
     printf 'set editing-mode vi\n' >"$work/vi"
     start 80x24 INPUTRC="$work/vi" && see ready && text "helo" && keys Escape && see "‹ helo" && text "il" &&
         keys Escape Escape &&
-        see "‹ hello" && keys A && text "!" && see "› hello!"
+        see "‹ hello" && keys A && text "!" && see "› hello!" && keys C-c &&
+        yes '日本語の文章は' | head -n 2800 | tr -d '\n' | paste && see "文章" && keys C-c && gone "文章" &&
+        text "needle in hay" && keys C-c && see "Write a message" && keys Escape && see "‹" && text "/hay" &&
+        keys Enter && see "‹ needle in hay" && keys A && text "!" && see "› needle in hay!" && keys C-c &&
+        keys Escape && see "‹" && text "/no such" && keys Enter i && text "still there" && see "› still there"
+}
+alt_ctrl_j() { # does not leave the keys of emacs
+    start 80x24 && see ready && text "one" && keys M-C-j && text "two" && see "  two" && keys Escape && sleep 0.2 &&
+        text "hi" && see "twohi"
 }
 lone_escape() { # with nothing to stop, it takes nothing of what is typed next
     start 80x24 && see ready && keys Escape && sleep 0.3 && text "Tell me" && see "› Tell me" && keys M-b && text "X" &&
@@ -433,13 +442,12 @@ idle_costs_nothing() {
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte multi_line history vi_keys lone_escape no_locale editor editor_is_suspended editor_takes_keys
-refused not_saved unsaved_stays slash_commands read_file
-full_context full_while_typing edit_last edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave
-leave_by_ctrl_d menus help_in_full menus_over_wide_text menus_small themes no_color tint drafters injection
-title_injection crash_segv crash_abrt crash_quit gentle_term half_typed suspend stopped_from_outside plain
-plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme alternatives adapters
-comparison elsewhere impatient_search"
+paste_megabyte multi_line history vi_keys alt_ctrl_j lone_escape no_locale editor editor_is_suspended
+editor_takes_keys refused not_saved unsaved_stays slash_commands read_file full_context full_while_typing edit_last
+edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus help_in_full
+menus_over_wide_text menus_small themes no_color tint drafters injection title_injection crash_segv crash_abrt
+crash_quit gentle_term half_typed suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
+plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison elsewhere impatient_search"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
