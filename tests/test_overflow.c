@@ -528,6 +528,7 @@ static void too_long_a_question_is_left_behind(void **state)
     assert_non_null(strstr(s->notice, "/edit"));
     assert_non_null(strstr(s->notice, "/undo"));
     assert_non_null(strstr(s->notice, "sent without it"));
+    assert_true(pp_controller_message(c, 3)->too_long);
     assert_true(answered(c, "What is the sea?"));
     pp_controller_undo(c, 1);
     assert_false(answered(c, question)); /* two of them, one behind the other */

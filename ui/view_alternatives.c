@@ -51,6 +51,8 @@ size_t pp_alternatives_height(struct pp_ui *ui)
 
 static const char *footer(const struct pp_chat_message *m)
 {
+    if (m->too_long && !m->len)
+        return "■ too long";
     return m->state == PP_MESSAGE_CANCELLED ? "■ stopped" : m->state == PP_MESSAGE_COMPLETE ? NULL : "…";
 }
 
