@@ -176,7 +176,7 @@ void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const st
     if (r->summary)
         take_summary(c, r, e);
     else if (in_front)
-        *o = follows(r, e, older_turns(c));
+        *o = follows(r, e, r->n_turns > 1 && older_turns(c)); /* n_turns: without those that are left out */
 }
 
 void ctl_overflow_come_back(struct pp_controller *c)

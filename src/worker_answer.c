@@ -304,7 +304,7 @@ static enum pp_code make_prompt(struct answer *a, struct prompt *p, struct pp_er
 {
     enum pp_code code = prompt_of(a->w, asked(a), p, err);
     send_overflow(a, p->dropped, code == PP_OK);
-    a->too_long = code == PP_ERR_CONTEXT && !p->dropped;
+    a->too_long = code == PP_ERR_CONTEXT && !p->dropped && !asked(a)->continue_text && !asked(a)->continue_reasoning;
     return code;
 }
 

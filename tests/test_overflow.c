@@ -548,6 +548,20 @@ static void too_long_a_question_is_left_behind(void **state)
     c = start_real();
     assert_true(answered(c, "What is the sea?"));
     pp_controller_free(c);
+    fix.o.resume_latest = false; /* and it is nothing that could be dropped to make room */
+    fix.o.ignore_eos = true;
+    fix.o.n_predict = -1;
+    fix.o.overflow = "shift";
+    c = start_real();
+    s = pp_controller_status(c);
+    assert_false(answered(c, question));
+    assert_true(answered(c, "What is the sea?"));
+    assert_non_null(strstr(s->notice, "the context is full: start a new conversation"));
+    pp_controller_continue(c);
+    settle(c);
+    assert_false(pp_controller_message(c, 3)->too_long); /* it was answered */
+    assert_null(strstr(s->notice, "/undo"));
+    pp_controller_free(c);
 }
 
 TEST_GROUP(overflow)
