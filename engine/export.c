@@ -264,7 +264,8 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
                                        ".ssm_a", ".ssm_d", "time_mix_lerp_fused.weight", "time_mix_w1.weight",
                                        "time_mix_w2.weight", "time_mix_a1.weight", "time_mix_a2.weight",
                                        "time_mix_v1.weight", "time_mix_v2.weight", "time_mix_g1.weight",
-                                       "time_mix_g2.weight"};
+                                       "time_mix_g2.weight", "time_mix_first.weight",
+                                       "time_mix_decay_w1.weight", "time_mix_decay_w2.weight"};
     size_t n = strlen(t->name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (n >= strlen(ends[i]) && strcmp(t->name + n - strlen(ends[i]), ends[i]) == 0)

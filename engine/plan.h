@@ -79,6 +79,7 @@ enum pp_fn {
                         -scale .. scale */
     PP_FN_SOFTPLUS,  /* ln(1 + exp(x)); not of a gate */
     PP_FN_DECAY,     /* exp(-exp(-1/2) / (1 + exp(-x))), within exp(-exp(-1/2)) .. 1; not of a gate */
+    PP_FN_DOUBLE_EXP, /* exp(-exp(x)); not of a gate */
     PP_FN_XIELU,     /* behind a projection only: struct pp_xielu */
     PP_FN_COUNT,
 };
@@ -190,6 +191,12 @@ struct pp_heads {
  * where the norm is LayerNorm by the head's part of the operation's `weight` and `bias`, with `scale` for epsilon, and
  * all is multiplied by `in`, if there is one, as it is.
  *
+ * Or RWKV 6's (arXiv 2404.05892), in which nothing is taken off, and which looks at the state before the position:
+ *
+ *   out = silu(in) norm(S' q + (the sum of direct k q) v),  S = diag(decay) S + k v'
+ *
+ * with the same norm.
+ *
  * Or Kimi Linear's (arXiv 2510.26692): the gated delta rule with a decay for each row of S, ln a = rate decay, `decay`
  * being behind its softplus; what it gives is normed by `weight` and multiplied by the sigmoid of `in`. Each head has a
  * key of its own. */
@@ -201,20 +208,21 @@ struct pp_recurrence {
         PP_RECUR_MAMBA,
         PP_RECUR_RWKV7,
         PP_RECUR_KDA,
+        PP_RECUR_RWKV6,
     } kind;
     bool twice;                      /* the delta rule's beta is twice the sigmoid, so that a state may turn over */
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
                                         have one key head */
     int q, k, v;                     /* slots: [n_key_head, key_dim], likewise, [n_head, value_dim] */
     int decay, beta;                 /* slots: of head h the value (h / neighbours) stride + h % neighbours, or Mamba's
-                                        [n_head, value_dim]; neither Mamba has beta: -1 */
+                                        [n_head, value_dim]; neither Mamba nor RWKV 6 has beta: -1 */
     int neighbours, stride;
-    int look;                        /* RWKV 7's slot, whose decay and beta are [n_head, key_dim], too; as is Kimi
-                                        Linear's decay */
+    int look;                        /* RWKV 7's slot, whose decay and beta are [n_head, key_dim], too; as are Kimi
+                                        Linear's decay and RWKV 6's */
     const struct pp_tensor *rate, *bias; /* [n_head]; Mamba 2's and Kimi Linear's rate [n_head, 1]; Mamba's
                                         [n_head * value_dim, key_dim], and NULL; Kimi Linear has no bias */
     const struct pp_tensor *direct;  /* Mamba 2's D [n_head, 1], Mamba's [n_head * value_dim], RWKV 7's
-                                        [n_head * key_dim] */
+                                        [n_head * key_dim], RWKV 6's [n_head, key_dim] */
 };
 
 /* Layers that leave things of one kind, geometry and window behind: their pages are kept and let go together. */

@@ -73,8 +73,11 @@ struct pp_hparams {
     bool state_unit;        /* those values, B and C are normed without weights, */
     float state_eps;        /* with this epsilon; 0: norm_eps; or what the delta rule gives is */
     bool state_twice;       /* the delta rule's beta goes up to 2 */
-    bool rwkv;              /* or RWKV 7's, whose layers are made otherwise: */
-    int64_t rwkv_ranks[4];  /* what decays, beta, values and gates have between two matrices */
+    bool rwkv;              /* or RWKV's, whose layers are made otherwise: */
+    bool rwkv6;             /* those of RWKV 6, else of RWKV 7 */
+    int64_t rwkv_ranks[4];  /* what decays, beta, values and gates have between two matrices; of RWKV 6 decays, and each
+                               of five ways to mix */
+    int64_t halved_every;   /* the residual stream is halved behind each so many layers (RWKV 6); 0: it is not */
     bool kda;               /* or the delta rule with a decay for each row of a state: Kimi Linear's */
     bool state_norm;        /* what they give is normed, where only some of the family's models do that */
     bool states_beside;     /* layers have states beside attention, which read the same */

@@ -1,5 +1,5 @@
-/* test_rwkv.c - RWKV 7: small random models, whose logits are what the formulas give in double precision, written out
- * from RWKV-LM's reference (a vector and a matrix at a time); the same bits at all row counts, threads and builds;
+/* test_rwkv.c - RWKV 7 and 6: small random models, whose logits are what the formulas give in double precision, written
+ * out from RWKV-LM's reference (a vector and a matrix at a time); the same bits at all row counts, threads and builds;
  * folders, conversations that are gone back in and saved, and adapters. */
 #include <math.h>
 #include <stdio.h>
@@ -17,6 +17,7 @@
 #include "tests/support.h"
 
 enum { N = 64, HEAD = 32, HEADS = N / HEAD, FF = 96, VOCAB = 70, LAYERS = 3, MIXES = 6, MAX_TENSORS = 160 };
+enum { MIXES_6 = 5, MIX_RANK = 32, DECAY_RANK = 64 }; /* RWKV 6's */
 static const int ranks[4] = {32, 64, 32, 96}; /* of decays, beta, values and gates */
 
 struct array {
@@ -109,35 +110,38 @@ static void drop(void)
         pp_free(arrays[--n_arrays].values);
 }
 
-static const char *write_file_with(uint32_t head_size)
+struct number {
+    const char *key;
+    uint32_t v;
+};
+
+/* Numbers without a key are left out. */
+static const char *write_numbers(const char *arch, const struct number *numbers, size_t n_numbers)
 {
-    const struct {
-        const char *key;
-        uint32_t v;
-    } numbers[] = {{"block_count", LAYERS}, {"context_length", 1 << 20}, {"embedding_length", N},
-                   {"feed_forward_length", FF}, {"attention.head_count", 0}, {"wkv.head_size", head_size},
-                   {"attention.decay_lora_rank", 32}, {"attention.iclr_lora_rank", 64},
-                   {"attention.value_residual_mix_lora_rank", 32}, {"attention.gate_lora_rank", 96},
-                   {"vocab_size", VOCAB}};
     const char *path = fresh_path("rwkv.gguf");
     struct pp_gguf_writer *w;
     struct pp_error err;
     char key[80];
     assert_ok(pp_gguf_writer_new(path, &w, &err), err);
-    pp_gguf_add_text(w, "general.architecture", "rwkv7");
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        snprintf(key, sizeof key, "rwkv7.%s", numbers[i].key);
-        pp_gguf_add_u32(w, key, numbers[i].v);
+    pp_gguf_add_text(w, "general.architecture", arch);
+    for (size_t i = 0; i < n_numbers; i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, numbers[i].key ? numbers[i].key : "");
+        if (numbers[i].key)
+            pp_gguf_add_u32(w, key, numbers[i].v);
     }
-    pp_gguf_add_f32(w, "rwkv7.attention.layer_norm_epsilon", 1e-5f);
+    snprintf(key, sizeof key, "%s.attention.layer_norm_epsilon", arch);
+    pp_gguf_add_f32(w, key, 1e-5f);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
     pp_gguf_add_text(w, "tokenizer.chat_template", "rwkv-world"); /* as the first files have it */
     for (int i = 0; i < n_arrays; i++) {
         const struct array *a = &arrays[i];
+        const int64_t n_dims = a->rows ? 2 : 1;
         if (strstr(a->name, "lerp_fused"))
-            pp_gguf_add_tensor(w, a->name, PP_TYPE_F32, 4, (const int64_t[]){N, 1, 1, MIXES});
+            pp_gguf_add_tensor(w, a->name, PP_TYPE_F32, 4, (const int64_t[]){N, 1, 1, a->rows});
+        else if (a->rows == MIXES_6 * N)
+            pp_gguf_add_tensor(w, a->name, PP_TYPE_F32, 3, (const int64_t[]){a->cols, N, MIXES_6});
         else
-            pp_gguf_add_tensor(w, a->name, PP_TYPE_F32, a->rows ? 2 : 1, (const int64_t[]){a->cols, a->rows});
+            pp_gguf_add_tensor(w, a->name, PP_TYPE_F32, (int)n_dims, (const int64_t[]){a->cols, a->rows});
     }
     assert_ok(pp_gguf_writer_begin(w, &err), err);
     for (int i = 0; i < n_arrays; i++) {
@@ -149,9 +153,84 @@ static const char *write_file_with(uint32_t head_size)
     return path;
 }
 
+static const char *write_file_with(uint32_t head_size)
+{
+    const struct number numbers[] = {
+        {"block_count", LAYERS}, {"context_length", 1 << 20}, {"embedding_length", N}, {"feed_forward_length", FF},
+        {"attention.head_count", 0}, {"wkv.head_size", head_size}, {"attention.decay_lora_rank", 32},
+        {"attention.iclr_lora_rank", 64}, {"attention.value_residual_mix_lora_rank", 32},
+        {"attention.gate_lora_rank", 96}, {"vocab_size", VOCAB}};
+    return write_numbers("rwkv7", numbers, sizeof numbers / sizeof *numbers);
+}
+
 static const char *write_file(void)
 {
     return write_file_with(HEAD);
+}
+
+/* --- RWKV 6 ------------------------------------------------------------------------------------------------------ */
+
+/* apart: vectors of mixing in a tensor of each, as the first files have them */
+static void make_6_with(bool apart)
+{
+    static const char *const square[] = {"receptance", "key", "value", "gate", "output"};
+    char name[40];
+    n_arrays = 0;
+    random_state = 4;
+    add(-1, "token_embd.weight", VOCAB, N, 0, 1);
+    add_norm(-1, "token_embd_norm");
+    for (int l = 0; l < LAYERS; l++) {
+        add_norm(l, "attn_norm");
+        add_norm(l, "attn_norm_2");
+        add(l, "time_mix_lerp_x.weight", 0, N, 0.5f, 0.5f);
+        if (!apart)
+            add(l, "time_mix_lerp_fused.weight", MIXES_6, N, 0.5f, 0.5f);
+        for (int i = 0; apart && i < MIXES_6; i++) {
+            snprintf(name, sizeof name, "time_mix_lerp_%c.weight", "wkvrg"[i]);
+            add(l, name, 0, N, 0.5f, 0.5f);
+        }
+        add(l, "time_mix_w1.weight", MIXES_6 * MIX_RANK, N, 0, 0.3f);
+        add(l, "time_mix_w2.weight", MIXES_6 * N, MIX_RANK, 0, 0.3f);
+        add(l, "time_mix_decay_w1.weight", DECAY_RANK, N, 0, 0.3f);
+        add(l, "time_mix_decay_w2.weight", N, DECAY_RANK, 0, 0.2f);
+        add(l, "time_mix_decay.weight", 0, N, -2, 2);
+        add(l, "time_mix_first.weight", HEADS, HEAD, 0, 1);
+        for (int i = 0; i < 5; i++) {
+            snprintf(name, sizeof name, "time_mix_%s.weight", square[i]);
+            add(l, name, N, N, 0, 0.3f);
+        }
+        add_norm(l, "time_mix_ln");
+        add(l, "channel_mix_lerp_k.weight", 0, N, 0.5f, 0.5f);
+        add(l, "channel_mix_lerp_r.weight", 0, N, 0.5f, 0.5f);
+        add(l, "channel_mix_key.weight", FF, N, 0, 0.3f);
+        add(l, "channel_mix_value.weight", N, FF, 0, 0.3f);
+        add(l, "channel_mix_receptance.weight", N, N, 0, 0.3f);
+    }
+    add_norm(-1, "output_norm");
+    add(-1, "output.weight", VOCAB, N, 0, 0.3f);
+}
+
+static void make_6(void)
+{
+    make_6_with(false);
+}
+
+/* left_out: of its keys, the first being 0; -1: none */
+static const char *write_6_with(uint32_t head_size, uint32_t halved_every, uint32_t shifts, int left_out)
+{
+    struct number numbers[] = {{"wkv.head_size", head_size}, {"time_mix_extra_dim", MIX_RANK},
+                               {"time_decay_extra_dim", DECAY_RANK}, {"rescale_every_n_layers", halved_every},
+                               {"token_shift_count", shifts}, {"block_count", LAYERS}, {"context_length", 1 << 20},
+                               {"embedding_length", N}, {"feed_forward_length", FF}, {"attention.head_count", 0},
+                               {"vocab_size", VOCAB}};
+    if (left_out >= 0)
+        numbers[left_out].key = NULL;
+    return write_numbers("rwkv6", numbers, sizeof numbers / sizeof *numbers);
+}
+
+static const char *write_6(void)
+{
+    return write_6_with(HEAD, 2, 2, -1);
 }
 
 /* --- the formulas ------------------------------------------------------------------------------------------------ */
@@ -317,7 +396,134 @@ static void compute(const int32_t *ids, int n, double *logits)
     }
 }
 
+/* --- those of RWKV 6 --------------------------------------------------------------------------------------------- */
+
+static double vector(int l, const char *kind, int i)
+{
+    return (double)find(l, kind)->values[i];
+}
+
+/* The input as each way mixes it with the one before, in the order w, k, v, r, g. */
+static void mix_6(int l, const double *x, const double *before, bool apart, double mixed[MIXES_6][N])
+{
+    double in[N], between[MIXES_6 * MIX_RANK];
+    char name[40];
+    for (int i = 0; i < N; i++)
+        in[i] = x[i] + (before[i] - x[i]) * vector(l, "time_mix_lerp_x.weight", i);
+    product(l, "time_mix_w1.weight", in, between);
+    for (int way = 0; way < MIXES_6; way++)
+        for (int i = 0; i < N; i++) {
+            snprintf(name, sizeof name, "time_mix_lerp_%c.weight", "wkvrg"[way]);
+            double part = apart ? vector(l, name, i) : vector(l, "time_mix_lerp_fused.weight", way * N + i);
+            for (int j = 0; j < MIX_RANK; j++)
+                part += vector(l, "time_mix_w2.weight", (way * N + i) * MIX_RANK + j) *
+                        tanh(between[way * MIX_RANK + j]);
+            mixed[way][i] = x[i] + (before[i] - x[i]) * part;
+        }
+}
+
+static void time_mix_6(int l, struct memory *m, const double *x, bool apart, double *out)
+{
+    double mixed[MIXES_6][N], r[N], w[N], k[N], v[N], g[N], y[N], between[DECAY_RANK];
+    mix_6(l, x, m->shift[0], apart, mixed);
+    memcpy(m->shift[0], x, sizeof m->shift[0]);
+    product(l, "time_mix_decay_w1.weight", mixed[0], between);
+    for (int i = 0; i < DECAY_RANK; i++)
+        between[i] = tanh(between[i]);
+    product(l, "time_mix_decay_w2.weight", between, w);
+    product(l, "time_mix_key.weight", mixed[1], k);
+    product(l, "time_mix_value.weight", mixed[2], v);
+    product(l, "time_mix_receptance.weight", mixed[3], r);
+    product(l, "time_mix_gate.weight", mixed[4], g);
+    for (int i = 0; i < N; i++)
+        w[i] = exp(-exp(w[i] + vector(l, "time_mix_decay.weight", i)));
+    for (int h = 0; h < HEADS; h++) {
+        const int at = h * HEAD;
+        for (int j = 0; j < HEAD; j++) {
+            y[at + j] = 0;
+            for (int i = 0; i < HEAD; i++) {
+                const double kv = k[at + i] * v[at + j];
+                y[at + j] += r[at + i] * (m->state[h][i][j] + vector(l, "time_mix_first.weight", at + i) * kv);
+                m->state[h][i][j] = w[at + i] * m->state[h][i][j] + kv;
+            }
+        }
+        norm(l, "time_mix_ln", at, HEAD, 64e-5, y + at);
+    }
+    for (int i = 0; i < N; i++)
+        y[i] *= g[i] * sigmoid(g[i]);
+    product(l, "time_mix_output.weight", y, out);
+}
+
+static void channel_mix_6(int l, struct memory *m, const double *x, double *out)
+{
+    double for_k[N], for_r[N], gate[N], up[FF];
+    for (int i = 0; i < N; i++) {
+        for_k[i] = x[i] + (m->shift[1][i] - x[i]) * vector(l, "channel_mix_lerp_k.weight", i);
+        for_r[i] = x[i] + (m->shift[1][i] - x[i]) * vector(l, "channel_mix_lerp_r.weight", i);
+    }
+    memcpy(m->shift[1], x, sizeof m->shift[1]);
+    product(l, "channel_mix_key.weight", for_k, up);
+    for (int i = 0; i < FF; i++)
+        up[i] = up[i] > 0 ? up[i] * up[i] : 0;
+    product(l, "channel_mix_value.weight", up, out);
+    product(l, "channel_mix_receptance.weight", for_r, gate);
+    for (int i = 0; i < N; i++)
+        out[i] *= sigmoid(gate[i]);
+}
+
+static void compute_6_with(const int32_t *ids, int n, bool apart, int halved_every, double *logits)
+{
+    static struct memory memory[LAYERS];
+    memset(memory, 0, sizeof memory);
+    for (int t = 0; t < n; t++) {
+        double x[N], in[N], delta[N];
+        for (int i = 0; i < N; i++)
+            x[i] = vector(-1, "token_embd.weight", ids[t] * N + i);
+        norm(-1, "token_embd_norm", 0, N, 1e-5, x);
+        for (int l = 0; l < LAYERS; l++) {
+            for (int part = 0; part < 2; part++) {
+                memcpy(in, x, sizeof in);
+                norm(l, part ? "attn_norm_2" : "attn_norm", 0, N, 1e-5, in);
+                if (part)
+                    channel_mix_6(l, &memory[l], in, delta);
+                else
+                    time_mix_6(l, &memory[l], in, apart, delta);
+                for (int i = 0; i < N; i++)
+                    x[i] += delta[i];
+            }
+            for (int i = 0; halved_every && (l + 1) % halved_every == 0 && i < N; i++)
+                x[i] /= 2;
+        }
+        norm(-1, "output_norm", 0, N, 1e-5, x);
+        product(-1, "output.weight", x, logits + t * VOCAB);
+    }
+}
+
+static void compute_6(const int32_t *ids, int n, double *logits)
+{
+    compute_6_with(ids, n, false, 2, logits);
+}
+
 /* --- the tests --------------------------------------------------------------------------------------------------- */
+
+static const struct version {
+    void (*make)(void);
+    const char *(*write)(void);
+    void (*compute)(const int32_t *ids, int n, double *logits);
+    /* Of an adapter: what it changes, the modules, and what they are called. */
+    const char *changed[3], *modules[3], *config;
+} versions[] = {
+    {make, write_file, compute,
+     {"time_mix_receptance.weight", "time_mix_w1.weight", "channel_mix_key.weight"},
+     {"model.layers.0.attn.r_proj", "model.layers.1.attn.w_lora.lora.0", "model.layers.2.ffn.key"},
+     "[\"r_proj\", \"lora.0\", \"key\"]"},
+    {make_6, write_6, compute_6,
+     {"time_mix_gate.weight", "time_mix_output.weight", "channel_mix_receptance.weight"},
+     {"rwkv.blocks.0.attention.gate", "rwkv.blocks.1.attention.output", "rwkv.blocks.2.feed_forward.receptance"},
+     "[\"gate\", \"output\", \"receptance\"]"},
+};
+
+enum { N_VERSIONS = sizeof versions / sizeof *versions };
 
 /* What a model says of the text is about this. */
 static void assert_likeness(const char *path, const char *quant, const double *want)
@@ -354,17 +560,78 @@ static void logits(void **state)
     drop();
 }
 
+/* RWKV 6, whose residual stream is halved behind each so many layers, or not; from files of now and the first ones, and
+ * in eight bits. */
+static void logits_6(void **state)
+{
+    static const struct {
+        uint32_t halved_every;
+        bool apart;
+    } cases[] = {{0, false}, {2, false}, {1, true}};
+    int32_t ids[SMALL_TEXT];
+    double *want = doubles(SMALL_TEXT * VOCAB);
+    const char *quantised = fresh_path("rwkv6-q8_0.gguf");
+    struct pp_error err;
+    (void)state;
+    small_text(ids, VOCAB);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        make_6_with(cases[i].apart);
+        const char *file = write_6_with(HEAD, cases[i].halved_every, 2, cases[i].halved_every ? -1 : 3);
+        compute_6_with(ids, SMALL_TEXT, cases[i].apart, (int)cases[i].halved_every, want);
+        assert_logits(want, VOCAB, file);
+        assert_same_bits(file, PP_KV_F32);
+        assert_ok(pp_quantize_file(file, quantised, "F32", &(struct pp_convert_options){0}, &err), err);
+        assert_logits(want, VOCAB, quantised);
+        remove(quantised);
+        assert_ok(pp_quantize_file(file, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
+        assert_same_bits(quantised, PP_KV_F32);
+        assert_likeness(quantised, NULL, want);
+        remove(quantised);
+        drop();
+    }
+    pp_free(want);
+}
+
+/* Of RWKV 6 as well: what a file says too little of, or what is not known, is refused, and said. */
+static void bad_files_6(void **state)
+{
+    static const struct {
+        uint32_t halved_every, shifts;
+        int left_out;
+        const char *text;
+    } cases[] = {{2, 2, 0, "wkv.head_size"}, {2, 2, 1, "time_mix_extra_dim"}, {2, 2, 2, "time_decay_extra_dim"},
+                 {2, 1, -1, "mixes 1 inputs"}};
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    make_6();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *file = write_6_with(HEAD, cases[i].halved_every, cases[i].shifts, cases[i].left_out);
+        assert_int_not_equal(pp_model_open(file, &m, &err), PP_OK);
+        if (!strstr(err.text, cases[i].text))
+            fail_msg("\"%s\" does not say %s", err.text, cases[i].text);
+    }
+    for (int i = 0; i < n_arrays; i++) { /* any of its tensors is missed */
+        struct array *a = &arrays[i];
+        if (strncmp(a->name, "blk.1.", 6) != 0)
+            continue;
+        a->name[4] = '7';
+        assert_int_not_equal(pp_model_open(write_6(), &m, &err), PP_OK);
+        a->name[4] = '1';
+    }
+    drop();
+}
+
 /* Taken back within a page and across one, and forked, a conversation goes on at the same bits. */
-static void gone_back(void **state)
+static void go_back(const struct version *v)
 {
     static const int to[] = {65, 20, 64, 0};
     int32_t ids[SMALL_TEXT];
     struct pp_seq *other;
     struct pp_error err;
     size_t n;
-    (void)state;
-    make();
-    const char *file = write_file();
+    v->make();
+    const char *file = v->write();
     float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
     struct running r = run_small(file, NULL);
     assert_null(pp_model_info(r.m)->chat_template); /* a name is none */
@@ -385,12 +652,21 @@ static void gone_back(void **state)
     drop();
 }
 
+static void gone_back(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_VERSIONS; i++)
+        go_back(&versions[i]);
+}
+
 static void saved(void **state)
 {
     (void)state;
-    make();
-    assert_resumes(write_file(), VOCAB);
-    drop();
+    for (int i = 0; i < N_VERSIONS; i++) {
+        versions[i].make();
+        assert_resumes(versions[i].write(), VOCAB);
+        drop();
+    }
 }
 
 /* W becomes W + 2 B A. */
@@ -414,7 +690,7 @@ static void merge(int l, const char *kind, struct folder *f, const char *module)
 }
 
 /* A LoRA of both parts of a layer, and of a product of low rank, is what the merged weights are. */
-static void adapters(void **state)
+static void adapt(const struct version *v)
 {
     int32_t ids[SMALL_TEXT];
     struct folder f = {.random = 5};
@@ -422,16 +698,16 @@ static void adapters(void **state)
     struct pp_error err;
     double *want = doubles(SMALL_TEXT * VOCAB);
     float *got = pp_calloc(SMALL_TEXT * VOCAB, sizeof *got);
-    (void)state;
-    make();
-    struct running r = run_small(write_file(), NULL);
-    merge(0, "time_mix_receptance.weight", &f, "model.layers.0.attn.r_proj");
-    merge(1, "time_mix_w1.weight", &f, "model.layers.1.attn.w_lora.lora.0");
-    merge(2, "channel_mix_key.weight", &f, "model.layers.2.ffn.key");
+    char config[160];
+    v->make();
+    struct running r = run_small(v->write(), NULL);
+    for (int l = 0; l < LAYERS; l++)
+        merge(l, v->changed[l], &f, v->modules[l]);
     small_text(ids, VOCAB);
-    compute(ids, SMALL_TEXT, want);
-    const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
-                                             "\"target_modules\": [\"r_proj\", \"lora.0\", \"key\"]}");
+    v->compute(ids, SMALL_TEXT, want);
+    snprintf(config, sizeof config, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8, \"target_modules\": %s}",
+             v->config);
+    const char *path = folder_write_peft(&f, config);
     assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
     assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
     run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, got);
@@ -446,6 +722,13 @@ static void adapters(void **state)
     drop();
 }
 
+static void adapters(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_VERSIONS; i++)
+        adapt(&versions[i]);
+}
+
 /* Heads that the width cannot be cut into, or that are no whole vectors. */
 static void bad_heads(void **state)
 {
@@ -457,11 +740,16 @@ static void bad_heads(void **state)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         assert_int_not_equal(pp_model_open(write_file_with(sizes[i]), &m, &err), PP_OK);
     drop();
+    make_6();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        assert_int_not_equal(pp_model_open(write_6_with(sizes[i], 0, 2, -1), &m, &err), PP_OK);
+    drop();
 }
 
 TEST_GROUP(rwkv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(logits), cmocka_unit_test(gone_back),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logits), cmocka_unit_test(logits_6),
+                                       cmocka_unit_test(bad_files_6), cmocka_unit_test(gone_back),
                                        cmocka_unit_test(saved), cmocka_unit_test(adapters),
                                        cmocka_unit_test(bad_heads)};
     return cmocka_run_group_tests_name("rwkv", tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* test_scan.c - the steps of Mamba's states: against the recurrence in double precision, the fast builds against the
- * scalar one bit for bit, and what of a page goes along when positions are copied. */
+/* test_scan.c - the steps of Mamba's states and RWKV 6's: against the recurrence in double precision, the fast builds
+ * against the scalar one bit for bit, and what of a page goes along when positions are copied. */
 #include <math.h>
 #include <string.h>
 
@@ -89,6 +89,51 @@ static void steps(void **state)
         }
 }
 
+/* RWKV 6's: each row of a state decays by itself, and what is given is of the state before. The decays are in rate. */
+static void run_decays(const struct pp_cpu_ops *ops, struct head *h, int skip)
+{
+    memset(h->state, 0, sizeof h->state);
+    for (int t = 0; t < LENGTH; t++)
+        ops->decay_step(&(struct pp_delta_step){
+            .key_dim = KEY, .width = WIDTH, .decay = h->rate + t % WIDTH * KEY, .key = h->key[t], .v = h->v[t],
+            .state = h->state, .query = skip && t % skip == 0 ? NULL : h->query[t], .out = h->out[t]});
+}
+
+static void assert_decays(const struct head *h)
+{
+    static double s[KEY][WIDTH];
+    memset(s, 0, sizeof s);
+    for (int t = 0; t < LENGTH; t++)
+        for (int c = 0; c < WIDTH; c++) {
+            double out = 0;
+            for (int d = 0; d < KEY; d++) {
+                out += s[d][c] * (double)h->query[t][d];
+                s[d][c] = (double)h->rate[t % WIDTH * KEY + d] * s[d][c] + (double)h->key[t][d] * (double)h->v[t][c];
+            }
+            assert_near(h->out[t][c], out, 2e-5 * (1 + fabs(out)));
+        }
+}
+
+static void decays(void **state)
+{
+    static struct head h, other;
+    (void)state;
+    fill(&h);
+    for (int i = 0; i < KEY * WIDTH; i++)
+        h.rate[i] = i % 97 == 0 ? 0 : 1 - 0.3f * (1 + random_float());
+    other = h;
+    run_decays(pp_cpu_ops(PP_ISA_SCALAR), &h, 0);
+    assert_decays(&h);
+    for (int isa = 0; isa < PP_ISA_COUNT; isa++)
+        if (pp_isa_runs((enum pp_isa)isa)) {
+            run_decays(pp_cpu_ops((enum pp_isa)isa), &other, 0);
+            assert_memory_equal(other.out, h.out, sizeof h.out);
+            assert_memory_equal(other.state, h.state, sizeof h.state);
+            run_decays(pp_cpu_ops((enum pp_isa)isa), &other, 3);
+            assert_memory_equal(other.state, h.state, sizeof h.state);
+        }
+}
+
 /* What positions bring is copied, the beginning's state with the first of them, and the latest one is forgotten. */
 static void copied_positions(void **state)
 {
@@ -124,6 +169,7 @@ TEST_GROUP(scan)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps),
+        cmocka_unit_test(decays),
         cmocka_unit_test(copied_positions),
     };
     return RUN_WITH_BOTH_BUILDS("scan", tests);

@@ -1,6 +1,6 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
- * layers that read other positions, decoder_delta.c the delta rule, decoder_scan.c and decoder_rwkv.c what has states
- * that are made step by step. Private to them. */
+ * layers that read other positions, decoder_delta.c the delta rule, decoder_scan.c, decoder_rwkv.c and decoder_rwkv6.c
+ * what has states that are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -44,6 +44,7 @@ struct builder {
     /* RWKV's: by how much the last position's input is larger; that mixed with the row's own; what keys are before they
      * change, or a part of it; the first layer's values; and values that products of low rank are made of. */
     int shift, blend, look, part, first_v, low_rank[4];
+    int ways, way[5];        /* RWKV 6's: how it mixes each input besides, in all ways; the parts of that */
     const struct pp_tensor *shift_taps;
     int gate_up, gate, up, act, router;
     int narrow, narrow_out;  /* what goes into experts that are narrower than the stream, and what they give */
@@ -90,9 +91,11 @@ void pp_delta_slots(struct builder *b);
 bool pp_scan_input(struct builder *b, int l);
 bool pp_scan_result(struct builder *b, int l);
 void pp_scan_slots(struct builder *b);
-/* RWKV 7: a whole layer, and its slots. */
-bool pp_rwkv_layer(struct builder *b, int l);
-void pp_rwkv_slots(struct builder *b);
+/* RWKV 7 and 6: a whole layer, and its slots. */
+bool pp_rwkv7_layer(struct builder *b, int l);
+void pp_rwkv7_slots(struct builder *b);
+bool pp_rwkv6_layer(struct builder *b, int l);
+void pp_rwkv6_slots(struct builder *b);
 /* The slots of all layers' mixers, none wider than this; and the next layer's shape. */
 void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest);
 void pp_mixer_shape(struct builder *b, struct pp_layer_shape shape);

@@ -498,7 +498,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);
     if (hp->n_state_head)
-        (hp->rwkv         ? pp_rwkv_slots
+        (hp->rwkv6        ? pp_rwkv6_slots
+         : hp->rwkv       ? pp_rwkv7_slots
          : hp->state_rank ? pp_scan_slots
          : hp->mamba      ? make_mamba_slots
                           : pp_delta_slots)(b);

@@ -3,26 +3,10 @@
  * Decays, beta, gates and how far a layer's values are the first layer's come of products of low rank. */
 #include <stdio.h>
 
-#include "engine/arch/decoder_int.h"
+#include "engine/arch/decoder_rwkv.h"
 
 enum mix { MIX_R, MIX_W, MIX_K, MIX_V, MIX_A, MIX_G, N_MIXES }; /* in the order of files */
 enum low { LOW_W, LOW_A, LOW_V, LOW_G };                        /* in that of hparams */
-
-static void add_fn(struct builder *b, int l, enum pp_fn fn, float scale, int slot, int out)
-{
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = fn, .scale = scale, .layer = l, .in = slot, .in2 = NONE,
-                          .out = out});
-}
-
-static void add_sum(struct builder *b, int l, float scale, int in, int out)
-{
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = scale, .in = in, .in2 = NONE, .out = out});
-}
-
-static const struct pp_tensor *find_vector(struct builder *b, int l, const char *kind)
-{
-    return pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.%s.weight", l, kind);
-}
 
 /* out = in times a vector of the layer */
 static bool add_product(struct builder *b, int l, const char *kind, int in, int out)
@@ -34,8 +18,7 @@ static bool add_product(struct builder *b, int l, const char *kind, int in, int 
 
 /* --- mixing with the position before ------------------------------------------------------------------------------ */
 
-/* From the residual stream to a normed input, and by how much the last position's is larger. */
-static bool add_shift(struct builder *b, int l, const char *norm)
+bool pp_rwkv_shift(struct builder *b, int l, const char *norm)
 {
     if (!b->shift_taps && !(b->shift_taps = pp_plan_shift(b->p, b->hp->n_embd, b->err)))
         return false;
@@ -46,24 +29,22 @@ static bool add_shift(struct builder *b, int l, const char *norm)
     return true;
 }
 
-/* blend = normed + shift * weight */
-static void add_blend(struct builder *b, int l, const struct pp_tensor *weight)
+void pp_rwkv_blend(struct builder *b, int l, const struct pp_tensor *weight)
 {
     add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .weight = weight, .in = b->shift, .in2 = NONE,
                           .out = b->blend});
     add_sum(b, l, 1, b->normed, b->blend);
 }
 
-/* All ways are in one tensor, whose dimensions of one some files have in the middle. */
-static const struct pp_tensor *find_mixes(struct builder *b, int l)
+const struct pp_tensor *pp_rwkv_mixes(struct builder *b, int l, int n)
 {
     char name[64];
     snprintf(name, sizeof name, "blk.%d.time_mix_lerp_fused.weight", l);
     const struct pp_tensor *t = pp_source_tensor(b->s, name);
-    if (t && t->ne[0] == b->hp->n_embd && t->ne[1] * t->ne[2] * t->ne[3] == N_MIXES && pp_type_info(t->type)->runnable)
+    if (t && t->ne[0] == b->hp->n_embd && t->ne[1] * t->ne[2] * t->ne[3] == n && pp_type_info(t->type)->runnable)
         return t;
     pp_fail(b->err, PP_ERR_FORMAT, "%s: tensor %s is missing, or is not %d vectors of %lld values",
-            pp_source_path(b->s), name, N_MIXES, (long long)b->hp->n_embd);
+            pp_source_path(b->s), name, n, (long long)b->hp->n_embd);
     return NULL;
 }
 
@@ -75,7 +56,7 @@ static bool add_mixed(struct builder *b, int l, const struct pp_tensor *mixes, e
     const int linear = !weight ? -1 : pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.time_mix_%s", l, kind);
     if (linear < 0)
         return false;
-    add_blend(b, l, weight);
+    pp_rwkv_blend(b, l, weight);
     add_linear(b, l, linear, b->blend, out);
     return true;
 }
@@ -150,7 +131,7 @@ static bool add_numbers(struct builder *b, int l, const struct pp_tensor *mixes)
         const struct pp_tensor *weight = pp_plan_row(b->p, mixes, numbers[i].mix, b->err);
         if (!weight)
             return false;
-        add_blend(b, l, weight);
+        pp_rwkv_blend(b, l, weight);
         if (!add_low(b, l, numbers[i].low, numbers[i].letter, out[i]))
             return false;
     }
@@ -166,12 +147,12 @@ static bool add_time_mix(struct builder *b, int l)
                               .decay = b->decay, .beta = b->beta, .look = b->look};
     struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l, .scale = (float)dim * hp->norm_eps, .in = b->state_gate,
                           .in2 = NONE, .out = b->state};
-    const struct pp_tensor *mixes = find_mixes(b, l);
+    const struct pp_tensor *mixes = pp_rwkv_mixes(b, l, N_MIXES);
     const int out = !mixes ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_embd, b->err,
                                                  "blk.%d.time_mix_output", l);
     r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_head, .n_head = (int)hp->n_state_head,
                                       .key_dim = dim, .value_dim = dim, .n_inputs = 5 * dim};
-    if (out < 0 || !add_shift(b, l, "attn_norm") || !add_mixed(b, l, mixes, MIX_R, "receptance", b->state_q) ||
+    if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_mixed(b, l, mixes, MIX_R, "receptance", b->state_q) ||
         !add_numbers(b, l, mixes) || !add_values(b, l, mixes) || !add_keys(b, l, mixes) ||
         !(r.direct = find_vector(b, l, "time_mix_r_k")) || !(recur.weight = find_vector(b, l, "time_mix_ln")) ||
         !(recur.bias = pp_plan_tensor(b->s, 0, hp->n_embd, b->err, "blk.%d.time_mix_ln.bias", l)))
@@ -191,9 +172,9 @@ static bool add_channel_mix(struct builder *b, int l)
     const struct pp_tensor *weight = find_vector(b, l, "channel_mix_lerp_k");
     const int up = !weight ? -1 : pp_plan_linear(b->p, b->s, n_ff, n, b->err, "blk.%d.channel_mix_key", l);
     const int down = up < 0 ? -1 : pp_plan_linear(b->p, b->s, n, n_ff, b->err, "blk.%d.channel_mix_value", l);
-    if (down < 0 || !add_shift(b, l, "attn_norm_2"))
+    if (down < 0 || !pp_rwkv_shift(b, l, "attn_norm_2"))
         return false;
-    add_blend(b, l, weight);
+    pp_rwkv_blend(b, l, weight);
     add_linear(b, l, up, b->blend, b->up);
     add_fn(b, l, PP_FN_RELU2, 0, b->up, b->act);
     add_linear(b, l, down, b->act, b->delta);
@@ -201,12 +182,12 @@ static bool add_channel_mix(struct builder *b, int l)
     return true;
 }
 
-bool pp_rwkv_layer(struct builder *b, int l)
+bool pp_rwkv7_layer(struct builder *b, int l)
 {
     return add_time_mix(b, l) && add_channel_mix(b, l);
 }
 
-void pp_rwkv_slots(struct builder *b)
+void pp_rwkv7_slots(struct builder *b)
 {
     const int64_t n = b->hp->n_embd;
     int *const slots[] = {&b->shift, &b->blend, &b->look, &b->part, &b->first_v, &b->state_q, &b->state_k, &b->state_v,

@@ -161,7 +161,7 @@ struct pp_scan_step {
     float *out;                 /* [width] */
 };
 
-/* A position of a head of RWKV 7's, likewise. */
+/* A position of a head of RWKV 7's, likewise; or RWKV 6's, which has neither `look` nor `taken`. */
 struct pp_delta_step {
     int64_t key_dim, width;
     const float *decay, *look, *taken, *key; /* [key_dim] */
@@ -255,6 +255,9 @@ struct pp_cpu_ops {
     /* With known the sum over d, ascending, of fma(state[d], look[d], sum), state[d] = fma(decay[d], state[d],
      * fma(taken[d], known, key[d] v)); out is the sum over d, ascending, of fma(state[d], query[d], sum). */
     void (*delta_step)(const struct pp_delta_step *s);
+    /* out is the sum over d, ascending, of fma(state[d], query[d], sum); then state[d] = fma(decay[d], state[d],
+     * key[d] v). */
+    void (*decay_step)(const struct pp_delta_step *s);
 };
 
 const struct pp_cpu_ops *pp_cpu_ops(enum pp_isa isa);

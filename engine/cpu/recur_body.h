@@ -179,3 +179,20 @@ static void delta_step(const struct pp_delta_step *s)
             v_store(s->out + c, sum);
     }
 }
+
+static void decay_step(const struct pp_delta_step *s)
+{
+    for (int64_t c = 0; c < s->width; c += LANES) {
+        const v16 v = v_load(s->v + c);
+        v16 sum = v_zero();
+        for (int64_t d = 0; d < s->key_dim; d++) {
+            float *at = s->state + d * s->width + c;
+            const v16 state = v_load(at);
+            if (s->query)
+                sum = v_fma(state, v_set1(s->query[d]), sum);
+            v_store(at, v_fma(v_set1(s->decay[d]), state, v_mul(v_set1(s->key[d]), v)));
+        }
+        if (s->query)
+            v_store(s->out + c, sum);
+    }
+}

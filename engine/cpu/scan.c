@@ -1,5 +1,5 @@
 /* scan.c - stages of layers whose states are made again step by step (kv.h), because no one number decays all of a
- * head: Mamba's selective scan, RWKV 7, and Kimi Linear's delta rule.
+ * head: Mamba's selective scan, RWKV 6 and 7, and Kimi Linear's delta rule.
  *
  * A row leaves behind what it brings, and takes a step from the state behind the position before it. If that is not the
  * page's latest one, because tokens were taken back or a page was copied, the steps from the page's beginning are taken
@@ -36,21 +36,27 @@ static const float *turned_rate(struct pp_cpu *c, const struct pp_tensor *t, con
     return rate;
 }
 
-/* The norm of what RWKV's heads give; and what makes a vector of length 1 behind a norm by the mean. */
+/* The norm of what RWKV's heads give. */
 static enum pp_code add_head_norm(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
+{
+    s->norm = (struct norm){.centred = true, .stride = s->recurrence->shape.value_dim, .eps = op->scale};
+    if (!(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)) ||
+        !(s->norm.bias = pp_cpu_float_vector(c, op->bias, err)))
+        return err->code;
+    return PP_OK;
+}
+
+/* And what makes a vector of length 1 behind a norm by the mean. */
+static enum pp_code add_rwkv7(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const int n = s->recurrence->shape.key_dim;
     float *unit = pp_cpu_memory_keep(c, n, sizeof *unit);
-    s->norm = (struct norm){.centred = true, .stride = s->recurrence->shape.value_dim, .eps = op->scale};
     if (!unit)
         return pp_fail_nomem(err, "the model's program");
     for (int i = 0; i < n; i++)
         unit[i] = (float)(1 / sqrt(n));
     s->unit_key = unit;
-    if (!(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)) ||
-        !(s->norm.bias = pp_cpu_float_vector(c, op->bias, err)))
-        return err->code;
-    return PP_OK;
+    return add_head_norm(c, s, op, err);
 }
 
 static enum pp_code add_kda(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
@@ -68,10 +74,12 @@ enum pp_code pp_cpu_scan_add(struct pp_cpu *c, struct stage *s, const struct pp_
     const struct pp_recurrence *r = s->recurrence;
     if (r->kind == PP_RECUR_KDA)
         return add_kda(c, s, op, err);
-    if (!(s->direct = pp_cpu_float_vector(c, r->direct, err)))
+    if (!(s->direct = pp_cpu_recur_numbers(c, r->direct, err)))
         return err->code;
-    if (r->kind == PP_RECUR_RWKV7)
+    if (r->kind == PP_RECUR_RWKV6)
         return add_head_norm(c, s, op, err);
+    if (r->kind == PP_RECUR_RWKV7)
+        return add_rwkv7(c, s, op, err);
     return (s->rate = turned_rate(c, r->rate, &r->shape, err)) ? PP_OK : err->code;
 }
 
@@ -130,11 +138,11 @@ static void step_mamba(const struct scan *x, const float *inputs, int row, float
         x->c->ops->gate(PP_FN_SILU, 0, slot_row(x->c, x->s->in, row) + first, out, width, out);
 }
 
-/* --- RWKV's: decays, the key, the vector that looks, what it takes off, and the value --------------------------- */
+/* --- RWKV 7's: decays, the key, the vector that looks, what it takes off, and the value ------------------------- */
 
 static const float UNIT_EPS = 1e-24f; /* of the squares of its length */
 
-static void take_rwkv(const struct scan *x, int row, float *inputs)
+static void take_rwkv7(const struct scan *x, int row, float *inputs)
 {
     const struct pp_recurrence *r = x->s->recurrence;
     const int64_t n = r->shape.key_dim, width = r->shape.value_dim, at = x->head * n;
@@ -159,7 +167,7 @@ static float direct_part(const struct scan *x, int row)
     return sum;
 }
 
-static void step_rwkv(const struct scan *x, const float *inputs, int row, float *state, float *out)
+static void step_rwkv7(const struct scan *x, const float *inputs, int row, float *state, float *out)
 {
     const struct pp_recurrence *r = x->s->recurrence;
     const int64_t n = r->shape.key_dim, width = r->shape.value_dim;
@@ -175,6 +183,33 @@ static void step_rwkv(const struct scan *x, const float *inputs, int row, float 
     x->c->ops->add_scaled(out, v, direct_part(x, row), width);
     if (x->s->in >= 0)
         x->c->ops->multiply(out, slot_row(x->c, x->s->in, row) + x->head * width, width, out);
+}
+
+/* --- RWKV 6's: decays, the key and the value ---------------------------------------------------------------------- */
+
+static void take_rwkv6(const struct scan *x, int row, float *inputs)
+{
+    const struct pp_recurrence *r = x->s->recurrence;
+    const int64_t n = r->shape.key_dim, width = r->shape.value_dim, at = x->head * n;
+    memcpy(inputs, slot_row(x->c, r->decay, row) + at, (size_t)n * sizeof *inputs);
+    memcpy(inputs + n, slot_row(x->c, r->k, row) + at, (size_t)n * sizeof *inputs);
+    memcpy(inputs + 2 * n, slot_row(x->c, r->v, row) + x->head * width, (size_t)width * sizeof *inputs);
+}
+
+static void step_rwkv6(const struct scan *x, const float *inputs, int row, float *state, float *out)
+{
+    const struct pp_recurrence *r = x->s->recurrence;
+    const int64_t n = r->shape.key_dim, width = r->shape.value_dim;
+    const float *v = inputs + 2 * n;
+    x->c->ops->decay_step(&(struct pp_delta_step){
+        .key_dim = n, .width = width, .decay = inputs, .key = inputs + n, .v = v, .state = state,
+        .query = row >= 0 ? slot_row(x->c, r->q, row) + x->head * n : NULL, .out = out});
+    if (row < 0)
+        return;
+    const struct norm norm = pp_cpu_norm_of_head(&x->s->norm, x->head);
+    x->c->ops->add_scaled(out, v, direct_part(x, row), width);
+    pp_cpu_norm(x->c, &norm, out, width, out);
+    x->c->ops->gate(PP_FN_SILU, 0, slot_row(x->c, x->s->in, row) + x->head * width, out, width, out);
 }
 
 /* --- Kimi Linear's: decays, the key, the value, and beta -------------------------------------------------------- */
@@ -223,14 +258,22 @@ static void step_kda(const struct scan *x, const float *inputs, int row, float *
 /* The step of a position that brings these inputs; out: what the state behind it gives for the row, -1: nothing. */
 static void step(const struct scan *x, const float *inputs, int row, float *state, float *out)
 {
-    const enum pp_recurrence_kind kind = x->s->recurrence->kind;
-    (kind == PP_RECUR_RWKV7 ? step_rwkv : kind == PP_RECUR_KDA ? step_kda : step_mamba)(x, inputs, row, state, out);
+    switch (x->s->recurrence->kind) {
+    case PP_RECUR_RWKV6: step_rwkv6(x, inputs, row, state, out); break;
+    case PP_RECUR_RWKV7: step_rwkv7(x, inputs, row, state, out); break;
+    case PP_RECUR_KDA: step_kda(x, inputs, row, state, out); break;
+    default: step_mamba(x, inputs, row, state, out); break;
+    }
 }
 
 static void take_inputs(const struct scan *x, int row, float *inputs)
 {
-    const enum pp_recurrence_kind kind = x->s->recurrence->kind;
-    (kind == PP_RECUR_RWKV7 ? take_rwkv : kind == PP_RECUR_KDA ? take_kda : take_mamba)(x, row, inputs);
+    switch (x->s->recurrence->kind) {
+    case PP_RECUR_RWKV6: take_rwkv6(x, row, inputs); break;
+    case PP_RECUR_RWKV7: take_rwkv7(x, row, inputs); break;
+    case PP_RECUR_KDA: take_kda(x, row, inputs); break;
+    default: take_mamba(x, row, inputs); break;
+    }
 }
 
 /* The steps of a page's first n positions, from the state at its beginning. */

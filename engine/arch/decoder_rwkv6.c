@@ -1,0 +1,159 @@
+/* decoder_rwkv6.c - the layers of RWKV 6 (arXiv 2404.05892). Both parts of a layer read their input mixed with that of
+ * the position before, value by value: the first, which has the states, in five ways, of which each depends on the
+ * input itself, and the feed-forward part in two. Decays come of a product of low rank. */
+#include <stdio.h>
+
+#include "engine/arch/decoder_rwkv.h"
+
+enum mix { MIX_W, MIX_K, MIX_V, MIX_R, MIX_G, N_MIXES }; /* in the order of files */
+enum low { LOW_W, LOW_MIX };                             /* in that of hparams */
+
+static const float NORM_EPS = 64e-5f; /* of what heads give */
+
+/* --- mixing with the position before ------------------------------------------------------------------------------ */
+
+/* What all ways have in common for all inputs; the first files have a tensor for each. */
+static const struct pp_tensor *find_mix(struct builder *b, int l, enum mix mix)
+{
+    char kind[32], own[40];
+    snprintf(kind, sizeof kind, "time_mix_lerp_%c", "wkvrg"[mix]);
+    snprintf(own, sizeof own, "%s.weight", kind);
+    if (pp_decoder_has(b, l, own))
+        return find_vector(b, l, kind);
+    const struct pp_tensor *all = pp_rwkv_mixes(b, l, N_MIXES);
+    return all ? pp_plan_row(b->p, all, mix, b->err) : NULL;
+}
+
+/* What they have besides for this input: of its tanh, mixed in a way of its own, a product of low rank for each. */
+static bool add_ways(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd, rank = b->hp->rwkv_ranks[LOW_MIX];
+    const struct pp_tensor *weight = find_vector(b, l, "time_mix_lerp_x");
+    const int first =
+        !weight ? -1 : pp_plan_linear(b->p, b->s, N_MIXES * rank, n, b->err, "blk.%d.time_mix_w1", l);
+    const int second = first < 0 ? -1 : pp_plan_heads(b->p, b->s, N_MIXES, n, rank, b->err,
+                                                      "blk.%d.time_mix_w2.weight", l);
+    if (second < 0)
+        return false;
+    pp_rwkv_blend(b, l, weight);
+    add_linear(b, l, first, b->blend, b->low_rank[LOW_MIX]);
+    add_fn(b, l, PP_FN_CAP, 1, b->low_rank[LOW_MIX], b->low_rank[LOW_MIX]); /* tanh */
+    add(b, (struct pp_op){.kind = PP_OP_HEADS, .layer = l, .heads = second, .in = b->low_rank[LOW_MIX], .in2 = NONE,
+                          .out = b->ways});
+    return true;
+}
+
+/* blend = normed + shift * (what all inputs have in common + what this one has) */
+static bool add_mix(struct builder *b, int l, enum mix mix)
+{
+    const struct pp_tensor *weight = find_mix(b, l, mix);
+    const int way = b->way[mix];
+    if (!weight)
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->shift, .in2 = way, .out = way});
+    pp_rwkv_blend(b, l, weight);
+    add_sum(b, l, 1, way, b->blend);
+    return true;
+}
+
+/* A projection of the input as it is mixed in that way. */
+static bool add_mixed(struct builder *b, int l, enum mix mix, const char *kind, int out)
+{
+    const int64_t n = b->hp->n_embd;
+    const int linear = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.time_mix_%s", l, kind);
+    if (linear < 0 || !add_mix(b, l, mix))
+        return false;
+    add_linear(b, l, linear, b->blend, out);
+    return true;
+}
+
+static bool add_decays(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd, rank = b->hp->rwkv_ranks[LOW_W];
+    const struct pp_tensor *bias = find_vector(b, l, "time_mix_decay");
+    const int first = !bias ? -1 : pp_plan_linear(b->p, b->s, rank, n, b->err, "blk.%d.time_mix_decay_w1", l);
+    const int second = first < 0 ? -1 : pp_plan_linear(b->p, b->s, n, rank, b->err, "blk.%d.time_mix_decay_w2", l);
+    if (second < 0 || !add_mix(b, l, MIX_W))
+        return false;
+    pp_plan_linear_bias(b->p, second, bias);
+    add_linear(b, l, first, b->blend, b->low_rank[LOW_W]);
+    add_fn(b, l, PP_FN_CAP, 1, b->low_rank[LOW_W], b->low_rank[LOW_W]); /* tanh */
+    add_linear(b, l, second, b->low_rank[LOW_W], b->decay);
+    add_fn(b, l, PP_FN_DOUBLE_EXP, 0, b->decay, b->decay);
+    return true;
+}
+
+/* --- the part with states ----------------------------------------------------------------------------------------- */
+
+static bool add_time_mix(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int dim = (int)hp->state_key_dim, n_head = (int)hp->n_state_head;
+    struct pp_recurrence r = {.kind = PP_RECUR_RWKV6, .q = b->state_q, .k = b->state_k, .v = b->state_v,
+                              .decay = b->decay, .beta = NONE, .look = NONE};
+    struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l, .scale = NORM_EPS, .in = b->state_gate, .in2 = NONE,
+                          .out = b->state};
+    const int out = pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_embd, b->err, "blk.%d.time_mix_output", l);
+    r.shape = (struct pp_state_shape){.n_key_head = n_head, .n_head = n_head, .key_dim = dim, .value_dim = dim,
+                                      .n_inputs = 3 * dim};
+    if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_ways(b, l) || !add_decays(b, l) ||
+        !add_mixed(b, l, MIX_K, "key", b->state_k) || !add_mixed(b, l, MIX_V, "value", b->state_v) ||
+        !add_mixed(b, l, MIX_R, "receptance", b->state_q) || !add_mixed(b, l, MIX_G, "gate", b->state_gate) ||
+        !(r.direct = pp_plan_tensor(b->s, n_head, dim, b->err, "blk.%d.time_mix_first.weight", l)) ||
+        !(recur.weight = find_vector(b, l, "time_mix_ln")) ||
+        !(recur.bias = pp_plan_tensor(b->s, 0, hp->n_embd, b->err, "blk.%d.time_mix_ln.bias", l)))
+        return false;
+    recur.recurrence = pp_plan_recurrence(b->p, &r);
+    add(b, recur);
+    add_linear(b, l, out, b->state, b->delta);
+    add_sum(b, l, 1, b->delta, b->x);
+    return true;
+}
+
+/* --- the feed-forward part ---------------------------------------------------------------------------------------- */
+
+/* What comes of it goes through a gate, which reads the input mixed in another way. */
+static bool add_channel_mix(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd, n_ff = b->hp->n_ff;
+    const struct pp_tensor *weight = find_vector(b, l, "channel_mix_lerp_k");
+    const struct pp_tensor *of_gate = !weight ? NULL : find_vector(b, l, "channel_mix_lerp_r");
+    const int up = !of_gate ? -1 : pp_plan_linear(b->p, b->s, n_ff, n, b->err, "blk.%d.channel_mix_key", l);
+    const int down = up < 0 ? -1 : pp_plan_linear(b->p, b->s, n, n_ff, b->err, "blk.%d.channel_mix_value", l);
+    const int gate = down < 0 ? -1 : pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.channel_mix_receptance", l);
+    if (gate < 0 || !pp_rwkv_shift(b, l, "attn_norm_2"))
+        return false;
+    pp_rwkv_blend(b, l, weight);
+    add_linear(b, l, up, b->blend, b->up);
+    add_fn(b, l, PP_FN_RELU2, 0, b->up, b->act);
+    add_linear(b, l, down, b->act, b->delta);
+    pp_rwkv_blend(b, l, of_gate);
+    add_linear(b, l, gate, b->blend, b->part);
+    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->part, .in2 = b->delta,
+                          .out = b->delta});
+    add_sum(b, l, 1, b->delta, b->x);
+    return true;
+}
+
+bool pp_rwkv6_layer(struct builder *b, int l)
+{
+    if (!add_time_mix(b, l) || !add_channel_mix(b, l))
+        return false;
+    if (b->hp->halved_every && (l + 1) % b->hp->halved_every == 0)
+        add_fn(b, l, PP_FN_SCALE, 0.5f, b->x, b->x);
+    return true;
+}
+
+void pp_rwkv6_slots(struct builder *b)
+{
+    const int64_t n = b->hp->n_embd;
+    int *const slots[] = {&b->shift, &b->blend, &b->part, &b->state_q, &b->state_k, &b->state_v, &b->decay,
+                          &b->state_gate, &b->state};
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+        *slots[i] = pp_plan_slot(b->p, n);
+    b->low_rank[LOW_W] = pp_plan_slot(b->p, b->hp->rwkv_ranks[LOW_W]);
+    b->low_rank[LOW_MIX] = pp_plan_slot(b->p, N_MIXES * b->hp->rwkv_ranks[LOW_MIX]);
+    b->ways = pp_plan_slot(b->p, N_MIXES * n);
+    for (int i = 0; i < N_MIXES; i++)
+        b->way[i] = pp_plan_part(b->p, b->ways, i * n, n);
+}
