@@ -44,6 +44,7 @@ struct item {
     int64_t head_dim, n_head, n_head_kv; /* BY_HALVES, BY_HEAD */
     int64_t first_row;          /* of `from`, of a vector the first element: an expert's, or of q, k or v */
     float add;                  /* to every value */
+    float times;                /* what every value is multiplied by, or 0 */
     bool logs;                  /* of every value, without its minus, the logarithm */
     int n_dims;                 /* as it is written, the fastest first */
     int64_t ne[PP_MAX_DIMS];

@@ -1,6 +1,8 @@
 /* export_folder_list.c - which tensors a folder has, made of which of ours, and what they are called. */
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/buf.h"
@@ -80,6 +82,15 @@ static void turn(struct item *item)
     item->ne[1] = n;
 }
 
+/* What values are to be multiplied by that a file has divided, because it halves the residual stream behind each so
+ * many layers; 0: nothing. */
+static float divided_by(const struct pp_hparams *hp, const char *name)
+{
+    const bool added = strstr(name, ".time_mix_output.weight") || strstr(name, ".channel_mix_value.weight");
+    const int64_t l = strncmp(name, "blk.", 4) == 0 ? strtol(name + 4, NULL, 10) : 0;
+    return hp->halved_every && added ? ldexpf(1, (int)(l / hp->halved_every)) : 0;
+}
+
 static enum pp_code shape_item(const struct folder *f, struct item *item, enum pp_hf_form form,
                                enum pp_row_order rows)
 {
@@ -96,6 +107,7 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
                        f->arch->name, item->from->name);
     if (form == PP_HF_PLUS_ONE)
         item->add = -1;
+    item->times = divided_by(hp, item->from->name);
     item->logs = form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_MINUS_EXP_BETWEEN;
     if (form == PP_HF_MINUS_EXP_BETWEEN)
         item->n_dims = 4;
@@ -116,6 +128,8 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         item->n_dims = 2;
     if (form == PP_HF_NUMBER)
         item->n_dims = 0;
+    if (form == PP_HF_DEEP)
+        item->n_dims = 3;
     if (form == PP_HF_CHANNELS || form == PP_HF_CHANNELS_APART) {
         item->n_dims = 3;
         item->ne[2] = item->ne[1] * item->ne[2] * item->ne[3];
@@ -259,7 +273,7 @@ static enum pp_code list_experts(struct folder *f, const struct pp_tensor *t)
     return list_pieces(f, t, shared ? "exps.weight" : "_exps.weight", t->ne[2], t->ne[1], 2);
 }
 
-enum { N_MIXES = 6 };
+enum { N_MIXES = 6 }; /* at most: RWKV 6 has one less */
 
 /* RWKV's vectors that files have in one tensor. */
 static bool is_of_mixes(const struct folder *f, const struct pp_tensor *t)
@@ -269,10 +283,11 @@ static bool is_of_mixes(const struct folder *f, const struct pp_tensor *t)
 
 static enum pp_code list_mixes(struct folder *f, const struct pp_tensor *t)
 {
-    if (t->ne[1] * t->ne[2] * t->ne[3] != N_MIXES)
+    const int64_t n = pp_source_hparams(f->s)->rwkv6 ? N_MIXES - 1 : N_MIXES;
+    if (t->ne[1] * t->ne[2] * t->ne[3] != n)
         return fail_place(f, t->name);
-    const enum pp_code code = list_pieces(f, t, "_fused.weight", N_MIXES, 1, 1);
-    for (size_t i = 1; i <= N_MIXES && !code; i++)
+    const enum pp_code code = list_pieces(f, t, "_fused.weight", n, 1, 1);
+    for (size_t i = 1; i <= (size_t)n && !code; i++)
         f->items[f->n - i].n_dims = 3; /* [1, 1, n_embd] */
     return code;
 }

@@ -104,7 +104,7 @@ static bool keeps_blocks(const struct folder *f, const struct item *item)
     const struct pp_tensor *t = item->from;
     return item->bits == 4 && f->group == 32 && item->type == PP_TYPE_F16 &&
            (t->type == PP_TYPE_Q4_0 || t->type == PP_TYPE_Q4_1) && (!t->rows || t->rows->as_blocks) &&
-           !(item->reordered && item->heads.columns);
+           !(item->reordered && item->heads.columns) && item->times == 0.0f;
 }
 
 /* --- rows -------------------------------------------------------------------------------------------------------- */
@@ -156,6 +156,8 @@ static enum pp_code read_rows(const struct folder *f, const struct item *item, i
     }
     for (int64_t i = 0; item->add != 0.0f && i < n * n_cols; i++)
         room->floats[i] += item->add;
+    for (int64_t i = 0; item->times != 0.0f && i < n * n_cols; i++)
+        room->floats[i] *= item->times;
     for (int64_t i = 0; item->logs && i < n * n_cols; i++)
         room->floats[i] = logf(-room->floats[i]);
     if (!code && item->reordered && item->heads.columns)

@@ -181,6 +181,17 @@ static enum pp_code flat(const struct pp_tensor *t, struct pp_tensor *out, struc
     return code;
 }
 
+/* [1, 1, n] as a vector. */
+static enum pp_code not_deep(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    if (t->ne[1] * t->ne[2] * t->ne[3] != 1 || pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    enum pp_code code = make(t->type, t->ne[0], 0, 0, out, err);
+    if (!code)
+        memcpy(bytes_of(out), t->data, out->size);
+    return code;
+}
+
 /* A vector as a matrix of n_rows rows. */
 static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_tensor *out, struct pp_error *err)
 {
@@ -251,6 +262,9 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_HEADS:
         code = flat(t, out, err);
+        break;
+    case PP_HF_DEEP:
+        code = not_deep(t, out, err);
         break;
     case PP_HF_GROUPS:
         code = groups(t, hp->n_state_key_head, out, err);

@@ -205,6 +205,8 @@ static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct
     int64_t l = 0;
     if (!cJSON_IsArray(list) && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "block_configs")))
         return PP_OK; /* which say it */
+    if (cJSON_IsNull(list))
+        return PP_OK; /* where a family has a usual one, that is so many, or it knows better */
     if (!cJSON_IsArray(list))
         return config_size(config, keys, &hp->n_ff, err);
     if (cJSON_GetArraySize(list) < hp->n_layer)

@@ -452,24 +452,27 @@ static enum pp_code take_rope_factors(struct pp_source *s, const char *key, cons
     return add_tensor(s, &t, name, true, err);
 }
 
-/* By how much each of RWKV's inputs is mixed with the position before: of a layer [6, n_embd], which files have with
- * dimensions of one in the middle. Folders have six vectors, older ones a matrix. */
+/* By how much each of RWKV's inputs is mixed with the position before: of a layer [6, n_embd], of RWKV 6 [5, n_embd],
+ * which files have with dimensions of one in the middle. Folders have a vector of each, older ones of RWKV 7 a
+ * matrix. */
 static enum pp_code take_mixes(struct pp_source *s, struct pp_error *err)
 {
-    static const char letters[] = "rwkvag";
-    const int64_t n = s->hp.n_embd, n_mixes = sizeof letters - 1;
+    const char *letters = s->hp.rwkv6 ? "wkvrg" : "rwkvag";
+    const char *before = s->hp.rwkv6 ? "rwkv.blocks." : "model.layers.";
+    const char *behind = s->hp.rwkv6 ? ".attention.time_maa_" : ".attn.x_";
+    const int64_t n = s->hp.n_embd, n_mixes = (int64_t)strlen(letters);
     for (int64_t l = 0; l < s->hp.n_layer; l++) {
         char name[80];
-        snprintf(name, sizeof name, "model.layers.%lld.attn.x_x", (long long)l);
-        const struct pp_tensor *all = pp_hf_find(s->hf, name, NULL);
-        snprintf(name, sizeof name, "model.layers.%lld.attn.x_r", (long long)l);
+        snprintf(name, sizeof name, "%s%lld%sx", before, (long long)l, behind);
+        const struct pp_tensor *all = s->hp.rwkv6 ? NULL : pp_hf_find(s->hf, name, NULL);
+        snprintf(name, sizeof name, "%s%lld%sr", before, (long long)l, behind);
         if (!all && !pp_hf_find(s->hf, name, NULL))
             continue; /* the plan misses it */
         float *mixes = pp_calloc((size_t)(n_mixes * n), sizeof *mixes);
         if (!mixes)
             return pp_fail_nomem(err, name);
         for (int64_t i = 0; i < n_mixes; i++) {
-            snprintf(name, sizeof name, "model.layers.%lld.attn.x_%c", (long long)l, letters[i]);
+            snprintf(name, sizeof name, "%s%lld%s%c", before, (long long)l, behind, letters[i]);
             const struct pp_tensor *t = all ? all : pp_hf_find(s->hf, name, NULL);
             if (!t || t->type >= PP_TYPE_LIMIT || pp_type_info(t->type)->block_elements != 1 ||
                 t->size != pp_type_row_bytes(t->type, n) * (size_t)(all ? n_mixes : 1)) {
@@ -547,7 +550,7 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
         code = pp_split_heads(&s->list, &s->hp, err);
     if (!code && s->hp.rwkv)
         code = take_mixes(s, err);
-    if (!code && s->hp.rwkv)
+    if (!code && s->hp.rwkv && !s->hp.rwkv6)
         code = take_first_values(s, err);
     return code ? code : index_tensors(s, err);
 }

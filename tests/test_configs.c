@@ -32,6 +32,7 @@ static const char *folder_of(const cJSON *config, const char *embeddings)
                            : strstr(embeddings, "embeddings.tok_embed") ? "decoder.weight"
                            : strstr(embeddings, "model.encoder")        ? "decoder.weight"
                            : strstr(embeddings, "tok_embeddings")       ? "output.weight"
+                           : strncmp(embeddings, "rwkv.", 5) == 0       ? "head.weight"
                                                                         : "lm_head.weight");
     const size_t whole = ((size_t)n + 7) / 8 * 8;
     data[0] = (char)(uint8_t)whole;
@@ -62,6 +63,8 @@ static const char *embeddings_of(const cJSON *config)
         return "model.embeddings.tok_embeddings.weight";
     if (strcmp(type->valuestring, "neobert") == 0)
         return "model.encoder.weight";
+    if (strcmp(type->valuestring, "rwkv6") == 0)
+        return "rwkv.embeddings.weight";
     if (strcmp(type->valuestring, "rwkv7") == 0)
         return "model.embeddings.weight";
     if (strcmp(type->valuestring, "bloom") == 0)
@@ -111,6 +114,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(kv_lora_rank), ONE(q_lora_rank), ONE(qk_nope_dim), ONE(v_head_dim), ONE(expert_group_largest),
         ONE(n_state_head), ONE(n_state_key_head), ONE(state_key_dim), ONE(state_value_dim), ONE(state_tiled),
         ONE(state_rank), ONE(rwkv), ONE(state_unit), ONE(state_eps), ONE(state_twice), ONE(kda),
+        ONE(rwkv6), ONE(halved_every),
         ONE(conv_taps), ONE(head_dim_local), ONE(rope_turning), ONE(keys_as_values), ONE(n_embd_layer), ONE(n_stream),
         ONE(laurel_rank), ONE(n_embd_expert), ONE(mean_square), ONE(shared_mean),
         ONE(heads_tiled), ONE(norms_behind), ONE(silent_end),

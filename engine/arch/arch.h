@@ -55,6 +55,7 @@ enum pp_hf_form {
     PP_HF_MIX,            /* one of RWKV's vectors that files have in one tensor, or all of them: joined when the others
                              are there */
     PP_HF_HEADS,          /* a vector is stored as a matrix with a row for each head of states */
+    PP_HF_DEEP,           /* a vector of n values is stored as [1, 1, n] */
     PP_HF_FIRST_ROW,      /* a vector is the first row of a matrix */
     PP_HF_EXPERTS_FLAT,   /* [n_expert * n_out, n_in] */
     PP_HF_EXPERTS_FLAT_TURNED, /* [n_expert * n_in, n_out] */

@@ -1,5 +1,6 @@
-/* rwkv6.c - RWKV 6 (arXiv 2404.05892): neither attention nor a cache, and LayerNorm. Of folders, only adapters' names
- * are known: those of the model's own code. */
+/* rwkv6.c - RWKV 6 (arXiv 2404.05892): neither attention nor a cache, and LayerNorm. Folders are those of the model's
+ * own code, which says nothing of sizes between two matrices: they follow from the model's width. */
+#include <cjson/cJSON.h>
 #include <stdio.h>
 
 #include "engine/arch/families.h"
@@ -7,6 +8,14 @@
 #include "engine/hparams.h"
 
 #define LAYER "rwkv.blocks.{}."
+#define MIX LAYER "attention.time_maa_"
+#define VECTOR(from, to) {.hf = from, .gguf = "blk.{}." to ".weight", .form = PP_HF_DEEP, .whole = true}
+/* All in one tensor, or, as the first GGUF files have them, in one of each. */
+#define BLEND(letter, number)                                                                                  \
+    {.hf = MIX letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_MIX, .whole = true},    \
+    VECTOR(MIX letter, "time_mix_lerp_" letter)
+#define TURNED(from, to, how) \
+    {.hf = LAYER "attention." from, .gguf = "blk.{}." to ".weight", .form = how, .whole = true}
 
 static const struct pp_arch_name names[] = {
     {.hf = "rwkv.embeddings", .gguf = "token_embd"},
@@ -15,18 +24,33 @@ static const struct pp_arch_name names[] = {
     {.hf = "head", .gguf = "output"},
     {.hf = LAYER "ln1", .gguf = "blk.{}.attn_norm"},
     {.hf = LAYER "ln2", .gguf = "blk.{}.attn_norm_2"},
+    VECTOR(MIX "x", "time_mix_lerp_x"),
+    BLEND("w", "0"), BLEND("k", "1"), BLEND("v", "2"), BLEND("r", "3"), BLEND("g", "4"),
+    TURNED("time_maa_w1", "time_mix_w1", PP_HF_TURNED),
+    TURNED("time_maa_w2", "time_mix_w2", PP_HF_EXPERTS_TURNED),
+    VECTOR(LAYER "attention.time_decay", "time_mix_decay"),
+    TURNED("time_decay_w1", "time_mix_decay_w1", PP_HF_TURNED),
+    TURNED("time_decay_w2", "time_mix_decay_w2", PP_HF_TURNED),
+    {.hf = LAYER "attention.time_faaaa", .gguf = "blk.{}.time_mix_first.weight", .whole = true},
     {.hf = LAYER "attention.receptance", .gguf = "blk.{}.time_mix_receptance"},
     {.hf = LAYER "attention.key", .gguf = "blk.{}.time_mix_key"},
     {.hf = LAYER "attention.value", .gguf = "blk.{}.time_mix_value"},
     {.hf = LAYER "attention.gate", .gguf = "blk.{}.time_mix_gate"},
     {.hf = LAYER "attention.output", .gguf = "blk.{}.time_mix_output"},
     {.hf = LAYER "attention.ln_x", .gguf = "blk.{}.time_mix_ln"},
+    VECTOR(LAYER "feed_forward.time_maa_k", "channel_mix_lerp_k"),
+    VECTOR(LAYER "feed_forward.time_maa_r", "channel_mix_lerp_r"),
     {.hf = LAYER "feed_forward.key", .gguf = "blk.{}.channel_mix_key"},
     {.hf = LAYER "feed_forward.value", .gguf = "blk.{}.channel_mix_value"},
     {.hf = LAYER "feed_forward.receptance", .gguf = "blk.{}.channel_mix_receptance"},
     {.hf = NULL},
 };
-static const char *const classes[] = {NULL};
+static const char *const classes[] = {"Rwkv6ForCausalLM", NULL};
+/* What decoders are asked for may not be there: from_config. */
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": null}"},
+    {.json = NULL},
+};
 static const char *const rank_keys[] = {"rwkv6.time_decay_extra_dim", "rwkv6.time_mix_extra_dim"};
 static const char halved_key[] = "rwkv6.rescale_every_n_layers";
 
@@ -70,12 +94,55 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
         pp_gguf_add_u32(w, halved_key, (uint32_t)hp->halved_every);
 }
 
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t head_size = 64, divisor = 8, inner = hp->n_embd;
+    enum pp_code code = pp_config_int(config, "head_size", &head_size, err);
+    hp->norm_eps = 1e-5f;
+    if (!code)
+        code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_int(config, "head_size_divisor", &divisor, err);
+    if (!code)
+        code = pp_config_int(config, "attention_hidden_size", &inner, err);
+    if (!code && (divisor != 8 || inner != hp->n_embd))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "head_size_divisor %lld and attention_hidden_size %lld are not "
+                       "supported in this family; 8 and the model's width are", (long long)divisor, (long long)inner);
+    if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "intermediate_size")))
+        hp->n_ff = hp->n_embd * 7 / 2 / 32 * 32;
+    hp->rwkv_ranks[0] = hp->n_embd == 4096 ? 128 : 64;
+    hp->rwkv_ranks[1] = hp->n_embd == 4096 ? 64 : 32;
+    hp->n_ctx_train = 1 << 20; /* there is no limit: what is written to GGUF files */
+    have_states_only(hp, head_size);
+    return code;
+}
+
+/* What a file has divided becomes whole again, and is divided by other programs when it is loaded. */
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    static const char *const gone[] = {"num_key_value_heads", "head_dim", "rope_theta", "attention_bias", "mlp_bias",
+                                       "hidden_act"};
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(config, gone[i]);
+    pp_config_put(config, "num_attention_heads", hp->n_state_head);
+    pp_config_put(config, "attention_hidden_size", hp->n_embd);
+    pp_config_put(config, "head_size", hp->state_key_dim);
+    pp_config_put(config, "head_size_divisor", 8);
+    pp_config_put(config, "rescale_every", hp->halved_every);
+}
+
 const struct pp_arch pp_arch_rwkv6 = {
     .name = "rwkv6",
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
     .decoder = {.layer_norm = true, .norm_bias = true, .embd_norm = true, .ungated = true, .fn = PP_FN_RELU2},
+    .usual = usual,
+    .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,
+    .to_config = to_config,
+    .hf_eps = "layer_norm_epsilon",
 };
