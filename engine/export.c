@@ -516,18 +516,24 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     else
         add_of_layers(&k, "feed_forward_length", hp, offsetof(struct pp_layer_shape, n_ff),
                       arch->gguf_twice_ff ? 2 : 1);
-    add_of_layers(&k, "attention.head_count", hp, offsetof(struct pp_layer_shape, n_head), 1);
-    add_windows(&k, arch, hp);
-    pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);
-    add_rope_scaling(&k, hp);
+    if (hp->rwkv) { /* other programs take any number of heads, or of keys, for that of states */
+        add_number(&k, "attention.head_count", 0);
+    } else {
+        add_of_layers(&k, "attention.head_count", hp, offsetof(struct pp_layer_shape, n_head), 1);
+        add_windows(&k, arch, hp);
+        pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);
+        add_rope_scaling(&k, hp);
+    }
     pp_gguf_add_f32(w, key(&k, arch->encoder || (arch->decoder.layer_norm && !hp->mean_square)
                                     ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
                     hp->norm_eps);
-    add_lengths(&k, hp);
+    if (!hp->rwkv)
+        add_lengths(&k, hp);
     if (has_layers_without(hp))
         add_layers_without(&k, hp);
     add_number(&k, "vocab_size", hp->n_vocab);
-    add_number(&k, "rope.dimension_count", arch->gguf_twice_rope ? 2 * hp->rope_dim : hp->rope_dim);
+    if (!hp->rwkv)
+        add_number(&k, "rope.dimension_count", arch->gguf_twice_rope ? 2 * hp->rope_dim : hp->rope_dim);
     if (hp->rope_dim_local)
         add_number(&k, "rope.dimension_count_swa", hp->rope_dim_local);
     if (hp->kv_lora_rank)

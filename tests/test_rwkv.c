@@ -533,11 +533,27 @@ static void assert_likeness(const char *path, const char *quant, const double *w
         fail_msg("%s: a cosine of %g", path, cosine);
 }
 
+/* A file that was made of a folder says that there are no heads of attention, and nothing of their keys. */
+static void assert_no_heads(const char *file, const char *arch)
+{
+    int64_t n = -1;
+    char key[80];
+    struct pp_gguf *g;
+    struct pp_error err;
+    assert_ok(pp_gguf_open(file, &g, &err), err);
+    snprintf(key, sizeof key, "%s.attention.head_count", arch);
+    assert_true(pp_gguf_int(g, key, &n) && n == 0);
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", arch);
+    assert_false(pp_gguf_has(g, key));
+    pp_gguf_close(g);
+}
+
 static void logits(void **state)
 {
     int32_t ids[SMALL_TEXT];
     double *want = doubles(SMALL_TEXT * VOCAB);
-    const char *quantised = fresh_path("rwkv-q8_0.gguf"), *mlx = fresh_path("rwkv-mlx");
+    const char *quantised = fresh_path("rwkv-q8_0.gguf"), *mlx = fresh_path("rwkv-mlx"),
+               *again = fresh_path("rwkv-again.gguf");
     struct pp_error err;
     (void)state;
     make();
@@ -556,6 +572,8 @@ static void logits(void **state)
     assert_likeness(folder, "q8_0", want, 0.99);
     assert_ok(pp_convert_to_folder(file, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
     assert_likeness(mlx, NULL, want, 0.99);
+    assert_ok(pp_convert_to_gguf(folder, again, &(struct pp_convert_options){0}, &err), err);
+    assert_no_heads(again, "rwkv7");
     pp_free(want);
     drop();
 }
@@ -590,6 +608,7 @@ static void assert_folders_6(const char *file, const double *want)
     assert_likeness(folder, "q8_0", want, 0.98);
     assert_ok(pp_convert_to_gguf(folder, again, &plain, &err), err);
     assert_logits(want, VOCAB, again);
+    assert_no_heads(again, "rwkv6");
     assert_ok(pp_convert_to_folder(file, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
     assert_likeness(mlx, NULL, want, 0.98);
 }
