@@ -178,7 +178,7 @@ static enum pp_code write_vocabulary(struct folder *f, const struct pp_tokenizer
                                         "chat_template.jinja", "chat_template.json", "generation_config.json",
                                         "vocab.txt", "tiktoken.model", "config_sentence_transformers.json",
                                         "sentence_bert_config.json", "rwkv_vocab_v20230424.txt", "tekken.json",
-                                        "spiece.model", "sentencepiece.bpe.model"};
+                                        "tokenizer.jsonl", "spiece.model", "sentencepiece.bpe.model"};
     const char *chat = pp_source_chat_template(f->s);
     enum pp_code code = PP_OK;
     for (size_t i = 0; pp_source_folder(f->s) && i < sizeof files / sizeof *files && !code; i++)

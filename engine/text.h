@@ -20,8 +20,9 @@ struct pp_gguf_writer;
 /* From an opened model. PP_ERR_NOT_FOUND if it has no vocabulary (GGUF `no_vocab`, folder without tokenizer files). */
 enum pp_code pp_tokenizer_from_source(const struct pp_source *s, struct pp_tokenizer **out, struct pp_error *err);
 /* From a file by itself: a GGUF with or without tensors, a tokenizer.json, Mistral's tekken.json, a SentencePiece
- * tokenizer.model, tiktoken's ranks, or a folder that holds one of the latter four, or vocab.json and merges.txt,
- * vocab.txt or spiece.model (tokenizer_config.json and config.json beside them are honoured). */
+ * tokenizer.model, tiktoken's ranks, PLaMo's tokenizer.jsonl, or a folder that holds one of the latter five, or
+ * vocab.json and merges.txt, vocab.txt or spiece.model (tokenizer_config.json and config.json beside them are
+ * honoured). */
 enum pp_code pp_tokenizer_open(const char *path, struct pp_tokenizer **out, struct pp_error *err);
 void pp_tokenizer_free(struct pp_tokenizer *t); /* NULL is fine, here and below */
 

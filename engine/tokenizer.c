@@ -56,6 +56,8 @@ static enum pp_code open_file(const char *path, const char *folder, struct pp_to
     size_t first = strspn(data, " \t\r\n");
     if (data[first] == '{')
         code = tok_from_json(data, n, folder, out, err);
+    else if (data[first] == '[')
+        code = tok_from_plamo(data, n, folder, out, err);
     else if (tok_is_rwkv(data, n))
         code = tok_from_rwkv(data, n, out, err);
     else if (tok_is_tiktoken(data, n))
@@ -116,7 +118,7 @@ static int is_tiktoken_name(const struct dirent *d)
 static enum pp_code open_folder(const char *folder, struct pp_tokenizer **out, struct pp_error *err)
 {
     static const char *const names[] = {"tokenizer.json", "tekken.json", "tokenizer.model", "tiktoken.model",
-                                        TOK_RWKV_FILE};
+                                        TOK_RWKV_FILE, TOK_PLAMO_FILE};
     struct dirent **found = NULL;
     enum pp_code code;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -127,8 +129,8 @@ static enum pp_code open_folder(const char *folder, struct pp_tokenizer **out, s
     const int n = scandir(folder, &found, is_tiktoken_name, alphasort);
     if (n <= 0 || !open_in_folder(folder, found[0]->d_name, out, &code, err))
         code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no vocabulary: neither tokenizer.json nor tekken.json nor "
-                       "tokenizer.model nor a .tiktoken file is there, nor vocab.json with merges.txt, vocab.txt or "
-                       "spiece.model", folder);
+                       "tokenizer.model nor tokenizer.jsonl nor a .tiktoken file is there, nor vocab.json with "
+                       "merges.txt, vocab.txt or spiece.model", folder);
     for (int i = 0; i < n; i++)
         free(found[i]);
     free(found);
@@ -349,6 +351,8 @@ static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp
         code = spm_stretch(r, text, n, err);
     } else if (r->t->kind == TOK_RWKV) {
         code = tok_rwkv_text(&r->merger, text, n, err);
+    } else if (r->t->kind == TOK_PLAMO) {
+        code = tok_plamo_text(&r->merger, text, n, err);
     } else if (r->t->kind == TOK_WORDPIECE) {
         code = tok_bert_words(r->t, text, n, &r->normal, lone_word, &r->merger, err);
     } else if (r->t->add_space && text[0] != ' ' && !(r->inside && r->merger.ids.n == r->n_before)) {
@@ -567,6 +571,8 @@ void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struc
             pp_buf_add(out, s.data, s.len);
         else if (t->type[id] == TOK_BYTE && parse_byte_token(s, &byte))
             pp_buf_char(out, byte);
+        else if (t->kind == TOK_PLAMO)
+            pp_buf_add(out, s.data, s.len);
         else
             spm_text(s, out);
     }
@@ -638,7 +644,7 @@ int32_t pp_tokenizer_find(const struct pp_tokenizer *t, const char *text, size_t
 bool pp_tokenizer_equal(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err)
 {
     static const char *const kinds[] = {"byte-level BPE", "SentencePiece BPE", "SentencePiece unigram", "WordPiece",
-                                        "RWKV's"};
+                                        "RWKV's", "PLaMo's"};
     if (a->kind != b->kind) {
         pp_fail(err, PP_ERR_MISMATCH, "one tokenizer is %s, the other %s", kinds[a->kind], kinds[b->kind]);
         return false;

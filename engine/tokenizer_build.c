@@ -621,6 +621,7 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     t->ignore_merges = spec->ignore_merges;
     t->add_space = spec->add_space;
     t->prefix = spec->prefix;
+    t->breaks = spec->breaks;
     enum pp_code code = build_vocab(t, spec, err);
     if (!code && !spec->scores)
         code = build_merges(t, spec, err);
@@ -638,7 +639,9 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
         code = tok_steps_new(spec->steps, &t->steps, err);
     if (!code)
         code = build_specials(t, err);
-    if (!code && (t->kind == TOK_UNIGRAM || t->kind == TOK_WORDPIECE || t->kind == TOK_RWKV))
+    if (!code && t->kind == TOK_PLAMO)
+        code = tok_plamo_check(t, err);
+    if (!code && (t->kind == TOK_UNIGRAM || t->kind == TOK_WORDPIECE || t->kind == TOK_RWKV || t->kind == TOK_PLAMO))
         code = build_pieces(t, err);
     if (!code)
         code = build_normalizer(t, spec, err);

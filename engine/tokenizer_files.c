@@ -1,5 +1,6 @@
 /* tokenizer_files.c - a vocabulary as the files of a Hugging Face folder: tokenizer.json for byte-level ones whose
- * split rule such files have a spelling for, tokenizer.model for SentencePiece's; tokenizer_config.json beside both. */
+ * split rule such files have a spelling for, tokenizer.model for SentencePiece's, and others as
+ * their makers have them; tokenizer_config.json beside each. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -264,6 +265,19 @@ static enum pp_code to_rwkv(const struct pp_tokenizer *t, const char *folder, st
     return code;
 }
 
+static enum pp_code to_plamo(const struct pp_tokenizer *t, const char *folder, struct pp_error *err)
+{
+    struct pp_buf b = {0};
+    for (uint32_t i = 0; i < t->n_vocab; i++) {
+        pp_buf_char(&b, '[');
+        add_quoted(&b, tok_text(t, i));
+        pp_buf_fmt(&b, ", %.9g, \"%s\"]\n", (double)t->score[i], tok_plamo_kind(t->type[i]));
+    }
+    const enum pp_code code = write_bytes(folder, TOK_PLAMO_FILE, &b, err);
+    pp_buf_free(&b);
+    return code;
+}
+
 /* --- both -------------------------------------------------------------------------------------------------------- */
 
 static void set_token(cJSON *json, const char *key, const struct pp_tokenizer *t, int32_t id)
@@ -282,7 +296,13 @@ static enum pp_code write_config(const struct pp_tokenizer *t, const char *folde
     cJSON_AddStringToObject(json, "tokenizer_class",
                             t->kind == TOK_BYTE_LEVEL ? "PreTrainedTokenizerFast"
                             : t->kind == TOK_RWKV     ? "RwkvTokenizer"
+                            : t->breaks.on            ? "Plamo3Tokenizer"
+                            : t->kind == TOK_PLAMO    ? "Plamo2Tokenizer"
                                                       : "LlamaTokenizer");
+    if (t->breaks.alike)
+        cJSON_AddNumberToObject(json, "break_around_repeated_chars_threshold", t->breaks.alike);
+    if (t->breaks.spaces)
+        cJSON_AddNumberToObject(json, "break_around_consecutive_spaces_threshold", t->breaks.spaces);
     cJSON_AddBoolToObject(json, "add_bos_token", t->add_bos);
     cJSON_AddBoolToObject(json, "add_eos_token", t->add_eos);
     set_token(json, "bos_token", t, t->bos);
@@ -311,6 +331,8 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
     else if (a->squeeze != b->squeeze || a->split_spaces != b->split_spaces ||
              (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
         what = "other spaces";
+    else if (a->breaks.on != b->breaks.on || a->breaks.alike != b->breaks.alike || a->breaks.spaces != b->breaks.spaces)
+        what = "other places at which text is cut before";
     else if (strcmp(a->steps ? tok_steps_json(a->steps) : "", b->steps ? tok_steps_json(b->steps) : "") != 0)
         what = "other normalizers";
     return !what ? PP_OK
@@ -325,6 +347,7 @@ enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *fo
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a WordPiece vocabulary cannot be written as a tokenizer.json yet");
     enum pp_code code = t->kind == TOK_BYTE_LEVEL ? to_json(t, folder, err)
                         : t->kind == TOK_RWKV     ? to_rwkv(t, folder, err)
+                        : t->kind == TOK_PLAMO    ? to_plamo(t, folder, err)
                                                   : to_sentencepiece(t, folder, err);
     if (!code)
         code = write_config(t, folder, err);

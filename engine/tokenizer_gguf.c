@@ -11,6 +11,7 @@
  *   space_prefix   u32               struct tok_prefix: start | control << 2 | user << 4
  *   split_spaces   bool              SentencePiece kinds: every U+2581 begins a word
  *   normalizers    string            what a tokenizer.json has in "normalizers", as a list in JSON
+ *   breaks         array of i32      struct tok_breaks, where it is on: alike, spaces
  *   late           array of i32      tokens that are looked for in normalised text
  *   lstrip, rstrip, single_word, ends  array of i32  tokens with these properties that nothing else tells */
 #include <ctype.h>
@@ -32,7 +33,7 @@ static int shown_len(struct pp_str s)
 }
 
 /* tokenizer.ggml.model, by enum tok_kind */
-static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert", "rwkv"};
+static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert", "rwkv", "plamo2"};
 enum { N_KINDS = sizeof kind_names / sizeof *kind_names };
 
 /* --- reading ------------------------------------------------------------------------------------------- */
@@ -212,6 +213,32 @@ static enum pp_code read_unigram(const struct pp_gguf *g, struct tok_spec *spec,
     return code;
 }
 
+/* Files of PLaMo 3 do not say where text is cut before: that is as in its makers' tokenizer_config.json. */
+static enum pp_code read_plamo(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
+{
+    static const char key[] = "pippin.tokenizer.breaks";
+    enum pp_gguf_type type;
+    size_t n;
+    int64_t alike = 4, spaces = 2;
+    spec->bos = 1;
+    spec->eos = 2;
+    spec->unk = 0;
+    if (pp_gguf_array(g, key, &type, &n)) {
+        if (n != 2 || !pp_gguf_array_int(g, key, 0, &alike) || !pp_gguf_array_int(g, key, 1, &spaces) || alike < 0 ||
+            alike > INT32_MAX || spaces < 0 || spaces > INT32_MAX)
+            return pp_fail(err, PP_ERR_FORMAT, "%s is not two numbers of characters", key);
+        spec->breaks.on = true;
+    } else {
+        spec->breaks.on = pp_gguf_string_is(g, "general.architecture", "plamo3") ||
+                          pp_gguf_string_is(g, "tokenizer.ggml.pre", "plamo3");
+    }
+    if (spec->breaks.on)
+        spec->breaks = (struct tok_breaks){true, (uint32_t)alike, (uint32_t)spaces};
+    if (!pp_gguf_has(g, "tokenizer.ggml.token_type"))
+        tok_spec_mark_bytes(spec);
+    return read_scores(g, spec, err);
+}
+
 /* The file does not say what was done to text; nearly all such models are of small letters without accents. */
 static void read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec)
 {
@@ -323,15 +350,14 @@ static enum pp_code refuse_kind(struct pp_str model, struct pp_error *err)
     } kinds[] = {
         {"whitespace", "merging the characters of words between which white space is dropped"},
         {"hybriddna", "cutting DNA between its tags into tokens of six letters"},
-        {"plamo2", "PLaMo's cheapest cut, which is looked for from the end of the text"},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (str_is(model, kinds[i].name))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%s\"; what is missing for it in "
                            "pippin is %s", kinds[i].name, kinds[i].missing);
     return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.*s\"; pippin knows byte-level BPE "
-                   "(\"gpt2\"), SentencePiece BPE (\"llama\") and unigrams (\"t5\"), WordPiece (\"bert\"), and "
-                   "RWKV's (\"rwkv\")", shown_len(model), model.data);
+                   "(\"gpt2\"), SentencePiece BPE (\"llama\") and unigrams (\"t5\"), WordPiece (\"bert\"), "
+                   "RWKV's (\"rwkv\") and PLaMo's (\"plamo2\")", shown_len(model), model.data);
 }
 
 static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
@@ -358,6 +384,8 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
         spec->bos = spec->eos = 0;
         code = tok_rwkv_unescape(spec, err);
     }
+    if (!code && spec->kind == TOK_PLAMO)
+        code = read_plamo(g, spec, err);
     if (!code && spec->kind == TOK_BYTE_LEVEL) {
         code = read_merges(g, spec, err);
         if (!code)
@@ -527,7 +555,10 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
     if (t->kind == TOK_WORDPIECE && !t->bert.lower)
         pp_gguf_add_bool(w, "pippin.tokenizer.cased", true);
     enum pp_code code = write_tokens(t, w, err);
-    if (!code && (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM))
+    if (t->breaks.on)
+        pp_gguf_add_i32_array(w, "pippin.tokenizer.breaks",
+                              (const int32_t[]){(int32_t)t->breaks.alike, (int32_t)t->breaks.spaces}, 2);
+    if (!code && (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM || t->kind == TOK_PLAMO))
         code = write_scores(t, w, err);
     else if (!code && t->kind == TOK_BYTE_LEVEL)
         code = write_merges(t, w, err);

@@ -1,13 +1,12 @@
 /* tokenizer_internal.h - what the tokenizer's files share; nobody else includes it.
  *
- * A reader (tokenizer_gguf.c, _json.c, _sentencepiece.c, _tiktoken.c, _rwkv.c) fills a struct tok_spec whose strings
- * point into its source; tok_build() copies it into an immutable struct pp_tokenizer with the tables that tokenizing
- * needs.
+ * A reader (tokenizer_gguf.c, _json.c, _sentencepiece.c, _tiktoken.c, _rwkv.c, _plamo.c) fills a struct tok_spec whose
+ * strings point into its source; tok_build() copies it into an immutable struct pp_tokenizer with the tables that
+ * tokenizing needs.
  * Then text is cut at special tokens (tokenizer.c), written as the vocabulary's makers did (tokenizer_steps.c,
- * tokenizer_normalize.c), cut
- * into words (tokenizer_split.c and there), and each word becomes tokens (tokenizer_words.c): by merging single
- * characters (tokenizer_bpe.c), by the likeliest cut (tokenizer_unigram.c), or by the longest piece
- * (tokenizer_wordpiece.c). */
+ * tokenizer_normalize.c), cut into words (tokenizer_split.c and there), and each word becomes tokens
+ * (tokenizer_words.c): by merging single characters (tokenizer_bpe.c), by the likeliest cut (tokenizer_unigram.c), or
+ * by the longest piece (tokenizer_wordpiece.c). */
 #ifndef PP_ENGINE_TOKENIZER_INTERNAL_H
 #define PP_ENGINE_TOKENIZER_INTERNAL_H
 
@@ -20,6 +19,14 @@ enum tok_kind {
     TOK_UNIGRAM,    /* SentencePiece's other kind: the cut into pieces with the greatest sum of scores */
     TOK_WORDPIECE,  /* BERT: words by their longest pieces; a piece that begins a word begins with U+2581 */
     TOK_RWKV,       /* any bytes, by the longest token */
+    TOK_PLAMO,      /* the cut with the greatest sum of scores from the end; unknown characters fall back to bytes */
+};
+
+/* Where PLaMo 3 cuts text before it is cut into pieces. */
+struct tok_breaks {
+    bool on;          /* around <|plamo:...|> */
+    uint32_t alike;   /* and around so many of the same character, but line ends; 0: not */
+    uint32_t spaces;  /* and around so many spaces; 0: not */
 };
 
 /* What BERT does with text before it is cut into words. */
@@ -171,8 +178,9 @@ struct tok_spec {
     bool squeeze;                  /* SPM, UNIGRAM: one space for several, none at the ends */
     bool split_spaces;             /* SPM, UNIGRAM: every U+2581 begins a word */
     struct tok_bert bert;          /* WORDPIECE */
+    struct tok_breaks breaks;      /* PLAMO */
     struct pp_str steps;           /* a JSON list of normalizers, for tok_steps_new(); or none */
-    char *unescaped;               /* RWKV: where texts lie; or NULL */
+    char *unescaped;               /* RWKV, PLAMO: where texts lie; or NULL */
 };
 
 /* Makes room for n tokens, new ones being holes of type TOK_UNUSED. */
@@ -237,12 +245,13 @@ struct pp_tokenizer {
     struct tok_specials late;     /* after that; symbols, whose tokens are in late_of */
     uint32_t *late_of;            /* [late.index.n] tokens of the symbols late_begin and so on, in their order */
     uint32_t late_begin;
-    struct tok_index pieces;      /* UNIGRAM, WORDPIECE, RWKV: tokens that words are made of */
+    struct tok_index pieces;      /* UNIGRAM, WORDPIECE, RWKV, PLAMO: tokens that words are made of */
     float unknown_score;          /* UNIGRAM: of a character that is no token */
     char *charsmap;               /* [charsmap_len], or NULL */
     size_t charsmap_len;
     bool squeeze;
     struct tok_bert bert;
+    struct tok_breaks breaks;
     struct tok_steps *steps;      /* what is done before; or NULL */
     int32_t bos, eos, eot, unk;
     bool add_bos, add_eos, ignore_merges, add_space;
@@ -328,6 +337,14 @@ struct tok_ids {
 };
 enum pp_code tok_ids_add(struct tok_ids *ids, int32_t id, struct pp_error *err);
 
+/* The best way to a place in a word: its last piece; or, where words are cut from their end, the best way on: its first
+ * piece. */
+struct tok_cut {
+    float score;     /* of the way to a place */
+    uint32_t from;   /* where the piece begins, or ends; TOK_NONE: no way leads here */
+    uint32_t token;  /* TOK_NONE: unknown */
+};
+
 /* One call's working memory. Zero-initialise, set t; tok_merge_free at the end. */
 struct tok_merger {
     const struct pp_tokenizer *t;
@@ -338,8 +355,10 @@ struct tok_merger {
     size_t links_cap;
     struct tok_candidate *heap;
     size_t heap_n, heap_cap;
-    struct tok_cut *cuts; /* of tokenizer_unigram.c */
+    struct tok_cut *cuts;
     size_t cuts_cap;
+    int64_t *costs;       /* of tokenizer_plamo.c */
+    size_t costs_cap;
     float score;          /* of the words so far: single precision decides between cuts that are nearly equal */
     struct pp_buf spelled;
 };
@@ -390,6 +409,17 @@ enum pp_code tok_rwkv_unescape(struct tok_spec *spec, struct pp_error *err);
 void tok_rwkv_escape(struct pp_str bytes, struct pp_buf *out);
 /* Appends the tokens of a text between special tokens. */
 enum pp_code tok_rwkv_text(struct tok_merger *m, const char *text, size_t n, struct pp_error *err);
+
+/* A tokenizer.jsonl of n bytes, behind which there is a NUL. */
+#define TOK_PLAMO_FILE "tokenizer.jsonl"
+enum pp_code tok_from_plamo(const char *data, size_t n, const char *folder, struct pp_tokenizer **out,
+                            struct pp_error *err);
+/* What it calls a kind of token. */
+const char *tok_plamo_kind(uint8_t type);
+/* PP_ERR_FORMAT unless the vocabulary has what this kind needs. */
+enum pp_code tok_plamo_check(const struct pp_tokenizer *t, struct pp_error *err);
+/* Appends the tokens of a text between special tokens. */
+enum pp_code tok_plamo_text(struct tok_merger *m, const char *text, size_t n, struct pp_error *err);
 
 /* A folder's vocab.json and merges.txt, or its vocab.txt (tokenizer_vocab.c). */
 enum pp_code tok_from_vocab(const char *folder, bool merges, struct pp_tokenizer **out, struct pp_error *err);

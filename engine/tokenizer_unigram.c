@@ -8,13 +8,6 @@
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
 
-/* The best way to a place in the word: its last piece. */
-struct tok_cut {
-    float score;
-    uint32_t from;   /* TOK_NONE: no way leads here */
-    uint32_t token;  /* TOK_NONE: unknown */
-};
-
 static void offer(struct tok_cut *to, double score, uint32_t from, uint32_t token)
 {
     if (to->from == TOK_NONE || score > (double)to->score)

@@ -53,6 +53,7 @@ void tok_merge_free(struct tok_merger *m)
     pp_free(m->links);
     pp_free(m->heap);
     pp_free(m->cuts);
+    pp_free(m->costs);
     pp_buf_free(&m->spelled);
     memset(m, 0, sizeof *m);
 }

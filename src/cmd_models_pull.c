@@ -245,7 +245,7 @@ static bool belongs_to_folder(const char *path)
         "generation_config.json", "chat_template.jinja", "chat_template.json", "special_tokens_map.json",
         "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "tiktoken.model", "modules.json",
         "rwkv_vocab_v20230424.txt", "tekken.json", "config_sentence_transformers.json", "sentence_bert_config.json",
-        "spiece.model", "sentencepiece.bpe.model", "hf_quant_config.json",
+        "tokenizer.jsonl", "spiece.model", "sentencepiece.bpe.model", "hf_quant_config.json",
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(path, names[i]) == 0)
