@@ -9,6 +9,7 @@
 #include "engine/base/mem.h"
 #include "engine/export_folder_int.h"
 #include "engine/hf.h"
+#include "engine/hf_form.h"
 #include "engine/name_index.h"
 
 /* The line of the family's tables that has this tensor, and what it is called in the new folder; or NULL. */
@@ -105,8 +106,8 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     if (form == PP_HF_BEHIND_RESERVED)
         return pp_fail(f->err, PP_ERR_UNSUPPORTED, "folders of the family %s hold rows of %.200s that this one lacks",
                        f->arch->name, item->from->name);
-    if (form == PP_HF_PLUS_ONE)
-        item->add = -1;
+    if (pp_hf_added(form) != 0.0f)
+        item->add = -pp_hf_added(form);
     item->times = divided_by(hp, item->from->name);
     item->logs = form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_MINUS_EXP_BETWEEN;
     if (form == PP_HF_MINUS_EXP_BETWEEN)

@@ -29,8 +29,18 @@ static enum pp_code fail_shape(const struct pp_tensor *t, struct pp_error *err)
                    t->name, (long long)t->ne[2], (long long)t->ne[1], (long long)t->ne[0]);
 }
 
-/* w + 1, in F32: the sum of a bfloat16 and 1 is exact there. */
-static enum pp_code plus_one(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+float pp_hf_added(enum pp_hf_form form)
+{
+    switch (form) {
+    case PP_HF_PLUS_ONE: return 1;
+    case PP_HF_PLUS_FIFTH: return 0.2f;
+    case PP_HF_PLUS_FIFTH_ROOT: return 0.08944272f;
+    default: return 0;
+    }
+}
+
+/* w + 1 or the like, in F32: the sum of a bfloat16 and 1 is exact there. */
+static enum pp_code plus(const struct pp_tensor *t, float added, struct pp_tensor *out, struct pp_error *err)
 {
     enum pp_code code = t->n_dims == 1 ? make(PP_TYPE_F32, t->ne[0], 0, 0, out, err) : fail_shape(t, err);
     if (code)
@@ -38,7 +48,7 @@ static enum pp_code plus_one(const struct pp_tensor *t, struct pp_tensor *out, s
     float *f = (float *)bytes_of(out);
     pp_dequantize_row(t->type, t->data, f, t->ne[0]);
     for (int64_t i = 0; i < t->ne[0]; i++)
-        f[i] += 1.0f;
+        f[i] += added;
     return PP_OK;
 }
 
@@ -227,7 +237,9 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     case PP_HF_SCALED:
         break;
     case PP_HF_PLUS_ONE:
-        code = plus_one(t, out, err);
+    case PP_HF_PLUS_FIFTH:
+    case PP_HF_PLUS_FIFTH_ROOT:
+        code = plus(t, pp_hf_added(form), out, err);
         break;
     case PP_HF_BIASES_GATE_UP:
         code = biases_apart(t, out, err);

@@ -12,6 +12,9 @@
 enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
                              struct pp_tensor out[2], int *n, struct pp_error *err);
 
+/* What a norm of this form is stored without; 0: nothing. */
+float pp_hf_added(enum pp_hf_form form);
+
 /* A matrix of the form PP_HF_EXPERTS_FLAT as the stack that it is, where it lies. */
 enum pp_code pp_hf_stack(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
                          struct pp_error *err);

@@ -74,6 +74,8 @@ static const struct decoder_shape families[] = {
      .n_expert = 6, .n_used = 3},
     {.arch = "bitnet", .sub_norms = true, .ff = FF_RELU2_GATE, .tied = true},
     {.arch = "plamo", .parallel = true},
+    {.arch = "plamo3", .norms = BOTH_NORMS, .heads = HEADS_ALIKE, .joined = true, .ff = FF_SILU_FUSED, .window = 7,
+     .wide = 8, .n_layer = 9, .base = 500, .tied = true},
     {.arch = "chameleon", .neighbours = true, .heads = HEADS_EACH, .heads_bias = true, .heads_centred = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
 };
@@ -412,6 +414,16 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
 }
 
+/* Norms behind parts are called by their names alone in PLaMo 3's. */
+static const char *name_in_file(const struct decoder *d, const char *name)
+{
+    static char bare[sizeof d->t[0].name];
+    if (strcmp(d->s.arch, "plamo3") != 0 || !strstr(name, ".post_"))
+        return name;
+    snprintf(bare, sizeof bare, "%.*s", (int)(strlen(name) - strlen(".weight")), name);
+    return bare;
+}
+
 const char *decoder_write(const struct decoder *d)
 {
     static char paths[8][256];
@@ -423,7 +435,7 @@ const char *decoder_write(const struct decoder *d)
     assert_ok(pp_gguf_writer_new(path, &w, &err), err);
     write_metadata(w, d);
     for (const struct matrix *t = d->t; t < d->t + d->n; t++)
-        pp_gguf_add_tensor(w, t->name, PP_TYPE_F32, t->stack ? 3 : t->rows ? 2 : 1,
+        pp_gguf_add_tensor(w, name_in_file(d, t->name), PP_TYPE_F32, t->stack ? 3 : t->rows ? 2 : 1,
                            (const int64_t[]){t->cols, t->rows, t->stack});
     assert_ok(pp_gguf_writer_begin(w, &err), err);
     for (const struct matrix *t = d->t; t < d->t + d->n; t++)

@@ -9,7 +9,9 @@
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
+#include "engine/hf.h"
 #include "engine/hf_form.h"
+#include "engine/quant.h"
 #include "engine/tensor_forms.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_model_int.h"
@@ -676,6 +678,44 @@ static void plamo(void **state)
     check(&s);
 }
 
+/* PLaMo 3: in its folders norms are less by what is added to them, another number for each kind. */
+static void plamo3(void **state)
+{
+    static const struct {
+        const char *gguf, *hf;
+        float added;
+    } norms[] = {{"blk.1.post_attention_norm.weight", "post_mixer_norm", 0.2f},
+                 {"blk.1.post_ffw_norm.weight", "post_mlp_norm", 0.08944272f},
+                 {"blk.1.attn_norm.weight", "pre_mixer_norm", 1}};
+    struct decoder_shape s = decoder_shape("plamo3");
+    char name[96];
+    (void)state;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.layers.8.mixer.qkv_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.layers.0.mixer.k_norm.weight", 1, s.head_dim);
+    struct decoder *d = decoder_make(&s);
+    struct pp_hf *hf;
+    struct pp_error err;
+    assert_ok(pp_hf_open(folder, &hf, &err), err);
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
+        const struct matrix *m = decoder_find(d, norms[i].gguf);
+        float values[48];
+        snprintf(name, sizeof name, "model.layers.layers.1.%s.weight", norms[i].hf);
+        const struct pp_tensor *t = pp_hf_find(hf, name, NULL);
+        assert_non_null(t);
+        pp_dequantize_row(t->type, t->data, values, t->ne[0]);
+        for (int j = 0; j < s.n_embd; j++)
+            assert_true(fabsf(values[j] + norms[i].added - m->values[j]) < 1e-2f);
+    }
+    pp_hf_close(hf);
+    decoder_free(d);
+    s.wide = 1; /* which is what no window means */
+    s.window = 0;
+    s.base = 0;
+    s.tied = false;
+    check(&s);
+}
+
 /* Chameleon: norms of heads whose values go where rows of queries and keys go; norms behind parts; and a vocabulary
  * with tokens of pictures, which are never given. */
 static void chameleon(void **state)
@@ -733,6 +773,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(dbrx),
         cmocka_unit_test(bitnet),
         cmocka_unit_test(plamo),
+        cmocka_unit_test(plamo3),
         cmocka_unit_test(chameleon),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);

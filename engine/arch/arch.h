@@ -28,6 +28,8 @@ enum pp_row_order {
 enum pp_hf_form {
     PP_HF_SAME,
     PP_HF_PLUS_ONE,       /* a norm is stored without the 1 that is added to it */
+    PP_HF_PLUS_FIFTH,     /* likewise 1 / 5 */
+    PP_HF_PLUS_FIFTH_ROOT, /* and the square root of its third power */
     PP_HF_TURNED,         /* a matrix is stored [n_in, n_out] */
     PP_HF_QKV_BY_HEAD,    /* for one head of k after the other the heads of q that go with it, it, and v's, instead of
                              all of q, then k, then v */

@@ -35,8 +35,10 @@ bool pp_decoder_has(const struct builder *b, int l, const char *kind)
 bool pp_decoder_find_norm(struct builder *b, const char *name, int64_t n, struct pp_op *norm)
 {
     norm->centred = b->d->layer_norm && !b->hp->mean_square;
-    norm->weight = b->d->plain_norm ? b->ones : pp_plan_tensor(b->s, 0, n, b->err, "%s.weight", name);
     char bias[80];
+    snprintf(bias, sizeof bias, "%s.weight", name); /* some of PLaMo 3's are called by their name alone */
+    const bool bare = !b->d->plain_norm && !pp_source_tensor(b->s, bias) && pp_source_tensor(b->s, name);
+    norm->weight = b->d->plain_norm ? b->ones : pp_plan_tensor(b->s, 0, n, b->err, bare ? "%s" : "%s.weight", name);
     snprintf(bias, sizeof bias, "%s.bias", name);
     const bool added = norm->weight && (b->d->norm_bias || pp_source_tensor(b->s, bias));
     if (added)
