@@ -11,8 +11,10 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "engine/convert.h"
 #include "engine/gguf.h"
 #include "engine/tokenizer_internal.h"
+#include "tests/decoder_model.h"
 #include "tests/support.h"
 #include "tests/tokenizers.h"
 
@@ -347,6 +349,36 @@ static void by_family(void **state)
     assert_non_null(strstr(err.text, "<0xC8>"));
 }
 
+/* A model's folder with such a vocabulary, made into another one and into a file. */
+static void with_a_model(void **state)
+{
+    static const char text[] = "aaaaa  b\xe6\x97\xa5\xe6\x9c\xac<|plamo:op|>gain";
+    const struct pp_convert_options opt = {0};
+    struct decoder_shape s = decoder_shape("plamo3");
+    struct pp_tokenizer *made = make((struct tok_breaks){true, 5, 2});
+    char paths[3][300];
+    struct pp_error err;
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        snprintf(paths[i], sizeof paths[i], "%s/plamo-model-%d%s", test_tmpdir(), i, i == 2 ? ".gguf" : "");
+    s.n_vocab = N;
+    s.n_layer = 1;
+    struct decoder *d = decoder_make(&s);
+    assert_ok(pp_convert_to_folder(decoder_write(d), paths[0], &opt, &err), err);
+    assert_ok(pp_tokenizer_to_folder(made, paths[0], &err), err);
+    assert_ok(pp_convert_to_folder(paths[0], paths[1], &opt, &err), err);
+    assert_ok(pp_convert_to_gguf(paths[1], paths[2], &opt, &err), err);
+    for (int i = 0; i < 3; i++) {
+        struct pp_tokenizer *t = open_tokenizer(paths[i]);
+        assert_true(pp_tokenizer_equal(made, t, &err));
+        check_text(t, text, sizeof text - 1);
+        assert_int_equal(t->breaks.alike, 5);
+        pp_tokenizer_free(t);
+    }
+    decoder_free(d);
+    pp_tokenizer_free(made);
+}
+
 static void bad_lines(void **state)
 {
     static const char *const bad[] = {"[\"a\", -1, \"NORMAL\"]\n", "[\"a\"]", "[1, 2]", "[\"a\", \"b\"]", "[", "[]",
@@ -362,7 +394,7 @@ TEST_GROUP(tokenizer_plamo)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_texts), cmocka_unit_test(own_tokens), cmocka_unit_test(long_runs),
-        cmocka_unit_test(by_family), cmocka_unit_test(bad_lines),
+        cmocka_unit_test(by_family), cmocka_unit_test(with_a_model), cmocka_unit_test(bad_lines),
     };
     return cmocka_run_group_tests_name("tokenizer_plamo", tests, NULL, NULL);
 }
