@@ -44,6 +44,18 @@ static void add_text(struct pp_gen *g, const struct pp_tokenizer *t, int32_t tok
         pp_buf_char(&g->held_guessed, guessed);
 }
 
+/* Offset of the first stop text in s, or n. */
+static size_t find_stop(const struct pp_gen *g, const char *s, size_t n)
+{
+    size_t first = n;
+    for (int i = 0; i < g->n_stops; i++) {
+        const char *at = n ? memmem(s, n, g->stops[i], strlen(g->stops[i])) : NULL;
+        if (at && (size_t)(at - s) < first)
+            first = (size_t)(at - s);
+    }
+    return first;
+}
+
 bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed)
 {
     const struct pp_tokenizer *t = g->seq->engine->model->tokenizer;
@@ -56,7 +68,9 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed)
     }
     if (t)
         add_text(g, t, token, guessed);
-    if (g->max_tokens >= 0 && g->n - g->n_prompt >= g->max_tokens)
+    if (find_stop(g, g->held.data, g->held.len) < g->held.len)
+        g->finish = PP_FINISH_STOP; /* what was guessed behind it is no part of the answer */
+    else if (g->max_tokens >= 0 && g->n - g->n_prompt >= g->max_tokens)
         g->finish = PP_FINISH_LENGTH;
     else if (g->n >= g->seq->engine->n_ctx)
         g->finish = PP_FINISH_CONTEXT;
@@ -86,18 +100,6 @@ enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err)
 }
 
 /* --- text ------------------------------------------------------------------------------------------------------ */
-
-/* Offset of the first stop text in s, or n. */
-static size_t find_stop(const struct pp_gen *g, const char *s, size_t n)
-{
-    size_t first = n;
-    for (int i = 0; i < g->n_stops; i++) {
-        const char *at = n ? memmem(s, n, g->stops[i], strlen(g->stops[i])) : NULL;
-        if (at && (size_t)(at - s) < first)
-            first = (size_t)(at - s);
-    }
-    return first;
-}
 
 /* Length of the longest tail of s that is the beginning of a stop text. */
 static size_t stop_begins(const struct pp_gen *g, const char *s, size_t n)

@@ -182,6 +182,36 @@ static void stop_texts(void **state)
     unrig(&r);
 }
 
+/* What was guessed behind a stop text in the same pass is no part of the answer: as many tokens as without guesses. */
+static void stop_texts_among_guesses(void **state)
+{
+    static const char text[] = "Hello! I am Pippin, a tiny language model. What would you like to talk about?";
+    struct rig r = rig(STARTER, DRAFT, PP_KV_Q8_0);
+    int32_t *ids;
+    (void)state;
+    size_t n = chat_prompt(&r, "Hello, who are you?", &ids);
+    for (size_t at = 0; at + 4 < sizeof text; at += 6) {
+        struct pp_buf shown = {0}, chosen[2] = {0};
+        char stop[5] = "";
+        const char *stops[] = {memcpy(stop, text + at, 4)};
+        struct pp_gen_options opt = greedy(-1);
+        opt.stops = stops;
+        opt.n_stops = 1;
+        opt.draft_always = true;
+        for (int guesses = 0; guesses < 2; guesses++) {
+            opt.draft = guesses ? r.draft : NULL;
+            assert_int_equal(answer(&r, ids, n, &opt, &shown, &chosen[guesses]), PP_FINISH_STOP);
+        }
+        assert_int_equal(chosen[0].len, chosen[1].len);
+        assert_memory_equal(chosen[0].data, chosen[1].data, chosen[0].len);
+        pp_buf_free(&shown);
+        pp_buf_free(&chosen[0]);
+        pp_buf_free(&chosen[1]);
+    }
+    pp_free(ids);
+    unrig(&r);
+}
+
 static const char *const prompts[] = {
     "Hello, who are you?", "Tell me about your day.", "I would like to book a table at a restaurant in San Jose.",
     "How do I list all files with ls?", "What does \"happy\" mean?", "Write a short story about a fox.",
@@ -548,6 +578,7 @@ TEST_GROUP(generate)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greets),                   cmocka_unit_test(stop_texts),
+        cmocka_unit_test(stop_texts_among_guesses),
         cmocka_unit_test(written_control_tokens),
         cmocka_unit_test(drafts_change_nothing),    cmocka_unit_test(perfect_draft),
         cmocka_unit_test(regenerating),             cmocka_unit_test(decode_allocates_nothing),
