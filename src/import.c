@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "src/json_numbers.h"
 #include "src/title.h"
@@ -591,16 +592,23 @@ static enum pp_code no_json(const char *text, size_t bad, struct pp_error *err)
                    "this is no JSON, as line %zu shows; conversations are read from JSON and JSONL", line);
 }
 
-enum pp_code pp_import_read(const char *text, size_t n, struct pp_import *out, struct pp_error *err)
+/* The same with U+FFFD for U+0000, at which cJSON's texts would end. pp_free; NULL: out of memory. */
+static char *without_nuls(const char *text, size_t n)
 {
-    static const char mark[] = "\xEF\xBB\xBF"; /* of UTF-8, as some editors put it */
+    char *copy = pp_strndup(text, n);
+    for (size_t i = 0; copy && i + 1 < n; i += copy[i] == '\\' ? 2 : 1)
+        if (n - i >= 6 && memcmp(copy + i, "\\u0000", 6) == 0)
+            memcpy(copy + i, "\\ufffd", 6);
+    return copy;
+}
+
+static enum pp_code read_values(const char *text, size_t n, struct pp_import *out, struct pp_error *err)
+{
     size_t bad = 0;
     enum pp_code code;
-    *out = (struct pp_import){0};
-    if (n >= 3 && memcmp(text, mark, 3) == 0) {
-        text += 3;
-        n -= 3;
-    }
+    const char *nul = n ? memchr(text, 0, n) : NULL; /* zeros, as a crash leaves them in files, are no blanks */
+    if (nul)
+        return no_json(text, (size_t)(nul - text), err);
     cJSON *whole = parse(text, n, &bad);
     if (whole && !is_message(whole))
         code = add_value(out, whole, err);
@@ -611,6 +619,21 @@ enum pp_code pp_import_read(const char *text, size_t n, struct pp_import *out, s
     cJSON_Delete(whole);
     if (!code && !out->n)
         code = pp_fail(err, PP_ERR_FORMAT, "there is no conversation in it");
+    return code;
+}
+
+enum pp_code pp_import_read(const char *text, size_t n, struct pp_import *out, struct pp_error *err)
+{
+    static const char mark[] = "\xEF\xBB\xBF"; /* of UTF-8, as some editors put it */
+    *out = (struct pp_import){0};
+    if (n >= 3 && memcmp(text, mark, 3) == 0) {
+        text += 3;
+        n -= 3;
+    }
+    char *copy = pp_json_has_nul(text, n) ? without_nuls(text, n) : NULL;
+    enum pp_code code = !copy && pp_json_has_nul(text, n) ? pp_fail_nomem(err, "the conversations")
+                                                         : read_values(copy ? copy : text, n, out, err);
+    pp_free(copy);
     if (code)
         pp_import_free(out);
     return code;

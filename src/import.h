@@ -15,7 +15,7 @@ struct pp_import {
     size_t no_text;               /* parts of messages that are not text: pictures, files */
 };
 
-/* PP_ERR_FORMAT says where; then nothing is in *out. */
+/* U+0000 becomes U+FFFD, as in exports. PP_ERR_FORMAT says where; then nothing is in *out. */
 enum pp_code pp_import_read(const char *text, size_t n, struct pp_import *out, struct pp_error *err);
 void pp_import_free(struct pp_import *i);
 

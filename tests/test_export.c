@@ -183,6 +183,29 @@ static void bytes_that_are_no_text(void **state)
     pp_import_free(&im);
     pp_buf_free(&text);
     pp_conversation_clear(&c);
+    im = read_text("{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\\\\u0000\\u0000\"},"
+                   "{\"role\":\"assistant\",\"content\":[{\"text\":\"\\u0000c\"}],\"reasoning\":\"d\\u0000e\"}]}");
+    assert_string_equal(im.list[0].messages[0].content, "a\xEF\xBF\xBD" "b\\u0000\xEF\xBF\xBD");
+    assert_string_equal(im.list[0].messages[1].content, "\xEF\xBF\xBD" "c");
+    assert_string_equal(im.list[0].messages[1].reasoning, "d\xEF\xBF\xBD" "e");
+    pp_import_free(&im);
+}
+
+/* Nor does a byte of zero, as files have them after a crash, end a text unseen. */
+static void zeros_in_a_file(void **state)
+{
+    (void)state;
+    static const char texts[][64] = {"{\"messages\":[{\"role\":\"user\",\n\"content\":\"aXb\"}]}",
+                                     "\n{\"messages\":[{\"role\":\"user\",\"content\":\"ab\"}]}X"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct pp_import im;
+        char text[64];
+        const size_t n = strlen(texts[i]);
+        memcpy(text, texts[i], sizeof text);
+        *strchr(text, 'X') = 0;
+        assert_int_equal(pp_import_read(text, n, &im, &err), PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, "line 2"));
+    }
 }
 
 static void markdown(void **state)
@@ -683,6 +706,7 @@ TEST_GROUP(export)
         cmocka_unit_test(comes_back),
         cmocka_unit_test(several),
         cmocka_unit_test(bytes_that_are_no_text),
+        cmocka_unit_test(zeros_in_a_file),
         cmocka_unit_test(markdown),
         cmocka_unit_test(other_programs),
         cmocka_unit_test(trees_of_other_programs),
