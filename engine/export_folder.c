@@ -17,12 +17,9 @@
 
 enum { MAX_COPY = 256 << 20 };
 
-static const char modules_file[] = "modules.json";
-
 /* --- what was made ------------------------------------------------------------------------------------------------ */
 
-/* The path of a file or folder of the new one, which from now on counts as ours; f's. NULL: out of memory. */
-static const char *path_of(struct folder *f, const char *name)
+const char *pp_folder_path(struct folder *f, const char *name)
 {
     char *path = NULL;
     if (pp_grow(&f->made, &f->made_cap, f->n_made + 1, sizeof *f->made) == 0)
@@ -34,9 +31,9 @@ static const char *path_of(struct folder *f, const char *name)
     return path;
 }
 
-static enum pp_code make_subfolder(struct folder *f, const char *name)
+enum pp_code pp_folder_make(struct folder *f, const char *name)
 {
-    const char *path = path_of(f, name);
+    const char *path = pp_folder_path(f, name);
     if (!path)
         return PP_ERR_NOMEM;
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
@@ -55,9 +52,9 @@ static void remove_made(const struct folder *f)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-static enum pp_code write_text(struct folder *f, const char *name, const char *text, size_t n)
+enum pp_code pp_folder_write(struct folder *f, const char *name, const char *text, size_t n)
 {
-    const char *path = path_of(f, name);
+    const char *path = pp_folder_path(f, name);
     return path ? pp_write_file(path, text, n, 0666, f->err) : PP_ERR_NOMEM;
 }
 
@@ -85,14 +82,15 @@ static enum pp_code make_config(struct folder *f, const struct pp_tokenizer *t)
 static enum pp_code write_config(struct folder *f)
 {
     char *text = cJSON_Print(f->config);
-    enum pp_code code = text ? write_text(f, "config.json", text, strlen(text)) : pp_fail_nomem(f->err, "config.json");
+    enum pp_code code = text ? pp_folder_write(f, "config.json", text, strlen(text))
+                             : pp_fail_nomem(f->err, "config.json");
     cJSON_free(text);
     return code;
 }
 
 /* --- the vocabulary ---------------------------------------------------------------------------------------------- */
 
-static enum pp_code copy_file(struct folder *f, const char *name)
+enum pp_code pp_folder_copy(struct folder *f, const char *name)
 {
     const char *folder = pp_source_folder(f->s);
     char *text, *path;
@@ -105,7 +103,7 @@ static enum pp_code copy_file(struct folder *f, const char *name)
     pp_free(path);
     if (code)
         return code;
-    code = write_text(f, name, text, n);
+    code = pp_folder_write(f, name, text, n);
     pp_free(text);
     return code;
 }
@@ -123,32 +121,12 @@ static enum pp_code copy_tiktoken(struct folder *f)
     const int n = scandir(pp_source_folder(f->s), &found, is_tiktoken, alphasort);
     enum pp_code code = PP_OK;
     for (int i = 0; i < n; i++) {
-        code = code ? code : copy_file(f, found[i]->d_name);
+        code = code ? code : pp_folder_copy(f, found[i]->d_name);
         free(found[i]);
     }
     if (n >= 0)
         free(found);
     return code;
-}
-
-/* The modules of sentence-transformers, of which those with a folder of their own have a config.json there, and layers
- * behind the model their weights. */
-static enum pp_code copy_modules(struct folder *f)
-{
-    enum pp_code code = PP_OK;
-    for (const cJSON *module = f->modules ? f->modules->child : NULL; module && !code; module = module->next) {
-        static const char *const files[] = {"config.json", "model.safetensors"};
-        const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
-        if (!path || !*path)
-            continue;
-        code = make_subfolder(f, path);
-        for (int i = 0; i < 1 + pp_hf_module_is_dense(module) && !code; i++) {
-            char name[NAME];
-            snprintf(name, sizeof name, "%s/%s", path, files[i]);
-            code = copy_file(f, name);
-        }
-    }
-    return code || !f->modules ? code : copy_file(f, modules_file);
 }
 
 /* The template for conversations with tools, if it is another. */
@@ -158,15 +136,15 @@ static enum pp_code write_tool_template(struct folder *f)
     const char *text = pp_source_tool_template(f->s);
     if (!text || text == pp_source_chat_template(f->s))
         return PP_OK;
-    const enum pp_code code = make_subfolder(f, "additional_chat_templates");
-    return code ? code : write_text(f, name, text, strlen(text));
+    const enum pp_code code = pp_folder_make(f, "additional_chat_templates");
+    return code ? code : pp_folder_write(f, name, text, strlen(text));
 }
 
 static enum pp_code write_tokenizer(struct folder *f, const struct pp_tokenizer *t)
 {
     static const char *const files[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        if (!path_of(f, files[i]))
+        if (!pp_folder_path(f, files[i]))
             return PP_ERR_NOMEM;
     return pp_tokenizer_to_folder(t, f->dst, f->err);
 }
@@ -182,16 +160,18 @@ static enum pp_code write_vocabulary(struct folder *f, const struct pp_tokenizer
     const char *chat = pp_source_chat_template(f->s);
     enum pp_code code = PP_OK;
     for (size_t i = 0; pp_source_folder(f->s) && i < sizeof files / sizeof *files && !code; i++)
-        code = copy_file(f, files[i]);
+        code = pp_folder_copy(f, files[i]);
     if (!code && pp_source_folder(f->s))
         code = copy_tiktoken(f);
     if (!code)
         code = write_tool_template(f);
+    if (!code)
+        code = pp_folder_write_modules(f);
     if (pp_source_folder(f->s))
-        return code ? code : copy_modules(f);
+        return code;
     if (t && !code)
         code = write_tokenizer(f, t);
-    return !code && chat ? write_text(f, "chat_template.jinja", chat, strlen(chat)) : code;
+    return !code && chat ? pp_folder_write(f, "chat_template.jinja", chat, strlen(chat)) : code;
 }
 
 /* --- the folder -------------------------------------------------------------------------------------------------- */
@@ -260,7 +240,7 @@ static enum pp_code write_folder(struct folder *f, const struct pp_tokenizer *t)
     enum pp_code code = make_folder(f);
     if (!code)
         code = write_vocabulary(f, t);
-    if (!code && !path_of(f, "model.safetensors"))
+    if (!code && !pp_folder_path(f, "model.safetensors"))
         code = PP_ERR_NOMEM;
     if (!code)
         code = pp_folder_write_tensors(f);
@@ -284,8 +264,8 @@ enum pp_code pp_convert_to_folder(const char *src, const char *dst, const struct
     f.arch = pp_arch_by_name(pp_source_hparams(s)->arch);
     f.group = group_size(&f);
     code = check_options(&f);
-    if (!code && pp_source_folder(s) && pp_file_exists(pp_source_folder(s), modules_file))
-        code = pp_hf_modules(pp_source_folder(s), &f.modules, err);
+    if (!code)
+        code = pp_folder_find_modules(&f);
     if (!code)
         code = pp_folder_list(&f);
     if (!code && !pp_source_folder(s) && (code = pp_tokenizer_from_source(s, &t, err)) == PP_ERR_NOT_FOUND)

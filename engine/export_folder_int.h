@@ -62,7 +62,7 @@ struct folder {
     struct item *items;
     size_t n;
     bool tied;                  /* the output is the embeddings */
-    struct cJSON *modules;      /* of the source's folder, copied as they are; or NULL */
+    struct cJSON *modules;      /* sentence-transformers' list of what it computes; or NULL */
     char **made;                /* [n_made]: what was written, in this order, which goes again if not all could be */
     size_t n_made, made_cap;
     bool made_folder;
@@ -83,6 +83,16 @@ static inline int64_t n_rows_of(const struct item *item)
     return item->ne[1] * item->ne[2];
 }
 
+/* export_folder.c: the path of a file or folder of the new one, which from now on counts as ours; f's. NULL: out of
+ * memory. */
+const char *pp_folder_path(struct folder *f, const char *name);
+/* Makes such a folder, writes such a file, copies one of the source's folder if it is there. */
+enum pp_code pp_folder_make(struct folder *f, const char *name);
+enum pp_code pp_folder_write(struct folder *f, const char *name, const char *text, size_t n);
+enum pp_code pp_folder_copy(struct folder *f, const char *name);
+/* export_folder_modules.c: fills f->modules; writes them and what belongs to each. */
+enum pp_code pp_folder_find_modules(struct folder *f);
+enum pp_code pp_folder_write_modules(struct folder *f);
 /* export_folder_list.c: fills f->items, and where each lies in the file. */
 enum pp_code pp_folder_list(struct folder *f);
 /* The type that a tensor's floats have in the folder. */

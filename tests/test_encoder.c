@@ -15,6 +15,7 @@
 #include "engine/cpu/isa.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
+#include "engine/hf.h"
 #include "engine/rows.h"
 #include "engine/safetensors.h"
 #include "engine/source.h"
@@ -620,6 +621,51 @@ static void many_lines(void **state)
     encoder_free(e);
 }
 
+/* A small decoder as a file that says how its vectors become one, or does not (< 0). */
+static void write_pooling(const char *path, int pooling)
+{
+    struct pp_gguf_writer *w;
+    struct pp_gguf *g;
+    struct pp_error err;
+    assert_ok(pp_gguf_open("engine/starter/starter-draft-Q4_0.gguf", &g, &err), err);
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    for (size_t i = 0; i < pp_gguf_n_kv(g); i++)
+        pp_gguf_add_copy(w, g, i);
+    if (pooling >= 0)
+        pp_gguf_add_u32(w, "llama.pooling_type", (uint32_t)pooling);
+    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++) {
+        const struct pp_tensor *t = pp_gguf_tensor_at(g, i);
+        pp_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
+    }
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++)
+        assert_ok(pp_gguf_write(w, pp_gguf_tensor_at(g, i)->data, pp_gguf_tensor_at(g, i)->size, &err), err);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    pp_gguf_close(g);
+}
+
+/* How a file's vectors become one is said by the folder that is made of it, too, as sentence-transformers has it. */
+static void pooling_of_a_file(void **state)
+{
+    (void)state;
+    for (int pooling = -1; pooling <= 4; pooling++) { /* not said, none, mean, the first token's, the last's, rank */
+        const struct pp_convert_options opt = {0};
+        char file[300], folder[300];
+        const bool said = pooling >= 1 && pooling <= 3;
+        struct pp_source *s;
+        struct pp_error err;
+        snprintf(file, sizeof file, "%s%d", test_path("pooling"), pooling);
+        snprintf(folder, sizeof folder, "%s%d", test_path("pooled"), pooling);
+        write_pooling(file, pooling);
+        assert_ok(pp_convert_to_folder(file, folder, &opt, &err), err);
+        assert_int_equal(pp_file_exists(folder, "modules.json"), said);
+        assert_ok(pp_source_open(folder, &s, &err), err);
+        assert_int_equal(pp_source_hparams(s)->pooling, said ? pooling + 1 : PP_POOLING_UNKNOWN);
+        pp_source_close(s);
+    }
+}
+
 /* Commands that want tokens say what the model is for; one that rates pairs says so. */
 static void other_commands(void **state)
 {
@@ -746,7 +792,7 @@ TEST_GROUP(encoder)
         cmocka_unit_test(formulas), cmocka_unit_test(all_see_all),    cmocka_unit_test(same_bits),
         cmocka_unit_test(refuses),  cmocka_unit_test(lies),           cmocka_unit_test(no_types),
         cmocka_unit_test(folders),  cmocka_unit_test(flat_folders),   cmocka_unit_test(further_layers),
-        cmocka_unit_test(embed),
+        cmocka_unit_test(embed),    cmocka_unit_test(pooling_of_a_file),
         cmocka_unit_test(many_lines), cmocka_unit_test(other_commands), cmocka_unit_test(decoders),
     };
     return cmocka_run_group_tests_name("encoder", tests, NULL, NULL);
