@@ -666,6 +666,12 @@ static void bad_files_6(void **state)
         if (!strstr(err.text, cases[i].text))
             fail_msg("\"%s\" does not say %s", err.text, cases[i].text);
     }
+    const struct number deep[] = {{"wkv.head_size", HEAD}, {"time_mix_extra_dim", MIX_RANK},
+                                  {"time_decay_extra_dim", DECAY_RANK}, {"rescale_every_n_layers", 2},
+                                  {"block_count", 202}, {"context_length", 1 << 20}, {"embedding_length", N},
+                                  {"feed_forward_length", FF}, {"attention.head_count", 0}, {"vocab_size", VOCAB}};
+    assert_int_equal(pp_model_open(write_numbers("rwkv6", deep, sizeof deep / sizeof *deep), &m, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "nothing would be left"));
     for (int i = 0; i < n_arrays; i++) { /* any of its tensors is missed */
         struct array *a = &arrays[i];
         if (strncmp(a->name, "blk.1.", 6) != 0)

@@ -51,6 +51,7 @@ static const struct pp_arch_usual usual[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": null}"},
     {.json = NULL},
 };
+enum { MOST_HALVINGS = 100 }; /* what floats bear, also the other way round */
 static const char *const rank_keys[] = {"rwkv6.time_decay_extra_dim", "rwkv6.time_mix_extra_dim"};
 static const char halved_key[] = "rwkv6.rescale_every_n_layers";
 
@@ -81,6 +82,9 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
             return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", rank_keys[i]);
     if (pp_gguf_has(g, halved_key) && (!pp_gguf_int(g, halved_key, &hp->halved_every) || hp->halved_every < 0))
         return pp_fail(err, PP_ERR_FORMAT, "metadata %s is no number of layers", halved_key);
+    if (hp->halved_every && hp->n_layer / hp->halved_every > MOST_HALVINGS)
+        return pp_fail(err, PP_ERR_FORMAT, "metadata %s is %lld: after %lld layers nothing would be left", halved_key,
+                       (long long)hp->halved_every, (long long)hp->n_layer);
     have_states_only(hp, head_size);
     return PP_OK;
 }
