@@ -213,10 +213,11 @@ static enum pp_code embed_line(struct embed *e, const char *text, size_t n, stru
     return PP_OK;
 }
 
+/* Where nobody reads the vectors any more, no more are computed. */
 static enum pp_code embed_all(struct embed *e, const struct pp_buf *text, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
-    for (size_t at = 0; at < text->len && !code;) {
+    for (size_t at = 0; at < text->len && !code && !ferror(stdout);) {
         const char *line = text->data + at, *end = memchr(line, '\n', text->len - at);
         const size_t n = end ? (size_t)(end - line) : text->len - at;
         e->line++;
@@ -224,7 +225,7 @@ static enum pp_code embed_all(struct embed *e, const struct pp_buf *text, struct
         at += n + 1;
     }
     struct pp_error later;
-    const enum pp_code rest = code == PP_ERR_CANCELLED ? PP_OK : flush(e, code ? &later : err);
+    const enum pp_code rest = code == PP_ERR_CANCELLED || ferror(stdout) ? PP_OK : flush(e, code ? &later : err);
     return code ? code : rest; /* the lines before one that fails have their vectors */
 }
 

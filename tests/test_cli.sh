@@ -424,6 +424,10 @@ run embed -m "$tmp/two" -f "$tmp/lines"; expect "a line without tokens" 0
 holds "has no vector, and the next one has" [ "$(sed -n 2p "$tmp/out")" = "[]" -a "$(sed -n 1p "$tmp/out")" = "$(sed -n 3p "$tmp/out")" ]
 expect_match "which is said" "$tmp/err" 'line 2 has no tokens'
 run embed --pooling first -p x; expect "--pooling: usage" 2
+yes "Hello there, a table for two, please, and what would you like to talk about?" | head -n 60000 >"$tmp/lines"
+timeout 60 "$pippin" embed -f "$tmp/lines" 2>"$tmp/err" | head -n 1 >"$tmp/out" # more than a minute's work
+holds "and ends where nobody reads on" [ "$(cut -c1 "$tmp/out")" = "[" -a ! -s "$tmp/err" ]
+holds "at once" [ "$({ timeout 60 "$pippin" embed -f "$tmp/lines"; echo $? >"$tmp/code"; } | head -c 1; cat "$tmp/code")" = "[1" ]
 
 run bench resume --depth 0,100,70 -r 2 --json
 expect_match "bench of a conversation saved and read again" "$tmp/out" '"name": "100 tokens saved", "what": "save"' \
