@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -383,6 +384,42 @@ void pp_cli_model_close(struct pp_cli_model *m)
     if (m->model)
         pp_model_close(m->model);
     *m = (struct pp_cli_model){0};
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+enum pp_code pp_cli_apart(const char *output, const char *input, struct pp_error *err)
+{
+    struct stat out, in, folder;
+    if (!input || strcmp(input, "-") == 0 || stat(output, &out) != 0 || stat(input, &in) != 0)
+        return PP_OK;
+    bool apart = !same_file(&out, &in);
+    if (apart && S_ISDIR(in.st_mode)) {
+        const char *slash = strrchr(output, '/');
+        char *parent = pp_strndup(slash ? output : ".", slash ? (size_t)(slash - output) + 1 : 1);
+        if (!parent)
+            return pp_fail_nomem(err, "a file name");
+        apart = stat(parent, &folder) != 0 || !same_file(&folder, &in);
+        pp_free(parent);
+    }
+    return apart ? PP_OK
+                 : pp_fail(err, PP_ERR_USAGE, "%s is both source and target; give the new file another name", output);
+}
+
+enum pp_code pp_cli_model_apart(const struct pp_options *o, const struct pp_cli_model *m, const char *output,
+                                struct pp_error *err)
+{
+    enum pp_code code = pp_cli_apart(output, o->file, err);
+    if (!code)
+        code = pp_cli_apart(output, o->imatrix.file, err);
+    if (!code)
+        code = pp_cli_apart(output, m->path, err);
+    for (int i = 0; i < m->n_adapters && !code; i++)
+        code = pp_cli_apart(output, pp_adapter_info(m->adapters[i])->path, err);
+    return code;
 }
 
 /* A tokenizer of another model, say. */

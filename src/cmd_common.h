@@ -98,6 +98,13 @@ enum pp_code pp_cli_model_adapters(struct pp_cli_model *m, const struct pp_optio
 enum pp_code pp_cli_model_seq(struct pp_cli_model *m, struct pp_seq **out, struct pp_error *err);
 void pp_cli_model_close(struct pp_cli_model *m);
 
+/* That no file is written over one it is made of: PP_ERR_USAGE if output is this input (NULL or "-": none), or one of
+ * the files in it if it is a folder. */
+enum pp_code pp_cli_apart(const char *output, const char *input, struct pp_error *err);
+/* Likewise with what a command reads: -f, --imatrix, the model and its adapters. */
+enum pp_code pp_cli_model_apart(const struct pp_options *o, const struct pp_cli_model *m, const char *output,
+                                struct pp_error *err);
+
 /* The ids of the text a command works on (pp_cli_input), special tokens parsed; with `lead` and if the model has BOS,
  * that stands before them. *ids is the caller's (pp_free). PP_ERR_USAGE: the model has no vocabulary. */
 enum pp_code pp_cli_text_ids(const struct pp_options *o, const struct pp_cli_model *m, bool lead, int32_t **ids,

@@ -19,13 +19,10 @@ static void show_progress(void *user, const char *tensor, size_t done, size_t to
 static enum pp_code find_source(const struct pp_options *o, const struct pp_paths *p, char *src, size_t cap,
                                 struct pp_error *err)
 {
-    struct stat a, b;
     enum pp_code code = pp_resolve_model(p, o->args[0], src, cap, err);
-    if (code)
-        return code;
-    if (stat(src, &a) == 0 && stat(o->args[1], &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-        return pp_fail(err, PP_ERR_USAGE, "%s is both source and target; give the new file another name", o->args[1]);
-    return PP_OK;
+    if (!code)
+        code = pp_cli_apart(o->args[1], src, err);
+    return code ? code : pp_cli_apart(o->args[1], o->imatrix.file, err);
 }
 
 static enum pp_code known_type(const char *type, struct pp_error *err)
@@ -128,6 +125,8 @@ static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p
         code = pp_resolve_model(p, o->model, base, sizeof base, err);
         opt.base = base;
     }
+    if (!code)
+        code = pp_cli_apart(o->args[1], opt.base, err);
     if (!code)
         code = read_imatrix(o, &opt, &imatrix, err);
     if (!code)

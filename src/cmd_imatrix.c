@@ -100,6 +100,8 @@ static enum pp_code read_text(struct work *w, const struct pp_paths *p, struct p
     if (!code)
         code = pp_cli_model_adapters(&m, w->o, err);
     if (!code)
+        code = pp_cli_model_apart(w->o, &m, w->output, err);
+    if (!code)
         code = pp_cli_text_ids(w->o, &m, true, &tokens, &n, err);
     w->total = n / w->n_ctx;
     if (w->o->chunks > 0 && (size_t)w->o->chunks < w->total)

@@ -99,6 +99,8 @@ static enum pp_code logits(const struct pp_options *o, const struct pp_paths *p,
     if (!code)
         code = pp_cli_model_adapters(&m, o, err);
     if (!code)
+        code = pp_cli_model_apart(o, &m, o->output, err);
+    if (!code)
         code = compute(&m, ids, n, o->output, cancel, err);
     pp_cli_model_close(&m);
     pp_free(ids);

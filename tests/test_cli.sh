@@ -352,6 +352,24 @@ head -c 200 "$tmp/l.safetensors" >"$tmp/head"
 expect_match "with their shape" "$tmp/head" '"logits"' '\[3, ?8192\]' 'F32'
 run logits --ids 0,999999 -o "$tmp/l2.safetensors"; expect "logits of an unknown id" 2
 run logits --ids 0; expect "logits without -o" 2
+mkdir "$tmp/own"
+cp engine/starter/starter-draft-Q4_0.gguf "$tmp/own/model.gguf"
+yes 1,2,3 | head -n 400 >"$tmp/own/ids"
+cp -r "$tmp/own" "$tmp/kept"
+run logits -m "$tmp/own/model.gguf" --ids 0 -o "$tmp/own/model.gguf"; expect "logits over the model" 2
+run logits -f "$tmp/own/ids" -o "$tmp/own/ids"; expect "over the ids" 2
+run imatrix -m "$tmp/own/model.gguf" -f "$tmp/own/ids" -c 64 -o "$tmp/own/model.gguf"; expect "an imatrix over the model" 2
+run imatrix -m "$tmp/own/model.gguf" -f "$tmp/own/ids" -c 64 -o "$tmp/own/ids"; expect "over the text" 2
+expect_match "which is said" "$tmp/err" 'is both source and target'
+holds "all is as it was" diff -r "$tmp/own" "$tmp/kept"
+run imatrix -m "$tmp/own/model.gguf" -f "$tmp/own/ids" -c 64 -o "$tmp/kept/im.gguf"
+cp "$tmp/kept/im.gguf" "$tmp/own/im.gguf"
+run quantize "$tmp/own/model.gguf" "$tmp/own/im.gguf" q4_0 --imatrix "$tmp/own/im.gguf"; expect "a model over its imatrix" 2
+run convert "$tmp/own/model.gguf" "$tmp/own-folder"
+cp "$tmp/own-folder/model.safetensors" "$tmp/kept"
+run convert "$tmp/own-folder" "$tmp/own-folder/model.safetensors"; expect "a model over its folder's weights" 2
+run logits -m "$tmp/own-folder" --ids 0 -o "$tmp/own-folder/model.safetensors"; expect "logits over them" 2
+holds "all is as it was, too" cmp -s "$tmp/kept/model.safetensors" "$tmp/own-folder/model.safetensors"
 (umask 027; "$pippin" logits --ids 0 -o "$tmp/shared.safetensors")
 holds "whose file others may read as the user's umask says" [ "$(stat -c %a "$tmp/shared.safetensors")" = 640 ]
 (ulimit -f 8; "$pippin" logits --ids 0,1,2 -o "$tmp/short.safetensors" 2>"$tmp/err"); code=$?
