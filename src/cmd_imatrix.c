@@ -79,8 +79,8 @@ static enum pp_code read_chunks(struct work *w, struct pp_cli_model *m, int32_t 
         fputs("\r\033[K", stderr);
     pp_seq_free(seq);
     if (code == PP_ERR_CANCELLED && w->written)
-        return pp_fail(err, code, "stopped; %s holds the first %zu of %zu chunks, and --continue goes on there",
-                       w->output, w->written, w->total);
+        pp_cli_say("stopped; %s holds the first %zu of %zu chunks, and --continue goes on there", w->output,
+                   w->written, w->total);
     return code;
 }
 
