@@ -314,7 +314,7 @@ enum pp_code pp_prompt_tokens(const struct pp_prompt_input *in, int32_t **out, s
         code = tokenize(in->tokenizer, &text, g.marked ? g.mark : NULL, &ids, err);
     if (code == PP_OK)
         code = add_bos(in->tokenizer, &ids, err);
-    if (code == PP_OK && ids.n == 0)
+    if (code == PP_OK && (!text.len || ids.n == 0)) /* to BOS alone the model would answer anything */
         code = pp_fail(err, PP_ERR_FORMAT, "the chat template made an empty prompt");
     pp_buf_free(&text);
     if (code != PP_OK) {
