@@ -74,6 +74,10 @@ expect_out "--stop ends before its text" "Hello! I am Pippin, a $nl"
 run run --temp 0 -n 32 --logit-bias 8192+5 -p "$who" </dev/null; expect "a bias of no token" 2
 expect_match "is told the tokens" "$tmp/err" 'token 8192, and this model has tokens 0 to 8191'
 run run --draft-max 16 -p "$who" </dev/null; expect "more guesses than are ever made" 2
+run run -p "$who" -n 4 --chat-template-file /dev/null </dev/null; expect "a template that leaves the question out" 1
+expect_match "is said to be empty" "$tmp/err" 'made an empty prompt'
+run tokenize -f "$(printf '%5000s' | tr ' ' x)"; expect "a name that is too long" 1
+expect_match "is cut, and what is wrong with it is not" "$tmp/err" '^pippin: cannot open x+\.\.\.x+: File name too long$'
 # Between too little memory for the model and enough for its draft, too, lies what is enough without: the first limit
 # with which there is an answer.
 mib=64
@@ -446,6 +450,9 @@ yes "Hello there, a table for two, please, and what would you like to talk about
 timeout 60 "$pippin" embed -f "$tmp/lines" 2>"$tmp/err" | head -n 1 >"$tmp/out" # more than a minute's work
 holds "and ends where nobody reads on" [ "$(cut -c1 "$tmp/out")" = "[" -a ! -s "$tmp/err" ]
 holds "at once" [ "$({ timeout 60 "$pippin" embed -f "$tmp/lines"; echo $? >"$tmp/code"; } | head -c 1; cat "$tmp/code")" = "[1" ]
+timeout --preserve-status -s INT 3 "$pippin" imatrix -f "$tmp/lines" -c 64 --output-frequency 1 \
+    -o "$tmp/stopped.gguf" 2>"$tmp/err"; code=$?; expect "an imatrix that is stopped" 130
+expect_match "says what is there" "$tmp/err" 'stopped; .*/stopped.gguf holds the first [0-9]+ of [0-9]+ chunks'
 
 run bench resume --depth 0,100,70 -r 2 --json
 expect_match "bench of a conversation saved and read again" "$tmp/out" '"name": "100 tokens saved", "what": "save"' \

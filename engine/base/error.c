@@ -1,7 +1,10 @@
 #include "engine/base/error.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "engine/base/mem.h"
 
 /* vsnprintf may cut a UTF-8 character in two; drops the incomplete tail. */
 static void trim_partial_utf8(char *text, size_t cap)
@@ -20,15 +23,37 @@ static void trim_partial_utf8(char *text, size_t cap)
         text[i - 1] = 0;
 }
 
+static bool goes_on(char c) { return ((unsigned char)c & 0xC0) == 0x80; }
+
+/* A name may be longer than the whole text: what is wrong with it stands behind it, so the middle goes. */
+static void fit(char *text, size_t cap, const char *whole, size_t n)
+{
+    static const char gap[] = "...";
+    const size_t kept = cap / 3;
+    size_t head = cap - 1 - strlen(gap) - kept, tail = n - kept;
+    while (head > 0 && goes_on(whole[head]))
+        head--;
+    while (tail < n && goes_on(whole[tail]))
+        tail++;
+    snprintf(text, cap, "%.*s%s%s", (int)head, whole, gap, whole + tail);
+}
+
 enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, ...)
 {
     if (err) {
-        va_list ap;
+        va_list ap, again;
         va_start(ap, fmt);
+        va_copy(again, ap);
         err->code = code;
-        vsnprintf(err->text, sizeof err->text, fmt, ap);
+        const int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
+        char *whole = n >= (int)sizeof err->text ? pp_malloc((size_t)n + 1) : NULL;
+        if (whole && vsnprintf(whole, (size_t)n + 1, fmt, again) == n)
+            fit(err->text, sizeof err->text, whole, (size_t)n);
+        else
+            trim_partial_utf8(err->text, sizeof err->text);
+        pp_free(whole);
+        va_end(again);
         va_end(ap);
-        trim_partial_utf8(err->text, sizeof err->text);
     }
     return code;
 }

@@ -27,7 +27,7 @@ struct pp_error {
     char text[512]; /* UTF-8, one sentence or two, no trailing newline */
 };
 
-/* Fills *err (if not NULL) and returns code. The text is cut at a character boundary if it is too long. */
+/* Fills *err (if not NULL) and returns code. Of a text that is too long the middle goes. */
 enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
