@@ -378,6 +378,23 @@ static enum pp_code rm(struct models *c, struct pp_error *err)
 
 /* --- the command -------------------------------------------------------------------------------------------- */
 
+static bool has_controls(const char *s)
+{
+    for (; *s; s++)
+        if ((unsigned char)*s < ' ' || *s == 127)
+            return true;
+    return false;
+}
+
+/* Names stand in lists and menus. */
+static enum pp_code check_name(const char *name, struct pp_error *err)
+{
+    enum { MOST = 100 };
+    if (name && (!*name || strlen(name) > MOST || has_controls(name)))
+        return pp_fail(err, PP_ERR_USAGE, "--name takes 1 to %d bytes of one line, without control characters", MOST);
+    return PP_OK;
+}
+
 int pp_cmd_models(const struct pp_options *o, const struct pp_paths *p)
 {
     static const struct {
@@ -387,7 +404,9 @@ int pp_cmd_models(const struct pp_options *o, const struct pp_paths *p)
                  {"tag", tag},   {"untag", untag}, {"rm", rm}};
     struct models c = {.o = o, .p = p, .cancel = pp_cli_begin()};
     struct pp_error err = {0};
-    enum pp_code code = pp_store_open(p->db, &c.st, &err);
+    enum pp_code code = check_name(o->name, &err);
+    if (!code)
+        code = pp_store_open(p->db, &c.st, &err);
     for (size_t i = 0; !code && i < sizeof words / sizeof *words; i++)
         if (strcmp(o->subcommand ? o->subcommand : "list", words[i].name) == 0)
             code = words[i].run(&c, &err);

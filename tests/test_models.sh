@@ -28,6 +28,9 @@ expect "what cannot be used is told" 0 '' 'broken.gguf is left out'
 models; expect "and listed" 0 '^small +Q4_0 .*/deep/er/small.gguf$'
 if grep -Eq 'unseen|00002' "$tmp/out"; then fail "neither hidden files nor parts" "$(cat "$tmp/out")"; else pass "neither hidden files nor parts"; fi
 models add --name Tiny engine/starter/starter-Q4_K_M.gguf; expect "under another name" 0
+models add --name "$(printf 'a\nb')" engine/starter/starter-Q4_K_M.gguf; expect "a name of two lines" 2 '' 'of one line'
+models add --name "$(printf '%0101d' 0)" engine/starter/starter-Q4_K_M.gguf; expect "a long name" 2 '' '1 to 100 bytes'
+models add --name '' engine/starter/starter-Q4_K_M.gguf; expect "no name" 2 '' '1 to 100 bytes'
 models add --name small engine/starter/starter-Q4_K_M.gguf; expect "a name that is taken" 2 '' 'is the name of .*small.gguf already'
 models add engine/starter/starter-Q4_K_M.gguf; expect "added again it keeps that name" 0 '' '^(pippin: )?Tiny is '
 models add engine/starter; expect "with the folder as well" 0 '' '^(pippin: )?Tiny is '
