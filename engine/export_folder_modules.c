@@ -81,18 +81,12 @@ static enum pp_code copy_modules(struct folder *f)
 
 static enum pp_code write_pooling(struct folder *f)
 {
-    static const struct {
-        const char *key;
-        enum pp_pooling pooling;
-    } modes[] = {{"pooling_mode_cls_token", PP_POOLING_CLS},
-                 {"pooling_mode_mean_tokens", PP_POOLING_MEAN},
-                 {"pooling_mode_lasttoken", PP_POOLING_LAST}};
     const struct pp_hparams *hp = pp_source_hparams(f->s);
     char name[NAME];
     cJSON *json = cJSON_CreateObject();
     bool ok = json && cJSON_AddNumberToObject(json, "word_embedding_dimension", (double)hp->n_embd);
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
-        ok = ok && cJSON_AddBoolToObject(json, modes[i].key, (int)modes[i].pooling == hp->pooling);
+    for (size_t i = 0; i < PP_POOLING_MODES; i++)
+        ok = ok && cJSON_AddBoolToObject(json, pp_pooling_modes[i].key, pp_pooling_modes[i].pooling == hp->pooling);
     snprintf(name, sizeof name, "%s/config.json", pooling_folder);
     enum pp_code code = ok ? pp_folder_make(f, pooling_folder) : pp_fail_nomem(f->err, name);
     if (!code)

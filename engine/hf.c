@@ -368,15 +368,15 @@ enum pp_code pp_hf_chat_template(const char *folder, const char *name, char **te
 
 /* --- pooling ------------------------------------------------------------------------------------------- */
 
+const struct pp_pooling_mode pp_pooling_modes[PP_POOLING_MODES] = {
+    {"pooling_mode_cls_token", PP_POOLING_CLS},
+    {"pooling_mode_mean_tokens", PP_POOLING_MEAN},
+    {"pooling_mode_lasttoken", PP_POOLING_LAST},
+};
+
 /* The configuration of a module of that kind, which names the only mode that is true. */
 static enum pp_code read_pooling(const char *folder, const char *module, int *pooling, struct pp_error *err)
 {
-    static const struct {
-        const char *key;
-        enum pp_pooling pooling;
-    } modes[] = {{"pooling_mode_cls_token", PP_POOLING_CLS},
-                 {"pooling_mode_mean_tokens", PP_POOLING_MEAN},
-                 {"pooling_mode_lasttoken", PP_POOLING_LAST}};
     cJSON *config;
     struct pp_buf name = {0};
     int n_true = 0;
@@ -387,9 +387,9 @@ static enum pp_code read_pooling(const char *folder, const char *module, int *po
     pp_buf_free(&name);
     if (code)
         return code;
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
-        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, modes[i].key))) {
-            *pooling = modes[i].pooling;
+    for (size_t i = 0; i < PP_POOLING_MODES; i++)
+        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, pp_pooling_modes[i].key))) {
+            *pooling = pp_pooling_modes[i].pooling;
             n_true++;
         }
     cJSON_Delete(config);

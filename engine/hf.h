@@ -35,6 +35,14 @@ enum pp_code pp_hf_modules(const char *folder, struct cJSON **modules, struct pp
 /* Whether one of them is a layer behind the model, whose weights lie in the module's folder: model.safetensors. */
 bool pp_hf_module_is_dense(const struct cJSON *module);
 
+/* The flags of a pooling module's configuration, one of which is true. */
+enum { PP_POOLING_MODES = 3 };
+struct pp_pooling_mode {
+    const char *key;
+    int pooling; /* enum pp_pooling */
+};
+extern const struct pp_pooling_mode pp_pooling_modes[PP_POOLING_MODES];
+
 /* How the vectors of tokens become one, as modules.json of sentence-transformers has it: an enum pp_pooling, unknown if
  * there is no such file. PP_ERR_UNSUPPORTED: in a way that we do not know, or with further layers behind it. */
 enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *err);

@@ -166,7 +166,7 @@ static bool add_time_mix(struct builder *b, int l)
 
 /* --- the feed-forward part ---------------------------------------------------------------------------------------- */
 
-static bool add_channel_mix(struct builder *b, int l)
+bool pp_rwkv_feed_forward(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd, n_ff = b->hp->n_ff;
     const struct pp_tensor *weight = find_vector(b, l, "channel_mix_lerp_k");
@@ -178,13 +178,15 @@ static bool add_channel_mix(struct builder *b, int l)
     add_linear(b, l, up, b->blend, b->up);
     add_fn(b, l, PP_FN_RELU2, 0, b->up, b->act);
     add_linear(b, l, down, b->act, b->delta);
-    add_sum(b, l, 1, b->delta, b->x);
     return true;
 }
 
 bool pp_rwkv7_layer(struct builder *b, int l)
 {
-    return add_time_mix(b, l) && add_channel_mix(b, l);
+    if (!add_time_mix(b, l) || !pp_rwkv_feed_forward(b, l))
+        return false;
+    add_sum(b, l, 1, b->delta, b->x);
+    return true;
 }
 
 void pp_rwkv7_slots(struct builder *b)

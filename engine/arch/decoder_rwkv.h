@@ -24,6 +24,8 @@ static inline const struct pp_tensor *find_vector(struct builder *b, int l, cons
 bool pp_rwkv_shift(struct builder *b, int l, const char *norm);
 /* blend = normed + shift * weight */
 void pp_rwkv_blend(struct builder *b, int l, const struct pp_tensor *weight);
+/* Norm, mixing and the two matrices of the feed-forward part, into delta; false: *err is set. */
+bool pp_rwkv_feed_forward(struct builder *b, int l);
 /* The n vectors of all ways to mix, in one tensor whose dimensions of one some files have in the middle; NULL: *err is
  * set. */
 const struct pp_tensor *pp_rwkv_mixes(struct builder *b, int l, int n);

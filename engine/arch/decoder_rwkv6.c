@@ -115,18 +115,11 @@ static bool add_time_mix(struct builder *b, int l)
 /* What comes of it goes through a gate, which reads the input mixed in another way. */
 static bool add_channel_mix(struct builder *b, int l)
 {
-    const int64_t n = b->hp->n_embd, n_ff = b->hp->n_ff;
-    const struct pp_tensor *weight = find_vector(b, l, "channel_mix_lerp_k");
-    const struct pp_tensor *of_gate = !weight ? NULL : find_vector(b, l, "channel_mix_lerp_r");
-    const int up = !of_gate ? -1 : pp_plan_linear(b->p, b->s, n_ff, n, b->err, "blk.%d.channel_mix_key", l);
-    const int down = up < 0 ? -1 : pp_plan_linear(b->p, b->s, n, n_ff, b->err, "blk.%d.channel_mix_value", l);
-    const int gate = down < 0 ? -1 : pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.channel_mix_receptance", l);
-    if (gate < 0 || !pp_rwkv_shift(b, l, "attn_norm_2"))
+    const int64_t n = b->hp->n_embd;
+    const struct pp_tensor *of_gate = !pp_rwkv_feed_forward(b, l) ? NULL : find_vector(b, l, "channel_mix_lerp_r");
+    const int gate = !of_gate ? -1 : pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.channel_mix_receptance", l);
+    if (gate < 0)
         return false;
-    pp_rwkv_blend(b, l, weight);
-    add_linear(b, l, up, b->blend, b->up);
-    add_fn(b, l, PP_FN_RELU2, 0, b->up, b->act);
-    add_linear(b, l, down, b->act, b->delta);
     pp_rwkv_blend(b, l, of_gate);
     add_linear(b, l, gate, b->blend, b->part);
     add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->part, .in2 = b->delta,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "engine/arch/families.h"
+#include "engine/arch/rwkv.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -52,48 +53,23 @@ static const struct pp_arch_usual usual[] = {
     {.json = NULL},
 };
 enum { MOST_HALVINGS = 100 }; /* what floats bear, also the other way round */
-static const char *const rank_keys[] = {"rwkv6.time_decay_extra_dim", "rwkv6.time_mix_extra_dim"};
+static const char *const rank_keys[] = {"time_decay_extra_dim", "time_mix_extra_dim"};
 static const char halved_key[] = "rwkv6.rescale_every_n_layers";
-
-/* All layers have states, and none has heads of attention. */
-static void have_states_only(struct pp_hparams *hp, int64_t head_size)
-{
-    hp->rwkv = hp->rwkv6 = true;
-    hp->uneven = false;
-    hp->n_head = hp->n_head_kv = 1;
-    hp->head_dim = hp->rope_dim = 2;
-    hp->conv_taps = 2;
-    hp->state_key_dim = hp->state_value_dim = head_size;
-    hp->n_state_head = hp->n_state_key_head = head_size > 0 && hp->n_embd % head_size == 0 ? hp->n_embd / head_size : 0;
-    pp_layers_every(hp, 1, PP_LAYER_RECURRENT | PP_LAYER_UNROTATED);
-}
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    int64_t head_size = 0, shifts = 2;
-    pp_gguf_int(g, "rwkv6.token_shift_count", &shifts);
-    if (shifts != 2)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model mixes %lld inputs of a layer with those of the position "
-                       "before; pippin knows RWKV 6 with two", (long long)shifts);
-    if (!pp_gguf_int(g, "rwkv6.wkv.head_size", &head_size))
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks rwkv6.wkv.head_size, or it is no number");
-    for (int i = 0; i < 2; i++)
-        if (!pp_gguf_int(g, rank_keys[i], &hp->rwkv_ranks[i]))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", rank_keys[i]);
+    hp->rwkv6 = true;
     if (pp_gguf_has(g, halved_key) && (!pp_gguf_int(g, halved_key, &hp->halved_every) || hp->halved_every < 0))
         return pp_fail(err, PP_ERR_FORMAT, "metadata %s is no number of layers", halved_key);
     if (hp->halved_every && hp->n_layer / hp->halved_every > MOST_HALVINGS)
         return pp_fail(err, PP_ERR_FORMAT, "metadata %s is %lld: after %lld layers nothing would be left", halved_key,
                        (long long)hp->halved_every, (long long)hp->n_layer);
-    have_states_only(hp, head_size);
-    return PP_OK;
+    return pp_rwkv_from_gguf(g, hp, rank_keys, 2, err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    pp_gguf_add_u32(w, "rwkv6.wkv.head_size", (uint32_t)hp->state_key_dim);
-    for (int i = 0; i < 2; i++)
-        pp_gguf_add_u32(w, rank_keys[i], (uint32_t)hp->rwkv_ranks[i]);
+    pp_rwkv_to_gguf(hp, w, rank_keys, 2);
     if (hp->halved_every)
         pp_gguf_add_u32(w, halved_key, (uint32_t)hp->halved_every);
 }
@@ -119,7 +95,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     hp->rwkv_ranks[0] = hp->n_embd == 4096 ? 128 : 64;
     hp->rwkv_ranks[1] = hp->n_embd == 4096 ? 64 : 32;
     hp->n_ctx_train = 1 << 20; /* there is no limit: what is written to GGUF files */
-    have_states_only(hp, head_size);
+    hp->rwkv6 = true;
+    pp_rwkv_states_only(hp, head_size);
     return code;
 }
 
