@@ -1,19 +1,22 @@
-/* matmul_amx_strips.h - many activation rows: units of opened weights stay in the L2 cache while tiles of 16 activation
- * rows pass them, a strip of columns at a time. Private to matmul_amx.c.
+/* matmul_amx_strips.h - many activation rows: units of opened weights stay in the L2 cache while activations pass them,
+ * 32 rows and a strip of columns at a time. Private to matmul_amx.c.
  *
- * What takes the time is not so much the tiles as the vector unit, which scales their sums: while tile instructions are
- * under way, only one of its two ports takes fused multiply-adds, products and conversions (measured on a Granite
- * Rapids: 48 of them in 24 cycles alone, in 48 beside a single tile load; a block's product with its loads and stores
- * takes 25 to 30). Additions keep both ports. So sums do not begin at 0 but at bits that make floats of them, which are
- * a constant too large: taking that off again is an addition, where a conversion would be a third operation beside the
- * product of the scales and the multiply-add. The low one of two tiles does begin at 0: with two to load, store and
- * begin it is the loads that take the time, and a conversion is cheaper than 16 more of them. */
+ * Two tiles of activations meet two tiles of weights, so that a tile is loaded once for two products: where other
+ * programs use the core's other thread, a load takes 22 cycles instead of 8, and a product as much as 35. The sums of
+ * one block are scaled while the next ones are multiplied. There are too many of them to be kept in registers, and
+ * accumulators are not, either: both go through the first cache, which is why no more than two blocks are under way
+ * (four and their activations overflow it; that took a third longer than this).
+ *
+ * While tile instructions are under way, only one of the vector unit's two ports takes fused multiply-adds, products
+ * and conversions (measured on a Granite Rapids: 48 of them in 24 cycles alone, in 48 beside a single tile load).
+ * Additions keep both. So sums become floats by two additions: to the integer bits that make a float of it which is a
+ * constant too large, and of that constant's opposite. */
 
 enum {
-    QUAD_BLOCKS = 4,          /* blocks that are multiplied while those before them are scaled */
     STRIP = 16,               /* blocks whose activations are made ready at once */
     MAX_GROUPS = 8,           /* groups of weight rows whose accumulators are kept at a time */
-    MAX_PLANES = 2,
+    ACT_ROWS = 2 * TILE_ROWS, /* activation rows at a time */
+    PRODUCTS = 4,             /* of a block: two tiles of weights times one or two of activations */
 };
 
 /* A unit here: one block of 32 columns of a group of 16 rows, as in open_units.h, of one vector, but with signed bytes:
@@ -42,35 +45,49 @@ INLINE size_t unit_bytes(const enum kind kind)
     return (size_t)(UNIT_TILE * n_planes(kind) + PP_SLICE * n_unit_scales(kind));
 }
 
-/* What sums begin at: MAGIC_BITS, which makes the float MAGIC + sum of them; those of high, HIGH_BITS: their float is
- * HIGH_MAGIC + 64 sum, that is 1.5 * 2^29 + 64 sum; those of low, 0. */
+/* Two tiles of weights are a couple: those of two groups, or high and low of one. */
+INLINE int couple_groups(const enum kind kind)
+{
+    return 2 / n_planes(kind);
+}
+
+/* Of a block. */
+INLINE size_t couple_bytes(const enum kind kind)
+{
+    return unit_bytes(kind) * (size_t)couple_groups(kind);
+}
+
+/* MAGIC_BITS + a sum are the float MAGIC + sum. HIGH_BITS + a sum of high are HIGH_MAGIC + 64 sum, that is
+ * 1.5 * 2^29 + 64 sum. */
 enum { HIGH_BITS = 0x4e400000 };
 static const float HIGH_MAGIC = 805306368.0f;
 
 /* In the thread's scratch. */
 struct work {
-    float acc[MAX_GROUPS][TILE_ROWS][PP_GROUP_ROWS];
-    int32_t sums[MAX_PLANES * QUAD_BLOCKS][TILE_ROWS][PP_GROUP_ROWS];
-    float d[TILE_ROWS][STRIP];                          /* of a strip's blocks */
-    float dsum[TILE_ROWS][STRIP];                       /* d * sum; of ODD MAGIC - sum */
-    float half[2][TILE_ROWS][STRIP];                    /* d * sums of 16 columns */
-    int8_t q[TILE_ROWS][32 * STRIP];                    /* of an incomplete one */
-    int32_t begin[MAX_PLANES][PP_GROUP_ROWS];           /* HIGH_BITS last */
-    uint8_t units[] __attribute__((aligned(64)));       /* what is left of the scratch */
+    float acc[MAX_GROUPS][ACT_ROWS][PP_GROUP_ROWS];
+    int32_t sums[2][PRODUCTS][TILE_ROWS][PP_GROUP_ROWS]; /* of blocks in turn */
+    float d[ACT_ROWS][STRIP];                            /* of a strip's blocks */
+    float dsum[ACT_ROWS][STRIP];                         /* d * sum; of ODD MAGIC - sum */
+    float half[2][ACT_ROWS][STRIP];                      /* d * sums of 16 columns */
+    int8_t q[ACT_ROWS][32 * STRIP];                      /* of an incomplete tile */
+    uint8_t units[] __attribute__((aligned(64)));        /* what is left of the scratch */
 };
 
-_Static_assert(sizeof(struct work) + 160 * 1024 <= PP_MATMUL_SCRATCH, "a strip of the largest units in the scratch");
+/* Of the products two blocks ahead, the last ones are of weights that are not there: what they read. */
+enum { BEHIND_UNITS = 2 * 2 * (UNIT_TILE * 2 + PP_SLICE * MAX_SCALES) };
+
+_Static_assert(sizeof(struct work) + BEHIND_UNITS + 160 * 1024 <= PP_MATMUL_SCRATCH,
+               "a strip of the largest units in the scratch");
 
 /* Of units at a time. Accumulators go to memory and back from one part of the columns to the next, so the more room the
- * better, up to half of the second cache. The tiles behind the last one are loaded, to no effect. */
+ * better, up to half of the second cache. */
 INLINE int64_t units_bytes(const struct pp_acts *x)
 {
     const size_t scratch = x->scratch_bytes ? x->scratch_bytes : PP_MATMUL_SCRATCH;
-    return (int64_t)(scratch - sizeof(struct work) - UNIT_TILE * MAX_PLANES);
+    return (int64_t)(scratch - sizeof(struct work) - BEHIND_UNITS);
 }
 
-/* Tile registers: 0 and 1 activations [16][32 bytes], 2 and 3 weights [8][64 bytes] (of HALVED high and low), 4 to 7
- * sums [16][16 x 4 bytes]. */
+/* Tile registers: 0 and 1 activations [16][32 bytes], 2 and 3 weights [8][64 bytes], 4 to 7 sums [16][16 x 4 bytes]. */
 static const struct tile_shapes strip_shapes = {
     .palette = 1,
     .row_bytes = {32, 32, 64, 64, 64, 64, 64, 64},
@@ -89,14 +106,14 @@ INLINE void put_half_sums(struct work *k, const int8_t *q, const float *d, int64
     }
 }
 
-/* True if activations can be used where they lie; else a copy has what is missing of the tile's rows and of the last
- * quad's blocks. Whatever that is, nobody looks at what comes of it. */
-INLINE bool is_whole(int64_t live, int n_blocks)
+/* True if activations can be used where they lie; else a copy has the rows that are missing of the last tile. Whatever
+ * these are, nobody looks at what comes of them. */
+INLINE bool is_whole(int64_t live)
 {
-    return live == TILE_ROWS && n_blocks % QUAD_BLOCKS == 0;
+    return live % TILE_ROWS == 0;
 }
 
-/* Blocks [b, b + n_blocks) of the `live` (1 to 16) rows of x from `row` on. */
+/* Blocks [b, b + n_blocks) of the `live` (1 to ACT_ROWS) rows of x from `row` on. */
 INLINE void make_strip_ready(struct work *k, const struct pp_acts *x, int64_t row, int64_t live, int64_t b,
                              const int n_blocks, const enum kind kind)
 {
@@ -115,7 +132,7 @@ INLINE void make_strip_ready(struct work *k, const struct pp_acts *x, int64_t ro
                                           _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(blocks, x->sum + at))));
         if (kind == TWO_MINS)
             put_half_sums(k, q, x->d + at, i, n_blocks);
-        if (!is_whole(live, n_blocks))
+        if (!is_whole(live))
             memcpy(k->q[i], q, (size_t)(32 * n_blocks));
     }
     finish_stores();
@@ -123,201 +140,200 @@ INLINE void make_strip_ready(struct work *k, const struct pp_acts *x, int64_t ro
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* What a product multiplies. */
-struct factors {
-    const int8_t *q;
-    const uint8_t *unit;
-};
-
 /* The strip that is ready in k. */
 struct strip {
     struct work *k;
-    const int8_t *q; /* [TILE_ROWS, q_stride] */
+    const int8_t *q; /* [ACT_ROWS, q_stride] */
     int64_t q_stride;
-    const uint8_t *units; /* [n_groups][n_blocks rounded up to whole quads] */
-    int n_groups, n_blocks;
+    const uint8_t *units; /* [n_couples][n_blocks][groups of a couple] */
+    int n_couples, n_blocks;
 };
 
-INLINE int quads_of(const int n_blocks)
+/* What a block's products multiply. */
+struct factors {
+    const uint8_t *couple;
+    const int8_t *q;
+    int b; /* in the strip */
+};
+
+/* The same couple's next block, or the next couple's first. */
+INLINE struct factors next_factors(const struct strip *s, const struct factors *at, const int n_blocks,
+                                   const enum kind kind)
 {
-    return (n_blocks + QUAD_BLOCKS - 1) / QUAD_BLOCKS;
+    const int b = at->b + 1 == n_blocks ? 0 : at->b + 1;
+    return (struct factors){at->couple + couple_bytes(kind), s->q + 32 * b, b};
 }
 
-/* Loading tiles, multiplying and storing the sums each take 16 to 52 cycles until their result is there: one behind the
- * other they would fill the processor's window of instructions with waiting. So in the step of a product the next one
- * is loaded and one before is stored: of a plane the third before, of two planes the last. The registers alternate. */
-INLINE void plane_step(const int j, const int32_t *begin, int32_t (*before)[PP_GROUP_ROWS], const struct factors next,
-                       int64_t q_stride, const enum kind kind)
+/* Product p of a block: of weights p / n_acts and activations p % n_acts. The register it goes to has the one of the
+ * block before, which is stored: its result is there by now. */
+INLINE void multiply(const int p, int32_t (*before)[TILE_ROWS][PP_GROUP_ROWS], const enum kind kind, const int n_acts)
 {
-#define STEP(activations, weights, result, next_activations, next_weights, result_before) \
-    do {                                                                                  \
-        _tile_stored(result_before, before, sizeof *before);                              \
-        _tile_loadd(result, begin, 0);                                                    \
-        _tile_dpbssd(result, activations, weights);                                       \
-        if (kind == ODD)                                                                  \
-            _tile_dpbssd(result, activations, weights);                                   \
-        _tile_loadd(next_weights, next.unit, PP_SLICE);                                   \
-        _tile_loadd(next_activations, next.q, q_stride);                                  \
+#define PRODUCT(sums, acts, weights)                      \
+    do {                                                  \
+        _tile_stored(sums, before[p], sizeof **before);   \
+        _tile_zero(sums);                                 \
+        _tile_dpbssd(sums, acts, weights);                \
+        if (kind == ODD)                                  \
+            _tile_dpbssd(sums, acts, weights);            \
     } while (0)
-    switch (j) {
-    case 0:
-        STEP(0, 2, 4, 1, 3, 5);
-        break;
-    case 1:
-        STEP(1, 3, 5, 0, 2, 6);
-        break;
-    case 2:
-        STEP(0, 2, 6, 1, 3, 7);
-        break;
-    default:
-        STEP(1, 3, 7, 0, 2, 4);
-    }
-#undef STEP
-}
-
-INLINE void planes_step(const int j, const int32_t *begin, int32_t (*before)[TILE_ROWS][PP_GROUP_ROWS],
-                        const struct factors next, int64_t q_stride)
-{
-#define STEP(activations, high, low, next_activations, high_before, low_before) \
-    do {                                                                        \
-        _tile_stored(high_before, before[0], sizeof **before);                  \
-        _tile_loadd(high, begin, 0);                                            \
-        _tile_dpbssd(high, activations, 2);                                     \
-        _tile_loadd(2, next.unit, PP_SLICE);                                    \
-        _tile_stored(low_before, before[1], sizeof **before);                   \
-        _tile_zero(low);                                                        \
-        _tile_dpbssd(low, activations, 3);                                      \
-        _tile_loadd(3, next.unit + UNIT_TILE, PP_SLICE);                        \
-        _tile_loadd(next_activations, next.q, q_stride);                        \
-    } while (0)
-    if (j % 2)
-        STEP(1, 6, 7, 0, 4, 5);
+    if (p == 0)
+        PRODUCT(4, 0, 2);
+    else if (p == 1 && n_acts == 2)
+        PRODUCT(5, 1, 2);
+    else if (p == 1)
+        PRODUCT(5, 0, 3);
+    else if (p == 2)
+        PRODUCT(6, 0, 3);
     else
-        STEP(0, 4, 5, 1, 6, 7);
-#undef STEP
+        PRODUCT(7, 1, 3);
+#undef PRODUCT
 }
 
-/* Product j of a quad. */
-INLINE void multiply_block(struct work *k, const int j, const struct factors next, int64_t q_stride,
-                           const enum kind kind)
+INLINE void load_first_tiles(const struct factors *at, int64_t q_stride)
 {
-    if (n_planes(kind) == 2)
-        planes_step(j, k->begin[1], k->sums + 2 * ((j + 3) % QUAD_BLOCKS), next, q_stride);
-    else
-        plane_step(j, k->begin[0], k->sums[(j + 1) % QUAD_BLOCKS], next, q_stride, kind);
+    _tile_loadd(0, at->q, q_stride);
+    _tile_loadd(2, at->couple, PP_SLICE);
 }
 
-/* Instead, behind the last product: what is left to store. */
-INLINE void store_block(struct work *k, const int j, const enum kind kind)
+/* Behind product p: what the next one needs, and what its register is free for. */
+INLINE void load_tiles(const int p, const struct factors *at, const struct factors *next, int64_t q_stride,
+                       const enum kind kind, const int n_acts)
 {
-    enum { STRIDE = sizeof **k->sums };
-    if (n_planes(kind) == 2 && j == 0) {
-        _tile_stored(6, k->sums[6], STRIDE);
-        _tile_stored(7, k->sums[7], STRIDE);
-    } else if (n_planes(kind) == 1 && j == 0) {
-        _tile_stored(5, k->sums[1], STRIDE);
-    } else if (n_planes(kind) == 1 && j == 1) {
-        _tile_stored(6, k->sums[2], STRIDE);
-    } else if (n_planes(kind) == 1 && j == 2) {
-        _tile_stored(7, k->sums[3], STRIDE);
+    const uint8_t *second = at->couple + (n_planes(kind) == 2 ? (size_t)UNIT_TILE : unit_bytes(kind));
+    if (n_acts == 1) {
+        if (p == 0)
+            _tile_loadd(3, second, PP_SLICE);
+        else
+            load_first_tiles(next, q_stride);
+    } else if (p == 0) {
+        _tile_loadd(1, at->q + TILE_ROWS * q_stride, q_stride);
+    } else if (p == 1) {
+        _tile_loadd(3, second, PP_SLICE);
+    } else if (p == 2) {
+        _tile_loadd(0, next->q, q_stride);
+    } else {
+        _tile_loadd(2, next->couple, PP_SLICE);
     }
 }
 
 /* --- scaling ------------------------------------------------------------------------------------------------------ */
 
-/* The sum of products of block b and activation row i. */
-INLINE __m512 whole_sum(const struct work *k, const int b, int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], const int i,
-                        const enum kind kind)
+/* Where the block that is scaled has its things, of activation row 0. */
+struct scaled {
+    float (*acc)[PP_GROUP_ROWS];                  /* [groups of the couple][ACT_ROWS] */
+    int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS];    /* [PRODUCTS] */
+    const float *d, *dsum, *half;                 /* [ACT_ROWS, STRIP], half of them two */
+};
+
+/* The sum of products of activation row `row` and group h of the couple. */
+INLINE __m512 whole_sum(const struct scaled *at, const int row, const int h, const enum kind kind, const int n_acts)
 {
-    const __m512 first = _mm512_load_ps(sums[0][i]);
-    if (kind == ODD)
-        return _mm512_sub_ps(first, _mm512_set1_ps(k->dsum[i][b]));
-    if (n_planes(kind) == 1)
-        return _mm512_sub_ps(first, _mm512_set1_ps(MAGIC));
-    return _mm512_add_ps(_mm512_sub_ps(first, _mm512_set1_ps(HIGH_MAGIC)),
-                         _mm512_cvtepi32_ps(_mm512_load_si512(sums[1][i])));
+    const int tile = row / TILE_ROWS, i = row % TILE_ROWS;
+    const __m512i magic = _mm512_set1_epi32(MAGIC_BITS);
+    const __m512i first = _mm512_load_si512(at->sums[n_acts * h + tile][i]);
+    if (n_planes(kind) == 2) {
+        const __m512i low = _mm512_load_si512(at->sums[n_acts + tile][i]);
+        const __m512 high = _mm512_castsi512_ps(_mm512_add_epi32(first, _mm512_set1_epi32(HIGH_BITS)));
+        /* 64 high less MAGIC is a multiple of 64, and the whole sum has 23 bits: nothing is rounded. */
+        return _mm512_add_ps(_mm512_sub_ps(high, _mm512_set1_ps(HIGH_MAGIC + MAGIC)),
+                             _mm512_castsi512_ps(_mm512_add_epi32(low, magic)));
+    }
+    const __m512 more = kind == ODD ? _mm512_set1_ps(at->dsum[STRIP * row]) : _mm512_set1_ps(MAGIC);
+    return _mm512_sub_ps(_mm512_castsi512_ps(_mm512_add_epi32(first, magic)), more);
 }
 
-/* Block b of the strip. */
-INLINE void scale_unit(const struct work *k, const int b, const uint8_t *unit,
-                       int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS], __m512 *acc, const enum kind kind)
+INLINE void scale_row(const struct scaled *at, const int row, __m512 (*scale)[MAX_SCALES], const enum kind kind,
+                      const int n_acts)
 {
-    __m512 scale[MAX_SCALES];
-    UNROLL for (int s = 0; s < n_unit_scales(kind); s++)
-        scale[s] = _mm512_load_ps(unit + UNIT_TILE * n_planes(kind) + PP_SLICE * s);
-    UNROLL for (int i = 0; i < TILE_ROWS; i++)
+    const __m512 d = _mm512_set1_ps(at->d[STRIP * row]);
+    UNROLL for (int h = 0; h < couple_groups(kind); h++)
     {
-        const __m512 d = _mm512_set1_ps(k->d[i][b]);
-        acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale[0], d), whole_sum(k, b, sums, i, kind), acc[i]);
+        float *to = at->acc[ACT_ROWS * h + row];
+        __m512 acc = _mm512_fmadd_ps(_mm512_mul_ps(scale[h][0], d), whole_sum(at, row, h, kind, n_acts),
+                                     _mm512_load_ps(to));
         if (kind == WITH_MIN)
-            acc[i] = _mm512_fnmadd_ps(scale[1], _mm512_set1_ps(k->dsum[i][b]), acc[i]);
+            acc = _mm512_fnmadd_ps(scale[h][1], _mm512_set1_ps(at->dsum[STRIP * row]), acc);
         for (int half = 0; kind == TWO_MINS && half < 2; half++)
-            acc[i] = _mm512_fnmadd_ps(scale[1 + half], _mm512_set1_ps(k->half[half][i][b]), acc[i]);
+            acc = _mm512_fnmadd_ps(scale[h][1 + half], _mm512_set1_ps(at->half[STRIP * (ACT_ROWS * half + row)]), acc);
+        _mm512_store_ps(to, acc);
     }
 }
 
-/* The factors of block j of quad number `quad` of the group at `unit`, which may be the next one's first. */
-INLINE struct factors factors_of(const int8_t *q, const uint8_t *unit, const int quad, const int j,
-                                 const int n_quads, const enum kind kind)
+/* Addresses are made where they are used, not kept in too many registers. */
+INLINE void forget_addresses(struct scaled *at, const enum kind kind)
 {
-    const int block = QUAD_BLOCKS * quad + j;
-    return (struct factors){q + 32 * (block % (QUAD_BLOCKS * n_quads)), unit + unit_bytes(kind) * (size_t)block};
+    __asm__("" : "+r"(at->acc), "+r"(at->sums), "+r"(at->d));
+    if (kind == WITH_MIN || kind == ODD)
+        __asm__("" : "+r"(at->dsum));
+    if (kind == TWO_MINS)
+        __asm__("" : "+r"(at->half));
 }
 
-/* Quad number `quad` of the group at `unit` is scaled and the one behind it multiplied, if there is one. */
-INLINE void run_quad(const struct strip *s, const uint8_t *unit, const int quad, const bool is_last,
-                     const int n_blocks, __m512 *acc, const enum kind kind)
+/* Scales the block at `at` and multiplies the one at `from`, in turn, so that neither waits for the other. */
+INLINE void run_block(const struct strip *s, struct scaled *at, __m512 (*scale)[MAX_SCALES],
+                      const struct factors *from, const struct factors *next,
+                      int32_t (*before)[TILE_ROWS][PP_GROUP_ROWS], const enum kind kind, const int n_acts)
 {
-    const int n_quads = quads_of(n_blocks);
-    struct work *k = s->k;
-    UNROLL for (int j = 0; j < QUAD_BLOCKS; j++)
+    enum { ROWS = 8, AHEAD = 4 };
+    UNROLL for (int p = 0; p < 2 * n_acts; p++)
     {
-        const int b = QUAD_BLOCKS * quad + j;
-        __asm__("" : "+r"(k)); /* addresses are made where they are used, not kept in too many registers */
-        if (is_last)
-            store_block(k, j, kind);
-        else
-            multiply_block(k, j, factors_of(s->q, unit, quad + 1, j + 1, n_quads, kind), s->q_stride, kind);
-        if (b < n_blocks)
-            scale_unit(k, b, unit + unit_bytes(kind) * (size_t)b, k->sums + n_planes(kind) * j, acc, kind);
+        multiply(p, before, kind, n_acts);
+        UNROLL for (int i = 0; i < ROWS; i++)
+        {
+            if (i == AHEAD)
+                load_tiles(p, from, next, s->q_stride, kind, n_acts);
+            forget_addresses(at, kind);
+            scale_row(at, ROWS * p + i, scale, kind, n_acts);
+        }
     }
 }
 
-/* Adds the products of a strip of n_blocks to k->acc. While a quad is scaled, the tiles multiply the next one. */
-INLINE void run_strip(const struct strip *s, const int n_blocks, const enum kind kind)
+/* Adds the products of a strip of n_blocks to k->acc. Block t is scaled while block t + 2 is multiplied, which stores
+ * the sums of t + 1. */
+INLINE void run_strip(const struct strip *s, const int n_blocks, const enum kind kind, const int n_acts)
 {
     struct work *k = s->k;
-    const uint8_t *unit = s->units;
-    const int n_quads = quads_of(n_blocks);
-    _tile_loadd(0, s->q, s->q_stride);
-    _tile_loadd(2, unit, PP_SLICE);
-    if (n_planes(kind) == 2)
-        _tile_loadd(3, unit + UNIT_TILE, PP_SLICE);
-    UNROLL for (int j = 0; j < QUAD_BLOCKS; j++)
-        multiply_block(k, j, factors_of(s->q, unit, 0, j + 1, n_quads, kind), s->q_stride, kind);
-    for (int g = 0; g < s->n_groups; g++, unit += unit_bytes(kind) * (size_t)(QUAD_BLOCKS * n_quads)) {
-        __m512 acc[TILE_ROWS];
-        UNROLL for (int i = 0; i < TILE_ROWS; i++)
-            acc[i] = _mm512_load_ps(k->acc[g][i]);
-        UNROLL for (int quad = 0; quad < n_quads - 1; quad++)
-            run_quad(s, unit, quad, false, n_blocks, acc, kind);
-        if (g + 1 < s->n_groups)
-            run_quad(s, unit, n_quads - 1, false, n_blocks, acc, kind);
-        else
-            run_quad(s, unit, n_quads - 1, true, n_blocks, acc, kind);
-        UNROLL for (int i = 0; i < TILE_ROWS; i++)
-            _mm512_store_ps(k->acc[g][i], acc[i]);
+    struct factors from = {s->units, s->q, 0};
+    struct scaled at = {k->acc[0], NULL, k->d[0], k->dsum[0], k->half[0][0]};
+    const uint8_t *couple = s->units;
+    const int end = s->n_couples * n_blocks;
+    load_first_tiles(&from, s->q_stride);
+    for (int t = 0; t < 2; t++) {
+        const struct factors next = next_factors(s, &from, n_blocks, kind);
+        UNROLL for (int p = 0; p < 2 * n_acts; p++)
+        {
+            multiply(p, k->sums[(t + 1) % 2], kind, n_acts);
+            load_tiles(p, &from, &next, s->q_stride, kind, n_acts);
+        }
+        from = next;
+    }
+    for (int t = 0, b = 0; t < end; t++, couple += couple_bytes(kind)) {
+        const struct factors next = next_factors(s, &from, n_blocks, kind);
+        __m512 scale[2][MAX_SCALES];
+        UNROLL for (int h = 0; h < couple_groups(kind); h++)
+            UNROLL for (int i = 0; i < n_unit_scales(kind); i++)
+                scale[h][i] = _mm512_load_ps(couple + unit_bytes(kind) * (size_t)h + UNIT_TILE * n_planes(kind) +
+                                             PP_SLICE * i);
+        at.sums = k->sums[t % 2];
+        run_block(s, &at, scale, &from, &next, k->sums[(t + 1) % 2], kind, n_acts);
+        from = next;
+        at.d++, at.dsum++, at.half++;
+        if (++b == n_blocks) {
+            b = 0;
+            at.d -= n_blocks, at.dsum -= n_blocks, at.half -= n_blocks;
+            at.acc += ACT_ROWS * couple_groups(kind);
+        }
     }
 }
 
 /* One function per kind: the types share them. */
 #define RUN_STRIP(name, kind)                                                       \
-    static __attribute__((noinline)) void run_##name(const struct strip *s)         \
+    static __attribute__((noinline)) void run_##name(const struct strip *s, int n_acts) \
     {                                                                               \
-        if (s->n_blocks == STRIP)                                                   \
-            run_strip(s, STRIP, kind);                                              \
+        if (n_acts == 2)                                                            \
+            run_strip(s, s->n_blocks, kind, 2);                                     \
         else                                                                        \
-            run_strip(s, s->n_blocks, kind);                                        \
+            run_strip(s, s->n_blocks, kind, 1);                                     \
     }
 RUN_STRIP(plain, PLAIN)
 RUN_STRIP(min, WITH_MIN)
@@ -340,52 +356,79 @@ INLINE int strip_blocks(const struct chunk *c, int64_t b)
     return c->b1 - b < STRIP ? (int)(c->b1 - b) : STRIP;
 }
 
-/* What is missing of its last quad. */
-INLINE int absent_blocks(const struct chunk *c, int64_t b)
+/* With an odd number of groups the last couple has one that is not there: see clear_absent(). */
+INLINE int n_couples(const struct chunk *c, const enum kind kind)
 {
-    return QUAD_BLOCKS * quads_of(strip_blocks(c, b)) - strip_blocks(c, b);
+    return (c->n_groups + couple_groups(kind) - 1) / couple_groups(kind);
 }
 
-/* Units lie strip by strip, in a strip group by group: in the order they are used in. A group's last quad has room for
- * four blocks: those that are not there are multiplied, whatever they are, but not scaled. */
-INLINE void unpack_chunk(const struct chunk *c, uint8_t *unit, unpack_fn *unpack, const enum kind kind)
+/* Units lie strip by strip, in a strip couple by couple: in the order they are used in. Block j of group g: */
+INLINE uint8_t *unit_at(uint8_t *strip, int n_blocks, int g, int j, const enum kind kind)
 {
-    for (int64_t b = c->b0; b < c->b1; b += STRIP)
+    const int n = couple_groups(kind);
+    return strip + couple_bytes(kind) * (size_t)(g / n * n_blocks + j) + unit_bytes(kind) * (size_t)(g % n);
+}
+
+/* The group that is not there is multiplied and scaled, too: zeros, which are ordinary numbers. */
+INLINE void clear_absent(const struct chunk *c, uint8_t *strip, int n_blocks, const enum kind kind)
+{
+    if (c->n_groups % couple_groups(kind))
+        for (int j = 0; j < n_blocks; j++)
+            memset(unit_at(strip, n_blocks, c->n_groups, j, kind), 0, unit_bytes(kind));
+}
+
+INLINE void unpack_chunk(const struct chunk *c, uint8_t *units, unpack_fn *unpack, const enum kind kind)
+{
+    uint8_t *strip = units;
+    for (int64_t b = c->b0; b < c->b1; b += STRIP) {
+        const int n = strip_blocks(c, b);
         for (int g = 0; g < c->n_groups; g++) {
             const uint8_t *group = pp_pack_group(c->w, c->row0 + PP_GROUP_ROWS * g);
-            for (int64_t j = b; j < b + strip_blocks(c, b); j++, unit += unit_bytes(kind))
-                unpack(group, c->w->n_cols, j, unit);
-            unit += unit_bytes(kind) * (size_t)absent_blocks(c, b);
+            for (int j = 0; j < n; j++)
+                unpack(group, c->w->n_cols, b + j, unit_at(strip, n, g, j, kind));
         }
+        clear_absent(c, strip, n, kind);
+        strip += couple_bytes(kind) * (size_t)(n_couples(c, kind) * n);
+    }
 }
 
 /* The same of a type with heads and bodies: its bytes are opened as unsigned ones. Those of ODD are opened with more
- * scales than they keep, into the room of the next unit: one by one. */
-INLINE void open_chunk(const struct chunk *c, uint8_t *unit, const enum kind kind)
+ * scales than they keep: elsewhere, one by one. */
+INLINE void open_strip(const struct chunk *c, uint8_t *strip, int64_t b, int g, uint8_t *elsewhere,
+                       const enum kind kind)
 {
     pp_open_fn *const open = pp_units_avx512[c->w->type].open;
     const __m512i offset = _mm512_set1_epi8((char)unit_offset(c->w->type));
-    for (int64_t b = c->b0; b < c->b1; b += STRIP)
-        for (int g = 0; g < c->n_groups; g++) {
-            const int n = strip_blocks(c, b);
-            const uint8_t *group = pp_pack_group(c->w, c->row0 + PP_GROUP_ROWS * g);
-            if (kind != ODD)
-                open(group, c->w->n_cols, b, n, 0, unit, unit_bytes(kind));
-            for (int j = 0; j < n; j++, unit += unit_bytes(kind)) {
-                if (kind == ODD) {
-                    open(group, c->w->n_cols, b + j, 1, 0, unit, 0);
-                    halve_opened(unit, offset);
-                }
-                if (kind == HALVED)
-                    split_opened(unit, offset);
-                UNROLL for (int v = 0; kind == PLAIN && v < SLICES; v++)
-                {
-                    __m512i *slice = (__m512i *)(void *)(unit + PP_SLICE * v);
-                    _mm512_store_si512(slice, _mm512_sub_epi8(_mm512_load_si512(slice), offset));
-                }
-            }
-            unit += unit_bytes(kind) * (size_t)absent_blocks(c, b);
+    const int n = strip_blocks(c, b);
+    const uint8_t *group = pp_pack_group(c->w, c->row0 + PP_GROUP_ROWS * g);
+    if (kind != ODD)
+        open(group, c->w->n_cols, b, n, 0, unit_at(strip, n, g, 0, kind), couple_bytes(kind));
+    for (int j = 0; j < n; j++) {
+        uint8_t *unit = unit_at(strip, n, g, j, kind);
+        if (kind == ODD) {
+            open(group, c->w->n_cols, b + j, 1, 0, elsewhere, 0);
+            halve_opened(elsewhere, offset);
+            memcpy(unit, elsewhere, unit_bytes(kind));
         }
+        if (kind == HALVED)
+            split_opened(unit, offset);
+        UNROLL for (int v = 0; kind == PLAIN && v < SLICES; v++)
+        {
+            __m512i *slice = (__m512i *)(void *)(unit + PP_SLICE * v);
+            _mm512_store_si512(slice, _mm512_sub_epi8(_mm512_load_si512(slice), offset));
+        }
+    }
+}
+
+INLINE void open_chunk(const struct chunk *c, struct work *k, const enum kind kind)
+{
+    uint8_t *strip = k->units;
+    for (int64_t b = c->b0; b < c->b1; b += STRIP) {
+        for (int g = 0; g < c->n_groups; g++)
+            open_strip(c, strip, b, g, (uint8_t *)k->sums, kind);
+        clear_absent(c, strip, strip_blocks(c, b), kind);
+        strip += couple_bytes(kind) * (size_t)(n_couples(c, kind) * strip_blocks(c, b));
+    }
 }
 
 INLINE __mmask16 live_lanes(const struct chunk *c, int g)
@@ -398,7 +441,7 @@ INLINE __mmask16 live_lanes(const struct chunk *c, int g)
 static void load_accumulators(struct work *k, const struct chunk *c, int64_t live, const float *y, int64_t y_stride)
 {
     for (int g = 0; g < c->n_groups; g++)
-        for (int64_t i = 0; i < TILE_ROWS; i++)
+        for (int64_t i = 0; i < ACT_ROWS; i++)
             _mm512_store_ps(k->acc[g][i], c->b0 && i < live ? _mm512_maskz_loadu_ps(live_lanes(c, g),
                                                                                     y + i * y_stride + c->row0 + 16 * g)
                                                             : _mm512_setzero_ps());
@@ -411,11 +454,13 @@ static void store_accumulators(const struct work *k, const struct chunk *c, int6
             _mm512_mask_storeu_ps(y + i * y_stride + c->row0 + 16 * g, live_lanes(c, g), _mm512_load_ps(k->acc[g][i]));
 }
 
-/* Rows [i, i + live) of x with a chunk whose units are in k. */
-INLINE void run_tile(struct work *k, const struct chunk *c, const struct pp_acts *x, int64_t i, int64_t live, float *y,
+/* Rows [i, i + live) of x, at most ACT_ROWS, with a chunk whose units are in k. */
+INLINE void run_rows(struct work *k, const struct chunk *c, const struct pp_acts *x, int64_t i, int64_t live, float *y,
                      int64_t y_stride, const enum kind kind)
 {
-    struct strip s = {.k = k, .units = k->units, .n_groups = c->n_groups};
+    struct strip s = {.k = k, .units = k->units, .n_couples = n_couples(c, kind)};
+    const bool whole = is_whole(live);
+    const int n_acts = live > TILE_ROWS ? 2 : 1;
     load_accumulators(k, c, live, y + i * y_stride, y_stride);
     for (int64_t b = c->b0; b < c->b1; b += STRIP) {
         s.n_blocks = strip_blocks(c, b);
@@ -423,41 +468,38 @@ INLINE void run_tile(struct work *k, const struct chunk *c, const struct pp_acts
             make_strip_ready(k, x, i, live, b, STRIP, kind);
         else
             make_strip_ready(k, x, i, live, b, s.n_blocks, kind);
-        const bool whole = is_whole(live, s.n_blocks);
         s.q = whole ? x->q + i * x->q_stride + 32 * b : k->q[0];
         s.q_stride = whole ? x->q_stride : (int64_t)sizeof *k->q;
         (kind == PLAIN      ? run_plain
          : kind == WITH_MIN ? run_min
          : kind == HALVED   ? run_halved
          : kind == ODD      ? run_odd
-                            : run_two_mins)(&s);
-        s.units += unit_bytes(kind) * (size_t)(s.n_groups * QUAD_BLOCKS * quads_of(s.n_blocks));
+                            : run_two_mins)(&s, n_acts);
+        s.units += couple_bytes(kind) * (size_t)(s.n_couples * s.n_blocks);
     }
     store_accumulators(k, c, live, y + i * y_stride, y_stride);
 }
 
-/* All rows of x in tiles, the weights opened chunk by chunk. unpack: NULL for a type with heads and bodies. */
+/* All rows of x, the weights opened chunk by chunk. unpack: NULL for a type with heads and bodies. */
 INLINE void opened_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                          float *y, int64_t y_stride, struct work *k, unpack_fn *unpack, const enum kind kind)
 {
     const int64_t n_blocks = w->n_cols / PP_ACT_BLOCK;
-    _mm512_store_si512(k->begin[0], _mm512_set1_epi32(MAGIC_BITS));
-    _mm512_store_si512(k->begin[1], _mm512_set1_epi32(HIGH_BITS));
     shape_tiles(&strip_shapes);
     for (int64_t row = row0; row < row1; row += MAX_GROUPS * PP_GROUP_ROWS) {
         struct chunk c = {.w = w, .row0 = row, .row1 = row1};
         if (row1 - row > MAX_GROUPS * PP_GROUP_ROWS)
             c.row1 = row + MAX_GROUPS * PP_GROUP_ROWS;
         c.n_groups = (int)((c.row1 - row + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS);
-        const int64_t most = units_bytes(x) / (int64_t)unit_bytes(kind) / c.n_groups / STRIP * STRIP;
+        const int64_t most = units_bytes(x) / (int64_t)couple_bytes(kind) / n_couples(&c, kind) / STRIP * STRIP;
         for (c.b0 = 0; c.b0 < n_blocks; c.b0 = c.b1) {
             c.b1 = c.b0 + most < n_blocks ? c.b0 + most : n_blocks;
             if (unpack)
                 unpack_chunk(&c, k->units, unpack, kind);
             else
-                open_chunk(&c, k->units, kind);
-            for (int64_t i = 0; i < m; i += TILE_ROWS)
-                run_tile(k, &c, x, i, m - i < TILE_ROWS ? m - i : TILE_ROWS, y, y_stride, kind);
+                open_chunk(&c, k, kind);
+            for (int64_t i = 0; i < m; i += ACT_ROWS)
+                run_rows(k, &c, x, i, m - i < ACT_ROWS ? m - i : ACT_ROWS, y, y_stride, kind);
         }
     }
     _tile_release();
