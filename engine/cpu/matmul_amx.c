@@ -25,16 +25,12 @@
 #endif
 
 #ifndef PP_AMX_ROWS_OPENED /* tests have fewer */
-#define PP_AMX_ROWS_OPENED 56
+#define PP_AMX_ROWS_OPENED 32
 #endif
 
 enum {
     TILE_ROWS = 16,           /* activation rows of a tile */
-    /* Measured on a Sapphire Rapids, in GMAC/s of a thread: the byte dot products are as fast up to 7 rows; what
-     * streams past tiles (at 16 rows of Q4_0 59) is faster than what is opened into the cache first (at 24 rows 39, at
-     * 64 54, at 512 62). */
-    MIN_ROWS_STREAM = 8,
-    MAX_ROWS_STREAM = 48,
+    MIN_ROWS_STREAM = 8, /* the byte dot products are as fast up to 7 (on a Sapphire Rapids) */
     MIN_ROWS_LAST = 9,        /* the last ones of many activation rows that are worth a tile */
 };
 
@@ -214,7 +210,7 @@ static struct pp_acts acts_from(const struct pp_acts *x, int64_t row)
     return a;
 }
 
-/* Up to MAX_ROWS_STREAM rows of x, in tiles of about the same size. The weights come from memory for the first tile and
+/* A few rows of x, in tiles of about the same size. The weights come from memory for the first tile and
  * from the cache for the others. */
 INLINE void stream_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                          float *y, int64_t y_stride, void *scratch, const struct rows_type type)
@@ -232,10 +228,13 @@ INLINE void stream_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
         }
 }
 
-/* How a type is multiplied. */
+/* How a type is multiplied. max_streamed: rows that weights stream past; what more rows meet is opened into the cache
+ * first. Measured on an Emerald Rapids, ns for a block of 16 x 16 products: 32 rows of Q4_0 27.3 (streamed) and 28.5
+ * (opened), of Q8_0 33.4 and 29.1, of Q4_K 36.8 and 33.1; 48 rows of Q4_0, weights from memory: the same. */
 struct amx_type {
     struct rows_type rows;
     unpack_fn *unpack;
+    int64_t max_streamed;
 };
 
 INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
@@ -246,7 +245,7 @@ INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
         few_rows(w, row0, row1, x, m, y, y_stride, scratch);
         return;
     }
-    if (streams && m <= MAX_ROWS_STREAM) {
+    if (streams && m <= type.max_streamed) {
         stream_tiles(w, row0, row1, x, m, y, y_stride, scratch, type.rows);
         return;
     }
@@ -263,40 +262,47 @@ INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{NULL, scales_plain, false, 544}, unpack_q8_0};
+    const struct amx_type type = {{NULL, scales_plain, false, 544}, unpack_q8_0, 31};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{open_q4_0, scales_plain, false, 288}, unpack_q4_0};
+    const struct amx_type type = {{open_q4_0, scales_plain, false, 288}, unpack_q4_0, 48};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{open_q4_k, scales_q4_k, true, 296}, unpack_q4_k};
+    const struct amx_type type = {{open_q4_k, scales_q4_k, true, 296}, unpack_q4_k, 31};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
+}
+
+/* From how many rows on tiles are faster where weights are opened into the cache first either way. With the types in
+ * two tiles 40 are not: ns for a block on an Emerald Rapids with AVX-512 and with tiles, of Q6_K at 40 and 48 rows 46.4
+ * and 50.5, 45.2 and 42.2, of Q2_K at 32 rows 49.7 and 43.5. */
+static int64_t rows_opened(enum kind kind)
+{
+    return kind == HALVED ? PP_AMX_ROWS_OPENED + TILE_ROWS : PP_AMX_ROWS_OPENED;
 }
 
 static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    if (m < PP_AMX_ROWS_OPENED)
+    if (m < rows_opened(HALVED))
         few_rows(w, row0, row1, x, m, y, y_stride, scratch);
     else
         opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, HALVED);
 }
 
-/* The types with heads and bodies. Either way weights are opened into the cache first, so it takes more rows until
- * tiles are faster: measured on a Granite Rapids, at 64 rows by 1.03 to 1.2. */
+/* The types with heads and bodies. */
 static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                           float *y, int64_t y_stride, void *scratch)
 {
     const enum kind kind = unit_kind(w->type);
-    if (m < PP_AMX_ROWS_OPENED)
+    if (m < rows_opened(kind))
         few_rows(w, row0, row1, x, m, y, y_stride, scratch);
     else if (w->type == PP_TYPE_IQ1_M)
         opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, ODD);
