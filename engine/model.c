@@ -237,6 +237,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"rwkv", hp->rwkv},                              {"kda", hp->kda},
         {"rwkv 6", hp->rwkv6},                           {"halved", (double)hp->halved_every},
         {"state rank", (double)hp->state_rank},          {"unit states", hp->state_unit},
+        {"states by head", hp->state_by_head},
         {"state epsilon", (double)hp->state_eps},
         {"one part", hp->one_part},                      {"expert width", (double)hp->n_embd_expert},
         {"beside", hp->states_beside},                   {"states normed", hp->state_norm},

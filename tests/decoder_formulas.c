@@ -48,7 +48,8 @@ static void norm(const struct decoder *d, int l, const char *kind, int row, cons
         mean += x[i] / (double)n;
     for (int64_t i = 0; i < n; i++)
         square += (x[i] - mean) * (x[i] - mean) / (double)n;
-    const double root = sqrt(square + (double)DECODER_EPSILON);
+    const bool head = d->s.heads_eps != 0.0f && strncmp(kind, "attn_", 5) == 0 && kind[6] == '_';
+    const double root = sqrt(square + (double)(head ? d->s.heads_eps : DECODER_EPSILON));
     for (int64_t i = 0; i < n; i++)
         y[i] = (x[i] - mean) / root * (w ? (double)w->values[at + i] : 1) + (b ? (double)b->values[at + i] : 0);
 }
@@ -286,6 +287,60 @@ static void convolved_layer(const struct decoder *d, int l, double *x, int n)
         pp_free(all[i]);
 }
 
+/* PLaMo 2's states, a position after the other: of each head S = a S + B dt x', y = S' C + D x, times silu(z). What B,
+ * C and dt are made of comes out of the convolution of x; z and x are a head's halves. */
+static void states_row(const struct decoder *d, int l, const double *in, int r, double *x, double *states, double *y)
+{
+    const int dim = d->s.head_dim, key = d->s.key_dim, rank = d->s.state_rank, width = d->s.n_state * dim;
+    const struct matrix *A = part(d, l, "ssm_a", ""), *D = part(d, l, "ssm_d", "");
+    double *both = doubles(2 * width), *u = doubles(width), *dt = doubles(d->s.n_state);
+    double *small = doubles(rank + 2 * key);
+    linear(d, l, "ssm_in", in, both);
+    for (int i = 0; i < width; i++)
+        x[r * width + i] = both[i / dim * 2 * dim + dim + i % dim];
+    convolve_row(part(d, l, "ssm_conv1d", ".weight")->values, DECODER_STATE_TAPS, NULL, x, r, width, u);
+    for (int i = 0; i < width; i++)
+        u[i] /= 1 + exp(-u[i]);
+    linear(d, l, "ssm_x", u, small);
+    norm(d, l, "ssm_b_norm", 0, small, small);
+    norm(d, l, "ssm_c_norm", 0, small + key, small + key);
+    norm(d, l, "ssm_dt_norm", 0, small + 2 * key, small + 2 * key);
+    linear(d, l, "ssm_dt", small + 2 * key, dt);
+    for (int i = 0; i < width; i++) {
+        const int h = i / dim;
+        const double step = log1p(exp(dt[h])), a = exp(step * (double)A->values[h]), z = both[h * 2 * dim + i % dim];
+        y[i] = (double)D->values[h] * u[i];
+        for (int n = 0; n < key; n++) {
+            states[i * key + n] = a * states[i * key + n] + small[n] * step * u[i];
+            y[i] += states[i * key + n] * small[key + n];
+        }
+        y[i] *= z / (1 + exp(-z));
+    }
+    double *all[] = {both, u, small, dt};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
+static void layer_with_states(const struct decoder *d, int l, double *x, int n)
+{
+    const int embd = d->s.n_embd, width = d->s.n_state * d->s.head_dim;
+    double *in = doubles(embd), *delta = doubles(embd), *y = doubles(width);
+    double *all_x = doubles(n * width), *states = doubles(width * d->s.key_dim);
+    for (int r = 0; r < n; r++) {
+        double *row = x + r * embd;
+        before(d, l, "attn_norm", row, in);
+        states_row(d, l, in, r, all_x, states, y);
+        linear(d, l, "ssm_out", y, delta);
+        behind(d, l, "post_attention_norm", delta, row);
+        before(d, l, d->s.ffn_norm, row, in);
+        feed_forward(d, l, in, delta);
+        behind(d, l, "post_ffw_norm", delta, row);
+    }
+    double *all[] = {in, delta, y, all_x, states};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
 /* What attention reads of position r. */
 static void attention_inputs(const struct decoder *d, int l, const double *x, int r, double *q, double *k, double *v)
 {
@@ -398,7 +453,10 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
     for (int l = 0; l < d->s.n_layer; l++) {
         struct decoder of_layer = *d;
         of_layer.s = decoder_shape_of(&d->s, l);
-        (decoder_convolves(d, l) ? convolved_layer : d->s.uneven ? gapped_layer : layer)(&of_layer, l, x, n);
+        (decoder_convolves(d, l)    ? convolved_layer
+         : decoder_has_states(d, l) ? layer_with_states
+         : d->s.uneven              ? gapped_layer
+                                    : layer)(&of_layer, l, x, n);
     }
     for (int r = 0; r < n; r++) {
         norm(d, -1, d->s.output_norm, 0, x + r * width, in);

@@ -74,6 +74,9 @@ static const struct decoder_shape families[] = {
      .n_expert = 6, .n_used = 3},
     {.arch = "bitnet", .sub_norms = true, .ff = FF_RELU2_GATE, .tied = true},
     {.arch = "plamo", .parallel = true},
+    {.arch = "plamo2", .norms = BOTH_NORMS, .heads = HEADS_EACH, .heads_eps = 1e-6f, .joined = true,
+     .ff = FF_SILU_FUSED, .head_dim = 16, .n_layer = 4, .n_state = 3, .step = 2, .key_dim = 32, .state_rank = 64,
+     .tied = true},
     {.arch = "plamo3", .norms = BOTH_NORMS, .heads = HEADS_ALIKE, .joined = true, .ff = FF_SILU_FUSED, .window = 7,
      .wide = 8, .n_layer = 9, .base = 500, .tied = true},
     {.arch = "chameleon", .neighbours = true, .heads = HEADS_EACH, .heads_bias = true, .heads_centred = true},
@@ -91,7 +94,7 @@ struct decoder_shape decoder_shape(const char *arch)
     s.n_layer = s.n_layer ? s.n_layer : 2;
     s.n_head = 4;
     s.n_head_kv = s.n_head_kv ? s.n_head_kv : 2;
-    s.head_dim = 12;
+    s.head_dim = s.head_dim ? s.head_dim : 12;
     s.rope_dim = s.rope_dim ? s.rope_dim : s.head_dim;
     s.n_ff = s.n_ff ? s.n_ff : 64;
     s.n_ctx = 128;
@@ -223,6 +226,37 @@ static void add_convolution(struct decoder *d, int l)
     add_matrix(d, l, "shortconv.out_proj", d->s.n_embd, d->s.n_embd, bias);
 }
 
+bool decoder_has_states(const struct decoder *d, int l)
+{
+    return d->s.n_state && l % d->s.step != d->s.step / 2;
+}
+
+static void add_number(struct decoder *d, int l, const char *kind, int64_t n, float middle, float spread)
+{
+    char name[48];
+    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    add(d, name, 0, n, middle, spread);
+}
+
+/* PLaMo 2's. */
+static void add_states(struct decoder *d, int l)
+{
+    const struct decoder_shape *s = &d->s;
+    const int width = s->n_state * s->head_dim;
+    add_block_norm(d, l, "attn_norm");
+    add_matrix(d, l, "ssm_in", 2 * width, s->n_embd, false);
+    add_matrix(d, l, "ssm_conv1d", width, DECODER_STATE_TAPS, false);
+    add_matrix(d, l, "ssm_x", s->state_rank + 2 * s->key_dim, width, false);
+    add_sub_norm(d, l, "ssm_b_norm", s->key_dim);
+    add_sub_norm(d, l, "ssm_c_norm", s->key_dim);
+    add_sub_norm(d, l, "ssm_dt_norm", s->state_rank);
+    add_matrix(d, l, "ssm_dt", s->n_state, s->state_rank, true);
+    add_number(d, l, "ssm_a", s->n_state, -1, 0.9f);
+    add_number(d, l, "ssm_d", s->n_state, 1, 0.5f);
+    add_matrix(d, l, "ssm_out", s->n_embd, width, false);
+    add_block_norm(d, l, "post_attention_norm");
+}
+
 /* The expert that every token uses. */
 static void add_shared(struct decoder *d, int l)
 {
@@ -282,7 +316,7 @@ struct decoder *decoder_make(const struct decoder_shape *s)
         add_norm(d, "token_embd_norm", 0, s->n_embd, s->norm_bias);
     for (int l = 0; l < s->n_layer; l++) {
         d->s = decoder_shape_of(s, l);
-        (decoder_convolves(d, l) ? add_convolution : add_attention)(d, l);
+        (decoder_convolves(d, l) ? add_convolution : decoder_has_states(d, l) ? add_states : add_attention)(d, l);
         add_feed_forward(d, l);
     }
     d->s = *s;
@@ -358,13 +392,15 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, 
         {"attention.sliding_window", s->both_ways && s->window ? 2 * (s->window - 1) : s->window},
         {"rope.scaling.original_context_length", s->context}, {"shortconv.l_cache", s->taps},
+        {"ssm.conv_kernel", s->n_state ? DECODER_STATE_TAPS : 0}, {"ssm.state_size", s->key_dim},
+        {"ssm.time_step_rank", s->n_state}, {"ssm.inner_size", s->n_state * s->head_dim},
     };
     uint32_t of_layers[3][64];
     assert_true(s->n_layer <= 64);
     for (int l = 0; l < s->n_layer; l++) {
         const struct decoder_shape of_layer = decoder_shape_of(s, l);
-        of_layers[0][l] = (uint32_t)of_layer.n_head;
-        of_layers[1][l] = decoder_convolves(d, l) ? 0 : (uint32_t)of_layer.n_head_kv;
+        of_layers[0][l] = decoder_has_states(d, l) ? 0 : (uint32_t)of_layer.n_head;
+        of_layers[1][l] = decoder_convolves(d, l) || decoder_has_states(d, l) ? 0 : (uint32_t)of_layer.n_head_kv;
         of_layers[2][l] = (uint32_t)(of_layer.n_ff * (strcmp(s->arch, "qwen") == 0 ? 2 : 1));
     }
     const struct {
@@ -381,7 +417,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_u32(w, key(d, numbers[i].key), (uint32_t)numbers[i].v);
     for (int i = 0; i < 3; i++) {
         static const char *const sizes[] = {"attention.head_count", "attention.head_count_kv", "feed_forward_length"};
-        if (s->uneven || (i == 1 && s->taps))
+        if (s->uneven || (i == 1 && s->taps) || (i < 2 && s->n_state))
             pp_gguf_add_u32_array(w, key(d, sizes[i]), of_layers[i], (size_t)s->n_layer);
         else
             pp_gguf_add_u32(w, key(d, sizes[i]), of_layers[i][0]);
@@ -405,6 +441,14 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
             one[l] = decoder_xielu(l, i);
         pp_gguf_add_f32_array(w, names[i], one, (size_t)s->n_layer);
     }
+    bool narrow[64];
+    for (int l = 0; l < s->n_layer; l++)
+        narrow[l] = s->window && (l + 1) % s->wide != 0;
+    if (s->n_state) { /* which is what other programs expect, but for windows */
+        pp_gguf_add_u32(w, key(d, "ssm.group_count"), 0);
+        if (s->window)
+            pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
+    }
     if (strcmp(s->arch, "chameleon") == 0)
         pp_gguf_add_bool(w, key(d, "swin_norm"), s->swin);
     if (s->ff == FF_RELU2_GATE)
@@ -414,11 +458,12 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
 }
 
-/* Norms behind parts are called by their names alone in PLaMo 3's. */
+/* Norms behind parts, and those of what states are made with, are called by their names alone in PLaMo's. */
 static const char *name_in_file(const struct decoder *d, const char *name)
 {
     static char bare[sizeof d->t[0].name];
-    if (strcmp(d->s.arch, "plamo3") != 0 || !strstr(name, ".post_"))
+    const bool is_bare = strstr(name, ".post_") || (strstr(name, ".ssm_") && strstr(name, "_norm."));
+    if (strncmp(d->s.arch, "plamo", 5) != 0 || !is_bare)
         return name;
     snprintf(bare, sizeof bare, "%.*s", (int)(strlen(name) - strlen(".weight")), name);
     return bare;

@@ -34,6 +34,7 @@ struct decoder_shape {
     /* How queries and keys are normed, if they are: all heads by one vector, each by its own, or all together. */
     enum { HEADS_PLAIN, HEADS_ALIKE, HEADS_EACH, HEADS_WHOLE } heads;
     bool heads_centred;    /* and the mean is taken off by these */
+    float heads_eps;       /* with this epsilon; 0: that of all norms */
     bool swin;             /* POST_NORM: norms have the names of those before parts */
     int silent_end;        /* tokens 4 .. silent_end - 1 have logits of -1e30 */
     bool heads_bias;       /* something is added behind these norms */
@@ -44,6 +45,9 @@ struct decoder_shape {
     const int (*uneven)[3]; /* of each layer n_head, n_head_kv and n_ff, 0 being none; or NULL: all are alike */
     int n_ff_shared;       /* of an expert that every token uses; 0: there is none */
     int taps, full;        /* each full-th layer has attention, the others short convolutions; 0: there are none */
+    /* Or PLaMo 2's states, but for the step / 2-th of each `step` layers: how many, of key_dim x head_dim, whose steps
+     * are made of state_rank numbers; 0: there are none. */
+    int n_state, step, key_dim, state_rank;
     const char *output_norm; /* NULL: output_norm */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */
     bool wide_first;       /* the first layer does, then each wide-th behind it */

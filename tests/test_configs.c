@@ -113,7 +113,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(n_expert_group_used), ONE(n_nextn), ONE(two_norms), ONE(alibi), ONE(unit_output), ONE(chunked),
         ONE(kv_lora_rank), ONE(q_lora_rank), ONE(qk_nope_dim), ONE(v_head_dim), ONE(expert_group_largest),
         ONE(n_state_head), ONE(n_state_key_head), ONE(state_key_dim), ONE(state_value_dim), ONE(state_tiled),
-        ONE(state_rank), ONE(rwkv), ONE(state_unit), ONE(state_eps), ONE(state_twice), ONE(kda),
+        ONE(state_rank), ONE(state_by_head), ONE(rwkv), ONE(state_unit), ONE(state_eps), ONE(state_twice), ONE(kda),
         ONE(rwkv6), ONE(halved_every),
         ONE(conv_taps), ONE(head_dim_local), ONE(rope_turning), ONE(keys_as_values), ONE(n_embd_layer), ONE(n_stream),
         ONE(laurel_rank), ONE(n_embd_expert), ONE(mean_square), ONE(shared_mean),

@@ -254,14 +254,30 @@ static void lora_of_convolutions(void **state)
     decoder_free(d);
 }
 
+/* A tensor of another size, or none, and a word of what is said of it then. */
+struct spoilt {
+    const char *name;
+    int64_t rows, cols;
+    const char *word;
+};
+
+static void assert_refused(const struct decoder_shape *s, const struct spoilt *cases, size_t n)
+{
+    struct pp_model *m;
+    struct pp_error err;
+    for (size_t i = 0; i < n; i++) {
+        struct decoder *d = decoder_make(s);
+        decoder_spoil(d, cases[i].name, cases[i].rows, cases[i].cols);
+        if (pp_model_open(decoder_write(d), &m, &err) == PP_OK || !strstr(err.text, cases[i].word))
+            fail_msg("%s: \"%s\"", cases[i].name, err.text);
+        decoder_free(d);
+    }
+}
+
 /* Files that contradict themselves about convolutions. */
 static void bad_convolutions(void **state)
 {
-    static const struct {
-        const char *name;
-        int64_t rows, cols;
-        const char *word;
-    } cases[] = {
+    static const struct spoilt cases[] = {
         {"blk.0.shortconv.conv.weight", 48, 4, "4 values"},      /* not as many taps as the metadata say */
         {"blk.0.shortconv.conv.weight", 0, 0, "key heads"},      /* no layer without heads is anything else */
         {"blk.0.shortconv.in_proj.weight", 96, 48, "96 x 48"},
@@ -273,13 +289,7 @@ static void bad_convolutions(void **state)
     struct pp_model *m;
     struct pp_error err;
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct decoder *d = decoder_make(&s);
-        decoder_spoil(d, cases[i].name, cases[i].rows, cases[i].cols);
-        if (pp_model_open(decoder_write(d), &m, &err) == PP_OK || !strstr(err.text, cases[i].word))
-            fail_msg("%s: \"%s\"", cases[i].name, err.text);
-        decoder_free(d);
-    }
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
     s.full = s.n_layer + 1; /* no layer has attention */
     struct decoder *d = decoder_make(&s);
     assert_int_not_equal(pp_model_open(decoder_write(d), &m, &err), PP_OK);
@@ -678,6 +688,73 @@ static void plamo(void **state)
     check(&s);
 }
 
+/* In eight bits, by MLX or while a folder is loaded, answers are about the same. */
+static void plamo2_quantised(const struct decoder_shape *s)
+{
+    struct decoder *d = decoder_make(s);
+    const char *file = decoder_write(d), *mlx = fresh_path("mlx"), *folder = fresh_path("folder");
+    double *want = doubles(SMALL_TEXT * s->n_vocab);
+    int32_t ids[SMALL_TEXT];
+    struct pp_error err;
+    small_text(ids, s->n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    assert_ok(pp_convert_to_folder(file, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
+    assert_ok(pp_convert_to_folder(file, folder, &(struct pp_convert_options){0}, &err), err);
+    assert_tensor(mlx, "model.layers.layers.0.mixer.in_proj.scales", 2, s->n_embd / 32);
+    assert_true(small_likeness(mlx, NULL, want, s->n_vocab) > 0.98);
+    assert_true(small_likeness(folder, "q8_0", want, s->n_vocab) > 0.98);
+    pp_free(want);
+    decoder_free(d);
+}
+
+/* PLaMo 2: states and attention in turns; conversations go on from what is saved, in pages of either. */
+static void plamo2(void **state)
+{
+    struct decoder_shape s = decoder_shape("plamo2");
+    (void)state;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.layers.0.mixer.conv1d.weight", 3, DECODER_STATE_TAPS);
+    assert_tensor(folder, "model.layers.layers.2.mixer.A_log", 1, s.n_state);
+    assert_tensor(folder, "model.layers.layers.2.mixer.B_norm_weight", 1, s.key_dim);
+    assert_tensor(folder, "model.layers.layers.1.mixer.q_weight", 2, s.head_dim);
+    struct decoder *d = decoder_make(&s);
+    assert_resumes(decoder_write(d), s.n_vocab);
+    decoder_free(d);
+    s.step = 4;
+    s.n_layer = 3;
+    s.n_head_kv = 1;
+    s.tied = false;
+    check(&s);
+    s.window = 7;
+    s.step = 2;
+    s.n_layer = s.wide = 4; /* of two layers with attention the second has no window */
+    s.n_state = 5;
+    s.key_dim = 16;
+    s.n_embd = 64;
+    check(&s);
+    plamo2_quantised(&s);
+}
+
+/* Files that contradict themselves about states. */
+static void bad_plamo2(void **state)
+{
+    static const struct spoilt cases[] = {
+        {"blk.0.ssm_in.weight", 48, 48, "48 x 48"},
+        {"blk.2.ssm_x.weight", 127, 48, "127 x 48"},
+        {"blk.0.ssm_dt.weight", 48, 64, "48 x 64"}, /* a step for each channel, as the first Mamba has them */
+        {"blk.0.ssm_dt.bias", 0, 0, "missing"},
+        {"blk.0.ssm_c_norm.weight", 0, 0, "missing"},
+        {"blk.0.ssm_dt_norm.weight", 0, 32, "32 values"},
+        {"blk.2.ssm_a", 3, 32, "3 x 32"},
+        {"blk.2.ssm_d", 0, 0, "number of heads"}, /* which tells layers with states */
+        {"blk.1.attn_q_norm.weight", 0, 0, "missing"},
+        {"blk.1.attn_qkv.weight", 64, 48, "64 x 48"},
+    };
+    const struct decoder_shape s = decoder_shape("plamo2");
+    (void)state;
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+}
+
 /* PLaMo 3: in its folders norms are less by what is added to them, another number for each kind. */
 static void plamo3(void **state)
 {
@@ -773,6 +850,8 @@ TEST_GROUP(decoders)
         cmocka_unit_test(dbrx),
         cmocka_unit_test(bitnet),
         cmocka_unit_test(plamo),
+        cmocka_unit_test(plamo2),
+        cmocka_unit_test(bad_plamo2),
         cmocka_unit_test(plamo3),
         cmocka_unit_test(chameleon),
     };

@@ -95,7 +95,8 @@ struct pp_decoder {
     /* How queries and keys are normed: by one vector for all heads, by one for all of them together, or, in some models
      * of the family only (pp_hparams.qk_norm), by one for all heads or one for each, or by one for all together. */
     enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_PERHAPS, PP_QK_WHOLE_PERHAPS } qk_norm;
-    bool centred_heads;       /* they are normed by LayerNorm, others not, with an epsilon of 1e-5 */
+    bool centred_heads;       /* they are normed by LayerNorm, others not */
+    float head_eps;           /* PP_QK_PERHAPS: the epsilon of their norms; 0: that of all norms */
     bool unit_heads;          /* with hparams.qk_norm, those that are rotated are normed without weights */
     bool unit_values;         /* heads of values are normed without weights */
     bool norm_behind_rope;    /* heads are normed after they are rotated */

@@ -18,7 +18,7 @@ static bool find_head_norm(struct builder *b, const char *name, int64_t n_heads,
     snprintf(full, sizeof full, "%s.weight", name);
     const struct pp_tensor *t = pp_source_tensor(b->s, full);
     norm->centred = b->d->layer_norm || b->d->centred_heads;
-    norm->scale = b->d->centred_heads ? 1e-5f : 0.0f;
+    norm->scale = b->d->head_eps;
     norm->weight = pp_plan_tensor(b->s, t && t->n_dims > 1 ? n_heads : 0, n, b->err, "%s", full);
     snprintf(full, sizeof full, "%s.bias", name);
     if (norm->weight && pp_source_tensor(b->s, full) &&

@@ -1,5 +1,6 @@
 /* decoder_scan.c - Mamba (arXiv 2312.00752) as a part of a decoder's layers: a short convolution, and a selective scan
- * whose steps, B and C are made of what comes out of it. */
+ * whose steps, B and C are made of what comes out of it. In PLaMo 2 (arXiv 2509.04897) a step is a head's, and what is
+ * scanned with them is Mamba 2's states. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
@@ -16,10 +17,10 @@ bool pp_scan_input(struct builder *b, int l)
     return in >= 0;
 }
 
-/* Falcon Mamba's norms have no weights, Jamba's have, and Mamba has none. */
+/* Falcon Mamba's norms have no weights, Jamba's and PLaMo 2's have, and Mamba has none. */
 static bool is_normed(const struct builder *b, int l)
 {
-    return b->hp->state_unit || pp_decoder_has(b, l, "ssm_dt_norm.weight");
+    return b->hp->state_unit || b->hp->state_by_head || pp_decoder_has(b, l, "ssm_dt_norm.weight");
 }
 
 /* A norm of one of the three; ones: of that many, made when they are needed first. */
@@ -27,12 +28,20 @@ static bool add_small_norm(struct builder *b, int l, const char *kind, const str
                            int in, int out)
 {
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = b->hp->state_eps, .in = in, .in2 = NONE, .out = out};
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
     if (!b->hp->state_unit)
-        norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s.weight", l, kind);
+        pp_decoder_find_norm(b, name, n, &norm);
     else if (*ones || (*ones = pp_plan_ones(b->p, n, b->err)))
         norm.weight = *ones;
     add(b, norm);
     return norm.weight != NULL;
+}
+
+/* How many steps a row has. */
+static int64_t n_steps(const struct builder *b)
+{
+    return b->hp->state_by_head ? b->hp->n_state_head : channels(b);
 }
 
 /* From what the convolution gave to steps, B and C. */
@@ -40,7 +49,7 @@ static bool add_steps(struct builder *b, int l)
 {
     const int64_t rank = b->hp->state_rank, key = b->hp->state_key_dim;
     const int all = pp_plan_linear(b->p, b->s, rank + 2 * key, channels(b), b->err, "blk.%d.ssm_x", l);
-    const int step = all < 0 ? -1 : pp_plan_linear(b->p, b->s, channels(b), rank, b->err, "blk.%d.ssm_dt", l);
+    const int step = all < 0 ? -1 : pp_plan_linear(b->p, b->s, n_steps(b), rank, b->err, "blk.%d.ssm_dt", l);
     if (step < 0)
         return false;
     add_linear(b, l, all, b->convolved, b->state_steps);
@@ -51,51 +60,81 @@ static bool add_steps(struct builder *b, int l)
              !add_small_norm(b, l, "ssm_dt_norm", &b->low_ones, rank, b->state_raw, b->state_low))
         return false;
     add_linear(b, l, step, b->state_low, b->decay);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SOFTPLUS, .layer = l, .in = b->decay, .in2 = NONE,
-                          .out = b->decay});
+    if (b->hp->state_by_head)
+        pp_plan_linear_bias(b->p, step, NULL); /* the states add it, and make steps positive */
+    else
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SOFTPLUS, .layer = l, .in = b->decay, .in2 = NONE,
+                              .out = b->decay});
     return true;
+}
+
+/* The channels of heads with a step each. */
+static bool find_heads(struct builder *b, int l, struct pp_recurrence *r)
+{
+    const int64_t n = b->hp->n_state_head;
+    r->kind = PP_RECUR_MAMBA2;
+    r->neighbours = r->stride = (int)n;
+    r->rate = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ssm_a", l);
+    r->bias = !r->rate ? NULL : pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ssm_dt.bias", l);
+    r->direct = !r->bias ? NULL : pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ssm_d", l);
+    return r->direct != NULL;
+}
+
+/* Channels, each by itself. */
+static bool find_channels(struct builder *b, int l, struct pp_recurrence *r)
+{
+    const int64_t n = channels(b), key = b->hp->state_key_dim;
+    r->kind = PP_RECUR_MAMBA;
+    r->rate = pp_plan_tensor(b->s, n, key, b->err, "blk.%d.ssm_a", l);
+    r->direct = !r->rate ? NULL : pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ssm_d", l);
+    return r->direct != NULL;
 }
 
 bool pp_scan_result(struct builder *b, int l)
 {
     const int64_t n = channels(b), key = b->hp->state_key_dim, width = b->hp->state_value_dim;
-    struct pp_recurrence r = {.kind = PP_RECUR_MAMBA, .q = b->state_q, .k = b->state_k, .v = b->state_v,
-                              .decay = b->decay, .beta = NONE};
+    const bool by_head = b->hp->state_by_head;
+    struct pp_recurrence r = {.q = b->state_q, .k = b->state_k, .v = b->state_v, .decay = b->decay, .beta = NONE};
     struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = b->hp->conv_taps, .in = b->mixed,
                              .in2 = NONE, .out = b->convolved};
     if (!(convolve.weight = pp_plan_tensor(b->s, n, b->hp->conv_taps, b->err, "blk.%d.ssm_conv1d.weight", l)) ||
         (pp_decoder_has(b, l, "ssm_conv1d.bias") &&
          !(convolve.bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ssm_conv1d.bias", l))))
         return false;
+    if (by_head) { /* each head's gate comes before what goes into its convolution */
+        add_take(b, l, b->state_in, 2 * width, 0, width, b->state_gate);
+        add_take(b, l, b->state_in, 2 * width, width, width, b->mixed);
+    }
     add(b, convolve);
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->convolved, .in2 = NONE,
                           .out = b->convolved});
     const int out = pp_plan_linear(b->p, b->s, b->hp->n_embd, n, b->err, "blk.%d.ssm_out", l);
-    if (out < 0 || !add_steps(b, l) || !(r.rate = pp_plan_tensor(b->s, n, key, b->err, "blk.%d.ssm_a", l)) ||
-        !(r.direct = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ssm_d", l)))
+    if (out < 0 || !add_steps(b, l) || !(by_head ? find_heads : find_channels)(b, l, &r))
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = 1, .n_head = (int)b->hp->n_state_head, .key_dim = (int)key,
-                                      .value_dim = (int)width, .n_inputs = (int)(2 * width + key)};
+                                      .value_dim = (int)width, .n_inputs = by_head ? 0 : (int)(2 * width + key)};
     add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r),
                           .in = b->state_gate, .in2 = NONE, .out = b->state});
     add_linear(b, l, out, b->state, b->delta);
     return true;
 }
 
-/* One matrix gives what goes into the convolution, and the gate; another one what steps are made of, B and C. */
+/* One matrix gives what goes into the convolution, and the gate; another one what steps are made of, B and C, of which
+ * PLaMo 2 has the first behind the others. */
 void pp_scan_slots(struct builder *b)
 {
     struct pp_plan *p = b->p;
     const int64_t n = channels(b), rank = b->hp->state_rank, key = b->hp->state_key_dim;
+    const bool by_head = b->hp->state_by_head;
     b->state_in = pp_plan_slot(p, 2 * n);
-    b->mixed = pp_plan_part(p, b->state_in, 0, n);
-    b->state_gate = pp_plan_part(p, b->state_in, n, n);
+    b->mixed = by_head ? pp_plan_slot(p, n) : pp_plan_part(p, b->state_in, 0, n);
+    b->state_gate = by_head ? pp_plan_slot(p, n) : pp_plan_part(p, b->state_in, n, n);
     b->convolved = b->state_v = pp_plan_slot(p, n);
     b->state_steps = pp_plan_slot(p, rank + 2 * key);
-    b->state_raw = pp_plan_part(p, b->state_steps, 0, rank);
-    b->state_k = pp_plan_part(p, b->state_steps, rank, key);
-    b->state_q = pp_plan_part(p, b->state_steps, rank + key, key);
+    b->state_raw = pp_plan_part(p, b->state_steps, by_head ? 2 * key : 0, rank);
+    b->state_k = pp_plan_part(p, b->state_steps, by_head ? 0 : rank, key);
+    b->state_q = pp_plan_part(p, b->state_steps, by_head ? key : rank + key, key);
     b->state_low = pp_plan_slot(p, rank);
-    b->decay = pp_plan_slot(p, n);
+    b->decay = pp_plan_slot(p, n_steps(b));
     b->state = pp_plan_slot(p, n);
 }

@@ -9,7 +9,6 @@ static const struct {
     const char *name, *missing;
 } families[] = {
     {"kimik3", "attention to what layers before gave, and bounds of decays"},
-    {"plamo2", "Mamba 2 whose B, C and steps come from behind the convolution"},
     {"rwkv6", "other names than those of the model's own code (Rwkv6ForCausalLM)"},
     {"rwkv6qwen2", "RWKV 6's states in Qwen 2's layers"},
     {"arwkv7", "RWKV 7's states in Qwen 2's layers"},
