@@ -250,7 +250,8 @@ static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
 
 /* --- the interface ------------------------------------------------------------------------------------- */
 
-enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out, struct pp_error *err)
+static enum pp_code open_file(const char *path, const struct pp_arch *wanted, struct pp_adapter_file **out,
+                              struct pp_error *err)
 {
     struct stat st;
     struct pp_adapter_file *f = pp_calloc(1, sizeof *f);
@@ -259,6 +260,7 @@ enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out
         pp_free(f);
         return pp_fail_nomem(err, path);
     }
+    f->wanted = wanted;
     bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     enum pp_code code = folder ? pp_adapter_open_folder(f, err) : open_gguf(f, err);
     if (code) {
@@ -267,6 +269,17 @@ enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out
     }
     *out = f;
     return PP_OK;
+}
+
+enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out, struct pp_error *err)
+{
+    return open_file(path, NULL, out, err);
+}
+
+enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,
+                                      struct pp_error *err)
+{
+    return open_file(path, hp->rwkv_qwen ? pp_arch_by_name(hp->arch) : NULL, out, err);
 }
 
 void pp_adapter_file_close(struct pp_adapter_file *f)

@@ -45,6 +45,10 @@ struct pp_adapter_target {
  * n_out. What the file asks for and pippin cannot do (layer_replication, for one) is PP_ERR_UNSUPPORTED and named;
  * a path that does not exist is PP_ERR_NOT_FOUND. Shapes are not held against a model here. */
 enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out, struct pp_error *err);
+/* The same of one for a model with these numbers: in RWKV 6's layers of Qwen 2's kind modules are called as those of
+ * other families, which a folder does not tell apart. */
+enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,
+                                      struct pp_error *err);
 void pp_adapter_file_close(struct pp_adapter_file *f); /* NULL is fine */
 
 /* True if path looks like an adapter: a folder with adapter_config.json, or a GGUF whose general.type is "adapter". */

@@ -167,10 +167,10 @@ static bool translate(const struct pp_arch *arch, const struct part_name *p, str
     return pp_arch_gguf_name(arch, pp_buf_cstr(weight), gguf, NULL) == PP_NAME_FOUND && !gguf->bad && !weight->bad;
 }
 
-/* The folder does not name the family: the one that knows most of its matrices, the first of several. The model that it
- * is loaded for tells more (lora.c). */
+/* The folder does not name the family: the one that knows most of its matrices, of several the one that is wanted, or
+ * else the first. The model that it is loaded for tells more (lora.c). */
 static const struct pp_arch *guess_family(const struct pp_safetensors *weights, const struct ending *endings,
-                                          struct pp_buf *weight, struct pp_buf *gguf)
+                                          const struct pp_arch *wanted, struct pp_buf *weight, struct pp_buf *gguf)
 {
     const struct pp_arch *arch, *best = NULL;
     struct part_name p;
@@ -179,7 +179,7 @@ static const struct pp_arch *guess_family(const struct pp_safetensors *weights, 
         size_t n = 0;
         for (size_t t = 0; t < pp_safetensors_n(weights); t++)
             n += split_name(pp_safetensors_at(weights, t)->name, endings, &p) && translate(arch, &p, weight, gguf);
-        best = n > most ? arch : best;
+        best = n > most || (n == most && n && arch == wanted) ? arch : best;
         most = n > most ? n : most;
     }
     return best;
@@ -272,7 +272,7 @@ static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_mod
     size_t n = pp_safetensors_n(f->weights);
     enum pp_code code = pp_adapter_reserve(f, n, err);
     if (!code) {
-        f->arch = guess_family(f->weights, m->endings, &weight, &gguf);
+        f->arch = guess_family(f->weights, m->endings, f->wanted, &weight, &gguf);
         if (!f->arch)
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s adapts no matrix of a model family that pippin knows", f->path);
     }

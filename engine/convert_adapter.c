@@ -304,7 +304,10 @@ enum pp_code pp_convert_adapter(const char *src, const char *dst, int wanted, co
     if (!code)
         code = open_base(f, src, opt ? opt->base : NULL, &base, err);
     if (!code) {
-        code = to_gguf(f, base, dst, wanted, opt, err);
+        pp_adapter_file_close(f); /* now that the family is known */
+        code = pp_adapter_file_open_for(src, pp_source_hparams(base), &f, err);
+        if (!code)
+            code = to_gguf(f, base, dst, wanted, opt, err);
         pp_source_close(base);
     }
     pp_adapter_file_close(f);

@@ -31,6 +31,7 @@ struct item {
     const struct pp_tensor *from;
     const struct pp_tensor *with; /* whose rows, or in rows of biases elements, take turns with those, or come behind
                                      them; or NULL */
+    int64_t ways;               /* TURNED: pieces of so many rows of ours change places (rows.h) */
     bool side_by_side;          /* TURNED: they come behind them in each row, and do not take turns */
     const struct pp_tensor *qkv[3]; /* QKV */
     enum pp_hf_form form;

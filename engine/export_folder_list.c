@@ -92,6 +92,8 @@ static float divided_by(const struct pp_hparams *hp, const char *name)
     return hp->halved_every && added ? ldexpf(1, (int)(l / hp->halved_every)) : 0;
 }
 
+enum { N_MIXES = 6 }; /* of RWKV, at most: RWKV 6 has one less */
+
 static enum pp_code shape_item(const struct folder *f, struct item *item, enum pp_hf_form form,
                                enum pp_row_order rows)
 {
@@ -120,8 +122,10 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     }
     item->reordered = pp_source_gguf(f->s) && pp_state_order(hp, item->from->name, &item->heads);
     if (form == PP_HF_TURNED || form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP ||
-        form == PP_HF_EXPERTS_FLAT_TURNED || halves)
+        form == PP_HF_EXPERTS_FLAT_TURNED || form == PP_HF_WAYS || form == PP_HF_WAYS_APART || halves)
         turn(item);
+    if (form == PP_HF_WAYS || form == PP_HF_WAYS_APART)
+        item->ways = item->from->ne[1] * item->from->ne[2] / (N_MIXES - 1);
     if (form == PP_HF_EXPERTS_FLAT || form == PP_HF_EXPERTS_FLAT_TURNED)
         item->n_dims = 2;
     item->side_by_side = halves;
@@ -274,8 +278,6 @@ static enum pp_code list_experts(struct folder *f, const struct pp_tensor *t)
     return list_pieces(f, t, shared ? "exps.weight" : "_exps.weight", t->ne[2], t->ne[1], 2);
 }
 
-enum { N_MIXES = 6 }; /* at most: RWKV 6 has one less */
-
 /* RWKV's vectors that files have in one tensor. */
 static bool is_of_mixes(const struct folder *f, const struct pp_tensor *t)
 {
@@ -284,7 +286,8 @@ static bool is_of_mixes(const struct folder *f, const struct pp_tensor *t)
 
 static enum pp_code list_mixes(struct folder *f, const struct pp_tensor *t)
 {
-    const int64_t n = pp_source_hparams(f->s)->rwkv6 ? N_MIXES - 1 : N_MIXES;
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    const int64_t n = hp->rwkv6 || !hp->rwkv_ranks[3] ? N_MIXES - 1 : N_MIXES; /* without gates, too */
     if (t->ne[1] * t->ne[2] * t->ne[3] != n)
         return fail_place(f, t->name);
     const enum pp_code code = list_pieces(f, t, "_fused.weight", n, 1, 1);

@@ -231,6 +231,8 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     case PP_HF_EXPERTS_FLAT:
     case PP_HF_EXPERTS_FLAT_TURNED:
     case PP_HF_UNIT_ROWS:
+    case PP_HF_WAYS:
+    case PP_HF_WAYS_APART:
     case PP_HF_HALVES:
     case PP_HF_NUMBER:
     case PP_HF_FLAT:

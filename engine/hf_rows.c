@@ -19,6 +19,8 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
     case PP_HF_QKV_STACKED:
     case PP_HF_QKV_BY_GROUP:
     case PP_HF_UNIT_ROWS:
+    case PP_HF_WAYS:
+    case PP_HF_WAYS_APART:
         return true;
     case PP_HF_QKV_BY_HEAD:
         return t->n_dims != 1; /* biases are small */
@@ -68,6 +70,18 @@ static enum pp_code add(struct pp_tensor_list *l, const struct pp_rows *like, in
     return pp_tensor_list_add(l, &t, name, false, err);
 }
 
+/* The columns of the matrices of t, cut into parts, as rows. */
+static struct pp_rows turned(const struct pp_tensor *t, int n_parts)
+{
+    struct pp_rows rows = stored(t);
+    rows.form = PP_FORM_TURNED;
+    rows.width = t->ne[0];
+    rows.matrix_rows = t->ne[0] / n_parts;
+    rows.n_cols = t->ne[1];
+    rows.n_rows = rows.matrix_rows * t->ne[2];
+    return rows;
+}
+
 /* names: [n_parts] of the tensors that take turns among the columns, or come one behind the other. */
 static enum pp_code add_turned(struct pp_tensor_list *l, const struct pp_tensor *t, int n_dims, int n_parts,
                                bool behind, const char *const *names, struct pp_error *err)
@@ -77,17 +91,25 @@ static enum pp_code add_turned(struct pp_tensor_list *l, const struct pp_tensor 
     if (t->n_dims != n_dims || pp_type_info(t->type)->block_elements != 1 || t->ne[0] % n_parts != 0)
         return fail_shape(t, err);
     for (int part = 0; part < n_parts && !code; part++) {
-        struct pp_rows rows = stored(t);
-        rows.form = PP_FORM_TURNED;
-        rows.width = t->ne[0];
-        rows.matrix_rows = n_out;
-        rows.n_cols = t->ne[1];
-        rows.n_rows = n_out * t->ne[2];
+        struct pp_rows rows = turned(t, n_parts);
         rows.row_first = behind ? part * n_out : part;
         rows.row_step = behind ? 1 : n_parts;
         code = add(l, &rows, n_dims == 3 ? t->ne[2] : 0, names[part], err);
     }
     return code;
+}
+
+/* RWKV's five ways to mix, side by side in one matrix, or each in its own. */
+static enum pp_code add_ways(struct pp_tensor_list *l, const struct pp_tensor *t, bool apart, const char *name,
+                             struct pp_error *err)
+{
+    enum { N_WAYS = 5 };
+    const bool good = apart ? t->n_dims == 3 && t->ne[2] == N_WAYS : t->n_dims == 2 && t->ne[0] % N_WAYS == 0;
+    if (!good || pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    struct pp_rows rows = turned(t, 1);
+    rows.ways = rows.n_rows / N_WAYS;
+    return add(l, &rows, apart ? N_WAYS : 0, name, err);
 }
 
 /* parts: q, k and v, each a tensor; else one, in which they come one behind the other. */
@@ -135,6 +157,9 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
     case PP_HF_EXPERTS_GATE_UP:
     case PP_HF_EXPERTS_HALVES_TURNED:
         return add_turned(l, t, 3, 2, form == PP_HF_EXPERTS_HALVES_TURNED, names, err);
+    case PP_HF_WAYS:
+    case PP_HF_WAYS_APART:
+        return add_ways(l, t, form == PP_HF_WAYS_APART, name, err);
     case PP_HF_EXPERTS_FLAT_TURNED:
         code = pp_hf_stack(t, hp, &stack, err);
         return code ? code : add_turned(l, &stack, 3, 1, false, names, err);

@@ -86,7 +86,7 @@ static enum pp_code load(const struct pp_model *m, const char *path, bool exact,
 {
     struct pp_adapter_file *f;
     *out = NULL;
-    enum pp_code code = pp_adapter_file_open(path, &f, err);
+    enum pp_code code = pp_adapter_file_open_for(path, pp_source_hparams(m->source), &f, err);
     if (code)
         return code;
     struct pp_adapter *a = pp_calloc(1, sizeof *a);

@@ -51,7 +51,8 @@ enum pp_op_kind {
     PP_OP_MATCH,     /* out = in, made as long as in2 */
     PP_OP_SPARSEN,   /* out = what of `in` is above its mean by more than `scale` standard deviations, that much less;
                         else 0 */
-    PP_OP_TAKE,      /* out = of each `period` neighbouring values of `in`, `count` from the `at`-th on */
+    PP_OP_TAKE,      /* out = of each `period` neighbouring values of `in`, `count` from the `at`-th on, `times` times
+                        one behind the other; 0 is 1 */
     PP_OP_WEIGH,     /* out = fn(in) * in2, `in` having one number for as many neighbours of in2 as there are for each:
                         PP_FN_SIGMOID or PP_FN_SOFTPLUS */
     PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number, or the one in `weight` */
@@ -79,7 +80,7 @@ enum pp_fn {
                         -scale .. scale */
     PP_FN_SOFTPLUS,  /* ln(1 + exp(x)); not of a gate */
     PP_FN_DECAY,     /* exp(-exp(-1/2) / (1 + exp(-x))), within exp(-exp(-1/2)) .. 1; not of a gate */
-    PP_FN_DOUBLE_EXP, /* exp(-exp(x)); not of a gate */
+    PP_FN_DOUBLE_EXP, /* exp(-exp(x)), with a scale at least exp(-scale); not of a gate */
     PP_FN_XIELU,     /* behind a projection only: struct pp_xielu */
     PP_FN_COUNT,
 };
@@ -114,7 +115,7 @@ struct pp_op {
                                         or 0: all; in an encoder to either side */
     int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
-    int64_t count, at, period;       /* PP_OP_TAKE; count: of PP_OP_MIX and PP_OP_SPREAD, the streams */
+    int64_t count, at, period, times; /* PP_OP_TAKE; count: of PP_OP_MIX and PP_OP_SPREAD, the streams */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
     int heads;                       /* PP_OP_HEADS: index in pp_plan.heads */
@@ -189,13 +190,17 @@ struct pp_heads {
  *   S = diag(decay) S + k v' - (beta * p) (S' p)',  out = norm(S' q) + (the sum of direct k q) v
  *
  * where the norm is LayerNorm by the head's part of the operation's `weight` and `bias`, with `scale` for epsilon, and
- * all is multiplied by `in`, if there is one, as it is.
+ * all is multiplied by `in`, if there is one, as it is. There need not be a norm.
  *
  * Or RWKV 6's (arXiv 2404.05892), in which nothing is taken off, and which looks at the state before the position:
  *
  *   out = silu(in) norm(S' q + (the sum of direct k q) v),  S = diag(decay) S + k v'
  *
  * with the same norm.
+ *
+ * Or what RWKV 6 is in Qwen 2's layers, gated linear attention (arXiv 2312.06635), which has nothing but
+ *
+ *   S = diag(decay) S + k v',  out = S' q
  *
  * Or Kimi Linear's (arXiv 2510.26692): the gated delta rule with a decay for each row of S, ln a = rate decay, `decay`
  * being behind its softplus; what it gives is normed by `weight` and multiplied by the sigmoid of `in`. Each head has a
@@ -209,16 +214,17 @@ struct pp_recurrence {
         PP_RECUR_RWKV7,
         PP_RECUR_KDA,
         PP_RECUR_RWKV6,
+        PP_RECUR_GLA,
     } kind;
     bool twice;                      /* the delta rule's beta is twice the sigmoid, so that a state may turn over */
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
                                         have one key head */
     int q, k, v;                     /* slots: [n_key_head, key_dim], likewise, [n_head, value_dim] */
     int decay, beta;                 /* slots: of head h the value (h / neighbours) stride + h % neighbours, or Mamba's
-                                        [n_head, value_dim]; neither Mamba nor RWKV 6 has beta: -1 */
+                                        [n_head, value_dim]; Mamba, RWKV 6 and GLA have no beta: -1 */
     int neighbours, stride;
     int look;                        /* RWKV 7's slot, whose decay and beta are [n_head, key_dim], too; as are Kimi
-                                        Linear's decay and RWKV 6's */
+                                        Linear's decay, RWKV 6's and GLA's */
     const struct pp_tensor *rate, *bias; /* [n_head]; Mamba 2's and Kimi Linear's rate [n_head, 1]; Mamba's
                                         [n_head * value_dim, key_dim], and NULL; Kimi Linear has no bias */
     const struct pp_tensor *direct;  /* Mamba 2's D [n_head, 1], Mamba's [n_head * value_dim], RWKV 7's

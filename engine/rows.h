@@ -61,6 +61,8 @@ struct pp_rows {
     uint32_t type_there;        /* FLOATS, TURNED */
     bool unit;                  /* FLOATS: rows are made of length 1 */
     int64_t width, matrix_rows; /* TURNED: columns there; rows that are made of each matrix */
+    int64_t ways;               /* TURNED: of five pieces of so many rows the first and the fourth have changed places;
+                                   0: they have not */
     struct {
         int64_t end;
         float by;
@@ -98,6 +100,14 @@ struct pp_rows {
     int64_t code_block;
     float levels[256], code_offset;
 };
+
+/* Where a row of such pieces comes from, which is where it goes to, too. */
+static inline int64_t pp_way_row(int64_t ways, int64_t row)
+{
+    enum { OTHER = 3 };
+    const int64_t way = ways ? row / ways : 1;
+    return way == 0 ? row + OTHER * ways : way == OTHER ? row - OTHER * ways : row;
+}
 
 float pp_number(const struct pp_numbers *n, int64_t i);
 float pp_e4m3_to_f32(uint8_t v); /* 127 and 255 are NaN; there is no infinity */

@@ -422,8 +422,8 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
                           (entry->form == PP_HF_SCALED && !s->hp.scales.any) ||
                           (entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output);
     const enum pp_hf_form form = as_it_is ? PP_HF_SAME : entry->form;
-    if (form == PP_HF_MIX)
-        return PP_OK; /* take_mixes */
+    if (form == PP_HF_MIX || pp_is_of_first_values(&s->hp, pp_buf_cstr(name)))
+        return PP_OK; /* take_mixes, take_first_values */
     if (packed)
         return add_packed(s, i, form, name, second, err);
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
@@ -452,14 +452,16 @@ static enum pp_code take_rope_factors(struct pp_source *s, const char *key, cons
     return add_tensor(s, &t, name, true, err);
 }
 
-/* By how much each of RWKV's inputs is mixed with the position before: of a layer [6, n_embd], of RWKV 6 [5, n_embd],
- * which files have with dimensions of one in the middle. Folders have a vector of each, older ones of RWKV 7 a
- * matrix. */
+/* By how much each of RWKV's inputs is mixed with the position before: of a layer [6, n_embd], of RWKV 6, or without
+ * gates, [5, n_embd], which files have with dimensions of one in the middle. Folders have a vector of each, older
+ * ones of RWKV 7 a matrix. */
 static enum pp_code take_mixes(struct pp_source *s, struct pp_error *err)
 {
-    const char *letters = s->hp.rwkv6 ? "wkvrg" : "rwkvag";
-    const char *before = s->hp.rwkv6 ? "rwkv.blocks." : "model.layers.";
-    const char *behind = s->hp.rwkv6 ? ".attention.time_maa_" : ".attn.x_";
+    const char *letters = s->hp.rwkv6 ? "wkvrg" : s->hp.rwkv_ranks[3] ? "rwkvag" : "rwkva";
+    const char *before = s->hp.rwkv6 && !s->hp.rwkv_qwen ? "rwkv.blocks." : "model.layers.";
+    const char *behind = s->hp.rwkv_qwen ? (s->hp.rwkv6 ? ".self_attn.time_maa_" : ".self_attn.time_mixer.x_")
+                         : s->hp.rwkv6   ? ".attention.time_maa_"
+                                         : ".attn.x_";
     const int64_t n = s->hp.n_embd, n_mixes = (int64_t)strlen(letters);
     for (int64_t l = 0; l < s->hp.n_layer; l++) {
         char name[80];
@@ -555,6 +557,20 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
     return code ? code : index_tensors(s, err);
 }
 
+/* What RWKV has between two matrices, where configurations need not say it. */
+static void find_ranks(struct pp_source *s)
+{
+    static const char *const names[][4] = {{"blk.0.time_mix_w1.weight", "blk.0.time_mix_a1.weight",
+                                            "blk.1.time_mix_v1.weight", "blk.0.time_mix_g1.weight"},
+                                           {"blk.0.time_mix_decay_w1.weight", "blk.0.time_mix_w1.weight"}};
+    for (int i = 0; s->hp.rwkv_qwen && i < (s->hp.rwkv6 ? 2 : 4); i++) {
+        const struct pp_tensor *t = pp_source_tensor(s, names[s->hp.rwkv6][i]);
+        const int64_t n = t ? t->ne[1] / (s->hp.rwkv6 && i == 1 ? 5 : 1) : 0; /* a product for each way to mix */
+        if (n > 0 && n <= 1 << 16)
+            s->hp.rwkv_ranks[i] = n;
+    }
+}
+
 static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
 {
     if (!pp_file_exists(s->path, "config.json"))
@@ -593,6 +609,8 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
     const struct pp_tensor *dense = code ? NULL : pp_source_tensor(s, "dense_2.weight");
     s->hp.n_dense = dense ? dense->ne[1] : 0;
     pp_hparams_find_shared(s, &s->hp);
+    if (!code)
+        find_ranks(s);
     if (!code)
         code = pp_hf_chat_template(s->path, "default", &s->chat_template, err);
     return code ? code : pp_hf_chat_template(s->path, "tool_use", &s->tool_template, err);

@@ -76,11 +76,13 @@ struct pp_hparams {
     bool state_twice;       /* the delta rule's beta goes up to 2 */
     bool rwkv;              /* or RWKV's, whose layers are made otherwise: */
     bool rwkv6;             /* those of RWKV 6, else of RWKV 7 */
-    int64_t rwkv_ranks[4];  /* what decays, beta, values and gates have between two matrices; of RWKV 6 decays, and each
-                               of five ways to mix */
+    bool rwkv_qwen;         /* in Qwen 2's layers: their norms and feed-forward part, and RWKV in place of attention */
+    int64_t rwkv_ranks[4];  /* what decays, beta, values and gates have between two matrices, the last perhaps 0: there
+                               are no gates; of RWKV 6 decays, and each of five ways to mix */
     int64_t halved_every;   /* the residual stream is halved behind each so many layers (RWKV 6); 0: it is not */
     bool kda;               /* or the delta rule with a decay for each row of a state: Kimi Linear's */
-    bool state_norm;        /* what they give is normed, where only some of the family's models do that */
+    bool state_norm;        /* what they give is normed, where only some of the family's models do that: of Falcon-H1's
+                               and ARWKV's */
     bool states_beside;     /* layers have states beside attention, which read the same */
     bool state_tiled;       /* head h goes with key head h modulo n_state_key_head: GGUF's Qwen 3.5 */
     int64_t n_ff;

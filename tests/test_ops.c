@@ -154,7 +154,7 @@ static double exact_fn(enum pp_fn fn, double number, double x)
     case PP_FN_RELU: return x > 0 ? x : 0;
     case PP_FN_RELU2: return x > 0 ? x * x : 0;
     case PP_FN_DECAY: return exp(-exp(-0.5) / (1 + exp(-x)));
-    case PP_FN_DOUBLE_EXP: return exp(-exp(x));
+    case PP_FN_DOUBLE_EXP: return exp(-(number != 0 ? fmin(exp(x), number) : exp(x)));
     case PP_FN_SOFTPLUS: return fmax(x, 0) + log1p(exp(-fabs(x)));
     default: return NAN;
     }
@@ -191,7 +191,11 @@ static void functions(void **state)
         for (int i = 0; i < N; i++)
             x[i] *= sizes[k];
         for (size_t f = 0; f < sizeof applied / sizeof *applied; f++) {
-            const float number = applied[f] == PP_FN_CAP ? 30 : 0.25f;
+            const bool bounded = applied[f] == PP_FN_DOUBLE_EXP && k % 2; /* else without a bound */
+            const float number = applied[f] == PP_FN_CAP          ? 30
+                                 : applied[f] != PP_FN_DOUBLE_EXP ? 0.25f
+                                 : bounded                        ? 5
+                                                                  : 0;
             scalar->apply(applied[f], number, x, N, a);
             for (int i = 0; i < N; i++)
                 assert_near(a[i], exact_fn(applied[f], (double)number, (double)x[i]),

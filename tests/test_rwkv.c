@@ -1,6 +1,7 @@
-/* test_rwkv.c - RWKV 7 and 6: small random models, whose logits are what the formulas give in double precision, written
- * out from RWKV-LM's reference (a vector and a matrix at a time); the same bits at all row counts, threads and builds;
- * folders, conversations that are gone back in and saved, and adapters. */
+/* test_rwkv.c - RWKV 7 and 6, alone and in Qwen 2's layers: small random models, whose logits are what the formulas
+ * give in double precision, written out from RWKV-LM's reference and those of QRWKV and ARWKV (a vector and a matrix at
+ * a time); the same bits at all row counts, threads and builds; folders, conversations that are gone back in and saved,
+ * and adapters. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +9,11 @@
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
+#include "engine/export.h"
 #include "engine/gguf.h"
+#include "engine/hf.h"
 #include "engine/model.h"
+#include "engine/quant.h"
 #include "engine/types.h"
 #include "tests/adapter_folder.h"
 #include "tests/passes.h"
@@ -58,6 +62,14 @@ static void add_norm(int l, const char *kind)
     add(l, name, 0, N, 1, 0.5f);
     snprintf(name, sizeof name, "%s.bias", kind);
     add(l, name, 0, N, 0, 0.3f);
+}
+
+/* The norms of Qwen 2's layers are by the root of the mean square. */
+static void add_rms(int l, const char *kind)
+{
+    char name[40];
+    snprintf(name, sizeof name, "%s.weight", kind);
+    add(l, name, 0, N, 1, 0.5f);
 }
 
 static void add_low(int l, char letter, int rank)
@@ -129,7 +141,8 @@ static const char *write_numbers(const char *arch, const struct number *numbers,
         if (numbers[i].key)
             pp_gguf_add_u32(w, key, numbers[i].v);
     }
-    snprintf(key, sizeof key, "%s.attention.layer_norm_epsilon", arch);
+    snprintf(key, sizeof key, "%s.attention.layer_norm_%sepsilon", arch, strncmp(arch, "rwkv", 4) == 0 && arch[5] == 0
+                                                                             ? "" : "rms_");
     pp_gguf_add_f32(w, key, 1e-5f);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
     pp_gguf_add_text(w, "tokenizer.chat_template", "rwkv-world"); /* as the first files have it */
@@ -233,9 +246,114 @@ static const char *write_6(void)
     return write_6_with(HEAD, 2, 2, -1);
 }
 
+/* --- in Qwen 2's layers ------------------------------------------------------------------------------------------ */
+
+/* ARWKV may lack gates, and a norm of what heads give. */
+static bool gated = true, heads_normed = true;
+
+static void add_qwen_feed_forward(int l)
+{
+    add_rms(l, "ffn_norm");
+    add(l, "ffn_gate.weight", FF, N, 0, 0.3f);
+    add(l, "ffn_up.weight", FF, N, 0, 0.3f);
+    add(l, "ffn_down.weight", N, FF, 0, 0.3f);
+}
+
+static void make_arwkv(void)
+{
+    static const char *const square[] = {"receptance", "key", "value", "output"};
+    static const char *const vectors[] = {"k_k", "k_a", "r_k"};
+    char name[40];
+    n_arrays = 0;
+    random_state = 5;
+    add(-1, "token_embd.weight", VOCAB, N, 0, 1);
+    for (int l = 0; l < LAYERS; l++) {
+        add_rms(l, "attn_norm");
+        add(l, "time_mix_lerp_fused.weight", gated ? MIXES : MIXES - 1, N, 0.5f, 0.5f);
+        for (int i = 0; i < (gated ? 4 : 3); i++)
+            add_low(l, "wavg"[i], ranks[i]);
+        for (int i = 0; i < 4; i++) {
+            snprintf(name, sizeof name, "time_mix_%s.weight", square[i]);
+            add(l, name, N, N, 0, 0.3f);
+        }
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "time_mix_%s.weight", vectors[i]);
+            add(l, name, 0, N, i ? 0 : 1, 1);
+        }
+        if (heads_normed)
+            add_norm(l, "time_mix_ln");
+        add_qwen_feed_forward(l);
+    }
+    add_rms(-1, "output_norm");
+    add(-1, "output.weight", VOCAB, N, 0, 0.3f);
+}
+
+static const char *write_arwkv_with(uint32_t head_size, uint32_t shifts)
+{
+    const struct number numbers[] = {
+        {"block_count", LAYERS}, {"context_length", 1 << 20}, {"embedding_length", N}, {"feed_forward_length", FF},
+        {"attention.head_count", 0}, {"wkv.head_size", head_size}, {"attention.decay_lora_rank", 32},
+        {"attention.iclr_lora_rank", 64}, {"attention.value_residual_mix_lora_rank", 32},
+        {"attention.gate_lora_rank", gated ? 96 : 0}, {"token_shift_count", shifts}, {"vocab_size", VOCAB}};
+    return write_numbers("arwkv7", numbers, sizeof numbers / sizeof *numbers);
+}
+
+static const char *write_arwkv(void)
+{
+    return write_arwkv_with(HEAD, 1);
+}
+
+enum { KEYS = HEADS / 2 }; /* heads that have keys and values for the others, too */
+
+static void make_qrwkv(void)
+{
+    static const char *const biased[] = {"receptance", "key", "value"};
+    char name[40];
+    n_arrays = 0;
+    random_state = 6;
+    add(-1, "token_embd.weight", VOCAB, N, 0, 1);
+    for (int l = 0; l < LAYERS; l++) {
+        add_rms(l, "attn_norm");
+        add(l, "time_mix_lerp_x.weight", 0, N, 0.5f, 0.5f);
+        add(l, "time_mix_lerp_fused.weight", MIXES_6, N, 0.5f, 0.5f);
+        add(l, "time_mix_w1.weight", MIXES_6 * MIX_RANK, N, 0, 0.3f);
+        add(l, "time_mix_w2.weight", MIXES_6 * N, MIX_RANK, 0, 0.3f);
+        add(l, "time_mix_decay_w1.weight", DECAY_RANK, N, 0, 0.3f);
+        add(l, "time_mix_decay_w2.weight", N, DECAY_RANK, 0, 0.2f);
+        add(l, "time_mix_decay.weight", 0, N, -0.5f, 3); /* some of which forget as much as they may */
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "time_mix_%s.weight", biased[i]);
+            add(l, name, i ? KEYS * HEAD : N, N, 0, 0.3f);
+            snprintf(name, sizeof name, "time_mix_%s.bias", biased[i]);
+            add(l, name, 0, i ? KEYS * HEAD : N, 0, 0.5f);
+        }
+        add(l, "time_mix_gate.weight", N, N, 0, 0.3f);
+        add(l, "time_mix_output.weight", N, N, 0, 0.3f);
+        add_qwen_feed_forward(l);
+    }
+    add_rms(-1, "output_norm");
+    add(-1, "output.weight", VOCAB, N, 0, 0.3f);
+}
+
+static const char *write_qrwkv_with(uint32_t head_size, uint32_t n_keys, uint32_t shifts, uint32_t halved_every)
+{
+    const struct number numbers[] = {{"wkv.head_size", head_size}, {"time_mix_extra_dim", MIX_RANK},
+                                     {"time_decay_extra_dim", DECAY_RANK}, {"token_shift_count", shifts},
+                                     {"block_count", LAYERS}, {"context_length", 1 << 20}, {"embedding_length", N},
+                                     {"feed_forward_length", FF}, {"attention.head_count", 0},
+                                     {"attention.head_count_kv", n_keys}, {"vocab_size", VOCAB},
+                                     {halved_every ? "rescale_every_n_layers" : NULL, halved_every}};
+    return write_numbers("rwkv6qwen2", numbers, sizeof numbers / sizeof *numbers);
+}
+
+static const char *write_qrwkv(void)
+{
+    return write_qrwkv_with(HEAD, KEYS, 1, 0);
+}
+
 /* --- the formulas ------------------------------------------------------------------------------------------------ */
 
-static const struct array *find(int l, const char *kind)
+static const struct array *look(int l, const char *kind) /* or NULL */
 {
     char name[64];
     if (l < 0)
@@ -245,8 +363,15 @@ static const struct array *find(int l, const char *kind)
     for (int i = 0; i < n_arrays; i++)
         if (strcmp(arrays[i].name, name) == 0)
             return &arrays[i];
-    fail_msg("there is no %s", name);
     return NULL;
+}
+
+static const struct array *find(int l, const char *kind)
+{
+    const struct array *a = look(l, kind);
+    if (!a)
+        fail_msg("there is no %s", kind);
+    return a;
 }
 
 static void product(int l, const char *kind, const double *x, double *y)
@@ -274,6 +399,17 @@ static void norm(int l, const char *kind, int first, int n, double eps, double *
     const float *b = find(l, name)->values + first;
     for (int i = 0; i < n; i++)
         x[i] = (x[i] - mean) / sqrt(square + eps) * (double)w[i] + (double)b[i];
+}
+
+static void rms(int l, const char *kind, double *x)
+{
+    char name[40];
+    double square = 0;
+    for (int i = 0; i < N; i++)
+        square += x[i] * x[i] / N;
+    snprintf(name, sizeof name, "%s.weight", kind);
+    for (int i = 0; i < N; i++)
+        x[i] *= (double)find(l, name)->values[i] / sqrt(square + 1e-5);
 }
 
 static double sigmoid(double x)
@@ -317,11 +453,13 @@ struct memory { /* of a layer */
     double shift[2][N], state[HEADS][HEAD][HEAD];
 };
 
-static void time_mix(int l, struct memory *m, const double *x, double *v_first, double *out)
+/* eps: of the norm of heads; 0: there is none */
+static void time_mix(int l, struct memory *m, const double *x, double eps, double *v_first, double *out)
 {
     double mixed[MIXES][N], r[N], w[N], k[N], v[N], a[N], g[N], kk[N], y[N], towards[N];
     const float *lerp = find(l, "time_mix_lerp_fused.weight")->values;
-    for (int way = 0; way < MIXES; way++)
+    const bool has_gates = look(l, "time_mix_g1.weight");
+    for (int way = 0; way < (has_gates ? MIXES : MIXES - 1); way++)
         for (int i = 0; i < N; i++)
             mixed[way][i] = x[i] + (m->shift[0][i] - x[i]) * (double)lerp[way * N + i];
     memcpy(m->shift[0], x, sizeof m->shift[0]);
@@ -330,7 +468,10 @@ static void time_mix(int l, struct memory *m, const double *x, double *v_first, 
     product(l, "time_mix_key.weight", mixed[2], k);
     product(l, "time_mix_value.weight", mixed[3], v);
     low(l, 'a', mixed[4], a);
-    low(l, 'g', mixed[5], g);
+    for (int i = 0; i < N; i++)
+        g[i] = 1;
+    if (has_gates)
+        low(l, 'g', mixed[5], g);
     low(l, 'v', mixed[3], towards);
     if (l == 0)
         memcpy(v_first, v, sizeof v);
@@ -351,7 +492,8 @@ static void time_mix(int l, struct memory *m, const double *x, double *v_first, 
         for (int i = at; i < at + HEAD; i++)
             kk[i] /= fmax(sqrt(length), 1e-12);
         head_step(m->state[h], r + at, w + at, k + at, v + at, kk + at, a + at, y + at);
-        norm(l, "time_mix_ln", at, HEAD, HEAD * 1e-5, y + at);
+        if (eps > 0)
+            norm(l, "time_mix_ln", at, HEAD, eps, y + at);
         for (int i = at; i < at + HEAD; i++)
             y[i] = (y[i] + own * v[i]) * g[i];
     }
@@ -386,7 +528,7 @@ static void compute(const int32_t *ids, int n, double *logits)
                 if (part)
                     channel_mix(l, &memory[l], in, delta);
                 else
-                    time_mix(l, &memory[l], in, v_first, delta);
+                    time_mix(l, &memory[l], in, HEAD * 1e-5, v_first, delta);
                 for (int i = 0; i < N; i++)
                     x[i] += delta[i];
             }
@@ -504,6 +646,86 @@ static void compute_6(const int32_t *ids, int n, double *logits)
     compute_6_with(ids, n, false, 2, logits);
 }
 
+/* --- and those of both in Qwen 2's layers ------------------------------------------------------------------------- */
+
+/* Gated linear attention: what is given is of the state behind the position. */
+static void time_mix_gla(int l, struct memory *m, const double *x, double *out)
+{
+    double mixed[MIXES_6][N], r[N], w[N], k[N], v[N], g[N], y[N], between[DECAY_RANK];
+    mix_6(l, x, m->shift[0], false, mixed);
+    memcpy(m->shift[0], x, sizeof m->shift[0]);
+    product(l, "time_mix_decay_w1.weight", mixed[0], between);
+    for (int i = 0; i < DECAY_RANK; i++)
+        between[i] = tanh(between[i]);
+    product(l, "time_mix_decay_w2.weight", between, w);
+    product(l, "time_mix_key.weight", mixed[1], k);
+    product(l, "time_mix_value.weight", mixed[2], v);
+    product(l, "time_mix_receptance.weight", mixed[3], r);
+    product(l, "time_mix_gate.weight", mixed[4], g);
+    for (int i = 0; i < N; i++)
+        w[i] = exp(fmax(-exp(w[i] + vector(l, "time_mix_decay.weight", i)), -5));
+    for (int h = 0; h < HEADS; h++)
+        for (int j = 0; j < HEAD; j++) {
+            const int at = h * HEAD, of_key = h / (HEADS / KEYS) * HEAD;
+            y[at + j] = 0;
+            for (int i = 0; i < HEAD; i++) {
+                const double key = k[of_key + i] + vector(l, "time_mix_key.bias", of_key + i);
+                double *s = &m->state[h][i][j];
+                *s = w[at + i] * *s +
+                     key * (1 - w[at + i]) * (v[of_key + j] + vector(l, "time_mix_value.bias", of_key + j));
+                y[at + j] += (r[at + i] + vector(l, "time_mix_receptance.bias", at + i)) / sqrt(HEAD) * *s;
+            }
+            y[at + j] *= sigmoid(g[at + j]);
+        }
+    product(l, "time_mix_output.weight", y, out);
+}
+
+static void qwen_feed_forward(int l, const double *x, double *out)
+{
+    double gate[FF], up[FF];
+    product(l, "ffn_gate.weight", x, gate);
+    product(l, "ffn_up.weight", x, up);
+    for (int i = 0; i < FF; i++)
+        up[i] *= gate[i] * sigmoid(gate[i]);
+    product(l, "ffn_down.weight", up, out);
+}
+
+static void compute_qwen(const int32_t *ids, int n, bool six, double *logits)
+{
+    static struct memory memory[LAYERS];
+    memset(memory, 0, sizeof memory);
+    for (int t = 0; t < n; t++) {
+        double x[N], in[N], delta[N], v_first[N];
+        for (int i = 0; i < N; i++)
+            x[i] = vector(-1, "token_embd.weight", ids[t] * N + i);
+        for (int l = 0; l < LAYERS; l++)
+            for (int part = 0; part < 2; part++) {
+                memcpy(in, x, sizeof in);
+                rms(l, part ? "ffn_norm" : "attn_norm", in);
+                if (part)
+                    qwen_feed_forward(l, in, delta);
+                else if (six)
+                    time_mix_gla(l, &memory[l], in, delta);
+                else
+                    time_mix(l, &memory[l], in, heads_normed ? 64e-5 : 0, v_first, delta);
+                for (int i = 0; i < N; i++)
+                    x[i] += delta[i];
+            }
+        rms(-1, "output_norm", x);
+        product(-1, "output.weight", x, logits + t * VOCAB);
+    }
+}
+
+static void compute_arwkv(const int32_t *ids, int n, double *logits)
+{
+    compute_qwen(ids, n, false, logits);
+}
+
+static void compute_qrwkv(const int32_t *ids, int n, double *logits)
+{
+    compute_qwen(ids, n, true, logits);
+}
+
 /* --- the tests --------------------------------------------------------------------------------------------------- */
 
 static const struct version {
@@ -521,6 +743,15 @@ static const struct version {
      {"time_mix_gate.weight", "time_mix_output.weight", "channel_mix_receptance.weight"},
      {"rwkv.blocks.0.attention.gate", "rwkv.blocks.1.attention.output", "rwkv.blocks.2.feed_forward.receptance"},
      "[\"gate\", \"output\", \"receptance\"]"},
+    {make_arwkv, write_arwkv, compute_arwkv,
+     {"time_mix_receptance.weight", "time_mix_output.weight", "ffn_gate.weight"},
+     {"model.layers.0.self_attn.time_mixer.receptance", "model.layers.1.self_attn.time_mixer.output",
+      "model.layers.2.mlp.gate_proj"},
+     "[\"receptance\", \"output\", \"gate_proj\"]"},
+    {make_qrwkv, write_qrwkv, compute_qrwkv,
+     {"time_mix_receptance.weight", "time_mix_key.weight", "ffn_down.weight"},
+     {"model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.k_proj", "model.layers.2.mlp.down_proj"},
+     "[\"q_proj\", \"k_proj\", \"down_proj\"]"},
 };
 
 enum { N_VERSIONS = sizeof versions / sizeof *versions };
@@ -645,6 +876,126 @@ static void logits_6(void **state)
         drop();
     }
     pp_free(want);
+}
+
+/* Everywhere the same: a file, in eight bits, its folder, and the file that is made of that; the folder's path. */
+static const char *check_qwen(const struct version *v, const char *again)
+{
+    const char *quantised = fresh_path("qwen-q8_0.gguf"), *mlx = fresh_path("qwen-mlx");
+    double *want = doubles(SMALL_TEXT * VOCAB);
+    int32_t ids[SMALL_TEXT];
+    struct pp_error err;
+    v->make();
+    const char *file = v->write();
+    small_text(ids, VOCAB);
+    v->compute(ids, SMALL_TEXT, want);
+    const char *folder = assert_logits_everywhere(want, VOCAB, file);
+    assert_same_bits(file, PP_KV_F32);
+    assert_ok(pp_quantize_file(file, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
+    assert_same_bits(quantised, PP_KV_F32);
+    assert_likeness(quantised, NULL, want, 0.98);
+    assert_likeness(folder, "q8_0", want, 0.98);
+    assert_ok(pp_convert_to_folder(file, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
+    assert_likeness(mlx, NULL, want, 0.98);
+    assert_ok(pp_convert_to_gguf(folder, again, &(struct pp_convert_options){0}, &err), err);
+    pp_free(want);
+    return folder;
+}
+
+static int64_t number_in(const char *file, const char *key)
+{
+    int64_t n = -1;
+    struct pp_gguf *g;
+    struct pp_error err;
+    assert_ok(pp_gguf_open(file, &g, &err), err);
+    assert_true(pp_gguf_int(g, key, &n));
+    pp_gguf_close(g);
+    return n;
+}
+
+static void logits_arwkv(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const char *again = fresh_path("arwkv-again.gguf");
+        struct pp_model *m;
+        struct pp_error err;
+        gated = i != 1;
+        heads_normed = i == 0;
+        const char *folder = check_qwen(&versions[2], again);
+        assert_tensor(folder, "model.layers.1.self_attn.time_mixer.x_r", 3, N);
+        assert_tensor(folder, "model.layers.1.self_attn.time_mixer.w1", 2, ranks[0]);
+        assert_tensor(folder, "model.layers.2.self_attn.time_mixer.v2", 2, N);
+        assert_int_equal(number_in(again, "arwkv7.token_shift_count"), 1);
+        assert_int_equal(number_in(again, "arwkv7.attention.head_count"), 0);
+        assert_int_equal(number_in(again, "arwkv7.attention.gate_lora_rank"), gated ? ranks[3] : 0);
+        assert_ok(pp_model_open(again, &m, &err), err); /* what nobody reads is as large as other programs want it */
+        assert_int_equal(pp_source_tensor(m->source, "blk.0.time_mix_v1.weight")->ne[1], ranks[1]);
+        pp_model_close(m);
+        drop();
+    }
+    gated = heads_normed = true;
+}
+
+/* In folders the ways to mix are in another order: r, k, v, w, g. */
+static void logits_qrwkv(void **state)
+{
+    const char *again = fresh_path("qrwkv-again.gguf");
+    struct pp_hf *hf;
+    struct pp_error err;
+    float row[MIXES_6 * MIX_RANK];
+    (void)state;
+    const char *folder = check_qwen(&versions[3], again);
+    assert_tensor(folder, "model.layers.1.self_attn.time_maa_g", 3, N);
+    assert_tensor(folder, "model.layers.1.self_attn.k_proj.bias", 1, KEYS * HEAD);
+    assert_int_equal(number_in(again, "rwkv6qwen2.token_shift_count"), 1);
+    assert_int_equal(number_in(again, "rwkv6qwen2.attention.head_count"), 0);
+    assert_int_equal(number_in(again, "rwkv6qwen2.attention.head_count_kv"), KEYS);
+    assert_ok(pp_hf_open(folder, &hf, &err), err);
+    const struct pp_tensor *w1 = pp_hf_find(hf, "model.layers.1.self_attn.time_maa_w1", NULL);
+    const struct pp_tensor *w2 = pp_hf_find(hf, "model.layers.1.self_attn.time_maa_w2", NULL);
+    assert_true(w1 && w2 && w1->ne[0] == MIXES_6 * MIX_RANK && w2->ne[0] == N && w2->ne[2] == MIXES_6);
+    for (int way = 0; way < MIXES_6; way++) {
+        const int ours = (int[]){3, 1, 2, 0, 4}[way];
+        pp_dequantize_row(w1->type, w1->data, row, MIXES_6 * MIX_RANK); /* of the first input */
+        assert_float_equal(row[way * MIX_RANK + 5], vector(1, "time_mix_w1.weight", (ours * MIX_RANK + 5) * N), 1e-3);
+        pp_dequantize_row(w2->type, (const uint8_t *)w2->data + w2->size / MIXES_6 * (size_t)way, row, N);
+        assert_float_equal(row[7], vector(1, "time_mix_w2.weight", (ours * N + 7) * MIX_RANK), 1e-3);
+    }
+    pp_hf_close(hf);
+    drop();
+}
+
+/* What these say too little of, or what is not known. */
+static void bad_files_qwen(void **state)
+{
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    make_arwkv();
+    assert_int_equal(pp_model_open(write_arwkv_with(HEAD, 2), &m, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "mixes 2 inputs"));
+    drop();
+    make_qrwkv();
+    assert_int_equal(pp_model_open(write_qrwkv_with(HEAD, KEYS, 2, 0), &m, &err), PP_ERR_UNSUPPORTED);
+    assert_int_equal(pp_model_open(write_qrwkv_with(HEAD, KEYS, 1, 2), &m, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "rescale_every_n_layers"));
+    assert_int_equal(pp_model_open(write_qrwkv_with(HEAD, 3, 1, 0), &m, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "3 heads have keys"));
+    assert_int_not_equal(pp_model_open(write_qrwkv_with(HEAD, 2, 1, 0), &m, &err), PP_OK); /* others than there are */
+    drop();
+    for (int kind = 2; kind < N_VERSIONS; kind++) { /* any tensor is missed */
+        versions[kind].make();
+        for (int i = 0; i < n_arrays; i++) {
+            struct array *a = &arrays[i];
+            if (strncmp(a->name, "blk.1.", 6) != 0)
+                continue;
+            a->name[4] = '7';
+            assert_int_not_equal(pp_model_open(versions[kind].write(), &m, &err), PP_OK);
+            a->name[4] = '1';
+        }
+        drop();
+    }
 }
 
 /* Of RWKV 6 as well: what a file says too little of, or what is not known, is refused, and said. */
@@ -775,6 +1126,13 @@ static void adapt(const struct version *v)
     for (int i = 0; i < SMALL_TEXT * VOCAB; i++)
         if (!(fabs((double)got[i] - want[i]) <= 2e-4 * fmax(1, fabs(want[i]))))
             fail_msg("value %d is %g, not %g", i, (double)got[i], want[i]);
+    if (v->make == make_qrwkv) { /* modules are called as Llama's: the model tells */
+        const char *gguf = fresh_path("qrwkv-lora.gguf");
+        pp_adapter_free(adapter);
+        assert_ok(pp_convert_adapter(path, gguf, -1, &(struct pp_convert_options){.base = v->write()}, &err), err);
+        assert_ok(pp_adapter_load(r.m, gguf, &adapter, &err), err);
+        assert_int_equal(pp_adapter_info(adapter)->n_targets, LAYERS);
+    }
     pp_free(want);
     pp_free(got);
     folder_empty(&f);
@@ -810,6 +1168,8 @@ static void bad_heads(void **state)
 TEST_GROUP(rwkv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(logits), cmocka_unit_test(logits_6),
+                                       cmocka_unit_test(logits_arwkv), cmocka_unit_test(logits_qrwkv),
+                                       cmocka_unit_test(bad_files_qwen),
                                        cmocka_unit_test(bad_files_6), cmocka_unit_test(gone_back),
                                        cmocka_unit_test(saved), cmocka_unit_test(adapters),
                                        cmocka_unit_test(bad_heads)};

@@ -461,9 +461,9 @@ static void test_gguf_other(void **state)
 static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
-        {"arwkv7", "RWKV 7"},
+        {"talkie", "layers"},
         {"KimiK3ForConditionalGeneration", "bounds"},
-        {"rwkv6qwen2", "RWKV"},
+        {"Rwkv6Model", "Rwkv6ForCausalLM"},
     };
     char path[256];
     struct pp_source *s;

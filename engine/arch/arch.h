@@ -62,6 +62,9 @@ enum pp_hf_form {
     PP_HF_EXPERTS_FLAT,   /* [n_expert * n_out, n_in] */
     PP_HF_EXPERTS_FLAT_TURNED, /* [n_expert * n_in, n_out] */
     PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
+    PP_HF_WAYS,           /* [n_in, 5 n_out]: columns of five ways to mix, in the order r, k, v, w, g, where we have
+                             rows in the order w, k, v, r, g */
+    PP_HF_WAYS_APART,     /* likewise, [5, n_in, n_out] */
 };
 
 /* "model.layers.{}.self_attn.q_proj" and "blk.{}.attn_q"; {} stands for a number, the layer's or an expert's. ".weight"

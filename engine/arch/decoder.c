@@ -653,7 +653,7 @@ static void make_stream_slots(struct builder *b)
 static bool add_layer(struct builder *b, int l)
 {
     pp_mixer_shape(b, pp_layer_shape(b->hp, l));
-    if (b->hp->rwkv)
+    if (b->hp->rwkv && !b->hp->rwkv_qwen)
         return b->hp->rwkv6 ? pp_rwkv6_layer(b, l) : pp_rwkv7_layer(b, l);
     if (b->hp->n_stream)
         return add_stream_layer(b, l);

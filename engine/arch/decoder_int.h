@@ -44,6 +44,7 @@ struct builder {
     /* RWKV's: by how much the last position's input is larger; that mixed with the row's own; what keys are before they
      * change, or a part of it; the first layer's values; and values that products of low rank are made of. */
     int shift, blend, look, part, first_v, low_rank[4];
+    int few;                 /* keys or values of heads that have them in common */
     int ways, way[5];        /* RWKV 6's: how it mixes each input besides, in all ways; the parts of that */
     const struct pp_tensor *shift_taps;
     int gate_up, gate, up, act, router;
@@ -65,6 +66,13 @@ static inline void add_take(struct builder *b, int l, int in, int64_t period, in
 {
     add(b, (struct pp_op){.kind = PP_OP_TAKE, .layer = l, .in = in, .in2 = NONE, .out = out, .period = period,
                           .at = at, .count = count});
+}
+
+/* out = each `count` values of `in` so many times */
+static inline void add_repeat(struct builder *b, int l, int in, int64_t count, int64_t times, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_TAKE, .layer = l, .in = in, .in2 = NONE, .out = out, .period = count,
+                          .count = count, .times = times});
 }
 
 /* Whether there is something that only some families' models have. */
@@ -91,10 +99,12 @@ void pp_delta_slots(struct builder *b);
 bool pp_scan_input(struct builder *b, int l);
 bool pp_scan_result(struct builder *b, int l);
 void pp_scan_slots(struct builder *b);
-/* RWKV 7 and 6: a whole layer, and its slots. */
+/* RWKV 7 and 6: a whole layer; the part with states alone, from the residual stream to `delta`; and slots. */
 bool pp_rwkv7_layer(struct builder *b, int l);
+bool pp_rwkv7_result(struct builder *b, int l);
 void pp_rwkv7_slots(struct builder *b);
 bool pp_rwkv6_layer(struct builder *b, int l);
+bool pp_rwkv6_result(struct builder *b, int l);
 void pp_rwkv6_slots(struct builder *b);
 /* The slots of all layers' mixers, none wider than this; and the next layer's shape. */
 void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest);

@@ -453,6 +453,7 @@ bool pp_mixer_result(struct builder *b, int l)
         return add_convolution(b, l);
     if (b->hp->layer[l] & PP_LAYER_RECURRENT)
         return b->hp->states_beside ? add_beside(b, l)
+               : b->hp->rwkv        ? (b->hp->rwkv6 ? pp_rwkv6_result : pp_rwkv7_result)(b, l)
                : b->hp->state_rank  ? pp_scan_result(b, l)
                : b->hp->mamba       ? add_mamba(b, l)
                                     : pp_delta_result(b, l);

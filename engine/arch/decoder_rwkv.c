@@ -1,12 +1,20 @@
 /* decoder_rwkv.c - the layers of RWKV 7 (arXiv 2503.14456). Both parts of a layer read their input mixed with that of
  * the position before, value by value: the first, which has the states, in six ways, the feed-forward part in one.
- * Decays, beta, gates and how far a layer's values are the first layer's come of products of low rank. */
+ * Decays, beta, gates and how far a layer's values are the first layer's come of products of low rank. ARWKV (arXiv
+ * 2501.15570) has only the first part, perhaps without gates and without a norm of what heads give. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_rwkv.h"
 
 enum mix { MIX_R, MIX_W, MIX_K, MIX_V, MIX_A, MIX_G, N_MIXES }; /* in the order of files */
 enum low { LOW_W, LOW_A, LOW_V, LOW_G };                        /* in that of hparams */
+
+static const float QWEN_NORM_EPS = 64e-5f; /* of what heads give in Qwen 2's layers */
+
+static bool has_gates(const struct builder *b)
+{
+    return b->hp->rwkv_ranks[LOW_G] > 0;
+}
 
 /* out = in times a vector of the layer */
 static bool add_product(struct builder *b, int l, const char *kind, int in, int out)
@@ -127,7 +135,7 @@ static bool add_numbers(struct builder *b, int l, const struct pp_tensor *mixes)
         char letter;
     } numbers[] = {{MIX_W, LOW_W, 'w'}, {MIX_A, LOW_A, 'a'}, {MIX_G, LOW_G, 'g'}};
     const int out[] = {b->decay, b->beta, b->state_gate};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    for (size_t i = 0; i < (has_gates(b) ? sizeof numbers / sizeof *numbers : 2); i++) {
         const struct pp_tensor *weight = pp_plan_row(b->p, mixes, numbers[i].mix, b->err);
         if (!weight)
             return false;
@@ -138,29 +146,37 @@ static bool add_numbers(struct builder *b, int l, const struct pp_tensor *mixes)
     return true;
 }
 
-static bool add_time_mix(struct builder *b, int l)
+/* The norm of what heads give, which may be missing in Qwen 2's layers. */
+static bool find_norm_of_heads(struct builder *b, int l, struct pp_op *recur)
+{
+    if (b->hp->rwkv_qwen && !b->hp->state_norm)
+        return true;
+    return (recur->weight = find_vector(b, l, "time_mix_ln")) &&
+           (recur->bias = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.time_mix_ln.bias", l));
+}
+
+bool pp_rwkv7_result(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int dim = (int)hp->state_key_dim;
     struct pp_recurrence r = {.kind = PP_RECUR_RWKV7, .q = b->state_q, .k = b->state_k,
                               .v = l ? b->state_v : b->first_v,
                               .decay = b->decay, .beta = b->beta, .look = b->look};
-    struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l, .scale = (float)dim * hp->norm_eps, .in = b->state_gate,
-                          .in2 = NONE, .out = b->state};
-    const struct pp_tensor *mixes = pp_rwkv_mixes(b, l, N_MIXES);
+    struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l,
+                          .scale = hp->rwkv_qwen ? QWEN_NORM_EPS : (float)dim * hp->norm_eps,
+                          .in = has_gates(b) ? b->state_gate : NONE, .in2 = NONE, .out = b->state};
+    const struct pp_tensor *mixes = pp_rwkv_mixes(b, l, has_gates(b) ? N_MIXES : N_MIXES - 1);
     const int out = !mixes ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_embd, b->err,
                                                  "blk.%d.time_mix_output", l);
     r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_head, .n_head = (int)hp->n_state_head,
                                       .key_dim = dim, .value_dim = dim, .n_inputs = 5 * dim};
     if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_mixed(b, l, mixes, MIX_R, "receptance", b->state_q) ||
         !add_numbers(b, l, mixes) || !add_values(b, l, mixes) || !add_keys(b, l, mixes) ||
-        !(r.direct = find_vector(b, l, "time_mix_r_k")) || !(recur.weight = find_vector(b, l, "time_mix_ln")) ||
-        !(recur.bias = pp_plan_tensor(b->s, 0, hp->n_embd, b->err, "blk.%d.time_mix_ln.bias", l)))
+        !(r.direct = find_vector(b, l, "time_mix_r_k")) || !find_norm_of_heads(b, l, &recur))
         return false;
     recur.recurrence = pp_plan_recurrence(b->p, &r);
     add(b, recur);
     add_linear(b, l, out, b->state, b->delta);
-    add_sum(b, l, 1, b->delta, b->x);
     return true;
 }
 
@@ -183,7 +199,10 @@ bool pp_rwkv_feed_forward(struct builder *b, int l)
 
 bool pp_rwkv7_layer(struct builder *b, int l)
 {
-    if (!add_time_mix(b, l) || !pp_rwkv_feed_forward(b, l))
+    if (!pp_rwkv7_result(b, l))
+        return false;
+    add_sum(b, l, 1, b->delta, b->x);
+    if (!pp_rwkv_feed_forward(b, l))
         return false;
     add_sum(b, l, 1, b->delta, b->x);
     return true;
@@ -197,5 +216,5 @@ void pp_rwkv7_slots(struct builder *b)
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
         *slots[i] = pp_plan_slot(b->p, n);
     for (int i = 0; i < 4; i++)
-        b->low_rank[i] = pp_plan_slot(b->p, b->hp->rwkv_ranks[i]);
+        b->low_rank[i] = pp_plan_slot(b->p, b->hp->rwkv_ranks[i] ? b->hp->rwkv_ranks[i] : 1);
 }

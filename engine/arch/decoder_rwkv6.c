@@ -1,6 +1,10 @@
 /* decoder_rwkv6.c - the layers of RWKV 6 (arXiv 2404.05892). Both parts of a layer read their input mixed with that of
  * the position before, value by value: the first, which has the states, in five ways, of which each depends on the
- * input itself, and the feed-forward part in two. Decays come of a product of low rank. */
+ * input itself, and the feed-forward part in two. Decays come of a product of low rank.
+ *
+ * In Qwen 2's layers (arXiv 2505.03005) there is only the first part, and its states are gated linear attention: heads
+ * have keys and values in common, keys are as long as what the state forgets, and what it gives is not normed. */
+#include <math.h>
 #include <stdio.h>
 
 #include "engine/arch/decoder_rwkv.h"
@@ -9,6 +13,7 @@ enum mix { MIX_W, MIX_K, MIX_V, MIX_R, MIX_G, N_MIXES }; /* in the order of file
 enum low { LOW_W, LOW_MIX };                             /* in that of hparams */
 
 static const float NORM_EPS = 64e-5f; /* of what heads give */
+static const float QWEN_DECAY = 5;    /* in Qwen 2's layers decays are at least exp(-5) */
 
 /* --- mixing with the position before ------------------------------------------------------------------------------ */
 
@@ -56,14 +61,25 @@ static bool add_mix(struct builder *b, int l, enum mix mix)
     return true;
 }
 
-/* A projection of the input as it is mixed in that way. */
-static bool add_mixed(struct builder *b, int l, enum mix mix, const char *kind, int out)
+/* A projection to n_out values of the input as it is mixed in that way. */
+static bool add_mixed(struct builder *b, int l, enum mix mix, const char *kind, int64_t n_out, int out)
 {
-    const int64_t n = b->hp->n_embd;
-    const int linear = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.time_mix_%s", l, kind);
+    const int linear = pp_plan_linear(b->p, b->s, n_out, b->hp->n_embd, b->err, "blk.%d.time_mix_%s", l, kind);
     if (linear < 0 || !add_mix(b, l, mix))
         return false;
     add_linear(b, l, linear, b->blend, out);
+    return true;
+}
+
+/* Keys or values, which neighbouring heads may have in common. */
+static bool add_shared(struct builder *b, int l, enum mix mix, const char *kind, int out)
+{
+    const int64_t n_few = b->hp->n_state_key_head, n = b->hp->n_state_head, dim = b->hp->state_key_dim;
+    if (n_few == n)
+        return add_mixed(b, l, mix, kind, n * dim, out);
+    if (!add_mixed(b, l, mix, kind, n_few * dim, b->few))
+        return false;
+    add_repeat(b, l, b->few, dim, n / n_few, out);
     return true;
 }
 
@@ -79,34 +95,54 @@ static bool add_decays(struct builder *b, int l)
     add_linear(b, l, first, b->blend, b->low_rank[LOW_W]);
     add_fn(b, l, PP_FN_CAP, 1, b->low_rank[LOW_W], b->low_rank[LOW_W]); /* tanh */
     add_linear(b, l, second, b->low_rank[LOW_W], b->decay);
-    add_fn(b, l, PP_FN_DOUBLE_EXP, 0, b->decay, b->decay);
+    add_fn(b, l, PP_FN_DOUBLE_EXP, b->hp->rwkv_qwen ? QWEN_DECAY : 0, b->decay, b->decay);
     return true;
 }
 
 /* --- the part with states ----------------------------------------------------------------------------------------- */
 
-static bool add_time_mix(struct builder *b, int l)
+/* What the states have besides their inputs. */
+static bool find_weights(struct builder *b, int l, struct pp_recurrence *r, struct pp_op *recur)
+{
+    return (r->direct = pp_plan_tensor(b->s, b->hp->n_state_head, b->hp->state_key_dim, b->err,
+                                       "blk.%d.time_mix_first.weight", l)) &&
+           (recur->weight = find_vector(b, l, "time_mix_ln")) &&
+           (recur->bias = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.time_mix_ln.bias", l));
+}
+
+/* In Qwen 2's layers: keys times what is left of 1 beside the decays, and queries in the usual scale. */
+static void balance(struct builder *b, int l)
+{
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->state_k, .in2 = b->decay, .out = b->part});
+    add_sum(b, l, -1, b->part, b->state_k);
+    add_fn(b, l, PP_FN_SCALE, 1.0f / sqrtf((float)b->hp->state_key_dim), b->state_q, b->state_q);
+}
+
+bool pp_rwkv6_result(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int dim = (int)hp->state_key_dim, n_head = (int)hp->n_state_head;
-    struct pp_recurrence r = {.kind = PP_RECUR_RWKV6, .q = b->state_q, .k = b->state_k, .v = b->state_v,
-                              .decay = b->decay, .beta = NONE, .look = NONE};
-    struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l, .scale = NORM_EPS, .in = b->state_gate, .in2 = NONE,
-                          .out = b->state};
-    const int out = pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_embd, b->err, "blk.%d.time_mix_output", l);
+    const int64_t n = hp->n_embd;
+    struct pp_recurrence r = {.kind = hp->rwkv_qwen ? PP_RECUR_GLA : PP_RECUR_RWKV6, .q = b->state_q, .k = b->state_k,
+                              .v = b->state_v, .decay = b->decay, .beta = NONE, .look = NONE};
+    struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l, .scale = NORM_EPS,
+                          .in = hp->rwkv_qwen ? NONE : b->state_gate, .in2 = NONE, .out = b->state};
+    const int out = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.time_mix_output", l);
     r.shape = (struct pp_state_shape){.n_key_head = n_head, .n_head = n_head, .key_dim = dim, .value_dim = dim,
                                       .n_inputs = 3 * dim};
     if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_ways(b, l) || !add_decays(b, l) ||
-        !add_mixed(b, l, MIX_K, "key", b->state_k) || !add_mixed(b, l, MIX_V, "value", b->state_v) ||
-        !add_mixed(b, l, MIX_R, "receptance", b->state_q) || !add_mixed(b, l, MIX_G, "gate", b->state_gate) ||
-        !(r.direct = pp_plan_tensor(b->s, n_head, dim, b->err, "blk.%d.time_mix_first.weight", l)) ||
-        !(recur.weight = find_vector(b, l, "time_mix_ln")) ||
-        !(recur.bias = pp_plan_tensor(b->s, 0, hp->n_embd, b->err, "blk.%d.time_mix_ln.bias", l)))
+        !add_shared(b, l, MIX_K, "key", b->state_k) || !add_shared(b, l, MIX_V, "value", b->state_v) ||
+        !add_mixed(b, l, MIX_R, "receptance", n, b->state_q) || !add_mixed(b, l, MIX_G, "gate", n, b->state_gate) ||
+        (!hp->rwkv_qwen && !find_weights(b, l, &r, &recur)))
         return false;
+    if (hp->rwkv_qwen)
+        balance(b, l);
     recur.recurrence = pp_plan_recurrence(b->p, &r);
     add(b, recur);
+    if (hp->rwkv_qwen)
+        add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->state_gate,
+                              .in2 = b->state, .out = b->state});
     add_linear(b, l, out, b->state, b->delta);
-    add_sum(b, l, 1, b->delta, b->x);
     return true;
 }
 
@@ -130,7 +166,10 @@ static bool add_channel_mix(struct builder *b, int l)
 
 bool pp_rwkv6_layer(struct builder *b, int l)
 {
-    if (!add_time_mix(b, l) || !add_channel_mix(b, l))
+    if (!pp_rwkv6_result(b, l))
+        return false;
+    add_sum(b, l, 1, b->delta, b->x);
+    if (!add_channel_mix(b, l))
         return false;
     if (b->hp->halved_every && (l + 1) % b->hp->halved_every == 0)
         add_fn(b, l, PP_FN_SCALE, 0.5f, b->x, b->x);
@@ -144,6 +183,7 @@ void pp_rwkv6_slots(struct builder *b)
                           &b->state_gate, &b->state};
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
         *slots[i] = pp_plan_slot(b->p, n);
+    b->few = pp_plan_slot(b->p, b->hp->n_state_key_head * b->hp->state_key_dim);
     b->low_rank[LOW_W] = pp_plan_slot(b->p, b->hp->rwkv_ranks[LOW_W]);
     b->low_rank[LOW_MIX] = pp_plan_slot(b->p, N_MIXES * b->hp->rwkv_ranks[LOW_MIX]);
     b->ways = pp_plan_slot(b->p, N_MIXES * n);

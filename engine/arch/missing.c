@@ -10,8 +10,6 @@ static const struct {
 } families[] = {
     {"kimik3", "attention to what layers before gave, and bounds of decays"},
     {"rwkv6", "other names than those of the model's own code (Rwkv6ForCausalLM)"},
-    {"rwkv6qwen2", "RWKV 6's states in Qwen 2's layers"},
-    {"arwkv7", "RWKV 7's states in Qwen 2's layers"},
     {"talkie", "Talkie's layers"},
     {"paddleocr", "a part that sees"},
     {"paddleocrvl", "a part that sees"},

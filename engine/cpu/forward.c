@@ -117,7 +117,7 @@ void pp_cpu_norm(const struct pp_cpu *c, const struct norm *norm, const float *x
 static void take(const struct row_op *r, const float *x, float *y)
 {
     for (int64_t i = 0; i < r->n / r->count; i++)
-        memcpy(y + i * r->count, x + i * r->period + r->at, (size_t)r->count * sizeof *y);
+        memcpy(y + i * r->count, x + i / r->times * r->period + r->at, (size_t)r->count * sizeof *y);
 }
 
 /* What a table has for a row's token. */

@@ -40,7 +40,7 @@ struct row_op {
     int in, in2, out;           /* slots */
     int64_t n;                  /* values; HEAD_NORM: of a head */
     int n_heads;                /* HEAD_NORM; MIX, SPREAD: streams; WEIGH: numbers */
-    int64_t count, at, period;  /* TAKE */
+    int64_t count, at, period, times; /* TAKE */
 };
 
 struct projection {

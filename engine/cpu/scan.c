@@ -1,5 +1,5 @@
 /* scan.c - stages of layers whose states are made again step by step (kv.h), because no one number decays all of a
- * head: Mamba's selective scan, RWKV 6 and 7, and Kimi Linear's delta rule.
+ * head: Mamba's selective scan, RWKV 6 and 7, gated linear attention, and Kimi Linear's delta rule.
  *
  * A row leaves behind what it brings, and takes a step from the state behind the position before it. If that is not the
  * page's latest one, because tokens were taken back or a page was copied, the steps from the page's beginning are taken
@@ -36,9 +36,11 @@ static const float *turned_rate(struct pp_cpu *c, const struct pp_tensor *t, con
     return rate;
 }
 
-/* The norm of what RWKV's heads give. */
+/* The norm of what RWKV's heads give, if there is one. */
 static enum pp_code add_head_norm(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
+    if (!op->weight)
+        return PP_OK;
     s->norm = (struct norm){.centred = true, .stride = s->recurrence->shape.value_dim, .eps = op->scale};
     if (!(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)) ||
         !(s->norm.bias = pp_cpu_float_vector(c, op->bias, err)))
@@ -74,6 +76,8 @@ enum pp_code pp_cpu_scan_add(struct pp_cpu *c, struct stage *s, const struct pp_
     const struct pp_recurrence *r = s->recurrence;
     if (r->kind == PP_RECUR_KDA)
         return add_kda(c, s, op, err);
+    if (r->kind == PP_RECUR_GLA)
+        return PP_OK;
     if (!(s->direct = pp_cpu_recur_numbers(c, r->direct, err)))
         return err->code;
     if (r->kind == PP_RECUR_RWKV6)
@@ -155,7 +159,7 @@ static void take_rwkv7(const struct scan *x, int row, float *inputs)
     memcpy(inputs + 4 * n, slot_row(x->c, r->v, row) + x->head * width, (size_t)width * sizeof *inputs);
 }
 
-/* How much of the row's own value a head gives besides. */
+/* How much of the row's own value a head gives besides, or, with the keys as they are, itself. */
 static float direct_part(const struct scan *x, int row)
 {
     const struct pp_recurrence *r = x->s->recurrence;
@@ -163,7 +167,7 @@ static float direct_part(const struct scan *x, int row)
     const float *q = slot_row(x->c, r->q, row) + at, *k = slot_row(x->c, r->k, row) + at;
     float sum = 0;
     for (int d = 0; d < n; d++)
-        sum += q[d] * k[d] * x->s->direct[at + d];
+        sum += q[d] * k[d] * (x->s->direct ? x->s->direct[at + d] : 1);
     return sum;
 }
 
@@ -178,8 +182,10 @@ static void step_rwkv7(const struct scan *x, const float *inputs, int row, float
         .query = row >= 0 ? slot_row(x->c, r->q, row) + x->head * n : NULL, .out = out});
     if (row < 0)
         return;
-    const struct norm norm = pp_cpu_norm_of_head(&x->s->norm, x->head);
-    pp_cpu_norm(x->c, &norm, out, width, out);
+    if (x->s->norm.weight) {
+        const struct norm norm = pp_cpu_norm_of_head(&x->s->norm, x->head);
+        pp_cpu_norm(x->c, &norm, out, width, out);
+    }
     x->c->ops->add_scaled(out, v, direct_part(x, row), width);
     if (x->s->in >= 0)
         x->c->ops->multiply(out, slot_row(x->c, x->s->in, row) + x->head * width, width, out);
@@ -212,9 +218,25 @@ static void step_rwkv6(const struct scan *x, const float *inputs, int row, float
     x->c->ops->gate(PP_FN_SILU, 0, slot_row(x->c, x->s->in, row) + x->head * width, out, width, out);
 }
 
-/* --- Kimi Linear's: decays, the key, the value, and beta -------------------------------------------------------- */
+enum { MOST_KEYS = 1 << 10 }; /* values of a key: hparams_check.c */
 
-enum { KDA_MOST = 1 << 10 }; /* values of a key: hparams.c */
+/* Gated linear attention, of the same inputs: what the state behind the position gives is (a S)' q + (k . q) v, and
+ * (a S)' q = S' (a q). */
+static void step_gla(const struct scan *x, const float *inputs, int row, float *state, float *out)
+{
+    const struct pp_recurrence *r = x->s->recurrence;
+    const int64_t n = r->shape.key_dim, width = r->shape.value_dim;
+    float query[MOST_KEYS];
+    if (row >= 0)
+        x->c->ops->multiply(slot_row(x->c, r->q, row) + x->head * n, inputs, n, query);
+    x->c->ops->decay_step(&(struct pp_delta_step){
+        .key_dim = n, .width = width, .decay = inputs, .key = inputs + n, .v = inputs + 2 * n, .state = state,
+        .query = row >= 0 ? query : NULL, .out = out});
+    if (row >= 0)
+        x->c->ops->add_scaled(out, inputs + 2 * n, direct_part(x, row), width);
+}
+
+/* --- Kimi Linear's: decays, the key, the value, and beta -------------------------------------------------------- */
 
 static void take_kda(const struct scan *x, int row, float *inputs)
 {
@@ -237,7 +259,7 @@ static void step_kda(const struct scan *x, const float *inputs, int row, float *
     const struct pp_recurrence *r = x->s->recurrence;
     const int64_t n = r->shape.key_dim, width = r->shape.value_dim;
     const float *key = inputs + n, beta = inputs[2 * n + width];
-    float look[KDA_MOST], more[KDA_MOST], less[KDA_MOST], query[KDA_MOST];
+    float look[MOST_KEYS], more[MOST_KEYS], less[MOST_KEYS], query[MOST_KEYS];
     x->c->ops->multiply(key, inputs, n, look);
     x->c->ops->apply(PP_FN_SCALE, beta, key, n, more);
     x->c->ops->apply(PP_FN_SCALE, -beta, key, n, less);
@@ -260,6 +282,7 @@ static void step(const struct scan *x, const float *inputs, int row, float *stat
 {
     switch (x->s->recurrence->kind) {
     case PP_RECUR_RWKV6: step_rwkv6(x, inputs, row, state, out); break;
+    case PP_RECUR_GLA: step_gla(x, inputs, row, state, out); break;
     case PP_RECUR_RWKV7: step_rwkv7(x, inputs, row, state, out); break;
     case PP_RECUR_KDA: step_kda(x, inputs, row, state, out); break;
     default: step_mamba(x, inputs, row, state, out); break;
@@ -269,7 +292,8 @@ static void step(const struct scan *x, const float *inputs, int row, float *stat
 static void take_inputs(const struct scan *x, int row, float *inputs)
 {
     switch (x->s->recurrence->kind) {
-    case PP_RECUR_RWKV6: take_rwkv6(x, row, inputs); break;
+    case PP_RECUR_RWKV6:
+    case PP_RECUR_GLA: take_rwkv6(x, row, inputs); break;
     case PP_RECUR_RWKV7: take_rwkv7(x, row, inputs); break;
     case PP_RECUR_KDA: take_kda(x, row, inputs); break;
     default: take_mamba(x, row, inputs); break;
