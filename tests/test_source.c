@@ -464,6 +464,7 @@ static void test_missing(void **state)
         {"talkie", "layers"},
         {"KimiK3ForConditionalGeneration", "bounds"},
         {"Rwkv6Model", "Rwkv6ForCausalLM"},
+        {"RWKV7Qwen3ForCausalLM", "rotated"},
     };
     char path[256];
     struct pp_source *s;

@@ -10,6 +10,8 @@ static const struct {
 } families[] = {
     {"kimik3", "attention to what layers before gave, and bounds of decays"},
     {"rwkv6", "other names than those of the model's own code (Rwkv6ForCausalLM)"},
+    {"rwkv7qwen2", "RWKV 7's states behind rotated heads"},
+    {"rwkv7qwen3", "RWKV 7's states behind rotated heads"},
     {"talkie", "Talkie's layers"},
     {"paddleocr", "a part that sees"},
     {"paddleocrvl", "a part that sees"},
