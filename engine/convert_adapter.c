@@ -1,13 +1,16 @@
 /* convert_adapter.c - adapters between the folders of PEFT and MLX and GGUF files. */
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/adapter_file.h"
 #include "engine/adapter_file_int.h"
 #include "engine/arch/arch.h"
 #include "engine/base/buf.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/export.h"
@@ -522,6 +525,19 @@ static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_sou
     return code;
 }
 
+/* The folder, made and kept for us alone: of two adapters it would get the configuration of one and the weights of the
+ * other. *made: by us. */
+static enum pp_code take_folder(const char *dst, int *lock, bool *made, struct pp_error *err)
+{
+    *made = mkdir(dst, 0777) == 0;
+    if (!*made && errno != EEXIST)
+        return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", dst, strerror(errno));
+    enum pp_code code = pp_lock_folder(dst, lock, err);
+    if (!code && (pp_file_exists(dst, pp_adapter_config_file) || pp_file_exists(dst, "adapter_model.safetensors")))
+        code = pp_fail(err, PP_ERR_USAGE, "there is an adapter in %s already; name another folder", dst);
+    return code;
+}
+
 enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct pp_convert_options *opt,
                                 struct pp_error *err)
 {
@@ -535,12 +551,18 @@ enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct p
         return code;
     if (pp_adapter_file_hf_order(f))
         code = pp_fail(err, PP_ERR_USAGE, "%s is a folder already", src);
-    else if (pp_file_exists(dst, pp_adapter_config_file) || pp_file_exists(dst, "adapter_model.safetensors"))
-        code = pp_fail(err, PP_ERR_USAGE, "there is an adapter in %s already; name another folder", dst);
     if (!code)
         code = open_base(f, src, opt ? opt->base : NULL, &base, err);
     if (!code) {
-        code = to_peft(f, base, dst, wanted, opt, err);
+        int lock = -1;
+        bool made = false;
+        code = take_folder(dst, &lock, &made, err);
+        if (!code)
+            code = to_peft(f, base, dst, wanted, opt, err);
+        if (code && code != PP_ERR_BUSY && made)
+            rmdir(dst);
+        if (lock >= 0)
+            close(lock);
         pp_source_close(base);
     }
     pp_adapter_file_close(f);

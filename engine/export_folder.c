@@ -231,7 +231,8 @@ static enum pp_code make_folder(struct folder *f)
         return pp_fail(f->err, PP_ERR_IO, "cannot make the folder %s: %s", f->dst, strerror(errno));
     if (stat(f->dst, &st) != 0 || !S_ISDIR(st.st_mode))
         return pp_fail(f->err, PP_ERR_USAGE, "%s is not a folder; name another", f->dst);
-    return f->made_folder ? PP_OK : check_empty(f);
+    const enum pp_code code = pp_lock_folder(f->dst, &f->lock, f->err);
+    return code ? code : check_empty(f);
 }
 
 /* All of it, or nothing. */
@@ -246,15 +247,17 @@ static enum pp_code write_folder(struct folder *f, const struct pp_tokenizer *t)
         code = pp_folder_write_tensors(f);
     if (!code)
         code = write_config(f); /* last: without it the folder is no model */
-    if (code)
+    if (code && code != PP_ERR_BUSY)
         remove_made(f);
+    if (f->lock >= 0)
+        close(f->lock);
     return code;
 }
 
 enum pp_code pp_convert_to_folder(const char *src, const char *dst, const struct pp_convert_options *opt,
                                   struct pp_error *err)
 {
-    struct folder f = {.opt = opt, .dst = dst, .err = err};
+    struct folder f = {.opt = opt, .dst = dst, .lock = -1, .err = err};
     struct pp_source *s;
     struct pp_tokenizer *t = NULL;
     enum pp_code code = pp_source_open(src, &s, err);

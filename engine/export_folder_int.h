@@ -67,6 +67,7 @@ struct folder {
     char **made;                /* [n_made]: what was written, in this order, which goes again if not all could be */
     size_t n_made, made_cap;
     bool made_folder;
+    int lock;                   /* on the folder, or -1 */
     struct joined {
         struct pp_tensor t;
         struct pp_rows rows;

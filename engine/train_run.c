@@ -1,15 +1,14 @@
 /* train_run.c - a whole training: steps, validation, checkpoints, and the adapter at its end. */
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/clock.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/hf.h"
 #include "engine/hparams.h"
@@ -117,16 +116,6 @@ static bool exists(const char *path)
     return stat(path, &st) == 0;
 }
 
-/* Two trainings would take each other's checkpoints for their own. Where a file system has no locks, nobody waits. */
-static enum pp_code lock(struct running *r, struct pp_error *err)
-{
-    r->lock = open(r->run->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (r->lock >= 0 && flock(r->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return pp_fail(err, PP_ERR_BUSY, "another training writes into %s; wait until it is done, or name another "
-                       "folder", r->run->folder);
-    return PP_OK;
-}
-
 /* FOLDER/NAME.gguf, where NAME is the folder's own; pp_free. */
 static char *gguf_path(const struct running *r)
 {
@@ -165,7 +154,8 @@ static enum pp_code begin(struct running *r, struct pp_error *err)
         return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
     if (access(folder, W_OK | X_OK) != 0)
         return pp_fail(err, PP_ERR_IO, "cannot write into %s: %s", folder, strerror(errno));
-    enum pp_code code = lock(r, err);
+    /* Two trainings would take each other's checkpoints for their own. */
+    enum pp_code code = pp_lock_folder(folder, &r->lock, err);
     if (code)
         return code;
     if (!(r->checkpoint = pp_path_join(folder, pp_train_checkpoint)))

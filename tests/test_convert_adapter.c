@@ -3,8 +3,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/adapter_file.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine_int.h"
@@ -199,6 +202,15 @@ static void scales(void **state)
     assert_int_equal(pp_convert_to_peft(gguf, alphas, &(struct pp_convert_options){.base = b.path}, &err),
                      PP_ERR_USAGE);
     assert_non_null(strstr(err.text, "there is an adapter in"));
+    /* Nor is a folder used into which another process is writing one, and none is left behind where all is wrong. */
+    const char *taken = temporary("taken");
+    int lock;
+    assert_int_equal(mkdir(taken, 0700), 0);
+    assert_ok(pp_lock_folder(taken, &lock, &err), err);
+    assert_int_equal(pp_convert_to_peft(gguf, taken, &(struct pp_convert_options){.base = b.path}, &err), PP_ERR_BUSY);
+    assert_int_equal(access(taken, F_OK), 0);
+    close(lock);
+    assert_ok(pp_convert_to_peft(gguf, taken, &(struct pp_convert_options){.base = b.path}, &err), err);
     same_answers(b.engine, gguf, to_peft(gguf, b.path, NULL), 0);
     assert_ok(pp_adapter_file_open(to_gguf(to_peft(to_gguf(alphas, b.path, "F16"), b.path, NULL), b.path, NULL), &file,
                                    &err), err);

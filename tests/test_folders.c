@@ -703,6 +703,14 @@ static void into_a_folder(void **state)
     assert_int_equal(unlink(path), 0);
     snprintf(path, sizeof path, "%s/.hidden", dst);
     assert_ok(pp_write_file(path, "mine", 4, 0600, &err), err);
+    /* Nor is what another process is just writing there; and nothing of its is removed. */
+    int lock;
+    assert_ok(pp_lock_folder(dst, &lock, &err), err);
+    assert_true(lock >= 0);
+    assert_int_equal(pp_convert_to_folder(src, dst, &plain, &err), PP_ERR_BUSY);
+    assert_non_null(strstr(err.text, "another pippin writes into"));
+    assert_int_equal(access(dst, F_OK), 0);
+    close(lock);
     assert_ok(pp_convert_to_folder(src, dst, &plain, &err), err);
     assert_int_equal(stat(path, &st), 0);
 }

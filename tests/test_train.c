@@ -871,7 +871,7 @@ static void folder_in_use(void **state)
     assert_true(fd >= 0);
     assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
     assert_int_equal(run_in(folder, &s, few_steps(), &w, false, &r, &err), PP_ERR_BUSY);
-    assert_non_null(strstr(err.text, "another training"));
+    assert_non_null(strstr(err.text, "another pippin writes into"));
     close(fd);
     assert_ok(run_in(folder, &s, few_steps(), &w, false, &r, &err), err);
     set_free(&s);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -260,6 +261,17 @@ enum pp_code pp_check_target(const char *path, struct pp_error *err)
         return PP_OK;
     return pp_fail(err, PP_ERR_IO, "cannot write %s: it is %s; name a file", path,
                    S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
+}
+
+enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err)
+{
+    *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0 || flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+        return PP_OK;
+    close(*lock);
+    *lock = -1;
+    return pp_fail(err, PP_ERR_BUSY, "another pippin writes into %s; wait until it is done, or name another folder",
+                   path);
 }
 
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)

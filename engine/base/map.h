@@ -59,6 +59,10 @@ enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *s
 /* Fails if path is there and no regular file: a file that is renamed over a device or a pipe would take its place. */
 enum pp_code pp_check_target(const char *path, struct pp_error *err);
 
+/* Keeps a folder for one who fills it: two would leave what is of both. *lock is closed to release it, and -1 where it
+ * cannot be locked: some file systems have no locks, and there nobody waits. PP_ERR_BUSY: somebody else has it. */
+enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err);
+
 /* Replaces path, which that allows, by the bytes: temporary file beside it, fsync, rename, fsync of the folder. `mode`
  * as in open(2). */
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
