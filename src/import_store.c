@@ -27,6 +27,7 @@ struct pp_importer {
     uint64_t batch_began_ns;
     int held[BATCH_LOCKS];   /* [n_held] locks of conversations that it changes */
     int n_held;
+    int alone;               /* the lock of who imports, or -1 */
     struct pp_error lost;    /* how a batch failed */
 };
 
@@ -66,6 +67,14 @@ static void note(void *importer, int64_t session, const char *text, size_t len)
     im->n++;
 }
 
+/* What another import adds meanwhile is not among what this one has looked at: all would be there twice. */
+static enum pp_code be_alone(struct pp_importer *im, struct pp_error *err)
+{
+    const enum pp_code code = pp_session_lock(im->locks, "import", &im->alone, err);
+    return code == PP_ERR_BUSY ? pp_fail(err, code, "another pippin is importing conversations; wait until it is done, "
+                                                    "and import again") : code;
+}
+
 enum pp_code pp_importer_new(struct pp_store *st, const char *locks, bool again, struct pp_importer **out,
                              struct pp_error *err)
 {
@@ -73,8 +82,10 @@ enum pp_code pp_importer_new(struct pp_store *st, const char *locks, bool again,
     *out = NULL;
     if (!im)
         return pp_fail_nomem(err, "the conversations");
-    *im = (struct pp_importer){.st = st, .locks = locks, .again = again};
-    enum pp_code code = again ? PP_OK : pp_store_beginnings(st, note, im, err);
+    *im = (struct pp_importer){.st = st, .locks = locks, .again = again, .alone = -1};
+    enum pp_code code = again ? PP_OK : be_alone(im, err);
+    if (!code && !again)
+        code = pp_store_beginnings(st, note, im, err);
     if (!code && im->no_memory)
         code = pp_fail_nomem(err, "the conversations");
     if (code)
@@ -95,6 +106,8 @@ void pp_importer_free(struct pp_importer *im)
     if (!im)
         return;
     release_locks(im);
+    if (im->alone >= 0)
+        close(im->alone);
     pp_free(im->slots);
     pp_free(im);
 }

@@ -18,7 +18,8 @@ enum pp_import_outcome {
 
 struct pp_importer;
 
-/* again: everything is new. locks: the folder of pp_session_lock. Both stay the caller's. */
+/* again: everything is new. locks: the folder of pp_session_lock. Both stay the caller's. PP_ERR_BUSY: somebody else
+ * imports; one import at a time knows what is here already. */
 enum pp_code pp_importer_new(struct pp_store *st, const char *locks, bool again, struct pp_importer **out,
                              struct pp_error *err);
 /* What waits to be committed is not: see pp_importer_flush. */

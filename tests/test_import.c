@@ -92,7 +92,15 @@ static void batches(void **state)
     while (put(im, first, 20) == PP_IMPORT_ADDED && !pp_importer_flushed(im) && ++puts < 20000);
     assert_true(puts > 2 && puts < 20000);
     assert_int_equal(count(other), puts + 2);
+    /* Of two at a time neither would know what the other adds. */
+    struct pp_importer *second;
+    assert_int_equal(pp_importer_new(other, test_path("batch locks"), false, &second, &err), PP_ERR_BUSY);
+    assert_non_null(strstr(err.text, "another pippin is importing"));
+    assert_ok(pp_importer_new(other, test_path("batch locks"), true, &second, &err), err); /* all is new to it */
+    pp_importer_free(second);
     pp_importer_free(im);
+    assert_ok(pp_importer_new(other, test_path("batch locks"), false, &second, &err), err);
+    pp_importer_free(second);
     pp_store_close(other);
     pp_store_close(st);
 }
