@@ -404,11 +404,13 @@ int pp_cmd_models(const struct pp_options *o, const struct pp_paths *p)
                  {"tag", tag},   {"untag", untag}, {"rm", rm}};
     struct models c = {.o = o, .p = p, .cancel = pp_cli_begin()};
     struct pp_error err = {0};
+    const char *word = o->subcommand ? o->subcommand : "list";
+    const bool only_looks = strcmp(word, "list") == 0 || strcmp(word, "info") == 0;
     enum pp_code code = check_name(o->name, &err);
     if (!code)
-        code = pp_store_open(p->db, &c.st, &err);
+        code = (only_looks ? pp_store_open_to_look : pp_store_open)(p->db, &c.st, &err);
     for (size_t i = 0; !code && i < sizeof words / sizeof *words; i++)
-        if (strcmp(o->subcommand ? o->subcommand : "list", words[i].name) == 0)
+        if (strcmp(word, words[i].name) == 0)
             code = words[i].run(&c, &err);
     if (!code && c.out.bad)
         code = pp_fail_nomem(&err, "the list");

@@ -280,12 +280,21 @@ static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *
                    sub);
 }
 
+static bool only_looks(const struct pp_options *o)
+{
+    static const char *const words[] = {"list", "search", "show", "export", "backup"};
+    for (size_t i = 0; o->subcommand && i < sizeof words / sizeof *words; i++)
+        if (strcmp(o->subcommand, words[i]) == 0)
+            return true;
+    return !o->subcommand;
+}
+
 int pp_cmd_sessions(const struct pp_options *o, const struct pp_paths *p)
 {
     struct pp_error err = {0};
     struct pp_store *st = NULL;
     const struct pp_cancel *cancel = pp_cli_begin();
-    enum pp_code code = pp_store_open(p->db, &st, &err);
+    enum pp_code code = (only_looks(o) ? pp_store_open_to_look : pp_store_open)(p->db, &st, &err);
     if (!code) {
         pp_store_cancel_with(st, cancel);
         code = dispatch(o, p, st, cancel, &err);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -127,9 +128,26 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
 
 /* --- errors, statements, transactions ---------------------------------------------------------------------------- */
 
+/* SQLite calls only some of what fails for want of room SQLITE_FULL. */
+static enum pp_code fail_io(struct pp_store *st, int rc, const char *what, struct pp_error *err)
+{
+    struct rlimit most;
+    const int why = st->db ? sqlite3_system_errno(st->db) : 0;
+    const bool grew = rc == SQLITE_IOERR_SHMSIZE || rc == SQLITE_IOERR_SHMOPEN || rc == SQLITE_IOERR_WRITE;
+    if (grew && getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY)
+        return pp_fail(err, PP_ERR_IO, "cannot %s: the disk is full, or files may not grow so large here; make room, "
+                       "or raise `ulimit -f`", what);
+    if (rc == SQLITE_IOERR_SHMSIZE || why == ENOSPC || why == EDQUOT)
+        return pp_fail(err, PP_ERR_IO, "cannot %s: the disk is full; make room", what);
+    return pp_fail(err, PP_ERR_IO, "cannot %s: %s%s%s; check the disk", what,
+                   st->db ? sqlite3_errmsg(st->db) : sqlite3_errstr(rc), why ? ": " : "", why ? strerror(why) : "");
+}
+
 enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct pp_error *err)
 {
     switch (rc & 0xFF) {
+    case SQLITE_IOERR:
+        return fail_io(st, st->db ? sqlite3_extended_errcode(st->db) : rc, what, err);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
         return pp_fail(err, PP_ERR_BUSY, "cannot %s: another program holds the database for too long; try again", what);
@@ -368,6 +386,34 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
     return PP_OK;
 }
 
+/* Whether the file alone is all of the database: nothing waits in its log, which a program that works with it keeps. */
+static bool is_whole(const char *path)
+{
+    struct stat st;
+    struct pp_buf log = {0};
+    pp_buf_fmt(&log, "%s-wal", path);
+    const bool whole = !log.bad && (stat(log.data, &st) != 0 || st.st_size == 0);
+    pp_buf_free(&log);
+    return whole;
+}
+
+/* The same for SQLite, which then needs no file beside it. */
+static int open_as_it_is(const char *path, sqlite3 **db)
+{
+    struct pp_buf uri = {0};
+    pp_buf_str(&uri, "file:");
+    for (const char *p = path; *p; p++)
+        if (strchr("%?#", *p))
+            pp_buf_fmt(&uri, "%%%02X", (unsigned)(unsigned char)*p);
+        else
+            pp_buf_char(&uri, *p);
+    pp_buf_str(&uri, "?immutable=1");
+    const int rc = uri.bad ? SQLITE_NOMEM
+                           : sqlite3_open_v2(uri.data, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL);
+    pp_buf_free(&uri);
+    return rc;
+}
+
 enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, struct pp_error *err)
 {
     enum { PATIENCE_MS = 100 };
@@ -377,6 +423,12 @@ enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, stru
     if (!st)
         return pp_fail_nomem(err, "the conversations");
     int rc = sqlite3_open_v2(path, &st->db, SQLITE_OPEN_READONLY, NULL);
+    if (rc == SQLITE_OK && !pp_store_is_readable(st) && is_whole(path)) { /* a full disk, or one that is read-only */
+        sqlite3_close(st->db);
+        rc = open_as_it_is(path, &st->db);
+    }
+    if (rc == SQLITE_OK)
+        rc = pp_store_prepare_lists(st);
     if (rc == SQLITE_OK)
         rc = sqlite3_busy_timeout(st->db, PATIENCE_MS);
     if (rc != SQLITE_OK) {
@@ -386,6 +438,21 @@ enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, stru
     }
     *out = st;
     return PP_OK;
+}
+
+enum pp_code pp_store_open_to_look(const char *path, struct pp_store **out, struct pp_error *err)
+{
+    struct pp_error why;
+    struct stat there;
+    enum pp_code code = pp_store_open(path, out, err);
+    if (code != PP_ERR_IO || stat(path, &there) != 0 || there.st_size == 0 ||
+        pp_store_open_to_read(path, out, &why) != PP_OK)
+        return code;
+    if (pp_store_check_schema(*out, path, &why) == PP_OK)
+        return PP_OK;
+    pp_store_close(*out);
+    *out = NULL;
+    return code;
 }
 
 static int is_cancelled(void *cancel)

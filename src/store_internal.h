@@ -118,5 +118,8 @@ int pp_store_prepare_lists(struct pp_store *st);
 /* store_schema.c: settings of the connection, checks, migrations. */
 enum pp_code pp_store_prepare_schema(struct pp_store *st, const char *path, struct pp_error *err);
 bool pp_store_is_ours(struct pp_store *st); /* and no other program's */
+bool pp_store_is_readable(struct pp_store *st); /* or somebody is just writing to it */
+/* Whether it is ours and needs no migration. */
+enum pp_code pp_store_check_schema(struct pp_store *st, const char *path, struct pp_error *err);
 
 #endif

@@ -244,6 +244,22 @@ bool pp_store_is_ours(struct pp_store *st)
     return read_int(st->db, "PRAGMA application_id", &application) == SQLITE_OK && application == APPLICATION_ID;
 }
 
+bool pp_store_is_readable(struct pp_store *st)
+{
+    int64_t version;
+    const int rc = read_int(st->db, "PRAGMA user_version", &version);
+    return rc == SQLITE_OK || (rc & 0xFF) == SQLITE_BUSY;
+}
+
+enum pp_code pp_store_check_schema(struct pp_store *st, const char *path, struct pp_error *err)
+{
+    int64_t version = 0;
+    const enum pp_code code = check_owner(st, path, &version, err);
+    if (code || version == VERSION)
+        return code;
+    return pp_fail(err, PP_ERR_IO, "%s is of an older pippin, and cannot be written to", path);
+}
+
 /* All steps that are missing, in one transaction: a crash leaves the old version whole. */
 static enum pp_code migrate(struct pp_store *st, const char *path, struct pp_error *err)
 {

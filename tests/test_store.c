@@ -809,6 +809,75 @@ static void a_full_disk(void **state)
     assert_sound(path);
 }
 
+/* 0: what is there can be looked at, copied and not changed, though nothing can be written beside it. */
+static int look_where_nothing_can_be_written(const char *path, int64_t s, const char *copy)
+{
+    struct pp_error e;
+    struct pp_session out;
+    struct pp_store *st;
+    char *model;
+    const struct rlimit none = {0, RLIM_INFINITY}, all = {RLIM_INFINITY, RLIM_INFINITY};
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &none) != 0)
+        return 1;
+    if (pp_store_open(path, &st, &e) != PP_ERR_IO || !strstr(e.text, "make room"))
+        return 2;
+    if (pp_store_open_to_look(path, &st, &e) != PP_OK || pp_store_session_get(st, s, &out, &e) != PP_OK ||
+        strcmp(out.title, "x") != 0)
+        return 3;
+    if (pp_store_session_delete(st, s, &e) != PP_ERR_IO)
+        return 4;
+    if (setrlimit(RLIMIT_FSIZE, &all) != 0 || pp_store_backup(st, copy, &e) != PP_OK)
+        return 5;
+    pp_store_close(st);
+    if (setrlimit(RLIMIT_FSIZE, &none) != 0)
+        return 6;
+    if (pp_store_open_to_read(path, &st, &e) != PP_OK || pp_store_model_find(st, "m", &model, &e) != PP_OK ||
+        strcmp(model, "/m.gguf") != 0)
+        return 7;
+    pp_store_close(st);
+    return 0;
+}
+
+static void only_looked_at(void **state)
+{
+    (void)state;
+    char path[280], copy[300], log[300];
+    int status;
+    snprintf(path, sizeof path, "%s/odd ?#%%41 name.db", test_tmpdir()); /* no part of an address means anything */
+    snprintf(copy, sizeof copy, "%s.copy", path);
+    snprintf(log, sizeof log, "%s-wal", path);
+    struct pp_store *st = open_store(path);
+    const int64_t s = add_session(st, "x");
+    struct pp_model_entry m = {.name = (char[]){"m"}, .path = (char[]){"/m.gguf"}, .tags = (char[]){""},
+                               .facts = (char[]){""}, .source = (char[]){""}, .sha256 = (char[]){""}};
+    assert_ok(pp_store_model_put(st, &m, false, &err), err);
+    pp_store_close(st);
+    const pid_t pid = fork();
+    if (pid == 0)
+        _exit(look_where_nothing_can_be_written(path, s, copy));
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_sound(copy);
+    st = open_store(path); /* there is room again */
+    add_message(st, s, 0, PP_ROLE_USER, "hello");
+    pp_store_close(st);
+    /* What a program that died left in its log would be missing. */
+    const int fd = open(log, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0 && write(fd, "log", 3) == 3 && close(fd) == 0);
+    const pid_t again = fork();
+    if (again == 0) {
+        struct pp_error e;
+        const struct rlimit none = {0, RLIM_INFINITY};
+        signal(SIGXFSZ, SIG_IGN);
+        _exit(setrlimit(RLIMIT_FSIZE, &none) == 0 && pp_store_open_to_look(path, &st, &e) == PP_ERR_IO ? 0 : 1);
+    }
+    assert_int_equal(waitpid(again, &status, 0), again);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 static void session_lock(void **state)
 {
     (void)state;
@@ -927,7 +996,7 @@ TEST_GROUP(store)
         cmocka_unit_test(copies),
         cmocka_unit_test(copies_without_messages),
         cmocka_unit_test(bit_rot),             cmocka_unit_test(concurrent_programs),
-        cmocka_unit_test(killed_in_mid_write), cmocka_unit_test(a_full_disk),
+        cmocka_unit_test(killed_in_mid_write), cmocka_unit_test(a_full_disk), cmocka_unit_test(only_looked_at),
         cmocka_unit_test(session_lock),        cmocka_unit_test(out_of_memory),
         cmocka_unit_test(removed_while_open),
     };
