@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/stat.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "ui/history.h"
 #include "ui/settings.h"
@@ -166,6 +167,15 @@ static void history(void **state)
     assert_ok(pp_history_load(path, count_entry, &e, &err), err);
     assert_int_equal(e.n, PP_HISTORY_ENTRIES);
     assert_string_equal(e.last, "two\nlines \\n and \\");
+    /* An entry that a full disk cut off takes no other with it. */
+    snprintf(path, sizeof path, "%s/cut history", test_tmpdir());
+    assert_ok(pp_write_file(path, "one\ncut o", 9, 0600, &err), err);
+    assert_ok(pp_history_append(path, "two", &err), err);
+    assert_ok(pp_history_append(path, "three", &err), err);
+    e.n = 0;
+    assert_ok(pp_history_load(path, count_entry, &e, &err), err);
+    assert_int_equal(e.n, 4);
+    assert_string_equal(e.last, "three");
 }
 
 /* With eight colours grey was black, on consoles that are black. */

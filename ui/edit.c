@@ -17,6 +17,7 @@ enum { CTRL_G = 7 };
 static struct {
     struct pp_edit_hooks hooks;
     char history[1024];
+    bool last_unwritten; /* the last entry is in memory alone */
     FILE *nowhere;        /* what readline writes to */
     char queue[256];      /* bytes of keys that it has not read */
     size_t queued, taken;
@@ -254,11 +255,16 @@ enum pp_code pp_edit_remember(const char *text, bool keep, struct pp_error *err)
 {
     HIST_ENTRY *last = history_length > 0 ? history_get(history_base + history_length - 1) : NULL;
     using_history();
-    if (!*text || (last && strcmp(last->line, text) == 0))
+    const bool again = last && strcmp(last->line, text) == 0;
+    if (!*text || (again && !(keep && ed.last_unwritten)))
         return PP_OK;
-    add_history(text); /* however long: it comes back with Up */
+    if (!again)
+        add_history(text); /* however long: it comes back with Up */
     using_history();
-    return keep && strlen(text) <= PP_HISTORY_ENTRY_MAX ? pp_history_append(ed.history, text, err) : PP_OK;
+    const bool written = keep && strlen(text) <= PP_HISTORY_ENTRY_MAX;
+    const enum pp_code code = written ? pp_history_append(ed.history, text, err) : PP_OK;
+    ed.last_unwritten = !written || code;
+    return code;
 }
 
 static char *copy_of_line(void)

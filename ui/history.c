@@ -10,6 +10,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
 
 enum { REWRITE_FACTOR = 4, MAX_FILE_BYTES = 256 << 20 };
 
@@ -81,7 +82,7 @@ static void rewrite(const char *path, const struct ring *r, size_t first)
     struct pp_buf text = {0};
     for (size_t i = first; i < r->n; i++)
         escape(&text, r->items[i % PP_HISTORY_ENTRIES]);
-    bool good = !text.bad && write(fd, pp_buf_cstr(&text), text.len) == (ssize_t)text.len;
+    bool good = !text.bad && pp_write_whole(fd, text.data, text.len);
     pp_buf_free(&text);
     if (close(fd) != 0 || !good || rename(temporary, path) != 0)
         unlink(temporary);
@@ -116,14 +117,26 @@ enum pp_code pp_history_load(const char *path, void (*add)(void *user, const cha
     return PP_OK;
 }
 
+/* The end of the file, if it is not that of a line: of an entry that a full disk or a kill cut off. */
+static bool ends_amid_line(int fd, off_t size)
+{
+    char last;
+    return size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n';
+}
+
 enum pp_code pp_history_append(const char *path, const char *text, struct pp_error *err)
 {
     if (!*text || strlen(text) > PP_HISTORY_ENTRY_MAX)
         return PP_OK;
     struct pp_buf line = {0};
+    struct stat st = {0};
+    int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    bool good = fd >= 0 && fstat(fd, &st) == 0;
+    if (good && ends_amid_line(fd, st.st_size))
+        pp_buf_char(&line, '\n');
     escape(&line, text);
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-    bool good = fd >= 0 && !line.bad && write(fd, line.data, line.len) == (ssize_t)line.len;
+    errno = line.bad ? ENOMEM : errno;
+    good = good && !line.bad && pp_write_whole(fd, line.data, line.len);
     int error = errno;
     pp_buf_free(&line);
     if (fd >= 0)

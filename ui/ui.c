@@ -15,6 +15,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/priority.h"
+#include "src/plain_text.h"
 #include "ui/edit.h"
 #include "ui/history.h"
 #include "ui/plain.h"
@@ -438,30 +439,33 @@ static enum pp_code start(struct pp_ui *ui, struct pp_error *err)
 }
 
 /* The history does not take longer texts: a file of its own. */
-static void keep_long(struct pp_ui *ui, const char *text)
+static enum pp_code keep_long(struct pp_ui *ui, const char *text, struct pp_error *err)
 {
-    struct pp_error err;
     snprintf(ui->unsent_in, sizeof ui->unsent_in, "%.400s/unsent.txt", ui->paths->state);
     for (int i = 2; i < 1000 && access(ui->unsent_in, F_OK) == 0; i++)
         snprintf(ui->unsent_in, sizeof ui->unsent_in, "%.400s/unsent-%d.txt", ui->paths->state, i);
-    if (pp_write_file(ui->unsent_in, text, strlen(text), 0600, &err) != PP_OK)
+    const enum pp_code code = pp_write_file(ui->unsent_in, text, strlen(text), 0600, err);
+    if (code)
         ui->unsent_in[0] = '\0';
+    return code;
 }
 
 /* What was being typed when a signal, a closed terminal or a key ended it all is found in the history. */
 static void keep_rest(struct pp_ui *ui)
 {
     char *rest[2];
-    struct pp_error err;
     const bool keep = !pp_controller_status(ui->controller)->temporary;
     pp_edit_take_rest(rest);
     for (int i = 2; i-- > 0; pp_free(rest[i])) { /* the latest is found first */
         if (!rest[i] || !keep)
             continue;
-        if (strlen(rest[i]) > PP_HISTORY_ENTRY_MAX)
-            keep_long(ui, rest[i]);
-        else if (pp_edit_remember(rest[i], true, &err) == PP_OK)
+        const bool is_long = strlen(rest[i]) > PP_HISTORY_ENTRY_MAX;
+        if ((is_long ? keep_long(ui, rest[i], &ui->unsent_why) : pp_edit_remember(rest[i], true, &ui->unsent_why))) {
+            pp_plain_text(&ui->unsent, rest[i], strlen(rest[i]));
+            pp_buf_char(&ui->unsent, '\n');
+        } else if (!is_long) {
             ui->rest_kept = true;
+        }
     }
 }
 
@@ -471,6 +475,9 @@ static void tell_rest(const struct pp_ui *ui)
         printf("What was typed and not sent is in the input history: Up brings it back.\n");
     if (ui->unsent_in[0])
         printf("What was typed and not sent is in %s; /read puts it into the line.\n", ui->unsent_in);
+    if (ui->unsent.len)
+        printf("%s\nWhat was typed and not sent is nowhere but here:\n\n%s", ui->unsent_why.text,
+               pp_buf_cstr(&ui->unsent));
 }
 
 static void finish(struct pp_ui *ui)
@@ -512,6 +519,8 @@ int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
     }
     else
         fprintf(stderr, "pippin: %s\n", err.text);
+    if (ui)
+        pp_buf_free(&ui->unsent);
     pp_free(ui);
     return code == PP_OK ? 0 : pp_exit_code(code);
 }

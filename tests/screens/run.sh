@@ -440,13 +440,20 @@ idle_costs_nothing() {
         { why="the idle program ran"; return 1; }
 }
 
+# where it cannot be kept, it is at least shown, also when the same went in vain before
+half_typed_unkept() {
+    mkdir -p "$work/state/pippin/history" && start 140x24 && see ready && say "kept nowhere" && see "kept nowhere" &&
+        text "kept nowhere" && keys F10 && see "exit=" && see "cannot be written: Is a directory" &&
+        see "nowhere but here" && see "kept nowhere"
+}
+
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
 paste_megabyte multi_line history vi_keys alt_ctrl_j lone_escape no_locale editor editor_is_suspended
 editor_takes_keys refused not_saved unsaved_stays slash_commands read_file full_context full_while_typing edit_last
 edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus help_in_full
 menus_over_wide_text menus_small themes no_color tint drafters injection title_injection crash_segv crash_abrt
-crash_quit gentle_term half_typed suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
+crash_quit gentle_term half_typed half_typed_unkept suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
 plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison elsewhere impatient_search"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
