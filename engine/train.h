@@ -160,6 +160,7 @@ struct pp_train_progress {
     bool validated;             /* it is of this moment */
     size_t n_tokens;            /* of all steps since the start or the resumption */
     double seconds;             /* likewise */
+    const char *unsaved;        /* why no checkpoint could just be written, which is tried again later; or NULL */
 };
 typedef void pp_train_report(void *user, const struct pp_train_progress *p);
 
@@ -167,7 +168,7 @@ struct pp_train_run {
     const char *folder;         /* where everything is written; made if need be */
     bool resume;                /* go on with the checkpoint there; otherwise one that is there is PP_ERR_USAGE */
     int64_t eval_every;         /* steps; 0: ten times in a training. A checkpoint is written as often */
-    pp_train_report *report;    /* after every step and validation; or NULL */
+    pp_train_report *report;    /* after every step, validation and checkpoint that failed; or NULL */
     void *user;
     const struct pp_cancel *cancel;
 };

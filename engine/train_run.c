@@ -66,6 +66,18 @@ static enum pp_code save(struct running *r, struct pp_error *err)
     return code;
 }
 
+/* A disk that is full may have room again before the training ends: hours of it should not end here. */
+static enum pp_code save_midway(struct running *r, struct pp_error *err)
+{
+    const enum pp_code code = save(r, err);
+    if (code != PP_ERR_IO)
+        return code;
+    r->progress.unsaved = err->text;
+    report(r, false);
+    r->progress.unsaved = NULL;
+    return PP_OK;
+}
+
 static enum pp_code steps(struct running *r, struct pp_error *err)
 {
     struct pp_trainer *t = r->t;
@@ -81,7 +93,7 @@ static enum pp_code steps(struct running *r, struct pp_error *err)
         if (t->step % often && t->step < t->info.n_steps)
             continue;
         if (t->step < t->info.n_steps)
-            code = save(r, err);
+            code = save_midway(r, err);
         if (!code)
             code = validate(r, err);
     }

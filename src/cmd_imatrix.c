@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "src/cmd_common.h"
@@ -41,11 +42,28 @@ static void show_running(const struct work *w, size_t done, uint64_t began_ns)
         fprintf(stderr, "\r\033[K%zu of %zu chunks, %.0f s left", done, w->total, each * (double)(w->total - done));
 }
 
+static void clear_line(void)
+{
+    if (isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
+}
+
 static enum pp_code write_output(struct work *w, size_t done, struct pp_error *err)
 {
     enum pp_code code = pp_imatrix_write(w->imatrix, w->output, err);
     w->written = code ? w->written : done;
     return code;
+}
+
+/* A disk that is full may have room again at the end: what was read so far should not be lost here. */
+static enum pp_code write_midway(struct work *w, size_t done, struct pp_error *err)
+{
+    const enum pp_code code = write_output(w, done, err);
+    if (code != PP_ERR_IO)
+        return code;
+    clear_line();
+    pp_cli_say("after chunk %zu of %zu: %s; reading goes on, and it is tried again", done, w->total, err->text);
+    return PP_OK;
 }
 
 static enum pp_code read_chunk(struct work *w, struct pp_cli_model *m, struct pp_seq *seq, int32_t *chunk,
@@ -69,16 +87,17 @@ static enum pp_code read_chunks(struct work *w, struct pp_cli_model *m, int32_t 
     enum pp_code code = pp_cli_model_seq(m, &seq, err);
     for (size_t k = w->skip; !code && k < w->total; k++) {
         code = read_chunk(w, m, seq, tokens + k * w->n_ctx, err);
-        if (!code && (k + 1 == w->total || (k + 1 - w->skip) % every == 0))
+        if (!code && k + 1 == w->total)
             code = write_output(w, k + 1, err);
+        else if (!code && (k + 1 - w->skip) % every == 0)
+            code = write_midway(w, k + 1, err);
         if (!code)
             show_running(w, k + 1, began);
     }
     w->seconds = (double)(pp_now_ns() - began) / 1e9;
-    if (isatty(STDERR_FILENO))
-        fputs("\r\033[K", stderr);
+    clear_line();
     pp_seq_free(seq);
-    if (code == PP_ERR_CANCELLED && w->written)
+    if (code && w->written)
         pp_cli_say("stopped; %s holds the first %zu of %zu chunks, and --continue goes on there", w->output,
                    w->written, w->total);
     return code;
@@ -186,6 +205,8 @@ int pp_cmd_imatrix(const struct pp_options *o, const struct pp_paths *p)
     enum pp_code code = pp_cli_args(o, 0, 0, "", &err);
     if (!code && w.n_ctx < 4)
         code = pp_fail(&err, PP_ERR_USAGE, "a chunk needs at least 4 tokens, not -c %u", w.n_ctx);
+    if (!code)
+        code = pp_check_target(w.output, &err); /* before anything is read */
     if (!code)
         code = take_up(&w, &err);
     if (!code)

@@ -153,6 +153,12 @@ static void report(void *user, const struct pp_train_progress *p)
     struct progress *g = user;
     uint64_t now = pp_now_ns();
     double share = (double)p->step / (double)p->n_steps;
+    if (p->unsaved) {
+        fputs(g->show.terminal ? "\r\033[K" : "", stderr);
+        pp_cli_say("no checkpoint after step %lld: %s; the training goes on, and the next one is tried again",
+                   (long long)p->step, p->unsaved);
+        return;
+    }
     if (!p->validated && p->step)
         remember(&g->show.loss, p->last.loss);
     if (!g->show.terminal) {

@@ -453,6 +453,13 @@ holds "at once" [ "$({ timeout 60 "$pippin" embed -f "$tmp/lines"; echo $? >"$tm
 timeout --preserve-status -s INT 3 "$pippin" imatrix -f "$tmp/lines" -c 64 --output-frequency 1 \
     -o "$tmp/stopped.gguf" 2>"$tmp/err"; code=$?; expect "an imatrix that is stopped" 130
 expect_match "says what is there" "$tmp/err" 'stopped; .*/stopped.gguf holds the first [0-9]+ of [0-9]+ chunks'
+# What cannot be written is said before anything is read; a disk that is full may have room again before the end.
+run imatrix -m "$tmp/absent.gguf" -f "$tmp/lines" -o "$tmp/nowhere/im.gguf"; expect "an imatrix into no folder" 1
+(ulimit -f 16 && run imatrix -f "$tmp/lines" -c 64 --chunks 3 --output-frequency 1 -o "$tmp/full.gguf"
+    exit $code); code=$?; expect "an imatrix on a full disk" 1
+expect_match "which goes on" "$tmp/err" 'after chunk 1 of 3: cannot write .*/full.gguf: .*; reading goes on' \
+    'after chunk 2 of 3: ' '^pippin: cannot write '
+holds "and leaves nothing" [ ! -e "$tmp/full.gguf" ]
 
 run bench resume --depth 0,100,70 -r 2 --json
 expect_match "bench of a conversation saved and read again" "$tmp/out" '"name": "100 tokens saved", "what": "save"' \

@@ -748,14 +748,23 @@ struct watcher {
     struct pp_trainer *t;
     struct pp_cancel cancel;
     int64_t stop_at, spoil_at;  /* steps; 0: never */
-    int n_reports, n_validations;
+    const char *blocked;        /* a checkpoint's path: in the way of those up to step 4 is a folder */
+    int n_reports, n_validations, n_unsaved;
     double first_validation, validation;
 };
 
 static void watch(void *user, const struct pp_train_progress *p)
 {
     struct watcher *w = user;
+    if (p->unsaved) {
+        w->n_unsaved += strstr(p->unsaved, w->blocked) != NULL;
+        return;
+    }
     w->n_reports++;
+    if (w->blocked && !p->validated && p->step == 1)
+        assert_int_equal(mkdir(w->blocked, 0700), 0);
+    if (w->blocked && !p->validated && p->step == 5)
+        assert_int_equal(rmdir(w->blocked), 0);
     if (p->validated) {
         w->n_validations++;
         w->validation = p->validation;
@@ -932,6 +941,27 @@ static void full_disk(void **state)
     assert_memory_equal(t->params, before, param_bytes(t));
     pp_free(before);
     pp_trainer_free(t);
+    set_free(&s);
+}
+
+/* A checkpoint that cannot be written does not end the training: the next one may be, and the adapter. */
+static void goes_on_without_checkpoint(void **state)
+{
+    (void)state;
+    struct set s = make_set(PP_TYPE_F32);
+    struct pp_error err;
+    struct pp_train_result whole, r;
+    const char *straight = fresh("saved"), *folder = fresh("unsaved");
+    char path[600];
+    struct watcher w = {0};
+    assert_ok(run_in(straight, &s, few_steps(), &w, false, &whole, &err), err);
+    snprintf(path, sizeof path, "%s/%s", folder, pp_train_checkpoint);
+    w = (struct watcher){.blocked = path};
+    assert_ok(run_in(folder, &s, few_steps(), &w, false, &r, &err), err);
+    assert_int_equal(w.n_unsaved, 2); /* after 2 and 4 of 8 */
+    assert_int_equal(w.n_reports, 13);
+    same_file(straight, folder, "adapter_model.safetensors");
+    assert_false(has(folder, pp_train_checkpoint));
     set_free(&s);
 }
 
@@ -1116,6 +1146,7 @@ TEST_GROUP(train)
         cmocka_unit_test(run_and_resume),
         cmocka_unit_test(folder_in_use), cmocka_unit_test(loss_is_no_number),
         cmocka_unit_test(full_disk),
+        cmocka_unit_test(goes_on_without_checkpoint),
         cmocka_unit_test(bad_options),
         cmocka_unit_test(out_of_memory),
         cmocka_unit_test(learns_verse),

@@ -237,16 +237,18 @@ enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *s
     return PP_OK;
 }
 
+/* The folder that holds it; pp_free. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? pp_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : pp_strdup(".");
+}
+
 /* A rename is durable only when the folder that holds the name is, too. Best effort: some file systems refuse. */
 static void sync_folder(const char *path)
 {
-    char *folder = pp_strdup(path);
-    if (!folder)
-        return;
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        slash[slash == folder] = 0;
-    int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char *folder = folder_of(path);
+    int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd >= 0) {
         fsync(fd);
         close(fd);
@@ -254,11 +256,22 @@ static void sync_folder(const char *path)
     pp_free(folder);
 }
 
+/* Whether files can be made and renamed beside it. */
+static enum pp_code check_folder(const char *path, struct pp_error *err)
+{
+    char *folder = folder_of(path);
+    if (!folder)
+        return pp_fail_nomem(err, "a file name");
+    const int why = access(folder, W_OK | X_OK) == 0 ? 0 : errno;
+    pp_free(folder);
+    return why ? pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(why)) : PP_OK;
+}
+
 enum pp_code pp_check_target(const char *path, struct pp_error *err)
 {
     struct stat st;
     if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
-        return PP_OK;
+        return check_folder(path, err);
     return pp_fail(err, PP_ERR_IO, "cannot write %s: it is %s; name a file", path,
                    S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
 }

@@ -56,7 +56,8 @@ struct pp_file_id pp_file_id(const struct stat *st);
  * Larger files fail with PP_ERR_FORMAT. */
 enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err);
 
-/* Fails if path is there and no regular file: a file that is renamed over a device or a pipe would take its place. */
+/* Fails if path is there and no regular file: a file that is renamed over a device or a pipe would take its place. And
+ * if its folder is not there or takes no files. */
 enum pp_code pp_check_target(const char *path, struct pp_error *err);
 
 /* Keeps a folder for one who fills it: two would leave what is of both. *lock is closed to release it, and -1 where it
