@@ -77,6 +77,8 @@ int pp_cli_end(enum pp_code code, const struct pp_error *err)
 {
     errno = 0;
     bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (lost && pp_cancelled(&stop)) /* the signal has ended a write to somebody who did not read on */
+        return pp_exit_code(PP_ERR_CANCELLED);
     if (lost && !reader_gone())
         pp_cli_say("cannot write the output: %s", errno ? strerror(errno) : "an earlier write failed");
     if (code == PP_ERR_CANCELLED)

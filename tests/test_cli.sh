@@ -450,6 +450,11 @@ yes "Hello there, a table for two, please, and what would you like to talk about
 timeout 60 "$pippin" embed -f "$tmp/lines" 2>"$tmp/err" | head -n 1 >"$tmp/out" # more than a minute's work
 holds "and ends where nobody reads on" [ "$(cut -c1 "$tmp/out")" = "[" -a ! -s "$tmp/err" ]
 holds "at once" [ "$({ timeout 60 "$pippin" embed -f "$tmp/lines"; echo $? >"$tmp/code"; } | head -c 1; cat "$tmp/code")" = "[1" ]
+mkfifo "$tmp/unread" && sleep 4 <>"$tmp/unread" & # it stays open, and nobody reads
+sleep 0.2
+timeout --foreground --preserve-status -s INT 2 "$pippin" embed -f "$tmp/lines" >"$tmp/unread" 2>"$tmp/err"; code=$?
+expect "interrupted while nobody reads" 130
+holds "without a word" [ ! -s "$tmp/err" ]
 timeout --preserve-status -s INT 3 "$pippin" imatrix -f "$tmp/lines" -c 64 --output-frequency 1 \
     -o "$tmp/stopped.gguf" 2>"$tmp/err"; code=$?; expect "an imatrix that is stopped" 130
 expect_match "says what is there" "$tmp/err" 'stopped; .*/stopped.gguf holds the first [0-9]+ of [0-9]+ chunks'
