@@ -164,7 +164,7 @@ enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths
     }
     c->elsewhere = getenv("PIPPIN_FAKE_ELSEWHERE") ? atoi(getenv("PIPPIN_FAKE_ELSEWHERE")) : 0;
     set_state(c, PP_STATE_LOADING);
-    c->status.progress_total = LOAD_TICKS;
+    c->status.progress_total = getenv("PIPPIN_FAKE_LOADS") ? (uint64_t)atoi(getenv("PIPPIN_FAKE_LOADS")) : LOAD_TICKS;
     c->dirty = PP_DIRTY_ALL;
     *out = c;
     return PP_OK;
@@ -293,7 +293,7 @@ static void tick(struct pp_controller *c)
     switch (s->state) {
     case PP_STATE_LOADING:
         s->progress_done = (uint64_t)c->ticks;
-        if (c->ticks == LOAD_TICKS)
+        if (s->progress_done == s->progress_total)
             loaded(c);
         break;
     case PP_STATE_SAVING:

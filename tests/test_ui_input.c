@@ -44,6 +44,21 @@ static void expect(struct pp_input *in, size_t i)
         fail_msg("row %zu: type %d, modifiers %u, character %d", i, (int)key.type, key.mods, (int)key.cp);
 }
 
+static void typed_ahead(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {
+        {"Hello\n", "Hello\r"}, {"\n", "\r"}, {"Hello\n\n", "Hello\r\r"}, {"Hello", "Hello"},
+        {"one\ntwo\n", "one\ntwo\n"}, {"one\ntwo", "one\ntwo"}, {"one\n\ntwo\n", "one\n\ntwo\n"}, {"", ""},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char bytes[16];
+        strcpy(bytes, texts[i][0]);
+        pp_input_typed_ahead(bytes, strlen(bytes));
+        assert_string_equal(bytes, texts[i][1]);
+    }
+}
+
 static void one_by_one(void **state)
 {
     (void)state;
@@ -225,6 +240,7 @@ static void hostile_bytes(void **state)
 TEST_GROUP(ui_input)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(typed_ahead),
         cmocka_unit_test(one_by_one), cmocka_unit_test(cut_and_glued), cmocka_unit_test(lone_escape),
             cmocka_unit_test(pastes),
         cmocka_unit_test(a_large_paste), cmocka_unit_test(replies_are_swallowed), cmocka_unit_test(learned_keys),

@@ -69,6 +69,15 @@ bool pp_input_feed(struct pp_input *in, const char *bytes, size_t n)
     return false;
 }
 
+void pp_input_typed_ahead(char *bytes, size_t n)
+{
+    size_t line = n;
+    while (line > 0 && bytes[line - 1] == '\n')
+        line--;
+    if (!memchr(bytes, '\n', line))
+        memset(bytes + line, '\r', n - line);
+}
+
 int pp_input_wait_ms(const struct pp_input *in)
 {
     size_t n = in->raw.len - in->at;

@@ -44,6 +44,10 @@ void pp_input_free(struct pp_input *in);
 void pp_input_learn(struct pp_input *in, const char *sequence, enum pp_key_type type, unsigned mods);
 /* Takes bytes read from the terminal. False: out of memory, the bytes are lost. */
 bool pp_input_feed(struct pp_input *in, const char *bytes, size_t n);
+/* Of the bytes that were typed before the terminal was ours, where it makes line feeds of Enter: one line that ends
+ * with it was to be sent, and its line feed, and what an impatient finger adds, becomes Enter. Several lines may be a
+ * paste, and stay text. */
+void pp_input_typed_ahead(char *bytes, size_t n);
 /* The next key; false if there is none (yet). */
 bool pp_input_next(struct pp_input *in, struct pp_key *key);
 /* Milliseconds after which pp_input_flush is to be called, since bytes wait that could be a key by themselves or the

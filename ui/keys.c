@@ -175,13 +175,37 @@ static bool send(struct pp_ui *ui, const char *text)
     return sent;
 }
 
+/* Large models take minutes to be loaded: who has asked already need not wait for that to press Enter. */
+static void hold(struct pp_ui *ui, const char *text)
+{
+    pp_free(ui->held);
+    ui->held = pp_strdup(text);
+    if (ui->held)
+        pp_ui_notice(ui, false, "The model is still being loaded. This is sent once it is there; Esc: it is not.");
+    else
+        pp_ui_notice(ui, true, "out of memory");
+}
+
+void pp_ui_send_held(struct pp_ui *ui)
+{
+    char *held = ui->held;
+    ui->held = NULL;
+    if (held && !ui->menu.cls && strcmp(pp_edit_text(), held) == 0)
+        pp_edit_feed("\r", 1);
+    pp_free(held);
+}
+
 bool pp_ui_accept(void *user, const char *text)
 {
     struct pp_ui *ui = user;
     if (is_blank(text))
         return true;
     pp_ui_clear_notice(ui);
-    const bool taken = (text[0] == '/' && slash(ui, text)) || send(ui, text);
+    bool taken = text[0] == '/' && slash(ui, text);
+    if (!taken && pp_controller_status(ui->controller)->state == PP_STATE_LOADING)
+        hold(ui, text);
+    else if (!taken)
+        taken = send(ui, text);
     if (taken)
         remember(ui, text);
     return taken;
@@ -454,6 +478,8 @@ static bool own_key(struct pp_ui *ui, const struct pp_key *key)
         if (pp_edit_searching())
             return false;
         pp_ui_clear_notice(ui);
+        pp_free(ui->held);
+        ui->held = NULL;
         /* readline would take it for the beginning of Alt with whatever is typed next; vi knows it as a key. */
         return pp_controller_cancel(ui->controller) || end_edit(ui) || !pp_edit_vi();
     case PP_KEY_LEFT:

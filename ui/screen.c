@@ -25,6 +25,7 @@ static struct {
     /* bytes that end full screen, colours, paste mode; prepared, for signal handlers */
     char give_back[256];
     size_t give_back_len;
+    int typed_ahead; /* bytes */
 } scr;
 
 static void write_all(const char *s, size_t n)
@@ -110,6 +111,8 @@ enum pp_code pp_screen_open(struct pp_error *err)
     if (!registered)
         registered = atexit(restore_at_exit) == 0;
     set_modes();
+    if (ioctl(STDIN_FILENO, FIONREAD, &scr.typed_ahead) != 0)
+        scr.typed_ahead = 0;
     if (has_colors()) {
         start_color();
         use_default_colors();
@@ -129,6 +132,11 @@ void pp_screen_close(void)
     pp_signals_close();
     delscreen(scr.screen);
     scr.screen = NULL;
+}
+
+size_t pp_screen_typed_ahead(void)
+{
+    return scr.typed_ahead > 0 ? (size_t)scr.typed_ahead : 0;
 }
 
 void pp_screen_pause(void)

@@ -12,6 +12,7 @@
  * that cannot move its cursor. */
 enum pp_code pp_screen_open(struct pp_error *err);
 void pp_screen_close(void);
+size_t pp_screen_typed_ahead(void); /* bytes that waited when it was opened */
 /* Between these two the terminal is as it was before: for an editor, for Ctrl-Z. */
 void pp_screen_pause(void);
 void pp_screen_resume(void);

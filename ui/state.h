@@ -50,12 +50,13 @@ struct pp_ui {
     char unsaved;                     /* the first letter of why something is not saved, as drawn */
     uint64_t notice_serial;           /* of the controller's last one */
     uint64_t overflow_serial;         /* of the controller's last question about a full context */
-    uint64_t read_at;                 /* when the last key came */
+    uint64_t read_at;                 /* when the last key came; 0: none yet */
     uint64_t interrupted_at;          /* last Ctrl-C: a second one soon after leaves; 0 for none */
     int64_t session;                  /* on screen, at the last pump */
     size_t editing;                   /* /edit: index + 1 of the message that the input line will replace; 0 for none */
     size_t sent_edit;                 /* what `editing` was when the last message went */
     char *next_line;                  /* what the input line becomes once readline has emptied it; NULL: nothing */
+    char *held;                       /* what is sent once the model is there, if it still is the line; or NULL */
     bool history_failed;              /* the last attempt to write it */
     bool no_color;
     bool leaving;                     /* the controller is closing */
@@ -76,6 +77,7 @@ enum pp_code pp_ui_save_settings(struct pp_ui *ui, struct pp_error *err);
 /* --- keys.c */
 void pp_ui_key(struct pp_ui *ui, const struct pp_key *key);
 bool pp_ui_accept(void *user, const char *text);        /* Enter: see edit.h */
+void pp_ui_send_held(struct pp_ui *ui);                 /* the model has been loaded */
 char *pp_ui_complete(void *user, const char *text);     /* Tab */
 void pp_ui_toggle_tint(struct pp_ui *ui);               /* of what was guessed; kept in the settings */
 

@@ -257,7 +257,7 @@ static void pump(struct pp_ui *ui)
     }
     ui->dirty |= dirty & PP_DIRTY_TRANSCRIPT ? PP_DRAW_TRANSCRIPT : 0u;
     ui->dirty |= dirty & PP_DIRTY_STATUS ? PP_DRAW_STATUS : 0u;
-    bool changed = s->state != ui->state;
+    bool changed = s->state != ui->state, loaded = ui->state == PP_STATE_LOADING && s->state == PP_STATE_IDLE;
     ui->state = s->state;
     if ((dirty & PP_DIRTY_STATUS) &&
         (changed || s->state != PP_STATE_IDLE || pp_controller_n_messages(ui->controller) == 0))
@@ -266,6 +266,8 @@ static void pump(struct pp_ui *ui)
         pp_menu_settle(ui);
     if (ui->menu.cls && dirty)
         ui->dirty |= PP_DRAW_MENU;
+    if (loaded)
+        pp_ui_send_held(ui);
 }
 
 static void take_keys(struct pp_ui *ui)
@@ -287,6 +289,8 @@ static bool read_keys(struct pp_ui *ui)
         return errno == EINTR || errno == EAGAIN;
     if (n == 0)
         return false;
+    if (!ui->read_at && (size_t)n >= pp_screen_typed_ahead())
+        pp_input_typed_ahead(bytes, pp_screen_typed_ahead());
     ui->read_at = pp_now_ns();
     if (!pp_input_feed(ui->keyboard, bytes, (size_t)n))
         pp_ui_notice(ui, true, "Out of memory: what you typed was lost.");
@@ -489,6 +493,7 @@ static void finish(struct pp_ui *ui)
     pp_transcript_free(&ui->transcript);
     pp_input_view_free(&ui->input);
     pp_input_free(ui->keyboard);
+    pp_free(ui->held);
 }
 
 int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)

@@ -151,6 +151,25 @@ alt_ctrl_j() { # does not leave the keys of emacs
     start 80x24 && see ready && text "one" && keys M-C-j && text "two" && see "  two" && keys Escape && sleep 0.2 &&
         text "hi" && see "twohi"
 }
+# what is typed while the terminal is still the shell's: a line that Enter ended is sent, several lines are text
+typed_ahead() {
+    t kill-session -t =case 2>/dev/null
+    t new-session -d -s case -x 80 -y 24 "sleep 1; $program; cat >/dev/null" && sleep 0.3 && say "typed early" &&
+        see "You said: typed early" && t kill-session -t =case &&
+        t new-session -d -s case -x 80 -y 24 "sleep 1; $program; cat >/dev/null" && sleep 0.3 && say "one" &&
+        say "two" && see "› one" && see "  two" || return 1
+    screen | grep -qF "You said" && { why="several lines were sent"; return 1; }
+    return 0
+}
+# Enter while the model is being loaded: it is sent then, unless the line is another by then, or Esc was pressed
+enter_while_loading() {
+    start 80x24 PIPPIN_FAKE_LOADS=200 && say "asked early" && see "sent once it is there" &&
+        see "You said: asked early" &&
+        start 80x24 PIPPIN_FAKE_LOADS=200 && say "asked early" && see "sent once it is there" && text " on" &&
+        see ready && sleep 0.2 && see "› asked early on" && ! screen | grep -qF "You said" &&
+        start 80x24 PIPPIN_FAKE_LOADS=200 && say "asked early" && see "sent once it is there" && keys Escape &&
+        see ready && sleep 0.2 && see "› asked early" && ! screen | grep -qF "You said"
+}
 lone_escape() { # with nothing to stop, it takes nothing of what is typed next
     start 80x24 && see ready && keys Escape && sleep 0.3 && text "Tell me" && see "› Tell me" && keys M-b && text "X" &&
         see "› Tell Xme"
@@ -449,11 +468,12 @@ half_typed_unkept() {
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte multi_line history vi_keys alt_ctrl_j lone_escape no_locale editor editor_is_suspended
-editor_takes_keys refused not_saved unsaved_stays slash_commands read_file full_context full_while_typing edit_last
+paste_megabyte multi_line history vi_keys alt_ctrl_j typed_ahead enter_while_loading lone_escape no_locale editor
+editor_is_suspended editor_takes_keys refused not_saved unsaved_stays slash_commands read_file full_context full_while_typing edit_last
 edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus help_in_full
 menus_over_wide_text menus_small themes no_color tint drafters injection title_injection crash_segv crash_abrt
-crash_quit gentle_term half_typed half_typed_unkept suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
+crash_quit gentle_term half_typed half_typed_unkept
+suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
 plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison elsewhere impatient_search"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
