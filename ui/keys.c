@@ -407,8 +407,26 @@ static bool alt_key(struct pp_ui *ui, const struct pp_key *key)
     return true;
 }
 
+/* What these keys do in any program of a terminal, they do in a menu, too: what is typed next is meant for a shell. */
+static bool terminal_key(struct pp_ui *ui, const struct pp_key *key)
+{
+    if (key->type != PP_KEY_CHAR || (key->mods & PP_MOD_ALT))
+        return false;
+    switch (key->cp) {
+    case PP_CTRL('\\'): pp_ui_leave(ui); return true;
+    case PP_CTRL('z'): pp_ui_suspend(ui); return true;
+    case PP_CTRL('l'):
+        pp_screen_repaint();
+        ui->dirty = PP_DRAW_ALL;
+        return true;
+    default: return false;
+    }
+}
+
 static bool control_key(struct pp_ui *ui, const struct pp_key *key)
 {
+    if (terminal_key(ui, key))
+        return true;
     switch (key->cp) {
     case PP_CTRL('c'):
         interrupt(ui);
@@ -417,16 +435,6 @@ static bool control_key(struct pp_ui *ui, const struct pp_key *key)
         if (pp_edit_len() > 0 || pp_edit_searching())
             return false;
         pp_ui_leave(ui);
-        return true;
-    case PP_CTRL('\\'):
-        pp_ui_leave(ui);
-        return true;
-    case PP_CTRL('z'):
-        pp_ui_suspend(ui);
-        return true;
-    case PP_CTRL('l'):
-        pp_screen_repaint();
-        ui->dirty = PP_DRAW_ALL;
         return true;
     case PP_CTRL('o'):
         choose_reasoning(ui, "");
@@ -522,7 +530,7 @@ void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
     if (ui->leaving)
         return;
     if (ui->menu.cls) {
-        if (!switch_menu(ui, key->type))
+        if (!terminal_key(ui, key) && !switch_menu(ui, key->type))
             pp_menu_key(ui, key);
     } else if (!own_key(ui, key)) {
         feed(key);

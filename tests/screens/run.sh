@@ -435,7 +435,9 @@ suspend() {
     t kill-session -t =case 2>/dev/null
     t new-session -d -s case -x 80 -y 24 "PS1='shell> ' sh -i" && see "shell>" && say "$program" && see ready &&
         keys C-z && see "shell>" && say "echo under" &&
-        see under && say fg && see "Write a message" && say "still there" && see "You said: still there"
+        see under && say fg && see "Write a message" && say "still there" && see "You said: still there" &&
+        keys F2 && see "Enter opens" && keys C-z && see "Stopped" && say "echo beside" && see beside && say fg &&
+        see "Enter opens" && keys Escape && gone "Enter opens" && see "You said: still there"
 }
 stopped_from_outside() {
     start 80x24 && see ready && p=$(pid_of) && kill -STOP "$p" && sleep 0.1 && kill -CONT "$p" && see ready &&
