@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "engine/base/buf.h"
@@ -247,8 +248,11 @@ enum pp_code pp_gguf_writer_begin(struct pp_gguf_writer *w, struct pp_error *err
     else
         code = pp_check_target(w->path, err);
     if (!code) {
+        pp_remove_left(w->path);
         unlink(w->temp); /* left by a process that died and had our id */
         int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0)
+            flock(fd, LOCK_EX | LOCK_NB); /* it is not left yet */
         if (fd < 0 || !(w->file = fdopen(fd, "wb"))) {
             code = fail_write(w, err);
             if (fd >= 0) {

@@ -1,7 +1,10 @@
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/buf.h"
@@ -256,6 +259,38 @@ static void test_writer_replaces_files_only(void **state)
     assert_int_equal(pp_gguf_writer_begin(w, &err), PP_ERR_IO);
     assert_non_null(strstr(err.text, "it is a folder"));
     pp_gguf_writer_free(w);
+}
+
+/* What a kill left of a file goes when the file is written again, but not what may still be somebody's. */
+static void test_writer_removes_left(void **state)
+{
+    static const struct { const char *ending; bool old, locked, goes; } cases[] = {
+        {".123.tmp", true, false, true},    {".124.tmp", false, false, false}, {".125.tmp", true, true, false},
+        {".12x.tmp", true, false, false},   {"..tmp", true, false, false},     {".126.tmp2", true, false, false},
+        {"2.127.tmp", true, false, false},  {".tmp", true, false, false},
+    };
+    enum { N = sizeof cases / sizeof *cases };
+    const struct timespec long_ago[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    const char *path = temp_file("again.gguf");
+    char left[N][300];
+    int fd[N];
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        snprintf(left[i], sizeof left[i], "%s%s", path, cases[i].ending);
+        fd[i] = open(left[i], O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        assert_true(fd[i] >= 0);
+        if (cases[i].old)
+            assert_int_equal(futimens(fd[i], long_ago), 0);
+        if (cases[i].locked)
+            assert_int_equal(flock(fd[i], LOCK_EX | LOCK_NB), 0);
+    }
+    finish_sample(write_sample(path));
+    for (int i = 0; i < N; i++) {
+        if ((access(left[i], F_OK) != 0) != cases[i].goes)
+            fail_msg("%s %s", left[i], cases[i].goes ? "stayed" : "went");
+        close(fd[i]);
+        unlink(left[i]);
+    }
 }
 
 /* --- hostile files ----------------------------------------------------------------------------------------- */
@@ -543,6 +578,7 @@ TEST_GROUP(gguf)
         cmocka_unit_test(test_bad_metadata), cmocka_unit_test(test_bad_arrays),      cmocka_unit_test(test_bad_tensors),
         cmocka_unit_test(test_alignment),    cmocka_unit_test(test_no_tensors),      cmocka_unit_test(test_block_sizes),
         cmocka_unit_test(test_types),        cmocka_unit_test(test_writer_replaces_files_only),
+        cmocka_unit_test(test_writer_removes_left),
     };
     return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);
 }

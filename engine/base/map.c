@@ -1,5 +1,6 @@
 #include "engine/base/map.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/mem.h"
@@ -274,6 +276,42 @@ enum pp_code pp_check_target(const char *path, struct pp_error *err)
         return check_folder(path, err);
     return pp_fail(err, PP_ERR_IO, "cannot write %s: it is %s; name a file", path,
                    S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
+}
+
+/* Whether it is NAME.PID.tmp. */
+static bool is_temporary_of(const char *entry, const char *name)
+{
+    const size_t n = strlen(name);
+    if (strncmp(entry, name, n) != 0 || entry[n] != '.')
+        return false;
+    const size_t digits = strspn(entry + n + 1, "0123456789");
+    return digits && strcmp(entry + n + 1 + digits, ".tmp") == 0;
+}
+
+static void remove_if_left(int folder, const char *name)
+{
+    enum { YOUNG_S = 60 };
+    struct stat st;
+    const int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_mtime + YOUNG_S < time(NULL) &&
+        flock(fd, LOCK_EX | LOCK_NB) == 0)
+        unlinkat(folder, name, 0);
+    close(fd);
+}
+
+void pp_remove_left(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = folder_of(path);
+    DIR *d = folder ? opendir(folder) : NULL;
+    pp_free(folder);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (is_temporary_of(e->d_name, slash ? slash + 1 : path))
+            remove_if_left(dirfd(d), e->d_name);
+    if (d)
+        closedir(d);
 }
 
 enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err)

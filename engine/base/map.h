@@ -64,6 +64,10 @@ enum pp_code pp_check_target(const char *path, struct pp_error *err);
  * cannot be locked: some file systems have no locks, and there nobody waits. PP_ERR_BUSY: somebody else has it. */
 enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err);
 
+/* Removes what processes that died have left of path, PATH.PID.tmp: it may be as large as a model. What is locked, or
+ * younger than a minute, may still be somebody's. */
+void pp_remove_left(const char *path);
+
 /* Replaces path, which that allows, by the bytes: temporary file beside it, fsync, rename, fsync of the folder. `mode`
  * as in open(2). */
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
