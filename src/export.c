@@ -1,17 +1,14 @@
 #include "src/export.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
-#include "engine/base/whole_io.h"
 #include "src/adapter_mix.h"
 #include "src/json_numbers.h"
 #include "src/plain_text.h"
@@ -368,18 +365,7 @@ enum pp_code pp_export_end(struct pp_export *x, struct pp_error *err)
 
 enum pp_code pp_export_write(const char *path, const struct pp_buf *text, struct pp_error *err)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 && errno == EEXIST)
-        return pp_fail(err, PP_ERR_IO, "there is %s already, and it stays as it is; name another file", path);
-    if (fd < 0)
-        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    const bool good = pp_write_whole(fd, text->data, text->len) && fsync(fd) == 0;
-    int why = errno;
-    if (close(fd) == 0 && good)
-        return PP_OK;
-    why = good ? errno : why;
-    unlink(path);
-    return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(why));
+    return pp_write_new_file(path, text->data, text->len, 0600, err);
 }
 
 void pp_export_name(const char *title, char *out, size_t cap)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/store_internal.h"
 
@@ -140,27 +141,47 @@ static bool sync_file(const char *path)
     return close(fd) == 0 && synced;
 }
 
+/* What is left of a copy that failed. */
+static void remove_copy(const char *name)
+{
+    struct pp_buf journal = {0};
+    pp_buf_fmt(&journal, "%s-journal", name);
+    if (!journal.bad)
+        unlink(journal.data);
+    unlink(name);
+    pp_buf_free(&journal);
+}
+
+/* Under another name until it is whole: who is killed, or loses power, leaves nothing that looks like a copy. */
 enum pp_code pp_store_backup(struct pp_store *s, const char *path, struct pp_error *err)
 {
     static const char what[] = "copy the conversations";
     sqlite3_stmt *stmt;
     struct pp_buf name = {0};
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); /* SQLite fills an empty file */
-    if (fd < 0 && errno == EEXIST)
-        return pp_fail(err, PP_ERR_IO, "there is %s already, and it stays as it is; name another file", path);
+    enum pp_code code = pp_check_new(path, err);
+    if (code)
+        return code;
+    pp_buf_fmt(&name, "%s%s.%ld.tmp", path[0] == '/' ? "" : "./", path, (long)getpid()); /* ":memory:" is a file here */
+    if (name.bad)
+        return pp_fail_nomem(err, "a file name");
+    remove_copy(name.data); /* of a process that died and had our id */
+    const int fd = open(name.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); /* SQLite fills an empty file */
     if (fd < 0)
-        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    close(fd);
-    pp_buf_fmt(&name, "%s%s", path[0] == '/' ? "" : "./", path); /* ":memory:" is a file here */
-    enum pp_code code = name.bad ? pp_fail_nomem(err, "a file name") : pp_store_stmt(s, PP_STMT_BACKUP, &stmt, err);
+        code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    else
+        close(fd);
+    if (!code)
+        code = pp_store_stmt(s, PP_STMT_BACKUP, &stmt, err);
     if (!code) {
         pp_store_bind_text(stmt, 1, name.data);
         code = pp_store_finish(s, stmt, what, err);
     }
-    pp_buf_free(&name);
-    if (!code && !sync_file(path))
+    if (!code && !sync_file(name.data))
         code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    if (code)
-        unlink(path);
+    if (!code)
+        code = pp_name_new_file(name.data, path, err);
+    if (code && fd >= 0)
+        remove_copy(name.data);
+    pp_buf_free(&name);
     return code;
 }

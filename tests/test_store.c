@@ -14,7 +14,9 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/buf.h"
 #include "src/conversation.h"
+#include "src/export.h"
 #include "src/store.h"
 
 static enum pp_code write_answer(struct pp_store *st, int64_t id, const char *text, enum pp_message_state state,
@@ -878,6 +880,52 @@ static void only_looked_at(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* A file that may not grow kills by SIGXFSZ in the middle of it. */
+static void copy_is_killed(void **state)
+{
+    (void)state;
+    char copy[300], text[300], left[340];
+    const char *path = fresh();
+    struct pp_store *st = open_store(path);
+    const int64_t s = add_session(st, "x");
+    for (int i = 0; i < 100; i++)
+        add_message(st, s, 0, PP_ROLE_USER, "many words, again and again, so that the file is longer than that");
+    pp_store_close(st);
+    snprintf(copy, sizeof copy, "%s/killed.db", test_tmpdir());
+    snprintf(text, sizeof text, "%s/killed.md", test_tmpdir());
+    for (int i = 0; i < 2; i++) {
+        int status;
+        const pid_t pid = fork();
+        if (pid == 0) {
+            const struct rlimit limit = {40000, 40000};
+            struct pp_buf long_text = {0};
+            struct pp_error e;
+            signal(SIGXFSZ, SIG_DFL);
+            while (long_text.len < 100000)
+                pp_buf_str(&long_text, "words ");
+            if (pp_store_open(path, &st, &e) == PP_OK && setrlimit(RLIMIT_FSIZE, &limit) == 0) {
+                if (i)
+                    pp_export_write(text, &long_text, &e);
+                else
+                    pp_store_backup(st, copy, &e);
+            }
+            _exit(1);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status));
+        assert_int_not_equal(access(i ? text : copy, F_OK), 0);
+        snprintf(left, sizeof left, "%s.%ld.tmp", i ? text : copy, (long)pid);
+        assert_int_equal(access(left, F_OK), 0);
+        unlink(left);
+    }
+    st = open_store(path);
+    assert_ok(pp_store_backup(st, copy, &err), err);
+    assert_int_equal(pp_store_backup(st, copy, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "already, and it stays as it is"));
+    pp_store_close(st);
+    assert_sound(copy);
+}
+
 static void session_lock(void **state)
 {
     (void)state;
@@ -996,7 +1044,8 @@ TEST_GROUP(store)
         cmocka_unit_test(copies),
         cmocka_unit_test(copies_without_messages),
         cmocka_unit_test(bit_rot),             cmocka_unit_test(concurrent_programs),
-        cmocka_unit_test(killed_in_mid_write), cmocka_unit_test(a_full_disk), cmocka_unit_test(only_looked_at),
+        cmocka_unit_test(killed_in_mid_write), cmocka_unit_test(a_full_disk),
+        cmocka_unit_test(only_looked_at),      cmocka_unit_test(copy_is_killed),
         cmocka_unit_test(session_lock),        cmocka_unit_test(out_of_memory),
         cmocka_unit_test(removed_while_open),
     };

@@ -278,6 +278,32 @@ enum pp_code pp_check_target(const char *path, struct pp_error *err)
                    S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
 }
 
+enum pp_code pp_check_new(const char *path, struct pp_error *err)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return check_folder(path, err);
+    return pp_fail(err, PP_ERR_IO, "there is %s already, and it stays as it is; name another file", path);
+}
+
+enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    int failed = renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_NOREPLACE);
+    if (failed && (errno == EINVAL || errno == ENOSYS)) { /* some file systems cannot */
+        code = pp_check_new(path, err);
+        failed = !code && rename(temp, path) != 0;
+    }
+    if (failed)
+        code = errno == EEXIST ? pp_check_new(path, err)
+                               : pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    if (code)
+        unlink(temp);
+    else
+        sync_folder(path);
+    return code;
+}
+
 /* Whether it is NAME.PID.tmp. */
 static bool is_temporary_of(const char *entry, const char *name)
 {
@@ -325,38 +351,64 @@ enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err)
                    path);
 }
 
+/* Another name beside it; pp_free. */
+static char *temporary_name(const char *path)
+{
+    size_t cap = strlen(path) + 32;
+    char *temp = pp_malloc(cap);
+    if (temp)
+        snprintf(temp, cap, "%s.%ld.tmp", path, (long)getpid());
+    return temp;
+}
+
+/* A file that is whole and on the disk, or none; path: what it will be called. */
+static enum pp_code write_whole_file(const char *temp, const char *path, const void *data, size_t size, unsigned mode,
+                                     struct pp_error *err)
+{
+    unlink(temp); /* left by a process that died and had our id */
+    int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (fd < 0)
+        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", temp, strerror(errno));
+    int bad = !pp_write_whole(fd, data, size) || fsync(fd) != 0;
+    int saved = errno;
+    if (close(fd) != 0 && !bad) {
+        bad = 1;
+        saved = errno;
+    }
+    if (!bad)
+        return PP_OK;
+    unlink(temp);
+    return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(saved));
+}
+
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)
 {
     if (pp_check_target(path, err) != PP_OK)
         return PP_ERR_IO;
-    size_t cap = strlen(path) + 32;
-    char *temp = pp_malloc(cap);
+    char *temp = temporary_name(path);
     if (!temp)
         return pp_fail_nomem(err, "a file name");
-    snprintf(temp, cap, "%s.%ld.tmp", path, (long)getpid());
-    unlink(temp); /* left by a process that died and had our id */
-    int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-    enum pp_code code = PP_OK;
-    if (fd < 0) {
-        code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", temp, strerror(errno));
-    } else {
-        int bad = !pp_write_whole(fd, data, size) || fsync(fd) != 0;
-        int saved = errno;
-        if (close(fd) != 0 && !bad) {
-            bad = 1;
-            saved = errno;
-        }
-        if (!bad && rename(temp, path) != 0) {
-            bad = 1;
-            saved = errno;
-        }
-        if (bad) {
-            unlink(temp);
-            code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(saved));
-        } else {
-            sync_folder(path);
-        }
+    enum pp_code code = write_whole_file(temp, path, data, size, mode, err);
+    if (!code && rename(temp, path) != 0) {
+        code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+        unlink(temp);
     }
+    if (!code)
+        sync_folder(path);
+    pp_free(temp);
+    return code;
+}
+
+enum pp_code pp_write_new_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)
+{
+    if (pp_check_new(path, err) != PP_OK)
+        return PP_ERR_IO;
+    char *temp = temporary_name(path);
+    if (!temp)
+        return pp_fail_nomem(err, "a file name");
+    enum pp_code code = write_whole_file(temp, path, data, size, mode, err);
+    if (!code)
+        code = pp_name_new_file(temp, path, err);
     pp_free(temp);
     return code;
 }

@@ -64,6 +64,12 @@ enum pp_code pp_check_target(const char *path, struct pp_error *err);
  * cannot be locked: some file systems have no locks, and there nobody waits. PP_ERR_BUSY: somebody else has it. */
 enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err);
 
+/* Gives a whole new file its name, which none may have yet: what is there stays. PP_ERR_IO: some file has it, or it
+ * cannot be written; then temp is gone. */
+enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_error *err);
+/* That there is no such file yet. */
+enum pp_code pp_check_new(const char *path, struct pp_error *err);
+
 /* Removes what processes that died have left of path, PATH.PID.tmp: it may be as large as a model. What is locked, or
  * younger than a minute, may still be somebody's. */
 void pp_remove_left(const char *path);
@@ -71,5 +77,7 @@ void pp_remove_left(const char *path);
 /* Replaces path, which that allows, by the bytes: temporary file beside it, fsync, rename, fsync of the folder. `mode`
  * as in open(2). */
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
+/* Likewise a new file: one that is there stays, and none is there before it is whole. */
+enum pp_code pp_write_new_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
 
 #endif
