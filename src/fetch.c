@@ -31,11 +31,20 @@ enum {
     PIECE = 1 << 20,
     LOOK = 256 << 10,        /* bytes between two looks at how much room there is */
 };
+/* What a kill or a power cut may cost. */
+static const uint64_t note_after_ns = 1000000000;
 
 /* --- one request ---------------------------------------------------------------------------------------------- */
 
+struct part {
+    char *path, *from_path;      /* PATH.part, PATH.part.from */
+    char from[MAX_FROM];         /* what the part is of; "" if that is not known */
+    uint64_t noted_ns;           /* when that was last written down */
+};
+
 struct request {
     const struct pp_fetch *f;    /* of a file; else NULL */
+    struct part *part;           /* likewise */
     const struct pp_cancel *cancel;
     struct pp_buf *text;         /* of a text */
     size_t most;
@@ -153,6 +162,36 @@ static enum pp_code check_room(int fd, uint64_t have, uint64_t all, struct pp_er
                    (double)have / 1e9, (double)keep / 1e9);
 }
 
+/* --- what a part is of -------------------------------------------------------------------------------------------- */
+
+/* Also how many of its bytes are sure to be on the disk; what lies behind them goes. Notes of older versions, without
+ * that, were made when all were there. */
+static void read_from(struct part *p, int fd, uint64_t *have)
+{
+    char *text;
+    size_t n;
+    if (pp_read_file(p->from_path, MAX_FROM + 32, &text, &n, NULL) != PP_OK)
+        return;
+    const size_t line = strcspn(text, "\r\n");
+    const char *bytes = text + line + strspn(text + line, "\r\n");
+    snprintf(p->from, sizeof p->from, "%.*s", (int)line, text);
+    const uint64_t sure = number(bytes, strlen(bytes));
+    if (*bytes && sure < *have && ftruncate(fd, (off_t)sure) == 0)
+        *have = sure;
+    pp_free(text);
+}
+
+/* Without a note all is fetched again next time. */
+static void note_from(struct part *p, const struct request *r)
+{
+    char text[MAX_FROM + 32];
+    snprintf(p->from, sizeof p->from, "%s", r->from);
+    p->noted_ns = pp_now_ns();
+    const int n = snprintf(text, sizeof text, "%s\n%" PRIu64 "\n", p->from, r->have);
+    if (!p->from[0] || fdatasync(r->fd) != 0 || pp_write_file(p->from_path, text, (size_t)n, 0600, NULL) != PP_OK)
+        unlink(p->from_path);
+}
+
 static size_t on_file(char *data, size_t size, size_t count, void *request)
 {
     struct request *r = request;
@@ -167,6 +206,8 @@ static size_t on_file(char *data, size_t size, size_t count, void *request)
     }
     if (!r->began)
         r->look_at = 0; /* now it is known how many there are */
+    if (!r->began || pp_now_ns() - r->part->noted_ns > note_after_ns)
+        note_from(r->part, r);
     r->began = true;
     const uint64_t all = r->f->size ? r->f->size : announced(r);
     if (all && (r->have > all || n > all - r->have)) { /* it could go on until the disk is full */
@@ -323,34 +364,10 @@ enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, cons
 
 /* --- a file ------------------------------------------------------------------------------------------------------- */
 
-struct part {
-    char *path, *from_path;      /* PATH.part, PATH.part.from */
-    char from[MAX_FROM];         /* what the part is of; "" if that is not known */
-};
-
-static void read_from(struct part *p)
-{
-    char *text;
-    size_t n;
-    if (pp_read_file(p->from_path, MAX_FROM - 1, &text, &n, NULL) != PP_OK)
-        return;
-    snprintf(p->from, sizeof p->from, "%.*s", (int)strcspn(text, "\r\n"), text);
-    pp_free(text);
-}
-
-static void note_from(struct part *p, const struct request *r)
-{
-    if (strcmp(p->from, r->from) == 0)
-        return;
-    snprintf(p->from, sizeof p->from, "%s", r->from);
-    if (!p->from[0] || pp_write_file(p->from_path, p->from, strlen(p->from), 0600, NULL) != PP_OK)
-        unlink(p->from_path); /* next time all is fetched again */
-}
-
 /* One request for what is missing. *again: the line broke, or what was there is of no use. */
 static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request *r, bool *again, struct pp_error *err)
 {
-    *r = (struct request){.f = f, .cancel = f->cancel, .fd = r->fd, .have = r->have, .total = r->total};
+    *r = (struct request){.f = f, .part = p, .cancel = f->cancel, .fd = r->fd, .have = r->have, .total = r->total};
     r->asked = p->from[0] ? r->have : 0;
     if (!r->asked && !begin_anew(r))
         return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", p->path, strerror(errno));
@@ -496,14 +513,15 @@ enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], str
     enum pp_code code = part.bad || from.bad ? pp_fail_nomem(err, "a download") : PP_OK;
     if (!code)
         code = open_part(&p, &r.fd, &st, err);
-    if (!code && lseek(r.fd, 0, SEEK_END) < 0)
-        code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", p.path, strerror(errno));
     if (!code) {
         r.have = (uint64_t)st.st_size;
         if (r.have)
-            read_from(&p);
-        code = check_room(r.fd, r.have, f->size, err);
+            read_from(&p, r.fd, &r.have);
+        if (lseek(r.fd, 0, SEEK_END) < 0)
+            code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", p.path, strerror(errno));
     }
+    if (!code)
+        code = check_room(r.fd, r.have, f->size, err);
     if (!code)
         code = fetch(f, &p, &r, err);
     if (!code)

@@ -136,6 +136,17 @@ if [ -s "$models/k.gguf.part" ] && [ ! -e "$models/k.gguf" ]; then pass "an inte
 grep -q 'goes on from there' "$tmp/err" && pass "and says so" || fail "and says so" "not"
 pull "$at/slow/k.gguf"; expect "the rest" 0; whole "makes a whole" k.gguf
 
+# killed: what is sure to be on the disk is gone on with, and what a power cut may have made of the rest is not
+ln -s "$PWD/engine/starter/starter-Q4_K_M.gguf" "$tmp/www/killed.gguf"
+timeout --foreground -s KILL 2 "$pippin" models pull "$at/slow/killed.gguf" >/dev/null 2>&1 </dev/null
+sure=$(sed -n 2p "$models/killed.gguf.part.from")
+holds "a kill leaves what was noted" [ "${sure:-0}" -gt 100000 ]
+printf 'what is no part of it' >>"$models/killed.gguf.part"
+timeout --foreground -s INT 0.5 "$pippin" models pull "$at/slow/killed.gguf" >/dev/null 2>&1 </dev/null
+holds "which is gone on with" [ "$(sed -n 2p "$models/killed.gguf.part.from")" -gt "$sure" ]
+pull "$at/plain/killed.gguf"; expect "and goes on" 0
+holds "to a whole" cmp -s engine/starter/starter-Q4_K_M.gguf "$models/killed.gguf"
+
 # two at a time would write into one part
 "$pippin" models pull "$at/slow/twice.gguf" >/dev/null 2>&1 </dev/null &
 first=$!
