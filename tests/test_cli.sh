@@ -561,6 +561,9 @@ expect_match "which is said" "$tmp/err" 'cannot make the folder /proc/'
 printf '%s\n' "$who" | env -u XDG_DATA_HOME HOME=/proc "$pippin" chat --plain --temp 0 >"$tmp/out" 2>&1; code=$?
 expect "a chat without a home" 0
 expect_match "says what it does not keep, and answers" "$tmp/out" 'nothing of this chat is kept: cannot make the folder /proc/' 'Hello'
+printf '%s\n' "$who" "$who" | "$pippin" --plain -n 4 >/dev/full 2>"$tmp/err"; code=$?
+expect "a plain chat that cannot be written" 1
+expect_match "says so" "$tmp/err" '^pippin: cannot write the output: '
 printf '%s\n' "$who" "/regen 3" "/compare none bard" | "$pippin" --plain --temp 0 -n 20 >"$tmp/out" 2>&1; code=$?
 expect "several answers in a plain chat" 0
 "$pippin" run --temp 0 -n 20 -p "$who" >"$tmp/plain" 2>/dev/null </dev/null

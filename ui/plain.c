@@ -37,6 +37,7 @@ struct plain {
     enum pp_reasoning_view reasoning;
     bool thinking;            /* a line has said so, and none yet that it has ended */
     int column;
+    int lost;                 /* why nothing more can be written, an errno: nobody would see an answer; or 0 */
     char last_key[24];
 };
 
@@ -87,6 +88,16 @@ static void put(struct plain *p, const char *s, size_t n)
     pp_buf_free(&clean);
 }
 
+/* A write that a signal has ended is none that failed. */
+static void flush(struct plain *p)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return;
+    if (errno != EINTR && !p->lost)
+        p->lost = errno ? errno : EIO;
+    clearerr(stdout);
+}
+
 /* A line of its own: begins at the left, also after an unanswered prompt. */
 static void say(struct plain *p, const char *text)
 {
@@ -96,7 +107,7 @@ static void say(struct plain *p, const char *text)
     p->column = 0;
     put(p, text, strlen(text));
     putchar('\n');
-    fflush(stdout);
+    flush(p);
 }
 
 static void prompt(struct plain *p)
@@ -104,7 +115,7 @@ static void prompt(struct plain *p)
     if (p->prompted || p->leaving || p->listing || pp_controller_status(p->c)->state != PP_STATE_IDLE)
         return;
     fputs("> ", stdout);
-    fflush(stdout);
+    flush(p);
     p->prompted = true;
 }
 
@@ -117,7 +128,7 @@ static void put_whole(struct plain *p, const char *text, size_t len, size_t *wri
         return;
     put(p, text + *written, whole);
     *written += whole;
-    fflush(stdout);
+    flush(p);
 }
 
 /* What stands before an answer: that the model thinks, what if that is wanted, and that it has ended. */
@@ -156,10 +167,10 @@ static void write_message(struct plain *p, const struct pp_chat_message *m)
     p->amid = p->written || p->thought || p->thinking;
 }
 
-static void end_message(const struct pp_chat_message *m)
+static void end_message(struct plain *p, const struct pp_chat_message *m)
 {
     fputs(m && m->state == PP_MESSAGE_CANCELLED ? "\n(stopped)\n\n" : "\n\n", stdout);
-    fflush(stdout);
+    flush(p);
 }
 
 static const struct pp_chat_message *last_message(const struct plain *p)
@@ -196,7 +207,7 @@ static bool write_group(struct plain *p, bool over)
         write_message(p, m);
         if (m->state == PP_MESSAGE_PARTIAL && !over) /* it goes on, or has failed */
             return true;
-        end_message(m);
+        end_message(p, m);
         p->group_at++;
     }
     const struct pp_chat_message *front = last_message(p); /* what can be gone on with */
@@ -213,7 +224,7 @@ static void write_answer(struct plain *p, bool over)
     if (!group && m && m->role == PP_ROLE_ASSISTANT)
         write_message(p, m);
     if (!group && over)
-        end_message(m);
+        end_message(p, m);
 }
 
 static bool answering(enum pp_state s)
@@ -417,6 +428,8 @@ static void run(struct plain *p)
             p->failed = true;
             leave(p);
         }
+        if (p->lost)
+            leave(p);
         take_typed(p);
         prompt(p);
         fds[2].fd = p->end_of_input || p->typed.len > MAX_LINE / 2 ? -1 : STDIN_FILENO;
@@ -474,7 +487,10 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
     printf("\n");
     pp_controller_close(p.c, &w);
     pp_plain_last_words(&w, p.last_key);
+    flush(&p);
+    if (p.lost && p.lost != EPIPE)
+        fprintf(stderr, "pippin: cannot write the output: %s\n", strerror(p.lost));
     pp_buf_free(&p.typed);
     pp_buf_free(&p.held);
-    return p.failed ? 1 : 0;
+    return p.failed || p.lost ? 1 : 0;
 }
