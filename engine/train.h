@@ -169,6 +169,9 @@ struct pp_train_run {
     bool resume;                /* go on with the checkpoint there; otherwise one that is there is PP_ERR_USAGE */
     int64_t eval_every;         /* steps; 0: ten times in a training. A checkpoint is written as often */
     pp_train_report *report;    /* after every step, validation and checkpoint that failed; or NULL */
+    /* The adapter cannot be written: true if somebody is there who may make room, and it is to be tried again. Or
+     * NULL. */
+    bool (*again)(void *user, const char *why);
     void *user;
     const struct pp_cancel *cancel;
 };

@@ -196,11 +196,17 @@ static enum pp_code write_gguf(const struct running *r, struct pp_error *err)
     return code;
 }
 
-static enum pp_code finish(struct running *r, struct pp_error *err)
+static enum pp_code write_result(const struct running *r, struct pp_error *err)
 {
     enum pp_code code = pp_trainer_write_peft(r->t, r->run->folder, err);
-    if (!code)
-        code = write_gguf(r, err);
+    return code ? code : write_gguf(r, err);
+}
+
+static enum pp_code finish(struct running *r, struct pp_error *err)
+{
+    enum pp_code code = write_result(r, err);
+    while (code == PP_ERR_IO && r->run->again && r->run->again(r->run->user, err->text))
+        code = write_result(r, err);
     if (code) { /* a full disk may have room again: --continue then has nothing but this to do */
         save(r, NULL);
         return stopped(r, code, err);

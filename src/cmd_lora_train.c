@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -100,6 +101,8 @@ static double time_left(const struct pp_train_progress *p, int64_t first_step)
 struct progress {
     struct show show;
     int64_t first_step;         /* of this run */
+    const struct pp_cancel *cancel;
+    bool waiting;               /* for room on the disk */
 };
 
 static void show_line(struct progress *g, const struct pp_train_progress *p)
@@ -172,6 +175,24 @@ static void report(void *user, const struct pp_train_progress *p)
         return;
     g->show.last_ns = now;
     show_line(g, p);
+}
+
+/* Hours may be in it: who watches can make room. */
+static bool wait_for_room(void *user, const char *why)
+{
+    enum { TRIES = 50 };
+    const struct timespec pause = {.tv_nsec = 100 * 1000 * 1000};
+    struct progress *g = user;
+    if (!g->show.terminal)
+        return false;
+    if (!g->waiting)
+        fputs("\n", stderr);
+    if (!g->waiting)
+        pp_cli_say("%s; make room: it is tried again every few seconds, until Ctrl-C gives it up", why);
+    g->waiting = true;
+    for (int i = 0; i < TRIES && !pp_cancelled(g->cancel); i++)
+        nanosleep(&pause, NULL);
+    return !pp_cancelled(g->cancel);
 }
 
 /* --- what there is to do --------------------------------------------------------------------------------------- */
@@ -326,9 +347,10 @@ static enum pp_code train(const struct pp_options *o, struct job *j, const struc
                           struct pp_error *err)
 {
     struct pp_train_result result;
-    struct progress g = {.show = {.loss = {.each = 1}, .terminal = isatty(STDERR_FILENO), .width = terminal_width()}};
+    struct progress g = {.show = {.loss = {.each = 1}, .terminal = isatty(STDERR_FILENO), .width = terminal_width()},
+                         .cancel = cancel};
     struct pp_train_run run = {.folder = o->output, .resume = o->resume_latest, .eval_every = o->lora_train.eval_every,
-                               .report = report, .user = &g, .cancel = cancel};
+                               .report = report, .again = wait_for_room, .user = &g, .cancel = cancel};
     enum pp_code code = pp_train(j->trainer, &run, &result, err);
     if (g.show.terminal)
         fputs("\n", stderr);
