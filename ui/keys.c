@@ -190,7 +190,7 @@ void pp_ui_send_held(struct pp_ui *ui)
 {
     char *held = ui->held;
     ui->held = NULL;
-    if (held && !ui->menu.cls && strcmp(pp_edit_text(), held) == 0)
+    if (strcmp(pp_edit_text(), held) == 0)
         pp_edit_feed("\r", 1);
     pp_free(held);
 }

@@ -257,7 +257,7 @@ static void pump(struct pp_ui *ui)
     }
     ui->dirty |= dirty & PP_DIRTY_TRANSCRIPT ? PP_DRAW_TRANSCRIPT : 0u;
     ui->dirty |= dirty & PP_DIRTY_STATUS ? PP_DRAW_STATUS : 0u;
-    bool changed = s->state != ui->state, loaded = ui->state == PP_STATE_LOADING && s->state == PP_STATE_IDLE;
+    bool changed = s->state != ui->state;
     ui->state = s->state;
     if ((dirty & PP_DIRTY_STATUS) &&
         (changed || s->state != PP_STATE_IDLE || pp_controller_n_messages(ui->controller) == 0))
@@ -266,7 +266,7 @@ static void pump(struct pp_ui *ui)
         pp_menu_settle(ui);
     if (ui->menu.cls && dirty)
         ui->dirty |= PP_DRAW_MENU;
-    if (loaded)
+    if (ui->held && s->state == PP_STATE_IDLE && !ui->menu.cls)
         pp_ui_send_held(ui);
 }
 
