@@ -7,9 +7,7 @@
 #include "src/io.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 #include "engine/base/mem.h"
 #include "src/event.h"
 #include "src/paths.h"
+#include "src/thread.h"
 
 #define MS 1000000u
 /* Less than the second that is promised: the commit itself takes time, too. */
@@ -587,12 +586,11 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 static struct pp_io_item *next_item(struct pp_io *io, bool *stop, bool *lost)
 {
     uint64_t due = earlier(io->commit_at, io->deliver_at);
-    struct timespec until = {.tv_sec = (time_t)(due / 1000000000u), .tv_nsec = (long)(due % 1000000000u)};
     pthread_mutex_lock(&io->lock);
     while (!io->posted.first && !io->tasks.first && !io->stopping && !io->lost) {
         if (!due)
             pthread_cond_wait(&io->wake, &io->lock);
-        else if (pthread_cond_timedwait(&io->wake, &io->lock, &until) != 0)
+        else if (!pp_cond_wait_until(&io->wake, &io->lock, due))
             break;
     }
     struct pp_io_item *item = take(io->posted.first ? &io->posted : &io->tasks);
@@ -627,16 +625,6 @@ static void *io_main(void *arg)
 }
 
 /* Signals belong to the UI thread: the new one inherits a full mask. */
-static int start_thread(struct pp_io *io)
-{
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&io->thread, NULL, io_main, io);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return rc;
-}
-
 enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp_io **out, struct pp_error *err)
 {
     *out = NULL;
@@ -649,13 +637,9 @@ enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp
         pp_free(io);
         return code;
     }
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&io->lock, NULL);
-    pthread_cond_init(&io->wake, &attr);
-    pthread_condattr_destroy(&attr);
-    if (start_thread(io) != 0) {
+    pp_cond_init(&io->wake);
+    if (pp_thread_start(&io->thread, io_main, io) != 0) {
         pthread_cond_destroy(&io->wake);
         pthread_mutex_destroy(&io->lock);
         pp_store_close(io->store);

@@ -3,10 +3,11 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "src/thread.h"
 
 struct pp_queue {
     pthread_mutex_t lock;
@@ -25,21 +26,16 @@ struct pp_queue {
 
 static bool init_sync(struct pp_queue *q)
 {
-    pthread_condattr_t attr;
-    if (pthread_condattr_init(&attr) != 0)
-        return false;
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* a changed wall clock must not stretch a timeout */
     bool ok = pthread_mutex_init(&q->lock, NULL) == 0;
-    if (ok && pthread_cond_init(&q->not_empty, &attr) != 0) {
+    if (ok && pp_cond_init(&q->not_empty) != 0) {
         pthread_mutex_destroy(&q->lock);
         ok = false;
     }
-    if (ok && pthread_cond_init(&q->not_full, &attr) != 0) {
+    if (ok && pp_cond_init(&q->not_full) != 0) {
         pthread_cond_destroy(&q->not_empty);
         pthread_mutex_destroy(&q->lock);
         ok = false;
     }
-    pthread_condattr_destroy(&attr);
     return ok;
 }
 
@@ -145,27 +141,14 @@ void *pp_queue_try_pop(struct pp_queue *q)
     return item;
 }
 
-static struct timespec deadline_after(int timeout_ms)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    ts.tv_sec += timeout_ms / 1000;
-    ts.tv_nsec += (long)(timeout_ms % 1000) * 1000000L;
-    if (ts.tv_nsec >= 1000000000L) {
-        ts.tv_sec++;
-        ts.tv_nsec -= 1000000000L;
-    }
-    return ts;
-}
-
 void *pp_queue_pop(struct pp_queue *q, int timeout_ms)
 {
-    struct timespec until = deadline_after(timeout_ms > 0 ? timeout_ms : 0);
+    const uint64_t until = pp_now_ns() + (timeout_ms > 0 ? (uint64_t)timeout_ms * 1000000u : 0);
     pthread_mutex_lock(&q->lock);
     while (q->len == 0 && !q->closed && timeout_ms != 0) {
         if (timeout_ms < 0)
             pthread_cond_wait(&q->not_empty, &q->lock);
-        else if (pthread_cond_timedwait(&q->not_empty, &q->lock, &until) != 0)
+        else if (!pp_cond_wait_until(&q->not_empty, &q->lock, until))
             break;
     }
     void *item = take(q);

@@ -1,13 +1,13 @@
 /* worker.c - the thread that owns the engine: taking requests, stopping, ending. */
 #include "src/worker.h"
 
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/base/priority.h"
+#include "src/thread.h"
 #include "src/worker_int.h"
 
 enum {
@@ -399,23 +399,6 @@ static const struct pp_backend_ops worker_ops = {
     .free = do_free,
 };
 
-/* Signals are for the UI thread, but for those that an instruction raises: a hole in a mapped file is handled where it
- * is touched. */
-static int start_thread(struct pp_worker *w)
-{
-    sigset_t blocked, before;
-    sigfillset(&blocked);
-    sigdelset(&blocked, SIGBUS);
-    sigdelset(&blocked, SIGSEGV);
-    sigdelset(&blocked, SIGFPE);
-    sigdelset(&blocked, SIGILL);
-    sigdelset(&blocked, SIGABRT);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    int failed = pthread_create(&w->thread, NULL, worker_main, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 enum pp_code pp_worker_start(struct pp_queue *events, struct pp_io *io, const char *cache_dir, struct pp_backend **out,
                              struct pp_error *err)
 {
@@ -432,13 +415,9 @@ enum pp_code pp_worker_start(struct pp_queue *events, struct pp_io *io, const ch
         pp_free(w);
         return code;
     }
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->saved, &attr);
-    pthread_condattr_destroy(&attr);
-    if (start_thread(w) != 0) {
+    pp_cond_init(&w->saved);
+    if (pp_thread_start(&w->thread, worker_main, w) != 0) {
         pthread_cond_destroy(&w->saved);
         pthread_mutex_destroy(&w->lock);
         pp_queue_free(w->requests);

@@ -1,5 +1,4 @@
 /* worker_model.c - models, adapters, identities. */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -8,6 +7,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "src/thread.h"
 #include "src/worker_int.h"
 
 enum {
@@ -78,11 +78,7 @@ enum pp_code model_open(const char *path, const char *quant, const char *imatrix
         pp_free(s);
         return code;
     }
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->known, &attr);
-    pthread_condattr_destroy(&attr);
+    pp_cond_init(&s->known);
     pthread_mutex_init(&s->lock, NULL);
     snprintf(s->cache_dir, sizeof s->cache_dir, "%s", cache_dir);
     s->users = 1;
@@ -96,9 +92,8 @@ bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out)
     if (!s)
         return false;
     uint64_t until = pp_now_ns() + (uint64_t)wait_ms * 1000000u;
-    struct timespec ts = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
     pthread_mutex_lock(&s->lock);
-    while (!s->done && pthread_cond_timedwait(&s->known, &s->lock, &ts) != ETIMEDOUT)
+    while (!s->done && pp_cond_wait_until(&s->known, &s->lock, until))
         ;
     bool good = s->done && s->code == PP_OK;
     *out = s->identity;

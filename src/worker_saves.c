@@ -8,6 +8,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "src/thread.h"
 #include "src/worker_int.h"
 
 enum {
@@ -143,11 +144,10 @@ static bool all_ended(const struct pp_worker *w)
 void saves_finish(struct pp_worker *w, int wait_ms)
 {
     uint64_t until = pp_now_ns() + (uint64_t)wait_ms * 1000000u;
-    struct timespec ts = {.tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u)};
     bool in_time = true;
     pthread_mutex_lock(&w->lock);
     while (!all_ended(w)) {
-        if (in_time && pthread_cond_timedwait(&w->saved, &w->lock, &ts) != 0) {
+        if (in_time && !pp_cond_wait_until(&w->saved, &w->lock, until)) {
             in_time = false;
             for (struct saving *s = w->savings; s; s = s->next)
                 pp_cancel_request(&s->writer.cancel); /* within a page */
