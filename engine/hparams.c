@@ -49,3 +49,16 @@ void pp_layers_rotate_windows(struct pp_hparams *hp)
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
         hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? PP_LAYER_UNROTATED : 0;
 }
+
+void pp_layers_local_rope(struct pp_hparams *hp)
+{
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
+}
+
+void pp_layers_unscaled_windows(struct pp_hparams *hp)
+{
+    hp->rope_base_local = hp->rope_base_local != 0.0f ? hp->rope_base_local : hp->rope_base;
+    if (hp->window)
+        pp_layers_local_rope(hp);
+}

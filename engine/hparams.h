@@ -38,7 +38,7 @@ extern const char *const pp_activation_names[PP_N_ACTIVATIONS];
 /* What `key` of config.json says must be among `known` (NULL at the end), or absent. */
 enum pp_code pp_config_activation(const struct cJSON *config, const char *key, const char *const *known,
                                   struct pp_error *err);
-/* `layer_types`, if it is there: PP_LAYER_WIDE for layers without a window. hp->n_layer is not checked yet. */
+/* `layer_types`, if it is there: PP_LAYER_WIDE for layers without a window. */
 enum pp_code pp_config_layer_types(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 /* Gives every step-th layer, the step-th first, these bits. */
 void pp_layers_every(struct pp_hparams *hp, int64_t step, uint8_t bits);
@@ -49,6 +49,10 @@ enum pp_code pp_layers_share(struct pp_hparams *hp, int64_t n, struct pp_error *
 int64_t pp_layers_shared(const struct pp_hparams *hp);
 /* Only layers with a window rotate queries and keys: those without one know no positions. */
 void pp_layers_rotate_windows(struct pp_hparams *hp);
+/* Layers with a window have a RoPE of their own: PP_LAYER_LOCAL_ROPE. */
+void pp_layers_local_rope(struct pp_hparams *hp);
+/* If there is a window: the same, at the model's own base if rope_base_local is 0. They differ by the scaling only. */
+void pp_layers_unscaled_windows(struct pp_hparams *hp);
 /* What YaRN's cosines and sines are multiplied by as DeepSeek writes it: the quotient of two temperatures. */
 float pp_hparams_yarn_magnitude(float factor, float mscale, float mscale_all_dim);
 /* LongRoPE's list of n divisors under this key. */

@@ -108,12 +108,6 @@ static enum pp_code from_gguf2(const struct pp_gguf *g, struct pp_hparams *hp, s
     return PP_OK;
 }
 
-static void rotate_by_window(struct pp_hparams *hp)
-{
-    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
-}
-
 static enum pp_code from_config3(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
@@ -137,7 +131,7 @@ static enum pp_code from_config3(const cJSON *config, struct pp_hparams *hp, str
         code = pp_config_float(local, "rope_theta", &hp->rope_base_local, err);
     if (!code)
         code = pp_config_layer_types(config, hp, err);
-    rotate_by_window(hp);
+    pp_layers_local_rope(hp);
     return code;
 }
 
@@ -175,7 +169,7 @@ static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, s
     as_ollama(g, hp);
     if (!pp_gguf_has(g, "gemma3.attention.sliding_window_pattern"))
         pp_layers_every(hp, 6, PP_LAYER_WIDE);
-    rotate_by_window(hp);
+    pp_layers_local_rope(hp);
     usual_scale(hp, 62);
     return PP_OK;
 }
@@ -299,7 +293,7 @@ static enum pp_code embedding_gguf(const struct pp_gguf *g, struct pp_hparams *h
     hp->rope_base_local = (float)local;
     if (!pp_gguf_has(g, "gemma-embedding.attention.sliding_window_pattern"))
         pp_layers_every(hp, 6, PP_LAYER_WIDE);
-    rotate_by_window(hp);
+    pp_layers_local_rope(hp);
     halve_window(hp);
     return PP_OK;
 }

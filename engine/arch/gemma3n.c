@@ -61,8 +61,8 @@ static void common(struct pp_hparams *hp)
 {
     hp->embd_scale = sqrtf((float)hp->n_embd);
     hp->attn_scale = 1;
-    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= !hp->window || hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
+    if (hp->window)
+        pp_layers_local_rope(hp);
 }
 
 /* How many standard deviations of a normal distribution this part of it is below. */

@@ -35,12 +35,6 @@ static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .shared_n_ff = "shared_expert_intermediate_size", .scale = "moe_routed_scaling_factor"};
 
-static void rotate_windows(struct pp_hparams *hp)
-{
-    for (int64_t l = 0; hp->window && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
-}
-
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
 static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -83,7 +77,8 @@ static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, str
     if (!code)
         code = pp_config_float(local, "partial_rotary_factor", &part, err);
     hp->rope_dim_local = part >= 0 && part <= 1 ? (int64_t)((float)hp->head_dim * part) : 0;
-    rotate_windows(hp);
+    if (hp->window)
+        pp_layers_local_rope(hp);
     return code;
 }
 
@@ -177,7 +172,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     pp_gguf_int(g, "laguna.rope.dimension_count_swa", &local);
     hp->rope_base_local = (float)base;
     hp->rope_dim_local = local;
-    rotate_windows(hp);
+    if (hp->window)
+        pp_layers_local_rope(hp);
     return PP_OK;
 }
 

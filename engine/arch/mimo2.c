@@ -23,13 +23,6 @@ static const struct pp_expert_keys expert_keys = {
     .n_groups = "n_group", .n_groups_used = "topk_group", .normed = "norm_topk_prob",
     .scale = "routed_scaling_factor"};
 
-/* Layers with a window have a RoPE of their own. */
-static void finish(struct pp_hparams *hp)
-{
-    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
-}
-
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
 /* A list of 0 and 1, one for each layer: those that have `v` get these bits. */
@@ -107,7 +100,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_float(config, "swa_rope_theta", &hp->rope_base_local, err);
     if (!code)
         code = pp_config_float(config, "attention_value_scale", &hp->attn_value_scale, err);
-    finish(hp);
+    pp_layers_local_rope(hp);
     return code;
 }
 
@@ -146,7 +139,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     (void)err;
     pp_gguf_float(g, "mimo2.rope.freq_base_swa", &base);
     hp->rope_base_local = (float)base;
-    finish(hp);
+    pp_layers_local_rope(hp);
     return PP_OK;
 }
 

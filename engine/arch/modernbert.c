@@ -41,8 +41,7 @@ static void wide_from_first(struct pp_hparams *hp, int64_t step)
 /* The window is counted from one end to the other. */
 static void finish_layers(struct pp_hparams *hp)
 {
-    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
+    pp_layers_local_rope(hp);
     hp->window = hp->window > 0 ? hp->window / 2 + 1 : 0;
 }
 

@@ -25,14 +25,6 @@ static const struct pp_arch_usual usual[] = {
     {.json = NULL},
 };
 
-/* Layers with the window. */
-static void rotate_unscaled(struct pp_hparams *hp)
-{
-    hp->rope_base_local = hp->rope_base_local != 0.0f ? hp->rope_base_local : hp->rope_base;
-    for (int64_t l = 0; hp->window && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
-}
-
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
@@ -48,7 +40,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_unscaled(local, err);
     if (!code)
         code = pp_config_float(local, "rope_theta", &hp->rope_base_local, err);
-    rotate_unscaled(hp);
+    pp_layers_unscaled_windows(hp);
     return code;
 }
 
@@ -61,7 +53,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     if (hp->window && !pp_gguf_has(g, "olmo2.attention.sliding_window_pattern") &&
         !pp_gguf_has(g, "olmo3.attention.sliding_window_pattern"))
         pp_layers_every(hp, 4, PP_LAYER_WIDE);
-    rotate_unscaled(hp);
+    pp_layers_unscaled_windows(hp);
     return PP_OK;
 }
 

@@ -37,12 +37,6 @@ static const struct pp_arch_usual usual[] = {
     {.json = NULL},
 };
 
-static void rotate_windows(struct pp_hparams *hp)
-{
-    for (int64_t l = 0; hp->window && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
-}
-
 /* YaRN, whose ramp ends between dimensions. */
 static enum pp_code scaling_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -99,7 +93,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_float(config, "rope_local_theta", &hp->rope_base_local, err);
     if (!code)
         code = scaling_from(config, hp, err);
-    rotate_windows(hp);
+    if (hp->window)
+        pp_layers_local_rope(hp);
     return code;
 }
 
@@ -112,7 +107,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     hp->rope_no_truncate = hp->rope_scaling == PP_ROPE_YARN;
     if (!pp_gguf_has(g, "plamo3.attention.sliding_window_pattern"))
         pp_layers_every(hp, PATTERN, PP_LAYER_WIDE);
-    rotate_windows(hp);
+    if (hp->window)
+        pp_layers_local_rope(hp);
     return PP_OK;
 }
 

@@ -122,13 +122,6 @@ static const struct pp_arch_usual mellum_usual[] = {
     {.json = NULL},
 };
 
-static void rotate_windows_unscaled(struct pp_hparams *hp)
-{
-    hp->rope_base_local = hp->rope_base_local != 0.0f ? hp->rope_base_local : hp->rope_base;
-    for (int64_t l = 0; hp->window && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
-}
-
 /* Without layer_types all layers see everything. */
 static enum pp_code mellum_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -151,7 +144,7 @@ static enum pp_code mellum_from_config(const cJSON *config, struct pp_hparams *h
         if (!code && (!cJSON_IsString(type) || strcmp(type->valuestring, "sparse") != 0))
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: mlp_layer_types has others than sparse, which is not "
                            "supported");
-    rotate_windows_unscaled(hp);
+    pp_layers_unscaled_windows(hp);
     return code;
 }
 
@@ -161,7 +154,7 @@ static enum pp_code mellum_from_gguf(const struct pp_gguf *g, struct pp_hparams 
     (void)err;
     if (pp_gguf_float(g, "mellum.rope.freq_base_swa", &local))
         hp->rope_base_local = (float)local;
-    rotate_windows_unscaled(hp);
+    pp_layers_unscaled_windows(hp);
     return PP_OK;
 }
 

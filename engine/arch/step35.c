@@ -38,13 +38,6 @@ static const struct pp_expert_keys expert_keys = {
     .n = "moe_num_experts", .n_used = "moe_top_k", .n_ff = "moe_intermediate_size", .normed = "norm_expert_weight",
     .scale = "moe_router_scaling_factor"};
 
-/* Layers with a window have a RoPE of their own, of whole heads. */
-static void rotate_windows(struct pp_hparams *hp)
-{
-    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->layer[l] |= hp->layer[l] & PP_LAYER_WIDE ? 0 : PP_LAYER_LOCAL_ROPE;
-}
-
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
 /* Lists go on for the layers that guess further tokens. */
@@ -77,7 +70,7 @@ static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, str
     }
     if (!code)
         code = pp_config_window(config, 512, hp, err);
-    rotate_windows(hp);
+    pp_layers_local_rope(hp);
     return code;
 }
 
@@ -222,7 +215,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     hp->rope_dim /= 2;
     bounds_from_gguf(g, "step35.swiglu_clamp_exp", hp->n_layer, hp->expert_bound);
     bounds_from_gguf(g, "step35.swiglu_clamp_shexp", hp->n_layer, hp->gate_bound);
-    rotate_windows(hp);
+    pp_layers_local_rope(hp);
     return PP_OK;
 }
 
