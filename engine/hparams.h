@@ -38,6 +38,10 @@ extern const char *const pp_activation_names[PP_N_ACTIVATIONS];
 /* What `key` of config.json says must be among `known` (NULL at the end), or absent. */
 enum pp_code pp_config_activation(const struct cJSON *config, const char *key, const char *const *known,
                                   struct pp_error *err);
+/* A list under `key` of a word for each layer, if it is there: layers called `with` get the bit, those called `without`
+ * lose it; other words are refused. */
+enum pp_code pp_config_layer_words(const struct cJSON *config, const char *key, const char *with, const char *without,
+                                   uint8_t bit, struct pp_hparams *hp, struct pp_error *err);
 /* `layer_types`, if it is there: PP_LAYER_WIDE for layers without a window. */
 enum pp_code pp_config_layer_types(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 /* Gives every step-th layer, the step-th first, these bits. */

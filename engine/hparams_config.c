@@ -273,23 +273,29 @@ enum pp_code pp_config_activation(const cJSON *config, const char *key, const ch
                    fn->valuestring, known[0]);
 }
 
-enum pp_code pp_config_layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_config_layer_words(const cJSON *config, const char *key, const char *with, const char *without,
+                                   uint8_t bit, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
     int64_t l = 0;
-    if (!cJSON_IsArray(types))
+    if (!cJSON_IsArray(list))
         return PP_OK;
-    if (cJSON_GetArraySize(types) != hp->n_layer)
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers",
-                       (long long)hp->n_layer);
-    cJSON_ArrayForEach(item, types)
+    if (cJSON_GetArraySize(list) != hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", key, (long long)hp->n_layer);
+    cJSON_ArrayForEach(item, list)
     {
-        const char *type = cJSON_IsString(item) ? item->valuestring : "";
-        const bool wide = strcmp(type, "full_attention") == 0;
-        if (!wide && strcmp(type, "sliding_attention") != 0)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "layers of the type \"%.40s\" are not supported", type);
-        hp->layer[l] = (uint8_t)((hp->layer[l] & ~PP_LAYER_WIDE) | (wide ? PP_LAYER_WIDE : 0));
+        const char *word = cJSON_IsString(item) ? item->valuestring : "";
+        const bool has = strcmp(word, with) == 0;
+        if (!has && strcmp(word, without) != 0)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s has \"%.40s\", which is not supported for this "
+                           "family; %s and %s are", key, word, with, without);
+        hp->layer[l] = (uint8_t)((hp->layer[l] & ~bit) | (has ? bit : 0));
         l++;
     }
     return PP_OK;
+}
+
+enum pp_code pp_config_layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    return pp_config_layer_words(config, "layer_types", "full_attention", "sliding_attention", PP_LAYER_WIDE, hp, err);
 }

@@ -156,19 +156,11 @@ static const struct pp_expert_keys expert_keys = {
 
 static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "mlp_layer_types"), *item;
-    int64_t l = 0;
     enum pp_code code = from_config(config, hp, err);
     hp->expert_sigmoids = true;
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
-    cJSON_ArrayForEach(item, types) /* come before a number of dense layers */
-        if (!code && cJSON_IsString(item) && l < PP_MAX_LAYERS) {
-            const bool dense = strcmp(item->valuestring, "dense") == 0;
-            hp->layer[l] = (uint8_t)((hp->layer[l] & ~PP_LAYER_DENSE) | (dense ? PP_LAYER_DENSE : 0));
-            l++;
-        }
-    return code;
+    return code ? code : pp_config_mlp_types(config, hp, err); /* they come before a number of dense layers */
 }
 
 static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)

@@ -1,6 +1,5 @@
 /* expert_config.c - what config.json says of a mixture of experts. Families have it under different keys. */
 #include <cjson/cJSON.h>
-#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
@@ -93,23 +92,7 @@ void pp_config_put_qwen_dense(const struct pp_hparams *hp, cJSON *config)
 
 enum pp_code pp_config_mlp_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "mlp_layer_types"), *item;
-    int64_t l = 0;
-    if (!cJSON_IsArray(types))
-        return PP_OK;
-    if (cJSON_GetArraySize(types) != hp->n_layer)
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: mlp_layer_types does not name %lld layers",
-                       (long long)hp->n_layer);
-    cJSON_ArrayForEach(item, types)
-    {
-        const char *type = cJSON_IsString(item) ? item->valuestring : "";
-        const bool dense = strcmp(type, "dense") == 0;
-        if (!dense && strcmp(type, "sparse") != 0)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "feed-forward parts of the type \"%.40s\" are not supported", type);
-        hp->layer[l] = (uint8_t)((hp->layer[l] & ~PP_LAYER_DENSE) | (dense ? PP_LAYER_DENSE : 0));
-        l++;
-    }
-    return PP_OK;
+    return pp_config_layer_words(config, "mlp_layer_types", "dense", "sparse", PP_LAYER_DENSE, hp, err);
 }
 
 void pp_config_put_mlp_types(const struct pp_hparams *hp, cJSON *config)

@@ -89,26 +89,13 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 /* A type for each layer; without a list all have states. */
 static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
     const char *positions =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "position_embedding_type"));
-    int64_t l = 0;
-    if (!cJSON_IsArray(types))
-        pp_layers_every(hp, 1, PP_LAYER_RECURRENT);
-    else if (cJSON_GetArraySize(types) != hp->n_layer)
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers",
-                       (long long)hp->n_layer);
-    cJSON_ArrayForEach(item, types)
-    {
-        const char *type = cJSON_IsString(item) ? item->valuestring : "";
-        const bool recurs = strcmp(type, "mamba") == 0;
-        if (!recurs && strcmp(type, "attention") != 0)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "layers of the type \"%.40s\" are not supported", type);
-        hp->layer[l++] |= recurs ? PP_LAYER_RECURRENT : 0;
-    }
+    pp_layers_every(hp, 1, PP_LAYER_RECURRENT); /* where they are not told */
+    enum pp_code code = pp_config_layer_words(config, "layer_types", "mamba", "attention", PP_LAYER_RECURRENT, hp, err);
     if (!positions || strcmp(positions, "rope") != 0)
         pp_layers_every(hp, 1, PP_LAYER_UNROTATED);
-    return PP_OK;
+    return code;
 }
 
 static enum pp_code states_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)

@@ -3,7 +3,6 @@
  * in_proj(h). GGUF files call the norm behind the last layer token_embd_norm. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
@@ -71,36 +70,16 @@ static const struct pp_arch_usual moe_usual[] = {
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-static enum pp_code layer_type(const cJSON *item, uint8_t *layer, struct pp_error *err)
-{
-    const char *type = cJSON_IsString(item) ? item->valuestring : "";
-    *layer |= strcmp(type, "conv") == 0 ? PP_LAYER_CONVOLVED : 0;
-    if (*layer & PP_LAYER_CONVOLVED || strcmp(type, "full_attention") == 0)
-        return PP_OK;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "layers of the type \"%.40s\" are not supported", type);
-}
-
 /* A type for each layer; the first configurations have a list of the layers with attention instead. */
 static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
-    const cJSON *full = cJSON_GetObjectItemCaseSensitive(config, "full_attn_idxs");
-    enum pp_code code = PP_OK;
-    int64_t l = 0;
-    if (cJSON_IsArray(types)) {
-        if (cJSON_GetArraySize(types) != hp->n_layer)
-            return pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers",
-                           (long long)hp->n_layer);
-        cJSON_ArrayForEach(item, types)
-            code = code ? code : layer_type(item, &hp->layer[l++], err);
-        return code;
-    }
-    for (; cJSON_IsArray(full) && l < hp->n_layer; l++)
-        hp->layer[l] |= PP_LAYER_CONVOLVED;
+    const cJSON *full = cJSON_GetObjectItemCaseSensitive(config, "full_attn_idxs"), *item;
+    if (cJSON_IsArray(full))
+        pp_layers_every(hp, 1, PP_LAYER_CONVOLVED);
     cJSON_ArrayForEach(item, full)
         if (cJSON_IsNumber(item) && item->valueint >= 0 && item->valueint < hp->n_layer)
             hp->layer[item->valueint] &= (uint8_t)~PP_LAYER_CONVOLVED;
-    return PP_OK;
+    return pp_config_layer_words(config, "layer_types", "conv", "full_attention", PP_LAYER_CONVOLVED, hp, err);
 }
 
 /* How wide the feed-forward part is, where that only follows from numbers. */

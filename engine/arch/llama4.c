@@ -3,7 +3,6 @@
  * seen, nothing is rotated, and scores grow with the position. One of the experts works beside one that every token
  * uses; its weight, a sigmoid, multiplies what goes into it. */
 #include <cjson/cJSON.h>
-#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
@@ -45,7 +44,7 @@ static const struct pp_arch_usual usual[] = {
 
 enum { WITHOUT_NORMS = 128 }; /* experts of the model whose heads are not normed: GGUF files do not say it */
 
-/* A list of numbers, one for each layer, or NULL. */
+/* A list, NULL if it is empty or absent. */
 static const cJSON *list_of(const cJSON *config, const char *key)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key);
@@ -60,23 +59,21 @@ static enum pp_code read_rotations(const cJSON *config, struct pp_hparams *hp, s
     const cJSON *item;
     if (!list)
         pp_layers_every(hp, step < 1 ? PP_MAX_LAYERS : step, PP_LAYER_UNROTATED | PP_LAYER_WIDE);
+    else if (cJSON_GetArraySize(list) != hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: no_rope_layers does not name %lld layers",
+                       (long long)hp->n_layer);
     cJSON_ArrayForEach(item, list)
     {
-        if (l < PP_MAX_LAYERS && cJSON_IsNumber(item) && item->valueint == 0)
+        if (cJSON_IsNumber(item) && item->valueint == 0)
             hp->layer[l] |= PP_LAYER_UNROTATED | PP_LAYER_WIDE;
         l++;
     }
     if (!code)
         code = pp_config_int(config, "attention_chunk_size", &hp->window, err);
     hp->chunked = true;
-    l = 0;
-    cJSON_ArrayForEach(item, list_of(config, "layer_types"))
-    {
-        const bool wide = cJSON_IsString(item) && strcmp(item->valuestring, "full_attention") == 0;
-        if (l < PP_MAX_LAYERS)
-            hp->layer[l] = (uint8_t)((hp->layer[l] & ~PP_LAYER_WIDE) | (wide ? PP_LAYER_WIDE : 0));
-        l++;
-    }
+    if (!code && list_of(config, "layer_types"))
+        code = pp_config_layer_words(config, "layer_types", "full_attention", "chunked_attention", PP_LAYER_WIDE, hp,
+                                     err);
     return code;
 }
 

@@ -3,7 +3,6 @@
  * writes text, for which its three numbers of a position are one. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
@@ -47,23 +46,12 @@ static enum pp_code tiled_from_gguf(const struct pp_gguf *g, struct pp_hparams *
 /* A type for each layer, or all but each full_attention_interval-th recur. */
 static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
-    int64_t step = 4, l = 0;
+    int64_t step = 4;
     enum pp_code code = pp_config_int(config, "full_attention_interval", &step, err);
-    if (cJSON_IsArray(types) && cJSON_GetArraySize(types) != hp->n_layer)
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers",
-                       (long long)hp->n_layer);
-    for (; !cJSON_IsArray(types) && step > 0 && l < hp->n_layer; l++)
+    for (int64_t l = 0; step > 0 && l < hp->n_layer; l++)
         hp->layer[l] |= (l + 1) % step ? PP_LAYER_RECURRENT : 0;
-    cJSON_ArrayForEach(item, types)
-    {
-        const char *type = cJSON_IsString(item) ? item->valuestring : "";
-        const bool recurs = strcmp(type, "linear_attention") == 0;
-        if (!recurs && strcmp(type, "full_attention") != 0)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "layers of the type \"%.40s\" are not supported", type);
-        hp->layer[l++] |= recurs ? PP_LAYER_RECURRENT : 0;
-    }
-    return code;
+    return code ? code : pp_config_layer_words(config, "layer_types", "linear_attention", "full_attention",
+                                               PP_LAYER_RECURRENT, hp, err);
 }
 
 enum pp_code pp_delta_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
