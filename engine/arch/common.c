@@ -47,6 +47,12 @@ const struct pp_arch_name pp_interleaved_names[] = {
 const char *const pp_common_ignored[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias",
                                          ".attention.masked_bias", NULL};
 
+const char *const pp_text_prefixes[] = {
+    "model.language_model.", "model.", "language_model.model.", "model.", "language_model.lm_head", "lm_head", NULL};
+const char *const pp_picture_parts[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                                        "model.multi_modal_projector.", NULL};
+const char *const pp_gemma_others[] = {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.",
+                                       "model.embed_audio.", NULL};
 const char *const pp_qwen_prefixes[] = {"model.language_model.", "model.", "language_model.model.", "model.", NULL};
 const char *const pp_qwen_others[] = {"visual.", "model.visual.", NULL};
 

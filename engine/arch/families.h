@@ -45,7 +45,9 @@ extern const char *const pp_common_ignored[];
 
 /* Of Mistral's folders of models that see, too. */
 extern const struct pp_arch_parts pp_mistral_parts;
-/* Likewise Qwen's. */
+/* Of folders of models that see or hear (struct pp_arch_parts), by several versions of transformers: their part that
+ * reads and writes text, and what is beside it: in most, in Gemma from 3n on, in Qwen's. */
+extern const char *const pp_text_prefixes[], *const pp_picture_parts[], *const pp_gemma_others[];
 extern const char *const pp_qwen_prefixes[], *const pp_qwen_others[];
 
 extern const char *const pp_silu_names[];      /* what config.json may call it */

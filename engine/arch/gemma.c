@@ -179,12 +179,8 @@ static void to_gguf3(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     pp_gguf_add_f32(w, "gemma3.rope.freq_base_swa", hp->rope_base_local);
 }
 
-static const char *const prefixes3[] = {
-    "language_model.model.", "model.", "model.language_model.", "model.", "language_model.lm_head", "lm_head", NULL};
-static const char *const others3[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-                                      "model.multi_modal_projector.", NULL};
-
-static const struct pp_arch_parts parts3 = {.model_type = "gemma3_text", .prefixes = prefixes3, .others = others3};
+static const struct pp_arch_parts parts3 = {
+    .model_type = "gemma3_text", .prefixes = pp_text_prefixes, .others = pp_picture_parts};
 
 static const struct pp_arch_usual usual[] = {
     {.json = "{\"num_key_value_heads\": 16, \"head_dim\": 256, \"max_position_embeddings\": 8192,"

@@ -38,11 +38,8 @@ static const struct pp_arch_name names[] = {
 
 static const char *const classes[] = {
     "Gemma3nForCausalLM", "Gemma3nForConditionalGeneration", "gemma3n_text", "gemma3n", NULL};
-static const char *const prefixes[] = {
-    "model.language_model.", "model.", "language_model.model.", "model.", "language_model.lm_head", "lm_head", NULL};
-static const char *const others[] = {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.",
-                                     "model.embed_audio.", NULL};
-static const struct pp_arch_parts parts = {.model_type = "gemma3n_text", .prefixes = prefixes, .others = others};
+static const struct pp_arch_parts parts = {
+    .model_type = "gemma3n_text", .prefixes = pp_text_prefixes, .others = pp_gemma_others};
 
 /* A text_config says only what is otherwise. */
 static const struct pp_arch_usual usual[] = {

@@ -41,11 +41,8 @@ static const struct pp_arch_name names[] = {
 
 static const char *const classes[] = {
     "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "gemma4_text", "gemma4", NULL};
-static const char *const prefixes[] = {
-    "model.language_model.", "model.", "language_model.model.", "model.", "language_model.lm_head", "lm_head", NULL};
-static const char *const others[] = {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.",
-                                     "model.embed_audio.", NULL};
-static const struct pp_arch_parts parts = {.model_type = "gemma4_text", .prefixes = prefixes, .others = others};
+static const struct pp_arch_parts parts = {
+    .model_type = "gemma4_text", .prefixes = pp_text_prefixes, .others = pp_gemma_others};
 
 /* A text_config says only what is otherwise. */
 static const struct pp_arch_usual usual[] = {

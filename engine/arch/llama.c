@@ -25,11 +25,8 @@ static const char *const classes[] = {
     "Mistral3ForConditionalGeneration", "llama", "mistral", "mixtral", "ministral3", "mistral3",
     "InternLM3ForCausalLM", "internlm3", NULL};
 
-static const char *const prefixes[] = {
-    "language_model.model.", "model.", "model.language_model.", "model.", "language_model.lm_head", "lm_head", NULL};
-static const char *const others[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-                                     "model.multi_modal_projector.", NULL};
-const struct pp_arch_parts pp_mistral_parts = {.model_type = "mistral", .prefixes = prefixes, .others = others};
+const struct pp_arch_parts pp_mistral_parts = {
+    .model_type = "mistral", .prefixes = pp_text_prefixes, .others = pp_picture_parts};
 
 static const struct pp_arch_usual usual[] = {
     {"mistral", "MistralForCausalLM",
