@@ -416,17 +416,6 @@ static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int th
     }
 }
 
-/* The activations of an expert's rows. */
-static struct pp_acts acts_from(const struct pp_acts *a, int place)
-{
-    struct pp_acts at = *a;
-    at.f32 += place * a->f32_stride;
-    at.q += place * a->q_stride;
-    at.d += place * a->b_stride;
-    at.sum += place * a->b_stride;
-    return at;
-}
-
 /* --- products --------------------------------------------------------------------------------------------------- */
 
 static int64_t row_bytes(const struct pp_matrix *w)
@@ -478,7 +467,7 @@ static void gate_up(struct pp_cpu *c, const struct experts *x, int a, int64_t ro
     const struct routing *r = &c->routing;
     const struct thread_scratch *own = &c->threads[thread];
     const int e = r->active[a], first = r->first[a], n = r->first[a + 1] - first;
-    const struct pp_acts acts = acts_from(&r->in, first);
+    const struct pp_acts acts = pp_acts_from(&r->in, first);
     int64_t groups = c->result_floats / (PP_GROUP_ROWS * (int64_t)n), step = (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
     const struct projection *of[2];
     int n_of = 0;
@@ -513,7 +502,7 @@ static void down(struct pp_cpu *c, const struct experts *x, int a, int64_t row0,
 {
     const struct routing *r = &c->routing;
     const int e = r->active[a], first = r->first[a], n = r->first[a + 1] - first;
-    const struct pp_acts acts = acts_from(&r->hidden, first);
+    const struct pp_acts acts = pp_acts_from(&r->hidden, first);
     if (c->imatrix && row0 == 0)
         pp_cpu_count(&acts, n, (const struct projection *[]){&x->down[e]}, 1);
     multiply(c, &x->down[e], &acts, n, row0, row1, r->out + first * r->out_stride, r->out_stride,

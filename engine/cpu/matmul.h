@@ -66,6 +66,18 @@ struct pp_acts {
     size_t scratch_bytes; /* what the scratch has, if more than PP_MATMUL_SCRATCH; else 0 */
 };
 
+/* The same without the rows before this one. */
+static inline struct pp_acts pp_acts_from(const struct pp_acts *x, int64_t row)
+{
+    struct pp_acts a = *x;
+    a.f32 = a.f32 ? a.f32 + row * a.f32_stride : NULL;
+    a.q = a.q ? a.q + row * a.q_stride : NULL;
+    a.d = a.d ? a.d + row * a.b_stride : NULL;
+    a.sum = a.sum ? a.sum + row * a.b_stride : NULL;
+    a.bf16 = a.bf16 ? a.bf16 + row * a.bf16_stride : NULL;
+    return a;
+}
+
 /* y[i * y_stride + r] for r in [row0, row1), i in [0, m). row0 is a multiple of PP_GROUP_ROWS; row1 too, or n_rows.
  * scratch: PP_MATMUL_SCRATCH bytes or as many as x says, 64-byte aligned, of the calling thread alone; what is in them
  * does not matter. */

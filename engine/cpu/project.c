@@ -287,17 +287,6 @@ struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *s
     return norm;
 }
 
-static struct pp_acts acts_from(const struct pp_acts *acts, int first)
-{
-    struct pp_acts a = *acts;
-    a.f32 = a.f32 ? a.f32 + first * a.f32_stride : NULL;
-    a.q = a.q ? a.q + first * a.q_stride : NULL;
-    a.d = a.d ? a.d + first * a.b_stride : NULL;
-    a.sum = a.sum ? a.sum + first * a.b_stride : NULL;
-    a.bf16 = a.bf16 ? a.bf16 + first * a.bf16_stride : NULL;
-    return a;
-}
-
 static pp_matmul_fn *kernel_for(const struct pp_cpu *c, uint32_t type)
 {
     return pp_cpu_splits(c, type) ? c->bf16->matmul : c->mm->by_type[type];
@@ -311,7 +300,7 @@ static void multiply_replaced(const struct pp_cpu *c, const struct stage *s, con
 {
     const bool joins = s->split && !s->plain && w->type == PP_TYPE_F32;
     for (int i = 0, n = m; i < m; i += n) {
-        struct pp_acts x = acts_from(acts, i);
+        struct pp_acts x = pp_acts_from(acts, i);
         n = joins && m - i > PRIVATE_ROWS ? PRIVATE_ROWS : m - i;
         for (int k = 0; joins && k < n; k++)
             pp_bf16_join(x.bf16 + k * x.bf16_stride, w->n_cols, x.bf16_parts, own->joined + k * c->acts_width);
@@ -370,13 +359,13 @@ static void multiply_all(const struct pp_cpu *c, const struct stage *s, const st
             continue;
         }
         if (plain) {
-            const struct pp_acts x = acts_from(acts, first - plain);
+            const struct pp_acts x = pp_acts_from(acts, first - plain);
             kernel_for(c, p->w.type)(&p->w, row0, row1, &x, plain, to.y + (first - plain) * to.stride, to.stride,
                                      own->kernel);
         }
         plain = 0;
         if (w) {
-            const struct pp_acts x = acts_from(acts, first);
+            const struct pp_acts x = pp_acts_from(acts, first);
             multiply_replaced(c, s, w, row0, row1, &x, n, to.y + first * to.stride, to.stride, own);
         }
     }
@@ -387,7 +376,7 @@ static void multiply_all(const struct pp_cpu *c, const struct stage *s, const st
         n = alike_from(c, s, first, m);
         if (!n_replaced || whole_replacement(set, p->linear))
             continue;
-        const struct pp_acts x = acts_from(acts, first);
+        const struct pp_acts x = pp_acts_from(acts, first);
         add_replaced(c, s, p, set, &x, n, row0, row1, left,
                      (struct results){to.y + first * to.stride, to.stride}, own);
     }
@@ -519,7 +508,7 @@ static void multiply_down(const struct pp_cpu *c, const struct stage *s, int fir
     const struct pp_acts acts = acts_of(c, s, &c->shared);
     for (int n; first < end; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
-        const struct pp_acts x = acts_from(&acts, first);
+        const struct pp_acts x = pp_acts_from(&acts, first);
         n = alike_from(c, s, first, end);
         if (set && set->n && !pp_adapter_set_scales_input(set, s->projections[0].linear))
             lora_down(c, s, set, &x, n, DOWN_KEPT, c->shared.lora + first * c->lora_width, own->kernel);
@@ -559,7 +548,7 @@ static int find_unit(const struct pp_cpu *c, const struct stage *s, int m, int n
 static void run_unit(const struct pp_cpu *c, const struct pp_acts *acts, const struct down_unit *u, float *lora,
                      const struct thread_scratch *own)
 {
-    const struct pp_acts x = acts_from(acts, u->first);
+    const struct pp_acts x = pp_acts_from(acts, u->first);
     multiply_a(c, u->target, &x, u->n, lora + u->first * c->lora_width + u->at, own->kernel);
 }
 
