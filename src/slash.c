@@ -285,15 +285,24 @@ static enum pp_slash do_persona(struct pp_controller *c, char *arg)
     return PP_SLASH_DONE;
 }
 
+/* The number from `least` to `most` that arg says; `otherwise` if it is empty, -1 if it says none. */
+static int count_in(const char *arg, int least, int most, int otherwise)
+{
+    char *end;
+    if (!*arg)
+        return otherwise;
+    const long n = strtol(arg, &end, 10);
+    return !*end && n >= least && n <= most ? (int)n : -1;
+}
+
 static enum pp_slash do_regen(struct pp_controller *c, char *arg)
 {
-    char *end = arg;
-    long n = *arg ? strtol(arg, &end, 10) : 1;
-    if (*end || n < 1 || n > PP_MAX_ALTERNATIVES) {
+    const int n = count_in(arg, 1, PP_MAX_ALTERNATIVES, 1);
+    if (n < 0) {
         ctl_notice(c, true, "/regen takes a number from 1 to %d, not \"%s\"", PP_MAX_ALTERNATIVES, arg);
         return PP_SLASH_ERROR;
     }
-    pp_controller_regenerate(c, (int)n);
+    pp_controller_regenerate(c, n);
     return PP_SLASH_DONE;
 }
 
@@ -319,24 +328,22 @@ static enum pp_slash do_continue(struct pp_controller *c, char *arg)
 
 static enum pp_slash do_undo(struct pp_controller *c, char *arg)
 {
-    char *end = arg;
-    const long n = *arg ? strtol(arg, &end, 10) : 1;
-    if (*end || n < 1 || n > INT_MAX) {
+    const int n = count_in(arg, 1, INT_MAX, 1);
+    if (n < 0) {
         ctl_notice(c, true, "/undo takes the number of questions to take back, not \"%s\"", arg);
         return PP_SLASH_ERROR;
     }
-    return pp_controller_undo(c, (int)n) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+    return pp_controller_undo(c, n) ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
 static enum pp_slash do_fork(struct pp_controller *c, char *arg)
 {
-    char *end = arg;
-    const long n = *arg ? strtol(arg, &end, 10) : 0;
-    if (*end || n < 0 || n > INT_MAX) {
+    const int n = count_in(arg, 0, INT_MAX, 0);
+    if (n < 0) {
         ctl_notice(c, true, "/fork takes the number of questions to leave out, not \"%s\"", arg);
         return PP_SLASH_ERROR;
     }
-    pp_controller_fork(c, (int)n);
+    pp_controller_fork(c, n);
     return PP_SLASH_DONE;
 }
 

@@ -1,4 +1,4 @@
-/* menu_choices.c - F4 and F5: one of several, template or persona. */
+/* menu_choices.c - one of several: templates (F4), personas (F5), presets of adapters (l in F3). */
 #include <stdio.h>
 
 #include "ui/state.h"
@@ -23,6 +23,8 @@ static void select_current(struct pp_ui *ui, struct pp_menu *m, list_of *get)
         if (list[i].current)
             m->selected = i;
 }
+
+/* --- chat templates --------------------------------------------------------------------------------------- */
 
 static void templates_open(struct pp_ui *ui, struct pp_menu *m)
 {
@@ -57,6 +59,8 @@ const struct pp_menu_class pp_menu_templates = {
     .open = templates_open, .count = templates_count, .row = templates_row, .choose = templates_choose,
 };
 
+/* --- personas --------------------------------------------------------------------------------------------- */
+
 static void personas_open(struct pp_ui *ui, struct pp_menu *m)
 {
     select_current(ui, m, pp_controller_personas);
@@ -87,4 +91,50 @@ static void personas_choose(struct pp_ui *ui, struct pp_menu *m)
 const struct pp_menu_class pp_menu_personas = {
     .title = "Persona", .columns = true, .hint = "Enter chooses   Esc closes", .empty = "There are no personas.",
     .open = personas_open, .count = personas_count, .row = personas_row, .choose = personas_choose,
+};
+
+/* --- presets of adapters ------------------------------------------------------------------------------------ */
+
+static size_t presets_count(struct pp_ui *ui, struct pp_menu *m)
+{
+    size_t n;
+    (void)m;
+    pp_controller_presets(ui->controller, &n);
+    return n;
+}
+
+static void presets_row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
+{
+    size_t n;
+    (void)m;
+    const struct pp_named *list = pp_controller_presets(ui->controller, &n);
+    fill(list, n, i, row);
+}
+
+static void presets_choose(struct pp_ui *ui, struct pp_menu *m)
+{
+    pp_controller_use_preset(ui->controller, m->selected);
+    pp_menu_open(ui, &pp_menu_lora);
+}
+
+static bool presets_key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
+{
+    size_t n;
+    const struct pp_named *list = pp_controller_presets(ui->controller, &n);
+    if (key->type != PP_KEY_DELETE || m->selected >= n)
+        return false;
+    pp_menu_confirm(ui, "Delete the preset \"%s\"? y deletes, any other key keeps it", list[m->selected].name);
+    return true;
+}
+
+static void presets_confirmed(struct pp_ui *ui, struct pp_menu *m)
+{
+    pp_controller_drop_preset(ui->controller, m->selected);
+}
+
+const struct pp_menu_class pp_menu_presets = {
+    .title = "Presets of adapters", .columns = true, .hint = "Enter uses   Del deletes   Esc closes",
+    .empty = "There are none; p in the list of adapters (F3) makes one.",
+    .count = presets_count, .row = presets_row, .choose = presets_choose, .key = presets_key,
+    .confirmed = presets_confirmed,
 };

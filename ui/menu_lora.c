@@ -1,4 +1,4 @@
-/* menu_lora.c - F3: adapters on and off, their strength and order, what they are and cost; and sets of them by name. */
+/* menu_lora.c - F3: adapters on and off, their strength and order, what they are and cost; keeping a set by name. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,54 +200,4 @@ const struct pp_menu_class pp_menu_lora = {
     .hint = "Space on/off  ←→ 0-9 strength  S-↑↓ order  note add preset list  Esc",
     .empty = "No adapter lies beside the model; a adds one.", .n_details = 5, .open = open_menu,
     .count = count, .row = row, .key = key, .answered = answered, .details = details, .complete = complete,
-};
-
-/* --- presets ------------------------------------------------------------------------------------------------ */
-
-static size_t presets_count(struct pp_ui *ui, struct pp_menu *m)
-{
-    size_t n;
-    (void)m;
-    pp_controller_presets(ui->controller, &n);
-    return n;
-}
-
-static void presets_row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
-{
-    size_t n;
-    const struct pp_named *list = pp_controller_presets(ui->controller, &n);
-    (void)m;
-    if (i >= n)
-        return;
-    snprintf(row->left, sizeof row->left, "%s", list[i].name);
-    snprintf(row->right, sizeof row->right, "%.127s", list[i].detail);
-    row->current = list[i].current;
-}
-
-static void presets_choose(struct pp_ui *ui, struct pp_menu *m)
-{
-    pp_controller_use_preset(ui->controller, m->selected);
-    pp_menu_open(ui, &pp_menu_lora);
-}
-
-static bool presets_key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
-{
-    size_t n;
-    const struct pp_named *list = pp_controller_presets(ui->controller, &n);
-    if (key->type != PP_KEY_DELETE || m->selected >= n)
-        return false;
-    pp_menu_confirm(ui, "Delete the preset \"%s\"? y deletes, any other key keeps it", list[m->selected].name);
-    return true;
-}
-
-static void presets_confirmed(struct pp_ui *ui, struct pp_menu *m)
-{
-    pp_controller_drop_preset(ui->controller, m->selected);
-}
-
-const struct pp_menu_class pp_menu_presets = {
-    .title = "Presets of adapters", .columns = true, .hint = "Enter uses   Del deletes   Esc closes",
-    .empty = "There are none; p in the list of adapters (F3) makes one.",
-    .count = presets_count, .row = presets_row, .choose = presets_choose, .key = presets_key,
-    .confirmed = presets_confirmed,
 };
