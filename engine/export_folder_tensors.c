@@ -154,15 +154,17 @@ static enum pp_code read_rows(const struct folder *f, const struct item *item, i
         code = keeps_blocks(f, item) ? read_blocks(item, row, run, room->blocks + (size_t)r * bytes, f->err)
                                      : pp_tensor_floats(item->from, row, run, room->floats + r * n_cols, f->err);
     }
+    if (code)
+        return code;
     for (int64_t i = 0; item->add != 0.0f && i < n * n_cols; i++)
         room->floats[i] += item->add;
     for (int64_t i = 0; item->times != 0.0f && i < n * n_cols; i++)
         room->floats[i] *= item->times;
     for (int64_t i = 0; item->logs && i < n * n_cols; i++)
         room->floats[i] = logf(-room->floats[i]);
-    if (!code && item->reordered && item->heads.columns)
+    if (item->reordered && item->heads.columns)
         pp_state_columns(&item->heads, room->floats, n, n_cols, room->row);
-    return code;
+    return PP_OK;
 }
 
 static enum pp_code write_groups(const struct folder *f, const struct item *item, int64_t first, int64_t n,

@@ -24,8 +24,8 @@ struct pp_gguf_writer {
     uint64_t data_bytes;  /* of all tensors with their padding */
     uint64_t *sizes;      /* [n_tensors] */
     size_t sizes_cap;
-    bool bad;             /* memory ran out, or a tensor with an impossible shape was announced */
-    char problem[160];    /* the latter's text */
+    bool bad;             /* memory ran out */
+    char problem[160];    /* a tensor with an impossible shape was announced: which; else "" */
     uint64_t current;     /* the tensor whose bytes come next */
     uint64_t written;     /* of it */
 };

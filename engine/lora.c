@@ -58,6 +58,16 @@ static enum pp_code take_invocation(struct pp_adapter *a, const struct pp_adapte
     return PP_OK;
 }
 
+/* Whether one of the words, with blanks between them, is this one. */
+static bool has_word(const char *words, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *at = words; (at = strstr(at, word)); at += n)
+        if ((at == words || at[-1] == ' ') && (!at[n] || at[n] == ' '))
+            return true;
+    return false;
+}
+
 /* "attn_q attn_v ...": each kind of projection once. */
 static char *describe_targets(const struct pp_adapter_file *f)
 {
@@ -70,9 +80,7 @@ static char *describe_targets(const struct pp_adapter_file *f)
         char *end = strrchr(kind, '.');
         if (end)
             *end = 0;
-        const char *found = strstr(pp_buf_cstr(&b), kind);
-        size_t n = strlen(kind);
-        if (found && (found[n] == ' ' || !found[n]))
+        if (has_word(pp_buf_cstr(&b), kind))
             continue;
         if (b.len)
             pp_buf_char(&b, ' ');

@@ -104,6 +104,25 @@ static void lora_with_output_and_embeddings(void **state)
     folder_empty(&f);
 }
 
+/* A name that ends, or begins, as another one does is a name of its own. */
+static void targets_told_once(void **state)
+{
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
+    struct folder f = {.random = 12};
+    struct run r = open_run(tiny_model(&s), 1);
+    struct pp_adapter *a;
+    struct pp_error err;
+    (void)state;
+    folder_add_lora(&f, &s, 3, 3); /* attn_output */
+    folder_add_lora(&f, &s, 7, 3); /* output */
+    assert_ok(pp_adapter_load(r.model, folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6}"), &a,
+                              &err), err);
+    assert_string_equal(pp_adapter_info(a)->targets, "attn_output output");
+    pp_adapter_free(a);
+    close_run(&r);
+    folder_empty(&f);
+}
+
 static void biases(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_F32);
@@ -662,7 +681,7 @@ static void idle_adapters(void **state)
 TEST_GROUP(lora_kinds)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lora_with_output_and_embeddings),
+        cmocka_unit_test(lora_with_output_and_embeddings), cmocka_unit_test(targets_told_once),
         cmocka_unit_test(biases),
         cmocka_unit_test(ia3),
         cmocka_unit_test(dora),
