@@ -325,12 +325,20 @@ static enum pp_code find(struct models *c, const char *word, char **path, struct
     return code;
 }
 
+static bool has_controls(const char *s)
+{
+    for (; *s; s++)
+        if ((unsigned char)*s < ' ' || *s == 127)
+            return true;
+    return false;
+}
+
 static enum pp_code check_tag(const char *tag, struct pp_error *err)
 {
-    if (!*tag || strlen(tag) > 64 || strpbrk(tag, " /\t\n") || tag[0] == '.' || tag[0] == '-')
+    if (!*tag || strlen(tag) > 64 || strpbrk(tag, " /") || has_controls(tag) || tag[0] == '.' || tag[0] == '-')
         return pp_fail(err, PP_ERR_USAGE,
-                       "\"%s\" cannot be a tag: at most 64 characters, no blanks, no slashes, and not a dot or a dash "
-                       "in front", tag);
+                       "\"%s\" cannot be a tag: 1 to 64 bytes, no blanks, slashes or control characters, and not a dot "
+                       "or a dash in front", tag);
     return PP_OK;
 }
 
@@ -377,14 +385,6 @@ static enum pp_code rm(struct models *c, struct pp_error *err)
 }
 
 /* --- the command -------------------------------------------------------------------------------------------- */
-
-static bool has_controls(const char *s)
-{
-    for (; *s; s++)
-        if ((unsigned char)*s < ' ' || *s == 127)
-            return true;
-    return false;
-}
 
 /* Names stand in lists and menus. */
 static enum pp_code check_name(const char *name, struct pp_error *err)

@@ -42,6 +42,7 @@ models tag TINY fast good; expect "tags" 0
 models tag small fast; expect "a tag moves" 0 '' 'fast was .*starter-Q4_K_M'
 models --json; expect "as JSON" 0 '"name": "small".*"tags": "fast"'
 models tag small 'a b'; expect "what cannot be a tag" 2
+models tag small "$(printf 'a\033[2Jb')"; expect "nor can what moves the cursor" 2 '' 'control characters'
 models tag small tiny; expect "nor is another model's name one" 2 '' 'is the name of a model already'
 models tag smal fast; expect "the nearest name" 3 '' 'did you mean "small"'
 models info fast; expect "what it is" 0 'needs [0-9.]+ GB for weights and [0-9.]+ GB for [0-9]+ tokens .* [0-9.]+ GB are free$'
