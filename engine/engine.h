@@ -77,7 +77,7 @@ enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_er
  * another model's. */
 enum pp_code pp_model_open_as(const char *path, const char *quant, const char *imatrix, struct pp_model **out,
                               struct pp_error *err);
-void pp_model_close(struct pp_model *m); /* after all its engines and adapters are gone */
+void pp_model_close(struct pp_model *m); /* after all its engines and adapters are gone; NULL is fine */
 const struct pp_model_info *pp_model_info(const struct pp_model *m);
 const struct pp_tokenizer *pp_model_tokenizer(const struct pp_model *m); /* NULL: the file has no vocabulary */
 /* PP_ERR_UNSUPPORTED: the model is an encoder, which writes nothing; the text says what it is for. */
@@ -131,7 +131,7 @@ enum { PP_LAYOUT_VERSION = 3 }; /* of packed weights; raise it with every change
  * find it in the cache. With a cache_dir a thread of the engine goes ahead of them, and writes the cache. */
 enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,
                            void *user, struct pp_engine **out, struct pp_error *err);
-void pp_engine_free(struct pp_engine *e); /* after all its sequences */
+void pp_engine_free(struct pp_engine *e); /* after all its sequences; NULL is fine */
 /* Packs all weights at once and waits until they are in the cache, if they are kept: for measurements, so that steps do
  * nothing else. PP_ERR_FORMAT: a weight is no number; PP_ERR_CANCELLED. */
 enum pp_code pp_engine_settle(struct pp_engine *e, const struct pp_cancel *cancel, struct pp_error *err);

@@ -325,8 +325,7 @@ int pp_cmd_bench(const struct pp_options *o, const struct pp_paths *p)
     pp_cli_bar_clear(&b.bar);
     for (int i = 0; i < b.n_adapters; i++)
         pp_adapter_free(b.adapters[i]);
-    if (b.model)
-        pp_model_close(b.model);
+    pp_model_close(b.model);
     pp_tokenizer_free(b.tokenizer);
     if (b.temporary)
         unlink(b.path);

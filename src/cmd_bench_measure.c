@@ -7,10 +7,10 @@
  * other, with rounds of their own. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/memory.h"
 #include "src/cmd_bench.h"
 
 enum { MAX_LANES = 16, MAX_POINTS = BENCH_MAX_LIST + 2, MAX_OWN = 64 };
@@ -204,8 +204,6 @@ static enum pp_code open_lane(struct measuring *m, struct lane *l, struct pp_err
     if (!code)
         code = pp_engine_settle(l->engine, b->cancel, err); /* passes shall do nothing but compute */
     pp_cli_bar_clear(&b->bar);
-    if (!code)
-        code = pp_engine_settle(l->engine, b->cancel, err);
     if (code)
         return code;
     l->threads = pp_engine_n_threads(l->engine);
@@ -217,12 +215,10 @@ static enum pp_code open_lane(struct measuring *m, struct lane *l, struct pp_err
 static void close_lane(struct lane *l)
 {
     for (int i = 0; i < l->n_points; i++) {
-        if (l->points[i].seq)
-            pp_seq_free(l->points[i].seq);
+        pp_seq_free(l->points[i].seq);
         l->points[i].seq = NULL;
     }
-    if (l->engine)
-        pp_engine_free(l->engine);
+    pp_engine_free(l->engine);
     l->engine = NULL;
     pp_read_test_free(l->roof);
     l->roof = NULL;
@@ -326,8 +322,7 @@ static enum pp_code run_rows(struct measuring *m, const struct lane *l, const st
     if (!code)
         *ms = first;
     for (int i = 0; i < MAX_OWN; i++)
-        if (own[i])
-            pp_seq_free(own[i]);
+        pp_seq_free(own[i]);
     pp_free(rows);
     return code;
 }
@@ -372,7 +367,7 @@ static enum pp_code run_round(struct measuring *m, int round, int lane0, int lan
             continue;
         struct bench_result *r = &b->report.results[c->result];
         r->samples[r->n++] = sample;
-        if (c->kind == CELL_DECODE && !*chosen && i < 2) {
+        if (c->kind == CELL_DECODE && !*chosen) {
             m->choose_us[round] = choose_us;
             *chosen = true;
         }
@@ -594,8 +589,7 @@ static enum pp_code prepare(struct measuring *m, struct pp_error *err)
 /* Engines keep a copy of the weights each. */
 static bool fit_together(const struct measuring *m)
 {
-    uint64_t free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    return m->n_lanes == 1 || pp_model_info(m->b->model)->bytes < free_bytes / 2 / (uint64_t)m->n_lanes;
+    return m->n_lanes == 1 || pp_model_info(m->b->model)->bytes < pp_memory_free() / 2 / (uint64_t)m->n_lanes;
 }
 
 enum pp_code bench_measure(struct bench *b, struct pp_error *err)

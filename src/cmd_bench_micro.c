@@ -207,12 +207,9 @@ static enum pp_code open_attention(struct attention *a, const char *path, int64_
 
 static void close_attention(struct attention *a)
 {
-    if (a->seq)
-        pp_seq_free(a->seq);
-    if (a->engine)
-        pp_engine_free(a->engine);
-    if (a->model)
-        pp_model_close(a->model);
+    pp_seq_free(a->seq);
+    pp_engine_free(a->engine);
+    pp_model_close(a->model);
     pp_free(a->rows);
 }
 

@@ -102,14 +102,10 @@ static enum pp_code run_request(struct bench *b, double *open_ms, double *first_
     if (!code)
         code = pp_gen_next(g, b->cancel, &text, &n, &finish, err);
     *first_ms = since_ms(begin);
-    if (g)
-        pp_gen_free(g);
-    if (s)
-        pp_seq_free(s);
-    if (e)
-        pp_engine_free(e);
-    if (m)
-        pp_model_close(m);
+    pp_gen_free(g);
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
     pp_buf_free(&text);
     pp_free(prompt);
     return code;

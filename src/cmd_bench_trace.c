@@ -244,10 +244,8 @@ static enum pp_code open_trace(struct trace *t, struct pp_error *err)
 static void close_trace(struct trace *t)
 {
     for (int i = 0; i < CLIENTS; i++)
-        if (t->clients[i].seq)
-            pp_seq_free(t->clients[i].seq);
-    if (t->engine)
-        pp_engine_free(t->engine);
+        pp_seq_free(t->clients[i].seq);
+    pp_engine_free(t->engine);
     for (int i = 0; i < t->n_adapters; i++)
         pp_adapter_free(t->adapters[i]);
     pp_free(t->adapters);

@@ -379,12 +379,10 @@ enum pp_code pp_cli_model_seq(struct pp_cli_model *m, struct pp_seq **out, struc
 
 void pp_cli_model_close(struct pp_cli_model *m)
 {
-    if (m->engine)
-        pp_engine_free(m->engine);
+    pp_engine_free(m->engine);
     for (int i = 0; i < m->n_adapters; i++)
         pp_adapter_free(m->adapters[i]);
-    if (m->model)
-        pp_model_close(m->model);
+    pp_model_close(m->model);
     *m = (struct pp_cli_model){0};
 }
 

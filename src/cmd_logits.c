@@ -69,8 +69,7 @@ static enum pp_code compute(struct pp_cli_model *m, const int32_t *ids, size_t n
         };
         code = pp_safetensors_write(output, &tensor, 1, err);
     }
-    if (seq)
-        pp_seq_free(seq);
+    pp_seq_free(seq);
     pp_free(t.rows);
     return code;
 }

@@ -270,8 +270,7 @@ static enum pp_code check_fit(const struct pp_options *o, const struct pp_paths 
         code = find_effect(o, m, a, path, effect, cancel, err);
     if (a)
         pp_adapter_free(a);
-    if (m)
-        pp_model_close(m);
+    pp_model_close(m);
     return code;
 }
 

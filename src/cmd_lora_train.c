@@ -212,8 +212,7 @@ static void job_close(struct job *j)
     pp_train_data_free(j->data);
     pp_train_data_free(j->validation);
     pp_buf_free(&j->chat_template);
-    if (j->model)
-        pp_model_close(j->model);
+    pp_model_close(j->model);
 }
 
 /* An example can be no longer than what the model was made for. */

@@ -136,8 +136,7 @@ static enum pp_code measure(const struct pp_options *o, struct pp_cli_model *m, 
         fputs("\r\033[K", stderr);
     if (!code)
         show_result(o, m, &s, total, n_ctx, (double)(pp_now_ns() - began) / 1e9);
-    if (seq)
-        pp_seq_free(seq);
+    pp_seq_free(seq);
     return code;
 }
 

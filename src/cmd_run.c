@@ -537,8 +537,7 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
         pp_gen_flush(gen, &r->written, &r->was_guessed);
         take_apart(r, 0, true);
     }
-    if (gen)
-        pp_gen_free(gen);
+    pp_gen_free(gen);
     return code;
 }
 
@@ -680,10 +679,8 @@ static enum pp_code run(struct run *r, struct pp_error *err)
 
 static void run_free(struct run *r)
 {
-    if (r->draft_seq)
-        pp_seq_free(r->draft_seq);
-    if (r->seq)
-        pp_seq_free(r->seq);
+    pp_seq_free(r->draft_seq);
+    pp_seq_free(r->seq);
     pp_cli_model_close(&r->draft); /* before the engine whose threads it shares */
     pp_cli_model_close(&r->target);
     run_session_close(&r->session);
