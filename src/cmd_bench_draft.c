@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
@@ -566,24 +565,16 @@ static enum pp_code open_draft(struct drafting *d, const struct pp_engine_option
     char path[600];
     const char *name = b->o->draft;
     struct pp_engine_options opt = *like;
-    size_t n = strlen(b->paths->starter);
     if (b->o->no_draft)
         return PP_OK;
-    if (!name && n && strncmp(b->path, b->paths->starter, n) == 0) {
-        snprintf(path, sizeof path, "%s/starter-draft-Q4_0.gguf", b->paths->starter);
-        name = access(path, R_OK) == 0 ? path : NULL;
-    }
+    if (!name && pp_bundled_draft(b->paths, b->path, path, sizeof path))
+        name = path;
     if (!name)
         return PP_OK;
     opt.share_pool = d->engine;
     enum pp_code code = pp_cli_model_open(&d->draft, b->paths, name, &opt, err);
-    struct pp_error why;
-    const struct pp_tokenizer *own = pp_model_tokenizer(b->model);
-    const struct pp_tokenizer *its = code ? NULL : pp_model_tokenizer(d->draft.model);
-    if (!code && !its)
-        code = pp_fail(err, PP_ERR_MISMATCH, "%s has no vocabulary", d->draft.path);
-    if (!code && !pp_tokenizer_same_ids(own, its) && !pp_tokenizer_bridges(own, its, &why))
-        code = pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", d->draft.path, b->path, why.text);
+    if (!code)
+        code = pp_cli_check_draft(b->model, d->draft.model, err);
     for (int i = 0; !code && i < b->o->n_draft_lora; i++)
         code = pp_cli_model_adapter(&d->draft, b->o->draft_lora[i].path, b->o->draft_lora[i].scale, err);
     return code ? code : pp_engine_settle(d->draft.engine, b->cancel, err);

@@ -377,6 +377,19 @@ enum pp_code pp_cli_model_seq(struct pp_cli_model *m, struct pp_seq **out, struc
     return code;
 }
 
+enum pp_code pp_cli_check_draft(const struct pp_model *target, const struct pp_model *draft, struct pp_error *err)
+{
+    const struct pp_tokenizer *a = pp_model_tokenizer(target), *b = pp_model_tokenizer(draft);
+    struct pp_error why;
+    if (!a || !b)
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "a draft needs a vocabulary on both sides; leave out -md, or use --no-draft");
+    if (!pp_tokenizer_same_ids(a, b) && !pp_tokenizer_bridges(a, b, &why))
+        return pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", pp_model_info(draft)->path,
+                       pp_model_info(target)->path, why.text);
+    return PP_OK;
+}
+
 void pp_cli_model_close(struct pp_cli_model *m)
 {
     pp_engine_free(m->engine);

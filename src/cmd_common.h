@@ -96,6 +96,8 @@ enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, floa
 enum pp_code pp_cli_model_adapters(struct pp_cli_model *m, const struct pp_options *o, struct pp_error *err);
 /* A sequence that is computed with the model's adapters. */
 enum pp_code pp_cli_model_seq(struct pp_cli_model *m, struct pp_seq **out, struct pp_error *err);
+/* PP_ERR_MISMATCH: what the one guesses is of no use to the other; the sentence says why. */
+enum pp_code pp_cli_check_draft(const struct pp_model *target, const struct pp_model *draft, struct pp_error *err);
 void pp_cli_model_close(struct pp_cli_model *m);
 
 /* That no file is written over one it is made of: PP_ERR_USAGE if output is this input (NULL or "-": none), or one of

@@ -87,12 +87,6 @@ static enum pp_code check_options(const struct pp_options *o, struct pp_error *e
 
 /* --- loading ---------------------------------------------------------------------------------------------- */
 
-static bool is_starter(const struct run *r)
-{
-    size_t n = strlen(r->p->starter);
-    return n && strncmp(r->target.path, r->p->starter, n) == 0 && r->target.path[n] == '/';
-}
-
 static bool drafts(const struct run *r, const char *who)
 {
     const char *drafter = r->o->drafter ? r->o->drafter : "auto";
@@ -102,22 +96,7 @@ static bool drafts(const struct run *r, const char *who)
 /* The draft that was named, or the one that the bundled model brings, whose path is put together in `own`; or NULL. */
 static const char *draft_name(const struct run *r, char *own, size_t cap)
 {
-    if (r->o->draft || !is_starter(r))
-        return r->o->draft;
-    snprintf(own, cap, "%s/starter-draft-Q4_0.gguf", r->p->starter);
-    return access(own, R_OK) == 0 ? own : NULL;
-}
-
-static enum pp_code check_draft(const struct run *r, struct pp_error *err)
-{
-    const struct pp_tokenizer *a = pp_model_tokenizer(r->target.model), *b = pp_model_tokenizer(r->draft.model);
-    struct pp_error why;
-    if (!a || !b)
-        return pp_fail(err, PP_ERR_MISMATCH,
-                       "a draft needs a vocabulary on both sides; leave out -md, or use --no-draft");
-    if (!pp_tokenizer_same_ids(a, b) && !pp_tokenizer_bridges(a, b, &why))
-        return pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", r->draft.path, r->target.path, why.text);
-    return PP_OK;
+    return r->o->draft ? r->o->draft : pp_bundled_draft(r->p, r->target.path, own, cap) ? own : NULL;
 }
 
 static enum pp_code load_draft(struct run *r, const char *name, struct pp_error *err)
@@ -126,7 +105,7 @@ static enum pp_code load_draft(struct run *r, const char *name, struct pp_error 
     opt.share_pool = r->target.engine;
     opt.n_ctx = pp_engine_n_ctx(r->target.engine);
     enum pp_code code = pp_cli_model_open(&r->draft, r->p, name, &opt, err);
-    if (!code && (code = check_draft(r, err)))
+    if (!code && (code = pp_cli_check_draft(r->target.model, r->draft.model, err)))
         return code; /* which names both models */
     for (int i = 0; !code && i < r->o->n_draft_lora; i++)
         code = pp_cli_model_adapter(&r->draft, r->o->draft_lora[i].path, r->o->draft_lora[i].scale, err);

@@ -29,14 +29,10 @@ static enum pp_code read_template(struct run_session *rs, const struct pp_paths 
     if (!name || !*name)
         return PP_OK;
     const char *builtin = pp_template_builtin(name);
-    if (strchr(name, '/'))
-        snprintf(path, sizeof path, "%s", name);
-    else
-        snprintf(path, sizeof path, "%s/templates/%s.jinja", p->config, name);
-    enum pp_code code = PP_OK;
+    enum pp_code code = builtin ? PP_OK : pp_template_path(p, name, path, sizeof path, err);
     if (builtin)
         pp_buf_str(&text, builtin);
-    else
+    else if (!code)
         code = pp_cli_read(path, &text, err);
     rs->template_source = code ? NULL : pp_buf_take(&text);
     pp_buf_free(&text);

@@ -59,12 +59,6 @@ bool ctl_set_string(struct pp_controller *c, char **slot, const char *value)
 
 /* --- loading ---------------------------------------------------------------------------------------------- */
 
-static bool is_starter(const struct pp_controller *c, const char *path)
-{
-    size_t n = strlen(c->paths->starter);
-    return n && strncmp(path, c->paths->starter, n) == 0 && path[n] == '/';
-}
-
 static bool is_folder(const char *path)
 {
     struct stat st;
@@ -73,12 +67,9 @@ static bool is_folder(const char *path)
 
 static void start_load(struct pp_controller *c, const char *model, const char *draft)
 {
-    char starter_draft[600];
-    if (!draft && is_starter(c, model)) {
-        snprintf(starter_draft, sizeof starter_draft, "%s/starter-draft-Q4_0.gguf", c->paths->starter);
-        if (access(starter_draft, R_OK) == 0)
-            draft = starter_draft;
-    }
+    char bundled[600];
+    if (!draft && pp_bundled_draft(c->paths, model, bundled, sizeof bundled))
+        draft = bundled;
     struct pp_adapter_choice adapters[PP_MAX_LORA_OPTIONS];
     bool first = !c->wanted_model; /* the adapters were named for its draft */
     for (int i = 0; i < c->o->n_draft_lora; i++)

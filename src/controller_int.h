@@ -458,7 +458,7 @@ struct ctl_job {
     size_t n;
     int lock_fd;                 /* -1 */
     const struct pp_paths *paths;
-    char lock_dir[600], config_dir[512], data_dir[512], starter[512], model[512];
+    char lock_dir[600], model[512];
     struct adapter_list adapters;
     struct drafter_list drafters;
     struct named_list templates;

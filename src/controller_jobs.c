@@ -26,9 +26,6 @@ struct ctl_job *ctl_job_new(struct pp_controller *c, void (*run)(struct pp_job *
     j->paths = c->paths;
     if (!c->temporary)
         snprintf(j->lock_dir, sizeof j->lock_dir, "%s/locks", c->paths->data);
-    snprintf(j->config_dir, sizeof j->config_dir, "%s", c->paths->config);
-    snprintf(j->data_dir, sizeof j->data_dir, "%s", c->paths->data);
-    snprintf(j->starter, sizeof j->starter, "%s", c->paths->starter);
     return j;
 }
 
@@ -65,7 +62,7 @@ void ctl_job_post(struct pp_controller *c, struct ctl_job *j)
 /* --- templates -------------------------------------------------------------------------------------------- */
 
 /* The source of a template by name: one that comes with pippin, NAME.jinja in the configuration folder, or a path. */
-static enum pp_code read_template(const char *config_dir, const char *name, char **source, struct pp_error *err)
+static enum pp_code read_template(const struct pp_paths *paths, const char *name, char **source, struct pp_error *err)
 {
     const char *builtin = pp_template_builtin(name);
     char path[1200];
@@ -74,11 +71,10 @@ static enum pp_code read_template(const char *config_dir, const char *name, char
         *source = pp_strdup(builtin);
         return *source ? PP_OK : pp_fail_nomem(err, "the chat template");
     }
-    if (strchr(name, '/'))
-        snprintf(path, sizeof path, "%s", name);
-    else
-        snprintf(path, sizeof path, "%s/templates/%s.jinja", config_dir, name);
-    enum pp_code code = pp_read_file(path, MAX_TEMPLATE_BYTES, source, &size, err);
+    *source = NULL;
+    enum pp_code code = pp_template_path(paths, name, path, sizeof path, err);
+    if (!code)
+        code = pp_read_file(path, MAX_TEMPLATE_BYTES, source, &size, err);
     if (code != PP_OK)
         return pp_fail_prefix(err, "chat template %s", name);
     struct pp_template *t;
@@ -100,7 +96,7 @@ void ctl_run_template(struct pp_job *job, struct pp_store *st)
     const char *name = j->session.template_name;
     if (!name || !*name)
         return;
-    job->code = read_template(j->config_dir, name, &j->text, &job->err);
+    job->code = read_template(j->paths, name, &j->text, &job->err);
 }
 
 /* --- conversations ---------------------------------------------------------------------------------------- */
@@ -140,7 +136,7 @@ static enum pp_code load_branch(struct ctl_job *j, struct pp_store *st, struct p
 {
     struct pp_error why;
     const char *name = j->session.template_name;
-    if (name && *name && read_template(j->config_dir, name, &j->text, &why) != PP_OK) {
+    if (name && *name && read_template(j->paths, name, &j->text, &why) != PP_OK) {
         j->query = pp_strdup(why.text); /* not fatal: the model's own template serves, and the user is told */
         name = NULL;
     }

@@ -81,7 +81,7 @@ static void find_templates(struct ctl_job *j)
 {
     char folder[600];
     size_t n;
-    snprintf(folder, sizeof folder, "%s/templates", j->config_dir);
+    snprintf(folder, sizeof folder, "%s/templates", j->paths->config);
     char **names = list_folder(folder, &n);
     for (size_t i = 0; i < n; i++) {
         size_t stem = strlen(names[i]) - strlen(".jinja");
@@ -104,7 +104,7 @@ void ctl_run_scan(struct pp_job *job, struct pp_store *st)
             *slash = 0;
         find_adapters(j, slash ? (slash == j->model ? "/" : j->model) : ".", false);
     }
-    snprintf(folder, sizeof folder, "%s/adapters", j->data_dir);
+    snprintf(folder, sizeof folder, "%s/adapters", j->paths->data);
     find_adapters(j, folder, true);
     find_templates(j);
     job->code = pp_store_adapter_list(st, &j->notes, &j->n_notes, &job->err);
@@ -140,7 +140,7 @@ void ctl_run_find_drafters(struct pp_job *job, struct pp_store *st)
     if (slash)
         slash[slash == folder] = 0;
     find_models(j, slash ? folder : ".");
-    snprintf(folder, sizeof folder, "%s/models", j->data_dir);
+    snprintf(folder, sizeof folder, "%s/models", j->paths->data);
     find_models(j, folder);
     job->code = pp_store_model_list(st, &list, &n, &job->err);
     for (size_t i = 0; job->code == PP_OK && i < n; i++)

@@ -141,11 +141,8 @@ bool pp_conversation_settle(struct pp_conversation *c, const struct pp_paths *p,
         empty(s->model);
     }
     settle_adapters(s, &l);
-    if (strchr(name, '/'))
-        snprintf(path, sizeof path, "%s", name);
-    else
-        snprintf(path, sizeof path, "%s/templates/%s.jinja", p->config, name);
-    if (*name && !pp_template_builtin(name) && access(path, R_OK) != 0) {
+    if (*name && !pp_template_builtin(name) &&
+        (pp_template_path(p, name, path, sizeof path, NULL) != PP_OK || access(path, R_OK) != 0)) {
         lose(&l, "chat template", name);
         empty(s->template_name);
     }

@@ -20,6 +20,7 @@
 #endif
 
 #define STARTER_FILE "starter-Q4_K_M.gguf"
+#define DRAFT_FILE "starter-draft-Q4_0.gguf"
 
 /* Joins into out[cap]; false if it does not fit. */
 static bool __attribute__((format(printf, 3, 4))) join(char *out, size_t cap, const char *fmt, ...)
@@ -159,6 +160,14 @@ bool pp_expand_home(const char *typed, char *out, size_t cap)
     return n > 0 && (size_t)n < cap;
 }
 
+enum pp_code pp_template_path(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err)
+{
+    const bool is_path = strchr(name, '/') != NULL;
+    if (is_path ? join(out, cap, "%s", name) : join(out, cap, "%s/templates/%s.jinja", p->config, name))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_NOT_FOUND, "there is no chat template with so long a name");
+}
+
 /* Looks for names like the given one in data/models and in the folder that it names itself. */
 static enum pp_code not_found(const struct pp_paths *p, const char *name, struct pp_error *err)
 {
@@ -211,4 +220,11 @@ enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *
     if (cap)
         out[0] = 0;
     return not_found(p, name, err);
+}
+
+bool pp_bundled_draft(const struct pp_paths *p, const char *model, char *out, size_t cap)
+{
+    const size_t n = strlen(p->starter);
+    const bool bundled = n && strncmp(model, p->starter, n) == 0 && model[n] == '/';
+    return bundled && join(out, cap, "%s/" DRAFT_FILE, p->starter) && access(out, R_OK) == 0;
 }

@@ -8,8 +8,8 @@
 #include "engine/base/error.h"
 
 struct pp_paths {
-    char config[512];   /* $XDG_CONFIG_HOME/pippin */
-    char data[512];     /* $XDG_DATA_HOME/pippin: pippin.db, models/, locks/ */
+    char config[512];   /* $XDG_CONFIG_HOME/pippin: pippin.conf, templates/, themes/, tokens */
+    char data[512];     /* $XDG_DATA_HOME/pippin: pippin.db, models/, adapters/, locks/ */
     char state[512];    /* $XDG_STATE_HOME/pippin: history, log */
     char cache[512];    /* $XDG_CACHE_HOME/pippin: kv/, identity/, layouts/ */
     char db[600];       /* data/pippin.db */
@@ -28,8 +28,14 @@ enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
 /* A path as somebody types it: "~/" is the home folder. False: it is empty or does not fit. */
 bool pp_expand_home(const char *typed, char *out, size_t cap);
 
+/* The file of a chat template that does not come with pippin: NAME.jinja among the user's, or a path, which has a
+ * slash. PP_ERR_NOT_FOUND: no file has so long a name. */
+enum pp_code pp_template_path(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err);
+
 /* Turns what the user gave for -m into a path: an existing file or folder; a file name in data/models; "" or "starter"
  * the bundled target. PP_ERR_NOT_FOUND names near misses. */
 enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err);
+/* The draft that the model at this path brings: the bundled ones do. False: it brings none. */
+bool pp_bundled_draft(const struct pp_paths *p, const char *model, char *out, size_t cap);
 
 #endif

@@ -194,6 +194,41 @@ static void resolve(void **state)
     assert_non_null(strstr(err.text, "-m"));
 }
 
+/* The starter's draft is brought by what lies in the starter's folder, and by nothing else. */
+static void bundled_draft(void **state)
+{
+    (void)state;
+    struct pp_paths p = {.config = ""};
+    char out[700], model[700];
+    snprintf(p.starter, sizeof p.starter, "%s/bundled", test_tmpdir());
+    assert_ok(pp_make_dirs(p.starter, &err), err);
+    snprintf(model, sizeof model, "%s/starter-Q4_K_M.gguf", p.starter);
+    assert_false(pp_bundled_draft(&p, model, out, sizeof out)); /* it is not installed */
+    touch(p.starter, "starter-draft-Q4_0.gguf");
+    assert_true(pp_bundled_draft(&p, model, out, sizeof out));
+    assert_int_equal(access(out, R_OK), 0);
+    snprintf(model, sizeof model, "%s-of-mine/model.gguf", p.starter);
+    assert_false(pp_bundled_draft(&p, model, out, sizeof out));
+    p.starter[0] = 0;
+    assert_false(pp_bundled_draft(&p, "/model.gguf", out, sizeof out));
+}
+
+static void template_path(void **state)
+{
+    (void)state;
+    const struct pp_paths p = {.config = "/home/me/.config/pippin"};
+    char out[60], longer[80];
+    assert_ok(pp_template_path(&p, "mine", out, sizeof out, &err), err);
+    assert_string_equal(out, "/home/me/.config/pippin/templates/mine.jinja");
+    assert_ok(pp_template_path(&p, "./mine.jinja", out, sizeof out, &err), err);
+    assert_string_equal(out, "./mine.jinja");
+    memset(longer, 'x', sizeof longer);
+    longer[sizeof longer - 1] = 0;
+    assert_int_equal(pp_template_path(&p, longer, out, sizeof out, &err), PP_ERR_NOT_FOUND); /* and no shorter one */
+    longer[0] = '/';
+    assert_int_equal(pp_template_path(&p, longer, out, sizeof out, &err), PP_ERR_NOT_FOUND);
+}
+
 static void nearness(void **state)
 {
     (void)state;
@@ -265,6 +300,8 @@ TEST_GROUP(paths)
         cmocka_unit_test_setup_teardown(bundled, set_up, tear_down),
         cmocka_unit_test_setup_teardown(make_dirs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(resolve, set_up, tear_down),
+        cmocka_unit_test(bundled_draft),
+        cmocka_unit_test(template_path),
         cmocka_unit_test(nearness),
         cmocka_unit_test(registered),
     };
