@@ -11,7 +11,7 @@
 #include "engine/fit.h"
 
 enum { MAX_THREADS = 512 };
-static const int64_t DEFAULT_MAX_CTX = 16384, LEAST_CTX = 512;
+static const int64_t LEAST_CTX = 512;
 static const uint64_t MIN_KV_MEMORY = 64u << 20;
 
 static int default_threads(void)
@@ -76,6 +76,12 @@ static void layout_of(const struct pp_tier_plan *tier, enum pp_kv_type type, str
         pp_kv_layout_init_latent(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim, tier->latent_dim);
     else
         pp_kv_layout_init_values(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim, tier->v_dim);
+}
+
+int64_t pp_model_usual_ctx(const struct pp_model *m)
+{
+    enum { MOST = 16384 };
+    return m->info.n_ctx_train < MOST ? m->info.n_ctx_train : MOST;
 }
 
 uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx)
@@ -215,11 +221,10 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     struct pp_engine *e = pp_calloc(1, sizeof *e);
     if (!e)
         return pp_fail_nomem(err, "the engine");
-    const struct pp_model_info *info = pp_model_info(m);
     e->id = 1 + atomic_fetch_add(&engines, 1);
     e->model = m;
     e->isa = isa;
-    e->n_ctx = opt->n_ctx ? opt->n_ctx : info->n_ctx_train < DEFAULT_MAX_CTX ? info->n_ctx_train : DEFAULT_MAX_CTX;
+    e->n_ctx = opt->n_ctx ? opt->n_ctx : pp_model_usual_ctx(m);
     e->max_rows = opt->max_rows                                     ? opt->max_rows
                   : m->plan.encoder && e->n_ctx > (int)PP_USUAL_ROWS ? (int)e->n_ctx
                                                                      : PP_USUAL_ROWS;

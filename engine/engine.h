@@ -82,6 +82,8 @@ const struct pp_model_info *pp_model_info(const struct pp_model *m);
 const struct pp_tokenizer *pp_model_tokenizer(const struct pp_model *m); /* NULL: the file has no vocabulary */
 /* PP_ERR_UNSUPPORTED: the model is an encoder, which writes nothing; the text says what it is for. */
 enum pp_code pp_model_check_writes(const struct pp_model *m, struct pp_error *err);
+/* How many positions a sequence has where nobody says: the training context, at most 16,384. */
+int64_t pp_model_usual_ctx(const struct pp_model *m);
 /* Bytes of KV pages that one conversation of n_ctx tokens holds. */
 uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx);
 /* SHA-256 over the model's content: what snapshots and adapters are tied to. Reads the whole file the first time (about
@@ -110,7 +112,7 @@ struct pp_engine_options {
     int n_threads;              /* 0, and at most: one per core that this process may use */
     enum pp_kv_type kv_type;    /* an encoder, which keeps nothing, has F32 */
     enum pp_activations activations;
-    int64_t n_ctx;              /* positions a sequence may have; 0: the training context, at most 16,384 */
+    int64_t n_ctx;              /* positions a sequence may have; 0: pp_model_usual_ctx */
     uint64_t kv_memory;         /* limit in bytes for KV pages; 0: a quarter of what is free, or allowed by ulimit -v */
     const char *kernels;        /* NULL: the best this CPU has; "scalar", "avx2", "avx512" force one */
     int max_rows;               /* rows of the largest batch; 0: PP_USUAL_ROWS, or for an encoder n_ctx if more */

@@ -315,8 +315,9 @@ static void text_roof(const struct bench_report *r)
 static void text_kernels(const struct bench_kernels *k)
 {
     const struct pp_profile *p = &k->profile;
-    printf("\n%s: %llu passes of %.3f ms in the fastest round, %d thread%s\n", k->name, (unsigned long long)p->passes,
-           (double)p->ns / 1e6 / (double)(p->passes ? p->passes : 1), p->n_threads, p->n_threads == 1 ? "" : "s");
+    printf("\n%s: %llu pass%s of %.3f ms in the fastest round, %d thread%s\n", k->name, (unsigned long long)p->passes,
+           p->passes == 1 ? "" : "es", (double)p->ns / 1e6 / (double)(p->passes ? p->passes : 1), p->n_threads,
+           p->n_threads == 1 ? "" : "s");
     printf("  %-18s %10s %8s %8s %9s\n", "", "ms a pass", "share", "GB/s", "GMAC/s");
     for (int i = 0; i < PP_PROFILE_COUNT; i++) {
         const struct pp_profile_line *l = &p->lines[i];

@@ -66,8 +66,10 @@ static void json_entry(struct pp_buf *b, const struct pp_model_entry *m, const c
 static void line_entry(struct pp_buf *b, const struct pp_model_entry *m, const cJSON *facts)
 {
     const double params = fact(facts, "params"), active = fact(facts, "active_params");
-    pp_buf_fmt(b, "%-28s %-8s %6.*f%c %8.2f GB  ", m->name, fact_text(facts, "type"), params < 1e9 ? 0 : 1,
-               params < 1e9 ? params / 1e6 : params / 1e9, params < 1e9 ? 'M' : 'B', (double)m->bytes / 1e9);
+    const bool small = m->bytes < 100000000;
+    pp_buf_fmt(b, "%-28s %-8s %6.*f%c %8.*f %s  ", m->name, fact_text(facts, "type"), params < 1e9 ? 0 : 1,
+               params < 1e9 ? params / 1e6 : params / 1e9, params < 1e9 ? 'M' : 'B', small ? 1 : 2,
+               (double)m->bytes / (small ? 1e6 : 1e9), small ? "MB" : "GB");
     pp_buf_str(b, m->path);
     if (*m->tags)
         pp_buf_fmt(b, "  [%s]", m->tags);
@@ -226,7 +228,7 @@ static struct pp_figure parameters(int64_t n)
 static void print_info(struct models *c, const char *path, const struct pp_model *m)
 {
     const struct pp_model_info *info = pp_model_info(m);
-    const int64_t n_ctx = c->o->ctx_size ? c->o->ctx_size : info->n_ctx_train < 16384 ? info->n_ctx_train : 16384;
+    const int64_t n_ctx = c->o->ctx_size ? c->o->ctx_size : pp_model_usual_ctx(m);
     const struct pp_memory_need need = pp_model_memory(m, c->o->kv_type, n_ctx, 0);
     const uint64_t available = pp_memory_free(), sum = pp_memory_sum(&need);
     if (c->o->json) {

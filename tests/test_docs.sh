@@ -55,6 +55,8 @@ check "columns of the database in pippin-formats(5)" \
     "$(for c in $columns; do missing man/pippin-formats.5 "^\.It $c Ta"; done)"
 styles=$(sed -n 's/^    \[PP_SLOT_[A-Z_]*\] = {"\([a-z_]*\)".*/\1/p' ui/theme.c)
 check "styles of themes in pippin.conf(5)" "$(for s in $styles; do missing man/pippin.conf.5 "(^|[ ])$s( |\$)"; done)"
+check "themes in --help" "$(for t in themes/*.theme; do
+    t=${t##*/} && "$program" chat --help | tr -d '\n' | grep -q "colours:[^-]*[ ,]${t%.theme}," || echo "$t"; done)"
 # "referenced manual not found" depends on what is installed, STYLE on taste
 command -v mandoc >/dev/null &&
     check "mandoc finds nothing to warn of" "$(mandoc -T lint -W warning man/*.[15] 2>/dev/null)"

@@ -25,7 +25,7 @@ models add "$tmp/store/empty"; expect "a folder without models" 3 '' 'no model t
 models add --name x "$tmp/store"; expect "one name for several: usage" 2
 models add "$tmp/store"; expect "a folder, and below" 0 '' 'small is .*deep/er/small.gguf'
 expect "what cannot be used is told" 0 '' 'broken.gguf is left out'
-models; expect "and listed" 0 '^small +Q4_0 .*/deep/er/small.gguf$'
+models; expect "and listed" 0 '^small +Q4_0 +4M +3\.1 MB  .*/deep/er/small.gguf$'
 if grep -Eq 'unseen|00002' "$tmp/out"; then fail "neither hidden files nor parts" "$(cat "$tmp/out")"; else pass "neither hidden files nor parts"; fi
 models add --name Tiny engine/starter/starter-Q4_K_M.gguf; expect "under another name" 0
 models add --name "$(printf 'a\nb')" engine/starter/starter-Q4_K_M.gguf; expect "a name of two lines" 2 '' 'of one line'
