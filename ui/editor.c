@@ -29,17 +29,23 @@ static enum pp_code read_file(const char *path, char **out, struct pp_error *err
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > PP_MAX_PASTE) {
+    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         if (fd >= 0)
             close(fd);
         return pp_fail(err, PP_ERR_IO, "What the editor left in %s cannot be read.", path);
     }
-    char *text = pp_malloc((size_t)st.st_size + 1);
-    const size_t n = text ? pp_read_some_at(fd, text, (size_t)st.st_size, 0) : 0;
+    if (st.st_size > PP_MAX_PASTE) {
+        close(fd);
+        return pp_fail(err, PP_ERR_IO, "What the editor left is longer than %d MB; it stays in %s.",
+                       PP_MAX_PASTE >> 20, path);
+    }
+    const size_t n = (size_t)st.st_size;
+    char *text = pp_malloc(n + 1);
+    const bool whole = text && pp_read_some_at(fd, text, n, 0) == n;
     close(fd);
-    if (!text || (n == 0 && st.st_size > 0)) {
+    if (!whole) {
         pp_free(text);
-        return pp_fail(err, PP_ERR_IO, "%s cannot be read.", path);
+        return pp_fail(err, PP_ERR_IO, "What the editor left cannot be read; it stays in %s.", path);
     }
     size_t len = 0;
     for (size_t i = 0; i < n; i++)
@@ -92,6 +98,18 @@ static enum pp_code run(const char *command, const char *path, struct pp_error *
     return PP_OK;
 }
 
+/* Whether an editor that failed had saved something before, but for the last line end. */
+static bool has_written(const char *path, const char *text)
+{
+    size_t n = strlen(text);
+    char *left = NULL;
+    n -= n > 0 && text[n - 1] == '\n';
+    const bool other =
+        read_file(path, &left, NULL) == PP_OK && (strlen(left) != n || memcmp(left, text, n) != 0);
+    pp_free(left);
+    return other;
+}
+
 enum pp_code pp_editor_run(const char *folder, const char *text, char **out, struct pp_error *err)
 {
     char path[600];
@@ -100,14 +118,18 @@ enum pp_code pp_editor_run(const char *folder, const char *text, char **out, str
     if (fd < 0)
         return pp_fail(err, PP_ERR_IO, "No file for the editor can be made in %s: %s.", folder, strerror(errno));
     enum pp_code code = write_file(path, fd, text, err);
+    bool keep = false; /* words that are nowhere else */
     close(fd);
     if (code == PP_OK) {
         pp_screen_pause();
         code = run(editor_command(), path, err);
         pp_screen_resume();
+        if (code == PP_OK)
+            keep = (code = read_file(path, out, err)) != PP_OK;
+        else if ((keep = has_written(path, text)))
+            pp_fail(err, code, "The editor failed; your text is as it was, and what it wrote stays in %s.", path);
     }
-    if (code == PP_OK)
-        code = read_file(path, out, err);
-    unlink(path);
+    if (!keep)
+        unlink(path);
     return code;
 }

@@ -184,6 +184,16 @@ editor() {
     start 80x24 EDITOR="$work/ed.sh" && see ready && text "start " && keys C-g && see "start from the editor" &&
         see "line 2"
 }
+editor_writes_too_much() { # what cannot be taken over stays where it was written
+    printf '#!/bin/sh\nhead -c 17000000 /dev/zero | tr "\\0" x >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
+    start 80x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "is longer than 16 MB" &&
+        see "start" && [ "$(cat "$work"/state/pippin/message-*.md | wc -c)" = 17000000 ]
+}
+editor_dies() { # behind what it has saved
+    printf '#!/bin/sh\necho "two words" >>"$1"\nkill -KILL $$\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
+    start 80x24 EDITOR="$work/ed.sh" && see ready && text "start " && keys C-g && see "failed; your text is as it was" &&
+        see "stays in" && grep -q "start two words" "$work"/state/pippin/message-*.md
+}
 editor_is_suspended() { # its Ctrl-Z stops both, and fg goes on with both
     printf '#!/bin/sh\nkill -TSTP 0\nprintf "back again" >>"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     t kill-session -t =case 2>/dev/null
@@ -473,12 +483,12 @@ half_typed_unkept() {
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
 paste_megabyte multi_line history vi_keys alt_ctrl_j typed_ahead enter_while_loading lone_escape no_locale editor
-editor_is_suspended editor_takes_keys refused not_saved unsaved_stays slash_commands read_file full_context full_while_typing edit_last
-edit_ends_with_its_conversation stop_by_escape stop_by_interrupt leave leave_by_ctrl_d menus help_in_full
-menus_over_wide_text menus_small themes no_color tint drafters injection title_injection crash_segv crash_abrt
-crash_quit gentle_term half_typed half_typed_unkept
-suspend stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped
-plain_reasoning idle_costs_nothing broken_theme alternatives adapters comparison elsewhere impatient_search"
+editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
+slash_commands read_file full_context full_while_typing edit_last edit_ends_with_its_conversation stop_by_escape
+stop_by_interrupt leave leave_by_ctrl_d menus help_in_full menus_over_wide_text menus_small themes no_color tint
+drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
+stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
+alternatives adapters comparison elsewhere impatient_search"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
