@@ -1,10 +1,11 @@
 /* Theme files and the reduction of colours; settings and history files. */
 #include "tests/support.h"
 
-#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "engine/base/map.h"
@@ -178,6 +179,27 @@ static void history(void **state)
     assert_string_equal(e.last, "three");
 }
 
+/* A disk that takes the beginning of an entry and no more: the reason is told. */
+static void full_history(void **state)
+{
+    (void)state;
+    char path[256];
+    struct pp_error err;
+    struct rlimit before, little;
+    snprintf(path, sizeof path, "%s/full-history", test_tmpdir());
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    little = before;
+    little.rlim_cur = 6;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    errno = 0;
+    const enum pp_code code = pp_history_append(path, "twelve words", &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+    assert_int_equal(code, PP_ERR_IO);
+    assert_non_null(strstr(err.text, strerror(EFBIG)));
+}
+
 /* With eight colours grey was black, on consoles that are black. */
 static void grey_is_seen(void **state)
 {
@@ -201,7 +223,7 @@ TEST_GROUP(ui_theme)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grey_is_seen),
         cmocka_unit_test(good_theme), cmocka_unit_test(bad_themes), cmocka_unit_test(every_theme_in_the_folder_is_good),
-        cmocka_unit_test(colors), cmocka_unit_test(settings), cmocka_unit_test(history),
+        cmocka_unit_test(colors), cmocka_unit_test(settings), cmocka_unit_test(history), cmocka_unit_test(full_history),
     };
     return cmocka_run_group_tests_name("ui_theme", tests, NULL, NULL);
 }

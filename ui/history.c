@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
 
@@ -73,19 +74,12 @@ static void ring_read(struct ring *r, FILE *f)
 
 static void rewrite(const char *path, const struct ring *r, size_t first)
 {
-    char temporary[1100];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= sizeof temporary)
-        return;
-    int fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0)
-        return;
     struct pp_buf text = {0};
     for (size_t i = first; i < r->n; i++)
         escape(&text, r->items[i % PP_HISTORY_ENTRIES]);
-    bool good = !text.bad && pp_write_whole(fd, text.data, text.len);
+    if (!text.bad)
+        (void)pp_write_file(path, text.data, text.len, 0600, NULL); /* it is tried again at the next start */
     pp_buf_free(&text);
-    if (close(fd) != 0 || !good || rename(temporary, path) != 0)
-        unlink(temporary);
 }
 
 enum pp_code pp_history_load(const char *path, void (*add)(void *user, const char *text), void *user,
@@ -97,12 +91,14 @@ enum pp_code pp_history_load(const char *path, void (*add)(void *user, const cha
     if (!f)
         return pp_fail(err, PP_ERR_IO, "The input history %s cannot be read: %s.", path, strerror(errno));
     struct stat st;
-    struct ring *ring = pp_calloc(1, sizeof *ring);
-    if (!ring || fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES) {
+    if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES) {
         fclose(f);
-        pp_free(ring);
-        return ring ? pp_fail(err, PP_ERR_FORMAT, "The input history %s is not used: no file, or far too large.", path)
-                    : pp_fail_nomem(err, "the input history");
+        return pp_fail(err, PP_ERR_FORMAT, "The input history %s is not used: no file, or far too large.", path);
+    }
+    struct ring *ring = pp_calloc(1, sizeof *ring);
+    if (!ring) {
+        fclose(f);
+        return pp_fail_nomem(err, "the input history");
     }
     ring_read(ring, f);
     fclose(f);
@@ -130,16 +126,18 @@ enum pp_code pp_history_append(const char *path, const char *text, struct pp_err
         return PP_OK;
     struct pp_buf line = {0};
     struct stat st = {0};
+    enum pp_code code = PP_OK;
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     bool good = fd >= 0 && fstat(fd, &st) == 0;
     if (good && ends_amid_line(fd, st.st_size))
         pp_buf_char(&line, '\n');
     escape(&line, text);
-    errno = line.bad ? ENOMEM : errno;
-    good = good && !line.bad && pp_write_whole(fd, line.data, line.len);
-    int error = errno;
+    if (good && line.bad)
+        code = pp_fail_nomem(err, "the input history");
+    else if (!good || !pp_write_whole(fd, line.data, line.len))
+        code = pp_fail(err, PP_ERR_IO, "The input history %s cannot be written: %s.", path, strerror(errno));
     pp_buf_free(&line);
     if (fd >= 0)
         close(fd);
-    return good ? PP_OK : pp_fail(err, PP_ERR_IO, "The input history %s cannot be written: %s.", path, strerror(error));
+    return code;
 }
