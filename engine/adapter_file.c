@@ -2,7 +2,6 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 

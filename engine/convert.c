@@ -1,9 +1,5 @@
 #include "engine/convert.h"
 
-#include <stdio.h>
-#include <string.h>
-#include <strings.h>
-
 #include "engine/adapter_file.h"
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"

@@ -12,7 +12,6 @@
 #define PP_ENGINE_ENGINE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "engine/base/buf.h"

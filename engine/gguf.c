@@ -13,7 +13,6 @@
  * A string is u64 length and bytes; an array is u32 element type, u64 count, elements. Little-endian throughout. */
 #include "engine/gguf.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* hparams_check.c - what hyperparameters may be, wherever they were read. */
 #include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "engine/hparams_int.h"
 #include "engine/plan.h"

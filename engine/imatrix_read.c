@@ -1,6 +1,5 @@
 /* imatrix_read.c - reading importance matrices, of both forms (convert.h). Nothing in a file is believed: memory is
  * bounded by its size, and time by MAX_ENTRIES, which no model has. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* jinja_format.c - the two ways of Python to fill a pattern: "%s is %d" % (a, b) and "{} is {n:>5}".format(a, n=b). */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/utf8.h"

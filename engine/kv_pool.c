@@ -3,7 +3,6 @@
  * A page is in one of four states: never used; free; held (refs > 0); or cached: nobody holds it, but it has a name by
  * which it can be found again. Cached pages are in a list from the least to the most recently held. */
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

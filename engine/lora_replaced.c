@@ -1,5 +1,4 @@
 /* lora_replaced.c - tensors of an adapter that stand for the model's own: PEFT's modules_to_save. */
-#include <math.h>
 #include <string.h>
 
 #include "engine/adapter_file.h"

@@ -1,7 +1,6 @@
 /* snapshot.c - a sequence goes on from what was saved of its conversation: the branch that the prompt follows for
  * longest is found by names, its pages are read into our own by all threads, and hashed while they are in a core's
  * cache. Nothing of the sequence changes before every checksum agrees. */
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>

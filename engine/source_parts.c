@@ -2,7 +2,6 @@
 #include "engine/source_parts.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/buf.h"

@@ -1,7 +1,6 @@
 /* template.c - the public face of the chat templates: memory, locale and variables around the jinja_ files. */
 #include <locale.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

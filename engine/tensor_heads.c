@@ -1,7 +1,6 @@
 /* tensor_heads.c - matrices of heads of latent attention: apart, as we compute with them, and in one (tensor_forms.h).
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

@@ -3,7 +3,6 @@
  *
  * Format: the serialisation of https://github.com/huggingface/tokenizers. Whatever would change ids and is not known
  * here is refused by name rather than passed over. */
-#include <stdio.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>

@@ -5,7 +5,6 @@
  *
  * Of the classes: https://github.com/huggingface/transformers, convert_slow_tokenizer.py and each model's own. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>

@@ -2,7 +2,6 @@
 #include "engine/train.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

@@ -3,7 +3,6 @@
  * The input of every layer is kept. What happens within a layer is kept too where memory allows; otherwise the backward
  * pass computes a layer's forward pass once more before it goes through it: a third more work, and memory for one layer
  * instead of all (arXiv 1604.06174). Both give the same bits. */
-#include <math.h>
 #include <string.h>
 
 #include "engine/quant.h"

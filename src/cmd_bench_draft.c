@@ -8,7 +8,6 @@
  *   for a model without a vocabulary (--shape): a text that a script guesses with a given probability, beside what the
  *   formula of arXiv 2211.17192 gives with the measured times of passes. */
 #include <cjson/cJSON.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

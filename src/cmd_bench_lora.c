@@ -7,7 +7,6 @@
  * its prompt's time: what it is chosen from came with the last row of the prompt. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"

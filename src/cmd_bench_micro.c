@@ -1,7 +1,6 @@
 /* cmd_bench_micro.c - products of matrices by themselves, for every type of weights, set of kernels and number of rows;
  * and attention, as a pass over a model that has little else. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,7 +1,6 @@
 /* cmd_bench_several.c - how much several conversations that are answered at the same time get out of the machine,
  * beside one alone: each with a prompt of its own, which is read before the clock runs. */
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"

@@ -1,6 +1,5 @@
 #include "src/cmd_doctor.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

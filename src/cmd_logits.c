@@ -1,5 +1,4 @@
 /* cmd_logits.c - pippin logits: what the model thinks of every next token, as numbers in a file. */
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

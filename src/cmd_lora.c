@@ -1,7 +1,6 @@
 /* cmd_lora.c - pippin lora list, info: which adapters there are, and what they change. Training: cmd_lora_train.c. */
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/adapter_file.h"

@@ -10,7 +10,6 @@
  * Perplexity is exp of the mean of -log p; its standard error follows from the variance of -log p. */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"

@@ -1,9 +1,7 @@
 /* cmd_run_session.c - what `pippin run --save` keeps: messages in the store, KV in a snapshot. */
 #include "src/cmd_run.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"

@@ -1,6 +1,5 @@
 /* cmd_sessions.c - pippin sessions list, search, show, backup, rm, forget; export and import: cmd_sessions_files.c. */
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

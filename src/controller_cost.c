@@ -2,9 +2,6 @@
  * another, so that the conversation is read again, unless pages of the new set are still at hand. The worker is asked;
  * its answer counts until the conversation or the set is another. And what it may do ahead, so that the next answer
  * costs little. */
-#include <stdio.h>
-#include <string.h>
-
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
 

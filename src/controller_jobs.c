@@ -1,7 +1,5 @@
 /* controller_jobs.c - what the io thread does for the controller: every use of the database and of slow files. */
 #include <stdio.h>
-#include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "engine/base/map.h"

@@ -3,7 +3,6 @@
  * Only a window of it is here: rows are fetched from the database by pages when the screen asks for them. One job is
  * under way at a time; what is typed meanwhile stops it, and only the last question is asked next. */
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

@@ -8,7 +8,6 @@
  *
  * What was dropped is noted with the question (pp_branch_set_context), so that its other answers, and all that follows,
  * see the same. Messages are never deleted. */
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

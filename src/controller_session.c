@@ -1,6 +1,5 @@
 /* controller_session.c - opening, leaving, forking, renaming and deleting conversations, and walking their trees. */
 #include <poll.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,7 +1,6 @@
 /* controller_title.c - titles by the model (--titles model): after the first answer of a conversation it is asked for
  * one, by a request that is appended to the conversation and dropped again, so that the conversation's own pages serve
  * and stay as they are. It runs behind everything else, and gives way to whatever the user does next. */
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

@@ -1,7 +1,6 @@
 #include "src/import.h"
 
 #include <cjson/cJSON.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

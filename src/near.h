@@ -2,8 +2,6 @@
 #ifndef PP_SRC_NEAR_H
 #define PP_SRC_NEAR_H
 
-#include <stddef.h>
-
 /* Collects candidates and keeps the best. Zero-initialise all but `wanted`, which must outlive it. */
 struct pp_near {
     const char *wanted;

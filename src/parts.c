@@ -1,7 +1,5 @@
 #include "src/parts.h"
 
-#include <string.h>
-
 static bool is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';

@@ -2,7 +2,6 @@
 #include "src/personas.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <strings.h>
 
 #include "engine/base/mem.h"

@@ -3,9 +3,7 @@
  * PRAGMA user_version counts the steps below that a database has been through. A step that was once released is never
  * changed: new needs are new steps at the end. Times are milliseconds since the epoch, so that conversations of one
  * second have an order. */
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "src/store_internal.h"

@@ -4,8 +4,6 @@
 #ifndef PP_SRC_THINKING_H
 #define PP_SRC_THINKING_H
 
-#include <stdbool.h>
-
 struct pp_template;
 
 enum pp_thinking {

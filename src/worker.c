@@ -3,7 +3,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/base/priority.h"

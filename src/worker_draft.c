@@ -1,6 +1,5 @@
 /* worker_draft.c - the draft model and its adapters: loading one, looking at others, and changing it while the model
  * stays. */
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 

@@ -14,7 +14,6 @@
 #define PP_SRC_WORKER_INT_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "engine/base/buf.h"

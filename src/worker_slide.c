@@ -1,7 +1,5 @@
 /* worker_slide.c - a conversation goes on without its oldest turns, and what was computed of the others is kept: moved
  * to where it belongs now (pp_seq_cut). Only for who has chosen so: it is not what computing it again would give. */
-#include <string.h>
-
 #include "engine/base/mem.h"
 #include "src/worker_int.h"
 

@@ -1,5 +1,4 @@
 /* worker_slots.c - one sequence per conversation. What is kept of them on the disk: worker_saves.c. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 

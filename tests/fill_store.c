@@ -4,7 +4,6 @@
 #include <math.h>
 #include <sqlite3.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"

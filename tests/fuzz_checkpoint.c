@@ -3,7 +3,6 @@
  *
  * The first byte says what is made right at the end: 1 the checksum of the values. Then edits: two bytes for the place,
  * one for the new value. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

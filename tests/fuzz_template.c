@@ -1,6 +1,4 @@
 /* fuzz_template.c - libFuzzer target: the bytes are a chat template, rendered with a fixed conversation. */
-#include <string.h>
-
 #include "engine/text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -17,15 +17,12 @@
  *   /v2/library/m/manifests/T    a manifest, of the file m.gguf, at /v2/library/m/blobs/sha256:...; of "elsewhere" it
  *                                names no checksum */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 unsigned random_user_roll(struct random_user *u, unsigned n)
 {

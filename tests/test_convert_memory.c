@@ -1,6 +1,5 @@
 /* test_convert_memory.c - what is made of a model is made a piece at a time: however large the model, and whatever form
  * its matrices have, no more than some megabytes of it are in memory. Models of zeros, in files with holes. */
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

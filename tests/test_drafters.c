@@ -1,6 +1,5 @@
 /* test_drafters.c - the list of draft models, and changing the one that guesses, on the fake backend. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/map.h"

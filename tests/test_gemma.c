@@ -1,8 +1,6 @@
 /* test_gemma.c - Gemma 4 of its three kinds, and Gemma 3n: small random models give what their formulas say, from a
  * GGUF file, from the file and the folder that are made of it, and from the file that is made of that; with any number
  * of rows and threads the same bits. */
-#include <string.h>
-
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"

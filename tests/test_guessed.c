@@ -3,7 +3,6 @@
 #include <cjson/cJSON.h>
 #include <locale.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

@@ -3,7 +3,6 @@
  * it, or a model that runs; never a crash. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,12 +1,10 @@
 /* test_io.c - the io thread: order, promptness, and that nothing is lost when the disk refuses. */
 #include "tests/support.h"
 
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -1,6 +1,5 @@
 /* What the backend fuses is kept nowhere, unless somebody reads it again: then the results are those of a plan that
  * computes it once more, into a slot of its own, to the bit. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

@@ -1,7 +1,6 @@
 /* test_ops.c - the operations of a forward pass: the fast builds against the scalar one bit for bit, and the scalar one
  * against formulas in double precision. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

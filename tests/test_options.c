@@ -2,13 +2,11 @@
 #include "src/snapshots.h"
 #include "tests/support.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <pty.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/base/buf.h"

@@ -1,7 +1,6 @@
 /* test_quant.c - 16-bit floats, block formats to float and back. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 

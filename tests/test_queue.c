@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"

@@ -1,6 +1,5 @@
 /* test_reasoning.c - the parts of an answer, cut at every place; which marks a model has; prompts. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

@@ -1,11 +1,9 @@
 /* test_snapshot.c - what is kept of conversations on the disk: it comes back with the bits it had, on whichever branch;
  * only what is new is written; whatever happens to the files or while they are written, what is read is right or
  * refused with the reason. */
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -1,5 +1,4 @@
 /* test_titles.c - titles by the model: asked for once, behind everything else, given up for whatever the user does. */
-#include <stdio.h>
 #include <string.h>
 
 #include "tests/backend_fake.h"

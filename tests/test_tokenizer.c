@@ -1,5 +1,4 @@
 /* test_tokenizer.c - tokenizers: small vocabularies made here, hostile files, and the reference vectors. */
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

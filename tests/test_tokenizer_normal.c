@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include <cjson/cJSON.h>
 #include <nettle/base64.h>
 #include <utf8proc.h>
 

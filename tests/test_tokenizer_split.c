@@ -1,6 +1,5 @@
 /* test_tokenizer_split.c - words without regular expressions are those of the regular expressions, and words that are
  * remembered are those that are made anew. */
-#include <stdio.h>
 #include <string.h>
 
 #define PCRE2_CODE_UNIT_WIDTH 8

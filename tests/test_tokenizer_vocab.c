@@ -1,7 +1,6 @@
 /* test_tokenizer_vocab.c - folders whose vocabulary says little of itself: vocab.json and merges.txt, vocab.txt, and
  * SentencePiece's under other names. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -2,7 +2,6 @@
  * a whole model are written down once more in double precision, plainly, and each gradient is compared with finite
  * differences of those. Gradients are in single precision: they agree to about 1e-5 of the largest. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

@@ -1,6 +1,5 @@
 /* test_train_kernels.c - the kernels of training: all builds against the scalar one bit for bit, products against sums
  * in double precision, and backward halves against finite differences of their definitions in double precision. */
-#include <math.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

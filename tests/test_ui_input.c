@@ -1,7 +1,6 @@
 /* The decoder of terminal bytes. */
 #include "tests/support.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

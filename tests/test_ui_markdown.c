@@ -2,7 +2,6 @@
 #include "tests/support.h"
 
 #include <locale.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/time.h>
 #include <unistd.h>
 

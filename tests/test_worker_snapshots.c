@@ -1,6 +1,5 @@
 /* test_worker_snapshots.c - what the local backend keeps of conversations on disk, and the policy of that. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -2,7 +2,6 @@
 
 #include <curses.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <term.h>
 

@@ -1,7 +1,6 @@
 #include "ui/format.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 void pp_format_age(char *out, size_t cap, int64_t when, int64_t now)

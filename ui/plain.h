@@ -3,8 +3,6 @@
 #ifndef PP_UI_PLAIN_H
 #define PP_UI_PLAIN_H
 
-#include <stdbool.h>
-
 #include "src/controller.h"
 #include "src/options.h"
 #include "src/paths.h"

@@ -1,11 +1,9 @@
 #include "ui/theme.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <ini.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 
 #include "engine/base/mem.h"

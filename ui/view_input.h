@@ -2,9 +2,7 @@
 #ifndef PP_UI_VIEW_INPUT_H
 #define PP_UI_VIEW_INPUT_H
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "engine/base/buf.h"
 

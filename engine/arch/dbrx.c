@@ -2,7 +2,6 @@
  * experts. Its folders have one matrix for all experts of a layer: their rows one below the other, those of the last
  * matrices as columns. */
 #include <cjson/cJSON.h>
-#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/hparams.h"

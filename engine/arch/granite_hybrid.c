@@ -2,7 +2,6 @@
  * not rotate heads; Granite's multipliers, and a feed-forward part for every token, alone or beside a mixture of
  * experts. */
 #include <cjson/cJSON.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/arch/families.h"

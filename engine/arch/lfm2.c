@@ -2,7 +2,6 @@
  * have a short convolution between two gates in place of attention, out_proj(C * conv(B * x)) with B, C and x =
  * in_proj(h). GGUF files call the norm behind the last layer token_embd_norm. */
 #include <cjson/cJSON.h>
-#include <stdio.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"

@@ -2,7 +2,6 @@
  * queries and all keys together. OLMo 3 is that with a window in three of four layers, whose RoPE is never scaled; GGUF
  * files call it olmo2, too, but for some of ollama's. */
 #include <cjson/cJSON.h>
-#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"

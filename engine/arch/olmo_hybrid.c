@@ -3,7 +3,6 @@
  * keys, and mostly does not rotate heads. No other program's GGUF files are known: ours have the words of Qwen3-Next's,
  * and the tensors of Kimi Linear's, which keep queries, keys and values apart as well. */
 #include <cjson/cJSON.h>
-#include <stdio.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"

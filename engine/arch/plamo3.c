@@ -3,7 +3,6 @@
  * eight layers, whose RoPE has a base of its own and is never scaled. In GGUF files the norms behind are called by
  * their names alone, without .weight. */
 #include <cjson/cJSON.h>
-#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"

@@ -3,7 +3,6 @@
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/arch/arch.h"
 

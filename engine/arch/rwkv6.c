@@ -1,7 +1,6 @@
 /* rwkv6.c - RWKV 6 (arXiv 2404.05892): neither attention nor a cache, and LayerNorm. Folders are those of the model's
  * own code, which says nothing of sizes between two matrices: they follow from the model's width. */
 #include <cjson/cJSON.h>
-#include <stdio.h>
 
 #include "engine/arch/families.h"
 #include "engine/arch/rwkv.h"

@@ -1,7 +1,6 @@
 /* rwkv7.c - RWKV 7 (arXiv 2503.14456): neither attention nor a cache, and LayerNorm. Folders are those of the library
  * flash-linear-attention. */
 #include <cjson/cJSON.h>
-#include <stdio.h>
 
 #include "engine/arch/families.h"
 #include "engine/arch/rwkv.h"

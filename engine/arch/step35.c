@@ -2,7 +2,6 @@
  * each head gives is weighed by a sigmoid; routing as DeepSeek-V3 has it, beside an expert that every row uses; in the
  * last layers gates are bounded. */
 #include <cjson/cJSON.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 #include "engine/base/hash.h"
 
 #include <nettle/sha2.h>
-#include <string.h>
 #include <xxhash.h>
 #if defined __x86_64__ && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h> /* the same hashes with the vectors that this CPU has: more than twice as fast */
