@@ -209,8 +209,7 @@ static void json_about(struct pp_buf *out, const struct bench *b)
         pp_cli_json_count(out, "engine_bytes", r->engine_bytes);
         pp_cli_json_count(out, "token_bytes", r->token_bytes);
         pp_cli_json_real(out, "read_test_gbps", r->roof_bps / 1e9, 2);
-        pp_cli_json_name(out, "interleaved");
-        pp_buf_str(out, r->interleaved ? "true" : "false");
+        pp_cli_json_bool(out, "interleaved", r->interleaved);
     }
     pp_cli_json_str(out, "model", info->name);
     pp_cli_json_str(out, "type", info->type_name);

@@ -289,6 +289,12 @@ void pp_cli_json_count(struct pp_buf *b, const char *name, uint64_t value)
     pp_buf_fmt(b, "%llu", (unsigned long long)value);
 }
 
+void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value)
+{
+    pp_cli_json_name(b, name);
+    pp_buf_str(b, value ? "true" : "false");
+}
+
 void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digits)
 {
     pp_cli_json_name(b, name);

@@ -65,6 +65,7 @@ void pp_cli_json_str(struct pp_buf *b, const char *name, const char *value);
 void pp_cli_json_int(struct pp_buf *b, const char *name, int64_t value);
 void pp_cli_json_count(struct pp_buf *b, const char *name, uint64_t value);
 /* digits: behind the point. What is not finite becomes null. */
+void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value);
 void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digits);
 void pp_cli_json_name(struct pp_buf *b, const char *name); /* the name alone; a value must follow */
 void pp_cli_json_next(struct pp_buf *b);                   /* the comma, where one is due */

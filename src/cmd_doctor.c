@@ -88,10 +88,8 @@ static void number(struct doctor *d, const char *name, int64_t value)
 
 static void flag(struct doctor *d, const char *name, bool value)
 {
-    if (!d->o->json)
-        return;
-    pp_cli_json_name(&d->out, name);
-    pp_buf_str(&d->out, value ? "true" : "false");
+    if (d->o->json)
+        pp_cli_json_bool(&d->out, name, value);
 }
 
 static void words(struct doctor *d, const char *name, const char *list)

@@ -58,8 +58,7 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     pp_cli_json_str(b, "arch", pp_adapter_file_arch(f));
     pp_cli_json_str(b, "kind", pp_adapter_file_kind(f));
     pp_cli_json_int(b, "rank", largest_rank(f));
-    pp_cli_json_name(b, "changes_nothing");
-    pp_buf_str(b, pp_adapter_file_idle(f) ? "true" : "false");
+    pp_cli_json_bool(b, "changes_nothing", pp_adapter_file_idle(f));
     pp_cli_json_real(b, "alpha", (double)pp_adapter_file_alpha(f), 3);
     pp_cli_json_count(b, "n_targets", pp_adapter_file_n(f));
     if (pp_adapter_file_base(f))
@@ -84,8 +83,7 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
             pp_cli_json_int(b, "n_in", t->n_in);
             pp_cli_json_int(b, "n_out", t->n_out);
             pp_cli_json_str(b, "type", stored_type(t));
-            pp_cli_json_name(b, "replaces");
-            pp_buf_str(b, t->weight.data ? "true" : "false");
+            pp_cli_json_bool(b, "replaces", t->weight.data);
             pp_cli_json_real(b, "scale", (double)t->scale, 6);
             pp_buf_char(b, '}');
         }

@@ -58,8 +58,7 @@ static void json_entry(struct pp_buf *b, const struct pp_model_entry *m, const c
     pp_cli_json_str(b, "tags", m->tags);
     pp_cli_json_str(b, "source", m->source);
     pp_cli_json_str(b, "sha256", m->sha256);
-    pp_cli_json_name(b, "there");
-    pp_buf_str(b, access(m->path, F_OK) == 0 ? "true" : "false");
+    pp_cli_json_bool(b, "there", access(m->path, F_OK) == 0);
     pp_buf_char(b, '}');
 }
 
