@@ -195,16 +195,8 @@ static int parts_of(enum pp_activations activations, enum pp_isa isa)
     return activations == PP_ACT_PAIR ? 2 : activations == PP_ACT_BF16 ? 1 : 0;
 }
 
-enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,
-                           void *user, struct pp_engine **out, struct pp_error *err)
+static enum pp_code check_options(const struct pp_model *m, const struct pp_engine_options *opt, struct pp_error *err)
 {
-    struct pp_error own;
-    err = err ? err : &own;
-    *out = NULL;
-    enum pp_isa isa;
-    enum pp_code code = pp_choose_kernels(opt->kernels, &isa, err);
-    if (code)
-        return code;
     if (opt->n_threads < 0 || opt->n_threads > MAX_THREADS || opt->n_ctx < 0 || opt->n_ctx > INT32_MAX ||
         opt->max_rows < 0)
         return pp_fail(err, PP_ERR_USAGE,
@@ -217,7 +209,57 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     if (top_k && opt->n_ctx > top_k)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "behind %lld positions this model sees only those that an index picks, "
                        "which pippin does not compute; choose a --ctx-size of at most that", (long long)top_k);
+    return PP_OK;
+}
+
+/* Room for the rows of a batch; threads of its own, or another engine's. */
+static enum pp_code make_batch_and_pool(struct pp_engine *e, const struct pp_engine_options *opt, struct pp_error *err)
+{
+    e->rows = pp_calloc((size_t)e->max_rows, sizeof *e->rows);
+    e->output_rows = pp_calloc((size_t)e->max_rows, sizeof *e->output_rows);
+    e->wanted = pp_calloc((size_t)e->max_rows, sizeof *e->wanted);
+    e->batch = pp_calloc((size_t)e->max_rows, sizeof *e->batch);
+    if (!e->rows || !e->output_rows || !e->wanted || !e->batch)
+        return pp_fail_nomem(err, "the engine");
+    if (opt->share_pool) {
+        e->pool = opt->share_pool->pool;
+        return PP_OK;
+    }
+    enum pp_code code = pp_pool_new(opt->n_threads ? opt->n_threads : default_threads(), &e->pool, err);
+    e->owns_pool = code == PP_OK;
+    return code;
+}
+
+/* Pages lie on the nodes of all threads; what they are is counted. */
+static void spread_tiers(struct pp_engine *e, const struct pp_kv_layout *layouts)
+{
+    e->stats.n_tiers = e->n_tiers;
+    for (int t = 0; t < e->n_tiers; t++) {
+        struct pp_kv_pool *kv = e->tier[t].kv;
+        pp_pool_interleave(e->pool, pp_page_data(kv, 0), pp_kv_pool_total(kv) * layouts[t].page_bytes);
+        e->stats.tiers[t].window = e->tier[t].window;
+        e->stats.tiers[t].page_bytes = layouts[t].page_bytes;
+        e->stats.tiers[t].pages_total = pp_kv_pool_total(kv);
+        e->stats.page_bytes += layouts[t].page_bytes;
+        e->stats.pages_total += pp_kv_pool_total(kv);
+        e->stats.kv_bytes_total += layouts[t].page_bytes * pp_kv_pool_total(kv);
+    }
+}
+
+enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_options *opt, pp_progress *progress,
+                           void *user, struct pp_engine **out, struct pp_error *err)
+{
     static atomic_uint_least64_t engines;
+    struct pp_kv_layout layouts[PP_MAX_TIERS] = {0};
+    struct pp_error own;
+    err = err ? err : &own;
+    *out = NULL;
+    enum pp_isa isa;
+    enum pp_code code = pp_choose_kernels(opt->kernels, &isa, err);
+    if (!code)
+        code = check_options(m, opt, err);
+    if (code)
+        return code;
     struct pp_engine *e = pp_calloc(1, sizeof *e);
     if (!e)
         return pp_fail_nomem(err, "the engine");
@@ -228,32 +270,14 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     e->max_rows = opt->max_rows                                     ? opt->max_rows
                   : m->plan.encoder && e->n_ctx > (int)PP_USUAL_ROWS ? (int)e->n_ctx
                                                                      : PP_USUAL_ROWS;
-    e->rows = pp_calloc((size_t)e->max_rows, sizeof *e->rows);
-    e->output_rows = pp_calloc((size_t)e->max_rows, sizeof *e->output_rows);
-    e->wanted = pp_calloc((size_t)e->max_rows, sizeof *e->wanted);
-    e->batch = pp_calloc((size_t)e->max_rows, sizeof *e->batch);
-    if (!e->rows || !e->output_rows || !e->wanted || !e->batch)
-        code = pp_fail_nomem(err, "the engine");
-    if (!code && opt->share_pool)
-        e->pool = opt->share_pool->pool;
-    else if (!code && !(code = pp_pool_new(opt->n_threads ? opt->n_threads : default_threads(), &e->pool, err)))
-        e->owns_pool = true;
-    struct pp_kv_layout layouts[PP_MAX_TIERS] = {0};
+    code = make_batch_and_pool(e, opt, err);
     if (!code) /* where nobody asked for a size, what fits is taken, but not less than this */
         code = pp_model_check_fits(m, opt->kv_type, opt->n_ctx || e->n_ctx < LEAST_CTX ? e->n_ctx : LEAST_CTX,
                                    e->max_rows, err);
     if (!code)
         code = make_kv(e, opt, layouts, err);
-    for (int t = 0; !code && t < e->n_tiers; t++) {
-        struct pp_kv_pool *kv = e->tier[t].kv;
-        pp_pool_interleave(e->pool, pp_page_data(kv, 0), pp_kv_pool_total(kv) * layouts[t].page_bytes);
-        e->stats.tiers[t].window = e->tier[t].window;
-        e->stats.tiers[t].page_bytes = layouts[t].page_bytes;
-        e->stats.tiers[t].pages_total = pp_kv_pool_total(kv);
-        e->stats.page_bytes += layouts[t].page_bytes;
-        e->stats.pages_total += pp_kv_pool_total(kv);
-        e->stats.kv_bytes_total += layouts[t].page_bytes * pp_kv_pool_total(kv);
-    }
+    if (!code)
+        spread_tiers(e, layouts);
     if (!code)
         code = pp_source_fill(m->source, e->pool,
                               &(struct pp_fill_options){.progress = progress, .user = user, .cancel = opt->cancel},
@@ -272,7 +296,6 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     }
     static const char *const by_parts[] = {"", "+bf16", "+pair"};
     snprintf(e->kernels, sizeof e->kernels, "%s%s", pp_isa_name(isa), by_parts[pp_cpu_bf16_parts(e->cpu)]);
-    e->stats.n_tiers = e->n_tiers;
     *out = e;
     return PP_OK;
 }
