@@ -112,13 +112,16 @@ static void words(struct doctor *d, const char *name, const char *list)
 static bool cpu_info(const char *name, char *out, size_t cap)
 {
     char text[8192];
+    const size_t n = strlen(name);
     bool found = false;
     FILE *f = fopen("/proc/cpuinfo", "re");
     while (f && !found && fgets(text, sizeof text, f)) {
-        const size_t n = strlen(name), at = n + strspn(text + n, " \t");
-        found = strncmp(text, name, n) == 0 && text[at] == ':';
+        if (strncmp(text, name, n) != 0)
+            continue; /* and may be shorter */
+        const char *behind = text + n + strspn(text + n, " \t");
+        found = *behind == ':';
         if (found)
-            snprintf(out, cap, "%.*s", (int)strcspn(text + at + 1, "\n"), text + at + 1);
+            snprintf(out, cap, "%.*s", (int)strcspn(behind + 1, "\n"), behind + 1);
     }
     if (f)
         fclose(f);
