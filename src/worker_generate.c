@@ -7,8 +7,6 @@
 #include "engine/base/mem.h"
 #include "src/worker_int.h"
 
-enum { SAVES_WAIT_MS = 2000 }; /* before what is on its way to the disk is given up for its pages */
-
 /* --- beginning -------------------------------------------------------------------------------------------- */
 
 void worker_generate(struct pp_worker *w, struct request *r)
@@ -94,10 +92,6 @@ static bool find_pages(struct pp_worker *w, struct answer **line, int n)
 {
     if (slots_free_idle(w))
         return true;
-    if (saves_pending(w, NULL)) { /* these hold pages, too */
-        saves_finish(w, SAVES_WAIT_MS);
-        return true;
-    }
     if (n < 2)
         return false;
     pp_gen_suspend(line[n - 1]->gen);
