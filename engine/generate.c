@@ -10,14 +10,6 @@
 
 enum { MAX_PIECE = 1024 };
 
-int64_t pp_common_prefix(const struct pp_seq *s, const int32_t *tokens, int64_t n)
-{
-    int64_t i = 0;
-    while (i < s->len && i < n && s->tokens[i] == tokens[i])
-        i++;
-    return i;
-}
-
 /* --- choosing -------------------------------------------------------------------------------------------------- */
 
 static bool is_written(const struct pp_gen *g, int32_t token)

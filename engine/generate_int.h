@@ -44,8 +44,6 @@ struct pp_gen {
 
 /* --- generate.c --- */
 
-/* The number of tokens that s and tokens[0..n) begin with alike. */
-int64_t pp_common_prefix(const struct pp_seq *s, const int32_t *tokens, int64_t n);
 bool pp_gen_ends(const struct pp_gen *g, int32_t token);
 /* Chooses the token behind tokens[0..n_history); -1 if none can be. */
 struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history);

@@ -1,21 +1,17 @@
 /* io.c - one thread, one line of items.
  *
- * Jobs, pieces of answers, ends of answers and files are taken in the order in which they were posted; tasks, which may
- * take long, have a line of their own and run in slices while the other is empty. Posting never
- * waits for the disk, and the io thread never waits for the screen: events that find no room in the queue stay in
- * `done_jobs` until there is. */
+ * Jobs, pieces of answers and ends of answers are taken in the order in which they were posted; tasks, which may take
+ * long, have a line of their own and run in slices while the other is empty. Posting never waits for the disk, and the
+ * io thread never waits for the screen: events that find no room in the queue stay in `done_jobs` until there is. */
 #include "src/io.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/event.h"
-#include "src/paths.h"
 #include "src/thread.h"
 
 #define MS 1000000u
@@ -24,7 +20,7 @@ static const uint64_t commit_after_ns = 700 * (uint64_t)MS;
 static const uint64_t retry_after_ns = 1000 * (uint64_t)MS;
 static const uint64_t deliver_after_ns = 50 * (uint64_t)MS;
 
-enum item_kind { ITEM_JOB, ITEM_TEXT, ITEM_END, ITEM_FILE, ITEM_STORE, ITEM_TASK };
+enum item_kind { ITEM_JOB, ITEM_TEXT, ITEM_END, ITEM_STORE, ITEM_TASK };
 
 struct text_item {
     struct pp_io_item item;
@@ -39,13 +35,6 @@ struct end_item {
     enum pp_message_state state;
     char *stats; /* or NULL */
     int64_t n_tokens;
-};
-
-struct file_item {
-    struct pp_io_item item;
-    char *path;
-    struct pp_buf data;
-    bool remove;
 };
 
 struct store_item {
@@ -91,7 +80,6 @@ struct pp_io {
     struct line done_jobs;
     struct answer *answers;
     struct pp_error complaint; /* to be delivered if code is not PP_OK */
-    struct pp_error file_trouble;          /* a condition already told of */
     struct pp_error unsaved, unsaved_told; /* why answers wait to be saved, PP_OK: none does; as the UI knows it */
     uint64_t commit_at, deliver_at;              /* CLOCK_MONOTONIC, 0: nothing to do */
 };
@@ -240,27 +228,6 @@ enum pp_code pp_io_make_disk(struct pp_io *io, const char *db_path, struct pp_er
     return code;
 }
 
-void pp_io_write_file(struct pp_io *io, const char *path, struct pp_buf *data)
-{
-    struct file_item *f = pp_calloc(1, sizeof *f);
-    char *copy = pp_strdup(path);
-    if (!f || !copy) {
-        pp_free(f);
-        pp_free(copy);
-        if (data)
-            pp_buf_free(data);
-        note_loss(io);
-        return;
-    }
-    f->path = copy;
-    f->remove = !data;
-    if (data) {
-        f->data = *data;
-        *data = (struct pp_buf){0};
-    }
-    post(io, &f->item, ITEM_FILE);
-}
-
 /* --- telling the UI thread --------------------------------------------------------------------------------------- */
 
 static bool deliver(struct pp_io *io, enum pp_event_type type, struct pp_job *job, const struct pp_error *err)
@@ -299,15 +266,6 @@ static void deliver_all(struct pp_io *io)
         io->unsaved_told = io->unsaved;
     if (io->done_jobs.first || io->complaint.code || is_news(io))
         io->deliver_at = pp_now_ns() + deliver_after_ns;
-}
-
-/* Tells of a failure, but of the same one only once as long as it lasts. `known` is the memory for that. */
-static void complain(struct pp_io *io, struct pp_error *known, const struct pp_error *err)
-{
-    if (known->code == err->code && strcmp(known->text, err->text) == 0)
-        return;
-    *known = *err;
-    io->complaint = *err;
 }
 
 /* --- answers ----------------------------------------------------------------------------------------------------- */
@@ -478,39 +436,6 @@ static void take_end(struct pp_io *io, struct end_item *e)
     pp_free(e);
 }
 
-/* --- files ------------------------------------------------------------------------------------------------------- */
-
-static enum pp_code write_file(struct file_item *f, struct pp_error *err)
-{
-    if (f->data.bad)
-        return pp_fail_nomem(err, f->path);
-    char *slash = strrchr(f->path, '/');
-    enum pp_code code = PP_OK;
-    if (slash && slash != f->path) {
-        *slash = 0;
-        code = pp_make_dirs(f->path, err);
-        *slash = '/';
-    }
-    return code ? code : pp_write_file(f->path, f->data.data, f->data.len, 0600, err);
-}
-
-static void take_file(struct pp_io *io, struct file_item *f)
-{
-    struct pp_error err = {0};
-    enum pp_code code = PP_OK;
-    if (!f->remove)
-        code = write_file(f, &err);
-    else if (unlink(f->path) != 0 && access(f->path, F_OK) == 0)
-        code = pp_fail(&err, PP_ERR_IO, "cannot remove %s; check the permissions of its folder", f->path);
-    if (code)
-        complain(io, &io->file_trouble, &err);
-    else
-        io->file_trouble.code = PP_OK;
-    pp_buf_free(&f->data);
-    pp_free(f->path);
-    pp_free(f);
-}
-
 /* --- the thread -------------------------------------------------------------------------------------------------- */
 
 static void take_job(struct pp_io *io, struct pp_job *job)
@@ -563,7 +488,6 @@ static void take_item(struct pp_io *io, struct pp_io_item *item)
     case ITEM_JOB: take_job(io, job_of(item)); break;
     case ITEM_TEXT: take_text(io, (struct text_item *)(void *)item); break;
     case ITEM_END: take_end(io, (struct end_item *)(void *)item); break;
-    case ITEM_FILE: take_file(io, (struct file_item *)(void *)item); break;
     case ITEM_STORE: take_store(io, (struct store_item *)(void *)item); break;
     case ITEM_TASK: take_task(io, item); break;
     }
@@ -616,7 +540,7 @@ static void *io_main(void *arg)
             save_answers(io, false);
         if (lost)
             pp_fail(&io->complaint, PP_ERR_NOMEM,
-                    "out of memory: part of an answer or a file could not be saved; close other programs");
+                    "out of memory: part of an answer could not be saved; close other programs");
         /* A backlog of events is looked at only now and then, so that a full queue costs nothing per item. */
         if (stop || !io->deliver_at || now >= io->deliver_at)
             deliver_all(io);

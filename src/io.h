@@ -81,8 +81,4 @@ struct pp_io_task {
 /* Any thread. The task is the io thread's until its last slice. */
 void pp_io_post_task(struct pp_io *io, struct pp_io_task *task);
 
-/* Writes (temp, fsync, rename, mode 0600) or, with data NULL, removes a file. Takes over *data. Folders are made as
- * needed (0700). Failures become PP_EVENT_IO_ERROR. */
-void pp_io_write_file(struct pp_io *io, const char *path, struct pp_buf *data);
-
 #endif

@@ -210,7 +210,8 @@ bool slots_waiting(const struct pp_worker *w);      /* some have still to be sav
 void slots_save(struct pp_worker *w, int wait_ms);  /* all that no answer is written into */
 void slots_free(struct pp_worker *w);
 void slots_drop_drafts(struct pp_worker *w);        /* no answer may be under way */
-/* Frees all that no answer is written into, to make room for pages. False if there were none. */
+/* Frees all that no answer is written into, to make room for pages, and waits for what is being saved, which holds
+ * pages, too. False if there was neither. */
 bool slots_free_idle(struct pp_worker *w);
 
 /* --- worker_slide.c --- */

@@ -419,43 +419,7 @@ static void deleted_database(void **state)
     tear_down(&f);
 }
 
-/* --- files ------------------------------------------------------------------------------------------------------- */
-
-static void files(void **state)
-{
-    (void)state;
-    struct fixture f;
-    struct stat st;
-    enum pp_code code = PP_OK;
-    char path[400], blocked[420], *back;
-    size_t size;
-    set_up(&f, 8);
-    snprintf(path, sizeof path, "%s/files/kv/a.kv", test_tmpdir());
-    struct pp_buf data = {0};
-    pp_buf_add(&data, "snap\0shot", 9);
-    pp_io_write_file(f.io, path, &data);
-    assert_null(data.data); /* taken over */
-    snprintf(blocked, sizeof blocked, "%s/below/it", path); /* a.kv is no folder */
-    for (int i = 0; i < 3; i++) {
-        pp_buf_str(&data, "x");
-        pp_io_write_file(f.io, blocked, &data);
-    }
-    assert_int_equal(count_errors(f.events, 500, &code), 1); /* one condition */
-    assert_int_equal(code, PP_ERR_IO);
-    assert_ok(pp_read_file(path, 100, &back, &size, &err), err);
-    assert_int_equal(size, 9);
-    assert_memory_equal(back, "snap\0shot", 9);
-    pp_free(back);
-    assert_int_equal(stat(path, &st), 0);
-    assert_int_equal(st.st_mode & 0777, 0600);
-    pp_io_write_file(f.io, path, NULL);
-    pp_io_write_file(f.io, path, NULL); /* absent already: fine */
-    pp_io_stop(f.io);
-    assert_int_equal(access(path, F_OK), -1);
-    assert_null(pp_queue_try_pop(f.events));
-    assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err);
-    tear_down(&f);
-}
+/* --- beginning and ending -------------------------------------------------------------------------------------- */
 
 static void bad_database(void **state)
 {
@@ -518,7 +482,7 @@ TEST_GROUP(io)
         cmocka_unit_test(many_writers),  cmocka_unit_test(full_disk),        cmocka_unit_test(killed_while_streaming),
         cmocka_unit_test(waited_for),
         cmocka_unit_test(deleted_database),
-        cmocka_unit_test(files),         cmocka_unit_test(bad_database),     cmocka_unit_test(events),
+        cmocka_unit_test(bad_database),     cmocka_unit_test(events),
         cmocka_unit_test(reasoning),
     };
     return cmocka_run_group_tests_name("io", tests, NULL, NULL);

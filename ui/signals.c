@@ -15,7 +15,6 @@ enum { STACK_BYTES = 64 * 1024 };
 static struct {
     int pipe[2];
     atomic_uint pending;
-    atomic_int quit_signal;
     atomic_bool terminated;
     void (*restore)(void);
     char *stack;
@@ -42,10 +41,7 @@ static unsigned bit_of(int number)
 static void on_gentle(int number)
 {
     int error = errno;
-    int none = 0;
     unsigned bit = bit_of(number);
-    if (bit == PP_SIGNAL_QUIT)
-        atomic_compare_exchange_strong(&sig.quit_signal, &none, number);
     if (number == SIGTERM && atomic_exchange(&sig.terminated, true))
         die_of(number);
     if (atomic_fetch_or(&sig.pending, bit) == 0) {
@@ -70,7 +66,6 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
 {
     sig.restore = restore;
     atomic_store(&sig.pending, 0);
-    atomic_store(&sig.quit_signal, 0);
     atomic_store(&sig.terminated, false);
     if (pipe2(sig.pipe, O_CLOEXEC | O_NONBLOCK) != 0)
         return pp_fail(err, PP_ERR_IO, "No pipe for signals: %s.", strerror(errno));
@@ -121,11 +116,6 @@ unsigned pp_signals_take(void)
     while (read(sig.pipe[0], bytes, sizeof bytes) > 0) {
     }
     return atomic_exchange(&sig.pending, 0);
-}
-
-int pp_signals_last_quit(void)
-{
-    return atomic_load(&sig.quit_signal);
 }
 
 void pp_signals_suspend(void)

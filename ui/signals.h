@@ -22,7 +22,6 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err);
 void pp_signals_close(void);          /* the default handlers */
 int pp_signals_fd(void);              /* readable when pp_signals_take has something */
 unsigned pp_signals_take(void);       /* bits of enum pp_signal since the last call */
-int pp_signals_last_quit(void);       /* SIGHUP or SIGTERM if one came, else 0 */
 void pp_signals_suspend(void);        /* stops the whole job, as Ctrl-Z does; returns when it goes on */
 /* Another program has the terminal: its Ctrl-C and Ctrl-\ are none of ours, and its Ctrl-Z stops us with it, or the
  * shell would never have its turn. defaults: what that program does not inherit from us. */
