@@ -343,7 +343,7 @@ static enum pp_code make_file(const char *path, struct pp_error *err)
         enum pp_code code = pp_make_dirs(folder, err);
         pp_free(folder);
         if (code)
-            return code;
+            return pp_fail_advice(err, "set HOME, or XDG_DATA_HOME, to a folder of your own");
     }
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 && errno != EEXIST)

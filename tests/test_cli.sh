@@ -557,7 +557,10 @@ expect_match "which says it, too" "$tmp/err" 'no adapter ".*none.gguf"; by name 
 home() { env -u XDG_CONFIG_HOME -u XDG_DATA_HOME -u XDG_STATE_HOME -u XDG_CACHE_HOME "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }
 home env HOME=/proc "$pippin" run -n 4 -p "$who"; expect "an answer without a home" 0
 home env HOME=/proc "$pippin" run --save -n 4 -p "$who"; expect "but none that is kept" 1
-expect_match "which is said" "$tmp/err" 'cannot make the folder /proc/'
+expect_match "which is said" "$tmp/err" 'cannot make the folder /proc/.*; set HOME, or XDG_DATA_HOME, '
+mkdir -p "$tmp/loop/pippin" && ln -s pippin.conf "$tmp/loop/pippin/pippin.conf"
+home env XDG_CONFIG_HOME="$tmp/loop" "$pippin" tokenize -p Hello; expect "a configuration that cannot be read" 1
+expect_match "is named, and what to do" "$tmp/err" 'cannot open .*/pippin.conf: .*, or set HOME, or XDG_CONFIG_HOME, '
 printf '%s\n' "$who" | env -u XDG_DATA_HOME HOME=/proc "$pippin" chat --plain --temp 0 >"$tmp/out" 2>&1; code=$?
 expect "a chat without a home" 0
 expect_match "says what it does not keep, and answers" "$tmp/out" 'nothing of this chat is kept: cannot make the folder /proc/' 'Hello'
