@@ -382,12 +382,13 @@ static enum pp_code write_whole_file(const char *temp, const char *path, const v
 
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)
 {
-    if (pp_check_target(path, err) != PP_OK)
-        return PP_ERR_IO;
+    enum pp_code code = pp_check_target(path, err);
+    if (code)
+        return code;
     char *temp = temporary_name(path);
     if (!temp)
         return pp_fail_nomem(err, "a file name");
-    enum pp_code code = write_whole_file(temp, path, data, size, mode, err);
+    code = write_whole_file(temp, path, data, size, mode, err);
     if (!code && rename(temp, path) != 0) {
         code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
         unlink(temp);
@@ -400,12 +401,13 @@ enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsi
 
 enum pp_code pp_write_new_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)
 {
-    if (pp_check_new(path, err) != PP_OK)
-        return PP_ERR_IO;
+    enum pp_code code = pp_check_new(path, err);
+    if (code)
+        return code;
     char *temp = temporary_name(path);
     if (!temp)
         return pp_fail_nomem(err, "a file name");
-    enum pp_code code = write_whole_file(temp, path, data, size, mode, err);
+    code = write_whole_file(temp, path, data, size, mode, err);
     if (!code)
         code = pp_name_new_file(temp, path, err);
     pp_free(temp);
