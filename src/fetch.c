@@ -38,7 +38,8 @@ static const uint64_t note_after_ns = 1000000000;
 struct part {
     char *path, *from_path;      /* PATH.part, PATH.part.from */
     char from[MAX_FROM];         /* what the part is of; "" if that is not known */
-    uint64_t noted_ns;           /* when that was last written down */
+    bool noted;                  /* that is written down; */
+    uint64_t noted_ns;           /* when it last was */
 };
 
 struct request {
@@ -174,20 +175,25 @@ static void read_from(struct part *p, int fd, uint64_t *have)
     const size_t line = strcspn(text, "\r\n");
     const char *bytes = text + line + strspn(text + line, "\r\n");
     snprintf(p->from, sizeof p->from, "%.*s", (int)line, text);
+    p->noted = line > 0;
     const uint64_t sure = number(bytes, strlen(bytes));
     if (*bytes && sure < *have && ftruncate(fd, (off_t)sure) == 0)
         *have = sure;
     pp_free(text);
 }
 
-/* Without a note all is fetched again next time. */
+/* Without a note all is fetched again next time. One of the same file stays true where there is no room for another. */
 static void note_from(struct part *p, const struct request *r)
 {
     char text[MAX_FROM + 32];
+    const bool same = p->noted && strcmp(p->from, r->from) == 0;
     snprintf(p->from, sizeof p->from, "%s", r->from);
     p->noted_ns = pp_now_ns();
     const int n = snprintf(text, sizeof text, "%s\n%" PRIu64 "\n", p->from, r->have);
-    if (!p->from[0] || fdatasync(r->fd) != 0 || pp_write_file(p->from_path, text, (size_t)n, 0600, NULL) != PP_OK)
+    const bool written = p->from[0] && fdatasync(r->fd) == 0 &&
+                         pp_write_file(p->from_path, text, (size_t)n, 0600, NULL) == PP_OK;
+    p->noted = written || same;
+    if (!p->noted)
         unlink(p->from_path);
 }
 

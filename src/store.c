@@ -386,14 +386,18 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
     return PP_OK;
 }
 
-/* Whether the file alone is all of the database: nothing waits in its log, which a program that works with it keeps. */
+/* Whether the file alone is all of the database: nothing waits in a log, which a program that works with it keeps. */
 static bool is_whole(const char *path)
 {
-    struct stat st;
-    struct pp_buf log = {0};
-    pp_buf_fmt(&log, "%s-wal", path);
-    const bool whole = !log.bad && (stat(log.data, &st) != 0 || st.st_size == 0);
-    pp_buf_free(&log);
+    static const char *const logs[] = {"wal", "journal"};
+    bool whole = true;
+    for (size_t i = 0; i < sizeof logs / sizeof *logs; i++) {
+        struct stat st;
+        struct pp_buf log = {0};
+        pp_buf_fmt(&log, "%s-%s", path, logs[i]);
+        whole = whole && !log.bad && (stat(log.data, &st) != 0 || st.st_size == 0);
+        pp_buf_free(&log);
+    }
     return whole;
 }
 
