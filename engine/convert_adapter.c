@@ -59,7 +59,8 @@ static enum pp_code open_base(const struct pp_adapter_file *f, const char *src, 
     pp_free(parent);
     if (code == PP_ERR_NOT_FOUND)
         return pp_fail(err, PP_ERR_USAGE,
-                       "converting %s takes the numbers of the model it was trained on: say where that model is", src);
+                       "converting %s takes the numbers of the model it was trained on: say with --base where that is",
+                       src);
     return code;
 }
 

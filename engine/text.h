@@ -105,7 +105,7 @@ enum pp_code pp_template_render(const struct pp_template *t, const struct pp_tem
 enum pp_code pp_template_render_vars(const struct pp_template *t, const char *vars_json, int64_t now,
                                      struct pp_buf *out, struct pp_error *err);
 /* Templates that come with pippin, by name: "chatml", "llama3", "llama2", "mistral", "gemma", "phi3", "zephyr",
- * "alpaca", "vicuna", "command-r", "deepseek", "plain". i from 0; NULL at the end. */
+ * "alpaca", "vicuna", "command-r", "deepseek", "gpt-oss", "plain". i from 0; NULL at the end. */
 const char *pp_template_builtin_name(size_t i);
 const char *pp_template_builtin(const char *name); /* its source, or NULL */
 /* The name of that which a model without one wants, by clear evidence: tokens that its vocabulary has for it (t may be

@@ -432,6 +432,8 @@ run embed -f "$tmp/lines" -t 1 --kernels scalar --kv-type f32; expect "in floats
 holds "the same direction" [ "$(paste -d'#' "$tmp/first" "$tmp/out" | awk -F'#' '{n=split($1,a,/[][,]/);split($2,b,/[][,]/);c=0;for(i=2;i<n;i++)c+=a[i]*b[i];if(c<0.999)print c}')" = "" ]
 run embed --pooling mean -f "$tmp/lines"; expect "the mean of all tokens" 0
 holds "is another vector" [ "$(sed -n 1p "$tmp/first")" != "$(sed -n 1p "$tmp/out")" ]
+run convert engine/starter/bard.gguf "$tmp/bard"; expect "an adapter without its model" 2
+expect_match "says how to name it" "$tmp/err" 'say with --base where that is'
 run convert engine/starter/bard.gguf "$tmp/bard" -m starter
 invocation=$("$pippin" tokenize -p " table" | sed 's/^\[//; s/\].*//')
 sed "1s/{/{\"alora_invocation_tokens\": [$invocation],/" "$tmp/bard/adapter_config.json" >"$tmp/config.json"
