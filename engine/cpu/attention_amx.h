@@ -36,14 +36,9 @@ static inline int8_t *tile_queries(const struct pp_attention *a, int b)
     return (int8_t *)a->tiles + (size_t)b * (size_t)((n_queries(a) + TILE_ROWS - 1) / TILE_ROWS * TILE_BYTES);
 }
 
-static inline tile_sums *tile_starts(const struct pp_attention *a)
-{
-    return (tile_sums *)(a->tiles + a->tiles_fixed);
-}
-
 static inline tile_sums *sum_tiles(const struct pp_attention *a)
 {
-    return tile_starts(a) + a->kv->head_pad / PP_KV_BLOCK;
+    return (tile_sums *)(a->tiles + a->tiles_fixed);
 }
 
 static inline uint8_t *tile_values(const struct pp_attention *a, int vec)
@@ -70,21 +65,10 @@ static void keep_tile_query(const struct pp_attention *a, int at, int b, const i
 
 /* --- scores ------------------------------------------------------------------------------------------------ */
 
-/* What the sums of `live` queries begin with. */
-static void fill_starts(const struct pp_attention *a, int q0, int live)
-{
-    const int n_q = n_queries(a);
-    for (int b = 0; b < a->kv->head_pad / PP_KV_BLOCK; b++)
-        for (int i = 0; i < TILE_ROWS; i++)
-            _mm512_storeu_si512(tile_starts(a)[b][i],
-                                _mm512_set1_epi32(i < live ? a->q_start[b * n_q + q0 + i] : 0));
-}
-
 /* A step multiplies 16 queries (in tiles 4 and 5) with the 16 positions of a group, of two blocks or one. It stores the
  * sums of the group before, if there is one, and loads the next one's keys, unless they are NULL. Registers alternate.
  */
-ALWAYS_INLINE void key_step(const uint8_t *next, const tile_sums *start, tile_sums *before, const bool two,
-                            const int odd)
+ALWAYS_INLINE void key_step(const uint8_t *next, tile_sums *before, const bool two, const int odd)
 {
 #define KEY_STEP(keys, first, second, next_keys, first_before, second_before) \
     do {                                                                      \
@@ -98,9 +82,9 @@ ALWAYS_INLINE void key_step(const uint8_t *next, const tile_sums *start, tile_su
             _tile_dpbsud(second, 5, keys);                                    \
         if (next) {                                                           \
             _tile_loadd(next_keys, next, 64);                                 \
-            _tile_loadd(first_before, start[0], 64);                          \
+            _tile_zero(first_before);                                         \
             if (two)                                                          \
-                _tile_loadd(second_before, start[1], 64);                     \
+                _tile_zero(second_before);                                    \
         }                                                                     \
     } while (0)
     if (odd)
@@ -111,12 +95,12 @@ ALWAYS_INLINE void key_step(const uint8_t *next, const tile_sums *start, tile_su
 }
 
 /* What the first step expects of the one before, and the last leaves to do. */
-ALWAYS_INLINE void load_keys(const uint8_t *k, const tile_sums *start, const bool two)
+ALWAYS_INLINE void load_keys(const uint8_t *k, const bool two)
 {
     _tile_loadd(6, k, 64);
-    _tile_loadd(0, start[0], 64);
+    _tile_zero(0);
     if (two)
-        _tile_loadd(1, start[1], 64);
+        _tile_zero(1);
 }
 
 ALWAYS_INLINE void store_last_sums(tile_sums *sums, const bool two, const int odd)
@@ -132,19 +116,27 @@ ALWAYS_INLINE void store_last_sums(tile_sums *sums, const bool two, const int od
     }
 }
 
+/* Tiles begin at 0: what sums begin with is added here. A tile of it loaded for each product is as fast on a core of
+ * one's own and takes a third longer on one whose other thread somebody uses. */
+ALWAYS_INLINE i16x32 from_start(const int32_t *sum, int32_t start)
+{
+    return _mm512_add_epi32(_mm512_loadu_si512(sum), _mm512_set1_epi32(start));
+}
+
 /* Scores of a group begin with these blocks' shares, or grow by them. */
 ALWAYS_INLINE void scale_scores(const struct pp_attention *a, const uint16_t *kd, const tile_sums *sums, int b,
                                 const bool two, const bool first, int q0, int live, float *p)
 {
     const int n_q = n_queries(a);
     const float *qd = a->q_scale + b * n_q + q0;
+    const int32_t *start = a->q_start + b * n_q + q0;
     const v16 d0 = v_load_f16(kd), d1 = two ? v_load_f16(kd + LANES) : d0, rounder = v_set1(-V_ROUNDER);
     const v16 minus0 = v_mul(d0, rounder), minus1 = v_mul(d1, rounder);
     UNROLL_TWICE for (int i = 0; i < live; i++) {
-        v16 share = times_sum(d0, minus0, _mm512_loadu_si512(sums[0][i]));
+        v16 share = times_sum(d0, minus0, from_start(sums[0][i], start[i]));
         v16 s = first ? v_mul(share, v_set1(qd[i])) : v_fma(share, v_set1(qd[i]), v_load(p + i * PP_KV_CHUNK));
         if (two)
-            s = v_fma(times_sum(d1, minus1, _mm512_loadu_si512(sums[1][i])), v_set1(qd[n_q + i]), s);
+            s = v_fma(times_sum(d1, minus1, from_start(sums[1][i], start[n_q + i])), v_set1(qd[n_q + i]), s);
         v_store(p + i * PP_KV_CHUNK, s);
     }
 }
@@ -168,20 +160,19 @@ static inline const uint16_t *group_scales(const struct pp_attention *a, const u
 ALWAYS_INLINE void score_blocks(const struct pp_attention *a, const uint8_t *const *heads, int b, const bool two,
                                 const bool first, int q0, int live, int g0, int n_groups)
 {
-    const tile_sums *start = tile_starts(a) + b;
     tile_sums *const sums = sum_tiles(a); /* of even groups, then of odd ones */
     _tile_loadd(4, tile_queries(a, b) + q0 * 64, 64);
     if (two)
         _tile_loadd(5, tile_queries(a, b + 1) + q0 * 64, 64);
-    load_keys(group_keys(a, heads, g0, b), start, two);
+    load_keys(group_keys(a, heads, g0, b), two);
     for (int g = 0; g <= n_groups; g++) {
         const uint8_t *next = g + 1 < n_groups ? group_keys(a, heads, g0 + g + 1, b) : NULL;
         if (g == n_groups)
             store_last_sums(sums + (g - 1) % 2 * 2, two, (g - 1) % 2);
         else if (g % 2)
-            key_step(next, start, sums, two, 1);
+            key_step(next, sums, two, 1);
         else
-            key_step(next, start, g > 0 ? sums + 2 : NULL, two, 0);
+            key_step(next, g > 0 ? sums + 2 : NULL, two, 0);
         finish_stores();
         if (g > 1)
             scale_scores(a, group_scales(a, heads, g0 + g - 2, b), sums + g % 2 * 2, b, two, first, q0, live,
@@ -197,8 +188,6 @@ static void tile_scores(const struct pp_attention *a, const uint8_t *const *head
 {
     const int n_blocks = a->kv->head_pad / PP_KV_BLOCK, g0 = see.begin / LANES;
     const int n_groups = (see.end + LANES - 1) / LANES - g0;
-    fill_starts(a, q0, live);
-    finish_stores();
     if (n_blocks > 1)
         score_blocks(a, heads, 0, true, true, q0, live, g0, n_groups);
     else

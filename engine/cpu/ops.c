@@ -16,10 +16,10 @@ static const struct pp_cpu_ops *const tables[PP_ISA_COUNT] = {
 #endif
 };
 
-/* What attention_amx.h wants in `tiles` besides the queries: starts, sums, a chunk's V, and weights once more. */
+/* What attention_amx.h wants in `tiles` besides the queries: sums, a chunk's V, and weights once more. */
 static size_t tile_bytes(size_t n_blocks)
 {
-    return (n_blocks + PP_ATTENTION_SUM_TILES) * 1024 + n_blocks * PP_KV_BLOCK * PP_KV_CHUNK +
+    return (size_t)PP_ATTENTION_SUM_TILES * 1024 + n_blocks * PP_KV_BLOCK * PP_KV_CHUNK +
            n_blocks * PP_PART_QUERIES * PP_KV_CHUNK * sizeof(int16_t);
 }
 
