@@ -457,9 +457,9 @@ sleep 0.2
 timeout --foreground --preserve-status -s INT 2 "$pippin" embed -f "$tmp/lines" >"$tmp/unread" 2>"$tmp/err"; code=$?
 expect "interrupted while nobody reads" 130
 holds "without a word" [ ! -s "$tmp/err" ]
-for seconds in 3 9 27; do # a busy machine may take long to have a chunk
-    timeout --preserve-status -s INT $seconds "$pippin" imatrix -f "$tmp/lines" -c 64 --output-frequency 1 \
-        -o "$tmp/stopped.gguf" 2>"$tmp/err"; code=$?
+for seconds in 3 9 27; do # a busy machine may take long to have a chunk; not --foreground would interrupt twice
+    timeout --foreground --preserve-status -s INT $seconds "$pippin" imatrix -f "$tmp/lines" -c 64 \
+        --output-frequency 1 -o "$tmp/stopped.gguf" 2>"$tmp/err"; code=$?
     [ -e "$tmp/stopped.gguf" ] && break
 done
 expect "an imatrix that is stopped" 130
