@@ -116,8 +116,8 @@ ALWAYS_INLINE void store_last_sums(tile_sums *sums, const bool two, const int od
     }
 }
 
-/* Tiles begin at 0: what sums begin with is added here. A tile of it loaded for each product is as fast on a core of
- * one's own and takes a third longer on one whose other thread somebody uses. */
+/* Tiles begin at 0: what sums begin with is added here. A tile of it loaded for each product is as fast at best, and
+ * takes a third longer where tile loads are slow (matmul_amx_strips.h). */
 ALWAYS_INLINE i16x32 from_start(const int32_t *sum, int32_t start)
 {
     return _mm512_add_epi32(_mm512_loadu_si512(sum), _mm512_set1_epi32(start));

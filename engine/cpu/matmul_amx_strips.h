@@ -1,11 +1,11 @@
 /* matmul_amx_strips.h - many activation rows: units of opened weights stay in the L2 cache while activations pass them,
  * 32 rows and a strip of columns at a time. Private to matmul_amx.c.
  *
- * Two tiles of activations meet two tiles of weights, so that a tile is loaded once for two products: where other
- * programs use the core's other thread, a load takes 22 cycles instead of 8, and a product as much as 35. The sums of
- * one block are scaled while the next ones are multiplied. There are too many of them to be kept in registers, and
- * accumulators are not, either: both go through the first cache, which is why no more than two blocks are under way
- * (four and their activations overflow it; that took a third longer than this).
+ * Two tiles of activations meet two tiles of weights, so that a tile is loaded once for two products: cores of virtual
+ * machines have spells in which a load takes 22 cycles instead of 8, and a product as much as 35. The sums of one block
+ * are scaled while the next ones are multiplied. There are too many of them to be kept in registers, and accumulators
+ * are not, either: both go through the first cache, which is why no more than two blocks are under way (four and their
+ * activations overflow it; that took a third longer than this).
  *
  * While tile instructions are under way, only one of the vector unit's two ports takes fused multiply-adds, products
  * and conversions (measured on a Granite Rapids: 48 of them in 24 cycles alone, in 48 beside a single tile load).
