@@ -564,11 +564,10 @@ static void mix_6(int l, const double *x, const double *before, bool apart, doub
         }
 }
 
-static void time_mix_6(int l, struct memory *m, const double *x, bool apart, double *out)
+/* w: what is added to the bias of the decays. */
+static void project_6(int l, double mixed[MIXES_6][N], double *w, double *k, double *v, double *r, double *g)
 {
-    double mixed[MIXES_6][N], r[N], w[N], k[N], v[N], g[N], y[N], between[DECAY_RANK];
-    mix_6(l, x, m->shift[0], apart, mixed);
-    memcpy(m->shift[0], x, sizeof m->shift[0]);
+    double between[DECAY_RANK];
     product(l, "time_mix_decay_w1.weight", mixed[0], between);
     for (int i = 0; i < DECAY_RANK; i++)
         between[i] = tanh(between[i]);
@@ -577,6 +576,14 @@ static void time_mix_6(int l, struct memory *m, const double *x, bool apart, dou
     product(l, "time_mix_value.weight", mixed[2], v);
     product(l, "time_mix_receptance.weight", mixed[3], r);
     product(l, "time_mix_gate.weight", mixed[4], g);
+}
+
+static void time_mix_6(int l, struct memory *m, const double *x, bool apart, double *out)
+{
+    double mixed[MIXES_6][N], r[N], w[N], k[N], v[N], g[N], y[N];
+    mix_6(l, x, m->shift[0], apart, mixed);
+    memcpy(m->shift[0], x, sizeof m->shift[0]);
+    project_6(l, mixed, w, k, v, r, g);
     for (int i = 0; i < N; i++)
         w[i] = exp(-exp(w[i] + vector(l, "time_mix_decay.weight", i)));
     for (int h = 0; h < HEADS; h++) {
@@ -651,17 +658,10 @@ static void compute_6(const int32_t *ids, int n, double *logits)
 /* Gated linear attention: what is given is of the state behind the position. */
 static void time_mix_gla(int l, struct memory *m, const double *x, double *out)
 {
-    double mixed[MIXES_6][N], r[N], w[N], k[N], v[N], g[N], y[N], between[DECAY_RANK];
+    double mixed[MIXES_6][N], r[N], w[N], k[N], v[N], g[N], y[N];
     mix_6(l, x, m->shift[0], false, mixed);
     memcpy(m->shift[0], x, sizeof m->shift[0]);
-    product(l, "time_mix_decay_w1.weight", mixed[0], between);
-    for (int i = 0; i < DECAY_RANK; i++)
-        between[i] = tanh(between[i]);
-    product(l, "time_mix_decay_w2.weight", between, w);
-    product(l, "time_mix_key.weight", mixed[1], k);
-    product(l, "time_mix_value.weight", mixed[2], v);
-    product(l, "time_mix_receptance.weight", mixed[3], r);
-    product(l, "time_mix_gate.weight", mixed[4], g);
+    project_6(l, mixed, w, k, v, r, g);
     for (int i = 0; i < N; i++)
         w[i] = exp(fmax(-exp(w[i] + vector(l, "time_mix_decay.weight", i)), -5));
     for (int h = 0; h < HEADS; h++)

@@ -380,15 +380,20 @@ static enum pp_code write_whole_file(const char *temp, const char *path, const v
     return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(saved));
 }
 
+/* The same beside `path`, under a name that the caller renames or leaves, and frees in any case. */
+static enum pp_code write_beside(const char *path, const void *data, size_t size, unsigned mode, char **temp,
+                                 struct pp_error *err)
+{
+    *temp = temporary_name(path);
+    return *temp ? write_whole_file(*temp, path, data, size, mode, err) : pp_fail_nomem(err, "a file name");
+}
+
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)
 {
+    char *temp = NULL;
     enum pp_code code = pp_check_target(path, err);
-    if (code)
-        return code;
-    char *temp = temporary_name(path);
-    if (!temp)
-        return pp_fail_nomem(err, "a file name");
-    code = write_whole_file(temp, path, data, size, mode, err);
+    if (!code)
+        code = write_beside(path, data, size, mode, &temp, err);
     if (!code && rename(temp, path) != 0) {
         code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
         unlink(temp);
@@ -401,13 +406,10 @@ enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsi
 
 enum pp_code pp_write_new_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)
 {
+    char *temp = NULL;
     enum pp_code code = pp_check_new(path, err);
-    if (code)
-        return code;
-    char *temp = temporary_name(path);
-    if (!temp)
-        return pp_fail_nomem(err, "a file name");
-    code = write_whole_file(temp, path, data, size, mode, err);
+    if (!code)
+        code = write_beside(path, data, size, mode, &temp, err);
     if (!code)
         code = pp_name_new_file(temp, path, err);
     pp_free(temp);

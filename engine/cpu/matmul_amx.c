@@ -200,16 +200,6 @@ static void few_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, cons
     pp_matmul_avx512.by_type[w->type](w, row0, row1, x, m, y, y_stride, scratch);
 }
 
-static struct pp_acts acts_from(const struct pp_acts *x, int64_t row)
-{
-    struct pp_acts a = *x;
-    a.f32 += row * x->f32_stride;
-    a.q += row * x->q_stride;
-    a.d += row * x->b_stride;
-    a.sum += row * x->b_stride;
-    return a;
-}
-
 /* A few rows of x, in tiles of about the same size. The weights come from memory for the first tile and
  * from the cache for the others. */
 INLINE void stream_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
@@ -222,7 +212,7 @@ INLINE void stream_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
     for (int64_t row = row0; row < row1; row += strip)
         for (int64_t t = 0; t < n_tiles; t++) {
             const int64_t first = m * t / n_tiles, end = m * (t + 1) / n_tiles;
-            const struct pp_acts some = acts_from(x, first);
+            const struct pp_acts some = pp_acts_from(x, first);
             matmul_rows(w, row, row + strip < row1 ? row + strip : row1, &some, end - first, y + first * y_stride,
                         y_stride, scratch, type);
         }
@@ -251,7 +241,7 @@ INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
     }
     const int64_t rest = m % TILE_ROWS < MIN_ROWS_LAST ? m % TILE_ROWS : 0, tiled = m - rest;
     if (rest > 0) {
-        const struct pp_acts last = acts_from(x, tiled);
+        const struct pp_acts last = pp_acts_from(x, tiled);
         few_rows(w, row0, row1, &last, rest, y + tiled * y_stride, y_stride, scratch);
     }
     if (tiled > 0)

@@ -288,10 +288,11 @@ INLINE void run_block(const struct strip *s, struct scaled *at, __m512 (*scale)[
     }
 }
 
-/* Adds the products of a strip of n_blocks to k->acc. Block t is scaled while block t + 2 is multiplied, which stores
+/* Adds the products of a strip to k->acc. Block t is scaled while block t + 2 is multiplied, which stores
  * the sums of t + 1. */
-INLINE void run_strip(const struct strip *s, const int n_blocks, const enum kind kind, const int n_acts)
+INLINE void run_strip(const struct strip *s, const enum kind kind, const int n_acts)
 {
+    const int n_blocks = s->n_blocks;
     struct work *k = s->k;
     struct factors from = {s->units, s->q, 0};
     struct scaled at = {k->acc[0], NULL, k->d[0], k->dsum[0], k->half[0][0]};
@@ -327,13 +328,13 @@ INLINE void run_strip(const struct strip *s, const int n_blocks, const enum kind
 }
 
 /* One function per kind: the types share them. */
-#define RUN_STRIP(name, kind)                                                       \
+#define RUN_STRIP(name, kind)                                                           \
     static __attribute__((noinline)) void run_##name(const struct strip *s, int n_acts) \
-    {                                                                               \
-        if (n_acts == 2)                                                            \
-            run_strip(s, s->n_blocks, kind, 2);                                     \
-        else                                                                        \
-            run_strip(s, s->n_blocks, kind, 1);                                     \
+    {                                                                                   \
+        if (n_acts == 2)                                                                \
+            run_strip(s, kind, 2);                                                      \
+        else                                                                            \
+            run_strip(s, kind, 1);                                                      \
     }
 RUN_STRIP(plain, PLAIN)
 RUN_STRIP(min, WITH_MIN)
