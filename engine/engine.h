@@ -31,13 +31,14 @@ typedef void pp_progress(void *user, uint64_t done, uint64_t total);
 struct pp_model;
 
 enum pp_kv_type {
-    PP_KV_Q8_0 = 0,             /* rotated; the default */
+    PP_KV_Q8 = 0,               /* rotated, a scale for what is rotated together; the default */
     PP_KV_F16,
     PP_KV_F32,
     PP_KV_FP8,                  /* E4M3 */
     PP_KV_Q4_0,                 /* rotated */
+    PP_KV_Q8_0,                 /* rotated */
 };
-int pp_kv_type_by_name(const char *name); /* "q8_0", "f16", "f32", "fp8", "q4_0"; -1 if unknown */
+int pp_kv_type_by_name(const char *name); /* "q8", "q8_0", "f16", "f32", "fp8", "q4_0"; -1 if unknown */
 const char *pp_kv_type_name(enum pp_kv_type t);
 
 /* How the vectors of a text's tokens become one, as the model's makers meant it. The numbers are those of GGUF's

@@ -5,8 +5,8 @@
 
 #include "engine/quant.h"
 
-static const char *const kv_names[] = {[PP_KV_Q8_0] = "q8_0", [PP_KV_F16] = "f16", [PP_KV_F32] = "f32",
-                                       [PP_KV_FP8] = "fp8", [PP_KV_Q4_0] = "q4_0"};
+static const char *const kv_names[] = {[PP_KV_Q8] = "q8",   [PP_KV_F16] = "f16",   [PP_KV_F32] = "f32",
+                                       [PP_KV_FP8] = "fp8", [PP_KV_Q4_0] = "q4_0", [PP_KV_Q8_0] = "q8_0"};
 
 const char *pp_kv_type_name(enum pp_kv_type t)
 {
@@ -31,17 +31,18 @@ struct room {
     size_t values, scales;
 };
 
-static struct room room_of(enum pp_kv_type type, int pad)
+static struct room room_of(const struct pp_kv_layout *l, int pad)
 {
     const size_t n = (size_t)PP_PAGE_TOKENS * (size_t)pad;
-    switch (type) {
+    switch (l->type) {
     case PP_KV_F32: return (struct room){n * sizeof(float), 0};
     case PP_KV_F16: return (struct room){n * sizeof(uint16_t), 0};
     case PP_KV_FP8: return (struct room){n, PP_PAGE_TOKENS * sizeof(uint16_t)};
     case PP_KV_Q4_0: return (struct room){n / 2, n / PP_KV_BLOCK * sizeof(uint16_t)};
+    case PP_KV_Q8:
     case PP_KV_Q8_0: break;
     }
-    return (struct room){n, n / PP_KV_BLOCK * sizeof(uint16_t)};
+    return (struct room){n, n / (size_t)l->scale_dims * sizeof(uint16_t)};
 }
 
 static void lay_out(struct pp_kv_layout *l)
@@ -53,8 +54,11 @@ static void lay_out(struct pp_kv_layout *l)
         l->rotate = both & -both; /* the largest power of two that divides them */
         if (l->rotate < 16)
             l->rotate = 0; /* too short to spread anything */
+        l->scale_dims = PP_KV_BLOCK;
+        if (l->type == PP_KV_Q8 && l->rotate > PP_KV_BLOCK)
+            l->scale_dims = l->rotate < PP_KV_MOST_SCALED ? l->rotate : PP_KV_MOST_SCALED;
     }
-    const struct room k = room_of(l->type, l->head_pad), v = room_of(l->type, l->v_pad);
+    const struct room k = room_of(l, l->head_pad), v = room_of(l, l->v_pad);
     l->k_scales = k.values;
     l->v = l->v_in_k ? 0 : k.values + k.scales;
     l->v_scales = l->v + v.values;
@@ -88,7 +92,7 @@ void pp_kv_layout_init_rows(struct pp_kv_layout *l, int n_layer, int width)
 {
     *l = (struct pp_kv_layout){.kind = PP_TIER_ROWS, .type = PP_KV_F32, .n_layer = n_layer, .n_head_kv = 1,
                                .head_dim = width, .head_pad = round_up(width, PP_KV_GROUP), .v_in_k = true};
-    l->head_bytes = room_of(l->type, l->head_pad).values;
+    l->head_bytes = room_of(l, l->head_pad).values;
     l->k_scales = l->v = l->v_scales = l->head_bytes; /* there are none */
     l->page_bytes = l->head_bytes * (size_t)n_layer;
 }
@@ -198,7 +202,7 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
 {
     size_t pad = (size_t)l->head_pad, v_pad = (size_t)l->v_pad, fs = (size_t)from_slot, ts = (size_t)to_slot;
     size_t fg = fs / PP_KV_GROUP, fl = fs % PP_KV_GROUP, tg = ts / PP_KV_GROUP, tl = ts % PP_KV_GROUP;
-    size_t n_blocks = pad / PP_KV_BLOCK, scales = n_blocks * PP_KV_GROUP * 2, size = 1;
+    size_t size = 1;
     if (l->kind == PP_TIER_STATE) {
         copy_state_position(l, from, from_slot, to, to_slot);
         return;
@@ -208,19 +212,22 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
         return;
     }
     switch (l->type) {
+    case PP_KV_Q8:
     case PP_KV_Q8_0:
-    case PP_KV_Q4_0:
+    case PP_KV_Q4_0: {
+        const size_t n_scales = pad / (size_t)l->scale_dims, scales = n_scales * PP_KV_GROUP * 2;
         pad /= l->type == PP_KV_Q4_0 ? 2 : 1; /* bytes */
         v_pad /= l->type == PP_KV_Q4_0 ? 2 : 1;
         copy_lane(from + fg * pad * PP_KV_GROUP, fl, to + tg * pad * PP_KV_GROUP, tl, pad / 4, 4, 4 * PP_KV_GROUP);
-        copy_lane(from + l->k_scales + fg * scales, fl, to + l->k_scales + tg * scales, tl, n_blocks, 2,
+        copy_lane(from + l->k_scales + fg * scales, fl, to + l->k_scales + tg * scales, tl, n_scales, 2,
                   2 * PP_KV_GROUP);
         if (l->v_in_k)
             return;
         copy_lane(from + l->v + fs / 2 * 2 * v_pad, fs % 2, to + l->v + ts / 2 * 2 * v_pad, ts % 2, v_pad, 1, 2);
-        copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, (size_t)l->v_pad / PP_KV_BLOCK, 2,
+        copy_lane(from + l->v_scales, fs, to + l->v_scales, ts, (size_t)(l->v_pad / l->scale_dims), 2,
                   2 * PP_PAGE_TOKENS);
         return;
+    }
     case PP_KV_FP8:
         copy_lane(from + l->k_scales, fs, to + l->k_scales, ts, 1, 2, 0);
         if (!l->v_in_k)
@@ -253,19 +260,21 @@ static float load_k(const struct pp_kv_layout *l, const uint8_t *head, int slot,
     const size_t pad = (size_t)l->head_pad, group = (size_t)(slot / PP_KV_GROUP), lane = (size_t)(slot % PP_KV_GROUP);
     const size_t at = (group * pad + (size_t)d) * PP_KV_GROUP + lane;
     const uint16_t *scales = (const uint16_t *)(const void *)(head + l->k_scales);
-    const size_t block = (group * (pad / PP_KV_BLOCK) + (size_t)d / PP_KV_BLOCK) * PP_KV_GROUP + lane;
     const size_t quad = (size_t)d / 4, eight = (size_t)d / 8;
     switch (l->type) {
     case PP_KV_F32: return ((const float *)(const void *)head)[at];
     case PP_KV_F16: return pp_f16_to_f32(((const uint16_t *)(const void *)head)[at]);
     case PP_KV_FP8: return from_e4m3(head[at]) * (pp_f16_to_f32(scales[slot]) / 256);
+    case PP_KV_Q8:
     case PP_KV_Q8_0:
-        return (float)(head[((group * pad / 4 + quad) * PP_KV_GROUP + lane) * 4 + (size_t)d % 4] - 128) *
-               pp_f16_to_f32(scales[block]);
     case PP_KV_Q4_0: break;
     }
+    const size_t dims = (size_t)l->scale_dims;
+    const float scale = pp_f16_to_f32(scales[(group * (pad / dims) + (size_t)d / dims) * PP_KV_GROUP + lane]);
+    if (pp_kv_bytes(l))
+        return (float)(head[((group * pad / 4 + quad) * PP_KV_GROUP + lane) * 4 + (size_t)d % 4] - 128) * scale;
     const uint8_t both = head[((group * pad / 8 + eight) * PP_KV_GROUP + lane) * 4 + (size_t)d % 4];
-    return (float)((d % 8 < 4 ? both & 15 : both >> 4) - 8) * pp_f16_to_f32(scales[block]);
+    return (float)((d % 8 < 4 ? both & 15 : both >> 4) - 8) * scale;
 }
 
 static float load_v(const struct pp_kv_layout *l, const uint8_t *head, int slot, int d)
@@ -278,14 +287,15 @@ static float load_v(const struct pp_kv_layout *l, const uint8_t *head, int slot,
     case PP_KV_F32: return ((const float *)(const void *)v)[at];
     case PP_KV_F16: return pp_f16_to_f32(((const uint16_t *)(const void *)v)[at]);
     case PP_KV_FP8: return from_e4m3(v[at]) * (pp_f16_to_f32(scales[slot]) / 256);
+    case PP_KV_Q8:
     case PP_KV_Q8_0:
-        return (float)(int8_t)v[(pair * pad + (size_t)d) * 2 + (size_t)slot % 2] *
-               pp_f16_to_f32(scales[block * PP_PAGE_TOKENS + (size_t)slot]);
     case PP_KV_Q4_0: break;
     }
+    const float scale = pp_f16_to_f32(scales[(size_t)(d / l->scale_dims) * PP_PAGE_TOKENS + (size_t)slot]);
+    if (pp_kv_bytes(l))
+        return (float)(int8_t)v[(pair * pad + (size_t)d) * 2 + (size_t)slot % 2] * scale;
     const uint8_t both = v[(pair * pad / 2 + block * 16 + of_block % 16) * 2 + (size_t)slot % 2];
-    return (float)((of_block < 16 ? both & 15 : both >> 4) - 8) *
-           pp_f16_to_f32(scales[block * PP_PAGE_TOKENS + (size_t)slot]);
+    return (float)((of_block < 16 ? both & 15 : both >> 4) - 8) * scale;
 }
 
 void pp_kv_load_head_position(const struct pp_kv_layout *l, const uint8_t *head, int slot, float *k, float *v)

@@ -36,6 +36,7 @@ enum {
     PP_PAGE_TOKENS = 64,
     PP_KV_GROUP = 16,   /* positions side by side in K, one vector lane each */
     PP_KV_BLOCK = 32,   /* values that share a scale in Q8_0 and Q4_0; never across tokens */
+    PP_KV_MOST_SCALED = 128, /* in Q8, at most; a multiple of it */
     PP_KV_CHUNK = 256,  /* positions whose softmax is computed at a time; part of the arithmetic's definition */
 };
 
@@ -63,6 +64,8 @@ struct pp_state_shape {
  *              K scales F16 [4 groups][head_pad / 32][16]
  *              V quants int8 [32 pairs of positions][head_pad][2]
  *              V scales F16 [head_pad / 32][64]
+ *   Q8:        the same, but a scale for scale_dims values instead of 32: those that were rotated together, whose
+ *              largest is hardly larger than that of 32 of them. The fewer scales, the less there is to do for a sum
  *   Q4_0:      K quants + 8 [4 groups][head_pad / 8][16 positions][4]: byte i holds dimension i in its low half, i + 4
  *              in its high half
  *              V quants + 8 [32 pairs][head_pad / 32][16][2]: byte i holds dimensions i and i + 16
@@ -73,10 +76,9 @@ struct pp_state_shape {
  *
  * No byte and no scale belongs to two positions, so that threads may store positions side by side.
  *
- * head_pad is head_dim rounded up (16 for floats, 32 for Q8_0 and Q4_0) with zeros, and v_pad, which V has in its
- * place, is v_dim. In those two, K and V are rotated
- * by a normalised Hadamard matrix of size `rotate` before they are quantised, which spreads outliers; queries are
- * rotated alike and the output is rotated back.
+ * head_pad is head_dim rounded up (16 for floats, 32 for Q8, Q8_0 and Q4_0) with zeros, and v_pad, which V has in its
+ * place, is v_dim. In those three, K and V are rotated by a normalised Hadamard matrix of size `rotate` before they are
+ * quantised, which spreads outliers; queries are rotated alike and the output is rotated back.
  *
  * In a tier of rows a layer has one "head" of head_dim values without V: F32 [64 positions][head_pad].
  *
@@ -113,6 +115,8 @@ struct pp_kv_layout {
     bool v_in_k;         /* V is the first v_dim values of K, and is not stored */
     int v_dim, v_pad;    /* of V */
     int rotate;          /* power of two that divides head_dim and v_dim, or 0 */
+    int scale_dims;      /* in Q8, Q8_0 and Q4_0: values that share a scale, a power of two, 32 at least; divides both
+                            head_pad and v_pad */
     size_t k_scales, v, v_scales; /* offsets inside a head's bytes */
     size_t v_bytes;      /* of a page's V with its scales */
     struct pp_state_shape state; /* of a tier of states; head_dim is value_dim there */
@@ -123,7 +127,13 @@ struct pp_kv_layout {
 /* True for the types whose scores and sums are made of whole numbers. */
 static inline bool pp_kv_integers(const struct pp_kv_layout *l)
 {
-    return l->type == PP_KV_Q8_0 || l->type == PP_KV_Q4_0;
+    return l->type == PP_KV_Q8 || l->type == PP_KV_Q8_0 || l->type == PP_KV_Q4_0;
+}
+
+/* True for those of them whose values are bytes. */
+static inline bool pp_kv_bytes(const struct pp_kv_layout *l)
+{
+    return l->type == PP_KV_Q8 || l->type == PP_KV_Q8_0;
 }
 
 void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim);

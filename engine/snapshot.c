@@ -270,10 +270,11 @@ static void read_run(struct reading *r, const struct run *run)
     }
 }
 
-/* No engine writes a scale that is no number, nor a negative one in Q8_0, and kernels rely on it. F16; places: kv.h. */
+/* No engine writes a scale that is no number, nor a negative one in Q8 and Q8_0, and kernels rely on it. F16; places:
+ * kv.h. */
 static bool scales_right(const struct pp_kv_layout *l, const uint8_t *page)
 {
-    const unsigned looked_at = l->type == PP_KV_Q8_0 ? 0xFFFF : 0x7FFF;
+    const unsigned looked_at = pp_kv_bytes(l) ? 0xFFFF : 0x7FFF;
     unsigned bad = 0;
     for (const uint8_t *head = page; head < page + l->page_bytes; head += l->head_bytes) {
         const uint16_t *k = (const uint16_t *)(const void *)(head + l->k_scales);

@@ -98,7 +98,7 @@ static enum pp_code read_kv_types(struct bench *b, struct pp_error *err)
             b->kv_types[b->n_kv_types++] = type;
         at += len + (at[len] == ',');
     }
-    static const char *const all[] = {"f32", "f16", "q8_0", "fp8", "q4_0"};
+    static const char *const all[] = {"f32", "f16", "q8", "q8_0", "fp8", "q4_0"};
     for (size_t i = 0; i < sizeof all / sizeof *all && b->what & BENCH_KV && !list; i++)
         if (pp_kv_type_by_name(all[i]) != (int)b->kv_types[0])
             b->kv_types[b->n_kv_types++] = pp_kv_type_by_name(all[i]);

@@ -93,9 +93,10 @@ const struct pp_option pp_option_specs[] = {
      .commands = TALK, .section = "model", .group = PP_GROUP_MODEL,
      .help = "when a conversation outgrows the context: ask (default; without a screen stop), stop, shift (drop the "
              "oldest turns), summarise (them) or slide (shift, computing nothing again: not exact)"},
-    {.name = "kv-type", .arg = "TYPE", .choices = "q8_0 f16 f32 fp8 q4_0", .set = pp_set_kv_type,
+    {.name = "kv-type", .arg = "TYPE", .choices = "q8 q8_0 f16 f32 fp8 q4_0", .set = pp_set_kv_type,
      .commands = ENGINE | PP_BIT(MODELS),
-     .section = "model", .group = PP_GROUP_MODEL, .help = "type of the KV cache: q8_0 (default), f16, f32, fp8, q4_0"},
+     .section = "model", .group = PP_GROUP_MODEL, 
+     .help = "type of the KV cache: q8 (default), q8_0, f16, f32, fp8, q4_0"},
     {.name = "kv-memory", .arg = "BYTES", .set = pp_set_bytes, AT(kv_memory), .commands = ENGINE, .section = "model",
      .group = PP_GROUP_MODEL,
      .help = "limit for the KV cache, such as 512M (a number alone is bytes); default: a quarter of free memory"},

@@ -34,7 +34,7 @@ static void prepare(const char *name)
                                   .sampling = pp_sampling_default(), .seed_given = true};
     options.threads = 2;
     options.ctx_size = 1024;
-    options.kv_type = PP_KV_Q8_0;
+    options.kv_type = PP_KV_Q8;
     options.sampling.temp = 0;
     options.sampling.seed = 11;
 }

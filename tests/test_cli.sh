@@ -385,10 +385,10 @@ holds "which stays what it is" [ -p "$tmp/pipe" ]
 
 run bench --n-prompt 16 --n-gen 4 -r 2 --json
 expect_match "bench" "$tmp/out" '"prefill_tps": [1-9]' '"decode_tps": [1-9]' '"n_threads": [1-9]' \
-    '"kernels": "' '"type": "Q4_K_M"' '"kv_type": "q8_0"'
+    '"kernels": "' '"type": "Q4_K_M"' '"kv_type": "q8"'
 expect_match "bench tells the bandwidth" "$tmp/out" '"read_test_gbps": [1-9]' '"read_share": [0-9][0-9]*\.' '"name": "decode 4 @ 16"'
-run bench depth rows kernels memory --depth 0,64 --rows 1,3 -t 1,2 --kv-type q8_0,f16 -p 8 -n 2 -r 1 --json
-expect_match "bench by depths, rows, threads, KV types" "$tmp/out" '"name": "prefill 8 @ 0, 1 thread, KV q8_0"' \
+run bench depth rows kernels memory --depth 0,64 --rows 1,3 -t 1,2 --kv-type q8,f16 -p 8 -n 2 -r 1 --json
+expect_match "bench by depths, rows, threads, KV types" "$tmp/out" '"name": "prefill 8 @ 0, 1 thread, KV q8"' \
     '"name": "decode 2 @ 64, 2 threads, KV f16"' '"name": "rows 3 own @ 64, 2 threads, KV f16"' '"ratio": [0-9]' \
     '"kernel_times": ' '"stage": "gate.up"' '"gmacs": [0-9]' '"rss_bytes": [1-9]' '"mapped_bytes": [1-9]'
 run bench draft --shape stories-15m --layers 1 --vocab 300 -n 8 -r 1 --json
@@ -485,7 +485,7 @@ if [ -r "$data/tokenizers/gpt-2.gguf" ]; then
 fi
 run bench micro --rows 1,3 --depth 64,600 -r 1
 expect_match "bench of kernels by themselves" "$tmp/out" '^matmul q6_k [a-z0-9]*, 3 rows +[0-9.]* GMAC/s' \
-    '^attention llama-3.1-8b KV q8_0, 128 rows @ 64 ' '^attention llama-3.1-8b KV q8_0, 8 rows @ 600 '
+    '^attention llama-3.1-8b KV q8, 128 rows @ 64 ' '^attention llama-3.1-8b KV q8, 8 rows @ 600 '
 run bench micro --kernels scalar --type q4_0 --shape stories-15m --rows 1 --depth 64 -r 1 --json
 expect_match "also one of them" "$tmp/out" '"name": "matmul q4_0 scalar, 1 row"' '"name": "attention stories-15m'
 run bench micro --type q4_k_m; expect "bench of products of a mixture" 2
@@ -530,7 +530,7 @@ expect_match "perplexity over windows" "$tmp/out" '"scored": 128' '"kind": "wind
 echo "too short" >"$tmp/text"
 run perplexity -f "$tmp/text"; expect "a text too short for a chunk" 2
 run run -c 1000000000 -p Hello; expect "a context that fits in no memory" 4
-expect_match "is told with the numbers" "$tmp/err" 'needs [0-9]+ GB of memory .* for 1000000000 tokens of context in q8_0' \
+expect_match "is told with the numbers" "$tmp/err" 'needs [0-9]+ GB of memory .* for 1000000000 tokens of context in q8' \
     'GB are free; choose a --ctx-size of at most [0-9]+, .*--memory-check off'
 run run -c 1000000000 -p Hello --memory-check off; expect "nor in the cache's" 4
 expect_match "which is told, too" "$tmp/err" 'needs .* GB for KV pages and .* GB may be used, which is enough for [0-9]+'

@@ -30,7 +30,7 @@ static const char *check(const struct decoder_shape *s)
     small_text(ids, s->n_vocab);
     decoder_compute(d, ids, SMALL_TEXT, want);
     assert_same_bits(file, PP_KV_F32);
-    assert_same_bits(file, PP_KV_Q8_0);
+    assert_same_bits(file, PP_KV_Q8);
     const char *folder = assert_logits_everywhere(want, s->n_vocab, file);
     pp_free(want);
     decoder_free(d);

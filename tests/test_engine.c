@@ -76,7 +76,7 @@ static void mixed_batch(void **state)
 {
     (void)state;
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
-    struct rig r = rig(tiny_model(&shape), NULL, 2, PP_KV_Q8_0);
+    struct rig r = rig(tiny_model(&shape), NULL, 2, PP_KV_Q8);
     struct pp_seq *other;
     struct pp_error err;
     float *alone = pp_malloc((size_t)(20 * r.n_vocab) * sizeof *alone);
@@ -136,7 +136,7 @@ static void forks(void **state)
 /* A tree's branches see their ancestors only; keeping one leaves what the branch alone would have left. */
 static void trees_behind(int base, const char *path)
 {
-    static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8_0, PP_KV_FP8, PP_KV_Q4_0};
+    static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8, PP_KV_Q8_0, PP_KV_FP8, PP_KV_Q4_0};
     for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
         struct rig r = rig(path, NULL, 2, types[t]);
         struct pp_error err;

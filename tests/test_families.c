@@ -102,7 +102,7 @@ static void same_bits(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_FOLDERS; i++)
-        check_bits(folder_of(folders[i]), i % 2 ? PP_KV_F32 : PP_KV_Q8_0);
+        check_bits(folder_of(folders[i]), i % 2 ? PP_KV_F32 : PP_KV_Q8);
     check_bits(folder_of("gemma2"), PP_KV_F16); /* what bounds scores, and what sees sinks, in more types */
     check_bits(folder_of("gptoss"), PP_KV_FP8);
 }
@@ -117,7 +117,7 @@ static void experts_same_bits(void **state)
         struct tiny_shape shape = tiny_shape(types[i]);
         shape.n_expert = i % 2 ? 3 : 40;
         shape.n_ff = 256;
-        check_bits(tiny_model(&shape), i % 2 ? PP_KV_F32 : PP_KV_Q8_0);
+        check_bits(tiny_model(&shape), i % 2 ? PP_KV_F32 : PP_KV_Q8);
     }
 }
 
@@ -298,7 +298,7 @@ static void decode_allocates_nothing(void **state)
     static const char *const names[] = {"mixtral", "gptoss", "gemma3", "cohere2", "gpt2", "phi3"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const struct pp_engine_options opt = {.kv_type = PP_KV_Q8_0, .n_threads = 2, .kv_memory = 64u << 20};
+        const struct pp_engine_options opt = {.kv_type = PP_KV_Q8, .n_threads = 2, .kv_memory = 64u << 20};
         struct pp_model *m;
         struct pp_engine *e;
         struct pp_seq *s;

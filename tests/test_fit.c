@@ -39,7 +39,7 @@ static void the_estimate_is_near(void **state)
         const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 2048};
         assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
         const struct pp_stats *s = pp_engine_stats(e);
-        const struct pp_memory_need need = pp_model_memory(m, PP_KV_Q8_0, 2048, 0);
+        const struct pp_memory_need need = pp_model_memory(m, PP_KV_Q8, 2048, 0);
         const uint64_t work = s->engine_bytes - s->layout_bytes;
         if (!(need.work > work / 3 && need.work < work * 3))
             fail_msg("%s: %.1f MB to work in, where %.1f were estimated", cases[i].shape, (double)work / 1e6,
@@ -47,7 +47,7 @@ static void the_estimate_is_near(void **state)
         assert_true(need.own_weights >= s->layout_bytes * 99 / 100 && need.own_weights <= s->layout_bytes);
         assert_true(need.weights >= need.own_weights && need.weights == need.weights_least);
         assert_true(need.weights <= pp_model_info(m)->bytes * 5 / 4 + 64 * 1024);
-        assert_int_equal(need.kv, pp_model_kv_bytes(m, PP_KV_Q8_0, 2048));
+        assert_int_equal(need.kv, pp_model_kv_bytes(m, PP_KV_Q8, 2048));
         assert_true(pp_memory_sum(&need) == need.weights + need.kv + need.work);
         pp_engine_free(e);
         pp_model_close(m);
@@ -61,7 +61,7 @@ static void of_experts_those_that_a_token_uses(void **state)
     struct pp_model *m;
     (void)state;
     assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
-    const struct pp_memory_need need = pp_model_memory(m, PP_KV_Q8_0, 256, 0);
+    const struct pp_memory_need need = pp_model_memory(m, PP_KV_Q8, 256, 0);
     const uint64_t one = 3 * pp_pack_bytes(PP_TYPE_Q8_0, 512, 256); /* matrices of an expert, all of a size */
     assert_int_equal(need.weights - need.weights_least, 2 * 6 * one);
     pp_model_close(m);
@@ -106,7 +106,7 @@ static void what_does_not_fit_is_refused(void **state)
 {
     struct pp_model *m = open_8b();
     struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 8192};
-    const struct pp_memory_need need = pp_model_memory(m, PP_KV_Q8_0, 8192, 0);
+    const struct pp_memory_need need = pp_model_memory(m, PP_KV_Q8, 8192, 0);
     const uint64_t sum = pp_memory_sum(&need);
     int64_t n_ctx = 0;
     char free_text[64];
@@ -114,7 +114,7 @@ static void what_does_not_fit_is_refused(void **state)
     assert_true(need.weights > 4000 * MB && need.kv > 500 * MB);
     assert_ok(try(m, &opt, 4 * sum, NULL), err);
     assert_int_equal(try(m, &opt, sum - MB, NULL), PP_ERR_NOMEM); /* a little more context than there is */
-    assert_says("for 8192 tokens of context in q8_0");
+    assert_says("for 8192 tokens of context in q8");
     assert_says("a --ctx-size of at most 7936, --kv-type q4_0, ");
     snprintf(free_text, sizeof free_text, "%.2f GB are free", (double)(sum - MB) / 1e9);
     assert_says(free_text);

@@ -17,7 +17,7 @@ static const char *check(const struct gemma_shape *s)
     small_text(ids, s->n_vocab);
     gemma_compute(g, ids, SMALL_TEXT, want);
     assert_same_bits(file, PP_KV_F32);
-    assert_same_bits(file, PP_KV_Q8_0);
+    assert_same_bits(file, PP_KV_Q8);
     const char *folder = assert_logits_everywhere(want, s->n_vocab, file), *again = fresh_path("again.gguf");
     struct pp_error err;
     assert_ok(pp_quantize_file(file, again, "F32", &(struct pp_convert_options){0}, &err), err);

@@ -98,7 +98,7 @@ static enum pp_finish answer(struct rig *r, const int32_t *ids, size_t n, const 
 
 static void greets(void **state)
 {
-    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8);
     struct pp_buf text = {0};
     int32_t *ids;
     (void)state;
@@ -122,7 +122,7 @@ static void greets(void **state)
 /* Control tokens that are asked for appear, behind a mark, and end nothing; others are as ever. */
 static void written_control_tokens(void **state)
 {
-    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8);
     struct pp_buf text = {0};
     struct pp_error err;
     const struct pp_tokenizer *t = pp_model_tokenizer(r.model);
@@ -162,7 +162,7 @@ static void stop_texts(void **state)
         {{"model. What", "language"}, "Hello! I am Pippin, a tiny "},
         {{""}, "Hello! I am Pippin, a tiny language model. What would you like to talk about?"},
     };
-    struct rig r = rig(STARTER, DRAFT, PP_KV_Q8_0);
+    struct rig r = rig(STARTER, DRAFT, PP_KV_Q8);
     struct pp_buf text = {0};
     int32_t *ids;
     (void)state;
@@ -186,7 +186,7 @@ static void stop_texts(void **state)
 static void stop_texts_among_guesses(void **state)
 {
     static const char text[] = "Hello! I am Pippin, a tiny language model. What would you like to talk about?";
-    struct rig r = rig(STARTER, DRAFT, PP_KV_Q8_0);
+    struct rig r = rig(STARTER, DRAFT, PP_KV_Q8);
     int32_t *ids;
     (void)state;
     size_t n = chat_prompt(&r, "Hello, who are you?", &ids);
@@ -221,7 +221,7 @@ static const char *const prompts[] = {
 static void drafts_change_nothing(void **state)
 {
     static const float temps[] = {0, 0.7f, 1.2f};
-    struct rig r = rig(STARTER, DRAFT, PP_KV_Q8_0);
+    struct rig r = rig(STARTER, DRAFT, PP_KV_Q8);
     (void)state;
     for (size_t p = 0; p < sizeof prompts / sizeof prompts[0]; p++) {
         int32_t *ids;
@@ -255,7 +255,7 @@ static void drafts_change_nothing(void **state)
 /* A model that disagrees with itself in nothing drafts for itself: everything stands, and passes are saved. */
 static void perfect_draft(void **state)
 {
-    struct rig r = rig(STARTER, STARTER, PP_KV_Q8_0);
+    struct rig r = rig(STARTER, STARTER, PP_KV_Q8);
     struct pp_buf text = {0};
     int32_t *ids;
     (void)state;
@@ -285,7 +285,7 @@ static void perfect_draft(void **state)
 /* Regenerating keeps the prompt: nothing is computed twice but its last token, and no KV is copied. */
 static void regenerating(void **state)
 {
-    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8);
     struct pp_buf first = {0}, second = {0};
     int32_t *ids;
     (void)state;
@@ -308,7 +308,7 @@ static void regenerating(void **state)
 /* However slow the machine: a pass costs at least the reading of all weights, so no prompt is computed row by row. */
 static void chunks_are_not_small(void **state)
 {
-    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8);
     struct pp_error err;
     struct pp_gen *g;
     struct pp_gen_options opt = greedy(1);
@@ -330,7 +330,7 @@ static void decode_allocates_nothing(void **state)
 {
     (void)state;
     for (int with_draft = 0; with_draft < 2; with_draft++) {
-        struct rig r = rig(STARTER, with_draft ? DRAFT : NULL, PP_KV_Q8_0);
+        struct rig r = rig(STARTER, with_draft ? DRAFT : NULL, PP_KV_Q8);
         struct pp_adapter *bard;
         struct pp_error err;
         struct pp_gen *g;
@@ -397,7 +397,7 @@ static void context_end(void **state)
 /* Cancelled in the prompt: what was computed stays, and asking again gives the same answer. */
 static void cancelled_prompt(void **state)
 {
-    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8);
     struct pp_error err;
     struct pp_gen *g;
     struct pp_cancel cancel;
@@ -421,7 +421,7 @@ static void cancelled_prompt(void **state)
 /* Switching an adapter on changes the answer and lets go of the pages; off again gives the first answer. */
 static void adapters_and_pages(void **state)
 {
-    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8);
     struct pp_error err;
     struct pp_adapter *bard, *barista;
     struct pp_buf plain = {0}, with = {0}, again = {0};
@@ -444,7 +444,7 @@ static void adapters_and_pages(void **state)
     answer(&r, ids, n, &opt, &again, NULL);
     assert_string_equal(plain.data, again.data);
     assert_int_equal(pp_seq_set_adapters(r.seq, &(struct pp_adapter_use){bard, NAN}, 1, &err), PP_ERR_USAGE);
-    struct rig other = rig(STARTER, NULL, PP_KV_Q8_0); /* equal, but not what the adapter was checked against */
+    struct rig other = rig(STARTER, NULL, PP_KV_Q8); /* equal, but not what the adapter was checked against */
     assert_int_equal(pp_seq_set_adapters(other.seq, &(struct pp_adapter_use){bard, 1}, 1, &err), PP_ERR_MISMATCH);
     unrig(&other);
     pp_seq_free(r.seq);
@@ -484,7 +484,7 @@ static void goes_on_after_restart(void **state)
     (void)state;
     for (int i = 0; i < 12; i++) {
         const char *draft = i % 3 == 2 ? DRAFT : NULL;
-        enum pp_kv_type kv = i % 2 ? PP_KV_F16 : PP_KV_Q8_0;
+        enum pp_kv_type kv = i % 2 ? PP_KV_F16 : PP_KV_Q8;
         struct rig r = rig(STARTER, draft, kv);
         struct pp_gen_options opt = greedy(60);
         struct pp_buf text = {0}, tokens = {0}, rest = {0}, prompt = {0};
@@ -527,7 +527,7 @@ static void goes_on_after_restart(void **state)
 /* An adapter with a NaN is refused by the name of its matrix. */
 static void damaged_adapter(void **state)
 {
-    struct rig r = rig(STARTER, NULL, PP_KV_Q8_0);
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8);
     struct pp_error err;
     struct pp_adapter *a;
     struct pp_gguf *g;

@@ -41,7 +41,7 @@ static struct tiny_shape odd_shape(uint32_t type)
         s.n_embd = 256;
         s.n_head = 8;
         s.n_head_kv = 1;
-        s.head_dim = 32;
+        s.head_dim = 64; /* a scale of Q8 for a whole tile of it */
         s.n_ff = 3 * 256;
     }
     return s;
@@ -289,12 +289,12 @@ static void check_type(uint32_t type, enum pp_kv_type long_kv)
 }
 
 static void f32(void **state) { (void)state; check_type(PP_TYPE_F32, PP_KV_F32); }
-static void f16(void **state) { (void)state; check_type(PP_TYPE_F16, PP_KV_Q8_0); }
+static void f16(void **state) { (void)state; check_type(PP_TYPE_F16, PP_KV_Q8); }
 static void bf16(void **state) { (void)state; check_type(PP_TYPE_BF16, PP_KV_F16); }
-static void f16_pair(void **state) { (void)state; check_activations(PP_TYPE_F16, PP_ACT_PAIR, PP_KV_Q8_0); }
+static void f16_pair(void **state) { (void)state; check_activations(PP_TYPE_F16, PP_ACT_PAIR, PP_KV_Q8); }
 static void q8_0(void **state) { (void)state; check_type(PP_TYPE_Q8_0, PP_KV_F32); }
 static void q4_0(void **state) { (void)state; check_type(PP_TYPE_Q4_0, PP_KV_Q4_0); }
-static void q4_k(void **state) { (void)state; check_type(PP_TYPE_Q4_K, PP_KV_Q8_0); }
+static void q4_k(void **state) { (void)state; check_type(PP_TYPE_Q4_K, PP_KV_Q8); }
 static void q6_k(void **state) { (void)state; check_type(PP_TYPE_Q6_K, PP_KV_FP8); }
 
 /* A type that can run and is not in the list above would go unchecked. */

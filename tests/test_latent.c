@@ -17,7 +17,7 @@
 
 enum { LENGTH = 560, N_VOCAB = 80, N_LAYER = 2, RANK = 64, ROPE = 8 };
 
-static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8_0, PP_KV_Q4_0};
+static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8, PP_KV_Q8_0, PP_KV_Q4_0};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 static const char *model_file(void)
@@ -235,7 +235,7 @@ static void adapters(void **state)
     int32_t ids[LENGTH];
     (void)state;
     write_text(ids);
-    struct rig r = rig(path, PP_KV_Q8_0, 2);
+    struct rig r = rig(path, PP_KV_Q8, 2);
     run_in_passes(r.engine, r.s, ids, 8, 8, plain);
     assert_ok(pp_adapter_load(r.model, adapter_file("blk.1.attn_kv_a_mqa", 64, RANK + ROPE), &a, &err), err);
     assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, 1}, 1, &err), err);

@@ -508,9 +508,10 @@ static double stored(const struct pp_kv_layout *l, const uint8_t *head, int slot
     }
     default: break;
     }
-    scale = (double)pp_f16_to_f32(value ? scales[block * PP_PAGE_TOKENS + slot]
-                                        : scales[(group * n_blocks + block) * PP_KV_GROUP + lane]);
-    if (l->type == PP_KV_Q8_0)
+    const int shared = d / l->scale_dims, n_scales = pad / l->scale_dims;
+    scale = (double)pp_f16_to_f32(value ? scales[shared * PP_PAGE_TOKENS + slot]
+                                        : scales[(group * n_scales + shared) * PP_KV_GROUP + lane]);
+    if (l->type == PP_KV_Q8 || l->type == PP_KV_Q8_0)
         return scale * (value ? (int8_t)at[(slot / 2 * pad + d) * 2 + slot % 2]
                               : at[(group * pad / 4 + d / 4) * 64 + lane * 4 + d % 4] - 128);
     byte = value ? at[(slot / 2 * n_blocks + block) * 32 + d % 16 * 2 + slot % 2]
@@ -555,7 +556,7 @@ static void reference(const struct cache *c, const float *q, int h, int begin, i
 static void check_stored(const struct cache *c, int n)
 {
     const double shares[] = {[PP_KV_F32] = 0, [PP_KV_F16] = 1.0 / 2048, [PP_KV_FP8] = 1.0 / 15,
-                             [PP_KV_Q8_0] = 1.0 / 220, [PP_KV_Q4_0] = 1.0 / 7.9};
+                             [PP_KV_Q8] = 1.0 / 220, [PP_KV_Q8_0] = 1.0 / 220, [PP_KV_Q4_0] = 1.0 / 7.9};
     int head_dim = c->layout.head_dim;
     size_t head = pp_kv_head_offset(&c->layout, 1, 2);
     for (int i = 0; i < n; i++)
@@ -642,7 +643,7 @@ static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int grou
     pp_free(memory);
 }
 
-static const enum pp_kv_type kv_types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8_0, PP_KV_Q4_0};
+static const enum pp_kv_type kv_types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8, PP_KV_Q8_0, PP_KV_Q4_0};
 enum { N_KV_TYPES = sizeof kv_types / sizeof kv_types[0] };
 
 static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int n)
@@ -765,7 +766,7 @@ static void attention_tiles(void **state)
     static const struct { int rows, group, head_dim, last, latent_dim; } shapes[] = {
         {2, 1, 64, 17, 0}, {7, 1, 32, 64, 0}, {8, 8, 64, 260, 0}, {64, 1, 16, 300, 0}, {9, 7, 80, 130, 0},
         {16, 4, 96, 258, 0}, {5, 3, 128, 66, 0}, {33, 1, 48, 40, 0}, {13, 2, 64, 13, 0}, {3, 16, 256, 70, 0},
-        {4, 16, 64, 258, 0}, {4, 16, 96, 258, 64}, {3, 20, 48, 66, 32}};
+        {4, 16, 64, 258, 0}, {4, 16, 96, 258, 64}, {3, 20, 48, 66, 32}, {6, 3, 128, 260, 0}, {3, 20, 192, 66, 128}};
     (void)state;
     for (size_t t = 0; t < N_KV_TYPES; t++)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
@@ -852,10 +853,10 @@ static void attention_windows(void **state)
     static const struct window_case shapes[] = {
         {.rows = 1, .group = 5, .head_dim = 64, .last = 300},   {.rows = 40, .group = 1, .head_dim = 32, .last = 275},
         {.rows = 16, .group = 4, .head_dim = 48, .last = 530},  {.rows = 9, .group = 3, .head_dim = 96, .last = 66},
-        {.rows = 2, .group = 16, .head_dim = 64, .last = 257},
+        {.rows = 2, .group = 16, .head_dim = 64, .last = 257},  {.rows = 12, .group = 2, .head_dim = 128, .last = 290},
     };
     (void)state;
-    float *first = pp_malloc((size_t)(PP_TILE_QUERIES * 96) * sizeof *first);
+    float *first = pp_malloc((size_t)(PP_TILE_QUERIES * 128) * sizeof *first);
     for (size_t t = 0; t < N_KV_TYPES; t++)
         for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++)
             for (size_t j = 0; j < sizeof shapes / sizeof shapes[0]; j++) {
@@ -898,15 +899,16 @@ static void signed_zeros(void **state)
     (void)state;
     for (size_t t = 0; t < N_KV_TYPES; t++)
         for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
-            float zeros[3][32] = {{0}}, value[32] = {1};
+            enum { HEAD = 128 };
+            float zeros[3][HEAD] = {{0}}, value[HEAD] = {1};
             if (!pp_isa_runs((enum pp_isa)isa) || kv_types[t] == PP_KV_F32 || kv_types[t] == PP_KV_F16)
                 continue;
-            for (int i = 0; i < 32; i++) {
+            for (int i = 0; i < HEAD; i++) {
                 zeros[1][i] = -0.0f;
                 zeros[2][i] = i % 3 ? 0.0f : -0.0f;
             }
             const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
-            struct cache c = make_cache(kv_types[t], 32, 64, ops);
+            struct cache c = make_cache(kv_types[t], HEAD, 64, ops);
             uint8_t *first = pp_malloc(c.layout.page_bytes);
             assert_non_null(first);
             for (int z = 0; z < 3; z++) {
@@ -920,22 +922,71 @@ static void signed_zeros(void **state)
         }
 }
 
+/* How many values share a scale: in Q8 those that are rotated together, up to 128; in the others 32. */
+static void shared_scales(void **state)
+{
+    static const struct { int head_dim, v_dim, want; } shapes[] = {
+        {16, 16, 32},  {32, 32, 32},   {64, 64, 64},   {80, 80, 32},    {96, 96, 32},   {128, 128, 128},
+        {160, 160, 32}, {192, 192, 64}, {192, 128, 64}, {256, 256, 128}, {512, 512, 128}};
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        struct pp_kv_layout q8, q8_0;
+        pp_kv_layout_init_values(&q8, PP_KV_Q8, 1, 1, shapes[i].head_dim, shapes[i].v_dim);
+        pp_kv_layout_init_values(&q8_0, PP_KV_Q8_0, 1, 1, shapes[i].head_dim, shapes[i].v_dim);
+        assert_int_equal(q8.scale_dims, shapes[i].want);
+        assert_int_equal(q8_0.scale_dims, 32);
+        assert_int_equal(q8_0.head_bytes - q8.head_bytes,
+                         2 * PP_PAGE_TOKENS * (q8.head_pad + q8.v_pad) * (1.0 / 32 - 1.0 / q8.scale_dims));
+    }
+}
+
+/* Sums as large as they can be, of either sign: all values of K and of queries are the largest of their block. */
+static void largest_sums(void **state)
+{
+    enum { HEAD = 128, N = 40, QUERIES = 16 };
+    float x[HEAD], minus[HEAD], *q = pp_malloc(QUERIES * HEAD * sizeof *q), out[QUERIES * HEAD];
+    (void)state;
+    for (int d = 0; d < HEAD; d++) {
+        x[d] = d % 3 ? 2 : -2;
+        minus[d] = -x[d];
+    }
+    for (int i = 0; i < QUERIES; i++)
+        memcpy(q + i * HEAD, i % 2 ? x : minus, sizeof x);
+    for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
+        if (!pp_isa_runs((enum pp_isa)isa))
+            continue;
+        const struct pp_cpu_ops *ops = pp_cpu_ops((enum pp_isa)isa);
+        struct cache c = make_cache(PP_KV_Q8, HEAD, N, ops);
+        for (int i = 0; i < N; i++)
+            ops->kv_store(&c.layout, c.pages[0], pp_kv_head_offset(&c.layout, 1, 2), i, i == 7 ? x : minus,
+                          i == 7 ? x : minus);
+        const int n = N;
+        attend(ops, &c, QUERIES, 1, &n, 0, q, out);
+        for (int i = 0; i < QUERIES; i++)
+            for (int d = 0; d < HEAD; d++)
+                assert_near(out[i * HEAD + d], i % 2 ? x[d] : minus[d], 1e-3);
+        free_cache(&c);
+    }
+    pp_free(q);
+}
+
 /* A position copied to another place gives what it gave before. */
 static void copied_positions(void **state)
 {
+    enum { HEAD = 64 };
     const struct pp_cpu_ops *ops = pp_cpu_ops(PP_ISA_SCALAR);
     (void)state;
     for (size_t t = 0; t < N_KV_TYPES; t++) {
-        struct cache c = make_cache(kv_types[t], 40, 64, ops), d = make_cache(kv_types[t], 40, 64, ops);
+        struct cache c = make_cache(kv_types[t], HEAD, 64, ops), d = make_cache(kv_types[t], HEAD, 64, ops);
         for (int i = 0; i < 20; i++) /* d: positions 3i of c, moved forward */
             pp_kv_copy_position(&c.layout, c.pages[0], 3 * i, d.pages[0], i);
         for (int i = 0; i < 20; i++) {
-            memmove(d.k + i * 40, c.k + 3 * i * 40, 40 * sizeof(float));
-            memmove(d.v + i * 40, c.v + 3 * i * 40, 40 * sizeof(float));
+            memmove(d.k + i * HEAD, c.k + 3 * i * HEAD, HEAD * sizeof(float));
+            memmove(d.v + i * HEAD, c.v + 3 * i * HEAD, HEAD * sizeof(float));
         }
-        struct cache e = make_cache(kv_types[t], 40, 64, ops);
+        struct cache e = make_cache(kv_types[t], HEAD, 64, ops);
         for (int i = 0; i < 20; i++)
-            ops->kv_store(&e.layout, e.pages[0], pp_kv_head_offset(&e.layout, 1, 2), i, d.k + i * 40, d.v + i * 40);
+            ops->kv_store(&e.layout, e.pages[0], pp_kv_head_offset(&e.layout, 1, 2), i, d.k + i * HEAD, d.v + i * HEAD);
         size_t head = pp_kv_head_offset(&c.layout, 1, 2);
         assert_memory_equal(d.pages[0] + head, e.pages[0] + head, c.layout.head_bytes);
         free_cache(&c);
@@ -957,6 +1008,7 @@ TEST_GROUP(ops)
         cmocka_unit_test(attention_tiles),      cmocka_unit_test(broken_values),
         cmocka_unit_test(copied_positions),     cmocka_unit_test(attention_windows),
         cmocka_unit_test(low_rank),             cmocka_unit_test(signed_zeros),
+        cmocka_unit_test(shared_scales),        cmocka_unit_test(largest_sums),
     };
     return RUN_WITH_BOTH_BUILDS("ops", tests);
 }

@@ -95,7 +95,7 @@ static void defaults(void **state)
     assert_int_equal(o.n_gen, 32);
     assert_int_equal(o.repetitions, 5);
     assert_int_equal(o.sampling.top_k, 40);
-    assert_int_equal(o.kv_type, PP_KV_Q8_0);
+    assert_int_equal(o.kv_type, PP_KV_Q8);
     assert_false(o.kv_type_given || o.seed_given || o.no_color || o.help);
     assert_null(o.completion);
 }
@@ -256,6 +256,7 @@ static void strict_numbers(void **state)
     accept("run|-c|32");
     accept("run|-c|0");
     refuse("run|--kv-type|q4", "q8_0");
+    refuse("run|--kv-type|q", "q8 q8_0 f16 f32 fp8 q4_0");
     refuse("run|--kernels|sse", "avx2");
     refuse("run|--activations|f16", "bf16");
     refuse("run|-n", "-n needs a value");

@@ -112,7 +112,7 @@ static void write_text(int32_t *tokens, int n, int which)
 static void found_again(void **state)
 {
     (void)state;
-    struct rig r = rig(64, PP_KV_Q8_0);
+    struct rig r = rig(64, PP_KV_Q8);
     int32_t text[MOST];
     float *a = pp_malloc(r.row), *b = pp_malloc(r.row);
     write_text(text, MOST, 1);
@@ -127,11 +127,11 @@ static void found_again(void **state)
     assert_int_equal(pp_engine_stats(r.engine)->pages_cached, 4);
     s = new_seq(&r);
     assert_int_equal(ask(&r, s, text, 257, 7, a), 256);
-    ask_cold(0, PP_KV_Q8_0, text, 257, b);
+    ask_cold(0, PP_KV_Q8, text, 257, b);
     assert_memory_equal(a, b, r.row);
     text[130] = 5; /* of the third page */
     assert_int_equal(ask(&r, s, text, 257, 64, a), 130); /* its own beginning of that page is still there */
-    ask_cold(0, PP_KV_Q8_0, text, 257, b);
+    ask_cold(0, PP_KV_Q8, text, 257, b);
     assert_memory_equal(a, b, r.row);
     text[130] = (130 * 37 + 11 + 130 / 50) % 320; /* and back again */
     assert_int_equal(ask(&r, s, text, 257, 64, a), 256);
@@ -170,7 +170,7 @@ static void adapters_apart(void **state)
 static void room_is_made(void **state)
 {
     (void)state;
-    struct rig r = rig(8, PP_KV_Q8_0); /* as many as one context */
+    struct rig r = rig(8, PP_KV_Q8); /* as many as one context */
     int32_t text[4][MOST];
     struct pp_seq *s = new_seq(&r), *held = new_seq(&r);
     struct pp_error err;
@@ -223,7 +223,7 @@ static void no_room_to_copy(void **state)
 static void trees_are_kept_first(void **state)
 {
     (void)state;
-    struct rig r = rig(64, PP_KV_Q8_0);
+    struct rig r = rig(64, PP_KV_Q8);
     int32_t text[MOST];
     float *a = pp_malloc(r.row), *b = pp_malloc(r.row);
     struct pp_error err;
@@ -242,7 +242,7 @@ static void trees_are_kept_first(void **state)
     assert_ok(pp_seq_keep(s, 62, (const int32_t[]){63, 64}, 2, &err), err);
     feed(&r, s, text, 66, 1, NULL);
     assert_int_equal(ask(&r, other, text, 80, 64, a), 64);
-    ask_cold(0, PP_KV_Q8_0, text, 80, b);
+    ask_cold(0, PP_KV_Q8, text, 80, b);
     assert_memory_equal(a, b, r.row);
     pp_seq_free(s);
     pp_seq_free(other);
@@ -255,7 +255,7 @@ static void trees_are_kept_first(void **state)
 static void vectors_are_not_found(void **state)
 {
     (void)state;
-    struct rig r = rig(64, PP_KV_Q8_0);
+    struct rig r = rig(64, PP_KV_Q8);
     int32_t text[MOST];
     struct pp_error err;
     float vector[256] = {0.5f, -1};
@@ -277,7 +277,7 @@ static void any_order(void **state)
     enum { SEQS = 3, ROUNDS = 120 };
     static const float scales[] = {0, 0, 1};
     (void)state;
-    struct rig r = rig(14, PP_KV_Q8_0);
+    struct rig r = rig(14, PP_KV_Q8);
     struct pp_seq *seqs[SEQS];
     float scale[SEQS] = {0}, *a = pp_malloc(r.row), *b = pp_malloc(r.row);
     unsigned seed = 12345;
@@ -315,7 +315,7 @@ static void any_order(void **state)
         }
         found += (uint64_t)ask(&r, seqs[which], text, n, rows, a);
         if (round % 4 == 0) {
-            ask_cold(scale[which], PP_KV_Q8_0, text, n, b);
+            ask_cold(scale[which], PP_KV_Q8, text, n, b);
             assert_memory_equal(a, b, r.row);
         }
     }
@@ -335,7 +335,7 @@ static void hardly_any_memory(void **state)
     for (int n_pages = 1; n_pages <= 2; n_pages++) {
         const int n_ctx = n_pages * PP_PAGE_TOKENS;
         struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
-        struct pp_engine_options opt = {.n_threads = 1, .n_ctx = n_ctx, .kv_type = PP_KV_Q8_0};
+        struct pp_engine_options opt = {.n_threads = 1, .n_ctx = n_ctx, .kv_type = PP_KV_Q8};
         struct rig r = {0};
         struct pp_error err;
         int32_t text[2][MOST];
@@ -365,7 +365,7 @@ static void hardly_any_memory(void **state)
             pp_seq_truncate(other, 0);
             if (round > 0)
                 continue;
-            ask_cold(0, PP_KV_Q8_0, text[1], n_ctx, a);
+            ask_cold(0, PP_KV_Q8, text[1], n_ctx, a);
             assert_memory_equal(a, b, r.row);
         }
         pp_seq_free(first);
@@ -381,7 +381,7 @@ static void hardly_any_memory(void **state)
 static void answers_use_them(void **state)
 {
     (void)state;
-    struct rig r = rig(64, PP_KV_Q8_0);
+    struct rig r = rig(64, PP_KV_Q8);
     struct pp_gen_options opt = {.max_tokens = 1};
     struct pp_error err;
     int32_t text[MOST];

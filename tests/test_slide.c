@@ -20,7 +20,7 @@
 
 #define STARTER "engine/starter/starter-Q4_K_M.gguf"
 
-static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8_0, PP_KV_Q4_0};
+static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8, PP_KV_Q4_0};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 /* --- the cache's values --------------------------------------------------------------------------------------- */
@@ -244,7 +244,7 @@ static void assert_stays_alone(int n_taps)
 {
     const struct pp_sha256 identity = {0};
     const int64_t back = n_taps ? 64 : 100, before = n_taps ? 64 : 90; /* of rows, whole pages are found at most */
-    struct rig r = convolved_rig(3, PP_KV_Q8_0, 0, n_taps, 0);
+    struct rig r = convolved_rig(3, PP_KV_Q8, 0, n_taps, 0);
     const int64_t n_vocab = pp_model_info(r.model)->n_vocab;
     struct pp_seq *s = sequence(&r, 400), *fork, *clean;
     struct pp_save *save;
@@ -302,7 +302,7 @@ static void rows_move(void **state)
     static const struct { int64_t from, to, len; } cuts[] = {
         {64, 128, 300}, {0, 1, 200}, {70, 71, 131}, {10, 203, 250}, {120, 180, 185}, {190, 195, 198}, {60, 250, 257},
     };
-    struct rig r = convolved_rig(2, PP_KV_Q8_0, 0, TAPS, 0);
+    struct rig r = convolved_rig(2, PP_KV_Q8, 0, TAPS, 0);
     (void)state;
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         const int64_t distance = cuts[i].to - cuts[i].from, len = cuts[i].len;
@@ -346,7 +346,7 @@ static void rows_move(void **state)
 static void what_cannot_be_cut(void **state)
 {
     struct pp_error err;
-    struct rig r = rig(2, PP_KV_Q8_0, 0, 8);
+    struct rig r = rig(2, PP_KV_Q8, 0, 8);
     struct pp_seq *s = sequence(&r, 300), *other = sequence(&r, 130); /* all eight pages */
     (void)state;
     float *before = next_logits(s);
@@ -367,7 +367,7 @@ static void what_cannot_be_cut(void **state)
     pp_seq_free(other);
     unrig(&r);
 
-    r = rig(2, PP_KV_Q8_0, 100, 0);
+    r = rig(2, PP_KV_Q8, 100, 0);
     s = sequence(&r, 300);
     assert_int_equal(pp_seq_cut(s, 20, 60, &err), PP_ERR_UNSUPPORTED);
     pp_seq_free(s);

@@ -192,7 +192,7 @@ static void comes_back_as(const struct rig *like, float scale, const char *base,
 
 static void comes_back(void **state)
 {
-    static const enum pp_kv_type types[] = {PP_KV_Q8_0, PP_KV_F16, PP_KV_F32, PP_KV_FP8, PP_KV_Q4_0};
+    static const enum pp_kv_type types[] = {PP_KV_Q8, PP_KV_Q8_0, PP_KV_F16, PP_KV_F32, PP_KV_FP8, PP_KV_Q4_0};
     static const int lengths[] = {1, 63, 64, 65, 128, 300};
     int32_t text[MOST];
     (void)state;
@@ -224,7 +224,7 @@ static void only_what_is_new(void **state)
 {
     int32_t text[MOST];
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     struct pp_seq *s = new_seq(&r, 0);
     const char *base = new_base();
     const uint64_t page = pp_engine_stats(r.engine)->page_bytes;
@@ -256,7 +256,7 @@ static void branches(void **state)
 {
     int32_t text[3][MOST];
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     struct pp_seq *s = new_seq(&r, 0);
     const char *base = new_base();
     float *logits[3];
@@ -303,7 +303,7 @@ static void adapters_side_by_side(void **state)
     float *logits[3];
     struct pp_seq *s[3];
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     const char *base = new_base();
     write_text(text, MOST, 1);
     for (int i = 0; i < 3; i++) {
@@ -335,7 +335,7 @@ static void what_is_there_is_not_read(void **state)
     int32_t text[MOST];
     struct pp_error err;
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     struct pp_seq *s = new_seq(&r, 0), *other = new_seq(&r, 0);
     const char *base = new_base();
     write_text(text, MOST, 1);
@@ -358,7 +358,7 @@ static void restored_pages_have_names(void **state)
     int32_t text[MOST];
     struct pp_error err;
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0), again = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8), again = rig(PP_KV_Q8);
     struct pp_seq *s = new_seq(&r, 0), *back = new_seq(&again, 0), *other = new_seq(&again, 0);
     const char *base = new_base();
     write_text(text, MOST, 1);
@@ -411,7 +411,7 @@ static void gets_shorter(void **state)
     struct pp_error err;
     struct pp_save_counts c = {0};
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     const char *base = new_base();
     uint64_t page = pp_engine_stats(r.engine)->page_bytes, moved = 0, most = 0;
     write_text(text, MOST, 1);
@@ -451,7 +451,7 @@ static void in_any_order(unsigned seed, int rounds)
 {
     int32_t text[MOST];
     struct pp_error err;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     const char *base = new_base();
     float *a = pp_malloc(r.row), *b = pp_malloc(r.row);
     struct pp_seq *s = new_seq(&r, 0);
@@ -470,7 +470,7 @@ static void in_any_order(unsigned seed, int rounds)
         } else if (what < 13) { /* the program is closed and opened */
             pp_seq_free(s);
             unrig(&r);
-            r = rig(PP_KV_Q8_0);
+            r = rig(PP_KV_Q8);
             s = new_seq(&r, 0);
         }
         if (len > MOST - 10)
@@ -484,7 +484,7 @@ static void in_any_order(unsigned seed, int rounds)
         if (pp_seq_len(s) >= len)
             pp_seq_truncate(s, len - 1);
         feed(&r, s, text, len, a);
-        struct rig cold = rig(PP_KV_Q8_0);
+        struct rig cold = rig(PP_KV_Q8);
         struct pp_seq *c = new_seq(&cold, 0);
         feed(&cold, c, text, len, b);
         assert_memory_equal(a, b, r.row);
@@ -517,7 +517,7 @@ static void windows(void **state)
         attention.window = kinds[i].window;
         attention.mixed = kinds[i].mixed;
         attention.taps = kinds[i].taps;
-        struct rig r = rig(PP_KV_Q8_0), again = rig(PP_KV_Q8_0);
+        struct rig r = rig(PP_KV_Q8), again = rig(PP_KV_Q8);
         const char *base = new_base();
         struct pp_seq *s = new_seq(&r, 0), *t = new_seq(&again, 0);
         float *logits = pp_malloc(r.row);
@@ -547,7 +547,7 @@ static void turns_with_convolutions(void **state)
     int32_t text[MOST];
     (void)state;
     attention.taps = 3;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     const char *base = new_base();
     struct pp_seq *s = new_seq(&r, 0);
     float *logits = pp_malloc(r.row);
@@ -634,7 +634,7 @@ static void one_wrong_byte(void **state)
     int32_t text[MOST];
     struct pp_error err;
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0), other = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8), other = rig(PP_KV_Q8);
     const char *base = new_base();
     struct files f = two_branches(&r, base, text);
     const uint64_t page = pp_engine_stats(r.engine)->page_bytes;
@@ -667,7 +667,7 @@ static void one_wrong_byte(void **state)
             pp_seq_free(s);
             if (!code) {
                 unrig(&other);
-                other = rig(PP_KV_Q8_0);
+                other = rig(PP_KV_Q8);
             }
             put_file(base, which, f.data[which], f.size[which]);
         }
@@ -684,7 +684,7 @@ static void cut_short(void **state)
 {
     int32_t text[MOST];
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0), other = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8), other = rig(PP_KV_Q8);
     const char *base = new_base();
     struct files f = two_branches(&r, base, text);
     for (int which = 0; which < 2; which++)
@@ -717,7 +717,7 @@ static void swapped(void **state)
     const char *base[2];
     struct files f[2];
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0), other = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8), other = rig(PP_KV_Q8);
     for (int i = 0; i < 2; i++) {
         struct pp_seq *s = new_seq(&r, 0);
         base[i] = new_base();
@@ -753,7 +753,7 @@ static void odd_scales(void **state)
     static const uint16_t scales[] = {0x7C00, 0x7E00, 0x8001, 0xFC00};
     int32_t text[MOST];
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0), other = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8), other = rig(PP_KV_Q8);
     const struct pp_kv_layout *l = pp_kv_pool_layout(r.engine->tier[0].kv);
     write_text(text, MOST, 1);
     for (int i = 0; i < 8; i++) {
@@ -802,7 +802,7 @@ static void made_for_something_else(void **state)
 {
     int32_t text[MOST];
     (void)state;
-    struct rig r = rig(PP_KV_F16), other = rig(PP_KV_F16), q8 = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_F16), other = rig(PP_KV_F16), q8 = rig(PP_KV_Q8);
     const char *base = new_base();
     struct pp_seq *s = new_seq(&r, 0.8f);
     write_text(text, MOST, 1);
@@ -846,9 +846,9 @@ static void no_room(void **state)
 {
     int32_t text[MOST];
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     struct rig small = rig_with((struct pp_engine_options){
-        .kv_type = PP_KV_Q8_0, .kv_memory = pp_engine_stats(r.engine)->page_bytes * 8});
+        .kv_type = PP_KV_Q8, .kv_memory = pp_engine_stats(r.engine)->page_bytes * 8});
     const char *base = new_base();
     struct pp_seq *s = new_seq(&r, 0), *full = new_seq(&small, 0);
     write_text(text, MOST, 2);
@@ -872,7 +872,7 @@ static void killed(void **state)
     int32_t text[MOST];
     struct pp_error err;
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     const char *base = new_base();
     struct pp_seq *s = new_seq(&r, 0);
     float *logits = pp_malloc(r.row);
@@ -917,7 +917,7 @@ static void goes_on_meanwhile(void **state)
     int32_t text[MOST], other[MOST];
     struct pp_error err;
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     const char *base = new_base();
     struct pp_seq *s = new_seq(&r, 0);
     float *logits = pp_malloc(r.row);
@@ -953,7 +953,7 @@ static void full_disk(void **state)
     struct pp_error err = {0};
     struct rlimit before, small;
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     const char *base = new_base();
     struct pp_seq *s = new_seq(&r, 0);
     const uint64_t page = pp_engine_stats(r.engine)->page_bytes;
@@ -993,7 +993,7 @@ static void no_folder(void **state)
     char base[340];
     struct pp_error err;
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8);
     struct pp_seq *s = new_seq(&r, 0);
     write_text(text, MOST, 1);
     feed(&r, s, text, 70, NULL);
@@ -1013,7 +1013,7 @@ static void odd_saves(void **state)
     struct pp_error err;
     struct pp_save *j;
     (void)state;
-    struct rig r = rig(PP_KV_Q8_0), other = rig(PP_KV_Q8_0);
+    struct rig r = rig(PP_KV_Q8), other = rig(PP_KV_Q8);
     const char *base = new_base();
     struct pp_seq *s = new_seq(&r, 0);
     assert_int_equal(pp_save_new(s, &r.identity, base, OWNER, &j, &err), PP_ERR_USAGE);

@@ -475,7 +475,7 @@ static void same_answers(void **state)
 {
     struct pair p;
     (void)state;
-    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8);
     for (int i = 0; i < N_PROMPTS; i += is_long() ? 1 : 9) {
         int32_t *ids;
         size_t n = chat_prompt(&p, i, &ids);
@@ -504,7 +504,7 @@ static void on_and_off(void **state)
     size_t n_ids;
     uint64_t guessed[6];
     (void)state;
-    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8);
     for (int t = 0; t < 3; t++) {
         int64_t n = (int64_t)chat_prompt(&p, 7, &ids);
         memcpy(all, ids, (size_t)n * sizeof *all);
@@ -572,7 +572,7 @@ static void trees(void **state)
     struct pair p;
     uint64_t passes[2];
     (void)state;
-    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8);
     for (int tree = 0; tree < 2; tree++) {
         uint64_t before = pp_engine_stats(p.engine)->passes;
         for (int i = 3; i < N_PROMPTS; i += 12) {
@@ -693,7 +693,7 @@ static void bridges(void **state)
     int32_t *ids, *say;
     size_t n, n_say;
     (void)state;
-    open_pair(&p, STARTER, testdata("stories260k/stories260K-f32.gguf"), PP_KV_Q8_0);
+    open_pair(&p, STARTER, testdata("stories260k/stories260K-f32.gguf"), PP_KV_Q8);
     assert_true(pp_tokenizer_bridges(pp_model_tokenizer(p.model), pp_model_tokenizer(p.small), &err));
     for (int i = 5; i < N_PROMPTS; i += is_long() ? 5 : 40) {
         n = chat_prompt(&p, i, &ids);
@@ -740,7 +740,7 @@ static void copies_with_edits(void **state)
     size_t n, n_again;
     uint64_t passes[2];
     (void)state;
-    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8);
     assert_ok(pp_tokenize(pp_model_tokenizer(p.model), text, sizeof text - 1, PP_TOKENIZE_BOS, &ids, &n, &err), err);
     for (int i = 0; i < 2; i++) {
         const char *said = i ? edited : text;
@@ -800,7 +800,7 @@ static void allocates_nothing(void **state)
     int32_t *ids;
     uint64_t before = 0;
     (void)state;
-    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8);
     size_t n = chat_prompt(&p, 50, &ids);
     struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 200, .ignore_end = true};
     opt.draft = p.draft;
@@ -831,7 +831,7 @@ static void marked(void **state)
     struct pp_error err;
     uint64_t total = 0;
     (void)state;
-    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8);
     for (int i = 0; i < 4; i++) {
         struct pp_gen *g;
         struct pp_buf text = {0}, marks = {0}, whole = {0}, expected = {0};
@@ -887,7 +887,7 @@ static void adapted_draft(void **state)
     struct pp_adapter *adapter;
     uint64_t stood[2] = {0}, made[2] = {0};
     (void)state;
-    open_pair(&p, STARTER, DRAFT, PP_KV_Q8_0);
+    open_pair(&p, STARTER, DRAFT, PP_KV_Q8);
     snprintf(path, sizeof path, "%s/draft-lora.gguf", test_tmpdir());
     assert_ok(pp_random_adapter_write(p.small, &spec, path, &err), err);
     assert_ok(pp_adapter_load(p.small, path, &adapter, &err), err);

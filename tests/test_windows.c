@@ -130,14 +130,14 @@ static void same_bits(void **state)
         {.window = 1, .kv = PP_KV_F32},
         {.window = 5, .kv = PP_KV_Q4_0, .mixed = true},
         {.window = 64, .kv = PP_KV_F16},
-        {.window = 65, .kv = PP_KV_Q8_0},
-        {.window = 200, .kv = PP_KV_Q8_0, .mixed = true},
+        {.window = 65, .kv = PP_KV_Q8},
+        {.window = 200, .kv = PP_KV_Q8, .mixed = true},
         {.window = 256, .kv = PP_KV_FP8},
-        {.window = 300, .kv = PP_KV_Q8_0},
-        {.taps = 3, .kv = PP_KV_Q8_0},
+        {.window = 300, .kv = PP_KV_Q8},
+        {.taps = 3, .kv = PP_KV_Q8},
         {.window = 70, .taps = 4, .kv = PP_KV_Q4_0, .mixed = true},
         {.taps = 1, .kv = PP_KV_F16},
-        {.states = true, .kv = PP_KV_Q8_0},
+        {.states = true, .kv = PP_KV_Q8},
     };
     static const int rows[] = {64, 37, 3, 1};
     int32_t text[LENGTH];
@@ -170,7 +170,7 @@ static void wide_windows(void **state)
     int32_t text[300];
     (void)state;
     write_text(text, 300, 2);
-    struct manner m = {.window = 0, .kv = PP_KV_Q8_0, .n_threads = 2};
+    struct manner m = {.window = 0, .kv = PP_KV_Q8, .n_threads = 2};
     float *expected = every_position(m, text, 300, ROWS);
     static const int windows[] = {300, 511, 1 << 30};
     for (int i = 0; i < 3; i++) {
@@ -195,7 +195,7 @@ static void trees(void **state)
     for (size_t b = 0; b < sizeof bases / sizeof bases[0]; b++)
         for (size_t w = 0; w < sizeof windows / sizeof windows[0]; w++) {
             const int base = bases[b];
-            struct manner m = {.window = windows[w], .kv = w % 2 ? PP_KV_Q8_0 : PP_KV_F32, .n_threads = 2,
+            struct manner m = {.window = windows[w], .kv = w % 2 ? PP_KV_Q8 : PP_KV_F32, .n_threads = 2,
                                .mixed = b % 2, .taps = (b + w) % 2 ? 4 : 0};
             int32_t text[LENGTH];
             struct pp_error err;
@@ -236,7 +236,7 @@ static void bounded(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++)
         for (int mixed = 0; mixed < 2; mixed++) {
-            struct manner m = {.window = windows[i], .kv = PP_KV_Q8_0, .n_threads = 2, .mixed = mixed};
+            struct manner m = {.window = windows[i], .kv = PP_KV_Q8, .n_threads = 2, .mixed = mixed};
             struct rig r = rig(&m);
             struct pp_seq *s = new_seq(&r);
             int32_t text[LENGTH];
@@ -264,13 +264,13 @@ static void bounded(void **state)
 static void rewinds(void **state)
 {
     static const struct manner manners[] = {
-        {.window = 64, .kv = PP_KV_Q8_0, .n_threads = 2},
+        {.window = 64, .kv = PP_KV_Q8, .n_threads = 2},
         {.window = 100, .kv = PP_KV_F16, .n_threads = 2, .n_pages = 8},
-        {.window = 30, .kv = PP_KV_Q8_0, .n_threads = 2, .mixed = true, .n_pages = 18},
+        {.window = 30, .kv = PP_KV_Q8, .n_threads = 2, .mixed = true, .n_pages = 18},
         {.window = 1, .kv = PP_KV_F32, .n_threads = 2, .n_pages = 8},
-        {.taps = 3, .kv = PP_KV_Q8_0, .n_threads = 2},
-        {.window = 30, .taps = 4, .kv = PP_KV_Q8_0, .n_threads = 2, .mixed = true, .n_pages = 18},
-        {.states = true, .taps = 4, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 16},
+        {.taps = 3, .kv = PP_KV_Q8, .n_threads = 2},
+        {.window = 30, .taps = 4, .kv = PP_KV_Q8, .n_threads = 2, .mixed = true, .n_pages = 18},
+        {.states = true, .taps = 4, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 16},
     };
     int32_t text[LENGTH], other[LENGTH];
     (void)state;
@@ -319,7 +319,7 @@ static void few_rows_stay(void **state)
 {
     enum { LONG = 1100 };
     static const int places[] = {1090, 1030, 960, 700, 530, 300, 129, 64};
-    struct manner m = {.taps = 3, .kv = PP_KV_Q8_0, .n_threads = 2, .n_ctx = 1152};
+    struct manner m = {.taps = 3, .kv = PP_KV_Q8, .n_threads = 2, .n_ctx = 1152};
     int32_t text[LONG];
     (void)state;
     write_text(text, LONG, 7);
@@ -410,14 +410,14 @@ static void check_marks(struct manner m)
 static void marks(void **state)
 {
     (void)state;
-    check_marks((struct manner){.window = 40, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 12});
-    check_marks((struct manner){.states = true, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 16});
+    check_marks((struct manner){.window = 40, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 12});
+    check_marks((struct manner){.states = true, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 16});
 }
 
 /* States read chains only, and cannot be moved. */
 static void states_refuse(void **state)
 {
-    struct rig r = rig(&(struct manner){.states = true, .kv = PP_KV_Q8_0, .n_threads = 1});
+    struct rig r = rig(&(struct manner){.states = true, .kv = PP_KV_Q8, .n_threads = 1});
     struct pp_seq *s = new_seq(&r);
     struct pp_error err;
     int32_t text[80];
@@ -449,7 +449,7 @@ static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int
 /* Guesses about what states give are chains, across the ends of pages, too; the answer is the same. */
 static void guessed_states(void **state)
 {
-    struct manner m = {.states = true, .taps = 4, .kv = PP_KV_Q8_0, .n_threads = 2};
+    struct manner m = {.states = true, .taps = 4, .kv = PP_KV_Q8, .n_threads = 2};
     struct pp_gen_options opt = {.max_tokens = 200, .ignore_end = true, .draft_max = 8, .draft_siblings = 1,
                                  .draft_always = true, .draft_script = guess};
     int32_t text[512];
@@ -483,12 +483,12 @@ static void any_order(void **state)
 {
     enum { SEQS = 3, ROUNDS = 100, TEXTS = 3 };
     static const struct manner manners[] = {
-        {.window = 1, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 14},
-        {.window = 63, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 14, .mixed = true},
-        {.window = 64, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 17},
-        {.window = 130, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 17},
+        {.window = 1, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 14},
+        {.window = 63, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 14, .mixed = true},
+        {.window = 64, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 17},
+        {.window = 130, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 17},
         {.window = 130, .kv = PP_KV_F16, .n_threads = 2, .n_pages = 24, .mixed = true},
-        {.states = true, .kv = PP_KV_Q8_0, .n_threads = 2, .n_pages = 20},
+        {.states = true, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 20},
     };
     unsigned seed = 4711;
     (void)state;
@@ -569,10 +569,10 @@ static void restore(const struct rig *r, struct pp_seq *s, const char *base, con
 static void saved(void **state)
 {
     static const struct manner manners[] = {
-        {.window = 70, .kv = PP_KV_Q8_0, .n_threads = 2},
+        {.window = 70, .kv = PP_KV_Q8, .n_threads = 2},
         {.window = 64, .kv = PP_KV_F16, .n_threads = 2, .mixed = true},
         {.window = 1, .kv = PP_KV_F32, .n_threads = 2},
-        {.states = true, .taps = 4, .kv = PP_KV_Q8_0, .n_threads = 2},
+        {.states = true, .taps = 4, .kv = PP_KV_Q8, .n_threads = 2},
     };
     static const int lengths[] = {190, 256, 300};
     int32_t text[LENGTH];

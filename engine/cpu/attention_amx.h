@@ -1,8 +1,9 @@
-/* attention_amx.h - attention over KV in Q8_0 with AMX tiles: 16 queries at a time. A part of ops_body.h, behind
+/* attention_amx.h - attention over KV in Q8 and Q8_0 with AMX tiles: 16 queries at a time. A part of ops_body.h, behind
  * attention_body.h, whose sums it makes bit for bit: whole numbers, which are exact in any order.
  *
- * Scores: a tile of queries [16][64 bytes] holds a block of 32 dimensions and zeros beside it, so that two blocks of K,
- * 16 positions by 64 dimensions, which lie in a page as a tile has them, are multiplied one at a time.
+ * Scores: 16 positions by 64 dimensions of K lie in a page as a tile has them. Of queries a tile is [16][64 bytes];
+ * where only 32 dimensions share a scale, it holds those and zeros beside them, so that both halves of a tile of K
+ * are multiplied one at a time.
  *
  * Values: a weight is 256 h + l, h signed, l not. Tiles of 16 queries by 64 positions hold either byte, and V is
  * brought into their order once for all queries. The tiles sum l v and h v while vectors make the next queries'
@@ -49,42 +50,67 @@ static inline uint8_t *tile_values(const struct pp_attention *a, int vec)
 enum { WEIGHT_ROW = 2 * PP_KV_CHUNK, WEIGHT_BLOCK = TILE_ROWS * WEIGHT_ROW }; /* bytes of a query, of all */
 
 /* Weights of 16 queries: two places, because one part's are made while another's are used. Bytes
- * [head_pad / 32][16 queries][256 / 64][low, high][64 positions in the order of split_weights()]. */
+ * [v_pad / scale_dims][16 queries][256 / 64][low, high][64 positions in the order of split_weights()]. */
 static inline uint8_t *part_weights(const struct pp_attention *a, int which)
 {
     return which == 0 ? (uint8_t *)a->w : tile_values(a, a->kv->head_pad / LANES);
 }
 
-/* A query's quantised block, for scores. */
+enum { TILE_DIMS = 64 };
+
+/* The first tile of queries of the dimensions with the b-th scale. */
+static inline int scale_tile(const struct pp_attention *a, int b)
+{
+    return a->kv->scale_dims < TILE_DIMS ? b : b * (a->kv->scale_dims / TILE_DIMS);
+}
+
+/* A query's dimensions with the b-th scale, for scores. */
 static void keep_tile_query(const struct pp_attention *a, int at, int b, const int8_t *q8)
 {
-    int8_t *row = tile_queries(a, b) + at * 64;
-    memset(row, 0, 64);
-    memcpy(row + b % 2 * PP_KV_BLOCK, q8, PP_KV_BLOCK);
+    const int dims = a->kv->scale_dims;
+    if (dims < TILE_DIMS) {
+        int8_t *row = tile_queries(a, b) + at * TILE_DIMS;
+        memset(row, 0, TILE_DIMS);
+        memcpy(row + b % 2 * dims, q8, (size_t)dims);
+        return;
+    }
+    for (int i = 0; i < dims / TILE_DIMS; i++)
+        memcpy(tile_queries(a, scale_tile(a, b) + i) + at * TILE_DIMS, q8 + i * TILE_DIMS, TILE_DIMS);
 }
 
 /* --- scores ------------------------------------------------------------------------------------------------ */
 
-/* A step multiplies 16 queries (in tiles 4 and 5) with the 16 positions of a group, of two blocks or one. It stores the
- * sums of the group before, if there is one, and loads the next one's keys, unless they are NULL. Registers alternate.
- */
-ALWAYS_INLINE void key_step(const uint8_t *next, tile_sums *before, const bool two, const int odd)
+/* What is multiplied at a time of a group's 16 positions. */
+enum score_step {
+    ONE_TILE,   /* up to 64 dimensions with one scale */
+    TWO_SCALES, /* 32 dimensions with a scale, and 32 with the next one: two tiles of queries, two sums */
+    TWO_TILES,  /* 128 dimensions with one scale: two tiles of queries, two of keys, one sum */
+};
+
+/* A step multiplies 16 queries (in tiles 4 and 5) with the 16 positions of a group. It stores the sums of the group
+ * before, if there is one, and loads the next one's keys, unless they are NULL. Registers alternate; `second` holds
+ * second sums or second keys. */
+ALWAYS_INLINE void key_step(const uint8_t *next, tile_sums *before, const enum score_step step, const int odd)
 {
 #define KEY_STEP(keys, first, second, next_keys, first_before, second_before) \
     do {                                                                      \
         if (before) {                                                         \
             _tile_stored(first_before, before[0], 64);                        \
-            if (two)                                                          \
+            if (step == TWO_SCALES)                                           \
                 _tile_stored(second_before, before[1], 64);                   \
         }                                                                     \
         _tile_dpbsud(first, 4, keys);                                         \
-        if (two)                                                              \
+        if (step == TWO_SCALES)                                               \
             _tile_dpbsud(second, 5, keys);                                    \
+        if (step == TWO_TILES)                                                \
+            _tile_dpbsud(first, 5, second);                                   \
         if (next) {                                                           \
             _tile_loadd(next_keys, next, 64);                                 \
             _tile_zero(first_before);                                         \
-            if (two)                                                          \
+            if (step == TWO_SCALES)                                           \
                 _tile_zero(second_before);                                    \
+            if (step == TWO_TILES)                                            \
+                _tile_loadd(second_before, next + TILE_BYTES, 64);            \
         }                                                                     \
     } while (0)
     if (odd)
@@ -95,23 +121,25 @@ ALWAYS_INLINE void key_step(const uint8_t *next, tile_sums *before, const bool t
 }
 
 /* What the first step expects of the one before, and the last leaves to do. */
-ALWAYS_INLINE void load_keys(const uint8_t *k, const bool two)
+ALWAYS_INLINE void load_keys(const uint8_t *k, const enum score_step step)
 {
     _tile_loadd(6, k, 64);
     _tile_zero(0);
-    if (two)
+    if (step == TWO_SCALES)
         _tile_zero(1);
+    if (step == TWO_TILES)
+        _tile_loadd(1, k + TILE_BYTES, 64);
 }
 
-ALWAYS_INLINE void store_last_sums(tile_sums *sums, const bool two, const int odd)
+ALWAYS_INLINE void store_last_sums(tile_sums *sums, const enum score_step step, const int odd)
 {
     if (odd) {
         _tile_stored(2, sums[0], 64);
-        if (two)
+        if (step == TWO_SCALES)
             _tile_stored(3, sums[1], 64);
     } else {
         _tile_stored(0, sums[0], 64);
-        if (two)
+        if (step == TWO_SCALES)
             _tile_stored(1, sums[1], 64);
     }
 }
@@ -123,10 +151,11 @@ ALWAYS_INLINE i16x32 from_start(const int32_t *sum, int32_t start)
     return _mm512_add_epi32(_mm512_loadu_si512(sum), _mm512_set1_epi32(start));
 }
 
-/* Scores of a group begin with these blocks' shares, or grow by them. */
+/* Scores of a group begin with these dimensions' shares, or grow by them. */
 ALWAYS_INLINE void scale_scores(const struct pp_attention *a, const uint16_t *kd, const tile_sums *sums, int b,
-                                const bool two, const bool first, int q0, int live, float *p)
+                                const enum score_step step, const bool first, int q0, int live, float *p)
 {
+    const bool two = step == TWO_SCALES;
     const int n_q = n_queries(a);
     const float *qd = a->q_scale + b * n_q + q0;
     const int32_t *start = a->q_start + b * n_q + q0;
@@ -141,62 +170,69 @@ ALWAYS_INLINE void scale_scores(const struct pp_attention *a, const uint16_t *kd
     }
 }
 
-/* Where a group's keys of block b are. */
+/* Where a group's keys with scale b are, and that. */
 static inline const uint8_t *group_keys(const struct pp_attention *a, const uint8_t *const *heads, int g, int b)
 {
     enum { IN_PAGE = PP_PAGE_TOKENS / LANES };
-    return heads[g / IN_PAGE] + ((size_t)(g % IN_PAGE) * (size_t)a->kv->head_pad + (size_t)b * PP_KV_BLOCK) * LANES;
+    const int row = g % IN_PAGE * a->kv->head_pad + b * a->kv->scale_dims;
+    return heads[g / IN_PAGE] + (size_t)row * LANES;
 }
 
 static inline const uint16_t *group_scales(const struct pp_attention *a, const uint8_t *const *heads, int g, int b)
 {
     enum { IN_PAGE = PP_PAGE_TOKENS / LANES };
     const uint16_t *kd = (const uint16_t *)(heads[g / IN_PAGE] + a->kv->k_scales);
-    return kd + (g % IN_PAGE * (a->kv->head_pad / PP_KV_BLOCK) + b) * LANES;
+    return kd + (g % IN_PAGE * (a->kv->head_pad / a->kv->scale_dims) + b) * LANES;
 }
 
-/* Blocks b and, if two, b + 1 of n_groups groups from g0 on. While the tiles multiply a group, the one before the last
- * is scaled. */
-ALWAYS_INLINE void score_blocks(const struct pp_attention *a, const uint8_t *const *heads, int b, const bool two,
-                                const bool first, int q0, int live, int g0, int n_groups)
+/* Dimensions with scale b, and in steps of two scales with b + 1, of n_groups groups from g0 on. While the tiles
+ * multiply a group, the one before the last is scaled. */
+ALWAYS_INLINE void score_dims(const struct pp_attention *a, const uint8_t *const *heads, int b,
+                              const enum score_step step, const bool first, int q0, int live, int g0, int n_groups)
 {
     tile_sums *const sums = sum_tiles(a); /* of even groups, then of odd ones */
-    _tile_loadd(4, tile_queries(a, b) + q0 * 64, 64);
-    if (two)
-        _tile_loadd(5, tile_queries(a, b + 1) + q0 * 64, 64);
-    load_keys(group_keys(a, heads, g0, b), two);
+    _tile_loadd(4, tile_queries(a, scale_tile(a, b)) + q0 * TILE_DIMS, TILE_DIMS);
+    if (step != ONE_TILE)
+        _tile_loadd(5, tile_queries(a, scale_tile(a, b) + 1) + q0 * TILE_DIMS, TILE_DIMS);
+    load_keys(group_keys(a, heads, g0, b), step);
     for (int g = 0; g <= n_groups; g++) {
         const uint8_t *next = g + 1 < n_groups ? group_keys(a, heads, g0 + g + 1, b) : NULL;
         if (g == n_groups)
-            store_last_sums(sums + (g - 1) % 2 * 2, two, (g - 1) % 2);
+            store_last_sums(sums + (g - 1) % 2 * 2, step, (g - 1) % 2);
         else if (g % 2)
-            key_step(next, sums, two, 1);
+            key_step(next, sums, step, 1);
         else
-            key_step(next, g > 0 ? sums + 2 : NULL, two, 0);
+            key_step(next, g > 0 ? sums + 2 : NULL, step, 0);
         finish_stores();
         if (g > 1)
-            scale_scores(a, group_scales(a, heads, g0 + g - 2, b), sums + g % 2 * 2, b, two, first, q0, live,
+            scale_scores(a, group_scales(a, heads, g0 + g - 2, b), sums + g % 2 * 2, b, step, first, q0, live,
                          a->p + (g0 + g - 2) * LANES);
     }
     const int last = g0 + n_groups - 1;
-    scale_scores(a, group_scales(a, heads, last, b), sums + (n_groups - 1) % 2 * 2, b, two, first, q0, live,
+    scale_scores(a, group_scales(a, heads, last, b), sums + (n_groups - 1) % 2 * 2, b, step, first, q0, live,
                  a->p + last * LANES);
 }
 
 static void tile_scores(const struct pp_attention *a, const uint8_t *const *heads, int q0, int live,
                         struct pp_span see)
 {
-    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK, g0 = see.begin / LANES;
-    const int n_groups = (see.end + LANES - 1) / LANES - g0;
-    if (n_blocks > 1)
-        score_blocks(a, heads, 0, true, true, q0, live, g0, n_groups);
+    const int dims = a->kv->scale_dims, n_scales = a->kv->head_pad / dims, g0 = see.begin / LANES;
+    const int n_groups = (see.end + LANES - 1) / LANES - g0, at_a_time = dims < TILE_DIMS ? 2 : 1;
+#define SCORE_DIMS(b, step, first) score_dims(a, heads, b, step, first, q0, live, g0, n_groups)
+    if (dims > TILE_DIMS)
+        SCORE_DIMS(0, TWO_TILES, true);
+    else if (at_a_time == 2 && n_scales > 1)
+        SCORE_DIMS(0, TWO_SCALES, true);
     else
-        score_blocks(a, heads, 0, false, true, q0, live, g0, n_groups);
-    for (int b = 2; b < n_blocks; b += 2)
-        if (b + 1 < n_blocks)
-            score_blocks(a, heads, b, true, false, q0, live, g0, n_groups);
+        SCORE_DIMS(0, ONE_TILE, true);
+    for (int b = at_a_time; b < n_scales; b += at_a_time)
+        if (dims > TILE_DIMS)
+            SCORE_DIMS(b, TWO_TILES, false);
+        else if (at_a_time == 2 && b + 1 < n_scales)
+            SCORE_DIMS(b, TWO_SCALES, false);
         else
-            score_blocks(a, heads, b, false, false, q0, live, g0, n_groups);
+            SCORE_DIMS(b, ONE_TILE, false);
+#undef SCORE_DIMS
 }
 
 /* --- values ------------------------------------------------------------------------------------------------ */
@@ -269,7 +305,7 @@ ALWAYS_INLINE float tile_weights(const struct pp_attention *a, float *p, float m
                                  struct pp_span all, uint8_t *w)
 {
     const v16 less = v_set1(m), rounder = v_set1(V_ROUNDER);
-    const int n_blocks = a->kv->v_pad / PP_KV_BLOCK;
+    const int n_scales = a->kv->v_pad / a->kv->scale_dims;
     v16 sum = v_zero();
     widen_scores(p, &see, TILE_POSITIONS);
     for (int i = see.begin; i < see.end; i += TILE_POSITIONS) {
@@ -279,15 +315,15 @@ ALWAYS_INLINE float tile_weights(const struct pp_attention *a, float *p, float m
             sum = v_add(sum, e[j]);
         }
         const float *d = a->v_scale + i;
-        for (int b = 0; b < n_blocks; b++, d += PP_KV_CHUNK) {
+        for (int b = 0; b < n_scales; b++, d += PP_KV_CHUNK) {
             UNROLL for (int j = 0; j < 4; j++)
                 x[j] = v_fma(e[j], v_load(d + j * LANES), rounder);
             split_weights(x, w + b * WEIGHT_BLOCK + 2 * i);
         }
     }
-    for (int b = 0; see.begin > all.begin && b < n_blocks; b++)
+    for (int b = 0; see.begin > all.begin && b < n_scales; b++)
         memset(w + b * WEIGHT_BLOCK + 2 * all.begin, 0, 2 * (size_t)(see.begin - all.begin));
-    for (int b = 0; see.end < all.end && b < n_blocks; b++)
+    for (int b = 0; see.end < all.end && b < n_scales; b++)
         memset(w + b * WEIGHT_BLOCK + 2 * see.end, 0, 2 * (size_t)(all.end - see.end));
     return v_sum(sum);
 }
@@ -317,7 +353,7 @@ static inline void scale_values(const struct value_steps *v, int b, const tile_s
 /* The next step's weights, low and high bytes, and values, a block's first 16 dimensions and the others. */
 static inline void load_values_step(const struct value_steps *v)
 {
-    const uint8_t *w = v->w + v->b * WEIGHT_BLOCK + 2 * v->at;
+    const uint8_t *w = v->w + v->b * PP_KV_BLOCK / v->a->kv->scale_dims * WEIGHT_BLOCK + 2 * v->at;
     const uint8_t *values = tile_values(v->a, 2 * v->b) + v->at / TILE_POSITIONS * TILE_BYTES;
     _tile_loadd(4, w, WEIGHT_ROW);
     _tile_loadd(5, w + 64, WEIGHT_ROW);
@@ -395,7 +431,7 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
                                   int n_rows, const struct pp_span *see, const struct pp_attention_sums *to)
 {
     const int q0 = row * a->group, q1 = q0 + n_rows * a->group;
-    if (a->kv->type != PP_KV_Q8_0 || q1 - q0 < MIN_TILE_ROWS || a->softcap != 0.0f || a->slopes) {
+    if (!pp_kv_bytes(a->kv) || q1 - q0 < MIN_TILE_ROWS || a->softcap != 0.0f || a->slopes) {
         attention_chunk(a, heads, row, n_rows, see, to);
         return;
     }

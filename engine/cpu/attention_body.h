@@ -133,18 +133,19 @@ static void keep_tile_query(const struct pp_attention *a, int at, int b, const i
 
 static void quantize_query(const struct pp_attention *a, int at, const float *q)
 {
-    const int n_q = n_queries(a), n_blocks = a->kv->head_pad / PP_KV_BLOCK;
-    for (int b = 0; b < n_blocks; b++) {
-        int8_t q8[PP_KV_BLOCK];
+    const struct pp_kv_layout *kv = a->kv;
+    const int n_q = n_queries(a), dims = kv->scale_dims, steps = dims / PP_KV_BLOCK * DOT_STEPS;
+    for (int b = 0; b < kv->head_pad / dims; b++) {
+        int8_t q8[PP_KV_MOST_SCALED];
         int32_t sum = 0;
-        a->q_scale[b * n_q + at] = quantize_block(q + b * PP_KV_BLOCK, q8);
-        for (int i = 0; i < PP_KV_BLOCK; i++)
+        a->q_scale[b * n_q + at] = quantize_values(q + b * dims, dims, q8);
+        for (int i = 0; i < dims; i++)
             sum += q8[i];
-        a->q_start[b * n_q + at] = V_ROUNDER_BITS + sum * (a->kv->type == PP_KV_Q8_0 ? -128 : -8);
-        for (int step = 0; step < DOT_STEPS; step++)
-            a->q_words[(b * DOT_STEPS + step) * n_q + at] = dot_query(q8, step);
+        a->q_start[b * n_q + at] = V_ROUNDER_BITS + sum * (pp_kv_bytes(kv) ? -128 : -8);
+        for (int step = 0; step < steps; step++)
+            a->q_words[(b * steps + step) * n_q + at] = dot_query(q8, step);
 #if defined(PP_OPS_AMX)
-        if (a->kv->type == PP_KV_Q8_0)
+        if (pp_kv_bytes(kv))
             keep_tile_query(a, at, b, q8);
 #endif
     }
@@ -204,19 +205,19 @@ ALWAYS_INLINE void score_floats(const struct pp_attention *a, const enum pp_kv_t
     }
 }
 
-/* Whole numbers of one block of 32 dimensions, as q_start has them begin; k: the block's of the first group, k_stride
- * bytes to the next group's. */
+/* Whole numbers of the dimensions that have the b-th scale, as q_start has them begin; k: theirs of the first group,
+ * k_stride bytes to the next group's. */
 ALWAYS_INLINE void dot_block(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *k,
                              size_t k_stride, const int wide, int b, int q0, const int nq,
                              i16x32 sum[TILE_MAX][WIDE_MAX])
 {
-    const int n_q = n_queries(a);
-    const int32_t *q = a->q_words + b * DOT_STEPS * n_q + q0;
+    const int n_q = n_queries(a), steps = a->kv->scale_dims / PP_KV_BLOCK * DOT_STEPS;
+    const int32_t *q = a->q_words + b * steps * n_q + q0;
     const size_t four_steps = (size_t)(type == PP_KV_Q8_0 ? 1 : 2);
     UNROLL for (int i = 0; i < nq; i++)
         UNROLL for (int w = 0; w < wide; w++)
             sum[i][w] = i_set1(a->q_start[b * n_q + q0 + i]);
-    for (int step = 0; step < DOT_STEPS; step += 4, k += 4 * PP_KV_BLOCK * LANES / DOT_STEPS / four_steps)
+    for (int step = 0; step < steps; step += 4, k += 4 * PP_KV_BLOCK * LANES / DOT_STEPS / four_steps)
         UNROLL for (int s = 0; s < 4; s++, q += n_q)
             UNROLL for (int w = 0; w < wide; w++) {
                 const uint8_t *kw = k + (size_t)w * k_stride;
@@ -226,22 +227,24 @@ ALWAYS_INLINE void dot_block(const struct pp_attention *a, const enum pp_kv_type
             }
 }
 
-/* A sum that began with V_ROUNDER_BITS, times d: rounded once, because V_ROUNDER times a half has few bits. */
+/* A sum that began with V_ROUNDER_BITS, times d: rounded once, because V_ROUNDER times a half has few bits. The sum of
+ * PP_KV_MOST_SCALED products of bytes is less than 2^22. */
 ALWAYS_INLINE v16 times_sum(v16 d, v16 minus_rounder, i16x32 sum)
 {
     return v_fma(i_as_float(sum), d, minus_rounder);
 }
 
-/* Adds a block's share to the scores, which begin with the first block's. */
+/* Adds the share of the dimensions with a scale to the scores, which begin with the first one's. */
 ALWAYS_INLINE void score_block(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *k,
                                size_t k_stride, const uint16_t *kd, const int wide, int b, const bool first, int q0,
                                const int nq, float *p)
 {
     const float *qd = a->q_scale + b * n_queries(a) + q0;
+    const int n_scales = a->kv->head_pad / a->kv->scale_dims;
     i16x32 sum[TILE_MAX][WIDE_MAX];
     dot_block(a, type, k, k_stride, wide, b, q0, nq, sum);
     UNROLL for (int w = 0; w < wide; w++) {
-        v16 d = v_load_f16(kd + w * (a->kv->head_pad / PP_KV_BLOCK) * LANES), minus = v_mul(d, v_set1(-V_ROUNDER));
+        v16 d = v_load_f16(kd + w * n_scales * LANES), minus = v_mul(d, v_set1(-V_ROUNDER));
         UNROLL for (int i = 0; i < nq; i++) {
             float *to = p + i * PP_KV_CHUNK + w * LANES;
             v16 share = times_sum(d, minus, sum[i][w]);
@@ -253,8 +256,8 @@ ALWAYS_INLINE void score_block(const struct pp_attention *a, const enum pp_kv_ty
 ALWAYS_INLINE void score_integers(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *head,
                                   int group, const int wide, int q0, const int nq, float *p)
 {
-    const int n_blocks = a->kv->head_pad / PP_KV_BLOCK;
-    const size_t block_bytes = (size_t)PP_KV_BLOCK * LANES / (type == PP_KV_Q8_0 ? 1 : 2);
+    const int dims = type == PP_KV_Q8_0 ? a->kv->scale_dims : PP_KV_BLOCK, n_blocks = a->kv->head_pad / dims;
+    const size_t block_bytes = (size_t)dims * LANES / (type == PP_KV_Q8_0 ? 1 : 2);
     const size_t group_bytes = block_bytes * (size_t)n_blocks;
     const uint16_t *kd = (const uint16_t *)(head + a->kv->k_scales) + group * n_blocks * LANES;
     const uint8_t *k = head + (size_t)group * group_bytes;
@@ -263,7 +266,7 @@ ALWAYS_INLINE void score_integers(const struct pp_attention *a, const enum pp_kv
         score_block(a, type, k + (size_t)b * block_bytes, group_bytes, kd + b * LANES, wide, b, false, q0, nq, p);
 }
 
-/* Scores of the groups of 16 that hold some of the positions. */
+/* Scores of the groups of 16 that hold some of the positions. type: Q8_0 stands for Q8, too. */
 ALWAYS_INLINE void score_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                               int q0, const int nq, struct pp_span see)
 {
@@ -304,7 +307,8 @@ SCORES(q4_0, PP_KV_Q4_0)
 #undef SCORES
 
 static tile_fn *const score_fns[] = {[PP_KV_F32] = scores_f32, [PP_KV_F16] = scores_f16, [PP_KV_FP8] = scores_fp8,
-                                     [PP_KV_Q8_0] = scores_q8_0, [PP_KV_Q4_0] = scores_q4_0};
+                                     [PP_KV_Q8] = scores_q8_0, [PP_KV_Q8_0] = scores_q8_0,
+                                     [PP_KV_Q4_0] = scores_q4_0};
 
 /* The largest of n scores, n a multiple of 16; with v_log, of their sums with it. */
 ALWAYS_INLINE float largest_score(const float *p, const float *v_log, int n)
@@ -449,7 +453,7 @@ static bool sees_bad(const struct bad_values *bad, struct pp_span see)
 static void load_value_scales(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span see,
                               struct bad_values *bad)
 {
-    for (int b = 0; b < a->kv->v_pad / PP_KV_BLOCK; b++) {
+    for (int b = 0; b < a->kv->v_pad / a->kv->scale_dims; b++) {
         float *to = a->v_scale + b * PP_KV_CHUNK;
         v16 check = v_zero();
         for (int i = see.begin; i < see.end; i += LANES) {
@@ -615,14 +619,14 @@ static void load_fp8_scales(const struct pp_attention *a, const uint8_t *const *
         v_store(a->v_scale + i, v_load_f16((const uint16_t *)(heads[page_of(i)] + a->kv->v_scales) + slot_of(i)));
 }
 
-/* One query's scores become powers, and those times V's scales of each block whole numbers, zeros elsewhere in `all`,
- * which its tile sees. w: the first block's. Returns the powers' sum. */
+/* One query's scores become powers, and those times V's scales whole numbers for each of these, zeros elsewhere in
+ * `all`, which its tile sees. w: the first scale's. Returns the powers' sum. */
 static float whole_weights(const struct pp_attention *a, float *p, float m, struct pp_span see, struct pp_span all,
                            int16_t *w)
 {
     enum { BLOCK = PP_PART_QUERIES * PP_KV_CHUNK };
     const v16 less = v_set1(m), rounder = v_set1(V_ROUNDER);
-    const int n_blocks = a->kv->v_pad / PP_KV_BLOCK;
+    const int n_blocks = a->kv->v_pad / a->kv->scale_dims;
     v16 sum = v_zero();
     widen_scores(p, &see, WHOLE_STEP);
     for (int i = see.begin; i < see.end; i += WHOLE_STEP) {
@@ -648,13 +652,14 @@ ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_t
     enum { FAR = WEIGHTS_UNIT / 4 }; /* pairs between the two halves of what lies side by side */
     const size_t pad = (size_t)a->kv->v_pad;
     const size_t pair_bytes = type == PP_KV_Q8_0 ? 2 * pad : pad, block_bytes = type == PP_KV_Q8_0 ? 64 : 32;
+    const int16_t *all_weights = a->w + b * PP_KV_BLOCK / a->kv->scale_dims * (PP_PART_QUERIES * PP_KV_CHUNK);
     i16x32 acc[TILE_MAX][WIDE_MAX];
     UNROLL for (int i = 0; i < nq; i++)
         UNROLL for (int w = 0; w < wide; w++)
             acc[i][w] = i_set1(0);
     for (int at = see.begin; at < see.end; at += WEIGHTS_UNIT) {
         const uint8_t *values = heads[page_of(at)] + a->kv->v + (size_t)b * block_bytes + slot_of(at) / 2 * pair_bytes;
-        const int16_t *weights = a->w + b * (PP_PART_QUERIES * PP_KV_CHUNK) + at;
+        const int16_t *weights = all_weights + at;
         if (b == 0 && half == 0 && at % ASKED_POSITIONS == 0)
             ask_for_page(a, at, 1);
         for (const int16_t *end = weights + WEIGHTS_UNIT; weights < end; weights += 8, values += 2 * pair_bytes)
@@ -772,7 +777,7 @@ static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads
     if (pp_kv_integers(a->kv)) {
         integer_weights(a, values, nq, see, steps, m, l);
         const struct merge_factors f = merge_sums(to, q, nq, m, l);
-        (a->kv->type == PP_KV_Q8_0 ? block_values_q8_0 : block_values_q4_0)(a, values, nq, steps, &f, o);
+        (pp_kv_bytes(a->kv) ? block_values_q8_0 : block_values_q4_0)(a, values, nq, steps, &f, o);
     } else {
         softmax(a, values, nq, see, all, m, l);
         const struct merge_factors f = merge_sums(to, q, nq, m, l);

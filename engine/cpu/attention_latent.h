@@ -74,8 +74,8 @@ static void scales_of_group(const struct pp_kv_layout *kv, const uint8_t *head, 
         memcpy(to, from + group * LANES, LANES * sizeof *to);
         return;
     }
-    from += group * (kv->head_pad / PP_KV_BLOCK) * LANES;
-    for (int b = 0; b < kv->v_pad / PP_KV_BLOCK; b++, from += LANES, to += PP_PAGE_TOKENS)
+    from += group * (kv->head_pad / kv->scale_dims) * LANES;
+    for (int b = 0; b < kv->v_pad / kv->scale_dims; b++, from += LANES, to += PP_PAGE_TOKENS)
         memcpy(to, from, LANES * sizeof *to);
 }
 
@@ -92,7 +92,7 @@ static const uint8_t *const *value_pages(const struct pp_attention *a, const uin
     for (int g = all.begin / LANES; g < (all.end + LANES - 1) / LANES; g++) {
         const uint8_t *head = heads[g / IN_PAGE];
         uint8_t *v = a->values + (size_t)(g / IN_PAGE) * kv->v_bytes;
-        if (kv->type == PP_KV_Q8_0)
+        if (pp_kv_bytes(kv))
             q8_values_of_group(kv, head, g % IN_PAGE, v);
         else if (kv->type == PP_KV_Q4_0)
             q4_values_of_group(kv, head, g % IN_PAGE, v);

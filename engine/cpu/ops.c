@@ -39,7 +39,7 @@ static size_t lay_out(struct pp_attention *a, const struct pp_kv_layout *kv, int
     PLACE(p, PP_PART_QUERIES * PP_KV_CHUNK);
     PLACE(w, n_blocks * PP_PART_QUERIES * PP_KV_CHUNK);
     a->tiles_fixed = n_blocks * ((n + 15) / 16) * 1024;
-    PLACE(tiles, kv->type == PP_KV_Q8_0 ? a->tiles_fixed + tile_bytes(n_blocks) : 0);
+    PLACE(tiles, pp_kv_bytes(kv) ? a->tiles_fixed + tile_bytes(n_blocks) : 0);
     PLACE(o, PP_PART_QUERIES * pad);
     PLACE(values, kv->v_in_k ? PP_CHUNK_PAGES * kv->v_bytes : 0);
     PLACE(total.m, n);

@@ -49,14 +49,14 @@ struct pp_attention {
     const uint8_t *next[PP_CHUNK_PAGES]; /* our head's bytes of the chunk that comes next, to ask for; or NULL */
     float *q;                   /* scaled queries [head_pad, n_q] */
     int32_t *q_words;           /* quantised, in the order of the build's dot product [head_pad / 2, n_q] */
-    float *q_scale;             /* [head_pad / 32, n_q] */
+    float *q_scale;             /* [head_pad / scale_dims, n_q] */
     int32_t *q_start;           /* what a dot product begins with, because K is stored with an offset */
-    float *v_scale;             /* of a chunk's V, [v_pad / 32, 256] */
+    float *v_scale;             /* of a chunk's V, [v_pad / scale_dims, 256] */
     float *v_log;               /* what log2 of the largest of a position's does not exceed [256] */
     /* of the part of the tile that is worked on: */
     float *p;                   /* scores, then powers [PP_PART_QUERIES, 256] */
-    int16_t *w;                 /* powers times V's scales, as whole numbers [v_pad / 32, PP_PART_QUERIES,
-                                   256], each 32 positions in the order of the build's products */
+    int16_t *w;                 /* powers times V's scales, as whole numbers [v_pad / scale_dims,
+                                   PP_PART_QUERIES, 256], each 32 positions in the order of the build's products */
     uint8_t *tiles;             /* attention_amx.h's: queries; from tiles_fixed on, what does not depend on n_q */
     size_t tiles_fixed;
     float *o;                   /* of a few queries and a chunk's V in floats [PP_PART_QUERIES, v_pad] */
@@ -176,10 +176,11 @@ struct pp_delta_step {
  * O = O 2^(M - M') + o 2^(m - M'), L likewise; the result is O / L. Powers below 2^-125 are zeros.
  *
  * q . k is summed over dimensions ascending, and m is the largest score. Where K is quantised, q . k is summed over
- * blocks of 32 ascending: each block's whole numbers times K's scale, then times the query's, whose block is quantised
- * as in Q8_0. p v is summed over positions ascending. Where V is quantised in blocks, p is within 7.5e-5 of the power,
- * p times V's scale becomes a whole number w, and the chunk's sum of w v is exact; m is then so much below the largest
- * s + log2 (the largest of the position's scales) that w fits 16 bits, but only just: attention_body.h, reference().
+ * blocks of dimensions with one scale, ascending: each block's whole numbers times K's scale, then times the query's,
+ * whose block is quantised as in Q8_0. p v is summed over positions ascending. Where V is quantised in blocks, p is
+ * within 7.5e-5 of the power, p times V's scale becomes a whole number w, and the chunk's sum of w v is exact; m is
+ * then so much below the largest s + log2 (the largest of the position's scales) that w fits 16 bits, but only just:
+ * attention_body.h, reference().
  *
  * A query's bits depend on nothing but its own positions: not on its tile, nor on how chunks are shared out. With a
  * window the positions begin in the middle of a chunk, and earlier chunks have no part in it: chunks begin at multiples

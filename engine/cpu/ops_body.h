@@ -494,24 +494,29 @@ static void hadamard(float *x, int64_t n, int block)
 
 /* --- the KV cache ------------------------------------------------------------------------------------------ */
 
-/* x [32] -> q, d = max|x| / 127; q = round to nearest even(x / d). Returns d: NaN with zeros in q if a value is not
- * finite. */
-static float quantize_block(const float *x, int8_t *q)
+/* x [n] -> q, d = max|x| / 127; q = round to nearest even(x / d); n: a multiple of 16. Returns d: NaN with zeros in q
+ * if a value is not finite. */
+static float quantize_values(const float *x, int n, int8_t *q)
 {
-    const v16 a = v_load(x), b = v_load(x + LANES), minus = v_set1(-0.0f), rounder = v_set1(V_ROUNDER);
-    v16 top = v_max(v_max(a, v_sub(minus, a)), v_max(b, v_sub(minus, b)));
+    const v16 minus = v_set1(-0.0f), rounder = v_set1(V_ROUNDER);
+    v16 top = v_zero(), check = v_zero();
+    for (int i = 0; i < n; i += LANES) {
+        const v16 a = v_load(x + i);
+        top = v_max(top, v_max(a, v_sub(minus, a)));
+        check = v_fma(a, v_zero(), check); /* not 0 if something is NaN or infinite */
+    }
     const float amax = v_largest(top), d = amax / 127.0f, inverse = 127.0f / amax;
-    const bool bad = v_sum(v_fma(a, v_zero(), v_mul(b, v_zero()))) != 0; /* not 0 if something is NaN or infinite */
-    float whole[PP_KV_BLOCK];
+    const bool bad = v_sum(check) != 0;
     if (bad || fabsf(inverse) > FLT_MAX) { /* all zeros, some of them negative perhaps, or too near to it */
-        memset(q, 0, PP_KV_BLOCK);
+        memset(q, 0, (size_t)n);
         return bad ? NAN : 0;
     }
-    /* |x * inverse| <= 127: rounds to nearest even */
-    v_store(whole, v_sub(v_add(v_mul(a, v_set1(inverse)), rounder), rounder));
-    v_store(whole + LANES, v_sub(v_add(v_mul(b, v_set1(inverse)), rounder), rounder));
-    for (int i = 0; i < PP_KV_BLOCK; i++)
-        q[i] = (int8_t)whole[i];
+    for (int i = 0; i < n; i += LANES) { /* |x * inverse| <= 127: rounds to nearest even */
+        float whole[LANES];
+        v_store(whole, v_sub(v_add(v_mul(v_load(x + i), v_set1(inverse)), rounder), rounder));
+        for (int j = 0; j < LANES; j++)
+            q[i + j] = (int8_t)whole[j];
+    }
     return d;
 }
 
@@ -571,35 +576,40 @@ static float quantize_fp8(const float *x, int n, uint8_t *q)
     return amax * (256.0f / 448.0f);
 }
 
-/* The floats of a block, zeros behind the head's end. */
-static void take_block(const float *from, int b, int head_dim, float *x)
+/* The floats of the n values that have the b-th scale, zeros behind the head's end. */
+static void take_block(const float *from, int b, int n, int head_dim, float *x)
 {
-    for (int i = 0; i < PP_KV_BLOCK; i++)
-        x[i] = b * PP_KV_BLOCK + i < head_dim ? from[b * PP_KV_BLOCK + i] : 0;
+    for (int i = 0; i < n; i++)
+        x[i] = b * n + i < head_dim ? from[b * n + i] : 0;
+}
+
+static float quantize_block(const struct pp_kv_layout *kv, const float *x, int8_t *q)
+{
+    return kv->type == PP_KV_Q4_0 ? quantize_block4(x, q) : quantize_values(x, kv->scale_dims, q);
 }
 
 static void store_integers(const struct pp_kv_layout *kv, uint8_t *head, int slot, const float *k, const float *v)
 {
     const bool half = kv->type == PP_KV_Q4_0; /* two values in a byte */
     const int parts = half ? 2 : 1, group = slot / PP_KV_GROUP, lane = slot % PP_KV_GROUP;
-    const int n_blocks = kv->head_pad / PP_KV_BLOCK;
+    const int dims = kv->scale_dims, n_scales = kv->head_pad / dims;
     uint8_t *kq = head + (size_t)(group * kv->head_pad / parts) * PP_KV_GROUP + lane * 4;
-    uint16_t *kd = (uint16_t *)(head + kv->k_scales) + group * n_blocks * PP_KV_GROUP;
+    uint16_t *kd = (uint16_t *)(head + kv->k_scales) + group * n_scales * PP_KV_GROUP;
     uint8_t *vq = head + kv->v + (size_t)(slot / 2 * 2 * kv->v_pad / parts) + slot % 2;
     uint16_t *vd = (uint16_t *)(head + kv->v_scales);
-    float x[PP_KV_BLOCK];
-    int8_t q[PP_KV_BLOCK];
-    for (int b = 0; b < n_blocks; b++) {
-        take_block(k, b, kv->head_dim, x);
-        kd[b * PP_KV_GROUP + lane] = pp_f32_to_f16((half ? quantize_block4 : quantize_block)(x, q));
-        for (int i = 0; i < PP_KV_BLOCK; i += half ? 8 : 4, kq += PP_KV_GROUP * 4)
+    float x[PP_KV_MOST_SCALED];
+    int8_t q[PP_KV_MOST_SCALED];
+    for (int b = 0; b < n_scales; b++) {
+        take_block(k, b, dims, kv->head_dim, x);
+        kd[b * PP_KV_GROUP + lane] = pp_f32_to_f16(quantize_block(kv, x, q));
+        for (int i = 0; i < dims; i += half ? 8 : 4, kq += PP_KV_GROUP * 4)
             for (int j = i; j < i + 4; j++)
                 kq[j - i] = (uint8_t)(half ? (q[j] + 8) | (q[j + 4] + 8) << 4 : q[j] + 128);
     }
-    for (int b = 0; b < kv->v_pad / PP_KV_BLOCK && !kv->v_in_k; b++) {
-        take_block(v, b, kv->v_dim, x);
-        vd[b * PP_PAGE_TOKENS + slot] = pp_f32_to_f16((half ? quantize_block4 : quantize_block)(x, q));
-        for (int i = 0; i < (half ? PP_KV_BLOCK / 2 : PP_KV_BLOCK); i++, vq += 2)
+    for (int b = 0; b < kv->v_pad / dims && !kv->v_in_k; b++) {
+        take_block(v, b, dims, kv->v_dim, x);
+        vd[b * PP_PAGE_TOKENS + slot] = pp_f32_to_f16(quantize_block(kv, x, q));
+        for (int i = 0; i < (half ? dims / 2 : dims); i++, vq += 2)
             *vq = (uint8_t)(half ? (q[i] + 8) | (q[i + 16] + 8) << 4 : q[i]);
     }
 }
