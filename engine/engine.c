@@ -72,6 +72,8 @@ static void layout_of(const struct pp_tier_plan *tier, enum pp_kv_type type, str
         pp_kv_layout_init_rows(l, tier->n_layer, tier->head_dim);
     else if (tier->kind == PP_TIER_STATE)
         pp_kv_layout_init_state(l, tier->n_layer, &tier->state);
+    else if (tier->kind == PP_TIER_INDEX)
+        pp_kv_layout_init_index(l, type, tier->n_layer, tier->head_dim);
     else if (tier->latent_dim)
         pp_kv_layout_init_latent(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim, tier->latent_dim);
     else
@@ -93,7 +95,7 @@ uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64
         const uint64_t n_pages = (uint64_t)(held + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
         struct pp_kv_layout l;
         layout_of(tier, type, &l);
-        if (tier->kind != PP_TIER_ATTENTION) /* windows are short, but pages large: the rows of a step count */
+        if (!pp_tier_has_keys(tier->kind)) /* windows are short, but pages large: the rows of a step count */
             sum = add_bytes(sum, tier_need(PP_USUAL_ROWS, tier->window, (uint64_t)n_ctx / PP_PAGE_TOKENS + 1).most,
                             l.page_bytes);
         else
@@ -205,10 +207,6 @@ static enum pp_code check_options(const struct pp_model *m, const struct pp_engi
         return pp_fail(err, PP_ERR_USAGE,
                        "this model knows %lld positions and no more; choose a --ctx-size of at most that",
                        (long long)m->plan.n_positions);
-    const int64_t top_k = pp_source_hparams(m->source)->index_top_k;
-    if (top_k && opt->n_ctx > top_k)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "behind %lld positions this model sees only those that an index picks, "
-                       "which pippin does not compute; choose a --ctx-size of at most that", (long long)top_k);
     return PP_OK;
 }
 

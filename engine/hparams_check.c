@@ -122,6 +122,23 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
     return code || !hp->n_expert ? code : check_groups(hp, err);
 }
 
+/* Picks of all rows of a batch, and a key of each position, are kept. Keys are rotated as those of attention are. */
+static enum pp_code check_index(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_check_range("number of positions that an index picks", hp->index_top_k, 0, 1 << 16, err);
+    if (code || !hp->index_top_k)
+        return code;
+    code = pp_check_range("number of heads of an index", hp->n_index_head, 1, 1 << 7, err);
+    if (!code)
+        code = pp_check_range("size of an index's heads", hp->index_dim, hp->rope_dim, 1 << 9, err);
+    if (!code && hp->index_dim % 2 != 0)
+        code = pp_fail(err, PP_ERR_FORMAT, "the model says that its index has heads of %lld values; they must come in "
+                       "pairs", (long long)hp->index_dim);
+    if (!code && !hp->q_lora_rank)
+        code = pp_fail(err, PP_ERR_FORMAT, "the model has an index, but no rank of queries, which it would read");
+    return code;
+}
+
 static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_check_range("rank of keys and values", hp->kv_lora_rank, 2, 1 << 12, err);
@@ -131,7 +148,7 @@ static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *e
         code = pp_check_range("number of dimensions that are not rotated", hp->qk_nope_dim, 1, 1 << 12, err);
     if (!code)
         code = pp_check_range("size of a head's values", hp->v_head_dim, 1, 1 << 12, err);
-    return code ? code : pp_check_range("number of positions that an index picks", hp->index_top_k, 0, INT32_MAX, err);
+    return code ? code : check_index(hp, err);
 }
 
 static enum pp_code check_values(const struct pp_hparams *hp, struct pp_error *err)

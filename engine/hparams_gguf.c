@@ -365,6 +365,20 @@ static void find_dense(const struct pp_source *source, struct pp_hparams *hp)
     }
 }
 
+/* Layers without an index of their own in a model that has some. */
+static void find_indexes(const struct pp_source *source, struct pp_hparams *hp)
+{
+    bool any = false;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
+            char key[64];
+            snprintf(key, sizeof key, "blk.%lld.indexer.attn_k.weight", (long long)l);
+            const bool has = pp_source_tensor(source, key) != NULL;
+            any = any || has;
+            hp->layer[l] |= pass && any && !has ? PP_LAYER_PICKED_BEFORE : 0;
+        }
+}
+
 /* Layers with a short convolution in place of attention, or states, where tensors tell. */
 static enum pp_code find_convolutions(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -508,6 +522,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
         (code = gguf_rope(&s, hp, err)))
         return code;
     find_dense(source, hp);
+    find_indexes(source, hp);
     pp_hparams_find_shared(source, hp);
     hp->qk_norm = pp_source_tensor(source, "blk.0.attn_q_norm.weight") != NULL;
     hp->two_norms = pp_source_tensor(source, "blk.0.attn_norm_2.weight") != NULL;

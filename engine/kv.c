@@ -88,6 +88,13 @@ void pp_kv_layout_init_latent(struct pp_kv_layout *l, enum pp_kv_type type, int 
     lay_out(l);
 }
 
+void pp_kv_layout_init_index(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int head_dim)
+{
+    *l = (struct pp_kv_layout){.kind = PP_TIER_INDEX, .type = type == PP_KV_F32 ? PP_KV_F32 : PP_KV_F16,
+                               .n_layer = n_layer, .n_head_kv = 1, .head_dim = head_dim, .v_in_k = true};
+    lay_out(l);
+}
+
 void pp_kv_layout_init_rows(struct pp_kv_layout *l, int n_layer, int width)
 {
     *l = (struct pp_kv_layout){.kind = PP_TIER_ROWS, .type = PP_KV_F32, .n_layer = n_layer, .n_head_kv = 1,
@@ -189,12 +196,29 @@ static void copy_state_position(const struct pp_kv_layout *l, const uint8_t *fro
     }
 }
 
-/* `count` elements of `size` bytes, `stride` bytes apart, beginning at lane `from` and `to`. */
+/* `count` elements of `size` bytes, `stride` bytes apart, beginning at lane `from` and `to`. Where positions are picked
+ * this is a part of every row's attention: a compiler makes single moves of sizes that it knows. */
+static inline __attribute__((always_inline)) void copy_elements(const uint8_t *src, uint8_t *dst, size_t count,
+                                                                const size_t size, size_t stride)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t element = 0;
+        memcpy(&element, src + i * stride, size);
+        memcpy(dst + i * stride, &element, size);
+    }
+}
+
 static void copy_lane(const uint8_t *src, size_t from, uint8_t *dst, size_t to, size_t count, size_t size,
                       size_t stride)
 {
-    for (size_t i = 0; i < count; i++)
-        memmove(dst + to * size + i * stride, src + from * size + i * stride, size);
+    src += from * size;
+    dst += to * size;
+    if (size == 4)
+        copy_elements(src, dst, count, 4, stride);
+    else if (size == 2)
+        copy_elements(src, dst, count, 2, stride);
+    else
+        copy_elements(src, dst, count, 1, stride);
 }
 
 void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,

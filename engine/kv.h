@@ -43,10 +43,17 @@ enum {
 /* What a position leaves behind for later ones in a layer. */
 enum pp_tier_kind {
     PP_TIER_ATTENTION, /* K and V of heads */
+    PP_TIER_INDEX,     /* the key by which an index picks it for attention, or not */
     PP_TIER_ROWS,      /* a vector of floats: what a short convolution looks back at. Always F32, whatever the type of K
                           and V: that is the arithmetic's definition */
     PP_TIER_STATE,     /* what it adds to the state of each head (plan.h). Likewise */
 };
+
+/* Whether later positions may need a page however far behind them it lies, and pages are small. */
+static inline bool pp_tier_has_keys(enum pp_tier_kind kind)
+{
+    return kind == PP_TIER_ATTENTION || kind == PP_TIER_INDEX;
+}
 
 /* Of a layer with states: n_head matrices [key_dim, value_dim], both multiples of 16. Neighbours share a key. */
 struct pp_state_shape {
@@ -79,6 +86,9 @@ struct pp_state_shape {
  * head_pad is head_dim rounded up (16 for floats, 32 for Q8, Q8_0 and Q4_0) with zeros, and v_pad, which V has in its
  * place, is v_dim. In those three, K and V are rotated by a normalised Hadamard matrix of size `rotate` before they are
  * quantised, which spreads outliers; queries are rotated alike and the output is rotated back.
+ *
+ * In a tier of an index a layer has one head of K and no V, in F32 where the others' type is that, else in F16: which
+ * positions are picked should not depend on how coarse the rest is.
  *
  * In a tier of rows a layer has one "head" of head_dim values without V: F32 [64 positions][head_pad].
  *
@@ -143,6 +153,8 @@ void pp_kv_layout_init_values(struct pp_kv_layout *l, enum pp_kv_type type, int 
 /* The same with v_in_k. */
 void pp_kv_layout_init_latent(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim,
                               int v_dim);
+/* Of a tier of an index; type: the other tiers'. */
+void pp_kv_layout_init_index(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int head_dim);
 /* Of a tier of rows. */
 void pp_kv_layout_init_rows(struct pp_kv_layout *l, int n_layer, int width);
 /* Of a tier of states. */

@@ -84,7 +84,7 @@ enum pp_code pp_model_open_as(const char *path, const char *quant, const char *i
         .n_expert = hp->n_expert,
         .n_expert_used = hp->n_expert ? hp->n_expert_used : 0,
         .bytes = pp_source_bytes(m->source),
-        .n_ctx_train = hp->index_top_k && hp->index_top_k < hp->n_ctx_train ? hp->index_top_k : hp->n_ctx_train,
+        .n_ctx_train = hp->n_ctx_train,
         .n_vocab = hp->n_vocab,
         .n_embd = hp->n_embd,
         .n_layer = hp->n_layer,

@@ -19,10 +19,16 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
         return (struct pp_tier_plan){.kind = PP_TIER_STATE, .window = 2, .n_head_kv = 1,
                                      .head_dim = shape->value_dim, .state = *shape};
     }
+    if (op->kind == PP_OP_PICK) {
+        const int64_t dim = p->slots[op->in2].width;
+        return (struct pp_tier_plan){.kind = PP_TIER_INDEX, .n_head = (int)(p->slots[op->in].width / dim),
+                                     .n_head_kv = 1, .head_dim = (int)dim, .top_k = op->count};
+    }
     const struct pp_layer_shape shape = pp_layer_shape(hp, op->layer);
     return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window, .n_head = (int)shape.n_head,
                                  .n_head_kv = (int)shape.n_head_kv, .head_dim = (int)shape.head_dim,
-                                 .v_dim = (int)shape.v_dim, .latent_dim = (int)hp->kv_lora_rank};
+                                 .v_dim = (int)shape.v_dim, .latent_dim = (int)hp->kv_lora_rank,
+                                 .top_k = op->count};
 }
 
 /* Made if there is none like it yet; -1: there are too many. */
@@ -31,7 +37,8 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
     int t = 0;
     while (t < p->n_tiers && (p->tiers[t].kind != like->kind || p->tiers[t].window != like->window ||
                               p->tiers[t].n_head != like->n_head || p->tiers[t].n_head_kv != like->n_head_kv ||
-                              p->tiers[t].head_dim != like->head_dim || p->tiers[t].v_dim != like->v_dim))
+                              p->tiers[t].head_dim != like->head_dim || p->tiers[t].v_dim != like->v_dim ||
+                              p->tiers[t].top_k != like->top_k))
         t++;
     if (t == PP_MAX_TIERS)
         return -1;
@@ -42,13 +49,16 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
 
 static enum pp_tier_kind kind_of(const struct pp_op *op)
 {
-    return op->kind == PP_OP_CONVOLVE ? PP_TIER_ROWS : op->kind == PP_OP_RECUR ? PP_TIER_STATE : PP_TIER_ATTENTION;
+    return op->kind == PP_OP_PICK       ? PP_TIER_INDEX
+           : op->kind == PP_OP_CONVOLVE ? PP_TIER_ROWS
+           : op->kind == PP_OP_RECUR    ? PP_TIER_STATE
+                                        : PP_TIER_ATTENTION;
 }
 
 static bool uses_cache(const struct pp_op *op)
 {
-    return op->kind == PP_OP_KV_STORE || op->kind == PP_OP_ATTENTION || op->kind == PP_OP_CONVOLVE ||
-           op->kind == PP_OP_RECUR;
+    return op->kind == PP_OP_KV_STORE || op->kind == PP_OP_ATTENTION || op->kind == PP_OP_PICK ||
+           op->kind == PP_OP_CONVOLVE || op->kind == PP_OP_RECUR;
 }
 
 enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err)
@@ -161,10 +171,13 @@ static bool is_of_shared(const struct pp_hparams *hp, const char *name)
                                               strcmp(name + end, "_norm.weight") == 0);
 }
 
-/* The index that picks positions, of which as yet all are seen. */
-static bool is_of_index(const struct pp_hparams *hp, const char *name)
+/* The index of a layer that goes by what another layer's picks: some files have it all the same. */
+static bool is_of_idle_index(const struct pp_hparams *hp, const char *name)
 {
-    return hp->index_top_k && strstr(name, ".indexer.");
+    int l = -1, end = 0;
+    if (sscanf(name, "blk.%4d.indexer.%n", &l, &end) != 1 || !end || l < 0 || l >= hp->n_layer)
+        return false;
+    return hp->index_top_k && hp->layer[l] & PP_LAYER_PICKED_BEFORE;
 }
 
 /* A GGUF file's tensors all take part: with one that does not, the model is another than we would compute. */
@@ -182,7 +195,7 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
         const void *data = t->data;
         const bool beside = is_beside(t->name) || pp_is_behind_layers(pp_source_hparams(s), t->name) ||
                             is_of_shared(pp_source_hparams(s), t->name) ||
-                            is_of_index(pp_source_hparams(s), t->name) ||
+                            is_of_idle_index(pp_source_hparams(s), t->name) ||
                             pp_is_of_first_values(pp_source_hparams(s), t->name);
         if (!beside && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "

@@ -35,7 +35,13 @@ enum pp_op_kind {
     PP_OP_ATTENTION, /* out = attention of the query heads in `in` over the cache of `layer`; `weight`: attention sinks
                         [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0,
                         and fall with the distance by `alibi`. Without a KV_STORE in front the cache is that of the
-                        last layer before it that has one of its tier */
+                        last layer before it that has one of its tier. With a `count`, rows that would see more
+                        positions than that see those only that the last PICK before it picked */
+    PP_OP_PICK,      /* picks for each row the `count` positions of those it may see whose score is the largest, of the
+                        same scores the first. A score is the sum over the heads of `in` of the head's number of `in3`
+                        times max(0, q . k), k being what `in2` was at that position. Of each head and of `in2` the
+                        first rope_dim values are rotated before, by halves or by neighbours; `in2` goes to the row's
+                        place in the cache, layer `layer` */
     PP_OP_CONVOLVE,  /* out = bias + the sum of weight[:, j] times what `in` was at the j-th of the last `window`
                         positions, the row's own being the last; in a tree those of its ancestors. Before the first
                         position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,
@@ -109,13 +115,17 @@ struct pp_op {
     enum pp_fn fn;                   /* PP_OP_GATE, PP_OP_WEIGH, PP_OP_APPLY */
     bool centred;                    /* the norms: LayerNorm */
     bool local_rope;                 /* PP_OP_ROPE: by the frequencies of rope_base_local */
+    bool halves;                     /* PP_OP_PICK: the pairs that are rotated are i and i + rope_dim / 2; else
+                                        neighbours */
     float scale;                     /* PP_OP_EMBED, PP_OP_ADD: 0 is 1 */
     int layer;
     int64_t window;                  /* of those that use the cache: how many positions a row sees, itself included,
                                         or 0: all; in an encoder to either side */
     int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
-    int64_t count, at, period, times; /* PP_OP_TAKE; count: of PP_OP_MIX and PP_OP_SPREAD, the streams */
+    int in3;                         /* PP_OP_PICK: a slot */
+    int64_t count, at, period, times; /* PP_OP_TAKE; count: of PP_OP_MIX and PP_OP_SPREAD, the streams; of PP_OP_PICK,
+                                        and of PP_OP_ATTENTION with its PP_OP_KV_STORE, positions */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
     int heads;                       /* PP_OP_HEADS: index in pp_plan.heads */
@@ -238,6 +248,8 @@ struct pp_tier_plan {
     int n_layer;
     int n_head;                      /* of queries; of rows: 0 */
     int n_head_kv, head_dim;         /* of rows: 1, and how long they are */
+    int64_t top_k;                   /* of attention whose positions are picked, and of what picks them: how many, or
+                                        0 */
     int v_dim;                       /* of attention: of a head's values */
     int latent_dim;                  /* V is the first so many values of K; 0: it is stored */
     struct pp_state_shape state;     /* of states; head_dim is value_dim there */

@@ -115,10 +115,10 @@ static bool keeps_name(const struct pp_engine *e, int t, int64_t i)
 {
     enum { EACH = 8, LARGE = 16 << 20 };
     size_t bytes = 0;
-    if (pp_kv_pool_layout(e->tier[t].kv)->kind == PP_TIER_ATTENTION)
+    if (pp_tier_has_keys(pp_kv_pool_layout(e->tier[t].kv)->kind))
         return true;
     for (int k = 0; k < e->n_tiers; k++)
-        if (pp_kv_pool_layout(e->tier[k].kv)->kind != PP_TIER_ATTENTION)
+        if (!pp_tier_has_keys(pp_kv_pool_layout(e->tier[k].kv)->kind))
             bytes += pp_kv_pool_layout(e->tier[k].kv)->page_bytes;
     return (i + 1) % EACH == 0 || (bytes < LARGE ? i < EACH : i + 1 == EACH / 2);
 }

@@ -389,7 +389,7 @@ static enum pp_code forget_large(struct pp_save *j, struct pp_error *err)
     if (!keep)
         return pp_fail_nomem(err, "a snapshot");
     for (uint32_t t = 0; t < s->n_tiers; t++) {
-        if (j->layout[t].kind == PP_TIER_ATTENTION)
+        if (pp_tier_has_keys(j->layout[t].kind))
             continue;
         memset(keep, 0, s->n_nodes * sizeof *keep);
         for (uint32_t i = 0; i < s->n_branches; i++)

@@ -25,6 +25,7 @@ enum {
     PP_LAYER_CONVOLVED = 16, /* a short convolution in place of attention */
     PP_LAYER_RECURRENT = 32, /* states instead of attention */
     PP_LAYER_SHARED = 64,    /* reads the cache of the last layer before it that has one of its shape and window */
+    PP_LAYER_PICKED_BEFORE = 128, /* sees what the index of the last layer before it that has one picked */
 };
 
 /* The numbers that shape a decoder of the Llama kind. Taken from GGUF metadata or config.json, validated: positive,
@@ -64,8 +65,9 @@ struct pp_hparams {
     int64_t v_head_dim;     /* of what attention gives for each head; also of the usual kind, where values are smaller
                                than keys, 0: they are not */
     /* Latent attention whose rows see only the positions that an index picks (DeepSeek V3.2): the index's heads and
-     * their size, and how many it picks. Up to so many all are seen; pippin goes no further. 0: there is no index. */
+     * their size, and how many it picks. Up to so many all are seen. 0: there is no index. */
     int64_t n_index_head, index_dim, index_top_k;
+    bool index_halves;      /* its heads' pairs that are rotated are i and i + rope_dim / 2; else neighbours */
     /* Of layers with states (plan.h), which have a convolution in front; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
     bool mamba;             /* they are Mamba's or Mamba 2's; else the gated delta rule's */

@@ -341,9 +341,80 @@ static struct expanded expand(const struct expert_model *m, int l, const double 
     return e;
 }
 
-/* What heads of one row give. */
+/* What the last index picked: whether row r sees position p [n, n]. Of one model at a time. */
+static bool *picks;
+
+/* LayerNorm with an epsilon of its own. */
+static void index_norm(const struct expert_model *m, int l, double *x)
+{
+    const struct array *w = expert_find(m, l, "indexer.k_norm.weight"), *b = expert_find(m, l, "indexer.k_norm.bias");
+    double mean = 0, square = 0;
+    for (int i = 0; i < INDEX_DIM; i++)
+        mean += x[i] / INDEX_DIM;
+    for (int i = 0; i < INDEX_DIM; i++)
+        square += (x[i] - mean) * (x[i] - mean) / INDEX_DIM;
+    for (int i = 0; i < INDEX_DIM; i++)
+        x[i] = (x[i] - mean) / sqrt(square + 1e-6) * (double)w->values[i] + (double)b->values[i];
+}
+
+static void rotate_index(const struct expert_shape *s, double *head, int position)
+{
+    struct expert_shape own = *s;
+    own.neighbours = !s->index_halves;
+    rotate(&own, s->rope_dim, EXPERT_ROPE_BASE, head, position);
+}
+
+/* DeepSeek V3.2's index: of the positions up to a row's own those with the largest sums over its heads of
+ * w_h relu(q_h . k) / sqrt(heads size), w being of the input, q of the vector that queries are made of. */
+static void pick(const struct expert_model *m, int l, const double *x, int n)
+{
+    const struct expert_shape *s = &m->s;
+    double *k = doubles(n * INDEX_DIM), *in = doubles(s->n_embd), *low = doubles(s->q_rank), *score = doubles(n);
+    double q[INDEX_HEADS * INDEX_DIM], w[INDEX_HEADS];
+    for (int r = 0; r < n; r++) {
+        norm(m, l, "attn_norm", x + r * s->n_embd, in);
+        linear(m, l, "attn_q_a", in, low);
+        norm(m, l, "attn_q_a_norm", low, low);
+        linear(m, l, "indexer.attn_q_b", low, q);
+        linear(m, l, "indexer.proj", in, w);
+        linear(m, l, "indexer.attn_k", in, k + r * INDEX_DIM);
+        index_norm(m, l, k + r * INDEX_DIM);
+        rotate_index(s, k + r * INDEX_DIM, r);
+        for (int h = 0; h < INDEX_HEADS; h++)
+            rotate_index(s, q + h * INDEX_DIM, r);
+        for (int p = 0; p <= r; p++) {
+            score[p] = 0;
+            for (int h = 0; h < INDEX_HEADS; h++) {
+                double dot = 0;
+                for (int i = 0; i < INDEX_DIM; i++)
+                    dot += q[h * INDEX_DIM + i] * k[p * INDEX_DIM + i];
+                score[p] += w[h] * fmax(0, dot) / sqrt(INDEX_HEADS * INDEX_DIM);
+            }
+        }
+        for (int p = 0; p <= r; p++)
+            picks[r * n + p] = rank(score, r + 1, p) < s->index_top_k;
+    }
+    double *all[] = {k, in, low, score};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
+/* Only what was picked for a row of n, side by side; how many. */
+static int take_picked(const struct expert_shape *s, const struct expanded *e, int row, int n, struct expanded *to)
+{
+    const int each = s->n_head * e->width;
+    int taken = 0;
+    for (int p = 0; p <= row; p++)
+        if (!s->index_top_k || picks[row * n + p]) {
+            memcpy(to->k + taken * each, e->k + p * each, (size_t)each * sizeof *e->k);
+            memcpy(to->v + taken++ * each, e->v + p * each, (size_t)each * sizeof *e->v);
+        }
+    return taken;
+}
+
+/* What heads of one row give that sees n positions. */
 static void attend_expanded(const struct expert_model *m, int l, const struct expanded *e, const double *in, int row,
-                            double *att)
+                            int n, double *att)
 {
     const struct expert_shape *s = &m->s;
     const int head = s->nope + s->rope_dim;
@@ -361,7 +432,7 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
         memcpy(q, all + h * head, (size_t)head * sizeof *q);
         if (s->wide != 1)
             rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + s->nope, row);
-        attend_query(q, e->k + h * e->width, e->v + h * e->width, 0, row, e->width, s->n_head * e->width,
+        attend_query(q, e->k + h * e->width, e->v + h * e->width, 0, n - 1, e->width, s->n_head * e->width,
                      more * more / sqrt(head) * (s->length ? 1 + (double)s->temperature * log(1 + row / s->length) : 1),
                      0, out);
         memcpy(att + h * s->v_dim, out, (size_t)s->v_dim * sizeof *att);
@@ -398,12 +469,16 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
 {
     const struct expert_shape *s = &m->s;
     const struct expanded e = expand(m, l, x, n);
+    const int each = s->n_head * e.width;
+    struct expanded seen = {.width = e.width, .k = doubles(n * each), .v = doubles(n * each)};
     const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
     double *in = doubles(s->n_embd), *att = doubles(s->n_head * s->v_dim), *delta = doubles(s->n_embd);
+    if (expert_picks(s, l))
+        pick(m, l, x, n);
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
         norm(m, l, "attn_norm", row, in);
-        attend_expanded(m, l, &e, in, r, att);
+        attend_expanded(m, l, &seen, in, r, take_picked(s, &e, r, n, &seen), att);
         linear(m, l, "attn_output", att, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
@@ -411,7 +486,7 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
     }
-    double *all[] = {e.k, e.v, in, att, delta};
+    double *all[] = {e.k, e.v, seen.k, seen.v, in, att, delta};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }
@@ -553,6 +628,8 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
     const int width = m->s.n_embd;
     const struct array *table = expert_find(m, -1, "token_embd.weight");
     double *x = doubles(n * width), *in = doubles(width);
+    picks = pp_calloc((size_t)(n * n), sizeof *picks);
+    assert_non_null(picks);
     for (int r = 0; r < n; r++)
         for (int i = 0; i < width; i++)
             x[r * width + i] = (double)table->values[ids[r] * width + i] *
@@ -572,6 +649,7 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
             *logit = capped((double)m->s.final_cap, *logit);
         }
     }
+    pp_free(picks);
     pp_free(x);
     pp_free(in);
 }

@@ -76,6 +76,11 @@ static void add_heads(struct expert_model *m, int l)
                (size_t)(v * rank) * sizeof *both);
 }
 
+bool expert_picks(const struct expert_shape *s, int l)
+{
+    return s->index_top_k && (!s->index_step || l % s->index_step == 0);
+}
+
 static void add_latent_attention(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
@@ -91,13 +96,13 @@ static void add_latent_attention(struct expert_model *m, int l)
     add_norm(m, l, "attn_kv_a_norm.weight", s->kv_rank);
     add_heads(m, l);
     add_matrix(m, l, "attn_output.weight", s->n_embd, s->n_head * s->v_dim);
-    if (!s->index_top_k)
+    if (!expert_picks(s, l))
         return;
-    add_matrix(m, l, "indexer.attn_q_b.weight", 2 * 16, s->q_rank);
-    add_matrix(m, l, "indexer.attn_k.weight", 16, s->n_embd);
-    add_norm(m, l, "indexer.k_norm.weight", 16);
-    add(m, l, "indexer.k_norm.bias", 0, 0, 16, 0, 1);
-    add_matrix(m, l, "indexer.proj.weight", 2, s->n_embd);
+    add_matrix(m, l, "indexer.attn_q_b.weight", INDEX_HEADS * INDEX_DIM, s->q_rank);
+    add_matrix(m, l, "indexer.attn_k.weight", INDEX_DIM, s->n_embd);
+    add_norm(m, l, "indexer.k_norm.weight", INDEX_DIM);
+    add(m, l, "indexer.k_norm.bias", 0, 0, INDEX_DIM, 0, 1);
+    add_matrix(m, l, "indexer.proj.weight", INDEX_HEADS, s->n_embd);
 }
 
 /* Whether the file has this one of the two forms of matrices of heads, or it is another tensor. */
@@ -421,8 +426,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"attention.value_length", !s->kv_rank ? expert_value_dim(s) : s->heads_apart ? s->kv_rank : s->v_dim},
         {"attention.key_length_mla", s->heads_apart ? head : 0},
         {"attention.value_length_mla", s->heads_apart ? s->v_dim : 0},
-        {"attention.indexer.top_k", s->index_top_k}, {"attention.indexer.head_count", s->index_top_k ? 2 : 0},
-        {"attention.indexer.key_length", s->index_top_k ? 16 : 0},
+        {"attention.indexer.top_k", s->index_top_k}, {"attention.indexer.head_count", s->index_top_k ? INDEX_HEADS : 0},
+        {"attention.indexer.key_length", s->index_top_k ? INDEX_DIM : 0},
         {"attention.kv_lora_rank", s->kv_rank}, {"attention.q_lora_rank", s->q_rank},
         {"rope.scaling.original_context_length", s->yarn_ctx},
         {"rope.dimension_count", s->wide_rope && strcmp(s->arch, "step35") != 0 ? s->wide_rope : s->rope_dim},
@@ -455,6 +460,11 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     bool windows[8];
     for (int l = 0; l < s->n_layer; l++)
         windows[l] = !expert_is_wide(s, l);
+    bool indexes[8];
+    for (int l = 0; l < s->n_layer; l++)
+        indexes[l] = expert_picks(s, l);
+    if (s->index_step && !s->index_untold)
+        pp_gguf_add_bool_array(w, key(m, "attention.indexer.types"), indexes, (size_t)s->n_layer);
     if (s->local_base != 0.0f || s->parallel)
         pp_gguf_add_bool_array(w, key(m, "attention.sliding_window_pattern"), windows, (size_t)s->n_layer);
     if (s->local_base != 0.0f)

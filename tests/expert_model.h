@@ -53,7 +53,10 @@ struct expert_shape {
     int kv_rank;            /* 0: it is of the usual kind */
     int q_rank;             /* 0: queries are made of the input */
     int nope, v_dim;        /* of a head; rope_dim values are rotated. v_dim of the usual kind, too, 0: head_dim */
-    int index_top_k;        /* an index picks so many positions, more than there are; 0: there is none */
+    int index_top_k;        /* an index picks so many positions; 0: there is none */
+    int index_step;         /* each such layer has one, from the first on, the others see what it picked; 0: all do */
+    bool index_halves;      /* its heads' pairs that are rotated lie half of them apart */
+    bool index_untold;      /* no key says which layers have one */
     bool heads_apart;       /* the file has k_b and v_b, instead of both in one */
     float yarn_factor, log_multiplier; /* 0: RoPE is not scaled. From contexts of yarn_ctx */
     int yarn_ctx;

@@ -5,7 +5,7 @@
 
 #include "tests/expert_model.h"
 
-enum { EXPERT_MAX_TENSORS = 128, MAX_EXPERTS = 128 };
+enum { EXPERT_MAX_TENSORS = 128, MAX_EXPERTS = 128, INDEX_HEADS = 3, INDEX_DIM = 20 };
 #define EXPERT_EPSILON 1e-5
 #define EXPERT_ROPE_BASE 10000.0
 
@@ -36,6 +36,7 @@ void expert_kda(const struct expert_model *m, int l, const double *in, int n, do
 void expert_scan(const struct expert_model *m, int l, const double *in, int n, double *out); /* the first Mamba */
 void expert_mamba(const struct expert_model *m, int l, const double *in, int n, double *out);
 bool expert_layer(const struct expert_shape *s, int l); /* has a mixture */
+bool expert_picks(const struct expert_shape *s, int l); /* has an index of its own */
 bool expert_convolves(const struct expert_shape *s, int l); /* in place of attention */
 const struct array *expert_find(const struct expert_model *m, int l, const char *kind); /* l -1: of no layer; or NULL */
 

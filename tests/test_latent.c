@@ -1,5 +1,6 @@
-/* test_latent.c - latent attention in a whole engine: with any KV type the same bits however rows come about, over
- * several chunks, on branches of a tree, behind a fork and out of a snapshot; and pages as small as they should be.
+/* test_latent.c - latent attention in a whole engine, and with an index that picks positions: with any KV type the same
+ * bits however rows come about, over several chunks, on branches of a tree, behind a fork, going back and out of a
+ * snapshot; and pages as small as they should be.
  * That the logits are right is test_experts.c's. And matrices of heads that are taken apart and put together. */
 #include <stdio.h>
 #include <string.h>
@@ -20,12 +21,22 @@ enum { LENGTH = 560, N_VOCAB = 80, N_LAYER = 2, RANK = 64, ROPE = 8 };
 static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8, PP_KV_Q8_0, PP_KV_Q4_0};
 enum { N_TYPES = sizeof types / sizeof *types };
 
-static const char *model_file(void)
+/* Without an index; with one that picks less than a chunk has; more, for three layers with one index. */
+static const struct variant {
+    const char *arch;
+    int top_k, n_layer, step;
+} variants[] = {{"deepseek2", 0, N_LAYER, 0}, {"deepseek32", 40, N_LAYER, 0}, {"glm-dsa", 258, 3, 3}};
+enum { N_VARIANTS = sizeof variants / sizeof *variants };
+
+static const char *file_of(const struct variant *v)
 {
-    struct expert_shape s = expert_shape("deepseek2");
+    struct expert_shape s = expert_shape(v->arch);
     s.neighbours = s.heads_apart = s.shares = true;
+    s.index_top_k = v->top_k;
+    s.index_step = v->step;
+    s.q_rank = v->top_k ? 32 : 0;
     s.n_vocab = N_VOCAB;
-    s.n_layer = N_LAYER;
+    s.n_layer = v->n_layer;
     s.n_head = 6;
     s.n_ctx = 1024;
     s.kv_rank = RANK;
@@ -35,6 +46,11 @@ static const char *model_file(void)
     const char *path = expert_model_write(m);
     expert_model_free(m);
     return path;
+}
+
+static const char *model_file(void)
+{
+    return file_of(&variants[0]);
 }
 
 struct rig {
@@ -86,19 +102,18 @@ static void assert_from(const float *want, const float *got, int from, int n, co
 }
 
 /* With more threads than tiles, the chunks of a row are shared. */
-static void same_bits(void **state)
+static void same_bits_of(const char *path)
 {
-    enum { ALONE = 24, FEW = 7 };
+    enum { MANY = 94, ALONE = 24, FEW = 7 };
     static float got[LENGTH * N_VOCAB];
-    const char *path = model_file();
     int32_t ids[LENGTH];
-    (void)state;
     write_text(ids);
     for (int t = 0; t < N_TYPES; t++) {
         float *want = whole_logits(path, types[t], ids);
         for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
             struct rig r = rig(path, types[t], n_threads);
-            run_in_passes(r.engine, r.s, ids, LENGTH - ALONE, n_threads == 1 ? FEW : 100, got);
+            run_in_passes(r.engine, r.s, ids, LENGTH - MANY, n_threads == 1 ? FEW : 100, got);
+            run_in_passes(r.engine, r.s, ids + LENGTH - MANY, MANY - ALONE, FEW, got + (LENGTH - MANY) * N_VOCAB);
             run_in_passes(r.engine, r.s, ids + LENGTH - ALONE, ALONE, 1, got + (LENGTH - ALONE) * N_VOCAB);
             assert_from(want, got, 0, LENGTH, pp_kv_type_name(types[t]));
             unrig(&r);
@@ -107,36 +122,46 @@ static void same_bits(void **state)
     }
 }
 
-static void trees_and_forks(void **state)
+static void same_bits(void **state)
 {
-    enum { BASE = 254, FORK = 100 };
-    const char *path = model_file();
+    (void)state;
+    for (int v = 0; v < N_VARIANTS; v++)
+        same_bits_of(file_of(&variants[v]));
+}
+
+/* base: where the tree begins */
+static void trees_and_forks_of(const char *path, int base)
+{
+    enum { FORK = 100, MORE = 30 };
     int32_t ids[LENGTH];
     static float got[LENGTH * N_VOCAB];
     struct pp_error err;
-    (void)state;
     write_text(ids);
     for (int t = 0; t < N_TYPES; t++) {
         float *want = whole_logits(path, types[t], ids);
         struct rig r = rig(path, types[t], 2);
         struct pp_seq *fork;
-        run_in_passes(r.engine, r.s, ids, BASE, 64, got);
+        run_in_passes(r.engine, r.s, ids, base, 64, got);
         struct pp_row tree[] = {
             {.seq = r.s, .token = 7, .parent = PP_PARENT_COMMITTED},
-            {.seq = r.s, .token = ids[BASE], .parent = PP_PARENT_COMMITTED, .out = PP_OUT_LOGITS},
+            {.seq = r.s, .token = ids[base], .parent = PP_PARENT_COMMITTED, .out = PP_OUT_LOGITS},
             {.seq = r.s, .token = 8, .parent = 0},
-            {.seq = r.s, .token = ids[BASE + 1], .parent = 1, .out = PP_OUT_LOGITS},
+            {.seq = r.s, .token = ids[base + 1], .parent = 1, .out = PP_OUT_LOGITS},
         };
         assert_ok(pp_step(r.engine, tree, 4, NULL, &err), err);
-        assert_from(want, pp_step_output(r.engine, 1), BASE, 1, "a tree");
-        assert_from(want, pp_step_output(r.engine, 3), BASE + 1, 1, "a tree");
-        assert_ok(pp_seq_keep(r.s, BASE, (const int32_t[]){BASE + 1, BASE + 3}, 2, &err), err);
-        run_in_passes(r.engine, r.s, ids + BASE + 2, 5, 1, got);
-        assert_from(want, got, BASE + 2, 5, "behind a kept branch");
+        assert_from(want, pp_step_output(r.engine, 1), base, 1, "a tree");
+        assert_from(want, pp_step_output(r.engine, 3), base + 1, 1, "a tree");
+        assert_ok(pp_seq_keep(r.s, base, (const int32_t[]){base + 1, base + 3}, 2, &err), err);
+        run_in_passes(r.engine, r.s, ids + base + 2, 5, 1, got);
+        assert_from(want, got, base + 2, 5, "behind a kept branch");
         assert_ok(pp_seq_fork(r.s, FORK, &fork, &err), err);
-        run_in_passes(r.engine, fork, ids + FORK, 30, 30, got);
-        assert_from(want, got, FORK, 30, "behind a fork");
+        run_in_passes(r.engine, fork, ids + FORK, MORE, MORE, got);
+        assert_from(want, got, FORK, MORE, "behind a fork");
         pp_seq_free(fork);
+        pp_seq_truncate(r.s, base - 60);
+        const int left = (int)pp_seq_len(r.s);
+        run_in_passes(r.engine, r.s, ids + left, LENGTH - left, 50, got);
+        assert_from(want, got, left, LENGTH - left, "having gone back");
         unrig(&r);
         pp_free(want);
     }
@@ -154,15 +179,21 @@ static void save(struct pp_seq *s, const struct pp_sha256 *identity, const char 
     pp_save_free(job);
 }
 
-/* What was saved goes on with the same bits in another engine. */
-static void snapshots(void **state)
+static void trees_and_forks(void **state)
 {
-    enum { SAVED = 150, MORE = 20 };
+    (void)state;
+    for (int v = 0; v < N_VARIANTS; v++)
+        for (int base = 254; base < LENGTH - 7; base += 254)
+            trees_and_forks_of(file_of(&variants[v]), base);
+}
+
+/* What was saved goes on with the same bits in another engine. */
+static void snapshots_of(const char *path)
+{
+    enum { SAVED = 350, MORE = 20 };
     const struct pp_sha256 identity = {{4, 2}};
-    const char *path = model_file();
     int32_t ids[LENGTH];
     static float got[LENGTH * N_VOCAB];
-    (void)state;
     write_text(ids);
     for (int t = 0; t < N_TYPES; t++) {
         char base[300];
@@ -183,14 +214,26 @@ static void snapshots(void **state)
     }
 }
 
-/* A position takes kv_lora_rank + rope_dim values a layer, and no more. */
+static void snapshots(void **state)
+{
+    (void)state;
+    for (int v = 0; v < N_VARIANTS; v++)
+        snapshots_of(file_of(&variants[v]));
+}
+
+/* A position takes kv_lora_rank + rope_dim values a layer, and no more; with an index a key for each that there is. */
 static void small_pages(void **state)
 {
+    const uint64_t padded = (RANK + ROPE + PP_KV_GROUP - 1) / PP_KV_GROUP * PP_KV_GROUP, index = 32; /* 20, padded */
     struct pp_model *m;
     struct pp_error err;
     (void)state;
+    assert_ok(pp_model_open(file_of(&variants[2]), &m, &err), err);
+    assert_int_equal(pp_model_kv_bytes(m, PP_KV_F16, PP_PAGE_TOKENS), 2 * (3 * padded + index) * PP_PAGE_TOKENS);
+    assert_int_equal(pp_model_kv_bytes(m, PP_KV_F32, PP_PAGE_TOKENS), 4 * (3 * padded + index) * PP_PAGE_TOKENS);
+    assert_int_equal(pp_model_info(m)->n_ctx_train, 1024);
+    pp_model_close(m);
     assert_ok(pp_model_open(model_file(), &m, &err), err);
-    const uint64_t padded = (RANK + ROPE + PP_KV_GROUP - 1) / PP_KV_GROUP * PP_KV_GROUP;
     assert_int_equal(pp_model_kv_bytes(m, PP_KV_F16, PP_PAGE_TOKENS), 2 * padded * PP_PAGE_TOKENS * N_LAYER);
     assert_int_equal(pp_model_info(m)->n_head_kv, 1);
     assert_int_equal(pp_model_info(m)->head_dim, RANK + ROPE);
@@ -268,13 +311,24 @@ static void bad_sizes(void **state)
         {"deepseek2", "attention.q_lora_rank", UINT64_MAX / 2, "rank of queries"},
         {"deepseek2", "rope.dimension_count", UINT64_MAX / 2, "rotated"},
         {"minicpm3", "attention.head_count", 0, "heads"},
+        {"deepseek32", "attention.indexer.top_k", 0, "picks 0 positions"},
+        {"deepseek32", "attention.indexer.top_k", (uint64_t)-1, "indexer.top_k"},
+        {"glm-dsa", "attention.indexer.top_k", UINT64_MAX / 2, "an index picks"},
+        {"glm-dsa", "attention.indexer.head_count", 0, "heads of an index"},
+        {"glm-dsa", "attention.indexer.head_count", 1000, "heads of an index"},
+        {"deepseek32", "attention.indexer.key_length", 6, "index's heads"},
+        {"deepseek32", "attention.indexer.key_length", 21, "in pairs"},
+        {"deepseek32", "attention.indexer.key_length", 100000, "index's heads"},
+        {"deepseek32", "attention.q_lora_rank", 0, "rank of queries"},
     };
     static const struct {
         const char *key;
         uint64_t v;
     } usual[] = {{"block_count", 1}, {"context_length", 64}, {"embedding_length", 64}, {"feed_forward_length", 64},
                  {"attention.head_count", 4}, {"attention.kv_lora_rank", 32}, {"attention.key_length_mla", 24},
-                 {"attention.value_length_mla", 16}, {"rope.dimension_count", 8}, {"vocab_size", 80}};
+                 {"attention.value_length_mla", 16}, {"rope.dimension_count", 8}, {"vocab_size", 80},
+                 {"attention.q_lora_rank", 32}, {"attention.indexer.top_k", 40}, {"attention.indexer.head_count", 3},
+                 {"attention.indexer.key_length", 20}};
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         char path[300], key[80];
@@ -289,9 +343,6 @@ static void bad_sizes(void **state)
             snprintf(key, sizeof key, "%s.%s", cases[c].arch, usual[i].key);
             pp_gguf_add_u64(w, key, bad ? cases[c].v : usual[i].v);
         }
-        snprintf(key, sizeof key, "%s.%s", cases[c].arch, cases[c].key);
-        if (strstr(key, "q_lora"))
-            pp_gguf_add_u64(w, key, cases[c].v);
         snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", cases[c].arch);
         pp_gguf_add_f32(w, key, 1e-5f);
         assert_ok(pp_gguf_writer_begin(w, &err), err);

@@ -995,6 +995,74 @@ static void copied_positions(void **state)
     }
 }
 
+/* --- an index -------------------------------------------------------------------------------------------------- */
+
+/* Scores of n positions by these kernels: [n], and room for a chunk. */
+static void index_of_shape(const struct pp_cpu_ops *ops, enum pp_kv_type type, int n_heads, int dim, int n,
+                           const float *k, const float *q, const float *w, float *scores)
+{
+    const uint8_t *heads[PP_CHUNK_PAGES] = {NULL};
+    struct pp_kv_layout l;
+    struct pp_attention a = {.n_rows = 1, .group = n_heads};
+    pp_kv_layout_init_index(&l, type, 2, dim);
+    void *memory = pp_aligned(64, pp_attention_bytes(&l, n_heads));
+    assert_non_null(memory);
+    assert_int_equal(l.head_bytes, (size_t)PP_PAGE_TOKENS * (size_t)l.head_pad * (type == PP_KV_F32 ? 4 : 2));
+    pp_attention_init(&a, &l, n_heads, memory);
+    for (int i = 0; i * PP_PAGE_TOKENS < n; i++) {
+        uint8_t *page = pp_aligned(64, l.page_bytes);
+        assert_non_null(page);
+        memset(page, 0xA5, l.page_bytes);
+        for (int p = i * PP_PAGE_TOKENS; p < n && p < (i + 1) * PP_PAGE_TOKENS; p++)
+            ops->kv_store(&l, page, pp_kv_head_offset(&l, 1, 0), p % PP_PAGE_TOKENS, k + p * dim, NULL);
+        heads[i] = page + pp_kv_head_offset(&l, 1, 0);
+    }
+    ops->index_query(&a, q);
+    ops->index_scores(&a, w, heads, n, scores);
+    for (int i = 0; i < PP_CHUNK_PAGES; i++)
+        pp_free(heads[i] ? (void *)(uintptr_t)(heads[i] - pp_kv_head_offset(&l, 1, 0)) : NULL);
+    pp_free(memory);
+}
+
+static void index_scores(void **state)
+{
+    static const struct { int n_heads, dim, n; } shapes[] = {{64, 128, 256}, {32, 128, 70}, {1, 64, 1}, {3, 20, 200},
+                                                             {7, 16, 17}, {128, 32, 33}, {5, 100, 64}};
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            const int n_heads = shapes[s].n_heads, dim = shapes[s].dim, n = shapes[s].n;
+            const enum pp_kv_type type = t ? PP_KV_Q8_0 : PP_KV_F32; /* the other tiers' */
+            float *k = random_floats(n * dim), *q = random_floats(n_heads * dim), *w = random_floats(n_heads);
+            float first[PP_KV_CHUNK] = {0}, scores[PP_KV_CHUNK];
+            k[n * dim - 1] = NAN;
+            for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
+                if (!pp_isa_runs((enum pp_isa)isa))
+                    continue;
+                index_of_shape(pp_cpu_ops((enum pp_isa)isa), type, n_heads, dim, n, k, q, w, isa ? scores : first);
+                assert_true(isnan((isa ? scores : first)[n - 1]));
+                if (isa && memcmp(first, scores, (size_t)(n - 1) * sizeof *scores) != 0)
+                    fail_msg("%s kernels: other scores of %d heads of %d", pp_isa_name((enum pp_isa)isa), n_heads, dim);
+            }
+            for (int p = 0; p < n - 1; p++) {
+                double want = 0, size = 0;
+                for (int h = 0; h < n_heads; h++) {
+                    double dot = 0;
+                    for (int d = 0; d < dim; d++) {
+                        const float key = k[p * dim + d];
+                        dot += (double)q[h * dim + d] * (double)(t ? pp_f16_to_f32(pp_f32_to_f16(key)) : key);
+                    }
+                    want += (double)w[h] * fmax(0, dot);
+                    size += fabs((double)w[h] * dot);
+                }
+                assert_near(first[p], want, 1e-6 * (1 + size));
+            }
+            pp_free(k);
+            pp_free(q);
+            pp_free(w);
+        }
+}
+
 TEST_GROUP(ops)
 {
     const struct CMUnitTest tests[] = {
@@ -1009,6 +1077,7 @@ TEST_GROUP(ops)
         cmocka_unit_test(copied_positions),     cmocka_unit_test(attention_windows),
         cmocka_unit_test(low_rank),             cmocka_unit_test(signed_zeros),
         cmocka_unit_test(shared_scales),        cmocka_unit_test(largest_sums),
+        cmocka_unit_test(index_scores),
     };
     return RUN_WITH_BOTH_BUILDS("ops", tests);
 }

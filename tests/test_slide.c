@@ -225,6 +225,27 @@ static void latent_keys_move_exactly(void **state)
     expert_model_free(m);
 }
 
+/* An index's keys move with them, by the pairs that its family has: what is picked stays the same. */
+static void picks_move_exactly(void **state)
+{
+    static const char *const families[] = {"deepseek32", "glm-dsa"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct expert_shape s = expert_shape(families[i]);
+        s.neighbours = s.heads_apart = s.shares = true;
+        s.n_layer = 1;
+        s.n_vocab = 100;
+        s.n_ctx = 512;
+        s.kv_rank = 32;
+        s.q_rank = 32;
+        s.nope = s.v_dim = s.rope_dim = 8;
+        s.index_top_k = 20;
+        struct expert_model *m = expert_model_make(&s);
+        file_moves_exactly(expert_model_write(m));
+        expert_model_free(m);
+    }
+}
+
 /* Hunyuan's keys are normed behind their rotation. */
 static void normed_keys_move_exactly(void **state)
 {
@@ -501,7 +522,8 @@ TEST_GROUP(slide)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loaded_values_are_stored_again), cmocka_unit_test(one_layer_moves_exactly),
         cmocka_unit_test(normed_keys_move_exactly),
-        cmocka_unit_test(latent_keys_move_exactly), cmocka_unit_test(keys_with_alibi_move_exactly),
+        cmocka_unit_test(latent_keys_move_exactly), cmocka_unit_test(picks_move_exactly),
+        cmocka_unit_test(keys_with_alibi_move_exactly),
         cmocka_unit_test(moved_pages_stay_alone),         cmocka_unit_test(rows_move),
         cmocka_unit_test(what_cannot_be_cut),
         cmocka_unit_test(learned_positions_stay),         cmocka_unit_test(turns_slide),

@@ -29,6 +29,7 @@ struct builder {
     int low, laurel;         /* what stands beside attention, and half-way there */
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
+    int index_q, index_k, index_weights; /* of an index: its heads' queries, its key, and what heads count for */
     int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
     int tiled;               /* with heads_tiled: queries, and what attention gives, in that order */
     int q_gate;              /* with gated_queries: queries and gates in turns */

@@ -229,9 +229,46 @@ static bool add_attention(struct builder *b, int l)
  * brought to c instead, and what attention gives of c to values: the cache keeps c and r, and neither keys nor values
  * are ever made. */
 
+/* DeepSeek V3.2's index (arXiv 2512.02556): the score of position s for a row at t is the sum over the index's heads of
+ * w_h(t) max(0, q_h(t) . k(s)), and attention sees those with the largest scores. The published weights are smaller by
+ * the root of the number of heads times their size, which changes no order, and queries and keys are multiplied by a
+ * Hadamard matrix, which changes no product; neither is done here. */
+struct index_ops {
+    bool has;          /* the layer has an index of its own */
+    int q, k, weights; /* projections */
+};
+
+static bool find_index(struct builder *b, int l, struct index_ops *x)
+{
+    const struct pp_hparams *hp = b->hp;
+    *x = (struct index_ops){.has = hp->index_top_k && !(hp->layer[l] & PP_LAYER_PICKED_BEFORE)};
+    return !x->has || ((x->q = pp_plan_linear(b->p, b->s, hp->n_index_head * hp->index_dim, hp->q_lora_rank, b->err,
+                                              "blk.%d.indexer.attn_q_b", l)) >= 0 &&
+                       (x->k = pp_plan_linear(b->p, b->s, hp->index_dim, hp->n_embd, b->err, "blk.%d.indexer.attn_k",
+                                              l)) >= 0 &&
+                       (x->weights = pp_plan_linear(b->p, b->s, hp->n_index_head, hp->n_embd, b->err,
+                                                    "blk.%d.indexer.proj", l)) >= 0);
+}
+
+/* The key's norm is LayerNorm with an epsilon of its own, whatever the model's are. */
+static bool add_picks(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .centred = true, .scale = 1e-6f, .in = b->index_k,
+                         .in2 = NONE, .out = b->index_k};
+    if (!(norm.weight = pp_plan_tensor(b->s, 0, hp->index_dim, b->err, "blk.%d.indexer.k_norm.weight", l)) ||
+        !(norm.bias = pp_plan_tensor(b->s, 0, hp->index_dim, b->err, "blk.%d.indexer.k_norm.bias", l)))
+        return false;
+    add(b, norm);
+    add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .halves = hp->index_halves, .in = b->index_q,
+                          .in2 = b->index_k, .in3 = b->index_weights, .out = NONE, .count = hp->index_top_k});
+    return true;
+}
+
 /* Queries of all heads, and beside them c and r. */
 static bool add_latents(struct builder *b, int l)
 {
+    struct index_ops index;
     const struct pp_hparams *hp = b->hp;
     const int64_t n_heads_q = hp->n_head * (hp->qk_nope_dim + hp->rope_dim);
     const bool low = hp->q_lora_rank > 0;
@@ -239,16 +276,25 @@ static bool add_latents(struct builder *b, int l)
     if (!add_norm(b, l, "attn_norm", b->x, b->normed) ||
         (q = pp_plan_linear(b->p, b->s, low ? hp->q_lora_rank : n_heads_q, hp->n_embd, b->err,
                             low ? "blk.%d.attn_q_a" : "blk.%d.attn_q", l)) < 0 ||
+        !find_index(b, l, &index) ||
         (kv = pp_plan_linear(b->p, b->s, hp->head_dim, hp->n_embd, b->err, "blk.%d.attn_kv_a_mqa", l)) < 0 ||
         (low && (q_b = pp_plan_linear(b->p, b->s, n_heads_q, hp->q_lora_rank, b->err, "blk.%d.attn_q_b", l)) < 0))
         return false;
     add_linear(b, l, q, b->normed, low ? b->q_low : b->head_q);
     add_linear(b, l, kv, b->normed, b->k);
+    if (index.has) {
+        add_linear(b, l, index.k, b->normed, b->index_k);
+        add_linear(b, l, index.weights, b->normed, b->index_weights);
+    }
     if (low) {
         if (!pp_decoder_norm(b, l, "attn_q_a_norm", hp->q_lora_rank, b->q_low, b->q_low_normed))
             return false;
         add_linear(b, l, q_b, b->q_low_normed, b->head_q);
     }
+    if (index.has)
+        add_linear(b, l, index.q, b->q_low_normed, b->index_q);
+    if (index.has && !add_picks(b, l))
+        return false;
     return pp_decoder_norm(b, l, "attn_kv_a_norm", hp->kv_lora_rank, b->v, b->v);
 }
 
@@ -266,8 +312,10 @@ static bool add_latent_attention(struct builder *b, int l)
     if (!add_latents(b, l) || !add_heads(b, l, "attn_k_b", hp->kv_lora_rank, hp->qk_nope_dim, b->head_q, b->q))
         return false;
     add_rope(b, l);
-    add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .in = b->k, .in2 = b->v, .out = NONE});
-    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .in = b->q, .in2 = NONE, .out = b->att});
+    add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .in = b->k, .in2 = b->v, .out = NONE,
+                          .count = hp->index_top_k});
+    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .in = b->q, .in2 = NONE, .out = b->att,
+                          .count = hp->index_top_k});
     if (!add_heads(b, l, "attn_v_b", hp->v_head_dim, hp->kv_lora_rank, b->att, b->values))
         return false;
     const int o = pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_head * hp->v_head_dim, b->err, "blk.%d.attn_output", l);
@@ -288,6 +336,11 @@ static void make_latent_slots(struct builder *b)
     b->v = pp_plan_part(b->p, b->k, 0, hp->kv_lora_rank);
     b->att = pp_plan_slot(b->p, hp->n_head * hp->kv_lora_rank);
     b->values = pp_plan_slot(b->p, hp->n_head * hp->v_head_dim);
+    if (!hp->index_top_k)
+        return;
+    b->index_q = pp_plan_slot(b->p, hp->n_index_head * hp->index_dim);
+    b->index_k = pp_plan_slot(b->p, hp->index_dim);
+    b->index_weights = pp_plan_slot(b->p, hp->n_index_head);
 }
 
 /* --- short convolutions ------------------------------------------------------------------------------------------- */

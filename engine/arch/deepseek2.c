@@ -125,7 +125,7 @@ void pp_latent_to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "v_head_dim", hp->v_head_dim);
 }
 
-static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_deepseek_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float all_dim = 0;
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
@@ -140,7 +140,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : routing_from_config(config, hp, err);
 }
 
-static void to_config(const struct pp_hparams *hp, cJSON *config)
+void pp_deepseek_to_config(const struct pp_hparams *hp, cJSON *config)
 {
     cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
     const float all_dim = hp->yarn_log_multiplier / 0.1f;
@@ -189,7 +189,7 @@ static enum pp_code temperature_from_gguf(const struct pp_gguf *g, struct pp_hpa
     return PP_OK;
 }
 
-static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_deepseek_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     double log_multiplier = 0;
     char full[160];
@@ -206,7 +206,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return temperature_from_gguf(g, hp, err);
 }
 
-static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+void pp_deepseek_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     char full[160];
     if (hp->rope_scaling == PP_ROPE_YARN)
@@ -224,108 +224,10 @@ const struct pp_arch pp_arch_deepseek2 = {
     .hf_pairs = true,
     .gguf_shares = true,
     .usual = usual,
-    .from_config = from_config,
-    .from_gguf = from_gguf,
-    .to_gguf = to_gguf,
-    .to_config = to_config,
-};
-
-/* --- DeepSeek V3.2 and GLM 5 -------------------------------------------------------------------------------- */
-
-/* An index (arXiv 2512.02556) picks the positions that a row sees. Its matrices are kept, for those who go on behind as
- * many as it picks. */
-
-#define INDEX "model.layers.{}.self_attn.indexer."
-
-static const char *const v32_classes[] = {"DeepseekV32ForCausalLM", "deepseek_v32", NULL};
-static const char *const glm_classes[] = {"GlmMoeDsaForCausalLM", "glm_moe_dsa", NULL};
-static const struct pp_arch_name index_names[] = {
-    {.hf = INDEX "wq_b", .gguf = "blk.{}.indexer.attn_q_b"},
-    {.hf = INDEX "wk", .gguf = "blk.{}.indexer.attn_k"},
-    {.hf = INDEX "k_norm", .gguf = "blk.{}.indexer.k_norm"},
-    {.hf = INDEX "weights_proj", .gguf = "blk.{}.indexer.proj"},
-    PP_LATENT_NAMES,
-    {.hf = NULL},
-};
-static const struct pp_arch_usual index_usual[] = {
-    {.json = "{\"kv_lora_rank\": 512, \"q_lora_rank\": 1536, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64,"
-             "\"v_head_dim\": 128, \"n_routed_experts\": 256, \"num_experts_per_tok\": 8, \"n_shared_experts\": 1,"
-             "\"moe_intermediate_size\": 2048, \"first_k_dense_replace\": 3, \"norm_topk_prob\": true,"
-             "\"routed_scaling_factor\": 2.5, \"n_group\": 1, \"topk_group\": 1, \"index_n_heads\": 64,"
-             "\"index_head_dim\": 128, \"index_topk\": 2048}"},
-    {.json = NULL},
-};
-
-static enum pp_code index_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
-{
-    enum pp_code code = from_config(config, hp, err);
-    if (!code)
-        code = pp_config_int(config, "index_n_heads", &hp->n_index_head, err);
-    if (!code)
-        code = pp_config_int(config, "index_head_dim", &hp->index_dim, err);
-    return code ? code : pp_config_int(config, "index_topk", &hp->index_top_k, err);
-}
-
-static void index_to_config(const struct pp_hparams *hp, cJSON *config)
-{
-    const bool glm = strcmp(hp->arch, "glm-dsa") == 0;
-    to_config(hp, config);
-    pp_config_put_class(config, (glm ? glm_classes : v32_classes)[0], (glm ? glm_classes : v32_classes)[1]);
-    pp_config_put(config, "index_n_heads", hp->n_index_head);
-    pp_config_put(config, "index_head_dim", hp->index_dim);
-    pp_config_put(config, "index_topk", hp->index_top_k);
-}
-
-static enum pp_code index_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
-{
-    char full[160];
-    enum pp_code code = from_gguf(g, hp, err);
-    pp_gguf_int(g, key_of(hp, "attention.indexer.head_count", full), &hp->n_index_head);
-    pp_gguf_int(g, key_of(hp, "attention.indexer.key_length", full), &hp->index_dim);
-    if (!code && !pp_gguf_int(g, key_of(hp, "attention.indexer.top_k", full), &hp->index_top_k))
-        code = pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", full);
-    return code;
-}
-
-static void index_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
-{
-    char full[160];
-    to_gguf(hp, w);
-    pp_gguf_add_u32(w, key_of(hp, "attention.indexer.head_count", full), (uint32_t)hp->n_index_head);
-    pp_gguf_add_u32(w, key_of(hp, "attention.indexer.key_length", full), (uint32_t)hp->index_dim);
-    pp_gguf_add_u32(w, key_of(hp, "attention.indexer.top_k", full), (uint32_t)hp->index_top_k);
-}
-
-const struct pp_arch pp_arch_deepseek32 = {
-    .name = "deepseek32",
-    .hf_classes = v32_classes,
-    .names = index_names,
-    .more_names = pp_expert_names,
-    .ignored = pp_common_ignored,
-    .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .usual = index_usual,
-    .from_config = index_from_config,
-    .from_gguf = index_from_gguf,
-    .to_gguf = index_to_gguf,
-    .to_config = index_to_config,
-};
-
-const struct pp_arch pp_arch_glm_dsa = {
-    .name = "glm-dsa",
-    .hf_classes = glm_classes,
-    .names = index_names,
-    .more_names = pp_expert_names,
-    .ignored = pp_common_ignored,
-    .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .usual = index_usual,
-    .from_config = index_from_config,
-    .from_gguf = index_from_gguf,
-    .to_gguf = index_to_gguf,
-    .to_config = index_to_config,
+    .from_config = pp_deepseek_from_config,
+    .from_gguf = pp_deepseek_from_gguf,
+    .to_gguf = pp_deepseek_to_gguf,
+    .to_config = pp_deepseek_to_config,
 };
 
 /* --- Mistral 4 ---------------------------------------------------------------------------------------------------- */
@@ -355,7 +257,7 @@ static const struct pp_arch_usual mistral_usual[] = {
 static enum pp_code mistral_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *rope = rope_of(config);
-    enum pp_code code = from_config(config, hp, err);
+    enum pp_code code = pp_deepseek_from_config(config, hp, err);
     if (!code)
         code = pp_config_float(rope, "llama_4_scaling_beta", &hp->attn_temperature, err);
     if (!code)
@@ -367,7 +269,7 @@ static enum pp_code mistral_from_config(const cJSON *config, struct pp_hparams *
 
 static void mistral_to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    to_config(hp, config);
+    pp_deepseek_to_config(hp, config);
     pp_config_put_class(config, mistral_classes[0], mistral_classes[1]);
     cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
     if (!rope) {
@@ -394,8 +296,8 @@ const struct pp_arch pp_arch_mistral4 = {
     .gguf_shares = true,
     .usual = mistral_usual,
     .from_config = mistral_from_config,
-    .from_gguf = from_gguf,
-    .to_gguf = to_gguf,
+    .from_gguf = pp_deepseek_from_gguf,
+    .to_gguf = pp_deepseek_to_gguf,
     .to_config = mistral_to_config,
 };
 

@@ -123,6 +123,11 @@ void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys 
     {.hf = "model.layers.{}.self_attn.kv_b_proj", .gguf = "blk.{}.attn_kv_b"}
 enum pp_code pp_latent_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_latent_to_config(const struct pp_hparams *hp, struct cJSON *config);
+/* All of DeepSeek V2's and V3's. */
+enum pp_code pp_deepseek_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+void pp_deepseek_to_config(const struct pp_hparams *hp, struct cJSON *config);
+enum pp_code pp_deepseek_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
+void pp_deepseek_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 
 /* The gated delta rule's states, and which layers have them: Qwen3-Next's words. */
 enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);

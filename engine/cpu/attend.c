@@ -2,7 +2,12 @@
  *
  * Neighbouring rows of one sequence form a tile, so that what is read of K and V serves all their queries of a KV head.
  * When there are few tiles, several items share the chunks of one: each leaves the sums of its chunks in memory, and
- * whichever is done last merges them in ascending order, which gives the bits of a single item. */
+ * whichever is done last merges them in ascending order, which gives the bits of a single item.
+ *
+ * A row that sees only what an index picked has its positions copied side by side, a chunk at a time, as if they were
+ * all there is: so its attention costs what that of a sequence of so many positions does, however many there are, and
+ * the copying on top. Rows of such a tile share nothing; where 64 heads or more have one key, as in the models that are
+ * known, tiles are single rows anyway. */
 #include <math.h>
 #include <string.h>
 
@@ -26,6 +31,9 @@ static size_t sums_size(const struct attend_plan *p, int n_q)
 
 static bool make_plan(struct pp_cpu *c, struct attend_plan *p)
 {
+    p->tile_rows = 1;
+    if (p->kv.kind != PP_TIER_ATTENTION)
+        return true;
     p->tile_rows = p->group < PP_TILE_QUERIES ? PP_TILE_QUERIES / p->group : 1;
     p->left = pp_cpu_memory_take(c, ITEMS_PER_THREAD * pp_pool_n(c->pool), sizeof *p->left);
     p->tiles = pp_cpu_memory_take(c, c->max_rows + 1, sizeof *p->tiles);
@@ -46,20 +54,22 @@ static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
         const struct attend_plan *p = &c->attend[t];
         const size_t recur = pp_cpu_recur_bytes(&p->kv);
         kernel = recur > kernel ? recur : kernel;
-        if (!is_of_attention(c, t))
+        if (!pp_tier_has_keys(p->kv.kind))
             continue;
         size_t bytes = pp_attention_bytes(&p->kv, p->tile_rows * p->group);
         kernel = bytes > kernel ? bytes : kernel;
-        tail = p->kv.head_bytes > tail ? p->kv.head_bytes : tail;
+        const size_t ends = (p->top_k ? PP_CHUNK_PAGES : 2) * p->kv.head_bytes;
+        tail = ends > tail ? ends : tail;
     }
     scratch->kernel = pp_cpu_memory_take(c, 1, kernel);
-    scratch->tail = pp_cpu_memory_take(c, 2, tail);
+    scratch->tail = pp_cpu_memory_take(c, 1, tail);
     if (!scratch->kernel || !scratch->tail)
         return false;
     for (int t = 0; t < c->n_tiers; t++) {
         const struct attend_plan *p = &c->attend[t];
-        if (!is_of_attention(c, t))
+        if (!pp_tier_has_keys(p->kv.kind))
             continue;
+        scratch->attention[t].n_rows = 1;
         scratch->attention[t].group = p->group;
         pp_attention_init(&scratch->attention[t], &p->kv, p->tile_rows * p->group, scratch->kernel);
     }
@@ -81,7 +91,7 @@ bool pp_cpu_attend_new(struct pp_cpu *c)
 {
     int n_threads = pp_pool_n(c->pool);
     for (int t = 0; t < c->n_tiers; t++)
-        if (is_of_attention(c, t) && !make_plan(c, &c->attend[t]))
+        if (!make_plan(c, &c->attend[t]))
             return false;
     for (int i = 0; i < n_threads; i++)
         if (!make_thread(c, &c->threads[i]))
@@ -105,10 +115,15 @@ void pp_cpu_attend_free(struct pp_cpu *c)
     pp_free(c->own_room);
 }
 
-/* Positions that a row attends to. */
+/* Positions that a row attends to, unless it sees those only that were picked. */
 static int64_t row_length(const struct pp_batch_row *r)
 {
-    return r->tree_mask ? r->tree_base + __builtin_popcountll(r->tree_mask) : r->sees;
+    return pp_cpu_row_length(r);
+}
+
+static bool is_picked(const struct attend_plan *p, const struct pp_batch_row *r)
+{
+    return p->top_k && row_length(r) > p->top_k;
 }
 
 /* Where a row stands among those that it attends to; in a tree its slot is behind its siblings', too. */
@@ -138,7 +153,7 @@ static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row 
 
 static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r)
 {
-    const int64_t end = row_length(r);
+    const int64_t end = is_picked(p, r) ? p->top_k : row_length(r);
     return p->window && p->both_ways && r->slot + p->window < end ? r->slot + p->window : end;
 }
 
@@ -184,6 +199,8 @@ static bool tiles_store(const struct attend_plan *p, const struct pp_batch_row *
         return false;
     for (int i = 0; i < p->n_tiles; i++) {
         const int first = p->tiles[i], last = p->tiles[i + 1] - 1;
+        if (is_picked(p, &rows[last])) /* its own position may be in any chunk, or in none */
+            return false;
         for (int k = 0; k < i; k++)
             if (rows[p->tiles[k]].pages[0] == rows[first].pages[0])
                 return false;
@@ -302,6 +319,19 @@ static void gather_branch(const struct tile *t, const struct pp_batch_row *r)
     }
 }
 
+/* A chunk of what was picked for the i-th row of a tile. */
+static void gather_picks(const struct tile *t, int i, int64_t chunk, int n, const uint8_t *heads[PP_CHUNK_PAGES])
+{
+    const struct pp_kv_layout *l = &t->p->kv;
+    const int32_t *from = t->c->pick.slots + (t->row0 + i) * t->p->top_k + chunk * PP_KV_CHUNK;
+    for (int k = 0; k < n; k++)
+        pp_kv_copy_head_position(l, t->rows[i].pages[t->s->tier][from[k] / PP_PAGE_TOKENS] + t->head_offset,
+                                 from[k] % PP_PAGE_TOKENS, t->tail + (size_t)(k / PP_PAGE_TOKENS) * l->head_bytes,
+                                 k % PP_PAGE_TOKENS);
+    for (int k = 0; k < PP_CHUNK_PAGES; k++)
+        heads[k] = k * PP_PAGE_TOKENS < n ? t->tail + (size_t)k * l->head_bytes : NULL;
+}
+
 /* Where our head's bytes of a chunk are, of which `see` is needed; from tail_page on in the tail. */
 static void find_heads(const struct tile *t, int64_t chunk, struct pp_span see, int64_t tail_page,
                        const uint8_t *heads[PP_CHUNK_PAGES])
@@ -322,7 +352,7 @@ static void look_ahead(const struct tile *t, int64_t next, int64_t end)
 {
     const struct pp_batch_row *last = &t->rows[t->n_rows - 1];
     memset(t->a->next, 0, sizeof t->a->next);
-    if (next < end && !last->tree_mask)
+    if (next < end && !last->tree_mask && !is_picked(t->p, last))
         find_heads(t, next, in_chunk(t->p, last, next), INT64_MAX, t->a->next);
 }
 
@@ -352,10 +382,14 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
         t->a->at[i] = (float)(row_place(&t->rows[i]) - chunk * PP_KV_CHUNK);
     }
     for (int i = 0, next; i < n_rows; i = next) {
-        for (next = i + 1; !gathered && next < n_rows && see[i].end && see[next].end;)
+        const bool picked = is_picked(t->p, &t->rows[i]), alone = gathered || picked;
+        const uint8_t *heads[PP_CHUNK_PAGES];
+        for (next = i + 1; !alone && next < n_rows && see[i].end && see[next].end && !is_picked(t->p, &t->rows[next]);)
             next++;
-        if (see[i].end && gathered) {
-            const uint8_t *heads[PP_CHUNK_PAGES];
+        if (see[i].end && picked) {
+            gather_picks(t, i, chunk, see[i].end, heads);
+            t->c->ops->attention_chunk(t->a, heads, i, 1, see, to);
+        } else if (see[i].end && gathered) {
             gather_branch(t, &t->rows[i]);
             find_heads(t, chunk, see[i], tail_page, heads);
             t->c->ops->attention_chunk(t->a, heads, i, 1, see, to);

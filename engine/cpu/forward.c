@@ -219,6 +219,10 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
         for (int i = first; i < end; i++)
             pp_cpu_heads_item(c, s, part->m, i, thread);
         break;
+    case STAGE_PICK:
+        for (int i = first; i < end; i++)
+            pp_cpu_pick_item(c, s, part->m, part->phase, i, thread);
+        break;
     case STAGE_ATTEND:
         for (int i = first; i < end; i++)
             pp_cpu_attend_item(c, s, part->m, part->phase, i, thread);
@@ -301,6 +305,9 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
         case STAGE_HEADS:
             n_items[0] = s->n_heads;
             break;
+        case STAGE_PICK:
+            pp_cpu_pick_phases(c, s, m, n_items);
+            break;
         case STAGE_ATTEND:
             pp_cpu_attend_phases(c, s, m, n_items);
             break;
@@ -350,6 +357,7 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     atomic_store_explicit(&c->abandoned, false, memory_order_relaxed);
     c->pass++;
     pp_cpu_attend_plan(c);
+    pp_cpu_pick_plan(c);
     pp_cpu_project_reset(c);
     plan_parts(c, batch->n, batch->n_outputs);
     c->routing.in.other_way = c->routing.hidden.other_way = c->stream.other_way;

@@ -338,6 +338,20 @@ static enum pp_code lower_attention(struct lowering *l)
     return code;
 }
 
+static enum pp_code lower_picks(struct lowering *l)
+{
+    const struct pp_op *op = peek(l, 0);
+    struct stage *s = new_stage(l, STAGE_PICK);
+    s->tier = op->tier;
+    s->layer = op->tier_layer;
+    s->q = op->in;
+    s->k = op->in2;
+    s->head_weights = op->in3;
+    s->halves = op->halves;
+    l->at++;
+    return PP_OK;
+}
+
 static enum pp_code lower_heads(struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
@@ -512,6 +526,8 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_KV_STORE:
     case PP_OP_ATTENTION:
         return lower_attention(l);
+    case PP_OP_PICK:
+        return lower_picks(l);
     case PP_OP_CONVOLVE:
         return lower_convolution(l);
     case PP_OP_RECUR:

@@ -226,6 +226,13 @@ struct pp_cpu_ops {
                             const struct pp_attention_sums *to);
     /* Writes a row's result, float [group, v_dim]. */
     void (*attention_finish)(const struct pp_attention *a, int row, const struct pp_attention_sums *total, float *out);
+    /* Takes in the queries of an index's heads, float [group, head_dim], as they are; a: of one row, a page having K in
+     * F32 or F16. */
+    void (*index_query)(const struct pp_attention *a, const float *q);
+    /* Scores of the first n positions of a chunk: each begins with 0 and grows by fma(weights[h], max(0, q_h . k),
+     * score), h ascending, q . k as above. NaN where a product is. heads: as above; scores: room for whole vectors. */
+    void (*index_scores)(const struct pp_attention *a, const float *weights,
+                         const uint8_t *const heads[PP_CHUNK_PAGES], int n, float *scores);
     /* y = x, which are halves at any address */
     void (*widen)(const void *x, int64_t n, float *y);
     /* y += scale * x: adapters */

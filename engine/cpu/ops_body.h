@@ -665,6 +665,7 @@ static void kv_store(const struct pp_kv_layout *kv, uint8_t *page, size_t head_o
 
 #include "engine/cpu/attention_latent.h"
 #include "engine/cpu/attention_body.h"
+#include "engine/cpu/index_body.h"
 
 #if defined(PP_OPS_AMX)
 #include "engine/cpu/attention_amx.h"
@@ -689,6 +690,8 @@ const struct pp_cpu_ops OPS_TABLE = {
     .attention_chunk = ATTENTION_CHUNK,
     .attention_merge = attention_merge,
     .attention_finish = attention_finish,
+    .index_query = index_query,
+    .index_scores = index_scores,
     .widen = widen,
     .add_scaled = add_scaled,
     .round_low_rank = round_low_rank,

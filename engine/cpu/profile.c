@@ -49,6 +49,7 @@ static enum pp_profile_kind stage_kind(const struct pp_cpu *c, int i)
         return projection_kind(c, i);
     case STAGE_HEADS:
         return i > 0 && c->stages[i - 1].kind == STAGE_ATTEND ? PP_PROFILE_ATTN_OUT : PP_PROFILE_QKV;
+    case STAGE_PICK:
     case STAGE_ATTEND:
     case STAGE_RECUR:
     case STAGE_SCAN:
@@ -98,7 +99,7 @@ static enum pp_profile_kind part_kind(const struct pp_cpu *c, const struct part 
 {
     if (part->stage->kind == STAGE_PROJECT && part->phase == 0)
         return PP_PROFILE_PREPARE;
-    if (part->stage->kind == STAGE_ATTEND && part->phase == 0)
+    if ((part->stage->kind == STAGE_ATTEND || part->stage->kind == STAGE_PICK) && part->phase == 0)
         return PP_PROFILE_STORE;
     if (part->stage->kind == STAGE_EXPERTS) /* experts.c: enum phase */
         return part->phase == 2                       ? PP_PROFILE_GATE_UP
@@ -147,6 +148,8 @@ static void count_attention(const struct pp_cpu *c, const struct stage *s, struc
         uint64_t n_kv = (uint64_t)b->rows[i].slot + 1, window = (uint64_t)c->attend[s->tier].window;
         if (window && n_kv > window)
             n_kv = window;
+        if (c->attend[s->tier].top_k && n_kv > (uint64_t)c->attend[s->tier].top_k)
+            n_kv = (uint64_t)c->attend[s->tier].top_k;
         line->macs += 2 * n_kv * (uint64_t)(hp->n_head * hp->head_dim);
         if (i + 1 == b->n || b->rows[i + 1].pages[s->tier] != b->rows[i].pages[s->tier])
             line->bytes += n_kv * one_layer;
@@ -164,6 +167,19 @@ static void count_experts(const struct experts *x, uint64_t m, struct pp_profile
     lines[PP_PROFILE_DOWN].macs += macs;
 }
 
+/* Of rows that see less than they might. */
+static void count_picks(const struct pp_cpu *c, const struct stage *s, struct pp_profile_line *line)
+{
+    const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
+    for (int i = 0; i < c->batch->n; i++) {
+        const uint64_t n = (uint64_t)pp_cpu_row_length(&c->batch->rows[i]);
+        if (n <= (uint64_t)c->pick.top_k)
+            continue;
+        line->macs += n * (uint64_t)(c->attend[s->tier].group * kv->head_dim);
+        line->bytes += n * (kv->head_bytes / PP_PAGE_TOKENS);
+    }
+}
+
 /* Bytes and multiply-adds of the pass, stage by stage. */
 static void count_work(struct pp_cpu *c)
 {
@@ -174,6 +190,8 @@ static void count_work(struct pp_cpu *c)
         uint64_t m = (uint64_t)(s->selected ? c->batch->n_outputs : c->batch->n);
         if (s->kind == STAGE_ATTEND)
             count_attention(c, s, line);
+        if (s->kind == STAGE_PICK)
+            count_picks(c, s, line);
         if (s->kind == STAGE_EXPERTS)
             count_experts(s->experts, m, p->sum.lines);
         for (int h = 0; m && h < s->n_heads; h++) {

@@ -16,8 +16,8 @@ enum {
     MAX_ROW_OPS = 4,   /* of one stage */
 };
 
-enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_ATTEND, STAGE_CONVOLVE, STAGE_RECUR, STAGE_SCAN,
-                  STAGE_ROWS, STAGE_EXPERTS, STAGE_SELECT };
+enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_PICK, STAGE_ATTEND, STAGE_CONVOLVE, STAGE_RECUR,
+                  STAGE_SCAN, STAGE_ROWS, STAGE_EXPERTS, STAGE_SELECT };
 
 /* The vectors of a norm. */
 struct norm {
@@ -115,6 +115,9 @@ struct stage {
     const float *sinks;         /* [n_head], times log2 e; or NULL */
     float softcap;              /* times log2 e; 0: none */
     const float *slopes;        /* [n_head] of ALiBi, times log2 e; or NULL */
+    /* PICK: tier, layer, q and k as above */
+    int head_weights;           /* slot */
+    bool halves;                /* how pairs that are rotated lie */
     /* CONVOLVE: tier and layer as above; epilogue: none, or APPLY */
     int in2;                    /* slot: its input is in times in2; -1: in */
     int gate;                   /* slot that its result is multiplied by, behind the epilogue; -1: none */
@@ -145,11 +148,22 @@ struct requests {
     uintptr_t at, end;
 };
 
+/* Positions that may be among those with the largest scores, ascending (pick.c). */
+struct candidates {
+    uint32_t *rank;             /* of two scores the larger has the larger one */
+    int32_t *place;             /* among the positions that the row may see */
+    int n;
+    bool full;                  /* there are as many as are wanted, and none of less than `least` is */
+    uint32_t least;
+};
+
 /* What one thread needs for itself. */
 struct thread_scratch {
     struct pp_attention attention[PP_MAX_TIERS]; /* their arrays, for a tile as large as this model needs, lie in
                                                     `kernel` */
-    uint8_t *tail;              /* two pages of one head: the end of a tree's branch */
+    uint8_t *tail;              /* some pages of one head: the end of a tree's branch, two at most; or a chunk of
+                                   positions that were picked */
+    struct candidates candidates; /* pick.c's */
     float *f32;                 /* [PRIVATE_ROWS, normed_stride]; shared: NULL unless a stage's normed rows are kept */
     float *results[2];          /* [result_floats]: of an item whose projections only go into an epilogue */
     int8_t *q;                  /* [PRIVATE_ROWS, acts_width]; NULL: no stage quantises */
@@ -191,6 +205,7 @@ struct shared_down {
 struct attend_plan {
     struct pp_kv_layout kv;     /* of the tier's pages */
     int64_t window;             /* positions that a row sees, or 0 */
+    int64_t top_k;              /* if it would see more than that, those that were picked; 0: all */
     bool chunked;               /* it begins at multiples of that */
     bool both_ways;             /* it reaches as far behind the row as before it */
     int group;                  /* query heads that share a KV head */
@@ -202,6 +217,16 @@ struct attend_plan {
     int64_t n_chunks;           /* of the tile whose rows see most */
     bool stores_apart;          /* a phase of its own rotates and stores the rows: tiles need those of others */
     atomic_int *left;           /* [n_head_kv, n_tiles] splits not done yet */
+};
+
+/* What indexes pick. The same memory serves all layers: what one picked holds until the next one does (pick.c). */
+struct pick_plan {
+    int64_t top_k;              /* 0: there is no index */
+    int32_t *slots;             /* [max_rows, top_k]: of rows that would see more than top_k, ascending by place */
+    bool any;                   /* the pass has such rows */
+    int n_splits;               /* items that share a row's positions */
+    struct candidates *found;   /* [n_found]: what each of them found, if they do */
+    int n_found;
 };
 
 /* Which experts the rows of a pass go to, and what those read and write: a place for each row and expert that it uses,
@@ -261,6 +286,7 @@ struct pp_cpu {
     struct thread_scratch *threads; /* [n threads] */
     struct attend_plan attend[PP_MAX_TIERS]; /* of tiers of other kinds only what pages are like */
     int n_tiers;
+    struct pick_plan pick;
     struct experts *experts;    /* [plan.n_experts] */
     struct routing routing;
     int64_t replaced_floats;    /* whole rows of a tensor, and 16 results of each row of the largest batch */
@@ -341,6 +367,17 @@ bool pp_cpu_attend_new(struct pp_cpu *c);
 void pp_cpu_attend_free(struct pp_cpu *c);
 void pp_cpu_attend_plan(struct pp_cpu *c);
 
+/* Positions that a row may see. */
+static inline int64_t pp_cpu_row_length(const struct pp_batch_row *r)
+{
+    return r->tree_mask ? r->tree_base + __builtin_popcountll(r->tree_mask) : r->sees;
+}
+
+/* pick.c: memory, made once, with that of threads; and the plan of a pass. */
+bool pp_cpu_pick_new(struct pp_cpu *c);
+void pp_cpu_pick_free(struct pp_cpu *c);
+void pp_cpu_pick_plan(struct pp_cpu *c);
+
 /* streams.c: MIX, SPREAD, MATCH and SPARSEN; y: the row of `out`. */
 void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *x2, float *y);
 
@@ -404,8 +441,8 @@ struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *s
 typedef void pp_cpu_phases_fn(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES]);
 typedef void pp_cpu_item_fn(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread);
 pp_cpu_phases_fn pp_cpu_project_phases, pp_cpu_attend_phases, pp_cpu_experts_phases; /* project.c, attend.c, ... */
-pp_cpu_phases_fn pp_cpu_recur_phases;
-pp_cpu_item_fn pp_cpu_attend_item, pp_cpu_experts_item, pp_cpu_recur_item;
+pp_cpu_phases_fn pp_cpu_recur_phases, pp_cpu_pick_phases;
+pp_cpu_item_fn pp_cpu_attend_item, pp_cpu_experts_item, pp_cpu_recur_item, pp_cpu_pick_item;
 int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase);
 /* Items of projections are small; a thread takes several neighbours at once: first .. end - 1, at most as many as are
  * worth 2 ms. */

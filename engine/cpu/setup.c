@@ -134,14 +134,14 @@ static bool make_scratch(struct pp_cpu *c)
     for (int i = 0; i < n_threads; i++)
         if (!make_private(c, &c->threads[i]))
             return false;
-    return pp_cpu_experts_new(c) && pp_cpu_heads_new(c) && pp_cpu_attend_new(c);
+    return pp_cpu_experts_new(c) && pp_cpu_heads_new(c) && pp_cpu_pick_new(c) && pp_cpu_attend_new(c);
 }
 
 static enum pp_code check_limits(const struct pp_plan *plan, struct pp_error *err)
 {
     for (int t = 0; t < plan->n_tiers; t++) {
         const struct pp_tier_plan *tier = &plan->tiers[t];
-        if (tier->kind != PP_TIER_ATTENTION)
+        if (!pp_tier_has_keys(tier->kind))
             continue;
         if (tier->head_dim > PP_MAX_HEAD_DIM || tier->n_head / tier->n_head_kv > PP_MAX_GROUP)
             return pp_fail(err, PP_ERR_UNSUPPORTED,
@@ -190,6 +190,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     for (int t = 0; t < c->n_tiers; t++) {
         c->attend[t].kv = kv[t];
         c->attend[t].window = m->plan.tiers[t].window;
+        c->attend[t].top_k = m->plan.tiers[t].top_k;
         c->attend[t].chunked = hp->chunked;
         c->attend[t].both_ways = m->plan.encoder;
         c->attend[t].group = m->plan.tiers[t].n_head / m->plan.tiers[t].n_head_kv;
@@ -230,6 +231,7 @@ void pp_cpu_free(struct pp_cpu *c)
     pp_free(c->owned);
     pp_cpu_slots_free(c);
     pp_cpu_attend_free(c);
+    pp_cpu_pick_free(c);
     pp_cpu_experts_free(c);
     pp_cpu_heads_free(c);
     free_inputs(&c->shared);

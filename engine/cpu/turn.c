@@ -12,11 +12,12 @@ struct turning {
     float cos_sin[2][PP_MAX_HEAD_DIM];  /* [n_ropes][rope_dim / 2][2] */
 };
 
-/* The attention of a layer of the tier. */
+/* The attention of a layer of the tier, or what picks for it. */
 static const struct stage *stage_of(const struct turning *t, int layer)
 {
     int i = 0;
-    while (t->c->stages[i].kind != STAGE_ATTEND || t->c->stages[i].tier != t->tier || t->c->stages[i].layer != layer)
+    const enum stage_kind kind = t->kv->kind == PP_TIER_INDEX ? STAGE_PICK : STAGE_ATTEND;
+    while (t->c->stages[i].kind != kind || t->c->stages[i].tier != t->tier || t->c->stages[i].layer != layer)
         i++; /* every layer has such a stage */
     return &t->c->stages[i];
 }
@@ -43,7 +44,9 @@ static void move_head(const struct turning *t, const struct pp_cpu_move *m, cons
     pp_kv_load_head_position(t->kv, m->from + head_offset, m->from_slot, k, v);
     if (t->kv->rotate)
         t->c->ops->hadamard(k, t->kv->head_dim, t->kv->rotate); /* its own inverse */
-    if (s->rope >= 0)
+    if (s->kind == STAGE_PICK)
+        t->c->ops->rope(k, t->c->ropes[0].dim, s->halves, t->cos_sin[0]);
+    else if (s->rope >= 0)
         turn_key(t, s, head, k);
     if (t->kv->rotate)
         t->c->ops->hadamard(k, t->kv->head_dim, t->kv->rotate);

@@ -1,0 +1,232 @@
+/* deepseek32.c - DeepSeek V3.2 (arXiv 2512.02556) and GLM 5: DeepSeek V3 with an index in front of attention, which
+ * picks the positions that a row sees. decoder_mixers.c computes it.
+ *
+ * The two rotate the index's heads by different pairs. Of GLM 5 there is a variant, 5.2, in which most layers have no
+ * index and see what the last one before them picked. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+#include "engine/hparams_int.h"
+
+#define INDEX "model.layers.{}.self_attn.indexer."
+
+static const char *const v32_classes[] = {"DeepseekV32ForCausalLM", "deepseek_v32", NULL};
+static const char *const glm_classes[] = {"GlmMoeDsaForCausalLM", "glm_moe_dsa", NULL};
+static const struct pp_arch_name names[] = {
+    {.hf = INDEX "wq_b", .gguf = "blk.{}.indexer.attn_q_b"},
+    {.hf = INDEX "wk", .gguf = "blk.{}.indexer.attn_k"},
+    {.hf = INDEX "k_norm", .gguf = "blk.{}.indexer.k_norm"},
+    {.hf = INDEX "weights_proj", .gguf = "blk.{}.indexer.proj"},
+    PP_LATENT_NAMES,
+    {.hf = NULL},
+};
+static const struct pp_arch_usual usual[] = {
+    {.model_type = "glm_moe_dsa", .hf_class = "GlmMoeDsaForCausalLM",
+     .json = "{\"q_lora_rank\": 2048, \"qk_nope_head_dim\": 192, \"v_head_dim\": 256, \"index_n_heads\": 32}"},
+    {.json = "{\"kv_lora_rank\": 512, \"q_lora_rank\": 1536, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64,"
+             "\"v_head_dim\": 128, \"n_routed_experts\": 256, \"num_experts_per_tok\": 8, \"n_shared_experts\": 1,"
+             "\"moe_intermediate_size\": 2048, \"first_k_dense_replace\": 3, \"norm_topk_prob\": true,"
+             "\"routed_scaling_factor\": 2.5, \"n_group\": 1, \"topk_group\": 1, \"index_n_heads\": 64,"
+             "\"index_head_dim\": 128, \"index_topk\": 2048}"},
+    {.json = NULL},
+};
+
+static bool is_glm(const struct pp_hparams *hp)
+{
+    return strcmp(hp->arch, "glm-dsa") == 0;
+}
+
+static bool has_idle_layers(const struct pp_hparams *hp)
+{
+    bool has = false;
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        has = has || hp->layer[l] & PP_LAYER_PICKED_BEFORE;
+    return has;
+}
+
+/* What both kinds of files may say, and what is known of the two families. */
+static enum pp_code check(struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->index_halves = !is_glm(hp);
+    if (hp->index_top_k < 1)
+        return pp_fail(err, PP_ERR_FORMAT, "the model says that its index picks %lld positions; it must be 1 at least",
+                       (long long)hp->index_top_k);
+    if (hp->n_layer > 0 && hp->layer[0] & PP_LAYER_PICKED_BEFORE)
+        return pp_fail(err, PP_ERR_FORMAT, "the first layer has no index, and there is none before it whose picks it "
+                       "could see");
+    if (!is_glm(hp) && has_idle_layers(hp))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a DeepSeek V3.2 of which some layers have no index is not supported; "
+                       "only GLM 5's layers share one");
+    return PP_OK;
+}
+
+/* --- config.json -------------------------------------------------------------------------------------------------- */
+
+/* "FFSS", a letter for each layer; a list of words is read as `indexer_types` is. */
+static enum pp_code take_pattern(const char *pattern, struct pp_hparams *hp, struct pp_error *err)
+{
+    if ((int64_t)strlen(pattern) != hp->n_layer || strspn(pattern, "FS") != strlen(pattern))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: index_topk_pattern must have an F or an S for each of %lld "
+                       "layers", (long long)hp->n_layer);
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= pattern[l] == 'S' ? PP_LAYER_PICKED_BEFORE : 0;
+    return PP_OK;
+}
+
+/* One layer of `index_topk_freq` has an index, from the one before the `index_skip_topk_offset`-th on. */
+static enum pp_code take_steps(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t step = 1, offset = 2;
+    enum pp_code code = pp_config_int(config, "index_topk_freq", &step, err);
+    if (!code)
+        code = pp_config_int(config, "index_skip_topk_offset", &offset, err);
+    if (!code)
+        code = pp_check_range("step between layers that have an index", step, 1, PP_MAX_LAYERS, err);
+    if (!code)
+        code = pp_check_range("number of layers before those without an index", offset, 0, PP_MAX_LAYERS, err);
+    for (int64_t l = offset; !code && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->layer[l] |= (l - offset + 1) % step ? PP_LAYER_PICKED_BEFORE : 0;
+    return code;
+}
+
+/* Which layers have no index. */
+static enum pp_code take_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(config, "index_topk_pattern");
+    if (cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "indexer_types")))
+        return pp_config_layer_words(config, "indexer_types", "shared", "full", PP_LAYER_PICKED_BEFORE, hp, err);
+    if (cJSON_IsArray(pattern))
+        return pp_config_layer_words(config, "index_topk_pattern", "shared", "full", PP_LAYER_PICKED_BEFORE, hp, err);
+    return cJSON_IsString(pattern) ? take_pattern(pattern->valuestring, hp, err) : take_steps(config, hp, err);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_deepseek_from_config(config, hp, err);
+    if (!code && pp_config_flag(config, "indexer_rope_interleave", is_glm(hp)) != is_glm(hp))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: indexer_rope_interleave is %s, which is not supported "
+                       "for this family", is_glm(hp) ? "false" : "true");
+    if (!code)
+        code = pp_config_int(config, "index_n_heads", &hp->n_index_head, err);
+    if (!code)
+        code = pp_config_int(config, "index_head_dim", &hp->index_dim, err);
+    if (!code)
+        code = pp_config_int(config, "index_topk", &hp->index_top_k, err);
+    if (!code)
+        code = take_layers(config, hp, err);
+    return code ? code : check(hp, err);
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    const char *const *classes = is_glm(hp) ? glm_classes : v32_classes;
+    pp_deepseek_to_config(hp, config);
+    pp_config_put_class(config, classes[0], classes[1]);
+    pp_config_put(config, "index_n_heads", hp->n_index_head);
+    pp_config_put(config, "index_head_dim", hp->index_dim);
+    pp_config_put(config, "index_topk", hp->index_top_k);
+    cJSON *types = has_idle_layers(hp) ? cJSON_AddArrayToObject(config, "indexer_types") : NULL;
+    for (int64_t l = 0; types && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_PICKED_BEFORE ? "shared" : "full"));
+}
+
+/* --- GGUF --------------------------------------------------------------------------------------------------------- */
+
+static const char *key_of(const struct pp_hparams *hp, const char *name, char full[160])
+{
+    snprintf(full, 160, "%s.attention.indexer.%s", hp->arch, name);
+    return full;
+}
+
+/* A list tells which layers have an index. Files of before there was one go by the tensors (hparams_gguf.c), of which
+ * GLM 5 and 5.1 have all; a file of 5.2, which is known by its context, may not have those of layers that do not use
+ * them, or nobody could tell. */
+static enum pp_code layers_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum { CONTEXT_OF_5_2 = 1 << 20 };
+    enum pp_gguf_type type;
+    char full[160];
+    size_t n;
+    if (!pp_gguf_array(g, key_of(hp, "types", full), &type, &n)) {
+        if (is_glm(hp) && !has_idle_layers(hp) && hp->n_ctx_train >= CONTEXT_OF_5_2)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "this seems to be GLM 5.2, but the metadata lack %s, which says "
+                           "which layers have an index of their own; convert the model again", full);
+        return PP_OK;
+    }
+    if (n < (size_t)hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "metadata %s has %zu values for %lld layers", full, n,
+                       (long long)hp->n_layer);
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
+        bool has = false;
+        int64_t number = 0;
+        if (pp_gguf_array_int(g, full, (size_t)l, &number))
+            has = number != 0;
+        else if (!pp_gguf_array_bool(g, full, (size_t)l, &has))
+            return pp_fail(err, PP_ERR_FORMAT, "metadata %s is not a list of truth values", full);
+        hp->layer[l] = (uint8_t)((hp->layer[l] & ~PP_LAYER_PICKED_BEFORE) | (has ? 0 : PP_LAYER_PICKED_BEFORE));
+    }
+    return PP_OK;
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    char full[160];
+    enum pp_code code = pp_deepseek_from_gguf(g, hp, err);
+    pp_gguf_int(g, key_of(hp, "head_count", full), &hp->n_index_head);
+    pp_gguf_int(g, key_of(hp, "key_length", full), &hp->index_dim);
+    if (!code && !pp_gguf_int(g, key_of(hp, "top_k", full), &hp->index_top_k))
+        code = pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is no whole number", full);
+    if (!code)
+        code = layers_from_gguf(g, hp, err);
+    return code ? code : check(hp, err);
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    bool has[PP_MAX_LAYERS];
+    char full[160];
+    pp_deepseek_to_gguf(hp, w);
+    pp_gguf_add_u32(w, key_of(hp, "head_count", full), (uint32_t)hp->n_index_head);
+    pp_gguf_add_u32(w, key_of(hp, "key_length", full), (uint32_t)hp->index_dim);
+    pp_gguf_add_u32(w, key_of(hp, "top_k", full), (uint32_t)hp->index_top_k);
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        has[l] = !(hp->layer[l] & PP_LAYER_PICKED_BEFORE);
+    if (has_idle_layers(hp))
+        pp_gguf_add_bool_array(w, key_of(hp, "types", full), has, (size_t)hp->n_layer);
+}
+
+const struct pp_arch pp_arch_deepseek32 = {
+    .name = "deepseek32",
+    .hf_classes = v32_classes,
+    .names = names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .hf_pairs = true,
+    .gguf_shares = true,
+    .gguf_sigmoids = true,
+    .usual = usual,
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = to_config,
+};
+
+const struct pp_arch pp_arch_glm_dsa = {
+    .name = "glm-dsa",
+    .hf_classes = glm_classes,
+    .names = names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .hf_pairs = true,
+    .gguf_shares = true,
+    .gguf_sigmoids = true,
+    .usual = usual,
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = to_config,
+};
