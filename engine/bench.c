@@ -53,6 +53,24 @@ uint64_t pp_engine_kv_token_bytes(const struct pp_engine *e)
 {
     uint64_t bytes = 0;
     for (int t = 0; t < e->n_tiers; t++) /* of rows only the last few are read */
-        bytes += pp_kv_pool_layout(e->tier[t].kv)->kind == PP_TIER_ATTENTION ? e->stats.tiers[t].page_bytes : 0;
+        bytes += pp_tier_has_keys(pp_kv_pool_layout(e->tier[t].kv)->kind) ? e->stats.tiers[t].page_bytes : 0;
     return bytes / PP_PAGE_TOKENS;
+}
+
+double pp_engine_kv_read_bytes(const struct pp_engine *e, double n)
+{
+    double bytes = 0;
+    for (int t = 0; t < e->n_tiers; t++) {
+        const struct pp_tier_plan *tier = &e->model->plan.tiers[t];
+        const struct pp_kv_layout *l = pp_kv_pool_layout(e->tier[t].kv);
+        double seen = n;
+        if (tier->window && seen > (double)tier->window)
+            seen = (double)tier->window;
+        if (tier->kind == PP_TIER_ATTENTION && tier->top_k && seen > (double)tier->top_k)
+            seen = (double)tier->top_k;
+        if (tier->kind == PP_TIER_INDEX && n <= (double)tier->top_k)
+            seen = 0; /* all are seen */
+        bytes += pp_tier_has_keys(l->kind) ? seen * (double)l->page_bytes / PP_PAGE_TOKENS : 0;
+    }
+    return bytes;
 }

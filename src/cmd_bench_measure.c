@@ -512,12 +512,12 @@ static void note_roofs(struct measuring *m, int lane0, int lane1)
         struct bench_summary s;
         if (c->lane < lane0 || c->lane >= lane1 || !bench_summarise(r->samples, r->n, &s))
             continue;
-        uint64_t kv = pp_engine_kv_token_bytes(l->engine);
         r->threads = l->threads;
         r->roof_bps = l->roof_bps;
         if (c->kind == CELL_DECODE) /* on average half of what is written is read with the rest */
             r->read_bps = s.median * ((double)report->token_bytes +
-                                      (double)kv * ((double)r->depth + (double)(m->b->n_gen + 1) / 2));
+                                      pp_engine_kv_read_bytes(l->engine, (double)r->depth +
+                                                                         (double)(m->b->n_gen + 1) / 2));
     }
     if (lane0 == 0) {
         report->roof_bps = m->lanes[0].roof_bps;

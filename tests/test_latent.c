@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/bench.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/kv.h"
@@ -240,6 +241,18 @@ static void small_pages(void **state)
     pp_model_close(m);
 }
 
+/* Behind what an index picks a row reads no more of K and V, but all of the index's keys. */
+static void reads_little(void **state)
+{
+    struct rig r = rig(file_of(&variants[1]), PP_KV_F16, 1);
+    const double k = 2.0 * N_LAYER * 80, index = 2.0 * N_LAYER * 32; /* padded */
+    (void)state;
+    assert_near(pp_engine_kv_read_bytes(r.engine, 10), 10 * k, 1e-9);
+    assert_near(pp_engine_kv_read_bytes(r.engine, 40), 40 * k, 1e-9);
+    assert_near(pp_engine_kv_read_bytes(r.engine, 500), 40 * k + 500 * index, 1e-9);
+    unrig(&r);
+}
+
 /* A file of rank 1 that changes one matrix. */
 static const char *adapter_file(const char *matrix, int64_t n_in, int64_t n_out)
 {
@@ -455,6 +468,7 @@ TEST_GROUP(latent)
         cmocka_unit_test(trees_and_forks),
         cmocka_unit_test(snapshots),
         cmocka_unit_test(small_pages),
+        cmocka_unit_test(reads_little),
         cmocka_unit_test(adapters),
         cmocka_unit_test(bad_sizes),
         cmocka_unit_test(matrices_of_heads),
