@@ -158,6 +158,13 @@ static void trees_and_forks_of(const char *path, int base)
         assert_ok(pp_seq_fork(r.s, FORK, &fork, &err), err);
         run_in_passes(r.engine, fork, ids + FORK, MORE, MORE, got);
         assert_from(want, got, FORK, MORE, "behind a fork");
+        const struct pp_row both[] = {
+            {.seq = fork, .token = ids[FORK + MORE], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS},
+            {.seq = r.s, .token = ids[base + 7], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS},
+        };
+        assert_ok(pp_step(r.engine, both, 2, NULL, &err), err);
+        assert_from(want, pp_step_output(r.engine, 0), FORK + MORE, 1, "beside another sequence");
+        assert_from(want, pp_step_output(r.engine, 1), base + 7, 1, "beside another sequence");
         pp_seq_free(fork);
         pp_seq_truncate(r.s, base - 60);
         const int left = (int)pp_seq_len(r.s);
@@ -264,7 +271,7 @@ static const char *adapter_file(const char *matrix, int64_t n_in, int64_t n_out)
     snprintf(path, sizeof path, "%s/latent-adapter.gguf", test_tmpdir());
     assert_ok(pp_gguf_writer_new(path, &w, &err), err);
     pp_gguf_add_text(w, "general.type", "adapter");
-    pp_gguf_add_text(w, "general.architecture", "deepseek2");
+    pp_gguf_add_text(w, "general.architecture", strstr(matrix, "indexer") ? "deepseek32" : "deepseek2");
     pp_gguf_add_text(w, "adapter.type", "lora");
     pp_gguf_add_f32(w, "adapter.lora.alpha", 1);
     snprintf(name[0], sizeof name[0], "%s.weight.lora_a", matrix);
@@ -307,6 +314,86 @@ static void adapters(void **state)
     unrig(&r);
 }
 
+/* Of an index, too: another choice shows as soon as there is one. */
+static void adapted_index(void **state)
+{
+    enum { TOP_K = 40, N = 60 };
+    static float plain[N * N_VOCAB], adapted[N * N_VOCAB];
+    struct pp_adapter *a;
+    struct pp_error err;
+    int32_t ids[LENGTH];
+    (void)state;
+    write_text(ids);
+    struct rig r = rig(file_of(&variants[1]), PP_KV_F32, 2);
+    run_in_passes(r.engine, r.s, ids, N, 16, plain);
+    assert_ok(pp_adapter_load(r.model, adapter_file("blk.1.indexer.attn_k", 64, 20), &a, &err), err);
+    assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, 1}, 1, &err), err);
+    run_in_passes(r.engine, r.s, ids, N, 16, adapted);
+    assert_memory_equal(plain, adapted, TOP_K * N_VOCAB * sizeof *plain);
+    assert_true(memcmp(plain, adapted, sizeof plain) != 0);
+    assert_ok(pp_seq_set_adapters(r.s, NULL, 0, &err), err);
+    pp_adapter_free(a);
+    unrig(&r);
+}
+
+/* A file that has nothing but metadata: of a usual kind, but for one key. list: which layers have an index, or NULL. */
+static enum pp_code open_metadata(const char *arch, const char *odd, uint64_t v, const bool *list, size_t n,
+                                  struct pp_error *err)
+{
+    static const struct {
+        const char *key;
+        uint64_t v;
+    } usual[] = {{"block_count", 1}, {"context_length", 64}, {"embedding_length", 64}, {"feed_forward_length", 64},
+                 {"attention.head_count", 4}, {"attention.kv_lora_rank", 32}, {"attention.key_length_mla", 24},
+                 {"attention.value_length_mla", 16}, {"rope.dimension_count", 8}, {"vocab_size", 80},
+                 {"attention.q_lora_rank", 32}, {"attention.indexer.top_k", 40}, {"attention.indexer.head_count", 3},
+                 {"attention.indexer.key_length", 20}};
+    char path[300], key[80];
+    struct pp_gguf_writer *w;
+    struct pp_source *s;
+    snprintf(path, sizeof path, "%s/bad-sizes.gguf", test_tmpdir());
+    assert_ok(pp_gguf_writer_new(path, &w, err), *err);
+    pp_gguf_add_text(w, "general.architecture", arch);
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, usual[i].key);
+        pp_gguf_add_u64(w, key, strcmp(usual[i].key, odd) == 0 ? v : usual[i].v);
+    }
+    snprintf(key, sizeof key, "%s.attention.indexer.types", arch);
+    if (list)
+        pp_gguf_add_bool_array(w, key, list, n);
+    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
+    pp_gguf_add_f32(w, key, 1e-5f);
+    assert_ok(pp_gguf_writer_begin(w, err), *err);
+    assert_ok(pp_gguf_writer_finish(w, err), *err);
+    pp_gguf_writer_free(w);
+    const enum pp_code code = pp_source_open(path, &s, err);
+    assert_int_not_equal(code, PP_OK);
+    return code;
+}
+
+/* Lists of layers with an index that cannot be, or are not known to be. */
+static void bad_lists(void **state)
+{
+    static const struct {
+        const char *arch, *word;
+        uint64_t n_layer;
+        bool list[2];
+        enum pp_code code;
+    } cases[] = {{"glm-dsa", "first layer", 2, {false, true}, PP_ERR_FORMAT},
+                 {"glm-dsa", "2 values for 3 layers", 3, {true, true}, PP_ERR_FORMAT},
+                 {"deepseek32", "only GLM 5's", 2, {true, false}, PP_ERR_UNSUPPORTED}};
+    struct pp_error err;
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        assert_int_equal(open_metadata(cases[c].arch, "block_count", cases[c].n_layer, cases[c].list, 2, &err),
+                         cases[c].code);
+        if (!strstr(err.text, cases[c].word))
+            fail_msg("%s: %s", cases[c].word, err.text);
+    }
+    assert_int_equal(open_metadata("glm-dsa", "context_length", 1 << 20, NULL, 0, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "GLM 5.2"));
+}
+
 /* Sizes that cannot be are refused with a sentence. */
 static void bad_sizes(void **state)
 {
@@ -334,34 +421,10 @@ static void bad_sizes(void **state)
         {"deepseek32", "attention.indexer.key_length", 100000, "index's heads"},
         {"deepseek32", "attention.q_lora_rank", 0, "rank of queries"},
     };
-    static const struct {
-        const char *key;
-        uint64_t v;
-    } usual[] = {{"block_count", 1}, {"context_length", 64}, {"embedding_length", 64}, {"feed_forward_length", 64},
-                 {"attention.head_count", 4}, {"attention.kv_lora_rank", 32}, {"attention.key_length_mla", 24},
-                 {"attention.value_length_mla", 16}, {"rope.dimension_count", 8}, {"vocab_size", 80},
-                 {"attention.q_lora_rank", 32}, {"attention.indexer.top_k", 40}, {"attention.indexer.head_count", 3},
-                 {"attention.indexer.key_length", 20}};
+    struct pp_error err;
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        char path[300], key[80];
-        struct pp_gguf_writer *w;
-        struct pp_source *s;
-        struct pp_error err;
-        snprintf(path, sizeof path, "%s/bad-sizes.gguf", test_tmpdir());
-        assert_ok(pp_gguf_writer_new(path, &w, &err), err);
-        pp_gguf_add_text(w, "general.architecture", cases[c].arch);
-        for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
-            const bool bad = strcmp(usual[i].key, cases[c].key) == 0;
-            snprintf(key, sizeof key, "%s.%s", cases[c].arch, usual[i].key);
-            pp_gguf_add_u64(w, key, bad ? cases[c].v : usual[i].v);
-        }
-        snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", cases[c].arch);
-        pp_gguf_add_f32(w, key, 1e-5f);
-        assert_ok(pp_gguf_writer_begin(w, &err), err);
-        assert_ok(pp_gguf_writer_finish(w, &err), err);
-        pp_gguf_writer_free(w);
-        assert_int_equal(pp_source_open(path, &s, &err), PP_ERR_FORMAT);
+        assert_int_equal(open_metadata(cases[c].arch, cases[c].key, cases[c].v, NULL, 0, &err), PP_ERR_FORMAT);
         if (!strstr(err.text, cases[c].word))
             fail_msg("%s %s: %s", cases[c].arch, cases[c].key, err.text);
     }
@@ -470,7 +533,9 @@ TEST_GROUP(latent)
         cmocka_unit_test(small_pages),
         cmocka_unit_test(reads_little),
         cmocka_unit_test(adapters),
+        cmocka_unit_test(adapted_index),
         cmocka_unit_test(bad_sizes),
+        cmocka_unit_test(bad_lists),
         cmocka_unit_test(matrices_of_heads),
     };
     return cmocka_run_group_tests_name("latent", tests, NULL, NULL);
