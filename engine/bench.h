@@ -56,8 +56,8 @@ void pp_engine_profile_get(const struct pp_engine *e, struct pp_profile *out);
 uint64_t pp_engine_pass_bytes(const struct pp_engine *e);
 /* Bytes of K and V of one token, all layers, and of the key by which an index finds it. */
 uint64_t pp_engine_kv_token_bytes(const struct pp_engine *e);
-/* What of them a row reads that has n positions up to its own: in layers with a window, or whose positions an index
- * picks, no more than it sees. */
+/* What of them a row uses that has n positions up to its own: in layers with a window, or whose positions an index
+ * picks, no more than it sees. (Of the latter neighbours may be read along: attend.c.) */
 double pp_engine_kv_read_bytes(const struct pp_engine *e, double n);
 
 /* --- how fast memory is read ----------------------------------------------------------------------------- */
