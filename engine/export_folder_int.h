@@ -23,6 +23,7 @@ enum order {
     TURNED,     /* columns become rows */
     ONE_BEHIND, /* the rows of a gate, then those of the value */
     QKV,        /* those of q, k and v, in the order that `form` says */
+    RESERVED,   /* the first are not there, and become zeros */
     BY_KEY,     /* of what goes into states, `from`, and of the gates, `with`, those of one key after the other */
 };
 

@@ -105,7 +105,10 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     item->n_head_kv = hp->n_head_kv;
     if ((in_turns || behind) && !(item->with = other_of(f, item->from)))
         return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no like beside it", item->from->name);
-    if (form == PP_HF_BEHIND_RESERVED)
+    if (form == PP_HF_BEHIND_RESERVED && hp->n_reserved_positions) {
+        item->order = RESERVED; /* which no position has, so that their values do not matter */
+        item->ne[1] += hp->n_reserved_positions;
+    } else if (form == PP_HF_BEHIND_RESERVED)
         return pp_fail(f->err, PP_ERR_UNSUPPORTED, "folders of the family %s hold rows of %.200s that this one lacks",
                        f->arch->name, item->from->name);
     if (pp_hf_added(form) != 0.0f)

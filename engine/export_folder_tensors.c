@@ -273,6 +273,17 @@ static enum pp_code join_qkv(const struct folder *f, const struct item *item, st
     return code;
 }
 
+/* A table of positions behind rows of zeros. */
+static enum pp_code behind_reserved(const struct folder *f, const struct item *item, struct span s, float *to)
+{
+    const int64_t n_reserved = pp_source_hparams(f->s)->n_reserved_positions;
+    int64_t r = 0;
+    for (; r < s.n && s.first + r < n_reserved; r++)
+        memset(to + r * item->ne[0], 0, (size_t)item->ne[0] * sizeof *to);
+    return r == s.n ? PP_OK
+                    : pp_tensor_floats(item->from, s.first + r - n_reserved, s.n - r, to + r * item->ne[0], f->err);
+}
+
 /* Of each key its query's rows, then its own, those of its values, and of their gates. */
 static enum pp_code join_by_key(const struct folder *f, const struct item *item, struct span s, float *to)
 {
@@ -316,6 +327,8 @@ static enum pp_code make_span(const struct folder *f, const struct item *item, s
         return one_behind(item, s, to, f->err);
     if (item->order == BY_KEY)
         return join_by_key(f, item, s, to);
+    if (item->order == RESERVED)
+        return behind_reserved(f, item, s, to);
     for (int i = 0; i < 2 && of[i] && !code; i++)
         code = turned ? spread_columns(f, item, of[i], s, i ? behind : 0, step, rows, n_at_once, to)
                       : spread(item, of[i], s, i ? behind : 0, step, rows, to, f->err);
@@ -356,7 +369,7 @@ static enum pp_code write_item(const struct folder *f, const struct item *item)
     const int64_t step = SLICE / n_cols > 0 ? SLICE / n_cols : 1, most = step < n_rows ? step : n_rows;
     const size_t n = (size_t)(most * n_cols);
     const bool part = item->n_dims == 1 && item->ne[0] != item->from->ne[0];
-    const bool made = item->order == TURNED || item->order == QKV || item->with;
+    const bool made = item->order == TURNED || item->order == QKV || item->order == RESERVED || item->with;
     if (made || (item->n_dims == 1 && (item->order != AS_THEY_ARE || item->reordered)) || part)
         return write_spans(f, item);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .blocks = pp_calloc(n, 1), .out = pp_calloc(n, 4),

@@ -4,7 +4,7 @@
 
 const char *const pp_activation_names[PP_N_ACTIVATIONS] = {
     [PP_ACTIVATION_GELU] = "gelu", [PP_ACTIVATION_GELU_TANH] = "gelu_pytorch_tanh", [PP_ACTIVATION_SILU] = "silu",
-    [PP_ACTIVATION_RELU2] = "relu2"};
+    [PP_ACTIVATION_RELU2] = "relu2", [PP_ACTIVATION_RELU] = "relu"};
 
 float pp_hparams_yarn_magnitude(float factor, float mscale, float mscale_all_dim)
 {

@@ -30,7 +30,7 @@ enum pp_code pp_hparams_from_config(const struct cJSON *config, struct pp_hparam
 enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err);
 
 /* What files call them; NULL: the family's. */
-enum { PP_N_ACTIVATIONS = PP_ACTIVATION_RELU2 + 1 };
+enum { PP_N_ACTIVATIONS = PP_ACTIVATION_RELU + 1 };
 extern const char *const pp_activation_names[PP_N_ACTIVATIONS];
 
 /* --- for engine/arch/ ------------------------------------------------------------------------------------------- */

@@ -232,6 +232,8 @@ static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *er
                            hp->head_dim_local ? hp->head_dim_local : hp->head_dim, err);
     if (!code && (hp->head_dim_local % 2 != 0 || hp->rope_dim_local % 2 != 0))
         code = pp_fail(err, PP_ERR_FORMAT, "the dimensions of heads of layers with a window must come in pairs");
+    if (!code) /* adapters have room for as many values as the stream has */
+        code = pp_check_range("size of a token's embedding", hp->n_embd_in, 0, hp->n_embd, err);
     if (!code)
         code = pp_check_range("size of each layer's own input", hp->n_embd_layer, 0, 1 << 16, err);
     if (!code)

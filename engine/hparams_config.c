@@ -199,7 +199,8 @@ static enum pp_code config_size(const cJSON *config, const char *const *keys, in
 /* The feed-forward parts' size, or a list of them. */
 static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    static const char *const keys[] = {"ffn_hidden_size", "moe_ffn_hidden_size", "intermediate_size", NULL};
+    static const char *const keys[] = {"ffn_hidden_size", "moe_ffn_hidden_size", "intermediate_size", "ffn_dim",
+                                       "intermediate_size", NULL};
     static const char each[] = "intermediate_size";
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, each), *item;
     int64_t l = 0;
@@ -233,7 +234,8 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
     static const char *const embd[] = {"n_embd", "n_embed", "d_model", "hidden_size", "model_dim", NULL};
     static const char *const layers[] = {"n_layer", "n_layers", "num_layers", "num_hidden_layers",
                                          "num_transformer_layers", NULL};
-    static const char *const heads[] = {"n_head", "n_heads", "num_attention_heads", NULL};
+    static const char *const heads[] = {"n_head", "n_heads", "num_attention_heads", "num_heads", "attention_heads",
+                                        "num_attention_heads", NULL}; /* the last is what errors say is missing */
     enum pp_code code;
     if ((code = config_size(config, vocab, &hp->n_vocab, err)) ||
         (code = config_size(config, embd, &hp->n_embd, err)) ||

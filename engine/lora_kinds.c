@@ -290,11 +290,12 @@ enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapte
     const int64_t n_blocks = (t->n_out + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS;
     struct pp_lora_room room = {0};
     float *up = NULL;
-    if (t->n_in != info->n_vocab || t->n_out != info->n_embd)
+    const int64_t width = pp_embedding_width(pp_source_hparams(a->model->source));
+    if (t->n_in != info->n_vocab || t->n_out != width)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s: its embeddings are %lld tokens of %lld values, but %s has %lld of %lld", a->path,
                        (long long)t->n_in, (long long)t->n_out, info->name, (long long)info->n_vocab,
-                       (long long)info->n_embd);
+                       (long long)width);
     if (t->rank > MOST_RANK)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: the embeddings have rank %lld; at most %d can be run",
                        a->path, (long long)t->rank, MOST_RANK);

@@ -242,7 +242,8 @@ enum pp_code pp_lora_load_table(struct pp_adapter *a, const struct pp_adapter_ta
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s: its embeddings are %lld tokens of %lld values, but %s has %lld of %lld; tokens "
                        "that an adapter adds to a vocabulary are not supported", a->path, (long long)from->ne[1],
-                       (long long)from->ne[0], info->name, (long long)info->n_vocab, (long long)info->n_embd);
+                       (long long)from->ne[0], info->name, (long long)info->n_vocab,
+                       (long long)pp_embedding_width(pp_source_hparams(a->model->source)));
     const struct rows r = {.from = from};
     float *room = pp_malloc(2 * (size_t)w->ne[0] * sizeof *room);
     bool same = false;
@@ -293,5 +294,7 @@ void pp_lora_hash_replaced(const struct pp_adapter *a, struct pp_sha256_stream *
             hash(s, "norm", i, PP_TYPE_F32, a->norms[i], (size_t)plan->ops[i].weight->ne[0] * sizeof(float));
     if (a->embedding.table)
         hash(s, "table", 0, a->embedding.table_type, a->embedding.table,
-             (size_t)a->model->info.n_vocab * pp_type_row_bytes(a->embedding.table_type, a->model->info.n_embd));
+             (size_t)a->model->info.n_vocab *
+                 pp_type_row_bytes(a->embedding.table_type,
+                                   pp_embedding_width(pp_source_hparams(a->model->source))));
 }

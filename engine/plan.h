@@ -22,7 +22,8 @@ enum {
 enum pp_op_kind {
     PP_OP_EMBED,     /* out = scale * row of `weight` for the row's token, plus that of `bias` for its position if there
                         is one, and the first of `segments`; or the row's input vector */
-    PP_OP_LOOKUP,    /* out = scale * row of `weight` for the row's token; the first row if there is no such token */
+    PP_OP_LOOKUP,    /* out = scale * row of `weight` for the row's token, or its position; the first row if there is no
+                        such token or position */
     PP_OP_NORM,      /* out = norm(in) * weight [+ bias]: by the root of the mean square, or `centred`, LayerNorm; with
                         `scale` for epsilon, where that is not 0 */
     PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of as many values as a head has, or
@@ -81,7 +82,7 @@ enum pp_fn {
     PP_FN_CAP,       /* scale tanh(x / scale) */
     PP_FN_CLAMP,     /* x, but at least -scale and at most scale */
     PP_FN_RELU2,     /* x^2 where x is positive, else 0 */
-    PP_FN_RELU,      /* x where it is positive, else 0; of a gate only */
+    PP_FN_RELU,      /* x where it is positive, else 0 */
     PP_FN_SILU_BOUNDED, /* of a gate g and a value u only: g / (1 + exp(-g)), but at most scale, times u within
                         -scale .. scale */
     PP_FN_SOFTPLUS,  /* ln(1 + exp(x)); not of a gate */
@@ -117,6 +118,7 @@ struct pp_op {
     bool local_rope;                 /* PP_OP_ROPE: by the frequencies of rope_base_local */
     bool halves;                     /* PP_OP_PICK: the pairs that are rotated are i and i + rope_dim / 2; else
                                         neighbours */
+    bool by_position;                /* PP_OP_LOOKUP */
     float scale;                     /* PP_OP_EMBED, PP_OP_ADD: 0 is 1 */
     int layer;
     int64_t window;                  /* of those that use the cache: how many positions a row sees, itself included,

@@ -50,6 +50,8 @@ struct pp_hparams {
     } sizes[PP_MAX_LAYERS];
     bool keys_as_values;    /* layers without a window have no projection for values: those are what keys are before
                                they are normed and rotated */
+    int64_t n_embd_in;      /* values of a token's embedding, of which a matrix makes n_embd, as another one makes so
+                               few of those before the output; 0: n_embd */
     int64_t n_embd_layer;   /* values of an input that each layer has for itself; 0: there is none */
     int64_t n_stream;       /* residual streams, of which layers read the first and write all; 0: there is one */
     int64_t laurel_rank;    /* of what stands beside attention then */
@@ -93,7 +95,7 @@ struct pp_hparams {
     int64_t n_dense;        /* an encoder's vectors go through one matrix to so many values and through another back; 0:
                                they do not */
     int64_t n_segments;     /* an encoder's token types, of which we use the first */
-    int64_t n_reserved_positions; /* an encoder's folder: rows of its table of positions before the first position's */
+    int64_t n_reserved_positions; /* of a folder: rows of its table of positions before the first position's */
     int64_t window;         /* positions that attention sees, the row's own included; 0: all. In an encoder to either
                                side */
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
@@ -105,12 +107,17 @@ struct pp_hparams {
         PP_ACTIVATION_GELU_TANH,
         PP_ACTIVATION_SILU,
         PP_ACTIVATION_RELU2,
+        PP_ACTIVATION_RELU,
     } activation;
     int64_t conv_taps;      /* positions that a convolution looks at, its own included */
     bool conv_bias;         /* those layers' projections and sums have biases */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
     bool norms_behind;      /* the norms that stand before the two stand behind them, under the same names */
-    bool two_norms;         /* where they do: of each a norm of its own, attn_norm_2 in front of attention */
+    bool norms_of_sums;     /* and it is the residual stream that they norm, with the part's result in it */
+    bool plain_norms;       /* norms have nothing to multiply by or add, although those of the family do */
+    bool no_output_norm;    /* there is none behind the last layer */
+    bool two_norms;         /* where attention and feed-forward part read the same: of each a norm of its own,
+                               attn_norm_2 in front of attention */
     bool heads_tiled;       /* query head h goes with key head h modulo n_head_kv: PLaMo's folders; else neighbours have
                                one in common */
     bool head_gates;        /* gates of what attention gives have one number for each head, not for each value */
@@ -187,6 +194,12 @@ struct pp_hparams {
     float yarn_log_multiplier;  /* latent attention: scores grow by the square of 1 + this ln(rope_factor); part of
                                    attn_scale already */
 };
+
+/* Values of a token's embedding. */
+static inline int64_t pp_embedding_width(const struct pp_hparams *hp)
+{
+    return hp->n_embd_in ? hp->n_embd_in : hp->n_embd;
+}
 
 /* What attention and the feed-forward part of one layer are as wide as. */
 struct pp_layer_shape {

@@ -79,6 +79,9 @@ static enum pp_code check_row(const struct pp_engine *e, const struct pp_row *r,
     if (r->token < 0 ? !r->vector : r->token >= e->model->info.n_vocab)
         return pp_fail(err, PP_ERR_USAGE, "token %d is not in the vocabulary of %lld", r->token,
                        (long long)e->model->info.n_vocab);
+    if (r->token < 0 && pp_source_hparams(e->model->source)->n_embd_in)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model whose embeddings are narrower than its layers reads tokens "
+                       "only");
     return PP_OK;
 }
 

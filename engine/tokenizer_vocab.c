@@ -40,6 +40,9 @@ static const char bert_tokens[] =
     "{\"cls_token\":\"[CLS]\",\"sep_token\":\"[SEP]\",\"unk_token\":\"[UNK]\",\"pad_token\":\"[PAD]\","
     "\"mask_token\":\"[MASK]\"}";
 static const char gpt2[] = "{\"pre_tokenizer\":" BYTES("true") "," BPE "}";
+static const char opt[] =
+    "{\"pre_tokenizer\":" BYTES("true") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["
+    "{\"SpecialToken\":{\"id\":\"</s>\"}},{\"Sequence\":{\"id\":\"A\"}}]}," BPE "}";
 static const char gpt_neox[] = "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":" BYTES("true") "," BPE "}";
 static const char qwen2[] =
     "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
@@ -51,7 +54,9 @@ static const char bert[] =
     AROUND("[CLS]", "[SEP]") ",\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\"}}";
 
 static const struct class merged[] = {
-    {"GPT2Tokenizer", "gpt2 gpt_neo gptj opt gpt_bigcode starcoder2", gpt2, gpt2_tokens},
+    {"GPT2Tokenizer", "gpt2 gpt_neo gptj gpt_bigcode starcoder2", gpt2, gpt2_tokens},
+    {"GPT2Tokenizer", "opt", opt, /* a token comes in front, as is said where the class is named */
+     "{\"bos_token\":\"</s>\",\"eos_token\":\"</s>\",\"unk_token\":\"</s>\",\"pad_token\":\"<pad>\"}"},
     {"CodeGenTokenizer", "codegen phi", gpt2, gpt2_tokens},
     {"GPTNeoXTokenizer", "gpt_neox", gpt_neox, gpt2_tokens},
     {"Qwen2Tokenizer", "qwen2 qwen2_moe qwen3 qwen3_moe qwen2_vl qwen2_5_vl qwen3_vl", qwen2,
@@ -109,7 +114,8 @@ static const struct class *find_class(const struct class *known, size_t n, const
         if (*name ? is_class(name, known[i].name) : is_word_of(family, known[i].families))
             return &known[i];
     for (size_t i = 0; i < n; i++)
-        pp_buf_fmt(&names, "%s%s", i ? ", " : "", known[i].name);
+        if (i == 0 || strcmp(known[i].name, known[i - 1].name) != 0)
+            pp_buf_fmt(&names, "%s%s", i ? ", " : "", known[i].name);
     if (*name || *family)
         pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the %s \"%.60s\", and pippin knows such files of %s: a "
                 "tokenizer.json would say what it needs", file, *name ? "class" : "family", *name ? name : family,

@@ -151,6 +151,7 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
         case FF_GELU_GATE: up[i] *= gelu_tanh(gate[i]); break;
         case FF_XIELU: up[i] = xielu(l, up[i]); break;
         case FF_RELU2_GATE: up[i] *= gate[i] > 0 ? gate[i] * gate[i] : 0; break;
+        case FF_RELU: up[i] = fmax(up[i], 0); break;
         case FF_RELU2: up[i] = up[i] > 0 ? up[i] * up[i] : 0; break;
         default: up[i] *= gate[i] / (1 + exp(-gate[i])); break;
         }
@@ -247,11 +248,15 @@ static void before(const struct decoder *d, int l, const char *kind, const doubl
 
 static void behind(const struct decoder *d, int l, const char *kind, double *delta, double *x)
 {
-    if (d->s.norms != PRE_NORM)
-        norm(d, l, !d->s.swin ? kind : strcmp(kind, "post_attention_norm") == 0 ? "attn_norm" : "ffn_norm", 0, delta,
-             delta);
+    const char *name = !d->s.swin                                 ? kind
+                       : strcmp(kind, "post_attention_norm") == 0 ? "attn_norm"
+                                                                  : "ffn_norm";
+    if (d->s.norms != PRE_NORM && !d->s.sums)
+        norm(d, l, name, 0, delta, delta);
     for (int i = 0; i < d->s.n_embd; i++)
         x[i] += delta[i] * (d->s.residual_scale != 0.0f ? (double)d->s.residual_scale : 1);
+    if (d->s.sums)
+        norm(d, l, name, 0, x, x);
 }
 
 static void clamp(const struct decoder *d, double *x, int n)
@@ -441,10 +446,15 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
     const double in_scale = d->s.embd_scale != 0.0f ? (double)d->s.embd_scale : 1;
     const double number = d->s.logit_scale != 0.0f ? (double)d->s.logit_scale : 1;
     const double out_scale = d->s.logit_divided ? 1 / number : number;
-    double *x = doubles(n * width), *in = doubles(width);
-    for (int r = 0; r < n; r++)
-        for (int i = 0; i < width; i++)
-            x[r * width + i] = (double)table->values[ids[r] * width + i] * in_scale;
+    double *x = doubles(n * width), *in = doubles(width), *narrow = doubles(table->cols);
+    for (int r = 0; r < n; r++) {
+        for (int64_t i = 0; i < table->cols; i++)
+            narrow[i] = (double)table->values[ids[r] * table->cols + i] * in_scale;
+        if (d->s.n_embd_in)
+            linear(d, -1, "embd_proj", narrow, x + r * width);
+        else
+            memcpy(x + r * width, narrow, (size_t)width * sizeof *x);
+    }
     if (d->s.positions)
         for (int i = 0; i < n * width; i++)
             x[i] += (double)decoder_find(d, "position_embd.weight")->values[i];
@@ -459,15 +469,21 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
                                     : layer)(&of_layer, l, x, n);
     }
     for (int r = 0; r < n; r++) {
-        norm(d, -1, d->s.output_norm, 0, x + r * width, in);
+        if (d->s.no_output_norm)
+            memcpy(in, x + r * width, (size_t)width * sizeof *in);
+        else
+            norm(d, -1, d->s.output_norm, 0, x + r * width, in);
         if (d->s.both_ways) {
             vector(d, in, logits + r * width);
             continue;
         }
-        linear(d, -1, d->s.tied ? "token_embd" : "output", in, logits + r * n_vocab);
+        if (d->s.n_embd_in)
+            linear(d, -1, "output_proj", in, narrow);
+        linear(d, -1, d->s.tied ? "token_embd" : "output", d->s.n_embd_in ? narrow : in, logits + r * n_vocab);
         for (int t = 0; t < n_vocab; t++)
             logits[r * n_vocab + t] = t >= 4 && t < d->s.silent_end ? -1e30 : logits[r * n_vocab + t] * out_scale;
     }
     pp_free(x);
     pp_free(in);
+    pp_free(narrow);
 }

@@ -81,6 +81,8 @@ static const struct decoder_shape families[] = {
      .wide = 8, .n_layer = 9, .base = 500, .tied = true},
     {.arch = "chameleon", .neighbours = true, .heads = HEADS_EACH, .heads_bias = true, .heads_centred = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
+    {.arch = "opt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
+     .tied = true, .ff = FF_RELU, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
 };
 
 struct decoder_shape decoder_shape(const char *arch)
@@ -309,7 +311,12 @@ struct decoder *decoder_make(const struct decoder_shape *s)
     assert_non_null(d);
     d->s = *s;
     d->random = s->seed;
-    add(d, "token_embd.weight", s->n_vocab, s->n_embd, 0, 1);
+    const int width = s->n_embd_in ? s->n_embd_in : s->n_embd;
+    add(d, "token_embd.weight", s->n_vocab, width, 0, 1);
+    if (s->n_embd_in) {
+        add(d, "embd_proj.weight", s->n_embd, width, 0, sqrtf(3.0f / (float)width));
+        add(d, "output_proj.weight", width, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
+    }
     if (s->positions)
         add(d, "position_embd.weight", s->n_ctx, s->n_embd, 0, 0.5f);
     if (s->embd_norm)
@@ -320,10 +327,10 @@ struct decoder *decoder_make(const struct decoder_shape *s)
         add_feed_forward(d, l);
     }
     d->s = *s;
-    if (!s->norm_plain)
+    if (!s->norm_plain && !s->no_output_norm)
         add_norm(d, s->output_norm, 0, s->n_embd, s->norm_bias);
     if (!s->tied)
-        add(d, "output.weight", s->n_vocab, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
+        add(d, "output.weight", s->n_vocab, width, 0, sqrtf(3.0f / (float)width));
     if (s->biases & BIAS_OUTPUT)
         add(d, "output.bias", 0, s->n_vocab, 0, 0.5f);
     if (s->n_dense) {
@@ -451,6 +458,15 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     }
     if (strcmp(s->arch, "chameleon") == 0)
         pp_gguf_add_bool(w, key(d, "swin_norm"), s->swin);
+    if (strcmp(s->arch, "opt") == 0) {
+        pp_gguf_add_bool(w, "opt.norms_of_sums", s->sums);
+        pp_gguf_add_bool(w, "opt.output_norm", !s->no_output_norm);
+        pp_gguf_add_bool(w, "opt.plain_norms", s->norm_plain);
+        if (s->n_embd_in)
+            pp_gguf_add_u32(w, "opt.embedding_length_in", (uint32_t)s->n_embd_in);
+        if (s->ff == FF_GELU_EXACT)
+            pp_gguf_add_text(w, "opt.hidden_activation", "gelu");
+    }
     if (s->ff == FF_RELU2_GATE)
         pp_gguf_add_text(w, key(d, "hidden_activation"), "relu2");
     if (strcmp(s->arch, "stablelm") == 0 || (strcmp(s->arch, "falcon") == 0 && !s->parallel))

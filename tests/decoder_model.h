@@ -26,7 +26,8 @@ struct decoder_shape {
     const char *ffn_norm;  /* NULL: ffn_norm; where parallel, there is none */
     /* From GELU on there is no gate; of FUSED gate and value are one matrix. */
     enum {
-        FF_SILU, FF_SILU_FUSED, FF_GELU_FUSED, FF_GELU_GATE, FF_RELU2_GATE, FF_GELU, FF_GELU_EXACT, FF_RELU2, FF_XIELU
+        FF_SILU, FF_SILU_FUSED, FF_GELU_FUSED, FF_GELU_GATE, FF_RELU2_GATE, FF_GELU, FF_GELU_EXACT, FF_RELU2, FF_XIELU,
+        FF_RELU
     } ff;
     bool joined;           /* q, k and v are one matrix: attn_qkv */
     bool two_norms;        /* parallel: attention reads attn_norm_2's, the feed-forward part attn_norm's */
@@ -36,6 +37,9 @@ struct decoder_shape {
     bool heads_centred;    /* and the mean is taken off by these */
     float heads_eps;       /* with this epsilon; 0: that of all norms */
     bool swin;             /* POST_NORM: norms have the names of those before parts */
+    bool sums;             /* POST_NORM: what is normed is the stream with what came out in it */
+    bool no_output_norm;
+    int n_embd_in;         /* of embeddings, where a matrix stands between them and the layers on either side; or 0 */
     int silent_end;        /* tokens 4 .. silent_end - 1 have logits of -1e30 */
     bool heads_bias;       /* something is added behind these norms */
     bool heads_behind_rope; /* they are normed after they are rotated */

@@ -67,6 +67,8 @@ static const char *embeddings_of(const cJSON *config)
         return "rwkv.embeddings.weight";
     if (strcmp(type->valuestring, "rwkv7") == 0)
         return "model.embeddings.weight";
+    if (strcmp(type->valuestring, "opt") == 0)
+        return "model.decoder.embed_tokens.weight";
     if (strcmp(type->valuestring, "bloom") == 0)
         return "word_embeddings.weight";
     if (strcmp(type->valuestring, "mpt") == 0 || strcmp(type->valuestring, "gpt_bigcode") == 0 ||
@@ -119,7 +121,8 @@ static double number_of(const struct pp_source *s, const char *name)
         {"rwkv_rank_3", (double)hp->rwkv_ranks[3]},
         ONE(conv_taps), ONE(head_dim_local), ONE(rope_turning), ONE(keys_as_values), ONE(n_embd_layer), ONE(n_stream),
         ONE(laurel_rank), ONE(n_embd_expert), ONE(mean_square), ONE(shared_mean),
-        ONE(heads_tiled), ONE(norms_behind), ONE(silent_end),
+        ONE(heads_tiled), ONE(norms_behind), ONE(silent_end), ONE(norms_of_sums), ONE(plain_norms),
+        ONE(no_output_norm), ONE(n_embd_in),
         ONE(attn_log_length), ONE(dense_beside), ONE(router_softcap),
         ONE(n_index_head), ONE(index_dim), ONE(index_top_k), ONE(index_halves),
         {"idle", layers_with(hp, PP_LAYER_PICKED_BEFORE)},

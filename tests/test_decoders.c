@@ -688,6 +688,22 @@ static void plamo(void **state)
     check(&s);
 }
 
+/* A folder's matrices are quantised while it is loaded: answers are about the same. */
+static void check_quantised(const struct decoder_shape *s)
+{
+    struct decoder *d = decoder_make(s);
+    const char *folder = fresh_path("folder");
+    double *want = doubles(SMALL_TEXT * s->n_vocab);
+    int32_t ids[SMALL_TEXT];
+    struct pp_error err;
+    small_text(ids, s->n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    assert_ok(pp_convert_to_folder(decoder_write(d), folder, &(struct pp_convert_options){0}, &err), err);
+    assert_true(small_likeness(folder, "q8_0", want, s->n_vocab) > 0.98);
+    pp_free(want);
+    decoder_free(d);
+}
+
 /* In eight bits, by MLX or while a folder is loaded, answers are about the same. */
 static void plamo2_quantised(const struct decoder_shape *s)
 {
@@ -811,6 +827,87 @@ static void chameleon(void **state)
     check(&s);
 }
 
+/* OPT, its smaller model with norms of sums and narrow embeddings, Galactica without biases, and one without a norm
+ * behind the last layer. */
+static void opt(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("opt");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.decoder.layers.1.self_attn.out_proj.bias", 1, s.n_embd);
+    assert_tensor(folder, "model.decoder.layers.0.final_layer_norm.weight", 1, s.n_embd);
+    s.no_output_norm = true;
+    check(&s);
+    s.norms = POST_NORM;
+    s.sums = s.swin = true;
+    s.n_embd_in = 32;
+    folder = check(&s);
+    assert_tensor(folder, "model.decoder.project_in.weight", 2, s.n_embd_in);
+    assert_tensor(folder, "model.decoder.project_out.weight", 2, s.n_embd);
+    struct decoder_shape even = s;
+    even.n_embd = 64;
+    check_quantised(&even);
+    s.tied = false;
+    s.norms = PRE_NORM;
+    s.sums = s.swin = s.no_output_norm = false;
+    check(&s);
+    s = decoder_shape("opt");
+    s.ff = FF_GELU_EXACT;
+    s.norm_bias = false;
+    s.norm_plain = true;
+    s.biases = 0;
+    check(&s);
+}
+
+/* Rows of an OPT folder's table of positions that are no position's. */
+static void reserved_positions(void **state)
+{
+    (void)state;
+    const struct decoder_shape s = decoder_shape("opt");
+    struct decoder *d = decoder_make(&s);
+    const struct matrix *positions = decoder_find(d, "position_embd.weight");
+    const char *folder = fresh_path("folder");
+    struct pp_hf *hf;
+    struct pp_error err;
+    float row[48];
+    assert_ok(pp_convert_to_folder(decoder_write(d), folder, &(struct pp_convert_options){0}, &err), err);
+    assert_ok(pp_hf_open(folder, &hf, &err), err);
+    const struct pp_tensor *t = pp_hf_find(hf, "model.decoder.embed_positions.weight", NULL);
+    assert_non_null(t);
+    assert_int_equal(t->ne[1], s.n_ctx + 2);
+    for (int r = 0; r < 5; r++) {
+        const size_t row_bytes = t->size / (size_t)t->ne[1];
+        pp_dequantize_row(t->type, (const uint8_t *)t->data + (size_t)r * row_bytes, row, s.n_embd);
+        for (int i = 0; i < s.n_embd; i++)
+            assert_true(fabsf(row[i] - (r < 2 ? 0 : positions->values[(r - 2) * s.n_embd + i])) < 1e-3f);
+    }
+    pp_hf_close(hf);
+    decoder_free(d);
+}
+
+/* Files that contradict themselves about what stands around an OPT's layers. */
+static void bad_opt(void **state)
+{
+    static const struct spoilt cases[] = {
+        {"embd_proj.weight", 0, 0, "embd_proj.weight is missing"},
+        {"output_proj.weight", 48, 32, "48 x 32"},
+        {"token_embd.weight", 80, 48, "80 x 48"},
+        {"blk.1.ffn_norm.weight", 0, 0, "missing"},
+        {"position_embd.weight", 127, 48, "127 x 48"},
+    };
+    struct decoder_shape s = decoder_shape("opt");
+    (void)state;
+    s.n_embd_in = 32;
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.n_embd_in = 64; /* wider than layers */
+    struct decoder *d = decoder_make(&s);
+    struct pp_model *m;
+    struct pp_error err;
+    assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "embedding"));
+    decoder_free(d);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -854,6 +951,9 @@ TEST_GROUP(decoders)
         cmocka_unit_test(bad_plamo2),
         cmocka_unit_test(plamo3),
         cmocka_unit_test(chameleon),
+        cmocka_unit_test(opt),
+        cmocka_unit_test(reserved_positions),
+        cmocka_unit_test(bad_opt),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -177,7 +177,7 @@ static double exact_gate(enum pp_fn fn, double g, double u)
 static void functions(void **state)
 {
     static const enum pp_fn applied[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_SCALE,
-                                         PP_FN_CAP, PP_FN_CLAMP, PP_FN_RELU2, PP_FN_SOFTPLUS,
+                                         PP_FN_CAP, PP_FN_CLAMP, PP_FN_RELU, PP_FN_RELU2, PP_FN_SOFTPLUS,
                                          PP_FN_DECAY, PP_FN_DOUBLE_EXP};
     static const enum pp_fn gated[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_CLAMPED,
                                          PP_FN_SILU_BOUNDED, PP_FN_RELU2, PP_FN_RELU};

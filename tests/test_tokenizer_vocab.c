@@ -76,6 +76,9 @@ static void merged(void **state)
     assert_int_equal(pp_tokenizer_eos(t), 258);
     assert_false(pp_tokenizer_adds_bos(t));
     pp_tokenizer_free(t);
+    put_text("config.json", "{\"model_type\":\"opt\"}");
+    expect_opened("ab ab</s>", all, "</s>|ab| ab|</s>");
+    put_text("config.json", "{\"model_type\":\"gpt2\"}");
     put_text("tokenizer_config.json", "{\"tokenizer_class\":\"GPT2Tokenizer\",\"add_bos_token\":true,"
                                       "\"bos_token\":{\"content\":\"</s>\"}}");
     expect_opened("ab", all, "</s>|ab");

@@ -73,6 +73,39 @@ enum pp_code pp_config_gelu(const cJSON *config, const char *key, enum pp_activa
     return pp_config_activation(config, key, known, err);
 }
 
+enum pp_code pp_config_function(const cJSON *config, const char *key, enum pp_activation usual, struct pp_hparams *hp,
+                                struct pp_error *err)
+{
+    static const struct {
+        const char *name;
+        enum pp_activation fn;
+    } known[] = {{"relu", PP_ACTIVATION_RELU}, {"gelu", PP_ACTIVATION_GELU}, {"gelu_python", PP_ACTIVATION_GELU},
+                 {"gelu_new", PP_ACTIVATION_GELU_TANH}, {"gelu_fast", PP_ACTIVATION_GELU_TANH},
+                 {"gelu_pytorch_tanh", PP_ACTIVATION_GELU_TANH}, {"silu", PP_ACTIVATION_SILU},
+                 {"swish", PP_ACTIVATION_SILU}, {"relu2", PP_ACTIVATION_RELU2}};
+    const cJSON *fn = cJSON_GetObjectItemCaseSensitive(config, key);
+    if (!cJSON_IsString(fn))
+        return PP_OK;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].name, fn->valuestring) == 0) {
+            hp->activation = known[i].fn == usual ? PP_ACTIVATION_USUAL : known[i].fn;
+            return PP_OK;
+        }
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s \"%.40s\" is not supported for this family; relu, gelu, "
+                   "gelu_new, silu and relu2 are", key, fn->valuestring);
+}
+
+const char *pp_config_function_name(const struct pp_decoder *d, const struct pp_hparams *hp)
+{
+    switch (pp_decoder_fn(d, hp)) {
+    case PP_FN_RELU: return "relu";
+    case PP_FN_RELU2: return "relu2";
+    case PP_FN_GELU: return "gelu";
+    case PP_FN_SILU: return "silu";
+    default: return "gelu_new";
+    }
+}
+
 bool pp_config_flag(const cJSON *config, const char *key, bool otherwise)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);

@@ -13,7 +13,8 @@ enum pp_fn pp_decoder_fn(const struct pp_decoder *d, const struct pp_hparams *hp
 {
     static const enum pp_fn functions[] = {[PP_ACTIVATION_GELU] = PP_FN_GELU,
                                            [PP_ACTIVATION_GELU_TANH] = PP_FN_GELU_TANH,
-                                           [PP_ACTIVATION_SILU] = PP_FN_SILU, [PP_ACTIVATION_RELU2] = PP_FN_RELU2};
+                                           [PP_ACTIVATION_SILU] = PP_FN_SILU, [PP_ACTIVATION_RELU2] = PP_FN_RELU2,
+                                           [PP_ACTIVATION_RELU] = PP_FN_RELU};
     return hp->activation == PP_ACTIVATION_USUAL ? d->fn : functions[hp->activation];
 }
 
@@ -32,15 +33,22 @@ bool pp_decoder_has(const struct builder *b, int l, const char *kind)
 
 /* --- norms ---------------------------------------------------------------------------------------------------- */
 
+/* Whether norms multiply by nothing. */
+static bool has_plain_norms(const struct builder *b)
+{
+    return b->d->plain_norm || b->hp->plain_norms;
+}
+
 bool pp_decoder_find_norm(struct builder *b, const char *name, int64_t n, struct pp_op *norm)
 {
+    const bool plain = has_plain_norms(b);
     norm->centred = b->d->layer_norm && !b->hp->mean_square;
     char bias[80];
     snprintf(bias, sizeof bias, "%s.weight", name); /* some of PLaMo 3's are called by their name alone */
-    const bool bare = !b->d->plain_norm && !pp_source_tensor(b->s, bias) && pp_source_tensor(b->s, name);
-    norm->weight = b->d->plain_norm ? b->ones : pp_plan_tensor(b->s, 0, n, b->err, bare ? "%s" : "%s.weight", name);
+    const bool bare = !plain && !pp_source_tensor(b->s, bias) && pp_source_tensor(b->s, name);
+    norm->weight = plain ? b->ones : pp_plan_tensor(b->s, 0, n, b->err, bare ? "%s" : "%s.weight", name);
     snprintf(bias, sizeof bias, "%s.bias", name);
-    const bool added = norm->weight && (b->d->norm_bias || pp_source_tensor(b->s, bias));
+    const bool added = norm->weight && !plain && (b->d->norm_bias || pp_source_tensor(b->s, bias));
     if (added)
         norm->bias = pp_plan_tensor(b->s, 0, n, b->err, "%s", bias);
     return norm->weight && (norm->bias || !added);
@@ -327,6 +335,10 @@ static bool norms_behind(const struct builder *b, int l)
 /* What attention or the feed-forward part gave goes into the residual stream. */
 static bool add_result(struct builder *b, int l, const char *post_norm)
 {
+    if (b->hp->norms_of_sums) {
+        add_residual(b, l);
+        return add_norm(b, l, post_norm_name(b, l, post_norm), b->x, b->x);
+    }
     if (norms_behind(b, l) && !add_norm(b, l, post_norm_name(b, l, post_norm), b->delta, b->delta))
         return false;
     add_residual(b, l);
@@ -714,19 +726,42 @@ static void make_slots(struct builder *b)
     b->shared_weight = pp_plan_slot(p, 1);
 }
 
+/* What has fewer values than the stream, which a matrix makes out of them; what is learned of the position comes behind
+ * that. embed: into the stream. */
+static bool add_narrow_embedding(struct builder *b, struct pp_op embed)
+{
+    const int proj = pp_plan_linear(b->p, b->s, b->hp->n_embd, b->hp->n_embd_in, b->err, "embd_proj");
+    const struct pp_tensor *positions = embed.bias;
+    embed.bias = NULL;
+    embed.out = pp_plan_slot(b->p, b->hp->n_embd_in);
+    add(b, embed);
+    add_linear(b, 0, proj, embed.out, b->x);
+    if (positions) {
+        add(b, (struct pp_op){.kind = PP_OP_LOOKUP, .by_position = true, .weight = positions, .in = NONE, .in2 = NONE,
+                              .out = b->delta});
+        add(b, (struct pp_op){.kind = PP_OP_ADD, .in = b->delta, .in2 = NONE, .out = b->x});
+    }
+    return proj >= 0;
+}
+
 static bool add_embedding(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
     struct pp_op embed = {.kind = PP_OP_EMBED, .scale = hp->embd_scale, .in = NONE, .in2 = NONE, .out = b->x};
     const bool positions = b->d->positions == PP_POS_LEARNED ||
                            (b->d->positions == PP_POS_LEARNED_OR_ALIBI && hp->alibi == 0.0f);
-    embed.weight = pp_plan_tensor(b->s, hp->n_vocab, hp->n_embd, b->err, "token_embd.weight");
+    embed.weight = pp_plan_tensor(b->s, hp->n_vocab, pp_embedding_width(hp), b->err, "token_embd.weight");
     if (embed.weight && positions)
         embed.bias = pp_plan_tensor(b->s, hp->n_ctx_train, hp->n_embd, b->err, "position_embd.weight");
     b->p->n_positions = positions ? hp->n_ctx_train : 0;
-    add(b, embed);
     if (!embed.weight || (positions && !embed.bias))
         return false;
+    if (hp->n_embd_in) {
+        if (!add_narrow_embedding(b, embed))
+            return false;
+    } else {
+        add(b, embed);
+    }
     struct pp_op norm = {.kind = PP_OP_NORM, .in = b->x, .in2 = NONE, .out = b->x};
     if (!b->d->embd_norm)
         return true;
@@ -794,17 +829,26 @@ static bool add_output(struct builder *b)
     const struct pp_tensor *silence = NULL;
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->normed};
     const char *head = pp_source_tensor(b->s, "output.weight") ? "output" : "token_embd"; /* tied embeddings */
-    if (!pp_decoder_find_norm(b, b->d->output_norm ? b->d->output_norm : "output_norm", hp->n_embd, &norm))
+    const int hidden = hp->no_output_norm ? b->x : b->normed;
+    int narrow = -1, proj = -1;
+    if (!hp->no_output_norm &&
+        !pp_decoder_find_norm(b, b->d->output_norm ? b->d->output_norm : "output_norm", hp->n_embd, &norm))
         return false;
-    int w = pp_plan_linear(b->p, b->s, hp->n_vocab, hp->n_embd, b->err, "%s", head);
+    if (hp->n_embd_in &&
+        (proj = pp_plan_linear(b->p, b->s, hp->n_embd_in, hp->n_embd, b->err, "output_proj")) < 0)
+        return false;
+    int w = pp_plan_linear(b->p, b->s, hp->n_vocab, pp_embedding_width(hp), b->err, "%s", head);
     if (w < 0 || (hp->silent_end && !(silence = pp_plan_silence(b->p, hp->n_vocab, hp->silent_first, hp->silent_end,
                                                                 b->err))))
         return false;
     if (silence)
         pp_plan_linear_bias(b->p, w, silence);
     add(b, (struct pp_op){.kind = PP_OP_SELECT, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->x});
-    add(b, norm);
-    add_linear(b, n_layer, w, b->normed, logits);
+    if (!hp->no_output_norm)
+        add(b, norm);
+    if (proj >= 0)
+        add_linear(b, n_layer, proj, hidden, narrow = pp_plan_slot(b->p, hp->n_embd_in));
+    add_linear(b, n_layer, w, proj >= 0 ? narrow : hidden, logits);
     const struct {
         enum pp_fn fn;
         float number;
@@ -813,7 +857,7 @@ static bool add_output(struct builder *b)
         if (behind[i].number != 0.0f)
             add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = behind[i].fn, .scale = behind[i].number, .layer = n_layer,
                                   .in = logits, .in2 = NONE, .out = logits});
-    add(b, (struct pp_op){.kind = PP_OP_RESULT, .layer = n_layer, .in = b->normed, .in2 = logits, .out = NONE});
+    add(b, (struct pp_op){.kind = PP_OP_RESULT, .layer = n_layer, .in = hidden, .in2 = logits, .out = NONE});
     return true;
 }
 
@@ -827,7 +871,7 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     if (hp->n_expert && ((hp->parallel && !d->parallel_mixture) || d->no_pre_norm || hp->norms_behind))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",
                        pp_source_path(s));
-    if (d->plain_norm && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))
+    if (has_plain_norms(&b) && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))
         return err->code;
     if (((d->unit_heads && hp->qk_norm) || d->unit_values) && !(b.head_ones = pp_plan_ones(plan, hp->head_dim, err)))
         return err->code;

@@ -33,6 +33,7 @@ extern const struct pp_arch pp_arch_eurobert, pp_arch_llama_embed, pp_arch_opene
 extern const struct pp_arch pp_arch_grok, pp_arch_arctic, pp_arch_grovemoe, pp_arch_neobert, pp_arch_jina_bert_v3;
 extern const struct pp_arch pp_arch_ernie45_vl, pp_arch_olmo_hybrid, pp_arch_kimi_linear;
 extern const struct pp_arch pp_arch_cohere2moe, pp_arch_plamo, pp_arch_plamo2, pp_arch_plamo3, pp_arch_chameleon;
+extern const struct pp_arch pp_arch_opt;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
@@ -57,6 +58,11 @@ extern const char *const pp_gelu_tanh_names[];
 /* For families with either GELU, of which `usual` is the one that they mostly have: what `key` says. */
 enum pp_code pp_config_gelu(const struct cJSON *config, const char *key, enum pp_activation usual,
                             struct pp_hparams *hp, struct pp_error *err);
+
+/* For families whose models may have any of several functions, likewise; and what config.json calls a model's. */
+enum pp_code pp_config_function(const struct cJSON *config, const char *key, enum pp_activation usual,
+                                struct pp_hparams *hp, struct pp_error *err);
+const char *pp_config_function_name(const struct pp_decoder *d, const struct pp_hparams *hp);
 
 /* A boolean of config.json; `otherwise` if it is absent or null. */
 bool pp_config_flag(const struct cJSON *config, const char *key, bool otherwise);

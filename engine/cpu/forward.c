@@ -120,12 +120,13 @@ static void take(const struct row_op *r, const float *x, float *y)
         memcpy(y + i * r->count, x + i / r->times * r->period + r->at, (size_t)r->count * sizeof *y);
 }
 
-/* What a table has for a row's token. */
+/* What a table has for a row's token, or for its position. */
 static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
     const struct pp_tensor *t = r->table;
-    const int32_t token = c->batch->rows[s->selected ? c->batch->output_rows[row] : row].token;
-    const int64_t at = token >= 0 && token < t->ne[1] ? token : 0;
+    const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
+    const int64_t wanted = r->by_position ? of->position : of->token;
+    const int64_t at = wanted >= 0 && wanted < t->ne[1] ? wanted : 0;
     const uint8_t *values = (const uint8_t *)t->data + (size_t)at * pp_type_row_bytes(t->type, t->ne[0]);
     float *y = slot_row(c, r->out, row);
     if (!pp_row_finite(t->type, values, t->ne[0]))

@@ -458,7 +458,8 @@ static enum pp_code lower_rows(struct lowering *l)
         struct row_op *r = &s->row_ops[s->n_row_ops++];
         *r = (struct row_op){.kind = op->kind, .fn = op->fn, .scale = op->scale, .in = op->in, .in2 = op->in2,
                              .out = op->out, .n = l->plan->slots[op->out].width, .count = op->count, .at = op->at,
-                             .period = op->period, .times = op->times ? op->times : 1};
+                             .period = op->period, .times = op->times ? op->times : 1,
+                             .by_position = op->by_position};
         enum pp_code code = take_row_weight(l, op, r);
         if (code)
             return code;

@@ -185,6 +185,7 @@ static void apply(enum pp_fn fn, float number, const float *x, int64_t n, float 
     case PP_FN_SCALE: apply_all(PP_FN_SCALE, number, x, n, y); break;
     case PP_FN_CAP: apply_all(PP_FN_CAP, number, x, n, y); break;
     case PP_FN_CLAMP: apply_all(PP_FN_CLAMP, number, x, n, y); break;
+    case PP_FN_RELU: apply_all(PP_FN_RELU, 0, x, n, y); break;
     case PP_FN_RELU2: apply_all(PP_FN_RELU2, 0, x, n, y); break;
     case PP_FN_SOFTPLUS: apply_all(PP_FN_SOFTPLUS, 0, x, n, y); break;
     case PP_FN_DECAY: apply_all(PP_FN_DECAY, 0, x, n, y); break;

@@ -36,6 +36,7 @@ struct row_op {
     float scale;
     struct norm norm;
     const struct pp_tensor *table; /* LOOKUP */
+    bool by_position;           /* LOOKUP */
     const float *factors;       /* MULTIPLY, in place of in2; or NULL */
     int in, in2, out;           /* slots */
     int64_t n;                  /* values; HEAD_NORM: of a head */
