@@ -356,7 +356,8 @@ static const struct pp_arch_name *find_joined(const struct folder *f, const stru
         return NULL;
     snprintf(whole, sizeof whole, "%.*s%s%s", (int)(at - t->name), t->name, fused, at + strlen(kinds[0]));
     const struct pp_arch_name *line = line_of(f, whole, name);
-    const bool apart = line && (line->form == PP_HF_QKV_STACKED || line->form == PP_HF_QKV_BY_GROUP);
+    const bool apart = line && (line->form == PP_HF_QKV_STACKED || line->form == PP_HF_QKV_BY_GROUP ||
+                                line->form == PP_HF_QKV_IN_FOUR);
     return apart ? line : NULL;
 }
 

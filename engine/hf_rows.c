@@ -18,6 +18,7 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
     case PP_HF_EXPERTS_FLAT_TURNED:
     case PP_HF_QKV_STACKED:
     case PP_HF_QKV_BY_GROUP:
+    case PP_HF_QKV_IN_FOUR:
     case PP_HF_UNIT_ROWS:
     case PP_HF_WAYS:
     case PP_HF_WAYS_APART:
@@ -122,13 +123,16 @@ static enum pp_code add_heads(struct pp_tensor_list *l, const struct pp_tensor *
     const char *at = strstr(name, kind);
     struct pp_rows rows = stored(t);
     enum pp_code code = PP_OK;
-    if (t->n_dims != 2 || hp->head_dim <= 0 || t->ne[1] != n_rows[0] + 2 * n_rows[1] || (apart && !at))
+    const bool in_pieces = form == PP_HF_QKV_IN_FOUR;
+    if (t->n_dims != 2 || hp->head_dim <= 0 || t->ne[1] != n_rows[0] + 2 * n_rows[1] || (apart && !at) ||
+        (in_pieces && (hp->n_head != hp->n_head_kv || hp->n_head % PP_HF_QKV_PIECES != 0)))
         return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s does not have the rows of %lld heads of queries and %lld of "
                        "keys and values", t->name, (long long)hp->n_head, (long long)hp->n_head_kv);
     if (form != PP_HF_QKV_STACKED) {
         rows.n_head = hp->n_head;
         rows.n_head_kv = hp->n_head_kv;
         rows.head_dim = hp->head_dim;
+        rows.head_pieces = in_pieces ? PP_HF_QKV_PIECES : 0;
     }
     if (!apart)
         return add(l, &rows, 0, name, err);

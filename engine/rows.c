@@ -66,6 +66,10 @@ static int64_t there(const struct pp_rows *r, int64_t row)
     row += r->row_first;
     const int64_t in_head = row % r->head_dim, head = row / r->head_dim, each = r->n_head / r->n_head_kv;
     const int64_t of_kv = head - r->n_head; /* heads of k, then of v */
+    if (r->head_pieces) {
+        const int64_t n = r->n_head / r->head_pieces, part = head / r->n_head, h = head % r->n_head;
+        return (h / n * 3 * n + (part == 0 ? 0 : part == 1 ? 2 : 1) * n + h % n) * r->head_dim + in_head;
+    }
     const int64_t group = of_kv < 0 ? head / each : of_kv % r->n_head_kv;
     const int64_t in_group = of_kv < 0 ? head % each : each + of_kv / r->n_head_kv;
     return (group * (each + 2) + in_group) * r->head_dim + in_head;

@@ -87,6 +87,8 @@ struct pp_rows {
     int64_t row_first, row_step;
     int64_t n_head, n_head_kv, head_dim; /* what is there has the rows of one head of k after the other: of the heads of
                                    q that go with it, of it, and of v's; n_head 0: it is in our order */
+    int64_t head_pieces;        /* with n_head: of so many pieces one after the other, each has the rows of its heads of
+                                   q, then of v's, then of k's; 0: it is as above */
     float factor;               /* FP4: of each scale; QUARTERS: the scale */
     struct pp_numbers factors;  /* NVFP4: of each scale, one for every `block_rows` rows; data NULL: all are 1 */
     int64_t pitch;              /* FP4: bytes from one group, and from one scale, to the next; 0: scales lie apart, and

@@ -171,6 +171,11 @@ int pp_hf_qkv_row(enum pp_hf_form form, const struct pp_hparams *hp, int64_t row
         part = j < each ? 0 : j == each ? 1 : 2;
         of_part = part ? group : group * each + j;
     }
+    if (form == PP_HF_QKV_IN_FOUR) {
+        const int64_t n = n_q / PP_HF_QKV_PIECES, in_piece = head % (3 * n);
+        part = in_piece < n ? 0 : in_piece < 2 * n ? 2 : 1;
+        of_part = head / (3 * n) * n + in_piece % n;
+    }
     *in = of_part * hp->head_dim + at;
     return part;
 }

@@ -83,6 +83,13 @@ static const struct decoder_shape families[] = {
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
     {.arch = "opt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
      .tied = true, .ff = FF_RELU, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
+    {.arch = "gpt_neo", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
+     .tied = true, .ff = FF_GELU, .biases = BIAS_O | BIAS_FF, .attn_scale = 1, .n_layer = 4, .window = 7, .wide = 2,
+     .wide_first = true},
+    {.arch = "codegen", .neighbours = true, .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4,
+     .parallel = true, .ff = FF_GELU, .biases = BIAS_FF | BIAS_OUTPUT},
+    {.arch = "persimmon", .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4, .joined = true,
+     .heads = HEADS_ALIKE, .heads_bias = true, .ff = FF_RELU2, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
 };
 
 struct decoder_shape decoder_shape(const char *arch)
@@ -135,6 +142,11 @@ static void add_matrix(struct decoder *d, int l, const char *kind, int64_t rows,
     snprintf(name, sizeof name, "blk.%d.%s.bias", l, kind);
     if (bias)
         add(d, name, 0, rows, 0, 0.5f);
+}
+
+static struct matrix *last_of(struct decoder *d)
+{
+    return &d->t[d->n - 1];
 }
 
 /* One behind the other: [n_expert, rows, cols]. */
@@ -200,6 +212,8 @@ static void add_attention(struct decoder *d, int l)
         add_matrix(d, l, "attn_qkv", n_q + 2 * n_kv, n, s->biases & BIAS_QKV);
     } else {
         add_matrix(d, l, "attn_q", n_q, n, s->biases & BIAS_QKV);
+        for (int64_t i = 0; s->attn_scale == 1.0f && i < n_q * n; i++) /* scores would be too large for one answer */
+            last_of(d)->values[i] /= sqrtf((float)s->head_dim);
         add_matrix(d, l, "attn_k", n_kv, n, s->biases & BIAS_QKV);
         add_matrix(d, l, "attn_v", n_kv, n, s->biases & BIAS_QKV);
     }
@@ -450,7 +464,11 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     }
     bool narrow[64];
     for (int l = 0; l < s->n_layer; l++)
-        narrow[l] = s->window && (l + 1) % s->wide != 0;
+        narrow[l] = s->window && (l + !s->wide_first) % s->wide != 0;
+    if (strcmp(s->arch, "gpt_neo") == 0 && s->window)
+        pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
+    if (strcmp(s->arch, "persimmon") == 0)
+        pp_gguf_add_bool(w, key(d, "attention.qkv_by_head"), false);
     if (s->n_state) { /* which is what other programs expect, but for windows */
         pp_gguf_add_u32(w, key(d, "ssm.group_count"), 0);
         if (s->window)

@@ -73,6 +73,7 @@ static const char *embeddings_of(const cJSON *config)
         return "word_embeddings.weight";
     if (strcmp(type->valuestring, "mpt") == 0 || strcmp(type->valuestring, "gpt_bigcode") == 0 ||
         strcmp(type->valuestring, "qwen") == 0 || strcmp(type->valuestring, "gptj") == 0 ||
+        strcmp(type->valuestring, "gpt_neo") == 0 || strcmp(type->valuestring, "codegen") == 0 ||
         strcmp(type->valuestring, "dbrx") == 0)
         return "transformer.wte.weight";
     return cJSON_GetObjectItem(config, "text_config") ? "language_model.model.embed_tokens.weight"

@@ -362,12 +362,18 @@ static void rows_of_joined(void **state)
     const struct pp_hparams hp = {.n_head = 4, .n_head_kv = 2, .head_dim = 2};
     static const char groups[] = "q0q1q2q3k0k1v0v1q4q5q6q7k2k3v2v3";
     static const char stacked[] = "q0q1q2q3q4q5q6q7k0k1k2k3v0v1v2v3";
+    const struct pp_hparams many = {.n_head = 8, .n_head_kv = 8, .head_dim = 1};
+    static const char in_four[] = "q0q1v0v1k0k1q2q3v2v3k2k3q4q5v4v5k4k5q6q7v6v7k6k7"; /* CodeGen's */
     (void)state;
     for (int64_t r = 0, in; r < 16; r++) {
         assert_int_equal("qkv"[pp_hf_qkv_row(PP_HF_QKV_BY_GROUP, &hp, r, &in)], groups[2 * r]);
         assert_int_equal(in, groups[2 * r + 1] - '0');
         assert_int_equal("qkv"[pp_hf_qkv_row(PP_HF_QKV_STACKED, &hp, r, &in)], stacked[2 * r]);
         assert_int_equal(in, stacked[2 * r + 1] - '0');
+    }
+    for (int64_t r = 0, in; r < 24; r++) {
+        assert_int_equal("qkv"[pp_hf_qkv_row(PP_HF_QKV_IN_FOUR, &many, r, &in)], in_four[2 * r]);
+        assert_int_equal(in, in_four[2 * r + 1] - '0');
     }
 }
 
@@ -908,6 +914,80 @@ static void bad_opt(void **state)
     decoder_free(d);
 }
 
+/* GPT-Neo: windows in every other layer, and scores as they come. */
+static void gpt_neo(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("gpt_neo");
+    const char *folder = check(&s);
+    assert_tensor(folder, "transformer.h.3.attn.attention.q_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "transformer.h.0.attn.attention.out_proj.bias", 1, s.n_embd);
+    s.window = 0;
+    s.n_layer = 2;
+    s.tied = false;
+    check(&s);
+}
+
+/* CodeGen: GPT-J with one matrix for queries, values and keys. */
+static void codegen(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("codegen");
+    const char *folder = check(&s);
+    assert_tensor(folder, "transformer.h.1.attn.qkv_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "lm_head.bias", 1, s.n_vocab);
+    s.n_head = s.n_head_kv = 8;
+    s.head_dim = 6;
+    s.rope_dim = 4;
+    folder = check(&s);
+    struct decoder *d = decoder_make(&s);
+    const struct matrix *v = decoder_find(d, "blk.1.attn_v.weight");
+    struct pp_hf *hf;
+    struct pp_error err;
+    float row[48];
+    assert_ok(pp_hf_open(folder, &hf, &err), err);
+    const struct pp_tensor *t = pp_hf_find(hf, "transformer.h.1.attn.qkv_proj.weight", NULL);
+    assert_non_null(t);
+    const size_t row_bytes = t->size / (size_t)t->ne[1];
+    for (int r = 0; r < 2 * s.head_dim; r++) { /* the third piece's values */
+        pp_dequantize_row(t->type, (const uint8_t *)t->data + (size_t)((2 * 6 + 2) * s.head_dim + r) * row_bytes, row,
+                          s.n_embd);
+        for (int i = 0; i < s.n_embd; i++)
+            assert_true(fabsf(row[i] - v->values[(4 * s.head_dim + r) * s.n_embd + i]) < 1e-3f);
+    }
+    pp_hf_close(hf);
+    decoder_free(d);
+}
+
+/* Persimmon. Files with rows in another order are refused. */
+static void persimmon(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("persimmon");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.query_key_value.bias", 1, 3 * s.n_embd);
+    assert_tensor(folder, "model.layers.0.self_attn.k_layernorm.bias", 1, s.head_dim);
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    struct pp_model *m;
+    struct pp_error err;
+    char *data, *at = NULL;
+    size_t n;
+    static const char said[] = "persimmon.attention.qkv_by_head";
+    assert_ok(pp_read_file(file, 16 << 20, &data, &n, &err), err);
+    for (size_t i = 0; !at && i + sizeof said < n; i++)
+        at = memcmp(data + i, said, sizeof said - 1) == 0 ? data + i : NULL;
+    assert_non_null(at);
+    *at = 'P';
+    assert_ok(pp_write_file(file, data, n, 0600, &err), err);
+    assert_int_equal(pp_model_open(file, &m, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "head by head"));
+    pp_free(data);
+    decoder_free(d);
+    s.heads = HEADS_PLAIN;
+    check(&s);
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -954,6 +1034,9 @@ TEST_GROUP(decoders)
         cmocka_unit_test(opt),
         cmocka_unit_test(reserved_positions),
         cmocka_unit_test(bad_opt),
+        cmocka_unit_test(gpt_neo),
+        cmocka_unit_test(codegen),
+        cmocka_unit_test(persimmon),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

@@ -1,24 +1,27 @@
 /* gptj.c - GPT-J: attention without biases beside a feed-forward part with them, behind one LayerNorm; the first
- * dimensions of each head are rotated, pairs of neighbours, in folders, too. */
+ * dimensions of each head are rotated, pairs of neighbours, in folders, too. And CodeGen (arXiv 2203.13474), the same
+ * with q, v and k in one matrix, in as many pieces as it was trained in; only pippin makes GGUF files of that. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
 
 #define LAYER "transformer.h.{}."
+#define COMMON                                                                                                        \
+    {.hf = "transformer.wte", .gguf = "token_embd"},                                                                  \
+    {.hf = "transformer.ln_f", .gguf = "output_norm"},                                                                \
+    {.hf = "lm_head", .gguf = "output"},                                                                              \
+    {.hf = LAYER "ln_1", .gguf = "blk.{}.attn_norm"},                                                                 \
+    {.hf = LAYER "attn.out_proj", .gguf = "blk.{}.attn_output"},                                                      \
+    {.hf = LAYER "mlp.fc_in", .gguf = "blk.{}.ffn_up"},                                                               \
+    {.hf = LAYER "mlp.fc_out", .gguf = "blk.{}.ffn_down"},                                                            \
+    {.hf = NULL}
 
 static const struct pp_arch_name names[] = {
-    {.hf = "transformer.wte", .gguf = "token_embd"},
-    {.hf = "transformer.ln_f", .gguf = "output_norm"},
-    {.hf = "lm_head", .gguf = "output"},
-    {.hf = LAYER "ln_1", .gguf = "blk.{}.attn_norm"},
     {.hf = LAYER "attn.q_proj", .gguf = "blk.{}.attn_q"},
     {.hf = LAYER "attn.k_proj", .gguf = "blk.{}.attn_k"},
     {.hf = LAYER "attn.v_proj", .gguf = "blk.{}.attn_v"},
-    {.hf = LAYER "attn.out_proj", .gguf = "blk.{}.attn_output"},
-    {.hf = LAYER "mlp.fc_in", .gguf = "blk.{}.ffn_up"},
-    {.hf = LAYER "mlp.fc_out", .gguf = "blk.{}.ffn_down"},
-    {.hf = NULL},
+    COMMON,
 };
 static const char *const classes[] = {"GPTJForCausalLM", "gptj", NULL};
 static const struct pp_arch_usual usual[] = {
@@ -56,6 +59,42 @@ const struct pp_arch pp_arch_gptj = {
     .hf_pairs = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
     .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_config = to_config,
+    .hf_eps = "layer_norm_epsilon",
+};
+
+/* --- CodeGen ------------------------------------------------------------------------------------------------------ */
+
+static const struct pp_arch_name codegen_names[] = {
+    {.hf = LAYER "attn.qkv_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_IN_FOUR},
+    COMMON,
+};
+static const char *const codegen_classes[] = {"CodeGenForCausalLM", "codegen", NULL};
+static const char *const codegen_ignored[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
+                                              ".attn.causal_mask", NULL};
+
+static enum pp_code codegen_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, "rotary_dim")))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rotary_dim is null, which pippin does not compute");
+    enum pp_code code = from_config(config, hp, err);
+    hp->attn_scale = 0; /* scale_attn_weights is not looked at */
+    if (!code && hp->n_head % PP_HF_QKV_PIECES != 0)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: n_head is %lld, which is no multiple of %d",
+                       (long long)hp->n_head, PP_HF_QKV_PIECES);
+    return code;
+}
+
+const struct pp_arch pp_arch_codegen = {
+    .name = "codegen",
+    .hf_classes = codegen_classes,
+    .names = codegen_names,
+    .ignored = codegen_ignored,
+    .usual = usual,
+    .hf_pairs = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
+    .from_config = codegen_from_config,
     .from_gguf = from_gguf,
     .to_config = to_config,
     .hf_eps = "layer_norm_epsilon",
