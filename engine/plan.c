@@ -1,5 +1,6 @@
 #include "engine/plan.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -384,6 +385,33 @@ const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_err
 const struct pp_tensor *pp_plan_silence(struct pp_plan *p, int64_t n, int64_t first, int64_t end, struct pp_error *err)
 {
     return make_vector(p, "silence", n, first, end, -1e30f, err);
+}
+
+const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions, int64_t n, struct pp_error *err)
+{
+    enum { LEAST = 4, MOST = 1 << 28, RESERVED = 2 }; /* the first two rows of such tables are no position's */
+    const int64_t half = n / 2;
+    if (n < LEAST || n % 2 != 0 || n_positions > MOST / n) {
+        pp_fail(err, PP_ERR_UNSUPPORTED, "sinusoids of %lld positions in %lld values are not supported",
+                (long long)n_positions, (long long)n);
+        return NULL;
+    }
+    const struct pp_tensor *flat = make_vector(p, "sinusoids", n_positions * n, 0, 0, 0, err);
+    if (!flat)
+        return NULL;
+    struct pp_tensor *t = (struct pp_tensor *)(uintptr_t)flat; /* ours */
+    float *to = (float *)(uintptr_t)t->data;
+    const float step = (float)(log(10000) / (double)(half - 1));
+    for (int64_t row = 0; row < n_positions; row++)
+        for (int64_t i = 0; i < half; i++) { /* in floats, as the tables were made that models learned with */
+            const float angle = (float)(row + RESERVED) * expf((float)i * -step);
+            to[row * n + i] = sinf(angle);
+            to[row * n + half + i] = cosf(angle);
+        }
+    t->n_dims = 2;
+    t->ne[0] = n;
+    t->ne[1] = n_positions;
+    return t;
 }
 
 const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t, int64_t row, struct pp_error *err)

@@ -143,6 +143,17 @@ static enum pp_code pad_to_model(const cJSON *model, struct tok_spec *spec, stru
     return tok_spec_resize(spec, (size_t)size->valuedouble, err);
 }
 
+/* Whether the model's class puts its bos_token in front, whatever a template of tokenizer.json says. */
+static bool makes_template(const cJSON *config)
+{
+    static const char *const begins[] = {"Llama", "CodeLlama", "Gemma", "Cohere"};
+    const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "tokenizer_class"));
+    for (size_t i = 0; name && i < sizeof begins / sizeof *begins; i++)
+        if (strncmp(name, begins[i], strlen(begins[i])) == 0)
+            return true;
+    return false;
+}
+
 enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spec, struct pp_error *err)
 {
     const cJSON *eos = cJSON_GetObjectItemCaseSensitive(cfg->model, "eos_token_id");
@@ -151,7 +162,8 @@ enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spe
         code = pad_to_model(cfg->model, spec, err);
     if (code)
         return code;
-    find_token(cfg->tokenizer, "bos_token", spec, &spec->bos);
+    if (!spec->bos_is_told || makes_template(cfg->tokenizer))
+        find_token(cfg->tokenizer, "bos_token", spec, &spec->bos);
     find_token(cfg->tokenizer, "eos_token", spec, &spec->eos);
     find_token(cfg->tokenizer, "unk_token", spec, &spec->unk);
     if (!cfg->tokenizer && spec->bos < 0)

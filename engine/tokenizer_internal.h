@@ -171,6 +171,7 @@ struct tok_spec {
     size_t n_patterns;
     int64_t bos, eos, eot, unk;    /* or -1; ids out of range are dropped */
     bool add_bos, add_eos;
+    bool bos_is_told;              /* bos is what comes in front, whatever else is called so */
     bool ignore_merges;            /* a word that is a token is taken whole */
     bool add_space;                /* byte level: a space is put before text between added tokens without one */
     struct tok_prefix prefix;      /* SPM, UNIGRAM */

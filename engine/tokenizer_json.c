@@ -425,6 +425,7 @@ static void read_template_part(struct reader *r, const cJSON *part, bool before)
         return;
     *(before ? &r->spec.add_bos : &r->spec.add_eos) = true;
     *(before ? &r->spec.bos : &r->spec.eos) = id;
+    r->spec.bos_is_told |= before;
 }
 
 /* [text, id] of the token that a text begins or ends with. */

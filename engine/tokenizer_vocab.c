@@ -334,8 +334,9 @@ static const struct class pieces[] = {
     {"T5Tokenizer", "t5 mt5 umt5 longt5", NULL, NULL},
     {"AlbertTokenizer", "albert", NULL, NULL},
     {"XLMRobertaTokenizer", "xlm-roberta xlm-roberta-xl", NULL, NULL},
+    {"XGLMTokenizer", "xglm", NULL, NULL},
 };
-enum { T5, ALBERT, XLM_ROBERTA, N_PIECES };
+enum { T5, ALBERT, XLM_ROBERTA, XGLM, N_PIECES };
 
 /* Ids from `from` on move up by one; the place is left empty. */
 static enum pp_code shift(struct tok_spec *spec, size_t from, struct pp_error *err)
@@ -359,23 +360,49 @@ static void set_control(struct tok_spec *spec, size_t i, const char *text, enum 
     spec->scores[i] = 0;
 }
 
-/* The first four are <s>, <pad>, </s> and <unk> instead of <unk>, <s> and </s>; <mask> is behind the others. */
-static enum pp_code as_xlm_roberta(struct tok_spec *spec, struct pp_error *err)
+/* fairseq's: the first four are <s>, <pad>, </s> and <unk> instead of <unk>, <s> and </s>; n_more are behind the
+ * others. */
+static enum pp_code as_fairseq(struct tok_spec *spec, size_t n_more, struct pp_error *err)
 {
     static const char *const first[] = {"<s>", "<pad>", "</s>", "<unk>"};
     if (spec->n < 3)
         return pp_fail(err, PP_ERR_FORMAT, "the vocabulary is too small for its class");
     enum pp_code code = shift(spec, 3, err);
     if (!code)
-        code = tok_spec_resize(spec, spec->n + 1, err);
+        code = tok_spec_resize(spec, spec->n + n_more, err);
     if (code)
         return code;
     for (size_t i = 0; i < 4; i++)
         set_control(spec, i, first[i], i == 3 ? TOK_UNKNOWN : TOK_CONTROL);
+    spec->bos = 0, spec->eos = 2, spec->unk = 3;
+    return PP_OK;
+}
+
+static enum pp_code as_xlm_roberta(struct tok_spec *spec, struct pp_error *err)
+{
+    const enum pp_code code = as_fairseq(spec, 1, err);
+    if (code)
+        return code;
     set_control(spec, spec->n - 1, "<mask>", TOK_CONTROL);
     spec->flags[spec->n - 1] |= TOK_LSTRIP;
-    spec->bos = 0, spec->eos = 2, spec->unk = 3;
     spec->add_bos = spec->add_eos = true;
+    return PP_OK;
+}
+
+/* The end of a text comes in front. */
+static enum pp_code as_xglm(struct tok_spec *spec, struct pp_error *err)
+{
+    static const char *const more[] = {"<madeupword0>", "<madeupword1>", "<madeupword2>", "<madeupword3>",
+                                       "<madeupword4>", "<madeupword5>", "<madeupword6>"};
+    enum { N_MORE = sizeof more / sizeof *more };
+    const enum pp_code code = as_fairseq(spec, N_MORE, err);
+    if (code)
+        return code;
+    for (size_t i = 0; i < N_MORE; i++)
+        set_control(spec, spec->n - N_MORE + i, more[i], TOK_CONTROL);
+    spec->bos = spec->eos;
+    spec->add_bos = spec->bos_is_told = true;
+    spec->add_eos = false;
     return PP_OK;
 }
 
@@ -441,6 +468,8 @@ enum pp_code tok_spm_class(const struct tok_config *cfg, struct tok_spec *spec, 
         return as_t5(spec, cfg->tokenizer, names, err);
     if (c == &pieces[XLM_ROBERTA])
         return as_xlm_roberta(spec, err);
+    if (c == &pieces[XGLM])
+        return as_xglm(spec, err);
     if (c == &pieces[ALBERT])
         as_albert(spec, cfg->tokenizer);
     return PP_OK;

@@ -458,6 +458,11 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
     if (d->s.positions)
         for (int i = 0; i < n * width; i++)
             x[i] += (double)decoder_find(d, "position_embd.weight")->values[i];
+    for (int i = 0; i < n * width && d->s.sinusoids; i++) {
+        const int half = width / 2, k = i % width;
+        const double angle = (i / width + 2) * exp(-log(10000) * (k % half) / (half - 1));
+        x[i] += k < half ? sin(angle) : cos(angle);
+    }
     for (int r = 0; r < n && d->s.embd_norm; r++)
         norm(d, -1, "token_embd_norm", 0, x + r * width, x + r * width);
     for (int l = 0; l < d->s.n_layer; l++) {

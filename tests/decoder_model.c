@@ -86,6 +86,8 @@ static const struct decoder_shape families[] = {
     {.arch = "gpt_neo", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
      .tied = true, .ff = FF_GELU, .biases = BIAS_O | BIAS_FF, .attn_scale = 1, .n_layer = 4, .window = 7, .wide = 2,
      .wide_first = true},
+    {.arch = "xglm", .centred = true, .norm_bias = true, .sinusoids = true, .unrotated = true, .n_head_kv = 4,
+     .tied = true, .ff = FF_GELU_EXACT, .biases = BIAS_QKV | BIAS_O | BIAS_FF, .embd_scale = 6.9282032f},
     {.arch = "codegen", .neighbours = true, .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4,
      .parallel = true, .ff = FF_GELU, .biases = BIAS_FF | BIAS_OUTPUT},
     {.arch = "persimmon", .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4, .joined = true,

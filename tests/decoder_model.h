@@ -15,6 +15,7 @@ struct decoder_shape {
     bool norm_plain;       /* they have no weights at all */
     bool unrotated;        /* no heads are rotated */
     bool positions;        /* the first layer's input has learned positions in it */
+    bool sinusoids;        /* or sinusoids, whose first two rows are no position's */
     bool embd_norm;        /* it is normed */
     float alibi;           /* exponent of slopes; 0: none */
     bool alibi_scaled;     /* they are multiplied by the scores' scale */

@@ -928,6 +928,31 @@ static void gpt_neo(void **state)
     check(&s);
 }
 
+/* XGLM: sinusoids; embeddings that are scaled, or not. */
+static void xglm(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("xglm");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.out_proj.bias", 1, s.n_embd);
+    assert_tensor(folder, "model.layer_norm.weight", 1, s.n_embd);
+    s.embd_scale = 0;
+    check(&s);
+    s.embd_scale = 3;
+    struct decoder *d = decoder_make(&s);
+    struct pp_model *m;
+    struct pp_error err;
+    assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "embedding_scale"));
+    decoder_free(d);
+    s.embd_scale = 0;
+    s.n_ctx = 1 << 30; /* more sinusoids than there is memory for */
+    d = decoder_make(&s);
+    assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "sinusoids"));
+    decoder_free(d);
+}
+
 /* CodeGen: GPT-J with one matrix for queries, values and keys. */
 static void codegen(void **state)
 {
@@ -1036,6 +1061,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(bad_opt),
         cmocka_unit_test(gpt_neo),
         cmocka_unit_test(codegen),
+        cmocka_unit_test(xglm),
         cmocka_unit_test(persimmon),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);

@@ -188,6 +188,18 @@ static void pieces(void **state)
     assert_int_equal(pp_tokenizer_find(t, "<mask>", 6), pp_tokenizer_n(t) - 1);
     const int32_t n_vocab = pp_tokenizer_n(t) - 2;
     pp_tokenizer_free(t);
+    /* XGLM has the same first, seven more, and the end in front, whatever is called the beginning */
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"XGLMTokenizer\",\"bos_token\":\"<s>\"}");
+    ids = ids_of(folder, text, PP_TOKENIZE_BOS, &n);
+    assert_int_equal(n, n_plain + 1);
+    assert_int_equal(ids[0], 2);
+    for (size_t i = 0; i < n_plain; i++)
+        assert_int_equal(ids[i + 1], plain[i] ? plain[i] + 1 : 3);
+    pp_free(ids);
+    t = open_tokenizer(folder);
+    assert_int_equal(pp_tokenizer_n(t), n_vocab + 8);
+    assert_int_equal(pp_tokenizer_find(t, "<madeupword6>", 13), n_vocab + 7);
+    pp_tokenizer_free(t);
     /* T5 has a hundred more, and nothing before a text */
     put_text("sentencepiece.bpe.model", NULL);
     put("spiece.model", model, n_model);
@@ -213,6 +225,26 @@ static void pieces(void **state)
     pp_free(model);
 }
 
+/* A template of tokenizer.json says what comes in front, whatever is called the beginning; but for classes that make
+ * their templates anew. */
+static void in_front(void **state)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":1,\"content\":\"<s>\",\"special\":true},"
+        "{\"id\":2,\"content\":\"</s>\",\"special\":true}],\"post_processor\":{\"type\":\"TemplateProcessing\","
+        "\"single\":[{\"SpecialToken\":{\"id\":\"</s>\"}},{\"Sequence\":{\"id\":\"A\"}}]},"
+        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"<s>\":1,\"</s>\":2},\"merges\":[]}}";
+    (void)state;
+    new_folder("front");
+    put_text("tokenizer.json", json);
+    expect_opened("a", PP_TOKENIZE_BOS, "</s>|a");
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"XGLMTokenizer\",\"bos_token\":\"<s>\"}");
+    expect_opened("a", PP_TOKENIZE_BOS, "</s>|a");
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"LlamaTokenizerFast\",\"bos_token\":\"<s>\"}");
+    expect_opened("a", PP_TOKENIZE_BOS, "<s>|a");
+}
+
 static void failed_allocations(void **state)
 {
     (void)state;
@@ -235,6 +267,7 @@ TEST_GROUP(tokenizer_vocab)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merged), cmocka_unit_test(refused), cmocka_unit_test(listed), cmocka_unit_test(pieces),
+        cmocka_unit_test(in_front),
         cmocka_unit_test(failed_allocations),
     };
     return cmocka_run_group_tests_name("tokenizer_vocab", tests, NULL, NULL);

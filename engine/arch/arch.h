@@ -111,8 +111,9 @@ struct pp_decoder {
     bool fused_gate;          /* the rows of ffn_up are those of the gate, then those of the value */
     enum pp_fn fn;
     /* What knows positions: rotated heads, position_embd, which is added to the input, or ALiBi, in all models or, with
-     * LEARNED_OR_ALIBI, in those that have no such table. Any family may have hparams.alibi instead of its own. */
-    enum { PP_POS_ROTATED, PP_POS_LEARNED, PP_POS_LEARNED_OR_ALIBI } positions;
+     * LEARNED_OR_ALIBI, in those that have no such table; or sinusoids in that one's place. Any family may have
+     * hparams.alibi instead of its own. */
+    enum { PP_POS_ROTATED, PP_POS_LEARNED, PP_POS_LEARNED_OR_ALIBI, PP_POS_SINUSOIDS } positions;
     bool weighed_inputs;      /* of experts */
     bool early_router;        /* experts are chosen by what comes into the layer, without a norm */
     bool parallel_mixture;    /* with hparams.parallel, experts stand beside attention, too */

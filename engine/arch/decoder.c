@@ -748,10 +748,13 @@ static bool add_embedding(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
     struct pp_op embed = {.kind = PP_OP_EMBED, .scale = hp->embd_scale, .in = NONE, .in2 = NONE, .out = b->x};
-    const bool positions = b->d->positions == PP_POS_LEARNED ||
+    const bool made = b->d->positions == PP_POS_SINUSOIDS;
+    const bool positions = made || b->d->positions == PP_POS_LEARNED ||
                            (b->d->positions == PP_POS_LEARNED_OR_ALIBI && hp->alibi == 0.0f);
     embed.weight = pp_plan_tensor(b->s, hp->n_vocab, pp_embedding_width(hp), b->err, "token_embd.weight");
-    if (embed.weight && positions)
+    if (embed.weight && made)
+        embed.bias = pp_plan_sinusoids(b->p, hp->n_ctx_train, hp->n_embd, b->err);
+    else if (embed.weight && positions)
         embed.bias = pp_plan_tensor(b->s, hp->n_ctx_train, hp->n_embd, b->err, "position_embd.weight");
     b->p->n_positions = positions ? hp->n_ctx_train : 0;
     if (!embed.weight || (positions && !embed.bias))

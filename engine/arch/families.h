@@ -33,7 +33,7 @@ extern const struct pp_arch pp_arch_eurobert, pp_arch_llama_embed, pp_arch_opene
 extern const struct pp_arch pp_arch_grok, pp_arch_arctic, pp_arch_grovemoe, pp_arch_neobert, pp_arch_jina_bert_v3;
 extern const struct pp_arch pp_arch_ernie45_vl, pp_arch_olmo_hybrid, pp_arch_kimi_linear;
 extern const struct pp_arch pp_arch_cohere2moe, pp_arch_plamo, pp_arch_plamo2, pp_arch_plamo3, pp_arch_chameleon;
-extern const struct pp_arch pp_arch_opt, pp_arch_gptneo, pp_arch_codegen, pp_arch_persimmon;
+extern const struct pp_arch pp_arch_opt, pp_arch_gptneo, pp_arch_codegen, pp_arch_persimmon, pp_arch_xglm;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];

@@ -28,6 +28,7 @@ static const struct {
     {"dflash", "a model to guess for (it only drafts for another one)"},
     {"gemma4assistant", "a model to guess for (it only drafts for another one)"},
     {"wavtokenizerdec", "a decoder of sound"},
+    {"biogpt", "text that is cut into words as Moses does it"},
     {"mllama", "layers that look at pictures"},
     {"t5", "an encoder beside the decoder"},
     {"t5encoder", "positions as T5 has them"},
