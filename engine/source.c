@@ -1075,6 +1075,12 @@ bool pp_is_of_first_values(const struct pp_hparams *hp, const char *gguf_name)
            strcmp(gguf_name + n + 1, ".weight") == 0;
 }
 
+bool pp_is_for_pictures(const struct pp_hparams *hp, const char *gguf_name)
+{
+    int l, end = 0;
+    return strcmp(hp->arch, "cogvlm") == 0 && sscanf(gguf_name, "blk.%4d.vis_%n", &l, &end) == 1 && end > 0;
+}
+
 void pp_stack_name(const char *matrix, char out[256])
 {
     const char *number = pp_expert_number(matrix), *bracket = strchr(matrix, '[');

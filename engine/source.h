@@ -246,6 +246,8 @@ const char *pp_expert_number(const char *name);
 bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name);
 /* Whether it is what RWKV's first layer would mix its values with themselves by: files have it, nobody reads it. */
 bool pp_is_of_first_values(const struct pp_hparams *hp, const char *gguf_name);
+/* Whether it is one of the matrices that CogVLM has for pictures beside those for text. */
+bool pp_is_for_pictures(const struct pp_hparams *hp, const char *gguf_name);
 /* Of how many such matrices GGUF makes one tensor. */
 int64_t pp_stack_size(const struct pp_hparams *hp, const char *name);
 /* The tensor in which GGUF has an expert's matrix, whether it is one of its own or a part of that already (pp_plan's

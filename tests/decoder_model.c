@@ -88,6 +88,8 @@ static const struct decoder_shape families[] = {
      .wide_first = true},
     {.arch = "xglm", .centred = true, .norm_bias = true, .sinusoids = true, .unrotated = true, .n_head_kv = 4,
      .tied = true, .ff = FF_GELU_EXACT, .biases = BIAS_QKV | BIAS_O | BIAS_FF, .embd_scale = 6.9282032f},
+    {.arch = "paddleocr", .tied = true},
+    {.arch = "cogvlm", .n_head_kv = 4, .joined = true},
     {.arch = "codegen", .neighbours = true, .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4,
      .parallel = true, .ff = FF_GELU, .biases = BIAS_FF | BIAS_OUTPUT},
     {.arch = "persimmon", .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4, .joined = true,

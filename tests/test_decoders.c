@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -12,6 +13,7 @@
 #include "engine/hf.h"
 #include "engine/hf_form.h"
 #include "engine/quant.h"
+#include "engine/safetensors.h"
 #include "engine/tensor_forms.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_model_int.h"
@@ -1013,6 +1015,97 @@ static void persimmon(void **state)
     check(&s);
 }
 
+/* A folder like another one, with tensors of these names besides, and what its own begin with replaced. */
+static const char *folder_with(const char *folder, const char *const *besides, const char *from, const char *to)
+{
+    static const float nothing[4];
+    static char names[128][120];
+    struct pp_tensor list[128];
+    const char *dir = fresh_path("other");
+    char path[400], *config;
+    struct pp_hf *hf;
+    struct pp_error err;
+    size_t n = 0, size;
+    assert_ok(pp_hf_open(folder, &hf, &err), err);
+    for (; n < pp_hf_n(hf); n++) {
+        list[n] = *pp_hf_at(hf, n);
+        const bool begins = from && strncmp(list[n].name, from, strlen(from)) == 0;
+        snprintf(names[n], sizeof names[n], "%s%s", begins ? to : "", list[n].name + (begins ? strlen(from) : 0));
+    }
+    for (; *besides; besides++, n++) {
+        list[n] = (struct pp_tensor){.type = PP_TYPE_F32, .n_dims = 2, .ne = {2, 2, 1, 1}, .data = nothing,
+                                     .size = sizeof nothing};
+        snprintf(names[n], sizeof names[n], "%s", *besides);
+    }
+    assert_true(n <= sizeof list / sizeof *list);
+    for (size_t i = 0; i < n; i++)
+        list[i].name = names[i];
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, list, n, &err), err);
+    pp_hf_close(hf);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &config, &size, &err), err);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, config, size, 0600, &err), err);
+    pp_free(config);
+    return dir;
+}
+
+/* PaddleOCR-VL's text, beside a part that sees, by either version of transformers. */
+static void paddleocr(void **state)
+{
+    static const char *const first[] = {"visual.vision_model.head.weight", "mlp_AR.linear_1.weight", NULL};
+    static const char *const later[] = {"model.visual.vision_model.head.weight", "model.projector.linear_1.weight",
+                                        NULL};
+    (void)state;
+    struct decoder_shape s = decoder_shape("paddleocr");
+    const char *folder = check(&s);
+    check_other(&s, folder_with(folder, first, NULL, NULL));
+    check_other(&s, folder_with(folder, later, "model.", "model.language_model."));
+    s.biases = BIAS_QKV | BIAS_O | BIAS_FF;
+    s.tied = false;
+    check(&s);
+}
+
+/* CogVLM's text, beside matrices for pictures; and CogVLM 2's, whose heads share keys. */
+static void cogvlm(void **state)
+{
+    static const char *const pictures[] = {
+        "model.vision.boi", "model.layers.0.self_attn.vision_expert_query_key_value.weight",
+        "model.layers.0.self_attn.vision_expert_query_key_value.bias",
+        "model.layers.1.self_attn.vision_expert_dense.weight",
+        "model.layers.1.mlp.vision_mlp.gate_proj.weight", "model.layers.1.mlp.vision_mlp.up_proj.weight",
+        "model.layers.1.mlp.vision_mlp.down_proj.weight", NULL};
+    (void)state;
+    struct decoder_shape s = decoder_shape("cogvlm");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.language_expert_query_key_value.weight", 2, s.n_embd);
+    check_other(&s, folder_with(folder, pictures, NULL, NULL));
+    s.n_head_kv = 2;
+    check(&s);
+    struct decoder *d = decoder_make(&s); /* files have those matrices, too */
+    struct matrix *more = &d->t[d->n++];
+    *more = (struct matrix){.name = "blk.1.vis_attn_qkv.weight", .rows = 96, .cols = 48,
+                            .values = pp_calloc(96 * 48, sizeof(float))};
+    check_other(&s, decoder_write(d));
+    d->s.arch = "stablelm"; /* but no other family's */
+    struct pp_model *m;
+    struct pp_error err;
+    assert_int_not_equal(pp_model_open(decoder_write(d), &m, &err), PP_OK);
+    decoder_free(d);
+}
+
+/* Fuyu's text. */
+static void fuyu(void **state)
+{
+    static const char *const pictures[] = {"vision_embed_tokens.weight", NULL};
+    (void)state;
+    const struct decoder_shape s = decoder_shape("persimmon");
+    const char *folder = check(&s);
+    check_other(&s, folder_with(folder, pictures, "model.", "language_model.model."));
+}
+
 TEST_GROUP(decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -1062,6 +1155,9 @@ TEST_GROUP(decoders)
         cmocka_unit_test(gpt_neo),
         cmocka_unit_test(codegen),
         cmocka_unit_test(xglm),
+        cmocka_unit_test(paddleocr),
+        cmocka_unit_test(cogvlm),
+        cmocka_unit_test(fuyu),
         cmocka_unit_test(persimmon),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);

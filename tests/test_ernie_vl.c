@@ -1,5 +1,5 @@
-/* test_ernie_vl.c - ERNIE 4.5 VL, of whose folders the part that reads and writes text is read: its experts stand
- * before those for pictures, beside a part that sees. */
+/* test_ernie_vl.c - mixtures of models that see: the text of DeepSeek-OCR, and of ERNIE 4.5 VL, of whose folders the
+ * part that reads and writes text is read: its experts stand before those for pictures, beside a part that sees. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -136,10 +136,47 @@ static void ernie_vl(void **state)
     pp_free(want);
 }
 
+/* DeepSeek-OCR's text: DeepSeek's first mixture with other pairs of rotated dimensions. */
+static void deepseek_ocr(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("deepseek2-ocr");
+    static const char rotated[] = "deepseek2-ocr.rope.dimension_count";
+    struct pp_error err;
+    char *data, *at = NULL;
+    int32_t ids[SMALL_TEXT];
+    size_t n;
+    s.shares = true;
+    s.n_dense = 1;
+    s.n_ff_shared = 64;
+    s.scale = 1;
+    struct expert_model *m = expert_model_make(&s);
+    const char *file = expert_model_write(m);
+    double *want = doubles(SMALL_TEXT * s.n_vocab);
+    small_text(ids, s.n_vocab);
+    expert_model_compute(m, ids, SMALL_TEXT, want);
+    assert_same_bits(file, PP_KV_F32);
+    const char *folder = assert_logits_everywhere(want, s.n_vocab, file);
+    assert_tensor(folder, "model.layers.1.mlp.shared_experts.down_proj.weight", 2, s.n_ff_shared);
+    /* Files of other programs say that nothing is rotated. */
+    assert_ok(pp_read_file(file, 16 << 20, &data, &n, &err), err);
+    for (size_t i = 0; !at && i + sizeof rotated + 8 < n; i++)
+        at = memcmp(data + i, rotated, sizeof rotated - 1) == 0 ? data + i + sizeof rotated - 1 : NULL;
+    assert_non_null(at);
+    assert_int_equal(at[4], s.rope_dim);
+    at[4] = 0;
+    assert_ok(pp_write_file(file, data, n, 0600, &err), err);
+    pp_free(data);
+    assert_logits(want, s.n_vocab, file);
+    pp_free(want);
+    expert_model_free(m);
+}
+
 TEST_GROUP(ernie_vl)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ernie_vl),
+        cmocka_unit_test(deepseek_ocr),
     };
     return cmocka_run_group_tests_name("ernie_vl", tests, NULL, NULL);
 }

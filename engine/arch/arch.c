@@ -31,7 +31,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_grovemoe, &pp_arch_neobert, &pp_arch_jina_bert_v3, &pp_arch_ernie45_vl, &pp_arch_olmo_hybrid,
     &pp_arch_kimi_linear, &pp_arch_cohere2moe, &pp_arch_plamo, &pp_arch_plamo2, &pp_arch_plamo3,
     &pp_arch_chameleon, &pp_arch_opt, &pp_arch_gptneo, &pp_arch_codegen, &pp_arch_persimmon,
-    &pp_arch_xglm,
+    &pp_arch_xglm, &pp_arch_paddleocr, &pp_arch_deepseek2_ocr, &pp_arch_cogvlm,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)
