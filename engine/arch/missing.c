@@ -12,7 +12,7 @@ static const struct {
     {"rwkv6", "other names than those of the model's own code (Rwkv6ForCausalLM)"},
     {"rwkv7qwen2", "RWKV 7's states behind rotated heads"},
     {"rwkv7qwen3", "RWKV 7's states behind rotated heads"},
-    {"talkie", "Talkie's layers"},
+    {"talkie", "its layers, of which there are files of several kinds that cannot be told apart"},
     {"deepseek4", "attention to compressed positions, and several residual streams"},
     {"deepseekv4", "attention to compressed positions, and several residual streams"},
     {"dream", "answers that are not written from left to right (diffusion)"},
