@@ -253,7 +253,8 @@ static enum pp_code write_gguf(struct to_gguf *g, const char *dst, const struct 
     struct pp_gguf_writer *w = NULL;
     enum pp_code code = pp_gguf_writer_new(dst, &w, err);
     if (!code) {
-        pp_gguf_add_text(w, "general.architecture", arch_of(g->base)->name);
+        const struct pp_arch *arch = arch_of(g->base);
+        pp_gguf_add_text(w, "general.architecture", arch->file_name ? arch->file_name : arch->name);
         pp_gguf_add_text(w, "general.type", "adapter");
         pp_gguf_add_text(w, "adapter.type", "lora");
         pp_gguf_add_text(w, "general.name", pp_adapter_file_name(g->file));

@@ -505,6 +505,8 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     char label[32];
     size_label(n_params, label);
     pp_gguf_add_text(w, "general.architecture", name);
+    if (arch->file_name)
+        pp_gguf_add_text(w, pp_family_key, arch->name);
     pp_gguf_add_text(w, "general.type", "model");
     pp_gguf_add_text(w, "general.name", hp->name);
     pp_gguf_add_text(w, "general.size_label", label);

@@ -78,6 +78,8 @@ void pp_rope_frequencies(const struct pp_hparams *hp, int64_t n_ctx, const float
         inv_freq[i] = (float)(factors ? f / (double)factors[i] : f);
         if (hp->rope_turning && i >= hp->rope_turning)
             inv_freq[i] = 0;
+        if (hp->rope_backwards)
+            inv_freq[i] = -inv_freq[i];
     }
 }
 

@@ -199,7 +199,7 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
         return pp_fail(err, PP_ERR_FORMAT, "%s does not say of which family its model is (general.architecture)",
                        s->path);
     pp_clean_name(name.data, name.len, family, sizeof family);
-    const struct pp_arch *arch = pp_arch_by_name(family);
+    const struct pp_arch *arch = pp_arch_of_file(s->gguf, family);
     if (!arch)
         return fail_family(s->path, family, err);
     s->hp.rope_neox = arch->gguf_neox;

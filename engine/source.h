@@ -174,6 +174,7 @@ struct pp_hparams {
     int64_t rope_dim_local; /* of layers with PP_LAYER_LOCAL_ROPE; 0: the same */
     int64_t rope_turning;   /* pairs of dimensions that are rotated at all, those behind them standing still; 0: all.
                                Not by rope_base_local */
+    bool rope_backwards;    /* pairs turn the other way round */
     bool rope_neox;         /* pairs (i, i + rope_dim/2): Hugging Face's layout; else (2i, 2i + 1): GGUF's llama */
     enum pp_rope_scaling {
         PP_ROPE_NONE,

@@ -67,10 +67,29 @@ static void rotate(const struct decoder *d, int l, double *head, int position)
     const int dim = d->s.rope_dim;
     for (int i = 0; i < dim / 2; i++) {
         double *x = &head[d->s.neighbours ? 2 * i : i], *y = &head[d->s.neighbours ? 2 * i + 1 : i + dim / 2];
-        const double angle = position * pow(base, -2.0 * i / dim), a = *x, b = *y;
+        const double turn = d->s.backwards ? -position : position, a = *x, b = *y;
+        const double angle = turn * pow(base, -2.0 * i / dim) / decoder_stretch(&d->s, i);
         *x = a * cos(angle) - b * sin(angle);
         *y = b * cos(angle) + a * sin(angle);
     }
+}
+
+/* A head, or all of them, made as long as the root of its size. */
+static void unit(double *x, int n)
+{
+    double square = 0;
+    for (int i = 0; i < n; i++)
+        square += x[i] * x[i] / n;
+    for (int i = 0; i < n; i++)
+        x[i] /= sqrt(square + (double)DECODER_EPSILON);
+}
+
+static void head_norm(const struct decoder *d, int l, const char *name, int h, double *head)
+{
+    if (d->s.heads_unit)
+        unit(head, d->s.head_dim);
+    else
+        norm(d, l, name, h, head, head);
 }
 
 /* Queries or keys of one position. */
@@ -84,11 +103,11 @@ static void heads(const struct decoder *d, int l, const char *kind, int n_heads,
         double *head = x + h * d->s.head_dim;
         const bool normed = d->s.heads == HEADS_ALIKE || d->s.heads == HEADS_EACH;
         if (normed && !d->s.heads_behind_rope)
-            norm(d, l, name, h, head, head);
+            head_norm(d, l, name, h, head);
         if (!(is_wide(d, l) && d->s.wide_unrotated) && !d->s.unrotated)
             rotate(d, l, head, position);
         if (normed && d->s.heads_behind_rope)
-            norm(d, l, name, h, head, head);
+            head_norm(d, l, name, h, head);
     }
 }
 
@@ -378,8 +397,9 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         const int last = !s->both_ways ? r : narrow && r + s->window < n ? r + s->window - 1 : n - 1;
         double *row = x + r * s->n_embd;
         for (int h = 0; h < s->n_head; h++)
-            attend_query(q + r * n_q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim,
-                         first, last, s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), att + h * s->head_dim);
+            attend_capped(q + r * n_q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim,
+                          first, last, s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), (double)s->attn_cap, 1,
+                          att + h * s->head_dim);
         if (s->sub_norms)
             norm(d, l, "attn_sub_norm", 0, att, att);
         linear(d, l, "attn_output", att, delta);
@@ -439,6 +459,12 @@ static void vector(const struct decoder *d, const double *in, double *out)
     pp_free(wide);
 }
 
+static double capped(const struct decoder *d, double logit)
+{
+    const double cap = (double)d->s.final_cap;
+    return cap != 0 ? cap * tanh(logit / cap) : logit;
+}
+
 void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double *logits)
 {
     const int width = d->s.n_embd, n_vocab = d->s.n_vocab;
@@ -486,7 +512,8 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
             linear(d, -1, "output_proj", in, narrow);
         linear(d, -1, d->s.tied ? "token_embd" : "output", d->s.n_embd_in ? narrow : in, logits + r * n_vocab);
         for (int t = 0; t < n_vocab; t++)
-            logits[r * n_vocab + t] = t >= 4 && t < d->s.silent_end ? -1e30 : logits[r * n_vocab + t] * out_scale;
+            logits[r * n_vocab + t] =
+                t >= 4 && t < d->s.silent_end ? -1e30 : capped(d, logits[r * n_vocab + t] * out_scale);
     }
     pp_free(x);
     pp_free(in);

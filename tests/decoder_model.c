@@ -80,6 +80,14 @@ static const struct decoder_shape families[] = {
     {.arch = "plamo3", .norms = BOTH_NORMS, .heads = HEADS_ALIKE, .joined = true, .ff = FF_SILU_FUSED, .window = 7,
      .wide = 8, .n_layer = 9, .base = 500, .tied = true},
     {.arch = "chameleon", .neighbours = true, .heads = HEADS_EACH, .heads_bias = true, .heads_centred = true},
+    {.arch = "cwm", .window = 7, .wide = 4, .wide_first = true, .say_windows = true, .n_layer = 5, .stretched = 8},
+    {.arch = "ministral", .window = 7, .wide = 3, .say_windows = true, .n_layer = 4},
+    {.arch = "vaultgemma", .ff = FF_GELU_GATE, .embd_scale = 6.9282032f, .window = 7, .wide = 2, .n_layer = 3,
+     .say_windows = true, .attn_cap = 2, .final_cap = 1.5f, .tied = true},
+    {.arch = "llama", .family = "helium", .neighbours = true},
+    {.arch = "nanochat", .norm_plain = true, .embd_norm = true, .heads = HEADS_ALIKE, .heads_unit = true,
+     .heads_behind_rope = true, .backwards = true, .ff = FF_RELU2, .final_cap = 1.5f},
+    {.arch = "flex_olmo", .norms = POST_NORM, .heads = HEADS_WHOLE, .n_expert = 6, .n_used = 3, .shares = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
     {.arch = "opt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
      .tied = true, .ff = FF_RELU, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
@@ -99,7 +107,7 @@ static const struct decoder_shape families[] = {
 struct decoder_shape decoder_shape(const char *arch)
 {
     size_t i = 0;
-    while (strcmp(families[i].arch, arch) != 0)
+    while (strcmp(families[i].family ? families[i].family : families[i].arch, arch) != 0)
         assert_true(++i < sizeof families / sizeof *families);
     struct decoder_shape s = families[i];
     s.n_vocab = 80;
@@ -221,7 +229,7 @@ static void add_attention(struct decoder *d, int l)
         add_matrix(d, l, "attn_k", n_kv, n, s->biases & BIAS_QKV);
         add_matrix(d, l, "attn_v", n_kv, n, s->biases & BIAS_QKV);
     }
-    if (s->heads != HEADS_PLAIN) {
+    if (s->heads != HEADS_PLAIN && !s->heads_unit) {
         add_head_norm(d, l, "attn_q_norm", s->n_head);
         add_head_norm(d, l, "attn_k_norm", s->n_head_kv);
     }
@@ -337,7 +345,12 @@ struct decoder *decoder_make(const struct decoder_shape *s)
     }
     if (s->positions)
         add(d, "position_embd.weight", s->n_ctx, s->n_embd, 0, 0.5f);
-    if (s->embd_norm)
+    if (s->stretched != 0.0f) {
+        add(d, "rope_freqs.weight", 0, s->rope_dim / 2, 0, 0);
+        for (int i = 0; i < s->rope_dim / 2; i++)
+            d->t[d->n - 1].values[i] = (float)decoder_stretch(s, i);
+    }
+    if (s->embd_norm && !s->norm_plain)
         add_norm(d, "token_embd_norm", 0, s->n_embd, s->norm_bias);
     for (int l = 0; l < s->n_layer; l++) {
         d->s = decoder_shape_of(s, l);
@@ -397,6 +410,14 @@ static const char *key(const struct decoder *d, const char *name)
     return full;
 }
 
+double decoder_stretch(const struct decoder_shape *s, int i)
+{
+    const double context = 32, factor = (double)s->stretched;
+    const double turns = context / (6.283185307179586 * pow((double)DECODER_ROPE_BASE, 2.0 * i / s->rope_dim));
+    const double smooth = (turns - 1) / 3;
+    return s->stretched == 0.0f || turns > 4 ? 1 : turns < 1 ? factor : 1 / ((1 - smooth) / factor + smooth);
+}
+
 float decoder_xielu(int l, int i)
 {
     const float numbers[] = {-0.5f + 0.8f * (float)l, 0.4f - 0.3f * (float)l, 0.5f, -1e-6f};
@@ -433,11 +454,14 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         float v;
     } scales[] = {
         {"attention.max_alibi_bias", s->alibi},
+        {"attn_logit_softcapping", s->attn_cap}, {"final_logit_softcapping", s->final_cap},
         {"attention.clamp_kqv", s->qkv_clamp}, {"attention.scale", s->attn_scale},
         {"embedding_scale", s->embd_scale}, {"residual_scale", s->residual_scale},
         {"logit_scale", s->logit_scale}, {"attention.temperature_scale", s->temperature},
     };
     pp_gguf_add_text(w, "general.architecture", s->arch);
+    if (s->family)
+        pp_gguf_add_text(w, "pippin.family", s->family);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         pp_gguf_add_u32(w, key(d, numbers[i].key), (uint32_t)numbers[i].v);
     for (int i = 0; i < 3; i++) {
@@ -473,6 +497,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
     if (strcmp(s->arch, "persimmon") == 0)
         pp_gguf_add_bool(w, key(d, "attention.qkv_by_head"), false);
+    if (s->say_windows)
+        pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
     if (s->n_state) { /* which is what other programs expect, but for windows */
         pp_gguf_add_u32(w, key(d, "ssm.group_count"), 0);
         if (s->window)

@@ -9,6 +9,7 @@
 /* What a family's models are made of, told apart from how the engine tells it. */
 struct decoder_shape {
     const char *arch;      /* as GGUF files call it */
+    const char *family;    /* whose files these are if that is another family's name; or NULL */
     int n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff, n_ctx, rope_dim;
     bool centred;          /* norms take the mean off */
     bool norm_bias;
@@ -35,6 +36,7 @@ struct decoder_shape {
     bool parallel;         /* attention and feed-forward part beside each other, reading the same */
     /* How queries and keys are normed, if they are: all heads by one vector, each by its own, or all together. */
     enum { HEADS_PLAIN, HEADS_ALIKE, HEADS_EACH, HEADS_WHOLE } heads;
+    bool heads_unit;       /* they are normed without weights, whatever the line above says */
     bool heads_centred;    /* and the mean is taken off by these */
     float heads_eps;       /* with this epsilon; 0: that of all norms */
     bool swin;             /* POST_NORM: norms have the names of those before parts */
@@ -57,11 +59,15 @@ struct decoder_shape {
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */
     bool wide_first;       /* the first layer does, then each wide-th behind it */
     bool wide_unrotated;   /* and is not rotated */
+    bool say_windows;      /* files say which layers those are */
+    float stretched;       /* long waves are, by this factor, as Llama 3 has it; 0: none are */
+    bool backwards;        /* heads turn the other way round */
     float base;            /* of frequencies in layers with a window; 0: as in the others */
     bool both_ways;        /* an encoder: rows see those behind them, too, within a window that reaches as far */
     bool first_unnormed;   /* what goes into the first layer's attention is the stream itself */
     int n_dense;           /* between two matrices behind an encoder; 0: there are none */
     float qkv_clamp;       /* queries, keys and values are within this; 0: anything */
+    float attn_cap, final_cap; /* soft caps of scores and of logits; 0: there is none */
     float attn_scale, embd_scale, residual_scale, logit_scale; /* 0: the usual ones */
     bool logit_divided;    /* by logit_scale, instead of multiplied */
     float temperature;     /* scores grow with each context of `context` positions */

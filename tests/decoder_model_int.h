@@ -23,6 +23,10 @@ struct decoder {
     uint32_t random;
 };
 
+/* What Llama 3's stretching divides the i-th frequency of a head by: waves that are longer than the context by the
+ * factor, those that are shorter than a quarter of it not at all. */
+double decoder_stretch(const struct decoder_shape *s, int i);
+
 /* Number i, of alpha_p, alpha_n, beta and eps, of a layer's activation. */
 float decoder_xielu(int l, int i);
 

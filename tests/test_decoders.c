@@ -10,6 +10,7 @@
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
+#include "engine/gguf.h"
 #include "engine/hf.h"
 #include "engine/hf_form.h"
 #include "engine/quant.h"
@@ -203,9 +204,9 @@ static void merge_lora(struct decoder *d, const char *gguf, struct folder *f, co
 {
     struct matrix *w = decoder_find(d, gguf);
     char name[120];
-    snprintf(name, sizeof name, "base_model.model.model.layers.0.conv.%s.lora_A.weight", module);
+    snprintf(name, sizeof name, "base_model.model.model.layers.0.%s.lora_A.weight", module);
     const float *a = add_exact(f, name, rank, w->cols);
-    snprintf(name, sizeof name, "base_model.model.model.layers.0.conv.%s.lora_B.weight", module);
+    snprintf(name, sizeof name, "base_model.model.model.layers.0.%s.lora_B.weight", module);
     const float *b = add_exact(f, name, n_out, rank);
     assert_int_equal(w->rows, n_out);
     for (int64_t o = 0; o < w->rows; o++)
@@ -215,43 +216,43 @@ static void merge_lora(struct decoder *d, const char *gguf, struct folder *f, co
                     (float)(scale * (double)b[o * rank + k] * (double)a[k * w->cols + i]);
 }
 
+/* A model with an adapter gives what the merged weights do. */
+static void expect_adapted(const struct decoder *merged, const char *model, const char *path, double room)
+{
+    const int n = SMALL_TEXT * merged->s.n_vocab;
+    struct running r = run_small(model, NULL);
+    struct pp_adapter *adapter;
+    struct pp_error err;
+    int32_t ids[SMALL_TEXT];
+    double *want = doubles(n);
+    float *got = pp_calloc((size_t)n, sizeof *got);
+    small_text(ids, merged->s.n_vocab);
+    decoder_compute(merged, ids, SMALL_TEXT, want);
+    assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
+    assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, got);
+    for (int i = 0; i < n; i++)
+        if (!(fabs((double)got[i] - want[i]) <= room * fmax(1, fabs(want[i]))))
+            fail_msg("%s: value %d is %g, not %g", model, i, (double)got[i], want[i]);
+    pp_free(want);
+    pp_free(got);
+    stop_small(&r);
+    pp_adapter_free(adapter);
+}
+
 /* A LoRA on both sides of a convolution is what the merged weights are. */
 static void lora_of_convolutions(void **state)
 {
-    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .n_ctx = SMALL_TEXT};
     struct decoder_shape s = decoder_shape("lfm2");
     struct decoder *d = decoder_make(&s);
     struct folder f = {.random = 5};
-    struct pp_adapter *adapter;
-    struct pp_model *m;
-    struct pp_engine *e;
-    struct pp_seq *seq;
-    struct pp_error err;
-    int32_t ids[SMALL_TEXT];
     (void)state;
-    assert_ok(pp_model_open(decoder_write(d), &m, &err), err);
-    merge_lora(d, "blk.0.shortconv.in_proj.weight", &f, "in_proj", 3 * s.n_embd, 4, 2);
-    merge_lora(d, "blk.0.shortconv.out_proj.weight", &f, "out_proj", s.n_embd, 4, 2);
+    const char *file = decoder_write(d);
+    merge_lora(d, "blk.0.shortconv.in_proj.weight", &f, "conv.in_proj", 3 * s.n_embd, 4, 2);
+    merge_lora(d, "blk.0.shortconv.out_proj.weight", &f, "conv.out_proj", s.n_embd, 4, 2);
     const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
                                              "\"target_modules\": [\"in_proj\", \"out_proj\"]}");
-    double *want = doubles(SMALL_TEXT * s.n_vocab);
-    float *got = pp_calloc((size_t)(SMALL_TEXT * s.n_vocab), sizeof *got);
-    small_text(ids, s.n_vocab);
-    decoder_compute(d, ids, SMALL_TEXT, want);
-    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
-    assert_ok(pp_adapter_load(m, path, &adapter, &err), err);
-    assert_ok(pp_seq_new(e, &seq, &err), err);
-    assert_ok(pp_seq_set_adapters(seq, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
-    run_in_passes(e, seq, ids, SMALL_TEXT, 7, got);
-    for (int i = 0; i < SMALL_TEXT * s.n_vocab; i++)
-        if (!(fabs((double)got[i] - want[i]) <= 1e-4 * fmax(1, fabs(want[i]))))
-            fail_msg("value %d is %g, not %g", i, (double)got[i], want[i]);
-    pp_free(want);
-    pp_free(got);
-    pp_seq_free(seq);
-    pp_adapter_free(adapter);
-    pp_engine_free(e);
-    pp_model_close(m);
+    expect_adapted(d, file, path, 1e-4);
     folder_empty(&f);
     decoder_free(d);
 }
@@ -530,6 +531,20 @@ static void edit_config(const char *folder, const char *key, const char *line)
     assert_ok(pp_write_file(path, edited, strlen(edited), 0600, &err), err);
     pp_free(text);
     pp_free(edited);
+}
+
+/* Whether config.json has this word somewhere behind the key. */
+static void assert_config(const char *folder, const char *key, const char *word)
+{
+    char path[400], *text;
+    struct pp_error err;
+    size_t n;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    const char *at = strstr(text, key);
+    if (!at || !strstr(at, word))
+        fail_msg("%s: no %s behind %s", folder, word, key);
+    pp_free(text);
 }
 
 /* The logits that a folder or a file made of it gives. */
@@ -1104,6 +1119,96 @@ static void fuyu(void **state)
     const struct decoder_shape s = decoder_shape("persimmon");
     const char *folder = check(&s);
     check_other(&s, folder_with(folder, pictures, "model.", "language_model.model."));
+/* CWM, whose folders stretch RoPE even if they do not say so, and Ministral: windows in layers that files list. */
+static void windows_in_llama(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("cwm"), ministral = decoder_shape("ministral");
+    assert_config(check(&s), "rope_scaling", "llama3");
+    s.stretched = 0;
+    check(&s);
+    s.window = 0;
+    s.wide = 1;
+    check(&s);
+    check(&ministral);
+}
+
+/* VaultGemma: Gemma 2 without norms behind its parts. */
+static void vaultgemma(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("vaultgemma");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.pre_feedforward_layernorm.weight", 1, s.n_embd);
+    s.attn_cap = s.final_cap = 0;
+    s.attn_scale = 0.2f;
+    check(&s);
+}
+
+/* Helium: its folders have pairs side by side, so that its files are Llama's, also to adapters. */
+static void helium(void **state)
+{
+    (void)state;
+    const struct decoder_shape s = decoder_shape("helium");
+    const char *folder = check(&s), *again = fresh_path("helium.gguf");
+    const struct pp_convert_options opt = {0};
+    struct decoder *d = decoder_make(&s);
+    struct pp_gguf *g;
+    struct pp_source *source;
+    struct pp_error err;
+    float row[48];
+    assert_config(folder, "architectures", "HeliumForCausalLM");
+    assert_ok(pp_convert_to_gguf(folder, again, &opt, &err), err);
+    assert_ok(pp_gguf_open(again, &g, &err), err);
+    assert_true(pp_gguf_string_is(g, "general.architecture", "llama"));
+    pp_gguf_close(g);
+    for (int i = 0; i < 2; i++) { /* rows stay where they are */
+        const struct matrix *q = decoder_find(d, "blk.1.attn_q.weight");
+        assert_ok(pp_source_open(i ? again : folder, &source, &err), err);
+        assert_string_equal(pp_source_hparams(source)->arch, "helium");
+        assert_ok(pp_tensor_floats(pp_source_tensor(source, q->name), 3, 1, row, &err), err);
+        for (int k = 0; k < s.n_embd; k++)
+            assert_true(fabsf(row[k] - q->values[3 * s.n_embd + k]) < 1e-2f);
+        pp_source_close(source);
+    }
+    const struct pp_convert_options base = {.base = folder};
+    const char *adapter = fresh_path("adapter.gguf");
+    struct folder f = {.random = 5};
+    merge_lora(d, "blk.0.attn_q.weight", &f, "self_attn.q_proj", s.n_head * s.head_dim, 4, 2);
+    const char *peft = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
+                                             "\"target_modules\": [\"q_proj\"]}");
+    assert_ok(pp_convert_to_gguf(peft, adapter, &base, &err), err);
+    assert_ok(pp_gguf_open(adapter, &g, &err), err);
+    assert_true(pp_gguf_string_is(g, "general.architecture", "llama"));
+    pp_gguf_close(g);
+    const char *const models[] = {folder, again}, *const adapters[] = {peft, adapter};
+    for (int i = 0; i < 4; i++)
+        expect_adapted(d, models[i / 2], adapters[i % 2], 1e-4);
+    folder_empty(&f);
+    decoder_free(d);
+}
+
+/* nanochat: norms without weights, also of what goes into the first layer, and heads that turn backwards. */
+static void nanochat(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("nanochat");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.mlp.fc1.weight", 2, s.n_embd);
+    s.final_cap = 0;
+    s.n_head_kv = 4;
+    s.biases = BIAS_QKV | BIAS_O;
+    check(&s);
+}
+
+/* FlexOlmo: experts that read the stream itself. */
+static void flex_olmo(void **state)
+{
+    (void)state;
+    const struct decoder_shape s = decoder_shape("flex_olmo");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.1.mlp.experts.5.down_proj.weight", 2, s.n_ff);
+    assert_tensor(folder, "model.layers.0.post_feedforward_layernorm.weight", 1, s.n_embd);
 }
 
 TEST_GROUP(decoders)
@@ -1159,6 +1264,11 @@ TEST_GROUP(decoders)
         cmocka_unit_test(cogvlm),
         cmocka_unit_test(fuyu),
         cmocka_unit_test(persimmon),
+        cmocka_unit_test(windows_in_llama),
+        cmocka_unit_test(vaultgemma),
+        cmocka_unit_test(helium),
+        cmocka_unit_test(nanochat),
+        cmocka_unit_test(flex_olmo),
     };
     return cmocka_run_group_tests_name("decoders", tests, NULL, NULL);
 }

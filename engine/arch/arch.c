@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/gguf.h"
 
 static const struct pp_arch *const families[] = {
     &pp_arch_llama,   &pp_arch_qwen2,   &pp_arch_qwen3,    &pp_arch_qwen3moe,   &pp_arch_gemma,   &pp_arch_gemma2,
@@ -32,6 +33,8 @@ static const struct pp_arch *const families[] = {
     &pp_arch_kimi_linear, &pp_arch_cohere2moe, &pp_arch_plamo, &pp_arch_plamo2, &pp_arch_plamo3,
     &pp_arch_chameleon, &pp_arch_opt, &pp_arch_gptneo, &pp_arch_codegen, &pp_arch_persimmon,
     &pp_arch_xglm, &pp_arch_paddleocr, &pp_arch_deepseek2_ocr, &pp_arch_cogvlm,
+    &pp_arch_chameleon, &pp_arch_cwm, &pp_arch_ministral, &pp_arch_vaultgemma,
+    &pp_arch_helium, &pp_arch_nanochat, &pp_arch_flex_olmo,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)
@@ -59,9 +62,21 @@ const struct pp_arch *pp_arch_by_name(const char *name)
 const char *pp_arch_file_name(const struct pp_hparams *hp)
 {
     const struct pp_arch *a = pp_arch_by_name(hp->arch);
-    return hp->attn_temperature != 0.0f && a->tempered_name ? a->tempered_name
+    return a->file_name                                       ? a->file_name
+           : hp->attn_temperature != 0.0f && a->tempered_name ? a->tempered_name
            : hp->n_expert && a->mixture_name                 ? a->mixture_name
                                                              : a->name;
+}
+
+const char pp_family_key[] = "pippin.family";
+
+const struct pp_arch *pp_arch_of_file(const struct pp_gguf *g, const char *architecture)
+{
+    const struct pp_arch *a;
+    for (size_t i = 0; (a = pp_arch_at(i)); i++)
+        if (a->file_name && strcmp(a->file_name, architecture) == 0 && pp_gguf_string_is(g, pp_family_key, a->name))
+            return a;
+    return pp_arch_by_name(architecture);
 }
 
 const struct pp_arch *pp_arch_by_class(const char *hf_class)

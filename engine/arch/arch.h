@@ -103,6 +103,7 @@ struct pp_decoder {
     enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_PERHAPS, PP_QK_WHOLE_PERHAPS } qk_norm;
     bool centred_heads;       /* they are normed by LayerNorm, others not */
     float head_eps;           /* PP_QK_PERHAPS: the epsilon of their norms; 0: that of all norms */
+    bool raw_mixture;         /* no_pre_norm: experts read the stream itself, too */
     bool unit_heads;          /* with hparams.qk_norm, those that are rotated are normed without weights */
     bool unit_values;         /* heads of values are normed without weights */
     bool norm_behind_rope;    /* heads are normed after they are rotated */
@@ -162,6 +163,8 @@ struct pp_arch_parts {
 struct pp_arch {
     const char *name;                 /* general.architecture */
     const char *const *other_names;   /* likewise; NULL at the end; or NULL */
+    const char *file_name;            /* general.architecture of its GGUF files, which to other programs are of this
+                                         family; they say ours under pp_family_key. NULL: name */
     const char *tempered_name;        /* the one that files of models with attn_temperature have; or NULL */
     const char *mixture_name;         /* and of those with experts */
     const char *const *hf_classes;    /* what config.json may call it under `architectures`; NULL at the end */
@@ -226,6 +229,9 @@ bool pp_arch_is_kind(const struct cJSON *config, const char *model_type, const c
 const char *pp_arch_missing(const char *family);
 /* general.architecture of the GGUF files of such a model. */
 const char *pp_arch_file_name(const struct pp_hparams *hp);
+extern const char pp_family_key[];
+/* The family of a GGUF file that says this architecture; NULL: none. */
+const struct pp_arch *pp_arch_of_file(const struct pp_gguf *g, const char *architecture);
 /* "llama, ..." for errors. */
 void pp_arch_list(struct pp_buf *out);
 

@@ -183,10 +183,16 @@ static bool add_router_norm(struct builder *b, int l)
     return norm.weight != NULL;
 }
 
-/* The norm of what goes into experts. */
+/* What goes into experts and their router, and the norm that makes it. */
+static int expert_input(const struct builder *b)
+{
+    return b->d->raw_mixture ? b->x : b->normed;
+}
+
 static bool add_expert_norm(struct builder *b, int l)
 {
-    return b->d->mixture_beside ? add_norm(b, l, "pre_ffw_norm_2", b->x, b->normed)
+    return b->d->raw_mixture      ? true
+           : b->d->mixture_beside ? add_norm(b, l, "pre_ffw_norm_2", b->x, b->normed)
            : b->d->mixture_norm ? add_norm(b, l, b->d->mixture_norm, b->x, b->normed)
                                 : add_ffn_norm(b, l);
 }
@@ -209,7 +215,7 @@ static bool add_router(struct builder *b, int l)
     router = pp_plan_linear(b->p, b->s, b->hp->n_expert, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp", l);
     if (router < 0 || !(b->d->mixture_beside ? add_router_norm(b, l) : add_expert_norm(b, l)))
         return false;
-    add_router_logits(b, l, router, b->normed);
+    add_router_logits(b, l, router, expert_input(b));
     if (b->d->mixture_beside) /* the root of the width, by which the norm's result would be divided */
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)b->hp->n_embd),
                               .layer = l, .in = b->router, .in2 = NONE, .out = b->router});
@@ -277,8 +283,8 @@ static bool add_experts(struct builder *b, int l)
         return false;
     if (hp->n_embd_expert)
         return add_narrow_experts(b, l, &e);
-    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
-                          .in2 = b->router, .out = b->delta});
+    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e),
+                          .in = expert_input(b), .in2 = b->router, .out = b->delta});
     return true;
 }
 
@@ -871,7 +877,8 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     struct builder b = {.s = s, .hp = hp, .d = d, .p = plan, .err = err,
                         .fused_qkv = (pp_source_tensor(s, "blk.0.attn_qkv.weight") && !hp->n_state_head) ||
                                      (d->fused_qkv && !pp_source_tensor(s, "blk.0.attn_q.weight"))};
-    if (hp->n_expert && ((hp->parallel && !d->parallel_mixture) || d->no_pre_norm || hp->norms_behind))
+    const bool raw = d->raw_mixture && !hp->n_ff_shared && !hp->n_embd_expert;
+    if (hp->n_expert && ((hp->parallel && !d->parallel_mixture) || (d->no_pre_norm && !raw) || hp->norms_behind))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",
                        pp_source_path(s));
     if (has_plain_norms(&b) && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))

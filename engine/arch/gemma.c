@@ -1,7 +1,8 @@
 /* gemma.c - Gemma 1 to 3 (arXiv 2403.08295, 2408.00118, 2503.19786): norms that are stored without 1, inputs times the
  * root of their width, GELU. From the second on what attention and feed-forward part give is normed, too, and layers
  * with a window take turns with others; the second bounds its scores and logits, the third norms queries and keys and
- * rotates by two sets of frequencies. EmbeddingGemma (2509.20354) is the third as an encoder. */
+ * rotates by two sets of frequencies. EmbeddingGemma (2509.20354) is the third as an encoder, VaultGemma (2510.15001)
+ * the second without the norms behind. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -256,6 +257,32 @@ static void to_config3(const struct pp_hparams *hp, struct cJSON *config)
     later_to_config(hp, config);
     pp_config_put_float(config, "rope_local_base_freq", hp->rope_base_local);
 }
+
+/* --- VaultGemma -------------------------------------------------------------------------------------------------- */
+
+static const char *const vault_classes[] = {"VaultGemmaForCausalLM", "vaultgemma", NULL};
+
+/* Files are pippin's own, and say everything. */
+static const struct pp_arch_name vault_names[] = {
+    {.hf = "model.norm", .gguf = "output_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = "model.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = "model.layers.{}.pre_feedforward_layernorm", .gguf = "blk.{}.ffn_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = NULL},
+};
+
+const struct pp_arch pp_arch_vaultgemma = {
+    .name = "vaultgemma",
+    .hf_classes = vault_classes,
+    .names = vault_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .decoder = {.fn = PP_FN_GELU_TANH},
+    .from_config = from_config2,
+    .from_gguf = from_gguf,
+    .usual = usual2,
+    .to_config = later_to_config,
+};
 
 /* --- EmbeddingGemma ---------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* llamas.c - families that are Llama but for a name or two: Seed-OSS (biases of q, k and v), ERNIE 4.5, Arcee (the
  * squared ReLU without a gate), Jais 2 (that, and LayerNorms), Orion (LayerNorms), XVERSE, openPangu, Refact (ALiBi,
- * one head of k and v), Maincoder (norms of each head of q and k, behind the rotation), MiniCPM (numbers that the
+ * one head of k and v), Maincoder (norms of each head of q and k, behind the rotation), nanochat
+ * (norms without weights, the squared ReLU), Helium (heads whose pairs lie side by side), MiniCPM (numbers that the
  * embeddings, what is added to the residual stream and the logits are multiplied by). */
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -280,6 +281,84 @@ const struct pp_arch pp_arch_maincoder = {
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_behind_rope = true},
     .from_config = silu_only,
     .to_config = nothing_more,
+};
+
+/* --- Helium ----------------------------------------------------------------------------------------------------- */
+
+static const char *const helium_classes[] = {"HeliumForCausalLM", "helium", NULL};
+static const struct pp_arch_usual helium_usual[] = {
+    {.json = "{\"head_dim\": 128, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-8,"
+             "\"rope_theta\": 100000.0}"},
+    {.json = NULL},
+};
+
+/* Its rows are in the order of Llama's files as they come. */
+const struct pp_arch pp_arch_helium = {
+    .name = "helium",
+    .file_name = "llama",
+    .hf_classes = helium_classes,
+    .names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = helium_usual,
+    .hf_pairs = true,
+    .from_config = silu_only,
+    .to_config = nothing_more,
+};
+
+/* --- nanochat --------------------------------------------------------------------------------------------------- */
+
+static const char *const nanochat_classes[] = {"NanoChatForCausalLM", "nanochat", NULL};
+static const struct pp_arch_name nanochat_names[] = {
+    {.hf = "model.layers.{}.mlp.fc1", .gguf = "blk.{}.ffn_up"},
+    {.hf = "model.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down"},
+    {.hf = NULL},
+};
+static const struct pp_arch_usual nanochat_usual[] = {
+    {.json = "{\"max_position_embeddings\": 2048, \"final_logit_softcapping\": 15.0}"},
+    {.json = NULL},
+};
+
+/* Heads turn the other way round than everybody else's, which is the same as if the halves of each were exchanged. */
+static void nanochat_heads(struct pp_hparams *hp)
+{
+    hp->qk_norm = hp->rope_backwards = true;
+}
+
+static enum pp_code nanochat_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = arcee_from_config(config, hp, err);
+    nanochat_heads(hp);
+    return code ? code : pp_config_float(config, "final_logit_softcapping", &hp->final_softcap, err);
+}
+
+static enum pp_code nanochat_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)err;
+    nanochat_heads(hp);
+    return PP_OK;
+}
+
+static void nanochat_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    if (hp->final_softcap != 0.0f)
+        pp_config_put_float(config, "final_logit_softcapping", hp->final_softcap);
+    else
+        cJSON_AddNullToObject(config, "final_logit_softcapping");
+}
+
+const struct pp_arch pp_arch_nanochat = {
+    .name = "nanochat",
+    .hf_classes = nanochat_classes,
+    .names = nanochat_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = nanochat_usual,
+    .gguf_neox = true,
+    .decoder = {.plain_norm = true, .embd_norm = true, .unit_heads = true, .norm_behind_rope = true, .ungated = true,
+                .fn = PP_FN_RELU2},
+    .from_config = nanochat_from_config,
+    .from_gguf = nanochat_from_gguf,
+    .to_config = nanochat_to_config,
 };
 
 /* --- MiniCPM ---------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* olmo2.c - OLMo 2 (arXiv 2501.00656): norms behind attention and feed-forward part instead of before them, and of all
  * queries and all keys together. OLMo 3 is that with a window in three of four layers, whose RoPE is never scaled; GGUF
- * files call it olmo2, too, but for some of ollama's. */
+ * files call it olmo2, too, but for some of ollama's. FlexOlmo (2507.07024) is OLMo 2 with experts; its files are
+ * pippin's own. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -85,4 +86,42 @@ const struct pp_arch pp_arch_olmo2 = {
     .to_gguf = to_gguf,
     .layer_pattern = 4,
     .to_config = to_config,
+};
+
+/* --- FlexOlmo ---------------------------------------------------------------------------------------------------- */
+
+static const char *const flex_classes[] = {"FlexOlmoForCausalLM", "flex_olmo", NULL};
+static const struct pp_expert_keys flex_keys = {
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size", .normed = "norm_topk_prob"};
+static const struct pp_arch_usual flex_usual[] = {
+    {.json = "{\"max_position_embeddings\": 4096, \"rope_theta\": 500000.0, \"num_experts_per_tok\": 5}"},
+    {.json = NULL},
+};
+
+static enum pp_code flex_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    hp->n_expert = 7;
+    if (!code)
+        code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
+    return code ? code : pp_config_experts(config, &flex_keys, hp, err);
+}
+
+static void flex_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    pp_config_put_experts(hp, &flex_keys, config);
+}
+
+const struct pp_arch pp_arch_flex_olmo = {
+    .name = "flex_olmo",
+    .hf_classes = flex_classes,
+    .names = names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .usual = flex_usual,
+    .gguf_neox = true,
+    .gguf_shares = true,
+    .decoder = {.no_pre_norm = true, .raw_mixture = true, .post_norm = true, .qk_norm = PP_QK_WHOLE},
+    .from_config = flex_from_config,
+    .to_config = flex_to_config,
 };

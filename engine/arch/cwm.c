@@ -1,0 +1,99 @@
+/* cwm.c - Llama with a window in some layers, as their list or a pattern says: CWM (arXiv 2510.02387), which sees
+ * everything in each fourth layer, the first included, and stretches RoPE as Llama 3 does; Ministral of 2024, as
+ * transformers has it. Files of either are pippin's own: other programs' Llama has no such layers. */
+#include <cjson/cJSON.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+static const char *const classes[] = {"CwmForCausalLM", "cwm", NULL};
+static const char *const ministral_classes[] = {"MinistralForCausalLM", "ministral", NULL};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_key_value_heads\": 8, \"head_dim\": 128, \"max_position_embeddings\": 131072,"
+             "\"rms_norm_eps\": 1e-5, \"rope_theta\": 1000000.0}"},
+    {.json = NULL},
+};
+static const struct pp_arch_usual ministral_usual[] = {
+    {.json = "{\"num_key_value_heads\": 8, \"max_position_embeddings\": 131072}"},
+    {.json = NULL},
+};
+
+/* Layers of both kinds are rotated alike here, so that numbers for each kind must be the same. */
+static enum pp_code check_kinds(const cJSON *config, struct pp_error *err)
+{
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *local = cJSON_GetObjectItemCaseSensitive(rope, "sliding_attention");
+    const cJSON *wide = cJSON_GetObjectItemCaseSensitive(rope, "full_attention");
+    if (!local || cJSON_Compare(local, wide, true))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_parameters of sliding_attention are not those of "
+                   "full_attention, which pippin does not compute in this family");
+}
+
+static enum pp_code windows(const cJSON *config, int64_t window, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    if (!code)
+        code = check_kinds(config, err);
+    if (!code)
+        code = pp_config_window(config, window, hp, err);
+    return code ? code : pp_config_layer_types(config, hp, err);
+}
+
+/* Without a word about RoPE it is stretched. */
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    for (int64_t l = 0; l < hp->n_layer; l += 4)
+        hp->layer[l] |= PP_LAYER_WIDE;
+    if (!cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, "rope_parameters")) &&
+        !cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, "rope_scaling"))) {
+        hp->rope_scaling = PP_ROPE_LLAMA3;
+        hp->rope_factor = 16;
+        hp->rope_low_freq = 1;
+        hp->rope_high_freq = 4;
+        hp->rope_orig_ctx = 8192;
+    }
+    return windows(config, 8192, hp, err);
+}
+
+static enum pp_code ministral_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    return windows(config, 4096, hp, err);
+}
+
+static void ministral_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    pp_config_put_layer_types(config, hp);
+}
+
+static void to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    ministral_to_config(hp, config);
+    if (hp->rope_scaling == PP_ROPE_NONE) { /* which must be said */
+        cJSON *rope = cJSON_AddObjectToObject(config, "rope_parameters");
+        pp_config_put_text(rope, "rope_type", "default");
+        pp_config_put_float(rope, "rope_theta", hp->rope_base);
+    }
+}
+
+const struct pp_arch pp_arch_cwm = {
+    .name = "cwm",
+    .hf_classes = classes,
+    .names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .gguf_neox = true,
+    .from_config = from_config,
+    .to_config = to_config,
+};
+
+const struct pp_arch pp_arch_ministral = {
+    .name = "ministral",
+    .hf_classes = ministral_classes,
+    .names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = ministral_usual,
+    .gguf_neox = true,
+    .from_config = ministral_from_config,
+    .to_config = ministral_to_config,
+};
