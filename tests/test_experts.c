@@ -923,6 +923,24 @@ static void jamba(void **state)
     assert_tensor(folder, "model.layers.1.feed_forward.gate_proj.weight", 2, s.n_embd);
 }
 
+/* Bamba: Mamba 2, and attention that rotates half of each head. */
+static void bamba(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("bamba");
+    s.ffn_norm = "ffn_norm";
+    s.qk_norm = QK_PLAIN;
+    s.mamba = true;
+    s.n_state_key = 1;
+    s.full = 3;
+    s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.0.mamba.norm.weight", 1, s.n_state * s.value_dim);
+    assert_tensor(folder, "model.layers.2.self_attn.q_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.3.feed_forward.up_proj.weight", 2, s.n_embd);
+}
+
 /* Mamba 2 beside attention in each layer, of one group without a norm, of two with one. */
 static void falcon_h1(void **state)
 {
@@ -1180,6 +1198,7 @@ TEST_GROUP(experts)
         cmocka_unit_test(mamba),
         cmocka_unit_test(bad_channels),
         cmocka_unit_test(jamba),
+        cmocka_unit_test(bamba),
         cmocka_unit_test(falcon_h1),
         cmocka_unit_test(falcon_h1_scales),
         cmocka_unit_test(grok), cmocka_unit_test(arctic), cmocka_unit_test(grovemoe),

@@ -16,7 +16,7 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-enum { OLMO = 6, KIMI, N_FAMILIES };
+enum { OLMO = 6, KIMI, BAMBA, N_FAMILIES };
 
 static struct expert_shape olmo_hybrid(void)
 {
@@ -50,7 +50,23 @@ static struct expert_shape kimi_linear(void)
     return s;
 }
 
-/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2, Falcon Mamba, Jamba, OLMo hybrid, Kimi Linear. */
+static struct expert_shape bamba(void)
+{
+    struct expert_shape s = expert_shape("bamba");
+    s.full = 3;
+    s.mamba = true;
+    s.rope_dim = 8;
+    s.n_state = 4;
+    s.n_state_key = 1;
+    s.key_dim = 16;
+    s.value_dim = 32;
+    s.state_taps = 4;
+    s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    return s;
+}
+
+/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2, Falcon Mamba, Jamba, OLMo hybrid, Kimi Linear, Bamba. */
 static struct expert_shape shape_of(int family)
 {
     static const char *const archs[] = {"granitehybrid", "nemotron_h_moe", "falcon-h1", "mamba2", "mamba", "jamba"};
@@ -58,6 +74,8 @@ static struct expert_shape shape_of(int family)
         return olmo_hybrid();
     if (family == KIMI)
         return kimi_linear();
+    if (family == BAMBA)
+        return bamba();
     struct expert_shape s = expert_shape(archs[family]);
     s.n_layer = 3;
     s.full = 3;
@@ -210,6 +228,7 @@ static void adapters(void **state)
                  {1, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj", "ssm_in"},
                  {3, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj", "ssm_in"},
                  {4, "backbone.layers.0.mixer.in_proj", "backbone.layers.0.mixer.out_proj", "ssm_in"},
+                 {BAMBA, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj", "ssm_in"},
                  {5, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj", "ssm_in"},
                  {OLMO, "model.layers.0.linear_attn.v_proj", "model.layers.0.linear_attn.o_proj", "attn_v"},
                  {KIMI, "model.layers.0.self_attn.v_proj", "model.layers.0.self_attn.o_proj", "attn_v"}};

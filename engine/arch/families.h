@@ -36,7 +36,7 @@ extern const struct pp_arch pp_arch_cohere2moe, pp_arch_plamo, pp_arch_plamo2, p
 extern const struct pp_arch pp_arch_opt, pp_arch_gptneo, pp_arch_codegen, pp_arch_persimmon, pp_arch_xglm;
 extern const struct pp_arch pp_arch_paddleocr, pp_arch_deepseek2_ocr, pp_arch_cogvlm;
 extern const struct pp_arch pp_arch_cwm, pp_arch_ministral, pp_arch_vaultgemma;
-extern const struct pp_arch pp_arch_helium, pp_arch_nanochat, pp_arch_flex_olmo;
+extern const struct pp_arch pp_arch_helium, pp_arch_nanochat, pp_arch_flex_olmo, pp_arch_bamba;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];

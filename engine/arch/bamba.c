@@ -1,0 +1,124 @@
+/* bamba.c - Bamba: Mamba 2 (arXiv 2405.21060) in most layers, in the others attention, which rotates half of each head;
+ * every layer has a feed-forward part. Other programs convert it to Granite 4's files, whose heads have pairs side by
+ * side, as if whole heads were rotated; ours are files of its own. */
+#include <cjson/cJSON.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+#define LAYER "model.layers.{}."
+
+static const struct pp_arch_name names[] = {
+    {.hf = "model.final_layernorm", .gguf = "output_norm"},
+    {.hf = LAYER "pre_ff_layernorm", .gguf = "blk.{}.ffn_norm"},
+    {.hf = LAYER "mamba.in_proj", .gguf = "blk.{}.ssm_in"},
+    {.hf = LAYER "mamba.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
+    {.hf = LAYER "mamba.conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true},
+    {.hf = LAYER "mamba.A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP_COLUMN, .whole = true},
+    {.hf = LAYER "mamba.D", .gguf = "blk.{}.ssm_d", .form = PP_HF_COLUMN, .whole = true},
+    {.hf = LAYER "mamba.dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
+    {.hf = LAYER "mamba.norm", .gguf = "blk.{}.ssm_norm", .form = PP_HF_FLAT},
+    {.hf = LAYER "mamba.out_proj", .gguf = "blk.{}.ssm_out"},
+    {.hf = LAYER "feed_forward.gate_proj", .gguf = "blk.{}.ffn_gate"},
+    {.hf = LAYER "feed_forward.up_proj", .gguf = "blk.{}.ffn_up"},
+    {.hf = LAYER "feed_forward.down_proj", .gguf = "blk.{}.ffn_down"},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"BambaForCausalLM", "bamba", NULL};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_key_value_heads\": 8, \"max_position_embeddings\": 262144, \"rms_norm_eps\": 1e-5,"
+             "\"partial_rotary_factor\": 0.5, \"mamba_n_heads\": 128, \"mamba_n_groups\": 1, \"mamba_d_state\": 256,"
+             "\"mamba_d_conv\": 4, \"mamba_expand\": 2}"},
+    {.json = NULL},
+};
+
+/* The norm behind the gate is of all heads. */
+static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *err)
+{
+    return hp->n_state_key_head == 1 ? PP_OK
+                                     : pp_fail(err, PP_ERR_UNSUPPORTED, "Mamba's B and C in %lld groups are not "
+                                               "supported in this family", (long long)hp->n_state_key_head);
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    const enum pp_code code = pp_mamba_from_gguf(g, hp, err);
+    return code ? code : check_groups(hp, err);
+}
+
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+/* The layers with attention are listed, or each has a word. */
+static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "attn_layer_indices"), *item;
+    pp_layers_every(hp, 1, PP_LAYER_RECURRENT);
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsNumber(item) || item->valueint < 0 || item->valueint >= hp->n_layer)
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: attn_layer_indices names something else than one of %lld "
+                           "layers", (long long)hp->n_layer);
+        hp->layer[item->valueint] &= (uint8_t)~PP_LAYER_RECURRENT;
+    }
+    return pp_config_layer_words(config, "layers_block_type", "mamba", "attention", PP_LAYER_RECURRENT, hp, err);
+}
+
+/* What would be computed otherwise: steps within bounds, another part of heads rotated. */
+static enum pp_code check_config(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *limit = cJSON_GetObjectItemCaseSensitive(config, "time_step_limit");
+    const cJSON *least = cJSON_GetArrayItem(limit, 0), *most = cJSON_GetArrayItem(limit, 1);
+    int64_t rotated = hp->rope_dim;
+    if ((cJSON_IsNumber(least) && least->valuedouble > 0) || (cJSON_IsNumber(most) && most->valuedouble < 1e30))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: time_step_limit bounds the steps of states, which pippin "
+                       "does not compute");
+    enum pp_code code = pp_config_int(config, "attn_rotary_emb", &rotated, err);
+    if (!code && rotated != hp->rope_dim)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_rotary_emb is %lld, but half of a head of %lld is "
+                       "rotated in this family", (long long)rotated, (long long)hp->head_dim);
+    return code;
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t expand = 2;
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    if (!code)
+        code = read_layers(config, hp, err);
+    if (!code)
+        code = check_config(config, hp, err);
+    if (!code)
+        code = pp_config_int(config, "mamba_expand", &expand, err);
+    if (!code && (expand < 1 || expand > 1 << 10 || hp->n_embd > 1 << 20))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: mamba_expand cannot be %lld", (long long)expand);
+    if (!code)
+        code = pp_mamba_from_config(config, &pp_mamba_keys, expand * hp->n_embd, hp, err);
+    return code ? code : check_groups(hp, err);
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *list = cJSON_AddArrayToObject(config, "attn_layer_indices");
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        if (!(hp->layer[l] & PP_LAYER_RECURRENT))
+            cJSON_AddItemToArray(list, cJSON_CreateNumber((double)l));
+    pp_config_put(config, "attn_rotary_emb", hp->rope_dim);
+    pp_mamba_to_config(hp, &pp_mamba_keys, config);
+    pp_config_put(config, "mamba_expand", hp->n_state_head * hp->state_value_dim / hp->n_embd);
+    cJSON_AddTrueToObject(config, "mamba_conv_bias");
+    cJSON_AddFalseToObject(config, "mamba_proj_bias");
+}
+
+const struct pp_arch pp_arch_bamba = {
+    .name = "bamba",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .gguf_neox = true,
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = pp_states_to_gguf,
+    .to_config = to_config,
+};
