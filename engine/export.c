@@ -260,7 +260,8 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
     static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight",
                                        "position_embd.weight", "token_types.weight",
                                        "ssm_conv1d.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight",
-                                       "ssm_conv1d_v.weight", "shortconv.conv.weight", ".indexer.proj.weight",
+                                       "ssm_conv1d_v.weight", "shortconv.conv.weight",
+                                       "lru_conv1d.weight", ".indexer.proj.weight",
                                        ".ssm_a", ".ssm_d", "time_mix_lerp_fused.weight", "time_mix_w1.weight",
                                        "time_mix_w2.weight", "time_mix_a1.weight", "time_mix_a2.weight",
                                        "time_mix_v1.weight", "time_mix_v2.weight", "time_mix_g1.weight",
@@ -448,7 +449,7 @@ static const char *const length_keys[] = {"attention.head_count_kv", "attention.
 /* Whether layers without attention have no key heads. */
 static bool has_layers_without(const struct pp_hparams *hp)
 {
-    return hp->conv_taps && (!hp->n_state_head || hp->kda || (hp->mamba && !hp->states_beside));
+    return hp->conv_taps && (!hp->n_state_head || hp->kda || hp->lru_width || (hp->mamba && !hp->states_beside));
 }
 
 static void add_layers_without(struct keys *k, const struct pp_hparams *hp)

@@ -60,6 +60,7 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
         values += (uint64_t)(hp->n_head * (hp->head_dim + hp->kv_lora_rank));
     if (hp->index_top_k) /* its heads' queries and weights, its key, and what it picks */
         values += (uint64_t)(hp->n_index_head * (hp->index_dim + 1) + hp->index_dim + hp->index_top_k);
+    values += (uint64_t)(6 * hp->lru_width);
     if (hp->n_state_head) /* what goes into the convolution, comes out of it, gates, and what states give */
         values += (uint64_t)(4 * (hp->n_state_key_head * hp->state_key_dim + hp->n_state_head * hp->state_value_dim));
     values += (uint64_t)hp->state_rank;

@@ -391,6 +391,8 @@ static enum pp_code find_convolutions(const struct section *s, struct pp_hparams
         hp->layer[l] |= pp_source_tensor(s->source, direct) ? PP_LAYER_RECURRENT : 0;
         snprintf(direct, sizeof direct, "blk.%lld.ssm_conv1d_q.weight", (long long)l);
         hp->layer[l] |= pp_source_tensor(s->source, direct) ? PP_LAYER_RECURRENT : 0;
+        snprintf(direct, sizeof direct, "blk.%lld.lru_a", (long long)l);
+        hp->layer[l] |= pp_source_tensor(s->source, direct) ? PP_LAYER_RECURRENT : 0;
         hp->conv_bias = hp->conv_bias || pp_source_tensor(s->source, bias);
     }
     hp->state_norm = pp_source_tensor(s->source, strcmp(s->arch, "arwkv7") == 0 ? "blk.0.time_mix_ln.weight"

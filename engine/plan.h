@@ -216,7 +216,14 @@ struct pp_heads {
  *
  * Or Kimi Linear's (arXiv 2510.26692): the gated delta rule with a decay for each row of S, ln a = rate decay, `decay`
  * being behind its softplus; what it gives is normed by `weight` and multiplied by the sigmoid of `in`. Each head has a
- * key of its own. */
+ * key of its own.
+ *
+ * Or Griffin's (arXiv 2402.19427), whose state is a number h for each channel. A "head" is key_dim x value_dim
+ * channels, which is how many it gives; there is no key and no query, and `decay`, `beta` and v have all of them:
+ *
+ *   a = exp(-8 softplus(rate) sigmoid(decay + bias)),  h = a h + sqrt(1 - a^2) sigmoid(beta + direct) v,  out = h
+ *
+ * but with 1 in place of the root at the first position. */
 struct pp_recurrence {
     struct pp_state_shape shape;
     enum pp_recurrence_kind {
@@ -227,6 +234,7 @@ struct pp_recurrence {
         PP_RECUR_KDA,
         PP_RECUR_RWKV6,
         PP_RECUR_GLA,
+        PP_RECUR_LRU,
     } kind;
     bool twice;                      /* the delta rule's beta is twice the sigmoid, so that a state may turn over */
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
@@ -238,7 +246,8 @@ struct pp_recurrence {
     int look;                        /* RWKV 7's slot, whose decay and beta are [n_head, key_dim], too; as are Kimi
                                         Linear's decay, RWKV 6's and GLA's */
     const struct pp_tensor *rate, *bias; /* [n_head]; Mamba 2's and Kimi Linear's rate [n_head, 1]; Mamba's
-                                        [n_head * value_dim, key_dim], and NULL; Kimi Linear has no bias */
+                                        [n_head * value_dim, key_dim], and NULL; Kimi Linear has no bias; Griffin's
+                                        have one value for each channel, and so has `direct` */
     const struct pp_tensor *direct;  /* Mamba 2's D [n_head, 1], Mamba's [n_head * value_dim], RWKV 7's
                                         [n_head * key_dim], RWKV 6's [n_head, key_dim] */
 };

@@ -84,6 +84,7 @@ struct pp_hparams {
     int64_t rwkv_ranks[4];  /* what decays, beta, values and gates have between two matrices, the last perhaps 0: there
                                are no gates; of RWKV 6 decays, and each of five ways to mix */
     int64_t halved_every;   /* the residual stream is halved behind each so many layers (RWKV 6); 0: it is not */
+    int64_t lru_width;      /* or Griffin's, of so many channels; a "state" is 16 x 16 of them */
     bool kda;               /* or the delta rule with a decay for each row of a state: Kimi Linear's */
     bool state_norm;        /* what they give is normed, where only some of the family's models do that: of Falcon-H1's
                                and ARWKV's */

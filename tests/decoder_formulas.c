@@ -365,6 +365,57 @@ static void layer_with_states(const struct decoder *d, int l, double *x, int n)
         pp_free(all[i]);
 }
 
+/* Griffin's gates of one position: each block of channels has a matrix of its own, of what the convolution gave. */
+static double lru_gate(const struct decoder *d, int l, const char *kind, int i, const double *in)
+{
+    const struct matrix *w = part(d, l, kind, ".weight"), *b = part(d, l, kind, ".bias");
+    const int size = d->s.lru_width / d->s.n_head, block = i / size;
+    double sum = (double)b->values[i];
+    for (int k = 0; k < size; k++)
+        sum += (double)w->values[(int64_t)i * size + k] * in[block * size + k];
+    return 1 / (1 + exp(-sum));
+}
+
+/* Its states, a position after the other: h = a h + sqrt(1 - a^2) gate x, without the root at the first one, where x is
+ * behind its convolution; and a GELU beside them. */
+static void lru_row(const struct decoder *d, int l, const double *in, int r, double *x, double *h, double *y)
+{
+    const int n = d->s.lru_width;
+    const struct matrix *param = part(d, l, "lru_a", "");
+    double *u = doubles(n);
+    linear(d, l, "lru_x", in, x + r * n);
+    linear(d, l, "lru_y", in, y);
+    convolve_row(part(d, l, "lru_conv1d", ".weight")->values, DECODER_STATE_TAPS,
+                 part(d, l, "lru_conv1d", ".bias")->values, x, r, n, u);
+    for (int i = 0; i < n; i++) {
+        const double ln_a = -8 * lru_gate(d, l, "lru_a_gate", i, u) * log1p(exp((double)param->values[i]));
+        const double part_of = r ? sqrt(1 - exp(2 * ln_a)) : 1;
+        h[i] = exp(ln_a) * h[i] + part_of * lru_gate(d, l, "lru_in_gate", i, u) * u[i];
+        y[i] = gelu_tanh(y[i]) * h[i];
+    }
+    pp_free(u);
+}
+
+static void layer_with_lru(const struct decoder *d, int l, double *x, int n)
+{
+    const int embd = d->s.n_embd, width = d->s.lru_width;
+    double *in = doubles(embd), *delta = doubles(embd), *y = doubles(width), *all_x = doubles(n * width);
+    double *h = doubles(width);
+    for (int r = 0; r < n; r++) {
+        double *row = x + r * embd;
+        before(d, l, "attn_norm", row, in);
+        lru_row(d, l, in, r, all_x, h, y);
+        linear(d, l, "lru_out", y, delta);
+        behind(d, l, "post_attention_norm", delta, row);
+        before(d, l, d->s.ffn_norm, row, in);
+        feed_forward(d, l, in, delta);
+        behind(d, l, "post_ffw_norm", delta, row);
+    }
+    double *all[] = {in, delta, y, all_x, h};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
 /* What attention reads of position r. */
 static void attention_inputs(const struct decoder *d, int l, const double *x, int r, double *q, double *k, double *v)
 {
@@ -496,6 +547,7 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         of_layer.s = decoder_shape_of(&d->s, l);
         (decoder_convolves(d, l)    ? convolved_layer
          : decoder_has_states(d, l) ? layer_with_states
+         : decoder_has_lru(d, l)    ? layer_with_lru
          : d->s.uneven              ? gapped_layer
                                     : layer)(&of_layer, l, x, n);
     }

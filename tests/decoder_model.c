@@ -84,6 +84,9 @@ static const struct decoder_shape families[] = {
     {.arch = "ministral", .window = 7, .wide = 3, .say_windows = true, .n_layer = 4},
     {.arch = "vaultgemma", .ff = FF_GELU_GATE, .embd_scale = 6.9282032f, .window = 7, .wide = 2, .n_layer = 3,
      .say_windows = true, .attn_cap = 2, .final_cap = 1.5f, .tied = true},
+    {.arch = "recurrent_gemma", .ff = FF_GELU_GATE, .embd_scale = 6.9375f, .lru_width = 256, .n_layer = 4,
+     .n_head_kv = 1, .rope_dim = 6, .window = 7, .wide = 9, .biases = BIAS_O | BIAS_FF, .final_cap = 1.5f,
+     .tied = true},
     {.arch = "llama", .family = "helium", .neighbours = true},
     {.arch = "nanochat", .norm_plain = true, .embd_norm = true, .heads = HEADS_ALIKE, .heads_unit = true,
      .heads_behind_rope = true, .backwards = true, .ff = FF_RELU2, .final_cap = 1.5f},
@@ -259,6 +262,11 @@ bool decoder_has_states(const struct decoder *d, int l)
     return d->s.n_state && l % d->s.step != d->s.step / 2;
 }
 
+bool decoder_has_lru(const struct decoder *d, int l)
+{
+    return d->s.lru_width && l % 3 != 2;
+}
+
 static void add_number(struct decoder *d, int l, const char *kind, int64_t n, float middle, float spread)
 {
     char name[48];
@@ -283,6 +291,27 @@ static void add_states(struct decoder *d, int l)
     add_number(d, l, "ssm_d", s->n_state, 1, 0.5f);
     add_matrix(d, l, "ssm_out", s->n_embd, width, false);
     add_block_norm(d, l, "post_attention_norm");
+}
+
+/* RecurrentGemma's. */
+static void add_lru(struct decoder *d, int l)
+{
+    const int n = d->s.lru_width, size = n / d->s.n_head;
+    add_block_norm(d, l, "attn_norm");
+    add_matrix(d, l, "lru_x", n, d->s.n_embd, true);
+    add_matrix(d, l, "lru_y", n, d->s.n_embd, true);
+    add_matrix(d, l, "lru_conv1d", n, DECODER_STATE_TAPS, true);
+    add_number(d, l, "lru_a", n, -3, 4);
+    for (int i = 0; i < 2; i++) {
+        const char *const gates[] = {"lru_in_gate", "lru_a_gate"};
+        char name[48];
+        add_matrix(d, l, gates[i], n, size, false);
+        d->t[d->n - 1].rows = size;
+        d->t[d->n - 1].stack = d->s.n_head;
+        snprintf(name, sizeof name, "blk.%d.%s.bias", l, gates[i]);
+        add(d, name, d->s.n_head, size, 0, 1);
+    }
+    add_matrix(d, l, "lru_out", d->s.n_embd, n, true);
 }
 
 /* The expert that every token uses. */
@@ -354,7 +383,10 @@ struct decoder *decoder_make(const struct decoder_shape *s)
         add_norm(d, "token_embd_norm", 0, s->n_embd, s->norm_bias);
     for (int l = 0; l < s->n_layer; l++) {
         d->s = decoder_shape_of(s, l);
-        (decoder_convolves(d, l) ? add_convolution : decoder_has_states(d, l) ? add_states : add_attention)(d, l);
+        (decoder_convolves(d, l)    ? add_convolution
+         : decoder_has_states(d, l) ? add_states
+         : decoder_has_lru(d, l)    ? add_lru
+                                    : add_attention)(d, l);
         add_feed_forward(d, l);
     }
     d->s = *s;
@@ -438,15 +470,16 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, 
         {"attention.sliding_window", s->both_ways && s->window ? 2 * (s->window - 1) : s->window},
         {"rope.scaling.original_context_length", s->context}, {"shortconv.l_cache", s->taps},
-        {"ssm.conv_kernel", s->n_state ? DECODER_STATE_TAPS : 0}, {"ssm.state_size", s->key_dim},
-        {"ssm.time_step_rank", s->n_state}, {"ssm.inner_size", s->n_state * s->head_dim},
+        {"ssm.conv_kernel", s->n_state || s->lru_width ? DECODER_STATE_TAPS : 0}, {"ssm.state_size", s->key_dim},
+        {"ssm.time_step_rank", s->n_state}, {"ssm.inner_size", s->lru_width ? s->lru_width : s->n_state * s->head_dim},
     };
     uint32_t of_layers[3][64];
     assert_true(s->n_layer <= 64);
     for (int l = 0; l < s->n_layer; l++) {
         const struct decoder_shape of_layer = decoder_shape_of(s, l);
         of_layers[0][l] = decoder_has_states(d, l) ? 0 : (uint32_t)of_layer.n_head;
-        of_layers[1][l] = decoder_convolves(d, l) || decoder_has_states(d, l) ? 0 : (uint32_t)of_layer.n_head_kv;
+        const bool other = decoder_convolves(d, l) || decoder_has_states(d, l) || decoder_has_lru(d, l);
+        of_layers[1][l] = other ? 0 : (uint32_t)of_layer.n_head_kv;
         of_layers[2][l] = (uint32_t)(of_layer.n_ff * (strcmp(s->arch, "qwen") == 0 ? 2 : 1));
     }
     const struct {
@@ -466,7 +499,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_u32(w, key(d, numbers[i].key), (uint32_t)numbers[i].v);
     for (int i = 0; i < 3; i++) {
         static const char *const sizes[] = {"attention.head_count", "attention.head_count_kv", "feed_forward_length"};
-        if (s->uneven || (i == 1 && s->taps) || (i < 2 && s->n_state))
+        if (s->uneven || (i == 1 && (s->taps || s->lru_width)) || (i < 2 && s->n_state))
             pp_gguf_add_u32_array(w, key(d, sizes[i]), of_layers[i], (size_t)s->n_layer);
         else
             pp_gguf_add_u32(w, key(d, sizes[i]), of_layers[i][0]);

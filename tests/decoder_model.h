@@ -55,6 +55,7 @@ struct decoder_shape {
     /* Or PLaMo 2's states, but for the step / 2-th of each `step` layers: how many, of key_dim x head_dim, whose steps
      * are made of state_rank numbers; 0: there are none. */
     int n_state, step, key_dim, state_rank;
+    int lru_width;         /* or Griffin's recurrence, but for each third layer; 0: there is none */
     const char *output_norm; /* NULL: output_norm */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */
     bool wide_first;       /* the first layer does, then each wide-th behind it */

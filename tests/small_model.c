@@ -177,6 +177,37 @@ void assert_resumes(const char *path, int n_vocab)
     stop_small(&r);
 }
 
+void assert_goes_back(const char *path, int n_vocab)
+{
+    static const int to[] = {65, 20, 64, 0, 40};
+    int32_t ids[SMALL_TEXT];
+    size_t n;
+    float *want = small_logits(path, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
+    struct running r = run_small(path, NULL);
+    small_text(ids, n_vocab);
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
+    for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
+        struct pp_seq *other;
+        struct pp_error err;
+        const int rest = SMALL_TEXT - to[i], half = rest / 2;
+        assert_ok(pp_seq_fork(r.s, to[i], &other, &err), err);
+        pp_seq_truncate(r.s, to[i]);
+        memset(got, 0, n * sizeof *got);
+        run_in_passes(r.e, other, ids, 3, 2, got); /* other tokens */
+        run_in_passes(r.e, r.s, ids + to[i], half, 3, got);
+        run_in_passes(r.e, other, ids, 3, 2, got + half * n_vocab);
+        run_in_passes(r.e, r.s, ids + to[i] + half, rest - half, 7, got + half * n_vocab);
+        assert_memory_equal(got, want + to[i] * n_vocab, (size_t)(rest * n_vocab) * sizeof *got);
+        pp_seq_truncate(other, to[i]);
+        run_in_passes(r.e, other, ids + to[i], rest, 64, got);
+        assert_memory_equal(got, want + to[i] * n_vocab, (size_t)(rest * n_vocab) * sizeof *got);
+        pp_seq_free(other);
+    }
+    pp_free(want);
+    pp_free(got);
+    stop_small(&r);
+}
+
 const char *fresh_path(const char *name)
 {
     static char paths[8][300];

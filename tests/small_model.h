@@ -38,6 +38,9 @@ void stop_small(struct running *r);
 double small_likeness(const char *path, const char *quant, const double *want, int n_vocab);
 /* Behind the middle of the text a sequence is saved; another engine goes on with it, at the same bits. */
 void assert_resumes(const char *path, int n_vocab);
+/* Taken back within a page and across one, and forked in the middle of either, a conversation goes on at the same bits,
+ * also where two of them take turns. */
+void assert_goes_back(const char *path, int n_vocab);
 
 /* --- formulas in double precision --- */
 

@@ -729,6 +729,8 @@ static void check_quantised(const struct decoder_shape *s)
 
 /* In eight bits, by MLX or while a folder is loaded, answers are about the same. */
 static void plamo2_quantised(const struct decoder_shape *s)
+/* In eight bits, by MLX or while a folder is loaded, answers are about the same. MLX's folder. */
+static const char *quantised(const struct decoder_shape *s)
 {
     struct decoder *d = decoder_make(s);
     const char *file = decoder_write(d), *mlx = fresh_path("mlx"), *folder = fresh_path("folder");
@@ -739,11 +741,11 @@ static void plamo2_quantised(const struct decoder_shape *s)
     decoder_compute(d, ids, SMALL_TEXT, want);
     assert_ok(pp_convert_to_folder(file, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
     assert_ok(pp_convert_to_folder(file, folder, &(struct pp_convert_options){0}, &err), err);
-    assert_tensor(mlx, "model.layers.layers.0.mixer.in_proj.scales", 2, s->n_embd / 32);
     assert_true(small_likeness(mlx, NULL, want, s->n_vocab) > 0.98);
     assert_true(small_likeness(folder, "q8_0", want, s->n_vocab) > 0.98);
     pp_free(want);
     decoder_free(d);
+    return mlx;
 }
 
 /* PLaMo 2: states and attention in turns; conversations go on from what is saved, in pages of either. */
@@ -771,7 +773,7 @@ static void plamo2(void **state)
     s.key_dim = 16;
     s.n_embd = 64;
     check(&s);
-    plamo2_quantised(&s);
+    assert_tensor(quantised(&s), "model.layers.layers.0.mixer.in_proj.scales", 2, s.n_embd / 32);
 }
 
 /* Files that contradict themselves about states. */
@@ -1188,6 +1190,57 @@ static void helium(void **state)
     decoder_free(d);
 }
 
+/* RecurrentGemma: Griffin's recurrence in two of three layers, attention with a window in the third; conversations are
+ * saved, forked and gone back in at the same bits. */
+static void recurrent_gemma(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("recurrent_gemma");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.0.temporal_block.rg_lru.input_gate_weight", 3, s.lru_width / s.n_head);
+    assert_tensor(folder, "model.layers.1.temporal_block.rg_lru.recurrent_gate_bias", 2, s.lru_width / s.n_head);
+    assert_tensor(folder, "model.layers.3.temporal_block.conv_1d.weight", 3, DECODER_STATE_TAPS);
+    assert_tensor(folder, "model.layers.2.temporal_block.o_proj.bias", 1, s.n_embd);
+    assert_tensor(folder, "model.layers.2.mlp_block.down_proj.weight", 2, s.n_ff);
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    assert_resumes(file, s.n_vocab);
+    assert_goes_back(file, s.n_vocab);
+    const char *mlx = quantised(&s); /* whose gates stay as they are */
+    assert_tensor(mlx, "model.layers.0.temporal_block.rg_lru.input_gate_weight", 3, s.lru_width / s.n_head);
+    decoder_free(d);
+    s.n_head_kv = 2;
+    s.lru_width = 512;
+    s.seed = 2;
+    check(&s);
+}
+
+/* Files that contradict themselves about it. */
+static void bad_recurrent_gemma(void **state)
+{
+    static const struct spoilt cases[] = {
+        {"blk.0.lru_x.weight", 128, 48, "128 x 48"},
+        {"blk.1.lru_a", 0, 128, "128 values"},
+        {"blk.1.lru_a", 0, 0, "number of key heads"}, /* which tells layers with states */
+        {"blk.0.lru_a_gate.bias", 0, 256, "256 values"},
+        {"blk.0.lru_in_gate.bias", 0, 0, "missing"},
+        {"blk.0.lru_in_gate.weight", 64, 32, "lru_in_gate"},
+        {"blk.3.lru_conv1d.weight", 256, 3, "3"},
+        {"blk.3.lru_conv1d.bias", 0, 0, "missing"},
+        {"blk.2.attn_k.weight", 0, 0, "missing"},
+    };
+    struct decoder_shape s = decoder_shape("recurrent_gemma");
+    (void)state;
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.lru_width = 264;
+    struct decoder *d = decoder_make(&s);
+    struct pp_model *m;
+    struct pp_error err;
+    assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "264 channels"));
+    decoder_free(d);
+}
+
 /* nanochat: norms without weights, also of what goes into the first layer, and heads that turn backwards. */
 static void nanochat(void **state)
 {
@@ -1267,6 +1320,8 @@ TEST_GROUP(decoders)
         cmocka_unit_test(windows_in_llama),
         cmocka_unit_test(vaultgemma),
         cmocka_unit_test(helium),
+        cmocka_unit_test(recurrent_gemma),
+        cmocka_unit_test(bad_recurrent_gemma),
         cmocka_unit_test(nanochat),
         cmocka_unit_test(flex_olmo),
     };

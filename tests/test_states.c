@@ -134,42 +134,12 @@ static void saved(void **state)
     }
 }
 
-/* Taken back within a page and across one, and forked in the middle of either, a conversation goes on at the same bits,
- * also where two of them take turns. */
 static void gone_back(void **state)
 {
-    static const int to[] = {65, 20, 64, 0, 40};
-    int32_t ids[SMALL_TEXT];
     (void)state;
     for (int family = 3; family < N_FAMILIES; family++) {
         struct expert_model *m = make(family);
-        const char *file = expert_model_write(m);
-        const int n_vocab = m->s.n_vocab;
-        size_t n;
-        float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
-        struct running r = run_small(file, NULL);
-        small_text(ids, n_vocab);
-        run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
-        for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
-            struct pp_seq *other;
-            struct pp_error err;
-            const int rest = SMALL_TEXT - to[i], half = rest / 2;
-            assert_ok(pp_seq_fork(r.s, to[i], &other, &err), err);
-            pp_seq_truncate(r.s, to[i]);
-            memset(got, 0, n * sizeof *got);
-            run_in_passes(r.e, other, ids, 3, 2, got); /* other tokens */
-            run_in_passes(r.e, r.s, ids + to[i], half, 3, got);
-            run_in_passes(r.e, other, ids, 3, 2, got + half * n_vocab);
-            run_in_passes(r.e, r.s, ids + to[i] + half, rest - half, 7, got + half * n_vocab);
-            assert_memory_equal(got, want + to[i] * n_vocab, (size_t)(rest * n_vocab) * sizeof *got);
-            pp_seq_truncate(other, to[i]);
-            run_in_passes(r.e, other, ids + to[i], rest, 64, got);
-            assert_memory_equal(got, want + to[i] * n_vocab, (size_t)(rest * n_vocab) * sizeof *got);
-            pp_seq_free(other);
-        }
-        pp_free(want);
-        pp_free(got);
-        stop_small(&r);
+        assert_goes_back(expert_model_write(m), m->s.n_vocab);
         expert_model_free(m);
     }
 }

@@ -1,6 +1,6 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
- * layers that read other positions, decoder_delta.c the delta rule, decoder_scan.c, decoder_rwkv.c and decoder_rwkv6.c
- * what has states that are made step by step. Private to them. */
+ * layers that read other positions, decoder_delta.c the delta rule, decoder_scan.c, decoder_rwkv.c, decoder_rwkv6.c
+ * and decoder_lru.c what has states that are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -100,6 +100,9 @@ void pp_delta_slots(struct builder *b);
 bool pp_scan_input(struct builder *b, int l);
 bool pp_scan_result(struct builder *b, int l);
 void pp_scan_slots(struct builder *b);
+/* Griffin's recurrence, likewise. */
+bool pp_lru_result(struct builder *b, int l);
+void pp_lru_slots(struct builder *b);
 /* RWKV 7 and 6: a whole layer; the part with states alone, from the residual stream to `delta`; and slots. */
 bool pp_rwkv7_layer(struct builder *b, int l);
 bool pp_rwkv7_result(struct builder *b, int l);

@@ -1,5 +1,6 @@
 /* scan.c - stages of layers whose states are made again step by step (kv.h), because no one number decays all of a
- * head: Mamba's selective scan, RWKV 6 and 7, gated linear attention, and Kimi Linear's delta rule.
+ * head: Mamba's selective scan, RWKV 6 and 7, gated linear attention, Kimi Linear's delta rule, and Griffin's
+ * recurrence.
  *
  * A row leaves behind what it brings, and takes a step from the state behind the position before it. If that is not the
  * page's latest one, because tokens were taken back or a page was copied, the steps from the page's beginning are taken
@@ -71,11 +72,31 @@ static enum pp_code add_kda(struct pp_cpu *c, struct stage *s, const struct pp_o
     return pp_cpu_recur_units(c, s, r->shape.key_dim, err);
 }
 
+/* Griffin's: by what a sigmoid is multiplied for the logarithm of a decay. */
+static enum pp_code add_lru(struct pp_cpu *c, struct stage *s, struct pp_error *err)
+{
+    const struct pp_recurrence *r = s->recurrence;
+    const int64_t n = r->rate->ne[0];
+    float *rate = pp_cpu_memory_keep(c, n, sizeof *rate);
+    const float *from = pp_cpu_recur_numbers(c, r->rate, err);
+    if (!from || !(s->bias = pp_cpu_recur_numbers(c, r->bias, err)) ||
+        !(s->direct = pp_cpu_recur_numbers(c, r->direct, err)))
+        return err->code;
+    if (!rate)
+        return pp_fail_nomem(err, "the model's program");
+    for (int64_t i = 0; i < n; i++) /* a softplus; without exp where that is what it is multiplied with anyway */
+        rate[i] = -8 * (from[i] > 20 ? from[i] : log1pf(expf(from[i])));
+    s->rate = rate;
+    return PP_OK;
+}
+
 enum pp_code pp_cpu_scan_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const struct pp_recurrence *r = s->recurrence;
     if (r->kind == PP_RECUR_KDA)
         return add_kda(c, s, op, err);
+    if (r->kind == PP_RECUR_LRU)
+        return add_lru(c, s, err);
     if (r->kind == PP_RECUR_GLA)
         return PP_OK;
     if (!(s->direct = pp_cpu_recur_numbers(c, r->direct, err)))
@@ -275,6 +296,46 @@ static void step_kda(const struct scan *x, const float *inputs, int row, float *
     x->c->ops->gate(PP_FN_SIGMOID, 0, slot_row(x->c, x->s->in, row) + x->head * width, out, width, out);
 }
 
+/* --- Griffin's: decays, and what is added ------------------------------------------------------------------------ */
+
+static int64_t channels_of(const struct pp_recurrence *r)
+{
+    return (int64_t)r->shape.key_dim * r->shape.value_dim;
+}
+
+/* out = sigmoid(gate + bias) of the head's channels */
+static void open_gate(const struct scan *x, int slot, int row, const float *bias, int64_t at, int64_t n, float *out)
+{
+    memcpy(out, slot_row(x->c, slot, row) + at, (size_t)n * sizeof *out);
+    x->c->ops->add(out, bias + at, n);
+    x->c->ops->apply(PP_FN_SIGMOID, 0, out, n, out);
+}
+
+static void take_lru(const struct scan *x, int row, float *inputs)
+{
+    const struct pp_recurrence *r = x->s->recurrence;
+    const int64_t n = channels_of(r), at = x->head * n;
+    const bool first = x->c->batch->rows[row].slot == 0;
+    float *a = inputs, *u = inputs + n;
+    open_gate(x, r->decay, row, x->s->bias, at, n, a);
+    open_gate(x, r->beta, row, x->s->direct, at, n, u);
+    x->c->ops->multiply(u, slot_row(x->c, r->v, row) + at, n, u);
+    for (int64_t i = 0; i < n; i++) {
+        const float ln_a = a[i] * x->s->rate[at + i];
+        a[i] = expf(ln_a);
+        u[i] *= first ? 1 : sqrtf(-expm1f(2 * ln_a)); /* 1 - a^2, which is small */
+    }
+}
+
+static void step_lru(const struct scan *x, const float *inputs, int row, float *state, float *out)
+{
+    const int64_t n = channels_of(x->s->recurrence);
+    x->c->ops->multiply(state, inputs, n, state);
+    x->c->ops->add(state, inputs + n, n);
+    if (row >= 0)
+        memcpy(out, state, (size_t)n * sizeof *out);
+}
+
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
 /* The step of a position that brings these inputs; out: what the state behind it gives for the row, -1: nothing. */
@@ -285,6 +346,7 @@ static void step(const struct scan *x, const float *inputs, int row, float *stat
     case PP_RECUR_GLA: step_gla(x, inputs, row, state, out); break;
     case PP_RECUR_RWKV7: step_rwkv7(x, inputs, row, state, out); break;
     case PP_RECUR_KDA: step_kda(x, inputs, row, state, out); break;
+    case PP_RECUR_LRU: step_lru(x, inputs, row, state, out); break;
     default: step_mamba(x, inputs, row, state, out); break;
     }
 }
@@ -296,6 +358,7 @@ static void take_inputs(const struct scan *x, int row, float *inputs)
     case PP_RECUR_GLA: take_rwkv6(x, row, inputs); break;
     case PP_RECUR_RWKV7: take_rwkv7(x, row, inputs); break;
     case PP_RECUR_KDA: take_kda(x, row, inputs); break;
+    case PP_RECUR_LRU: take_lru(x, row, inputs); break;
     default: take_mamba(x, row, inputs); break;
     }
 }
@@ -328,6 +391,7 @@ void pp_cpu_scan_item(struct pp_cpu *c, const struct stage *s, int m, int item)
 {
     const struct pp_recurrence *r = s->recurrence;
     const struct scan x = {.c = c, .s = s, .kv = &c->attend[s->tier].kv, .head = item};
+    const int64_t width = r->kind == PP_RECUR_LRU ? channels_of(r) : r->shape.value_dim;
     for (int i = 0; i < m; i++) {
         const struct pp_batch_row *row = &c->batch->rows[i];
         const int64_t p = row->slot / PP_PAGE_TOKENS;
@@ -340,7 +404,7 @@ void pp_cpu_scan_item(struct pp_cpu *c, const struct stage *s, int m, int item)
         if (at == 0 || *page.n != at)
             repeat(&x, &page, at, page.latest);
         take_inputs(&x, i, inputs);
-        step(&x, inputs, i, page.latest, slot_row(c, s->out, i) + item * r->shape.value_dim);
+        step(&x, inputs, i, page.latest, slot_row(c, s->out, i) + item * width);
         *page.n = at + 1;
     }
 }
