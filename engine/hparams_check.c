@@ -76,6 +76,12 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
         {"embedding scale", hp->embd_scale},
         {"bound of queries, keys and values", hp->qkv_clamp},
         {"residual scale", hp->residual_scale},    {"logit scale", hp->logit_scale},
+        {"scale of the stream in layers with states", hp->stream_scales[PP_STREAM_STATES][0]},
+        {"scale of what those add", hp->stream_scales[PP_STREAM_STATES][1]},
+        {"scale of the stream in layers with attention", hp->stream_scales[PP_STREAM_ATTENTION][0]},
+        {"scale of what those add", hp->stream_scales[PP_STREAM_ATTENTION][1]},
+        {"scale of the stream before experts", hp->stream_scales[PP_STREAM_FF][0]},
+        {"scale of what experts add", hp->stream_scales[PP_STREAM_FF][1]},
         {"scale of experts' weights", hp->expert_scale}, {"scale of shared experts", hp->expert_share_scale},
     };
     enum pp_code code = PP_OK;
@@ -165,7 +171,7 @@ static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_er
     int64_t n = 0;
     for (int64_t l = 0; l < hp->n_layer; l++)
         n += (hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT)) != 0;
-    if (n && !hp->conv_taps)
+    if (n && !hp->conv_taps && !hp->lightning)
         return pp_fail(err, PP_ERR_FORMAT, "the model does not say at how many positions its convolutions look");
     if (n == hp->n_layer && !hp->mamba && !hp->rwkv)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of which no layer has attention is not supported");

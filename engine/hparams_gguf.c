@@ -382,17 +382,16 @@ static void find_indexes(const struct pp_source *source, struct pp_hparams *hp)
 /* Layers with a short convolution in place of attention, or states, where tensors tell. */
 static enum pp_code find_convolutions(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
+    static const char *const of_states[] = {"ssm_d", "ssm_conv1d_q.weight", "lru_a", "ssm_gate.weight"};
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
-        char taps[64], bias[64], direct[64];
+        char taps[64], bias[64], name[64];
         snprintf(taps, sizeof taps, "blk.%lld.shortconv.conv.weight", (long long)l);
         snprintf(bias, sizeof bias, "blk.%lld.shortconv.in_proj.bias", (long long)l);
         hp->layer[l] |= pp_source_tensor(s->source, taps) ? PP_LAYER_CONVOLVED : 0;
-        snprintf(direct, sizeof direct, "blk.%lld.ssm_d", (long long)l);
-        hp->layer[l] |= pp_source_tensor(s->source, direct) ? PP_LAYER_RECURRENT : 0;
-        snprintf(direct, sizeof direct, "blk.%lld.ssm_conv1d_q.weight", (long long)l);
-        hp->layer[l] |= pp_source_tensor(s->source, direct) ? PP_LAYER_RECURRENT : 0;
-        snprintf(direct, sizeof direct, "blk.%lld.lru_a", (long long)l);
-        hp->layer[l] |= pp_source_tensor(s->source, direct) ? PP_LAYER_RECURRENT : 0;
+        for (size_t i = 0; i < sizeof of_states / sizeof *of_states; i++) {
+            snprintf(name, sizeof name, "blk.%lld.%s", (long long)l, of_states[i]);
+            hp->layer[l] |= pp_source_tensor(s->source, name) ? PP_LAYER_RECURRENT : 0;
+        }
         hp->conv_bias = hp->conv_bias || pp_source_tensor(s->source, bias);
     }
     hp->state_norm = pp_source_tensor(s->source, strcmp(s->arch, "arwkv7") == 0 ? "blk.0.time_mix_ln.weight"

@@ -383,6 +383,13 @@ const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_err
     return make_vector(p, "ones", n, 0, n, 1, err);
 }
 
+const struct pp_tensor *pp_plan_numbers(struct pp_plan *p, int64_t n, float **numbers, struct pp_error *err)
+{
+    const struct pp_tensor *t = make_vector(p, "numbers", n, 0, 0, 0, err);
+    *numbers = t ? (float *)(uintptr_t)t->data : NULL; /* ours */
+    return t;
+}
+
 const struct pp_tensor *pp_plan_silence(struct pp_plan *p, int64_t n, int64_t first, int64_t end, struct pp_error *err)
 {
     return make_vector(p, "silence", n, first, end, -1e30f, err);

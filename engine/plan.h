@@ -223,7 +223,10 @@ struct pp_heads {
  *
  *   a = exp(-8 softplus(rate) sigmoid(decay + bias)),  h = a h + sqrt(1 - a^2) sigmoid(beta + direct) v,  out = h
  *
- * but with 1 in place of the root at the first position. */
+ * but with 1 in place of the root at the first position.
+ *
+ * Or lightning attention's (arXiv 2401.04658): S = exp(rate) S + k v', out = S' q, as they come, where each head has a
+ * rate and a key of its own. */
 struct pp_recurrence {
     struct pp_state_shape shape;
     enum pp_recurrence_kind {
@@ -235,6 +238,7 @@ struct pp_recurrence {
         PP_RECUR_RWKV6,
         PP_RECUR_GLA,
         PP_RECUR_LRU,
+        PP_RECUR_LIGHTNING,
     } kind;
     bool twice;                      /* the delta rule's beta is twice the sigmoid, so that a state may turn over */
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
@@ -328,6 +332,8 @@ const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_er
 void pp_plan_linear_bias(struct pp_plan *p, int linear, const struct pp_tensor *bias);
 /* n ones, for norms without weights; NULL: *err is set. */
 const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_error *err);
+/* n numbers that the caller fills in, 0 as yet; NULL: *err is set. */
+const struct pp_tensor *pp_plan_numbers(struct pp_plan *p, int64_t n, float **numbers, struct pp_error *err);
 /* n numbers that are added to logits: 0, but first .. end - 1 so little that these tokens are never chosen; NULL: *err
  * is set. */
 const struct pp_tensor *pp_plan_silence(struct pp_plan *p, int64_t n, int64_t first, int64_t end, struct pp_error *err);

@@ -28,6 +28,8 @@ enum {
     PP_LAYER_PICKED_BEFORE = 128, /* sees what the index of the last layer before it that has one picked */
 };
 
+enum pp_stream_scale { PP_STREAM_STATES, PP_STREAM_ATTENTION, PP_STREAM_FF, PP_N_STREAM_SCALES };
+
 /* The numbers that shape a decoder of the Llama kind. Taken from GGUF metadata or config.json, validated: positive,
  * within limits, heads divide evenly. */
 struct pp_hparams {
@@ -85,6 +87,7 @@ struct pp_hparams {
                                are no gates; of RWKV 6 decays, and each of five ways to mix */
     int64_t halved_every;   /* the residual stream is halved behind each so many layers (RWKV 6); 0: it is not */
     int64_t lru_width;      /* or Griffin's, of so many channels; a "state" is 16 x 16 of them */
+    bool lightning;         /* or lightning attention's, of as many heads and as long as attention's */
     bool kda;               /* or the delta rule with a decay for each row of a state: Kimi Linear's */
     bool state_norm;        /* what they give is normed, where only some of the family's models do that: of Falcon-H1's
                                and ARWKV's */
@@ -139,6 +142,9 @@ struct pp_hparams {
     bool unit_output;       /* a folder's rows of the output are to be made of length 1 */
     int64_t silent_first, silent_end; /* tokens from the former to the one before the latter are never given */
     float embd_scale;       /* of what goes into the first layer; 0: 1 */
+    /* Of the stream, and of what layers with states, those with attention and feed-forward parts add to it: enum
+     * pp_stream_scale; where a family has them. */
+    float stream_scales[PP_N_STREAM_SCALES][2];
     float residual_scale;   /* of what is added to the residual stream; 0: 1 */
     float logit_scale;      /* of the logits; 0: 1 */
     int64_t n_expert;       /* 0: no mixture of experts */

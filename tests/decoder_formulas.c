@@ -470,6 +470,74 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         pp_free(all[i]);
 }
 
+/* States of lightning attention: S = a S + k v', out = S' q, where a is a constant of the head and the layer; of a head
+ * all of q, then k, then v come out of one matrix, behind SiLU. What they give is normed, all of it together, with an
+ * epsilon of its own, and goes through a gate. */
+static void lightning_row(const struct decoder *d, int l, const double *in, double *states, double *out)
+{
+    const int dim = d->s.head_dim, n = d->s.n_head * dim;
+    const struct matrix *norm = part(d, l, "ssm_norm", ".weight");
+    double *qkv = doubles(3 * n), *gate = doubles(n), square = 0;
+    linear(d, l, "ssm_in", in, qkv);
+    linear(d, l, "ssm_gate", in, gate);
+    for (int i = 0; i < 3 * n; i++)
+        qkv[i] /= 1 + exp(-qkv[i]);
+    for (int h = 0; h < d->s.n_head; h++) {
+        const double depth = 1 - l / (d->s.n_layer - 1 + 1e-5) + 1e-5;
+        const double a = exp(-depth * pow(2, -8.0 * (h + 1) / d->s.n_head));
+        const double *q = qkv + 3 * h * dim, *k = q + dim, *v = k + dim;
+        double *S = states + h * dim * dim;
+        for (int c = 0; c < dim; c++) {
+            out[h * dim + c] = 0;
+            for (int i = 0; i < dim; i++)
+                out[h * dim + c] += (S[i * dim + c] = a * S[i * dim + c] + k[i] * v[c]) * q[i];
+        }
+    }
+    for (int i = 0; i < n; i++)
+        square += out[i] * out[i] / n;
+    for (int i = 0; i < n; i++)
+        out[i] = out[i] / sqrt(square + 1e-6) * (double)norm->values[i] / (1 + exp(-gate[i]));
+    pp_free(qkv);
+    pp_free(gate);
+}
+
+/* MiniMax's layers: the stream is normed, and it and what a part makes of it are added up, each times a number. */
+static void add_scaled(const struct decoder *d, int which, const double *delta, double *row)
+{
+    for (int i = 0; i < d->s.n_embd; i++)
+        row[i] = row[i] * (double)d->s.stream_scales[which][0] + delta[i] * (double)d->s.stream_scales[which][1];
+}
+
+static void normed_stream_layer(const struct decoder *d, int l, double *x, int n)
+{
+    const struct decoder_shape *s = &d->s;
+    const bool states = decoder_has_lightning(d, l);
+    const int dim = s->head_dim, n_q = s->n_head * dim, n_kv = s->n_head_kv * dim, group = s->n_head / s->n_head_kv;
+    double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
+    double *delta = doubles(s->n_embd), *all_states = doubles(n_q * dim);
+    struct decoder raw = *d;
+    raw.s.norms = POST_NORM; /* what parts read is not normed once more */
+    for (int r = 0; r < n; r++) {
+        double *row = x + r * s->n_embd;
+        norm(d, l, "attn_norm", 0, row, row);
+        if (states)
+            lightning_row(d, l, row, all_states, att);
+        else
+            attention_inputs(&raw, l, row, r, q, k + r * n_kv, v + r * n_kv);
+        for (int h = 0; !states && h < s->n_head; h++)
+            attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, 0, r, dim, n_kv, scale_at(d, r), 0,
+                         att + h * dim);
+        linear(d, l, states ? "ssm_out" : "attn_output", att, delta);
+        add_scaled(d, states ? 0 : 1, delta, row);
+        norm(d, l, "ffn_norm", 0, row, row);
+        feed_forward(d, l, row, delta);
+        add_scaled(d, 2, delta, row);
+    }
+    double *all[] = {k, v, q, att, delta, all_states};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
 /* Attention or what stands in its place, then the feed-forward part; what is missing adds nothing. */
 static void gapped_layer(const struct decoder *d, int l, double *x, int n)
 {
@@ -548,6 +616,7 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         (decoder_convolves(d, l)    ? convolved_layer
          : decoder_has_states(d, l) ? layer_with_states
          : decoder_has_lru(d, l)    ? layer_with_lru
+         : d->s.lightning           ? normed_stream_layer
          : d->s.uneven              ? gapped_layer
                                     : layer)(&of_layer, l, x, n);
     }

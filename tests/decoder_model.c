@@ -87,6 +87,8 @@ static const struct decoder_shape families[] = {
     {.arch = "recurrent_gemma", .ff = FF_GELU_GATE, .embd_scale = 6.9375f, .lru_width = 256, .n_layer = 4,
      .n_head_kv = 1, .rope_dim = 6, .window = 7, .wide = 9, .biases = BIAS_O | BIAS_FF, .final_cap = 1.5f,
      .tied = true},
+    {.arch = "minimax", .lightning = true, .stream_scales = {{2, 1.5f}, {3, 0.5f}, {1.25f, 1}}, .head_dim = 16,
+     .rope_dim = 8, .n_layer = 4, .n_expert = 6, .n_used = 2},
     {.arch = "llama", .family = "helium", .neighbours = true},
     {.arch = "nanochat", .norm_plain = true, .embd_norm = true, .heads = HEADS_ALIKE, .heads_unit = true,
      .heads_behind_rope = true, .backwards = true, .ff = FF_RELU2, .final_cap = 1.5f},
@@ -267,6 +269,22 @@ bool decoder_has_lru(const struct decoder *d, int l)
     return d->s.lru_width && l % 3 != 2;
 }
 
+bool decoder_has_lightning(const struct decoder *d, int l)
+{
+    return d->s.lightning && l % 2 == 1;
+}
+
+/* MiniMax's. */
+static void add_lightning(struct decoder *d, int l)
+{
+    const int n = d->s.n_head * d->s.head_dim;
+    add_block_norm(d, l, "attn_norm");
+    add_matrix(d, l, "ssm_in", 3 * n, d->s.n_embd, false);
+    add_matrix(d, l, "ssm_gate", n, d->s.n_embd, false);
+    add_sub_norm(d, l, "ssm_norm", n);
+    add_matrix(d, l, "ssm_out", d->s.n_embd, n, false);
+}
+
 static void add_number(struct decoder *d, int l, const char *kind, int64_t n, float middle, float spread)
 {
     char name[48];
@@ -386,6 +404,7 @@ struct decoder *decoder_make(const struct decoder_shape *s)
         (decoder_convolves(d, l)    ? add_convolution
          : decoder_has_states(d, l) ? add_states
          : decoder_has_lru(d, l)    ? add_lru
+         : decoder_has_lightning(d, l) ? add_lightning
                                     : add_attention)(d, l);
         add_feed_forward(d, l);
     }
@@ -478,7 +497,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     for (int l = 0; l < s->n_layer; l++) {
         const struct decoder_shape of_layer = decoder_shape_of(s, l);
         of_layers[0][l] = decoder_has_states(d, l) ? 0 : (uint32_t)of_layer.n_head;
-        const bool other = decoder_convolves(d, l) || decoder_has_states(d, l) || decoder_has_lru(d, l);
+        const bool other = decoder_convolves(d, l) || decoder_has_states(d, l) || decoder_has_lru(d, l) ||
+                           decoder_has_lightning(d, l);
         of_layers[1][l] = other ? 0 : (uint32_t)of_layer.n_head_kv;
         of_layers[2][l] = (uint32_t)(of_layer.n_ff * (strcmp(s->arch, "qwen") == 0 ? 2 : 1));
     }
@@ -499,7 +519,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_u32(w, key(d, numbers[i].key), (uint32_t)numbers[i].v);
     for (int i = 0; i < 3; i++) {
         static const char *const sizes[] = {"attention.head_count", "attention.head_count_kv", "feed_forward_length"};
-        if (s->uneven || (i == 1 && (s->taps || s->lru_width)) || (i < 2 && s->n_state))
+        if (s->uneven || (i == 1 && (s->taps || s->lru_width || s->lightning)) || (i < 2 && s->n_state))
             pp_gguf_add_u32_array(w, key(d, sizes[i]), of_layers[i], (size_t)s->n_layer);
         else
             pp_gguf_add_u32(w, key(d, sizes[i]), of_layers[i][0]);
@@ -537,6 +557,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         if (s->window)
             pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
     }
+    if (s->lightning)
+        pp_gguf_add_f32_array(w, key(d, "residual_scales"), s->stream_scales[0], 6);
     if (strcmp(s->arch, "chameleon") == 0)
         pp_gguf_add_bool(w, key(d, "swin_norm"), s->swin);
     if (strcmp(s->arch, "opt") == 0) {

@@ -55,6 +55,10 @@ struct decoder_shape {
     /* Or PLaMo 2's states, but for the step / 2-th of each `step` layers: how many, of key_dim x head_dim, whose steps
      * are made of state_rank numbers; 0: there are none. */
     int n_state, step, key_dim, state_rank;
+    /* Or MiniMax's: each second layer has lightning attention, norms are of the stream itself, and that and what is
+     * added behind a part are multiplied: in those layers, behind attention, behind the feed-forward part. */
+    bool lightning;
+    float stream_scales[3][2];
     int lru_width;         /* or Griffin's recurrence, but for each third layer; 0: there is none */
     const char *output_norm; /* NULL: output_norm */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */

@@ -33,6 +33,7 @@ float decoder_xielu(int l, int i);
 bool decoder_convolves(const struct decoder *d, int l); /* a layer, in place of attention */
 bool decoder_has_states(const struct decoder *d, int l); /* likewise */
 bool decoder_has_lru(const struct decoder *d, int l);    /* likewise */
+bool decoder_has_lightning(const struct decoder *d, int l); /* likewise */
 enum { DECODER_STATE_TAPS = 4 }; /* of the convolution before states */
 
 /* With the sizes of a layer. */

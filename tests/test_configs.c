@@ -111,7 +111,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(final_softcap), ONE(embd_scale), ONE(residual_scale), ONE(logit_scale), ONE(n_expert), ONE(n_expert_used),
         ONE(v_head_dim),
         ONE(n_ff_expert), ONE(norm_eps), ONE(rope_base), ONE(rope_base_local), ONE(rope_dim),
-        ONE(rope_backwards), ONE(lru_width), ONE(rope_scaling),
+        ONE(rope_backwards), ONE(lru_width), ONE(lightning), ONE(rope_scaling),
         ONE(rope_factor), ONE(rope_low_freq), ONE(rope_high_freq), ONE(rope_orig_ctx), ONE(rope_attn_factor),
         ONE(rope_no_truncate), ONE(expert_shares), ONE(expert_sigmoids), ONE(expert_scale), ONE(n_expert_group),
         ONE(n_expert_group_used), ONE(n_nextn), ONE(two_norms), ONE(alibi), ONE(unit_output), ONE(chunked),
@@ -129,6 +129,9 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(n_index_head), ONE(index_dim), ONE(index_top_k), ONE(index_halves),
         {"idle", layers_with(hp, PP_LAYER_PICKED_BEFORE)},
 #undef ONE
+        {"alpha", (double)hp->stream_scales[PP_STREAM_STATES][0]},
+        {"beta", (double)hp->stream_scales[PP_STREAM_STATES][1]},
+        {"ff_alpha", (double)hp->stream_scales[PP_STREAM_FF][0]},
         {"wide", layers_with(hp, PP_LAYER_WIDE)}, {"unrotated", layers_with(hp, PP_LAYER_UNROTATED)},
         {"local", layers_with(hp, PP_LAYER_LOCAL_ROPE)}, {"dense", layers_with(hp, PP_LAYER_DENSE)},
         {"recurrent", layers_with(hp, PP_LAYER_RECURRENT)}, {"shared", layers_with(hp, PP_LAYER_SHARED)},

@@ -103,6 +103,8 @@ struct pp_decoder {
     enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_PERHAPS, PP_QK_WHOLE_PERHAPS } qk_norm;
     bool centred_heads;       /* they are normed by LayerNorm, others not */
     float head_eps;           /* PP_QK_PERHAPS: the epsilon of their norms; 0: that of all norms */
+    bool normed_stream;       /* no_pre_norm: a part's norm is of the stream, which goes on as it is then; both it and
+                                 what is added are multiplied by hparams.stream_scales */
     bool raw_mixture;         /* no_pre_norm: experts read the stream itself, too */
     bool unit_heads;          /* with hparams.qk_norm, those that are rotated are normed without weights */
     bool unit_values;         /* heads of values are normed without weights */

@@ -527,6 +527,29 @@ static bool add_parts(struct builder *b, int l)
     return add_down(b, l) && add_result(b, l, "post_ffw_norm");
 }
 
+/* A norm of the stream itself, in place; and behind a part both that and what is added are multiplied. */
+static void add_to_scaled(struct builder *b, int l, enum pp_stream_scale which)
+{
+    const float *scales = b->hp->stream_scales[which];
+    if (scales[0] != 1.0f)
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = scales[0], .layer = l, .in = b->x,
+                              .in2 = NONE, .out = b->x});
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = scales[1], .in = b->delta, .in2 = NONE,
+                          .out = b->x});
+}
+
+static bool add_normed_stream(struct builder *b, int l)
+{
+    const bool states = b->hp->layer[l] & PP_LAYER_RECURRENT;
+    if (!add_norm(b, l, "attn_norm", b->x, b->x) || !pp_mixer_input(b, l) || !pp_mixer_result(b, l))
+        return false;
+    add_to_scaled(b, l, states ? PP_STREAM_STATES : PP_STREAM_ATTENTION);
+    if (!add_norm(b, l, "ffn_norm", b->x, b->x) || !add_experts(b, l))
+        return false;
+    add_to_scaled(b, l, PP_STREAM_FF);
+    return true;
+}
+
 /* --- several streams -------------------------------------------------------------------------------------------- */
 
 /* AltUp (arXiv 2301.13310), as Gemma 3n has it: a layer guesses what the streams will be out of what they are, computes
@@ -675,6 +698,8 @@ static bool add_layer(struct builder *b, int l)
         return b->hp->rwkv6 ? pp_rwkv6_layer(b, l) : pp_rwkv7_layer(b, l);
     if (b->hp->n_stream)
         return add_stream_layer(b, l);
+    if (b->d->normed_stream)
+        return add_normed_stream(b, l);
     if (b->hp->gaps)
         return b->hp->one_part ? add_one_part(b, l) : add_what_is_there(b, l);
     return add_parts(b, l) && (!b->hp->n_embd_layer || add_layer_input(b, l)) &&

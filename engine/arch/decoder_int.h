@@ -1,6 +1,7 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
- * layers that read other positions, decoder_delta.c the delta rule, decoder_scan.c, decoder_rwkv.c, decoder_rwkv6.c
- * and decoder_lru.c what has states that are made step by step. Private to them. */
+ * layers that read other positions, decoder_delta.c the delta rule, decoder_lightning.c lightning attention,
+ * decoder_scan.c, decoder_rwkv.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private
+ * to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -103,6 +104,9 @@ void pp_scan_slots(struct builder *b);
 /* Griffin's recurrence, likewise. */
 bool pp_lru_result(struct builder *b, int l);
 void pp_lru_slots(struct builder *b);
+/* Lightning attention, from a stream that is normed. */
+bool pp_lightning_result(struct builder *b, int l);
+void pp_lightning_slots(struct builder *b);
 /* RWKV 7 and 6: a whole layer; the part with states alone, from the residual stream to `delta`; and slots. */
 bool pp_rwkv7_layer(struct builder *b, int l);
 bool pp_rwkv7_result(struct builder *b, int l);

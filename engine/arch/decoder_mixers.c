@@ -506,6 +506,7 @@ bool pp_mixer_result(struct builder *b, int l)
         return add_convolution(b, l);
     if (b->hp->layer[l] & PP_LAYER_RECURRENT)
         return b->hp->states_beside ? add_beside(b, l)
+               : b->hp->lightning   ? pp_lightning_result(b, l)
                : b->hp->lru_width   ? pp_lru_result(b, l)
                : b->hp->rwkv        ? (b->hp->rwkv6 ? pp_rwkv6_result : pp_rwkv7_result)(b, l)
                : b->hp->state_rank  ? pp_scan_result(b, l)
@@ -553,7 +554,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);
     if (hp->n_state_head)
-        (hp->lru_width    ? pp_lru_slots
+        (hp->lightning    ? pp_lightning_slots
+         : hp->lru_width  ? pp_lru_slots
          : hp->rwkv6      ? pp_rwkv6_slots
          : hp->rwkv       ? pp_rwkv7_slots
          : hp->state_rank ? pp_scan_slots

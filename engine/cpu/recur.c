@@ -74,10 +74,20 @@ static bool is_mamba(const struct pp_recurrence *r)
     return r->kind == PP_RECUR_MAMBA2;
 }
 
+/* Queries, keys and values are used as they come, and nothing is taken off them. */
+static bool is_plain(const struct pp_recurrence *r)
+{
+    return is_mamba(r) || r->kind == PP_RECUR_LIGHTNING;
+}
+
 enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const struct pp_recurrence *r = s->recurrence;
-    if (!(s->rate = pp_cpu_recur_numbers(c, r->rate, err)) || !(s->bias = pp_cpu_recur_numbers(c, r->bias, err)))
+    if (!(s->rate = pp_cpu_recur_numbers(c, r->rate, err)))
+        return err->code;
+    if (r->kind == PP_RECUR_LIGHTNING)
+        return PP_OK;
+    if (!(s->bias = pp_cpu_recur_numbers(c, r->bias, err)))
         return err->code;
     if (is_mamba(r))
         return (s->direct = pp_cpu_recur_numbers(c, r->direct, err)) ? PP_OK : err->code;
@@ -133,12 +143,12 @@ static void find_run(struct run *run, int i, int m)
             break;
 }
 
-/* A query or a key of length 1, times what `weight` says; Mamba 2's as it is. */
+/* A query or a key of length 1, times what `weight` says; or as it is. */
 static void take(const struct run *run, int slot, int i, const float *weight, float *y)
 {
     const int n = run->r->shape.key_dim;
     const float *x = slot_row(run->c, slot, run->row + i) + run->key_head * n;
-    if (is_mamba(run->r))
+    if (is_plain(run->r))
         memcpy(y, x, (size_t)n * sizeof *y);
     else
         run->c->ops->rms_norm(x, weight, pp_cpu_recur_unit_eps / (float)n, n, y);
@@ -153,7 +163,7 @@ static void take_keys(const struct run *run)
 /* How many vectors meet keys and states: queries, and keys where what the state gives for them matters. */
 static int n_vectors(const struct run *run)
 {
-    return is_mamba(run->r) ? run->n : 2 * run->n;
+    return is_plain(run->r) ? run->n : 2 * run->n;
 }
 
 static void store_keys(const struct run *run)
@@ -199,6 +209,14 @@ static float beta_of(const struct run *run, int i, int head)
     return run->r->twice ? 2 * beta : beta;
 }
 
+/* How far a position goes: what rates are multiplied by, and Mamba 2's values. */
+static double step_of(const struct run *run, int i, int head)
+{
+    if (run->r->kind == PP_RECUR_LIGHTNING)
+        return 1;
+    return softplus((double)of_head(run, run->r->decay, i, head) + (double)run->s->bias[head]);
+}
+
 static void run_head(const struct run *run, int head)
 {
     const struct stage *s = run->s;
@@ -215,19 +233,20 @@ static void run_head(const struct run *run, int head)
         const int at = run->at + i;
         float *out = slot_row(run->c, s->out, run->row + i) + head * value;
         const float *v = slot_row(run->c, run->r->v, run->row + i) + head * value;
-        const double step = softplus((double)of_head(run, run->r->decay, i, head) + (double)s->bias[head]);
+        const double step = step_of(run, i, head);
         state.decay[at] = (at ? state.decay[at - 1] : 0) + (double)s->rate[head] * step;
         run->c->ops->recur_row(&(struct pp_recur_row){
-            .at = at, .width = value, .corrects = !is_mamba(run->r), .decay = state.decay, .u = state.u,
-            .beta = is_mamba(run->r) ? (float)step : beta_of(run, i, head),
+            .at = at, .width = value, .corrects = !is_plain(run->r), .decay = state.decay, .u = state.u,
+            .beta = is_plain(run->r) ? (float)step : beta_of(run, i, head),
             .query_dots = run->room.dots + i * PP_PAGE_TOKENS, .key_dots = run->room.dots + (n + i) * PP_PAGE_TOKENS,
             .query_state = run->room.products + i * value, .key_state = run->room.products + (n + i) * value,
             .v = v, .out = out});
         if (is_mamba(run->r))
             run->c->ops->add_scaled(out, v, s->direct[head], value);
-        else
+        else if (!is_plain(run->r))
             pp_cpu_norm(run->c, &s->norm, out, value, out);
-        run->c->ops->gate(PP_FN_SILU, 0, slot_row(run->c, s->in, run->row + i) + head * value, out, value, out);
+        if (s->in >= 0)
+            run->c->ops->gate(PP_FN_SILU, 0, slot_row(run->c, s->in, run->row + i) + head * value, out, value, out);
     }
 }
 

@@ -1,0 +1,178 @@
+/* minimax.c - MiniMax-Text-01 and M1 (arXiv 2501.08313, 2506.13585): lightning attention in most layers, in the others
+ * attention; experts in all. What is added to is the normed input of a part, not what came into it, and both are
+ * multiplied. Files are pippin's own. */
+#include <cjson/cJSON.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+#define LAYER "model.layers.{}."
+#define EXPERTS LAYER "block_sparse_moe."
+
+static const struct pp_arch_name names[] = {
+    {.hf = LAYER "self_attn.qkv_proj", .gguf = "blk.{}.ssm_in"},
+    {.hf = LAYER "self_attn.output_gate", .gguf = "blk.{}.ssm_gate"},
+    {.hf = LAYER "self_attn.norm", .gguf = "blk.{}.ssm_norm"},
+    {.hf = LAYER "self_attn.out_proj", .gguf = "blk.{}.ssm_out"},
+    {.hf = EXPERTS "gate", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = EXPERTS "experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},
+    {.hf = EXPERTS "experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
+    {.hf = EXPERTS "experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},
+    {.hf = EXPERTS "switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps", .mlx = true},
+    {.hf = EXPERTS "switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
+    {.hf = EXPERTS "switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"MiniMaxForCausalLM", "MiniMaxText01ForCausalLM", "MiniMaxM1ForCausalLM",
+                                      "minimax", "minimax_text_01", "minimax_m1", NULL};
+/* What follows from the sizes, which transformers stores all the same. */
+static const char *const ignored[] = {".rotary_emb.inv_freq", ".self_attn.slope_rate", ".self_attn.query_decay",
+                                      ".self_attn.key_decay", ".self_attn.diagonal_decay", NULL};
+static const struct pp_expert_keys expert_keys = {
+    .n = "num_local_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size"};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_key_value_heads\": 8, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
+             "\"rope_theta\": 1000000.0, \"num_local_experts\": 8, \"num_experts_per_tok\": 2}"},
+    {.json = NULL},
+};
+
+/* Numbers of the stream and of what is added to it: transformers' names, and the model's own. */
+static const char *const scale_names[PP_N_STREAM_SCALES][2][2] = {
+    [PP_STREAM_STATES] = {{"linear_attn_alpha_factor", "layernorm_linear_attention_alpha"},
+                          {"linear_attn_beta_factor", "layernorm_linear_attention_beta"}},
+    [PP_STREAM_ATTENTION] = {{"full_attn_alpha_factor", "layernorm_full_attention_alpha"},
+                             {"full_attn_beta_factor", "layernorm_full_attention_beta"}},
+    [PP_STREAM_FF] = {{"mlp_alpha_factor", "layernorm_mlp_alpha"}, {"mlp_beta_factor", "layernorm_mlp_beta"}},
+};
+static const char scales_key[] = "minimax.residual_scales"; /* all of them, in that order */
+
+static void fill_states(struct pp_hparams *hp)
+{
+    hp->lightning = true;
+    hp->n_state_head = hp->n_state_key_head = hp->n_head;
+    hp->state_key_dim = hp->state_value_dim = hp->head_dim;
+}
+
+/* --- GGUF -------------------------------------------------------------------------------------------------------- */
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_gguf_type type;
+    size_t n = 0;
+    double v = 0;
+    fill_states(hp);
+    if (!pp_gguf_array(g, scales_key, &type, &n) || n != 2 * PP_N_STREAM_SCALES)
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it has not %d numbers", scales_key,
+                       2 * PP_N_STREAM_SCALES);
+    for (size_t i = 0; i < n; i++) {
+        if (!pp_gguf_array_float(g, scales_key, i, &v))
+            return pp_fail(err, PP_ERR_FORMAT, "the metadata's %s is no list of numbers", scales_key);
+        hp->stream_scales[i / 2][i % 2] = (float)v;
+    }
+    return PP_OK;
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    pp_gguf_add_f32_array(w, scales_key, hp->stream_scales[0], 2 * PP_N_STREAM_SCALES);
+}
+
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+/* A list of words, or in the models' own configurations of numbers: 0 for lightning attention; else each second layer
+ * has it. */
+static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "attn_type_list"), *item;
+    int64_t l = 0;
+    pp_layers_every(hp, 2, PP_LAYER_RECURRENT);
+    if (!cJSON_IsArray(list))
+        return pp_config_layer_words(config, "layer_types", "linear_attention", "full_attention", PP_LAYER_RECURRENT,
+                                     hp, err);
+    if (cJSON_GetArraySize(list) < hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: attn_type_list does not name %lld layers",
+                       (long long)hp->n_layer);
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsNumber(item) || (item->valuedouble != 0 && item->valuedouble != 1))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_type_list has something else than 0 and 1");
+        if (l == hp->n_layer)
+            break;
+        hp->layer[l] = (uint8_t)(item->valuedouble == 0 ? hp->layer[l] | PP_LAYER_RECURRENT
+                                                        : hp->layer[l] & ~PP_LAYER_RECURRENT);
+        l++;
+    }
+    return PP_OK;
+}
+
+static enum pp_code read_scales(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int i = 0; i < 4 * PP_N_STREAM_SCALES && !code; i++) {
+        float *v = &hp->stream_scales[i / 4][i / 2 % 2];
+        *v = i % 2 ? *v : 1;
+        code = pp_config_float(config, scale_names[i / 4][i / 2 % 2][i % 2], v, err);
+    }
+    return code;
+}
+
+/* What would be computed otherwise. */
+static enum pp_code check_config(const cJSON *config, struct pp_error *err)
+{
+    int64_t shared = 0;
+    enum pp_code code = pp_config_int(config, "shared_intermediate_size", &shared, err);
+    if (!code && shared)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: shared_intermediate_size is %lld; an expert that every "
+                       "token uses is not supported in this family", (long long)shared);
+    if (!code && !pp_config_flag(config, "postnorm", true))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: postnorm is false, which pippin does not compute");
+    return code;
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    if (!code)
+        code = check_config(config, err);
+    if (!code)
+        code = pp_config_experts(config, &expert_keys, hp, err);
+    if (!code)
+        code = pp_config_int(config, "rotary_dim", &hp->rope_dim, err);
+    if (!code)
+        code = pp_config_window(config, 0, hp, err);
+    if (!code)
+        code = read_layers(config, hp, err);
+    fill_states(hp);
+    return code ? code : read_scales(config, hp, err);
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *types = cJSON_AddArrayToObject(config, "layer_types");
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_RECURRENT ? "linear_attention"
+                                                                                         : "full_attention"));
+    for (int i = 0; i < 2 * PP_N_STREAM_SCALES; i++)
+        pp_config_put_float(config, scale_names[i / 2][i % 2][0], hp->stream_scales[i / 2][i % 2]);
+    pp_config_put_experts(hp, &expert_keys, config);
+    if (hp->rope_dim != hp->head_dim)
+        pp_config_put(config, "rotary_dim", hp->rope_dim);
+    if (hp->window)
+        pp_config_put(config, "sliding_window", hp->window);
+}
+
+const struct pp_arch pp_arch_minimax = {
+    .name = "minimax",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = ignored,
+    .usual = usual,
+    .gguf_neox = true,
+    .decoder = {.no_pre_norm = true, .normed_stream = true, .raw_mixture = true},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = to_config,
+};
