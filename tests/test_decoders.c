@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/arch/arch.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
@@ -140,6 +141,20 @@ static void exaone(void **state)
     check(&s);
     folder = check(&three);
     assert_tensor(folder, "transformer.h.1.mlp.c_fc_1.weight", 2, three.n_embd);
+    static const struct {
+        const char *hf, *gguf; /* NULL: nobody needs it */
+    } of_seeing[] = {{"model.language_model.layers.3.self_attn.q_norm.weight", "blk.3.attn_q_norm.weight"},
+                     {"lm_head.weight", "output.weight"},
+                     {"model.visual.blocks.0.attn.qkv.bias", NULL}, {"mtp.layers.0.mlp.up_proj.weight", NULL}};
+    struct pp_buf name = {0};
+    for (size_t i = 0; i < sizeof of_seeing / sizeof *of_seeing; i++) { /* EXAONE 4.5 */
+        const enum pp_name_match found =
+            pp_arch_gguf_name(pp_arch_by_class("exaone4_5"), of_seeing[i].hf, &name, NULL);
+        assert_int_equal(found, of_seeing[i].gguf ? PP_NAME_FOUND : PP_NAME_IGNORED);
+        if (of_seeing[i].gguf)
+            assert_string_equal(pp_buf_cstr(&name), of_seeing[i].gguf);
+    }
+    pp_buf_free(&name);
 }
 
 /* GLM 4 of either year. */

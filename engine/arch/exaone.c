@@ -1,5 +1,5 @@
 /* exaone.c - EXAONE 4: norms behind attention and feed-forward part instead of before them, and of each head of q and
- * k; the 32B's layers have a window, but for every fourth, which is not rotated. K-EXAONE: the
+ * k; the 32B's layers have a window, but for every fourth, which is not rotated; of EXAONE 4.5 the text. K-EXAONE: the
  * same layers with norms as Llama's, and a mixture of experts with DeepSeek-V3's routing. EXAONE 3: Llama with other
  * names. */
 #include <cjson/cJSON.h>
@@ -18,7 +18,10 @@ static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},
     {.hf = NULL},
 };
-static const char *const classes[] = {"Exaone4ForCausalLM", "exaone4", NULL};
+static const char *const classes[] = {"Exaone4ForCausalLM", "Exaone4_5_ForConditionalGeneration", "exaone4",
+                                      "exaone4_5", "exaone4_5_text", NULL};
+static const char *const others[] = {"visual.", "model.visual.", "mtp.", NULL}; /* eyes, and what guesses ahead */
+static const struct pp_arch_parts parts = {.model_type = "exaone4", .prefixes = pp_qwen_prefixes, .others = others};
 static const struct pp_arch_usual usual[] = {
     {.json = "{\"num_key_value_heads\": 32, \"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
@@ -78,6 +81,7 @@ const struct pp_arch pp_arch_exaone4 = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
+    .parts = &parts,
     .usual = usual,
     .gguf_neox = true,
     .layer_pattern = 4,
