@@ -449,8 +449,8 @@ static const char *const length_keys[] = {"attention.head_count_kv", "attention.
 /* Whether layers without attention have no key heads. */
 static bool has_layers_without(const struct pp_hparams *hp)
 {
-    return hp->lightning ||
-           (hp->conv_taps && (!hp->n_state_head || hp->kda || hp->lru_width || (hp->mamba && !hp->states_beside)));
+    const bool mamba_alone = hp->mamba && !hp->states_beside && !hp->n_shared_block;
+    return hp->lightning || (hp->conv_taps && (!hp->n_state_head || hp->kda || hp->lru_width || mamba_alone));
 }
 
 static void add_layers_without(struct keys *k, const struct pp_hparams *hp)

@@ -24,6 +24,7 @@ enum {
     PP_LAYER_DENSE = 8,      /* one feed-forward part, although the model has experts */
     PP_LAYER_CONVOLVED = 16, /* a short convolution in place of attention */
     PP_LAYER_RECURRENT = 32, /* states instead of attention */
+    PP_LAYER_SHARING = 128,  /* has a part whose weights are those of other layers, too */
     PP_LAYER_SHARED = 64,    /* reads the cache of the last layer before it that has one of its shape and window */
     PP_LAYER_PICKED_BEFORE = 128, /* sees what the index of the last layer before it that has one picked */
 };
@@ -87,6 +88,10 @@ struct pp_hparams {
                                are no gates; of RWKV 6 decays, and each of five ways to mix */
     int64_t halved_every;   /* the residual stream is halved behind each so many layers (RWKV 6); 0: it is not */
     int64_t lru_width;      /* or Griffin's, of so many channels; a "state" is 16 x 16 of them */
+    /* Zamba2's layers with PP_LAYER_SHARING use so many blocks of attention and feed-forward part in turns; products of
+     * low rank are added to the latter's matrix, and to q, k and v, which they may not be to. */
+    int64_t n_shared_block, adapter_rank;
+    bool adapted_attention;
     bool lightning;         /* or lightning attention's, of as many heads and as long as attention's */
     bool kda;               /* or the delta rule with a decay for each row of a state: Kimi Linear's */
     bool state_norm;        /* what they give is normed, where only some of the family's models do that: of Falcon-H1's

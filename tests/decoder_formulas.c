@@ -538,6 +538,122 @@ static void normed_stream_layer(const struct decoder *d, int l, double *x, int n
         pp_free(all[i]);
 }
 
+/* Zamba2's. A product of the block's matrix, and of two matrices of this use of it. */
+static void adapted(const struct decoder *d, int at, const char *kind, int use, bool more, const double *in,
+                    double *out)
+{
+    char down[40], up[40];
+    const int64_t n = part(d, at, kind, ".weight")->rows;
+    double *low = doubles(d->s.zamba.rank), *add = doubles(n);
+    linear(d, at, kind, in, out);
+    snprintf(down, sizeof down, "%s_a.%d", kind, use);
+    snprintf(up, sizeof up, "%s_b.%d", kind, use);
+    if (more) {
+        linear(d, at, down, in, low);
+        linear(d, at, up, low, add);
+    }
+    for (int64_t i = 0; i < n; i++)
+        out[i] += add[i];
+    pp_free(low);
+    pp_free(add);
+}
+
+/* The block: attention and a feed-forward part of position r, of the stream and what went into the first layer; k, v:
+ * of all positions of this layer. What it gives goes through one matrix more. */
+static void block_row(const struct decoder *d, int l, const double *x, const double *embedding, int r, double *k,
+                      double *v, double *out)
+{
+    const struct decoder_shape *s = &d->s;
+    const int n = s->n_embd, dim = s->head_dim, n_q = s->n_head * dim, n_kv = s->n_head_kv * dim;
+    const int group = s->n_head / s->n_head_kv;
+    int use;
+    const int at = decoder_zamba_block(s, l, &use);
+    double *both = doubles(2 * n), *q = doubles(n_q), *att = doubles(n_q), *delta = doubles(n);
+    double *gate = doubles(2 * s->n_ff);
+    memcpy(both, x, (size_t)n * sizeof *both);
+    memcpy(both + n, embedding, (size_t)n * sizeof *both);
+    norm(d, at, "shared_norm", 0, both, both);
+    adapted(d, at, "shared_q", use, s->zamba.adapted, both, q);
+    adapted(d, at, "shared_k", use, s->zamba.adapted, both, k + r * n_kv);
+    adapted(d, at, "shared_v", use, s->zamba.adapted, both, v + r * n_kv);
+    heads(d, l, "", s->n_head, r, q);
+    heads(d, l, "", s->n_head_kv, r, k + r * n_kv);
+    for (int h = 0; h < s->n_head; h++) /* scaled as if heads were half as large */
+        attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, 0, r, dim, n_kv, 1 / sqrt(dim / 2.0), 0,
+                     att + h * dim);
+    linear(d, at, "shared_output", att, delta);
+    norm(d, at, "shared_ffn_norm", 0, delta, delta);
+    adapted(d, at, "shared_up", use, true, delta, gate);
+    for (int i = 0; i < s->n_ff; i++)
+        gate[i] = gelu(gate[i]) * gate[s->n_ff + i];
+    linear(d, at, "shared_down", gate, delta);
+    linear(d, l, "shared_out", delta, out);
+    double *all[] = {both, q, att, delta, gate};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
+/* Mamba 2 of a position: S = a S + B dt x', y = S' C + D x, times silu(z), normed in groups. */
+static void mamba2_row(const struct decoder *d, int l, const double *in, int r, double *mixed, double *states,
+                       double *y)
+{
+    const int n_head = d->s.zamba.n_head, n_group = d->s.zamba.n_group, key = d->s.key_dim, dim = 16;
+    const int width = n_head * dim, all = width + 2 * n_group * key, each = width / n_group;
+    const struct matrix *taps = part(d, l, "ssm_conv1d", ".weight"), *bias = part(d, l, "ssm_conv1d", ".bias");
+    double *row = doubles(width + all + n_head), *u = doubles(all);
+    linear(d, l, "ssm_in", in, row);
+    memcpy(mixed + r * all, row + width, (size_t)all * sizeof *mixed);
+    convolve_row(taps->values, DECODER_STATE_TAPS, bias->values, mixed, r, all, u);
+    for (int i = 0; i < all; i++)
+        u[i] /= 1 + exp(-u[i]);
+    for (int i = 0; i < width; i++) {
+        const int h = i / dim, g = h / (n_head / n_group);
+        const double *B = u + width + g * key, *C = B + n_group * key, z = row[i];
+        const double dt = log1p(exp(row[width + all + h] + (double)part(d, l, "ssm_dt", ".bias")->values[h]));
+        const double a = exp(dt * (double)part(d, l, "ssm_a", "")->values[h]);
+        y[i] = (double)part(d, l, "ssm_d", "")->values[h] * u[i];
+        for (int n = 0; n < key; n++) {
+            states[i * key + n] = a * states[i * key + n] + B[n] * dt * u[i];
+            y[i] += states[i * key + n] * C[n];
+        }
+        y[i] *= z / (1 + exp(-z));
+    }
+    for (int g = 0; g < n_group; g++) {
+        double square = 0;
+        for (int i = g * each; i < (g + 1) * each; i++)
+            square += y[i] * y[i] / each;
+        for (int i = g * each; i < (g + 1) * each; i++)
+            y[i] *= (double)part(d, l, "ssm_norm", ".weight")->values[i] / sqrt(square + (double)DECODER_EPSILON);
+    }
+    pp_free(row);
+    pp_free(u);
+}
+
+static void zamba_layer(const struct decoder *d, int l, const double *embeddings, double *x, int n)
+{
+    const struct decoder_shape *s = &d->s;
+    const int embd = s->n_embd, n_kv = s->n_head_kv * s->head_dim, width = 16 * s->zamba.n_head;
+    const int all = width + 2 * s->zamba.n_group * s->key_dim;
+    double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *in = doubles(embd), *y = doubles(width);
+    double *mixed = doubles(n * all), *states = doubles(width * s->key_dim), *delta = doubles(embd);
+    for (int r = 0; r < n; r++) {
+        double *row = x + r * embd;
+        memset(in, 0, (size_t)embd * sizeof *in);
+        if (s->zamba.layers[l] == 'h')
+            block_row(d, l, row, embeddings + r * embd, r, k, v, in);
+        for (int i = 0; i < embd; i++)
+            in[i] += row[i];
+        norm(d, l, "attn_norm", 0, in, in);
+        mamba2_row(d, l, in, r, mixed, states, y);
+        linear(d, l, "ssm_out", y, delta);
+        for (int i = 0; i < embd; i++)
+            row[i] += delta[i];
+    }
+    double *rooms[] = {k, v, in, y, mixed, states, delta};
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
+        pp_free(rooms[i]);
+}
+
 /* Attention or what stands in its place, then the feed-forward part; what is missing adds nothing. */
 static void gapped_layer(const struct decoder *d, int l, double *x, int n)
 {
@@ -610,7 +726,12 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
     }
     for (int r = 0; r < n && d->s.embd_norm; r++)
         norm(d, -1, "token_embd_norm", 0, x + r * width, x + r * width);
-    for (int l = 0; l < d->s.n_layer; l++) {
+    double *embeddings = doubles(n * width);
+    memcpy(embeddings, x, (size_t)(n * width) * sizeof *x);
+    for (int l = 0; l < d->s.n_layer && d->s.zamba.layers; l++)
+        zamba_layer(d, l, embeddings, x, n);
+    pp_free(embeddings);
+    for (int l = 0; l < d->s.n_layer && !d->s.zamba.layers; l++) {
         struct decoder of_layer = *d;
         of_layer.s = decoder_shape_of(&d->s, l);
         (decoder_convolves(d, l)    ? convolved_layer

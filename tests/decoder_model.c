@@ -89,6 +89,8 @@ static const struct decoder_shape families[] = {
      .tied = true},
     {.arch = "minimax", .lightning = true, .stream_scales = {{2, 1.5f}, {3, 0.5f}, {1.25f, 1}}, .head_dim = 16,
      .rope_dim = 8, .n_layer = 4, .n_expert = 6, .n_used = 2},
+    {.arch = "zamba2", .zamba = {"mhhmhh", 6, 2, 2, 8, true}, .n_layer = 6, .n_head_kv = 4, .head_dim = 24,
+     .key_dim = 16, .ff = FF_GELU_FUSED, .tied = true},
     {.arch = "llama", .family = "helium", .neighbours = true},
     {.arch = "nanochat", .norm_plain = true, .embd_norm = true, .heads = HEADS_ALIKE, .heads_unit = true,
      .heads_behind_rope = true, .backwards = true, .ff = FF_RELU2, .final_cap = 1.5f},
@@ -155,7 +157,8 @@ static void add_matrix(struct decoder *d, int l, const char *kind, int64_t rows,
 {
     char name[48];
     snprintf(name, sizeof name, "blk.%d.%s.weight", l, kind);
-    add(d, name, rows, cols, 0, 2 * sqrtf(3.0f / (float)cols)); /* large, so that attention prefers something */
+    /* Large, so that attention prefers something; where products follow each other rounding would add up. */
+    add(d, name, rows, cols, 0, (d->s.zamba.layers ? 0.8f : 2.0f) * sqrtf(3.0f / (float)cols));
     snprintf(name, sizeof name, "blk.%d.%s.bias", l, kind);
     if (bias)
         add(d, name, 0, rows, 0, 0.5f);
@@ -332,6 +335,76 @@ static void add_lru(struct decoder *d, int l)
     add_matrix(d, l, "lru_out", d->s.n_embd, n, true);
 }
 
+int decoder_zamba_block(const struct decoder_shape *s, int l, int *use)
+{
+    int holders[16], n = 0;
+    for (int i = 0; i < l; i++)
+        if (s->zamba.layers[i] == 'h')
+            holders[n++] = i;
+    *use = n;
+    return n < s->zamba.n_block ? l : holders[n % s->zamba.n_block];
+}
+
+static void add_adapters(struct decoder *d, int l, const char *kind, int use, int64_t n_out, int64_t n_in)
+{
+    char name[24];
+    snprintf(name, sizeof name, "%s_a.%d", kind, use);
+    add_matrix(d, l, name, d->s.zamba.rank, n_in, false);
+    snprintf(name, sizeof name, "%s_b.%d", kind, use);
+    add_matrix(d, l, name, n_out, d->s.zamba.rank, false);
+}
+
+/* The block, and what is added to its matrices in this layer. */
+static void add_block(struct decoder *d, int l)
+{
+    const struct decoder_shape *s = &d->s;
+    const int n = s->n_embd, n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim;
+    int use;
+    const int at = decoder_zamba_block(s, l, &use);
+    if (at == l) {
+        add_sub_norm(d, l, "shared_norm", 2 * n);
+        add_matrix(d, l, "shared_q", n_q, 2 * n, false);
+        add_matrix(d, l, "shared_k", n_kv, 2 * n, false);
+        add_matrix(d, l, "shared_v", n_kv, 2 * n, false);
+        add_matrix(d, l, "shared_output", n, n_q, false);
+        add_sub_norm(d, l, "shared_ffn_norm", n);
+        add_matrix(d, l, "shared_up", 2 * s->n_ff, n, false);
+        add_matrix(d, l, "shared_down", n, s->n_ff, false);
+    }
+    if (s->zamba.adapted) {
+        add_adapters(d, at, "shared_q", use, n_q, 2 * n);
+        add_adapters(d, at, "shared_k", use, n_kv, 2 * n);
+        add_adapters(d, at, "shared_v", use, n_kv, 2 * n);
+    }
+    add_adapters(d, at, "shared_up", use, 2 * s->n_ff, n);
+    add_matrix(d, l, "shared_out", n, n, false);
+}
+
+static void add_columns(struct decoder *d, int l, const char *kind, int64_t n, float middle, float spread)
+{
+    add_number(d, l, kind, n, middle, spread);
+    d->t[d->n - 1].rows = n;
+    d->t[d->n - 1].cols = 1;
+}
+
+static void add_zamba(struct decoder *d, int l)
+{
+    const struct decoder_shape *s = &d->s;
+    const int heads = s->zamba.n_head, width = 16 * heads, keys = s->zamba.n_group * s->key_dim;
+    if (s->zamba.layers[l] == 'h')
+        add_block(d, l);
+    add_block_norm(d, l, "attn_norm");
+    add_matrix(d, l, "ssm_in", 2 * width + 2 * keys + heads, s->n_embd, false);
+    add_matrix(d, l, "ssm_conv1d", width + 2 * keys, DECODER_STATE_TAPS, true);
+    add_columns(d, l, "ssm_a", heads, -1, 0.9f);
+    add_columns(d, l, "ssm_d", heads, 1, 0.5f);
+    add_number(d, l, "ssm_dt.bias", heads, 0, 1);
+    add_number(d, l, "ssm_norm.weight", width, 1, 0.5f);
+    d->t[d->n - 1].rows = s->zamba.n_group;
+    d->t[d->n - 1].cols = width / s->zamba.n_group;
+    add_matrix(d, l, "ssm_out", s->n_embd, width, false);
+}
+
 /* The expert that every token uses. */
 static void add_shared(struct decoder *d, int l)
 {
@@ -399,7 +472,9 @@ struct decoder *decoder_make(const struct decoder_shape *s)
     }
     if (s->embd_norm && !s->norm_plain)
         add_norm(d, "token_embd_norm", 0, s->n_embd, s->norm_bias);
-    for (int l = 0; l < s->n_layer; l++) {
+    for (int l = 0; l < s->n_layer && s->zamba.layers; l++)
+        add_zamba(d, l);
+    for (int l = 0; l < s->n_layer && !s->zamba.layers; l++) {
         d->s = decoder_shape_of(s, l);
         (decoder_convolves(d, l)    ? add_convolution
          : decoder_has_states(d, l) ? add_states
@@ -489,8 +564,12 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, 
         {"attention.sliding_window", s->both_ways && s->window ? 2 * (s->window - 1) : s->window},
         {"rope.scaling.original_context_length", s->context}, {"shortconv.l_cache", s->taps},
-        {"ssm.conv_kernel", s->n_state || s->lru_width ? DECODER_STATE_TAPS : 0}, {"ssm.state_size", s->key_dim},
-        {"ssm.time_step_rank", s->n_state}, {"ssm.inner_size", s->lru_width ? s->lru_width : s->n_state * s->head_dim},
+        {"shared.block_count", s->zamba.n_block}, {"shared.adapter_rank", s->zamba.rank},
+        {"ssm.group_count", s->zamba.n_group},
+        {"ssm.conv_kernel", s->n_state || s->lru_width || s->zamba.n_head ? DECODER_STATE_TAPS : 0},
+        {"ssm.state_size", s->key_dim},
+        {"ssm.time_step_rank", s->n_state + s->zamba.n_head},
+        {"ssm.inner_size", s->lru_width ? s->lru_width : s->n_state * s->head_dim + 16 * s->zamba.n_head},
     };
     uint32_t of_layers[3][64];
     assert_true(s->n_layer <= 64);
@@ -556,6 +635,14 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_u32(w, key(d, "ssm.group_count"), 0);
         if (s->window)
             pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
+    }
+    bool shares[64];
+    for (int l = 0; l < s->n_layer; l++)
+        shares[l] = s->zamba.layers && s->zamba.layers[l] == 'h';
+    if (s->zamba.layers) {
+        pp_gguf_add_bool_array(w, key(d, "shared.layers"), shares, (size_t)s->n_layer);
+        pp_gguf_add_bool(w, key(d, "shared.adapted_attention"), s->zamba.adapted);
+        pp_gguf_add_bool(w, key(d, "rope.scaling.finetuned"), !s->unrotated);
     }
     if (s->lightning)
         pp_gguf_add_f32_array(w, key(d, "residual_scales"), s->stream_scales[0], 6);

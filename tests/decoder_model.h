@@ -59,6 +59,13 @@ struct decoder_shape {
      * added behind a part are multiplied: in those layers, behind attention, behind the feed-forward part. */
     bool lightning;
     float stream_scales[3][2];
+    /* Or Zamba2's: Mamba 2 in all layers, of so many heads of 16 values in so many groups, and in those with an 'h' one
+     * of so many blocks in turns, whose products of low rank are so wide and are for q, k and v, too, or not. */
+    struct {
+        const char *layers;
+        int n_head, n_group, n_block, rank;
+        bool adapted;
+    } zamba;
     int lru_width;         /* or Griffin's recurrence, but for each third layer; 0: there is none */
     const char *output_norm; /* NULL: output_norm */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */

@@ -1282,6 +1282,64 @@ static void minimax(void **state)
     check(&s);
 }
 
+/* Zamba2: Mamba 2 in all layers, and blocks of attention and feed-forward part that layers have in common. */
+static void zamba2(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("zamba2");
+    const char *folder = check(&s);
+    assert_tensor(folder, "model.layers.0.mamba.in_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.mamba_decoder.mamba.norm.weight", 1, 16 * s.zamba.n_head);
+    assert_tensor(folder, "model.layers.1.shared_transformer.input_layernorm.weight", 1, 2 * s.n_embd);
+    assert_tensor(folder, "model.layers.2.shared_transformer.self_attn.linear_q_adapter_list.3.0.weight", 2,
+                  2 * s.n_embd);
+    assert_tensor(folder, "model.layers.1.shared_transformer.feed_forward.gate_up_proj_adapter_list.2.1.weight", 2,
+                  s.zamba.rank);
+    assert_tensor(folder, "model.layers.5.linear.weight", 2, s.n_embd);
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    assert_resumes(file, s.n_vocab);
+    assert_goes_back(file, s.n_vocab);
+    quantised(&s);
+    double *want = doubles(SMALL_TEXT * s.n_vocab);
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, s.n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    strcpy(decoder_find(d, "blk.1.shared_q.weight")->name, "blk.4.shared_q.weight"); /* which is the same to both */
+    strcpy(decoder_find(d, "blk.2.shared_ffn_norm.weight")->name, "blk.5.shared_ffn_norm.weight");
+    assert_logits(want, s.n_vocab, decoder_write(d));
+    pp_free(want);
+    decoder_free(d);
+    s.zamba.adapted = false;
+    s.zamba.n_block = s.zamba.n_group = 1;
+    s.unrotated = true;
+    s.n_head_kv = 2;
+    check(&s);
+}
+
+/* Files that contradict themselves about what layers have in common. */
+static void bad_zamba2(void **state)
+{
+    static const struct spoilt cases[] = {
+        {"blk.1.shared_q.weight", 96, 48, "96 x 48"},
+        {"blk.2.shared_norm.weight", 0, 48, "48 values"},
+        {"blk.1.shared_up_a.2.weight", 0, 0, "missing"},
+        {"blk.2.shared_v_b.3.weight", 96, 4, "96 x 4"},
+        {"blk.4.shared_out.weight", 0, 0, "missing"},
+        {"blk.3.ssm_in.weight", 48, 48, "48 x 48"},
+    };
+    struct decoder_shape s = decoder_shape("zamba2");
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.zamba.n_block = 5;
+    struct decoder *d = decoder_make(&s);
+    assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "share 5 blocks"));
+    decoder_free(d);
+}
+
 /* nanochat: norms without weights, also of what goes into the first layer, and heads that turn backwards. */
 static void nanochat(void **state)
 {
@@ -1364,6 +1422,8 @@ TEST_GROUP(decoders)
         cmocka_unit_test(recurrent_gemma),
         cmocka_unit_test(bad_recurrent_gemma),
         cmocka_unit_test(minimax),
+        cmocka_unit_test(zamba2),
+        cmocka_unit_test(bad_zamba2),
         cmocka_unit_test(nanochat),
         cmocka_unit_test(flex_olmo),
     };

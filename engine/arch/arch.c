@@ -35,7 +35,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_xglm, &pp_arch_paddleocr, &pp_arch_deepseek2_ocr, &pp_arch_cogvlm,
     &pp_arch_chameleon, &pp_arch_cwm, &pp_arch_ministral, &pp_arch_vaultgemma,
     &pp_arch_helium, &pp_arch_nanochat, &pp_arch_flex_olmo, &pp_arch_bamba,
-    &pp_arch_recurrent_gemma, &pp_arch_minimax,
+    &pp_arch_recurrent_gemma, &pp_arch_minimax, &pp_arch_zamba2,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)
@@ -273,7 +273,8 @@ static bool is_of_layer(const struct pp_arch_name *n, const struct pp_hparams *h
     if (!hp)
         return true;
     return (!n->in_place || is_in_place(hp, l)) &&
-           (!n->recurrent || (l < hp->n_layer && hp->layer[l] & PP_LAYER_RECURRENT));
+           (!n->recurrent || (l < hp->n_layer && hp->layer[l] & PP_LAYER_RECURRENT)) &&
+           (!n->sharing || (l < hp->n_layer && hp->layer[l] & PP_LAYER_SHARING));
 }
 
 /* The line of a family's tables that gives a tensor of this GGUF name; *rest: what is behind the pattern. */

@@ -84,6 +84,7 @@ struct pp_arch_name {
     bool two_norms;       /* only models with hparams.two_norms do; stands before the line for others */
     bool in_place;        /* only layers with a projection in place of attention do; stands before the others' line */
     bool recurrent;       /* only layers with states do; stands before the others' line */
+    bool sharing;         /* likewise layers that use a block of several's */
     bool dense;           /* only models without experts do; stands before the line for others */
     const char *second;
 };

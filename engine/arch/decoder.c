@@ -700,6 +700,8 @@ static bool add_layer(struct builder *b, int l)
         return add_stream_layer(b, l);
     if (b->d->normed_stream)
         return add_normed_stream(b, l);
+    if (b->hp->n_shared_block)
+        return pp_zamba_layer(b, l);
     if (b->hp->gaps)
         return b->hp->one_part ? add_one_part(b, l) : add_what_is_there(b, l);
     return add_parts(b, l) && (!b->hp->n_embd_layer || add_layer_input(b, l)) &&
@@ -746,6 +748,8 @@ static void make_slots(struct builder *b)
     }
     if (hp->n_stream)
         make_stream_slots(b);
+    if (hp->n_shared_block)
+        pp_zamba_slots(b);
     if (hp->n_ff_shared || (hp->parallel && hp->n_expert) || b->d->mixture_beside || hp->dense_beside ||
         hp->n_expert_share)
         b->shared = pp_plan_slot(p, hp->n_embd);

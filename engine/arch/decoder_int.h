@@ -1,5 +1,6 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
  * layers that read other positions, decoder_delta.c the delta rule, decoder_lightning.c lightning attention,
+ * decoder_zamba.c layers that have parts in common,
  * decoder_scan.c, decoder_rwkv.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private
  * to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
@@ -49,6 +50,8 @@ struct builder {
     int few;                 /* keys or values of heads that have them in common */
     int ways, way[5];        /* RWKV 6's: how it mixes each input besides, in all ways; the parts of that */
     const struct pp_tensor *shift_taps;
+    int embedding, both, both_normed, adapted; /* Zamba2's: what went into the first layer; that beside the stream; what
+                                 products of low rank give */
     int gate_up, gate, up, act, router;
     int narrow, narrow_out;  /* what goes into experts that are narrower than the stream, and what they give */
     int shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
@@ -104,6 +107,11 @@ void pp_scan_slots(struct builder *b);
 /* Griffin's recurrence, likewise. */
 bool pp_lru_result(struct builder *b, int l);
 void pp_lru_slots(struct builder *b);
+/* Mamba 2, from `normed` to `delta`. */
+bool pp_mamba_result(struct builder *b, int l);
+/* Zamba2's layers, and what they need besides Mamba's and attention's slots. */
+bool pp_zamba_layer(struct builder *b, int l);
+void pp_zamba_slots(struct builder *b);
 /* Lightning attention, from a stream that is normed. */
 bool pp_lightning_result(struct builder *b, int l);
 void pp_lightning_slots(struct builder *b);

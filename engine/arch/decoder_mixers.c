@@ -449,6 +449,11 @@ static bool add_mamba(struct builder *b, int l)
     return true;
 }
 
+bool pp_mamba_result(struct builder *b, int l)
+{
+    return add_mamba_input(b, l) && add_mamba(b, l);
+}
+
 /* One matrix gives the gate, x, B, C and what decays are made of. */
 static void make_mamba_slots(struct builder *b)
 {

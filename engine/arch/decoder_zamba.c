@@ -1,0 +1,150 @@
+/* decoder_zamba.c - the layers of Zamba2 (arXiv 2411.15242): Mamba 2 in each; and in some, what goes into that is added
+ * up with what attention and a feed-forward part make of the stream and the embeddings side by side. The matrices of
+ * those two are the same in several layers, in turns; in each, products of low rank are added to them. */
+#include <math.h>
+#include <stdio.h>
+
+#include "engine/arch/decoder_int.h"
+
+/* How many layers before this one have such a block. */
+static int use_of(const struct pp_hparams *hp, int l)
+{
+    int n = 0;
+    for (int i = 0; i < l; i++)
+        n += (hp->layer[i] & PP_LAYER_SHARING) != 0;
+    return n;
+}
+
+/* The layer whose tensors hold a part of the block that this layer uses: the first of those that use it and have it, or
+ * simply the first. */
+static int holder(const struct builder *b, int l, const char *kind)
+{
+    const int64_t n = b->hp->n_shared_block;
+    const int block = (int)(use_of(b->hp, l) % n);
+    int first = -1;
+    for (int i = 0, use = 0; i < (int)b->hp->n_layer; i++) {
+        if (!(b->hp->layer[i] & PP_LAYER_SHARING) || use++ % n != block)
+            continue;
+        if (pp_decoder_has(b, i, kind))
+            return i;
+        first = first < 0 ? i : first;
+    }
+    return first;
+}
+
+/* The block's matrix. Each is registered once, so that what adapters do to it they do wherever it is used. */
+static int find_matrix(struct builder *b, int l, const char *kind, int64_t n_out, int64_t n_in)
+{
+    char weight[40], name[64];
+    snprintf(weight, sizeof weight, "%s.weight", kind);
+    const int at = holder(b, l, weight);
+    snprintf(name, sizeof name, "blk.%d.%s", at, weight);
+    const struct pp_tensor *w = pp_source_tensor(b->s, name);
+    for (int i = 0; w && i < b->p->n_linears; i++)
+        if (b->p->linears[i].w == w)
+            return i;
+    return pp_plan_linear(b->p, b->s, n_out, n_in, b->err, "blk.%d.%s", at, kind);
+}
+
+static bool add_matrix(struct builder *b, int l, const char *kind, int64_t n_out, int64_t n_in, int in, int out)
+{
+    const int linear = find_matrix(b, l, kind, n_out, n_in);
+    add_linear(b, l, linear, in, out);
+    return linear >= 0;
+}
+
+static bool add_shared_norm(struct builder *b, int l, const char *kind, int64_t n, int in, int out)
+{
+    char weight[40];
+    snprintf(weight, sizeof weight, "%s.weight", kind);
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = in, .in2 = NONE, .out = out};
+    norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s", holder(b, l, weight), weight);
+    add(b, norm);
+    return norm.weight != NULL;
+}
+
+/* A product of the block's matrix, and of two matrices of this use of it, whose number is in their names. */
+static bool add_adapted(struct builder *b, int l, const char *kind, bool adapted, int64_t n_out, int64_t n_in, int in,
+                        int out)
+{
+    char down[40], up[40];
+    const int64_t rank = b->hp->adapter_rank;
+    const int use = use_of(b->hp, l), more = pp_plan_part(b->p, b->adapted, 0, n_out);
+    if (!add_matrix(b, l, kind, n_out, n_in, in, out))
+        return false;
+    if (!adapted)
+        return true;
+    snprintf(down, sizeof down, "%s_a.%d", kind, use);
+    snprintf(up, sizeof up, "%s_b.%d", kind, use);
+    if (!add_matrix(b, l, down, rank, n_in, in, b->low) || !add_matrix(b, l, up, n_out, rank, b->low, more))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = more, .in2 = NONE, .out = out});
+    return true;
+}
+
+static void add_copy(struct builder *b, int l, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = in, .in2 = NONE,
+                          .out = out});
+}
+
+/* Of the stream and the embeddings, to `delta`. */
+static bool add_shared_attention(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t n = hp->n_embd, wide = 2 * n;
+    const bool adapted = hp->adapted_attention;
+    add_copy(b, l, b->x, pp_plan_part(b->p, b->both, 0, n));
+    add_copy(b, l, b->embedding, pp_plan_part(b->p, b->both, n, n));
+    if (!add_shared_norm(b, l, "shared_norm", wide, b->both, b->both_normed) ||
+        !add_adapted(b, l, "shared_q", adapted, b->n_q, wide, b->both_normed, b->q) ||
+        !add_adapted(b, l, "shared_k", adapted, b->n_kv, wide, b->both_normed, b->k) ||
+        !add_adapted(b, l, "shared_v", adapted, b->n_v, wide, b->both_normed, b->v))
+        return false;
+    const int rotated[] = {b->q, b->k};
+    for (int i = 0; i < 2 && !(hp->layer[l] & PP_LAYER_UNROTATED); i++)
+        add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .in = rotated[i], .in2 = NONE, .out = rotated[i]});
+    add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .in = b->k, .in2 = b->v, .out = NONE});
+    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .in = b->q, .in2 = NONE, .out = b->att});
+    return add_matrix(b, l, "shared_output", n, b->n_att, b->att, b->delta);
+}
+
+/* And from there to `delta` again, which is then added to what is read of the stream. */
+static bool add_shared_ff(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd, n_ff = b->shape.n_ff;
+    if (!add_shared_norm(b, l, "shared_ffn_norm", n, b->delta, b->normed) ||
+        !add_adapted(b, l, "shared_up", b->hp->adapter_rank > 0, 2 * n_ff, n, b->normed, b->gate_up))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l, .in = b->gate,
+                          .in2 = b->up, .out = b->act});
+    const int out = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.shared_out", l);
+    if (out < 0 || !add_matrix(b, l, "shared_down", n, n_ff, b->act, b->delta))
+        return false;
+    add_linear(b, l, out, b->delta, b->blend);
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->x, .in2 = NONE, .out = b->blend});
+    return true;
+}
+
+bool pp_zamba_layer(struct builder *b, int l)
+{
+    const bool shares = b->hp->layer[l] & PP_LAYER_SHARING;
+    if (l == 0)
+        add_copy(b, l, b->x, b->embedding);
+    if ((shares && (!add_shared_attention(b, l) || !add_shared_ff(b, l))) ||
+        !add_norm(b, l, "attn_norm", shares ? b->blend : b->x, b->normed) || !pp_mamba_result(b, l))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->delta, .in2 = NONE, .out = b->x});
+    return true;
+}
+
+void pp_zamba_slots(struct builder *b)
+{
+    const int64_t n = b->hp->n_embd, n_ff = b->hp->n_ff;
+    b->embedding = pp_plan_slot(b->p, n);
+    b->both = pp_plan_slot(b->p, 2 * n);
+    b->both_normed = pp_plan_slot(b->p, 2 * n);
+    b->blend = pp_plan_slot(b->p, n);
+    b->adapted = pp_plan_slot(b->p, 2 * (n_ff > n ? n_ff : n));
+    b->low = pp_plan_slot(b->p, b->hp->adapter_rank ? b->hp->adapter_rank : 1);
+}

@@ -1,0 +1,200 @@
+/* zamba2.c - Zamba2 (arXiv 2411.15242): Mamba 2 in every layer, and in some attention and a feed-forward part that
+ * layers have in common. Its files are pippin's own. */
+#include <cjson/cJSON.h>
+#include <math.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+#define LAYER "model.layers.{}."
+#define SHARED LAYER "shared_transformer."
+/* A layer's Mamba, which in layers with a block stands under another name. */
+#define MAMBA(prefix, ...)                                                                                            \
+    {.hf = LAYER prefix "input_layernorm", .gguf = "blk.{}.attn_norm", __VA_ARGS__},                                  \
+    {.hf = LAYER prefix "mamba.in_proj", .gguf = "blk.{}.ssm_in", __VA_ARGS__},                                       \
+    {.hf = LAYER prefix "mamba.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS,            \
+     .whole = true, __VA_ARGS__},                                                                                     \
+    {.hf = LAYER prefix "mamba.conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true, __VA_ARGS__},           \
+    {.hf = LAYER prefix "mamba.A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP_COLUMN, .whole = true,         \
+     __VA_ARGS__},                                                                                                    \
+    {.hf = LAYER prefix "mamba.D", .gguf = "blk.{}.ssm_d", .form = PP_HF_COLUMN, .whole = true, __VA_ARGS__},         \
+    {.hf = LAYER prefix "mamba.dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true, __VA_ARGS__},                   \
+    {.hf = LAYER prefix "mamba.norm.weight", .gguf = "blk.{}.ssm_norm.weight", .form = PP_HF_GROUPS, .whole = true,   \
+     __VA_ARGS__},                                                                                                    \
+    {.hf = LAYER prefix "mamba.out_proj", .gguf = "blk.{}.ssm_out", __VA_ARGS__}
+#define ADAPTER(from, to)                                                                                             \
+    {.hf = SHARED from "_adapter_list.{}.0", .gguf = "blk.{}." to "_a.{}"},                                           \
+    {.hf = SHARED from "_adapter_list.{}.1", .gguf = "blk.{}." to "_b.{}"}
+
+static const struct pp_arch_name names[] = {
+    MAMBA("mamba_decoder.", .sharing = true),
+    MAMBA("", .only_read = false),
+    {.hf = "model.final_layernorm", .gguf = "output_norm"},
+    {.hf = LAYER "linear", .gguf = "blk.{}.shared_out"},
+    {.hf = SHARED "input_layernorm", .gguf = "blk.{}.shared_norm"},
+    {.hf = SHARED "self_attn.q_proj", .gguf = "blk.{}.shared_q"},
+    {.hf = SHARED "self_attn.k_proj", .gguf = "blk.{}.shared_k"},
+    {.hf = SHARED "self_attn.v_proj", .gguf = "blk.{}.shared_v"},
+    {.hf = SHARED "self_attn.o_proj", .gguf = "blk.{}.shared_output"},
+    {.hf = SHARED "pre_ff_layernorm", .gguf = "blk.{}.shared_ffn_norm"},
+    {.hf = SHARED "feed_forward.gate_up_proj", .gguf = "blk.{}.shared_up"},
+    {.hf = SHARED "feed_forward.down_proj", .gguf = "blk.{}.shared_down"},
+    ADAPTER("self_attn.linear_q", "shared_q"),
+    ADAPTER("self_attn.linear_k", "shared_k"),
+    ADAPTER("self_attn.linear_v", "shared_v"),
+    ADAPTER("feed_forward.gate_up_proj", "shared_up"),
+    {.hf = NULL},
+};
+static const char *const classes[] = {"Zamba2ForCausalLM", "zamba2", NULL};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"num_attention_heads\": 32, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5,"
+             "\"mamba_d_state\": 64, \"mamba_d_conv\": 4, \"mamba_ngroups\": 1, \"n_mamba_heads\": 8,"
+             "\"mamba_headdim\": \"auto\", \"mamba_expand\": 2, \"num_mem_blocks\": 1, \"adapter_rank\": 128,"
+             "\"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+static const struct pp_mamba_keys keys = {.taps = "mamba_d_conv", .key_dim = "mamba_d_state",
+                                          .n_groups = "mamba_ngroups", .n_heads = "n_mamba_heads",
+                                          .head_dim = "mamba_headdim"};
+static const char layers_key[] = "zamba2.shared.layers", blocks_key[] = "zamba2.shared.block_count";
+static const char rank_key[] = "zamba2.shared.adapter_rank", rotated_key[] = "zamba2.rope.scaling.finetuned";
+
+/* What both readers know of layers by now: which have a block. Heads read the stream and the embeddings, twice its
+ * width, but scores are as if they did not. */
+static enum pp_code finish(struct pp_hparams *hp, bool rotated, struct pp_error *err)
+{
+    int64_t n = 0;
+    pp_layers_every(hp, 1, (uint8_t)(PP_LAYER_RECURRENT | (rotated ? 0 : PP_LAYER_UNROTATED)));
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        n += (hp->layer[l] & PP_LAYER_SHARING) != 0;
+    if (hp->n_shared_block < 1 || hp->n_shared_block > n)
+        return pp_fail(err, PP_ERR_FORMAT, "the model says that %lld of its layers share %lld blocks, which cannot be",
+                       (long long)n, (long long)hp->n_shared_block);
+    if (hp->adapter_rank < 1 || hp->adapter_rank > 1 << 16)
+        return pp_fail(err, PP_ERR_FORMAT, "the model says that products of rank %lld are added to shared matrices, "
+                       "which cannot be", (long long)hp->adapter_rank);
+    hp->attn_scale = hp->head_dim > 0 ? sqrtf(2.0f / (float)hp->head_dim) : 0;
+    return PP_OK;
+}
+
+/* --- GGUF -------------------------------------------------------------------------------------------------------- */
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    bool rotated = true, shares = false;
+    enum pp_code code = pp_mamba_from_gguf(g, hp, err);
+    if (code)
+        return code;
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        if (!pp_gguf_array_bool(g, layers_key, (size_t)l, &shares))
+            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it does not name %lld layers", layers_key,
+                           (long long)hp->n_layer);
+        hp->layer[l] |= shares ? PP_LAYER_SHARING : 0;
+    }
+    if (!pp_gguf_int(g, blocks_key, &hp->n_shared_block) || !pp_gguf_int(g, rank_key, &hp->adapter_rank))
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s or %s", blocks_key, rank_key);
+    pp_gguf_bool(g, rotated_key, &rotated);
+    pp_gguf_bool(g, "zamba2.shared.adapted_attention", &hp->adapted_attention);
+    return finish(hp, rotated, err);
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    bool shares[PP_MAX_LAYERS];
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        shares[l] = hp->layer[l] & PP_LAYER_SHARING;
+    pp_states_to_gguf(hp, w);
+    pp_gguf_add_bool_array(w, layers_key, shares, (size_t)hp->n_layer);
+    pp_gguf_add_u32(w, blocks_key, (uint32_t)hp->n_shared_block);
+    pp_gguf_add_u32(w, rank_key, (uint32_t)hp->adapter_rank);
+    pp_gguf_add_bool(w, "zamba2.shared.adapted_attention", hp->adapted_attention);
+    pp_gguf_add_bool(w, rotated_key, !(hp->layer[0] & PP_LAYER_UNROTATED));
+}
+
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+/* What would be computed otherwise. */
+static enum pp_code check_config(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *limit = cJSON_GetObjectItemCaseSensitive(config, "time_step_limit");
+    const cJSON *least = cJSON_GetArrayItem(limit, 0), *most = cJSON_GetArrayItem(limit, 1);
+    if ((cJSON_IsNumber(least) && least->valuedouble > 0) || (cJSON_IsNumber(most) && most->valuedouble < 1e30))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: time_step_limit bounds the steps of states, which pippin "
+                       "does not compute");
+    if (!(fabsf(hp->norm_eps - 1e-5f) < 1e-9f)) /* that of what states give is fixed */
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rms_norm_eps is %g; only 1e-05 is supported in this "
+                       "family", (double)hp->norm_eps);
+    return PP_OK;
+}
+
+/* transformers has a list for those that have none, which fits one size of model only. */
+static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    if (!cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "layers_block_type")))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layers_block_type is missing; pippin needs it");
+    return pp_config_layer_words(config, "layers_block_type", "hybrid", "mamba", PP_LAYER_SHARING, hp, err);
+}
+
+/* With use_long_context, a larger base. */
+static void stretch(struct pp_hparams *hp)
+{
+    hp->rope_base *= powf(8, (float)hp->head_dim / (float)(hp->head_dim - 2));
+    hp->n_ctx_train = 16384;
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const bool rotated = pp_config_flag(config, "use_mem_rope", false);
+    int64_t expand = 2;
+    hp->head_dim = hp->rope_dim = 2 * hp->n_embd / hp->n_head;
+    enum pp_code code = pp_config_gelu(config, "hidden_act", PP_ACTIVATION_GELU, hp, err);
+    if (!code)
+        code = check_config(config, hp, err);
+    if (!code)
+        code = read_layers(config, hp, err);
+    if (!code)
+        code = pp_config_int(config, "num_mem_blocks", &hp->n_shared_block, err);
+    if (!code)
+        code = pp_config_int(config, "adapter_rank", &hp->adapter_rank, err);
+    if (!code)
+        code = pp_config_int(config, "mamba_expand", &expand, err);
+    if (!code && (expand < 1 || expand > 1 << 10 || hp->n_embd > 1 << 20))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: mamba_expand cannot be %lld", (long long)expand);
+    if (!code)
+        code = pp_mamba_from_config(config, &keys, expand * hp->n_embd, hp, err);
+    hp->adapted_attention = pp_config_flag(config, "use_shared_attention_adapter", false);
+    if (rotated && hp->head_dim > 2 && pp_config_flag(config, "use_long_context", false))
+        stretch(hp);
+    return code ? code : finish(hp, rotated, err);
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *types = cJSON_AddArrayToObject(config, "layers_block_type");
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_SHARING ? "hybrid" : "mamba"));
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim");
+    pp_mamba_to_config(hp, &keys, config);
+    pp_config_put(config, "mamba_expand", hp->n_state_head * hp->state_value_dim / hp->n_embd);
+    pp_config_put(config, "num_mem_blocks", hp->n_shared_block);
+    pp_config_put(config, "adapter_rank", hp->adapter_rank);
+    cJSON_AddBoolToObject(config, "use_shared_attention_adapter", hp->adapted_attention);
+    cJSON_AddTrueToObject(config, "use_shared_mlp_adapter");
+    cJSON_AddBoolToObject(config, "use_mem_rope", !(hp->layer[0] & PP_LAYER_UNROTATED));
+}
+
+const struct pp_arch pp_arch_zamba2 = {
+    .name = "zamba2",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .gguf_neox = true,
+    .decoder = {.fn = PP_FN_GELU, .fused_gate = true},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = to_config,
+};
