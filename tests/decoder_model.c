@@ -521,6 +521,7 @@ void decoder_spoil(struct decoder *d, const char *name, int64_t rows, int64_t co
         *m = d->t[--d->n];
         return;
     }
+    m->stack = 0;
     m->rows = rows;
     m->cols = cols;
     m->values = pp_calloc((size_t)((rows ? rows : 1) * cols), sizeof *m->values);
