@@ -172,8 +172,6 @@ static bool is_of_shared(const struct pp_hparams *hp, const char *name)
                                               strcmp(name + end, "_norm.weight") == 0);
 }
 
-/* The index of a layer that goes by what another layer's picks: some files have it all the same. */
-static bool is_of_idle_index(const struct pp_hparams *hp, const char *name)
 /* What layers have in common, which a folder may have for each of them. */
 static bool is_of_block(const struct pp_hparams *hp, const char *name)
 {
@@ -181,8 +179,8 @@ static bool is_of_block(const struct pp_hparams *hp, const char *name)
            !strstr(name, "_b.");
 }
 
-/* The index that picks positions, of which as yet all are seen. */
-static bool is_of_index(const struct pp_hparams *hp, const char *name)
+/* The index of a layer that goes by what another layer's picks: some files have it all the same. */
+static bool is_of_idle_index(const struct pp_hparams *hp, const char *name)
 {
     int l = -1, end = 0;
     if (sscanf(name, "blk.%4d.indexer.%n", &l, &end) != 1 || !end || l < 0 || l >= hp->n_layer)
@@ -207,7 +205,6 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
                             is_of_shared(pp_source_hparams(s), t->name) ||
                             is_of_idle_index(pp_source_hparams(s), t->name) ||
                             pp_is_for_pictures(pp_source_hparams(s), t->name) ||
-                            is_of_index(pp_source_hparams(s), t->name) ||
                             is_of_block(pp_source_hparams(s), t->name) ||
                             pp_is_of_first_values(pp_source_hparams(s), t->name);
         if (!beside && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))

@@ -1,0 +1,168 @@
+/* decoder_checks.c - see decoder_checks.h. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/arch/arch.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/engine.h"
+#include "engine/gguf.h"
+#include "engine/hf.h"
+#include "engine/hf_form.h"
+#include "engine/quant.h"
+#include "engine/safetensors.h"
+#include "engine/tensor_forms.h"
+#include "tests/adapter_folder.h"
+#include "tests/decoder_checks.h"
+#include "tests/passes.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+/* From the file, the folder that is made of it, and the file that is made of that; the folder's path. */
+const char *check_decoder(const struct decoder_shape *s)
+{
+    struct decoder *d = decoder_make(s);
+    const char *file = decoder_write(d);
+    double *want = pp_calloc((size_t)(SMALL_TEXT * s->n_vocab), sizeof *want);
+    int32_t ids[SMALL_TEXT];
+    assert_non_null(want);
+    small_text(ids, s->n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    assert_same_bits(file, PP_KV_F32);
+    assert_same_bits(file, PP_KV_Q8);
+    const char *folder = assert_logits_everywhere(want, s->n_vocab, file);
+    pp_free(want);
+    decoder_free(d);
+    return folder;
+}
+
+/* Values of a LoRA that halves hold exactly. */
+static const float *add_exact(struct folder *f, const char *name, int64_t rows, int64_t cols)
+{
+    float *values = (float *)(uintptr_t)folder_add(f, name, rows, cols, 0, 0.3f); /* ours */
+    for (int64_t i = 0; i < rows * cols; i++)
+        values[i] = rintf(values[i] * 64) / 64;
+    return values;
+}
+
+/* W becomes W + scale B A; n_out: rows of W. */
+void merge_lora(struct decoder *d, const char *gguf, struct folder *f, const char *module, int n_out, int rank,
+                double scale)
+{
+    struct matrix *w = decoder_find(d, gguf);
+    char name[120];
+    snprintf(name, sizeof name, "base_model.model.model.layers.0.%s.lora_A.weight", module);
+    const float *a = add_exact(f, name, rank, w->cols);
+    snprintf(name, sizeof name, "base_model.model.model.layers.0.%s.lora_B.weight", module);
+    const float *b = add_exact(f, name, n_out, rank);
+    assert_int_equal(w->rows, n_out);
+    for (int64_t o = 0; o < w->rows; o++)
+        for (int64_t i = 0; i < w->cols; i++)
+            for (int k = 0; k < rank; k++)
+                w->values[o * w->cols + i] +=
+                    (float)(scale * (double)b[o * rank + k] * (double)a[k * w->cols + i]);
+}
+
+/* A model with an adapter gives what the merged weights do. */
+void expect_adapted(const struct decoder *merged, const char *model, const char *path, double room)
+{
+    const int n = SMALL_TEXT * merged->s.n_vocab;
+    struct running r = run_small(model, NULL);
+    struct pp_adapter *adapter;
+    struct pp_error err;
+    int32_t ids[SMALL_TEXT];
+    double *want = doubles(n);
+    float *got = pp_calloc((size_t)n, sizeof *got);
+    small_text(ids, merged->s.n_vocab);
+    decoder_compute(merged, ids, SMALL_TEXT, want);
+    assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
+    assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, got);
+    for (int i = 0; i < n; i++)
+        if (!(fabs((double)got[i] - want[i]) <= room * fmax(1, fabs(want[i]))))
+            fail_msg("%s: value %d is %g, not %g", model, i, (double)got[i], want[i]);
+    pp_free(want);
+    pp_free(got);
+    stop_small(&r);
+    pp_adapter_free(adapter);
+}
+
+void assert_refused(const struct decoder_shape *s, const struct spoilt *cases, size_t n)
+{
+    struct pp_model *m;
+    struct pp_error err;
+    for (size_t i = 0; i < n; i++) {
+        struct decoder *d = decoder_make(s);
+        decoder_spoil(d, cases[i].name, cases[i].rows, cases[i].cols);
+        if (pp_model_open(decoder_write(d), &m, &err) == PP_OK || !strstr(err.text, cases[i].word))
+            fail_msg("%s: \"%s\"", cases[i].name, err.text);
+        decoder_free(d);
+    }
+}
+
+/* Whether config.json has this word somewhere behind the key. */
+void assert_config(const char *folder, const char *key, const char *word)
+{
+    char path[400], *text;
+    struct pp_error err;
+    size_t n;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    const char *at = strstr(text, key);
+    if (!at || !strstr(at, word))
+        fail_msg("%s: no %s behind %s", folder, word, key);
+    pp_free(text);
+}
+
+/* The logits that a folder or a file made of it gives. */
+void check_other(const struct decoder_shape *s, const char *path)
+{
+    struct decoder *d = decoder_make(s);
+    double *want = doubles(SMALL_TEXT * s->n_vocab);
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, s->n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    assert_logits_everywhere(want, s->n_vocab, path);
+    pp_free(want);
+    decoder_free(d);
+}
+
+/* A folder's matrices are quantised while it is loaded: answers are about the same. */
+void check_quantised_folder(const struct decoder_shape *s)
+{
+    struct decoder *d = decoder_make(s);
+    const char *folder = fresh_path("folder");
+    double *want = doubles(SMALL_TEXT * s->n_vocab);
+    int32_t ids[SMALL_TEXT];
+    struct pp_error err;
+    small_text(ids, s->n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    assert_ok(pp_convert_to_folder(decoder_write(d), folder, &(struct pp_convert_options){0}, &err), err);
+    assert_true(small_likeness(folder, "q8_0", want, s->n_vocab) > 0.98);
+    pp_free(want);
+    decoder_free(d);
+}
+
+/* In eight bits, by MLX or while a folder is loaded, answers are about the same. MLX's folder. */
+const char *check_quantised(const struct decoder_shape *s)
+{
+    struct decoder *d = decoder_make(s);
+    const char *file = decoder_write(d), *mlx = fresh_path("mlx"), *folder = fresh_path("folder");
+    double *want = doubles(SMALL_TEXT * s->n_vocab);
+    int32_t ids[SMALL_TEXT];
+    struct pp_error err;
+    small_text(ids, s->n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    assert_ok(pp_convert_to_folder(file, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
+    assert_ok(pp_convert_to_folder(file, folder, &(struct pp_convert_options){0}, &err), err);
+    const double by_mlx = small_likeness(mlx, NULL, want, s->n_vocab);
+    const double loaded = small_likeness(folder, "q8_0", want, s->n_vocab);
+    if (!(by_mlx > 0.98 && loaded > 0.98))
+        fail_msg("%s: cosines of %g and %g", s->arch, by_mlx, loaded);
+    pp_free(want);
+    decoder_free(d);
+    return mlx;
+}

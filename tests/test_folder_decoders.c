@@ -1,0 +1,546 @@
+/* test_folder_decoders.c - families that mostly come as folders: few other programs, or none, write GGUF files of them.
+ * Checked as those in test_decoders.c. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/arch/arch.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/engine.h"
+#include "engine/gguf.h"
+#include "engine/hf.h"
+#include "engine/hf_form.h"
+#include "engine/quant.h"
+#include "engine/safetensors.h"
+#include "engine/tensor_forms.h"
+#include "tests/adapter_folder.h"
+#include "tests/decoder_checks.h"
+#include "tests/passes.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+/* OPT, its smaller model with norms of sums and narrow embeddings, Galactica without biases, and one without a norm
+ * behind the last layer. */
+static void opt(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("opt");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.decoder.layers.1.self_attn.out_proj.bias", 1, s.n_embd);
+    assert_tensor(folder, "model.decoder.layers.0.final_layer_norm.weight", 1, s.n_embd);
+    s.no_output_norm = true;
+    check_decoder(&s);
+    s.norms = POST_NORM;
+    s.sums = s.swin = true;
+    s.n_embd_in = 32;
+    folder = check_decoder(&s);
+    assert_tensor(folder, "model.decoder.project_in.weight", 2, s.n_embd_in);
+    assert_tensor(folder, "model.decoder.project_out.weight", 2, s.n_embd);
+    struct decoder_shape even = s;
+    even.n_embd = 64;
+    check_quantised_folder(&even);
+    s.tied = false;
+    s.norms = PRE_NORM;
+    s.sums = s.swin = s.no_output_norm = false;
+    check_decoder(&s);
+    s = decoder_shape("opt");
+    s.ff = FF_GELU_EXACT;
+    s.norm_bias = false;
+    s.norm_plain = true;
+    s.biases = 0;
+    check_decoder(&s);
+}
+
+/* Rows of an OPT folder's table of positions that are no position's. */
+static void reserved_positions(void **state)
+{
+    (void)state;
+    const struct decoder_shape s = decoder_shape("opt");
+    struct decoder *d = decoder_make(&s);
+    const struct matrix *positions = decoder_find(d, "position_embd.weight");
+    const char *folder = fresh_path("folder");
+    struct pp_hf *hf;
+    struct pp_error err;
+    float row[48];
+    assert_ok(pp_convert_to_folder(decoder_write(d), folder, &(struct pp_convert_options){0}, &err), err);
+    assert_ok(pp_hf_open(folder, &hf, &err), err);
+    const struct pp_tensor *t = pp_hf_find(hf, "model.decoder.embed_positions.weight", NULL);
+    assert_non_null(t);
+    assert_int_equal(t->ne[1], s.n_ctx + 2);
+    for (int r = 0; r < 5; r++) {
+        const size_t row_bytes = t->size / (size_t)t->ne[1];
+        pp_dequantize_row(t->type, (const uint8_t *)t->data + (size_t)r * row_bytes, row, s.n_embd);
+        for (int i = 0; i < s.n_embd; i++)
+            assert_true(fabsf(row[i] - (r < 2 ? 0 : positions->values[(r - 2) * s.n_embd + i])) < 1e-3f);
+    }
+    pp_hf_close(hf);
+    decoder_free(d);
+}
+
+/* Files that contradict themselves about what stands around an OPT's layers. */
+static void bad_opt(void **state)
+{
+    static const struct spoilt cases[] = {
+        {"embd_proj.weight", 0, 0, "embd_proj.weight is missing"},
+        {"output_proj.weight", 48, 32, "48 x 32"},
+        {"token_embd.weight", 80, 48, "80 x 48"},
+        {"blk.1.ffn_norm.weight", 0, 0, "missing"},
+        {"position_embd.weight", 127, 48, "127 x 48"},
+    };
+    struct decoder_shape s = decoder_shape("opt");
+    (void)state;
+    s.n_embd_in = 32;
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.n_embd_in = 64; /* wider than layers */
+    struct decoder *d = decoder_make(&s);
+    struct pp_model *m;
+    struct pp_error err;
+    assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "embedding"));
+    decoder_free(d);
+}
+
+/* GPT-Neo: windows in every other layer, and scores as they come. */
+static void gpt_neo(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("gpt_neo");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "transformer.h.3.attn.attention.q_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "transformer.h.0.attn.attention.out_proj.bias", 1, s.n_embd);
+    s.window = 0;
+    s.n_layer = 2;
+    s.tied = false;
+    check_decoder(&s);
+}
+
+/* XGLM: sinusoids; embeddings that are scaled, or not. */
+static void xglm(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("xglm");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.out_proj.bias", 1, s.n_embd);
+    assert_tensor(folder, "model.layer_norm.weight", 1, s.n_embd);
+    s.embd_scale = 0;
+    check_decoder(&s);
+    s.embd_scale = 3;
+    struct decoder *d = decoder_make(&s);
+    struct pp_model *m;
+    struct pp_error err;
+    assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "embedding_scale"));
+    decoder_free(d);
+    s.embd_scale = 0;
+    s.n_ctx = 1 << 30; /* more sinusoids than there is memory for */
+    d = decoder_make(&s);
+    assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "sinusoids"));
+    decoder_free(d);
+}
+
+/* CodeGen: GPT-J with one matrix for queries, values and keys. */
+static void codegen(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("codegen");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "transformer.h.1.attn.qkv_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "lm_head.bias", 1, s.n_vocab);
+    s.n_head = s.n_head_kv = 8;
+    s.head_dim = 6;
+    s.rope_dim = 4;
+    folder = check_decoder(&s);
+    struct decoder *d = decoder_make(&s);
+    const struct matrix *v = decoder_find(d, "blk.1.attn_v.weight");
+    struct pp_hf *hf;
+    struct pp_error err;
+    float row[48];
+    assert_ok(pp_hf_open(folder, &hf, &err), err);
+    const struct pp_tensor *t = pp_hf_find(hf, "transformer.h.1.attn.qkv_proj.weight", NULL);
+    assert_non_null(t);
+    const size_t row_bytes = t->size / (size_t)t->ne[1];
+    for (int r = 0; r < 2 * s.head_dim; r++) { /* the third piece's values */
+        pp_dequantize_row(t->type, (const uint8_t *)t->data + (size_t)((2 * 6 + 2) * s.head_dim + r) * row_bytes, row,
+                          s.n_embd);
+        for (int i = 0; i < s.n_embd; i++)
+            assert_true(fabsf(row[i] - v->values[(4 * s.head_dim + r) * s.n_embd + i]) < 1e-3f);
+    }
+    pp_hf_close(hf);
+    decoder_free(d);
+}
+
+/* Persimmon. Files with rows in another order are refused. */
+static void persimmon(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("persimmon");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.query_key_value.bias", 1, 3 * s.n_embd);
+    assert_tensor(folder, "model.layers.0.self_attn.k_layernorm.bias", 1, s.head_dim);
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    struct pp_model *m;
+    struct pp_error err;
+    char *data, *at = NULL;
+    size_t n;
+    static const char said[] = "persimmon.attention.qkv_by_head";
+    assert_ok(pp_read_file(file, 16 << 20, &data, &n, &err), err);
+    for (size_t i = 0; !at && i + sizeof said < n; i++)
+        at = memcmp(data + i, said, sizeof said - 1) == 0 ? data + i : NULL;
+    assert_non_null(at);
+    *at = 'P';
+    assert_ok(pp_write_file(file, data, n, 0600, &err), err);
+    assert_int_equal(pp_model_open(file, &m, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "head by head"));
+    pp_free(data);
+    decoder_free(d);
+    s.heads = HEADS_PLAIN;
+    check_decoder(&s);
+}
+
+/* A folder like another one, with tensors of these names besides, and what its own begin with replaced. */
+static const char *folder_with(const char *folder, const char *const *besides, const char *from, const char *to)
+{
+    static const float nothing[4];
+    static char names[128][120];
+    struct pp_tensor list[128];
+    const char *dir = fresh_path("other");
+    char path[400], *config;
+    struct pp_hf *hf;
+    struct pp_error err;
+    size_t n = 0, size;
+    assert_ok(pp_hf_open(folder, &hf, &err), err);
+    for (; n < pp_hf_n(hf); n++) {
+        list[n] = *pp_hf_at(hf, n);
+        const bool begins = from && strncmp(list[n].name, from, strlen(from)) == 0;
+        snprintf(names[n], sizeof names[n], "%s%s", begins ? to : "", list[n].name + (begins ? strlen(from) : 0));
+    }
+    for (; *besides; besides++, n++) {
+        list[n] = (struct pp_tensor){.type = PP_TYPE_F32, .n_dims = 2, .ne = {2, 2, 1, 1}, .data = nothing,
+                                     .size = sizeof nothing};
+        snprintf(names[n], sizeof names[n], "%s", *besides);
+    }
+    assert_true(n <= sizeof list / sizeof *list);
+    for (size_t i = 0; i < n; i++)
+        list[i].name = names[i];
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, list, n, &err), err);
+    pp_hf_close(hf);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &config, &size, &err), err);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, config, size, 0600, &err), err);
+    pp_free(config);
+    return dir;
+}
+
+/* PaddleOCR-VL's text, beside a part that sees, by either version of transformers. */
+static void paddleocr(void **state)
+{
+    static const char *const first[] = {"visual.vision_model.head.weight", "mlp_AR.linear_1.weight", NULL};
+    static const char *const later[] = {"model.visual.vision_model.head.weight", "model.projector.linear_1.weight",
+                                        NULL};
+    (void)state;
+    struct decoder_shape s = decoder_shape("paddleocr");
+    const char *folder = check_decoder(&s);
+    check_other(&s, folder_with(folder, first, NULL, NULL));
+    check_other(&s, folder_with(folder, later, "model.", "model.language_model."));
+    s.biases = BIAS_QKV | BIAS_O | BIAS_FF;
+    s.tied = false;
+    check_decoder(&s);
+}
+
+/* CogVLM's text, beside matrices for pictures; and CogVLM 2's, whose heads share keys. */
+static void cogvlm(void **state)
+{
+    static const char *const pictures[] = {
+        "model.vision.boi", "model.layers.0.self_attn.vision_expert_query_key_value.weight",
+        "model.layers.0.self_attn.vision_expert_query_key_value.bias",
+        "model.layers.1.self_attn.vision_expert_dense.weight",
+        "model.layers.1.mlp.vision_mlp.gate_proj.weight", "model.layers.1.mlp.vision_mlp.up_proj.weight",
+        "model.layers.1.mlp.vision_mlp.down_proj.weight", NULL};
+    (void)state;
+    struct decoder_shape s = decoder_shape("cogvlm");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.language_expert_query_key_value.weight", 2, s.n_embd);
+    check_other(&s, folder_with(folder, pictures, NULL, NULL));
+    s.n_head_kv = 2;
+    check_decoder(&s);
+    struct decoder *d = decoder_make(&s); /* files have those matrices, too */
+    struct matrix *more = &d->t[d->n++];
+    *more = (struct matrix){.name = "blk.1.vis_attn_qkv.weight", .rows = 96, .cols = 48,
+                            .values = pp_calloc(96 * 48, sizeof(float))};
+    check_other(&s, decoder_write(d));
+    d->s.arch = "stablelm"; /* but no other family's */
+    struct pp_model *m;
+    struct pp_error err;
+    assert_int_not_equal(pp_model_open(decoder_write(d), &m, &err), PP_OK);
+    decoder_free(d);
+}
+
+/* Fuyu's text. */
+static void fuyu(void **state)
+{
+    static const char *const pictures[] = {"vision_embed_tokens.weight", NULL};
+    (void)state;
+    const struct decoder_shape s = decoder_shape("persimmon");
+    const char *folder = check_decoder(&s);
+    check_other(&s, folder_with(folder, pictures, "model.", "language_model.model."));
+}
+
+/* CWM, whose folders stretch RoPE even if they do not say so, and Ministral: windows in layers that files list. */
+static void windows_in_llama(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("cwm"), ministral = decoder_shape("ministral");
+    assert_config(check_decoder(&s), "rope_scaling", "llama3");
+    s.stretched = 0;
+    check_decoder(&s);
+    s.window = 0;
+    s.wide = 1;
+    check_decoder(&s);
+    check_decoder(&ministral);
+}
+
+/* VaultGemma: Gemma 2 without norms behind its parts. */
+static void vaultgemma(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("vaultgemma");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.pre_feedforward_layernorm.weight", 1, s.n_embd);
+    s.attn_cap = s.final_cap = 0;
+    s.attn_scale = 0.2f;
+    check_decoder(&s);
+}
+
+/* Helium: its folders have pairs side by side, so that its files are Llama's, also to adapters. */
+static void helium(void **state)
+{
+    (void)state;
+    const struct decoder_shape s = decoder_shape("helium");
+    const char *folder = check_decoder(&s), *again = fresh_path("helium.gguf");
+    const struct pp_convert_options opt = {0};
+    struct decoder *d = decoder_make(&s);
+    struct pp_gguf *g;
+    struct pp_source *source;
+    struct pp_error err;
+    float row[48];
+    assert_config(folder, "architectures", "HeliumForCausalLM");
+    assert_ok(pp_convert_to_gguf(folder, again, &opt, &err), err);
+    assert_ok(pp_gguf_open(again, &g, &err), err);
+    assert_true(pp_gguf_string_is(g, "general.architecture", "llama"));
+    pp_gguf_close(g);
+    for (int i = 0; i < 2; i++) { /* rows stay where they are */
+        const struct matrix *q = decoder_find(d, "blk.1.attn_q.weight");
+        assert_ok(pp_source_open(i ? again : folder, &source, &err), err);
+        assert_string_equal(pp_source_hparams(source)->arch, "helium");
+        assert_ok(pp_tensor_floats(pp_source_tensor(source, q->name), 3, 1, row, &err), err);
+        for (int k = 0; k < s.n_embd; k++)
+            assert_true(fabsf(row[k] - q->values[3 * s.n_embd + k]) < 1e-2f);
+        pp_source_close(source);
+    }
+    const struct pp_convert_options base = {.base = folder};
+    const char *adapter = fresh_path("adapter.gguf");
+    struct folder f = {.random = 5};
+    merge_lora(d, "blk.0.attn_q.weight", &f, "self_attn.q_proj", s.n_head * s.head_dim, 4, 2);
+    const char *peft = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
+                                             "\"target_modules\": [\"q_proj\"]}");
+    assert_ok(pp_convert_to_gguf(peft, adapter, &base, &err), err);
+    assert_ok(pp_gguf_open(adapter, &g, &err), err);
+    assert_true(pp_gguf_string_is(g, "general.architecture", "llama"));
+    pp_gguf_close(g);
+    const char *const models[] = {folder, again}, *const adapters[] = {peft, adapter};
+    for (int i = 0; i < 4; i++)
+        expect_adapted(d, models[i / 2], adapters[i % 2], 1e-4);
+    folder_empty(&f);
+    decoder_free(d);
+}
+
+/* RecurrentGemma: Griffin's recurrence in two of three layers, attention with a window in the third; conversations are
+ * saved, forked and gone back in at the same bits. */
+static void recurrent_gemma(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("recurrent_gemma");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.0.temporal_block.rg_lru.input_gate_weight", 3, s.lru_width / s.n_head);
+    assert_tensor(folder, "model.layers.1.temporal_block.rg_lru.recurrent_gate_bias", 2, s.lru_width / s.n_head);
+    assert_tensor(folder, "model.layers.3.temporal_block.conv_1d.weight", 3, DECODER_STATE_TAPS);
+    assert_tensor(folder, "model.layers.2.temporal_block.o_proj.bias", 1, s.n_embd);
+    assert_tensor(folder, "model.layers.2.mlp_block.down_proj.weight", 2, s.n_ff);
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    assert_resumes(file, s.n_vocab);
+    assert_goes_back(file, s.n_vocab);
+    const char *mlx = check_quantised(&s); /* whose gates stay as they are */
+    assert_tensor(mlx, "model.layers.0.temporal_block.rg_lru.input_gate_weight", 3, s.lru_width / s.n_head);
+    decoder_free(d);
+    s.n_head_kv = 2;
+    s.lru_width = 512;
+    s.seed = 2;
+    check_decoder(&s);
+}
+
+/* Files that contradict themselves about it. */
+static void bad_recurrent_gemma(void **state)
+{
+    static const struct spoilt cases[] = {
+        {"blk.0.lru_x.weight", 128, 48, "128 x 48"},
+        {"blk.1.lru_a", 0, 128, "128 values"},
+        {"blk.1.lru_a", 0, 0, "number of key heads"}, /* which tells layers with states */
+        {"blk.0.lru_a_gate.bias", 0, 256, "256 values"},
+        {"blk.0.lru_in_gate.bias", 0, 0, "missing"},
+        {"blk.0.lru_in_gate.weight", 64, 32, "lru_in_gate"},
+        {"blk.3.lru_conv1d.weight", 256, 3, "3"},
+        {"blk.3.lru_conv1d.bias", 0, 0, "missing"},
+        {"blk.2.attn_k.weight", 0, 0, "missing"},
+    };
+    struct decoder_shape s = decoder_shape("recurrent_gemma");
+    (void)state;
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.lru_width = 264;
+    struct decoder *d = decoder_make(&s);
+    struct pp_model *m;
+    struct pp_error err;
+    assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "264 channels"));
+    decoder_free(d);
+}
+
+/* MiniMax-Text-01: lightning attention in each second layer, and norms of the stream itself. */
+static void minimax(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("minimax");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.qkv_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.3.self_attn.norm.weight", 1, s.n_head * s.head_dim);
+    assert_tensor(folder, "model.layers.2.self_attn.k_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.0.block_sparse_moe.experts.5.w2.weight", 2, s.n_ff);
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    assert_resumes(file, s.n_vocab);
+    assert_goes_back(file, s.n_vocab);
+    decoder_free(d);
+    struct decoder_shape all = s;
+    all.n_used = s.n_expert; /* so that no other one is chosen */
+    check_quantised(&all);
+    s.rope_dim = s.head_dim;
+    s.n_head_kv = 4;
+    s.stream_scales[1][0] = s.stream_scales[1][1] = 1;
+    check_decoder(&s);
+}
+
+/* Zamba2: Mamba 2 in all layers, and blocks of attention and feed-forward part that layers have in common. */
+static void zamba2(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("zamba2");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.0.mamba.in_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.mamba_decoder.mamba.norm.weight", 1, 16 * s.zamba.n_head);
+    assert_tensor(folder, "model.layers.1.shared_transformer.input_layernorm.weight", 1, 2 * s.n_embd);
+    assert_tensor(folder, "model.layers.2.shared_transformer.self_attn.linear_q_adapter_list.3.0.weight", 2,
+                  2 * s.n_embd);
+    assert_tensor(folder, "model.layers.1.shared_transformer.feed_forward.gate_up_proj_adapter_list.2.1.weight", 2,
+                  s.zamba.rank);
+    assert_tensor(folder, "model.layers.5.linear.weight", 2, s.n_embd);
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    assert_resumes(file, s.n_vocab);
+    assert_goes_back(file, s.n_vocab);
+    check_quantised(&s);
+    double *want = doubles(SMALL_TEXT * s.n_vocab);
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, s.n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    strcpy(decoder_find(d, "blk.1.shared_q.weight")->name, "blk.4.shared_q.weight"); /* which is the same to both */
+    strcpy(decoder_find(d, "blk.2.shared_ffn_norm.weight")->name, "blk.5.shared_ffn_norm.weight");
+    assert_logits(want, s.n_vocab, decoder_write(d));
+    pp_free(want);
+    decoder_free(d);
+    s.zamba.adapted = false;
+    s.zamba.n_block = s.zamba.n_group = 1;
+    s.unrotated = true;
+    s.n_head_kv = 2;
+    check_decoder(&s);
+}
+
+/* Files that contradict themselves about what layers have in common. */
+static void bad_zamba2(void **state)
+{
+    static const struct spoilt cases[] = {
+        {"blk.1.shared_q.weight", 96, 48, "96 x 48"},
+        {"blk.2.shared_norm.weight", 0, 48, "48 values"},
+        {"blk.1.shared_up_a.2.weight", 0, 0, "missing"},
+        {"blk.2.shared_v_b.3.weight", 96, 4, "96 x 4"},
+        {"blk.4.shared_out.weight", 0, 0, "missing"},
+        {"blk.3.ssm_in.weight", 48, 48, "48 x 48"},
+    };
+    struct decoder_shape s = decoder_shape("zamba2");
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.zamba.n_block = 5;
+    struct decoder *d = decoder_make(&s);
+    assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "share 5 blocks"));
+    decoder_free(d);
+}
+
+/* nanochat: norms without weights, also of what goes into the first layer, and heads that turn backwards. */
+static void nanochat(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("nanochat");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.mlp.fc1.weight", 2, s.n_embd);
+    s.final_cap = 0;
+    s.n_head_kv = 4;
+    s.biases = BIAS_QKV | BIAS_O;
+    check_decoder(&s);
+}
+
+/* FlexOlmo: experts that read the stream itself. */
+static void flex_olmo(void **state)
+{
+    (void)state;
+    const struct decoder_shape s = decoder_shape("flex_olmo");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.mlp.experts.5.down_proj.weight", 2, s.n_ff);
+    assert_tensor(folder, "model.layers.0.post_feedforward_layernorm.weight", 1, s.n_embd);
+}
+
+TEST_GROUP(folder_decoders)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opt),
+        cmocka_unit_test(reserved_positions),
+        cmocka_unit_test(bad_opt),
+        cmocka_unit_test(gpt_neo),
+        cmocka_unit_test(xglm),
+        cmocka_unit_test(codegen),
+        cmocka_unit_test(persimmon),
+        cmocka_unit_test(paddleocr),
+        cmocka_unit_test(cogvlm),
+        cmocka_unit_test(fuyu),
+        cmocka_unit_test(windows_in_llama),
+        cmocka_unit_test(vaultgemma),
+        cmocka_unit_test(helium),
+        cmocka_unit_test(recurrent_gemma),
+        cmocka_unit_test(bad_recurrent_gemma),
+        cmocka_unit_test(minimax),
+        cmocka_unit_test(zamba2),
+        cmocka_unit_test(bad_zamba2),
+        cmocka_unit_test(nanochat),
+        cmocka_unit_test(flex_olmo),
+    };
+    return cmocka_run_group_tests_name("folder_decoders", tests, NULL, NULL);
+}
