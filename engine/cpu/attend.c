@@ -6,10 +6,10 @@
  *
  * A row that sees only what an index picked has its positions copied side by side, a chunk at a time, as if they were
  * all there is: so its attention computes what that of a sequence of so many positions does, however many there are,
- * and the copying comes on top. That touches a line of memory for every four bytes, of which sixteen neighbours have the
- * rest: where few are picked of each sixteen, up to sixteen times as much is read as is used, though never more than
- * all positions have. Rows of such a tile share nothing; where 64 heads or more have one key, as in the models that are
- * known, tiles are single rows anyway. */
+ * and the copying comes on top. That touches a line of memory for every four bytes, of which sixteen neighbours have
+ * the rest: where few are picked of each sixteen, up to sixteen times as much is read as is used, though never more
+ * than all positions have. Rows of such a tile share nothing; where 64 heads or more have one key, as in the models
+ * that are known, tiles are single rows anyway. */
 #include <math.h>
 #include <string.h>
 
