@@ -54,6 +54,16 @@ static void fill_states(struct pp_hparams *hp)
     hp->state_key_dim = hp->state_value_dim = hp->head_dim;
 }
 
+/* 0 would stand for 1 elsewhere. */
+static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *err)
+{
+    for (int i = 0; i < 2 * PP_N_STREAM_SCALES; i++)
+        if (hp->stream_scales[i / 2][i % 2] == 0.0f)
+            return pp_fail(err, PP_ERR_FORMAT, "the model says that %s (%s) is 0, which cannot be",
+                           scale_names[i / 2][i % 2][0], scale_names[i / 2][i % 2][1]);
+    return PP_OK;
+}
+
 /* --- GGUF -------------------------------------------------------------------------------------------------------- */
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
@@ -70,7 +80,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
             return pp_fail(err, PP_ERR_FORMAT, "the metadata's %s is no list of numbers", scales_key);
         hp->stream_scales[i / 2][i % 2] = (float)v;
     }
-    return PP_OK;
+    return check_scales(hp, err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
@@ -114,19 +124,20 @@ static enum pp_code read_scales(const cJSON *config, struct pp_hparams *hp, stru
         *v = i % 2 ? *v : 1;
         code = pp_config_float(config, scale_names[i / 4][i / 2 % 2][i % 2], v, err);
     }
-    return code;
+    return code ? code : check_scales(hp, err);
 }
 
-/* What would be computed otherwise. */
+/* What would be computed otherwise. The models' own code adds up what norms read, unless it is told otherwise. */
 static enum pp_code check_config(const cJSON *config, struct pp_error *err)
 {
+    const bool otherwise = pp_arch_is_kind(config, "minimax", "MiniMaxForCausalLM");
     int64_t shared = 0;
     enum pp_code code = pp_config_int(config, "shared_intermediate_size", &shared, err);
     if (!code && shared)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: shared_intermediate_size is %lld; an expert that every "
                        "token uses is not supported in this family", (long long)shared);
-    if (!code && !pp_config_flag(config, "postnorm", true))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: postnorm is false, which pippin does not compute");
+    if (!code && !pp_config_flag(config, "postnorm", otherwise))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: postnorm is not true, which pippin needs");
     return code;
 }
 
