@@ -136,10 +136,11 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
     return pp_config_layer_words(config, "layers_block_type", "hybrid", "mamba", PP_LAYER_SHARING, hp, err);
 }
 
-/* With use_long_context, a larger base. */
-static void stretch(struct pp_hparams *hp)
+/* With use_long_context; heads that are rotated have a larger base. */
+static void stretch(struct pp_hparams *hp, bool rotated)
 {
-    hp->rope_base *= powf(8, (float)hp->head_dim / (float)(hp->head_dim - 2));
+    if (rotated)
+        hp->rope_base *= powf(8, (float)hp->head_dim / (float)(hp->head_dim - 2));
     hp->n_ctx_train = 16384;
 }
 
@@ -164,8 +165,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code)
         code = pp_mamba_from_config(config, &keys, expand * hp->n_embd, hp, err);
     hp->adapted_attention = pp_config_flag(config, "use_shared_attention_adapter", false);
-    if (rotated && hp->head_dim > 2 && pp_config_flag(config, "use_long_context", false))
-        stretch(hp);
+    if (hp->head_dim > 2 && pp_config_flag(config, "use_long_context", false))
+        stretch(hp, rotated);
     return code ? code : finish(hp, rotated, err);
 }
 
