@@ -201,8 +201,9 @@ static bool tiles_store(const struct attend_plan *p, const struct pp_batch_row *
         return false;
     for (int i = 0; i < p->n_tiles; i++) {
         const int first = p->tiles[i], last = p->tiles[i + 1] - 1;
-        if (is_picked(p, &rows[last])) /* its own position may be in any chunk, or in none */
-            return false;
+        for (int r = first; r <= last; r++)
+            if (is_picked(p, &rows[r])) /* its own position may be in any chunk, or in none */
+                return false;
         for (int k = 0; k < i; k++)
             if (rows[p->tiles[k]].pages[0] == rows[first].pages[0])
                 return false;
