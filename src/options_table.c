@@ -94,8 +94,7 @@ const struct pp_option pp_option_specs[] = {
      .help = "when a conversation outgrows the context: ask (default; without a screen stop), stop, shift (drop the "
              "oldest turns), summarise (them) or slide (shift, computing nothing again: not exact)"},
     {.name = "kv-type", .arg = "TYPE", .choices = "q8 q8_0 f16 f32 fp8 q4_0", .set = pp_set_kv_type,
-     .commands = ENGINE | PP_BIT(MODELS),
-     .section = "model", .group = PP_GROUP_MODEL, 
+     .commands = ENGINE | PP_BIT(MODELS), .section = "model", .group = PP_GROUP_MODEL,
      .help = "type of the KV cache: q8 (default), q8_0, f16, f32, fp8, q4_0"},
     {.name = "kv-memory", .arg = "BYTES", .set = pp_set_bytes, AT(kv_memory), .commands = ENGINE, .section = "model",
      .group = PP_GROUP_MODEL,

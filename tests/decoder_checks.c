@@ -21,16 +21,21 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-/* From the file, the folder that is made of it, and the file that is made of that; the folder's path. */
+/* What the formulas say of the tests' text: logits [SMALL_TEXT, n_vocab]. */
+static double *wanted(const struct decoder *d)
+{
+    double *want = doubles(SMALL_TEXT * d->s.n_vocab);
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, d->s.n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    return want;
+}
+
 const char *check_decoder(const struct decoder_shape *s)
 {
     struct decoder *d = decoder_make(s);
     const char *file = decoder_write(d);
-    double *want = pp_calloc((size_t)(SMALL_TEXT * s->n_vocab), sizeof *want);
-    int32_t ids[SMALL_TEXT];
-    assert_non_null(want);
-    small_text(ids, s->n_vocab);
-    decoder_compute(d, ids, SMALL_TEXT, want);
+    double *want = wanted(d);
     assert_same_bits(file, PP_KV_F32);
     assert_same_bits(file, PP_KV_Q8);
     const char *folder = assert_logits_everywhere(want, s->n_vocab, file);
@@ -74,10 +79,9 @@ void expect_adapted(const struct decoder *merged, const char *model, const char 
     struct pp_adapter *adapter;
     struct pp_error err;
     int32_t ids[SMALL_TEXT];
-    double *want = doubles(n);
+    double *want = wanted(merged);
     float *got = pp_calloc((size_t)n, sizeof *got);
     small_text(ids, merged->s.n_vocab);
-    decoder_compute(merged, ids, SMALL_TEXT, want);
     assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
     assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
     run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, got);
@@ -117,52 +121,47 @@ void assert_config(const char *folder, const char *key, const char *word)
     pp_free(text);
 }
 
-/* The logits that a folder or a file made of it gives. */
 void check_other(const struct decoder_shape *s, const char *path)
 {
     struct decoder *d = decoder_make(s);
-    double *want = doubles(SMALL_TEXT * s->n_vocab);
-    int32_t ids[SMALL_TEXT];
-    small_text(ids, s->n_vocab);
-    decoder_compute(d, ids, SMALL_TEXT, want);
+    double *want = wanted(d);
     assert_logits_everywhere(want, s->n_vocab, path);
     pp_free(want);
     decoder_free(d);
 }
 
-/* A folder's matrices are quantised while it is loaded: answers are about the same. */
-void check_quantised_folder(const struct decoder_shape *s)
+static void assert_alike(const struct decoder *d, const double *want, const char *path, const char *quant)
+{
+    const double cosine = small_likeness(path, quant, want, d->s.n_vocab);
+    if (!(cosine > 0.98))
+        fail_msg("%s in %s: a cosine of %g", d->s.arch, quant ? quant : "MLX's bits", cosine);
+}
+
+/* mlx: NULL, or where MLX's folder goes. */
+static void check_made_smaller(const struct decoder_shape *s, const char *mlx)
 {
     struct decoder *d = decoder_make(s);
-    const char *folder = fresh_path("folder");
-    double *want = doubles(SMALL_TEXT * s->n_vocab);
-    int32_t ids[SMALL_TEXT];
+    const char *file = decoder_write(d), *folder = fresh_path("folder");
+    double *want = wanted(d);
     struct pp_error err;
-    small_text(ids, s->n_vocab);
-    decoder_compute(d, ids, SMALL_TEXT, want);
-    assert_ok(pp_convert_to_folder(decoder_write(d), folder, &(struct pp_convert_options){0}, &err), err);
-    assert_true(small_likeness(folder, "q8_0", want, s->n_vocab) > 0.98);
+    assert_ok(pp_convert_to_folder(file, folder, &(struct pp_convert_options){0}, &err), err);
+    assert_alike(d, want, folder, "q8_0");
+    if (mlx) {
+        assert_ok(pp_convert_to_folder(file, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
+        assert_alike(d, want, mlx, NULL);
+    }
     pp_free(want);
     decoder_free(d);
 }
 
-/* In eight bits, by MLX or while a folder is loaded, answers are about the same. MLX's folder. */
+void check_quantised_folder(const struct decoder_shape *s)
+{
+    check_made_smaller(s, NULL);
+}
+
 const char *check_quantised(const struct decoder_shape *s)
 {
-    struct decoder *d = decoder_make(s);
-    const char *file = decoder_write(d), *mlx = fresh_path("mlx"), *folder = fresh_path("folder");
-    double *want = doubles(SMALL_TEXT * s->n_vocab);
-    int32_t ids[SMALL_TEXT];
-    struct pp_error err;
-    small_text(ids, s->n_vocab);
-    decoder_compute(d, ids, SMALL_TEXT, want);
-    assert_ok(pp_convert_to_folder(file, mlx, &(struct pp_convert_options){.bits = 8}, &err), err);
-    assert_ok(pp_convert_to_folder(file, folder, &(struct pp_convert_options){0}, &err), err);
-    const double by_mlx = small_likeness(mlx, NULL, want, s->n_vocab);
-    const double loaded = small_likeness(folder, "q8_0", want, s->n_vocab);
-    if (!(by_mlx > 0.98 && loaded > 0.98))
-        fail_msg("%s: cosines of %g and %g", s->arch, by_mlx, loaded);
-    pp_free(want);
-    decoder_free(d);
+    const char *mlx = fresh_path("mlx");
+    check_made_smaller(s, mlx);
     return mlx;
 }

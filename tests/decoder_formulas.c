@@ -345,16 +345,22 @@ static void states_row(const struct decoder *d, int l, const double *in, int r, 
         pp_free(all[i]);
 }
 
-static void layer_with_states(const struct decoder *d, int l, double *x, int n)
+/* What a layer's states give for position r, the latest: y [width]; x: [positions, width], of which it writes its
+ * own; states: what they have become. */
+typedef void state_row_fn(const struct decoder *d, int l, const double *in, int r, double *x, double *states,
+                          double *y);
+
+static void go_through_states(const struct decoder *d, int l, double *x, int n, state_row_fn *state_row, int width,
+                              int n_states, const char *out)
 {
-    const int embd = d->s.n_embd, width = d->s.n_state * d->s.head_dim;
+    const int embd = d->s.n_embd;
     double *in = doubles(embd), *delta = doubles(embd), *y = doubles(width);
-    double *all_x = doubles(n * width), *states = doubles(width * d->s.key_dim);
+    double *all_x = doubles(n * width), *states = doubles(n_states);
     for (int r = 0; r < n; r++) {
         double *row = x + r * embd;
         before(d, l, "attn_norm", row, in);
-        states_row(d, l, in, r, all_x, states, y);
-        linear(d, l, "ssm_out", y, delta);
+        state_row(d, l, in, r, all_x, states, y);
+        linear(d, l, out, y, delta);
         behind(d, l, "post_attention_norm", delta, row);
         before(d, l, d->s.ffn_norm, row, in);
         feed_forward(d, l, in, delta);
@@ -363,6 +369,12 @@ static void layer_with_states(const struct decoder *d, int l, double *x, int n)
     double *all[] = {in, delta, y, all_x, states};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
+}
+
+static void layer_with_states(const struct decoder *d, int l, double *x, int n)
+{
+    const int width = d->s.n_state * d->s.head_dim;
+    go_through_states(d, l, x, n, states_row, width, width * d->s.key_dim, "ssm_out");
 }
 
 /* Griffin's gates of one position: each block of channels has a matrix of its own, of what the convolution gave. */
@@ -398,22 +410,7 @@ static void lru_row(const struct decoder *d, int l, const double *in, int r, dou
 
 static void layer_with_lru(const struct decoder *d, int l, double *x, int n)
 {
-    const int embd = d->s.n_embd, width = d->s.lru_width;
-    double *in = doubles(embd), *delta = doubles(embd), *y = doubles(width), *all_x = doubles(n * width);
-    double *h = doubles(width);
-    for (int r = 0; r < n; r++) {
-        double *row = x + r * embd;
-        before(d, l, "attn_norm", row, in);
-        lru_row(d, l, in, r, all_x, h, y);
-        linear(d, l, "lru_out", y, delta);
-        behind(d, l, "post_attention_norm", delta, row);
-        before(d, l, d->s.ffn_norm, row, in);
-        feed_forward(d, l, in, delta);
-        behind(d, l, "post_ffw_norm", delta, row);
-    }
-    double *all[] = {in, delta, y, all_x, h};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        pp_free(all[i]);
+    go_through_states(d, l, x, n, lru_row, d->s.lru_width, d->s.lru_width, "lru_out");
 }
 
 /* What attention reads of position r. */

@@ -32,18 +32,10 @@ static const struct pp_arch_usual usual[] = {
     {.json = NULL},
 };
 
-/* The norm behind the gate is of all heads. */
-static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *err)
-{
-    return hp->n_state_key_head == 1 ? PP_OK
-                                     : pp_fail(err, PP_ERR_UNSUPPORTED, "Mamba's B and C in %lld groups are not "
-                                               "supported in this family", (long long)hp->n_state_key_head);
-}
-
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     const enum pp_code code = pp_mamba_from_gguf(g, hp, err);
-    return code ? code : check_groups(hp, err);
+    return code ? code : pp_mamba_in_one_group(hp, err);
 }
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
@@ -66,13 +58,10 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
 /* What would be computed otherwise: steps within bounds, another part of heads rotated. */
 static enum pp_code check_config(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *limit = cJSON_GetObjectItemCaseSensitive(config, "time_step_limit");
-    const cJSON *least = cJSON_GetArrayItem(limit, 0), *most = cJSON_GetArrayItem(limit, 1);
     int64_t rotated = hp->rope_dim;
-    if ((cJSON_IsNumber(least) && least->valuedouble > 0) || (cJSON_IsNumber(most) && most->valuedouble < 1e30))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: time_step_limit bounds the steps of states, which pippin "
-                       "does not compute");
-    enum pp_code code = pp_config_int(config, "attn_rotary_emb", &rotated, err);
+    enum pp_code code = pp_mamba_steps_unbounded(config, err);
+    if (!code)
+        code = pp_config_int(config, "attn_rotary_emb", &rotated, err);
     if (!code && rotated != hp->rope_dim)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_rotary_emb is %lld, but half of a head of %lld is "
                        "rotated in this family", (long long)rotated, (long long)hp->head_dim);
@@ -81,19 +70,14 @@ static enum pp_code check_config(const cJSON *config, const struct pp_hparams *h
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    int64_t expand = 2;
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code)
         code = read_layers(config, hp, err);
     if (!code)
         code = check_config(config, hp, err);
     if (!code)
-        code = pp_config_int(config, "mamba_expand", &expand, err);
-    if (!code && (expand < 1 || expand > 1 << 10 || hp->n_embd > 1 << 20))
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: mamba_expand cannot be %lld", (long long)expand);
-    if (!code)
-        code = pp_mamba_from_config(config, &pp_mamba_keys, expand * hp->n_embd, hp, err);
-    return code ? code : check_groups(hp, err);
+        code = pp_mamba_expanded_from_config(config, &pp_mamba_keys, hp, err);
+    return code ? code : pp_mamba_in_one_group(hp, err);
 }
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
@@ -103,8 +87,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
         if (!(hp->layer[l] & PP_LAYER_RECURRENT))
             cJSON_AddItemToArray(list, cJSON_CreateNumber((double)l));
     pp_config_put(config, "attn_rotary_emb", hp->rope_dim);
-    pp_mamba_to_config(hp, &pp_mamba_keys, config);
-    pp_config_put(config, "mamba_expand", hp->n_state_head * hp->state_value_dim / hp->n_embd);
+    pp_mamba_expanded_to_config(hp, &pp_mamba_keys, config);
     cJSON_AddTrueToObject(config, "mamba_conv_bias");
     cJSON_AddFalseToObject(config, "mamba_proj_bias");
 }

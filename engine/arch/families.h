@@ -122,6 +122,15 @@ enum pp_code pp_states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp,
 enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_states_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, struct cJSON *config);
+/* The same where all heads together are mamba_expand times as wide as the model. */
+enum pp_code pp_mamba_expanded_from_config(const struct cJSON *config, const struct pp_mamba_keys *keys,
+                                           struct pp_hparams *hp, struct pp_error *err);
+void pp_mamba_expanded_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, struct cJSON *config);
+/* Of families whose norm behind the gate is of all heads: transformers and GGUF files disagree on what it would be in
+ * groups. */
+enum pp_code pp_mamba_in_one_group(const struct pp_hparams *hp, struct pp_error *err);
+/* A time_step_limit that bounds the steps of states would be another computation. */
+enum pp_code pp_mamba_steps_unbounded(const struct cJSON *config, struct pp_error *err);
 
 /* Latent attention: names of a folder's tensors, and sizes as DeepSeek's configurations have them. */
 #define PP_LATENT_NAMES                                                                                               \

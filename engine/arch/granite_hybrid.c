@@ -46,14 +46,6 @@ static const struct pp_arch_usual usual[] = {
     {.json = NULL},
 };
 
-/* The norm behind the gate is of all heads: transformers and GGUF files disagree on what it would be in groups. */
-static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *err)
-{
-    return hp->n_state_key_head == 1 ? PP_OK
-                                     : pp_fail(err, PP_ERR_UNSUPPORTED, "Mamba's B and C in %lld groups are not "
-                                               "supported in this family", (long long)hp->n_state_key_head);
-}
-
 /* --- GGUF -------------------------------------------------------------------------------------------------------- */
 
 static bool has_states(const struct pp_hparams *hp)
@@ -67,7 +59,7 @@ static bool has_states(const struct pp_hparams *hp)
 static enum pp_code states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     const enum pp_code code = pp_mamba_from_gguf(g, hp, err);
-    return code ? code : check_groups(hp, err);
+    return code ? code : pp_mamba_in_one_group(hp, err);
 }
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
@@ -99,13 +91,8 @@ static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, stru
 
 static enum pp_code states_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    int64_t expand = 2;
-    enum pp_code code = pp_config_int(config, "mamba_expand", &expand, err);
-    if (!code && (expand < 1 || expand > 1 << 10 || hp->n_embd > 1 << 20))
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: mamba_expand cannot be %lld", (long long)expand);
-    if (!code)
-        code = pp_mamba_from_config(config, &pp_mamba_keys, expand * hp->n_embd, hp, err);
-    return code ? code : check_groups(hp, err);
+    const enum pp_code code = pp_mamba_expanded_from_config(config, &pp_mamba_keys, hp, err);
+    return code ? code : pp_mamba_in_one_group(hp, err);
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -134,8 +121,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "shared_intermediate_size", hp->n_expert ? hp->n_ff_shared : hp->n_ff);
     if (!hp->mamba)
         return;
-    pp_mamba_to_config(hp, &pp_mamba_keys, config);
-    pp_config_put(config, "mamba_expand", hp->n_state_head * hp->state_value_dim / hp->n_embd);
+    pp_mamba_expanded_to_config(hp, &pp_mamba_keys, config);
     cJSON_AddTrueToObject(config, "mamba_conv_bias");
     cJSON_AddFalseToObject(config, "mamba_proj_bias");
 }

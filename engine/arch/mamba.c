@@ -110,6 +110,41 @@ void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys 
     pp_config_put(config, keys->head_dim, hp->state_value_dim);
 }
 
+enum pp_code pp_mamba_expanded_from_config(const cJSON *config, const struct pp_mamba_keys *keys,
+                                           struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t expand = 2;
+    const enum pp_code code = pp_config_int(config, "mamba_expand", &expand, err);
+    if (code)
+        return code;
+    if (expand < 1 || expand > 1 << 10 || hp->n_embd > 1 << 20)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: mamba_expand cannot be %lld", (long long)expand);
+    return pp_mamba_from_config(config, keys, expand * hp->n_embd, hp, err);
+}
+
+void pp_mamba_expanded_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, cJSON *config)
+{
+    pp_mamba_to_config(hp, keys, config);
+    pp_config_put(config, "mamba_expand", hp->n_state_head * hp->state_value_dim / hp->n_embd);
+}
+
+enum pp_code pp_mamba_in_one_group(const struct pp_hparams *hp, struct pp_error *err)
+{
+    return hp->n_state_key_head == 1 ? PP_OK
+                                     : pp_fail(err, PP_ERR_UNSUPPORTED, "Mamba's B and C in %lld groups are not "
+                                               "supported in this family", (long long)hp->n_state_key_head);
+}
+
+enum pp_code pp_mamba_steps_unbounded(const cJSON *config, struct pp_error *err)
+{
+    const cJSON *limit = cJSON_GetObjectItemCaseSensitive(config, "time_step_limit");
+    const cJSON *least = cJSON_GetArrayItem(limit, 0), *most = cJSON_GetArrayItem(limit, 1);
+    if ((cJSON_IsNumber(least) && least->valuedouble > 0) || (cJSON_IsNumber(most) && most->valuedouble < 1e30))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: time_step_limit bounds the steps of states, which pippin "
+                       "does not compute");
+    return PP_OK;
+}
+
 void pp_mamba_alone(struct pp_hparams *hp)
 {
     hp->uneven = hp->gaps = hp->one_part = true;

@@ -117,15 +117,10 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 /* What would be computed otherwise. */
 static enum pp_code check_config(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *limit = cJSON_GetObjectItemCaseSensitive(config, "time_step_limit");
-    const cJSON *least = cJSON_GetArrayItem(limit, 0), *most = cJSON_GetArrayItem(limit, 1);
-    if ((cJSON_IsNumber(least) && least->valuedouble > 0) || (cJSON_IsNumber(most) && most->valuedouble < 1e30))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: time_step_limit bounds the steps of states, which pippin "
-                       "does not compute");
     if (!(fabsf(hp->norm_eps - 1e-5f) < 1e-9f)) /* that of what states give is fixed */
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rms_norm_eps is %g; only 1e-05 is supported in this "
                        "family", (double)hp->norm_eps);
-    return PP_OK;
+    return pp_mamba_steps_unbounded(config, err);
 }
 
 /* transformers has a list for those that have none, which fits one size of model only. */
@@ -147,7 +142,6 @@ static void stretch(struct pp_hparams *hp, bool rotated)
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const bool rotated = pp_config_flag(config, "use_mem_rope", false);
-    int64_t expand = 2;
     hp->head_dim = hp->rope_dim = 2 * hp->n_embd / hp->n_head;
     enum pp_code code = pp_config_gelu(config, "hidden_act", PP_ACTIVATION_GELU, hp, err);
     if (!code)
@@ -159,11 +153,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code)
         code = pp_config_int(config, "adapter_rank", &hp->adapter_rank, err);
     if (!code)
-        code = pp_config_int(config, "mamba_expand", &expand, err);
-    if (!code && (expand < 1 || expand > 1 << 10 || hp->n_embd > 1 << 20))
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: mamba_expand cannot be %lld", (long long)expand);
-    if (!code)
-        code = pp_mamba_from_config(config, &keys, expand * hp->n_embd, hp, err);
+        code = pp_mamba_expanded_from_config(config, &keys, hp, err);
     hp->adapted_attention = pp_config_flag(config, "use_shared_attention_adapter", false);
     if (hp->head_dim > 2 && pp_config_flag(config, "use_long_context", false))
         stretch(hp, rotated);
@@ -176,8 +166,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     for (int64_t l = 0; l < hp->n_layer; l++)
         cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_SHARING ? "hybrid" : "mamba"));
     cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim");
-    pp_mamba_to_config(hp, &keys, config);
-    pp_config_put(config, "mamba_expand", hp->n_state_head * hp->state_value_dim / hp->n_embd);
+    pp_mamba_expanded_to_config(hp, &keys, config);
     pp_config_put(config, "num_mem_blocks", hp->n_shared_block);
     pp_config_put(config, "adapter_rank", hp->adapter_rank);
     cJSON_AddBoolToObject(config, "use_shared_attention_adapter", hp->adapted_attention);

@@ -256,7 +256,7 @@ ALWAYS_INLINE void score_block(const struct pp_attention *a, const enum pp_kv_ty
 ALWAYS_INLINE void score_integers(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *head,
                                   int group, const int wide, int q0, const int nq, float *p)
 {
-    const int dims = type == PP_KV_Q8_0 ? a->kv->scale_dims : PP_KV_BLOCK, n_blocks = a->kv->head_pad / dims;
+    const int dims = a->kv->scale_dims, n_blocks = a->kv->head_pad / dims;
     const size_t block_bytes = (size_t)dims * LANES / (type == PP_KV_Q8_0 ? 1 : 2);
     const size_t group_bytes = block_bytes * (size_t)n_blocks;
     const uint16_t *kd = (const uint16_t *)(head + a->kv->k_scales) + group * n_blocks * LANES;
