@@ -59,6 +59,17 @@ wait_for() { # 0: to appear, 1: to go
 }
 see() { wait_for 0 "$1" "$2"; }
 gone() { wait_for 1 "$1"; }
+# see_behind TEXT MORE: within 5 seconds MORE stands at most three lines below TEXT
+see_behind() {
+    i=0
+    while [ $i -lt 100 ]; do
+        screen | grep -A 3 -F -- "$1" | grep -qF -- "$2" && return 0
+        i=$((i + 1))
+        sleep 0.05
+    done
+    why="did not show behind \"$1\": $2"
+    return 1
+}
 # same FILE: the screen is, within 5 seconds, exactly this
 same() {
     i=0
@@ -231,8 +242,8 @@ read_file() { # Tab completes; a question follows; what is no text is refused
     printf '\357\273\277first line\r\nsecond line\r\n\r\n' >"$work/notes.txt"
     printf 'a\0b' >"$work/notes.bin"
     start 80x24 && see ready && text "/read $work/notes.t" && keys Tab && see "notes.txt" && keys Enter &&
-        see "› first line" && text "What is this?" && keys Enter && see "You said: first line" &&
-        screen | grep -A 3 "You said: first" | grep -q "What is this" && see ready && say "/read $work/notes.bin" &&
+        see "› first line" && text "What is this?" && keys Enter &&
+        see_behind "You said: first line" "What is this" && see ready && say "/read $work/notes.bin" &&
         see "no text in UTF-8" && see "› Write a message" && say "/read" && see "/read FILE" &&
         say "/read ~/none.txt" && see "none.txt"
 }
