@@ -222,6 +222,7 @@ static void drafts_change_nothing(void **state)
 {
     static const float temps[] = {0, 0.7f, 1.2f};
     struct rig r = rig(STARTER, DRAFT, PP_KV_Q8);
+    uint64_t guessed = 0, kept = 0; /* where the clock has no say in who guesses when */
     (void)state;
     for (size_t p = 0; p < sizeof prompts / sizeof prompts[0]; p++) {
         int32_t *ids;
@@ -238,7 +239,11 @@ static void drafts_change_nothing(void **state)
             opt.draft_always = p % 2;
             opt.lookup = p % 3 == 0;
             opt.draft_siblings = p % 3 == 1;
+            const struct pp_stats before = *pp_engine_stats(r.engine);
             enum pp_finish b = answer(&r, ids, n, &opt, &drafted, &drafted_ids);
+            const struct pp_stats *s = pp_engine_stats(r.engine);
+            guessed += opt.draft_always ? s->draft_tokens - before.draft_tokens : 0;
+            kept += opt.draft_always ? s->draft_accepted - before.draft_accepted : 0;
             assert_int_equal(a, b);
             assert_int_equal(plain_ids.len, drafted_ids.len);
             assert_memory_equal(plain_ids.data, drafted_ids.data, plain_ids.len);
@@ -247,8 +252,7 @@ static void drafts_change_nothing(void **state)
         }
         pp_free(ids);
     }
-    struct pp_stats *s = pp_engine_stats(r.engine);
-    assert_true(s->draft_tokens > 100 && s->draft_accepted > s->draft_tokens / 10);
+    assert_true(guessed > 100 && kept > guessed / 20); /* at temperatures of up to 1.2 */
     unrig(&r);
 }
 
