@@ -820,7 +820,7 @@ static void window_case(const struct window_case *w, enum pp_kv_type type, enum 
     struct cache c = make_cache(type, w->head_dim, w->last, ops);
     float *q = random_floats(rows * width), *together = pp_malloc((size_t)(rows * width) * sizeof *q);
     float *alone = pp_malloc((size_t)width * sizeof *alone);
-    int n[PP_TILE_QUERIES];
+    int n[PP_TILE_QUERIES] = {0};
     for (int r = 0; r < rows; r++)
         n[r] = w->last - rows + 1 + r;
     if (n[0] > w->window)

@@ -26,6 +26,7 @@ static int status_after(bool command, int number)
     assert_true(pid >= 0);
     if (pid == 0) {
         struct pp_error err;
+        signal(SIGHUP, SIG_DFL); /* the tests may run under nohup */
         struct pp_cancel *stop = command ? pp_cli_begin() : NULL;
         bool good = command || pp_signals_open(nothing, &err) == PP_OK;
         raise(number);
