@@ -323,7 +323,7 @@ static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const st
     pp_free(y);
 }
 
-/* PIPPIN_TEST_SMALL: only small matrices and few rows, for emulators that have done all of it with another processor. */
+/* PIPPIN_TEST_SMALL: small matrices and few rows only, for emulators that have done all with another processor. */
 static bool is_too_large(int64_t rows, int64_t cols, int64_t most)
 {
     return getenv("PIPPIN_TEST_SMALL") && (rows * cols > 40 * 1024 || most > 65);
