@@ -49,15 +49,18 @@ static struct jinja_value fold_case(struct jinja *j, struct jinja_value v, bool 
     return v.kind == JINJA_STRING && !case_sensitive ? jinja_lower(j, v) : v;
 }
 
-/* The key to sort by; several attributes with commas between make a tuple. */
+/* The key to sort by: a tuple, of several where the attribute has commas. One of one value, too, as tuples compare only
+ * what differs: values without an order, such as none, may stand beside their like. */
 static struct jinja_value sort_key(struct jinja *j, struct jinja_value v, struct jinja_value attribute,
                                    bool case_sensitive)
 {
     struct jinja_value none = {0};
-    if (attribute.kind != JINJA_STRING || !memchr(attribute.s, ',', attribute.n))
-        return fold_case(j, element_key(j, v, attribute, none), case_sensitive);
-    const struct jinja_list *names = jinja_split(j, attribute, jinja_cstr(","), -1, false);
     struct jinja_list *keys = jinja_list(j);
+    if (attribute.kind != JINJA_STRING || !memchr(attribute.s, ',', attribute.n)) {
+        jinja_push(j, keys, fold_case(j, element_key(j, v, attribute, none), case_sensitive));
+        return jinja_wrap(JINJA_TUPLE, keys);
+    }
+    const struct jinja_list *names = jinja_split(j, attribute, jinja_cstr(","), -1, false);
     for (size_t i = 0; i < names->n; i++)
         jinja_push(j, keys, fold_case(j, element_key(j, v, names->items[i], none), case_sensitive));
     return jinja_wrap(JINJA_TUPLE, keys);

@@ -310,11 +310,13 @@ JINJA_FILTER(filesizeformat)
                                             {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"}};
     const bool binary = jinja_truth(arg[0]);
     const double base = binary ? 1024 : 1000;
-    const struct jinja_args none = {0};
-    struct jinja_value number = jinja_invoke(j, jinja_find_filter("float", 5), self, &none);
+    const struct jinja_value none = jinja_none();
+    const struct jinja_args otherwise = {.pos = &none, .n_pos = 1};
+    struct jinja_value number = jinja_invoke(j, jinja_find_filter("float", 5), self, &otherwise);
     char text[400];
-    double bytes = number.f, unit = base;
-    if (!isfinite(bytes))
+    const double bytes = number.kind == JINJA_FLOAT ? number.f : 0;
+    double unit = base;
+    if (number.kind != JINJA_FLOAT || !isfinite(bytes))
         jinja_fail(j, "filesizeformat needs a number");
     if (bytes == 1)
         return jinja_cstr("1 Byte");

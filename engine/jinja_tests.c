@@ -22,7 +22,7 @@ TEST(float) { UNUSED; return jinja_bool(self.kind == JINJA_FLOAT); }
 TEST(number) { UNUSED; return jinja_bool(jinja_is_number(self) || self.kind == JINJA_BIG); }
 TEST(string) { UNUSED; return jinja_bool(self.kind == JINJA_STRING); }
 TEST(mapping) { UNUSED; return jinja_bool(self.kind == JINJA_DICT); }
-TEST(callable) { UNUSED; return jinja_bool(jinja_callable(self)); }
+TEST(callable) { UNUSED; return jinja_bool(jinja_callable(self) || self.kind == JINJA_UNDEFINED); } /* as in Jinja */
 TEST(escaped) { UNUSED; return jinja_bool(self.kind == JINJA_STRING && self.flag); }
 TEST(in) { UNUSED; return jinja_bool(jinja_contains(j, arg[0], self)); }
 

@@ -73,6 +73,9 @@ static const struct small_case small_cases[] = {
     {"{% set l = [1] %}{% set m = l %}{{ m.append(2) }}{{ l }}", NULL, "None[1, 2]"},
     {"{{ [3, 1, 2] | sort | join('-') }} {{ ['b', 'A'] | sort }} {{ [1, 1, 2] | unique | list }}", NULL,
      "1-2-3 ['A', 'b'] [1, 2]"},
+    {"{{ [none, none] | sort }} {{ [{'a': 1}, {'a': 2}] | sort(attribute='b') | map(attribute='a') | list }}", NULL,
+     "[None, None] [1, 2]"},
+    {"{{ nothing is callable }} {{ none is callable }}", NULL, "True False"},
     {"{% for g, l in rows | groupby('k') %}{{ g }}:{{ l | map(attribute='v') | list }} {% endfor %}",
      "{\"rows\": [{\"k\": 2, \"v\": 1}, {\"k\": 1, \"v\": 2}, {\"k\": 2, \"v\": 3}]}", "1:[2] 2:[1, 3] "},
     {"{{ range(2, 10, 3) | list }} {{ range(3) }} {{ range(5)[1:3] | list }}", NULL, "[2, 5, 8] range(0, 3) [1, 2]"},
@@ -210,6 +213,8 @@ static void errors_give_line_and_reason(void **state)
         {"{{ 9223372036854775807 + 1 }}", "test, line 1: the result is larger than 64 bits"},
         {"{% raw +%}x{% endraw %}",
          "test, line 1: a statement such as if, for, set or macro was expected, not 'raw'"},
+        {"{{ ['1k'] | map('filesizeformat') | list }}", "test, line 1: filesizeformat needs a number"},
+        {"{{ [1, none] | sort }}", "test, line 1: a NoneType and a int have no order"},
         {"{{ 'x' | wordwrap(0) }}", "test, line 1: wordwrap: the width is 1 or more"},
     };
     struct pp_buf out = {0};
