@@ -406,27 +406,28 @@ static const struct jinja_list *filtered(struct jinja *j, struct jinja_scope *sc
     return kept;
 }
 
-/* The scope of the body is emptied at each turn: nothing set in one turn is seen in the next. */
+/* The scope of the body is emptied at each turn: nothing set in one turn is seen in the next. As in Jinja, what is
+ * behind else is for a loop of which no turn came to its end, be it for want of turns or by break or continue. */
 static enum flow run_loop(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s,
                           struct jinja_value iterable, size_t depth)
 {
     const struct jinja_list *items = jinja_iterate(j, iterable);
     if (s->loop.filter)
         items = filtered(j, scope, s, items);
-    if (items->n == 0)
-        return run_body(j, new_scope(j, scope), &s->loop.otherwise);
-
     struct jinja_loop *loop = jinja_zalloc(j, sizeof *loop);
     struct jinja_scope *inner = new_scope(j, scope);
+    bool completed = false;
     *loop = (struct jinja_loop){.items = items, .depth = depth, .statement = s, .outer = scope};
     for (; loop->at < items->n; loop->at++) {
         inner->n = 0; /* set_variable() counts the turn, even if the body is empty */
         set_variable(j, inner, j->root->loop, (struct jinja_value){.kind = JINJA_LOOP, .loop = loop});
         assign(j, inner, s->loop.target, items->items[loop->at]);
-        if (run_body(j, inner, &s->loop.body) == FLOW_BREAK)
+        enum flow flow = run_body(j, inner, &s->loop.body);
+        completed |= flow == FLOW_ON;
+        if (flow == FLOW_BREAK)
             break;
     }
-    return FLOW_ON;
+    return completed ? FLOW_ON : run_body(j, new_scope(j, scope), &s->loop.otherwise);
 }
 
 struct jinja_value jinja_call_loop(struct jinja *j, const struct jinja_loop *loop, const struct jinja_args *args)

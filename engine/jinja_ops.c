@@ -285,7 +285,9 @@ static struct jinja_value modulo(struct jinja_value a, struct jinja_value b)
 {
     if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT) {
         double y = jinja_as_double(b), r = fmod(jinja_as_double(a), y);
-        return jinja_float(r != 0 && (r < 0) != (y < 0) ? r + y : r);
+        if (r == 0)
+            return jinja_float(copysign(0, y));
+        return jinja_float((r < 0) != (y < 0) ? r + y : r);
     }
     int64_t x = jinja_as_int(a), y = jinja_as_int(b);
     int64_t r = y == -1 ? 0 : x % y;

@@ -83,6 +83,9 @@ static const struct small_case small_cases[] = {
     /* statements */
     {"{% for i in range(6) if i % 2 %}{{ loop.index }}/{{ loop.length }}:{{ i }} {% endfor %}", NULL,
      "1/3:1 2/3:3 3/3:5 "},
+    {"{% for i in [1, 2] %}{% continue %}{% else %}a{% endfor %}{% for i in [1] %}{% break %}{% else %}b{% endfor %}"
+     "{% for i in [1, 2] %}{% if i > 1 %}{% break %}{% endif %}{% else %}c{% endfor %}", NULL, "ab"},
+    {"{{ -2 % 2.0 }} {{ 4.0 % -2 }} {{ -3 % 2.0 }}", NULL, "0.0 -0.0 1.0"},
     {"{% for i in range(9) %}{% if i == 2 %}{% continue %}{% elif i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
      NULL, "013"},
     {"{% for n in t recursive %}{{ n.v }}{% if n.c %}({{ loop(n.c) }}){% endif %}{{ loop.depth }}{% endfor %}",
