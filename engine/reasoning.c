@@ -45,6 +45,8 @@ static const struct pp_reasoning_tags rows[] = {
      .empty = "<|channel|>final<|message|>"},
     {.name = "gemma", TAGS("<|channel>", "<channel|>"), .open_rest = "thought\n",
      WRITTEN("<|channel>thought\n", "<channel|>")},
+    {.name = "command-text", TAGS4("<|START_THINKING|>", "<|END_THINKING|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+     .needs_answer_tag = true, WRITTEN("<|START_THINKING|>", "<|END_THINKING|><|START_TEXT|>")},
     {.name = "command", TAGS4("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
      WRITTEN("<|START_THINKING|>", "<|END_THINKING|><|START_RESPONSE|>")},
     {.name = "mistral", TAGS("[THINK]", "[/THINK]"), WRITTEN("[THINK]", "[/THINK]")},

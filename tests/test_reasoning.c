@@ -46,6 +46,8 @@ static const struct sample samples[] = {
      "\nHi\n", false},
     {"<|START_THINKING|><|END_THINKING|>", PP_BEGINS_FREE,
      "<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>Hi<|END_RESPONSE|>", "a", "Hi", false},
+    {"<|START_THINKING|><|END_THINKING|><|START_TEXT|><|END_TEXT|>", PP_BEGINS_REASONING,
+     "a<|END_THINKING|><|START_TEXT|>Hi<|END_TEXT|>", "a", "Hi", false},
     {"<|channel>thought\n<channel|>", PP_BEGINS_FREE, "<|channel>thought\na<channel|>Hi", "a", "Hi", false},
     {"Here are my reasoning steps:\n[BEGIN FINAL RESPONSE]", PP_BEGINS_REASONING,
      "one\n[BEGIN FINAL RESPONSE]\nHi\n[END FINAL RESPONSE]", "one\n", "\nHi\n", false},
