@@ -49,12 +49,13 @@ enum pp_thinking run_thinking(const struct run *r)
 /* The command line asks for what the template has no switch for: it is said. */
 static void check_thinking(const struct run *r, const struct pp_template *tmpl)
 {
+    char names[PP_THINKING_WORDS];
     enum pp_thinking t = run_thinking(r);
     unsigned can = pp_thinking_choices(tmpl);
     if (t != PP_THINKING_AUTO && !(can >> t & 1) && pp_options_given(r->o, "thinking"))
         pp_cli_say(can ? "--thinking %s means nothing to this chat template; it knows %s"
                        : "--thinking %s means nothing to this chat template%.0s", pp_thinking_name(t),
-                   pp_thinking_words(can));
+                   pp_thinking_words(can, names, sizeof names));
 }
 
 /* The prompt of such a list, pp_overflow_prompt. at_once: the model is to answer without thinking. */
@@ -76,7 +77,7 @@ static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_ove
             .tokenizer = pp_model_tokenizer(r->target.model),
             .tmpl = tmpl,
             .messages_json = messages,
-            .extra_json = pp_thinking_variables(run_thinking(r)),
+            .extra_json = pp_thinking_variables(run_thinking(r), tmpl),
             .reasoning = &r->marks,
             .skip_reasoning = at_once,
             .begins = &r->begins,

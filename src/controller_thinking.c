@@ -15,6 +15,7 @@ static unsigned choices(const struct pp_controller *c)
 
 bool pp_controller_set_thinking(struct pp_controller *c, const char *word)
 {
+    char names[PP_THINKING_WORDS];
     unsigned can = choices(c);
     int t = pp_thinking_by_name(word);
     if (!can) {
@@ -22,7 +23,7 @@ bool pp_controller_set_thinking(struct pp_controller *c, const char *word)
         return false;
     }
     if (t < 0 || (t != PP_THINKING_AUTO && !(can >> t & 1))) {
-        ctl_notice(c, true, "with this model: /think %s", pp_thinking_words(can));
+        ctl_notice(c, true, "with this model: /think %s", pp_thinking_words(can, names, sizeof names));
         return false;
     }
     c->thinking = (enum pp_thinking)t;
@@ -38,10 +39,11 @@ bool pp_controller_set_thinking(struct pp_controller *c, const char *word)
 
 void ctl_tell_thinking(struct pp_controller *c)
 {
+    char names[PP_THINKING_WORDS];
     unsigned can = choices(c);
     if (can)
         ctl_notice(c, false, "thinking: %s; /think %s changes it", pp_thinking_name(c->thinking),
-                   pp_thinking_words(can));
+                   pp_thinking_words(can, names, sizeof names));
     else
         ctl_notice(c, false, "the chat template of this model has no switch for thinking");
 }

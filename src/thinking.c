@@ -1,9 +1,13 @@
 #include "src/thinking.h"
 
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/text.h"
 
+/* Off where the template knows an effort of none. */
+#define OFF_BY_EFFORT "{\"reasoning_effort\": \"none\", \"enable_thinking\": false, \"thinking\": false}"
 #define EFFORT(word) "{\"reasoning_effort\": \"" word "\", \"enable_thinking\": true, \"thinking\": true}"
 
 static const struct {
@@ -35,10 +39,43 @@ const char *pp_thinking_name(enum pp_thinking t)
     return words[t].name;
 }
 
+static bool renders(const struct pp_template *t, const char *variables)
+{
+    const struct pp_template_input in = {
+        .messages_json = "[{\"role\": \"user\", \"content\": \"Hello\"}]",
+        .extra_json = variables,
+        .bos_text = "", .eos_text = "",
+        .add_generation_prompt = true,
+    };
+    struct pp_buf out = {0};
+    struct pp_error err;
+    bool ok = pp_template_render(t, &in, &out, &err) == PP_OK;
+    pp_buf_free(&out);
+    return ok;
+}
+
+/* Some take few degrees and refuse others: Mistral's only "none" and "high". */
+static unsigned degrees(const struct pp_template *t)
+{
+    unsigned can = 0;
+    if (!pp_template_reads(t, "reasoning_effort"))
+        return 0;
+    for (int degree = PP_THINKING_LOW; degree <= PP_THINKING_HIGH; degree++)
+        can |= renders(t, words[degree].variables) ? 1u << degree : 0;
+    if (!can && !renders(t, NULL)) /* it wants something else, too: nothing can be said */
+        can = DEGREES;
+    return can;
+}
+
+static bool knows_no_effort(const struct pp_template *t)
+{
+    return pp_template_reads(t, "reasoning_effort") && (pp_template_text(t, "none", 4) & PP_TEMPLATE_LOOKS_FOR);
+}
+
 unsigned pp_thinking_choices(const struct pp_template *t)
 {
     bool can_switch = pp_template_reads(t, "enable_thinking") || pp_template_reads(t, "thinking");
-    return (can_switch ? SWITCH : 0u) | (pp_template_reads(t, "reasoning_effort") ? DEGREES : 0u);
+    return (can_switch ? SWITCH : 0u) | (knows_no_effort(t) ? 1u << PP_THINKING_OFF : 0u) | degrees(t);
 }
 
 unsigned pp_thinking_choices_of(const char *source)
@@ -52,14 +89,24 @@ unsigned pp_thinking_choices_of(const char *source)
     return choices;
 }
 
-const char *pp_thinking_variables(enum pp_thinking t)
+const char *pp_thinking_variables(enum pp_thinking t, const struct pp_template *tmpl)
 {
+    if (tmpl && t == PP_THINKING_OFF && knows_no_effort(tmpl))
+        return OFF_BY_EFFORT;
+    if (tmpl && 1u << t & DEGREES) {
+        unsigned can = degrees(tmpl);
+        while (can && t < PP_THINKING_HIGH && !(can >> t & 1))
+            t++;
+    }
     return words[t].variables;
 }
 
-const char *pp_thinking_words(unsigned choices)
+const char *pp_thinking_words(unsigned choices, char *buf, size_t n)
 {
-    if ((choices & SWITCH) && (choices & DEGREES))
-        return "auto, off, on, low, medium or high";
-    return choices & DEGREES ? "auto, low, medium or high" : "auto, off or on";
+    size_t len = (size_t)snprintf(buf, n, "%s", words[PP_THINKING_AUTO].name);
+    choices &= SWITCH | DEGREES;
+    for (int i = PP_THINKING_AUTO + 1; i < WORDS && len < n; i++)
+        if (choices >> i & 1)
+            len += (size_t)snprintf(buf + len, n - len, "%s%s", choices >> i == 1 ? " or " : ", ", words[i].name);
+    return buf;
 }

@@ -1,8 +1,10 @@
 /* thinking.h - whether, or how hard, a model is to think before it answers, where its chat template has a switch for
  * that: a variable enable_thinking or thinking (Qwen3, SmolLM3, GLM, DeepSeek, Granite), or reasoning_effort
- * (gpt-oss). */
+ * (gpt-oss, Mistral), of which some take only a few, and some "none" for off. */
 #ifndef PP_SRC_THINKING_H
 #define PP_SRC_THINKING_H
+
+#include <stddef.h>
 
 struct pp_template;
 
@@ -19,10 +21,11 @@ const char *pp_thinking_name(enum pp_thinking t);
 unsigned pp_thinking_choices(const struct pp_template *t);
 /* Those of a template's source; 0 also if it cannot be parsed. */
 unsigned pp_thinking_choices_of(const char *source);
-/* The variables that say it, as JSON (struct pp_template_input); NULL: none. A template takes no notice of those that
- * it does not read. */
-const char *pp_thinking_variables(enum pp_thinking t);
-/* "off or on": the words for such choices, for messages. */
-const char *pp_thinking_words(unsigned choices);
+/* The variables that say it to this template (or NULL), as JSON (struct pp_template_input); NULL: none. A template
+ * takes no notice of those that it does not read; for an effort that it refuses stands the next higher one. */
+const char *pp_thinking_variables(enum pp_thinking t, const struct pp_template *tmpl);
+/* "auto, off or on": the words for such choices, for messages; buf, of n bytes (PP_THINKING_WORDS are enough). */
+enum { PP_THINKING_WORDS = 48 };
+const char *pp_thinking_words(unsigned choices, char *buf, size_t n);
 
 #endif

@@ -279,7 +279,7 @@ static enum pp_code render(struct pp_worker *w, const struct pp_generate_request
         .tokenizer = pp_model_tokenizer(w->target->model),
         .tmpl = w->tmpl,
         .messages_json = r->messages_json,
-        .extra_json = pp_thinking_variables(r->thinking),
+        .extra_json = pp_thinking_variables(r->thinking, w->tmpl),
         .continue_text = r->continue_text,
         .continue_reasoning = r->continue_reasoning,
         .reasoning = &out->reasoning,

@@ -186,6 +186,28 @@ static void the_switch(void **state)
     finish(PP_OK);
 }
 
+/* A template that refuses most efforts. */
+#define FEW "{% set e = reasoning_effort | default('none') %}{{ e }}" \
+            "{% if e not in ['none', 'high'] %}{{ raise_exception('none or high') }}{% endif %}"
+
+static void efforts_that_a_template_refuses(void **state)
+{
+    struct pp_template *few = NULL, *any = NULL;
+    char words[PP_THINKING_WORDS];
+    (void)state;
+    assert_int_equal(pp_template_parse(FEW, strlen(FEW), "", &few, NULL), PP_OK);
+    assert_int_equal(pp_template_parse("{{ reasoning_effort }}", 22, "", &any, NULL), PP_OK);
+    assert_non_null(strstr(pp_thinking_variables(PP_THINKING_LOW, few), "\"high\""));
+    assert_non_null(strstr(pp_thinking_variables(PP_THINKING_LOW, any), "\"low\""));
+    assert_non_null(strstr(pp_thinking_variables(PP_THINKING_OFF, few), "\"none\""));
+    assert_null(strstr(pp_thinking_variables(PP_THINKING_OFF, any), "none"));
+    assert_string_equal(pp_thinking_words(pp_thinking_choices(few), words, sizeof words), "auto, off or high");
+    assert_string_equal(pp_thinking_words(pp_thinking_choices(any), words, sizeof words), "auto, low, medium or high");
+    assert_string_equal(pp_thinking_words(~0u, words, sizeof words), "auto, off, on, low, medium or high");
+    pp_template_free(few);
+    pp_template_free(any);
+}
+
 static void switches_of_templates(void **state)
 {
     enum { CAN_SWITCH = 1u << PP_THINKING_OFF | 1u << PP_THINKING_ON,
@@ -202,13 +224,16 @@ static void switches_of_templates(void **state)
         {"{{ x | default(reasoning_effort) }}", DEGREES},
         {"{% macro m(a) %}{{ a + enable_thinking }}{% endmacro %}{{ reasoning_effort }}", CAN_SWITCH | DEGREES},
         {"{{ messages }}", 0},
+        {"{% if reasoning_effort == 'none' %}x{% endif %}", 1u << PP_THINKING_OFF | DEGREES},
+        {FEW, 1u << PP_THINKING_OFF | 1u << PP_THINKING_HIGH},
+        {"{{ raise_exception(reasoning_effort) }}", DEGREES},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(pp_thinking_choices_of(cases[i].source), cases[i].choices);
     assert_int_equal(pp_thinking_choices_of(NULL), 0);
     for (int t = PP_THINKING_AUTO; t <= PP_THINKING_HIGH; t++) {
-        const char *json = pp_thinking_variables((enum pp_thinking)t);
+        const char *json = pp_thinking_variables((enum pp_thinking)t, NULL);
         cJSON *o = json ? cJSON_Parse(json) : NULL;
         assert_true(!json == (t == PP_THINKING_AUTO));
         assert_true(!json || cJSON_IsObject(o));
@@ -290,6 +315,7 @@ TEST_GROUP(reasoning_chat)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(switches_of_templates),
+        cmocka_unit_test(efforts_that_a_template_refuses),
         cmocka_unit_test(blanks_around_tags),
         cmocka_unit_test(tokens_and_time_are_counted),
         cmocka_unit_test_setup_teardown(it_stands_beside_the_answer, fix_setup_ready, fix_teardown),
