@@ -328,7 +328,8 @@ static enum pp_code spm_stretch(struct run *r, const char *text, size_t n, struc
         return pp_fail_nomem(err, "a copy of the text");
     if (n == 0)
         return PP_OK;
-    bool prefix = r->prefix == TOK_PREFIX_ALWAYS || (r->prefix == TOK_PREFIX_UNLESS_SPACE && text[0] != ' ');
+    const bool spaced = text[0] == ' ' || (n >= TOK_SPACE_LEN && memcmp(text, TOK_SPACE, TOK_SPACE_LEN) == 0);
+    bool prefix = r->prefix == TOK_PREFIX_ALWAYS || (r->prefix == TOK_PREFIX_UNLESS_SPACE && !spaced);
     const size_t whole = (prefix ? TOK_SPACE_LEN : 0) + n + (TOK_SPACE_LEN - 1) * count_spaces(text, n);
     pp_buf_clear(&r->spaced);
     if (pp_grow(&r->spaced.data, &r->spaced.cap, whole + SLACK, 1) != 0)
@@ -369,9 +370,26 @@ static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp
     return code;
 }
 
+/* The space that is put in front of texts, where one begins with such a token. */
+static enum pp_code lone_prefix(struct run *r, struct pp_error *err)
+{
+    static const char sign[TOK_SPACE_LEN + SLACK] = TOK_SPACE;
+    r->merger.end = sign + sizeof sign;
+    return tok_merge_word(&r->merger, sign, TOK_SPACE_LEN, err);
+}
+
 static enum pp_code special(struct run *r, uint32_t id, struct pp_error *err)
 {
-    r->prefix = r->t->type[id] == TOK_USER ? r->t->prefix.user : r->t->prefix.control;
+    const struct pp_tokenizer *t = r->t;
+    if (t->flags[id] & TOK_SPACED && t->prefix.start != TOK_PREFIX_NEVER && !r->inside &&
+        r->merger.ids.n == r->n_before) {
+        enum pp_code code = lone_prefix(r, err);
+        if (code)
+            return code;
+    }
+    if (t->flags[id] & TOK_SPACED && t->kind == TOK_UNIGRAM)
+        r->merger.score = (float)((double)r->merger.score + tok_unigram_score(t, id));
+    r->prefix = t->type[id] == TOK_USER ? t->prefix.user : t->prefix.control;
     return tok_ids_add(&r->merger.ids, (int32_t)id, err);
 }
 

@@ -1,4 +1,5 @@
 /* tokenizer_build.c - from a vocabulary as its file spells it to the tables that tokenizing reads. */
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -385,7 +386,9 @@ static bool is_late(const struct pp_tokenizer *t, uint32_t i)
 
 static bool is_piece(const struct pp_tokenizer *t, uint32_t i)
 {
-    return t->type[i] == TOK_NORMAL && tok_text(t, i).len > 0;
+    /* SentencePiece's user-defined ones, which normalising may bring about */
+    const bool whole = t->kind == TOK_UNIGRAM && t->flags[i] & TOK_SPACED;
+    return (t->type[i] == TOK_NORMAL || whole) && tok_text(t, i).len > 0;
 }
 
 static int by_text(const void *a, const void *b, void *tokenizer)
@@ -540,16 +543,26 @@ static const float UNKNOWN_PENALTY = 10;
 static enum pp_code build_pieces(struct pp_tokenizer *t, struct pp_error *err)
 {
     enum pp_code code = build_index(t, is_piece, &t->pieces, err);
-    float least = 0;
-    for (uint32_t i = 0; !code && t->score && i < t->pieces.n; i++)
-        least = i == 0 || t->score[t->pieces.ids[i]] < least ? t->score[t->pieces.ids[i]] : least;
+    float least = 0, best = FLT_MIN; /* SentencePiece begins there, so that it stays for logarithms */
+    bool any = false;
+    for (uint32_t i = 0; !code && t->score && i < t->pieces.n; i++) {
+        const uint32_t id = t->pieces.ids[i];
+        if (t->type[id] != TOK_NORMAL)
+            continue;
+        least = !any || t->score[id] < least ? t->score[id] : least;
+        best = t->score[id] > best ? t->score[id] : best;
+        any = true;
+    }
     t->unknown_score = least - UNKNOWN_PENALTY;
+    t->best_score = best;
     return code;
 }
 
 static enum pp_code build_normalizer(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
 {
     t->squeeze = spec->squeeze;
+    t->split_white = spec->split_white;
+    t->apart = spec->apart;
     t->bert = spec->bert;
     if (!spec->charsmap.len)
         return PP_OK;

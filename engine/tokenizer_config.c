@@ -68,6 +68,7 @@ enum pp_code tok_spec_add_token(struct tok_spec *spec, int64_t id, const cJSON *
     if (code)
         return code;
     spec->texts[id] = (struct pp_str){text, strlen(text)};
+    spec->flags[id] &= (uint8_t)~TOK_SPACED; /* it is cut out before the vocabulary sees the text */
     if (spec->types[id] != TOK_UNKNOWN)
         spec->types[id] = is_true(token, "special") ? TOK_CONTROL : TOK_USER;
     if (is_true(token, "lstrip"))

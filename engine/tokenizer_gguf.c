@@ -10,10 +10,12 @@
  *                                    certain names of split rules
  *   space_prefix   u32               struct tok_prefix: start | control << 2 | user << 4
  *   split_spaces   bool              SentencePiece kinds: every U+2581 begins a word
+ *   split_white    bool              SentencePiece unigrams: words are what lies between white space of any kind
+ *   apart          bool              SentencePiece unigrams: each word is scored by itself
  *   normalizers    string            what a tokenizer.json has in "normalizers", as a list in JSON
  *   breaks         array of i32      struct tok_breaks, where it is on: alike, spaces
  *   late           array of i32      tokens that are looked for in normalised text
- *   lstrip, rstrip, single_word, ends  array of i32  tokens with these properties that nothing else tells */
+ *   lstrip, rstrip, single_word, spaced, ends  array of i32  tokens with these properties that nothing else tells */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -334,10 +336,13 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     read_flag_list(g, "pippin.tokenizer.lstrip", TOK_LSTRIP, spec);
     read_flag_list(g, "pippin.tokenizer.rstrip", TOK_RSTRIP, spec);
     read_flag_list(g, "pippin.tokenizer.single_word", TOK_WORD, spec);
+    read_flag_list(g, "pippin.tokenizer.spaced", TOK_SPACED, spec);
     read_flag_list(g, "pippin.tokenizer.ends", TOK_END, spec);
     read_flag_list(g, "pippin.tokenizer.late", TOK_LATE, spec);
     pp_gguf_string(g, "pippin.tokenizer.normalizers", &spec->steps);
     pp_gguf_bool(g, "pippin.tokenizer.split_spaces", &spec->split_spaces);
+    pp_gguf_bool(g, "pippin.tokenizer.split_white", &spec->split_white);
+    pp_gguf_bool(g, "pippin.tokenizer.apart", &spec->apart);
     read_flag_list(g, "tokenizer.ggml.eos_token_ids", TOK_END, spec); /* ollama's */
     mark_strips(g, spec);
 }
@@ -552,6 +557,10 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
         pp_gguf_add_u8_array(w, "tokenizer.ggml.precompiled_charsmap", (const uint8_t *)t->charsmap, t->charsmap_len);
     if (t->split_spaces)
         pp_gguf_add_bool(w, "pippin.tokenizer.split_spaces", true);
+    if (t->split_white)
+        pp_gguf_add_bool(w, "pippin.tokenizer.split_white", true);
+    if (t->apart)
+        pp_gguf_add_bool(w, "pippin.tokenizer.apart", true);
     if (t->kind == TOK_WORDPIECE && !t->bert.lower)
         pp_gguf_add_bool(w, "pippin.tokenizer.cased", true);
     enum pp_code code = write_tokens(t, w, err);
@@ -568,6 +577,8 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
         code = write_flag_list(t, "pippin.tokenizer.rstrip", TOK_RSTRIP, w, err);
     if (!code)
         code = write_flag_list(t, "pippin.tokenizer.single_word", TOK_WORD, w, err);
+    if (!code)
+        code = write_flag_list(t, "pippin.tokenizer.spaced", TOK_SPACED, w, err);
     if (!code)
         code = write_flag_list(t, "pippin.tokenizer.ends", TOK_END, w, err);
     if (!code && t->steps) {

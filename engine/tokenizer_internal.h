@@ -47,6 +47,7 @@ enum tok_flags {
     TOK_RSTRIP = 4, /* and white space after it */
     TOK_LATE = 8,   /* it is looked for in text that was normalised */
     TOK_WORD = 16,  /* it counts only where no letter, digit or the like stands beside it */
+    TOK_SPACED = 32, /* where it begins the text, too, the space that is put in front of texts is before it */
 };
 
 /* Where SentencePiece puts a space in front of text: at its start, after a control token, after a user-defined one. */
@@ -178,6 +179,9 @@ struct tok_spec {
     struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
     bool squeeze;                  /* SPM, UNIGRAM: one space for several, none at the ends */
     bool split_spaces;             /* SPM, UNIGRAM: every U+2581 begins a word */
+    bool split_white;              /* UNIGRAM: words are what lies between white space of any kind */
+    bool apart;                    /* UNIGRAM: each word is scored by itself, in double precision, as tokenizer.json has
+                                      it; else as SentencePiece does */
     struct tok_bert bert;          /* WORDPIECE */
     struct tok_breaks breaks;      /* PLAMO */
     struct pp_str steps;           /* a JSON list of normalizers, for tok_steps_new(); or none */
@@ -248,9 +252,10 @@ struct pp_tokenizer {
     uint32_t late_begin;
     struct tok_index pieces;      /* UNIGRAM, WORDPIECE, RWKV, PLAMO: tokens that words are made of */
     float unknown_score;          /* UNIGRAM: of a character that is no token */
+    float best_score;             /* UNIGRAM: the greatest of a piece, if it is above 0; else next to 0 */
     char *charsmap;               /* [charsmap_len], or NULL */
     size_t charsmap_len;
-    bool squeeze;
+    bool squeeze, split_white, apart;
     struct tok_bert bert;
     struct tok_breaks breaks;
     struct tok_steps *steps;      /* what is done before; or NULL */
@@ -297,7 +302,10 @@ bool tok_walk(struct tok_walk *w, char byte, uint32_t *token);
 /* --- text before it is cut (tokenizer_normalize.c) ------------------------------------------------------- */
 
 /* True if text is to be normalised as SentencePiece does. */
-static inline bool tok_normalizes(const struct pp_tokenizer *t) { return t->charsmap || t->squeeze; }
+static inline bool tok_normalizes(const struct pp_tokenizer *t)
+{
+    return t->charsmap || t->squeeze || t->split_white;
+}
 /* Checks a precompiled_charsmap: PP_ERR_FORMAT. */
 enum pp_code tok_charsmap_check(struct pp_str map, struct pp_error *err);
 /* Appends the text as SentencePiece has it before spaces become U+2581. at_start, at_end: of the whole text. */
@@ -341,7 +349,7 @@ enum pp_code tok_ids_add(struct tok_ids *ids, int32_t id, struct pp_error *err);
 /* The best way to a place in a word: its last piece; or, where words are cut from their end, the best way on: its first
  * piece. */
 struct tok_cut {
-    float score;     /* of the way to a place */
+    double score;    /* of the way to a place */
     uint32_t from;   /* where the piece begins, or ends; TOK_NONE: no way leads here */
     uint32_t token;  /* TOK_NONE: unknown */
 };
@@ -368,6 +376,8 @@ void tok_merge_use_cache(struct tok_merger *m, size_t n_text);
 /* Appends the tokens of a word of n bytes that lie before m->end. */
 enum pp_code tok_merge_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
 void tok_merge_free(struct tok_merger *m);
+/* What a piece of a UNIGRAM vocabulary counts. */
+double tok_unigram_score(const struct pp_tokenizer *t, uint32_t token);
 /* tokenizer_bpe.c, tokenizer_unigram.c, tokenizer_wordpiece.c: a word, n > 0, in these kinds of vocabularies. */
 enum pp_code tok_bpe_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
 enum pp_code tok_unigram_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);

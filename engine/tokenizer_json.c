@@ -235,7 +235,7 @@ static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, stru
     if (r->wordpiece && is_type(node, "BertPreTokenizer"))
         return PP_OK;
     if (r->unigram && is_type(node, "WhitespaceSplit")) {
-        r->spec.squeeze = true;
+        r->spec.split_white = true;
         return PP_OK;
     }
     if (is_type(node, "ByteLevel")) {
@@ -512,6 +512,7 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
     const char *unk;
     r->unigram = strcmp(string_member(r->model, "type"), "Unigram") == 0;
     r->wordpiece = strcmp(string_member(r->model, "type"), "WordPiece") == 0;
+    r->spec.apart = r->unigram;
     enum pp_code code = check_model(r, err);
     if (!code)
         code = read_normalizer(r, member(r->root, "normalizer"), err);

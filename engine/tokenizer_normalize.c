@@ -101,11 +101,51 @@ void tok_map_characters(struct pp_str map, const char *text, size_t n, struct pp
     }
 }
 
+/* Unicode's White_Space. */
+static bool is_white(int32_t c)
+{
+    if (c < 0x80)
+        return c == ' ' || (c >= '\t' && c <= '\r');
+    const utf8proc_category_t k = utf8proc_category(c);
+    return c == 0x85 || (k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP);
+}
+
+/* One space for each run of white space in text, none at its ends; the number of bytes that are left. */
+static size_t split_white(char *text, size_t n)
+{
+    size_t kept = 0;
+    bool white = false;
+    for (size_t i = 0; i < n;) {
+        int32_t c;
+        const size_t width = pp_utf8_decode(text + i, n - i, &c);
+        if (!is_white(c)) {
+            if (white && kept && c != 0x2581) /* that begins a word already */
+                text[kept++] = ' ';
+            memmove(text + kept, text + i, width);
+            kept += width;
+        }
+        white = is_white(c);
+        i += width;
+    }
+    return kept;
+}
+
+/* Bytes of a space at the end of text, or 0. For SentencePiece its sign for one is one, even where it stood in the text
+ * itself; others cut at spaces before. */
+static size_t space_at_end(const struct pp_tokenizer *t, const char *text, size_t n)
+{
+    if (n && text[n - 1] == ' ')
+        return 1;
+    return !t->apart && n >= TOK_SPACE_LEN && memcmp(text + n - TOK_SPACE_LEN, TOK_SPACE, TOK_SPACE_LEN) == 0
+               ? TOK_SPACE_LEN : 0;
+}
+
 void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, bool at_start, bool at_end,
                    struct pp_buf *out)
 {
     const struct table table = table_of(t->charsmap, t->charsmap_len);
     const size_t begin = out->len;
+    size_t last;
     bool after_space = at_start;
     for (size_t i = 0; i < n;) {
         struct pp_str to;
@@ -118,22 +158,15 @@ void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, boo
         if (to.len)
             after_space = to.data[to.len - 1] == ' ';
     }
-    while (t->squeeze && at_end && out->len > begin && out->data[out->len - 1] == ' ')
-        out->len--;
+    if (t->split_white && out->data)
+        out->len = begin + split_white(out->data + begin, out->len - begin);
+    while (t->squeeze && at_end && (last = space_at_end(t, out->data + begin, out->len - begin)))
+        out->len -= last;
     if (out->data)
         out->data[out->len] = 0;
 }
 
 /* --- BERT's words ----------------------------------------------------------------------------------------- */
-
-/* Unicode's White_Space. */
-static bool is_white(int32_t c)
-{
-    if (c < 0x80)
-        return c == ' ' || (c >= '\t' && c <= '\r');
-    const utf8proc_category_t k = utf8proc_category(c);
-    return c == 0x85 || (k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP);
-}
 
 /* Not letters or digits in ASCII, although Unicode calls some of them symbols. */
 static bool is_punctuation(int32_t c)

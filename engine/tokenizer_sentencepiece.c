@@ -113,7 +113,10 @@ static enum pp_code read_piece(struct pp_str bytes, size_t i, struct tok_spec *s
     }
     if (c.bad)
         return malformed(err);
-    return spec->types[i] == TOK_USER ? plain_spaces(&spec->texts[i], plain, err) : PP_OK;
+    if (spec->types[i] != TOK_USER)
+        return PP_OK;
+    spec->flags[i] |= TOK_SPACED;
+    return plain_spaces(&spec->texts[i], plain, err);
 }
 
 static enum pp_code read_trainer(struct pp_str bytes, struct tok_spec *spec, struct pp_error *err)

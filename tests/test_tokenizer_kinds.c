@@ -152,6 +152,92 @@ static void unigrams_in_json(void **state)
     }
 }
 
+/* A model with two user-defined tokens behind its own, "(" and "1", in the protobuf that such a file is. */
+static struct pp_tokenizer *with_user_defined(const char *model)
+{
+    static const char more[] = "\x0a\x05\x0a\x01(\x18\x04\x0a\x05\x0a\x01" "1\x18\x04";
+    char path[256], *data;
+    size_t n;
+    struct pp_error err;
+    struct pp_buf out = {0};
+    assert_ok(pp_read_file(model, 1 << 20, &data, &n, &err), err);
+    pp_buf_add(&out, data, n);
+    pp_buf_add(&out, more, sizeof more - 1);
+    snprintf(path, sizeof path, "%s/user-defined.model", test_tmpdir());
+    assert_ok(pp_write_file(path, out.data, out.len, 0600, &err), err);
+    pp_buf_free(&out);
+    pp_free(data);
+    return open_tokenizer(path);
+}
+
+/* Ids that SentencePiece 0.1.97 gives: the space in front of the text is there before such a token, too; what
+ * normalising makes of the text can be one; and a sign for a space that the text itself has goes from its end. */
+static void user_defined_as_sentencepiece(void **state)
+{
+    static const struct {
+        const char *model, *text;
+        int32_t ids[6];
+    } cases[] = {
+        {"unigram", "(a", {3, 400, 11, -1}},           {"unigram", "  (a", {3, 400, 11, -1}},
+        {"unigram", "a(b th", {29, 400, 78, 90, -1}},  {"unigram", "(\xe2\x91\xa0", {3, 400, 401, -1}},
+        {"unigram", "thou \xe2\x91\xa0 1", {27, 3, 401, 3, 401, -1}},
+        {"unigram", "art \xe2\x96\x81 \xe2\x96\x81", {117, -1}},
+        {"bytes", "(a", {259, 600, 290, -1}},          {"bytes", " (a", {259, 259, 600, 290, -1}},
+        {"bytes", "a(b th", {287, 600, 389, 394, -1}}, {"bytes", "art\xe2\x96\x81", {355, 259, -1}},
+    };
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "tests/data/sonnets-%s.model", cases[i].model);
+        struct pp_tokenizer *t = with_user_defined(path), *both[] = {t, through_gguf(t)};
+        for (int k = 0; k < 2; k++) {
+            int32_t *ids;
+            size_t n = 0, want = 0;
+            assert_ok(pp_tokenize(both[k], cases[i].text, strlen(cases[i].text), 0, &ids, &n, &err), err);
+            while (cases[i].ids[want] >= 0)
+                want++;
+            if (n != want || memcmp(ids, cases[i].ids, n * sizeof *ids) != 0)
+                fail_msg("%s, \"%s\": %zu ids, of which the first is %d", path, cases[i].text, n, n ? ids[0] : -1);
+            pp_free(ids);
+            pp_tokenizer_free(both[k]);
+        }
+    }
+}
+
+/* Where it is a tokenizer.json that cuts at white space: any kind of it, and also before an added token. There a word's
+ * score is its own, in double precision: of equal cuts the first one stands. */
+static void unigrams_between_white_space(void **state)
+{
+    static const char json[] =
+        "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"WhitespaceSplit\"},"
+        "{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"always\"}]},"
+        "\"added_tokens\":[{\"id\":1,\"content\":\"</s>\",\"special\":true}],"
+        "\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"<unk>\",0],[\"</s>\",0],[\"\xe2\x96\x81\",-3],"
+        "[\"\xe2\x96\x81" "a\",-2],[\"b\",-4]]}}";
+    static const char ties[] =
+        "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\xe2\x96\x81\",\"prepend_scheme\":\"never\"},"
+        "\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"<unk>\",0],[\"a\",-5.1],[\"aa\",-0.3]]}}";
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    (void)state;
+    assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
+    struct pp_tokenizer *both[] = {t, through_gguf(t)};
+    for (int i = 0; i < 2; i++) {
+        expect_tokens(both[i], "\ta\t \nb\xc2\x85" "a\xe3\x80\x80", 0, " a| |b| a");
+        expect_tokens(both[i], " \n", 0, "");
+        expect_tokens(both[i], "a </s> b", PP_TOKENIZE_SPECIAL, " a|</s>| |b");
+        expect_tokens(both[i], "\xe2\x96\x81" "a \xe2\x96\x81" "a", 0, " a| a");
+        pp_tokenizer_free(both[i]);
+    }
+    assert_ok(tok_from_json(ties, strlen(ties), NULL, &t, &err), err);
+    struct pp_tokenizer *tied[] = {t, through_gguf(t)};
+    for (int i = 0; i < 2; i++) {
+        expect_tokens(tied[i], "aaa", 0, "a|aa");
+        pp_tokenizer_free(tied[i]);
+    }
+}
+
 /* A damaged table of characters is refused, or at least read within its bounds. */
 static void hostile_charsmaps(void **state)
 {
@@ -478,6 +564,8 @@ TEST_GROUP(tokenizer_kinds)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_sentencepiece), cmocka_unit_test(unigrams_and_back), cmocka_unit_test(unigrams_behind_bos),
         cmocka_unit_test(unigrams_in_json),
+        cmocka_unit_test(user_defined_as_sentencepiece),
+        cmocka_unit_test(unigrams_between_white_space),
         cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(rwkv),
         cmocka_unit_test(long_words),
         cmocka_unit_test(usual_splits), cmocka_unit_test(ranked),
