@@ -95,12 +95,14 @@ enum pp_code tok_emit_unknown(struct tok_merger *m, const char *bytes, size_t n,
         *after_unknown = true;
         return repeated || t->unk < 0 ? PP_OK : tok_ids_add(&m->ids, t->unk, err);
     }
-    *after_unknown = false;
     for (size_t i = 0; i < n; i++) {
-        uint32_t symbol = t->byte_symbol[(uint8_t)bytes[i]];
-        enum pp_code code = symbol < t->n_vocab ? tok_ids_add(&m->ids, (int32_t)symbol, err) : PP_OK;
+        const uint32_t symbol = t->byte_symbol[(uint8_t)bytes[i]];
+        const bool known = symbol < t->n_vocab, repeated = *after_unknown && t->fuse_unknown;
+        const int32_t id = known ? (int32_t)symbol : t->byte_unknown;
+        enum pp_code code = id < 0 || (!known && repeated) ? PP_OK : tok_ids_add(&m->ids, id, err);
         if (code)
             return code;
+        *after_unknown = !known;
     }
     return PP_OK;
 }

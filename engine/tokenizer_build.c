@@ -622,6 +622,18 @@ static int32_t checked_id(int64_t id, size_t n)
     return id >= 0 && (uint64_t)id < n ? (int32_t)id : -1;
 }
 
+/* Most vocabularies have all bytes, whatever they call the unknown. */
+static void build_unknown(struct pp_tokenizer *t, const struct tok_spec *spec)
+{
+    bool all = true;
+    for (int byte = 0; byte < 256; byte++)
+        all = all && t->byte_symbol[byte] < t->n_vocab;
+    if (t->kind != TOK_BYTE_LEVEL || all || !spec->byte_unknown)
+        return;
+    t->byte_unknown = checked_id(spec->byte_unknown - 1, spec->n);
+    t->fuse_unknown = spec->fuse_unknown && t->byte_unknown >= 0;
+}
+
 static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
 {
     t->kind = spec->kind;
@@ -629,6 +641,7 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     t->eos = checked_id(spec->eos, spec->n);
     t->eot = checked_id(spec->eot, spec->n);
     t->unk = checked_id(spec->unk, spec->n);
+    t->byte_unknown = -1;
     t->add_bos = spec->add_bos && t->bos >= 0;
     t->add_eos = spec->add_eos && t->eos >= 0;
     t->ignore_merges = spec->ignore_merges;
@@ -641,6 +654,7 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     if (code)
         return code;
     build_bytes(t);
+    build_unknown(t, spec);
     if (t->kind == TOK_BYTE_LEVEL && !t->score)
         code = build_byte_merges(t, err);
     if (code)

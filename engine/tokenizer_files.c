@@ -144,9 +144,14 @@ static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
 
 static void json_model(const struct pp_tokenizer *t, struct pp_buf *b)
 {
-    pp_buf_fmt(b, " \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
-                  "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
-                  "\"byte_fallback\": false, \"ignore_merges\": %s, \"vocab\": {", t->ignore_merges ? "true" : "false");
+    pp_buf_str(b, " \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": ");
+    if (t->byte_unknown >= 0)
+        add_quoted(b, tok_text(t, (uint32_t)t->byte_unknown));
+    else
+        pp_buf_str(b, "null");
+    pp_buf_fmt(b, ", \"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": %s, "
+                  "\"byte_fallback\": false, \"ignore_merges\": %s, \"vocab\": {", t->fuse_unknown ? "true" : "false",
+               t->ignore_merges ? "true" : "false");
     for (uint32_t i = 0; i < t->n_vocab; i++) {
         pp_buf_str(b, i ? ",\n  " : "\n  ");
         add_quoted(b, tok_text(t, i));
@@ -332,6 +337,8 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
              a->split_white != b->split_white || a->apart != b->apart ||
              (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
         what = "other spaces";
+    else if (a->byte_unknown != b->byte_unknown || a->fuse_unknown != b->fuse_unknown)
+        what = "another token for what is unknown";
     else if (a->breaks.on != b->breaks.on || a->breaks.alike != b->breaks.alike || a->breaks.spaces != b->breaks.spaces)
         what = "other places at which text is cut before";
     else if (strcmp(a->steps ? tok_steps_json(a->steps) : "", b->steps ? tok_steps_json(b->steps) : "") != 0)

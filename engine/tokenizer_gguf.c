@@ -5,6 +5,8 @@
  *   split          array of strings  regular expressions, where no name in tokenizer.ggml.pre means them
  *   ignore_merges  bool              where it is not what the name in tokenizer.ggml.pre implies
  *   add_space      bool              byte-level kind: a space is put before text that does not begin with one
+ *   byte_unknown   u32               byte-level kind: what a byte becomes that is no token; else it is left out
+ *   fuse_unknown   bool              ... once for a run of them
  *   by_rank        bool              SentencePiece kind that merges by tokenizer.ggml.merges, not by scores, as the
  *                                    kind does that other programs call gemma4, or gpt2 with
  *                                    certain names of split rules
@@ -135,6 +137,7 @@ static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, s
 {
     enum pp_gguf_type type;
     size_t n;
+    int64_t unknown;
     struct pp_str name = {"default", 7};
     if (pp_gguf_array(g, "pippin.tokenizer.split", &type, &n) && type == PP_GGUF_STRING) {
         if (n > TOK_MAX_PATTERNS)
@@ -160,6 +163,9 @@ static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, s
     }
     pp_gguf_bool(g, "pippin.tokenizer.ignore_merges", &spec->ignore_merges);
     pp_gguf_bool(g, "pippin.tokenizer.add_space", &spec->add_space);
+    if (pp_gguf_int(g, "pippin.tokenizer.byte_unknown", &unknown) && unknown >= 0 && unknown < TOK_MAX_VOCAB)
+        spec->byte_unknown = unknown + 1;
+    pp_gguf_bool(g, "pippin.tokenizer.fuse_unknown", &spec->fuse_unknown);
     return PP_OK;
 }
 
@@ -509,6 +515,10 @@ static void write_split(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
         pp_gguf_add_bool(w, "pippin.tokenizer.ignore_merges", t->ignore_merges);
     if (t->add_space)
         pp_gguf_add_bool(w, "pippin.tokenizer.add_space", true);
+    if (t->byte_unknown >= 0)
+        pp_gguf_add_u32(w, "pippin.tokenizer.byte_unknown", (uint32_t)t->byte_unknown);
+    if (t->fuse_unknown)
+        pp_gguf_add_bool(w, "pippin.tokenizer.fuse_unknown", true);
 }
 
 static void write_prefix(struct tok_prefix p, struct pp_gguf_writer *w)

@@ -174,6 +174,8 @@ struct tok_spec {
     bool add_bos, add_eos;
     bool bos_is_told;              /* bos is what comes in front, whatever else is called so */
     bool ignore_merges;            /* a word that is a token is taken whole */
+    int64_t byte_unknown;          /* byte level: what a byte that is no token becomes, and 1; 0: left out */
+    bool fuse_unknown;             /* ... once for a run of them */
     bool add_space;                /* byte level: a space is put before text between added tokens without one */
     struct tok_prefix prefix;      /* SPM, UNIGRAM */
     struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
@@ -260,7 +262,8 @@ struct pp_tokenizer {
     struct tok_breaks breaks;
     struct tok_steps *steps;      /* what is done before; or NULL */
     int32_t bos, eos, eot, unk;
-    bool add_bos, add_eos, ignore_merges, add_space;
+    int32_t byte_unknown; /* or -1 */
+    bool add_bos, add_eos, ignore_merges, add_space, fuse_unknown;
     struct tok_prefix prefix;
     char pre[TOK_MAX_PRE]; /* name of the split rule, "default" for SPM, "" for patterns of its own */
     char *patterns[TOK_MAX_PATTERNS]; /* those, if pre is "" */

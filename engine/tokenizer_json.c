@@ -534,6 +534,10 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
     unk = string_member(r->model, "unk_token");
     if (*unk)
         r->spec.unk = tok_spec_find(&r->spec, unk, strlen(unk));
+    if (r->spec.kind == TOK_BYTE_LEVEL && *unk) {
+        r->spec.byte_unknown = r->spec.unk + 1;
+        r->spec.fuse_unknown = bool_member(r->model, "fuse_unk", false);
+    }
     return PP_OK;
 }
 

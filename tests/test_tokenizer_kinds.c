@@ -238,6 +238,40 @@ static void unigrams_between_white_space(void **state)
     }
 }
 
+/* Byte-level vocabularies without a token for each byte. */
+static void unknown_bytes(void **state)
+{
+    static const struct {
+        const char *unk, *want;
+    } cases[] = {
+        {"\"unk_token\":null,\"fuse_unk\":false", "ab|a"},
+        {"\"unk_token\":\"<unk>\",\"fuse_unk\":false", "ab|<unk>|<unk>|a|<unk>"},
+        {"\"unk_token\":\"<unk>\",\"fuse_unk\":true", "ab|<unk>|a|<unk>"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[512], folder[256];
+        struct pp_tokenizer *t, *again;
+        struct pp_error err;
+        snprintf(json, sizeof json, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                 "\"use_regex\":true},\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true}],"
+                 "\"model\":{\"type\":\"BPE\",%s,\"vocab\":{\"<unk>\":0,\"a\":1,\"b\":2,\"ab\":3},"
+                 "\"merges\":[\"a b\"]}}", cases[i].unk);
+        assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
+        again = through_gguf(t);
+        expect_tokens(t, "abxya\n", 0, cases[i].want);
+        expect_tokens(again, "abxya\n", 0, cases[i].want);
+        pp_tokenizer_free(again);
+        snprintf(folder, sizeof folder, "%s/unknown-%zu", test_tmpdir(), i);
+        assert_int_equal(mkdir(folder, 0700), 0);
+        assert_ok(pp_tokenizer_to_folder(t, folder, &err), err);
+        again = open_tokenizer(folder);
+        expect_tokens(again, "abxya\n", 0, cases[i].want);
+        pp_tokenizer_free(again);
+        pp_tokenizer_free(t);
+    }
+}
+
 /* A damaged table of characters is refused, or at least read within its bounds. */
 static void hostile_charsmaps(void **state)
 {
@@ -566,6 +600,7 @@ TEST_GROUP(tokenizer_kinds)
         cmocka_unit_test(unigrams_in_json),
         cmocka_unit_test(user_defined_as_sentencepiece),
         cmocka_unit_test(unigrams_between_white_space),
+        cmocka_unit_test(unknown_bytes),
         cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(rwkv),
         cmocka_unit_test(long_words),
         cmocka_unit_test(usual_splits), cmocka_unit_test(ranked),
