@@ -50,6 +50,7 @@ static const struct pp_reasoning_tags rows[] = {
     {.name = "command", TAGS4("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
      WRITTEN("<|START_THINKING|>", "<|END_THINKING|><|START_RESPONSE|>")},
     {.name = "mistral", TAGS("[THINK]", "[/THINK]"), WRITTEN("[THINK]", "[/THINK]")},
+    {.name = "minimax", TAGS("<mm:think>", "</mm:think>"), WRITTEN("<mm:think>", "</mm:think>")},
     {.name = "seed", TAGS("<seed:think>", "</seed:think>"), WRITTEN("<seed:think>", "</seed:think>")},
     {.name = "apertus", TAGS("<|inner_prefix|>", "<|inner_suffix|>"),
      WRITTEN("<|inner_prefix|>", "<|inner_suffix|>")},

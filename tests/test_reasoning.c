@@ -40,6 +40,7 @@ static const struct sample samples[] = {
      false},
     {think, PP_BEGINS_ANSWER, "Hi </think> there", "", "Hi </think> there", false},
     {"[THINK][/THINK]", PP_BEGINS_FREE, "[THINK]a[b][/THIN[/THINK]Hi", "a[b][/THIN", "Hi", false},
+    {"<mm:think></mm:think>", PP_BEGINS_FREE, "<mm:think>a</think></mm:think>Hi", "a</think>", "Hi", false},
     {"<seed:think></seed:think>", PP_BEGINS_FREE, "<seed:think>a</seed:think>Hi", "a", "Hi", false},
     {"<reasoning>x</reasoning>", PP_BEGINS_FREE, "<reasoning>a</reasoning>Hi", "a", "Hi", false},
     {"<think></think><response></response>", PP_BEGINS_FREE, "<think>a</think>\n<response>Hi</response>\n", "a",
