@@ -8,6 +8,7 @@
 
 /* Off where the template knows an effort of none. */
 #define OFF_BY_EFFORT "{\"reasoning_effort\": \"none\", \"enable_thinking\": false, \"thinking\": false}"
+#define BY_MODE(word) "{\"thinking_mode\": \"" word "\"}"
 #define EFFORT(word) "{\"reasoning_effort\": \"" word "\", \"enable_thinking\": true, \"thinking\": true}"
 
 static const struct {
@@ -72,9 +73,16 @@ static bool knows_no_effort(const struct pp_template *t)
     return pp_template_reads(t, "reasoning_effort") && (pp_template_text(t, "none", 4) & PP_TEMPLATE_LOOKS_FOR);
 }
 
+/* MiniMax's way; the name stands for other things elsewhere. */
+static bool has_modes(const struct pp_template *t)
+{
+    return pp_template_reads(t, "thinking_mode") && (pp_template_text(t, "enabled", 7) & PP_TEMPLATE_LOOKS_FOR) &&
+           (pp_template_text(t, "disabled", 8) & PP_TEMPLATE_LOOKS_FOR);
+}
+
 unsigned pp_thinking_choices(const struct pp_template *t)
 {
-    bool can_switch = pp_template_reads(t, "enable_thinking") || pp_template_reads(t, "thinking");
+    bool can_switch = pp_template_reads(t, "enable_thinking") || pp_template_reads(t, "thinking") || has_modes(t);
     return (can_switch ? SWITCH : 0u) | (knows_no_effort(t) ? 1u << PP_THINKING_OFF : 0u) | degrees(t);
 }
 
@@ -91,6 +99,8 @@ unsigned pp_thinking_choices_of(const char *source)
 
 const char *pp_thinking_variables(enum pp_thinking t, const struct pp_template *tmpl)
 {
+    if (tmpl && t != PP_THINKING_AUTO && has_modes(tmpl))
+        return t == PP_THINKING_OFF ? BY_MODE("disabled") : BY_MODE("enabled");
     if (tmpl && t == PP_THINKING_OFF && knows_no_effort(tmpl))
         return OFF_BY_EFFORT;
     if (tmpl && 1u << t & DEGREES) {

@@ -1,5 +1,6 @@
 /* thinking.h - whether, or how hard, a model is to think before it answers, where its chat template has a switch for
- * that: a variable enable_thinking or thinking (Qwen3, SmolLM3, GLM, DeepSeek, Granite), or reasoning_effort
+ * that: a variable enable_thinking or thinking (Qwen3, SmolLM3, GLM, DeepSeek, Granite), thinking_mode where it is
+ * "enabled" or "disabled" (MiniMax), or reasoning_effort
  * (gpt-oss, Mistral), of which some take only a few, and some "none" for off. */
 #ifndef PP_SRC_THINKING_H
 #define PP_SRC_THINKING_H

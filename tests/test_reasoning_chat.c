@@ -190,13 +190,20 @@ static void the_switch(void **state)
 #define FEW "{% set e = reasoning_effort | default('none') %}{{ e }}" \
             "{% if e not in ['none', 'high'] %}{{ raise_exception('none or high') }}{% endif %}"
 
+#define MODES "{% if thinking_mode == 'enabled' %}on{% elif thinking_mode == 'disabled' %}off{% endif %}"
+
 static void efforts_that_a_template_refuses(void **state)
 {
-    struct pp_template *few = NULL, *any = NULL;
+    struct pp_template *few = NULL, *any = NULL, *modes = NULL;
     char words[PP_THINKING_WORDS];
     (void)state;
     assert_int_equal(pp_template_parse(FEW, strlen(FEW), "", &few, NULL), PP_OK);
     assert_int_equal(pp_template_parse("{{ reasoning_effort }}", 22, "", &any, NULL), PP_OK);
+    assert_int_equal(pp_template_parse(MODES, strlen(MODES), "", &modes, NULL), PP_OK);
+    assert_non_null(strstr(pp_thinking_variables(PP_THINKING_OFF, modes), "\"disabled\""));
+    assert_non_null(strstr(pp_thinking_variables(PP_THINKING_ON, modes), "\"enabled\""));
+    assert_null(pp_thinking_variables(PP_THINKING_AUTO, modes));
+    pp_template_free(modes);
     assert_non_null(strstr(pp_thinking_variables(PP_THINKING_LOW, few), "\"high\""));
     assert_non_null(strstr(pp_thinking_variables(PP_THINKING_LOW, any), "\"low\""));
     assert_non_null(strstr(pp_thinking_variables(PP_THINKING_OFF, few), "\"none\""));
@@ -227,6 +234,8 @@ static void switches_of_templates(void **state)
         {"{% if reasoning_effort == 'none' %}x{% endif %}", 1u << PP_THINKING_OFF | DEGREES},
         {FEW, 1u << PP_THINKING_OFF | 1u << PP_THINKING_HIGH},
         {"{{ raise_exception(reasoning_effort) }}", DEGREES},
+        {MODES, CAN_SWITCH},
+        {"{% if thinking_mode == 'chat' %}x{% endif %}", 0},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
