@@ -315,7 +315,10 @@ JINJA_FILTER(reverse)
     jinja_work(j, list->n * 16);
     for (size_t i = list->n; i > 0; i--)
         jinja_push(j, out, list->items[i - 1]);
-    return self.kind == JINJA_STRING ? jinja_join(j, jinja_str("", 0), out) : jinja_wrap(JINJA_ITER, out);
+    if (self.kind == JINJA_STRING)
+        return jinja_join(j, jinja_str("", 0), out);
+    /* What cannot be walked backwards, such as what select gives, has been made a list of before. */
+    return jinja_wrap(self.kind == JINJA_ITER ? JINJA_LIST : JINJA_ITER, out);
 }
 
 JINJA_FILTER(join)

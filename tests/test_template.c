@@ -75,6 +75,7 @@ static const struct small_case small_cases[] = {
      "1-2-3 ['A', 'b'] [1, 2]"},
     {"{{ [none, none] | sort }} {{ [{'a': 1}, {'a': 2}] | sort(attribute='b') | map(attribute='a') | list }}", NULL,
      "[None, None] [1, 2]"},
+    {"{{ ([1, 2, 3] | select('odd') | reverse)[-1] }} {{ [1, 2] | reverse | reverse }}", NULL, "1 [1, 2]"},
     {"{{ nothing is callable }} {{ none is callable }}", NULL, "True False"},
     {"{% for g, l in rows | groupby('k') %}{{ g }}:{{ l | map(attribute='v') | list }} {% endfor %}",
      "{\"rows\": [{\"k\": 2, \"v\": 1}, {\"k\": 1, \"v\": 2}, {\"k\": 2, \"v\": 3}]}", "1:[2] 2:[1, 3] "},
