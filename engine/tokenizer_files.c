@@ -334,9 +334,11 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
              a->bos != b->bos || a->eos != b->eos)
         what = "other tokens at the beginning or end of a text";
     else if (a->squeeze != b->squeeze || a->split_spaces != b->split_spaces ||
-             a->split_white != b->split_white || a->apart != b->apart ||
+             a->split_white != b->split_white ||
              (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
         what = "other spaces";
+    else if (a->apart != b->apart)
+        what = "scores that are summed up in another way";
     else if (a->byte_unknown != b->byte_unknown || a->fuse_unknown != b->fuse_unknown)
         what = "another token for what is unknown";
     else if (a->breaks.on != b->breaks.on || a->breaks.alike != b->breaks.alike || a->breaks.spaces != b->breaks.spaces)

@@ -231,6 +231,11 @@ static void unigrams_between_white_space(void **state)
         pp_tokenizer_free(both[i]);
     }
     assert_ok(tok_from_json(ties, strlen(ties), NULL, &t, &err), err);
+    char folder[256];
+    snprintf(folder, sizeof folder, "%s/tied", test_tmpdir());
+    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_int_equal(pp_tokenizer_to_folder(t, folder, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "scores"));
     struct pp_tokenizer *tied[] = {t, through_gguf(t)};
     for (int i = 0; i < 2; i++) {
         expect_tokens(tied[i], "aaa", 0, "a|aa");
