@@ -570,6 +570,14 @@ expect_match "is named, and what to do" "$tmp/err" 'cannot open .*/pippin.conf: 
 printf '%s\n' "$who" | env -u XDG_DATA_HOME HOME=/proc "$pippin" chat --plain --temp 0 >"$tmp/out" 2>&1; code=$?
 expect "a chat without a home" 0
 expect_match "says what it does not keep, and answers" "$tmp/out" 'nothing of this chat is kept: cannot make the folder /proc/' 'Hello'
+printf '%s\n' "$who" >"$tmp/line"
+for limit in 5 7 9 16; do
+    (ulimit -n $limit; exec "$pippin" chat --plain) <"$tmp/line" >"$tmp/out" 2>"$tmp/err"; code=$?
+    expect "a chat with $limit files" 1
+    expect_match "says what it lacks" "$tmp/err" 'too few files may be open: the limit is .*ulimit -n 1024'
+done
+(ulimit -n 32; exec "$pippin" chat --plain --temp 0) <"$tmp/line" >"$tmp/out" 2>&1; code=$?
+expect "32 are enough" 0
 printf '%s\n' "$who" "$who" | "$pippin" --plain -n 4 >/dev/full 2>"$tmp/err"; code=$?
 expect "a plain chat that cannot be written" 1
 expect_match "says so" "$tmp/err" '^pippin: cannot write the output: '

@@ -99,11 +99,14 @@ enum pp_code pp_screen_open(struct pp_error *err)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "Nothing is known about the terminal '%s' (TERM); use --plain.",
                        getenv("TERM") ? getenv("TERM") : "");
     set_term(scr.screen);
-    if (!cursor_address || pp_signals_open(restore_in_emergency, err) != PP_OK) {
+    const enum pp_code code =
+        cursor_address ? pp_signals_open(restore_in_emergency, err)
+                       : pp_fail(err, PP_ERR_UNSUPPORTED, "This terminal cannot move its cursor; use --plain.");
+    if (code != PP_OK) {
         endwin();
         delscreen(scr.screen);
         scr.screen = NULL;
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "This terminal cannot move its cursor; use --plain.");
+        return code;
     }
     prepare_give_back();
     scr.taken = 1;

@@ -15,6 +15,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/priority.h"
+#include "src/open_files.h"
 #include "src/plain_text.h"
 #include "ui/edit.h"
 #include "ui/history.h"
@@ -499,11 +500,16 @@ static void finish(struct pp_ui *ui)
 int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
 {
     struct pp_error err;
+    enum pp_code code = pp_open_files_check(PP_OPEN_FILES_CHAT, &err);
+    if (code != PP_OK) {
+        fprintf(stderr, "pippin: %s\n", err.text);
+        return pp_exit_code(code);
+    }
     set_locale();
     if (o->plain)
         return pp_plain_run(o, paths);
     struct pp_ui *ui = pp_calloc(1, sizeof *ui);
-    enum pp_code code = ui ? PP_OK : pp_fail_nomem(&err, "the screen");
+    code = ui ? PP_OK : pp_fail_nomem(&err, "the screen");
     struct pp_last_words w = {.waiting = pp_plain_waiting};
     if (code == PP_OK) {
         ui->options = o;

@@ -1,0 +1,32 @@
+#include "src/open_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { MOST = 128 };
+
+enum pp_code pp_open_files_check(int need, struct pp_error *err)
+{
+    int fds[MOST], n = 0, why = 0;
+    while (n < need && n < MOST && !why) {
+        fds[n] = open("/", O_PATH | O_CLOEXEC);
+        if (fds[n] >= 0)
+            n++;
+        else
+            why = errno;
+    }
+    const int found = n;
+    while (n > 0)
+        close(fds[--n]);
+    struct rlimit limit;
+    if (!why)
+        return PP_OK;
+    if (why == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        return pp_fail(err, PP_ERR_IO, "too few files may be open: the limit is %llu, of which %d are left, and a chat "
+                       "needs %d; raise it with `ulimit -n 1024` and start pippin again",
+                       (unsigned long long)limit.rlim_cur, found, need);
+    return pp_fail(err, PP_ERR_IO, "no more files can be opened: %s; close other programs", strerror(why));
+}
