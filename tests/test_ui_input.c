@@ -152,6 +152,64 @@ static void pastes(void **state)
     }
 }
 
+static void expect_paste(struct pp_input *in, const char *text, bool open_end)
+{
+    struct pp_key key;
+    assert_true(pp_input_next(in, &key));
+    assert_int_equal(key.type, PP_KEY_PASTE);
+    assert_string_equal(key.text, text);
+    assert_int_equal(key.open_end, open_end);
+    assert_false(pp_input_next(in, &key));
+}
+
+/* A terminal, or a program between, forgets the end mark: keys must not be swallowed for ever. */
+static void a_paste_without_end(void **state)
+{
+    (void)state;
+    struct pp_input *in = fresh();
+    struct pp_key key;
+    pp_input_feed(in, "\033[200~one\r\ntwo", 14);
+    assert_false(pp_input_next(in, &key));
+    assert_int_equal(pp_input_wait_ms(in), PP_PASTE_MS);
+    pp_input_flush(in);
+    expect_paste(in, "one\ntwo", true);
+    assert_int_equal(pp_input_wait_ms(in), -1);
+    pp_input_feed(in, "\r", 1);
+    assert_true(pp_input_next(in, &key) && key.type == PP_KEY_ENTER);
+    pp_input_feed(in, "\033[A", 3);
+    assert_true(pp_input_next(in, &key) && key.type == PP_KEY_UP);
+    pp_input_feed(in, "\033[200~", 6); /* nothing came but its beginning and an impatient Esc */
+    pp_input_feed(in, "\033", 1);
+    assert_false(pp_input_next(in, &key));
+    pp_input_flush(in);
+    assert_false(pp_input_next(in, &key));
+    pp_input_feed(in, "\x03", 1);
+    assert_true(pp_input_next(in, &key) && key.cp == PP_CTRL('c'));
+    pp_input_free(in);
+}
+
+/* A slow line: what follows a pause is still text, and a line end in it is no Enter. */
+static void a_paste_that_pauses(void **state)
+{
+    (void)state;
+    struct pp_input *in = fresh();
+    struct pp_key key;
+    pp_input_feed(in, "\033[200~eins \xe2\x82", 13);
+    assert_false(pp_input_next(in, &key));
+    pp_input_flush(in);
+    expect_paste(in, "eins ", true);
+    pp_input_feed(in, "\xac zwei\rdrei", 12);
+    assert_false(pp_input_next(in, &key));
+    assert_int_equal(pp_input_wait_ms(in), PP_PASTE_MS);
+    pp_input_flush(in);
+    expect_paste(in, "\xe2\x82\xac zwei\ndrei", true);
+    pp_input_feed(in, "\r\033[201~", 7);
+    expect_paste(in, "\n", false);
+    pp_input_feed(in, "x", 1);
+    assert_true(pp_input_next(in, &key) && key.cp == 'x');
+    pp_input_free(in);
+}
+
 static void a_large_paste(void **state)
 {
     (void)state;
@@ -242,7 +300,9 @@ TEST_GROUP(ui_input)
         cmocka_unit_test(typed_ahead),
         cmocka_unit_test(one_by_one), cmocka_unit_test(cut_and_glued), cmocka_unit_test(lone_escape),
             cmocka_unit_test(pastes),
-        cmocka_unit_test(a_large_paste), cmocka_unit_test(replies_are_swallowed), cmocka_unit_test(learned_keys),
+        cmocka_unit_test(a_paste_without_end),
+        cmocka_unit_test(a_paste_that_pauses), cmocka_unit_test(a_large_paste),
+        cmocka_unit_test(replies_are_swallowed), cmocka_unit_test(learned_keys),
         cmocka_unit_test(hostile_bytes),
     };
     return cmocka_run_group_tests_name("ui_input", tests, NULL, NULL);

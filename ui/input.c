@@ -7,6 +7,7 @@
 #include "engine/base/utf8.h"
 
 enum { MAX_SEQUENCE = 64, MAX_REPLY = 8192, MAX_LEARNED = 48, MAX_PARAMS = 4 };
+enum { MAX_TYPED = 8 }; /* bytes of a key, or of a few quick ones */
 enum { ESC = 0x1B, DEL = 0x7F };
 
 static const char paste_begin[] = "\033[200~", paste_end[] = "\033[201~";
@@ -23,6 +24,8 @@ struct pp_input {
     size_t at;
     bool flushed;        /* nothing will follow what is there */
     bool pasting;
+    bool stalled;        /* the paste stopped without an end, and what had come of it was handed over */
+    bool handed_over;    /* `paste` is the last key's text */
     bool overfull;       /* the paste was longer than PP_MAX_PASTE: its rest is dropped */
     struct pp_buf paste;
     struct learned learned[MAX_LEARNED];
@@ -81,6 +84,8 @@ void pp_input_typed_ahead(char *bytes, size_t n)
 int pp_input_wait_ms(const struct pp_input *in)
 {
     size_t n = in->raw.len - in->at;
+    if (in->pasting && !in->stalled)
+        return PP_PASTE_MS;
     if (in->pasting || n == 0 || in->flushed)
         return -1;
     return n > 2 ? PP_SEQUENCE_MS : PP_ESCAPE_MS;
@@ -394,12 +399,71 @@ static size_t tidy(char *s, size_t n)
     return to;
 }
 
-/* Collects the paste; true when its end has come. */
+/* Makes a key of what has been collected; the collection begins anew with the next paste, or the rest of this one. */
+static void hand_over(struct pp_input *in, struct pp_key *key)
+{
+    *key = (struct pp_key){.type = PP_KEY_PASTE, .text = "", .cut = in->overfull, .open_end = in->stalled};
+    if (!in->paste.bad && in->paste.data) {
+        key->len = tidy(in->paste.data, pp_utf8_complete(in->paste.data, in->paste.len));
+        key->text = in->paste.data;
+        in->paste.data[key->len] = '\0';
+    } else {
+        pp_buf_free(&in->paste);
+    }
+    in->overfull = false;
+    in->handed_over = true;
+}
+
+/* Bytes at the end of s that begin the end mark. */
+static size_t begun_mark(const char *s, size_t n)
+{
+    size_t len = strlen(paste_end) - 1;
+    for (len = len < n ? len : n; len > 0 && memcmp(s + n - len, paste_end, len) != 0;)
+        len--;
+    return len;
+}
+
+/* Nothing has come for a while, and no end either: what there is of the paste is handed over, without what may be the
+ * beginning of the end mark (or Esc, pressed to get out), and with half a character kept for its rest. */
+static bool stall(struct pp_input *in, struct pp_key *key)
+{
+    const char *s = in->raw.data + in->at;
+    const size_t n = in->raw.len - in->at, mark = n ? begun_mark(s, n) : 0;
+    const size_t take = n > mark ? pp_utf8_complete(s, n - mark) : 0;
+    if (take)
+        add_pasted(in, s, take);
+    in->at += mark ? n : take;
+    in->stalled = true;
+    if (in->paste.len == 0)
+        return false;
+    hand_over(in, key);
+    return true;
+}
+
+/* A paste that has stalled may go on, over a slow line; but who is left with one that never ends presses keys, and few
+ * bytes at a time are those of a key. */
+static bool looks_typed(const struct pp_input *in, const char *end)
+{
+    return in->stalled && !end && in->raw.len - in->at <= MAX_TYPED;
+}
+
+/* Collects the paste; true when its end has come, or a pause in its place. May end it without a key: then what there
+ * is are keys. */
 static bool next_paste(struct pp_input *in, struct pp_key *key)
 {
+    if (in->handed_over)
+        pp_buf_clear(&in->paste);
+    in->handed_over = false;
     const char *s = in->raw.data + in->at;
     size_t n = in->raw.len - in->at, mark = strlen(paste_end);
     const char *end = n ? memmem(s, n, paste_end, mark) : NULL;
+    if (in->flushed && !end)
+        return !in->stalled && stall(in, key);
+    if (n && looks_typed(in, end)) {
+        in->pasting = false;
+        return false;
+    }
+    in->stalled = in->stalled && n == 0;
     size_t take = end ? (size_t)(end - s) : n > mark ? n - mark : 0; /* the mark itself may be cut */
     if (take)
         add_pasted(in, s, take);
@@ -408,15 +472,7 @@ static bool next_paste(struct pp_input *in, struct pp_key *key)
         return false;
     in->at += mark;
     in->pasting = false;
-    *key = (struct pp_key){.type = PP_KEY_PASTE, .cut = in->overfull};
-    if (!in->paste.bad && in->paste.data) {
-        key->len = tidy(in->paste.data, pp_utf8_complete(in->paste.data, in->paste.len));
-        key->text = in->paste.data;
-        in->paste.data[key->len] = '\0';
-    } else {
-        key->text = "";
-        pp_buf_free(&in->paste);
-    }
+    hand_over(in, key);
     return true;
 }
 
@@ -427,7 +483,7 @@ static bool begins_paste(struct pp_input *in, const struct view *v)
         return false;
     in->at += mark;
     in->pasting = true;
-    in->overfull = false;
+    in->stalled = in->overfull = in->handed_over = false;
     pp_buf_clear(&in->paste);
     return true;
 }
@@ -435,8 +491,10 @@ static bool begins_paste(struct pp_input *in, const struct view *v)
 bool pp_input_next(struct pp_input *in, struct pp_key *key)
 {
     for (;;) {
+        if (in->pasting && next_paste(in, key))
+            return true;
         if (in->pasting)
-            return next_paste(in, key);
+            return false;
         if (in->at == in->raw.len)
             return false;
         struct view v = {in->raw.data + in->at, in->raw.len - in->at, 0};

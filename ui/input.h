@@ -2,8 +2,9 @@
  *
  * Knows the sequences of xterm, linux, rxvt, vt100 and kitty families and those of the terminal's terminfo entry. A
  * lone Escape becomes a key when nothing has followed for PP_ESCAPE_MS (pp_input_flush). Bytes may arrive cut
- * anywhere. Replies of the terminal (OSC, DCS, ...) and unknown sequences are swallowed; nothing that arrives can
- * make it grow without limit. UI thread. */
+ * anywhere. A paste whose end never comes is handed over after PP_PASTE_MS, and keys are keys again. Replies of the
+ * terminal (OSC, DCS, ...) and unknown sequences are swallowed; nothing that arrives can make it grow without limit.
+ * UI thread. */
 #ifndef PP_UI_INPUT_H
 #define PP_UI_INPUT_H
 
@@ -11,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PP_ESCAPE_MS = 25, PP_SEQUENCE_MS = 500, PP_MAX_PASTE = 16 << 20 };
+enum { PP_ESCAPE_MS = 25, PP_SEQUENCE_MS = 500, PP_PASTE_MS = 1000, PP_MAX_PASTE = 16 << 20 };
 
 enum pp_key_type {
     PP_KEY_CHAR, /* cp: a character, or a control code as Ctrl gives it (1 to 26, 28 to 31, 0) */
@@ -34,6 +35,7 @@ struct pp_key {
     const char *text;    /* PP_KEY_PASTE: valid until the next call */
     size_t len;
     bool cut;            /* the paste was longer than PP_MAX_PASTE */
+    bool open_end;       /* the paste has no end so far: it stopped for PP_PASTE_MS; more of it may follow */
 };
 
 struct pp_input;
@@ -51,8 +53,8 @@ void pp_input_typed_ahead(char *bytes, size_t n);
 /* The next key; false if there is none (yet). */
 bool pp_input_next(struct pp_input *in, struct pp_key *key);
 /* Milliseconds after which pp_input_flush is to be called, since bytes wait that could be a key by themselves or the
- * beginning of a longer one; -1 if none wait. What can only be a sequence is waited for longer: cut short, the head
- * of a paste would become keys. */
+ * beginning of a longer one, or a paste has not ended; -1 if none wait. What can only be a sequence is waited for
+ * longer: cut short, the head of a paste would become keys. */
 int pp_input_wait_ms(const struct pp_input *in);
 /* Nothing has followed: what waits is to be taken for itself. Call pp_input_next then. */
 void pp_input_flush(struct pp_input *in);

@@ -357,6 +357,8 @@ static void insert_paste(struct pp_ui *ui, const struct pp_key *key)
     pp_edit_insert(key->text, key->len);
     if (key->cut)
         pp_ui_notice(ui, true, "The paste was longer than %d MB: its end was left out.", PP_MAX_PASTE >> 20);
+    else if (key->open_end)
+        pp_ui_notice(ui, false, "The terminal has not said where the paste ends; what has come of it stands here.");
 }
 
 static bool function_key(struct pp_ui *ui, enum pp_key_type type)

@@ -455,11 +455,24 @@ static enum pp_code keep_long(struct pp_ui *ui, const char *text, struct pp_erro
     return code;
 }
 
+/* A paste was still coming when all ended. */
+static void insert_rest_of_paste(struct pp_ui *ui)
+{
+    struct pp_key key;
+    if (!ui->keyboard)
+        return;
+    pp_input_flush(ui->keyboard);
+    while (pp_input_next(ui->keyboard, &key))
+        if (key.type == PP_KEY_PASTE)
+            pp_edit_insert(key.text, key.len);
+}
+
 /* What was being typed when a signal, a closed terminal or a key ended it all is found in the history. */
 static void keep_rest(struct pp_ui *ui)
 {
     char *rest[2];
     const bool keep = !pp_controller_status(ui->controller)->temporary;
+    insert_rest_of_paste(ui);
     pp_edit_take_rest(rest);
     for (int i = 2; i-- > 0; pp_free(rest[i])) { /* the latest is found first */
         if (!rest[i] || !keep)

@@ -134,6 +134,12 @@ paste_megabyte() {
         text "END" && see "xEND" && keys C-c && see "Write a message" && keys Up && see "xEND" && keys C-c &&
         ! grep -q xxxx "$work/state/pippin/history" 2>/dev/null
 }
+paste_without_end() {
+    start 80x24 && see ready && text "$(printf '\033[200~one\ntwo')" && see "where the paste ends" && see "› one" &&
+        text "!" && see "two!" && keys Enter && see "You said: one" && see ready &&
+        text "$(printf '\033[200~still coming')" && kill -TERM "$(pid_of)" && see "exit=0" &&
+        has "$work/state/pippin/history" "still coming"
+}
 multi_line() {
     start 80x24 && see ready && text first && keys C-j && text second && keys M-Enter && text third && keys Up &&
         text X && see "seconXd" &&
@@ -493,7 +499,8 @@ half_typed_unkept() {
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte multi_line history vi_keys alt_ctrl_j typed_ahead enter_while_loading lone_escape no_locale editor
+paste_megabyte paste_without_end multi_line history vi_keys alt_ctrl_j typed_ahead enter_while_loading lone_escape
+no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
 slash_commands read_file full_context full_while_typing edit_last edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus help_in_full menus_over_wide_text menus_small themes no_color tint
