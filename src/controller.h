@@ -283,14 +283,15 @@ enum pp_slash {
     PP_SLASH_TEXT,      /* not a command (an unknown /path/with/slashes, "//"): send it as text */
     PP_SLASH_DONE,      /* carried out */
     PP_SLASH_ERROR,     /* known or nearly, but wrong: a notice says why */
+    PP_SLASH_KEEP,      /* the same, and it is long: it stays in the line to be corrected */
     PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU, PP_SLASH_PERSONA_MENU,
     PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT_LAST, PP_SLASH_COPY,
     PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING, PP_SLASH_TINT, PP_SLASH_READ,
 };
-/* Whether a line would be taken for a command, whether there is such a one or not. */
+/* Whether a text would be taken for a command, whether there is such a one or not; several lines, only if there is. */
 bool pp_slash_looks_like(const char *line);
 /* What is sent of a line that is none: without the first of two slashes, unless a blank follows them ("// a comment")
- * or there are more lines: those are never commands. */
+ * or there are more lines, which no command begins. */
 const char *pp_slash_text(const char *line);
 /* arg: receives what follows a command that the screen has to carry out ("/theme dark"), up to cap bytes. */
 enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap);

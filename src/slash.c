@@ -549,17 +549,31 @@ static enum pp_slash do_help(struct pp_controller *c, char *arg)
     return PP_SLASH_DONE;
 }
 
+static size_t word_len(const char *line)
+{
+    return strcspn(line + 1, " \t\r\n");
+}
+
 bool pp_slash_looks_like(const char *line)
 {
-    const size_t n = line[0] == '/' ? strcspn(line + 1, " \t\r\n") : 0;
-    /* A path, "//", a fraction, "/" alone: not meant for us. */
-    return n && !memchr(line + 1, '/', n) && !strchr(line, '\n');
+    const size_t n = line[0] == '/' ? word_len(line) : 0;
+    /* A path, "//", a fraction, "/" alone: not meant for us; and of several lines only what begins with a command. */
+    return n && !memchr(line + 1, '/', n) && (!strchr(line, '\n') || find(line + 1, n));
 }
 
 const char *pp_slash_text(const char *line)
 {
     const bool escaped = line[0] == '/' && line[1] == '/' && line[2] && !strchr(" \t\r", line[2]);
-    return escaped && !strchr(line, '\n') ? line + 1 : line;
+    return escaped && (!strchr(line, '\n') || pp_slash_looks_like(line + 1)) ? line + 1 : line;
+}
+
+/* Several lines behind a command of one: pasted by mistake, or a message that happens to begin so. Neither is to be
+ * guessed at. */
+static enum pp_slash too_many_lines(struct pp_controller *c, const struct slash *s)
+{
+    ctl_notice(c, true, "/%s takes one line, and this is more: nothing was done. With // at its beginning it is sent "
+               "as a message", s->name);
+    return PP_SLASH_KEEP;
 }
 
 enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap)
@@ -567,16 +581,19 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
     if (cap)
         arg[0] = 0;
     const char *word = line + 1;
-    size_t n = strcspn(word, " \t\r\n");
+    size_t n = word_len(line);
     if (!pp_slash_looks_like(line))
         return PP_SLASH_TEXT;
     const struct slash *s = find(word, n);
     if (!s)
         return unknown(c, word, n);
-    const char *rest = word + n + strspn(word + n, " \t\r");
+    const char *rest = word + n + strspn(word + n, " \t\r\n");
     size_t len = strlen(rest);
-    while (len && strchr(" \t\r", rest[len - 1]))
+    while (len && strchr(" \t\r\n", rest[len - 1]))
         len--;
+    const bool takes_lines = s->run == do_system;
+    if (!takes_lines && memchr(word, '\n', (size_t)(rest - word) + len))
+        return too_many_lines(c, s);
     if (len && !*s->args) {
         ctl_notice(c, true, "/%s takes nothing behind it", s->name);
         return PP_SLASH_ERROR;

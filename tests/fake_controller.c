@@ -893,6 +893,10 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
     snprintf(arg, cap, "%s", line + 1 + len + (line[1 + len] == ' '));
     if (line[1] == '/' || memchr(line + 1, '/', len))
         return PP_SLASH_TEXT;
+    if (strchr(line, '\n')) {
+        say(c, true, "Such a command takes one line.");
+        return PP_SLASH_KEEP;
+    }
     if (strcmp(line, "/full") == 0) {
         c->overflow_asked = true;
         c->status.overflow_serial++;

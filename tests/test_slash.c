@@ -19,16 +19,34 @@ static void test_text(void **state)
     assert_int_equal(fix_slash("//"), PP_SLASH_TEXT);
     assert_int_equal(fix_slash("/ help"), PP_SLASH_TEXT);
     assert_int_equal(fix_slash("/etc/passwd: what is it?"), PP_SLASH_TEXT);
-    assert_int_equal(fix_slash("/new\nis how my poem begins"), PP_SLASH_TEXT);
+    assert_int_equal(fix_slash("/tmp\nis how my poem begins"), PP_SLASH_TEXT);
     assert_string_equal(pp_slash_text("/etc/passwd: what is it?"), "/etc/passwd: what is it?");
     assert_string_equal(pp_slash_text("//tmp is full"), "/tmp is full"); /* what would be a command */
     assert_string_equal(pp_slash_text("///x"), "//x");
     assert_string_equal(pp_slash_text("// a comment"), "// a comment");
     assert_string_equal(pp_slash_text("//a comment\nint x;"), "//a comment\nint x;");
+    assert_string_equal(pp_slash_text("//new\nis how my poem begins"), "/new\nis how my poem begins");
     assert_string_equal(pp_slash_text("//"), "//");
     assert_true(pp_slash_looks_like("/tmp is full"));
     assert_false(pp_slash_looks_like("/etc/passwd"));
     assert_false(pp_slash_looks_like(" /tmp"));
+}
+
+/* Several lines, pasted behind a command of one, are neither done nor sent. */
+static void test_several_lines(void **state)
+{
+    static const char *const refused[] = {"/rename one\ntwo", "/rename\none", "/NEW\nis how my poem begins",
+                                          "/theme dark\r\nlight", "/set temp 1\n/set top-k 2"};
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_int_equal(fix_slash(refused[i]), PP_SLASH_KEEP);
+        assert_non_null(strstr(notice(), "takes one line"));
+    }
+    assert_int_equal(pp_controller_n_messages(fix.c), 0);
+    assert_int_equal(fix_slash("/system Be brief.\nBe kind.\n"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/system"), PP_SLASH_DONE);
+    assert_string_equal(notice(), "system prompt: Be brief.\nBe kind.");
+    assert_int_equal(fix_slash("/system none"), PP_SLASH_DONE);
 }
 
 static void test_unknown(void **state)
@@ -96,8 +114,8 @@ static void test_screen(void **state)
 {
     char arg[16];
     (void)state;
-    assert_int_equal(pp_controller_slash(fix.c, "/theme  dark \n", arg, sizeof arg),
-                     PP_SLASH_TEXT); /* two lines are no command */
+    assert_int_equal(pp_controller_slash(fix.c, "/theme  dark \n", arg, sizeof arg), PP_SLASH_THEME); /* as pasted */
+    assert_string_equal(arg, "dark");
     assert_int_equal(pp_controller_slash(fix.c, "/theme  dark ", arg, sizeof arg), PP_SLASH_THEME);
     assert_string_equal(arg, "dark");
     assert_int_equal(pp_controller_slash(fix.c, "/theme a-name-that-is-too-long", arg, sizeof arg), PP_SLASH_THEME);
@@ -314,6 +332,7 @@ TEST_GROUP(slash)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_text, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_several_lines, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_unknown, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_surplus, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_undo, fix_setup_ready, fix_teardown),

@@ -129,13 +129,15 @@ static void choose_reasoning(struct pp_ui *ui, const char *word)
                                                                 : PP_REASONING_SHOW);
 }
 
-/* False: it is no command. One that failed has said why: it leaves the line as in a shell, so that what is typed next
- * does not stand behind it, and Up brings it back to be corrected. */
-static bool slash(struct pp_ui *ui, const char *text)
+/* One that failed has said why: it leaves the line as in a shell, so that what is typed next does not stand behind it,
+ * and Up brings it back to be corrected. PP_SLASH_TEXT, PP_SLASH_KEEP: it is not taken. */
+static enum pp_slash slash(struct pp_ui *ui, const char *text)
 {
     char arg[4200] = ""; /* a path */
-    switch (pp_controller_slash(ui->controller, text, arg, sizeof arg)) {
-    case PP_SLASH_TEXT: return false;
+    const enum pp_slash asked = pp_controller_slash(ui->controller, text, arg, sizeof arg);
+    switch (asked) {
+    case PP_SLASH_TEXT:
+    case PP_SLASH_KEEP:
     case PP_SLASH_DONE:
     case PP_SLASH_ERROR: break;
     case PP_SLASH_HELP: pp_menu_open(ui, &pp_menu_help); break;
@@ -154,7 +156,7 @@ static bool slash(struct pp_ui *ui, const char *text)
     case PP_SLASH_READ: begin_with_file(ui, arg); break;
     case PP_SLASH_COPY: copy_last_answer(ui); break;
     }
-    return true;
+    return asked;
 }
 
 static bool is_blank(const char *s)
@@ -201,7 +203,10 @@ bool pp_ui_accept(void *user, const char *text)
     if (is_blank(text))
         return true;
     pp_ui_clear_notice(ui);
-    bool taken = text[0] == '/' && slash(ui, text);
+    const enum pp_slash command = text[0] == '/' ? slash(ui, text) : PP_SLASH_TEXT;
+    bool taken = command != PP_SLASH_TEXT;
+    if (command == PP_SLASH_KEEP)
+        return false;
     if (!taken && pp_controller_status(ui->controller)->state == PP_STATE_LOADING)
         hold(ui, text);
     else if (!taken)

@@ -355,6 +355,7 @@ static void take_line(struct plain *p, const char *line)
         break;
     case PP_SLASH_DONE:
     case PP_SLASH_ERROR:
+    case PP_SLASH_KEEP:
         break;
     case PP_SLASH_HELP: list_commands(p); break;
     case PP_SLASH_SESSIONS:

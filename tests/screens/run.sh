@@ -242,7 +242,9 @@ slash_commands() {
     start 80x24 && see ready && text "/th" && keys Tab && see "/theme" && text "light" && keys Enter && gone "/theme" &&
         say "/nosuch" && say "said at once" && see "You said: said at once" && see ready && say "/nosuch" &&
         see "no such command" && see "› Write a message" && keys Up && see "› /nosuch" && keys C-u &&
-        say "/path/like/text" && see "You said: /path/like/text"
+        say "/path/like/text" && see "You said: /path/like/text" && see ready && printf '/theme light\ndark' | paste &&
+        keys Enter && see "takes one line" && see "› /theme light" && keys BSpace BSpace BSpace BSpace BSpace Enter &&
+        see "› Write a message"
 }
 read_file() { # Tab completes; a question follows; what is no text is refused
     printf '\357\273\277first line\r\nsecond line\r\n\r\n' >"$work/notes.txt"
