@@ -3,6 +3,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/base/json.h"
 #include "engine/hf_quant_int.h"
 #include "engine/hparams.h"
 
@@ -12,12 +13,6 @@ enum { MAX_LAYERS = 1 << 14 }; /* that may differ with MLX, and groups of compre
 
 static const char advice[] = "take the model in another form: in FP8, MXFP4, NVFP4, bitsandbytes in 4 bits, GPTQ, AWQ, "
                              "compressed-tensors or MLX, not quantised, or a GGUF file";
-
-static const char *text_of(const cJSON *object, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsString(item) ? item->valuestring : "";
-}
 
 static enum pp_code fail_key(const char *key, const char *want, struct pp_error *err)
 {
@@ -49,7 +44,7 @@ static enum pp_code read_fp8(const cJSON *c, struct pp_hf_quant *q, struct pp_er
 static enum pp_code read_scheme(const cJSON *group, struct pp_hf_quant *q, struct pp_error *err)
 {
     const cJSON *w = cJSON_GetObjectItemCaseSensitive(group, "weights");
-    const bool is_float = strcmp(text_of(w, "type"), "float") == 0;
+    const bool is_float = strcmp(pp_json_text(w, "type"), "float") == 0;
     int64_t bits = 8;
     if (!w || cJSON_IsNull(w)) /* only activations are quantised, and only while they are computed */
         return PP_OK;
@@ -74,7 +69,7 @@ static enum pp_code read_compressed(const cJSON *c, struct pp_hf_quant *q, struc
                                         "mxfp8-quantized", "mixed-precision", NULL};
     const cJSON *groups = cJSON_GetObjectItemCaseSensitive(c, "config_groups"), *group;
     const cJSON *sparse = cJSON_GetObjectItemCaseSensitive(c, "sparsity_config");
-    const char *sparsity = text_of(sparse, "format"), *format = text_of(c, "format");
+    const char *sparsity = pp_json_text(sparse, "format"), *format = pp_json_text(c, "format");
     int i = 0, n = 0;
     enum pp_code code = PP_OK;
     q->method = PP_QUANT_COMPRESSED;
@@ -111,14 +106,14 @@ static bool is_modelopt_algorithm(const char *name)
 
 static enum pp_code read_modelopt(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
-    const char *algorithm = text_of(c, "quant_algo");
+    const char *algorithm = pp_json_text(c, "quant_algo");
     const bool mixed = strcmp(algorithm, "MIXED_PRECISION") == 0;
     const cJSON *layers = mixed ? cJSON_GetObjectItemCaseSensitive(c, "quantized_layers") : NULL, *layer;
     bool known = mixed ? cJSON_IsObject(layers) : is_modelopt_algorithm(algorithm);
     q->method = PP_QUANT_MODELOPT;
     q->block_rows = q->block_cols = 128;
     cJSON_ArrayForEach(layer, layers)
-        known = known && is_modelopt_algorithm(text_of(layer, "quant_algo"));
+        known = known && is_modelopt_algorithm(pp_json_text(layer, "quant_algo"));
     return known ? PP_OK : fail_key("quant_algo", "FP8, FP8_PB_WO, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, W4A16_NVFP4, "
                                     "MXFP8, or MIXED_PRECISION of these", err);
 }
@@ -152,7 +147,7 @@ static enum pp_code read_sizes(const cJSON *c, struct pp_hf_quant *q, struct pp_
 
 static enum pp_code read_gptq(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
-    const char *format = text_of(c, "checkpoint_format");
+    const char *format = pp_json_text(c, "checkpoint_format");
     q->method = PP_QUANT_GPTQ;
     q->group = 128;
     q->zeros_less_one = strcmp(format, "gptq_v2") != 0;
@@ -163,7 +158,7 @@ static enum pp_code read_gptq(const cJSON *c, struct pp_hf_quant *q, struct pp_e
 
 static enum pp_code read_awq(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
-    const char *version = text_of(c, "version");
+    const char *version = pp_json_text(c, "version");
     q->method = PP_QUANT_AWQ;
     q->group = 128;
     q->along = strcasecmp(version, "gemv") == 0;
@@ -178,8 +173,8 @@ static enum pp_code read_awq(const cJSON *c, struct pp_hf_quant *q, struct pp_er
 static enum pp_code read_ternary(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
     q->method = PP_QUANT_TERNARY;
-    q->divided = strcmp(text_of(c, "linear_class"), "autobitlinear") != 0;
-    if (strcmp(text_of(c, "quantization_mode"), "online") == 0)
+    q->divided = strcmp(pp_json_text(c, "linear_class"), "autobitlinear") != 0;
+    if (strcmp(pp_json_text(c, "quantization_mode"), "online") == 0)
         return fail_key("quantization_mode", "offline", err);
     return PP_OK;
 }
@@ -193,7 +188,7 @@ static enum pp_code read_mode(const cJSON *c, struct pp_hf_quant *q, struct pp_e
         int64_t bits, group;
     } modes[] = {{"affine", PP_MLX_AFFINE, 4, 64}, {"mxfp4", PP_MLX_MXFP4, 4, 32}, {"mxfp8", PP_MLX_MXFP8, 8, 32},
                  {"nvfp4", PP_MLX_NVFP4, 4, 16}};
-    const char *mode = text_of(c, "mode");
+    const char *mode = pp_json_text(c, "mode");
     size_t i = 0;
     while (*mode && i < sizeof modes / sizeof *modes && strcmp(modes[i].name, mode) != 0)
         i++;
@@ -231,7 +226,7 @@ static enum pp_code read_mlx(const cJSON *c, struct pp_hf_quant *q, struct pp_er
 /* By what a transformers folder calls its method. */
 static enum pp_code read_method(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
-    const char *method = text_of(c, "quant_method"), *format = text_of(c, "format");
+    const char *method = pp_json_text(c, "quant_method"), *format = pp_json_text(c, "format");
     if (strcmp(method, "fp8") == 0 || strcmp(method, "fbgemm_fp8") == 0)
         return read_fp8(c, q, err);
     if (strcmp(method, "compressed-tensors") == 0)

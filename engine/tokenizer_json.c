@@ -32,33 +32,22 @@ struct reader {
     size_t n_owned;
 };
 
-static const cJSON *member(const cJSON *object, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(object, name);
-}
-
-static const char *string_member(const cJSON *object, const char *name)
-{
-    const char *s = cJSON_GetStringValue(member(object, name));
-    return s ? s : "";
-}
-
 /* Absent and null are the default. */
 static bool bool_member(const cJSON *object, const char *name, bool otherwise)
 {
-    const cJSON *value = member(object, name);
+    const cJSON *value = pp_json_member(object, name);
     return cJSON_IsBool(value) ? cJSON_IsTrue(value) : otherwise;
 }
 
 static bool is_type(const cJSON *object, const char *type)
 {
-    return strcmp(string_member(object, "type"), type) == 0;
+    return strcmp(pp_json_text(object, "type"), type) == 0;
 }
 
 static enum pp_code unsupported(const char *part, const cJSON *object, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer has a %s of type \"%.60s\" that pippin does not know as it "
-                   "is used here", part, string_member(object, "type"));
+                   "is used here", part, pp_json_text(object, "type"));
 }
 
 /* --- normalizer ---------------------------------------------------------------------------------------- */
@@ -67,7 +56,7 @@ static enum pp_code unsupported(const char *part, const cJSON *object, struct pp
 static enum pp_code read_charsmap(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     size_t n = 0;
-    enum pp_code code = tok_read_charsmap(string_member(node, "precompiled_charsmap"), &r->charsmap, &n, err);
+    enum pp_code code = tok_read_charsmap(pp_json_text(node, "precompiled_charsmap"), &r->charsmap, &n, err);
     if (!code)
         r->spec.charsmap = (struct pp_str){r->charsmap, n};
     return code;
@@ -86,20 +75,20 @@ static void read_bert_normalizer(struct reader *r, const cJSON *node)
 /* Replaces runs of spaces by one, or by the one that stands for it. */
 static bool is_squeeze(const cJSON *node)
 {
-    const char *pattern = string_member(member(node, "pattern"), "Regex"), *to = string_member(node, "content");
+    const char *pattern = pp_json_text(pp_json_member(node, "pattern"), "Regex"), *to = pp_json_text(node, "content");
     return is_type(node, "Replace") && strcmp(pattern, " {2,}") == 0 &&
            (strcmp(to, " ") == 0 || strcmp(to, TOK_SPACE) == 0);
 }
 
 static bool is_prepend(const cJSON *node)
 {
-    return is_type(node, "Prepend") && strcmp(string_member(node, "prepend"), TOK_SPACE) == 0;
+    return is_type(node, "Prepend") && strcmp(pp_json_text(node, "prepend"), TOK_SPACE) == 0;
 }
 
 static bool is_spaces(const cJSON *node)
 {
-    return is_type(node, "Replace") && strcmp(string_member(member(node, "pattern"), "String"), " ") == 0 &&
-           strcmp(string_member(node, "content"), TOK_SPACE) == 0;
+    return is_type(node, "Replace") && strcmp(pp_json_text(pp_json_member(node, "pattern"), "String"), " ") == 0 &&
+           strcmp(pp_json_text(node, "content"), TOK_SPACE) == 0;
 }
 
 /* What the kinds of vocabularies do themselves. */
@@ -131,7 +120,7 @@ static enum pp_code list_normalizers(struct reader *r, const cJSON *node, struct
     if (!node || cJSON_IsNull(node))
         return PP_OK;
     if (is_type(node, "Sequence")) {
-        cJSON_ArrayForEach(part, member(node, "normalizers"))
+        cJSON_ArrayForEach(part, pp_json_member(node, "normalizers"))
             if ((code = list_normalizers(r, part, err)))
                 return code;
         return PP_OK;
@@ -188,10 +177,10 @@ static enum pp_code add_literal(struct reader *r, const char *text, struct pp_er
 
 static enum pp_code read_split(struct reader *r, const cJSON *node, struct pp_error *err)
 {
-    const cJSON *pattern = member(node, "pattern");
-    const char *regex = cJSON_GetStringValue(member(pattern, "Regex"));
-    const char *text = cJSON_GetStringValue(member(pattern, "String"));
-    const char *behavior = string_member(node, "behavior");
+    const cJSON *pattern = pp_json_member(node, "pattern");
+    const char *regex = cJSON_GetStringValue(pp_json_member(pattern, "Regex"));
+    const char *text = cJSON_GetStringValue(pp_json_member(pattern, "String"));
+    const char *behavior = pp_json_text(node, "behavior");
     bool inverted = bool_member(node, "invert", false);
     if (r->spaces && text && strcmp(text, " ") == 0)
         return PP_OK; /* no spaces are left to split at */
@@ -204,8 +193,8 @@ static enum pp_code read_split(struct reader *r, const cJSON *node, struct pp_er
 
 static enum pp_code read_metaspace(struct reader *r, const cJSON *node, struct pp_error *err)
 {
-    const char *scheme = string_member(node, "prepend_scheme");
-    const char *space = string_member(node, "replacement");
+    const char *scheme = pp_json_text(node, "prepend_scheme");
+    const char *space = pp_json_text(node, "replacement");
     if (strcmp(space, TOK_SPACE) != 0)
         return unsupported("pre-tokenizer", node, err);
     r->spaces = true;
@@ -225,7 +214,7 @@ static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, stru
     if (!node || cJSON_IsNull(node))
         return PP_OK;
     if (is_type(node, "Sequence")) {
-        cJSON_ArrayForEach(part, member(node, "pretokenizers")) {
+        cJSON_ArrayForEach(part, pp_json_member(node, "pretokenizers")) {
             enum pp_code code = read_pre_tokenizer(r, part, err);
             if (code)
                 return code;
@@ -253,7 +242,7 @@ static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, stru
     if (is_type(node, "Digits"))
         return add_pattern(r, bool_member(node, "individual_digits", false) ? "\\p{N}" : "\\p{N}+", err);
     if (is_type(node, "Punctuation")) {
-        const char *behavior = string_member(node, "behavior");
+        const char *behavior = pp_json_text(node, "behavior");
         if (strcmp(behavior, "Contiguous") == 0)
             return add_pattern(r, "[\\p{P}$+<=>^~|`]+", err);
         if (!*behavior || strcmp(behavior, "Isolated") == 0)
@@ -273,7 +262,7 @@ static int64_t id_of(const cJSON *number)
 
 static enum pp_code read_vocab(struct reader *r, struct pp_error *err)
 {
-    const cJSON *vocab = member(r->model, "vocab"), *token;
+    const cJSON *vocab = pp_json_member(r->model, "vocab"), *token;
     int64_t count = 0, last = -1;
     if (!cJSON_IsObject(vocab))
         return pp_fail(err, PP_ERR_FORMAT, "the tokenizer has no vocabulary of texts and ids");
@@ -296,8 +285,8 @@ static enum pp_code read_vocab(struct reader *r, struct pp_error *err)
         r->spec.texts[id] = (struct pp_str){token->string, strlen(token->string)};
         r->spec.types[id] = TOK_NORMAL;
     }
-    cJSON_ArrayForEach(token, member(r->root, "added_tokens"))
-        if ((code = tok_spec_add_token(&r->spec, id_of(member(token, "id")), token, err)))
+    cJSON_ArrayForEach(token, pp_json_member(r->root, "added_tokens"))
+        if ((code = tok_spec_add_token(&r->spec, id_of(pp_json_member(token, "id")), token, err)))
             return code;
     return PP_OK;
 }
@@ -305,7 +294,7 @@ static enum pp_code read_vocab(struct reader *r, struct pp_error *err)
 /* [[text, score], ...] */
 static enum pp_code read_unigrams(struct reader *r, struct pp_error *err)
 {
-    const cJSON *vocab = member(r->model, "vocab"), *token;
+    const cJSON *vocab = pp_json_member(r->model, "vocab"), *token;
     size_t n = (size_t)cJSON_GetArraySize(vocab), i = 0;
     if (!cJSON_IsArray(vocab) || !n)
         return pp_fail(err, PP_ERR_FORMAT, "the tokenizer has no vocabulary of texts and scores");
@@ -324,10 +313,10 @@ static enum pp_code read_unigrams(struct reader *r, struct pp_error *err)
         r->spec.types[i] = TOK_NORMAL;
         r->spec.scores[i++] = (float)score->valuedouble;
     }
-    cJSON_ArrayForEach(token, member(r->root, "added_tokens"))
-        if ((code = tok_spec_add_token(&r->spec, id_of(member(token, "id")), token, err)))
+    cJSON_ArrayForEach(token, pp_json_member(r->root, "added_tokens"))
+        if ((code = tok_spec_add_token(&r->spec, id_of(pp_json_member(token, "id")), token, err)))
             return code;
-    r->spec.unk = id_of(member(r->model, "unk_id"));
+    r->spec.unk = id_of(pp_json_member(r->model, "unk_id"));
     if (r->spec.unk >= 0 && (size_t)r->spec.unk < r->spec.n && r->spec.types[r->spec.unk] == TOK_NORMAL)
         r->spec.types[r->spec.unk] = TOK_UNKNOWN;
     if (bool_member(r->model, "byte_fallback", false))
@@ -338,7 +327,7 @@ static enum pp_code read_unigrams(struct reader *r, struct pp_error *err)
 /* The token of unknown words is none that words are made of, whether or not it is among those that were added. */
 static void mark_unknown(struct reader *r)
 {
-    const char *unk = string_member(r->model, "unk_token");
+    const char *unk = pp_json_text(r->model, "unk_token");
     const int64_t id = *unk ? tok_spec_find(&r->spec, unk, strlen(unk)) : -1;
     if (id >= 0 && r->spec.types[id] == TOK_NORMAL)
         r->spec.types[id] = TOK_UNKNOWN;
@@ -347,8 +336,8 @@ static void mark_unknown(struct reader *r)
 /* "##ing" goes on with a word and is kept as "ing"; "sing" begins one and is kept with U+2581 before it. */
 static enum pp_code keep_pieces(struct reader *r, struct pp_error *err)
 {
-    const char *prefix = member(r->model, "continuing_subword_prefix")
-                             ? string_member(r->model, "continuing_subword_prefix") : "##";
+    const char *prefix = pp_json_member(r->model, "continuing_subword_prefix")
+                             ? pp_json_text(r->model, "continuing_subword_prefix") : "##";
     const size_t skip = strlen(prefix);
     for (int pass = 0; pass < 2 && !r->pieces.bad; pass++) { /* lengths first: the buffer moves while it grows */
         size_t at = 0;
@@ -400,7 +389,7 @@ static bool read_merge(const cJSON *node, struct tok_merge_text *m)
 
 static enum pp_code read_merges(struct reader *r, struct pp_error *err)
 {
-    const cJSON *merges = member(r->model, "merges"), *node;
+    const cJSON *merges = pp_json_member(r->model, "merges"), *node;
     size_t n = (size_t)cJSON_GetArraySize(merges);
     r->spec.merges = pp_realloc_array(NULL, n + 1, sizeof *r->spec.merges);
     if (!r->spec.merges)
@@ -417,7 +406,7 @@ static enum pp_code read_merges(struct reader *r, struct pp_error *err)
 
 static void read_template_part(struct reader *r, const cJSON *part, bool before)
 {
-    const char *text = cJSON_GetStringValue(member(member(part, "SpecialToken"), "id"));
+    const char *text = cJSON_GetStringValue(pp_json_member(pp_json_member(part, "SpecialToken"), "id"));
     if (r->template_parts++ >= MAX_TEMPLATE_PARTS)
         return;
     int64_t id = text ? tok_spec_find(&r->spec, text, strlen(text)) : -1;
@@ -443,18 +432,18 @@ static void read_post_processor(struct reader *r, const cJSON *node)
 {
     const cJSON *part;
     if (is_type(node, "Sequence"))
-        cJSON_ArrayForEach(part, member(node, "processors"))
+        cJSON_ArrayForEach(part, pp_json_member(node, "processors"))
             read_post_processor(r, part);
     if (is_type(node, "RobertaProcessing") || is_type(node, "BertProcessing")) {
-        read_end(r, member(node, "cls"), &r->spec.add_bos, &r->spec.bos);
-        read_end(r, member(node, "sep"), &r->spec.add_eos, &r->spec.eos);
+        read_end(r, pp_json_member(node, "cls"), &r->spec.add_bos, &r->spec.bos);
+        read_end(r, pp_json_member(node, "sep"), &r->spec.add_eos, &r->spec.eos);
     }
     if (!is_type(node, "TemplateProcessing"))
         return;
     bool before = true;
     r->spec.add_bos = r->spec.add_eos = false;
-    cJSON_ArrayForEach(part, member(node, "single")) {
-        if (member(part, "Sequence"))
+    cJSON_ArrayForEach(part, pp_json_member(node, "single")) {
+        if (pp_json_member(part, "Sequence"))
             before = false;
         else
             read_template_part(r, part, before);
@@ -465,15 +454,15 @@ static void read_post_processor(struct reader *r, const cJSON *node)
 
 static enum pp_code check_model(const struct reader *r, struct pp_error *err)
 {
-    const char *type = string_member(r->model, "type");
+    const char *type = pp_json_text(r->model, "type");
     if (!cJSON_IsObject(r->model))
         return pp_fail(err, PP_ERR_FORMAT, "the file is JSON, but not a tokenizer: it has no model");
     if (r->unigram || r->wordpiece)
         return PP_OK;
-    if (strcmp(type, "BPE") != 0 && !(*type == '\0' && cJSON_IsArray(member(r->model, "merges"))))
+    if (strcmp(type, "BPE") != 0 && !(*type == '\0' && cJSON_IsArray(pp_json_member(r->model, "merges"))))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.60s\"; pippin knows BPE, Unigram and "
                        "WordPiece", type);
-    if (*string_member(r->model, "continuing_subword_prefix") || *string_member(r->model, "end_of_word_suffix"))
+    if (*pp_json_text(r->model, "continuing_subword_prefix") || *pp_json_text(r->model, "end_of_word_suffix"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by prefixes or suffixes, which "
                        "pippin does not know");
     return PP_OK;
@@ -487,7 +476,7 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
         return PP_OK;
     }
     bool fallback = bool_member(r->model, "byte_fallback", false);
-    if (is_type(member(r->root, "decoder"), "ByteLevel"))
+    if (is_type(pp_json_member(r->root, "decoder"), "ByteLevel"))
         r->byte_level = true;
     if (!r->byte_level && !fallback && !r->spaces)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is BPE, but neither byte-level nor SentencePiece's");
@@ -510,14 +499,14 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
 static enum pp_code read_all(struct reader *r, struct pp_error *err)
 {
     const char *unk;
-    r->unigram = strcmp(string_member(r->model, "type"), "Unigram") == 0;
-    r->wordpiece = strcmp(string_member(r->model, "type"), "WordPiece") == 0;
+    r->unigram = strcmp(pp_json_text(r->model, "type"), "Unigram") == 0;
+    r->wordpiece = strcmp(pp_json_text(r->model, "type"), "WordPiece") == 0;
     r->spec.apart = r->unigram;
     enum pp_code code = check_model(r, err);
     if (!code)
-        code = read_normalizer(r, member(r->root, "normalizer"), err);
+        code = read_normalizer(r, pp_json_member(r->root, "normalizer"), err);
     if (!code)
-        code = read_pre_tokenizer(r, member(r->root, "pre_tokenizer"), err);
+        code = read_pre_tokenizer(r, pp_json_member(r->root, "pre_tokenizer"), err);
     if (!code)
         code = r->unigram ? read_unigrams(r, err) : read_vocab(r, err);
     if (!code && r->wordpiece) {
@@ -530,8 +519,8 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
         code = decide_kind(r, err);
     if (code)
         return code;
-    read_post_processor(r, member(r->root, "post_processor"));
-    unk = string_member(r->model, "unk_token");
+    read_post_processor(r, pp_json_member(r->root, "post_processor"));
+    unk = pp_json_text(r->model, "unk_token");
     if (*unk)
         r->spec.unk = tok_spec_find(&r->spec, unk, strlen(unk));
     if (r->spec.kind == TOK_BYTE_LEVEL && *unk) {
@@ -544,7 +533,7 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
 enum pp_code tok_from_tree(const cJSON *root, const struct tok_config *cfg, struct pp_tokenizer **out,
                            struct pp_error *err)
 {
-    struct reader r = {.root = root, .model = member(root, "model"),
+    struct reader r = {.root = root, .model = pp_json_member(root, "model"),
                        .spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1}};
     *out = NULL;
     enum pp_code code = read_all(&r, err);

@@ -46,11 +46,6 @@ struct tok_steps {
 
 /* --- reading ---------------------------------------------------------------------------------------------- */
 
-static const cJSON *member(const cJSON *object, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(object, name);
-}
-
 static enum pp_code copy_text(const char *text, char **to, size_t *n, struct pp_error *err)
 {
     if (strlen(text) > MAX_REPLACEMENT)
@@ -80,10 +75,10 @@ static enum pp_code compile(const char *pattern, struct step *s, struct pp_error
 
 static enum pp_code read_replace(const cJSON *node, struct step *s, struct pp_error *err)
 {
-    const cJSON *pattern = member(node, "pattern");
-    const char *expression = cJSON_GetStringValue(member(pattern, "Regex"));
-    const char *text = cJSON_GetStringValue(member(pattern, "String"));
-    const char *to = cJSON_GetStringValue(member(node, "content"));
+    const cJSON *pattern = pp_json_member(node, "pattern");
+    const char *expression = cJSON_GetStringValue(pp_json_member(pattern, "Regex"));
+    const char *text = cJSON_GetStringValue(pp_json_member(pattern, "String"));
+    const char *to = cJSON_GetStringValue(pp_json_member(node, "content"));
     if (!to || (!expression && !(text && *text)) || (expression && strlen(expression) > MAX_REPLACEMENT))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer's normalizer replaces something that pippin cannot look "
                        "for");
@@ -111,7 +106,7 @@ enum pp_code tok_read_charsmap(const char *base64, char **map, size_t *n, struct
 
 static enum pp_code read_table(const cJSON *node, struct step *s, struct pp_error *err)
 {
-    const char *text = cJSON_GetStringValue(member(node, "precompiled_charsmap"));
+    const char *text = cJSON_GetStringValue(pp_json_member(node, "precompiled_charsmap"));
     s->kind = TABLE;
     enum pp_code code = tok_read_charsmap(text ? text : "", &s->map, &s->n_map, err);
     return code ? code : tok_charsmap_check((struct pp_str){s->map, s->n_map}, err);
@@ -123,7 +118,7 @@ static enum pp_code read_step(const cJSON *node, struct step *s, struct pp_error
         {"NFC", FORM, TOK_NFC}, {"NFD", FORM, TOK_NFD}, {"NFKC", FORM, TOK_NFKC}, {"NFKD", FORM, TOK_NFKD},
         {"Lowercase", LOWER, 0}, {"StripAccents", ACCENTS, 0}, {"Nmt", NMT, 0},
     };
-    const char *type = cJSON_GetStringValue(member(node, "type"));
+    const char *type = cJSON_GetStringValue(pp_json_member(node, "type"));
     type = type ? type : "";
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (strcmp(type, plain[i].name) == 0) {
@@ -135,17 +130,17 @@ static enum pp_code read_step(const cJSON *node, struct step *s, struct pp_error
         }
     if (strcmp(type, "Strip") == 0) {
         s->kind = STRIP;
-        s->left = !cJSON_IsFalse(member(node, "strip_left"));
-        s->right = !cJSON_IsFalse(member(node, "strip_right"));
+        s->left = !cJSON_IsFalse(pp_json_member(node, "strip_left"));
+        s->right = !cJSON_IsFalse(pp_json_member(node, "strip_right"));
         return PP_OK;
     }
     if (strcmp(type, "Replace") == 0)
         return read_replace(node, s, err);
     if (strcmp(type, "Precompiled") == 0)
         return read_table(node, s, err);
-    if (strcmp(type, "Prepend") == 0 && cJSON_IsString(member(node, "prepend"))) {
+    if (strcmp(type, "Prepend") == 0 && cJSON_IsString(pp_json_member(node, "prepend"))) {
         s->kind = PREPEND;
-        return copy_text(member(node, "prepend")->valuestring, &s->to, &s->n_to, err);
+        return copy_text(pp_json_member(node, "prepend")->valuestring, &s->to, &s->n_to, err);
     }
     return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer has a normalizer of type \"%.60s\" that pippin does not "
                    "know as it is used here", type);

@@ -12,6 +12,7 @@
 #include <cjson/cJSON.h>
 #include <nettle/base64.h>
 
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/name_index.h"
 #include "engine/tokenizer_internal.h"
@@ -366,22 +367,18 @@ static const char *const tekken_control[] = {
 };
 enum { N_TEKKEN_CONTROL = sizeof tekken_control / sizeof *tekken_control };
 
-static const cJSON *member(const cJSON *object, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(object, name);
-}
-
 /* A number from 0 to most, or -1. */
 static int64_t count_in(const cJSON *object, const char *name, int64_t most)
 {
-    const cJSON *number = member(object, name);
+    const cJSON *number = pp_json_member(object, name);
     const bool good = cJSON_IsNumber(number) && number->valuedouble >= 0 && number->valuedouble <= (double)most;
     return good ? (int64_t)number->valuedouble : -1;
 }
 
 bool tok_is_tekken(const cJSON *root)
 {
-    return cJSON_IsString(member(member(root, "config"), "pattern")) && cJSON_IsArray(member(root, "vocab"));
+    return cJSON_IsString(pp_json_member(pp_json_member(root, "config"), "pattern")) &&
+           cJSON_IsArray(pp_json_member(root, "vocab"));
 }
 
 static enum pp_code read_ranks(struct reader *r, const cJSON *vocab, int64_t n_control, int64_t n_all,
@@ -390,12 +387,12 @@ static enum pp_code read_ranks(struct reader *r, const cJSON *vocab, int64_t n_c
     const cJSON *token;
     size_t n = FILLER * (size_t)n_control;
     cJSON_ArrayForEach(token, vocab) {
-        const char *text = cJSON_GetStringValue(member(token, "token_bytes"));
+        const char *text = cJSON_GetStringValue(pp_json_member(token, "token_bytes"));
         n += text ? strlen(text) : 0;
     }
     enum pp_code code = reserve(r, n, err);
     cJSON_ArrayForEach(token, vocab) {
-        const char *text = cJSON_GetStringValue(member(token, "token_bytes"));
+        const char *text = cJSON_GetStringValue(pp_json_member(token, "token_bytes"));
         const int64_t rank = count_in(token, "rank", TOK_MAX_VOCAB);
         if (code)
             return code;
@@ -413,7 +410,7 @@ static void name_control(struct reader *r, const cJSON *listed, int64_t n)
     struct pp_str *texts = r->spec.texts;
     const cJSON *token;
     cJSON_ArrayForEach(token, listed) {
-        const char *text = cJSON_GetStringValue(member(token, "token_str"));
+        const char *text = cJSON_GetStringValue(pp_json_member(token, "token_str"));
         const int64_t id = count_in(token, "rank", n - 1);
         if (text && id >= 0)
             texts[id] = (struct pp_str){text, strlen(text)};
@@ -435,19 +432,19 @@ enum pp_code tok_from_tekken(const cJSON *root, const char *folder, struct pp_to
     struct reader r = {.spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1}};
     struct tok_spec *spec = &r.spec;
     struct tok_config cfg = {0};
-    const cJSON *config = member(root, "config");
-    const char *pattern = cJSON_GetStringValue(member(config, "pattern"));
+    const cJSON *config = pp_json_member(root, "config");
+    const char *pattern = cJSON_GetStringValue(pp_json_member(config, "pattern"));
     const int64_t n_control = count_in(config, "default_num_special_tokens", TOK_MAX_HOLES);
     const int64_t n_all = count_in(config, "default_vocab_size", TOK_MAX_VOCAB);
     *out = NULL;
     if (n_control < 0 || n_all <= n_control)
         return pp_fail(err, PP_ERR_FORMAT, "it does not say of how many tokens the vocabulary is, or how many of them "
                        "are for control");
-    enum pp_code code = read_ranks(&r, member(root, "vocab"), n_control, n_all, err);
+    enum pp_code code = read_ranks(&r, pp_json_member(root, "vocab"), n_control, n_all, err);
     if (!code && folder)
         code = tok_config_read(folder, &cfg, err);
     if (!code) {
-        name_control(&r, member(root, "special_tokens"), n_control);
+        name_control(&r, pp_json_member(root, "special_tokens"), n_control);
         spec->kind = TOK_BYTE_LEVEL;
         spec->ignore_merges = spec->add_bos = true;
         spec->patterns[spec->n_patterns++] = (struct pp_str){pattern, strlen(pattern)};

@@ -76,17 +76,6 @@ enum { N_MERGED = sizeof merged / sizeof *merged, N_LISTED = sizeof listed / siz
 
 /* --- which class ------------------------------------------------------------------------------------------ */
 
-static const cJSON *member(const cJSON *object, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(object, name);
-}
-
-static const char *string_member(const cJSON *object, const char *name)
-{
-    const char *s = cJSON_GetStringValue(member(object, name));
-    return s ? s : "";
-}
-
 /* The class is called so, but for "Fast" at its end. */
 static bool is_class(const char *have, const char *name)
 {
@@ -107,8 +96,8 @@ static bool is_word_of(const char *word, const char *words)
 static const struct class *find_class(const struct class *known, size_t n, const struct tok_config *cfg,
                                       const char *file, struct pp_error *err)
 {
-    const char *name = string_member(cfg->tokenizer, "tokenizer_class");
-    const char *family = string_member(cfg->model, "model_type");
+    const char *name = pp_json_text(cfg->tokenizer, "tokenizer_class");
+    const char *family = pp_json_text(cfg->model, "model_type");
     struct pp_buf names = {0};
     for (size_t i = 0; i < n; i++)
         if (*name ? is_class(name, known[i].name) : is_word_of(family, known[i].families))
@@ -137,7 +126,7 @@ enum { N_KEYS = sizeof token_keys / sizeof *token_keys };
 static const char *content_of(const cJSON *token)
 {
     const char *text = cJSON_GetStringValue(token);
-    return text ? text : string_member(token, "content");
+    return text ? text : pp_json_text(token, "content");
 }
 
 /* Adds to tokenizer_config.json what other files or the class say of tokens, and that does not. */
@@ -146,10 +135,10 @@ static enum pp_code complete_config(struct tok_config *cfg, const cJSON *map, co
     if (!cfg->tokenizer)
         cfg->tokenizer = cJSON_CreateObject();
     for (size_t i = 0; i < N_KEYS; i++) {
-        const cJSON *token = member(map, token_keys[i]);
+        const cJSON *token = pp_json_member(map, token_keys[i]);
         if (!token || cJSON_IsNull(token))
-            token = member(usual, token_keys[i]);
-        if (member(cfg->tokenizer, token_keys[i]) || !token)
+            token = pp_json_member(usual, token_keys[i]);
+        if (pp_json_member(cfg->tokenizer, token_keys[i]) || !token)
             continue;
         cJSON *copy = cJSON_Duplicate(token, true);
         if (!copy || !cJSON_AddItemToObject(cfg->tokenizer, token_keys[i], copy)) {
@@ -171,17 +160,17 @@ static bool add_token(cJSON *added, const char *text, const cJSON *id, const cJS
         return false;
     }
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (cJSON_IsTrue(member(token, flags[i])) && !cJSON_AddTrueToObject(node, flags[i]))
+        if (cJSON_IsTrue(pp_json_member(token, flags[i])) && !cJSON_AddTrueToObject(node, flags[i]))
             return false;
-    return special || member(node, "normalized") || cJSON_AddTrueToObject(node, "normalized");
+    return special || pp_json_member(node, "normalized") || cJSON_AddTrueToObject(node, "normalized");
 }
 
 static bool add_special(cJSON *added, const cJSON *token, const cJSON *vocab, const cJSON *more)
 {
     const char *text = content_of(token);
-    const cJSON *id = member(more, text);
+    const cJSON *id = pp_json_member(more, text);
     if (!id)
-        id = member(vocab, text);
+        id = pp_json_member(vocab, text);
     return !*text || !cJSON_IsNumber(id) || add_token(added, text, id, token, true);
 }
 
@@ -190,14 +179,14 @@ static enum pp_code add_tokens(cJSON *root, const cJSON *config, const cJSON *ma
                                struct pp_error *err)
 {
     cJSON *added = cJSON_AddArrayToObject(root, "added_tokens");
-    const cJSON *vocab = member(member(root, "model"), "vocab"), *token;
+    const cJSON *vocab = pp_json_member(pp_json_member(root, "model"), "vocab"), *token;
     bool ok = added != NULL;
     cJSON_ArrayForEach(token, more)
         ok = ok && (!cJSON_IsNumber(token) || add_token(added, token->string, token, NULL, false));
     for (size_t i = 0; i < N_KEYS; i++)
-        ok = ok && add_special(added, member(config, token_keys[i]), vocab, more);
-    const cJSON *const lists[] = {member(config, "additional_special_tokens"),
-                                  member(map, "additional_special_tokens")};
+        ok = ok && add_special(added, pp_json_member(config, token_keys[i]), vocab, more);
+    const cJSON *const lists[] = {pp_json_member(config, "additional_special_tokens"),
+                                  pp_json_member(map, "additional_special_tokens")};
     for (int i = 0; i < 2; i++)
         cJSON_ArrayForEach(token, lists[i])
             ok = ok && add_special(added, token, vocab, more);
@@ -261,7 +250,7 @@ static bool set_bert(cJSON *normalizer, const cJSON *config)
         {"tokenize_chinese_chars", "handle_chinese_chars"},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const cJSON *value = member(config, names[i].from);
+        const cJSON *value = pp_json_member(config, names[i].from);
         if (cJSON_IsBool(value) && !cJSON_AddBoolToObject(normalizer, names[i].to, cJSON_IsTrue(value)))
             return false;
     }
@@ -416,8 +405,8 @@ static void as_albert(struct tok_spec *spec, const cJSON *config)
 #define SMALL ",{\"type\":\"Lowercase\"}"
     static const char *const steps[2][2] = {{QUOTES NO_ACCENTS "]", QUOTES NO_ACCENTS SMALL "]"},
                                             {QUOTES "]", QUOTES SMALL "]"}};
-    const bool keep = cJSON_IsTrue(member(config, "keep_accents"));
-    const char *json = steps[keep][!cJSON_IsFalse(member(config, "do_lower_case"))];
+    const bool keep = cJSON_IsTrue(pp_json_member(config, "keep_accents"));
+    const char *json = steps[keep][!cJSON_IsFalse(pp_json_member(config, "do_lower_case"))];
     spec->steps = (struct pp_str){json, strlen(json)};
     spec->bos = tok_spec_find(spec, "[CLS]", 5);
     spec->eos = tok_spec_find(spec, "[SEP]", 5);
@@ -428,9 +417,9 @@ static void as_albert(struct tok_spec *spec, const cJSON *config)
 static enum pp_code as_t5(struct tok_spec *spec, const cJSON *config, struct pp_buf *names, struct pp_error *err)
 {
     enum { USUAL = 100, MOST = 1000, LONGEST = 24 };
-    const cJSON *number = member(config, "extra_ids");
+    const cJSON *number = pp_json_member(config, "extra_ids");
     const size_t begin = spec->n;
-    size_t extra = member(config, "added_tokens_decoder") ? 0 : USUAL;
+    size_t extra = pp_json_member(config, "added_tokens_decoder") ? 0 : USUAL;
     if (cJSON_IsNumber(number) && number->valuedouble >= 0 && number->valuedouble <= MOST)
         extra = (size_t)number->valuedouble;
     spec->bos = -1;

@@ -21,21 +21,16 @@ void pp_import_free(struct pp_import *im)
 
 /* --- members of objects ------------------------------------------------------------------------------------------ */
 
-static const cJSON *member(const cJSON *o, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(o, name);
-}
-
 static const char *text_of(const cJSON *o, const char *name)
 {
-    const cJSON *v = member(o, name);
+    const cJSON *v = pp_json_member(o, name);
     return cJSON_IsString(v) ? v->valuestring : NULL;
 }
 
 /* A whole number of at least 1; else 0. */
 static int64_t number_of(const cJSON *o, const char *name)
 {
-    const cJSON *v = member(o, name);
+    const cJSON *v = pp_json_member(o, name);
     return cJSON_IsNumber(v) && v->valuedouble >= 1 && v->valuedouble < 1e15 ? (int64_t)v->valuedouble : 0;
 }
 
@@ -99,7 +94,7 @@ static int role_of(const cJSON *o)
         {"gpt", PP_ROLE_ASSISTANT},       {"model", PP_ROLE_ASSISTANT}, {"system", PP_ROLE_SYSTEM},
         {"developer", PP_ROLE_SYSTEM},
     };
-    const cJSON *author = member(o, "author"); /* ChatGPT's */
+    const cJSON *author = pp_json_member(o, "author"); /* ChatGPT's */
     const char *name = text_of(o, "role");
     name = name ? name : text_of(o, "from");
     name = name ? name : text_of(o, "sender");
@@ -113,7 +108,7 @@ static int role_of(const cJSON *o)
 /* Text, or a list of parts of which some are text, or an object with such a list. */
 static void add_content(struct making *k, struct pp_buf *b, const cJSON *v)
 {
-    const cJSON *part, *parts = cJSON_IsObject(v) ? member(v, "parts") : v;
+    const cJSON *part, *parts = cJSON_IsObject(v) ? pp_json_member(v, "parts") : v;
     if (cJSON_IsString(v)) {
         pp_buf_str(b, v->valuestring);
         return;
@@ -135,7 +130,7 @@ static void add_content(struct making *k, struct pp_buf *b, const cJSON *v)
 static void add_first(struct making *k, struct pp_buf *b, const cJSON *o, const char *const *names)
 {
     for (; *names && !b->len; names++)
-        add_content(k, b, member(o, *names));
+        add_content(k, b, pp_json_member(o, *names));
 }
 
 static char *take(struct making *k, struct pp_buf *b, size_t *len)
@@ -381,12 +376,12 @@ static void walk(struct making *k, const struct names *t)
             visit(k, &v, t->by_name[i], 0);
     for (size_t visited = 0; v.n && visited < t->n && !k->code; visited++) {
         const struct visit at = v.list[--v.n];
-        const cJSON *message = t->inner ? member(at.node, t->inner) : at.node;
+        const cJSON *message = t->inner ? pp_json_member(at.node, t->inner) : at.node;
         const int64_t place = cJSON_IsObject(message) ? add_message(k, message, at.parent) : at.parent;
         const size_t from = v.n;
         if (t->head && strcmp(at.node->string, t->head) == 0)
             k->c.session.head = place;
-        cJSON_ArrayForEach(child, member(at.node, t->children))
+        cJSON_ArrayForEach(child, pp_json_member(at.node, t->children))
         {
             const cJSON *node = cJSON_IsString(child) ? named(t, child->valuestring) : NULL;
             if (node && v.n - from < t->n && !k->code)
@@ -421,13 +416,13 @@ static void add_named(struct making *k, struct names t)
 
 static const cJSON *array_of(const cJSON *o, const char *name)
 {
-    const cJSON *v = member(o, name);
+    const cJSON *v = pp_json_member(o, name);
     return cJSON_IsArray(v) ? v : NULL;
 }
 
 static bool is_message(const cJSON *o)
 {
-    return cJSON_IsObject(o) && (text_of(o, "role") || text_of(o, "from")) && !member(o, "messages");
+    return cJSON_IsObject(o) && (text_of(o, "role") || text_of(o, "from")) && !pp_json_member(o, "messages");
 }
 
 /* One line; where there is none, the first words of the user. */
@@ -462,15 +457,15 @@ static void add_session(struct making *k, const cJSON *o)
 /* What o is a conversation in; false: it is none. */
 static bool add_any(struct making *k, const cJSON *o)
 {
-    const cJSON *chat = member(o, "chat"), *history = member(chat, "history");
+    const cJSON *chat = pp_json_member(o, "chat"), *history = pp_json_member(chat, "history");
     const cJSON *messages = cJSON_IsArray(o) ? o : array_of(o, "messages"), *branches = array_of(o, "branches");
     messages = messages ? messages : array_of(o, "conversations");
     messages = messages ? messages : array_of(o, "chat_messages");
-    if (cJSON_IsObject(member(o, "mapping"))) {
-        add_named(k, (struct names){.nodes = member(o, "mapping"), .inner = "message", .parent = "parent",
+    if (cJSON_IsObject(pp_json_member(o, "mapping"))) {
+        add_named(k, (struct names){.nodes = pp_json_member(o, "mapping"), .inner = "message", .parent = "parent",
                                     .children = "children", .head = text_of(o, "current_node")});
-    } else if (cJSON_IsObject(member(history, "messages"))) {
-        add_named(k, (struct names){.nodes = member(history, "messages"), .parent = "parentId",
+    } else if (cJSON_IsObject(pp_json_member(history, "messages"))) {
+        add_named(k, (struct names){.nodes = pp_json_member(history, "messages"), .parent = "parentId",
                                     .children = "childrenIds", .head = text_of(history, "currentId")});
     } else if (messages && k->ours) {
         add_tree(k, messages, branches);
@@ -484,7 +479,7 @@ static bool add_any(struct making *k, const cJSON *o)
 
 static enum pp_code add_conversation(struct pp_import *im, const cJSON *o, struct pp_error *err)
 {
-    struct making k = {.im = im, .ours = cJSON_IsNumber(member(o, "pippin")), .err = err};
+    struct making k = {.im = im, .ours = cJSON_IsNumber(pp_json_member(o, "pippin")), .err = err};
     add_session(&k, o);
     if (!k.code && !add_any(&k, o))
         k.code = pp_fail(err, PP_ERR_FORMAT,

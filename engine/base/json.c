@@ -30,3 +30,14 @@ bool pp_json_has_nul(const char *text, size_t n)
             return true;
     return false;
 }
+
+const cJSON *pp_json_member(const cJSON *object, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, name);
+}
+
+const char *pp_json_text(const cJSON *object, const char *name)
+{
+    const char *s = cJSON_GetStringValue(pp_json_member(object, name));
+    return s ? s : "";
+}

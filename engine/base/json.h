@@ -18,5 +18,9 @@ enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const c
 /* Whether a text in it has the character U+0000, where a C string would end: what follows would be lost unseen. */
 bool pp_json_has_nul(const char *text, size_t n);
 #define PP_JSON_NUL_TEXT "a text holds the character U+0000 (\\u0000), which no text may have; take it out"
+/* A member by its name, as it is written; NULL: there is none, or `object` is none. */
+const struct cJSON *pp_json_member(const struct cJSON *object, const char *name);
+/* A member's text; "": there is none, or it is no text. */
+const char *pp_json_text(const struct cJSON *object, const char *name);
 
 #endif
