@@ -49,14 +49,6 @@ uint64_t pp_engine_pass_bytes(const struct pp_engine *e)
     return sum;
 }
 
-uint64_t pp_engine_kv_token_bytes(const struct pp_engine *e)
-{
-    uint64_t bytes = 0;
-    for (int t = 0; t < e->n_tiers; t++) /* of rows only the last few are read */
-        bytes += pp_tier_has_keys(pp_kv_pool_layout(e->tier[t].kv)->kind) ? e->stats.tiers[t].page_bytes : 0;
-    return bytes / PP_PAGE_TOKENS;
-}
-
 double pp_engine_kv_read_bytes(const struct pp_engine *e, double n)
 {
     double bytes = 0;

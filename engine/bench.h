@@ -54,10 +54,9 @@ void pp_engine_profile_get(const struct pp_engine *e, struct pp_profile *out);
 
 /* Bytes of weights that a pass with an output reads: all matrices, norms and biases, and a row of the embedding. */
 uint64_t pp_engine_pass_bytes(const struct pp_engine *e);
-/* Bytes of K and V of one token, all layers, and of the key by which an index finds it. */
-uint64_t pp_engine_kv_token_bytes(const struct pp_engine *e);
-/* What of them a row uses that has n positions up to its own: in layers with a window, or whose positions an index
- * picks, no more than it sees. (Of the latter neighbours may be read along: attend.c.) */
+/* Bytes of K and V, of all layers, and of the keys by which an index finds them, that a row uses which has n positions
+ * up to its own: in layers with a window, or whose positions an index picks, no more than it sees. (Of the latter
+ * neighbours may be read along: attend.c.) */
 double pp_engine_kv_read_bytes(const struct pp_engine *e, double n);
 
 /* --- how fast memory is read ----------------------------------------------------------------------------- */
@@ -106,8 +105,6 @@ struct pp_random_shape {
     int64_t head_dim;   /* 0: n_embd / n_head */
 };
 
-/* i from 0; NULL at the end. */
-const struct pp_random_shape *pp_random_shape(size_t i);
 const struct pp_random_shape *pp_random_shape_by_name(const char *name); /* NULL: unknown */
 /* Writes it as a GGUF file without vocabulary. Progress in bytes. PP_ERR_USAGE names what is possible. */
 enum pp_code pp_random_model_write(const struct pp_random_model *spec, const char *path, pp_progress *progress,

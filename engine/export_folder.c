@@ -19,7 +19,8 @@ enum { MAX_COPY = 256 << 20 };
 
 /* --- what was made ------------------------------------------------------------------------------------------------ */
 
-const char *pp_folder_path(struct folder *f, const char *name)
+/* The path of a file or folder of the new one, which from now on counts as ours; f's. NULL: out of memory. */
+static const char *folder_path(struct folder *f, const char *name)
 {
     char *path = NULL;
     if (pp_grow(&f->made, &f->made_cap, f->n_made + 1, sizeof *f->made) == 0)
@@ -33,7 +34,7 @@ const char *pp_folder_path(struct folder *f, const char *name)
 
 enum pp_code pp_folder_make(struct folder *f, const char *name)
 {
-    const char *path = pp_folder_path(f, name);
+    const char *path = folder_path(f, name);
     if (!path)
         return PP_ERR_NOMEM;
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
@@ -54,7 +55,7 @@ static void remove_made(const struct folder *f)
 
 enum pp_code pp_folder_write(struct folder *f, const char *name, const char *text, size_t n)
 {
-    const char *path = pp_folder_path(f, name);
+    const char *path = folder_path(f, name);
     return path ? pp_write_file(path, text, n, 0666, f->err) : PP_ERR_NOMEM;
 }
 
@@ -144,7 +145,7 @@ static enum pp_code write_tokenizer(struct folder *f, const struct pp_tokenizer 
 {
     static const char *const files[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        if (!pp_folder_path(f, files[i]))
+        if (!folder_path(f, files[i]))
             return PP_ERR_NOMEM;
     return pp_tokenizer_to_folder(t, f->dst, f->err);
 }
@@ -241,7 +242,7 @@ static enum pp_code write_folder(struct folder *f, const struct pp_tokenizer *t)
     enum pp_code code = make_folder(f);
     if (!code)
         code = write_vocabulary(f, t);
-    if (!code && !pp_folder_path(f, "model.safetensors"))
+    if (!code && !folder_path(f, "model.safetensors"))
         code = PP_ERR_NOMEM;
     if (!code)
         code = pp_folder_write_tensors(f);

@@ -86,9 +86,6 @@ static inline int64_t n_rows_of(const struct item *item)
     return item->ne[1] * item->ne[2];
 }
 
-/* export_folder.c: the path of a file or folder of the new one, which from now on counts as ours; f's. NULL: out of
- * memory. */
-const char *pp_folder_path(struct folder *f, const char *name);
 /* Makes such a folder, writes such a file, copies one of the source's folder if it is there. */
 enum pp_code pp_folder_make(struct folder *f, const char *name);
 enum pp_code pp_folder_write(struct folder *f, const char *name, const char *text, size_t n);

@@ -72,7 +72,7 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed)
 struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history)
 {
     uint64_t t0 = pp_now_ns();
-    struct pp_choice made = pp_sampler_choose_of(&g->sampler, &g->sampling, logits, g->tokens, n_history);
+    struct pp_choice made = pp_sampler_choose(&g->sampler, &g->sampling, logits, g->tokens, n_history);
     uint64_t ns = pp_now_ns() - t0;
     g->stats.sample_ns += ns;
     g->seq->engine->stats.sample_ns += ns;

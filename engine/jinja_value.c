@@ -34,7 +34,7 @@ void jinja_fail(struct jinja *j, const char *fmt, ...)
     longjmp(j->escape, 1);
 }
 
-void jinja_fail_memory(struct jinja *j)
+static void fail_memory(struct jinja *j)
 {
     j->code = pp_fail_nomem(j->err, "the chat template");
     longjmp(j->escape, 1);
@@ -76,7 +76,7 @@ static void new_block(struct jinja *j, size_t n)
         jinja_fail(j, "the template needs more than %zu MB of memory", j->max_memory >> 20);
     struct jinja_block *b = pp_malloc(sizeof *b + size);
     if (!b)
-        jinja_fail_memory(j);
+        fail_memory(j);
     *b = (struct jinja_block){.next = j->blocks, .size = size};
     j->blocks = b;
     j->memory += size;

@@ -127,7 +127,6 @@ struct jinja {
 bool jinja_protect(struct jinja *j, void (*body)(struct jinja *j, void *arg), void *arg);
 /* Ends the run with PP_ERR_FORMAT and a message that names template and line. */
 _Noreturn void jinja_fail(struct jinja *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-_Noreturn void jinja_fail_memory(struct jinja *j);
 /* Counts work that is not a node: n bytes or items looked at. Fails when the template has had its share. */
 void jinja_work(struct jinja *j, size_t n);
 /* Pairs around recursion. */

@@ -51,11 +51,6 @@ static const struct pp_random_shape shapes[] = {
 
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, MOST_LAYERS = 256 };
 
-const struct pp_random_shape *pp_random_shape(size_t i)
-{
-    return i < N_SHAPES ? &shapes[i] : NULL;
-}
-
 const struct pp_random_shape *pp_random_shape_by_name(const char *name)
 {
     for (size_t i = 0; i < N_SHAPES; i++)

@@ -32,7 +32,7 @@ struct pp_reasoning {
 
 /* template_source: of the chat template in use, or NULL. Any thread. */
 struct pp_reasoning pp_reasoning_of(const char *template_source, const struct pp_tokenizer *t);
-const char *pp_reasoning_name(const struct pp_reasoning *r); /* "think", "harmony", ...; "none" */
+const char *pp_reasoning_name(const struct pp_reasoning *r); /* "think", "harmony", ...; "none"; for tests */
 
 /* Where an answer begins, as its prompt ends. */
 enum pp_answer_begin {

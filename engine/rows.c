@@ -23,6 +23,16 @@ static uint32_t load32(const uint8_t *p)
     return v;
 }
 
+/* 127 and 255 are NaN; there is no infinity. */
+static float e4m3_to_f32(uint8_t v)
+{
+    const int exponent = v >> 3 & 15, mantissa = v & 7;
+    if ((v & 127) == 127)
+        return NAN;
+    const float f = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : (float)mantissa * 0x1p-9f;
+    return v & 128 ? -f : f;
+}
+
 float pp_number(const struct pp_numbers *n, int64_t i)
 {
     float f;
@@ -34,20 +44,11 @@ float pp_number(const struct pp_numbers *n, int64_t i)
     case PP_NUMBER_E8M0:
         return n->data[i] == 255 ? NAN : ldexpf(1, n->data[i] - 127);
     case PP_NUMBER_E4M3:
-        return pp_e4m3_to_f32(n->data[i]);
+        return e4m3_to_f32(n->data[i]);
     default:
         memcpy(&f, n->data + 4 * i, sizeof f);
         return f;
     }
-}
-
-float pp_e4m3_to_f32(uint8_t v)
-{
-    const int exponent = v >> 3 & 15, mantissa = v & 7;
-    if ((v & 127) == 127)
-        return NAN;
-    const float f = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : (float)mantissa * 0x1p-9f;
-    return v & 128 ? -f : f;
 }
 
 /* --- integers ----------------------------------------------------------------------------------------------------- */
@@ -456,7 +457,7 @@ static void fp8_row(const struct pp_rows *r, int64_t row, float *to)
     for (int64_t c = 0; c < r->n_cols; c += r->block_cols) {
         const float scale = pp_number(&r->scales, at + c / r->block_cols);
         for (int64_t i = c; i < c + r->block_cols && i < r->n_cols; i++)
-            to[i] = pp_e4m3_to_f32(p[i]) * scale;
+            to[i] = e4m3_to_f32(p[i]) * scale;
     }
 }
 
@@ -465,7 +466,7 @@ static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -
 /* A scale of GGUF's NVFP4: without a sign, and what would be no number is 0. */
 static float unsigned_e4m3(uint8_t v)
 {
-    return (v & 127) == 127 ? 0 : pp_e4m3_to_f32(v & 127);
+    return (v & 127) == 127 ? 0 : e4m3_to_f32(v & 127);
 }
 
 static void nvfp4_row(const struct pp_rows *r, int64_t row, float *to)

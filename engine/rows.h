@@ -112,7 +112,6 @@ static inline int64_t pp_way_row(int64_t ways, int64_t row)
 }
 
 float pp_number(const struct pp_numbers *n, int64_t i);
-float pp_e4m3_to_f32(uint8_t v); /* 127 and 255 are NaN; there is no infinity */
 
 /* to: float [n, n_cols]; rows first .. first + n - 1. */
 enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err);

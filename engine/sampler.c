@@ -186,7 +186,8 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-double pp_gumbel(uint64_t seed, int64_t position, int32_t token)
+/* Gumbel noise -log(-log u) of (seed, position, token), u uniform in (0, 1). */
+static double gumbel(uint64_t seed, int64_t position, int32_t token)
 {
     uint64_t h = mix(mix(mix(seed) ^ (uint64_t)position) ^ (uint64_t)(uint32_t)token);
     double u = ((double)(h >> 11) + 0.5) * 0x1p-53;
@@ -218,7 +219,7 @@ static struct pp_choice choose(const struct pp_candidate *c, int n, const struct
         double score = (double)c[i].logit / (double)p->temp;
         if (score + largest_noise < best)
             break;
-        consider(&made, &second, &best, c[i].token, score + pp_gumbel(p->seed, position, c[i].token));
+        consider(&made, &second, &best, c[i].token, score + gumbel(p->seed, position, c[i].token));
     }
     if (made.token < 0) /* scores that are no numbers: the most likely one */
         made.token = c[0].token;
@@ -254,8 +255,8 @@ static bool changes_logits(const struct pp_sampling *p)
     return p->n_bias > 0 || p->repeat_penalty != 1.0f || p->frequency_penalty != 0.0f || p->presence_penalty != 0.0f;
 }
 
-struct pp_choice pp_sampler_choose_of(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
-                                      const int32_t *history, int64_t n_history)
+struct pp_choice pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
+                                   const int32_t *history, int64_t n_history)
 {
     if (changes_logits(p)) {
         memcpy(s->logits, logits, (size_t)s->n_vocab * sizeof *logits);
@@ -271,10 +272,4 @@ struct pp_choice pp_sampler_choose_of(struct pp_sampler *s, const struct pp_samp
     n = top_p(s->candidates, n, p->top_p);
     n = min_p(s->candidates, n, p->min_p);
     return choose(s->candidates, n, p, n_history);
-}
-
-int32_t pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
-                          const int32_t *history, int64_t n_history)
-{
-    return pp_sampler_choose_of(s, p, logits, history, n_history).token;
 }

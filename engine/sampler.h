@@ -20,21 +20,15 @@ struct pp_sampler {
 enum pp_code pp_sampler_init(struct pp_sampler *s, int64_t n_vocab, struct pp_error *err);
 void pp_sampler_free(struct pp_sampler *s);
 
-/* The token for place n_history of a text whose tokens so far are history [n_history]. logits: float [n_vocab], not
- * changed; NaN and -INFINITY forbid a token. The same arguments always give the same token. -1: all are forbidden. */
-int32_t pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
-                          const int32_t *history, int64_t n_history);
-
-/* The same choice with the one that came second, which a tree of guesses tries. margin: by how much its score (logit
- * or, at a temperature, logit over temperature plus noise) was less; large where another model would choose alike. */
+/* A choice, and the one that came second, which a tree of guesses tries. margin: by how much its score (logit or, at a
+ * temperature, logit over temperature plus noise) was less; large where another model would choose alike. */
 struct pp_choice {
     int32_t token, second; /* -1: none */
     float margin;
 };
-struct pp_choice pp_sampler_choose_of(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
-                                      const int32_t *history, int64_t n_history);
-
-/* Gumbel noise -log(-log u) of (seed, position, token), u uniform in (0, 1). */
-double pp_gumbel(uint64_t seed, int64_t position, int32_t token);
+/* The token for place n_history of a text whose tokens so far are history [n_history]. logits: float [n_vocab], not
+ * changed; NaN and -INFINITY forbid a token. The same arguments always give the same token. -1: all are forbidden. */
+struct pp_choice pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
+                                   const int32_t *history, int64_t n_history);
 
 #endif

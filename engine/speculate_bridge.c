@@ -187,7 +187,7 @@ bool pp_bridge_add(struct pp_bridge *b, const float *logits)
 {
     struct pp_sampling most_likely = pp_sampling_default();
     most_likely.temp = 0;
-    struct pp_choice made = pp_sampler_choose_of(&b->sampler, &most_likely, logits, NULL, 0);
+    struct pp_choice made = pp_sampler_choose(&b->sampler, &most_likely, logits, NULL, 0);
     size_t before = b->text.len;
     b->steps++;
     if (made.token < 0 || pp_tokenizer_is_end(b->draft, made.token))

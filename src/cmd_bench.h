@@ -62,7 +62,6 @@ struct bench_result *bench_add(struct bench_report *r, int repetitions);
 void bench_report_free(struct bench_report *r);
 /* False: no samples, or out of memory. */
 bool bench_summarise(const double *samples, int n, struct bench_summary *out);
-const struct bench_result *bench_find(const struct bench_report *r, const char *what);
 
 /* --- the command ------------------------------------------------------------------------------------------------ */
 

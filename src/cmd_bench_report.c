@@ -30,7 +30,7 @@ void bench_report_free(struct bench_report *r)
     *r = (struct bench_report){0};
 }
 
-const struct bench_result *bench_find(const struct bench_report *r, const char *what)
+static const struct bench_result *find(const struct bench_report *r, const char *what)
 {
     for (size_t i = 0; i < r->n; i++)
         if (strcmp(r->results[i].what, what) == 0)
@@ -81,7 +81,7 @@ static void json_spread(struct pp_buf *b, const struct bench_summary *s)
 static void json_first(struct pp_buf *out, const struct bench_report *r, const char *what, const char *rate_name)
 {
     struct bench_summary s;
-    const struct bench_result *first = bench_find(r, what);
+    const struct bench_result *first = find(r, what);
     if (!first || !bench_summarise(first->samples, first->n, &s))
         return;
     pp_cli_json_real(out, rate_name, s.median, 2);
@@ -198,7 +198,7 @@ static void json_about(struct pp_buf *out, const struct bench *b)
         return;
     }
     const struct pp_model_info *info = pp_model_info(b->model);
-    if (bench_find(r, "decode"))
+    if (find(r, "decode"))
         pp_cli_json_real(out, "choose_us", r->choose_us, 2);
     pp_cli_json_int(out, "n_prompt", b->n_prompt);
     pp_cli_json_int(out, "n_gen", b->n_gen);
@@ -355,7 +355,7 @@ void bench_print_text(const struct bench *b)
     for (size_t i = 0; i < r->n; i++)
         text_result(&r->results[i], width);
     text_roof(r);
-    if (bench_find(r, "decode"))
+    if (find(r, "decode"))
         printf("%.1f us to choose a token\n", r->choose_us);
     if (b->what & BENCH_PASSES && !r->interleaved)
         puts("(not measured in turn: the engines do not fit into memory together)");

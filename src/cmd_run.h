@@ -54,9 +54,6 @@ struct run {
     struct pp_cli_bar bar;
 };
 
-/* As in the chat: src/thinking.h. */
-enum pp_thinking run_thinking(const struct run *r);
-
 /* What an answer is noted with. */
 struct run_note {
     const char *model;        /* "name (Q4_K_M)" */

@@ -40,7 +40,8 @@ static enum pp_code find_template(struct run *r, struct pp_buf *source, const ch
     return source->bad ? pp_fail_nomem(err, "the chat template") : PP_OK;
 }
 
-enum pp_thinking run_thinking(const struct run *r)
+/* As in the chat: src/thinking.h. */
+static enum pp_thinking thinking_of(const struct run *r)
 {
     int t = r->o->thinking ? pp_thinking_by_name(r->o->thinking) : -1;
     return t < 0 ? PP_THINKING_AUTO : (enum pp_thinking)t;
@@ -50,7 +51,7 @@ enum pp_thinking run_thinking(const struct run *r)
 static void check_thinking(const struct run *r, const struct pp_template *tmpl)
 {
     char names[PP_THINKING_WORDS];
-    enum pp_thinking t = run_thinking(r);
+    enum pp_thinking t = thinking_of(r);
     unsigned can = pp_thinking_choices(tmpl);
     if (t != PP_THINKING_AUTO && !(can >> t & 1) && pp_options_given(r->o, "thinking"))
         pp_cli_say(can ? "--thinking %s means nothing to this chat template; it knows %s"
@@ -77,7 +78,7 @@ static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_ove
             .tokenizer = pp_model_tokenizer(r->target.model),
             .tmpl = tmpl,
             .messages_json = messages,
-            .extra_json = pp_thinking_variables(run_thinking(r), tmpl),
+            .extra_json = pp_thinking_variables(thinking_of(r), tmpl),
             .reasoning = &r->marks,
             .skip_reasoning = at_once,
             .begins = &r->begins,

@@ -213,15 +213,6 @@ const struct pp_config_entry *pp_config_at(const struct pp_config *c, size_t i)
     return &c->entries[i];
 }
 
-const char *pp_config_get(const struct pp_config *c, const char *section, const char *key)
-{
-    const char *value = NULL;
-    for (size_t i = 0; i < pp_config_count(c); i++)
-        if (strcmp(c->entries[i].section, section) == 0 && strcmp(c->entries[i].key, key) == 0)
-            value = c->entries[i].value;
-    return value;
-}
-
 bool pp_config_persona(const struct pp_config *c, size_t i, const char **name, const char **system)
 {
     static const char prefix[] = "persona ";

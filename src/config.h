@@ -28,8 +28,6 @@ const char *pp_config_path(const struct pp_config *c);
 /* All entries in the order of the file. */
 size_t pp_config_count(const struct pp_config *c);
 const struct pp_config_entry *pp_config_at(const struct pp_config *c, size_t i);
-/* The last value given, or NULL. c may be NULL. */
-const char *pp_config_get(const struct pp_config *c, const char *section, const char *key);
 /* The ith persona (from 0), false behind the last one. c may be NULL. */
 bool pp_config_persona(const struct pp_config *c, size_t i, const char **name, const char **system);
 

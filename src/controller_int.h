@@ -269,8 +269,6 @@ enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err);
 /* Writes what has changed in the stored session: bits of enum update_bits. */
 enum update_bits { UPDATE_TITLE = 1, UPDATE_CHOICES = 2, UPDATE_HEAD = 4 };
 void ctl_update_session(struct pp_controller *c, unsigned bits);
-/* Lets go of the session on screen: its pages are saved, its lock opened. */
-void ctl_leave(struct pp_controller *c);
 void ctl_release_lock(struct pp_controller *c, int *fd); /* when everything posted so far has been done; then -1 */
 void ctl_start_new(struct pp_controller *c);
 void ctl_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one; title: one line */
@@ -431,8 +429,7 @@ void ctl_tell_thinking(struct pp_controller *c);                      /* a notic
 
 /* JSON (pp_free), NULL if out of memory. */
 char *ctl_adapters_json(const struct pp_controller *c);
-char *ctl_settings_json(const struct pp_controller *c); /* what differs from the command line's choice */
-/* Both, into c->session. */
+/* The adapters, and the settings that differ from the command line's choice, into c->session. */
 bool ctl_note_choices(struct pp_controller *c);
 char *ctl_params_json(const struct pp_controller *c, uint64_t seed);
 /* Takes over a stored session's choices. What is malformed is skipped, with one notice. */

@@ -69,7 +69,8 @@ void ctl_release_lock(struct pp_controller *c, int *fd)
     *fd = -1;
 }
 
-void ctl_leave(struct pp_controller *c)
+/* Lets go of the session on screen: its pages are saved, its lock opened. */
+static void leave_session(struct pp_controller *c)
 {
     pp_branch_truncate(&c->group, 0);
     if (ctl_go_away(c))
@@ -103,7 +104,7 @@ static bool enter(struct pp_controller *c, struct ctl_job *j)
         ctl_notice(c, true, "out of memory");
         return false;
     }
-    ctl_leave(c);
+    leave_session(c);
     c->epoch++;
     pp_session_clear(&c->session);
     c->session = j->session;
@@ -199,7 +200,7 @@ void ctl_start_new(struct pp_controller *c)
         ctl_notice(c, true, "out of memory");
         return;
     }
-    ctl_leave(c); /* it may want the title */
+    leave_session(c); /* it may want the title */
     pp_free(s->title);
     s->title = untitled;
     c->epoch++;

@@ -57,7 +57,8 @@ char *ctl_adapters_json(const struct pp_controller *c)
     return pp_adapter_mix_json(&now);
 }
 
-char *ctl_settings_json(const struct pp_controller *c)
+/* What differs from the command line's choice, as JSON (pp_free); NULL if out of memory. */
+static char *settings_json(const struct pp_controller *c)
 {
     struct pp_sampling standard = pp_sampling_default();
     cJSON *o = cJSON_CreateObject();
@@ -101,7 +102,7 @@ char *ctl_params_json(const struct pp_controller *c, uint64_t seed)
 
 bool ctl_note_choices(struct pp_controller *c)
 {
-    char *adapters = ctl_adapters_json(c), *settings = ctl_settings_json(c);
+    char *adapters = ctl_adapters_json(c), *settings = settings_json(c);
     bool ok = adapters && settings && ctl_set_string(c, &c->session.adapters, adapters) &&
               ctl_set_string(c, &c->session.settings, settings);
     pp_free(adapters);

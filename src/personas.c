@@ -35,7 +35,8 @@ enum pp_code pp_personas_init(struct pp_personas *p, struct pp_error *err)
     return code;
 }
 
-int pp_personas_find(const struct pp_personas *p, const char *name)
+/* Index by name, case ignored; -1 if there is none. */
+static int find(const struct pp_personas *p, const char *name)
 {
     for (size_t i = 0; i < p->n; i++)
         if (strcasecmp(p->items[i].name, name) == 0)
@@ -45,7 +46,7 @@ int pp_personas_find(const struct pp_personas *p, const char *name)
 
 enum pp_code pp_personas_add(struct pp_personas *p, const char *name, const char *system, struct pp_error *err)
 {
-    int at = pp_personas_find(p, name);
+    int at = find(p, name);
     char *copy = pp_strdup(system);
     if (!copy || pp_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items) != 0) {
         pp_free(copy);

@@ -21,7 +21,5 @@ enum pp_code pp_personas_init(struct pp_personas *p, struct pp_error *err);
 /* Adds one, or replaces the one of that name. */
 enum pp_code pp_personas_add(struct pp_personas *p, const char *name, const char *system, struct pp_error *err);
 void pp_personas_free(struct pp_personas *p);
-/* Index by name, case ignored; -1 if there is none. */
-int pp_personas_find(const struct pp_personas *p, const char *name);
 
 #endif

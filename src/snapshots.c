@@ -24,7 +24,8 @@ struct found {
     struct timespec used; /* of the one that was written last */
 };
 
-bool pp_snapshot_key_ok(const char *key)
+/* 1 to 32 hexadecimal digits: nothing else ever becomes part of a file name. */
+static bool is_key(const char *key)
 {
     size_t n = key ? strspn(key, "0123456789abcdef") : 0;
     return n >= 1 && n <= KEY_MAX && !key[n];
@@ -32,7 +33,7 @@ bool pp_snapshot_key_ok(const char *key)
 
 void pp_snapshot_base(const char *cache_dir, const char *session_key, char *out, size_t cap)
 {
-    int n = pp_snapshot_key_ok(session_key) ? snprintf(out, cap, "%s/kv/%s", cache_dir, session_key) : -1;
+    int n = is_key(session_key) ? snprintf(out, cap, "%s/kv/%s", cache_dir, session_key) : -1;
     if (cap && (n < 0 || (size_t)n >= cap))
         out[0] = 0;
 }

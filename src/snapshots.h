@@ -18,8 +18,6 @@ enum { PP_SNAPSHOT_PATH = 640 };
 /* As a quota: none are read or written. */
 #define PP_SNAPSHOTS_OFF UINT64_MAX
 
-/* True for 1 to 32 hexadecimal digits: nothing else ever becomes part of a file name. */
-bool pp_snapshot_key_ok(const char *session_key);
 /* What the names of a conversation's two files begin with: CACHE/kv/KEY; "" if that is none or does not fit. */
 void pp_snapshot_base(const char *cache_dir, const char *session_key, char *out, size_t cap);
 /* Removes what was left half done of this conversation's snapshot, and makes room for its `bytes`: the snapshots of

@@ -106,9 +106,6 @@ struct pp_search {
  * found yet. */
 enum pp_code pp_store_search(struct pp_store *st, const struct pp_search *what, struct pp_session **list, size_t *n,
                              bool *ranked, struct pp_error *err);
-/* Everything at once; query: text of a search, NULL or "" for all. */
-enum pp_code pp_store_session_list(struct pp_store *st, const char *query, struct pp_session **list, size_t *n,
-                                   struct pp_error *err);
 void pp_session_list_free(struct pp_session *list, size_t n);
 
 /* A database of an older version gets its index of words bit by bit, from the newest message down, so that opening it

@@ -344,15 +344,6 @@ enum pp_code pp_store_search(struct pp_store *st, const struct pp_search *what, 
     return PP_OK;
 }
 
-enum pp_code pp_store_session_list(struct pp_store *st, const char *query, struct pp_session **list, size_t *n,
-                                   struct pp_error *err)
-{
-    struct pp_search all = {.text = query, .before = INT64_MAX, .limit = SIZE_MAX};
-    if (!query || !query[strspn(query, " \t\n\r")])
-        return pp_store_session_page(st, NULL, false, SIZE_MAX, list, n, err);
-    return pp_store_search(st, &all, list, n, NULL, err);
-}
-
 /* --- the search's index ------------------------------------------------------------------------------------------ */
 
 static enum pp_code index_from(struct pp_store *st, int64_t from, int64_t limit, const char *what, int64_t *to,

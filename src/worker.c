@@ -295,7 +295,7 @@ static void do_close(struct pp_backend *b)
     pp_queue_close(w->requests);
 }
 
-bool worker_closing(struct pp_worker *w)
+static bool is_closing(struct pp_worker *w)
 {
     pthread_mutex_lock(&w->lock);
     bool closing = w->closing;
@@ -311,7 +311,7 @@ static void carry_out(struct pp_worker *w, struct request *r)
     case REQUEST_LOAD:
         while (worker_pass(w))
             ; /* with the old model */
-        if (!worker_closing(w))
+        if (!is_closing(w))
             worker_load(w, &r->load);
         break;
     case REQUEST_GENERATE:
@@ -355,7 +355,7 @@ static void *worker_main(void *arg)
                                       : pp_queue_pop(w->requests, waiting ? RETRY_SAVE_MS : -1);
         if (r)
             carry_out(w, r);
-        else if (!answering && worker_closing(w))
+        else if (!answering && is_closing(w))
             break;
         if (waiting)
             slots_save(w, 0);

@@ -148,7 +148,6 @@ struct pp_worker {
 void worker_send(struct pp_worker *w, struct pp_event *e);          /* waits for room; takes over; NULL is fine */
 void worker_try_send(struct pp_worker *w, struct pp_event *e);      /* dropped if there is no room */
 void worker_notice(struct pp_worker *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-bool worker_closing(struct pp_worker *w);
 void request_free(struct request *r);
 
 /* --- worker_model.c --- */

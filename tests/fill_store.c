@@ -4,6 +4,7 @@
 #include <math.h>
 #include <sqlite3.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
@@ -235,4 +236,13 @@ int fill_store(const char *path, const struct fill_options *o)
     sqlite3_close(f.db);
     pp_buf_free(&f.text);
     return ok ? 0 : -1;
+}
+
+enum pp_code list_sessions(struct pp_store *st, const char *query, struct pp_session **list, size_t *n,
+                           struct pp_error *err)
+{
+    struct pp_search all = {.text = query, .before = INT64_MAX, .limit = SIZE_MAX};
+    if (!query || !query[strspn(query, " \t\n\r")])
+        return pp_store_session_page(st, NULL, false, SIZE_MAX, list, n, err);
+    return pp_store_search(st, &all, list, n, NULL, err);
 }

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "src/store.h"
+
 struct fill_options {
     int64_t sessions;       /* how many to add */
     int64_t messages;       /* in all of them together, about */
@@ -21,5 +23,9 @@ struct fill_options {
 
 /* Adds to the database at path, which pp_store_open has made. 0, or -1 after a sentence on stderr. */
 int fill_store(const char *path, const struct fill_options *o);
+
+/* All conversations at once (pp_session_list_free); query: text of a search, NULL or "" for all. */
+enum pp_code list_sessions(struct pp_store *st, const char *query, struct pp_session **list, size_t *n,
+                           struct pp_error *err);
 
 #endif

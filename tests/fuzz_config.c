@@ -20,7 +20,7 @@ static void as_config(const uint8_t *data, size_t size)
         return;
     for (size_t i = 0; i < pp_config_count(c); i++) {
         const struct pp_config_entry *e = pp_config_at(c, i);
-        if (!pp_config_get(c, e->section, e->key))
+        if (!e->section || !e->key || !e->value || e->line < 1)
             __builtin_trap();
     }
     for (size_t i = 0; pp_config_persona(c, i, &name, &system); i++)

@@ -630,7 +630,7 @@ static void test_the_list_comes_by_pages(void **state)
     (void)state;
     fill();
     struct pp_store *st = open_store();
-    assert_ok(pp_store_session_list(st, "", &all, &n, &err), err);
+    assert_ok(list_sessions(st, "", &all, &n, &err), err);
     pp_store_close(st);
     assert_int_equal(n, 300);
     pp_controller_refresh_sessions(fix.c, "");

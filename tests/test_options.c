@@ -466,9 +466,13 @@ static void conf_format(void **state)
     assert_string_equal(name, "Long one");
     assert_string_equal(system, wanted);
     assert_false(pp_config_persona(o.config, 2, &name, &system));
-    assert_string_equal(pp_config_get(o.config, "ui", "theme"), "mono");
-    assert_null(pp_config_get(o.config, "ui", "nothing"));
-    assert_null(pp_config_get(NULL, "ui", "theme"));
+    const struct pp_config_entry *theme = NULL;
+    for (size_t i = 0; i < pp_config_count(o.config) && !theme; i++)
+        theme = strcmp(pp_config_at(o.config, i)->section, "ui") == 0 ? pp_config_at(o.config, i) : NULL;
+    assert_non_null(theme);
+    assert_string_equal(theme->key, "theme");
+    assert_string_equal(theme->value, "mono");
+    assert_int_equal(pp_config_count(NULL), 0);
     pp_free(wanted);
 
     pp_buf_str(&b, "what is this\n");

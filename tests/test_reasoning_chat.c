@@ -8,6 +8,7 @@
 #include "src/store.h"
 #include "src/thinking.h"
 #include "tests/backend_fake.h"
+#include "tests/fill_store.h"
 
 /* A message as it is stored; to be cleared. */
 static struct pp_message stored(int64_t id)
@@ -142,10 +143,10 @@ static void no_search_finds_it(void **state)
     finish(PP_OK);
     fixture_flush(&fix);
     assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
-    assert_ok(pp_store_session_list(st, "whales", &list, &n, &err), err);
+    assert_ok(list_sessions(st, "whales", &list, &n, &err), err);
     assert_int_equal(n, 1);
     pp_session_list_free(list, n);
-    assert_ok(pp_store_session_list(st, "porpoises", &list, &n, &err), err);
+    assert_ok(list_sessions(st, "porpoises", &list, &n, &err), err);
     assert_int_equal(n, 0);
     pp_session_list_free(list, n);
     pp_store_close(st);

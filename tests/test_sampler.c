@@ -21,7 +21,7 @@ static void draw(const struct pp_sampling *p, const float *logits, int draws, do
     assert_ok(pp_sampler_init(&s, N, &err), err);
     memset(share, 0, N * sizeof *share);
     for (int i = 0; i < draws; i++)
-        share[pp_sampler_choose(&s, p, logits, history, i)] += 1.0 / draws;
+        share[pp_sampler_choose(&s, p, logits, history, i).token] += 1.0 / draws;
     pp_sampler_free(&s);
 }
 
@@ -67,9 +67,9 @@ static void independence(void **state)
             total += single[i] = exp((double)logits[i]);
         for (int i = 0; i < DRAWS; i++) {
             p.seed = by_seed ? (uint64_t)i : 42;
-            int a = pp_sampler_choose(&s, &p, logits, history, by_seed ? 5 : i);
+            int a = pp_sampler_choose(&s, &p, logits, history, by_seed ? 5 : i).token;
             p.seed = by_seed ? (uint64_t)i + 1 : 42;
-            int b = pp_sampler_choose(&s, &p, logits, history, by_seed ? 5 : i + 1);
+            int b = pp_sampler_choose(&s, &p, logits, history, by_seed ? 5 : i + 1).token;
             joint[a][b] += 1;
         }
         for (int i = 0; i < N; i++)
@@ -88,7 +88,8 @@ static int32_t choose_one(const struct pp_sampling *p, const float *l, const int
     struct pp_sampler s;
     struct pp_error err;
     assert_ok(pp_sampler_init(&s, N, &err), err);
-    int32_t first = pp_sampler_choose(&s, p, l, history, n), again = pp_sampler_choose(&s, p, l, history, n);
+    int32_t first = pp_sampler_choose(&s, p, l, history, n).token;
+    int32_t again = pp_sampler_choose(&s, p, l, history, n).token;
     assert_int_equal(first, again); /* nothing is left behind */
     pp_sampler_free(&s);
     return first;

@@ -227,7 +227,7 @@ static struct pp_choice choose_after(struct trial *t, bool draft, int32_t after,
     struct pp_sampling p = t->sampling;
     p.penalty_last_n = 0;
     p.seed ^= (uint64_t)position << 20; /* the sampler takes the position from the length of the text */
-    return pp_sampler_choose_of(&t->sampler, &p, l, none, 0);
+    return pp_sampler_choose(&t->sampler, &p, l, none, 0);
 }
 
 static int32_t choose_row(void *user, int guess, bool *over)

@@ -18,6 +18,7 @@
 #include "src/conversation.h"
 #include "src/export.h"
 #include "src/store.h"
+#include "tests/fill_store.h"
 
 static enum pp_code write_answer(struct pp_store *st, int64_t id, const char *text, enum pp_message_state state,
                                  const char *stats, int64_t n_tokens, struct pp_error *e)
@@ -212,13 +213,13 @@ static void newest_first(void **state)
     struct pp_session *list;
     struct pp_store *st = open_store(":memory:");
     int64_t a = add_session(st, "a"), b = add_session(st, "b");
-    assert_ok(pp_store_session_list(st, NULL, &list, &n, &err), err);
+    assert_ok(list_sessions(st, NULL, &list, &n, &err), err);
     assert_int_equal(n, 2);
     assert_int_equal(list[0].id, b);
     pp_session_list_free(list, n);
     usleep(3000);
     add_message(st, a, 0, PP_ROLE_USER, "now a is newer, in the same second");
-    assert_ok(pp_store_session_list(st, "", &list, &n, &err), err);
+    assert_ok(list_sessions(st, "", &list, &n, &err), err);
     assert_int_equal(list[0].id, a);
     pp_session_list_free(list, n);
     struct pp_session latest;
@@ -378,7 +379,7 @@ static size_t hits(struct pp_store *st, const char *query)
 {
     size_t n;
     struct pp_session *list;
-    enum pp_code code = pp_store_session_list(st, query, &list, &n, &err);
+    enum pp_code code = list_sessions(st, query, &list, &n, &err);
     if (code)
         fail_msg("query <%s>: %s", query, err.text);
     pp_session_list_free(list, n);
@@ -656,7 +657,7 @@ static void bit_rot(void **state)
             size_t n;
             if (pp_store_branch(st, m, &list, &n, &err) == PP_OK)
                 pp_message_list_free(list, n);
-            if (pp_store_session_list(st, "gamma", &sessions, &n, &err) == PP_OK)
+            if (list_sessions(st, "gamma", &sessions, &n, &err) == PP_OK)
                 pp_session_list_free(sessions, n);
             pp_store_session_delete(st, s, &err);
             pp_store_close(st);
@@ -968,7 +969,7 @@ static void out_of_memory(void **state)
         pp_mem_fail_at(nth, 0);
         enum pp_code code = pp_store_open(path, &st, &err);
         if (!code) {
-            code = pp_store_session_list(st, "tit", &list, &n, &err);
+            code = list_sessions(st, "tit", &list, &n, &err);
             pp_session_list_free(list, code ? 0 : n);
             if (!code) {
                 code = pp_store_branch(st, m, &messages, &n, &err);

@@ -127,7 +127,7 @@ static void pages_make_the_list(void **state)
     struct pp_session *all, *page;
     size_t n_all, n, at = 0;
     int64_t count;
-    assert_ok(pp_store_session_list(st, "", &all, &n_all, &err), err);
+    assert_ok(list_sessions(st, "", &all, &n_all, &err), err);
     assert_ok(pp_store_session_count(st, &count, &err), err);
     assert_int_equal(n_all, 83);
     assert_int_equal(count, 83);
@@ -185,7 +185,7 @@ static void pages_make_the_search(void **state)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct pp_session *all;
         size_t n;
-        assert_ok(pp_store_session_list(st, texts[i], &all, &n, &err), err);
+        assert_ok(list_sessions(st, texts[i], &all, &n, &err), err);
         pp_session_list_free(all, n);
         assert_int_equal(search_by_pages(st, texts[i], 5), n);
         if (i == 0)

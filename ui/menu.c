@@ -56,7 +56,7 @@ void pp_menu_confirm(struct pp_ui *ui, const char *fmt, ...)
     ui->menu.mode = PP_MENU_CONFIRM;
 }
 
-void pp_menu_select(struct pp_ui *ui, size_t i)
+static void select_row(struct pp_ui *ui, size_t i)
 {
     size_t n = count(ui), before = ui->menu.selected;
     ui->menu.selected = n == 0 ? 0 : i < n ? i : n - 1;
@@ -95,12 +95,12 @@ static bool move_selection(struct pp_ui *ui, const struct pp_key *key)
     struct pp_menu *m = &ui->menu;
     size_t page = ui->at.rows > 8 ? (size_t)ui->at.rows / 2 : 3, n = count(ui);
     switch (key->type) {
-    case PP_KEY_UP: pp_menu_select(ui, m->selected ? m->selected - 1 : n ? n - 1 : 0); return true;
-    case PP_KEY_DOWN: pp_menu_select(ui, m->selected + 1 < n ? m->selected + 1 : 0); return true;
-    case PP_KEY_PGUP: pp_menu_select(ui, m->selected > page ? m->selected - page : 0); return true;
-    case PP_KEY_PGDN: pp_menu_select(ui, m->selected + page); return true;
-    case PP_KEY_HOME: pp_menu_select(ui, 0); return true;
-    case PP_KEY_END: pp_menu_select(ui, n ? n - 1 : 0); return true;
+    case PP_KEY_UP: select_row(ui, m->selected ? m->selected - 1 : n ? n - 1 : 0); return true;
+    case PP_KEY_DOWN: select_row(ui, m->selected + 1 < n ? m->selected + 1 : 0); return true;
+    case PP_KEY_PGUP: select_row(ui, m->selected > page ? m->selected - page : 0); return true;
+    case PP_KEY_PGDN: select_row(ui, m->selected + page); return true;
+    case PP_KEY_HOME: select_row(ui, 0); return true;
+    case PP_KEY_END: select_row(ui, n ? n - 1 : 0); return true;
     default: return false;
     }
 }

@@ -255,7 +255,8 @@ static void inherit(struct pp_theme *t)
     }
 }
 
-void pp_theme_plain(struct pp_theme *t)
+/* Terminal colours and attributes only: what is left when no file can be read. */
+static void use_plain(struct pp_theme *t)
 {
     *t = (struct pp_theme){.id = "plain", .title = "Plain"};
     static const struct { enum pp_slot slot; unsigned flag; } table[] = {
@@ -274,7 +275,7 @@ enum pp_code pp_theme_parse(FILE *f, const char *file, struct pp_theme *t, struc
     *t = (struct pp_theme){0};
     int line = ini_parse_file(f, on_entry, &p);
     if (line != 0) {
-        pp_theme_plain(t);
+        use_plain(t);
         if (line < 0)
             return pp_fail(err, PP_ERR_IO, "The theme %s cannot be read.", file);
         return pp_fail(err, PP_ERR_FORMAT, "%s, line %d: %s.", file, line,
@@ -343,7 +344,7 @@ enum pp_code pp_theme_load(const struct pp_paths *paths, const char *id, struct 
 {
     char path[1200];
     struct stat st;
-    pp_theme_plain(t);
+    use_plain(t);
     FILE *f = open_theme(paths, id, path, sizeof path);
     if (!f)
         return fail_unknown(paths, id, err);

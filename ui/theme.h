@@ -45,8 +45,6 @@ enum pp_code pp_theme_parse(FILE *f, const char *file, struct pp_theme *t, struc
 enum pp_code pp_theme_load(const struct pp_paths *paths, const char *id, struct pp_theme *t, struct pp_error *err);
 /* Names of all themes, sorted; *ids is pp_malloced, one block. */
 enum pp_code pp_theme_list(const struct pp_paths *paths, char (**ids)[64], size_t *n, struct pp_error *err);
-/* Terminal colours and attributes only: what is left when no file can be read. */
-void pp_theme_plain(struct pp_theme *t);
 
 /* The colour number that comes nearest on a terminal with so many colours (8, 16, 88, 256, or 1 << 24 for direct
  * colour); -1: the terminal's own. */
