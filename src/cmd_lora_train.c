@@ -28,7 +28,6 @@ struct history {
 struct show {
     struct history loss;
     bool terminal;
-    int width;
     uint64_t last_ns;
     double last_share;          /* of the last plain line */
 };
@@ -105,30 +104,45 @@ struct progress {
     bool waiting;               /* for room on the disk */
 };
 
+/* Adds a figure, of which each byte is a column, if there is room. */
+static void add_figure(struct pp_buf *to, int *room, const char *text)
+{
+    if ((int)strlen(text) > *room)
+        return;
+    pp_buf_str(to, text);
+    *room -= (int)strlen(text);
+}
+
+/* What of it the terminal has room for, which is as wide as it is now: a line that wraps could not be taken back. */
 static void show_line(struct progress *g, const struct pp_train_progress *p)
 {
-    struct pp_buf line = {0};
+    struct pp_buf line = {0}, figures = {0};
+    char text[PP_CLI_DURATION + 32];
     double left = time_left(p, g->first_step);
-    pp_buf_fmt(&line, "step %lld/%lld ", (long long)p->step, (long long)p->n_steps);
-    if (g->show.width >= 80) {
+    int room = terminal_width() - 1;
+    snprintf(text, sizeof text, "step %lld/%lld", (long long)p->step, (long long)p->n_steps);
+    add_figure(&line, &room, text);
+    snprintf(text, sizeof text, " loss %.3f", p->last.loss);
+    add_figure(&figures, &room, p->step ? text : "");
+    snprintf(text, sizeof text, " val %.3f", p->validation);
+    add_figure(&figures, &room, isnan(p->validation) ? "" : text);
+    if (!isnan(left)) {
+        char duration[PP_CLI_DURATION];
+        pp_cli_duration(left, duration);
+        snprintf(text, sizeof text, " %s left", duration);
+        add_figure(&figures, &room, text);
+    }
+    if (room > PLOT + 1 + BAR) {
+        pp_buf_char(&line, ' ');
         bar(&line, (double)p->step / (double)p->n_steps);
-        pp_buf_char(&line, ' ');
     }
-    if (g->show.width >= 60) {
+    if (room > PLOT) {
+        pp_buf_char(&line, ' ');
         plot(&line, &g->show.loss);
-        pp_buf_char(&line, ' ');
     }
-    if (p->step)
-        pp_buf_fmt(&line, "loss %.3f", p->last.loss);
-    if (!isnan(p->validation))
-        pp_buf_fmt(&line, " val %.3f", p->validation);
-    if (!isnan(left) && g->show.width >= 40) {
-        pp_buf_char(&line, ' ');
-        add_time(&line, left);
-        pp_buf_str(&line, " left");
-    }
-    fprintf(stderr, "\r\033[K%s", pp_buf_cstr(&line));
+    fprintf(stderr, "\r\033[K%s%s", pp_buf_cstr(&line), pp_buf_cstr(&figures));
     pp_buf_free(&line);
+    pp_buf_free(&figures);
 }
 
 static void plain_line(const struct progress *g, const struct pp_train_progress *p)
@@ -346,8 +360,7 @@ static enum pp_code train(const struct pp_options *o, struct job *j, const struc
                           struct pp_error *err)
 {
     struct pp_train_result result;
-    struct progress g = {.show = {.loss = {.each = 1}, .terminal = isatty(STDERR_FILENO), .width = terminal_width()},
-                         .cancel = cancel};
+    struct progress g = {.show = {.loss = {.each = 1}, .terminal = isatty(STDERR_FILENO)}, .cancel = cancel};
     struct pp_train_run run = {.folder = o->output, .resume = o->resume_latest, .eval_every = o->lora_train.eval_every,
                                .report = report, .again = wait_for_room, .user = &g, .cancel = cancel};
     enum pp_code code = pp_train(j->trainer, &run, &result, err);
