@@ -80,7 +80,10 @@ enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, co
     if (o->export_all ? o->n_args > 0 : o->n_args == 0)
         return pp_fail(err, PP_ERR_USAGE, "sessions export takes the IDs of conversations, or --all and none; "
                                           "`pippin sessions list` shows them");
-    enum pp_code code = o->export_all ? add_all(&x, st, cancel, err) : add_named(&x, o, st, err);
+    const bool named_only = o->output && !o->export_format && !o->json;
+    enum pp_code code = named_only ? pp_export_check_name(o->output, err) : PP_OK;
+    if (!code)
+        code = o->export_all ? add_all(&x, st, cancel, err) : add_named(&x, o, st, err);
     if (!code)
         code = pp_export_end(&x, err);
     if (!code && o->output)

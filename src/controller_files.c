@@ -36,6 +36,8 @@ static void run_export(struct pp_job *job, struct pp_store *st)
         own_name(c.session.title, path);
     else if (!pp_expand_home(j->key, path, sizeof path))
         job->code = pp_fail(&job->err, PP_ERR_IO, "so long a path is not possible");
+    else
+        job->code = pp_export_check_name(path, &job->err);
     const int form = job->code ? -1 : pp_export_form_of(path);
     struct pp_export x = {.form = form < 0 ? PP_EXPORT_MARKDOWN : (enum pp_export_form)form};
     if (!job->code)

@@ -32,6 +32,18 @@ int pp_export_form_of(const char *path)
     return pp_export_form_by_name(dot + 1);
 }
 
+enum pp_code pp_export_check_name(const char *path, struct pp_error *err)
+{
+    static const char *const others[] = {"pdf", "html", "htm", "doc", "docx", "odt",
+                                         "rtf", "csv",  "xml", "yaml", "yml"};
+    const char *dot = strrchr(path, '.');
+    for (size_t i = 0; dot && i < sizeof others / sizeof *others; i++)
+        if (strcasecmp(dot + 1, others[i]) == 0)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "conversations are written as Markdown (.md), JSON (.json) or "
+                           "JSONL (.jsonl), not as %s; name the file so", others[i]);
+    return PP_OK;
+}
+
 /* --- Markdown --------------------------------------------------------------------------------------------------- */
 
 static void add_time(struct pp_buf *b, int64_t seconds)

@@ -11,6 +11,9 @@ enum pp_export_form { PP_EXPORT_MARKDOWN, PP_EXPORT_JSON, PP_EXPORT_JSONL };
 int pp_export_form_by_name(const char *name); /* "md", "json", "jsonl"; -1: none of these */
 int pp_export_form_of(const char *path);      /* by how it ends; -1: it does not tell */
 
+/* PP_ERR_UNSUPPORTED: its ending is that of another form, which a file of ours would only pretend to have. */
+enum pp_code pp_export_check_name(const char *path, struct pp_error *err);
+
 /* Several conversations, one after the other. Zero-initialise, with `form`; JSON of several is an array of what JSON of
  * one is. The text, out, is free of bytes that a terminal would obey; pp_buf_free. */
 struct pp_export {

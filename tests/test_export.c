@@ -603,6 +603,11 @@ static void files(void **state)
     assert_int_equal(pp_export_form_of("a.jsonl"), PP_EXPORT_JSONL);
     assert_int_equal(pp_export_form_of("a.json/b"), -1);
     assert_int_equal(pp_export_form_of("b.txt"), PP_EXPORT_MARKDOWN);
+    assert_int_equal(pp_export_check_name("a.PDF", &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, ".md"));
+    assert_int_equal(pp_export_check_name("a.pdf/b", &err), PP_OK);
+    assert_int_equal(pp_export_check_name("notes.2026", &err), PP_OK);
+    assert_int_equal(pp_export_check_name("notes", &err), PP_OK);
 }
 
 static bool says(const char *what)
@@ -627,6 +632,10 @@ static void in_the_chat(void **state)
     assert_true(says("chat.jsonl"));
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, says("already"));
+    snprintf(line, sizeof line, "/export %s", test_path("chat.pdf"));
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    pump_until(&fix, says("not as pdf"));
+    assert_int_not_equal(access(test_path("chat.pdf"), F_OK), 0);
     snprintf(line, sizeof line, "/import %s", path);
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, says("this conversation was here already"));
