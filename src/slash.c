@@ -426,8 +426,11 @@ static enum pp_slash do_forget(struct pp_controller *c, char *arg)
     (void)arg;
     if (!ctl_may_change(c))
         return PP_SLASH_ERROR;
-    if (c->session.id)
-        c->backend->ops->forget(c->backend, c->session.key);
+    if (!c->session.id) {
+        ctl_notice(c, true, "there is no conversation yet that could be forgotten");
+        return PP_SLASH_ERROR;
+    }
+    c->backend->ops->forget(c->backend, c->session.key);
     ctl_notice(c, false, "what the model kept of this conversation is dropped; its messages stay");
     return PP_SLASH_DONE;
 }

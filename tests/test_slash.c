@@ -259,6 +259,8 @@ static void test_conversation(void **state)
     (void)state;
     assert_int_equal(fix_slash("/delete"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/rename"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/forget"), PP_SLASH_ERROR);
+    assert_int_equal(fix.fake->forgets, 0);
     fixture_turn(&fix, "hello", "hi");
     assert_int_equal(fix_slash("/rename A better\tname"), PP_SLASH_DONE);
     assert_string_equal(pp_controller_status(fix.c)->title, "A better name");
