@@ -189,14 +189,24 @@ enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const cha
     return pp_fail(err, PP_ERR_USAGE, "usage: pippin %s%s%s %s", o->command, gap, sub, what);
 }
 
+static enum pp_code fail_id(const char *s, size_t n, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_USAGE, "\"%.*s\" is no token id; give them as 1,2,3 or [1, 2, 3]",
+                   (int)(n < 20 ? n : 20), s);
+}
+
 enum pp_code pp_cli_parse_ids(const char *s, size_t n, int32_t **ids, size_t *n_ids, struct pp_error *err)
 {
     int32_t *list = NULL;
     size_t count = 0, cap = 0;
+    bool wanted = true; /* at the beginning and behind a comma: no other comma, but a number */
+    enum pp_code code = PP_OK;
     *ids = NULL;
     *n_ids = 0;
-    for (size_t i = 0; i < n;) {
-        if (s[i] == 0 || strchr("[], \t\r\n", s[i])) {
+    for (size_t i = 0; i < n && !code;) {
+        const bool closes = s[i] == ']' && !(wanted && count);
+        if (s[i] == 0 || strchr("[ \t\r\n", s[i]) || closes || (s[i] == ',' && !wanted)) {
+            wanted = wanted || s[i] == ',';
             i++;
             continue;
         }
@@ -204,16 +214,19 @@ enum pp_code pp_cli_parse_ids(const char *s, size_t n, int32_t **ids, size_t *n_
         size_t begin = i;
         while (i < n && s[i] >= '0' && s[i] <= '9' && value <= INT32_MAX)
             value = value * 10 + (s[i++] - '0');
-        if (i == begin || value > INT32_MAX || (i < n && (s[i] == 0 || !strchr("], \t\r\n", s[i])))) {
-            pp_free(list);
-            return pp_fail(err, PP_ERR_USAGE, "\"%.*s\" is no token id; give them as 1,2,3 or [1, 2, 3]",
-                           (int)(n - begin < 20 ? n - begin : 20), s + begin);
-        }
-        if (pp_grow(&list, &cap, count + 1, sizeof *list) != 0) {
-            pp_free(list);
-            return pp_fail_nomem(err, "the token ids");
-        }
-        list[count++] = (int32_t)value;
+        if (i == begin || value > INT32_MAX || (i < n && (s[i] == 0 || !strchr("], \t\r\n", s[i]))))
+            code = fail_id(s + begin, n - begin, err);
+        else if (pp_grow(&list, &cap, count + 1, sizeof *list) != 0)
+            code = pp_fail_nomem(err, "the token ids");
+        else
+            list[count++] = (int32_t)value;
+        wanted = false;
+    }
+    if (!code && wanted && count)
+        code = fail_id(",", 1, err);
+    if (code) {
+        pp_free(list);
+        return code;
     }
     *ids = list;
     *n_ids = count;

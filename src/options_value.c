@@ -251,6 +251,8 @@ enum pp_code pp_set_choice(struct pp_parse *ps, const struct pp_option *opt, con
 enum pp_code pp_set_model(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                           struct pp_error *err)
 {
+    if (!*value && ps->source == PP_SOURCE_COMMAND_LINE) /* an unset variable of a script must not mean another model */
+        return pp_fail(err, PP_ERR_USAGE, "%s has no name behind it; leave it out for the default model", shown);
     ps->model = ps->source;
     return pp_set_text(ps, opt, value, shown, err);
 }

@@ -30,6 +30,7 @@ static void ids_in_all_spellings(void **state)
     expect_ids("1,20,2147483647", three, 3);
     expect_ids("[1, 20, 2147483647]\r\n", three, 3);
     expect_ids("  1 20\t2147483647 ", three, 3);
+    expect_ids("[1 ,20]2147483647", three, 3);
     expect_ids("[]", NULL, 0);
     expect_ids("", NULL, 0);
 }
@@ -37,7 +38,8 @@ static void ids_in_all_spellings(void **state)
 static void ids_that_are_none(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"x", "1,-2", "1.5", "2147483648", "99999999999999999999999", "1,2x", "\"1\""};
+    static const char *const bad[] = {"x", "1,-2", "1.5", "2147483648", "99999999999999999999999", "1,2x", "\"1\"",
+                                      "1,,2", ",1", "1,", "[1, ]", ","};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct pp_error err = {0};
         int32_t *ids;

@@ -340,6 +340,7 @@ static void unknown_options(void **state)
     refuse("run|--grammar-file|x", "not available yet");
     refuse("run|--json-schema={}", "not available yet");
     refuse("run|-hf|a/b", "-m");
+    refuse("run|--model=", "no name behind it");
     refuse("-cnv", "chat");
     refuse("run|-ngl|99", "CPU");
     refuse("run|-ngl|x", "-ngl expects");
