@@ -24,7 +24,7 @@ static size_t count(struct pp_ui *ui)
 void pp_menu_open(struct pp_ui *ui, const struct pp_menu_class *cls)
 {
     pp_menu_close(ui);
-    ui->menu = (struct pp_menu){.cls = cls};
+    ui->menu = (struct pp_menu){.cls = cls, .told = ui->notice_at};
     if (cls->open)
         cls->open(ui, &ui->menu);
     ui->dirty = PP_DRAW_ALL;
@@ -137,6 +137,7 @@ void pp_menu_key(struct pp_ui *ui, const struct pp_key *key)
     bool changed = false;
     ui->dirty |= PP_DRAW_MENU;
     m->chosen = false;
+    m->told = ui->notice_at;
     if (key->type == PP_KEY_CHAR && key->cp == PP_CTRL('c'))
         pp_menu_cancel(ui);
     else if (m->mode != PP_MENU_LIST)
@@ -250,12 +251,20 @@ static void draw_rows(struct pp_ui *ui, struct pp_area a, size_t n)
     }
 }
 
+/* A notice about what was done here must not stay behind the menu: until the next key it stands where the hint does. */
+static bool is_told_here(const struct pp_ui *ui, struct pp_area foot)
+{
+    return ui->notice[0] && ui->notice_at != ui->menu.told && foot.y + 1 >= ui->at.notice.y;
+}
+
 /* The line at the lower edge; returns whether the cursor was placed on it. */
 static bool draw_foot(struct pp_ui *ui, struct pp_area a)
 {
     struct pp_menu *m = &ui->menu;
     if (m->mode == PP_MENU_LIST) {
-        pp_draw_text(a.y, a.x + 1, a.w - 2, m->cls->hint, PP_SLOT_MENU_DIM);
+        const bool told = is_told_here(ui, a);
+        pp_draw_text(a.y, a.x + 1, a.w - 2, told ? ui->notice : m->cls->hint,
+                     told ? PP_SLOT_MENU_TITLE : PP_SLOT_MENU_DIM);
         return false;
     }
     int room = m->mode == PP_MENU_ASK ? a.w / 2 : a.w - 2;

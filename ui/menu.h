@@ -57,6 +57,7 @@ struct pp_menu {
     char question[400];
     int64_t subject;   /* what a question is about */
     bool chosen;       /* Enter was pressed while the rows were pending */
+    uint64_t told;     /* when the notice came that stood there before the last key; ui->notice_at */
     int asking;        /* which of the class' questions it is */
     void *data;        /* of the class; freed by its close() */
 };

@@ -123,7 +123,7 @@ static bool presets_key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key
     const struct pp_named *list = pp_controller_presets(ui->controller, &n);
     if (key->type != PP_KEY_DELETE || m->selected >= n)
         return false;
-    pp_menu_confirm(ui, "Delete the preset \"%s\"? y deletes, any other key keeps it", list[m->selected].name);
+    pp_menu_confirm(ui, "y deletes the preset, any other key keeps it: \"%s\"", list[m->selected].name);
     return true;
 }
 

@@ -126,7 +126,7 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
     }
     if (key->type == PP_KEY_DELETE || (control && key->cp == PP_CTRL('d'))) {
         m->subject = s->id;
-        pp_menu_confirm(ui, "Delete \"%.200s\" for good? y deletes, any other key keeps it", title_of(s));
+        pp_menu_confirm(ui, "y deletes for good, any other key keeps it: \"%.200s\"", title_of(s));
         return true;
     }
     return false;

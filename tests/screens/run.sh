@@ -295,7 +295,7 @@ menus() {
     start 132x24 && see ready && keys F1 && see "Alt-Enter, Ctrl-J" && keys F3 && see barista &&
         gone "Alt-Enter, Ctrl-J" && keys F3 && gone barista &&
         keys F2 && see "Rain in the harbour" && see "Evil ␛]0;owned␇ title" && keys Down Down DC &&
-        see "for good?" && keys y && gone "Evil" &&
+        see "y deletes for good, any other key keeps it: \"Evil" && keys y && gone "Evil" &&
         keys Home C-r && see "New title" && text "!" && keys Enter && see "harbour!" && keys Enter &&
         see "It rained, and the lamps" &&
         keys F3 && see barista && keys Space Right Right && see "+1.10" && see "bard 1.10" && text "0.5" &&
@@ -315,7 +315,7 @@ adapters() {
         keys -- -0.5 && see "Strength: -0.5" && keys Enter && see "-0.50" &&
         keys S-Up && keys n && see "Note:" && text "for coffee" && keys Enter && see "note: for coffee" &&
         keys p && see "as preset:" && text "mornings" && keys Enter && keys l && see "mornings" &&
-        see "barista -0.50" && keys DC && see "Delete the preset" && keys y && see "There are none" &&
+        see "barista -0.50" && keys DC && see "y deletes the preset, any other" && keys y && see "There are none" &&
         keys F3 && see whale && keys End && see "64 wide, not 576" &&
         keys a && see "Tab completes" && text "$work/con" && keys Tab && see "config/" && keys Enter Escape &&
         see "/config/"
@@ -323,6 +323,11 @@ adapters() {
 comparison() {
     start 90x24 && see ready && say Hello && see "You said: Hello" && say "/regen 2" && see "no adapter" &&
         see "3 of 3  bard 0.80" && resize 40x20 && keys S-Right && see "‹ 3 of 3 ›  bard 0.80"
+}
+menu_tells() { # what went wrong in a menu that hides the notices, until the next key; the choice before the title
+    start 40x10 && see ready && keys F8 && see "Enter changes" && keys Enter && see "temp:" && text x && keys Enter &&
+        see "That is no number." && gone "Enter changes" && keys Down && see "Enter changes" && gone "no number" &&
+        keys F2 && see "Rain in" && keys DC && see "y deletes for good" && keys n && see "Rain in"
 }
 help_in_full() { # nothing of it is cut, on the usual screen and on a narrow one
     start 80x24 && see ready && keys F1 && keys Down Down Down Down Down Down Down Down Down Down Down Down Down &&
@@ -505,7 +510,7 @@ paste_megabyte paste_without_end multi_line history vi_keys alt_ctrl_j typed_ahe
 no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
 slash_commands read_file full_context full_while_typing edit_last edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_by_ctrl_d menus help_in_full menus_over_wide_text menus_small themes no_color tint
+stop_by_interrupt leave leave_by_ctrl_d menus menu_tells help_in_full menus_over_wide_text menus_small themes no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
 stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters comparison elsewhere impatient_search"
