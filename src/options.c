@@ -220,6 +220,10 @@ static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entr
     if (!known_section)
         return pp_fail(err, PP_ERR_USAGE,
                        "%s stands in no section that pippin knows: [model], [sampling], [ui], [persona NAME]", shown);
+    for (size_t i = 0; i < pp_n_option_specs; i++)
+        if (pp_option_specs[i].section && strcmp(pp_option_specs[i].name, e->key) == 0)
+            return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; it belongs into [%s]", shown, e->section,
+                           pp_option_specs[i].section);
     if (near.best[0])
         return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; did you mean %s?", shown, e->section, near.best);
     return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; see pippin.conf(5)", shown, e->section);

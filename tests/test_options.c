@@ -425,6 +425,8 @@ static void precedence(void **state)
 
     write_conf("[sampling]\ntmep = 1\n");
     refuse("run", "pippin.conf:2: tmep is unknown in [sampling]; did you mean temp?");
+    write_conf("[model]\ntemp = 1\n");
+    refuse("run", "pippin.conf:2: temp is unknown in [model]; it belongs into [sampling]");
     accept("run|--help"); /* help is there also then */
     write_conf("\n\n[sampling]\ntemp = warm\n");
     refuse("run", "pippin.conf:4: temp expects a number");
