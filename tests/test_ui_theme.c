@@ -142,6 +142,22 @@ static void count_entry(void *user, const char *text)
     snprintf(e->last, sizeof e->last, "%s", text);
 }
 
+/* In the place of our files: neither waited for nor written to. */
+static void pipes_for_files(void **state)
+{
+    const char *path = test_path("pipe-of-settings");
+    struct pp_settings s = {.raw = true};
+    struct entries e = {0};
+    struct pp_error err;
+    (void)state;
+    assert_int_equal(mkfifo(path, 0600), 0);
+    pp_settings_load(path, &s);
+    assert_false(s.raw);
+    assert_int_equal(pp_history_load(path, count_entry, &e, &err), PP_ERR_FORMAT);
+    assert_int_equal(pp_history_append(path, "words", &err), PP_ERR_IO);
+    assert_int_equal(e.n, 0);
+}
+
 static void history(void **state)
 {
     (void)state;
@@ -223,7 +239,8 @@ TEST_GROUP(ui_theme)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grey_is_seen),
         cmocka_unit_test(good_theme), cmocka_unit_test(bad_themes), cmocka_unit_test(every_theme_in_the_folder_is_good),
-        cmocka_unit_test(colors), cmocka_unit_test(settings), cmocka_unit_test(history), cmocka_unit_test(full_history),
+        cmocka_unit_test(colors), cmocka_unit_test(settings), cmocka_unit_test(pipes_for_files),
+        cmocka_unit_test(history), cmocka_unit_test(full_history),
     };
     return cmocka_run_group_tests_name("ui_theme", tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -115,12 +116,32 @@ static void full(void **state)
     close(fd);
 }
 
+/* A pipe that nobody writes to is not waited for. */
+static void regular_files_only(void **state)
+{
+    const char *pipe_name = test_path("a-pipe"), *none[] = {pipe_name, "/dev/zero", "/"};
+    (void)state;
+    assert_int_equal(mkfifo(pipe_name, 0600), 0);
+    for (int i = 0; i < 3; i++) {
+        errno = 0;
+        assert_null(pp_open_regular(none[i]));
+        assert_int_equal(errno, EINVAL);
+    }
+    assert_null(pp_open_regular("/nonexistent"));
+    assert_int_equal(errno, ENOENT);
+    FILE *f = pp_open_regular("/etc/passwd");
+    assert_non_null(f);
+    assert_true(fgetc(f) != EOF);
+    fclose(f);
+}
+
 TEST_GROUP(whole_io)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(interrupted),
         cmocka_unit_test(at_places),
         cmocka_unit_test(full),
+        cmocka_unit_test(regular_files_only),
     };
     return cmocka_run_group_tests_name("whole_io", tests, NULL, NULL);
 }

@@ -85,14 +85,15 @@ static void rewrite(const char *path, const struct ring *r, size_t first)
 enum pp_code pp_history_load(const char *path, void (*add)(void *user, const char *text), void *user,
                              struct pp_error *err)
 {
-    FILE *f = fopen(path, "re");
+    FILE *f = pp_open_regular(path);
     if (!f && errno == ENOENT)
         return PP_OK;
-    if (!f)
+    if (!f && errno != EINVAL)
         return pp_fail(err, PP_ERR_IO, "The input history %s cannot be read: %s.", path, strerror(errno));
     struct stat st;
-    if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES) {
-        fclose(f);
+    if (!f || fstat(fileno(f), &st) != 0 || st.st_size > MAX_FILE_BYTES) {
+        if (f)
+            fclose(f);
         return pp_fail(err, PP_ERR_FORMAT, "The input history %s is not used: no file, or far too large.", path);
     }
     struct ring *ring = pp_calloc(1, sizeof *ring);
@@ -129,6 +130,10 @@ enum pp_code pp_history_append(const char *path, const char *text, struct pp_err
     enum pp_code code = PP_OK;
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     bool good = fd >= 0 && fstat(fd, &st) == 0;
+    if (good && !S_ISREG(st.st_mode)) {
+        good = false;
+        errno = EINVAL;
+    }
     if (good && ends_amid_line(fd, st.st_size))
         pp_buf_char(&line, '\n');
     escape(&line, text);

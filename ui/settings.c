@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/map.h"
+#include "engine/base/whole_io.h"
 
 static int on_entry(void *user, const char *section, const char *name, const char *value)
 {
@@ -22,7 +23,7 @@ static int on_entry(void *user, const char *section, const char *name, const cha
 void pp_settings_load(const char *path, struct pp_settings *s)
 {
     *s = (struct pp_settings){0};
-    FILE *f = fopen(path, "re");
+    FILE *f = pp_open_regular(path);
     if (!f)
         return;
     ini_parse_file(f, on_entry, s);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
 
 #define THEME_END ".theme"
 
@@ -299,24 +300,17 @@ static bool has_theme_name(const char *path)
     return n > n_end && strcmp(path + n - n_end, THEME_END) == 0;
 }
 
-/* A pipe would be waited for. */
-static FILE *open_regular(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "re") : NULL;
-}
-
 static FILE *open_theme(const struct pp_paths *paths, const char *id, char *path, size_t cap)
 {
     const char *const formats[] = {"%s/themes/%s.theme", "%s/%s.theme"};
     const char *const folders[] = {paths->config, paths->themes};
     if (strchr(id, '/'))
-        return has_theme_name(id) && pp_expand_home(id, path, cap) ? open_regular(path) : NULL;
+        return has_theme_name(id) && pp_expand_home(id, path, cap) ? pp_open_regular(path) : NULL;
     for (int i = 0; i < 2 && is_name(id); i++) {
         if (!*folders[i])
             continue;
         snprintf(path, cap, formats[i], folders[i], id);
-        FILE *f = open_regular(path);
+        FILE *f = pp_open_regular(path);
         if (f)
             return f;
     }

@@ -1,6 +1,8 @@
 #include "engine/base/whole_io.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* What a write that did nothing, and does not say why, has met. */
@@ -9,6 +11,24 @@ static bool failed(ssize_t w)
     if (w == 0)
         errno = ENOSPC;
     return w <= 0;
+}
+
+FILE *pp_open_regular(const char *path)
+{
+    struct stat st;
+    FILE *f = NULL;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return NULL;
+    errno = EINVAL;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+        f = fdopen(fd, "r");
+    if (!f) {
+        const int why = errno;
+        close(fd);
+        errno = why;
+    }
+    return f;
 }
 
 bool pp_write_whole(int fd, const void *data, size_t n)
