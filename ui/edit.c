@@ -52,13 +52,23 @@ static void prepare_terminal(int meta)
     (void)meta;
 }
 
+/* What was typed before an older line was looked up; readline would forget it with the line that was sent instead. */
+static char *take_typed_before(void)
+{
+    rl_maybe_unsave_line();
+    const char *s = rl_line_buffer;
+    return s[strspn(s, " \t\n")] ? pp_strdup(s) : NULL;
+}
+
 static void on_line(char *line)
 {
     if (!line)
         return;
-    if (!ed.hooks.accept(ed.hooks.user, line)) {
+    const bool recalled = where_history() < history_length;
+    const bool taken = ed.hooks.accept(ed.hooks.user, line);
+    if (!taken || recalled) {
         pp_free(ed.kept);
-        ed.kept = pp_strdup(line);
+        ed.kept = taken ? take_typed_before() : pp_strdup(line);
     }
     free(line); /* readline's */
 }

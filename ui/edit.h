@@ -30,7 +30,7 @@ void pp_edit_up(void);                           /* a line up, or back in the hi
 void pp_edit_down(void);
 /* Adds a text to the history, in memory and, `keep`, if it is no longer than PP_HISTORY_ENTRY_MAX, on disk. */
 enum pp_code pp_edit_remember(const char *text, bool keep, struct pp_error *err);
-/* What is in the line when the program is left, for the history: the text, unless it was only looked up there, and
+/* What is in the line when it is given up, for the history: the text, unless it was only looked up there, and
  * behind it what was being typed before it was looked up (pp_malloced, to be freed with pp_free; NULL: nothing). The
  * line becomes empty. */
 void pp_edit_take_rest(char *rest[static 2]);

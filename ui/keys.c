@@ -19,6 +19,11 @@ static void report(struct pp_ui *ui, enum pp_code code, const struct pp_error *e
         pp_ui_notice(ui, true, "%s", err->text);
 }
 
+static bool is_blank(const char *s)
+{
+    return s[strspn(s, " \t\n")] == '\0';
+}
+
 static void remember(struct pp_ui *ui, const char *text)
 {
     struct pp_error err;
@@ -101,6 +106,8 @@ static void begin_with_file(struct pp_ui *ui, const char *path)
 
 static void fill_line(struct pp_ui *ui)
 {
+    if (!is_blank(pp_edit_text()))
+        remember(ui, pp_edit_text()); /* it was typed before the command was looked up: Up brings it back */
     pp_edit_set(ui->next_line);
     pp_free(ui->next_line);
     ui->next_line = NULL;
@@ -157,11 +164,6 @@ static enum pp_slash slash(struct pp_ui *ui, const char *text)
     case PP_SLASH_COPY: copy_last_answer(ui); break;
     }
     return asked;
-}
-
-static bool is_blank(const char *s)
-{
-    return s[strspn(s, " \t\n")] == '\0';
 }
 
 static bool send(struct pp_ui *ui, const char *text)
@@ -292,6 +294,20 @@ static void open_editor(struct pp_ui *ui)
     report(ui, code, &err);
 }
 
+/* Up brings back what stood there, and what had been typed before an older line was looked up. */
+static void clear_line(struct pp_ui *ui)
+{
+    char *shown = pp_strdup(pp_edit_text()), *rest[2];
+    pp_edit_take_rest(rest);
+    if (rest[1])
+        remember(ui, rest[1]);
+    if (shown)
+        remember(ui, shown);
+    pp_free(shown);
+    pp_free(rest[0]);
+    pp_free(rest[1]);
+}
+
 static void interrupt(struct pp_ui *ui)
 {
     uint64_t now = pp_now_ns();
@@ -304,8 +320,7 @@ static void interrupt(struct pp_ui *ui)
     } else if (pp_controller_cancel(ui->controller)) {
         ui->interrupted_at = now;
     } else if (pp_edit_len() > 0) {
-        remember(ui, pp_edit_text());
-        pp_edit_set("");
+        clear_line(ui);
         ui->editing = 0;
     } else if (again) {
         pp_ui_leave(ui);

@@ -154,6 +154,13 @@ history() {
         keys Up && see "› alpha one" && keys C-c && see "Write a message" && text "typed since" && keys Up &&
         see "› alpha one" && keys Down && see "› typed since"
 }
+draft_comes_back() { # what was typed before an older line was looked up and sent
+    start 80x24 && see ready && say "first one" && see "You said: first one" && see ready && text "not sent yet" &&
+        keys Up && see "› first one" && keys Enter && see "› not sent yet" && keys C-u && see "› Write a message" &&
+        see ready && say "/reasoning" && text "still to come" && keys Up && see "› /reasoning" && keys Enter &&
+        see "› still to come" && keys Down Down && see "› still to come" && keys Up Up && gone "still to come" &&
+        keys C-c && see "› Write a message" && keys Up Up && see "› still to come"
+}
 vi_keys() {
     printf 'set editing-mode vi\n' >"$work/vi"
     start 80x24 INPUTRC="$work/vi" && see ready && text "helo" && keys Escape && see "‹ helo" && text "il" &&
@@ -506,8 +513,8 @@ half_typed_unkept() {
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte paste_without_end multi_line history vi_keys alt_ctrl_j typed_ahead enter_while_loading lone_escape
-no_locale editor
+paste_megabyte paste_without_end multi_line history draft_comes_back vi_keys alt_ctrl_j typed_ahead
+enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
 slash_commands read_file full_context full_while_typing edit_last edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells help_in_full menus_over_wide_text menus_small themes no_color tint
