@@ -237,7 +237,8 @@ static void replies_are_swallowed(void **state)
 {
     static const char *const replies[] = {"\033]11;rgb:0000/0000/0000\a", "\033]11;rgb:0/0/0\033\\", "\033P1+r\033\\",
         "\033[?62;c",
-                                          "\033[<0;1;1M", "\033[12;40$y", "\033_Gx\033\\", "\033[999999999999;9~",
+                                          "\033[<0;1;1M", "\033[M !!", "\033[M#\x80\r",
+                                          "\033[12;40$y", "\033_Gx\033\\", "\033[999999999999;9~",
                                               "\xff\xfe", "\xed\xa0\x80"};
     (void)state;
     struct pp_input *in = fresh();

@@ -248,6 +248,9 @@ static enum step step_csi(struct view *v, size_t at, struct pp_key *key)
         } else if (c < 0x20 || c == DEL || (c & 0x80)) { /* no sequence after all: the byte is looked at anew */
             v->used = i;
             return STEP_NOTHING;
+        } else if (c == 'M' && i == at) { /* the mouse, left switched on by another program: three bytes follow */
+            v->used = at + 4;
+            return v->n < v->used ? STEP_MORE : STEP_NOTHING;
         } else {
             v->used = i + 1;
             return !private && key_of_csi(key, params, n_params, c) ? STEP_KEY : STEP_NOTHING;
