@@ -5,6 +5,7 @@
 
 #include "engine/hf_form.h"
 #include "engine/rows.h"
+#include "engine/tensor_forms.h"
 
 enum { NAME = 128 };
 
@@ -124,15 +125,16 @@ static enum pp_code add_heads(struct pp_tensor_list *l, const struct pp_tensor *
     struct pp_rows rows = stored(t);
     enum pp_code code = PP_OK;
     const bool in_pieces = form == PP_HF_QKV_IN_FOUR;
+    const int64_t n_pieces = pp_hf_qkv_pieces(hp);
     if (t->n_dims != 2 || hp->head_dim <= 0 || t->ne[1] != n_rows[0] + 2 * n_rows[1] || (apart && !at) ||
-        (in_pieces && (hp->n_head != hp->n_head_kv || hp->n_head % PP_HF_QKV_PIECES != 0)))
+        (in_pieces && (hp->n_head != hp->n_head_kv || hp->n_head % n_pieces != 0)))
         return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s does not have the rows of %lld heads of queries and %lld of "
                        "keys and values", t->name, (long long)hp->n_head, (long long)hp->n_head_kv);
     if (form != PP_HF_QKV_STACKED) {
         rows.n_head = hp->n_head;
         rows.n_head_kv = hp->n_head_kv;
         rows.head_dim = hp->head_dim;
-        rows.head_pieces = in_pieces ? PP_HF_QKV_PIECES : 0;
+        rows.head_pieces = in_pieces ? n_pieces : 0;
     }
     if (!apart)
         return add(l, &rows, 0, name, err);

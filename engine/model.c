@@ -221,7 +221,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"query bound", (double)hp->qkv_clamp},          {"expert mixer", (double)hp->expert_mixer},
         {"shared mean", hp->shared_mean}, {"mean square", hp->mean_square},
         {"heads tiled", hp->heads_tiled}, {"norms behind", hp->norms_behind},
-        {"silent", (double)hp->silent_end},
+        {"silent", (double)hp->silent_end},              {"pieces", (double)hp->qkv_pieces},
         {"parallel", hp->parallel},                      {"experts", (double)hp->n_expert},
         {"used experts", (double)hp->n_expert_used},     {"expert shares", hp->expert_shares},
         {"expert sigmoids", hp->expert_sigmoids},        {"expert scale", (double)hp->expert_scale},

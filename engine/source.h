@@ -144,6 +144,7 @@ struct pp_hparams {
     float attn_softcap;     /* scores become cap tanh(score / cap); 0: they stay */
     float final_softcap;    /* likewise the logits */
     float router_softcap;   /* likewise the logits that choose experts */
+    int64_t qkv_pieces;     /* a folder's PP_HF_QKV_IN_FOUR comes in so many pieces; 0: PP_HF_QKV_PIECES */
     bool unit_output;       /* a folder's rows of the output are to be made of length 1 */
     int64_t silent_first, silent_end; /* tokens from the former to the one before the latter are never given */
     float embd_scale;       /* of what goes into the first layer; 0: 1 */

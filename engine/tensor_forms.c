@@ -161,6 +161,11 @@ enum pp_code pp_hf_halves_add(struct pp_tensor_list *l, const struct pp_tensor *
     return code;
 }
 
+int64_t pp_hf_qkv_pieces(const struct pp_hparams *hp)
+{
+    return hp->qkv_pieces ? hp->qkv_pieces : PP_HF_QKV_PIECES;
+}
+
 int pp_hf_qkv_row(enum pp_hf_form form, const struct pp_hparams *hp, int64_t row, int64_t *in)
 {
     const int64_t head = row / hp->head_dim, at = row % hp->head_dim, n_q = hp->n_head, n_kv = hp->n_head_kv;
@@ -172,7 +177,7 @@ int pp_hf_qkv_row(enum pp_hf_form form, const struct pp_hparams *hp, int64_t row
         of_part = part ? group : group * each + j;
     }
     if (form == PP_HF_QKV_IN_FOUR) {
-        const int64_t n = n_q / PP_HF_QKV_PIECES, in_piece = head % (3 * n);
+        const int64_t n = n_q / pp_hf_qkv_pieces(hp), in_piece = head % (3 * n);
         part = in_piece < n ? 0 : in_piece < 2 * n ? 2 : 1;
         of_part = head / (3 * n) * n + in_piece % n;
     }

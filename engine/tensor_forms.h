@@ -46,8 +46,11 @@ enum pp_code pp_hf_halves_add(struct pp_tensor_list *l, const struct pp_tensor *
 enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
                               const char *name, struct pp_error *err);
 
-/* Where row `row` of a folder's matrix of the form PP_HF_QKV_STACKED or PP_HF_QKV_BY_GROUP is: in q, k or v (0 to 2),
- * which row of that. */
+/* In how many pieces a folder's matrix of the form PP_HF_QKV_IN_FOUR comes. */
+int64_t pp_hf_qkv_pieces(const struct pp_hparams *hp);
+
+/* Where row `row` of a folder's matrix of the form PP_HF_QKV_STACKED, PP_HF_QKV_BY_GROUP or PP_HF_QKV_IN_FOUR is: in q,
+ * k or v (0 to 2), which row of that. */
 int pp_hf_qkv_row(enum pp_hf_form form, const struct pp_hparams *hp, int64_t row, int64_t *in);
 
 /* Takes the scales of NVFP4's matrices, once all tensors are in the list. PP_ERR_FORMAT: there are not as many as there

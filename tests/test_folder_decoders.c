@@ -142,6 +142,42 @@ static void xglm(void **state)
     decoder_free(d);
 }
 
+/* The second CodeGen's smaller models have queries, values and keys in eight pieces, and say how large heads are. */
+static void codegen_in_eight(void **state)
+{
+    static const char *const parts[] = {"blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight"};
+    struct decoder_shape s = decoder_shape("codegen");
+    const char *folder = fresh_path("eight");
+    struct pp_error err;
+    char path[400], *config;
+    size_t n;
+    (void)state;
+    s.n_layer = 1;
+    s.n_head = s.n_head_kv = 8;
+    s.head_dim = 128;
+    s.n_embd = s.n_head * s.head_dim;
+    struct decoder *d = decoder_make(&s), *moved = decoder_make(&s);
+    struct pp_hparams hp = {.n_head = s.n_head, .n_head_kv = s.n_head, .head_dim = s.head_dim}, eight = hp;
+    eight.qkv_pieces = 8;
+    for (int64_t r = 0, to, from; r < 3 * s.n_embd; r++) { /* what lies in four pieces as the model's does in eight */
+        struct matrix *m = decoder_find(moved, parts[pp_hf_qkv_row(PP_HF_QKV_IN_FOUR, &hp, r, &to)]);
+        const struct matrix *w = decoder_find(d, parts[pp_hf_qkv_row(PP_HF_QKV_IN_FOUR, &eight, r, &from)]);
+        memcpy(m->values + to * s.n_embd, w->values + from * s.n_embd, (size_t)s.n_embd * sizeof *m->values);
+    }
+    assert_ok(pp_convert_to_folder(decoder_write(moved), folder, &(struct pp_convert_options){0}, &err), err);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &config, &n, &err), err);
+    assert_null(strstr(config, "head_dim"));
+    struct pp_buf b = {0};
+    pp_buf_fmt(&b, "{\"head_dim\": %d, %s", s.head_dim, config + 1);
+    assert_ok(pp_write_file(path, pp_buf_cstr(&b), b.len, 0600, &err), err);
+    check_other(&s, folder);
+    pp_buf_free(&b);
+    pp_free(config);
+    decoder_free(moved);
+    decoder_free(d);
+}
+
 /* CodeGen: GPT-J with one matrix for queries, values and keys. */
 static void codegen(void **state)
 {
@@ -527,6 +563,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(gpt_neo),
         cmocka_unit_test(xglm),
         cmocka_unit_test(codegen),
+        cmocka_unit_test(codegen_in_eight),
         cmocka_unit_test(persimmon),
         cmocka_unit_test(paddleocr),
         cmocka_unit_test(cogvlm),

@@ -41,7 +41,8 @@ enum pp_hf_form {
     PP_HF_BEHIND_RESERVED, /* n_reserved_positions rows come first that are no position's */
     PP_HF_QKV_STACKED,    /* the rows of q, then k, then v: attn_q, attn_k and attn_v, and not attn_qkv */
     PP_HF_QKV_BY_GROUP,   /* likewise, but in the order of PP_HF_QKV_BY_HEAD */
-    PP_HF_QKV_IN_FOUR,    /* likewise, in PP_HF_QKV_PIECES pieces: of each those of its heads of q, v and k */
+    PP_HF_QKV_IN_FOUR,    /* likewise, in PP_HF_QKV_PIECES pieces, or hparams.qkv_pieces: of each those of its heads of
+                             q, v and k */
     PP_HF_HALVES,         /* a gate's rows, then those of the value: the tensors of this name and of `second`; of
                              [n_expert, n_out, n_in] the matrices of each expert, where they lie */
     PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */

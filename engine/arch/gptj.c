@@ -5,6 +5,7 @@
 
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
+#include "engine/tensor_forms.h"
 
 #define LAYER "transformer.h.{}."
 #define COMMON                                                                                                        \
@@ -80,10 +81,24 @@ static enum pp_code codegen_from_config(const cJSON *config, struct pp_hparams *
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rotary_dim is null, which pippin does not compute");
     enum pp_code code = from_config(config, hp, err);
     hp->attn_scale = 0; /* scale_attn_weights is not looked at */
-    if (!code && hp->n_head % PP_HF_QKV_PIECES != 0)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: n_head is %lld, which is no multiple of %d",
-                       (long long)hp->n_head, PP_HF_QKV_PIECES);
+    /* The second CodeGen's smaller two were trained in twice as many pieces. Nothing says so but their own code; only
+     * they say how large heads are. */
+    if (cJSON_HasObjectItem(config, "head_dim") && (hp->head_dim == 128 || hp->head_dim == 256))
+        hp->qkv_pieces = 2 * PP_HF_QKV_PIECES;
+    if (!code && hp->n_head * hp->head_dim != hp->n_embd)
+        code = pp_fail(err, PP_ERR_FORMAT, "config.json: %lld heads of %lld make no %lld", (long long)hp->n_head,
+                       (long long)hp->head_dim, (long long)hp->n_embd);
+    if (!code && hp->n_head % pp_hf_qkv_pieces(hp) != 0)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: n_head is %lld, which is no multiple of %lld",
+                       (long long)hp->n_head, (long long)pp_hf_qkv_pieces(hp));
     return code;
+}
+
+static void codegen_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    to_config(hp, config);
+    if (!hp->qkv_pieces)
+        cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim");
 }
 
 const struct pp_arch pp_arch_codegen = {
@@ -96,6 +111,6 @@ const struct pp_arch pp_arch_codegen = {
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
     .from_config = codegen_from_config,
     .from_gguf = from_gguf,
-    .to_config = to_config,
+    .to_config = codegen_to_config,
     .hf_eps = "layer_norm_epsilon",
 };
