@@ -26,12 +26,13 @@ static const struct pp_arch_name names[] = {
 };
 static const struct pp_arch_usual usual[] = {
     {.model_type = "glm_moe_dsa", .hf_class = "GlmMoeDsaForCausalLM",
-     .json = "{\"q_lora_rank\": 2048, \"qk_nope_head_dim\": 192, \"v_head_dim\": 256, \"index_n_heads\": 32}"},
+     .json = "{\"q_lora_rank\": 2048, \"qk_nope_head_dim\": 192, \"v_head_dim\": 256, \"index_n_heads\": 32,"
+             "\"n_group\": 1, \"topk_group\": 1, \"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 202752}"},
     {.json = "{\"kv_lora_rank\": 512, \"q_lora_rank\": 1536, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64,"
              "\"v_head_dim\": 128, \"n_routed_experts\": 256, \"num_experts_per_tok\": 8, \"n_shared_experts\": 1,"
              "\"moe_intermediate_size\": 2048, \"first_k_dense_replace\": 3, \"norm_topk_prob\": true,"
-             "\"routed_scaling_factor\": 2.5, \"n_group\": 1, \"topk_group\": 1, \"index_n_heads\": 64,"
-             "\"index_head_dim\": 128, \"index_topk\": 2048}"},
+             "\"routed_scaling_factor\": 2.5, \"n_group\": 8, \"topk_group\": 4, \"index_n_heads\": 64,"
+             "\"index_head_dim\": 128, \"index_topk\": 2048, \"max_position_embeddings\": 163840}"},
     {.json = NULL},
 };
 
