@@ -27,12 +27,18 @@ static bool is_of_module(const struct folder *f, const struct pp_tensor *t)
     return dense && strncmp(t->name, "dense_", strlen("dense_")) == 0;
 }
 
+static bool is_made_norm(const struct folder *f, const struct pp_tensor *t)
+{
+    return pp_source_hparams(f->s)->query_scale != 0.0f &&
+           (strstr(t->name, ".attn_q_norm.") || strstr(t->name, ".attn_k_norm."));
+}
+
 /* Ours that folders have in config.json or elsewhere instead, or that nobody uses. */
 static bool is_left_out(const struct folder *f, const struct pp_tensor *t)
 {
     return is_of_module(f, t) || pp_is_behind_layers(pp_source_hparams(f->s), t->name) ||
            pp_is_of_first_values(pp_source_hparams(f->s), t->name) ||
-           pp_is_for_pictures(pp_source_hparams(f->s), t->name) ||
+           pp_is_for_pictures(pp_source_hparams(f->s), t->name) || is_made_norm(f, t) ||
            strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0 ||
            strcmp(t->name, "rope_freqs.weight") == 0;
 }

@@ -451,6 +451,26 @@ static enum pp_code take_rope_factors(struct pp_source *s, const char *key, cons
     return add_tensor(s, &t, name, true, err);
 }
 
+/* What files have for the weights of norms of heads, of which the folder has none. */
+static enum pp_code take_head_norms(struct pp_source *s, struct pp_error *err)
+{
+    const int64_t n = s->hp.head_dim;
+    enum pp_code code = PP_OK;
+    for (int64_t i = 0; i < 2 * s->hp.n_layer && !code; i++) {
+        float *values = pp_calloc((size_t)n, sizeof *values);
+        char name[64];
+        if (!values)
+            return pp_fail_nomem(err, "norms of heads");
+        for (int64_t k = 0; k < n; k++)
+            values[k] = i % 2 ? 1 : s->hp.query_scale;
+        const struct pp_tensor t = {.type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = values,
+                                    .size = (size_t)n * sizeof *values};
+        snprintf(name, sizeof name, "blk.%lld.attn_%c_norm.weight", (long long)i / 2, "qk"[i % 2]);
+        code = add_tensor(s, &t, name, true, err);
+    }
+    return code;
+}
+
 /* By how much each of RWKV's inputs is mixed with the position before: of a layer [6, n_embd], of RWKV 6, or without
  * gates, [5, n_embd], which files have with dimensions of one in the middle. Folders have a vector of each, older
  * ones of RWKV 7 a matrix. */
@@ -547,6 +567,8 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
         code = take_rope_factors(s, "short_factor", "rope_factors_short.weight", err);
     if (!code && s->hp.qk_norm)
         code = pp_join_head_norms(&s->list, &s->hp, err);
+    if (!code && s->hp.query_scale != 0.0f)
+        code = take_head_norms(s, err);
     if (!code && s->hp.kv_lora_rank)
         code = pp_split_heads(&s->list, &s->hp, err);
     if (!code && s->hp.rwkv)

@@ -131,6 +131,8 @@ struct pp_hparams {
                                one in common */
     bool head_gates;        /* gates of what attention gives have one number for each head, not for each value */
     bool qk_norm;           /* queries and keys are normed, where only some of the family's models do that */
+    float query_scale;      /* a folder's queries are multiplied by this behind norms of heads without weights; files
+                               have it for the weights of those, and ones for keys'. 0: not so, or not known */
     float qkv_clamp;        /* queries, keys and values are at most this large, either way; 0: as large as they are */
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
     float attn_temperature; /* scores of the query at position p grow by 1 + attn_temperature ln(1 + floor(p /

@@ -49,7 +49,8 @@ static void norm(const struct decoder *d, int l, const char *kind, int row, cons
     for (int64_t i = 0; i < n; i++)
         square += (x[i] - mean) * (x[i] - mean) / (double)n;
     const bool head = d->s.heads_eps != 0.0f && strncmp(kind, "attn_", 5) == 0 && kind[6] == '_';
-    const double root = sqrt(square + (double)(head ? d->s.heads_eps : DECODER_EPSILON));
+    const bool out = d->s.behind_eps != 0.0f && strncmp(kind, "post_", 5) == 0;
+    const double root = sqrt(square + (double)(head ? d->s.heads_eps : out ? d->s.behind_eps : DECODER_EPSILON));
     for (int64_t i = 0; i < n; i++)
         y[i] = (x[i] - mean) / root * (w ? (double)w->values[at + i] : 1) + (b ? (double)b->values[at + i] : 0);
 }
@@ -431,6 +432,19 @@ static void attention_inputs(const struct decoder *d, int l, const double *x, in
     pp_free(in);
 }
 
+/* What attention gave is multiplied by sigmoids of its input. */
+static void gate(const struct decoder *d, int l, const double *x, double *att)
+{
+    const int n = d->s.n_head * d->s.head_dim;
+    double *in = doubles(d->s.n_embd), *g = doubles(n);
+    before(d, l, "attn_norm", x, in);
+    linear(d, l, "attn_gate", in, g);
+    for (int i = 0; i < n; i++)
+        att[i] /= 1 + exp(-g[i]);
+    pp_free(in);
+    pp_free(g);
+}
+
 static void layer(const struct decoder *d, int l, double *x, int n)
 {
     const struct decoder_shape *s = &d->s;
@@ -448,6 +462,8 @@ static void layer(const struct decoder *d, int l, double *x, int n)
             attend_capped(q + r * n_q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim,
                           first, last, s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), (double)s->attn_cap, 1,
                           att + h * s->head_dim);
+        if (s->gated)
+            gate(d, l, row, att);
         if (s->sub_norms)
             norm(d, l, "attn_sub_norm", 0, att, att);
         linear(d, l, "attn_output", att, delta);

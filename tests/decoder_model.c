@@ -94,6 +94,9 @@ static const struct decoder_shape families[] = {
     {.arch = "llama", .family = "helium", .neighbours = true},
     {.arch = "nanochat", .norm_plain = true, .embd_norm = true, .heads = HEADS_ALIKE, .heads_unit = true,
      .heads_behind_rope = true, .backwards = true, .ff = FF_RELU2, .final_cap = 1.5f},
+    {.arch = "muse-glimmer", .neighbours = true, .embd_norm = true, .embd_plain = true, .norms = BOTH_NORMS,
+     .behind_eps = 1e-8f, .heads = HEADS_ALIKE, .query_scale = 3.87f, .gated = true, .window = 7, .wide = 4,
+     .n_layer = 8, .wide_unrotated = true, .logit_scale = 0.5f, .final_cap = 1.5f},
     {.arch = "flex_olmo", .norms = POST_NORM, .heads = HEADS_WHOLE, .n_expert = 6, .n_used = 3, .shares = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
     {.arch = "opt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
@@ -169,6 +172,21 @@ static struct matrix *last_of(struct decoder *d)
     return &d->t[d->n - 1];
 }
 
+/* The last tensor has this everywhere, if it is not 0. */
+static void fill(struct decoder *d, float value)
+{
+    for (int64_t i = 0; value != 0.0f && i < last_of(d)->cols; i++)
+        last_of(d)->values[i] = value;
+}
+
+/* What the last matrix gives is so small that the epsilon behind it matters. */
+static void shrink(struct decoder *d)
+{
+    const int64_t n = last_of(d)->rows * last_of(d)->cols;
+    for (int64_t i = 0; d->s.behind_eps != 0.0f && i < n; i++)
+        last_of(d)->values[i] *= 2 * sqrtf(d->s.behind_eps);
+}
+
 /* One behind the other: [n_expert, rows, cols]. */
 static void add_experts(struct decoder *d, int l, const char *kind, int64_t rows, int64_t cols)
 {
@@ -239,9 +257,14 @@ static void add_attention(struct decoder *d, int l)
     }
     if (s->heads != HEADS_PLAIN && !s->heads_unit) {
         add_head_norm(d, l, "attn_q_norm", s->n_head);
+        fill(d, s->query_scale);
         add_head_norm(d, l, "attn_k_norm", s->n_head_kv);
+        fill(d, s->query_scale != 0.0f ? 1 : 0);
     }
+    if (s->gated)
+        add_matrix(d, l, "attn_gate", n_q, n, false);
     add_matrix(d, l, "attn_output", n, n_q, s->biases & BIAS_O);
+    shrink(d);
     if (s->sub_norms)
         add_sub_norm(d, l, "attn_sub_norm", n_q);
     if (s->norms != PRE_NORM)
@@ -433,6 +456,7 @@ static void add_feed_forward(struct decoder *d, int l)
             add_matrix(d, l, "ffn_gate", s->n_ff, s->n_embd, bias);
         add_matrix(d, l, "ffn_up", fused ? 2 * s->n_ff : s->n_ff, s->n_embd, bias);
         add_matrix(d, l, "ffn_down", s->n_embd, s->n_ff, bias);
+        shrink(d);
         if (s->sub_norms)
             add_sub_norm(d, l, "ffn_sub_norm", s->n_ff);
     }
@@ -470,7 +494,7 @@ struct decoder *decoder_make(const struct decoder_shape *s)
         for (int i = 0; i < s->rope_dim / 2; i++)
             d->t[d->n - 1].values[i] = (float)decoder_stretch(s, i);
     }
-    if (s->embd_norm && !s->norm_plain)
+    if (s->embd_norm && !s->norm_plain && !s->embd_plain)
         add_norm(d, "token_embd_norm", 0, s->n_embd, s->norm_bias);
     for (int l = 0; l < s->n_layer && s->zamba.layers; l++)
         add_zamba(d, l);

@@ -24,6 +24,10 @@ struct decoder_shape {
     bool tied;             /* the output is the embeddings */
     enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8, BIAS_CONVOLUTION = 16 } biases;
     enum { PRE_NORM = 0, POST_NORM = 1, BOTH_NORMS = 2 } norms; /* of what goes in, of what comes out */
+    float behind_eps;      /* those of what comes out have this epsilon, and come out small; 0: that of all norms */
+    bool gated;            /* what attention gives is multiplied by sigmoids of its input: attn_gate */
+    bool embd_plain;       /* embd_norm: without weights */
+    float query_scale;     /* HEADS_ALIKE: norms of queries multiply by this, those of keys by 1 */
     bool sub_norms;        /* and of what goes into the last matrices of attention and feed-forward part */
     const char *ffn_norm;  /* NULL: ffn_norm; where parallel, there is none */
     /* From GELU on there is no gate; of FUSED gate and value are one matrix. */

@@ -544,6 +544,36 @@ static void nanochat(void **state)
     check_decoder(&s);
 }
 
+/* Muse Glimmer: embeddings and heads that are normed without weights, which files have for heads. */
+static void muse_glimmer(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("muse-glimmer");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.gate_proj.weight", 2, s.n_head * s.head_dim);
+    assert_config(folder, "qk_scale_factor", "3.8699");
+    struct pp_hf *hf;
+    struct pp_error err;
+    assert_ok(pp_hf_open(folder, &hf, &err), err);
+    assert_null(pp_hf_find(hf, "model.layers.1.self_attn.q_norm.weight", NULL));
+    pp_hf_close(hf);
+    s.n_layer = 3; /* the last one sees everything, whatever their number; files must say so then */
+    s.wide = 3;
+    s.say_windows = true;
+    s.final_cap = 0;
+    check_decoder(&s);
+    s.query_scale = 0; /* of these vectors a folder has no number */
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    struct pp_model *m;
+    assert_ok(pp_model_open(file, &m, &err), err);
+    pp_model_close(m);
+    assert_int_equal(pp_convert_to_folder(file, fresh_path("none"), &(struct pp_convert_options){0}, &err),
+                     PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "attn_q_norm"));
+    decoder_free(d);
+}
+
 /* FlexOlmo: experts that read the stream itself. */
 static void flex_olmo(void **state)
 {
@@ -577,6 +607,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(zamba2),
         cmocka_unit_test(bad_zamba2),
         cmocka_unit_test(nanochat),
+        cmocka_unit_test(muse_glimmer),
         cmocka_unit_test(flex_olmo),
     };
     return cmocka_run_group_tests_name("folder_decoders", tests, NULL, NULL);

@@ -98,6 +98,7 @@ struct pp_decoder {
     bool post_norm;           /* what attention and feed-forward part give is normed: post_attention_norm,
                                  post_ffw_norm */
     bool no_pre_norm;         /* what goes into them is not */
+    float post_norm_eps;      /* post_norm: the epsilon of those behind parts; 0: that of all norms */
     bool norms_before_states; /* both are otherwise in layers with states: norms before both parts, none behind */
     bool sub_norms;           /* what goes into their last matrices is: attn_sub_norm, ffn_sub_norm */
     /* How queries and keys are normed: by one vector for all heads, by one for all of them together, or, in some models
@@ -125,6 +126,7 @@ struct pp_decoder {
     bool mixture_beside;      /* of a feed-forward part that is there as well, each with norms of its own */
     bool scaled_alibi;        /* slopes are multiplied by what scores are */
     bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */
+    bool plain_embd_norm;     /* but nothing is multiplied or added behind */
     bool both_ways;           /* rows see those behind them, too, and there are no logits: an encoder, whose vectors go
                                  through two matrices where hparams.n_dense says so */
     bool first_unnormed;      /* what goes into the first layer's attention is not normed once more */

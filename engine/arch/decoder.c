@@ -345,8 +345,15 @@ static bool add_result(struct builder *b, int l, const char *post_norm)
         add_residual(b, l);
         return add_norm(b, l, post_norm_name(b, l, post_norm), b->x, b->x);
     }
-    if (norms_behind(b, l) && !add_norm(b, l, post_norm_name(b, l, post_norm), b->delta, b->delta))
-        return false;
+    if (norms_behind(b, l)) {
+        struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = b->d->post_norm_eps, .in = b->delta,
+                             .in2 = NONE, .out = b->delta};
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.%s", l, post_norm_name(b, l, post_norm));
+        if (!pp_decoder_find_norm(b, name, b->hp->n_embd, &norm))
+            return false;
+        add(b, norm);
+    }
     add_residual(b, l);
     return true;
 }
@@ -803,7 +810,8 @@ static bool add_embedding(struct builder *b)
     struct pp_op norm = {.kind = PP_OP_NORM, .in = b->x, .in2 = NONE, .out = b->x};
     if (!b->d->embd_norm)
         return true;
-    if (!pp_decoder_find_norm(b, "token_embd_norm", hp->n_embd, &norm))
+    if (b->d->plain_embd_norm ? !(norm.weight = pp_plan_ones(b->p, hp->n_embd, b->err))
+                              : !pp_decoder_find_norm(b, "token_embd_norm", hp->n_embd, &norm))
         return false;
     add(b, norm);
     return true;

@@ -26,6 +26,7 @@ static const struct {
     {"rnd1", "answers that are not written from left to right (diffusion)"},
     {"eagle3", "a model to guess for (it only drafts for another one)"},
     {"dflash", "a model to guess for (it only drafts for another one)"},
+    {"museglimmerassistant", "a model to guess for (it only drafts for another one)"},
     {"gemma4assistant", "a model to guess for (it only drafts for another one)"},
     {"wavtokenizerdec", "a decoder of sound"},
     {"biogpt", "text that is cut into words as Moses does it"},
