@@ -92,6 +92,7 @@ static const struct decoder_shape families[] = {
     {.arch = "zamba2", .zamba = {"mhhmhh", 6, 2, 2, 8, true}, .n_layer = 6, .n_head_kv = 4, .head_dim = 24,
      .key_dim = 16, .ff = FF_GELU_FUSED, .tied = true},
     {.arch = "llama", .family = "helium", .neighbours = true},
+    {.arch = "llama", .family = "kormo", .neighbours = true},
     {.arch = "nanochat", .norm_plain = true, .embd_norm = true, .heads = HEADS_ALIKE, .heads_unit = true,
      .heads_behind_rope = true, .backwards = true, .ff = FF_RELU2, .final_cap = 1.5f},
     {.arch = "muse-glimmer", .neighbours = true, .embd_norm = true, .embd_plain = true, .norms = BOTH_NORMS,

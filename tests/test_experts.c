@@ -1,6 +1,7 @@
 /* test_experts.c - mixtures of experts of several families. Small random models give what their formulas say, from a
  * GGUF file, from the folder that is made of it, and from the file that is made of that; with any number of rows and
  * threads, and with quantised weights, the same bits. */
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -573,7 +574,7 @@ static void minicpm3(void **state)
     pp_gguf_close(g);
 }
 
-/* PLM: latent attention, and a feed-forward part without a gate. */
+/* PLM: latent attention, and a feed-forward part without a gate; Youtu-LLM, which is DeepSeek V3 without experts. */
 static void plm(void **state)
 {
     (void)state;
@@ -584,6 +585,15 @@ static void plm(void **state)
     const char *folder = check_latent(&s);
     assert_tensor(folder, "model.layers.2.self_attn.kv_b_proj.weight", 2, s.kv_rank);
     assert_tensor(folder, "model.layers.1.mlp.up_proj.weight", 2, s.n_embd);
+    s.arch = "deepseek2";
+    s.ungated = false;
+    s.q_rank = 32;
+    folder = check_latent(&s);
+    struct pp_source *source;
+    struct pp_error err;
+    assert_ok(pp_source_open(folder, &source, &err), err);
+    assert_string_equal(cJSON_GetObjectItem(pp_source_config(source), "model_type")->valuestring, "youtu");
+    pp_source_close(source);
 }
 
 /* Three of four layers with states. */

@@ -343,6 +343,17 @@ static void windows_in_llama(void **state)
     check_decoder(&ministral);
 }
 
+/* KORMo: Llama with other names. */
+static void kormo(void **state)
+{
+    (void)state;
+    const struct decoder_shape s = decoder_shape("kormo");
+    const char *folder = check_decoder(&s);
+    assert_config(folder, "architectures", "KORMoForCausalLM");
+    assert_tensor(folder, "model.layers.1.pre_mlp_layernorm.weight", 1, s.n_embd);
+    assert_tensor(folder, "model.layers.0.pre_attention_layernorm.weight", 1, s.n_embd);
+}
+
 /* VaultGemma: Gemma 2 without norms behind its parts. */
 static void vaultgemma(void **state)
 {
@@ -608,6 +619,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(bad_zamba2),
         cmocka_unit_test(nanochat),
         cmocka_unit_test(muse_glimmer),
+        cmocka_unit_test(kormo),
         cmocka_unit_test(flex_olmo),
     };
     return cmocka_run_group_tests_name("folder_decoders", tests, NULL, NULL);

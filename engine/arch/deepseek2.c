@@ -1,7 +1,7 @@
 /* deepseek2.c - the families with latent attention: DeepSeek V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437) with those
- * that are built as it is: R1, Kimi K2, Moonlight; GLM 4.7 Flash; and MiniCPM 3 and PLM, which are dense, PLM with the
- * squared ReLU and no gate. decoder_mixers.c computes it. Mistral Large 3, and Mistral 4 in a family of its own, have
- * scores that grow with the position, as Ministral 3's do, and a softmax for experts. */
+ * that are built as it is: R1, Kimi K2, Moonlight; GLM 4.7 Flash; and Youtu-LLM, MiniCPM 3 and PLM, which are dense,
+ * PLM with the squared ReLU and no gate. decoder_mixers.c computes it. Mistral Large 3, and Mistral 4 in a family of
+ * its own, have scores that grow with the position, as Ministral 3's do, and a softmax for experts. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 static const char *const classes[] = {
     "DeepseekV3ForCausalLM", "deepseek_v3", "DeepseekV2ForCausalLM", "deepseek_v2", "Glm4MoeLiteForCausalLM",
-    "glm4_moe_lite", "kimi_k2", "KimiK2ForCausalLM", NULL};
+    "glm4_moe_lite", "kimi_k2", "KimiK2ForCausalLM", "YoutuForCausalLM", "youtu", NULL};
 
 #define ATTENTION "model.layers.{}.self_attn."
 
@@ -36,6 +36,10 @@ static const struct pp_arch_usual usual[] = {
              "\"num_experts_per_tok\": 8, \"moe_intermediate_size\": 2048, \"n_shared_experts\": 1,"
              "\"first_k_dense_replace\": 3, \"routed_scaling_factor\": 2.5, \"norm_topk_prob\": true, \"n_group\": 8,"
              "\"topk_group\": 4}"},
+    {.model_type = "youtu", .hf_class = "YoutuForCausalLM",
+     .json = "{\"vocab_size\": 128256, \"hidden_size\": 2048, \"intermediate_size\": 6144,"
+             "\"num_hidden_layers\": 32, \"num_attention_heads\": 16, \"max_position_embeddings\": 131072,"
+             "\"q_lora_rank\": 1536, \"tie_word_embeddings\": true}"},
     {.model_type = "deepseek_v2", .hf_class = "DeepseekV2ForCausalLM",
      .json = "{\"q_lora_rank\": 1536, \"n_routed_experts\": 64, \"n_shared_experts\": 2,"
              "\"moe_intermediate_size\": 1407}"},
@@ -140,19 +144,27 @@ enum pp_code pp_deepseek_from_config(const cJSON *config, struct pp_hparams *hp,
     return code ? code : routing_from_config(config, hp, err);
 }
 
-void pp_deepseek_to_config(const struct pp_hparams *hp, cJSON *config)
+static void put_experts(const struct pp_hparams *hp, cJSON *config)
 {
-    cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
-    const float all_dim = hp->yarn_log_multiplier / 0.1f;
     pp_config_put_experts(hp, &expert_keys, config);
     if (!hp->expert_sigmoids)
         pp_config_put_class(config, "DeepseekV2ForCausalLM", "deepseek_v2");
-    pp_latent_to_config(hp, config);
     pp_config_put(config, "moe_layer_freq", 1);
     pp_config_put_text(config, "scoring_func", hp->expert_sigmoids ? "sigmoid" : "softmax");
     pp_config_put_text(config, "topk_method", hp->expert_sigmoids              ? "noaux_tc"
                                               : hp->expert_group_largest ? "group_limited_greedy"
                                                                                 : "greedy");
+}
+
+void pp_deepseek_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    const float all_dim = hp->yarn_log_multiplier / 0.1f;
+    if (hp->n_expert)
+        put_experts(hp, config);
+    else
+        pp_config_put_class(config, "YoutuForCausalLM", "youtu");
+    pp_latent_to_config(hp, config);
     if (hp->rope_scaling != PP_ROPE_YARN)
         return;
     cJSON_DeleteItemFromObjectCaseSensitive(rope, "attention_factor");

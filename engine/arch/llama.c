@@ -23,7 +23,7 @@ static const char *const other_names[] = {"mistral3", NULL};
 static const char *const classes[] = {
     "LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Ministral3ForCausalLM",
     "Mistral3ForConditionalGeneration", "llama", "mistral", "mixtral", "ministral3", "mistral3",
-    "InternLM3ForCausalLM", "internlm3", NULL};
+    "InternLM3ForCausalLM", "internlm3", "IQuestCoderForCausalLM", "iquestcoder", NULL};
 
 const struct pp_arch_parts pp_mistral_parts = {
     .model_type = "mistral", .prefixes = pp_text_prefixes, .others = pp_picture_parts};
@@ -54,6 +54,18 @@ static enum pp_code from_ministral(const cJSON *config, struct pp_hparams *hp, s
     return code ? code : pp_config_window(config, 0, hp, err);
 }
 
+/* IQuest Coder's configurations have words for more than its published models do. */
+static enum pp_code check_iquest(const cJSON *config, struct pp_error *err)
+{
+    if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "clip_qkv")))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: clip_qkv is not null, which is not supported for this "
+                       "family");
+    if (pp_config_flag(config, "use_sliding_window", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_sliding_window is true, which is not supported for "
+                       "this family");
+    return PP_OK;
+}
+
 /* Only Mistral has a window, in all layers; it is 4096 when the configuration does not mention it, and null switches it
  * off. Mixtral has one if it says so. Llama never looks at such a number. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -65,6 +77,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         return pp_config_window(config, 4096, hp, err);
     if (pp_arch_is_kind(config, "ministral3", "Ministral3ForCausalLM"))
         return from_ministral(config, hp, err);
+    if (pp_arch_is_kind(config, "iquestcoder", "IQuestCoderForCausalLM"))
+        return check_iquest(config, err);
     if (!pp_arch_is_kind(config, "mixtral", "MixtralForCausalLM"))
         return PP_OK;
     hp->n_expert = 8;

@@ -305,6 +305,29 @@ const struct pp_arch pp_arch_helium = {
     .to_config = nothing_more,
 };
 
+/* --- KORMo ------------------------------------------------------------------------------------------------------ */
+
+static const char *const kormo_classes[] = {"KORMoForCausalLM", "kormo", NULL};
+static const struct pp_arch_name kormo_names[] = {
+    {.hf = "model.layers.{}.pre_attention_layernorm", .gguf = "blk.{}.attn_norm"},
+    {.hf = "model.layers.{}.pre_mlp_layernorm", .gguf = "blk.{}.ffn_norm"},
+    {.hf = "model.layers.{}.self_attn.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
+    {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
+    {.hf = NULL},
+};
+
+/* Llama, whose norms have other names. Other programs call its files Qwen 2's. */
+const struct pp_arch pp_arch_kormo = {
+    .name = "kormo",
+    .file_name = "llama",
+    .hf_classes = kormo_classes,
+    .names = kormo_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .from_config = silu_only,
+    .to_config = nothing_more,
+};
+
 /* --- nanochat --------------------------------------------------------------------------------------------------- */
 
 static const char *const nanochat_classes[] = {"NanoChatForCausalLM", "nanochat", NULL};

@@ -100,7 +100,7 @@ const struct pp_arch pp_arch_dots1 = {
 /* --- GLM 4.5 ----------------------------------------------------------------------------------------------------- */
 
 static const char *const glm_classes[] = {"Glm4MoeForCausalLM", "Glm4vMoeForConditionalGeneration", "glm4_moe",
-                                          "glm4v_moe", "glm4v_moe_text", NULL};
+                                          "glm4v_moe", "glm4v_moe_text", "SolarOpenForCausalLM", "solar_open", NULL};
 static const struct pp_arch_parts glm_parts = {
     .model_type = "glm4_moe", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
 static const struct pp_arch_name glm_names[] = {
@@ -109,6 +109,10 @@ static const struct pp_arch_name glm_names[] = {
     {.hf = NULL},
 };
 static const struct pp_arch_usual glm_usual[] = {
+    {.model_type = "solar_open", .hf_class = "SolarOpenForCausalLM",
+     .json = "{\"vocab_size\": 196608, \"hidden_size\": 4096, \"num_hidden_layers\": 48,"
+             "\"num_attention_heads\": 64, \"head_dim\": 128, \"partial_rotary_factor\": 1.0,"
+             "\"rope_theta\": 1000000.0, \"moe_intermediate_size\": 1280, \"first_k_dense_replace\": 0}"},
     {.json = "{\"num_key_value_heads\": 8, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
              "\"partial_rotary_factor\": 0.5, \"n_routed_experts\": 128, \"num_experts_per_tok\": 8,"
              "\"moe_intermediate_size\": 1408, \"n_shared_experts\": 1, \"first_k_dense_replace\": 1,"
@@ -321,7 +325,8 @@ const struct pp_arch pp_arch_ernie45_vl = {
 /* --- Ling and Ring ----------------------------------------------------------------------------------------------- */
 
 static const char *const bailing_classes[] = {"BailingMoeForCausalLM", "bailing_moe", NULL};
-static const char *const bailing2_classes[] = {"BailingMoeV2ForCausalLM", "bailing_moe_v2", NULL};
+static const char *const bailing2_classes[] = {"BailingMoeV2ForCausalLM", "bailing_moe_v2", "SarvamMoEForCausalLM",
+                                              "sarvam_moe", NULL};
 static const struct pp_arch_name bailing_names[] = {
     {.hf = "model.word_embeddings", .gguf = "token_embd"},
     {.hf = "model.layers.{}.attention.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED},
@@ -340,6 +345,7 @@ static const struct pp_arch_name bailing2_names[] = {
     {.hf = NULL},
 };
 static const struct pp_arch_usual bailing2_usual[] = {
+    {.model_type = "sarvam_moe", .hf_class = "SarvamMoEForCausalLM", .json = "{\"partial_rotary_factor\": 1.0}"},
     {.json = "{\"partial_rotary_factor\": 0.5, \"num_experts_per_tok\": 8, \"norm_topk_prob\": true}"},
     {.json = NULL},
 };
