@@ -37,6 +37,7 @@ struct pp_source {
     struct pp_gguf **parts;     /* [n_parts] further files, if the model is in several */
     int n_parts;
     struct pp_hf *hf;           /* of a folder */
+    const struct pp_arch_wrapper *wrapper; /* of a folder: what stands around the language model; or NULL */
     cJSON *text_config;         /* of a folder: what config.json says of the language model, completed */
     struct pp_hparams hp;
     char *chat_template, *tool_template;
@@ -240,9 +241,19 @@ static const char *family_of(const cJSON *config)
     return headless && cJSON_IsString(type) && pp_arch_by_class(type->valuestring) ? type->valuestring : name;
 }
 
-/* The family of a folder. What sees besides may be built around a language model of several. */
-static const struct pp_arch *arch_of(const cJSON *config)
+/* The family of the language model that something else stands around. */
+static const char *family_in(const struct pp_arch_wrapper *wrapper, const cJSON *config)
 {
+    const cJSON *own = pp_wrapped_config(wrapper, config);
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(own, "model_type"));
+    return type ? type : own ? family_of(own) : family_of(config);
+}
+
+/* The family of a folder. What sees besides may be built around a language model of several. */
+static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_wrapper *wrapper)
+{
+    if (wrapper)
+        return pp_arch_by_class(family_in(wrapper, config));
     const struct pp_arch *arch = pp_arch_by_class(family_of(config)), *inner;
     const cJSON *own = arch && arch->parts ? cJSON_GetObjectItemCaseSensitive(config, "text_config") : NULL;
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(own, "model_type"));
@@ -277,12 +288,16 @@ static bool add_missing(cJSON *config, const char *json)
 static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
     const cJSON *whole = pp_hf_config(s->hf), *own = NULL, *type;
-    if (arch->parts)
+    if (s->wrapper)
+        own = pp_wrapped_config(s->wrapper, whole);
+    else if (arch->parts)
         own = cJSON_GetObjectItemCaseSensitive(whole, "text_config");
     cJSON *config = s->text_config = cJSON_Duplicate(cJSON_IsObject(own) ? own : whole, true);
     bool ok = config != NULL;
     type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
-    if (ok && cJSON_IsObject(own) && !cJSON_IsString(type)) {
+    if (s->wrapper) {
+        ok = ok && add_missing(config, pp_wrapped_usual(cJSON_IsString(type) ? type->valuestring : ""));
+    } else if (ok && cJSON_IsObject(own) && !cJSON_IsString(type)) {
         cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
         ok = cJSON_AddStringToObject(config, "model_type", arch->parts->model_type);
     } else if (ok && cJSON_IsObject(own) && pp_arch_by_class(type->valuestring) != arch) {
@@ -406,6 +421,8 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     if (name->bad || second->bad || own->packed.bad)
         return pp_fail_nomem(err, "the list of tensors");
     if (own->role == PP_HF_PART || is_behind_layers(s, t->name))
+        return PP_OK;
+    if (match == PP_NAME_UNKNOWN && s->wrapper && pp_is_beside_text(t->name))
         return PP_OK;
     if (match == PP_NAME_UNKNOWN)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
@@ -602,10 +619,12 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
     if (code)
         return code;
     const cJSON *config = pp_hf_config(s->hf);
-    const struct pp_arch *arch = arch_of(config);
+    s->wrapper = pp_wrapper_by_class(family_of(config));
+    const struct pp_arch *arch = arch_of(config, s->wrapper);
     if (!arch) {
+        const char *name = s->wrapper ? family_in(s->wrapper, config) : family_of(config);
         char family[64];
-        pp_clean_name(family_of(config), strlen(family_of(config)), family, sizeof family);
+        pp_clean_name(name, strlen(name), family, sizeof family);
         return fail_family(s->path, family, err);
     }
     strcpy(s->hp.arch, arch->name);
@@ -950,6 +969,11 @@ static bool one_file(const struct pp_source *s)
 const char *pp_source_folder(const struct pp_source *s)
 {
     return s->hf ? s->path : NULL;
+}
+
+bool pp_source_is_wrapped(const struct pp_source *s)
+{
+    return s->wrapper != NULL;
 }
 
 const cJSON *pp_source_config(const struct pp_source *s)

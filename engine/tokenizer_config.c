@@ -136,8 +136,12 @@ static enum pp_code add_tokens(const cJSON *decoder, struct tok_spec *spec, stru
 static enum pp_code pad_to_model(const cJSON *model, struct tok_spec *spec, struct pp_error *err)
 {
     const cJSON *size = cJSON_GetObjectItemCaseSensitive(model, "vocab_size");
+    const cJSON *thinker = cJSON_GetObjectItemCaseSensitive(model, "thinker_config"); /* Qwen's Omni */
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(thinker ? thinker : model, "text_config");
+    if (!own)
+        own = cJSON_GetObjectItemCaseSensitive(model, "llm_config");
     if (!size)
-        size = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(model, "text_config"), "vocab_size");
+        size = cJSON_GetObjectItemCaseSensitive(own, "vocab_size");
     if (!cJSON_IsNumber(size) || !(size->valuedouble > (double)spec->n) ||
         size->valuedouble > (double)spec->n + TOK_MAX_HOLES)
         return PP_OK;

@@ -22,6 +22,7 @@
 #include "engine/safetensors.h"
 #include "engine/types.h"
 #include "tests/passes.h"
+#include "tests/small_model.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -517,6 +518,111 @@ static void seeing_qwen(void **state)
     }
 }
 
+/* The text's configuration of a folder goes into others, one in the other. */
+static void write_wrapped(const char *dir, const char *family, const char *hf_class, const char *const keys[2])
+{
+    char path[600], *text;
+    struct pp_error err;
+    size_t n;
+    snprintf(path, sizeof path, "%s/config.json", folder_of(family));
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    cJSON *config = cJSON_Parse(text);
+    pp_free(text);
+    for (int i = 1; i >= 0; i--)
+        if (keys[i]) {
+            cJSON *around = cJSON_CreateObject();
+            cJSON_AddItemToObject(around, keys[i], config);
+            config = around;
+        }
+    cJSON_AddItemToObject(config, "architectures", cJSON_CreateStringArray(&hf_class, 1));
+    text = cJSON_PrintUnformatted(config);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    cJSON_free(text);
+    cJSON_Delete(config);
+}
+
+/* Models that see or hear, around one of any family; what is made of their folder is a folder of that. */
+static void wrapped_models(void **state)
+{
+    static const struct {
+        const char *family, *hf_class, *keys[2], *prefix, *other;
+    } cases[] = {
+        {"llama", "LlavaForConditionalGeneration", {"text_config"}, "language_model.model.",
+         "vision_tower.vision_model.post_layernorm.bias"},
+        {"qwen2", "InternVLChatModel", {"llm_config"}, "language_model.model.", "mlp1.1.bias"},
+        {"qwen3", "LightOnOCRForConditionalGeneration", {"text_config"}, "model.language_model.",
+         "model.vision_projection.norm.bias"},
+        {"llama", "SmolVLMForConditionalGeneration", {"text_config"}, "model.text_model.",
+         "model.connector.modality_projection.proj.bias"},
+        {"qwen3moe", "Qwen3OmniMoeForConditionalGeneration", {"thinker_config", "text_config"}, "thinker.model.",
+         "talker.codec_head.bias"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_source *plain, *s;
+        struct pp_error err;
+        char dir[300];
+        snprintf(dir, sizeof dir, "%s/wrapped-%zu", test_tmpdir(), i);
+        const char *paths[] = {dir, fresh_path("unwrapped")};
+        assert_int_equal(mkdir(dir, 0700), 0);
+        write_seeing(dir, cases[i].family, cases[i].prefix, cases[i].other);
+        write_wrapped(dir, cases[i].family, cases[i].hf_class, cases[i].keys);
+        assert_ok(pp_source_open(folder_of(cases[i].family), &plain, &err), err);
+        assert_ok(pp_convert_to_folder(dir, paths[1], &(struct pp_convert_options){0}, &err), err);
+        for (int k = 0; k < 2; k++) {
+            assert_ok(pp_source_open(paths[k], &s, &err), err);
+            assert_string_equal(pp_source_hparams(s)->arch, cases[i].family);
+            assert_int_equal(pp_source_is_wrapped(s), k == 0);
+            assert_int_equal(pp_source_n_tensors(s), pp_source_n_tensors(plain));
+            for (size_t t = 0; t < pp_source_n_tensors(plain); t++) {
+                const struct pp_tensor *x = pp_source_tensor_at(plain, t), *y = pp_source_tensor(s, x->name);
+                assert_non_null(y);
+                if (!x->rows)
+                    assert_memory_equal(x->data, y->data, x->size);
+            }
+            pp_source_close(s);
+        }
+        pp_source_close(plain);
+    }
+}
+
+/* Names of the output, which stands beside the rest or in it. */
+static void wrapped_names(void **state)
+{
+    static const char *const outputs[] = {"lm_head.weight", "language_model.lm_head.weight", "thinker.lm_head.weight"};
+    struct pp_buf name = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+        assert_int_equal(pp_arch_gguf_name(pp_arch_by_name("llama"), outputs[i], &name, NULL), PP_NAME_FOUND);
+        assert_string_equal(pp_buf_cstr(&name), "output.weight");
+    }
+    pp_buf_free(&name);
+}
+
+/* What is not known of such a folder: the family within, and a tensor. */
+static void badly_wrapped(void **state)
+{
+    static const char *const keys[] = {"text_config", NULL}, *const names[] = {"vision_tower.a.bias", "eyes.bias"};
+    static const char unknown[] = "{\"architectures\": [\"LlavaForConditionalGeneration\"], \"text_config\": "
+                                  "{\"model_type\": \"tomorrow\"}}";
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char dir[300], path[400];
+        snprintf(dir, sizeof dir, "%s/badly-wrapped-%d", test_tmpdir(), i);
+        assert_int_equal(mkdir(dir, 0700), 0);
+        write_seeing(dir, "llama", "language_model.model.", names[i]);
+        write_wrapped(dir, "llama", "LlavaForConditionalGeneration", keys);
+        snprintf(path, sizeof path, "%s/config.json", dir);
+        if (i == 0)
+            assert_ok(pp_write_file(path, unknown, strlen(unknown), 0600, &err), err);
+        assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, i ? "eyes.bias" : "\"tomorrow\""));
+    }
+}
+
 /* --- files that lie ---------------------------------------------------------------------------------------------- */
 
 /* A folder whose config.json is that of a family with one text in place of another; its tensors are a link. */
@@ -650,7 +756,8 @@ TEST_GROUP(families)
         cmocka_unit_test(same_bits),          cmocka_unit_test(experts_same_bits), cmocka_unit_test(windows_are_let_go),
         cmocka_unit_test(positions_end),      cmocka_unit_test(rope_scalings),     cmocka_unit_test(known_names),
         cmocka_unit_test(decode_allocates_nothing), cmocka_unit_test(seeing_models),
-        cmocka_unit_test(seeing_qwen),
+        cmocka_unit_test(seeing_qwen), cmocka_unit_test(wrapped_models), cmocka_unit_test(badly_wrapped),
+        cmocka_unit_test(wrapped_names),
         cmocka_unit_test(lies),               cmocka_unit_test(missing_tensors),
     };
     return cmocka_run_group_tests_name("families", tests, NULL, NULL);

@@ -198,6 +198,8 @@ static const struct pp_arch_name *find_entry(const struct pp_arch *a, const stru
             hf = pp_buf_cstr(name);
             break;
         }
+    if (!name->len && pp_wrapped_name(hf, name))
+        hf = pp_buf_cstr(name);
     const struct pp_arch_name *entry = find_name(a->names, hp, hf, holes, rest);
     if (!entry)
         entry = find_name(a->more_names, hp, hf, holes, rest);

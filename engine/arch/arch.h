@@ -231,6 +231,17 @@ const struct pp_arch *pp_arch_by_name(const char *name);     /* either GGUF name
 const struct pp_arch *pp_arch_by_class(const char *hf_class); /* or NULL */
 /* Whether a configuration is of a model of that type, or says only that it is of that class (which may be NULL). */
 bool pp_arch_is_kind(const struct cJSON *config, const char *model_type, const char *hf_class);
+/* Models around a language model of any family: wrapped.c. */
+struct pp_arch_wrapper {
+    const char *const *classes;       /* NULL at the end */
+    const char *keys[2];              /* where config.json has the language model's part, one in the other */
+};
+const struct pp_arch_wrapper *pp_wrapper_by_class(const char *hf_class); /* or NULL */
+const struct cJSON *pp_wrapped_config(const struct pp_arch_wrapper *w, const struct cJSON *config); /* or NULL */
+const char *pp_wrapped_usual(const char *model_type); /* an object of what such a part may leave out */
+/* The family's name for a tensor of the language model; false, *name then being empty: it is the same. */
+bool pp_wrapped_name(const char *hf, struct pp_buf *name);
+bool pp_is_beside_text(const char *hf); /* a tensor of what sees or hears */
 /* What a family needs that pippin does not compute, by either kind of name, for errors; NULL: nobody knows. */
 const char *pp_arch_missing(const char *family);
 /* general.architecture of the GGUF files of such a model. */

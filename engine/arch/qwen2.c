@@ -11,7 +11,7 @@
 static const char *const other_names[] = {"qwen2vl", "qwen25vl", NULL}; /* the latter is ollama's */
 static const char *const classes[] = {
     "Qwen2ForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "qwen2", "qwen2_vl",
-    "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text", NULL};
+    "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "qwen2", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
 

@@ -29,7 +29,7 @@ static const char *const moe_other_names[] = {"qwen3vlmoe", NULL};
 static const char *const classes[] = {
     "Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration", "qwen3", "qwen3_vl", "qwen3_vl_text", NULL};
 static const char *const moe_classes[] = {"Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration", "qwen3_moe",
-                                          "qwen3_vl_moe", "qwen3_vl_moe_text", NULL};
+                                          "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_omni_moe_text", NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "qwen3", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
 static const struct pp_arch_parts moe_parts = {
