@@ -121,6 +121,7 @@ struct pp_hparams {
     int64_t conv_taps;      /* positions that a convolution looks at, its own included */
     bool conv_bias;         /* those layers' projections and sums have biases */
     bool parallel;          /* attention and feed-forward part read the same input, and both are added to it */
+    bool post_norms;        /* there are norms behind the two as well, where only some models of the family have them */
     bool norms_behind;      /* the norms that stand before the two stand behind them, under the same names */
     bool norms_of_sums;     /* and it is the residual stream that they norm, with the part's result in it */
     bool plain_norms;       /* norms have nothing to multiply by or add, although those of the family do */

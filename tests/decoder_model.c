@@ -98,6 +98,8 @@ static const struct decoder_shape families[] = {
     {.arch = "muse-glimmer", .neighbours = true, .embd_norm = true, .embd_plain = true, .norms = BOTH_NORMS,
      .behind_eps = 1e-8f, .heads = HEADS_ALIKE, .query_scale = 3.87f, .gated = true, .window = 7, .wide = 4,
      .n_layer = 8, .wide_unrotated = true, .logit_scale = 0.5f, .final_cap = 1.5f},
+    {.arch = "hyperclovax", .norms = BOTH_NORMS, .attn_scale = 0.2f, .embd_scale = 3, .residual_scale = 0.5f,
+     .logit_scale = 0.25f},
     {.arch = "flex_olmo", .norms = POST_NORM, .heads = HEADS_WHOLE, .n_expert = 6, .n_used = 3, .shares = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
     {.arch = "opt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,

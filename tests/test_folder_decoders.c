@@ -343,6 +343,20 @@ static void windows_in_llama(void **state)
     check_decoder(&ministral);
 }
 
+/* HyperCLOVA X: Granite with norms behind both parts, or without. */
+static void hyperclovax(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("hyperclovax");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.post_norm2.weight", 1, s.n_embd);
+    assert_config(folder, "logits_scaling", "0.25");
+    s.norms = PRE_NORM;
+    s.attn_scale = s.embd_scale = s.residual_scale = s.logit_scale = 0;
+    s.tied = true;
+    check_decoder(&s);
+}
+
 /* KORMo: Llama with other names. */
 static void kormo(void **state)
 {
@@ -620,6 +634,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(nanochat),
         cmocka_unit_test(muse_glimmer),
         cmocka_unit_test(kormo),
+        cmocka_unit_test(hyperclovax),
         cmocka_unit_test(flex_olmo),
     };
     return cmocka_run_group_tests_name("folder_decoders", tests, NULL, NULL);

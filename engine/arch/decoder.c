@@ -334,7 +334,7 @@ static bool norms_before(const struct builder *b, int l)
 
 static bool norms_behind(const struct builder *b, int l)
 {
-    return b->hp->norms_behind ||
+    return b->hp->norms_behind || b->hp->post_norms ||
            (b->d->post_norm && !(b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT));
 }
 

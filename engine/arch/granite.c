@@ -1,5 +1,7 @@
 /* granite.c - Granite 3: Llama with four multipliers: of the input, the scores, what layers add, and the logits; and
- * its mixture of experts, of which some models have one more that every token uses. */
+ * its mixture of experts, of which some models have one more that every token uses. And HyperCLOVA X, which perhaps has
+ * norms behind attention and feed-forward part, too, and multiplies logits instead of dividing them; only pippin makes
+ * GGUF files of that. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -121,4 +123,53 @@ const struct pp_arch pp_arch_granitemoe = {
     .from_gguf = pp_granite_from_gguf,
     .gguf_divides_logits = true,
     .to_config = moe_to_config,
+};
+
+/* --- HyperCLOVA X ------------------------------------------------------------------------------------------------- */
+
+static const char *const clova_classes[] = {"HyperCLOVAXForCausalLM", "hyperclovax", NULL};
+static const struct pp_arch_name clova_names[] = {
+    {.hf = "model.layers.{}.post_norm1", .gguf = "blk.{}.post_attention_norm"},
+    {.hf = "model.layers.{}.post_norm2", .gguf = "blk.{}.post_ffw_norm"},
+    {.hf = NULL},
+};
+
+static enum pp_code clova_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct {
+        const char *key;
+        float *v;
+    } scales[] = {{"attention_multiplier", &hp->attn_scale}, {"embedding_multiplier", &hp->embd_scale},
+                  {"residual_multiplier", &hp->residual_scale}, {"logits_scaling", &hp->logit_scale}};
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    for (size_t i = 0; i < sizeof scales / sizeof *scales && !code; i++)
+        code = pp_config_float(config, scales[i].key, scales[i].v, err);
+    hp->post_norms = pp_config_flag(config, "use_post_norm", false);
+    return code;
+}
+
+static enum pp_code clova_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)err;
+    hp->post_norms = pp_gguf_tensor(g, "blk.0.post_attention_norm.weight") != NULL;
+    return PP_OK;
+}
+
+static void clova_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    pp_granite_to_config(hp, config);
+    pp_config_put_float(config, "logits_scaling", hp->logit_scale != 0.0f ? hp->logit_scale : 1);
+    cJSON_AddBoolToObject(config, "use_post_norm", hp->post_norms);
+}
+
+const struct pp_arch pp_arch_hyperclovax = {
+    .name = "hyperclovax",
+    .hf_classes = clova_classes,
+    .names = clova_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .from_config = clova_from_config,
+    .from_gguf = clova_from_gguf,
+    .to_config = clova_to_config,
 };
