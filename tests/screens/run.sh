@@ -59,6 +59,20 @@ wait_for() { # 0: to appear, 1: to go
 }
 see() { wait_for 0 "$1" "$2"; }
 gone() { wait_for 1 "$1"; }
+# see_styled RE / gone_styled RE: within 5 seconds it matches (or no longer matches) the screen with its escape sequences
+wait_for_styled() { # 0: to appear, 1: to go
+    i=0
+    while [ $i -lt 100 ]; do
+        screen -e 2>/dev/null | grep -q -- "$2"
+        [ $? -eq "$1" ] && return 0
+        i=$((i + 1))
+        sleep 0.05
+    done
+    [ "$1" -eq 0 ] && why="did not show in its style: $2" || why="did not lose its style: $2"
+    return 1
+}
+see_styled() { wait_for_styled 0 "$1"; }
+gone_styled() { wait_for_styled 1 "$1"; }
 # see_behind TEXT MORE: within 5 seconds MORE stands at most three lines below TEXT
 see_behind() {
     i=0
@@ -400,15 +414,14 @@ plain_reasoning() {
 tint() {
     esc=$(printf '\033')
     start 80x24 "TERM=tmux-256color" "--theme dark" && see ready && say "guessed words" && see "said: guessed words" &&
-        see ready && screen -e >"$work/off" && ! grep -q "${esc}\\[38;5;146m[^$esc]*id: gu" "$work/off" &&
+        see ready && gone_styled "${esc}\\[38;5;146m[^$esc]*id: gu" &&
         keys F6 && see "71 % of the guesses right, 1.31 times" && see "▇▄▁  (1st: 90 % of 20)" &&
         see "m tint" && text m && keys Escape && gone "m tint" && see "is tinted" &&
-        screen -e >"$work/on" && has "$work/state/pippin/ui.ini" "tint = yes" &&
-        grep -q "You sa${esc}[^ ]*38;5;146m[^ ]*id: gu" "$work/on" || { why=${why:-"no tint"}; return 1; }
+        see_styled "You sa${esc}[^ ]*38;5;146m[^ ]*id: gu" && has "$work/state/pippin/ui.ini" "tint = yes" || return 1
     start 80x24 "NO_COLOR=1 TERM=tmux-256color" && see ready && say "guessed words" && see "said: guessed words" &&
-        see ready && screen -e | grep -q "${esc}\\[4mid: gu${esc}" || { why=${why:-"no line below"}; return 1; }
-    say "/draft tint" && see "without a tint" && has "$work/state/pippin/ui.ini" "tint = no" &&
-        ! screen -e | grep -q "${esc}\\[4mid: gu"
+        see ready && see_styled "${esc}\\[4mid: gu${esc}" &&
+        say "/draft tint" && see "without a tint" && has "$work/state/pippin/ui.ini" "tint = no" &&
+        gone_styled "${esc}\\[4mid: gu"
 }
 
 # Other draft models: what they are, why one does not fit, and a path that is typed.
