@@ -117,7 +117,7 @@ static void expect_refused(enum pp_code code, const char *says)
 static void refused(void **state)
 {
     (void)state;
-    new_folder("refused");
+    new_folder("refused_vocab");
     expect_refused(PP_ERR_NOT_FOUND, "merges.txt");
     put_bytes("\"<|endoftext|>\":258");
     expect_refused(PP_ERR_UNSUPPORTED, "no file says of which class");
