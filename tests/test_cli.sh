@@ -399,7 +399,7 @@ expect_match "bench of adapters" "$tmp/out" '^decode 3, 0 adapters ' '^prefill 8
     '^decode 3, a DoRA .* % time$' '^1 adapter loaded, 0.1 MB, in memory .* ms ' '^an IA3 switched off .* ms '
 # The first token of an answer takes no pass: a hundred thousand a second are beyond what any memory can give.
 run bench lora -p 8 -n 2 -r 1
-expect_match "the one pass of two tokens is measured" "$tmp/out" '^decode 2, 0 adapters *[0-9]{1,5}\.[0-9] tokens/s'
+expect_match "the one pass of two tokens is measured" "$tmp/out" '^decode 2, 0 adapters *[0-9]{1,5}\.[0-9]+ tokens/s'
 run bench kernels rows -p 8 -n 2 -r 1
 expect_match "and as text" "$tmp/out" '^rows 16 same @ 8 ' 'times one row$' '^  gate.up ' '^memory is read at '
 run bench speed; expect "bench of an unknown word" 2
