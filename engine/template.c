@@ -13,6 +13,7 @@ struct pp_template {
     struct jinja arena; /* holds everything below root */
     const struct jinja_template *root;
     char *name;
+    bool in_parts; /* what is said is read from lists of parts only, as processors of pictures have it */
 };
 
 /* --- locale --------------------------------------------------------------------------------------------- */
@@ -37,6 +38,8 @@ static locale_t enter_locale(void)
 
 /* --- parsing -------------------------------------------------------------------------------------------- */
 
+enum { PROBES = 3 };
+
 struct parse_job {
     struct pp_template *t;
     const char *source;
@@ -49,6 +52,42 @@ static void parse_body(struct jinja *j, void *arg)
     if (job->n > JINJA_MAX_SOURCE)
         jinja_fail(j, "a template may have not more than %d MB", JINJA_MAX_SOURCE >> 20);
     job->t->root = jinja_parse(j, job->source, job->n);
+}
+
+/* Sets *n to how many of three messages say in the prompt what they say; none where the template refuses them. */
+static enum pp_code try_form(struct pp_template *t, bool in_parts, int *n)
+{
+    static const char *const words[PROBES] = {"qzxfirst", "qzxsecond", "qzxthird"};
+    const struct pp_template_input in = {
+        .messages_json = "[{\"role\": \"user\", \"content\": \"qzxfirst\"}, {\"role\": \"assistant\", "
+                         "\"content\": \"qzxsecond\"}, {\"role\": \"user\", \"content\": \"qzxthird\"}]",
+        .bos_text = "", .eos_text = "",
+        .add_generation_prompt = true,
+    };
+    struct pp_buf out = {0};
+    *n = 0;
+    t->in_parts = in_parts;
+    const enum pp_code code = pp_template_render(t, &in, &out, NULL);
+    for (int i = 0; i < PROBES && !code; i++) {
+        const char *text = pp_buf_cstr(&out), *at = memmem(text, out.len, words[i], strlen(words[i]));
+        *n += at && !(at > text && (at[-1] == '\'' || at[-1] == '"')); /* else the list itself was written out */
+    }
+    pp_buf_free(&out);
+    return code;
+}
+
+/* Templates that look for parts of the type "text" only find none in a text: nothing that anybody says would reach the
+ * model. false: out of memory. */
+static bool find_form(struct pp_template *t, const char *source, size_t n)
+{
+    int plain = PROBES, parts = 0;
+    if (!memmem(source, n, "text", 4))
+        return true;
+    bool ok = try_form(t, false, &plain) != PP_ERR_NOMEM;
+    if (ok && plain < PROBES)
+        ok = try_form(t, true, &parts) != PP_ERR_NOMEM;
+    t->in_parts = parts > plain;
+    return ok;
 }
 
 enum pp_code pp_template_parse(const char *source, size_t n, const char *name, struct pp_template **out,
@@ -77,6 +116,10 @@ enum pp_code pp_template_parse(const char *source, size_t n, const char *name, s
         enum pp_code code = t->arena.code;
         pp_template_free(t);
         return code;
+    }
+    if (!find_form(t, source, n)) {
+        pp_template_free(t);
+        return pp_fail_nomem(err, "the chat template");
     }
     *out = t;
     return PP_OK;
@@ -157,6 +200,24 @@ static void allow_pairs(struct jinja *j, const struct jinja_list *messages)
     j->max_steps += n < most / JINJA_PAIR_STEPS / (n + 1) ? n * n * JINJA_PAIR_STEPS : most;
 }
 
+/* Texts become lists of one part. */
+static void part_messages(struct jinja *j, const struct jinja_list *messages)
+{
+    const struct jinja_value content = jinja_cstr("content"), text = jinja_cstr("text");
+    for (size_t i = 0; i < messages->n; i++) {
+        const struct jinja_value m = messages->items[i];
+        struct jinja_value *said = m.kind == JINJA_DICT ? jinja_dict_find(j, m.dict, content) : NULL;
+        if (!said || said->kind != JINJA_STRING)
+            continue;
+        struct jinja_list *parts = jinja_list(j);
+        struct jinja_dict *part = jinja_dict(j);
+        jinja_dict_set(j, part, jinja_cstr("type"), text);
+        jinja_dict_set(j, part, text, *said);
+        jinja_push(j, parts, (struct jinja_value){.kind = JINJA_DICT, .dict = part});
+        *said = jinja_wrap(JINJA_LIST, parts);
+    }
+}
+
 static void render_body(struct jinja *j, void *arg)
 {
     struct render_job *job = arg;
@@ -169,6 +230,8 @@ static void render_body(struct jinja *j, void *arg)
             add_variables(j, in->extra_json, "the template's extra variables");
         struct jinja_value messages = read_list(j, in->messages_json, "the messages");
         allow_pairs(j, messages.list);
+        if (job->t->in_parts)
+            part_messages(j, messages.list);
         set_variable(j, "messages", messages);
         set_variable(j, "tools", in->tools_json ? read_list(j, in->tools_json, "the tools") : jinja_none());
         set_variable(j, "bos_token", jinja_cstr(in->bos_text));

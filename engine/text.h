@@ -71,7 +71,8 @@ enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *fo
 struct pp_template;
 
 struct pp_template_input {
-    const char *messages_json;  /* JSON array of {"role": ..., "content": ...}; required */
+    const char *messages_json;  /* JSON array of {"role": ..., "content": ...}; required. A text as content becomes a
+                                   list of one part where the template reads such lists only */
     const char *tools_json;     /* JSON array, or NULL: the variable is none */
     const char *extra_json;     /* JSON object whose members become variables ("enable_thinking"), or NULL */
     const char *bos_text;       /* "" if there is none */

@@ -503,6 +503,43 @@ static void evident_templates(void **state)
     assert_string_equal(pp_template_evident(NULL, "vicuna", "", &why), "vicuna"); /* without a vocabulary */
 }
 
+/* Templates that read what is said from lists of parts get such lists, and only they. */
+static void messages_in_parts(void **state)
+{
+    static const char *const cases[][2] = {
+        {"{% for m in messages %}{{ m.role }}:{% for part in m['content'] %}{% if part['type'] == 'text' %}"
+         "{{ part['text'] }}{% endif %}{% endfor %};{% endfor %}", "user:Hi;assistant:Yo;user:Bye;"},
+        {"{% for m in messages %}{% for part in m.content | selectattr('type', 'equalto', 'text') %}{{ part.text }} "
+         "{% endfor %}{% endfor %}", "Hi Yo Bye "},
+        {"{% for m in messages %}{% if m.role == 'user' %}{{ (m.content | first).text }}{% else %}"
+         "{{ m.content[0].text }}{% endif %};{% endfor %}", "Hi;Yo;Bye;"},
+        /* these take texts */
+        {"{% for m in messages %}{% if m.content is string %}<{{ m.content }}>{% else %}{{ m.content[0]['text'] }}"
+         "{% endif %};{% endfor %}", "<Hi>;<Yo>;Bye;"},
+        {"{{ messages[0].content }}{{ 'text' == 'x' }}", "HiFalse"},
+        {"{% if messages[0].content != 'Hi' %}{{ raise_exception('a text') }}{% endif %}{{ messages[0].content }}",
+         "Hi"},
+    };
+    const struct pp_template_input in = {
+        .messages_json = "[{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yo\"}, "
+                         "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"Bye\"}]}]",
+        .bos_text = "", .eos_text = ""};
+    const struct pp_template_input odd = {.messages_json = "[{\"role\": \"tool\", \"content\": null}, {}, 1]",
+                                          .bos_text = "", .eos_text = ""};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_buf out = {0};
+        struct pp_error err;
+        struct pp_template *t;
+        assert_ok(pp_template_parse(cases[i][0], strlen(cases[i][0]), "test", &t, &err), err);
+        assert_ok(pp_template_render(t, &in, &out, &err), err);
+        assert_string_equal(pp_buf_cstr(&out), cases[i][1]);
+        pp_template_render(t, &odd, &out, &err);
+        pp_template_free(t);
+        pp_buf_free(&out);
+    }
+}
+
 /* The other members of the input reach the template. */
 /* A template that looks at all messages before each, as Gemma 4's does, takes neither memory for each pair nor, with as
  * many as fit into any context, more steps than it may; and what it counts is what it asked for. */
@@ -735,6 +772,7 @@ TEST_GROUP(template)
         cmocka_unit_test(usual_system_messages),
         cmocka_unit_test(evident_templates),
         cmocka_unit_test(many_messages),
+        cmocka_unit_test(messages_in_parts),
         cmocka_unit_test(inputs_reach_the_template),
         cmocka_unit_test(engine_cases_render_as_expected),
         cmocka_unit_test(reference_cases_render_byte_for_byte),
