@@ -609,6 +609,13 @@ static void find_ranks(struct pp_source *s)
     }
 }
 
+/* Versions of transformers differ in what HyperCLOVA X has where config.json does not say it; its tensors do. */
+static void find_post_norms(struct pp_source *s)
+{
+    if (!cJSON_IsBool(cJSON_GetObjectItemCaseSensitive(s->text_config, "use_post_norm")))
+        s->hp.post_norms = s->hp.post_norms && pp_source_tensor(s, "blk.0.post_attention_norm.weight");
+}
+
 static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
 {
     if (!pp_file_exists(s->path, "config.json"))
@@ -651,6 +658,8 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
     pp_hparams_find_shared(s, &s->hp);
     if (!code)
         find_ranks(s);
+    if (!code)
+        find_post_norms(s);
     if (!code)
         code = pp_hf_chat_template(s->path, "default", &s->chat_template, err);
     return code ? code : pp_hf_chat_template(s->path, "tool_use", &s->tool_template, err);

@@ -1,5 +1,6 @@
 /* test_folder_decoders.c - families that mostly come as folders: few other programs, or none, write GGUF files of them.
  * Checked as those in test_decoders.c. */
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -343,7 +344,25 @@ static void windows_in_llama(void **state)
     check_decoder(&ministral);
 }
 
-/* HyperCLOVA X: Granite with norms behind both parts, or without. */
+/* Takes a key out of a folder's config.json. */
+static void leave_out(const char *folder, const char *key)
+{
+    char path[400], *text;
+    struct pp_error err;
+    size_t n;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    cJSON *config = cJSON_Parse(text);
+    pp_free(text);
+    assert_true(cJSON_HasObjectItem(config, key));
+    cJSON_DeleteItemFromObjectCaseSensitive(config, key);
+    text = cJSON_PrintUnformatted(config);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    cJSON_free(text);
+    cJSON_Delete(config);
+}
+
+/* HyperCLOVA X: Granite with norms behind both parts, or without, also where only the tensors say which. */
 static void hyperclovax(void **state)
 {
     (void)state;
@@ -351,10 +370,14 @@ static void hyperclovax(void **state)
     const char *folder = check_decoder(&s);
     assert_tensor(folder, "model.layers.1.post_norm2.weight", 1, s.n_embd);
     assert_config(folder, "logits_scaling", "0.25");
+    leave_out(folder, "use_post_norm");
+    check_other(&s, folder);
     s.norms = PRE_NORM;
     s.attn_scale = s.embd_scale = s.residual_scale = s.logit_scale = 0;
     s.tied = true;
-    check_decoder(&s);
+    folder = check_decoder(&s);
+    leave_out(folder, "use_post_norm");
+    check_other(&s, folder);
 }
 
 /* KORMo: Llama with other names. */

@@ -144,7 +144,7 @@ static enum pp_code clova_from_config(const cJSON *config, struct pp_hparams *hp
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     for (size_t i = 0; i < sizeof scales / sizeof *scales && !code; i++)
         code = pp_config_float(config, scales[i].key, scales[i].v, err);
-    hp->post_norms = pp_config_flag(config, "use_post_norm", false);
+    hp->post_norms = pp_config_flag(config, "use_post_norm", true);
     return code;
 }
 
