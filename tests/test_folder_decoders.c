@@ -208,6 +208,15 @@ static void codegen(void **state)
     }
     pp_hf_close(hf);
     decoder_free(d);
+    for (int i = 0; i < 2; i++) { /* no folder could have them in four pieces */
+        s.n_head = i ? 8 : 2;
+        s.n_head_kv = i ? 4 : 2;
+        d = decoder_make(&s);
+        struct pp_source *source;
+        assert_int_equal(pp_source_open(decoder_write(d), &source, &err), PP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, i ? "4 of keys" : "no multiple of 4"));
+        decoder_free(d);
+    }
 }
 
 /* Persimmon. Files with rows in another order are refused. */

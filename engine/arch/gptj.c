@@ -75,6 +75,18 @@ static const char *const codegen_classes[] = {"CodeGenForCausalLM", "codegen", N
 static const char *const codegen_ignored[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
                                               ".attn.causal_mask", NULL};
 
+static enum pp_code check_pieces(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const int64_t n = pp_hf_qkv_pieces(hp);
+    if (hp->n_head % n != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld heads, which is no multiple of %lld",
+                       (long long)hp->n_head, (long long)n);
+    if (hp->n_head_kv != hp->n_head)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld heads of queries and %lld of keys, which in this "
+                       "family are as many", (long long)hp->n_head, (long long)hp->n_head_kv);
+    return PP_OK;
+}
+
 static enum pp_code codegen_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, "rotary_dim")))
@@ -83,15 +95,19 @@ static enum pp_code codegen_from_config(const cJSON *config, struct pp_hparams *
     hp->attn_scale = 0; /* scale_attn_weights is not looked at */
     /* The second CodeGen's smaller two were trained in twice as many pieces. Nothing says so but their own code; only
      * they say how large heads are. */
-    if (cJSON_HasObjectItem(config, "head_dim") && (hp->head_dim == 128 || hp->head_dim == 256))
+    const bool told = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "head_dim"));
+    if (told && (hp->head_dim == 128 || hp->head_dim == 256))
         hp->qkv_pieces = 2 * PP_HF_QKV_PIECES;
     if (!code && hp->n_head * hp->head_dim != hp->n_embd)
         code = pp_fail(err, PP_ERR_FORMAT, "config.json: %lld heads of %lld make no %lld", (long long)hp->n_head,
                        (long long)hp->head_dim, (long long)hp->n_embd);
-    if (!code && hp->n_head % pp_hf_qkv_pieces(hp) != 0)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: n_head is %lld, which is no multiple of %lld",
-                       (long long)hp->n_head, (long long)pp_hf_qkv_pieces(hp));
-    return code;
+    return code ? code : check_pieces(hp, err);
+}
+
+static enum pp_code codegen_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    from_gguf(g, hp, err);
+    return check_pieces(hp, err);
 }
 
 static void codegen_to_config(const struct pp_hparams *hp, cJSON *config)
@@ -110,7 +126,7 @@ const struct pp_arch pp_arch_codegen = {
     .hf_pairs = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
     .from_config = codegen_from_config,
-    .from_gguf = from_gguf,
+    .from_gguf = codegen_from_gguf,
     .to_config = codegen_to_config,
     .hf_eps = "layer_norm_epsilon",
 };
