@@ -257,7 +257,7 @@ static const char *class_of(const struct pp_arch *arch, const cJSON *config)
 }
 
 /* Of a folder the configuration is copied; of a model that sees, too, only that of its language part. */
-static enum pp_code of_folder(const struct pp_source *s, cJSON **json, struct pp_error *err)
+static enum pp_code of_folder(const struct pp_source *s, bool tied, cJSON **json, struct pp_error *err)
 {
     const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch);
     enum pp_code code = pp_json_read(pp_source_folder(s), "config.json", json, err);
@@ -269,6 +269,8 @@ static enum pp_code of_folder(const struct pp_source *s, cJSON **json, struct pp
     *json = cJSON_Duplicate(pp_source_config(s), true);
     if (!*json)
         return pp_fail_nomem(err, "config.json");
+    if (tied && !pp_arch_encodes(arch) && !cJSON_HasObjectItem(*json, "tie_word_embeddings")) /* said beside it */
+        cJSON_AddTrueToObject(*json, "tie_word_embeddings");
     const char *hf_class = class_of(arch, *json);
     if (hf_class)
         pp_config_put_class(*json, hf_class, cJSON_GetObjectItem(*json, "model_type")->valuestring);
@@ -284,7 +286,7 @@ enum pp_code pp_export_config(const struct pp_source *s, const struct pp_tokeniz
     *json = NULL;
     if (pp_source_folder(s) && !pp_source_hparams(s)->other_experts) {
         const struct pp_hparams *hp = pp_source_hparams(s);
-        code = of_folder(s, json, err);
+        code = of_folder(s, tied, json, err);
         if (!code && hp->scales.any)
             pp_arch_by_name(hp->arch)->scaled_config(hp, tied, *json);
     }

@@ -518,7 +518,8 @@ static void seeing_qwen(void **state)
     }
 }
 
-/* The text's configuration of a folder goes into others, one in the other. */
+/* The text's configuration of a folder goes into others, one in the other, but for what the whole says of the
+ * output. */
 static void write_wrapped(const char *dir, const char *family, const char *hf_class, const char *const keys[2])
 {
     char path[600], *text;
@@ -526,7 +527,7 @@ static void write_wrapped(const char *dir, const char *family, const char *hf_cl
     size_t n;
     snprintf(path, sizeof path, "%s/config.json", folder_of(family));
     assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
-    cJSON *config = cJSON_Parse(text);
+    cJSON *config = cJSON_Parse(text), *tie = cJSON_DetachItemFromObject(config, "tie_word_embeddings");
     pp_free(text);
     for (int i = 1; i >= 0; i--)
         if (keys[i]) {
@@ -535,6 +536,7 @@ static void write_wrapped(const char *dir, const char *family, const char *hf_cl
             config = around;
         }
     cJSON_AddItemToObject(config, "architectures", cJSON_CreateStringArray(&hf_class, 1));
+    cJSON_AddItemToObject(config, "tie_word_embeddings", tie);
     text = cJSON_PrintUnformatted(config);
     snprintf(path, sizeof path, "%s/config.json", dir);
     assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
@@ -581,6 +583,8 @@ static void wrapped_models(void **state)
                 if (!x->rows)
                     assert_memory_equal(x->data, y->data, x->size);
             }
+            const cJSON *tie = cJSON_GetObjectItem(pp_source_config(s), "tie_word_embeddings");
+            assert_true(k == 0 || cJSON_IsTrue(tie) == !pp_source_tensor(plain, "output.weight"));
             pp_source_close(s);
         }
         pp_source_close(plain);
