@@ -72,6 +72,9 @@ static enum pp_code fail_family(const char *path, const char *family, struct pp_
 {
     const char *missing = pp_arch_missing(family);
     struct pp_buf known = {0};
+    if (!*family)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s does not say of which family the model is (general.architecture; "
+                       "in config.json architectures or model_type)", path);
     if (missing)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not run: it would need "
                        "%s", path, family, missing);

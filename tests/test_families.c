@@ -604,12 +604,13 @@ static void wrapped_names(void **state)
     pp_buf_free(&name);
 }
 
-/* What is not known of such a folder: the family within, and a tensor. */
+/* What is not known of such a folder: the family within, which may not be said, and a tensor. */
 static void badly_wrapped(void **state)
 {
     static const char *const keys[] = {"text_config", NULL}, *const names[] = {"vision_tower.a.bias", "eyes.bias"};
     static const char unknown[] = "{\"architectures\": [\"LlavaForConditionalGeneration\"], \"text_config\": "
                                   "{\"model_type\": \"tomorrow\"}}";
+    static const char unsaid[] = "{\"architectures\": [\"LlavaForConditionalGeneration\"], \"text_config\": {}}";
     struct pp_source *s;
     struct pp_error err;
     (void)state;
@@ -624,6 +625,9 @@ static void badly_wrapped(void **state)
             assert_ok(pp_write_file(path, unknown, strlen(unknown), 0600, &err), err);
         assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_UNSUPPORTED);
         assert_non_null(strstr(err.text, i ? "eyes.bias" : "\"tomorrow\""));
+        assert_ok(pp_write_file(path, unsaid, strlen(unsaid), 0600, &err), err);
+        assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "does not say of which family"));
     }
 }
 
