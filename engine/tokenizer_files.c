@@ -2,6 +2,7 @@
  * split rule such files have a spelling for, tokenizer.model for SentencePiece's, and others as
  * their makers have them; tokenizer_config.json beside each. */
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/map.h"
@@ -295,6 +296,34 @@ static void set_token(cJSON *json, const char *key, const struct pp_tokenizer *t
     pp_buf_free(&text);
 }
 
+/* A tokenizer.model has user-defined tokens that the vocabulary sees (TOK_SPACED). Where that makes a difference, those
+ * that are cut out before are said to be added ones. */
+static bool is_cut_before(const struct pp_tokenizer *t, uint32_t id)
+{
+    const bool matters = t->kind == TOK_UNIGRAM || (t->kind == TOK_SPM && t->prefix.start != TOK_PREFIX_NEVER);
+    return matters && t->type[id] == TOK_USER && !(t->flags[id] & TOK_SPACED);
+}
+
+static void put_added(const struct pp_tokenizer *t, cJSON *json)
+{
+    cJSON *added = NULL;
+    for (uint32_t i = 0; i < t->n_vocab; i++) {
+        char id[16];
+        if (!is_cut_before(t, i))
+            continue;
+        if (!added)
+            added = cJSON_AddObjectToObject(json, "added_tokens_decoder");
+        snprintf(id, sizeof id, "%u", i);
+        cJSON *token = cJSON_AddObjectToObject(added, id);
+        set_token(token, "content", t, (int32_t)i);
+        cJSON_AddBoolToObject(token, "lstrip", t->flags[i] & TOK_LSTRIP);
+        cJSON_AddBoolToObject(token, "normalized", t->flags[i] & TOK_LATE);
+        cJSON_AddBoolToObject(token, "rstrip", t->flags[i] & TOK_RSTRIP);
+        cJSON_AddBoolToObject(token, "single_word", t->flags[i] & TOK_WORD);
+        cJSON_AddFalseToObject(token, "special");
+    }
+}
+
 static enum pp_code write_config(const struct pp_tokenizer *t, const char *folder, struct pp_error *err)
 {
     cJSON *json = cJSON_CreateObject();
@@ -313,6 +342,7 @@ static enum pp_code write_config(const struct pp_tokenizer *t, const char *folde
     set_token(json, "bos_token", t, t->bos);
     set_token(json, "eos_token", t, t->eos);
     set_token(json, "unk_token", t, t->unk);
+    put_added(t, json);
     return write_json(folder, "tokenizer_config.json", json, err);
 }
 

@@ -348,6 +348,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     pp_gguf_string(g, "pippin.tokenizer.normalizers", &spec->steps);
     pp_gguf_bool(g, "pippin.tokenizer.split_spaces", &spec->split_spaces);
     pp_gguf_bool(g, "pippin.tokenizer.split_white", &spec->split_white);
+    spec->squeeze = spec->squeeze && !spec->split_white; /* which other programs have instead */
     pp_gguf_bool(g, "pippin.tokenizer.apart", &spec->apart);
     read_flag_list(g, "tokenizer.ggml.eos_token_ids", TOK_END, spec); /* ollama's */
     mark_strips(g, spec);
@@ -562,7 +563,7 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
         write_prefix(t->prefix, w);
     }
     if (t->kind == TOK_UNIGRAM)
-        pp_gguf_add_bool(w, "tokenizer.ggml.remove_extra_whitespaces", t->squeeze);
+        pp_gguf_add_bool(w, "tokenizer.ggml.remove_extra_whitespaces", t->squeeze || t->split_white);
     if (t->charsmap)
         pp_gguf_add_u8_array(w, "tokenizer.ggml.precompiled_charsmap", (const uint8_t *)t->charsmap, t->charsmap_len);
     if (t->split_spaces)

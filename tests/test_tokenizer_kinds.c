@@ -205,6 +205,40 @@ static void user_defined_as_sentencepiece(void **state)
     }
 }
 
+/* Such tokens of files by others, and added ones, have no space in front; a folder that is made of them says so. */
+static void user_defined_without_space(void **state)
+{
+    struct pp_tokenizer *t = with_user_defined("tests/data/sonnets-bytes.model"), *again;
+    struct pp_error err;
+    char folder[256];
+    (void)state;
+    expect_tokens(t, "(a", 0, " |(|a");
+    for (uint32_t i = 0; i < t->n_vocab; i++)
+        t->flags[i] &= (uint8_t)~TOK_SPACED;
+    t->flags[600] |= TOK_RSTRIP;
+    expect_tokens(t, "( a", 0, "(|a");
+    snprintf(folder, sizeof folder, "%s/unspaced", test_tmpdir());
+    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_ok(pp_tokenizer_to_folder(t, folder, &err), err);
+    again = open_tokenizer(folder);
+    expect_tokens(again, "( a", 0, "(|a");
+    expect_tokens(again, "1a", 0, "1|a");
+    pp_tokenizer_free(again);
+    pp_tokenizer_free(t);
+}
+
+/* Whether the file that through_gguf() made says yes to this. */
+static bool last_gguf_says(const char *key)
+{
+    struct pp_gguf *g;
+    struct pp_error err;
+    bool yes = false;
+    assert_ok(pp_gguf_open(test_path("tok_again.gguf"), &g, &err), err);
+    pp_gguf_bool(g, key, &yes);
+    pp_gguf_close(g);
+    return yes;
+}
+
 /* Where it is a tokenizer.json that cuts at white space: any kind of it, and also before an added token. There a word's
  * score is its own, in double precision: of equal cuts the first one stands. */
 static void unigrams_between_white_space(void **state)
@@ -223,6 +257,7 @@ static void unigrams_between_white_space(void **state)
     (void)state;
     assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
     struct pp_tokenizer *both[] = {t, through_gguf(t)};
+    assert_true(last_gguf_says("tokenizer.ggml.remove_extra_whitespaces")); /* which other programs know instead */
     for (int i = 0; i < 2; i++) {
         expect_tokens(both[i], "\ta\t \nb\xc2\x85" "a\xe3\x80\x80", 0, " a| |b| a");
         expect_tokens(both[i], " \n", 0, "");
@@ -604,6 +639,7 @@ TEST_GROUP(tokenizer_kinds)
         cmocka_unit_test(as_sentencepiece), cmocka_unit_test(unigrams_and_back), cmocka_unit_test(unigrams_behind_bos),
         cmocka_unit_test(unigrams_in_json),
         cmocka_unit_test(user_defined_as_sentencepiece),
+        cmocka_unit_test(user_defined_without_space),
         cmocka_unit_test(unigrams_between_white_space),
         cmocka_unit_test(unknown_bytes),
         cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(rwkv),
