@@ -398,10 +398,13 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
 static bool is_behind_layers(const struct pp_source *s, const char *hf_name)
 {
     static const char begin[] = "model.layers.";
-    char name[64];
-    if (strncmp(hf_name, begin, strlen(begin)) != 0)
-        return false;
-    snprintf(name, sizeof name, "blk.%.32s", hf_name + strlen(begin));
+    struct pp_buf own = {0};
+    char name[64] = "";
+    if (pp_wrapped_name(hf_name, &own))
+        hf_name = pp_buf_cstr(&own);
+    if (strncmp(hf_name, begin, strlen(begin)) == 0)
+        snprintf(name, sizeof name, "blk.%.32s", hf_name + strlen(begin));
+    pp_buf_free(&own);
     return pp_is_behind_layers(&s->hp, name);
 }
 

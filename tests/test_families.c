@@ -529,6 +529,7 @@ static void write_wrapped(const char *dir, const char *family, const char *hf_cl
     assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
     cJSON *config = cJSON_Parse(text), *tie = cJSON_DetachItemFromObject(config, "tie_word_embeddings");
     pp_free(text);
+    cJSON_AddNumberToObject(config, "num_nextn_predict_layers", 1);
     for (int i = 1; i >= 0; i--)
         if (keys[i]) {
             cJSON *around = cJSON_CreateObject();
@@ -555,6 +556,8 @@ static void wrapped_models(void **state)
         {"qwen2", "InternVLChatModel", {"llm_config"}, "language_model.model.", "mlp1.1.bias"},
         {"qwen3", "LightOnOCRForConditionalGeneration", {"text_config"}, "model.language_model.",
          "model.vision_projection.norm.bias"},
+        {"llama", "KimiVLForConditionalGeneration", {"text_config"}, "language_model.model.",
+         "language_model.model.layers.2.eh_proj.bias"},
         {"llama", "SmolVLMForConditionalGeneration", {"text_config"}, "model.text_model.",
          "model.connector.modality_projection.proj.bias"},
         {"qwen3moe", "Qwen3OmniMoeForConditionalGeneration", {"thinker_config", "text_config"}, "thinker.model.",
