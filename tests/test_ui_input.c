@@ -210,6 +210,33 @@ static void a_paste_that_pauses(void **state)
     pp_input_free(in);
 }
 
+/* After a pause without an end: what begins with Esc is no rest of the paste, but keys or the next one. */
+static void behind_a_paste_without_end(void **state)
+{
+    static const char *const begun[] = {"\033[200~one", "\033[200~one\xe2\x82"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct pp_input *in = fresh();
+        struct pp_key key;
+        pp_input_feed(in, begun[i], strlen(begun[i]));
+        assert_false(pp_input_next(in, &key));
+        pp_input_flush(in);
+        expect_paste(in, "one", true);
+        pp_input_feed(in, "\033[200~another one\033[201~", 23);
+        expect_paste(in, "another one", false);
+        pp_input_feed(in, begun[i], strlen(begun[i]));
+        assert_false(pp_input_next(in, &key));
+        pp_input_flush(in);
+        expect_paste(in, "one", true);
+        pp_input_feed(in, "\033[1;2A\033[1;2A\033[27;2;13~", 22);
+        for (int k = 0; k < 2; k++)
+            assert_true(pp_input_next(in, &key) && key.type == PP_KEY_UP && key.mods == PP_MOD_SHIFT);
+        assert_true(pp_input_next(in, &key) && key.type == PP_KEY_ENTER && key.mods == PP_MOD_SHIFT);
+        assert_false(pp_input_next(in, &key));
+        pp_input_free(in);
+    }
+}
+
 static void a_large_paste(void **state)
 {
     (void)state;
@@ -302,6 +329,7 @@ TEST_GROUP(ui_input)
         cmocka_unit_test(one_by_one), cmocka_unit_test(cut_and_glued), cmocka_unit_test(lone_escape),
             cmocka_unit_test(pastes),
         cmocka_unit_test(a_paste_without_end),
+        cmocka_unit_test(behind_a_paste_without_end),
         cmocka_unit_test(a_paste_that_pauses), cmocka_unit_test(a_large_paste),
         cmocka_unit_test(replies_are_swallowed), cmocka_unit_test(learned_keys),
         cmocka_unit_test(hostile_bytes),

@@ -444,10 +444,14 @@ static bool stall(struct pp_input *in, struct pp_key *key)
 }
 
 /* A paste that has stalled may go on, over a slow line; but who is left with one that never ends presses keys, and few
- * bytes at a time are those of a key. */
+ * bytes at a time are those of a key. So are more that begin as keys, replies of the terminal and the next paste do: an
+ * Esc, at most behind the half of a character that was kept. */
 static bool looks_typed(const struct pp_input *in, const char *end)
 {
-    return in->stalled && !end && in->raw.len - in->at <= MAX_TYPED;
+    const char *s = in->raw.data + in->at;
+    const size_t n = in->raw.len - in->at;
+    const char *escape = memchr(s, ESC, n < 4 ? n : 4);
+    return in->stalled && ((!end && n <= MAX_TYPED) || (escape && escape != end));
 }
 
 /* Collects the paste; true when its end has come, or a pause in its place. May end it without a key: then what there
