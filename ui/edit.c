@@ -22,6 +22,8 @@ static struct {
     char queue[256];      /* bytes of keys that it has not read */
     size_t queued, taken;
     char *kept;           /* a text that was not taken, to be put back */
+    char *before;         /* what was typed before that one was looked up in the history, */
+    int looked_up;        /* at this place; NULL: it was not */
 } ed;
 
 /* --- what readline calls ----------------------------------------------------------------------------------- */
@@ -64,11 +66,17 @@ static void on_line(char *line)
 {
     if (!line)
         return;
-    const bool recalled = where_history() < history_length;
+    ed.looked_up = where_history();
+    const bool recalled = ed.looked_up < history_length;
     const bool taken = ed.hooks.accept(ed.hooks.user, line);
+    char *before = recalled ? take_typed_before() : NULL;
     if (!taken || recalled) {
         pp_free(ed.kept);
-        ed.kept = taken ? take_typed_before() : pp_strdup(line);
+        ed.kept = taken ? before : pp_strdup(line);
+    }
+    if (!taken) {
+        pp_free(ed.before);
+        ed.before = before;
     }
     free(line); /* readline's */
 }
@@ -176,19 +184,28 @@ void pp_edit_close(void)
     if (ed.nowhere)
         fclose(ed.nowhere);
     pp_free(ed.kept);
+    pp_free(ed.before);
     memset(&ed, 0, sizeof ed);
 }
 
 /* --- keys and text ------------------------------------------------------------------------------------------ */
 
+/* As if Enter had not been pressed: an older line is at its place in the history, and below is what was typed. */
 static void put_back(void)
 {
-    if (!ed.kept)
-        return;
-    char *text = ed.kept;
-    ed.kept = NULL;
-    pp_edit_set(text);
+    char *text = ed.kept, *before = ed.before;
+    ed.kept = ed.before = NULL;
+    if (before) {
+        pp_edit_set(before);
+        rl_maybe_save_line();
+        history_set_pos(ed.looked_up);
+        const HIST_ENTRY *older = current_history();
+        rl_replace_line(older ? older->line : "", 1);
+    }
+    if (text)
+        pp_edit_set(text);
     pp_free(text);
+    pp_free(before);
 }
 
 void pp_edit_feed(const char *bytes, size_t n)
@@ -217,9 +234,16 @@ void pp_edit_insert(const char *text, size_t n)
 
 void pp_edit_set(const char *text)
 {
-    if (where_history() >= history_length)
+    if (where_history() >= history_length) {
         rl_maybe_unsave_line(); /* of an earlier look into the history: it would keep this one from being saved */
-    rl_replace_line(text, 1);
+        rl_replace_line(text, 1);
+    } else if (strcmp(text, rl_line_buffer) != 0) { /* what cannot be undone, readline forgets when it moves on */
+        rl_begin_undo_group();
+        rl_delete_text(0, rl_end);
+        rl_point = 0;
+        rl_insert_text(text);
+        rl_end_undo_group();
+    }
     rl_point = rl_end;
     rl_mark = 0;
 }
@@ -291,7 +315,9 @@ void pp_edit_take_rest(char *rest[static 2])
     rest[0] = shown && strcmp(shown->line, pp_edit_text()) == 0 ? NULL : copy_of_line();
     rest[1] = NULL;
     if (where_history() < history_length) {
-        rl_end_of_history(1, 0); /* brings back what was typed before */
+        if (rl_undo_list)
+            rl_revert_line(1, 0); /* else the older line would be lost: readline keeps what became of it in its place */
+        rl_end_of_history(1, 0);  /* brings back what was typed before */
         rest[1] = copy_of_line();
     }
     pp_edit_set("");

@@ -185,6 +185,18 @@ vi_keys() {
         keys Enter && see "‹ needle in hay" && keys A && text "!" && see "› needle in hay!" && keys C-c &&
         keys Escape && see "‹" && text "/no such" && keys Enter i && text "still there" && see "› still there"
 }
+older_lines() { # what was refused stays where it was looked up; what became of an older line, and that line, are kept
+    printf '#!/bin/sh\nprintf " and the editor" >>"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
+    start 80x24 EDITOR="$work/ed.sh" && see ready && say "oldest one" && see "You said: oldest" && see ready &&
+        text "please refuse" && keys C-c && see "› Write a message" && text "half typed" && keys Up &&
+        see "› please refuse" && keys Enter && see "Not now" && see "› please refuse" && keys Up && see "› oldest one" &&
+        keys Down Down && see "› half typed" && keys Up && see "› please refuse" && text " this" && keys Enter &&
+        see "Not now" && keys Up && see "› oldest" && keys Down && see "› please refuse this" && keys Down &&
+        see "› half typed" && keys C-u Up Up && see "› oldest one" && text " changed" && keys C-c &&
+        see "› Write a message" && keys Up && see "› oldest one changed" && keys Up Up Up && gone changed &&
+        see "› oldest one" && keys C-g && see "› oldest one and the editor" && keys Down && gone editor && keys Up &&
+        see "› oldest one and the editor"
+}
 alt_ctrl_j() { # does not leave the keys of emacs
     start 80x24 && see ready && text "one" && keys M-C-j && text "two" && see "  two" && keys Escape && sleep 0.2 &&
         text "hi" && see "twohi"
@@ -526,7 +538,7 @@ half_typed_unkept() {
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte paste_without_end multi_line history draft_comes_back vi_keys alt_ctrl_j typed_ahead
+paste_megabyte paste_without_end multi_line history draft_comes_back older_lines vi_keys alt_ctrl_j typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
 slash_commands read_file full_context full_while_typing edit_last edit_ends_with_its_conversation stop_by_escape
