@@ -12,7 +12,7 @@
  *   "the disk is full" nothing is saved until "make room"
  *   "title TEXT" names the conversation
  * Everything else is echoed. PIPPIN_FAKE_SEARCH=N: a search in the list takes N ticks, and finds the last one.
- * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages. */
+ * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave. */
 #include "src/controller.h"
 
 #include <stdio.h>
@@ -318,7 +318,7 @@ static void tick(struct pp_controller *c)
         speak(c);
         break;
     case PP_STATE_CLOSING:
-        if (c->ticks == 5)
+        if (c->ticks == (getenv("PIPPIN_FAKE_CLOSES") ? atoi(getenv("PIPPIN_FAKE_CLOSES")) : 5))
             set_state(c, PP_STATE_CLOSED);
         break;
     default:

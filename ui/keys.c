@@ -541,6 +541,14 @@ static void feed(const struct pp_key *key)
         pp_edit_feed(key->bytes, key->n_bytes);
 }
 
+/* What is pasted where a menu takes no text, such as one that opened by itself meanwhile, is not lost: it comes into
+ * the line. */
+static bool passes_menu(const struct pp_ui *ui, const struct pp_key *key)
+{
+    const struct pp_menu *m = &ui->menu;
+    return key->type == PP_KEY_PASTE && m->mode != PP_MENU_ASK && !(m->mode == PP_MENU_LIST && m->cls->search);
+}
+
 void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
 {
     bool interrupt_key = key->type == PP_KEY_CHAR && key->cp == PP_CTRL('c');
@@ -549,9 +557,14 @@ void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
         pp_ui_clear_notice(ui);
     }
     ui->dirty |= PP_DRAW_INPUT;
-    if (ui->leaving)
+    if (ui->leaving) {
+        if (key->type == PP_KEY_PASTE) /* it was still coming when all ended */
+            insert_paste(ui, key);
         return;
+    }
     if (ui->menu.cls) {
+        if (passes_menu(ui, key))
+            insert_paste(ui, key);
         if (!terminal_key(ui, key) && !switch_menu(ui, key->type))
             pp_menu_key(ui, key);
     } else if (!own_key(ui, key)) {

@@ -464,7 +464,7 @@ static void insert_rest_of_paste(struct pp_ui *ui)
     pp_input_flush(ui->keyboard);
     while (pp_input_next(ui->keyboard, &key))
         if (key.type == PP_KEY_PASTE)
-            pp_edit_insert(key.text, key.len);
+            pp_ui_key(ui, &key);
 }
 
 /* What was being typed when a signal, a closed terminal or a key ended it all is found in the history. */

@@ -151,8 +151,19 @@ paste_megabyte() {
 paste_without_end() {
     start 80x24 && see ready && text "$(printf '\033[200~one\ntwo')" && see "where the paste ends" && see "› one" &&
         text "!" && see "two!" && keys Enter && see "You said: one" && see ready &&
-        text "$(printf '\033[200~still coming')" && kill -TERM "$(pid_of)" && see "exit=0" &&
-        has "$work/state/pippin/history" "still coming"
+        text "$(printf 'seen\033[200~, still coming')" && see "› seen" && kill -TERM "$(pid_of)" && see "exit=0" &&
+        has "$work/state/pippin/history" "seen, still coming"
+}
+paste_behind_a_menu() { # that takes no text
+    start 80x24 && see ready && keys F8 && see "Enter changes" && printf 'two\nlines' | paste && keys Escape &&
+        gone "Enter changes" && see "› two" && see "lines" && keys C-c && see "Write a message" && keys F2 &&
+        see "Rain in" && printf 'evil' | paste && see "Search: evil" && keys Escape && see "› Write a message"
+}
+paste_while_leaving() { # it pauses while the rest is being saved; and what was being searched for is not in its way
+    start 80x24 PIPPIN_FAKE_CLOSES=300 && see ready && text "$(printf 'begun\033[200~ and pasted')" && see "› begun" &&
+        kill -TERM "$(pid_of)" && see "exit=0" && has "$work/state/pippin/history" "begun and pasted" &&
+        start 80x24 && see ready && text "line" && keys C-r && text "$(printf 'b\033[200~ and more')" &&
+        see "› begun" && kill -TERM "$(pid_of)" && see "exit=0" && has "$work/state/pippin/history" "line and more"
 }
 multi_line() {
     start 80x24 && see ready && text first && keys C-j && text second && keys M-Enter && text third && keys Up &&
@@ -538,7 +549,8 @@ half_typed_unkept() {
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte paste_without_end multi_line history draft_comes_back older_lines vi_keys alt_ctrl_j typed_ahead
+paste_megabyte paste_without_end paste_behind_a_menu paste_while_leaving multi_line
+history draft_comes_back older_lines vi_keys alt_ctrl_j typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
 slash_commands read_file full_context full_while_typing edit_last edit_ends_with_its_conversation stop_by_escape
