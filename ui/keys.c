@@ -336,7 +336,7 @@ static bool end_edit(struct pp_ui *ui)
     if (!ui->editing)
         return false;
     ui->editing = 0;
-    pp_edit_set("");
+    clear_line(ui);
     return true;
 }
 

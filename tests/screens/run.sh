@@ -313,7 +313,8 @@ edit_last() {
     start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
         see "› first words" && text " changed" &&
         keys Enter && see "You said: first words changed" && see ready && say "//tmp is full" &&
-        see "You said: /tmp is full" && see ready && say /edit && see "› //tmp is full"
+        see "You said: /tmp is full" && see ready && say /edit && see "› //tmp is full" &&
+        text " again" && keys Escape && see "› Write a message" && keys Up && see "› //tmp is full again"
 }
 
 edit_ends_with_its_conversation() {
