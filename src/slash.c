@@ -567,7 +567,8 @@ bool pp_slash_looks_like(const char *line)
 const char *pp_slash_text(const char *line)
 {
     const bool escaped = line[0] == '/' && line[1] == '/' && line[2] && !strchr(" \t\r", line[2]);
-    return escaped && (!strchr(line, '\n') || pp_slash_looks_like(line + 1)) ? line + 1 : line;
+    const char *last = line + strspn(line, "/") - 1; /* of several slashes: one more than the message has */
+    return escaped && (!strchr(line, '\n') || pp_slash_looks_like(last)) ? line + 1 : line;
 }
 
 /* Several lines behind a command of one: pasted by mistake, or a message that happens to begin so. Neither is to be

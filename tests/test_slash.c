@@ -26,6 +26,7 @@ static void test_text(void **state)
     assert_string_equal(pp_slash_text("// a comment"), "// a comment");
     assert_string_equal(pp_slash_text("//a comment\nint x;"), "//a comment\nint x;");
     assert_string_equal(pp_slash_text("//new\nis how my poem begins"), "/new\nis how my poem begins");
+    assert_string_equal(pp_slash_text("///new\nis how my poem begins"), "//new\nis how my poem begins");
     assert_string_equal(pp_slash_text("//"), "//");
     assert_true(pp_slash_looks_like("/tmp is full"));
     assert_false(pp_slash_looks_like("/etc/passwd"));
