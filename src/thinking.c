@@ -68,9 +68,11 @@ static unsigned degrees(const struct pp_template *t)
     return can;
 }
 
+/* "none" may be what it compares something else with, and an effort that it refuses. */
 static bool knows_no_effort(const struct pp_template *t)
 {
-    return pp_template_reads(t, "reasoning_effort") && (pp_template_text(t, "none", 4) & PP_TEMPLATE_LOOKS_FOR);
+    return pp_template_reads(t, "reasoning_effort") && (pp_template_text(t, "none", 4) & PP_TEMPLATE_LOOKS_FOR) &&
+           (renders(t, OFF_BY_EFFORT) || !renders(t, NULL));
 }
 
 /* MiniMax's way; the name stands for other things elsewhere. */
@@ -107,6 +109,8 @@ const char *pp_thinking_variables(enum pp_thinking t, const struct pp_template *
         unsigned can = degrees(tmpl);
         while (can && t < PP_THINKING_HIGH && !(can >> t & 1))
             t++;
+        while (can && !(can >> t & 1))
+            t--;
     }
     return words[t].variables;
 }

@@ -191,6 +191,10 @@ static void the_switch(void **state)
 #define FEW "{% set e = reasoning_effort | default('none') %}{{ e }}" \
             "{% if e not in ['none', 'high'] %}{{ raise_exception('none or high') }}{% endif %}"
 
+/* One that knows none higher than low, and "none" of something else. */
+#define LOW "{% if tool_choice == 'none' %}x{% endif %}" \
+            "{% if reasoning_effort | default('low') != 'low' %}{{ raise_exception('only low') }}{% endif %}"
+
 #define MODES "{% if thinking_mode == 'enabled' %}on{% elif thinking_mode == 'disabled' %}off{% endif %}"
 
 static void efforts_that_a_template_refuses(void **state)
@@ -214,6 +218,11 @@ static void efforts_that_a_template_refuses(void **state)
     assert_string_equal(pp_thinking_words(~0u, words, sizeof words), "auto, off, on, low, medium or high");
     pp_template_free(few);
     pp_template_free(any);
+    assert_int_equal(pp_template_parse(LOW, strlen(LOW), "", &few, NULL), PP_OK);
+    assert_non_null(strstr(pp_thinking_variables(PP_THINKING_HIGH, few), "\"low\""));
+    assert_null(strstr(pp_thinking_variables(PP_THINKING_OFF, few), "none"));
+    assert_string_equal(pp_thinking_words(pp_thinking_choices(few), words, sizeof words), "auto or low");
+    pp_template_free(few);
 }
 
 static void switches_of_templates(void **state)
