@@ -45,45 +45,30 @@ paste() { t load-buffer - && t paste-buffer -p -t case:; }
 ask_tmux() { t display-message -t case: -p "$1"; }
 say() { text "$1"; keys Enter; }
 
-# see TEXT / gone TEXT: within 5 seconds it stands (or does not stand) on the screen
-wait_for() { # 0: to appear, 1: to go
+# Within 5 seconds the command ends with the status: 0 where something is to appear, 1 where it is to go.
+becomes() { # status, command...
+    want=$1
+    shift
     i=0
     while [ $i -lt 100 ]; do
-        screen $3 2>/dev/null | grep -qF -- "$2"
-        [ $? -eq "$1" ] && return 0
+        "$@"
+        [ $? -eq "$want" ] && return 0
         i=$((i + 1))
         sleep 0.05
     done
-    [ "$1" -eq 0 ] && why="did not show: $2" || why="did not go: $2"
     return 1
 }
-see() { wait_for 0 "$1" "$2"; }
-gone() { wait_for 1 "$1"; }
-# see_styled RE / gone_styled RE: within 5 seconds it matches (or no longer matches) the screen with its escape sequences
-wait_for_styled() { # 0: to appear, 1: to go
-    i=0
-    while [ $i -lt 100 ]; do
-        screen -e 2>/dev/null | grep -q -- "$2"
-        [ $? -eq "$1" ] && return 0
-        i=$((i + 1))
-        sleep 0.05
-    done
-    [ "$1" -eq 0 ] && why="did not show in its style: $2" || why="did not lose its style: $2"
-    return 1
-}
-see_styled() { wait_for_styled 0 "$1"; }
-gone_styled() { wait_for_styled 1 "$1"; }
-# see_behind TEXT MORE: within 5 seconds MORE stands at most three lines below TEXT
-see_behind() {
-    i=0
-    while [ $i -lt 100 ]; do
-        screen | grep -A 3 -F -- "$1" | grep -qF -- "$2" && return 0
-        i=$((i + 1))
-        sleep 0.05
-    done
-    why="did not show behind \"$1\": $2"
-    return 1
-}
+shows() { screen $2 2>/dev/null | grep -qF -- "$1"; }
+shows_styled() { screen -e 2>/dev/null | grep -q -- "$1"; }
+shows_behind() { screen | grep -A 3 -F -- "$1" | grep -qF -- "$2"; }
+# see TEXT / gone TEXT: it stands (or no longer stands) on the screen
+see() { becomes 0 shows "$1" "$2" || { why="did not show: $1"; return 1; }; }
+gone() { becomes 1 shows "$1" || { why="did not go: $1"; return 1; }; }
+# see_styled RE / gone_styled RE: it matches (or no longer matches) the screen with its escape sequences
+see_styled() { becomes 0 shows_styled "$1" || { why="did not show in its style: $1"; return 1; }; }
+gone_styled() { becomes 1 shows_styled "$1" || { why="did not lose its style: $1"; return 1; }; }
+# see_behind TEXT MORE: MORE stands at most three lines below TEXT
+see_behind() { becomes 0 shows_behind "$1" "$2" || { why="did not show behind \"$1\": $2"; return 1; }; }
 # same FILE: the screen is, within 5 seconds, exactly this
 same() {
     i=0
