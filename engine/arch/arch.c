@@ -182,7 +182,7 @@ static const struct pp_arch_name *find_name(const struct pp_arch_name *table, co
     return NULL;
 }
 
-static bool begins_with(const char *s, const char *begin)
+bool pp_name_begins(const char *s, const char *begin)
 {
     return strncmp(s, begin, strlen(begin)) == 0;
 }
@@ -193,7 +193,7 @@ static const struct pp_arch_name *find_entry(const struct pp_arch *a, const stru
                                              struct pp_buf *name, struct holes *holes, const char **rest)
 {
     for (const char *const *p = a->parts ? a->parts->prefixes : NULL; p && *p; p += 2)
-        if (begins_with(hf, p[0])) {
+        if (pp_name_begins(hf, p[0])) {
             pp_buf_fmt(name, "%s%s", p[1], hf + strlen(p[0]));
             hf = pp_buf_cstr(name);
             break;
@@ -203,7 +203,7 @@ static const struct pp_arch_name *find_entry(const struct pp_arch *a, const stru
     const struct pp_arch_name *entry = find_name(a->names, hp, hf, holes, rest);
     if (!entry)
         entry = find_name(a->more_names, hp, hf, holes, rest);
-    if (entry || begins_with(hf, "model."))
+    if (entry || pp_name_begins(hf, "model."))
         return entry;
     struct pp_buf whole = {0}; /* of a folder without output, which names what is in `model` as if it were all */
     pp_buf_fmt(&whole, "model.%s", hf);
@@ -219,7 +219,7 @@ static const struct pp_arch_name *find_entry(const struct pp_arch *a, const stru
 static bool is_of_other_part(const struct pp_arch *a, const char *hf)
 {
     for (const char *const *p = a->parts ? a->parts->others : NULL; p && *p; p++)
-        if (begins_with(hf, *p))
+        if (pp_name_begins(hf, *p))
             return true;
     return false;
 }

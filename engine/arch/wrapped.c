@@ -47,11 +47,6 @@ static const struct {
               "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"max_position_embeddings\": 32768}"},
 };
 
-static bool begins_with(const char *s, const char *begin)
-{
-    return strncmp(s, begin, strlen(begin)) == 0;
-}
-
 const struct pp_arch_wrapper *pp_wrapper_by_class(const char *hf_class)
 {
     for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
@@ -80,7 +75,7 @@ bool pp_wrapped_name(const char *hf, struct pp_buf *name)
 {
     pp_buf_clear(name);
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
-        if (begins_with(hf, prefixes[i][0])) {
+        if (pp_name_begins(hf, prefixes[i][0])) {
             pp_buf_fmt(name, "%s%s", prefixes[i][1], hf + strlen(prefixes[i][0]));
             return true;
         }
@@ -90,7 +85,7 @@ bool pp_wrapped_name(const char *hf, struct pp_buf *name)
 bool pp_is_beside_text(const char *hf)
 {
     for (const char *const *p = others; *p; p++)
-        if (begins_with(hf, *p))
+        if (pp_name_begins(hf, *p))
             return true;
     return false;
 }
