@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define STREAM_NEAR(loaded, at) ((void)(at)) /* what lies in no register has no constraint */
+#define STREAM_NEAR(loaded, at, ahead) ((void)(loaded), (void)(at), (void)(ahead)) /* "loaded" is in no register */
 
 typedef struct {
     float f[16];

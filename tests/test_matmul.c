@@ -293,17 +293,17 @@ static enum pp_stream_way next_way(void)
     return (enum pp_stream_way)(turn++ % (PP_STREAM_SOON + 1));
 }
 
-/* Rows [0, n_rows) in two calls that meet at a multiple of 16, one of which reads weights in the other way and has the
+/* Rows [0, n_rows) in two calls that meet at a multiple of 16, one of which reads weights in this way and has the
  * larger scratch. */
-static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
-                            const float *expect)
+static void compare_way(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
+                        enum pp_weights_way way, const float *expect)
 {
     pp_matmul_fn *fn = pp_matmul_kernels(isa)->by_type[w->type];
     int64_t rows = w->n_rows, stride = rows + 5, split = rows / 48 * 16;
     float *y = pp_calloc((size_t)(m * stride), sizeof *y);
     assert_non_null(y);
     struct pp_acts other = *x;
-    other.other_way = true;
+    other.way = way;
     other.scratch_bytes = sizeof scratch;
     const enum pp_stream_way here = pp_stream_way;
     pp_stream_way = next_way();
@@ -321,6 +321,16 @@ static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const st
             assert_true(y[i * stride + r] == 0);
     }
     pp_free(y);
+}
+
+static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
+                            const float *expect)
+{
+    static int turn;
+    const int first = PP_WAY_USUAL + 1, n = PP_WEIGHTS_WAYS - first, only = first + turn++ % n;
+    for (int way = first; way < PP_WEIGHTS_WAYS; way++)
+        if (m <= 2 || way == only)
+            compare_way(isa, w, x, m, (enum pp_weights_way)way, expect);
 }
 
 /* PIPPIN_TEST_SMALL: small matrices and few rows only, for emulators that have done all with another processor. */

@@ -32,7 +32,7 @@ INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, 
             float *out = y + i * y_stride;
             switch (m - i) {
             case 1:
-                if (FLOAT_BESIDE && x->other_way)
+                if (FLOAT_BESIDE && x->way == PP_WAY_BESIDE)
                     float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, false, FLOAT_R(1), 1);
                 else if (pp_stream_way == PP_STREAM_SOON)
                     float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R_SOON, 1);

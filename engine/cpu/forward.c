@@ -6,7 +6,6 @@
 #include "engine/base/clock.h"
 #include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
-#include "engine/cpu/stream_ahead.h"
 #include "engine/quant.h"
 
 static bool abandoned(struct pp_cpu *c)
@@ -344,12 +343,6 @@ void pp_cpu_begin_alone(struct pp_cpu *c, pp_pool_range_fn *run)
     c->work[0].n_items = 0;
 }
 
-/* To go near pays only where else pages are asked for. */
-static bool has_two_ways(const struct pp_matmul_kernels *mm)
-{
-    return mm->other_way == PP_BESIDE || (mm->other_way == PP_NEAR && pp_stream_way == PP_STREAM_PAGES);
-}
-
 enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, const struct pp_cancel *cancel,
                             struct pp_error *err)
 {
@@ -361,8 +354,8 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     pp_cpu_pick_plan(c);
     pp_cpu_project_reset(c);
     plan_parts(c, batch->n, batch->n_outputs);
-    c->routing.in.other_way = c->routing.hidden.other_way = c->stream.other_way;
-    const bool timed = batch->n == 1 && !c->profile && has_two_ways(c->mm);
+    c->routing.in.way = c->routing.hidden.way = pp_cpu_way(c);
+    const bool timed = batch->n == 1 && !c->profile && c->stream.n_ways > 1;
     const uint64_t begin = timed ? pp_now_ns() : 0;
     if (c->profile) {
         pp_cpu_profile_run(c);

@@ -73,7 +73,7 @@ static struct pp_acts take_head(const struct pp_cpu *c, const struct stage *s, i
     struct pp_acts a = c->threads[thread].head;
     a.f32 = slot_row(c, s->in, first) + head * head_width(c, s, s->in);
     a.f32_stride = c->strides[s->in];
-    a.other_way = c->stream.other_way;
+    a.way = pp_cpu_way(c);
     for (int i = 0; i < n && pp_pack_needed(p->w.type); i++)
         c->mm->quantize(a.f32 + i * a.f32_stride, p->w.n_cols, (int8_t *)(uintptr_t)a.q + i * a.q_stride,
                         (float *)(uintptr_t)a.d + i * a.b_stride, (int32_t *)(uintptr_t)a.sum + i * a.b_stride);

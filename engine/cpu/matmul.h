@@ -50,6 +50,14 @@ struct pp_matrix {
     bool alone;         /* what lies behind is not what this thread reads next: no use in asking for it */
 };
 
+/* How few activation rows meet weights that come from memory (stream_ahead.h). Results do not depend on it. */
+enum pp_weights_way {
+    PP_WAY_USUAL,  /* one group after the other, what lies further on asked for as pp_stream_way says */
+    PP_WAY_NEAR,   /* one group after the other, of Q8_0 and Q4_0 lines near by asked for */
+    PP_WAY_BESIDE, /* several groups side by side; AVX2: of Q8_0 and Q4_0 and nothing asked for, nor of floats */
+    PP_WEIGHTS_WAYS
+};
+
 /* Activations: m rows of n_cols values. The quantised form is filled by quantize(); strides are in elements. */
 struct pp_acts {
     const float *f32;   /* [m, f32_stride] */
@@ -62,7 +70,7 @@ struct pp_acts {
     const uint16_t *bf16; /* [m, bf16_stride]: in one or two parts; only for matmul_bf16.h */
     int64_t bf16_stride;
     int bf16_parts;
-    bool other_way;     /* weights are read in the other of two ways (stream_choice.h) */
+    enum pp_weights_way way; /* of reading weights: one that the kernels have, or the usual one */
     size_t scratch_bytes; /* what the scratch has, if more than PP_MATMUL_SCRATCH; else 0 */
 };
 
@@ -86,9 +94,7 @@ typedef void pp_matmul_fn(const struct pp_matrix *w, int64_t row0, int64_t row1,
 
 struct pp_matmul_kernels {
     bool uses_scratch;  /* the more there is, the better */
-    /* The other way in which few rows can meet weights (stream_ahead.h): of Q8_0 and Q4_0 they ask for lines near by,
-     * or they meet several groups of them side by side and ask for nothing, floats included. */
-    enum { PP_NO_OTHER_WAY, PP_NEAR, PP_BESIDE } other_way;
+    bool has_way[PP_WEIGHTS_WAYS]; /* besides the usual one */
     /* x: float [n] -> q [n rounded up to 32, padded with 0], d and sum [blocks] */
     void (*quantize)(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum);
     /* sum of a[k] * b[k] in the float types' order above */

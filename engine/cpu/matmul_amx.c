@@ -318,7 +318,7 @@ static float dot(const float *a, const float *b, int64_t n)
 
 const struct pp_matmul_kernels pp_matmul_amx = {
     .uses_scratch = true,
-    .other_way = PP_NEAR,
+    .has_way = {[PP_WAY_NEAR] = true, [PP_WAY_BESIDE] = true},
     .quantize = quantize,
     .dot = dot,
     .by_type =

@@ -387,7 +387,7 @@ INLINE void matmul(tile_fn *tile, const uint32_t type, const struct pp_matrix *w
                    const int both)
 {
     const int step = tile_step(type);
-    const bool beside = x->other_way && goes_beside(type);
+    const bool beside = x->way == PP_WAY_BESIDE && goes_beside(type);
     for (int64_t b = 0; b < w->n_cols / 32;) {
         const struct act_tile t = act_tile_make(type, x, m, b, w->n_cols / 32 - b, scratch);
         int64_t row = row0;
@@ -548,7 +548,7 @@ static float dot(const float *a, const float *b, int64_t n)
 }
 
 const struct pp_matmul_kernels pp_matmul_avx2 = {
-    .other_way = PP_BESIDE,
+    .has_way = {[PP_WAY_BESIDE] = true},
     .quantize = quantize,
     .dot = dot,
     .by_type =

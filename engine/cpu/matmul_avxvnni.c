@@ -75,7 +75,7 @@ static float dot(const float *a, const float *b, int64_t n)
 }
 
 const struct pp_matmul_kernels pp_matmul_avxvnni = {
-    .other_way = PP_NEAR,
+    .has_way = {[PP_WAY_NEAR] = true},
     .quantize = quantize,
     .dot = dot,
     .by_type =

@@ -246,7 +246,7 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
                 UNROLL for (int p = 0; p < TOGETHER; p++)
                     slice[p] = open_slice(type, w, v, part + p, odd);
                 if (near && part == 0 && v < lines)
-                    STREAM_NEAR(slice[0], w->bytes + PP_SLICE * v);
+                    STREAM_NEAR(slice[0], w->bytes + PP_SLICE * v, PP_NEAR_AHEAD);
                 UNROLL for (int i = 0; i < M; i++)
                 {
                     ivec four = i_set4(q[i] + 32 * b + 4 * v);
@@ -320,6 +320,10 @@ INLINE void stream_rows(const uint32_t type, const struct pp_matrix *w, int64_t 
     }
 }
 
+#if PP_VNNI_LANES == 16
+#include "engine/cpu/matmul_vnni_beside.h"
+#endif
+
 INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
                    int64_t m, float *y, int64_t y_stride, struct side *side, const bool near)
 {
@@ -331,9 +335,15 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
                 make_side(kind_of(type), offsets_of(type), x, i, b + c, n - c < CHUNK ? n - c : CHUNK,
                           side + c / CHUNK * m + i);
         switch (m) {
-        case 1:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 1);
+        case 1: {
+            int64_t row = row0;
+#if PP_VNNI_LANES == 16
+            if (x->way == PP_WAY_BESIDE)
+                row = beside_rows(type, w, row0, row1, b, n, side, x, y);
+#endif
+            stream_rows(type, w, row, row1, b, n, side, x, y, y_stride, near, 1);
             break;
+        }
         case 2:
             stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 2);
             break;
@@ -719,7 +729,8 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
 INLINE void matmul(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
                    int64_t m, float *y, int64_t y_stride, void *scratch)
 {
-    if (m <= STREAM_ACTS && goes_near(type) && (x->other_way || (w->alone && pp_stream_way == PP_STREAM_PAGES)))
+    const bool near = x->way == PP_WAY_NEAR || (w->alone && pp_stream_way == PP_STREAM_PAGES);
+    if (m <= STREAM_ACTS && near && goes_near(type))
         stream(type, w, row0, row1, x, m, y, y_stride, scratch, true);
     else if (m <= STREAM_ACTS)
         stream(type, w, row0, row1, x, m, y, y_stride, scratch, false);

@@ -314,7 +314,8 @@ struct pp_cpu {
     const struct pp_batch *batch;
     const struct pp_cancel *cancel;
     uint64_t pass;
-    struct pp_stream_choice stream; /* how it asks for weights ahead */
+    struct pp_stream_choice stream; /* how it reads weights: as ways[stream.way] */
+    enum pp_weights_way ways[PP_WEIGHTS_WAYS]; /* [stream.n_ways], the usual one first */
     atomic_bool abandoned;
     struct part {
         struct stage *stage;
@@ -331,6 +332,12 @@ static inline int64_t pp_odd_lines(int64_t n, size_t size)
 {
     const int64_t a_line = 64 / (int64_t)size;
     return ((n + a_line - 1) / a_line | 1) * a_line;
+}
+
+/* How this pass reads weights. */
+static inline enum pp_weights_way pp_cpu_way(const struct pp_cpu *c)
+{
+    return c->ways[c->stream.way];
 }
 
 /* Whether weights of this type meet bfloat16 activations. */

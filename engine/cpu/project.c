@@ -487,7 +487,7 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
                        : from == &c->shared ? c->shared_bf16_stride
                                             : c->bf16_stride,
         .bf16_parts = c->bf16_parts,
-        .other_way = c->stream.other_way,
+        .way = pp_cpu_way(c),
         .scratch_bytes = c->kernel_bytes,
     };
     if (from->is_scaled) {

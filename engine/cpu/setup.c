@@ -5,6 +5,7 @@
 #include "engine/base/mem.h"
 #include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
+#include "engine/cpu/stream_ahead.h"
 #include "engine/quant.h"
 #include "engine/rope.h"
 
@@ -111,6 +112,15 @@ static void make_room(struct pp_cpu *c)
         c->result_floats = PP_GROUP_ROWS * c->max_rows;
 }
 
+/* The ways of reading weights that passes try. To go near pays only where else pages are asked for. */
+static void list_ways(struct pp_cpu *c)
+{
+    c->stream.n_ways = 1; /* the usual one */
+    for (int way = PP_WAY_USUAL + 1; way < PP_WEIGHTS_WAYS; way++)
+        if (c->mm->has_way[way] && (way != PP_WAY_NEAR || pp_stream_way == PP_STREAM_PAGES))
+            c->ways[c->stream.n_ways++] = (enum pp_weights_way)way;
+}
+
 static bool make_scratch(struct pp_cpu *c)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
@@ -183,6 +193,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     const struct pp_hparams *hp = pp_source_hparams(m->source);
     c->model = m;
     c->mm = pp_matmul_kernels(opt->isa);
+    list_ways(c);
     c->bf16 = opt->bf16_parts ? pp_bf16_kernels(opt->isa) : NULL;
     c->bf16_parts = opt->bf16_parts;
     c->ops = pp_cpu_ops(opt->isa);

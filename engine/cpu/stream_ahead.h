@@ -10,6 +10,10 @@
  *   cores with AVX-512, tokens/s with eight pages and near by: on a Granite Rapids Q8_0 26.3 and 28.2, Q4_0 47.7 and
  *   49.6, on an Emerald Rapids 26 and 21, 47 and 36. Such neighbours are not told apart by what a virtual machine shows
  *   of them, so that passes are timed (stream_choice.h).
+ *   Or eight groups of 16 rows side by side, two lines of each in turn, each asking for the one 2 KiB ahead
+ *   (matmul_vnni_beside.h): reading alone on two cores of an Emerald Rapids, medians of 45 turns, 34.0 GB/s where eight
+ *   pages give 30.7; four lines of each 33.7, one line 34.4, twelve groups 33.8, four 30.1; a whole block, eight lines,
+ *   no more than pages.
  * - AMD's does well with a line asked for early, into the second cache, and badly with many pages. Measured on one core
  *   of a Zen 4, one row of Q4_0: 11 GB/s without, 15 with eight pages, 19 from 6 KiB ahead, 27 from 16 KiB ahead.
  * - A Zen 5 wants it sooner and into the first cache. Kernels alone on two cores with AVX-512, one row, 16 KiB ahead
@@ -58,13 +62,13 @@ static inline __attribute__((always_inline)) void stream_ahead(const void *p, si
     }
 }
 
-/* Asks for the line PP_NEAR_AHEAD behind address `at`, and not before the vector `loaded` has been loaded: the compiler
+/* Asks for the line `ahead` bytes behind address `at`, and not before the vector `loaded` has been loaded: the compiler
  * would move a plain request to the front of its block, where many of them together keep loads waiting. 1, 3 and 4 KiB
  * ahead were alike. */
 enum { PP_NEAR_AHEAD = 2048 };
 #if defined(__x86_64__) && !defined(STREAM_NEAR)
-#define STREAM_NEAR(loaded, at)                                                                                        \
-    __asm__ volatile("prefetcht0 %1" : "+v"(loaded) : "m"(*(const char *)((uintptr_t)(at) + PP_NEAR_AHEAD)))
+#define STREAM_NEAR(loaded, at, ahead)                                                                                 \
+    __asm__ volatile("prefetcht0 %1" : "+v"(loaded) : "m"(*(const char *)((uintptr_t)(at) + (ahead))))
 #endif
 
 /* Asks for one line where R rows of row_bytes are read side by side, the one `at` bytes into `row` being in use: once

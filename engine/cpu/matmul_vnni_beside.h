@@ -1,0 +1,129 @@
+/* matmul_vnni_beside.h - one activation row and vectors of a whole group: some groups of weights side by side, two
+ * lines of each in turn, each of which asks for one near by. So the processor has as many streams to follow, and none
+ * of them ends soon. Private to matmul_vnni_body.h, which says what its vectors are. */
+
+enum {
+    BESIDE = 8,       /* groups: their sums, two vectors each, fit the registers */
+    BESIDE_SLICES = 2, /* of a group at a time */
+    BESIDE_AHEAD = 8, /* blocks from a line of scales to the one it asks for */
+};
+
+/* Blocks that are multiplied at a time: neighbours of Q4_K share their bytes. */
+INLINE int beside_blocks(const uint32_t type)
+{
+    return type == PP_TYPE_Q4_K ? 2 : 1;
+}
+
+/* Whether all scales of a group lie before all of its weights. */
+INLINE bool scales_apart(const uint32_t type)
+{
+    return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
+}
+
+/* BESIDE_SLICES lines of slices of a group, the step-th of a block, and what else they hold: of Q4_K the next block's,
+ * of the others the second half's. ahead: bytes from a line to the one it asks for. isum[0]: of the block or its first
+ * half; isum[1]: of the next block or the second half, if that has a sum of its own. */
+INLINE void beside_slices(const uint32_t type, const struct block *w, const int step, const int8_t *q, size_t ahead,
+                          ivec *isum)
+{
+    if (type == PP_TYPE_Q6_K) /* a line of high bits for two of low ones */
+        __builtin_prefetch((const void *)((uintptr_t)w->bytes + PP_SLICE * (size_t)(4 + step) + ahead), 0, 3);
+    UNROLL for (int v = step * BESIDE_SLICES; v < (step + 1) * BESIDE_SLICES; v++)
+    {
+        const uint8_t *line = w->bytes + PP_SLICE * v;
+        ivec loaded = i_load(line);
+        STREAM_NEAR(loaded, line, ahead);
+        isum[0] = i_dot4(isum[0], open_slice(type, w, v, 0, false), i_set4(q + 4 * v));
+        if (type == PP_TYPE_Q4_K)
+            isum[1] = i_dot4(isum[1], open_slice(type, w, v, 0, true), i_set4(q + 32 + 4 * v));
+        else if (type == PP_TYPE_Q4_0)
+            isum[0] = i_dot4(isum[0], open_slice(type, w, 4 + v, 0, false), i_set4(q + 16 + 4 * v));
+        else if (type == PP_TYPE_Q6_K)
+            isum[1] = i_dot4(isum[1], open_slice(type, w, 4 + v, 0, false), i_set4(q + 16 + 4 * v));
+    }
+}
+
+/* Asks for a line of a group's scales: if they lie apart, for what BESIDE_AHEAD blocks further on need; else, block by
+ * block, for the lines of a struct's. */
+INLINE void ask_for_scales(const uint32_t type, const struct block *w, int64_t b, int64_t left, size_t ahead,
+                           size_t next_scales)
+{
+    enum { HEAD_LINES = 5 };
+    const uintptr_t at = (uintptr_t)w->scales;
+    if (scales_apart(type))
+        __builtin_prefetch((const void *)(at + (left > BESIDE_AHEAD ? 32 * BESIDE_AHEAD : next_scales)), 0, 3);
+    else if (b % 8 < HEAD_LINES)
+        __builtin_prefetch((const void *)(at + ahead + PP_SLICE * (size_t)(b % 8)), 0, 3);
+}
+
+/* What BESIDE groups lie behind: group g begins at first + g * bytes. */
+struct beside {
+    const uint8_t *first;
+    size_t bytes;
+    int64_t n_cols;
+};
+
+INLINE struct block beside_block(const uint32_t type, const struct beside *groups, const int g, int64_t b)
+{
+    return block_at(type, groups->first + groups->bytes * (size_t)g, groups->n_cols, b);
+}
+
+/* acc[g] += what block b gives of each group, of Q4_K also what block b + 1 does; b is number `in` of its chunk. left:
+ * blocks from this one on to the groups' end. */
+INLINE void multiply_beside(const uint32_t type, const struct beside *groups, int64_t b, int64_t left,
+                            const struct side *s, const int in, const int8_t *q, fvec *acc)
+{
+    const enum kind kind = kind_of(type);
+    const bool two = is_halved(kind) || beside_blocks(type) == 2;
+    const int steps = (type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_K ? 8 : 4) / BESIDE_SLICES;
+    const size_t pace = type == PP_TYPE_Q8_0 ? 512 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 256;
+    const size_t scale_bytes = scales_apart(type) ? pp_pack_scale_bytes(groups->n_cols) : 0;
+    /* from a group's end on, of the groups that come next */
+    const size_t jump = (size_t)(BESIDE - 1) * groups->bytes + scale_bytes;
+    const size_t next_scales = (size_t)BESIDE * groups->bytes - scale_bytes + 32 * BESIDE_AHEAD;
+    const size_t ahead = PP_NEAR_AHEAD + ((size_t)left * pace <= PP_NEAR_AHEAD ? jump : 0);
+    ivec isum[BESIDE][2];
+    UNROLL for (int g = 0; g < BESIDE; g++)
+    {
+        isum[g][0] = first_sum(kind, s, in, 0);
+        isum[g][1] = is_halved(kind) ? first_sum(kind, s, in, 1) : i_zero();
+    }
+    UNROLL for (int step = 0; step < steps; step++)
+        UNROLL for (int g = 0; g < BESIDE; g++)
+        {
+            const struct block w = beside_block(type, groups, g, b);
+            beside_slices(type, &w, step, q, ahead, isum[g]);
+        }
+    UNROLL for (int g = 0; g < BESIDE; g++)
+    {
+        fvec scale[MAX_SCALES];
+        struct block w = beside_block(type, groups, g, b);
+        ask_for_scales(type, &w, b, left, ahead, next_scales);
+        open_scales(type, &w, 0, scale);
+        const fvec whole = is_halved(kind) ? first_half(isum[g][0], scale) : f_zero();
+        acc[g] = add_block(kind, acc[g], isum[g][is_halved(kind)], whole, scale, s, in);
+        if (two && !is_halved(kind)) {
+            w = beside_block(type, groups, g, b + 1);
+            open_scales(type, &w, 0, scale);
+            acc[g] = add_block(kind, acc[g], isum[g][1], f_zero(), scale, s, in + 1);
+        }
+    }
+}
+
+/* Rows [row, row1) as far as there are BESIDE groups of them, over the n_blocks from b0 on; the first row behind. */
+INLINE int64_t beside_rows(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t b0,
+                           int64_t n_blocks, const struct side *side, const struct pp_acts *x, float *y)
+{
+    for (; row1 - row >= BESIDE * PP_GROUP_ROWS; row += BESIDE * PP_GROUP_ROWS) {
+        const struct beside groups = {pp_pack_group(w, row), pp_pack_group_bytes(type, w->n_cols), w->n_cols};
+        fvec acc[BESIDE];
+        UNROLL for (int g = 0; g < BESIDE; g++)
+            acc[g] = b0 ? f_load_some(y + row + PP_GROUP_ROWS * g, LANES) : f_zero();
+        for (int64_t b = 0; b < n_blocks; b += beside_blocks(type))
+            multiply_beside(type, &groups, b0 + b, n_blocks - b, side + b / CHUNK, (int)(b % CHUNK),
+                            x->q + 32 * (b0 + b), acc);
+        UNROLL for (int g = 0; g < BESIDE; g++)
+            f_store_some(y + row + PP_GROUP_ROWS * g, LANES, acc[g]);
+    }
+    return row;
+}
