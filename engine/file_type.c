@@ -1,7 +1,7 @@
 #include "engine/file_type.h"
 
-#include <strings.h>
 
+#include "engine/base/word.h"
 #include "engine/types.h"
 
 enum {
@@ -32,7 +32,7 @@ const char *pp_file_type_name(int64_t id)
 int pp_file_type_by_name(const char *name)
 {
     for (int i = 0; i < N_NAMES; i++)
-        if (names[i] && strcasecmp(names[i], name) == 0)
+        if (names[i] && pp_casecmp(names[i], name) == 0)
             return i;
     return -1;
 }

@@ -1,9 +1,9 @@
 /* hf_quant.c - what config.json says of quantisation, and which tensors belong together; hf_quant_open.c opens them. */
 #include <cjson/cJSON.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/base/json.h"
+#include "engine/base/word.h"
 #include "engine/hf_quant_int.h"
 #include "engine/hparams.h"
 
@@ -161,8 +161,8 @@ static enum pp_code read_awq(const cJSON *c, struct pp_hf_quant *q, struct pp_er
     const char *version = pp_json_text(c, "version");
     q->method = PP_QUANT_AWQ;
     q->group = 128;
-    q->along = strcasecmp(version, "gemv") == 0;
-    if (*version && !q->along && strcasecmp(version, "gemm") != 0)
+    q->along = pp_casecmp(version, "gemv") == 0;
+    if (*version && !q->along && pp_casecmp(version, "gemm") != 0)
         return fail_key("version", "gemm or gemv", err);
     if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(c, "zero_point")))
         return fail_key("zero_point", "true", err);

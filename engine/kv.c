@@ -1,8 +1,8 @@
 #include "engine/kv.h"
 
 #include <string.h>
-#include <strings.h>
 
+#include "engine/base/word.h"
 #include "engine/quant.h"
 
 static const char *const kv_names[] = {[PP_KV_Q8] = "q8",   [PP_KV_F16] = "f16",   [PP_KV_F32] = "f32",
@@ -16,7 +16,7 @@ const char *pp_kv_type_name(enum pp_kv_type t)
 int pp_kv_type_by_name(const char *name)
 {
     for (int i = 0; i < (int)(sizeof kv_names / sizeof kv_names[0]); i++)
-        if (strcasecmp(name, kv_names[i]) == 0)
+        if (pp_casecmp(name, kv_names[i]) == 0)
             return i;
     return -1;
 }

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/convert.h"
 #include "engine/export.h"
 #include "engine/file_type.h"
@@ -36,7 +36,7 @@ const char *pp_quantize_name(const char *name)
 {
     for (size_t i = 0; i < N_MIXES; i++) {
         const size_t n = strlen(mixes[i].name) - (mixes[i].size == 'M' && mixes[i].type != PP_TYPE_Q2_K ? 2 : 0);
-        if (strcasecmp(mixes[i].name, name) == 0 || (strlen(name) == n && strncasecmp(mixes[i].name, name, n) == 0))
+        if (pp_casecmp(mixes[i].name, name) == 0 || (strlen(name) == n && pp_ncasecmp(mixes[i].name, name, n) == 0))
             return mixes[i].name;
     }
     return NULL;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/bench.h"
 #include "engine/convert.h"
 #include "engine/export.h"
@@ -54,7 +55,7 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes, MOST_LAYERS = 256 };
 const struct pp_random_shape *pp_random_shape_by_name(const char *name)
 {
     for (size_t i = 0; i < N_SHAPES; i++)
-        if (strcasecmp(shapes[i].name, name) == 0)
+        if (pp_casecmp(shapes[i].name, name) == 0)
             return &shapes[i];
     return NULL;
 }

@@ -1,9 +1,9 @@
 /* template_builtin.c - chat templates for models that bring none of their own, and what tells that a model wants one of
  * them. A system message is folded into the first user message where the family has no role for it. Sources: the
  * models' cards and their own templates; of Alpaca and Vicuna the prompts of their training scripts. */
-#include <ctype.h>
 #include <string.h>
 
+#include "engine/base/word.h"
 #include "engine/hparams.h"
 #include "engine/text.h"
 #include "engine/tokenizer_internal.h"
@@ -223,7 +223,7 @@ static const char *of_name(const char *name)
     char lower[256];
     size_t n = 0;
     for (; name[n] && n + 1 < sizeof lower; n++)
-        lower[n] = name[n] == ' ' || name[n] == '_' ? '-' : (char)tolower((unsigned char)name[n]);
+        lower[n] = name[n] == ' ' || name[n] == '_' ? '-' : pp_lower(name[n]);
     lower[n] = 0;
     for (size_t i = 0; i < sizeof by_names / sizeof *by_names; i++)
         if (strstr(lower, by_names[i].words[0]) && strstr(lower, by_names[i].words[1]))

@@ -1,6 +1,6 @@
 #include "engine/types.h"
 
-#include <strings.h>
+#include "engine/base/word.h"
 
 /* Ids, block sizes and names as ggml.h defines them. Ids that ggml withdrew (5, 31 to 33, 36 to 38) are unknown. */
 static const struct pp_type_info types[PP_TYPE_LIMIT] = {
@@ -51,7 +51,7 @@ const struct pp_type_info *pp_type_info(uint32_t type)
 int pp_type_by_name(const char *name)
 {
     for (int i = 0; i < PP_TYPE_LIMIT; i++)
-        if (types[i].name && strcasecmp(types[i].name, name) == 0)
+        if (types[i].name && pp_casecmp(types[i].name, name) == 0)
             return i;
     return -1;
 }

@@ -1,14 +1,13 @@
 #include "src/adapter_mix.h"
 
 #include <cjson/cJSON.h>
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 
 void pp_adapter_name(const char *path, char *out, size_t cap)
 {
@@ -19,7 +18,7 @@ void pp_adapter_name(const char *path, char *out, size_t cap)
     if (strncmp(base, "lora-", 5) == 0 && base[5])
         base += 5;
     size_t n = strlen(base);
-    if (n > 5 && strcasecmp(base + n - 5, ".gguf") == 0)
+    if (n > 5 && pp_casecmp(base + n - 5, ".gguf") == 0)
         n -= 5;
     snprintf(out, cap, "%.*s", (int)n, base);
 }
@@ -117,13 +116,13 @@ struct common {
 static void try_name(struct common *c, const char *name)
 {
     size_t i = 0;
-    if (strncasecmp(name, c->word, c->len) != 0)
+    if (pp_ncasecmp(name, c->word, c->len) != 0)
         return;
     if (c->n++ == 0) {
         c->first = name;
         c->same = strlen(name);
     }
-    while (i < c->same && tolower((unsigned char)name[i]) == tolower((unsigned char)c->first[i]))
+    while (i < c->same && pp_lower(name[i]) == pp_lower(c->first[i]))
         i++;
     c->same = i;
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/cmd_bench.h"
 
 enum { MATRIX = 4096, SAMPLE_NS = 8000000, MAX_TYPES = 8, MAX_SETS = 8 };
@@ -46,7 +47,7 @@ static void choose_products(struct products *p)
     const struct pp_options *o = p->b->o;
     bool one_type = pp_options_given(o, "type");
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (!one_type || strcasecmp(types[i], o->bench.type) == 0)
+        if (!one_type || pp_casecmp(types[i], o->bench.type) == 0)
             p->types[p->n_types++] = types[i];
     if (one_type && p->n_types == 0) /* the rest by name only: they are many */
         p->types[p->n_types++] = o->bench.type;

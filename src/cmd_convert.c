@@ -1,10 +1,10 @@
 /* cmd_convert.c - pippin convert, quantize: files and folders of models. */
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 
 #include "engine/adapter_file.h"
+#include "engine/base/word.h"
 #include "engine/convert.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
@@ -30,7 +30,7 @@ static enum pp_code known_type(const char *type, struct pp_error *err)
     struct pp_buf names = {0};
     const char *name;
     for (size_t i = 0; (name = pp_quantize_type(i)); i++) {
-        if (strcasecmp(name, type) == 0)
+        if (pp_casecmp(name, type) == 0)
             return PP_OK;
         pp_buf_fmt(&names, i ? ", %s" : "%s", name);
     }
@@ -56,7 +56,7 @@ static enum pp_code report_size(const char *path, struct pp_error *err)
 static bool ends_in_gguf(const char *path)
 {
     const size_t n = strlen(path), m = strlen(".gguf");
-    return n >= m && strcasecmp(path + n - m, ".gguf") == 0;
+    return n >= m && pp_casecmp(path + n - m, ".gguf") == 0;
 }
 
 /* Whether a model becomes a folder. */

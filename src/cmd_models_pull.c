@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/part_name.h"
+#include "engine/base/word.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
 #include "src/fetch.h"
@@ -109,7 +109,7 @@ static enum pp_code from_url(struct pull *l, const char *url, struct pp_error *e
 static bool ends_with(const char *s, const char *ending)
 {
     const size_t n = strlen(s), e = strlen(ending);
-    return n >= e && strcasecmp(s + n - e, ending) == 0;
+    return n >= e && pp_casecmp(s + n - e, ending) == 0;
 }
 
 static const char *path_of(const cJSON *file)
@@ -186,8 +186,8 @@ static const char *base_of(const char *path)
 /* A GGUF file, but for those that lie beside models: what makes vectors of pictures, and statistics of activations. */
 static bool is_model_file(const char *path)
 {
-    return ends_with(path, ".gguf") && !strcasestr(base_of(path), "mmproj") &&
-           strncasecmp(base_of(path), "imatrix", strlen("imatrix")) != 0;
+    return ends_with(path, ".gguf") && !pp_casestr(base_of(path), "mmproj") &&
+           pp_ncasecmp(base_of(path), "imatrix", strlen("imatrix")) != 0;
 }
 
 /* Whether a file's name, without .gguf and the number of a part, ends with this word, and with begin: is it. */
@@ -196,7 +196,7 @@ static bool is_called(const char *path, const char *word, bool all)
     const char *base = base_of(path);
     size_t n = strlen(base) - (ends_with(base, ".gguf") ? strlen(".gguf") : 0), k = strlen(word);
     n -= pp_part_ending(base, n);
-    return (all ? n == k : n > k && strchr("-._", base[n - k - 1])) && strncasecmp(base + n - k, word, k) == 0;
+    return (all ? n == k : n > k && strchr("-._", base[n - k - 1])) && pp_ncasecmp(base + n - k, word, k) == 0;
 }
 
 /* How well a file fits what was asked for: 0 not at all, and the more the better. Only a whole name chooses a file that
@@ -209,7 +209,7 @@ static int fits(const char *path, const char *wanted)
         return 4;
     if (!is_model_file(path))
         return 0;
-    return is_called(path, wanted, true) ? 3 : is_called(path, wanted, false) ? 2 : strcasestr(path, wanted) ? 1 : 0;
+    return is_called(path, wanted, true) ? 3 : is_called(path, wanted, false) ? 2 : pp_casestr(path, wanted) ? 1 : 0;
 }
 
 /* The GGUF file that was asked for: that name, or else one that ends with it, or has it somewhere; else the type that
@@ -467,7 +467,7 @@ static enum pp_code look_at(const struct pull *l, const struct pp_fetch *f, cons
     *right = !f->size || (uint64_t)st->st_size == f->size;
     if (*right && f->sha256) {
         code = pp_file_sha256(f->path, f->cancel, sha256, err);
-        *right = !code && strcasecmp(sha256, f->sha256) == 0;
+        *right = !code && pp_casecmp(sha256, f->sha256) == 0;
     }
     if (*right && !code)
         code = look_into(f, right, err);

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/controller_int.h"
 #include "src/near.h"
 
@@ -438,11 +438,11 @@ static bool add_by_name(struct pp_controller *c, char *word, struct pp_adapter_m
 bool ctl_set_parse(struct pp_controller *c, char *word, struct pp_adapter_mix *set)
 {
     *set = (struct pp_adapter_mix){0};
-    if (strcasecmp(word, "none") == 0 || strcasecmp(word, "off") == 0)
+    if (pp_casecmp(word, "none") == 0 || pp_casecmp(word, "off") == 0)
         return true;
     int preset = ctl_find_named(&c->presets, word), adapter = ctl_find_adapter(c, word);
-    bool same = preset >= 0 && strcasecmp(c->presets.items[preset].name, word) == 0,
-         adapter_same = adapter >= 0 && strcasecmp(c->adapters.items[adapter].name, word) == 0;
+    bool same = preset >= 0 && pp_casecmp(c->presets.items[preset].name, word) == 0,
+         adapter_same = adapter >= 0 && pp_casecmp(c->adapters.items[adapter].name, word) == 0;
     if (preset >= 0 && !adapter_same && (same || adapter < 0)) {
         *set = c->preset_sets[preset];
         return true;

@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/text.h"
 #include "src/adapter_names.h"
 #include "src/config.h"
@@ -106,7 +106,7 @@ void ctl_fix_seed(struct pp_controller *c, uint64_t seed)
 const struct ctl_param *ctl_param_find(const char *name)
 {
     for (size_t i = 0; i < ctl_n_params; i++)
-        if (strcasecmp(ctl_params[i].name, name) == 0)
+        if (pp_casecmp(ctl_params[i].name, name) == 0)
             return &ctl_params[i];
     return NULL;
 }
@@ -129,7 +129,7 @@ static bool set_seed(struct pp_controller *c, const char *value)
     char *end;
     errno = 0;
     const unsigned long long seed = strtoull(value, &end, 10);
-    if (strcasecmp(value, "random") == 0) {
+    if (pp_casecmp(value, "random") == 0) {
         c->seed_fixed = false;
         return true;
     }
@@ -182,9 +182,9 @@ const char *pp_drafter_name(enum pp_drafter d) { return drafters[d]; }
 int pp_drafter_by_name(const char *name)
 {
     for (int i = 0; i < PP_DRAFTERS; i++)
-        if (strcasecmp(drafters[i], name) == 0)
+        if (pp_casecmp(drafters[i], name) == 0)
             return i;
-    return strcasecmp(name, "on") == 0 ? PP_DRAFTER_AUTO : -1;
+    return pp_casecmp(name, "on") == 0 ? PP_DRAFTER_AUTO : -1;
 }
 
 bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d)
@@ -346,11 +346,11 @@ void ctl_mark_current(struct pp_controller *c)
 /* An exact name wins, else the only one that begins so. */
 int ctl_better(int found, size_t i, const char *name, const char *word, bool *exact)
 {
-    if (strcasecmp(name, word) == 0) {
+    if (pp_casecmp(name, word) == 0) {
         *exact = true;
         return (int)i;
     }
-    if (*exact || strncasecmp(name, word, strlen(word)) != 0)
+    if (*exact || pp_ncasecmp(name, word, strlen(word)) != 0)
         return found;
     return found == -1 ? (int)i : -2;
 }

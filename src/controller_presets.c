@@ -1,9 +1,9 @@
 /* controller_presets.c - sets of adapters under a name, for all conversations. */
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/controller_int.h"
 
 const struct pp_named *pp_controller_presets(const struct pp_controller *c, size_t *n)
@@ -15,7 +15,7 @@ const struct pp_named *pp_controller_presets(const struct pp_controller *c, size
 static int find(const struct pp_controller *c, const char *name)
 {
     for (size_t i = 0; i < c->presets.n; i++)
-        if (strcasecmp(c->presets.items[i].name, name) == 0)
+        if (pp_casecmp(c->presets.items[i].name, name) == 0)
             return (int)i;
     return -1;
 }
@@ -34,7 +34,7 @@ static bool add(struct pp_controller *c, const char *name, const struct pp_adapt
         if (c->presets.n == n)
             return false;
         struct pp_named fresh = c->presets.items[n];
-        for (; i > 0 && strcasecmp(c->presets.items[i - 1].name, name) > 0; i--) {
+        for (; i > 0 && pp_casecmp(c->presets.items[i - 1].name, name) > 0; i--) {
             c->presets.items[i] = c->presets.items[i - 1];
             c->preset_sets[i] = c->preset_sets[i - 1];
         }
@@ -89,7 +89,7 @@ bool pp_controller_save_preset(struct pp_controller *c, const char *name)
         ctl_notice(c, true, "a preset has a name of one word, without + and :");
         return false;
     }
-    if (strcasecmp(name, "none") == 0 || strcasecmp(name, "off") == 0) {
+    if (pp_casecmp(name, "none") == 0 || pp_casecmp(name, "off") == 0) {
         ctl_notice(c, true, "\"%s\" means no adapter; choose another name", name);
         return false;
     }

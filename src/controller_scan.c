@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 
 #include "engine/adapter_file.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/controller_int.h"
 #include "src/registry.h"
 
@@ -17,7 +17,7 @@ enum { MAX_ENTRIES = 256, MAX_PROBED = 64, MAX_ADAPTERS_LISTED = 64 };
 static bool ends_with(const char *s, const char *end)
 {
     size_t n = strlen(s), m = strlen(end);
-    return n > m && strcasecmp(s + n - m, end) == 0;
+    return n > m && pp_casecmp(s + n - m, end) == 0;
 }
 
 static bool is_folder(const char *path)

@@ -3,12 +3,12 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "engine/base/word.h"
 #include "src/adapter_mix.h"
 #include "src/json_numbers.h"
 #include "src/plain_text.h"
@@ -17,7 +17,7 @@ int pp_export_form_by_name(const char *name)
 {
     static const char *const names[] = {"md", "json", "jsonl"};
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
-        if (strcasecmp(name, names[i]) == 0)
+        if (pp_casecmp(name, names[i]) == 0)
             return i;
     return -1;
 }
@@ -27,7 +27,7 @@ int pp_export_form_of(const char *path)
     const char *dot = strrchr(path, '.');
     if (!dot || strchr(dot, '/'))
         return -1;
-    if (strcasecmp(dot, ".markdown") == 0 || strcasecmp(dot, ".txt") == 0)
+    if (pp_casecmp(dot, ".markdown") == 0 || pp_casecmp(dot, ".txt") == 0)
         return PP_EXPORT_MARKDOWN;
     return pp_export_form_by_name(dot + 1);
 }
@@ -38,7 +38,7 @@ enum pp_code pp_export_check_name(const char *path, struct pp_error *err)
                                          "rtf", "csv",  "xml", "yaml", "yml"};
     const char *dot = strrchr(path, '.');
     for (size_t i = 0; dot && i < sizeof others / sizeof *others; i++)
-        if (strcasecmp(dot + 1, others[i]) == 0)
+        if (pp_casecmp(dot + 1, others[i]) == 0)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "conversations are written as Markdown (.md), JSON (.json) or "
                            "JSONL (.jsonl), not as %s; name the file so", others[i]);
     return PP_OK;

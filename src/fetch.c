@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -19,6 +18,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
+#include "engine/base/word.h"
 
 enum {
     MAX_REDIRECTS = 8,
@@ -67,7 +67,7 @@ struct request {
 static bool is_header(const char *line, size_t n, const char *name, const char **value, size_t *len)
 {
     const size_t k = strlen(name);
-    if (n <= k || strncasecmp(line, name, k) != 0 || line[k] != ':')
+    if (n <= k || pp_ncasecmp(line, name, k) != 0 || line[k] != ':')
         return false;
     const char *v = line + k + 1, *end = line + n;
     while (v < end && (*v == ' ' || *v == '\t'))
@@ -91,7 +91,7 @@ static uint64_t number(const char *s, size_t n)
 static void read_range(struct request *r, const char *v, size_t n)
 {
     const char *slash = memchr(v, '/', n);
-    if (n < 7 || strncasecmp(v, "bytes ", 6) != 0 || !slash)
+    if (n < 7 || pp_ncasecmp(v, "bytes ", 6) != 0 || !slash)
         return;
     r->total = number(slash + 1, (size_t)(v + n - slash - 1));
     r->range_ok = number(v + 6, n - 6) == r->asked;
@@ -463,7 +463,7 @@ static enum pp_code check(const struct pp_fetch *f, const struct request *r, cha
     if (!code && f->size && f->size != r->have)
         code = pp_fail(err, PP_ERR_FORMAT, "%.*s has %" PRIu64 " bytes where %" PRIu64 " were announced; it was not "
                        "kept", PP_SHOWN_URL(f->url), r->have, f->size);
-    if (!code && f->sha256 && strcasecmp(f->sha256, sha256) != 0)
+    if (!code && f->sha256 && pp_casecmp(f->sha256, sha256) != 0)
         code = pp_fail(err, PP_ERR_FORMAT,
                        "%.*s has another checksum than it should (SHA-256 %s, not %s); it was not kept",
                        PP_SHOWN_URL(f->url), sha256, f->sha256);

@@ -3,11 +3,11 @@
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/json_numbers.h"
 #include "src/title.h"
 
@@ -100,7 +100,7 @@ static int role_of(const cJSON *o)
     name = name ? name : text_of(o, "sender");
     name = name ? name : text_of(author, "role");
     for (size_t i = 0; name && i < sizeof roles / sizeof *roles; i++)
-        if (strcasecmp(name, roles[i].name) == 0)
+        if (pp_casecmp(name, roles[i].name) == 0)
             return (int)roles[i].role;
     return -1;
 }

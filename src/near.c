@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/word.h"
+
 enum { MAX_NAME = 64 };
 
 static int min2(int a, int b)
@@ -10,11 +12,9 @@ static int min2(int a, int b)
     return a < b ? a : b;
 }
 
-static int folded(char c)
+static char folded(char c)
 {
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A' + 'a';
-    return c == '_' ? '-' : c;
+    return c == '_' ? '-' : pp_lower(c);
 }
 
 /* Optimal string alignment (Damerau-Levenshtein without repeated edits), three rolling rows. */
@@ -44,7 +44,7 @@ void pp_near_try(struct pp_near *n, const char *candidate)
     int typed = (int)strnlen(n->wanted, MAX_NAME);
     int limit = typed < 3 ? 1 : min2(4, 1 + typed / 3);
     int d = pp_edit_distance(n->wanted, candidate);
-    if (d > limit && typed >= 3 && strcasestr(candidate, n->wanted))
+    if (d > limit && typed >= 3 && pp_casestr(candidate, n->wanted))
         d = limit;
     if (d > limit || (n->best[0] && d >= n->distance))
         return;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/options_internal.h"
 #include "src/snapshots.h"
 
@@ -208,7 +209,7 @@ enum pp_code pp_set_bytes(struct pp_parse *ps, const struct pp_option *opt, cons
         const char *unit = strchr(units, upper);
         int shift = unit ? 10 * (int)(unit - units + 1) : 0;
         end += unit != NULL;
-        ok = unit && (!*end || strcasecmp(end, "b") == 0 || strcasecmp(end, "ib") == 0) && v <= UINT64_MAX >> shift;
+        ok = unit && (!*end || pp_casecmp(end, "b") == 0 || pp_casecmp(end, "ib") == 0) && v <= UINT64_MAX >> shift;
         v = ok ? v << shift : 0;
     }
     if (!ok)

@@ -2,9 +2,9 @@
 #include "src/personas.h"
 
 #include <stdio.h>
-#include <strings.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 
 static const struct {
     const char *name, *system;
@@ -39,7 +39,7 @@ enum pp_code pp_personas_init(struct pp_personas *p, struct pp_error *err)
 static int find(const struct pp_personas *p, const char *name)
 {
     for (size_t i = 0; i < p->n; i++)
-        if (strcasecmp(p->items[i].name, name) == 0)
+        if (pp_casecmp(p->items[i].name, name) == 0)
             return (int)i;
     return -1;
 }

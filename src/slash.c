@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
+#include "engine/base/word.h"
 #include "src/controller_int.h"
 #include "src/figures.h"
 #include "src/near.h"
@@ -21,12 +21,12 @@ struct slash {
 
 static bool is_on(const char *s)
 {
-    return strcasecmp(s, "on") == 0 || strcasecmp(s, "yes") == 0;
+    return pp_casecmp(s, "on") == 0 || pp_casecmp(s, "yes") == 0;
 }
 
 static bool is_off(const char *s)
 {
-    return strcasecmp(s, "off") == 0 || strcasecmp(s, "no") == 0 || strcasecmp(s, "none") == 0;
+    return pp_casecmp(s, "off") == 0 || pp_casecmp(s, "no") == 0 || pp_casecmp(s, "none") == 0;
 }
 
 /* Cuts the last word off arg if more than one is there; NULL else. */
@@ -91,7 +91,7 @@ static enum pp_slash not_found(struct pp_controller *c, const struct pp_near *ne
 
 static bool begins_with(const char *name, const char *word)
 {
-    return strncasecmp(name, word, strlen(word)) == 0;
+    return pp_ncasecmp(name, word, strlen(word)) == 0;
 }
 
 static enum pp_slash not_listed(struct pp_controller *c, const struct named_list *l, const char *what, const char *arg,
@@ -118,7 +118,7 @@ static enum pp_slash lora_preset(struct pp_controller *c, char *name)
 static enum pp_slash lora_drop(struct pp_controller *c, char *name)
 {
     int i = ctl_find_named(&c->presets, name);
-    if (i < 0 || strcasecmp(c->presets.items[i].name, name) != 0) /* what is deleted is named in full */
+    if (i < 0 || pp_casecmp(c->presets.items[i].name, name) != 0) /* what is deleted is named in full */
         return not_listed(c, &c->presets, "preset", name, "l in F3");
     pp_controller_drop_preset(c, (size_t)i);
     ctl_notice(c, false, "the preset %s is gone", name);
@@ -146,7 +146,7 @@ static slash_fn *lora_word(char *arg, char **rest)
     size_t n = strcspn(arg, " \t");
     *rest = arg + n + strspn(arg + n, " \t");
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strlen(words[i].word) == n && strncasecmp(words[i].word, arg, n) == 0)
+        if (strlen(words[i].word) == n && pp_ncasecmp(words[i].word, arg, n) == 0)
             return words[i].run;
     return NULL;
 }
@@ -161,7 +161,7 @@ static enum pp_slash no_such_adapter(struct pp_controller *c, const char *arg)
         pp_near_try(&near, c->adapters.items[k].name);
         n_begin += begins_with(c->adapters.items[k].name, arg);
     }
-    if (!strchr(arg, '/') && (n <= 5 || strcasecmp(arg + n - 5, ".gguf") != 0))
+    if (!strchr(arg, '/') && (n <= 5 || pp_casecmp(arg + n - 5, ".gguf") != 0))
         return not_found(c, &near, n_begin, "adapter", "F3");
     ctl_notice(c, true, "there is no adapter \"%s\" in the list; /lora add %s takes a file into it", arg, arg);
     return PP_SLASH_ERROR;
@@ -214,9 +214,9 @@ static enum pp_slash do_draft(struct pp_controller *c, char *arg)
 {
     if (!*arg)
         return PP_SLASH_DRAFT_MENU;
-    if (strcasecmp(arg, "tint") == 0)
+    if (pp_casecmp(arg, "tint") == 0)
         return PP_SLASH_TINT;
-    if (strncasecmp(arg, "file", 4) == 0 && (!arg[4] || arg[4] == ' ')) {
+    if (pp_ncasecmp(arg, "file", 4) == 0 && (!arg[4] || arg[4] == ' ')) {
         pp_controller_use_drafter(c, arg + 4 + strspn(arg + 4, " "));
         return PP_SLASH_DONE;
     }
@@ -446,7 +446,7 @@ static enum pp_slash do_temporary(struct pp_controller *c, char *arg)
 
 static enum pp_slash do_delete(struct pp_controller *c, char *arg)
 {
-    if (strcasecmp(arg, "yes") != 0) {
+    if (pp_casecmp(arg, "yes") != 0) {
         ctl_notice(c, true, "this deletes the conversation for good: type /delete yes");
         return PP_SLASH_ERROR;
     }
@@ -509,7 +509,7 @@ static bool is_word_of(const char *words, const char *word, size_t n)
 {
     for (const char *p = words; *p;) {
         size_t len = strcspn(p, " ");
-        if (len == n && strncasecmp(p, word, n) == 0)
+        if (len == n && pp_ncasecmp(p, word, n) == 0)
             return true;
         p += len + strspn(p + len, " ");
     }

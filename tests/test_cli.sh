@@ -795,4 +795,11 @@ else
     skip "$data is absent: reference tokens and conversions are not tested"
 fi
 
+if localedef -i tr_TR -f UTF-8 "$tmp/tr_TR.UTF-8" >/dev/null 2>&1; then
+    LOCPATH="$tmp" LC_ALL=tr_TR.UTF-8 run quantize "$tmp/none.gguf" "$tmp/x.gguf" iq4_xs
+    expect "types are known by small letters, also where i is no small I" 3
+else
+    skip "no Turkish locale can be made"
+fi
+
 counted

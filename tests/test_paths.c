@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/base/map.h"
+#include "engine/base/word.h"
 #include "src/near.h"
 #include "src/paths.h"
 #include "src/store.h"
@@ -252,6 +253,23 @@ static void nearness(void **state)
     assert_string_equal(n.best, "top-k");
 }
 
+static void cases(void **state)
+{
+    (void)state;
+    assert_int_equal(pp_casecmp("IQ4_XS", "iq4_xs"), 0);
+    assert_true(pp_casecmp("iq4", "IQ4_XS") < 0 && pp_casecmp("IQ4_XS", "iq4") > 0);
+    assert_true(pp_casecmp("\xc3\x84", "\xc3\xa4") != 0); /* only the letters of ASCII */
+    assert_true(pp_casecmp("a", "\xc3\xa4") < 0);
+    assert_int_equal(pp_ncasecmp("Tint", "tinge", 3), 0);
+    assert_int_equal(pp_ncasecmp("ab", "AB", 9), 0);
+    assert_int_equal(pp_ncasecmp("a", "b", 0), 0);
+    const char *s = "model-MMPROJ.gguf";
+    assert_ptr_equal(pp_casestr(s, "mmproj"), s + 6);
+    assert_ptr_equal(pp_casestr(s, ""), s);
+    assert_null(pp_casestr(s, "gguf2"));
+    assert_null(pp_casestr("", "a"));
+}
+
 static int64_t version_of(sqlite3 *db)
 {
     sqlite3_stmt *stmt;
@@ -303,6 +321,7 @@ TEST_GROUP(paths)
         cmocka_unit_test(bundled_draft),
         cmocka_unit_test(template_path),
         cmocka_unit_test(nearness),
+        cmocka_unit_test(cases),
         cmocka_unit_test(registered),
     };
     return cmocka_run_group_tests_name("paths", tests, NULL, NULL);

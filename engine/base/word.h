@@ -1,0 +1,14 @@
+/* word.h - upper and lower case alike in the words of files, formats and commands: the letters of ASCII, and no others.
+ *
+ * strcasecmp asks the user's locale, and a Turkish one takes I and i for two letters: iq4_xs would be no IQ4_XS. */
+#ifndef PP_BASE_WORD_H
+#define PP_BASE_WORD_H
+
+#include <stddef.h>
+
+char pp_lower(char c);                                      /* 'A' to 'Z'; anything else stays */
+int pp_casecmp(const char *a, const char *b);               /* below, at or above 0 */
+int pp_ncasecmp(const char *a, const char *b, size_t n);    /* of the first n bytes */
+const char *pp_casestr(const char *s, const char *word);    /* where the word is in s, or NULL */
+
+#endif
