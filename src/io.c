@@ -301,42 +301,32 @@ static void free_answer(struct answer *a)
     pp_free(a);
 }
 
-/* Puts old text in front of new. */
-static bool put_before(struct pp_buf *text, const char *old, size_t n)
-{
-    struct pp_buf whole = {0};
-    if (!n)
-        return true;
-    pp_buf_add(&whole, old, n);
-    pp_buf_add(&whole, text->data, text->len);
-    if (whole.bad) {
-        pp_buf_free(&whole);
-        return false;
-    }
-    pp_buf_free(text);
-    *text = whole;
-    return true;
-}
-
-/* Puts what the message held before in front of what has come since. */
+/* Puts what the message held before in front of what has come since. On failure nothing changes: this is tried again. */
 static enum pp_code begin_answer(struct answer *a, struct pp_error *err)
 {
     struct pp_message m;
+    struct pp_buf text = {0}, reasoning = {0};
     enum pp_code code = pp_store_message_get(a->store, a->message, &m, err);
     if (code)
         return code;
-    struct pp_buf *place = a->taken_back ? &a->reasoning : &a->text;
-    size_t grown = place->len;
-    bool ok = put_before(place, m.content, m.content_len);
-    if (ok && !put_before(&a->reasoning, m.reasoning, m.reasoning_len)) {
-        memmove(place->data, place->data + m.content_len, grown); /* as it was: this is tried again */
-        place->len = grown;
-        place->data[grown] = 0;
-        ok = false;
-    }
+    pp_buf_add(&reasoning, m.reasoning, m.reasoning_len);
+    pp_buf_add(a->taken_back ? &reasoning : &text, m.content, m.content_len);
     pp_message_clear(&m);
-    a->begun = ok;
-    return ok ? PP_OK : pp_fail_nomem(err, "an answer");
+    pp_buf_add(&text, a->text.data, a->text.len);
+    pp_buf_add(&reasoning, a->reasoning.data, a->reasoning.len);
+    if (text.bad || reasoning.bad) {
+        pp_buf_free(&text);
+        pp_buf_free(&reasoning);
+        return pp_fail_nomem(err, "an answer");
+    }
+    text.bad = a->text.bad; /* still incomplete */
+    reasoning.bad = a->reasoning.bad;
+    pp_buf_free(&a->text);
+    pp_buf_free(&a->reasoning);
+    a->text = text;
+    a->reasoning = reasoning;
+    a->begun = true;
+    return PP_OK;
 }
 
 static enum pp_code write_answer(const struct answer *a, struct pp_error *err)

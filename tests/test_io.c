@@ -475,6 +475,35 @@ static void reasoning(void **state)
     tear_down(&f);
 }
 
+/* Whichever piece of memory is not to be had: all of an answer is saved, or it is said that a part is lost. */
+static void no_memory(void **state)
+{
+    enum { MOST = 60 };
+    struct fixture f;
+    (void)state;
+    set_up(&f, 64);
+    for (uint64_t nth = 1; nth <= MOST; nth++) {
+        struct pp_message m;
+        const int64_t a = new_answer(&f, "");
+        const struct pp_answer_text before = {"", 0, "old ", 4};
+        assert_ok(pp_store_message_write(f.store, a, &before, PP_MESSAGE_CANCELLED, NULL, 0, &err), err);
+        pp_mem_fail_at(nth, 0);
+        pp_io_answer_add(f.io, a, PP_PART_REASONING, "new", 3);
+        pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 3);
+        const bool saved = pp_io_stop(f.io);
+        pp_mem_fail_at(0, 0);
+        enum pp_code code = PP_OK;
+        const bool told = !saved || count_errors(f.events, 0, &code) > 0;
+        assert_ok(pp_store_message_get(f.store, a, &m, &err), err);
+        const bool whole = strcmp(m.reasoning, "old new") == 0 && !*m.content && m.state == PP_MESSAGE_COMPLETE;
+        if (!whole && (!told || strncmp(m.reasoning, "old ", 4) != 0))
+            fail_msg("allocation %d: \"%s\", %s", (int)nth, m.reasoning, told ? "told" : "not told");
+        pp_message_clear(&m);
+        assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err);
+    }
+    tear_down(&f);
+}
+
 TEST_GROUP(io)
 {
     const struct CMUnitTest tests[] = {
@@ -484,6 +513,7 @@ TEST_GROUP(io)
         cmocka_unit_test(deleted_database),
         cmocka_unit_test(bad_database),     cmocka_unit_test(events),
         cmocka_unit_test(reasoning),
+        cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests_name("io", tests, NULL, NULL);
 }
