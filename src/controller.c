@@ -449,7 +449,7 @@ static void stop_io(struct pp_controller *c, struct pp_last_words *w)
     const struct pp_io_ending ending = {
         .ms = PATIENCE_MS, .waiting = w->waiting, .gone = c->temporary ? NULL : ctl_rescue, .user = &r};
     ctl_rescue_list(c, &r);
-    const bool saved = pp_io_stop_with(c->io, &ending);
+    const bool saved = pp_io_stop(c->io, &ending);
     w->gone = r.text[0] != '\0';
     w->saved = saved || c->temporary;
     if (w->gone)

@@ -301,7 +301,8 @@ static void free_answer(struct answer *a)
     pp_free(a);
 }
 
-/* Puts what the message held before in front of what has come since. On failure nothing changes: this is tried again. */
+/* Puts what the message held before in front of what has come since. If that fails nothing changes, and it is tried
+ * again. */
 static enum pp_code begin_answer(struct answer *a, struct pp_error *err)
 {
     struct pp_message m;
@@ -586,11 +587,6 @@ static void join(struct pp_io *io, int ms, void (*waiting)(const char *what))
     pthread_join(io->thread, NULL);
 }
 
-bool pp_io_stop(struct pp_io *io)
-{
-    return pp_io_stop_with(io, &(struct pp_io_ending){0});
-}
-
 /* Of the thread that has ended. */
 static bool rescue(struct pp_io *io, const struct pp_io_ending *ending)
 {
@@ -603,8 +599,9 @@ static bool rescue(struct pp_io *io, const struct pp_io_ending *ending)
     return true;
 }
 
-bool pp_io_stop_with(struct pp_io *io, const struct pp_io_ending *ending)
+bool pp_io_stop(struct pp_io *io, const struct pp_io_ending *ending)
 {
+    static const struct pp_io_ending silent = {0};
     bool saved = true;
     if (!io)
         return saved;
@@ -612,6 +609,7 @@ bool pp_io_stop_with(struct pp_io *io, const struct pp_io_ending *ending)
     io->stopping = true;
     pthread_cond_signal(&io->wake);
     pthread_mutex_unlock(&io->lock);
+    ending = ending ? ending : &silent;
     join(io, ending->ms, ending->waiting);
     drop_store(io, &io->memory);
     saved = !rescue(io, ending);

@@ -38,10 +38,7 @@ struct pp_job {
 /* Starts the thread with its own connection to the database at path. events: where PP_EVENT_JOB, PP_EVENT_IO_ERROR
  * and PP_EVENT_UNSAVED go (struct pp_event, malloced). It must outlive the io thread. */
 enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp_io **out, struct pp_error *err);
-/* Finishes everything posted, commits, joins. Jobs whose event finds no room in `events` are released. False: part of
- * an answer could not be saved and is lost. */
-bool pp_io_stop(struct pp_io *io);
-/* The same, for who tells the user about it. Functions are called on this thread and may be NULL. */
+/* For who tells the user about the end. Functions are called on this thread and may be NULL. */
 struct pp_io_ending {
     int ms;                            /* if it takes longer, `waiting` is called once, with what is being done */
     void (*waiting)(const char *what);
@@ -50,7 +47,9 @@ struct pp_io_ending {
     void (*gone)(void *user, struct pp_store *store);
     void *user;
 };
-bool pp_io_stop_with(struct pp_io *io, const struct pp_io_ending *ending);
+/* Finishes everything posted, commits, joins. Jobs whose event finds no room in `events` are released. False: part of
+ * an answer could not be saved and is lost. ending may be NULL, and so may io: nothing was started. */
+bool pp_io_stop(struct pp_io *io, const struct pp_io_ending *ending);
 
 /* Any thread. Ownership of the job passes over. */
 void pp_io_post(struct pp_io *io, struct pp_job *job);

@@ -54,7 +54,7 @@ void talk_end(void)
 {
     talk_stop();
     pp_queue_close(talk.events);
-    pp_io_stop(talk.io);
+    pp_io_stop(talk.io, NULL);
     for (struct pp_event *e; (e = pp_queue_try_pop(talk.events));)
         pp_event_free(e);
     pp_queue_free(talk.events);

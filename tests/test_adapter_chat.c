@@ -102,7 +102,7 @@ static char *clean_answer(const struct pp_controller *had, size_t n, const struc
     b->ops->close(b);
     b->ops->free(b);
     pp_queue_close(events);
-    pp_io_stop(io);
+    pp_io_stop(io, NULL);
     for (struct pp_event *e; (e = pp_queue_try_pop(events));)
         pp_event_free(e);
     pp_queue_free(events);

@@ -41,7 +41,7 @@ static void set_up(struct fixture *f, size_t queue)
 
 static void tear_down(struct fixture *f)
 {
-    pp_io_stop(f->io);
+    pp_io_stop(f->io, NULL);
     for (struct pp_event *e; (e = pp_queue_try_pop(f->events));)
         pp_event_free(e);
     pp_queue_free(f->events);
@@ -191,7 +191,7 @@ static void streaming_answer(void **state)
     pp_io_answer_add(f.io, a, PP_PART_ANSWER, " four", 5); /* it is continued later */
     pp_io_answer_add(f.io, b, PP_PART_ANSWER, "on", 2);
     pp_io_answer_end(f.io, b, PP_MESSAGE_CANCELLED, NULL, 0);
-    pp_io_stop(f.io); /* flushes */
+    pp_io_stop(f.io, NULL); /* flushes */
     assert_true(reads(&f, a, "one two three four", PP_MESSAGE_COMPLETE, 0) ||
                 reads(&f, a, "one two three four", PP_MESSAGE_PARTIAL, 0));
     assert_true(reads(&f, b, "begun, and on", PP_MESSAGE_CANCELLED, 0));
@@ -200,7 +200,7 @@ static void streaming_answer(void **state)
     assert_ok(pp_store_session_delete(f.store, f.session, &err), err);
     pp_io_answer_add(f.io, a, PP_PART_ANSWER, "gone", 4); /* its conversation was deleted: no error, no end of trying */
     pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 0);
-    pp_io_stop(f.io);
+    pp_io_stop(f.io, NULL);
     assert_null(pp_queue_try_pop(f.events));
     assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err);
     tear_down(&f);
@@ -249,7 +249,7 @@ static void killed_while_streaming(void **state)
     int status;
     set_up(&f, 8);
     int64_t a = new_answer(&f, "");
-    pp_io_stop(f.io);
+    pp_io_stop(f.io, NULL);
     pid_t pid = fork();
     if (pid == 0) {
         struct pp_error e;
@@ -322,14 +322,14 @@ static int with_a_full_disk(struct fixture *f, int64_t a)
         pp_store_close(st);
         if (!whole)
             continue;
-        if (!pp_io_stop(io) || count_errors(f->events, 0, &code) != 0 || n_recovered != 1)
+        if (!pp_io_stop(io, NULL) || count_errors(f->events, 0, &code) != 0 || n_recovered != 1)
             return 6;
         /* and full for good: the end says so */
         if (setrlimit(RLIMIT_FSIZE, &tight) != 0 || pp_io_start(f->path, f->events, &io, &e) != PP_OK)
             return 8;
         pp_io_answer_add(io, a, PP_PART_ANSWER, text, BIG);
         pp_free(text);
-        return pp_io_stop(io) ? 9 : 0;
+        return pp_io_stop(io, NULL) ? 9 : 0;
     }
     return 7;
 }
@@ -341,7 +341,7 @@ static void full_disk(void **state)
     int status;
     set_up(&f, 8);
     int64_t a = new_answer(&f, "");
-    pp_io_stop(f.io);
+    pp_io_stop(f.io, NULL);
     pid_t pid = fork();
     if (pid == 0)
         _exit(with_a_full_disk(&f, a));
@@ -381,7 +381,7 @@ static void waited_for(void **state)
         assert_non_null(c);
         c->job = (struct pp_job){.run = nap, .release = release_counted, .what = "a nap"};
         pp_io_post(f.io, &c->job);
-        assert_true(pp_io_stop_with(f.io, &ending));
+        assert_true(pp_io_stop(f.io, &ending));
         assert_int_equal(n_waited, 1);
         ending.ms = 5000;
         assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err);
@@ -413,7 +413,7 @@ static void deleted_database(void **state)
     assert_int_equal(unlink(f.path), 0);
     pp_io_answer_add(f.io, a, PP_PART_ANSWER, "ended", 5);
     pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 0);
-    assert_false(pp_io_stop_with(f.io, &ending));
+    assert_false(pp_io_stop(f.io, &ending));
     assert_int_equal(n_gone, 1);
     assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err); /* a new one */
     tear_down(&f);
@@ -490,7 +490,7 @@ static void no_memory(void **state)
         pp_mem_fail_at(nth, 0);
         pp_io_answer_add(f.io, a, PP_PART_REASONING, "new", 3);
         pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 3);
-        const bool saved = pp_io_stop(f.io);
+        const bool saved = pp_io_stop(f.io, NULL);
         pp_mem_fail_at(0, 0);
         enum pp_code code = PP_OK;
         const bool told = !saved || count_errors(f.events, 0, &code) > 0;

@@ -133,7 +133,7 @@ static void close_side(struct side *s)
     }
     s->backend->ops->free(s->backend);
     pp_queue_close(s->events);
-    pp_io_stop(s->io);
+    pp_io_stop(s->io, NULL);
     for (struct pp_event *e; (e = pp_queue_try_pop(s->events));)
         pp_event_free(e);
     pp_queue_free(s->events);

@@ -134,7 +134,7 @@ static void test_room(void **state)
 static void restart_with_starter(void)
 {
     talk_stop();
-    pp_io_stop(talk.io); /* files are written */
+    pp_io_stop(talk.io, NULL); /* files are written */
     struct pp_error err;
     assert_ok(pp_io_start(talk.db, talk.events, &talk.io, &err), err);
     talk_start();

@@ -32,7 +32,7 @@ void worker_end(struct worker_fixture *w)
     }
     w->backend->ops->free(w->backend);
     pp_queue_close(w->events);
-    pp_io_stop(w->io);
+    pp_io_stop(w->io, NULL);
     for (struct pp_event *e; (e = pp_queue_try_pop(w->events));)
         pp_event_free(e);
     pp_queue_free(w->events);
