@@ -12,6 +12,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/cancel.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
 #include "engine/export_folder_int.h"
@@ -428,8 +429,8 @@ enum pp_code pp_folder_write_tensors(struct folder *f)
     if (!code && fsync(f->fd) != 0)
         code = fail_write(f);
     close(f->fd);
-    if (!code && rename(f->temp, f->path) != 0)
-        code = fail_write(f);
+    if (!code)
+        code = pp_name_file(f->temp, f->path, f->err);
     if (code)
         unlink(f->temp);
     return code;

@@ -312,20 +312,13 @@ enum pp_code pp_gguf_writer_finish(struct pp_gguf_writer *w, struct pp_error *er
     if (w->current != w->n_tensors)
         return pp_fail(err, PP_ERR_USAGE, "%s: tensor %" PRIu64 " of %" PRIu64 " was not written whole", w->path,
                        w->current + 1, w->n_tensors);
-    bool bad = fflush(w->file) != 0 || fsync(fileno(w->file)) != 0;
-    int saved = errno;
-    if (fclose(w->file) != 0 && !bad) {
-        bad = true;
-        saved = errno;
-    }
+    enum pp_code code = fflush(w->file) == 0 && fsync(fileno(w->file)) == 0 ? PP_OK : fail_write(w, err);
+    if (fclose(w->file) != 0 && !code)
+        code = fail_write(w, err);
     w->file = NULL;
-    if (!bad && rename(w->temp, w->path) != 0) {
-        bad = true;
-        saved = errno;
-    }
-    if (!bad)
-        return PP_OK;
-    unlink(w->temp);
-    errno = saved;
-    return fail_write(w, err);
+    if (!code)
+        code = pp_name_file(w->temp, w->path, err);
+    if (code)
+        unlink(w->temp);
+    return code;
 }

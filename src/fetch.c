@@ -477,10 +477,12 @@ static enum pp_code check(const struct pp_fetch *f, const struct request *r, cha
 static enum pp_code finish(const struct pp_fetch *f, const struct part *p, const struct request *r,
                            struct pp_error *err)
 {
-    if (fsync(r->fd) != 0 || rename(p->path, f->path) != 0)
+    if (fsync(r->fd) != 0)
         return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", f->path, strerror(errno));
-    unlink(p->from_path);
-    return PP_OK;
+    const enum pp_code code = pp_name_file(p->path, f->path, err);
+    if (!code)
+        unlink(p->from_path);
+    return code;
 }
 
 /* Opens the part, which stays ours until it is closed: two who write it would each take the other's holes for the

@@ -1,14 +1,17 @@
-/* Reads and writes go on where a signal or a full pipe cut them short, and say why they cannot. */
+/* Reads and writes go on where a signal or a full pipe cut them short, and say why they cannot; files get names. */
 #include "engine/base/whole_io.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "tests/support.h"
 
@@ -135,6 +138,42 @@ static void regular_files_only(void **state)
     fclose(f);
 }
 
+static bool holds(const char *path, const char *text)
+{
+    char *data;
+    size_t n;
+    const bool same = pp_read_file(path, 100, &data, &n, NULL) == PP_OK && strcmp(data, text) == 0;
+    pp_free(data);
+    return same;
+}
+
+/* A file gets its name, or stays what it is under the one that it has. */
+static void names(void **state)
+{
+    char temp[300], path[300];
+    struct pp_error err;
+    (void)state;
+    snprintf(temp, sizeof temp, "%s", test_path("temp"));
+    snprintf(path, sizeof path, "%s", test_path("name"));
+    assert_int_equal(pp_write_file(path, "old", 3, 0600, NULL), PP_OK);
+    assert_int_equal(pp_write_file(temp, "new", 3, 0600, NULL), PP_OK);
+    assert_int_equal(pp_name_new_file(temp, path, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "already"));
+    assert_true(holds(temp, "new") && holds(path, "old"));
+    assert_int_equal(pp_write_new_file(path, "newer", 5, 0600, NULL), PP_ERR_IO);
+    assert_true(holds(path, "old"));
+    assert_int_equal(pp_name_file(temp, test_path("nowhere/name"), &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "No such file"));
+    assert_true(holds(temp, "new"));
+    assert_int_equal(pp_name_file(temp, path, NULL), PP_OK);
+    assert_true(holds(path, "new") && access(temp, F_OK) != 0);
+    unlink(path);
+    assert_int_equal(pp_write_file(temp, "new", 3, 0600, NULL), PP_OK);
+    assert_int_equal(pp_name_new_file(temp, path, NULL), PP_OK);
+    assert_true(holds(path, "new") && access(temp, F_OK) != 0);
+    unlink(path);
+}
+
 TEST_GROUP(whole_io)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +181,7 @@ TEST_GROUP(whole_io)
         cmocka_unit_test(at_places),
         cmocka_unit_test(full),
         cmocka_unit_test(regular_files_only),
+        cmocka_unit_test(names),
     };
     return cmocka_run_group_tests_name("whole_io", tests, NULL, NULL);
 }

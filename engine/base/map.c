@@ -277,30 +277,37 @@ enum pp_code pp_check_target(const char *path, struct pp_error *err)
                    S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
 }
 
+static enum pp_code there_already(const char *path, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_IO, "there is %s already, and it stays as it is; name another file", path);
+}
+
 enum pp_code pp_check_new(const char *path, struct pp_error *err)
 {
     struct stat st;
-    if (lstat(path, &st) != 0)
-        return check_folder(path, err);
-    return pp_fail(err, PP_ERR_IO, "there is %s already, and it stays as it is; name another file", path);
+    return lstat(path, &st) == 0 ? there_already(path, err) : check_folder(path, err);
+}
+
+enum pp_code pp_name_file(const char *temp, const char *path, struct pp_error *err)
+{
+    if (rename(temp, path) != 0)
+        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    sync_folder(path);
+    return PP_OK;
 }
 
 enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_error *err)
 {
-    enum pp_code code = PP_OK;
-    int failed = renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_NOREPLACE);
-    if (failed && (errno == EINVAL || errno == ENOSYS)) { /* some file systems cannot */
-        code = pp_check_new(path, err);
-        failed = !code && rename(temp, path) != 0;
-    }
-    if (failed)
-        code = errno == EEXIST ? pp_check_new(path, err)
-                               : pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    if (code)
-        unlink(temp);
-    else
+    if (renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_NOREPLACE) == 0) {
         sync_folder(path);
-    return code;
+        return PP_OK;
+    }
+    if (errno == EEXIST)
+        return there_already(path, err);
+    if (errno != EINVAL && errno != ENOSYS)
+        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    const enum pp_code code = pp_check_new(path, err); /* some file systems cannot do both at once */
+    return code ? code : pp_name_file(temp, path, err);
 }
 
 /* Whether it is NAME.PID.tmp. */
@@ -380,38 +387,30 @@ static enum pp_code write_whole_file(const char *temp, const char *path, const v
     return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(saved));
 }
 
-/* The same beside `path`, under a name that the caller renames or leaves, and frees in any case. */
-static enum pp_code write_beside(const char *path, const void *data, size_t size, unsigned mode, char **temp,
-                                 struct pp_error *err)
+typedef enum pp_code name_fn(const char *temp, const char *path, struct pp_error *err);
+
+/* Beside `path` first, and then by its name. */
+static enum pp_code write_and_name(const char *path, const void *data, size_t size, unsigned mode, name_fn *name,
+                                   struct pp_error *err)
 {
-    *temp = temporary_name(path);
-    return *temp ? write_whole_file(*temp, path, data, size, mode, err) : pp_fail_nomem(err, "a file name");
+    char *temp = temporary_name(path);
+    if (!temp)
+        return pp_fail_nomem(err, "a file name");
+    enum pp_code code = write_whole_file(temp, path, data, size, mode, err);
+    if (!code && (code = name(temp, path, err)))
+        unlink(temp);
+    pp_free(temp);
+    return code;
 }
 
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)
 {
-    char *temp = NULL;
-    enum pp_code code = pp_check_target(path, err);
-    if (!code)
-        code = write_beside(path, data, size, mode, &temp, err);
-    if (!code && rename(temp, path) != 0) {
-        code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-        unlink(temp);
-    }
-    if (!code)
-        sync_folder(path);
-    pp_free(temp);
-    return code;
+    const enum pp_code code = pp_check_target(path, err);
+    return code ? code : write_and_name(path, data, size, mode, pp_name_file, err);
 }
 
 enum pp_code pp_write_new_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)
 {
-    char *temp = NULL;
-    enum pp_code code = pp_check_new(path, err);
-    if (!code)
-        code = write_beside(path, data, size, mode, &temp, err);
-    if (!code)
-        code = pp_name_new_file(temp, path, err);
-    pp_free(temp);
-    return code;
+    const enum pp_code code = pp_check_new(path, err);
+    return code ? code : write_and_name(path, data, size, mode, pp_name_new_file, err);
 }

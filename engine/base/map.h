@@ -64,8 +64,10 @@ enum pp_code pp_check_target(const char *path, struct pp_error *err);
  * cannot be locked: some file systems have no locks, and there nobody waits. PP_ERR_BUSY: somebody else has it. */
 enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err);
 
-/* Gives a whole new file its name, which none may have yet: what is there stays. PP_ERR_IO: some file has it, or it
- * cannot be written; then temp is gone. */
+/* Gives a file that is whole and on the disk (fsync) its name, for good: the folder is on the disk then, too. What had
+ * the name is replaced. PP_ERR_IO: that cannot be; then all is as before. */
+enum pp_code pp_name_file(const char *temp, const char *path, struct pp_error *err);
+/* Likewise a new file: what has the name stays, and that is PP_ERR_IO, too. */
 enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_error *err);
 /* That there is no such file yet. */
 enum pp_code pp_check_new(const char *path, struct pp_error *err);
