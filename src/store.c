@@ -175,11 +175,6 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
     }
 }
 
-const char *pp_store_sql(enum pp_stmt which)
-{
-    return statement_texts[which];
-}
-
 enum pp_code pp_store_stmt(struct pp_store *st, enum pp_stmt which, sqlite3_stmt **out, struct pp_error *err)
 {
     sqlite3_stmt **slot = &st->stmts[which];
@@ -202,14 +197,8 @@ void pp_store_done(sqlite3_stmt *stmt)
 enum pp_code pp_store_run(struct pp_store *st, enum pp_stmt which, const char *what, struct pp_error *err)
 {
     sqlite3_stmt *stmt;
-    enum pp_code code = pp_store_stmt(st, which, &stmt, err);
-    if (code)
-        return code;
-    int rc = sqlite3_step(stmt);
-    if (rc != SQLITE_DONE)
-        code = pp_store_fail(st, rc, what, err);
-    pp_store_done(stmt);
-    return code;
+    const enum pp_code code = pp_store_stmt(st, which, &stmt, err);
+    return code ? code : pp_store_finish(st, stmt, what, err);
 }
 
 enum pp_code pp_store_finish(struct pp_store *st, sqlite3_stmt *stmt, const char *what, struct pp_error *err)
@@ -218,6 +207,15 @@ enum pp_code pp_store_finish(struct pp_store *st, sqlite3_stmt *stmt, const char
     enum pp_code code = rc == SQLITE_DONE ? PP_OK : pp_store_fail(st, rc, what, err);
     pp_store_done(stmt);
     return code;
+}
+
+enum pp_code pp_store_change_one(struct pp_store *st, sqlite3_stmt *stmt, const char *what, const char *gone,
+                                 struct pp_error *err)
+{
+    const enum pp_code code = pp_store_finish(st, stmt, what, err);
+    if (code || sqlite3_changes(st->db) != 0)
+        return code;
+    return pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: %s", what, gone);
 }
 
 enum pp_code pp_store_rows(struct pp_store *st, sqlite3_stmt *stmt, pp_store_take *take, void *user, const char *what,
@@ -581,10 +579,8 @@ enum pp_code pp_store_insert_session(struct pp_store *st, struct pp_session *s, 
     bind_strings(stmt, s);
     sqlite3_bind_int64(stmt, 8, created_ms);
     sqlite3_bind_int64(stmt, 9, updated_ms);
-    int rc = sqlite3_step(stmt);
-    pp_store_done(stmt);
-    if (rc != SQLITE_DONE)
-        return pp_store_fail(st, rc, what, err);
+    if ((code = pp_store_finish(st, stmt, what, err)))
+        return code;
     s->id = sqlite3_last_insert_rowid(st->db);
     s->created = created_ms / 1000;
     s->updated = updated_ms / 1000;
@@ -666,18 +662,7 @@ enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct 
     return code;
 }
 
-/* Runs a bound change of one session inside its transaction. */
-static enum pp_code change_session(struct pp_store *st, sqlite3_stmt *stmt, const char *what, struct pp_error *err)
-{
-    enum pp_code code = PP_OK;
-    int rc = sqlite3_step(stmt);
-    if (rc != SQLITE_DONE)
-        code = pp_store_fail(st, rc, what, err);
-    else if (sqlite3_changes(st->db) == 0)
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: it does not exist any more", what);
-    pp_store_done(stmt);
-    return code;
-}
+static const char session_gone[] = "it does not exist any more";
 
 enum pp_code pp_store_session_update(struct pp_store *st, const struct pp_session *s, struct pp_error *err)
 {
@@ -691,7 +676,7 @@ enum pp_code pp_store_session_update(struct pp_store *st, const struct pp_sessio
         sqlite3_bind_int64(stmt, 1, s->id);
         bind_strings(stmt, s);
         pp_store_bind_id(stmt, 8, s->head);
-        code = change_session(st, stmt, what, err);
+        code = pp_store_change_one(st, stmt, what, session_gone, err);
     }
     return pp_store_end(st, code, what, err);
 }
@@ -706,7 +691,7 @@ enum pp_code pp_store_session_delete(struct pp_store *st, int64_t id, struct pp_
     code = pp_store_stmt(st, PP_STMT_SESSION_DELETE, &stmt, err);
     if (!code) {
         sqlite3_bind_int64(stmt, 1, id);
-        code = change_session(st, stmt, what, err);
+        code = pp_store_change_one(st, stmt, what, session_gone, err);
     }
     return pp_store_end(st, code, what, err);
 }

@@ -78,6 +78,9 @@ enum pp_code pp_store_run(struct pp_store *st, enum pp_stmt which, const char *w
 
 /* Runs a statement that gives no rows and whose parameters are bound, and ends its use. */
 enum pp_code pp_store_finish(struct pp_store *st, sqlite3_stmt *stmt, const char *what, struct pp_error *err);
+/* Likewise one that changes a single row. PP_ERR_NOT_FOUND with `gone` if there is none. */
+enum pp_code pp_store_change_one(struct pp_store *st, sqlite3_stmt *stmt, const char *what, const char *gone,
+                                 struct pp_error *err);
 /* Hands each row of a statement whose parameters are bound to `take`, until that says false (there is no memory for
  * what was read: `of` names it), and ends its use. */
 typedef bool pp_store_take(void *user, sqlite3_stmt *row);
@@ -108,9 +111,6 @@ enum pp_code pp_store_move_head(struct pp_store *st, int64_t session, int64_t he
 /* The rows of a bound statement that gives messages; ends its use. On failure the list is empty. */
 enum pp_code pp_store_read_messages(struct pp_store *st, sqlite3_stmt *stmt, struct pp_message **list, size_t *n,
                                     struct pp_error *err);
-
-/* The text of a statement, for tests that look at its plan. */
-const char *pp_store_sql(enum pp_stmt which);
 
 /* store_list.c: the SQL functions that the statements use. An SQLite result. */
 int pp_store_prepare_lists(struct pp_store *st);

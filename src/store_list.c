@@ -360,16 +360,18 @@ static enum pp_code index_from(struct pp_store *st, int64_t from, int64_t limit,
     if (rc != SQLITE_ROW && rc != SQLITE_DONE)
         code = pp_store_fail(st, rc, what, err);
     pp_store_done(stmt);
-    for (int i = 0; i < 2 && !code; i++) {
-        code = pp_store_stmt(st, i ? PP_STMT_INDEX_MARK : PP_STMT_INDEX_ADD, &stmt, err);
-        if (code)
-            break;
+    if (!code)
+        code = pp_store_stmt(st, PP_STMT_INDEX_ADD, &stmt, err);
+    if (!code) {
         sqlite3_bind_int64(stmt, 1, *to);
-        if (!i)
-            sqlite3_bind_int64(stmt, 2, from);
-        if ((rc = sqlite3_step(stmt)) != SQLITE_DONE)
-            code = pp_store_fail(st, rc, what, err);
-        pp_store_done(stmt);
+        sqlite3_bind_int64(stmt, 2, from);
+        code = pp_store_finish(st, stmt, what, err);
+    }
+    if (!code)
+        code = pp_store_stmt(st, PP_STMT_INDEX_MARK, &stmt, err);
+    if (!code) {
+        sqlite3_bind_int64(stmt, 1, *to);
+        code = pp_store_finish(st, stmt, what, err);
     }
     return code;
 }

@@ -4,6 +4,8 @@
 #include "engine/base/mem.h"
 #include "src/store_internal.h"
 
+static const char gone[] = "its conversation was deleted";
+
 const char *pp_role_name(enum pp_role r)
 {
     static const char *const names[] = {"system", "user", "assistant"};
@@ -79,11 +81,7 @@ enum pp_code pp_store_move_head(struct pp_store *st, int64_t session, int64_t he
     sqlite3_bind_int64(stmt, 1, session);
     sqlite3_bind_int64(stmt, 2, head);
     sqlite3_bind_int64(stmt, 3, now);
-    int rc = sqlite3_step(stmt);
-    if (rc != SQLITE_DONE)
-        code = pp_store_fail(st, rc, what, err);
-    pp_store_done(stmt);
-    return code;
+    return pp_store_finish(st, stmt, what, err);
 }
 
 enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, struct pp_error *err)
@@ -122,27 +120,9 @@ enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const struc
         pp_store_bind_id(stmt, 5, n_tokens);
         if (answer->reasoning)
             bind_content(stmt, 6, answer->reasoning, answer->reasoning_len);
-        int rc = sqlite3_step(stmt);
-        if (rc != SQLITE_DONE)
-            code = pp_store_fail(st, rc, what, err);
-        else if (sqlite3_changes(st->db) == 0)
-            code = pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: its conversation was deleted", what);
-        pp_store_done(stmt);
+        code = pp_store_change_one(st, stmt, what, gone, err);
     }
     return pp_store_end(st, code, what, err);
-}
-
-/* Runs a bound statement that changes one message; ends its use. */
-static enum pp_code change_one(struct pp_store *st, sqlite3_stmt *stmt, const char *what, struct pp_error *err)
-{
-    enum pp_code code = PP_OK;
-    const int rc = sqlite3_step(stmt);
-    if (rc != SQLITE_DONE)
-        code = pp_store_fail(st, rc, what, err);
-    else if (sqlite3_changes(st->db) == 0)
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "cannot %s: the conversation was deleted", what);
-    pp_store_done(stmt);
-    return code;
 }
 
 enum pp_code pp_store_message_context(struct pp_store *st, int64_t id, int64_t from, const char *note,
@@ -158,7 +138,7 @@ enum pp_code pp_store_message_context(struct pp_store *st, int64_t id, int64_t f
         sqlite3_bind_int64(stmt, 1, id);
         pp_store_bind_id(stmt, 2, from);
         pp_store_bind_text(stmt, 3, note);
-        code = change_one(st, stmt, what, err);
+        code = pp_store_change_one(st, stmt, what, gone, err);
     }
     return pp_store_end(st, code, what, err);
 }
@@ -174,7 +154,7 @@ enum pp_code pp_store_message_adapters(struct pp_store *st, int64_t id, const ch
     if (!code) {
         sqlite3_bind_int64(stmt, 1, id);
         pp_store_bind_text(stmt, 2, adapters);
-        code = change_one(st, stmt, what, err);
+        code = pp_store_change_one(st, stmt, what, gone, err);
     }
     return pp_store_end(st, code, what, err);
 }
