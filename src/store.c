@@ -399,17 +399,17 @@ static bool is_whole(const char *path)
     return whole;
 }
 
-/* The same for SQLite, which then needs no file beside it. */
-static int open_as_it_is(const char *path, sqlite3 **db)
+int pp_store_open_how(const char *path, const char *how, sqlite3 **db)
 {
     struct pp_buf uri = {0};
+    *db = NULL;
     pp_buf_str(&uri, "file:");
     for (const char *p = path; *p; p++)
         if (strchr("%?#", *p))
-            pp_buf_fmt(&uri, "%%%02X", (unsigned)(unsigned char)*p);
+            pp_buf_fmt(&uri, "%%%02X", (unsigned)*p);
         else
             pp_buf_char(&uri, *p);
-    pp_buf_str(&uri, "?immutable=1");
+    pp_buf_fmt(&uri, "?%s", how);
     const int rc = uri.bad ? SQLITE_NOMEM
                            : sqlite3_open_v2(uri.data, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL);
     pp_buf_free(&uri);
@@ -427,7 +427,7 @@ enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, stru
     int rc = sqlite3_open_v2(path, &st->db, SQLITE_OPEN_READONLY, NULL);
     if (rc == SQLITE_OK && !pp_store_is_readable(st) && is_whole(path)) { /* a full disk, or one that is read-only */
         sqlite3_close(st->db);
-        rc = open_as_it_is(path, &st->db);
+        rc = pp_store_open_how(path, "immutable=1", &st->db);
     }
     if (rc == SQLITE_OK)
         rc = pp_store_prepare_lists(st);

@@ -1,39 +1,20 @@
 /* store_copy.c - a database that is not ours to change, such as a backup: read from a copy. */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "engine/base/buf.h"
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
 #include "src/store_internal.h"
 
 bool pp_store_is_database(const char *path)
 {
     static const char magic[16] = "SQLite format 3";
     char head[16] = "";
-    struct stat st;
-    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) /* a pipe would be waited for, and what is read of it be lost */
-        return false;
-    FILE *f = fopen(path, "rbe");
+    FILE *f = pp_open_regular(path); /* what is read of a pipe would be lost */
     const bool is = f && fread(head, 1, sizeof head, f) == sizeof head && memcmp(head, magic, sizeof head) == 0;
     if (f)
         fclose(f);
     return is;
-}
-
-static char *uri_of(const char *path, const char *how)
-{
-    struct pp_buf b = {0};
-    pp_buf_str(&b, "file:");
-    for (const char *p = path; *p; p++)
-        if (strchr("%?#", *p))
-            pp_buf_fmt(&b, "%%%02X", (unsigned)*p);
-        else
-            pp_buf_char(&b, *p);
-    pp_buf_fmt(&b, "?%s", how);
-    char *uri = b.bad ? NULL : pp_buf_take(&b);
-    pp_buf_free(&b);
-    return uri;
 }
 
 /* A file with a journal beside it, in a folder that cannot be written to, opens as a file that nobody writes to. */
@@ -42,13 +23,10 @@ static int open_source(const char *path, sqlite3 **db)
     static const char *const how[] = {"mode=ro", "immutable=1"};
     int rc = SQLITE_ERROR;
     for (int i = 0; i < 2 && rc != SQLITE_OK; i++) {
-        char *uri = uri_of(path, how[i]);
         sqlite3_close(*db);
-        *db = NULL;
-        rc = uri ? sqlite3_open_v2(uri, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL) : SQLITE_NOMEM;
+        rc = pp_store_open_how(path, how[i], db);
         if (rc == SQLITE_OK)
             rc = sqlite3_exec(*db, "SELECT count(*) FROM sqlite_schema", NULL, NULL, NULL);
-        pp_free(uri);
     }
     return rc;
 }

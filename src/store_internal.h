@@ -69,6 +69,10 @@ struct pp_store {
 /* An SQLite result as an error: `what` says what was being done ("save the message"). */
 enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct pp_error *err);
 
+/* Opens a file to read it. how: a parameter of its URI, "mode=ro", or "immutable=1" for one that nobody writes to and
+ * that needs no file beside it. *db is to be closed in any case. An SQLite result. */
+int pp_store_open_how(const char *path, const char *how, sqlite3 **db);
+
 /* The statement, prepared, reset and without bindings. */
 enum pp_code pp_store_stmt(struct pp_store *st, enum pp_stmt which, sqlite3_stmt **out, struct pp_error *err);
 /* Ends its use. Rows and bound texts are gone; locks are released. */
