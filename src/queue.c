@@ -105,12 +105,12 @@ static void *take(struct pp_queue *q)
     return item;
 }
 
-bool pp_queue_push(struct pp_queue *q, void *item)
+static bool push(struct pp_queue *q, void *item, bool wait)
 {
     pthread_mutex_lock(&q->lock);
-    while (q->len == q->capacity && !q->closed)
+    while (wait && q->len == q->capacity && !q->closed)
         pthread_cond_wait(&q->not_full, &q->lock);
-    bool ok = !q->closed;
+    bool ok = !q->closed && q->len < q->capacity;
     if (ok) {
         put(q, item);
         unlock_and_signal(q);
@@ -120,17 +120,14 @@ bool pp_queue_push(struct pp_queue *q, void *item)
     return ok;
 }
 
+bool pp_queue_push(struct pp_queue *q, void *item)
+{
+    return push(q, item, true);
+}
+
 bool pp_queue_try_push(struct pp_queue *q, void *item)
 {
-    pthread_mutex_lock(&q->lock);
-    bool ok = !q->closed && q->len < q->capacity;
-    if (ok) {
-        put(q, item);
-        unlock_and_signal(q);
-    } else {
-        pthread_mutex_unlock(&q->lock);
-    }
-    return ok;
+    return push(q, item, false);
 }
 
 void *pp_queue_try_pop(struct pp_queue *q)
