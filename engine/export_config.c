@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/arch/arch.h"
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/export.h"
 #include "engine/hf.h"
@@ -269,11 +270,11 @@ static enum pp_code of_folder(const struct pp_source *s, bool tied, cJSON **json
     *json = cJSON_Duplicate(pp_source_config(s), true);
     if (!*json)
         return pp_fail_nomem(err, "config.json");
-    if (tied && !pp_arch_encodes(arch) && !cJSON_HasObjectItem(*json, "tie_word_embeddings")) /* said beside it */
+    if (tied && !pp_arch_encodes(arch) && !pp_json_member(*json, "tie_word_embeddings")) /* said beside it */
         cJSON_AddTrueToObject(*json, "tie_word_embeddings");
     const char *hf_class = class_of(arch, *json);
     if (hf_class)
-        pp_config_put_class(*json, hf_class, cJSON_GetObjectItem(*json, "model_type")->valuestring);
+        pp_config_put_class(*json, hf_class, pp_json_member(*json, "model_type")->valuestring);
     else
         put_names(arch, *json);
     return PP_OK;

@@ -217,8 +217,8 @@ static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct p
     static const char file[] = "hf_quant_config.json";
     const cJSON *text = cJSON_GetObjectItemCaseSensitive(hf->config, "text_config");
     cJSON *json;
-    if (cJSON_HasObjectItem(hf->config, "quantization_config") || cJSON_HasObjectItem(hf->config, "quantization") ||
-        cJSON_HasObjectItem(text, "quantization_config") || !pp_file_exists(folder, file))
+    if (pp_json_member(hf->config, "quantization_config") || pp_json_member(hf->config, "quantization") ||
+        pp_json_member(text, "quantization_config") || !pp_file_exists(folder, file))
         return PP_OK;
     enum pp_code code = pp_json_read(folder, file, &json, err);
     if (code)
@@ -462,7 +462,7 @@ static enum pp_code check_dense(const char *folder, const char *module, struct p
     if (code)
         return code;
     const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "activation_function"));
-    const bool plain = strcmp(last_word(fn), identity) == 0 && !cJSON_IsTrue(cJSON_GetObjectItem(config, "bias"));
+    const bool plain = strcmp(last_word(fn), identity) == 0 && !cJSON_IsTrue(pp_json_member(config, "bias"));
     cJSON_Delete(config);
     return plain ? PP_OK : pp_fail(err, PP_ERR_UNSUPPORTED, "%s/%s has a bias or a function, which is not supported",
                                    folder, module);

@@ -245,7 +245,7 @@ static enum pp_code read_method(const cJSON *c, struct pp_hf_quant *q, struct pp
         return read_awq(c, q, err);
     if (strcmp(method, "bitnet") == 0)
         return read_ternary(c, q, err);
-    if (!*method && cJSON_HasObjectItem(c, "group_size")) /* MLX writes both keys */
+    if (!*method && pp_json_member(c, "group_size")) /* MLX writes both keys */
         return read_mlx(c, q, err);
     return pp_fail(err, PP_ERR_UNSUPPORTED,
                    "config.json: quantization_config names the method \"%.40s\"%s%.40s, which pippin cannot read; %s",

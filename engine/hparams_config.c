@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/hparams_int.h"
 
 bool pp_json_int(const cJSON *object, const char *key, int64_t *v)
@@ -89,7 +90,7 @@ static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struc
     if (!cJSON_IsString(type))
         type = cJSON_GetObjectItemCaseSensitive(rope, "type");
     const char *name = cJSON_IsString(type) ? type->valuestring : "default";
-    if (strcmp(name, "yarn") == 0 && cJSON_HasObjectItem(rope, "long_factor"))
+    if (strcmp(name, "yarn") == 0 && pp_json_member(rope, "long_factor"))
         name = "longrope"; /* what Phi 3 calls so */
     if (strcmp(name, "default") == 0 || strcmp(name, "mrope") == 0 || strcmp(name, "xdrope") == 0)
         /* for text these are the same; what an xdrope has an alpha for is the family's business */
@@ -189,7 +190,7 @@ static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, stru
 static enum pp_code config_size(const cJSON *config, const char *const *keys, int64_t *v, struct pp_error *err)
 {
     const char *const *key = keys;
-    while (key[1] && !cJSON_HasObjectItem(config, *key))
+    while (key[1] && !pp_json_member(config, *key))
         key++;
     if (!pp_json_int(config, *key, v) || *v <= 0)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is missing or not a positive integer", *key);
@@ -243,7 +244,7 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
         (code = config_size(config, heads, &hp->n_head, err)))
         return code;
     hp->n_ff = 4 * hp->n_embd; /* GPT-2 need not say it */
-    if (!cJSON_HasObjectItem(config, "n_embd") && (code = config_ff(config, hp, err)))
+    if (!pp_json_member(config, "n_embd") && (code = config_ff(config, hp, err)))
         return code;
     hp->n_head_kv = hp->n_head;
     hp->head_dim = hp->n_embd / hp->n_head;

@@ -12,6 +12,7 @@
 #include "engine/arch/arch.h"
 #include "engine/base/buf.h"
 #include "engine/base/cancel.h"
+#include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
@@ -276,7 +277,7 @@ static bool add_missing(cJSON *config, const char *json)
     bool ok = usual != NULL;
     for (cJSON *item = ok ? usual->child : NULL; item && ok; item = next) {
         next = item->next;
-        if (!cJSON_HasObjectItem(config, item->string)) {
+        if (!pp_json_member(config, item->string)) {
             cJSON *copy = cJSON_Duplicate(item, true);
             ok = cJSON_AddItemToObject(config, item->string, copy);
             if (!ok)

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
@@ -322,7 +323,7 @@ static void add_lines(struct pp_buf *b, const cJSON *o)
     cJSON_ArrayForEach(v, o)
     {
         pp_buf_fmt(b, "%s\n  \"%s\": ", v == o->child ? "" : ",", v->string);
-        if (!cJSON_IsArray(v) || !cJSON_IsObject(v->child) || !cJSON_HasObjectItem(v->child, "role")) {
+        if (!cJSON_IsArray(v) || !cJSON_IsObject(v->child) || !pp_json_member(v->child, "role")) {
             add_value(b, v);
             continue;
         }
