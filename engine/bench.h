@@ -77,7 +77,7 @@ double pp_read_test_run(struct pp_read_test *t);
 
 /* A model of a known shape whose weights are noise: its text is nonsense, its speed and memory are the real one's. */
 struct pp_random_model {
-    const char *shape;  /* pp_random_shape_name */
+    const char *shape;  /* the name of a struct pp_random_shape */
     const char *type;   /* one for all matrices: "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K" (rows that its
                          * blocks do not divide get a larger one); or a mixture as quantising gives it: "Q4_K_M" */
     int64_t n_layers;   /* 0: all of the shape's */

@@ -67,11 +67,6 @@ static void lay_out(struct pp_kv_layout *l)
     l->page_bytes = l->head_bytes * (size_t)l->n_layer * (size_t)l->n_head_kv;
 }
 
-void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim)
-{
-    pp_kv_layout_init_values(l, type, n_layer, n_head_kv, head_dim, head_dim);
-}
-
 void pp_kv_layout_init_values(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim,
                               int v_dim)
 {

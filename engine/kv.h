@@ -146,8 +146,7 @@ static inline bool pp_kv_bytes(const struct pp_kv_layout *l)
     return l->type == PP_KV_Q8 || l->type == PP_KV_Q8_0;
 }
 
-void pp_kv_layout_init(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim);
-/* The same with values of another size than keys, not larger. */
+/* Keys have head_dim values, values v_dim, not more. */
 void pp_kv_layout_init_values(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim,
                               int v_dim);
 /* The same with v_in_k. */

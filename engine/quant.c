@@ -127,7 +127,8 @@ void pp_q4_k_scale_min(const uint8_t scales[12], int b, uint8_t *scale, uint8_t 
     }
 }
 
-void pp_q6_k_unpack(const struct pp_block_q6_k *b, uint8_t q[256])
+/* The 256 values q (0..63) in the order of the weights. */
+static void unpack_q6_k(const struct pp_block_q6_k *b, uint8_t q[256])
 {
     for (int half = 0; half < 2; half++) {
         const uint8_t *ql = b->ql + 64 * half;
@@ -175,7 +176,7 @@ static void dequantize_q6_k(const struct pp_block_q6_k *b, float *dst)
 {
     float d = pp_f16_to_f32(b->d);
     uint8_t q[256];
-    pp_q6_k_unpack(b, q);
+    unpack_q6_k(b, q);
     for (int i = 0; i < 256; i++)
         dst[i] = d * (float)b->scales[i / 16] * (float)(q[i] - 32);
 }

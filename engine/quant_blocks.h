@@ -182,9 +182,6 @@ static inline int pp_q3_k_scale(const uint8_t scales[12], int s)
     return (scales[s % 8] >> s / 8 * 4 & 15) | (scales[8 + s % 4] >> s / 4 * 2 & 3) << 4;
 }
 
-/* The 256 values q (0..63) in the order of the weights. */
-void pp_q6_k_unpack(const struct pp_block_q6_k *b, uint8_t q[256]);
-
 /* 32 weights of any of the types from Q4_1 on in the common form:
  *   weight i = (d * scale[i / 16]) * w[i], and with has_min: - min * m[i / 16] */
 struct pp_unpacked {

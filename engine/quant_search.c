@@ -298,7 +298,7 @@ static void put_q6_k(const float *x, const struct scaled_choice *c, void *dst)
     }
     for (int sub = 0; sub < 16; sub++)
         b.scales[sub] = (int8_t)c->scale[sub];
-    for (int half = 0; half < 2; half++) /* the inverse of pp_q6_k_unpack */
+    for (int half = 0; half < 2; half++) /* the inverse of unpack_q6_k in quant.c */
         for (int i = 0; i < 32; i++) {
             const uint8_t *v = q + 128 * half + i;
             b.ql[64 * half + i] = (uint8_t)((v[0] & 15) | (v[64] & 15) << 4);

@@ -150,8 +150,6 @@ void pp_habits_learn(struct pp_spec_habits *h, enum pp_guesser who, int level, b
 void pp_habits_sure(struct pp_spec_habits *h, float margin);
 /* The probability that a guess stands if all before it do. */
 double pp_habits_odds(const struct pp_spec_habits *h, enum pp_guesser who, int level);
-/* The same over a text of this kind. */
-double pp_habits_odds_in(const struct pp_spec_habits *h, int kind, enum pp_guesser who, int level);
 /* Of the draft model's guesses in a text of this kind, whatever their level. */
 double pp_habits_mean_in(const struct pp_spec_habits *h, int kind);
 /* kind[PP_SPEC_KINDS]: how likely each is once a guess was made at this level. */

@@ -82,11 +82,6 @@ void pp_habits_next(struct pp_spec_habits *h)
 
 /* --- what a guess is worth ---------------------------------------------------------------------------------------- */
 
-double pp_habits_odds_in(const struct pp_spec_habits *h, int kind, enum pp_guesser who, int level)
-{
-    return h->odds[who][level][kind];
-}
-
 double pp_habits_mean_in(const struct pp_spec_habits *h, int kind)
 {
     return h->mean[kind];
@@ -104,7 +99,7 @@ double pp_habits_odds(const struct pp_spec_habits *h, enum pp_guesser who, int l
     double kind[PP_SPEC_KINDS], sum = 0;
     pp_habits_kinds(h, who, level, kind);
     for (int k = 0; k < PP_SPEC_KINDS; k++)
-        sum += kind[k] * pp_habits_odds_in(h, k, who, level);
+        sum += kind[k] * h->odds[who][level][k];
     return sum;
 }
 
@@ -145,7 +140,7 @@ void pp_habits_learn(struct pp_spec_habits *h, enum pp_guesser who, int level, b
     int *seen = &h->seen[who][level];
     pp_habits_kinds(h, who, level, kind);
     for (int k = 0; k < PP_SPEC_KINDS; k++) {
-        double p = pp_habits_odds_in(h, k, who, level);
+        double p = h->odds[who][level][k];
         kind[k] *= stood ? p : 1 - p;
     }
     normalise(kind, PP_SPEC_KINDS);

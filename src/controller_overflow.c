@@ -1,7 +1,7 @@
 /* controller_overflow.c - a conversation that has grown out of the context: asking what is to be done, dropping turns,
  * having them summarised, and going on.
  *
- *   the prompt does not fit ─► PP_EVENT_OVERFLOW ─► ask ──────► the user: ctl_overflow_choose
+ *   the prompt does not fit ─► PP_EVENT_OVERFLOW ─► ask ──────► the user: pp_controller_overflow
  *   the answer ran into the end ──────────────────┘ │shift     │stop: a notice
  *                                                   ▼          ▼
  *                            again, without the oldest ◄── the summary is there ◄── summarise

@@ -24,7 +24,7 @@ static void keys_that_are_no_numbers(void **state)
         struct pp_kv_layout layout;
         float k[32] = {1.0f, -2.0f}, v[32] = {0.5f};
         k[7] = v[31] = odd[i];
-        pp_kv_layout_init(&layout, PP_KV_Q8, 1, 1, 32);
+        pp_kv_layout_init_values(&layout, PP_KV_Q8, 1, 1, 32, 32);
         uint8_t *first = pp_calloc(1, layout.page_bytes), *other = pp_calloc(1, layout.page_bytes);
         assert_true(first && other);
         pp_cpu_ops(PP_ISA_SCALAR)->kv_store(&layout, first, 0, 3, k, v);

@@ -423,7 +423,7 @@ static void cleared_ahead(void **state)
     struct pp_error err;
     struct pp_cancel cancel = {0};
     (void)state;
-    pp_kv_layout_init(&l, PP_KV_F32, 8, 8, 64);
+    pp_kv_layout_init_values(&l, PP_KV_F32, 8, 8, 64, 64);
     assert_int_equal(l.page_bytes, 2 << 20);
     assert_ok(pp_kv_pool_new(&l, PAGES * l.page_bytes, &kv, &err), err);
 #ifdef MADV_POPULATE_WRITE

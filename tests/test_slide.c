@@ -34,7 +34,7 @@ static void loaded_values_are_stored_again(void **state)
         for (int h = 0; h < (int)(sizeof head_dims / sizeof *head_dims); h++) {
             struct pp_kv_layout l;
             float k[256], v[256], k2[256], v2[256];
-            pp_kv_layout_init(&l, types[t], 1, 1, head_dims[h]);
+            pp_kv_layout_init_values(&l, types[t], 1, 1, head_dims[h], head_dims[h]);
             uint8_t *one = pp_aligned(64, l.page_bytes), *two = pp_aligned(64, l.page_bytes);
             memset(one, 0, l.page_bytes);
             memset(two, 0, l.page_bytes);

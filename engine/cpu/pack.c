@@ -139,7 +139,7 @@ static void pack_q4_k(struct lanes *l, int64_t n, uint8_t *group)
     }
 }
 
-/* Block b of 32 columns out of the slices of a whole block: see pp_q6_k_unpack for where its bits lie. */
+/* Block b of 32 columns out of the slices of a whole block: see unpack_q6_k in quant.c for where its bits lie. */
 static inline void pack_q6_k_block(const slice_words ql[32], const slice_words qh[16], int b, uint8_t low[4][PP_SLICE],
                                    uint8_t high[2][PP_SLICE])
 {
