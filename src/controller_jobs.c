@@ -219,31 +219,27 @@ void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
     j->session.head = leaf;
 }
 
-/* The copy of message `id`, one of list[0 .. n); 0 if it is none of them. */
-static int64_t copy_of(const struct pp_message *list, const int64_t *copies, size_t n, int64_t id)
+/* The place of message `id` in list[0 .. n), from 1 on; 0 if it is none of them. */
+static int64_t place_of(const struct pp_message *list, size_t n, int64_t id)
 {
     for (size_t i = 0; id && i < n; i++)
         if (list[i].id == id)
-            return copies[i];
+            return (int64_t)i + 1;
     return 0;
 }
 
-static enum pp_code copy_branch(struct ctl_job *j, struct pp_store *st, const struct pp_message *list, size_t n,
+/* All of it or nothing: no half of a copy stays in the list, whatever ends the program meanwhile. */
+static enum pp_code copy_branch(struct ctl_job *j, struct pp_store *st, struct pp_message *list, size_t n,
                                 struct pp_error *err)
 {
-    int64_t parent = 0, *copies = pp_calloc(n + 1, sizeof *copies);
-    enum pp_code code = copies ? PP_OK : pp_fail_nomem(err, "the copy");
-    for (size_t i = 0; code == PP_OK && i < n; i++) {
-        struct pp_message m = list[i]; /* the strings stay the list's */
-        m.session = j->session.id;
-        m.parent = parent;
-        m.context_from = copy_of(list, copies, i, m.context_from);
-        code = pp_store_message_add(st, &m, err);
-        parent = copies[i] = m.id;
+    for (size_t i = 0; i < n; i++) {
+        list[i].parent = (int64_t)i;
+        list[i].context_from = place_of(list, n, list[i].context_from);
+        list[i].created = 0; /* now */
     }
-    pp_free(copies);
-    j->session.head = parent;
-    return code;
+    j->session.created = j->session.updated = 0;
+    j->session.head = (int64_t)n;
+    return pp_store_conversation_add(st, &j->session, list, n, err);
 }
 
 /* In: session (the new one's strings), id (head of the branch to be copied). Out: session, list and n, lock_fd. */
@@ -253,13 +249,10 @@ void ctl_run_fork(struct pp_job *job, struct pp_store *st)
     struct pp_message *list = NULL;
     size_t n = 0;
     job->code = pp_store_branch(st, j->id, &list, &n, &job->err);
-    j->session.head = 0;
-    if (job->code == PP_OK)
-        job->code = pp_store_session_add(st, &j->session, &job->err);
-    if (job->code == PP_OK)
-        job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, &job->err);
     if (job->code == PP_OK)
         job->code = copy_branch(j, st, list, n, &job->err);
+    if (job->code == PP_OK)
+        job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, &job->err);
     if (job->code == PP_OK)
         job->code = pp_store_branch(st, j->session.head, &j->list, &j->n, &job->err);
     if (job->code != PP_OK && j->session.id)

@@ -5,6 +5,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "src/store_internal.h"
 #include "src/title.h"
 #include "tests/backend_fake.h"
 #include "tests/fill_store.h"
@@ -435,6 +436,49 @@ static void test_edit_and_undo(void **state)
     assert_int_equal(pp_controller_n_messages(fix.c), 4); /* the youngest leaf below */
     assert_string_equal(fix_message(2)->text, "three");
     assert_int_equal(fix_message(2)->n_siblings, 3);
+}
+
+static int count_commit(void *n)
+{
+    ++*(int *)n;
+    return 0; /* let it */
+}
+
+/* A copy appears whole, or not at all: a kill cannot leave the half of it. */
+static void test_fork_at_once(void **state)
+{
+    struct pp_store *st;
+    struct pp_session s = {.title = "t"};
+    struct pp_message m[4] = {{0}};
+    struct ctl_job *j = pp_calloc(1, sizeof *j);
+    struct pp_error err;
+    int n_commits = 0;
+    (void)state;
+    assert_non_null(j);
+    assert_ok(pp_store_open(":memory:", &st, &err), err);
+    for (int i = 0; i < 4; i++)
+        m[i] = (struct pp_message){.parent = i, .role = i % 2 ? PP_ROLE_ASSISTANT : PP_ROLE_USER,
+                                   .content = i % 2 ? "answer" : "question", .content_len = i % 2 ? 6 : 8,
+                                   .context_from = i == 3 ? 3 : 0};
+    s.head = 4;
+    assert_ok(pp_store_conversation_add(st, &s, m, 4, &err), err);
+    j->lock_fd = -1;
+    j->id = m[3].id;
+    j->session.title = pp_strdup("t (copy)");
+    sqlite3_commit_hook(st->db, count_commit, &n_commits);
+    ctl_run_fork(&j->job, st);
+    assert_ok(j->job.code, j->job.err);
+    assert_int_equal(n_commits, 1);
+    assert_int_equal(j->n, 4);
+    assert_int_equal(j->session.head, j->list[3].id);
+    assert_int_not_equal(j->session.id, s.id);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(j->list[i].parent, i ? j->list[i - 1].id : 0);
+        assert_string_equal(j->list[i].content, m[i].content);
+    }
+    assert_int_equal(j->list[3].context_from, j->list[2].id);
+    ctl_job_free(&j->job);
+    pp_store_close(st);
 }
 
 static void test_fork(void **state)
@@ -1117,6 +1161,7 @@ TEST_GROUP(controller)
         READY(test_io_error),
         READY(test_regenerate),
         READY(test_edit_and_undo),
+        cmocka_unit_test(test_fork_at_once),
         READY(test_fork),
         READY(test_context_comes_back),
         READY(test_open_elsewhere),
