@@ -25,9 +25,9 @@ enum pp_code pp_seq_key(const struct pp_seq *s, const struct pp_sha256 *identity
     if (pp_rope_depends_on_context(pp_source_hparams(s->engine->model->source)))
         pp_buf_fmt(text, "rope context=%lld\n", (long long)s->engine->n_ctx);
     for (int i = 0; i < s->adapters.n; i++) {
-        pp_sha256_hex(&s->adapters.use[i].adapter->identity, hex);
         if (s->start[i] == PP_NEVER)
             continue; /* not invoked: the same as absent */
+        pp_sha256_hex(&s->adapters.use[i].adapter->identity, hex);
         pp_buf_fmt(text, "adapter=%s scale=%a", hex, (double)s->adapters.use[i].scale);
         if (s->start[i])
             pp_buf_fmt(text, " from=%lld", (long long)s->start[i]);

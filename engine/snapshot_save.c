@@ -193,6 +193,9 @@ static enum pp_code look(struct pp_save *j, struct pp_error *err)
     if (code == PP_OK)
         code = pp_snapshot_decode(data, size, &j->s, err);
     pp_free(data);
+    pp_free(j->s.logits); /* of an older row */
+    j->s.logits = NULL;
+    j->s.n_logits = 0;
     if (code == PP_OK && !same_form(j, &j->s))
         code = PP_ERR_MISMATCH;
     if (code == PP_OK)
@@ -202,9 +205,6 @@ static enum pp_code look(struct pp_save *j, struct pp_error *err)
     if (code)
         return begin_afresh(j, err);
     j->old_bytes = j->s.pack_bytes;
-    pp_free(j->s.logits); /* of an older row */
-    j->s.logits = NULL;
-    j->s.n_logits = 0;
     return PP_OK;
 }
 
