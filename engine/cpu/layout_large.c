@@ -18,7 +18,7 @@ enum { PIECE = 16 * PP_LARGE_PAGE };
 static bool system_has_large_pages(void)
 {
     char modes[128] = "";
-    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
     bool read = f && fgets(modes, sizeof modes, f);
     if (f)
         fclose(f);
@@ -31,7 +31,7 @@ static bool mapped_large(const uint8_t *p)
     char line[1024];
     unsigned long begin, end, kb;
     bool ours = false, large = false;
-    FILE *f = fopen("/proc/self/smaps", "r");
+    FILE *f = fopen("/proc/self/smaps", "re");
     while (f && !large && fgets(line, sizeof line, f)) {
         if (sscanf(line, "%lx-%lx ", &begin, &end) == 2) {
             if (ours)
