@@ -148,8 +148,9 @@ void ctl_run_find_drafters(struct pp_job *job, struct pp_store *st)
             ctl_drafter_add(&j->drafters, list[i].path, list[i].name);
     if (job->code == PP_OK)
         pp_model_entry_list_free(list, n);
-    for (size_t i = 0; realpath(j->model, real) && i < j->drafters.n; i++)
-        if (strcmp(j->drafters.items[i].path, real) != 0)
+    const char *own = realpath(j->model, real) ? real : j->model;
+    for (size_t i = 0; i < j->drafters.n; i++)
+        if (strcmp(j->drafters.items[i].path, own) != 0)
             j->drafters.items[left++] = j->drafters.items[i];
     j->drafters.n = left;
 }

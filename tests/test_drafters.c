@@ -1,6 +1,7 @@
 /* test_drafters.c - the list of draft models, and changing the one that guesses, on the fake backend. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -81,6 +82,13 @@ static void found(void **state)
     fake_loaded(&fix);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_int_equal(count(), 0);
+    /* the model's file is gone, others are not */
+    pump_until(&fix, access(fix_status()->model.path, F_OK) == 0);
+    assert_int_equal(unlink(fix_status()->model.path), 0);
+    pp_controller_find_drafters(fix.c);
+    for (int i = 0; i < 3; i++)
+        fixture_flush(&fix);
+    assert_true(entry("near") && entry("distant") && entry("more.gguf"));
 }
 
 static void changed(void **state)
