@@ -261,7 +261,7 @@ void pp_cli_json_string(struct pp_buf *b, const char *s, size_t n)
             pp_buf_str(b, "\\n");
         else if (cp == '\t')
             pp_buf_str(b, "\\t");
-        else if (cp < 0x20 || cp == 0x7F)
+        else if (cp < 0x20 || pp_char_is_obeyed(cp))
             pp_buf_fmt(b, "\\u%04x", (unsigned)cp);
         else
             pp_buf_add(b, s + i, len);

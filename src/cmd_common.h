@@ -58,7 +58,7 @@ void pp_cli_print(const char *s, size_t n);
 
 /* --- JSON ------------------------------------------------------------------------------------------------- */
 
-/* A string with its quotes. Bytes that are no UTF-8 become U+FFFD. */
+/* A string with its quotes, in which nothing is left that a terminal obeys. Bytes that are no UTF-8 become U+FFFD. */
 void pp_cli_json_string(struct pp_buf *b, const char *s, size_t n);
 /* `"name": "value"` and `"name": number`, with ", " before all but the first member of an object or array. */
 void pp_cli_json_str(struct pp_buf *b, const char *name, const char *value);

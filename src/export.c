@@ -287,8 +287,8 @@ static cJSON *conversation_json(const struct pp_conversation *c)
     return NULL;
 }
 
-/* JSON escapes controls up to U+001F. Here those that a terminal obeys, too, and those that turn the direction of
- * writing, are written as \uXXXX: outside of strings there are none. */
+/* JSON escapes controls up to U+001F. Here all that a terminal obeys are written as \uXXXX: outside of strings there
+ * are none. */
 static void add_armoured(struct pp_buf *out, const char *json)
 {
     const size_t n = strlen(json);
@@ -297,7 +297,7 @@ static void add_armoured(struct pp_buf *out, const char *json)
         const size_t len = pp_utf8_decode(json + i, n - i, &cp);
         if (cp < 0)
             pp_buf_str(out, "\xEF\xBF\xBD");
-        else if ((cp >= 0x7F && cp < 0xA0) || (cp >= 0x202A && cp <= 0x202E) || (cp >= 0x2066 && cp <= 0x2069))
+        else if (pp_char_is_obeyed(cp))
             pp_buf_fmt(out, "\\u%04x", (unsigned)cp);
         else
             pp_buf_add(out, json + i, len);

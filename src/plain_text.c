@@ -1,13 +1,10 @@
 #include "src/plain_text.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "engine/base/utf8.h"
 
-static bool turns_direction(int32_t cp)
+bool pp_char_is_obeyed(int32_t cp)
 {
-    return (cp >= 0x202A && cp <= 0x202E) || (cp >= 0x2066 && cp <= 0x2069);
+    return (cp >= 0x7F && cp < 0xA0) || (cp >= 0x202A && cp <= 0x202E) || (cp >= 0x2066 && cp <= 0x2069);
 }
 
 static void add_char(struct pp_buf *out, int32_t cp)
@@ -27,7 +24,7 @@ void pp_plain_text(struct pp_buf *out, const char *s, size_t n)
             add_char(out, 0x2400 + cp);
         else if (cp == 0x7F)
             add_char(out, 0x2421);
-        else if ((cp >= 0x80 && cp < 0xA0) || turns_direction(cp))
+        else if (pp_char_is_obeyed(cp))
             pp_buf_fmt(out, "<U+%04X>", (unsigned)cp);
         else
             pp_buf_add(out, s + i, len);

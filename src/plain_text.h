@@ -2,7 +2,9 @@
 #ifndef PP_SRC_PLAIN_TEXT_H
 #define PP_SRC_PLAIN_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "engine/base/buf.h"
 
@@ -10,5 +12,8 @@
  * controls and characters that turn the direction of writing become "<U+202E>", bytes that are no UTF-8 become U+FFFD.
  * s must not end inside a character. */
 void pp_plain_text(struct pp_buf *out, const char *s, size_t n);
+/* Characters that a terminal obeys although they are behind ASCII's controls: DEL and C1 controls; and those that turn
+ * the direction of writing. JSON has them as \uXXXX. */
+bool pp_char_is_obeyed(int32_t cp);
 
 #endif

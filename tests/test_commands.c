@@ -53,10 +53,11 @@ static void ids_that_are_none(void **state)
 static void json_strings_are_json(void **state)
 {
     (void)state;
-    static const char text[] = "a\"b\\c\n\t\x01\x7f\xc3\xa9\xff" "\0z";
+    static const char text[] = "a\"b\\c\n\t\x01\x7f\xc3\xa9\xff" "\0z" "\xc2\x9b" "31m\xe2\x80\xae";
     struct pp_buf b = {0};
     pp_cli_json_string(&b, text, sizeof text - 1);
-    assert_string_equal(pp_buf_cstr(&b), "\"a\\\"b\\\\c\\n\\t\\u0001\\u007f\xc3\xa9\xef\xbf\xbd\\u0000z\"");
+    assert_string_equal(pp_buf_cstr(&b), "\"a\\\"b\\\\c\\n\\t\\u0001\\u007f\xc3\xa9\xef\xbf\xbd\\u0000z"
+                                         "\\u009b31m\\u202e\""); /* a terminal would obey them */
     pp_buf_free(&b);
 }
 
