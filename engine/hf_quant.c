@@ -269,12 +269,6 @@ enum pp_code pp_hf_quant_read(const cJSON *config, const cJSON *text, struct pp_
 
 /* --- names -------------------------------------------------------------------------------------------------------- */
 
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 const char *pp_hf_replaced(const char *name, size_t n, const char *end, struct pp_buf *b)
 {
     pp_buf_clear(b);
@@ -293,7 +287,7 @@ static bool is_part(const struct pp_hf *hf, const char *name, const char *const 
                     const char *dtype, struct pp_buf *b)
 {
     for (; *ends; ends++)
-        if (ends_with(name, *ends) && has(hf, pp_hf_replaced(name, strlen(*ends), lead, b), dtype))
+        if (pp_ends_with(name, *ends) && has(hf, pp_hf_replaced(name, strlen(*ends), lead, b), dtype))
             return true;
     return false;
 }
@@ -313,23 +307,23 @@ static bool is_packed(const struct pp_hf_quant *q, const struct pp_hf *hf, const
 {
     switch (q->method) {
     case PP_QUANT_FP8:
-        return ends_with(name, ".weight") && strcmp(dtype, "F8_E4M3") == 0;
+        return pp_ends_with(name, ".weight") && strcmp(dtype, "F8_E4M3") == 0;
     case PP_QUANT_BNB:
-        return ends_with(name, ".weight") && pp_hf_bnb_state(hf, name, b);
+        return pp_ends_with(name, ".weight") && pp_hf_bnb_state(hf, name, b);
     case PP_QUANT_GPTQ:
     case PP_QUANT_AWQ:
-        return ends_with(name, ".qweight");
+        return pp_ends_with(name, ".qweight");
     case PP_QUANT_MLX:
-        return ends_with(name, ".weight") && strcmp(dtype, "U32") == 0;
+        return pp_ends_with(name, ".weight") && strcmp(dtype, "U32") == 0;
     case PP_QUANT_MXFP4:
-        return ends_with(name, "_blocks");
+        return pp_ends_with(name, "_blocks");
     case PP_QUANT_COMPRESSED:
-        return ends_with(name, ".weight_packed") ||
-               (ends_with(name, ".weight") && (strcmp(dtype, "I8") == 0 || strcmp(dtype, "F8_E4M3") == 0));
+        return pp_ends_with(name, ".weight_packed") ||
+               (pp_ends_with(name, ".weight") && (strcmp(dtype, "I8") == 0 || strcmp(dtype, "F8_E4M3") == 0));
     case PP_QUANT_TERNARY:
-        return ends_with(name, ".weight") && strcmp(dtype, "U8") == 0;
+        return pp_ends_with(name, ".weight") && strcmp(dtype, "U8") == 0;
     case PP_QUANT_MODELOPT:
-        return ends_with(name, ".weight") && (strcmp(dtype, "U8") == 0 || strcmp(dtype, "F8_E4M3") == 0);
+        return pp_ends_with(name, ".weight") && (strcmp(dtype, "U8") == 0 || strcmp(dtype, "F8_E4M3") == 0);
     default:
         return false;
     }
@@ -338,9 +332,9 @@ static bool is_packed(const struct pp_hf_quant *q, const struct pp_hf *hf, const
 /* Scales of a quantised cache, which are not needed. */
 static bool is_cache_scale(const char *name)
 {
-    return ends_with(name, ".self_attn.k_scale") || ends_with(name, ".self_attn.v_scale") ||
-           ends_with(name, ".self_attn.q_scale") || ends_with(name, ".k_proj.k_scale") ||
-           ends_with(name, ".v_proj.v_scale");
+    return pp_ends_with(name, ".self_attn.k_scale") || pp_ends_with(name, ".self_attn.v_scale") ||
+           pp_ends_with(name, ".self_attn.q_scale") || pp_ends_with(name, ".k_proj.k_scale") ||
+           pp_ends_with(name, ".v_proj.v_scale");
 }
 
 static bool is_part_of_packed(const struct pp_hf_quant *q, const struct pp_hf *hf, const char *name, struct pp_buf *b)
@@ -383,7 +377,7 @@ size_t pp_hf_lead_end(const struct pp_hf_quant *q, const char *name)
 {
     if (q->method == PP_QUANT_MXFP4)
         return strlen("_blocks");
-    return strlen(ends_with(name, ".qweight") ? ".qweight" : ends_with(name, ".weight_packed") ? ".weight_packed"
+    return strlen(pp_ends_with(name, ".qweight") ? ".qweight" : pp_ends_with(name, ".weight_packed") ? ".weight_packed"
                                                                                                : ".weight");
 }
 

@@ -50,12 +50,6 @@ static const struct mix *mix_of(int file_type)
     return NULL;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 static bool is_float(uint32_t type)
 {
     return type == PP_TYPE_F32 || type == PP_TYPE_F16 || type == PP_TYPE_BF16;
@@ -64,8 +58,8 @@ static bool is_float(uint32_t type)
 /* Matrices only; never what steers the computation rather than carrying it. */
 static bool is_quantized(const struct pp_tensor *t)
 {
-    return t->n_dims >= 2 && ends_with(t->name, "weight") && !pp_export_keeps_f32(t) &&
-           !ends_with(t->name, "ffn_gate_inp.weight");
+    return t->n_dims >= 2 && pp_ends_with(t->name, "weight") && !pp_export_keeps_f32(t) &&
+           !pp_ends_with(t->name, "ffn_gate_inp.weight");
 }
 
 /* The layers whose values and down projections matter most: the first and last eighth, and every third between. */
@@ -167,20 +161,20 @@ static uint32_t mixed_type(const struct mix *mix, const struct pp_hparams *hp, b
         return mix->type == PP_TYPE_Q8_0 ? PP_TYPE_Q8_0 : PP_TYPE_Q6_K;
     }
     long layer = strncmp(t->name, "blk.", 4) == 0 ? strtol(t->name + 4, NULL, 10) : -1;
-    bool down = ends_with(t->name, ".ffn_down.weight") || ends_with(t->name, ".ffn_down_exps.weight") ||
-                ends_with(t->name, ".ffn_down_shexp.weight") || strstr(t->name, ".ffn_down.") != NULL ||
+    bool down = pp_ends_with(t->name, ".ffn_down.weight") || pp_ends_with(t->name, ".ffn_down_exps.weight") ||
+                pp_ends_with(t->name, ".ffn_down_shexp.weight") || strstr(t->name, ".ffn_down.") != NULL ||
                 strstr(t->name, ".ffn_down_ch") != NULL;
     if (layer < 0 || mix->type == PP_TYPE_Q8_0)
         return mix->type;
     if (down)
         return down_type(mix, hp, layer);
-    if (ends_with(t->name, ".attn_v.weight"))
+    if (pp_ends_with(t->name, ".attn_v.weight"))
         return values_type(mix, hp, layer);
-    if (ends_with(t->name, ".attn_k.weight"))
+    if (pp_ends_with(t->name, ".attn_k.weight"))
         return hp->n_expert == 8 ? PP_TYPE_Q8_0 : mix->type;
-    if (ends_with(t->name, ".attn_output.weight"))
+    if (pp_ends_with(t->name, ".attn_output.weight"))
         return attention_output_type(mix, hp);
-    return ends_with(t->name, ".attn_qkv.weight") ? queries_keys_values_type(mix) : mix->type;
+    return pp_ends_with(t->name, ".attn_qkv.weight") ? queries_keys_values_type(mix) : mix->type;
 }
 
 /* For rows that a type's blocks do not divide. */

@@ -15,6 +15,7 @@
 #include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/convert.h"
 #include "engine/export.h"
 #include "engine/file_type.h"
@@ -235,13 +236,11 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
 /* config.json names a class, or at least a model type; with a class that has no output (MistralModel) the type, too. */
 static const char *family_of(const cJSON *config)
 {
-    static const char end[] = "Model";
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
     const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
     const char *name = cJSON_IsString(first) ? first->valuestring : cJSON_IsString(type) ? type->valuestring : "";
-    const size_t n = strlen(name), m = strlen(end);
-    const bool headless = n > m && strcmp(name + n - m, end) == 0 && !pp_arch_by_class(name);
+    const bool headless = pp_ends_with(name, "Model") && !pp_arch_by_class(name);
     return headless && cJSON_IsString(type) && pp_arch_by_class(type->valuestring) ? type->valuestring : name;
 }
 

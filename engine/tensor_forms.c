@@ -4,13 +4,8 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/hf_form.h"
-
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */
 
@@ -33,18 +28,18 @@ static const char *const gptoss_names[][2] = {
 static int renamed(const char *family, const char *name)
 {
     int i = (int)(sizeof gptoss_names / sizeof *gptoss_names) - 1;
-    while (i >= 0 && !(is_gptoss(family) && ends_with(name, gptoss_names[i][0])))
+    while (i >= 0 && !(is_gptoss(family) && pp_ends_with(name, gptoss_names[i][0])))
         i--;
     return i;
 }
 
 enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t)
 {
-    if (ends_with(t->name, fused_weight) || ends_with(t->name, fused_bias))
+    if (pp_ends_with(t->name, fused_weight) || pp_ends_with(t->name, fused_bias))
         return is_gptoss(family) ? PP_GGUF_TURNS : PP_GGUF_HALVES;
     if (renamed(family, t->name) >= 0)
         return PP_GGUF_RENAMED;
-    if (ends_with(t->name, ".attn_kv_b.weight"))
+    if (pp_ends_with(t->name, ".attn_kv_b.weight"))
         return PP_GGUF_HEADS;
     if (strcmp(t->name, "altup_proj.weight") == 0 || strcmp(t->name, "altup_unembd_proj.weight") == 0)
         return PP_GGUF_STREAMS;
@@ -145,7 +140,7 @@ enum pp_code pp_hf_halves_add(struct pp_tensor_list *l, const struct pp_tensor *
     const int64_t n = t->n_dims == 3 ? t->ne[2] : 1;
     enum pp_code code = PP_OK;
     if (t->n_dims < 2 || t->n_dims > 3 || t->ne[1] % 2 != 0 || n > PP_MAX_EXPERTS ||
-        (t->n_dims == 3) != (ends_with(gate, stack) && ends_with(up, stack)))
+        (t->n_dims == 3) != (pp_ends_with(gate, stack) && pp_ends_with(up, stack)))
         return fail_shape(t, err);
     for (int64_t i = 0; i < 2 * n && !code; i++) {
         const struct pp_tensor one = half_of(t, i);
@@ -302,7 +297,7 @@ static enum pp_code add_streams(struct pp_tensor_list *l, const struct pp_tensor
 enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t,
                               struct pp_error *err)
 {
-    const bool bias = ends_with(t->name, ".bias");
+    const bool bias = pp_ends_with(t->name, ".bias");
     struct pp_tensor rows;
     enum pp_code code;
     switch (pp_gguf_form(family, t)) {
@@ -327,7 +322,7 @@ enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, cons
 static struct pp_tensor *scaled_by(const struct pp_tensor_list *l, const char *name, const char *end)
 {
     const size_t n = strlen(name) - strlen(end);
-    for (size_t i = 0; ends_with(name, end) && i < l->n; i++) {
+    for (size_t i = 0; pp_ends_with(name, end) && i < l->n; i++) {
         struct pp_tensor *t = &l->t[i];
         if (t->rows && t->rows->form == PP_FORM_NVFP4 && strncmp(t->name, name, n) == 0 &&
             strcmp(t->name + n, ".weight") == 0)

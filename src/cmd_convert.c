@@ -53,16 +53,10 @@ static enum pp_code report_size(const char *path, struct pp_error *err)
     return PP_OK;
 }
 
-static bool ends_in_gguf(const char *path)
-{
-    const size_t n = strlen(path), m = strlen(".gguf");
-    return n >= m && pp_casecmp(path + n - m, ".gguf") == 0;
-}
-
 /* Whether a model becomes a folder. */
 static bool to_folder(const struct pp_options *o, bool from_file, const char *dst)
 {
-    return o->convert_to ? strcmp(o->convert_to, "gguf") != 0 : from_file && !ends_in_gguf(dst);
+    return o->convert_to ? strcmp(o->convert_to, "gguf") != 0 : from_file && !pp_case_ends_with(dst, ".gguf");
 }
 
 /* To what --to says, or the names; an adapter in GGUF to a folder, any other to GGUF. */

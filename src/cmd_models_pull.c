@@ -106,12 +106,6 @@ static enum pp_code from_url(struct pull *l, const char *url, struct pp_error *e
     return add_file(l, url, name, 0, NULL, err);
 }
 
-static bool ends_with(const char *s, const char *ending)
-{
-    const size_t n = strlen(s), e = strlen(ending);
-    return n >= e && pp_casecmp(s + n - e, ending) == 0;
-}
-
 static const char *path_of(const cJSON *file)
 {
     const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(file, "path"));
@@ -149,7 +143,7 @@ static bool is_further_template(const char *path)
 {
     static const char folder[] = "additional_chat_templates/";
     const size_t n = strlen(folder);
-    return strncmp(path, folder, n) == 0 && !strchr(path + n, '/') && ends_with(path, ".jinja");
+    return strncmp(path, folder, n) == 0 && !strchr(path + n, '/') && pp_case_ends_with(path, ".jinja");
 }
 
 static enum pp_code add_hub_file(struct pull *l, const char *base, const char *repository, const cJSON *file,
@@ -171,7 +165,7 @@ static enum pp_code add_hub_file(struct pull *l, const char *base, const char *r
 /* Whether two GGUF files are parts of one model: equal but for the number of the part. */
 static bool same_split(const char *a, const char *b)
 {
-    const size_t n = strlen(a), base = ends_with(a, ".gguf") ? n - strlen(".gguf") : 0;
+    const size_t n = strlen(a), base = pp_case_ends_with(a, ".gguf") ? n - strlen(".gguf") : 0;
     const size_t ending = pp_part_ending(a, base);
     return n == strlen(b) && ending && pp_part_ending(b, base) && memcmp(a, b, base - ending) == 0 &&
            strcmp(a + base - ending + PP_PART_NUMBER, b + base - ending + PP_PART_NUMBER) == 0;
@@ -186,7 +180,7 @@ static const char *base_of(const char *path)
 /* A GGUF file, but for those that lie beside models: what makes vectors of pictures, and statistics of activations. */
 static bool is_model_file(const char *path)
 {
-    return ends_with(path, ".gguf") && !pp_casestr(base_of(path), "mmproj") &&
+    return pp_case_ends_with(path, ".gguf") && !pp_casestr(base_of(path), "mmproj") &&
            pp_ncasecmp(base_of(path), "imatrix", strlen("imatrix")) != 0;
 }
 
@@ -194,7 +188,7 @@ static bool is_model_file(const char *path)
 static bool is_called(const char *path, const char *word, bool all)
 {
     const char *base = base_of(path);
-    size_t n = strlen(base) - (ends_with(base, ".gguf") ? strlen(".gguf") : 0), k = strlen(word);
+    size_t n = strlen(base) - (pp_case_ends_with(base, ".gguf") ? strlen(".gguf") : 0), k = strlen(word);
     n -= pp_part_ending(base, n);
     return (all ? n == k : n > k && strchr("-._", base[n - k - 1])) && pp_ncasecmp(base + n - k, word, k) == 0;
 }
@@ -249,10 +243,10 @@ static bool belongs_to_folder(const char *path)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(path, names[i]) == 0)
             return true;
-    if (is_of_module(path) || is_further_template(path) || (!strchr(path, '/') && ends_with(path, ".tiktoken")))
+    if (is_of_module(path) || is_further_template(path) || (!strchr(path, '/') && pp_case_ends_with(path, ".tiktoken")))
         return true;
     /* some repositories have the weights again in one file, or an adapter beside them */
-    return !strchr(path, '/') && strncmp(path, "model", 5) == 0 && ends_with(path, ".safetensors");
+    return !strchr(path, '/') && strncmp(path, "model", 5) == 0 && pp_case_ends_with(path, ".safetensors");
 }
 
 static enum pp_code choose_files(struct pull *l, const char *base, const char *repository, const char *wanted,
@@ -267,7 +261,7 @@ static enum pp_code choose_files(struct pull *l, const char *base, const char *r
     {
         const char *path = path_of(f);
         bool take = chosen ? f == chosen || same_split(path_of(chosen), path) : belongs_to_folder(path);
-        weights = weights || (take && ends_with(path, ".safetensors") && !is_of_module(path));
+        weights = weights || (take && pp_case_ends_with(path, ".safetensors") && !is_of_module(path));
         if (take && !code)
             code = add_hub_file(l, base, repository, f, err);
     }
@@ -435,9 +429,9 @@ static enum pp_code check_beginning(const struct pp_fetch *f, int fd, struct pp_
         return pp_fail(err, PP_ERR_IO, "cannot read the file again: %s", strerror(errno));
     if (!l->folder)
         kind = memcmp(begin, "GGUF", 4) == 0 ? NULL : "GGUF";
-    else if (ends_with(f->path, ".safetensors"))
+    else if (pp_case_ends_with(f->path, ".safetensors"))
         kind = begin[8] == '{' && !begin[7] ? NULL : "safetensors"; /* the length of the JSON that follows */
-    else if (ends_with(f->path, ".json"))
+    else if (pp_case_ends_with(f->path, ".json"))
         kind = *text == '{' || *text == '[' ? NULL : "JSON";
     if (!kind)
         return PP_OK;

@@ -14,12 +14,6 @@
 
 enum { MAX_ENTRIES = 256, MAX_PROBED = 64, MAX_ADAPTERS_LISTED = 64 };
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n > m && pp_casecmp(s + n - m, end) == 0;
-}
-
 static bool is_folder(const char *path)
 {
     struct stat st;
@@ -68,7 +62,7 @@ static void find_adapters(struct ctl_job *j, const char *folder, bool all)
     char **names = list_folder(folder, &n);
     for (size_t i = 0; i < n && probed < MAX_PROBED && j->adapters.n < MAX_ADAPTERS_LISTED; i++) {
         int len = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        if (len < 0 || (size_t)len >= sizeof path || !(ends_with(path, ".gguf") || is_folder(path)))
+        if (len < 0 || (size_t)len >= sizeof path || !(pp_case_ends_with(path, ".gguf") || is_folder(path)))
             continue;
         probed++;
         if ((all || pp_is_adapter(path)) && realpath(path, real))
@@ -85,7 +79,7 @@ static void find_templates(struct ctl_job *j)
     char **names = list_folder(folder, &n);
     for (size_t i = 0; i < n; i++) {
         size_t stem = strlen(names[i]) - strlen(".jinja");
-        if (!ends_with(names[i], ".jinja") || stem >= sizeof j->templates.items->name)
+        if (!pp_case_ends_with(names[i], ".jinja") || stem >= sizeof j->templates.items->name)
             continue;
         names[i][stem] = 0;
         ctl_add_template(&j->templates, names[i], "from the configuration folder");

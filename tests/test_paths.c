@@ -268,6 +268,10 @@ static void cases(void **state)
     assert_ptr_equal(pp_casestr(s, ""), s);
     assert_null(pp_casestr(s, "gguf2"));
     assert_null(pp_casestr("", "a"));
+    assert_true(pp_case_ends_with("model.GGUF", ".gguf") && pp_case_ends_with(".gguf", ".gguf"));
+    assert_false(pp_case_ends_with("gguf", ".gguf") || pp_case_ends_with("a.gguf.part", ".gguf"));
+    assert_true(pp_ends_with("blk.0.attn_v.weight", ".weight") && pp_ends_with("a", ""));
+    assert_false(pp_ends_with("model.GGUF", ".gguf") || pp_ends_with("", "a"));
 }
 
 static int64_t version_of(sqlite3 *db)

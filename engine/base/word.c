@@ -31,3 +31,15 @@ const char *pp_casestr(const char *s, const char *word)
             return NULL;
     return s;
 }
+
+bool pp_case_ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), m = strlen(end);
+    return n >= m && pp_casecmp(s + n - m, end) == 0;
+}
+
+bool pp_ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), m = strlen(end);
+    return n >= m && memcmp(s + n - m, end, m) == 0;
+}
