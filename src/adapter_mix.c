@@ -8,17 +8,17 @@
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
+#include "src/paths.h"
 
 void pp_adapter_name(const char *path, char *out, size_t cap)
 {
-    const char *base = strrchr(path, '/');
-    base = base ? base + 1 : path;
+    const char *base = pp_base_name(path);
     if (strncmp(base, "starter-", 8) == 0 && base[8])
         base += 8;
     if (strncmp(base, "lora-", 5) == 0 && base[5])
         base += 5;
     size_t n = strlen(base);
-    if (n > 5 && pp_casecmp(base + n - 5, ".gguf") == 0)
+    if (n > 5 && pp_case_ends_with(base, ".gguf"))
         n -= 5;
     snprintf(out, cap, "%.*s", (int)n, base);
 }

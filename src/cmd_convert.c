@@ -82,10 +82,9 @@ static enum pp_code read_imatrix(const struct pp_options *o, struct pp_convert_o
 {
     if (!o->imatrix.file)
         return PP_OK;
-    const char *slash = strrchr(o->imatrix.file, '/');
     enum pp_code code = pp_imatrix_read(o->imatrix.file, m, err);
     opt->imatrix = *m;
-    opt->imatrix_name = slash ? slash + 1 : o->imatrix.file; /* where it lay is nobody's business */
+    opt->imatrix_name = pp_base_name(o->imatrix.file); /* where it lay is nobody's business */
     return code;
 }
 

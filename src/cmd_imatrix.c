@@ -29,12 +29,6 @@ struct work {
     double seconds;
 };
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static void show_running(const struct work *w, size_t done, uint64_t began_ns)
 {
     const double each = (double)(pp_now_ns() - began_ns) / 1e9 / (double)(done - w->skip);
@@ -198,7 +192,7 @@ int pp_cmd_imatrix(const struct pp_options *o, const struct pp_paths *p)
         .o = o,
         .cancel = pp_cli_begin(),
         .output = o->output ? o->output : "imatrix.gguf",
-        .text = o->file && strcmp(o->file, "-") != 0 ? base_name(o->file) : "stdin",
+        .text = o->file && strcmp(o->file, "-") != 0 ? pp_base_name(o->file) : "stdin",
         .n_ctx = o->ctx_size > 0 ? (uint32_t)o->ctx_size : DEFAULT_CHUNK,
     };
     const bool only_adds = o->imatrix.n_in_files && !o->file;

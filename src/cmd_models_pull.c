@@ -171,23 +171,17 @@ static bool same_split(const char *a, const char *b)
            strcmp(a + base - ending + PP_PART_NUMBER, b + base - ending + PP_PART_NUMBER) == 0;
 }
 
-static const char *base_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* A GGUF file, but for those that lie beside models: what makes vectors of pictures, and statistics of activations. */
 static bool is_model_file(const char *path)
 {
-    return pp_case_ends_with(path, ".gguf") && !pp_casestr(base_of(path), "mmproj") &&
-           pp_ncasecmp(base_of(path), "imatrix", strlen("imatrix")) != 0;
+    return pp_case_ends_with(path, ".gguf") && !pp_casestr(pp_base_name(path), "mmproj") &&
+           pp_ncasecmp(pp_base_name(path), "imatrix", strlen("imatrix")) != 0;
 }
 
 /* Whether a file's name, without .gguf and the number of a part, ends with this word, and with begin: is it. */
 static bool is_called(const char *path, const char *word, bool all)
 {
-    const char *base = base_of(path);
+    const char *base = pp_base_name(path);
     size_t n = strlen(base) - (pp_case_ends_with(base, ".gguf") ? strlen(".gguf") : 0), k = strlen(word);
     n -= pp_part_ending(base, n);
     return (all ? n == k : n > k && strchr("-._", base[n - k - 1])) && pp_ncasecmp(base + n - k, word, k) == 0;
@@ -199,7 +193,7 @@ static int fits(const char *path, const char *wanted)
 {
     if (strcmp(path, wanted) == 0)
         return 5;
-    if (strcmp(base_of(path), wanted) == 0)
+    if (strcmp(pp_base_name(path), wanted) == 0)
         return 4;
     if (!is_model_file(path))
         return 0;

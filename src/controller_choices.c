@@ -325,7 +325,7 @@ static void list_params(struct pp_controller *c)
 
 void ctl_mark_current(struct pp_controller *c)
 {
-    const char *name = c->session.template_name, *slash = strrchr(name, '/');
+    const char *name = c->session.template_name;
     list_personas(c);
     list_params(c);
     struct pp_adapter_mix now = ctl_set_now(c);
@@ -335,7 +335,7 @@ void ctl_mark_current(struct pp_controller *c)
         c->templates.items[i].current = strcmp(template_ref(c, i), name) == 0;
     c->status.adapters = c->adapters_line;
     c->status.persona = c->persona;
-    c->status.template_name = slash ? slash + 1 : name;
+    c->status.template_name = pp_base_name(name);
     c->status.title = c->session.title;
     c->status.session_key = c->session.id && !c->temporary ? c->session.key : "";
     c->status.temporary = c->temporary;
@@ -423,7 +423,7 @@ static enum pp_code use_template_file(struct pp_controller *c, struct pp_error *
         snprintf(real, sizeof real, "%s", path);
     pp_free(c->template_source);
     c->template_source = source;
-    ctl_add_template(&c->templates, strrchr(real, '/') ? strrchr(real, '/') + 1 : real, real);
+    ctl_add_template(&c->templates, pp_base_name(real), real);
     return ctl_set_string(c, &c->session.template_name, real) ? PP_OK : pp_fail_nomem(err, "the chat template");
 }
 

@@ -153,6 +153,12 @@ static void try_entries(struct pp_near *near, const char *folder)
     closedir(d);
 }
 
+const char *pp_base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 bool pp_expand_home(const char *typed, char *out, size_t cap)
 {
     const char *home = typed[0] == '~' && typed[1] == '/' ? getenv("HOME") : NULL;

@@ -25,6 +25,8 @@ enum pp_code pp_paths_init(struct pp_paths *p, struct pp_error *err);
 /* mkdir -p with mode 0700 for what is new. */
 enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
 
+/* What stands behind the last slash of a path, or all of it. */
+const char *pp_base_name(const char *path);
 /* A path as somebody types it: "~/" is the home folder. False: it is empty or does not fit. */
 bool pp_expand_home(const char *typed, char *out, size_t cap);
 

@@ -253,6 +253,15 @@ static void nearness(void **state)
     assert_string_equal(n.best, "top-k");
 }
 
+static void base_names(void **state)
+{
+    (void)state;
+    assert_string_equal(pp_base_name("/models/a.gguf"), "a.gguf");
+    assert_string_equal(pp_base_name("a.gguf"), "a.gguf");
+    assert_string_equal(pp_base_name("folder/"), "");
+    assert_string_equal(pp_base_name(""), "");
+}
+
 static void cases(void **state)
 {
     (void)state;
@@ -325,6 +334,7 @@ TEST_GROUP(paths)
         cmocka_unit_test(bundled_draft),
         cmocka_unit_test(template_path),
         cmocka_unit_test(nearness),
+        cmocka_unit_test(base_names),
         cmocka_unit_test(cases),
         cmocka_unit_test(registered),
     };
