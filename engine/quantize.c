@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
 #include "engine/convert.h"
@@ -213,11 +214,13 @@ void pp_quantize_plan(const struct pp_source *s, int file_type, uint32_t *types)
 
 static enum pp_code fail_type(const char *type, struct pp_error *err)
 {
-    char known[256] = "";
-    size_t n = 0;
+    struct pp_buf known = {0};
     for (size_t i = 0; i < N_MIXES; i++)
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", mixes[i].name);
-    return pp_fail(err, PP_ERR_USAGE, "cannot quantise to \"%.40s\"; possible are %s", type, known);
+        pp_buf_fmt(&known, "%s%s", i ? ", " : "", mixes[i].name);
+    const enum pp_code code = pp_fail(err, PP_ERR_USAGE, "cannot quantise to \"%.40s\"; possible are %s", type,
+                                      pp_buf_cstr(&known));
+    pp_buf_free(&known);
+    return code;
 }
 
 enum pp_code pp_quantize_file(const char *src, const char *dst, const char *type, const struct pp_convert_options *opt,

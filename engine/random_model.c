@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
 #include "engine/bench.h"
@@ -369,11 +370,13 @@ static void add_metadata(struct random_file *f)
 
 static enum pp_code fail_shape(const char *name, struct pp_error *err)
 {
-    char known[384] = "";
-    size_t n = 0;
+    struct pp_buf known = {0};
     for (size_t i = 0; i < N_SHAPES; i++)
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", shapes[i].name);
-    return pp_fail(err, PP_ERR_USAGE, "there is no shape \"%.40s\"; there are %s", name, known);
+        pp_buf_fmt(&known, "%s%s", i ? ", " : "", shapes[i].name);
+    const enum pp_code code = pp_fail(err, PP_ERR_USAGE, "there is no shape \"%.40s\"; there are %s", name,
+                                      pp_buf_cstr(&known));
+    pp_buf_free(&known);
+    return code;
 }
 
 static enum pp_code choose_types(struct random_file *f, const char *name, struct pp_error *err)

@@ -324,9 +324,12 @@ static void test_errors(void **state)
     assert_int_equal(pp_convert_to_gguf("/nonexistent", out, NULL, &err), PP_ERR_NOT_FOUND);
     assert_int_equal(pp_quantize_file(src, "/nonexistent/out.gguf", "Q8_0", NULL, &err), PP_ERR_IO);
     assert_int_not_equal(access(out, F_OK), 0);
+    assert_int_equal(pp_quantize_file(src, out, "Q9_Z", NULL, &err), PP_ERR_USAGE);
     size_t n = 0;
-    while (pp_quantize_type(n))
-        assert_true(pp_file_type_by_name(pp_quantize_type(n++)) >= 0);
+    for (const char *type; (type = pp_quantize_type(n)); n++) {
+        assert_true(pp_file_type_by_name(type) >= 0);
+        assert_non_null(strstr(err.text, type)); /* all that are possible are named */
+    }
     assert_int_equal(n, 20);
 }
 
