@@ -9,6 +9,7 @@
 
 #include "engine/arch/arch.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
@@ -267,9 +268,8 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
                                        "time_mix_v1.weight", "time_mix_v2.weight", "time_mix_g1.weight",
                                        "time_mix_g2.weight", "time_mix_first.weight",
                                        "time_mix_decay_w1.weight", "time_mix_decay_w2.weight"};
-    size_t n = strlen(t->name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (n >= strlen(ends[i]) && strcmp(t->name + n - strlen(ends[i]), ends[i]) == 0)
+        if (pp_ends_with(t->name, ends[i]))
             return true;
     return t->n_dims == 1;
 }

@@ -7,6 +7,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/export_folder_int.h"
 #include "engine/hf.h"
 #include "engine/hf_form.h"
@@ -58,7 +59,7 @@ static enum pp_code name_item(const struct folder *f, struct item *item, const s
         return pp_fail_nomem(f->err, "a tensor's name");
     if (n >= NAME)
         return fail_place(f, item->from->name);
-    if (item->bits && n > strlen(weight) && strcmp(name->data + n - strlen(weight), weight) == 0)
+    if (item->bits && n > strlen(weight) && pp_ends_with(name->data, weight))
         n -= strlen(weight);
     else
         item->bits = 0;
