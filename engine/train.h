@@ -155,7 +155,8 @@ enum pp_code pp_trainer_write_gguf(const struct pp_trainer *t, const char *path,
 
 struct pp_train_progress {
     int64_t step, n_steps;      /* steps that were done */
-    struct pp_train_step last;  /* of step > 0 */
+    int64_t first_step;         /* those that a resumption found done; 0 at a start */
+    struct pp_train_step last;  /* of step > first_step */
     double validation;          /* the newest validation loss; NAN: none yet */
     bool validated;             /* it is of this moment */
     size_t n_tokens;            /* of all steps since the start or the resumption */

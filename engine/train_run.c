@@ -227,6 +227,7 @@ enum pp_code pp_train(struct pp_trainer *t, const struct pp_train_run *run, stru
     err = err ? err : &own;
     *r.result = (struct pp_train_result){.last_loss = (double)NAN, .validation = (double)NAN};
     enum pp_code code = begin(&r, err);
+    r.progress.first_step = t->step;
     if (!code) {
         code = steps(&r, err);
         code = code ? stopped(&r, code, err) : finish(&r, err);

@@ -91,15 +91,14 @@ static int terminal_width(void)
 }
 
 /* Seconds until the end, from the steps of this run; NAN: nothing is known yet. */
-static double time_left(const struct pp_train_progress *p, int64_t first_step)
+static double time_left(const struct pp_train_progress *p)
 {
-    int64_t done = p->step - first_step;
+    int64_t done = p->step - p->first_step;
     return done > 0 ? p->seconds / (double)done * (double)(p->n_steps - p->step) : (double)NAN;
 }
 
 struct progress {
     struct show show;
-    int64_t first_step;         /* of this run */
     const struct pp_cancel *cancel;
     bool waiting;               /* for room on the disk */
 };
@@ -118,12 +117,12 @@ static void show_line(struct progress *g, const struct pp_train_progress *p)
 {
     struct pp_buf line = {0}, figures = {0};
     char text[PP_CLI_DURATION + 32];
-    double left = time_left(p, g->first_step);
+    double left = time_left(p);
     int room = terminal_width() - 1;
     snprintf(text, sizeof text, "step %lld/%lld", (long long)p->step, (long long)p->n_steps);
     add_figure(&line, &room, text);
     snprintf(text, sizeof text, " loss %.3f", p->last.loss);
-    add_figure(&figures, &room, p->step ? text : "");
+    add_figure(&figures, &room, p->step > p->first_step ? text : "");
     snprintf(text, sizeof text, " val %.3f", p->validation);
     add_figure(&figures, &room, isnan(p->validation) ? "" : text);
     if (!isnan(left)) {
@@ -145,12 +144,12 @@ static void show_line(struct progress *g, const struct pp_train_progress *p)
     pp_buf_free(&figures);
 }
 
-static void plain_line(const struct progress *g, const struct pp_train_progress *p)
+static void plain_line(const struct pp_train_progress *p)
 {
     struct pp_buf line = {0};
-    double left = time_left(p, g->first_step);
+    double left = time_left(p);
     pp_buf_fmt(&line, "step %lld of %lld", (long long)p->step, (long long)p->n_steps);
-    if (p->step > g->first_step)
+    if (p->step > p->first_step)
         pp_buf_fmt(&line, ", loss %.4f", p->last.loss);
     if (p->validated)
         pp_buf_fmt(&line, ", validation loss %.4f", p->validation);
@@ -176,13 +175,13 @@ static void report(void *user, const struct pp_train_progress *p)
                    (long long)p->step, p->unsaved);
         return;
     }
-    if (!p->validated && p->step)
+    if (!p->validated && p->step > p->first_step)
         remember(&g->show.loss, p->last.loss);
     if (!g->show.terminal) {
         if (!p->validated && share < g->show.last_share + 0.1)
             return;
         g->show.last_share = share;
-        plain_line(g, p);
+        plain_line(p);
         return;
     }
     if (g->show.last_ns && now - g->show.last_ns < EVERY_NS && p->step < p->n_steps)

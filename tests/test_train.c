@@ -751,6 +751,7 @@ struct watcher {
     const char *blocked;        /* a checkpoint's path: in the way of those up to step 4 is a folder */
     const char *blocked_result; /* likewise, of the adapter at the end */
     int n_reports, n_validations, n_unsaved, n_again;
+    int64_t first_step;         /* of the newest report */
     double first_validation, validation;
 };
 
@@ -762,6 +763,7 @@ static void watch(void *user, const struct pp_train_progress *p)
         return;
     }
     w->n_reports++;
+    w->first_step = p->first_step;
     if (w->blocked_result && !p->validated && p->step == 1)
         assert_int_equal(mkdir(w->blocked_result, 0700), 0);
     if (w->blocked && !p->validated && p->step == 1)
@@ -835,6 +837,7 @@ static void run_and_resume(void **state)
     assert_int_equal(whole.steps, 8);
     assert_int_equal(w.n_validations, 5); /* before, and after 2, 4, 6, 8 */
     assert_int_equal(w.n_reports, 13);
+    assert_int_equal(w.first_step, 0);
     assert_true(whole.first_validation == w.first_validation && whole.validation == w.validation);
     assert_true(whole.validation < whole.first_validation - 0.05);
     assert_true(has(straight, "adapter_config.json") && has(straight, "adapter_model.safetensors"));
@@ -854,6 +857,7 @@ static void run_and_resume(void **state)
     assert_int_equal(run_in(broken, &s, few_steps(), &w, false, &rest, &err), PP_ERR_USAGE); /* not by accident */
     assert_non_null(strstr(err.text, "--continue"));
     assert_ok(run_in(broken, &s, few_steps(), &w, true, &rest, &err), err);
+    assert_int_equal(w.first_step, 5); /* what time is left is told from the steps of this run */
     assert_int_equal(rest.steps, 8);
     assert_true(rest.first_loss == whole.first_loss && rest.first_validation == whole.first_validation);
     assert_true(rest.last_loss == whole.last_loss && rest.validation == whole.validation);
