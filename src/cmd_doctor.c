@@ -237,8 +237,8 @@ static void nearest(const char *path, char out[600])
 {
     struct stat st;
     snprintf(out, 600, "%s", path);
-    for (char *slash; stat(out, &st) != 0 && (slash = strrchr(out, '/')) && slash != out;)
-        *slash = 0;
+    for (char *slash; stat(out, &st) != 0 && (slash = strrchr(out, '/')) && out[1];)
+        slash[slash == out] = 0;
 }
 
 static void folder(struct doctor *d, const char *what, const char *path, const char *without)

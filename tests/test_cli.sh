@@ -646,6 +646,10 @@ chmod 755 "$XDG_CACHE_HOME/pippin"
 run doctor --json; expect "a folder that others can read" 1
 expect_match "is one, too" "$tmp/out" '"problems": \["others can look into .*chmod 700'
 chmod 700 "$XDG_CACHE_HOME/pippin"
+home env XDG_CACHE_HOME=/nothing-there "$pippin" doctor --json
+[ -w / ] && can=true || can=false
+expect_match "what would be made in / is asked of /" "$tmp/out" \
+    "\"path\": \"/nothing-there/pippin\", \"there\": false, \"writable\": $can"
 
 # --- conversations to files and back ---------------------------------------------------------------------------
 
