@@ -293,7 +293,7 @@ static bool is_symmetric(const struct pp_rows *r)
     const int64_t n = r->n_groups * r->n_rows * r->bits / 8;
     if (!r->zeros)
         return r->zero_bias == middle;
-    if (r->bits < 4 || r->zeros_as == PP_ZEROS_ALONG || r->zeros_as == PP_ZEROS_BYTES)
+    if (r->bits < 4 || r->n_rows * r->bits % 32 != 0 || r->zeros_as == PP_ZEROS_ALONG || r->zeros_as == PP_ZEROS_BYTES)
         return false;
     for (int64_t i = 0; i < n; i++)
         if (r->zeros[i] != want)

@@ -4,11 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
+#include "engine/hf.h"
+#include "engine/hf_quant.h"
 #include "engine/imatrix.h"
 #include "engine/quant.h"
 #include "engine/rows.h"
@@ -566,6 +569,56 @@ static void stopped(void **state)
     }
 }
 
+/* --- rows that fill no word --------------------------------------------------------------------------------------- */
+
+/* Nine rows of 32 weights, all 5: the zero points of eight are in the middle, but not that of the last, whose word is
+ * its own. */
+static void last_zero_point(void **state)
+{
+    enum { N_ROWS = 9, N_COLS = 32 };
+    static const char config[] = "{}";
+    static const int64_t weights_shape[] = {N_ROWS, N_COLS / 8}, shape_shape[] = {2}, scale_shape[] = {N_ROWS, 1},
+                         zeros_shape[] = {2, 1}, shape[] = {N_ROWS, N_COLS};
+    static const uint32_t zeros[] = {0x88888888, 3};
+    const struct pp_hf_quant q = {.method = PP_QUANT_COMPRESSED};
+    const char *folder = test_path("nine-rows");
+    uint32_t weights[N_ROWS * N_COLS / 8];
+    uint16_t scales[N_ROWS];
+    char path[600];
+    struct tensor_file f = {0};
+    struct pp_hf *hf;
+    struct pp_rows rows;
+    struct pp_tensor t;
+    struct pp_error err;
+    (void)state;
+    for (int i = 0; i < N_ROWS * N_COLS / 8; i++)
+        weights[i] = 0x55555555;
+    for (int i = 0; i < N_ROWS; i++)
+        scales[i] = 0x3c00;
+    assert_int_equal(mkdir(folder, 0700), 0);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_write_file(path, config, strlen(config), 0600, &err), err);
+    tensor_file_add(&f, "a.weight_packed", "I32", 2, weights_shape, weights, sizeof weights);
+    tensor_file_add(&f, "a.weight_shape", "I64", 1, shape_shape, shape, sizeof shape);
+    tensor_file_add(&f, "a.weight_scale", "F16", 2, scale_shape, scales, sizeof scales);
+    tensor_file_add(&f, "a.weight_zero_point", "I32", 2, zeros_shape, zeros, sizeof zeros);
+    tensor_file_write(&f, folder, "model.safetensors");
+    assert_ok(pp_hf_open(folder, &hf, &err), err);
+    for (size_t i = 0; i < pp_hf_n(hf); i++) {
+        if (strcmp(pp_hf_at(hf, i)->name, "a.weight_packed") != 0)
+            continue;
+        uint8_t made[64];
+        float row[N_COLS];
+        assert_ok(pp_hf_quant_open(&q, hf, i, &rows, &t, &err), err);
+        for (int r = 0; r < N_ROWS; r++) {
+            assert_ok(pp_rows_read(&rows, r, 1, made, &err), err);
+            pp_dequantize_row(rows.type, made, row, N_COLS);
+            assert_true(row[0] == (r < 8 ? -3.0f : 2.0f));
+        }
+    }
+    pp_hf_close(hf);
+}
+
 /* --- large matrices ----------------------------------------------------------------------------------------------- */
 
 /* Of those whose rows are all over them, many rows are read at a time: they are what they are one by one. */
@@ -620,7 +673,7 @@ TEST_GROUP(packed)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form), cmocka_unit_test(to_floats),    cmocka_unit_test(refusals),
-        cmocka_unit_test(told_beside),
+        cmocka_unit_test(told_beside), cmocka_unit_test(last_zero_point),
         cmocka_unit_test(no_numbers), cmocka_unit_test(stopped),      cmocka_unit_test(while_loading),
         cmocka_unit_test(while_loading_weighed), cmocka_unit_test(identities), cmocka_unit_test(not_twice),
         cmocka_unit_test(many_at_a_time),
