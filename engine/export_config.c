@@ -11,6 +11,7 @@
 #include "engine/arch/arch.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/export.h"
 #include "engine/hf.h"
 #include "engine/rope.h"
@@ -175,8 +176,7 @@ static void put_scaling(const struct pp_source *s, const struct pp_hparams *hp, 
 /* As transformers names them: LlamaForCausalLM, GPT2LMHeadModel. */
 static bool is_class(const char *name)
 {
-    const size_t n = strlen(name), end = strlen("Model");
-    return strstr(name, "For") || (n > end && strcmp(name + n - end, "Model") == 0);
+    return strstr(name, "For") || pp_ends_with(name, "Model");
 }
 
 /* The class is the first of the family's names, the type of model the first that is no class. */

@@ -11,6 +11,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/export_folder_int.h"
 #include "engine/hf.h"
 #include "engine/text.h"
@@ -111,9 +112,7 @@ enum pp_code pp_folder_copy(struct folder *f, const char *name)
 
 static int is_tiktoken(const struct dirent *d)
 {
-    static const char end[] = ".tiktoken";
-    const size_t n = strlen(d->d_name);
-    return d->d_name[0] != '.' && n > strlen(end) && strcmp(d->d_name + n - strlen(end), end) == 0;
+    return d->d_name[0] != '.' && pp_ends_with(d->d_name, ".tiktoken");
 }
 
 static enum pp_code copy_tiktoken(struct folder *f)

@@ -8,6 +8,7 @@
 
 #include "engine/arch/arch.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 
 /* The tier of layers that leave the same behind as this one; its layers are not counted yet. */
 static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hparams *hp, const struct pp_op *op)
@@ -530,9 +531,7 @@ const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct 
     }
     if (apart)
         return matrices;
-    const size_t len = strlen(base);
-    const bool shared = len > 3 && strcmp(base + len - 3, "_ch") == 0;
-    snprintf(name, sizeof name, "%s%sexps.weight", base, shared ? "" : "_");
+    snprintf(name, sizeof name, "%s%sexps.weight", base, pp_ends_with(base, "_ch") ? "" : "_");
     const struct pp_tensor *stack = checked_tensor(s, name, n, n_out, n_in, err);
     if (!stack)
         return NULL;

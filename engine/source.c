@@ -561,11 +561,9 @@ static enum pp_code take_first_values(struct pp_source *s, struct pp_error *err)
 /* Whether MLX wrote the folder, of whose convolutions the last dimension is one: it multiplies weights before. */
 static bool is_multiplied(const struct pp_source *s)
 {
-    static const char end[] = ".conv1d.weight";
     for (size_t i = 0; i < pp_hf_n(s->hf); i++) {
         const struct pp_tensor *t = pp_hf_at(s->hf, i);
-        const size_t n = strlen(t->name), m = strlen(end);
-        if (n > m && strcmp(t->name + n - m, end) == 0)
+        if (pp_ends_with(t->name, ".conv1d.weight"))
             return t->n_dims == 3 && t->ne[0] == 1;
     }
     return false;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/export.h"
 #include "engine/tensor_forms.h"
 
@@ -87,8 +88,7 @@ static const struct pp_tensor *keep(struct pp_tensor_list *l, const struct pp_te
 
 static bool is_of_layers(const char *name, const struct pp_hparams *hp)
 {
-    const size_t n = strlen(name), m = strlen(both_end);
-    return n > m && n < 100 && strcmp(name + n - m, both_end) == 0 && strncmp(name, "blk.", 4) == 0 &&
+    return strlen(name) < 100 && strncmp(name, "blk.", 4) == 0 && pp_ends_with(name, both_end) &&
            !pp_is_behind_layers(hp, name);
 }
 

@@ -11,6 +11,7 @@
 #include "engine/adapter_file.h"
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/near.h"
 
 /* Joins into out[PATH_MAX]; false if it does not fit. */
@@ -86,6 +87,15 @@ void pp_adapter_paths_free(struct pp_adapter_paths *a)
     *a = (struct pp_adapter_paths){0};
 }
 
+char *pp_adapter_cut_name(char *path)
+{
+    static const char end[] = ".gguf";
+    char *name = strrchr(path, '/') + 1;
+    if (pp_ends_with(name, end))
+        name[strlen(name) - strlen(end)] = 0;
+    return name;
+}
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -126,16 +136,12 @@ enum pp_code pp_adapter_paths_find(const struct pp_paths *p, const char *model, 
 
 /* --- one that is not there ----------------------------------------------------------------------------------- */
 
-/* As a list for a sentence, and to `near`. */
-static void offer(const struct pp_adapter_paths *a, struct pp_near *near, struct pp_buf *names)
+/* As a list for a sentence, and to `near`; cuts the paths. */
+static void offer(struct pp_adapter_paths *a, struct pp_near *near, struct pp_buf *names)
 {
     enum { ENOUGH = 160 };
-    char name[NAME_MAX + 1];
     for (size_t i = 0; i < a->n; i++) {
-        snprintf(name, sizeof name, "%s", strrchr(a->list[i], '/') + 1);
-        const size_t n = strlen(name), end = strlen(".gguf");
-        if (n > end && strcmp(name + n - end, ".gguf") == 0)
-            name[n - end] = 0;
+        const char *name = pp_adapter_cut_name(a->list[i]);
         pp_near_try(near, name);
         if (names->len < ENOUGH)
             pp_buf_fmt(names, "%s%s", names->len ? ", " : "", name);

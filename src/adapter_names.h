@@ -23,6 +23,8 @@ enum pp_code pp_adapter_paths_find(const struct pp_paths *p, const char *model, 
 /* One more at the end, unless it is there. */
 enum pp_code pp_adapter_paths_add(struct pp_adapter_paths *a, const char *path, struct pp_error *err);
 void pp_adapter_paths_free(struct pp_adapter_paths *a);
+/* Cuts a path of the list down to the adapter's name: the file's, without .gguf. Returns where it begins. */
+char *pp_adapter_cut_name(char *path);
 
 /* PP_ERR_NOT_FOUND unless there is something at `path`, which may be a name that could not be made one: tells the
  * nearest name, and which there are. */

@@ -65,13 +65,8 @@ static void adapters(FILE *out, const struct pp_paths *p, const char *model)
 {
     struct pp_adapter_paths all = {0};
     pp_adapter_paths_find(p, model, &all, NULL);
-    for (size_t i = 0; i < all.n; i++) {
-        char *name = strrchr(all.list[i], '/') + 1;
-        const size_t n = strlen(name), end = strlen(".gguf");
-        if (n > end && strcmp(name + n - end, ".gguf") == 0)
-            name[n - end] = 0;
-        print(out, name, "adapter");
-    }
+    for (size_t i = 0; i < all.n; i++)
+        print(out, pp_adapter_cut_name(all.list[i]), "adapter");
     pp_adapter_paths_free(&all);
 }
 

@@ -6,6 +6,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/controller_int.h"
 #include "src/figures.h"
 
@@ -480,9 +481,7 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
 /* The engine does not know how a model is loaded here. */
 static void tell_failure(struct pp_controller *c, const char *why)
 {
-    static const char again[] = "load the model again";
-    const size_t n = strlen(why), n_again = sizeof again - 1;
-    if (n >= n_again && strcmp(why + n - n_again, again) == 0)
+    if (pp_ends_with(why, "load the model again"))
         ctl_notice(c, true, "%s with /model %s", why, *c->session.model ? c->session.model : "starter");
     else
         ctl_notice(c, true, "%s", why);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/adapter_names.h"
 #include "src/config.h"
 #include "src/near.h"
@@ -113,8 +114,7 @@ static enum pp_code unknown_command(const char *name, struct pp_error *err)
 {
     if (strcmp(name, "devices") == 0)
         return pp_fail(err, PP_ERR_USAGE, "there is no `pippin devices`; `pippin doctor` tells of processor and GPUs");
-    size_t n = strlen(name);
-    if (strchr(name, '/') || (n > 5 && strcmp(name + n - 5, ".gguf") == 0))
+    if (strchr(name, '/') || pp_ends_with(name, ".gguf"))
         return pp_fail(err, PP_ERR_USAGE, "\"%s\" is no command; to chat with a model, type pippin -m %s", name, name);
     struct pp_near near = {.wanted = name};
     for (int i = 0; i < PP_CMD_COUNT; i++)

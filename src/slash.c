@@ -155,13 +155,12 @@ static slash_fn *lora_word(char *arg, char **rest)
 static enum pp_slash no_such_adapter(struct pp_controller *c, const char *arg)
 {
     struct pp_near near = {.wanted = arg};
-    const size_t n = strlen(arg);
     int n_begin = 0;
     for (size_t k = 0; k < c->adapters.n; k++) {
         pp_near_try(&near, c->adapters.items[k].name);
         n_begin += begins_with(c->adapters.items[k].name, arg);
     }
-    if (!strchr(arg, '/') && (n <= 5 || pp_casecmp(arg + n - 5, ".gguf") != 0))
+    if (!strchr(arg, '/') && !pp_case_ends_with(arg, ".gguf"))
         return not_found(c, &near, n_begin, "adapter", "F3");
     ctl_notice(c, true, "there is no adapter \"%s\" in the list; /lora add %s takes a file into it", arg, arg);
     return PP_SLASH_ERROR;

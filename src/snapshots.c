@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/paths.h"
 
 /* Written between two looks at what else there is to do: a slow disk takes 100 ms for it. */
@@ -70,8 +71,7 @@ static bool key_of_file(const char *name, char key[static KEY_MAX + 1])
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (strcmp(name + n, endings[i]) == 0)
             return true;
-    size_t len = strlen(name);
-    return strncmp(name + n, ".manifest.", 10) == 0 && len > 4 && strcmp(name + len - 4, ".tmp") == 0;
+    return strncmp(name + n, ".manifest.", 10) == 0 && pp_ends_with(name, ".tmp");
 }
 
 static int by_key(const void *pa, const void *pb)

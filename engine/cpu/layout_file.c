@@ -13,6 +13,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
+#include "engine/base/word.h"
 
 enum { PATH_CAP = 640 };
 static const uint64_t DEFAULT_QUOTA = (uint64_t)64 << 30;
@@ -58,12 +59,6 @@ static void file_name(const struct pp_layout_store *s, bool by_identity, const c
 static void part_name(const struct pp_layout_store *s, char out[PATH_CAP])
 {
     file_name(s, false, "part", out);
-}
-
-static bool has_suffix(const char *name, const char *suffix)
-{
-    size_t n = strlen(name), m = strlen(suffix);
-    return n > m && strcmp(name + n - m, suffix) == 0;
 }
 
 static size_t head_bytes(const struct pp_weights *w)
@@ -305,7 +300,7 @@ static void add_kept(struct kept_files *all, const char *folder, const char *nam
     if (n < 0 || (size_t)n >= sizeof path || lstat(path, &st) != 0 || !S_ISREG(st.st_mode) ||
         strlen(name) >= sizeof all->list->name)
         return;
-    if ((has_suffix(name, ".part") && remove_orphan(path)) ||
+    if ((pp_ends_with(name, ".part") && remove_orphan(path)) ||
         pp_grow(&all->list, &all->cap, all->n + 1, sizeof *all->list) != 0)
         return;
     struct kept_file *f = &all->list[all->n++];
@@ -323,7 +318,7 @@ static struct kept_files list_kept(const struct pp_layout_store *s)
     part_name(s, own);
     DIR *d = opendir(s->folder);
     for (struct dirent *e; d && (e = readdir(d));)
-        if ((has_suffix(e->d_name, ".layout") || has_suffix(e->d_name, ".part")) &&
+        if ((pp_ends_with(e->d_name, ".layout") || pp_ends_with(e->d_name, ".part")) &&
             strcmp(e->d_name, strrchr(own, '/') + 1) != 0)
             add_kept(&all, s->folder, e->d_name);
     if (d)
@@ -348,8 +343,8 @@ static bool evict(const struct pp_layout_store *s, const char *name)
 {
     char path[sizeof s->folder + 260];
     snprintf(path, sizeof path, "%s/%s", s->folder, name);
-    int fd = has_suffix(name, ".part") ? open_part(path, false) : -1;
-    bool gone = (fd >= 0 || !has_suffix(name, ".part")) && unlink(path) == 0;
+    int fd = pp_ends_with(name, ".part") ? open_part(path, false) : -1;
+    bool gone = (fd >= 0 || !pp_ends_with(name, ".part")) && unlink(path) == 0;
     if (fd >= 0)
         close(fd);
     return gone;
