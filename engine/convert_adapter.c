@@ -432,7 +432,7 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
         free_copies(&c);
         if (!code)
             code = add_tensor(p, &t->b, head_dim, name, t->embedding ? ".lora_embedding_B" : ".lora_B.weight", err);
-        ok = add_module(p, p->modules, t, name);
+        ok = add_module(p, p->modules, t, name) && ok;
         if (t->rank != usual_rank)
             ok = ok && cJSON_AddNumberToObject(p->ranks, name, (double)t->rank);
         if (t->scale * (float)t->rank != alpha && fabsf(t->scale * (float)t->rank / alpha - 1.0f) > 1e-6f)
