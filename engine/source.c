@@ -901,7 +901,9 @@ enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_
 enum pp_code pp_source_open_as(const char *path, const char *quant, const char *imatrix, struct pp_source **out,
                                struct pp_error *err)
 {
+    struct pp_error own; /* what is called asks the error for its code */
     struct stat st;
+    err = err ? err : &own;
     *out = NULL;
     if (imatrix && !quant)
         return pp_fail(err, PP_ERR_USAGE, "an importance matrix weighs what a folder is quantised to while it is "

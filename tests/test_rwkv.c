@@ -14,6 +14,7 @@
 #include "engine/hf.h"
 #include "engine/model.h"
 #include "engine/quant.h"
+#include "engine/source.h"
 #include "engine/types.h"
 #include "tests/adapter_folder.h"
 #include "tests/passes.h"
@@ -1008,6 +1009,7 @@ static void bad_files_6(void **state)
     } cases[] = {{2, 2, 0, "wkv.head_size"}, {2, 2, 1, "time_mix_extra_dim"}, {2, 2, 2, "time_decay_extra_dim"},
                  {2, 1, -1, "mixes 1 inputs"}};
     struct pp_model *m;
+    struct pp_source *s;
     struct pp_error err;
     (void)state;
     make_6();
@@ -1017,6 +1019,14 @@ static void bad_files_6(void **state)
         if (!strstr(err.text, cases[i].text))
             fail_msg("\"%s\" does not say %s", err.text, cases[i].text);
     }
+    const struct number wide[] = {{"wkv.head_size", HEAD}, {"time_mix_extra_dim", 1 << 17},
+                                  {"time_decay_extra_dim", DECAY_RANK}, {"rescale_every_n_layers", 2},
+                                  {"block_count", 2}, {"context_length", 1 << 20}, {"embedding_length", N},
+                                  {"feed_forward_length", FF}, {"attention.head_count", 0}, {"vocab_size", VOCAB}};
+    const char *too_wide = write_numbers("rwkv6", wide, sizeof wide / sizeof *wide);
+    assert_int_equal(pp_model_open(too_wide, &m, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "size between two matrices"));
+    assert_int_equal(pp_source_open(too_wide, &s, NULL), PP_ERR_FORMAT); /* also where nobody asks why */
     const struct number deep[] = {{"wkv.head_size", HEAD}, {"time_mix_extra_dim", MIX_RANK},
                                   {"time_decay_extra_dim", DECAY_RANK}, {"rescale_every_n_layers", 2},
                                   {"block_count", 202}, {"context_length", 1 << 20}, {"embedding_length", N},
