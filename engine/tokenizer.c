@@ -30,6 +30,7 @@ void pp_tokenizer_free(struct pp_tokenizer *t)
     pp_free(t->type);
     pp_free(t->flags);
     pp_free(t->score);
+    pp_free(t->exact);
     pp_free(t->slots);
     pp_free(t->merges);
     pp_free(t->pairs);
@@ -268,8 +269,9 @@ static enum pp_code split(struct run *r, const char *text, size_t n, const char 
     return tok_split(r->t->splitter, r->split, text, n, word, &r->merger, err);
 }
 
-/* Writes the text with U+2581 for each space where there is room for that, word by word: words begin where a run of
- * U+2581 begins, if the vocabulary allows, or at each one, if it wants that; else the whole is one word. */
+/* Writes the text with U+2581 for each space, unless spaces stay, where there is room for that, word by word: words
+ * begin where a run of U+2581 begins, if the vocabulary allows, or at each one, if it wants that; else the whole is one
+ * word. */
 static enum pp_code merge_spaced(struct run *r, const char *text, size_t n, char *to, struct pp_error *err)
 {
     const bool cut = r->t->words_at_space, cut_all = r->t->split_spaces;
@@ -279,7 +281,7 @@ static enum pp_code merge_spaced(struct run *r, const char *text, size_t n, char
     while (text < end) {
         const bool own = (uint8_t)*text == (uint8_t)TOK_SPACE[0] && end - text >= TOK_SPACE_LEN &&
                          memcmp(text, TOK_SPACE, TOK_SPACE_LEN) == 0;
-        const bool space = *text == ' ' || own;
+        const bool space = (*text == ' ' && !r->t->bare_spaces) || own;
         if (!space) {
             *at++ = *text++;
             in_run = false;
@@ -322,14 +324,12 @@ static bool normalize(struct run *r, const char **text, size_t *n)
     return !r->normal.bad;
 }
 
-static enum pp_code spm_stretch(struct run *r, const char *text, size_t n, struct pp_error *err)
+/* Normalised text, or a word of it, with what is put before it. */
+static enum pp_code spm_words(struct run *r, const char *text, size_t n, enum tok_prefix_when when,
+                              struct pp_error *err)
 {
-    if (!normalize(r, &text, &n))
-        return pp_fail_nomem(err, "a copy of the text");
-    if (n == 0)
-        return PP_OK;
     const bool spaced = text[0] == ' ' || (n >= TOK_SPACE_LEN && memcmp(text, TOK_SPACE, TOK_SPACE_LEN) == 0);
-    bool prefix = r->prefix == TOK_PREFIX_ALWAYS || (r->prefix == TOK_PREFIX_UNLESS_SPACE && !spaced);
+    bool prefix = when == TOK_PREFIX_ALWAYS || (when == TOK_PREFIX_UNLESS_SPACE && !spaced);
     const size_t whole = (prefix ? TOK_SPACE_LEN : 0) + n + (TOK_SPACE_LEN - 1) * count_spaces(text, n);
     pp_buf_clear(&r->spaced);
     if (pp_grow(&r->spaced.data, &r->spaced.cap, whole + SLACK, 1) != 0)
@@ -340,6 +340,38 @@ static enum pp_code spm_stretch(struct run *r, const char *text, size_t n, struc
     if (prefix)
         memcpy(to, TOK_SPACE, TOK_SPACE_LEN);
     return merge_spaced(r, text, n, to + (prefix ? TOK_SPACE_LEN : 0), err);
+}
+
+/* What is put before a stretch comes before each of its words, and before the first one as before the others if there
+ * is white space before it. */
+static enum pp_code white_words(struct run *r, const char *text, size_t n, enum tok_prefix_when when,
+                                struct pp_error *err)
+{
+    const bool covered = r->t->covered & TOK_COVERS_PREFIX;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0, width; !code && i < n;) {
+        size_t end = i;
+        if ((width = space_at(text + i, n - i))) {
+            i += width;
+            when = covered ? TOK_PREFIX_NEVER : r->t->prefix.user;
+            continue;
+        }
+        while (end < n && !space_at(text + end, n - end))
+            end += pp_utf8_decode(text + end, n - end, &(int32_t){0});
+        code = spm_words(r, text + i, end - i, when, err);
+        i = end;
+    }
+    return code;
+}
+
+static enum pp_code spm_stretch(struct run *r, const char *text, size_t n, struct pp_error *err)
+{
+    if (!normalize(r, &text, &n))
+        return pp_fail_nomem(err, "a copy of the text");
+    if (n == 0)
+        return PP_OK;
+    const enum tok_prefix_when when = r->t->covered & TOK_COVERS_PREFIX ? TOK_PREFIX_NEVER : r->prefix;
+    return r->t->split_white ? white_words(r, text, n, when, err) : spm_words(r, text, n, when, err);
 }
 
 /* Text between special tokens. */
@@ -425,15 +457,18 @@ static enum pp_code cut(struct run *r, const struct tok_specials *s, const char 
             i += len;
             continue;
         }
-        size_t end = i, space;
-        while (t->flags[id] & TOK_LSTRIP && (space = space_before(text + begin, end - begin)))
+        size_t end = i, space, after = i + len;
+        while (t->flags[id] & TOK_RSTRIP && (space = space_at(text + after, n - after)))
+            after += space;
+        while (end > begin && t->flags[id] & TOK_LSTRIP && (space = space_before(text + begin, end - begin)))
             end -= space;
-        if ((code = between(r, text + begin, end - begin, control, err)) || (code = special(r, id, err)))
+        if (end > begin && (code = between(r, text + begin, end - begin, control, err)))
             return code;
+        /* a token that begins in white space that went with the last one, and takes it too, may have nothing left */
+        if ((begin < after || !(t->flags[id] & TOK_LSTRIP)) && (code = special(r, id, err)))
+            return code;
+        begin = after;
         i += len;
-        while (t->flags[id] & TOK_RSTRIP && (space = space_at(text + i, n - i)))
-            i += space;
-        begin = i;
     }
     return between(r, text + begin, n - begin, control, err);
 }
@@ -450,9 +485,13 @@ static enum pp_code steps_stretch(struct run *r, const char *text, size_t n, boo
     struct pp_str made = {text, n};
     const char *const end = r->end;
     const bool last = r->last;
-    enum pp_code code = tok_steps_run(r->t->steps, &made, r->steps, err);
+    bool moved = false;
+    enum pp_code code = tok_steps_run(r->t->steps, &made, r->inside && r->merger.ids.n == r->n_before, r->steps,
+                                      &moved, err);
     if (code)
         return code;
+    if (moved && r->t->prefix.user == TOK_PREFIX_NEVER) /* what is put before the first character of all */
+        r->prefix = TOK_PREFIX_NEVER;
     if (made.data < text || made.data > text + n) { /* it was written anew */
         r->last = last && text + n == end;
         r->end = made.data + made.len;

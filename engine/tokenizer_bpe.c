@@ -93,7 +93,7 @@ enum pp_code tok_emit_unknown(struct tok_merger *m, const char *bytes, size_t n,
     if (t->kind != TOK_BYTE_LEVEL && !all) {
         bool repeated = *after_unknown;
         *after_unknown = true;
-        return repeated || t->unk < 0 ? PP_OK : tok_ids_add(&m->ids, t->unk, err);
+        return (repeated && !t->each_unknown) || t->unk < 0 ? PP_OK : tok_ids_add(&m->ids, t->unk, err);
     }
     for (size_t i = 0; i < n; i++) {
         const uint32_t symbol = t->byte_symbol[(uint8_t)bytes[i]];
@@ -274,7 +274,31 @@ static enum pp_code merge_long(struct tok_merger *m, const char *word, size_t n,
     return PP_OK;
 }
 
+/* Without a token for what is unknown such characters are as if they were not there: those beside them may merge. */
+static enum pp_code drop_unknown(struct tok_merger *m, const char **word, size_t *n, struct pp_error *err)
+{
+    const struct pp_tokenizer *t = m->t;
+    struct piece p;
+    pp_buf_clear(&m->known);
+    for (size_t at = 0; at < *n; at += p.len) {
+        bool bytes = t->kind != TOK_BYTE_LEVEL;
+        p = first_piece(t, *word, at, *n);
+        for (size_t i = 0; i < p.len; i++)
+            bytes = bytes && t->byte_symbol[(uint8_t)(*word)[at + i]] < t->n_vocab;
+        if (p.symbol != TOK_NONE || bytes)
+            pp_buf_add(&m->known, *word + at, p.len);
+    }
+    if (m->known.bad)
+        return pp_fail_nomem(err, "a word");
+    *word = pp_buf_cstr(&m->known);
+    *n = m->known.len;
+    return PP_OK;
+}
+
 enum pp_code tok_bpe_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
 {
+    enum pp_code code = m->t->drop_unknown ? drop_unknown(m, &word, &n, err) : PP_OK;
+    if (code || !n)
+        return code;
     return n <= SHORT_WORD ? merge_short(m, word, n, err) : merge_long(m, word, n, err);
 }

@@ -1,5 +1,6 @@
 /* tokenizer_build.c - from a vocabulary as its file spells it to the tables that tokenizing reads. */
 #include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,8 @@ enum {
     MAX_TEXT_BYTES = 1 << 30,
     MAX_SPECIAL = 4096, /* bytes of a special token; a longer one is nothing that anybody writes out */
 };
+
+static const float NO_SCORE = -1000; /* of tokens that are none of the model's pieces */
 
 /* --- byte-level spelling ------------------------------------------------------------------------------- */
 
@@ -90,7 +93,7 @@ enum pp_code tok_spec_resize(struct tok_spec *spec, size_t n, struct pp_error *e
         spec->types[i] = TOK_UNUSED;
         spec->flags[i] = 0;
         if (spec->scores)
-            spec->scores[i] = -1000.0f;
+            spec->scores[i] = NO_SCORE;
     }
     spec->n = n;
     return PP_OK;
@@ -155,6 +158,8 @@ bool tok_mergeable(const struct pp_tokenizer *t, uint32_t symbol)
 {
     if (symbol >= t->n_vocab)
         return true;
+    if (t->flags[symbol] & (TOK_INSIDE | TOK_OUTSIDE))
+        return t->flags[symbol] & TOK_INSIDE;
     return t->type[symbol] == TOK_NORMAL || t->type[symbol] == TOK_USER || t->type[symbol] == TOK_UNUSED;
 }
 
@@ -249,6 +254,30 @@ static enum pp_code build_vocab(struct pp_tokenizer *t, const struct tok_spec *s
     return code;
 }
 
+/* Kept only where they say more than scores in single precision do. */
+static enum pp_code build_exact(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
+{
+    const size_t n = spec->exact.len / sizeof *t->exact;
+    bool more = false;
+    double *exact = t->exact = pp_realloc_array(NULL, spec->n, sizeof *exact);
+    if (!exact)
+        return pp_fail_nomem(err, "the vocabulary");
+    for (size_t i = 0; i < spec->n; i++) {
+        exact[i] = (double)t->score[i];
+        if (i >= n)
+            continue;
+        memcpy(&exact[i], spec->exact.data + i * sizeof *exact, sizeof *exact); /* which may lie anywhere */
+        if (!isfinite(exact[i]))
+            exact[i] = (double)t->score[i];
+        more |= exact[i] != (double)t->score[i];
+    }
+    if (!more) {
+        pp_free(t->exact);
+        t->exact = NULL;
+    }
+    return PP_OK;
+}
+
 /* --- merges -------------------------------------------------------------------------------------------- */
 
 /* Where two merges name the same pair, the better rank stands. */
@@ -298,6 +327,18 @@ static enum pp_code build_merges(struct pp_tokenizer *t, const struct tok_spec *
     }
     pp_buf_free(&both);
     return code;
+}
+
+/* Of added tokens that words could become only by their texts most never do, and nothing need be said of them. */
+static void drop_idle_flags(struct pp_tokenizer *t)
+{
+    const uint8_t both = TOK_INSIDE | TOK_OUTSIDE;
+    for (uint32_t i = 0; !t->ignore_merges && i < t->n_vocab; i++) {
+        int32_t c;
+        const struct pp_str s = tok_text(t, i);
+        if (t->flags[i] & both && (!s.len || pp_utf8_decode(s.data, s.len, &c) < s.len))
+            t->flags[i] &= (uint8_t)~both;
+    }
 }
 
 /* --- single characters and words ----------------------------------------------------------------------- */
@@ -386,8 +427,9 @@ static bool is_late(const struct pp_tokenizer *t, uint32_t i)
 
 static bool is_piece(const struct pp_tokenizer *t, uint32_t i)
 {
-    /* SentencePiece's user-defined ones, which normalising may bring about */
-    const bool whole = t->kind == TOK_UNIGRAM && t->flags[i] & TOK_SPACED;
+    /* SentencePiece's user-defined ones, which normalising may bring about; all that a tokenizer.json's model has */
+    const bool whole = t->kind == TOK_UNIGRAM &&
+                       (t->apart ? t->type[i] != TOK_UNUSED && t->score[i] > NO_SCORE : t->flags[i] & TOK_SPACED);
     return (t->type[i] == TOK_NORMAL || whole) && tok_text(t, i).len > 0;
 }
 
@@ -487,14 +529,25 @@ static void mark_first(const struct pp_tokenizer *t, struct tok_specials *s)
         s->only[control] = only_one(s->first[control]);
 }
 
+/* Where two become the same text, special ones come first, then those with small numbers. */
+static int by_rank(const void *a, const void *b, void *tokenizer)
+{
+    const struct pp_tokenizer *t = tokenizer;
+    const uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    const int order = (t->type[i] == TOK_USER) - (t->type[j] == TOK_USER);
+    return order ? order : (i > j) - (i < j);
+}
+
 /* The normalised text of each becomes a symbol that only the index knows. */
 static enum pp_code normalize_late(struct pp_tokenizer *t, struct pp_buf two[2], struct pp_error *err)
 {
     struct tok_index *x = &t->late.index;
     uint32_t kept = 0;
+    qsort_r(x->ids, x->n, sizeof *x->ids, by_rank, t);
     for (uint32_t i = 0; i < x->n; i++) {
         struct pp_str text = tok_text(t, x->ids[i]);
-        enum pp_code code = tok_steps_run(t->steps, &text, two, err);
+        bool moved;
+        enum pp_code code = tok_steps_run(t->steps, &text, false, two, &moved, err);
         if (!code && text.len && text.len <= MAX_SPECIAL)
             code = add_symbol(t, text.data, text.len, false, err);
         if (code)
@@ -543,13 +596,15 @@ static const float UNKNOWN_PENALTY = 10;
 static enum pp_code build_pieces(struct pp_tokenizer *t, struct pp_error *err)
 {
     enum pp_code code = build_index(t, is_piece, &t->pieces, err);
-    float least = 0, best = FLT_MIN; /* SentencePiece begins there, so that it stays for logarithms */
+    double least = 0;
+    float best = FLT_MIN; /* SentencePiece begins there, so that it stays for logarithms */
     bool any = false;
     for (uint32_t i = 0; !code && t->score && i < t->pieces.n; i++) {
         const uint32_t id = t->pieces.ids[i];
-        if (t->type[id] != TOK_NORMAL)
+        if (!t->apart && t->type[id] != TOK_NORMAL)
             continue;
-        least = !any || t->score[id] < least ? t->score[id] : least;
+        const double score = t->exact ? t->exact[id] : (double)t->score[id];
+        least = !any || score < least ? score : least;
         best = t->score[id] > best ? t->score[id] : best;
         any = true;
     }
@@ -560,9 +615,9 @@ static enum pp_code build_pieces(struct pp_tokenizer *t, struct pp_error *err)
 
 static enum pp_code build_normalizer(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
 {
+    t->longest_word = spec->longest_word;
     t->squeeze = spec->squeeze;
     t->split_white = spec->split_white;
-    t->apart = spec->apart;
     t->bert = spec->bert;
     if (!spec->charsmap.len)
         return PP_OK;
@@ -628,7 +683,11 @@ static void build_unknown(struct pp_tokenizer *t, const struct tok_spec *spec)
     bool all = true;
     for (int byte = 0; byte < 256; byte++)
         all = all && t->byte_symbol[byte] < t->n_vocab;
-    if (t->kind != TOK_BYTE_LEVEL || all || !spec->byte_unknown)
+    t->drop_unknown = t->kind == TOK_SPM && !t->score && t->unk < 0;
+    if (t->kind != TOK_BYTE_LEVEL || all)
+        return;
+    t->drop_unknown = !t->score && !spec->byte_unknown;
+    if (!spec->byte_unknown)
         return;
     t->byte_unknown = checked_id(spec->byte_unknown - 1, spec->n);
     t->fuse_unknown = spec->fuse_unknown && t->byte_unknown >= 0;
@@ -648,19 +707,28 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     t->add_space = spec->add_space;
     t->prefix = spec->prefix;
     t->breaks = spec->breaks;
+    t->apart = spec->apart && spec->kind == TOK_UNIGRAM && spec->scores;
+    t->each_unknown = spec->each_unknown;
+    t->bare_spaces = spec->bare_spaces;
+    t->covered = spec->covered;
     enum pp_code code = build_vocab(t, spec, err);
+    if (!code && t->apart && spec->exact.len)
+        code = build_exact(t, spec, err);
     if (!code && !spec->scores)
         code = build_merges(t, spec, err);
     if (code)
         return code;
+    drop_idle_flags(t);
     build_bytes(t);
     build_unknown(t, spec);
     if (t->kind == TOK_BYTE_LEVEL && !t->score)
         code = build_byte_merges(t, err);
     if (code)
         return code;
-    t->words_at_space = (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM) && words_begin_at_space(t);
-    t->split_spaces = spec->split_spaces && any_space_inside(t);
+    /* words that are scored by themselves are those of the file */
+    t->words_at_space = (t->kind == TOK_SPM || (t->kind == TOK_UNIGRAM && !t->apart)) && words_begin_at_space(t) &&
+                        tok_lookup(t, TOK_SPACE, TOK_SPACE_LEN) != TOK_NONE;
+    t->split_spaces = spec->split_spaces && (t->apart || any_space_inside(t));
     mark_ends(t);
     if (spec->steps.len)
         code = tok_steps_new(spec->steps, &t->steps, err);

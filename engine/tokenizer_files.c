@@ -363,17 +363,19 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
     else if (a->ignore_merges != b->ignore_merges || a->add_bos != b->add_bos || a->add_eos != b->add_eos ||
              a->bos != b->bos || a->eos != b->eos)
         what = "other tokens at the beginning or end of a text";
-    else if (a->squeeze != b->squeeze || a->split_spaces != b->split_spaces ||
+    else if (a->apart != b->apart || !a->exact != !b->exact)
+        what = "scores that are summed up in another way";
+    else if (a->squeeze != b->squeeze || a->bare_spaces != b->bare_spaces || a->split_spaces != b->split_spaces ||
              a->split_white != b->split_white ||
              (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
         what = "other spaces";
-    else if (a->apart != b->apart)
-        what = "scores that are summed up in another way";
-    else if (a->byte_unknown != b->byte_unknown || a->fuse_unknown != b->fuse_unknown)
+    else if (a->byte_unknown != b->byte_unknown || a->fuse_unknown != b->fuse_unknown ||
+             a->each_unknown != b->each_unknown)
         what = "another token for what is unknown";
     else if (a->breaks.on != b->breaks.on || a->breaks.alike != b->breaks.alike || a->breaks.spaces != b->breaks.spaces)
         what = "other places at which text is cut before";
-    else if (strcmp(a->steps ? tok_steps_json(a->steps) : "", b->steps ? tok_steps_json(b->steps) : "") != 0)
+    else if (a->covered != b->covered ||
+             strcmp(a->steps ? tok_steps_json(a->steps) : "", b->steps ? tok_steps_json(b->steps) : "") != 0)
         what = "other normalizers";
     return !what ? PP_OK
                  : pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written exactly: read again it has %s",

@@ -15,6 +15,13 @@
  *   split_white    bool              SentencePiece unigrams: words are what lies between white space of any kind
  *   apart          bool              SentencePiece unigrams: each word is scored by itself
  *   normalizers    string            what a tokenizer.json has in "normalizers", as a list in JSON
+ *   covered        u32               enum tok_covered: what these do of what other keys say
+ *   scores         bytes             f64 of each token, SentencePiece unigrams whose scores take so many bits
+ *   each_unknown   bool              SentencePiece BPE: unknown characters are not one token together
+ *   drop_unknown   bool              SentencePiece BPE: there is no token for what is unknown
+ *   bare_spaces    bool              SentencePiece: spaces are not written as U+2581
+ *   inside, outside  i32[]           enum tok_flags, of single characters, or of all where words are looked up whole
+ *   longest_word   u32               WordPiece: words of more characters are unknown
  *   breaks         array of i32      struct tok_breaks, where it is on: alike, spaces
  *   late           array of i32      tokens that are looked for in normalised text
  *   lstrip, rstrip, single_word, spaced, ends  array of i32  tokens with these properties that nothing else tells */
@@ -218,6 +225,8 @@ static enum pp_code read_unigram(const struct pp_gguf *g, struct tok_spec *spec,
         return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has no scores (tokenizer.ggml.scores)");
     if (!code && pp_gguf_array(g, "tokenizer.ggml.precompiled_charsmap", &type, &n))
         spec->charsmap = pp_gguf_array_bytes(g, "tokenizer.ggml.precompiled_charsmap");
+    if (!code && pp_gguf_array(g, "pippin.tokenizer.scores", &type, &n))
+        spec->exact = pp_gguf_array_bytes(g, "pippin.tokenizer.scores");
     return code;
 }
 
@@ -251,7 +260,10 @@ static enum pp_code read_plamo(const struct pp_gguf *g, struct tok_spec *spec, s
 static void read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec)
 {
     bool cased = false;
+    int64_t longest = 0;
     pp_gguf_bool(g, "pippin.tokenizer.cased", &cased);
+    if (pp_gguf_int(g, "pippin.tokenizer.longest_word", &longest) && longest > 0 && longest <= INT32_MAX)
+        spec->longest_word = (uint32_t)longest;
     spec->bert = (struct tok_bert){.clean = true, .chinese = true, .strip_accents = !cased, .lower = !cased};
     spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
     spec->add_bos = spec->add_eos = true;
@@ -325,7 +337,8 @@ static void mark_strips(const struct pp_gguf *g, struct tok_spec *spec)
 
 static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
 {
-    int64_t eom = -1;
+    int64_t eom = -1, covered = 0;
+    bool drop = false;
     pp_gguf_int(g, "tokenizer.ggml.bos_token_id", &spec->bos);
     pp_gguf_int(g, "tokenizer.ggml.eos_token_id", &spec->eos);
     pp_gguf_int(g, "tokenizer.ggml.eot_token_id", &spec->eot);
@@ -344,8 +357,16 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     read_flag_list(g, "pippin.tokenizer.single_word", TOK_WORD, spec);
     read_flag_list(g, "pippin.tokenizer.spaced", TOK_SPACED, spec);
     read_flag_list(g, "pippin.tokenizer.ends", TOK_END, spec);
+    read_flag_list(g, "pippin.tokenizer.inside", TOK_INSIDE, spec);
+    read_flag_list(g, "pippin.tokenizer.outside", TOK_OUTSIDE, spec);
     read_flag_list(g, "pippin.tokenizer.late", TOK_LATE, spec);
-    pp_gguf_string(g, "pippin.tokenizer.normalizers", &spec->steps);
+    if (pp_gguf_string(g, "pippin.tokenizer.normalizers", &spec->steps) &&
+        pp_gguf_int(g, "pippin.tokenizer.covered", &covered))
+        spec->covered = (uint8_t)(covered & (TOK_COVERS_TABLE | TOK_COVERS_PREFIX));
+    pp_gguf_bool(g, "pippin.tokenizer.each_unknown", &spec->each_unknown);
+    pp_gguf_bool(g, "pippin.tokenizer.bare_spaces", &spec->bare_spaces);
+    if (pp_gguf_bool(g, "pippin.tokenizer.drop_unknown", &drop) && drop)
+        spec->unk = -1;
     pp_gguf_bool(g, "pippin.tokenizer.split_spaces", &spec->split_spaces);
     pp_gguf_bool(g, "pippin.tokenizer.split_white", &spec->split_white);
     spec->squeeze = spec->squeeze && !spec->split_white; /* which other programs have instead */
@@ -572,8 +593,18 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
         pp_gguf_add_bool(w, "pippin.tokenizer.split_white", true);
     if (t->apart)
         pp_gguf_add_bool(w, "pippin.tokenizer.apart", true);
+    if (t->exact)
+        pp_gguf_add_u8_array(w, "pippin.tokenizer.scores", (const uint8_t *)t->exact, t->n_vocab * sizeof *t->exact);
+    if (t->each_unknown)
+        pp_gguf_add_bool(w, "pippin.tokenizer.each_unknown", true);
+    if (t->kind == TOK_SPM && t->drop_unknown)
+        pp_gguf_add_bool(w, "pippin.tokenizer.drop_unknown", true);
+    if (t->bare_spaces)
+        pp_gguf_add_bool(w, "pippin.tokenizer.bare_spaces", true);
     if (t->kind == TOK_WORDPIECE && !t->bert.lower)
         pp_gguf_add_bool(w, "pippin.tokenizer.cased", true);
+    if (t->longest_word)
+        pp_gguf_add_u32(w, "pippin.tokenizer.longest_word", t->longest_word);
     enum pp_code code = write_tokens(t, w, err);
     if (t->breaks.on)
         pp_gguf_add_i32_array(w, "pippin.tokenizer.breaks",
@@ -592,8 +623,14 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
         code = write_flag_list(t, "pippin.tokenizer.spaced", TOK_SPACED, w, err);
     if (!code)
         code = write_flag_list(t, "pippin.tokenizer.ends", TOK_END, w, err);
+    if (!code)
+        code = write_flag_list(t, "pippin.tokenizer.inside", TOK_INSIDE, w, err);
+    if (!code)
+        code = write_flag_list(t, "pippin.tokenizer.outside", TOK_OUTSIDE, w, err);
     if (!code && t->steps) {
         pp_gguf_add_text(w, "pippin.tokenizer.normalizers", tok_steps_json(t->steps));
+        if (t->covered)
+            pp_gguf_add_u32(w, "pippin.tokenizer.covered", t->covered);
         code = write_flag_list(t, "pippin.tokenizer.late", TOK_LATE, w, err);
     }
     write_id(w, "tokenizer.ggml.bos_token_id", t->bos);

@@ -48,12 +48,20 @@ enum tok_flags {
     TOK_LATE = 8,   /* it is looked for in text that was normalised */
     TOK_WORD = 16,  /* it counts only where no letter, digit or the like stands beside it */
     TOK_SPACED = 32, /* where it begins the text, too, the space that is put in front of texts is before it */
+    TOK_INSIDE = 64,   /* TOK_CONTROL, TOK_UNKNOWN: words may become it all the same */
+    TOK_OUTSIDE = 128, /* TOK_USER: words never become it */
 };
 
 /* Where SentencePiece puts a space in front of text: at its start, after a control token, after a user-defined one. */
 enum tok_prefix_when { TOK_PREFIX_NEVER, TOK_PREFIX_ALWAYS, TOK_PREFIX_UNLESS_SPACE };
 struct tok_prefix {
     uint8_t start, control, user; /* enum tok_prefix_when */
+};
+
+/* What the steps of a tokenizer.json do themselves, so that what the spec says of it is for other programs. */
+enum tok_covered {
+    TOK_COVERS_TABLE = 1,  /* charsmap and squeeze */
+    TOK_COVERS_PREFIX = 2, /* the space in front of text */
 };
 
 enum {
@@ -91,6 +99,12 @@ enum pp_code tok_splitter_new(const struct pp_str *patterns, size_t n, struct to
 enum pp_code tok_splitter_new_plain(const struct pp_str *patterns, size_t n, struct tok_splitter **out,
                                     struct pp_error *err);
 void tok_splitter_free(struct tok_splitter *s);
+/* A pattern may begin with a comment, "(?#removed)", that says what becomes of its matches; else they are words, as is
+ * what lies between them. This is the comment for a pre-tokenizer's "behavior": "" for the usual one, or NULL if it is
+ * unknown. */
+const char *tok_behavior(const char *behavior, bool invert);
+/* Some part of the text is a match of this pattern, everywhere. */
+bool tok_pattern_is_total(const char *pattern);
 /* How many of the patterns are matched as regular expressions. */
 size_t tok_splitter_expressions(const struct tok_splitter *s);
 
@@ -165,6 +179,7 @@ struct tok_spec {
     uint8_t *types;                /* [n] enum tok_type */
     uint8_t *flags;                /* [n] enum tok_flags */
     float *scores;                 /* [n], SPM without merges; else NULL */
+    struct pp_str exact;           /* UNIGRAM: doubles of the first tokens where scores are such; or none */
     struct tok_merge_text *merges; /* [n_merges] best first */
     size_t n_merges;
     const struct tok_rule *rule;   /* byte level: one of rule and patterns */
@@ -176,6 +191,7 @@ struct tok_spec {
     bool ignore_merges;            /* a word that is a token is taken whole */
     int64_t byte_unknown;          /* byte level: what a byte that is no token becomes, and 1; 0: left out */
     bool fuse_unknown;             /* ... once for a run of them */
+    bool each_unknown;             /* SPM: an unknown token for each unknown character, not one for a run of them */
     bool add_space;                /* byte level: a space is put before text between added tokens without one */
     struct tok_prefix prefix;      /* SPM, UNIGRAM */
     struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
@@ -185,8 +201,11 @@ struct tok_spec {
     bool apart;                    /* UNIGRAM: each word is scored by itself, in double precision, as tokenizer.json has
                                       it; else as SentencePiece does */
     struct tok_bert bert;          /* WORDPIECE */
+    uint32_t longest_word;         /* WORDPIECE: in characters; longer ones are unknown; 0: BERT's */
     struct tok_breaks breaks;      /* PLAMO */
     struct pp_str steps;           /* a JSON list of normalizers, for tok_steps_new(); or none */
+    uint8_t covered;               /* enum tok_covered */
+    bool bare_spaces;              /* SPM, UNIGRAM: spaces stay what they are */
     char *unescaped;               /* RWKV, PLAMO: where texts lie; or NULL */
 };
 
@@ -237,6 +256,7 @@ struct pp_tokenizer {
     uint32_t max_len;      /* of a symbol in bytes */
     uint8_t *type, *flags; /* [n_vocab] */
     float *score;          /* [n_vocab] or NULL: merge by rank */
+    double *exact;         /* UNIGRAM: [n_vocab] the same as a tokenizer.json has it, or NULL */
     struct tok_slot *slots;
     uint32_t slot_mask;
     uint64_t *merges;      /* [n_merges] left << 32 | right, best first */
@@ -253,17 +273,20 @@ struct pp_tokenizer {
     uint32_t *late_of;            /* [late.index.n] tokens of the symbols late_begin and so on, in their order */
     uint32_t late_begin;
     struct tok_index pieces;      /* UNIGRAM, WORDPIECE, RWKV, PLAMO: tokens that words are made of */
-    float unknown_score;          /* UNIGRAM: of a character that is no token */
+    double unknown_score;         /* UNIGRAM: of a character that is no token */
     float best_score;             /* UNIGRAM: the greatest of a piece, if it is above 0; else next to 0 */
     char *charsmap;               /* [charsmap_len], or NULL */
     size_t charsmap_len;
     bool squeeze, split_white, apart;
     struct tok_bert bert;
+    uint32_t longest_word;
     struct tok_breaks breaks;
     struct tok_steps *steps;      /* what is done before; or NULL */
     int32_t bos, eos, eot, unk;
     int32_t byte_unknown; /* or -1 */
-    bool add_bos, add_eos, ignore_merges, add_space, fuse_unknown;
+    bool add_bos, add_eos, ignore_merges, add_space, fuse_unknown, each_unknown, bare_spaces;
+    bool drop_unknown;            /* merging by rank: there is nothing for what is unknown */
+    uint8_t covered;              /* enum tok_covered */
     struct tok_prefix prefix;
     char pre[TOK_MAX_PRE]; /* name of the split rule, "default" for SPM, "" for patterns of its own */
     char *patterns[TOK_MAX_PATTERNS]; /* those, if pre is "" */
@@ -289,7 +312,8 @@ int tok_char_to_byte(int32_t c);
 void tok_spell_bytes(const char *bytes, size_t n, struct pp_buf *out);
 /* What two symbols become by rank. */
 struct tok_merge tok_merge_by_rank(const struct pp_tokenizer *t, uint32_t left, uint32_t right);
-/* True for texts that SentencePiece may produce by merging: not control, unknown or byte tokens. */
+/* True for texts that SentencePiece may produce by merging: not control, unknown or byte tokens, unless they are
+ * TOK_INSIDE, nor those that are TOK_OUTSIDE. */
 bool tok_mergeable(const struct pp_tokenizer *t, uint32_t symbol);
 
 /* A walk along a text through an index: begins with depth 0. */
@@ -307,15 +331,18 @@ bool tok_walk(struct tok_walk *w, char byte, uint32_t *token);
 /* True if text is to be normalised as SentencePiece does. */
 static inline bool tok_normalizes(const struct pp_tokenizer *t)
 {
-    return t->charsmap || t->squeeze || t->split_white;
+    return !(t->covered & TOK_COVERS_TABLE) && (t->charsmap || t->squeeze);
 }
 /* Checks a precompiled_charsmap: PP_ERR_FORMAT. */
 enum pp_code tok_charsmap_check(struct pp_str map, struct pp_error *err);
 /* Appends the text as SentencePiece has it before spaces become U+2581. at_start, at_end: of the whole text. */
 void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, bool at_start, bool at_end,
                    struct pp_buf *out);
-/* Appends the text with its characters replaced as a checked precompiled_charsmap says. */
+/* Appends the text with its characters replaced as a checked precompiled_charsmap says, grapheme by grapheme as
+ * tokenizer.json's library has it. */
 void tok_map_characters(struct pp_str map, const char *text, size_t n, struct pp_buf *out);
+/* Appends text, with accents apart from their letters if they are to go, as BERT has it before it is cut. */
+void tok_bert_normalize(const struct tok_bert *b, const char *text, size_t n, struct pp_buf *out);
 /* Calls fn for each of BERT's words, normalised. scratch is the caller's, and reused. */
 enum pp_code tok_bert_words(const struct pp_tokenizer *t, const char *text, size_t n, struct pp_buf *scratch,
                             tok_word_fn fn, void *ctx, struct pp_error *err);
@@ -323,14 +350,19 @@ enum pp_code tok_bert_words(const struct pp_tokenizer *t, const char *text, size
 /* --- the normalizers of a tokenizer.json (tokenizer_steps.c, tokenizer_forms.c) ---------------------------- */
 
 struct tok_steps; /* immutable */
+struct cJSON;
+/* What a BertNormalizer says. */
+struct tok_bert tok_bert_of(const struct cJSON *node);
 enum pp_code tok_steps_new(struct pp_str json, struct tok_steps **out, struct pp_error *err);
 void tok_steps_free(struct tok_steps *s);
 const char *tok_steps_json(const struct tok_steps *s);
 /* Whether text [begin, end) of n bytes has no character beside it that a regular expression's \w means. */
 bool tok_stands_alone(const char *text, size_t begin, size_t end, size_t n);
 
-/* Normalises *text, which then lies where it was or in one of the two buffers. */
-enum pp_code tok_steps_run(const struct tok_steps *s, struct pp_str *text, struct pp_buf two[2], struct pp_error *err);
+/* Normalises *text, which then lies where it was or in one of the two buffers. inside: nothing is put before it.
+ * *moved: white space is gone from its beginning. */
+enum pp_code tok_steps_run(const struct tok_steps *s, struct pp_str *text, bool inside, struct pp_buf two[2],
+                           bool *moved, struct pp_error *err);
 /* Sets *map and *n to a precompiled_charsmap (pp_free) in place of the one that is there. */
 enum pp_code tok_read_charsmap(const char *base64, char **map, size_t *n, struct pp_error *err);
 
@@ -372,7 +404,7 @@ struct tok_merger {
     int64_t *costs;       /* of tokenizer_plamo.c */
     size_t costs_cap;
     float score;          /* of the words so far: single precision decides between cuts that are nearly equal */
-    struct pp_buf spelled;
+    struct pp_buf spelled, known;
 };
 /* Remembers the words of a text of this many bytes from now on. Without memory for it things go on, slower. */
 void tok_merge_use_cache(struct tok_merger *m, size_t n_text);

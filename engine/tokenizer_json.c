@@ -22,6 +22,10 @@ struct reader {
     bool byte_level;    /* a pre-tokenizer or decoder says so */
     bool spaces;        /* spaces become U+2581 */
     bool unigram, wordpiece;       /* the model's type */
+    bool metaspace;                /* a pre-tokenizer says what is put before text */
+    bool bert_words;               /* words are those of BERT */
+    bool late, early;              /* added tokens are looked for in normalised text, and in text as it is */
+    double *exact;                 /* scores as the file has them */
     const cJSON *normalizers[MAX_NORMALIZERS]; /* without sequences */
     size_t n_normalizers;
     struct pp_buf steps;           /* those of them that are done one after the other */
@@ -63,13 +67,13 @@ static enum pp_code read_charsmap(struct reader *r, const cJSON *node, struct pp
 }
 
 /* null in strip_accents: as lowercase says. */
-static void read_bert_normalizer(struct reader *r, const cJSON *node)
+struct tok_bert tok_bert_of(const cJSON *node)
 {
     const bool lower = bool_member(node, "lowercase", true);
-    r->spec.bert = (struct tok_bert){.clean = bool_member(node, "clean_text", true),
-                                     .chinese = bool_member(node, "handle_chinese_chars", true),
-                                     .strip_accents = bool_member(node, "strip_accents", lower),
-                                     .lower = lower};
+    return (struct tok_bert){.clean = bool_member(node, "clean_text", true),
+                             .chinese = bool_member(node, "handle_chinese_chars", true),
+                             .strip_accents = bool_member(node, "strip_accents", lower),
+                             .lower = lower};
 }
 
 /* Replaces runs of spaces by one, or by the one that stands for it. */
@@ -91,28 +95,6 @@ static bool is_spaces(const cJSON *node)
            strcmp(pp_json_text(node, "content"), TOK_SPACE) == 0;
 }
 
-/* What the kinds of vocabularies do themselves. */
-static bool is_own(const struct reader *r, const cJSON *node)
-{
-    return is_prepend(node) || is_spaces(node) || (r->wordpiece && is_type(node, "BertNormalizer")) ||
-           (r->unigram && (is_type(node, "Precompiled") || is_type(node, "Strip") || is_squeeze(node)));
-}
-
-static enum pp_code read_own(struct reader *r, const cJSON *node, struct pp_error *err)
-{
-    if (is_prepend(node))
-        r->spec.prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
-    else if (is_spaces(node))
-        r->spaces = true;
-    else if (is_type(node, "BertNormalizer"))
-        read_bert_normalizer(r, node);
-    else if (is_type(node, "Precompiled"))
-        return read_charsmap(r, node, err);
-    else
-        r->spec.squeeze = true;
-    return PP_OK;
-}
-
 static enum pp_code list_normalizers(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     const cJSON *part;
@@ -131,26 +113,72 @@ static enum pp_code list_normalizers(struct reader *r, const cJSON *node, struct
     return PP_OK;
 }
 
-/* The last of them the kind of vocabulary does itself, as far as it can; those before it are done step by step. */
-static enum pp_code read_normalizer(struct reader *r, const cJSON *node, struct pp_error *err)
+static enum pp_code read_normalizers(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     enum pp_code code = list_normalizers(r, node, err);
-    size_t n = code ? 0 : r->n_normalizers;
-    while (n > 0 && is_own(r, r->normalizers[n - 1]))
-        n--;
+    for (size_t i = 0; i < r->n_normalizers; i++)
+        r->spaces |= is_spaces(r->normalizers[i]);
+    return code;
+}
+
+/* What other programs are told of a step, and the kind of vocabulary does itself where it can. */
+static enum pp_code tell(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    if (is_prepend(node) && !r->metaspace)
+        r->spec.prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
+    else if (is_type(node, "BertNormalizer"))
+        r->spec.bert = tok_bert_of(node);
+    else if (r->unigram && is_type(node, "Precompiled"))
+        return read_charsmap(r, node, err);
+    else if (r->unigram && (is_type(node, "Strip") || is_squeeze(node)))
+        r->spec.squeeze = true;
+    return PP_OK;
+}
+
+/* How many at the end need not be done step by step, as the kind of vocabulary does them itself. */
+static size_t count_own(const struct reader *r)
+{
+    const cJSON *const *list = r->normalizers;
+    const size_t n = r->n_normalizers;
+    if (r->spec.kind == TOK_WORDPIECE)
+        return n && is_type(list[n - 1], "BertNormalizer") && !r->late;
+    if (r->spec.kind != TOK_SPM || r->late)
+        return 0;
+    for (size_t i = 0; i + 2 < n; i++)
+        if (is_prepend(list[i])) /* two are more than one */
+            return 0;
+    if (n > 1 && !r->metaspace && ((is_prepend(list[n - 2]) && is_spaces(list[n - 1])) ||
+                                   (is_spaces(list[n - 2]) && is_prepend(list[n - 1]))))
+        return 2;
+    return n && is_spaces(list[n - 1]);
+}
+
+/* What is done step by step. */
+static enum pp_code place_normalizers(struct reader *r, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    const size_t n = r->n_normalizers - count_own(r);
+    pp_buf_str(&r->steps, n || (r->late && r->early) ? "[" : "");
     for (size_t i = 0; i < n; i++) {
         char *text = cJSON_PrintUnformatted(r->normalizers[i]);
         if (!text)
             return pp_fail_nomem(err, "the tokenizer's normalizer");
-        pp_buf_fmt(&r->steps, "%s%s%s", i ? "," : "[", text, i + 1 == n ? "]" : "");
+        pp_buf_fmt(&r->steps, "%s%s", i ? "," : "", text);
         cJSON_free(text);
-        r->spaces |= is_spaces(r->normalizers[i]);
+        if (is_prepend(r->normalizers[i]) && !r->metaspace)
+            r->spec.covered |= TOK_COVERS_PREFIX;
     }
+    pp_buf_str(&r->steps, r->steps.len ? "]" : "");
     if (r->steps.bad)
         return pp_fail_nomem(err, "the tokenizer's normalizer");
     r->spec.steps = (struct pp_str){r->steps.data, r->steps.len};
-    for (size_t i = n; !code && i < r->n_normalizers; i++)
-        code = read_own(r, r->normalizers[i], err);
+    r->spec.bare_spaces = (r->spec.kind == TOK_SPM || r->unigram) && !r->metaspace;
+    for (size_t i = n; i < r->n_normalizers; i++)
+        r->spec.bare_spaces = r->spec.bare_spaces && !is_spaces(r->normalizers[i]);
+    if (r->unigram)
+        r->spec.covered |= TOK_COVERS_TABLE;
+    for (size_t i = 0; !code && i < r->n_normalizers; i++)
+        code = tell(r, r->normalizers[i], err);
     return code;
 }
 
@@ -164,15 +192,24 @@ static enum pp_code add_pattern(struct reader *r, const char *pattern, struct pp
     return PP_OK;
 }
 
-static enum pp_code add_literal(struct reader *r, const char *text, struct pp_error *err)
+/* A pattern with its behaviour, which is kept here. */
+static enum pp_code add_behaving(struct reader *r, const char *behavior, const char *open, const char *pattern,
+                                 const char *close, struct pp_error *err)
 {
-    struct pp_buf pattern = {0};
-    if (r->n_owned == TOK_MAX_PATTERNS || strstr(text, "\\E"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text at strings that pippin cannot look for");
-    pp_buf_fmt(&pattern, "\\Q%s\\E", text);
-    if (!(r->owned[r->n_owned] = pp_buf_take(&pattern)))
+    struct pp_buf text = {0};
+    if (r->n_owned == TOK_MAX_PATTERNS)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text in more than %d steps", TOK_MAX_PATTERNS);
+    pp_buf_fmt(&text, "%s%s%s%s", behavior, open, pattern, close);
+    if (!(r->owned[r->n_owned] = pp_buf_take(&text)))
         return pp_fail_nomem(err, "the split patterns");
     return add_pattern(r, r->owned[r->n_owned++], err);
+}
+
+static enum pp_code add_literal(struct reader *r, const char *behavior, const char *text, struct pp_error *err)
+{
+    if (strstr(text, "\\E"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text at strings that pippin cannot look for");
+    return add_behaving(r, behavior, "\\Q", text, "\\E", err);
 }
 
 static enum pp_code read_split(struct reader *r, const cJSON *node, struct pp_error *err)
@@ -180,15 +217,42 @@ static enum pp_code read_split(struct reader *r, const cJSON *node, struct pp_er
     const cJSON *pattern = pp_json_member(node, "pattern");
     const char *regex = cJSON_GetStringValue(pp_json_member(pattern, "Regex"));
     const char *text = cJSON_GetStringValue(pp_json_member(pattern, "String"));
-    const char *behavior = pp_json_text(node, "behavior");
-    bool inverted = bool_member(node, "invert", false);
+    const bool inverted = bool_member(node, "invert", false);
+    const char *behavior = tok_behavior(pp_json_text(node, "behavior"), inverted);
     if (r->spaces && text && strcmp(text, " ") == 0)
         return PP_OK; /* no spaces are left to split at */
-    /* "Removed" and inverted drops what no match covers, of which the patterns in use leave nothing. */
-    bool isolated = strcmp(behavior, inverted ? "Removed" : "Isolated") == 0;
-    if (!isolated || !(regex || (text && *text)))
+    if (!behavior || !(regex || (text && *text)))
         return unsupported("pre-tokenizer", node, err);
-    return regex ? add_pattern(r, regex, err) : add_literal(r, text, err);
+    if (regex && (!*behavior || (inverted && strcmp(pp_json_text(node, "behavior"), "Removed") == 0 &&
+                                 tok_pattern_is_total(regex)))) /* that leaves nothing to be removed */
+        return add_pattern(r, regex, err);
+    return regex ? add_behaving(r, behavior, "", regex, "", err) : add_literal(r, behavior, text, err);
+}
+
+/* Pre-tokenizers that are patterns. */
+static enum pp_code read_named(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    static const char space[] = "(?!\\x{180E})\\s";
+    static const char word[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]+|"
+                               "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}\\s]+";
+    const char *given = pp_json_text(node, "behavior");
+    const char *behavior = tok_behavior(*given ? given : "Isolated", false);
+    if (is_type(node, "Digits"))
+        return add_pattern(r, bool_member(node, "individual_digits", false) ? "\\p{N}" : "\\p{N}+", err);
+    if (is_type(node, "Punctuation") && strcmp(given, "Contiguous") == 0)
+        return add_pattern(r, "[\\p{P}$+<=>^~|`]+", err);
+    if (is_type(node, "Punctuation") && behavior)
+        return *behavior ? add_behaving(r, behavior, "", "[\\p{P}$+<=>^~|`]", "", err)
+                         : add_pattern(r, "[\\p{P}$+<=>^~|`]", err);
+    if (is_type(node, "WhitespaceSplit") || is_type(node, "BertPreTokenizer")) {
+        enum pp_code code = add_behaving(r, tok_behavior("Removed", false), "", space, "", err);
+        return code || is_type(node, "WhitespaceSplit") ? code : add_pattern(r, "[\\p{P}$+<=>^~|`]", err);
+    }
+    if (is_type(node, "Whitespace"))
+        return add_behaving(r, tok_behavior("Removed", true), "", word, "", err);
+    if (is_type(node, "CharDelimiterSplit") && *pp_json_text(node, "delimiter"))
+        return add_literal(r, tok_behavior("Removed", false), pp_json_text(node, "delimiter"), err);
+    return unsupported("pre-tokenizer", node, err);
 }
 
 static enum pp_code read_metaspace(struct reader *r, const cJSON *node, struct pp_error *err)
@@ -197,7 +261,7 @@ static enum pp_code read_metaspace(struct reader *r, const cJSON *node, struct p
     const char *space = pp_json_text(node, "replacement");
     if (strcmp(space, TOK_SPACE) != 0)
         return unsupported("pre-tokenizer", node, err);
-    r->spaces = true;
+    r->spaces = r->metaspace = true;
     r->spec.split_spaces = bool_member(node, "split", true);
     if (!*scheme)
         scheme = bool_member(node, "add_prefix_space", true) ? "always" : "never";
@@ -221,9 +285,11 @@ static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, stru
         }
         return PP_OK;
     }
-    if (r->wordpiece && is_type(node, "BertPreTokenizer"))
+    if (r->wordpiece && is_type(node, "BertPreTokenizer") && !r->spec.n_patterns) {
+        r->bert_words = true;
         return PP_OK;
-    if (r->unigram && is_type(node, "WhitespaceSplit")) {
+    }
+    if (r->unigram && is_type(node, "WhitespaceSplit") && !r->metaspace) {
         r->spec.split_white = true;
         return PP_OK;
     }
@@ -239,16 +305,7 @@ static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, stru
         return read_split(r, node, err);
     if (is_type(node, "Metaspace"))
         return read_metaspace(r, node, err);
-    if (is_type(node, "Digits"))
-        return add_pattern(r, bool_member(node, "individual_digits", false) ? "\\p{N}" : "\\p{N}+", err);
-    if (is_type(node, "Punctuation")) {
-        const char *behavior = pp_json_text(node, "behavior");
-        if (strcmp(behavior, "Contiguous") == 0)
-            return add_pattern(r, "[\\p{P}$+<=>^~|`]+", err);
-        if (!*behavior || strcmp(behavior, "Isolated") == 0)
-            return add_pattern(r, "[\\p{P}$+<=>^~|`]", err);
-    }
-    return unsupported("pre-tokenizer", node, err);
+    return read_named(r, node, err);
 }
 
 /* --- vocabulary ---------------------------------------------------------------------------------------- */
@@ -258,6 +315,22 @@ static int64_t id_of(const cJSON *number)
     if (!cJSON_IsNumber(number) || !(number->valuedouble >= 0 && number->valuedouble < TOK_MAX_VOCAB))
         return -1;
     return (int64_t)number->valuedouble;
+}
+
+static enum pp_code read_added(struct reader *r, struct pp_error *err)
+{
+    const cJSON *token;
+    cJSON_ArrayForEach(token, pp_json_member(r->root, "added_tokens")) {
+        const int64_t id = id_of(pp_json_member(token, "id"));
+        const bool there = id >= 0 && (size_t)id < r->spec.n && r->spec.types[id] == TOK_NORMAL;
+        enum pp_code code = tok_spec_add_token(&r->spec, id, token, err);
+        if (code)
+            return code;
+        if (there != (r->spec.types[id] == TOK_USER))
+            r->spec.flags[id] |= there ? TOK_INSIDE : TOK_OUTSIDE;
+        *(cJSON_IsTrue(pp_json_member(token, "normalized")) ? &r->late : &r->early) = true;
+    }
+    return PP_OK;
 }
 
 static enum pp_code read_vocab(struct reader *r, struct pp_error *err)
@@ -285,9 +358,8 @@ static enum pp_code read_vocab(struct reader *r, struct pp_error *err)
         r->spec.texts[id] = (struct pp_str){token->string, strlen(token->string)};
         r->spec.types[id] = TOK_NORMAL;
     }
-    cJSON_ArrayForEach(token, pp_json_member(r->root, "added_tokens"))
-        if ((code = tok_spec_add_token(&r->spec, id_of(pp_json_member(token, "id")), token, err)))
-            return code;
+    if ((code = read_added(r, err)))
+        return code;
     return PP_OK;
 }
 
@@ -300,7 +372,8 @@ static enum pp_code read_unigrams(struct reader *r, struct pp_error *err)
         return pp_fail(err, PP_ERR_FORMAT, "the tokenizer has no vocabulary of texts and scores");
     enum pp_code code = tok_spec_resize(&r->spec, n, err);
     r->spec.scores = code ? NULL : pp_calloc(r->spec.cap, sizeof *r->spec.scores);
-    if (!code && !r->spec.scores)
+    r->exact = code ? NULL : pp_calloc(n, sizeof *r->exact);
+    if (!code && (!r->spec.scores || !r->exact))
         code = pp_fail_nomem(err, "the vocabulary");
     if (code)
         return code;
@@ -311,14 +384,13 @@ static enum pp_code read_unigrams(struct reader *r, struct pp_error *err)
             return pp_fail(err, PP_ERR_FORMAT, "token %zu is not a text and a score", i);
         r->spec.texts[i] = (struct pp_str){text, strlen(text)};
         r->spec.types[i] = TOK_NORMAL;
+        r->exact[i] = score->valuedouble;
         r->spec.scores[i++] = (float)score->valuedouble;
     }
-    cJSON_ArrayForEach(token, pp_json_member(r->root, "added_tokens"))
-        if ((code = tok_spec_add_token(&r->spec, id_of(pp_json_member(token, "id")), token, err)))
-            return code;
+    r->spec.exact = (struct pp_str){(const char *)r->exact, n * sizeof *r->exact};
+    if ((code = read_added(r, err)))
+        return code;
     r->spec.unk = id_of(pp_json_member(r->model, "unk_id"));
-    if (r->spec.unk >= 0 && (size_t)r->spec.unk < r->spec.n && r->spec.types[r->spec.unk] == TOK_NORMAL)
-        r->spec.types[r->spec.unk] = TOK_UNKNOWN;
     if (bool_member(r->model, "byte_fallback", false))
         tok_spec_mark_bytes(&r->spec);
     return PP_OK;
@@ -473,6 +545,9 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
     struct tok_spec *spec = &r->spec;
     if (r->unigram || r->wordpiece) {
         spec->kind = r->unigram ? TOK_UNIGRAM : TOK_WORDPIECE;
+        if (spec->n_patterns || r->byte_level || (r->wordpiece && !r->bert_words))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text in a way that pippin does not know for "
+                           "%s vocabularies", r->unigram ? "unigram" : "WordPiece");
         return PP_OK;
     }
     bool fallback = bool_member(r->model, "byte_fallback", false);
@@ -504,12 +579,15 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
     r->spec.apart = r->unigram;
     enum pp_code code = check_model(r, err);
     if (!code)
-        code = read_normalizer(r, pp_json_member(r->root, "normalizer"), err);
+        code = read_normalizers(r, pp_json_member(r->root, "normalizer"), err);
     if (!code)
         code = read_pre_tokenizer(r, pp_json_member(r->root, "pre_tokenizer"), err);
     if (!code)
         code = r->unigram ? read_unigrams(r, err) : read_vocab(r, err);
     if (!code && r->wordpiece) {
+        const double longest = cJSON_GetNumberValue(pp_json_member(r->model, "max_input_chars_per_word"));
+        if (longest >= 1 && longest < 1e6 && longest != 100)
+            r->spec.longest_word = (uint32_t)longest;
         mark_unknown(r);
         code = keep_pieces(r, err);
     }
@@ -517,12 +595,15 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
         code = read_merges(r, err);
     if (!code)
         code = decide_kind(r, err);
+    if (!code)
+        code = place_normalizers(r, err);
     if (code)
         return code;
     read_post_processor(r, pp_json_member(r->root, "post_processor"));
     unk = pp_json_text(r->model, "unk_token");
     if (*unk)
         r->spec.unk = tok_spec_find(&r->spec, unk, strlen(unk));
+    r->spec.each_unknown = r->spec.kind == TOK_SPM && !bool_member(r->model, "fuse_unk", false);
     if (r->spec.kind == TOK_BYTE_LEVEL && *unk) {
         r->spec.byte_unknown = r->spec.unk + 1;
         r->spec.fuse_unknown = bool_member(r->model, "fuse_unk", false);
@@ -547,6 +628,7 @@ enum pp_code tok_from_tree(const cJSON *root, const struct tok_config *cfg, stru
     for (size_t i = 0; i < r.n_owned; i++)
         pp_free(r.owned[i]);
     pp_free(r.charsmap);
+    pp_free(r.exact);
     pp_buf_free(&r.pieces);
     pp_buf_free(&r.steps);
     return code;

@@ -56,8 +56,8 @@ static uint32_t offset(uint32_t u)
     return u >> 10 << (u >> 6 & 8);
 }
 
-/* How many bytes of text have a replacement, as many as possible; 0: none. */
-static size_t find_replacement(const struct table *t, const char *text, size_t n, struct pp_str *to)
+/* How many bytes of text have a replacement, as many as possible, or as few; 0: none. */
+static size_t find_replacement(const struct table *t, const char *text, size_t n, bool shortest, struct pp_str *to)
 {
     uint32_t u = unit(t, 0), at = offset(u);
     size_t found = 0;
@@ -75,6 +75,8 @@ static size_t find_replacement(const struct table *t, const char *text, size_t n
             break;
         *to = (struct pp_str){t->texts + value, strlen(t->texts + value)}; /* the last byte of all is a NUL */
         found = i + 1;
+        if (shortest)
+            break;
     }
     return found;
 }
@@ -83,7 +85,7 @@ static size_t find_replacement(const struct table *t, const char *text, size_t n
 static size_t map_character(const struct table *table, const char *text, size_t n, struct pp_str *to)
 {
     int32_t c;
-    size_t width = find_replacement(table, text, n, to);
+    size_t width = find_replacement(table, text, n, false, to);
     if (width)
         return width;
     width = pp_utf8_decode(text, n, &c);
@@ -91,13 +93,44 @@ static size_t map_character(const struct table *table, const char *text, size_t 
     return width;
 }
 
+/* Bytes of the grapheme that text begins with. */
+static size_t grapheme(const char *text, size_t n)
+{
+    int32_t c, next;
+    utf8proc_int32_t state = 0;
+    size_t at = pp_utf8_decode(text, n, &c);
+    while (at < n) {
+        if (c < 0x80 && c != '\r' && (uint8_t)text[at] < 0x80) /* nothing joins these */
+            return at;
+        const size_t width = pp_utf8_decode(text + at, n - at, &next);
+        if (c < 0 || next < 0 || utf8proc_grapheme_break_stateful(c, next, &state))
+            return at;
+        c = next;
+        at += width;
+    }
+    return at;
+}
+
+/* https://github.com/huggingface/tokenizers, src/normalizers/precompiled.rs: what is found first, with the shortest run
+ * of bytes, stands for the whole of a short grapheme, else for a character. */
 void tok_map_characters(struct pp_str map, const char *text, size_t n, struct pp_buf *out)
 {
+    enum { SHORT = 6 };
     const struct table table = table_of(map.data, map.len);
-    for (size_t i = 0; i < n;) {
-        struct pp_str to;
-        i += map_character(&table, text + i, n - i, &to);
-        pp_buf_add(out, to.data, to.len);
+    struct pp_str to;
+    for (size_t i = 0, end; i < n; i = end) {
+        end = i + grapheme(text + i, n - i);
+        if (end - i < SHORT && find_replacement(&table, text + i, end - i, true, &to)) {
+            pp_buf_add(out, to.data, to.len);
+            continue;
+        }
+        for (size_t width; i < end; i += width) {
+            int32_t c;
+            width = pp_utf8_decode(text + i, end - i, &c);
+            if (!find_replacement(&table, text + i, width, true, &to))
+                to = c < 0 ? (struct pp_str){"\xef\xbf\xbd", 3} : (struct pp_str){text + i, width};
+            pp_buf_add(out, to.data, to.len);
+        }
     }
 }
 
@@ -108,26 +141,6 @@ static bool is_white(int32_t c)
         return c == ' ' || (c >= '\t' && c <= '\r');
     const utf8proc_category_t k = utf8proc_category(c);
     return c == 0x85 || (k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP);
-}
-
-/* One space for each run of white space in text, none at its ends; the number of bytes that are left. */
-static size_t split_white(char *text, size_t n)
-{
-    size_t kept = 0;
-    bool white = false;
-    for (size_t i = 0; i < n;) {
-        int32_t c;
-        const size_t width = pp_utf8_decode(text + i, n - i, &c);
-        if (!is_white(c)) {
-            if (white && kept && c != 0x2581) /* that begins a word already */
-                text[kept++] = ' ';
-            memmove(text + kept, text + i, width);
-            kept += width;
-        }
-        white = is_white(c);
-        i += width;
-    }
-    return kept;
 }
 
 /* Bytes of a space at the end of text, or 0. For SentencePiece its sign for one is one, even where it stood in the text
@@ -158,8 +171,6 @@ void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, boo
         if (to.len)
             after_space = to.data[to.len - 1] == ' ';
     }
-    if (t->split_white && out->data)
-        out->len = begin + split_white(out->data + begin, out->len - begin);
     while (t->squeeze && at_end && (last = space_at_end(t, out->data + begin, out->len - begin)))
         out->len -= last;
     if (out->data)
@@ -218,6 +229,32 @@ static bool is_chinese(int32_t c)
         if (c >= blocks[i].from && c <= blocks[i].to)
             return true;
     return false;
+}
+
+void tok_bert_normalize(const struct tok_bert *b, const char *text, size_t n, struct pp_buf *out)
+{
+    for (size_t i = 0, width; i < n; i += width) {
+        int32_t c;
+        char utf8[4];
+        width = pp_utf8_decode(text + i, n - i, &c);
+        if (b->clean && (c == 0 || (c >= 0 && is_control(c))))
+            continue;
+        if (b->strip_accents && c >= 0x300 && utf8proc_category(c) == UTF8PROC_CATEGORY_MN)
+            continue;
+        const bool chinese = b->chinese && is_chinese(c);
+        if (chinese)
+            pp_buf_char(out, ' ');
+        if (b->clean && c >= 0 && is_white(c))
+            pp_buf_char(out, ' ');
+        else if (c >= 0 && b->lower)
+            pp_buf_add(out, utf8, pp_utf8_encode(utf8proc_tolower(c), utf8));
+        else
+            pp_buf_add(out, text + i, width);
+        if (b->lower && c == 0x130) /* I with a dot keeps it */
+            pp_buf_str(out, "\u0307");
+        if (chinese)
+            pp_buf_char(out, ' ');
+    }
 }
 
 /* One word at a time. */

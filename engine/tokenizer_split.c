@@ -330,8 +330,43 @@ void tok_rule_names(struct pp_buf *out)
 
 /* --- patterns ------------------------------------------------------------------------------------------ */
 
+/* What becomes of matches; of what lies between them, if inverted. */
+enum behavior { ISOLATED, REMOVED, CONTIGUOUS, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, N_BEHAVIORS };
+static const struct {
+    const char *name, *comment[2]; /* [inverted] */
+} behaviors[N_BEHAVIORS] = {
+    [ISOLATED] = {"Isolated", {"", ""}},
+    [REMOVED] = {"Removed", {"(?#removed)", "(?#others removed)"}},
+    [CONTIGUOUS] = {"Contiguous", {"(?#contiguous)", "(?#contiguous)"}},
+    [MERGED_WITH_PREVIOUS] = {"MergedWithPrevious", {"(?#to previous)", "(?#others to previous)"}},
+    [MERGED_WITH_NEXT] = {"MergedWithNext", {"(?#to next)", "(?#others to next)"}},
+};
+
+const char *tok_behavior(const char *behavior, bool invert)
+{
+    for (int i = 0; i < N_BEHAVIORS; i++)
+        if (strcmp(behavior, behaviors[i].name) == 0)
+            return behaviors[i].comment[invert];
+    return NULL;
+}
+
+static enum behavior behavior_of(const struct pp_str *pattern, bool *inverted)
+{
+    for (int i = ISOLATED + 1; i < N_BEHAVIORS; i++)
+        for (int invert = 0; invert < 2; invert++) {
+            const size_t n = strlen(behaviors[i].comment[invert]);
+            if (pattern->len >= n && memcmp(pattern->data, behaviors[i].comment[invert], n) == 0) {
+                *inverted = invert;
+                return (enum behavior)i;
+            }
+        }
+    return ISOLATED;
+}
+
 /* One pattern, in the first of these ways that can be had. */
 struct level {
+    enum behavior behavior;
+    bool inverted;
     tok_scan_fn scan;
     bool total;             /* it matches something at every place */
     bool trailing;          /* tok_trailing_spaces() */
@@ -375,6 +410,14 @@ static bool is_pattern(const struct pp_str *p, const char *text)
     return strlen(text) == p->len && memcmp(text, p->data, p->len) == 0;
 }
 
+bool tok_pattern_is_total(const char *pattern)
+{
+    for (size_t i = 0; i < sizeof scans / sizeof *scans; i++)
+        if (scans[i].total && strcmp(*scans[i].pattern, pattern) == 0)
+            return true;
+    return false;
+}
+
 static enum pp_code compile(const struct pp_str *pattern, pcre2_code **code, struct pp_error *err)
 {
     int problem;
@@ -396,6 +439,7 @@ static enum pp_code compile(const struct pp_str *pattern, pcre2_code **code, str
 
 static enum pp_code make_level(const struct pp_str *pattern, bool expressions, struct level *l, struct pp_error *err)
 {
+    l->behavior = behavior_of(pattern, &l->inverted);
     for (size_t i = 0; !expressions && i < sizeof scans / sizeof *scans; i++)
         if (is_pattern(pattern, *scans[i].pattern))
             l->scan = scans[i].scan, l->total = scans[i].total;
@@ -615,6 +659,60 @@ static enum pp_code split_groups(const struct splitting *sp, size_t level, const
     return code || piece == end ? code : split_piece(sp, level + 1, piece, (size_t)(end - piece));
 }
 
+/* The part that may still grow, of a level that does more than cut. */
+struct part {
+    size_t begin, end; /* the same: there is none */
+    bool match;        /* or what counts as one */
+};
+
+static enum pp_code end_part(const struct splitting *sp, size_t level, const char *piece, struct part *p)
+{
+    const bool kept = p->end > p->begin && !(sp->s->levels[level].behavior == REMOVED && p->match);
+    const enum pp_code code = kept ? split_piece(sp, level + 1, piece + p->begin, p->end - p->begin) : PP_OK;
+    p->begin = p->end;
+    return code;
+}
+
+/* The next part of a piece: where it belongs to the last one, both are one. */
+static enum pp_code add_part(const struct splitting *sp, size_t level, const char *piece, struct part *last,
+                             struct part next)
+{
+    const enum behavior b = sp->s->levels[level].behavior;
+    const bool any = last->end > last->begin;
+    enum pp_code code = PP_OK;
+    if (next.end == next.begin)
+        return PP_OK;
+    if (any && b == CONTIGUOUS && last->match == next.match) {
+        last->end = next.end;
+    } else if (any && b == MERGED_WITH_PREVIOUS && next.match && !last->match) {
+        *last = (struct part){last->begin, next.end, true};
+    } else if (any && b == MERGED_WITH_NEXT && last->match && !next.match) {
+        *last = (struct part){last->begin, next.end, false};
+    } else {
+        code = end_part(sp, level, piece, last);
+        *last = next;
+    }
+    return code;
+}
+
+static enum pp_code split_behaving(const struct splitting *sp, size_t level, const char *piece, size_t n)
+{
+    const bool inverted = sp->s->levels[level].inverted;
+    struct part last = {0};
+    for (size_t pos = 0; pos < n;) {
+        struct match m;
+        enum pp_code code = next_match(sp, level, piece, n, pos, &m);
+        if (!code)
+            code = add_part(sp, level, piece, &last, (struct part){pos, m.begin, inverted});
+        if (!code)
+            code = add_part(sp, level, piece, &last, (struct part){m.begin, m.end, !inverted});
+        if (code)
+            return code;
+        pos = m.end;
+    }
+    return end_part(sp, level, piece, &last);
+}
+
 /* A piece is cut by the pattern of its level into matches and what lies between; those are pieces of the next level. */
 static enum pp_code split_piece(const struct splitting *sp, size_t level, const char *piece, size_t n)
 {
@@ -626,6 +724,8 @@ static enum pp_code split_piece(const struct splitting *sp, size_t level, const 
         return split_words(sp, sp->s->levels[level].scan, piece, n);
     if (sp->s->levels[level].groups)
         return split_groups(sp, level, piece, n);
+    if (sp->s->levels[level].behavior != ISOLATED)
+        return split_behaving(sp, level, piece, n);
     for (size_t pos = 0; pos < n;) {
         struct match m;
         enum pp_code code = next_match(sp, level, piece, n, pos, &m);

@@ -25,7 +25,7 @@ enum {
     PATIENCE_S = 10,        /* for one text, and a second more for every megabyte */
 };
 
-enum kind { FORM, LOWER, ACCENTS, STRIP, REPLACE, EXPRESSION, PREPEND, TABLE, NMT };
+enum kind { FORM, LOWER, ACCENTS, STRIP, REPLACE, EXPRESSION, PREPEND, TABLE, NMT, BERT };
 
 struct step {
     enum kind kind;
@@ -36,6 +36,7 @@ struct step {
     pcre2_code *code;      /* EXPRESSION, with `to` */
     char *map;             /* TABLE: SentencePiece's precompiled_charsmap */
     size_t n_map;
+    struct tok_bert bert;  /* BERT */
 };
 
 struct tok_steps {
@@ -138,6 +139,12 @@ static enum pp_code read_step(const cJSON *node, struct step *s, struct pp_error
         return read_replace(node, s, err);
     if (strcmp(type, "Precompiled") == 0)
         return read_table(node, s, err);
+    if (strcmp(type, "BertNormalizer") == 0) {
+        s->kind = BERT;
+        s->bert = tok_bert_of(node);
+        tok_form_init(TOK_NFD);
+        return PP_OK;
+    }
     if (strcmp(type, "Prepend") == 0 && cJSON_IsString(pp_json_member(node, "prepend"))) {
         s->kind = PREPEND;
         return copy_text(pp_json_member(node, "prepend")->valuestring, &s->to, &s->n_to, err);
@@ -207,6 +214,7 @@ const char *tok_steps_json(const struct tok_steps *s)
 struct running {
     size_t most; /* bytes that it may become */
     uint64_t deadline_ns;
+    bool moved;  /* white space that it began with is gone */
     struct pp_error *err;
 };
 
@@ -357,6 +365,26 @@ static enum pp_code replace_expression(const struct step *s, struct pp_str *text
     return code;
 }
 
+/* What BERT does before text is cut into words: https://github.com/huggingface/tokenizers, src/normalizers/bert.rs. */
+static enum pp_code bert(const struct step *s, struct pp_str *text, struct pp_buf *out, struct running *r)
+{
+    struct pp_buf plain = {0};
+    if (s->bert.strip_accents) {
+        switch (tok_form(TOK_NFD, text->data, text->len, &plain)) {
+        case TOK_NO_MEMORY:
+            return pp_fail_nomem(r->err, "normalising the text");
+        case TOK_SAME:
+            break;
+        case TOK_CHANGED:
+            *text = (struct pp_str){pp_buf_cstr(&plain), plain.len};
+        }
+    }
+    tok_bert_normalize(&s->bert, text->data, text->len, out);
+    pp_buf_free(&plain);
+    *text = (struct pp_str){pp_buf_cstr(out), out->len};
+    return PP_OK;
+}
+
 /* Replaces *text by what the step makes of it, which lies in `out`, or where it was. */
 static enum pp_code run_step(const struct step *s, struct pp_str *text, struct pp_buf *out, struct running *r)
 {
@@ -381,9 +409,12 @@ static enum pp_code run_step(const struct step *s, struct pp_str *text, struct p
     case NMT:
         map_all(nmt, *text, out);
         break;
-    case STRIP:
+    case STRIP: {
+        const char *before = text->data;
         *text = strip(s, *text);
+        r->moved |= text->data != before;
         return PP_OK;
+    }
     case REPLACE:
         return replace(s, text, out, r);
     case EXPRESSION:
@@ -394,6 +425,8 @@ static enum pp_code run_step(const struct step *s, struct pp_str *text, struct p
         pp_buf_add(out, s->to, s->n_to);
         pp_buf_add(out, text->data, text->len);
         break;
+    case BERT:
+        return bert(s, text, out, r);
     case TABLE:
         tok_map_characters((struct pp_str){s->map, s->n_map}, text->data, text->len, out);
         break;
@@ -402,12 +435,15 @@ static enum pp_code run_step(const struct step *s, struct pp_str *text, struct p
     return PP_OK;
 }
 
-enum pp_code tok_steps_run(const struct tok_steps *s, struct pp_str *text, struct pp_buf two[2], struct pp_error *err)
+enum pp_code tok_steps_run(const struct tok_steps *s, struct pp_str *text, bool inside, struct pp_buf two[2],
+                           bool *moved, struct pp_error *err)
 {
     struct running r = {.most = text->len * MAX_GROWTH + MAX_REPLACEMENT, .err = err,
                         .deadline_ns = pp_now_ns() + (PATIENCE_S + (uint64_t)text->len / 1000000) * 1000000000u};
     int turn = 0;
     for (size_t i = 0; i < s->n; i++) {
+        if (inside && s->steps[i].kind == PREPEND)
+            continue;
         enum pp_code code = run_step(&s->steps[i], text, &two[turn], &r);
         if (!code && two[turn].bad)
             code = pp_fail_nomem(err, "a copy of the text");
@@ -418,5 +454,6 @@ enum pp_code tok_steps_run(const struct tok_steps *s, struct pp_str *text, struc
         if (text->data == two[turn].data)
             turn ^= 1; /* the text lies there now */
     }
+    *moved = r.moved;
     return PP_OK;
 }

@@ -1,16 +1,18 @@
 /* tokenizer_wordpiece.c - a word as BERT cuts it (arXiv 1810.04805): the longest piece that it begins with, then the
  * longest that what is left begins with, and so on. A word that cannot be cut so, or is very long, is unknown as a
  * whole. */
+#include <string.h>
+
 #include "engine/tokenizer_internal.h"
 
-enum { MAX_WORD = 100 }; /* characters */
+enum { MAX_WORD = 100 }; /* characters, unless the file says otherwise */
 
-static bool too_long(const char *word, size_t n)
+static bool too_long(const struct pp_tokenizer *t, const char *word, size_t n)
 {
     size_t characters = 0;
     for (size_t i = 0; i < n; i++)
         characters += ((uint8_t)word[i] & 0xC0) != 0x80;
-    return characters > MAX_WORD;
+    return characters > (t->longest_word ? t->longest_word : MAX_WORD);
 }
 
 /* The longest piece at text, of n bytes; *len: its bytes. first: the piece begins a word. */
@@ -21,6 +23,8 @@ static uint32_t longest(const struct pp_tokenizer *t, const char *text, size_t n
     for (size_t i = 0; first && i < TOK_SPACE_LEN; i++)
         if (!tok_walk(&w, TOK_SPACE[i], &token))
             return TOK_NONE;
+    if (!first && n >= TOK_SPACE_LEN && memcmp(text, TOK_SPACE, TOK_SPACE_LEN) == 0)
+        return TOK_NONE; /* what begins so begins words */
     for (size_t i = 0; i < n && tok_walk(&w, text[i], &token); i++)
         if (token != TOK_NONE) {
             best = token;
@@ -32,7 +36,7 @@ static uint32_t longest(const struct pp_tokenizer *t, const char *text, size_t n
 enum pp_code tok_wordpiece_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
 {
     const size_t before = m->ids.n;
-    bool known = !too_long(word, n);
+    bool known = !too_long(m->t, word, n);
     for (size_t at = 0, len = 0; known && at < n; at += len) {
         uint32_t token = longest(m->t, word + at, n - at, at == 0, &len);
         known = token != TOK_NONE;

@@ -139,7 +139,7 @@ static void unigrams_in_json(void **state)
     const struct pp_tokenizer *both[] = {t, again};
     for (int i = 0; i < 2; i++) {
         expect_tokens(both[i], "ab", 0, " a|b");               /* -6, where " ab" is -9 and " ", "ab" -8.5 */
-        expect_tokens(both[i], "  a   bb ", 0, " a| |bb");     /* "bb" is better than twice "b" */
+        expect_tokens(both[i], "  a   bb ", 0, " a| |bb| ");   /* "bb" is better than twice "b" */
         expect_tokens(both[i], "axxb", 0, " a|<unk>|b");       /* one for several */
         expect_tokens(both[i], "a", PP_TOKENIZE_BOS, " a|</s>");
         expect_tokens(both[i], "", 0, "");

@@ -1,0 +1,138 @@
+/* test_tokenizer_json.c - tokenizer.json as the library that it comes from reads it: small vocabularies with texts and
+ * the ids that version 0.22.2 of https://github.com/huggingface/tokenizers gives for them. */
+#include <stdio.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/tokenizer_internal.h"
+#include "tests/support.h"
+#include "tests/tokenizers.h"
+
+/* The model that cases call "bytes": 256 bytes, whose ids they are, and these. */
+static cJSON *byte_model(void)
+{
+    static const char *const merges[][2] = {
+        {"a", "b"}, {".", "."}, {"1", "2"}, {"\u0120", "a"}, {"a", "."}, {".", "b"}, {"\u0120", "\u0120"},
+    };
+    cJSON *model = cJSON_CreateObject(), *vocab = cJSON_AddObjectToObject(model, "vocab");
+    cJSON *list = cJSON_AddArrayToObject(model, "merges");
+    char text[16];
+    cJSON_AddStringToObject(model, "type", "BPE");
+    for (unsigned byte = 0; byte < 256; byte++) {
+        text[pp_utf8_encode(tok_byte_to_char(byte), text)] = 0;
+        cJSON_AddNumberToObject(vocab, text, byte);
+    }
+    for (size_t i = 0; i < sizeof merges / sizeof *merges; i++) {
+        snprintf(text, sizeof text, "%s%s", merges[i][0], merges[i][1]);
+        cJSON_AddNumberToObject(vocab, text, (double)(256 + i));
+        cJSON_AddItemToArray(list, cJSON_CreateStringArray(merges[i], 2));
+    }
+    return model;
+}
+
+static void expect_ids(const struct pp_tokenizer *t, const char *text, const cJSON *want, const char *why, bool again)
+{
+    int32_t *ids;
+    size_t n;
+    struct pp_error err;
+    const cJSON *id;
+    struct pp_buf have = {0}, wanted = {0};
+    assert_ok(pp_tokenize(t, text, strlen(text), PP_TOKENIZE_SPECIAL, &ids, &n, &err), err);
+    for (size_t i = 0; i < n; i++)
+        pp_buf_fmt(&have, " %d", (int)ids[i]);
+    cJSON_ArrayForEach(id, want)
+        pp_buf_fmt(&wanted, " %d", id->valueint);
+    if (strcmp(pp_buf_cstr(&have), pp_buf_cstr(&wanted)) != 0)
+        fail_msg("%s%s: \"%s\" is%s, not%s", why, again ? ", from GGUF" : "", text, have.data, wanted.data);
+    pp_buf_free(&have);
+    pp_buf_free(&wanted);
+    pp_free(ids);
+}
+
+static void run_case(cJSON *c)
+{
+    cJSON *source = cJSON_GetObjectItem(c, "tokenizer");
+    const char *why = cJSON_GetStringValue(cJSON_GetObjectItem(c, "why"));
+    const cJSON *text;
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    if (cJSON_IsString(cJSON_GetObjectItem(source, "model")))
+        cJSON_ReplaceItemInObject(source, "model", byte_model());
+    char *json = cJSON_PrintUnformatted(source);
+    assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
+    struct pp_tokenizer *both[] = {t, through_gguf(t)};
+    for (int i = 0; i < 2; i++) {
+        cJSON_ArrayForEach(text, cJSON_GetObjectItem(c, "texts"))
+            expect_ids(both[i], cJSON_GetArrayItem(text, 0)->valuestring, cJSON_GetArrayItem(text, 1), why, i);
+        pp_tokenizer_free(both[i]);
+    }
+    cJSON_free(json);
+}
+
+static void as_the_library(void **state)
+{
+    char *data, *rest, *line;
+    size_t n;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_read_file("tests/data/tokenizer_cases.jsonl", 1 << 20, &data, &n, &err), err);
+    for (line = strtok_r(data, "\n", &rest), n = 0; line; line = strtok_r(NULL, "\n", &rest), n++) {
+        cJSON *c = cJSON_Parse(line);
+        assert_non_null(c);
+        run_case(c);
+        cJSON_Delete(c);
+    }
+    assert_true(n > 30);
+    pp_free(data);
+}
+
+/* Text that goes on with one before it is not what something is put in front of. */
+static void going_on(void **state)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":1,\"content\":\"<s>\",\"special\":true,\"normalized\":true}],"
+        "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},"
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"}]},"
+        "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"vocab\":{\"?\":0,\"<s>\":1,\"\u2581\":2,\"a\":3},"
+        "\"merges\":[]}}";
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    (void)state;
+    assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
+    expect_tokens(t, "a a", PP_TOKENIZE_SPECIAL, " |a| |a");
+    expect_tokens(t, "a a", PP_TOKENIZE_SPECIAL | PP_TOKENIZE_ON, "a| |a");
+    expect_tokens(t, " <s>a", PP_TOKENIZE_SPECIAL | PP_TOKENIZE_ON, "<s>|a");
+    pp_tokenizer_free(t);
+}
+
+/* What pippin would read otherwise than the file has it is refused. */
+static void refused(void **state)
+{
+    static const char *const bad[] = {
+        "{\"pre_tokenizer\":{\"type\":\"Digits\"},\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]}}",
+        "{\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"},\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}",
+        "{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}",
+        "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Metaspace\","
+        "\"replacement\":\"\u2581\"},{\"type\":\"WhitespaceSplit\"}]},"
+        "\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]}}",
+        "{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+    };
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(tok_from_json(bad[i], strlen(bad[i]), NULL, &t, &err), PP_ERR_UNSUPPORTED);
+}
+
+TEST_GROUP(tokenizer_json)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_the_library), cmocka_unit_test(going_on), cmocka_unit_test(refused),
+    };
+    return cmocka_run_group_tests_name("tokenizer_json", tests, NULL, NULL);
+}
