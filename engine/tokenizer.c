@@ -269,6 +269,13 @@ static enum pp_code split(struct run *r, const char *text, size_t n, const char 
     return tok_split(r->t->splitter, r->split, text, n, word, &r->merger, err);
 }
 
+/* Text that is no DNA. */
+static enum pp_code plain_text(void *run, const char *text, size_t n, struct pp_error *err)
+{
+    struct run *r = run;
+    return split(r, text, n, r->end, err);
+}
+
 /* Writes the text with U+2581 for each space, unless spaces stay, where there is room for that, word by word: words
  * begin where a run of U+2581 begins, if the vocabulary allows, or at each one, if it wants that; else the whole is one
  * word. */
@@ -395,6 +402,8 @@ static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp
         if (r->spaced.bad)
             return pp_fail_nomem(err, "a copy of the text");
         code = split(r, r->spaced.data, r->spaced.len, r->spaced.data + r->spaced.len, err);
+    } else if (r->t->dna) {
+        code = tok_dna_text(&r->merger, text, n, plain_text, r, err);
     } else {
         code = split(r, text, n, r->end, err);
     }
@@ -589,6 +598,14 @@ static void spm_text(struct pp_str s, struct pp_buf *out)
     }
 }
 
+/* Tokens that nothing says how to put together are words to be read. */
+static void characters_text(const struct pp_tokenizer *t, struct pp_str s, struct pp_buf *out)
+{
+    if (t->prefix.start != TOK_PREFIX_NEVER)
+        pp_buf_char(out, ' ');
+    pp_buf_add(out, s.data, s.len);
+}
+
 static bool parse_byte_token(struct pp_str s, char *byte)
 {
     static const char digits[] = "0123456789ABCDEF";
@@ -623,7 +640,9 @@ void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struc
         break;
     default:
         if (t->kind == TOK_BYTE_LEVEL)
-            byte_level_text(s, out);
+            byte_level_text(t->dna ? tok_dna_shown(s) : s, out);
+        else if (t->kind == TOK_CHARACTERS && t->type[id] != TOK_BYTE)
+            characters_text(t, s, out);
         else if (t->kind == TOK_RWKV)
             pp_buf_add(out, s.data, s.len);
         else if (t->type[id] == TOK_BYTE && parse_byte_token(s, &byte))
@@ -701,7 +720,7 @@ int32_t pp_tokenizer_find(const struct pp_tokenizer *t, const char *text, size_t
 bool pp_tokenizer_equal(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err)
 {
     static const char *const kinds[] = {"byte-level BPE", "SentencePiece BPE", "SentencePiece unigram", "WordPiece",
-                                        "RWKV's", "PLaMo's"};
+                                        "RWKV's", "PLaMo's", "BPE of characters"};
     if (a->kind != b->kind) {
         pp_fail(err, PP_ERR_MISMATCH, "one tokenizer is %s, the other %s", kinds[a->kind], kinds[b->kind]);
         return false;

@@ -356,7 +356,7 @@ static void build_bytes(struct pp_tokenizer *t)
     }
     for (unsigned c = 0; c < 128; c++) {
         char text = (char)c;
-        uint32_t symbol = t->kind == TOK_SPM ? tok_lookup(t, &text, 1) : TOK_NONE;
+        uint32_t symbol = t->kind == TOK_SPM || t->kind == TOK_CHARACTERS ? tok_lookup(t, &text, 1) : TOK_NONE;
         t->ascii_symbol[c] = symbol != TOK_NONE && tok_mergeable(t, symbol) ? symbol : TOK_NONE;
     }
 }
@@ -683,7 +683,7 @@ static void build_unknown(struct pp_tokenizer *t, const struct tok_spec *spec)
     bool all = true;
     for (int byte = 0; byte < 256; byte++)
         all = all && t->byte_symbol[byte] < t->n_vocab;
-    t->drop_unknown = t->kind == TOK_SPM && !t->score && t->unk < 0;
+    t->drop_unknown = (t->kind == TOK_SPM || t->kind == TOK_CHARACTERS) && !t->score && t->unk < 0;
     if (t->kind != TOK_BYTE_LEVEL || all)
         return;
     t->drop_unknown = !t->score && !spec->byte_unknown;
@@ -709,6 +709,7 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     t->breaks = spec->breaks;
     t->apart = spec->apart && spec->kind == TOK_UNIGRAM && spec->scores;
     t->each_unknown = spec->each_unknown;
+    t->dna = spec->dna && t->kind == TOK_BYTE_LEVEL;
     t->bare_spaces = spec->bare_spaces;
     t->covered = spec->covered;
     enum pp_code code = build_vocab(t, spec, err);
@@ -740,7 +741,7 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
         code = build_pieces(t, err);
     if (!code)
         code = build_normalizer(t, spec, err);
-    if (!code && t->kind == TOK_BYTE_LEVEL)
+    if (!code && (t->kind == TOK_BYTE_LEVEL || t->kind == TOK_CHARACTERS))
         code = build_splitter(t, spec, err);
     return code;
 }

@@ -44,7 +44,7 @@ static int shown_len(struct pp_str s)
 }
 
 /* tokenizer.ggml.model, by enum tok_kind */
-static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert", "rwkv", "plamo2"};
+static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert", "rwkv", "plamo2", "whitespace"};
 enum { N_KINDS = sizeof kind_names / sizeof *kind_names };
 
 /* --- reading ------------------------------------------------------------------------------------------- */
@@ -140,19 +140,28 @@ static struct pp_str usual_rule(const struct pp_gguf *g, const struct tok_spec *
     return (struct pp_str){name, strlen(name)};
 }
 
-static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
+static enum pp_code read_patterns(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
     enum pp_gguf_type type;
     size_t n;
-    int64_t unknown;
-    struct pp_str name = {"default", 7};
     if (pp_gguf_array(g, "pippin.tokenizer.split", &type, &n) && type == PP_GGUF_STRING) {
         if (n > TOK_MAX_PATTERNS)
             return pp_fail(err, PP_ERR_FORMAT, "pippin.tokenizer.split has more than %d patterns", TOK_MAX_PATTERNS);
         for (; spec->n_patterns < n; spec->n_patterns++)
             if (!pp_gguf_array_string(g, "pippin.tokenizer.split", spec->n_patterns, &spec->patterns[spec->n_patterns]))
                 return pp_fail(err, PP_ERR_FORMAT, "pippin.tokenizer.split cannot be read");
-    } else {
+    }
+    return PP_OK;
+}
+
+static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
+{
+    int64_t unknown;
+    struct pp_str name = {"default", 7};
+    enum pp_code code = read_patterns(g, spec, err);
+    if (code)
+        return code;
+    if (!pp_gguf_has(g, "pippin.tokenizer.split")) {
         pp_gguf_string(g, "tokenizer.ggml.pre", &name);
         if (str_is(name, "default"))
             name = usual_rule(g, spec);
@@ -174,6 +183,26 @@ static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, s
         spec->byte_unknown = unknown + 1;
     pp_gguf_bool(g, "pippin.tokenizer.fuse_unknown", &spec->fuse_unknown);
     return PP_OK;
+}
+
+/* White space is dropped; llama.cpp has words of small letters, if the file says so. */
+static enum pp_code read_characters(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
+{
+    static const char words[] = "(?#others removed)\\S+", lower[] = "[{\"type\":\"Lowercase\"}]";
+    bool small = false;
+    int64_t packed = 0;
+    enum pp_code code = read_patterns(g, spec, err);
+    if (!code)
+        code = read_merges(g, spec, err);
+    if (!code && !pp_gguf_has(g, "pippin.tokenizer.split"))
+        spec->patterns[spec->n_patterns++] = (struct pp_str){words, sizeof words - 1};
+    pp_gguf_bool(g, "tokenizer.ggml.normalizer.lowercase", &small);
+    if (small)
+        spec->steps = (struct pp_str){lower, sizeof lower - 1};
+    if (pp_gguf_int(g, "pippin.tokenizer.space_prefix", &packed))
+        spec->prefix = (struct tok_prefix){packed & 3, packed >> 2 & 3, packed >> 4 & 3};
+    pp_gguf_bool(g, "pippin.tokenizer.ignore_merges", &spec->ignore_merges);
+    return code;
 }
 
 /* Whether it is SentencePiece's kind whose merges are ranked. Some files call it gpt2 and say so by a name of a split
@@ -259,12 +288,16 @@ static enum pp_code read_plamo(const struct pp_gguf *g, struct tok_spec *spec, s
 /* The file does not say what was done to text; nearly all such models are of small letters without accents. */
 static void read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec)
 {
-    bool cased = false;
+    bool cased = false, lower, accents;
     int64_t longest = 0;
     pp_gguf_bool(g, "pippin.tokenizer.cased", &cased);
+    lower = accents = !cased;
+    if (pp_gguf_bool(g, "tokenizer.ggml.normalizer.lowercase", &lower))
+        accents = lower;
+    pp_gguf_bool(g, "tokenizer.ggml.normalizer.strip_accents", &accents);
     if (pp_gguf_int(g, "pippin.tokenizer.longest_word", &longest) && longest > 0 && longest <= INT32_MAX)
         spec->longest_word = (uint32_t)longest;
-    spec->bert = (struct tok_bert){.clean = true, .chinese = true, .strip_accents = !cased, .lower = !cased};
+    spec->bert = (struct tok_bert){.clean = true, .chinese = true, .strip_accents = accents, .lower = lower};
     spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
     spec->add_bos = spec->add_eos = true;
     spec->unk = tok_spec_find(spec, "[UNK]", 5);
@@ -375,22 +408,12 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     mark_strips(g, spec);
 }
 
-/* Kinds that there are, and what they would take. */
 static enum pp_code refuse_kind(struct pp_str model, struct pp_error *err)
 {
-    static const struct {
-        const char *name, *missing;
-    } kinds[] = {
-        {"whitespace", "merging the characters of words between which white space is dropped"},
-        {"hybriddna", "cutting DNA between its tags into tokens of six letters"},
-    };
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (str_is(model, kinds[i].name))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%s\"; what is missing for it in "
-                           "pippin is %s", kinds[i].name, kinds[i].missing);
     return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.*s\"; pippin knows byte-level BPE "
-                   "(\"gpt2\"), SentencePiece BPE (\"llama\") and unigrams (\"t5\"), WordPiece (\"bert\"), "
-                   "RWKV's (\"rwkv\") and PLaMo's (\"plamo2\")", shown_len(model), model.data);
+                   "(\"gpt2\", \"hybriddna\"), BPE of characters (\"whitespace\"), SentencePiece BPE (\"llama\") and "
+                   "unigrams (\"t5\"), WordPiece (\"bert\"), RWKV's (\"rwkv\") and PLaMo's (\"plamo2\")",
+                   shown_len(model), model.data);
 }
 
 static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
@@ -403,6 +426,9 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
         kind++;
     if (is_ranked(g))
         kind = TOK_SPM;
+    spec->dna = str_is(model, "hybriddna");
+    if (spec->dna)
+        kind = TOK_BYTE_LEVEL;
     if (kind == N_KINDS)
         return refuse_kind(model, err);
     spec->kind = (enum tok_kind)kind;
@@ -419,6 +445,8 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
     }
     if (!code && spec->kind == TOK_PLAMO)
         code = read_plamo(g, spec, err);
+    if (!code && spec->kind == TOK_CHARACTERS)
+        code = read_characters(g, spec, err);
     if (!code && spec->kind == TOK_BYTE_LEVEL) {
         code = read_merges(g, spec, err);
         if (!code)
@@ -522,17 +550,21 @@ static enum pp_code write_scores(const struct pp_tokenizer *t, struct pp_gguf_wr
     return write_merges(t, w, err);
 }
 
+static void write_patterns(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
+{
+    struct pp_str patterns[TOK_MAX_PATTERNS];
+    for (size_t i = 0; i < t->n_patterns; i++)
+        patterns[i] = (struct pp_str){t->patterns[i], strlen(t->patterns[i])};
+    pp_gguf_add_str_array(w, "pippin.tokenizer.split", patterns, t->n_patterns);
+}
+
 static void write_split(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
 {
     const struct tok_rule *rule = tok_rule_by_name(t->pre, strlen(t->pre));
     const char *name = rule ? rule->name : "default";
     pp_gguf_add_text(w, "tokenizer.ggml.pre", name);
-    if (!rule) {
-        struct pp_str patterns[TOK_MAX_PATTERNS];
-        for (size_t i = 0; i < t->n_patterns; i++)
-            patterns[i] = (struct pp_str){t->patterns[i], strlen(t->patterns[i])};
-        pp_gguf_add_str_array(w, "pippin.tokenizer.split", patterns, t->n_patterns);
-    }
+    if (!rule)
+        write_patterns(t, w);
     if (t->ignore_merges != (rule && rule->ignore_merges))
         pp_gguf_add_bool(w, "pippin.tokenizer.ignore_merges", t->ignore_merges);
     if (t->add_space)
@@ -551,6 +583,15 @@ static void write_prefix(struct tok_prefix p, struct pp_gguf_writer *w)
     pp_gguf_add_bool(w, "tokenizer.ggml.add_space_prefix", add);
     if (packed != usual)
         pp_gguf_add_u32(w, "pippin.tokenizer.space_prefix", packed);
+}
+
+static void write_characters(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
+{
+    pp_gguf_add_text(w, "tokenizer.ggml.pre", "whitespace");
+    write_patterns(t, w);
+    write_prefix(t->prefix, w);
+    if (t->ignore_merges)
+        pp_gguf_add_bool(w, "pippin.tokenizer.ignore_merges", true);
 }
 
 static enum pp_code write_flag_list(const struct pp_tokenizer *t, const char *key, uint8_t flag,
@@ -575,10 +616,12 @@ static void write_id(struct pp_gguf_writer *w, const char *key, int32_t id)
 
 enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
 {
-    const char *model = kind_names[t->kind];
+    const char *model = t->dna ? "hybriddna" : kind_names[t->kind];
     pp_gguf_add_text(w, "tokenizer.ggml.model", model);
     if (t->kind == TOK_BYTE_LEVEL) {
         write_split(t, w);
+    } else if (t->kind == TOK_CHARACTERS) {
+        write_characters(t, w);
     } else if (t->kind != TOK_RWKV) {
         pp_gguf_add_text(w, "tokenizer.ggml.pre", "default");
         write_prefix(t->prefix, w);
@@ -601,8 +644,10 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
         pp_gguf_add_bool(w, "pippin.tokenizer.drop_unknown", true);
     if (t->bare_spaces)
         pp_gguf_add_bool(w, "pippin.tokenizer.bare_spaces", true);
-    if (t->kind == TOK_WORDPIECE && !t->bert.lower)
-        pp_gguf_add_bool(w, "pippin.tokenizer.cased", true);
+    if (t->kind == TOK_WORDPIECE && (!t->bert.lower || !t->bert.strip_accents)) {
+        pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.lowercase", t->bert.lower);
+        pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.strip_accents", t->bert.strip_accents);
+    }
     if (t->longest_word)
         pp_gguf_add_u32(w, "pippin.tokenizer.longest_word", t->longest_word);
     enum pp_code code = write_tokens(t, w, err);
@@ -611,7 +656,7 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
                               (const int32_t[]){(int32_t)t->breaks.alike, (int32_t)t->breaks.spaces}, 2);
     if (!code && (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM || t->kind == TOK_PLAMO))
         code = write_scores(t, w, err);
-    else if (!code && t->kind == TOK_BYTE_LEVEL)
+    else if (!code && (t->kind == TOK_BYTE_LEVEL || t->kind == TOK_CHARACTERS))
         code = write_merges(t, w, err);
     if (!code)
         code = write_flag_list(t, "pippin.tokenizer.lstrip", TOK_LSTRIP, w, err);

@@ -20,6 +20,7 @@ enum tok_kind {
     TOK_WORDPIECE,  /* BERT: words by their longest pieces; a piece that begins a word begins with U+2581 */
     TOK_RWKV,       /* any bytes, by the longest token */
     TOK_PLAMO,      /* the cut with the greatest sum of scores from the end; unknown characters fall back to bytes */
+    TOK_CHARACTERS, /* characters as they are, of words that patterns cut; merges by rank */
 };
 
 /* Where PLaMo 3 cuts text before it is cut into pieces. */
@@ -183,7 +184,7 @@ struct tok_spec {
     struct tok_merge_text *merges; /* [n_merges] best first */
     size_t n_merges;
     const struct tok_rule *rule;   /* byte level: one of rule and patterns */
-    struct pp_str patterns[TOK_MAX_PATTERNS];
+    struct pp_str patterns[TOK_MAX_PATTERNS]; /* CHARACTERS, too */
     size_t n_patterns;
     int64_t bos, eos, eot, unk;    /* or -1; ids out of range are dropped */
     bool add_bos, add_eos;
@@ -193,6 +194,7 @@ struct tok_spec {
     bool fuse_unknown;             /* ... once for a run of them */
     bool each_unknown;             /* SPM: an unknown token for each unknown character, not one for a run of them */
     bool add_space;                /* byte level: a space is put before text between added tokens without one */
+    bool dna;                      /* byte level: what lies between <dna> and </dna> is DNA, six letters a token */
     struct tok_prefix prefix;      /* SPM, UNIGRAM */
     struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
     bool squeeze;                  /* SPM, UNIGRAM: one space for several, none at the ends */
@@ -285,6 +287,7 @@ struct pp_tokenizer {
     int32_t bos, eos, eot, unk;
     int32_t byte_unknown; /* or -1 */
     bool add_bos, add_eos, ignore_merges, add_space, fuse_unknown, each_unknown, bare_spaces;
+    bool dna;
     bool drop_unknown;            /* merging by rank: there is nothing for what is unknown */
     uint8_t covered;              /* enum tok_covered */
     struct tok_prefix prefix;
@@ -417,6 +420,11 @@ double tok_unigram_score(const struct pp_tokenizer *t, uint32_t token);
 enum pp_code tok_bpe_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
 enum pp_code tok_unigram_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
 enum pp_code tok_wordpiece_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
+/* tokenizer_dna.c: a text between special tokens; plain gets what is no DNA. */
+enum pp_code tok_dna_text(struct tok_merger *m, const char *text, size_t n, tok_word_fn plain, void *ctx,
+                          struct pp_error *err);
+/* The text of a token as it is shown: without the mark of DNA. */
+struct pp_str tok_dna_shown(struct pp_str text);
 /* A text that is no token: its bytes as tokens, or one unknown token for a run of such texts. */
 enum pp_code tok_emit_unknown(struct tok_merger *m, const char *bytes, size_t n, bool *after_unknown,
                               struct pp_error *err);

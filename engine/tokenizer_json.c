@@ -553,10 +553,16 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
     bool fallback = bool_member(r->model, "byte_fallback", false);
     if (is_type(pp_json_member(r->root, "decoder"), "ByteLevel"))
         r->byte_level = true;
-    if (!r->byte_level && !fallback && !r->spaces)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is BPE, but neither byte-level nor SentencePiece's");
     spec->ignore_merges = bool_member(r->model, "ignore_merges", false);
-    spec->kind = r->byte_level ? TOK_BYTE_LEVEL : TOK_SPM;
+    const bool spaced = r->spaces || (fallback && !spec->n_patterns);
+    spec->kind = r->byte_level ? TOK_BYTE_LEVEL : spaced ? TOK_SPM : TOK_CHARACTERS;
+    if (spec->kind == TOK_CHARACTERS) {
+        if (fallback)
+            tok_spec_mark_bytes(spec);
+        if (!pp_json_member(r->root, "decoder") || cJSON_IsNull(pp_json_member(r->root, "decoder")))
+            spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
+        return PP_OK; /* with nothing that tells how texts are put together there is a space before each */
+    }
     if (spec->kind == TOK_SPM) {
         if (spec->n_patterns)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text by patterns, which pippin knows only "
@@ -603,7 +609,8 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
     unk = pp_json_text(r->model, "unk_token");
     if (*unk)
         r->spec.unk = tok_spec_find(&r->spec, unk, strlen(unk));
-    r->spec.each_unknown = r->spec.kind == TOK_SPM && !bool_member(r->model, "fuse_unk", false);
+    r->spec.each_unknown = (r->spec.kind == TOK_SPM || r->spec.kind == TOK_CHARACTERS) &&
+                           !bool_member(r->model, "fuse_unk", false);
     if (r->spec.kind == TOK_BYTE_LEVEL && *unk) {
         r->spec.byte_unknown = r->spec.unk + 1;
         r->spec.fuse_unknown = bool_member(r->model, "fuse_unk", false);
@@ -617,6 +624,9 @@ enum pp_code tok_from_tree(const cJSON *root, const struct tok_config *cfg, stru
     struct reader r = {.root = root, .model = pp_json_member(root, "model"),
                        .spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1}};
     *out = NULL;
+    if (strcmp(pp_json_text(cfg->tokenizer, "tokenizer_class"), "HybridDNATokenizer") == 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer cuts DNA into tokens that only its Python code knows; a "
+                       "GGUF file of the model has them");
     enum pp_code code = read_all(&r, err);
     if (!code)
         code = tok_config_apply(cfg, &r.spec, err);

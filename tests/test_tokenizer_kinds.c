@@ -570,27 +570,120 @@ static void ranked(void **state)
     check_ranked("gpt2", "sarvam-moe");
 }
 
-/* Of kinds that are known but not read the message says what is missing. */
+/* A file with a vocabulary of this kind, whose tokens are all ordinary ones. */
+static struct pp_gguf_writer *kind_file(const char *path, const char *kind, const struct pp_str *tokens, size_t n)
+{
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    pp_gguf_add_text(w, "general.architecture", "llama");
+    pp_gguf_add_text(w, "tokenizer.ggml.model", kind);
+    pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", tokens, n);
+    return w;
+}
+
+static void finish_file(struct pp_gguf_writer *w)
+{
+    struct pp_error err;
+    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+}
+
+/* The message says what there is. */
 static void missing_kinds(void **state)
 {
-    static const char *const cases[][2] = {
-        {"whitespace", "white space is dropped"}, {"hybriddna", "DNA"}, {"odd", "pippin knows"}};
     const struct pp_str token = {"a", 1};
+    struct pp_tokenizer *t;
+    struct pp_error err;
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *path = test_path("kind.gguf");
-        struct pp_gguf_writer *w;
-        struct pp_tokenizer *t;
-        struct pp_error err;
-        assert_ok(pp_gguf_writer_new(path, &w, &err), err);
-        pp_gguf_add_text(w, "general.architecture", "llama");
-        pp_gguf_add_text(w, "tokenizer.ggml.model", cases[i][0]);
-        pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", &token, 1);
-        assert_ok(pp_gguf_writer_begin(w, &err), err);
-        assert_ok(pp_gguf_writer_finish(w, &err), err);
-        pp_gguf_writer_free(w);
-        assert_int_equal(pp_tokenizer_open(path, &t, &err), PP_ERR_UNSUPPORTED);
-        assert_non_null(strstr(err.text, cases[i][1]));
+    finish_file(kind_file(test_path("kind.gguf"), "odd", &token, 1));
+    assert_int_equal(pp_tokenizer_open(test_path("kind.gguf"), &t, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "pippin knows"));
+}
+
+#define TOKEN(text) {text, sizeof text - 1}
+
+/* White space is dropped, and what no token stands for; a file may want small letters. */
+static void words_of_characters(void **state)
+{
+    static const struct pp_str tokens[] = {TOKEN("a"), TOKEN("b"), TOKEN("ab"), TOKEN("\u00e9"), TOKEN("B")};
+    static const struct pp_str merge = TOKEN("a b");
+    (void)state;
+    for (int small = 0; small < 2; small++) {
+        struct pp_gguf_writer *w = kind_file(test_path("kind.gguf"), "whitespace", tokens, 5);
+        pp_gguf_add_str_array(w, "tokenizer.ggml.merges", &merge, 1);
+        if (small)
+            pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.lowercase", true);
+        finish_file(w);
+        struct pp_tokenizer *t = open_tokenizer(test_path("kind.gguf"));
+        struct pp_tokenizer *both[] = {t, through_gguf(t)};
+        for (int i = 0; i < 2; i++) {
+            expect_tokens(both[i], " ab\tba\u3000aB\n\u00c9.", 0, small ? "ab|b|a|ab|\u00e9" : "ab|b|a|a|B");
+            expect_tokens(both[i], " \n", 0, "");
+            pp_tokenizer_free(both[i]);
+        }
+    }
+}
+
+static void dna(void **state)
+{
+    static const struct pp_str tokens[] = {TOKEN("C"), TOKEN("\u0120"), TOKEN("CC"), TOKEN("<dna>"), TOKEN("</dna>"),
+        TOKEN("<oov>"), TOKEN("CCCCCC\ue000"), TOKEN("CAAAAA\ue000"), TOKEN("\u0120CC"), TOKEN("CCCCCC")};
+    static const struct pp_str merges[] = {TOKEN("C C")};
+    static const struct {
+        const char *text;
+        int32_t ids[10];
+        size_t n;
+    } cases[] = {
+        {"CC C<dna>cccCCCC</dna> CC", {2, 1, 0, 3, 6, 7, 4, 1, 2}, 9},
+        {"<dna>CCCCCNx", {3, 5, 5}, 3}, {"<dna></dna>C", {3, 4, 0}, 3}, {"<dna>", {3}, 1}, {"CCCCCC", {2, 2, 2}, 3},
+    };
+    struct pp_gguf_writer *w = kind_file(test_path("kind.gguf"), "hybriddna", tokens, sizeof tokens / sizeof *tokens);
+    struct pp_buf out = {0};
+    struct pp_error err;
+    (void)state;
+    pp_gguf_add_str_array(w, "tokenizer.ggml.merges", merges, 1);
+    pp_gguf_add_text(w, "tokenizer.ggml.pre", "gpt-2");
+    finish_file(w);
+    struct pp_tokenizer *t = open_tokenizer(test_path("kind.gguf"));
+    struct pp_tokenizer *both[] = {t, through_gguf(t)};
+    for (int i = 0; i < 2; i++) {
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+            int32_t *ids;
+            size_t n;
+            assert_ok(pp_tokenize(both[i], cases[k].text, strlen(cases[k].text), 0, &ids, &n, &err), err);
+            assert_int_equal(n, cases[k].n);
+            assert_memory_equal(ids, cases[k].ids, n * sizeof *ids);
+            pp_free(ids);
+        }
+        pp_buf_clear(&out);
+        pp_detokenize(both[i], cases[0].ids, cases[0].n, false, &out);
+        assert_string_equal(pp_buf_cstr(&out), "CC C<dna>CCCCCCCAAAAA</dna> CC"); /* the letters as they are tokens */
+        pp_tokenizer_free(both[i]);
+    }
+    pp_buf_free(&out);
+}
+
+/* Small letters and accents of WordPiece as newer files say it. */
+static void cased_words(void **state)
+{
+    static const struct pp_str tokens[] = {TOKEN("[UNK]"), TOKEN("\u2581" "a"), TOKEN("\u2581" "A"),
+                                           TOKEN("\u2581\u00c1")};
+    static const char *const want[][2] = {{"lowercase", " \u00c1| A"}, {"strip_accents", "[UNK]| a"}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char key[64];
+        struct pp_gguf_writer *w = kind_file(test_path("kind.gguf"), "bert", tokens, 4);
+        snprintf(key, sizeof key, "tokenizer.ggml.normalizer.%s", want[i][0]);
+        pp_gguf_add_bool(w, key, false);
+        pp_gguf_add_u32(w, "tokenizer.ggml.unknown_token_id", 0);
+        finish_file(w);
+        struct pp_tokenizer *t = open_tokenizer(test_path("kind.gguf")), *again = through_gguf(t);
+        expect_tokens(t, "\u00c1 A", 0, want[i][1]);
+        expect_tokens(again, "\u00c1 A", 0, want[i][1]);
+        pp_tokenizer_free(t);
+        pp_tokenizer_free(again);
     }
 }
 
@@ -645,7 +738,9 @@ TEST_GROUP(tokenizer_kinds)
         cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(rwkv),
         cmocka_unit_test(long_words),
         cmocka_unit_test(usual_splits), cmocka_unit_test(ranked),
-        cmocka_unit_test(missing_kinds), cmocka_unit_test(masks),
+        cmocka_unit_test(missing_kinds),
+        cmocka_unit_test(words_of_characters), cmocka_unit_test(dna),
+        cmocka_unit_test(cased_words), cmocka_unit_test(masks),
     };
     return cmocka_run_group_tests_name("tokenizer_kinds", tests, NULL, NULL);
 }
