@@ -12,6 +12,9 @@ struct jinja_name {
     bool is_read; /* as a variable, somewhere */
 };
 
+/* Whether what is printed becomes HTML: as the autoescape tags around it say, of which some are not known before. */
+enum jinja_escapes { JINJA_ESCAPES_NOT, JINJA_ESCAPES, JINJA_MAY_ESCAPE };
+
 enum jinja_expr_kind {
     JINJA_X_CONST,
     JINJA_X_NAME,
@@ -61,6 +64,7 @@ struct jinja_call {
 
 struct jinja_expr {
     uint8_t kind; /* enum jinja_expr_kind */
+    uint8_t escapes; /* CONCAT: enum jinja_escapes */
     uint32_t line;
     struct jinja_expr *a;
     union {
@@ -98,6 +102,9 @@ enum jinja_stmt_kind {
     JINJA_S_FILTER,    /* the body through filter */
     JINJA_S_WITH,
     JINJA_S_SCOPE,     /* a body with variables of its own: the generation tag */
+    JINJA_S_BLOCK,
+    JINJA_S_AUTOESCAPE,
+    JINJA_S_LOAD,      /* extends, include, import: of other templates, of which there are none */
 };
 
 struct jinja_stmt;
@@ -129,6 +136,7 @@ struct jinja_function {
 
 struct jinja_stmt {
     uint8_t kind; /* enum jinja_stmt_kind */
+    uint8_t escapes; /* PRINT, SET_BLOCK: enum jinja_escapes */
     uint32_t line;
     struct jinja_stmt *next;
     union {
@@ -137,6 +145,20 @@ struct jinja_stmt {
             size_t n;
         };
         struct jinja_expr *value; /* PRINT */
+        struct {
+            const struct jinja_name *name;
+            struct jinja_stmt *earlier; /* block of the template */
+            struct jinja_body body;
+            bool scoped, required;
+        } block;
+        struct {
+            struct jinja_expr *condition;
+            struct jinja_body body;
+        } escape;
+        struct {
+            struct jinja_expr *source;
+            bool ignore_missing;
+        } load;
         struct {
             struct jinja_expr *condition;
             struct jinja_body then, otherwise; /* an elif is an if in `otherwise` */
@@ -168,7 +190,8 @@ struct jinja_stmt {
 
 struct jinja_template {
     struct jinja_body body;
-    const struct jinja_name *loop, *caller, *varargs, *kwargs; /* the names the evaluator binds itself */
+    const struct jinja_name *loop, *caller, *varargs, *kwargs, *self; /* the names the evaluator binds itself */
+    struct jinja_stmt *blocks; /* the last one */
     struct jinja_name **names; // [JINJA_NAME_BUCKETS], by jinja_name_bucket
 };
 

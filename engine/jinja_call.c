@@ -36,12 +36,49 @@ static size_t count_params(const char *params)
     return n;
 }
 
+static struct jinja_value escaped(struct jinja *j, struct jinja_value v)
+{
+    return v.kind == JINJA_STRING ? jinja_as_html(j, v) : v;
+}
+
+/* What a builtin makes of a text that is marked as HTML. */
+static struct jinja_value marked(struct jinja *j, struct jinja_value v)
+{
+    if (v.kind == JINJA_STRING)
+        v.flag = 1;
+    else if (v.kind == JINJA_LIST || v.kind == JINJA_TUPLE)
+        for (size_t i = 0; i < v.list->n; i++)
+            v.list->items[i] = marked(j, v.list->items[i]);
+    return v;
+}
+
+/* Arguments as they go into such a text. */
+static struct jinja_args all_escaped(struct jinja *j, const struct jinja_args *args)
+{
+    struct jinja_value *pos = jinja_alloc(j, (args->n_pos + 1) * sizeof *pos);
+    struct jinja_pair *named = jinja_alloc(j, (args->n_named + 1) * sizeof *named);
+    for (size_t i = 0; i < args->n_pos; i++)
+        pos[i] = escaped(j, args->pos[i]);
+    for (size_t i = 0; i < args->n_named; i++)
+        named[i] = (struct jinja_pair){args->named[i].key, escaped(j, args->named[i].value)};
+    return (struct jinja_args){.pos = pos, .n_pos = args->n_pos, .named = named, .n_named = args->n_named};
+}
+
 struct jinja_value jinja_invoke(struct jinja *j, const struct jinja_builtin *b, struct jinja_value self,
                                 const struct jinja_args *args)
 {
     struct jinja_value arg[MAX_PARAMS] = {{0}};
-    if (!b->params)
-        return b->fn(j, self, NULL, args);
+    const int marks = b->required & JINJA_MARKS, required = b->required & ~JINJA_MARKS;
+    const bool keeps = marks && self.kind == JINJA_STRING && self.flag;
+    struct jinja_args safe;
+    if (keeps && marks == JINJA_KEEPS_ESCAPES_ALL) {
+        safe = all_escaped(j, args);
+        args = &safe;
+    }
+    if (!b->params) {
+        const struct jinja_value made = b->fn(j, self, NULL, args);
+        return keeps ? marked(j, made) : made;
+    }
     if (args->n_pos > count_params(b->params))
         jinja_fail(j, "%s takes not more than %zu arguments", b->name, count_params(b->params));
     for (size_t i = 0; i < args->n_pos; i++)
@@ -54,16 +91,19 @@ struct jinja_value jinja_invoke(struct jinja *j, const struct jinja_builtin *b, 
                        at < 0 ? "unknown" : "given twice");
         arg[at] = args->named[i].value;
     }
-    for (int i = 0; i < b->required; i++)
+    for (int i = 0; i < required; i++)
         if (!jinja_given(arg[i]))
-            jinja_fail(j, "%s needs %d arguments", b->name, b->required);
-    return b->fn(j, self, arg, args);
+            jinja_fail(j, "%s needs %d arguments", b->name, required);
+    if (keeps && marks == JINJA_KEEPS_ESCAPES_SECOND)
+        arg[1] = escaped(j, arg[1]);
+    const struct jinja_value made = b->fn(j, self, arg, args);
+    return keeps ? marked(j, made) : made;
 }
 
 bool jinja_callable(struct jinja_value v)
 {
     return v.kind == JINJA_FUNCTION || v.kind == JINJA_METHOD || v.kind == JINJA_MACRO || v.kind == JINJA_LOOP ||
-           v.kind == JINJA_JOINER;
+           v.kind == JINJA_JOINER || v.kind == JINJA_BLOCK;
 }
 
 static struct jinja_value call_joiner(struct jinja_cycler *joiner)
@@ -85,6 +125,10 @@ struct jinja_value jinja_call(struct jinja *j, struct jinja_value callee, const 
         return jinja_call_loop(j, callee.loop, args);
     case JINJA_JOINER:
         return call_joiner(callee.cycler);
+    case JINJA_BLOCK:
+        if (args->n_pos || args->n_named)
+            jinja_fail(j, "a block takes no arguments");
+        return jinja_call_block(j, callee.block);
     default:
         jinja_require_defined(j, callee);
         jinja_fail(j, "a value of type %s cannot be called", jinja_type_name(callee));
@@ -120,6 +164,13 @@ static const char *range_name(struct jinja *j, int64_t from, int64_t to, int64_t
                       : snprintf(s, sizeof s, "range(%lld, %lld, %lld)", (long long)from, (long long)to,
                                  (long long)step);
     return jinja_copy(j, s, (size_t)n + 1).s;
+}
+
+const char *jinja_range_part(struct jinja *j, const char *whole, int64_t from, int64_t to, int64_t step)
+{
+    long long begin = 0, end = 0, every = 1;
+    sscanf(whole, "range(%lld, %lld, %lld)", &begin, &end, &every); /* as range_name() writes it */
+    return range_name(j, begin + every * from, begin + every * to, every * step);
 }
 
 /* The numbers 0 to n - 1 in their order, or from n - 1 down to 0 at the end of what is there. Ranges are never changed,

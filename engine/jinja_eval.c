@@ -51,6 +51,8 @@ static struct jinja_value get_variable(struct jinja *j, const struct jinja_scope
             if (s->vars[i].name == name)
                 return s->vars[i].value;
     }
+    if (name == j->root->self)
+        return (struct jinja_value){.kind = JINJA_SELF};
     const struct jinja_value *v = jinja_dict_find(j, j->context, jinja_str(name->s, name->n));
     if (v)
         return *v;
@@ -135,6 +137,24 @@ static struct jinja_value capture(struct jinja *j, struct jinja_scope *scope, co
     return jinja_text_value(j, &text);
 }
 
+/* What a macro, a block or a loop makes is HTML where HTML is asked for. */
+static struct jinja_value marked(const struct jinja *j, struct jinja_value v)
+{
+    v.flag = j->autoescape;
+    return v;
+}
+
+static bool escapes(const struct jinja *j, uint8_t how)
+{
+    return how == JINJA_ESCAPES || (how == JINJA_MAY_ESCAPE && j->autoescape);
+}
+
+struct jinja_value jinja_as_html(struct jinja *j, struct jinja_value v)
+{
+    v = jinja_to_string(j, v);
+    return v.flag ? v : jinja_escape_html(j, v);
+}
+
 static bool is_param(const struct jinja_function *f, struct jinja_value name)
 {
     for (size_t i = 0; i < f->n_params; i++)
@@ -207,7 +227,7 @@ struct jinja_value jinja_call_macro(struct jinja *j, const struct jinja_macro *m
     jinja_enter(j);
     bind_params(j, scope, macro->function, args);
     bind_rest(j, scope, macro->function, args);
-    struct jinja_value v = capture(j, scope, &macro->function->body);
+    struct jinja_value v = marked(j, capture(j, scope, &macro->function->body));
     jinja_leave(j);
     j->line = line;
     return v;
@@ -253,16 +273,61 @@ static struct jinja_value eval_dict(struct jinja *j, struct jinja_scope *scope, 
     return (struct jinja_value){.kind = JINJA_DICT, .dict = d};
 }
 
+/* Made of literals alone. */
+static bool is_literal(const struct jinja_expr *e)
+{
+    switch (e->kind) {
+    case JINJA_X_CONST:
+        return true;
+    case JINJA_X_LIST:
+    case JINJA_X_TUPLE:
+    case JINJA_X_DICT:
+        for (size_t i = 0; i < e->items.n; i++)
+            if (!is_literal(e->items.items[i]))
+                return false;
+        return true;
+    case JINJA_X_NEGATE:
+    case JINJA_X_PLUS:
+    case JINJA_X_NOT:
+        return is_literal(e->a);
+    default:
+        return false;
+    }
+}
+
+/* Of a literal that has no parts a part is undefined, since Jinja looks at these before it runs a template. */
 static struct jinja_value eval_slice(struct jinja *j, struct jinja_scope *scope, const struct jinja_expr *e)
 {
     struct jinja_value v = eval(j, scope, e->a), bound[3];
     for (int i = 0; i < 3; i++)
         bound[i] = e->items.items[i] ? eval(j, scope, e->items.items[i]) : jinja_none();
+    if (!jinja_can_slice(v, bound) && is_literal(e->a))
+        return jinja_undefined();
     return jinja_slice(j, v, bound[0], bound[1], bound[2]);
+}
+
+/* With one part that is marked the whole is, and the others are escaped. */
+static struct jinja_value eval_html_concat(struct jinja *j, struct jinja_scope *scope, const struct jinja_expr *e)
+{
+    struct jinja_list *parts = jinja_list(j);
+    struct jinja_text t = {0};
+    bool html = false;
+    for (size_t i = 0; i < e->items.n; i++) {
+        const struct jinja_value v = eval(j, scope, e->items.items[i]);
+        html |= v.kind == JINJA_STRING && v.flag;
+        jinja_push(j, parts, v);
+    }
+    for (size_t i = 0; i < parts->n; i++)
+        jinja_print(j, &t, html ? jinja_as_html(j, parts->items[i]) : parts->items[i]);
+    struct jinja_value v = jinja_text_value(j, &t);
+    v.flag = html;
+    return v;
 }
 
 static struct jinja_value eval_concat(struct jinja *j, struct jinja_scope *scope, const struct jinja_expr *e)
 {
+    if (e->escapes == JINJA_ESCAPES) /* Jinja does not where it is not known before */
+        return eval_html_concat(j, scope, e);
     struct jinja_value v = jinja_to_string(j, eval(j, scope, e->items.items[0]));
     for (size_t i = 1; i < e->items.n; i++)
         v = jinja_concat(j, v, jinja_to_string(j, eval(j, scope, e->items.items[i])));
@@ -391,6 +456,25 @@ static struct jinja_value eval(struct jinja *j, struct jinja_scope *scope, const
     return v;
 }
 
+struct jinja_value jinja_macro_attribute(struct jinja *j, struct jinja_value macro, struct jinja_value name)
+{
+    const struct jinja_function *f = macro.macro->function;
+    if (jinja_equals_cstr(name, "name"))
+        return f->name == j->root->caller ? jinja_none() : jinja_str(f->name->s, f->name->n);
+    if (jinja_equals_cstr(name, "catch_varargs"))
+        return jinja_bool(f->uses_varargs);
+    if (jinja_equals_cstr(name, "catch_kwargs"))
+        return jinja_bool(f->uses_kwargs);
+    if (jinja_equals_cstr(name, "caller"))
+        return jinja_bool(f->uses_caller);
+    if (!jinja_equals_cstr(name, "arguments"))
+        return jinja_missing_attribute(name);
+    struct jinja_list *list = jinja_list(j);
+    for (size_t i = 0; i < f->n_params; i++)
+        jinja_push(j, list, jinja_str(f->params[i]->s, f->params[i]->n));
+    return jinja_wrap(JINJA_TUPLE, list);
+}
+
 /* --- loops ---------------------------------------------------------------------------------------------- */
 
 static const struct jinja_list *filtered(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s,
@@ -442,7 +526,7 @@ struct jinja_value jinja_call_loop(struct jinja *j, const struct jinja_loop *loo
     run_loop(j, loop->outer, loop->statement, args->pos[0], loop->depth + 1);
     jinja_leave(j);
     j->out = outer;
-    return jinja_text_value(j, &text);
+    return marked(j, jinja_text_value(j, &text));
 }
 
 struct jinja_value jinja_loop_attribute(struct jinja_value v, struct jinja_value name)
@@ -473,6 +557,7 @@ struct jinja_value jinja_loop_attribute(struct jinja_value v, struct jinja_value
 static void run_set_block(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)
 {
     struct jinja_value v = capture(j, new_scope(j, scope), &s->set.body);
+    v.flag = escapes(j, s->escapes);
     if (s->set.filter)
         v = eval_filter(j, scope, s->set.filter, &v);
     if (s->kind == JINJA_S_SET_BLOCK)
@@ -495,14 +580,65 @@ static enum flow run_with(struct jinja *j, struct jinja_scope *scope, const stru
     return run_body(j, inner, &s->with.body);
 }
 
+/* A block sees what the template itself has set, and where it is scoped what is set around it. */
+static void run_block(struct jinja *j, struct jinja_scope *around, const struct jinja_stmt *s)
+{
+    if (s->block.required)
+        jinja_fail(j, "the block '%.*s' is required, and only another template could fill it",
+                   jinja_shown(s->block.name->s, s->block.name->n), s->block.name->s);
+    run_body(j, new_scope(j, around), &s->block.body);
+}
+
+struct jinja_value jinja_call_block(struct jinja *j, const struct jinja_stmt *block)
+{
+    struct jinja_text text = {0}, *outer = j->out;
+    const uint32_t line = j->line;
+    jinja_enter(j);
+    j->out = &text;
+    run_block(j, j->top, block);
+    j->out = outer;
+    jinja_leave(j);
+    j->line = line;
+    return marked(j, jinja_text_value(j, &text));
+}
+
+struct jinja_value jinja_self_attribute(const struct jinja *j, struct jinja_value name)
+{
+    for (const struct jinja_stmt *b = j->root->blocks; b; b = b->block.earlier)
+        if (b->block.name->n == name.n && memcmp(b->block.name->s, name.s, name.n) == 0)
+            return (struct jinja_value){.kind = JINJA_BLOCK, .block = b};
+    return jinja_missing_attribute(name);
+}
+
+static enum flow run_escaped(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)
+{
+    const bool before = j->autoescape;
+    j->autoescape = jinja_truth(eval(j, scope, s->escape.condition));
+    const enum flow flow = run_body(j, new_scope(j, scope), &s->escape.body);
+    j->autoescape = before;
+    return flow;
+}
+
+/* An empty list of names is the one that can be missing: there is nothing to load from. */
+static void run_load(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)
+{
+    const struct jinja_value source = eval(j, scope, s->load.source);
+    const bool none = source.kind != JINJA_STRING && source.kind != JINJA_UNDEFINED && !jinja_truth(source);
+    if (s->load.ignore_missing && none)
+        return;
+    jinja_fail(j, "the template wants another one (extends, include or import), but a chat template stands alone");
+}
+
 static enum flow run_statement(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)
 {
+    struct jinja_value v;
     switch (s->kind) {
     case JINJA_S_TEXT:
         jinja_add(j, j->out, s->text, s->n);
         return FLOW_ON;
     case JINJA_S_PRINT:
-        jinja_print(j, j->out, eval(j, scope, s->value));
+        v = eval(j, scope, s->value);
+        jinja_print(j, j->out, escapes(j, s->escapes) ? jinja_as_html(j, v) : v);
         return FLOW_ON;
     case JINJA_S_IF:
         if (jinja_truth(eval(j, scope, s->branch.condition)))
@@ -529,6 +665,14 @@ static enum flow run_statement(struct jinja *j, struct jinja_scope *scope, const
         return FLOW_ON;
     case JINJA_S_WITH:
         return run_with(j, scope, s);
+    case JINJA_S_BLOCK:
+        run_block(j, s->block.scoped ? scope : j->top, s);
+        return FLOW_ON;
+    case JINJA_S_AUTOESCAPE:
+        return run_escaped(j, scope, s);
+    case JINJA_S_LOAD:
+        run_load(j, scope, s);
+        return FLOW_ON;
     default:
         return run_body(j, new_scope(j, scope), &s->with.body);
     }
@@ -550,5 +694,6 @@ static enum flow run_body(struct jinja *j, struct jinja_scope *scope, const stru
 void jinja_run(struct jinja *j, const struct jinja_template *t)
 {
     j->root = t;
-    run_body(j, new_scope(j, NULL), &t->body);
+    j->top = new_scope(j, NULL);
+    run_body(j, j->top, &t->body);
 }

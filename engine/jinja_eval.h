@@ -25,8 +25,11 @@ struct jinja_builtin {
     const char *name;
     jinja_builtin_fn *fn;
     const char *params; /* names with single spaces between; "" for none, NULL for any number */
-    int required;       /* so many of them must be given */
+    int required;       /* so many of them must be given; with enum jinja_marks */
 };
+/* What becomes of the mark that a text is HTML: it is gone, or is on what the builtin makes of the text, or on the
+ * parts of that; of texts that go into it the second argument is escaped, or all that it is given. */
+enum jinja_marks { JINJA_KEEPS = 16, JINJA_KEEPS_ESCAPES_SECOND = 32, JINJA_KEEPS_ESCAPES_ALL = 48, JINJA_MARKS = 48 };
 
 const struct jinja_builtin *jinja_find_filter(const char *name, size_t n);
 const struct jinja_builtin *jinja_find_test(const char *name, size_t n);
@@ -54,8 +57,14 @@ struct jinja_value jinja_item(struct jinja *j, struct jinja_value v, struct jinj
 /* v[from:to:step]; a bound is none if it is absent. */
 struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jinja_value from, struct jinja_value to,
                                struct jinja_value step);
+/* Whether that gives anything, of what a literal is. */
+bool jinja_can_slice(struct jinja_value v, const struct jinja_value bounds[3]);
+/* How a slice of a range prints that itself prints as `whole` (jinja_call.c). */
+const char *jinja_range_part(struct jinja *j, const char *whole, int64_t from, int64_t to, int64_t step);
 /* An operator of enum jinja_operator, comparisons included. */
 struct jinja_value jinja_operate(struct jinja *j, int op, struct jinja_value a, struct jinja_value b);
+/* +, -, *, // and % of integers of any size (jinja_big.c). */
+struct jinja_value jinja_big_operate(struct jinja *j, int op, struct jinja_value a, struct jinja_value b);
 bool jinja_contains(struct jinja *j, struct jinja_value container, struct jinja_value v);
 struct jinja_value jinja_negate(struct jinja *j, struct jinja_value v);
 struct jinja_value jinja_plus(struct jinja *j, struct jinja_value v);
@@ -84,6 +93,15 @@ struct jinja_value jinja_call_macro(struct jinja *j, const struct jinja_macro *m
 /* loop(iterable) in a recursive loop. */
 struct jinja_value jinja_call_loop(struct jinja *j, const struct jinja_loop *loop, const struct jinja_args *args);
 struct jinja_value jinja_loop_attribute(struct jinja_value loop, struct jinja_value name);
+struct jinja_value jinja_macro_attribute(struct jinja *j, struct jinja_value macro, struct jinja_value name);
+/* What a block prints. */
+struct jinja_value jinja_call_block(struct jinja *j, const struct jinja_stmt *block);
+/* A block by its name: what is called; or what is missing. */
+struct jinja_value jinja_self_attribute(const struct jinja *j, struct jinja_value name);
+/* v as HTML: what is marked as such stays. */
+struct jinja_value jinja_as_html(struct jinja *j, struct jinja_value v);
+/* jinja_join() with everything as HTML, and marked so. */
+struct jinja_value jinja_join_html(struct jinja *j, struct jinja_value sep, const struct jinja_list *parts);
 /* Renders into *j->out with the variables of j->context. */
 void jinja_run(struct jinja *j, const struct jinja_template *t);
 

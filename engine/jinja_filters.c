@@ -56,8 +56,14 @@ JINJA_FILTER(forceescape) { JINJA_UNUSED; return jinja_escape_html(j, jinja_to_s
 JINJA_FILTER(replace)
 {
     JINJA_UNUSED;
-    return jinja_replace(j, jinja_to_string(j, self), jinja_to_string(j, arg[0]), jinja_to_string(j, arg[1]),
-                         jinja_arg_int(j, arg[2], -1));
+    struct jinja_value s = jinja_to_string(j, self), old = jinja_to_string(j, arg[0]), new = jinja_to_string(j, arg[1]);
+    if (j->autoescape && (old.flag || new.flag))
+        s = jinja_as_html(j, s);
+    if (j->autoescape && s.flag)
+        new = jinja_as_html(j, new);
+    struct jinja_value v = jinja_replace(j, s, old, new, jinja_arg_int(j, arg[2], -1));
+    v.flag = j->autoescape && s.flag;
+    return v;
 }
 
 JINJA_FILTER(center)
@@ -128,6 +134,7 @@ JINJA_FILTER(truncate)
     int64_t excess = (int64_t)jinja_count_chars(j, s) - length;
     if (excess <= leeway)
         return s;
+    end = s.flag ? jinja_as_html(j, end) : end;
     struct jinja_value kept = jinja_str(s.s, jinja_char_offset(j, s, (size_t)room));
     if (!jinja_truth(arg[1]))
         kept = jinja_split(j, kept, jinja_cstr(" "), 1, true)->items[0];
@@ -174,9 +181,9 @@ static bool number_text(struct jinja_value s, char *out, size_t cap)
     return true;
 }
 
-static bool parse_int(struct jinja_value s, int base, int64_t *out)
+static bool parse_int(struct jinja *j, struct jinja_value s, int base, struct jinja_value *out)
 {
-    char text[128], *end;
+    char text[512], *end;
     if (!number_text(s, text, sizeof text))
         return false;
     char *digits = text + (*text == '-' || *text == '+');
@@ -187,8 +194,10 @@ static bool parse_int(struct jinja_value s, int base, int64_t *out)
     if (!iswalnum((wint_t)(unsigned char)*digits))
         return false;
     errno = 0;
-    *out = strtoll(text, &end, base);
-    return *end == 0 && errno == 0;
+    *out = jinja_int(strtoll(text, &end, base));
+    if (*end == 0 && errno == ERANGE && base == 10)
+        *out = jinja_big(j, text + (*text == '+'), strlen(text) - (*text == '+'));
+    return *end == 0 && (errno == 0 || base == 10);
 }
 
 static bool parse_float(struct jinja_value s, double *out)
@@ -217,7 +226,8 @@ static bool to_double(struct jinja_value v, double *out)
 JINJA_FILTER(int)
 {
     JINJA_UNUSED;
-    int64_t base = jinja_arg_int(j, arg[1], 10), i;
+    int64_t base = jinja_arg_int(j, arg[1], 10);
+    struct jinja_value i;
     double f;
     if (base < 2 || base > 36)
         jinja_fail(j, "int: the base is from 2 to 36");
@@ -227,12 +237,12 @@ JINJA_FILTER(int)
         return jinja_int(jinja_as_int(self));
     if (self.kind == JINJA_BIG)
         return self;
-    if (self.kind == JINJA_STRING && parse_int(self, (int)base, &i))
-        return jinja_int(i);
+    if (self.kind == JINJA_STRING && parse_int(j, self, (int)base, &i))
+        return i;
     if (to_double(self, &f) && isfinite(f)) {
-        if (fabs(f) >= 9.2e18)
-            jinja_fail(j, "int: the number is larger than 64 bits");
-        return jinja_int((int64_t)f);
+        char digits[512];
+        snprintf(digits, sizeof digits, "%.0f", trunc(f));
+        return jinja_big(j, digits, strlen(digits));
     }
     return jinja_given(arg[0]) ? arg[0] : jinja_int(0);
 }
@@ -254,7 +264,7 @@ JINJA_FILTER(abs)
     if (self.kind == JINJA_FLOAT)
         return jinja_float(fabs(self.f));
     struct jinja_value v = jinja_plus(j, self);
-    return v.i < 0 ? jinja_negate(j, v) : v;
+    return (v.kind == JINJA_BIG ? *v.s == '-' : v.i < 0) ? jinja_negate(j, v) : v;
 }
 
 /* To the nearest, ties to even, as seen by the exact value of the double; Python's round(). */
@@ -271,12 +281,22 @@ static double round_common(double f, int precision)
     return nearbyint(f / unit) * unit;
 }
 
+/* Python's are integers: there is no -0, and none that is infinite. */
+static double finite_whole(struct jinja *j, double f)
+{
+    if (!isfinite(f))
+        jinja_fail(j, "round: the number is infinite or none");
+    return f == 0 ? 0 : f;
+}
+
 JINJA_FILTER(round)
 {
     JINJA_UNUSED;
     int64_t precision = jinja_arg_int(j, arg[0], 0);
     struct jinja_value method = jinja_arg_str(j, arg[1], "common");
     jinja_require_defined(j, self);
+    if (self.kind == JINJA_BIG && precision >= 0 && jinja_equals_cstr(method, "common"))
+        return self;
     if (!jinja_is_number(self))
         jinja_fail(j, "round needs a number, not a %s", jinja_type_name(self));
     if (precision < -300 || precision > 300)
@@ -285,9 +305,9 @@ JINJA_FILTER(round)
     if (jinja_equals_cstr(method, "common"))
         return self.kind == JINJA_FLOAT ? jinja_float(round_common(f, (int)precision)) : jinja_int(jinja_as_int(self));
     if (jinja_equals_cstr(method, "ceil"))
-        return jinja_float(ceil(f * unit) / unit);
+        return jinja_float((finite_whole(j, ceil(f * unit))) / unit);
     if (jinja_equals_cstr(method, "floor"))
-        return jinja_float(floor(f * unit) / unit);
+        return jinja_float((finite_whole(j, floor(f * unit))) / unit);
     jinja_fail(j, "round: the method is common, ceil or floor");
 }
 
@@ -342,8 +362,8 @@ const struct jinja_builtin *jinja_find_filter(const char *name, size_t n)
     static const struct jinja_builtin filters[] = {
         {"abs", filter_abs, "", 0},
         {"attr", filter_attr, "name", 1},
-        {"capitalize", filter_capitalize, "", 0},
-        {"center", filter_center, "width", 0},
+        {"capitalize", filter_capitalize, "", JINJA_KEEPS},
+        {"center", filter_center, "width", JINJA_KEEPS},
         {"count", filter_length, "", 0},
         {"d", filter_default, "default_value boolean", 0},
         {"default", filter_default, "default_value boolean", 0},
@@ -352,19 +372,19 @@ const struct jinja_builtin *jinja_find_filter(const char *name, size_t n)
         {"float", filter_float, "default", 0},
         {"forceescape", filter_forceescape, "", 0},
         {"format", filter_format, NULL, 0},
-        {"indent", filter_indent, "width first blank", 0},
+        {"indent", filter_indent, "width first blank", JINJA_KEEPS},
         {"int", filter_int, "default base", 0},
         {"length", filter_length, "", 0},
-        {"lower", filter_lower, "", 0},
+        {"lower", filter_lower, "", JINJA_KEEPS},
         {"replace", filter_replace, "old new count", 2},
         {"round", filter_round, "precision method", 0},
         {"safe", filter_safe, "", 0},
         {"string", filter_string, "", 0},
         {"title", filter_title, "", 0},
         {"tojson", filter_tojson, "ensure_ascii indent separators sort_keys", 0},
-        {"trim", filter_trim, "chars", 0},
-        {"truncate", filter_truncate, "length killwords end leeway", 0},
-        {"upper", filter_upper, "", 0},
+        {"trim", filter_trim, "chars", JINJA_KEEPS},
+        {"truncate", filter_truncate, "length killwords end leeway", JINJA_KEEPS},
+        {"upper", filter_upper, "", JINJA_KEEPS},
         {"wordcount", filter_wordcount, "", 0},
         {NULL, NULL, NULL, 0},
     };

@@ -10,6 +10,9 @@
                                           const struct jinja_args *args)
 #define JINJA_UNUSED (void)j, (void)self, (void)arg, (void)args
 
+/* jinja_urlize.c */
+struct jinja_value jinja_urlize(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
+                                const struct jinja_args *args);
 extern const struct jinja_builtin jinja_sequence_filters[], jinja_text_filters[]; /* both end with a NULL name */
 
 #endif

@@ -321,17 +321,50 @@ JINJA_FILTER(reverse)
     return jinja_wrap(self.kind == JINJA_ITER ? JINJA_LIST : JINJA_ITER, out);
 }
 
+struct jinja_value jinja_join_html(struct jinja *j, struct jinja_value sep, const struct jinja_list *parts)
+{
+    struct jinja_list *escaped = jinja_list(j);
+    for (size_t i = 0; i < parts->n; i++)
+        jinja_push(j, escaped, jinja_as_html(j, parts->items[i]));
+    struct jinja_value v = jinja_join(j, jinja_as_html(j, sep), escaped);
+    v.flag = 1;
+    return v;
+}
+
+/* Where HTML is printed, what is marked as such makes the whole be, and the others are escaped. */
+static struct jinja_value join(struct jinja *j, struct jinja_value sep, const struct jinja_list *list)
+{
+    bool html = sep.flag;
+    for (size_t i = 0; j->autoescape && i < list->n; i++)
+        html |= list->items[i].kind == JINJA_STRING && list->items[i].flag;
+    return html ? jinja_join_html(j, sep, list) : jinja_join(j, sep, list);
+}
+
 JINJA_FILTER(join)
 {
     JINJA_UNUSED;
     struct jinja_value sep = jinja_given(arg[0]) ? jinja_to_string(j, arg[0]) : jinja_str("", 0), none = {0};
     const struct jinja_list *list = jinja_iterate(j, self);
     if (!jinja_given(arg[1]))
-        return jinja_join(j, sep, list);
+        return join(j, sep, list);
     struct jinja_list *keys = jinja_list(j);
     for (size_t i = 0; i < list->n; i++)
         jinja_push(j, keys, element_key(j, list->items[i], arg[1], none));
-    return jinja_join(j, sep, keys);
+    return join(j, sep, keys);
+}
+
+/* One that looks random, but is the same each time that a template is rendered: an answer to the same words is to begin
+ * with the same prompt. */
+JINJA_FILTER(random)
+{
+    JINJA_UNUSED;
+    if (self.kind == JINJA_DICT || self.kind == JINJA_VIEW || self.kind == JINJA_ITER)
+        jinja_fail(j, "random needs a list or a string, not a %s", jinja_type_name(self));
+    if (jinja_length(j, self) == 0)
+        return jinja_undefined();
+    const struct jinja_list *list = jinja_iterate(j, self);
+    j->random = j->random * 1664525u + 1013904223u;
+    return list->items[(uint64_t)j->random * list->n >> 32];
 }
 
 JINJA_FILTER(sum)
@@ -404,9 +437,10 @@ const struct jinja_builtin jinja_sequence_filters[] = {
     {"map", filter_map, NULL, 0},
     {"max", filter_max, "case_sensitive attribute", 0},
     {"min", filter_min, "case_sensitive attribute", 0},
+    {"random", filter_random, "", 0},
     {"reject", filter_reject, NULL, 0},
     {"rejectattr", filter_rejectattr, NULL, 0},
-    {"reverse", filter_reverse, "", 0},
+    {"reverse", filter_reverse, "", JINJA_KEEPS},
     {"select", filter_select, NULL, 0},
     {"selectattr", filter_selectattr, NULL, 0},
     {"slice", filter_slice, "slices fill_with", 1},

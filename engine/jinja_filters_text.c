@@ -248,7 +248,9 @@ JINJA_FILTER(xmlattr)
         jinja_add(j, &t, value.s, value.n);
         jinja_add_char(j, &t, '"');
     }
-    return jinja_text_value(j, &t);
+    struct jinja_value html = jinja_text_value(j, &t);
+    html.flag = j->autoescape;
+    return html;
 }
 
 /* --- urlencode -------------------------------------------------------------------------------------------- */
@@ -374,6 +376,7 @@ const struct jinja_builtin jinja_text_filters[] = {
     {"pprint", filter_pprint, "", 0},
     {"striptags", filter_striptags, "", 0},
     {"urlencode", filter_urlencode, "", 0},
+    {"urlize", jinja_urlize, "trim_url_limit nofollow target rel extra_schemes", 0},
     {"wordwrap", filter_wordwrap, "width break_long_words wrapstring break_on_hyphens", 0},
     {"xmlattr", filter_xmlattr, "autospace", 0},
     {NULL, NULL, NULL, 0},

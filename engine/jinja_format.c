@@ -232,8 +232,33 @@ static void add_conversion(struct jinja *j, struct jinja_text *t, struct percent
     }
 }
 
+/* What goes into a text that is marked as HTML: numbers as they are, other things escaped. */
+static struct jinja_value escaped(struct jinja *j, struct jinja_value v)
+{
+    struct jinja_list *list;
+    struct jinja_dict *d;
+    switch (v.kind) {
+    case JINJA_TUPLE:
+        list = jinja_list(j);
+        for (size_t i = 0; i < v.list->n; i++)
+            jinja_push(j, list, v.list->items[i].kind == JINJA_TUPLE || v.list->items[i].kind == JINJA_DICT
+                                    ? jinja_as_html(j, v.list->items[i]) : escaped(j, v.list->items[i]));
+        return jinja_wrap(JINJA_TUPLE, list);
+    case JINJA_DICT:
+        d = jinja_dict(j);
+        for (size_t i = 0; i < v.dict->n; i++)
+            jinja_dict_set(j, d, v.dict->pairs[i].key, v.dict->pairs[i].value.kind == JINJA_DICT
+                               ? v.dict->pairs[i].value : escaped(j, v.dict->pairs[i].value));
+        return (struct jinja_value){.kind = JINJA_DICT, .dict = d};
+    default:
+        return jinja_is_number(v) || v.kind == JINJA_BIG ? v : jinja_as_html(j, v);
+    }
+}
+
 struct jinja_value jinja_percent(struct jinja *j, struct jinja_value format, struct jinja_value args)
 {
+    if (format.flag)
+        args = escaped(j, args);
     struct percent f = {.in = {.p = format.s, .end = format.s + format.n}, .args = args};
     struct jinja_text t = {0};
     while (f.in.p < f.in.end) {
@@ -245,10 +270,13 @@ struct jinja_value jinja_percent(struct jinja *j, struct jinja_value format, str
         jinja_work(j, 0);
         add_conversion(j, &t, &f);
     }
-    bool may_be_unused = args.kind == JINJA_DICT || args.kind == JINJA_LIST; /* as in Python: they could hold names */
+    /* as in Python: they could hold names */
+    const bool may_be_unused = args.kind == JINJA_DICT || args.kind == JINJA_LIST;
     if (args.kind == JINJA_TUPLE ? f.used < args.list->n : f.used == 0 && !may_be_unused)
         jinja_fail(j, "a format has fewer places than arguments");
-    return jinja_text_value(j, &t);
+    struct jinja_value v = jinja_text_value(j, &t);
+    v.flag = format.flag;
+    return v;
 }
 
 /* --- format.format(...) --------------------------------------------------------------------------------- */

@@ -124,21 +124,6 @@ static struct jinja_value read_string(struct jinja *j, struct reader *r)
     return jinja_text_value(j, &t);
 }
 
-/* An integer with a sign or without, and with zeros before it, which malformed JSON has. */
-static struct jinja_value big_number(struct jinja *j, const char *digits, size_t n)
-{
-    const bool negative = digits[0] == '-';
-    size_t zeros = negative;
-    while (digits[zeros] == '0')
-        zeros++;
-    struct jinja_text t = {0};
-    jinja_add(j, &t, "-", negative);
-    jinja_add(j, &t, digits + zeros, n - zeros);
-    struct jinja_value v = jinja_text_value(j, &t);
-    v.kind = JINJA_BIG;
-    return v;
-}
-
 static struct jinja_value read_number(struct jinja *j, struct reader *r)
 {
     char copy[512];
@@ -160,7 +145,7 @@ static struct jinja_value read_number(struct jinja *j, struct reader *r)
     if (whole && *stop == 0 && errno == 0 && copy[0] != '+')
         return jinja_int(i);
     if (whole && *stop == 0 && errno == ERANGE && copy[0] != '+')
-        return big_number(j, copy, n);
+        return jinja_big(j, copy, n);
     double f = strtod(copy, &stop);
     if (*stop || copy[0] == '+' || copy[0] == '.')
         malformed(j, r, "a malformed number");

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "engine/base/utf8.h"
+#include "engine/jinja_ast.h"
+#include "engine/jinja_eval.h"
 
 void jinja_lex_begin(struct jinja *j, struct jinja_lexer *lex, const char *source, size_t n)
 {
@@ -280,6 +282,19 @@ static const char *digits(const char *p, const char *end, const char *allowed, c
     return p;
 }
 
+static struct jinja_value large(struct jinja *j, const char *digits, int base)
+{
+    struct jinja_value v = jinja_int(0);
+    if (base == 10)
+        return jinja_big(j, digits, strlen(digits));
+    for (; *digits; digits++) {
+        const int digit = is_digit(*digits) ? *digits - '0' : (*digits | 0x20) - 'a' + 10;
+        v = jinja_big_operate(j, JINJA_OP_MUL, v, jinja_int(base));
+        v = jinja_big_operate(j, JINJA_OP_ADD, v, jinja_int(digit));
+    }
+    return v;
+}
+
 static struct jinja_token number_token(struct jinja *j, struct jinja_lexer *lex, bool after_dot)
 {
     static const char decimal[] = "0123456789";
@@ -317,7 +332,7 @@ static struct jinja_token number_token(struct jinja *j, struct jinja_lexer *lex,
     errno = 0;
     token.constant = whole ? jinja_int(strtoll(copy, NULL, base)) : jinja_float(strtod(copy, NULL));
     if (whole && errno)
-        jinja_fail(j, "the number %.40s is too large", copy);
+        token.constant = large(j, copy, base);
     advance(lex, p);
     return token;
 }

@@ -1,5 +1,6 @@
 /* jinja_methods.c - methods of strings, lists, dicts and cyclers. Python's sandbox forbids the ones that change a
  * list or dict; other engines and some templates have them, and they do no harm here: values live for one render. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/utf8.h"
@@ -150,8 +151,9 @@ METHOD(str_join)
     UNUSED;
     const struct jinja_list *list = jinja_iterate(j, arg[0]);
     for (size_t i = 0; i < list->n; i++)
-        jinja_arg_str(j, list->items[i], "");
-    return jinja_join(j, self, list);
+        if (!self.flag)
+            jinja_arg_str(j, list->items[i], "");
+    return self.flag ? jinja_join_html(j, self, list) : jinja_join(j, self, list);
 }
 
 /* Position in characters of the first or last occurrence inside [start:end], or -1. */
@@ -304,32 +306,32 @@ METHOD(str_zfill)
 METHOD(str_format) { UNUSED; return jinja_format(j, self, args); }
 
 static const struct jinja_builtin str_methods[] = {
-    {"strip", str_strip, "chars", 0},
-    {"lstrip", str_lstrip, "chars", 0},
-    {"rstrip", str_rstrip, "chars", 0},
-    {"split", str_split, "sep maxsplit", 0},
-    {"rsplit", str_rsplit, "sep maxsplit", 0},
-    {"splitlines", str_splitlines, "keepends", 0},
-    {"partition", str_partition, "sep", 1},
-    {"rpartition", str_rpartition, "sep", 1},
+    {"strip", str_strip, "chars", JINJA_KEEPS},
+    {"lstrip", str_lstrip, "chars", JINJA_KEEPS},
+    {"rstrip", str_rstrip, "chars", JINJA_KEEPS},
+    {"split", str_split, "sep maxsplit", JINJA_KEEPS},
+    {"rsplit", str_rsplit, "sep maxsplit", JINJA_KEEPS},
+    {"splitlines", str_splitlines, "keepends", JINJA_KEEPS},
+    {"partition", str_partition, "sep", 1 | JINJA_KEEPS},
+    {"rpartition", str_rpartition, "sep", 1 | JINJA_KEEPS},
     {"startswith", str_startswith, "prefix start end", 1},
     {"endswith", str_endswith, "suffix start end", 1},
-    {"removeprefix", str_removeprefix, "prefix", 1},
-    {"removesuffix", str_removesuffix, "suffix", 1},
-    {"replace", str_replace, "old new count", 2},
-    {"upper", str_upper, "", 0},
-    {"lower", str_lower, "", 0},
-    {"casefold", str_casefold, "", 0},
-    {"title", str_title, "", 0},
-    {"capitalize", str_capitalize, "", 0},
+    {"removeprefix", str_removeprefix, "prefix", 1 | JINJA_KEEPS},
+    {"removesuffix", str_removesuffix, "suffix", 1 | JINJA_KEEPS},
+    {"replace", str_replace, "old new count", 2 | JINJA_KEEPS_ESCAPES_SECOND},
+    {"upper", str_upper, "", JINJA_KEEPS},
+    {"lower", str_lower, "", JINJA_KEEPS},
+    {"casefold", str_casefold, "", JINJA_KEEPS},
+    {"title", str_title, "", JINJA_KEEPS},
+    {"capitalize", str_capitalize, "", JINJA_KEEPS},
     {"join", str_join, "iterable", 1},
     {"find", str_find, "sub start end", 1},
     {"rfind", str_rfind, "sub start end", 1},
     {"index", str_index, "sub start end", 1},
     {"rindex", str_rindex, "sub start end", 1},
     {"count", str_count, "sub start end", 1},
-    {"swapcase", str_swapcase, "", 0},
-    {"expandtabs", str_expandtabs, "tabsize", 0},
+    {"swapcase", str_swapcase, "", JINJA_KEEPS},
+    {"expandtabs", str_expandtabs, "tabsize", JINJA_KEEPS},
     {"isascii", str_isascii, "", 0},
     {"isprintable", str_isprintable, "", 0},
     {"isidentifier", str_isidentifier, "", 0},
@@ -342,11 +344,11 @@ static const struct jinja_builtin str_methods[] = {
     {"isspace", str_isspace, "", 0},
     {"isupper", str_isupper, "", 0},
     {"islower", str_islower, "", 0},
-    {"ljust", str_ljust, "width fillchar", 1},
-    {"center", str_center, "width fillchar", 1},
-    {"rjust", str_rjust, "width fillchar", 1},
-    {"zfill", str_zfill, "width", 1},
-    {"format", str_format, NULL, 0},
+    {"ljust", str_ljust, "width fillchar", 1 | JINJA_KEEPS_ESCAPES_SECOND},
+    {"center", str_center, "width fillchar", 1 | JINJA_KEEPS_ESCAPES_SECOND},
+    {"rjust", str_rjust, "width fillchar", 1 | JINJA_KEEPS_ESCAPES_SECOND},
+    {"zfill", str_zfill, "width", 1 | JINJA_KEEPS},
+    {"format", str_format, NULL, JINJA_KEEPS_ESCAPES_ALL},
     {NULL, NULL, NULL, 0},
 };
 
@@ -642,6 +644,33 @@ static const struct jinja_builtin loop_methods[] = {
     {NULL, NULL, NULL, 0},
 };
 
+METHOD(number_is_integer) { UNUSED; return jinja_bool(self.kind != JINJA_FLOAT || floor(self.f) == self.f); }
+METHOD(number_conjugate) { UNUSED; return jinja_plus(j, self); }
+
+/* Of its size, whatever its sign. */
+static uint64_t bits(struct jinja_value v)
+{
+    const int64_t i = jinja_as_int(v);
+    return i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
+}
+
+METHOD(int_bit_length) { UNUSED; return jinja_int(bits(self) ? 64 - __builtin_clzll(bits(self)) : 0); }
+METHOD(int_bit_count) { UNUSED; return jinja_int(__builtin_popcountll(bits(self))); }
+
+static const struct jinja_builtin float_methods[] = {
+    {"conjugate", number_conjugate, "", 0},
+    {"is_integer", number_is_integer, "", 0},
+    {NULL, NULL, NULL, 0},
+};
+
+static const struct jinja_builtin int_methods[] = {
+    {"bit_count", int_bit_count, "", 0},
+    {"bit_length", int_bit_length, "", 0},
+    {"conjugate", number_conjugate, "", 0},
+    {"is_integer", number_is_integer, "", 0},
+    {NULL, NULL, NULL, 0},
+};
+
 const struct jinja_builtin *jinja_find_method(struct jinja_value v, const char *name, size_t n)
 {
     switch (v.kind) {
@@ -652,6 +681,9 @@ const struct jinja_builtin *jinja_find_method(struct jinja_value v, const char *
     case JINJA_DICT: return jinja_find_builtin(dict_methods, name, n);
     case JINJA_CYCLER: return jinja_find_builtin(cycler_methods, name, n);
     case JINJA_LOOP: return jinja_find_builtin(loop_methods, name, n);
+    case JINJA_BOOL:
+    case JINJA_INT: return jinja_find_builtin(int_methods, name, n);
+    case JINJA_FLOAT: return jinja_find_builtin(float_methods, name, n);
     default: return NULL;
     }
 }

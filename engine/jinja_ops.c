@@ -1,4 +1,4 @@
-/* jinja_ops.c - operators and access to members, as in Python. Integers have 64 bits; beyond that is an error. */
+/* jinja_ops.c - operators and access to members, as in Python. Integers beyond 64 bits are in jinja_big.c. */
 #include <math.h>
 #include <string.h>
 
@@ -31,6 +31,19 @@ static bool method_of(struct jinja *j, struct jinja_value v, struct jinja_value 
     return true;
 }
 
+/* What Python's numbers have beside their methods. */
+static struct jinja_value number_attribute(struct jinja *j, struct jinja_value v, struct jinja_value name)
+{
+    const bool whole = v.kind != JINJA_FLOAT;
+    if (jinja_equals_cstr(name, "real") || (whole && jinja_equals_cstr(name, "numerator")))
+        return jinja_plus(j, v);
+    if (jinja_equals_cstr(name, "imag"))
+        return whole ? jinja_int(0) : jinja_float(0);
+    if (whole && jinja_equals_cstr(name, "denominator"))
+        return jinja_int(1);
+    return jinja_missing_attribute(name);
+}
+
 /* Methods come before keys: {"items": 1}.items is the method, {"items": 1}["items"] is 1. */
 struct jinja_value jinja_attribute(struct jinja *j, struct jinja_value v, struct jinja_value name)
 {
@@ -49,6 +62,12 @@ struct jinja_value jinja_attribute(struct jinja *j, struct jinja_value v, struct
         return v.list->items[1];
     if (v.kind == JINJA_LOOP)
         return jinja_loop_attribute(v, name);
+    if (v.kind == JINJA_MACRO)
+        return jinja_macro_attribute(j, v, name);
+    if (v.kind == JINJA_SELF)
+        return jinja_self_attribute(j, name);
+    if (jinja_is_number(v) || v.kind == JINJA_BIG)
+        return number_attribute(j, v, name);
     if (v.kind == JINJA_CYCLER && jinja_equals_cstr(name, "current"))
         return v.cycler->items->items[v.cycler->at];
     return jinja_missing_attribute(name);
@@ -62,13 +81,20 @@ static bool in_range(int64_t *i, size_t n)
     return *i >= 0 && *i < (int64_t)n;
 }
 
+/* A part of a text that is marked as HTML is, too. */
+static struct jinja_value as_marked(struct jinja_value text, struct jinja_value part)
+{
+    part.flag = text.flag;
+    return part;
+}
+
 static struct jinja_value character(struct jinja *j, struct jinja_value s, int64_t i)
 {
     if (!in_range(&i, jinja_count_chars(j, s)))
         return jinja_undefined();
     size_t at = jinja_char_offset(j, s, (size_t)i);
     int32_t cp;
-    return jinja_str(s.s + at, pp_utf8_decode(s.s + at, s.n - at, &cp));
+    return as_marked(s, jinja_str(s.s + at, pp_utf8_decode(s.s + at, s.n - at, &cp)));
 }
 
 struct jinja_value jinja_item(struct jinja *j, struct jinja_value v, struct jinja_value key)
@@ -95,12 +121,10 @@ struct slice {
     int64_t from, to, step;
 };
 
-static int64_t bound(struct jinja *j, struct jinja_value v, int64_t n, int64_t otherwise, int64_t low, int64_t high)
+static int64_t bound(struct jinja_value v, int64_t n, int64_t otherwise, int64_t low, int64_t high)
 {
     if (v.kind == JINJA_NONE)
         return otherwise;
-    if (!jinja_is_integral(v))
-        jinja_fail(j, "the bounds of a slice are integers, not %s", jinja_type_name(v));
     int64_t i = jinja_as_int(v);
     if (i < 0)
         i = i < -n ? -1 : i + n;
@@ -115,11 +139,11 @@ static struct slice slice_of(struct jinja *j, int64_t n, struct jinja_value from
     if (s.step == 0)
         jinja_fail(j, "the step of a slice is 0");
     if (s.step > 0) {
-        s.from = bound(j, from, n, 0, 0, n);
-        s.to = bound(j, to, n, n, 0, n);
+        s.from = bound(from, n, 0, 0, n);
+        s.to = bound(to, n, n, 0, n);
     } else {
-        s.from = bound(j, from, n, n - 1, -1, n - 1);
-        s.to = bound(j, to, n, -1, -1, n - 1);
+        s.from = bound(from, n, n - 1, -1, n - 1);
+        s.to = bound(to, n, -1, -1, n - 1);
     }
     return s;
 }
@@ -136,11 +160,14 @@ static bool slice_next(struct slice *s, int64_t *i)
 
 static struct jinja_value slice_list(struct jinja *j, struct jinja_value v, struct slice s)
 {
+    const struct slice all = s;
     struct jinja_list *list = jinja_list(j);
     for (int64_t i; slice_next(&s, &i);)
         jinja_push(j, list, v.list->items[i]);
     jinja_work(j, list->n * 16);
-    return jinja_wrap(v.kind == JINJA_LIST ? JINJA_LIST : JINJA_TUPLE, list);
+    if (v.kind == JINJA_RANGE)
+        list->name = jinja_range_part(j, v.list->name, all.from, all.to, all.step);
+    return jinja_wrap((enum jinja_kind)v.kind, list);
 }
 
 static struct jinja_value slice_string(struct jinja *j, struct jinja_value v, struct jinja_value from,
@@ -159,12 +186,25 @@ static struct jinja_value slice_string(struct jinja *j, struct jinja_value v, st
     return jinja_join(j, jinja_str("", 0), picked.list);
 }
 
+static bool is_bound(struct jinja_value v)
+{
+    return v.kind == JINJA_NONE || jinja_is_integral(v);
+}
+
+bool jinja_can_slice(struct jinja_value v, const struct jinja_value bounds[3])
+{
+    return (v.kind == JINJA_STRING || v.kind == JINJA_LIST || v.kind == JINJA_TUPLE) && is_bound(bounds[0]) &&
+           is_bound(bounds[1]) && is_bound(bounds[2]);
+}
+
 struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jinja_value from, struct jinja_value to,
                                struct jinja_value step)
 {
     jinja_require_defined(j, v);
+    if (!is_bound(from) || !is_bound(to) || !is_bound(step))
+        jinja_fail(j, "the bounds of a slice are integers");
     if (v.kind == JINJA_STRING)
-        return slice_string(j, v, from, to, step);
+        return as_marked(v, slice_string(j, v, from, to, step));
     if (v.kind != JINJA_LIST && v.kind != JINJA_TUPLE && v.kind != JINJA_RANGE)
         jinja_fail(j, "a value of type %s cannot be sliced", jinja_type_name(v));
     return slice_list(j, v, slice_of(j, (int64_t)v.list->n, from, to, step));
@@ -174,7 +214,7 @@ struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jin
 
 static _Noreturn void overflow(struct jinja *j)
 {
-    jinja_fail(j, "the result is larger than 64 bits");
+    jinja_fail(j, "an integer beyond 64 bits cannot be computed with here");
 }
 
 static _Noreturn void no_operation(struct jinja *j, const char *op, struct jinja_value a, struct jinja_value b)
@@ -201,10 +241,11 @@ static struct jinja_value add(struct jinja *j, struct jinja_value a, struct jinj
 {
     if (jinja_is_integral(a) && jinja_is_integral(b)) {
         int64_t sum;
-        if (__builtin_add_overflow(jinja_as_int(a), jinja_as_int(b), &sum))
-            overflow(j);
-        return jinja_int(sum);
+        if (!__builtin_add_overflow(jinja_as_int(a), jinja_as_int(b), &sum))
+            return jinja_int(sum);
     }
+    if (jinja_is_whole(a) && jinja_is_whole(b))
+        return jinja_big_operate(j, JINJA_OP_ADD, a, b);
     if (jinja_is_number(a) && jinja_is_number(b))
         return jinja_float(jinja_as_double(a) + jinja_as_double(b));
     if (a.kind == JINJA_STRING && b.kind == JINJA_STRING) {
@@ -222,13 +263,14 @@ static struct jinja_value add(struct jinja *j, struct jinja_value a, struct jinj
 static struct jinja_value subtract(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
     int64_t i;
+    if (jinja_is_integral(a) && jinja_is_integral(b) &&
+        !__builtin_sub_overflow(jinja_as_int(a), jinja_as_int(b), &i))
+        return jinja_int(i);
+    if (jinja_is_whole(a) && jinja_is_whole(b))
+        return jinja_big_operate(j, JINJA_OP_SUB, a, b);
     if (!jinja_is_number(a) || !jinja_is_number(b))
         no_operation(j, "-", a, b);
-    if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT)
-        return jinja_float(jinja_as_double(a) - jinja_as_double(b));
-    if (__builtin_sub_overflow(jinja_as_int(a), jinja_as_int(b), &i))
-        overflow(j);
-    return jinja_int(i);
+    return jinja_float(jinja_as_double(a) - jinja_as_double(b));
 }
 
 static struct jinja_value repeat(struct jinja *j, struct jinja_value v, int64_t times)
@@ -238,7 +280,7 @@ static struct jinja_value repeat(struct jinja *j, struct jinja_value v, int64_t 
     if (v.kind == JINJA_STRING) {
         struct jinja_text t = {0};
         jinja_add_times(j, &t, v.s, v.n, (size_t)times);
-        return jinja_text_value(j, &t);
+        return as_marked(v, jinja_text_value(j, &t));
     }
     struct jinja_list *list = jinja_list(j);
     for (int64_t k = 0; v.list->n && k < times; k++)
@@ -261,13 +303,14 @@ static struct jinja_value multiply(struct jinja *j, struct jinja_value a, struct
         return repeat(j, a, jinja_as_int(b));
     if (repeatable(b) && jinja_is_integral(a))
         return repeat(j, b, jinja_as_int(a));
+    if (jinja_is_integral(a) && jinja_is_integral(b) &&
+        !__builtin_mul_overflow(jinja_as_int(a), jinja_as_int(b), &i))
+        return jinja_int(i);
+    if (jinja_is_whole(a) && jinja_is_whole(b))
+        return jinja_big_operate(j, JINJA_OP_MUL, a, b);
     if (!jinja_is_number(a) || !jinja_is_number(b))
         no_operation(j, "*", a, b);
-    if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT)
-        return jinja_float(jinja_as_double(a) * jinja_as_double(b));
-    if (__builtin_mul_overflow(jinja_as_int(a), jinja_as_int(b), &i))
-        overflow(j);
-    return jinja_int(i);
+    return jinja_float(jinja_as_double(a) * jinja_as_double(b));
 }
 
 /* Rounds towards minus infinity; the remainder has the sign of b. */
@@ -277,7 +320,7 @@ static struct jinja_value floor_divide(struct jinja *j, struct jinja_value a, st
         return jinja_float(floor(jinja_as_double(a) / jinja_as_double(b)));
     int64_t x = jinja_as_int(a), y = jinja_as_int(b);
     if (x == INT64_MIN && y == -1)
-        overflow(j);
+        return jinja_big_operate(j, JINJA_OP_FLOORDIV, a, b);
     return jinja_int(x / y - (x % y != 0 && (x % y < 0) != (y < 0)));
 }
 
@@ -297,6 +340,8 @@ static struct jinja_value modulo(struct jinja_value a, struct jinja_value b)
 static struct jinja_value divide(struct jinja *j, int op, struct jinja_value a, struct jinja_value b)
 {
     const char *sign = op == JINJA_OP_DIV ? "/" : op == JINJA_OP_MOD ? "%" : "//";
+    if ((a.kind == JINJA_BIG || b.kind == JINJA_BIG) && op != JINJA_OP_DIV && jinja_is_whole(a) && jinja_is_whole(b))
+        return jinja_big_operate(j, op, a, b);
     if (!jinja_is_number(a) || !jinja_is_number(b))
         no_operation(j, sign, a, b);
     if (jinja_as_double(b) == 0)
@@ -306,24 +351,32 @@ static struct jinja_value divide(struct jinja *j, int op, struct jinja_value a, 
     return op == JINJA_OP_MOD ? modulo(a, b) : floor_divide(j, a, b);
 }
 
+/* n > 0 */
+static struct jinja_value whole_power(struct jinja *j, struct jinja_value base, int64_t n)
+{
+    struct jinja_value result = jinja_int(1);
+    const bool small = base.kind == JINJA_INT && base.i >= -1 && base.i <= 1;
+    if (small)
+        return base.i == -1 && n % 2 == 0 ? jinja_int(1) : base;
+    for (;; n >>= 1) {
+        if (n & 1)
+            result = multiply(j, result, base);
+        if (n <= 1)
+            return result;
+        base = multiply(j, base, base);
+    }
+}
+
 static struct jinja_value power(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
+    if (jinja_is_whole(a) && jinja_is_integral(b) && jinja_as_int(b) >= 0)
+        return jinja_as_int(b) ? whole_power(j, jinja_plus(j, a), jinja_as_int(b)) : jinja_int(1);
     if (!jinja_is_number(a) || !jinja_is_number(b))
         no_operation(j, "**", a, b);
-    if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT || jinja_as_int(b) < 0) {
-        double f = pow(jinja_as_double(a), jinja_as_double(b));
-        if (!isfinite(f) && isfinite(jinja_as_double(a)) && isfinite(jinja_as_double(b)))
-            jinja_fail(j, "the result of ** is not a number or too large");
-        return jinja_float(f);
-    }
-    int64_t base = jinja_as_int(a), result = 1;
-    for (int64_t n = jinja_as_int(b); n > 0; n >>= 1) {
-        if (n & 1 && __builtin_mul_overflow(result, base, &result))
-            overflow(j);
-        if (n > 1 && __builtin_mul_overflow(base, base, &base))
-            overflow(j);
-    }
-    return jinja_int(result);
+    double f = pow(jinja_as_double(a), jinja_as_double(b));
+    if (!isfinite(f) && isfinite(jinja_as_double(a)) && isfinite(jinja_as_double(b)))
+        jinja_fail(j, "the result of ** is not a number or too large");
+    return jinja_float(f);
 }
 
 struct jinja_value jinja_negate(struct jinja *j, struct jinja_value v)
@@ -331,20 +384,16 @@ struct jinja_value jinja_negate(struct jinja *j, struct jinja_value v)
     if (v.kind == JINJA_FLOAT)
         return jinja_float(-v.f);
     jinja_require_defined(j, v);
-    if (v.kind == JINJA_BIG)
-        overflow(j);
-    if (!jinja_is_integral(v))
+    if (!jinja_is_whole(v))
         jinja_fail(j, "- does not work for a %s", jinja_type_name(v));
-    if (jinja_as_int(v) == INT64_MIN)
-        overflow(j);
-    return jinja_int(-jinja_as_int(v));
+    return subtract(j, jinja_int(0), v);
 }
 
 struct jinja_value jinja_plus(struct jinja *j, struct jinja_value v)
 {
     jinja_require_defined(j, v);
     if (v.kind == JINJA_BIG)
-        overflow(j);
+        return v;
     if (!jinja_is_number(v))
         jinja_fail(j, "+ does not work for a %s", jinja_type_name(v));
     return v.kind == JINJA_FLOAT ? v : jinja_int(jinja_as_int(v));

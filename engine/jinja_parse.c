@@ -12,6 +12,8 @@ struct parser {
     struct jinja_token token, next;   /* the current one and the one after it */
     struct jinja_function *function;  /* the macro being parsed, or NULL */
     unsigned loops;                   /* being parsed around here, in this function */
+    unsigned inner;                   /* tags around here whose variables are their own */
+    uint8_t escapes;                  /* enum jinja_escapes */
     struct jinja_template *template;
 };
 
@@ -136,6 +138,7 @@ static struct jinja_expr *node(struct parser *p, enum jinja_expr_kind kind, stru
 {
     struct jinja_expr *e = jinja_zalloc(p->j, sizeof *e);
     e->kind = (uint8_t)kind;
+    e->escapes = p->escapes;
     e->line = p->token.line;
     e->a = a;
     return e;
@@ -583,6 +586,7 @@ static struct jinja_stmt *statement(struct parser *p, enum jinja_stmt_kind kind)
 {
     struct jinja_stmt *s = jinja_zalloc(p->j, sizeof *s);
     s->kind = (uint8_t)kind;
+    s->escapes = p->escapes;
     s->line = p->token.line;
     return s;
 }
@@ -679,12 +683,14 @@ static struct jinja_stmt *for_statement(struct parser *p)
     s->loop.recursive = take_word(p, "recursive");
     end_tag(p);
     p->loops++;
+    p->inner++;
     s->loop.body = block_body(p, "endfor", "else", NULL);
     p->loops--;
     if (take_word(p, "else")) {
         end_tag(p);
         s->loop.otherwise = block_body(p, "endfor", NULL, NULL);
     }
+    p->inner--;
     expect_word(p, "endfor");
     return s;
 }
@@ -750,7 +756,9 @@ static void function_body(struct parser *p, struct jinja_function *f, const char
     unsigned loops = p->loops;
     p->function = f;
     p->loops = 0;
+    p->inner++;
     f->body = body_until(p, end);
+    p->inner--;
     p->function = outer;
     p->loops = loops;
     if (outer) { /* what an inner function names has to be bound by the outer one */
@@ -797,7 +805,117 @@ static struct jinja_stmt *with_statement(struct parser *p)
         if (!take_op(p, ","))
             break;
     }
+    p->inner++;
     s->with.body = body_until(p, "endwith");
+    p->inner--;
+    return s;
+}
+
+/* A block that only another template could fill may have nothing in it. */
+static void check_empty(struct parser *p, const struct jinja_body *body)
+{
+    for (const struct jinja_stmt *s = body->first; s; s = s->next)
+        if (s->kind != JINJA_S_TEXT || jinja_strip(jinja_str(s->text, s->n), jinja_none(), JINJA_STRIP_LEFT).n)
+            jinja_fail(p->j, "a block that is required may have comments and white space only");
+}
+
+static struct jinja_stmt *block_statement(struct parser *p)
+{
+    struct jinja_stmt *s = statement(p, JINJA_S_BLOCK);
+    const unsigned loops = p->loops, inner = p->inner;
+    struct jinja_function *function = p->function;
+    const uint8_t escapes = p->escapes;
+    s->block.name = expect_name(p);
+    for (const struct jinja_stmt *b = p->template->blocks; b; b = b->block.earlier)
+        if (b->block.name == s->block.name)
+            jinja_fail(p->j, "there are two blocks '%.*s'", jinja_shown(b->block.name->s, b->block.name->n),
+                       b->block.name->s);
+    s->block.earlier = p->template->blocks;
+    p->template->blocks = s;
+    s->block.scoped = take_word(p, "scoped");
+    s->block.required = take_word(p, "required");
+    if (at_op(p, "-"))
+        jinja_fail(p->j, "the name of a block may not have a hyphen; take an underscore");
+    p->loops = 0; /* it is a place of its own */
+    p->inner = 1;
+    p->function = NULL;
+    p->escapes = JINJA_ESCAPES_NOT;
+    s->block.body = body_until(p, "endblock");
+    p->loops = loops;
+    p->inner = inner;
+    p->function = function;
+    p->escapes = escapes;
+    if (s->block.required)
+        check_empty(p, &s->block.body);
+    if (p->token.kind == JINJA_TOK_NAME && s->block.name->n == p->token.n &&
+        memcmp(s->block.name->s, p->token.s, p->token.n) == 0)
+        step(p);
+    return s;
+}
+
+/* What a condition of literals says. */
+static uint8_t known_escapes(const struct jinja_expr *e)
+{
+    bool negated = false;
+    for (; e->kind == JINJA_X_NOT; e = e->a)
+        negated = !negated;
+    if (e->kind != JINJA_X_CONST)
+        return JINJA_MAY_ESCAPE;
+    return jinja_truth(e->constant) != negated ? JINJA_ESCAPES : JINJA_ESCAPES_NOT;
+}
+
+static struct jinja_stmt *autoescape_statement(struct parser *p)
+{
+    struct jinja_stmt *s = statement(p, JINJA_S_AUTOESCAPE);
+    const uint8_t escapes = p->escapes;
+    s->escape.condition = expression(p);
+    p->escapes = known_escapes(s->escape.condition);
+    p->inner++;
+    s->escape.body = body_until(p, "endautoescape");
+    p->inner--;
+    p->escapes = escapes;
+    return s;
+}
+
+static void take_context(struct parser *p)
+{
+    if ((at_word(p, "with") || at_word(p, "without")) && token_is(&p->next, JINJA_TOK_NAME, "context")) {
+        step(p);
+        step(p);
+    }
+}
+
+/* extends, include, import and from: of another template. */
+static struct jinja_stmt *load_statement(struct parser *p)
+{
+    struct jinja_stmt *s = statement(p, JINJA_S_LOAD);
+    const bool extends = at_word(p, "extends"), include = at_word(p, "include"), from = at_word(p, "from");
+    if (extends && p->inner)
+        jinja_fail(p->j, "extends may not stand inside of loops, macros and blocks");
+    step(p);
+    s->load.source = expression(p);
+    if (include && at_word(p, "ignore") && token_is(&p->next, JINJA_TOK_NAME, "missing")) {
+        s->load.ignore_missing = true;
+        step(p);
+        step(p);
+    }
+    if (from) {
+        expect_word(p, "import");
+        do {
+            take_context(p);
+            if (p->token.kind != JINJA_TOK_NAME)
+                break;
+            expect_name(p);
+            if (take_word(p, "as"))
+                expect_name(p);
+            take_context(p);
+        } while (take_op(p, ","));
+    } else if (!extends && !include) {
+        expect_word(p, "as");
+        expect_name(p);
+    }
+    if (!extends)
+        take_context(p);
     return s;
 }
 
@@ -827,6 +945,12 @@ static struct jinja_stmt *tag(struct parser *p)
         return with_statement(p);
     if (take_word(p, "generation"))
         return scope_statement(p);
+    if (take_word(p, "block"))
+        return block_statement(p);
+    if (take_word(p, "autoescape"))
+        return autoescape_statement(p);
+    if (at_word(p, "extends") || at_word(p, "include") || at_word(p, "import") || at_word(p, "from"))
+        return load_statement(p);
     if (take_word(p, "break"))
         return loop_control(p, JINJA_S_BREAK);
     if (take_word(p, "continue"))
@@ -888,6 +1012,7 @@ struct jinja_template *jinja_parse(struct jinja *j, const char *source, size_t n
     p->template->names = jinja_zalloc(j, JINJA_NAME_BUCKETS * sizeof *p->template->names);
     p->template->loop = intern(p, "loop", 4);
     p->template->caller = intern(p, "caller", 6);
+    p->template->self = intern(p, "self", 4);
     p->template->varargs = intern(p, "varargs", 7);
     p->template->kwargs = intern(p, "kwargs", 6);
     jinja_lex_begin(j, &p->lex, source, n);

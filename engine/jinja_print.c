@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/utf8.h"
+#include "engine/jinja_ast.h"
 #include "engine/jinja_eval.h"
 #include "engine/jinja_value.h"
 
@@ -108,6 +109,18 @@ static void repr_dict(struct jinja *j, struct jinja_text *t, const struct jinja_
     jinja_leave(j);
 }
 
+static void repr_macro(struct jinja *j, struct jinja_text *t, struct jinja_value v)
+{
+    const struct jinja_name *name = v.macro->function->name;
+    if (name == j->root->caller) {
+        jinja_add_str(j, t, "<Macro anonymous>");
+        return;
+    }
+    jinja_add_str(j, t, "<Macro ");
+    repr_string(j, t, jinja_str(name->s, name->n));
+    jinja_add_char(j, t, '>');
+}
+
 void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v)
 {
     jinja_work(j, 0);
@@ -163,6 +176,19 @@ void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v)
         jinja_add_str(j, t, "<Namespace ");
         repr_dict(j, t, v.dict);
         jinja_add_char(j, t, '>');
+        break;
+    case JINJA_MACRO:
+        repr_macro(j, t, v);
+        break;
+    case JINJA_LOOP:
+        jinja_add_str(j, t, "<LoopContext ");
+        add_int(j, t, (int64_t)v.loop->at + 1);
+        jinja_add_char(j, t, '/');
+        add_int(j, t, (int64_t)v.loop->items->n);
+        jinja_add_char(j, t, '>');
+        break;
+    case JINJA_SELF:
+        jinja_add_str(j, t, "<TemplateReference None>"); /* as of a template that no file is known of */
         break;
     default:
         jinja_add_char(j, t, '<');

@@ -97,12 +97,16 @@ TEST(upper) { UNUSED; return jinja_bool(all_cased(j, jinja_to_string(j, self), t
 TEST(filter)
 {
     UNUSED;
+    if (!jinja_hashable(self))
+        jinja_fail(j, "there are no filters that are called by a %s", jinja_type_name(self));
     return jinja_bool(self.kind == JINJA_STRING && jinja_find_filter(self.s, self.n));
 }
 
 TEST(test)
 {
     UNUSED;
+    if (!jinja_hashable(self))
+        jinja_fail(j, "there are no tests that are called by a %s", jinja_type_name(self));
     return jinja_bool(self.kind == JINJA_STRING && jinja_find_test(self.s, self.n));
 }
 

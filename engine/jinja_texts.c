@@ -142,8 +142,15 @@ static void body(const struct walk *w, const struct jinja_body *b)
         case JINJA_S_SCOPE:
             body(w, &s->with.body);
             break;
+        case JINJA_S_BLOCK:
+            body(w, &s->block.body);
+            break;
+        case JINJA_S_AUTOESCAPE:
+            body(w, &s->escape.body);
+            break;
         case JINJA_S_BREAK:
         case JINJA_S_CONTINUE:
+        case JINJA_S_LOAD:
             break;
         }
     }

@@ -410,7 +410,8 @@ const char *jinja_type_name(struct jinja_value v)
         [JINJA_RANGE] = "range",       [JINJA_VIEW] = "dict view",      [JINJA_ITER] = "generator",
         [JINJA_DICT] = "dict",         [JINJA_NAMESPACE] = "Namespace", [JINJA_FUNCTION] = "function",
         [JINJA_METHOD] = "method",     [JINJA_MACRO] = "Macro",         [JINJA_LOOP] = "LoopContext",
-        [JINJA_CYCLER] = "Cycler",     [JINJA_JOINER] = "Joiner",
+        [JINJA_CYCLER] = "Cycler",     [JINJA_JOINER] = "Joiner",       [JINJA_SELF] = "TemplateReference",
+        [JINJA_BLOCK] = "BlockReference",
     };
     return names[v.kind];
 }
@@ -491,9 +492,26 @@ static int compare_bigs(struct jinja_value a, struct jinja_value b)
     return below_a ? -larger : larger;
 }
 
+/* Exact: a float of this size is a whole number, of which all digits are printed. */
+static int compare_big_and_float(struct jinja *j, struct jinja_value a, struct jinja_value b)
+{
+    const bool first = a.kind == JINJA_FLOAT;
+    const double f = first ? a.f : b.f;
+    char digits[512];
+    if (isinf(f))
+        return (f > 0) == first ? 1 : -1;
+    snprintf(digits, sizeof digits, "%.0f", fabs(f) < 1e18 ? 0 : f); /* a smaller one is as good as none */
+    const struct jinja_value whole = jinja_big(j, digits, strlen(digits));
+    const struct jinja_value big = first ? b : a;
+    const int order = whole.kind == JINJA_BIG || big.kind == JINJA_BIG ? compare_bigs(whole, big) : 0;
+    return first ? order : -order;
+}
+
 bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
     jinja_work(j, 0);
+    if ((a.kind == JINJA_BIG && b.kind == JINJA_FLOAT) || (a.kind == JINJA_FLOAT && b.kind == JINJA_BIG))
+        return !isnan(a.kind == JINJA_FLOAT ? a.f : b.f) && compare_big_and_float(j, a, b) == 0;
     if (jinja_is_number(a) && jinja_is_number(b)) {
         if ((a.kind == JINJA_FLOAT && isnan(a.f)) || (b.kind == JINJA_FLOAT && isnan(b.f)))
             return false;
@@ -531,6 +549,8 @@ int jinja_compare(struct jinja *j, struct jinja_value a, struct jinja_value b)
     if ((a.kind == JINJA_BIG && (b.kind == JINJA_BIG || jinja_is_integral(b))) ||
         (b.kind == JINJA_BIG && jinja_is_integral(a)))
         return compare_bigs(a, b);
+    if ((a.kind == JINJA_BIG && b.kind == JINJA_FLOAT) || (a.kind == JINJA_FLOAT && b.kind == JINJA_BIG))
+        return compare_big_and_float(j, a, b);
     if (a.kind == JINJA_STRING && b.kind == JINJA_STRING) {
         size_t n = a.n < b.n ? a.n : b.n;
         jinja_work(j, n);

@@ -36,7 +36,7 @@ enum jinja_kind {
     JINJA_BOOL,
     JINJA_INT,
     JINJA_FLOAT,
-    JINJA_BIG, /* an integer of JSON beyond 64 bits: its digits, to be printed and compared but not computed with */
+    JINJA_BIG, /* an integer beyond 64 bits: its digits (jinja_big.c) */
     JINJA_STRING,
     JINJA_LIST,
     JINJA_TUPLE,
@@ -51,7 +51,11 @@ enum jinja_kind {
     JINJA_LOOP,
     JINJA_CYCLER,
     JINJA_JOINER,
+    JINJA_SELF,  /* whose attributes are the template's blocks */
+    JINJA_BLOCK, /* one of them, to be called */
 };
+
+struct jinja_stmt;
 
 struct jinja_value {
     uint8_t kind;
@@ -69,6 +73,7 @@ struct jinja_value {
         struct jinja_macro *macro;
         struct jinja_loop *loop;
         struct jinja_cycler *cycler; /* CYCLER, JOINER */
+        const struct jinja_stmt *block;
     };
 };
 
@@ -109,6 +114,8 @@ struct jinja {
     unsigned depth;   /* of recursion, of the parser or the evaluator */
     uint64_t steps, max_steps;
     int64_t now;
+    bool autoescape;  /* what is printed, and what filters make, is HTML */
+    uint32_t random;  /* how often random was asked in this run */
 
     struct jinja_block *blocks; /* the arena, newest first */
     size_t memory, max_memory;
@@ -117,6 +124,7 @@ struct jinja {
     struct jinja_text *out;            /* where the template's output goes just now */
     struct jinja_dict *context;        /* the variables given to the template */
     const struct jinja_template *root; /* while rendering */
+    struct jinja_scope *top;           /* its own variables */
 
     struct pp_error *err;
     enum pp_code code;
@@ -186,6 +194,12 @@ bool jinja_hashable(struct jinja_value v);
 
 /* --- looking at values -------------------------------------------------------------------------------------- */
 
+/* An integer by its decimal digits, maybe behind a minus: an INT if it fits, else a BIG. */
+struct jinja_value jinja_big(struct jinja *j, const char *digits, size_t n);
+static inline bool jinja_is_whole(struct jinja_value v)
+{
+    return v.kind == JINJA_INT || v.kind == JINJA_BOOL || v.kind == JINJA_BIG;
+}
 static inline bool jinja_is_list(struct jinja_value v) { return v.kind >= JINJA_LIST && v.kind <= JINJA_ITER; }
 static inline bool jinja_is_integral(struct jinja_value v) { return v.kind == JINJA_INT || v.kind == JINJA_BOOL; }
 static inline bool jinja_is_number(struct jinja_value v) { return jinja_is_integral(v) || v.kind == JINJA_FLOAT; }

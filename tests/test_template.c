@@ -214,7 +214,8 @@ static void errors_give_line_and_reason(void **state)
         {"{{ 1 | frob }}", "test, line 1: there is no filter 'frob'"},
         {"{{ 'a' + 1 }}", "test, line 1: + does not work for a str and a int"},
         {"{% break %}", "test, line 1: break or continue outside of a loop"},
-        {"{{ 9223372036854775807 + 1 }}", "test, line 1: the result is larger than 64 bits"},
+        {"{{ 2 ** 64 / 3 }}", "test, line 1: an integer beyond 64 bits cannot be computed with here"},
+        {"{{ 10 ** 5000 }}", "test, line 1: an integer of more than 4300 digits"},
         {"{% raw +%}x{% endraw %}",
          "test, line 1: a statement such as if, for, set or macro was expected, not 'raw'"},
         {"{{ ['1k'] | map('filesizeformat') | list }}", "test, line 1: filesizeformat needs a number"},
@@ -231,9 +232,9 @@ static void errors_give_line_and_reason(void **state)
     assert_int_equal(render_vars("x", 1, "[]", &out, &err), PP_ERR_FORMAT);
     assert_int_equal(render_vars("{{ x }}", 7, "{\"x\": \"a\\u0000b\"}", &out, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "U+0000"));
-    static const char sums[] = "{{ big - 1 }}"; /* Python's would be exact, a double's is not */
-    assert_int_equal(render_vars(sums, sizeof sums - 1, "{\"big\": 12345678901234567890}", &out, &err), PP_ERR_FORMAT);
-    assert_string_equal(err.text, "test, line 1: the result is larger than 64 bits");
+    static const char sums[] = "{{ big - 1 }}"; /* exact, as a double's would not be */
+    assert_ok(render_vars(sums, sizeof sums - 1, "{\"big\": 12345678901234567890}", &out, &err), err);
+    assert_string_equal(pp_buf_cstr(&out), "12345678901234567889");
     pp_buf_free(&out);
 }
 
@@ -252,7 +253,7 @@ static void hostile_templates_fail_quickly(void **state)
         "{% set l = [''] * 999999 %}{% for a in range(99999) %}{% if l | join ~ l | select %}{% endif %}{% endfor %}",
         "{{ 'x' * 10**12 }}",
         "{{ [0] * 10**9 }}",
-        "{{ 10 ** 1000 }}",
+        "{{ 10 ** 10000 }}",
         "{{ 'a' | center(10**15) }}",
         "{{ 'a\\nb' | indent(10**15) }}",
         "{{ '%999999999d' % 1 }}",
@@ -272,7 +273,7 @@ static void hostile_templates_fail_quickly(void **state)
         "{{ 'x' | map('map', 'map') }}{{ [[[1]]] | map('map', 'map', 'map', 'map', 'x') | list }}",
         "{{", "{%", "{# x", "{{ '", "{% raw %}x", "{{ (", "{% if 1 %}", "{% for x in", "{% macro", "{{ 'a\\",
         "{% if", "{{ 1 }", "{% set x %}", "{{ [1, 2 }}", "{{ ) }}", "{{ 1 ! 2 }}", "{{ \"\\ud800\" }}",
-        "{{ 99999999999999999999 }}",
+        "{{ 99999999999999999999 / 7 }}",
     };
     struct pp_buf out = {0};
     struct pp_error err;
