@@ -222,7 +222,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"shared mean", hp->shared_mean}, {"mean square", hp->mean_square},
         {"heads tiled", hp->heads_tiled}, {"norms behind", hp->norms_behind},
         {"silent", (double)hp->silent_end},              {"pieces", (double)hp->qkv_pieces},
-        {"norms behind parts", hp->post_norms},
+        {"norms behind parts", hp->post_norms}, {"difference", hp->differential},
         {"queries' scale", (double)hp->query_scale},
         {"parallel", hp->parallel},                      {"experts", (double)hp->n_expert},
         {"used experts", (double)hp->n_expert_used},     {"expert shares", hp->expert_shares},

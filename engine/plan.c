@@ -173,6 +173,12 @@ static bool is_of_shared(const struct pp_hparams *hp, const char *name)
                                               strcmp(name + end, "_norm.weight") == 0);
 }
 
+/* What a number of each layer is made of when the plan is. */
+static bool is_of_difference(const struct pp_hparams *hp, const char *name)
+{
+    return hp->differential && strstr(name, ".attn_lambda_");
+}
+
 /* What layers have in common, which a folder may have for each of them. */
 static bool is_of_block(const struct pp_hparams *hp, const char *name)
 {
@@ -207,6 +213,7 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
                             is_of_idle_index(pp_source_hparams(s), t->name) ||
                             pp_is_for_pictures(pp_source_hparams(s), t->name) ||
                             is_of_block(pp_source_hparams(s), t->name) ||
+                            is_of_difference(pp_source_hparams(s), t->name) ||
                             pp_is_of_first_values(pp_source_hparams(s), t->name);
         if (!beside && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "

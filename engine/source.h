@@ -130,6 +130,8 @@ struct pp_hparams {
                                attn_norm_2 in front of attention */
     bool heads_tiled;       /* query head h goes with key head h modulo n_head_kv: PLaMo's folders; else neighbours have
                                one in common */
+    bool differential;      /* what the second half of the heads gives is taken off what the first half does, and both
+                               see values of two heads side by side: DiffLlama's */
     bool head_gates;        /* gates of what attention gives have one number for each head, not for each value */
     bool qk_norm;           /* queries and keys are normed, where only some of the family's models do that */
     float query_scale;      /* a folder's queries are multiplied by this behind norms of heads without weights; files
@@ -222,11 +224,16 @@ static inline int64_t pp_embedding_width(const struct pp_hparams *hp)
 struct pp_layer_shape {
     int64_t n_head, n_head_kv, head_dim, n_ff, v_dim;
 };
+/* Of the values of a head whose keys are so long. */
+static inline int64_t pp_value_dim(const struct pp_hparams *hp, int64_t head_dim)
+{
+    return hp->differential ? 2 * head_dim : hp->v_head_dim && !hp->kv_lora_rank ? hp->v_head_dim : head_dim;
+}
 static inline struct pp_layer_shape pp_layer_shape(const struct pp_hparams *hp, int64_t l)
 {
     const bool local = hp->head_dim_local && hp->window && !(hp->layer[l] & PP_LAYER_WIDE);
     const int64_t head_dim = local ? hp->head_dim_local : hp->head_dim;
-    const int64_t v_dim = hp->v_head_dim && !hp->kv_lora_rank ? hp->v_head_dim : head_dim;
+    const int64_t v_dim = pp_value_dim(hp, head_dim);
     if (!hp->uneven)
         return (struct pp_layer_shape){hp->n_head, hp->n_head_kv, head_dim, hp->n_ff, v_dim};
     return (struct pp_layer_shape){hp->sizes[l].n_head, hp->sizes[l].n_head_kv, head_dim, hp->sizes[l].n_ff, v_dim};

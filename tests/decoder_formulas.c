@@ -445,6 +445,46 @@ static void gate(const struct decoder *d, int l, const double *x, double *att)
     pp_free(g);
 }
 
+/* e^(the sum of two vectors' products) */
+static double factor(const struct decoder *d, int l, const char *q, const char *k)
+{
+    const struct matrix *a = part(d, l, q, ""), *b = part(d, l, k, "");
+    double sum = 0;
+    for (int i = 0; i < d->s.head_dim; i++)
+        sum += (double)a->values[i] * (double)b->values[i];
+    return exp(sum);
+}
+
+/* DiffLlama: of heads h and h + n / 2, which see the values of both, those of the first before those of the second, the
+ * difference, normed. k, v: of all positions up to `last`. */
+static void difference(const struct decoder *d, int l, const double *q, const double *k, const double *v, int last,
+                       double *att)
+{
+    const int dim = d->s.head_dim, half = d->s.n_head / 2, n_kv = d->s.n_head_kv * dim;
+    const int group = d->s.n_head / d->s.n_head_kv;
+    const double initial = 0.8 - 0.6 * exp(-0.3 * l);
+    const double lambda = factor(d, l, "attn_lambda_q1", "attn_lambda_k1") -
+                          factor(d, l, "attn_lambda_q2", "attn_lambda_k2") + initial;
+    double *one = doubles(2 * dim), *two = doubles(2 * dim);
+    for (int h = 0; h < half; h++) {
+        const int heads[] = {h, h + half};
+        double square = 0;
+        for (int i = 0; i < 4; i++) { /* of each head's weights, each of the two values */
+            const int head = heads[i / 2], value = heads[i % 2];
+            attend_capped(q + head * dim, k + head / group * dim, v + value / group * dim, 0, last, dim, n_kv,
+                          scale_at(d, last), 0, 0, 1, (i / 2 ? two : one) + i % 2 * dim);
+        }
+        for (int i = 0; i < 2 * dim; i++) {
+            one[i] -= lambda * two[i];
+            square += one[i] * one[i] / (2 * dim);
+        }
+        for (int i = 0; i < 2 * dim; i++)
+            att[h * 2 * dim + i] = (1 - initial) * one[i] / sqrt(square + (double)DECODER_EPSILON);
+    }
+    pp_free(one);
+    pp_free(two);
+}
+
 static void layer(const struct decoder *d, int l, double *x, int n)
 {
     const struct decoder_shape *s = &d->s;
@@ -458,7 +498,9 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         const int first = narrow && r >= s->window ? r - s->window + 1 : 0;
         const int last = !s->both_ways ? r : narrow && r + s->window < n ? r + s->window - 1 : n - 1;
         double *row = x + r * s->n_embd;
-        for (int h = 0; h < s->n_head; h++)
+        if (s->differential)
+            difference(d, l, q + r * n_q, k, v, r, att);
+        for (int h = 0; h < s->n_head && !s->differential; h++)
             attend_capped(q + r * n_q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim,
                           first, last, s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), (double)s->attn_cap, 1,
                           att + h * s->head_dim);

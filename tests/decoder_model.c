@@ -100,6 +100,7 @@ static const struct decoder_shape families[] = {
      .n_layer = 8, .wide_unrotated = true, .logit_scale = 0.5f, .final_cap = 1.5f},
     {.arch = "hyperclovax", .norms = BOTH_NORMS, .attn_scale = 0.2f, .embd_scale = 3, .residual_scale = 0.5f,
      .logit_scale = 0.25f},
+    {.arch = "diffllama", .differential = true},
     {.arch = "flex_olmo", .norms = POST_NORM, .heads = HEADS_WHOLE, .n_expert = 6, .n_used = 3, .shares = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
     {.arch = "opt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
@@ -235,6 +236,13 @@ static void add_head_norm(struct decoder *d, int l, const char *kind, int n_head
              d->s.heads_bias);
 }
 
+static void add_number(struct decoder *d, int l, const char *kind, int64_t n, float middle, float spread)
+{
+    char name[48];
+    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    add(d, name, 0, n, middle, spread);
+}
+
 static void add_attention(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
@@ -266,6 +274,10 @@ static void add_attention(struct decoder *d, int l)
     }
     if (s->gated)
         add_matrix(d, l, "attn_gate", n_q, n, false);
+    for (int i = 0; i < 4 && s->differential; i++) {
+        static const char *const numbers[] = {"attn_lambda_q1", "attn_lambda_k1", "attn_lambda_q2", "attn_lambda_k2"};
+        add_number(d, l, numbers[i], s->head_dim, 0, 0.5f);
+    }
     add_matrix(d, l, "attn_output", n, n_q, s->biases & BIAS_O);
     shrink(d);
     if (s->sub_norms)
@@ -312,13 +324,6 @@ static void add_lightning(struct decoder *d, int l)
     add_matrix(d, l, "ssm_gate", n, d->s.n_embd, false);
     add_sub_norm(d, l, "ssm_norm", n);
     add_matrix(d, l, "ssm_out", d->s.n_embd, n, false);
-}
-
-static void add_number(struct decoder *d, int l, const char *kind, int64_t n, float middle, float spread)
-{
-    char name[48];
-    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
-    add(d, name, 0, n, middle, spread);
 }
 
 /* PLaMo 2's. */

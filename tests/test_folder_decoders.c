@@ -389,6 +389,29 @@ static void hyperclovax(void **state)
     check_other(&s, folder);
 }
 
+/* DiffLlama: attention that is the difference of two. */
+static void diffllama(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("diffllama");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.lambda_k2", 1, s.head_dim);
+    s.n_head_kv = 4; /* each head has keys of its own */
+    s.head_dim = s.rope_dim = 32;
+    s.biases = BIAS_QKV | BIAS_O;
+    s.tied = true;
+    check_decoder(&s);
+    s.n_head = 8;
+    s.n_embd = 64;
+    check_quantised(&s);
+    const struct spoilt cases[] = {{"blk.1.attn_lambda_q1", 0, 8, "attn_lambda_q1"},
+                                   {"blk.1.attn_lambda_k2", 0, 0, "attn_lambda_k2"}};
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.n_head_kv = 1;
+    const struct spoilt odd = {"blk.0.attn_k.weight", s.head_dim, s.n_embd, "no halves"};
+    assert_refused(&s, &odd, 1);
+}
+
 /* KORMo: Llama with other names. */
 static void kormo(void **state)
 {
@@ -665,6 +688,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(bad_zamba2),
         cmocka_unit_test(nanochat),
         cmocka_unit_test(muse_glimmer),
+        cmocka_unit_test(diffllama),
         cmocka_unit_test(kormo),
         cmocka_unit_test(hyperclovax),
         cmocka_unit_test(flex_olmo),

@@ -455,6 +455,12 @@ struct cache {
 /* In all tests that follow: V is so many first values of K, 0: it is stored; how long it is then, 0: as long as K. */
 static int latent_dim, value_dim;
 
+/* From one position's values to the next: V that is a part of K is not read. */
+static int value_stride(const struct pp_kv_layout *l)
+{
+    return l->v_dim > l->head_dim ? l->v_dim : l->head_dim;
+}
+
 static struct cache make_cache(enum pp_kv_type type, int head_dim, int n, const struct pp_cpu_ops *ops)
 {
     struct cache c;
@@ -470,10 +476,10 @@ static struct cache make_cache(enum pp_kv_type type, int head_dim, int n, const 
     }
     random_state = 77;
     c.k = random_floats((int64_t)n * head_dim);
-    c.v = random_floats((int64_t)n * head_dim);
+    c.v = random_floats((int64_t)n * value_stride(&c.layout));
     for (int i = 0; i < n; i++)
         ops->kv_store(&c.layout, c.pages[i / PP_PAGE_TOKENS], pp_kv_head_offset(&c.layout, 1, 2), i % PP_PAGE_TOKENS,
-                      c.k + i * head_dim, c.v + i * head_dim);
+                      c.k + i * head_dim, c.v + i * value_stride(&c.layout));
     return c;
 }
 
@@ -561,7 +567,7 @@ static void check_stored(const struct cache *c, int n)
     size_t head = pp_kv_head_offset(&c->layout, 1, 2);
     for (int i = 0; i < n; i++)
         for (int value = 0; value < (c->layout.v_in_k ? 1 : 2); value++) {
-            const float *x = (value ? c->v : c->k) + i * head_dim;
+            const float *x = value ? c->v + i * value_stride(&c->layout) : c->k + i * head_dim;
             for (int d = 0; d < (value ? c->layout.v_dim : head_dim); d++)
                 assert_near(stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, value),
                             (double)x[d], 2 * shares[c->layout.type]); /* random values reach 2 */
@@ -584,7 +590,7 @@ static void begin_sums(const struct pp_attention *a, const struct pp_attention_s
         sums->m[i] = -INFINITY;
         sums->l[i] = 0;
     }
-    memset(sums->o, 0, (size_t)n_q * (size_t)a->kv->head_pad * sizeof *sums->o);
+    memset(sums->o, 0, (size_t)n_q * (size_t)a->kv->v_pad * sizeof *sums->o);
 }
 
 /* One chunk's share of neighbouring rows first .. end - 1, which all see some of it; by way of `apart`, unless that is
@@ -620,7 +626,7 @@ static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int grou
     pp_attention_init(&a, &c->layout, n_q, memory);
     for (int i = 0; i < n_rows; i++)
         ops->attention_query(&a, i, q + i * width, 1 / sqrtf((float)c->layout.head_dim));
-    float *room = pp_malloc((size_t)(n_q * (c->layout.head_pad + 2)) * sizeof *room);
+    float *room = pp_malloc((size_t)(n_q * (c->layout.v_pad + 2)) * sizeof *room);
     const struct pp_attention_sums apart = {.m = room, .l = room + n_q, .o = room + 2 * n_q};
     begin_sums(&a, &a.total);
     for (int chunk = 0; chunk < n[n_rows - 1]; chunk += PP_KV_CHUNK) {
@@ -744,10 +750,11 @@ static void attention_latent(void **state)
     latent_dim = 0;
 }
 
-/* V that is shorter than K, in all types. */
-static void attention_short_values(void **state)
+/* V that is shorter than K, or longer, in all types. */
+static void attention_other_values(void **state)
 {
     static const struct { int head_dim, v_dim, n_q, n; } shapes[] = {
+        {64, 128, 16, 300}, {64, 128, 5, 70}, {12, 24, 4, 17}, {96, 192, 33, 257}, {32, 64, 1, 600}, {8, 72, 9, 130},
         {192, 128, 16, 300}, {192, 128, 5, 70}, {96, 64, 33, 17}, {48, 32, 4, 257}, {40, 24, 1, 64}, {72, 8, 9, 130}};
     (void)state;
     for (size_t t = 0; t < N_KV_TYPES; t++)
@@ -1073,7 +1080,7 @@ TEST_GROUP(ops)
         cmocka_unit_test(functions),            cmocka_unit_test(xielu_of_four_numbers),
                    cmocka_unit_test(layer_norms),
         cmocka_unit_test(attention_capped),     cmocka_unit_test(attention_alibi),
-        cmocka_unit_test(attention_latent),     cmocka_unit_test(attention_short_values),
+        cmocka_unit_test(attention_latent),     cmocka_unit_test(attention_other_values),
         cmocka_unit_test(rotations_same_bits),  cmocka_unit_test(attention_shapes),
         cmocka_unit_test(attention_tiles),      cmocka_unit_test(broken_values),
         cmocka_unit_test(copied_positions),     cmocka_unit_test(attention_windows),

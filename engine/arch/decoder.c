@@ -722,7 +722,7 @@ static struct pp_layer_shape widest_shape(const struct pp_hparams *hp)
                                     .n_ff = hp->n_ff};
     if (hp->head_dim_local > widest.head_dim)
         widest.head_dim = hp->head_dim_local;
-    widest.v_dim = hp->v_head_dim && !hp->kv_lora_rank ? hp->v_head_dim : widest.head_dim;
+    widest.v_dim = pp_value_dim(hp, widest.head_dim);
     return widest;
 }
 

@@ -94,9 +94,10 @@ static bool add_qkv(struct builder *b, int l)
                               .out = b->v});
         return true;
     }
-    if ((v = pp_plan_linear(b->p, b->s, b->n_v, n_embd, b->err, "blk.%d.attn_v", l)) < 0)
+    const bool paired = b->hp->differential;
+    if ((v = pp_plan_linear(b->p, b->s, paired ? b->n_kv : b->n_v, n_embd, b->err, "blk.%d.attn_v", l)) < 0)
         return false;
-    add_linear(b, l, v, in, b->v);
+    add_linear(b, l, v, in, paired ? b->values : b->v);
     if (gated) {
         add_take(b, l, b->q_gate, 2 * b->hp->head_dim, 0, b->hp->head_dim, b->q);
         add_take(b, l, b->q_gate, 2 * b->hp->head_dim, b->hp->head_dim, b->hp->head_dim, b->att_gate);
@@ -184,7 +185,7 @@ static bool add_attention(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t window = hp->layer[l] & PP_LAYER_WIDE ? 0 : hp->window;
-    const int o_in = hp->heads_tiled ? b->tiled : b->att;
+    const int o_in = hp->heads_tiled ? b->tiled : hp->differential ? pp_plan_part(b->p, b->att, 0, b->n_q) : b->att;
     const struct pp_tensor *sinks = NULL;
     if ((b->d->sinks || (b->d->some_sinks && pp_decoder_has(b, l, "attn_sinks.weight"))) &&
         !(sinks = pp_plan_tensor(b->s, 0, b->shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
@@ -194,6 +195,8 @@ static bool add_attention(struct builder *b, int l)
         add_clamp(b, l, b->k);
         add_clamp(b, l, b->v);
     }
+    if (hp->differential && !pp_difference_values(b, l))
+        return false;
     if (b->d->norm_behind_rope)
         add_rope(b, l);
     if (!add_qk_norms(b, l))
@@ -206,6 +209,8 @@ static bool add_attention(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .weight = sinks,
                           .scale = hp->attn_softcap, .alibi = hp->alibi, .alibi_scale = alibi_scale(b),
                           .in = b->q, .in2 = NONE, .out = b->att});
+    if (hp->differential && !pp_difference_result(b, l))
+        return false;
     if (b->d->gated_attention || b->d->gated_queries)
         add_gating(b, l);
     if (hp->attn_value_scale != 0.0f)
@@ -213,7 +218,8 @@ static bool add_attention(struct builder *b, int l)
                               .in = b->att, .in2 = NONE, .out = b->att});
     if (b->d->sub_norms && !pp_decoder_norm(b, l, "attn_sub_norm", b->n_att, b->att, b->att))
         return false;
-    int o = pp_plan_linear(b->p, b->s, hp->n_embd, b->n_att, b->err, "blk.%d.attn_output", l);
+    const int64_t n_results = hp->differential ? b->n_q : b->n_att;
+    int o = pp_plan_linear(b->p, b->s, hp->n_embd, n_results, b->err, "blk.%d.attn_output", l);
     if (o < 0)
         return false;
     if (hp->heads_tiled)
@@ -556,6 +562,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         b->att_gate = pp_plan_slot(p, b->n_att);
     if (hp->heads_tiled)
         b->tiled = pp_plan_slot(p, b->n_q);
+    if (hp->differential)
+        pp_difference_slots(b);
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);
     if (hp->n_state_head)

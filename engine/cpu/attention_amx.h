@@ -53,7 +53,7 @@ enum { WEIGHT_ROW = 2 * PP_KV_CHUNK, WEIGHT_BLOCK = TILE_ROWS * WEIGHT_ROW }; /*
  * [v_pad / scale_dims][16 queries][256 / 64][low, high][64 positions in the order of split_weights()]. */
 static inline uint8_t *part_weights(const struct pp_attention *a, int which)
 {
-    return which == 0 ? (uint8_t *)a->w : tile_values(a, a->kv->head_pad / LANES);
+    return which == 0 ? (uint8_t *)a->w : tile_values(a, a->kv->v_pad / LANES);
 }
 
 enum { TILE_DIMS = 64 };

@@ -26,7 +26,7 @@ static size_t tile_bytes(size_t n_blocks)
 /* Gives each array its place and returns the end; memory may be NULL, to measure. */
 static size_t lay_out(struct pp_attention *a, const struct pp_kv_layout *kv, int n_q, uint8_t *memory)
 {
-    size_t n = (size_t)n_q, pad = (size_t)kv->head_pad, at = 0;
+    size_t n = (size_t)n_q, pad = (size_t)(kv->head_pad > kv->v_pad ? kv->head_pad : kv->v_pad), at = 0;
     size_t n_blocks = (pad + PP_KV_BLOCK - 1) / PP_KV_BLOCK;
 #define PLACE(field, count)                                                                                            \
     (a->field = memory ? (void *)(memory + at) : NULL, at += ((count) * sizeof *a->field + 63) / 64 * 64)

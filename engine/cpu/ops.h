@@ -61,7 +61,7 @@ struct pp_attention {
     size_t tiles_fixed;
     float *o;                   /* of a few queries and a chunk's V in floats [PP_PART_QUERIES, v_pad] */
     uint8_t *values;            /* a chunk's V, where pages have none: of each page v_bytes (attention_latent.h) */
-    struct pp_attention_sums total; /* o: room for [n_q, head_pad] */
+    struct pp_attention_sums total; /* o: room for [n_q, head_pad], and for [n_q, v_pad] */
 };
 
 /* Bytes for the arrays above with n_q queries, a multiple of 64; and their places in such memory. */
