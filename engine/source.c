@@ -40,6 +40,8 @@ struct pp_source {
     int n_parts;
     struct pp_hf *hf;           /* of a folder */
     const struct pp_arch_wrapper *wrapper; /* of a folder: what stands around the language model; or NULL */
+    bool left_out[PP_MAX_LAYERS]; /* layers of that which only look at pictures */
+    bool leaves_layers;
     cJSON *text_config;         /* of a folder: what config.json says of the language model, completed */
     struct pp_hparams hp;
     char *chat_template, *tool_template;
@@ -300,6 +302,10 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
     type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
     if (s->wrapper) {
         ok = ok && add_missing(config, pp_wrapped_usual(cJSON_IsString(type) ? type->valuestring : ""));
+        if (ok && pp_wrapped_leave_layers(config, s->left_out, err) != PP_OK)
+            return err->code;
+        for (int l = 0; l < PP_MAX_LAYERS; l++)
+            s->leaves_layers = s->leaves_layers || s->left_out[l];
     } else if (ok && cJSON_IsObject(own) && !cJSON_IsString(type)) {
         cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
         ok = cJSON_AddStringToObject(config, "model_type", arch->parts->model_type);
@@ -358,6 +364,19 @@ static bool is_in_order(enum pp_hf_method method, enum pp_hf_form form)
            (form == PP_HF_TURNED && (method == PP_QUANT_GPTQ || method == PP_QUANT_AWQ));
 }
 
+/* Such models have rows behind those of the vocabulary, of which text has no tokens. */
+static void leave_rows(const struct pp_source *s, struct pp_rows *rows, const char *name, struct pp_tensor *t)
+{
+    enum { BEHIND = 8 };
+    if (!s->leaves_layers || strcmp(name, "token_embd.weight") != 0 || t->n_dims != 2 ||
+        t->ne[1] != s->hp.n_vocab + BEHIND)
+        return;
+    t->size = t->size / (size_t)t->ne[1] * (size_t)s->hp.n_vocab;
+    t->ne[1] = s->hp.n_vocab;
+    if (rows)
+        rows->n_rows = s->hp.n_vocab;
+}
+
 /* Adds the matrix whose first part is tensor i. */
 static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form form, const struct pp_buf *name,
                                const struct pp_buf *second, struct pp_error *err)
@@ -381,6 +400,7 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
         pp_fail_prefix(err, "%s", s->path);
         return code;
     }
+    leave_rows(s, rows, pp_buf_cstr(name), &t);
     if (by_head) {
         rows->n_head = s->hp.n_head;
         rows->n_head_kv = s->hp.n_head_kv;
@@ -411,7 +431,7 @@ static bool is_behind_layers(const struct pp_source *s, const char *hf_name)
 /* What a tensor of the folder is called there, or the matrix would be that it is a part of. */
 struct own_name {
     enum pp_hf_role role;
-    struct pp_buf packed;
+    struct pp_buf packed, recounted;
 };
 
 /* Adds tensor i of the folder, unless nobody needs it. */
@@ -422,11 +442,13 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     const struct pp_arch_name *entry;
     own->role = pp_hf_quant_role(&s->quant, s->hf, i, &own->packed);
     const bool packed = own->role == PP_HF_PACKED;
-    enum pp_name_match match = pp_arch_translate(arch, &s->hp, packed ? pp_buf_cstr(&own->packed) : t->name,
-                                                 &entry, name, second);
-    if (name->bad || second->bad || own->packed.bad)
+    const char *hf = packed ? pp_buf_cstr(&own->packed) : t->name;
+    const bool there = !s->leaves_layers || pp_wrapped_recount(s->left_out, hf, &own->recounted);
+    hf = s->leaves_layers ? pp_buf_cstr(&own->recounted) : hf;
+    enum pp_name_match match = pp_arch_translate(arch, &s->hp, hf, &entry, name, second);
+    if (name->bad || second->bad || own->packed.bad || own->recounted.bad)
         return pp_fail_nomem(err, "the list of tensors");
-    if (own->role == PP_HF_PART || is_behind_layers(s, t->name))
+    if (own->role == PP_HF_PART || !there || is_behind_layers(s, hf))
         return PP_OK;
     if (match == PP_NAME_UNKNOWN && s->wrapper && pp_is_beside_text(t->name))
         return PP_OK;
@@ -453,7 +475,9 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
                        s->path, t->name, t->size ? pp_hf_dtype(s->hf, i) : "empty");
     if (form != PP_HF_SAME)
         return add_transformed(s, t, form, name, second, err);
-    return add_tensor(s, t, pp_buf_cstr(name), false, err);
+    struct pp_tensor same = *t;
+    leave_rows(s, NULL, pp_buf_cstr(name), &same);
+    return add_tensor(s, &same, pp_buf_cstr(name), false, err);
 }
 
 /* LongRoPE's factors stand in config.json, and in GGUF files as tensors. */
@@ -580,6 +604,7 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
     for (size_t i = 0; i < n && !code; i++)
         code = take_tensor(s, arch, cJSON_IsTrue(tie), i, &own, &name, &second, err);
     pp_buf_free(&own.packed);
+    pp_buf_free(&own.recounted);
     pp_buf_free(&name);
     pp_buf_free(&second);
     if (!code && s->hp.rope_scaling == PP_ROPE_LONG)
@@ -984,6 +1009,11 @@ static bool one_file(const struct pp_source *s)
 const char *pp_source_folder(const struct pp_source *s)
 {
     return s->hf ? s->path : NULL;
+}
+
+bool pp_source_leaves_layers(const struct pp_source *s)
+{
+    return s->leaves_layers;
 }
 
 bool pp_source_is_wrapped(const struct pp_source *s)

@@ -262,6 +262,9 @@ struct cJSON;
 const struct cJSON *pp_source_config(const struct pp_source *s);
 /* Of a folder: whether the language model is only a part of it, whatever family it is of. */
 bool pp_source_is_wrapped(const struct pp_source *s);
+/* Whether the folder has layers that only look at pictures among those of its language model: layers' numbers there are
+ * not ours. */
+bool pp_source_leaves_layers(const struct pp_source *s);
 const char *pp_source_quant(const struct pp_source *s);           /* "Q4_K_M": what it is quantised to; or NULL */
 const char *pp_source_imatrix(const struct pp_source *s);         /* the path of what that is weighed by; or NULL */
 const struct pp_hparams *pp_source_hparams(const struct pp_source *s);

@@ -3,6 +3,7 @@
  * and files that lie are refused by name. What the models compute is in test_golden.c. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -594,6 +595,108 @@ static void wrapped_models(void **state)
     }
 }
 
+/* Llama 3.2 Vision around the tiny Llama: layers 1 and 3 look at pictures, and there are rows behind the vocabulary. */
+static void write_mllama(const char *dir, const char *layers)
+{
+    enum { MOST = 200, BEHIND = 8 };
+    static const float zeros[4096];
+    static const char *const of_pictures[] = {
+        "language_model.model.layers.1.cross_attn.q_proj.weight", "language_model.model.layers.3.mlp.up_proj.weight",
+        "language_model.model.layers.3.cross_attn_attn_gate", "vision_model.class_embedding"};
+    struct pp_tensor t[MOST];
+    char names[MOST][96], path[700], *text;
+    struct pp_safetensors *from;
+    struct pp_error err;
+    size_t n = 0, size;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder_of("llama"));
+    assert_ok(pp_safetensors_open(path, &from, &err), err);
+    uint8_t *embedding = NULL;
+    for (size_t i = 0; i < pp_safetensors_n(from); i++, n++) {
+        static const char layer[] = "model.layers.";
+        char *end;
+        t[n] = *pp_safetensors_at(from, i);
+        snprintf(names[n], sizeof names[n], "language_model.%s", t[n].name);
+        if (strncmp(t[n].name, layer, strlen(layer)) == 0) {
+            const long l = strtol(t[n].name + strlen(layer), &end, 10);
+            snprintf(names[n], sizeof names[n], "language_model.%s%ld%s", layer, l == 0 ? 0 : l == 1 ? 2 : l + 2, end);
+        } else if (strstr(t[n].name, "embed_tokens")) {
+            const size_t behind = t[n].size / (size_t)t[n].ne[1] * BEHIND;
+            assert_non_null(embedding = pp_calloc(1, t[n].size + behind));
+            memcpy(embedding, t[n].data, t[n].size);
+            t[n].data = embedding;
+            t[n].size += behind;
+            t[n].ne[1] += BEHIND;
+        }
+        t[n].name = names[n];
+    }
+    for (size_t i = 0; i < sizeof of_pictures / sizeof *of_pictures; i++)
+        t[n++] = (struct pp_tensor){.name = of_pictures[i], .type = PP_TYPE_F32, .n_dims = 1, .ne = {16, 1, 1, 1},
+                                    .data = zeros, .size = 64};
+    assert_true(n <= MOST);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, t, n, &err), err);
+    pp_safetensors_close(from);
+    pp_free(embedding);
+    snprintf(path, sizeof path, "%s/config.json", folder_of("llama"));
+    assert_ok(pp_read_file(path, 1 << 20, &text, &size, &err), err);
+    cJSON *own = cJSON_Parse(text), *config = cJSON_CreateObject();
+    pp_free(text);
+    const int n_layer = cJSON_GetObjectItem(own, "num_hidden_layers")->valueint;
+    cJSON_ReplaceItemInObject(own, "num_hidden_layers", cJSON_CreateNumber(n_layer + 2));
+    cJSON_ReplaceItemInObject(own, "model_type", cJSON_CreateString("mllama_text_model"));
+    cJSON_AddItemToObject(own, "cross_attention_layers", cJSON_CreateRaw(layers));
+    cJSON_AddItemToObject(config, "text_config", own);
+    cJSON_AddStringToObject(config, "model_type", "mllama");
+    text = cJSON_PrintUnformatted(config);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    cJSON_free(text);
+    cJSON_Delete(config);
+}
+
+/* What is left is the Llama that it is made around, whose layers count from 0 to the last. */
+static void layers_for_pictures(void **state)
+{
+    static const char *const wrong[] = {"[1, 1]", "[3, 99]", "[-1]", "[]", "\"some\"", "[0.5]"};
+    struct pp_source *plain, *s;
+    struct pp_error err;
+    char dir[300];
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/mllama", test_tmpdir());
+    const char *paths[] = {dir, fresh_path("llama-in-mllama")};
+    assert_int_equal(mkdir(dir, 0700), 0);
+    write_mllama(dir, "[3, 1]");
+    assert_ok(pp_source_open(folder_of("llama"), &plain, &err), err);
+    assert_ok(pp_convert_to_folder(dir, paths[1], &(struct pp_convert_options){0}, &err), err);
+    for (int k = 0; k < 2; k++) {
+        assert_ok(pp_source_open(paths[k], &s, &err), err);
+        assert_string_equal(pp_source_hparams(s)->arch, "llama");
+        assert_int_equal(pp_source_hparams(s)->n_layer, pp_source_hparams(plain)->n_layer);
+        assert_int_equal(pp_source_leaves_layers(s), k == 0);
+        assert_int_equal(pp_source_n_tensors(s), pp_source_n_tensors(plain));
+        for (size_t t = 0; t < pp_source_n_tensors(plain); t++) {
+            const struct pp_tensor *x = pp_source_tensor_at(plain, t), *y = pp_source_tensor(s, x->name);
+            assert_non_null(y);
+            assert_memory_equal(x->ne, y->ne, sizeof x->ne);
+            if (!x->rows)
+                assert_memory_equal(x->data, y->data, x->size);
+        }
+        pp_source_close(s);
+    }
+    pp_source_close(plain);
+    struct pp_model *m;
+    struct pp_adapter *a;
+    assert_ok(pp_model_open(dir, &m, &err), err);
+    assert_int_equal(pp_adapter_load(m, "adapter", &a, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "look at pictures"));
+    pp_model_close(m);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        write_mllama(dir, wrong[i]);
+        assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, "cross_attention_layers"));
+    }
+}
+
 /* Names of the output, which stands beside the rest or in it. */
 static void wrapped_names(void **state)
 {
@@ -768,6 +871,7 @@ TEST_GROUP(families)
         cmocka_unit_test(positions_end),      cmocka_unit_test(rope_scalings),     cmocka_unit_test(known_names),
         cmocka_unit_test(decode_allocates_nothing), cmocka_unit_test(seeing_models),
         cmocka_unit_test(seeing_qwen), cmocka_unit_test(wrapped_models), cmocka_unit_test(badly_wrapped),
+        cmocka_unit_test(layers_for_pictures),
         cmocka_unit_test(wrapped_names),
         cmocka_unit_test(lies),               cmocka_unit_test(missing_tensors),
     };

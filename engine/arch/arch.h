@@ -243,6 +243,11 @@ bool pp_name_begins(const char *name, const char *begin);
 /* The family's name for a tensor of the language model; false, *name then being empty: it is the same. */
 bool pp_wrapped_name(const char *hf, struct pp_buf *name);
 bool pp_is_beside_text(const char *hf); /* a tensor of what sees or hears */
+/* Marks the layers of a language model's configuration that only look at pictures, and makes it that of the model
+ * without them. There need not be any. */
+enum pp_code pp_wrapped_leave_layers(struct cJSON *config, bool left_out[PP_MAX_LAYERS], struct pp_error *err);
+/* *name: what a tensor is called where those are not counted. False: it is of one of them. */
+bool pp_wrapped_recount(const bool left_out[PP_MAX_LAYERS], const char *hf, struct pp_buf *name);
 /* What a family needs that pippin does not compute, by either kind of name, for errors; NULL: nobody knows. */
 const char *pp_arch_missing(const char *family);
 /* general.architecture of the GGUF files of such a model. */

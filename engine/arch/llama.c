@@ -23,7 +23,7 @@ static const char *const other_names[] = {"mistral3", NULL};
 static const char *const classes[] = {
     "LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Ministral3ForCausalLM",
     "Mistral3ForConditionalGeneration", "llama", "mistral", "mixtral", "ministral3", "mistral3",
-    "InternLM3ForCausalLM", "internlm3", "IQuestCoderForCausalLM", "iquestcoder", NULL};
+    "InternLM3ForCausalLM", "internlm3", "IQuestCoderForCausalLM", "iquestcoder", "mllama_text_model", NULL};
 
 const struct pp_arch_parts pp_mistral_parts = {
     .model_type = "mistral", .prefixes = pp_text_prefixes, .others = pp_picture_parts};

@@ -2,9 +2,10 @@
  * which their configuration has in an object of its own: LLaVA, InternVL, SmolVLM, Kimi VL, Qwen's Omni and others.
  * Families that have such models of their own say it themselves (struct pp_arch_parts). */
 #include <cjson/cJSON.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "engine/arch/arch.h"
+#include "engine/arch/families.h"
 
 static const char *const usual_classes[] = {
     "LlavaForConditionalGeneration", "llava", "LlavaNextForConditionalGeneration", "llava_next",
@@ -14,7 +15,7 @@ static const char *const usual_classes[] = {
     "KimiK25ForConditionalGeneration", "kimi_k25", "LightOnOCRForConditionalGeneration",
     "LightOnOcrForConditionalGeneration", "lighton_ocr", "AyaVisionForConditionalGeneration", "aya_vision",
     "VoxtralForConditionalGeneration", "voxtral", "Qwen2AudioForConditionalGeneration", "qwen2_audio",
-    "AudioFlamingo3ForConditionalGeneration", "audioflamingo3", NULL};
+    "AudioFlamingo3ForConditionalGeneration", "audioflamingo3", "MllamaForConditionalGeneration", "mllama", NULL};
 static const char *const llm_classes[] = {"InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", NULL};
 static const char *const omni_classes[] = {"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni",
                                            "Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe", NULL};
@@ -43,6 +44,10 @@ static const struct {
 } usual[] = {
     {"llama", "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 11008, \"num_hidden_layers\": 32,"
               "\"num_attention_heads\": 32, \"max_position_embeddings\": 2048}"},
+    {"mllama_text_model", "{\"vocab_size\": 128256, \"hidden_size\": 4096, \"intermediate_size\": 14336,"
+                          "\"num_hidden_layers\": 40, \"num_attention_heads\": 32, \"num_key_value_heads\": 8,"
+                          "\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000,"
+                          "\"cross_attention_layers\": [3, 8, 13, 18, 23, 28, 33, 38]}"},
     {"qwen2", "{\"vocab_size\": 151936, \"hidden_size\": 4096, \"intermediate_size\": 22016,"
               "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"max_position_embeddings\": 32768}"},
 };
@@ -80,6 +85,65 @@ bool pp_wrapped_name(const char *hf, struct pp_buf *name)
             return true;
         }
     return false;
+}
+
+/* --- layers that look at pictures --------------------------------------------------------------------------------- */
+
+/* Llama 3.2 Vision (arXiv 2407.21783): such layers stand among those of the language model, and do nothing as long as
+ * there is no picture: what is left is a Llama. */
+
+static enum pp_code fail_layers(struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "config.json: cross_attention_layers does not name some of the layers");
+}
+
+enum pp_code pp_wrapped_leave_layers(cJSON *config, bool left_out[PP_MAX_LAYERS], struct pp_error *err)
+{
+    static const char key[] = "cross_attention_layers";
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "model_type"));
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
+    int64_t n = 0, n_left = 0;
+    if (!type || strcmp(type, "mllama_text_model") != 0)
+        return PP_OK;
+    enum pp_code code = pp_config_int(config, "num_hidden_layers", &n, err);
+    if (!code && (!cJSON_IsArray(list) || n < 1 || n > PP_MAX_LAYERS))
+        code = fail_layers(err);
+    cJSON_ArrayForEach(item, list)
+    {
+        const double l = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (code || !(l >= 0 && l < (double)n) || l != (double)(int)l || left_out[(int)l])
+            return code ? code : fail_layers(err);
+        left_out[(int)l] = true;
+        n_left++;
+    }
+    if (code || n_left == 0 || n_left == n)
+        return code ? code : fail_layers(err);
+    pp_config_put(config, "num_hidden_layers", n - n_left);
+    pp_config_put_class(config, "LlamaForCausalLM", "llama");
+    cJSON_DeleteItemFromObjectCaseSensitive(config, key);
+    return PP_OK;
+}
+
+bool pp_wrapped_recount(const bool left_out[PP_MAX_LAYERS], const char *hf, struct pp_buf *name)
+{
+    static const char begin[] = "model.layers.";
+    struct pp_buf own = {0};
+    char *end;
+    pp_wrapped_name(hf, &own);
+    const char *plain = own.len ? pp_buf_cstr(&own) : hf;
+    const long l = pp_name_begins(plain, begin) ? strtol(plain + strlen(begin), &end, 10) : -1;
+    pp_buf_clear(name);
+    if (l < 0 || l >= PP_MAX_LAYERS) {
+        pp_buf_str(name, hf);
+    } else if (!left_out[l]) {
+        long before = 0;
+        for (long i = 0; i < l; i++)
+            before += left_out[i];
+        pp_buf_fmt(name, "%s%ld%s", begin, l - before, end);
+    }
+    name->bad |= own.bad;
+    pp_buf_free(&own);
+    return l < 0 || l >= PP_MAX_LAYERS || !left_out[l];
 }
 
 bool pp_is_beside_text(const char *hf)
