@@ -407,6 +407,17 @@ static void diffllama(void **state)
     const struct spoilt cases[] = {{"blk.1.attn_lambda_q1", 0, 8, "attn_lambda_q1"},
                                    {"blk.1.attn_lambda_k2", 0, 0, "attn_lambda_k2"}};
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    struct decoder_shape large = s; /* values are twice as long */
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_error err;
+    large.head_dim = 320;
+    struct decoder *d = decoder_make(&large);
+    assert_ok(pp_model_open(decoder_write(d), &m, &err), err);
+    assert_int_equal(pp_engine_new(m, &(struct pp_engine_options){.n_ctx = 64}, NULL, NULL, &e, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "heads of 640 values"));
+    pp_model_close(m);
+    decoder_free(d);
     s.n_head_kv = 1;
     const struct spoilt odd = {"blk.0.attn_k.weight", s.head_dim, s.n_embd, "no halves"};
     assert_refused(&s, &odd, 1);

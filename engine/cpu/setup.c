@@ -153,10 +153,11 @@ static enum pp_code check_limits(const struct pp_plan *plan, struct pp_error *er
         const struct pp_tier_plan *tier = &plan->tiers[t];
         if (!pp_tier_has_keys(tier->kind))
             continue;
-        if (tier->head_dim > PP_MAX_HEAD_DIM || tier->n_head / tier->n_head_kv > PP_MAX_GROUP)
+        const int size = tier->v_dim > tier->head_dim ? tier->v_dim : tier->head_dim;
+        if (size > PP_MAX_HEAD_DIM || tier->n_head / tier->n_head_kv > PP_MAX_GROUP)
             return pp_fail(err, PP_ERR_UNSUPPORTED,
                            "heads of %d values with %d queries a head are more than the CPU backend can run (%d, %d)",
-                           tier->head_dim, tier->n_head / tier->n_head_kv, PP_MAX_HEAD_DIM, PP_MAX_GROUP);
+                           size, tier->n_head / tier->n_head_kv, PP_MAX_HEAD_DIM, PP_MAX_GROUP);
     }
     return PP_OK;
 }
