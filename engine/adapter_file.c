@@ -278,7 +278,13 @@ enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out
 enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,
                                       struct pp_error *err)
 {
-    return open_file(path, hp->rwkv_qwen ? pp_arch_by_name(hp->arch) : NULL, out, err);
+    enum pp_code code = open_file(path, hp->rwkv_qwen ? pp_arch_by_name(hp->arch) : NULL, out, err);
+    if (code || !pp_adapter_file_hf_order(*out) || !pp_arch_other_pairs(hp))
+        return code;
+    pp_adapter_file_close(*out);
+    *out = NULL;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a folder, whose rows of q and k are in another order than those of "
+                   "the model's file: take the model's folder", path);
 }
 
 void pp_adapter_file_close(struct pp_adapter_file *f)

@@ -662,6 +662,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
     if (strcmp(s->arch, "persimmon") == 0)
         pp_gguf_add_bool(w, key(d, "attention.qkv_by_head"), false);
+    if (s->sections)
+        pp_gguf_add_u32_array(w, key(d, "rope.dimension_sections"), (const uint32_t[]){1, 1, 1, 0}, 4);
     if (s->say_windows)
         pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
     if (s->n_state) { /* which is what other programs expect, but for windows */

@@ -71,6 +71,7 @@ struct decoder_shape {
         bool adapted;
     } zamba;
     int lru_width;         /* or Griffin's recurrence, but for each third layer; 0: there is none */
+    bool sections;         /* files say which pairs turn by which of three positions, which are one for text */
     bool differential;     /* DiffLlama's: attention is the difference of two */
     const char *output_norm; /* NULL: output_norm */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */

@@ -150,6 +150,42 @@ static void glm(void **state)
     assert_tensor(folder, "model.layers.1.post_mlp_layernorm.weight", 1, s.n_embd);
 }
 
+/* Files of GLM 4.1 V and GLM-OCR have halves of heads where others of the family have neighbours. Folders do not, so
+ * that none is made of such a file, and adapters of folders do not fit. */
+static void glm_that_sees(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("glm4");
+    s.neighbours = false;
+    s.sections = true;
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d), *small = fresh_path("small.gguf");
+    double *want = doubles(SMALL_TEXT * s.n_vocab);
+    int32_t ids[SMALL_TEXT];
+    struct pp_error err;
+    small_text(ids, s.n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    assert_logits(want, s.n_vocab, file);
+    assert_int_equal(pp_convert_to_folder(file, fresh_path("none"), &(struct pp_convert_options){0}, &err),
+                     PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "models that see"));
+    assert_ok(pp_quantize_file(file, small, "Q8_0", &(struct pp_convert_options){0}, &err), err);
+    assert_true(small_likeness(small, NULL, want, s.n_vocab) > 0.98);
+    struct folder f = {.random = 1};
+    struct pp_model *m;
+    struct pp_adapter *a;
+    folder_add(&f, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", 2, s.n_embd, 0, 0.3f);
+    folder_add(&f, "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", s.n_head * s.head_dim, 2, 0, 0.3f);
+    const char *adapter = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 2}");
+    assert_ok(pp_model_open(file, &m, &err), err);
+    assert_int_equal(pp_adapter_load(m, adapter, &a, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "in another order"));
+    pp_model_close(m);
+    folder_empty(&f);
+    pp_free(want);
+    decoder_free(d);
+}
+
 /* Command R, the larger ones with norms of each head. */
 static void command_r(void **state)
 {
@@ -725,6 +761,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(ernie),
         cmocka_unit_test(exaone),
         cmocka_unit_test(glm),
+        cmocka_unit_test(glm_that_sees),
         cmocka_unit_test(command_r),
         cmocka_unit_test(hunyuan),
         cmocka_unit_test(lfm2),

@@ -361,6 +361,12 @@ bool pp_arch_hf_module(const struct pp_arch *a, const struct pp_hparams *hp, con
     return true;
 }
 
+bool pp_arch_other_pairs(const struct pp_hparams *hp)
+{
+    const struct pp_arch *a = pp_arch_by_name(hp->arch);
+    return a && a->hf_pairs && hp->rope_neox;
+}
+
 /* Within a head Hugging Face pairs dimension i with i + head_dim / 2; GGUF's llama puts the two side by side. */
 int64_t pp_hf_row(int64_t gguf_row, int64_t head_dim)
 {

@@ -52,7 +52,7 @@ const char *const pp_text_prefixes[] = {
 const char *const pp_picture_parts[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
                                         "model.multi_modal_projector.", NULL};
 const char *const pp_gemma_others[] = {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.",
-                                       "model.embed_audio.", NULL};
+                                       "model.embed_audio.", "model.vision_embedder.", NULL};
 const char *const pp_qwen_prefixes[] = {"model.language_model.", "model.", "language_model.model.", "model.", NULL};
 const char *const pp_qwen_others[] = {"visual.", "model.visual.", NULL};
 

@@ -40,12 +40,15 @@ static const struct pp_arch_name names[] = {
 };
 
 static const char *const classes[] = {
-    "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "gemma4_text", "gemma4", NULL};
+    "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "gemma4_text", "gemma4", "Gemma4UnifiedForCausalLM",
+    "Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text", "gemma4_unified", NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "gemma4_text", .prefixes = pp_text_prefixes, .others = pp_gemma_others};
 
 /* A text_config says only what is otherwise. */
 static const struct pp_arch_usual usual[] = {
+    {"gemma4_unified_text", NULL,
+     "{\"hidden_size_per_layer_input\": 0, \"sliding_window\": 1024, \"max_position_embeddings\": 262144}"},
     {.json = "{\"vocab_size\": 262144, \"hidden_size\": 2304, \"intermediate_size\": 9216, \"num_hidden_layers\": 30,"
              "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 256,"
              "\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-6, \"tie_word_embeddings\": true,"

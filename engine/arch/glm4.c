@@ -1,10 +1,12 @@
 /* glm4.c - GLM 4 of 2024 (GGUF: chatglm) and 2025 (glm4): half of each head is rotated, neighbours together, in
  * folders, too; gate and value are one matrix. That of 2025 has norms behind attention and feed-forward part, besides
- * those before them; of GLM 4.1 V this is the part that reads and writes text. ChatGLM 2 and 3, and GLM 4 before
+ * those before them; of GLM 4.1 V and GLM-OCR this is the part that reads and writes text, whose files have halves of
+ * heads in the place of neighbours. ChatGLM 2 and 3, and GLM 4 before
  * transformers knew it, have other names in their folders. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 static const struct pp_arch_name names[] = {
@@ -15,10 +17,14 @@ static const struct pp_arch_name names[] = {
 };
 
 static const char *const classes[] = {"Glm4ForCausalLM", "Glm4vForConditionalGeneration", "glm4", "glm4v", "glm4v_text",
-                                      NULL};
+                                      "GlmOcrForConditionalGeneration", "glm_ocr", "glm_ocr_text", NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "glm4", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
 static const struct pp_arch_usual usual[] = {
+    {"glm_ocr_text", NULL,
+     "{\"vocab_size\": 59392, \"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 16,"
+     "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": null, \"rms_norm_eps\": 1e-5,"
+     "\"partial_rotary_factor\": 1.0}"},
     {.json = "{\"num_key_value_heads\": 2, \"head_dim\": 128, \"max_position_embeddings\": 131072,"
              "\"rms_norm_eps\": 1.5625e-7, \"partial_rotary_factor\": 0.5}"},
     {.json = NULL},
@@ -28,6 +34,17 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 {
     (void)hp;
     return pp_config_activation(config, "hidden_act", pp_silu_names, err);
+}
+
+/* Of models that see, whose positions are three numbers, the rows of q and k are in another order. */
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char key[] = "glm4.rope.dimension_sections";
+    int64_t first = 0, second = 0;
+    (void)err;
+    hp->rope_neox = pp_gguf_array_int(g, key, 0, &first) && pp_gguf_array_int(g, key, 1, &second) && first > 0 &&
+                    second > 0;
+    return PP_OK;
 }
 
 /* Its factor is half of a head if nothing is said. */
@@ -47,6 +64,7 @@ const struct pp_arch pp_arch_glm4 = {
     .hf_pairs = true,
     .decoder = {.post_norm = true, .fused_gate = true},
     .from_config = from_config,
+    .from_gguf = from_gguf,
     .to_config = to_config,
 };
 

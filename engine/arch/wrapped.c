@@ -15,7 +15,8 @@ static const char *const usual_classes[] = {
     "KimiK25ForConditionalGeneration", "kimi_k25", "LightOnOCRForConditionalGeneration",
     "LightOnOcrForConditionalGeneration", "lighton_ocr", "AyaVisionForConditionalGeneration", "aya_vision",
     "VoxtralForConditionalGeneration", "voxtral", "Qwen2AudioForConditionalGeneration", "qwen2_audio",
-    "AudioFlamingo3ForConditionalGeneration", "audioflamingo3", "MllamaForConditionalGeneration", "mllama", NULL};
+    "AudioFlamingo3ForConditionalGeneration", "audioflamingo3", "MllamaForConditionalGeneration", "mllama",
+    "MiniCPMV4_6ForConditionalGeneration", "minicpmv4_6", NULL};
 static const char *const llm_classes[] = {"InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", NULL};
 static const char *const omni_classes[] = {"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni",
                                            "Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe", NULL};
@@ -35,7 +36,7 @@ static const char *const prefixes[][2] = {
 static const char *const others[] = {
     "vision_tower.", "vision_model.", "multi_modal_projector.", "mm_projector.", "mlp1.", "audio_tower.",
     "image_newline", "model.vision_tower.", "model.vision_model.", "model.vision_encoder.", "model.vision_projection.",
-    "model.connector.", "model.multi_modal_projector.", "model.mm_projector.", "model.audio_tower.",
+    "model.connector.", "model.merger.", "model.multi_modal_projector.", "model.mm_projector.", "model.audio_tower.",
     "model.image_newline", "thinker.visual.", "thinker.audio_tower.", "talker.", "token2wav.", "code2wav.", NULL};
 
 /* What transformers takes for granted in families whose own models always say it. */
