@@ -414,7 +414,8 @@ static void diffllama(void **state)
     large.head_dim = 320;
     struct decoder *d = decoder_make(&large);
     assert_ok(pp_model_open(decoder_write(d), &m, &err), err);
-    assert_int_equal(pp_engine_new(m, &(struct pp_engine_options){.n_ctx = 64}, NULL, NULL, &e, &err), PP_ERR_UNSUPPORTED);
+    assert_int_equal(pp_engine_new(m, &(struct pp_engine_options){.n_ctx = 64}, NULL, NULL, &e, &err),
+                     PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "heads of 640 values"));
     pp_model_close(m);
     decoder_free(d);
