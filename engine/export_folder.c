@@ -191,8 +191,8 @@ static int64_t group_size(const struct folder *f)
 static enum pp_code check_options(const struct folder *f)
 {
     if (pp_arch_other_pairs(pp_source_hparams(f->s)))
-        return pp_fail(f->err, PP_ERR_UNSUPPORTED, "%s has the rows of q and k in the order of models that see, of which "
-                       "no folder can be made", pp_source_path(f->s));
+        return pp_fail(f->err, PP_ERR_UNSUPPORTED, "%s has the rows of q and k in the order of models that see, of "
+                       "which no folder can be made", pp_source_path(f->s));
     const int type = f->opt->out_type ? pp_type_by_name(f->opt->out_type) : PP_TYPE_F16;
     if (type != PP_TYPE_F32 && type != PP_TYPE_F16 && type != PP_TYPE_BF16)
         return pp_fail(f->err, PP_ERR_USAGE, "the floats of a folder can be F32, F16 or BF16, not \"%.40s\"",

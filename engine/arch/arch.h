@@ -295,8 +295,8 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
 enum pp_code pp_plan_encoder(const struct pp_source *s, const struct pp_encoder *e, struct pp_plan *plan,
                              struct pp_error *err);
 
-/* Whether a file has the rows of q and k in another order than folders of its family have, although others of the family
- * do not. */
+/* Whether a file has the rows of q and k in another order than folders of its family have, although others of the
+ * family do not. */
 bool pp_arch_other_pairs(const struct pp_hparams *hp);
 /* Row r of an interleaved matrix (GGUF) is row pp_hf_row(r) of the Hugging Face one; pp_gguf_row is the inverse. */
 int64_t pp_hf_row(int64_t gguf_row, int64_t head_dim);
