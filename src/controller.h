@@ -265,8 +265,8 @@ const struct pp_drafter_entry *pp_controller_drafters(const struct pp_controller
 /* Looks for them, and asks of each whether it fits; PP_DIRTY_LISTS as it becomes known. */
 void pp_controller_find_drafters(struct pp_controller *c);
 /* A file, a folder or a name in the registry guesses from the next answer on, while the model stays. A notice says how
- * it went; if it cannot, things are as before. */
-void pp_controller_use_drafter(struct pp_controller *c, const char *model);
+ * it went; if it cannot, things are as before. False: it is none, or not now. */
+bool pp_controller_use_drafter(struct pp_controller *c, const char *model);
 /* False (with a notice that says why) if there is no draft model and it alone is wanted. */
 bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d);
 /* "auto", "off", "on", "low", ...: false (with a notice that says why) if the chat template has no such switch. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/base/word.h"
 #include "src/controller_int.h"
 #include "src/near.h"
@@ -254,6 +255,7 @@ void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *n
         return;
     struct pp_adapter_entry *a = &c->adapters.items[i];
     snprintf(a->note, sizeof a->note, "%s", note);
+    a->note[pp_utf8_complete(a->note, strlen(a->note))] = 0;
     ctl_store_words(c, ctl_run_note, a->path, a->note, a->added);
     ctl_dirty(c, PP_DIRTY_LISTS);
 }

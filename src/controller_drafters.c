@@ -123,7 +123,7 @@ void ctl_on_drafter(struct pp_controller *c, const struct pp_event *e)
 
 /* --- another one ------------------------------------------------------------------------------------------ */
 
-void pp_controller_use_drafter(struct pp_controller *c, const char *typed)
+bool pp_controller_use_drafter(struct pp_controller *c, const char *typed)
 {
     char path[512], model[512];
     struct pp_error err;
@@ -135,8 +135,11 @@ void pp_controller_use_drafter(struct pp_controller *c, const char *typed)
         ctl_notice(c, true, "the path of the model is too long");
     else if (pp_resolve_model(c->paths, model, path, sizeof path, &err) != PP_OK)
         ctl_notice(c, true, "%s", err.text);
-    else
+    else {
         c->backend->ops->draft(c->backend, path);
+        return true;
+    }
+    return false;
 }
 
 void ctl_on_draft(struct pp_controller *c, const struct pp_event *e)

@@ -216,8 +216,7 @@ static enum pp_slash do_draft(struct pp_controller *c, char *arg)
     if (pp_casecmp(arg, "tint") == 0)
         return PP_SLASH_TINT;
     if (pp_ncasecmp(arg, "file", 4) == 0 && (!arg[4] || arg[4] == ' ')) {
-        pp_controller_use_drafter(c, arg + 4 + strspn(arg + 4, " "));
-        return PP_SLASH_DONE;
+        return pp_controller_use_drafter(c, arg + 4 + strspn(arg + 4, " ")) ? PP_SLASH_DONE : PP_SLASH_ERROR;
     }
     int who = is_on(arg) ? PP_DRAFTER_AUTO : is_off(arg) ? PP_DRAFTER_OFF : pp_drafter_by_name(arg);
     if (who < 0) {

@@ -819,7 +819,7 @@ void pp_controller_find_drafters(struct pp_controller *c)
     c->dirty |= PP_DIRTY_LISTS;
 }
 
-void pp_controller_use_drafter(struct pp_controller *c, const char *model)
+bool pp_controller_use_drafter(struct pp_controller *c, const char *model)
 {
     char text[200];
     const char *slash = strrchr(model, '/');
@@ -828,6 +828,7 @@ void pp_controller_use_drafter(struct pp_controller *c, const char *model)
     snprintf(text, sizeof text, "%.100s guesses ahead from the next answer on", model);
     say(c, false, text);
     c->dirty |= PP_DIRTY_LISTS;
+    return true;
 }
 
 bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value)
@@ -870,6 +871,7 @@ static const struct {
     {"theme", "[NAME]", "colours", PP_SLASH_THEME},
     {"params", "", "sampling", PP_SLASH_PARAMS_MENU},
     {"edit", "", "change the last message", PP_SLASH_EDIT_LAST},
+    {"undo", "", "take back the last question", PP_SLASH_DONE},
     {"copy", "", "copy the last answer", PP_SLASH_COPY},
     {"read", "FILE", "a file into the line", PP_SLASH_READ},
     {"reasoning", "[show | fold | hide]", "the thinking", PP_SLASH_REASONING},
@@ -906,7 +908,9 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strlen(commands[i].name) != len || strncmp(commands[i].name, line + 1, len) != 0)
             continue;
-        if (commands[i].result == PP_SLASH_DONE)
+        if (strcmp(commands[i].name, "undo") == 0)
+            pp_controller_undo(c, 1);
+        else if (commands[i].result == PP_SLASH_DONE)
             pp_controller_regenerate(c, atoi(arg));
         if (commands[i].result == PP_SLASH_DRAFT_MENU && strcmp(arg, "tint") == 0)
             return PP_SLASH_TINT;

@@ -97,9 +97,9 @@ static void changed(void **state)
     (void)state;
     put_file(fix.paths.data, "beside.gguf", beside);
     pp_controller_set_drafter(fix.c, PP_DRAFTER_LOOKUP);
-    assert_int_equal(fix_slash("/draft file /nowhere/at/all.gguf"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/draft file /nowhere/at/all.gguf"), PP_SLASH_ERROR);
     assert_true(fix_status()->notice_is_error && strstr(fix_status()->notice, "/nowhere/at/all.gguf"));
-    assert_int_equal(fix_slash("/draft file"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/draft file"), PP_SLASH_ERROR);
     assert_true(fix_status()->notice_is_error && strstr(fix_status()->notice, "/draft file NAME"));
     assert_string_equal(fix.fake->drafter, "");
     char line[800];

@@ -20,8 +20,11 @@ void pp_field_set(struct pp_field *f, const char *text)
 
 static void insert(struct pp_field *f, const char *s, size_t n)
 {
-    if (f->len + n >= sizeof f->text)
-        return;
+    const size_t most = f->most && f->most < sizeof f->text ? f->most : sizeof f->text - 1;
+    const size_t room = f->len < most ? most - f->len : 0;
+    f->full = n > room;
+    if (f->full)
+        n = pp_utf8_complete(s, room);
     memmove(f->text + f->cursor + n, f->text + f->cursor, f->len - f->cursor + 1);
     memcpy(f->text + f->cursor, s, n);
     f->len += n;
@@ -35,6 +38,23 @@ static void erase(struct pp_field *f, size_t from, size_t to)
     f->cursor = from;
 }
 
+/* One line of it: its line ends and tabs become blanks, and what ends it, often a line end, goes. */
+static void insert_paste(struct pp_field *f, const char *s, size_t n)
+{
+    struct pp_buf line = {0};
+    while (n > 0 && strchr(" \t\r\n", s[n - 1]))
+        n--;
+    for (size_t i = 0; i < n; i++) {
+        if (strchr("\t\r\n", s[i]) && s[i])
+            pp_buf_char(&line, ' ');
+        else if ((unsigned char)s[i] >= 0x20 && s[i] != 0x7f)
+            pp_buf_char(&line, s[i]);
+    }
+    if (line.len && !line.bad)
+        insert(f, line.data, line.len);
+    pp_buf_free(&line);
+}
+
 static size_t word_before(const struct pp_field *f)
 {
     size_t at = f->cursor;
@@ -45,11 +65,35 @@ static size_t word_before(const struct pp_field *f)
     return at;
 }
 
+static size_t word_behind(const struct pp_field *f)
+{
+    size_t at = f->cursor;
+    while (at < f->len && f->text[at] == ' ')
+        at++;
+    while (at < f->len && f->text[at] != ' ')
+        at++;
+    return at;
+}
+
+static size_t character_before(const struct pp_field *f)
+{
+    return pp_text_previous(f->text, f->len, f->cursor);
+}
+
+static size_t character_behind(const struct pp_field *f)
+{
+    return f->cursor + (f->cursor < f->len ? pp_cluster_next(f->text + f->cursor, f->len - f->cursor).len : 0);
+}
+
+/* Those of readline. */
 static bool control_key(struct pp_field *f, int32_t cp)
 {
     switch (cp) {
     case PP_CTRL('a'): f->cursor = 0; return true;
     case PP_CTRL('e'): f->cursor = f->len; return true;
+    case PP_CTRL('b'): f->cursor = character_before(f); return true;
+    case PP_CTRL('f'): f->cursor = character_behind(f); return true;
+    case PP_CTRL('d'): erase(f, f->cursor, character_behind(f)); return true;
     case PP_CTRL('u'): erase(f, 0, f->cursor); return true;
     case PP_CTRL('k'): f->text[f->len = f->cursor] = '\0'; return true;
     case PP_CTRL('w'): erase(f, word_before(f), f->cursor); return true;
@@ -57,27 +101,34 @@ static bool control_key(struct pp_field *f, int32_t cp)
     }
 }
 
+static bool alt_key(struct pp_field *f, int32_t cp)
+{
+    switch (cp) {
+    case 'b': f->cursor = word_before(f); return true;
+    case 'f': f->cursor = word_behind(f); return true;
+    case 'd': erase(f, f->cursor, word_behind(f)); return true;
+    default: return false;
+    }
+}
+
 bool pp_field_key(struct pp_field *f, const struct pp_key *key, bool *changed)
 {
-    size_t len = f->len, line;
+    const size_t len = f->len;
+    const bool word = (key->mods & (PP_MOD_CTRL | PP_MOD_ALT)) != 0;
+    const size_t previous = word ? word_before(f) : character_before(f);
+    const size_t next = word ? word_behind(f) : character_behind(f);
     bool used = true;
-    size_t previous = pp_text_previous(f->text, f->len, f->cursor);
-    size_t next = f->cursor;
-    if (next < f->len)
-        next += pp_cluster_next(f->text + next, f->len - next).len;
+    f->full = false;
     switch (key->type) {
     case PP_KEY_CHAR:
-        if (key->cp < 0x20)
+        if (key->mods & PP_MOD_ALT)
+            used = alt_key(f, key->cp);
+        else if (key->cp < 0x20)
             used = control_key(f, key->cp);
-        else if (key->mods & PP_MOD_ALT)
-            used = false;
         else
             insert(f, key->bytes, key->n_bytes);
         break;
-    case PP_KEY_PASTE:
-        line = strcspn(key->text, "\n");
-        insert(f, key->text, line);
-        break;
+    case PP_KEY_PASTE: insert_paste(f, key->text, key->len); break;
     case PP_KEY_BACKSPACE: erase(f, previous, f->cursor); break;
     case PP_KEY_DELETE: erase(f, f->cursor, next); break;
     case PP_KEY_LEFT: f->cursor = previous; break;

@@ -9,14 +9,16 @@
 #include "ui/style.h"
 
 struct pp_field {
-    char text[256];
+    char text[1024];
     size_t len, cursor; /* bytes */
+    size_t most;        /* of them; 0: as many as there is room for */
+    bool full;          /* there was no room for all that the last key brought */
 };
 
 void pp_field_set(struct pp_field *f, const char *text);
 /* Makes the path that is typed as long as all paths that begin so agree. */
 void pp_field_complete_path(struct pp_field *f);
-/* True if the key was one of editing; *changed: the text is another. A paste is taken up to its first line end. */
+/* True if the key was one of editing; *changed: the text is another. The lines of a paste are joined by blanks. */
 bool pp_field_key(struct pp_field *f, const struct pp_key *key, bool *changed);
 /* Draws it in w cells; returns the cursor's column on the screen. */
 int pp_field_draw(const struct pp_field *f, int y, int x, int w, pp_style style);

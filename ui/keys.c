@@ -319,7 +319,7 @@ static void interrupt(struct pp_ui *ui)
         pp_edit_feed("\a", 1);
     } else if (pp_controller_cancel(ui->controller)) {
         ui->interrupted_at = now;
-    } else if (pp_edit_len() > 0) {
+    } else if (pp_edit_len() > 0 || ui->editing) {
         clear_line(ui);
         ui->editing = 0;
     } else if (again) {
@@ -398,12 +398,22 @@ static bool function_key(struct pp_ui *ui, enum pp_key_type type)
     }
 }
 
-/* A function key in a menu goes to another one, or closes its own. */
+/* Alt-1 to Alt-9 and Alt-0 stand for F1 to F10, for keyboards and terminals without them. */
+static enum pp_key_type function_of(const struct pp_key *key)
+{
+    if (key->type != PP_KEY_CHAR || !(key->mods & PP_MOD_ALT) || key->cp < '0' || key->cp > '9')
+        return key->type;
+    return key->cp == '0' ? PP_KEY_F10 : (enum pp_key_type)(PP_KEY_F1 + (key->cp - '1'));
+}
+
+/* A function key in a menu goes to another one, or closes its own; what opens none does what it does elsewhere. */
 static bool switch_menu(struct pp_ui *ui, enum pp_key_type type)
 {
     const struct pp_menu_class *old = ui->menu.cls;
-    if (type < PP_KEY_F1 || type > PP_KEY_F8 || ui->menu.mode != PP_MENU_LIST)
+    if (type < PP_KEY_F1 || type > PP_KEY_F10 || ui->menu.mode != PP_MENU_LIST)
         return false;
+    if (type > PP_KEY_F8)
+        return function_key(ui, type);
     pp_menu_cancel(ui);
     function_key(ui, type);
     if (ui->menu.cls == old)
@@ -411,14 +421,11 @@ static bool switch_menu(struct pp_ui *ui, enum pp_key_type type)
     return true;
 }
 
-/* Alt-1 to Alt-9 and Alt-0 stand for F1 to F10, for keyboards and terminals without them; Alt-Ctrl-J begins a line, as
- * both do alone. */
+/* Alt-Ctrl-J begins a line, as both do alone. */
 static bool alt_key(struct pp_ui *ui, const struct pp_key *key)
 {
-    if (key->cp >= '1' && key->cp <= '9')
-        return function_key(ui, (enum pp_key_type)(PP_KEY_F1 + (key->cp - '1')));
-    if (key->cp == '0')
-        return function_key(ui, PP_KEY_F10);
+    if (function_of(key) != key->type)
+        return function_key(ui, function_of(key));
     if (key->cp == PP_CTRL('j') && !pp_edit_searching()) { /* readline would go over to the keys of vi */
         pp_edit_insert("\n", 1);
         return true;
@@ -565,7 +572,7 @@ void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
     if (ui->menu.cls) {
         if (passes_menu(ui, key))
             insert_paste(ui, key);
-        if (!terminal_key(ui, key) && !switch_menu(ui, key->type))
+        if (!terminal_key(ui, key) && !switch_menu(ui, function_of(key)))
             pp_menu_key(ui, key);
     } else if (!own_key(ui, key)) {
         feed(key);

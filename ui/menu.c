@@ -44,6 +44,7 @@ void pp_menu_ask(struct pp_ui *ui, const char *question, const char *text)
 {
     ui->menu.mode = PP_MENU_ASK;
     snprintf(ui->menu.question, sizeof ui->menu.question, "%s", question);
+    ui->menu.field = (struct pp_field){0};
     pp_field_set(&ui->menu.field, text);
 }
 
@@ -66,6 +67,26 @@ static void select_row(struct pp_ui *ui, size_t i)
 
 /* --- keys -------------------------------------------------------------------------------------------------- */
 
+/* What has no room is not left out in silence. */
+static bool key_in_field(struct pp_ui *ui, struct pp_field *f, const struct pp_key *key, bool *changed)
+{
+    const bool used = pp_field_key(f, key, changed);
+    if (f->full)
+        pp_ui_notice(ui, true, "There is no room for more.");
+    return used;
+}
+
+/* What was typed stays to be corrected where it was refused: the notice says why. */
+static void answer(struct pp_ui *ui)
+{
+    struct pp_menu *m = &ui->menu;
+    char text[sizeof m->field.text];
+    memcpy(text, m->field.text, sizeof text);
+    m->mode = PP_MENU_LIST;
+    if (!m->cls->answered(ui, m, text))
+        m->mode = PP_MENU_ASK;
+}
+
 static void key_in_question(struct pp_ui *ui, const struct pp_key *key)
 {
     struct pp_menu *m = &ui->menu;
@@ -79,14 +100,11 @@ static void key_in_question(struct pp_ui *ui, const struct pp_key *key)
     if (key->type == PP_KEY_ESC) {
         m->mode = PP_MENU_LIST;
     } else if (key->type == PP_KEY_ENTER) {
-        char text[sizeof m->field.text];
-        memcpy(text, m->field.text, sizeof text);
-        m->mode = PP_MENU_LIST;
-        m->cls->answered(ui, m, text);
+        answer(ui);
     } else if (key->type == PP_KEY_TAB && m->cls->complete) {
         m->cls->complete(ui, m);
     } else {
-        pp_field_key(&m->field, key, &changed);
+        key_in_field(ui, &m->field, key, &changed);
     }
 }
 
@@ -150,7 +168,7 @@ void pp_menu_key(struct pp_ui *ui, const struct pp_key *key)
         choose(ui);
     else if (move_selection(ui, key))
         return;
-    else if (cls->search && pp_field_key(&m->search, key, &changed) && changed && cls->searched)
+    else if (cls->search && key_in_field(ui, &m->search, key, &changed) && changed && cls->searched)
         cls->searched(ui, m);
 }
 
@@ -251,7 +269,8 @@ static void draw_rows(struct pp_ui *ui, struct pp_area a, size_t n)
     }
 }
 
-/* A notice about what was done here must not stay behind the menu: until the next key it stands where the hint does. */
+/* A notice about what was done here must not stay behind the menu: until the next key it stands where the hint does,
+ * or above what is asked. */
 static bool is_told_here(const struct pp_ui *ui, struct pp_area foot)
 {
     return ui->notice[0] && ui->notice_at != ui->menu.told && foot.y + 1 >= ui->at.notice.y;
@@ -261,8 +280,12 @@ static bool is_told_here(const struct pp_ui *ui, struct pp_area foot)
 static bool draw_foot(struct pp_ui *ui, struct pp_area a)
 {
     struct pp_menu *m = &ui->menu;
+    const bool told = is_told_here(ui, a);
+    if (m->mode != PP_MENU_LIST && told && a.y > 0) {
+        pp_draw_erase((struct pp_area){a.y - 1, a.x, 1, a.w}, PP_SLOT_MENU);
+        pp_draw_text(a.y - 1, a.x + 1, a.w - 2, ui->notice, PP_SLOT_MENU_TITLE);
+    }
     if (m->mode == PP_MENU_LIST) {
-        const bool told = is_told_here(ui, a);
         pp_draw_text(a.y, a.x + 1, a.w - 2, told ? ui->notice : m->cls->hint,
                      told ? PP_SLOT_MENU_TITLE : PP_SLOT_MENU_DIM);
         return false;

@@ -38,7 +38,8 @@ struct pp_menu_class {
     void (*moved)(struct pp_ui *ui, struct pp_menu *m);    /* another row is selected */
     void (*cancel)(struct pp_ui *ui, struct pp_menu *m);   /* Esc; the menu closes */
     void (*searched)(struct pp_ui *ui, struct pp_menu *m);
-    void (*answered)(struct pp_ui *ui, struct pp_menu *m, const char *text); /* a question asked with pp_menu_ask */
+    /* a question asked with pp_menu_ask; false: it stays, with what was typed, and a notice says why */
+    bool (*answered)(struct pp_ui *ui, struct pp_menu *m, const char *text);
     void (*confirmed)(struct pp_ui *ui, struct pp_menu *m);                  /* yes to pp_menu_confirm */
     void (*close)(struct pp_ui *ui, struct pp_menu *m);
     /* Lines about the selected row, below the list; the same number for every row. */

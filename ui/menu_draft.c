@@ -169,10 +169,10 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
         pp_menu_close(ui);
 }
 
-static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
+static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 {
     (void)m;
-    pp_controller_use_drafter(ui->controller, text);
+    return !*text || pp_controller_use_drafter(ui->controller, text);
 }
 
 static void complete(struct pp_ui *ui, struct pp_menu *m)

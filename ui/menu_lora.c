@@ -130,6 +130,12 @@ static void ask(struct pp_ui *ui, struct pp_menu *m, enum question what, const c
     pp_menu_ask(ui, words, text);
 }
 
+static void ask_note(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapter_entry *a)
+{
+    ask(ui, m, ASK_NOTE, "Note:", a->note);
+    m->field.most = sizeof a->note - 1;
+}
+
 static bool letter(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 {
     const struct pp_adapter_entry *a = at(ui, m->selected);
@@ -142,7 +148,7 @@ static bool letter(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key
     else if (key->cp == ' ')
         pp_controller_set_adapter(ui->controller, m->selected, !a->on, a->scale);
     else if (key->cp == 'n')
-        ask(ui, m, ASK_NOTE, "Note:", a->note);
+        ask_note(ui, m, a);
     else if (key->cp == 'p')
         ask(ui, m, ASK_PRESET, "What is on, as preset:", "");
     else if (begins_number(key))
@@ -170,22 +176,28 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
     return false;
 }
 
-static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
+/* False, with a notice: it is no strength. */
+static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
 {
     char *end;
-    float scale = strtof(text, &end);
-    const struct pp_adapter_entry *a = at(ui, m->selected);
+    const float scale = strtof(text, &end);
+    if (end == text || *end || !(scale >= -most && scale <= most)) {
+        pp_ui_notice(ui, true, "A strength is a number from -2 to 2.");
+        return false;
+    }
+    pp_controller_set_adapter(ui->controller, i, true, scale);
+    return true;
+}
+
+static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
+{
     switch ((enum question)m->subject) {
     case ASK_PATH: pp_controller_add_adapter(ui->controller, text); break;
-    case ASK_PRESET: pp_controller_save_preset(ui->controller, text); break;
+    case ASK_PRESET: return !*text || pp_controller_save_preset(ui->controller, text);
     case ASK_NOTE: pp_controller_note_adapter(ui->controller, m->selected, text); break;
-    case ASK_STRENGTH:
-        if (!a || end == text || *end || !(scale >= -most && scale <= most))
-            pp_ui_notice(ui, true, "A strength is a number from -2 to 2.");
-        else
-            pp_controller_set_adapter(ui->controller, m->selected, true, scale);
-        break;
+    case ASK_STRENGTH: return !*text || set_strength(ui, m->selected, text);
     }
+    return true;
 }
 
 static void complete(struct pp_ui *ui, struct pp_menu *m)

@@ -41,14 +41,14 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
     pp_menu_ask(ui, question, value);
 }
 
-static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
+static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 {
     const struct pp_named *p = at(ui, m->selected);
     char name[64];
     if (!p)
-        return;
+        return true;
     snprintf(name, sizeof name, "%s", p->name);
-    pp_controller_set_param(ui->controller, name, text); /* a notice says what is wrong */
+    return pp_controller_set_param(ui->controller, name, text);
 }
 
 const struct pp_menu_class pp_menu_params = {

@@ -132,12 +132,13 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
     return false;
 }
 
-static void answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
+static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 {
     if (m->asking == ASK_TITLE)
         pp_controller_rename(ui->controller, m->subject, text);
     else
         pp_controller_export(ui->controller, m->subject, text);
+    return true;
 }
 
 static void complete(struct pp_ui *ui, struct pp_menu *m)

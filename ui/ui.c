@@ -228,6 +228,17 @@ static void take_back_unsent(struct pp_ui *ui)
     ui->dirty = PP_DRAW_ALL;
 }
 
+/* A message that is no longer there cannot be changed: what is typed is a new one then, at the same place. */
+static void end_lost_edit(struct pp_ui *ui)
+{
+    const size_t i = ui->editing;
+    if (!i || (i <= pp_controller_n_messages(ui->controller) &&
+               pp_controller_message(ui->controller, i - 1)->role == PP_ROLE_USER))
+        return;
+    ui->editing = 0;
+    ui->dirty = PP_DRAW_ALL;
+}
+
 static void pump(struct pp_ui *ui)
 {
     unsigned dirty = pp_controller_pump(ui->controller);
@@ -236,6 +247,7 @@ static void pump(struct pp_ui *ui)
         ui->editing = ui->sent_edit = 0;
     }
     take_back_unsent(ui);
+    end_lost_edit(ui);
     const struct pp_status *s = pp_controller_status(ui->controller);
     if (s->notice_serial != ui->notice_serial) {
         ui->notice_serial = s->notice_serial;

@@ -136,6 +136,8 @@ void pp_rule_draw(struct pp_ui *ui)
         return;
     if (search)
         pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_NOTICE, " %s ", search);
+    else if (ui->editing) /* also once something is typed: what is sent replaces something */
+        pp_draw_text(a.y, a.x + 2, room, " changing your last message · Esc gives it up ", PP_SLOT_NOTICE);
     else if (title && *title)
         pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_DIM, " %s ", title);
 }

@@ -302,6 +302,11 @@ edit_last() {
         text " again" && keys Escape && see "› Write a message" && keys Up && see "› //tmp is full again"
 }
 
+edit_ends_with_its_message() {
+    start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
+        see "› first words" && see "── changing your last message" && keys C-u && say "/undo" && gone "You said: first" &&
+        see "› Write a message" && gone "changing your" && say "other words" && see "You said: other words"
+}
 edit_ends_with_its_conversation() {
     start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
         see "› first words" && keys F2 && see "Rain in the harbour" && keys Enter && see "It rained, and the lamps" &&
@@ -356,8 +361,28 @@ comparison() {
 }
 menu_tells() { # what went wrong in a menu that hides the notices, until the next key; the choice before the title
     start 40x10 && see ready && keys F8 && see "Enter changes" && keys Enter && see "temp:" && text x && keys Enter &&
-        see "That is no number." && gone "Enter changes" && keys Down && see "Enter changes" && gone "no number" &&
+        see "That is no number." && see "0.80x" && gone "Enter changes" && keys BSpace && gone "no number" &&
+        see "temp: 0.80" && keys Enter && see "Enter changes" &&
         keys F2 && see "Rain in" && keys DC && see "y deletes for good" && keys n && see "Rain in"
+}
+menu_keys() { # those of the bar at the bottom do the same in a menu, also with Alt
+    start 80x24 && see ready && keys F2 && see "Rain in" && keys M-3 && see barista && keys M-3 && gone barista &&
+        keys F2 && see "Rain in" && keys F9 && keys Escape && see "as they were written" && keys F8 && see "Enter changes" &&
+        keys F10 && see "exit=0"
+}
+menu_fields() { # what is pasted is one line; keys of readline; what has no room is told
+    start 80x24 && see ready && keys F2 && see "Rain in" && keys C-r && see "New title" && keys C-u &&
+        printf '\tin two\nlines\r\n' | paste && see "New title:  in two lines" && keys M-b M-b && text "no " &&
+        see " in no two lines" && keys C-f C-d C-Right M-BSpace && text "three" && see "in no three lines" &&
+        keys C-a M-d M-d && see "New title:  three lines" && keys Enter && see "three lines" &&
+        keys C-r && see "New title" && head -c 3000 /dev/zero | tr '\0' 'x' | paste && see "no room for more" &&
+        see "xxxxx" && keys Escape && gone "New title" && keys F3 && see barista && keys n && see "Note:" &&
+        yes 'für' | head -n 60 | tr -d '\n' | paste && see "no room for more" && keys Enter && see "note: fürfür" # whole letters
+}
+edit_is_given_up() { # also when nothing is left of it
+    start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
+        see "› first words" && keys C-u && see "› Edit the message" && keys C-c && see "› Write a message" &&
+        gone "Ctrl-C again"
 }
 help_in_full() { # nothing of it is cut, on the usual screen and on a narrow one
     start 80x24 && see ready && keys F1 && keys Down Down Down Down Down Down Down Down Down Down Down Down Down &&
@@ -539,8 +564,8 @@ paste_megabyte paste_without_end paste_behind_a_menu paste_while_leaving multi_l
 history draft_comes_back older_lines vi_keys alt_ctrl_j typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
-slash_commands read_file full_context full_while_typing edit_last edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_by_ctrl_d menus menu_tells help_in_full menus_over_wide_text menus_small themes no_color tint
+slash_commands read_file full_context full_while_typing edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
+stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_keys menu_fields help_in_full menus_over_wide_text menus_small themes no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
 stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters comparison elsewhere impatient_search"
