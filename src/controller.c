@@ -402,6 +402,7 @@ void pp_controller_quit(struct pp_controller *c)
     if (c->state == PP_STATE_CLOSING || c->state == PP_STATE_CLOSED)
         return;
     ctl_import_stop(c);
+    ctl_update_unsaved(c);
     c->close_deadline_ns = pp_now_ns() + CLOSE_SECONDS * UINT64_C(1000000000);
     ctl_set_state(c, PP_STATE_CLOSING);
     c->backend->ops->close(c->backend);

@@ -242,6 +242,7 @@ static void on_saved(struct pp_job *job, void *controller)
         return;
     }
     pp_branch_truncate(&c->saved_tail, 0);
+    ctl_update_unsaved(c);
     for (int i = 0; i < c->n_compared; i++)
         c->compared[i].message = i ? j->more[i - 1].id : j->answer.id;
     ctl_set_follow(c, j->answer.id);

@@ -138,6 +138,7 @@ struct pp_controller {
     struct pp_branch branch;
     uint64_t epoch;               /* changes when another conversation is on screen */
     bool switching;               /* a job that replaces the conversation is under way */
+    unsigned unsaved_bits;        /* enum update_bits: what of it could not be saved, and goes with what comes next */
     char *wanted_model;           /* that is being loaded, as the user named it; NULL: the first one */
     struct pp_error open_err;     /* how the last opening went */
     enum afterwards then;
@@ -269,6 +270,7 @@ enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err);
 /* Writes what has changed in the stored session: bits of enum update_bits. */
 enum update_bits { UPDATE_TITLE = 1, UPDATE_CHOICES = 2, UPDATE_HEAD = 4 };
 void ctl_update_session(struct pp_controller *c, unsigned bits);
+void ctl_update_unsaved(struct pp_controller *c); /* tries again what could not be saved of the conversation, if any */
 void ctl_release_lock(struct pp_controller *c, int *fd); /* when everything posted so far has been done; then -1 */
 void ctl_start_new(struct pp_controller *c);
 void ctl_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one; title: one line */
@@ -330,6 +332,7 @@ bool ctl_import_stop(struct pp_controller *c);
 /* --- controller_list.c --- */
 
 void ctl_list_forget(struct pp_controller *c); /* there is another database now */
+void ctl_list_again(struct pp_controller *c);  /* asks the database anew */
 void ctl_list_rename(struct pp_controller *c, int64_t session, const char *title);
 void ctl_list_remove(struct pp_controller *c, int64_t session);
 void ctl_list_free(struct ctl_list *l);

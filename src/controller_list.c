@@ -232,15 +232,20 @@ void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
         next_job(c);
 }
 
-bool pp_controller_order_sessions(struct pp_controller *c)
+void ctl_list_again(struct pp_controller *c)
 {
-    struct ctl_list *l = &c->list;
-    l->best_first = !l->best_first;
+    const struct ctl_list *l = &c->list;
     char *query = pp_strdup(l->wanted ? l->wanted : l->query ? l->query : "");
     if (query)
         pp_controller_refresh_sessions(c, query);
     pp_free(query);
-    return l->best_first;
+}
+
+bool pp_controller_order_sessions(struct pp_controller *c)
+{
+    c->list.best_first = !c->list.best_first;
+    ctl_list_again(c);
+    return c->list.best_first;
 }
 
 bool pp_controller_sessions_pending(const struct pp_controller *c)

@@ -28,11 +28,19 @@ static void post_switch(struct pp_controller *c, struct ctl_job *j)
     ctl_job_post(c, j);
 }
 
-/* Frees a job of which only the failure is of interest. */
-static void on_reported(struct pp_job *job, void *controller)
+/* What the screen shows of the conversation that could not be saved, such as on a full disk, is tried again with the
+ * next thing that is. The list shows what is saved. */
+static void on_updated(struct pp_job *job, void *controller)
 {
-    if (job->code != PP_OK)
-        ctl_notice(controller, true, "%s", job->err.text);
+    struct pp_controller *c = controller;
+    const struct ctl_job *j = (const struct ctl_job *)job;
+    if (job->code != PP_OK) {
+        ctl_notice(c, true, "%s", job->err.text);
+        if (j->session.id == c->session.id)
+            c->unsaved_bits |= j->bits;
+        if (j->bits & UPDATE_TITLE)
+            ctl_list_again(c);
+    }
     ctl_job_free(job);
 }
 
@@ -43,14 +51,22 @@ void ctl_update_session(struct pp_controller *c, unsigned bits)
     ctl_mark_current(c);
     if (!c->session.id)
         return; /* it is stored with its first message */
-    struct ctl_job *j = ctl_job_new(c, ctl_run_update, on_reported);
+    struct ctl_job *j = ctl_job_new(c, ctl_run_update, on_updated);
     if (!j)
         return;
-    j->bits = bits;
-    if (ctl_copy_session(&j->session, &c->session))
+    j->bits = bits | c->unsaved_bits;
+    if (ctl_copy_session(&j->session, &c->session)) {
+        c->unsaved_bits = 0;
         ctl_job_post(c, j);
-    else
+    } else {
         ctl_job_free(&j->job);
+    }
+}
+
+void ctl_update_unsaved(struct pp_controller *c)
+{
+    if (c->unsaved_bits)
+        ctl_update_session(c, 0);
 }
 
 /* --- leaving and entering --------------------------------------------------------------------------------- */
@@ -73,6 +89,8 @@ void ctl_release_lock(struct pp_controller *c, int *fd)
 static void leave_session(struct pp_controller *c)
 {
     pp_branch_truncate(&c->group, 0);
+    ctl_update_unsaved(c);
+    c->unsaved_bits = 0;
     if (ctl_go_away(c))
         return;
     if (c->session.id)
@@ -402,7 +420,7 @@ void ctl_rename(struct pp_controller *c, int64_t session, const char *line)
             ctl_update_session(c, UPDATE_TITLE);
         return;
     }
-    struct ctl_job *j = ctl_job_new(c, ctl_run_update, on_reported);
+    struct ctl_job *j = ctl_job_new(c, ctl_run_update, on_updated);
     if (!j)
         return;
     j->bits = UPDATE_TITLE;
