@@ -24,9 +24,6 @@ void pp_adapter_name(const char *path, char *out, size_t cap);
 /* False: the set is full, or the path too long. One that is in it already gets the new strength. */
 bool pp_adapter_mix_add(struct pp_adapter_mix *s, const char *path, float scale);
 void pp_adapter_mix_remove(struct pp_adapter_mix *s, const char *path);
-/* Completes the last word of "/lora ..." or "/compare ..." with the names of adapters, as far as all go that begin with
- * it, whatever their case; names: [n]. pp_free; NULL: it is no such line, or nothing begins so. */
-char *pp_adapter_complete(const char *line, const char *const *names, size_t n);
 bool pp_adapter_mix_equal(const struct pp_adapter_mix *a, const struct pp_adapter_mix *b);
 /* "bard 0.80, barista 1.00"; "" for none. */
 void pp_adapter_mix_label(const struct pp_adapter_mix *s, char *out, size_t cap);

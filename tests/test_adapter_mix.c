@@ -57,33 +57,6 @@ static void there_and_back(void **state)
     }
 }
 
-static void is_completed(const char *line, const char *expected)
-{
-    static const char *const names[] = {"bard", "barista", "Owl"};
-    char *got = pp_adapter_complete(line, names, 3);
-    if (!expected)
-        assert_null(got);
-    else
-        assert_string_equal(got, expected);
-    pp_free(got);
-}
-
-static void completed(void **state)
-{
-    (void)state;
-    is_completed("/lora b", "/lora bar");
-    is_completed("/lora bari", "/lora barista ");
-    is_completed("/lora o", "/lora o"); /* Owl, or off */
-    is_completed("/lora ow", "/lora Owl ");
-    is_completed("/lora pre", "/lora preset ");
-    is_completed("/lora bard 0", NULL);
-    is_completed("/lora x", NULL);
-    is_completed("/compare none bard:0.5+BARI", "/compare none bard:0.5+barista ");
-    is_completed("/compare n", "/compare none ");
-    is_completed("/compare bard+barista ow", "/compare bard+barista Owl ");
-    is_completed("/theme b", NULL);
-}
-
 static void nothing_at_strength_zero(void **state)
 {
     (void)state;
@@ -362,7 +335,6 @@ TEST_GROUP(adapter_mix)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_and_back),
-        cmocka_unit_test(completed),
         cmocka_unit_test_setup_teardown(nothing_at_strength_zero, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(compared, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(compared_and_left, setup, fix_teardown),

@@ -157,7 +157,21 @@ int pp_field_draw(const struct pp_field *f, int y, int x, int w, pp_style style)
     return column;
 }
 
-void pp_field_complete_path(struct pp_field *f)
+/* The last part of a path, with the slash that ends a folder. */
+static void list_name(struct pp_buf *out, const char *path)
+{
+    enum { ENOUGH = 600 }; /* of a notice */
+    const size_t n = strlen(path);
+    size_t from = n;
+    while (from > 0 && (path[from - 1] != '/' || from == n))
+        from--;
+    if (out->len < ENOUGH)
+        pp_buf_fmt(out, "%s%s", out->len ? "  " : "", path + from);
+    else if (!strstr(pp_buf_cstr(out), "…"))
+        pp_buf_str(out, "  …");
+}
+
+void pp_field_complete_path(struct pp_field *f, struct pp_buf *several)
 {
     char pattern[2 * sizeof f->text + 2];
     size_t n = 0;
@@ -180,7 +194,10 @@ void pp_field_complete_path(struct pp_field *f)
     if (same && same < sizeof text) {
         memcpy(text, found.gl_pathv[0], same);
         text[same] = 0;
+        const bool longer = strlen(f->text) != pp_utf8_complete(text, same);
         pp_field_set(f, text);
+        for (size_t i = 0; several && !longer && found.gl_pathc > 1 && i < found.gl_pathc; i++)
+            list_name(several, found.gl_pathv[i]);
     }
     globfree(&found);
 }

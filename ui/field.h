@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "engine/base/buf.h"
 #include "ui/input.h"
 #include "ui/style.h"
 
@@ -16,8 +17,9 @@ struct pp_field {
 };
 
 void pp_field_set(struct pp_field *f, const char *text);
-/* Makes the path that is typed as long as all paths that begin so agree. */
-void pp_field_complete_path(struct pp_field *f);
+/* Makes the path that is typed as long as all paths that begin so agree. *several (may be NULL): their names, where
+ * there are some to choose from and nothing could be added. */
+void pp_field_complete_path(struct pp_field *f, struct pp_buf *several);
 /* True if the key was one of editing; *changed: the text is another. The lines of a paste are joined by blanks. */
 bool pp_field_key(struct pp_field *f, const struct pp_key *key, bool *changed);
 /* Draws it in w cells; returns the cursor's column on the screen. */

@@ -4,7 +4,6 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
-#include "src/adapter_mix.h"
 #include "ui/edit.h"
 #include "ui/editor.h"
 #include "ui/screen.h"
@@ -216,67 +215,6 @@ bool pp_ui_accept(void *user, const char *text)
     if (taken)
         remember(ui, text);
     return taken;
-}
-
-static char *complete_adapter(const struct pp_ui *ui, const char *text)
-{
-    size_t n;
-    const struct pp_adapter_entry *adapters = pp_controller_adapters(ui->controller, &n);
-    const char **names = pp_calloc(n + 1, sizeof *names);
-    for (size_t i = 0; names && i < n; i++)
-        names[i] = adapters[i].name;
-    char *full = names ? pp_adapter_complete(text, names, n) : NULL;
-    pp_free(names);
-    return full;
-}
-
-/* What follows one of the commands that take a file; NULL: it is none of them, or there is no such file. */
-static char *complete_path(const char *text)
-{
-    static const char *const commands[] = {"/export ", "/import ", "/read ", "/lora add ", "/draft file "};
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        const size_t n = strlen(commands[i]);
-        struct pp_field path = {0};
-        if (strncmp(text, commands[i], n) != 0 || strlen(text + n) >= sizeof path.text)
-            continue;
-        pp_field_set(&path, text + n);
-        pp_field_complete_path(&path);
-        struct pp_buf full = {0};
-        pp_buf_fmt(&full, "%s%s", commands[i], path.text);
-        char *copy = strcmp(path.text, text + n) != 0 && !full.bad ? pp_strdup(full.data) : NULL;
-        pp_buf_free(&full);
-        return copy;
-    }
-    return NULL;
-}
-
-/* The longest text that all commands beginning with `text` begin with; behind some commands, names. */
-char *pp_ui_complete(void *user, const char *text)
-{
-    const char *name, *args, *about;
-    char common[64] = "";
-    size_t len = strlen(text), found = 0;
-    if (text[0] == '/' && strchr(text, ' ')) {
-        char *path = complete_path(text);
-        return path ? path : complete_adapter(user, text);
-    }
-    if (text[0] != '/' || len > sizeof common)
-        return NULL;
-    for (size_t i = 0; pp_slash_info(i, &name, &args, &about); i++) {
-        if (strncmp(name, text + 1, len - 1) != 0)
-            continue;
-        if (found++ == 0)
-            snprintf(common, sizeof common, "%s", name);
-        size_t same = 0;
-        while (common[same] && common[same] == name[same])
-            same++;
-        common[same] = '\0';
-    }
-    if (found == 0)
-        return NULL;
-    char full[80];
-    snprintf(full, sizeof full, "/%s%s", common, found == 1 ? " " : "");
-    return pp_strdup(full);
 }
 
 /* --- keys ---------------------------------------------------------------------------------------------------- */

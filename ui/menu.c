@@ -48,6 +48,15 @@ void pp_menu_ask(struct pp_ui *ui, const char *question, const char *text)
     pp_field_set(&ui->menu.field, text);
 }
 
+void pp_menu_complete_path(struct pp_ui *ui)
+{
+    struct pp_buf several = {0};
+    pp_field_complete_path(&ui->menu.field, &several);
+    if (several.len && !several.bad)
+        pp_ui_notice(ui, false, "%s", several.data);
+    pp_buf_free(&several);
+}
+
 void pp_menu_confirm(struct pp_ui *ui, const char *fmt, ...)
 {
     va_list ap;

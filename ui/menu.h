@@ -72,6 +72,7 @@ void pp_menu_draw(struct pp_ui *ui); /* and places the cursor */
 /* Below the list: a line to type, or a yes or no. */
 void pp_menu_ask(struct pp_ui *ui, const char *question, const char *text);
 void pp_menu_confirm(struct pp_ui *ui, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void pp_menu_complete_path(struct pp_ui *ui); /* that is typed there; a notice says what there is to choose from */
 int pp_menu_width(const struct pp_ui *ui); /* cells that a row without a right part may have */
 
 extern const struct pp_menu_class pp_menu_help, pp_menu_sessions, pp_menu_lora, pp_menu_presets, pp_menu_templates,

@@ -15,7 +15,7 @@ static const struct {
     {"Up, Down", "move between lines; earlier messages"},
     {"Ctrl-R", "search earlier messages"},
     {"Ctrl-G", "write in your own editor"},
-    {"Tab", "complete a slash command"},
+    {"Tab", "complete a slash command, a name, a path"},
     {NULL, "Answers"},
     {"Esc, Ctrl-C", "stop; what is there stays"},
     {"Shift-Left, Shift-Right", "other answers of this branch"},

@@ -202,9 +202,8 @@ static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 
 static void complete(struct pp_ui *ui, struct pp_menu *m)
 {
-    (void)ui;
     if (m->subject == ASK_PATH)
-        pp_field_complete_path(&m->field);
+        pp_menu_complete_path(ui);
 }
 
 const struct pp_menu_class pp_menu_lora = {

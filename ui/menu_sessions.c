@@ -143,9 +143,8 @@ static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 
 static void complete(struct pp_ui *ui, struct pp_menu *m)
 {
-    (void)ui;
     if (m->asking == ASK_FILE)
-        pp_field_complete_path(&m->field);
+        pp_menu_complete_path(ui);
 }
 
 static void confirmed(struct pp_ui *ui, struct pp_menu *m)

@@ -78,7 +78,6 @@ enum pp_code pp_ui_save_settings(struct pp_ui *ui, struct pp_error *err);
 void pp_ui_key(struct pp_ui *ui, const struct pp_key *key);
 bool pp_ui_accept(void *user, const char *text);        /* Enter: see edit.h */
 void pp_ui_send_held(struct pp_ui *ui);                 /* the model has been loaded, and no menu is open */
-char *pp_ui_complete(void *user, const char *text);     /* Tab */
 void pp_ui_toggle_tint(struct pp_ui *ui);               /* of what was guessed; kept in the settings */
 
 #endif

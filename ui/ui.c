@@ -17,6 +17,7 @@
 #include "engine/base/priority.h"
 #include "src/open_files.h"
 #include "src/plain_text.h"
+#include "ui/complete.h"
 #include "ui/edit.h"
 #include "ui/history.h"
 #include "ui/plain.h"

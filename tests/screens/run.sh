@@ -275,6 +275,15 @@ slash_commands() {
         keys Enter && see "takes one line" && see "› /theme light" && keys BSpace BSpace BSpace BSpace BSpace Enter &&
         see "› Write a message"
 }
+completion() { # behind commands, too; what there is to choose from is told
+    mkdir -p "$work/two/folder" && : >"$work/two/file"
+    start 80x24 && see ready && text "/te" && keys Tab && see "› /template" && text "ch" && keys Tab &&
+        see "› /template chatml" && keys C-u && text "/lora ba" && keys Tab Tab && see "  bard  barista" &&
+        see "› /lora bar" && keys C-u && text "/theme li" && keys Tab && see "› /theme light" && keys C-u &&
+        text "/draft l" && keys Tab && see "› /draft lookup" && keys C-u && text "/read $work/two/f" && keys Tab && see "  file  folder/" &&
+        keys C-u F3 && see barista && keys a && see "Tab completes" && text "$work/two/f" && keys Tab &&
+        see "  file  folder/"
+}
 read_file() { # Tab completes; a question follows; what is no text is refused
     printf '\357\273\277first line\r\nsecond line\r\n\r\n' >"$work/notes.txt"
     printf 'a\0b' >"$work/notes.bin"
@@ -564,7 +573,7 @@ paste_megabyte paste_without_end paste_behind_a_menu paste_while_leaving multi_l
 history draft_comes_back older_lines vi_keys alt_ctrl_j typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
-slash_commands read_file full_context full_while_typing edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
+slash_commands completion read_file full_context full_while_typing edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_keys menu_fields help_in_full menus_over_wide_text menus_small themes no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
 stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
