@@ -124,6 +124,12 @@ static bool in_columns(struct pp_ui *ui, size_t i)
     return i + 1 == pp_controller_n_messages(ui->controller) && pp_alternatives_columns(ui) > 0;
 }
 
+/* Lines of a message above its text. */
+static size_t head_of(struct pp_ui *ui, size_t i)
+{
+    return divider_height(ui, i) + roomy(ui) + reasoning_height(ui, i);
+}
+
 /* Lines of a message: its name, the reasoning, the text, a footer, an empty line. */
 static size_t height_of(struct pp_ui *ui, size_t i)
 {
@@ -133,8 +139,7 @@ static size_t height_of(struct pp_ui *ui, size_t i)
     if (in_columns(ui, i))
         return pp_alternatives_height(ui);
     const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
-    return divider_height(ui, i) + roomy(ui) + reasoning_height(ui, i) + layout_of(ui, i)->n_lines +
-           (footer(ui, i, m) ? 1 : 0) + 1;
+    return head_of(ui, i) + layout_of(ui, i)->n_lines + (footer(ui, i, m) ? 1 : 0) + 1;
 }
 
 /* --- places ------------------------------------------------------------------------------------------------- */
@@ -181,17 +186,69 @@ static bool before(struct place a, struct place b)
     return a.message < b.message || (a.message == b.message && a.line < b.line);
 }
 
+/* Remembers what stands at the top. A byte that is still on that line is kept, so that resizing to and fro leads back
+ * to it. */
+static void hold(struct pp_ui *ui, struct place p)
+{
+    struct pp_transcript_hold *h = &ui->transcript.held, before = *h;
+    if (p.message >= pp_controller_n_messages(ui->controller) || in_columns(ui, p.message)) {
+        h->width = 0;
+        return;
+    }
+    const struct pp_layout *l = layout_of(ui, p.message);
+    *h = (struct pp_transcript_hold){.message = p.message, .width = text_width(ui), .raw = ui->settings.raw,
+                                     .head = head_of(ui, p.message), .len = l->text.len};
+    const size_t body = p.line - (p.line < h->head ? p.line : h->head);
+    if (body >= l->n_lines) {
+        h->below = body - l->n_lines + 1;
+        return;
+    }
+    h->at = l->lines[body].start;
+    const size_t next = body + 1 < l->n_lines ? l->lines[body + 1].start : l->text.len + 1;
+    if (before.message == h->message && before.raw == h->raw && before.at >= h->at && before.at < next)
+        h->at = before.at;
+}
+
+/* The line of p's message at which what was held stands now. */
+static size_t held_line(struct pp_ui *ui, struct place p)
+{
+    const struct pp_transcript_hold *h = &ui->transcript.held;
+    if (p.message >= pp_controller_n_messages(ui->controller) || !h->width || h->message != p.message ||
+        in_columns(ui, p.message))
+        return p.line;
+    const struct pp_layout *l = layout_of(ui, p.message);
+    const size_t head = head_of(ui, p.message);
+    if (h->width == text_width(ui) && h->raw == ui->settings.raw && h->head == head)
+        return p.line;
+    if (p.line < h->head)
+        return p.line < head ? p.line : head;
+    if (h->below)
+        return head + l->n_lines + h->below - 1;
+    const size_t at = h->raw == ui->settings.raw || !h->len ? h->at : h->at * l->text.len / h->len;
+    size_t low = 0, high = l->n_lines;
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        if (l->lines[middle].start <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return head + low;
+}
+
 static struct place top(struct pp_ui *ui)
 {
     struct pp_transcript *t = &ui->transcript;
     size_t n = pp_controller_n_messages(ui->controller);
+    const struct place end = tail(ui);
     if (!t->away)
-        return tail(ui);
+        return end;
     struct place p = {t->message < n ? t->message : n, t->line};
+    p.line = held_line(ui, p);
     size_t height = height_of(ui, p.message);
     if (p.line >= height)
         p.line = height ? height - 1 : 0;
-    return p;
+    return before(p, end) ? p : end; /* a larger screen is filled */
 }
 
 /* --- scrolling ---------------------------------------------------------------------------------------------- */
@@ -202,6 +259,7 @@ static void go(struct pp_ui *ui, struct place p)
     t->away = before(p, tail(ui));
     t->message = p.message;
     t->line = p.line;
+    hold(ui, p);
     ui->dirty |= PP_DRAW_TRANSCRIPT;
 }
 
@@ -366,6 +424,11 @@ void pp_transcript_draw(struct pp_ui *ui)
         return;
     }
     struct place p = top(ui);
+    if (ui->transcript.away) {
+        ui->transcript.message = p.message;
+        ui->transcript.line = p.line;
+        hold(ui, p);
+    }
     for (int y = a.y; y < a.y + a.h && p.message <= n; p = (struct place){p.message + 1, 0}) {
         size_t height = height_of(ui, p.message);
         for (; p.line < height && y < a.y + a.h; p.line++, y++) {

@@ -17,11 +17,23 @@
 struct pp_ui;
 struct pp_transcript_entry;
 
+/* How the message at the top was laid out when it was last seen, and which of its text stood there: where the lines are
+ * others, after a resize or in another form, the same text is found again. */
+struct pp_transcript_hold {
+    size_t message;
+    int width;
+    bool raw;
+    size_t head;            /* lines above its text */
+    size_t at, len;         /* a byte of the text as laid out, and how long that was */
+    size_t below;           /* lines below its text */
+};
+
 struct pp_transcript {
     struct pp_transcript_entry *entries; /* one per message */
     size_t n, cap;
     bool away;              /* the user has scrolled away from the tail */
     size_t message, line;   /* what is at the top, then */
+    struct pp_transcript_hold held;
     bool new_text;          /* something has been added below, since */
     uint64_t tail_revision; /* of the last message when the tail was last seen */
     uint64_t frame;

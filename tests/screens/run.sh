@@ -110,6 +110,19 @@ follow_the_tail() {
     start 80x20 && see ready && say long && see "line 200 of" && keys PPage PPage && gone "line 200" && keys Home &&
         see "line 1 of" && keys End && see "line 200 of" && keys S-Up S-Up S-Up && gone "line 200"
 }
+first_number() { screen | sed -n 's/^ ▎ \([0-9][0-9]*\) .*/\1/p' | sed -n 1p; }
+filled() { screen | sed -n 55,56p | grep -q " 3000"; } # to the line above the input or a notice, of 60
+begins_with() { screen | sed -n '1,2s/$/ /p' | grep -q "[^0-9]$1 "; }
+place_is_kept() { # of a long message, whatever becomes of its lines; a larger screen is filled
+    start 80x20 && see ready && seq -s' ' 1 3000 | paste && see "3000" && keys Enter && see "1,203 tok/s" && see ready &&
+        keys Home && see "▎ You" && keys NPage NPage NPage NPage && gone "▎ You" || return 1
+    place=$(first_number)
+    for size in 37x14 100x40 21x6 80x20; do
+        resize $size && becomes 0 begins_with "$place" || { why="at $size the top was not $place"; return 1; }
+    done
+    keys F9 && see "as they were written" && becomes 0 begins_with "$place" || { why="F9 left $place"; return 1; }
+    keys F9 End && see " 3000" && keys PPage && gone " 3000" && resize 80x60 && becomes 0 filled
+}
 new_text_mark() {
     start 80x12 "" && see ready && say long && see "line 200 of" && see ready && keys PPage && say slow &&
         see "word 20" && keys PPage &&
@@ -568,7 +581,7 @@ half_typed_unkept() {
 }
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
-markdown_raw unicode resize_while_streaming follow_the_tail new_text_mark many_messages loading_ends paste_lines
+markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept new_text_mark many_messages loading_ends paste_lines
 paste_megabyte paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys alt_ctrl_j typed_ahead
 enter_while_loading lone_escape no_locale editor
