@@ -11,7 +11,8 @@
  *   "unsaved" the text is taken, but cannot be saved
  *   "the disk is full" nothing is saved until "make room"
  *   "title TEXT" names the conversation
- * Everything else is echoed. PIPPIN_FAKE_SEARCH=N: a search in the list takes N ticks, and finds the last one.
+ * Everything else is echoed. PIPPIN_FAKE_SEARCH=N: a search in the list takes N ticks, and finds the last one; it has
+ * two hundred messages more then with PIPPIN_FAKE_HIT=N, and number N is found.
  * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave. */
 #include "src/controller.h"
 
@@ -286,8 +287,14 @@ static void tick(struct pp_controller *c)
     c->ticks++;
     c->dirty |= PP_DIRTY_STATUS;
     if (c->searching && !--c->searching) {
+        static char excerpt[] = "what was found";
+        c->dirty |= PP_DIRTY_LISTS;
         while (c->n_sessions > 1)
             pp_controller_delete(c, c->sessions[0].id);
+        if (getenv("PIPPIN_FAKE_HIT")) {
+            c->sessions[0].hit = atoi(getenv("PIPPIN_FAKE_HIT"));
+            c->sessions[0].excerpt = excerpt;
+        }
         tick_every(c, 0);
     }
     switch (s->state) {
@@ -575,6 +582,11 @@ void pp_controller_open(struct pp_controller *c, int64_t session)
         if (c->sessions[i].id == session)
             snprintf(c->title, sizeof c->title, "%s", c->sessions[i].title);
     c->session = session;
+    for (int i = 0; i < 200 && getenv("PIPPIN_FAKE_HIT"); i++) {
+        char text[64];
+        snprintf(text, sizeof text, "old message %d", i + 1);
+        add_message(c, i % 2 ? PP_ROLE_ASSISTANT : PP_ROLE_USER, text);
+    }
     add_message(c, PP_ROLE_USER, "What was it like?");
     add_message(c, PP_ROLE_ASSISTANT, "It rained, and the **lamps** were lit.");
     c->dirty = PP_DIRTY_ALL;

@@ -80,14 +80,27 @@ static void searched(struct pp_ui *ui, struct pp_menu *m)
     pp_controller_refresh_sessions(ui->controller, m->search.text);
 }
 
+/* What the search has found in a message is shown when its conversation is there. */
+static void note_found(struct pp_ui *ui, const struct pp_menu *m, const struct pp_session *s)
+{
+    static const char between[] = " \t\"";
+    const char *word = m->search.text + strspn(m->search.text, between);
+    ui->found.session = s->id;
+    ui->found.message = *word && s->excerpt && *s->excerpt ? s->hit : 0;
+    snprintf(ui->found.word, sizeof ui->found.word, "%.*s", (int)strcspn(word, between), word);
+}
+
 static void choose(struct pp_ui *ui, struct pp_menu *m)
 {
     const struct pp_session *s = at(ui, m->selected);
     if (!s)
         return; /* it is on its way */
+    note_found(ui, m, s);
     if (s->id != pp_controller_session_id(ui->controller)) {
         pp_controller_open(ui->controller, s->id);
         pp_transcript_end(ui);
+    } else {
+        pp_ui_show_found(ui);
     }
     pp_menu_close(ui);
 }

@@ -53,6 +53,10 @@ struct pp_ui {
     uint64_t read_at;                 /* when the last key came; 0: none yet */
     uint64_t interrupted_at;          /* last Ctrl-C: a second one soon after leaves; 0 for none */
     int64_t session;                  /* on screen, at the last pump */
+    struct {
+        int64_t session, message;     /* 0: none */
+        char word[64];
+    } found;                          /* by a search: shown as soon as its conversation is on the screen */
     size_t editing;                   /* /edit: index + 1 of the message that the input line will replace; 0 for none */
     size_t sent_edit;                 /* what `editing` was when the last message went */
     char *next_line;                  /* what the input line becomes once readline has emptied it; NULL: nothing */
@@ -71,6 +75,7 @@ void pp_ui_resize(struct pp_ui *ui);
 void pp_ui_suspend(struct pp_ui *ui);
 /* Uses a theme; a broken one leaves a notice and a plain look. */
 void pp_ui_use_theme(struct pp_ui *ui, const char *id);
+void pp_ui_show_found(struct pp_ui *ui); /* what a search has found, if it is in the conversation on the screen */
 void pp_ui_keep_theme(struct pp_ui *ui, const char *id); /* and remembers it for the next start */
 enum pp_code pp_ui_save_settings(struct pp_ui *ui, struct pp_error *err);
 

@@ -229,6 +229,22 @@ static void take_back_unsent(struct pp_ui *ui)
     ui->dirty = PP_DRAW_ALL;
 }
 
+void pp_ui_show_found(struct pp_ui *ui)
+{
+    const size_t n = pp_controller_n_messages(ui->controller);
+    const int64_t wanted = ui->found.session == pp_controller_session_id(ui->controller) ? ui->found.message : 0;
+    size_t i = 0;
+    ui->found.session = ui->found.message = 0;
+    if (!wanted)
+        return;
+    while (i < n && pp_controller_message(ui->controller, i)->id != wanted)
+        i++;
+    if (i < n)
+        pp_transcript_show(ui, i, ui->found.word);
+    else
+        pp_ui_notice(ui, false, "What was found is on another branch of this conversation.");
+}
+
 /* A message that is no longer there cannot be changed: what is typed is a new one then, at the same place. */
 static void end_lost_edit(struct pp_ui *ui)
 {
@@ -246,6 +262,7 @@ static void pump(struct pp_ui *ui)
     if (ui->session != pp_controller_session_id(ui->controller)) { /* a change belongs to its conversation */
         ui->session = pp_controller_session_id(ui->controller);
         ui->editing = ui->sent_edit = 0;
+        pp_ui_show_found(ui);
     }
     take_back_unsent(ui);
     end_lost_edit(ui);

@@ -276,6 +276,33 @@ void pp_transcript_scroll(struct pp_ui *ui, int lines)
     go(ui, lines < 0 ? up(ui, p, (size_t)-lines) : down(ui, p, (size_t)lines));
 }
 
+/* Another one: something has been added at the end. */
+static uint64_t tail_revision(const struct pp_ui *ui)
+{
+    const size_t n = pp_controller_n_messages(ui->controller);
+    return n ? pp_controller_message(ui->controller, n - 1)->revision + n : 0;
+}
+
+/* The line of a laid out text that a word begins on; 0: none has it. */
+static size_t line_with(const struct pp_layout *l, const char *word)
+{
+    const char *s = pp_buf_cstr(&l->text), *hit = *word ? strcasestr(s, word) : NULL;
+    size_t i = 0;
+    while (hit && i + 1 < l->n_lines && l->lines[i + 1].start <= (size_t)(hit - s))
+        i++;
+    return i;
+}
+
+void pp_transcript_show(struct pp_ui *ui, size_t message, const char *word)
+{
+    if (!ready(ui) || message >= ui->transcript.n)
+        return;
+    const size_t line = line_with(layout_of(ui, message), word);
+    const struct place p = {message, line ? head_of(ui, message) + line : 0};
+    ui->transcript.tail_revision = tail_revision(ui);
+    go(ui, up(ui, p, (size_t)ui->at.transcript.h / 4)); /* with some of what is above */
+}
+
 void pp_transcript_home(struct pp_ui *ui)
 {
     if (ready(ui))
@@ -401,8 +428,7 @@ static void trim_cache(struct pp_transcript *t)
 static void note_new_text(struct pp_ui *ui)
 {
     struct pp_transcript *t = &ui->transcript;
-    size_t n = pp_controller_n_messages(ui->controller);
-    uint64_t revision = n ? pp_controller_message(ui->controller, n - 1)->revision + n : 0;
+    const uint64_t revision = tail_revision(ui);
     if (!t->away)
         t->tail_revision = revision;
     bool was = t->new_text;

@@ -518,6 +518,14 @@ impatient_search() { # Enter before anything is found opens what is found, not w
     start 80x24 PIPPIN_FAKE_SEARCH=80 && see ready && keys F2 && see "Rain in" && text "evil" && keys Enter Escape &&
         gone "Search" && sleep 0.6 && ! screen | grep -qF "─ Evil" || { why=${why:-"it was opened after Esc"}; return 1; }
 }
+found_is_shown() { # also in the conversation that is open, and not where it is on another branch
+    start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=70" && see ready && keys F2 && see "Rain in" && text "old" &&
+        see "what was found" && keys Enter && see "old message 70" && gone "the lamps" &&
+        gone "new text" && keys End && see "the lamps" &&
+        keys F2 && see "what was found" && text "old" && keys Enter && see "old message 70" || return 1
+    start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=999" && see ready && keys F2 && see "Rain in" && text "old" &&
+        see "what was found" && keys Enter && see "on another branch" && see "the lamps"
+}
 elsewhere() {
     start 80x24 PIPPIN_FAKE_ELSEWHERE=2 && see "2 answers elsewhere" && keys F2 && see "answering" && see "✎ 雨の港" &&
         see "● Evil"
@@ -590,7 +598,7 @@ slash_commands completion read_file full_context full_while_typing edit_last edi
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_keys menu_fields help_in_full menus_over_wide_text menus_small themes no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
 stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
-alternatives adapters comparison elsewhere impatient_search"
+alternatives adapters comparison elsewhere impatient_search found_is_shown"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
