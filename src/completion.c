@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/word.h"
+
 void pp_completion_begin(struct pp_completion *c, const char *line, size_t at)
 {
     *c = (struct pp_completion){.line = line, .at = at, .len = strlen(line) - at};

@@ -14,6 +14,7 @@
 #include "src/adapter_names.h"
 #include "src/config.h"
 #include "src/controller_int.h"
+#include "src/near.h"
 
 enum { MAX_TEMPLATE_FILE = 1 << 20 };
 
@@ -153,14 +154,39 @@ static bool set_number(struct pp_controller *c, const struct ctl_param *p, const
     return false;
 }
 
+/* What other programs call it: "top_k", "temperature"; or the beginning of one. NULL, with a notice: it is none. */
+static const struct ctl_param *param_meant(struct pp_controller *c, const char *name)
+{
+    const struct ctl_param *found = NULL;
+    struct pp_near near = {.wanted = name};
+    char word[64];
+    size_t n = 0, n_found = 0;
+    for (; name[n] && n < sizeof word - 1; n++)
+        word[n] = name[n] == '_' ? '-' : name[n];
+    word[n] = 0;
+    const struct ctl_param *p = ctl_param_find(word);
+    for (size_t i = 0; !p && n && i < ctl_n_params; i++) {
+        const char *known = ctl_params[i].name;
+        const size_t len = strlen(known);
+        pp_near_try(&near, known);
+        if (strncasecmp(known, word, n) != 0 && (len < 4 || strncasecmp(known, word, len) != 0))
+            continue;
+        found = &ctl_params[i];
+        n_found++;
+    }
+    if (p || n_found == 1)
+        return p ? p : found;
+    if (near.best[0])
+        ctl_notice(c, true, "there is no parameter \"%s\"; did you mean \"%s\"?", name, near.best);
+    else
+        ctl_notice(c, true, "there is no parameter \"%s\"; /set lists them", name);
+    return NULL;
+}
+
 bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value)
 {
-    const struct ctl_param *p = ctl_param_find(name);
-    if (!p) {
-        ctl_notice(c, true, "there is no parameter \"%s\"; /set lists them", name);
-        return false;
-    }
-    if (!(p->kind == CTL_SEED ? set_seed(c, value) : set_number(c, p, value)))
+    const struct ctl_param *p = param_meant(c, name);
+    if (!p || !(p->kind == CTL_SEED ? set_seed(c, value) : set_number(c, p, value)))
         return false;
     char shown[64];
     show_param(c, p, shown, sizeof shown);
@@ -195,8 +221,12 @@ bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d)
                    m->draft_reason[0] ? ": " : "", m->draft_reason);
         return false;
     }
+    static const char *const told[PP_DRAFTERS] = {"guesses come from the draft model and from lookup, where they pay",
+                                                  "guesses come from the draft model, where they pay",
+                                                  "guesses come from lookup, where they pay", "nothing is guessed"};
     c->drafter = d;
     ctl_update_session(c, UPDATE_CHOICES);
+    ctl_notice(c, false, "%s", told[d]);
     return true;
 }
 
@@ -253,6 +283,9 @@ static void on_template(struct pp_job *job, void *controller)
         c->template_source = j->text;
         j->text = NULL;
         ctl_update_session(c, UPDATE_CHOICES);
+        const char *name = c->session.template_name, *slash = strrchr(name, '/');
+        ctl_notice(c, false, "chat template from the next answer on: %s",
+                   slash ? slash + 1 : *name ? name : "the model's own");
     }
     ctl_job_free(job);
 }
@@ -283,6 +316,7 @@ void pp_controller_set_persona(struct pp_controller *c, size_t i)
         return;
     snprintf(c->persona, sizeof c->persona, "%s", i ? c->personas.items[i].name : "");
     ctl_update_session(c, UPDATE_CHOICES);
+    ctl_notice(c, false, "persona from the next answer on: %s", c->personas.items[i].name);
 }
 
 void pp_controller_set_system(struct pp_controller *c, const char *text)

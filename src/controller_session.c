@@ -455,9 +455,11 @@ void pp_controller_delete(struct pp_controller *c, int64_t session)
     if (session && session != c->session.id) {
         if (!ctl_delete_away(c, session))
             ctl_start_delete(c, session);
-    } else if (!c->session.id)
+    } else if (!c->session.id) {
         pp_controller_new_session(c); /* nothing of it is stored */
-    else if (now_or_then(c, THEN_DELETE, c->session.id))
+        if (!c->branch.n)
+            ctl_notice(c, false, "there is nothing to delete yet");
+    } else if (now_or_then(c, THEN_DELETE, c->session.id))
         ctl_start_delete(c, c->session.id);
 }
 

@@ -215,21 +215,14 @@ static enum pp_slash do_draft(struct pp_controller *c, char *arg)
         return PP_SLASH_DRAFT_MENU;
     if (pp_casecmp(arg, "tint") == 0)
         return PP_SLASH_TINT;
-    if (pp_ncasecmp(arg, "file", 4) == 0 && (!arg[4] || arg[4] == ' ')) {
+    if (pp_ncasecmp(arg, "file", 4) == 0 && (!arg[4] || arg[4] == ' '))
         return pp_controller_use_drafter(c, arg + 4 + strspn(arg + 4, " ")) ? PP_SLASH_DONE : PP_SLASH_ERROR;
-    }
     int who = is_on(arg) ? PP_DRAFTER_AUTO : is_off(arg) ? PP_DRAFTER_OFF : pp_drafter_by_name(arg);
     if (who < 0) {
         ctl_notice(c, true, "/draft auto, model, lookup, off, tint or file NAME");
         return PP_SLASH_ERROR;
     }
-    if (!pp_controller_set_drafter(c, (enum pp_drafter)who))
-        return PP_SLASH_ERROR;
-    static const char *const told[PP_DRAFTERS] = {"guesses come from the draft model and from lookup, where they pay",
-                                                  "guesses come from the draft model, where they pay",
-                                                  "guesses come from lookup, where they pay", "nothing is guessed"};
-    ctl_notice(c, false, "%s", told[who]);
-    return PP_SLASH_DONE;
+    return pp_controller_set_drafter(c, (enum pp_drafter)who) ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
 static enum pp_slash do_set(struct pp_controller *c, char *arg)
@@ -279,7 +272,6 @@ static enum pp_slash do_persona(struct pp_controller *c, char *arg)
     if (i < 0)
         return not_listed(c, &c->persona_names, "persona", arg, "F5");
     pp_controller_set_persona(c, (size_t)i);
-    ctl_notice(c, false, "persona: %s", c->personas.items[i].name);
     return PP_SLASH_DONE;
 }
 

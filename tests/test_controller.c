@@ -794,12 +794,14 @@ static void test_choices_are_kept(void **state)
     int pirate = find(list, n, "pirate");
     assert_true(pirate > 0);
     pp_controller_set_persona(fix.c, (size_t)pirate);
+    assert_non_null(strstr(fix_status()->notice, ": pirate"));
     assert_true(pp_controller_set_param(fix.c, "temp", "0.1"));
     assert_true(pp_controller_set_param(fix.c, "seed", "77"));
     assert_true(pp_controller_set_param(fix.c, "repeat-penalty", "0.01")); /* bounds are the options' */
     assert_true(pp_controller_set_param(fix.c, "frequency-penalty", "-100"));
     assert_false(pp_controller_set_param(fix.c, "presence-penalty", "100.1"));
     assert_true(pp_controller_set_drafter(fix.c, PP_DRAFTER_LOOKUP));
+    assert_non_null(strstr(fix_status()->notice, "come from lookup"));
     assert_true(pp_controller_set_param(fix.c, "draft-max", "3"));
     assert_true(pp_controller_set_param(fix.c, "draft-p-min", "0.5"));
     list = pp_controller_templates(fix.c, &n);
@@ -807,6 +809,7 @@ static void test_choices_are_kept(void **state)
     assert_true(chatml > 0);
     pp_controller_set_template(fix.c, (size_t)chatml);
     fixture_flush(&fix);
+    assert_non_null(strstr(fix_status()->notice, ": chatml")); /* a choice is told, also by a menu that has closed */
     fix_ask("ahoy");
     assert_int_equal(fix.fake->n_adapters, 1);
     assert_true(fix.fake->scale == 0.75f);

@@ -157,6 +157,15 @@ static void test_set(void **state)
     assert_int_equal(fix_slash("/set temp 1x"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set temp"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set colour red"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "/set lists them"));
+    assert_int_equal(fix_slash("/set topk 5"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "did you mean \"top-k\"?"));
+    assert_int_equal(fix_slash("/set top 5"), PP_SLASH_ERROR); /* two begin so */
+    assert_int_equal(fix_slash("/set top_k 5"), PP_SLASH_DONE); /* as other programs call them */
+    assert_string_equal(param("top-k"), "5");
+    assert_int_equal(fix_slash("/set temperature 0.5"), PP_SLASH_DONE);
+    assert_string_equal(param("temp"), "0.5");
+    assert_int_equal(fix_slash("/set te 0.25"), PP_SLASH_DONE);
     assert_string_equal(param("temp"), "0.25");
     assert_string_equal(param("seed"), "random");
     assert_int_equal(fix_slash("/set seed 99"), PP_SLASH_DONE);
@@ -259,6 +268,8 @@ static void test_conversation(void **state)
 {
     (void)state;
     assert_int_equal(fix_slash("/delete"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/delete yes"), PP_SLASH_DONE);
+    assert_non_null(strstr(notice(), "nothing to delete"));
     assert_int_equal(fix_slash("/rename"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/forget"), PP_SLASH_ERROR);
     assert_int_equal(fix.fake->forgets, 0);
