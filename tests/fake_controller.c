@@ -804,6 +804,12 @@ void pp_controller_set_system(struct pp_controller *c, const char *text)
     say(c, false, text);
 }
 
+const char *pp_drafter_name(enum pp_drafter d)
+{
+    static const char *const names[PP_DRAFTERS] = {"auto", "model", "lookup", "off"};
+    return names[d];
+}
+
 bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d)
 {
     c->status.drafter = d;

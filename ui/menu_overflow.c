@@ -9,7 +9,7 @@ static const struct {
 } choices[] = {
     {"Go on without the oldest turns", PP_OVERFLOW_SHIFT},
     {"Go on with a summary of the oldest turns", PP_OVERFLOW_SUMMARISE},
-    {"Go on without the oldest turns, and compute nothing again (not exact)", PP_OVERFLOW_SLIDE},
+    {"Go on without the oldest turns, at once but not exact", PP_OVERFLOW_SLIDE},
     {"Leave it as it is", PP_OVERFLOW_STOP},
 };
 enum { COUNT = sizeof choices / sizeof *choices };

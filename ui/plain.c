@@ -334,6 +334,44 @@ static void list_commands(struct plain *p)
     }
 }
 
+/* What the menus of the full screen show: one on a line, what is chosen with a mark. */
+static void list_named(struct plain *p, const struct pp_named *(*get)(const struct pp_controller *, size_t *),
+                       const char *hint)
+{
+    size_t n;
+    const struct pp_named *list = get(p->c, &n);
+    for (size_t i = 0; i < n; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "%s%s%s%.300s", list[i].name, list[i].current ? " (chosen)" : "",
+                 list[i].detail[0] ? ": " : "", list[i].detail);
+        say(p, line);
+    }
+    say(p, hint);
+}
+
+static void list_adapters(struct plain *p)
+{
+    size_t n;
+    const struct pp_adapter_entry *list = pp_controller_adapters(p->c, &n);
+    for (size_t i = 0; i < n; i++) {
+        char line[200];
+        snprintf(line, sizeof line, "%.100s: %s, strength %.2f", list[i].name,
+                 list[i].fit == PP_FIT_NO ? "does not fit" : list[i].on ? "on" : "off", (double)list[i].scale);
+        say(p, line);
+    }
+    say(p, n ? "/lora NAME switches one on, /lora NAME off off, /lora off all of them."
+             : "No adapter has been found beside the model so far; /lora add FILE lists one.");
+}
+
+static void tell_drafter(struct plain *p)
+{
+    const struct pp_status *s = pp_controller_status(p->c);
+    char line[300];
+    snprintf(line, sizeof line, "Guesses: %s; draft model: %.100s. /draft auto, model, lookup, off or file NAME "
+             "changes it.", pp_drafter_name(s->drafter), s->model.draft_name[0] ? s->model.draft_name : "none");
+    say(p, line);
+}
+
 static void choose_reasoning(struct plain *p, const char *word)
 {
     int how = pp_reasoning_view_by_name(word);
@@ -364,7 +402,15 @@ static void take_line(struct plain *p, const char *line)
         break;
     case PP_SLASH_QUIT: leave(p); break;
     case PP_SLASH_REASONING: choose_reasoning(p, arg); break;
-    default: say(p, "This needs the full screen, or arguments: /help shows them.");
+    case PP_SLASH_LORA_MENU: list_adapters(p); break;
+    case PP_SLASH_DRAFT_MENU: tell_drafter(p); break;
+    case PP_SLASH_TEMPLATE_MENU: list_named(p, pp_controller_templates, "/template NAME chooses one."); break;
+    case PP_SLASH_PERSONA_MENU: list_named(p, pp_controller_personas, "/persona NAME chooses one."); break;
+    case PP_SLASH_PARAMS_MENU: list_named(p, pp_controller_params, "/set NAME VALUE changes one."); break;
+    case PP_SLASH_EDIT_LAST:
+        say(p, "This needs the full screen. /undo takes the last question back; write it anew then.");
+        break;
+    default: say(p, "This needs the full screen.");
     }
 }
 

@@ -314,7 +314,7 @@ full_while_typing() { # the question waits: the next Enter is not meant for it
 full_context() {
     start 80x24 PIPPIN_FAKE_MESSAGES=10 && see "message number 10" && say "/full" && see "The context is full" &&
         keys Down Enter && see "messages above are not seen by the model any more" && see "They spoke of rain" &&
-        say "/full" && see "without the oldest" && keys Enter && gone "They spoke of rain" && see "messages above are"
+        say "/full" && see "without the oldest turns, at once but not exact" && keys Enter && gone "They spoke of rain" && see "messages above are"
 }
 edit_last() {
     start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
@@ -569,6 +569,12 @@ plain() {
         see "␛]0;owned␇" && say slow && see "word 9" && keys C-c &&
         see "(stopped)" && keys C-d && see "exit=0" && see "pippin --resume"
 }
+plain_lists() { # what the menus show
+    printf '/lora\n/persona\n/template\n/params\n/draft\n/edit\n/theme light\n' | "$program" --plain >"$work/out" 2>&1 &&
+        has "$work/out" "bard: off, strength" && has "$work/out" "chatml" && has "$work/out" "/persona NAME chooses one" &&
+        has "$work/out" "top-k: 40" && has "$work/out" "draft model: starter-draft" &&
+        has "$work/out" "/undo takes the last question back" && has "$work/out" "This needs the full screen."
+}
 plain_pipe() {
     printf 'one\ntwo' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "You said: one" &&
         has "$work/out" "You said: two"
@@ -597,7 +603,7 @@ editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused
 slash_commands completion read_file full_context full_while_typing edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_keys menu_fields help_in_full menus_over_wide_text menus_small themes no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
-stopped_from_outside plain plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
+stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters comparison elsewhere impatient_search found_is_shown"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
