@@ -138,6 +138,8 @@ struct pp_controller {
     struct pp_branch branch;
     uint64_t epoch;               /* changes when another conversation is on screen */
     bool switching;               /* a job that replaces the conversation is under way */
+    bool stepping;                /* ... to another branch of it */
+    int more_steps;               /* that were asked for meanwhile */
     unsigned unsaved_bits;        /* enum update_bits: what of it could not be saved, and goes with what comes next */
     char *wanted_model;           /* that is being loaded, as the user named it; NULL: the first one */
     struct pp_error open_err;     /* how the last opening went */
@@ -270,6 +272,7 @@ enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err);
 /* Writes what has changed in the stored session: bits of enum update_bits. */
 enum update_bits { UPDATE_TITLE = 1, UPDATE_CHOICES = 2, UPDATE_HEAD = 4 };
 void ctl_update_session(struct pp_controller *c, unsigned bits);
+void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m); /* which of how many it is */
 void ctl_update_unsaved(struct pp_controller *c); /* tries again what could not be saved of the conversation, if any */
 void ctl_release_lock(struct pp_controller *c, int *fd); /* when everything posted so far has been done; then -1 */
 void ctl_start_new(struct pp_controller *c);
@@ -454,6 +457,7 @@ struct ctl_job {
     struct pp_message more[PP_MAX_ALTERNATIVES - 1]; /* [n_more]: answers beside it */
     int n_more;
     int step;
+    size_t at;                   /* the message of the branch that it is about */
     struct pp_message *list;     /* [n] a branch */
     size_t n;
     int lock_fd;                 /* -1 */

@@ -398,6 +398,7 @@ bool ctl_choose_alternative(struct pp_controller *c, int step)
     for (const struct ctl_running *r = c->running; r; r = r->next)
         if (in_front(c, r))
             show_figures(c, r);
+    ctl_tell_branch(c, &it->msg);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
     return true;
 }

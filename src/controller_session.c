@@ -283,11 +283,19 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
 
 /* --- the tree --------------------------------------------------------------------------------------------- */
 
+void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m)
+{
+    ctl_notice(c, false, "%s %d of %d", m->role == PP_ROLE_USER ? "question" : "answer", m->sibling + 1,
+               m->n_siblings);
+}
+
 static void on_sibling(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
-    c->switching = false;
+    const int more = c->more_steps;
+    c->switching = c->stepping = false;
+    c->more_steps = 0;
     if (job->code == PP_OK && !pp_branch_assign(&c->branch, j->list, j->n))
         job->code = pp_fail_nomem(&job->err, "the messages");
     if (job->code == PP_OK) {
@@ -295,6 +303,10 @@ static void on_sibling(struct pp_job *job, void *controller)
         ctl_show_context(c);
         ctl_show_running(c);
         ctl_prepare(c);
+        if (j->at < c->branch.n)
+            ctl_tell_branch(c, &c->branch.items[j->at].msg);
+        if (more)
+            pp_controller_sibling(c, j->at, more);
     } else {
         ctl_notice(c, true, "%s", job->err.text);
     }
@@ -304,20 +316,30 @@ static void on_sibling(struct pp_job *job, void *controller)
 
 void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
 {
+    if (c->stepping) { /* keys come faster than the disk */
+        c->more_steps += step;
+        return;
+    }
     if (message + 1 == c->branch.n && !c->switching && ctl_choose_alternative(c, step))
         return;
     if (!ctl_may_change(c) || message >= c->branch.n)
         return;
     const struct pp_chat_message *m = &c->branch.items[message].msg;
     int to = m->sibling + step;
-    if (to < 0 || to >= m->n_siblings)
+    to = to < 0 ? 0 : to >= m->n_siblings ? m->n_siblings - 1 : to;
+    if (to == m->sibling) {
+        ctl_tell_branch(c, m);
         return;
+    }
     struct ctl_job *j = ctl_job_new(c, ctl_run_sibling, on_sibling);
     if (!j)
         return;
     j->session.id = c->session.id;
     j->id = message ? c->branch.items[message - 1].msg.id : 0;
     j->step = to;
+    j->at = message;
+    c->stepping = true;
+    c->more_steps = 0;
     post_switch(c, j);
 }
 

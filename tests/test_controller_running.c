@@ -316,6 +316,33 @@ static void slash_command(void **state)
     pump_until(&fix, fix.fake->generations == 4);
 }
 
+/* A key for the next branch is not lost where it comes before the one before has been read. */
+static void many_steps(void **state)
+{
+    static const char *const answers[] = {"b", "c", "d"};
+    (void)state;
+    fixture_turn(&fix, "hello", "a");
+    for (int i = 0; i < 3; i++) {
+        pp_controller_regenerate(fix.c, 1);
+        pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
+        fake_text(&fix, answers[i], 1);
+        fake_done(&fix, PP_FINISH_END, PP_OK);
+        pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    }
+    for (int i = 0; i < 3; i++)
+        pp_controller_sibling(fix.c, 1, -1);
+    pump_until(&fix, strcmp(fix_message(1)->text, "a") == 0);
+    assert_false(fix_status()->notice_is_error);
+    assert_string_equal(fix_status()->notice, "answer 1 of 4");
+    pp_controller_sibling(fix.c, 1, 1);
+    for (int i = 0; i < 9; i++) /* more than there are: the last one */
+        pp_controller_sibling(fix.c, 1, 1);
+    pump_until(&fix, strcmp(fix_message(1)->text, "d") == 0);
+    fixture_flush(&fix);
+    pp_controller_sibling(fix.c, 1, 1);
+    assert_string_equal(fix_status()->notice, "answer 4 of 4"); /* there the key is answered, too */
+}
+
 TEST_GROUP(controller_running)
 {
 #define READY(f) cmocka_unit_test_setup_teardown(f, fix_setup_ready, fix_teardown)
@@ -324,6 +351,7 @@ TEST_GROUP(controller_running)
         READY(left_while_saving), READY(deleted_elsewhere),        READY(deleted_here),
         READY(fails_elsewhere),   READY(no_other_model_meanwhile), READY(side_by_side),
         READY(all_are_stopped),   READY(alternatives_elsewhere),   READY(slash_command),
+        READY(many_steps),
     };
     return cmocka_run_group_tests_name("controller_running", tests, NULL, NULL);
 }

@@ -287,6 +287,7 @@ static void step_sibling(struct pp_ui *ui, int step)
             return;
         }
     }
+    pp_ui_notice(ui, false, "There are no branches yet: /regen and /edit make some.");
 }
 
 static void toggle_raw(struct pp_ui *ui)
