@@ -256,7 +256,7 @@ static void interrupt(struct pp_ui *ui)
     if (pp_edit_searching()) {
         pp_edit_feed("\a", 1);
     } else if (pp_controller_cancel(ui->controller)) {
-        ui->interrupted_at = now;
+        /* who presses it again because that takes a moment does not want to leave */
     } else if (pp_edit_len() > 0 || ui->editing) {
         clear_line(ui);
         ui->editing = 0;

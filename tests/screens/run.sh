@@ -339,7 +339,8 @@ stop_by_escape() {
     start 80x24 && see ready && say slow && see "word 5" && keys Escape && see "■ stopped" && see ready;
 }
 stop_by_interrupt() {
-    start 80x24 && see ready && say slow && see "word 5" && keys C-c && see "■ stopped" && keys C-c && see "exit=0";
+    start 80x24 && see ready && say slow && see "word 5" && keys C-c && see "■ stopped" &&
+        keys C-c && see "Ctrl-C again to leave" && keys C-c && see "exit=0";
 }
 leave() {
     start 80x24 && see ready && say hi && see "You said" && see ready && keys C-c && see "Ctrl-C again" &&
