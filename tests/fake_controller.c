@@ -513,7 +513,7 @@ void pp_controller_continue(struct pp_controller *c)
 
 bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text)
 {
-    while (c->n > message)
+    while (c->n > message && !strstr(text, "unsaved")) /* else they come back */
         pp_buf_free(&c->messages[--c->n].text);
     return pp_controller_send(c, text);
 }

@@ -153,7 +153,7 @@ enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks
     snprintf(ed.history, sizeof ed.history, "%s", history);
     ed.nowhere = fopen("/dev/null", "we");
     if (!ed.nowhere)
-        return pp_fail(err, PP_ERR_IO, "/dev/null cannot be opened.");
+        return pp_fail(err, PP_ERR_IO, "/dev/null cannot be opened");
     rl_readline_name = "pippin";
     /* it draws nothing, and must not meddle with the terminfo entry that ncurses has loaded */
     rl_terminal_name = "dumb";

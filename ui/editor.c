@@ -21,7 +21,7 @@ extern char **environ;
 static enum pp_code write_file(const char *path, int fd, const char *text, struct pp_error *err)
 {
     return pp_write_whole(fd, text, strlen(text))
-               ? PP_OK : pp_fail(err, PP_ERR_IO, "%s cannot be written: %s.", path, strerror(errno));
+               ? PP_OK : pp_fail(err, PP_ERR_IO, "%s cannot be written: %s", path, strerror(errno));
 }
 
 /* The editor may have replaced the file: it is opened anew. */
@@ -32,11 +32,11 @@ static enum pp_code read_file(const char *path, char **out, struct pp_error *err
     if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         if (fd >= 0)
             close(fd);
-        return pp_fail(err, PP_ERR_IO, "What the editor left in %s cannot be read.", path);
+        return pp_fail(err, PP_ERR_IO, "what the editor left in %s cannot be read", path);
     }
     if (st.st_size > PP_MAX_PASTE) {
         close(fd);
-        return pp_fail(err, PP_ERR_IO, "What the editor left is longer than %d MB; it stays in %s.",
+        return pp_fail(err, PP_ERR_IO, "what the editor left is longer than %d MB; it stays in %s",
                        PP_MAX_PASTE >> 20, path);
     }
     const size_t n = (size_t)st.st_size;
@@ -45,7 +45,7 @@ static enum pp_code read_file(const char *path, char **out, struct pp_error *err
     close(fd);
     if (!whole) {
         pp_free(text);
-        return pp_fail(err, PP_ERR_IO, "What the editor left cannot be read; it stays in %s.", path);
+        return pp_fail(err, PP_ERR_IO, "what the editor left cannot be read; it stays in %s", path);
     }
     size_t len = 0;
     for (size_t i = 0; i < n; i++)
@@ -91,9 +91,9 @@ static enum pp_code run(const char *command, const char *path, struct pp_error *
     }
     pp_signals_take_back();
     if (error)
-        return pp_fail(err, PP_ERR_IO, "The editor '%s' cannot be started: %s.", command, strerror(error));
+        return pp_fail(err, PP_ERR_IO, "the editor '%s' cannot be started: %s", command, strerror(error));
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return pp_fail(err, PP_ERR_IO, "The editor '%s' failed; your text is as it was. $EDITOR names another.",
+        return pp_fail(err, PP_ERR_IO, "the editor '%s' failed; your text is as it was ($EDITOR names another)",
                        command);
     return PP_OK;
 }
@@ -116,7 +116,7 @@ enum pp_code pp_editor_run(const char *folder, const char *text, char **out, str
     snprintf(path, sizeof path, "%s/message-XXXXXX.md", folder);
     int fd = mkostemps(path, 3, O_CLOEXEC); /* mode 0600 */
     if (fd < 0)
-        return pp_fail(err, PP_ERR_IO, "No file for the editor can be made in %s: %s.", folder, strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "no file for the editor can be made in %s: %s", folder, strerror(errno));
     enum pp_code code = write_file(path, fd, text, err);
     bool keep = false; /* words that are nowhere else */
     close(fd);
@@ -127,7 +127,7 @@ enum pp_code pp_editor_run(const char *folder, const char *text, char **out, str
         if (code == PP_OK)
             keep = (code = read_file(path, out, err)) != PP_OK;
         else if ((keep = has_written(path, text)))
-            pp_fail(err, code, "The editor failed; your text is as it was, and what it wrote stays in %s.", path);
+            pp_fail(err, code, "the editor failed; your text is as it was, and what it wrote stays in %s", path);
     }
     if (!keep)
         unlink(path);

@@ -89,12 +89,12 @@ enum pp_code pp_history_load(const char *path, void (*add)(void *user, const cha
     if (!f && errno == ENOENT)
         return PP_OK;
     if (!f && errno != EINVAL)
-        return pp_fail(err, PP_ERR_IO, "The input history %s cannot be read: %s.", path, strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "the input history %s cannot be read: %s", path, strerror(errno));
     struct stat st;
     if (!f || fstat(fileno(f), &st) != 0 || st.st_size > MAX_FILE_BYTES) {
         if (f)
             fclose(f);
-        return pp_fail(err, PP_ERR_FORMAT, "The input history %s is not used: no file, or far too large.", path);
+        return pp_fail(err, PP_ERR_FORMAT, "the input history %s is not used: no file, or far too large", path);
     }
     struct ring *ring = pp_calloc(1, sizeof *ring);
     if (!ring) {
@@ -140,7 +140,7 @@ enum pp_code pp_history_append(const char *path, const char *text, struct pp_err
     if (good && line.bad)
         code = pp_fail_nomem(err, "the input history");
     else if (!good || !pp_write_whole(fd, line.data, line.len))
-        code = pp_fail(err, PP_ERR_IO, "The input history %s cannot be written: %s.", path, strerror(errno));
+        code = pp_fail(err, PP_ERR_IO, "the input history %s cannot be written: %s", path, strerror(errno));
     pp_buf_free(&line);
     if (fd >= 0)
         close(fd);

@@ -46,15 +46,15 @@ static void copy_last_answer(struct pp_ui *ui)
 {
     size_t i = last_of(ui, PP_ROLE_ASSISTANT);
     if (i == 0) {
-        pp_ui_notice(ui, true, "There is no answer to copy yet.");
+        pp_ui_notice(ui, true, "there is no answer to copy yet");
         return;
     }
     const struct pp_chat_message *m = pp_controller_message(ui->controller, i - 1);
     if (pp_screen_copy(m->text, m->len))
-        pp_ui_notice(ui, false, "The last answer was sent to the terminal's clipboard.");
+        pp_ui_notice(ui, false, "the last answer was sent to the terminal's clipboard");
     else
         pp_ui_notice(ui, true,
-                     "The last answer is too long for the terminal's clipboard; /export writes it to a file.");
+                     "the last answer is too long for the terminal's clipboard; /export writes it to a file");
 }
 
 static void choose_theme(struct pp_ui *ui, const char *name)
@@ -69,7 +69,7 @@ static void choose_theme(struct pp_ui *ui, const char *name)
     report(ui, code, &err);
     if (code == PP_OK && strchr(name, '/')) {
         pp_ui_use_theme(ui, name);
-        pp_ui_notice(ui, false, "This theme is used until you leave; in %s/themes it can be chosen by its name.",
+        pp_ui_notice(ui, false, "this theme is used until you leave; in %s/themes it can be chosen by its name",
                      ui->paths->config);
     } else if (code == PP_OK) {
         pp_ui_keep_theme(ui, name);
@@ -81,7 +81,7 @@ static void begin_edit(struct pp_ui *ui)
 {
     ui->editing = last_of(ui, PP_ROLE_USER);
     if (!ui->editing) {
-        pp_ui_notice(ui, true, "There is no message to change yet.");
+        pp_ui_notice(ui, true, "there is no message to change yet");
         return;
     }
     const struct pp_chat_message *m = pp_controller_message(ui->controller, ui->editing - 1);
@@ -115,9 +115,9 @@ static void fill_line(struct pp_ui *ui)
 static void view_reasoning(struct pp_ui *ui, enum pp_reasoning_view how)
 {
     static const char *const said[PP_REASONING_VIEWS] = {
-        "What the model thinks is folded to a line once it has ended.",
-        "What the model thinks is shown.",
-        "What the model thinks is hidden.",
+        "what the model thinks is folded to a line once it has ended",
+        "what the model thinks is shown",
+        "what the model thinks is hidden",
     };
     ui->reasoning = how;
     ui->dirty = PP_DRAW_ALL;
@@ -184,7 +184,7 @@ static void hold(struct pp_ui *ui, const char *text)
     pp_free(ui->held);
     ui->held = pp_strdup(text);
     if (ui->held)
-        pp_ui_notice(ui, false, "The model is still being loaded. This is sent once it is there; Esc: it is not.");
+        pp_ui_notice(ui, false, "the model is still being loaded; this is sent once it is there (Esc: it is not)");
     else
         pp_ui_notice(ui, true, "out of memory");
 }
@@ -264,7 +264,7 @@ static void interrupt(struct pp_ui *ui)
         pp_ui_leave(ui);
     } else {
         ui->interrupted_at = now;
-        pp_ui_notice(ui, false, "Press Ctrl-C again to leave.");
+        pp_ui_notice(ui, false, "press Ctrl-C again to leave");
     }
 }
 
@@ -287,15 +287,15 @@ static void step_sibling(struct pp_ui *ui, int step)
             return;
         }
     }
-    pp_ui_notice(ui, false, "There are no branches yet: /regen and /edit make some.");
+    pp_ui_notice(ui, false, "there are no branches yet: /regen and /edit make some");
 }
 
 static void toggle_raw(struct pp_ui *ui)
 {
     struct pp_error err;
     ui->settings.raw = !ui->settings.raw;
-    pp_ui_notice(ui, false, "%s", ui->settings.raw ? "Answers are shown as they were written."
-                                                   : "Markdown is shown formatted.");
+    pp_ui_notice(ui, false, "%s", ui->settings.raw ? "answers are shown as they were written"
+                                                   : "Markdown is shown formatted");
     report(ui, pp_ui_save_settings(ui, &err), &err);
 }
 
@@ -304,8 +304,8 @@ void pp_ui_toggle_tint(struct pp_ui *ui)
     struct pp_error err;
     ui->settings.tint = !ui->settings.tint;
     ui->dirty |= PP_DRAW_TRANSCRIPT | PP_DRAW_MENU;
-    pp_ui_notice(ui, false, "%s", ui->settings.tint ? "What was guessed and stood is tinted in the answers."
-                                                    : "Answers are shown without a tint.");
+    pp_ui_notice(ui, false, "%s", ui->settings.tint ? "what was guessed and stood is tinted in the answers"
+                                                    : "answers are shown without a tint");
     report(ui, pp_ui_save_settings(ui, &err), &err);
 }
 
@@ -315,9 +315,9 @@ static void insert_paste(struct pp_ui *ui, const struct pp_key *key)
         pp_edit_feed("\a", 1);
     pp_edit_insert(key->text, key->len);
     if (key->cut)
-        pp_ui_notice(ui, true, "The paste was longer than %d MB: its end was left out.", PP_MAX_PASTE >> 20);
+        pp_ui_notice(ui, true, "the paste was longer than %d MB: its end was left out", PP_MAX_PASTE >> 20);
     else if (key->open_end)
-        pp_ui_notice(ui, false, "The terminal has not said where the paste ends; what has come of it stands here.");
+        pp_ui_notice(ui, false, "the terminal has not said where the paste ends; what has come of it stands here");
 }
 
 static bool function_key(struct pp_ui *ui, enum pp_key_type type)

@@ -182,7 +182,7 @@ static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
     char *end;
     const float scale = strtof(text, &end);
     if (end == text || *end || !(scale >= -most && scale <= most)) {
-        pp_ui_notice(ui, true, "A strength is a number from -2 to 2.");
+        pp_ui_notice(ui, true, "a strength is a number from -2 to 2");
         return false;
     }
     pp_controller_set_adapter(ui->controller, i, true, scale);

@@ -519,7 +519,7 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
     struct pp_error err;
     enum pp_code code = pp_controller_new(o, paths, &p.c, &err);
     if (code == PP_OK && !install_signals())
-        code = pp_fail(&err, PP_ERR_IO, "No pipe for signals: %s.", strerror(errno));
+        code = pp_fail(&err, PP_ERR_IO, "no pipe for signals: %s", strerror(errno));
     if (code != PP_OK) {
         fprintf(stderr, "pippin: %s\n", err.text);
         if (p.c)

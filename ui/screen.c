@@ -93,15 +93,15 @@ static void set_modes(void)
 enum pp_code pp_screen_open(struct pp_error *err)
 {
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &scr.before) != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "This is no terminal; use `pippin run` or --plain.");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "this is no terminal; use `pippin run` or --plain");
     scr.screen = newterm(NULL, stdout, stdin);
     if (!scr.screen)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "Nothing is known about the terminal '%s' (TERM); use --plain.",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "nothing is known about the terminal '%s' (TERM); use --plain",
                        getenv("TERM") ? getenv("TERM") : "");
     set_term(scr.screen);
     const enum pp_code code =
         cursor_address ? pp_signals_open(restore_in_emergency, err)
-                       : pp_fail(err, PP_ERR_UNSUPPORTED, "This terminal cannot move its cursor; use --plain.");
+                       : pp_fail(err, PP_ERR_UNSUPPORTED, "this terminal cannot move its cursor; use --plain");
     if (code != PP_OK) {
         endwin();
         delscreen(scr.screen);

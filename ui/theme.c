@@ -278,7 +278,7 @@ enum pp_code pp_theme_parse(FILE *f, const char *file, struct pp_theme *t, struc
     if (line != 0) {
         use_plain(t);
         if (line < 0)
-            return pp_fail(err, PP_ERR_IO, "The theme %s cannot be read.", file);
+            return pp_fail(err, PP_ERR_IO, "the theme %s cannot be read", file);
         return pp_fail(err, PP_ERR_FORMAT, "%s, line %d: %s.", file, line,
                        p.reason[0] ? p.reason : "this is not NAME = VALUE");
     }
@@ -330,7 +330,7 @@ static enum pp_code fail_unknown(const struct pp_paths *paths, const char *id, s
     for (size_t i = 0, used = 0; i < n && used + 68 < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", ids[i]);
     pp_free(ids);
-    return pp_fail(err, PP_ERR_NOT_FOUND, "There is no theme '%.60s'. There are: %s.", id,
+    return pp_fail(err, PP_ERR_NOT_FOUND, "there is no theme \"%.60s\"; there are %s", id,
                    *names ? names : "none at all");
 }
 

@@ -222,7 +222,7 @@ static void take_back_unsent(struct pp_ui *ui)
     if (!whole.bad)
         pp_edit_set(pp_buf_cstr(&whole));
     else
-        pp_ui_notice(ui, true, "Out of memory: the message that was not sent is in the history.");
+        pp_ui_notice(ui, true, "out of memory: the message that was not sent is in the history");
     pp_buf_free(&whole);
     pp_free(text);
     ui->editing = ui->sent_edit;
@@ -242,7 +242,7 @@ void pp_ui_show_found(struct pp_ui *ui)
     if (i < n)
         pp_transcript_show(ui, i, ui->found.word);
     else
-        pp_ui_notice(ui, false, "What was found is on another branch of this conversation.");
+        pp_ui_notice(ui, false, "what was found is on another branch of this conversation");
 }
 
 /* A message that is no longer there cannot be changed: what is typed is a new one then, at the same place. */
@@ -324,7 +324,7 @@ static bool read_keys(struct pp_ui *ui)
         pp_input_typed_ahead(bytes, pp_screen_typed_ahead());
     ui->read_at = pp_now_ns();
     if (!pp_input_feed(ui->keyboard, bytes, (size_t)n))
-        pp_ui_notice(ui, true, "Out of memory: what you typed was lost.");
+        pp_ui_notice(ui, true, "out of memory: what you typed was lost");
     take_keys(ui);
     return true;
 }
@@ -524,7 +524,7 @@ static void tell_rest(const struct pp_ui *ui)
     if (ui->unsent_in[0])
         printf("What was typed and not sent is in %s; /read puts it into the line.\n", ui->unsent_in);
     if (ui->unsent.len)
-        printf("%s\nWhat was typed and not sent is nowhere but here:\n\n%s", ui->unsent_why.text,
+        printf("pippin: %s\nWhat was typed and not sent is nowhere but here:\n\n%s", ui->unsent_why.text,
                pp_buf_cstr(&ui->unsent));
 }
 
