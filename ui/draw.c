@@ -61,6 +61,10 @@ void pp_draw_theme(const struct pp_theme *t, bool no_color)
             looks[i].attributes |= A_DIM; /* what was to be grey */
         tinted[i] = with_tint(t, i, colors);
     }
+    /* where the colours are too few, or none, which row is selected is to be seen all the same */
+    if (!(looks[PP_SLOT_SELECTED].attributes & A_REVERSE) &&
+        pp_color_reduce(t->looks[PP_SLOT_SELECTED].bg, colors) == pp_color_reduce(t->looks[PP_SLOT_MENU].bg, colors))
+        looks[PP_SLOT_SELECTED].attributes |= A_REVERSE;
 }
 
 static const struct look *look_of(pp_style style)

@@ -439,6 +439,11 @@ broken_theme() {
         printf '[styles]\ntext = blurple\n' >"$work/config/pippin/themes/bad.theme"
     start 80x24 "" "--theme bad" && see "line 2: 'blurple'" && see ready && say hi && see "You said: hi"
 }
+selected_row() { # is seen where a theme's colours are too many, or not wanted
+    start 80x24 "TERM=linux" "--theme dark" && see ready && keys F2 && see "Rain in" && see_styled "\[[0-9;]*7m[^│]*Rain in" &&
+        start 80x24 "NO_COLOR=1" "--theme dark" && see ready && keys F2 && see "Rain in" &&
+        see_styled "\[[0-9;]*7m[^│]*Rain in"
+}
 no_color() {
     start 80x24 "NO_COLOR=1 TERM=tmux-256color" && see ready && say markdown && see "end of markdown" &&
         screen -e >"$work/mono" &&
@@ -602,7 +607,7 @@ history draft_comes_back older_lines vi_keys alt_ctrl_j typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_keys menu_fields help_in_full menus_over_wide_text menus_small themes no_color tint
+stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_keys menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters comparison elsewhere impatient_search found_is_shown"
