@@ -92,12 +92,23 @@ static bool talk(const struct pp_options *o, const struct pp_paths *p, bool comm
     return true;
 }
 
+/* "pippin help run" is "pippin run --help", as many programs have it. */
+static void take_help(int argc, char **argv)
+{
+    static char option[] = "--help";
+    if (argc < 2 || strcmp(argv[1], "help") != 0)
+        return;
+    memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
+    argv[argc - 1] = option;
+}
+
 int main(int argc, char **argv)
 {
     struct pp_paths paths;
     struct pp_options options;
     struct pp_error err;
     const mode_t mask = prepare_process();
+    take_help(argc, argv);
     enum pp_code code = pp_paths_init(&paths, &err);
     if (code == PP_OK)
         code = pp_options_parse(argc, argv, &paths, &options, &err);

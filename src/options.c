@@ -127,6 +127,17 @@ static enum pp_code unknown_command(const char *name, struct pp_error *err)
 
 static enum pp_code unknown_subcommand(const struct pp_command_spec *spec, const char *name, struct pp_error *err)
 {
+    struct pp_near near = {.wanted = name};
+    for (const char *p = spec->subcommands; *p;) {
+        char word[32];
+        const size_t n = strcspn(p, " ");
+        snprintf(word, sizeof word, "%.*s", (int)n, p);
+        pp_near_try(&near, word);
+        p += n + strspn(p + n, " ");
+    }
+    if (near.best[0])
+        return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; did you mean %s? There are: %s", spec->name, name,
+                       near.best, spec->subcommands);
     return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; there are: %s", spec->name, name, spec->subcommands);
 }
 

@@ -39,6 +39,13 @@ nl='
 who="Hello, who are you?"
 answer="Hello! I am Pippin, a tiny language model. What would you like to talk about?"
 
+run run --help
+cp "$tmp/out" "$tmp/help"
+run help run
+holds "help as a word is --help" cmp -s "$tmp/out" "$tmp/help"
+run help
+expect_match "help alone is that of the program" "$tmp/out" '^Usage: pippin \[chat\]'
+
 # --- one answer -------------------------------------------------------------------------------------------------
 
 echo "$who" | "$pippin" run --temp 0 -n 32 >"$tmp/out" 2>"$tmp/err"

@@ -283,6 +283,7 @@ static void commands(void **state)
     accept("chat|--continue|--theme|dark|--plain");
     assert_true(o.resume_latest && o.plain);
 
+    refuse("sessions|serch|x", "did you mean search? There are: list search");
     refuse("sesions", "did you mean \"sessions\"");
     refuse("--sytem|Be brief.", "did you mean --system?"); /* which is the mistake, not its value */
     refuse("--sytem|run|-p|x", "did you mean --system?");
