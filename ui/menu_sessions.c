@@ -137,7 +137,7 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
         pp_menu_ask(ui, "Write to (.md, .json, .jsonl):", name);
         return true;
     }
-    if (key->type == PP_KEY_DELETE || (control && key->cp == PP_CTRL('d'))) {
+    if (key->type == PP_KEY_DELETE) { /* and not Ctrl-D, by which others are left: a "y" may follow it */
         m->subject = s->id;
         pp_menu_confirm(ui, "y deletes for good, any other key keeps it: \"%.200s\"", title_of(s));
         return true;

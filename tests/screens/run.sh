@@ -393,6 +393,11 @@ menu_keys() { # those of the bar at the bottom do the same in a menu, also with 
         keys F2 && see "Rain in" && keys F9 && keys Escape && see "as they were written" && keys F8 && see "Enter changes" &&
         keys F10 && see "exit=0"
 }
+menu_ctrl_d() { # deletes no conversation
+    start 80x24 && see ready && keys F2 && see "Rain in" && text "evil" && see "Search: evil" && keys C-a C-d &&
+        see "Search: vil" && text "y" && see "Search: yvil" && keys C-e C-d && text "z" && see "Search: yvilz" &&
+        gone "deletes for good"
+}
 menu_fields() { # what is pasted is one line; keys of readline; what has no room is told
     start 80x24 && see ready && keys F2 && see "Rain in" && keys C-r && see "New title" && keys C-u &&
         printf '\tin two\nlines\r\n' | paste && see "New title:  in two lines" && keys M-b M-b && text "no " &&
@@ -607,7 +612,7 @@ history draft_comes_back older_lines vi_keys alt_ctrl_j typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_keys menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
+stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters comparison elsewhere impatient_search found_is_shown"
