@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/mem.h"
@@ -12,18 +13,42 @@ enum { PATH = 4096 };
 
 /* --- export ------------------------------------------------------------------------------------------------- */
 
-/* A name of its own in the current folder: NAME.md, NAME-2.md, ... */
-static void own_name(const char *title, char out[PATH])
+static bool is_folder(const char *path)
 {
-    char name[PATH / 2];
-    pp_export_name(title, name, sizeof name);
-    snprintf(out, PATH, "%s", name);
-    const int base = (int)(strrchr(name, '.') - name);
-    for (int i = 2; i < 1000 && access(out, F_OK) == 0; i++)
-        snprintf(out, PATH, "%.*s-%d%s", base, name, i, name + base);
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* In: id, key (the path as typed, "": one is made of the title). Out: text, the path. */
+/* A name of its own in a folder ("": the current one): NAME.md, NAME-2.md, ... False: it would be too long. */
+static bool own_name(const char *folder, const char *title, char out[PATH])
+{
+    char name[512];
+    const size_t n = strlen(folder);
+    const char *slash = n && folder[n - 1] != '/' ? "/" : "";
+    pp_export_name(title, name, sizeof name);
+    if (n + sizeof name + 16 > PATH)
+        return false;
+    snprintf(out, PATH, "%s%s%s", folder, slash, name);
+    const int base = (int)(strrchr(name, '.') - name);
+    for (int i = 2; i < 1000 && access(out, F_OK) == 0; i++)
+        snprintf(out, PATH, "%s%s%.*s-%d%s", folder, slash, base, name, i, name + base);
+    return true;
+}
+
+/* Where it is to be written, as typed: "" or a folder wants a name of our own. */
+static enum pp_code target(const char *typed, const char *title, char out[PATH], struct pp_error *err)
+{
+    char path[PATH] = "";
+    bool fits = !*typed || pp_expand_home(typed, path, sizeof path);
+    if (fits && *path && !is_folder(path)) {
+        snprintf(out, PATH, "%s", path);
+        return pp_export_check_name(out, err);
+    }
+    fits = fits && own_name(path, title, out);
+    return fits ? PP_OK : pp_fail(err, PP_ERR_IO, "so long a path is not possible");
+}
+
+/* In: id, key (the path as typed, "" or a folder: one is made of the title). Out: text, the path. */
 static void run_export(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -32,12 +57,7 @@ static void run_export(struct pp_job *job, struct pp_store *st)
     job->code = pp_conversation_read(st, j->id, &c, &job->err);
     if (job->code)
         return;
-    if (!*j->key)
-        own_name(c.session.title, path);
-    else if (!pp_expand_home(j->key, path, sizeof path))
-        job->code = pp_fail(&job->err, PP_ERR_IO, "so long a path is not possible");
-    else
-        job->code = pp_export_check_name(path, &job->err);
+    job->code = target(j->key, c.session.title, path, &job->err);
     const int form = job->code ? -1 : pp_export_form_of(path);
     struct pp_export x = {.form = form < 0 ? PP_EXPORT_MARKDOWN : (enum pp_export_form)form};
     if (!job->code)

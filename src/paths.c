@@ -159,10 +159,34 @@ const char *pp_base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+/* Without what a shell would need around it. */
+static void unquote(char *s)
+{
+    const size_t n = strlen(s);
+    if (n > 2 && (s[0] == '"' || s[0] == '\'') && s[n - 1] == s[0]) {
+        memmove(s, s + 1, n - 2);
+        s[n - 2] = 0;
+        return;
+    }
+    char *to = s;
+    for (; *s; s++) {
+        if (s[0] == '\\' && s[1] && strchr(" '\"()[]{}&;$!`~#*?<>|\\", s[1]))
+            s++;
+        *to++ = *s;
+    }
+    *to = 0;
+}
+
 bool pp_expand_home(const char *typed, char *out, size_t cap)
 {
-    const char *home = typed[0] == '~' && typed[1] == '/' ? getenv("HOME") : NULL;
-    const int n = snprintf(out, cap, "%s%s", home ? home : "", home ? typed + 1 : typed);
+    char path[PATH_MAX];
+    if (strlen(typed) >= sizeof path)
+        return false;
+    strcpy(path, typed);
+    if (access(path, F_OK) != 0)
+        unquote(path);
+    const char *home = path[0] == '~' && (path[1] == '/' || !path[1]) ? getenv("HOME") : NULL;
+    const int n = snprintf(out, cap, "%s%s", home ? home : "", home ? path + 1 : path);
     return n > 0 && (size_t)n < cap;
 }
 

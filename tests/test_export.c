@@ -632,6 +632,13 @@ static void in_the_chat(void **state)
     assert_true(says("chat.jsonl"));
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, says("already"));
+    assert_int_equal(mkdir(test_path("a folder"), 0700), 0); /* in which the file is named by the title */
+    for (int i = 1; i <= 2; i++) {
+        snprintf(line, sizeof line, "/export '%s'", test_path("a folder"));
+        assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+        pump_until(&fix, says(i == 1 ? "/a folder/one.md now" : "/a folder/one-2.md now"));
+    }
+    path = test_path("chat.jsonl");
     snprintf(line, sizeof line, "/export %s", test_path("chat.pdf"));
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, says("not as pdf"));

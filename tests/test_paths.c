@@ -323,6 +323,38 @@ static void registered(void **state)
     sqlite3_close(db);
 }
 
+static void is_typed(const char *typed, const char *path)
+{
+    char out[64];
+    assert_true(pp_expand_home(typed, out, sizeof out));
+    assert_string_equal(out, path);
+}
+
+static void typed_paths(void **state)
+{
+    char out[8];
+    (void)state;
+    is_typed("~/a b.md", "/home/x/a b.md");
+    is_typed("~", "/home/x");
+    is_typed("~other/a", "~other/a");
+    is_typed("'/tmp/a b.md'", "/tmp/a b.md"); /* as terminals write a file that is dragged to them */
+    is_typed("\"/tmp/a b.md\"", "/tmp/a b.md");
+    is_typed("'~/a'", "/home/x/a");
+    is_typed("/tmp/a\\ b\\(1\\).md", "/tmp/a b(1).md");
+    is_typed("/tmp/it's", "/tmp/it's");
+    is_typed("''", "''");
+    is_typed("a\\b", "a\\b");
+    assert_false(pp_expand_home("", out, sizeof out));
+    assert_false(pp_expand_home("too-long", out, sizeof out));
+    const char *literal = test_path("'quoted'");
+    FILE *f = fopen(literal, "w");
+    assert_non_null(f);
+    fclose(f);
+    char there[600];
+    assert_true(pp_expand_home(literal, there, sizeof there));
+    assert_string_equal(there, literal);
+}
+
 TEST_GROUP(paths)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +363,7 @@ TEST_GROUP(paths)
         cmocka_unit_test_setup_teardown(bundled, set_up, tear_down),
         cmocka_unit_test_setup_teardown(make_dirs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(resolve, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(typed_paths, set_up, tear_down),
         cmocka_unit_test(bundled_draft),
         cmocka_unit_test(template_path),
         cmocka_unit_test(nearness),
