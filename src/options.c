@@ -136,8 +136,8 @@ static enum pp_code unknown_subcommand(const struct pp_command_spec *spec, const
         p += n + strspn(p + n, " ");
     }
     if (near.best[0])
-        return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; did you mean %s? There are: %s", spec->name, name,
-                       near.best, spec->subcommands);
+        return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; did you mean %s? There are: %s", spec->name,
+                       name, near.best, spec->subcommands);
     return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; there are: %s", spec->name, name, spec->subcommands);
 }
 

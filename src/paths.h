@@ -27,9 +27,9 @@ enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
 
 /* What stands behind the last slash of a path, or all of it. */
 const char *pp_base_name(const char *path);
-/* A path as somebody types it, or a terminal that a file was dragged to: "~" is the home folder, quotes around all of it
- * and backslashes before blanks and the like are no part of it, unless there is such a file. False: it is empty or does
- * not fit. */
+/* A path as somebody types it, or a terminal that a file was dragged to: "~" is the home folder, quotes around all of
+ * it and backslashes before blanks and the like are no part of it, unless there is such a file. False: it is empty or
+ * does not fit. */
 bool pp_expand_home(const char *typed, char *out, size_t cap);
 
 /* The file of a chat template that does not come with pippin: NAME.jinja among the user's, or a path, which has a
