@@ -68,6 +68,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " head = ?8 WHERE id = ?1",
     /* A clock that was set back must not put a conversation behind what it was. */
     [PP_STMT_SESSION_TOUCH] = "UPDATE session SET head = ?2, updated_ms = max(updated_ms, ?3) WHERE id = ?1",
+    [PP_STMT_SESSION_OTHERS] = "SELECT updated_ms FROM session WHERE id <> ?1 ORDER BY updated_ms DESC LIMIT 1",
     [PP_STMT_SESSION_DELETE] = "DELETE FROM session WHERE id = ?1",
     [PP_STMT_MESSAGE_ADD] =
         "INSERT INTO message (session, parent, role, state, content, model, adapters, params, stats, n_tokens,"

@@ -84,15 +84,35 @@ enum pp_code pp_store_move_head(struct pp_store *st, int64_t session, int64_t he
     return pp_store_finish(st, stmt, what, err);
 }
 
+/* Later than all other conversations, also those that were used while the clock was ahead: the last one comes first. */
+static enum pp_code after_others(struct pp_store *st, int64_t session, int64_t *now, const char *what,
+                                 struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    enum pp_code code = pp_store_stmt(st, PP_STMT_SESSION_OTHERS, &stmt, err);
+    if (code)
+        return code;
+    sqlite3_bind_int64(stmt, 1, session);
+    const int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW && sqlite3_column_int64(stmt, 0) >= *now)
+        *now = sqlite3_column_int64(stmt, 0) + 1;
+    else if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+        code = pp_store_fail(st, rc, what, err);
+    pp_store_done(stmt);
+    return code;
+}
+
 enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, struct pp_error *err)
 {
     static const char what[] = "save the message";
     enum pp_code code = pp_store_begin(st, what, err);
     if (code)
         return code;
-    const int64_t now = pp_store_now_ms();
+    int64_t now = pp_store_now_ms();
     struct pp_message fresh = *m; /* *m changes only if all goes well */
     code = pp_store_insert_message(st, &fresh, now, what, err);
+    if (!code)
+        code = after_others(st, m->session, &now, what, err);
     if (!code)
         code = pp_store_move_head(st, m->session, fresh.id, now, what, err);
     code = pp_store_end(st, code, what, err);

@@ -231,6 +231,27 @@ static void newest_first(void **state)
 
 /* --- messages ---------------------------------------------------------------------------------------------------- */
 
+/* One that was used while the clock was ahead does not stay the latest for years. */
+static void clock_set_back(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    struct pp_store *st = open_store(path);
+    const int64_t ahead = add_session(st, "ahead"), now = add_session(st, "now");
+    pp_store_close(st);
+    raw_sql(path, "UPDATE session SET updated_ms = updated_ms + 400000000000 WHERE title = 'ahead'");
+    st = open_store(path);
+    struct pp_session latest;
+    for (int i = 0; i < 4; i++) {
+        const int64_t used = i % 2 ? ahead : now;
+        add_message(st, used, 0, PP_ROLE_USER, "hello");
+        assert_ok(pp_store_session_latest(st, &latest, &err), err);
+        assert_int_equal(latest.id, used);
+        pp_session_clear(&latest);
+    }
+    pp_store_close(st);
+}
+
 static void message_tree(void **state)
 {
     (void)state;
@@ -1039,6 +1060,7 @@ TEST_GROUP(store)
         cmocka_unit_test(cancelled),
         cmocka_unit_test(private_files),       cmocka_unit_test(session_round_trip),
         cmocka_unit_test(find_by_prefix),      cmocka_unit_test(newest_first),
+        cmocka_unit_test(clock_set_back),
         cmocka_unit_test(message_tree),        cmocka_unit_test(message_round_trip),
         cmocka_unit_test(search),              cmocka_unit_test(delete_long_conversation),
         cmocka_unit_test(migration),           cmocka_unit_test(strange_files),
