@@ -208,10 +208,84 @@ static void put_back(void)
     pp_free(before);
 }
 
+/* --- whole graphemes: readline knows characters, and would take a flag or a family apart --------------------- */
+
+/* The cluster that the byte `at` lies in, but for its first; *start == *end: it is at an edge of one. Only so much
+ * before it is looked at: lines may be long. */
+static void cluster_around(const char *s, size_t n, size_t at, size_t *start, size_t *end)
+{
+    enum { FAR = 256 };
+    size_t pos = at > FAR ? at - FAR : 0;
+    while (pos > 0 && ((unsigned char)s[pos] & 0xC0) == 0x80)
+        pos--;
+    *start = *end = at;
+    while (pos < at) {
+        const size_t next = pos + pp_cluster_next(s + pos, n - pos).len;
+        if (next > at) {
+            *start = pos;
+            *end = next;
+        }
+        pos = next;
+    }
+}
+
+/* The line before a key: its length, the cursor, and the clusters on its sides, [left, point) and [point, right). */
+struct before {
+    size_t len, point, left, right;
+    char text[2 * 4 * PP_MAX_GLYPHS]; /* of both */
+};
+
+static struct before look(void)
+{
+    struct before b = {.len = (size_t)rl_end, .point = (size_t)rl_point};
+    size_t end;
+    b.left = b.right = b.point;
+    if (b.point > 0)
+        cluster_around(rl_line_buffer, b.len, b.point - 1, &b.left, &end);
+    if (b.point < b.len)
+        b.right = b.point + pp_cluster_next(rl_line_buffer + b.point, b.len - b.point).len;
+    if (b.right - b.left <= sizeof b.text)
+        memcpy(b.text, rl_line_buffer + b.left, b.right - b.left);
+    else
+        b.left = b.right = b.point;
+    return b;
+}
+
+/* Whether [from, to) of the line is what was at `at` before: it may have become another one, from the history. */
+static bool is_rest(const struct before *b, size_t from, size_t to, size_t at)
+{
+    return to > from && to <= (size_t)rl_end && memcmp(rl_line_buffer + from, b->text + (at - b->left), to - from) == 0;
+}
+
+static void delete_between(size_t from, size_t to)
+{
+    rl_delete_text((int)from, (int)to);
+    rl_point = (int)from;
+}
+
+/* After it: what is left of a cluster that was deleted goes, too, and the cursor is not within one. */
+static void keep_whole(const struct before *b)
+{
+    const size_t len = (size_t)rl_end, point = (size_t)rl_point, gone = b->len > len ? b->len - len : 0;
+    size_t start, end;
+    if (gone && point + gone == b->point && point > b->left && is_rest(b, b->left, point, b->left)) {
+        delete_between(b->left, point);
+    } else if (gone && point == b->point && point + gone < b->right &&
+               is_rest(b, point, b->right - gone, point + gone)) {
+        delete_between(point, b->right - gone);
+    } else if (len == b->len && point != b->point) {
+        cluster_around(rl_line_buffer, len, point, &start, &end);
+        if (start != end)
+            rl_point = (int)(point < b->point || pp_edit_vi_command() ? start : end);
+    }
+}
+
 void pp_edit_feed(const char *bytes, size_t n)
 {
     if (n > sizeof ed.queue)
         return;
+    const bool searching = pp_edit_searching();
+    const struct before before = look();
     memcpy(ed.queue, bytes, n);
     ed.queued = n;
     ed.taken = 0;
@@ -219,6 +293,8 @@ void pp_edit_feed(const char *bytes, size_t n)
         rl_callback_read_char();
         put_back();
     }
+    if (!searching && !pp_edit_searching())
+        keep_whole(&before);
 }
 
 void pp_edit_insert(const char *text, size_t n)
