@@ -412,6 +412,12 @@ void pp_options_bounds(const char *name, double *min, double *max)
     *max = opt ? opt->max : 0;
 }
 
+const char *pp_options_about(const char *name)
+{
+    const struct pp_option *opt = option_named(name);
+    return opt && opt->help ? opt->help : "";
+}
+
 enum pp_code pp_options_recall(struct pp_options *o, const char *name, const char *value, struct pp_error *err)
 {
     struct pp_parse ps = {.o = o, .source = PP_SOURCE_CONFIG};

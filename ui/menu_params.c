@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/options.h"
 #include "ui/state.h"
+#include "ui/wrap.h"
 
 static size_t count(struct pp_ui *ui, struct pp_menu *m)
 {
@@ -29,6 +31,19 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
     snprintf(row->right, sizeof row->right, "%.127s", p->detail);
 }
 
+/* What the selected one does, on two lines. */
+static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
+{
+    const struct pp_named *p = at(ui, m->selected);
+    const char *about = p ? pp_options_about(p->name) : "";
+    const size_t n = strlen(about);
+    if (!n)
+        return;
+    const struct pp_wrapped w = pp_wrap(about, n, 0, pp_menu_width(ui), true);
+    snprintf(lines[0], PP_MENU_DETAIL, "%.*s", (int)w.end, about);
+    snprintf(lines[1], PP_MENU_DETAIL, "%s", about + w.next);
+}
+
 static void choose(struct pp_ui *ui, struct pp_menu *m)
 {
     const struct pp_named *p = at(ui, m->selected);
@@ -53,5 +68,6 @@ static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 
 const struct pp_menu_class pp_menu_params = {
     .title = "Parameters", .hint = "Enter changes   Esc closes", .empty = "There is nothing to set yet.",
+    .n_details = 2, .details = details,
     .count = count, .row = row, .choose = choose, .answered = answered,
 };

@@ -396,6 +396,10 @@ menu_tells() { # what went wrong in a menu that hides the notices, until the nex
         see "temp: 0.80" && keys Enter && see "Enter changes" &&
         keys F2 && see "Rain in" && keys DC && see "y deletes for good" && keys n && see "Rain in"
 }
+menu_explains() { # parameters, as --help does
+    start 80x24 && see ready && keys F8 && see "temperature (0.8); 0: always the likeliest token" && keys End &&
+        see "the same seed gives the same answer; default: a new one each time" && see_behind "the same seed" "(lora train: 0)"
+}
 menu_keys() { # those of the bar at the bottom do the same in a menu, also with Alt
     start 80x24 && see ready && keys F2 && see "Rain in" && keys M-3 && see barista && keys M-3 && gone barista &&
         keys F2 && see "Rain in" && keys F9 && keys Escape && see "as they were written" && keys F8 && see "Enter changes" &&
@@ -620,7 +624,7 @@ history draft_comes_back older_lines vi_keys alt_ctrl_j whole_letters typed_ahea
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
+stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters comparison elsewhere impatient_search found_is_shown"
