@@ -67,8 +67,11 @@ static int text_lines(const struct pp_ui *ui, const char *text, pp_style style, 
     const int width = ui->at.cols > 8 ? ui->at.cols - 4 : ui->at.cols;
     for (size_t pos = 0; pos < clean.len && lines < NOTICE_ROWS && (!draw || lines < ui->at.notice.h); lines++) {
         struct pp_wrapped w = pp_wrap(s, clean.len, pos, width, true);
-        if (draw)
-            pp_draw_clean(ui->at.notice.y + lines, ui->at.cols > 8 ? 2 : 0, width, s + pos, w.end - pos, style);
+        const bool cut = w.next < clean.len && (lines + 1 == NOTICE_ROWS || lines + 1 == ui->at.notice.h);
+        const int y = ui->at.notice.y + lines, x = ui->at.cols > 8 ? 2 : 0;
+        const int used = draw ? pp_draw_clean(y, x, width - cut, s + pos, w.end - pos, style) : 0;
+        if (draw && cut)
+            pp_draw_text(y, x + used, 1, "…", style);
         pos = w.next;
     }
     pp_buf_free(&clean);

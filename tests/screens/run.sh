@@ -275,6 +275,11 @@ editor_takes_keys() { # Ctrl-C and Ctrl-\ are its own; it knows nothing of how w
     start 80x24 EDITOR="$work/ed.sh" && see ready && text "written " && keys C-g && see "editor is here" &&
         keys C-c && sleep 0.3 && keys 'C-\' && see "written after 2 keys" && keys Enter && see "You said: written"
 }
+is_cut() { screen | grep -q '[a-z/]… *$'; }
+long_notice() { # one that is cut says so
+    start 40x10 && see ready && say "/read $work/no-such-folder/and/a/file/that/has/a/name/which/is/far/too/long/for/four/lines/on/a/screen/of/forty/columns/so/that/it/is/cut" &&
+        see "cannot open" && becomes 0 is_cut || { why=${why:-"no mark where it is cut"}; return 1; }
+}
 refused() { start 80x24 && see ready && say "please refuse" && see "Not now" && see "› please refuse"; }
 not_saved() {
     start 80x24 && see ready && say "this is unsaved" && see "not saved and not sent" && see "› this is unsaved" &&
@@ -622,7 +627,7 @@ markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept new_te
 paste_megabyte paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys alt_ctrl_j whole_letters typed_ahead
 enter_while_loading lone_escape no_locale editor
-editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused not_saved unsaved_stays
+editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
