@@ -117,11 +117,24 @@ static void key_in_question(struct pp_ui *ui, const struct pp_key *key)
     }
 }
 
-static bool move_selection(struct pp_ui *ui, const struct pp_key *key)
+/* Where letters are not searched for, they are those of vi and less. */
+static enum pp_key_type key_of(const struct pp_menu_class *cls, const struct pp_key *key)
+{
+    if (cls->search || key->type != PP_KEY_CHAR || key->mods)
+        return key->type;
+    switch (key->cp) {
+    case 'j': return PP_KEY_DOWN;
+    case 'k': return PP_KEY_UP;
+    case 'q': return PP_KEY_ESC;
+    default: return key->type;
+    }
+}
+
+static bool move_selection(struct pp_ui *ui, enum pp_key_type key)
 {
     struct pp_menu *m = &ui->menu;
     size_t page = ui->at.rows > 8 ? (size_t)ui->at.rows / 2 : 3, n = count(ui);
-    switch (key->type) {
+    switch (key) {
     case PP_KEY_UP: select_row(ui, m->selected ? m->selected - 1 : n ? n - 1 : 0); return true;
     case PP_KEY_DOWN: select_row(ui, m->selected + 1 < n ? m->selected + 1 : 0); return true;
     case PP_KEY_PGUP: select_row(ui, m->selected > page ? m->selected - page : 0); return true;
@@ -171,11 +184,11 @@ void pp_menu_key(struct pp_ui *ui, const struct pp_key *key)
         key_in_question(ui, key);
     else if (cls->key && cls->key(ui, m, key))
         return;
-    else if (key->type == PP_KEY_ESC)
+    else if (key_of(cls, key) == PP_KEY_ESC)
         pp_menu_cancel(ui);
     else if (key->type == PP_KEY_ENTER)
         choose(ui);
-    else if (move_selection(ui, key))
+    else if (move_selection(ui, key_of(cls, key)))
         return;
     else if (cls->search && key_in_field(ui, &m->search, key, &changed) && changed && cls->searched)
         cls->searched(ui, m);

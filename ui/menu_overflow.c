@@ -34,7 +34,20 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
     pp_transcript_end(ui);
 }
 
+/* It may have opened just as somebody began to write: that goes into the line, where the next Enter sends it. */
+static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
+{
+    const bool letter = key->type == PP_KEY_CHAR && key->cp >= 0x20 && !(key->mods & PP_MOD_ALT);
+    (void)m;
+    if (!letter && key->type != PP_KEY_PASTE)
+        return false;
+    pp_menu_close(ui);
+    if (letter) /* a paste is there already */
+        pp_ui_key(ui, key);
+    return true;
+}
+
 const struct pp_menu_class pp_menu_overflow = {
     .title = "The context is full", .hint = "Enter chooses   Esc leaves it   /overflow sets it for good",
-    .count = count, .row = row, .choose = choose,
+    .count = count, .row = row, .choose = choose, .key = key,
 };

@@ -324,6 +324,11 @@ full_while_typing() { # the question waits: the next Enter is not meant for it
         ! screen | grep -qF "Leave it as it is" || { why=${why:-"the menu opened"}; return 1; }
     keys C-c && see "Write a message" && say "/full" && see "Leave it as it is"
 }
+full_and_typing_on() { # what is written goes into the line, not into the question
+    start 80x24 && see ready && say "/full" && see "Leave it as it is" && text "just so" && gone "Leave it as it is" &&
+        see "› just so" && keys C-u && say "/full" && see "Leave it as it is" && printf 'two\nlines' | paste &&
+        gone "Leave it as it is" && see "› two"
+}
 full_context() {
     start 80x24 PIPPIN_FAKE_MESSAGES=10 && see "message number 10" && say "/full" && see "The context is full" &&
         keys Down Enter && see "messages above are not seen by the model any more" && see "They spoke of rain" &&
@@ -400,6 +405,11 @@ menu_tells() { # what went wrong in a menu that hides the notices, until the nex
         see "That is no number." && see "0.80x" && gone "Enter changes" && keys BSpace && gone "no number" &&
         see "temp: 0.80" && keys Enter && see "Enter changes" &&
         keys F2 && see "Rain in" && keys DC && see "y deletes for good" && keys n && see "Rain in"
+}
+menu_letters() { # of vi, where none are searched for
+    start 80x24 && see ready && keys F1 && see "Enter " && keys q && gone "Alt-Enter, Ctrl-J" && keys F8 && see "temp " &&
+        keys j && see "among the" && keys k && see "temperature (0.8)" && keys k && see "the same seed" && keys q &&
+        gone "the same seed" && keys F2 && see "Rain in" && text "jq" && see "Search: jq"
 }
 menu_explains() { # parameters, as --help does
     start 80x24 && see ready && keys F8 && see "temperature (0.8); 0: always the likeliest token" && keys End &&
@@ -628,8 +638,8 @@ paste_megabyte paste_without_end paste_behind_a_menu paste_while_leaving multi_l
 history draft_comes_back older_lines vi_keys alt_ctrl_j whole_letters typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice not_saved unsaved_stays
-slash_commands completion read_file full_context full_while_typing edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
+slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
+stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters comparison elsewhere impatient_search found_is_shown"
