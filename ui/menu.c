@@ -152,6 +152,14 @@ void pp_menu_cancel(struct pp_ui *ui)
     pp_menu_close(ui);
 }
 
+static void go_back(struct pp_ui *ui)
+{
+    const struct pp_menu_class *parent = ui->menu.cls->parent;
+    pp_menu_cancel(ui);
+    if (parent)
+        pp_menu_open(ui, parent);
+}
+
 static void choose(struct pp_ui *ui)
 {
     struct pp_menu *m = &ui->menu;
@@ -185,7 +193,7 @@ void pp_menu_key(struct pp_ui *ui, const struct pp_key *key)
     else if (cls->key && cls->key(ui, m, key))
         return;
     else if (key_of(cls, key) == PP_KEY_ESC)
-        pp_menu_cancel(ui);
+        go_back(ui);
     else if (key->type == PP_KEY_ENTER)
         choose(ui);
     else if (move_selection(ui, key_of(cls, key)))

@@ -24,6 +24,7 @@ struct pp_menu_row {
 /* Functions that are NULL do nothing. */
 struct pp_menu_class {
     const char *title;
+    const struct pp_menu_class *parent; /* where Esc goes back to; NULL: it closes */
     const char *hint;   /* the keys, at the lower edge */
     const char *empty;  /* what to say when there are no rows */
     bool columns;       /* the right parts stand below each other, not at the right edge */

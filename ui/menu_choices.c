@@ -133,7 +133,8 @@ static void presets_confirmed(struct pp_ui *ui, struct pp_menu *m)
 }
 
 const struct pp_menu_class pp_menu_presets = {
-    .title = "Presets of adapters", .columns = true, .hint = "Enter uses   Del deletes   Esc closes",
+    .title = "Presets of adapters", .parent = &pp_menu_lora, .columns = true,
+    .hint = "Enter uses   Del deletes   Esc goes back",
     .empty = "There are none; p in the list of adapters (F3) makes one.",
     .count = presets_count, .row = presets_row, .choose = presets_choose, .key = presets_key,
     .confirmed = presets_confirmed,

@@ -208,7 +208,7 @@ static void complete(struct pp_ui *ui, struct pp_menu *m)
 
 const struct pp_menu_class pp_menu_lora = {
     .title = "LoRA adapters",
-    .hint = "Space on/off  ←→ 0-9 strength  S-↑↓ order  note add preset list  Esc",
+    .hint = "Space on/off  ←→0-9 strength  S-↑↓ order  n note  a add  p l presets",
     .empty = "No adapter lies beside the model; a adds one.", .n_details = 5, .open = open_menu,
     .count = count, .row = row, .key = key, .answered = answered, .details = details, .complete = complete,
 };
