@@ -46,7 +46,7 @@ void pp_completion_offer_words(struct pp_completion *c, const char *args)
         const size_t n = strspn(p, "abcdefghijklmnopqrstuvwxyz-");
         char word[32];
         if (n && first && depth == 1 && n < sizeof word - 1) {
-            const bool more = p[n] == ' ' && isupper((unsigned char)p[n + 1]);
+            const bool more = p[n] == ' ' && p[n + 1] != pp_lower(p[n + 1]);
             snprintf(word, sizeof word, "%.*s%s", (int)n, p, more ? " " : "");
             pp_completion_offer(c, word);
         }

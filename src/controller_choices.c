@@ -169,7 +169,7 @@ static const struct ctl_param *param_meant(struct pp_controller *c, const char *
         const char *known = ctl_params[i].name;
         const size_t len = strlen(known);
         pp_near_try(&near, known);
-        if (strncasecmp(known, word, n) != 0 && (len < 4 || strncasecmp(known, word, len) != 0))
+        if (pp_ncasecmp(known, word, n) != 0 && (len < 4 || pp_ncasecmp(known, word, len) != 0))
             continue;
         found = &ctl_params[i];
         n_found++;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "ui/document.h"
 #include "ui/draw.h"
 #include "ui/state.h"
@@ -286,7 +287,7 @@ static uint64_t tail_revision(const struct pp_ui *ui)
 /* The line of a laid out text that a word begins on; 0: none has it. */
 static size_t line_with(const struct pp_layout *l, const char *word)
 {
-    const char *s = pp_buf_cstr(&l->text), *hit = *word ? strcasestr(s, word) : NULL;
+    const char *s = pp_buf_cstr(&l->text), *hit = *word ? pp_casestr(s, word) : NULL;
     size_t i = 0;
     while (hit && i + 1 < l->n_lines && l->lines[i + 1].start <= (size_t)(hit - s))
         i++;

@@ -3,9 +3,9 @@
  * Its folders have q, k and v of one head after the other. Files are read as llama.cpp computes with them: all of q,
  * then k, then v. */
 #include <cjson/cJSON.h>
-#include <strings.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/word.h"
 #include "engine/engine.h"
 #include "engine/hparams.h"
 
@@ -35,7 +35,7 @@ static const struct pp_arch_usual usual[] = {
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hidden_act"));
-    if ((fn && strcasecmp(fn, "swiglu") != 0) || !pp_config_flag(config, "rope", true) ||
+    if ((fn && pp_casecmp(fn, "swiglu") != 0) || !pp_config_flag(config, "rope", true) ||
         pp_config_flag(config, "ngpt", false))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: only SwiGLU and rotated heads are supported for this "
                        "family");
