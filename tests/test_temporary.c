@@ -1,0 +1,134 @@
+/* test_temporary.c - chats that are in no file, and a store that cannot be opened; with a backend that does what the
+ * test says. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "tests/backend_fake.h"
+
+static size_t listed(void)
+{
+    pp_controller_refresh_sessions(fix.c, "");
+    fixture_flush(&fix);
+    return pp_controller_n_sessions(fix.c);
+}
+
+/* What is said then is in no file, and gone with it. */
+static void test_temporary(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "kept", "yes");
+    const int64_t kept = pp_controller_session_id(fix.c);
+    assert_int_equal(fix_slash("/temporary maybe"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/temporary"), PP_SLASH_DONE);
+    assert_true(fix_status()->temporary);
+    assert_int_equal(pp_controller_n_messages(fix.c), 0);
+    pump_until(&fix, listed() == 0);
+    fixture_turn(&fix, "secret", "quite");
+    assert_true(fix.fake->unkept);
+    assert_string_equal(fix_status()->session_key, ""); /* nobody is told how to come back */
+    fixture_turn(&fix, "more", "of it");
+    assert_non_null(strstr(fix.fake->messages, "secret"));
+    assert_int_equal(fix_slash("/fork"), PP_SLASH_DONE);
+    pump_until(&fix, listed() == 2);
+    assert_int_equal(fix_slash("/temporary"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
+    pump_until(&fix, listed() == 1);
+    assert_int_equal(pp_controller_session_at(fix.c, 0)->id, kept);
+    pp_controller_open(fix.c, kept);
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
+    fixture_turn(&fix, "kept, too", "yes");
+    assert_true(fix.fake->committed);
+    assert_false(fix.fake->unkept);
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
+}
+
+/* Where there is no database yet, none is made, not even an empty one, before something is to be kept. */
+static void test_temporary_from_the_start(void **state)
+{
+    (void)state;
+    char *text;
+    size_t n;
+    fix.o.temporary = true;
+    snprintf(fix.paths.data, sizeof fix.paths.data, "%s", test_path("unmade"));
+    snprintf(fix.paths.db, sizeof fix.paths.db, "%s/pippin.db", fix.paths.data);
+    fixture_ready(&fix);
+    assert_non_null(strstr(fix_status()->notice, "temporary"));
+    fixture_turn(&fix, "a secret question", "quite");
+    assert_true(fix_status()->temporary);
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    assert_int_not_equal(access(fix.paths.data, F_OK), 0);
+    fixture_ready(&fix);
+    fixture_turn(&fix, "a secret question", "quite");
+    pp_controller_add_adapter(fix.c, "/nothing.gguf"); /* what is for all conversations is kept nevertheless */
+    fixture_flush(&fix);
+    assert_int_equal(access(fix.paths.db, F_OK), 0);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    fixture_turn(&fix, "another secret", "quite");
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
+    fixture_turn(&fix, "kept", "yes");
+    pump_until(&fix, listed() == 1);
+    assert_int_equal(fix_slash("/temporary"), PP_SLASH_DONE);
+    fixture_turn(&fix, "another secret", "quite");
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
+    pump_until(&fix, listed() == 1);
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    assert_int_equal(pp_read_file(fix.paths.db, 1 << 24, &text, &n, NULL), PP_OK);
+    assert_null(memmem(text, n, "secret", 6));
+    assert_non_null(memmem(text, n, "kept", 4));
+    pp_free(text);
+    fixture_ready(&fix); /* that is there now is used */
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
+    pump_until(&fix, listed() == 1);
+}
+
+/* Nor is one where it cannot be: it is said when something is to be kept. */
+static void test_temporary_without_room(void **state)
+{
+    (void)state;
+    fix.o.temporary = true;
+    snprintf(fix.paths.data, sizeof fix.paths.data, "/dev/null/pippin");
+    snprintf(fix.paths.db, sizeof fix.paths.db, "/dev/null/pippin/pippin.db");
+    fixture_ready(&fix);
+    assert_false(fix_status()->notice_is_error);
+    fixture_turn(&fix, "one", "a");
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
+    assert_true(fix_status()->notice_is_error && fix_status()->temporary);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2); /* it is still there */
+    fixture_turn(&fix, "two", "b");
+}
+
+/* A folder that cannot be made: the chat works, and says what it does not keep. */
+static void test_nowhere_to_keep(void **state)
+{
+    (void)state;
+    struct pp_error err;
+    snprintf(fix.paths.data, sizeof fix.paths.data, "/dev/null/pippin");
+    snprintf(fix.paths.db, sizeof fix.paths.db, "/dev/null/pippin/pippin.db");
+    fixture_ready(&fix);
+    assert_true(fix_status()->temporary && fix_status()->notice_is_error);
+    assert_non_null(strstr(fix_status()->notice, "nothing of this chat is kept"));
+    fixture_turn(&fix, "one", "a");
+    fixture_turn(&fix, "two", "b");
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
+    assert_non_null(strstr(fix_status()->notice, "/dev/null/pippin cannot be written to"));
+    fixture_stop(&fix);
+    fix.o.resume_latest = true; /* what is to be gone on with is not there */
+    assert_int_equal(fixture_start(&fix, &err), PP_ERR_IO);
+    fixture_stop(&fix);
+}
+
+TEST_GROUP(temporary)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_temporary, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_temporary_from_the_start, fix_setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_temporary_without_room, fix_setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_nowhere_to_keep, fix_setup, fix_teardown),
+    };
+    return cmocka_run_group_tests_name("temporary", tests, NULL, NULL);
+}
