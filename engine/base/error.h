@@ -31,10 +31,11 @@ struct pp_error {
 enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts "prefix: " before the text that is already in *err; returns err->code. */
+/* Puts "prefix: " before the text that is already in *err; returns err->code, and PP_ERR_IO if err is NULL: who has a
+ * code of his own returns that. */
 enum pp_code pp_fail_prefix(struct pp_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Puts "; advice" behind the text that is already in *err, of which what does not fit is cut; returns err->code. */
+/* Puts "; advice" behind the text that is already in *err, of which what does not fit is cut; returns the same. */
 enum pp_code pp_fail_advice(struct pp_error *err, const char *advice);
 
 /* PP_ERR_NOMEM with the usual sentence; `what` names the thing that did not fit ("the token table"). */
