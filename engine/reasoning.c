@@ -6,6 +6,9 @@
  *     ▼                 ▼              └───────────────────────┘   ... of an answer: OVER
  *   ANSWER ◄── else ── AFTER
  *
+ * Solar Open's messages are like those of harmony, but it is the tag behind the role that says which part begins:
+ * <|think|>, <|content|> or <|tool_calls|>.
+ *
  * A window never holds more than WINDOW bytes: whatever cannot be decided within it is what it looks like. */
 #include "engine/reasoning.h"
 
@@ -19,6 +22,7 @@ enum { WINDOW = 4096, HEADER_MOST = 512, STRAY_MOST = 64, TAG_MOST = 48 };
 /* Tags of both forms share the array `tag`; those of harmony are always the same. */
 enum { OPEN, CLOSE, ANSWER_OPEN, ANSWER_CLOSE, N_PLAIN };
 enum { CHANNEL, MESSAGE, START_TAG, END, RETURN, CALL, N_HARMONY };
+enum { THINK = CHANNEL, CONTENT = MESSAGE, CALLS_END = RETURN, TOOL_CALLS = CALL }; /* Solar Open's */
 enum { N_TAGS = N_HARMONY };
 
 struct pp_reasoning_tags {
@@ -26,6 +30,7 @@ struct pp_reasoning_tags {
     const char *tag[N_TAGS]; /* NULL: there is none */
     const char *open_rest;   /* what follows the opening token and belongs to the tag; NULL: nothing */
     bool harmony;
+    bool tagged_parts;       /* harmony as Solar Open has it */
     bool needs_answer_tag;   /* of several rows with the same first tags: the one whose answer is tagged, too */
     /* How an answer is written down with the white space that templates put around the tags: before the reasoning,
      * behind it, and both at once where there is none. */
@@ -43,6 +48,10 @@ static const struct pp_reasoning_tags rows[] = {
              [RETURN] = "<|return|>", [CALL] = "<|call|>"},
      .open = "<|channel|>analysis<|message|>", .close = "<|end|><|start|>assistant<|channel|>final<|message|>",
      .empty = "<|channel|>final<|message|>"},
+    {.name = "solar", .harmony = true, .tagged_parts = true,
+     .tag = {[THINK] = "<|think|>", [CONTENT] = "<|content|>", [START_TAG] = "<|begin|>", [END] = "<|end|>",
+             [CALLS_END] = "<|calls|>", [TOOL_CALLS] = "<|tool_calls|>"},
+     .open = "<|think|>", .close = "<|end|><|begin|>assistant<|content|>", .empty = "<|content|>"},
     {.name = "gemma", TAGS("<|channel>", "<channel|>"), .open_rest = "thought\n",
      WRITTEN("<|channel>thought\n", "<channel|>")},
     {.name = "command-text", TAGS4("<|START_THINKING|>", "<|END_THINKING|>", "<|START_TEXT|>", "<|END_TEXT|>"),
@@ -78,7 +87,8 @@ enum { N_ROWS = sizeof rows / sizeof *rows };
 static bool template_knows(const struct pp_reasoning_tags *row, const char *source)
 {
     if (row->harmony)
-        return strstr(source, row->tag[CHANNEL]) && strstr(source, row->tag[MESSAGE]);
+        return strstr(source, row->tag[CHANNEL]) && strstr(source, row->tag[MESSAGE]) &&
+               (!row->tagged_parts || strstr(source, row->tag[START_TAG]));
     if (!strstr(source, row->tag[CLOSE]) && !strstr(source, row->tag[OPEN]))
         return false;
     return !row->needs_answer_tag || strstr(source, row->tag[ANSWER_OPEN]);
@@ -92,7 +102,8 @@ static int32_t token_of(const struct pp_tokenizer *t, const char *tag)
 static bool vocabulary_knows(const struct pp_reasoning_tags *row, const struct pp_tokenizer *t)
 {
     if (row->harmony)
-        return token_of(t, row->tag[CHANNEL]) >= 0 && token_of(t, row->tag[MESSAGE]) >= 0;
+        return token_of(t, row->tag[CHANNEL]) >= 0 && token_of(t, row->tag[MESSAGE]) >= 0 &&
+               (!row->tagged_parts || token_of(t, row->tag[START_TAG]) >= 0);
     return !row->needs_answer_tag && token_of(t, row->tag[OPEN]) >= 0 && token_of(t, row->tag[CLOSE]) >= 0;
 }
 
@@ -112,7 +123,7 @@ static struct pp_reasoning with_tokens(const struct pp_reasoning_tags *row, cons
     struct pp_reasoning r = {.tags = row};
     for (int i = 0; i < N_TAGS; i++) {
         int32_t id = token_of(t, row->tag[i]);
-        if (row->harmony && (i == RETURN || i == CALL)) /* these end the generation */
+        if (row->harmony && (i == RETURN || (i == CALL && !row->tagged_parts))) /* these end the generation */
             continue;
         if (!is_control(t, id) || id == pp_tokenizer_eos(t))
             continue;
@@ -163,6 +174,10 @@ enum pp_answer_begin pp_reasoning_begins(const struct pp_reasoning *r, const cha
     const struct pp_reasoning_tags *row = r->tags;
     if (!row)
         return PP_BEGINS_FREE;
+    if (row->tagged_parts)
+        return ends_with(prompt, n, row->tag[CONTENT], NULL) ? PP_BEGINS_ANSWER
+               : ends_with(prompt, n, row->tag[THINK], NULL) ? PP_BEGINS_REASONING
+                                                             : PP_BEGINS_FREE;
     if (row->harmony)
         return ends_with(prompt, n, "<|channel|>final", "<|message|>")      ? PP_BEGINS_ANSWER
                : ends_with(prompt, n, "<|channel|>analysis", "<|message|>") ? PP_BEGINS_REASONING
@@ -473,15 +488,19 @@ static void begin_body(struct pp_reasoner *p, enum pp_part part)
     p->thought = true;
 }
 
-static void take_header(struct pp_reasoner *p, size_t header)
+/* tag: what the header ends with. */
+static void take_header(struct pp_reasoner *p, size_t header, int tag)
 {
     static const char role[] = "assistant";
-    enum pp_part part = part_of_channel(p, header);
+    enum pp_part part = !p->row->tagged_parts ? part_of_channel(p, header)
+                        : tag == THINK        ? PP_PART_REASONING
+                        : tag == CONTENT      ? PP_PART_ANSWER
+                                              : PP_PART_OTHER;
     if (p->role_due && (header < sizeof role - 1 || memcmp(p->window, role, sizeof role - 1) != 0)) {
         p->state = OVER; /* somebody else speaks */
         return;
     }
-    drop(p, header + p->len[MESSAGE]);
+    drop(p, header + p->len[tag]);
     begin_body(p, part);
 }
 
@@ -496,7 +515,9 @@ static bool is_stray(const struct pp_reasoner *p, size_t plain, int tag, bool fi
 
 static bool step_head(struct pp_reasoner *p, bool final)
 {
-    const unsigned ends = 1u << MESSAGE | 1u << START_TAG | 1u << END | 1u << RETURN | 1u << CALL;
+    const bool tagged = p->row->tagged_parts;
+    const unsigned ends = 1u << MESSAGE | 1u << START_TAG | 1u << END | 1u << RETURN | 1u << CALL |
+                          (unsigned)tagged << THINK;
     size_t at;
     int tag = find_tag(p, ends | 1u << CHANNEL, &at);
     if (is_stray(p, tag < 0 && !final ? p->n - tag_begins(p) : at, tag, final)) {
@@ -505,13 +526,13 @@ static bool step_head(struct pp_reasoner *p, bool final)
     }
     tag = find_tag(p, ends, &at);
     if (tag >= 0 ? at > HEADER_MOST : p->n >= HEADER_MOST + TAG_MOST) { /* no header is so long */
-        drop(p, compare(p, CHANNEL, p->window, p->n) > 0 ? p->len[CHANNEL] : 0);
+        drop(p, !tagged && compare(p, CHANNEL, p->window, p->n) > 0 ? p->len[CHANNEL] : 0);
         begin_body(p, PP_PART_ANSWER);
     } else if (tag == START_TAG) {
         drop(p, at + p->len[START_TAG]);
         p->role_due = true;
-    } else if (tag == MESSAGE) {
-        take_header(p, at);
+    } else if (tag == MESSAGE || (tagged && (tag == THINK || tag == TOOL_CALLS))) {
+        take_header(p, at, tag);
     } else if (tag >= 0) {
         p->state = OVER;
     } else if (final) {
@@ -525,15 +546,17 @@ static bool step_head(struct pp_reasoner *p, bool final)
 static bool step_body(struct pp_reasoner *p, bool final)
 {
     size_t at;
-    int tag = find_tag(p, 1u << CHANNEL | 1u << START_TAG | 1u << END | 1u << RETURN | 1u << CALL, &at);
+    const bool tagged = p->row->tagged_parts;
+    int tag = find_tag(p, 1u << CHANNEL | 1u << START_TAG | 1u << END | 1u << RETURN | 1u << CALL |
+                              (unsigned)tagged << CONTENT, &at);
     if (tag < 0)
         return hand_out_rest(p, p->part, final);
     hand_out(p, p->part, at);
-    if (tag == RETURN || tag == CALL || (p->part == PP_PART_ANSWER && tag != CHANNEL)) {
+    if (tag == RETURN || (tag == CALL && !tagged) || (p->part == PP_PART_ANSWER && tag != CHANNEL)) {
         p->state = OVER;
         return true;
     }
-    if (tag != CHANNEL)
+    if (tag == START_TAG || tag == END)
         drop(p, p->len[tag]);
     p->role_due = tag == START_TAG;
     p->state = HEAD;

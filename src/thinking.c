@@ -40,29 +40,43 @@ const char *pp_thinking_name(enum pp_thinking t)
     return words[t].name;
 }
 
+/* Some want a system message. */
 static bool renders(const struct pp_template *t, const char *variables)
 {
-    const struct pp_template_input in = {
-        .messages_json = "[{\"role\": \"user\", \"content\": \"Hello\"}]",
-        .extra_json = variables,
-        .bos_text = "", .eos_text = "",
-        .add_generation_prompt = true,
+    static const char *const conversations[] = {
+        "[{\"role\": \"user\", \"content\": \"Hello\"}]",
+        "[{\"role\": \"system\", \"content\": \"Be kind.\"}, {\"role\": \"user\", \"content\": \"Hello\"}]",
     };
-    struct pp_buf out = {0};
-    struct pp_error err;
-    bool ok = pp_template_render(t, &in, &out, &err) == PP_OK;
-    pp_buf_free(&out);
+    bool ok = false;
+    for (size_t i = 0; !ok && i < sizeof conversations / sizeof *conversations; i++) {
+        const struct pp_template_input in = {
+            .messages_json = conversations[i],
+            .extra_json = variables,
+            .bos_text = "", .eos_text = "",
+            .add_generation_prompt = true,
+        };
+        struct pp_buf out = {0};
+        struct pp_error err;
+        ok = pp_template_render(t, &in, &out, &err) == PP_OK;
+        pp_buf_free(&out);
+    }
     return ok;
+}
+
+static unsigned taken_degrees(const struct pp_template *t)
+{
+    unsigned can = 0;
+    for (int degree = PP_THINKING_LOW; degree <= PP_THINKING_HIGH; degree++)
+        can |= renders(t, words[degree].variables) ? 1u << degree : 0;
+    return can;
 }
 
 /* Some take few degrees and refuse others: Mistral's only "none" and "high". */
 static unsigned degrees(const struct pp_template *t)
 {
-    unsigned can = 0;
     if (!pp_template_reads(t, "reasoning_effort"))
         return 0;
-    for (int degree = PP_THINKING_LOW; degree <= PP_THINKING_HIGH; degree++)
-        can |= renders(t, words[degree].variables) ? 1u << degree : 0;
+    unsigned can = taken_degrees(t);
     if (!can && !renders(t, NULL)) /* it wants something else, too: nothing can be said */
         can = DEGREES;
     return can;
@@ -99,8 +113,24 @@ unsigned pp_thinking_choices_of(const char *source)
     return choices;
 }
 
+/* Where a template refuses also what it does by itself, an effort that it takes, a medium one if it can be; else as
+ * asked. */
+static enum pp_thinking taken_by_itself(enum pp_thinking t, const struct pp_template *tmpl)
+{
+    static const enum pp_thinking order[] = {PP_THINKING_MEDIUM, PP_THINKING_LOW, PP_THINKING_HIGH};
+    if (t != PP_THINKING_AUTO || !pp_template_reads(tmpl, "reasoning_effort") || renders(tmpl, NULL))
+        return t;
+    const unsigned can = taken_degrees(tmpl);
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+        if (can >> order[i] & 1)
+            return order[i];
+    return t;
+}
+
 const char *pp_thinking_variables(enum pp_thinking t, const struct pp_template *tmpl)
 {
+    if (tmpl)
+        t = taken_by_itself(t, tmpl);
     if (tmpl && t != PP_THINKING_AUTO && has_modes(tmpl))
         return t == PP_THINKING_OFF ? BY_MODE("disabled") : BY_MODE("enabled");
     if (tmpl && t == PP_THINKING_OFF && knows_no_effort(tmpl))

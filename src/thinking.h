@@ -24,7 +24,7 @@ unsigned pp_thinking_choices(const struct pp_template *t);
 unsigned pp_thinking_choices_of(const char *source);
 /* The variables that say it to this template (or NULL), as JSON (struct pp_template_input); NULL: none. A template
  * takes no notice of those that it does not read; for an effort that it refuses stands the next higher one or, if
- * there is none, the highest. */
+ * there is none, the highest; and for AUTO, where it refuses to do without, one that it takes. */
 const char *pp_thinking_variables(enum pp_thinking t, const struct pp_template *tmpl);
 /* "auto, off or on": the words for such choices, for messages; buf, of n bytes (PP_THINKING_WORDS are enough). */
 enum { PP_THINKING_WORDS = 48 };

@@ -12,6 +12,7 @@
 
 static const char think[] = "{{ messages[0].content.split('</think>')[-1] }}<think>";
 static const char harmony[] = "<|start|>assistant<|channel|>analysis<|message|>";
+static const char solar[] = "<|begin|>assistant<|think|><|end|><|begin|>assistant<|content|>";
 
 struct sample {
     const char *source; /* of the template */
@@ -68,6 +69,17 @@ static const struct sample samples[] = {
     {harmony, PP_BEGINS_FREE, "<|channel|>anal", "", "", false},
     {harmony, PP_BEGINS_FREE, "<|channel|>analysis<|message|>a<|call|>", "a", "", true},
     {harmony, PP_BEGINS_ANSWER, "Hi<|end|>", "", "Hi", true},
+    {solar, PP_BEGINS_FREE, "<|think|>a<|end|><|begin|>assistant<|content|>Hi<|end|>more", "a", "Hi", true},
+    {solar, PP_BEGINS_FREE, "<|content|>Hi <think> there", "", "Hi <think> there", false},
+    {solar, PP_BEGINS_FREE, "<|think|>a<|content|>Hi", "a", "Hi", false},
+    {solar, PP_BEGINS_FREE, "<|think|>a<|end|><|begin|>assistant<|tool_calls|>{}<|calls|>", "a\n\n{}", "", true},
+    {solar, PP_BEGINS_FREE, "<|think|>a<|end|><|begin|>user<|content|>me", "a", "", true},
+    {solar, PP_BEGINS_FREE, "<|think|>a<|end|><|begin|>assistant<|think|>b<|end|><|begin|>assistant<|content|>Hi",
+     "a\n\nb", "Hi", false},
+    {solar, PP_BEGINS_FREE, "No header at all", "", "No header at all", false},
+    {solar, PP_BEGINS_FREE, "<|thi", "", "<|thi", false},
+    {solar, PP_BEGINS_REASONING, "a<|end|><|begin|>assistant<|content|>Hi", "a", "Hi", false},
+    {solar, PP_BEGINS_ANSWER, "Hi<|end|>", "", "Hi", true},
     {harmony, PP_BEGINS_REASONING, "a<|end|><|start|>assistant<|channel|>final<|message|>Hi", "a", "Hi", false},
 };
 enum { SAMPLES = sizeof samples / sizeof *samples };
@@ -269,7 +281,7 @@ static void templates_of_models(void **state)
 /* What is written so that an answer can be gone on with is taken apart into the same parts. */
 static void frames_are_read_back(void **state)
 {
-    static const char *const sources[] = {think, harmony, "<seed:think></seed:think>", "[THINK][/THINK]",
+    static const char *const sources[] = {think, harmony, solar, "<seed:think></seed:think>", "[THINK][/THINK]",
                                           "<think></think><response>", "<|channel>thought <channel|>",
                                           "<|START_THINKING|><|END_THINKING|>", "[BEGIN FINAL RESPONSE]"};
     (void)state;

@@ -225,6 +225,27 @@ static void efforts_that_a_template_refuses(void **state)
     pp_template_free(few);
 }
 
+/* One that takes two efforts, and refuses a third that it has by itself; one that wants a system message, too. */
+#define TWO "{% if (reasoning_effort | default('high')) not in ['low', 'medium'] %}" \
+            "{{ raise_exception('no') }}{% endif %}"
+#define SYSTEM "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
+
+static void efforts_that_are_passed_are_taken(void **state)
+{
+    static const char *const sources[] = {TWO, SYSTEM TWO};
+    (void)state;
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        struct pp_template *t = NULL;
+        char words[PP_THINKING_WORDS];
+        assert_int_equal(pp_template_parse(sources[i], strlen(sources[i]), "", &t, NULL), PP_OK);
+        assert_string_equal(pp_thinking_words(pp_thinking_choices(t), words, sizeof words), "auto, low or medium");
+        assert_non_null(strstr(pp_thinking_variables(PP_THINKING_HIGH, t), "\"medium\""));
+        assert_non_null(strstr(pp_thinking_variables(PP_THINKING_LOW, t), "\"low\""));
+        assert_non_null(strstr(pp_thinking_variables(PP_THINKING_AUTO, t), "\"medium\""));
+        pp_template_free(t);
+    }
+}
+
 static void switches_of_templates(void **state)
 {
     enum { CAN_SWITCH = 1u << PP_THINKING_OFF | 1u << PP_THINKING_ON,
@@ -333,6 +354,7 @@ static void tokens_and_time_are_counted(void **state)
 TEST_GROUP(reasoning_chat)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(efforts_that_are_passed_are_taken),
         cmocka_unit_test(switches_of_templates),
         cmocka_unit_test(efforts_that_a_template_refuses),
         cmocka_unit_test(blanks_around_tags),
