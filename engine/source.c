@@ -251,7 +251,9 @@ static const char *family_in(const struct pp_arch_wrapper *wrapper, const cJSON 
 {
     const cJSON *own = pp_wrapped_config(wrapper, config);
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(own, "model_type"));
-    return type ? type : own ? family_of(own) : family_of(config);
+    const char *usual = pp_wrapped_type(family_of(config));
+    const char *said = type ? type : own ? family_of(own) : family_of(config);
+    return own && !*said && usual ? usual : said;
 }
 
 /* The family of a folder. What sees besides may be built around a language model of several. */
@@ -301,6 +303,11 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
     bool ok = config != NULL;
     type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
     if (s->wrapper) {
+        if (ok && cJSON_IsObject(own) && !*family_of(own) && pp_wrapped_type(family_of(whole))) {
+            cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
+            type = cJSON_AddStringToObject(config, "model_type", pp_wrapped_type(family_of(whole)));
+            ok = type != NULL;
+        }
         ok = ok && add_missing(config, pp_wrapped_usual(cJSON_IsString(type) ? type->valuestring : ""));
         if (ok && pp_wrapped_leave_layers(config, s->left_out, err) != PP_OK)
             return err->code;

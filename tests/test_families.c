@@ -520,8 +520,9 @@ static void seeing_qwen(void **state)
 }
 
 /* The text's configuration of a folder goes into others, one in the other, but for what the whole says of the
- * output. */
-static void write_wrapped(const char *dir, const char *family, const char *hf_class, const char *const keys[2])
+ * output; unsaid: without its family. */
+static void write_wrapped(const char *dir, const char *family, const char *hf_class, const char *const keys[2],
+                          bool unsaid)
 {
     char path[600], *text;
     struct pp_error err;
@@ -531,6 +532,10 @@ static void write_wrapped(const char *dir, const char *family, const char *hf_cl
     cJSON *config = cJSON_Parse(text), *tie = cJSON_DetachItemFromObject(config, "tie_word_embeddings");
     pp_free(text);
     cJSON_AddNumberToObject(config, "num_nextn_predict_layers", 1);
+    if (unsaid) {
+        cJSON_DeleteItemFromObject(config, "model_type");
+        cJSON_DeleteItemFromObject(config, "architectures");
+    }
     for (int i = 1; i >= 0; i--)
         if (keys[i]) {
             cJSON *around = cJSON_CreateObject();
@@ -551,18 +556,23 @@ static void wrapped_models(void **state)
 {
     static const struct {
         const char *family, *hf_class, *keys[2], *prefix, *other;
+        bool unsaid;
     } cases[] = {
         {"llama", "LlavaForConditionalGeneration", {"text_config"}, "language_model.model.",
-         "vision_tower.vision_model.post_layernorm.bias"},
-        {"qwen2", "InternVLChatModel", {"llm_config"}, "language_model.model.", "mlp1.1.bias"},
+         "vision_tower.vision_model.post_layernorm.bias", false},
+        {"llama", "LlavaNextForConditionalGeneration", {"text_config"}, "language_model.model.",
+         "vision_tower.vision_model.post_layernorm.bias", true},
+        {"qwen2", "InternVLForConditionalGeneration", {"text_config"}, "language_model.model.",
+         "vision_tower.a.bias", true},
+        {"qwen2", "InternVLChatModel", {"llm_config"}, "language_model.model.", "mlp1.1.bias", false},
         {"qwen3", "LightOnOCRForConditionalGeneration", {"text_config"}, "model.language_model.",
-         "model.vision_projection.norm.bias"},
+         "model.vision_projection.norm.bias", true},
         {"llama", "KimiVLForConditionalGeneration", {"text_config"}, "language_model.model.",
-         "language_model.model.layers.2.eh_proj.bias"},
+         "language_model.model.layers.2.eh_proj.bias", false},
         {"llama", "SmolVLMForConditionalGeneration", {"text_config"}, "model.text_model.",
-         "model.connector.modality_projection.proj.bias"},
+         "model.connector.modality_projection.proj.bias", true},
         {"qwen3moe", "Qwen3OmniMoeForConditionalGeneration", {"thinker_config", "text_config"}, "thinker.model.",
-         "talker.codec_head.bias"},
+         "talker.codec_head.bias", true},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -573,7 +583,7 @@ static void wrapped_models(void **state)
         const char *paths[] = {dir, fresh_path("unwrapped")};
         assert_int_equal(mkdir(dir, 0700), 0);
         write_seeing(dir, cases[i].family, cases[i].prefix, cases[i].other);
-        write_wrapped(dir, cases[i].family, cases[i].hf_class, cases[i].keys);
+        write_wrapped(dir, cases[i].family, cases[i].hf_class, cases[i].keys, cases[i].unsaid);
         assert_ok(pp_source_open(folder_of(cases[i].family), &plain, &err), err);
         assert_ok(pp_convert_to_folder(dir, paths[1], &(struct pp_convert_options){0}, &err), err);
         for (int k = 0; k < 2; k++) {
@@ -716,7 +726,7 @@ static void badly_wrapped(void **state)
     static const char *const keys[] = {"text_config", NULL}, *const names[] = {"vision_tower.a.bias", "eyes.bias"};
     static const char unknown[] = "{\"architectures\": [\"LlavaForConditionalGeneration\"], \"text_config\": "
                                   "{\"model_type\": \"tomorrow\"}}";
-    static const char unsaid[] = "{\"architectures\": [\"LlavaForConditionalGeneration\"], \"text_config\": {}}";
+    static const char unsaid[] = "{\"architectures\": [\"InternVLChatModel\"], \"llm_config\": {}}";
     struct pp_source *s;
     struct pp_error err;
     (void)state;
@@ -725,7 +735,7 @@ static void badly_wrapped(void **state)
         snprintf(dir, sizeof dir, "%s/badly-wrapped-%d", test_tmpdir(), i);
         assert_int_equal(mkdir(dir, 0700), 0);
         write_seeing(dir, "llama", "language_model.model.", names[i]);
-        write_wrapped(dir, "llama", "LlavaForConditionalGeneration", keys);
+        write_wrapped(dir, "llama", "LlavaForConditionalGeneration", keys, false);
         snprintf(path, sizeof path, "%s/config.json", dir);
         if (i == 0)
             assert_ok(pp_write_file(path, unknown, strlen(unknown), 0600, &err), err);

@@ -238,6 +238,8 @@ struct pp_arch_wrapper {
 };
 const struct pp_arch_wrapper *pp_wrapper_by_class(const char *hf_class); /* or NULL */
 const struct cJSON *pp_wrapped_config(const struct pp_arch_wrapper *w, const struct cJSON *config); /* or NULL */
+/* model_type of such a part that does not say its own, by the class of the whole; NULL: that does not fix it. */
+const char *pp_wrapped_type(const char *hf_class);
 const char *pp_wrapped_usual(const char *model_type); /* an object of what such a part may leave out */
 bool pp_name_begins(const char *name, const char *begin);
 /* The family's name for a tensor of the language model; false, *name then being empty: it is the same. */

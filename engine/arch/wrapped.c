@@ -27,6 +27,39 @@ static const struct pp_arch_wrapper wrappers[] = {
     {.classes = omni_classes, .keys = {"thinker_config", "text_config"}},
 };
 
+/* The family of the text where its configuration does not say it: that which the class around it has by itself in
+ * transformers, or, with code of its own, always. */
+static const struct {
+    const char *names[3], *model_type;
+} inner[] = {
+    {{"LlavaForConditionalGeneration", "llava"}, "llama"},
+    {{"LlavaNextForConditionalGeneration", "llava_next"}, "llama"},
+    {{"LlavaOnevisionForConditionalGeneration", "llava_onevision"}, "qwen2"},
+    {{"FastVlmForConditionalGeneration", "fast_vlm"}, "qwen2"},
+    {{"InternVLForConditionalGeneration", "internvl"}, "qwen2"},
+    {{"Idefics3ForConditionalGeneration", "idefics3"}, "llama"},
+    {{"SmolVLMForConditionalGeneration", "smolvlm"}, "llama"},
+    {{"KimiVLForConditionalGeneration", "kimi_vl"}, "deepseek_v3"},
+    {{"KimiK25ForConditionalGeneration", "kimi_k25"}, "deepseek_v3"},
+    {{"LightOnOCRForConditionalGeneration", "LightOnOcrForConditionalGeneration", "lighton_ocr"}, "qwen3"},
+    {{"AyaVisionForConditionalGeneration", "aya_vision"}, "cohere2"},
+    {{"VoxtralForConditionalGeneration", "voxtral"}, "llama"},
+    {{"Qwen2AudioForConditionalGeneration", "qwen2_audio"}, "qwen2"},
+    {{"AudioFlamingo3ForConditionalGeneration", "audioflamingo3"}, "qwen2"},
+    {{"NemotronH_Nano_VL_V2"}, "nemotron_h"},
+    {{"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni"}, "qwen2_5_omni_text"},
+    {{"Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe"}, "qwen3_omni_moe_text"},
+};
+
+const char *pp_wrapped_type(const char *hf_class)
+{
+    for (size_t i = 0; i < sizeof inner / sizeof *inner; i++)
+        for (int k = 0; k < 3 && inner[i].names[k]; k++)
+            if (strcmp(inner[i].names[k], hf_class) == 0)
+                return inner[i].model_type;
+    return NULL;
+}
+
 /* What names of the text's tensors begin with, and what families have instead. */
 static const char *const prefixes[][2] = {
     {"model.language_model.", "model."}, {"language_model.", ""}, {"model.text_model.", "model."},
