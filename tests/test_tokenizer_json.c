@@ -1,6 +1,7 @@
 /* test_tokenizer_json.c - tokenizer.json as the library that it comes from reads it: small vocabularies with texts and
  * the ids that version 0.22.2 of https://github.com/huggingface/tokenizers gives for them. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -129,10 +130,112 @@ static void refused(void **state)
         assert_int_equal(tok_from_json(bad[i], strlen(bad[i]), NULL, &t, &err), PP_ERR_UNSUPPORTED);
 }
 
+/* The text in a block of exactly its size. */
+static void try_bytes(const char *json, size_t n)
+{
+    struct pp_tokenizer *t = NULL;
+    struct pp_error err;
+    static const char text[] = " ab<s>\u00e9 \t[X]e\u0301..a1 \u65e5";
+    char *copy = malloc(n + 1);
+    assert_non_null(copy);
+    memcpy(copy, json, n);
+    copy[n] = 0;
+    if (tok_from_json(copy, n, NULL, &t, &err) == PP_OK) {
+        int32_t *ids;
+        size_t n_ids;
+        if (pp_tokenize(t, text, sizeof text - 1, PP_TOKENIZE_SPECIAL, &ids, &n_ids, &err) == PP_OK)
+            pp_free(ids);
+        pp_tokenizer_free(t);
+    }
+    free(copy);
+}
+
+/* Each case cut off everywhere, and with bytes that are others. */
+static void damaged(void **state)
+{
+    char *data, *rest, *line;
+    size_t n;
+    uint32_t random = 1;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_read_file("tests/data/tokenizer_cases.jsonl", 1 << 20, &data, &n, &err), err);
+    for (line = strtok_r(data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        char *json = strstr(line, "{\"added_tokens\""), *end = strstr(line, ",\"texts\"");
+        json = json ? json : strstr(line + 1, "{\"");
+        const size_t size = (size_t)(end - json);
+        for (size_t cut = 0; cut < size; cut += 1 + size / 400)
+            try_bytes(json, cut);
+        for (int round = 0; round < 100; round++) {
+            char *at = json + (random = random * 1664525u + 1013904223u) % size, before = *at;
+            *at = "0129{}[]\":,-aNtf"[(random >> 12) % 16];
+            try_bytes(json, size);
+            *at = before;
+        }
+    }
+    pp_free(data);
+}
+
+/* Very deep, very many, very large. */
+static void immense(void **state)
+{
+    static const char *const heads[] = {"{\"normalizer\":", "{\"pre_tokenizer\":", "{\"model\":", ""};
+    static const char *const numbers[] = {"1e999", "-1", "1e300", "4294967295", "0.5", "null", "[]"};
+    struct pp_buf json = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        for (int objects = 0; objects < 2; objects++) {
+            pp_buf_clear(&json);
+            pp_buf_str(&json, heads[i]);
+            for (int depth = 0; depth < 1000000; depth++)
+                pp_buf_str(&json, objects ? "{\"a\":" : "[");
+            try_bytes(json.data, json.len);
+        }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        pp_buf_clear(&json);
+        pp_buf_fmt(&json, "{\"added_tokens\":[{\"id\":%s,\"content\":\"x\"}],"
+                   "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
+                   "\"model\":{\"type\":\"WordPiece\",\"max_input_chars_per_word\":%s,\"vocab\":{\"a\":0}}}",
+                   numbers[i], numbers[i]);
+        try_bytes(json.data, json.len);
+        pp_buf_clear(&json);
+        pp_buf_fmt(&json,
+                   "{\"model\":{\"type\":\"Unigram\",\"unk_id\":%s,\"vocab\":[[\"a\",%s],[\"ab\",-1]]}}", numbers[i],
+                   numbers[i]);
+        try_bytes(json.data, json.len);
+    }
+    pp_buf_free(&json);
+}
+
+/* White space that tokens take is not looked through again for each of them. */
+static void long_white_space(void **state)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":2,\"content\":\"  \",\"rstrip\":true},{\"id\":3,\"content\":\"\\t\"},"
+        "{\"id\":4,\"content\":\"\\n\",\"lstrip\":true,\"rstrip\":true}],"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}";
+    enum { SIZE = 1 << 20 };
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    char *text = malloc(SIZE);
+    (void)state;
+    assert_non_null(text);
+    for (size_t i = 0; i < SIZE; i++)
+        text[i] = "  \t  \n"[i % 6];
+    assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
+    int32_t *ids;
+    size_t n;
+    assert_ok(pp_tokenize(t, text, SIZE, PP_TOKENIZE_SPECIAL, &ids, &n, &err), err);
+    assert_true(n > SIZE / 8);
+    pp_free(ids);
+    free(text);
+    pp_tokenizer_free(t);
+}
+
 TEST_GROUP(tokenizer_json)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_the_library), cmocka_unit_test(going_on), cmocka_unit_test(refused),
+        cmocka_unit_test(damaged), cmocka_unit_test(immense), cmocka_unit_test(long_white_space),
     };
     return cmocka_run_group_tests_name("tokenizer_json", tests, NULL, NULL);
 }
