@@ -358,6 +358,9 @@ int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, 
     w = checked_tensor(s, name, 0, is_vector ? 0 : n_out, n_in, err);
     if (!w)
         return -1;
+    for (int i = 0; i < p->n_linears; i++)
+        if (p->linears[i].w == w)
+            return i;
     snprintf(name, sizeof name, "%s.bias", base);
     if (pp_source_tensor(s, name) && !(b = checked_tensor(s, name, 0, 0, n_out, err)))
         return -1;

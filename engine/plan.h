@@ -346,7 +346,8 @@ int pp_plan_recurrence(struct pp_plan *p, const struct pp_recurrence *r); /* its
  * *err set. */
 int pp_plan_heads(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out, int64_t n_in,
                   struct pp_error *err, const char *fmt, ...) __attribute__((format(printf, 7, 8)));
-/* Registers a projection NAME.weight with an optional NAME.bias; returns its index, or -1 with *err set. */
+/* Registers a projection NAME.weight with an optional NAME.bias; returns its index, or -1 with *err set. What several
+ * layers use is registered once, so that what adapters do to it they do wherever it is used. */
 int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err,
                    const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 

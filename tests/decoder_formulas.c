@@ -786,8 +786,12 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
     for (int l = 0; l < d->s.n_layer && d->s.zamba.layers; l++)
         zamba_layer(d, l, embeddings, x, n);
     pp_free(embeddings);
-    for (int l = 0; l < d->s.n_layer && !d->s.zamba.layers; l++) {
+    const int n_times = d->s.loops ? d->s.n_layer * d->s.loops : d->s.n_layer;
+    for (int i = 0; i < n_times && !d->s.zamba.layers; i++) {
         struct decoder of_layer = *d;
+        const int l = i % d->s.n_layer;
+        for (int r = 0; r < n && i > 0 && l == 0 && !d->s.loops_plain; r++)
+            norm(d, -1, d->s.output_norm, 0, x + r * width, x + r * width);
         of_layer.s = decoder_shape_of(&d->s, l);
         (decoder_convolves(d, l)    ? convolved_layer
          : decoder_has_states(d, l) ? layer_with_states

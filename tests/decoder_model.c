@@ -101,6 +101,8 @@ static const struct decoder_shape families[] = {
     {.arch = "hyperclovax", .norms = BOTH_NORMS, .attn_scale = 0.2f, .embd_scale = 3, .residual_scale = 0.5f,
      .logit_scale = 0.25f},
     {.arch = "diffllama", .differential = true},
+    {.arch = "nanbeige", .neighbours = true, .loops = 2},
+    {.arch = "ouro", .neighbours = true, .norms = BOTH_NORMS, .loops = 3},
     {.arch = "flex_olmo", .norms = POST_NORM, .heads = HEADS_WHOLE, .n_expert = 6, .n_used = 3, .shares = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
     {.arch = "opt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
@@ -662,6 +664,10 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
     if (strcmp(s->arch, "persimmon") == 0)
         pp_gguf_add_bool(w, key(d, "attention.qkv_by_head"), false);
+    if (s->loops)
+        pp_gguf_add_u32(w, key(d, "num_loops"), (uint32_t)s->loops);
+    if (s->loops_plain)
+        pp_gguf_add_bool(w, key(d, "skip_loop_final_norm"), true);
     if (s->sections)
         pp_gguf_add_u32_array(w, key(d, "rope.dimension_sections"), (const uint32_t[]){1, 1, 1, 0}, 4);
     if (s->say_windows)

@@ -72,6 +72,8 @@ struct decoder_shape {
     } zamba;
     int lru_width;         /* or Griffin's recurrence, but for each third layer; 0: there is none */
     bool sections;         /* files say which pairs turn by which of three positions, which are one for text */
+    int loops;             /* all layers are gone through so often, with the last norm behind each time; 0: once */
+    bool loops_plain;      /* or behind the last time only */
     bool differential;     /* DiffLlama's: attention is the difference of two */
     const char *output_norm; /* NULL: output_norm */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */

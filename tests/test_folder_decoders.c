@@ -424,6 +424,48 @@ static void diffllama(void **state)
     assert_refused(&s, &odd, 1);
 }
 
+/* Layers that are gone through several times. */
+static void looped(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("nanbeige");
+    check_decoder(&s);
+    s.loops = 3;
+    s.loops_plain = true;
+    s.tied = true;
+    s.biases = BIAS_QKV | BIAS_O;
+    check_decoder(&s);
+    s.loops = 1;
+    check_decoder(&s);
+    s = decoder_shape("ouro");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.input_layernorm_2.weight", 1, s.n_embd);
+    assert_tensor(folder, "model.layers.0.post_attention_layernorm_2.weight", 1, s.n_embd);
+    s.n_embd = 64;
+    s.n_head_kv = 4;
+    s.loops = 2; /* what is rounded adds up */
+    check_quantised(&s);
+    s.loops = PP_MAX_LAYERS / s.n_layer + 1;
+    assert_refused(&s, &(struct spoilt){"output_norm.weight", 0, s.n_embd, "number of loops"}, 1);
+}
+
+/* An adapter's change of a matrix is one of it in all loops: so is that of the matrix itself. */
+static void lora_of_loops(void **state)
+{
+    (void)state;
+    const struct decoder_shape s = decoder_shape("nanbeige");
+    struct decoder *d = decoder_make(&s);
+    struct folder f = {.random = 5};
+    const char *file = decoder_write(d);
+    merge_lora(d, "blk.0.attn_v.weight", &f, "self_attn.v_proj", s.n_head_kv * s.head_dim, 4, 2);
+    merge_lora(d, "blk.0.ffn_down.weight", &f, "mlp.down_proj", s.n_embd, 4, 2);
+    const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
+                                             "\"target_modules\": [\"v_proj\", \"down_proj\"]}");
+    expect_adapted(d, file, path, 1e-4);
+    folder_empty(&f);
+    decoder_free(d);
+}
+
 /* KORMo: Llama with other names. */
 static void kormo(void **state)
 {
@@ -701,6 +743,8 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(nanochat),
         cmocka_unit_test(muse_glimmer),
         cmocka_unit_test(diffllama),
+        cmocka_unit_test(looped),
+        cmocka_unit_test(lora_of_loops),
         cmocka_unit_test(kormo),
         cmocka_unit_test(hyperclovax),
         cmocka_unit_test(flex_olmo),

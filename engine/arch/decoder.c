@@ -866,6 +866,24 @@ static bool add_vectors(struct builder *b)
     return true;
 }
 
+/* All layers, as often as the model says. */
+static bool add_loops(struct builder *b)
+{
+    const int n_layer = (int)b->hp->n_layer, n_loops = b->hp->n_loops ? (int)b->hp->n_loops : 1;
+    for (int i = 0; i < n_loops; i++) {
+        struct pp_op norm = {.kind = PP_OP_NORM, .in = b->x, .in2 = NONE, .out = b->x};
+        if (i > 0 && !b->hp->loops_unnormed) {
+            if (!pp_decoder_find_norm(b, "output_norm", b->hp->n_embd, &norm))
+                return false;
+            add(b, norm);
+        }
+        for (int l = 0; l < n_layer; l++)
+            if (!add_layer(b, l))
+                return false;
+    }
+    return true;
+}
+
 /* Logits, of the rows that want an output. */
 static bool add_output(struct builder *b)
 {
@@ -926,8 +944,7 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
         return err->code;
     make_slots(&b);
     bool good = add_embedding(&b) && (!hp->n_embd_layer || add_layer_inputs(&b)) && (!hp->n_stream || add_streams(&b));
-    for (int l = 0; good && l < (int)hp->n_layer; l++)
-        good = add_layer(&b, l);
-    good = good && (!hp->n_stream || join_streams(&b)) && (d->both_ways ? add_vectors(&b) : add_output(&b));
+    good = good && add_loops(&b) && (!hp->n_stream || join_streams(&b)) &&
+           (d->both_ways ? add_vectors(&b) : add_output(&b));
     return good ? PP_OK : err->code;
 }

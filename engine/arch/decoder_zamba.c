@@ -32,18 +32,12 @@ static int holder(const struct builder *b, int l, const char *kind)
     return first;
 }
 
-/* The block's matrix. Each is registered once, so that what adapters do to it they do wherever it is used. */
+/* The block's matrix. */
 static int find_matrix(struct builder *b, int l, const char *kind, int64_t n_out, int64_t n_in)
 {
-    char weight[40], name[64];
+    char weight[40];
     snprintf(weight, sizeof weight, "%s.weight", kind);
-    const int at = holder(b, l, weight);
-    snprintf(name, sizeof name, "blk.%d.%s", at, weight);
-    const struct pp_tensor *w = pp_source_tensor(b->s, name);
-    for (int i = 0; w && i < b->p->n_linears; i++)
-        if (b->p->linears[i].w == w)
-            return i;
-    return pp_plan_linear(b->p, b->s, n_out, n_in, b->err, "blk.%d.%s", at, kind);
+    return pp_plan_linear(b->p, b->s, n_out, n_in, b->err, "blk.%d.%s", holder(b, l, weight), kind);
 }
 
 static bool add_matrix(struct builder *b, int l, const char *kind, int64_t n_out, int64_t n_in, int in, int out)
