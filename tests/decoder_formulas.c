@@ -749,6 +749,17 @@ static void vector(const struct decoder *d, const double *in, double *out)
     pp_free(wide);
 }
 
+/* ModernBERT's decoders: what the last norm gives goes through a matrix, a GELU and one more norm. */
+static void dense_head(const struct decoder *d, double *x)
+{
+    double *y = doubles(d->s.n_embd);
+    linear(d, -1, "output_dense", x, y);
+    for (int i = 0; i < d->s.n_embd; i++)
+        y[i] = gelu(y[i]);
+    norm(d, -1, "output_dense_norm", 0, y, x);
+    pp_free(y);
+}
+
 static double capped(const struct decoder *d, double logit)
 {
     const double cap = (double)d->s.final_cap;
@@ -811,7 +822,11 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         }
         if (d->s.n_embd_in)
             linear(d, -1, "output_proj", in, narrow);
+        if (d->s.dense_head)
+            dense_head(d, in);
         linear(d, -1, d->s.tied ? "token_embd" : "output", d->s.n_embd_in ? narrow : in, logits + r * n_vocab);
+        for (int t = 0; t < n_vocab && d->s.dense_head && d->s.tied; t++) /* else `linear` has added it */
+            logits[r * n_vocab + t] += (double)decoder_find(d, "output.bias")->values[t];
         for (int t = 0; t < n_vocab; t++)
             logits[r * n_vocab + t] =
                 t >= 4 && t < d->s.silent_end ? -1e30 : capped(d, logits[r * n_vocab + t] * out_scale);

@@ -65,6 +65,9 @@ static const struct decoder_shape families[] = {
     {.arch = "modern-bert", .centred = true, .embd_norm = true, .joined = true, .n_head_kv = 4, .ff = FF_GELU_FUSED,
      .window = 5, .wide = 3, .wide_first = true, .n_layer = 7, .base = 500, .both_ways = true,
      .first_unnormed = true, .tied = true},
+    {.arch = "modernbert-decoder", .centred = true, .embd_norm = true, .n_head_kv = 4, .ff = FF_GELU_FUSED,
+     .window = 5, .wide = 3, .wide_first = true, .say_windows = true, .n_layer = 5, .base = 500, .biases = BIAS_OUTPUT,
+     .first_unnormed = true, .dense_head = true, .tied = true},
     {.arch = "eurobert", .both_ways = true, .tied = true},
     {.arch = "llama-embed", .neighbours = true, .both_ways = true, .tied = true},
     {.arch = "openelm", .heads = HEADS_ALIKE, .joined = true, .tied = true},
@@ -524,6 +527,10 @@ struct decoder *decoder_make(const struct decoder_shape *s)
         add(d, "output.weight", s->n_vocab, width, 0, sqrtf(3.0f / (float)width));
     if (s->biases & BIAS_OUTPUT)
         add(d, "output.bias", 0, s->n_vocab, 0, 0.5f);
+    if (s->dense_head) {
+        add(d, "output_dense.weight", s->n_embd, s->n_embd, 0, 0.5f);
+        add_norm(d, "output_dense_norm", 0, s->n_embd, s->norm_bias);
+    }
     if (s->n_dense) {
         add(d, "dense_2.weight", s->n_dense, s->n_embd, 0, 0.5f);
         add(d, "dense_3.weight", s->n_embd, s->n_dense, 0, 0.5f);

@@ -85,6 +85,7 @@ struct decoder_shape {
     float base;            /* of frequencies in layers with a window; 0: as in the others */
     bool both_ways;        /* an encoder: rows see those behind them, too, within a window that reaches as far */
     bool first_unnormed;   /* what goes into the first layer's attention is the stream itself */
+    bool dense_head;       /* a matrix, a GELU and a norm stand between the last norm and the logits */
     int n_dense;           /* between two matrices behind an encoder; 0: there are none */
     float qkv_clamp;       /* queries, keys and values are within this; 0: anything */
     float attn_cap, final_cap; /* soft caps of scores and of logits; 0: there is none */

@@ -59,7 +59,7 @@ static const char *embeddings_of(const cJSON *config)
         return "backbone.embeddings.weight";
     if (strcmp(type->valuestring, "openelm") == 0)
         return "transformer.token_embeddings.weight";
-    if (strcmp(type->valuestring, "modernbert") == 0)
+    if (strcmp(type->valuestring, "modernbert") == 0 || strcmp(type->valuestring, "modernbert-decoder") == 0)
         return "model.embeddings.tok_embeddings.weight";
     if (strcmp(type->valuestring, "neobert") == 0)
         return "model.encoder.weight";

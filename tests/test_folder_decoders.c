@@ -466,6 +466,24 @@ static void lora_of_loops(void **state)
     decoder_free(d);
 }
 
+/* ModernBERT's decoders. */
+static void modernbert_decoder(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("modernbert-decoder");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "lm_head.dense.weight", 2, s.n_embd);
+    assert_tensor(folder, "decoder.bias", 1, s.n_vocab);
+    const struct spoilt cases[] = {{"output_dense.weight", 32, 48, "output_dense"},
+                                   {"output_dense_norm.weight", 0, 0, "output_dense_norm"},
+                                   {"output.bias", 0, 0, "output.bias"}};
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.tied = false;
+    check_decoder(&s);
+    s.n_embd = 64;
+    check_quantised(&s);
+}
+
 /* KORMo: Llama with other names. */
 static void kormo(void **state)
 {
@@ -745,6 +763,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(diffllama),
         cmocka_unit_test(looped),
         cmocka_unit_test(lora_of_loops),
+        cmocka_unit_test(modernbert_decoder),
         cmocka_unit_test(kormo),
         cmocka_unit_test(hyperclovax),
         cmocka_unit_test(flex_olmo),

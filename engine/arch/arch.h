@@ -130,6 +130,8 @@ struct pp_decoder {
     bool both_ways;           /* rows see those behind them, too, and there are no logits: an encoder, whose vectors go
                                  through two matrices where hparams.n_dense says so */
     bool first_unnormed;      /* what goes into the first layer's attention is not normed once more */
+    bool dense_head;          /* what the last norm gives goes through output_dense, fn and output_dense_norm, and
+                                 output.bias is added to logits, even if the matrix is the embeddings */
     bool sinks;               /* attn_sinks */
     bool some_sinks;          /* layers that have them */
     bool gated_queries;       /* attn_q gives for each head a query, then what a gate's sigmoids are made of by which

@@ -884,6 +884,30 @@ static bool add_loops(struct builder *b)
     return true;
 }
 
+/* Between the last norm and the logits, from b->normed to b->delta. */
+static bool add_dense_head(struct builder *b)
+{
+    const int n_layer = (int)b->hp->n_layer;
+    const int64_t n = b->hp->n_embd;
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = n_layer, .in = b->delta, .in2 = NONE, .out = b->delta};
+    const int dense = pp_plan_linear(b->p, b->s, n, n, b->err, "output_dense");
+    if (dense < 0 || !pp_decoder_find_norm(b, "output_dense_norm", n, &norm))
+        return false;
+    add_linear(b, n_layer, dense, b->normed, b->delta);
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = pp_decoder_fn(b->d, b->hp), .layer = n_layer, .in = b->delta,
+                          .in2 = NONE, .out = b->delta});
+    add(b, norm);
+    return true;
+}
+
+/* The bias of a dense head's logits. */
+static bool add_head_bias(struct builder *b, int head)
+{
+    const struct pp_tensor *bias = pp_plan_tensor(b->s, 0, b->hp->n_vocab, b->err, "output.bias");
+    pp_plan_linear_bias(b->p, head, bias);
+    return bias != NULL;
+}
+
 /* Logits, of the rows that want an output. */
 static bool add_output(struct builder *b)
 {
@@ -912,7 +936,9 @@ static bool add_output(struct builder *b)
         add(b, norm);
     if (proj >= 0)
         add_linear(b, n_layer, proj, hidden, narrow = pp_plan_slot(b->p, hp->n_embd_in));
-    add_linear(b, n_layer, w, proj >= 0 ? narrow : hidden, logits);
+    if (b->d->dense_head && !(add_head_bias(b, w) && add_dense_head(b)))
+        return false;
+    add_linear(b, n_layer, w, b->d->dense_head ? b->delta : proj >= 0 ? narrow : hidden, logits);
     const struct {
         enum pp_fn fn;
         float number;
