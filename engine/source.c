@@ -291,6 +291,20 @@ static bool add_missing(cJSON *config, const char *json)
     return ok;
 }
 
+/* What stands beside the language model's part and counts for it where that says nothing. */
+static bool add_rope_outside(cJSON *config, const cJSON *whole)
+{
+    static const char key[] = "rope_scaling";
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(whole, key);
+    if (!cJSON_IsObject(rope) || cJSON_GetObjectItemCaseSensitive(config, key))
+        return true;
+    cJSON *copy = cJSON_Duplicate(rope, true);
+    if (copy && cJSON_AddItemToObject(config, key, copy))
+        return true;
+    cJSON_Delete(copy);
+    return false;
+}
+
 /* Finds the part of the configuration that is about the language model, and adds what it leaves out. */
 static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
@@ -309,6 +323,7 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
             ok = type != NULL;
         }
         ok = ok && add_missing(config, pp_wrapped_usual(cJSON_IsString(type) ? type->valuestring : ""));
+        ok = ok && (!s->wrapper->rope_outside || add_rope_outside(config, whole));
         if (ok && pp_wrapped_leave_layers(config, s->left_out, err) != PP_OK)
             return err->code;
         for (int l = 0; l < PP_MAX_LAYERS; l++)

@@ -571,6 +571,9 @@ static void wrapped_models(void **state)
          "language_model.model.layers.2.eh_proj.bias", false},
         {"llama", "SmolVLMForConditionalGeneration", {"text_config"}, "model.text_model.",
          "model.connector.modality_projection.proj.bias", true},
+        {"qwen3", "StepVLForConditionalGeneration", {"text_config"}, "model.", "vit_large_projector.bias", false},
+        {"qwen3", "StepVLForConditionalGeneration", {"text_config"}, "model.language_model.",
+         "model.vit_large_projector.bias", false},
         {"qwen3moe", "Qwen3OmniMoeForConditionalGeneration", {"thinker_config", "text_config"}, "thinker.model.",
          "talker.codec_head.bias", true},
     };

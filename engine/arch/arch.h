@@ -237,6 +237,7 @@ bool pp_arch_is_kind(const struct cJSON *config, const char *model_type, const c
 struct pp_arch_wrapper {
     const char *const *classes;       /* NULL at the end */
     const char *keys[2];              /* where config.json has the language model's part, one in the other */
+    bool rope_outside;                /* rope_scaling may stand beside that part instead */
 };
 const struct pp_arch_wrapper *pp_wrapper_by_class(const char *hf_class); /* or NULL */
 const struct cJSON *pp_wrapped_config(const struct pp_arch_wrapper *w, const struct cJSON *config); /* or NULL */

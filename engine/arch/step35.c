@@ -127,9 +127,26 @@ static void bounds_from(const cJSON *config, const char *key, int64_t n_layer, f
     }
 }
 
+/* What configurations have words for and published models do not have. */
+static enum pp_code check_words(const cJSON *config, struct pp_error *err)
+{
+    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "moe_router_activation"));
+    const cJSON *rotated;
+    if (fn && strcmp(fn, "sigmoid") != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: moe_router_activation is not sigmoid, which is not "
+                       "supported for this family");
+    cJSON_ArrayForEach(rotated, cJSON_GetObjectItemCaseSensitive(config, "use_rope_layers"))
+        if (cJSON_IsFalse(rotated))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_rope_layers has layers that are not rotated, "
+                           "which is not supported for this family");
+    return PP_OK;
+}
+
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    enum pp_code code = pp_config_experts(config, &expert_keys, hp, err);
+    enum pp_code code = check_words(config, err);
+    if (!code)
+        code = pp_config_experts(config, &expert_keys, hp, err);
     hp->expert_sigmoids = hp->head_gates = true;
     if (!code && !pp_config_flag(config, "use_head_wise_attn_gate", true))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_head_wise_attn_gate is false, which is not "

@@ -21,9 +21,13 @@ static const char *const llm_classes[] = {"InternVLChatModel", "internvl_chat", 
 static const char *const omni_classes[] = {"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni",
                                            "Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe", NULL};
 
+static const char *const step_classes[] = {"StepVLForConditionalGeneration", "step_robotics",
+                                           "Step3p7ForConditionalGeneration", "step3p7", NULL};
+
 static const struct pp_arch_wrapper wrappers[] = {
     {.classes = usual_classes, .keys = {"text_config"}},
     {.classes = llm_classes, .keys = {"llm_config"}},
+    {.classes = step_classes, .keys = {"text_config"}, .rope_outside = true},
     {.classes = omni_classes, .keys = {"thinker_config", "text_config"}},
 };
 
@@ -70,7 +74,8 @@ static const char *const others[] = {
     "vision_tower.", "vision_model.", "multi_modal_projector.", "mm_projector.", "mlp1.", "audio_tower.",
     "image_newline", "model.vision_tower.", "model.vision_model.", "model.vision_encoder.", "model.vision_projection.",
     "model.connector.", "model.merger.", "model.multi_modal_projector.", "model.mm_projector.", "model.audio_tower.",
-    "model.image_newline", "thinker.visual.", "thinker.audio_tower.", "talker.", "token2wav.", "code2wav.", NULL};
+    "model.image_newline", "vit_large_projector.", "model.vit_large_projector.", "thinker.visual.",
+    "thinker.audio_tower.", "talker.", "token2wav.", "code2wav.", NULL};
 
 /* What transformers takes for granted in families whose own models always say it. */
 static const struct {
