@@ -284,6 +284,10 @@ void pp_edit_feed(const char *bytes, size_t n)
 {
     if (n > sizeof ed.queue)
         return;
+    /* A key that is a sequence ends a search, but readline leaves half a key behind then, and a prefix such as Ctrl-X
+     * brings it down. Esc alone ends it cleanly. */
+    if (n > 1 && bytes[0] == '\033' && RL_ISSTATE(RL_STATE_ISEARCH))
+        pp_edit_feed("\033", 1);
     const bool searching = pp_edit_searching();
     const struct before before = look();
     memcpy(ed.queue, bytes, n);

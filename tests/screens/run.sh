@@ -219,6 +219,12 @@ whole_letters() { # of several characters: they are passed and deleted as one
         keys C-u && say "hello" && see "You said: hello" && see ready && text "xa👨‍👩‍👧" && see "› xa👨" && keys C-p &&
         see "› hello" # and what the history brings is not taken for a rest
 }
+search_ends_with_a_key() { # such as End, and a prefix behind it is one
+    start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && keys C-r && text "alp" &&
+        see "reverse-i-search" && keys End && gone "reverse-i-search" && see "› alpha one" && keys C-x a && text " more" &&
+        see "alpha one more" && keys C-c C-r && text "alp" && see "reverse-i-search" && keys M-b && gone "reverse-i-search" &&
+        text "X" && see "Xalpha one"
+}
 typed_ahead() {
     t kill-session -t =case 2>/dev/null
     t new-session -d -s case -x 80 -y 24 "sleep 1; $program; cat >/dev/null" && sleep 0.3 && say "typed early" &&
@@ -636,7 +642,7 @@ half_typed_unkept() {
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept new_text_mark many_messages loading_ends paste_lines
 paste_megabyte paste_without_end paste_behind_a_menu paste_while_leaving multi_line
-history draft_comes_back older_lines vi_keys alt_ctrl_j whole_letters typed_ahead
+history draft_comes_back older_lines vi_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
