@@ -286,7 +286,7 @@ void pp_edit_feed(const char *bytes, size_t n)
         return;
     /* A key that is a sequence ends a search, but readline leaves half a key behind then, and a prefix such as Ctrl-X
      * brings it down. Esc alone ends it cleanly. */
-    if (n > 1 && bytes[0] == '\033' && RL_ISSTATE(RL_STATE_ISEARCH))
+    if (RL_ISSTATE(RL_STATE_ISEARCH) && ((n > 1 && bytes[0] == '\033') || (n == 1 && strchr("\t\030", bytes[0]))))
         pp_edit_feed("\033", 1);
     const bool searching = pp_edit_searching();
     const struct before before = look();

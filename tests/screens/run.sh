@@ -223,7 +223,7 @@ search_ends_with_a_key() { # such as End, and a prefix behind it is one
     start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && keys C-r && text "alp" &&
         see "reverse-i-search" && keys End && gone "reverse-i-search" && see "› alpha one" && keys C-x a && text " more" &&
         see "alpha one more" && keys C-c C-r && text "alp" && see "reverse-i-search" && keys M-b && gone "reverse-i-search" &&
-        text "X" && see "Xalpha one"
+        text "X" && see "Xalpha one" && keys C-c && text "$(printf '\022\033[F\030\tyes')" && see "yes"
 }
 typed_ahead() {
     t kill-session -t =case 2>/dev/null
