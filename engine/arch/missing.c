@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/arch/arch.h"
+#include "engine/base/word.h"
 
 static const struct {
     const char *name, *missing;
@@ -41,7 +42,7 @@ static void plain(const char *name, char out[64])
     size_t n = 0;
     for (; *name && n + 1 < 64; name++)
         if (isalnum((unsigned char)*name))
-            out[n++] = (char)tolower((unsigned char)*name);
+            out[n++] = pp_lower(*name);
     out[n] = 0;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         const size_t m = strlen(ends[i]);
