@@ -166,6 +166,7 @@ static void saving_failed(struct pp_controller *c, struct ctl_job *j)
         j->user.content = NULL;
     }
     ctl_notice(c, true, "not saved and not sent: %s", j->job.err.text);
+    ctl_head_not_saved(c);
     ctl_set_state(c, PP_STATE_IDLE);
     ctl_run_afterwards(c);
 }
@@ -232,7 +233,7 @@ static void on_saved(struct pp_job *job, void *controller)
             take_session(c, j);
         if (j->user.content)
             c->branch.items[last(c)].msg.id = j->user.id;
-        c->session.head = j->answer.id;
+        ctl_head_saved(c, j->answer.id);
         if (!append_answers(c, j))
             job->code = pp_fail_nomem(&job->err, "the answer");
     }

@@ -274,6 +274,8 @@ enum update_bits { UPDATE_TITLE = 1, UPDATE_CHOICES = 2, UPDATE_HEAD = 4 };
 void ctl_update_session(struct pp_controller *c, unsigned bits);
 void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m); /* which of how many it is */
 void ctl_update_unsaved(struct pp_controller *c); /* tries again what could not be saved of the conversation, if any */
+void ctl_head_saved(struct pp_controller *c, int64_t head); /* a job has saved that the conversation ends there */
+void ctl_head_not_saved(struct pp_controller *c); /* it failed: what was unsaved before is tried again before the end */
 void ctl_release_lock(struct pp_controller *c, int *fd); /* when everything posted so far has been done; then -1 */
 void ctl_start_new(struct pp_controller *c);
 void ctl_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one; title: one line */

@@ -44,8 +44,12 @@ static void on_updated(struct pp_job *job, void *controller)
     ctl_job_free(job);
 }
 
+/* Where the conversation ends is not tried again while a question may still be being saved or a branch changed: that is
+ * posted already, and would be undone by what comes after it. */
 void ctl_update_session(struct pp_controller *c, unsigned bits)
 {
+    const bool pending = c->switching || c->state == PP_STATE_SAVING || c->state == PP_STATE_CLOSING;
+    const unsigned later = pending ? UPDATE_HEAD : 0;
     if (bits & UPDATE_CHOICES)
         ctl_note_choices(c);
     ctl_mark_current(c);
@@ -54,9 +58,9 @@ void ctl_update_session(struct pp_controller *c, unsigned bits)
     struct ctl_job *j = ctl_job_new(c, ctl_run_update, on_updated);
     if (!j)
         return;
-    j->bits = bits | c->unsaved_bits;
+    j->bits = bits | (c->unsaved_bits & ~later);
     if (ctl_copy_session(&j->session, &c->session)) {
-        c->unsaved_bits = 0;
+        c->unsaved_bits &= later & ~bits;
         ctl_job_post(c, j);
     } else {
         ctl_job_free(&j->job);
@@ -67,6 +71,25 @@ void ctl_update_unsaved(struct pp_controller *c)
 {
     if (c->unsaved_bits)
         ctl_update_session(c, 0);
+}
+
+void ctl_head_saved(struct pp_controller *c, int64_t head)
+{
+    c->session.head = head;
+    c->unsaved_bits &= ~(unsigned)UPDATE_HEAD;
+}
+
+/* All of it: nothing that would decide where the conversation ends is posted. */
+static void update_all_unsaved(struct pp_controller *c)
+{
+    if (c->unsaved_bits)
+        ctl_update_session(c, c->unsaved_bits);
+}
+
+void ctl_head_not_saved(struct pp_controller *c)
+{
+    if (c->state == PP_STATE_CLOSING)
+        update_all_unsaved(c);
 }
 
 /* --- leaving and entering --------------------------------------------------------------------------------- */
@@ -89,7 +112,7 @@ void ctl_release_lock(struct pp_controller *c, int *fd)
 static void leave_session(struct pp_controller *c)
 {
     pp_branch_truncate(&c->group, 0);
-    ctl_update_unsaved(c);
+    update_all_unsaved(c);
     c->unsaved_bits = 0;
     if (ctl_go_away(c))
         return;
@@ -299,7 +322,7 @@ static void on_sibling(struct pp_job *job, void *controller)
     if (job->code == PP_OK && !pp_branch_assign(&c->branch, j->list, j->n))
         job->code = pp_fail_nomem(&job->err, "the messages");
     if (job->code == PP_OK) {
-        c->session.head = j->session.head;
+        ctl_head_saved(c, j->session.head);
         ctl_show_context(c);
         ctl_show_running(c);
         ctl_prepare(c);
@@ -309,6 +332,7 @@ static void on_sibling(struct pp_job *job, void *controller)
             pp_controller_sibling(c, j->at, more);
     } else {
         ctl_notice(c, true, "%s", job->err.text);
+        ctl_head_not_saved(c);
     }
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
     ctl_job_free(job);

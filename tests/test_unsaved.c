@@ -1,0 +1,137 @@
+/* test_unsaved.c - what the database refused is saved later, and changes nothing that came after it. */
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "engine/base/mem.h"
+#include "src/store_internal.h"
+#include "tests/backend_fake.h"
+
+/* No file grows or changes behind its first byte while a disk is full. */
+static void fill_disk(bool full)
+{
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = full ? 1 : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+static void read_stored(int64_t session, struct pp_session *s)
+{
+    struct pp_store *st;
+    struct pp_error err;
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    assert_ok(pp_store_session_get(st, session, s, &err), err);
+    pp_store_close(st);
+}
+
+static int64_t stored_head(int64_t session)
+{
+    struct pp_session s;
+    read_stored(session, &s);
+    const int64_t head = s.head;
+    pp_session_clear(&s);
+    return head;
+}
+
+/* A question is taken back, and the database does not take note of it. The conversation's id. */
+static int64_t undo_refused(void)
+{
+    fixture_turn(&fix, "two", "2");
+    const int64_t id = pp_controller_session_id(fix.c);
+    fixture_flush(&fix);
+    const int64_t head = stored_head(id);
+    fill_disk(true);
+    assert_true(pp_controller_undo(fix.c, 1));
+    fixture_flush(&fix);
+    fill_disk(false);
+    assert_true(fix_status()->notice_is_error);
+    assert_int_equal(stored_head(id), head);
+    return id;
+}
+
+static void a_setting_leaves_a_new_question(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "one", "1");
+    const int64_t id = undo_refused();
+    assert_true(pp_controller_send(fix.c, "three"));
+    assert_int_equal(fix_status()->state, PP_STATE_SAVING);
+    assert_true(pp_controller_set_param(fix.c, "temp", "0.5"));
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    fixture_flush(&fix);
+    assert_int_equal(stored_head(id), fix_message(3)->id);
+}
+
+static void leaving_leaves_a_new_question(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "one", "1");
+    const int64_t before = fix_message(1)->id, id = undo_refused();
+    assert_true(pp_controller_send(fix.c, "three"));
+    pp_controller_quit(fix.c);
+    assert_true(pp_controller_set_param(fix.c, "temp", "0.5"));
+    pump_until(&fix, fix_status()->state == PP_STATE_CLOSED);
+    fixture_stop(&fix);
+    assert_true(stored_head(id) > before + 2); /* not that of before, nor of what was taken back */
+}
+
+static void refuse_messages(void)
+{
+    struct pp_store *st;
+    struct pp_error err;
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    assert_int_equal(sqlite3_exec(st->db, "CREATE TRIGGER refused BEFORE INSERT ON message BEGIN "
+                                          "SELECT RAISE(ABORT, 'refused'); END", NULL, NULL, NULL), SQLITE_OK);
+    pp_store_close(st);
+}
+
+/* One that could not be saved either is none: the question before it stays taken back. */
+static void leaving_with_a_refused_question(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "one", "1");
+    const int64_t before = fix_message(1)->id, id = undo_refused();
+    refuse_messages();
+    assert_true(pp_controller_send(fix.c, "three"));
+    fix.fake->hold_close = true;
+    pp_controller_quit(fix.c);
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
+    assert_true(pp_queue_push(fix.fake->events, pp_event_new(PP_EVENT_CLOSED)));
+    pump_until(&fix, fix_status()->state == PP_STATE_CLOSED);
+    char *unsent = pp_controller_take_unsent(fix.c);
+    assert_non_null(unsent);
+    pp_free(unsent);
+    fixture_stop(&fix);
+    assert_int_equal(stored_head(id), before);
+}
+
+static void a_setting_leaves_another_branch(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "one", "1");
+    const int64_t first = fix_message(1)->id;
+    pp_controller_regenerate(fix.c, 1);
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    const int64_t id = undo_refused();
+    pp_controller_sibling(fix.c, 1, -1);
+    assert_true(pp_controller_set_param(fix.c, "temp", "0.5"));
+    fixture_flush(&fix);
+    assert_int_equal(fix_message(1)->id, first);
+    assert_int_equal(stored_head(id), first);
+}
+
+TEST_GROUP(unsaved)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_setting_leaves_a_new_question, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(leaving_leaves_a_new_question, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(leaving_with_a_refused_question, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(a_setting_leaves_another_branch, fix_setup_ready, fix_teardown),
+    };
+    return cmocka_run_group_tests_name("unsaved", tests, NULL, NULL);
+}
