@@ -1,8 +1,6 @@
 /* test_controller.c - the state machine on a real store, with a backend that does what the test says. */
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "engine/base/map.h"
@@ -357,54 +355,6 @@ static void test_io_error(void **state)
     assert_int_equal(pp_controller_n_messages(fix.c), 4);
     assert_string_equal(fix_message(0)->text, "one");
     assert_string_equal(fix_message(3)->text, "2");
-}
-
-/* No file grows or changes behind its first byte while a disk is full. */
-static void fill_disk(bool full)
-{
-    struct rlimit limit;
-    signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
-    limit.rlim_cur = full ? 1 : limit.rlim_max;
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-}
-
-static void assert_stored_title(int64_t id, const char *title)
-{
-    struct pp_store *st = open_store();
-    struct pp_session s;
-    struct pp_error err;
-    assert_ok(pp_store_session_get(st, id, &s, &err), err);
-    assert_string_equal(s.title, title);
-    pp_session_clear(&s);
-    pp_store_close(st);
-}
-
-/* What the screen shows and the database refused, as on a full disk, is saved with the next thing that is. */
-static void test_refused_change(void **state)
-{
-    (void)state;
-    fixture_turn(&fix, "one", "1");
-    const int64_t id = pp_controller_session_id(fix.c);
-    pp_controller_refresh_sessions(fix.c, "");
-    fixture_flush(&fix);
-    fill_disk(true);
-    pp_controller_rename(fix.c, 0, "new");
-    fixture_flush(&fix);
-    assert_true(fix_status()->notice_is_error);
-    fixture_flush(&fix);
-    assert_string_equal(pp_controller_session_at(fix.c, 0)->title, "one"); /* the list shows what is saved */
-    fill_disk(false);
-    fixture_turn(&fix, "two", "2");
-    fixture_flush(&fix);
-    assert_stored_title(id, "new");
-    fill_disk(true);
-    pp_controller_rename(fix.c, 0, "newer");
-    fixture_flush(&fix);
-    fill_disk(false);
-    pp_controller_new_session(fix.c); /* or when it is left */
-    fixture_flush(&fix);
-    assert_stored_title(id, "newer");
 }
 
 /* --- the tree --------------------------------------------------------------------------------------------- */
@@ -1096,7 +1046,6 @@ TEST_GROUP(controller)
         READY(test_quit_answering),
         READY(test_free_without_quit),
         READY(test_io_error),
-        READY(test_refused_change),
         READY(test_regenerate),
         READY(test_edit_and_undo),
         cmocka_unit_test(test_fork_at_once),

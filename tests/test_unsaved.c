@@ -25,6 +25,41 @@ static void read_stored(int64_t session, struct pp_session *s)
     pp_store_close(st);
 }
 
+static void assert_stored_title(int64_t session, const char *title)
+{
+    struct pp_session s;
+    read_stored(session, &s);
+    assert_string_equal(s.title, title);
+    pp_session_clear(&s);
+}
+
+/* What the screen shows and the database refused, as on a full disk, is saved with the next thing that is. */
+static void a_refused_change_is_tried_again(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "one", "1");
+    const int64_t id = pp_controller_session_id(fix.c);
+    pp_controller_refresh_sessions(fix.c, "");
+    fixture_flush(&fix);
+    fill_disk(true);
+    pp_controller_rename(fix.c, 0, "new");
+    fixture_flush(&fix);
+    assert_true(fix_status()->notice_is_error);
+    fixture_flush(&fix);
+    assert_string_equal(pp_controller_session_at(fix.c, 0)->title, "one"); /* the list shows what is saved */
+    fill_disk(false);
+    fixture_turn(&fix, "two", "2");
+    fixture_flush(&fix);
+    assert_stored_title(id, "new");
+    fill_disk(true);
+    pp_controller_rename(fix.c, 0, "newer");
+    fixture_flush(&fix);
+    fill_disk(false);
+    pp_controller_new_session(fix.c); /* or when it is left */
+    fixture_flush(&fix);
+    assert_stored_title(id, "newer");
+}
+
 static int64_t stored_head(int64_t session)
 {
     struct pp_session s;
@@ -128,6 +163,7 @@ static void a_setting_leaves_another_branch(void **state)
 TEST_GROUP(unsaved)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_refused_change_is_tried_again, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(a_setting_leaves_a_new_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_leaves_a_new_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_with_a_refused_question, fix_setup_ready, fix_teardown),
