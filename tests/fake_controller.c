@@ -923,6 +923,8 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
         c->dirty |= PP_DIRTY_STATUS;
         return PP_SLASH_DONE;
     }
+    if (strcmp(line, "/overflow") == 0)
+        return PP_SLASH_OVERFLOW_MENU;
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strlen(commands[i].name) != len || strncmp(commands[i].name, line + 1, len) != 0)
             continue;

@@ -14,12 +14,14 @@
 #include "src/controller.h"
 #include "src/figures.h"
 #include "ui/sanitize.h"
+#include "ui/theme.h"
 #include "ui/view_reasoning.h"
 
 enum { MAX_LINE = 1 << 20 };
 
 struct plain {
     struct pp_controller *c;
+    const struct pp_paths *paths;
     struct pp_buf typed;      /* read from stdin, not yet used */
     bool end_of_input;
     bool piped;               /* nobody types */
@@ -372,6 +374,19 @@ static void tell_drafter(struct plain *p)
     say(p, line);
 }
 
+static void list_themes(struct plain *p)
+{
+    char (*ids)[64] = NULL;
+    size_t n = 0;
+    struct pp_error err;
+    if (pp_theme_list(p->paths, &ids, &n, &err) != PP_OK)
+        say(p, err.text);
+    for (size_t i = 0; i < n; i++)
+        say(p, ids[i]);
+    pp_free(ids);
+    say(p, "Themes are of the full screen: pippin --theme NAME, without --plain.");
+}
+
 static void choose_reasoning(struct plain *p, const char *word)
 {
     int how = pp_reasoning_view_by_name(word);
@@ -407,6 +422,13 @@ static void take_line(struct plain *p, const char *line)
     case PP_SLASH_TEMPLATE_MENU: list_named(p, pp_controller_templates, "/template NAME chooses one."); break;
     case PP_SLASH_PERSONA_MENU: list_named(p, pp_controller_personas, "/persona NAME chooses one."); break;
     case PP_SLASH_PARAMS_MENU: list_named(p, pp_controller_params, "/set NAME VALUE changes one."); break;
+    case PP_SLASH_OVERFLOW_MENU: say(p, "/overflow shift, summarise, slide or stop says how to go on."); break;
+    case PP_SLASH_THEME:
+        if (arg[0])
+            say(p, "This needs the full screen.");
+        else
+            list_themes(p);
+        break;
     case PP_SLASH_EDIT_LAST:
         say(p, "This needs the full screen. /undo takes the last question back; write it anew then.");
         break;
@@ -514,7 +536,7 @@ void pp_plain_last_words(const struct pp_last_words *w, const char *key)
 
 int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
 {
-    struct plain p = {0};
+    struct plain p = {.paths = paths};
     int reasoning = o->reasoning ? pp_reasoning_view_by_name(o->reasoning) : -1;
     struct pp_error err;
     enum pp_code code = pp_controller_new(o, paths, &p.c, &err);

@@ -615,10 +615,13 @@ plain() {
         see "(stopped)" && keys C-d && see "exit=0" && see "pippin --resume"
 }
 plain_lists() { # what the menus show
-    printf '/lora\n/persona\n/template\n/params\n/draft\n/edit\n/theme light\n' | "$program" --plain >"$work/out" 2>&1 &&
+    printf '/lora\n/persona\n/template\n/params\n/draft\n/edit\n/theme\n/overflow\n' | "$program" --plain >"$work/out" 2>&1 &&
         has "$work/out" "bard: off, strength" && has "$work/out" "chatml" && has "$work/out" "/persona NAME chooses one" &&
         has "$work/out" "top-k: 40" && has "$work/out" "draft model: starter-draft" &&
-        has "$work/out" "/undo takes the last question back" && has "$work/out" "This needs the full screen."
+        has "$work/out" "/undo takes the last question back" && has "$work/out" "/overflow shift, summarise" &&
+        has "$work/out" "harbour" && has "$work/out" "pippin --theme NAME" || return 1
+    [ "$(grep -c "This needs the full screen" "$work/out")" = 1 ] || { why="something else needs the full screen"; return 1; }
+    echo "/theme light" | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "This needs the full screen."
 }
 plain_pipe() {
     printf 'one\ntwo' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "You said: one" &&
