@@ -191,13 +191,14 @@ void pp_field_complete_path(struct pp_field *f, struct pp_buf *several)
             if (found.gl_pathv[0][k] != found.gl_pathv[i][k])
                 same = k;
     char text[sizeof f->text];
+    bool longer = false;
     if (same && same < sizeof text) {
         memcpy(text, found.gl_pathv[0], same);
         text[same] = 0;
-        const bool longer = strlen(f->text) != pp_utf8_complete(text, same);
+        longer = strlen(f->text) != pp_utf8_complete(text, same);
         pp_field_set(f, text);
-        for (size_t i = 0; several && !longer && found.gl_pathc > 1 && i < found.gl_pathc; i++)
-            list_name(several, found.gl_pathv[i]);
     }
+    for (size_t i = 0; several && !longer && found.gl_pathc > 1 && i < found.gl_pathc; i++)
+        list_name(several, found.gl_pathv[i]);
     globfree(&found);
 }

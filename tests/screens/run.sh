@@ -313,7 +313,9 @@ completion() { # behind commands, too; what there is to choose from is told
         see "› /template chatml" && keys C-u && text "/lora ba" && keys Tab Tab && see "  bard  barista" &&
         see "› /lora bar" && keys C-u && text "/theme li" && keys Tab && see "› /theme light" && keys C-u &&
         text "/draft l" && keys Tab && see "› /draft lookup" && keys C-u && text "/read $work/two/f" && keys Tab && see "  file  folder/" &&
-        keys C-u F3 && see barista && keys a && see "Tab completes" && text "$work/two/f" && keys Tab &&
+        keys C-u && text "/read " && keys Tab && see "LICENSE  Makefile  " && see "› /read" &&
+        keys C-u F3 && see barista && keys a && see "Tab completes" && keys Tab && see "LICENSE  Makefile  " &&
+        text "$work/two/f" && keys Tab &&
         see "  file  folder/"
 }
 read_file() { # Tab completes; a question follows; what is no text is refused
