@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/base/word.h"
 
 void pp_completion_begin(struct pp_completion *c, const char *line, size_t at)
@@ -61,11 +62,14 @@ char *pp_completion_take(struct pp_completion *c, struct pp_buf *several)
 {
     struct pp_buf out = {0};
     if (c->n) {
+        size_t same = pp_utf8_complete(c->first, c->same); /* letters may begin with the same byte */
+        if (same < c->len)
+            same = c->len;
         /* their cases may differ where nothing is added */
-        const bool adds = c->same > c->len || c->n == 1;
+        const bool adds = same > c->len || c->n == 1;
         pp_buf_add(&out, c->line, c->at);
-        pp_buf_add(&out, adds ? c->first : c->line + c->at, c->same);
-        if (c->n == 1 && c->first[c->same - 1] != ' ')
+        pp_buf_add(&out, adds ? c->first : c->line + c->at, same);
+        if (c->n == 1 && c->first[same - 1] != ' ')
             pp_buf_char(&out, ' ');
         if (!adds && several)
             pp_buf_str(several, pp_buf_cstr(&c->all));

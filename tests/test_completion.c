@@ -62,8 +62,33 @@ static void many(void **state)
     pp_buf_free(&list);
 }
 
+/* No letter is cut, though those of both names begin with the same byte. */
+static void whole_letters(void **state)
+{
+    struct pp_completion c;
+    struct pp_buf list = {0};
+    (void)state;
+    pp_completion_begin(&c, "/m ", 3);
+    pp_completion_offer(&c, "über");
+    pp_completion_offer(&c, "ähnlich");
+    char *got = pp_completion_take(&c, &list);
+    assert_string_equal(got, "/m ");
+    assert_string_equal(pp_buf_cstr(&list), "über  ähnlich");
+    pp_free(got);
+    pp_buf_free(&list);
+    pp_completion_begin(&c, "/m a", 3);
+    pp_completion_offer(&c, "aaü");
+    pp_completion_offer(&c, "aaä");
+    got = pp_completion_take(&c, &list);
+    assert_string_equal(got, "/m aa");
+    assert_string_equal(pp_buf_cstr(&list), "");
+    pp_free(got);
+    pp_buf_free(&list);
+}
+
 TEST_GROUP(completion)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(completed), cmocka_unit_test(many)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(completed), cmocka_unit_test(many),
+                                       cmocka_unit_test(whole_letters)};
     return cmocka_run_group_tests_name("completion", tests, NULL, NULL);
 }
