@@ -52,8 +52,11 @@ static enum pp_code insert_all(struct pp_store *st, struct pp_session *s, const 
                                size_t n, int64_t now, const char *what, struct pp_error *err)
 {
     bool ok = true;
-    const int64_t created = s->created ? s->created * 1000 : now, updated = s->updated ? s->updated * 1000 : now;
-    enum pp_code code = pp_store_insert_session(st, s, created, updated, what, err);
+    const int64_t created = s->created ? s->created * 1000 : now;
+    int64_t updated = s->updated ? s->updated * 1000 : now;
+    enum pp_code code = s->updated ? PP_OK : pp_store_after_others(st, 0, &updated, what, err);
+    if (!code)
+        code = pp_store_insert_session(st, s, created, updated, what, err);
     if (!code)
         code = insert_messages(st, s->id, m, ids, n, now, what, err);
     const int64_t head = id_at(ids, s->head, n, &ok);

@@ -113,6 +113,10 @@ enum pp_code pp_store_insert_message(struct pp_store *st, struct pp_message *m, 
 /* `now` becomes the conversation's time, unless that is later. */
 enum pp_code pp_store_move_head(struct pp_store *st, int64_t session, int64_t head, int64_t now, const char *what,
                                 struct pp_error *err);
+/* *now becomes later than all conversations but this one (0: than all), also those that were used while the clock was
+ * ahead: what is used last comes first. */
+enum pp_code pp_store_after_others(struct pp_store *st, int64_t session, int64_t *now, const char *what,
+                                   struct pp_error *err);
 /* The rows of a bound statement that gives messages; ends its use. On failure the list is empty. */
 enum pp_code pp_store_read_messages(struct pp_store *st, sqlite3_stmt *stmt, struct pp_message **list, size_t *n,
                                     struct pp_error *err);

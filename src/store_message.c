@@ -84,9 +84,8 @@ enum pp_code pp_store_move_head(struct pp_store *st, int64_t session, int64_t he
     return pp_store_finish(st, stmt, what, err);
 }
 
-/* Later than all other conversations, also those that were used while the clock was ahead: the last one comes first. */
-static enum pp_code after_others(struct pp_store *st, int64_t session, int64_t *now, const char *what,
-                                 struct pp_error *err)
+enum pp_code pp_store_after_others(struct pp_store *st, int64_t session, int64_t *now, const char *what,
+                                   struct pp_error *err)
 {
     sqlite3_stmt *stmt;
     enum pp_code code = pp_store_stmt(st, PP_STMT_SESSION_OTHERS, &stmt, err);
@@ -112,7 +111,7 @@ enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, str
     struct pp_message fresh = *m; /* *m changes only if all goes well */
     code = pp_store_insert_message(st, &fresh, now, what, err);
     if (!code)
-        code = after_others(st, m->session, &now, what, err);
+        code = pp_store_after_others(st, m->session, &now, what, err);
     if (!code)
         code = pp_store_move_head(st, m->session, fresh.id, now, what, err);
     code = pp_store_end(st, code, what, err);

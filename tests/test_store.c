@@ -249,6 +249,19 @@ static void clock_set_back(void **state)
         assert_int_equal(latest.id, used);
         pp_session_clear(&latest);
     }
+    struct pp_session copy = {.title = (char[]){"a copy"}, .head = 1};
+    struct pp_message m = {.role = PP_ROLE_USER, .content = (char[]){"hello"}, .content_len = 5};
+    assert_ok(pp_store_conversation_add(st, &copy, &m, 1, &err), err);
+    assert_ok(pp_store_session_latest(st, &latest, &err), err);
+    assert_int_equal(latest.id, copy.id);
+    pp_session_clear(&latest);
+    copy.created = copy.updated = 1000; /* one that comes with its date keeps it */
+    copy.head = 1;
+    const int64_t first = copy.id;
+    assert_ok(pp_store_conversation_add(st, &copy, &m, 1, &err), err);
+    assert_ok(pp_store_session_latest(st, &latest, &err), err);
+    assert_int_equal(latest.id, first);
+    pp_session_clear(&latest);
     pp_store_close(st);
 }
 
