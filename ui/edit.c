@@ -260,13 +260,22 @@ static bool is_rest(const struct before *b, size_t from, size_t to, size_t at)
 static void delete_between(size_t from, size_t to)
 {
     rl_delete_text((int)from, (int)to);
+    if (pp_edit_vi_command() && from == (size_t)rl_end && from > 0) /* the cursor stands on a letter there */
+        cluster_around(rl_line_buffer, from, from - 1, &from, &to);
     rl_point = (int)from;
+}
+
+/* What it takes away was put in by itself, and what it leaves was there before. */
+static bool was_undone(void)
+{
+    return rl_last_func == rl_undo_command || rl_last_func == rl_vi_undo || rl_last_func == rl_revert_line;
 }
 
 /* After it: what is left of a cluster that was deleted goes, too, and the cursor is not within one. */
 static void keep_whole(const struct before *b)
 {
-    const size_t len = (size_t)rl_end, point = (size_t)rl_point, gone = b->len > len ? b->len - len : 0;
+    const size_t len = (size_t)rl_end, point = (size_t)rl_point;
+    const size_t gone = b->len > len && !was_undone() ? b->len - len : 0;
     size_t start, end;
     if (gone && point + gone == b->point && point > b->left && is_rest(b, b->left, point, b->left)) {
         delete_between(b->left, point);

@@ -217,7 +217,12 @@ whole_letters() { # of several characters: they are passed and deleted as one
         keys C-a && text "👍🏽" && see "› 👍" && keys C-a DC && see "› aXb" && keys C-e && text "e" &&
         keys C-u && text "x👨‍👩‍👧y" && see "› x👨" && keys C-a Right Right && text "Z" && see "Zy" &&
         keys C-u && say "hello" && see "You said: hello" && see ready && text "xa👨‍👩‍👧" && see "› xa👨" && keys C-p &&
-        see "› hello" # and what the history brings is not taken for a rest
+        see "› hello" && # and what the history brings is not taken for a rest
+        keys C-c && see "Write a message" && text "e" && see "› e" && text "$(printf '\314\201')" &&
+        see "$(printf 'e\314\201')" && keys C-_ && gone "$(printf 'e\314\201')" && see "› e" || return 1 # undo takes only what it had put in
+    printf 'set editing-mode vi\n' >"$work/vi"
+    start 80x24 INPUTRC="$work/vi" && see ready && text "abc👨‍👩‍👧" && see "› abc👨" && keys Escape && see "‹ abc" && keys x &&
+        gone "👨" && keys x && gone "abc" && see "‹ ab"
 }
 search_ends_with_a_key() { # such as End, and a prefix behind it is one
     start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && keys C-r && text "alp" &&
