@@ -56,15 +56,18 @@ void ctl_update_session(struct pp_controller *c, unsigned bits)
     if (!c->session.id)
         return; /* it is stored with its first message */
     struct ctl_job *j = ctl_job_new(c, ctl_run_update, on_updated);
-    if (!j)
-        return;
-    j->bits = bits | (c->unsaved_bits & ~later);
-    if (ctl_copy_session(&j->session, &c->session)) {
-        c->unsaved_bits &= later & ~bits;
-        ctl_job_post(c, j);
-    } else {
+    if (j && !ctl_copy_session(&j->session, &c->session)) {
+        ctl_notice(c, true, "out of memory");
         ctl_job_free(&j->job);
+        j = NULL;
     }
+    if (!j) {
+        c->unsaved_bits |= bits;
+        return;
+    }
+    j->bits = bits | (c->unsaved_bits & ~later);
+    c->unsaved_bits &= later & ~bits;
+    ctl_job_post(c, j);
 }
 
 void ctl_update_unsaved(struct pp_controller *c)
@@ -440,6 +443,7 @@ void ctl_start_fork(struct pp_controller *c, int n_back)
     j->id = c->branch.items[n - 1].msg.id;
     if (!ctl_note_choices(c) || !ctl_copy_session(&j->session, &c->session) ||
         !ctl_set_string(c, &j->session.title, pp_buf_cstr(&title))) {
+        ctl_notice(c, true, "out of memory");
         ctl_job_free(&j->job);
     } else {
         j->session.id = 0;

@@ -1,5 +1,7 @@
 /* test_unsaved.c - what the database refused is saved later, and changes nothing that came after it. */
 #include <signal.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include "engine/base/mem.h"
@@ -58,6 +60,35 @@ static void a_refused_change_is_tried_again(void **state)
     pp_controller_new_session(fix.c); /* or when it is left */
     fixture_flush(&fix);
     assert_stored_title(id, "newer");
+}
+
+/* Or what could not even be asked of it, for want of memory. */
+static void an_unasked_change_is_tried_again(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "one", "1");
+    const int64_t id = pp_controller_session_id(fix.c);
+    int n_late = 0;
+    for (unsigned nth = 1; nth < 16; nth++) {
+        char title[16], before[64];
+        fixture_flush(&fix);
+        snprintf(title, sizeof title, "t%u", nth);
+        snprintf(before, sizeof before, "%s", fix_status()->title);
+        pp_mem_fail_at(nth, 0);
+        pp_controller_rename(fix.c, 0, title);
+        fixture_flush(&fix); /* it may have been the io thread that had none */
+        pp_mem_fail_at(0, 0);
+        if (strcmp(fix_status()->title, title) != 0) { /* it is the old one as before */
+            assert_string_equal(fix_status()->title, before);
+            continue;
+        }
+        n_late += fix.c->unsaved_bits != 0;
+        assert_true(fix.c->unsaved_bits == 0 || fix_status()->notice_is_error);
+        assert_true(pp_controller_set_param(fix.c, "temp", "0.5"));
+        fixture_flush(&fix);
+        assert_stored_title(id, title);
+    }
+    assert_true(n_late > 3);
 }
 
 static int64_t stored_head(int64_t session)
@@ -164,6 +195,7 @@ TEST_GROUP(unsaved)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_refused_change_is_tried_again, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(an_unasked_change_is_tried_again, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(a_setting_leaves_a_new_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_leaves_a_new_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_with_a_refused_question, fix_setup_ready, fix_teardown),
