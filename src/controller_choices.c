@@ -154,7 +154,22 @@ static bool set_number(struct pp_controller *c, const struct ctl_param *p, const
     return false;
 }
 
-/* What other programs call it: "top_k", "temperature"; or the beginning of one. NULL, with a notice: it is none. */
+/* What other programs call parameters of ours. */
+static const struct { const char *theirs, *ours; } other_names[] = {
+    {"temperature", "temp"}, {"repetition-penalty", "repeat-penalty"}, {"n-predict", "n"}, {"num-predict", "n"},
+    {"max-tokens", "n"},     {"max-new-tokens", "n"},
+};
+
+static const struct ctl_param *param_by_other_name(const char *word)
+{
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
+        if (pp_casecmp(other_names[i].theirs, word) == 0)
+            return ctl_param_find(other_names[i].ours);
+    return NULL;
+}
+
+/* By its name, by that of other programs ("top_k", "temperature"), or by the beginning of its name, from two letters
+ * on. NULL, with a notice: it is none. */
 static const struct ctl_param *param_meant(struct pp_controller *c, const char *name)
 {
     const struct ctl_param *found = NULL;
@@ -165,11 +180,12 @@ static const struct ctl_param *param_meant(struct pp_controller *c, const char *
         word[n] = name[n] == '_' ? '-' : name[n];
     word[n] = 0;
     const struct ctl_param *p = ctl_param_find(word);
-    for (size_t i = 0; !p && n && i < ctl_n_params; i++) {
+    if (!p)
+        p = param_by_other_name(word);
+    for (size_t i = 0; !p && i < ctl_n_params; i++) {
         const char *known = ctl_params[i].name;
-        const size_t len = strlen(known);
         pp_near_try(&near, known);
-        if (pp_ncasecmp(known, word, n) != 0 && (len < 4 || pp_ncasecmp(known, word, len) != 0))
+        if (n < 2 || pp_ncasecmp(known, word, n) != 0)
             continue;
         found = &ctl_params[i];
         n_found++;

@@ -167,6 +167,16 @@ static void test_set(void **state)
     assert_string_equal(param("temp"), "0.5");
     assert_int_equal(fix_slash("/set te 0.25"), PP_SLASH_DONE);
     assert_string_equal(param("temp"), "0.25");
+    assert_int_equal(fix_slash("/set repetition_penalty 1.5"), PP_SLASH_DONE);
+    assert_string_equal(param("repeat-penalty"), "1.5");
+    assert_int_equal(fix_slash("/set repeat_penalty_range 0"), PP_SLASH_ERROR); /* nothing of ours, nor are these */
+    assert_string_equal(param("repeat-penalty"), "1.5");
+    assert_int_equal(fix_slash("/set temp_last 1"), PP_SLASH_ERROR);
+    assert_string_equal(param("temp"), "0.25");
+    assert_int_equal(fix_slash("/set p 0.9"), PP_SLASH_ERROR); /* of which? */
+    assert_string_equal(param("presence-penalty"), "0");
+    assert_int_equal(fix_slash("/set pres 0.5"), PP_SLASH_DONE);
+    assert_string_equal(param("presence-penalty"), "0.5");
     assert_string_equal(param("seed"), "random");
     assert_int_equal(fix_slash("/set seed 99"), PP_SLASH_DONE);
     assert_string_equal(param("seed"), "99");
