@@ -438,6 +438,16 @@ static void note_new_text(struct pp_ui *ui)
         ui->dirty |= PP_DRAW_INPUT; /* the mark stands on the rule above the input */
 }
 
+/* A screen that was enlarged until the tail shows follows it from then on, as if it had been scrolled there. */
+static void follow_if_enlarged(struct pp_ui *ui, struct place p)
+{
+    struct pp_transcript *t = &ui->transcript;
+    if (t->away && (ui->at.rows > t->rows || ui->at.cols > t->cols))
+        t->away = before(p, tail(ui));
+    t->rows = ui->at.rows;
+    t->cols = ui->at.cols;
+}
+
 void pp_transcript_draw(struct pp_ui *ui)
 {
     struct pp_area a = ui->at.transcript;
@@ -451,6 +461,7 @@ void pp_transcript_draw(struct pp_ui *ui)
         return;
     }
     struct place p = top(ui);
+    follow_if_enlarged(ui, p);
     if (ui->transcript.away) {
         ui->transcript.message = p.message;
         ui->transcript.line = p.line;

@@ -33,6 +33,7 @@ struct pp_transcript {
     size_t n, cap;
     bool away;              /* the user has scrolled away from the tail */
     size_t message, line;   /* what is at the top, then */
+    int rows, cols;         /* of the screen, when it was last drawn */
     struct pp_transcript_hold held;
     bool new_text;          /* something has been added below, since */
     uint64_t tail_revision; /* of the last message when the tail was last seen */

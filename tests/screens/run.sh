@@ -123,6 +123,11 @@ place_is_kept() { # of a long message, whatever becomes of its lines; a larger s
     keys F9 && see "as they were written" && becomes 0 begins_with "$place" || { why="F9 left $place"; return 1; }
     keys F9 End && see " 3000" && keys PPage && gone " 3000" && resize 80x60 && becomes 0 filled
 }
+enlarged_to_the_tail() { # it follows from then on; one whose tail is still below the screen stays
+    start 40x12 && see ready && say slow && see "word 70" && keys PPage && see "↓ new text" && resize 40x60 &&
+        gone "↓ new text" && see "word 500" && keys PPage PPage && see "↓ new text" && resize 40x62 && sleep 0.3 &&
+        see "↓ new text" && keys Escape
+}
 new_text_mark() {
     start 80x12 "" && see ready && say long && see "line 200 of" && see ready && keys PPage && say slow &&
         see "word 20" && keys PPage &&
@@ -650,7 +655,7 @@ half_typed_unkept() {
 }
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
-markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept new_text_mark many_messages loading_ends paste_lines
+markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarged_to_the_tail new_text_mark many_messages loading_ends paste_lines
 paste_megabyte paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
 enter_while_loading lone_escape no_locale editor
