@@ -370,8 +370,11 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
              (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
         what = "other spaces";
     else if (a->byte_unknown != b->byte_unknown || a->fuse_unknown != b->fuse_unknown ||
-             a->each_unknown != b->each_unknown)
+             a->each_unknown != b->each_unknown || a->drop_unknown != b->drop_unknown ||
+             (a->kind != TOK_BYTE_LEVEL && a->unk != b->unk)) /* there byte_unknown is what counts */
         what = "another token for what is unknown";
+    else if (a->dna != b->dna)
+        what = "other tokens of DNA";
     else if (a->breaks.on != b->breaks.on || a->breaks.alike != b->breaks.alike || a->breaks.spaces != b->breaks.spaces)
         what = "other places at which text is cut before";
     else if (a->covered != b->covered ||
@@ -387,6 +390,9 @@ enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *fo
     struct pp_tokenizer *again;
     if (t->kind == TOK_WORDPIECE)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a WordPiece vocabulary cannot be written as a tokenizer.json yet");
+    if (t->dna)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a vocabulary with tokens of DNA (\"hybriddna\") cannot be written as "
+                       "a tokenizer.json, which has no words for them; keep the GGUF file");
     enum pp_code code = t->kind == TOK_BYTE_LEVEL ? to_json(t, folder, err)
                         : t->kind == TOK_RWKV     ? to_rwkv(t, folder, err)
                         : t->kind == TOK_PLAMO    ? to_plamo(t, folder, err)

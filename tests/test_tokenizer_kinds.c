@@ -648,6 +648,9 @@ static void dna(void **state)
     finish_file(w);
     struct pp_tokenizer *t = open_tokenizer(test_path("kind.gguf"));
     struct pp_tokenizer *both[] = {t, through_gguf(t)};
+    /* a tokenizer.json would cut the letters as other text */
+    assert_int_equal(pp_tokenizer_to_folder(t, test_tmpdir(), &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "hybriddna"));
     for (int i = 0; i < 2; i++) {
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
             int32_t *ids;
