@@ -189,7 +189,7 @@ static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, s
 static enum pp_code read_characters(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
     static const char words[] = "(?#others removed)\\S+", lower[] = "[{\"type\":\"Lowercase\"}]";
-    bool small = false;
+    bool small = false, add_space = false;
     int64_t packed = 0;
     enum pp_code code = read_patterns(g, spec, err);
     if (!code)
@@ -199,6 +199,9 @@ static enum pp_code read_characters(const struct pp_gguf *g, struct tok_spec *sp
     pp_gguf_bool(g, "tokenizer.ggml.normalizer.lowercase", &small);
     if (small)
         spec->steps = (struct pp_str){lower, sizeof lower - 1};
+    pp_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &add_space);
+    if (add_space)
+        spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
     if (pp_gguf_int(g, "pippin.tokenizer.space_prefix", &packed))
         spec->prefix = (struct tok_prefix){packed & 3, packed >> 2 & 3, packed >> 4 & 3};
     pp_gguf_bool(g, "pippin.tokenizer.ignore_merges", &spec->ignore_merges);

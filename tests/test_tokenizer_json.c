@@ -54,6 +54,24 @@ static void expect_ids(const struct pp_tokenizer *t, const char *text, const cJS
     pp_free(ids);
 }
 
+/* The file that was written puts the tokens together as the vocabulary does. */
+static void expect_same_text(struct pp_tokenizer *const both[2], const cJSON *want, const char *why)
+{
+    struct pp_buf text[2] = {{0}, {0}};
+    const cJSON *id;
+    int32_t ids[64];
+    size_t n = 0;
+    cJSON_ArrayForEach(id, want)
+        if (n < sizeof ids / sizeof *ids)
+            ids[n++] = id->valueint;
+    for (int i = 0; i < 2; i++)
+        pp_detokenize(both[i], ids, n, true, &text[i]);
+    if (strcmp(pp_buf_cstr(&text[0]), pp_buf_cstr(&text[1])) != 0)
+        fail_msg("%s: from GGUF the text is \"%s\", not \"%s\"", why, text[1].data, text[0].data);
+    pp_buf_free(&text[0]);
+    pp_buf_free(&text[1]);
+}
+
 static void run_case(cJSON *c)
 {
     cJSON *source = cJSON_GetObjectItem(c, "tokenizer");
@@ -66,6 +84,8 @@ static void run_case(cJSON *c)
     char *json = cJSON_PrintUnformatted(source);
     assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
     struct pp_tokenizer *both[] = {t, through_gguf(t)};
+    cJSON_ArrayForEach(text, cJSON_GetObjectItem(c, "texts"))
+        expect_same_text(both, cJSON_GetArrayItem(text, 1), why);
     for (int i = 0; i < 2; i++) {
         cJSON_ArrayForEach(text, cJSON_GetObjectItem(c, "texts"))
             expect_ids(both[i], cJSON_GetArrayItem(text, 0)->valuestring, cJSON_GetArrayItem(text, 1), why, i);
