@@ -46,7 +46,7 @@ static char *parent_of(const char *adapter)
 
 /* Opens the model that an adapter belongs to: the one the caller names, else the one the adapter names if that is a
  * path, else the adapter's parent folder. */
-static enum pp_code open_base(const struct pp_adapter_file *f, const char *src, const char *wanted,
+static enum pp_code find_base(const struct pp_adapter_file *f, const char *src, const char *wanted,
                               struct pp_source **base, struct pp_error *err)
 {
     const char *named = pp_adapter_file_base(f);
@@ -61,6 +61,17 @@ static enum pp_code open_base(const struct pp_adapter_file *f, const char *src, 
         return pp_fail(err, PP_ERR_USAGE,
                        "converting %s takes the numbers of the model it was trained on: say with --base where that is",
                        src);
+    return code;
+}
+
+static enum pp_code open_base(const struct pp_adapter_file *f, const char *src, const char *wanted,
+                              struct pp_source **base, struct pp_error *err)
+{
+    enum pp_code code = find_base(f, src, wanted, base, err);
+    if (code || !(code = pp_source_check_adapters(*base, err)))
+        return code;
+    pp_source_close(*base);
+    *base = NULL;
     return code;
 }
 

@@ -94,10 +94,9 @@ static enum pp_code load(const struct pp_model *m, const char *path, bool exact,
 {
     struct pp_adapter_file *f;
     *out = NULL;
-    if (pp_source_leaves_layers(m->source)) /* which adapters count */
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has layers that look at pictures, which are left out: adapters of "
-                       "such models are not supported", pp_source_path(m->source));
-    enum pp_code code = pp_adapter_file_open_for(path, pp_source_hparams(m->source), &f, err);
+    enum pp_code code = pp_source_check_adapters(m->source, err);
+    if (!code)
+        code = pp_adapter_file_open_for(path, pp_source_hparams(m->source), &f, err);
     if (code)
         return code;
     struct pp_adapter *a = pp_calloc(1, sizeof *a);

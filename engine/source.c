@@ -1038,6 +1038,14 @@ bool pp_source_leaves_layers(const struct pp_source *s)
     return s->leaves_layers;
 }
 
+enum pp_code pp_source_check_adapters(const struct pp_source *s, struct pp_error *err)
+{
+    if (!s->leaves_layers)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has layers that look at pictures, which are left out: adapters of such "
+                   "models are not supported", s->path);
+}
+
 bool pp_source_is_wrapped(const struct pp_source *s)
 {
     return s->wrapper != NULL;

@@ -267,6 +267,8 @@ bool pp_source_is_wrapped(const struct pp_source *s);
 /* Whether the folder has layers that only look at pictures among those of its language model: layers' numbers there are
  * not ours. */
 bool pp_source_leaves_layers(const struct pp_source *s);
+/* PP_ERR_UNSUPPORTED for such a model: its adapters, read, made or converted, would count the layers otherwise. */
+enum pp_code pp_source_check_adapters(const struct pp_source *s, struct pp_error *err);
 const char *pp_source_quant(const struct pp_source *s);           /* "Q4_K_M": what it is quantised to; or NULL */
 const char *pp_source_imatrix(const struct pp_source *s);         /* the path of what that is weighed by; or NULL */
 const struct pp_hparams *pp_source_hparams(const struct pp_source *s);

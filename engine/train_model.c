@@ -126,6 +126,9 @@ enum pp_code pp_train_take_model(struct pp_trainer *t, struct pp_error *err)
 {
     const struct pp_hparams *hp = pp_source_hparams(t->model->source);
     const struct pp_model_info *info = &t->model->info;
+    const enum pp_code code = pp_source_check_adapters(t->model->source, err);
+    if (code)
+        return code;
     if (hp->chunked || !is_llama_plan(&t->model->plan, (int)hp->n_layer))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s is of the family %s; adapters can be trained for models that are built like Llama only "

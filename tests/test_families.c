@@ -21,6 +21,7 @@
 #include "engine/model.h"
 #include "engine/rope.h"
 #include "engine/safetensors.h"
+#include "engine/train.h"
 #include "engine/types.h"
 #include "tests/passes.h"
 #include "tests/small_model.h"
@@ -667,6 +668,25 @@ static void write_mllama(const char *dir, const char *layers)
     cJSON_Delete(config);
 }
 
+/* They count the layers that are left out: none is made, and none is converted. */
+static void adapters_are_refused(const struct pp_model *m, const char *dir)
+{
+    const struct pp_train_options train = pp_train_options_default();
+    const struct pp_convert_options base = {.base = dir};
+    const char *file = fresh_path("of-mllama.gguf");
+    struct pp_trainer *t;
+    struct pp_error err;
+    char adapter[600];
+    assert_int_equal(pp_trainer_new(m, NULL, NULL, &train, &t, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "look at pictures"));
+    snprintf(adapter, sizeof adapter, "%s/lora-alpha", folder_of("llama"));
+    assert_int_equal(pp_convert_to_gguf(adapter, file, &base, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "look at pictures"));
+    snprintf(adapter, sizeof adapter, "%s/lora-alpha.gguf", folder_of("llama"));
+    assert_int_equal(pp_convert_to_peft(adapter, fresh_path("of-mllama"), &base, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "look at pictures"));
+}
+
 /* What is left is the Llama that it is made around, whose layers count from 0 to the last. */
 static void layers_for_pictures(void **state)
 {
@@ -702,6 +722,7 @@ static void layers_for_pictures(void **state)
     assert_ok(pp_model_open(dir, &m, &err), err);
     assert_int_equal(pp_adapter_load(m, "adapter", &a, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "look at pictures"));
+    adapters_are_refused(m, dir);
     pp_model_close(m);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         write_mllama(dir, wrong[i]);
