@@ -551,6 +551,15 @@ static enum pp_code take_folder(const char *dst, int *lock, bool *made, struct p
     return code;
 }
 
+/* A folder has the rows of q and k as one of the model has, of which none can be made. */
+static enum pp_code check_rows(const struct pp_source *base, struct pp_error *err)
+{
+    if (!pp_arch_other_pairs(pp_source_hparams(base)))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has the rows of q and k in the order of models that see: of its "
+                   "adapters no folders can be made; keep the GGUF file", pp_source_path(base));
+}
+
 enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct pp_convert_options *opt,
                                 struct pp_error *err)
 {
@@ -569,7 +578,9 @@ enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct p
     if (!code) {
         int lock = -1;
         bool made = false;
-        code = take_folder(dst, &lock, &made, err);
+        code = check_rows(base, err);
+        if (!code)
+            code = take_folder(dst, &lock, &made, err);
         if (!code)
             code = to_peft(f, base, dst, wanted, opt, err);
         if (code && code != PP_ERR_BUSY && made)

@@ -181,6 +181,17 @@ static void glm_that_sees(void **state)
     assert_int_equal(pp_adapter_load(m, adapter, &a, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "in another order"));
     pp_model_close(m);
+    /* nor is a folder made of an adapter that fits the file */
+    struct decoder_shape usual = decoder_shape("glm4");
+    const struct pp_convert_options base = {.base = file};
+    struct decoder *other = decoder_make(&usual);
+    const struct pp_convert_options other_base = {.base = decoder_write(other)};
+    const char *made = fresh_path("adapter.gguf");
+    assert_ok(pp_convert_to_gguf(adapter, made, &other_base, &err), err);
+    assert_int_equal(pp_convert_to_peft(made, fresh_path("none"), &base, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "of its adapters no folders"));
+    assert_ok(pp_convert_to_peft(made, fresh_path("some"), &other_base, &err), err);
+    decoder_free(other);
     folder_empty(&f);
     pp_free(want);
     decoder_free(d);
