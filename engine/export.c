@@ -561,7 +561,7 @@ static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_sour
     }
     if (code)
         return code;
-    code = pp_tokenizer_to_gguf(t, w, err);
+    code = pp_tokenizer_to_gguf(t, pp_source_hparams(s)->n_vocab, w, err);
     pp_tokenizer_free(t);
     if (!code && pp_source_chat_template(s))
         pp_gguf_add_text(w, "tokenizer.chat_template", pp_source_chat_template(s));

@@ -58,8 +58,10 @@ bool pp_tokenizer_same_ids(const struct pp_tokenizer *a, const struct pp_tokeniz
 /* A draft with another vocabulary can guess for the target by its text: both give back the very bytes that they were
  * made of. On false, *err (if any) says why not. */
 bool pp_tokenizer_bridges(const struct pp_tokenizer *target, const struct pp_tokenizer *draft, struct pp_error *err);
-/* Writes tokenizer.ggml.* so that pp_tokenizer_open gives the same tokenizer back. */
-enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err);
+/* Writes tokenizer.ggml.* so that pp_tokenizer_open gives the same tokenizer back. most: if not 0, tokens behind the
+ * first so many, of which the model has no rows, are left out: readers take the number of tokens for that of rows. */
+enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, int64_t most, struct pp_gguf_writer *w,
+                                  struct pp_error *err);
 /* Writes tokenizer.json, or of SentencePiece's kinds tokenizer.model, and tokenizer_config.json into a folder, and
  * reads them again. PP_ERR_UNSUPPORTED: they cannot say what this tokenizer does; the text says what. */
 enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *folder, struct pp_error *err);

@@ -617,7 +617,7 @@ static void write_id(struct pp_gguf_writer *w, const char *key, int32_t id)
         pp_gguf_add_u32(w, key, (uint32_t)id);
 }
 
-enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
+static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
 {
     const char *model = t->dna ? "hybriddna" : kind_names[t->kind];
     pp_gguf_add_text(w, "tokenizer.ggml.model", model);
@@ -692,4 +692,26 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, struct pp_gguf_w
     pp_gguf_add_bool(w, "tokenizer.ggml.add_bos_token", t->add_bos);
     pp_gguf_add_bool(w, "tokenizer.ggml.add_eos_token", t->add_eos);
     return code;
+}
+
+static int32_t kept_id(int32_t id, int64_t n)
+{
+    return id < n ? id : -1;
+}
+
+enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, int64_t most, struct pp_gguf_writer *w,
+                                  struct pp_error *err)
+{
+    struct pp_tokenizer first = *t; /* its tables are the whole one's: those behind are symbols that are no tokens */
+    if (most <= 0 || most >= t->n_vocab)
+        return write_all(t, w, err);
+    first.n_vocab = (uint32_t)most;
+    first.bos = kept_id(t->bos, most);
+    first.eos = kept_id(t->eos, most);
+    first.eot = kept_id(t->eot, most);
+    first.unk = kept_id(t->unk, most);
+    first.byte_unknown = kept_id(t->byte_unknown, most);
+    first.add_bos = t->add_bos && first.bos >= 0;
+    first.add_eos = t->add_eos && first.eos >= 0;
+    return write_all(&first, w, err);
 }

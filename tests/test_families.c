@@ -21,6 +21,7 @@
 #include "engine/model.h"
 #include "engine/rope.h"
 #include "engine/safetensors.h"
+#include "engine/text.h"
 #include "engine/train.h"
 #include "engine/types.h"
 #include "tests/passes.h"
@@ -668,6 +669,41 @@ static void write_mllama(const char *dir, const char *layers)
     cJSON_Delete(config);
 }
 
+/* The vocabulary has a token for pictures of whose rows none is kept: other programs find as many tokens as rows. */
+static void tokens_as_rows(const char *dir)
+{
+    static const char image[] = "<|image|>";
+    const char *file = fresh_path("mllama.gguf");
+    const struct pp_tensor *rows;
+    struct pp_tokenizer *t;
+    struct pp_gguf *g;
+    struct pp_error err;
+    char path[700], *text;
+    size_t size;
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder_of("llama"));
+    assert_ok(pp_read_file(path, 1 << 20, &text, &size, &err), err);
+    cJSON *json = cJSON_Parse(text), *token = cJSON_CreateObject();
+    pp_free(text);
+    cJSON_AddNumberToObject(token, "id", cJSON_GetArraySize(cJSON_GetObjectItem(cJSON_GetObjectItem(json, "model"),
+                                                                                "vocab")));
+    cJSON_AddStringToObject(token, "content", image);
+    cJSON_AddTrueToObject(token, "special");
+    cJSON_AddItemToArray(cJSON_GetObjectItem(json, "added_tokens"), token);
+    text = cJSON_PrintUnformatted(json);
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    cJSON_free(text);
+    cJSON_Delete(json);
+    assert_ok(pp_convert_to_gguf(dir, file, &(struct pp_convert_options){0}, &err), err);
+    assert_ok(pp_gguf_open(file, &g, &err), err);
+    assert_non_null(rows = pp_gguf_tensor(g, "token_embd.weight"));
+    assert_ok(pp_tokenizer_open(file, &t, &err), err);
+    assert_int_equal(pp_tokenizer_n(t), rows->ne[1]);
+    assert_int_equal(pp_tokenizer_find(t, image, strlen(image)), -1);
+    pp_tokenizer_free(t);
+    pp_gguf_close(g);
+}
+
 /* They count the layers that are left out: none is made, and none is converted. */
 static void adapters_are_refused(const struct pp_model *m, const char *dir)
 {
@@ -724,6 +760,7 @@ static void layers_for_pictures(void **state)
     assert_non_null(strstr(err.text, "look at pictures"));
     adapters_are_refused(m, dir);
     pp_model_close(m);
+    tokens_as_rows(dir);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         write_mllama(dir, wrong[i]);
         assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_FORMAT);

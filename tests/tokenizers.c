@@ -28,7 +28,7 @@ struct pp_tokenizer *through_gguf(const struct pp_tokenizer *t)
     char path[256];
     snprintf(path, sizeof path, "%s/tok_again.gguf", test_tmpdir());
     assert_ok(pp_gguf_writer_new(path, &w, &err), err);
-    assert_ok(pp_tokenizer_to_gguf(t, w, &err), err);
+    assert_ok(pp_tokenizer_to_gguf(t, 0, w, &err), err);
     assert_ok(pp_gguf_writer_begin(w, &err), err);
     assert_ok(pp_gguf_writer_finish(w, &err), err);
     pp_gguf_writer_free(w);
