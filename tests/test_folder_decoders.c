@@ -389,6 +389,17 @@ static void hyperclovax(void **state)
     check_other(&s, folder);
 }
 
+static void assert_unknown_form(const struct decoder_shape *s, const char *word)
+{
+    struct pp_model *m;
+    struct pp_error err;
+    struct decoder *d = decoder_make(s);
+    assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_UNSUPPORTED);
+    if (!strstr(err.text, word))
+        fail_msg("no %s in \"%s\"", word, err.text);
+    decoder_free(d);
+}
+
 /* DiffLlama: attention that is the difference of two. */
 static void diffllama(void **state)
 {
@@ -422,6 +433,16 @@ static void diffllama(void **state)
     s.n_head_kv = 1;
     const struct spoilt odd = {"blk.0.attn_k.weight", s.head_dim, s.n_embd, "no halves"};
     assert_refused(&s, &odd, 1);
+    struct decoder_shape joined = decoder_shape("diffllama"), uneven = joined;
+    joined.joined = true;
+    assert_unknown_form(&joined, "attn_qkv");
+    int sizes[8][3];
+    for (int l = 0; l < 8; l++)
+        memcpy(sizes[l], (const int[]){uneven.n_head, l ? uneven.n_head_kv : uneven.n_head, uneven.n_ff},
+               sizeof sizes[l]);
+    assert_true(uneven.n_layer <= 8);
+    uneven.uneven = sizes;
+    assert_unknown_form(&uneven, "layers that differ");
 }
 
 /* Layers that are gone through several times. */

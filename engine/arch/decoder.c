@@ -958,6 +958,9 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     struct builder b = {.s = s, .hp = hp, .d = d, .p = plan, .err = err,
                         .fused_qkv = (pp_source_tensor(s, "blk.0.attn_qkv.weight") && !hp->n_state_head) ||
                                      (d->fused_qkv && !pp_source_tensor(s, "blk.0.attn_q.weight"))};
+    if (hp->differential && b.fused_qkv)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: attention as a difference (%s) with one matrix for queries, keys "
+                       "and values (attn_qkv) is not supported", pp_source_path(s), hp->arch);
     const bool raw = d->raw_mixture && !hp->n_ff_shared && !hp->n_embd_expert;
     if (hp->n_expert && ((hp->parallel && !d->parallel_mixture) || (d->no_pre_norm && !raw) || hp->norms_behind))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",

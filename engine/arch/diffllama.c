@@ -23,6 +23,9 @@ static const struct pp_arch_usual usual[] = {
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->differential = true;
+    if (hp->uneven)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in their heads or widths, which "
+                       "attention as a difference (%s) is not computed with", hp->arch);
     if (hp->n_head_kv % 2 == 0)
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld heads of keys, of which no halves can be made",
