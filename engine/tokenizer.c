@@ -454,7 +454,7 @@ static enum pp_code cut(struct run *r, const struct tok_specials *s, const char 
                         stretch_fn between, struct pp_error *err)
 {
     const struct pp_tokenizer *t = r->t;
-    size_t begin = 0, len = 0, white_from = 0, white_to = 0; /* white space that was looked through last */
+    size_t begin = 0, len = 0, white_end = 0; /* where the last run of white space ends that was gone through */
     enum pp_code code;
     for (size_t i = 0; (i = next_special(s, text, i, n, control)) < n;) {
         const uint32_t id = special_here(t, s, text + i, n - i, control, &len);
@@ -467,14 +467,11 @@ static enum pp_code cut(struct run *r, const struct tok_specials *s, const char 
             continue;
         }
         size_t end = i, space, after = i + len;
-        if (t->flags[id] & TOK_RSTRIP && after >= white_from && after < white_to) {
-            after = white_to;
-        } else if (t->flags[id] & TOK_RSTRIP) {
-            white_from = after;
-            while ((space = space_at(text + after, n - after)))
-                after += space;
-            white_to = after;
-        }
+        /* tokens that are white space themselves may all lie in one run, to whose end nobody goes for each */
+        if (t->flags[id] & TOK_RSTRIP && after < white_end && ((uint8_t)text[after] & 0xC0) != 0x80)
+            after = white_end;
+        while (t->flags[id] & TOK_RSTRIP && (space = space_at(text + after, n - after)))
+            white_end = after += space;
         while (end > begin && t->flags[id] & TOK_LSTRIP && (space = space_before(text + begin, end - begin)))
             end -= space;
         if (end > begin && (code = between(r, text + begin, end - begin, control, err)))

@@ -510,6 +510,33 @@ static void test_spm_long_word(void **state)
     pp_tokenizer_free(t);
 }
 
+/* A token of white space that takes what follows: each but the first lies in what the one before it took. */
+static void test_long_white_space(void **state)
+{
+    static const char json[] = "{\"added_tokens\":[{\"id\":1,\"content\":\"\\n\",\"rstrip\":true}],"
+                               "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"\\n\":1},\"merges\":[]}}";
+    const size_t n = 1 << 20;
+    struct pp_tokenizer *t = from_json(json);
+    struct pp_error err;
+    int32_t *ids;
+    size_t n_ids;
+    (void)state;
+    char *text = pp_malloc(n);
+    assert_non_null(text);
+    memset(text, '\n', n);
+    text[n / 2] = 'a';
+    uint64_t begin = pp_now_ns();
+    assert_ok(pp_tokenize(t, text, n, 0, &ids, &n_ids, &err), err);
+    assert_true(pp_now_ns() - begin < 20000000000u); /* squared it would be an hour */
+    assert_int_equal(n_ids, n);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(ids[i], i != n / 2);
+    pp_free(ids);
+    pp_free(text);
+    expect_tokens(t, "a\n \n\na\n \u3000a", 0, " a|\n|\n|\n| a|\n| a");
+    pp_tokenizer_free(t);
+}
+
 static void test_spm_to_gguf(void **state)
 {
     (void)state;
@@ -912,6 +939,7 @@ TEST_GROUP(tokenizer)
         cmocka_unit_test(test_merge_order),
         cmocka_unit_test(test_long_word),
         cmocka_unit_test(test_spm),
+        cmocka_unit_test(test_long_white_space),
         cmocka_unit_test(test_spm_long_word),
         cmocka_unit_test(test_spm_to_gguf),
         cmocka_unit_test(test_spm_json),
