@@ -10,6 +10,7 @@ struct jinja_name {
     const char *s;
     uint32_t n;
     bool is_read; /* as a variable, somewhere */
+    bool is_block; /* a block has it */
 };
 
 /* Whether what is printed becomes HTML: as the autoescape tags around it say, of which some are not known before. */

@@ -602,11 +602,13 @@ struct jinja_value jinja_call_block(struct jinja *j, const struct jinja_stmt *bl
     return marked(j, jinja_text_value(j, &text));
 }
 
-struct jinja_value jinja_self_attribute(const struct jinja *j, struct jinja_value name)
+struct jinja_value jinja_self_attribute(struct jinja *j, struct jinja_value name)
 {
-    for (const struct jinja_stmt *b = j->root->blocks; b; b = b->block.earlier)
+    for (const struct jinja_stmt *b = j->root->blocks; b; b = b->block.earlier) {
+        jinja_work(j, 0);
         if (b->block.name->n == name.n && memcmp(b->block.name->s, name.s, name.n) == 0)
             return (struct jinja_value){.kind = JINJA_BLOCK, .block = b};
+    }
     return jinja_missing_attribute(name);
 }
 

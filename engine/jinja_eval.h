@@ -97,7 +97,7 @@ struct jinja_value jinja_macro_attribute(struct jinja *j, struct jinja_value mac
 /* What a block prints. */
 struct jinja_value jinja_call_block(struct jinja *j, const struct jinja_stmt *block);
 /* A block by its name: what is called; or what is missing. */
-struct jinja_value jinja_self_attribute(const struct jinja *j, struct jinja_value name);
+struct jinja_value jinja_self_attribute(struct jinja *j, struct jinja_value name);
 /* v as HTML: what is marked as such stays. */
 struct jinja_value jinja_as_html(struct jinja *j, struct jinja_value v);
 /* jinja_join() with everything as HTML, and marked so. */

@@ -825,11 +825,11 @@ static struct jinja_stmt *block_statement(struct parser *p)
     const unsigned loops = p->loops, inner = p->inner;
     struct jinja_function *function = p->function;
     const uint8_t escapes = p->escapes;
-    s->block.name = expect_name(p);
-    for (const struct jinja_stmt *b = p->template->blocks; b; b = b->block.earlier)
-        if (b->block.name == s->block.name)
-            jinja_fail(p->j, "there are two blocks '%.*s'", jinja_shown(b->block.name->s, b->block.name->n),
-                       b->block.name->s);
+    struct jinja_name *name = expect_name(p);
+    if (name->is_block)
+        jinja_fail(p->j, "there are two blocks '%.*s'", jinja_shown(name->s, name->n), name->s);
+    name->is_block = true;
+    s->block.name = name;
     s->block.earlier = p->template->blocks;
     p->template->blocks = s;
     s->block.scoped = take_word(p, "scoped");

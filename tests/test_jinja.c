@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/text.h"
@@ -108,6 +109,19 @@ static void hostile(void **state)
     for (int i = 0; i < 5000; i++)
         pp_buf_str(&deep, "{% autoescape true %}");
     assert_int_equal(render(pp_buf_cstr(&deep), "{}", &out, &err), PP_ERR_FORMAT);
+    pp_buf_clear(&deep);
+    for (int i = 0; i < 30000; i++)
+        pp_buf_fmt(&deep, "{%%block b%d%%}{%%endblock%%}", i);
+    const size_t blocks = deep.len;
+    pp_buf_str(&deep, "{% for i in range(99999) %}{{ self.b0() }}{% endfor %}");
+    uint64_t begin = pp_now_ns();
+    assert_int_equal(render(pp_buf_cstr(&deep), "{}", &out, &err), PP_ERR_FORMAT); /* each name is looked for */
+    assert_non_null(strstr(err.text, "runs too long"));
+    deep.len = blocks;
+    pp_buf_str(&deep, "{{ self.b0() }}{% block b7 %}{% endblock %}");
+    assert_int_equal(render(pp_buf_cstr(&deep), "{}", &out, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "two blocks 'b7'"));
+    assert_true(pp_now_ns() - begin < 20000000000u);
     pp_buf_free(&deep);
     pp_buf_free(&out);
 }
