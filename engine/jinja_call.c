@@ -170,7 +170,11 @@ const char *jinja_range_part(struct jinja *j, const char *whole, int64_t from, i
 {
     long long begin = 0, end = 0, every = 1;
     sscanf(whole, "range(%lld, %lld, %lld)", &begin, &end, &every); /* as range_name() writes it */
-    return range_name(j, begin + every * from, begin + every * to, every * step);
+    int64_t first, last, each;
+    if (__builtin_add_overflow((__int128)every * from, begin, &first) ||
+        __builtin_add_overflow((__int128)every * to, begin, &last) || __builtin_mul_overflow(every, step, &each))
+        jinja_fail(j, "the part of %s would have a first number, an end or a step of more than 64 bits", whole);
+    return range_name(j, first, last, each);
 }
 
 /* The numbers 0 to n - 1 in their order, or from n - 1 down to 0 at the end of what is there. Ranges are never changed,

@@ -92,6 +92,8 @@ static void hostile(void **state)
         "{% for i in range(9999) %}{% if ('a@' ~ 'b.' * 99999)|urlize %}{% endif %}{% endfor %}",
         "{% for i in range(9999) %}{% if ('(<' * 99999)|urlize %}{% endif %}{% endfor %}",
         "{% block x %}{{ self.x() }}{% endblock %}", "{% block x %}", "{% autoescape", "{% from", "{% block x scoped",
+        "{{ range(0, 10, 2)[::9223372036854775807] | string }}",
+        "{{ range(9223372036854775806, 9223372036854775807, 5)[0:1] }}",
         "{% include", "{% block %}{% endblock %}", "{% autoescape true %}{{ x",
     };
     struct pp_buf out = {0}, deep = {0};
