@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/hash.h"
@@ -284,12 +285,23 @@ bool jinja_hashable(struct jinja_value v)
     return v.kind != JINJA_LIST && v.kind != JINJA_DICT;
 }
 
+/* The nearest double, which is the number itself where any is. */
+static double big_as_double(struct jinja_value v)
+{
+    char digits[320]; /* more are beyond any double */
+    if (v.n >= sizeof digits)
+        return *v.s == '-' ? -HUGE_VAL : HUGE_VAL;
+    memcpy(digits, v.s, v.n);
+    digits[v.n] = 0;
+    return strtod(digits, NULL);
+}
+
 /* Equal numbers hash alike whatever their kind: 1, 1.0 and true are one key. */
 static uint64_t hash_value(struct jinja *j, struct jinja_value v)
 {
-    jinja_work(j, v.kind == JINJA_STRING ? v.n : 0);
-    if (jinja_is_number(v)) {
-        double f = jinja_as_double(v) + 0.0; /* turns -0.0 into 0.0 */
+    jinja_work(j, v.kind == JINJA_STRING || v.kind == JINJA_BIG ? v.n : 0);
+    if (jinja_is_number(v) || v.kind == JINJA_BIG) {
+        double f = (v.kind == JINJA_BIG ? big_as_double(v) : jinja_as_double(v)) + 0.0; /* turns -0.0 into 0.0 */
         return pp_hash64(&f, sizeof f);
     }
     switch (v.kind) {
