@@ -219,7 +219,8 @@ static bool exceeds(const struct big *b, uint32_t digit, const struct big *rest,
 /* Towards minus infinity; *rest has the sign of b, which is not 0. */
 static struct big divide(struct jinja *j, struct big a, struct big b, struct big *rest)
 {
-    struct big quotient = make(j, a.n + 1), left = make(j, a.n + b.n + 1), spare = make(j, b.n + 1);
+    /* what is left is less than b, and gets one group more each time */
+    struct big quotient = make(j, a.n + 1), left = make(j, b.n + 1), spare = make(j, b.n + 1);
     left.n = 0;
     for (size_t i = a.n; i-- > 0;) {
         uint32_t low = 0, high = BASE; /* the digit is in [low, high) */
