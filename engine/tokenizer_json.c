@@ -592,8 +592,8 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
         code = r->unigram ? read_unigrams(r, err) : read_vocab(r, err);
     if (!code && r->wordpiece) {
         const double longest = cJSON_GetNumberValue(pp_json_member(r->model, "max_input_chars_per_word"));
-        if (longest >= 1 && longest < 1e6 && longest != 100)
-            r->spec.longest_word = (uint32_t)longest;
+        if (longest >= 1 && longest != 100)
+            r->spec.longest_word = longest < INT32_MAX ? (uint32_t)longest : INT32_MAX;
         mark_unknown(r);
         code = keep_pieces(r, err);
     }
