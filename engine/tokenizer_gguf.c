@@ -142,15 +142,19 @@ static struct pp_str usual_rule(const struct pp_gguf *g, const struct tok_spec *
 
 static enum pp_code read_patterns(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
+    static const char key[] = "pippin.tokenizer.split";
     enum pp_gguf_type type;
     size_t n;
-    if (pp_gguf_array(g, "pippin.tokenizer.split", &type, &n) && type == PP_GGUF_STRING) {
-        if (n > TOK_MAX_PATTERNS)
-            return pp_fail(err, PP_ERR_FORMAT, "pippin.tokenizer.split has more than %d patterns", TOK_MAX_PATTERNS);
-        for (; spec->n_patterns < n; spec->n_patterns++)
-            if (!pp_gguf_array_string(g, "pippin.tokenizer.split", spec->n_patterns, &spec->patterns[spec->n_patterns]))
-                return pp_fail(err, PP_ERR_FORMAT, "pippin.tokenizer.split cannot be read");
-    }
+    if (!pp_gguf_has(g, key))
+        return PP_OK;
+    if (!pp_gguf_array(g, key, &type, &n) || type != PP_GGUF_STRING)
+        return pp_fail(err, PP_ERR_FORMAT, "metadata %s is not a list of regular expressions; convert the model again",
+                       key);
+    if (n > TOK_MAX_PATTERNS)
+        return pp_fail(err, PP_ERR_FORMAT, "metadata %s has more than %d patterns", key, TOK_MAX_PATTERNS);
+    for (; spec->n_patterns < n; spec->n_patterns++)
+        if (!pp_gguf_array_string(g, key, spec->n_patterns, &spec->patterns[spec->n_patterns]))
+            return pp_fail(err, PP_ERR_FORMAT, "metadata %s cannot be read", key);
     return PP_OK;
 }
 

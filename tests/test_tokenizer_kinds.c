@@ -626,6 +626,28 @@ static void words_of_characters(void **state)
     }
 }
 
+/* How text is split is never left open. */
+static void bad_patterns(void **state)
+{
+    static const struct pp_str tokens[] = {TOKEN("a"), TOKEN("b"), TOKEN("ab")};
+    static const struct pp_str merge = TOKEN("a b");
+    static const char *const kinds[] = {"gpt2", "whitespace"};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct pp_gguf_writer *w = kind_file(test_path("kind.gguf"), kinds[i / 2], tokens, 3);
+        struct pp_tokenizer *t;
+        struct pp_error err;
+        pp_gguf_add_str_array(w, "tokenizer.ggml.merges", &merge, 1);
+        if (i % 2)
+            pp_gguf_add_text(w, "pippin.tokenizer.split", "\\S+");
+        else
+            pp_gguf_add_i32_array(w, "pippin.tokenizer.split", (const int32_t[]){1}, 1);
+        finish_file(w);
+        assert_int_equal(pp_tokenizer_open(test_path("kind.gguf"), &t, &err), PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, "pippin.tokenizer.split is not a list"));
+    }
+}
+
 static void dna(void **state)
 {
     static const struct pp_str tokens[] = {TOKEN("C"), TOKEN("\u0120"), TOKEN("CC"), TOKEN("<dna>"), TOKEN("</dna>"),
@@ -742,7 +764,7 @@ TEST_GROUP(tokenizer_kinds)
         cmocka_unit_test(long_words),
         cmocka_unit_test(usual_splits), cmocka_unit_test(ranked),
         cmocka_unit_test(missing_kinds),
-        cmocka_unit_test(words_of_characters), cmocka_unit_test(dna),
+        cmocka_unit_test(words_of_characters), cmocka_unit_test(bad_patterns), cmocka_unit_test(dna),
         cmocka_unit_test(cased_words), cmocka_unit_test(masks),
     };
     return cmocka_run_group_tests_name("tokenizer_kinds", tests, NULL, NULL);
