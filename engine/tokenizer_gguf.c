@@ -22,6 +22,8 @@
  *   bare_spaces    bool              SentencePiece: spaces are not written as U+2581
  *   inside, outside  i32[]           enum tok_flags, of single characters, or of all where words are looked up whole
  *   longest_word   u32               WordPiece: words of more characters are unknown
+ *   clean          bool              WordPiece: false: control characters stay
+ *   chinese        bool              WordPiece: false: Chinese characters are no words of their own
  *   breaks         array of i32      struct tok_breaks, where it is on: alike, spaces
  *   late           array of i32      tokens that are looked for in normalised text
  *   lstrip, rstrip, single_word, spaced, ends  array of i32  tokens with these properties that nothing else tells */
@@ -292,10 +294,11 @@ static enum pp_code read_plamo(const struct pp_gguf *g, struct tok_spec *spec, s
     return read_scores(g, spec, err);
 }
 
-/* The file does not say what was done to text; nearly all such models are of small letters without accents. */
+/* Files of other programs do not say what was done to text; nearly all such models are of small letters without
+ * accents. */
 static void read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec)
 {
-    bool cased = false, lower, accents;
+    bool cased = false, clean = true, chinese = true, lower, accents;
     int64_t longest = 0;
     pp_gguf_bool(g, "pippin.tokenizer.cased", &cased);
     lower = accents = !cased;
@@ -304,7 +307,9 @@ static void read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec)
     pp_gguf_bool(g, "tokenizer.ggml.normalizer.strip_accents", &accents);
     if (pp_gguf_int(g, "pippin.tokenizer.longest_word", &longest) && longest > 0 && longest <= INT32_MAX)
         spec->longest_word = (uint32_t)longest;
-    spec->bert = (struct tok_bert){.clean = true, .chinese = true, .strip_accents = accents, .lower = lower};
+    pp_gguf_bool(g, "pippin.tokenizer.clean", &clean);
+    pp_gguf_bool(g, "pippin.tokenizer.chinese", &chinese);
+    spec->bert = (struct tok_bert){.clean = clean, .chinese = chinese, .strip_accents = accents, .lower = lower};
     spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
     spec->add_bos = spec->add_eos = true;
     spec->unk = tok_spec_find(spec, "[UNK]", 5);
@@ -655,6 +660,10 @@ static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_write
         pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.lowercase", t->bert.lower);
         pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.strip_accents", t->bert.strip_accents);
     }
+    if (t->kind == TOK_WORDPIECE && !t->bert.clean)
+        pp_gguf_add_bool(w, "pippin.tokenizer.clean", false);
+    if (t->kind == TOK_WORDPIECE && !t->bert.chinese)
+        pp_gguf_add_bool(w, "pippin.tokenizer.chinese", false);
     if (t->longest_word)
         pp_gguf_add_u32(w, "pippin.tokenizer.longest_word", t->longest_word);
     enum pp_code code = write_tokens(t, w, err);
