@@ -546,14 +546,16 @@ static enum pp_code normalize_late(struct pp_tokenizer *t, struct pp_buf two[2],
     qsort_r(x->ids, x->n, sizeof *x->ids, by_rank, t);
     for (uint32_t i = 0; i < x->n; i++) {
         struct pp_str text = tok_text(t, x->ids[i]);
+        char own[MAX_SPECIAL];
         bool moved;
         enum pp_code code = tok_steps_run(t->steps, &text, false, two, &moved, err);
-        if (!code && text.len && text.len <= MAX_SPECIAL)
-            code = add_symbol(t, text.data, text.len, false, err);
         if (code)
             return code;
         if (!text.len || text.len > MAX_SPECIAL)
             continue;
+        memcpy(own, text.data, text.len); /* it may be among the texts, which can move when another comes */
+        if ((code = add_symbol(t, own, text.len, false, err)))
+            return code;
         t->late_of[kept] = x->ids[i];
         x->ids[kept++] = t->n_symbols - 1;
     }

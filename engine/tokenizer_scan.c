@@ -267,8 +267,10 @@ LIKE_LLAMA3(jais2_spaces, .digits = 3, .apart = true, .lines = true, .halving = 
 bool tok_scan_is_halved(const char *word, size_t n)
 {
     for (size_t width = 1; width <= 4 && width <= n; width++)
-        if (((uint8_t)word[n - width] & 0xC0) != 0x80)
-            return (at(word + n - width, word + n).class & (TOK_SPACE_CHAR | TOK_LINE_END)) == TOK_SPACE_CHAR;
+        if (((uint8_t)word[n - width] & 0xC0) != 0x80) {
+            const struct ch last = at(word + n - width, word + n);
+            return last.width == width && (last.class & (TOK_SPACE_CHAR | TOK_LINE_END)) == TOK_SPACE_CHAR;
+        }
     return false;
 }
 

@@ -1,6 +1,7 @@
 /* store_copy.c - a database that is not ours to change, such as a backup: read from a copy. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
@@ -10,7 +11,9 @@ bool pp_store_is_database(const char *path)
 {
     static const char magic[16] = "SQLite format 3";
     char head[16] = "";
-    FILE *f = pp_open_regular(path); /* what is read of a pipe would be lost */
+    struct stat st;
+    /* not opened if it is a pipe: who waits there to write would write for nobody */
+    FILE *f = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? pp_open_regular(path) : NULL;
     const bool is = f && fread(head, 1, sizeof head, f) == sizeof head && memcmp(head, magic, sizeof head) == 0;
     if (f)
         fclose(f);

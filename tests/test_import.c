@@ -1,6 +1,8 @@
 /* test_import.c - a large import: bit by bit, beside what else is to be saved, and stopped in the middle. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/map.h"
@@ -209,10 +211,26 @@ static void in_turn(void **state)
     assert_true(fix_status()->notice_is_error && says("/nowhere/x.json"));
 }
 
+/* Who waits to write into a pipe is let go by the one who reads it, not by the one who asks what it is. */
+static void a_pipe_is_not_opened_to_ask(void **state)
+{
+    char event[512], path[600];
+    (void)state;
+    snprintf(path, sizeof path, "%s", test_path("pipe"));
+    assert_int_equal(mkfifo(path, 0600), 0);
+    const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    assert_true(watch >= 0 && inotify_add_watch(watch, path, IN_OPEN) >= 0);
+    assert_false(pp_store_is_database(path));
+    assert_true(read(watch, event, sizeof event) < 0);
+    close(watch);
+    unlink(path);
+}
+
 TEST_GROUP(import)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches),
+        cmocka_unit_test(a_pipe_is_not_opened_to_ask),
         cmocka_unit_test_setup_teardown(beside_a_chat, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(left_in_the_middle, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(in_turn, fix_setup_ready, fix_teardown),

@@ -130,6 +130,31 @@ static void going_on(void **state)
     pp_tokenizer_free(t);
 }
 
+/* Texts that normalizing leaves as they are do not get lost as others make the vocabulary move. */
+static void many_normalized(void **state)
+{
+    enum { MANY = 3000 };
+    struct pp_buf json = {0};
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    (void)state;
+    pp_buf_str(&json, "{\"added_tokens\":[");
+    for (int i = 0; i < MANY; i++)
+        pp_buf_fmt(&json, "%s{\"id\":%d,\"content\":\"<a word of the user's, and the %dth>\",\"normalized\":true}",
+                   i ? "," : "", i + 2, i);
+    pp_buf_str(&json, "],\"normalizer\":{\"type\":\"Lowercase\"},\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\","
+                      "\"vocab\":{\"?\":0,\"b\":1},\"merges\":[]}}");
+    assert_ok(tok_from_json(pp_buf_cstr(&json), json.len, NULL, &t, &err), err);
+    for (int i = 0; i < MANY; i++) {
+        char text[80], words[90];
+        snprintf(text, sizeof text, "b<A WORD of the user's, and the %dth>b", i);
+        snprintf(words, sizeof words, " b|<a word of the user's, and the %dth>| b", i);
+        expect_tokens(t, text, PP_TOKENIZE_SPECIAL, words);
+    }
+    pp_tokenizer_free(t);
+    pp_buf_free(&json);
+}
+
 /* What pippin would read otherwise than the file has it is refused. */
 static void refused(void **state)
 {
@@ -254,7 +279,8 @@ static void long_white_space(void **state)
 TEST_GROUP(tokenizer_json)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_the_library), cmocka_unit_test(going_on), cmocka_unit_test(refused),
+        cmocka_unit_test(as_the_library), cmocka_unit_test(going_on), cmocka_unit_test(many_normalized),
+        cmocka_unit_test(refused),
         cmocka_unit_test(damaged), cmocka_unit_test(immense), cmocka_unit_test(long_white_space),
     };
     return cmocka_run_group_tests_name("tokenizer_json", tests, NULL, NULL);

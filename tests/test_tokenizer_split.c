@@ -260,6 +260,7 @@ static void vectors(void **state)
         {"ufakzeka", "Ankara|'da| |1|2"},
         {"jais-2", "a|    | | x|\n| y|    |  "},
         {"jais-2", "!\n|   \n|    |  |\t| !\n\n| \n \xe3\x80\x80\n|        | x"},
+        {"jais-2", "a| \xb5|\v\n\n|x"}, /* a word that ends with half a letter */
         {"chameleon", "def|    |  | x|\n|1|2|,|,"},
         {"laguna", "a| b|.|\n\n|\tc"},
         {"qwen2", "a| b|.\n\n|\tc"},
