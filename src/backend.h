@@ -85,12 +85,13 @@ struct pp_backend_ops {
     void (*forget)(struct pp_backend *b, const char *session_key);
     /* Two questions, answered between the passes; NULL: it knows nothing about adapters. Whether an adapter fits the
      * model: PP_EVENT_ADAPTER. What of a prompt would be computed: PP_EVENT_COST; of the request only the number, the
-     * messages, the template, the adapters and the overflow count. */
-    void (*inspect)(struct pp_backend *b, const char *adapter);
-    void (*cost)(struct pp_backend *b, const struct pp_generate_request *r);
-    /* Draft models; NULL: it has none. Whether one could guess for the model that is loaded: PP_EVENT_DRAFTER. Another
-     * one from the next answer on, without adapters, while the model stays: PP_EVENT_DRAFT. */
-    void (*inspect_draft)(struct pp_backend *b, const char *path);
+     * messages, the template, the adapters and the overflow count. False: it cannot be asked now, and no answer will
+     * come. */
+    bool (*inspect)(struct pp_backend *b, const char *adapter);
+    bool (*cost)(struct pp_backend *b, const struct pp_generate_request *r);
+    /* Draft models; NULL: it has none. Whether one could guess for the model that is loaded: PP_EVENT_DRAFTER, as with
+     * inspect. Another one from the next answer on, without adapters, while the model stays: PP_EVENT_DRAFT. */
+    bool (*inspect_draft)(struct pp_backend *b, const char *path);
     void (*draft)(struct pp_backend *b, const char *path);
     void (*close)(struct pp_backend *b);                           /* cancel, save, end; PP_EVENT_CLOSED when done */
     void (*free)(struct pp_backend *b);                            /* after CLOSED: joins and releases */

@@ -103,15 +103,14 @@ int ctl_find_adapter(const struct pp_controller *c, const char *word)
 
 /* --- what is known of them -------------------------------------------------------------------------------- */
 
-/* One at a time, so that an answer under way waits for none but the one. */
+/* One at a time, so that an answer under way waits for none but the one. What cannot be asked now stays unknown until
+ * somebody wants to know it again. */
 static void inspect_next(struct pp_controller *c)
 {
     size_t i = 0;
     while (i < c->adapters.n && c->adapters.items[i].fit != PP_FIT_UNKNOWN)
         i++;
-    c->inspecting = i < c->adapters.n;
-    if (c->inspecting)
-        c->backend->ops->inspect(c->backend, c->adapters.items[i].path);
+    c->inspecting = i < c->adapters.n && c->backend->ops->inspect(c->backend, c->adapters.items[i].path);
 }
 
 void pp_controller_inspect_adapters(struct pp_controller *c)

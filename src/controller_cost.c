@@ -44,7 +44,8 @@ static void ask(struct pp_controller *c, struct ctl_cost *cost)
             .n_adapters = (int)ctl_set_choices(&cost->set, adapters),
             .overflow = PP_OVERFLOW_SHIFT,
         };
-        c->backend->ops->cost(c->backend, &r);
+        if (!c->backend->ops->cost(c->backend, &r))
+            cost->request = 0; /* asked again when it is wanted again */
     }
     pp_free(messages);
 }

@@ -45,15 +45,15 @@ void ctl_drafter_add(struct drafter_list *l, const char *path, const char *name)
 
 /* --- looking for them ------------------------------------------------------------------------------------- */
 
-/* One at a time, so that an answer under way waits for none but the one. */
+/* One at a time, so that an answer under way waits for none but the one. What cannot be asked now stays unknown until
+ * somebody wants to know it again. */
 static void inspect_next(struct pp_controller *c)
 {
     size_t i = 0;
     while (i < c->drafters.n && c->drafters.items[i].fit != PP_FIT_UNKNOWN)
         i++;
-    c->finding_drafters = i < c->drafters.n && c->backend->ops->inspect_draft;
-    if (c->finding_drafters)
-        c->backend->ops->inspect_draft(c->backend, c->drafters.items[i].path);
+    c->finding_drafters = i < c->drafters.n && c->backend->ops->inspect_draft &&
+                          c->backend->ops->inspect_draft(c->backend, c->drafters.items[i].path);
 }
 
 /* What is found replaces the list, but for what is known of them. */

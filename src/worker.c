@@ -76,6 +76,7 @@ void request_free(struct request *r)
         pp_free((char *)g->stops[i]);
     pp_free((const char **)g->stops);
     pp_free(r->key);
+    pp_event_free(r->answer);
     pp_free(r);
 }
 
@@ -230,18 +231,28 @@ static void do_show(struct pp_backend *b, const char *key)
     pthread_mutex_unlock(&w->lock);
 }
 
-static void post_key(struct pp_worker *w, enum request_kind kind, const char *key)
+static bool post_key(struct pp_worker *w, enum request_kind kind, const char *key)
 {
     struct request *r = pp_calloc(1, sizeof *r);
     bool ok = r && (r->key = pp_strdup(key));
     if (r)
         r->kind = kind;
-    post(w, r, ok); /* lost, it costs a snapshot, nothing else */
+    return post(w, r, ok);
+}
+
+static bool post_inspection(struct pp_backend *b, enum request_kind kind, enum pp_event_type answer, const char *path)
+{
+    struct request *r = pp_calloc(1, sizeof *r);
+    bool ok = r && (r->key = pp_strdup(path)) && (r->answer = pp_event_new(answer)) &&
+              (r->answer->text = pp_strdup(path));
+    if (r)
+        r->kind = kind;
+    return post((struct pp_worker *)b, r, ok);
 }
 
 static void do_leave(struct pp_backend *b, const char *key)
 {
-    post_key((struct pp_worker *)b, REQUEST_LEAVE, key);
+    post_key((struct pp_worker *)b, REQUEST_LEAVE, key); /* lost, it costs a snapshot, nothing else */
 }
 
 static void do_forget(struct pp_backend *b, const char *key)
@@ -249,39 +260,43 @@ static void do_forget(struct pp_backend *b, const char *key)
     post_key((struct pp_worker *)b, REQUEST_FORGET, key);
 }
 
-static void do_inspect(struct pp_backend *b, const char *adapter)
+static bool do_inspect(struct pp_backend *b, const char *adapter)
 {
-    post_key((struct pp_worker *)b, REQUEST_INSPECT, adapter); /* lost, it stays unknown */
+    return post_inspection(b, REQUEST_INSPECT, PP_EVENT_ADAPTER, adapter);
 }
 
-static void do_inspect_draft(struct pp_backend *b, const char *path)
+static bool do_inspect_draft(struct pp_backend *b, const char *path)
 {
-    post_key((struct pp_worker *)b, REQUEST_INSPECT_DRAFT, path); /* lost, it stays unknown */
+    return post_inspection(b, REQUEST_INSPECT_DRAFT, PP_EVENT_DRAFTER, path);
 }
 
 static void do_draft(struct pp_backend *b, const char *path)
 {
-    post_key((struct pp_worker *)b, REQUEST_DRAFT, path); /* lost, things are as they were */
+    struct pp_worker *w = (struct pp_worker *)b;
+    struct pp_event *e = post_key(w, REQUEST_DRAFT, path) ? NULL : pp_event_new(PP_EVENT_DRAFT);
+    if (e)
+        pp_fail(&e->err, PP_ERR_NOMEM, "it cannot be asked for now: out of memory, or pippin is closing");
+    worker_try_send(w, e);
 }
 
-/* A request about a conversation that is not answered; lost, the answer costs more. */
-static void post_question(struct pp_backend *b, const struct pp_generate_request *from, enum request_kind kind)
+/* A request about a conversation that is not answered. */
+static bool post_question(struct pp_backend *b, const struct pp_generate_request *from, enum request_kind kind)
 {
     struct request *r = pp_calloc(1, sizeof *r);
     bool ok = r && copy_generate(r, from);
     if (r)
         r->kind = kind;
-    post((struct pp_worker *)b, r, ok);
+    return post((struct pp_worker *)b, r, ok);
 }
 
-static void do_cost(struct pp_backend *b, const struct pp_generate_request *from)
+static bool do_cost(struct pp_backend *b, const struct pp_generate_request *from)
 {
-    post_question(b, from, REQUEST_COST);
+    return post_question(b, from, REQUEST_COST);
 }
 
 static void do_prepare(struct pp_backend *b, const struct pp_generate_request *from)
 {
-    post_question(b, from, REQUEST_PREPARE);
+    post_question(b, from, REQUEST_PREPARE); /* lost, the answer costs more */
 }
 
 static void do_close(struct pp_backend *b)
@@ -323,10 +338,10 @@ static void carry_out(struct pp_worker *w, struct request *r)
         slot_forget(w, r->key);
         break;
     case REQUEST_INSPECT:
-        worker_inspect(w, r->key);
+        worker_inspect(w, r);
         break;
     case REQUEST_INSPECT_DRAFT:
-        worker_inspect_draft(w, r->key);
+        worker_inspect_draft(w, r);
         break;
     case REQUEST_DRAFT:
         worker_want_draft(w, r);

@@ -52,14 +52,16 @@ static enum pp_code look_at(struct pp_worker *w, const struct pp_model *draft, s
     return code;
 }
 
-void worker_inspect_draft(struct pp_worker *w, const char *path)
+void worker_inspect_draft(struct pp_worker *w, struct request *r)
 {
     struct pp_model *m = NULL;
-    struct pp_event *e = w->engine ? pp_event_new(PP_EVENT_DRAFTER) : NULL;
-    if (!e)
-        return;
+    struct pp_event *e = r->answer;
     struct pp_drafter_facts *f = pp_calloc(1, sizeof *f);
-    enum pp_code code = f ? pp_model_open(path, &m, &e->err) : pp_fail_nomem(&e->err, "a draft model");
+    enum pp_code code = f ? PP_OK : pp_fail_nomem(&e->err, "a draft model");
+    if (code == PP_OK && !w->engine)
+        code = pp_fail(&e->err, PP_ERR_NOT_FOUND, "there is no model that it could guess for");
+    if (code == PP_OK)
+        code = pp_model_open(r->key, &m, &e->err);
     if (code == PP_OK)
         code = look_at(w, m, f, &e->err);
     pp_model_close(m);
@@ -67,10 +69,8 @@ void worker_inspect_draft(struct pp_worker *w, const char *path)
         e->drafter = f;
     else
         pp_free(f);
-    if ((e->text = pp_strdup(path)))
-        worker_send(w, e);
-    else
-        pp_event_free(e);
+    r->answer = NULL;
+    worker_send(w, e);
 }
 
 /* --- loading ---------------------------------------------------------------------------------------------- */
@@ -157,10 +157,12 @@ void worker_change_draft(struct pp_worker *w)
     if (!r || w->n_answers)
         return;
     w->next_draft = NULL;
-    struct pp_event *e = w->engine ? pp_event_new(PP_EVENT_DRAFT) : NULL;
+    struct pp_event *e = pp_event_new(PP_EVENT_DRAFT);
     struct pp_load_request how = w->loaded;
     how.draft = r->key;
-    if (e && load(w, &how, &fresh, &e->err) == PP_OK) {
+    if (e && !w->engine) {
+        pp_fail(&e->err, PP_ERR_NOT_FOUND, "there is no model that it could guess for");
+    } else if (e && load(w, &how, &fresh, &e->err) == PP_OK) {
         slots_drop_drafts(w);
         drop(&w->draft);
         w->draft = fresh;

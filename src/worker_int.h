@@ -45,6 +45,8 @@ struct request {
     struct pp_generate_request generate;
     struct pp_guessed continue_guessed;
     char *key;                           /* LEAVE, FORGET; INSPECT, INSPECT_DRAFT, DRAFT: the path */
+    struct pp_event *answer;             /* INSPECT, INSPECT_DRAFT: with the path, to be filled; at hand from the
+                                          * beginning, so that none stays out for want of memory */
     /* -- generations, protected by the worker's lock */
     struct request *live_next;           /* among those that have not ended */
     bool cancelled;
@@ -161,7 +163,7 @@ bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out);
 int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request *r,
                            struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool tell, struct pp_error *err);
 /* Tells what it is and whether it fits. */
-void worker_inspect(struct pp_worker *w, const char *path);
+void worker_inspect(struct pp_worker *w, struct request *r);
 
 /* As pp_model_open_as. */
 enum pp_code model_open(const char *path, const char *quant, const char *imatrix, const char *cache_dir,
@@ -176,7 +178,7 @@ void draft_drop(struct pp_worker *w);      /* no slot may have a sequence of it 
 /* One for a conversation, under the draft's adapters. */
 enum pp_code draft_seq(struct pp_worker *w, struct pp_seq **out, struct pp_error *err);
 /* Tells whether a model could guess for the one that is loaded. */
-void worker_inspect_draft(struct pp_worker *w, const char *path);
+void worker_inspect_draft(struct pp_worker *w, struct request *r);
 /* Takes over r: its model guesses from the next answer on. */
 void worker_want_draft(struct pp_worker *w, struct request *r);
 /* Does so, if that is wanted and no answer is under way, and tells how it went. */

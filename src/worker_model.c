@@ -392,17 +392,17 @@ static struct pp_adapter_facts *facts_of(const struct pp_adapter_info *info)
     return f;
 }
 
-void worker_inspect(struct pp_worker *w, const char *path)
+void worker_inspect(struct pp_worker *w, struct request *r)
 {
-    struct pp_event *e = w->engine ? pp_event_new(PP_EVENT_ADAPTER) : NULL;
-    if (!e)
-        return;
+    struct pp_event *e = r->answer;
+    r->answer = NULL;
     w->clock++;
-    const struct cached_adapter *c = get_adapter(w, path, &e->err);
+    const struct cached_adapter *c = w->engine ? get_adapter(w, r->key, &e->err) : NULL;
     if (c)
         e->adapter = facts_of(pp_adapter_info(c->adapter));
-    if ((e->text = pp_strdup(path)))
-        worker_send(w, e);
-    else
-        pp_event_free(e);
+    if (!w->engine)
+        pp_fail(&e->err, PP_ERR_NOT_FOUND, "there is no model that it could fit");
+    else if (c && !e->adapter)
+        pp_fail_nomem(&e->err, "what an adapter is");
+    worker_send(w, e);
 }

@@ -46,6 +46,7 @@ struct fake_backend {
     char prepared[1100];         /* KEY MESSAGES */
     /* the last question about an adapter, and about the price of a set */
     int inspections, prices, drafter_inspections;
+    bool deaf;                   /* they cannot be asked */
     char drafter_inspected[700], drafter[700];
     char inspected[700], price_of[128], price_messages[1024];
     uint64_t price_request;

@@ -291,6 +291,37 @@ static void misfits_stay_off(void **state)
     assert_string_equal(fix_status()->adapters, "barista 0.50");
 }
 
+/* What could not be asked is asked again when it is wanted again. */
+static void asked_again(void **state)
+{
+    (void)state;
+    fixture_flush(&fix);
+    fixture_pump(&fix);
+    fix.fake->deaf = true;
+    pp_controller_inspect_adapters(fix.c);
+    assert_int_equal(fix.fake->inspections, 1);
+    assert_int_equal(entry("bard")->fit, PP_FIT_UNKNOWN);
+    fix.fake->deaf = false;
+    pp_controller_inspect_adapters(fix.c);
+    assert_int_equal(fix.fake->inspections, 2);
+    fix.fake->deaf = true; /* in the middle of the list, too */
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, entry("bard")->fit == PP_FIT_YES);
+    assert_int_equal(fix.fake->inspections, 3);
+    fix.fake->deaf = false;
+    pp_controller_inspect_adapters(fix.c);
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, entry("barista")->fit == PP_FIT_YES);
+    fixture_turn(&fix, "hello", "hi");
+    fix.fake->deaf = true;
+    assert_false(pp_controller_switch_cost(fix.c, 0).known);
+    fix.fake->deaf = false;
+    assert_false(pp_controller_switch_cost(fix.c, 0).known);
+    assert_int_equal(fix.fake->prices, 2);
+    fake_cost(&fix, 1000, 128);
+    pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
+}
+
 static void the_price_of_a_switch(void **state)
 {
     struct pp_switch_cost cost;
@@ -343,6 +374,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(presets, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(added_with_a_note, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(misfits_stay_off, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(asked_again, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(the_price_of_a_switch, setup, fix_teardown),
     };
     return cmocka_run_group_tests_name("adapter_mix", tests, NULL, NULL);

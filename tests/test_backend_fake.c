@@ -127,11 +127,14 @@ static void fake_forget(struct pp_backend *b, const char *key)
     snprintf(fake.forgotten, sizeof fake.forgotten, "%s", key);
 }
 
-static void fake_inspect_draft(struct pp_backend *b, const char *path)
+static bool fake_inspect_draft(struct pp_backend *b, const char *path)
 {
     (void)b;
     fake.drafter_inspections++;
+    if (fake.deaf)
+        return false;
     snprintf(fake.drafter_inspected, sizeof fake.drafter_inspected, "%s", path);
+    return true;
 }
 
 static void fake_use_draft(struct pp_backend *b, const char *path)
@@ -140,20 +143,26 @@ static void fake_use_draft(struct pp_backend *b, const char *path)
     snprintf(fake.drafter, sizeof fake.drafter, "%s", path);
 }
 
-static void fake_inspect(struct pp_backend *b, const char *adapter)
+static bool fake_inspect(struct pp_backend *b, const char *adapter)
 {
     (void)b;
     fake.inspections++;
+    if (fake.deaf)
+        return false;
     snprintf(fake.inspected, sizeof fake.inspected, "%s", adapter);
+    return true;
 }
 
-static void fake_price(struct pp_backend *b, const struct pp_generate_request *r)
+static bool fake_price(struct pp_backend *b, const struct pp_generate_request *r)
 {
     (void)b;
     fake.prices++;
+    if (fake.deaf)
+        return false;
     fake.price_request = r->request;
     label(r, fake.price_of);
     snprintf(fake.price_messages, sizeof fake.price_messages, "%s", r->messages_json);
+    return true;
 }
 
 static void fake_close(struct pp_backend *b)

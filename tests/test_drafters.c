@@ -91,6 +91,23 @@ static void found(void **state)
     assert_true(entry("near") && entry("distant") && entry("more.gguf"));
 }
 
+/* What could not be asked is asked again when it is wanted again. */
+static void asked_again(void **state)
+{
+    char beside[700];
+    (void)state;
+    put_file(fix.paths.data, "beside.gguf", beside);
+    fix.fake->deaf = true;
+    pp_controller_find_drafters(fix.c);
+    pump_until(&fix, fix.fake->drafter_inspections == 1);
+    assert_int_equal(entry("beside.gguf")->fit, PP_FIT_UNKNOWN);
+    fix.fake->deaf = false;
+    pp_controller_find_drafters(fix.c);
+    pump_until(&fix, fix.fake->drafter_inspections == 2);
+    fake_drafter(&fix, NULL);
+    pump_until(&fix, entry("beside.gguf")->fit == PP_FIT_YES);
+}
+
 static void changed(void **state)
 {
     char beside[700];
@@ -122,6 +139,7 @@ TEST_GROUP(drafters)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(found, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(asked_again, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(changed, fix_setup_ready, fix_teardown),
     };
     return cmocka_run_group_tests_name("drafters", tests, NULL, NULL);

@@ -299,6 +299,35 @@ static void test_draft_adapters(void **state)
     talk_end();
 }
 
+/* Without a model, too, a question has an answer; when no more can be asked, that is told at once. */
+static void always_answered(void **state)
+{
+    (void)state;
+    talk_begin(256);
+    assert_true(talk.backend->ops->inspect(talk.backend, "/some/adapter"));
+    struct pp_event *e = talk_event(PP_EVENT_ADAPTER);
+    assert_string_equal(e->text, "/some/adapter");
+    assert_null(e->adapter);
+    assert_non_null(strstr(e->err.text, "no model"));
+    pp_event_free(e);
+    assert_non_null(strstr(look_at("/some/model", NULL), "no model"));
+    change_draft("/some/model", PP_ERR_NOT_FOUND);
+    talk.backend->ops->close(talk.backend);
+    pp_event_free(talk_event(PP_EVENT_CLOSED));
+    assert_false(talk.backend->ops->inspect(talk.backend, "/some/adapter"));
+    assert_false(talk.backend->ops->inspect_draft(talk.backend, "/some/model"));
+    talk.backend->ops->draft(talk.backend, "/some/model");
+    e = talk_event(PP_EVENT_DRAFT);
+    assert_null(e->info);
+    assert_int_equal(e->err.code, PP_ERR_NOMEM);
+    pp_event_free(e);
+    const struct pp_generate_request r = talk_request(HELLO);
+    assert_false(talk.backend->ops->cost(talk.backend, &r));
+    talk.backend->ops->free(talk.backend);
+    talk_start();
+    talk_end();
+}
+
 TEST_GROUP(worker_adapters)
 {
     const struct CMUnitTest tests[] = {
@@ -308,6 +337,7 @@ TEST_GROUP(worker_adapters)
         cmocka_unit_test(test_questions),
         cmocka_unit_test(many_adapters),
         cmocka_unit_test(changed_folder),
+        cmocka_unit_test(always_answered),
     };
     return cmocka_run_group_tests_name("worker_adapters", tests, NULL, NULL);
 }
