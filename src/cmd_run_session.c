@@ -138,24 +138,15 @@ static enum pp_code store_session(struct run_session *rs, const struct pp_option
     if (!rs->fresh)
         return pp_store_session_update(rs->store, s, err);
     enum pp_code code = pp_store_session_add(rs->store, s, err);
-    if (code)
-        return code;
-    code = lock_session(rs, p, err);
-    if (code) {
-        pp_store_session_delete(rs->store, s->id, NULL); /* nothing half begun stays */
-        s->id = 0;
-    }
-    return code;
+    return code ? code : lock_session(rs, p, err);
 }
 
-enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
-                             const struct pp_buf *question, const struct run_note *note, struct pp_error *err)
+static enum pp_code store_turn(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                               const struct pp_buf *question, const struct run_note *note, struct pp_error *err)
 {
-    if (!pp_branch_append(&rs->branch, PP_ROLE_USER, pp_buf_cstr(question), question->len))
-        return pp_fail_nomem(err, "the question");
-    if (!rs->kept)
-        return PP_OK;
     enum pp_code code = store_session(rs, o, p, question, note, err);
+    if (code)
+        return code;
     struct pp_message user = {
         .session = rs->session.id,
         .parent = rs->session.head,
@@ -163,8 +154,7 @@ enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o,
         .content = question->data,
         .content_len = question->len,
     };
-    if (!code)
-        code = pp_store_message_add(rs->store, &user, err);
+    code = pp_store_message_add(rs->store, &user, err);
     if (code)
         return code;
     struct pp_message answer = {
@@ -179,6 +169,22 @@ enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o,
     code = pp_store_message_add(rs->store, &answer, err);
     rs->question_id = user.id;
     rs->answer_id = answer.id;
+    return code;
+}
+
+enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
+                             const struct pp_buf *question, const struct run_note *note, struct pp_error *err)
+{
+    if (!pp_branch_append(&rs->branch, PP_ROLE_USER, pp_buf_cstr(question), question->len))
+        return pp_fail_nomem(err, "the question");
+    if (!rs->kept)
+        return PP_OK;
+    enum pp_code code = pp_store_batch_begin(rs->store, "save the question", err); /* nothing half begun stays */
+    if (code)
+        return code;
+    code = pp_store_batch_end(rs->store, store_turn(rs, o, p, question, note, err), err);
+    if (code)
+        rs->question_id = rs->answer_id = 0;
     rs->saved_ns = pp_now_ns();
     return code;
 }

@@ -99,34 +99,39 @@ void ctl_run_template(struct pp_job *job, struct pp_store *st)
 
 /* --- conversations ---------------------------------------------------------------------------------------- */
 
+static enum pp_code add_turn(struct ctl_job *j, struct pp_store *st, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    if (j->session.id == 0) {
+        code = pp_store_session_add(st, &j->session, err);
+        if (code == PP_OK)
+            code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, err);
+    }
+    if (code == PP_OK && j->user.content) {
+        j->user.session = j->session.id;
+        code = pp_store_message_add(st, &j->user, err);
+        j->answer.parent = j->user.id;
+    }
+    if (code == PP_OK) {
+        j->answer.session = j->session.id;
+        code = pp_store_message_add(st, &j->answer, err);
+    }
+    for (int i = 0; i < j->n_more && code == PP_OK; i++) {
+        j->more[i].session = j->session.id;
+        j->more[i].parent = j->answer.parent;
+        code = pp_store_message_add(st, &j->more[i], err);
+    }
+    return code;
+}
+
 /* In: session (id 0: it is added first, and locked), user (its content NULL: there is none to add), answer, and those
- * beside it. Out: the ids of all, lock_fd. The words of the user are committed before the answer is. */
+ * beside it. Out: the ids of all, lock_fd. All of it is committed, or nothing: the screen still has the text then. */
 void ctl_run_send(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
-    struct pp_error *err = &job->err;
-    bool fresh = j->session.id == 0;
-    if (fresh) {
-        job->code = pp_store_session_add(st, &j->session, err);
-        if (job->code == PP_OK)
-            job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, err);
-    }
-    if (job->code == PP_OK && j->user.content) {
-        j->user.session = j->session.id;
-        job->code = pp_store_message_add(st, &j->user, err);
-        j->answer.parent = j->user.id;
-    }
-    if (job->code == PP_OK) {
-        j->answer.session = j->session.id;
-        job->code = pp_store_message_add(st, &j->answer, err);
-    }
-    for (int i = 0; i < j->n_more && job->code == PP_OK; i++) {
-        j->more[i].session = j->session.id;
-        j->more[i].parent = j->answer.parent;
-        job->code = pp_store_message_add(st, &j->more[i], err);
-    }
-    if (job->code != PP_OK && fresh && j->session.id)
-        pp_store_session_delete(st, j->session.id, NULL); /* nothing half begun stays; the screen still has the text */
+    job->code = pp_store_batch_begin(st, "save the message", &job->err);
+    if (job->code == PP_OK)
+        job->code = pp_store_batch_end(st, add_turn(j, st, &job->err), &job->err);
 }
 
 /* The session's branch, and the template that it names. */

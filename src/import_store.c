@@ -118,7 +118,7 @@ static enum pp_code begin_batch(struct pp_importer *im, struct pp_error *err)
 {
     if (im->batch)
         return PP_OK;
-    const enum pp_code code = pp_store_batch_begin(im->st, err);
+    const enum pp_code code = pp_store_batch_begin(im->st, "save the conversations", err);
     im->batch = code == PP_OK;
     im->batch_began_ns = pp_now_ns();
     return code;
@@ -127,7 +127,7 @@ static enum pp_code begin_batch(struct pp_importer *im, struct pp_error *err)
 enum pp_code pp_importer_flush(struct pp_importer *im, struct pp_error *err)
 {
     if (im->batch && !im->lost.code)
-        pp_store_batch_end(im->st, &im->lost);
+        pp_store_batch_end(im->st, PP_OK, &im->lost);
     im->batch = false;
     release_locks(im);
     if (im->lost.code && err)

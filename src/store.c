@@ -279,21 +279,20 @@ enum pp_code pp_store_end(struct pp_store *st, enum pp_code code, const char *wh
     return code;
 }
 
-static const char save_all[] = "save the conversations";
-
-enum pp_code pp_store_batch_begin(struct pp_store *st, struct pp_error *err)
+enum pp_code pp_store_batch_begin(struct pp_store *st, const char *what, struct pp_error *err)
 {
-    enum pp_code code = pp_store_begin(st, save_all, err);
-    st->batch = code == PP_OK;
+    enum pp_code code = pp_store_begin(st, what, err);
+    st->batch = code == PP_OK ? what : NULL;
     return code;
 }
 
-enum pp_code pp_store_batch_end(struct pp_store *st, struct pp_error *err)
+enum pp_code pp_store_batch_end(struct pp_store *st, enum pp_code code, struct pp_error *err)
 {
-    st->batch = false;
-    if (sqlite3_get_autocommit(st->db))
-        return pp_fail(err, PP_ERR_IO, "cannot %s: the database has undone what was begun", save_all);
-    return pp_store_end(st, PP_OK, save_all, err);
+    const char *what = st->batch;
+    st->batch = NULL;
+    if (code == PP_OK && sqlite3_get_autocommit(st->db))
+        return pp_fail(err, PP_ERR_IO, "cannot %s: the database has undone what was begun", what);
+    return pp_store_end(st, code, what, err);
 }
 
 void pp_store_bind_text(sqlite3_stmt *stmt, int index, const char *text)

@@ -52,9 +52,10 @@ void pp_store_set_adrift(struct pp_store *st);
 
 /* All changes between these two are committed together, by the second: what was saved one by one would have waited for
  * the disk each time. Each is still made as a whole, or not at all if it fails. Other programs' changes wait meanwhile:
- * a tenth of a second is enough. A batch whose end fails is undone. */
-enum pp_code pp_store_batch_begin(struct pp_store *st, struct pp_error *err);
-enum pp_code pp_store_batch_end(struct pp_store *st, struct pp_error *err);
+ * a tenth of a second is enough. `what` is said of a failure ("save the question") and stays the caller's; `code` is
+ * how it went so far: if that is an error, or the end fails, all of the batch is undone, and that is returned. */
+enum pp_code pp_store_batch_begin(struct pp_store *st, const char *what, struct pp_error *err);
+enum pp_code pp_store_batch_end(struct pp_store *st, enum pp_code code, struct pp_error *err);
 
 /* --- sessions ---------------------------------------------------------------------------------------------------- */
 

@@ -63,7 +63,7 @@ struct pp_store {
     sqlite3 *db;
     sqlite3_stmt *stmts[PP_STMT_COUNT]; /* prepared when first used */
     const struct pp_store_seen *seen;   /* of the search under way */
-    bool batch;                         /* between pp_store_batch_begin and _end */
+    const char *batch;                  /* between pp_store_batch_begin and _end: what is done there; NULL: none */
     bool adrift;                        /* it is written to although its file is no more where it was */
 };
 

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include "engine/base/mem.h"
+#include "src/cmd_run.h"
 #include "src/store_internal.h"
 #include "tests/backend_fake.h"
 
@@ -174,6 +175,49 @@ static void leaving_with_a_refused_question(void **state)
     assert_int_equal(stored_head(id), before);
 }
 
+static int64_t n_conversations(void)
+{
+    struct pp_store *st;
+    struct pp_error err;
+    int64_t n;
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    assert_ok(pp_store_session_count(st, &n, &err), err);
+    pp_store_close(st);
+    return n;
+}
+
+/* A conversation whose first question the database refuses is not begun, even if nothing can be deleted either. */
+static void nothing_half_begun(void **state)
+{
+    struct pp_store *st;
+    struct pp_error err;
+    struct run_session rs;
+    struct pp_buf question = {0};
+    const struct run_note note = {.model = "toy", .adapters = "[]", .params = "{}", .settings = "{}"};
+    (void)state;
+    refuse_messages();
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    assert_int_equal(sqlite3_exec(st->db, "CREATE TRIGGER kept BEFORE DELETE ON session BEGIN "
+                                          "SELECT RAISE(ABORT, 'kept'); END", NULL, NULL, NULL), SQLITE_OK);
+    pp_store_close(st);
+    assert_true(pp_controller_send(fix.c, "one"));
+    pump_until(&fix, fix_status()->notice_is_error);
+    assert_non_null(strstr(fix_status()->notice, "cannot save the message"));
+    char *unsent = pp_controller_take_unsent(fix.c);
+    assert_string_equal(unsent, "one");
+    pp_free(unsent);
+    assert_int_equal(n_conversations(), 0);
+
+    struct pp_options o = fix.o; /* `pippin run --save` */
+    o.save = true;
+    pp_buf_str(&question, "one");
+    assert_ok(run_session_open(&rs, &o, &fix.paths, &err), err);
+    assert_int_equal(run_session_ask(&rs, &o, &fix.paths, &question, &note, &err), PP_ERR_USAGE);
+    run_session_close(&rs);
+    pp_buf_free(&question);
+    assert_int_equal(n_conversations(), 0);
+}
+
 static void a_setting_leaves_another_branch(void **state)
 {
     (void)state;
@@ -196,6 +240,7 @@ TEST_GROUP(unsaved)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_refused_change_is_tried_again, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(an_unasked_change_is_tried_again, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(nothing_half_begun, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(a_setting_leaves_a_new_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_leaves_a_new_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_with_a_refused_question, fix_setup_ready, fix_teardown),
