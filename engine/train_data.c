@@ -209,9 +209,16 @@ static bool is_answer(const struct conversation *c, int i)
     return strcmp(c->roles[i], "assistant") == 0;
 }
 
+/* Texts that the template puts into the example. */
+struct texts {
+    const struct pp_template *tmpl;
+    const char *whose;          /* "a message holds" */
+    bool foreign;               /* as in pp_find_marker */
+};
+
 /* A control token written out in a message would be taken for one: somebody else's turn, or the end. */
-static enum pp_code refuse_control(const struct reader *r, const struct pp_template *tmpl, const char *role,
-                                   const char *content, struct pp_error *err)
+static enum pp_code refuse_control(const struct reader *r, const struct texts *t, const char *content,
+                                   struct pp_error *err)
 {
     int32_t *ids;
     size_t n;
@@ -219,11 +226,11 @@ static enum pp_code refuse_control(const struct reader *r, const struct pp_templ
     enum pp_code code = pp_tokenize(r->tokenizer, content, strlen(content), PP_TOKENIZE_SPECIAL, &ids, &n, err);
     if (code)
         return code;
-    const int32_t found = pp_find_marker(r->tokenizer, tmpl, pp_role_is_foreign(role), ids, n, NULL, 0);
+    const int32_t found = pp_find_marker(r->tokenizer, t->tmpl, t->foreign, ids, n, NULL, 0);
     pp_token_text(r->tokenizer, found, true, &text);
     if (found >= 0)
         code = pp_fail(err, PP_ERR_FORMAT,
-                       "a message holds the control token %.60s, which would be taken for the real one; take it out",
+                       "%s the control token %.60s, which would be taken for the real one; take it out", t->whose,
                        pp_buf_cstr(&text));
     pp_free(ids);
     pp_buf_free(&text);
@@ -236,13 +243,37 @@ static const struct pp_template *template_of(const struct reader *r, const struc
     return c->tools && r->tool_tmpl ? r->tool_tmpl : r->tmpl;
 }
 
-/* The same of all texts in a message, such as the parts of its content, or calls of tools. */
-static enum pp_code refuse_control_in(const struct reader *r, const struct pp_template *tmpl, const char *role,
-                                      const cJSON *value, struct pp_error *err)
+/* Templates write the texts of a message's parts one behind the other: a control token may begin in one and end in
+ * another. */
+static enum pp_code refuse_control_across(const struct reader *r, const struct texts *t, const cJSON *parts,
+                                          struct pp_error *err)
 {
-    enum pp_code code = cJSON_IsString(value) ? refuse_control(r, tmpl, role, value->valuestring, err) : PP_OK;
-    for (const cJSON *item = value->child; item && !code; item = item->next)
-        code = refuse_control_in(r, tmpl, role, item, err);
+    struct pp_buf all = {0};
+    for (const cJSON *part = parts->child; part; part = part->next) {
+        const char *text = cJSON_GetStringValue(part);
+        if (!text)
+            text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(part, "text"));
+        pp_buf_str(&all, text ? text : "");
+    }
+    enum pp_code code = all.bad ? pp_fail_nomem(err, "a message") : refuse_control(r, t, pp_buf_cstr(&all), err);
+    pp_buf_free(&all);
+    return code;
+}
+
+/* The same of all texts in a message, such as the parts of its content, or calls of tools with the names and values of
+ * their arguments. */
+static enum pp_code refuse_control_in(const struct reader *r, const struct texts *t, const cJSON *value,
+                                      struct pp_error *err)
+{
+    enum pp_code code = cJSON_IsString(value)  ? refuse_control(r, t, value->valuestring, err)
+                        : cJSON_IsArray(value) ? refuse_control_across(r, t, value, err)
+                                               : PP_OK;
+    for (const cJSON *item = value->child; item && !code; item = item->next) {
+        if (item->string)
+            code = refuse_control(r, t, item->string, err);
+        if (!code)
+            code = refuse_control_in(r, t, item, err);
+    }
     return code;
 }
 
@@ -251,7 +282,8 @@ static enum pp_code take_message(const struct reader *r, struct conversation *c,
     const cJSON *role = cJSON_GetObjectItemCaseSensitive(m, "role");
     if (!cJSON_IsObject(m) || !cJSON_IsString(role))
         return pp_fail(err, PP_ERR_FORMAT, "message %d has no role", c->n + 1);
-    enum pp_code code = refuse_control_in(r, template_of(r, c), role->valuestring, m, err);
+    const struct texts texts = {template_of(r, c), "a message holds", pp_role_is_foreign(role->valuestring)};
+    enum pp_code code = refuse_control_in(r, &texts, m, err);
     if (code)
         return code;
     c->roles[c->n] = role->valuestring;
@@ -392,6 +424,8 @@ static enum pp_code add_conversation(struct reader *r, const cJSON *line, const 
         return pp_fail(err, PP_ERR_USAGE, "the model has no chat template for a conversation; give one with "
                                           "--chat-template-file, or lines with \"text\"");
     r->data->info.n_conversations++;
+    if (tools && !cJSON_IsArray(tools) && !cJSON_IsNull(tools))
+        return pp_fail(err, PP_ERR_FORMAT, "\"tools\" is no array, so the template cannot be given it");
     if (n > MAX_MESSAGES)
         return pp_fail(err, PP_ERR_FORMAT, "a conversation may have %d messages at most", MAX_MESSAGES);
     c.messages = pp_calloc((size_t)n + 1, sizeof *c.messages);
@@ -399,6 +433,9 @@ static enum pp_code add_conversation(struct reader *r, const cJSON *line, const 
     enum pp_code code = c.messages && c.roles ? PP_OK : pp_fail_nomem(err, "a conversation");
     if (!code && cJSON_IsArray(tools) && !(c.tools = cJSON_PrintUnformatted(tools)))
         code = pp_fail_nomem(err, "a conversation");
+    const struct texts texts = {template_of(r, &c), "the description of the tools holds", false};
+    if (!code && c.tools)
+        code = refuse_control_in(r, &texts, tools, err);
     for (m = messages->child; m && !code; m = m->next)
         code = take_message(r, &c, m, err);
     if (!code && !c.n_answers)

@@ -221,6 +221,20 @@ static void bad_lines(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a <|eot_id|>\"}]},"
          "{\"role\": \"assistant\", \"content\": \"x\"}]}",
          "line 1: a message holds the control token <|eot_id|>", PP_ERR_FORMAT},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a <|eot\"},"
+         "{\"type\": \"text\", \"text\": \"_id|>\"}]}, {\"role\": \"assistant\", \"content\": \"x\"}]}",
+         "line 1: a message holds the control token <|eot_id|>", PP_ERR_FORMAT},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"x\","
+         "\"tool_calls\": [{\"arguments\": {\"<|eot_id|>\": 1}}]}]}",
+         "line 1: a message holds the control token <|eot_id|>", PP_ERR_FORMAT},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
+         "\"tools\": [{\"function\": {\"description\": \"a <|eot_id|> b\"}}]}",
+         "line 1: the description of the tools holds the control token <|eot_id|>", PP_ERR_FORMAT},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
+         "\"tools\": \"[]\"}", "line 1: \"tools\" is no array", PP_ERR_FORMAT},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
+         "\"tools\": [{\"parameters\": {\"<|eot_id|>\": {}}}]}",
+         "line 1: the description of the tools holds the control token <|eot_id|>", PP_ERR_FORMAT},
     };
     struct pp_model *m = open_model(starter);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
