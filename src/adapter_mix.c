@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/buf.h"
@@ -23,6 +24,21 @@ void pp_adapter_name(const char *path, char *out, size_t cap)
     snprintf(out, cap, "%.*s", (int)n, base);
 }
 
+float pp_adapter_strength(float wanted)
+{
+    return isfinite(wanted) ? fminf(fmaxf(wanted, -PP_ADAPTER_MOST), PP_ADAPTER_MOST) : 1;
+}
+
+bool pp_adapter_strength_read(const char *text, float *out)
+{
+    char *end;
+    const float scale = strtof(text, &end);
+    if (end == text || *end || !(scale >= -PP_ADAPTER_MOST && scale <= PP_ADAPTER_MOST))
+        return false;
+    *out = scale;
+    return true;
+}
+
 bool pp_adapter_mix_add(struct pp_adapter_mix *s, const char *path, float scale)
 {
     int i = 0;
@@ -31,7 +47,7 @@ bool pp_adapter_mix_add(struct pp_adapter_mix *s, const char *path, float scale)
     if (i == PP_MAX_ADAPTERS || strlen(path) >= sizeof s->item[i].path)
         return false;
     snprintf(s->item[i].path, sizeof s->item[i].path, "%s", path);
-    s->item[i].scale = isfinite(scale) ? fminf(fmaxf(scale, -2), 2) : 1;
+    s->item[i].scale = pp_adapter_strength(scale);
     s->limited = s->limited || s->item[i].scale != scale;
     s->n = i < s->n ? s->n : i + 1;
     return true;

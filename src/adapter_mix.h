@@ -10,17 +10,24 @@
 
 #include "engine/engine.h"
 
+/* Strengths in the chat go from -PP_ADAPTER_MOST to PP_ADAPTER_MOST. */
+enum { PP_ADAPTER_MOST = 2 };
+
 struct pp_adapter_mix {
     int n;
-    bool limited; /* one was to have another strength, beyond these bounds */
+    bool limited; /* one was to have another strength, beyond the bounds */
     struct pp_adapter_item {
         char path[512];
-        float scale; /* -2 to 2 */
+        float scale; /* within these bounds */
     } item[PP_MAX_ADAPTERS];
 };
 
 /* How people call the adapter at a path: its last part without "starter-", "lora-" and ".gguf". */
 void pp_adapter_name(const char *path, char *out, size_t cap);
+/* The nearest strength within the bounds; 1 for what is no number. */
+float pp_adapter_strength(float wanted);
+/* A strength that somebody has typed. False: it is no number, or beyond the bounds; *out stays. */
+bool pp_adapter_strength_read(const char *text, float *out);
 /* False: the set is full, or the path too long. One that is in it already gets the new strength. */
 bool pp_adapter_mix_add(struct pp_adapter_mix *s, const char *path, float scale);
 void pp_adapter_mix_remove(struct pp_adapter_mix *s, const char *path);

@@ -207,7 +207,7 @@ enum pp_fit { PP_FIT_UNKNOWN, PP_FIT_YES, PP_FIT_NO };
 struct pp_adapter_entry {
     char name[128];
     char path[512];
-    float scale;             /* strength when on: -2 to 2 */
+    float scale;             /* strength when on, within the bounds of src/adapter_mix.h */
     bool on;
     enum pp_fit fit;         /* whether it fits the loaded model; known after pp_controller_inspect_adapters */
     char reason[256];        /* why not */

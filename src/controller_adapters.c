@@ -1,7 +1,6 @@
 /* controller_adapters.c - adapters: which there are, which are on, and the sets that several answers to one question
  * are written under. */
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +11,6 @@
 #include "src/controller_int.h"
 #include "src/near.h"
 
-static const float MAX_SCALE = 2;
 
 /* --- the list --------------------------------------------------------------------------------------------- */
 
@@ -315,7 +313,7 @@ void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float
         return;
     }
     a->on = on;
-    a->scale = isfinite(scale) ? fminf(fmaxf(scale, -MAX_SCALE), MAX_SCALE) : 1;
+    a->scale = pp_adapter_strength(scale);
     ctl_update_session(c, UPDATE_CHOICES);
     ctl_dirty(c, PP_DIRTY_LISTS);
 }
@@ -416,14 +414,14 @@ static bool no_adapter(struct pp_controller *c, const char *word)
 static bool add_by_name(struct pp_controller *c, char *word, struct pp_adapter_mix *set)
 {
     int i = ctl_find_adapter(c, word);
-    char *colon = i < 0 ? strrchr(word, ':') : NULL, *end;
+    char *colon = i < 0 ? strrchr(word, ':') : NULL;
     float scale = i >= 0 ? c->adapters.items[i].scale : 1;
     if (colon) {
         *colon = 0;
         i = ctl_find_adapter(c, word);
-        scale = strtof(colon + 1, &end);
-        if (end == colon + 1 || *end || !(scale >= -MAX_SCALE && scale <= MAX_SCALE)) {
-            ctl_notice(c, true, "\"%s\" is no strength: a number from -2 to 2", colon + 1);
+        if (!pp_adapter_strength_read(colon + 1, &scale)) {
+            ctl_notice(c, true, "\"%s\" is no strength: a number from -%d to %d", colon + 1, PP_ADAPTER_MOST,
+                       PP_ADAPTER_MOST);
             return false;
         }
     }

@@ -453,10 +453,10 @@ static void add_options_adapters(struct pp_controller *c)
         struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, realpath(path, real) ? real : path);
         if (a) {
             a->on = true;
-            a->scale = fminf(fmaxf(c->o->lora[i].scale, -2), 2);
+            a->scale = pp_adapter_strength(c->o->lora[i].scale);
             if (a->scale != c->o->lora[i].scale)
-                ctl_notice(c, true, "%s is on at strength %g, not %g: in the chat strengths go from -2 to 2", a->name,
-                           (double)a->scale, (double)c->o->lora[i].scale);
+                ctl_notice(c, true, "%s is on at strength %g, not %g: in the chat strengths go from -%d to %d", a->name,
+                           (double)a->scale, (double)c->o->lora[i].scale, PP_ADAPTER_MOST, PP_ADAPTER_MOST);
         }
     }
 }

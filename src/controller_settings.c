@@ -117,7 +117,9 @@ static bool apply_adapters(struct pp_controller *c)
     struct pp_adapter_mix set;
     bool good = pp_adapter_mix_read(c->session.adapters, &set);
     if (set.limited)
-        ctl_notice(c, true, "this conversation was had with a stronger adapter; in the chat strengths go from -2 to 2");
+        ctl_notice(c, true,
+                   "this conversation was had with a stronger adapter; in the chat strengths go from -%d to %d",
+                   PP_ADAPTER_MOST, PP_ADAPTER_MOST);
     return ctl_set_put(c, &set) && good;
 }
 

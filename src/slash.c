@@ -181,25 +181,24 @@ static enum pp_slash do_lora(struct pp_controller *c, char *arg)
     if (is_off(arg))
         return all_adapters_off(c);
     bool on = true;
-    double scale = -100;
+    float scale = 0;
+    bool given = false;
     int i = ctl_find_adapter(c, arg);
     char *last = i < 0 ? split_last(arg) : NULL;
     if (last) {
-        char *end;
         i = ctl_find_adapter(c, arg);
-        scale = strtod(last, &end);
         if (is_off(last) || is_on(last)) {
             on = is_on(last);
-            scale = -100;
-        } else if (end == last || *end || !(scale >= -2 && scale <= 2)) {
-            ctl_notice(c, true, "\"%s\" is no strength: a number from -2 to 2, or \"off\"", last);
+        } else if (!(given = pp_adapter_strength_read(last, &scale))) {
+            ctl_notice(c, true, "\"%s\" is no strength: a number from -%d to %d, or \"off\"", last, PP_ADAPTER_MOST,
+                       PP_ADAPTER_MOST);
             return PP_SLASH_ERROR;
         }
     }
     if (i < 0)
         return no_such_adapter(c, arg);
     const struct pp_adapter_entry *a = &c->adapters.items[i];
-    pp_controller_set_adapter(c, (size_t)i, on, scale > -100 ? (float)scale : a->scale);
+    pp_controller_set_adapter(c, (size_t)i, on, given ? scale : a->scale);
     if (a->on && a->scale == 0.0f)
         ctl_notice(c, false, "%s is on, but at strength 0 it changes nothing", a->name);
     else if (a->on)

@@ -1,4 +1,5 @@
 /* test_adapter_mix.c - sets of adapters: as JSON, as people read them, side by side, and under a name. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -50,6 +51,14 @@ static void there_and_back(void **state)
     assert_int_equal(b.n, 1);
     assert_true(b.item[0].scale == 2 && b.limited);
     assert_true(pp_adapter_mix_read("[{\"path\":\"/a\",\"scale\":-2}]", &b) && !b.limited);
+    static const char *const no_strengths[] = {"", "x", "1x", "nan", "inf", "2.01", "-2.01", "1e99"};
+    float scale = 7;
+    for (size_t i = 0; i < sizeof no_strengths / sizeof *no_strengths; i++)
+        assert_false(pp_adapter_strength_read(no_strengths[i], &scale));
+    assert_true(scale == 7);
+    assert_true(pp_adapter_strength_read("-2", &scale) && scale == -PP_ADAPTER_MOST);
+    assert_true(pp_adapter_strength_read("0.5", &scale) && scale == 0.5f);
+    assert_true(pp_adapter_strength(NAN) == 1 && pp_adapter_strength(-3) == -PP_ADAPTER_MOST);
     for (int i = 0; i < PP_MAX_ADAPTERS; i++) {
         char path[16];
         snprintf(path, sizeof path, "/%d", i);

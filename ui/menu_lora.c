@@ -1,16 +1,16 @@
 /* menu_lora.c - F3: adapters on and off, their strength and order, what they are and cost; keeping a set by name. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "src/adapter_mix.h"
 #include "src/figures.h"
 #include "ui/state.h"
 
 enum { ROOM_FOR_FILES = 60 }; /* columns */
 enum question { ASK_STRENGTH, ASK_NOTE, ASK_PATH, ASK_PRESET }; /* menu->subject */
 
-static const float step = 0.05f, most = 2.0f;
+static const float step = 0.05f;
 
 static const struct pp_adapter_entry *at(struct pp_ui *ui, size_t i)
 {
@@ -115,7 +115,7 @@ static void change(struct pp_ui *ui, size_t i, int steps)
 {
     const struct pp_adapter_entry *a = at(ui, i);
     float scale = roundf(a->scale / step + (float)steps) * step;
-    pp_controller_set_adapter(ui->controller, i, a->on, fminf(fmaxf(scale, -most), most));
+    pp_controller_set_adapter(ui->controller, i, a->on, pp_adapter_strength(scale));
 }
 
 static bool begins_number(const struct pp_key *key)
@@ -179,10 +179,9 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 /* False, with a notice: it is no strength. */
 static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
 {
-    char *end;
-    const float scale = strtof(text, &end);
-    if (end == text || *end || !(scale >= -most && scale <= most)) {
-        pp_ui_notice(ui, true, "a strength is a number from -2 to 2");
+    float scale;
+    if (!pp_adapter_strength_read(text, &scale)) {
+        pp_ui_notice(ui, true, "a strength is a number from -%d to %d", PP_ADAPTER_MOST, PP_ADAPTER_MOST);
         return false;
     }
     pp_controller_set_adapter(ui->controller, i, true, scale);
