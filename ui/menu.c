@@ -8,6 +8,7 @@
 #include "ui/draw.h"
 #include "ui/state.h"
 #include "ui/text.h"
+#include "ui/view_notice.h"
 
 enum {
     MAX_WIDTH = 76, MARGIN = 4,
@@ -306,20 +307,27 @@ static bool is_told_here(const struct pp_ui *ui, struct pp_area foot)
     return ui->notice[0] && ui->notice_at != ui->menu.told && foot.y + 1 >= ui->at.notice.y;
 }
 
-/* The line at the lower edge; returns whether the cursor was placed on it. */
-static bool draw_foot(struct pp_ui *ui, struct pp_area a)
+/* Over as much of the list as it takes. */
+static void draw_told(const struct pp_ui *ui, struct pp_area above, int bottom)
+{
+    const int wanted = pp_notice_told_height(ui, above.w - 2), room = bottom - above.y + 1;
+    const int h = wanted < room ? wanted : room;
+    const struct pp_area a = {bottom - h + 1, above.x, h, above.w};
+    pp_draw_erase(a, PP_SLOT_MENU);
+    pp_notice_draw_told(ui, (struct pp_area){a.y, a.x + 1, a.h, a.w - 2}, PP_SLOT_MENU_TITLE);
+}
+
+/* The line at the lower edge, below the list; returns whether the cursor was placed on it. */
+static bool draw_foot(struct pp_ui *ui, struct pp_area above)
 {
     struct pp_menu *m = &ui->menu;
-    const bool told = is_told_here(ui, a);
-    if (m->mode != PP_MENU_LIST && told && a.y > 0) {
-        pp_draw_erase((struct pp_area){a.y - 1, a.x, 1, a.w}, PP_SLOT_MENU);
-        pp_draw_text(a.y - 1, a.x + 1, a.w - 2, ui->notice, PP_SLOT_MENU_TITLE);
-    }
-    if (m->mode == PP_MENU_LIST) {
-        pp_draw_text(a.y, a.x + 1, a.w - 2, told ? ui->notice : m->cls->hint,
-                     told ? PP_SLOT_MENU_TITLE : PP_SLOT_MENU_DIM);
+    const struct pp_area a = {above.y + above.h - 1, above.x, 1, above.w};
+    if (is_told_here(ui, a) && (m->mode == PP_MENU_LIST || above.h > 1))
+        draw_told(ui, above, m->mode == PP_MENU_LIST ? a.y : a.y - 1);
+    else if (m->mode == PP_MENU_LIST)
+        pp_draw_text(a.y, a.x + 1, a.w - 2, m->cls->hint, PP_SLOT_MENU_DIM);
+    if (m->mode == PP_MENU_LIST)
         return false;
-    }
     int room = m->mode == PP_MENU_ASK ? a.w / 2 : a.w - 2;
     int used = 1 + pp_draw_text(a.y, a.x + 1, room, m->question, PP_SLOT_MENU_TITLE);
     if (m->mode == PP_MENU_CONFIRM)
@@ -367,7 +375,7 @@ void pp_menu_draw(struct pp_ui *ui)
     }
     draw_rows(ui, (struct pp_area){a.y, a.x, rows, a.w}, n);
     if (a.h > 1)
-        cursor = draw_foot(ui, (struct pp_area){a.y + a.h - 1, a.x, 1, a.w});
+        cursor = draw_foot(ui, a);
     if (!cursor && column >= 0 && m->mode == PP_MENU_LIST) {
         move(search_y, column);
         cursor = true;

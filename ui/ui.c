@@ -21,18 +21,16 @@
 #include "ui/edit.h"
 #include "ui/history.h"
 #include "ui/plain.h"
-#include "ui/sanitize.h"
 #include "ui/screen.h"
 #include "ui/signals.h"
 #include "ui/state.h"
 #include "ui/text.h"
+#include "ui/view_notice.h"
 #include "ui/view_status.h"
-#include "ui/wrap.h"
 
 enum {
     FRAME_NS = 1000000000 / 60,
     READ_BYTES = 64 * 1024,
-    NOTICE_ROWS = 4,
     RULE_ROWS = 5, STATUS_ROWS = 3, KEYS_ROWS = 12, KEYS_COLS = 40, /* smaller screens do without */
     NOTICE_MIN_NS = 2000000000, /* a notice is not wiped away by the next key if it has just come */
 };
@@ -57,39 +55,6 @@ void pp_ui_clear_notice(struct pp_ui *ui)
     ui->notice[0] = '\0';
 }
 
-/* A text, cut into lines of the screen, from line `lines` of the notice's place on; draws them if asked to. Returns the
- * line behind it. */
-static int text_lines(const struct pp_ui *ui, const char *text, pp_style style, int lines, bool draw)
-{
-    struct pp_buf clean = {0};
-    pp_sanitize(&clean, text, strlen(text), PP_CLEAN_TEXT, NULL);
-    const char *s = pp_buf_cstr(&clean);
-    const int width = ui->at.cols > 8 ? ui->at.cols - 4 : ui->at.cols;
-    for (size_t pos = 0; pos < clean.len && lines < NOTICE_ROWS && (!draw || lines < ui->at.notice.h); lines++) {
-        struct pp_wrapped w = pp_wrap(s, clean.len, pos, width, true);
-        const bool cut = w.next < clean.len && (lines + 1 == NOTICE_ROWS || lines + 1 == ui->at.notice.h);
-        const int y = ui->at.notice.y + lines, x = ui->at.cols > 8 ? 2 : 0;
-        const int used = draw ? pp_draw_clean(y, x, width - cut, s + pos, w.end - pos, style) : 0;
-        if (draw && cut)
-            pp_draw_text(y, x + used, 1, "…", style);
-        pos = w.next;
-    }
-    pp_buf_free(&clean);
-    return lines;
-}
-
-/* What must be seen whatever else is said, that something is not saved; and the notice. */
-static int notice_lines(const struct pp_ui *ui, bool draw)
-{
-    const char *unsaved = pp_controller_status(ui->controller)->unsaved;
-    int lines = 0;
-    if (*unsaved)
-        lines = text_lines(ui, unsaved, PP_SLOT_ERROR, lines, draw);
-    if (ui->notice[0] && strcmp(ui->notice, unsaved) != 0)
-        lines = text_lines(ui, ui->notice, ui->notice_is_error ? PP_SLOT_ERROR : PP_SLOT_NOTICE, lines, draw);
-    return lines;
-}
-
 /* --- geometry ----------------------------------------------------------------------------------------------- */
 
 static struct pp_area take_bottom(struct pp_geometry *g, int *left, int h)
@@ -100,19 +65,22 @@ static struct pp_area take_bottom(struct pp_geometry *g, int *left, int h)
     return (struct pp_area){*left, 0, h, g->cols};
 }
 
-/* Gives every part its place; true if one has moved. */
+/* Gives every part its place; true if one has moved. For an error, which says what to do, the status and the rule of a
+ * small screen go, and the transcript. */
 static bool arrange(struct pp_ui *ui)
 {
     struct pp_geometry *g = &ui->at, old = *g;
+    const bool urgent = pp_notice_urgent(ui);
     int left = g->rows;
     int lines = (int)pp_input_measure(&ui->input, g->cols);
     int most = g->rows / 3 > 1 ? g->rows / 3 : 1;
     g->keys = take_bottom(g, &left, g->rows >= KEYS_ROWS && g->cols >= KEYS_COLS);
-    g->status = take_bottom(g, &left, g->rows >= STATUS_ROWS);
-    g->input = take_bottom(g, &left, lines < 1 ? 1 : lines < most ? lines : most);
-    g->rule = take_bottom(g, &left, g->rows >= RULE_ROWS);
-    int notice = notice_lines(ui, false);
-    g->notice = take_bottom(g, &left, notice < left || left < 2 ? notice : left - 1);
+    const int input = lines < 1 ? 1 : lines < most ? lines : most, notice = pp_notice_height(ui, g->cols);
+    const int room = left - input - notice; /* for the others */
+    g->status = take_bottom(g, &left, g->rows >= STATUS_ROWS && (!urgent || room >= 1));
+    g->input = take_bottom(g, &left, input);
+    g->rule = take_bottom(g, &left, g->rows >= RULE_ROWS && (!urgent || room >= 2));
+    g->notice = take_bottom(g, &left, urgent || notice < left || left < 2 ? notice : left - 1);
     g->transcript = take_bottom(g, &left, left);
     return memcmp(&old, g, sizeof old) != 0;
 }
@@ -136,7 +104,7 @@ static void draw_all(struct pp_ui *ui)
 {
     pp_transcript_draw(ui);
     pp_draw_erase(ui->at.notice, PP_SLOT_TEXT);
-    notice_lines(ui, true);
+    pp_notice_draw(ui);
     pp_status_draw(ui);
     pp_keys_draw(ui);
 }

@@ -89,7 +89,11 @@ greeting_80x24() { start 80x24 && see "ready" && same greeting-80x24.txt; }
 greeting_60x16() { start 60x16 && see "ready" && see "Enter sends  ·  F1 shows all keys"; } # nothing is cut
 greeting_20x5() { start 20x5 && see "ready" && same greeting-20x5.txt; }
 greeting_132x50() { start 132x50 && see "ready" && same greeting-132x50.txt; }
-tiny() { start 6x2 && see "›" && resize 1x1 && sleep 0.2 && resize 80x24 && see "F10Quit"; }
+tiny() { # with an error over a menu, too
+    start 6x2 && see "›" && resize 1x1 && sleep 0.2 && resize 80x24 && see "F10Quit" && keys F3 && see bard &&
+        text 7x && keys Enter && see "a strength is a" && resize 2x2 && sleep 0.1 && resize 1x2 && sleep 0.1 &&
+        resize 1x1 && sleep 0.1 && resize 80x24 && see "LoRA"
+}
 
 send_and_stream() {
     start 80x24 && see ready && say "Hello there" && see "of 300 tokens" && see "You said: Hello there" &&
@@ -293,8 +297,15 @@ editor_takes_keys() { # Ctrl-C and Ctrl-\ are its own; it knows nothing of how w
 }
 is_cut() { screen | grep -q '[a-z/]… *$'; }
 long_notice() { # one that is cut says so
-    start 40x10 && see ready && say "/read $work/no-such-folder/and/a/file/that/has/a/name/which/is/far/too/long/for/four/lines/on/a/screen/of/forty/columns/so/that/it/is/cut" &&
+    start 40x10 && see ready && say "/read $work/no-such-folder/and/a/file/that/has/a/name/which/is/far/too/long/for/all/lines/on/a/screen/of/forty/columns/so/that/it/is/cut$(printf '/more%.0s' $(seq 60))" &&
         see "cannot open" && becomes 0 is_cut || { why=${why:-"no mark where it is cut"}; return 1; }
+}
+small_notice() { # an error is to be read on the smallest screen, too, and what was there comes back; in menus, too
+    start 20x5 && see ready && say "this is unsaved" && see "sent: the disk is" && see "full" &&
+        see "› this is unsaved" && sleep 2.1 && keys Escape && see "─────" && gone "not saved" && keys C-u &&
+        say "please refuse" && see "Not now: wait until" && see "the answer is there." && see "› please refuse" &&
+        keys C-u F3 && see bari && text 7x && keys Enter && see "a strength is a" && see "number from -2 to" &&
+        see "Strength"
 }
 refused() { start 80x24 && see ready && say "please refuse" && see "Not now" && see "› please refuse"; }
 not_saved() {
@@ -659,7 +670,7 @@ markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarg
 paste_megabyte paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
 enter_while_loading lone_escape no_locale editor
-editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice not_saved unsaved_stays
+editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
