@@ -1,6 +1,7 @@
 /* cmd_common.c - what the commands without a screen share. */
 #include "src/cmd_common.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -16,6 +17,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "src/adapter_names.h"
+#include "src/json_numbers.h"
 #include "src/plain_text.h"
 
 /* --- signals, talk, exit ---------------------------------------------------------------------------------- */
@@ -306,6 +308,38 @@ void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value)
 {
     pp_cli_json_name(b, name);
     pp_buf_str(b, value ? "true" : "false");
+}
+
+/* What cJSON prints without spaces, as all else here is written. */
+static void add_spaced(struct pp_buf *b, const char *json)
+{
+    bool in_string = false;
+    for (const char *s = json; *s; s++) {
+        pp_buf_char(b, *s);
+        if (*s == '"')
+            in_string = !in_string;
+        else if (in_string && *s == '\\' && s[1])
+            pp_buf_char(b, *++s);
+        else if (!in_string && (*s == ':' || *s == ','))
+            pp_buf_char(b, ' ');
+    }
+}
+
+void pp_cli_json_kept(struct pp_buf *b, const char *name, const char *json)
+{
+    cJSON *o = json ? cJSON_ParseWithOpts(json, NULL, true) : NULL;
+    if (cJSON_IsObject(o)) {
+        char *text = pp_json_keep_digits(o, json, strlen(json)) && pp_json_exact(o) ? cJSON_PrintUnformatted(o) : NULL;
+        struct pp_buf safe = {0};
+        pp_cli_json_name(b, name);
+        if (text)
+            pp_plain_json(&safe, text);
+        add_spaced(b, pp_buf_cstr(&safe));
+        b->bad = b->bad || !text || safe.bad;
+        pp_buf_free(&safe);
+        cJSON_free(text);
+    }
+    cJSON_Delete(o);
 }
 
 void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digits)

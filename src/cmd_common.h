@@ -67,6 +67,8 @@ void pp_cli_json_count(struct pp_buf *b, const char *name, uint64_t value);
 /* digits: behind the point. What is not finite becomes null. */
 void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value);
 void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digits);
+/* A member whose value the database keeps as text: nothing, unless that is a JSON object. */
+void pp_cli_json_kept(struct pp_buf *b, const char *name, const char *json);
 void pp_cli_json_name(struct pp_buf *b, const char *name); /* the name alone; a value must follow */
 void pp_cli_json_next(struct pp_buf *b);                   /* the comma, where one is due */
 

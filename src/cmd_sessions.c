@@ -1,5 +1,4 @@
 /* cmd_sessions.c - pippin sessions list, search, show, backup, rm, forget; export and import: cmd_sessions_files.c. */
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -126,17 +125,6 @@ static const char *state_name(enum pp_message_state state)
     return state == PP_MESSAGE_COMPLETE ? "complete" : state == PP_MESSAGE_CANCELLED ? "cancelled" : "partial";
 }
 
-/* What was counted when an answer was written: an object, from the database and so checked. */
-static void add_stats(struct pp_buf *b, const char *json)
-{
-    cJSON *o = json && *json ? cJSON_Parse(json) : NULL;
-    if (cJSON_IsObject(o)) {
-        pp_cli_json_name(b, "stats");
-        pp_buf_str(b, json); /* not what cJSON would print: seeds are longer than its numbers */
-    }
-    cJSON_Delete(o);
-}
-
 static void show_json(struct pp_buf *b, const struct pp_session *s, const struct pp_message *m, size_t n)
 {
     pp_buf_char(b, '{');
@@ -160,7 +148,7 @@ static void show_json(struct pp_buf *b, const struct pp_session *s, const struct
         if (m[i].role == PP_ROLE_ASSISTANT) {
             pp_cli_json_str(b, "model", m[i].model);
             pp_cli_json_int(b, "tokens", m[i].n_tokens);
-            add_stats(b, m[i].stats);
+            pp_cli_json_kept(b, "stats", m[i].stats);
         }
         pp_cli_json_int(b, "created", m[i].created);
         pp_cli_json_int(b, "siblings", m[i].n_siblings);

@@ -287,29 +287,11 @@ static cJSON *conversation_json(const struct pp_conversation *c)
     return NULL;
 }
 
-/* JSON escapes controls up to U+001F. Here all that a terminal obeys are written as \uXXXX: outside of strings there
- * are none. */
-static void add_armoured(struct pp_buf *out, const char *json)
-{
-    const size_t n = strlen(json);
-    for (size_t i = 0; i < n;) {
-        int32_t cp;
-        const size_t len = pp_utf8_decode(json + i, n - i, &cp);
-        if (cp < 0)
-            pp_buf_str(out, "\xEF\xBF\xBD");
-        else if (pp_char_is_obeyed(cp))
-            pp_buf_fmt(out, "\\u%04x", (unsigned)cp);
-        else
-            pp_buf_add(out, json + i, len);
-        i += len;
-    }
-}
-
 static void add_value(struct pp_buf *b, const cJSON *v)
 {
     char *text = cJSON_PrintUnformatted(v);
     if (text)
-        add_armoured(b, text);
+        pp_plain_json(b, text);
     else
         b->bad = true;
     cJSON_free(text);

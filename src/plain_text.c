@@ -1,5 +1,7 @@
 #include "src/plain_text.h"
 
+#include <string.h>
+
 #include "engine/base/utf8.h"
 
 bool pp_char_is_obeyed(int32_t cp)
@@ -28,6 +30,23 @@ void pp_plain_text(struct pp_buf *out, const char *s, size_t n)
             pp_buf_fmt(out, "<U+%04X>", (unsigned)cp);
         else
             pp_buf_add(out, s + i, len);
+        i += len;
+    }
+}
+
+/* Outside of strings there are none. */
+void pp_plain_json(struct pp_buf *out, const char *json)
+{
+    const size_t n = strlen(json);
+    for (size_t i = 0; i < n;) {
+        int32_t cp;
+        const size_t len = pp_utf8_decode(json + i, n - i, &cp);
+        if (cp < 0)
+            add_char(out, 0xFFFD);
+        else if (pp_char_is_obeyed(cp))
+            pp_buf_fmt(out, "\\u%04x", (unsigned)cp);
+        else
+            pp_buf_add(out, json + i, len);
         i += len;
     }
 }

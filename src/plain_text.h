@@ -15,5 +15,8 @@ void pp_plain_text(struct pp_buf *out, const char *s, size_t n);
 /* Characters that a terminal obeys although they are behind ASCII's controls: DEL and C1 controls; and those that turn
  * the direction of writing. JSON has them as \uXXXX. */
 bool pp_char_is_obeyed(int32_t cp);
+/* Appends JSON as cJSON prints it, which escapes nothing behind U+001F: with all that a terminal obeys as \uXXXX, and
+ * U+FFFD for what is no UTF-8. */
+void pp_plain_json(struct pp_buf *out, const char *json);
 
 #endif

@@ -87,6 +87,29 @@ static void json_members_take_commas(void **state)
     pp_buf_free(&b);
 }
 
+static void expect_kept(const char *json, const char *want)
+{
+    struct pp_buf b = {0};
+    pp_cli_json_kept(&b, "s", json);
+    assert_string_equal(pp_buf_cstr(&b), want);
+    pp_buf_free(&b);
+}
+
+/* Whatever a damaged database holds, what is printed is JSON. */
+static void kept_json_is_checked(void **state)
+{
+    (void)state;
+    static const char *const none[] = {NULL, "", "{", "7", "[1]", "{} x", "{\"a\": 1}}", "{\"a\": }", "{\"a\": 1, }"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        expect_kept(none[i], "");
+    expect_kept(" {\"a\": 1.50,\n \"seed\": 18446744073709551615}\n",
+                "\"s\": {\"a\": 1.5, \"seed\": 18446744073709551615}");
+    expect_kept("{\"a\": 01, \"b\": 1e999, \"c\": 0.1, \"d\": {\"e\": [1, {}]}}",
+                "\"s\": {\"a\": 1, \"b\": null, \"c\": 0.1, \"d\": {\"e\": [1, {}]}}");
+    expect_kept("{\"a,:\\\":,\":\":\"}", "\"s\": {\"a,:\\\":,\": \":\"}");
+    expect_kept("{\"\xff\": \"\x01\t\xc2\x9b" "1\"}", "\"s\": {\"\xef\xbf\xbd\": \"\\u0001\\t\\u009b1\"}");
+}
+
 static void expect_plain(const char *text, size_t n, const char *want)
 {
     struct pp_buf b = {0};
@@ -186,6 +209,7 @@ TEST_GROUP(commands)
         cmocka_unit_test(ids_that_are_none),
         cmocka_unit_test(json_strings_are_json),
         cmocka_unit_test(json_members_take_commas),
+        cmocka_unit_test(kept_json_is_checked),
         cmocka_unit_test(terminals_get_no_commands),
         cmocka_unit_test(plain_text_lets_no_control_through),
         cmocka_unit_test(reads_files_and_says_what_is_wrong),
