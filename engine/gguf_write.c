@@ -83,10 +83,14 @@ enum pp_code pp_gguf_writer_new(const char *path, struct pp_gguf_writer **out, s
     *out = NULL;
     if (!w)
         return pp_fail_nomem(err, "a GGUF writer");
-    pp_buf_fmt(&temp, "%s.%ld.tmp", path, (long)getpid());
-    w->path = pp_strdup(path);
+    const enum pp_code code = pp_follow_links(path, &w->path, err);
+    if (code) {
+        pp_gguf_writer_free(w);
+        return code;
+    }
+    pp_buf_fmt(&temp, "%s.%ld.tmp", w->path, (long)getpid());
     w->temp = pp_buf_take(&temp);
-    if (!w->path || !w->temp) {
+    if (!w->temp) {
         pp_gguf_writer_free(w);
         return pp_fail_nomem(err, "a file name");
     }

@@ -259,6 +259,13 @@ static void test_writer_replaces_files_only(void **state)
     assert_int_equal(pp_gguf_writer_begin(w, &err), PP_ERR_IO);
     assert_non_null(strstr(err.text, "it is a folder"));
     pp_gguf_writer_free(w);
+
+    assert_int_equal(symlink("target.gguf", temp_file("link.gguf")), 0); /* it stays one */
+    finish_sample(write_sample(temp_file("link.gguf")));
+    assert_true(lstat(temp_file("link.gguf"), &st) == 0 && S_ISLNK(st.st_mode));
+    assert_true(lstat(temp_file("target.gguf"), &st) == 0 && S_ISREG(st.st_mode));
+    unlink(temp_file("link.gguf"));
+    unlink(temp_file("target.gguf"));
 }
 
 /* What a kill left of a file goes when the file is written again, but not what may still be somebody's. */

@@ -174,6 +174,42 @@ static void names(void **state)
     unlink(path);
 }
 
+/* What links lead to is written, whether it is there or not; they stay links. */
+static void links(void **state)
+{
+    char link[300], other[300], target[300];
+    struct pp_error err;
+    struct stat st;
+    (void)state;
+    snprintf(link, sizeof link, "%s", test_path("link"));
+    snprintf(other, sizeof other, "%s", test_path("other-link"));
+    snprintf(target, sizeof target, "%s", test_path("target/file"));
+    assert_int_equal(symlink("other-link", link), 0);
+    assert_int_equal(symlink("target/file", other), 0);
+    assert_int_equal(pp_write_file(link, "new", 3, 0600, &err), PP_ERR_IO); /* its folder is not there */
+    assert_non_null(strstr(err.text, "target/file"));
+    assert_int_equal(pp_check_target(link, &err), PP_ERR_IO);
+    assert_int_equal(mkdir(test_path("target"), 0700), 0);
+    assert_int_equal(pp_check_target(link, &err), PP_OK);
+    assert_int_equal(pp_write_file(link, "new", 3, 0600, &err), PP_OK);
+    assert_true(holds(target, "new"));
+    assert_int_equal(pp_write_file(link, "newer", 5, 0600, &err), PP_OK);
+    assert_true(holds(target, "newer"));
+    assert_true(lstat(link, &st) == 0 && S_ISLNK(st.st_mode) && lstat(other, &st) == 0 && S_ISLNK(st.st_mode));
+    unlink(target);
+    rmdir(test_path("target"));
+    unlink(other);
+    assert_int_equal(symlink("link", other), 0); /* each leads to the other */
+    assert_int_equal(pp_write_file(link, "x", 1, 0600, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "no end"));
+    unlink(other);
+    unlink(link);
+    assert_int_equal(symlink("/dev/full", link), 0);
+    assert_int_equal(pp_write_file(link, "x", 1, 0600, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "device"));
+    unlink(link);
+}
+
 TEST_GROUP(whole_io)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +218,7 @@ TEST_GROUP(whole_io)
         cmocka_unit_test(full),
         cmocka_unit_test(regular_files_only),
         cmocka_unit_test(names),
+        cmocka_unit_test(links),
     };
     return cmocka_run_group_tests_name("whole_io", tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -268,13 +269,63 @@ static enum pp_code check_folder(const char *path, struct pp_error *err)
     return why ? pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(why)) : PP_OK;
 }
 
-enum pp_code pp_check_target(const char *path, struct pp_error *err)
+/* What a link says, seen from its folder; NULL: it is none, or (*bad) there is no memory. pp_free. */
+static char *link_target(const char *path, bool *bad)
+{
+    char text[PATH_MAX];
+    const ssize_t n = readlink(path, text, sizeof text);
+    *bad = false;
+    if (n < 0 || (size_t)n == sizeof text)
+        return NULL;
+    const char *slash = strrchr(path, '/');
+    const size_t folder = text[0] == '/' || !slash ? 0 : (size_t)(slash - path) + 1;
+    char *to = pp_malloc(folder + (size_t)n + 1);
+    *bad = !to;
+    if (to) {
+        memcpy(to, path, folder);
+        memcpy(to + folder, text, (size_t)n);
+        to[folder + (size_t)n] = 0;
+    }
+    return to;
+}
+
+enum pp_code pp_follow_links(const char *path, char **to, struct pp_error *err)
+{
+    enum { MOST = 40 }; /* as many as Linux follows */
+    char *at = pp_strdup(path);
+    bool bad = !at;
+    *to = NULL;
+    for (int i = 0; at && i <= MOST; i++) {
+        char *next = link_target(at, &bad);
+        if (!next && !bad) {
+            *to = at;
+            return PP_OK;
+        }
+        pp_free(at);
+        at = next;
+    }
+    pp_free(at);
+    return bad ? pp_fail_nomem(err, "a file name")
+               : pp_fail(err, PP_ERR_IO, "cannot write %s: it is a link that leads to no end; remove it", path);
+}
+
+static enum pp_code check_end(const char *path, struct pp_error *err)
 {
     struct stat st;
     if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
         return check_folder(path, err);
     return pp_fail(err, PP_ERR_IO, "cannot write %s: it is %s; name a file", path,
                    S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
+}
+
+enum pp_code pp_check_target(const char *path, struct pp_error *err)
+{
+    char *end;
+    enum pp_code code = pp_follow_links(path, &end, err);
+    if (!code)
+        code = check_end(end, err);
+    pp_free(end);
+    return code;
 }
 
 static enum pp_code there_already(const char *path, struct pp_error *err)
@@ -405,8 +456,14 @@ static enum pp_code write_and_name(const char *path, const void *data, size_t si
 
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)
 {
-    const enum pp_code code = pp_check_target(path, err);
-    return code ? code : write_and_name(path, data, size, mode, pp_name_file, err);
+    char *end;
+    enum pp_code code = pp_follow_links(path, &end, err);
+    if (!code)
+        code = check_end(end, err);
+    if (!code)
+        code = write_and_name(end, data, size, mode, pp_name_file, err);
+    pp_free(end);
+    return code;
 }
 
 enum pp_code pp_write_new_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err)

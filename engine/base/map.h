@@ -56,6 +56,10 @@ struct pp_file_id pp_file_id(const struct stat *st);
  * Larger files fail with PP_ERR_FORMAT. */
 enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err);
 
+/* What is written if path is: path itself, or what the link with that name leads to in the end, whether it is there or
+ * not: a file that takes a link's place would leave its target as it was. *to: pp_free; NULL after an error. */
+enum pp_code pp_follow_links(const char *path, char **to, struct pp_error *err);
+
 /* Fails if path is there and no regular file: a file that is renamed over a device or a pipe would take its place. And
  * if its folder is not there or takes no files. */
 enum pp_code pp_check_target(const char *path, struct pp_error *err);
@@ -76,8 +80,8 @@ enum pp_code pp_check_new(const char *path, struct pp_error *err);
  * younger than a minute, may still be somebody's. */
 void pp_remove_left(const char *path);
 
-/* Replaces path, which that allows, by the bytes: temporary file beside it, fsync, rename, fsync of the folder. `mode`
- * as in open(2). */
+/* Replaces path, which that allows, or what it leads to, by the bytes: temporary file beside it, fsync, rename, fsync
+ * of the folder. `mode` as in open(2). */
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
 /* Likewise a new file: one that is there stays, and none is there before it is whole. */
 enum pp_code pp_write_new_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
