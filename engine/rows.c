@@ -222,9 +222,10 @@ static enum pp_code make_tile(const struct pp_rows *r, int64_t n, struct tile *t
 {
     t->q = pp_malloc((size_t)(n * r->n_cols));
     t->scale = pp_calloc((size_t)(2 * n * r->n_groups), sizeof *t->scale);
-    t->zero = t->scale + n * r->n_groups;
-    if (t->q && t->scale)
+    if (t->q && t->scale) {
+        t->zero = t->scale + n * r->n_groups;
         return PP_OK;
+    }
     pp_free(t->q);
     pp_free(t->scale);
     return pp_fail_nomem(err, "weights in another form");

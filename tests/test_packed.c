@@ -657,6 +657,11 @@ static void many_at_a_time(void **state)
         const size_t row = pp_type_row_bytes(r->type, N_COLS);
         const int64_t first = f < 2 ? FIRST : N_ROWS / 2 - N / 2; /* of the last the rows of two matrices */
         assert_ok(pp_rows_read(r, first, N, all, &err), err);
+        for (uint64_t at = 1; f < 2 && at <= 2; at++) { /* the sanitizers see what is done with what is not there */
+            pp_mem_fail_at(at, 0);
+            assert_int_equal(pp_rows_read(r, first, 1, one, &err), PP_ERR_NOMEM);
+            pp_mem_fail_at(0, 0);
+        }
         for (int64_t i = 0; i < N; i += EVERY) {
             assert_ok(pp_rows_read(r, first + i, 1, one, &err), err);
             if (memcmp(all + (size_t)i * row, one, row) != 0)
