@@ -170,16 +170,34 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
         return pp_fail(err, PP_ERR_IO,
                        "cannot %s: the database is read-only; check the permissions of its file and folder", what);
     case SQLITE_CONSTRAINT:
+        if (st->db && sqlite3_extended_errcode(st->db) == SQLITE_CONSTRAINT_TRIGGER) /* none of ours does */
+            return pp_fail(err, PP_ERR_IO, "cannot %s: a trigger that another program has put into the database "
+                           "refuses it: %s", what, sqlite3_errmsg(st->db));
         return pp_fail(err, PP_ERR_USAGE, "cannot %s: it names a message that its conversation does not have", what);
     default:
+        st->doubted = true;
         return pp_fail(err, PP_ERR_IO, "cannot %s: %s", what, st->db ? sqlite3_errmsg(st->db) : sqlite3_errstr(rc));
     }
+}
+
+/* Where a statement could not be prepared, as for a trigger of another program that names a table which is not there,
+ * SQLite goes on with the tables that it knew then, also when the trigger is gone. A statement that can be prepared has
+ * it look again. */
+static void look_at_tables(struct pp_store *st)
+{
+    sqlite3_stmt *stmt = NULL;
+    st->doubted = false;
+    if (sqlite3_prepare_v2(st->db, "SELECT 1 FROM sqlite_master LIMIT 1", -1, &stmt, NULL) == SQLITE_OK)
+        sqlite3_step(stmt);
+    sqlite3_finalize(stmt);
 }
 
 enum pp_code pp_store_stmt(struct pp_store *st, enum pp_stmt which, sqlite3_stmt **out, struct pp_error *err)
 {
     sqlite3_stmt **slot = &st->stmts[which];
     *out = NULL;
+    if (st->doubted && sqlite3_get_autocommit(st->db)) /* not in the transaction that failed */
+        look_at_tables(st);
     if (!*slot) {
         int rc = sqlite3_prepare_v3(st->db, statement_texts[which], -1, SQLITE_PREPARE_PERSISTENT, slot, NULL);
         if (rc != SQLITE_OK)

@@ -64,6 +64,7 @@ struct pp_store {
     sqlite3_stmt *stmts[PP_STMT_COUNT]; /* prepared when first used */
     const struct pp_store_seen *seen;   /* of the search under way */
     const char *batch;                  /* between pp_store_batch_begin and _end: what is done there; NULL: none */
+    bool doubted;                       /* the tables may be others by now than SQLite takes them for */
     bool adrift;                        /* it is written to although its file is no more where it was */
 };
 

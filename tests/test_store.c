@@ -1038,6 +1038,34 @@ static void removed_while_open(void **state)
     pp_store_close(st);
 }
 
+/* What another program puts into the database and takes out again fails meanwhile, and no longer; what a trigger says
+ * is told. */
+static void anothers_triggers(void **state)
+{
+    (void)state;
+    const char *path = fresh();
+    struct pp_store *st = open_store(path);
+    int64_t s = add_session(st, "here"), id = add_message(st, s, 0, PP_ROLE_USER, "one");
+    const struct pp_answer_text text = {"two", 3, "", 0};
+    raw_sql(path, "CREATE TRIGGER theirs AFTER UPDATE ON message BEGIN INSERT INTO nowhere VALUES (1); END");
+    assert_int_equal(pp_store_message_write(st, id, &text, PP_MESSAGE_COMPLETE, NULL, 0, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "nowhere"));
+    raw_sql(path, "DROP TRIGGER theirs");
+    assert_ok(pp_store_message_write(st, id, &text, PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
+    raw_sql(path, "CREATE TRIGGER theirs AFTER UPDATE ON message BEGIN INSERT INTO nowhere VALUES (1); END");
+    assert_int_equal(pp_store_message_write(st, id, &text, PP_MESSAGE_COMPLETE, NULL, 0, &err), PP_ERR_IO);
+    assert_int_equal(pp_store_message_write(st, id, &text, PP_MESSAGE_COMPLETE, NULL, 0, &err), PP_ERR_IO);
+    raw_sql(path, "CREATE TABLE nowhere (x)");
+    assert_ok(pp_store_message_write(st, id, &text, PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
+    raw_sql(path, "DROP TRIGGER theirs; CREATE TRIGGER theirs BEFORE UPDATE ON message BEGIN"
+                  " SELECT RAISE(ABORT, 'not on Sundays'); END");
+    assert_int_equal(pp_store_message_write(st, id, &text, PP_MESSAGE_COMPLETE, NULL, 0, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "not on Sundays"));
+    raw_sql(path, "DROP TRIGGER theirs");
+    assert_ok(pp_store_message_write(st, id, &text, PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
+    pp_store_close(st);
+}
+
 /* What takes long ends when it is asked to, and leaves nothing behind. */
 static void cancelled(void **state)
 {
@@ -1084,6 +1112,7 @@ TEST_GROUP(store)
         cmocka_unit_test(only_looked_at),      cmocka_unit_test(copy_is_killed),
         cmocka_unit_test(session_lock),        cmocka_unit_test(out_of_memory),
         cmocka_unit_test(removed_while_open),
+        cmocka_unit_test(anothers_triggers),
     };
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);
 }
