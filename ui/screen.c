@@ -94,19 +94,23 @@ enum pp_code pp_screen_open(struct pp_error *err)
 {
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &scr.before) != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "this is no terminal; use `pippin run` or --plain");
+    /* Before newterm, which would have a Ctrl-C end the program without a word where nobody else takes it. */
+    const enum pp_code code = pp_signals_open(restore_in_emergency, err);
+    if (code != PP_OK)
+        return code;
     scr.screen = newterm(NULL, stdout, stdin);
-    if (!scr.screen)
+    if (!scr.screen) {
+        pp_signals_close();
         return pp_fail(err, PP_ERR_UNSUPPORTED, "nothing is known about the terminal '%s' (TERM); use --plain",
                        getenv("TERM") ? getenv("TERM") : "");
+    }
     set_term(scr.screen);
-    const enum pp_code code =
-        cursor_address ? pp_signals_open(restore_in_emergency, err)
-                       : pp_fail(err, PP_ERR_UNSUPPORTED, "this terminal cannot move its cursor; use --plain");
-    if (code != PP_OK) {
+    if (!cursor_address) {
         endwin();
+        pp_signals_close();
         delscreen(scr.screen);
         scr.screen = NULL;
-        return code;
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "this terminal cannot move its cursor; use --plain");
     }
     prepare_give_back();
     scr.taken = 1;

@@ -603,6 +603,14 @@ crash_abrt() { crash ABRT; }
 crash_quit() {
     start 80x24 && see ready && kill -QUIT "$(pid_of)" && see "exit=131" && cmp -s "$work/before" "$work/after"
 }
+interrupt_while_starting() { # it is a key already: ncurses must not take it for itself and end the program
+    mkdir -p "$work/slow/x" && rm -f "$work/slow/x/xterm-slow" && mkfifo "$work/slow/x/xterm-slow" || return 1
+    known=$(find /usr/share/terminfo /lib/terminfo /etc/terminfo -path '*/x/xterm' 2>/dev/null | head -n 1)
+    [ -n "$known" ] || return 0
+    start 80x24 "TERM=xterm-slow TERMINFO=$work/slow"
+    { kill -INT "$(pid_of)" && sleep 0.1 && cat "$known"; } >"$work/slow/x/xterm-slow" # waits for who reads it
+    see "press Ctrl-C again" && keys C-c && see "exit=0"
+}
 gentle_term() {
     start 80x24 && see ready && say hi && see "You said" && see ready && kill -TERM "$(pid_of)" && see "exit=" &&
         see "pippin --resume";
@@ -673,7 +681,7 @@ enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
-drafters injection title_injection crash_segv crash_abrt crash_quit gentle_term half_typed half_typed_unkept suspend
+drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term half_typed half_typed_unkept suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters comparison elsewhere impatient_search found_is_shown"
 passed=0 failed=0
