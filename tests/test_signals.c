@@ -51,6 +51,32 @@ static void twice(void **state)
     }
 }
 
+/* Nor while the end is saved, when the screen is closed already; Ctrl-C and SIGTERM end that. */
+static void behind_the_screen(void **state)
+{
+    (void)state;
+    static const int numbers[] = {SIGHUP, SIGINT, SIGTERM};
+    for (int i = 0; i < 3; i++) {
+        const pid_t pid = fork();
+        int status = 0;
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            struct pp_error err;
+            signal(SIGHUP, SIG_DFL);
+            if (pp_signals_open(nothing, &err) != PP_OK)
+                _exit(1);
+            pp_signals_close();
+            raise(numbers[i]);
+            _exit(SAVED);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (numbers[i] == SIGHUP)
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == SAVED);
+        else
+            assert_true(WIFSIGNALED(status) && WTERMSIG(status) == numbers[i]);
+    }
+}
+
 /* --- faults ------------------------------------------------------------------------------------------------------ */
 
 static int restored[2];
@@ -99,6 +125,7 @@ static void fault_in_io_thread(void **state)
 
 TEST_GROUP(signals)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(twice), cmocka_unit_test(fault_in_io_thread)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(twice), cmocka_unit_test(behind_the_screen),
+                                       cmocka_unit_test(fault_in_io_thread)};
     return cmocka_run_group_tests_name("signals", tests, NULL, NULL);
 }

@@ -75,7 +75,7 @@ static void remove_signals(void)
 {
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
-    signal(SIGHUP, SIG_DFL);
+    signal(SIGHUP, SIG_IGN); /* a closed window comes twice, and the end is being saved */
     close(wake[0]);
     close(wake[1]);
 }

@@ -91,7 +91,7 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
 void pp_signals_close(void)
 {
     for (size_t i = 0; i < sizeof gentle / sizeof gentle[0]; i++)
-        signal(gentle[i], SIG_DFL);
+        signal(gentle[i], gentle[i] == SIGHUP ? SIG_IGN : SIG_DFL); /* a closed window comes twice */
     for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++) {
         struct sigaction old;
         sigaction(deadly[i], NULL, &old);

@@ -19,7 +19,7 @@ enum pp_signal {
 /* Installs handlers. restore is called in a signal handler, on a stack of its own, before the program dies of a
  * signal: it may use only async-signal-safe functions. A SIGBUS handler that is already there stays. */
 enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err);
-void pp_signals_close(void);          /* the default handlers */
+void pp_signals_close(void);          /* the default handlers; SIGHUP does nothing from here on */
 int pp_signals_fd(void);              /* readable when pp_signals_take has something */
 unsigned pp_signals_take(void);       /* bits of enum pp_signal since the last call */
 void pp_signals_suspend(void);        /* stops the whole job, as Ctrl-Z does; returns when it goes on */
