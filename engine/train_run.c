@@ -164,6 +164,9 @@ static enum pp_code begin(struct running *r, struct pp_error *err)
     const char *folder = r->run->folder;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
+    struct stat st;
+    if (stat(folder, &st) == 0 && !S_ISDIR(st.st_mode))
+        return pp_fail(err, PP_ERR_USAGE, "%s is not a folder; name another for the adapter", folder);
     if (access(folder, W_OK | X_OK) != 0)
         return pp_fail(err, PP_ERR_IO, "cannot write into %s: %s", folder, strerror(errno));
     /* Two trainings would take each other's checkpoints for their own. */

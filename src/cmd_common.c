@@ -69,7 +69,7 @@ void pp_cli_say(const char *fmt, ...)
 }
 
 /* Also where a write before has told that, and errno no longer does. */
-static bool reader_gone(void)
+bool pp_cli_reader_gone(void)
 {
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
     return errno == EPIPE || (poll(&out, 1, 0) == 1 && (out.revents & POLLERR));
@@ -81,7 +81,7 @@ int pp_cli_end(enum pp_code code, const struct pp_error *err)
     bool lost = fflush(stdout) != 0 || ferror(stdout);
     if (lost && pp_cancelled(&stop)) /* the signal has ended a write to somebody who did not read on */
         return pp_exit_code(PP_ERR_CANCELLED);
-    if (lost && !reader_gone())
+    if (lost && !pp_cli_reader_gone())
         pp_cli_say("cannot write the output: %s", errno ? strerror(errno) : "an earlier write failed");
     if (code == PP_ERR_CANCELLED)
         return pp_exit_code(code); /* whoever asked for it knows */
@@ -159,6 +159,8 @@ enum pp_code pp_cli_read(const char *path, struct pp_buf *out, struct pp_error *
     if (strcmp(path, "-") == 0)
         return read_all(STDIN_FILENO, "standard input", out, err);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == EINTR && pp_cancelled(&stop)) /* a named pipe that nobody writes to */
+        return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
     if (fd < 0)
         return pp_fail(err, PP_ERR_IO, "cannot open %s: %s", path, strerror(errno));
     enum pp_code code = read_all(fd, path, out, err);

@@ -27,6 +27,8 @@ void pp_cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Flushes stdout, says what went wrong, and gives the exit code. A reader of stdout that went away is not talked about:
  * exit 1. */
 int pp_cli_end(enum pp_code code, const struct pp_error *err);
+/* After a write to stdout has failed: whether its reader went away, which is nothing to complain about. */
+bool pp_cli_reader_gone(void);
 
 /* One line on stderr, rewritten in place at most ten times a second, only if stderr is a terminal. Zero-initialise. */
 struct pp_cli_bar {

@@ -186,7 +186,7 @@ static enum pp_code import_file(struct importing *k, const char *file, struct pp
     struct pp_import im = {0};
     enum pp_code code = pp_cli_read(file, &text, err);
     if (!code && (code = pp_import_read(pp_buf_cstr(&text), text.len, &im, err)))
-        pp_fail_prefix(err, "%s", file);
+        pp_fail_prefix(err, "%s", strcmp(file, "-") == 0 ? "standard input" : file);
     pp_buf_free(&text);
     for (size_t i = 0; !code && i < im.n; i++)
         code = import_one(k, &im.list[i], i, im.n, err);

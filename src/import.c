@@ -577,9 +577,11 @@ static bool is_lines(const char *text, size_t n)
     return is;
 }
 
-static enum pp_code no_json(const char *text, size_t bad, struct pp_error *err)
+static enum pp_code no_json(const char *text, size_t n, size_t bad, struct pp_error *err)
 {
     size_t line = 1;
+    if (blank(text, n) == n)
+        return pp_fail(err, PP_ERR_FORMAT, "there is nothing in it; conversations are read from JSON and JSONL");
     for (size_t i = 0; i < bad; i++)
         line += text[i] == '\n';
     return pp_fail(err, PP_ERR_FORMAT,
@@ -602,14 +604,14 @@ static enum pp_code read_values(const char *text, size_t n, struct pp_import *ou
     enum pp_code code;
     const char *nul = n ? memchr(text, 0, n) : NULL; /* zeros, as a crash leaves them in files, are no blanks */
     if (nul)
-        return no_json(text, (size_t)(nul - text), err);
+        return no_json(text, n, (size_t)(nul - text), err);
     cJSON *whole = parse(text, n, &bad);
     if (whole && !is_message(whole))
         code = add_value(out, whole, err);
     else if (whole || is_lines(text, n))
         code = add_lines(out, text, n, err);
     else
-        code = no_json(text, bad, err);
+        code = no_json(text, n, bad, err);
     cJSON_Delete(whole);
     if (!code && !out->n)
         code = pp_fail(err, PP_ERR_FORMAT, "there is no conversation in it");

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/base/memory.h"
+#include "src/cmd_common.h"
 #include "src/commands.h"
 #include "src/complete_names.h"
 #include "src/options.h"
@@ -115,8 +116,11 @@ int main(int argc, char **argv)
     if (code != PP_OK)
         return fail(code, &err);
     if (talk(&options, &paths, is_named(argc, argv, options.command))) {
+        errno = 0;
         if (fflush(stdout) == 0 && !ferror(stdout))
             return 0;
+        if (pp_cli_reader_gone()) /* as in `pippin --help | head` */
+            return 1;
         return fail(pp_fail(&err, PP_ERR_IO, "cannot write the output: %s", strerror(errno)), &err);
     }
     if (makes_files(options.command))

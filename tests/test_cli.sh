@@ -151,6 +151,8 @@ run run --resume 0000 -p x </dev/null; expect "no such conversation" 3
 run sessions frobnicate; expect "no such subcommand" 2
 run run --ignore-eos --ctx-size 64 --temp 0 -p "$who" </dev/null; expect "an answer that fills the context" 5
 holds "which is shown all the same" grep -q "Pippin" "$tmp/out"
+{ sleep 0.2; "$pippin" run --help 2>"$tmp/err"; } | true
+holds "nothing is said of help that nobody reads to its end" [ ! -s "$tmp/err" ]
 if [ -w /dev/full ]; then
     "$pippin" run --temp 0 -n 8 -p "$who" </dev/null >/dev/full 2>"$tmp/err"; code=$?; expect "a full disk" 1
     "$pippin" tokenize -p "$who" >/dev/full 2>"$tmp/err"; code=$?; expect "a full disk, at the end" 1
@@ -696,6 +698,10 @@ run sessions export --all "$id"; expect "or of both" 2
 run sessions export "$id" --format pdf; expect "or as something else" 2
 printf '{"messages": [\n{"role": "user", "content": "x"},,]}' >"$tmp/bad.json"
 run sessions list --json; cp "$tmp/out" "$tmp/before"
+run sessions import </dev/null; expect "import of nothing" 1
+expect_match "says so" "$tmp/err" 'standard input: there is nothing in it'
+mkfifo "$tmp/silent"; "$pippin" sessions import "$tmp/silent" 2>"$tmp/err" & silent=$!
+sleep 0.5; kill "$silent"; wait "$silent"; code=$?; expect "a pipe that nobody writes to is given up" 130
 run sessions import "$tmp/two.jsonl" "$tmp/bad.json"; expect "import of no JSON" 1
 expect_match "says where" "$tmp/err" 'bad.json: this is no JSON, as line 2 shows'
 holds "and what came before" [ "$(wc -l <"$tmp/out")" = 2 ]

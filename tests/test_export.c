@@ -338,7 +338,8 @@ static void refused(const char *text, const char *why)
 static void mistakes(void **state)
 {
     (void)state;
-    refused("", "no JSON");
+    refused("", "nothing in it");
+    refused(" \n\n", "nothing in it");
     refused("Hello!\nHow are you?", "line 1");
     refused("{\n \"messages\": [\n  {\"role\": \"user\",, }\n]}", "line 3");
     refused("{\"role\":\"user\",\"content\":\"x\"}\n{\"role\":", "line 2");
