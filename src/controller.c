@@ -163,6 +163,7 @@ static void run_done(struct pp_controller *c, struct pp_event *e)
     e->job = NULL;
     if (!job)
         return;
+    c->n_awaited -= job->awaited;
     if (job->done)
         job->done(job, c);
     else if (job->release)
@@ -251,6 +252,11 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
         tell_unsaved(c, &e->err);
         break;
     }
+}
+
+bool pp_controller_settled(const struct pp_controller *c)
+{
+    return c->n_awaited == 0;
 }
 
 unsigned pp_controller_pump(struct pp_controller *c)

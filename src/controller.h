@@ -183,6 +183,9 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
  * stays. Another one waits for its end. */
 void pp_controller_import(struct pp_controller *c, const char *path);
 bool pp_controller_importing(const struct pp_controller *c);
+/* Whether all that was asked for is done, as far as it needs the disk: the adapters beside the model are known, one
+ * that was added is there, a template was read. What lists and imports do goes on beside. */
+bool pp_controller_settled(const struct pp_controller *c);
 /* Asks for the list anew, or for what a search finds (any text, as in struct pp_search; "" for all); PP_DIRTY_LISTS
  * when it is there. What was asked for before and is not there yet is dropped. */
 void pp_controller_refresh_sessions(struct pp_controller *c, const char *query);

@@ -54,6 +54,8 @@ void ctl_job_free(struct pp_job *job)
 
 void ctl_job_post(struct pp_controller *c, struct ctl_job *j)
 {
+    j->job.awaited = true;
+    c->n_awaited++;
     pp_io_post(c->io, &j->job);
 }
 

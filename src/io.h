@@ -30,6 +30,7 @@ struct pp_job {
     enum pp_code code;                                       /* set by run */
     struct pp_error err;
     const char *what;                                        /* for the user, who waits for it; NULL: nothing special */
+    bool awaited;                                            /* the poster's own: it counts those that are out */
     bool of_disk;                                            /* of the database on the disk, also while conversations
                                                                 are in memory alone */
     struct pp_io_item item;                                  /* private; so that posting a job cannot fail */

@@ -558,6 +558,12 @@ void pp_controller_import(struct pp_controller *c, const char *path)
     say(c, false, path);
 }
 
+bool pp_controller_settled(const struct pp_controller *c)
+{
+    (void)c;
+    return true;
+}
+
 bool pp_controller_importing(const struct pp_controller *c)
 {
     (void)c;

@@ -590,6 +590,18 @@ expect "32 are enough" 0
 printf '%s\n' "$who" "$who" | "$pippin" --plain -n 4 >/dev/full 2>"$tmp/err"; code=$?
 expect "a plain chat that cannot be written" 1
 expect_match "says so" "$tmp/err" '^pippin: cannot write the output: '
+printf '%s\n' "/lora bard 0.5" "$who" | "$pippin" --plain --temp 0 -n 8 >"$tmp/out" 2>&1; code=$?
+expect "a plain chat that begins with an adapter" 0
+expect_match "which is found before the line is taken" "$tmp/out" '^bard is on, strength 0.50'
+"$pippin" run --temp 0 -n 8 --lora-scaled bard:0.5 -p "$who" >"$tmp/plain" 2>/dev/null </dev/null
+holds "and used" grep -qF "$(head -n 1 "$tmp/plain")" "$tmp/out"
+{ head -c 3000000 /dev/zero | tr '\0' x; printf ' /help\n%s\n' "$who"; } |
+    timeout 60 "$pippin" --plain --temp 0 -n 8 >"$tmp/out" 2>&1; code=$?
+expect "a line that is too long" 0
+expect_match "is refused, and the next one answered" "$tmp/out" 'That line is too long' 'Hello! I am Pippin'
+holds "and no part of it is taken for a line" [ "$(grep -c '^/quit' "$tmp/out")" = 0 ]
+printf 'Hello,\0 who are you?\n' | "$pippin" --plain --temp 0 -n 8 >"$tmp/out" 2>&1
+expect_match "what stands behind a NUL is not lost" "$tmp/out" 'Hello! I am Pippin'
 printf '%s\n' "$who" "/regen 3" "/compare none bard" | "$pippin" --plain --temp 0 -n 20 >"$tmp/out" 2>&1; code=$?
 expect "several answers in a plain chat" 0
 "$pippin" run --temp 0 -n 20 -p "$who" >"$tmp/plain" 2>/dev/null </dev/null

@@ -24,6 +24,7 @@ struct plain {
     const struct pp_paths *paths;
     struct pp_buf typed;      /* read from stdin, not yet used */
     bool end_of_input;
+    bool too_long;            /* the rest of a line that was refused is passed over */
     bool piped;               /* nobody types */
     bool leaving, failed;
     bool listing;             /* the list of conversations was asked for */
@@ -114,7 +115,8 @@ static void say(struct plain *p, const char *text)
 
 static void prompt(struct plain *p)
 {
-    if (p->prompted || p->leaving || p->listing || pp_controller_status(p->c)->state != PP_STATE_IDLE)
+    if (p->prompted || p->leaving || p->listing || pp_controller_status(p->c)->state != PP_STATE_IDLE ||
+        !pp_controller_settled(p->c))
         return;
     fputs("> ", stdout);
     flush(p);
@@ -442,6 +444,8 @@ static void take_typed(struct plain *p)
     while (!p->leaving && !p->listing && pp_controller_status(p->c)->state == PP_STATE_IDLE) {
         if (p->piped && pp_controller_importing(p->c))
             return; /* what follows may end it */
+        if (!pp_controller_settled(p->c))
+            return; /* what follows may need it */
         char *end = p->typed.len ? memchr(p->typed.data, '\n', p->typed.len) : NULL;
         if (!end && !(p->end_of_input && p->typed.len)) {
             if (p->end_of_input)
@@ -459,18 +463,37 @@ static void take_typed(struct plain *p)
     }
 }
 
+static bool has_line(const struct plain *p)
+{
+    return p->typed.len && memchr(p->typed.data, '\n', p->typed.len);
+}
+
+/* Of a line that is too long no part is taken for a line of its own: all goes, to its end. */
+static void add_typed(struct plain *p, const char *bytes, size_t n)
+{
+    const char *end = p->too_long ? memchr(bytes, '\n', n) : NULL;
+    if (p->too_long && !end)
+        return;
+    size_t at = end ? (size_t)(end - bytes) + 1 : 0;
+    p->too_long = false;
+    for (; at < n; at++) /* no text has a NUL */
+        if (bytes[at])
+            pp_buf_char(&p->typed, bytes[at]);
+    if (!p->typed.bad && (p->typed.len <= MAX_LINE || has_line(p)))
+        return;
+    pp_buf_free(&p->typed);
+    p->too_long = true;
+    say(p, "That line is too long: nothing of it was sent.");
+}
+
 static void read_typed(struct plain *p)
 {
     char bytes[4096];
     ssize_t n = read(STDIN_FILENO, bytes, sizeof bytes);
     if (n > 0)
-        pp_buf_add(&p->typed, bytes, (size_t)n);
+        add_typed(p, bytes, (size_t)n);
     else if (n == 0 || (errno != EINTR && errno != EAGAIN))
         p->end_of_input = true;
-    if (p->typed.bad || p->typed.len > MAX_LINE) {
-        pp_buf_free(&p->typed);
-        say(p, "That was too much at once: nothing of it was sent.");
-    }
 }
 
 static void take_signals(struct plain *p)
@@ -501,7 +524,8 @@ static void run(struct plain *p)
             leave(p);
         take_typed(p);
         prompt(p);
-        fds[2].fd = p->end_of_input || p->typed.len > MAX_LINE / 2 ? -1 : STDIN_FILENO;
+        const bool enough = p->typed.len > MAX_LINE / 2 && has_line(p);
+        fds[2].fd = p->end_of_input || enough ? -1 : STDIN_FILENO;
         if (poll(fds, 3, -1) < 0 && errno != EINTR)
             return;
         if (fds[0].revents)
