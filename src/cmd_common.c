@@ -249,6 +249,12 @@ void pp_cli_print(const char *s, size_t n)
     pp_buf_free(&plain);
 }
 
+void pp_cli_one_line(struct pp_buf *b, const char *text)
+{
+    for (const char *c = text; *c; c++)
+        pp_buf_char(b, *c == '\n' || *c == '\t' ? ' ' : *c);
+}
+
 /* --- JSON ------------------------------------------------------------------------------------------------- */
 
 void pp_cli_json_string(struct pp_buf *b, const char *s, size_t n)

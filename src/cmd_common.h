@@ -57,6 +57,8 @@ enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const cha
 enum pp_code pp_cli_parse_ids(const char *s, size_t n, int32_t **ids, size_t *n_ids, struct pp_error *err);
 /* Text from outside on stdout: made safe if stdout is a terminal, byte for byte otherwise. */
 void pp_cli_print(const char *s, size_t n);
+/* Appends a text of which each line of a list has one: line feeds and tabs become blanks. */
+void pp_cli_one_line(struct pp_buf *b, const char *text);
 
 /* --- JSON ------------------------------------------------------------------------------------------------- */
 

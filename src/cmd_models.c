@@ -69,7 +69,7 @@ static void line_entry(struct pp_buf *b, const struct pp_model_entry *m, const c
     pp_buf_fmt(b, "%-28s %-8s %6.*f%c %8.*f %s  ", m->name, fact_text(facts, "type"), params < 1e9 ? 0 : 1,
                params < 1e9 ? params / 1e6 : params / 1e9, params < 1e9 ? 'M' : 'B', small ? 1 : 2,
                (double)m->bytes / (small ? 1e6 : 1e9), small ? "MB" : "GB");
-    pp_buf_str(b, m->path);
+    pp_cli_one_line(b, m->path);
     if (*m->tags)
         pp_buf_fmt(b, "  [%s]", m->tags);
     if (active > 0)

@@ -30,15 +30,9 @@ void sessions_json(struct pp_buf *b, const struct pp_session *s)
     pp_cli_json_int(b, "messages", s->n_messages);
 }
 
-static void add_one_line(struct pp_buf *b, const char *text)
-{
-    for (const char *c = text; *c; c++)
-        pp_buf_char(b, *c == '\n' || *c == '\t' ? ' ' : *c);
-}
-
 void sessions_title(struct pp_buf *b, const struct pp_session *s)
 {
-    add_one_line(b, s->title && *s->title ? s->title : "(untitled)");
+    pp_cli_one_line(b, s->title && *s->title ? s->title : "(untitled)");
 }
 
 static void print_list(const struct pp_options *o, const struct pp_session *sessions, size_t n, struct pp_buf *out)
@@ -61,7 +55,7 @@ static void print_list(const struct pp_options *o, const struct pp_session *sess
         sessions_title(out, &sessions[i]);
         if (sessions[i].excerpt) {
             pp_buf_str(out, ": ");
-            add_one_line(out, sessions[i].excerpt);
+            pp_cli_one_line(out, sessions[i].excerpt);
         }
         pp_buf_char(out, '\n');
     }

@@ -21,8 +21,8 @@ static bool ends_with(const char *s, size_t n, const char *ending)
     return n > e && memcmp(s + n - e, ending, e) == 0;
 }
 
-/* The last part of a path without .gguf and without the number of a part. real: where it leads, which names what "."
- * and ".." mean; or NULL. */
+/* The last part of a path without .gguf and without the number of a part, in one line and without control characters,
+ * as names are. real: where it leads, which names what "." and ".." mean; or NULL. */
 static char *name_of(const char *path, const char *real)
 {
     size_t n = strlen(path);
@@ -36,7 +36,11 @@ static char *name_of(const char *path, const char *real)
         return name_of(real, NULL);
     if (ends_with(begin, n, ".gguf"))
         n -= strlen(".gguf");
-    return pp_strndup(begin, n - pp_part_ending(begin, n));
+    char *name = pp_strndup(begin, n - pp_part_ending(begin, n));
+    for (char *s = name; s && *s; s++)
+        if ((unsigned char)*s < ' ' || *s == 127)
+            *s = '_';
+    return name;
 }
 
 bool pp_registry_looks_like(const char *path)

@@ -32,6 +32,10 @@ models add --name "$(printf 'a\nb')" engine/starter/starter-Q4_K_M.gguf; expect 
 models add --name "$(printf '%0101d' 0)" engine/starter/starter-Q4_K_M.gguf; expect "a long name" 2 '' '1 to 100 bytes'
 models add --name '' engine/starter/starter-Q4_K_M.gguf; expect "no name" 2 '' '1 to 100 bytes'
 models add --name small engine/starter/starter-Q4_K_M.gguf; expect "a name that is taken" 2 '' 'is the name of .*small.gguf already'
+cp engine/starter/starter-draft-Q4_0.gguf "$tmp/$(printf 'two\nlines.gguf')"
+models add "$tmp/$(printf 'two\nlines.gguf')"; expect "a file with a name of two lines has another" 0 '' 'two_lines is '
+models; expect "and one line in the list" 0 '^two_lines .*/two lines.gguf$'
+models rm two_lines
 models add engine/starter/starter-Q4_K_M.gguf; expect "added again it keeps that name" 0 '' '^(pippin: )?Tiny is '
 models add engine/starter; expect "with the folder as well" 0 '' '^(pippin: )?Tiny is '
 models; expect "and is listed by it" 0 '^Tiny .*/starter-Q4_K_M.gguf$'
