@@ -228,6 +228,10 @@ enum pp_code pp_cli_parse_ids(const char *s, size_t n, int32_t **ids, size_t *n_
     }
     if (!code && wanted && count)
         code = fail_id(",", 1, err);
+    while (n && s[n - 1] != '[' && s[n - 1] != ']')
+        n--;
+    if (!code && n && s[n - 1] == '[') /* the last id may be a part of another one */
+        code = pp_fail(err, PP_ERR_USAGE, "the list of token ids is cut off: it has no ] at its end");
     if (code) {
         pp_free(list);
         return code;

@@ -39,7 +39,7 @@ static void ids_that_are_none(void **state)
 {
     (void)state;
     static const char *const bad[] = {"x", "1,-2", "1.5", "2147483648", "99999999999999999999999", "1,2x", "\"1\"",
-                                      "1,,2", ",1", "1,", "[1, ]", ","};
+                                      "1,,2", ",1", "1,", "[1, ]", ",", "[1, 2", "[1][2"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct pp_error err = {0};
         int32_t *ids;
