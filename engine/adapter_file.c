@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "engine/adapter_file_int.h"
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
@@ -342,7 +343,7 @@ bool pp_adapter_file_hf_order(const struct pp_adapter_file *f)
 
 const char *pp_adapter_file_base(const struct pp_adapter_file *f)
 {
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(f->config, "base_model_name_or_path"));
+    return cJSON_GetStringValue(pp_json_member(f->config, "base_model_name_or_path"));
 }
 
 /* Reads no further than to the first value that differs. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/adapter_file_int.h"
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/hf.h"
 #include "engine/hparams.h"
@@ -23,7 +24,7 @@ static const char *const refused_init[] = {"pissa", "olora", "corda", "loftq", "
 
 static const cJSON *member(const struct pp_adapter_file *f, const char *name)
 {
-    return cJSON_GetObjectItemCaseSensitive(f->config, name);
+    return pp_json_member(f->config, name);
 }
 
 static bool switched_on(const cJSON *item)

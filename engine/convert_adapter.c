@@ -10,6 +10,7 @@
 #include "engine/adapter_file_int.h"
 #include "engine/arch/arch.h"
 #include "engine/base/buf.h"
+#include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
@@ -464,7 +465,7 @@ static bool add_config(struct to_peft *p, const char *base_path, int64_t rank, f
     const int32_t *invocation = pp_adapter_file_invocation(p->file, &n);
     if (c && n)
         cJSON_AddItemToObject(c, "alora_invocation_tokens", cJSON_CreateIntArray(invocation, (int)n));
-    return c && (!n || cJSON_GetObjectItemCaseSensitive(c, "alora_invocation_tokens")) &&
+    return c && (!n || pp_json_member(c, "alora_invocation_tokens")) &&
            (p->ranks = cJSON_AddObjectToObject(c, "rank_pattern")) &&
            (p->alphas = cJSON_AddObjectToObject(c, "alpha_pattern")) && (p->saved = cJSON_CreateArray());
 }

@@ -262,8 +262,7 @@ static enum pp_code of_folder(const struct pp_source *s, bool tied, cJSON **json
 {
     const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch);
     enum pp_code code = pp_json_read(pp_source_folder(s), "config.json", json, err);
-    const bool in_part = !code && (pp_source_is_wrapped(s) ||
-                                   cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(*json, "text_config")));
+    const bool in_part = !code && (pp_source_is_wrapped(s) || cJSON_IsObject(pp_json_member(*json, "text_config")));
     if (!in_part || pp_source_config(s) == NULL)
         return code;
     cJSON_Delete(*json);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/engine.h"
@@ -66,7 +67,7 @@ static enum pp_code copy_modules(struct folder *f)
     enum pp_code code = PP_OK;
     for (const cJSON *module = f->modules->child; module && !code; module = module->next) {
         static const char *const files[] = {"config.json", "model.safetensors"};
-        const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
+        const char *path = cJSON_GetStringValue(pp_json_member(module, "path"));
         if (!path || !*path)
             continue;
         code = pp_folder_make(f, path);

@@ -192,7 +192,7 @@ static enum pp_code take_shards(struct pp_hf *hf, const char *folder, struct pp_
     enum pp_code code = pp_json_read(folder, index_file, &index, err);
     if (code)
         return code;
-    const cJSON *map = cJSON_GetObjectItemCaseSensitive(index, "weight_map");
+    const cJSON *map = pp_json_member(index, "weight_map");
     size_t n = 0;
     if (!cJSON_IsObject(map)) {
         code = pp_fail(err, PP_ERR_FORMAT, "%s/%s has no weight_map", folder, index_file);
@@ -215,7 +215,7 @@ static enum pp_code take_shards(struct pp_hf *hf, const char *folder, struct pp_
 static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct pp_error *err)
 {
     static const char file[] = "hf_quant_config.json";
-    const cJSON *text = cJSON_GetObjectItemCaseSensitive(hf->config, "text_config");
+    const cJSON *text = pp_json_member(hf->config, "text_config");
     cJSON *json;
     if (pp_json_member(hf->config, "quantization_config") || pp_json_member(hf->config, "quantization") ||
         pp_json_member(text, "quantization_config") || !pp_file_exists(folder, file))
@@ -225,7 +225,7 @@ static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct p
         return code;
     cJSON *quant = cJSON_DetachItemFromObjectCaseSensitive(json, "quantization");
     /* Without an algorithm only the cache is quantised, and only where the model was to run. */
-    const bool weights = cJSON_IsString(cJSON_GetObjectItemCaseSensitive(quant, "quant_algo"));
+    const bool weights = cJSON_IsString(pp_json_member(quant, "quant_algo"));
     if (weights && !(cJSON_AddStringToObject(quant, "quant_method", "modelopt") &&
                      cJSON_AddItemToObject(hf->config, "quantization_config", quant)))
         code = pp_fail_nomem(err, file);
@@ -322,8 +322,8 @@ bool pp_hf_lost(const struct pp_hf *hf)
 static const char *named_template(const cJSON *list, const char *wanted)
 {
     for (const cJSON *item = list->child; item; item = item->next) {
-        const cJSON *name = cJSON_GetObjectItemCaseSensitive(item, "name");
-        const cJSON *text = cJSON_GetObjectItemCaseSensitive(item, "template");
+        const cJSON *name = pp_json_member(item, "name");
+        const cJSON *text = pp_json_member(item, "template");
         if (cJSON_IsString(name) && strcmp(name->valuestring, wanted) == 0 && cJSON_IsString(text))
             return text->valuestring;
     }
@@ -340,7 +340,7 @@ static enum pp_code template_of_json(const char *folder, const char *name, const
         return PP_OK;
     if ((code = pp_json_read(folder, name, &config, err)))
         return code;
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "chat_template");
+    const cJSON *item = pp_json_member(config, "chat_template");
     const char *found = cJSON_IsArray(item) ? named_template(item, wanted) : NULL;
     if (cJSON_IsString(item) && strcmp(wanted, "default") == 0)
         found = item->valuestring;
@@ -388,7 +388,7 @@ static enum pp_code read_pooling(const char *folder, const char *module, int *po
     if (code)
         return code;
     for (size_t i = 0; i < PP_POOLING_MODES; i++)
-        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, pp_pooling_modes[i].key))) {
+        if (cJSON_IsTrue(pp_json_member(config, pp_pooling_modes[i].key))) {
             *pooling = pp_pooling_modes[i].pooling;
             n_true++;
         }
@@ -403,7 +403,7 @@ enum pp_code pp_hf_modules(const char *folder, cJSON **modules, struct pp_error 
 {
     enum pp_code code = read_json(folder, modules_file, cJSON_Array, modules, err);
     for (const cJSON *module = code ? NULL : (*modules)->child; module && !code; module = module->next) {
-        const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
+        const char *path = cJSON_GetStringValue(pp_json_member(module, "path"));
         if (path && *path && !plain_name(path))
             code = pp_fail(err, PP_ERR_FORMAT, "%s/%s: \"%.60s\" is no name of a module", folder, modules_file, path);
     }
@@ -423,7 +423,7 @@ static const char *last_word(const char *type)
 
 bool pp_hf_module_is_dense(const cJSON *module)
 {
-    return strcmp(last_word(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "type"))), "Dense") == 0;
+    return strcmp(last_word(cJSON_GetStringValue(pp_json_member(module, "type"))), "Dense") == 0;
 }
 
 enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *err)
@@ -435,8 +435,8 @@ enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *er
     if (code)
         return code;
     for (const cJSON *module = modules->child; module && !code; module = module->next) {
-        const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "type"));
-        const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
+        const char *type = cJSON_GetStringValue(pp_json_member(module, "type"));
+        const char *path = cJSON_GetStringValue(pp_json_member(module, "path"));
         const char *kind = last_word(type);
         if (strcmp(kind, "Pooling") == 0)
             code = read_pooling(folder, path ? path : "", pooling, err);
@@ -461,7 +461,7 @@ static enum pp_code check_dense(const char *folder, const char *module, struct p
     pp_buf_free(&name);
     if (code)
         return code;
-    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "activation_function"));
+    const char *fn = cJSON_GetStringValue(pp_json_member(config, "activation_function"));
     const bool plain = strcmp(last_word(fn), identity) == 0 && !cJSON_IsTrue(pp_json_member(config, "bias"));
     cJSON_Delete(config);
     return plain ? PP_OK : pp_fail(err, PP_ERR_UNSUPPORTED, "%s/%s has a bias or a function, which is not supported",
@@ -501,7 +501,7 @@ static enum pp_code take_dense_layers(struct pp_hf *hf, const char *folder, stru
         return PP_OK;
     enum pp_code code = pp_hf_modules(folder, &modules, err);
     for (const cJSON *module = code ? NULL : modules->child; module && !code; module = module->next) {
-        const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(module, "path"));
+        const char *path = cJSON_GetStringValue(pp_json_member(module, "path"));
         if (pp_hf_module_is_dense(module))
             code = take_dense(hf, folder, path ? path : "", err);
     }

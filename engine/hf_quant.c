@@ -21,7 +21,7 @@ static enum pp_code fail_key(const char *key, const char *want, struct pp_error 
 
 static enum pp_code read_block(const cJSON *c, const char *key, struct pp_hf_quant *q, struct pp_error *err)
 {
-    const cJSON *block = cJSON_GetObjectItemCaseSensitive(c, key);
+    const cJSON *block = pp_json_member(c, key);
     if (!block || cJSON_IsNull(block))
         return PP_OK;
     const cJSON *rows = cJSON_GetArrayItem(block, 0), *cols = cJSON_GetArrayItem(block, 1);
@@ -43,7 +43,7 @@ static enum pp_code read_fp8(const cJSON *c, struct pp_hf_quant *q, struct pp_er
 /* One group of layers of compressed-tensors. What bits, groups and zero points each has follows from its tensors. */
 static enum pp_code read_scheme(const cJSON *group, struct pp_hf_quant *q, struct pp_error *err)
 {
-    const cJSON *w = cJSON_GetObjectItemCaseSensitive(group, "weights");
+    const cJSON *w = pp_json_member(group, "weights");
     const bool is_float = strcmp(pp_json_text(w, "type"), "float") == 0;
     int64_t bits = 8;
     if (!w || cJSON_IsNull(w)) /* only activations are quantised, and only while they are computed */
@@ -56,7 +56,7 @@ static enum pp_code read_scheme(const cJSON *group, struct pp_hf_quant *q, struc
 /* Whether activations are to be turned before they meet the weights. The key is written even where there is nothing. */
 static bool transforms(const cJSON *transform)
 {
-    const cJSON *groups = cJSON_GetObjectItemCaseSensitive(transform, "config_groups");
+    const cJSON *groups = pp_json_member(transform, "config_groups");
     if (!transform || cJSON_IsNull(transform) || (cJSON_IsObject(transform) && !transform->child))
         return false;
     return !cJSON_IsObject(groups) || groups->child;
@@ -67,8 +67,8 @@ static enum pp_code read_compressed(const cJSON *c, struct pp_hf_quant *q, struc
     static const char *const known[] = {"", "dense", "pack-quantized", "int-quantized", "float-quantized",
                                         "naive-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
                                         "mxfp8-quantized", "mixed-precision", NULL};
-    const cJSON *groups = cJSON_GetObjectItemCaseSensitive(c, "config_groups"), *group;
-    const cJSON *sparse = cJSON_GetObjectItemCaseSensitive(c, "sparsity_config");
+    const cJSON *groups = pp_json_member(c, "config_groups"), *group;
+    const cJSON *sparse = pp_json_member(c, "sparsity_config");
     const char *sparsity = pp_json_text(sparse, "format"), *format = pp_json_text(c, "format");
     int i = 0, n = 0;
     enum pp_code code = PP_OK;
@@ -81,7 +81,7 @@ static enum pp_code read_compressed(const cJSON *c, struct pp_hf_quant *q, struc
                         "naive-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized, mxfp8-quantized)", err);
     if (*sparsity && strcmp(sparsity, "dense") != 0)
         return fail_key("sparsity_config", "dense, and matrices with holes cannot be read", err);
-    if (transforms(cJSON_GetObjectItemCaseSensitive(c, "transform_config")))
+    if (transforms(pp_json_member(c, "transform_config")))
         return fail_key("transform_config", "empty, and the transforms of activations that it wants (Hadamard or other "
                         "rotations) are not computed", err);
     cJSON_ArrayForEach(group, groups) {
@@ -108,7 +108,7 @@ static enum pp_code read_modelopt(const cJSON *c, struct pp_hf_quant *q, struct 
 {
     const char *algorithm = pp_json_text(c, "quant_algo");
     const bool mixed = strcmp(algorithm, "MIXED_PRECISION") == 0;
-    const cJSON *layers = mixed ? cJSON_GetObjectItemCaseSensitive(c, "quantized_layers") : NULL, *layer;
+    const cJSON *layers = mixed ? pp_json_member(c, "quantized_layers") : NULL, *layer;
     bool known = mixed ? cJSON_IsObject(layers) : is_modelopt_algorithm(algorithm);
     q->method = PP_QUANT_MODELOPT;
     q->block_rows = q->block_cols = 128;
@@ -121,7 +121,7 @@ static enum pp_code read_modelopt(const cJSON *c, struct pp_hf_quant *q, struct 
 static enum pp_code read_bnb(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
     q->method = PP_QUANT_BNB;
-    if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(c, "load_in_8bit")))
+    if (!cJSON_IsTrue(pp_json_member(c, "load_in_8bit")))
         return PP_OK;
     return fail_key("load_in_8bit", "false, and only the four bits of load_in_4bit can be read", err);
 }
@@ -164,7 +164,7 @@ static enum pp_code read_awq(const cJSON *c, struct pp_hf_quant *q, struct pp_er
     q->along = pp_casecmp(version, "gemv") == 0;
     if (*version && !q->along && pp_casecmp(version, "gemm") != 0)
         return fail_key("version", "gemm or gemv", err);
-    if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(c, "zero_point")))
+    if (cJSON_IsFalse(pp_json_member(c, "zero_point")))
         return fail_key("zero_point", "true", err);
     return read_sizes(c, q, err);
 }
@@ -206,7 +206,7 @@ static enum pp_code read_mode(const cJSON *c, struct pp_hf_quant *q, struct pp_e
 enum pp_code pp_hf_quant_layer(const struct pp_hf_quant *q, const char *module, struct pp_hf_quant *own,
                                struct pp_error *err)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(q->layers, module);
+    const cJSON *item = pp_json_member(q->layers, module);
     enum pp_code code = PP_OK;
     *own = *q;
     if (cJSON_IsObject(item) && (code = read_mode(item, own, err)))
@@ -257,8 +257,8 @@ enum pp_code pp_hf_quant_read(const cJSON *config, const cJSON *text, struct pp_
     const cJSON *const places[] = {config, text};
     *q = (struct pp_hf_quant){.method = PP_QUANT_NONE};
     for (int i = 0; i < 2; i++) {
-        const cJSON *mlx = cJSON_GetObjectItemCaseSensitive(places[i], "quantization");
-        const cJSON *hf = cJSON_GetObjectItemCaseSensitive(places[i], "quantization_config");
+        const cJSON *mlx = pp_json_member(places[i], "quantization");
+        const cJSON *hf = pp_json_member(places[i], "quantization_config");
         if (cJSON_IsObject(mlx))
             return read_mlx(mlx, q, err);
         if (cJSON_IsObject(hf))

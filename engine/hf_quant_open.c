@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/export.h"
 #include "engine/hf_quant_int.h"
 #include "engine/hparams.h"
@@ -189,7 +190,7 @@ static enum pp_code read_bnb_state(struct opening *o, struct bnb_state *s)
 {
     const struct pp_tensor *t = pp_hf_bnb_state(o->hf, o->lead->name, &o->name);
     cJSON *json = t && t->size <= MAX_STATE ? cJSON_ParseWithLength(t->data, t->size) : NULL;
-    const cJSON *shape = cJSON_GetObjectItemCaseSensitive(json, "shape");
+    const cJSON *shape = pp_json_member(json, "shape");
     const cJSON *rows = cJSON_GetArrayItem(shape, 0), *cols = cJSON_GetArrayItem(shape, 1);
     const double most = 1e15;
     const bool good = cJSON_IsObject(json) && pp_json_int(json, "blocksize", &s->block) && s->block > 0 &&

@@ -8,7 +8,7 @@
 
 bool pp_json_int(const cJSON *object, const char *key, int64_t *v)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    const cJSON *item = pp_json_member(object, key);
     if (!item || cJSON_IsNull(item))
         return true;
     if (!cJSON_IsNumber(item) || !(fabs(item->valuedouble) <= 9007199254740992.0) ||
@@ -20,7 +20,7 @@ bool pp_json_int(const cJSON *object, const char *key, int64_t *v)
 
 bool pp_json_float(const cJSON *object, const char *key, float *v)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    const cJSON *item = pp_json_member(object, key);
     if (!item || cJSON_IsNull(item))
         return true;
     if (!cJSON_IsNumber(item))
@@ -36,7 +36,7 @@ static enum pp_code fail_number(const char *key, struct pp_error *err)
 
 static enum pp_code config_yarn(const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *factor = cJSON_GetObjectItemCaseSensitive(rope, "factor");
+    const cJSON *factor = pp_json_member(rope, "factor");
     float mscale = 0, mscale_all_dim = 0;
     if (!cJSON_IsNumber(factor) && hp->rope_orig_ctx > 0)
         hp->rope_factor = (float)((double)hp->n_ctx_train / (double)hp->rope_orig_ctx);
@@ -48,7 +48,7 @@ static enum pp_code config_yarn(const cJSON *rope, struct pp_hparams *hp, struct
         !pp_json_float(rope, "attention_factor", &hp->rope_attn_factor) || !pp_json_float(rope, "mscale", &mscale) ||
         !pp_json_float(rope, "mscale_all_dim", &mscale_all_dim))
         return fail_number("a member of the YaRN scaling", err);
-    hp->rope_no_truncate = cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(rope, "truncate"));
+    hp->rope_no_truncate = cJSON_IsFalse(pp_json_member(rope, "truncate"));
     if (hp->rope_attn_factor == 0 && mscale > 0 && mscale_all_dim > 0)
         hp->rope_attn_factor = pp_hparams_yarn_magnitude(hp->rope_factor, mscale, mscale_all_dim);
     return PP_OK;
@@ -71,10 +71,10 @@ static enum pp_code config_long(const cJSON *config, const cJSON *rope, struct p
 enum pp_code pp_hparams_rope_factors(const cJSON *config, const char *key, int64_t n, float *factors,
                                      struct pp_error *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"), *item;
+    const cJSON *rope = pp_json_member(config, "rope_parameters"), *item;
     if (!cJSON_IsObject(rope))
-        rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(rope, key);
+        rope = pp_json_member(config, "rope_scaling");
+    const cJSON *list = pp_json_member(rope, key);
     int64_t i = 0;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != n)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: %s of the RoPE scaling is not a list of %lld numbers", key,
@@ -86,9 +86,9 @@ enum pp_code pp_hparams_rope_factors(const cJSON *config, const char *key, int64
 
 static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(rope, "rope_type");
+    const cJSON *type = pp_json_member(rope, "rope_type");
     if (!cJSON_IsString(type))
-        type = cJSON_GetObjectItemCaseSensitive(rope, "type");
+        type = pp_json_member(rope, "type");
     const char *name = cJSON_IsString(type) ? type->valuestring : "default";
     if (strcmp(name, "yarn") == 0 && pp_json_member(rope, "long_factor"))
         name = "longrope"; /* what Phi 3 calls so */
@@ -129,7 +129,7 @@ static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struc
 /* Whether a part of the pairs is rotated, as fast as if all were. */
 static bool is_proportional(const cJSON *rope)
 {
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(rope, "rope_type"));
+    const char *type = cJSON_GetStringValue(pp_json_member(rope, "rope_type"));
     return type && strcmp(type, "proportional") == 0;
 }
 
@@ -137,14 +137,14 @@ static bool is_proportional(const cJSON *rope)
  * silence: what the one says, the other must say too. */
 static enum pp_code check_rope_twice(const cJSON *config, const cJSON *rope, struct pp_error *err)
 {
-    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling"), *item;
+    const cJSON *scaling = pp_json_member(config, "rope_scaling"), *item;
     if (!cJSON_IsObject(rope) || !cJSON_IsObject(scaling))
         return PP_OK;
     cJSON_ArrayForEach(item, scaling)
     {
         const char *name = strcmp(item->string, "type") == 0 ? "rope_type" : item->string;
-        const cJSON *same = cJSON_GetObjectItemCaseSensitive(rope, name);
-        if (!cJSON_Compare(item, same ? same : cJSON_GetObjectItemCaseSensitive(rope, item->string), true))
+        const cJSON *same = pp_json_member(rope, name);
+        if (!cJSON_Compare(item, same ? same : pp_json_member(rope, item->string), true))
             return pp_fail(err, PP_ERR_UNSUPPORTED,
                            "config.json: rope_scaling and rope_parameters disagree about %.40s; take one of them out",
                            name);
@@ -154,8 +154,8 @@ static enum pp_code check_rope_twice(const cJSON *config, const cJSON *rope, str
 
 static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *by_type = cJSON_GetObjectItemCaseSensitive(rope, "full_attention");
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
+    const cJSON *by_type = pp_json_member(rope, "full_attention");
     float part = 1;
     if (cJSON_IsObject(by_type)) /* and "sliding_attention": the family's business */
         rope = by_type;
@@ -165,8 +165,8 @@ static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, stru
     if (code)
         return code;
     if (!cJSON_IsObject(rope))
-        rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
-    const bool listed = cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "rope_theta"));
+        rope = pp_json_member(config, "rope_scaling");
+    const bool listed = cJSON_IsArray(pp_json_member(config, "rope_theta"));
     if ((!listed && !pp_json_float(config, "rope_theta", &hp->rope_base)) || /* lists are the family's business */
         !pp_json_float(config, "partial_rotary_factor", &part))
         return fail_number("rope_theta or partial_rotary_factor", err);
@@ -203,9 +203,9 @@ static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct
     static const char *const keys[] = {"ffn_hidden_size", "moe_ffn_hidden_size", "intermediate_size", "ffn_dim",
                                        "intermediate_size", NULL};
     static const char each[] = "intermediate_size";
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, each), *item;
+    const cJSON *list = pp_json_member(config, each), *item;
     int64_t l = 0;
-    if (!cJSON_IsArray(list) && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "block_configs")))
+    if (!cJSON_IsArray(list) && cJSON_IsArray(pp_json_member(config, "block_configs")))
         return PP_OK; /* which say it */
     if (cJSON_IsNull(list))
         return PP_OK; /* where a family has a usual one, that is so many, or it knows better */
@@ -266,7 +266,7 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
 
 enum pp_code pp_config_activation(const cJSON *config, const char *key, const char *const *known, struct pp_error *err)
 {
-    const cJSON *fn = cJSON_GetObjectItemCaseSensitive(config, key);
+    const cJSON *fn = pp_json_member(config, key);
     const char *const *k = known;
     while (cJSON_IsString(fn) && *k && strcmp(*k, fn->valuestring) != 0)
         k++;
@@ -279,7 +279,7 @@ enum pp_code pp_config_activation(const cJSON *config, const char *key, const ch
 enum pp_code pp_config_layer_words(const cJSON *config, const char *key, const char *with, const char *without,
                                    uint8_t bit, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
+    const cJSON *list = pp_json_member(config, key), *item;
     int64_t l = 0;
     if (!cJSON_IsArray(list))
         return PP_OK;

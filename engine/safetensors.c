@@ -91,7 +91,7 @@ static enum pp_code fail_beyond_end(const struct pp_safetensors *s, const char *
     const uint64_t most = (uint64_t)1 << PP_FILE_BITS;
     uint64_t want = room;
     for (const cJSON *item = s->header->child; item; item = item->next) {
-        const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
+        const cJSON *offsets = pp_json_member(item, "data_offsets");
         uint64_t end;
         if (cJSON_GetArraySize(offsets) != 2 || !json_u53(offsets->child->next, &end))
             continue;
@@ -109,8 +109,8 @@ static enum pp_code read_tensor(struct pp_safetensors *s, const cJSON *item, con
                                 struct pp_error *err)
 {
     struct pp_tensor *t = &s->tensors[s->n];
-    const cJSON *dtype_name = cJSON_GetObjectItemCaseSensitive(item, "dtype");
-    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
+    const cJSON *dtype_name = pp_json_member(item, "dtype");
+    const cJSON *offsets = pp_json_member(item, "data_offsets");
     uint64_t elements, begin, end, bytes;
     t->name = item->string;
     if (!cJSON_IsString(dtype_name))
@@ -119,7 +119,7 @@ static enum pp_code read_tensor(struct pp_safetensors *s, const cJSON *item, con
     if (!dtype)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s has dtype %.40s, which pippin does not know",
                        s->name, t->name, dtype_name->valuestring);
-    if (!read_shape(cJSON_GetObjectItemCaseSensitive(item, "shape"), t, &elements))
+    if (!read_shape(pp_json_member(item, "shape"), t, &elements))
         return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has an impossible shape", s->name, t->name);
     if (cJSON_GetArraySize(offsets) != 2 || !json_u53(offsets->child, &begin) ||
         !json_u53(offsets->child->next, &end) || begin > end)

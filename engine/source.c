@@ -238,9 +238,9 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
 /* config.json names a class, or at least a model type; with a class that has no output (MistralModel) the type, too. */
 static const char *family_of(const cJSON *config)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
+    const cJSON *list = pp_json_member(config, "architectures");
     const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
+    const cJSON *type = pp_json_member(config, "model_type");
     const char *name = cJSON_IsString(first) ? first->valuestring : cJSON_IsString(type) ? type->valuestring : "";
     const bool headless = pp_ends_with(name, "Model") && !pp_arch_by_class(name);
     return headless && cJSON_IsString(type) && pp_arch_by_class(type->valuestring) ? type->valuestring : name;
@@ -250,7 +250,7 @@ static const char *family_of(const cJSON *config)
 static const char *family_in(const struct pp_arch_wrapper *wrapper, const cJSON *config)
 {
     const cJSON *own = pp_wrapped_config(wrapper, config);
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(own, "model_type"));
+    const char *type = cJSON_GetStringValue(pp_json_member(own, "model_type"));
     const char *usual = pp_wrapped_type(family_of(config));
     const char *said = type ? type : own ? family_of(own) : family_of(config);
     return own && !*said && usual ? usual : said;
@@ -262,12 +262,12 @@ static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_w
     if (wrapper)
         return pp_arch_by_class(family_in(wrapper, config));
     const struct pp_arch *arch = pp_arch_by_class(family_of(config)), *inner;
-    const cJSON *own = arch && arch->parts ? cJSON_GetObjectItemCaseSensitive(config, "text_config") : NULL;
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(own, "model_type"));
+    const cJSON *own = arch && arch->parts ? pp_json_member(config, "text_config") : NULL;
+    const char *type = cJSON_GetStringValue(pp_json_member(own, "model_type"));
     inner = type ? pp_arch_by_class(type) : NULL;
     arch = inner && inner->parts == arch->parts ? inner : arch;
-    const bool both_ways = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, "use_bidirectional_attention"));
-    const char *positions = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "position_embedding_type"));
+    const bool both_ways = cJSON_IsTrue(pp_json_member(config, "use_bidirectional_attention"));
+    const char *positions = cJSON_GetStringValue(pp_json_member(config, "position_embedding_type"));
     if (arch && arch->rotated && positions && strcmp(positions, "rotary") == 0)
         return arch->rotated;
     return both_ways && arch && arch->both_ways ? arch->both_ways : arch;
@@ -295,8 +295,8 @@ static bool add_missing(cJSON *config, const char *json)
 static bool add_rope_outside(cJSON *config, const cJSON *whole)
 {
     static const char key[] = "rope_scaling";
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(whole, key);
-    if (!cJSON_IsObject(rope) || cJSON_GetObjectItemCaseSensitive(config, key))
+    const cJSON *rope = pp_json_member(whole, key);
+    if (!cJSON_IsObject(rope) || pp_json_member(config, key))
         return true;
     cJSON *copy = cJSON_Duplicate(rope, true);
     if (copy && cJSON_AddItemToObject(config, key, copy))
@@ -312,10 +312,10 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
     if (s->wrapper)
         own = pp_wrapped_config(s->wrapper, whole);
     else if (arch->parts)
-        own = cJSON_GetObjectItemCaseSensitive(whole, "text_config");
+        own = pp_json_member(whole, "text_config");
     cJSON *config = s->text_config = cJSON_Duplicate(cJSON_IsObject(own) ? own : whole, true);
     bool ok = config != NULL;
-    type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
+    type = pp_json_member(config, "model_type");
     if (s->wrapper) {
         if (ok && cJSON_IsObject(own) && !*family_of(own) && pp_wrapped_type(family_of(whole))) {
             cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
@@ -617,7 +617,7 @@ static bool is_multiplied(const struct pp_source *s)
 
 static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
-    const cJSON *tie = cJSON_GetObjectItemCaseSensitive(s->text_config, "tie_word_embeddings");
+    const cJSON *tie = pp_json_member(s->text_config, "tie_word_embeddings");
     size_t n = pp_hf_n(s->hf);
     struct pp_buf name = {0}, second = {0};
     struct own_name own = {0};
@@ -663,7 +663,7 @@ static void find_ranks(struct pp_source *s)
 /* Versions of transformers differ in what HyperCLOVA X has where config.json does not say it; its tensors do. */
 static void find_post_norms(struct pp_source *s)
 {
-    if (!cJSON_IsBool(cJSON_GetObjectItemCaseSensitive(s->text_config, "use_post_norm")))
+    if (!cJSON_IsBool(pp_json_member(s->text_config, "use_post_norm")))
         s->hp.post_norms = s->hp.post_norms && pp_source_tensor(s, "blk.0.post_attention_norm.weight");
 }
 

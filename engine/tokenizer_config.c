@@ -54,12 +54,12 @@ void tok_config_free(struct tok_config *cfg)
 
 static bool is_true(const cJSON *object, const char *name)
 {
-    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, name));
+    return cJSON_IsTrue(pp_json_member(object, name));
 }
 
 enum pp_code tok_spec_add_token(struct tok_spec *spec, int64_t id, const cJSON *token, struct pp_error *err)
 {
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(token, "content"));
+    const char *text = cJSON_GetStringValue(pp_json_member(token, "content"));
     if (!text)
         return pp_fail(err, PP_ERR_FORMAT, "an added token has no content");
     if (id < 0 || id >= (int64_t)spec->n + TOK_MAX_HOLES)
@@ -85,9 +85,9 @@ enum pp_code tok_spec_add_token(struct tok_spec *spec, int64_t id, const cJSON *
 /* "bos_token" is a text, or an object with that text as its content. */
 static void find_token(const cJSON *config, const char *name, const struct tok_spec *spec, int64_t *id)
 {
-    const cJSON *token = cJSON_GetObjectItemCaseSensitive(config, name);
+    const cJSON *token = pp_json_member(config, name);
     if (cJSON_IsObject(token))
-        token = cJSON_GetObjectItemCaseSensitive(token, "content");
+        token = pp_json_member(token, "content");
     if (!cJSON_IsString(token))
         return;
     int64_t found = tok_spec_find(spec, token->valuestring, strlen(token->valuestring));
@@ -135,13 +135,13 @@ static enum pp_code add_tokens(const cJSON *decoder, struct tok_spec *spec, stru
 
 static enum pp_code pad_to_model(const cJSON *model, struct tok_spec *spec, struct pp_error *err)
 {
-    const cJSON *size = cJSON_GetObjectItemCaseSensitive(model, "vocab_size");
-    const cJSON *thinker = cJSON_GetObjectItemCaseSensitive(model, "thinker_config"); /* Qwen's Omni */
-    const cJSON *own = cJSON_GetObjectItemCaseSensitive(thinker ? thinker : model, "text_config");
+    const cJSON *size = pp_json_member(model, "vocab_size");
+    const cJSON *thinker = pp_json_member(model, "thinker_config"); /* Qwen's Omni */
+    const cJSON *own = pp_json_member(thinker ? thinker : model, "text_config");
     if (!own)
-        own = cJSON_GetObjectItemCaseSensitive(model, "llm_config");
+        own = pp_json_member(model, "llm_config");
     if (!size)
-        size = cJSON_GetObjectItemCaseSensitive(own, "vocab_size");
+        size = pp_json_member(own, "vocab_size");
     if (!cJSON_IsNumber(size) || !(size->valuedouble > (double)spec->n) ||
         size->valuedouble > (double)spec->n + TOK_MAX_HOLES)
         return PP_OK;
@@ -152,7 +152,7 @@ static enum pp_code pad_to_model(const cJSON *model, struct tok_spec *spec, stru
 static bool makes_template(const cJSON *config)
 {
     static const char *const begins[] = {"Llama", "CodeLlama", "Gemma", "Cohere"};
-    const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "tokenizer_class"));
+    const char *name = cJSON_GetStringValue(pp_json_member(config, "tokenizer_class"));
     for (size_t i = 0; name && i < sizeof begins / sizeof *begins; i++)
         if (strncmp(name, begins[i], strlen(begins[i])) == 0)
             return true;
@@ -161,8 +161,8 @@ static bool makes_template(const cJSON *config)
 
 enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spec, struct pp_error *err)
 {
-    const cJSON *eos = cJSON_GetObjectItemCaseSensitive(cfg->model, "eos_token_id");
-    enum pp_code code = add_tokens(cJSON_GetObjectItemCaseSensitive(cfg->tokenizer, "added_tokens_decoder"), spec, err);
+    const cJSON *eos = pp_json_member(cfg->model, "eos_token_id");
+    enum pp_code code = add_tokens(pp_json_member(cfg->tokenizer, "added_tokens_decoder"), spec, err);
     if (!code)
         code = pad_to_model(cfg->model, spec, err);
     if (code)
@@ -172,16 +172,16 @@ enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spe
     find_token(cfg->tokenizer, "eos_token", spec, &spec->eos);
     find_token(cfg->tokenizer, "unk_token", spec, &spec->unk);
     if (!cfg->tokenizer && spec->bos < 0)
-        spec->bos = number_as_id(cJSON_GetObjectItemCaseSensitive(cfg->model, "bos_token_id"), spec);
+        spec->bos = number_as_id(pp_json_member(cfg->model, "bos_token_id"), spec);
     if (spec->eos < 0)
         spec->eos = number_as_id(cJSON_IsArray(eos) ? cJSON_GetArrayItem(eos, 0) : eos, spec);
     if (cJSON_IsArray(eos))
         mark_ends(eos, spec);
-    mark_ends(cJSON_GetObjectItemCaseSensitive(cfg->generation, "eos_token_id"), spec);
-    const cJSON *add = cJSON_GetObjectItemCaseSensitive(cfg->tokenizer, "add_bos_token");
+    mark_ends(pp_json_member(cfg->generation, "eos_token_id"), spec);
+    const cJSON *add = pp_json_member(cfg->tokenizer, "add_bos_token");
     if (cJSON_IsBool(add))
         spec->add_bos = cJSON_IsTrue(add);
-    add = cJSON_GetObjectItemCaseSensitive(cfg->tokenizer, "add_eos_token");
+    add = pp_json_member(cfg->tokenizer, "add_eos_token");
     if (cJSON_IsBool(add))
         spec->add_eos = cJSON_IsTrue(add);
     return PP_OK;

@@ -278,13 +278,13 @@ static enum pp_code read_lines(const char *data, size_t n, struct tok_spec *spec
 /* Thresholds below 1 cannot be. */
 static uint32_t threshold(const cJSON *config, const char *key)
 {
-    const double v = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(config, key));
+    const double v = cJSON_GetNumberValue(pp_json_member(config, key));
     return v >= 1 && v <= (double)INT32_MAX ? (uint32_t)v : 0;
 }
 
 static void read_breaks(const cJSON *config, struct tok_spec *spec)
 {
-    const char *class = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "tokenizer_class"));
+    const char *class = cJSON_GetStringValue(pp_json_member(config, "tokenizer_class"));
     spec->breaks = (struct tok_breaks){
         .on = class && strncmp(class, "Plamo3", 6) == 0,
         .alike = threshold(config, "break_around_repeated_chars_threshold"),

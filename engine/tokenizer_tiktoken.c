@@ -241,7 +241,7 @@ enum { N_KNOWN = sizeof known / sizeof *known };
 
 static const struct published *find_published(const struct reader *r, const char *name, const struct tok_config *cfg)
 {
-    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(cfg->model, "model_type"));
+    const char *type = cJSON_GetStringValue(pp_json_member(cfg->model, "model_type"));
     for (int i = 0; i < N_KNOWN; i++)
         if (known[i].file && strncmp(name, known[i].file, strlen(known[i].file)) == 0)
             return &known[i];
@@ -273,9 +273,9 @@ static enum pp_code add_control(struct tok_spec *spec, const struct control *c, 
 static enum pp_code complete(struct reader *r, const char *name, const struct tok_config *cfg, struct pp_error *err)
 {
     struct tok_spec *spec = &r->spec;
-    const char *pattern = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(cfg->tokenizer, "pat_str"));
+    const char *pattern = cJSON_GetStringValue(pp_json_member(cfg->tokenizer, "pat_str"));
     const struct published *p = find_published(r, name, cfg);
-    const bool has_control = cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(cfg->tokenizer, "added_tokens_decoder"));
+    const bool has_control = cJSON_IsObject(pp_json_member(cfg->tokenizer, "added_tokens_decoder"));
     if (!pattern && !p)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "it does not say how text is cut into words, and is none of the "
                        "vocabularies that pippin knows (qwen, o200k, cl100k, Llama 3's, Kimi's, gpt2); give the "

@@ -279,7 +279,7 @@ static enum pp_code refuse_control_in(const struct reader *r, const struct texts
 
 static enum pp_code take_message(const struct reader *r, struct conversation *c, const cJSON *m, struct pp_error *err)
 {
-    const cJSON *role = cJSON_GetObjectItemCaseSensitive(m, "role");
+    const cJSON *role = pp_json_member(m, "role");
     if (!cJSON_IsObject(m) || !cJSON_IsString(role))
         return pp_fail(err, PP_ERR_FORMAT, "message %d has no role", c->n + 1);
     const struct texts texts = {template_of(r, c), "a message holds", pp_role_is_foreign(role->valuestring)};
@@ -418,7 +418,7 @@ static enum pp_code add_turns(struct reader *r, const struct conversation *c, st
 static enum pp_code add_conversation(struct reader *r, const cJSON *line, const cJSON *messages, struct pp_error *err)
 {
     struct conversation c = {0};
-    const cJSON *tools = cJSON_GetObjectItemCaseSensitive(line, "tools"), *m;
+    const cJSON *tools = pp_json_member(line, "tools"), *m;
     int n = cJSON_GetArraySize(messages);
     if (!r->tmpl && !(r->tool_tmpl && cJSON_IsArray(tools)))
         return pp_fail(err, PP_ERR_USAGE, "the model has no chat template for a conversation; give one with "
@@ -466,8 +466,8 @@ static enum pp_code add_line(struct reader *r, const char *line, size_t n, struc
 {
     const char *end = NULL;
     cJSON *object = memchr(line, 0, n) ? NULL : cJSON_ParseWithLengthOpts(line, n, &end, false);
-    const cJSON *messages = cJSON_GetObjectItemCaseSensitive(object, "messages");
-    const cJSON *text = cJSON_GetObjectItemCaseSensitive(object, "text");
+    const cJSON *messages = pp_json_member(object, "messages");
+    const cJSON *text = pp_json_member(object, "text");
     enum pp_code code;
     if (!cJSON_IsObject(object) || !is_blank(end, n - (size_t)(end - line)))
         code = pp_fail(err, PP_ERR_FORMAT, "this is no JSON object on one line");

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
 #include "src/paths.h"
@@ -109,8 +110,7 @@ bool pp_adapter_mix_read(const char *json, struct pp_adapter_mix *s)
     cJSON *array = cJSON_Parse(json);
     bool good = cJSON_IsArray(array);
     for (const cJSON *o = good ? array->child : NULL; o; o = o->next) {
-        const cJSON *path = cJSON_GetObjectItemCaseSensitive(o, "path"),
-                    *scale = cJSON_GetObjectItemCaseSensitive(o, "scale");
+        const cJSON *path = pp_json_member(o, "path"), *scale = pp_json_member(o, "scale");
         good = cJSON_IsString(path) && *path->valuestring &&
                pp_adapter_mix_add(s, path->valuestring,
                                   cJSON_IsNumber(scale) ? (float)fmin(fmax(scale->valuedouble, -100), 100) : 1) && good;

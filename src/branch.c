@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "src/adapter_mix.h"
 #include "src/overflow.h"
@@ -97,11 +98,11 @@ static void read_stats(const char *json, struct pp_branch_item *it)
 {
     struct pp_chat_message *m = &it->msg;
     cJSON *o = json && *json ? cJSON_Parse(json) : NULL;
-    const cJSON *tps = cJSON_GetObjectItemCaseSensitive(o, "decode_tps");
-    const cJSON *given = cJSON_GetObjectItemCaseSensitive(o, "prompt_tokens");
-    const cJSON *written = cJSON_GetObjectItemCaseSensitive(o, "decode_tokens");
-    const cJSON *drafted = cJSON_GetObjectItemCaseSensitive(o, "draft_tokens");
-    const cJSON *accepted = cJSON_GetObjectItemCaseSensitive(o, "draft_accepted");
+    const cJSON *tps = pp_json_member(o, "decode_tps");
+    const cJSON *given = pp_json_member(o, "prompt_tokens");
+    const cJSON *written = pp_json_member(o, "decode_tokens");
+    const cJSON *drafted = pp_json_member(o, "draft_tokens");
+    const cJSON *accepted = pp_json_member(o, "draft_accepted");
     if (cJSON_IsNumber(tps) && tps->valuedouble >= 0 && tps->valuedouble < 1e9)
         m->tokens_per_s = (float)tps->valuedouble;
     if (cJSON_IsNumber(given) && cJSON_IsNumber(written) && given->valuedouble > 0 && given->valuedouble < 1e12 &&
@@ -109,18 +110,18 @@ static void read_stats(const char *json, struct pp_branch_item *it)
         m->ctx_used = (int64_t)(given->valuedouble + written->valuedouble);
     if (cJSON_IsNumber(drafted) && cJSON_IsNumber(accepted) && drafted->valuedouble >= 1 && accepted->valuedouble >= 0)
         m->acceptance = fminf((float)(accepted->valuedouble / drafted->valuedouble), 1.0f);
-    const cJSON *finish = cJSON_GetObjectItemCaseSensitive(o, "finish");
+    const cJSON *finish = pp_json_member(o, "finish");
     m->too_long = cJSON_IsString(finish) && strcmp(finish->valuestring, PP_OVERFLOW_TOO_LONG) == 0;
-    const cJSON *speedup = cJSON_GetObjectItemCaseSensitive(o, "speedup");
+    const cJSON *speedup = pp_json_member(o, "speedup");
     if (cJSON_IsNumber(speedup) && cJSON_IsNumber(written) && cJSON_IsNumber(accepted))
         m->speedup = pp_speedup(speedup->valuedouble, written->valuedouble, accepted->valuedouble);
-    const cJSON *tokens = cJSON_GetObjectItemCaseSensitive(o, "reasoning_tokens");
-    const cJSON *ms = cJSON_GetObjectItemCaseSensitive(o, "reasoning_ms");
+    const cJSON *tokens = pp_json_member(o, "reasoning_tokens");
+    const cJSON *ms = pp_json_member(o, "reasoning_ms");
     if (cJSON_IsNumber(tokens) && tokens->valuedouble > 0 && tokens->valuedouble < 1e12)
         m->reasoning_tokens = (int64_t)tokens->valuedouble;
     if (cJSON_IsNumber(ms) && ms->valuedouble > 0 && ms->valuedouble < 1e12)
         m->reasoning_s = (float)(ms->valuedouble / 1000);
-    pp_guessed_read(&it->guessed, cJSON_GetObjectItemCaseSensitive(o, "guessed"), it->text.len);
+    pp_guessed_read(&it->guessed, pp_json_member(o, "guessed"), it->text.len);
     cJSON_Delete(o);
 }
 

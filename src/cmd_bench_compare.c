@@ -8,6 +8,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "engine/base/json.h"
 #include "src/cmd_bench.h"
 
 struct figure {
@@ -29,7 +30,7 @@ static enum pp_code read_results(const char *path, cJSON **json, const cJSON **r
     enum pp_code code = pp_cli_read(path, &text, err);
     if (!code) {
         *json = cJSON_ParseWithLength(pp_buf_cstr(&text), text.len);
-        *results = cJSON_GetObjectItemCaseSensitive(*json, "results");
+        *results = pp_json_member(*json, "results");
         if (!*json)
             code = fail_file(path, "it is no JSON", err);
         else if (!cJSON_IsArray(*results) || !(*results)->child)
@@ -41,16 +42,16 @@ static enum pp_code read_results(const char *path, cJSON **json, const cJSON **r
 
 static bool number(const cJSON *entry, const char *name, double least, double *v)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(entry, name);
+    const cJSON *item = pp_json_member(entry, name);
     *v = cJSON_IsNumber(item) ? item->valuedouble : NAN;
     return isfinite(*v) && *v >= least;
 }
 
 static enum pp_code read_figure(const char *path, const cJSON *entry, struct figure *f, struct pp_error *err)
 {
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(entry, "name");
-    const cJSON *unit = cJSON_GetObjectItemCaseSensitive(entry, "unit");
-    const cJSON *better = cJSON_GetObjectItemCaseSensitive(entry, "better");
+    const cJSON *name = pp_json_member(entry, "name");
+    const cJSON *unit = pp_json_member(entry, "unit");
+    const cJSON *better = pp_json_member(entry, "better");
     double repetitions;
     if (!cJSON_IsString(name) || !cJSON_IsString(unit) || !cJSON_IsString(better))
         return fail_file(path, "a figure has no name, unit or direction", err);

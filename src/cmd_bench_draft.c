@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "src/cmd_bench.h"
 #include "src/overflow.h"
@@ -131,16 +132,14 @@ static cJSON *one_message(const char *before, const char *text)
  */
 static cJSON *messages_of(const cJSON *line)
 {
-    const cJSON *pairs = cJSON_GetObjectItemCaseSensitive(line, "m");
-    const cJSON *all = cJSON_IsArray(pairs) ? pairs : cJSON_GetObjectItemCaseSensitive(line, "messages"), *item;
+    const cJSON *pairs = pp_json_member(line, "m");
+    const cJSON *all = cJSON_IsArray(pairs) ? pairs : pp_json_member(line, "messages"), *item;
     cJSON *messages = cJSON_CreateArray();
     int n = cJSON_GetArraySize(all), i = 0;
     cJSON_ArrayForEach(item, all)
     {
-        const cJSON *role = cJSON_IsArray(item) ? cJSON_GetArrayItem(item, 0)
-                                                : cJSON_GetObjectItemCaseSensitive(item, "role");
-        const cJSON *text = cJSON_IsArray(item) ? cJSON_GetArrayItem(item, 1)
-                                                : cJSON_GetObjectItemCaseSensitive(item, "content");
+        const cJSON *role = cJSON_IsArray(item) ? cJSON_GetArrayItem(item, 0) : pp_json_member(item, "role");
+        const cJSON *text = cJSON_IsArray(item) ? cJSON_GetArrayItem(item, 1) : pp_json_member(item, "content");
         if (cJSON_IsString(role) && cJSON_IsString(text) && ++i < n)
             add_message(messages, role->valuestring, text->valuestring);
     }

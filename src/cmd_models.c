@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/base/memory.h"
 #include "engine/fit.h"
@@ -31,13 +32,13 @@ struct models {
 
 static double fact(const cJSON *facts, const char *name)
 {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(facts, name);
+    const cJSON *v = pp_json_member(facts, name);
     return cJSON_IsNumber(v) ? v->valuedouble : 0;
 }
 
 static const char *fact_text(const cJSON *facts, const char *name)
 {
-    const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(facts, name));
+    const char *s = cJSON_GetStringValue(pp_json_member(facts, name));
     return s ? s : "";
 }
 

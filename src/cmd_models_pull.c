@@ -108,13 +108,13 @@ static enum pp_code from_url(struct pull *l, const char *url, struct pp_error *e
 
 static const char *path_of(const cJSON *file)
 {
-    const char *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(file, "path"));
+    const char *path = cJSON_GetStringValue(pp_json_member(file, "path"));
     return path ? path : "";
 }
 
 static uint64_t size_of(const cJSON *file)
 {
-    const cJSON *size = cJSON_GetObjectItemCaseSensitive(file, "size");
+    const cJSON *size = pp_json_member(file, "size");
     return cJSON_IsNumber(size) && size->valuedouble > 0 && size->valuedouble < 1e15 ? (uint64_t)size->valuedouble : 0;
 }
 
@@ -152,12 +152,12 @@ static enum pp_code add_hub_file(struct pull *l, const char *base, const char *r
     struct pp_buf url = {0};
     const char *path = path_of(file);
     const char *slash = is_of_module(path) || is_further_template(path) ? NULL : strrchr(path, '/');
-    const cJSON *lfs = cJSON_GetObjectItemCaseSensitive(file, "lfs");
+    const cJSON *lfs = pp_json_member(file, "lfs");
     pp_buf_fmt(&url, "%s/%s/resolve/main/", base, repository);
     add_escaped(&url, path);
     enum pp_code code = url.bad ? pp_fail_nomem(err, "an address")
                                 : add_file(l, url.data, slash ? slash + 1 : path, size_of(file),
-                                           cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(lfs, "oid")), err);
+                                           cJSON_GetStringValue(pp_json_member(lfs, "oid")), err);
     pp_buf_free(&url);
     return code;
 }
@@ -323,10 +323,10 @@ static enum pp_code from_registry(struct pull *l, const char *what, struct pp_er
         pp_buf_fmt(&url, "%s/v2/%s%s/manifests/%s", base, owner, name, tag);
         code = url.bad ? pp_fail_nomem(err, "an address") : ask(l, url.data, &manifest, err);
     }
-    cJSON_ArrayForEach(layer, cJSON_GetObjectItemCaseSensitive(manifest, "layers"))
+    cJSON_ArrayForEach(layer, pp_json_member(manifest, "layers"))
     {
-        const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(layer, "mediaType"));
-        const char *digest = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(layer, "digest"));
+        const char *type = cJSON_GetStringValue(pp_json_member(layer, "mediaType"));
+        const char *digest = cJSON_GetStringValue(pp_json_member(layer, "digest"));
         if (code || l->n_files || !type || !digest || strcmp(type, kind) != 0 || strncmp(digest, "sha256:", 7) != 0)
             continue;
         if (!is_sha256(digest + 7)) {

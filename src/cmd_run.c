@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "src/commands.h"
 #include "src/json_numbers.h"
@@ -143,8 +144,8 @@ static enum pp_code add_stored_adapters(struct run *r, const char *json, struct 
     enum pp_code code = PP_OK;
     cJSON_ArrayForEach(item, list)
     {
-        const cJSON *path = cJSON_GetObjectItemCaseSensitive(item, "path");
-        const cJSON *scale = cJSON_GetObjectItemCaseSensitive(item, "scale");
+        const cJSON *path = pp_json_member(item, "path");
+        const cJSON *scale = pp_json_member(item, "scale");
         if (!code && cJSON_IsString(path) && cJSON_IsNumber(scale))
             code = pp_cli_model_adapter(&r->target, path->valuestring, (float)scale->valuedouble, err);
     }

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "src/branch.h"
 #include "src/figures.h"
@@ -66,7 +67,7 @@ int64_t pp_overflow_note_room(int64_t n_ctx)
 
 static bool has_role(const cJSON *message, const char *role)
 {
-    const cJSON *r = cJSON_GetObjectItemCaseSensitive(message, "role");
+    const cJSON *r = pp_json_member(message, "role");
     return cJSON_IsString(r) && strcmp(r->valuestring, role) == 0;
 }
 

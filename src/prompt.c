@@ -171,7 +171,7 @@ static bool is_words(const cJSON *member)
 static enum pp_code guard_messages(struct guard *g, cJSON *messages, struct pp_error *err)
 {
     for (cJSON *m = messages->child; m; m = m->next) {
-        const char *role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
+        const char *role = cJSON_GetStringValue(pp_json_member(m, "role"));
         const bool foreign = !role || pp_role_is_foreign(role);
         for (cJSON *text = m->child; text; text = text->next) {
             enum pp_code code = is_words(text) ? guard_string(g, text, foreign, err) : PP_OK;
@@ -240,7 +240,7 @@ static bool name_reasoning(cJSON *messages)
     static const char *const others[] = {"thinking", "reasoning"};
     bool any = false;
     for (cJSON *m = messages->child; m; m = m->next) {
-        const cJSON *r = cJSON_GetObjectItemCaseSensitive(m, "reasoning_content");
+        const cJSON *r = pp_json_member(m, "reasoning_content");
         for (size_t i = 0; cJSON_IsString(r) && i < sizeof others / sizeof *others; i++)
             any |= cJSON_AddStringToObject(m, others[i], r->valuestring) != NULL;
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 
 static const struct pp_arch *const families[] = {
@@ -94,8 +95,8 @@ const struct pp_arch *pp_arch_by_class(const char *hf_class)
 
 bool pp_arch_is_kind(const cJSON *config, const char *model_type, const char *hf_class)
 {
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
-    const cJSON *first = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
+    const cJSON *type = pp_json_member(config, "model_type");
+    const cJSON *first = cJSON_GetArrayItem(pp_json_member(config, "architectures"), 0);
     if (cJSON_IsString(type))
         return strcmp(type->valuestring, model_type) == 0;
     return cJSON_IsString(first) && hf_class && strcmp(first->valuestring, hf_class) == 0;

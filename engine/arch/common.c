@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 #define COMMON_NAMES                                                                                                  \
@@ -64,7 +65,7 @@ enum pp_code pp_config_gelu(const cJSON *config, const char *key, enum pp_activa
                             struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const known[] = {"gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", NULL};
-    const cJSON *fn = cJSON_GetObjectItemCaseSensitive(config, key);
+    const cJSON *fn = pp_json_member(config, key);
     if (!cJSON_IsString(fn))
         return PP_OK;
     const bool exact = strcmp(fn->valuestring, known[0]) == 0 || strcmp(fn->valuestring, known[1]) == 0;
@@ -83,7 +84,7 @@ enum pp_code pp_config_function(const cJSON *config, const char *key, enum pp_ac
                  {"gelu_new", PP_ACTIVATION_GELU_TANH}, {"gelu_fast", PP_ACTIVATION_GELU_TANH},
                  {"gelu_pytorch_tanh", PP_ACTIVATION_GELU_TANH}, {"silu", PP_ACTIVATION_SILU},
                  {"swish", PP_ACTIVATION_SILU}, {"relu2", PP_ACTIVATION_RELU2}};
-    const cJSON *fn = cJSON_GetObjectItemCaseSensitive(config, key);
+    const cJSON *fn = pp_json_member(config, key);
     if (!cJSON_IsString(fn))
         return PP_OK;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -108,7 +109,7 @@ const char *pp_config_function_name(const struct pp_decoder *d, const struct pp_
 
 bool pp_config_flag(const cJSON *config, const char *key, bool otherwise)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+    const cJSON *item = pp_json_member(config, key);
     return cJSON_IsBool(item) ? cJSON_IsTrue(item) : otherwise;
 }
 
@@ -128,14 +129,14 @@ enum pp_code pp_config_int(const cJSON *config, const char *key, int64_t *v, str
 
 enum pp_code pp_config_window(const cJSON *config, int64_t otherwise, struct pp_hparams *hp, struct pp_error *err)
 {
-    if (!cJSON_GetObjectItemCaseSensitive(config, "sliding_window"))
+    if (!pp_json_member(config, "sliding_window"))
         hp->window = otherwise;
     return pp_config_int(config, "sliding_window", &hp->window, err);
 }
 
 enum pp_code pp_config_unscaled(const cJSON *rope, struct pp_error *err)
 {
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(rope, "rope_type");
+    const cJSON *type = pp_json_member(rope, "rope_type");
     if (!cJSON_IsString(type) || strcmp(type->valuestring, "default") == 0)
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling \"%.40s\" of layers with a window is not supported",

@@ -2,12 +2,13 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 /* A number, or a list of one for each layer, which are all the same. */
 static enum pp_code number(const cJSON *config, const char *key, int64_t *v, struct pp_error *err)
 {
-    const cJSON *list = key ? cJSON_GetObjectItemCaseSensitive(config, key) : NULL, *item;
+    const cJSON *list = key ? pp_json_member(config, key) : NULL, *item;
     if (!cJSON_IsArray(list))
         return key ? pp_config_int(config, key, v, err) : PP_OK;
     cJSON_ArrayForEach(item, list)
@@ -69,7 +70,7 @@ void pp_config_put_experts(const struct pp_hparams *hp, const struct pp_expert_k
 
 enum pp_code pp_config_qwen_dense(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "mlp_only_layers"), *item;
+    const cJSON *list = pp_json_member(config, "mlp_only_layers"), *item;
     int64_t step = 1;
     enum pp_code code = pp_config_int(config, "decoder_sparse_step", &step, err);
     for (int64_t l = 0; !code && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
