@@ -193,7 +193,7 @@ struct jinja_template {
     struct jinja_body body;
     const struct jinja_name *loop, *caller, *varargs, *kwargs, *self; /* the names the evaluator binds itself */
     struct jinja_stmt *blocks; /* the last one */
-    struct jinja_name **names; // [JINJA_NAME_BUCKETS], by jinja_name_bucket
+    struct jinja_name **names; // [JINJA_NAME_BUCKETS], by jinja_name_find
 };
 
 enum { JINJA_NAME_BUCKETS = 256 };

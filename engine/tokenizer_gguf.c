@@ -27,11 +27,11 @@
  *   breaks         array of i32      struct tok_breaks, where it is on: alike, spaces
  *   late           array of i32      tokens that are looked for in normalised text
  *   lstrip, rstrip, single_word, spaced, ends  array of i32  tokens with these properties that nothing else tells */
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/tokenizer_internal.h"
 
 static bool str_is(struct pp_str s, const char *text)
@@ -337,7 +337,7 @@ static void read_name(const struct pp_gguf *g, char name[64])
     pp_gguf_string(g, "general.name", &s);
     snprintf(name, 64, "%.*s", (int)(s.len < 63 ? s.len : 63), s.data);
     for (char *c = name; *c; c++)
-        *c = (char)tolower((unsigned char)*c);
+        *c = pp_lower(*c);
 }
 
 /* Phi-3's own tokens take the white space behind them; its files do not say so. */

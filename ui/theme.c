@@ -8,6 +8,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
+#include "engine/base/word.h"
 
 #define THEME_END ".theme"
 
@@ -294,18 +295,12 @@ static bool is_name(const char *id)
     return len > 0 && len < 64 && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == len;
 }
 
-static bool has_theme_name(const char *path)
-{
-    const size_t n = strlen(path), n_end = sizeof THEME_END - 1;
-    return n > n_end && strcmp(path + n - n_end, THEME_END) == 0;
-}
-
 static FILE *open_theme(const struct pp_paths *paths, const char *id, char *path, size_t cap)
 {
     const char *const formats[] = {"%s/themes/%s.theme", "%s/%s.theme"};
     const char *const folders[] = {paths->config, paths->themes};
     if (strchr(id, '/'))
-        return has_theme_name(id) && pp_expand_home(id, path, cap) ? pp_open_regular(path) : NULL;
+        return pp_ends_with(id, THEME_END) && pp_expand_home(id, path, cap) ? pp_open_regular(path) : NULL;
     for (int i = 0; i < 2 && is_name(id); i++) {
         if (!*folders[i])
             continue;
@@ -367,12 +362,12 @@ static int add_folder(struct names *names, const char *folder)
     int failed = 0;
     for (struct dirent *e; d && !failed && names->n < MAX_THEMES && (e = readdir(d));) {
         size_t len = strlen(e->d_name);
-        if (len >= 64 || !has_theme_name(e->d_name))
+        if (len >= 64 || !pp_ends_with(e->d_name, THEME_END))
             continue;
         failed = pp_grow(&names->ids, &names->cap, names->n + 1, sizeof *names->ids);
         if (failed)
             break;
-        snprintf(names->ids[names->n], sizeof *names->ids, "%.*s", (int)(len - 6), e->d_name);
+        snprintf(names->ids[names->n], sizeof *names->ids, "%.*s", (int)(len - strlen(THEME_END)), e->d_name);
         names->n += is_name(names->ids[names->n]);
     }
     if (d)

@@ -6,6 +6,7 @@
 
 #include "engine/arch/families.h"
 #include "engine/base/json.h"
+#include "engine/base/word.h"
 #include "engine/gguf.h"
 
 static const struct pp_arch *const families[] = {
@@ -167,12 +168,6 @@ static bool is_suffix(const char *s)
     return strcmp(s, ".weight") == 0 || strcmp(s, ".bias") == 0;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 /* The line of a table that the name fits. */
 static const struct pp_arch_name *find_name(const struct pp_arch_name *table, const struct pp_hparams *hp,
                                             const char *hf, struct holes *holes, const char **rest)
@@ -247,7 +242,7 @@ enum pp_name_match pp_arch_translate(const struct pp_arch *a, const struct pp_hp
     if (is_of_other_part(a, hf))
         return PP_NAME_IGNORED;
     for (const char *const *end = a->ignored; *end; end++)
-        if (ends_with(hf, *end))
+        if (pp_ends_with(hf, *end))
             return PP_NAME_IGNORED;
     return PP_NAME_UNKNOWN;
 }
@@ -355,7 +350,7 @@ bool pp_arch_hf_module(const struct pp_arch *a, const struct pp_hparams *hp, con
     const char *rest;
     const struct pp_arch_name *n = find_gguf(a, hp, gguf_name, &holes, &rest);
     pp_buf_clear(module);
-    if (!n || (!n->whole && strcmp(rest, weight) != 0) || (n->whole && !ends_with(n->hf, weight)))
+    if (!n || (!n->whole && strcmp(rest, weight) != 0) || (n->whole && !pp_ends_with(n->hf, weight)))
         return false;
     fill_in(n->hf, &holes, module);
     if (n->whole && !module->bad)

@@ -1,6 +1,5 @@
 /* missing.c - what families that pippin does not run need and it lacks, for errors. Names are those of GGUF files, and
  * of config.json without what they end with, in small letters and digits only. */
-#include <ctype.h>
 #include <string.h>
 
 #include "engine/arch/arch.h"
@@ -40,9 +39,11 @@ static void plain(const char *name, char out[64])
 {
     static const char *const ends[] = {"forcausallm", "forconditionalgeneration", "lmheadmodel", "model"};
     size_t n = 0;
-    for (; *name && n + 1 < 64; name++)
-        if (isalnum((unsigned char)*name))
-            out[n++] = pp_lower(*name);
+    for (; *name && n + 1 < 64; name++) {
+        const char c = pp_lower(*name);
+        if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'))
+            out[n++] = c;
+    }
     out[n] = 0;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         const size_t m = strlen(ends[i]);
