@@ -19,13 +19,47 @@ enum {
 
 static size_t count(struct pp_ui *ui)
 {
-    return ui->menu.cls->count(ui, &ui->menu);
+    const struct pp_menu_class *cls = ui->menu.cls;
+    size_t n;
+    if (!cls->named)
+        return cls->count(ui, &ui->menu);
+    cls->named(ui->controller, &n);
+    return n;
+}
+
+static struct pp_menu_row row_at(struct pp_ui *ui, size_t i)
+{
+    const struct pp_menu_class *cls = ui->menu.cls;
+    struct pp_menu_row row = {0};
+    size_t n;
+    if (!cls->named) {
+        cls->row(ui, &ui->menu, i, &row);
+        return row;
+    }
+    const struct pp_named *list = cls->named(ui->controller, &n);
+    if (i < n) {
+        snprintf(row.left, sizeof row.left, "%s", list[i].name);
+        snprintf(row.right, sizeof row.right, "%.127s", list[i].detail);
+        row.current = list[i].current;
+    }
+    return row;
+}
+
+static void select_current(struct pp_ui *ui)
+{
+    size_t n;
+    const struct pp_named *list = ui->menu.cls->named(ui->controller, &n);
+    for (size_t i = 0; i < n; i++)
+        if (list[i].current)
+            ui->menu.selected = i;
 }
 
 void pp_menu_open(struct pp_ui *ui, const struct pp_menu_class *cls)
 {
     pp_menu_close(ui);
     ui->menu = (struct pp_menu){.cls = cls, .told = ui->notice_at};
+    if (cls->named)
+        select_current(ui);
     if (cls->open)
         cls->open(ui, &ui->menu);
     ui->dirty = PP_DRAW_ALL;
@@ -268,8 +302,7 @@ static int right_column(struct pp_ui *ui, int w, size_t n)
 {
     int widest = 0;
     for (size_t i = 0; i < n && ui->menu.cls->columns; i++) {
-        struct pp_menu_row row = {0};
-        ui->menu.cls->row(ui, &ui->menu, i, &row);
+        const struct pp_menu_row row = row_at(ui, i);
         int width = pp_text_width(row.left, strlen(row.left));
         widest = width > widest ? width : widest;
     }
@@ -294,8 +327,7 @@ static void draw_rows(struct pp_ui *ui, struct pp_area a, size_t n)
         pp_draw_text(a.y, a.x + 3, a.w - 4, m->cls->empty, PP_SLOT_MENU_DIM);
     int column = right_column(ui, a.w, n);
     for (size_t i = m->top; i < n && i < m->top + shown; i++) {
-        struct pp_menu_row row = {0};
-        m->cls->row(ui, m, i, &row);
+        const struct pp_menu_row row = row_at(ui, i);
         draw_row(&row, (struct pp_area){a.y + (int)(i - m->top), a.x, 1, a.w}, i == m->selected, column);
     }
 }

@@ -9,8 +9,10 @@
 #include "ui/field.h"
 #include "ui/input.h"
 
-struct pp_ui;
+struct pp_controller;
 struct pp_menu;
+struct pp_named;
+struct pp_ui;
 
 enum { PP_MENU_DETAIL = 320, PP_MENU_MAX_DETAILS = 8 };
 
@@ -31,6 +33,8 @@ struct pp_menu_class {
     bool search;        /* typing changes menu->search and calls searched() */
     void (*open)(struct pp_ui *ui, struct pp_menu *m);
     bool (*pending)(struct pp_ui *ui, struct pp_menu *m);  /* the rows are others in a moment: Enter waits for them */
+    /* The rows, as the controller names them: opens on the current one. NULL: count() and row() say them. */
+    const struct pp_named *(*named)(const struct pp_controller *c, size_t *n);
     size_t (*count)(struct pp_ui *ui, struct pp_menu *m);
     void (*row)(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row); /* *row is zeroed */
     /* first: true if it was used */

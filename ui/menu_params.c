@@ -6,29 +6,11 @@
 #include "ui/state.h"
 #include "ui/wrap.h"
 
-static size_t count(struct pp_ui *ui, struct pp_menu *m)
-{
-    size_t n;
-    (void)m;
-    pp_controller_params(ui->controller, &n);
-    return n;
-}
-
 static const struct pp_named *at(struct pp_ui *ui, size_t i)
 {
     size_t n;
     const struct pp_named *list = pp_controller_params(ui->controller, &n);
     return i < n ? &list[i] : NULL;
-}
-
-static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
-{
-    const struct pp_named *p = at(ui, i);
-    (void)m;
-    if (!p)
-        return;
-    snprintf(row->left, sizeof row->left, "%s", p->name);
-    snprintf(row->right, sizeof row->right, "%.127s", p->detail);
 }
 
 /* What the selected one does, on two lines. */
@@ -69,5 +51,5 @@ static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 const struct pp_menu_class pp_menu_params = {
     .title = "Parameters", .hint = "Enter changes   Esc closes", .empty = "There is nothing to set yet.",
     .n_details = 2, .details = details,
-    .count = count, .row = row, .choose = choose, .answered = answered,
+    .named = pp_controller_params, .choose = choose, .answered = answered,
 };
