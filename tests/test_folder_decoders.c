@@ -445,6 +445,19 @@ static void diffllama(void **state)
     assert_unknown_form(&uneven, "layers that differ");
 }
 
+/* An adapter that has no place in a model is refused, by name. */
+static void refuse_adapted(const char *model, const char *path, const char *word)
+{
+    struct running r = run_small(model, NULL);
+    struct pp_adapter *adapter;
+    struct pp_error err;
+    assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
+    assert_int_equal(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, word));
+    stop_small(&r);
+    pp_adapter_free(adapter);
+}
+
 /* Layers that are gone through several times. */
 static void looped(void **state)
 {
@@ -485,6 +498,35 @@ static void lora_of_loops(void **state)
     expect_adapted(d, file, path, 1e-4);
     folder_empty(&f);
     decoder_free(d);
+}
+
+/* And so is that of a norm. */
+static void expect_norm(const struct decoder_shape *s, const char *hf, const char *gguf, const char *refused)
+{
+    struct decoder *d = decoder_make(s);
+    struct folder f = {.random = 6};
+    char name[120];
+    const char *file = decoder_write(d);
+    snprintf(name, sizeof name, "base_model.model.model.%s.weight", hf);
+    const float *own = folder_add(&f, name, s->n_embd, 0, 1, 0.5f);
+    const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8}");
+    memcpy(decoder_find(d, gguf)->values, own, (size_t)s->n_embd * sizeof *own);
+    if (refused)
+        refuse_adapted(file, path, refused);
+    else
+        expect_adapted(d, file, path, 1e-4);
+    folder_empty(&f);
+    decoder_free(d);
+}
+
+static void norms_of_loops(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("nanbeige");
+    expect_norm(&s, "layers.0.input_layernorm", "blk.0.attn_norm.weight", NULL);
+    expect_norm(&s, "norm", "output_norm.weight", "output_norm.weight"); /* between two loops it stands alone */
+    s.loops_plain = true;
+    expect_norm(&s, "norm", "output_norm.weight", NULL);
 }
 
 /* ModernBERT's decoders. */
@@ -783,7 +825,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(muse_glimmer),
         cmocka_unit_test(diffllama),
         cmocka_unit_test(looped),
-        cmocka_unit_test(lora_of_loops),
+        cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),
         cmocka_unit_test(modernbert_decoder),
         cmocka_unit_test(kormo),
         cmocka_unit_test(hyperclovax),

@@ -83,7 +83,7 @@ struct stage {
                                    added to */
     /* PROJECT */
     struct norm norm;           /* of the input; EXPERTS, too */
-    int norm_op;                /* its operation in the plan, by which adapters replace it */
+    int norm_op;                /* the plan's first with its weight, by which adapters replace it */
     int norm_out;               /* slot for the normed input, if somebody wants it later; -1: nobody */
     int n_projections;
     struct projection projections[MAX_GROUPED];

@@ -312,12 +312,17 @@ static bool make_replaced(struct pp_cpu *c)
     return true;
 }
 
-static bool has_stage_of_norm(const struct pp_cpu *c, int op)
+/* Whether all norms with this one's weight are part of projections: of layers that are gone through several times there
+ * are several, and stages call them by the first one. */
+static bool is_replaceable(const struct pp_cpu *c, int op)
 {
-    int i = 0;
-    while (i < c->n_stages && !(is_normed(&c->stages[i]) && c->stages[i].norm_op == op))
-        i++;
-    return i < c->n_stages;
+    const struct pp_plan *plan = &c->model->plan;
+    int n_norms = 0, n_stages = 0;
+    for (int i = op; i < plan->n_ops; i++)
+        n_norms += plan->ops[i].kind == PP_OP_NORM && plan->ops[i].weight == plan->ops[op].weight;
+    for (int i = 0; i < c->n_stages; i++)
+        n_stages += is_normed(&c->stages[i]) && c->stages[i].norm_op == op;
+    return n_stages == n_norms;
 }
 
 /* Norms are replaced where they are part of projections; others would silently stay the model's. */
@@ -325,7 +330,7 @@ static enum pp_code check_norms(const struct pp_cpu *c, const struct pp_adapter_
 {
     for (int k = 0; k < set->n; k++)
         for (int op = 0; set->use[k].adapter->norms && op < c->model->plan.n_ops; op++)
-            if (set->use[k].adapter->norms[op] && !has_stage_of_norm(c, op))
+            if (set->use[k].adapter->norms[op] && !is_replaceable(c, op))
                 return pp_fail(err, PP_ERR_UNSUPPORTED,
                                "adapter %s replaces %s, a norm that the CPU backend cannot replace",
                                set->use[k].adapter->info.name, c->model->plan.ops[op].weight->name);
