@@ -317,6 +317,18 @@ static void read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec)
     spec->eos = tok_spec_find(spec, "[SEP]", 5);
 }
 
+/* Tokens with properties that nothing else tells. */
+static const struct { const char *key; uint8_t flag; } flag_lists[] = {
+    {"pippin.tokenizer.lstrip", TOK_LSTRIP},
+    {"pippin.tokenizer.rstrip", TOK_RSTRIP},
+    {"pippin.tokenizer.single_word", TOK_WORD},
+    {"pippin.tokenizer.spaced", TOK_SPACED},
+    {"pippin.tokenizer.ends", TOK_END},
+    {"pippin.tokenizer.inside", TOK_INSIDE},
+    {"pippin.tokenizer.outside", TOK_OUTSIDE},
+    {"pippin.tokenizer.late", TOK_LATE},
+};
+
 static void read_flag_list(const struct pp_gguf *g, const char *key, uint8_t flag, struct tok_spec *spec)
 {
     enum pp_gguf_type type;
@@ -397,14 +409,8 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
         spec->flags[eom] |= TOK_END;
     pp_gguf_bool(g, "tokenizer.ggml.add_bos_token", &spec->add_bos);
     pp_gguf_bool(g, "tokenizer.ggml.add_eos_token", &spec->add_eos);
-    read_flag_list(g, "pippin.tokenizer.lstrip", TOK_LSTRIP, spec);
-    read_flag_list(g, "pippin.tokenizer.rstrip", TOK_RSTRIP, spec);
-    read_flag_list(g, "pippin.tokenizer.single_word", TOK_WORD, spec);
-    read_flag_list(g, "pippin.tokenizer.spaced", TOK_SPACED, spec);
-    read_flag_list(g, "pippin.tokenizer.ends", TOK_END, spec);
-    read_flag_list(g, "pippin.tokenizer.inside", TOK_INSIDE, spec);
-    read_flag_list(g, "pippin.tokenizer.outside", TOK_OUTSIDE, spec);
-    read_flag_list(g, "pippin.tokenizer.late", TOK_LATE, spec);
+    for (size_t i = 0; i < sizeof flag_lists / sizeof *flag_lists; i++)
+        read_flag_list(g, flag_lists[i].key, flag_lists[i].flag, spec);
     if (pp_gguf_string(g, "pippin.tokenizer.normalizers", &spec->steps) &&
         pp_gguf_int(g, "pippin.tokenizer.covered", &covered))
         spec->covered = (uint8_t)(covered & (TOK_COVERS_TABLE | TOK_COVERS_PREFIX));
@@ -606,16 +612,20 @@ static void write_characters(const struct pp_tokenizer *t, struct pp_gguf_writer
         pp_gguf_add_bool(w, "pippin.tokenizer.ignore_merges", true);
 }
 
-static enum pp_code write_flag_list(const struct pp_tokenizer *t, const char *key, uint8_t flag,
-                                    struct pp_gguf_writer *w, struct pp_error *err)
+static enum pp_code write_flags(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
 {
     struct tok_ids list = {0};
     enum pp_code code = PP_OK;
-    for (uint32_t i = 0; !code && i < t->n_vocab; i++)
-        if (t->flags[i] & flag)
-            code = tok_ids_add(&list, (int32_t)i, err);
-    if (!code && list.n)
-        pp_gguf_add_i32_array(w, key, list.v, list.n);
+    for (size_t k = 0; !code && k < sizeof flag_lists / sizeof *flag_lists; k++) {
+        if (flag_lists[k].flag == TOK_LATE && !t->steps) /* nothing is normalised */
+            continue;
+        list.n = 0;
+        for (uint32_t i = 0; !code && i < t->n_vocab; i++)
+            if (t->flags[i] & flag_lists[k].flag)
+                code = tok_ids_add(&list, (int32_t)i, err);
+        if (!code && list.n)
+            pp_gguf_add_i32_array(w, flag_lists[k].key, list.v, list.n);
+    }
     pp_free(list.v);
     return code;
 }
@@ -675,24 +685,11 @@ static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_write
     else if (!code && (t->kind == TOK_BYTE_LEVEL || t->kind == TOK_CHARACTERS))
         code = write_merges(t, w, err);
     if (!code)
-        code = write_flag_list(t, "pippin.tokenizer.lstrip", TOK_LSTRIP, w, err);
-    if (!code)
-        code = write_flag_list(t, "pippin.tokenizer.rstrip", TOK_RSTRIP, w, err);
-    if (!code)
-        code = write_flag_list(t, "pippin.tokenizer.single_word", TOK_WORD, w, err);
-    if (!code)
-        code = write_flag_list(t, "pippin.tokenizer.spaced", TOK_SPACED, w, err);
-    if (!code)
-        code = write_flag_list(t, "pippin.tokenizer.ends", TOK_END, w, err);
-    if (!code)
-        code = write_flag_list(t, "pippin.tokenizer.inside", TOK_INSIDE, w, err);
-    if (!code)
-        code = write_flag_list(t, "pippin.tokenizer.outside", TOK_OUTSIDE, w, err);
-    if (!code && t->steps) {
+        code = write_flags(t, w, err);
+    if (t->steps) {
         pp_gguf_add_text(w, "pippin.tokenizer.normalizers", tok_steps_json(t->steps));
         if (t->covered)
             pp_gguf_add_u32(w, "pippin.tokenizer.covered", t->covered);
-        code = write_flag_list(t, "pippin.tokenizer.late", TOK_LATE, w, err);
     }
     write_id(w, "tokenizer.ggml.bos_token_id", t->bos);
     write_id(w, "tokenizer.ggml.eos_token_id", t->eos);
