@@ -109,14 +109,19 @@ struct pp_lora_order {
     int64_t head_dim;
     bool from_hf;          /* namely Hugging Face's */
 };
+/* Where the file has what is our row. order NULL: in the same place. */
+int64_t pp_lora_file_row(const struct pp_lora_order *order, int64_t row);
 
-/* Values of a file's tensor as floats [ne[1], ne[0]], or turned [ne[0], ne[1]]; rows of the result moved if there is an
- * order. *out: half 0 (A) or 1 (B) of the room. *most: the largest of the absolute values. Refuses NaN and infinity,
- * which would poison every answer. */
-enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_tensor *t, bool turned,
-                          const struct pp_lora_order *order, struct pp_lora_room *room, int half, const float **out,
-                          float *most, struct pp_error *err);
-/* The same in memory of its own, pp_free, in the file's order. */
+/* A [rank, n_in] and B [n_out, rank] as floats, in the room, and the largest of their absolute values. */
+struct pp_lora_halves {
+    const float *values[2];
+    float most[2];
+};
+/* Those of a target; order: B's. Refuses NaN and infinity, which would poison every answer. */
+enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_target *t,
+                          const struct pp_lora_order *order, struct pp_lora_room *room, struct pp_lora_halves *out,
+                          struct pp_error *err);
+/* A file's tensor as floats [ne[1], ne[0]], or turned [ne[0], ne[1]], in the file's order; likewise. pp_free. */
 enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
                             struct pp_error *err);
 
@@ -124,10 +129,9 @@ enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *
 size_t pp_lora_held_bytes(const struct pp_tensor *w, int rank, uint32_t type, int half);
 enum pp_code pp_lora_arena_new(struct pp_adapter *a, size_t bytes, struct pp_error *err);
 void pp_lora_arena_free(struct pp_adapter *a);
-/* Makes of them, most_up being the largest of |B|, in the target's place in the arena, what the kernels read. */
-enum pp_code pp_lora_hold(struct pp_adapter *a, struct pp_lora_target *t, uint32_t type, const struct pp_tensor *w,
-                          const float *down, const float *up, float most_up, struct pp_lora_room *room,
-                          struct pp_error *err);
+/* Makes of them, in the place of the projection's target in the arena, what the kernels read. */
+enum pp_code pp_lora_hold(struct pp_adapter *a, int linear, uint32_t type, const struct pp_lora_halves *from,
+                          struct pp_lora_room *room, struct pp_error *err);
 /* B [n_out, rank] as add_low_rank reads it, in the type and of the rank of *out, whose data are then `to`: blocks of
  * pp_low_rank_block_bytes. most: the largest of |B|. */
 enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, struct pp_low_rank *out, uint8_t *to, float most,
@@ -135,18 +139,18 @@ enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, struct pp_low_rank
 /* A row of n floats as Q8_0, by the kernels. q [n], aligned to 64 bytes, d and sum [n / 32] are room for it. */
 void pp_lora_q8_row(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum, uint8_t *to);
 
-/* What a target changes besides its A [rank, n_in] and B [n_out, rank], as in the file (rows of B not moved; NULL if
- * rank is 0): biases, IA3, DoRA. to->rank and to->scale are set. permuted: outputs are in the other order in the file.
- * For DoRA all of W is read, and multiplied by A. */
-enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t, bool permuted,
-                                bool from_hf, const float *down, const float *up, struct pp_error *err);
+/* What a target changes besides its A and B (`halves`, if its rank is not 0): biases, IA3, DoRA. The projection's rank
+ * and scale are set. order: of outputs in the file, or NULL. For DoRA all of W is read, and multiplied by A. */
+enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
+                                const struct pp_lora_order *order, const struct pp_lora_halves *halves,
+                                struct pp_error *err);
 /* Whether nothing of that changes anything; of DoRA, if its A and B do not. */
 bool pp_lora_kinds_idle(const struct pp_lora_target *t, int64_t n_in, int64_t n_out);
 void pp_lora_free_kinds(struct pp_lora_target *t);
 /* lora_replaced.c: what stands for a matrix, a norm or the table of embeddings. What has the base model's values, all
  * of them, is left out. PP_ERR_MISMATCH: the model has no such tensor, or it has another shape. */
-enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct pp_adapter_target *t, bool permuted,
-                                 bool from_hf, struct pp_error *err);
+enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
+                                 const struct pp_lora_order *order, struct pp_error *err);
 enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);
 enum pp_code pp_lora_load_table(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);
 /* W, its columns times 1 + scales [n_in], in W's place: an IA3 of an input that other matrices read, too. */

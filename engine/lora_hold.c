@@ -4,10 +4,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/adapter_file.h"
 #include "engine/arch/arch.h"
 #include "engine/base/mem.h"
 #include "engine/cpu/layout.h"
 #include "engine/lora.h"
+#include "engine/model.h"
 #include "engine/quant.h"
 
 /* Parts of the work space. */
@@ -63,7 +65,7 @@ static bool look_at(const float *x, int64_t n, float *most)
     return all < infinity;
 }
 
-static int64_t file_row(const struct pp_lora_order *order, int64_t row)
+int64_t pp_lora_file_row(const struct pp_lora_order *order, int64_t row)
 {
     return !order         ? row
            : order->from_hf ? pp_hf_row(row, order->head_dim)
@@ -86,7 +88,7 @@ static void read_rows(const struct pp_tensor *t, const struct pp_lora_order *ord
     if (!order) /* they are neighbours, and whole blocks each */
         to_floats(t->type, data + (size_t)r * row_bytes, n * t->ne[0], to);
     for (int64_t i = 0; order && i < n; i++)
-        to_floats(t->type, data + (size_t)file_row(order, r + i) * row_bytes, t->ne[0], to + i * t->ne[0]);
+        to_floats(t->type, data + (size_t)pp_lora_file_row(order, r + i) * row_bytes, t->ne[0], to + i * t->ne[0]);
 }
 
 /* Rows that are read at a time: what they take stays in the nearest cache. */
@@ -112,20 +114,28 @@ static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tens
                            "adapter %s: %.200s holds values that are no numbers; the file is damaged, get it again",
                            a->path, t->name);
         for (int64_t i = 0; turned && i < n; i++)
-            out[i * rows + r] = row[file_row(order, i)];
+            out[i * rows + r] = row[pp_lora_file_row(order, i)];
     }
     return PP_OK;
 }
 
-enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_tensor *t, bool turned,
-                          const struct pp_lora_order *order, struct pp_lora_room *room, int half, const float **out,
-                          float *most, struct pp_error *err)
+enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_target *t,
+                          const struct pp_lora_order *order, struct pp_lora_room *room, struct pp_lora_halves *out,
+                          struct pp_error *err)
 {
-    const size_t row = (size_t)t->ne[0] * sizeof(float), all = row * (size_t)t->ne[1]; /* in a file: no overflow */
-    float *to = room_for(room, half ? HALF_B : HALF_A, all), *one = turned ? room_for(room, ROW, row) : NULL;
-    *out = to;
-    return to && (one || !turned) ? read_tensor(a, t, turned, order, one, to, most, err)
-                                  : pp_fail_nomem(err, "an adapter");
+    const struct pp_tensor *const tensors[2] = {&t->a, &t->b};
+    const bool turned[2] = {t->a_turned, t->b_turned};
+    enum pp_code code = PP_OK;
+    for (int half = 0; half < 2 && !code; half++) {
+        const struct pp_tensor *from = tensors[half];
+        const size_t row = (size_t)from->ne[0] * sizeof(float), all = row * (size_t)from->ne[1]; /* it fits a file */
+        float *to = room_for(room, half ? HALF_B : HALF_A, all), *one = turned[half] ? room_for(room, ROW, row) : NULL;
+        out->values[half] = to;
+        code = to && (one || !turned[half])
+                   ? read_tensor(a, from, turned[half], half ? order : NULL, one, to, &out->most[half], err)
+                   : pp_fail_nomem(err, "an adapter");
+    }
+    return code;
 }
 
 enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
@@ -300,10 +310,12 @@ void pp_lora_arena_free(struct pp_adapter *a)
         pp_free(a->arena);
 }
 
-enum pp_code pp_lora_hold(struct pp_adapter *a, struct pp_lora_target *t, uint32_t type, const struct pp_tensor *w,
-                          const float *down, const float *up, float most_up, struct pp_lora_room *room,
-                          struct pp_error *err)
+enum pp_code pp_lora_hold(struct pp_adapter *a, int linear, uint32_t type, const struct pp_lora_halves *from,
+                          struct pp_lora_room *room, struct pp_error *err)
 {
+    const struct pp_tensor *w = a->model->plan.linears[linear].w;
+    struct pp_lora_target *t = &a->targets[linear];
+    const float *down = from->values[0];
     const int64_t n_in = w->ne[0];
     t->a_bytes = half_bytes(w, t->rank, type, 0);
     t->b_bytes = half_bytes(w, t->rank, type, 1);
@@ -317,5 +329,5 @@ enum pp_code pp_lora_hold(struct pp_adapter *a, struct pp_lora_target *t, uint32
         memcpy(t->a_data, down, t->a_bytes);
     t->a = (struct pp_matrix){.type = type, .n_rows = t->rank, .n_cols = n_in, .data = t->a_data, .alone = true};
     t->b = (struct pp_low_rank){.type = type, .rank = t->rank};
-    return pp_lora_lay_out_b(up, w->ne[1], &t->b, t->b_data, most_up, room, err);
+    return pp_lora_lay_out_b(from->values[1], w->ne[1], &t->b, t->b_data, from->most[1], room, err);
 }

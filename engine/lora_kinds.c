@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/adapter_file.h"
-#include "engine/arch/arch.h"
 #include "engine/base/mem.h"
 #include "engine/cpu/layout.h"
 #include "engine/lora.h"
@@ -51,8 +50,8 @@ struct loading {
     const struct pp_adapter_target *t;
     struct pp_lora_target *to;
     const struct pp_linear *linear;
-    int64_t n_in, n_out, head_dim;
-    bool permuted, from_hf;     /* outputs are in another order in the file, namely Hugging Face's */
+    int64_t n_in, n_out;
+    const struct pp_lora_order *order; /* of outputs in the file, or NULL */
     struct pp_error *err;
 };
 
@@ -65,12 +64,8 @@ static enum pp_code read_vector(const struct loading *l, const struct pp_tensor 
     *out = pp_malloc((size_t)n * sizeof *f);
     if (!code && !*out)
         code = pp_fail_nomem(l->err, "an adapter");
-    for (int64_t i = 0; i < n && !code; i++) {
-        int64_t from = i;
-        if (outputs && l->permuted)
-            from = l->from_hf ? pp_hf_row(i, l->head_dim) : pp_gguf_row(i, l->head_dim);
-        (*out)[i] = f[from];
-    }
+    for (int64_t i = 0; i < n && !code; i++)
+        (*out)[i] = f[pp_lora_file_row(outputs ? l->order : NULL, i)];
     pp_free(f);
     if (code) {
         pp_free(*out);
@@ -259,13 +254,14 @@ static enum pp_code load_dora(const struct loading *l, const float *a, const flo
     return code;
 }
 
-enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t, bool permuted,
-                                bool from_hf, const float *down, const float *up, struct pp_error *err)
+enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
+                                const struct pp_lora_order *order, const struct pp_lora_halves *halves,
+                                struct pp_error *err)
 {
     const struct pp_linear *base = &a->model->plan.linears[linear];
     const struct loading l = {
         .a = a, .t = t, .to = &a->targets[linear], .linear = base, .n_in = base->w->ne[0], .n_out = base->w->ne[1],
-        .head_dim = pp_source_hparams(a->model->source)->head_dim, .permuted = permuted, .from_hf = from_hf, .err = err,
+        .order = order, .err = err,
     };
     enum pp_code code = PP_OK;
     l.to->special = t->bias.data || t->b_bias.data || t->ia3.data || t->magnitude.data;
@@ -277,7 +273,7 @@ enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct p
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s is a DoRA of rank %lld; at most %d can be run", a->path,
                        t->name, (long long)t->rank, MOST_RANK);
     if (!code && t->magnitude.data)
-        code = load_dora(&l, down, up);
+        code = load_dora(&l, halves->values[0], halves->values[1]);
     return code;
 }
 

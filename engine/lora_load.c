@@ -156,20 +156,16 @@ static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error 
 /* --- matrices ---------------------------------------------------------------------------------------------------- */
 
 /* Reads A and B, and holds them. */
-static enum pp_code load_halves(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
-                                const struct pp_lora_order *order, bool exact, struct pp_lora_room *room,
-                                const float **down, const float **up, bool *product, struct pp_error *err)
+static enum pp_code load_halves(const struct loading *l, const struct job *job, const struct pp_lora_order *order,
+                                struct pp_lora_room *room, struct pp_lora_halves *halves, struct pp_error *err)
 {
-    const struct pp_tensor *w = a->model->plan.linears[linear].w;
-    float most[2] = {0, 0};
-    enum pp_code code = pp_lora_read(a, &t->a, t->a_turned, NULL, room, 0, down, &most[0], err);
-    if (!code)
-        code = pp_lora_read(a, &t->b, t->b_turned, order, room, 1, up, &most[1], err);
-    *product = most[0] != 0.0f && most[1] != 0.0f;
+    const struct pp_tensor *w = l->a->model->plan.linears[job->linear].w;
+    const enum pp_code code = pp_lora_read(l->a, job->target, order, room, halves, err);
     if (code)
         return code;
-    const uint32_t type = held_type(a->model, w, exact, most[0] > most[1] ? most[0] : most[1]);
-    return pp_lora_hold(a, &a->targets[linear], type, w, *down, *up, most[1], room, err);
+    const float *most = halves->most;
+    const uint32_t type = held_type(l->a->model, w, l->exact, most[0] > most[1] ? most[0] : most[1]);
+    return pp_lora_hold(l->a, job->linear, type, halves, room, err);
 }
 
 static enum pp_code load_matrix(const struct loading *l, const struct job *job, struct pp_lora_room *room,
@@ -182,17 +178,17 @@ static enum pp_code load_matrix(const struct loading *l, const struct job *job, 
     const struct pp_lora_target *own = &a->targets[job->linear];
     const bool hf = pp_adapter_file_hf_order(l->file);
     const enum pp_row_order rows = pp_arch_rows(pp_arch_by_name(hp->arch), t->name);
-    const bool permuted = rows != PP_ROWS_SAME && hf != hp->rope_neox;
-    const struct pp_lora_order order = {hp->head_dim, hf};
-    const float *down = NULL, *up = NULL;
-    bool product = false;
+    const struct pp_lora_order other = {hp->head_dim, hf};
+    const struct pp_lora_order *order = rows != PP_ROWS_SAME && hf != hp->rope_neox ? &other : NULL;
+    struct pp_lora_halves halves = {0};
     enum pp_code code = PP_OK;
     if (t->rank)
-        code = load_halves(a, job->linear, t, permuted ? &order : NULL, l->exact, room, &down, &up, &product, err);
+        code = load_halves(l, job, order, room, &halves, err);
     if (!code && t->weight.data)
-        code = pp_lora_load_matrix(a, job->linear, t, permuted, hf, err);
+        code = pp_lora_load_matrix(a, job->linear, t, order, err);
     if (!code)
-        code = pp_lora_load_kinds(a, job->linear, t, permuted, hf, down, up, err);
+        code = pp_lora_load_kinds(a, job->linear, t, order, &halves, err);
+    const bool product = halves.most[0] != 0.0f && halves.most[1] != 0.0f;
     if (!code && !(pp_lora_kinds_idle(own, w->ne[0], w->ne[1]) && (own->scale == 0.0f || !product)))
         atomic_store_explicit(&a->acts, true, memory_order_relaxed);
     return code;

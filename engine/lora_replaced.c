@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "engine/adapter_file.h"
-#include "engine/arch/arch.h"
 #include "engine/base/mem.h"
 #include "engine/cpu/layout.h"
 #include "engine/hparams.h"
@@ -28,16 +27,14 @@ bool pp_adapter_set_replaces(const struct pp_adapter_set *set)
 /* A matrix of the file, or W with its columns scaled. */
 struct rows {
     const struct pp_tensor *from;
-    int64_t head_dim;           /* > 0: rows of such heads lie in the other order */
-    bool from_hf;               /* namely Hugging Face's */
-    const float *column_scales; /* [ne[0]]: times 1 + that; or NULL */
+    const struct pp_lora_order *order; /* of its rows, or NULL */
+    const float *column_scales;        /* [ne[0]]: times 1 + that; or NULL */
 };
 
 static const void *raw_row(const struct rows *r, int64_t row)
 {
-    if (r->head_dim)
-        row = r->from_hf ? pp_hf_row(row, r->head_dim) : pp_gguf_row(row, r->head_dim);
-    return (const uint8_t *)r->from->data + (size_t)row * pp_type_row_bytes(r->from->type, r->from->ne[0]);
+    const size_t row_bytes = pp_type_row_bytes(r->from->type, r->from->ne[0]);
+    return (const uint8_t *)r->from->data + (size_t)pp_lora_file_row(r->order, row) * row_bytes;
 }
 
 static enum pp_code read_row(const struct pp_adapter *a, const struct rows *r, int64_t row, float *out,
@@ -159,12 +156,11 @@ static enum pp_code hold(struct pp_adapter *a, int linear, const struct rows *r,
     return (packed ? pack : copy_rows)(a, r, &m, to->w_data, err);
 }
 
-enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct pp_adapter_target *t, bool permuted,
-                                 bool from_hf, struct pp_error *err)
+enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
+                                 const struct pp_lora_order *order, struct pp_error *err)
 {
     const struct pp_tensor *w = a->model->plan.linears[linear].w;
-    const struct rows r = {.from = &t->weight, .from_hf = from_hf,
-                           .head_dim = permuted ? pp_source_hparams(a->model->source)->head_dim : 0};
+    const struct rows r = {.from = &t->weight, .order = order};
     float *room = pp_malloc(2 * (size_t)w->ne[0] * sizeof *room);
     bool same = false;
     enum pp_code code = room ? same_values(a, &r, w, w->ne[1], room, &same, err) : pp_fail_nomem(err, "an adapter");
