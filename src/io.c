@@ -201,12 +201,14 @@ void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state s
     post(io, &e->item, ITEM_END);
 }
 
-enum pp_code pp_io_temporary(struct pp_io *io, bool on, struct pp_error *err)
+/* path NULL: none from here on. */
+static enum pp_code post_store(struct pp_io *io, const char *path, bool of_disk, struct pp_error *err)
 {
     struct store_item *s = pp_calloc(1, sizeof *s);
     if (!s)
         return pp_fail_nomem(err, "the conversations");
-    enum pp_code code = on ? pp_store_open(":memory:", &s->store, err) : PP_OK;
+    s->of_disk = of_disk;
+    const enum pp_code code = path ? pp_store_open(path, &s->store, err) : PP_OK;
     if (code)
         pp_free(s);
     else
@@ -214,18 +216,14 @@ enum pp_code pp_io_temporary(struct pp_io *io, bool on, struct pp_error *err)
     return code;
 }
 
+enum pp_code pp_io_temporary(struct pp_io *io, bool on, struct pp_error *err)
+{
+    return post_store(io, on ? ":memory:" : NULL, false, err);
+}
+
 enum pp_code pp_io_make_disk(struct pp_io *io, const char *db_path, struct pp_error *err)
 {
-    struct store_item *s = pp_calloc(1, sizeof *s);
-    if (!s)
-        return pp_fail_nomem(err, "the conversations");
-    s->of_disk = true;
-    enum pp_code code = pp_store_open(db_path, &s->store, err);
-    if (code)
-        pp_free(s);
-    else
-        post(io, &s->item, ITEM_STORE);
-    return code;
+    return post_store(io, db_path, true, err);
 }
 
 /* --- telling the UI thread --------------------------------------------------------------------------------------- */

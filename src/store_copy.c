@@ -80,9 +80,9 @@ enum pp_code pp_store_copy_begin(const char *path, struct pp_store_copy **out, s
     if (rc == SQLITE_OK && !(c->under_way = sqlite3_backup_init(c->to->db, "main", c->from, "main")))
         rc = sqlite3_errcode(c->to->db);
     if (rc != SQLITE_OK) {
-        copy_failed(c, rc, err);
+        const enum pp_code code = copy_failed(c, rc, err);
         pp_store_copy_free(c);
-        return err ? err->code : PP_ERR_IO;
+        return code;
     }
     *out = c;
     return PP_OK;
