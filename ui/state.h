@@ -44,7 +44,7 @@ struct pp_ui {
     bool notice_is_error;
     uint64_t notice_at;               /* when it came, pp_now_ns */
     bool rest_kept;                   /* what was being typed is in the history; */
-    char unsent_in[600];              /* or, too long for that, in this file; "" */
+    struct pp_buf unsent_in;          /* or, too long for that, in these files, by name */
     struct pp_buf unsent;             /* or nowhere but here, */
     struct pp_error unsent_why;       /* for this reason */
     char unsaved;                     /* the first letter of why something is not saved, as drawn */

@@ -444,15 +444,22 @@ static enum pp_code start(struct pp_ui *ui, struct pp_error *err)
     return PP_OK;
 }
 
-/* The history does not take longer texts: a file of its own. */
+/* The history does not take longer texts: a file of its own, beside those that others leave, perhaps just now. */
 static enum pp_code keep_long(struct pp_ui *ui, const char *text, struct pp_error *err)
 {
-    snprintf(ui->unsent_in, sizeof ui->unsent_in, "%.400s/unsent.txt", ui->paths->state);
-    for (int i = 2; i < 1000 && access(ui->unsent_in, F_OK) == 0; i++)
-        snprintf(ui->unsent_in, sizeof ui->unsent_in, "%.400s/unsent-%d.txt", ui->paths->state, i);
-    const enum pp_code code = pp_write_file(ui->unsent_in, text, strlen(text), 0600, err);
-    if (code)
-        ui->unsent_in[0] = '\0';
+    enum { MOST = 1000 };
+    char path[600], number[16] = "";
+    enum pp_code code;
+    bool taken = true;
+    for (int i = 1; taken && i < MOST; i++) {
+        if (i > 1)
+            snprintf(number, sizeof number, "-%d", i);
+        snprintf(path, sizeof path, "%s/unsent%s.txt", ui->paths->state, number);
+        code = pp_write_new_file(path, text, strlen(text), 0600, err);
+        taken = code && access(path, F_OK) == 0;
+    }
+    if (!code)
+        pp_buf_fmt(&ui->unsent_in, "%s%s", ui->unsent_in.len ? " and " : "", path);
     return code;
 }
 
@@ -492,8 +499,8 @@ static void tell_rest(const struct pp_ui *ui)
 {
     if (ui->rest_kept)
         printf("What was typed and not sent is in the input history: Up brings it back.\n");
-    if (ui->unsent_in[0])
-        printf("What was typed and not sent is in %s; /read puts it into the line.\n", ui->unsent_in);
+    if (ui->unsent_in.len)
+        printf("What was typed and not sent is in %s; /read puts it into the line.\n", pp_buf_cstr(&ui->unsent_in));
     if (ui->unsent.len)
         printf("pippin: %s\nWhat was typed and not sent is nowhere but here:\n\n%s", ui->unsent_why.text,
                pp_buf_cstr(&ui->unsent));
@@ -544,8 +551,10 @@ int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
     }
     else
         fprintf(stderr, "pippin: %s\n", err.text);
-    if (ui)
+    if (ui) {
         pp_buf_free(&ui->unsent);
+        pp_buf_free(&ui->unsent_in);
+    }
     pp_free(ui);
     return code == PP_OK ? 0 : pp_exit_code(code);
 }

@@ -672,6 +672,15 @@ half_typed_unkept() {
         text "kept nowhere" && keys F10 && see "exit=" && see "cannot be written: Is a directory" &&
         see "nowhere but here" && see "kept nowhere"
 }
+# likewise what is too long for the history, beside what is there already; it is shown where there is no name left
+long_typed() {
+    mkdir -p "$work/state/pippin" && echo other >"$work/state/pippin/unsent.txt" && start 140x24 && see ready &&
+        seq -s' ' 1 20000 | paste && see " 20000" && keys F10 && see "exit=" && see "/unsent-2.txt; /read puts it" &&
+        has "$work/state/pippin/unsent-2.txt" " 20000" && has "$work/state/pippin/unsent.txt" other || return 1
+    for i in $(seq 3 999); do echo other >"$work/state/pippin/unsent-$i.txt"; done
+    start 140x24 && see ready && seq -s' ' 1 20000 | paste && see " 20000" && keys F10 && see "exit=" && see " 20000" &&
+        has "$work/state/pippin/unsent-999.txt" other
+}
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarged_to_the_tail new_text_mark many_messages loading_ends paste_lines
@@ -681,7 +690,7 @@ enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
-drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term half_typed half_typed_unkept suspend
+drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term half_typed half_typed_unkept long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters comparison elsewhere impatient_search found_is_shown"
 passed=0 failed=0
