@@ -11,6 +11,7 @@
 #include "engine/base/utf8.h"
 #include "engine/base/word.h"
 #include "src/adapter_mix.h"
+#include "src/fence.h"
 #include "src/json_numbers.h"
 #include "src/plain_text.h"
 
@@ -66,46 +67,28 @@ static void add_line(struct pp_buf *b, const char *text)
             b->data[i] = ' ';
 }
 
-/* The fence of code that a line opens or closes: ``` or ~~~, or more of them, behind at most three spaces. 0: none. */
-static size_t fence_of(const char *line, size_t n, char *kind)
-{
-    size_t indent = 0, len = 0;
-    while (indent < n && line[indent] == ' ')
-        indent++;
-    if (indent > 3 || indent == n || (line[indent] != '`' && line[indent] != '~'))
-        return 0;
-    *kind = line[indent];
-    while (indent + len < n && line[indent + len] == *kind)
-        len++;
-    return len >= 3 ? len : 0;
-}
-
 /* A text of Markdown. Code that it leaves open, because it was stopped, ends with it; each line begins with `lead`. */
 static void add_text(struct pp_buf *b, const char *text, size_t n, const char *lead)
 {
-    size_t open = 0;
-    char open_kind = 0;
+    enum { MOST_INDENT = 3 }; /* what stands behind more is part of a list, and ends with that */
+    struct pp_fence open = {0};
     for (size_t at = 0; at < n;) {
-        const char *end = memchr(text + at, '\n', n - at);
-        const size_t len = end ? (size_t)(end - text) - at : n - at;
-        char kind = 0;
-        const size_t fence = fence_of(text + at, len, &kind);
-        if (fence && !open) {
-            open = fence;
-            open_kind = kind;
-        } else if (fence >= open && fence && kind == open_kind) {
-            open = 0;
-        }
+        const char *line = text + at, *end = memchr(line, '\n', n - at);
+        const size_t len = end ? (size_t)(end - line) : n - at, shown = len - (len && line[len - 1] == '\r');
+        if (!open.len)
+            open = pp_fence_of(line, shown, MOST_INDENT);
+        else if (pp_fence_closes(&open, line, shown, MOST_INDENT))
+            open.len = 0;
         pp_buf_str(b, lead);
-        pp_plain_text(b, text + at, len);
+        pp_plain_text(b, line, len);
         pp_buf_char(b, '\n');
         at += len + 1;
     }
-    if (!open)
+    if (!open.len)
         return;
     pp_buf_str(b, lead);
-    while (open--)
-        pp_buf_char(b, open_kind);
+    while (open.len--)
+        pp_buf_char(b, open.mark);
     pp_buf_char(b, '\n');
 }
 

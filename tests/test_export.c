@@ -10,6 +10,7 @@
 #include "src/export.h"
 #include "src/import.h"
 #include "src/import_store.h"
+#include "src/plain_text.h"
 #include "tests/backend_fake.h"
 #include "tests/support.h"
 
@@ -225,6 +226,28 @@ static void markdown(void **state)
                         "\n---\n\n3 messages on other branches are not here; the JSON form has all.\n");
     pp_buf_free(&text);
     pp_conversation_clear(&c);
+}
+
+/* Only code that is left open is ended. */
+static void fences(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {
+        {"```ls``` lists", ""}, {"~~~\n~~~ no end\n~~~ \t", ""}, {"```\na\n````\r", ""}, {"    ```", ""},
+        {"~~~ `c`", "~~~\n"}, {"````\n```", "````\n"}, {"```c\n```d", "```\n"}, {"   ```\n    ```", "```\n"},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct pp_conversation c = {.messages = pp_calloc(1, sizeof *c.messages), .session = {.head = 1}};
+        assert_non_null(c.messages);
+        add(&c, PP_ROLE_USER, 0, texts[i][0]);
+        struct pp_buf text = text_of(&c, PP_EXPORT_MARKDOWN, 1), end = {0};
+        pp_plain_text(&end, texts[i][0], strlen(texts[i][0]));
+        pp_buf_fmt(&end, "\n%s", texts[i][1]);
+        assert_string_equal(strstr(text.data, "## You\n\n") + strlen("## You\n\n"), end.data);
+        pp_buf_free(&text);
+        pp_buf_free(&end);
+        pp_conversation_clear(&c);
+    }
 }
 
 /* --- from other programs ---------------------------------------------------------------------------------------- */
@@ -724,7 +747,7 @@ TEST_GROUP(export)
         cmocka_unit_test(several),
         cmocka_unit_test(bytes_that_are_no_text),
         cmocka_unit_test(zeros_in_a_file),
-        cmocka_unit_test(markdown),
+        cmocka_unit_test(markdown), cmocka_unit_test(fences),
         cmocka_unit_test(other_programs),
         cmocka_unit_test(trees_of_other_programs),
         cmocka_unit_test(carried_on_elsewhere),

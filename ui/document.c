@@ -60,38 +60,13 @@ static bool is_blank(const char *s, size_t from, size_t to)
     return from == to;
 }
 
-/* Length of the row of fence characters that a line begins with, 0 if it is no fence. */
-static size_t fence_at(const char *s, size_t from, size_t to, char *mark, int *indent)
-{
-    size_t i = from;
-    while (i < to && s[i] == ' ' && i - from < FENCE_INDENT_MAX)
-        i++;
-    *indent = (int)(i - from);
-    if (i == to || (s[i] != '`' && s[i] != '~'))
-        return 0;
-    *mark = s[i];
-    size_t len = 0;
-    while (i + len < to && s[i + len] == *mark)
-        len++;
-    if (len < 3 || (*mark == '`' && memchr(s + i + len, '`', to - i - len)))
-        return 0;
-    return len;
-}
-
-static bool closes_fence(const struct pp_document *doc, const char *s, size_t from, size_t to)
-{
-    char mark = 0;
-    int indent;
-    size_t len = fence_at(s, from, to, &mark, &indent);
-    return len >= doc->fence_len && mark == doc->fence_char && is_blank(s, from + (size_t)indent + len, to);
-}
-
 /* --- segments ---------------------------------------------------------------------------------------------- */
 
 static struct segment code_segment(const struct pp_document *doc, const char *s, size_t n)
 {
     struct source_line line = line_at(s, n, doc->done);
-    bool closing = !line.cut && closes_fence(doc, s, doc->done, line.end);
+    bool closing = !line.cut &&
+                   pp_fence_closes(&doc->fence, s + doc->done, line.end - doc->done, FENCE_INDENT_MAX);
     return (struct segment){closing ? SEGMENT_FENCE_CLOSE : SEGMENT_CODE, line.end, line.next, line.whole, line.cut};
 }
 
@@ -117,15 +92,13 @@ static struct segment text_segment(const char *s, size_t n, size_t pos)
     bool blank = false;
     for (size_t at = pos; at < n;) {
         struct source_line line = line_at(s, n, at);
-        char mark;
-        int indent;
         if (is_blank(s, at, line.end)) {
             blank = true;
             at = line.next;
             seg.next = at;
             continue;
         }
-        bool fence = fence_at(s, at, line.end, &mark, &indent) > 0;
+        bool fence = pp_fence_of(s + at, line.end - at, FENCE_INDENT_MAX).len > 0;
         if (fence && at == pos)
             return (struct segment){SEGMENT_FENCE_OPEN, line.end, line.next, line.whole, false};
         if (fence || (blank && s[at] != ' ' && s[at] != '\t') || (line.cut && at > pos)) {
@@ -244,7 +217,7 @@ static void code_line(struct pp_document *doc, const char *s, size_t n, pp_style
 {
     struct clean c;
     size_t from = doc->layout.text.len;
-    int indent = doc->fence_indent;
+    int indent = doc->fence.indent;
     begin_piece(doc, s, n, &c);
     pp_layout_text(&doc->layout, pp_buf_cstr(&c.text), c.text.len, style);
     const struct pp_frame frame = {doc->width - 1, indent + 2, indent + 2, 0, PP_LINE_CODE};
@@ -255,20 +228,20 @@ static void code_line(struct pp_document *doc, const char *s, size_t n, pp_style
 /* The language after the fence labels the block. */
 static void show_fence(struct pp_document *doc, const char *s, size_t n)
 {
-    size_t at = (size_t)doc->fence_indent + doc->fence_len;
+    size_t at = (size_t)doc->fence.indent + doc->fence.len;
     while (at < n && s[at] == ' ')
         at++;
     if (doc->layout.n_lines > 0)
         pp_layout_blank(&doc->layout, 0);
-    if (doc->fence_indent > doc->width / 3)
-        doc->fence_indent = 0;
+    if (doc->fence.indent > doc->width / 3)
+        doc->fence.indent = 0;
     code_line(doc, s + at, n - at, PP_SLOT_CODE_LABEL);
 }
 
 static void show_code(struct pp_document *doc, const char *s, size_t n)
 {
     size_t skip = 0;
-    while (skip < n && s[skip] == ' ' && (int)skip < doc->fence_indent)
+    while (skip < n && s[skip] == ' ' && (int)skip < doc->fence.indent)
         skip++;
     code_line(doc, s + skip, n - skip, PP_SLOT_CODE_BLOCK);
 }
@@ -279,7 +252,7 @@ static void show(struct pp_document *doc, const struct segment *seg, const char 
     size_t n = seg->end - doc->done;
     switch (seg->kind) {
     case SEGMENT_FENCE_OPEN:
-        doc->fence_len = fence_at(s, doc->done, seg->end, &doc->fence_char, &doc->fence_indent);
+        doc->fence = pp_fence_of(from, n, FENCE_INDENT_MAX);
         doc->fenced = true;
         show_fence(doc, from, n);
         break;

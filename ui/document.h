@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "src/fence.h"
 #include "ui/layout.h"
 
 struct pp_document {
@@ -24,9 +25,7 @@ struct pp_document {
     struct pp_layout_mark settled;
     size_t done;            /* bytes of the source that it covers */
     bool fenced;            /* inside a code block ... */
-    char fence_char;        /* ... opened by so many of these */
-    size_t fence_len;
-    int fence_indent;
+    struct pp_fence fence;  /* ... that this has opened */
     bool continues;         /* the segment before was cut for its length */
     char guard[32];         /* its last bytes: a source that no longer has them is another text */
     size_t guard_len;
