@@ -278,6 +278,7 @@ void ctl_update_unsaved(struct pp_controller *c); /* tries again what could not 
 void ctl_head_saved(struct pp_controller *c, int64_t head); /* a job has saved that the conversation ends there */
 void ctl_head_not_saved(struct pp_controller *c); /* it failed: what was unsaved before is tried again before the end */
 void ctl_release_lock(struct pp_controller *c, int *fd); /* when everything posted so far has been done; then -1 */
+int ctl_share_lock(int fd); /* the same lock once more, which goes with the last; -1 stays -1 */
 void ctl_start_new(struct pp_controller *c);
 void ctl_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one; title: one line */
 void ctl_start_open(struct pp_controller *c, int64_t session);

@@ -269,7 +269,7 @@ bool ctl_go_away(struct pp_controller *c)
 int ctl_away_lock(const struct pp_controller *c, int64_t session)
 {
     const struct ctl_away *a = away_of(c, session);
-    return a && a->lock_fd >= 0 ? dup(a->lock_fd) : -1;
+    return a ? ctl_share_lock(a->lock_fd) : -1;
 }
 
 static void free_away(struct pp_controller *c, struct ctl_away *a)

@@ -1,4 +1,5 @@
 /* controller_session.c - opening, leaving, forking, renaming and deleting conversations, and walking their trees. */
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <unistd.h>
@@ -109,6 +110,11 @@ void ctl_release_lock(struct pp_controller *c, int *fd)
         close(*fd);
     }
     *fd = -1;
+}
+
+int ctl_share_lock(int fd)
+{
+    return fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
 }
 
 /* Lets go of the session on screen: its pages are saved, its lock opened. */
@@ -269,7 +275,7 @@ void ctl_start_open(struct pp_controller *c, int64_t session)
     struct ctl_job *j = ctl_job_new(c, ctl_run_open, on_opened);
     if (j) {
         j->id = session;
-        j->lock_fd = session == c->session.id ? dup(c->lock_fd) : ctl_away_lock(c, session);
+        j->lock_fd = session == c->session.id ? ctl_share_lock(c->lock_fd) : ctl_away_lock(c, session);
         c->ended_meanwhile = 0;
         post_switch(c, j);
     }

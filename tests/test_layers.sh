@@ -29,7 +29,7 @@ check 'upper and lower case do not hang on the locale (engine/base/word.h)' \
 check 'members of JSON are asked for as they are written (pp_json_member)' \
       "$(grep -HnE 'cJSON_(Get|Has)ObjectItem\(' engine/*.[ch] engine/base/*.[ch] engine/cpu/*.[ch] src/*.[ch] ui/*.[ch])"
 check 'no file that is opened is handed to programs that are started' \
-      "$(grep -HnE '[^_a-z](fopen|fdopen)\([^;]*, "[rwa]b?\+?"\)|[^_a-z.>](open|openat)\([^;]*O_(RD|WR)' engine/*.c engine/*/*.c src/*.c ui/*.c | grep -vE 'O_CLOEXEC|fdopen|"/dev/null"')"
+      "$(grep -HnE '[^_a-z](fopen|fdopen)\([^;]*, "[rwa]b?\+?"\)|[^_a-z.>](open|openat)\([^;]*O_(RD|WR)|[^_a-z]dup2?\(' engine/*.c engine/*/*.c src/*.c ui/*.c | grep -vE 'O_CLOEXEC|fdopen|"/dev/null"')"
 check 'families stay out of the backend' "$(grep -HnEi 'llama|qwen|gemma|mistral' engine/cpu/*.[ch])"
 check 'files of at most 1,200 lines' "$(wc -l engine/*.[ch] engine/*/*.[ch] src/*.[ch] ui/*.[ch] tests/*.[ch] | awk '$2 != "total" && $1 > 1200 {print $2 ": " $1 " lines"}')"
 check 'lines of at most 120 columns' "$(LC_ALL=C.UTF-8 grep -nE '^.{121,}' engine/*.[ch] engine/*/*.[ch] src/*.[ch] ui/*.[ch] tests/*.[ch] | cut -c1-100)"
