@@ -8,7 +8,7 @@
 #include "ui/state.h"
 
 enum { ROOM_FOR_FILES = 60 }; /* columns */
-enum question { ASK_STRENGTH, ASK_NOTE, ASK_PATH, ASK_PRESET }; /* menu->subject */
+enum question { ASK_STRENGTH, ASK_NOTE, ASK_PATH, ASK_PRESET };
 
 static const float step = 0.05f;
 
@@ -126,7 +126,7 @@ static bool begins_number(const struct pp_key *key)
 
 static void ask(struct pp_ui *ui, struct pp_menu *m, enum question what, const char *words, const char *text)
 {
-    m->subject = what;
+    m->asking = what;
     pp_menu_ask(ui, words, text);
 }
 
@@ -190,7 +190,7 @@ static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
 
 static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 {
-    switch ((enum question)m->subject) {
+    switch ((enum question)m->asking) {
     case ASK_PATH: pp_controller_add_adapter(ui->controller, text); break;
     case ASK_PRESET: return !*text || pp_controller_save_preset(ui->controller, text);
     case ASK_NOTE: pp_controller_note_adapter(ui->controller, m->selected, text); break;
@@ -201,7 +201,7 @@ static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 
 static void complete(struct pp_ui *ui, struct pp_menu *m)
 {
-    if (m->subject == ASK_PATH)
+    if (m->asking == ASK_PATH)
         pp_menu_complete_path(ui);
 }
 
