@@ -13,7 +13,8 @@
  *   "title TEXT" names the conversation
  * Everything else is echoed. PIPPIN_FAKE_SEARCH=N: a search in the list takes N ticks, and finds the last one; it has
  * two hundred messages more then with PIPPIN_FAKE_HIT=N, and number N is found.
- * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave. */
+ * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave.
+ * PIPPIN_FAKE_LOADS=N takes N ticks to load the model; then the first and the last adapter change places. */
 #include "src/controller.h"
 
 #include <stdio.h>
@@ -300,8 +301,11 @@ static void tick(struct pp_controller *c)
     switch (s->state) {
     case PP_STATE_LOADING:
         s->progress_done = (uint64_t)c->ticks;
-        if (s->progress_done == s->progress_total)
-            loaded(c);
+        if (s->progress_done < s->progress_total)
+            break;
+        loaded(c);
+        if (getenv("PIPPIN_FAKE_LOADS"))
+            pp_controller_move_adapter(c, ADAPTERS - 1, 1 - ADAPTERS);
         break;
     case PP_STATE_SAVING:
         if (strstr(pp_buf_cstr(&c->messages[c->n - 1].text), "unsaved")) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "src/adapter_mix.h"
 #include "src/figures.h"
 #include "ui/state.h"
@@ -17,6 +18,12 @@ static const struct pp_adapter_entry *at(struct pp_ui *ui, size_t i)
     size_t n;
     const struct pp_adapter_entry *list = pp_controller_adapters(ui->controller, &n);
     return i < n ? &list[i] : NULL;
+}
+
+static void close_menu(struct pp_ui *ui, struct pp_menu *m)
+{
+    (void)ui;
+    pp_free(m->data);
 }
 
 static size_t count(struct pp_ui *ui, struct pp_menu *m)
@@ -130,10 +137,28 @@ static void ask(struct pp_ui *ui, struct pp_menu *m, enum question what, const c
     pp_menu_ask(ui, words, text);
 }
 
+/* About an adapter: the list may be another one when the answer comes. */
+static bool keep_path(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapter_entry *a)
+{
+    pp_free(m->data);
+    m->data = pp_strdup(a->path);
+    if (!m->data)
+        pp_ui_notice(ui, true, "out of memory");
+    return m->data;
+}
+
 static void ask_note(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapter_entry *a)
 {
+    if (!keep_path(ui, m, a))
+        return;
     ask(ui, m, ASK_NOTE, "Note:", a->note);
     m->field.most = sizeof a->note - 1;
+}
+
+static void ask_strength(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapter_entry *a, char first)
+{
+    if (keep_path(ui, m, a))
+        ask(ui, m, ASK_STRENGTH, "Strength:", (char[2]){first});
 }
 
 static bool letter(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
@@ -152,7 +177,7 @@ static bool letter(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key
     else if (key->cp == 'p')
         ask(ui, m, ASK_PRESET, "What is on, as preset:", "");
     else if (begins_number(key))
-        ask(ui, m, ASK_STRENGTH, "Strength:", (char[8]){(char)key->cp});
+        ask_strength(ui, m, a, (char)key->cp);
     else
         return false;
     return true;
@@ -188,13 +213,28 @@ static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
     return true;
 }
 
+/* The place of the adapter that was asked about; false, with a notice: it has none any more. */
+static bool find_asked(struct pp_ui *ui, const struct pp_menu *m, size_t *i)
+{
+    const struct pp_adapter_entry *a;
+    for (*i = 0; (a = at(ui, *i)); ++*i)
+        if (strcmp(a->path, m->data) == 0)
+            return true;
+    pp_ui_notice(ui, true, "this adapter is not in the list any more");
+    return false;
+}
+
 static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 {
+    size_t i;
     switch ((enum question)m->asking) {
     case ASK_PATH: pp_controller_add_adapter(ui->controller, text); break;
     case ASK_PRESET: return !*text || pp_controller_save_preset(ui->controller, text);
-    case ASK_NOTE: pp_controller_note_adapter(ui->controller, m->selected, text); break;
-    case ASK_STRENGTH: return !*text || set_strength(ui, m->selected, text);
+    case ASK_STRENGTH: return !*text || !find_asked(ui, m, &i) || set_strength(ui, i, text);
+    case ASK_NOTE:
+        if (find_asked(ui, m, &i))
+            pp_controller_note_adapter(ui->controller, i, text);
+        break;
     }
     return true;
 }
@@ -208,6 +248,6 @@ static void complete(struct pp_ui *ui, struct pp_menu *m)
 const struct pp_menu_class pp_menu_lora = {
     .title = "LoRA adapters",
     .hint = "Space on/off  ←→0-9 strength  S-↑↓ order  n note  a add  p l presets",
-    .empty = "No adapter lies beside the model; a adds one.", .n_details = 5, .open = open_menu,
+    .empty = "No adapter lies beside the model; a adds one.", .n_details = 5, .open = open_menu, .close = close_menu,
     .count = count, .row = row, .key = key, .answered = answered, .details = details, .complete = complete,
 };

@@ -426,6 +426,12 @@ adapters() {
         keys a && see "Tab completes" && text "$work/con" && keys Tab && see "config/" && keys Enter Escape &&
         see "/config/"
 }
+first_adapter() { screen | grep -o '\[[ x]\] [a-z]*' | sed -n 1p | grep -q "$1"; }
+adapters_change_places() { # while something is asked of one: what is answered is that one's
+    start 90x30 PIPPIN_FAKE_LOADS=300 && keys F3 && see "no note" && becomes 0 first_adapter bard && keys n && see "Note:" &&
+        text "for verse" && becomes 0 first_adapter whale && keys Enter && see "no note" && keys End &&
+        see "note: for verse" && keys 0 && text ".5" && see "Strength: 0.5" && keys Enter && see "[x] bard"
+}
 comparison() {
     start 90x24 && see ready && say Hello && see "You said: Hello" && say "/regen 2" && see "no adapter" &&
         see "3 of 3  bard 0.80" && resize 40x20 && keys S-Right && see "‹ 3 of 3 ›  bard 0.80"
@@ -692,7 +698,7 @@ slash_commands completion read_file full_context full_while_typing full_and_typi
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term half_typed half_typed_unkept long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
-alternatives adapters comparison elsewhere impatient_search found_is_shown"
+alternatives adapters adapters_change_places comparison elsewhere impatient_search found_is_shown"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
