@@ -428,7 +428,7 @@ static void wait_closed(struct pp_controller *c, const struct pp_last_words *w)
     pp_controller_quit(c);
     while (c->state != PP_STATE_CLOSED || c->import) {
         struct pollfd p = {.fd = pp_queue_fd(c->events), .events = POLLIN};
-        (void)poll(&p, 1, 100);
+        (void)poll(&p, 1, PP_CLOSING_MS);
         pp_controller_pump(c);
         if (!told && c->import && pp_now_ns() > patience) {
             tell_waiting(w, "an import");

@@ -35,7 +35,9 @@ enum pp_state {
  * (--continue, --resume) or an empty, unsaved one. paths and o must outlive it. */
 enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out,
                                struct pp_error *err);
-/* Asks everything to stop and be saved; then pump until PP_STATE_CLOSED, then free. */
+/* Asks everything to stop and be saved; then pump until PP_STATE_CLOSED, then free. At least every PP_CLOSING_MS, also
+ * when nothing is readable: what does not end is given up in the end. */
+enum { PP_CLOSING_MS = 100 };
 void pp_controller_quit(struct pp_controller *c);
 /* Also without quit: quits and waits. False: the end of an answer could not be saved and is lost. */
 bool pp_controller_free(struct pp_controller *c);

@@ -13,7 +13,8 @@
  *   "title TEXT" names the conversation
  * Everything else is echoed. PIPPIN_FAKE_SEARCH=N: a search in the list takes N ticks, and finds the last one; it has
  * two hundred messages more then with PIPPIN_FAKE_HIT=N, and number N is found.
- * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave.
+ * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave;
+ * with PIPPIN_FAKE_STUCK nothing tells that it has ended, but whoever asks.
  * PIPPIN_FAKE_LOADS=N takes N ticks to load the model; then the first and the last adapter change places. */
 #include "src/controller.h"
 
@@ -24,6 +25,7 @@
 #include <unistd.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 
 enum { TICK_NS = 5000000, LOAD_TICKS = 10, PREFILL_TICKS = 30, PIECE = 6, SESSIONS = 3, ADAPTERS = 3, CHOICES = 3,
@@ -44,6 +46,7 @@ struct pp_controller {
     bool overflow_asked;    /* "/full" does that */
     size_t context;         /* where it begins */
     const char *context_note;
+    uint64_t gives_up_ns;   /* PIPPIN_FAKE_STUCK, on leaving: the end */
     int elsewhere;          /* PIPPIN_FAKE_ELSEWHERE: answers in other conversations */
     uint64_t revisions;
     unsigned dirty;
@@ -175,6 +178,10 @@ enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths
 void pp_controller_quit(struct pp_controller *c)
 {
     set_state(c, PP_STATE_CLOSING);
+    if (getenv("PIPPIN_FAKE_STUCK")) {
+        tick_every(c, 0);
+        c->gives_up_ns = pp_now_ns() + 300 * UINT64_C(1000000);
+    }
 }
 
 bool pp_controller_free(struct pp_controller *c)
@@ -340,6 +347,8 @@ static void tick(struct pp_controller *c)
 unsigned pp_controller_pump(struct pp_controller *c)
 {
     uint64_t expired;
+    if (c->gives_up_ns && pp_now_ns() > c->gives_up_ns)
+        set_state(c, PP_STATE_CLOSED);
     if (read(c->fd, &expired, sizeof expired) == sizeof expired)
         tick(c);
     unsigned dirty = c->dirty;

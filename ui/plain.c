@@ -526,7 +526,7 @@ static void run(struct plain *p)
         prompt(p);
         const bool enough = p->typed.len > MAX_LINE / 2 && has_line(p);
         fds[2].fd = p->end_of_input || enough ? -1 : STDIN_FILENO;
-        if (poll(fds, 3, -1) < 0 && errno != EINTR)
+        if (poll(fds, 3, p->leaving ? PP_CLOSING_MS : -1) < 0 && errno != EINTR)
             return;
         if (fds[0].revents)
             take_signals(p);

@@ -330,12 +330,18 @@ static uint64_t sequence_deadline(const struct pp_ui *ui)
     return wait < 0 ? 0 : ui->read_at + (uint64_t)wait * 1000000;
 }
 
-/* How long to sleep: for ever, unless a frame is owed or half a key sequence waits. */
+/* Of two times to sleep; < 0: for ever. */
+static int shorter(int a, int b)
+{
+    return a < 0 || (b >= 0 && b < a) ? b : a;
+}
+
+/* How long to sleep: for ever, unless a frame is owed, half a key sequence waits, or all is to end. */
 static int timeout_ms(const struct pp_ui *ui, uint64_t next_frame)
 {
     uint64_t deadline = sequence_deadline(ui);
     int wait = deadline ? ms_until(deadline) : -1, frame = ui->dirty ? ms_until(next_frame) : -1;
-    return wait < 0 || (frame >= 0 && frame < wait) ? frame : wait;
+    return shorter(shorter(wait, frame), ui->leaving ? PP_CLOSING_MS : -1);
 }
 
 static void flush_sequence(struct pp_ui *ui)

@@ -621,6 +621,10 @@ gentle_term() {
     start 80x24 && see ready && say hi && see "You said" && see ready && kill -TERM "$(pid_of)" && see "exit=" &&
         see "pippin --resume";
 }
+stuck_end() { # of what does not end by itself, where nobody presses a key
+    start 80x24 PIPPIN_FAKE_STUCK=1 && see ready && kill -TERM "$(pid_of)" && see "exit=0" &&
+        start 80x24 PIPPIN_FAKE_STUCK=1 --plain && see "Ctrl-D leaves" && keys C-d && see "exit=0"
+}
 half_typed() { # is found again, whatever ended it; what was looked up is there already
     start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && text "half a" && keys C-j &&
         text "thought" && see "thought" && kill -HUP "$(pid_of)" && see "exit=" && see "Up brings it back" &&
@@ -696,7 +700,7 @@ enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
-drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term half_typed half_typed_unkept long_typed suspend
+drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end half_typed half_typed_unkept long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters adapters_change_places comparison elsewhere impatient_search found_is_shown"
 passed=0 failed=0
