@@ -731,6 +731,12 @@ mkdir -p "$tmp/other/pippin"
 cp "$tmp/saved.db" "$tmp/other/pippin/pippin.db"
 XDG_DATA_HOME="$tmp/other" "$pippin" sessions list >"$tmp/out" 2>"$tmp/err"; code=$?
 holds "is what was copied" cmp "$tmp/before" "$tmp/out"
+LC_ALL=C sed 's/"draft_tokens":/"c":0}, "xxxx":/' "$tmp/saved.db" >"$tmp/other/pippin/pippin.db" # as many bytes
+for id in $(cut -d ' ' -f 1 "$tmp/before"); do
+    XDG_DATA_HOME="$tmp/other" "$pippin" sessions show "$id" --json 2>&1
+done >"$tmp/out"
+expect_match "of a database that says more than JSON" "$tmp/out" '"role": "assistant"'
+holds "only JSON is shown" [ "$(grep -c xxxx "$tmp/out")" = 0 ]
 run sessions import "$tmp/saved.db"; expect "a copy is imported" 0
 holds "which all is here already" [ "$(grep -c 'here already)$' "$tmp/out")" = "$(wc -l <"$tmp/before")" ]
 XDG_DATA_HOME="$tmp/third" "$pippin" sessions import "$tmp/saved.db" >"$tmp/out" 2>"$tmp/err"; code=$?
