@@ -64,10 +64,9 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     if (hp->n_state_head) /* what goes into the convolution, comes out of it, gates, and what states give */
         values += (uint64_t)(4 * (hp->n_state_key_head * hp->state_key_dim + hp->n_state_head * hp->state_value_dim));
     values += (uint64_t)hp->state_rank;
-    for (int i = 0; i < m->plan.n_experts; i++) {
-        const struct pp_experts *x = &m->plan.experts[i];
-        const uint64_t places = (uint64_t)x->n_used * (uint64_t)(x->up[0]->ne[0] + x->up[0]->ne[1]) * 3 / 2;
-        values = i == 0 ? values + places : values;
+    if (m->plan.n_experts) {
+        const struct pp_experts *x = &m->plan.experts[0]; /* of one layer at a time */
+        values += (uint64_t)x->n_used * (uint64_t)(x->up[0]->ne[0] + x->up[0]->ne[1]) * 3 / 2;
     }
     return (rows * values + 8 * (uint64_t)info->n_vocab) * sizeof(float) + OF_THREADS;
 }

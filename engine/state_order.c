@@ -2,17 +2,12 @@
 
 #include <string.h>
 
-/* Whether a name ends so. */
-static bool is_kind(const char *gguf_name, const char *kind)
-{
-    const char *at = strstr(gguf_name, kind);
-    return at && strcmp(at, kind) == 0;
-}
+#include "engine/base/word.h"
 
 static bool attention_order(const struct pp_hparams *hp, const char *gguf_name, struct pp_state_order *order)
 {
-    const bool columns = is_kind(gguf_name, ".attn_output.weight");
-    if (hp->n_head_kv < 2 || hp->n_head_kv == hp->n_head || (!columns && !is_kind(gguf_name, ".attn_q.weight")))
+    const bool columns = pp_ends_with(gguf_name, ".attn_output.weight");
+    if (hp->n_head_kv < 2 || hp->n_head_kv == hp->n_head || (!columns && !pp_ends_with(gguf_name, ".attn_q.weight")))
         return false;
     *order = (struct pp_state_order){.size = hp->head_dim, .n_keys = hp->n_head_kv, .share = hp->n_head / hp->n_head_kv,
                                      .columns = columns, .tiled = !hp->heads_tiled, .to_gguf = hp->heads_tiled};
@@ -38,7 +33,7 @@ bool pp_state_order(const struct pp_hparams *hp, const char *gguf_name, struct p
         hp->n_state_key_head == 1)
         return false;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        if (!is_kind(gguf_name, kinds[i].kind))
+        if (!pp_ends_with(gguf_name, kinds[i].kind))
             continue;
         *order = (struct pp_state_order){
             .first = kinds[i].mixed ? 2 * hp->n_state_key_head * hp->state_key_dim : 0,
