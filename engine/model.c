@@ -223,6 +223,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"heads tiled", hp->heads_tiled}, {"norms behind", hp->norms_behind},
         {"silent", (double)hp->silent_end},              {"pieces", (double)hp->qkv_pieces},
         {"norms behind parts", hp->post_norms}, {"difference", hp->differential},
+        {"scores of keys", hp->key_scores},
         {"loops", (double)hp->n_loops},                  {"loops without norms", hp->loops_unnormed},
         {"queries' scale", (double)hp->query_scale},
         {"parallel", hp->parallel},                      {"experts", (double)hp->n_expert},

@@ -28,7 +28,8 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
     }
     const struct pp_layer_shape shape = pp_layer_shape(hp, op->layer);
     return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window, .n_head = (int)shape.n_head,
-                                 .n_head_kv = (int)shape.n_head_kv, .head_dim = (int)shape.head_dim,
+                                 .n_head_kv = (int)shape.n_head_kv,
+                                 .head_dim = (int)pp_key_width(hp, shape.head_dim),
                                  .v_dim = (int)shape.v_dim, .latent_dim = (int)hp->kv_lora_rank,
                                  .top_k = op->count};
 }

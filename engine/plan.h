@@ -88,6 +88,7 @@ enum pp_fn {
     PP_FN_SOFTPLUS,  /* ln(1 + exp(x)); not of a gate */
     PP_FN_DECAY,     /* exp(-exp(-1/2) / (1 + exp(-x))), within exp(-exp(-1/2)) .. 1; not of a gate */
     PP_FN_DOUBLE_EXP, /* exp(-exp(x)), with a scale at least exp(-scale); not of a gate */
+    PP_FN_EXP,       /* exp(x), x being at most 88; not of a gate */
     PP_FN_XIELU,     /* behind a projection only: struct pp_xielu */
     PP_FN_COUNT,
 };
@@ -287,7 +288,8 @@ struct pp_plan {
     int n_owned, cap_owned;
     struct pp_tier_plan tiers[PP_MAX_TIERS];
     int n_tiers;                     /* at least 1 */
-    int64_t n_positions;             /* no sequence is longer: more have nothing learned for them. 0: any number */
+    int64_t n_positions;             /* no sequence is longer: more have nothing learned for them, or would be
+                                        seen otherwise. 0: any number */
     bool encoder;                    /* a row sees all rows of its sequence, which come in one step; RESULT has no
                                         logits */
     bool bad;                        /* out of memory while building */

@@ -134,6 +134,7 @@ struct pp_hparams {
     bool loops_unnormed;    /* the last norm stands behind the last of those only, else behind each */
     bool differential;      /* what the second half of the heads gives is taken off what the first half does, and both
                                see values of two heads side by side: DiffLlama's */
+    bool key_scores;        /* keys have a score of their own, which values give: Doge's */
     bool head_gates;        /* gates of what attention gives have one number for each head, not for each value */
     bool qk_norm;           /* queries and keys are normed, where only some of the family's models do that */
     float query_scale;      /* a folder's queries are multiplied by this behind norms of heads without weights; files
@@ -230,6 +231,12 @@ struct pp_layer_shape {
 static inline int64_t pp_value_dim(const struct pp_hparams *hp, int64_t head_dim)
 {
     return hp->differential ? 2 * head_dim : hp->v_head_dim && !hp->kv_lora_rank ? hp->v_head_dim : head_dim;
+}
+/* Of a head's key in the cache. */
+enum { PP_KEY_SCORE = 32 }; /* what key_scores add to it */
+static inline int64_t pp_key_width(const struct pp_hparams *hp, int64_t head_dim)
+{
+    return head_dim + (hp->key_scores ? PP_KEY_SCORE : 0);
 }
 static inline struct pp_layer_shape pp_layer_shape(const struct pp_hparams *hp, int64_t l)
 {

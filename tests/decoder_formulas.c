@@ -273,6 +273,8 @@ static void behind(const struct decoder *d, int l, const char *kind, double *del
                                                                   : "ffn_norm";
     if (d->s.norms != PRE_NORM && !d->s.sums)
         norm(d, l, name, 0, delta, delta);
+    for (int i = 0; i < d->s.n_embd && d->s.key_scores; i++)
+        x[i] *= (double)part(d, l, name[5] == 'a' ? "attn_residual" : "ffn_residual", "")->values[i];
     for (int i = 0; i < d->s.n_embd; i++)
         x[i] += delta[i] * (d->s.residual_scale != 0.0f ? (double)d->s.residual_scale : 1);
     if (d->s.sums)
@@ -485,6 +487,49 @@ static void difference(const struct decoder *d, int l, const double *q, const do
     pp_free(two);
 }
 
+/* Doge: what is added to scores of the positions up to `last` whose values are v, for one head of keys. */
+static void key_scores(const struct decoder *d, int l, const double *v, int last, int h, double *scores)
+{
+    const int n_kv = d->s.n_head_kv * d->s.head_dim;
+    double *all = doubles(d->s.n_head_kv);
+    for (int p = 0; p <= last; p++) {
+        linear(d, l, "attn_key_score", v + p * n_kv, all);
+        scores[p] = exp((double)part(d, l, "attn_key_score_a", "")->values[h] * log1p(exp(all[h])));
+    }
+    pp_free(all);
+}
+
+/* Attention of one head with such scores. */
+static void scored(const struct decoder *d, const double *scores, const double *q, const double *k, const double *v,
+                   int last, double *out)
+{
+    const int dim = d->s.head_dim, stride = d->s.n_head_kv * dim;
+    double sum = 0;
+    memset(out, 0, (size_t)dim * sizeof *out);
+    for (int p = 0; p <= last; p++) {
+        double score = scores[p], weight;
+        for (int i = 0; i < dim; i++)
+            score += q[i] * k[p * stride + i] * scale_at(d, last);
+        sum += weight = exp(score);
+        for (int i = 0; i < dim; i++)
+            out[i] += weight * v[p * stride + i];
+    }
+    for (int i = 0; i < dim; i++)
+        out[i] /= sum;
+}
+
+static void scored_attention(const struct decoder *d, int l, const double *q, const double *k, const double *v,
+                             int last, double *att)
+{
+    const int dim = d->s.head_dim, group = d->s.n_head / d->s.n_head_kv;
+    double *scores = doubles(last + 1);
+    for (int h = 0; h < d->s.n_head; h++) {
+        key_scores(d, l, v, last, h / group, scores);
+        scored(d, scores, q + h * dim, k + h / group * dim, v + h / group * dim, last, att + h * dim);
+    }
+    pp_free(scores);
+}
+
 static void layer(const struct decoder *d, int l, double *x, int n)
 {
     const struct decoder_shape *s = &d->s;
@@ -500,7 +545,9 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         double *row = x + r * s->n_embd;
         if (s->differential)
             difference(d, l, q + r * n_q, k, v, r, att);
-        for (int h = 0; h < s->n_head && !s->differential; h++)
+        if (s->key_scores)
+            scored_attention(d, l, q + r * n_q, k, v, r, att);
+        for (int h = 0; h < s->n_head && !s->differential && !s->key_scores; h++)
             attend_capped(q + r * n_q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim,
                           first, last, s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), (double)s->attn_cap, 1,
                           att + h * s->head_dim);

@@ -104,6 +104,7 @@ static const struct decoder_shape families[] = {
     {.arch = "hyperclovax", .norms = BOTH_NORMS, .attn_scale = 0.2f, .embd_scale = 3, .residual_scale = 0.5f,
      .logit_scale = 0.25f},
     {.arch = "diffllama", .differential = true},
+    {.arch = "doge", .heads = HEADS_ALIKE, .key_scores = true},
     {.arch = "nanbeige", .neighbours = true, .loops = 2},
     {.arch = "ouro", .neighbours = true, .norms = BOTH_NORMS, .loops = 3},
     {.arch = "flex_olmo", .norms = POST_NORM, .heads = HEADS_WHOLE, .n_expert = 6, .n_used = 3, .shares = true},
@@ -282,6 +283,12 @@ static void add_attention(struct decoder *d, int l)
     for (int i = 0; i < 4 && s->differential; i++) {
         static const char *const numbers[] = {"attn_lambda_q1", "attn_lambda_k1", "attn_lambda_q2", "attn_lambda_k2"};
         add_number(d, l, numbers[i], s->head_dim, 0, 0.5f);
+    }
+    if (s->key_scores) {
+        add_matrix(d, l, "attn_key_score", s->n_head_kv, n_kv, s->biases & BIAS_QKV);
+        add_number(d, l, "attn_key_score_a", s->n_head_kv, 0, 0.5f);
+        add_number(d, l, "attn_residual", n, 1, 0.5f);
+        add_number(d, l, "ffn_residual", n, 1, 0.5f);
     }
     add_matrix(d, l, "attn_output", n, n_q, s->biases & BIAS_O);
     shrink(d);

@@ -547,6 +547,29 @@ static void modernbert_decoder(void **state)
     check_quantised(&s);
 }
 
+/* Doge: keys that have scores of their own; and no more positions than are all seen. */
+static void doge(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("doge");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.A", 1, s.n_head_kv);
+    assert_tensor(folder, "model.layers.0.self_attn.dt_proj.weight", 2, s.n_head_kv * s.head_dim);
+    assert_tensor(folder, "model.layers.1.post_attention_residual", 1, s.n_embd);
+    s.n_head_kv = 4; /* each head has keys of its own */
+    s.head_dim = s.rope_dim = 32;
+    s.biases = BIAS_QKV | BIAS_O | BIAS_FF;
+    s.tied = true;
+    check_decoder(&s);
+    s.n_head = 8;
+    s.n_embd = 64;
+    check_quantised(&s);
+    const struct spoilt cases[] = {{"blk.1.attn_key_score_a", 0, 3, "attn_key_score_a"},
+                                   {"blk.1.attn_key_score.weight", 4, 64, "attn_key_score"},
+                                   {"blk.0.ffn_residual", 0, 0, "ffn_residual"}};
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+}
+
 /* KORMo: Llama with other names. */
 static void kormo(void **state)
 {
@@ -824,6 +847,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(nanochat),
         cmocka_unit_test(muse_glimmer),
         cmocka_unit_test(diffllama),
+        cmocka_unit_test(doge),
         cmocka_unit_test(looped),
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),
         cmocka_unit_test(modernbert_decoder),

@@ -154,6 +154,7 @@ static double exact_fn(enum pp_fn fn, double number, double x)
     case PP_FN_RELU2: return x > 0 ? x * x : 0;
     case PP_FN_DECAY: return exp(-exp(-0.5) / (1 + exp(-x)));
     case PP_FN_DOUBLE_EXP: return exp(-(number != 0 ? fmin(exp(x), number) : exp(x)));
+    case PP_FN_EXP: return exp(fmin(x, 88)); /* which is near the largest number */
     case PP_FN_SOFTPLUS: return fmax(x, 0) + log1p(exp(-fabs(x)));
     default: return NAN;
     }
@@ -178,7 +179,7 @@ static void functions(void **state)
 {
     static const enum pp_fn applied[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_SCALE,
                                          PP_FN_CAP, PP_FN_CLAMP, PP_FN_RELU, PP_FN_RELU2, PP_FN_SOFTPLUS,
-                                         PP_FN_DECAY, PP_FN_DOUBLE_EXP};
+                                         PP_FN_DECAY, PP_FN_DOUBLE_EXP, PP_FN_EXP};
     static const enum pp_fn gated[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_CLAMPED,
                                          PP_FN_SILU_BOUNDED, PP_FN_RELU2, PP_FN_RELU};
     static const float sizes[] = {1e-4f, 0.3f, 2, 9, 70, 1e4f};

@@ -39,7 +39,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_helium, &pp_arch_nanochat, &pp_arch_flex_olmo, &pp_arch_bamba,
     &pp_arch_recurrent_gemma, &pp_arch_minimax, &pp_arch_zamba2,
     &pp_arch_muse_glimmer, &pp_arch_kormo, &pp_arch_hyperclovax, &pp_arch_diffllama,
-    &pp_arch_nanbeige, &pp_arch_ouro, &pp_arch_modernbert_decoder,
+    &pp_arch_nanbeige, &pp_arch_ouro, &pp_arch_modernbert_decoder, &pp_arch_doge,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)

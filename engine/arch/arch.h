@@ -139,6 +139,8 @@ struct pp_decoder {
     bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product, which has a
                                  number for each value or one for each head */
     bool soft_gates;          /* those are softpluses instead */
+    bool weighed_stream;      /* before a part's result is added the stream is multiplied by a vector: attn_residual,
+                                 ffn_residual */
     const char *mixture_norm; /* experts stand beside a whole layer and read what comes into it behind this norm; NULL:
                                  they stand in the feed-forward part's place */
     const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */

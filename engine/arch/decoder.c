@@ -338,9 +338,20 @@ static bool norms_behind(const struct builder *b, int l)
            (b->d->post_norm && !(b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT));
 }
 
+/* The stream, times what the part has for it. */
+static bool add_stream_weight(struct builder *b, int l, const char *part)
+{
+    const struct pp_tensor *weight = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.%s_residual", l, part);
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .weight = weight, .layer = l, .in = b->x, .in2 = NONE,
+                          .out = b->x});
+    return weight != NULL;
+}
+
 /* What attention or the feed-forward part gave goes into the residual stream. */
 static bool add_result(struct builder *b, int l, const char *post_norm)
 {
+    if (b->d->weighed_stream && !add_stream_weight(b, l, post_norm == behind_attention ? "attn" : "ffn"))
+        return false;
     if (b->hp->norms_of_sums) {
         add_residual(b, l);
         return add_norm(b, l, post_norm_name(b, l, post_norm), b->x, b->x);
@@ -798,7 +809,7 @@ static bool add_embedding(struct builder *b)
         embed.bias = pp_plan_sinusoids(b->p, hp->n_ctx_train, hp->n_embd, b->err);
     else if (embed.weight && positions)
         embed.bias = pp_plan_tensor(b->s, hp->n_ctx_train, hp->n_embd, b->err, "position_embd.weight");
-    b->p->n_positions = positions ? hp->n_ctx_train : 0;
+    b->p->n_positions = positions || hp->key_scores ? hp->n_ctx_train : 0;
     if (!embed.weight || (positions && !embed.bias))
         return false;
     if (hp->n_embd_in) {

@@ -1,8 +1,8 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
  * layers that read other positions, decoder_delta.c the delta rule, decoder_lightning.c lightning attention,
- * decoder_difference.c what makes a difference of attention, decoder_zamba.c layers that have parts in common,
- * decoder_scan.c, decoder_rwkv.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private
- * to them. */
+ * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_zamba.c layers
+ * that have parts in common, decoder_scan.c, decoder_rwkv.c, decoder_rwkv6.c and decoder_lru.c what has states that are
+ * made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -33,6 +33,8 @@ struct builder {
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
     int pairs;               /* of a difference of attention: values, two heads of which lie side by side; `values`
                                 are those before */
+    int wide_q, wide_k, key_scores; /* with scores of keys: queries and keys with them, and they alone */
+    const struct pp_tensor *constants; /* what queries have in those places */
     int index_q, index_k, index_weights; /* of an index: its heads' queries, its key, and what heads count for */
     int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
     int tiled;               /* with heads_tiled: queries, and what attention gives, in that order */
@@ -103,6 +105,10 @@ bool pp_mixer_result(struct builder *b, int l);
 bool pp_difference_values(struct builder *b, int l);
 bool pp_difference_result(struct builder *b, int l);
 void pp_difference_slots(struct builder *b);
+/* Keys with scores: from q, and from k and v, to wide_q and wide_k. */
+bool pp_scored_queries(struct builder *b, int l);
+bool pp_scored_keys(struct builder *b, int l);
+void pp_scored_slots(struct builder *b);
 /* The gated delta rule, from the residual stream to `delta`, and its slots. */
 bool pp_delta_result(struct builder *b, int l);
 void pp_delta_slots(struct builder *b);

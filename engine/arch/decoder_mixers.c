@@ -141,13 +141,14 @@ static void add_clamp(struct builder *b, int l, int slot)
                           .in2 = NONE, .out = slot});
 }
 
-static void add_rope(struct builder *b, int l)
+/* Queries and keys, in these slots. */
+static void add_rope(struct builder *b, int l, int q, int k)
 {
     if (b->d->positions != PP_POS_ROTATED || b->hp->alibi != 0.0f || b->hp->layer[l] & PP_LAYER_UNROTATED)
         return;
-    add_one_rope(b, l, b->q);
+    add_one_rope(b, l, q);
     if (!is_shared(b, l))
-        add_one_rope(b, l, b->k);
+        add_one_rope(b, l, k);
 }
 
 /* Heads, by nothing but their length. */
@@ -174,6 +175,13 @@ static bool add_qk_norms(struct builder *b, int l)
     return true;
 }
 
+/* Both norms, each before its heads are made longer. */
+static bool add_scored(struct builder *b, int l)
+{
+    return add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) && pp_scored_queries(b, l) &&
+           add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv) && pp_scored_keys(b, l);
+}
+
 static float alibi_scale(const struct builder *b)
 {
     const float scale = b->hp->attn_scale;
@@ -186,6 +194,7 @@ static bool add_attention(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int64_t window = hp->layer[l] & PP_LAYER_WIDE ? 0 : hp->window;
     const int o_in = hp->heads_tiled ? b->tiled : hp->differential ? pp_plan_part(b->p, b->att, 0, b->n_q) : b->att;
+    const int q = hp->key_scores ? b->wide_q : b->q, k = hp->key_scores ? b->wide_k : b->k;
     const struct pp_tensor *sinks = NULL;
     if ((b->d->sinks || (b->d->some_sinks && pp_decoder_has(b, l, "attn_sinks.weight"))) &&
         !(sinks = pp_plan_tensor(b->s, 0, b->shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
@@ -198,17 +207,17 @@ static bool add_attention(struct builder *b, int l)
     if (hp->differential && !pp_difference_values(b, l))
         return false;
     if (b->d->norm_behind_rope)
-        add_rope(b, l);
-    if (!add_qk_norms(b, l))
+        add_rope(b, l, q, k);
+    if (!(hp->key_scores ? add_scored : add_qk_norms)(b, l))
         return false;
     if (!b->d->norm_behind_rope)
-        add_rope(b, l);
+        add_rope(b, l, q, k);
     if (!is_shared(b, l))
-        add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = b->k, .in2 = b->v,
+        add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = k, .in2 = b->v,
                               .out = NONE});
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .weight = sinks,
                           .scale = hp->attn_softcap, .alibi = hp->alibi, .alibi_scale = alibi_scale(b),
-                          .in = b->q, .in2 = NONE, .out = b->att});
+                          .in = q, .in2 = NONE, .out = b->att});
     if (hp->differential && !pp_difference_result(b, l))
         return false;
     if (b->d->gated_attention || b->d->gated_queries)
@@ -317,7 +326,7 @@ static bool add_latent_attention(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     if (!add_latents(b, l) || !add_heads(b, l, "attn_k_b", hp->kv_lora_rank, hp->qk_nope_dim, b->head_q, b->q))
         return false;
-    add_rope(b, l);
+    add_rope(b, l, b->q, b->k);
     add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .in = b->k, .in2 = b->v, .out = NONE,
                           .count = hp->index_top_k});
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .in = b->q, .in2 = NONE, .out = b->att,
@@ -564,6 +573,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         b->tiled = pp_plan_slot(p, b->n_q);
     if (hp->differential)
         pp_difference_slots(b);
+    if (hp->key_scores)
+        pp_scored_slots(b);
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);
     if (hp->n_state_head)

@@ -130,6 +130,8 @@ ALWAYS_INLINE v16 v_fn(const enum pp_fn fn, float number, v16 x)
     case PP_FN_DOUBLE_EXP:
         return v_add(v_exp(v_sub(v_zero(), v_min(v_exp(x), v_set1(number)))),
                      v_sub(x, x)); /* which is 0, or NaN, which v_exp would hide */
+    case PP_FN_EXP:
+        return v_add(v_exp(x), v_sub(x, x)); /* NaN stays what it is */
     case PP_FN_RELU2: {
         v16 positive = v_max(v_zero(), x);
         return v_mul(positive, positive);
@@ -190,6 +192,7 @@ static void apply(enum pp_fn fn, float number, const float *x, int64_t n, float 
     case PP_FN_SOFTPLUS: apply_all(PP_FN_SOFTPLUS, 0, x, n, y); break;
     case PP_FN_DECAY: apply_all(PP_FN_DECAY, 0, x, n, y); break;
     case PP_FN_DOUBLE_EXP: apply_all(PP_FN_DOUBLE_EXP, number != 0.0f ? number : INFINITY, x, n, y); break;
+    case PP_FN_EXP: apply_all(PP_FN_EXP, 0, x, n, y); break;
     default: apply_all(PP_FN_SILU, 0, x, n, y); break;
     }
 }

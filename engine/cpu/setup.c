@@ -206,7 +206,8 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
         c->attend[t].chunked = hp->chunked;
         c->attend[t].both_ways = m->plan.encoder;
         c->attend[t].group = m->plan.tiers[t].n_head / m->plan.tiers[t].n_head_kv;
-        c->attend[t].scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)kv[t].head_dim);
+        const int64_t dim = kv[t].head_dim - (hp->key_scores ? PP_KEY_SCORE : 0);
+        c->attend[t].scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)dim);
     }
     c->pool = pool;
     c->imatrix = opt->imatrix;
