@@ -41,7 +41,8 @@ uint64_t pp_engine_pass_bytes(const struct pp_engine *e)
             sum += op->weight->size;
         if (op->kind == PP_OP_EXPERTS) {
             const struct pp_experts *x = &plan->experts[op->experts];
-            sum += (uint64_t)x->n_used * ((x->gate ? x->gate[0]->size : 0) + x->up[0]->size + x->down[0]->size);
+            sum += (uint64_t)x->n_used *
+                   ((x->gate ? x->gate[0]->size : 0) + (x->up ? x->up[0]->size : 0) + x->down[0]->size);
         }
         if (op->kind == PP_OP_HEADS)
             sum += (uint64_t)plan->heads[op->heads].n * plan->heads[op->heads].w[0]->size;

@@ -39,7 +39,8 @@ static void add_experts(struct pp_memory_need *need, const struct pp_experts *x)
     for (int e = 0; e < n; e++) {
         if (x->gate)
             add_matrix(need, x->gate[e]);
-        add_matrix(need, x->up[e]);
+        if (x->up)
+            add_matrix(need, x->up[e]);
         add_matrix(need, x->down[e]);
     }
     const uint64_t all = need->weights - before;
@@ -64,10 +65,14 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     if (hp->n_state_head) /* what goes into the convolution, comes out of it, gates, and what states give */
         values += (uint64_t)(4 * (hp->n_state_key_head * hp->state_key_dim + hp->n_state_head * hp->state_value_dim));
     values += (uint64_t)hp->state_rank;
-    if (m->plan.n_experts) {
-        const struct pp_experts *x = &m->plan.experts[0]; /* of one layer at a time */
-        values += (uint64_t)x->n_used * (uint64_t)(x->up[0]->ne[0] + x->up[0]->ne[1]) * 3 / 2;
+    uint64_t places = 0; /* the same for all mixtures */
+    for (int i = 0; i < m->plan.n_experts; i++) {
+        const struct pp_experts *x = &m->plan.experts[i];
+        const struct pp_tensor *first = x->up ? x->up[0] : x->down[0];
+        const uint64_t of_mixture = (uint64_t)x->n_used * (uint64_t)(first->ne[0] + first->ne[1]) * 3 / 2;
+        places = of_mixture > places ? of_mixture : places;
     }
+    values += places;
     return (rows * values + 8 * (uint64_t)info->n_vocab) * sizeof(float) + OF_THREADS;
 }
 

@@ -33,7 +33,7 @@ static int64_t params_at_rest(const struct pp_plan *p)
         const struct pp_experts *x = &p->experts[i];
         const int64_t biases = n_values(x->gate_b) + n_values(x->up_b) + n_values(x->down_b);
         const int64_t gate = x->gate ? n_values(x->gate[0]) : 0;
-        const int64_t each = gate + n_values(x->up[0]) + n_values(x->down[0]) + biases / x->n;
+        const int64_t each = gate + (x->up ? n_values(x->up[0]) : 0) + n_values(x->down[0]) + biases / x->n;
         const int n = pp_experts_matrices(x); /* of shared ones as few work as could be */
         sum += (n > x->n_used ? n - x->n_used : 0) * each;
     }
@@ -224,6 +224,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"silent", (double)hp->silent_end},              {"pieces", (double)hp->qkv_pieces},
         {"norms behind parts", hp->post_norms}, {"difference", hp->differential},
         {"scores of keys", hp->key_scores},
+        {"mixtures of heads", hp->head_mixture},
         {"loops", (double)hp->n_loops},                  {"loops without norms", hp->loops_unnormed},
         {"queries' scale", (double)hp->query_scale},
         {"parallel", hp->parallel},                      {"experts", (double)hp->n_expert},

@@ -133,7 +133,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
         const struct pp_experts *e = &p->experts[i];
         for (int m = 0; m < pp_experts_matrices(e); m++) {
             use(u, e->gate ? e->gate[m] : NULL);
-            use(u, e->up[m]);
+            use(u, e->up ? e->up[m] : NULL);
             use(u, e->down[m]);
         }
         use(u, e->gate_b);

@@ -160,12 +160,15 @@ struct pp_experts {
     int n_groups, n_groups_used;                     /* 0: no groups */
     bool groups_by_largest;                          /* the groups chosen are those with the largest experts */
     const struct pp_tensor *choice_bias;             /* [n], or NULL */
-    const struct pp_tensor *bias;                    /* [n_in], added to what they give together; or NULL */
+    const struct pp_tensor *bias;                    /* [n_out], added to what they give together; or NULL */
     const struct pp_tensor *scales;                  /* [n]: of each expert's weight; or NULL */
+    /* Without `up` an expert is one matrix, W_down x. What experts give may stand side by side, without weights, that
+     * of the one with the largest logit first; and each may read a part of the input, that one the first. */
+    bool apart, of_parts;
     enum pp_fn fn;
     float bound;                                     /* PP_FN_SILU_BOUNDED's */
     const struct pp_tensor *const *gate, *const *up; /* [n / share], each [n_ff, n_in]; gate NULL: W_down(fn(W_up x)) */
-    const struct pp_tensor *const *down;             /* [n / share], each [n_in, n_ff] */
+    const struct pp_tensor *const *down;             /* [n / share], each [n_out, n_ff], or [n_out, n_in] */
     const struct pp_tensor *gate_b, *up_b, *down_b;  /* [n, n_out], or NULL */
 };
 

@@ -134,6 +134,8 @@ struct pp_hparams {
     bool loops_unnormed;    /* the last norm stands behind the last of those only, else behind each */
     bool differential;      /* what the second half of the heads gives is taken off what the first half does, and both
                                see values of two heads side by side: DiffLlama's */
+    bool head_mixture;      /* queries, and what becomes of their heads' results, are made by those experts that a row
+                               uses, as many heads each as there are of keys: JetMoE's */
     bool key_scores;        /* keys have a score of their own, which values give: Doge's */
     bool head_gates;        /* gates of what attention gives have one number for each head, not for each value */
     bool qk_norm;           /* queries and keys are normed, where only some of the family's models do that */

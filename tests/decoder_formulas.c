@@ -196,15 +196,9 @@ static double mixer_weight(const struct decoder *d, const double *logits, const 
     return 1 / sum;
 }
 
-/* The experts of the largest logits, weighed by their share in the softmax of all, or of those. */
-static void mixture(const struct decoder *d, int l, const double *in, double *out)
+/* The experts of the largest of some numbers, in that order. */
+static void choose(const struct decoder *d, const double *p, int chosen[8])
 {
-    double *p = doubles(d->s.n_expert), *logits = doubles(d->s.n_expert), *one = doubles(d->s.n_embd);
-    double sum = 0, used = 0;
-    int chosen[8];
-    linear(d, l, "ffn_gate_inp", in, logits);
-    for (int e = 0; e < d->s.n_expert; e++)
-        sum += p[e] = exp(logits[e]);
     for (int i = 0; i < d->s.n_used; i++) {
         chosen[i] = -1;
         for (int e = 0; e < d->s.n_expert; e++) {
@@ -214,9 +208,24 @@ static void mixture(const struct decoder *d, int l, const double *in, double *ou
             if (!taken && (chosen[i] < 0 || p[e] > p[chosen[i]]))
                 chosen[i] = e;
         }
-        used += p[chosen[i]];
     }
+}
+
+/* The experts of the largest logits, weighed by their share in the softmax of all, or of those. */
+static void mixture(const struct decoder *d, int l, const double *in, double *out)
+{
+    double *p = doubles(d->s.n_expert), *logits = doubles(d->s.n_expert), *one = doubles(d->s.n_embd);
+    double sum = 0, used = 0;
+    int chosen[8];
+    linear(d, l, "ffn_gate_inp", in, logits);
+    for (int e = 0; e < d->s.n_expert; e++)
+        sum += p[e] = exp(logits[e]);
+    choose(d, p, chosen);
+    for (int i = 0; i < d->s.n_used; i++)
+        used += p[chosen[i]];
     memset(out, 0, (size_t)d->s.n_embd * sizeof *out);
+    for (int i = 0; i < d->s.n_embd && d->s.head_mixture; i++)
+        out[i] = (double)part(d, l, "ffn_output", ".bias")->values[i];
     if (d->s.n_ff_shared)
         one_feed_forward(d, l, "_shexp", 0, d->s.n_ff_shared, in, out);
     for (int i = 0; i < d->s.n_used; i++) {
@@ -243,6 +252,18 @@ static void feed_forward(const struct decoder *d, int l, const double *in, doubl
 static void project(const struct decoder *d, int l, const double *in, double *q, double *k, double *v)
 {
     const int n_q = d->s.n_head * d->s.head_dim, n_kv = d->s.n_head_kv * d->s.head_dim;
+    if (d->s.head_mixture) {
+        int chosen[8];
+        double *logits = doubles(d->s.n_expert);
+        linear(d, l, "attn_gate_inp", in, logits);
+        choose(d, logits, chosen);
+        for (int i = 0; i < d->s.n_used; i++)
+            linear_of(d, l, "attn_q_exps", chosen[i], in, q + i * n_kv);
+        linear(d, l, "attn_k", in, k);
+        linear(d, l, "attn_v", in, v);
+        pp_free(logits);
+        return;
+    }
     if (!d->s.joined) {
         linear(d, l, "attn_q", in, q);
         linear(d, l, "attn_k", in, k);
@@ -530,6 +551,34 @@ static void scored_attention(const struct decoder *d, int l, const double *q, co
     pp_free(scores);
 }
 
+/* JetMoE: query h goes with key h modulo their number; what the heads of an expert gave goes through a matrix of its,
+ * and all that is added up with the softmax of their logits. x: the stream. */
+static void mixed_heads(const struct decoder *d, int l, const double *x, const double *q, const double *k,
+                        const double *v, int last, double *delta)
+{
+    const int dim = d->s.head_dim, n_kv = d->s.n_head_kv * dim;
+    double *logits = doubles(d->s.n_expert), *in = doubles(d->s.n_embd), *att = doubles(n_kv), sum = 0;
+    int chosen[8];
+    before(d, l, "attn_norm", x, in);
+    linear(d, l, "attn_gate_inp", in, logits);
+    choose(d, logits, chosen);
+    for (int i = 0; i < d->s.n_used; i++)
+        sum += exp(logits[chosen[i]]);
+    for (int i = 0; i < d->s.n_embd; i++)
+        delta[i] = (double)part(d, l, "attn_output", ".bias")->values[i];
+    for (int i = 0; i < d->s.n_used; i++) {
+        for (int h = 0; h < d->s.n_head_kv; h++)
+            attend_capped(q + i * n_kv + h * dim, k + h * dim, v + h * dim, 0, last, dim, n_kv, scale_at(d, last), 0,
+                          0, 1, att + h * dim);
+        linear_of(d, l, "attn_output_exps", chosen[i], att, in);
+        for (int o = 0; o < d->s.n_embd; o++)
+            delta[o] += in[o] * exp(logits[chosen[i]]) / sum;
+    }
+    pp_free(logits);
+    pp_free(in);
+    pp_free(att);
+}
+
 static void layer(const struct decoder *d, int l, double *x, int n)
 {
     const struct decoder_shape *s = &d->s;
@@ -547,7 +596,7 @@ static void layer(const struct decoder *d, int l, double *x, int n)
             difference(d, l, q + r * n_q, k, v, r, att);
         if (s->key_scores)
             scored_attention(d, l, q + r * n_q, k, v, r, att);
-        for (int h = 0; h < s->n_head && !s->differential && !s->key_scores; h++)
+        for (int h = 0; h < s->n_head && !s->differential && !s->key_scores && !s->head_mixture; h++)
             attend_capped(q + r * n_q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim,
                           first, last, s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), (double)s->attn_cap, 1,
                           att + h * s->head_dim);
@@ -555,7 +604,10 @@ static void layer(const struct decoder *d, int l, double *x, int n)
             gate(d, l, row, att);
         if (s->sub_norms)
             norm(d, l, "attn_sub_norm", 0, att, att);
-        linear(d, l, "attn_output", att, delta);
+        if (s->head_mixture)
+            mixed_heads(d, l, row, q + r * n_q, k, v, r, delta);
+        else
+            linear(d, l, "attn_output", att, delta);
         if (s->parallel) {
             before(d, l, "attn_norm", row, in);
             feed_forward(d, l, in, ff);

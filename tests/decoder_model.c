@@ -104,6 +104,7 @@ static const struct decoder_shape families[] = {
     {.arch = "hyperclovax", .norms = BOTH_NORMS, .attn_scale = 0.2f, .embd_scale = 3, .residual_scale = 0.5f,
      .logit_scale = 0.25f},
     {.arch = "diffllama", .differential = true},
+    {.arch = "jetmoe", .head_mixture = true, .n_expert = 6, .n_used = 2, .tied = true},
     {.arch = "doge", .heads = HEADS_ALIKE, .key_scores = true},
     {.arch = "nanbeige", .neighbours = true, .loops = 2},
     {.arch = "ouro", .neighbours = true, .norms = BOTH_NORMS, .loops = 3},
@@ -202,7 +203,8 @@ static void add_experts(struct decoder *d, int l, const char *kind, int64_t rows
 {
     char name[48];
     snprintf(name, sizeof name, "blk.%d.%s.weight", l, kind);
-    add(d, name, rows * d->s.n_expert, cols, 0, 2 * sqrtf(3.0f / (float)cols));
+    /* Smaller where mixtures follow each other, so that roundings do not add up. */
+    add(d, name, rows * d->s.n_expert, cols, 0, (d->s.head_mixture ? 1.0f : 2.0f) * sqrtf(3.0f / (float)cols));
     d->t[d->n - 1].rows = rows;
     d->t[d->n - 1].stack = d->s.n_expert;
 }
@@ -263,6 +265,15 @@ static void add_attention(struct decoder *d, int l)
     }
     if (s->two_norms)
         add_block_norm(d, l, "attn_norm_2");
+    if (s->head_mixture) {
+        add_matrix(d, l, "attn_gate_inp", s->n_expert, n, false);
+        add_experts(d, l, "attn_q_exps", n_kv, n);
+        add_matrix(d, l, "attn_k", n_kv, n, false);
+        add_matrix(d, l, "attn_v", n_kv, n, false);
+        add_experts(d, l, "attn_output_exps", n, n_kv);
+        add_number(d, l, "attn_output.bias", n, 0, 0.5f);
+        return;
+    }
     if (s->joined) {
         add_matrix(d, l, "attn_qkv", n_q + 2 * n_kv, n, s->biases & BIAS_QKV);
     } else {
@@ -469,6 +480,8 @@ static void add_feed_forward(struct decoder *d, int l)
         add_experts(d, l, "ffn_gate_exps", s->n_ff, s->n_embd);
         add_experts(d, l, "ffn_up_exps", s->n_ff, s->n_embd);
         add_experts(d, l, "ffn_down_exps", s->n_embd, s->n_ff);
+        if (s->head_mixture)
+            add_number(d, l, "ffn_output.bias", s->n_embd, 0, 0.5f);
         if (s->n_ff_shared)
             add_shared(d, l);
     } else {

@@ -570,6 +570,31 @@ static void doge(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
+/* JetMoE: experts of heads of attention and of feed-forward parts. */
+static void jetmoe(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("jetmoe");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attention.kv_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.0.self_attention.experts.output_linear.weight", 3, s.n_head_kv * s.head_dim);
+    assert_tensor(folder, "model.layers.1.mlp.bias", 1, s.n_embd);
+    s.n_head = 9;
+    s.n_head_kv = s.n_used = 3;
+    s.head_dim = s.rope_dim = 32;
+    s.n_embd = 64;
+    s.tied = false;
+    check_decoder(&s);
+    check_quantised_folder(&s);
+    const struct spoilt cases[] = {{"blk.1.attn_output.bias", 0, 0, "attn_output.bias"},
+                                   {"blk.0.attn_gate_inp.weight", 5, 64, "attn_gate_inp"},
+                                   {"blk.1.attn_q_exps.weight", 96, 64, "attn_q_exps"}};
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.n_head = 6;
+    const struct spoilt odd = {"output.weight", s.n_vocab, s.n_embd, "6 heads of queries"};
+    assert_refused(&s, &odd, 1);
+}
+
 /* KORMo: Llama with other names. */
 static void kormo(void **state)
 {
@@ -848,6 +873,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(muse_glimmer),
         cmocka_unit_test(diffllama),
         cmocka_unit_test(doge),
+        cmocka_unit_test(jetmoe),
         cmocka_unit_test(looped),
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),
         cmocka_unit_test(modernbert_decoder),

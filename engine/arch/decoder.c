@@ -273,6 +273,8 @@ static bool add_experts(struct builder *b, int l)
     if (pp_decoder_has(b, l, "ffn_down_exps.scale") &&
         !(e.scales = pp_plan_tensor(b->s, 0, hp->n_expert, b->err, "blk.%d.ffn_down_exps.scale", l)))
         return false;
+    if (hp->head_mixture && !(e.bias = pp_plan_tensor(b->s, 0, hp->n_embd, b->err, "blk.%d.ffn_output.bias", l)))
+        return false;
     if (!add_router(b, l) || !find_biases(b, l, &e) ||
         (!b->d->ungated &&
          !(e.gate = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l))) ||

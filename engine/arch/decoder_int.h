@@ -33,6 +33,7 @@ struct builder {
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
     int pairs;               /* of a difference of attention: values, two heads of which lie side by side; `values`
                                 are those before */
+    int head_router;         /* of a mixture of heads: what experts are chosen by */
     int wide_q, wide_k, key_scores; /* with scores of keys: queries and keys with them, and they alone */
     const struct pp_tensor *constants; /* what queries have in those places */
     int index_q, index_k, index_weights; /* of an index: its heads' queries, its key, and what heads count for */
@@ -105,6 +106,9 @@ bool pp_mixer_result(struct builder *b, int l);
 bool pp_difference_values(struct builder *b, int l);
 bool pp_difference_result(struct builder *b, int l);
 void pp_difference_slots(struct builder *b);
+/* A mixture of heads: from `normed`, which it makes anew, to `tiled`, and from there to `delta`. */
+bool pp_head_mixture_queries(struct builder *b, int l);
+bool pp_head_mixture_result(struct builder *b, int l);
 /* Keys with scores: from q, and from k and v, to wide_q and wide_k. */
 bool pp_scored_queries(struct builder *b, int l);
 bool pp_scored_keys(struct builder *b, int l);

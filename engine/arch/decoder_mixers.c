@@ -64,6 +64,22 @@ static void add_grouping(struct builder *b, int l, int in, int64_t n, int out)
         add_take(b, l, in, n * dim, i * dim, dim, pp_plan_part(b->p, out, i * each, each));
 }
 
+/* Keys and values of a normed input, and queries of the experts that a row uses. */
+static bool add_mixed_heads(struct builder *b, int l)
+{
+    const int64_t n_embd = b->hp->n_embd;
+    const int k = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_k", l);
+    const int v = k < 0 ? -1 : pp_plan_linear(b->p, b->s, b->n_v, n_embd, b->err, "blk.%d.attn_v", l);
+    if (v < 0)
+        return false;
+    add_linear(b, l, k, b->normed, b->k);
+    add_linear(b, l, v, b->normed, b->v);
+    if (!pp_head_mixture_queries(b, l))
+        return false;
+    add_grouping(b, l, b->tiled, b->shape.n_head_kv, b->q);
+    return true;
+}
+
 /* q, k and v of a normed input, or of the residual stream itself. */
 static bool add_qkv(struct builder *b, int l)
 {
@@ -79,6 +95,8 @@ static bool add_qkv(struct builder *b, int l)
         return qkv >= 0;
     }
     const bool gated = b->d->gated_queries, shared = is_shared(b, l), same = keys_are_values(b, l);
+    if (b->hp->head_mixture)
+        return add_mixed_heads(b, l);
     if ((q = pp_plan_linear(b->p, b->s, gated ? 2 * b->n_q : b->n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0)
         return false;
     add_linear(b, l, q, in, gated ? b->q_gate : b->hp->heads_tiled ? b->tiled : b->q);
@@ -227,6 +245,10 @@ static bool add_attention(struct builder *b, int l)
                               .in = b->att, .in2 = NONE, .out = b->att});
     if (b->d->sub_norms && !pp_decoder_norm(b, l, "attn_sub_norm", b->n_att, b->att, b->att))
         return false;
+    if (hp->head_mixture) {
+        add_grouping(b, l, b->att, b->shape.n_head / b->shape.n_head_kv, b->tiled);
+        return pp_head_mixture_result(b, l);
+    }
     const int64_t n_results = hp->differential ? b->n_q : b->n_att;
     int o = pp_plan_linear(b->p, b->s, hp->n_embd, n_results, b->err, "blk.%d.attn_output", l);
     if (o < 0)
@@ -571,6 +593,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         b->att_gate = pp_plan_slot(p, b->n_att);
     if (hp->heads_tiled)
         b->tiled = pp_plan_slot(p, b->n_q);
+    if (hp->head_mixture)
+        b->head_router = pp_plan_slot(p, hp->n_expert);
     if (hp->differential)
         pp_difference_slots(b);
     if (hp->key_scores)

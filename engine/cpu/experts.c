@@ -65,8 +65,11 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->groups_by_largest = from->groups_by_largest;
     x->fn = from->fn;
     x->bound = from->bound;
-    x->n_in = from->up[0]->ne[0];
-    x->n_ff = from->up[0]->ne[1];
+    x->apart = from->apart;
+    x->of_parts = from->of_parts;
+    x->n_in = (from->up ? from->up : from->down)[0]->ne[0];
+    x->n_ff = from->up ? from->up[0]->ne[1] : 0;
+    x->n_out = from->down[0]->ne[1];
     if (from->choice_bias && !(x->choice_bias = pp_cpu_float_vector(c, from->choice_bias, err)))
         return err->code;
     if (from->bias && !(x->bias = pp_cpu_float_vector(c, from->bias, err)))
@@ -74,15 +77,16 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     if (from->scales && !(x->scales = pp_cpu_float_vector(c, from->scales, err)))
         return err->code;
     enum pp_code code = from->gate ? add_matrices(c, from->gate, from->gate_b, x->n_matrices, &x->gate, err) : PP_OK;
-    if (!code)
+    if (!code && from->up)
         code = add_matrices(c, from->up, from->up_b, x->n_matrices, &x->up, err);
     if (!code)
         code = add_matrices(c, from->down, from->down_b, x->n_matrices, &x->down, err);
     for (int e = 0; !code && e < x->n_matrices; e++) {
-        const bool up = pp_pack_needed(x->up[e].w.type), gate = x->gate ? pp_pack_needed(x->gate[e].w.type) : up;
+        const bool up = pp_pack_needed((x->up ? x->up : x->down)[e].w.type);
+        const bool gate = x->gate ? pp_pack_needed(x->gate[e].w.type) : up;
         x->quantize |= gate || up;
         x->plain |= !gate || !up || c->imatrix;
-        x->quantize_down |= pp_pack_needed(x->down[e].w.type);
+        x->quantize_down |= x->up && pp_pack_needed(x->down[e].w.type);
     }
     return code;
 }
@@ -139,7 +143,8 @@ bool pp_cpu_experts_new(struct pp_cpu *c)
         n = x->n > n ? x->n : n;
         n_used = x->n_used > n_used ? x->n_used : n_used;
         n_in = x->n_in > n_in ? x->n_in : n_in;
-        n_ff = x->n_ff > n_ff ? x->n_ff : n_ff;
+        const int64_t second = x->up ? x->n_ff : x->n_out;
+        n_ff = second > n_ff ? second : n_ff;
     }
     if (!n)
         return true;
@@ -389,6 +394,20 @@ static void copy_quantized(const struct pp_acts *a, int from, int to)
            (size_t)a->b_stride * sizeof *a->sum);
 }
 
+/* Parts of a row's input, each in the place of the expert that reads it. */
+static void prepare_parts(struct pp_cpu *c, const struct stage *s, int row)
+{
+    const struct experts *x = s->experts;
+    struct routing *r = &c->routing;
+    for (int j = 0; j < x->n_used; j++) {
+        const int place = r->place[row * x->n_used + j];
+        float *to = floats_at(&r->in, place);
+        memcpy(to, slot_row(c, s->in, row) + j * x->n_in, (size_t)x->n_in * sizeof *to);
+        if (x->quantize)
+            quantize(c, &r->in, place, to, x->n_in);
+    }
+}
+
 /* A row's input, in the first of its places as kernels read it, and from there in the others. */
 static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int thread)
 {
@@ -398,6 +417,10 @@ static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int th
     const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
     const int32_t *place = r->place + row * x->n_used;
     float *to = floats_at(&r->in, place[0]);
+    if (x->of_parts) {
+        prepare_parts(c, s, row);
+        return;
+    }
     if (s->norm.weight) {
         const struct norm norm = pp_cpu_norm_of(s, of->adapters, x->n_in, own->replaced);
         pp_cpu_norm(c, &norm, slot_row(c, s->in, row), x->n_in, to);
@@ -439,7 +462,7 @@ static int64_t item_rows(const struct pp_matrix *w, int m)
 /* The matrix by which a phase's items are cut. */
 static const struct pp_matrix *matrix_of(const struct stage *s, int phase)
 {
-    return phase == DOWN ? &s->experts->down->w : &s->experts->up->w;
+    return phase == DOWN || !s->experts->up ? &s->experts->down->w : &s->experts->up->w;
 }
 
 static int blocks_of(const struct stage *s, int m, int phase)
@@ -498,15 +521,22 @@ static void gate_up(struct pp_cpu *c, const struct experts *x, int a, int64_t ro
     }
 }
 
+/* What the expert of a place gives lies where its input did, which nobody reads any more; or, of a single matrix, which
+ * still reads that, where the others have what is between two. */
+static float *result_at(const struct routing *r, const struct experts *x, int place)
+{
+    return x->up ? r->out + place * r->out_stride : floats_at(&r->hidden, place);
+}
+
 static void down(struct pp_cpu *c, const struct experts *x, int a, int64_t row0, int64_t row1, int thread)
 {
     const struct routing *r = &c->routing;
     const int e = r->active[a], first = r->first[a], n = r->first[a + 1] - first;
-    const struct pp_acts acts = pp_acts_from(&r->hidden, first);
+    const struct pp_acts acts = pp_acts_from(x->up ? &r->hidden : &r->in, first);
     if (c->imatrix && row0 == 0)
         pp_cpu_count(&acts, n, (const struct projection *[]){&x->down[e]}, 1);
-    multiply(c, &x->down[e], &acts, n, row0, row1, r->out + first * r->out_stride, r->out_stride,
-             c->threads[thread].kernel);
+    multiply(c, &x->down[e], &acts, n, row0, row1, result_at(r, x, first),
+             x->up ? r->out_stride : r->hidden.f32_stride, c->threads[thread].kernel);
 }
 
 static void run_block(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
@@ -527,19 +557,23 @@ static void sum_row(const struct pp_cpu *c, const struct stage *s, int row)
     const struct routing *r = &c->routing;
     const int32_t *place = r->place + row * x->n_used;
     const float *weight = r->weight + row * x->n_used;
-    float *sum = r->out + place[0] * r->out_stride, *out = slot_row(c, s->out, row);
-    c->ops->apply(PP_FN_SCALE, weight[0], sum, x->n_in, sum);
+    float *sum = result_at(r, x, place[0]), *out = slot_row(c, s->out, row);
+    for (int j = 0; x->apart && j < x->n_used; j++)
+        memcpy(out + j * x->n_out, result_at(r, x, place[j]), (size_t)x->n_out * sizeof *out);
+    if (x->apart)
+        return;
+    c->ops->apply(PP_FN_SCALE, weight[0], sum, x->n_out, sum);
     for (int j = 1; j < x->n_used; j++)
         if (place[j] >= 0)
-            c->ops->add_scaled(sum, r->out + place[j] * r->out_stride, weight[j], x->n_in);
+            c->ops->add_scaled(sum, result_at(r, x, place[j]), weight[j], x->n_out);
     if (x->bias)
-        c->ops->add(sum, x->bias, x->n_in);
+        c->ops->add(sum, x->bias, x->n_out);
     if (s->epilogue != EPILOGUE_ADD)
-        memcpy(out, sum, (size_t)x->n_in * sizeof *out);
+        memcpy(out, sum, (size_t)x->n_out * sizeof *out);
     else if (s->scale != 0.0f)
-        c->ops->add_scaled(out, sum, s->scale, x->n_in);
+        c->ops->add_scaled(out, sum, s->scale, x->n_out);
     else
-        c->ops->add(out, sum, x->n_in);
+        c->ops->add(out, sum, x->n_out);
 }
 
 /* --- the stage -------------------------------------------------------------------------------------------------- */
@@ -551,7 +585,7 @@ void pp_cpu_experts_phases(const struct pp_cpu *c, const struct stage *s, int m,
     (void)c;
     n_items[ROUTE] = 1;
     n_items[PREPARE] = m > 1 ? m : 0;
-    n_items[GATE_UP] = active * blocks_of(s, m, GATE_UP);
+    n_items[GATE_UP] = x->up ? active * blocks_of(s, m, GATE_UP) : 0;
     n_items[PREPARE_DOWN] = x->quantize_down ? places : 0;
     n_items[DOWN] = active * blocks_of(s, m, DOWN);
     n_items[SUM] = m;

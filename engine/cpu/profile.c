@@ -161,6 +161,11 @@ static void count_experts(const struct experts *x, uint64_t m, struct pp_profile
 {
     const uint64_t pairs = m * (uint64_t)x->n_used, n = (uint64_t)x->n_matrices, read = pairs < n ? pairs : n;
     const uint64_t macs = (uint64_t)(x->n_in * x->n_ff) * pairs;
+    if (!x->up) {
+        lines[PP_PROFILE_DOWN].bytes += read * x->down->weight->t->size;
+        lines[PP_PROFILE_DOWN].macs += (uint64_t)(x->n_in * x->n_out) * pairs;
+        return;
+    }
     lines[PP_PROFILE_GATE_UP].bytes += read * ((x->gate ? x->gate->weight->t->size : 0) + x->up->weight->t->size);
     lines[PP_PROFILE_GATE_UP].macs += (x->gate ? 2 : 1) * macs;
     lines[PP_PROFILE_DOWN].bytes += read * x->down->weight->t->size;

@@ -66,11 +66,12 @@ struct experts {
     bool groups_by_largest;
     const float *choice_bias;   /* [n], or NULL */
     const float *scales;        /* [n], or NULL */
-    const float *bias;          /* [n_in], or NULL */
+    const float *bias;          /* [n_out], or NULL */
+    bool apart, of_parts;       /* results side by side; each reads a part of the input */
     enum pp_fn fn;
     float bound;
-    int64_t n_in, n_ff;
-    struct projection *gate, *up, *down; /* [n_matrices]; gate may be NULL */
+    int64_t n_in, n_ff, n_out;
+    struct projection *gate, *up, *down; /* [n_matrices]; gate may be NULL, as may `up`: one matrix, n_ff being 0 */
     bool quantize, plain;       /* some gate or up reads quantised activations, plain ones */
     bool quantize_down;
 };

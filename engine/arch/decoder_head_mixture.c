@@ -1,0 +1,43 @@
+/* decoder_head_mixture.c - mixtures of heads of attention (arXiv 2210.05144) as JetMoE has them: all rows have the same
+ * few keys and values, but each has queries by those experts only that it uses, as many of each as there are heads of
+ * keys; and what a head gave goes through a matrix of the expert that made its query. */
+#include <stdio.h>
+
+#include "engine/arch/decoder_int.h"
+
+/* Experts that are a matrix each. */
+static bool find_matrices(struct builder *b, int l, const char *kind, int64_t n_out, int64_t n_in,
+                          struct pp_experts *e)
+{
+    const struct pp_hparams *hp = b->hp;
+    e->n = (int)hp->n_expert;
+    e->n_used = (int)hp->n_expert_used;
+    e->down = pp_plan_matrices(b->p, b->s, e->n, n_out, n_in, b->err, "blk.%d.%s", l, kind);
+    return e->down != NULL;
+}
+
+bool pp_head_mixture_queries(struct builder *b, int l)
+{
+    struct pp_experts e = {.apart = true};
+    const int64_t n_embd = b->hp->n_embd;
+    const int router = pp_plan_linear(b->p, b->s, b->hp->n_expert, n_embd, b->err, "blk.%d.attn_gate_inp", l);
+    if (router < 0 || !find_matrices(b, l, "attn_q", b->n_kv, n_embd, &e))
+        return false;
+    add_linear(b, l, router, b->normed, b->head_router);
+    if (!add_norm(b, l, "attn_norm", b->x, b->normed)) /* once more: what a projection reads is not kept */
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
+                          .in2 = b->head_router, .out = b->tiled});
+    return true;
+}
+
+bool pp_head_mixture_result(struct builder *b, int l)
+{
+    struct pp_experts e = {.of_parts = true};
+    if (!find_matrices(b, l, "attn_output", b->hp->n_embd, b->n_kv, &e) ||
+        !(e.bias = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.attn_output.bias", l)))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->tiled,
+                          .in2 = b->head_router, .out = b->delta});
+    return true;
+}
