@@ -138,10 +138,11 @@ static enum pp_code channels_apart(const struct pp_tensor *t, struct pp_tensor *
 /* The logarithms of what is wanted, but for the minus. */
 static enum pp_code minus_exp(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
-    const int64_t n = t->ne[0] * t->ne[1];
-    if (t->n_dims > 2 || pp_type_info(t->type)->block_elements != 1)
+    const int64_t n = t->ne[0] * t->ne[1] * t->ne[2];
+    if (t->n_dims > 3 || pp_type_info(t->type)->block_elements != 1)
         return fail_shape(t, err);
-    enum pp_code code = make(PP_TYPE_F32, t->ne[0], t->n_dims == 2 ? t->ne[1] : 0, 0, out, err);
+    enum pp_code code = make(PP_TYPE_F32, t->ne[0], t->n_dims > 1 ? t->ne[1] : 0, t->n_dims > 2 ? t->ne[2] : 0, out,
+                             err);
     if (code)
         return code;
     float *f = (float *)bytes_of(out);

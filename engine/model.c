@@ -224,7 +224,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"silent", (double)hp->silent_end},              {"pieces", (double)hp->qkv_pieces},
         {"norms behind parts", hp->post_norms}, {"difference", hp->differential},
         {"scores of keys", hp->key_scores},
-        {"mixtures of heads", hp->head_mixture},
+        {"mixtures of heads", hp->head_mixture}, {"scans side by side", (double)hp->n_scan_head},
         {"loops", (double)hp->n_loops},                  {"loops without norms", hp->loops_unnormed},
         {"queries' scale", (double)hp->query_scale},
         {"parallel", hp->parallel},                      {"experts", (double)hp->n_expert},

@@ -345,6 +345,17 @@ const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, 
     return checked_tensor(s, name, 0, rows, cols, err);
 }
 
+const struct pp_tensor *pp_plan_stack(const struct pp_source *s, int64_t n, int64_t rows, int64_t cols,
+                                      struct pp_error *err, const char *fmt, ...)
+{
+    char name[96];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    return checked_tensor(s, name, n, rows, cols, err);
+}
+
 int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, int64_t n_in, struct pp_error *err,
                    const char *fmt, ...)
 {
@@ -440,6 +451,22 @@ const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions
     t->ne[0] = n;
     t->ne[1] = n_positions;
     return t;
+}
+
+const struct pp_tensor *pp_plan_matrix_of(struct pp_plan *p, const struct pp_tensor *t, int64_t i,
+                                          struct pp_error *err)
+{
+    struct pp_tensor *m = own(p, pp_calloc(1, sizeof *m));
+    if (!m) {
+        pp_fail_nomem(err, "the model's plan");
+        return NULL;
+    }
+    *m = *t;
+    m->n_dims = 2;
+    m->ne[2] = m->ne[3] = 1;
+    m->size = pp_type_row_bytes(t->type, t->ne[0]) * (size_t)t->ne[1];
+    m->data = (const uint8_t *)t->data + m->size * (size_t)i;
+    return m;
 }
 
 const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t, int64_t row, struct pp_error *err)

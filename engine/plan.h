@@ -331,6 +331,12 @@ const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t
 /* A matrix [rows, cols], which may have dimensions of one between or behind; NULL: *err is set. */
 const struct pp_tensor *pp_plan_flat(struct pp_plan *p, const struct pp_source *s, int64_t rows, int64_t cols,
                                      struct pp_error *err, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+/* A required tensor of n matrices [rows, cols], and the i-th of them; NULL: *err is set. */
+const struct pp_tensor *pp_plan_stack(const struct pp_source *s, int64_t n, int64_t rows, int64_t cols,
+                                      struct pp_error *err, const char *fmt, ...)
+    __attribute__((format(printf, 6, 7)));
+const struct pp_tensor *pp_plan_matrix_of(struct pp_plan *p, const struct pp_tensor *t, int64_t i,
+                                          struct pp_error *err);
 /* The taps of a convolution of n values that gives by how much the last position's are larger; NULL: *err is set. */
 const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_error *err);
 /* What is added behind a projection, where files call it otherwise. */

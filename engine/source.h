@@ -77,6 +77,8 @@ struct pp_hparams {
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
     bool mamba;             /* they are Mamba's or Mamba 2's; else the gated delta rule's */
     int64_t state_rank;     /* Mamba's, whose steps are products of so many values; 0: Mamba 2's */
+    int64_t n_scan_head;    /* with state_rank: so many times these states, each with steps, B and C of its own of a
+                               part of the channels; what goes in and gates take turns: Zamba's. 0: once */
     bool state_by_head;     /* with state_rank: a step is a head's, and states are Mamba 2's all the same */
     bool state_unit;        /* those values, B and C are normed without weights, */
     float state_eps;        /* with this epsilon; 0: norm_eps; or what the delta rule gives is */

@@ -730,14 +730,21 @@ static void block_row(const struct decoder *d, int l, const double *x, const dou
     adapted(d, at, "shared_q", use, s->zamba.adapted, both, q);
     adapted(d, at, "shared_k", use, s->zamba.adapted, both, k + r * n_kv);
     adapted(d, at, "shared_v", use, s->zamba.adapted, both, v + r * n_kv);
-    heads(d, l, "", s->n_head, r, q);
-    heads(d, l, "", s->n_head_kv, r, k + r * n_kv);
+    if (!s->zamba.n_scan) {
+        heads(d, l, "", s->n_head, r, q);
+        heads(d, l, "", s->n_head_kv, r, k + r * n_kv);
+    }
     for (int h = 0; h < s->n_head; h++) /* scaled as if heads were half as large */
         attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, 0, r, dim, n_kv, 1 / sqrt(dim / 2.0), 0,
                      att + h * dim);
     linear(d, at, "shared_output", att, delta);
     norm(d, at, "shared_ffn_norm", 0, delta, delta);
-    adapted(d, at, "shared_up", use, true, delta, gate);
+    if (s->zamba.n_scan) {
+        linear(d, at, "shared_gate", delta, gate);
+        linear(d, at, "shared_up", delta, gate + s->n_ff);
+    } else {
+        adapted(d, at, "shared_up", use, true, delta, gate);
+    }
     for (int i = 0; i < s->n_ff; i++)
         gate[i] = gelu(gate[i]) * gate[s->n_ff + i];
     linear(d, at, "shared_down", gate, delta);
@@ -783,6 +790,47 @@ static void mamba2_row(const struct decoder *d, int l, const double *in, int r, 
     pp_free(u);
 }
 
+/* The first Zamba's: what goes into the convolution and what gates take turns; each scan makes steps, B and C of its
+ * own channels: S[c] = exp(A[c] dt[c]) S[c] + B dt[c] u[c], y[c] = S[c]' C + D[c] u[c], times silu(z[c]). */
+static void scans_row(const struct decoder *d, int l, const double *in, int r, double *mixed, double *states, double *y)
+{
+    const int key = d->s.key_dim, rank = d->s.zamba.rank, width = 16 * d->s.zamba.n_head;
+    const int one = width / d->s.zamba.n_scan;
+    double *both = doubles(2 * width), *u = doubles(width), *small = doubles(rank + 2 * key), *dt = doubles(one);
+    linear(d, l, "ssm_in", in, both);
+    for (int i = 0; i < width; i++)
+        mixed[r * width + i] = both[2 * i];
+    convolve_row(part(d, l, "ssm_conv1d", ".weight")->values, DECODER_STATE_TAPS,
+                 part(d, l, "ssm_conv1d", ".bias")->values, mixed, r, width, u);
+    for (int i = 0; i < width; i++)
+        u[i] /= 1 + exp(-u[i]);
+    for (int h = 0; h < d->s.zamba.n_scan; h++) {
+        const struct matrix *of_x = part(d, l, "ssm_x", ".weight"), *of_dt = part(d, l, "ssm_dt", ".weight");
+        for (int o = 0; o < rank + 2 * key; o++) {
+            small[o] = 0;
+            for (int i = 0; i < one; i++)
+                small[o] += (double)of_x->values[(h * (rank + 2 * key) + o) * one + i] * u[h * one + i];
+        }
+        for (int c = 0; c < one; c++) {
+            const int i = h * one + c;
+            dt[c] = (double)part(d, l, "ssm_dt", ".bias")->values[i];
+            for (int k = 0; k < rank; k++)
+                dt[c] += (double)of_dt->values[i * rank + k] * small[k];
+            dt[c] = log1p(exp(dt[c]));
+            y[i] = (double)part(d, l, "ssm_d", "")->values[i] * u[i];
+            for (int k = 0; k < key; k++) {
+                const double a = exp((double)part(d, l, "ssm_a", "")->values[i * key + k] * dt[c]);
+                states[i * key + k] = a * states[i * key + k] + small[rank + k] * dt[c] * u[i];
+                y[i] += states[i * key + k] * small[rank + key + k];
+            }
+            y[i] *= both[2 * i + 1] / (1 + exp(-both[2 * i + 1]));
+        }
+    }
+    double *all[] = {both, u, small, dt};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
 static void zamba_layer(const struct decoder *d, int l, const double *embeddings, double *x, int n)
 {
     const struct decoder_shape *s = &d->s;
@@ -798,7 +846,7 @@ static void zamba_layer(const struct decoder *d, int l, const double *embeddings
         for (int i = 0; i < embd; i++)
             in[i] += row[i];
         norm(d, l, "attn_norm", 0, in, in);
-        mamba2_row(d, l, in, r, mixed, states, y);
+        (s->zamba.n_scan ? scans_row : mamba2_row)(d, l, in, r, mixed, states, y);
         linear(d, l, "ssm_out", y, delta);
         for (int i = 0; i < embd; i++)
             row[i] += delta[i];

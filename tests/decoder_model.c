@@ -105,6 +105,8 @@ static const struct decoder_shape families[] = {
      .logit_scale = 0.25f},
     {.arch = "diffllama", .differential = true},
     {.arch = "jetmoe", .head_mixture = true, .n_expert = 6, .n_used = 2, .tied = true},
+    {.arch = "zamba", .zamba = {.layers = "mmhmhm", .n_head = 6, .n_block = 1, .rank = 8, .n_scan = 2}, .n_layer = 6,
+     .n_head_kv = 4, .head_dim = 24, .key_dim = 16, .ff = FF_GELU_GATE, .tied = true},
     {.arch = "doge", .heads = HEADS_ALIKE, .key_scores = true},
     {.arch = "nanbeige", .neighbours = true, .loops = 2},
     {.arch = "ouro", .neighbours = true, .norms = BOTH_NORMS, .loops = 3},
@@ -422,7 +424,9 @@ static void add_block(struct decoder *d, int l)
         add_matrix(d, l, "shared_v", n_kv, 2 * n, false);
         add_matrix(d, l, "shared_output", n, n_q, false);
         add_sub_norm(d, l, "shared_ffn_norm", n);
-        add_matrix(d, l, "shared_up", 2 * s->n_ff, n, false);
+        if (s->zamba.n_scan)
+            add_matrix(d, l, "shared_gate", s->n_ff, n, false);
+        add_matrix(d, l, "shared_up", s->zamba.n_scan ? s->n_ff : 2 * s->n_ff, n, false);
         add_matrix(d, l, "shared_down", n, s->n_ff, false);
     }
     if (s->zamba.adapted) {
@@ -430,7 +434,8 @@ static void add_block(struct decoder *d, int l)
         add_adapters(d, at, "shared_k", use, n_kv, 2 * n);
         add_adapters(d, at, "shared_v", use, n_kv, 2 * n);
     }
-    add_adapters(d, at, "shared_up", use, 2 * s->n_ff, n);
+    if (!s->zamba.n_scan)
+        add_adapters(d, at, "shared_up", use, 2 * s->n_ff, n);
     add_matrix(d, l, "shared_out", n, n, false);
 }
 
@@ -441,6 +446,34 @@ static void add_columns(struct decoder *d, int l, const char *kind, int64_t n, f
     d->t[d->n - 1].cols = 1;
 }
 
+/* n matrices, or rows, or rows of numbers with a middle and a spread. */
+static void add_stack(struct decoder *d, int l, const char *kind, int64_t n, int64_t rows, int64_t cols, float middle,
+                      float spread)
+{
+    char name[48];
+    snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    add(d, name, n * rows, cols, middle, spread);
+    if (rows > 1) {
+        last_of(d)->rows = rows;
+        last_of(d)->stack = n;
+    }
+}
+
+/* Mamba in scans side by side. */
+static void add_scans(struct decoder *d, int l)
+{
+    const struct decoder_shape *s = &d->s;
+    const int n = s->zamba.n_scan, width = 16 * s->zamba.n_head, one = width / n, rank = s->zamba.rank;
+    add_matrix(d, l, "ssm_in", 2 * width, s->n_embd, false);
+    add_matrix(d, l, "ssm_conv1d", width, DECODER_STATE_TAPS, true);
+    add_stack(d, l, "ssm_x.weight", n, rank + 2 * s->key_dim, one, 0, 0.2f);
+    add_stack(d, l, "ssm_dt.weight", n, one, rank, 0, 0.5f);
+    add_stack(d, l, "ssm_dt.bias", n, 1, one, -1, 1);
+    add_stack(d, l, "ssm_a", n, one, s->key_dim, -1, 0.9f);
+    add_stack(d, l, "ssm_d", n, 1, one, 1, 0.5f);
+    add_matrix(d, l, "ssm_out", s->n_embd, width, false);
+}
+
 static void add_zamba(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
@@ -448,6 +481,10 @@ static void add_zamba(struct decoder *d, int l)
     if (s->zamba.layers[l] == 'h')
         add_block(d, l);
     add_block_norm(d, l, "attn_norm");
+    if (s->zamba.n_scan) {
+        add_scans(d, l);
+        return;
+    }
     add_matrix(d, l, "ssm_in", 2 * width + 2 * keys + heads, s->n_embd, false);
     add_matrix(d, l, "ssm_conv1d", width + 2 * keys, DECODER_STATE_TAPS, true);
     add_columns(d, l, "ssm_a", heads, -1, 0.9f);
@@ -626,11 +663,12 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, 
         {"attention.sliding_window", s->both_ways && s->window ? 2 * (s->window - 1) : s->window},
         {"rope.scaling.original_context_length", s->context}, {"shortconv.l_cache", s->taps},
-        {"shared.block_count", s->zamba.n_block}, {"shared.adapter_rank", s->zamba.rank},
+        {"shared.block_count", s->zamba.n_scan ? 0 : s->zamba.n_block},
+        {"shared.adapter_rank", s->zamba.n_scan ? 0 : s->zamba.rank}, {"ssm.scan_count", s->zamba.n_scan},
         {"ssm.group_count", s->zamba.n_group},
         {"ssm.conv_kernel", s->n_state || s->lru_width || s->zamba.n_head ? DECODER_STATE_TAPS : 0},
         {"ssm.state_size", s->key_dim},
-        {"ssm.time_step_rank", s->n_state + s->zamba.n_head},
+        {"ssm.time_step_rank", s->zamba.n_scan ? s->zamba.rank : s->n_state + s->zamba.n_head},
         {"ssm.inner_size", s->lru_width ? s->lru_width : s->n_state * s->head_dim + 16 * s->zamba.n_head},
     };
     uint32_t of_layers[3][64];
@@ -709,6 +747,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         shares[l] = s->zamba.layers && s->zamba.layers[l] == 'h';
     if (s->zamba.layers) {
         pp_gguf_add_bool_array(w, key(d, "shared.layers"), shares, (size_t)s->n_layer);
+    }
+    if (s->zamba.layers && !s->zamba.n_scan) {
         pp_gguf_add_bool(w, key(d, "shared.adapted_attention"), s->zamba.adapted);
         pp_gguf_add_bool(w, key(d, "rope.scaling.finetuned"), !s->unrotated);
     }

@@ -70,6 +70,7 @@ struct decoder_shape {
         const char *layers;
         int n_head, n_group, n_block, rank;
         bool adapted;
+        int n_scan; /* or the first Zamba's, with Mamba in so many scans, whose steps have `rank`; 0: it is not */
     } zamba;
     int lru_width;         /* or Griffin's recurrence, but for each third layer; 0: there is none */
     bool sections;         /* files say which pairs turn by which of three positions, which are one for text */

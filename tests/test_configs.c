@@ -129,7 +129,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(heads_tiled), ONE(norms_behind), ONE(silent_end), ONE(norms_of_sums), ONE(plain_norms),
         ONE(no_output_norm), ONE(n_embd_in),
         ONE(qkv_pieces), ONE(post_norms), ONE(differential), ONE(key_scores),
-        ONE(n_loops), ONE(loops_unnormed), ONE(head_mixture), ONE(query_scale),
+        ONE(n_loops), ONE(loops_unnormed), ONE(head_mixture), ONE(n_scan_head), ONE(query_scale),
         ONE(attn_log_length), ONE(dense_beside), ONE(router_softcap),
         ONE(n_index_head), ONE(index_dim), ONE(index_top_k), ONE(index_halves),
         {"idle", layers_with(hp, PP_LAYER_PICKED_BEFORE)},

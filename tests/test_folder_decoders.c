@@ -595,6 +595,25 @@ static void jetmoe(void **state)
     assert_refused(&s, &odd, 1);
 }
 
+/* The first Zamba: Mamba in scans side by side, and a block that layers have in common. */
+static void zamba(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("zamba");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.2.mamba_decoder.mamba.A_log", 3, s.key_dim);
+    assert_tensor(folder, "model.layers.0.mamba.x_proj_weight", 3, 16 * s.zamba.n_head / s.zamba.n_scan);
+    assert_tensor(folder, "model.layers.2.shared_transf.feed_forward.gate_proj.weight", 2, s.n_embd);
+    s.zamba.n_scan = 1;
+    s.zamba.layers = "mmhhmh";
+    s.tied = false;
+    check_decoder(&s);
+    const struct spoilt cases[] = {{"blk.1.ssm_dt.bias", 1, 95, "ssm_dt.bias"},
+                                   {"blk.0.ssm_x.weight", 3, 96, "ssm_x"},
+                                   {"blk.2.shared_gate.weight", 0, 0, "shared_gate"}};
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+}
+
 /* KORMo: Llama with other names. */
 static void kormo(void **state)
 {
@@ -874,6 +893,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(diffllama),
         cmocka_unit_test(doge),
         cmocka_unit_test(jetmoe),
+        cmocka_unit_test(zamba),
         cmocka_unit_test(looped),
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),
         cmocka_unit_test(modernbert_decoder),

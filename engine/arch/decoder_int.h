@@ -1,8 +1,8 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
  * layers that read other positions, decoder_delta.c the delta rule, decoder_lightning.c lightning attention,
- * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_zamba.c layers
- * that have parts in common, decoder_scan.c, decoder_rwkv.c, decoder_rwkv6.c and decoder_lru.c what has states that are
- * made step by step. Private to them. */
+ * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_head_mixture.c
+ * heads of experts, decoder_zamba.c layers that have parts in common, decoder_scan.c, decoder_scan_heads.c,
+ * decoder_rwkv.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -34,6 +34,7 @@ struct builder {
     int pairs;               /* of a difference of attention: values, two heads of which lie side by side; `values`
                                 are those before */
     int head_router;         /* of a mixture of heads: what experts are chosen by */
+    int step_bias;           /* of scans side by side: what is added to steps */
     int wide_q, wide_k, key_scores; /* with scores of keys: queries and keys with them, and they alone */
     const struct pp_tensor *constants; /* what queries have in those places */
     int index_q, index_k, index_weights; /* of an index: its heads' queries, its key, and what heads count for */
@@ -120,6 +121,9 @@ void pp_delta_slots(struct builder *b);
 bool pp_scan_input(struct builder *b, int l);
 bool pp_scan_result(struct builder *b, int l);
 void pp_scan_slots(struct builder *b);
+/* Several scans side by side, from `normed` to `delta`. */
+bool pp_scan_heads_result(struct builder *b, int l);
+void pp_scan_heads_slots(struct builder *b);
 /* Griffin's recurrence, likewise. */
 bool pp_lru_result(struct builder *b, int l);
 void pp_lru_slots(struct builder *b);

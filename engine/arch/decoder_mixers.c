@@ -606,6 +606,7 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
          : hp->lru_width  ? pp_lru_slots
          : hp->rwkv6      ? pp_rwkv6_slots
          : hp->rwkv       ? pp_rwkv7_slots
+         : hp->n_scan_head ? pp_scan_heads_slots
          : hp->state_rank ? pp_scan_slots
          : hp->mamba      ? make_mamba_slots
                           : pp_delta_slots)(b);

@@ -1,6 +1,7 @@
 /* decoder_zamba.c - the layers of Zamba2 (arXiv 2411.15242): Mamba 2 in each; and in some, what goes into that is added
  * up with what attention and a feed-forward part make of the stream and the embeddings side by side. The matrices of
- * those two are the same in several layers, in turns; in each, products of low rank are added to them. */
+ * those two are the same in several layers, in turns; in each, products of low rank are added to them. And those of the
+ * first Zamba, with Mamba's scans and one block without such products. */
 #include <math.h>
 #include <stdio.h>
 
@@ -107,8 +108,11 @@ static bool add_shared_attention(struct builder *b, int l)
 static bool add_shared_ff(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd, n_ff = b->shape.n_ff;
+    const bool fused = b->d->fused_gate;
     if (!add_shared_norm(b, l, "shared_ffn_norm", n, b->delta, b->normed) ||
-        !add_adapted(b, l, "shared_up", b->hp->adapter_rank > 0, 2 * n_ff, n, b->normed, b->gate_up))
+        (fused ? !add_adapted(b, l, "shared_up", b->hp->adapter_rank > 0, 2 * n_ff, n, b->normed, b->gate_up)
+               : !add_matrix(b, l, "shared_gate", n_ff, n, b->normed, b->gate) ||
+                     !add_matrix(b, l, "shared_up", n_ff, n, b->normed, b->up)))
         return false;
     add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l, .in = b->gate,
                           .in2 = b->up, .out = b->act});
@@ -126,7 +130,8 @@ bool pp_zamba_layer(struct builder *b, int l)
     if (l == 0)
         add_copy(b, l, b->x, b->embedding);
     if ((shares && (!add_shared_attention(b, l) || !add_shared_ff(b, l))) ||
-        !add_norm(b, l, "attn_norm", shares ? b->blend : b->x, b->normed) || !pp_mamba_result(b, l))
+        !add_norm(b, l, "attn_norm", shares ? b->blend : b->x, b->normed) ||
+        !(b->hp->n_scan_head ? pp_scan_heads_result : pp_mamba_result)(b, l))
         return false;
     add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->delta, .in2 = NONE, .out = b->x});
     return true;

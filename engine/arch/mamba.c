@@ -175,7 +175,9 @@ static int64_t *number_at(struct pp_hparams *hp, int i)
 /* Channels are independent of each other: `heads` are so many that a piece of the state stays in the L1 cache. */
 static void divide_channels(struct pp_hparams *hp, int64_t inner)
 {
+    const int64_t scans = hp->n_scan_head ? hp->n_scan_head : 1;
     int64_t dim = 64;
+    inner = scans > 0 && inner % scans == 0 ? inner / scans : 0; /* of each */
     while (dim > 16 && inner % dim != 0)
         dim /= 2;
     hp->mamba = true;
@@ -186,7 +188,7 @@ static void divide_channels(struct pp_hparams *hp, int64_t inner)
 
 static int64_t channels(const struct pp_hparams *hp)
 {
-    return hp->n_state_head * hp->state_value_dim;
+    return hp->n_state_head * hp->state_value_dim * (hp->n_scan_head ? hp->n_scan_head : 1);
 }
 
 static enum pp_code check_rank(const struct pp_hparams *hp, struct pp_error *err)

@@ -14,7 +14,6 @@ static const struct {
     {"rwkv7qwen3", "RWKV 7's states behind rotated heads"},
     {"talkie", "its layers, of which there are files of several kinds that cannot be told apart"},
     {"longcatflash", "layers with two parts of each kind, and experts that compute nothing"},
-    {"zamba", "the first Mamba's states in heads, beside a block that layers have in common"},
     {"deepseek4", "attention to compressed positions, and several residual streams"},
     {"deepseekv4", "attention to compressed positions, and several residual streams"},
     {"dream", "answers that are not written from left to right (diffusion)"},

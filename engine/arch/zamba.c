@@ -1,0 +1,185 @@
+/* zamba.c - the first Zamba (arXiv 2405.16712): Mamba in every layer, in scans side by side (decoder_scan_heads.c), and
+ * in some attention and a feed-forward part that all of those have in common. Its files are pippin's own. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+#include "engine/hparams_int.h"
+
+#define LAYER "model.layers.{}."
+#define SHARED LAYER "shared_transf."
+/* A layer's Mamba, which in layers with the block stands under another name. */
+#define MAMBA(prefix, ...)                                                                                            \
+    {.hf = LAYER prefix "input_layernorm", .gguf = "blk.{}.attn_norm", __VA_ARGS__},                                  \
+    {.hf = LAYER prefix "mamba.in_proj", .gguf = "blk.{}.ssm_in", __VA_ARGS__},                                       \
+    {.hf = LAYER prefix "mamba.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS,            \
+     .whole = true, __VA_ARGS__},                                                                                     \
+    {.hf = LAYER prefix "mamba.conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true, __VA_ARGS__},           \
+    {.hf = LAYER prefix "mamba.x_proj_weight", .gguf = "blk.{}.ssm_x.weight", .whole = true, __VA_ARGS__},            \
+    {.hf = LAYER prefix "mamba.dt_proj_weight", .gguf = "blk.{}.ssm_dt.weight", .whole = true, __VA_ARGS__},          \
+    {.hf = LAYER prefix "mamba.dt_proj_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true, __VA_ARGS__},              \
+    {.hf = LAYER prefix "mamba.A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP, .whole = true, __VA_ARGS__},  \
+    {.hf = LAYER prefix "mamba.D", .gguf = "blk.{}.ssm_d", .whole = true, __VA_ARGS__},                               \
+    {.hf = LAYER prefix "mamba.out_proj", .gguf = "blk.{}.ssm_out", __VA_ARGS__}
+
+static const struct pp_arch_name names[] = {
+    MAMBA("mamba_decoder.", .sharing = true),
+    MAMBA("", .only_read = false),
+    {.hf = "model.final_layernorm", .gguf = "output_norm"},
+    {.hf = LAYER "linear", .gguf = "blk.{}.shared_out"},
+    {.hf = SHARED "input_layernorm", .gguf = "blk.{}.shared_norm"},
+    {.hf = SHARED "self_attn.q_proj", .gguf = "blk.{}.shared_q"},
+    {.hf = SHARED "self_attn.k_proj", .gguf = "blk.{}.shared_k"},
+    {.hf = SHARED "self_attn.v_proj", .gguf = "blk.{}.shared_v"},
+    {.hf = SHARED "self_attn.o_proj", .gguf = "blk.{}.shared_output"},
+    {.hf = SHARED "pre_ff_layernorm", .gguf = "blk.{}.shared_ffn_norm"},
+    {.hf = SHARED "feed_forward.gate_proj", .gguf = "blk.{}.shared_gate"},
+    {.hf = SHARED "feed_forward.up_proj", .gguf = "blk.{}.shared_up"},
+    {.hf = SHARED "feed_forward.down_proj", .gguf = "blk.{}.shared_down"},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"ZambaForCausalLM", "zamba", NULL};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"vocab_size\": 32000, \"hidden_size\": 3712, \"intermediate_size\": 14848, \"num_hidden_layers\": 76,"
+             "\"num_attention_heads\": 16, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5,"
+             "\"n_mamba_heads\": 2, \"attn_layer_period\": 6, \"attn_layer_offset\": 4,"
+             "\"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+static const struct pp_scan_keys keys = {.taps = "mamba_d_conv", .key_dim = "mamba_d_state", .rank = "mamba_dt_rank",
+                                         .expand = "mamba_expand"};
+static const char layers_key[] = "zamba.shared.layers", scans_key[] = "zamba.ssm.scan_count";
+enum { BEGIN = 3 }; /* layers of which only the last has the block, whatever the period */
+
+/* What both readers know of layers by now: which have the block. Heads read the stream and the embeddings, twice its
+ * width, but scores are as if they did not. */
+static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
+{
+    bool any = false;
+    pp_layers_every(hp, 1, PP_LAYER_RECURRENT | PP_LAYER_UNROTATED);
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        any = any || hp->layer[l] & PP_LAYER_SHARING;
+    if (!any)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has no layer with attention, which is not supported for "
+                       "this family (%s)", hp->arch);
+    hp->n_shared_block = 1;
+    hp->attn_scale = hp->head_dim > 0 ? sqrtf(2.0f / (float)hp->head_dim) : 0;
+    return PP_OK;
+}
+
+/* --- GGUF -------------------------------------------------------------------------------------------------------- */
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    bool shares = false;
+    if (!pp_gguf_int(g, scans_key, &hp->n_scan_head))
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", scans_key);
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        if (!pp_gguf_array_bool(g, layers_key, (size_t)l, &shares))
+            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it does not name %lld layers", layers_key,
+                           (long long)hp->n_layer);
+        hp->layer[l] |= shares ? PP_LAYER_SHARING : 0;
+    }
+    const enum pp_code code = pp_scan_from_gguf(g, hp, err);
+    return code ? code : finish(hp, err);
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    bool shares[PP_MAX_LAYERS];
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        shares[l] = hp->layer[l] & PP_LAYER_SHARING;
+    pp_scan_to_gguf(hp, w);
+    pp_gguf_add_u32(w, scans_key, (uint32_t)hp->n_scan_head);
+    pp_gguf_add_bool_array(w, layers_key, shares, (size_t)hp->n_layer);
+}
+
+/* --- config.json ------------------------------------------------------------------------------------------------- */
+
+/* Whether a layer has the block by what configurations say. */
+static bool has_block(int64_t l, int64_t period, int64_t offset)
+{
+    return l < BEGIN ? l == BEGIN - 1 : (l - BEGIN) % period == offset;
+}
+
+static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t period = 6, offset = 4;
+    enum pp_code code = pp_config_int(config, "attn_layer_period", &period, err);
+    if (!code)
+        code = pp_config_int(config, "attn_layer_offset", &offset, err);
+    if (!code)
+        code = pp_check_range("attn_layer_period", period, 1, PP_MAX_LAYERS, err);
+    if (!code)
+        code = pp_check_range("num_hidden_layers", hp->n_layer, BEGIN, PP_MAX_LAYERS, err);
+    for (int64_t l = 0; l < hp->n_layer && !code; l++)
+        hp->layer[l] |= has_block(l, period, offset) ? PP_LAYER_SHARING : 0;
+    return code;
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hidden_mamba_act"));
+    enum pp_code code = pp_config_gelu(config, "hidden_act", PP_ACTIVATION_GELU, hp, err);
+    hp->head_dim = 2 * hp->n_embd / hp->n_head;
+    hp->n_scan_head = 2;
+    if (!code && fn && strcmp(fn, "silu") != 0)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: hidden_mamba_act is \"%.40s\"; only silu is supported",
+                       fn);
+    if (!code)
+        code = pp_config_int(config, "attention_head_dim", &hp->head_dim, err);
+    hp->rope_dim = hp->head_dim;
+    if (!code)
+        code = read_layers(config, hp, err);
+    if (!code)
+        code = pp_config_int(config, "n_mamba_heads", &hp->n_scan_head, err);
+    if (!code)
+        code = pp_scan_from_config(config, &keys, 0, hp, err);
+    return code ? code : finish(hp, err);
+}
+
+/* A period and an offset by which layers are those that have the block; if there are none, that stays unsaid. */
+static void put_layers(const struct pp_hparams *hp, cJSON *config)
+{
+    for (int64_t period = 1; period <= hp->n_layer; period++)
+        for (int64_t offset = 0; offset < period; offset++) {
+            int64_t l = 0;
+            while (l < hp->n_layer && has_block(l, period, offset) == !!(hp->layer[l] & PP_LAYER_SHARING))
+                l++;
+            if (l < hp->n_layer)
+                continue;
+            pp_config_put(config, "attn_layer_period", period);
+            pp_config_put(config, "attn_layer_offset", offset);
+            return;
+        }
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *types = cJSON_AddArrayToObject(config, "layers_block_type");
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_SHARING ? "hybrid" : "mamba"));
+    put_layers(hp, config);
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim");
+    pp_config_put(config, "attention_head_dim", hp->head_dim);
+    pp_config_put(config, "n_mamba_heads", hp->n_scan_head);
+    pp_scan_to_config(hp, &keys, config);
+}
+
+const struct pp_arch pp_arch_zamba = {
+    .name = "zamba",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .gguf_neox = true,
+    .decoder = {.fn = PP_FN_GELU},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = to_config,
+};
