@@ -67,6 +67,8 @@ static const char *embeddings_of(const cJSON *config)
         return "rwkv.embeddings.weight";
     if (strcmp(type->valuestring, "rwkv7") == 0)
         return "model.embeddings.weight";
+    if (strcmp(type->valuestring, "openai-gpt") == 0)
+        return "tokens_embed.weight";
     if (strcmp(type->valuestring, "opt") == 0)
         return "model.decoder.embed_tokens.weight";
     if (strcmp(type->valuestring, "bloom") == 0)

@@ -595,6 +595,19 @@ static void jetmoe(void **state)
     assert_refused(&s, &odd, 1);
 }
 
+/* The first GPT. */
+static void openai_gpt(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("openai-gpt");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "transformer.h.1.attn.c_attn.weight", 2, 3 * s.n_embd);
+    assert_tensor(folder, "transformer.positions_embed.weight", 2, s.n_embd);
+    s.n_embd = 64;
+    s.n_ff = 256;
+    check_quantised_folder(&s);
+}
+
 /* The first Zamba: Mamba in scans side by side, and a block that layers have in common. */
 static void zamba(void **state)
 {
@@ -893,6 +906,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(diffllama),
         cmocka_unit_test(doge),
         cmocka_unit_test(jetmoe),
+        cmocka_unit_test(openai_gpt),
         cmocka_unit_test(zamba),
         cmocka_unit_test(looped),
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),

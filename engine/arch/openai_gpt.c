@@ -1,0 +1,96 @@
+/* openai_gpt.c - the first GPT (2018): learned positions, q, k and v in one matrix, and norms behind what attention and
+ * the feed-forward part give, of the sums; there is none behind the last layer. Its files are pippin's own. */
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+#define BOTH(hf_name, gguf_name, how, end)                                                                            \
+    {.hf = "transformer." hf_name end, .gguf = gguf_name end, .form = how, .whole = true},                            \
+    {.hf = hf_name end, .gguf = gguf_name end, .form = how, .whole = true, .only_read = true}
+#define LAYER(hf_name, gguf_name, how)                                                                                \
+    BOTH("h.{}." hf_name, "blk.{}." gguf_name, how, ".weight"),                                                       \
+    BOTH("h.{}." hf_name, "blk.{}." gguf_name, PP_HF_SAME, ".bias")
+
+static const struct pp_arch_name names[] = {
+    BOTH("tokens_embed", "token_embd", PP_HF_SAME, ".weight"),
+    BOTH("positions_embed", "position_embd", PP_HF_SAME, ".weight"),
+    {.hf = "lm_head", .gguf = "output"},
+    LAYER("attn.c_attn", "attn_qkv", PP_HF_TURNED),
+    LAYER("attn.c_proj", "attn_output", PP_HF_TURNED),
+    LAYER("ln_1", "attn_norm", PP_HF_SAME),
+    LAYER("mlp.c_fc", "ffn_up", PP_HF_TURNED),
+    LAYER("mlp.c_proj", "ffn_down", PP_HF_TURNED),
+    LAYER("ln_2", "ffn_norm", PP_HF_SAME),
+    {.hf = NULL},
+};
+static const char *const classes[] = {"OpenAIGPTLMHeadModel", "openai-gpt", NULL};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"vocab_size\": 40478, \"n_positions\": 512, \"n_embd\": 768, \"n_layer\": 12, \"n_head\": 12,"
+             "\"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+
+static void norm_sums(struct pp_hparams *hp)
+{
+    hp->norms_of_sums = hp->norms_behind = hp->no_output_norm = true;
+}
+
+/* What it calls gelu is gelu_new. */
+static enum pp_code find_function(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "afn"));
+    hp->activation = !fn || strcmp(fn, "gelu") == 0                          ? PP_ACTIVATION_USUAL
+                     : strcmp(fn, "relu") == 0                               ? PP_ACTIVATION_RELU
+                     : strcmp(fn, "silu") == 0 || strcmp(fn, "swish") == 0 ? PP_ACTIVATION_SILU
+                                                                             : PP_ACTIVATION_GELU;
+    if (hp->activation != PP_ACTIVATION_GELU)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: afn \"%.40s\" is not known for this family; gelu, relu and "
+                   "silu are", fn);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = find_function(config, hp, err);
+    norm_sums(hp);
+    hp->norm_eps = 1e-5f;
+    hp->n_ctx_train = 512;
+    if (!code)
+        code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
+    return code ? code : pp_config_int(config, "n_positions", &hp->n_ctx_train, err);
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    const enum pp_fn fn = pp_decoder_fn(&pp_arch_openai_gpt.decoder, hp);
+    pp_config_put_text(config, "afn", fn == PP_FN_RELU ? "relu" : fn == PP_FN_SILU ? "silu" : "gelu");
+    pp_config_put(config, "n_embd", hp->n_embd);
+    pp_config_put(config, "n_layer", hp->n_layer);
+    pp_config_put(config, "n_head", hp->n_head);
+    pp_config_put(config, "n_positions", hp->n_ctx_train);
+}
+
+/* Without the other keys that files of such a family would have for the function, it is the usual one. */
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)err;
+    norm_sums(hp);
+    return PP_OK;
+}
+
+const struct pp_arch pp_arch_openai_gpt = {
+    .name = "openai-gpt",
+    .hf_classes = classes,
+    .names = names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_GELU_TANH,
+                .positions = PP_POS_LEARNED},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_config = to_config,
+    .hf_eps = "layer_norm_epsilon",
+};
