@@ -426,7 +426,8 @@ const struct pp_tensor *pp_plan_silence(struct pp_plan *p, int64_t n, int64_t fi
     return make_vector(p, "silence", n, first, end, -1e30f, err);
 }
 
-const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions, int64_t n, struct pp_error *err)
+const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions, int64_t n, bool fairseq,
+                                          struct pp_error *err)
 {
     enum { LEAST = 4, MOST = 1 << 28, RESERVED = 2 }; /* the first two rows of such tables are no position's */
     const int64_t half = n / 2;
@@ -440,10 +441,10 @@ const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions
         return NULL;
     struct pp_tensor *t = (struct pp_tensor *)(uintptr_t)flat; /* ours */
     float *to = (float *)(uintptr_t)t->data;
-    const float step = (float)(log(10000) / (double)(half - 1));
+    const float step = (float)(log(10000) / (double)(fairseq ? half - 1 : half));
     for (int64_t row = 0; row < n_positions; row++)
         for (int64_t i = 0; i < half; i++) { /* in floats, as the tables were made that models learned with */
-            const float angle = (float)(row + RESERVED) * expf((float)i * -step);
+            const float angle = (float)(row + (fairseq ? RESERVED : 0)) * expf((float)i * -step);
             to[row * n + i] = sinf(angle);
             to[row * n + half + i] = cosf(angle);
         }

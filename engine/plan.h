@@ -348,9 +348,11 @@ const struct pp_tensor *pp_plan_numbers(struct pp_plan *p, int64_t n, float **nu
 /* n numbers that are added to logits: 0, but first .. end - 1 so little that these tokens are never chosen; NULL: *err
  * is set. */
 const struct pp_tensor *pp_plan_silence(struct pp_plan *p, int64_t n, int64_t first, int64_t end, struct pp_error *err);
-/* A table of sinusoids, [n_positions, n], as fairseq has it: the first half of a row are sines, the second cosines, of
- * the position's number and 2; NULL: *err is set. */
-const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions, int64_t n, struct pp_error *err);
+/* A table of sinusoids, [n_positions, n]: the first half of a row are sines, the second cosines, of the position's
+ * number, or as fairseq has it that and 2, with the last frequency 1 / 10000 and not the one before it; NULL: *err is
+ * set. */
+const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions, int64_t n, bool fairseq,
+                                          struct pp_error *err);
 int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e); /* its index */
 int pp_plan_recurrence(struct pp_plan *p, const struct pp_recurrence *r); /* its index */
 /* Registers the matrices [n_out, n_in] of n heads, which are one tensor, one behind the other. Its index, or -1 with

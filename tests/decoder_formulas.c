@@ -50,7 +50,8 @@ static void norm(const struct decoder *d, int l, const char *kind, int row, cons
         square += (x[i] - mean) * (x[i] - mean) / (double)n;
     const bool head = d->s.heads_eps != 0.0f && strncmp(kind, "attn_", 5) == 0 && kind[6] == '_';
     const bool out = d->s.behind_eps != 0.0f && strncmp(kind, "post_", 5) == 0;
-    const double root = sqrt(square + (double)(head ? d->s.heads_eps : out ? d->s.behind_eps : DECODER_EPSILON));
+    const float usual = d->s.epsilon != 0.0f ? d->s.epsilon : DECODER_EPSILON;
+    const double root = sqrt(square + (double)(head ? d->s.heads_eps : out ? d->s.behind_eps : usual));
     for (int64_t i = 0; i < n; i++)
         y[i] = (x[i] - mean) / root * (w ? (double)w->values[at + i] : 1) + (b ? (double)b->values[at + i] : 0);
 }
@@ -934,7 +935,8 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
             x[i] += (double)decoder_find(d, "position_embd.weight")->values[i];
     for (int i = 0; i < n * width && d->s.sinusoids; i++) {
         const int half = width / 2, k = i % width;
-        const double angle = (i / width + 2) * exp(-log(10000) * (k % half) / (half - 1));
+        const double position = i / width + (d->s.fairseq ? 2 : 0);
+        const double angle = position * exp(-log(10000) * (k % half) / (d->s.fairseq ? half - 1 : half));
         x[i] += k < half ? sin(angle) : cos(angle);
     }
     for (int r = 0; r < n && d->s.embd_norm; r++)
@@ -972,7 +974,7 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         if (d->s.dense_head)
             dense_head(d, in);
         linear(d, -1, d->s.tied ? "token_embd" : "output", d->s.n_embd_in ? narrow : in, logits + r * n_vocab);
-        for (int t = 0; t < n_vocab && d->s.dense_head && d->s.tied; t++) /* else `linear` has added it */
+        for (int t = 0; t < n_vocab && d->s.biases & BIAS_OUTPUT && d->s.tied; t++) /* else `linear` has added it */
             logits[r * n_vocab + t] += (double)decoder_find(d, "output.bias")->values[t];
         for (int t = 0; t < n_vocab; t++)
             logits[r * n_vocab + t] =

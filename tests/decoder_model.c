@@ -108,6 +108,9 @@ static const struct decoder_shape families[] = {
     {.arch = "openai-gpt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
      .joined = true, .tied = true, .norms = POST_NORM, .swin = true, .sums = true, .no_output_norm = true,
      .n_ff = 192, .ff = FF_GELU, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
+    {.arch = "ctrl", .centred = true, .norm_bias = true, .epsilon = 1e-6f, .sinusoids = true,
+     .unrotated = true, .n_head_kv = 4, .tied = true, .ff = FF_RELU,
+     .biases = BIAS_QKV | BIAS_O | BIAS_FF | BIAS_OUTPUT, .embd_scale = 6.9282032f},
     {.arch = "zamba", .zamba = {.layers = "mmhmhm", .n_head = 6, .n_block = 1, .rank = 8, .n_scan = 2}, .n_layer = 6,
      .n_head_kv = 4, .head_dim = 24, .key_dim = 16, .ff = FF_GELU_GATE, .tied = true},
     {.arch = "doge", .heads = HEADS_ALIKE, .key_scores = true},
@@ -120,8 +123,9 @@ static const struct decoder_shape families[] = {
     {.arch = "gpt_neo", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
      .tied = true, .ff = FF_GELU, .biases = BIAS_O | BIAS_FF, .attn_scale = 1, .n_layer = 4, .window = 7, .wide = 2,
      .wide_first = true},
-    {.arch = "xglm", .centred = true, .norm_bias = true, .sinusoids = true, .unrotated = true, .n_head_kv = 4,
-     .tied = true, .ff = FF_GELU_EXACT, .biases = BIAS_QKV | BIAS_O | BIAS_FF, .embd_scale = 6.9282032f},
+    {.arch = "xglm", .centred = true, .norm_bias = true, .sinusoids = true, .fairseq = true, .unrotated = true,
+     .n_head_kv = 4, .tied = true, .ff = FF_GELU_EXACT, .biases = BIAS_QKV | BIAS_O | BIAS_FF,
+     .embd_scale = 6.9282032f},
     {.arch = "paddleocr", .tied = true},
     {.arch = "cogvlm", .n_head_kv = 4, .joined = true},
     {.arch = "codegen", .neighbours = true, .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4,
@@ -711,7 +715,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_f32(w, key(d, "rope.freq_base_swa"), s->base);
     const bool mean_square = !s->centred || s->mixer != 0.0f; /* that is what Phi's files call it */
     pp_gguf_add_f32(w, key(d, mean_square ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
-                    DECODER_EPSILON);
+                    s->epsilon != 0.0f ? s->epsilon : DECODER_EPSILON);
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         if (some[i].v)
             pp_gguf_add_u32(w, key(d, some[i].key), (uint32_t)some[i].v);

@@ -14,9 +14,11 @@ struct decoder_shape {
     bool centred;          /* norms take the mean off */
     bool norm_bias;
     bool norm_plain;       /* they have no weights at all */
+    float epsilon;         /* of all of them; 0: the usual one */
     bool unrotated;        /* no heads are rotated */
     bool positions;        /* the first layer's input has learned positions in it */
-    bool sinusoids;        /* or sinusoids, whose first two rows are no position's */
+    bool sinusoids;        /* or sinusoids, */
+    bool fairseq;          /* whose first two rows are no position's, and which end one frequency lower */
     bool embd_norm;        /* it is normed */
     float alibi;           /* exponent of slopes; 0: none */
     bool alibi_scaled;     /* they are multiplied by the scores' scale */

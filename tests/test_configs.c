@@ -69,6 +69,8 @@ static const char *embeddings_of(const cJSON *config)
         return "model.embeddings.weight";
     if (strcmp(type->valuestring, "openai-gpt") == 0)
         return "tokens_embed.weight";
+    if (strcmp(type->valuestring, "ctrl") == 0)
+        return "transformer.w.weight";
     if (strcmp(type->valuestring, "opt") == 0)
         return "model.decoder.embed_tokens.weight";
     if (strcmp(type->valuestring, "bloom") == 0)

@@ -608,6 +608,24 @@ static void openai_gpt(void **state)
     check_quantised_folder(&s);
 }
 
+/* CTRL: sinusoids, and something is added to logits. */
+static void ctrl(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("ctrl");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "transformer.h.1.multi_head_attention.dense.bias", 1, s.n_embd);
+    assert_tensor(folder, "lm_head.bias", 1, s.n_vocab);
+    s.tied = false;
+    check_decoder(&s);
+    s.tied = true;
+    const struct spoilt cases[] = {{"output.bias", 0, 0, "output.bias"}};
+    assert_refused(&s, cases, 1);
+    s.embd_scale = 3;
+    const struct spoilt odd = {"output.bias", 0, s.n_vocab, "not by the root"};
+    assert_refused(&s, &odd, 1);
+}
+
 /* The first Zamba: Mamba in scans side by side, and a block that layers have in common. */
 static void zamba(void **state)
 {
@@ -907,6 +925,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(doge),
         cmocka_unit_test(jetmoe),
         cmocka_unit_test(openai_gpt),
+        cmocka_unit_test(ctrl),
         cmocka_unit_test(zamba),
         cmocka_unit_test(looped),
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),

@@ -119,7 +119,8 @@ struct pp_decoder {
     /* What knows positions: rotated heads, position_embd, which is added to the input, or ALiBi, in all models or, with
      * LEARNED_OR_ALIBI, in those that have no such table; or sinusoids in that one's place. Any family may have
      * hparams.alibi instead of its own. */
-    enum { PP_POS_ROTATED, PP_POS_LEARNED, PP_POS_LEARNED_OR_ALIBI, PP_POS_SINUSOIDS } positions;
+    enum { PP_POS_ROTATED, PP_POS_LEARNED, PP_POS_LEARNED_OR_ALIBI, PP_POS_SINUSOIDS,
+           PP_POS_FAIRSEQ_SINUSOIDS } positions;
     bool weighed_inputs;      /* of experts */
     bool early_router;        /* experts are chosen by what comes into the layer, without a norm */
     bool parallel_mixture;    /* with hparams.parallel, experts stand beside attention, too */
@@ -132,6 +133,7 @@ struct pp_decoder {
     bool first_unnormed;      /* what goes into the first layer's attention is not normed once more */
     bool dense_head;          /* what the last norm gives goes through output_dense, fn and output_dense_norm, and
                                  output.bias is added to logits, even if the matrix is the embeddings */
+    bool head_bias;           /* output.bias is, too, without such a head */
     bool sinks;               /* attn_sinks */
     bool some_sinks;          /* layers that have them */
     bool gated_queries;       /* attn_q gives for each head a query, then what a gate's sigmoids are made of by which

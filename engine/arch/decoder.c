@@ -803,12 +803,13 @@ static bool add_embedding(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
     struct pp_op embed = {.kind = PP_OP_EMBED, .scale = hp->embd_scale, .in = NONE, .in2 = NONE, .out = b->x};
-    const bool made = b->d->positions == PP_POS_SINUSOIDS;
+    const bool fairseq = b->d->positions == PP_POS_FAIRSEQ_SINUSOIDS;
+    const bool made = fairseq || b->d->positions == PP_POS_SINUSOIDS;
     const bool positions = made || b->d->positions == PP_POS_LEARNED ||
                            (b->d->positions == PP_POS_LEARNED_OR_ALIBI && hp->alibi == 0.0f);
     embed.weight = pp_plan_tensor(b->s, hp->n_vocab, pp_embedding_width(hp), b->err, "token_embd.weight");
     if (embed.weight && made)
-        embed.bias = pp_plan_sinusoids(b->p, hp->n_ctx_train, hp->n_embd, b->err);
+        embed.bias = pp_plan_sinusoids(b->p, hp->n_ctx_train, hp->n_embd, fairseq, b->err);
     else if (embed.weight && positions)
         embed.bias = pp_plan_tensor(b->s, hp->n_ctx_train, hp->n_embd, b->err, "position_embd.weight");
     b->p->n_positions = positions || hp->key_scores ? hp->n_ctx_train : 0;
@@ -913,7 +914,7 @@ static bool add_dense_head(struct builder *b)
     return true;
 }
 
-/* The bias of a dense head's logits. */
+/* The bias of logits, where the matrix may be the embeddings. */
 static bool add_head_bias(struct builder *b, int head)
 {
     const struct pp_tensor *bias = pp_plan_tensor(b->s, 0, b->hp->n_vocab, b->err, "output.bias");
@@ -949,7 +950,7 @@ static bool add_output(struct builder *b)
         add(b, norm);
     if (proj >= 0)
         add_linear(b, n_layer, proj, hidden, narrow = pp_plan_slot(b->p, hp->n_embd_in));
-    if (b->d->dense_head && !(add_head_bias(b, w) && add_dense_head(b)))
+    if (((b->d->dense_head || b->d->head_bias) && !add_head_bias(b, w)) || (b->d->dense_head && !add_dense_head(b)))
         return false;
     add_linear(b, n_layer, w, b->d->dense_head ? b->delta : proj >= 0 ? narrow : hidden, logits);
     const struct {

@@ -64,7 +64,7 @@ const struct pp_arch pp_arch_xglm = {
     .usual = usual,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU,
-                .positions = PP_POS_SINUSOIDS},
+                .positions = PP_POS_FAIRSEQ_SINUSOIDS},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_config = to_config,
