@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/arch/arch.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/hparams_int.h"
@@ -432,7 +433,9 @@ void pp_hparams_find_shared(const struct pp_source *source, struct pp_hparams *h
         snprintf(name, sizeof name, "blk.%lld.ffn_up_shexp.weight", (long long)l);
         up = pp_source_tensor(source, name);
     }
-    hp->n_ff_shared = up ? up->ne[1] : 0;
+    const struct pp_arch *arch = pp_arch_by_name(hp->arch);
+    const bool fused = arch && arch->decoder.fused_shared;
+    hp->n_ff_shared = up ? up->ne[1] / (fused ? 2 : 1) : 0;
     up = pp_source_tensor(source, "blk.0.ffn_up_chexps.weight");
     up = up ? up : pp_source_tensor(source, "blk.0.ffn_up_ch.0.weight");
     hp->n_ff_share = up ? up->ne[1] : 0;

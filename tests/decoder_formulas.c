@@ -106,7 +106,7 @@ static void heads(const struct decoder *d, int l, const char *kind, int n_heads,
         const bool normed = d->s.heads == HEADS_ALIKE || d->s.heads == HEADS_EACH;
         if (normed && !d->s.heads_behind_rope)
             head_norm(d, l, name, h, head);
-        if (!(is_wide(d, l) && d->s.wide_unrotated) && !d->s.unrotated)
+        if (!(is_wide(d, l) && d->s.wide_unrotated) && !d->s.unrotated && (!d->s.rotated || d->s.rotated[l] == '1'))
             rotate(d, l, head, position);
         if (normed && d->s.heads_behind_rope)
             head_norm(d, l, name, h, head);
@@ -182,6 +182,18 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
     pp_free(gate);
 }
 
+/* The expert that every token uses, of a matrix whose rows are those of the gate, then those of the value. */
+static void fused_shared(const struct decoder *d, int l, const double *in, double *out)
+{
+    const int n = d->s.n_ff_shared;
+    double *both = doubles(2 * n);
+    linear(d, l, "ffn_up_shexp", in, both);
+    for (int i = 0; i < n; i++)
+        both[i] *= both[n + i] / (1 + exp(-both[i]));
+    linear(d, l, "ffn_down_shexp", both, out);
+    pp_free(both);
+}
+
 /* SparseMixer: the largest of what is left has its share of the softmax of those that are near. */
 static double mixer_weight(const struct decoder *d, const double *logits, const int *chosen, int i)
 {
@@ -227,7 +239,9 @@ static void mixture(const struct decoder *d, int l, const double *in, double *ou
     memset(out, 0, (size_t)d->s.n_embd * sizeof *out);
     for (int i = 0; i < d->s.n_embd && d->s.head_mixture; i++)
         out[i] = (double)part(d, l, "ffn_output", ".bias")->values[i];
-    if (d->s.n_ff_shared)
+    if (d->s.fused_shared)
+        fused_shared(d, l, in, out);
+    else if (d->s.n_ff_shared)
         one_feed_forward(d, l, "_shexp", 0, d->s.n_ff_shared, in, out);
     for (int i = 0; i < d->s.n_used; i++) {
         one_feed_forward(d, l, "_exps", chosen[i], d->s.n_ff, in, one);
@@ -580,6 +594,24 @@ static void mixed_heads(const struct decoder *d, int l, const double *x, const d
     pp_free(att);
 }
 
+/* What a head gives is less by what its sink would have had. */
+static void sink(const struct decoder *d, int l, const double *q, const double *k, int first, int last, double *att)
+{
+    const int dim = d->s.head_dim, n_kv = d->s.n_head_kv * dim, group = d->s.n_head / d->s.n_head_kv;
+    for (int h = 0; h < d->s.n_head; h++) {
+        const double own = (double)part(d, l, "attn_sinks", ".weight")->values[h];
+        double sum = 0;
+        for (int p = first; p <= last; p++) {
+            double score = 0;
+            for (int i = 0; i < dim; i++)
+                score += q[h * dim + i] * k[p * n_kv + h / group * dim + i];
+            sum += exp(score * scale_at(d, last) - own);
+        }
+        for (int i = 0; i < dim; i++)
+            att[h * dim + i] *= sum / (1 + sum);
+    }
+}
+
 static void layer(const struct decoder *d, int l, double *x, int n)
 {
     const struct decoder_shape *s = &d->s;
@@ -601,6 +633,8 @@ static void layer(const struct decoder *d, int l, double *x, int n)
             attend_capped(q + r * n_q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim,
                           first, last, s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), (double)s->attn_cap, 1,
                           att + h * s->head_dim);
+        if (s->sinks)
+            sink(d, l, q + r * n_q, k, first, last, att);
         if (s->gated)
             gate(d, l, row, att);
         if (s->sub_norms)

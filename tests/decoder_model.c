@@ -111,6 +111,9 @@ static const struct decoder_shape families[] = {
     {.arch = "ctrl", .centred = true, .norm_bias = true, .epsilon = 1e-6f, .sinusoids = true,
      .unrotated = true, .n_head_kv = 4, .tied = true, .ff = FF_RELU,
      .biases = BIAS_QKV | BIAS_O | BIAS_FF | BIAS_OUTPUT, .embd_scale = 6.9282032f},
+    {.arch = "granite_swa", .neighbours = true, .tied = true, .attn_scale = 0.2f, .embd_scale = 3,
+     .residual_scale = 0.5f, .logit_scale = 4, .logit_divided = true, .sinks = true, .window = 7, .wide = 4,
+     .wide_first = true, .say_windows = true, .n_layer = 5, .rotated = "01101"},
     {.arch = "zamba", .zamba = {.layers = "mmhmhm", .n_head = 6, .n_block = 1, .rank = 8, .n_scan = 2}, .n_layer = 6,
      .n_head_kv = 4, .head_dim = 24, .key_dim = 16, .ff = FF_GELU_GATE, .tied = true},
     {.arch = "doge", .heads = HEADS_ALIKE, .key_scores = true},
@@ -310,6 +313,8 @@ static void add_attention(struct decoder *d, int l)
         add_number(d, l, "attn_residual", n, 1, 0.5f);
         add_number(d, l, "ffn_residual", n, 1, 0.5f);
     }
+    if (s->sinks)
+        add_number(d, l, "attn_sinks.weight", s->n_head, 0, 2);
     add_matrix(d, l, "attn_output", n, n_q, s->biases & BIAS_O);
     shrink(d);
     if (s->sub_norms)
@@ -506,8 +511,9 @@ static void add_zamba(struct decoder *d, int l)
 /* The expert that every token uses. */
 static void add_shared(struct decoder *d, int l)
 {
-    add_matrix(d, l, "ffn_gate_shexp", d->s.n_ff_shared, d->s.n_embd, false);
-    add_matrix(d, l, "ffn_up_shexp", d->s.n_ff_shared, d->s.n_embd, false);
+    if (!d->s.fused_shared)
+        add_matrix(d, l, "ffn_gate_shexp", d->s.n_ff_shared, d->s.n_embd, false);
+    add_matrix(d, l, "ffn_up_shexp", d->s.n_ff_shared * (d->s.fused_shared ? 2 : 1), d->s.n_embd, false);
     add_matrix(d, l, "ffn_down_shexp", d->s.n_embd, d->s.n_ff_shared, false);
 }
 
@@ -736,6 +742,11 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
     if (strcmp(s->arch, "persimmon") == 0)
         pp_gguf_add_bool(w, key(d, "attention.qkv_by_head"), false);
+    bool rotated[64];
+    for (int l = 0; l < s->n_layer && s->rotated; l++)
+        rotated[l] = s->rotated[l] == '1';
+    if (s->rotated)
+        pp_gguf_add_bool_array(w, key(d, "attention.rope_pattern"), rotated, (size_t)s->n_layer);
     if (s->loops)
         pp_gguf_add_u32(w, key(d, "num_loops"), (uint32_t)s->loops);
     if (s->loops_plain)

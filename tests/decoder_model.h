@@ -57,7 +57,10 @@ struct decoder_shape {
     bool shares;           /* weights of experts are not made to add up to one */
     const int (*uneven)[3]; /* of each layer n_head, n_head_kv and n_ff, 0 being none; or NULL: all are alike */
     int n_ff_shared;       /* of an expert that every token uses; 0: there is none */
+    bool fused_shared;     /* its gate and value are one matrix */
     bool head_mixture;     /* experts make queries, too, and read what attention gives; and they add something */
+    bool sinks;            /* scores without values */
+    const char *rotated;   /* of each layer '1' or '0': whether it is; NULL: all are */
     int taps, full;        /* each full-th layer has attention, the others short convolutions; 0: there are none */
     /* Or PLaMo 2's states, but for the step / 2-th of each `step` layers: how many, of key_dim x head_dim, whose steps
      * are made of state_rank numbers; 0: there are none. */

@@ -626,6 +626,30 @@ static void ctrl(void **state)
     assert_refused(&s, &odd, 1);
 }
 
+/* Granite with windows and sinks; with experts. */
+static void granite_swa(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("granite_swa");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.sinks", 1, s.n_head);
+    assert_config(folder, "GraniteSWAForCausalLM", "layer_rope_theta");
+    s.rotated = NULL;
+    s.n_expert = 6;
+    s.n_used = 3;
+    folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.gate_up_proj", 3, s.n_embd);
+    assert_tensor(folder, "model.layers.1.block_sparse_moe.router.weight", 2, s.n_embd);
+    s.n_ff_shared = 32;
+    s.fused_shared = true;
+    folder = check_decoder(&s);
+    assert_config(folder, "GraniteMoeSWAForCausalLM", "shared_intermediate_size");
+    assert_tensor(folder, "model.layers.0.shared_mlp.input_linear.weight", 2, s.n_embd);
+    const struct spoilt cases[] = {{"blk.1.attn_sinks.weight", 0, 0, "attn_sinks"},
+                                   {"blk.1.ffn_up_shexp.weight", 32, 48, "ffn_up_shexp"}};
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+}
+
 /* The first Zamba: Mamba in scans side by side, and a block that layers have in common. */
 static void zamba(void **state)
 {
@@ -926,6 +950,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(jetmoe),
         cmocka_unit_test(openai_gpt),
         cmocka_unit_test(ctrl),
+        cmocka_unit_test(granite_swa),
         cmocka_unit_test(zamba),
         cmocka_unit_test(looped),
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),

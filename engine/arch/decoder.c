@@ -150,14 +150,15 @@ static bool find_biases(struct builder *b, int l, struct pp_experts *e)
 static bool add_shared_up(struct builder *b, int l)
 {
     const int64_t n_ff = b->hp->n_ff_shared, n_embd = b->hp->n_embd;
-    const bool gated = !b->d->ungated;
-    const int gate = gated ? pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_gate_shexp", l) : 0;
-    const int up = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_up_shexp", l);
+    const bool gated = !b->d->ungated, fused = b->d->fused_shared, apart = gated && !fused;
+    const int gate = apart ? pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_gate_shexp", l) : 0;
+    const int up = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, fused ? 2 * n_ff : n_ff, n_embd, b->err,
+                                                  "blk.%d.ffn_up_shexp", l);
     if (up < 0 || !add_ffn_norm(b, l))
         return false;
-    if (gated)
+    if (apart)
         add_linear(b, l, gate, b->normed, b->shared_gate);
-    add_linear(b, l, up, b->normed, b->shared_up);
+    add_linear(b, l, up, b->normed, fused ? b->shared_both : b->shared_up);
     struct pp_op op = {.kind = gated ? PP_OP_GATE : PP_OP_APPLY, .layer = l,
                        .in = gated ? b->shared_gate : b->shared_up, .in2 = gated ? b->shared_up : NONE,
                        .out = b->shared_act};
@@ -775,8 +776,9 @@ static void make_slots(struct builder *b)
         b->shared = pp_plan_slot(p, hp->n_embd);
     if (!hp->n_ff_shared)
         return;
-    b->shared_gate = pp_plan_slot(p, hp->n_ff_shared);
-    b->shared_up = pp_plan_slot(p, hp->n_ff_shared);
+    b->shared_both = pp_plan_slot(p, 2 * hp->n_ff_shared);
+    b->shared_gate = pp_plan_part(p, b->shared_both, 0, hp->n_ff_shared);
+    b->shared_up = pp_plan_part(p, b->shared_both, hp->n_ff_shared, hp->n_ff_shared);
     b->shared_act = pp_plan_slot(p, hp->n_ff_shared);
     b->shared_weight = pp_plan_slot(p, 1);
 }
