@@ -650,6 +650,17 @@ static void granite_swa(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
+/* Aria's text: matrices of experts are turned. */
+static void aria(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("aria_text");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.mlp.experts.fc1.weight", 3, 2 * s.n_ff);
+    assert_tensor(folder, "model.layers.1.mlp.experts.fc2.weight", 3, s.n_embd);
+    assert_tensor(folder, "model.layers.0.mlp.shared_experts.down_proj.weight", 2, s.n_ff_shared);
+}
+
 /* The first Zamba: Mamba in scans side by side, and a block that layers have in common. */
 static void zamba(void **state)
 {
@@ -951,6 +962,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(openai_gpt),
         cmocka_unit_test(ctrl),
         cmocka_unit_test(granite_swa),
+        cmocka_unit_test(aria),
         cmocka_unit_test(zamba),
         cmocka_unit_test(looped),
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),

@@ -16,7 +16,8 @@ static const char *const usual_classes[] = {
     "LightOnOcrForConditionalGeneration", "lighton_ocr", "AyaVisionForConditionalGeneration", "aya_vision",
     "VoxtralForConditionalGeneration", "voxtral", "Qwen2AudioForConditionalGeneration", "qwen2_audio",
     "AudioFlamingo3ForConditionalGeneration", "audioflamingo3", "MllamaForConditionalGeneration", "mllama",
-    "MiniCPMV4_6ForConditionalGeneration", "minicpmv4_6", NULL};
+    "MiniCPMV4_6ForConditionalGeneration", "minicpmv4_6", "AriaForConditionalGeneration", "aria",
+    NULL};
 static const char *const llm_classes[] = {"InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", NULL};
 static const char *const omni_classes[] = {"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni",
                                            "Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe", NULL};
@@ -50,6 +51,7 @@ static const struct {
     {{"VoxtralForConditionalGeneration", "voxtral"}, "llama"},
     {{"Qwen2AudioForConditionalGeneration", "qwen2_audio"}, "qwen2"},
     {{"AudioFlamingo3ForConditionalGeneration", "audioflamingo3"}, "qwen2"},
+    {{"AriaForConditionalGeneration", "aria"}, "aria_text"},
     {{"NemotronH_Nano_VL_V2"}, "nemotron_h"},
     {{"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni"}, "qwen2_5_omni_text"},
     {{"Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe"}, "qwen3_omni_moe_text"},
@@ -66,7 +68,7 @@ const char *pp_wrapped_type(const char *hf_class)
 
 /* What names of the text's tensors begin with, and what families have instead. */
 static const char *const prefixes[][2] = {
-    {"model.language_model.", "model."}, {"language_model.", ""}, {"model.text_model.", "model."},
+    {"model.language_model.", "model."}, {"language_model.", ""}, {"model.text_model.", "model."}, {"text_model.", ""},
     {"thinker.model.", "model."}, {"thinker.lm_head.", "lm_head."},
 };
 
