@@ -576,6 +576,9 @@ static void wrapped_models(void **state)
         {"qwen3", "StepVLForConditionalGeneration", {"text_config"}, "model.", "vit_large_projector.bias", false},
         {"qwen3", "StepVLForConditionalGeneration", {"text_config"}, "model.language_model.",
          "model.vit_large_projector.bias", false},
+        {"llama", "Emu3ForConditionalGeneration", {"text_config"}, "text_model.model.",
+         "model.vqmodel.encoder.norm_out.bias", true},
+        {"llama", "Emu3ForConditionalGeneration", {"text_config"}, "model.text_model.", "model.vqmodel.a.bias", false},
         {"qwen3moe", "Qwen3OmniMoeForConditionalGeneration", {"thinker_config", "text_config"}, "thinker.model.",
          "talker.codec_head.bias", true},
     };

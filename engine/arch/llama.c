@@ -23,7 +23,8 @@ static const char *const other_names[] = {"mistral3", NULL};
 static const char *const classes[] = {
     "LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Ministral3ForCausalLM",
     "Mistral3ForConditionalGeneration", "llama", "mistral", "mixtral", "ministral3", "mistral3",
-    "InternLM3ForCausalLM", "internlm3", "IQuestCoderForCausalLM", "iquestcoder", "mllama_text_model", NULL};
+    "InternLM3ForCausalLM", "internlm3", "IQuestCoderForCausalLM", "iquestcoder", "mllama_text_model",
+    "Emu3ForCausalLM", "emu3_text_model", "Emu3", NULL};
 
 const struct pp_arch_parts pp_mistral_parts = {
     .model_type = "mistral", .prefixes = pp_text_prefixes, .others = pp_picture_parts};
@@ -39,6 +40,10 @@ static const struct pp_arch_usual usual[] = {
      "{\"vocab_size\": 131072, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 34,"
      "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 128, \"rms_norm_eps\": 1e-5,"
      "\"max_position_embeddings\": 262144}"},
+    {"emu3_text_model", "Emu3ForCausalLM",
+     "{\"vocab_size\": 184622, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 32,"
+     "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 9216,"
+     "\"rms_norm_eps\": 1e-5, \"rope_theta\": 1000000.0}"},
     {.json = NULL},
 };
 

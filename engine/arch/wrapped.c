@@ -17,7 +17,7 @@ static const char *const usual_classes[] = {
     "VoxtralForConditionalGeneration", "voxtral", "Qwen2AudioForConditionalGeneration", "qwen2_audio",
     "AudioFlamingo3ForConditionalGeneration", "audioflamingo3", "MllamaForConditionalGeneration", "mllama",
     "MiniCPMV4_6ForConditionalGeneration", "minicpmv4_6", "AriaForConditionalGeneration", "aria",
-    NULL};
+    "Emu3ForConditionalGeneration", "emu3", NULL};
 static const char *const llm_classes[] = {"InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", NULL};
 static const char *const omni_classes[] = {"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni",
                                            "Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe", NULL};
@@ -52,6 +52,7 @@ static const struct {
     {{"Qwen2AudioForConditionalGeneration", "qwen2_audio"}, "qwen2"},
     {{"AudioFlamingo3ForConditionalGeneration", "audioflamingo3"}, "qwen2"},
     {{"AriaForConditionalGeneration", "aria"}, "aria_text"},
+    {{"Emu3ForConditionalGeneration", "emu3"}, "emu3_text_model"},
     {{"NemotronH_Nano_VL_V2"}, "nemotron_h"},
     {{"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni"}, "qwen2_5_omni_text"},
     {{"Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe"}, "qwen3_omni_moe_text"},
@@ -77,7 +78,7 @@ static const char *const others[] = {
     "image_newline", "model.vision_tower.", "model.vision_model.", "model.vision_encoder.", "model.vision_projection.",
     "model.connector.", "model.merger.", "model.multi_modal_projector.", "model.mm_projector.", "model.audio_tower.",
     "model.image_newline", "vit_large_projector.", "model.vit_large_projector.", "thinker.visual.",
-    "thinker.audio_tower.", "talker.", "token2wav.", "code2wav.", NULL};
+    "thinker.audio_tower.", "talker.", "token2wav.", "code2wav.", "vqmodel.", "model.vqmodel.", NULL};
 
 /* What transformers takes for granted in families whose own models always say it. */
 static const struct {
