@@ -601,12 +601,22 @@ static void spm_text(struct pp_str s, struct pp_buf *out)
     }
 }
 
+/* What a word's last token ends with stands for the space behind it. */
+static bool ends_word(const struct pp_tokenizer *t, struct pp_str s)
+{
+    return t->n_word_end && s.len >= t->n_word_end &&
+           memcmp(s.data + s.len - t->n_word_end, t->word_end, t->n_word_end) == 0;
+}
+
 /* Tokens that nothing says how to put together are words to be read. */
 static void characters_text(const struct pp_tokenizer *t, struct pp_str s, struct pp_buf *out)
 {
+    const bool ends = ends_word(t, s);
     if (t->prefix.start != TOK_PREFIX_NEVER)
         pp_buf_char(out, ' ');
-    pp_buf_add(out, s.data, s.len);
+    pp_buf_add(out, s.data, s.len - (ends ? t->n_word_end : 0));
+    if (ends)
+        pp_buf_char(out, ' ');
 }
 
 static bool parse_byte_token(struct pp_str s, char *byte)
@@ -685,6 +695,10 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
         }
         may_strip = false;
     }
+    const int32_t last = n ? ids[n - 1] : -1;
+    if (last >= 0 && (uint32_t)last < t->n_vocab && t->type[last] == TOK_NORMAL && out->len > begin &&
+        ends_word(t, tok_text(t, (uint32_t)last)))
+        out->data[--out->len] = 0;
 }
 
 /* --- questions ----------------------------------------------------------------------------------------- */

@@ -118,6 +118,16 @@ static enum pp_code emit(struct tok_merger *m, const char *word, const struct pi
 
 /* --- short words --------------------------------------------------------------------------------------- */
 
+/* The symbol of a character that ends a word. */
+static uint32_t ending_symbol(const struct pp_tokenizer *t, const char *c, size_t n)
+{
+    char text[8 + TOK_MAX_WORD_END];
+    memcpy(text, c, n);
+    memcpy(text + n, t->word_end, t->n_word_end);
+    const uint32_t symbol = tok_lookup(t, text, n + t->n_word_end);
+    return symbol != TOK_NONE && tok_mergeable(t, symbol) ? symbol : TOK_NONE;
+}
+
 /* The first character of word[from..n). */
 static inline struct piece first_piece(const struct pp_tokenizer *t, const char *word, size_t from, size_t n)
 {
@@ -134,6 +144,8 @@ static inline struct piece first_piece(const struct pp_tokenizer *t, const char 
         if (p.symbol != TOK_NONE && !tok_mergeable(t, p.symbol))
             p.symbol = TOK_NONE;
     }
+    if (t->n_word_end && from + p.len == n)
+        p.symbol = ending_symbol(t, word + from, p.len);
     return p;
 }
 

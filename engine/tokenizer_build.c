@@ -711,6 +711,13 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     t->breaks = spec->breaks;
     t->apart = spec->apart && spec->kind == TOK_UNIGRAM && spec->scores;
     t->each_unknown = spec->each_unknown;
+    if (spec->word_end.len >= sizeof t->word_end || (spec->word_end.len && t->unk < 0))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks the ends of words (\"%.*s\"), but has no token "
+                       "for what is unknown, or the mark is too long",
+                       (int)(spec->word_end.len < 32 ? spec->word_end.len : 32), spec->word_end.data);
+    if (spec->word_end.len)
+        memcpy(t->word_end, spec->word_end.data, spec->word_end.len);
+    t->n_word_end = spec->word_end.len;
     t->dna = spec->dna && t->kind == TOK_BYTE_LEVEL;
     t->bare_spaces = spec->bare_spaces;
     t->covered = spec->covered;

@@ -1,6 +1,6 @@
 /* tokenizer_files.c - a vocabulary as the files of a Hugging Face folder: tokenizer.json for byte-level ones whose
- * split rule such files have a spelling for, tokenizer.model for SentencePiece's, and others as
- * their makers have them; tokenizer_config.json beside each. */
+ * split rule such files have a spelling for, and for BPE of characters, tokenizer.model for SentencePiece's, and others
+ * as their makers have them; tokenizer_config.json beside each. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -105,6 +105,37 @@ static void json_split(const char *const *patterns, bool add_space, struct pp_bu
                   "\"use_regex\": false}\n ]},\n");
 }
 
+/* How text is cut into words of characters, with what becomes of matches. */
+static void json_words(const struct pp_tokenizer *t, struct pp_buf *b)
+{
+    pp_buf_str(b, " \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [\n");
+    for (size_t i = 0; i < t->n_patterns; i++) {
+        const char *rest;
+        bool inverted;
+        const char *name = tok_behavior_of(t->patterns[i], &inverted, &rest);
+        const size_t n = strlen(rest);
+        const bool literal = n > 4 && strncmp(rest, "\\Q", 2) == 0 && strcmp(rest + n - 2, "\\E") == 0;
+        pp_buf_fmt(b, "  {\"type\": \"Split\", \"pattern\": {\"%s\": ", literal ? "String" : "Regex");
+        add_quoted(b, literal ? (struct pp_str){rest + 2, n - 4} : (struct pp_str){rest, n});
+        pp_buf_fmt(b, "}, \"behavior\": \"%s\", \"invert\": %s}%s\n", name, inverted ? "true" : "false",
+                   i + 1 < t->n_patterns ? "," : "");
+    }
+    pp_buf_str(b, " ]},\n");
+}
+
+/* How texts of tokens of characters are put together. */
+static void json_joined(const struct pp_tokenizer *t, struct pp_buf *b)
+{
+    pp_buf_str(b, " \"decoder\": ");
+    if (t->n_word_end) {
+        pp_buf_str(b, "{\"type\": \"BPEDecoder\", \"suffix\": ");
+        add_text(b, t->word_end);
+        pp_buf_str(b, "},\n");
+    } else {
+        pp_buf_str(b, t->prefix.start == TOK_PREFIX_NEVER ? "{\"type\": \"Fuse\"},\n" : "null,\n");
+    }
+}
+
 static void json_special(const struct pp_tokenizer *t, int32_t id, struct pp_buf *b)
 {
     pp_buf_str(b, "{\"SpecialToken\": {\"id\": ");
@@ -116,6 +147,10 @@ static void json_special(const struct pp_tokenizer *t, int32_t id, struct pp_buf
 static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
 {
     const bool bos = t->add_bos && t->bos >= 0, eos = t->add_eos && t->eos >= 0;
+    if (!bos && !eos && t->kind == TOK_CHARACTERS) {
+        pp_buf_str(b, " \"post_processor\": null,\n");
+        return;
+    }
     if (!bos && !eos) {
         pp_buf_str(b, " \"post_processor\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
                       "\"trim_offsets\": false, \"use_regex\": false},\n");
@@ -146,13 +181,22 @@ static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
 static void json_model(const struct pp_tokenizer *t, struct pp_buf *b)
 {
     pp_buf_str(b, " \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": ");
-    if (t->byte_unknown >= 0)
-        add_quoted(b, tok_text(t, (uint32_t)t->byte_unknown));
+    const bool characters = t->kind == TOK_CHARACTERS;
+    const int32_t unknown = characters ? t->unk : t->byte_unknown;
+    const uint32_t byte = t->byte_symbol['a'];
+    const bool fused = characters ? !t->each_unknown : t->fuse_unknown;
+    const bool bytes = characters && byte < t->n_vocab && t->type[byte] == TOK_BYTE;
+    if (unknown >= 0)
+        add_quoted(b, tok_text(t, (uint32_t)unknown));
     else
         pp_buf_str(b, "null");
-    pp_buf_fmt(b, ", \"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": %s, "
-                  "\"byte_fallback\": false, \"ignore_merges\": %s, \"vocab\": {", t->fuse_unknown ? "true" : "false",
-               t->ignore_merges ? "true" : "false");
+    pp_buf_str(b, ", \"continuing_subword_prefix\": null, \"end_of_word_suffix\": ");
+    if (t->n_word_end)
+        add_text(b, t->word_end);
+    else
+        pp_buf_str(b, "null");
+    pp_buf_fmt(b, ", \"fuse_unk\": %s, \"byte_fallback\": %s, \"ignore_merges\": %s, \"vocab\": {",
+               fused ? "true" : "false", bytes ? "true" : "false", t->ignore_merges ? "true" : "false");
     for (uint32_t i = 0; i < t->n_vocab; i++) {
         pp_buf_str(b, i ? ",\n  " : "\n  ");
         add_quoted(b, tok_text(t, i));
@@ -171,13 +215,14 @@ static void json_model(const struct pp_tokenizer *t, struct pp_buf *b)
 
 static enum pp_code to_json(const struct pp_tokenizer *t, const char *folder, struct pp_error *err)
 {
-    const char *const *patterns = tok_rule_spelling(t->pre);
+    const bool characters = t->kind == TOK_CHARACTERS;
+    const char *const *patterns = characters ? NULL : tok_rule_spelling(t->pre);
     struct pp_buf b = {0};
-    if (!patterns)
+    if (!patterns && !characters)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "the vocabulary cannot be written as a tokenizer.json: such files have no known spelling of its "
                        "rule for cutting text into words (%s)", *t->pre ? t->pre : "of its own");
-    if (t->add_space && !is_gpt2(patterns))
+    if (t->add_space && !characters && !is_gpt2(patterns))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written as a tokenizer.json: such files have "
                        "no known spelling of a space before a text that is cut into words by the rule %s", t->pre);
     pp_buf_str(&b, "{\n \"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n");
@@ -186,10 +231,16 @@ static enum pp_code to_json(const struct pp_tokenizer *t, const char *folder, st
         pp_buf_fmt(&b, " \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": %s},\n", tok_steps_json(t->steps));
     else
         pp_buf_str(&b, " \"normalizer\": null,\n");
-    json_split(patterns, t->add_space, &b);
+    if (characters)
+        json_words(t, &b);
+    else
+        json_split(patterns, t->add_space, &b);
     json_template(t, &b);
-    pp_buf_str(&b, " \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
-                   "\"use_regex\": true},\n");
+    if (characters)
+        json_joined(t, &b);
+    else
+        pp_buf_str(&b, " \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
+                       "\"use_regex\": true},\n");
     json_model(t, &b);
     enum pp_code code = write_bytes(folder, "tokenizer.json", &b, err);
     pp_buf_free(&b);
@@ -328,7 +379,7 @@ static enum pp_code write_config(const struct pp_tokenizer *t, const char *folde
 {
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "tokenizer_class",
-                            t->kind == TOK_BYTE_LEVEL ? "PreTrainedTokenizerFast"
+                            t->kind == TOK_BYTE_LEVEL || t->kind == TOK_CHARACTERS ? "PreTrainedTokenizerFast"
                             : t->kind == TOK_RWKV     ? "RwkvTokenizer"
                             : t->breaks.on            ? "Plamo3Tokenizer"
                             : t->kind == TOK_PLAMO    ? "Plamo2Tokenizer"
@@ -346,6 +397,14 @@ static enum pp_code write_config(const struct pp_tokenizer *t, const char *folde
     return write_json(folder, "tokenizer_config.json", json, err);
 }
 
+static bool same_words(const struct pp_tokenizer *a, const struct pp_tokenizer *b)
+{
+    bool same = a->n_patterns == b->n_patterns && strcmp(a->word_end, b->word_end) == 0;
+    for (size_t i = 0; same && i < a->n_patterns; i++)
+        same = strcmp(a->patterns[i], b->patterns[i]) == 0;
+    return same;
+}
+
 /* Whether both cut every text alike, so far as these files can say it. */
 static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err)
 {
@@ -358,6 +417,8 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
         what = "other merges";
     else if (strcmp(a->pre, b->pre) != 0 && tok_rule_spelling(a->pre) != tok_rule_spelling(b->pre))
         what = "another rule for cutting text";
+    else if (a->kind == TOK_CHARACTERS && !same_words(a, b))
+        what = "another way of cutting text into words";
     else if (a->score && memcmp(a->score, b->score, a->n_vocab * sizeof *a->score) != 0)
         what = "other scores";
     else if (a->ignore_merges != b->ignore_merges || a->add_bos != b->add_bos || a->add_eos != b->add_eos ||
@@ -393,7 +454,7 @@ enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *fo
     if (t->dna)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a vocabulary with tokens of DNA (\"hybriddna\") cannot be written as "
                        "a tokenizer.json, which has no words for them; keep the GGUF file");
-    enum pp_code code = t->kind == TOK_BYTE_LEVEL ? to_json(t, folder, err)
+    enum pp_code code = t->kind == TOK_BYTE_LEVEL || t->kind == TOK_CHARACTERS ? to_json(t, folder, err)
                         : t->kind == TOK_RWKV     ? to_rwkv(t, folder, err)
                         : t->kind == TOK_PLAMO    ? to_plamo(t, folder, err)
                                                   : to_sentencepiece(t, folder, err);

@@ -21,6 +21,7 @@
  *   drop_unknown   bool              SentencePiece BPE: there is no token for what is unknown
  *   bare_spaces    bool              SentencePiece: spaces are not written as U+2581
  *   inside, outside  i32[]           enum tok_flags, of single characters, or of all where words are looked up whole
+ *   word_end       string            BPE of characters: what is put behind the last one of a word
  *   longest_word   u32               WordPiece: words of more characters are unknown
  *   clean          bool              WordPiece: false: control characters stay
  *   chinese        bool              WordPiece: false: Chinese characters are no words of their own
@@ -211,6 +212,7 @@ static enum pp_code read_characters(const struct pp_gguf *g, struct tok_spec *sp
     if (pp_gguf_int(g, "pippin.tokenizer.space_prefix", &packed))
         spec->prefix = (struct tok_prefix){packed & 3, packed >> 2 & 3, packed >> 4 & 3};
     pp_gguf_bool(g, "pippin.tokenizer.ignore_merges", &spec->ignore_merges);
+    pp_gguf_string(g, "pippin.tokenizer.word_end", &spec->word_end);
     return code;
 }
 
@@ -610,6 +612,8 @@ static void write_characters(const struct pp_tokenizer *t, struct pp_gguf_writer
     write_prefix(t->prefix, w);
     if (t->ignore_merges)
         pp_gguf_add_bool(w, "pippin.tokenizer.ignore_merges", true);
+    if (t->n_word_end)
+        pp_gguf_add_text(w, "pippin.tokenizer.word_end", t->word_end);
 }
 
 static enum pp_code write_flags(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)

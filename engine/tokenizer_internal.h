@@ -70,6 +70,7 @@ enum {
     TOK_MAX_VOCAB = 1 << 22,
     TOK_MAX_HOLES = 1 << 16, /* ids without a token that a file may leave */
     TOK_MAX_PRE = 32,
+    TOK_MAX_WORD_END = 16,
 };
 #define TOK_NONE UINT32_MAX /* "no symbol", "no rank" */
 #define TOK_SPACE "\xe2\x96\x81" /* U+2581, SentencePiece's visible space */
@@ -104,6 +105,8 @@ void tok_splitter_free(struct tok_splitter *s);
  * what lies between them. This is the comment for a pre-tokenizer's "behavior": "" for the usual one, or NULL if it is
  * unknown. */
 const char *tok_behavior(const char *behavior, bool invert);
+/* What that begins with, the other way round; *rest: where the regular expression begins. */
+const char *tok_behavior_of(const char *pattern, bool *inverted, const char **rest);
 /* Some part of the text is a match of this pattern, everywhere. */
 bool tok_pattern_is_total(const char *pattern);
 /* How many of the patterns are matched as regular expressions. */
@@ -194,6 +197,7 @@ struct tok_spec {
     bool fuse_unknown;             /* ... once for a run of them */
     bool each_unknown;             /* SPM: an unknown token for each unknown character, not one for a run of them */
     bool add_space;                /* byte level: a space is put before text between added tokens without one */
+    struct pp_str word_end;        /* CHARACTERS: what is put behind the last one of a word; or none */
     bool dna;                      /* byte level: what lies between <dna> and </dna> is DNA, six letters a token */
     struct tok_prefix prefix;      /* SPM, UNIGRAM */
     struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
@@ -294,6 +298,8 @@ struct pp_tokenizer {
     char pre[TOK_MAX_PRE]; /* name of the split rule, "default" for SPM, "" for patterns of its own */
     char *patterns[TOK_MAX_PATTERNS]; /* those, if pre is "" */
     size_t n_patterns;
+    char word_end[TOK_MAX_WORD_END]; /* CHARACTERS: [n_word_end] what is put behind the last one of a word */
+    size_t n_word_end;
     struct tok_splitter *splitter; /* byte level */
 };
 

@@ -534,9 +534,9 @@ static enum pp_code check_model(const struct reader *r, struct pp_error *err)
     if (strcmp(type, "BPE") != 0 && !(*type == '\0' && cJSON_IsArray(pp_json_member(r->model, "merges"))))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.60s\"; pippin knows BPE, Unigram and "
                        "WordPiece", type);
-    if (*pp_json_text(r->model, "continuing_subword_prefix") || *pp_json_text(r->model, "end_of_word_suffix"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by prefixes or suffixes, which "
-                       "pippin does not know");
+    if (*pp_json_text(r->model, "continuing_subword_prefix"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by prefixes, which pippin does not "
+                       "know");
     return PP_OK;
 }
 
@@ -556,9 +556,16 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
     spec->ignore_merges = bool_member(r->model, "ignore_merges", false);
     const bool spaced = r->spaces || (fallback && !spec->n_patterns);
     spec->kind = r->byte_level ? TOK_BYTE_LEVEL : spaced ? TOK_SPM : TOK_CHARACTERS;
+    const char *end = pp_json_text(r->model, "end_of_word_suffix");
+    spec->word_end = (struct pp_str){end, strlen(end)};
+    if (*end && (spec->kind != TOK_CHARACTERS || fallback))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks the ends of words (\"%.20s\"), which pippin knows "
+                       "only where tokens are made of characters, not of bytes", end);
     if (spec->kind == TOK_CHARACTERS) {
         if (fallback)
             tok_spec_mark_bytes(spec);
+        if (*end)
+            return PP_OK;
         if (!pp_json_member(r->root, "decoder") || cJSON_IsNull(pp_json_member(r->root, "decoder")))
             spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
         return PP_OK; /* with nothing that tells how texts are put together there is a space before each */

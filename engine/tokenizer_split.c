@@ -363,6 +363,15 @@ static enum behavior behavior_of(const struct pp_str *pattern, bool *inverted)
     return ISOLATED;
 }
 
+const char *tok_behavior_of(const char *pattern, bool *inverted, const char **rest)
+{
+    const struct pp_str text = {pattern, strlen(pattern)};
+    *inverted = false;
+    const enum behavior b = behavior_of(&text, inverted);
+    *rest = pattern + strlen(behaviors[b].comment[*inverted]);
+    return behaviors[b].name;
+}
+
 /* One pattern, in the first of these ways that can be had. */
 struct level {
     enum behavior behavior;

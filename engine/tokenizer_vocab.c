@@ -53,6 +53,16 @@ static const char bert[] =
     "{\"normalizer\":{\"type\":\"BertNormalizer\"},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
     AROUND("[CLS]", "[SEP]") ",\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\"}}";
 
+static const char gpt1[] =
+    "{\"normalizer\":{\"type\":\"BertNormalizer\"},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
+    "\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"},"
+    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"end_of_word_suffix\":\"</w>\"}}";
+static const char ctrl[] = /* whose vocabulary has "in@@" and "in" for what merges call "in" and "in</w>" */
+    "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\S+\\\\n?\"},\"behavior\":\"Removed\","
+    "\"invert\":true},\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"},"
+    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"end_of_word_suffix\":\"</w>\"}}";
+static const char unk_token[] = "{\"unk_token\":\"<unk>\"}";
+
 static const struct class merged[] = {
     {"GPT2Tokenizer", "gpt2 gpt_neo gptj gpt_bigcode starcoder2", gpt2, gpt2_tokens},
     {"GPT2Tokenizer", "opt", opt, /* a token comes in front, as is said where the class is named */
@@ -65,6 +75,8 @@ static const struct class merged[] = {
     {"BartTokenizer", "bart", roberta, roberta_tokens},
     {"LongformerTokenizer", "longformer", roberta, roberta_tokens},
     {"LEDTokenizer", "led", roberta, roberta_tokens},
+    {"OpenAIGPTTokenizer", "openai-gpt", gpt1, unk_token},
+    {"CTRLTokenizer", "ctrl", ctrl, unk_token},
 };
 static const struct class listed[] = {
     {"BertTokenizer", "bert nomic_bert", bert, bert_tokens},
@@ -257,9 +269,35 @@ static bool set_bert(cJSON *normalizer, const cJSON *config)
     return true;
 }
 
+/* Of a vocabulary that marks which tokens a word goes on behind ("in@@"), one that marks those that end it. */
+static cJSON *mark_ends(const cJSON *vocab)
+{
+    static const char goes_on[] = "@@", end[] = "</w>";
+    cJSON *marked = cJSON_CreateObject();
+    struct pp_buf text = {0};
+    const cJSON *token;
+    bool ok = marked != NULL;
+    cJSON_ArrayForEach(token, vocab) {
+        const size_t n = strlen(token->string), m = strlen(goes_on);
+        const bool inside = n > m && strcmp(token->string + n - m, goes_on) == 0;
+        pp_buf_clear(&text);
+        pp_buf_add(&text, token->string, inside ? n - m : n);
+        pp_buf_str(&text, inside || strcmp(token->string, "<unk>") == 0 ? "" : end);
+        cJSON *copy = ok && !text.bad ? cJSON_Duplicate(token, true) : NULL;
+        ok = copy && cJSON_AddItemToObject(marked, pp_buf_cstr(&text), copy);
+        if (!ok)
+            cJSON_Delete(copy);
+    }
+    pp_buf_free(&text);
+    if (ok)
+        return marked;
+    cJSON_Delete(marked);
+    return NULL;
+}
+
 /* The vocabulary goes into the tokenizer.json's model. */
-static enum pp_code read_vocabulary(const char *folder, bool merges, const struct tok_config *cfg, cJSON *root,
-                                    struct pp_error *err)
+static enum pp_code read_vocabulary(const char *folder, bool merges, bool mark, const struct tok_config *cfg,
+                                    cJSON *root, struct pp_error *err)
 {
     cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model"), *vocab = NULL;
     if (!merges) {
@@ -268,6 +306,12 @@ static enum pp_code read_vocabulary(const char *folder, bool merges, const struc
         return read_lines(folder, "vocab.txt", cJSON_AddObjectToObject(model, "vocab"), add_entry, err);
     }
     enum pp_code code = tok_config_json(folder, "vocab.json", &vocab, err);
+    if (!code && mark) {
+        cJSON *marked = mark_ends(vocab);
+        cJSON_Delete(vocab);
+        vocab = marked;
+        code = vocab ? PP_OK : pp_fail_nomem(err, "the vocabulary");
+    }
     if (!code && !cJSON_AddItemToObject(model, "vocab", vocab)) {
         cJSON_Delete(vocab);
         code = pp_fail_nomem(err, "the vocabulary");
@@ -291,7 +335,7 @@ static enum pp_code make_tree(const char *folder, bool merges, struct tok_config
     if (!code)
         code = tok_config_json(folder, "added_tokens.json", &more, err);
     if (!code)
-        code = read_vocabulary(folder, merges, cfg, *root, err);
+        code = read_vocabulary(folder, merges, c->parts == ctrl, cfg, *root, err);
     if (!code)
         code = complete_config(cfg, map, usual, err);
     if (!code)

@@ -621,6 +621,13 @@ static void words_of_characters(void **state)
         for (int i = 0; i < 2; i++) {
             expect_tokens(both[i], " ab\tba\u3000aB\n\u00c9.", 0, small ? "ab|b|a|ab|\u00e9" : "ab|b|a|a|B");
             expect_tokens(both[i], " \n", 0, "");
+            if (i == 0) { /* and through a folder */
+                struct pp_error err;
+                assert_ok(pp_tokenizer_to_folder(t, test_tmpdir(), &err), err);
+                struct pp_tokenizer *third = open_tokenizer(test_tmpdir());
+                expect_tokens(third, " ab\tba\u3000aB\n\u00c9.", 0, small ? "ab|b|a|ab|\u00e9" : "ab|b|a|a|B");
+                pp_tokenizer_free(third);
+            }
             pp_tokenizer_free(both[i]);
         }
     }

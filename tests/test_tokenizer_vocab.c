@@ -245,6 +245,55 @@ static void in_front(void **state)
     expect_opened("a", PP_TOKENIZE_BOS, "<s>|a");
 }
 
+/* The folder's tokenizer, and what a GGUF file and a folder made of it have, cut a text alike. */
+static void expect_everywhere(const char *text, const char *want, const char *shown)
+{
+    struct pp_tokenizer *t = open_tokenizer(folder), *again = through_gguf(t), *both[] = {t, again};
+    char made[400];
+    struct pp_error err;
+    snprintf(made, sizeof made, "%s-made", folder);
+    mkdir(made, 0700);
+    for (int i = 0; i < 2; i++) {
+        struct pp_buf out = {0};
+        int32_t *ids;
+        size_t n;
+        expect_tokens(both[i], text, 0, want);
+        assert_ok(pp_tokenize(both[i], text, strlen(text), 0, &ids, &n, &err), err);
+        pp_detokenize(both[i], ids, n, true, &out);
+        assert_string_equal(pp_buf_cstr(&out), shown);
+        pp_buf_free(&out);
+        pp_free(ids);
+        assert_ok(pp_tokenizer_to_folder(both[i], made, &err), err);
+        struct pp_tokenizer *third = open_tokenizer(made);
+        expect_tokens(third, text, 0, want);
+        pp_tokenizer_free(third);
+    }
+    pp_tokenizer_free(t);
+    pp_tokenizer_free(again);
+}
+
+/* The first GPT's words end with "</w>"; CTRL's vocabulary has "@@" where they do not. */
+static void word_ends(void **state)
+{
+    static const char merges[] = "#version: 0.2\nl o\nlo w</w>\nlo w\ne r</w>\n";
+    (void)state;
+    new_folder("word-ends");
+    put_text("merges.txt", merges);
+    put_text("config.json", "{\"model_type\":\"openai-gpt\"}");
+    put_text("vocab.json", "{\"<unk>\":0,\"l\":1,\"o\":2,\"w\":3,\"w</w>\":4,\"e\":5,\"r</w>\":6,\"lo\":7,"
+                           "\"low</w>\":8,\"er</w>\":9,\"low\":10,\".</w>\":11,\"l</w>\":12,\"\u00e9</w>\":13}");
+    expect_everywhere("Low\n\tlower.", "low |low|er |. ", "low lower .");
+    expect_everywhere("l\u00e9 lx l", "l|<unk>|l|<unk>|l ", "l<unk>l<unk>l");
+    expect_everywhere("", "", "");
+    put_text("vocab.json", "{\"<unk>\":0,\"l@@\":1,\"o@@\":2,\"w@@\":3,\"w\":4,\"e@@\":5,\"r\":6,\"lo@@\":7,"
+                           "\"low\":8,\"er\":9,\"low@@\":10,\"L@@\":11,\"\\n\":12}");
+    put_text("config.json", "{\"model_type\":\"ctrl\"}");
+    expect_everywhere("low  lower Low\nxlow", "low |low|er |L|o|w|\n |<unk>|low ", "low lower Low\n <unk>low");
+    put_text("vocab.json", "{\"l@@\":0,\"l\":1}");
+    put_text("merges.txt", "");
+    expect_refused(PP_ERR_UNSUPPORTED, "no token for what is unknown");
+}
+
 static void failed_allocations(void **state)
 {
     (void)state;
@@ -267,7 +316,7 @@ TEST_GROUP(tokenizer_vocab)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merged), cmocka_unit_test(refused), cmocka_unit_test(listed), cmocka_unit_test(pieces),
-        cmocka_unit_test(in_front),
+        cmocka_unit_test(in_front), cmocka_unit_test(word_ends),
         cmocka_unit_test(failed_allocations),
     };
     return cmocka_run_group_tests_name("tokenizer_vocab", tests, NULL, NULL);
