@@ -613,6 +613,81 @@ static void wrapped_models(void **state)
     }
 }
 
+/* The tiny Phi 3 as Phi 4 multimodal has it, and the tiny Qwen 2 as MiMo: names end otherwise, there are LoRAs and
+ * other parts, and the class is another. */
+static void other_classes(void **state)
+{
+    enum { MOST = 200, MORE = 3 };
+    static const float zeros[4];
+    static const struct {
+        const char *family, *hf_class, *type, *more[MORE];
+        bool based;
+    } cases[] = {
+        {"phi3", "Phi4MMForCausalLM", "phi4mm",
+         {"model.layers.0.self_attn.qkv_proj.lora_A.vision.weight", "model.layers.0.mlp.down_proj.lora_B.speech.weight",
+          "model.embed_tokens_extend.image_embed.glb_GN"}, true},
+        {"phi3", "Phi4MultimodalForCausalLM", "phi4_multimodal",
+         {"model.embed_tokens_extend.image_embed.a.bias", "model.embed_tokens_extend.audio_embed.a.bias",
+          "model.embed_tokens_extend.audio_embed.b.bias"}, false},
+    };
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct pp_tensor t[MOST];
+        char names[MOST][96], dir[300], path[700], *text;
+        struct pp_source *plain, *s;
+        struct pp_safetensors *from;
+        struct pp_error err;
+        size_t n = 0, size;
+        snprintf(path, sizeof path, "%s/model.safetensors", folder_of(cases[c].family));
+        assert_ok(pp_safetensors_open(path, &from, &err), err);
+        for (size_t i = 0; i < pp_safetensors_n(from); i++, n++) {
+            t[n] = *pp_safetensors_at(from, i);
+            const char *end = strstr(t[n].name, "_proj.weight");
+            if (end && cases[c].based)
+                snprintf(names[n], sizeof names[n], "%.*s_proj.base_layer.weight", (int)(end - t[n].name), t[n].name);
+            else
+                snprintf(names[n], sizeof names[n], "%s", t[n].name);
+        }
+        for (int i = 0; i < MORE && cases[c].more[i]; i++, n++) {
+            t[n] = (struct pp_tensor){.type = PP_TYPE_F32, .n_dims = 2, .ne = {2, 2, 1, 1}, .size = sizeof zeros,
+                                      .data = zeros};
+            snprintf(names[n], sizeof names[n], "%s", cases[c].more[i]);
+        }
+        for (size_t i = 0; i < n; i++)
+            t[i].name = names[i];
+        snprintf(dir, sizeof dir, "%s/other-class-%zu", test_tmpdir(), c);
+        assert_int_equal(mkdir(dir, 0700), 0);
+        snprintf(path, sizeof path, "%s/model.safetensors", dir);
+        assert_ok(pp_safetensors_write(path, t, n, &err), err);
+        snprintf(path, sizeof path, "%s/config.json", folder_of(cases[c].family));
+        assert_ok(pp_read_file(path, 1 << 20, &text, &size, &err), err);
+        cJSON *config = cJSON_Parse(text);
+        pp_free(text);
+        cJSON_DeleteItemFromObject(config, "architectures");
+        cJSON_DeleteItemFromObject(config, "model_type");
+        cJSON_AddStringToObject(config, "model_type", cases[c].type);
+        cJSON_AddItemToObject(config, "architectures", cJSON_CreateStringArray(&cases[c].hf_class, 1));
+        text = cJSON_PrintUnformatted(config);
+        snprintf(path, sizeof path, "%s/config.json", dir);
+        assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+        cJSON_free(text);
+        cJSON_Delete(config);
+        assert_ok(pp_source_open(folder_of(cases[c].family), &plain, &err), err);
+        assert_ok(pp_source_open(dir, &s, &err), err);
+        assert_string_equal(pp_source_hparams(s)->arch, cases[c].family);
+        assert_int_equal(pp_source_n_tensors(s), pp_source_n_tensors(plain));
+        for (size_t i = 0; i < pp_source_n_tensors(plain); i++) {
+            const struct pp_tensor *x = pp_source_tensor_at(plain, i), *y = pp_source_tensor(s, x->name);
+            assert_non_null(y);
+            if (!x->rows)
+                assert_memory_equal(x->data, y->data, x->size);
+        }
+        pp_source_close(s);
+        pp_source_close(plain);
+        pp_safetensors_close(from);
+    }
+}
+
 /* Llama 3.2 Vision around the tiny Llama: layers 1 and 3 look at pictures, and there are rows behind the vocabulary. */
 static void write_mllama(const char *dir, const char *layers)
 {
@@ -945,6 +1020,7 @@ TEST_GROUP(families)
         cmocka_unit_test(positions_end),      cmocka_unit_test(rope_scalings),     cmocka_unit_test(known_names),
         cmocka_unit_test(decode_allocates_nothing), cmocka_unit_test(seeing_models),
         cmocka_unit_test(seeing_qwen), cmocka_unit_test(wrapped_models), cmocka_unit_test(badly_wrapped),
+        cmocka_unit_test(other_classes),
         cmocka_unit_test(layers_for_pictures),
         cmocka_unit_test(wrapped_names),
         cmocka_unit_test(lies),               cmocka_unit_test(missing_tensors),

@@ -1,6 +1,7 @@
 /* phi.c - Phi 1.5 and 2: one LayerNorm for attention and feed-forward part beside each other, biases everywhere,
  * perhaps norms of the heads of q and k; Phi 3 and 4: Llama with q, k and v in one matrix, and gate and value in
- * another; and Phi 3.5 MoE: LayerNorms, biases in attention, and a mixture of experts as SparseMixer has it. */
+ * another, and of Phi 4 multimodal the text, without the LoRAs that it has for pictures and sound; and Phi 3.5 MoE:
+ * LayerNorms, biases in attention, and a mixture of experts as SparseMixer has it. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -20,11 +21,22 @@ static const struct pp_arch_name names2[] = {
 static const struct pp_arch_name names3[] = {
     {.hf = "model.layers.{}.self_attn.qkv_proj", .gguf = "blk.{}.attn_qkv"},
     {.hf = "model.layers.{}.mlp.gate_up_proj", .gguf = "blk.{}.ffn_up"},
+    /* beside LoRAs */
+    {.hf = "model.layers.{}.self_attn.qkv_proj.base_layer", .gguf = "blk.{}.attn_qkv", .only_read = true},
+    {.hf = "model.layers.{}.self_attn.o_proj.base_layer", .gguf = "blk.{}.attn_output", .only_read = true},
+    {.hf = "model.layers.{}.mlp.gate_up_proj.base_layer", .gguf = "blk.{}.ffn_up", .only_read = true},
+    {.hf = "model.layers.{}.mlp.down_proj.base_layer", .gguf = "blk.{}.ffn_down", .only_read = true},
     {.hf = NULL},
 };
+static const char *const ignored3[] = {".rotary_emb.inv_freq", ".lora_A.vision.weight", ".lora_B.vision.weight",
+                                       ".lora_A.speech.weight", ".lora_B.speech.weight", NULL};
+static const char *const prefixes3[] = {NULL};
+static const char *const others3[] = {"model.embed_tokens_extend.", NULL};
+static const struct pp_arch_parts parts3 = {.model_type = "phi3", .prefixes = prefixes3, .others = others3};
 
 static const char *const classes2[] = {"PhiForCausalLM", "phi", NULL};
-static const char *const classes3[] = {"Phi3ForCausalLM", "phi3", NULL};
+static const char *const classes3[] = {"Phi3ForCausalLM", "phi3", "Phi4MMForCausalLM", "phi4mm",
+                                       "Phi4MultimodalForCausalLM", "phi4_multimodal", NULL};
 
 static enum pp_code from_config2(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -60,6 +72,9 @@ static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, s
 
 static const struct pp_arch_usual usual2[] = {{.json = "{\"partial_rotary_factor\": 0.5}"}, {.json = NULL}};
 static const struct pp_arch_usual usual3[] = {
+    {"phi4_multimodal", "Phi4MultimodalForCausalLM",
+     "{\"vocab_size\": 200064, \"hidden_size\": 3072, \"intermediate_size\": 8192, \"num_hidden_layers\": 32,"
+     "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 131072}"},
     {.json = "{\"max_position_embeddings\": 4096, \"original_max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
 };
@@ -96,7 +111,8 @@ const struct pp_arch pp_arch_phi3 = {
     .hf_classes = classes3,
     .names = names3,
     .more_names = pp_common_names,
-    .ignored = pp_common_ignored,
+    .ignored = ignored3,
+    .parts = &parts3,
     .gguf_neox = true,
     .decoder = {.fused_qkv = true, .fused_gate = true},
     .from_config = from_config3,
