@@ -629,6 +629,10 @@ static void other_classes(void **state)
         {"phi3", "Phi4MultimodalForCausalLM", "phi4_multimodal",
          {"model.embed_tokens_extend.image_embed.a.bias", "model.embed_tokens_extend.audio_embed.a.bias",
           "model.embed_tokens_extend.audio_embed.b.bias"}, false},
+        {"qwen2", "MiMoForCausalLM", "mimo",
+         {"model.mtp_layers.0.input_proj.weight", "model.mtp_layers.0.mlp.up_proj.weight",
+          "model.mtp_layers.0.final_layernorm.weight"}, false},
+        {"llama", "AquilaForCausalLM", "aquila", {NULL}, false},
     };
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

@@ -1,6 +1,7 @@
 /* llama.c - Llama 1 to 3 and what is built alike (Mistral, Yi, TinyLlama, ...), and Mixtral, whose feed-forward part is
  * a mixture of experts. Of Mistral 3 the part that reads and writes text; GGUF files call its family mistral3. */
 #include <cjson/cJSON.h>
+#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
@@ -24,7 +25,8 @@ static const char *const classes[] = {
     "LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Ministral3ForCausalLM",
     "Mistral3ForConditionalGeneration", "llama", "mistral", "mixtral", "ministral3", "mistral3",
     "InternLM3ForCausalLM", "internlm3", "IQuestCoderForCausalLM", "iquestcoder", "mllama_text_model",
-    "Emu3ForCausalLM", "emu3_text_model", "Emu3", NULL};
+    "Emu3ForCausalLM", "emu3_text_model", "Emu3", "AquilaForCausalLM", "AquilaModel", "aquila",
+    "InternLMForCausalLM", "internlm", NULL};
 
 const struct pp_arch_parts pp_mistral_parts = {
     .model_type = "mistral", .prefixes = pp_text_prefixes, .others = pp_picture_parts};
@@ -44,6 +46,10 @@ static const struct pp_arch_usual usual[] = {
      "{\"vocab_size\": 184622, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 32,"
      "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 9216,"
      "\"rms_norm_eps\": 1e-5, \"rope_theta\": 1000000.0}"},
+    {"internlm", "InternLMForCausalLM",
+     "{\"vocab_size\": 103168, \"hidden_size\": 4096, \"intermediate_size\": 11008, \"num_hidden_layers\": 32,"
+     "\"num_attention_heads\": 32, \"max_position_embeddings\": 2048,"
+     "\"rotary\": {\"base\": 10000, \"type\": \"dynamic\"}}"},
     {.json = NULL},
 };
 
@@ -71,6 +77,24 @@ static enum pp_code check_iquest(const cJSON *config, struct pp_error *err)
     return PP_OK;
 }
 
+/* InternLM 1 says in an object of its own how it rotates. */
+static enum pp_code from_internlm(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *rotary = cJSON_GetObjectItemCaseSensitive(config, "rotary");
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(rotary, "type"));
+    const bool dynamic = type && strcmp(type, "dynamic") == 0;
+    if (!type || (!dynamic && strcmp(type, "origin") != 0))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rotary has the type \"%.40s\"; only \"origin\" and "
+                       "\"dynamic\" are supported", type ? type : "");
+    if (dynamic) {
+        hp->rope_scaling = PP_ROPE_DYNAMIC;
+        hp->rope_factor = 1;
+        hp->rope_orig_ctx = hp->n_ctx_train;
+    }
+    enum pp_code code = pp_config_float(rotary, "base", &hp->rope_base, err);
+    return code || !dynamic ? code : pp_config_float(rotary, "scaling_factor", &hp->rope_factor, err);
+}
+
 /* Only Mistral has a window, in all layers; it is 4096 when the configuration does not mention it, and null switches it
  * off. Mixtral has one if it says so. Llama never looks at such a number. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -84,6 +108,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         return from_ministral(config, hp, err);
     if (pp_arch_is_kind(config, "iquestcoder", "IQuestCoderForCausalLM"))
         return check_iquest(config, err);
+    if (pp_arch_is_kind(config, "internlm", "InternLMForCausalLM"))
+        return from_internlm(config, hp, err);
     if (!pp_arch_is_kind(config, "mixtral", "MixtralForCausalLM"))
         return PP_OK;
     hp->n_expert = 8;

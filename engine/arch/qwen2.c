@@ -1,7 +1,7 @@
 /* qwen2.c - Qwen 1.5, 2 and 2.5: Llama with biases of q, k and v. Of Qwen 2 VL and 2.5 VL the part that reads and
- * writes text: they rotate by three numbers, which are one for text. And the mixtures of experts Qwen 1.5 MoE and
- * Qwen 2 MoE, where every row uses one expert more, whose result is weighed by a sigmoid of its own. And the first
- * Qwen, which has q, k and v in one matrix. */
+ * writes text: they rotate by three numbers, which are one for text. MiMo, without what guesses further tokens. And the
+ * mixtures of experts Qwen 1.5 MoE and Qwen 2 MoE, where every row uses one expert more, whose result is weighed by a
+ * sigmoid of its own. And the first Qwen, which has q, k and v in one matrix. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -11,9 +11,10 @@
 static const char *const other_names[] = {"qwen2vl", "qwen25vl", NULL}; /* the latter is ollama's */
 static const char *const classes[] = {
     "Qwen2ForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "qwen2", "qwen2_vl",
-    "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", NULL};
+    "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "MiMoForCausalLM", "mimo", NULL};
+static const char *const others[] = {"visual.", "model.visual.", "model.mtp_layers.", NULL}; /* the last are MiMo's */
 static const struct pp_arch_parts parts = {
-    .model_type = "qwen2", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
+    .model_type = "qwen2", .prefixes = pp_qwen_prefixes, .others = others};
 
 static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
