@@ -17,7 +17,13 @@ static const char *const usual_classes[] = {
     "VoxtralForConditionalGeneration", "voxtral", "Qwen2AudioForConditionalGeneration", "qwen2_audio",
     "AudioFlamingo3ForConditionalGeneration", "audioflamingo3", "MllamaForConditionalGeneration", "mllama",
     "MiniCPMV4_6ForConditionalGeneration", "minicpmv4_6", "AriaForConditionalGeneration", "aria",
-    "Emu3ForConditionalGeneration", "emu3", NULL};
+    "Emu3ForConditionalGeneration", "emu3", "VipLlavaForConditionalGeneration", "vipllava",
+    "VideoLlavaForConditionalGeneration", "video_llava", "LlavaNextVideoForConditionalGeneration", "llava_next_video",
+    "GotOcr2ForConditionalGeneration", "got_ocr2", "Ovis2ForConditionalGeneration", "ovis2",
+    "PerceptionLMForConditionalGeneration", "perception_lm", "JanusForConditionalGeneration", "janus",
+    "DeepseekVLForConditionalGeneration", "deepseek_vl", "Idefics2ForConditionalGeneration", "idefics2",
+    "VideoLlama3ForConditionalGeneration", "video_llama_3", "GraniteSpeechForConditionalGeneration", "granite_speech",
+    NULL};
 static const char *const llm_classes[] = {"InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", NULL};
 static const char *const omni_classes[] = {"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni",
                                            "Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe", NULL};
@@ -53,6 +59,17 @@ static const struct {
     {{"AudioFlamingo3ForConditionalGeneration", "audioflamingo3"}, "qwen2"},
     {{"AriaForConditionalGeneration", "aria"}, "aria_text"},
     {{"Emu3ForConditionalGeneration", "emu3"}, "emu3_text_model"},
+    {{"VipLlavaForConditionalGeneration", "vipllava"}, "llama"},
+    {{"VideoLlavaForConditionalGeneration", "video_llava"}, "llama"},
+    {{"LlavaNextVideoForConditionalGeneration", "llava_next_video"}, "llama"},
+    {{"GotOcr2ForConditionalGeneration", "got_ocr2"}, "qwen2"},
+    {{"Ovis2ForConditionalGeneration", "ovis2"}, "qwen2"},
+    {{"PerceptionLMForConditionalGeneration", "perception_lm"}, "llama"},
+    {{"JanusForConditionalGeneration", "janus"}, "llama"},
+    {{"DeepseekVLForConditionalGeneration", "deepseek_vl"}, "llama"},
+    {{"Idefics2ForConditionalGeneration", "idefics2"}, "mistral"},
+    {{"VideoLlama3ForConditionalGeneration", "video_llama_3"}, "qwen2"},
+    {{"GraniteSpeechForConditionalGeneration", "granite_speech"}, "granite"},
     {{"NemotronH_Nano_VL_V2"}, "nemotron_h"},
     {{"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni"}, "qwen2_5_omni_text"},
     {{"Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe"}, "qwen3_omni_moe_text"},
@@ -78,7 +95,11 @@ static const char *const others[] = {
     "image_newline", "model.vision_tower.", "model.vision_model.", "model.vision_encoder.", "model.vision_projection.",
     "model.connector.", "model.merger.", "model.multi_modal_projector.", "model.mm_projector.", "model.audio_tower.",
     "model.image_newline", "vit_large_projector.", "model.vit_large_projector.", "thinker.visual.",
-    "thinker.audio_tower.", "talker.", "token2wav.", "code2wav.", "vqmodel.", "model.vqmodel.", NULL};
+    "thinker.audio_tower.", "talker.", "token2wav.", "code2wav.", "vqmodel.", "model.vqmodel.", "video_tower.",
+    "image_tower.", "model.video_tower.", "model.image_tower.", "visual_embeddings_table.",
+    "model.visual_embeddings_table.", "model.projector.", "projector.", "encoder.", "aligner.", "model.aligner.",
+    "generation_embeddings.", "generation_aligner.", "generation_head.", "model.generation_embeddings.",
+    "model.generation_aligner.", "model.generation_head.", NULL};
 
 /* What transformers takes for granted in families whose own models always say it. */
 static const struct {
@@ -90,6 +111,9 @@ static const struct {
                           "\"num_hidden_layers\": 40, \"num_attention_heads\": 32, \"num_key_value_heads\": 8,"
                           "\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000,"
                           "\"cross_attention_layers\": [3, 8, 13, 18, 23, 28, 33, 38]}"},
+    {"mistral", "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 14336,"
+                "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8,"
+                "\"max_position_embeddings\": 131072, \"sliding_window\": 4096}"},
     {"qwen2", "{\"vocab_size\": 151936, \"hidden_size\": 4096, \"intermediate_size\": 22016,"
               "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"max_position_embeddings\": 32768}"},
 };
