@@ -196,6 +196,18 @@ static bool is_of_idle_index(const struct pp_hparams *hp, const char *name)
     return hp->index_top_k && hp->layer[l] & PP_LAYER_PICKED_BEFORE;
 }
 
+/* The norm of what experts give, in a layer without: folders may have it all the same. */
+static bool is_of_no_mixture(const struct pp_source *s, const char *name)
+{
+    char router[64];
+    int l = -1, end = 0;
+    if (sscanf(name, "blk.%4d.post_ffw_norm.%n", &l, &end) != 1 || !end)
+        return false;
+    snprintf(router, sizeof router, "blk.%d.ffn_gate_inp.weight", l);
+    const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch);
+    return arch && arch->decoder.normed_mixture && !pp_source_tensor(s, router);
+}
+
 /* A GGUF file's tensors all take part: with one that does not, the model is another than we would compute. */
 static enum pp_code check_all_used(const struct pp_source *s, const struct pp_plan *p, struct pp_error *err)
 {
@@ -211,7 +223,7 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
         const void *data = t->data;
         const bool beside = is_beside(t->name) || pp_is_behind_layers(pp_source_hparams(s), t->name) ||
                             is_of_shared(pp_source_hparams(s), t->name) ||
-                            is_of_idle_index(pp_source_hparams(s), t->name) ||
+                            is_of_idle_index(pp_source_hparams(s), t->name) || is_of_no_mixture(s, t->name) ||
                             pp_is_for_pictures(pp_source_hparams(s), t->name) ||
                             is_of_block(pp_source_hparams(s), t->name) ||
                             is_of_difference(pp_source_hparams(s), t->name) ||

@@ -483,6 +483,8 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
         feed_forward_of(m, l, row, in, delta);
+        if (s->normed_mixture && expert_layer(s, l))
+            norm(m, l, "post_ffw_norm", delta, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
     }

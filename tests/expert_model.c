@@ -380,6 +380,8 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
             add_norm(m, l, beside_norm, s->n_embd);
         }
         add_feed_forward(m, l);
+        if (s->normed_mixture == NORMED_ANYWHERE || (s->normed_mixture && expert_layer(s, l)))
+            add_norm(m, l, "post_ffw_norm.weight", s->n_embd);
         if (l >= s->n_layer)
             add_matrix(m, l, "nextn.eh_proj.weight", s->n_embd, 2 * s->n_embd);
     }

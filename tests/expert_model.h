@@ -39,6 +39,8 @@ struct expert_shape {
     int step;               /* each such layer has experts; 0: all do */
     bool weighed_inputs;    /* weights multiply what goes into experts */
     int n_expert, n_used, n_ff_expert, n_ff_shared, n_dense;
+    enum { MIXTURE_PLAIN, MIXTURE_NORMED, NORMED_ANYWHERE } normed_mixture; /* what experts give is normed; files may
+                               have the norm of other layers, too */
     bool shared_weight;     /* the shared expert's result has a weight: a sigmoid */
     bool sigmoids, shares;  /* shares: weights are not made to add up to 1 */
     bool choice_bias;

@@ -318,6 +318,10 @@ static void deepseek3(void **state)
     s.n_groups = s.n_groups_used = s.n_nextn = 0;
     s.n_head = 5;
     check_latent(&s);
+    s.arch = "axk1"; /* what experts give is normed, with the shared one; other layers may have such a norm, too */
+    s.normed_mixture = NORMED_ANYWHERE;
+    for (int i = 0; i < 2; i++, s.n_ff_shared = 0, s.normed_mixture = MIXTURE_NORMED)
+        assert_tensor(check_latent(&s), "model.layers.1.post_mlp_layernorm.weight", 1, s.n_embd);
 }
 
 /* DeepSeek V3.2 and GLM 5: as V3, but for what an index picks, of pairs that differ. With so many heads many scores are

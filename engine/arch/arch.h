@@ -125,6 +125,8 @@ struct pp_decoder {
     bool weighed_inputs;      /* of experts */
     bool early_router;        /* experts are chosen by what comes into the layer, without a norm */
     bool parallel_mixture;    /* with hparams.parallel, experts stand beside attention, too */
+    bool normed_mixture;      /* what experts give, with the one that every row uses, is normed: post_ffw_norm; what
+                                 layers without experts give is not */
     bool mixture_beside;      /* of a feed-forward part that is there as well, each with norms of its own */
     bool scaled_alibi;        /* slopes are multiplied by what scores are */
     bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */

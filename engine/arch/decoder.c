@@ -413,17 +413,21 @@ static bool add_mixture(struct builder *b, int l)
         add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
         return add_result(b, l, "post_ffw_norm");
     }
+    const bool normed = b->d->normed_mixture;
     if (!b->hp->n_ff_shared)
-        return add_experts(b, l) && add_result(b, l, "post_ffw_norm");
+        return add_experts(b, l) && (!normed || add_norm(b, l, "post_ffw_norm", b->delta, b->delta)) &&
+               add_result(b, l, "post_ffw_norm");
     if (!add_shared_up(b, l) || !add_experts(b, l))
         return false;
-    if (!b->d->post_norm) { /* one after the other: each is added where it is made */
+    if (!b->d->post_norm && !normed) { /* one after the other: each is added where it is made */
         add_residual(b, l);
         return add_shared_down(b, l, b->delta) && add_result(b, l, NULL);
     }
     if (!add_shared_down(b, l, b->shared))
         return false;
     add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
+    if (normed && !add_norm(b, l, "post_ffw_norm", b->delta, b->delta))
+        return false;
     return add_result(b, l, "post_ffw_norm");
 }
 

@@ -40,7 +40,6 @@ static const struct {
     {"reformer", "attention to positions of the same hash, and layers that are reversed"},
     {"xlm", "embeddings of languages, and text that is cut into words as Moses does it"},
     {"xlmwith", "embeddings of languages, and text that is cut into words as Moses does it"},
-    {"axk1", "norms of what the mixtures of DeepSeek V3's layers give"},
     {"graniteswitch", "adapters that tokens switch on"},
     {"maple", "gates of experts that are clamped, and layers without a window that are not rotated"},
     {"paligemma", "a prompt of which all is seen at once"},
