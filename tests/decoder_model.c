@@ -114,6 +114,8 @@ static const struct decoder_shape families[] = {
     {.arch = "granite_swa", .neighbours = true, .tied = true, .attn_scale = 0.2f, .embd_scale = 3,
      .residual_scale = 0.5f, .logit_scale = 4, .logit_divided = true, .sinks = true, .window = 7, .wide = 4,
      .wide_first = true, .say_windows = true, .n_layer = 5, .rotated = "01101"},
+    {.arch = "cohere_compass_text", .centred = true, .parallel = true, .tied = true, .logit_scale = 0.25f, .window = 7,
+     .wide = 4, .wide_unrotated = true, .say_windows = true, .n_layer = 5},
     {.arch = "aria_text", .n_expert = 6, .n_used = 3, .n_ff_shared = 128},
     {.arch = "zamba", .zamba = {.layers = "mmhmhm", .n_head = 6, .n_block = 1, .rank = 8, .n_scan = 2}, .n_layer = 6,
      .n_head_kv = 4, .head_dim = 24, .key_dim = 16, .ff = FF_GELU_GATE, .tied = true},

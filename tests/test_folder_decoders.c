@@ -661,6 +661,18 @@ static void aria(void **state)
     assert_tensor(folder, "model.layers.0.mlp.shared_experts.down_proj.weight", 2, s.n_ff_shared);
 }
 
+/* North Micro Vision's text. */
+static void cohere_compass(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("cohere_compass_text");
+    const char *folder = check_decoder(&s);
+    assert_config(folder, "CohereCompassForCausalLM", "rope_parameters");
+    s.n_layer = 8;
+    s.logit_scale = 0.5f;
+    check_quantised_folder(&s);
+}
+
 /* The first Zamba: Mamba in scans side by side, and a block that layers have in common. */
 static void zamba(void **state)
 {
@@ -963,6 +975,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(ctrl),
         cmocka_unit_test(granite_swa),
         cmocka_unit_test(aria),
+        cmocka_unit_test(cohere_compass),
         cmocka_unit_test(zamba),
         cmocka_unit_test(looped),
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),

@@ -1,7 +1,9 @@
 /* cohere2.c - Cohere's families: one LayerNorm without bias for attention and feed-forward part beside each other.
  * Command R7B and its like (cohere2): every fourth layer sees everything and is not rotated, the others have a window.
  * Command R and Aya before it (command-r): all layers see everything; the larger ones norm each head of q and k by a
- * vector of its own. Command A+ and North Mini Code behind them (cohere2moe): a mixture of experts beside attention. */
+ * vector of its own. North Micro Vision's text (cohere_compass_text): as the first, but values of heads that are
+ * rotated together lie half a head apart, and its files are pippin's own. Command A+ and North Mini Code behind them
+ * (cohere2moe): a mixture of experts beside attention. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -80,6 +82,81 @@ const struct pp_arch pp_arch_cohere2 = {
     .from_gguf = from_gguf,
     .layer_pattern = 4,
     .to_config = to_config,
+    .hf_eps = "layer_norm_eps",
+};
+
+/* --- North Micro Vision ------------------------------------------------------------------------------------------ */
+
+static const char *const compass_classes[] = {"CohereCompassForCausalLM", "CohereCompassForConditionalGeneration",
+                                              "cohere_compass", "cohere_compass_text", NULL};
+static const struct pp_arch_parts compass_parts = {
+    .model_type = "cohere_compass_text", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
+static const struct pp_arch_usual compass_usual[] = {
+    {.json = "{\"vocab_size\": 256000, \"hidden_size\": 8192, \"intermediate_size\": 22528, \"num_hidden_layers\": 40,"
+             "\"num_attention_heads\": 64, \"max_position_embeddings\": 8192, \"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+
+/* Layers that see everything are not rotated, and the configuration says so. */
+static enum pp_code compass_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
+    const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(local, "rope_type");
+    if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(both, "full_attention")))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_parameters of full_attention is not null, which is "
+                       "not supported for this family");
+    if (!cJSON_IsObject(local) || (cJSON_IsString(type) && strcmp(type->valuestring, "default") != 0))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_parameters of sliding_attention is not of the type "
+                       "\"default\", which alone is supported for this family");
+    return pp_config_float(local, "rope_theta", &hp->rope_base, err);
+}
+
+static enum pp_code compass_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = common_config(config, hp, err);
+    if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "logit_scale")))
+        hp->logit_scale = 1;
+    if (!code)
+        code = pp_config_window(config, 4096, hp, err);
+    pp_layers_every(hp, 1, PP_LAYER_WIDE); /* unless they are listed */
+    if (!code)
+        code = pp_config_layer_types(config, hp, err);
+    pp_layers_rotate_windows(hp);
+    return code ? code : compass_rope(config, hp, err);
+}
+
+static enum pp_code compass_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)err;
+    hp->parallel = true;
+    pp_layers_rotate_windows(hp);
+    return PP_OK;
+}
+
+static void compass_to_config(const struct pp_hparams *hp, struct cJSON *config)
+{
+    to_config(hp, config);
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "rope_theta");
+    cJSON *both = cJSON_AddObjectToObject(config, "rope_parameters");
+    cJSON_AddNullToObject(both, "full_attention");
+    cJSON *local = cJSON_AddObjectToObject(both, "sliding_attention");
+    pp_config_put_text(local, "rope_type", "default");
+    pp_config_put_float(local, "rope_theta", hp->rope_base);
+}
+
+const struct pp_arch pp_arch_cohere_compass = {
+    .name = "cohere_compass_text",
+    .hf_classes = compass_classes,
+    .parts = &compass_parts,
+    .names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = compass_usual,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true},
+    .from_config = compass_from_config,
+    .from_gguf = compass_from_gguf,
+    .to_config = compass_to_config,
     .hf_eps = "layer_norm_eps",
 };
 

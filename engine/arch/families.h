@@ -40,6 +40,7 @@ extern const struct pp_arch pp_arch_helium, pp_arch_nanochat, pp_arch_flex_olmo,
 extern const struct pp_arch pp_arch_nanbeige, pp_arch_ouro, pp_arch_modernbert_decoder, pp_arch_doge;
 extern const struct pp_arch pp_arch_jetmoe, pp_arch_zamba, pp_arch_openai_gpt, pp_arch_ctrl;
 extern const struct pp_arch pp_arch_granite_swa, pp_arch_aria, pp_arch_axk1;
+extern const struct pp_arch pp_arch_cohere_compass;
 extern const struct pp_arch pp_arch_recurrent_gemma, pp_arch_minimax, pp_arch_zamba2, pp_arch_muse_glimmer;
 extern const struct pp_arch pp_arch_kormo, pp_arch_hyperclovax, pp_arch_diffllama;
 
