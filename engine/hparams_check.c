@@ -71,6 +71,7 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
     } scales[] = {
         {"attention scale", hp->attn_scale},       {"attention soft cap", hp->attn_softcap},
         {"largest ALiBi bias", hp->alibi},
+        {"scale of keys' and values' vector", hp->latent_scale},
         {"attention temperature", hp->attn_temperature}, {"scale of values", hp->attn_value_scale},
         {"logit soft cap", hp->final_softcap},     {"router's soft cap", hp->router_softcap},
         {"embedding scale", hp->embd_scale},
@@ -109,9 +110,13 @@ static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *e
 static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_check_range("number of experts", hp->n_expert, 0, PP_MAX_EXPERTS, err);
+    if (!code)
+        code = pp_check_range("number of experts that compute nothing", hp->n_expert_idle, 0,
+                              hp->n_expert && hp->n_expert_group < 2 ? PP_MAX_EXPERTS - hp->n_expert : 0, err);
+    const int64_t all = code ? 0 : hp->n_expert + hp->n_expert_idle;
     if (!code && hp->n_expert)
         code = pp_check_range("number of experts used", hp->n_expert_used, 1,
-                           hp->n_expert < PP_MAX_EXPERTS_USED ? hp->n_expert : PP_MAX_EXPERTS_USED, err);
+                           all < PP_MAX_EXPERTS_USED ? all : PP_MAX_EXPERTS_USED, err);
     if (!code && hp->n_expert)
         code = pp_check_range("feed-forward size of an expert", hp->n_ff_expert, 1, 1 << 22, err);
     if (!code && hp->n_expert)

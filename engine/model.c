@@ -232,6 +232,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"expert sigmoids", hp->expert_sigmoids},        {"expert scale", (double)hp->expert_scale},
         {"expert groups", (double)hp->n_expert_group},   {"used groups", (double)hp->n_expert_group_used},
         {"groups by largest", hp->expert_group_largest}, {"latent", (double)hp->kv_lora_rank},
+        {"idle experts", (double)hp->n_expert_idle},     {"latent scale", (double)hp->latent_scale},
         {"query latent", (double)hp->q_lora_rank},       {"unrotated", (double)hp->qk_nope_dim},
         {"value size", (double)hp->v_head_dim},          {"taps", (double)hp->conv_taps},
         {"state heads", (double)hp->n_state_head},       {"state keys", (double)hp->n_state_key_head},

@@ -149,6 +149,7 @@ struct pp_op {
  * come in groups of neighbours, all are chosen from the n_groups_used whose two largest have the largest sums. */
 struct pp_experts {
     int n, n_used;
+    int idle;                /* the last so many of the n have no matrices: they give what they read */
     int share;               /* so many neighbours have the same matrices, which work once for all of them that a row
                                 uses, with their weights together; 0 is 1 */
     bool shares, sigmoids;
@@ -175,7 +176,7 @@ struct pp_experts {
 /* How many matrices of each kind there are. */
 static inline int pp_experts_matrices(const struct pp_experts *e)
 {
-    return e->share ? e->n / e->share : e->n;
+    return e->share ? e->n / e->share : e->n - e->idle;
 }
 
 /* A matrix for each head. */

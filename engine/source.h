@@ -65,6 +65,7 @@ struct pp_hparams {
     /* Latent attention (arXiv 2405.04434): a position has one vector that all heads make keys and values of, and one
      * rotated key beside it. The cache keeps these two, so that n_head_kv is 1 and head_dim kv_lora_rank + rope_dim. */
     int64_t kv_lora_rank;   /* values of that vector; 0: attention is of the usual kind */
+    float latent_scale;     /* of that vector, behind its norm; 0: 1 */
     int64_t q_lora_rank;    /* values of a vector that queries are made of; 0: they are made of the input */
     int64_t qk_nope_dim;    /* of a head's query that are not rotated; rope_dim behind them are */
     int64_t v_head_dim;     /* of what attention gives for each head; also of the usual kind, where values are smaller
@@ -166,6 +167,7 @@ struct pp_hparams {
     float residual_scale;   /* of what is added to the residual stream; 0: 1 */
     float logit_scale;      /* of the logits; 0: 1 */
     int64_t n_expert;       /* 0: no mixture of experts */
+    int64_t n_expert_idle;  /* further ones, behind those, which have no matrices and give what they read */
     int64_t n_expert_used;  /* of them for each row */
     int64_t n_ff_expert;
     int64_t n_embd_expert;  /* of what goes into experts and comes out of them; 0: n_embd */

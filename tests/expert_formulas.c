@@ -206,7 +206,7 @@ static void route(const struct expert_model *m, int l, const double *in, double 
     const struct expert_shape *s = &m->s;
     const struct array *bias = expert_find(m, l, "exp_probs_b.bias");
     double logits[MAX_EXPERTS], part[MAX_EXPERTS], score[MAX_EXPERTS], groups[MAX_EXPERTS] = {0}, sum = 0;
-    const int n = s->n_expert, size = s->n_groups ? n / s->n_groups : n;
+    const int n = s->n_expert + s->n_idle, size = s->n_groups ? n / s->n_groups : n;
     linear(m, l, "ffn_gate_inp", in, logits);
     for (int e = 0; e < n; e++)
         logits[e] = capped((double)s->router_cap, logits[e]);
@@ -282,6 +282,9 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
         if (weight[e] != 0)
             add_feed_forward(m, l, "_exps", e, m->s.weighed_inputs ? 1 : weight[e], weighed, sum);
     }
+    for (int e = m->s.n_expert; e < m->s.n_expert + m->s.n_idle; e++)
+        for (int i = 0; i < width; i++)
+            sum[i] += weight[e] * narrow[i];
     for (int e = 0; m->s.share && e < m->s.n_expert; e++)
         if (weight[e] != 0)
             add_feed_forward(m, l, "_chexps", e / m->s.share, weight[e] * (double)m->s.share_scale, in, out);
@@ -301,7 +304,7 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
         add_feed_forward(m, l, "_shexp", 0, shared, in, out);
     for (int i = 0; m->s.n_ff_shared && m->s.parallel && i < m->s.n_embd; i++)
         out[i] /= 2;
-    if (!m->s.dense_beside || m->s.beside_norm)
+    if (!m->s.dense_beside || m->s.beside_norm || m->s.shortcut)
         return;
     add_feed_forward(m, l, "", 0, 1, in, out);
     for (int i = 0; i < m->s.n_embd; i++)
@@ -325,6 +328,8 @@ static struct expanded expand(const struct expert_model *m, int l, const double 
         norm(m, l, "attn_norm", x + r * s->n_embd, in);
         linear(m, l, "attn_kv_a_mqa", in, low);
         norm(m, l, "attn_kv_a_norm", low, low);
+        for (int i = 0; i < s->kv_rank && s->kv_growth != 0.0f; i++)
+            low[i] *= (double)s->kv_growth;
         if (s->wide != 1)
             rotate(s, s->rope_dim, EXPERT_ROPE_BASE, low + s->kv_rank, r);
         linear(m, l, "attn_kv_b", low, both);
@@ -419,6 +424,7 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
     const struct expert_shape *s = &m->s;
     const int head = s->nope + s->rope_dim;
     const double more = s->yarn_factor != 0.0f ? 1 + (double)s->log_multiplier * log((double)s->yarn_factor) : 1;
+    const double growth = s->q_growth != 0.0f ? (double)s->q_growth : 1;
     double *low = doubles(s->q_rank + 1), *all = doubles(s->n_head * head), *q = doubles(e->width);
     double *out = doubles(e->width);
     if (s->q_rank) {
@@ -433,7 +439,8 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
         if (s->wide != 1)
             rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + s->nope, row);
         attend_query(q, e->k + h * e->width, e->v + h * e->width, 0, n - 1, e->width, s->n_head * e->width,
-                     more * more / sqrt(head) * (s->length ? 1 + (double)s->temperature * log(1 + row / s->length) : 1),
+                     more * more / sqrt(head) * growth *
+                         (s->length ? 1 + (double)s->temperature * log(1 + row / s->length) : 1),
                      0, out);
         memcpy(att + h * s->v_dim, out, (size_t)s->v_dim * sizeof *att);
     }
@@ -465,6 +472,25 @@ static void feed_forward_of(const struct expert_model *m, int l, const double *r
     feed_forward_by(m, l, NULL, row, in, delta);
 }
 
+/* What experts have given in a layer's first half, whose feed-forward part read the same: [n, n_embd]. Of one model at
+ * a time. */
+static double *kept;
+
+static void half_feed_forward(const struct expert_model *m, int l, int r, double *row, double *in)
+{
+    const int n = m->s.n_embd;
+    double *own = kept + r * n, *delta = doubles(n);
+    norm(m, l, m->s.ffn_norm, row, in);
+    if (expert_layer(&m->s, l)) {
+        memset(own, 0, (size_t)n * sizeof *own);
+        feed_forward(m, l, in, in, own);
+    }
+    add_feed_forward(m, l, "", 0, 1, in, delta);
+    for (int i = 0; i < n; i++)
+        row[i] += delta[i] + (expert_layer(&m->s, l) ? 0 : own[i]);
+    pp_free(delta);
+}
+
 static void latent_layer(const struct expert_model *m, int l, double *x, int n)
 {
     const struct expert_shape *s = &m->s;
@@ -482,6 +508,10 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         linear(m, l, "attn_output", att, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
+        if (s->shortcut) {
+            half_feed_forward(m, l, r, row, in);
+            continue;
+        }
         feed_forward_of(m, l, row, in, delta);
         if (s->normed_mixture && expert_layer(s, l))
             norm(m, l, "post_ffw_norm", delta, delta);
@@ -631,6 +661,7 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
     const struct array *table = expert_find(m, -1, "token_embd.weight");
     double *x = doubles(n * width), *in = doubles(width);
     picks = pp_calloc((size_t)(n * n), sizeof *picks);
+    kept = doubles(n * width);
     assert_non_null(picks);
     for (int r = 0; r < n; r++)
         for (int i = 0; i < width; i++)
@@ -652,6 +683,7 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
         }
     }
     pp_free(picks);
+    pp_free(kept);
     pp_free(x);
     pp_free(in);
 }

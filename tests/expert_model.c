@@ -296,14 +296,14 @@ static void add_experts(struct expert_model *m, int l)
     const struct expert_shape *s = &m->s;
     const int n = s->n_expert, ff = s->n_ff_expert, shared = s->n_ff_shared;
     int width = s->n_embd;
-    add(m, l, "ffn_gate_inp.weight", 0, n, width, 0, 2 * sqrtf(3.0f / (float)width));
+    add(m, l, "ffn_gate_inp.weight", 0, n + s->n_idle, width, 0, 2 * sqrtf(3.0f / (float)width));
     if (s->n_embd_expert) {
         add_matrix(m, l, "ffn_latent_down.weight", s->n_embd_expert, width);
         add_matrix(m, l, "ffn_latent_up.weight", width, s->n_embd_expert);
         width = s->n_embd_expert;
     }
     if (s->choice_bias)
-        add(m, l, "exp_probs_b.bias", 0, 0, n, 0, 0.4f);
+        add(m, l, "exp_probs_b.bias", 0, 0, n + s->n_idle, 0, 0.4f);
     if (!s->ungated)
         add(m, l, "ffn_gate_exps.weight", n, ff, width, 0, 2 * sqrtf(3.0f / (float)width));
     add(m, l, "ffn_up_exps.weight", n, ff, width, 0, 2 * sqrtf(3.0f / (float)width));
@@ -327,7 +327,9 @@ static void add_experts(struct expert_model *m, int l)
 
 bool expert_layer(const struct expert_shape *s, int l)
 {
-    return s->kinds ? s->kinds[l] == 'E' : l >= s->n_dense && !(s->step && (l + 1) % s->step);
+    return s->kinds      ? s->kinds[l] == 'E'
+           : s->shortcut ? l % 2 == 0
+                         : l >= s->n_dense && !(s->step && (l + 1) % s->step);
 }
 
 static void add_feed_forward(struct expert_model *m, int l)
@@ -355,7 +357,7 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
     struct expert_model *m = pp_calloc(1, sizeof *m);
     char ffn_norm[40], output_norm[40], beside_norm[40];
     assert_non_null(m);
-    assert_true(s->n_expert <= MAX_EXPERTS);
+    assert_true(s->n_expert + s->n_idle <= MAX_EXPERTS);
     m->s = *s;
     m->random = s->seed;
     snprintf(ffn_norm, sizeof ffn_norm, "%s.weight", s->ffn_norm);
@@ -388,6 +390,11 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
     add_norm(m, -1, output_norm, s->n_embd);
     add(m, -1, "output.weight", 0, s->n_vocab, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
     return m;
+}
+
+void expert_model_say_idle(struct expert_model *m, int n)
+{
+    m->s.n_idle = n;
 }
 
 void expert_model_free(struct expert_model *m)
@@ -446,6 +453,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"ssm.state_size", s->key_dim}, {"ssm.group_count", s->rank ? 0 : s->n_state_key},
         {"ssm.time_step_rank", s->rank ? s->rank : s->n_state},
         {"ssm.inner_size", s->n_state * s->value_dim}, {"full_attention_interval", s->full},
+        {"expert_zero_count", s->n_idle},
         {"moe_latent_size", s->n_embd_expert}, {"experts_per_group", s->share},
         {"expert_chunk_feed_forward_length", s->n_ff_share},
         {"kda.head_dim", s->kda ? s->key_dim : 0},
@@ -473,6 +481,10 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         pp_gguf_add_f32(w, key(m, "rope.freq_base_swa"), s->local_base);
     if (s->parallel)
         pp_gguf_add_f32(w, key(m, "logit_scale"), s->logit_scale);
+    if (s->q_growth != 0.0f)
+        pp_gguf_add_f32(w, key(m, "attention.q_lora_scale"), s->q_growth);
+    if (s->kv_growth != 0.0f)
+        pp_gguf_add_f32(w, key(m, "attention.kv_lora_scale"), s->kv_growth);
     if (s->value_scale != 0.0f)
         pp_gguf_add_f32(w, key(m, "attention.value_scale"), s->value_scale);
     pp_gguf_add_text(w, "general.architecture", s->arch);

@@ -44,6 +44,10 @@ struct expert_shape {
     bool shared_weight;     /* the shared expert's result has a weight: a sigmoid */
     bool sigmoids, shares;  /* shares: weights are not made to add up to 1 */
     bool choice_bias;
+    int n_idle;             /* so many further experts, behind those, give what they read */
+    bool shortcut;          /* layers come in pairs: what the first's experts give is added behind the second; with
+                               dense_beside */
+    float q_growth, kv_growth; /* of queries, and of the vector that keys and values are made of; 0: 1 */
     int n_groups, n_groups_used;
     bool groups_by_largest; /* a group's score is that of its largest expert, not the sum of two */
     float scale;            /* of weights; 0: there is no such key */
@@ -109,6 +113,7 @@ struct expert_model;
 struct expert_shape expert_shape(const char *arch);
 struct expert_model *expert_model_make(const struct expert_shape *s);
 void expert_model_free(struct expert_model *m);
+void expert_model_say_idle(struct expert_model *m, int n); /* what the file says of it, whatever its tensors are */
 /* Writes the model as a GGUF file of F32; its path (static memory, kept for 8 calls). */
 const char *expert_model_write(const struct expert_model *m);
 /* logits: [n, n_vocab] */

@@ -15,51 +15,10 @@
 #include "engine/hf_form.h"
 #include "engine/rows.h"
 #include "engine/source.h"
+#include "tests/expert_checks.h"
 #include "tests/expert_model.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
-
-/* Quantised, the answers are about the same, where no index picks other positions here and there. */
-static void check_quantised(const double *want, const char *path, bool picks)
-{
-    const double least = picks ? 0.6 : 0.95; /* otherwise another expert is chosen here and there */
-    const struct pp_convert_options opt = {0};
-    const char *quantised = fresh_path("q8_0.gguf");
-    double both = 0, ours = 0, theirs = 0;
-    struct pp_error err;
-    size_t n;
-    assert_ok(pp_quantize_file(path, quantised, "Q8_0", &opt, &err), err);
-    assert_same_bits(quantised, PP_KV_F32);
-    float *got = small_logits(quantised, PP_KV_F32, &n);
-    for (size_t i = 0; i < n; i++) {
-        both += (double)got[i] * want[i];
-        ours += (double)got[i] * (double)got[i];
-        theirs += want[i] * want[i];
-    }
-    if (!(both / sqrt(ours * theirs) > least))
-        fail_msg("%s: the logits of Q8_0 have a cosine of %g to those of the floats", path, both / sqrt(ours * theirs));
-    pp_free(got);
-}
-
-/* From the file, quantised, from the folder that is made of it, and the file that is made of that; the folder's
- * path. */
-static const char *check(const struct expert_shape *s)
-{
-    struct expert_model *m = expert_model_make(s);
-    const char *file = expert_model_write(m);
-    double *want = pp_calloc((size_t)(SMALL_TEXT * s->n_vocab), sizeof *want);
-    int32_t ids[SMALL_TEXT];
-    assert_non_null(want);
-    small_text(ids, s->n_vocab);
-    expert_model_compute(m, ids, SMALL_TEXT, want);
-    assert_same_bits(file, PP_KV_F32);
-    const char *folder = assert_logits_everywhere(want, s->n_vocab, file);
-    if (s->n_used > 1) /* of one alone another choice is another result */
-        check_quantised(want, file, s->index_top_k && s->index_top_k < SMALL_TEXT);
-    pp_free(want);
-    expert_model_free(m);
-    return folder;
-}
 
 static void qwen2_moe(void **state)
 {
@@ -67,14 +26,14 @@ static void qwen2_moe(void **state)
     struct expert_shape s = expert_shape("qwen2moe");
     s.biases = s.shares = s.shared_weight = true;
     s.n_ff_shared = 96;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.mlp.shared_expert_gate.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.0.mlp.shared_expert.down_proj.weight", 2, s.n_ff_shared);
     assert_tensor(folder, "model.layers.1.mlp.experts.7.up_proj.weight", 2, s.n_embd);
     s.shares = false;
     s.say_norm = true;
     s.n_dense = 1;
-    check(&s);
+    check_experts(&s);
 }
 
 static void deepseek(void **state)
@@ -85,7 +44,7 @@ static void deepseek(void **state)
     s.n_dense = 1;
     s.n_ff_shared = 64;
     s.scale = 1;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.mlp.gate_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.1.mlp.shared_experts.down_proj.weight", 2, s.n_ff_shared);
 }
@@ -100,11 +59,11 @@ static void dots1(void **state)
     s.n_dense = 1;
     s.n_ff_shared = 32;
     s.scale = 2.5f;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.mlp.gate.e_score_correction_bias", 1, s.n_expert);
     s.say_norm = s.choice_bias = false;
     s.shares = true;
-    check(&s);
+    check_experts(&s);
 }
 
 /* Files have a layer behind the last one. */
@@ -120,10 +79,10 @@ static void glm4_moe(void **state)
     s.n_nextn = 1;
     s.n_ff_shared = 32;
     s.scale = 1.5f;
-    check(&s);
+    check_experts(&s);
     s.qk_norm = QK_PLAIN;
     s.n_nextn = 0;
-    check(&s);
+    check_experts(&s);
 }
 
 static void minimax_m2(void **state)
@@ -133,7 +92,7 @@ static void minimax_m2(void **state)
     s.sigmoids = s.choice_bias = true;
     s.qk_norm = QK_WHOLE;
     s.rope_dim = 8;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.block_sparse_moe.experts.3.w2.weight", 2, s.n_ff_expert);
     assert_tensor(folder, "model.layers.0.block_sparse_moe.e_score_correction_bias", 1, s.n_expert);
     assert_tensor(folder, "model.layers.0.self_attn.q_norm.weight", 1, s.n_head * s.head_dim);
@@ -146,7 +105,7 @@ static void ernie_moe(void **state)
     s.neighbours = s.choice_bias = true;
     s.n_dense = 1;
     s.n_ff_shared = 64;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.mlp.moe_statics.e_score_correction_bias", 2, s.n_expert);
 }
 
@@ -157,12 +116,12 @@ static void ling_lite(void **state)
     struct expert_shape s = expert_shape("bailingmoe");
     s.neighbours = s.say_norm = true;
     s.n_ff_shared = 64;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.attention.query_key_value.weight", 2, s.n_embd);
     s.say_norm = false;
     s.shares = true;
     s.n_dense = 1;
-    check(&s);
+    check_experts(&s);
 }
 
 /* Experts in groups. */
@@ -179,7 +138,7 @@ static void ling(void **state)
     s.n_dense = 1;
     s.n_ff_shared = 32;
     s.scale = 2.5f;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.attention.query_key_value.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.2.mlp.gate.expert_bias", 1, s.n_expert);
 }
@@ -191,7 +150,7 @@ static void hunyuan_moe(void **state)
     s.qk_norm = QK_HEADS;
     s.norms_behind_rope = true;
     s.n_ff_shared = 32;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.mlp.gate.wg.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.1.mlp.shared_mlp.down_proj.weight", 2, s.n_ff_shared);
 }
@@ -208,7 +167,7 @@ static void exaone_moe(void **state)
     s.n_dense = 1;
     s.n_ff_shared = 32;
     s.scale = 2.5f;
-    check(&s);
+    check_experts(&s);
 }
 
 static void afmoe(void **state)
@@ -224,7 +183,7 @@ static void afmoe(void **state)
     s.n_dense = 1;
     s.n_ff_shared = 32;
     s.scale = 2.8f;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.self_attn.gate_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.4.mlp.expert_bias", 1, s.n_expert);
 }
@@ -241,14 +200,14 @@ static void llama4(void **state)
     s.n_ff_shared = s.n_ff_expert;
     s.temperature = 0.4f;
     s.length = 24;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.feed_forward.experts.gate_up_proj", 3, 2 * s.n_ff_expert);
     s.step = 2;
     s.n_used = 1;
     s.n_expert = 128;
     s.unit_heads = false;
     s.seed = 2;
-    folder = check(&s);
+    folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.feed_forward.up_proj.weight", 2, s.n_embd);
 }
 
@@ -270,7 +229,7 @@ static const char *check_latent(struct expert_shape *s)
     assert_memory_equal(whole, apart, n * sizeof *whole);
     pp_free(whole);
     pp_free(apart);
-    return check(s);
+    return check_experts(s);
 }
 
 /* DeepSeek V2: groups of experts are chosen by the largest one's. */
@@ -296,7 +255,7 @@ static void deepseek2(void **state)
     folder = check_latent(&s);
     assert_tensor(folder, "model.layers.0.self_attn.q_b_proj.weight", 2, s.q_rank);
     s.heads_apart = false;
-    check(&s);
+    check_experts(&s);
 }
 
 /* DeepSeek V3, and those that are built as it is. */
@@ -384,7 +343,7 @@ static void mellum(void **state)
     s.wide = 4;
     s.local_base = 500;
     s.shares = s.say_norm = false;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.mlp.experts.5.gate_proj.weight", 2, s.n_embd);
 }
 
@@ -434,13 +393,13 @@ static void mimo2(void **state)
     s.window = 20;
     s.wide = 3;
     s.scale = 1;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.self_attn.attention_sink_bias", 1, s.n_head);
     assert_tensor(folder, "model.layers.0.self_attn.v_proj.weight", 2, s.n_embd);
     s.local_kv = 0;
     s.v_dim = 24;
     s.value_scale = 0;
-    check(&s);
+    check_experts(&s);
 }
 
 /* HY V3: DeepSeek-V3's routing behind norms of heads. */
@@ -454,7 +413,7 @@ static void hy_v3(void **state)
     s.n_nextn = 1;
     s.n_ff_shared = 32;
     s.scale = 2.8f;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.mlp.router.gate.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.2.mlp.expert_bias", 1, s.n_expert);
     assert_tensor(folder, "model.layers.2.mlp.shared_mlp.down_proj.weight", 2, s.n_ff_shared);
@@ -480,7 +439,7 @@ static void step35(void **state)
     s.scale = 3;
     s.bound = 0.4f;
     s.shared_bound = 0.6f;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.moe.down_proj.weight", 3, s.n_ff_expert);
     assert_tensor(folder, "model.layers.4.moe.router_bias", 1, s.n_expert);
     assert_tensor(folder, "model.layers.4.share_expert.up_proj.weight", 2, s.n_embd);
@@ -506,7 +465,7 @@ static void laguna(void **state)
     s.yarn_ctx = 24;
     s.n_ff_shared = 32;
     s.scale = 2.5f;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.mlp.experts.e_score_correction_bias", 1, s.n_expert);
     assert_tensor(folder, "model.layers.4.mlp.shared_expert.up_proj.weight", 2, s.n_embd);
     s = expert_shape("laguna");
@@ -516,7 +475,7 @@ static void laguna(void **state)
     s.n_dense = 2;
     s.n_ff_shared = 32;
     s.scale = 2.5f;
-    check(&s);
+    check_experts(&s);
 }
 
 /* SmallThinker: with windows in some layers, and without. */
@@ -525,7 +484,7 @@ static void smallthinker(void **state)
     (void)state;
     struct expert_shape s = expert_shape("smallthinker");
     s.sigmoids = s.say_gating = s.early = true;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.block_sparse_moe.primary_router.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.2.block_sparse_moe.experts.7.down.weight", 2, s.n_ff_expert);
     s.sigmoids = false;
@@ -534,7 +493,7 @@ static void smallthinker(void **state)
     s.n_layer = 4;
     s.window = 20;
     s.wide = 4;
-    check(&s);
+    check_experts(&s);
 }
 
 /* LFM2's mixtures: short convolutions in place of attention, in the first layer, too. */
@@ -548,7 +507,7 @@ static void lfm2moe(void **state)
     s.taps = 3;
     s.full = 2;
     s.output_norm = "token_embd_norm";
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.feed_forward.expert_bias", 1, s.n_expert);
     assert_tensor(folder, "model.layers.1.feed_forward.experts.7.w2.weight", 2, s.n_ff_expert);
     assert_tensor(folder, "model.layers.0.feed_forward.w1.weight", 2, s.n_embd);
@@ -623,10 +582,10 @@ static void qwen3_next(void **state)
     struct expert_shape s = state_shape("qwen3next");
     s.joined_numbers = s.shared_weight = true;
     s.n_ff_shared = 32;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.linear_attn.in_proj_qkvz.weight", 2, s.n_embd);
     s.by_key_head = true; /* as folders have it */
-    folder = check(&s);
+    folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.linear_attn.conv1d.weight", 3, s.state_taps);
     assert_tensor(folder, "model.layers.0.linear_attn.in_proj_qkvz.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.2.linear_attn.A_log", 1, s.n_state);
@@ -640,14 +599,14 @@ static void qwen35(void **state)
     s.tiled = true;
     s.n_expert = s.n_used = 0;
     s.n_dense = s.n_layer;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.linear_attn.in_proj_b.weight", 2, s.n_embd);
     s = state_shape("qwen35moe");
     s.tiled = s.shared_weight = true;
     s.n_state = 6;
     s.n_ff_shared = 32;
     s.n_nextn = 1;
-    folder = check(&s);
+    folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.mlp.experts.gate_up_proj", 3, s.n_embd);
 }
 
@@ -664,7 +623,7 @@ static void olmo_hybrid(void **state)
     s.epsilon = 0.01f;
     s.n_expert = s.n_used = 0;
     s.n_dense = s.n_layer;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.linear_attn.q_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.1.linear_attn.v_conv1d.weight", 3, s.state_taps);
     assert_tensor(folder, "model.layers.2.linear_attn.o_norm.weight", 1, s.value_dim);
@@ -693,7 +652,7 @@ static void olmo_hybrid(void **state)
     s.twice = false;
     s.n_state_key = 2;
     s.epsilon = 0;
-    check(&s);
+    check_experts(&s);
 }
 
 /* Taps of convolutions and logarithms of rates, with dimensions of one wherever folders have them. */
@@ -753,7 +712,7 @@ static void kimi_linear(void **state)
     s.n_dense = 1;
     s.scale = 2.446f;
     s.heads_apart = true;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.self_attn.k_conv1d.weight", 3, s.state_taps);
     assert_tensor(folder, "model.layers.0.self_attn.A_log", 4, 1);
     assert_tensor(folder, "model.layers.1.self_attn.f_b_proj.weight", 2, s.key_dim);
@@ -764,7 +723,7 @@ static void kimi_linear(void **state)
     s.q_rank = 24;
     s.shares = s.say_norm = true;
     s.n_dense = 0;
-    check(&s);
+    check_experts(&s);
 }
 
 /* Mamba 2 in two of three layers, attention whose heads are not rotated, or are, with experts and without. */
@@ -788,7 +747,7 @@ static void granite_hybrid(void **state)
     s.attn_scale = 0.2f;
     s.logit_scale = 0.5f;
     s.n_ff_shared = 32;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.mamba.in_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.1.mamba.A_log", 1, s.n_state);
     assert_tensor(folder, "model.layers.3.mamba.D", 1, s.n_state);
@@ -800,7 +759,7 @@ static void granite_hybrid(void **state)
     s.n_expert = s.n_used = s.n_ff_shared = 0;
     s.n_dense = s.n_layer;
     s.wide = 0;
-    folder = check(&s);
+    folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.shared_mlp.input_linear.weight", 2, s.n_embd);
 }
 
@@ -819,7 +778,7 @@ static void nemotron_h(void **state)
     s.n_layer = 5;
     s.kinds = "M-M*-";
     s.n_expert = s.n_used = 0;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "backbone.embeddings.weight", 2, s.n_embd);
     assert_tensor(folder, "backbone.layers.0.mixer.in_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "backbone.layers.2.mixer.norm.weight", 1, s.n_state * s.value_dim);
@@ -833,12 +792,12 @@ static void nemotron_h(void **state)
     s.n_ff_shared = 64;
     s.sigmoids = s.choice_bias = s.say_norm = true;
     s.scale = 2.5f;
-    folder = check(&s);
+    folder = check_experts(&s);
     assert_tensor(folder, "backbone.layers.1.mixer.experts.7.down_proj.weight", 2, s.n_ff_expert);
     assert_tensor(folder, "backbone.layers.4.mixer.gate.e_score_correction_bias", 1, s.n_expert);
     assert_tensor(folder, "backbone.layers.4.mixer.shared_experts.up_proj.weight", 2, s.n_embd);
     s.n_embd_expert = 32;
-    folder = check(&s);
+    folder = check_experts(&s);
     assert_tensor(folder, "backbone.layers.1.mixer.fc1_latent_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "backbone.layers.1.mixer.experts.7.up_proj.weight", 2, s.n_embd_expert);
 }
@@ -853,7 +812,7 @@ static void mamba2(void **state)
     s.n_layer = 3;
     s.kinds = "MMM";
     s.full = s.n_expert = s.n_used = s.n_ff = s.n_head = s.n_head_kv = 0;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "backbone.layers.2.mixer.dt_bias", 1, s.n_state);
 }
 
@@ -870,14 +829,14 @@ static void mamba(void **state)
     s.n_state_key = 1;
     s.n_state = 3; /* 96 channels */
     s.rank = 5;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "backbone.layers.2.mixer.A_log", 2, s.key_dim);
     assert_tensor(folder, "backbone.layers.0.mixer.dt_proj.weight", 2, s.rank);
     assert_tensor(folder, "backbone.layers.1.mixer.D", 1, s.n_state * s.value_dim);
     s.scan_norm = SCAN_UNIT;
     s.n_state = 4;
     s.rank = 16;
-    folder = check(&s);
+    folder = check_experts(&s);
     struct pp_source *source;
     struct pp_error err;
     assert_ok(pp_source_open(folder, &source, &err), err);
@@ -923,7 +882,7 @@ static void jamba(void **state)
     s.n_state_key = 1;
     s.rank = 32;
     s.scan_norm = SCAN_NORMED;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.mamba.x_proj.weight", 2, s.n_state * s.value_dim);
     assert_tensor(folder, "model.layers.1.mamba.dt_layernorm.weight", 1, s.rank);
     assert_tensor(folder, "model.layers.2.self_attn.q_proj.weight", 2, s.n_embd);
@@ -933,7 +892,7 @@ static void jamba(void **state)
     s.n_expert = s.n_used = 1; /* Jamba Reasoning's files say that, and have none */
     s.n_dense = s.n_layer;
     s.n_layer = 3;
-    folder = check(&s);
+    folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.feed_forward.gate_proj.weight", 2, s.n_embd);
 }
 
@@ -949,7 +908,7 @@ static void bamba(void **state)
     s.full = 3;
     s.n_expert = s.n_used = 0;
     s.n_dense = s.n_layer;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.mamba.norm.weight", 1, s.n_state * s.value_dim);
     assert_tensor(folder, "model.layers.2.self_attn.q_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.3.feed_forward.up_proj.weight", 2, s.n_embd);
@@ -968,13 +927,13 @@ static void falcon_h1(void **state)
     s.full = s.n_expert = s.n_used = 0;
     s.n_dense = s.n_layer;
     s.n_state_key = 1;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.mamba.in_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.1.feed_forward.up_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.0.self_attn.q_proj.weight", 2, s.n_embd);
     s.n_state_key = 2;
     s.unnormed = false;
-    folder = check(&s);
+    folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.mamba.norm.weight", 1, s.n_state * s.value_dim);
 }
 
@@ -1077,7 +1036,7 @@ static void grok(void **state)
     s.attn_scale = 0.3f;
     s.cap = 2;
     s.router_cap = 3;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.post_attn_norm.weight", 1, s.n_embd);
     assert_tensor(folder, "model.layers.2.post_moe_norm.weight", 1, s.n_embd);
     assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.7.w2.weight", 2, s.n_ff_expert);
@@ -1086,7 +1045,7 @@ static void grok(void **state)
     s.n_ff = 96;
     s.final_cap = 4;
     s.log_length = 11;
-    folder = check(&s);
+    folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.mlp.down_proj.weight", 2, s.n_ff);
 }
 
@@ -1098,7 +1057,7 @@ static void arctic(void **state)
     s.neighbours = s.dense_beside = true;
     s.beside_norm = "ffn_norm_exps";
     s.n_ff = s.n_embd;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.residual_layernorm.weight", 1, s.n_embd);
     assert_tensor(folder, "model.layers.0.residual_mlp.w2.weight", 2, s.n_ff);
     assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.7.w2.weight", 2, s.n_ff_expert);
@@ -1113,7 +1072,7 @@ static void grovemoe(void **state)
     s.share = 2;
     s.n_ff_share = 32;
     s.share_scale = 0.05f; /* of all folders */
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.mlp.chunk_experts.3.down_proj.weight", 2, s.n_ff_share);
     assert_tensor(folder, "model.layers.2.mlp.experts.7.down_proj.weight", 2, s.n_ff_expert);
     s.share = 4; /* files may say so */
@@ -1127,7 +1086,7 @@ static void grovemoe(void **state)
     expert_model_compute(m, ids, SMALL_TEXT, want);
     assert_logits(want, s.n_vocab, expert_model_write(m));
     assert_same_bits(expert_model_write(m), PP_KV_F32);
-    check_quantised(want, expert_model_write(m), false);
+    check_quantised_experts(want, expert_model_write(m), false);
     expert_model_free(m);
     pp_free(want);
 }
@@ -1163,7 +1122,7 @@ static void cohere2_moe(void **state)
     s.wide = 4;
     s.first_wide = true;
     s.logit_scale = 1;
-    const char *folder = check(&s);
+    const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.mlp.gate_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.1.mlp.gate.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.5.mlp.experts.7.down_proj.weight", 2, s.n_ff_expert);
@@ -1175,7 +1134,7 @@ static void cohere2_moe(void **state)
     s.n_ff = s.n_ff_expert;
     s.n_ff_shared = 64;
     s.logit_scale = 0.25f;
-    folder = check(&s);
+    folder = check_experts(&s);
     assert_tensor(folder, "model.layers.3.mlp.shared_experts.up_proj.weight", 2, s.n_embd);
 }
 

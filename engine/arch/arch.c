@@ -1,6 +1,7 @@
 #include "engine/arch/arch.h"
 
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +42,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_muse_glimmer, &pp_arch_kormo, &pp_arch_hyperclovax, &pp_arch_diffllama,
     &pp_arch_nanbeige, &pp_arch_ouro, &pp_arch_modernbert_decoder, &pp_arch_doge,
     &pp_arch_jetmoe, &pp_arch_zamba, &pp_arch_openai_gpt, &pp_arch_ctrl, &pp_arch_granite_swa, &pp_arch_aria,
-    &pp_arch_axk1, &pp_arch_cohere_compass,
+    &pp_arch_axk1, &pp_arch_cohere_compass, &pp_arch_longcat_flash,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)
@@ -122,6 +123,7 @@ struct holes {
     const char *at[2];
     size_t len[2];
     int n;
+    char room[16]; /* of a number that is not as the name has it */
 };
 
 /* Takes a number from *name. */
@@ -165,9 +167,55 @@ static void fill_in(const char *pattern, const struct holes *h, struct pp_buf *o
     pp_buf_str(out, pattern);
 }
 
+static long layer_of(const struct holes *h)
+{
+    return h->n ? strtol(h->at[0], NULL, 10) : 0;
+}
+
+static void set_layer(struct holes *h, long l)
+{
+    h->len[0] = (size_t)snprintf(h->room, sizeof h->room, "%ld", l);
+    h->at[0] = h->room;
+}
+
+/* A folder's number of a layer becomes ours, where one of its layers is two of ours. */
+static void to_our_layer(const struct pp_arch_name *n, struct holes *h)
+{
+    if (n->half)
+        set_layer(h, 2 * layer_of(h) + n->half - 1);
+}
+
+/* And the other way; false: the line is of the other half. */
+static bool to_folders_layer(const struct pp_arch_name *n, struct holes *h)
+{
+    const long l = layer_of(h);
+    if (n->half && l % 2 != n->half - 1)
+        return false;
+    if (n->half)
+        set_layer(h, l / 2);
+    return true;
+}
+
 static bool is_suffix(const char *s)
 {
     return strcmp(s, ".weight") == 0 || strcmp(s, ".bias") == 0;
+}
+
+/* Whether a tensor is of a layer that has a projection in place of attention. */
+static bool is_in_place(const struct pp_hparams *hp, int64_t l)
+{
+    return hp->gaps && l < hp->n_layer && pp_layer_shape(hp, l).n_head_kv == 0;
+}
+
+/* Whether a line that some layers have is the one for the layer that the first hole names. hp NULL: it may be. */
+static bool is_of_layer(const struct pp_arch_name *n, const struct pp_hparams *hp, const struct holes *h)
+{
+    const int64_t l = hp ? layer_of(h) : 0;
+    if (!hp)
+        return true;
+    return (!n->in_place || is_in_place(hp, l)) &&
+           (!n->recurrent || (l < hp->n_layer && hp->layer[l] & PP_LAYER_RECURRENT)) &&
+           (!n->sharing || (l < hp->n_layer && hp->layer[l] & PP_LAYER_SHARING));
 }
 
 /* The line of a table that the name fits. */
@@ -232,6 +280,7 @@ enum pp_name_match pp_arch_translate(const struct pp_arch *a, const struct pp_hp
     pp_buf_clear(gguf);
     pp_buf_clear(second);
     if ((*entry = find_entry(a, hp, hf, &name, &holes, &rest))) {
+        to_our_layer(*entry, &holes);
         fill_in((*entry)->gguf, &holes, gguf);
         pp_buf_str(gguf, rest);
         if ((*entry)->second)
@@ -262,23 +311,6 @@ enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, st
     return found;
 }
 
-/* Whether a tensor is of a layer that has a projection in place of attention. */
-static bool is_in_place(const struct pp_hparams *hp, int64_t l)
-{
-    return hp->gaps && l < hp->n_layer && pp_layer_shape(hp, l).n_head_kv == 0;
-}
-
-/* Whether a line that some layers have is the one for the layer that the first hole names. hp NULL: it may be. */
-static bool is_of_layer(const struct pp_arch_name *n, const struct pp_hparams *hp, const struct holes *h)
-{
-    const int64_t l = hp && h->n ? strtol(h->at[0], NULL, 10) : 0;
-    if (!hp)
-        return true;
-    return (!n->in_place || is_in_place(hp, l)) &&
-           (!n->recurrent || (l < hp->n_layer && hp->layer[l] & PP_LAYER_RECURRENT)) &&
-           (!n->sharing || (l < hp->n_layer && hp->layer[l] & PP_LAYER_SHARING));
-}
-
 /* The line of a family's tables that gives a tensor of this GGUF name; *rest: what is behind the pattern. */
 static const struct pp_arch_name *find_gguf(const struct pp_arch *a, const struct pp_hparams *hp,
                                             const char *gguf_name, struct holes *holes, const char **rest)
@@ -287,7 +319,8 @@ static const struct pp_arch_name *find_gguf(const struct pp_arch *a, const struc
     for (int i = 0; i < 2; i++)
         for (const struct pp_arch_name *n = tables[i]; n && n->hf; n++)
             if (!n->only_read && match(n->gguf, gguf_name, holes, rest) &&
-                (n->whole ? **rest == 0 : is_suffix(*rest)) && is_of_layer(n, hp, holes))
+                (n->whole ? **rest == 0 : is_suffix(*rest)) && is_of_layer(n, hp, holes) &&
+                to_folders_layer(n, holes))
                 return n;
     return NULL;
 }
@@ -316,9 +349,9 @@ static const struct pp_arch_name *find_line(const struct pp_arch_name *table, co
         if (n->mlx != mlx || n->only_read || (n->two_norms && !hp->two_norms) || (n->dense && hp->n_expert))
             continue;
         if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)) &&
-            is_of_layer(n, hp, holes))
+            is_of_layer(n, hp, holes) && to_folders_layer(n, holes))
             return n;
-        if (n->second && match(n->second, gguf_name, holes, rest) && **rest == 0)
+        if (n->second && match(n->second, gguf_name, holes, rest) && **rest == 0 && to_folders_layer(n, holes))
             return n;
     }
     return NULL;

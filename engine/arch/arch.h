@@ -86,6 +86,8 @@ struct pp_arch_name {
     bool in_place;        /* only layers with a projection in place of attention do; stands before the others' line */
     bool recurrent;       /* only layers with states do; stands before the others' line */
     bool sharing;         /* likewise layers that use a block of several's */
+    int half;             /* a layer of a folder is two of ours: this is of the first (1) or the second (2) of them;
+                             0: it is one */
     bool dense;           /* only models without experts do; stands before the line for others */
     const char *second;
 };
@@ -128,6 +130,8 @@ struct pp_decoder {
     bool normed_mixture;      /* what experts give, with the one that every row uses, is normed: post_ffw_norm; what
                                  layers without experts give is not */
     bool mixture_beside;      /* of a feed-forward part that is there as well, each with norms of its own */
+    bool shortcut;            /* layers come in pairs: the first has experts beside its feed-forward part, and what
+                                 those give is added behind the second */
     bool scaled_alibi;        /* slopes are multiplied by what scores are */
     bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */
     bool plain_embd_norm;     /* but nothing is multiplied or added behind */

@@ -213,7 +213,8 @@ static bool add_router(struct builder *b, int l)
     int router, weight = -1;
     if (b->d->early_router)
         return true; /* it has chosen */
-    router = pp_plan_linear(b->p, b->s, b->hp->n_expert, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp", l);
+    router = pp_plan_linear(b->p, b->s, b->hp->n_expert + b->hp->n_expert_idle, b->hp->n_embd, b->err,
+                            "blk.%d.ffn_gate_inp", l);
     if (router < 0 || !(b->d->mixture_beside ? add_router_norm(b, l) : add_expert_norm(b, l)))
         return false;
     add_router_logits(b, l, router, expert_input(b));
@@ -259,7 +260,8 @@ static bool add_experts(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t n_embd = hp->n_embd_expert ? hp->n_embd_expert : hp->n_embd, n_ff = hp->n_ff_expert;
-    struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
+    struct pp_experts e = {.n = (int)(hp->n_expert + hp->n_expert_idle), .idle = (int)hp->n_expert_idle,
+                           .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
                            .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer, .scale = hp->expert_scale,
                            .weighed_inputs = b->d->weighed_inputs, .bound = hp->expert_bound[l],
                            .fn = hp->expert_bound[l] != 0.0f ? PP_FN_SILU_BOUNDED : pp_decoder_fn(b->d, hp)};
@@ -269,18 +271,19 @@ static bool add_experts(struct builder *b, int l)
         e.groups_by_largest = hp->expert_group_largest;
     }
     if (pp_decoder_has(b, l, "exp_probs_b.bias") &&
-        !(e.choice_bias = pp_plan_tensor(b->s, 0, hp->n_expert, b->err, "blk.%d.exp_probs_b.bias", l)))
+        !(e.choice_bias = pp_plan_tensor(b->s, 0, e.n, b->err, "blk.%d.exp_probs_b.bias", l)))
         return false;
     if (pp_decoder_has(b, l, "ffn_down_exps.scale") &&
         !(e.scales = pp_plan_tensor(b->s, 0, hp->n_expert, b->err, "blk.%d.ffn_down_exps.scale", l)))
         return false;
     if (hp->head_mixture && !(e.bias = pp_plan_tensor(b->s, 0, hp->n_embd, b->err, "blk.%d.ffn_output.bias", l)))
         return false;
+    const int n = pp_experts_matrices(&e);
     if (!add_router(b, l) || !find_biases(b, l, &e) ||
         (!b->d->ungated &&
-         !(e.gate = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l))) ||
-        !(e.up = pp_plan_matrices(b->p, b->s, e.n, n_ff, n_embd, b->err, "blk.%d.ffn_up", l)) ||
-        !(e.down = pp_plan_matrices(b->p, b->s, e.n, n_embd, n_ff, b->err, "blk.%d.ffn_down", l)))
+         !(e.gate = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l))) ||
+        !(e.up = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_up", l)) ||
+        !(e.down = pp_plan_matrices(b->p, b->s, n, n_embd, n_ff, b->err, "blk.%d.ffn_down", l)))
         return false;
     if (!add_expert_norm(b, l)) /* once more: what a projection reads is not kept */
         return false;
@@ -530,10 +533,31 @@ static bool add_beside_mixture(struct builder *b, int l)
     return true;
 }
 
+/* LongCat-Flash (arXiv 2509.01322): of two layers the first has experts, which read what its feed-forward part reads;
+ * what they give is added behind the second. */
+static bool add_shortcut(struct builder *b, int l)
+{
+    const bool experts = !(b->hp->layer[l] & PP_LAYER_DENSE);
+    const int delta = b->delta;
+    if (!pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !add_result(b, l, behind_attention))
+        return false;
+    b->delta = b->shared;
+    const bool good = !experts || add_experts(b, l);
+    b->delta = delta;
+    if (!good || !add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l) ||
+        !add_result(b, l, "post_ffw_norm"))
+        return false;
+    if (!experts)
+        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->x});
+    return true;
+}
+
 static bool add_parts(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = norms_before(b, l);
     const bool mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
+    if (b->d->shortcut)
+        return add_shortcut(b, l);
     if (mixture && b->d->mixture_norm)
         return add_beside_mixture(b, l);
     if (mixture && parallel)
@@ -761,7 +785,7 @@ static void make_slots(struct builder *b)
         b->up = pp_plan_slot(p, hp->n_ff);
     }
     b->act = pp_plan_slot(p, hp->n_ff);
-    b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert : 1);
+    b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert + hp->n_expert_idle : 1);
     if (hp->n_embd_expert) {
         b->narrow = pp_plan_slot(p, hp->n_embd_expert);
         b->narrow_out = pp_plan_slot(p, hp->n_embd_expert);

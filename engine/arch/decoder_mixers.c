@@ -332,7 +332,12 @@ static bool add_latents(struct builder *b, int l)
         add_linear(b, l, index.q, b->q_low_normed, b->index_q);
     if (index.has && !add_picks(b, l))
         return false;
-    return pp_decoder_norm(b, l, "attn_kv_a_norm", hp->kv_lora_rank, b->v, b->v);
+    if (!pp_decoder_norm(b, l, "attn_kv_a_norm", hp->kv_lora_rank, b->v, b->v))
+        return false;
+    if (hp->latent_scale != 0.0f)
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = hp->latent_scale, .layer = l,
+                              .in = b->v, .in2 = NONE, .out = b->v});
+    return true;
 }
 
 static bool add_heads(struct builder *b, int l, const char *kind, int64_t n_out, int64_t n_in, int in, int out)

@@ -13,7 +13,7 @@ static const struct {
     {"rwkv7qwen2", "RWKV 7's states behind rotated heads"},
     {"rwkv7qwen3", "RWKV 7's states behind rotated heads"},
     {"talkie", "its layers, of which there are files of several kinds that cannot be told apart"},
-    {"longcatflash", "layers with two parts of each kind, and experts that compute nothing"},
+    {"longcatflashngram", "embeddings of several tokens together"},
     {"deepseek4", "attention to compressed positions, and several residual streams"},
     {"deepseekv4", "attention to compressed positions, and several residual streams"},
     {"dream", "answers that are not written from left to right (diffusion)"},

@@ -54,6 +54,7 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->n = from->n;
     x->share = from->share ? from->share : 1;
     x->n_matrices = pp_experts_matrices(from);
+    x->idle = from->idle > 0;
     x->n_used = from->n_used;
     x->shares = from->shares;
     x->sigmoids = from->sigmoids;
@@ -138,6 +139,7 @@ bool pp_cpu_experts_new(struct pp_cpu *c)
 {
     struct routing *r = &c->routing;
     int64_t n = 0, n_used = 0, n_in = 0, n_ff = 0;
+    bool idle = false;
     for (int i = 0; i < c->model->plan.n_experts; i++) {
         const struct experts *x = &c->experts[i];
         n = x->n > n ? x->n : n;
@@ -145,6 +147,7 @@ bool pp_cpu_experts_new(struct pp_cpu *c)
         n_in = x->n_in > n_in ? x->n_in : n_in;
         const int64_t second = x->up ? x->n_ff : x->n_out;
         n_ff = second > n_ff ? second : n_ff;
+        idle = idle || x->idle;
     }
     if (!n)
         return true;
@@ -161,6 +164,13 @@ bool pp_cpu_experts_new(struct pp_cpu *c)
     if (!r->choice || !r->weight || !r->place || !r->input_weight || !r->active || !r->first || !r->count ||
         !r->part || !r->score)
         return false;
+    if (idle) {
+        r->kept_stride = round_up(n_in, 64);
+        r->idle_weight = pp_cpu_memory_take(c, c->max_rows, sizeof *r->idle_weight);
+        r->kept = pp_cpu_memory_take(c, c->max_rows * r->kept_stride, sizeof *r->kept);
+        if (!r->idle_weight || !r->kept)
+            return false;
+    }
     r->region_bytes = lay_out(r, places, n_in, n_ff, NULL);
     void *p = mmap(NULL, r->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
@@ -186,6 +196,8 @@ void pp_cpu_experts_free(struct pp_cpu *c)
     pp_free(r->weight);
     pp_free(r->place);
     pp_free(r->input_weight);
+    pp_free(r->idle_weight);
+    pp_free(r->kept);
     pp_free(r->active);
     pp_free(r->first);
     pp_free(r->count);
@@ -355,6 +367,19 @@ static void join_shared(const struct experts *x, int32_t *choice, float *weight)
     }
 }
 
+/* Those that give what they read need no place; what their weights come to. */
+static float take_idle(const struct experts *x, int32_t *choice, const float *weight)
+{
+    float sum = 0;
+    for (int j = 0; j < x->n_used; j++) {
+        if (choice[j] < x->n_matrices)
+            continue;
+        sum += weight[j];
+        choice[j] = -1;
+    }
+    return sum;
+}
+
 static void route(struct pp_cpu *c, const struct stage *s, int m)
 {
     const struct experts *x = s->experts;
@@ -365,6 +390,8 @@ static void route(struct pp_cpu *c, const struct stage *s, int m)
         r->weight[i] *= x->scales[r->choice[i]];
     for (int i = 0; x->share > 1 && i < m; i++)
         join_shared(x, r->choice + i * x->n_used, r->weight + i * x->n_used);
+    for (int i = 0; x->idle && i < m; i++)
+        r->idle_weight[i] = take_idle(x, r->choice + i * x->n_used, r->weight + i * x->n_used);
     sort_places(x, r, m);
     for (int i = 0; x->weighed_inputs && i < m * x->n_used; i++) {
         if (r->place[i] >= 0)
@@ -408,6 +435,21 @@ static void prepare_parts(struct pp_cpu *c, const struct stage *s, int row)
     }
 }
 
+/* Which of a row's choices has its first place; -1: none of its experts has matrices. */
+static int first_place(const struct experts *x, const int32_t *place)
+{
+    int j = 0;
+    while (j < x->n_used && place[j] < 0)
+        j++;
+    return j < x->n_used ? j : -1;
+}
+
+/* Of a row without places: all that comes of it; of others what is added to that. */
+static bool is_kept(const struct routing *r, const struct experts *x, int row, int first)
+{
+    return x->idle && (first < 0 || r->idle_weight[row] != 0.0f);
+}
+
 /* A row's input, in the first of its places as kernels read it, and from there in the others. */
 static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int thread)
 {
@@ -416,26 +458,32 @@ static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int th
     struct thread_scratch *own = &c->threads[thread];
     const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
     const int32_t *place = r->place + row * x->n_used;
-    float *to = floats_at(&r->in, place[0]);
     if (x->of_parts) {
         prepare_parts(c, s, row);
         return;
     }
+    const int first = first_place(x, place);
+    float *kept = x->idle ? r->kept + row * r->kept_stride : NULL;
+    float *to = first < 0 ? kept : floats_at(&r->in, place[first]);
     if (s->norm.weight) {
         const struct norm norm = pp_cpu_norm_of(s, of->adapters, x->n_in, own->replaced);
         pp_cpu_norm(c, &norm, slot_row(c, s->in, row), x->n_in, to);
     } else {
         memcpy(to, slot_row(c, s->in, row), (size_t)x->n_in * sizeof *to);
     }
+    if (is_kept(r, x, row, first))
+        c->ops->apply(PP_FN_SCALE, r->idle_weight[row], to, x->n_in, kept);
+    if (first < 0)
+        return;
     if (x->quantize)
-        quantize(c, &r->in, place[0], to, x->n_in);
-    for (int j = 1; j < x->n_used; j++) {
+        quantize(c, &r->in, place[first], to, x->n_in);
+    for (int j = first + 1; j < x->n_used; j++) {
         if (place[j] < 0)
             continue;
         if (x->plain)
             memcpy(floats_at(&r->in, place[j]), to, (size_t)x->n_in * sizeof *to);
         if (x->quantize)
-            copy_quantized(&r->in, place[0], place[j]);
+            copy_quantized(&r->in, place[first], place[j]);
     }
 }
 
@@ -550,22 +598,30 @@ static void run_block(struct pp_cpu *c, const struct stage *s, int m, int phase,
         (phase == DOWN ? down : gate_up)(c, x, a, row0, row1, thread);
 }
 
-/* A row's result: its experts' ones with their weights, in the order of its choices; made where the first one's is. */
+/* A row's result: its experts' ones with their weights, in the order of its choices, and what those give that give what
+ * they read; made where the first one's is. */
 static void sum_row(const struct pp_cpu *c, const struct stage *s, int row)
 {
     const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
     const int32_t *place = r->place + row * x->n_used;
     const float *weight = r->weight + row * x->n_used;
-    float *sum = result_at(r, x, place[0]), *out = slot_row(c, s->out, row);
-    for (int j = 0; x->apart && j < x->n_used; j++)
-        memcpy(out + j * x->n_out, result_at(r, x, place[j]), (size_t)x->n_out * sizeof *out);
-    if (x->apart)
+    float *out = slot_row(c, s->out, row);
+    if (x->apart) {
+        for (int j = 0; j < x->n_used; j++)
+            memcpy(out + j * x->n_out, result_at(r, x, place[j]), (size_t)x->n_out * sizeof *out);
         return;
-    c->ops->apply(PP_FN_SCALE, weight[0], sum, x->n_out, sum);
-    for (int j = 1; j < x->n_used; j++)
+    }
+    const int first = first_place(x, place);
+    float *kept = x->idle ? r->kept + row * r->kept_stride : NULL;
+    float *sum = first < 0 ? kept : result_at(r, x, place[first]);
+    if (first >= 0)
+        c->ops->apply(PP_FN_SCALE, weight[first], sum, x->n_out, sum);
+    for (int j = first + 1; first >= 0 && j < x->n_used; j++)
         if (place[j] >= 0)
             c->ops->add_scaled(sum, result_at(r, x, place[j]), weight[j], x->n_out);
+    if (first >= 0 && is_kept(r, x, row, first))
+        c->ops->add(sum, kept, x->n_out);
     if (x->bias)
         c->ops->add(sum, x->bias, x->n_out);
     if (s->epilogue != EPILOGUE_ADD)

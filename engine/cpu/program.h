@@ -58,6 +58,7 @@ struct projection {
 struct experts {
     int n, n_used;              /* experts that are chosen from, and of them for each row */
     int n_matrices, share;      /* neighbours that have the same matrices */
+    bool idle;                  /* those behind the ones with matrices give what they read */
     bool shares, sigmoids;
     float mixer;
     float scale;                /* of weights */
@@ -236,9 +237,12 @@ struct pick_plan {
 struct routing {
     int n_places, n_active;
     int32_t *choice;            /* [max_rows, n_used]: experts, the largest logit first; of shared ones their matrices,
-                                   or -1: the row's weight is with those of an earlier one */
+                                   or -1: the row's weight is with those of an earlier one, or in idle_weight */
     float *weight;              /* [max_rows, n_used] */
     int32_t *place;             /* [max_rows, n_used]; -1 where the choice is */
+    float *idle_weight;         /* [max_rows]: of all experts together that give what they read; or NULL */
+    float *kept;                /* [max_rows, kept_stride]: what they give, with that weight */
+    int64_t kept_stride;
     float *input_weight;        /* [places], where weights multiply inputs; `weight` is then 1 */
     int32_t *active;            /* [n_expert]: those that have rows */
     int32_t *first;             /* [n_expert + 1]: the first place of each of those; behind the last, n_places */

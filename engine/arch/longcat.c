@@ -1,0 +1,178 @@
+/* longcat.c - LongCat-Flash (arXiv 2509.01322): a layer has two of each, latent attention and feed-forward part, and
+ * beside the first feed-forward part experts, some of which give what they read; what experts give is added behind the
+ * second. Here those are two layers, in files, too. Queries and the vector that keys and values are made of are as much
+ * larger as they come from fewer values than the stream has. */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+#include "engine/hparams_int.h"
+
+#define LAYER "model.layers.{}."
+#define BOTH(before, behind, gguf_name)                                                                               \
+    {.hf = LAYER before ".0" behind, .gguf = "blk.{}." gguf_name, .half = 1},                                         \
+    {.hf = LAYER before ".1" behind, .gguf = "blk.{}." gguf_name, .half = 2}
+#define BOTH_IN_MLX(before, behind, gguf_name)                                                                        \
+    {.hf = LAYER before ".0" behind, .gguf = "blk.{}." gguf_name, .half = 1, .mlx = true},                            \
+    {.hf = LAYER before ".1" behind, .gguf = "blk.{}." gguf_name, .half = 2, .mlx = true}
+#define EXPERTS(kind)                                                                                                 \
+    {.hf = LAYER "mlp.experts.{}." kind "_proj", .gguf = "blk.{}.ffn_" kind ".{}", .half = 1},                        \
+    {.hf = LAYER "mlp.switch_mlp." kind "_proj", .gguf = "blk.{}.ffn_" kind "_exps", .half = 1, .mlx = true}
+
+static const struct pp_arch_name names[] = {
+    {.hf = "model.embed_tokens", .gguf = "token_embd"},
+    {.hf = "model.norm", .gguf = "output_norm"},
+    {.hf = "lm_head", .gguf = "output"},
+    BOTH("input_layernorm", "", "attn_norm"),
+    BOTH("self_attn", ".q_proj", "attn_q"),
+    BOTH("self_attn", ".q_a_proj", "attn_q_a"),
+    BOTH("self_attn", ".q_a_layernorm", "attn_q_a_norm"),
+    BOTH("self_attn", ".q_b_proj", "attn_q_b"),
+    BOTH("self_attn", ".kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+    BOTH("self_attn", ".kv_a_layernorm", "attn_kv_a_norm"),
+    BOTH("self_attn", ".kv_b_proj", "attn_kv_b"),
+    BOTH_IN_MLX("self_attn", ".embed_q", "attn_k_b"),
+    BOTH_IN_MLX("self_attn", ".unembed_out", "attn_v_b"),
+    BOTH("self_attn", ".o_proj", "attn_output"),
+    BOTH("post_attention_layernorm", "", "ffn_norm"),
+    BOTH("mlps", ".gate_proj", "ffn_gate"),
+    BOTH("mlps", ".up_proj", "ffn_up"),
+    BOTH("mlps", ".down_proj", "ffn_down"),
+    {.hf = LAYER "mlp.router.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true, .half = 1},
+    {.hf = LAYER "mlp.router.classifier", .gguf = "blk.{}.ffn_gate_inp", .half = 1},
+    EXPERTS("gate"),
+    EXPERTS("up"),
+    EXPERTS("down"),
+    {.hf = NULL},
+};
+static const char *const classes[] = {"LongcatFlashForCausalLM", "longcat_flash", NULL};
+static const char *const other_parts[] = {"model.mtp.", NULL}; /* which guess further tokens */
+static const struct pp_arch_parts parts = {.model_type = "longcat_flash", .prefixes = NULL, .others = other_parts};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"vocab_size\": 131072, \"hidden_size\": 6144, \"ffn_hidden_size\": 12288, \"num_layers\": 28,"
+             "\"num_attention_heads\": 64, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
+             "\"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64,"
+             "\"v_head_dim\": 128, \"moe_topk\": 12, \"n_routed_experts\": 512, \"zero_expert_num\": 256,"
+             "\"expert_ffn_hidden_size\": 2048, \"routed_scaling_factor\": 6.0}"},
+    {.json = NULL},
+};
+static const struct pp_expert_keys expert_keys = {.n = "n_routed_experts", .n_used = "moe_topk",
+                                                  .n_ff = "expert_ffn_hidden_size", .normed = "norm_topk_prob",
+                                                  .scale = "routed_scaling_factor"};
+
+static float plain_scale(const struct pp_hparams *hp)
+{
+    return 1.0f / sqrtf((float)(hp->qk_nope_dim + hp->rope_dim));
+}
+
+/* By how much a vector of so many values is made larger. */
+static float growth(const struct pp_hparams *hp, int64_t rank)
+{
+    return sqrtf((float)hp->n_embd / (float)rank);
+}
+
+/* --- config.json -------------------------------------------------------------------------------------------------- */
+
+static enum pp_code refuse_others(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char idle[] = "zero_expert_type";
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, idle));
+    if (type && strcmp(type, "identity") != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s \"%.40s\" is not supported; identity is", idle, type);
+    if (pp_config_flag(config, "router_bias", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: router_bias is true, which is not supported");
+    if (hp->rope_scaling != PP_ROPE_NONE)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling is not supported in models of this family");
+    return pp_config_activation(config, "hidden_act", pp_silu_names, err);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = refuse_others(config, hp, err);
+    if (!code)
+        code = pp_check_range("number of layers", hp->n_layer, 1, PP_MAX_LAYERS / 2, err);
+    if (!code)
+        code = pp_latent_from_config(config, hp, err);
+    if (!code)
+        code = pp_config_experts(config, &expert_keys, hp, err);
+    if (!code)
+        code = pp_config_int(config, "zero_expert_num", &hp->n_expert_idle, err);
+    if (code)
+        return code;
+    hp->n_layer *= 2;
+    for (int64_t l = 1; l < hp->n_layer; l += 2)
+        hp->layer[l] |= PP_LAYER_DENSE;
+    hp->dense_beside = true;
+    hp->attn_scale = plain_scale(hp);
+    if (hp->q_lora_rank > 0 && pp_config_flag(config, "mla_scale_q_lora", true))
+        hp->attn_scale *= growth(hp, hp->q_lora_rank);
+    if (pp_config_flag(config, "mla_scale_kv_lora", true))
+        hp->latent_scale = growth(hp, hp->kv_lora_rank);
+    return PP_OK;
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_latent_to_config(hp, config);
+    pp_config_put(config, "num_layers", hp->n_layer / 2);
+    pp_config_put(config, "ffn_hidden_size", hp->n_ff);
+    pp_config_put_experts(hp, &expert_keys, config);
+    pp_config_put(config, "zero_expert_num", hp->n_expert_idle);
+    pp_config_put_text(config, "zero_expert_type", "identity");
+    pp_config_put_text(config, "attention_method", "MLA");
+    cJSON_AddBoolToObject(config, "mla_scale_q_lora", hp->attn_scale > plain_scale(hp) * 1.0001f);
+    cJSON_AddBoolToObject(config, "mla_scale_kv_lora", hp->latent_scale != 0.0f);
+}
+
+/* --- GGUF --------------------------------------------------------------------------------------------------------- */
+
+static const char idle_key[] = "longcat_flash.expert_zero_count", q_key[] = "longcat_flash.attention.q_lora_scale",
+                  kv_key[] = "longcat_flash.attention.kv_lora_scale";
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    double q = 1, kv = 0;
+    if (!hp->kv_lora_rank || !hp->n_expert)
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks longcat_flash.attention.kv_lora_rank or "
+                       "longcat_flash.expert_count");
+    if (hp->n_layer % 2)
+        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld layers, which must come in pairs",
+                       (long long)hp->n_layer);
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        if (!(hp->layer[l] & PP_LAYER_DENSE) != (l % 2 == 0))
+            return pp_fail(err, PP_ERR_FORMAT, "layer %lld %s experts; the first of each two must have them, the "
+                           "second not", (long long)l, l % 2 ? "has" : "has no");
+    pp_gguf_int(g, idle_key, &hp->n_expert_idle);
+    pp_gguf_float(g, q_key, &q);
+    pp_gguf_float(g, kv_key, &kv);
+    hp->attn_scale = (float)q * plain_scale(hp);
+    hp->latent_scale = (float)kv;
+    return PP_OK;
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    pp_gguf_add_u32(w, idle_key, (uint32_t)hp->n_expert_idle);
+    pp_gguf_add_f32(w, q_key, hp->attn_scale / plain_scale(hp));
+    if (hp->latent_scale != 0.0f)
+        pp_gguf_add_f32(w, kv_key, hp->latent_scale);
+}
+
+const struct pp_arch pp_arch_longcat_flash = {
+    .name = "longcat_flash",
+    .hf_classes = classes,
+    .names = names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .parts = &parts,
+    .hf_pairs = true,
+    .gguf_shares = true,
+    .decoder = {.shortcut = true},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = to_config,
+};
