@@ -47,7 +47,7 @@ struct item {
     int64_t first_row;          /* of `from`, of a vector the first element: an expert's, or of q, k or v */
     float add;                  /* to every value */
     float times;                /* what every value is multiplied by, or 0 */
-    bool logs;                  /* of every value, without its minus, the logarithm */
+    float logs;                 /* -1: of every value, without its minus, the logarithm; 1: the same of what has none */
     int n_dims;                 /* as it is written, the fastest first */
     int64_t ne[PP_MAX_DIMS];
     int64_t row;                /* of a vector that is a matrix in the new folder: values of its rows; 0: it is none */

@@ -122,8 +122,11 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     if (pp_hf_added(form) != 0.0f)
         item->add = -pp_hf_added(form);
     item->times = divided_by(hp, item->from->name);
-    item->logs = form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_MINUS_EXP_BETWEEN;
-    if (form == PP_HF_MINUS_EXP_BETWEEN)
+    item->logs = form == PP_HF_EXP_BETWEEN                                     ? 1
+                 : form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN ||
+                           form == PP_HF_MINUS_EXP_BETWEEN                     ? -1
+                                                                               : 0;
+    if (form == PP_HF_MINUS_EXP_BETWEEN || form == PP_HF_EXP_BETWEEN)
         item->n_dims = 4;
     if (form == PP_HF_COLUMN || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_FLAT ||
         form == PP_HF_GROUPS) {

@@ -161,8 +161,8 @@ static enum pp_code read_rows(const struct folder *f, const struct item *item, i
         room->floats[i] += item->add;
     for (int64_t i = 0; item->times != 0.0f && i < n * n_cols; i++)
         room->floats[i] *= item->times;
-    for (int64_t i = 0; item->logs && i < n * n_cols; i++)
-        room->floats[i] = logf(-room->floats[i]);
+    for (int64_t i = 0; item->logs != 0.0f && i < n * n_cols; i++)
+        room->floats[i] = logf(item->logs * room->floats[i]);
     if (item->reordered && item->heads.columns)
         pp_state_columns(&item->heads, room->floats, n, n_cols, room->row);
     return PP_OK;
@@ -247,7 +247,7 @@ static enum pp_code arrange(const struct item *item, float *row, float *to, stru
 {
     enum pp_code code = pp_tensor_floats(item->from, 0, item->from->ne[1], row, err);
     for (int64_t i = 0; i < item->ne[0] && !code; i++)
-        to[i] = item->logs ? logf(-row[row_of(item, i)]) : row[item->first_row + row_of(item, i)];
+        to[i] = item->logs != 0.0f ? logf(item->logs * row[row_of(item, i)]) : row[item->first_row + row_of(item, i)];
     return code;
 }
 

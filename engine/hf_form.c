@@ -135,8 +135,8 @@ static enum pp_code channels_apart(const struct pp_tensor *t, struct pp_tensor *
     return code;
 }
 
-/* The logarithms of what is wanted, but for the minus. */
-static enum pp_code minus_exp(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+/* The logarithms of what is wanted, but for the sign. */
+static enum pp_code exps(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
 {
     const int64_t n = t->ne[0] * t->ne[1] * t->ne[2];
     if (t->n_dims > 3 || pp_type_info(t->type)->block_elements != 1)
@@ -148,19 +148,19 @@ static enum pp_code minus_exp(const struct pp_tensor *t, struct pp_tensor *out, 
     float *f = (float *)bytes_of(out);
     pp_dequantize_row(t->type, t->data, f, n);
     for (int64_t i = 0; i < n; i++)
-        f[i] = -expf(f[i]);
+        f[i] = sign * expf(f[i]);
     return PP_OK;
 }
 
-/* A vector as a matrix of one column. */
-static enum pp_code column(const struct pp_tensor *t, bool minus_exps, struct pp_tensor *out, struct pp_error *err)
+/* A vector as a matrix of one column; sign: of exponentials, 0: as it is. */
+static enum pp_code column(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims != 1 || pp_type_info(t->type)->block_elements != 1)
         return fail_shape(t, err);
-    enum pp_code code = minus_exps ? minus_exp(t, out, err) : make(t->type, t->ne[0], 0, 0, out, err);
+    enum pp_code code = sign != 0.0f ? exps(t, sign, out, err) : make(t->type, t->ne[0], 0, 0, out, err);
     if (code)
         return code;
-    if (!minus_exps)
+    if (sign == 0.0f)
         memcpy(bytes_of(out), t->data, out->size);
     out->n_dims = 2;
     out->ne[1] = out->ne[0];
@@ -169,7 +169,7 @@ static enum pp_code column(const struct pp_tensor *t, bool minus_exps, struct pp
 }
 
 /* A vector, whatever dimensions of one it has, likewise. */
-static enum pp_code column_between(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+static enum pp_code column_between(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
 {
     struct pp_tensor vector = *t;
     for (int d = 1; d < 4; d++)
@@ -178,7 +178,7 @@ static enum pp_code column_between(const struct pp_tensor *t, struct pp_tensor *
     vector.ne[1] = vector.ne[2] = vector.ne[3] = 1;
     if (t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3] != vector.ne[0])
         return fail_shape(t, err);
-    return column(&vector, true, out, err);
+    return column(&vector, sign, out, err);
 }
 
 /* A matrix as a vector. */
@@ -264,14 +264,17 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         code = channels_apart(t, out, err);
         break;
     case PP_HF_MINUS_EXP_BETWEEN:
-        code = column_between(t, out, err);
+        code = column_between(t, -1, out, err);
+        break;
+    case PP_HF_EXP_BETWEEN:
+        code = column_between(t, 1, out, err);
         break;
     case PP_HF_MINUS_EXP:
-        code = minus_exp(t, out, err);
+        code = exps(t, -1, out, err);
         break;
     case PP_HF_COLUMN:
     case PP_HF_MINUS_EXP_COLUMN:
-        code = column(t, form == PP_HF_MINUS_EXP_COLUMN, out, err);
+        code = column(t, form == PP_HF_MINUS_EXP_COLUMN ? -1 : 0, out, err);
         break;
     case PP_HF_MIX: /* source.c joins them */
         code = fail_shape(t, err);

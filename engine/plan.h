@@ -245,6 +245,7 @@ struct pp_recurrence {
         PP_RECUR_LRU,
         PP_RECUR_LIGHTNING,
     } kind;
+    float bound;                     /* Kimi Linear's: 0, or ln a = bound / (1 + exp(-|rate| decay)) */
     bool twice;                      /* the delta rule's beta is twice the sigmoid, so that a state may turn over */
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
                                         have one key head */

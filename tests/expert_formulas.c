@@ -499,12 +499,17 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
     struct expanded seen = {.width = e.width, .k = doubles(n * each), .v = doubles(n * each)};
     const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
     double *in = doubles(s->n_embd), *att = doubles(s->n_head * s->v_dim), *delta = doubles(s->n_embd);
+    double *gate = doubles(s->n_head * s->v_dim);
     if (expert_picks(s, l))
         pick(m, l, x, n);
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
         norm(m, l, "attn_norm", row, in);
         attend_expanded(m, l, &seen, in, r, take_picked(s, &e, r, n, &seen), att);
+        if (s->gated)
+            linear(m, l, "attn_gate", in, gate);
+        for (int i = 0; s->gated && i < s->n_head * s->v_dim; i++)
+            att[i] *= sigmoid(gate[s->head_gates ? i / s->v_dim : i]);
         linear(m, l, "attn_output", att, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
@@ -518,7 +523,7 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
     }
-    double *all[] = {e.k, e.v, seen.k, seen.v, in, att, delta};
+    double *all[] = {e.k, e.v, seen.k, seen.v, in, att, delta, gate};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }

@@ -96,6 +96,8 @@ static void add_latent_attention(struct expert_model *m, int l)
     add_norm(m, l, "attn_kv_a_norm.weight", s->kv_rank);
     add_heads(m, l);
     add_matrix(m, l, "attn_output.weight", s->n_embd, s->n_head * s->v_dim);
+    if (s->gated)
+        add_matrix(m, l, "attn_gate.weight", s->head_gates ? s->n_head : s->n_head * s->v_dim, s->n_embd);
     if (!expert_picks(s, l))
         return;
     add_matrix(m, l, "indexer.attn_q_b.weight", INDEX_HEADS * INDEX_DIM, s->q_rank);
@@ -254,12 +256,14 @@ static void add_kda(struct expert_model *m, int l)
     }
     for (int i = 0; i < 2; i++) {
         snprintf(name, sizeof name, "ssm_%c_a.weight", "fg"[i]);
-        add_matrix(m, l, name, dim, s->n_embd);
+        add_matrix(m, l, name, s->whole_rank ? n : dim, s->n_embd);
+        if (s->whole_rank)
+            continue;
         snprintf(name, sizeof name, "ssm_%c_b.weight", "fg"[i]);
         add_matrix(m, l, name, n, dim);
     }
     add_matrix(m, l, "ssm_beta.weight", s->n_state, s->n_embd);
-    add(m, l, "ssm_a", 0, s->n_state, 1, -0.3f, 0.28f);
+    add(m, l, "ssm_a", 0, s->n_state, 1, s->decay_bound != 0.0f ? 0.6f : -0.3f, s->decay_bound != 0.0f ? 0.5f : 0.28f);
     add(m, l, "ssm_dt.bias", 0, 0, n, 0, 1);
     add_norm(m, l, "ssm_norm.weight", dim);
     add_matrix(m, l, "attn_output.weight", s->n_embd, n);
@@ -481,6 +485,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         pp_gguf_add_f32(w, key(m, "rope.freq_base_swa"), s->local_base);
     if (s->parallel)
         pp_gguf_add_f32(w, key(m, "logit_scale"), s->logit_scale);
+    if (s->decay_bound != 0.0f)
+        pp_gguf_add_f32(w, key(m, "kda.gate_lower_bound"), s->decay_bound);
     if (s->q_growth != 0.0f)
         pp_gguf_add_f32(w, key(m, "attention.q_lora_scale"), s->q_growth);
     if (s->kv_growth != 0.0f)

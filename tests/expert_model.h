@@ -73,6 +73,8 @@ struct expert_shape {
                                attention have no gates */
     bool kda;               /* likewise, beside latent attention; states, of which each head has a key of its own and
                                value_dim is key_dim, decay row by row */
+    bool whole_rank;        /* kda: decays and gates come of one matrix each */
+    float decay_bound;      /* kda: logarithms of decays are this times a sigmoid; 0: they are not bounded */
     bool twice;             /* beta goes up to 2 */
     bool norms_behind;      /* layers with attention have no other norms than post_norms, those with states have the
                                usual ones */

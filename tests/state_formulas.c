@@ -167,9 +167,11 @@ void expert_states(const struct expert_model *m, int l, const double *in, int n,
 static double low_rank(const struct expert_model *m, int l, char letter, int i, const double *in)
 {
     const int dim = m->s.key_dim;
-    double *low = doubles(dim);
     char name[40];
     snprintf(name, sizeof name, "ssm_%c_a.weight", letter);
+    if (m->s.whole_rank)
+        return row_of(m, l, name, i, in);
+    double *low = doubles(dim);
     for (int d = 0; d < dim; d++)
         low[d] = row_of(m, l, name, d, in);
     snprintf(name, sizeof name, "ssm_%c_b.weight", letter);
@@ -208,10 +210,12 @@ void expert_kda(const struct expert_model *m, int l, const double *in, int n, do
             unit(x[0], dim, 1 / sqrt(dim), x[0]);
             unit(x[1], dim, 1, x[1]);
             for (int d = 0; d < dim; d++) {
-                const double step = log1p(exp(low_rank(m, l, 'f', h * dim + d, row) +
-                                              number(m, l, "ssm_dt.bias", h * dim + d)));
+                const double f = low_rank(m, l, 'f', h * dim + d, row) + number(m, l, "ssm_dt.bias", h * dim + d);
+                const double a = number(m, l, "ssm_a", h);
+                const double ln = s->decay_bound != 0.0f ? (double)s->decay_bound / (1 + exp(-fabs(a) * f))
+                                                         : a * log1p(exp(f));
                 for (int c = 0; c < dim; c++)
-                    state[d * dim + c] *= exp(number(m, l, "ssm_a", h) * step);
+                    state[d * dim + c] *= exp(ln);
             }
             step(s, state, x[0], x[1], x[2], beta_of(m, l, h, row), 1, y);
             for (int i = 0; i < dim; i++)

@@ -80,7 +80,7 @@ static const char *embeddings_of(const cJSON *config)
         strcmp(type->valuestring, "gpt_neo") == 0 || strcmp(type->valuestring, "codegen") == 0 ||
         strcmp(type->valuestring, "dbrx") == 0)
         return "transformer.wte.weight";
-    if (strcmp(type->valuestring, "sarvam_moe") == 0)
+    if (strcmp(type->valuestring, "sarvam_moe") == 0 || strcmp(type->valuestring, "bailing_hybrid") == 0)
         return "model.word_embeddings.weight";
     return cJSON_GetObjectItem(config, "text_config") ? "language_model.model.embed_tokens.weight"
                                                       : "model.embed_tokens.weight";
@@ -128,7 +128,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(rwkv6), ONE(halved_every), ONE(rwkv_qwen), ONE(state_norm),
         {"rwkv_rank_0", (double)hp->rwkv_ranks[0]}, {"rwkv_rank_1", (double)hp->rwkv_ranks[1]},
         {"rwkv_rank_3", (double)hp->rwkv_ranks[3]},
-        ONE(n_expert_idle), ONE(latent_scale),
+        ONE(n_expert_idle), ONE(latent_scale), ONE(decay_bound), ONE(head_gates),
         ONE(conv_taps), ONE(head_dim_local), ONE(rope_turning), ONE(keys_as_values), ONE(n_embd_layer), ONE(n_stream),
         ONE(laurel_rank), ONE(n_embd_expert), ONE(mean_square), ONE(shared_mean),
         ONE(heads_tiled), ONE(norms_behind), ONE(silent_end), ONE(norms_of_sums), ONE(plain_norms),

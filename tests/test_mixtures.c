@@ -1,5 +1,5 @@
 /* test_mixtures.c - further mixtures of experts, checked as those in test_experts.c: with experts that give what they
- * read, or whose results are added later. */
+ * read, or whose results are added later, and with states. */
 #include <stdio.h>
 #include <string.h>
 
@@ -81,10 +81,89 @@ static void bad_longcat(void **state)
     }
 }
 
+/* States with bounded decays in three of four layers, in the fourth and behind the last four latent attention with
+ * gates. */
+static struct expert_shape ling3_shape(void)
+{
+    struct expert_shape s = expert_shape("bailingmoe3");
+    s.neighbours = s.kda = s.whole_rank = s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
+    s.heads_apart = s.gated = s.head_gates = true;
+    s.n_layer = 4;
+    s.full = 4;
+    s.state_taps = 4;
+    s.n_state = s.n_state_key = s.n_head;
+    s.key_dim = s.value_dim = 32;
+    s.decay_bound = -5;
+    s.kv_rank = 32;
+    s.nope = 16;
+    s.v_dim = 24;
+    s.rope_dim = 8;
+    s.q_rank = 24;
+    s.n_dense = 1;
+    s.n_ff_shared = 32;
+    s.scale = 2.5f;
+    return s;
+}
+
+static void ling3(void **state)
+{
+    (void)state;
+    struct expert_shape s = ling3_shape();
+    s.n_groups = 4;
+    s.n_groups_used = 2;
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "model.word_embeddings.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.0.attention.f_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.0.attention.A_log", 4, 1);
+    assert_tensor(folder, "model.layers.2.attention.g_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.attention.o_proj.weight", 2, s.n_state * s.value_dim);
+    assert_tensor(folder, "model.layers.3.attention.g_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.3.attention.dense.weight", 2, s.n_head * s.v_dim);
+    assert_tensor(folder, "model.layers.1.mlp.gate.expert_bias", 1, s.n_expert);
+    s.q_rank = 0;
+    s.heads_apart = s.say_norm = false;
+    s.n_groups = s.n_groups_used = s.n_dense = 0;
+    s.bound = 0.4f;
+    s.shared_bound = 0.6f;
+    s.decay_bound = -2;
+    check_experts(&s);
+}
+
+static void ling3_goes_on(void **state)
+{
+    const struct expert_shape s = ling3_shape();
+    struct expert_model *m = expert_model_make(&s);
+    const char *file = expert_model_write(m);
+    (void)state;
+    assert_resumes(file, s.n_vocab);
+    assert_goes_back(file, s.n_vocab);
+    expert_model_free(m);
+}
+
+/* Groups of layers that are none, and decays without a bound below 0. */
+static void bad_ling3(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct expert_shape s = ling3_shape();
+        struct pp_model *model;
+        struct pp_error err;
+        s.decay_bound = i ? 1 : -5;
+        s.n_layer = i ? 4 : 5;
+        s.full = i ? 4 : 3;
+        struct expert_model *m = expert_model_make(&s);
+        if (pp_model_open(expert_model_write(m), &model, &err) != PP_ERR_UNSUPPORTED ||
+            !strstr(err.text, i ? "bound of decays" : "groups of 3"))
+            fail_msg("%s", err.text);
+        expert_model_free(m);
+    }
+}
+
 TEST_GROUP(mixtures)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(longcat), cmocka_unit_test(longcat_goes_on), cmocka_unit_test(bad_longcat),
+        cmocka_unit_test(longcat),         cmocka_unit_test(longcat_goes_on), cmocka_unit_test(bad_longcat),
+        cmocka_unit_test(ling3),           cmocka_unit_test(ling3_goes_on),   cmocka_unit_test(bad_ling3),
     };
     return cmocka_run_group_tests_name("mixtures", tests, NULL, NULL);
 }

@@ -53,6 +53,7 @@ enum pp_hf_form {
     PP_HF_COLUMN,         /* a matrix of one column is stored as a vector */
     PP_HF_MINUS_EXP_COLUMN, /* both */
     PP_HF_MINUS_EXP_BETWEEN, /* likewise, of [1, 1, n, 1] */
+    PP_HF_EXP_BETWEEN,    /* likewise, without the minus */
     PP_HF_FLAT,           /* a vector, of which files may make a matrix of one row */
     PP_HF_SCALED,         /* a matrix whose rows are to be multiplied by what hparams.scales say */
     PP_HF_GROUPS,         /* a matrix with a row for each key of states is stored as a vector, its rows side by side */
@@ -147,6 +148,7 @@ struct pp_decoder {
                                  the head's result is multiplied */
     bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product, which has a
                                  number for each value or one for each head */
+    bool whole_rank;          /* Kimi Linear's decays and gates come of one matrix each, not of a product of two */
     bool soft_gates;          /* those are softpluses instead */
     bool weighed_stream;      /* before a part's result is added the stream is multiplied by a vector: attn_residual,
                                  ffn_residual */

@@ -125,13 +125,26 @@ static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
     return decay >= 0;
 }
 
-/* The two matrices of a product of low rank. */
+/* The two matrices of a product of low rank; or the one that families have in their place, and -1. */
 static bool find_low(struct builder *b, int l, char letter, int linears[2])
 {
     const int64_t rank = b->hp->state_key_dim, n = b->hp->n_state_head * rank;
+    if (b->d->whole_rank) {
+        linears[1] = -1;
+        return (linears[0] = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.ssm_%c_a", l, letter)) >= 0;
+    }
     linears[0] = pp_plan_linear(b->p, b->s, rank, b->hp->n_embd, b->err, "blk.%d.ssm_%c_a", l, letter);
     linears[1] = linears[0] < 0 ? -1 : pp_plan_linear(b->p, b->s, n, rank, b->err, "blk.%d.ssm_%c_b", l, letter);
     return linears[1] >= 0;
+}
+
+/* What decays are made of, and gates: the first matrices of their products, or all there is. */
+static void add_firsts(struct builder *b, int l, const int f[2], const int g[2], const struct pp_tensor *bias)
+{
+    const bool whole = b->d->whole_rank;
+    pp_plan_linear_bias(b->p, whole ? f[0] : f[1], bias);
+    add_linear(b, l, f[0], b->normed, whole ? b->state_decays : b->state_low);
+    add_linear(b, l, g[0], b->normed, whole ? b->state_gate : b->state_raw);
 }
 
 /* Kimi Linear's layers. */
@@ -141,7 +154,7 @@ static bool add_kda(struct builder *b, int l)
     const int64_t n = hp->n_state_head, dim = hp->state_key_dim;
     const struct pp_tensor *bias, *norm;
     struct pp_recurrence r = {.kind = PP_RECUR_KDA, .q = b->state_q, .k = b->state_k, .v = b->state_v,
-                              .decay = b->state_decays, .beta = b->beta};
+                              .decay = b->state_decays, .beta = b->beta, .bound = hp->decay_bound};
     int f[2], g[2];
     if (!add_norm(b, l, "attn_norm", b->x, b->normed) || !add_projections(b, l) || !find_low(b, l, 'f', f) ||
         !find_low(b, l, 'g', g))
@@ -152,16 +165,17 @@ static bool add_kda(struct builder *b, int l)
         !(norm = pp_plan_tensor(b->s, 0, dim, b->err, "blk.%d.ssm_norm.weight", l)) ||
         !(r.rate = pp_plan_flat(b->p, b->s, n, 1, b->err, "blk.%d.ssm_a", l)))
         return false;
-    add_linear(b, l, f[0], b->normed, b->state_low);
-    add_linear(b, l, g[0], b->normed, b->state_raw);
+    add_firsts(b, l, f, g, bias);
     add_linear(b, l, beta, b->normed, b->beta);
     if (!add_convolutions(b, l))
         return false;
-    pp_plan_linear_bias(b->p, f[1], bias);
-    add_linear(b, l, f[1], b->state_low, b->state_decays);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SOFTPLUS, .layer = l, .in = b->state_decays, .in2 = NONE,
-                          .out = b->state_decays});
-    add_linear(b, l, g[1], b->state_raw, b->state_gate);
+    if (!b->d->whole_rank)
+        add_linear(b, l, f[1], b->state_low, b->state_decays);
+    if (r.bound == 0.0f)
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SOFTPLUS, .layer = l, .in = b->state_decays,
+                              .in2 = NONE, .out = b->state_decays});
+    if (!b->d->whole_rank)
+        add_linear(b, l, g[1], b->state_raw, b->state_gate);
     r.shape = (struct pp_state_shape){.n_key_head = (int)n, .n_head = (int)n, .key_dim = (int)dim,
                                       .value_dim = (int)dim, .n_inputs = 3 * (int)dim + 16}; /* beta, and 15 unused */
     add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r), .weight = norm,

@@ -307,6 +307,7 @@ static bool add_latents(struct builder *b, int l)
 {
     struct index_ops index;
     const struct pp_hparams *hp = b->hp;
+    int gate = -1;
     const int64_t n_heads_q = hp->n_head * (hp->qk_nope_dim + hp->rope_dim);
     const bool low = hp->q_lora_rank > 0;
     int q, kv, q_b = 0;
@@ -319,6 +320,13 @@ static bool add_latents(struct builder *b, int l)
         return false;
     add_linear(b, l, q, b->normed, low ? b->q_low : b->head_q);
     add_linear(b, l, kv, b->normed, b->k);
+    if (b->d->gated_attention) { /* a number for each head, or one for each of its values */
+        b->n_gates = hp->head_gates ? hp->n_head : hp->n_head * hp->v_head_dim;
+        if ((gate = pp_plan_linear(b->p, b->s, b->n_gates, hp->n_embd, b->err, "blk.%d.attn_gate", l)) < 0)
+            return false;
+        b->gates = pp_plan_part(b->p, b->att_gate, 0, b->n_gates);
+        add_linear(b, l, gate, b->normed, b->gates);
+    }
     if (index.has) {
         add_linear(b, l, index.k, b->normed, b->index_k);
         add_linear(b, l, index.weights, b->normed, b->index_weights);
@@ -363,6 +371,9 @@ static bool add_latent_attention(struct builder *b, int l)
     const int o = pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_head * hp->v_head_dim, b->err, "blk.%d.attn_output", l);
     if (o < 0)
         return false;
+    if (b->d->gated_attention)
+        add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->gates, .in2 = b->values,
+                              .out = b->values});
     add_linear(b, l, o, b->values, b->delta);
     return true;
 }
@@ -595,7 +606,7 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     if (!hp->kv_lora_rank)
         b->att = pp_plan_slot(p, b->n_att);
     if (b->d->gated_attention || b->d->gated_queries)
-        b->att_gate = pp_plan_slot(p, b->n_att);
+        b->att_gate = pp_plan_slot(p, hp->kv_lora_rank ? hp->n_head * hp->v_head_dim : b->n_att);
     if (hp->heads_tiled)
         b->tiled = pp_plan_slot(p, b->n_q);
     if (hp->head_mixture)

@@ -264,7 +264,12 @@ static void take_kda(const struct scan *x, int row, float *inputs)
     const struct pp_recurrence *r = x->s->recurrence;
     const int64_t n = r->shape.key_dim, width = r->shape.value_dim, at = x->head * n;
     const float *beta = slot_row(x->c, r->beta, row) + x->head;
-    x->c->ops->apply(PP_FN_SCALE, x->s->rate[x->head], slot_row(x->c, r->decay, row) + at, n, inputs);
+    const float rate = r->bound != 0.0f ? fabsf(x->s->rate[x->head]) : x->s->rate[x->head];
+    x->c->ops->apply(PP_FN_SCALE, rate, slot_row(x->c, r->decay, row) + at, n, inputs);
+    if (r->bound != 0.0f) {
+        x->c->ops->apply(PP_FN_SIGMOID, 0, inputs, n, inputs);
+        x->c->ops->apply(PP_FN_SCALE, r->bound, inputs, n, inputs);
+    }
     for (int64_t d = 0; d < n; d++)
         inputs[d] = expf(inputs[d]);
     x->c->ops->rms_norm(slot_row(x->c, r->k, row) + at, x->s->unit_key, pp_cpu_recur_unit_eps / (float)n, n,
