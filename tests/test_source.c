@@ -462,7 +462,9 @@ static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
         {"talkie", "layers"},
-        {"KimiK3ForConditionalGeneration", "bounds"},
+        {"KimiK3ForConditionalGeneration", "SiTU"},
+        {"minimax-m3", "blocks of positions"},
+        {"qwen4exp", "residual streams"},
         {"Rwkv6Model", "Rwkv6ForCausalLM"},
         {"RWKV7Qwen3ForCausalLM", "rotated"},
     };

@@ -8,7 +8,17 @@
 static const struct {
     const char *name, *missing;
 } families[] = {
-    {"kimik3", "attention to what layers before gave, and bounds of decays"},
+    {"kimik3", "attention to what layers before gave, and gates between bounds (SiTU)"},
+    {"minimaxm3", "attention to blocks of positions, which an index picks for each head of keys"},
+    {"minimaxm3vl", "attention to blocks of positions, which an index picks for each head of keys"},
+    {"minimaxm3sparse", "attention to blocks of positions, which an index picks for each head of keys"},
+    {"bailingmoev25", "lightning attention to rotated heads, beside latent attention"},
+    {"bailinghybrid", "lightning attention to rotated heads, beside latent attention"},
+    {"bailingmoelinear", "lightning attention to rotated heads, beside the usual one"},
+    {"bailingmoelinearv2", "lightning attention to rotated heads, beside the usual one"},
+    {"glm5next", "several residual streams, and an index of several positions' keys together"},
+    {"qwen4exp", "several residual streams, and embeddings of several tokens together"},
+    {"hyv4", "several residual streams"},
     {"rwkv6", "other names than those of the model's own code (Rwkv6ForCausalLM)"},
     {"rwkv7qwen2", "RWKV 7's states behind rotated heads"},
     {"rwkv7qwen3", "RWKV 7's states behind rotated heads"},
