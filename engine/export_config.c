@@ -193,7 +193,8 @@ static void put_numbers(const struct pp_source *s, const struct pp_arch *arch, c
 {
     static const char *const functions[] = {[PP_FN_SILU] = "silu", [PP_FN_GELU] = "gelu",
                                             [PP_FN_GELU_TANH] = "gelu_pytorch_tanh", [PP_FN_CLAMPED] = "silu",
-                                            [PP_FN_RELU2] = "relu2", [PP_FN_RELU] = "relu", [PP_FN_XIELU] = "xielu"};
+                                            [PP_FN_RELU2] = "relu2", [PP_FN_RELU] = "relu", [PP_FN_XIELU] = "xielu",
+                                            [PP_FN_SITU] = "situ"};
     const struct {
         const char *key;
         int64_t v;

@@ -45,6 +45,7 @@ struct item {
     enum order order;
     int64_t head_dim, n_head, n_head_kv; /* BY_HALVES, BY_HEAD */
     int64_t first_row;          /* of `from`, of a vector the first element: an expert's, or of q, k or v */
+    bool ones;                  /* every value is 1 */
     float add;                  /* to every value */
     float times;                /* what every value is multiplied by, or 0 */
     float logs;                 /* -1: of every value, without its minus, the logarithm; 1: the same of what has none */

@@ -310,6 +310,25 @@ static enum pp_code list_mixes(struct folder *f, const struct pp_tensor *t)
     return code;
 }
 
+/* A vector that is a product of two in folders: the matrix of one row has it, and the norm ones. */
+static bool is_score(const struct folder *f, const struct pp_tensor *t)
+{
+    return pp_source_hparams(f->s)->bank_step && strstr(t->name, "_res_score.weight");
+}
+
+static enum pp_code list_score(struct folder *f, const struct pp_tensor *t)
+{
+    char name[NAME];
+    enum pp_code code = list_item(f, t, t->name, NULL);
+    if (code)
+        return code;
+    f->items[f->n - 1].n_dims = 2; /* [1, n_embd] */
+    snprintf(name, sizeof name, "%.*s.ones.weight", (int)(strlen(t->name) - strlen(".weight")), t->name);
+    if (!(code = list_item(f, t, name, NULL)))
+        f->items[f->n - 1].ones = true;
+    return code;
+}
+
 /* Norms of heads, of which each has its own, where folders have a vector of each. */
 static bool is_by_head(const struct folder *f, const struct pp_tensor *t)
 {
@@ -542,6 +561,7 @@ enum pp_code pp_folder_list(struct folder *f)
                    : is_of_heads(f, t)  ? list_of_heads(f, t)
                    : is_of_states(f, t) ? list_states(f, t)
                    : is_of_mixes(f, t)  ? list_mixes(f, t)
+                   : is_score(f, t)     ? list_score(f, t)
                    : is_fused(f, t)     ? list_qkv(f, t)
                                         : list_item(f, t, t->name, NULL);
     }

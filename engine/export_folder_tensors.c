@@ -157,6 +157,8 @@ static enum pp_code read_rows(const struct folder *f, const struct item *item, i
     }
     if (code)
         return code;
+    for (int64_t i = 0; item->ones && i < n * n_cols; i++)
+        room->floats[i] = 1;
     for (int64_t i = 0; item->add != 0.0f && i < n * n_cols; i++)
         room->floats[i] += item->add;
     for (int64_t i = 0; item->times != 0.0f && i < n * n_cols; i++)

@@ -1,6 +1,7 @@
 #include "engine/hf_form.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -271,12 +272,17 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_MINUS_EXP:
         code = exps(t, -1, out, err);
+        if (!code && hp->kda && out->n_dims == 1 && out->ne[0] > hp->n_state_head) { /* Kimi K3's are not all used */
+            out->ne[0] = hp->n_state_head;
+            out->size = (size_t)out->ne[0] * sizeof(float);
+        }
         break;
     case PP_HF_COLUMN:
     case PP_HF_MINUS_EXP_COLUMN:
         code = column(t, form == PP_HF_MINUS_EXP_COLUMN ? -1 : 0, out, err);
         break;
     case PP_HF_MIX: /* source.c joins them */
+    case PP_HF_SCORE:
         code = fail_shape(t, err);
         break;
     case PP_HF_HEADS:
@@ -293,5 +299,45 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         pp_free((void *)(uintptr_t)out[i].data);
         out[i].data = NULL;
     }
+    return code;
+}
+
+/* A vector of n floats, which may stand in a model around that of the text; or NULL. */
+static const struct pp_tensor *find_vector(const struct pp_hf *hf, const char *name, int64_t n)
+{
+    static const char *const before[] = {"", "language_model."};
+    for (int i = 0; i < 2; i++) {
+        char full[120];
+        snprintf(full, sizeof full, "%s%s", before[i], name);
+        const struct pp_tensor *t = pp_hf_find(hf, full, NULL);
+        if (t && t->type < PP_TYPE_LIMIT && pp_type_info(t->type)->block_elements == 1 &&
+            t->size == pp_type_row_bytes(t->type, n))
+            return t;
+    }
+    return NULL;
+}
+
+enum pp_code pp_hf_product(const struct pp_hf *hf, const char *stem, int64_t n, struct pp_tensor *out,
+                           struct pp_error *err)
+{
+    const struct pp_tensor *both[2];
+    for (int i = 0; i < 2; i++) {
+        char from[100];
+        snprintf(from, sizeof from, "%s_%s.weight", stem, i ? "norm" : "proj");
+        if (!(both[i] = find_vector(hf, from, n))) {
+            *out = (struct pp_tensor){.data = NULL};
+            return PP_OK;
+        }
+    }
+    float *norm = pp_calloc((size_t)n, sizeof *norm);
+    enum pp_code code = norm ? make(PP_TYPE_F32, n, 0, 0, out, err) : pp_fail_nomem(err, stem);
+    if (!code) {
+        float *f = (float *)bytes_of(out);
+        pp_dequantize_row(both[0]->type, both[0]->data, f, n);
+        pp_dequantize_row(both[1]->type, both[1]->data, norm, n);
+        for (int64_t i = 0; i < n; i++)
+            f[i] *= norm[i];
+    }
+    pp_free(norm);
     return code;
 }

@@ -3,6 +3,7 @@
 #define PP_ENGINE_HF_FORM_H
 
 #include "engine/arch/arch.h"
+#include "engine/hf.h"
 #include "engine/tensor_list.h"
 
 /* Makes of `t` the tensor, or the two of the forms that have a second one, that its table line promises. out: [2],
@@ -18,6 +19,11 @@ float pp_hf_added(enum pp_hf_form form);
 /* A matrix of the form PP_HF_EXPERTS_FLAT as the stack that it is, where it lies. */
 enum pp_code pp_hf_stack(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
                          struct pp_error *err);
+
+/* The product of a norm and a matrix of one row, "STEM_norm.weight" and "STEM_proj.weight", of n values (PP_HF_SCORE);
+ * its data are new, or NULL, if one of the two is not there. */
+enum pp_code pp_hf_product(const struct pp_hf *hf, const char *stem, int64_t n, struct pp_tensor *out,
+                           struct pp_error *err);
 
 /* Whether what the form makes of t is made row by row: matrices, whose copies would be as large as the model. */
 bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t);

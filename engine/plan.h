@@ -56,6 +56,9 @@ enum pp_op_kind {
                         that of in, plus the sum of the streams of in, each times its number of row j */
     PP_OP_SPREAD,    /* in place: to each of the streams of `out`, `in` times 1 + its number of `in2` is added */
     PP_OP_MATCH,     /* out = in, made as long as in2 */
+    PP_OP_RECALL,    /* out = the sum of `count` vectors as long as `in`, side by side in `in2`, and of that one, each
+                        times its share in the softmax of their scores: a score is the product of `weight` with the
+                        vector, that being divided by the root of its mean square, with `scale` for epsilon */
     PP_OP_SPARSEN,   /* out = what of `in` is above its mean by more than `scale` standard deviations, that much less;
                         else 0 */
     PP_OP_TAKE,      /* out = of each `period` neighbouring values of `in`, `count` from the `at`-th on, `times` times
@@ -85,6 +88,8 @@ enum pp_fn {
     PP_FN_RELU,      /* x where it is positive, else 0 */
     PP_FN_SILU_BOUNDED, /* of a gate g and a value u only: g / (1 + exp(-g)), but at most scale, times u within
                         -scale .. scale */
+    PP_FN_SITU,      /* of a gate g and a value u only, as Kimi K3 has it: 4 tanh(g / 4) / (1 + exp(-g)) times
+                        25 tanh(u / 25) */
     PP_FN_SOFTPLUS,  /* ln(1 + exp(x)); not of a gate */
     PP_FN_DECAY,     /* exp(-exp(-1/2) / (1 + exp(-x))), within exp(-exp(-1/2)) .. 1; not of a gate */
     PP_FN_DOUBLE_EXP, /* exp(-exp(x)), with a scale at least exp(-scale); not of a gate */
@@ -127,8 +132,9 @@ struct pp_op {
     int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
     int in3;                         /* PP_OP_PICK: a slot */
-    int64_t count, at, period, times; /* PP_OP_TAKE; count: of PP_OP_MIX and PP_OP_SPREAD, the streams; of PP_OP_PICK,
-                                        and of PP_OP_ATTENTION with its PP_OP_KV_STORE, positions */
+    int64_t count, at, period, times; /* PP_OP_TAKE; count: of PP_OP_MIX and PP_OP_SPREAD, the streams; of
+                                        PP_OP_RECALL, vectors; of PP_OP_PICK, and of PP_OP_ATTENTION with its
+                                        PP_OP_KV_STORE, positions */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
     int heads;                       /* PP_OP_HEADS: index in pp_plan.heads */

@@ -256,11 +256,19 @@ static const char *family_in(const struct pp_arch_wrapper *wrapper, const cJSON 
     return own && !*said && usual ? usual : said;
 }
 
+static bool says_bank(const cJSON *config)
+{
+    return cJSON_IsNumber(pp_json_member(config, "attn_res_block_size"));
+}
+
 /* The family of a folder. What sees besides may be built around a language model of several. */
 static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_wrapper *wrapper)
 {
-    if (wrapper)
-        return pp_arch_by_class(family_in(wrapper, config));
+    if (wrapper) {
+        const struct pp_arch *text = pp_arch_by_class(family_in(wrapper, config));
+        const cJSON *part = pp_wrapped_config(wrapper, config);
+        return text && text->banked && says_bank(part) ? text->banked : text;
+    }
     const struct pp_arch *arch = pp_arch_by_class(family_of(config)), *inner;
     const cJSON *own = arch && arch->parts ? pp_json_member(config, "text_config") : NULL;
     const char *type = cJSON_GetStringValue(pp_json_member(own, "model_type"));
@@ -268,6 +276,8 @@ static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_w
     arch = inner && inner->parts == arch->parts ? inner : arch;
     const bool both_ways = cJSON_IsTrue(pp_json_member(config, "use_bidirectional_attention"));
     const char *positions = cJSON_GetStringValue(pp_json_member(config, "position_embedding_type"));
+    if (arch && arch->banked && says_bank(config))
+        return arch->banked;
     if (arch && arch->rotated && positions && strcmp(positions, "rotary") == 0)
         return arch->rotated;
     return both_ways && arch && arch->both_ways ? arch->both_ways : arch;
@@ -488,8 +498,8 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
                           (entry->form == PP_HF_SCALED && !s->hp.scales.any) ||
                           (entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output);
     const enum pp_hf_form form = as_it_is ? PP_HF_SAME : entry->form;
-    if (form == PP_HF_MIX || pp_is_of_first_values(&s->hp, pp_buf_cstr(name)))
-        return PP_OK; /* take_mixes, take_first_values */
+    if (form == PP_HF_MIX || form == PP_HF_SCORE || pp_is_of_first_values(&s->hp, pp_buf_cstr(name)))
+        return PP_OK; /* take_mixes, take_scores, take_first_values */
     if (packed)
         return add_packed(s, i, form, name, second, err);
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
@@ -582,6 +592,22 @@ static enum pp_code take_mixes(struct pp_source *s, struct pp_error *err)
     return PP_OK;
 }
 
+/* What Kimi K3 scores vectors by that were kept. */
+static enum pp_code take_scores(struct pp_source *s, struct pp_error *err)
+{
+    char stem[80] = "model.output_attn_res", name[64] = "output_res_score.weight";
+    enum pp_code code = PP_OK;
+    for (int64_t l = 0; l <= 2 * s->hp.n_layer && !code; l++) {
+        struct pp_tensor score;
+        code = pp_hf_product(s->hf, stem, s->hp.n_embd, &score, err);
+        if (!code && score.data) /* else the plan misses it */
+            code = add_tensor(s, &score, name, true, err);
+        snprintf(stem, sizeof stem, "model.layers.%lld.%s_res", (long long)l / 2, l % 2 ? "mlp" : "self_attention");
+        snprintf(name, sizeof name, "blk.%lld.%s_res_score.weight", (long long)l / 2, l % 2 ? "ffn" : "attn");
+    }
+    return code;
+}
+
 /* What the first layer would mix its values with themselves by: files have something there, which nobody reads. */
 static enum pp_code take_first_values(struct pp_source *s, struct pp_error *err)
 {
@@ -641,6 +667,8 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
         code = pp_split_heads(&s->list, &s->hp, err);
     if (!code && s->hp.rwkv)
         code = take_mixes(s, err);
+    if (!code && s->hp.bank_step)
+        code = take_scores(s, err);
     if (!code && s->hp.rwkv && !s->hp.rwkv6)
         code = take_first_values(s, err);
     return code ? code : index_tensors(s, err);

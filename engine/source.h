@@ -97,6 +97,8 @@ struct pp_hparams {
     bool adapted_attention;
     bool lightning;         /* or lightning attention's, of as many heads and as long as attention's */
     bool kda;               /* or the delta rule with a decay for each row of a state: Kimi Linear's */
+    int64_t bank_step;      /* what comes into each such layer, from the first on, is kept, and what parts and the
+                               output read is a mixture of that and the stream, which begins anew there; 0: none */
     float decay_bound;      /* kda: logarithms of decays are this times a sigmoid; 0: they have no bound */
     bool state_norm;        /* what they give is normed, where only some of the family's models do that: of Falcon-H1's
                                and ARWKV's */

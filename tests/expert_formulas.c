@@ -250,7 +250,9 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
     const float most = l < m->s.n_layer - 1 ? 0 : strcmp(end, "_exps") == 0 ? m->s.bound : m->s.shared_bound;
     for (int i = 0; i < n && most != 0.0f; i++)
         up[i] = fmin((double)most, gate[i] * sigmoid(gate[i])) * fmax(-(double)most, fmin((double)most, up[i]));
-    for (int i = 0; i < n && most == 0.0f; i++)
+    for (int i = 0; i < n && m->s.bank_step; i++) /* SiTU */
+        up[i] = 4 * tanh(gate[i] / 4) * sigmoid(gate[i]) * 25 * tanh(up[i] / 25);
+    for (int i = 0; i < n && most == 0.0f && !m->s.bank_step; i++)
         up[i] *= m->s.gelu ? gelu(gate[i]) : m->s.early ? fmax(0, gate[i])
                                            : w[0] ? gate[i] * sigmoid(gate[i]) : fmax(0, up[i]);
     product(w[2], e, 0, n_out, up, down);
@@ -273,7 +275,7 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
     const int width = m->s.n_embd_expert ? m->s.n_embd_expert : m->s.n_embd;
     double *weighed = doubles(width), *narrow = doubles(width), *sum = doubles(width), *wide = doubles(m->s.n_embd);
     if (m->s.n_embd_expert)
-        linear(m, l, "ffn_latent_down", in, narrow);
+        linear(m, l, m->s.bank_step ? "ffn_routed_down" : "ffn_latent_down", in, narrow);
     else
         memcpy(narrow, in, (size_t)width * sizeof *in);
     for (int e = 0; e < m->s.n_expert; e++) {
@@ -288,8 +290,10 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
     for (int e = 0; m->s.share && e < m->s.n_expert; e++)
         if (weight[e] != 0)
             add_feed_forward(m, l, "_chexps", e / m->s.share, weight[e] * (double)m->s.share_scale, in, out);
+    if (m->s.n_embd_expert && m->s.bank_step)
+        norm(m, l, "ffn_routed_norm", sum, sum);
     if (m->s.n_embd_expert)
-        linear(m, l, "ffn_latent_up", sum, wide);
+        linear(m, l, m->s.bank_step ? "ffn_routed_up" : "ffn_latent_up", sum, wide);
     for (int i = 0; i < m->s.n_embd; i++)
         out[i] += m->s.n_embd_expert ? wide[i] : sum[i];
     pp_free(weighed);
@@ -491,20 +495,66 @@ static void half_feed_forward(const struct expert_model *m, int l, int r, double
     pp_free(delta);
 }
 
+/* What came into each bank_step-th layer: [8, n, n_embd]. Of one model at a time. */
+static double *bank;
+
+/* Of vectors of row r that were kept before layer l, or also in it, and the stream's, the sum, each times its share in
+ * the softmax of scores. */
+static void recall(const struct expert_model *m, int l, bool behind, const double *row, int r, int n, double *out)
+{
+    const int width = m->s.n_embd, step = m->s.bank_step;
+    const int there = !step ? 0 : behind ? l / step + 1 : (l + step - 1) / step;
+    const struct array *w = l == m->s.n_layer ? expert_find(m, -1, "output_res_score.weight")
+                                              : expert_find(m, l, behind ? "ffn_res_score.weight"
+                                                                         : "attn_res_score.weight");
+    double score[9], sum = 0;
+    for (int b = 0; b <= there && step; b++) {
+        const double *v = b < there ? bank + (b * n + r) * width : row;
+        double square = 0, product = 0;
+        for (int i = 0; i < width; i++) {
+            square += v[i] * v[i] / width;
+            product += v[i] * (double)w->values[i];
+        }
+        sum += score[b] = exp(product / sqrt(square + EXPERT_EPSILON));
+    }
+    for (int i = 0; i < width; i++) {
+        double all = row[i];
+        for (int b = 0; b <= there && step; b++)
+            all = (b ? all : 0) + score[b] / sum * (b < there ? bank[(b * n + r) * width + i] : row[i]);
+        out[i] = all;
+    }
+}
+
+/* What a layer's first part reads of each row: [n, n_embd]; in a layer that keeps what comes into it, the stream then
+ * is nothing. */
+static double *recall_all(const struct expert_model *m, int l, double *x, int n)
+{
+    const int width = m->s.n_embd, step = m->s.bank_step;
+    double *in = doubles(n * width);
+    for (int r = 0; r < n; r++)
+        recall(m, l, false, x + r * width, r, n, in + r * width);
+    if (step && l % step == 0) {
+        memcpy(bank + l / step * n * width, x, (size_t)(n * width) * sizeof *x);
+        memset(x, 0, (size_t)(n * width) * sizeof *x);
+    }
+    return in;
+}
+
 static void latent_layer(const struct expert_model *m, int l, double *x, int n)
 {
     const struct expert_shape *s = &m->s;
-    const struct expanded e = expand(m, l, x, n);
+    double *first = recall_all(m, l, x, n), *second = doubles(s->n_embd);
+    const struct expanded e = expand(m, l, first, n);
     const int each = s->n_head * e.width;
     struct expanded seen = {.width = e.width, .k = doubles(n * each), .v = doubles(n * each)};
     const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
     double *in = doubles(s->n_embd), *att = doubles(s->n_head * s->v_dim), *delta = doubles(s->n_embd);
     double *gate = doubles(s->n_head * s->v_dim);
     if (expert_picks(s, l))
-        pick(m, l, x, n);
+        pick(m, l, first, n);
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
-        norm(m, l, "attn_norm", row, in);
+        norm(m, l, "attn_norm", first + r * s->n_embd, in);
         attend_expanded(m, l, &seen, in, r, take_picked(s, &e, r, n, &seen), att);
         if (s->gated)
             linear(m, l, "attn_gate", in, gate);
@@ -517,13 +567,14 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
             half_feed_forward(m, l, r, row, in);
             continue;
         }
-        feed_forward_of(m, l, row, in, delta);
+        recall(m, l, true, row, r, n, second);
+        feed_forward_of(m, l, second, in, delta);
         if (s->normed_mixture && expert_layer(s, l))
             norm(m, l, "post_ffw_norm", delta, delta);
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
     }
-    double *all[] = {e.k, e.v, seen.k, seen.v, in, att, delta, gate};
+    double *all[] = {e.k, e.v, seen.k, seen.v, in, att, delta, gate, first, second};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }
@@ -629,8 +680,9 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
     const int width = s->n_embd, values = s->n_state * s->value_dim;
     const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
     double *in = doubles(n * width), *out = doubles(n * values), *delta = doubles(width);
+    double *first = recall_all(m, l, x, n), *second = doubles(width);
     for (int r = 0; r < n; r++)
-        norm(m, l, "attn_norm", x + r * width, in + r * width);
+        norm(m, l, "attn_norm", first + r * width, in + r * width);
     (s->rank ? expert_scan : s->mamba ? expert_mamba : s->kda ? expert_kda : expert_states)(m, l, in, n, out);
     for (int r = 0; r < n; r++) {
         linear(m, l, s->kda ? "attn_output" : "ssm_out", out + r * values, delta);
@@ -638,10 +690,13 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
             x[r * width + i] += delta[i] * more;
         if (s->kinds)
             continue;
-        feed_forward_of(m, l, x + r * width, in, delta);
+        recall(m, l, true, x + r * width, r, n, second);
+        feed_forward_of(m, l, second, in, delta);
         for (int i = 0; i < width; i++)
             x[r * width + i] += delta[i] * more;
     }
+    pp_free(first);
+    pp_free(second);
     pp_free(in);
     pp_free(out);
     pp_free(delta);
@@ -667,6 +722,7 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
     double *x = doubles(n * width), *in = doubles(width);
     picks = pp_calloc((size_t)(n * n), sizeof *picks);
     kept = doubles(n * width);
+    bank = doubles(8 * n * width);
     assert_non_null(picks);
     for (int r = 0; r < n; r++)
         for (int i = 0; i < width; i++)
@@ -679,7 +735,8 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
          : m->s.kinds && m->s.kinds[l] != '*' ? feed_layer
                                       : layer)(m, l, x, n);
     for (int r = 0; r < n; r++) {
-        norm(m, -1, m->s.output_norm, x + r * width, in);
+        recall(m, m->s.n_layer, false, x + r * width, r, n, in);
+        norm(m, -1, m->s.output_norm, in, in);
         linear(m, -1, "output", in, logits + (int64_t)r * m->s.n_vocab);
         for (int t = 0; t < m->s.n_vocab; t++) {
             double *logit = &logits[(int64_t)r * m->s.n_vocab + t];
@@ -689,6 +746,7 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
     }
     pp_free(picks);
     pp_free(kept);
+    pp_free(bank);
     pp_free(x);
     pp_free(in);
 }

@@ -255,6 +255,10 @@ static void add_kda(struct expert_model *m, int l)
         add(m, l, name, n, 1, s->state_taps, 0, 1);
     }
     for (int i = 0; i < 2; i++) {
+        if (i && s->whole_gates) {
+            add_matrix(m, l, "ssm_g.weight", n, s->n_embd);
+            break;
+        }
         snprintf(name, sizeof name, "ssm_%c_a.weight", "fg"[i]);
         add_matrix(m, l, name, s->whole_rank ? n : dim, s->n_embd);
         if (s->whole_rank)
@@ -263,7 +267,11 @@ static void add_kda(struct expert_model *m, int l)
         add_matrix(m, l, name, n, dim);
     }
     add_matrix(m, l, "ssm_beta.weight", s->n_state, s->n_embd);
-    add(m, l, "ssm_a", 0, s->n_state, 1, s->decay_bound != 0.0f ? 0.6f : -0.3f, s->decay_bound != 0.0f ? 0.5f : 0.28f);
+    if (s->bank_step)
+        add(m, l, "ssm_a", 0, 0, s->n_state, -0.6f, 0.5f);
+    else
+        add(m, l, "ssm_a", 0, s->n_state, 1, s->decay_bound != 0.0f ? 0.6f : -0.3f,
+            s->decay_bound != 0.0f ? 0.5f : 0.28f);
     add(m, l, "ssm_dt.bias", 0, 0, n, 0, 1);
     add_norm(m, l, "ssm_norm.weight", dim);
     add_matrix(m, l, "attn_output.weight", s->n_embd, n);
@@ -302,9 +310,15 @@ static void add_experts(struct expert_model *m, int l)
     int width = s->n_embd;
     add(m, l, "ffn_gate_inp.weight", 0, n + s->n_idle, width, 0, 2 * sqrtf(3.0f / (float)width));
     if (s->n_embd_expert) {
-        add_matrix(m, l, "ffn_latent_down.weight", s->n_embd_expert, width);
-        add_matrix(m, l, "ffn_latent_up.weight", width, s->n_embd_expert);
+        const char *const kind = s->bank_step ? "routed" : "latent";
+        char name[40];
+        snprintf(name, sizeof name, "ffn_%s_down.weight", kind);
+        add_matrix(m, l, name, s->n_embd_expert, width);
+        snprintf(name, sizeof name, "ffn_%s_up.weight", kind);
+        add_matrix(m, l, name, width, s->n_embd_expert);
         width = s->n_embd_expert;
+        if (s->bank_step)
+            add_norm(m, l, "ffn_routed_norm.weight", width);
     }
     if (s->choice_bias)
         add(m, l, "exp_probs_b.bias", 0, 0, n + s->n_idle, 0, 0.4f);
@@ -371,6 +385,10 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
         add_one_part(m, l);
     for (int l = 0; !s->kinds && l < s->n_layer + s->n_nextn; l++) {
         const bool behind = s->norms_behind && !expert_recurs(s, l);
+        if (s->bank_step) {
+            add(m, l, "attn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
+            add(m, l, "ffn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
+        }
         if (!behind)
             add_norm(m, l, "attn_norm.weight", s->n_embd);
         (expert_recurs(s, l)      ? (s->mamba ? add_mamba : s->kda ? add_kda : add_states)
@@ -391,6 +409,8 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
         if (l >= s->n_layer)
             add_matrix(m, l, "nextn.eh_proj.weight", s->n_embd, 2 * s->n_embd);
     }
+    if (s->bank_step)
+        add(m, -1, "output_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
     add_norm(m, -1, output_norm, s->n_embd);
     add(m, -1, "output.weight", 0, s->n_vocab, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
     return m;
@@ -458,9 +478,10 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"ssm.time_step_rank", s->rank ? s->rank : s->n_state},
         {"ssm.inner_size", s->n_state * s->value_dim}, {"full_attention_interval", s->full},
         {"expert_zero_count", s->n_idle},
-        {"moe_latent_size", s->n_embd_expert}, {"experts_per_group", s->share},
+        {s->bank_step ? "expert_latent_length" : "moe_latent_size", s->n_embd_expert}, {"experts_per_group", s->share},
         {"expert_chunk_feed_forward_length", s->n_ff_share},
         {"kda.head_dim", s->kda ? s->key_dim : 0},
+        {"attn_res.block_size", s->bank_step},
     };
     uint32_t n_head_kv[8], n_ff[8], n_head[8];
     float bounds[8] = {0};
@@ -485,6 +506,10 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         pp_gguf_add_f32(w, key(m, "rope.freq_base_swa"), s->local_base);
     if (s->parallel)
         pp_gguf_add_f32(w, key(m, "logit_scale"), s->logit_scale);
+    if (s->bank_step) {
+        pp_gguf_add_f32(w, key(m, "activation.situ_beta"), 4);
+        pp_gguf_add_f32(w, key(m, "activation.situ_linear_beta"), 25);
+    }
     if (s->decay_bound != 0.0f)
         pp_gguf_add_f32(w, key(m, "kda.gate_lower_bound"), s->decay_bound);
     if (s->q_growth != 0.0f)

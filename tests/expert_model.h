@@ -74,6 +74,9 @@ struct expert_shape {
     bool kda;               /* likewise, beside latent attention; states, of which each head has a key of its own and
                                value_dim is key_dim, decay row by row */
     bool whole_rank;        /* kda: decays and gates come of one matrix each */
+    bool whole_gates;       /* kda: gates only */
+    int bank_step;          /* what comes into each such layer is kept, and what parts read is a mixture of that and the
+                               stream (Kimi K3); gates are SiTU, narrow experts' sum is normed. 0: none */
     float decay_bound;      /* kda: logarithms of decays are this times a sigmoid; 0: they are not bounded */
     bool twice;             /* beta goes up to 2 */
     bool norms_behind;      /* layers with attention have no other norms than post_norms, those with states have the

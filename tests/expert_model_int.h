@@ -5,7 +5,7 @@
 
 #include "tests/expert_model.h"
 
-enum { EXPERT_MAX_TENSORS = 128, MAX_EXPERTS = 128, INDEX_HEADS = 3, INDEX_DIM = 20 };
+enum { EXPERT_MAX_TENSORS = 256, MAX_EXPERTS = 128, INDEX_HEADS = 3, INDEX_DIM = 20 };
 #define EXPERT_EPSILON 1e-5
 #define EXPERT_ROPE_BASE 10000.0
 

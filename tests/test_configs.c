@@ -128,7 +128,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(rwkv6), ONE(halved_every), ONE(rwkv_qwen), ONE(state_norm),
         {"rwkv_rank_0", (double)hp->rwkv_ranks[0]}, {"rwkv_rank_1", (double)hp->rwkv_ranks[1]},
         {"rwkv_rank_3", (double)hp->rwkv_ranks[3]},
-        ONE(n_expert_idle), ONE(latent_scale), ONE(decay_bound), ONE(head_gates),
+        ONE(n_expert_idle), ONE(latent_scale), ONE(decay_bound), ONE(bank_step), ONE(head_gates),
         ONE(conv_taps), ONE(head_dim_local), ONE(rope_turning), ONE(keys_as_values), ONE(n_embd_layer), ONE(n_stream),
         ONE(laurel_rank), ONE(n_embd_expert), ONE(mean_square), ONE(shared_mean),
         ONE(heads_tiled), ONE(norms_behind), ONE(silent_end), ONE(norms_of_sums), ONE(plain_norms),

@@ -159,11 +159,84 @@ static void bad_ling3(void **state)
     }
 }
 
+/* Kimi K3: what came into every second layer is kept, and what parts read is a mixture of that and the stream; decays
+ * with a bound, gates of one matrix, narrow experts whose sum is normed. */
+static struct expert_shape k3_shape(void)
+{
+    struct expert_shape s = expert_shape("kimi-k3");
+    s.neighbours = s.kda = s.whole_gates = s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
+    s.heads_apart = s.gated = true;
+    s.n_layer = 5;
+    s.full = 4;
+    s.wide = 1; /* not rotated */
+    s.bank_step = 2;
+    s.state_taps = 4;
+    s.n_state = s.n_state_key = s.n_head;
+    s.key_dim = s.value_dim = 32;
+    s.decay_bound = -5;
+    s.kv_rank = 32;
+    s.nope = 16;
+    s.v_dim = 24;
+    s.rope_dim = 8;
+    s.q_rank = 24;
+    s.n_dense = 1;
+    s.n_ff_shared = 64;
+    s.n_embd_expert = 32;
+    s.scale = 2.5f;
+    return s;
+}
+
+static void kimi_k3(void **state)
+{
+    (void)state;
+    struct expert_shape s = k3_shape();
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "model.layers.0.self_attention_res_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.4.mlp_res_norm.weight", 1, s.n_embd);
+    assert_tensor(folder, "model.output_attn_res_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.self_attn.g_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.3.self_attn.g_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.block_sparse_moe.routed_expert_norm.weight", 1, s.n_embd_expert);
+    s.bank_step = 3;
+    s.n_embd_expert = s.q_rank = s.n_dense = s.n_ff_shared = 0;
+    s.heads_apart = false;
+    check_experts(&s);
+    s.bank_step = 7; /* only embeddings are kept */
+    check_experts(&s);
+}
+
+static void kimi_k3_goes_on(void **state)
+{
+    const struct expert_shape s = k3_shape();
+    struct expert_model *m = expert_model_make(&s);
+    const char *file = expert_model_write(m);
+    (void)state;
+    assert_resumes(file, s.n_vocab);
+    assert_goes_back(file, s.n_vocab);
+    expert_model_free(m);
+}
+
+/* Bounds that are none. */
+static void bad_kimi_k3(void **state)
+{
+    (void)state;
+    struct expert_shape s = k3_shape();
+    struct pp_model *model;
+    struct pp_error err;
+    s.decay_bound = 1;
+    struct expert_model *m = expert_model_make(&s);
+    if (pp_model_open(expert_model_write(m), &model, &err) != PP_ERR_UNSUPPORTED ||
+        !strstr(err.text, "bound of decays"))
+        fail_msg("%s", err.text);
+    expert_model_free(m);
+}
+
 TEST_GROUP(mixtures)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(longcat),         cmocka_unit_test(longcat_goes_on), cmocka_unit_test(bad_longcat),
         cmocka_unit_test(ling3),           cmocka_unit_test(ling3_goes_on),   cmocka_unit_test(bad_ling3),
+        cmocka_unit_test(kimi_k3),         cmocka_unit_test(kimi_k3_goes_on), cmocka_unit_test(bad_kimi_k3),
     };
     return cmocka_run_group_tests_name("mixtures", tests, NULL, NULL);
 }

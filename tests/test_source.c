@@ -462,7 +462,6 @@ static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
         {"talkie", "layers"},
-        {"KimiK3ForConditionalGeneration", "SiTU"},
         {"minimax-m3", "blocks of positions"},
         {"qwen4exp", "residual streams"},
         {"Rwkv6Model", "Rwkv6ForCausalLM"},

@@ -64,6 +64,7 @@ enum pp_hf_form {
     PP_HF_FIRST_ROW,      /* a vector is the first row of a matrix */
     PP_HF_EXPERTS_FLAT,   /* [n_expert * n_out, n_in] */
     PP_HF_EXPERTS_FLAT_TURNED, /* [n_expert * n_in, n_out] */
+    PP_HF_SCORE,          /* a vector is stored as two, of which it is the product: joined when both are there */
     PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
     PP_HF_WAYS,           /* [n_in, 5 n_out]: columns of five ways to mix, in the order r, k, v, w, g, where we have
                              rows in the order w, k, v, r, g */
@@ -149,6 +150,7 @@ struct pp_decoder {
     bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product, which has a
                                  number for each value or one for each head */
     bool whole_rank;          /* Kimi Linear's decays and gates come of one matrix each, not of a product of two */
+    bool whole_gates;         /* its gates only: ssm_g */
     bool soft_gates;          /* those are softpluses instead */
     bool weighed_stream;      /* before a part's result is added the stream is multiplied by a vector: attn_residual,
                                  ffn_residual */
@@ -219,6 +221,7 @@ struct pp_arch {
     struct pp_decoder decoder;
     const struct pp_encoder *encoder; /* the family's models are encoders; or NULL */
     const struct pp_arch *rotated;    /* meant instead if config.json says position_embedding_type "rotary"; or NULL */
+    const struct pp_arch *banked;     /* meant instead if config.json says attn_res_block_size; or NULL */
     const struct pp_arch *both_ways;  /* meant instead if config.json says use_bidirectional_attention; or NULL */
     /* Fill what the family adds to the common fields, and refuse what its plan cannot compute. May be NULL. */
     enum pp_code (*from_config)(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);

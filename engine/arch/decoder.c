@@ -236,13 +236,20 @@ static bool add_router(struct builder *b, int l)
 static bool add_narrow_experts(struct builder *b, int l, const struct pp_experts *e)
 {
     const int64_t n = b->hp->n_embd_expert, n_embd = b->hp->n_embd;
-    const int in = pp_plan_linear(b->p, b->s, n, n_embd, b->err, "blk.%d.ffn_latent_down", l);
-    const int out = in < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.ffn_latent_up", l);
+    const char *kind = pp_decoder_has(b, l, "ffn_routed_down.weight") ? "routed" : "latent";
+    const int in = pp_plan_linear(b->p, b->s, n, n_embd, b->err, "blk.%d.ffn_%s_down", l, kind);
+    const int out = in < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.ffn_%s_up", l, kind);
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = b->narrow_out, .in2 = NONE, .out = b->narrow_out};
     if (out < 0)
         return false;
     add_linear(b, l, in, b->normed, b->narrow);
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, e), .in = b->narrow,
                           .in2 = b->router, .out = b->narrow_out});
+    if (pp_decoder_has(b, l, "ffn_routed_norm.weight")) {
+        if (!(norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ffn_routed_norm.weight", l)))
+            return false;
+        add(b, norm);
+    }
     add_linear(b, l, out, b->narrow_out, b->delta);
     return true;
 }
@@ -403,6 +410,25 @@ static bool add_dense_beside(struct builder *b, int l)
     return add_result(b, l, "post_ffw_norm");
 }
 
+/* What experts give, with the one that every row uses, if there is one: from the stream to `delta`. */
+static bool add_all_experts(struct builder *b, int l)
+{
+    const bool shares = b->hp->n_ff_shared != 0;
+    if ((shares && !add_shared_up(b, l)) || !add_experts(b, l) || (shares && !add_shared_down(b, l, b->shared)))
+        return false;
+    if (shares)
+        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
+    return true;
+}
+
+static bool add_normed_mixture(struct builder *b, int l)
+{
+    if (!add_all_experts(b, l) || !add_norm(b, l, "post_ffw_norm", b->delta, b->delta))
+        return false;
+    add_residual(b, l);
+    return true;
+}
+
 /* The feed-forward part of a layer with experts. */
 static bool add_mixture(struct builder *b, int l)
 {
@@ -416,22 +442,17 @@ static bool add_mixture(struct builder *b, int l)
         add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
         return add_result(b, l, "post_ffw_norm");
     }
-    const bool normed = b->d->normed_mixture;
+    if (b->d->normed_mixture)
+        return add_normed_mixture(b, l);
     if (!b->hp->n_ff_shared)
-        return add_experts(b, l) && (!normed || add_norm(b, l, "post_ffw_norm", b->delta, b->delta)) &&
-               add_result(b, l, "post_ffw_norm");
-    if (!add_shared_up(b, l) || !add_experts(b, l))
-        return false;
-    if (!b->d->post_norm && !normed) { /* one after the other: each is added where it is made */
+        return add_experts(b, l) && add_result(b, l, "post_ffw_norm");
+    if (!b->d->post_norm) { /* one after the other: each is added where it is made */
+        if (!add_shared_up(b, l) || !add_experts(b, l))
+            return false;
         add_residual(b, l);
         return add_shared_down(b, l, b->delta) && add_result(b, l, NULL);
     }
-    if (!add_shared_down(b, l, b->shared))
-        return false;
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
-    if (normed && !add_norm(b, l, "post_ffw_norm", b->delta, b->delta))
-        return false;
-    return add_result(b, l, "post_ffw_norm");
+    return add_all_experts(b, l) && add_result(b, l, "post_ffw_norm");
 }
 
 /* A mixture beside attention, which read the same: experts first, as what they give can wait. */
@@ -552,12 +573,63 @@ static bool add_shortcut(struct builder *b, int l)
     return true;
 }
 
+/* To b->recalled: a mixture of what was kept and the stream. The slot that is to be read; -1: something is missing. */
+static int recall(struct builder *b, int l, const char *name)
+{
+    const int64_t n = b->hp->n_embd;
+    const int kept = b->n_banked ? pp_plan_part(b->p, b->bank, 0, b->n_banked * n) : NONE; /* nothing: the stream */
+    const struct pp_tensor *weight = pp_plan_tensor(b->s, 0, n, b->err, "%s", name);
+    add(b, (struct pp_op){.kind = PP_OP_RECALL, .layer = l, .count = b->n_banked, .scale = b->hp->norm_eps,
+                          .weight = weight, .in = b->x, .in2 = kept, .out = b->recalled});
+    return weight ? b->recalled : -1;
+}
+
+static void add_copy(struct builder *b, int l, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = in, .in2 = NONE,
+                          .out = out});
+}
+
+/* Attention to what came into earlier layers, as Kimi K3 has it: both parts read such a mixture; in each bank_step-th
+ * layer the stream is kept, and begins anew with what attention gives. */
+static bool add_banked(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd;
+    const bool keeps = l % b->hp->bank_step == 0, mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
+    const int x = b->x;
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.attn_res_score.weight", l);
+    const int in = recall(b, l, name);
+    if (in < 0)
+        return false;
+    if (keeps)
+        add_copy(b, l, x, pp_plan_part(b->p, b->bank, b->n_banked++ * n, n));
+    b->x = in;
+    bool good = pp_mixer_input(b, l) && pp_mixer_result(b, l);
+    b->x = x;
+    if (!good)
+        return false;
+    if (keeps)
+        add_copy(b, l, b->delta, x);
+    else
+        add_residual(b, l);
+    snprintf(name, sizeof name, "blk.%d.ffn_res_score.weight", l);
+    if ((b->x = recall(b, l, name)) >= 0)
+        good = mixture ? add_all_experts(b, l) : add_ffn_norm(b, l) && add_up(b, l, b->normed) && add_down(b, l);
+    good = good && b->x >= 0;
+    b->x = x;
+    add_residual(b, l);
+    return good;
+}
+
 static bool add_parts(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = norms_before(b, l);
     const bool mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
     if (b->d->shortcut)
         return add_shortcut(b, l);
+    if (b->hp->bank_step)
+        return add_banked(b, l);
     if (mixture && b->d->mixture_norm)
         return add_beside_mixture(b, l);
     if (mixture && parallel)
@@ -797,6 +869,10 @@ static void make_slots(struct builder *b)
     }
     if (hp->n_stream)
         make_stream_slots(b);
+    if (hp->bank_step) {
+        b->bank = pp_plan_slot(p, (hp->n_layer + hp->bank_step - 1) / hp->bank_step * hp->n_embd);
+        b->recalled = pp_plan_slot(p, hp->n_embd);
+    }
     if (hp->n_shared_block)
         pp_zamba_slots(b);
     if (hp->n_ff_shared || (hp->parallel && hp->n_expert) || b->d->mixture_beside || hp->dense_beside ||
@@ -975,6 +1051,11 @@ static bool add_output(struct builder *b)
         return false;
     if (silence)
         pp_plan_linear_bias(b->p, w, silence);
+    if (hp->bank_step) {
+        if (recall(b, n_layer, "output_res_score.weight") < 0)
+            return false;
+        add_copy(b, n_layer, b->recalled, b->x);
+    }
     add(b, (struct pp_op){.kind = PP_OP_SELECT, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->x});
     if (!hp->no_output_norm)
         add(b, norm);

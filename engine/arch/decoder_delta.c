@@ -129,6 +129,10 @@ static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
 static bool find_low(struct builder *b, int l, char letter, int linears[2])
 {
     const int64_t rank = b->hp->state_key_dim, n = b->hp->n_state_head * rank;
+    if (b->d->whole_gates && letter == 'g') {
+        linears[1] = -1;
+        return (linears[0] = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.ssm_g", l)) >= 0;
+    }
     if (b->d->whole_rank) {
         linears[1] = -1;
         return (linears[0] = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.ssm_%c_a", l, letter)) >= 0;
@@ -141,10 +145,20 @@ static bool find_low(struct builder *b, int l, char letter, int linears[2])
 /* What decays are made of, and gates: the first matrices of their products, or all there is. */
 static void add_firsts(struct builder *b, int l, const int f[2], const int g[2], const struct pp_tensor *bias)
 {
-    const bool whole = b->d->whole_rank;
-    pp_plan_linear_bias(b->p, whole ? f[0] : f[1], bias);
-    add_linear(b, l, f[0], b->normed, whole ? b->state_decays : b->state_low);
-    add_linear(b, l, g[0], b->normed, whole ? b->state_gate : b->state_raw);
+    pp_plan_linear_bias(b->p, f[1] < 0 ? f[0] : f[1], bias);
+    add_linear(b, l, f[0], b->normed, f[1] < 0 ? b->state_decays : b->state_low);
+    add_linear(b, l, g[0], b->normed, g[1] < 0 ? b->state_gate : b->state_raw);
+}
+
+/* A number for each head: a vector, or a matrix of one column, perhaps with dimensions of one around it. */
+static const struct pp_tensor *find_rates(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_state_head;
+    char name[40];
+    snprintf(name, sizeof name, "blk.%d.ssm_a", l);
+    const struct pp_tensor *t = pp_source_tensor(b->s, name);
+    return t && t->ne[0] == n && n > 1 ? pp_plan_tensor(b->s, 0, n, b->err, "%s", name)
+                                       : pp_plan_flat(b->p, b->s, n, 1, b->err, "%s", name);
 }
 
 /* Kimi Linear's layers. */
@@ -163,18 +177,18 @@ static bool add_kda(struct builder *b, int l)
     const int out = beta < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, n * dim, b->err, "blk.%d.attn_output", l);
     if (out < 0 || !(bias = pp_plan_tensor(b->s, 0, n * dim, b->err, "blk.%d.ssm_dt.bias", l)) ||
         !(norm = pp_plan_tensor(b->s, 0, dim, b->err, "blk.%d.ssm_norm.weight", l)) ||
-        !(r.rate = pp_plan_flat(b->p, b->s, n, 1, b->err, "blk.%d.ssm_a", l)))
+        !(r.rate = find_rates(b, l)))
         return false;
     add_firsts(b, l, f, g, bias);
     add_linear(b, l, beta, b->normed, b->beta);
     if (!add_convolutions(b, l))
         return false;
-    if (!b->d->whole_rank)
+    if (f[1] >= 0)
         add_linear(b, l, f[1], b->state_low, b->state_decays);
     if (r.bound == 0.0f)
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SOFTPLUS, .layer = l, .in = b->state_decays,
                               .in2 = NONE, .out = b->state_decays});
-    if (!b->d->whole_rank)
+    if (g[1] >= 0)
         add_linear(b, l, g[1], b->state_raw, b->state_gate);
     r.shape = (struct pp_state_shape){.n_key_head = (int)n, .n_head = (int)n, .key_dim = (int)dim,
                                       .value_dim = (int)dim, .n_inputs = 3 * (int)dim + 16}; /* beta, and 15 unused */

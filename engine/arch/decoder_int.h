@@ -60,6 +60,8 @@ struct builder {
                                  products of low rank give */
     int gate_up, gate, up, act, router;
     int narrow, narrow_out;  /* what goes into experts that are narrower than the stream, and what they give */
+    int bank, recalled;      /* what came into some layers, side by side; a mixture of that and the stream */
+    int64_t n_banked;        /* so many are there */
     int shared_both, shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
 };
 static inline void add(struct builder *b, struct pp_op op)

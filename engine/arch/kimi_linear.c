@@ -1,12 +1,16 @@
 /* kimi_linear.c - Kimi Linear (arXiv 2510.26692): in three of four layers a delta rule whose states decay row by row,
- * in the fourth latent attention that knows no positions; DeepSeek V3's experts in all layers but the first few. */
+ * in the fourth latent attention that knows no positions; DeepSeek V3's experts in all layers but the first few. And
+ * Kimi K3, which has bounds of decays, gates of attention, narrower experts, and attention to what came into earlier
+ * layers; its configurations have the same model_type. */
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
+#include "engine/hparams_int.h"
 
 #define ATTENTION "model.layers.{}.self_attn."
 #define EXPERTS "model.layers.{}.block_sparse_moe."
@@ -70,37 +74,48 @@ static void set_states(struct pp_hparams *hp, int64_t head_dim)
 
 /* --- GGUF -------------------------------------------------------------------------------------------------------- */
 
-static const char head_key[] = "kimi-linear.kda.head_dim", taps_key[] = "kimi-linear.ssm.conv_kernel";
+static const char head_key[] = "kda.head_dim", taps_key[] = "ssm.conv_kernel";
+
+/* "kimi-linear.kda.head_dim"; memory of the caller's. */
+static const char *key_of(const struct pp_hparams *hp, const char *name, char full[80])
+{
+    snprintf(full, 80, "%s.%s", hp->arch, name);
+    return full;
+}
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t head_dim = 0;
-    if (!hp->kv_lora_rank || !pp_gguf_int(g, head_key, &head_dim) || !pp_gguf_int(g, taps_key, &hp->conv_taps))
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, %s or kimi-linear.attention.kv_lora_rank", head_key,
-                       taps_key);
+    char head[80], taps[80];
+    if (!hp->kv_lora_rank || !pp_gguf_int(g, key_of(hp, head_key, head), &head_dim) ||
+        !pp_gguf_int(g, key_of(hp, taps_key, taps), &hp->conv_taps))
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, %s or %s.attention.kv_lora_rank",
+                       key_of(hp, head_key, head), key_of(hp, taps_key, taps), hp->arch);
     set_states(hp, head_dim);
     return PP_OK;
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    pp_gguf_add_u32(w, head_key, (uint32_t)hp->state_key_dim);
-    pp_gguf_add_u32(w, taps_key, (uint32_t)hp->conv_taps);
+    char full[80];
+    pp_gguf_add_u32(w, key_of(hp, head_key, full), (uint32_t)hp->state_key_dim);
+    pp_gguf_add_u32(w, key_of(hp, taps_key, full), (uint32_t)hp->conv_taps);
 }
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* What Kimi K3's configurations say under the same name, and what is not computed. */
+/* What Kimi K3's configurations say under the same name. */
 static enum pp_code check_known(const cJSON *config, const cJSON *states, struct pp_error *err)
 {
-    static const char *const others[] = {"attn_res_block_size", "routed_expert_hidden_size", "gate_lower_bound"};
+    static const char *const others[] = {"routed_expert_hidden_size", "gate_lower_bound"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, others[i])) ||
             cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(states, others[i])))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is there, which pippin does not compute",
-                           others[i]);
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is there, but not attn_res_block_size, which "
+                           "is not supported", others[i]);
     if (pp_config_flag(config, "mla_use_output_gate", false) || pp_config_flag(states, "use_full_rank_gate", false))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: gates of Kimi K3 are not supported");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: there are gates of Kimi K3, but not "
+                       "attn_res_block_size, which is not supported");
     if (!pp_config_flag(config, "mla_use_nope", false))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: mla_use_nope is not true, and attention that is rotated "
                        "is not supported in this family");
@@ -154,17 +169,22 @@ static enum pp_code experts_from_config(const cJSON *config, struct pp_hparams *
     return code;
 }
 
-static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+static enum pp_code sizes_from_config(const cJSON *config, const cJSON *states, struct pp_hparams *hp,
+                                      struct pp_error *err)
 {
-    const cJSON *states = cJSON_GetObjectItemCaseSensitive(config, "linear_attn_config");
-    enum pp_code code = check_known(config, states, err);
-    if (!code)
-        code = pp_latent_from_config(config, hp, err);
+    enum pp_code code = pp_latent_from_config(config, hp, err);
     if (!code && !cJSON_HasObjectItem(config, "max_position_embeddings"))
         code = pp_config_int(config, "model_max_length", &hp->n_ctx_train, err);
     if (!code)
         code = states_from_config(states, hp, err);
     return code ? code : experts_from_config(config, hp, err);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *states = cJSON_GetObjectItemCaseSensitive(config, "linear_attn_config");
+    const enum pp_code code = check_known(config, states, err);
+    return code ? code : sizes_from_config(config, states, hp, err);
 }
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
@@ -196,8 +216,142 @@ const struct pp_arch pp_arch_kimi_linear = {
     .usual = usual,
     .hf_pairs = true,
     .gguf_sigmoids = true,
+    .banked = &pp_arch_kimi_k3,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,
     .to_config = to_config,
+};
+
+/* --- Kimi K3 ------------------------------------------------------------------------------------------------------ */
+
+static const struct pp_arch_name k3_names[] = {
+    {.hf = "model.layers.{}.self_attention_res_proj", .gguf = "blk.{}.attn_res_score", .form = PP_HF_SCORE},
+    {.hf = "model.layers.{}.self_attention_res_norm", .gguf = "blk.{}.attn_res_score.ones", .form = PP_HF_SCORE},
+    {.hf = "model.layers.{}.mlp_res_proj", .gguf = "blk.{}.ffn_res_score", .form = PP_HF_SCORE},
+    {.hf = "model.layers.{}.mlp_res_norm", .gguf = "blk.{}.ffn_res_score.ones", .form = PP_HF_SCORE},
+    {.hf = "model.output_attn_res_proj", .gguf = "output_res_score", .form = PP_HF_SCORE},
+    {.hf = "model.output_attn_res_norm", .gguf = "output_res_score.ones", .form = PP_HF_SCORE},
+    {.hf = ATTENTION "g_proj", .gguf = "blk.{}.ssm_g", .recurrent = true},
+    {.hf = ATTENTION "g_proj", .gguf = "blk.{}.attn_gate"},
+    {.hf = ATTENTION "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP, .whole = true},
+    {.hf = EXPERTS "routed_expert_down_proj", .gguf = "blk.{}.ffn_routed_down"},
+    {.hf = EXPERTS "routed_expert_up_proj", .gguf = "blk.{}.ffn_routed_up"},
+    {.hf = EXPERTS "routed_expert_norm", .gguf = "blk.{}.ffn_routed_norm"},
+    PP_LATENT_NAMES,
+    TAPS("q"),
+    TAPS("k"),
+    TAPS("v"),
+    {.hf = ATTENTION "f_a_proj", .gguf = "blk.{}.ssm_f_a"},
+    {.hf = ATTENTION "f_b_proj", .gguf = "blk.{}.ssm_f_b"},
+    {.hf = ATTENTION "b_proj", .gguf = "blk.{}.ssm_beta"},
+    {.hf = ATTENTION "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
+    {.hf = ATTENTION "o_norm", .gguf = "blk.{}.ssm_norm"},
+    {.hf = EXPERTS "gate.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
+    {.hf = EXPERTS "gate", .gguf = "blk.{}.ffn_gate_inp"},
+    {.hf = EXPERTS "experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},
+    {.hf = EXPERTS "experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},
+    {.hf = EXPERTS "experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
+    {.hf = EXPERTS "shared_experts.gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},
+    {.hf = EXPERTS "shared_experts.up_proj", .gguf = "blk.{}.ffn_up_shexp"},
+    {.hf = EXPERTS "shared_experts.down_proj", .gguf = "blk.{}.ffn_down_shexp"},
+    {.hf = NULL},
+};
+static const char *const k3_classes[] = {"KimiK3ForCausalLM", NULL};
+static const float beta = 4, linear_beta = 25; /* PP_FN_SITU's */
+
+static enum pp_code check_k3(const struct pp_hparams *hp, float first, float second, struct pp_error *err)
+{
+    if (first != beta || second != linear_beta)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "gates lie between bounds of %g and %g; only %g and %g are supported",
+                       (double)first, (double)second, (double)beta, (double)linear_beta);
+    if (!(hp->decay_bound < 0 && isfinite(hp->decay_bound)))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the bound of decays is %g; only models with one below 0 are supported",
+                       (double)hp->decay_bound);
+    return pp_check_range("number of layers to each that is kept (attn_res)", hp->bank_step, 1, PP_MAX_LAYERS, err);
+}
+
+static enum pp_code k3_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    double first = 0, second = 0, bound = 0;
+    const enum pp_code code = from_gguf(g, hp, err);
+    pp_gguf_float(g, "kimi-k3.activation.situ_beta", &first);
+    pp_gguf_float(g, "kimi-k3.activation.situ_linear_beta", &second);
+    pp_gguf_float(g, "kimi-k3.kda.gate_lower_bound", &bound);
+    pp_gguf_int(g, "kimi-k3.attn_res.block_size", &hp->bank_step);
+    if (!pp_gguf_int(g, "kimi-k3.expert_latent_length", &hp->n_embd_expert))
+        pp_gguf_int(g, "kimi-k3.moe_latent_size", &hp->n_embd_expert);
+    hp->decay_bound = (float)bound;
+    return code ? code : check_k3(hp, (float)first, (float)second, err);
+}
+
+static void k3_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    to_gguf(hp, w);
+    pp_gguf_add_f32(w, "kimi-k3.activation.situ_beta", beta);
+    pp_gguf_add_f32(w, "kimi-k3.activation.situ_linear_beta", linear_beta);
+    pp_gguf_add_f32(w, "kimi-k3.kda.gate_lower_bound", hp->decay_bound);
+    pp_gguf_add_u32(w, "kimi-k3.attn_res.block_size", (uint32_t)hp->bank_step);
+    if (hp->n_embd_expert)
+        pp_gguf_add_u32(w, "kimi-k3.expert_latent_length", (uint32_t)hp->n_embd_expert);
+}
+
+static enum pp_code k3_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const gates[] = {"mla_use_output_gate", "mla_use_nope"};
+    const cJSON *states = cJSON_GetObjectItemCaseSensitive(config, "linear_attn_config");
+    float first = 0, second = 0;
+    enum pp_code code = pp_config_flag(states, "use_full_rank_gate", false)
+                            ? PP_OK
+                            : pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_full_rank_gate is not true, which is "
+                                      "not supported for Kimi K3");
+    for (int i = 0; i < 2 && !code; i++)
+        if (!pp_config_flag(config, gates[i], false))
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is not true, which is not supported for Kimi K3",
+                           gates[i]);
+    if (!code)
+        code = pp_config_float(config, "activation_situ_beta", &first, err);
+    if (!code)
+        code = pp_config_float(config, "activation_situ_linear_beta", &second, err);
+    if (!code)
+        code = pp_config_float(states, "gate_lower_bound", &hp->decay_bound, err);
+    if (!code)
+        code = pp_config_int(config, "attn_res_block_size", &hp->bank_step, err);
+    if (!code)
+        code = pp_config_int(config, "routed_expert_hidden_size", &hp->n_embd_expert, err);
+    if (!code)
+        code = check_k3(hp, first, second, err);
+    return code ? code : sizes_from_config(config, states, hp, err);
+}
+
+static void k3_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    to_config(hp, config);
+    cJSON *states = cJSON_GetObjectItemCaseSensitive(config, "linear_attn_config");
+    pp_config_put_class(config, "KimiLinearForCausalLM", "kimi_linear");
+    pp_config_put_float(states, "gate_lower_bound", hp->decay_bound);
+    cJSON_AddTrueToObject(states, "use_full_rank_gate");
+    cJSON_AddTrueToObject(config, "mla_use_output_gate");
+    cJSON_AddBoolToObject(config, "latent_moe_use_norm", hp->n_embd_expert != 0);
+    pp_config_put(config, "attn_res_block_size", hp->bank_step);
+    pp_config_put_float(config, "activation_situ_beta", beta);
+    pp_config_put_float(config, "activation_situ_linear_beta", linear_beta);
+    if (hp->n_embd_expert)
+        pp_config_put(config, "routed_expert_hidden_size", hp->n_embd_expert);
+}
+
+const struct pp_arch pp_arch_kimi_k3 = {
+    .name = "kimi-k3",
+    .hf_classes = k3_classes,
+    .names = k3_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .hf_pairs = true,
+    .gguf_sigmoids = true,
+    .decoder = {.fn = PP_FN_SITU, .gated_attention = true, .whole_gates = true},
+    .from_config = k3_from_config,
+    .from_gguf = k3_from_gguf,
+    .to_gguf = k3_to_gguf,
+    .to_config = k3_to_config,
 };

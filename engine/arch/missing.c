@@ -8,7 +8,6 @@
 static const struct {
     const char *name, *missing;
 } families[] = {
-    {"kimik3", "attention to what layers before gave, and gates between bounds (SiTU)"},
     {"minimaxm3", "attention to blocks of positions, which an index picks for each head of keys"},
     {"minimaxm3vl", "attention to blocks of positions, which an index picks for each head of keys"},
     {"minimaxm3sparse", "attention to blocks of positions, which an index picks for each head of keys"},

@@ -23,7 +23,7 @@ static const char *const usual_classes[] = {
     "PerceptionLMForConditionalGeneration", "perception_lm", "JanusForConditionalGeneration", "janus",
     "DeepseekVLForConditionalGeneration", "deepseek_vl", "Idefics2ForConditionalGeneration", "idefics2",
     "VideoLlama3ForConditionalGeneration", "video_llama_3", "GraniteSpeechForConditionalGeneration", "granite_speech",
-    NULL};
+    "KimiK3ForConditionalGeneration", "kimi_k3", NULL};
 static const char *const llm_classes[] = {"InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", NULL};
 static const char *const omni_classes[] = {"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni",
                                            "Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe", NULL};
@@ -52,6 +52,7 @@ static const struct {
     {{"SmolVLMForConditionalGeneration", "smolvlm"}, "llama"},
     {{"KimiVLForConditionalGeneration", "kimi_vl"}, "deepseek_v3"},
     {{"KimiK25ForConditionalGeneration", "kimi_k25"}, "deepseek_v3"},
+    {{"KimiK3ForConditionalGeneration", "kimi_k3"}, "kimi_linear"},
     {{"LightOnOCRForConditionalGeneration", "LightOnOcrForConditionalGeneration", "lighton_ocr"}, "qwen3"},
     {{"AyaVisionForConditionalGeneration", "aya_vision"}, "cohere2"},
     {{"VoxtralForConditionalGeneration", "voxtral"}, "llama"},

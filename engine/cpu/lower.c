@@ -415,7 +415,7 @@ static bool is_row_op(const struct lowering *l)
     return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
                   op->kind == PP_OP_WEIGH || op->kind == PP_OP_LOOKUP || op->kind == PP_OP_TAKE ||
                   op->kind == PP_OP_MIX || op->kind == PP_OP_SPREAD || op->kind == PP_OP_MATCH ||
-                  op->kind == PP_OP_SPARSEN ||
+                  op->kind == PP_OP_SPARSEN || op->kind == PP_OP_RECALL ||
                   (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
                   (op->kind == PP_OP_HEAD_NORM && !norm_is_of_attention(l)) ||
                   (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
@@ -434,6 +434,11 @@ static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, 
     if (op->kind == PP_OP_MIX || op->kind == PP_OP_SPREAD) {
         r->n_heads = (int)op->count;
         r->n = l->plan->slots[op->out].width / op->count;
+    }
+    if (op->kind == PP_OP_RECALL) {
+        r->n_heads = (int)op->count;
+        if (!(r->factors = pp_cpu_float_vector(l->c, op->weight, l->err)))
+            return l->err->code;
     }
     if (op->kind == PP_OP_WEIGH)
         r->n_heads = (int)l->plan->slots[op->in].width;
@@ -538,6 +543,7 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_LOOKUP:
     case PP_OP_MIX:
     case PP_OP_SPREAD:
+    case PP_OP_RECALL:
     case PP_OP_MATCH:
     case PP_OP_SPARSEN:
     case PP_OP_ADD:

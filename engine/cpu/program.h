@@ -31,16 +31,16 @@ struct norm {
 /* Something small that is done to a row of a slot by itself. */
 struct row_op {
     enum pp_op_kind kind;       /* NORM, HEAD_NORM, LOOKUP, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH, MIX, SPREAD, MATCH,
-                                   SPARSEN */
+                                   SPARSEN, RECALL */
     enum pp_fn fn;
     float scale;
     struct norm norm;
     const struct pp_tensor *table; /* LOOKUP */
     bool by_position;           /* LOOKUP */
-    const float *factors;       /* MULTIPLY, in place of in2; or NULL */
+    const float *factors;       /* MULTIPLY, in place of in2; or NULL. RECALL */
     int in, in2, out;           /* slots */
     int64_t n;                  /* values; HEAD_NORM: of a head */
-    int n_heads;                /* HEAD_NORM; MIX, SPREAD: streams; WEIGH: numbers */
+    int n_heads;                /* HEAD_NORM; MIX, SPREAD: streams; WEIGH: numbers; RECALL: vectors */
     int64_t count, at, period, times; /* TAKE */
 };
 

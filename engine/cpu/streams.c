@@ -1,4 +1,5 @@
-/* streams.c - what models with several residual streams do row by row (AltUp, arXiv 2301.13310). Sums are made in
+/* streams.c - what models with several residual streams do row by row (AltUp, arXiv 2301.13310), and with attention to
+ * what came into earlier layers (Kimi K3). Sums are made in
  * sixteen parts, so that compilers vectorise them, in an order that is the same everywhere. */
 #include <math.h>
 #include <string.h>
@@ -43,6 +44,40 @@ static void sparsen(const float *x, int64_t n, float deviations, float *y)
         y[i] = x[i] > least ? x[i] - least : 0;
 }
 
+/* The product of two vectors. */
+static float product_of(const float *x, const float *w, int64_t n)
+{
+    float part[PARTS] = {0}, sum = 0;
+    for (int64_t i = 0; i < n; i += PARTS)
+        for (int64_t k = 0; k < PARTS && i + k < n; k++)
+            part[k] += x[i + k] * w[i + k];
+    for (int k = 0; k < PARTS; k++)
+        sum += part[k];
+    return sum;
+}
+
+/* Of a vector, which is not normed itself. */
+static float score_of(const struct row_op *r, const float *x)
+{
+    return product_of(x, r->factors, r->n) / sqrtf(sum_of(x, r->n, 0, true) / (float)r->n + r->scale);
+}
+
+static void recall(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *bank, float *y)
+{
+    float score[PP_MAX_LAYERS], own = score_of(r, x), most = own, sum = 0;
+    for (int i = 0; i < r->n_heads; i++) {
+        score[i] = score_of(r, bank + i * r->n);
+        most = fmaxf(most, score[i]);
+    }
+    for (int i = 0; i < r->n_heads; i++)
+        sum += score[i] = expf(score[i] - most);
+    own = expf(own - most);
+    sum += own;
+    c->ops->apply(PP_FN_SCALE, own / sum, x, r->n, y);
+    for (int i = 0; i < r->n_heads; i++)
+        c->ops->add_scaled(y, bank + i * r->n, score[i] / sum, r->n);
+}
+
 void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *x2, float *y)
 {
     if (r->kind == PP_OP_MIX)
@@ -51,6 +86,8 @@ void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const floa
         c->ops->add_scaled(y + j * r->n, x, 1 + x2[j], r->n);
     if (r->kind == PP_OP_MATCH)
         c->ops->apply(PP_FN_SCALE, length(x2, r->n, 0) / length(x, r->n, 1e-5f), x, r->n, y);
+    if (r->kind == PP_OP_RECALL)
+        recall(c, r, x, x2, y);
     if (r->kind == PP_OP_SPARSEN)
         sparsen(x, r->n, r->scale, y);
 }
