@@ -121,7 +121,7 @@ static void ling3(void **state)
     assert_tensor(folder, "model.layers.3.attention.dense.weight", 2, s.n_head * s.v_dim);
     assert_tensor(folder, "model.layers.1.mlp.gate.expert_bias", 1, s.n_expert);
     s.q_rank = 0;
-    s.heads_apart = s.say_norm = false;
+    s.heads_apart = false;
     s.n_groups = s.n_groups_used = s.n_dense = 0;
     s.bound = 0.4f;
     s.shared_bound = 0.6f;

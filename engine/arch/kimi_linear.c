@@ -348,6 +348,7 @@ const struct pp_arch pp_arch_kimi_k3 = {
     .ignored = pp_common_ignored,
     .usual = usual,
     .hf_pairs = true,
+    .gguf_shares = true,
     .gguf_sigmoids = true,
     .decoder = {.fn = PP_FN_SITU, .gated_attention = true, .whole_gates = true},
     .from_config = k3_from_config,

@@ -243,6 +243,7 @@ const struct pp_arch pp_arch_bailingmoe3 = {
     .ignored = pp_common_ignored,
     .usual = usual,
     .hf_pairs = true,
+    .gguf_shares = true,
     .gguf_sigmoids = true,
     .decoder = {.gated_attention = true, .whole_rank = true},
     .from_config = from_config,
