@@ -420,6 +420,7 @@ static void on_scanned(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
+    c->n_scans--;
     ctl_adapters_found(c, j);
     ctl_presets_found(c, j);
     for (size_t i = 0; i < j->templates.n; i++)
@@ -437,6 +438,7 @@ void ctl_scan(struct pp_controller *c)
         return;
     snprintf(j->model, sizeof j->model, "%s", c->status.model.path);
     j->job.of_disk = true;
+    c->n_scans++;
     ctl_job_post(c, j);
 }
 

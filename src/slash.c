@@ -160,6 +160,11 @@ static enum pp_slash no_such_adapter(struct pp_controller *c, const char *arg)
         pp_near_try(&near, c->adapters.items[k].name);
         n_begin += begins_with(c->adapters.items[k].name, arg);
     }
+    if (!n_begin && (c->state == PP_STATE_LOADING || c->n_scans)) { /* those beside the model are found behind it */
+        ctl_notice(c, true, "no adapter \"%.100s\" is known yet: they are still being looked for; Enter tries again",
+                   arg);
+        return PP_SLASH_KEEP;
+    }
     if (!strchr(arg, '/') && !pp_case_ends_with(arg, ".gguf"))
         return not_found(c, &near, n_begin, "adapter", "F3");
     ctl_notice(c, true, "there is no adapter \"%s\" in the list; /lora add %s takes a file into it", arg, arg);

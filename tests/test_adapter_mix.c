@@ -279,6 +279,23 @@ static void added_with_a_note(void **state)
 
 /* --- what they are and cost ------------------------------------------------------------------------------- */
 
+/* What is not known yet is not said not to be there, and the line stays to be tried again. */
+static void still_looked_for(void **state)
+{
+    (void)state;
+    fixture_flush(&fix);
+    fixture_pump(&fix);
+    pp_controller_load(fix.c, fix.model);
+    assert_int_equal(fixture_state(&fix), PP_STATE_LOADING);
+    assert_int_equal(fix_slash("/lora moose"), PP_SLASH_KEEP);
+    assert_non_null(strstr(fix_status()->notice, "still being looked for"));
+    fake_loaded(&fix);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    pump_until(&fix, pp_controller_settled(fix.c));
+    assert_int_equal(fix_slash("/lora moose"), PP_SLASH_ERROR);
+    assert_non_null(strstr(fix_status()->notice, "there is no adapter"));
+}
+
 static void misfits_stay_off(void **state)
 {
     (void)state;
@@ -382,6 +399,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(order_is_kept, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(presets, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(added_with_a_note, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(still_looked_for, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(misfits_stay_off, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(asked_again, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(the_price_of_a_switch, setup, fix_teardown),

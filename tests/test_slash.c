@@ -234,6 +234,7 @@ static void test_lora(void **state)
     fix.o.lora[1].path = other;
     fix.o.n_lora = 2;
     fixture_ready(&fix);
+    pump_until(&fix, pp_controller_settled(fix.c));
     assert_int_equal(fix_slash("/lora barista off"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/lora ba"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "2 adapters begin with \"ba\""));
