@@ -177,7 +177,7 @@ enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct 
  * and for models of 4 billion parameters or more. */
 enum pp_code pp_adapter_load_exact(const struct pp_model *m, const char *path, struct pp_adapter **out,
                                    struct pp_error *err);
-void pp_adapter_free(struct pp_adapter *a); /* after no sequence uses it */
+void pp_adapter_free(struct pp_adapter *a); /* after no sequence uses it, and before its model is closed */
 const struct pp_adapter_info *pp_adapter_info(const struct pp_adapter *a);
 
 /* --- sequences ----------------------------------------------------------------------------------------- */
