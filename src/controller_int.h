@@ -168,7 +168,7 @@ struct pp_controller {
     } costs[2];
     bool inspecting;
     size_t n_scans;               /* for adapters and others beside the model, under way */
-    size_t n_awaited;             /* jobs of ctl_job_post that have not come back */
+    size_t n_awaited;             /* jobs of ctl_job_post that are to come back and have not */
     bool finding_drafters;        /* a job does, or the worker is asked about one */
     float prefill_tps;            /* of the last prompt that was worth measuring; 0: none */
     uint64_t plain_tokens, plain_ns; /* decoded without adapters */

@@ -54,8 +54,8 @@ void ctl_job_free(struct pp_job *job)
 
 void ctl_job_post(struct pp_controller *c, struct ctl_job *j)
 {
-    j->job.awaited = true;
-    c->n_awaited++;
+    j->job.awaited = j->job.done != NULL; /* others do not come back */
+    c->n_awaited += j->job.awaited;
     pp_io_post(c->io, &j->job);
 }
 

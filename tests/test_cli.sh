@@ -590,6 +590,9 @@ expect "32 are enough" 0
 printf '%s\n' "$who" "$who" | "$pippin" --plain -n 4 >/dev/full 2>"$tmp/err"; code=$?
 expect "a plain chat that cannot be written" 1
 expect_match "says so" "$tmp/err" '^pippin: cannot write the output: '
+printf '%s\n' "$who" /new "$who" /fork "$who" /quit | timeout 60 "$pippin" --plain --temp 0 -n 4 >"$tmp/out" 2>&1; code=$?
+expect "a plain chat of several conversations" 0
+holds "answers in each of them" [ "$(grep -c '^stopped after 4' "$tmp/out")" = 3 ]
 printf '%s\n' "/lora bard 0.5" "$who" | "$pippin" --plain --temp 0 -n 8 >"$tmp/out" 2>&1; code=$?
 expect "a plain chat that begins with an adapter" 0
 expect_match "which is found before the line is taken" "$tmp/out" '^bard is on, strength 0.50'
