@@ -359,17 +359,11 @@ static void list_personas(struct pp_controller *c)
 
 static void list_params(struct pp_controller *c)
 {
-    struct pp_sampling standard = pp_sampling_default();
     c->params.n = 0;
     for (size_t i = 0; i < ctl_n_params; i++) {
         char value[64];
-        const struct ctl_param *p = &ctl_params[i];
-        size_t before = c->params.n;
-        show_param(c, p, value, sizeof value);
-        ctl_add_named(&c->params, p->name, value);
-        if (c->params.n > before)
-            c->params.items[before].current = (p->kind == CTL_FLOAT || p->kind == CTL_INT) &&
-                                              ctl_param_get(c, &c->sampling, p) != ctl_param_get(c, &standard, p);
+        show_param(c, &ctl_params[i], value, sizeof value);
+        ctl_add_named(&c->params, ctl_params[i].name, value); /* none is current: they are not one of several */
     }
 }
 
