@@ -238,7 +238,13 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"state heads", (double)hp->n_state_head},       {"state keys", (double)hp->n_state_key_head},
         {"state key size", (double)hp->state_key_dim},   {"state value size", (double)hp->state_value_dim},
         {"state tiled", hp->state_tiled},                {"state twice", hp->state_twice},
-                      {"mamba", hp->mamba},
+        {"kept layers", (double)hp->bank_step},          {"picked positions", (double)hp->index_top_k},
+        {"index by halves", hp->index_halves},           {"norms of sums", hp->norms_of_sums},
+        {"plain norms", hp->plain_norms},                {"no last norm", hp->no_output_norm},
+        {"two norms", hp->two_norms},                    {"unit output", hp->unit_output},
+        {"silent first", (double)hp->silent_first},              {"backwards", hp->rope_backwards},
+        {"logarithm of YaRN", (double)hp->yarn_log_multiplier}, {"shared blocks", (double)hp->n_shared_block},
+        {"mamba", hp->mamba},
         {"rwkv", hp->rwkv},                              {"kda", hp->kda},
         {"rwkv in qwen", hp->rwkv_qwen},                 {"decay bound", (double)hp->decay_bound},
         {"rwkv 6", hp->rwkv6},                           {"halved", (double)hp->halved_every},
@@ -259,6 +265,9 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         if (rare[i].v != 0)
             pp_sha256_update(s, text, (size_t)n);
     }
+    for (int i = 0; i < PP_N_STREAM_SCALES; i++)
+        if (hp->stream_scales[i][0] != 0.0f || hp->stream_scales[i][1] != 0.0f)
+            pp_sha256_update(s, hp->stream_scales[i], sizeof hp->stream_scales[i]);
     for (int l = 0; l < (int)hp->n_layer; l++) {
         const uint8_t special[4] = {hp->layer[l], (uint8_t)l, (uint8_t)(l >> 8), 'L'};
         if (hp->layer[l])

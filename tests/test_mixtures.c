@@ -231,12 +231,38 @@ static void bad_kimi_k3(void **state)
     expert_model_free(m);
 }
 
+static struct pp_sha256 identity_of(const struct expert_shape *s)
+{
+    struct expert_model *m = expert_model_make(s);
+    struct pp_model *model;
+    struct pp_sha256 id;
+    struct pp_error err;
+    assert_ok(pp_model_open(expert_model_write(m), &model, &err), err);
+    assert_ok(pp_model_identity(model, NULL, &id, &err), err);
+    pp_model_close(model);
+    expert_model_free(m);
+    return id;
+}
+
+/* What changes results and no tensor makes another model: pages and snapshots of one are not the other's. */
+static void not_the_same_model(void **state)
+{
+    (void)state;
+    struct expert_shape s = k3_shape();
+    const struct pp_sha256 two = identity_of(&s), again = identity_of(&s);
+    s.bank_step = 3;
+    const struct pp_sha256 three = identity_of(&s);
+    assert_memory_equal(&two, &again, sizeof two);
+    assert_memory_not_equal(&two, &three, sizeof two);
+}
+
 TEST_GROUP(mixtures)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(longcat),         cmocka_unit_test(longcat_goes_on), cmocka_unit_test(bad_longcat),
         cmocka_unit_test(ling3),           cmocka_unit_test(ling3_goes_on),   cmocka_unit_test(bad_ling3),
         cmocka_unit_test(kimi_k3),         cmocka_unit_test(kimi_k3_goes_on), cmocka_unit_test(bad_kimi_k3),
+        cmocka_unit_test(not_the_same_model),
     };
     return cmocka_run_group_tests_name("mixtures", tests, NULL, NULL);
 }
