@@ -520,8 +520,8 @@ no_color() {
 
 reasoning() { # open while it is written, a line afterwards; Ctrl-O opens and folds it
     start 80x24 && see ready && say "think of tea" && see "▾ thinking" && see "They want to know **something**" &&
-        see "␛[31mred" && see "▸ thought for 36 tokens, 1.2 s" && gone "They want" && see "You said: think of tea" &&
-        see ready && same reasoning-folded-80x24.txt && keys C-o && see "▾ thought for 36 tokens" &&
+        see "▸ thought for 36 tokens, 1.2 s" && gone "They want" && see "You said: think of tea" &&
+        see ready && same reasoning-folded-80x24.txt && keys C-o && see "▾ thought for 36 tokens" && see "␛[31mred" &&
         see "I say it slowly" && same reasoning-80x24.txt && keys C-o && gone "They want" && say "/reasoning hide" &&
         gone "thought for" && say "/reasoning show" && see "They want" && say "/reasoning loud" &&
         see "show, fold or hide"
