@@ -287,7 +287,7 @@ holds "a conversation remembers that nothing is guessed" grep -q '"draft_tokens"
 run run --resume "$chosen" -p "$who" --temp 0 -n 200 --ignore-eos --use-draft --draft-always --stats </dev/null
 holds "unless the command line says otherwise" grep -q '"draft_tokens": [1-9]' "$tmp/err"
 run sessions show "$chosen" --json
-holds "which words were guessed is kept" grep -q '"guessed": *\[[0-9]*,[0-9]' "$tmp/out"
+holds "which words were guessed is kept" grep -q '"guessed": *\[[0-9]*, *[0-9]' "$tmp/out"
 run sessions rm "$chosen"
 awk 'BEGIN { for (i = 0; i < 400; i++) printf " sea" }' >"$tmp/sea"
 run run --save --temp 0 --seed 7 -n 4 -c 256 -f "$tmp/sea" </dev/null; expect "a question that is too long" 5
