@@ -202,8 +202,8 @@ FUZZ_FLAGS := -std=gnu17 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=un
               -DPP_VERSION='"$(VERSION)"' -DPP_DATADIR='"$(PREFIX)/share/pippin"' -I.
 # The scalar kernels are enough here, and clang then needs no per-file flags. Of the application only what reads untrusted bytes.
 SRC_FUZZED := $(SRC_BASE) $(filter-out $(ISA_FILES),$(SRC_ENGINE)) $(wildcard src/store*.c src/options*.c) \
-              $(foreach n,adapter_mix adapter_names cmd_bench_compare cmd_common cmd_models_pull config conversation export fetch \
-                import import_store json_numbers near paths plain_text registry title,src/$(n).c) \
+              $(foreach n,adapter_mix adapter_names cmd_bench_compare cmd_common cmd_models_pull config conversation export \
+                fence fetch import import_store json_numbers near paths plain_text registry title,src/$(n).c) \
               tests/hostile.c tests/support.c tests/tiny_model.c tests/tokenizers.c \
               $(foreach n,document history input layout markdown sanitize settings text text_file theme wrap,ui/$(n).c)
 fuzz_obj    = $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(1))
