@@ -53,8 +53,9 @@ static const char bert[] =
     "{\"normalizer\":{\"type\":\"BertNormalizer\"},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
     AROUND("[CLS]", "[SEP]") ",\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\"}}";
 
-static const char gpt1[] =
-    "{\"normalizer\":{\"type\":\"BertNormalizer\"},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
+static const char gpt1[] = /* written as it stands: others read no normalizer that leaves one of these out */
+    "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":true,"
+    "\"strip_accents\":null,\"lowercase\":true},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
     "\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"},"
     "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"end_of_word_suffix\":\"</w>\"}}";
 static const char ctrl[] = /* whose vocabulary has "in@@" and "in" for what merges call "in" and "in</w>" */

@@ -272,6 +272,19 @@ static void expect_everywhere(const char *text, const char *want, const char *sh
     pp_tokenizer_free(again);
 }
 
+/* The tokenizer.json of the folder that was made last has this. */
+static void expect_written(const char *want)
+{
+    struct pp_error err;
+    char path[400], *text;
+    size_t n;
+    snprintf(path, sizeof path, "%s-made/tokenizer.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    if (!strstr(text, want))
+        fail_msg("%s has no %s", text, want);
+    pp_free(text);
+}
+
 /* The first GPT's words end with "</w>"; CTRL's vocabulary has "@@" where they do not. */
 static void word_ends(void **state)
 {
@@ -285,6 +298,9 @@ static void word_ends(void **state)
     expect_everywhere("Low\n\tlower.", "low |low|er |. ", "low lower .");
     expect_everywhere("l\u00e9 lx l", "l|<unk>|l|<unk>|l ", "l<unk>l<unk>l");
     expect_everywhere("", "", "");
+    /* others need all of it */
+    expect_written("{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":true,"
+                   "\"strip_accents\":null,\"lowercase\":true}");
     put_text("vocab.json", "{\"<unk>\":0,\"l@@\":1,\"o@@\":2,\"w@@\":3,\"w\":4,\"e@@\":5,\"r\":6,\"lo@@\":7,"
                            "\"low\":8,\"er\":9,\"low@@\":10,\"L@@\":11,\"\\n\":12}");
     put_text("config.json", "{\"model_type\":\"ctrl\"}");
