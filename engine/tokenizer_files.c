@@ -123,16 +123,28 @@ static void json_words(const struct pp_tokenizer *t, struct pp_buf *b)
     pp_buf_str(b, " ]},\n");
 }
 
+/* A vocabulary of characters has tokens of bytes for what it lacks. */
+static bool has_bytes(const struct pp_tokenizer *t)
+{
+    const uint32_t byte = t->byte_symbol['a'];
+    return t->kind == TOK_CHARACTERS && byte < t->n_vocab && t->type[byte] == TOK_BYTE;
+}
+
 /* How texts of tokens of characters are put together. */
-static void json_joined(const struct pp_tokenizer *t, struct pp_buf *b)
+static void json_joined(const struct pp_tokenizer *t, bool bytes, struct pp_buf *b)
 {
     pp_buf_str(b, " \"decoder\": ");
     if (t->n_word_end) {
         pp_buf_str(b, "{\"type\": \"BPEDecoder\", \"suffix\": ");
         add_text(b, t->word_end);
         pp_buf_str(b, "},\n");
+    } else if (t->prefix.start != TOK_PREFIX_NEVER) {
+        pp_buf_str(b, "null,\n");
+    } else if (bytes) { /* else "<0xE2>" is shown as it is spelled */
+        pp_buf_str(b, "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"ByteFallback\"}, "
+                      "{\"type\": \"Fuse\"}]},\n");
     } else {
-        pp_buf_str(b, t->prefix.start == TOK_PREFIX_NEVER ? "{\"type\": \"Fuse\"},\n" : "null,\n");
+        pp_buf_str(b, "{\"type\": \"Fuse\"},\n");
     }
 }
 
@@ -178,14 +190,12 @@ static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
     pp_buf_str(b, "}},\n");
 }
 
-static void json_model(const struct pp_tokenizer *t, struct pp_buf *b)
+static void json_model(const struct pp_tokenizer *t, bool bytes, struct pp_buf *b)
 {
     pp_buf_str(b, " \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": ");
     const bool characters = t->kind == TOK_CHARACTERS;
     const int32_t unknown = characters ? t->unk : t->byte_unknown;
-    const uint32_t byte = t->byte_symbol['a'];
     const bool fused = characters ? !t->each_unknown : t->fuse_unknown;
-    const bool bytes = characters && byte < t->n_vocab && t->type[byte] == TOK_BYTE;
     if (unknown >= 0)
         add_quoted(b, tok_text(t, (uint32_t)unknown));
     else
@@ -215,7 +225,7 @@ static void json_model(const struct pp_tokenizer *t, struct pp_buf *b)
 
 static enum pp_code to_json(const struct pp_tokenizer *t, const char *folder, struct pp_error *err)
 {
-    const bool characters = t->kind == TOK_CHARACTERS;
+    const bool characters = t->kind == TOK_CHARACTERS, bytes = has_bytes(t);
     const char *const *patterns = characters ? NULL : tok_rule_spelling(t->pre);
     struct pp_buf b = {0};
     if (!patterns && !characters)
@@ -237,11 +247,11 @@ static enum pp_code to_json(const struct pp_tokenizer *t, const char *folder, st
         json_split(patterns, t->add_space, &b);
     json_template(t, &b);
     if (characters)
-        json_joined(t, &b);
+        json_joined(t, bytes, &b);
     else
         pp_buf_str(&b, " \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
                        "\"use_regex\": true},\n");
-    json_model(t, &b);
+    json_model(t, bytes, &b);
     enum pp_code code = write_bytes(folder, "tokenizer.json", &b, err);
     pp_buf_free(&b);
     return code;

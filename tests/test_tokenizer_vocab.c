@@ -310,6 +310,34 @@ static void word_ends(void **state)
     expect_refused(PP_ERR_UNSUPPORTED, "no token for what is unknown");
 }
 
+/* Characters that the vocabulary lacks are bytes there, and others put them together again only if they are told to. */
+static void bytes_of_characters(void **state)
+{
+    static const char fused[] = "\"decoder\": {\"type\": \"Fuse\"}";
+    static const char joined[] = "\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"ByteFallback\"}, "
+                                 "{\"type\": \"Fuse\"}]}";
+    (void)state;
+    new_folder("bytes-of-characters");
+    for (int bytes = 0; bytes < 2; bytes++) {
+        struct pp_buf json = {0};
+        pp_buf_fmt(&json, "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\" \"},\"behavior\":"
+                          "\"Isolated\"},\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\","
+                          "\"byte_fallback\":%s,\"merges\":[\"a b\"],\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\" \":3",
+                   bytes ? "true" : "false");
+        for (int i = 0; bytes && i < 256; i++)
+            pp_buf_fmt(&json, ",\"<0x%02X>\":%d", (unsigned)i, i + 4);
+        pp_buf_str(&json, "}}}");
+        put_text("tokenizer.json", pp_buf_cstr(&json));
+        pp_buf_free(&json);
+        if (bytes)
+            expect_everywhere("ab \u00e9b", "ab| |\xc3|\xa9|b", "ab \u00e9b");
+        else
+            expect_everywhere("ab b", "ab| |b", "ab b");
+        expect_written(bytes ? joined : fused);
+        expect_written(bytes ? "\"byte_fallback\": true" : "\"byte_fallback\": false");
+    }
+}
+
 static void failed_allocations(void **state)
 {
     (void)state;
@@ -333,6 +361,7 @@ TEST_GROUP(tokenizer_vocab)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merged), cmocka_unit_test(refused), cmocka_unit_test(listed), cmocka_unit_test(pieces),
         cmocka_unit_test(in_front), cmocka_unit_test(word_ends),
+        cmocka_unit_test(bytes_of_characters),
         cmocka_unit_test(failed_allocations),
     };
     return cmocka_run_group_tests_name("tokenizer_vocab", tests, NULL, NULL);
