@@ -260,6 +260,22 @@ static void test_writer_replaces_files_only(void **state)
     assert_non_null(strstr(err.text, "it is a folder"));
     pp_gguf_writer_free(w);
 
+    int ends[2]; /* a link's text need not be what it leads to: "pipe:[12345]" is no file's name */
+    char by_number[40], says[100];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    snprintf(by_number, sizeof by_number, "/dev/fd/%d", ends[1]);
+    snprintf(says, sizeof says, "cannot write %s: it is a device or a pipe; name a file", by_number);
+    w = write_sample(by_number);
+    assert_int_equal(pp_gguf_writer_begin(w, &err), PP_ERR_IO);
+    assert_string_equal(err.text, says);
+    pp_gguf_writer_free(w);
+    assert_int_equal(pp_check_target(by_number, &err), PP_ERR_IO);
+    assert_string_equal(err.text, says);
+    assert_int_equal(pp_write_file(by_number, "x", 1, 0600, &err), PP_ERR_IO);
+    assert_string_equal(err.text, says);
+    close(ends[0]);
+    close(ends[1]);
+
     assert_int_equal(symlink("target.gguf", temp_file("link.gguf")), 0); /* it stays one */
     finish_sample(write_sample(temp_file("link.gguf")));
     assert_true(lstat(temp_file("link.gguf"), &st) == 0 && S_ISLNK(st.st_mode));

@@ -289,12 +289,23 @@ static char *link_target(const char *path, bool *bad)
     return to;
 }
 
+/* The kernel follows /dev/stdout to a pipe, though the link's text, "pipe:[12345]", is the name of nothing. */
+static bool leads_to_no_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+}
+
 enum pp_code pp_follow_links(const char *path, char **to, struct pp_error *err)
 {
     enum { MOST = 40 }; /* as many as Linux follows */
     char *at = pp_strdup(path);
     bool bad = !at;
     *to = NULL;
+    if (at && leads_to_no_file(path)) {
+        *to = at;
+        return PP_OK;
+    }
     for (int i = 0; at && i <= MOST; i++) {
         char *next = link_target(at, &bad);
         if (!next && !bad) {

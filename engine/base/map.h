@@ -57,7 +57,8 @@ struct pp_file_id pp_file_id(const struct stat *st);
 enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err);
 
 /* What is written if path is: path itself, or what the link with that name leads to in the end, whether it is there or
- * not: a file that takes a link's place would leave its target as it was. *to: pp_free; NULL after an error. */
+ * not: a file that takes a link's place would leave its target as it was. What leads to anything but a file stays as it
+ * is called, to be refused by that name. *to: pp_free; NULL after an error. */
 enum pp_code pp_follow_links(const char *path, char **to, struct pp_error *err);
 
 /* Fails if path is there and no regular file: a file that is renamed over a device or a pipe would take its place. And
