@@ -235,7 +235,6 @@ static int64_t place_of(const struct pp_message *list, size_t n, int64_t id)
     return 0;
 }
 
-/* All of it or nothing: no half of a copy stays in the list, whatever ends the program meanwhile. */
 static enum pp_code copy_branch(struct ctl_job *j, struct pp_store *st, struct pp_message *list, size_t n,
                                 struct pp_error *err)
 {
@@ -249,22 +248,29 @@ static enum pp_code copy_branch(struct ctl_job *j, struct pp_store *st, struct p
     return pp_store_conversation_add(st, &j->session, list, n, err);
 }
 
-/* In: session (the new one's strings), id (head of the branch to be copied). Out: session, list and n, lock_fd. */
+static enum pp_code add_copy(struct ctl_job *j, struct pp_store *st, struct pp_error *err)
+{
+    struct pp_message *list = NULL;
+    size_t n = 0;
+    enum pp_code code = pp_store_branch(st, j->id, &list, &n, err);
+    if (code == PP_OK)
+        code = copy_branch(j, st, list, n, err);
+    if (code == PP_OK)
+        code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, err);
+    if (code == PP_OK)
+        code = pp_store_branch(st, j->session.head, &j->list, &j->n, err);
+    pp_message_list_free(list, n);
+    return code;
+}
+
+/* In: session (the new one's strings), id (head of the branch to be copied). Out: session, list and n, lock_fd. All of
+ * it is committed, or nothing: no copy stays in the list that could not be locked or read. */
 void ctl_run_fork(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
-    struct pp_message *list = NULL;
-    size_t n = 0;
-    job->code = pp_store_branch(st, j->id, &list, &n, &job->err);
+    job->code = pp_store_batch_begin(st, "save the copy", &job->err);
     if (job->code == PP_OK)
-        job->code = copy_branch(j, st, list, n, &job->err);
-    if (job->code == PP_OK)
-        job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, &job->err);
-    if (job->code == PP_OK)
-        job->code = pp_store_branch(st, j->session.head, &j->list, &j->n, &job->err);
-    if (job->code != PP_OK && j->session.id)
-        pp_store_session_delete(st, j->session.id, NULL);
-    pp_message_list_free(list, n);
+        job->code = pp_store_batch_end(st, add_copy(j, st, &job->err), &job->err);
 }
 
 /* In: id, flag (it is the one on screen: this program has the lock). Out: key, for the snapshot. */

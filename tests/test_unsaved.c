@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/cmd_run.h"
 #include "src/store_internal.h"
@@ -219,6 +220,36 @@ static void nothing_half_begun(void **state)
     assert_int_equal(n_conversations(), 0);
 }
 
+/* Nor does a copy stay in the list that could not be locked, even if nothing can be deleted. */
+static void no_copy_left(void **state)
+{
+    struct pp_store *st;
+    struct pp_error err;
+    char locks[600], away[600];
+    (void)state;
+    fixture_turn(&fix, "one", "1");
+    const int64_t id = pp_controller_session_id(fix.c);
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    assert_int_equal(sqlite3_exec(st->db, "CREATE TRIGGER kept BEFORE DELETE ON session BEGIN "
+                                          "SELECT RAISE(ABORT, 'kept'); END", NULL, NULL, NULL), SQLITE_OK);
+    pp_store_close(st);
+    snprintf(locks, sizeof locks, "%s/locks", fix.paths.data);
+    snprintf(away, sizeof away, "%s/locks-away", fix.paths.data);
+    assert_int_equal(rename(locks, away), 0);
+    assert_ok(pp_write_file(locks, "no folder", 9, 0600, &err), err);
+    pp_controller_fork(fix.c, 0);
+    pump_until(&fix, fix_status()->notice_is_error);
+    assert_non_null(strstr(fix_status()->notice, locks));
+    assert_int_equal(n_conversations(), 1);
+    assert_int_equal(pp_controller_session_id(fix.c), id);
+
+    assert_int_equal(remove(locks), 0);
+    assert_int_equal(rename(away, locks), 0);
+    pp_controller_fork(fix.c, 0);
+    pump_until(&fix, pp_controller_session_id(fix.c) != id);
+    assert_int_equal(n_conversations(), 2);
+}
+
 static void a_setting_leaves_another_branch(void **state)
 {
     (void)state;
@@ -242,6 +273,7 @@ TEST_GROUP(unsaved)
         cmocka_unit_test_setup_teardown(a_refused_change_is_tried_again, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(an_unasked_change_is_tried_again, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(nothing_half_begun, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(no_copy_left, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(a_setting_leaves_a_new_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_leaves_a_new_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_with_a_refused_question, fix_setup_ready, fix_teardown),
