@@ -57,6 +57,13 @@ styles=$(sed -n 's/^    \[PP_SLOT_[A-Z_]*\] = {"\([a-z_]*\)".*/\1/p' ui/theme.c)
 check "styles of themes in pippin.conf(5)" "$(for s in $styles; do missing man/pippin.conf.5 "(^|[ ])$s( |\$)"; done)"
 check "themes in --help" "$(for t in themes/*.theme; do
     t=${t##*/} && "$program" chat --help | tr -d '\n' | grep -q "colours:[^-]*[ ,]${t%.theme}," || echo "$t"; done)"
+vocabularies=$(sed -n 's/.*write_bytes(folder, "\(.*\)",.*/\1/p' engine/tokenizer_files.c
+    sed -n 's/^#define TOK_[A-Z]*_FILE "\(.*\)"/\1/p' engine/tokenizer_internal.h)
+check "files of vocabularies are read" "$([ "$(echo "$vocabularies" | wc -l)" = 4 ] || echo "only: $vocabularies")"
+check "files of vocabularies in pippin(1)" "$(for f in $vocabularies; do missing man/pippin.1 "^\.Pa $f\$"; done)"
+sed -n '/^\.Pa tokenizer.json$/,/^\.Pa tokenizer.model$/p' man/pippin.1 >"$tmp/kinds"
+check "vocabularies with a tokenizer.json in pippin(1)" "$(missing "$tmp/kinds" byte-level characters)"
+
 # "referenced manual not found" depends on what is installed, STYLE on taste
 command -v mandoc >/dev/null &&
     check "mandoc finds nothing to warn of" "$(mandoc -T lint -W warning man/*.[15] 2>/dev/null)"
