@@ -15,16 +15,14 @@
 #include "src/figures.h"
 #include "ui/sanitize.h"
 #include "ui/theme.h"
+#include "ui/typed.h"
 #include "ui/view_reasoning.h"
-
-enum { MAX_LINE = 1 << 20 };
 
 struct plain {
     struct pp_controller *c;
     const struct pp_paths *paths;
-    struct pp_buf typed;      /* read from stdin, not yet used */
+    struct pp_typed typed;    /* read from stdin, not yet used */
     bool end_of_input;
-    bool too_long;            /* the rest of a line that was refused is passed over */
     bool piped;               /* nobody types */
     bool leaving, failed;
     bool listing;             /* the list of conversations was asked for */
@@ -446,53 +444,26 @@ static void take_typed(struct plain *p)
             return; /* what follows may end it */
         if (!pp_controller_settled(p->c))
             return; /* what follows may need it */
-        char *end = p->typed.len ? memchr(p->typed.data, '\n', p->typed.len) : NULL;
-        if (!end && !(p->end_of_input && p->typed.len)) {
+        const char *line = pp_typed_line(&p->typed, p->end_of_input);
+        if (!line) {
             if (p->end_of_input)
                 leave(p);
             return;
         }
-        size_t len = end ? (size_t)(end - p->typed.data) : p->typed.len, used = end ? len + 1 : len;
-        char *line = pp_strndup(p->typed.data, len);
-        p->typed.len -= used;
-        memmove(p->typed.data, p->typed.data + used, p->typed.len);
-        if (line)
-            take_line(p, line);
-        pp_free(line);
+        take_line(p, line);
+        pp_typed_used(&p->typed);
         pump(p);
     }
-}
-
-static bool has_line(const struct plain *p)
-{
-    return p->typed.len && memchr(p->typed.data, '\n', p->typed.len);
-}
-
-/* Of a line that is too long no part is taken for a line of its own: all goes, to its end. */
-static void add_typed(struct plain *p, const char *bytes, size_t n)
-{
-    const char *end = p->too_long ? memchr(bytes, '\n', n) : NULL;
-    if (p->too_long && !end)
-        return;
-    size_t at = end ? (size_t)(end - bytes) + 1 : 0;
-    p->too_long = false;
-    for (; at < n; at++) /* no text has a NUL */
-        if (bytes[at])
-            pp_buf_char(&p->typed, bytes[at]);
-    if (!p->typed.bad && (p->typed.len <= MAX_LINE || has_line(p)))
-        return;
-    pp_buf_free(&p->typed);
-    p->too_long = true;
-    say(p, "That line is too long: nothing of it was sent.");
 }
 
 static void read_typed(struct plain *p)
 {
     char bytes[4096];
+    struct pp_error err;
     ssize_t n = read(STDIN_FILENO, bytes, sizeof bytes);
-    if (n > 0)
-        add_typed(p, bytes, (size_t)n);
-    else if (n == 0 || (errno != EINTR && errno != EAGAIN))
+    if (n > 0 && pp_typed_add(&p->typed, bytes, (size_t)n, &err))
+        say(p, err.text);
+    else if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
         p->end_of_input = true;
 }
 
@@ -524,7 +495,7 @@ static void run(struct plain *p)
             leave(p);
         take_typed(p);
         prompt(p);
-        const bool enough = p->typed.len > MAX_LINE / 2 && has_line(p);
+        const bool enough = p->typed.text.len > PP_TYPED_LINE_MAX / 2 && pp_typed_has_line(&p->typed);
         fds[2].fd = p->end_of_input || enough ? -1 : STDIN_FILENO;
         if (poll(fds, 3, p->leaving ? PP_CLOSING_MS : -1) < 0 && errno != EINTR)
             return;
@@ -583,7 +554,7 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
     flush(&p);
     if (p.lost && p.lost != EPIPE)
         fprintf(stderr, "pippin: cannot write the output: %s\n", strerror(p.lost));
-    pp_buf_free(&p.typed);
+    pp_buf_free(&p.typed.text);
     pp_buf_free(&p.held);
     return p.failed || p.lost ? 1 : 0;
 }

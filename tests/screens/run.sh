@@ -666,7 +666,9 @@ plain_lists() { # what the menus show
 }
 plain_pipe() {
     printf 'one\ntwo' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "You said: one" &&
-        has "$work/out" "You said: two"
+        has "$work/out" "You said: two" || return 1
+    { head -c 1100000 /dev/zero | tr '\0' x; printf '\nthree\n'; } | "$program" --plain >"$work/out" 2>&1 &&
+        has "$work/out" "That line is too long" && has "$work/out" "You said: three"
 }
 idle_costs_nothing() {
     start 80x24 && see ready && sleep 0.3 && p=$(pid_of) && a=$(cut -d' ' -f14,15 "/proc/$p/stat") &&
