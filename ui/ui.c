@@ -464,6 +464,9 @@ static enum pp_code keep_long(struct pp_ui *ui, const char *text, struct pp_erro
         code = pp_write_new_file(path, text, strlen(text), 0600, err);
         taken = code && access(path, F_OK) == 0;
     }
+    if (taken)
+        return pp_fail(err, PP_ERR_IO, "%s/unsent.txt and unsent-2.txt to unsent-%d.txt are all there; remove those "
+                       "that are needed no more", ui->paths->state, MOST - 1);
     if (!code)
         pp_buf_fmt(&ui->unsent_in, "%s%s", ui->unsent_in.len ? " and " : "", path);
     return code;

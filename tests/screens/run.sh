@@ -684,6 +684,9 @@ half_typed_unkept() {
         text "kept nowhere" && keys F10 && see "exit=" && see "cannot be written: Is a directory" &&
         see "nowhere but here" && see "kept nowhere"
 }
+said_of_names() { # above what was typed, which is more than a screen has
+    t capture-pane -t case: -p -J -S - | grep -q "unsent.txt and unsent-2.txt to unsent-999.txt are all there; remove"
+}
 # likewise what is too long for the history, beside what is there already; it is shown where there is no name left
 long_typed() {
     mkdir -p "$work/state/pippin" && echo other >"$work/state/pippin/unsent.txt" && start 140x24 && see ready &&
@@ -691,7 +694,7 @@ long_typed() {
         has "$work/state/pippin/unsent-2.txt" " 20000" && has "$work/state/pippin/unsent.txt" other || return 1
     for i in $(seq 3 999); do echo other >"$work/state/pippin/unsent-$i.txt"; done
     start 140x24 && see ready && seq -s' ' 1 20000 | paste && see " 20000" && keys F10 && see "exit=" && see " 20000" &&
-        has "$work/state/pippin/unsent-999.txt" other
+        becomes 0 said_of_names && has "$work/state/pippin/unsent-999.txt" other
 }
 
 cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
