@@ -302,7 +302,8 @@ static enum pp_code read_vocabulary(const char *folder, bool merges, bool mark, 
 {
     cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model"), *vocab = NULL;
     if (!merges) {
-        if (!set_bert(cJSON_GetObjectItemCaseSensitive(root, "normalizer"), cfg->tokenizer))
+        cJSON *normalizer = cJSON_GetObjectItemCaseSensitive(root, "normalizer");
+        if (!set_bert(normalizer, cfg->tokenizer))
             return pp_fail_nomem(err, "the vocabulary");
         return read_lines(folder, "vocab.txt", cJSON_AddObjectToObject(model, "vocab"), add_entry, err);
     }

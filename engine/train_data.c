@@ -252,7 +252,7 @@ static enum pp_code refuse_control_across(const struct reader *r, const struct t
     for (const cJSON *part = parts->child; part; part = part->next) {
         const char *text = cJSON_GetStringValue(part);
         if (!text)
-            text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(part, "text"));
+            text = cJSON_GetStringValue(pp_json_member(part, "text"));
         pp_buf_str(&all, text ? text : "");
     }
     enum pp_code code = all.bad ? pp_fail_nomem(err, "a message") : refuse_control(r, t, pp_buf_cstr(&all), err);
