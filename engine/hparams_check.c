@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "engine/arch/arch.h"
 #include "engine/hparams_int.h"
 #include "engine/plan.h"
 
@@ -107,9 +108,16 @@ static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *e
     return code;
 }
 
+/* Whether layers are such that they cannot be without experts. */
+static bool needs_experts(const struct pp_hparams *hp)
+{
+    const struct pp_arch *arch = pp_arch_by_name(hp->arch);
+    return hp->head_mixture || (arch && (arch->decoder.shortcut || arch->decoder.normed_stream));
+}
+
 static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *err)
 {
-    enum pp_code code = pp_check_range("number of experts", hp->n_expert, 0, PP_MAX_EXPERTS, err);
+    enum pp_code code = pp_check_range("number of experts", hp->n_expert, needs_experts(hp), PP_MAX_EXPERTS, err);
     if (!code)
         code = pp_check_range("number of experts that compute nothing", hp->n_expert_idle, 0,
                               hp->n_expert && hp->n_expert_group < 2 ? PP_MAX_EXPERTS - hp->n_expert : 0, err);

@@ -323,6 +323,16 @@ static const struct pp_tensor *fail_shape(const struct pp_source *s, const struc
     return NULL;
 }
 
+/* Of a stack: others go by its first matrix. */
+static bool check_count(const struct pp_source *s, const char *name, int64_t n, struct pp_error *err)
+{
+    if (n < 1)
+        pp_fail(err, PP_ERR_FORMAT,
+                "%s: %lld matrices %s are needed, which cannot be; the file is damaged, get it again",
+                pp_source_path(s), (long long)n, name);
+    return n >= 1;
+}
+
 /* need: rows of a matrix 0 for a vector, matrices 0 for one matrix */
 static const struct pp_tensor *checked_tensor(const struct pp_source *s, const char *name, int64_t matrices,
                                               int64_t rows, int64_t cols, struct pp_error *err)
@@ -568,6 +578,8 @@ const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct 
     va_start(ap, fmt);
     vsnprintf(base, sizeof base, fmt, ap);
     va_end(ap);
+    if (!check_count(s, base, n, err))
+        return NULL;
     const struct pp_tensor **matrices = own(p, pp_calloc((size_t)n, sizeof *matrices));
     if (!matrices) {
         pp_fail_nomem(err, "the model's plan");
@@ -603,6 +615,8 @@ int pp_plan_heads(struct pp_plan *p, const struct pp_source *s, int n, int64_t n
     va_start(ap, fmt);
     vsnprintf(name, sizeof name, fmt, ap);
     va_end(ap);
+    if (!check_count(s, name, n, err))
+        return -1;
     const struct pp_tensor *stack = pp_source_tensor(s, name);
     const bool flat = stack && stack->n_dims == 2; /* some converters' */
     stack = checked_tensor(s, name, flat ? 0 : n, flat ? n * n_out : n_out, n_in, err);

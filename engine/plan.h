@@ -328,9 +328,8 @@ void pp_plan_add(struct pp_plan *p, struct pp_op op);
  * error wins. */
 const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err,
                                        const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* The matrices [n_out, n_in] of n experts: a tensor NAME_exps.weight that holds them all, or NAME.0.weight and so on;
- * where NAME ends with _ch, NAMEexps.weight.
- * NULL: *err is set. */
+/* The matrices [n_out, n_in] of n experts, at least 1: a tensor NAME_exps.weight that holds them all, or NAME.0.weight
+ * and so on; where NAME ends with _ch, NAMEexps.weight. NULL: *err is set. */
 const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out,
                                                 int64_t n_in, struct pp_error *err, const char *fmt, ...)
     __attribute__((format(printf, 7, 8)));
@@ -363,8 +362,8 @@ const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions
                                           struct pp_error *err);
 int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e); /* its index */
 int pp_plan_recurrence(struct pp_plan *p, const struct pp_recurrence *r); /* its index */
-/* Registers the matrices [n_out, n_in] of n heads, which are one tensor, one behind the other. Its index, or -1 with
- * *err set. */
+/* Registers the matrices [n_out, n_in] of n heads, at least 1, which are one tensor, one behind the other. Its index,
+ * or -1 with *err set. */
 int pp_plan_heads(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out, int64_t n_in,
                   struct pp_error *err, const char *fmt, ...) __attribute__((format(printf, 7, 8)));
 /* Registers a projection NAME.weight with an optional NAME.bias; returns its index, or -1 with *err set. What several

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "engine/engine.h"
+#include "engine/plan.h"
+#include "engine/source.h"
 #include "tests/expert_model.h"
 #include "tests/support.h"
 
@@ -26,6 +28,32 @@ static void bad_groups(void **state)
         assert_non_null(strstr(err.text, cases[i].word));
         expert_model_free(m);
     }
+}
+
+/* Nothing goes by the first of no matrices. */
+static void no_matrices(void **state)
+{
+    const struct expert_shape s = expert_shape("bailingmoe2");
+    struct pp_source *source;
+    struct pp_plan plan = {0};
+    struct pp_error err;
+    (void)state;
+    struct expert_model *m = expert_model_make(&s);
+    assert_ok(pp_source_open(expert_model_write(m), &source, &err), err);
+    for (int n = -1; n <= 0; n++) {
+        err = (struct pp_error){0};
+        assert_null(pp_plan_matrices(&plan, source, n, s.n_ff_expert, s.n_embd, &err, "blk.0.ffn_up"));
+        assert_int_equal(err.code, PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, " matrices blk.0.ffn_up are needed"));
+        err = (struct pp_error){0};
+        assert_int_equal(pp_plan_heads(&plan, source, n, s.n_ff_expert, s.n_embd, &err, "blk.0.ffn_up_exps.weight"),
+                         -1);
+        assert_int_equal(err.code, PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, " matrices blk.0.ffn_up_exps.weight are needed"));
+    }
+    pp_plan_free(&plan);
+    pp_source_close(source);
+    expert_model_free(m);
 }
 
 /* How many parameters a token needs: all but those of the experts that are not chosen. */
@@ -55,6 +83,7 @@ TEST_GROUP(expert_counts)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_groups),
+        cmocka_unit_test(no_matrices),
         cmocka_unit_test(active),
     };
     return cmocka_run_group_tests_name("expert_counts", tests, NULL, NULL);
