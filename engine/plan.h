@@ -168,7 +168,7 @@ struct pp_experts {
     bool groups_by_largest;                          /* the groups chosen are those with the largest experts */
     const struct pp_tensor *choice_bias;             /* [n], or NULL */
     const struct pp_tensor *bias;                    /* [n_out], added to what they give together; or NULL */
-    const struct pp_tensor *scales;                  /* [n]: of each expert's weight; or NULL */
+    const struct pp_tensor *scales;                  /* [n - idle]: of each expert's weight; or NULL */
     /* Without `up` an expert is one matrix, W_down x. What experts give may stand side by side, without weights, that
      * of the one with the largest logit first; and each may read a part of the input, that one the first. */
     bool apart, of_parts;

@@ -227,6 +227,9 @@ static void route(const struct expert_model *m, int l, const double *in, double 
         sum += weight[e] = rank(score, n, e) < s->n_used ? part[e] : 0;
     for (int e = 0; e < n; e++)
         weight[e] *= (s->shares ? 1 : 1 / sum) * (s->scale != 0.0f ? (double)s->scale : 1);
+    const struct array *scales = expert_find(m, l, "ffn_down_exps.scale");
+    for (int e = 0; scales && e < s->n_expert; e++)
+        weight[e] *= (double)scales->values[e];
 }
 
 /* out += factor * W_down(silu(W_gate x) * W_up x), or relu(W_up x)^2 without a gate, the matrices being the e-th of
@@ -256,6 +259,10 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
         up[i] *= m->s.gelu ? gelu(gate[i]) : m->s.early ? fmax(0, gate[i])
                                            : w[0] ? gate[i] * sigmoid(gate[i]) : fmax(0, up[i]);
     product(w[2], e, 0, n_out, up, down);
+    snprintf(name[0], sizeof name[0], "ffn_down%s.bias", end);
+    const struct array *bias = expert_find(m, l, name[0]);
+    for (int i = 0; bias && i < n_out; i++)
+        down[i] += (double)bias->values[e * n_out + i];
     for (int i = 0; i < n_out; i++)
         out[i] += factor * down[i];
     pp_free(gate);

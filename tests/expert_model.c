@@ -326,6 +326,10 @@ static void add_experts(struct expert_model *m, int l)
         add(m, l, "ffn_gate_exps.weight", n, ff, width, 0, 2 * sqrtf(3.0f / (float)width));
     add(m, l, "ffn_up_exps.weight", n, ff, width, 0, 2 * sqrtf(3.0f / (float)width));
     add(m, l, "ffn_down_exps.weight", n, width, ff, 0, 2 * sqrtf(3.0f / (float)ff));
+    if (s->expert_scales)
+        add(m, l, "ffn_down_exps.scale", 0, 0, n, 1.5f, 1);
+    if (s->down_biases)
+        add(m, l, "ffn_down_exps.bias", 0, n, width, 0, 1);
     width = s->n_embd;
     if (s->share) {
         const int each = n / s->share, narrow = s->n_ff_share;

@@ -44,6 +44,8 @@ struct expert_shape {
     bool shared_weight;     /* the shared expert's result has a weight: a sigmoid */
     bool sigmoids, shares;  /* shares: weights are not made to add up to 1 */
     bool choice_bias;
+    bool expert_scales;     /* of each expert with matrices the weight is multiplied by a number */
+    bool down_biases;       /* and something is added to what it gives, as wide as that */
     int n_idle;             /* so many further experts, behind those, give what they read */
     bool shortcut;          /* layers come in pairs: what the first's experts give is added behind the second; with
                                dense_beside */

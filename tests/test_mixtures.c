@@ -10,6 +10,21 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
+/* As check_experts, of what only files have. */
+static void check_file(const struct expert_shape *s)
+{
+    struct expert_model *m = expert_model_make(s);
+    const char *file = expert_model_write(m);
+    double *want = doubles(SMALL_TEXT * s->n_vocab);
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, s->n_vocab);
+    expert_model_compute(m, ids, SMALL_TEXT, want);
+    assert_same_bits(file, PP_KV_F32);
+    assert_logits(want, s->n_vocab, file);
+    pp_free(want);
+    expert_model_free(m);
+}
+
 /* Two layers of ours for each of a folder's; some rows have no expert with matrices. */
 static struct expert_shape longcat_shape(void)
 {
@@ -46,6 +61,9 @@ static void longcat(void **state)
     s.kv_growth = 0;
     s.q_growth = 1;
     check_experts(&s);
+    s.n_idle = 24;
+    s.expert_scales = true; /* which those that give what they read have not */
+    check_file(&s);
 }
 
 /* Conversations that go back, and come from snapshots. */
@@ -197,6 +215,9 @@ static void kimi_k3(void **state)
     assert_tensor(folder, "model.layers.2.self_attn.g_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.3.self_attn.g_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.1.block_sparse_moe.routed_expert_norm.weight", 1, s.n_embd_expert);
+    s.down_biases = true; /* as narrow as experts */
+    check_file(&s);
+    s.down_biases = false;
     s.bank_step = 3;
     s.n_embd_expert = s.q_rank = s.n_dense = s.n_ff_shared = 0;
     s.heads_apart = false;

@@ -135,7 +135,7 @@ static bool find_biases(struct builder *b, int l, struct pp_experts *e)
         const struct pp_tensor **to;
     } biases[] = {{"gate", b->hp->n_ff_expert, &e->gate_b},
                   {"up", b->hp->n_ff_expert, &e->up_b},
-                  {"down", b->hp->n_embd, &e->down_b}};
+                  {"down", b->hp->n_embd_expert ? b->hp->n_embd_expert : b->hp->n_embd, &e->down_b}};
     for (int i = 0; i < 3; i++) {
         char name[64];
         snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.bias", l, biases[i].kind);

@@ -387,7 +387,8 @@ static void route(struct pp_cpu *c, const struct stage *s, int m)
     for (int i = 0; i < m; i++)
         route_row(r, x, slot_row(c, s->router, i), r->choice + i * x->n_used, r->weight + i * x->n_used);
     for (int i = 0; x->scales && i < m * x->n_used; i++)
-        r->weight[i] *= x->scales[r->choice[i]];
+        if (r->choice[i] < x->n_matrices * x->share)
+            r->weight[i] *= x->scales[r->choice[i]];
     for (int i = 0; x->share > 1 && i < m; i++)
         join_shared(x, r->choice + i * x->n_used, r->weight + i * x->n_used);
     for (int i = 0; x->idle && i < m; i++)

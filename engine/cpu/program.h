@@ -66,7 +66,7 @@ struct experts {
     int n_groups, n_groups_used; /* 0: no groups */
     bool groups_by_largest;
     const float *choice_bias;   /* [n], or NULL */
-    const float *scales;        /* [n], or NULL */
+    const float *scales;        /* [n_matrices * share]: of those that have matrices; or NULL */
     const float *bias;          /* [n_out], or NULL */
     bool apart, of_parts;       /* results side by side; each reads a part of the input */
     enum pp_fn fn;
