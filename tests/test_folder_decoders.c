@@ -686,10 +686,36 @@ static void zamba(void **state)
     s.zamba.layers = "mmhhmh";
     s.tied = false;
     check_decoder(&s);
+    s.zamba.layers = "hmhhmm"; /* no period gives that: folders have a list */
+    check_decoder(&s);
+    s.zamba.layers = "mmhhmh";
     const struct spoilt cases[] = {{"blk.1.ssm_dt.bias", 1, 95, "ssm_dt.bias"},
                                    {"blk.0.ssm_x.weight", 3, 96, "ssm_x"},
                                    {"blk.2.shared_gate.weight", 0, 0, "shared_gate"}};
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
+}
+
+/* A file that says it has no scans, by which channels would be divided. */
+static void bad_zamba(void **state)
+{
+    static const char key[] = "zamba.ssm.scan_count";
+    const struct decoder_shape s = decoder_shape("zamba");
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    struct pp_model *m;
+    struct pp_error err;
+    char *bytes;
+    size_t n;
+    (void)state;
+    assert_ok(pp_read_file(file, 1 << 24, &bytes, &n, &err), err);
+    char *at = memmem(bytes, n, key, strlen(key));
+    assert_non_null(at);
+    memset(at + strlen(key) + 4, 0, 4); /* behind the type */
+    assert_ok(pp_write_file(file, bytes, n, 0600, &err), err);
+    assert_int_equal(pp_model_open(file, &m, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "number of scans is 0; it must be 1 to"));
+    pp_free(bytes);
+    decoder_free(d);
 }
 
 /* KORMo: Llama with other names. */
@@ -977,6 +1003,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(aria),
         cmocka_unit_test(cohere_compass),
         cmocka_unit_test(zamba),
+        cmocka_unit_test(bad_zamba),
         cmocka_unit_test(looped),
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),
         cmocka_unit_test(modernbert_decoder),

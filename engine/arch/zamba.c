@@ -70,6 +70,12 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
     return PP_OK;
 }
 
+/* Before channels are divided by them. */
+static enum pp_code check_scans(const struct pp_hparams *hp, struct pp_error *err)
+{
+    return pp_check_range("number of scans", hp->n_scan_head, 1, 1 << 12, err);
+}
+
 /* --- GGUF -------------------------------------------------------------------------------------------------------- */
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
@@ -77,6 +83,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     bool shares = false;
     if (!pp_gguf_int(g, scans_key, &hp->n_scan_head))
         return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", scans_key);
+    if (check_scans(hp, err))
+        return err->code;
     for (int64_t l = 0; l < hp->n_layer; l++) {
         if (!pp_gguf_array_bool(g, layers_key, (size_t)l, &shares))
             return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it does not name %lld layers", layers_key,
@@ -105,6 +113,7 @@ static bool has_block(int64_t l, int64_t period, int64_t offset)
     return l < BEGIN ? l == BEGIN - 1 : (l - BEGIN) % period == offset;
 }
 
+/* By a period and an offset, or by a list, which wins. */
 static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t period = 6, offset = 4;
@@ -117,7 +126,9 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_check_range("num_hidden_layers", hp->n_layer, BEGIN, PP_MAX_LAYERS, err);
     for (int64_t l = 0; l < hp->n_layer && !code; l++)
         hp->layer[l] |= has_block(l, period, offset) ? PP_LAYER_SHARING : 0;
-    return code;
+    if (code)
+        return code;
+    return pp_config_layer_words(config, "layers_block_type", "hybrid", "mamba", PP_LAYER_SHARING, hp, err);
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -136,6 +147,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = read_layers(config, hp, err);
     if (!code)
         code = pp_config_int(config, "n_mamba_heads", &hp->n_scan_head, err);
+    if (!code)
+        code = check_scans(hp, err);
     if (!code)
         code = pp_scan_from_config(config, &keys, 0, hp, err);
     return code ? code : finish(hp, err);
