@@ -1,5 +1,6 @@
 /* test_mixtures.c - further mixtures of experts, checked as those in test_experts.c: with experts that give what they
  * read, or whose results are added later, and with states. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,6 +62,9 @@ static void longcat(void **state)
     s.kv_growth = 0;
     s.q_growth = 1;
     check_experts(&s);
+    s.kv_growth = 1; /* another word for that */
+    check_experts(&s);
+    s.kv_growth = 0;
     s.n_idle = 24;
     s.expert_scales = true; /* which those that give what they read have not */
     check_file(&s);
@@ -83,17 +87,28 @@ static void bad_longcat(void **state)
 {
     static const struct {
         int n_layer, n_idle;
+        float q_growth, kv_growth;
+        enum pp_code code;
         const char *word;
-    } cases[] = {{3, 5, "pairs"}, {2, 1100, "compute nothing"}};
+    } cases[] = {{3, 5, 1, 1, PP_ERR_FORMAT, "pairs"},
+                 {2, 1100, 1, 1, PP_ERR_FORMAT, "compute nothing"},
+                 {2, 5, 1.1f, 1, PP_ERR_UNSUPPORTED, "q_lora_scale is 1.1; it must be 1, or"},
+                 {2, 5, -1, 1, PP_ERR_UNSUPPORTED, "q_lora_scale is -1; it must be 1, or"},
+                 {2, 5, 1e-30f, 1, PP_ERR_UNSUPPORTED, "q_lora_scale is 1e-30; it must be 1, or"},
+                 {2, 5, NAN, 1, PP_ERR_UNSUPPORTED, "q_lora_scale is nan; it must be 1, or"},
+                 {2, 5, 1, 1.5f, PP_ERR_UNSUPPORTED, "kv_lora_scale is 1.5; it must be 1, or"},
+                 {2, 5, 1, INFINITY, PP_ERR_UNSUPPORTED, "kv_lora_scale is inf; it must be 1, or"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct expert_shape s = longcat_shape();
         struct pp_model *model;
         struct pp_error err;
         s.n_layer = cases[i].n_layer;
+        s.q_growth = cases[i].q_growth;
+        s.kv_growth = cases[i].kv_growth;
         struct expert_model *m = expert_model_make(&s);
         expert_model_say_idle(m, cases[i].n_idle);
-        if (pp_model_open(expert_model_write(m), &model, &err) != PP_ERR_FORMAT || !strstr(err.text, cases[i].word))
+        if (pp_model_open(expert_model_write(m), &model, &err) != cases[i].code || !strstr(err.text, cases[i].word))
             fail_msg("%s: %s", cases[i].word, err.text);
         expert_model_free(m);
     }

@@ -56,7 +56,8 @@ static const struct pp_arch_usual usual[] = {
              "\"num_attention_heads\": 64, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
              "\"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64,"
              "\"v_head_dim\": 128, \"moe_topk\": 12, \"n_routed_experts\": 512, \"zero_expert_num\": 256,"
-             "\"expert_ffn_hidden_size\": 2048, \"routed_scaling_factor\": 6.0}"},
+             "\"expert_ffn_hidden_size\": 2048, \"routed_scaling_factor\": 6.0,"
+             "\"rope_theta\": 10000000.0}"},
     {.json = NULL},
 };
 static const struct pp_expert_keys expert_keys = {.n = "n_routed_experts", .n_used = "moe_topk",
@@ -123,7 +124,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "zero_expert_num", hp->n_expert_idle);
     pp_config_put_text(config, "zero_expert_type", "identity");
     pp_config_put_text(config, "attention_method", "MLA");
-    cJSON_AddBoolToObject(config, "mla_scale_q_lora", hp->attn_scale > plain_scale(hp) * 1.0001f);
+    cJSON_AddBoolToObject(config, "mla_scale_q_lora", fabsf(hp->attn_scale / plain_scale(hp) - 1) > 1e-4f);
     cJSON_AddBoolToObject(config, "mla_scale_kv_lora", hp->latent_scale != 0.0f);
 }
 
@@ -131,6 +132,15 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 
 static const char idle_key[] = "longcat_flash.expert_zero_count", q_key[] = "longcat_flash.attention.q_lora_scale",
                   kv_key[] = "longcat_flash.attention.kv_lora_scale";
+
+/* What a folder says by a word: a vector is made larger by so much, or not at all. */
+static enum pp_code check_growth(const char *key, double v, double grown, struct pp_error *err)
+{
+    if (v == 1 || fabs(v - grown) <= 1e-4 * grown)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the metadata's %s is %g; it must be 1, or what follows from the sizes, %g",
+                   key, v, grown);
+}
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -149,8 +159,10 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     pp_gguf_float(g, q_key, &q);
     pp_gguf_float(g, kv_key, &kv);
     hp->attn_scale = (float)q * plain_scale(hp);
-    hp->latent_scale = (float)kv;
-    return PP_OK;
+    hp->latent_scale = kv == 1 ? 0 : (float)kv; /* one number for the same */
+    const double q_growth = hp->q_lora_rank > 0 ? (double)growth(hp, hp->q_lora_rank) : 1;
+    const enum pp_code code = check_growth(q_key, q, q_growth, err);
+    return code || kv == 0 ? code : check_growth(kv_key, kv, (double)growth(hp, hp->kv_lora_rank), err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
