@@ -47,6 +47,31 @@ static void add_experts(struct pp_memory_need *need, const struct pp_experts *x)
     need->weights_least = plus(need->weights_least, all / (uint64_t)n * (uint64_t)(x->n_used < n ? x->n_used : n));
 }
 
+/* Values of a row that layers with states need. */
+static int64_t state_values(const struct pp_hparams *hp)
+{
+    const int64_t scans = hp->n_scan_head, channels = hp->n_state_head * hp->state_value_dim;
+    if (scans) /* side by side: what goes in, both halves of it, steps, and what states give; and steps' low ranks */
+        return scans * (6 * channels + 2 * (hp->state_rank + hp->state_key_dim));
+    /* what goes into the convolution, comes out of it, gates, and what states give */
+    return 4 * (hp->n_state_key_head * hp->state_key_dim + channels) + hp->state_rank;
+}
+
+/* Those that stand between a stream and attention, or beside it, in a few families. */
+static int64_t rare_values(const struct pp_hparams *hp)
+{
+    int64_t n = 0;
+    if (hp->key_scores) /* queries and keys with their scores */
+        n += (hp->n_head + hp->n_head_kv) * pp_key_width(hp, hp->head_dim);
+    if (hp->heads_tiled) /* queries in another order */
+        n += hp->n_head * hp->head_dim;
+    if (hp->n_shared_block) /* embeddings, the stream beside them, that normed, and what goes into states */
+        n += 6 * hp->n_embd;
+    if (hp->n_shared_block && hp->adapter_rank) /* what products of low rank add */
+        n += 2 * (hp->n_ff > hp->n_embd ? hp->n_ff : hp->n_embd) + hp->adapter_rank;
+    return n;
+}
+
 /* About what slots, inputs made ready, logits and threads take (slots.c, setup.c, experts.c). */
 static uint64_t work_bytes(const struct pp_model *m, int max_rows)
 {
@@ -65,9 +90,9 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     if (hp->index_top_k) /* its heads' queries and weights, its key, and what it picks */
         values += (uint64_t)(hp->n_index_head * (hp->index_dim + 1) + hp->index_dim + hp->index_top_k);
     values += (uint64_t)(6 * hp->lru_width);
-    if (hp->n_state_head) /* what goes into the convolution, comes out of it, gates, and what states give */
-        values += (uint64_t)(4 * (hp->n_state_key_head * hp->state_key_dim + hp->n_state_head * hp->state_value_dim));
-    values += (uint64_t)hp->state_rank;
+    if (hp->n_state_head)
+        values += (uint64_t)state_values(hp);
+    values += (uint64_t)rare_values(hp);
     uint64_t places = 0; /* the same for all mixtures */
     for (int i = 0; i < m->plan.n_experts; i++) {
         const struct pp_experts *x = &m->plan.experts[i];

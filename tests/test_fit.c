@@ -11,6 +11,7 @@
 #include "engine/cpu/matmul.h"
 #include "engine/engine_int.h"
 #include "engine/fit.h"
+#include "tests/decoder_model.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -50,6 +51,48 @@ static void the_estimate_is_near(void **state)
         assert_int_equal(need.kv, pp_model_kv_bytes(m, PP_KV_Q8, 2048));
         assert_true(pp_memory_sum(&need) == need.weights + need.kv + need.work);
         pp_engine_free(e);
+        pp_model_close(m);
+    }
+}
+
+/* Memory to work in that an engine takes for so many rows. */
+static double taken(struct pp_model *m, int max_rows)
+{
+    const struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 128, .max_rows = max_rows};
+    struct pp_engine *e;
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    const struct pp_stats *s = pp_engine_stats(e);
+    const double bytes = (double)(s->engine_bytes - s->layout_bytes);
+    pp_engine_free(e);
+    return bytes;
+}
+
+/* What a row takes, of families with slots that others have not. */
+static void rows_of_rare_families(void **state)
+{
+    static const struct {
+        const char *arch;
+        double least; /* of what a row takes */
+    } cases[] = {{"kormo", 0.7}, {"zamba", 0.8}, {"zamba2", 0.8}, {"doge", 0.8}, {"jetmoe", 0.9}};
+    enum { FEW = 256, MANY = 1280 };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct decoder_shape s = decoder_shape(cases[i].arch);
+        struct pp_model *m;
+        const bool wide = s.zamba.layers;
+        s.n_embd = 192;
+        s.head_dim = s.rope_dim = wide ? 96 : 48;
+        s.n_ff = wide ? 192 : 384;
+        if (wide)
+            s.zamba.n_head = 24; /* of twice the width */
+        struct decoder *d = decoder_make(&s);
+        assert_ok(pp_model_open(decoder_write(d), &m, &err), err);
+        decoder_free(d);
+        const double row = (taken(m, MANY) - taken(m, FEW)) / (MANY - FEW);
+        const double many = (double)pp_model_memory(m, PP_KV_F32, 128, MANY).work;
+        const double estimate = (many - (double)pp_model_memory(m, PP_KV_F32, 128, FEW).work) / (MANY - FEW);
+        if (!(estimate > row * cases[i].least && estimate < row * 2))
+            fail_msg("%s: a row takes %.0f bytes, where %.0f were estimated", cases[i].arch, row, estimate);
         pp_model_close(m);
     }
 }
@@ -228,6 +271,7 @@ TEST_GROUP(fit)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_estimate_is_near),
+        cmocka_unit_test(rows_of_rare_families),
         cmocka_unit_test(of_experts_those_that_a_token_uses),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(the_cache_for_itself),
