@@ -584,12 +584,6 @@ static int recall(struct builder *b, int l, const char *name)
     return weight ? b->recalled : -1;
 }
 
-static void add_copy(struct builder *b, int l, int in, int out)
-{
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = in, .in2 = NONE,
-                          .out = out});
-}
-
 /* Attention to what came into earlier layers, as Kimi K3 has it: both parts read such a mixture; in each bank_step-th
  * layer the stream is kept, and begins anew with what attention gives. */
 static bool add_banked(struct builder *b, int l)

@@ -74,6 +74,13 @@ static inline void add_linear(struct builder *b, int l, int linear, int in, int 
     add(b, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = linear, .in = in, .in2 = NONE, .out = out});
 }
 
+/* out = in */
+static inline void add_copy(struct builder *b, int l, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = in, .in2 = NONE,
+                          .out = out});
+}
+
 /* out = of each `period` values of `in`, `count` from the at-th on */
 static inline void add_take(struct builder *b, int l, int in, int64_t period, int64_t at, int64_t count, int out)
 {

@@ -77,12 +77,6 @@ static bool add_adapted(struct builder *b, int l, const char *kind, bool adapted
     return true;
 }
 
-static void add_copy(struct builder *b, int l, int in, int out)
-{
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = in, .in2 = NONE,
-                          .out = out});
-}
-
 /* Of the stream and the embeddings, to `delta`. */
 static bool add_shared_attention(struct builder *b, int l)
 {

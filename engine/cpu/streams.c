@@ -1,6 +1,6 @@
 /* streams.c - what models with several residual streams do row by row (AltUp, arXiv 2301.13310), and with attention to
- * what came into earlier layers (Kimi K3). Sums are made in
- * sixteen parts, so that compilers vectorise them, in an order that is the same everywhere. */
+ * what came into earlier layers (Kimi K3). Sums are made in sixteen parts, so that compilers vectorise them, in an
+ * order that is the same everywhere. */
 #include <math.h>
 #include <string.h>
 
