@@ -454,8 +454,10 @@ static void refuse_adapted(const char *model, const char *path, const char *word
     assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
     assert_int_equal(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, word));
-    stop_small(&r);
+    pp_seq_free(r.s);
+    r.s = NULL;
     pp_adapter_free(adapter);
+    stop_small(&r);
 }
 
 /* Layers that are gone through several times. */
