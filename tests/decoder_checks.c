@@ -90,10 +90,7 @@ void expect_adapted(const struct decoder *merged, const char *model, const char 
             fail_msg("%s: value %d is %g, not %g", model, i, (double)got[i], want[i]);
     pp_free(want);
     pp_free(got);
-    pp_seq_free(r.s);
-    r.s = NULL;
-    pp_adapter_free(adapter);
-    stop_small(&r);
+    stop_adapted(&r, adapter);
 }
 
 void assert_refused(const struct decoder_shape *s, const struct spoilt *cases, size_t n)

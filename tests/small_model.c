@@ -127,6 +127,14 @@ void stop_small(struct running *r)
     pp_model_close(r->m);
 }
 
+void stop_adapted(struct running *r, struct pp_adapter *adapter)
+{
+    pp_seq_free(r->s);
+    r->s = NULL;
+    pp_adapter_free(adapter);
+    stop_small(r);
+}
+
 double small_likeness(const char *path, const char *quant, const double *want, int n_vocab)
 {
     struct running r = run_small(path, quant);

@@ -34,6 +34,8 @@ struct running {
 /* quant: what the weights become while they are loaded, or NULL. */
 struct running run_small(const char *path, const char *quant);
 void stop_small(struct running *r);
+/* The same with an adapter that the sequence uses: freed behind that, before its model. */
+void stop_adapted(struct running *r, struct pp_adapter *adapter);
 /* The cosine of what a model says of the text to these logits. */
 double small_likeness(const char *path, const char *quant, const double *want, int n_vocab);
 /* Behind the middle of the text a sequence is saved; another engine goes on with it, at the same bits. */

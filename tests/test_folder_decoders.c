@@ -454,10 +454,7 @@ static void refuse_adapted(const char *model, const char *path, const char *word
     assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
     assert_int_equal(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, word));
-    pp_seq_free(r.s);
-    r.s = NULL;
-    pp_adapter_free(adapter);
-    stop_small(&r);
+    stop_adapted(&r, adapter);
 }
 
 /* Layers that are gone through several times. */

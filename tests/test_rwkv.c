@@ -1146,8 +1146,7 @@ static void adapt(const struct version *v)
     pp_free(want);
     pp_free(got);
     folder_empty(&f);
-    stop_small(&r);
-    pp_adapter_free(adapter);
+    stop_adapted(&r, adapter);
     drop();
 }
 

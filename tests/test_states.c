@@ -232,8 +232,7 @@ static void adapters(void **state)
         pp_free(want);
         pp_free(got);
         folder_empty(&f);
-        stop_small(&r);
-        pp_adapter_free(adapter);
+        stop_adapted(&r, adapter);
         expert_model_free(m);
     }
 }
