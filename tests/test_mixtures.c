@@ -71,15 +71,20 @@ static void longcat(void **state)
 }
 
 /* Conversations that go back, and come from snapshots. */
+static void goes_on(const struct expert_shape *s)
+{
+    struct expert_model *m = expert_model_make(s);
+    const char *file = expert_model_write(m);
+    assert_resumes(file, s->n_vocab);
+    assert_goes_back(file, s->n_vocab);
+    expert_model_free(m);
+}
+
 static void longcat_goes_on(void **state)
 {
     const struct expert_shape s = longcat_shape();
-    struct expert_model *m = expert_model_make(&s);
-    const char *file = expert_model_write(m);
     (void)state;
-    assert_resumes(file, s.n_vocab);
-    assert_goes_back(file, s.n_vocab);
-    expert_model_free(m);
+    goes_on(&s);
 }
 
 /* Sizes that cannot be. */
@@ -165,12 +170,8 @@ static void ling3(void **state)
 static void ling3_goes_on(void **state)
 {
     const struct expert_shape s = ling3_shape();
-    struct expert_model *m = expert_model_make(&s);
-    const char *file = expert_model_write(m);
     (void)state;
-    assert_resumes(file, s.n_vocab);
-    assert_goes_back(file, s.n_vocab);
-    expert_model_free(m);
+    goes_on(&s);
 }
 
 /* Groups of layers that are none, and decays without a bound below 0. */
@@ -244,12 +245,8 @@ static void kimi_k3(void **state)
 static void kimi_k3_goes_on(void **state)
 {
     const struct expert_shape s = k3_shape();
-    struct expert_model *m = expert_model_make(&s);
-    const char *file = expert_model_write(m);
     (void)state;
-    assert_resumes(file, s.n_vocab);
-    assert_goes_back(file, s.n_vocab);
-    expert_model_free(m);
+    goes_on(&s);
 }
 
 /* Bounds that are none. */
