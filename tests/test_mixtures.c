@@ -121,12 +121,10 @@ static void bad_longcat(void **state)
 
 /* States with bounded decays in three of four layers, in the fourth and behind the last four latent attention with
  * gates. */
-static struct expert_shape ling3_shape(void)
+static struct expert_shape bounded_shape(const char *arch)
 {
-    struct expert_shape s = expert_shape("bailingmoe3");
-    s.neighbours = s.kda = s.whole_rank = s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
-    s.heads_apart = s.gated = s.head_gates = true;
-    s.n_layer = 4;
+    struct expert_shape s = expert_shape(arch);
+    s.neighbours = s.kda = s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.heads_apart = s.gated = true;
     s.full = 4;
     s.state_taps = 4;
     s.n_state = s.n_state_key = s.n_head;
@@ -138,8 +136,17 @@ static struct expert_shape ling3_shape(void)
     s.rope_dim = 8;
     s.q_rank = 24;
     s.n_dense = 1;
-    s.n_ff_shared = 32;
     s.scale = 2.5f;
+    return s;
+}
+
+/* Gates of heads. */
+static struct expert_shape ling3_shape(void)
+{
+    struct expert_shape s = bounded_shape("bailingmoe3");
+    s.whole_rank = s.head_gates = true;
+    s.n_layer = 4;
+    s.n_ff_shared = 32;
     return s;
 }
 
@@ -193,30 +200,17 @@ static void bad_ling3(void **state)
     }
 }
 
-/* Kimi K3: what came into every second layer is kept, and what parts read is a mixture of that and the stream; decays
- * with a bound, gates of one matrix, narrow experts whose sum is normed. */
+/* Kimi K3: what came into every second layer is kept, and what parts read is a mixture of that and the stream; gates
+ * of one matrix, narrow experts whose sum is normed. */
 static struct expert_shape k3_shape(void)
 {
-    struct expert_shape s = expert_shape("kimi-k3");
-    s.neighbours = s.kda = s.whole_gates = s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
-    s.heads_apart = s.gated = true;
+    struct expert_shape s = bounded_shape("kimi-k3");
+    s.whole_gates = true;
     s.n_layer = 5;
-    s.full = 4;
     s.wide = 1; /* not rotated */
     s.bank_step = 2;
-    s.state_taps = 4;
-    s.n_state = s.n_state_key = s.n_head;
-    s.key_dim = s.value_dim = 32;
-    s.decay_bound = -5;
-    s.kv_rank = 32;
-    s.nope = 16;
-    s.v_dim = 24;
-    s.rope_dim = 8;
-    s.q_rank = 24;
-    s.n_dense = 1;
     s.n_ff_shared = 64;
     s.n_embd_expert = 32;
-    s.scale = 2.5f;
     return s;
 }
 

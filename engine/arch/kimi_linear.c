@@ -20,6 +20,15 @@
      .form = PP_HF_CHANNELS_APART, .mlx = true},                                                                      \
     {.hf = ATTENTION letter "_conv1d.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .whole = true,            \
      .form = PP_HF_CHANNELS_APART}
+#define MIXTURE                                                                                                       \
+    {.hf = EXPERTS "gate.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},                 \
+    {.hf = EXPERTS "gate", .gguf = "blk.{}.ffn_gate_inp"},                                                            \
+    {.hf = EXPERTS "experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},                                                    \
+    {.hf = EXPERTS "experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},                                                      \
+    {.hf = EXPERTS "experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},                                                    \
+    {.hf = EXPERTS "shared_experts.gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},                                      \
+    {.hf = EXPERTS "shared_experts.up_proj", .gguf = "blk.{}.ffn_up_shexp"},                                          \
+    {.hf = EXPERTS "shared_experts.down_proj", .gguf = "blk.{}.ffn_down_shexp"}
 
 static const struct pp_arch_name names[] = {
     PP_LATENT_NAMES,
@@ -41,14 +50,7 @@ static const struct pp_arch_name names[] = {
     {.hf = MLX "shared_experts.gate_proj", .gguf = "blk.{}.ffn_gate_shexp", .mlx = true},
     {.hf = MLX "shared_experts.up_proj", .gguf = "blk.{}.ffn_up_shexp", .mlx = true},
     {.hf = MLX "shared_experts.down_proj", .gguf = "blk.{}.ffn_down_shexp", .mlx = true},
-    {.hf = EXPERTS "gate.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
-    {.hf = EXPERTS "gate", .gguf = "blk.{}.ffn_gate_inp"},
-    {.hf = EXPERTS "experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},
-    {.hf = EXPERTS "experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},
-    {.hf = EXPERTS "experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
-    {.hf = EXPERTS "shared_experts.gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},
-    {.hf = EXPERTS "shared_experts.up_proj", .gguf = "blk.{}.ffn_up_shexp"},
-    {.hf = EXPERTS "shared_experts.down_proj", .gguf = "blk.{}.ffn_down_shexp"},
+    MIXTURE,
     {.hf = NULL},
 };
 static const char *const classes[] = {"KimiLinearForCausalLM", "kimi_linear", NULL};
@@ -247,14 +249,7 @@ static const struct pp_arch_name k3_names[] = {
     {.hf = ATTENTION "b_proj", .gguf = "blk.{}.ssm_beta"},
     {.hf = ATTENTION "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
     {.hf = ATTENTION "o_norm", .gguf = "blk.{}.ssm_norm"},
-    {.hf = EXPERTS "gate.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
-    {.hf = EXPERTS "gate", .gguf = "blk.{}.ffn_gate_inp"},
-    {.hf = EXPERTS "experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},
-    {.hf = EXPERTS "experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},
-    {.hf = EXPERTS "experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
-    {.hf = EXPERTS "shared_experts.gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},
-    {.hf = EXPERTS "shared_experts.up_proj", .gguf = "blk.{}.ffn_up_shexp"},
-    {.hf = EXPERTS "shared_experts.down_proj", .gguf = "blk.{}.ffn_down_shexp"},
+    MIXTURE,
     {.hf = NULL},
 };
 static const char *const k3_classes[] = {"KimiK3ForCausalLM", NULL};
