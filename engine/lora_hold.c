@@ -154,7 +154,7 @@ enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *
 
 void pp_lora_q8_row(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum, uint8_t *to)
 {
-    pp_matmul_kernels(pp_isa_best())->quantize(x, n, q, d, sum);
+    pp_matmul_kernels(pp_isa_best())->quantize(x, n, false, q, d, sum);
     for (int64_t i = 0; i < n / PP_ACT_BLOCK; i++, to += sizeof(uint16_t) + PP_ACT_BLOCK) {
         const uint16_t scale = pp_f32_to_f16(d[i]);
         memcpy(to, &scale, sizeof scale);

@@ -305,10 +305,10 @@ static struct {
     pp_matmul_fn *q8_0;
 } counted;
 
-static void counting_quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+static void counting_quantize(const float *x, int64_t n, bool twins, int8_t *q, float *d, int32_t *sum)
 {
     counted.quantized += n;
-    counted.real->quantize(x, n, q, d, sum);
+    counted.real->quantize(x, n, twins, q, d, sum);
 }
 
 static void counting_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,

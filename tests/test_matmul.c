@@ -50,7 +50,7 @@ static float rnd_float(void) /* about normal, variance 1 */
     return s - 6;
 }
 
-enum kind { ORDINARY, EXTREME, SPARSE, SOLID /* sums as large as they get */ };
+enum kind { ORDINARY, EXTREME, SPARSE, SOLID /* sums as large as they get */, HEAVY /* of Q6_K, and so rounded */ };
 
 /* Scales: ordinary ones about 0.01; else zeros, subnormals, the largest, negatives. */
 static uint16_t rnd_scale(enum kind kind)
@@ -104,6 +104,10 @@ static uint8_t *make_weights(uint32_t type, int64_t n_rows, int64_t n_cols, enum
             break;
         case PP_TYPE_Q6_K:
             put16(w + at + 208, rnd_scale(kind));
+            for (int k = 128; k < 192 && kind == HEAVY; k++) /* weights from 16 on */
+                w[at + (size_t)k] = 0xff;
+            for (int k = 192; k < 208 && kind == HEAVY; k++)
+                w[at + (size_t)k] = (uint8_t)(120 + rnd() % 8);
             break;
         case PP_TYPE_Q2_K:
             put16(w + at + 80, rnd_scale(kind));
@@ -144,7 +148,8 @@ struct input {
     struct pp_acts acts;
 };
 
-static struct input make_input(int64_t m, int64_t n, enum kind kind)
+/* twins: as a matrix of such a type reads them, and all others beside it. */
+static struct input make_input(int64_t m, int64_t n, bool twins, enum kind kind)
 {
     struct input in = {0};
     int64_t padded = (n + 63) / 64 * 64, blocks = padded / 32 + 1;
@@ -159,12 +164,13 @@ static struct input make_input(int64_t m, int64_t n, enum kind kind)
             row[k] = rnd_float();
             if (kind == EXTREME)
                 row[k] = rnd() % 2 ? 1e4f : -1e4f;
-            if (kind == SOLID)
+            if (kind == SOLID || kind == HEAVY)
                 row[k] = i % 3 == 1 ? -1.0f : 1.0f;
             if (kind == SPARSE && (k / 32) % 3)
                 row[k] = 0;
         }
-        pp_matmul_kernels(PP_ISA_SCALAR)->quantize(row, n, in.q + i * padded, in.d + i * blocks, in.sum + i * blocks);
+        pp_matmul_kernels(PP_ISA_SCALAR)->quantize(row, n, twins, in.q + i * padded, in.d + i * blocks,
+                                                   in.sum + i * blocks);
     }
     in.acts = (struct pp_acts){in.f32, n + 3, in.q, padded, in.d, in.sum, blocks, NULL, 0, 0, false, 0};
     return in;
@@ -210,7 +216,7 @@ static void scalar_products_match_doubles(void **state)
         uint32_t type = quantised ? packed_types[t] : float_types[t - N_PACKED];
         int64_t n = quantised ? 512 : 173, rows = 21, m = 3;
         uint8_t *w = make_weights(type, rows, n, ORDINARY), *packed;
-        struct input in = make_input(m, n, ORDINARY);
+        struct input in = make_input(m, n, pp_type_twins(type), ORDINARY);
         struct pp_matrix matrix = as_matrix(type, w, rows, n, &packed);
         float y[3 * 21], wf[512];
         pp_matmul_kernels(PP_ISA_SCALAR)->by_type[type](&matrix, 0, rows, &in.acts, m, y, rows, scratch);
@@ -246,21 +252,21 @@ static void reference_products(void **state)
     assert_ok(pp_safetensors_open(path, &file, &err), err);
     enum { M = 7, N = 1024, ROWS = 512 };
     const float *x = pp_safetensors_find(file, "x")->data;
-    struct input in = make_input(M, N, ORDINARY);
+    struct input in = make_input(M, N, false, ORDINARY);
     static float y[M * ROWS];
     for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
         int checked = 0;
         if (!pp_isa_runs((enum pp_isa)isa))
             continue;
         const struct pp_matmul_kernels *kernels = pp_matmul_kernels((enum pp_isa)isa);
-        for (int i = 0; i < M; i++)
-            kernels->quantize(x + i * N, N, in.q + i * in.acts.q_stride, in.d + i * in.acts.b_stride,
-                              in.sum + i * in.acts.b_stride);
         for (int t = 0; t < N_PACKED; t++) {
             char name[32];
             snprintf(name, sizeof name, "%s.blocks", pp_type_info(packed_types[t])->name);
             if (!pp_safetensors_find(file, name))
                 continue;
+            for (int i = 0; i < M; i++)
+                kernels->quantize(x + i * N, N, pp_type_twins(packed_types[t]), in.q + i * in.acts.q_stride,
+                                  in.d + i * in.acts.b_stride, in.sum + i * in.acts.b_stride);
             const uint8_t *w = pp_safetensors_find(file, name)->data;
             checked++;
             snprintf(name, sizeof name, "%s.y", pp_type_info(packed_types[t])->name);
@@ -356,7 +362,7 @@ static void check_shape(uint32_t type, int64_t rows, int64_t cols, const int *ms
     uint8_t *w = make_weights(type, rows, cols, kind), *packed;
     if (!pp_pack_needed(type)) /* mapped files promise no alignment */
         memmove(w + 1, w, pp_type_row_bytes(type, cols) * (size_t)rows);
-    struct input in = make_input(most, cols, kind);
+    struct input in = make_input(most, cols, pp_type_twins(type) || rows % 2, kind);
     struct pp_matrix matrix = as_matrix(type, pp_pack_needed(type) ? w : w + 1, rows, cols, &packed);
     float *expect = pp_calloc((size_t)(most * rows), sizeof *expect);
     assert_non_null(expect);
@@ -394,6 +400,8 @@ static void packed_products_have_the_scalar_bits(void **state)
         CHECK(type, 37, 768, EXTREME, 1, 2, 3, 4, 5, 7, 8, 11, 17, 58);
         CHECK(type, 37, 768, SPARSE, 1, 4, 7, 33);
         CHECK(type, 20, 256, SOLID, 1, 2, 4, 9, 58);
+        if (type == PP_TYPE_Q6_K)
+            CHECK(type, 150, 512, HEAVY, 1, 2, 5, 9, 58);
         if (pp_type_info(type)->block_elements == 32) {
             CHECK(type, 35, 32, ORDINARY, ROW_COUNTS);
             CHECK(type, 33, 96, ORDINARY, ROW_COUNTS);
@@ -446,24 +454,30 @@ static void dot_has_the_scalar_bits(void **state)
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-static void compare_quantize(const float *x, int64_t n)
+static void compare_quantize_as(const float *x, int64_t n, bool twins)
 {
     enum { MAX = 320 };
     int8_t q[2][MAX];
     float d[2][MAX / 32];
     int32_t sum[2][MAX / 32];
     int64_t blocks = (n + 31) / 32;
-    pp_matmul_kernels(PP_ISA_SCALAR)->quantize(x, n, q[0], d[0], sum[0]);
+    pp_matmul_kernels(PP_ISA_SCALAR)->quantize(x, n, twins, q[0], d[0], sum[0]);
     for (int isa = PP_ISA_SCALAR + 1; isa < PP_ISA_COUNT; isa++) {
         if (!pp_isa_runs((enum pp_isa)isa))
             continue;
         memset(q[1], 99, MAX);
-        pp_matmul_kernels((enum pp_isa)isa)->quantize(x, n, q[1], d[1], sum[1]);
+        pp_matmul_kernels((enum pp_isa)isa)->quantize(x, n, twins, q[1], d[1], sum[1]);
         assert_memory_equal(q[0], q[1], (size_t)blocks * 32);
         assert_memory_equal(sum[0], sum[1], (size_t)blocks * sizeof sum[0][0]);
         for (int64_t b = 0; b < blocks; b++)
             assert_true(same(d[0][b], d[1][b]));
     }
+}
+
+static void compare_quantize(const float *x, int64_t n)
+{
+    compare_quantize_as(x, n, false);
+    compare_quantize_as(x, n, true);
 }
 
 static void activations_have_the_scalar_bits(void **state)
@@ -500,7 +514,7 @@ static void activations_follow_the_formula(void **state)
     x[5] = -3;   /* -1.5 to even */
     x[6] = 1;    /* 0.5 to even */
     x[70] = NAN;
-    pp_matmul_kernels(PP_ISA_SCALAR)->quantize(x, 71, q, d, sum);
+    pp_matmul_kernels(PP_ISA_SCALAR)->quantize(x, 71, false, q, d, sum);
     assert_true(d[0] == 2 && d[1] == 0 && isnan(d[2]));
     assert_int_equal(q[3], 127);
     assert_int_equal(q[5], -2);
@@ -511,12 +525,34 @@ static void activations_follow_the_formula(void **state)
         assert_int_equal(q[k], 0);
 }
 
+static void twins_have_one_scale(void **state)
+{
+    (void)state;
+    float x[96] = {0};
+    int8_t q[96];
+    float d[3];
+    int32_t sum[3];
+    x[3] = 10;
+    x[40] = -254;
+    x[64] = 127; /* alone */
+    pp_matmul_kernels(PP_ISA_SCALAR)->quantize(x, 96, true, q, d, sum);
+    assert_true(d[0] == 2 && d[1] == 2 && d[2] == 1);
+    assert_int_equal(q[3], 5);
+    assert_int_equal(q[40], -127);
+    assert_int_equal(q[64], 127);
+    assert_int_equal(sum[0], 5);
+    assert_int_equal(sum[1], -127);
+    x[3] = INFINITY;
+    pp_matmul_kernels(PP_ISA_SCALAR)->quantize(x, 96, true, q, d, sum);
+    assert_true(isnan(d[0]) && isnan(d[1]) && d[2] == 1);
+}
+
 static void a_broken_activation_shows(void **state)
 {
     (void)state;
     rng_state = 6;
     uint8_t *packed, *w = make_weights(PP_TYPE_Q4_K, 16, 256, ORDINARY);
-    struct input in = make_input(1, 256, ORDINARY);
+    struct input in = make_input(1, 256, false, ORDINARY);
     struct pp_matrix matrix = as_matrix(PP_TYPE_Q4_K, w, 16, 256, &packed);
     in.f32[77] = NAN;
     for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
@@ -524,7 +560,7 @@ static void a_broken_activation_shows(void **state)
             continue;
         float y[16] = {0};
         const struct pp_matmul_kernels *kernels = pp_matmul_kernels((enum pp_isa)isa);
-        kernels->quantize(in.f32, 256, in.q, in.d, in.sum);
+        kernels->quantize(in.f32, 256, false, in.q, in.d, in.sum);
         kernels->by_type[PP_TYPE_Q4_K](&matrix, 0, 16, &in.acts, 1, y, 16, scratch);
         for (int r = 0; r < 16; r++)
             assert_true(isnan(y[r]));
@@ -546,6 +582,7 @@ TEST_GROUP(matmul)
         cmocka_unit_test(dot_has_the_scalar_bits),
         cmocka_unit_test(activations_have_the_scalar_bits),
         cmocka_unit_test(activations_follow_the_formula),
+        cmocka_unit_test(twins_have_one_scale),
         cmocka_unit_test(a_broken_activation_shows),
     };
     return RUN_WITH_BOTH_BUILDS("matmul", tests);

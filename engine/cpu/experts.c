@@ -83,11 +83,14 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     if (!code)
         code = add_matrices(c, from->down, from->down_b, x->n_matrices, &x->down, err);
     for (int e = 0; !code && e < x->n_matrices; e++) {
-        const bool up = pp_pack_needed((x->up ? x->up : x->down)[e].w.type);
-        const bool gate = x->gate ? pp_pack_needed(x->gate[e].w.type) : up;
+        const uint32_t up_type = (x->up ? x->up : x->down)[e].w.type;
+        const uint32_t gate_type = x->gate ? x->gate[e].w.type : up_type;
+        const bool up = pp_pack_needed(up_type), gate = pp_pack_needed(gate_type);
         x->quantize |= gate || up;
+        x->twins |= pp_type_twins(gate_type) || pp_type_twins(up_type);
         x->plain |= !gate || !up || c->imatrix;
         x->quantize_down |= x->up && pp_pack_needed(x->down[e].w.type);
+        x->twins_down |= pp_type_twins(x->down[e].w.type);
     }
     return code;
 }
@@ -408,9 +411,9 @@ static float *floats_at(const struct pp_acts *a, int place)
     return (float *)(uintptr_t)a->f32 + place * a->f32_stride; /* of the routing's own region */
 }
 
-static void quantize(const struct pp_cpu *c, const struct pp_acts *a, int place, const float *x, int64_t n)
+static void quantize(const struct pp_cpu *c, const struct pp_acts *a, int place, const float *x, int64_t n, bool twins)
 {
-    c->mm->quantize(x, n, (int8_t *)(uintptr_t)a->q + place * a->q_stride,
+    c->mm->quantize(x, n, twins, (int8_t *)(uintptr_t)a->q + place * a->q_stride,
                     (float *)(uintptr_t)a->d + place * a->b_stride, (int32_t *)(uintptr_t)a->sum + place * a->b_stride);
 }
 
@@ -432,7 +435,7 @@ static void prepare_parts(struct pp_cpu *c, const struct stage *s, int row)
         float *to = floats_at(&r->in, place);
         memcpy(to, slot_row(c, s->in, row) + j * x->n_in, (size_t)x->n_in * sizeof *to);
         if (x->quantize)
-            quantize(c, &r->in, place, to, x->n_in);
+            quantize(c, &r->in, place, to, x->n_in, x->twins);
     }
 }
 
@@ -477,7 +480,7 @@ static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int th
     if (first < 0)
         return;
     if (x->quantize)
-        quantize(c, &r->in, place[first], to, x->n_in);
+        quantize(c, &r->in, place[first], to, x->n_in, x->twins);
     for (int j = first + 1; j < x->n_used; j++) {
         if (place[j] < 0)
             continue;
@@ -679,7 +682,7 @@ void pp_cpu_experts_item(struct pp_cpu *c, const struct stage *s, int m, int pha
         break;
     case PREPARE_DOWN:
         if (item < c->routing.n_places)
-            quantize(c, &c->routing.hidden, item, floats_at(&c->routing.hidden, item), x->n_ff);
+            quantize(c, &c->routing.hidden, item, floats_at(&c->routing.hidden, item), x->n_ff, x->twins_down);
         break;
     case SUM:
         sum_row(c, s, item);

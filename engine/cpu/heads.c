@@ -75,8 +75,9 @@ static struct pp_acts take_head(const struct pp_cpu *c, const struct stage *s, i
     a.f32_stride = c->strides[s->in];
     a.way = pp_cpu_way(c);
     for (int i = 0; i < n && pp_pack_needed(p->w.type); i++)
-        c->mm->quantize(a.f32 + i * a.f32_stride, p->w.n_cols, (int8_t *)(uintptr_t)a.q + i * a.q_stride,
-                        (float *)(uintptr_t)a.d + i * a.b_stride, (int32_t *)(uintptr_t)a.sum + i * a.b_stride);
+        c->mm->quantize(a.f32 + i * a.f32_stride, p->w.n_cols, pp_type_twins(p->w.type),
+                        (int8_t *)(uintptr_t)a.q + i * a.q_stride, (float *)(uintptr_t)a.d + i * a.b_stride,
+                        (int32_t *)(uintptr_t)a.sum + i * a.b_stride);
     return a;
 }
 

@@ -118,6 +118,7 @@ static enum pp_code add_projection(struct lowering *l, struct stage *s, const st
     if (!code && linear->b && !(p->bias = pp_cpu_float_vector(l->c, linear->b, l->err)))
         code = l->err->code;
     s->quantize |= pp_pack_needed(linear->w->type);
+    s->twins |= pp_type_twins(linear->w->type);
     s->split |= pp_cpu_splits(l->c, linear->w->type);
     s->plain |= !(pp_pack_needed(linear->w->type) || pp_cpu_splits(l->c, linear->w->type)) || l->c->imatrix;
     if (!code)

@@ -48,7 +48,7 @@ INLINE __m512 unsigned_bytes(const uint8_t *p)
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
 
-/* Unpacks block b of a group. */
+/* Unpacks the unit of a group that begins with block b. */
 typedef void unpack_fn(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit);
 
 INLINE void unpack_q8_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
@@ -112,7 +112,11 @@ INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
     _mm512_store_ps(unit + UNIT_TILE + PP_SLICE, scale[1]);
 }
 
-/* Slice v of the tiles high and low from signed weights; scale: a whole number in both halves of each row's lane. */
+/* Bytes of a tile of twins. */
+enum { TWIN_TILE = 2 * UNIT_TILE };
+
+/* Slice v of the twins' tiles high and low from signed weights; scale: a whole number in both halves of each row's
+ * lane. */
 INLINE void put_planes(uint8_t *unit, const int v, __m512i weights, __m512i scale)
 {
     const __m512i byte = _mm512_set1_epi16(255), six = _mm512_set1_epi16(63);
@@ -122,7 +126,7 @@ INLINE void put_planes(uint8_t *unit, const int v, __m512i weights, __m512i scal
     const __m512i high_odd = _mm512_slli_epi16(_mm512_srai_epi16(odd, 6), 8);
     const __m512i low_even = _mm512_and_si512(even, six), low_odd = _mm512_slli_epi16(_mm512_and_si512(odd, six), 8);
     _mm512_store_si512(unit + PP_SLICE * v, _mm512_or_si512(high_even, high_odd));
-    _mm512_store_si512(unit + UNIT_TILE + PP_SLICE * v, _mm512_or_si512(low_even, low_odd));
+    _mm512_store_si512(unit + TWIN_TILE + PP_SLICE * v, _mm512_or_si512(low_even, low_odd));
 }
 
 /* Numbers of 16 bits in lanes of 32, in both halves of them. */
@@ -131,11 +135,9 @@ INLINE __m512i in_both_halves(__m512i lanes)
     return _mm512_or_si512(_mm512_and_si512(lanes, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32(lanes, 16));
 }
 
-INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
+/* Twin number `twin`, which is block b. */
+INLINE void unpack_twin_q6_k(const struct pp_q6_k_pack *p, const int sub, const int twin, uint8_t *unit)
 {
-    (void)n_cols;
-    const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + b / 8;
-    const int sub = (int)(b % 8);
     const __m512i four = _mm512_set1_epi8(15), two = _mm512_set1_epi8(0x30), offset = _mm512_set1_epi8(32);
     __m512i scale[2];
     UNROLL for (int half = 0; half < 2; half++)
@@ -150,43 +152,62 @@ INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
         const __m512i second = _mm512_or_si512(
             _mm512_and_si512(_mm512_srli_epi16(low, 2), _mm512_set1_epi8(0x3c)),
             _mm512_and_si512(high_second, _mm512_set1_epi8(3)));
-        put_planes(unit, v, _mm512_sub_epi8(first, offset), scale[0]);
-        put_planes(unit, 4 + v, _mm512_sub_epi8(second, offset), scale[1]);
+        put_planes(unit, SLICES * twin + v, _mm512_sub_epi8(first, offset), scale[0]);
+        put_planes(unit, SLICES * twin + 4 + v, _mm512_sub_epi8(second, offset), scale[1]);
     }
-    _mm512_store_ps(unit + 2 * UNIT_TILE, halves(p->d));
 }
 
-/* Instead of a unit of open_units.h whose halves have scales of their own. */
-INLINE void split_opened(uint8_t *unit, __m512i offset)
+INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
 {
-    const uint8_t *scales = unit + SLICES * PP_SLICE;
-    const __m512 d = _mm512_load_ps(scales);
-    __m512i scale[2], w[SLICES];
-    UNROLL for (int half = 0; half < 2; half++)
-        scale[half] = in_both_halves(_mm512_cvtps_epi32(_mm512_load_ps(scales + PP_SLICE * (1 + half))));
-    UNROLL for (int v = 0; v < SLICES; v++)
-        w[v] = _mm512_sub_epi8(_mm512_load_si512(unit + PP_SLICE * v), offset);
-    UNROLL for (int v = 0; v < SLICES; v++)
-        put_planes(unit, v, w[v], scale[v / 4]);
-    _mm512_store_ps(unit + 2 * UNIT_TILE, d);
+    (void)n_cols;
+    const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + b / 8;
+    UNROLL for (int twin = 0; twin < 2; twin++)
+        unpack_twin_q6_k(p, (int)(b % 8) + twin, twin, unit);
+    _mm512_store_ps(unit + 2 * TWIN_TILE, halves(p->d));
 }
 
-/* The same of weights and scales that are odd: (a product - 1) / 2 takes a byte. The float scale stays where it is. */
-INLINE void halve_opened(uint8_t *unit, __m512i offset)
+/* The whole-number scales of a block's halves of 16 columns, of one that open_units.h has opened. */
+INLINE void opened_scales(const uint8_t *opened, __m512i *scale)
+{
+    UNROLL for (int half = 0; half < 2; half++)
+        scale[half] =
+            in_both_halves(_mm512_cvtps_epi32(_mm512_load_ps(opened + UNIT_TILE + PP_SLICE * (1 + half))));
+}
+
+/* A unit of HALVED twins, which open_units.h has opened, `step` bytes apart. */
+INLINE void split_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset)
+{
+    _mm512_store_ps(unit + 2 * TWIN_TILE, _mm512_load_ps(opened + UNIT_TILE));
+    UNROLL for (int twin = 0; twin < 2; twin++)
+    {
+        const uint8_t *from = opened + step * (size_t)twin;
+        __m512i scale[2];
+        opened_scales(from, scale);
+        UNROLL for (int v = 0; v < SLICES; v++)
+            put_planes(unit, SLICES * twin + v, _mm512_sub_epi8(_mm512_load_si512(from + PP_SLICE * v), offset),
+                       scale[v / 4]);
+    }
+}
+
+/* The same of weights and scales that are odd: (a product - 1) / 2 takes a byte. */
+INLINE void halve_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset)
 {
     const __m512i byte = _mm512_set1_epi16(255);
-    __m512i scale[2];
-    UNROLL for (int half = 0; half < 2; half++)
-        scale[half] = in_both_halves(
-            _mm512_cvtps_epi32(_mm512_load_ps(unit + UNIT_TILE + PP_SLICE * (1 + half))));
-    UNROLL for (int v = 0; v < SLICES; v++)
+    _mm512_store_ps(unit + TWIN_TILE, _mm512_load_ps(opened + UNIT_TILE));
+    UNROLL for (int twin = 0; twin < 2; twin++)
     {
-        const __m512i w = _mm512_sub_epi8(_mm512_load_si512(unit + PP_SLICE * v), offset);
-        const __m512i even = _mm512_mullo_epi16(_mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8), scale[v / 4]);
-        const __m512i odd = _mm512_mullo_epi16(_mm512_srai_epi16(w, 8), scale[v / 4]);
-        const __m512i half_odd = _mm512_slli_epi16(_mm512_srai_epi16(odd, 1), 8);
-        _mm512_store_si512(unit + PP_SLICE * v,
-                           _mm512_or_si512(_mm512_and_si512(_mm512_srai_epi16(even, 1), byte), half_odd));
+        const uint8_t *from = opened + step * (size_t)twin;
+        __m512i scale[2];
+        opened_scales(from, scale);
+        UNROLL for (int v = 0; v < SLICES; v++)
+        {
+            const __m512i w = _mm512_sub_epi8(_mm512_load_si512(from + PP_SLICE * v), offset);
+            const __m512i even = _mm512_mullo_epi16(_mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8), scale[v / 4]);
+            const __m512i odd = _mm512_mullo_epi16(_mm512_srai_epi16(w, 8), scale[v / 4]);
+            const __m512i half_odd = _mm512_slli_epi16(_mm512_srai_epi16(odd, 1), 8);
+            _mm512_store_si512(unit + PP_SLICE * (SLICES * twin + v),
+                               _mm512_or_si512(_mm512_and_si512(_mm512_srai_epi16(even, 1), byte), half_odd));
+        }
     }
 }
 
@@ -302,13 +323,15 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
         opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, WITH_MIN);
     else if (kind == TWO_MINS)
         opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, TWO_MINS);
+    else if (kind == FOLDED)
+        opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, FOLDED);
     else
         opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, PLAIN);
 }
 
-static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+static void quantize(const float *x, int64_t n, bool twins, int8_t *q, float *d, int32_t *sum)
 {
-    pp_matmul_avx512.quantize(x, n, q, d, sum);
+    pp_matmul_avx512.quantize(x, n, twins, q, d, sum);
 }
 
 static float dot(const float *a, const float *b, int64_t n)

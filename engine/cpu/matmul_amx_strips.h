@@ -19,12 +19,12 @@ enum {
     PRODUCTS = 4,             /* of a block: two tiles of weights times one or two of activations */
 };
 
-/* A unit here: one block of 32 columns of a group of 16 rows, as in open_units.h, of one vector, but with signed bytes:
- * a tile [8][64]; float scale[16]; of WITH_MIN float min[16]; of TWO_MINS float min0[16], min1[16]. With x the block's
- * activations:
+/* A unit here: one block of 32 columns of a group of 16 rows, or two of them that are twins, as in open_units.h, of one
+ * vector, but with signed bytes: a tile [8 or 16][64]; float scale[16]; of WITH_MIN float min[16]; of TWO_MINS
+ * float min[4][16]. With x the block's activations:
  *   acc = fma(scale * dx, isum, acc)
  *   WITH_MIN: acc = fma(-min, dx * sum, acc)
- *   TWO_MINS: acc = fma(-min0, dx * sum0, acc), acc = fma(-min1, dx * sum1, acc)
+ *   TWO_MINS: acc = fma(-min[h], dx * sum[h], acc) for the sums of 16 columns, h from 0 to 3
  * HALVED: a weight times its whole-number scale has at most 13 bits and a sign. It is 64 high + low, two tiles that one
  * float scale follows, and so are the sums:
  *   isum = 64 sum of high + sum of low
@@ -35,14 +35,27 @@ INLINE int n_planes(const enum kind kind)
     return kind == HALVED ? 2 : 1;
 }
 
+/* Blocks of a unit. */
+INLINE int unit_blocks(const enum kind kind)
+{
+    return is_twins(kind) ? 2 : 1;
+}
+
+INLINE size_t plane_bytes(const enum kind kind)
+{
+    return (size_t)(UNIT_TILE * unit_blocks(kind));
+}
+
+enum { MAX_UNIT_SCALES = 5 };
+
 INLINE int n_unit_scales(const enum kind kind)
 {
-    return kind == HALVED ? 1 : n_scales(kind);
+    return kind == TWO_MINS ? 5 : kind == WITH_MIN ? 2 : 1;
 }
 
 INLINE size_t unit_bytes(const enum kind kind)
 {
-    return (size_t)(UNIT_TILE * n_planes(kind) + PP_SLICE * n_unit_scales(kind));
+    return plane_bytes(kind) * (size_t)n_planes(kind) + (size_t)(PP_SLICE * n_unit_scales(kind));
 }
 
 /* Two tiles of weights are a couple: those of two groups, or high and low of one. */
@@ -51,7 +64,6 @@ INLINE int couple_groups(const enum kind kind)
     return 2 / n_planes(kind);
 }
 
-/* Of a block. */
 INLINE size_t couple_bytes(const enum kind kind)
 {
     return unit_bytes(kind) * (size_t)couple_groups(kind);
@@ -67,14 +79,14 @@ struct work {
     float acc[MAX_GROUPS][ACT_ROWS][PP_GROUP_ROWS];
     int32_t sums[2][PRODUCTS][TILE_ROWS][PP_GROUP_ROWS]; /* of blocks in turn */
     float d[ACT_ROWS][STRIP];                            /* of a strip's blocks */
-    float dsum[ACT_ROWS][STRIP];                         /* d * sum; of ODD MAGIC - sum */
+    float dsum[ACT_ROWS][STRIP];                         /* d * sum; of ODD MAGIC - the twins' sum */
     float half[2][ACT_ROWS][STRIP];                      /* d * sums of 16 columns */
     int8_t q[ACT_ROWS][32 * STRIP];                      /* of an incomplete tile */
     uint8_t units[] __attribute__((aligned(64)));        /* what is left of the scratch */
 };
 
 /* Of the products two blocks ahead, the last ones are of weights that are not there: what they read. */
-enum { BEHIND_UNITS = 2 * 2 * (UNIT_TILE * 2 + PP_SLICE * MAX_SCALES) };
+enum { BEHIND_UNITS = 2 * 2 * (UNIT_TILE * 2 * 2 + PP_SLICE * MAX_UNIT_SCALES) };
 
 _Static_assert(sizeof(struct work) + BEHIND_UNITS + 160 * 1024 <= PP_MATMUL_SCRATCH,
                "a strip of the largest units in the scratch");
@@ -87,12 +99,18 @@ INLINE int64_t units_bytes(const struct pp_acts *x)
     return (int64_t)(scratch - sizeof(struct work) - BEHIND_UNITS);
 }
 
-/* Tile registers: 0 and 1 activations [16][32 bytes], 2 and 3 weights [8][64 bytes], 4 to 7 sums [16][16 x 4 bytes]. */
-static const struct tile_shapes strip_shapes = {
-    .palette = 1,
-    .row_bytes = {32, 32, 64, 64, 64, 64, 64, 64},
-    .rows = {TILE_ROWS, TILE_ROWS, 8, 8, TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS},
-};
+/* Tile registers: 0 and 1 activations [16][32 or 64 bytes], 2 and 3 weights [8 or 16][64 bytes], 4 to 7 sums
+ * [16][16 x 4 bytes]. A product of twins takes as long as one of a block. */
+INLINE void shape_strip_tiles(const enum kind kind)
+{
+    const uint8_t deep = (uint8_t)(8 * unit_blocks(kind));
+    const struct tile_shapes shapes = {
+        .palette = 1,
+        .row_bytes = {4 * deep, 4 * deep, 64, 64, 64, 64, 64, 64},
+        .rows = {TILE_ROWS, TILE_ROWS, deep, deep, TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS},
+    };
+    shape_tiles(&shapes);
+}
 
 /* --- a strip of activations --------------------------------------------------------------------------------------- */
 
@@ -126,10 +144,8 @@ INLINE void make_strip_ready(struct work *k, const struct pp_acts *x, int64_t ro
         if (kind == WITH_MIN)
             _mm512_store_ps(k->dsum[i],
                             _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(blocks, x->sum + at))));
-        if (kind == ODD)
-            _mm512_store_ps(k->dsum[i],
-                            _mm512_sub_ps(_mm512_set1_ps(MAGIC),
-                                          _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(blocks, x->sum + at))));
+        for (int j = 0; kind == ODD && j < n_blocks; j += 2)
+            k->dsum[i][j] = MAGIC - (float)(x->sum[at + j] + x->sum[at + j + 1]);
         if (kind == TWO_MINS)
             put_half_sums(k, q, x->d + at, i, n_blocks);
         if (!is_whole(live))
@@ -145,27 +161,27 @@ struct strip {
     struct work *k;
     const int8_t *q; /* [ACT_ROWS, q_stride] */
     int64_t q_stride;
-    const uint8_t *units; /* [n_couples][n_blocks][groups of a couple] */
-    int n_couples, n_blocks;
+    const uint8_t *units; /* [n_couples][n_units][groups of a couple] */
+    int n_couples, n_units;
 };
 
-/* What a block's products multiply. */
+/* What a unit's products multiply. */
 struct factors {
     const uint8_t *couple;
     const int8_t *q;
-    int b; /* in the strip */
+    int u; /* in the strip */
 };
 
-/* The same couple's next block, or the next couple's first. */
-INLINE struct factors next_factors(const struct strip *s, const struct factors *at, const int n_blocks,
+/* The same couple's next units, or the next couple's first. */
+INLINE struct factors next_factors(const struct strip *s, const struct factors *at, const int n_units,
                                    const enum kind kind)
 {
-    const int b = at->b + 1 == n_blocks ? 0 : at->b + 1;
-    return (struct factors){at->couple + couple_bytes(kind), s->q + 32 * b, b};
+    const int u = at->u + 1 == n_units ? 0 : at->u + 1;
+    return (struct factors){at->couple + couple_bytes(kind), s->q + 32 * unit_blocks(kind) * u, u};
 }
 
-/* Product p of a block: of weights p / n_acts and activations p % n_acts. The register it goes to has the one of the
- * block before, which is stored: its result is there by now. */
+/* Product p of a unit: of weights p / n_acts and activations p % n_acts. The register it goes to has the one of the
+ * unit before, which is stored: its result is there by now. */
 INLINE void multiply(const int p, int32_t (*before)[TILE_ROWS][PP_GROUP_ROWS], const enum kind kind, const int n_acts)
 {
 #define PRODUCT(sums, acts, weights)                      \
@@ -199,7 +215,7 @@ INLINE void load_first_tiles(const struct factors *at, int64_t q_stride)
 INLINE void load_tiles(const int p, const struct factors *at, const struct factors *next, int64_t q_stride,
                        const enum kind kind, const int n_acts)
 {
-    const uint8_t *second = at->couple + (n_planes(kind) == 2 ? (size_t)UNIT_TILE : unit_bytes(kind));
+    const uint8_t *second = at->couple + (n_planes(kind) == 2 ? plane_bytes(kind) : unit_bytes(kind));
     if (n_acts == 1) {
         if (p == 0)
             _tile_loadd(3, second, PP_SLICE);
@@ -218,7 +234,7 @@ INLINE void load_tiles(const int p, const struct factors *at, const struct facto
 
 /* --- scaling ------------------------------------------------------------------------------------------------------ */
 
-/* Where the block that is scaled has its things, of activation row 0. */
+/* Where the unit that is scaled has its things, of activation row 0. */
 struct scaled {
     float (*acc)[PP_GROUP_ROWS];                  /* [groups of the couple][ACT_ROWS] */
     int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS];    /* [PRODUCTS] */
@@ -234,7 +250,7 @@ INLINE __m512 whole_sum(const struct scaled *at, const int row, const int h, con
     if (n_planes(kind) == 2) {
         const __m512i low = _mm512_load_si512(at->sums[n_acts + tile][i]);
         const __m512 high = _mm512_castsi512_ps(_mm512_add_epi32(first, _mm512_set1_epi32(HIGH_BITS)));
-        /* 64 high less MAGIC is a multiple of 64, and the whole sum has 23 bits: nothing is rounded. */
+        /* 64 high less MAGIC is a multiple of 64 below 2^26: only the whole sum is rounded, once. */
         return _mm512_add_ps(_mm512_sub_ps(high, _mm512_set1_ps(HIGH_MAGIC + MAGIC)),
                              _mm512_castsi512_ps(_mm512_add_epi32(low, magic)));
     }
@@ -242,7 +258,7 @@ INLINE __m512 whole_sum(const struct scaled *at, const int row, const int h, con
     return _mm512_sub_ps(_mm512_castsi512_ps(_mm512_add_epi32(first, magic)), more);
 }
 
-INLINE void scale_row(const struct scaled *at, const int row, __m512 (*scale)[MAX_SCALES], const enum kind kind,
+INLINE void scale_row(const struct scaled *at, const int row, __m512 (*scale)[MAX_UNIT_SCALES], const enum kind kind,
                       const int n_acts)
 {
     const __m512 d = _mm512_set1_ps(at->d[STRIP * row]);
@@ -253,8 +269,9 @@ INLINE void scale_row(const struct scaled *at, const int row, __m512 (*scale)[MA
                                      _mm512_load_ps(to));
         if (kind == WITH_MIN)
             acc = _mm512_fnmadd_ps(scale[h][1], _mm512_set1_ps(at->dsum[STRIP * row]), acc);
-        for (int half = 0; kind == TWO_MINS && half < 2; half++)
-            acc = _mm512_fnmadd_ps(scale[h][1 + half], _mm512_set1_ps(at->half[STRIP * (ACT_ROWS * half + row)]), acc);
+        for (int half = 0; kind == TWO_MINS && half < 4; half++)
+            acc = _mm512_fnmadd_ps(scale[h][1 + half],
+                                   _mm512_set1_ps(at->half[STRIP * (ACT_ROWS * (half % 2) + row) + half / 2]), acc);
         _mm512_store_ps(to, acc);
     }
 }
@@ -269,10 +286,10 @@ INLINE void forget_addresses(struct scaled *at, const enum kind kind)
         __asm__("" : "+r"(at->half));
 }
 
-/* Scales the block at `at` and multiplies the one at `from`, in turn, so that neither waits for the other. */
-INLINE void run_block(const struct strip *s, struct scaled *at, __m512 (*scale)[MAX_SCALES],
-                      const struct factors *from, const struct factors *next,
-                      int32_t (*before)[TILE_ROWS][PP_GROUP_ROWS], const enum kind kind, const int n_acts)
+/* Scales the unit at `at` and multiplies the one at `from`, in turn, so that neither waits for the other. */
+INLINE void run_unit(const struct strip *s, struct scaled *at, __m512 (*scale)[MAX_UNIT_SCALES],
+                     const struct factors *from, const struct factors *next,
+                     int32_t (*before)[TILE_ROWS][PP_GROUP_ROWS], const enum kind kind, const int n_acts)
 {
     enum { ROWS = 8, AHEAD = 4 };
     UNROLL for (int p = 0; p < 2 * n_acts; p++)
@@ -288,19 +305,19 @@ INLINE void run_block(const struct strip *s, struct scaled *at, __m512 (*scale)[
     }
 }
 
-/* Adds the products of a strip to k->acc. Block t is scaled while block t + 2 is multiplied, which stores
+/* Adds the products of a strip to k->acc. Unit t is scaled while unit t + 2 is multiplied, which stores
  * the sums of t + 1. */
 INLINE void run_strip(const struct strip *s, const enum kind kind, const int n_acts)
 {
-    const int n_blocks = s->n_blocks;
+    const int n_units = s->n_units, step = unit_blocks(kind);
     struct work *k = s->k;
     struct factors from = {s->units, s->q, 0};
     struct scaled at = {k->acc[0], NULL, k->d[0], k->dsum[0], k->half[0][0]};
     const uint8_t *couple = s->units;
-    const int end = s->n_couples * n_blocks;
+    const int end = s->n_couples * n_units;
     load_first_tiles(&from, s->q_stride);
     for (int t = 0; t < 2; t++) {
-        const struct factors next = next_factors(s, &from, n_blocks, kind);
+        const struct factors next = next_factors(s, &from, n_units, kind);
         UNROLL for (int p = 0; p < 2 * n_acts; p++)
         {
             multiply(p, k->sums[(t + 1) % 2], kind, n_acts);
@@ -308,20 +325,20 @@ INLINE void run_strip(const struct strip *s, const enum kind kind, const int n_a
         }
         from = next;
     }
-    for (int t = 0, b = 0; t < end; t++, couple += couple_bytes(kind)) {
-        const struct factors next = next_factors(s, &from, n_blocks, kind);
-        __m512 scale[2][MAX_SCALES];
+    for (int t = 0, u = 0; t < end; t++, couple += couple_bytes(kind)) {
+        const struct factors next = next_factors(s, &from, n_units, kind);
+        __m512 scale[2][MAX_UNIT_SCALES];
         UNROLL for (int h = 0; h < couple_groups(kind); h++)
             UNROLL for (int i = 0; i < n_unit_scales(kind); i++)
-                scale[h][i] = _mm512_load_ps(couple + unit_bytes(kind) * (size_t)h + UNIT_TILE * n_planes(kind) +
-                                             PP_SLICE * i);
+                scale[h][i] = _mm512_load_ps(couple + unit_bytes(kind) * (size_t)h +
+                                             plane_bytes(kind) * (size_t)n_planes(kind) + PP_SLICE * i);
         at.sums = k->sums[t % 2];
-        run_block(s, &at, scale, &from, &next, k->sums[(t + 1) % 2], kind, n_acts);
+        run_unit(s, &at, scale, &from, &next, k->sums[(t + 1) % 2], kind, n_acts);
         from = next;
-        at.d++, at.dsum++, at.half++;
-        if (++b == n_blocks) {
-            b = 0;
-            at.d -= n_blocks, at.dsum -= n_blocks, at.half -= n_blocks;
+        at.d += step, at.dsum += step, at.half += step;
+        if (++u == n_units) {
+            u = 0;
+            at.d -= step * n_units, at.dsum -= step * n_units, at.half -= step * n_units;
             at.acc += ACT_ROWS * couple_groups(kind);
         }
     }
@@ -341,6 +358,7 @@ RUN_STRIP(min, WITH_MIN)
 RUN_STRIP(halved, HALVED)
 RUN_STRIP(two_mins, TWO_MINS)
 RUN_STRIP(odd, ODD)
+RUN_STRIP(folded, FOLDED)
 #undef RUN_STRIP
 
 /* --- loops over strips -------------------------------------------------------------------------------------------- */
@@ -363,56 +381,80 @@ INLINE int n_couples(const struct chunk *c, const enum kind kind)
     return (c->n_groups + couple_groups(kind) - 1) / couple_groups(kind);
 }
 
-/* Units lie strip by strip, in a strip couple by couple: in the order they are used in. Block j of group g: */
-INLINE uint8_t *unit_at(uint8_t *strip, int n_blocks, int g, int j, const enum kind kind)
+/* Units lie strip by strip, in a strip couple by couple: in the order they are used in. Unit u of group g: */
+INLINE uint8_t *unit_at(uint8_t *strip, int n_units, int g, int u, const enum kind kind)
 {
     const int n = couple_groups(kind);
-    return strip + couple_bytes(kind) * (size_t)(g / n * n_blocks + j) + unit_bytes(kind) * (size_t)(g % n);
+    return strip + couple_bytes(kind) * (size_t)(g / n * n_units + u) + unit_bytes(kind) * (size_t)(g % n);
 }
 
 /* The group that is not there is multiplied and scaled, too: zeros, which are ordinary numbers. */
-INLINE void clear_absent(const struct chunk *c, uint8_t *strip, int n_blocks, const enum kind kind)
+INLINE void clear_absent(const struct chunk *c, uint8_t *strip, int n_units, const enum kind kind)
 {
     if (c->n_groups % couple_groups(kind))
-        for (int j = 0; j < n_blocks; j++)
-            memset(unit_at(strip, n_blocks, c->n_groups, j, kind), 0, unit_bytes(kind));
+        for (int u = 0; u < n_units; u++)
+            memset(unit_at(strip, n_units, c->n_groups, u, kind), 0, unit_bytes(kind));
+}
+
+INLINE int strip_units(const struct chunk *c, int64_t b, const enum kind kind)
+{
+    return strip_blocks(c, b) / unit_blocks(kind);
 }
 
 INLINE void unpack_chunk(const struct chunk *c, uint8_t *units, unpack_fn *unpack, const enum kind kind)
 {
     uint8_t *strip = units;
     for (int64_t b = c->b0; b < c->b1; b += STRIP) {
-        const int n = strip_blocks(c, b);
+        const int n = strip_units(c, b, kind);
         for (int g = 0; g < c->n_groups; g++) {
             const uint8_t *group = pp_pack_group(c->w, c->row0 + PP_GROUP_ROWS * g);
-            for (int j = 0; j < n; j++)
-                unpack(group, c->w->n_cols, b + j, unit_at(strip, n, g, j, kind));
+            for (int u = 0; u < n; u++)
+                unpack(group, c->w->n_cols, b + unit_blocks(kind) * u, unit_at(strip, n, g, u, kind));
         }
         clear_absent(c, strip, n, kind);
         strip += couple_bytes(kind) * (size_t)(n_couples(c, kind) * n);
     }
 }
 
-/* The same of a type with heads and bodies: its bytes are opened as unsigned ones. Those of ODD are opened with more
- * scales than they keep: elsewhere, one by one. */
+/* A unit of twins from two of open_units.h: TWO_MINS and FOLDED have what the first one's scales are behind its slices,
+ * and the second one's minima. */
+INLINE void join_twins(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset, const enum kind kind)
+{
+    const size_t scales = plane_bytes(kind);
+    UNROLL for (int v = 0; v < 2 * SLICES; v++)
+    {
+        const __m512i slice = _mm512_load_si512(opened + step * (size_t)(v / SLICES) + PP_SLICE * (v % SLICES));
+        _mm512_store_si512(unit + PP_SLICE * v, _mm512_sub_epi8(slice, offset));
+    }
+    UNROLL for (int k = 0; k < n_unit_scales(kind); k++)
+    {
+        const size_t from = k < 3 ? (size_t)k : step / PP_SLICE + (size_t)k - 2;
+        _mm512_store_ps(unit + scales + PP_SLICE * k, _mm512_load_ps(opened + UNIT_TILE + PP_SLICE * from));
+    }
+}
+
+/* The same of a type with heads and bodies: its bytes are opened as unsigned ones, and twins elsewhere, which take
+ * other room. */
 INLINE void open_strip(const struct chunk *c, uint8_t *strip, int64_t b, int g, uint8_t *elsewhere,
                        const enum kind kind)
 {
     pp_open_fn *const open = pp_units_avx512[c->w->type].open;
     const __m512i offset = _mm512_set1_epi8((char)unit_offset(c->w->type));
-    const int n = strip_blocks(c, b);
+    const int n = strip_units(c, b, kind);
     const uint8_t *group = pp_pack_group(c->w, c->row0 + PP_GROUP_ROWS * g);
-    if (kind != ODD)
+    const size_t step = opened_bytes(kind == ODD ? HALVED : kind, 1, PP_GROUP_ROWS);
+    if (!is_twins(kind))
         open(group, c->w->n_cols, b, n, 0, unit_at(strip, n, g, 0, kind), couple_bytes(kind));
-    for (int j = 0; j < n; j++) {
-        uint8_t *unit = unit_at(strip, n, g, j, kind);
-        if (kind == ODD) {
-            open(group, c->w->n_cols, b + j, 1, 0, elsewhere, 0);
-            halve_opened(elsewhere, offset);
-            memcpy(unit, elsewhere, unit_bytes(kind));
-        }
+    for (int u = 0; u < n; u++) {
+        uint8_t *unit = unit_at(strip, n, g, u, kind);
+        if (is_twins(kind))
+            open(group, c->w->n_cols, b + 2 * u, 2, 0, elsewhere, step);
         if (kind == HALVED)
-            split_opened(unit, offset);
+            split_opened(elsewhere, step, unit, offset);
+        else if (kind == ODD)
+            halve_opened(elsewhere, step, unit, offset);
+        else if (is_twins(kind))
+            join_twins(elsewhere, step, unit, offset, kind);
         UNROLL for (int v = 0; kind == PLAIN && v < SLICES; v++)
         {
             __m512i *slice = (__m512i *)(void *)(unit + PP_SLICE * v);
@@ -427,8 +469,8 @@ INLINE void open_chunk(const struct chunk *c, struct work *k, const enum kind ki
     for (int64_t b = c->b0; b < c->b1; b += STRIP) {
         for (int g = 0; g < c->n_groups; g++)
             open_strip(c, strip, b, g, (uint8_t *)k->sums, kind);
-        clear_absent(c, strip, strip_blocks(c, b), kind);
-        strip += couple_bytes(kind) * (size_t)(n_couples(c, kind) * strip_blocks(c, b));
+        clear_absent(c, strip, strip_units(c, b, kind), kind);
+        strip += couple_bytes(kind) * (size_t)(n_couples(c, kind) * strip_units(c, b, kind));
     }
 }
 
@@ -464,19 +506,21 @@ INLINE void run_rows(struct work *k, const struct chunk *c, const struct pp_acts
     const int n_acts = live > TILE_ROWS ? 2 : 1;
     load_accumulators(k, c, live, y + i * y_stride, y_stride);
     for (int64_t b = c->b0; b < c->b1; b += STRIP) {
-        s.n_blocks = strip_blocks(c, b);
-        if (s.n_blocks == STRIP)
+        const int n_blocks = strip_blocks(c, b);
+        s.n_units = n_blocks / unit_blocks(kind);
+        if (n_blocks == STRIP)
             make_strip_ready(k, x, i, live, b, STRIP, kind);
         else
-            make_strip_ready(k, x, i, live, b, s.n_blocks, kind);
+            make_strip_ready(k, x, i, live, b, n_blocks, kind);
         s.q = whole ? x->q + i * x->q_stride + 32 * b : k->q[0];
         s.q_stride = whole ? x->q_stride : (int64_t)sizeof *k->q;
         (kind == PLAIN      ? run_plain
          : kind == WITH_MIN ? run_min
          : kind == HALVED   ? run_halved
          : kind == ODD      ? run_odd
+         : kind == FOLDED   ? run_folded
                             : run_two_mins)(&s, n_acts);
-        s.units += couple_bytes(kind) * (size_t)(s.n_couples * s.n_blocks);
+        s.units += couple_bytes(kind) * (size_t)(s.n_couples * s.n_units);
     }
     store_accumulators(k, c, live, y + i * y_stride, y_stride);
 }
@@ -486,13 +530,14 @@ INLINE void opened_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
                          float *y, int64_t y_stride, struct work *k, unpack_fn *unpack, const enum kind kind)
 {
     const int64_t n_blocks = w->n_cols / PP_ACT_BLOCK;
-    shape_tiles(&strip_shapes);
+    shape_strip_tiles(kind);
     for (int64_t row = row0; row < row1; row += MAX_GROUPS * PP_GROUP_ROWS) {
         struct chunk c = {.w = w, .row0 = row, .row1 = row1};
         if (row1 - row > MAX_GROUPS * PP_GROUP_ROWS)
             c.row1 = row + MAX_GROUPS * PP_GROUP_ROWS;
         c.n_groups = (int)((c.row1 - row + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS);
-        const int64_t most = units_bytes(x) / (int64_t)couple_bytes(kind) / n_couples(&c, kind) / STRIP * STRIP;
+        const int64_t most = units_bytes(x) / (int64_t)couple_bytes(kind) / n_couples(&c, kind) * unit_blocks(kind) /
+                             STRIP * STRIP;
         for (c.b0 = 0; c.b0 < n_blocks; c.b0 = c.b1) {
             c.b1 = c.b0 + most < n_blocks ? c.b0 + most : n_blocks;
             if (unpack)

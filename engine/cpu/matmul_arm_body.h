@@ -20,52 +20,30 @@
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* See quantize_block in matmul_scalar.c; bit patterns of magnitudes order like the magnitudes, NaN above infinity. */
-INLINE void quantize_block(const float *x, int8_t *q, float *d, int32_t *sum)
+INLINE uint32_t most_bits(const float *x)
 {
-    float32x4_t v[8];
-    int16x4_t words[8];
     uint32x4_t max = vdupq_n_u32(0);
+    UNROLL for (int k = 0; k < 8; k++)
+        max = vmaxq_u32(max, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + 4 * k))));
+    return vmaxvq_u32(max);
+}
+
+INLINE int32_t round_block(const float *x, float factor, int8_t *q)
+{
+    int16x4_t words[8];
     int32x4_t total = vdupq_n_s32(0);
     UNROLL for (int k = 0; k < 8; k++)
     {
-        v[k] = vld1q_f32(x + 4 * k);
-        max = vmaxq_u32(max, vreinterpretq_u32_f32(vabsq_f32(v[k])));
-    }
-    uint32_t max_bits = vmaxvq_u32(max);
-    float most, inverse;
-    memcpy(&most, &max_bits, sizeof most);
-    *d = max_bits < 0x7f800000 ? most / 127.0f : __builtin_nanf("");
-    inverse = 1 / *d;
-    if (__builtin_isinf(inverse))
-        *d = 0;
-    if (!__builtin_isfinite(inverse)) {
-        memset(q, 0, PP_ACT_BLOCK);
-        *sum = 0;
-        return;
-    }
-    UNROLL for (int k = 0; k < 8; k++)
-    {
-        int32x4_t whole = vcvtnq_s32_f32(vmulq_n_f32(v[k], inverse)); /* to nearest even */
+        int32x4_t whole = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 4 * k), factor)); /* to nearest even */
         total = vaddq_s32(total, whole);
         words[k] = vmovn_s32(whole);
     }
-    *sum = vaddvq_s32(total);
     UNROLL for (int k = 0; k < 8; k += 2)
         vst1_s8(q + 4 * k, vmovn_s16(vcombine_s16(words[k], words[k + 1])));
+    return vaddvq_s32(total);
 }
 
-static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
-{
-    int64_t at = 0;
-    for (; at + PP_ACT_BLOCK <= n; at += PP_ACT_BLOCK)
-        quantize_block(x + at, q + at, d++, sum++);
-    if (at < n) {
-        float rest[PP_ACT_BLOCK] = {0};
-        memcpy(rest, x + at, (size_t)(n - at) * sizeof *x);
-        quantize_block(rest, q + at, d, sum);
-    }
-}
+#include "engine/cpu/quantize_body.h"
 
 /* --- opened blocks ------------------------------------------------------------------------------------------------ */
 
@@ -74,7 +52,7 @@ enum kind {
     BYTES,       /* scale * isum; bytes are -128..127 */
     NIBBLES,     /* scale * isum; bytes are 8 too large, 0..15 */
     NIBBLES_MIN, /* scale * isum - min * sum; bytes are 0..15 */
-    SUB_BLOCKS,  /* scale * (sub[0] * isum of the first 16 columns + sub[1] * isum of the others); -32..31 */
+    SUB_BLOCKS,  /* scale * (sub[0] * isum of the first 16 columns + sub[1] * isum of the others); -32..31; twins */
 };
 
 /* A block of 32 columns of 4 rows. Of min and sub only what the kind says is there. */
@@ -295,17 +273,32 @@ struct act_tile {
     int64_t block0, n_blocks;
 };
 
-/* acc[i] += an opened block times block b of the tile */
-INLINE void add_block(const struct opened *o, const struct act_tile *x, int64_t b, float32x4_t *acc,
-                      const enum kind kind, const int M)
+/* Blocks whose sums are scaled together. */
+INLINE int blocks_together(const enum kind kind)
+{
+    return kind == SUB_BLOCKS ? 2 : 1;
+}
+
+/* acc[i] += an opened block times block b of the tile; of twins the first one's sums go to `twin`, and with the second
+ * one's to acc. */
+INLINE void add_block(const struct opened *o, const struct act_tile *x, int64_t b, int32x4_t *twin, const bool second,
+                      float32x4_t *acc, const enum kind kind, const int M)
 {
     const int8_t *q = x->q + 32 * M * b;
-    int32x4_t isum[8], second[8];
+    int32x4_t isum[8], others[8];
     if (kind == SUB_BLOCKS) {
         sums(o->w, q, NULL, isum, 0, 1, kind, M);
-        sums(o->w, q, NULL, second, 1, 1, kind, M);
+        sums(o->w, q, NULL, others, 1, 1, kind, M);
         UNROLL for (int i = 0; i < M; i++)
-            isum[i] = vmlaq_s32(vmulq_s32(isum[i], o->sub[0]), second[i], o->sub[1]);
+        {
+            isum[i] = vmlaq_s32(vmulq_s32(isum[i], o->sub[0]), others[i], o->sub[1]);
+            if (second)
+                isum[i] = vaddq_s32(isum[i], twin[i]);
+            else
+                twin[i] = isum[i];
+        }
+        if (!second)
+            return;
     } else {
         sums(o->w, q, kind == NIBBLES ? x->bias + b * M : NULL, isum, 0, 2, kind, M);
     }
@@ -410,15 +403,19 @@ INLINE void run_few(open_fn *open, const struct pp_matrix *w, int64_t row0, int6
                 for (int i = 0; i < M; i++)
                     acc[k * M + i] = block0 && i < m ? load_live(y + i * y_stride + row + 4 * k, row1 - row - 4 * k)
                                                      : vdupq_n_f32(0);
-            for (int64_t b = 0; b < n; b++) {
+            for (int64_t b = 0; b < n; b += blocks_together(kind)) {
                 UNROLL for (int k = 0; k < QUADS; k++)
                 {
-                    struct opened o;
-                    open(group, w->n_cols, block0 + b, k, &o);
-                    arrange(o.w, M);
-                    add_block(&o, &t, b, acc + k * M, kind, M);
-                    if (M > 2)
-                        one_quad_at_a_time();
+                    int32x4_t twin[FEW];
+                    UNROLL for (int j = 0; j < blocks_together(kind); j++)
+                    {
+                        struct opened o;
+                        open(group, w->n_cols, block0 + b + j, k, &o);
+                        arrange(o.w, M);
+                        add_block(&o, &t, b + j, twin, j, acc + k * M, kind, M);
+                        if (M > 2)
+                            one_quad_at_a_time();
+                    }
                 }
             }
             for (int k = 0; k < QUADS; k++)
@@ -499,10 +496,14 @@ INLINE void run_strip(int64_t row0, int64_t row1, const struct pp_acts *x, int64
         float32x4_t acc[MANY];
         for (int i = 0; i < M; i++)
             acc[i] = block0 && i < m ? load_live(out + i * y_stride, row1 - row) : vdupq_n_f32(0);
-        for (int64_t b = 0; b < n; b++) {
-            struct opened o;
-            load_opened(from + b, &o, kind);
-            add_block(&o, &t, b, acc, kind, M);
+        for (int64_t b = 0; b < n; b += blocks_together(kind)) {
+            int32x4_t twin[MANY];
+            UNROLL for (int j = 0; j < blocks_together(kind); j++)
+            {
+                struct opened o;
+                load_opened(from + b + j, &o, kind);
+                add_block(&o, &t, b + j, twin, j, acc, kind, M);
+            }
         }
         for (int i = 0; i < M && i < m; i++)
             store_live(out + i * y_stride, acc[i], row1 - row);

@@ -39,52 +39,31 @@ INLINE int32_t sum_of_lanes(__m256i v)
     return _mm_cvtsi128_si32(s);
 }
 
-/* See quantize_block in matmul_scalar.c; bit patterns of magnitudes order like the magnitudes, NaN above infinity. */
-INLINE void quantize_block(const float *x, int8_t *q, float *d, int32_t *sum)
+INLINE uint32_t most_bits(const float *x)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-    __m256 v[4];
-    __m256i max = _mm256_setzero_si256(), whole[4], total = _mm256_setzero_si256();
+    __m256i max = _mm256_setzero_si256();
+    UNROLL for (int k = 0; k < 4; k++)
+        max = _mm256_max_epu32(max, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + LANES * k)), magnitude));
+    return (uint32_t)max_of_lanes(max);
+}
+
+INLINE int32_t round_block(const float *x, float factor, int8_t *q)
+{
+    __m256i whole[4], total = _mm256_setzero_si256();
     UNROLL for (int k = 0; k < 4; k++)
     {
-        v[k] = _mm256_loadu_ps(x + LANES * k);
-        max = _mm256_max_epu32(max, _mm256_and_si256(_mm256_castps_si256(v[k]), magnitude));
-    }
-    int32_t max_bits = max_of_lanes(max);
-    float most, inverse;
-    memcpy(&most, &max_bits, sizeof most);
-    *d = max_bits < 0x7f800000 ? most / 127.0f : __builtin_nanf("");
-    inverse = 1 / *d;
-    if (__builtin_isinf(inverse))
-        *d = 0;
-    if (!__builtin_isfinite(inverse)) {
-        memset(q, 0, PP_ACT_BLOCK);
-        *sum = 0;
-        return;
-    }
-    UNROLL for (int k = 0; k < 4; k++)
-    {
-        whole[k] = _mm256_cvtps_epi32(_mm256_mul_ps(v[k], _mm256_set1_ps(inverse)));
+        whole[k] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + LANES * k), _mm256_set1_ps(factor)));
         total = _mm256_add_epi32(total, whole[k]);
     }
-    *sum = sum_of_lanes(total);
     __m256i words0 = _mm256_packs_epi32(whole[0], whole[1]), words1 = _mm256_packs_epi32(whole[2], whole[3]);
     __m256i bytes = _mm256_packs_epi16(words0, words1); /* fours in the order 0 2 4 6 1 3 5 7 */
     bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *)q, bytes);
+    return sum_of_lanes(total);
 }
 
-static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
-{
-    int64_t at = 0;
-    for (; at + PP_ACT_BLOCK <= n; at += PP_ACT_BLOCK)
-        quantize_block(x + at, q + at, d++, sum++);
-    if (at < n) {
-        float rest[PP_ACT_BLOCK] = {0};
-        memcpy(rest, x + at, (size_t)(n - at) * sizeof *x);
-        quantize_block(rest, q + at, d, sum);
-    }
-}
+#include "engine/cpu/quantize_body.h"
 
 /* --- tiles of quantised weights ----------------------------------------------------------------------------------- */
 
@@ -266,39 +245,48 @@ INLINE void sums_q6_k(const struct pp_q6_k_pack *p, int block, int r, const int8
     }
 }
 
-/* The bias of the second sub-block is times 4, for another kernel. */
+/* The whole-number sums of block b of the tile for 8 rows from r on: of 24 bits, which float holds exactly. The bias of
+ * the second sub-block is times 4, for another kernel. */
+INLINE void block_q6_k(const struct act_tile *x, int64_t b, const struct pp_q6_k_pack *p, int r, __m256 *whole,
+                       const int M)
+{
+    const int8_t *q = x->q + 32 * M * b;
+    const int in = (int)(b % 8);
+    __m256i isum[MAX_ACTS];
+    UNROLL for (int i = 0; i < M; i++)
+        isum[i] = _mm256_set1_epi32(x->bias[2 * (b * M + i)]);
+    sums_q6_k(p, in, r, q, isum, false, M);
+    __m256 sc0 = signed_bytes(p->sc[2 * in] + r);
+    UNROLL for (int i = 0; i < M; i++)
+    {
+        whole[i] = _mm256_mul_ps(sc0, _mm256_cvtepi32_ps(isum[i]));
+        isum[i] = _mm256_srai_epi32(_mm256_set1_epi32(x->bias[2 * (b * M + i) + 1]), 2);
+    }
+    sums_q6_k(p, in, r, q + 16, isum, true, M);
+    __m256 sc1 = signed_bytes(p->sc[2 * in + 1] + r);
+    UNROLL for (int i = 0; i < M; i++)
+        whole[i] = _mm256_fmadd_ps(sc1, _mm256_cvtepi32_ps(isum[i]), whole[i]);
+}
+
+/* Twins. */
 INLINE void tile_q6_k(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
                       const enum asks asks, __m256 *acc, const int H, const int M)
 {
     (void)n_cols;
-    enum { PACE = sizeof(struct pp_q6_k_pack) / 8 };
-    const int8_t *q = x->q + 32 * M * b;
+    enum { PACE = sizeof(struct pp_q6_k_pack) / 4 };
     const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
-    const int in = (int)(b % 8);
     if (asks)
-        stream_ahead((const char *)p + PACE * in, PACE);
+        stream_ahead((const char *)p + PACE * (b / 2 % 4), PACE);
     UNROLL for (int h = 0; h < H; h++)
     {
-        __m256i isum[MAX_ACTS];
-        __m256 whole[MAX_ACTS]; /* numbers below 2^24 throughout: float is exact */
+        __m256 first[MAX_ACTS], second[MAX_ACTS];
         int r = LANES * (half + h);
+        block_q6_k(x, b, p, r, first, M);
+        block_q6_k(x, b + 1, p, r, second, M);
+        __m256 d = halves(p->d + r);
         UNROLL for (int i = 0; i < M; i++)
-            isum[i] = _mm256_set1_epi32(x->bias[2 * (b * M + i)]);
-        sums_q6_k(p, in, r, q, isum, false, M);
-        __m256 sc0 = signed_bytes(p->sc[2 * in] + r);
-        UNROLL for (int i = 0; i < M; i++)
-        {
-            whole[i] = _mm256_mul_ps(sc0, _mm256_cvtepi32_ps(isum[i]));
-            isum[i] = _mm256_srai_epi32(_mm256_set1_epi32(x->bias[2 * (b * M + i) + 1]), 2);
-        }
-        sums_q6_k(p, in, r, q + 16, isum, true, M);
-        __m256 d = halves(p->d + r), sc1 = signed_bytes(p->sc[2 * in + 1] + r);
-        UNROLL for (int i = 0; i < M; i++)
-        {
-            whole[i] = _mm256_fmadd_ps(sc1, _mm256_cvtepi32_ps(isum[i]), whole[i]);
-            acc[h * M + i] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(x->d[b * M + i])), whole[i],
-                                             acc[h * M + i]);
-        }
+            acc[h * M + i] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(x->d[b * M + i])),
+                                             _mm256_add_ps(first[i], second[i]), acc[h * M + i]);
     }
 }
 
@@ -307,10 +295,10 @@ INLINE void tile_q6_k(const struct act_tile *x, int64_t b, const uint8_t *group,
 typedef void tile_fn(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
                      const enum asks asks, __m256 *acc, const int H, const int M);
 
-/* Blocks that a type's tile function takes at a time: neighbours of Q4_K share their bytes. */
+/* Blocks that a type's tile function takes at a time: neighbours of Q4_K share their bytes, those of Q6_K are twins. */
 INLINE int tile_step(uint32_t type)
 {
-    return type == PP_TYPE_Q4_K ? 2 : 1;
+    return type == PP_TYPE_Q4_K || type == PP_TYPE_Q6_K ? 2 : 1;
 }
 
 /* Rows of `live` lanes are read and written. */
@@ -448,7 +436,7 @@ static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
     if (m <= FEW_Q6_K)
         matmul(tile_q6_k, PP_TYPE_Q6_K, w, row0, row1, x, m, y, y_stride, scratch, FEW_Q6_K, 1);
     else
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, BYTES);
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, BYTE_TWINS);
 }
 
 /* --- float weights ------------------------------------------------------------------------------------------------ */

@@ -12,6 +12,8 @@
  *   small     signed numbers from -16 to 16, with a whole-number scale per 16 columns, and perhaps a minimum for the
  *             block or for 16 columns each
  *
+ * Of twins (matmul.h) the sums of two blocks are scaled together.
+ *
  * Activations are copied beside each other beforehand, up to PANEL_ROWS rows to a panel, block by block: a product's
  * registers hold the sums of one panel with the 16 rows. */
 
@@ -45,7 +47,7 @@ struct small_block {
     float min[2][16];
 };
 
-/* Of a block of activations: tile_less times sum, or (SMALL_MINS) d * sum of the last 16 columns. */
+/* Of a block of activations: tile_less times sum, or (SMALL_TWINS_MINS) d * sum of the last 16 columns. */
 union tile_second {
     int32_t less;
     float dsum;
@@ -71,11 +73,30 @@ struct tile_scratch {
 _Static_assert(sizeof(struct tile_scratch) <= PP_MATMUL_SCRATCH, "the tiles fit their scratch");
 
 /* How a type is multiplied. */
-enum tile_form { NIBBLES_BIASED, NIBBLES_MIN, BYTES, SINGLES, WORDS, SMALL, SMALL_MIN, SMALL_MINS };
+enum tile_form {
+    NIBBLES_BIASED, NIBBLES_MIN, BYTES, BYTE_TWINS, SINGLES, SINGLE_TWINS, WORDS, SMALL, SMALL_TWINS, SMALL_MIN,
+    SMALL_TWINS_MINS
+};
+
+INLINE bool is_bytes(const enum tile_form form)
+{
+    return form == BYTES || form == BYTE_TWINS;
+}
+
+INLINE bool is_singles(const enum tile_form form)
+{
+    return form == SINGLES || form == SINGLE_TWINS;
+}
 
 INLINE bool is_small(const enum tile_form form)
 {
-    return form == SMALL || form == SMALL_MIN || form == SMALL_MINS;
+    return form == SMALL || form == SMALL_TWINS || form == SMALL_MIN || form == SMALL_TWINS_MINS;
+}
+
+/* Blocks whose sums are scaled together; the tile has a multiple of that. */
+INLINE int blocks_scaled(const enum tile_form form)
+{
+    return form == BYTE_TWINS || form == SINGLE_TWINS || form == SMALL_TWINS || form == SMALL_TWINS_MINS ? 2 : 1;
 }
 
 /* What is subtracted from the weights of a type with minima, so that they are small and signed; added again to sums. */
@@ -101,7 +122,7 @@ INLINE void tile_act(const int8_t *from, uint8_t *to, const enum tile_form form)
         _mm256_store_si256((__m256i *)to, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q)));
         _mm256_store_si256((__m256i *)(to + 32), _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1)));
     } else {
-        if (form == BYTES || form == SINGLES || is_small(form))
+        if (is_bytes(form) || is_singles(form) || is_small(form))
             q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
         _mm256_store_si256((__m256i *)to, q);
     }
@@ -134,7 +155,7 @@ INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t r
                     s->extra.dsum[at] = d[b] * (float)sum[b];
                 if (form == SMALL_MIN)
                     s->second[at].less = less * sum[b];
-                if (form == SMALL_MINS) {
+                if (form == SMALL_TWINS_MINS) {
                     float dsum[2];
                     act_dsums_of_16(q + 32 * b, d[b], dsum);
                     s->extra.dsum[at] = dsum[0];
@@ -224,59 +245,79 @@ INLINE void nibble_product(const struct nibble_block *w, int64_t n_blocks, const
     }
 }
 
+/* What the sums of a half's 8 rows in a block begin at; `sum`: of the twin before, if `second`. */
+INLINE __m256i begin_at(const int32_t *bias, bool second, __m256i sum)
+{
+    return second ? _mm256_add_epi32(sum, load_i(bias)) : load_i(bias);
+}
+
+/* The sums of blocks, the last of which is *w, into acc. */
+INLINE void add_sums(const struct byte_block *w, const float *d, __m256i (*isum)[PANEL_ROWS], float (*acc)[16],
+                     const int M)
+{
+    UNROLL for (int i = 0; i < M; i++)
+        UNROLL for (int h = 0; h < 2; h++)
+            _mm256_store_ps(acc[i] + 8 * h, scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h), d[i],
+                                                   isum[h][i]));
+}
+
 /* 4 products of 255 * 32 at most fit 16 bits. */
 INLINE void byte_product(const struct byte_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
-                         struct ahead next, float (*acc)[16], const int M)
+                         struct ahead next, float (*acc)[16], const int together, const int M)
 {
-    for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M) {
-        fetch_next(&next);
+    for (int64_t b = 0; b < n_blocks; b += together, d += together * M) {
         __m256i isum[2][PANEL_ROWS];
-        UNROLL for (int v = 0; v < 8; v += 2)
+        UNROLL for (int t = 0; t < together; t++, w++, q += 32 * M)
         {
-            __m256i w00 = load_i(w->q[v]), w01 = load_i(w->q[v] + 32);
-            __m256i w10 = load_i(w->q[v + 1]), w11 = load_i(w->q[v + 1] + 32);
-            UNROLL for (int i = 0; i < M; i++)
+            fetch_next(&next);
+            UNROLL for (int v = 0; v < 8; v += 2)
             {
-                __m256i x0 = broadcast4(q + 32 * i + 4 * v), x1 = broadcast4(q + 32 * i + 4 * v + 4);
-                __m256i words0 = _mm256_add_epi16(_mm256_maddubs_epi16(x0, w00), _mm256_maddubs_epi16(x1, w10));
-                __m256i words1 = _mm256_add_epi16(_mm256_maddubs_epi16(x0, w01), _mm256_maddubs_epi16(x1, w11));
-                words0 = _mm256_madd_epi16(words0, load_i(w->sc[v / 4]));
-                words1 = _mm256_madd_epi16(words1, load_i(w->sc[v / 4] + 16));
-                isum[0][i] = now(_mm256_add_epi32(v ? isum[0][i] : load_i(w->bias), words0));
-                isum[1][i] = now(_mm256_add_epi32(v ? isum[1][i] : load_i(w->bias + 8), words1));
+                __m256i w00 = load_i(w->q[v]), w01 = load_i(w->q[v] + 32);
+                __m256i w10 = load_i(w->q[v + 1]), w11 = load_i(w->q[v + 1] + 32);
+                UNROLL for (int i = 0; i < M; i++)
+                {
+                    __m256i x0 = broadcast4(q + 32 * i + 4 * v), x1 = broadcast4(q + 32 * i + 4 * v + 4);
+                    __m256i words0 = _mm256_add_epi16(_mm256_maddubs_epi16(x0, w00), _mm256_maddubs_epi16(x1, w10));
+                    __m256i words1 = _mm256_add_epi16(_mm256_maddubs_epi16(x0, w01), _mm256_maddubs_epi16(x1, w11));
+                    words0 = _mm256_madd_epi16(words0, load_i(w->sc[v / 4]));
+                    words1 = _mm256_madd_epi16(words1, load_i(w->sc[v / 4] + 16));
+                    const __m256i at0 = v ? isum[0][i] : begin_at(w->bias, t, isum[0][i]);
+                    const __m256i at1 = v ? isum[1][i] : begin_at(w->bias + 8, t, isum[1][i]);
+                    isum[0][i] = now(_mm256_add_epi32(at0, words0));
+                    isum[1][i] = now(_mm256_add_epi32(at1, words1));
+                }
             }
         }
-        UNROLL for (int i = 0; i < M; i++)
-            UNROLL for (int h = 0; h < 2; h++)
-                _mm256_store_ps(acc[i] + 8 * h, scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h),
-                                                       d[i], isum[h][i]));
+        add_sums(w - 1, d, isum, acc, M);
     }
 }
 
 /* Of 2 products of 255 * 64 at most. */
 INLINE void single_product(const struct byte_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
-                           struct ahead next, float (*acc)[16], const int M)
+                           struct ahead next, float (*acc)[16], const int together, const int M)
 {
-    for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M) {
-        fetch_next(&next);
+    for (int64_t b = 0; b < n_blocks; b += together, d += together * M) {
         __m256i isum[2][PANEL_ROWS];
-        UNROLL for (int v = 0; v < 8; v++)
+        UNROLL for (int t = 0; t < together; t++, w++, q += 32 * M)
         {
-            __m256i w0 = load_i(w->q[v]), w1 = load_i(w->q[v] + 32);
-            __m256i sc0 = load_i(w->sc[v / 4]), sc1 = load_i(w->sc[v / 4] + 16);
-            UNROLL for (int i = 0; i < M; i++)
+            fetch_next(&next);
+            UNROLL for (int v = 0; v < 8; v++)
             {
-                __m256i x = broadcast4(q + 32 * i + 4 * v);
-                __m256i two0 = _mm256_madd_epi16(_mm256_maddubs_epi16(x, w0), sc0);
-                __m256i two1 = _mm256_madd_epi16(_mm256_maddubs_epi16(x, w1), sc1);
-                isum[0][i] = now(_mm256_add_epi32(v ? isum[0][i] : load_i(w->bias), two0));
-                isum[1][i] = now(_mm256_add_epi32(v ? isum[1][i] : load_i(w->bias + 8), two1));
+                __m256i w0 = load_i(w->q[v]), w1 = load_i(w->q[v] + 32);
+                __m256i sc0 = load_i(w->sc[v / 4]), sc1 = load_i(w->sc[v / 4] + 16);
+                UNROLL for (int i = 0; i < M; i++)
+                {
+                    __m256i x = broadcast4(q + 32 * i + 4 * v);
+                    __m256i two0 = _mm256_madd_epi16(_mm256_maddubs_epi16(x, w0), sc0);
+                    __m256i two1 = _mm256_madd_epi16(_mm256_maddubs_epi16(x, w1), sc1);
+                    const __m256i at0 = v ? isum[0][i] : begin_at(w->bias, t, isum[0][i]);
+                    const __m256i at1 = v ? isum[1][i] : begin_at(w->bias + 8, t, isum[1][i]);
+                    isum[0][i] = now(_mm256_add_epi32(at0, two0));
+                    isum[1][i] = now(_mm256_add_epi32(at1, two1));
+                }
             }
         }
-        UNROLL for (int i = 0; i < M; i++)
-            UNROLL for (int h = 0; h < 2; h++)
-                _mm256_store_ps(acc[i] + 8 * h, scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h),
-                                                       d[i], isum[h][i]));
+        add_sums(w - 1, d, isum, acc, M);
     }
 }
 
@@ -304,34 +345,55 @@ INLINE void word_product(const struct word_block *w, int64_t n_blocks, const uin
     }
 }
 
-/* 8 products of 255 * 16 at most fit 16 bits. */
+/* isum += the products of a block with a panel; see begin_at(). 8 products of 255 * 16 at most fit 16 bits. */
+INLINE void small_sums(const struct byte_block *w, const uint8_t *q, bool second, __m256i (*isum)[PANEL_ROWS],
+                       const int M)
+{
+    UNROLL for (int k = 0; k < 2; k++)
+    {
+        __m256i words[2][PANEL_ROWS];
+        UNROLL for (int v = 0; v < 4; v++)
+        {
+            __m256i w0 = load_i(w->q[4 * k + v]), w1 = load_i(w->q[4 * k + v] + 32);
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                __m256i x = broadcast4(q + 32 * i + 16 * k + 4 * v);
+                __m256i two0 = _mm256_maddubs_epi16(x, w0), two1 = _mm256_maddubs_epi16(x, w1);
+                words[0][i] = now(v ? _mm256_add_epi16(words[0][i], two0) : two0);
+                words[1][i] = now(v ? _mm256_add_epi16(words[1][i], two1) : two1);
+            }
+        }
+        UNROLL for (int h = 0; h < 2; h++)
+            UNROLL for (int i = 0; i < M; i++)
+            {
+                __m256i before = k ? isum[h][i] : begin_at(w->bias + 8 * h, second, isum[h][i]);
+                isum[h][i] = _mm256_add_epi32(before, _mm256_madd_epi16(words[h][i], load_i(w->sc[k] + 16 * h)));
+            }
+    }
+}
+
+/* acc less a block's minima, for 8 rows of half h and activation row i. */
+INLINE __m256 less_minima(const struct small_block *w, const union tile_second *second, const float *dsum, __m256 acc,
+                          const int h, const int i, const enum tile_form form)
+{
+    acc = _mm256_fnmadd_ps(_mm256_load_ps(w->min[0] + 8 * h), _mm256_set1_ps(dsum[i]), acc);
+    if (form == SMALL_TWINS_MINS)
+        acc = _mm256_fnmadd_ps(_mm256_load_ps(w->min[1] + 8 * h), _mm256_set1_ps(second[i].dsum), acc);
+    return acc;
+}
+
 INLINE void small_product(const struct small_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
                           const union tile_second *second, const float *dsum, struct ahead next,
                           float (*acc)[16], const enum tile_form form, const int M)
 {
-    for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M, second += M, dsum += M) {
-        fetch_next(&next);
+    const int together = blocks_scaled(form), step = together * M;
+    const int n_minima = form == SMALL_MIN || form == SMALL_TWINS_MINS ? together : 0; /* blocks that have some */
+    for (int64_t b = 0; b < n_blocks; b += together, w += together, d += step, second += step, dsum += step) {
         __m256i isum[2][PANEL_ROWS];
-        UNROLL for (int k = 0; k < 2; k++)
+        UNROLL for (int t = 0; t < together; t++, q += 32 * M)
         {
-            __m256i words[2][PANEL_ROWS];
-            UNROLL for (int v = 0; v < 4; v++)
-            {
-                __m256i w0 = load_i(w->w.q[4 * k + v]), w1 = load_i(w->w.q[4 * k + v] + 32);
-                UNROLL for (int i = 0; i < M; i++)
-                {
-                    __m256i x = broadcast4(q + 32 * i + 16 * k + 4 * v);
-                    __m256i two0 = _mm256_maddubs_epi16(x, w0), two1 = _mm256_maddubs_epi16(x, w1);
-                    words[0][i] = now(v ? _mm256_add_epi16(words[0][i], two0) : two0);
-                    words[1][i] = now(v ? _mm256_add_epi16(words[1][i], two1) : two1);
-                }
-            }
-            UNROLL for (int h = 0; h < 2; h++)
-                UNROLL for (int i = 0; i < M; i++)
-                {
-                    __m256i before = k ? isum[h][i] : load_i(w->w.bias + 8 * h);
-                    isum[h][i] = _mm256_add_epi32(before, _mm256_madd_epi16(words[h][i], load_i(w->w.sc[k] + 16 * h)));
-                }
+            fetch_next(&next);
+            small_sums(&w[t].w, q, t, isum, M);
         }
         UNROLL for (int i = 0; i < M; i++)
             UNROLL for (int h = 0; h < 2; h++)
@@ -340,10 +402,8 @@ INLINE void small_product(const struct small_block *w, int64_t n_blocks, const u
                 if (form == SMALL_MIN)
                     is = _mm256_add_epi32(is, _mm256_set1_epi32(second[i].less));
                 __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->w.d + 8 * h), d[i], is);
-                if (form != SMALL)
-                    a = _mm256_fnmadd_ps(_mm256_load_ps(w->min[0] + 8 * h), _mm256_set1_ps(dsum[i]), a);
-                if (form == SMALL_MINS)
-                    a = _mm256_fnmadd_ps(_mm256_load_ps(w->min[1] + 8 * h), _mm256_set1_ps(second[i].dsum), a);
+                UNROLL for (int t = 0; t < n_minima; t++)
+                    a = less_minima(w + t, second + t * M, dsum + t * M, a, h, i, form);
                 _mm256_store_ps(acc[i] + 8 * h, a);
             }
     }
@@ -372,10 +432,10 @@ INLINE void panel_product(const struct tile_scratch *s, int64_t tile0, int64_t n
     }
     if (form == WORDS)
         word_product(s->w.words, n_tile, q, s->d + at, next, acc, M);
-    else if (form == BYTES)
-        byte_product(s->w.bytes, n_tile, q, s->d + at, next, acc, M);
-    else if (form == SINGLES)
-        single_product(s->w.bytes, n_tile, q, s->d + at, next, acc, M);
+    else if (is_bytes(form))
+        byte_product(s->w.bytes, n_tile, q, s->d + at, next, acc, blocks_scaled(form), M);
+    else if (is_singles(form))
+        single_product(s->w.bytes, n_tile, q, s->d + at, next, acc, blocks_scaled(form), M);
     else if (is_small(form))
         small_product(s->w.smalls, n_tile, q, s->d + at, s->second + at, s->extra.dsum + at, next, acc, form, M);
     else
@@ -396,7 +456,7 @@ INLINE void *tile_block(struct tile_scratch *s, int64_t b, const enum tile_form 
 {
     if (form == WORDS)
         return s->w.words + b;
-    if (form == BYTES || form == SINGLES)
+    if (is_bytes(form) || is_singles(form))
         return s->w.bytes + b;
     if (is_small(form))
         return s->w.smalls + b;

@@ -44,6 +44,7 @@ VEC fvec f_load_some(const float *p, int n) { return _mm512_maskz_loadu_ps(first
 VEC void f_store_some(float *p, int n, fvec a) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
 VEC fvec f_zero(void) { return _mm512_setzero_ps(); }
 VEC fvec f_set1(float x) { return _mm512_set1_ps(x); }
+VEC fvec f_add(fvec a, fvec b) { return _mm512_add_ps(a, b); }
 VEC fvec f_mul(fvec a, fvec b) { return _mm512_mul_ps(a, b); }
 VEC fvec f_fma(fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
 VEC fvec f_fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }
@@ -70,33 +71,25 @@ INLINE int32_t sum_of_bytes(__m256i bytes)
     return _mm_cvtsi128_si32(pairs) + _mm_extract_epi32(pairs, 2) - 32 * 128;
 }
 
-/* See quantize_block in matmul_scalar.c; bit patterns of magnitudes order like the magnitudes, NaN above infinity. */
-static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+INLINE uint32_t most_bits(const float *x)
 {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-    for (int64_t at = 0; at < n; at += PP_ACT_BLOCK, d++, sum++) {
-        uint32_t live = n - at < PP_ACT_BLOCK ? (1u << (n - at)) - 1u : ~0u;
-        __m512 x0 = _mm512_maskz_loadu_ps((__mmask16)live, x + at);
-        __m512 x1 = _mm512_maskz_loadu_ps((__mmask16)(live >> 16), x + at + 16);
-        __m512i bits = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(x0), magnitude),
-                                        _mm512_and_si512(_mm512_castps_si512(x1), magnitude));
-        uint32_t most_bits = _mm512_reduce_max_epu32(bits);
-        float most;
-        memcpy(&most, &most_bits, sizeof most);
-        *d = most_bits < 0x7f800000 ? most / 127.0f : __builtin_nanf("");
-        float inverse = 1 / *d;
-        if (__builtin_isinf(inverse))
-            *d = 0;
-        __m512 factor = _mm512_set1_ps(inverse);
-        __mmask16 usable = __builtin_isfinite(inverse) ? 0xffff : 0;
-        __m512i q0 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x0, factor));
-        __m512i q1 = _mm512_maskz_cvtps_epi32(usable, _mm512_mul_ps(x1, factor));
-        __m256i bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(q1), _mm512_cvtepi32_epi8(q0));
-        _mm256_storeu_si256((__m256i *)q, bytes);
-        q += PP_ACT_BLOCK;
-        *sum = sum_of_bytes(bytes);
-    }
+    return _mm512_reduce_max_epu32(
+        _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x)), magnitude),
+                         _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x + 16)), magnitude)));
 }
+
+INLINE int32_t round_block(const float *x, float factor, int8_t *q)
+{
+    const __m512 f = _mm512_set1_ps(factor);
+    const __m512i q0 = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), f));
+    const __m512i q1 = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), f));
+    const __m256i bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(q1), _mm512_cvtepi32_epi8(q0));
+    _mm256_storeu_si256((__m256i *)q, bytes);
+    return sum_of_bytes(bytes);
+}
+
+#include "engine/cpu/quantize_body.h"
 
 /* --- float weights ------------------------------------------------------------------------------------------------ */
 

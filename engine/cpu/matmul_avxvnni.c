@@ -43,6 +43,7 @@ VEC fvec f_load_some(const float *p, int n) { return _mm256_maskload_ps(p, first
 VEC void f_store_some(float *p, int n, fvec a) { _mm256_maskstore_ps(p, first_lanes(n), a); }
 VEC fvec f_zero(void) { return _mm256_setzero_ps(); }
 VEC fvec f_set1(float x) { return _mm256_set1_ps(x); }
+VEC fvec f_add(fvec a, fvec b) { return _mm256_add_ps(a, b); }
 VEC fvec f_mul(fvec a, fvec b) { return _mm256_mul_ps(a, b); }
 VEC fvec f_fma(fvec a, fvec b, fvec c) { return _mm256_fmadd_ps(a, b, c); }
 VEC fvec f_fnma(fvec a, fvec b, fvec c) { return _mm256_fnmadd_ps(a, b, c); }
@@ -64,9 +65,9 @@ static void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, 
     pp_matmul_avx2.by_type[w->type](w, row0, row1, x, m, y, y_stride, scratch);
 }
 
-static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+static void quantize(const float *x, int64_t n, bool twins, int8_t *q, float *d, int32_t *sum)
 {
-    pp_matmul_avx2.quantize(x, n, q, d, sum);
+    pp_matmul_avx2.quantize(x, n, twins, q, d, sum);
 }
 
 static float dot(const float *a, const float *b, int64_t n)

@@ -98,13 +98,17 @@ INLINE enum tile_form form_of(uint32_t type)
     case PP_TYPE_IQ4_XS:
         return WORDS;
     case PP_TYPE_IQ2_XXS:
+        return SINGLES;
     case PP_TYPE_IQ2_XS:
     case PP_TYPE_IQ2_S:
-        return SINGLES;
+        return SINGLE_TWINS;
     case PP_TYPE_IQ3_XXS:
         return BYTES;
+    case PP_TYPE_Q3_K:
+    case PP_TYPE_IQ1_M:
+        return SMALL_TWINS;
     case PP_TYPE_Q2_K:
-        return SMALL_MINS;
+        return SMALL_TWINS_MINS;
     default:
         return pp_type_has_min(type) ? SMALL_MIN : SMALL;
     }
@@ -145,7 +149,7 @@ static unpack_fn *const unpackers[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
 /* Up to so many activation rows meet the weights as they come from memory; more repay unpacking into tiles. */
 INLINE int64_t few_rows(uint32_t type)
 {
-    if (form_of(type) == SINGLES)
+    if (is_singles(form_of(type)))
         return 3;
     return pp_type_wide(type) || type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS ? 2 : FEW_ROWS;
 }
@@ -206,9 +210,8 @@ struct few_weights {
     __m256 min[2];
 };
 
-/* acc + the block's share with entry e of the activations. */
-INLINE __m256 few_product(const uint32_t type, const struct few_weights *w, const struct act_tile *x, int64_t e,
-                          __m256 acc)
+/* The block's whole-number sums with entry e of the activations. */
+INLINE __m256i few_sum(const uint32_t type, const struct few_weights *w, const struct act_tile *x, int64_t e)
 {
     const int n = slices_of_words(type);
     const int8_t *q = x->q + 32 * e;
@@ -226,7 +229,13 @@ INLINE __m256 few_product(const uint32_t type, const struct few_weights *w, cons
         const __m256i bias = _mm256_set1_epi32(x->bias[e]);
         isum = _mm256_add_epi32(isum, pp_type_halved(type) ? _mm256_madd_epi16(w->pair, bias) : bias);
     }
-    acc = scaled(acc, (__m256)w->o.d, x->d[e], isum);
+    return isum;
+}
+
+/* acc less what the block's minima take from it. */
+INLINE __m256 few_minima(const uint32_t type, const struct few_weights *w, const struct act_tile *x, int64_t e,
+                         __m256 acc)
+{
     if (!pp_type_has_min(type))
         return acc;
     if (!pp_type_halved(type))
@@ -254,6 +263,22 @@ INLINE void join_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols
     } while (++b < end && b % SUBS);
 }
 
+/* A block's rows from `row` on, opened. n: the joined indexes of the block of the file that it is in. */
+INLINE void few_open(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t b, const int h,
+                     struct indexes n[SUBS][2][INDEXES], struct few_weights *w)
+{
+    struct packed_at p = packed_at(type, group, n_cols, b);
+    p.indexes = is_joined(type) ? n[p.sub][h] : NULL;
+    open(p, ROWS * h, &w->o);
+    if (pp_type_halved(type)) {
+        w->sc[0] = twice(w->o.sc[0]);
+        w->sc[1] = twice(w->o.sc[1]);
+        w->pair = both(w->o.sc[0], w->o.sc[1]);
+        w->min[0] = min_of(&w->o, 0);
+        w->min[1] = min_of(&w->o, 1);
+    }
+}
+
 /* A group of 16 rows, of which `live` are, over the tile's columns, with m rows; M: m where that is a constant. */
 INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t live,
                       const struct act_tile *x, float *y, int64_t y_stride, int64_t m, const int M)
@@ -262,6 +287,7 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
     struct indexes n[SUBS][2][INDEXES];
     __m256 acc[2][FEW_ROWS];
     const int64_t rows = M ? M : m;
+    const int together = pp_type_twins(type) ? 2 : 1;
     for (int64_t i = 0; i < rows; i++) {
         float sums[16] = {0};
         if (x->block0)
@@ -269,25 +295,28 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
         acc[0][i] = _mm256_loadu_ps(sums);
         acc[1][i] = _mm256_loadu_ps(sums + 8);
     }
-    for (int64_t b = 0; b < x->n_blocks; b++) {
-        struct packed_at p = packed_at(type, group, n_cols, x->block0 + b);
-        if (is_joined(type) && (b == 0 || p.sub == 0))
+    for (int64_t b = 0; b < x->n_blocks; b += together) {
+        if (is_joined(type) && (b == 0 || (x->block0 + b) % SUBS == 0))
             join_ahead(type, group, n_cols, x->block0 + b, x->block0 + x->n_blocks, n);
-        stream_ahead(group + pace * (size_t)(x->block0 + b), pace);
         UNROLL for (int h = 0; h < 2; h++)
         {
-            struct few_weights w;
-            p.indexes = is_joined(type) ? n[p.sub][h] : NULL;
-            open(p, ROWS * h, &w.o);
-            if (pp_type_halved(type)) {
-                w.sc[0] = twice(w.o.sc[0]);
-                w.sc[1] = twice(w.o.sc[1]);
-                w.pair = both(w.o.sc[0], w.o.sc[1]);
-                w.min[0] = min_of(&w.o, 0);
-                w.min[1] = min_of(&w.o, 1);
+            struct few_weights w[2];
+            __m256i isum[FEW_ROWS];
+            UNROLL for (int t = 0; t < together; t++)
+            {
+                if (h == 0)
+                    stream_ahead(group + pace * (size_t)(x->block0 + b + t), pace);
+                few_open(type, open, group, n_cols, x->block0 + b + t, h, n, &w[t]);
+                for (int64_t i = 0; i < rows; i++) {
+                    const __m256i sum = few_sum(type, &w[t], x, (b + t) * rows + i);
+                    isum[i] = t ? _mm256_add_epi32(isum[i], sum) : sum;
+                }
             }
-            for (int64_t i = 0; i < rows; i++)
-                acc[h][i] = few_product(type, &w, x, b * rows + i, acc[h][i]);
+            for (int64_t i = 0; i < rows; i++) {
+                acc[h][i] = scaled(acc[h][i], (__m256)w[0].o.d, x->d[b * rows + i], isum[i]);
+                UNROLL for (int t = 0; t < together; t++)
+                    acc[h][i] = few_minima(type, &w[t], x, (b + t) * rows + i, acc[h][i]);
+            }
         }
     }
     for (int64_t i = 0; i < rows; i++) {
@@ -346,25 +375,22 @@ void pp_matmul_blocks_avx2(const struct pp_matrix *w, int64_t row0, int64_t row1
         matmul_few(w, row0, row1, x, m, y, y_stride, scratch);
         return;
     }
+#define TILES(form)                                                                             \
+    case form:                                                                                  \
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], form);      \
+        break
     switch (form_of(w->type)) {
-    case WORDS:
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], WORDS);
-        break;
-    case BYTES:
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], BYTES);
-        break;
-    case SINGLES:
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], SINGLES);
-        break;
-    case SMALL_MIN:
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], SMALL_MIN);
-        break;
-    case SMALL_MINS:
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], SMALL_MINS);
-        break;
+        TILES(WORDS);
+        TILES(BYTES);
+        TILES(SINGLES);
+        TILES(SINGLE_TWINS);
+        TILES(SMALL_TWINS);
+        TILES(SMALL_MIN);
+        TILES(SMALL_TWINS_MINS);
     default:
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], SMALL);
     }
+#undef TILES
 }
 
 #else

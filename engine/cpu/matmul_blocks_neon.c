@@ -109,31 +109,52 @@ INLINE int32x4_t sum_half(const struct strip_block *o, const int8_t *q, const in
     return vpaddq_s32(rows01, rows23);
 }
 
+/* How sums are scaled: a constant where the type is. */
+struct way {
+    int n_mins;   /* of a block */
+    int together; /* blocks: 2 of twins */
+};
+
+/* Of a block, scales included. */
+INLINE int32x4_t whole_sum(const struct strip_block *o, const int8_t *q)
+{
+    const int32x4_t first = vmulq_s32(sum_half(o, q, 0), (int32x4_t)o->sc[0]);
+    return vmlaq_s32(first, sum_half(o, q, 1), (int32x4_t)o->sc[1]);
+}
+
+INLINE float32x4_t less_minima(const struct strip_block *o, const int8_t *q, float d, float32x4_t acc, const int n_mins)
+{
+    const float sum0 = (float)vaddlvq_s8(vld1q_s8(q)), sum1 = (float)vaddlvq_s8(vld1q_s8(q + 16));
+    if (n_mins == 1)
+        acc = vfmsq_f32(acc, (float32x4_t)o->min[0], vdupq_n_f32(d * (sum0 + sum1)));
+    if (n_mins == 2) {
+        acc = vfmsq_f32(acc, (float32x4_t)o->min[0], vdupq_n_f32(d * sum0));
+        acc = vfmsq_f32(acc, (float32x4_t)o->min[1], vdupq_n_f32(d * sum1));
+    }
+    return acc;
+}
+
 /* acc [M] += n opened blocks with M rows from x on, whose blocks begin at block0. */
 INLINE void strip_product(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
-                          float32x4_t *acc, const int n_mins, const int M)
+                          float32x4_t *acc, const struct way way, const int M)
 {
-    for (int64_t b = 0; b < n; b++, o++)
+    for (int64_t b = 0; b < n; b += way.together, o += way.together)
         UNROLL for (int i = 0; i < M; i++)
         {
             const int8_t *q = x->q + (row + i) * x->q_stride + 32 * (block0 + b);
             const float d = x->d[(row + i) * x->b_stride + block0 + b];
-            int32x4_t isum = vmulq_s32(sum_half(o, q, 0), (int32x4_t)o->sc[0]);
-            isum = vmlaq_s32(isum, sum_half(o, q, 1), (int32x4_t)o->sc[1]);
+            int32x4_t isum = whole_sum(o, q);
+            if (way.together == 2)
+                isum = vaddq_s32(isum, whole_sum(o + 1, q + 32));
             acc[i] = vfmaq_f32(acc[i], vmulq_n_f32((float32x4_t)o->d, d), vcvtq_f32_s32(isum));
-            const float sum0 = (float)vaddlvq_s8(vld1q_s8(q)), sum1 = (float)vaddlvq_s8(vld1q_s8(q + 16));
-            if (n_mins == 1)
-                acc[i] = vfmsq_f32(acc[i], (float32x4_t)o->min[0], vdupq_n_f32(d * (sum0 + sum1)));
-            if (n_mins == 2) {
-                acc[i] = vfmsq_f32(acc[i], (float32x4_t)o->min[0], vdupq_n_f32(d * sum0));
-                acc[i] = vfmsq_f32(acc[i], (float32x4_t)o->min[1], vdupq_n_f32(d * sum1));
-            }
+            UNROLL for (int t = 0; t < way.together; t++)
+                acc[i] = less_minima(o + t, q + 32 * t, d, acc[i], way.n_mins);
         }
 }
 
 /* The first `live` of 4 weight rows, in `rows` activation rows. */
 INLINE void strip_rows(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
-                       float *y, int64_t y_stride, int64_t live, const int n_mins, const int M)
+                       float *y, int64_t y_stride, int64_t live, const struct way way, const int M)
 {
     float32x4_t acc[MOST_ACTS];
     UNROLL for (int i = 0; i < M; i++)
@@ -143,7 +164,7 @@ INLINE void strip_rows(const struct strip_block *o, int64_t n, const struct pp_a
             memcpy(t, y + (row + i) * y_stride, (size_t)live * sizeof *t);
         acc[i] = vld1q_f32(t);
     }
-    strip_product(o, n, x, row, block0, acc, n_mins, M);
+    strip_product(o, n, x, row, block0, acc, way, M);
     UNROLL for (int i = 0; i < M; i++)
     {
         float t[4];
@@ -153,13 +174,13 @@ INLINE void strip_rows(const struct strip_block *o, int64_t n, const struct pp_a
 }
 
 INLINE void all_rows(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t m, int64_t block0,
-                     float *y, int64_t y_stride, int64_t live, const int n_mins)
+                     float *y, int64_t y_stride, int64_t live, const struct way way)
 {
     int64_t i = 0;
     for (; i + MOST_ACTS <= m; i += MOST_ACTS)
-        strip_rows(o, n, x, i, block0, y, y_stride, live, n_mins, MOST_ACTS);
+        strip_rows(o, n, x, i, block0, y, y_stride, live, way, MOST_ACTS);
     for (; i < m; i++)
-        strip_rows(o, n, x, i, block0, y, y_stride, live, n_mins, 1);
+        strip_rows(o, n, x, i, block0, y, y_stride, live, way, 1);
 }
 
 /* --- types -------------------------------------------------------------------------------------------------------- */
@@ -194,12 +215,17 @@ void pp_matmul_blocks_neon(const struct pp_matrix *w, int64_t row0, int64_t row1
         for (int64_t b = 0; b < n_blocks; b += STRIP) {
             int64_t n = n_blocks - b < STRIP ? n_blocks - b : STRIP, live = row1 - row < ROWS ? row1 - row : ROWS;
             openers[w->type](pp_pack_group(w, row), w->n_cols, b, n, (int)(row % PP_GROUP_ROWS), o);
-            if (!pp_type_has_min(w->type))
-                all_rows(o, n, x, m, b, y + row, y_stride, live, 0);
-            else if (!pp_type_halved(w->type))
-                all_rows(o, n, x, m, b, y + row, y_stride, live, 1);
+#define ALL_ROWS(n_mins, together) \
+    all_rows(o, n, x, m, b, y + row, y_stride, live, (const struct way){n_mins, together})
+            if (pp_type_twins(w->type) && pp_type_has_min(w->type))
+                ALL_ROWS(2, 2);
+            else if (pp_type_twins(w->type))
+                ALL_ROWS(0, 2);
+            else if (pp_type_has_min(w->type))
+                ALL_ROWS(1, 1);
             else
-                all_rows(o, n, x, m, b, y + row, y_stride, live, 2);
+                ALL_ROWS(0, 1);
+#undef ALL_ROWS
         }
 }
 

@@ -79,25 +79,51 @@ static void open_block(uint32_t type, const uint8_t *group, int64_t n_cols, int6
 #undef PP_OPEN
 }
 
+/* The whole-number sum of an opened block. */
+static int32_t block_sum(const struct opened *o, const int8_t *q)
+{
+    int32_t isum = 0;
+    for (int k = 0; k < 32; k++) {
+        int8_t w;
+        memcpy(&w, (const uint8_t *)&o->w[k / 4] + k % 4, 1);
+        isum += o->sc[k / 16][0] * w * q[k];
+    }
+    return isum;
+}
+
+static int32_t sum_of(const int8_t *q, int n)
+{
+    int32_t sum = 0;
+    for (int k = 0; k < n; k++)
+        sum += q[k];
+    return sum;
+}
+
+/* What a block's minima take from acc. */
+static float less_minima(uint32_t type, const struct opened *o, const int8_t *q, float d, float acc)
+{
+    if (!pp_type_halved(type))
+        return fmaf(-o->min[0], d * (float)sum_of(q, 32), acc);
+    for (int half = 0; half < 2; half++)
+        acc = fmaf(-(o->min[0] * (float)o->m[half][0]), d * (float)sum_of(q + 16 * half, 16), acc);
+    return acc;
+}
+
 /* See matmul.h. q, d: of one activation row. */
 static float dot(uint32_t type, const uint8_t *group, int lane, int64_t n_cols, const int8_t *q, const float *d)
 {
+    const int together = pp_type_twins(type) ? 2 : 1;
     float acc = 0;
-    for (int64_t b = 0; b < n_cols / 32; b++, q += 32) {
-        struct opened o;
-        int32_t isum = 0, sum[2] = {0, 0};
-        open_block(type, group, n_cols, b, lane, &o);
-        for (int k = 0; k < 32; k++) {
-            int8_t w;
-            memcpy(&w, (const uint8_t *)&o.w[k / 4] + k % 4, 1);
-            isum += o.sc[k / 16][0] * w * q[k];
-            sum[k / 16] += q[k];
+    for (int64_t b = 0; b < n_cols / 32; b += together, q += 32 * together) {
+        struct opened o[2];
+        int32_t isum = 0;
+        for (int t = 0; t < together; t++) {
+            open_block(type, group, n_cols, b + t, lane, &o[t]);
+            isum += block_sum(&o[t], q + 32 * t);
         }
-        acc = fmaf(o.d[0] * d[b], (float)isum, acc);
-        if (pp_type_has_min(type) && !pp_type_halved(type))
-            acc = fmaf(-o.min[0], d[b] * (float)(sum[0] + sum[1]), acc);
-        for (int half = 0; half < 2 && pp_type_has_min(type) && pp_type_halved(type); half++)
-            acc = fmaf(-(o.min[0] * (float)o.m[half][0]), d[b] * (float)sum[half], acc);
+        acc = fmaf(o[0].d[0] * d[b], (float)isum, acc);
+        for (int t = 0; t < together && pp_type_has_min(type); t++)
+            acc = less_minima(type, &o[t], q + 32 * t, d[b], acc);
     }
     return acc;
 }

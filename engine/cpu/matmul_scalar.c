@@ -10,9 +10,8 @@
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* One block of n <= 32 values. A block so small that 1/d overflows counts as zeros; one that holds an infinity or a
- * NaN gets the scale NaN, so that a broken model shows. */
-static void quantize_block(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+/* The scale of n values. Ones that hold an infinity or a NaN get NaN, so that a broken model shows. */
+static float scale_of(const float *x, int64_t n)
 {
     float max = 0;
     bool finite = true;
@@ -20,9 +19,15 @@ static void quantize_block(const float *x, int64_t n, int8_t *q, float *d, int32
         max = fmaxf(max, fabsf(x[i]));
         finite = finite && isfinite(x[i]);
     }
+    return finite ? max / 127 : NAN;
+}
+
+/* One block of n <= 32 values. A scale so small that 1/d overflows counts as 0. */
+static void quantize_block(const float *x, int64_t n, float scale, int8_t *q, float *d, int32_t *sum)
+{
     *sum = 0;
     memset(q, 0, PP_ACT_BLOCK);
-    *d = finite ? max / 127 : NAN;
+    *d = scale;
     float inverse = 1 / *d;
     if (isinf(inverse))
         *d = 0;
@@ -34,10 +39,20 @@ static void quantize_block(const float *x, int64_t n, int8_t *q, float *d, int32
     }
 }
 
-static void quantize(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
+static int64_t least(int64_t a, int64_t b)
 {
-    for (int64_t i = 0; i < n; i += PP_ACT_BLOCK, q += PP_ACT_BLOCK)
-        quantize_block(x + i, n - i < PP_ACT_BLOCK ? n - i : PP_ACT_BLOCK, q, d++, sum++);
+    return a < b ? a : b;
+}
+
+static void quantize(const float *x, int64_t n, bool twins, int8_t *q, float *d, int32_t *sum)
+{
+    const int64_t step = (twins ? 2 : 1) * PP_ACT_BLOCK;
+    for (int64_t at = 0; at < n; at += step) {
+        const int64_t end = least(at + step, n);
+        const float scale = scale_of(x + at, end - at);
+        for (int64_t i = at; i < end; i += PP_ACT_BLOCK)
+            quantize_block(x + i, least(end - i, PP_ACT_BLOCK), scale, q + i, d++, sum++);
+    }
 }
 
 /* One activation row in its quantised form. */
@@ -114,23 +129,30 @@ static float dot_q4_k(const uint8_t *group, int lane, int64_t n_cols, struct act
     return acc;
 }
 
+/* A block's sum, scales included. q: its activations. */
+static int32_t sum_q6_k(const struct pp_q6_k_pack *super, int block, int lane, const int8_t *q)
+{
+    int32_t isum0 = 0, isum1 = 0;
+    for (int k = 0; k < 16; k++) {
+        int v = k / 4, at = 4 * lane + k % 4;
+        unsigned low = super->q[block].low[v][at], high = super->q[block].high[v / 2][at];
+        unsigned first = (low & 15) | (v % 2 ? high >> 6 : high >> 4 & 3) << 4;
+        unsigned second = (low >> 4) << 2 | (v % 2 ? high & 3 : high >> 2 & 3);
+        isum0 += ((int)first - 32) * q[k];
+        isum1 += ((int)second - 32) * q[16 + k];
+    }
+    return super->sc[2 * block][lane] * isum0 + super->sc[2 * block + 1][lane] * isum1;
+}
+
+/* Blocks b and b + 1 are twins. */
 static float dot_q6_k(const uint8_t *group, int lane, int64_t n_cols, struct act x)
 {
     const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group;
     float acc = 0;
-    for (int64_t b = 0; b < n_cols / 32; b++) {
+    for (int64_t b = 0; b < n_cols / 32; b += 2) {
         const struct pp_q6_k_pack *super = p + b / 8;
-        int block = (int)(b % 8);
-        int32_t isum0 = 0, isum1 = 0;
-        for (int k = 0; k < 16; k++) {
-            int v = k / 4, at = 4 * lane + k % 4;
-            unsigned low = super->q[block].low[v][at], high = super->q[block].high[v / 2][at];
-            unsigned first = (low & 15) | (v % 2 ? high >> 6 : high >> 4 & 3) << 4;
-            unsigned second = (low >> 4) << 2 | (v % 2 ? high & 3 : high >> 2 & 3);
-            isum0 += ((int)first - 32) * x.q[32 * b + k];
-            isum1 += ((int)second - 32) * x.q[32 * b + 16 + k];
-        }
-        int32_t isum = super->sc[2 * block][lane] * isum0 + super->sc[2 * block + 1][lane] * isum1;
+        int32_t isum = sum_q6_k(super, (int)(b % 8), lane, x.q + 32 * b) +
+                       sum_q6_k(super, (int)(b % 8) + 1, lane, x.q + 32 * (b + 1));
         acc = fmaf(pp_f16_to_f32(super->d[lane]) * x.d[b], (float)isum, acc);
     }
     return acc;

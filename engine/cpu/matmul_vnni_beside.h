@@ -8,12 +8,6 @@ enum {
     BESIDE_AHEAD = 8, /* blocks from a line of scales to the one it asks for */
 };
 
-/* Blocks that are multiplied at a time: neighbours of Q4_K share their bytes. */
-INLINE int beside_blocks(const uint32_t type)
-{
-    return type == PP_TYPE_Q4_K ? 2 : 1;
-}
-
 /* Whether all scales of a group lie before all of its weights. */
 INLINE bool scales_apart(const uint32_t type)
 {
@@ -68,44 +62,64 @@ INLINE struct block beside_block(const uint32_t type, const struct beside *group
     return block_at(type, groups->first + groups->bytes * (size_t)g, groups->n_cols, b);
 }
 
-/* acc[g] += what block b gives of each group, of Q4_K also what block b + 1 does; b is number `in` of its chunk. left:
- * blocks from this one on to the groups' end. */
-INLINE void multiply_beside(const uint32_t type, const struct beside *groups, int64_t b, int64_t left,
-                            const struct side *s, const int in, const int8_t *q, fvec *acc)
+/* What block b of each group is multiplied with; it is number `in` of its chunk. left: blocks from it on to the groups'
+ * end. */
+struct beside_step {
+    int64_t b, left;
+    const struct side *s;
+    int in;
+    const int8_t *q;
+};
+
+/* isum[g]: the integer sums of each group's block, see beside_slices(). */
+INLINE void sums_beside(const uint32_t type, const struct beside *groups, const struct beside_step *at, size_t ahead,
+                        ivec (*isum)[2])
 {
     const enum kind kind = kind_of(type);
-    const bool two = is_halved(kind) || beside_blocks(type) == 2;
     const int steps = (type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_K ? 8 : 4) / BESIDE_SLICES;
+    UNROLL for (int g = 0; g < BESIDE; g++)
+    {
+        isum[g][0] = first_sum(kind, at->s, at->in, 0);
+        isum[g][1] = is_halved(kind) ? first_sum(kind, at->s, at->in, 1) : i_zero();
+    }
+    UNROLL for (int step = 0; step < steps; step++)
+        UNROLL for (int g = 0; g < BESIDE; g++)
+        {
+            const struct block w = beside_block(type, groups, g, at->b);
+            beside_slices(type, &w, step, at->q, ahead, isum[g]);
+        }
+}
+
+/* acc[g] += what block b gives of each group, of Q4_K also what block b + 1 does. twin: of Q6_K what the first of two
+ * twins gives, and so the second one finds. */
+INLINE void multiply_beside(const uint32_t type, const struct beside *groups, const struct beside_step *at,
+                            const bool second, fvec *twin, fvec *acc)
+{
+    const enum kind kind = kind_of(type);
     const size_t pace = type == PP_TYPE_Q8_0 ? 512 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 256;
     const size_t scale_bytes = scales_apart(type) ? pp_pack_scale_bytes(groups->n_cols) : 0;
     /* from a group's end on, of the groups that come next */
     const size_t jump = (size_t)(BESIDE - 1) * groups->bytes + scale_bytes;
     const size_t next_scales = (size_t)BESIDE * groups->bytes - scale_bytes + 32 * BESIDE_AHEAD;
-    const size_t ahead = PP_NEAR_AHEAD + ((size_t)left * pace <= PP_NEAR_AHEAD ? jump : 0);
+    const size_t ahead = PP_NEAR_AHEAD + ((size_t)at->left * pace <= PP_NEAR_AHEAD ? jump : 0);
     ivec isum[BESIDE][2];
-    UNROLL for (int g = 0; g < BESIDE; g++)
-    {
-        isum[g][0] = first_sum(kind, s, in, 0);
-        isum[g][1] = is_halved(kind) ? first_sum(kind, s, in, 1) : i_zero();
-    }
-    UNROLL for (int step = 0; step < steps; step++)
-        UNROLL for (int g = 0; g < BESIDE; g++)
-        {
-            const struct block w = beside_block(type, groups, g, b);
-            beside_slices(type, &w, step, q, ahead, isum[g]);
-        }
+    sums_beside(type, groups, at, ahead, isum);
     UNROLL for (int g = 0; g < BESIDE; g++)
     {
         fvec scale[MAX_SCALES];
-        struct block w = beside_block(type, groups, g, b);
-        ask_for_scales(type, &w, b, left, ahead, next_scales);
+        struct block w = beside_block(type, groups, g, at->b);
+        ask_for_scales(type, &w, at->b, at->left, ahead, next_scales);
         open_scales(type, &w, 0, scale);
         const fvec whole = is_halved(kind) ? first_half(isum[g][0], scale) : f_zero();
-        acc[g] = add_block(kind, acc[g], isum[g][is_halved(kind)], whole, scale, s, in);
-        if (two && !is_halved(kind)) {
-            w = beside_block(type, groups, g, b + 1);
+        const fvec sum = block_sum(kind, isum[g][is_halved(kind)], whole, scale);
+        if (is_twins(kind) && !second)
+            twin[g] = sum;
+        else
+            acc[g] = add_block(kind, acc[g], is_twins(kind) ? f_add(twin[g], sum) : sum, scale, NULL, at->s, at->in);
+        if (type == PP_TYPE_Q4_K) {
+            w = beside_block(type, groups, g, at->b + 1);
             open_scales(type, &w, 0, scale);
-            acc[g] = add_block(kind, acc[g], isum[g][1], f_zero(), scale, s, in + 1);
+            acc[g] = add_block(kind, acc[g], i_to_f(isum[g][1]), scale, NULL, at->s, at->in + 1);
         }
     }
 }
@@ -116,12 +130,19 @@ INLINE int64_t beside_rows(const uint32_t type, const struct pp_matrix *w, int64
 {
     for (; row1 - row >= BESIDE * PP_GROUP_ROWS; row += BESIDE * PP_GROUP_ROWS) {
         const struct beside groups = {pp_pack_group(w, row), pp_pack_group_bytes(type, w->n_cols), w->n_cols};
-        fvec acc[BESIDE];
+        fvec acc[BESIDE], twin[BESIDE];
         UNROLL for (int g = 0; g < BESIDE; g++)
             acc[g] = b0 ? f_load_some(y + row + PP_GROUP_ROWS * g, LANES) : f_zero();
-        for (int64_t b = 0; b < n_blocks; b += beside_blocks(type))
-            multiply_beside(type, &groups, b0 + b, n_blocks - b, side + b / CHUNK, (int)(b % CHUNK),
-                            x->q + 32 * (b0 + b), acc);
+        for (int64_t b = 0; b < n_blocks; b += blocks_together(type)) {
+            const struct side *s = side + b / CHUNK;
+            const int8_t *q = x->q + 32 * (b0 + b);
+            const struct beside_step at = {b0 + b, n_blocks - b, s, (int)(b % CHUNK), q};
+            multiply_beside(type, &groups, &at, false, twin, acc);
+            if (is_twins(kind_of(type))) {
+                const struct beside_step then = {at.b + 1, at.left - 1, s, at.in + 1, q + 32};
+                multiply_beside(type, &groups, &then, true, twin, acc);
+            }
+        }
         UNROLL for (int g = 0; g < BESIDE; g++)
             f_store_some(y + row + PP_GROUP_ROWS * g, LANES, acc[g]);
     }

@@ -13,7 +13,8 @@
  * PP_UNIT_FNS (a table of open_units.h), and
  *   i_load (aligned), i_store, i_zero, i_set1, i_set4 (4 bytes in all lanes), i_and, i_pick (a & mask | c),
  *   i_down16, i_down32, i_up32 (shifts), i_dot4 (sums += 4 products of unsigned a and signed b), i_to_f, i_as_f,
- *   f_load, f_store (aligned), f_load_some, f_store_some (the first n lanes), f_zero, f_set1, f_mul, f_fma (a b + c),
+ *   f_load, f_store (aligned), f_load_some, f_store_some (the first n lanes), f_zero, f_set1, f_add, f_mul,
+ *   f_fma (a b + c),
  *   f_fnma (-a b + c), f_halves, f_unsigned, f_signed (LANES numbers in memory, converted).
  * Private to engine/cpu. */
 #include <stdint.h>
@@ -108,6 +109,12 @@ INLINE void open_scales(const uint32_t type, const struct block *p, const int pa
     }
 }
 
+/* Blocks that are multiplied at a time: neighbours of Q4_K share their bytes, those of Q6_K are twins. */
+INLINE int blocks_together(const uint32_t type)
+{
+    return type == PP_TYPE_Q4_K || type == PP_TYPE_Q6_K ? 2 : 1;
+}
+
 /* The slice that is opened k-th: those that share a load are neighbours. */
 INLINE int slice_order(const uint32_t type, const int k)
 {
@@ -147,9 +154,11 @@ INLINE void fill_side(const enum kind kind, const struct offsets less, const int
     if (kind == WITH_MIN) {
         for (int b = 0; b < n; b++)
             s->dsum[b] = d[b] * (float)sum[b];
-    } else if (kind == PLAIN) {
+    } else if (kind == PLAIN || kind == FOLDED) {
         for (int b = 0; b < n; b++)
             s->bias[0][b] = -less.first * sum[b];
+        for (int b = 0; kind == FOLDED && b < n; b += 2) /* of twins together */
+            s->bias[0][b] += s->bias[0][b + 1];
     } else {
         for (int b = 0; b < n; b += 2) {
             __m128i two = kind == HALVED ? halved_bias(q + 32 * b, less)
@@ -186,14 +195,30 @@ INLINE fvec first_half(const ivec isum, const fvec *scale)
     return f_fma(scale[1], i_as_f(isum), scale[3]);
 }
 
-/* acc + the block's share. Where it is halved, isum is the second sum and `whole` the first half's share. */
-INLINE fvec add_block(const enum kind kind, fvec acc, ivec isum, fvec whole, const fvec *scale, const struct side *s,
-                      int b)
+/* Blocks whose sums become one float. */
+INLINE int blocks_of(const enum kind kind)
 {
-    fvec factor = f_mul(scale[0], f_set1(s->d[b])), sum = i_to_f(isum);
-    acc = f_fma(factor, is_halved(kind) ? f_fma(scale[2], sum, whole) : sum, acc);
-    if (kind == TWO_MINS)
-        return f_fnma(scale[2], f_set1(s->half[1][b]), f_fnma(scale[1], f_set1(s->half[0][b]), acc));
+    return is_twins(kind) ? 2 : 1;
+}
+
+/* The whole-number sum of a block; where it is halved, isum is the second sum and `whole` the first half's share. It
+ * has 24 bits then, and so is exact: that of twins is rounded once, when both are added up. */
+INLINE fvec block_sum(const enum kind kind, const ivec isum, const fvec whole, const fvec *scale)
+{
+    const fvec sum = i_to_f(isum);
+    return is_halved(kind) ? f_fma(scale[2], sum, whole) : sum;
+}
+
+/* acc + the share of block b, or of twins that begin with it, whose sum is `sum`. before: the scales of the first of
+ * TWO_MINS twins. */
+INLINE fvec add_block(const enum kind kind, fvec acc, fvec sum, const fvec *scale, const fvec *before,
+                      const struct side *s, int b)
+{
+    acc = f_fma(f_mul(scale[0], f_set1(s->d[b])), sum, acc);
+    if (kind == TWO_MINS) {
+        acc = f_fnma(before[2], f_set1(s->half[1][b]), f_fnma(before[1], f_set1(s->half[0][b]), acc));
+        return f_fnma(scale[2], f_set1(s->half[1][b + 1]), f_fnma(scale[1], f_set1(s->half[0][b + 1]), acc));
+    }
     return kind == WITH_MIN ? f_fnma(scale[1], f_set1(s->dsum[b]), acc) : acc;
 }
 
@@ -220,9 +245,11 @@ INLINE bool goes_near(const uint32_t type)
     return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
 }
 
-/* Block b of a chunk and of one group with M rows. near: each line of weights, once loaded, asks for another. */
+/* Block b of a chunk and of one group with M rows. near: each line of weights, once loaded, asks for another. twin:
+ * what the first of two twins gives is left there for the second one, which is odd. */
 INLINE void stream_block(const uint32_t type, const struct block *w, const bool odd, const struct side *s, int b,
-                         const int8_t *const *q, fvec (*acc)[STREAM_ACTS], const bool near, const int M)
+                         const int8_t *const *q, fvec (*acc)[STREAM_ACTS], fvec (*twin)[STREAM_ACTS], const bool near,
+                         const int M)
 {
     const enum kind kind = kind_of(type);
     const int HALVES = is_halved(kind) ? 2 : 1;
@@ -265,8 +292,15 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
         }
         UNROLL for (int p = 0; p < TOGETHER; p++)
             UNROLL for (int i = 0; i < M; i++)
-                acc[part + p][i] = add_block(kind, acc[part + p][i], isum[p][i],
-                                             HALVES == 2 ? whole[p][i] : f_zero(), scale[p], s + i, b);
+            {
+                const fvec sum = block_sum(kind, isum[p][i], HALVES == 2 ? whole[p][i] : f_zero(), scale[p]);
+                if (is_twins(kind) && !odd)
+                    twin[part + p][i] = sum;
+                else
+                    acc[part + p][i] = add_block(kind, acc[part + p][i],
+                                                 is_twins(kind) ? f_add(twin[part + p][i], sum) : sum, scale[p], NULL,
+                                                 s + i, b);
+            }
     }
 }
 
@@ -279,9 +313,10 @@ INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_co
 {
     const uint8_t *next = block_at(type, group + pp_pack_group_bytes(type, n_cols), n_cols, b0).bytes;
     const size_t pace = type == PP_TYPE_Q8_0 ? 544 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 288;
-    const int STEP = type == PP_TYPE_Q4_K ? 2 : 1; /* blocks in a step: neighbours of Q4_K share their bytes */
+    const int STEP = blocks_together(type);
     const uint8_t *used = group + pace * (size_t)b0;
     const int8_t *q[STREAM_ACTS];
+    fvec twin[PARTS][STREAM_ACTS];
     UNROLL for (int i = 0; i < M; i++)
         q[i] = x->q + i * x->q_stride + 32 * b0;
     for (int64_t c = 0; c < n_blocks; c += CHUNK, side += M) {
@@ -290,12 +325,12 @@ INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_co
             struct block even = block_at(type, group, n_cols, b0 + c + b);
             if (!near)
                 stream_ahead(used, (size_t)STEP * pace);
-            stream_block(type, &even, false, side, b, q, acc, near, M);
+            stream_block(type, &even, false, side, b, q, acc, twin, near, M);
             if (near && !alone && n_blocks - c <= CHUNK)
                 fetch(next + PP_NEAR_AHEAD / CHUNK * b, PP_NEAR_AHEAD / CHUNK);
             if (STEP == 2) {
                 struct block odd = block_at(type, group, n_cols, b0 + c + b + 1);
-                stream_block(type, &odd, true, side, b + 1, q, acc, false, M);
+                stream_block(type, &odd, true, side, b + 1, q, acc, twin, false, M);
             }
         }
         UNROLL for (int i = 0; i < M; i++)
@@ -406,12 +441,60 @@ struct tile_job {
     size_t next_bytes;
 };
 
+/* isum += the products of slices v to v + n - 1 of an opened block, whose activations begin at q[i] + at. */
+INLINE void tile_slices(const enum kind kind, const uint8_t *w, const int8_t *const *q, int at, const int v,
+                        const int n, ivec (*isum)[TILE_ACTS], const int vectors, const int M)
+{
+    UNROLL for (int k = v; k < v + n; k++)
+    {
+        ivec slice[PAIR];
+        UNROLL for (int p = 0; p < vectors; p++)
+            slice[p] = i_load(w + at_opened(kind, k, p, LANES));
+        UNROLL for (int i = 0; i < M; i++)
+        {
+            ivec four = i_set4(q[i] + at + 4 * k);
+            UNROLL for (int p = 0; p < vectors; p++)
+                isum[p][i] = i_dot4(isum[p][i], slice[p], four);
+        }
+    }
+}
+
+/* sum = before, if there is something, + the whole-number sums of block b, whose halves have scales of their own. */
+INLINE void halved_block(const enum kind kind, const uint8_t *w, const struct side *s, int b, const int8_t *const *q,
+                         fvec (*before)[TILE_ACTS], fvec (*sum)[TILE_ACTS], const int vectors, const int M)
+{
+    ivec isum[PAIR][TILE_ACTS];
+    fvec scale[PAIR][MAX_SCALES], whole[PAIR][TILE_ACTS];
+    UNROLL for (int half = 0; half < 2; half++)
+    {
+        UNROLL for (int i = 0; i < M; i++)
+            UNROLL for (int p = 0; p < vectors; p++)
+                isum[p][i] = first_sum(kind, s + i, b, half);
+        tile_slices(kind, w, q, 32 * b, half * SLICES / 2, SLICES / 2, isum, vectors, M);
+        UNROLL for (int p = 0; p < vectors; p++)
+        {
+            if (half == 0)
+                UNROLL for (int k = 0; k < n_scales(kind); k++)
+                    scale[p][k] = f_load((const float *)(const void *)(w + at_opened(kind, SLICES + k, p, LANES)));
+            UNROLL for (int i = 0; i < M; i++)
+                if (half == 0)
+                    whole[p][i] = first_half(isum[p][i], scale[p]);
+        }
+    }
+    UNROLL for (int p = 0; p < vectors; p++)
+        UNROLL for (int i = 0; i < M; i++)
+        {
+            const fvec block = block_sum(kind, isum[p][i], whole[p][i], scale[p]);
+            sum[p][i] = before ? f_add(before[p][i], block) : block;
+        }
+}
+
 /* Rows i to i + M - 1; `fetch_at` and `fetch_step`: of the bytes that are asked for, from where on, and how many per
  * block. */
 INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64_t i0, size_t fetch_at,
                          size_t fetch_step, const int vectors, const int M)
 {
-    const int HALVES = is_halved(kind) ? 2 : 1;
+    const int TOGETHER = blocks_of(kind);
     const uint8_t *w = job->opened;
     const struct side *s = job->side + i0;
     const int8_t *q[TILE_ACTS];
@@ -423,42 +506,35 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
         UNROLL for (int p = 0; p < vectors; p++)
             acc[p][i] = job->first ? f_zero() : f_load_some(y + i * job->y_stride + LANES * p, job->live[p]);
     }
-    for (int b = 0; b < job->n_blocks; b++, w += opened_bytes(kind, vectors, LANES), fetch_at += fetch_step) {
+    for (int b = 0; b < job->n_blocks; b += TOGETHER, w += opened_bytes(kind, vectors, LANES)) {
         ivec isum[PAIR][TILE_ACTS];
-        fvec scale[PAIR][MAX_SCALES], whole[PAIR][TILE_ACTS];
-        fetch(job->next[0] + fetch_at, fetch_step);
-        fetch(job->next[1] + fetch_at, fetch_step);
-        UNROLL for (int half = 0; half < HALVES; half++)
-        {
-            UNROLL for (int i = 0; i < M; i++)
-                UNROLL for (int p = 0; p < vectors; p++)
-                    isum[p][i] = first_sum(kind, s + i, b, half);
-            UNROLL for (int v = half * 4; v < (half + 1) * SLICES / HALVES; v++)
-            {
-                ivec slice[PAIR];
-                UNROLL for (int p = 0; p < vectors; p++)
-                    slice[p] = i_load(w + at_opened(kind, v, p, LANES));
-                UNROLL for (int i = 0; i < M; i++)
-                {
-                    ivec four = i_set4(q[i] + 32 * b + 4 * v);
-                    UNROLL for (int p = 0; p < vectors; p++)
-                        isum[p][i] = i_dot4(isum[p][i], slice[p], four);
-                }
-            }
+        fvec scale[PAIR][MAX_SCALES], before[PAIR][MAX_SCALES], sum[PAIR][TILE_ACTS];
+        UNROLL for (int i = 0; i < M; i++)
             UNROLL for (int p = 0; p < vectors; p++)
-            {
-                if (half == 0)
+                isum[p][i] = first_sum(kind, s + i, b, 0);
+        UNROLL for (int t = 0; t < TOGETHER; t++)
+        {
+            fetch(job->next[0] + fetch_at, fetch_step);
+            fetch(job->next[1] + fetch_at, fetch_step);
+            fetch_at += fetch_step;
+            if (t) {
+                w += opened_bytes(kind, vectors, LANES);
+                UNROLL for (int p = 0; p < vectors; p++)
                     UNROLL for (int k = 0; k < n_scales(kind); k++)
-                        scale[p][k] = f_load((const float *)(const void *)(w + at_opened(kind, SLICES + k, p, LANES)));
-                UNROLL for (int i = 0; i < M; i++)
-                    if (half < HALVES - 1)
-                        whole[p][i] = first_half(isum[p][i], scale[p]);
+                        before[p][k] = scale[p][k];
             }
+            if (is_halved(kind))
+                halved_block(kind, w, s, b + t, q, t ? sum : NULL, sum, vectors, M);
+            else
+                tile_slices(kind, w, q, 32 * (b + t), 0, SLICES, isum, vectors, M);
+            UNROLL for (int p = 0; p < vectors; p++)
+                UNROLL for (int k = 0; k < n_scales(kind); k++)
+                    scale[p][k] = f_load((const float *)(const void *)(w + at_opened(kind, SLICES + k, p, LANES)));
         }
         UNROLL for (int p = 0; p < vectors; p++)
             UNROLL for (int i = 0; i < M; i++)
-                acc[p][i] = add_block(kind, acc[p][i], isum[p][i], HALVES == 2 ? whole[p][i] : f_zero(), scale[p],
-                                      s + i, b);
+                acc[p][i] = add_block(kind, acc[p][i], is_halved(kind) ? sum[p][i] : i_to_f(isum[p][i]), scale[p],
+                                      before[p], s + i, b);
     }
     UNROLL for (int i = 0; i < M; i++)
         UNROLL for (int p = 0; p < vectors; p++)
@@ -502,6 +578,7 @@ PRODUCTS(plain, PLAIN)
 PRODUCTS(min, WITH_MIN)
 PRODUCTS(halved, HALVED)
 PRODUCTS(two_mins, TWO_MINS)
+PRODUCTS(folded, FOLDED)
 #undef PRODUCTS
 #if PP_VNNI_LANES == 16
 #define PRODUCTS(name, kind)                                                                                       \
@@ -510,6 +587,7 @@ PRODUCTS(plain, PLAIN)
 PRODUCTS(min, WITH_MIN)
 PRODUCTS(halved, HALVED)
 PRODUCTS(two_mins, TWO_MINS)
+PRODUCTS(folded, FOLDED)
 #undef PRODUCTS
 #endif
 
@@ -517,13 +595,21 @@ INLINE void run_job(const enum kind kind, const struct tile_job *job, const int 
 {
 #if PP_VNNI_LANES == 16
     if (vectors == 1) {
-        (kind == PLAIN ? plain_one : kind == WITH_MIN ? min_one : kind == HALVED ? halved_one : two_mins_one)(job);
+        (kind == PLAIN      ? plain_one
+         : kind == WITH_MIN ? min_one
+         : kind == HALVED   ? halved_one
+         : kind == FOLDED   ? folded_one
+                            : two_mins_one)(job);
         return;
     }
 #else
     (void)vectors;
 #endif
-    (kind == PLAIN ? plain_pair : kind == WITH_MIN ? min_pair : kind == HALVED ? halved_pair : two_mins_pair)(job);
+    (kind == PLAIN      ? plain_pair
+     : kind == WITH_MIN ? min_pair
+     : kind == HALVED   ? halved_pair
+     : kind == FOLDED   ? folded_pair
+                        : two_mins_pair)(job);
 }
 
 /* What lies in a thread's scratch. */
@@ -716,6 +802,9 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
         break;
     case TWO_MINS:
         MANY(TWO_MINS);
+        break;
+    case FOLDED:
+        MANY(FOLDED);
         break;
     default:
         MANY(PLAIN);

@@ -65,8 +65,8 @@ static bool make_acts(struct pp_micro *t, struct pp_random *random)
     int64_t blocks = t->stride / PP_ACT_BLOCK;
     for (int64_t i = 0; i < PP_MICRO_MAX_ROWS; i++) {
         pp_random_row(random, PP_TYPE_F32, t->w.n_cols, t->x + i * t->stride);
-        scalar->quantize(t->x + i * t->stride, t->w.n_cols, t->q + i * t->stride, t->d + i * blocks,
-                         t->sum + i * blocks);
+        scalar->quantize(t->x + i * t->stride, t->w.n_cols, pp_type_twins(t->w.type), t->q + i * t->stride,
+                         t->d + i * blocks, t->sum + i * blocks);
     }
     return true;
 }

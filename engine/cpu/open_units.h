@@ -19,9 +19,11 @@ enum { SLICES = 8, MAX_SCALES = 4, CHUNK = 16 /* blocks */ };
  *                                      should be, and s1 a quarter
  *   HALVED_MINS  two sums likewise, and two minima meet d * sum of their 16 columns
  *   TWO_MINS     scales {d, min0, min1}: one sum, minima likewise
+ *   FOLDED       scales {d}:           one sum of weights times whole-number scales
  *   ODD          scales {d}:           of weights times whole-number scales, 2 u + 1, the units have u
- * HALVED_MINS are met by few rows only, TWO_MINS are units only, ODD are units of matmul_amx.c. */
-enum kind { PLAIN, WITH_MIN, HALVED, HALVED_MINS, TWO_MINS, ODD };
+ * HALVED_MINS are met by few rows only, TWO_MINS and FOLDED are units only, ODD are units of matmul_amx.c. All but
+ * PLAIN and WITH_MIN are of types whose sums go over twins, two neighbouring blocks. */
+enum kind { PLAIN, WITH_MIN, HALVED, HALVED_MINS, TWO_MINS, FOLDED, ODD };
 
 PP_UNITS enum kind kind_of(uint32_t type)
 {
@@ -56,13 +58,18 @@ PP_UNITS bool scales_fold(uint32_t type)
 PP_UNITS enum kind unit_kind(uint32_t type)
 {
     if (scales_fold(type))
-        return kind_of(type) == HALVED_MINS ? TWO_MINS : PLAIN;
+        return kind_of(type) == HALVED_MINS ? TWO_MINS : FOLDED;
     return kind_of(type);
 }
 
 PP_UNITS bool is_halved(const enum kind kind)
 {
     return kind == HALVED || kind == HALVED_MINS;
+}
+
+PP_UNITS bool is_twins(const enum kind kind)
+{
+    return kind != PLAIN && kind != WITH_MIN;
 }
 
 PP_UNITS int n_scales(const enum kind kind)

@@ -131,17 +131,20 @@ OPEN fvec few_sum(const uint32_t type, const struct few_weights *w, const int8_t
     return as_floats(sum[0] + sum[1]);
 }
 
-/* acc + the share of block b of a chunk, whose activations are at q. */
+/* acc + the share of block b of a chunk, or of twins that begin with it, [together]; the activations are at q. */
 OPEN fvec few_product(const uint32_t type, const struct few_weights *w, const int8_t *q, const struct side *s, int b,
-                      fvec acc)
+                      fvec acc, const int together)
 {
     const enum kind kind = kind_of(type);
     const fvec d = (fvec){0} + s->d[b];
-    acc = fma_rows(w->o.d * d, few_sum(type, w, q, s, b), acc);
+    fvec sum = few_sum(type, w, q, s, b);
+    if (together == 2)
+        sum += few_sum(type, w + 1, q + 32, s, b + 1);
+    acc = fma_rows(w->o.d * d, sum, acc);
     if (kind == WITH_MIN)
         acc = fnma_rows(w->o.min, (fvec){0} + s->dsum[b], acc);
-    OPEN_UNROLL for (int half = 0; kind == HALVED_MINS && half < 2; half++)
-        acc = fnma_rows(w->min[half], (fvec){0} + s->half[half][b], acc);
+    OPEN_UNROLL for (int k = 0; kind == HALVED_MINS && k < 4; k++)
+        acc = fnma_rows(w[k / 2].min[k % 2], (fvec){0} + s->half[k % 2][b + k / 2], acc);
     return acc;
 }
 
@@ -152,19 +155,24 @@ OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, i
     enum { MOST = ROWS / 4 };
     const size_t pace = pp_pack_group_bytes(type, n_cols) / (size_t)(n_cols / PP_ACT_BLOCK);
     const int64_t m = M ? M : job->m;
+    const int together = is_twins(kind_of(type)) ? 2 : 1;
     fvec acc[MOST];
     for (int64_t i = 0; i < m; i++)
         memcpy(acc + i, job->acc[i] + row, sizeof *acc);
-    for (int64_t b = from; b < to; b++) {
-        struct few_weights w;
-        if (row == 0)
-            stream_ahead(group + pace * (size_t)(b0 + b), pace);
-        open_one(type, open, packed_at(type, group, n_cols, b0 + b), row, &w.o);
-        make_unsigned(type, &w.o);
-        few_scales(kind_of(type), &w);
+    for (int64_t b = from; b < to; b += together) {
+        struct few_weights w[2];
+        OPEN_UNROLL for (int t = 0; t < together; t++)
+        {
+            if (row == 0)
+                stream_ahead(group + pace * (size_t)(b0 + b + t), pace);
+            open_one(type, open, packed_at(type, group, n_cols, b0 + b + t), row, &w[t].o);
+            make_unsigned(type, &w[t].o);
+            few_scales(kind_of(type), &w[t]);
+        }
         const struct side *side = job->side + b / CHUNK * m;
         for (int64_t i = 0; i < m; i++)
-            acc[i] = few_product(type, &w, job->q + i * job->q_stride + 32 * b, side + i, (int)(b % CHUNK), acc[i]);
+            acc[i] = few_product(type, w, job->q + i * job->q_stride + 32 * b, side + i, (int)(b % CHUNK), acc[i],
+                                 together);
     }
     for (int64_t i = 0; i < m; i++)
         memcpy(job->acc[i] + row, acc + i, sizeof *acc);

@@ -75,6 +75,7 @@ struct experts {
     struct projection *gate, *up, *down; /* [n_matrices]; gate may be NULL, as may `up`: one matrix, n_ff being 0 */
     bool quantize, plain;       /* some gate or up reads quantised activations, plain ones */
     bool quantize_down;
+    bool twins, twins_down;     /* those are twins (matmul.h) */
 };
 
 struct stage {
@@ -98,7 +99,8 @@ struct stage {
     enum pp_fn fn;
     struct pp_xielu xielu;      /* APPLY, where that is the function */
     float scale;                /* ADD: 0 is 1; APPLY and GATE: the function's number. EMBED: 0 is 1 */
-    bool quantize;              /* some projection reads quantised activations */
+    bool quantize;              /* some projection reads quantised activations, */
+    bool twins;                 /* and one of them twins: so all of the stage do (matmul.h) */
     bool split;                 /* some projection reads bfloat16 activations */
     bool plain;                 /* some projection reads plain ones */
     bool in_place;              /* nobody reads `in` behind this stage: its rows may be quantised, or split, where they

@@ -380,6 +380,6 @@ int pp_cpu_bf16_parts(const struct pp_cpu *c)
 
 const char *pp_cpu_arithmetic(const struct pp_cpu *c)
 {
-    static const char *const ids[] = {"cpu-6", "cpu-6+bf16-2", "cpu-6+pair"};
+    static const char *const ids[] = {"cpu-7", "cpu-7+bf16-2", "cpu-7+pair"};
     return ids[pp_cpu_bf16_parts(c)];
 }
