@@ -37,6 +37,7 @@ enum {
     PP_KV_GROUP = 16,   /* positions side by side in K, one vector lane each */
     PP_KV_BLOCK = 32,   /* values that share a scale in Q8_0 and Q4_0; never across tokens */
     PP_KV_MOST_SCALED = 128, /* in Q8, at most; a multiple of it */
+    PP_KV_BEHIND = 512, /* bytes behind a page that may be read: half a tile of AMX, which nobody looks at */
     PP_KV_CHUNK = 256,  /* positions whose softmax is computed at a time; part of the arithmetic's definition */
 };
 
@@ -226,7 +227,8 @@ void pp_page_retain(struct pp_kv_pool *p, pp_page_id id);
 /* With the last reference, a page with a name becomes cached and another one free. */
 void pp_page_release(struct pp_kv_pool *p, pp_page_id id);
 int pp_page_refs(const struct pp_kv_pool *p, pp_page_id id);
-uint8_t *pp_page_data(const struct pp_kv_pool *p, pp_page_id id); /* page_bytes, 64-byte aligned */
+/* page_bytes, 64-byte aligned, and PP_KV_BEHIND more that may be read. */
+uint8_t *pp_page_data(const struct pp_kv_pool *p, pp_page_id id);
 
 /* Makes a held page findable by its identity; if it has a name or another page has this one, nothing changes. What has
  * a name is not written to any more. */

@@ -19,7 +19,7 @@ struct page {
 
 struct pp_kv_pool {
     struct pp_kv_layout layout;
-    uint8_t *base;              /* reserved: n_pages * stride */
+    uint8_t *base;              /* reserved: pool_bytes() */
     size_t stride;              /* page_bytes rounded up to 64 */
     int32_t n_pages;
     _Atomic int32_t n_fresh;    /* pages below this were used before; another thread may look */
@@ -31,6 +31,11 @@ struct pp_kv_pool {
     uint32_t n_buckets;
     pp_page_id oldest, newest;  /* cached */
 };
+
+static size_t pool_bytes(const struct pp_kv_pool *p)
+{
+    return (size_t)p->n_pages * p->stride + PP_KV_BEHIND;
+}
 
 enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct pp_kv_pool **out, struct pp_error *err)
 {
@@ -53,12 +58,12 @@ enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct
     p->pages = pp_calloc((size_t)n, sizeof *p->pages);
     p->free_list = pp_malloc((size_t)n * sizeof *p->free_list);
     p->buckets = pp_malloc((size_t)p->n_buckets * sizeof *p->buckets);
-    p->base = mmap(NULL, (size_t)n * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+    p->base = mmap(NULL, pool_bytes(p), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
     if (p->base == MAP_FAILED)
         p->base = NULL;
     else /* a restored conversation touches hundreds of megabytes at once: by 2 MiB, not 4 KiB; attention gains too */
-        (void)madvise(p->base, (size_t)n * stride, MADV_HUGEPAGE);
+        (void)madvise(p->base, pool_bytes(p), MADV_HUGEPAGE);
     if (!p->pages || !p->free_list || !p->buckets || !p->base) {
         pp_kv_pool_free(p);
         return pp_fail(err, PP_ERR_NOMEM,
@@ -76,7 +81,7 @@ void pp_kv_pool_free(struct pp_kv_pool *p)
     if (!p)
         return;
     if (p->base)
-        munmap(p->base, (size_t)p->n_pages * p->stride);
+        munmap(p->base, pool_bytes(p));
     pp_free(p->pages);
     pp_free(p->free_list);
     pp_free(p->buckets);

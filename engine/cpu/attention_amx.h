@@ -120,7 +120,8 @@ ALWAYS_INLINE void key_step(const uint8_t *next, tile_sums *before, const enum s
 #undef KEY_STEP
 }
 
-/* What the first step expects of the one before, and the last leaves to do. */
+/* What the first step expects of the one before, and the last leaves to do. Of 32 dimensions that are alone with their
+ * scale the tile has 32 more, which are whatever lies there (PP_KV_BEHIND): the queries' are zeros. */
 ALWAYS_INLINE void load_keys(const uint8_t *k, const enum score_step step)
 {
     _tile_loadd(6, k, 64);
