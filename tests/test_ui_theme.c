@@ -2,11 +2,15 @@
 #include "tests/support.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -195,6 +199,87 @@ static void history(void **state)
     assert_string_equal(e.last, "three");
 }
 
+static void ignore_entry(void *user, const char *text)
+{
+    (void)user, (void)text;
+}
+
+/* In a process of its own: writes `n` entries, and starts anew now and then, which cuts a long file. */
+static void write_and_start(const char *path, int who, int n)
+{
+    char text[64];
+    bool good = true;
+    for (int i = 0; i < n && good; i++) {
+        snprintf(text, sizeof text, "%d %d, and as many more words as an entry may have", who, i);
+        good = pp_history_append(path, text, NULL) == PP_OK &&
+               (i % 100 != 0 || pp_history_load(path, ignore_entry, NULL, NULL) == PP_OK);
+    }
+    _exit(good ? 0 : 1);
+}
+
+/* Several programs, each of which cuts the file now and then: of what it has, nothing is missing between. */
+static void shared_history(void **state)
+{
+    enum { WRITERS = 3, EACH = 5000 };
+    (void)state;
+    const char *path = test_path("shared-history");
+    int last[WRITERS], status, who, i;
+    pid_t pid[WRITERS];
+    for (who = 0; who < WRITERS; who++) {
+        last[who] = -1;
+        pid[who] = fork();
+        if (pid[who] == 0)
+            write_and_start(path, who, EACH);
+        assert_true(pid[who] > 0);
+    }
+    for (who = 0; who < WRITERS; who++) {
+        assert_int_equal(waitpid(pid[who], &status, 0), pid[who]);
+        assert_int_equal(status, 0);
+    }
+    FILE *f = fopen(path, "r");
+    int n = 0;
+    assert_non_null(f);
+    for (; fscanf(f, "%d %d%*[^\n]", &who, &i) == 2; n++) {
+        assert_in_range(who, 0, WRITERS - 1);
+        if (last[who] >= 0)
+            assert_int_equal(i, last[who] + 1);
+        last[who] = i;
+    }
+    assert_true(feof(f));
+    fclose(f);
+    assert_true(n < WRITERS * EACH); /* it was cut */
+    assert_true(n >= PP_HISTORY_ENTRIES);
+    for (who = 0; who < WRITERS; who++) /* of one that was done long before the others, all may be cut */
+        assert_true(last[who] == EACH - 1 || last[who] == -1);
+}
+
+/* Somebody keeps the file: an entry is written all the same, and it is not cut before the next time. */
+static void kept_history(void **state)
+{
+    (void)state;
+    const char *path = test_path("kept-history");
+    struct entries e = {0};
+    struct pp_error err;
+    struct stat st, then;
+    for (int i = 0; i < 9000; i++)
+        assert_ok(pp_history_append(path, "words", &err), err);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_ok(pp_history_append(path, "last", &err), err);
+    assert_int_equal(stat(path, &st), 0);
+    assert_ok(pp_history_load(path, count_entry, &e, &err), err);
+    assert_int_equal(stat(path, &then), 0);
+    assert_true(then.st_size == st.st_size);
+    close(fd);
+    e.n = 0;
+    assert_ok(pp_history_load(path, count_entry, &e, &err), err);
+    assert_int_equal(e.n, PP_HISTORY_ENTRIES);
+    assert_string_equal(e.last, "last");
+    assert_int_equal(stat(path, &then), 0);
+    assert_true(then.st_size < st.st_size);
+}
+
 /* A disk that takes the beginning of an entry and no more: the reason is told. */
 static void full_history(void **state)
 {
@@ -240,7 +325,8 @@ TEST_GROUP(ui_theme)
         cmocka_unit_test(grey_is_seen),
         cmocka_unit_test(good_theme), cmocka_unit_test(bad_themes), cmocka_unit_test(every_theme_in_the_folder_is_good),
         cmocka_unit_test(colors), cmocka_unit_test(settings), cmocka_unit_test(pipes_for_files),
-        cmocka_unit_test(history), cmocka_unit_test(full_history),
+        cmocka_unit_test(history), cmocka_unit_test(shared_history), cmocka_unit_test(kept_history),
+        cmocka_unit_test(full_history),
     };
     return cmocka_run_group_tests_name("ui_theme", tests, NULL, NULL);
 }

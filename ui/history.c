@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/buf.h"
@@ -13,7 +15,11 @@
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
 
-enum { REWRITE_FACTOR = 4, MAX_FILE_BYTES = 256 << 20 };
+enum {
+    REWRITE_FACTOR = 4, MAX_FILE_BYTES = 256 << 20,
+    WAITS = 50, WAIT_MS = 10,   /* for another pippin that rewrites the file: a moment */
+    TRIES = 5                   /* to find the same file before and after that */
+};
 
 static void escape(struct pp_buf *out, const char *s)
 {
@@ -72,14 +78,65 @@ static void ring_read(struct ring *r, FILE *f)
     free(line); /* getline's */
 }
 
-static void rewrite(const char *path, const struct ring *r, size_t first)
+static void ring_free(struct ring *r)
+{
+    for (size_t i = 0; r && i < PP_HISTORY_ENTRIES; i++)
+        pp_free(r->items[i]);
+    pp_free(r);
+}
+
+static size_t first_of(const struct ring *r)
+{
+    return r->n > PP_HISTORY_ENTRIES ? r->n - PP_HISTORY_ENTRIES : 0;
+}
+
+/* Opens the file that has the name, and keeps it for us until it is closed: what another pippin appends to a file while
+ * it is rewritten would be lost with it. Some file systems have no locks, and somebody may keep it for ever: then
+ * *locked is false after a moment. Less than 0: errno says why. */
+static int open_locked(const char *path, int flags, bool *locked)
+{
+    struct stat ours, there;
+    int fd = -1;
+    *locked = false;
+    for (int tries = 0, waits = 0; tries < TRIES; tries++) {
+        fd = open(path, flags | O_RDWR | O_CLOEXEC | O_NONBLOCK, 0600);
+        while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
+            if (errno != EWOULDBLOCK || ++waits > WAITS)
+                return fd;
+            nanosleep(&(struct timespec){.tv_nsec = WAIT_MS * 1000000}, NULL);
+        }
+        if (fd < 0 || fstat(fd, &ours) != 0 || !S_ISREG(ours.st_mode))
+            return fd;
+        *locked = stat(path, &there) == 0 && there.st_dev == ours.st_dev && there.st_ino == ours.st_ino;
+        if (*locked || tries + 1 == TRIES)
+            return fd;
+        close(fd); /* it was rewritten meanwhile: the name is another file's */
+    }
+    return fd;
+}
+
+/* Cuts the file to the entries that are used, those included that came since it was read. What cannot be done now is
+ * tried again at the next start. */
+static void rewrite(const char *path)
 {
     struct pp_buf text = {0};
-    for (size_t i = first; i < r->n; i++)
-        escape(&text, r->items[i % PP_HISTORY_ENTRIES]);
-    if (!text.bad)
-        (void)pp_write_file(path, text.data, text.len, 0600, NULL); /* it is tried again at the next start */
+    bool locked;
+    const int fd = open_locked(path, 0, &locked);
+    FILE *f = locked ? fdopen(fd, "r") : NULL;
+    struct ring *r = f ? pp_calloc(1, sizeof *r) : NULL;
+    if (r) {
+        ring_read(r, f);
+        for (size_t i = first_of(r); i < r->n; i++)
+            escape(&text, r->items[i % PP_HISTORY_ENTRIES]);
+        if (!text.bad && !ferror(f))
+            (void)pp_write_file(path, text.data, text.len, 0600, NULL);
+    }
+    ring_free(r);
     pp_buf_free(&text);
+    if (f)
+        fclose(f); /* and the lock goes */
+    else if (fd >= 0)
+        close(fd);
 }
 
 enum pp_code pp_history_load(const char *path, void (*add)(void *user, const char *text), void *user,
@@ -103,14 +160,11 @@ enum pp_code pp_history_load(const char *path, void (*add)(void *user, const cha
     }
     ring_read(ring, f);
     fclose(f);
-    size_t first = ring->n > PP_HISTORY_ENTRIES ? ring->n - PP_HISTORY_ENTRIES : 0;
-    for (size_t i = first; i < ring->n; i++)
+    for (size_t i = first_of(ring); i < ring->n; i++)
         add(user, ring->items[i % PP_HISTORY_ENTRIES]);
     if (ring->n > (size_t)REWRITE_FACTOR * PP_HISTORY_ENTRIES)
-        rewrite(path, ring, first);
-    for (size_t i = 0; i < PP_HISTORY_ENTRIES; i++)
-        pp_free(ring->items[i]);
-    pp_free(ring);
+        rewrite(path);
+    ring_free(ring);
     return PP_OK;
 }
 
@@ -128,7 +182,8 @@ enum pp_code pp_history_append(const char *path, const char *text, struct pp_err
     struct pp_buf line = {0};
     struct stat st = {0};
     enum pp_code code = PP_OK;
-    int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    bool locked; /* if not, it is written all the same */
+    const int fd = open_locked(path, O_APPEND | O_CREAT, &locked);
     bool good = fd >= 0 && fstat(fd, &st) == 0;
     if (good && !S_ISREG(st.st_mode)) {
         good = false;
