@@ -252,7 +252,8 @@ const struct pp_named *pp_controller_presets(const struct pp_controller *c, size
 void pp_controller_use_preset(struct pp_controller *c, size_t i);
 /* What is on, under a name that is new or gets another meaning. False: a notice says why. */
 bool pp_controller_save_preset(struct pp_controller *c, const char *name);
-void pp_controller_drop_preset(struct pp_controller *c, size_t i);
+/* By its name, as what was asked about may stand elsewhere in the list by now. */
+void pp_controller_drop_preset(struct pp_controller *c, const char *name);
 const struct pp_named *pp_controller_templates(const struct pp_controller *c, size_t *n);
 void pp_controller_set_template(struct pp_controller *c, size_t i);
 const struct pp_named *pp_controller_personas(const struct pp_controller *c, size_t *n);

@@ -105,12 +105,13 @@ bool pp_controller_save_preset(struct pp_controller *c, const char *name)
     return true;
 }
 
-void pp_controller_drop_preset(struct pp_controller *c, size_t i)
+void pp_controller_drop_preset(struct pp_controller *c, const char *name)
 {
-    if (i >= c->presets.n)
+    const int at = find(c, name);
+    if (at < 0)
         return;
-    ctl_store_words(c, ctl_run_preset, c->presets.items[i].name, NULL, false);
-    for (size_t k = i + 1; k < c->presets.n; k++) {
+    ctl_store_words(c, ctl_run_preset, c->presets.items[at].name, NULL, false);
+    for (size_t k = (size_t)at + 1; k < c->presets.n; k++) {
         c->presets.items[k - 1] = c->presets.items[k];
         c->preset_sets[k - 1] = c->preset_sets[k];
     }

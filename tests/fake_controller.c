@@ -15,7 +15,8 @@
  * two hundred messages more then with PIPPIN_FAKE_HIT=N, and number N is found.
  * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave;
  * with PIPPIN_FAKE_STUCK nothing tells that it has ended, but whoever asks.
- * PIPPIN_FAKE_LOADS=N takes N ticks to load the model; then the first and the last adapter change places. */
+ * PIPPIN_FAKE_LOADS=N takes N ticks to load the model; then the first and the last adapter change places, and
+ * another preset is found that comes before all. */
 #include "src/controller.h"
 
 #include <stdio.h>
@@ -29,7 +30,7 @@
 #include "engine/base/mem.h"
 
 enum { TICK_NS = 5000000, LOAD_TICKS = 10, PREFILL_TICKS = 30, PIECE = 6, SESSIONS = 3, ADAPTERS = 3, CHOICES = 3,
-    PARAMS = 4 };
+    PARAMS = 4, PRESETS = 3 };
 
 struct message {
     struct pp_chat_message shown;
@@ -65,8 +66,8 @@ struct pp_controller {
     struct pp_adapter_entry adapters[ADAPTERS];
     struct pp_drafter_entry drafters[3];
     size_t n_drafters;
-    struct pp_named templates[CHOICES], personas[CHOICES], params[PARAMS], preset;
-    bool has_preset;
+    struct pp_named templates[CHOICES], personas[CHOICES], params[PARAMS], presets[PRESETS];
+    size_t n_presets;
 };
 
 /* --- state --------------------------------------------------------------------------------------------------- */
@@ -213,6 +214,16 @@ int pp_controller_fd(const struct pp_controller *c)
 
 /* --- time passes ---------------------------------------------------------------------------------------------- */
 
+/* Lists change under who looks at them. */
+static void another_is_found(struct pp_controller *c)
+{
+    pp_controller_move_adapter(c, ADAPTERS - 1, 1 - ADAPTERS);
+    memmove(c->presets + 1, c->presets, (PRESETS - 1) * sizeof *c->presets);
+    c->presets[0] = (struct pp_named){.name = "earlier", .detail = "bard 0.25"};
+    c->n_presets += c->n_presets < PRESETS;
+    c->dirty |= PP_DIRTY_LISTS;
+}
+
 static void loaded(struct pp_controller *c)
 {
     struct pp_loaded *m = &c->status.model;
@@ -312,7 +323,7 @@ static void tick(struct pp_controller *c)
             break;
         loaded(c);
         if (getenv("PIPPIN_FAKE_LOADS"))
-            pp_controller_move_adapter(c, ADAPTERS - 1, 1 - ADAPTERS);
+            another_is_found(c);
         break;
     case PP_STATE_SAVING:
         if (strstr(pp_buf_cstr(&c->messages[c->n - 1].text), "unsaved")) {
@@ -762,8 +773,8 @@ struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t 
 
 const struct pp_named *pp_controller_presets(const struct pp_controller *c, size_t *n)
 {
-    *n = c->has_preset;
-    return &c->preset;
+    *n = c->n_presets;
+    return c->presets;
 }
 
 void pp_controller_use_preset(struct pp_controller *c, size_t i)
@@ -774,16 +785,22 @@ void pp_controller_use_preset(struct pp_controller *c, size_t i)
 
 bool pp_controller_save_preset(struct pp_controller *c, const char *name)
 {
-    snprintf(c->preset.name, sizeof c->preset.name, "%s", name);
-    snprintf(c->preset.detail, sizeof c->preset.detail, "%.200s", c->adapter_text);
-    c->has_preset = true;
+    if (c->n_presets == PRESETS)
+        return false;
+    struct pp_named *p = &c->presets[c->n_presets++];
+    *p = (struct pp_named){.current = false};
+    snprintf(p->name, sizeof p->name, "%s", name);
+    snprintf(p->detail, sizeof p->detail, "%.200s", c->adapter_text);
     return true;
 }
 
-void pp_controller_drop_preset(struct pp_controller *c, size_t i)
+void pp_controller_drop_preset(struct pp_controller *c, const char *name)
 {
-    (void)i;
-    c->has_preset = false;
+    size_t left = 0;
+    for (size_t i = 0; i < c->n_presets; i++)
+        if (strcmp(c->presets[i].name, name) != 0)
+            c->presets[left++] = c->presets[i];
+    c->n_presets = left;
     c->dirty |= PP_DIRTY_LISTS;
 }
 

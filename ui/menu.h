@@ -61,7 +61,8 @@ struct pp_menu {
     size_t selected, top;
     struct pp_field search, field;
     char question[400];
-    int64_t subject;   /* what a question is about */
+    int64_t subject;   /* what a question is about, */
+    char name[64];     /* or by its name: its place in the list may be another's by the time of the answer */
     bool chosen;       /* Enter was pressed while the rows were pending */
     uint64_t told;     /* when the notice came that stood there before the last key; ui->notice_at */
     int asking;        /* which of the class' questions it is */

@@ -1,4 +1,6 @@
 /* menu_choices.c - one of several: templates (F4), personas (F5), presets of adapters (l in F3). */
+#include <stdio.h>
+
 #include "ui/state.h"
 
 static void choose_template(struct pp_ui *ui, struct pp_menu *m)
@@ -38,13 +40,14 @@ static bool key_in_presets(struct pp_ui *ui, struct pp_menu *m, const struct pp_
     const struct pp_named *list = pp_controller_presets(ui->controller, &n);
     if (key->type != PP_KEY_DELETE || m->selected >= n)
         return false;
-    pp_menu_confirm(ui, "y deletes the preset, any other key keeps it: \"%s\"", list[m->selected].name);
+    snprintf(m->name, sizeof m->name, "%s", list[m->selected].name);
+    pp_menu_confirm(ui, "y deletes the preset, any other key keeps it: \"%s\"", m->name);
     return true;
 }
 
 static void drop_preset(struct pp_ui *ui, struct pp_menu *m)
 {
-    pp_controller_drop_preset(ui->controller, m->selected);
+    pp_controller_drop_preset(ui->controller, m->name);
 }
 
 const struct pp_menu_class pp_menu_presets = {
