@@ -1,9 +1,10 @@
 /* cmd_models_pull.c - pippin models pull: a model from a URL, from Hugging Face's hub (hf:owner/name[:file]) or from
  * Ollama's registry (ollama:name[:tag]) into the models folder.
  *
- * Hub: GET BASE/api/models/OWNER/NAME/tree/main lists files with sizes and, of large ones, SHA-256; a file is at
- * BASE/OWNER/NAME/resolve/main/FILE. Registry: GET BASE/v2/OWNER/NAME/manifests/TAG names layers by their SHA-256; the
- * model is the one of type application/vnd.ollama.image.model, at BASE/v2/OWNER/NAME/blobs/DIGEST. */
+ * Hub: GET BASE/api/models/OWNER/NAME/tree/main lists files with sizes and, of large ones, SHA-256, at most a thousand
+ * at a time (a Link header says where it goes on); a file is at BASE/OWNER/NAME/resolve/main/FILE. Registry: GET
+ * BASE/v2/OWNER/NAME/manifests/TAG names layers by their SHA-256; the model is the one of type
+ * application/vnd.ollama.image.model, at BASE/v2/OWNER/NAME/blobs/DIGEST. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +23,7 @@
 #include "src/commands.h"
 #include "src/fetch.h"
 
-enum { MAX_LIST = 16 << 20, MAX_FILES = 512, MAX_TOKENS = 1 << 16 };
+enum { MAX_LIST = 16 << 20, MAX_PAGES = 64, MAX_FILES = 512, MAX_TOKENS = 1 << 16 };
 
 static const char hub_base[] = "https://huggingface.co", registry_base[] = "https://registry.ollama.ai";
 
@@ -266,17 +267,51 @@ static enum pp_code choose_files(struct pull *l, const char *base, const char *r
     return code;
 }
 
-/* A JSON text from a server; cJSON_Delete. */
-static enum pp_code ask(struct pull *l, const char *url, cJSON **json, struct pp_error *err)
+/* A JSON text from a server; cJSON_Delete. *most: bytes that it may have, and less by those that it has. next: see
+ * pp_fetch_text. */
+static enum pp_code ask(struct pull *l, const char *url, size_t *most, cJSON **json, struct pp_buf *next,
+                        struct pp_error *err)
 {
     struct pp_buf text = {0};
-    enum pp_code code = pp_fetch_text(url, l->token, MAX_LIST, l->cancel, &text, err);
+    enum pp_code code = pp_fetch_text(url, l->token, *most, l->cancel, &text, next, err);
     *json = NULL;
+    *most -= text.len < *most ? text.len : *most;
     if (!code)
         code = pp_json_parse(text.data ? text.data : "", text.len, "what the server answers", NULL, json, err);
     if (!code && !*json)
         code = pp_fail(err, PP_ERR_FORMAT, "%.*s answers with something that is no JSON", PP_SHOWN_URL(url));
     pp_buf_free(&text);
+    return code;
+}
+
+/* All pages of a list; cJSON_Delete. *url: of the first page; others follow there. */
+static enum pp_code ask_for_all(struct pull *l, struct pp_buf *url, cJSON **list, struct pp_error *err)
+{
+    struct pp_buf next = {0};
+    size_t most = MAX_LIST;
+    enum pp_code code = PP_OK;
+    *list = NULL;
+    for (int pages = 0; !code && url->len; pages++) {
+        cJSON *page = NULL, *file;
+        pp_buf_clear(&next);
+        code = pages < MAX_PAGES ? ask(l, url->data, &most, &page, &next, err)
+                                 : pp_fail(err, PP_ERR_UNSUPPORTED, "%.*s lists more files than %d pages have",
+                                           PP_SHOWN_URL(url->data), MAX_PAGES);
+        if (!code && *list && !(cJSON_IsArray(*list) && cJSON_IsArray(page)))
+            code = pp_fail(err, PP_ERR_FORMAT, "%.*s goes on with something that is no list", PP_SHOWN_URL(url->data));
+        while (!code && *list && (file = cJSON_DetachItemFromArray(page, 0)))
+            cJSON_AddItemToArray(*list, file);
+        if (!code && !*list) {
+            *list = page;
+            page = NULL;
+        }
+        cJSON_Delete(page);
+        pp_buf_clear(url);
+        pp_buf_str(url, pp_buf_cstr(&next));
+        if (!code && (url->bad || next.bad))
+            code = pp_fail_nomem(err, "an address");
+    }
+    pp_buf_free(&next);
     return code;
 }
 
@@ -297,7 +332,7 @@ static enum pp_code from_hub(struct pull *l, const char *what, struct pp_error *
     if (!code && url.bad)
         code = pp_fail_nomem(err, "an address");
     if (!code)
-        code = ask(l, url.data, &list, err);
+        code = ask_for_all(l, &url, &list, err);
     if (!code)
         code = choose_files(l, base, repository, colon && colon[1] ? colon + 1 : NULL, list, err);
     cJSON_Delete(list);
@@ -316,12 +351,13 @@ static enum pp_code from_registry(struct pull *l, const char *what, struct pp_er
     const char *owner = name && strchr(name, '/') ? "" : "library/";
     struct pp_buf url = {0}, file = {0};
     cJSON *manifest = NULL, *layer;
+    size_t most = MAX_LIST;
     enum pp_code code = name ? PP_OK : pp_fail_nomem(err, "a name");
     if (!code && (!*name || strpbrk(what, "?#%\\ ")))
         code = pp_fail(err, PP_ERR_USAGE, "ollama: is followed by NAME, and perhaps :TAG");
     if (!code) {
         pp_buf_fmt(&url, "%s/v2/%s%s/manifests/%s", base, owner, name, tag);
-        code = url.bad ? pp_fail_nomem(err, "an address") : ask(l, url.data, &manifest, err);
+        code = url.bad ? pp_fail_nomem(err, "an address") : ask(l, url.data, &most, &manifest, NULL, err);
     }
     cJSON_ArrayForEach(layer, pp_json_member(manifest, "layers"))
     {
@@ -364,6 +400,22 @@ static bool names_user(const char *url)
     return memchr(host, '@', strcspn(host, "/?#")) != NULL;
 }
 
+/* What is around a token as it comes from files and from what a program prints. */
+static const char blanks[] = " \t\r\n\v\f";
+
+/* Keeps a token, which is in `where`, as l->token. It will be part of a header, which a line end in it would end. */
+static enum pp_code keep_token(struct pull *l, const char *text, const char *where, struct pp_error *err)
+{
+    size_t n = strlen(text);
+    while (n && strchr(blanks, text[n - 1]))
+        n--;
+    for (size_t i = 0; i < n; i++)
+        if (text[i] <= ' ' || text[i] > '~')
+            return pp_fail(err, PP_ERR_USAGE, "the token in %s has a space, a line end or a character in it that no "
+                           "token has; copy it again, the token alone", where);
+    return (l->token = pp_strndup(text, n)) ? PP_OK : pp_fail_nomem(err, "a token");
+}
+
 /* HF_TOKEN for the hub; else the line of the host in the file `tokens`, which nobody else may read. */
 static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct pp_error *err)
 {
@@ -371,8 +423,8 @@ static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct
     const char *variable = hub ? getenv("HF_TOKEN") : NULL;
     struct stat st;
     size_t n;
-    if (variable && *variable)
-        return (l->token = pp_strdup(variable)) ? PP_OK : pp_fail_nomem(err, "a token");
+    if (variable && variable[strspn(variable, blanks)])
+        return keep_token(l, variable + strspn(variable, blanks), "the variable HF_TOKEN", err);
     snprintf(path, sizeof path, "%s/tokens", l->p->config);
     if (stat(path, &st) != 0)
         return PP_OK;
@@ -384,10 +436,14 @@ static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct
         code = pp_fail_nomem(err, "a token");
     for (rest = text; !code && !l->token && (line = strsep(&rest, "\n"));) {
         const size_t k = strlen(host);
-        const size_t gap = strncmp(line, host, k) == 0 ? strspn(line + k, " \t") : 0;
-        const char *token = line + k + gap;
-        if (gap && strcspn(token, " \t\r") && !(l->token = pp_strndup(token, strcspn(token, " \t\r"))))
-            code = pp_fail_nomem(err, "a token");
+        line += strncmp(line, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* as some editors begin a file */
+        line += strspn(line, blanks);
+        const size_t gap = strncmp(line, host, k) == 0 ? strspn(line + k, blanks) : 0;
+        if (!gap)
+            continue;
+        line[k + gap + strcspn(line + k + gap, blanks)] = 0; /* what follows is said to people */
+        if (line[k + gap])
+            code = keep_token(l, line + k + gap, path, err);
     }
     pp_free(host);
     pp_free(text);

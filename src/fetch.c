@@ -48,6 +48,7 @@ struct request {
     const struct pp_cancel *cancel;
     struct pp_buf *text;         /* of a text */
     size_t most;
+    struct pp_buf *next;         /* where it goes on, as it is in the header; or NULL */
     int fd;                      /* of the part */
     uint64_t have;               /* bytes of the part */
     uint64_t asked;              /* where the range begins that was asked for; 0: all */
@@ -97,6 +98,42 @@ static void read_range(struct request *r, const char *v, size_t n)
     r->range_ok = number(v + 6, n - 6) == r->asked;
 }
 
+/* What goes back to a server must be of one line, and of characters that mean the same everywhere. */
+static bool is_plain(const char *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (v[i] < ' ' || v[i] > '~')
+            return false;
+    return n > 0;
+}
+
+static bool has_word(const char *v, size_t n, const char *word)
+{
+    const size_t k = strlen(word);
+    for (size_t i = 0; i + k <= n; i++)
+        if (pp_ncasecmp(v + i, word, k) == 0)
+            return true;
+    return false;
+}
+
+/* "<https://host/path?page=2>; rel=\"next\", <https://host/path?page=9>; rel=\"last\"" (RFC 8288) */
+static void read_link(struct request *r, const char *v, size_t n)
+{
+    const char *end = v + n, *open = memchr(v, '<', n);
+    while (open) {
+        const char *close = memchr(open, '>', (size_t)(end - open));
+        const char *following = close ? memchr(close, '<', (size_t)(end - close)) : NULL;
+        const size_t rest = close ? (size_t)((following ? following : end) - close) : 0;
+        if ((has_word(close, rest, "rel=next") || has_word(close, rest, "rel=\"next\"")) &&
+            is_plain(open + 1, (size_t)(close - open - 1))) {
+            pp_buf_clear(r->next);
+            pp_buf_add(r->next, open + 1, (size_t)(close - open - 1));
+            return;
+        }
+        open = following;
+    }
+}
+
 static size_t on_header(char *line, size_t size, size_t count, void *request)
 {
     struct request *r = request;
@@ -109,14 +146,19 @@ static size_t on_header(char *line, size_t size, size_t count, void *request)
         r->length = r->total = 0;
         r->range_ok = r->is_etag = false;
         r->from[0] = 0;
+        if (r->next)
+            pp_buf_clear(r->next);
     } else if (is_header(line, n, "Content-Length", &v, &len)) {
         r->length = number(v, len);
     } else if (is_header(line, n, "Content-Range", &v, &len)) {
         read_range(r, v, len);
-    } else if (is_header(line, n, "ETag", &v, &len) && len < MAX_FROM && len > 2 && v[0] == '"') {
+    } else if (r->next && is_header(line, n, "Link", &v, &len)) {
+        read_link(r, v, len);
+    } else if (is_header(line, n, "ETag", &v, &len) && len < MAX_FROM && is_plain(v, len) && len > 2 && v[0] == '"') {
         snprintf(r->from, sizeof r->from, "%.*s", (int)len, v); /* a weak one says nothing about bytes */
         r->is_etag = true;
-    } else if (is_header(line, n, "Last-Modified", &v, &len) && len < MAX_FROM && !r->is_etag) {
+    } else if (is_header(line, n, "Last-Modified", &v, &len) && len < MAX_FROM && is_plain(v, len) &&
+               !r->is_etag) {
         snprintf(r->from, sizeof r->from, "%.*s", (int)len, v);
     }
     return n;
@@ -296,6 +338,7 @@ static CURLcode perform(struct request *r, const char *url, const char *token, c
     if (!c)
         return CURLE_OUT_OF_MEMORY;
     const char *protocols = strncmp(url, "https://", 8) == 0 ? "https" : "http,https";
+    ok = !token || is_plain(token, strlen(token)); /* a line of it would be one of the request */
     if (token && may_send(url)) {
         struct pp_buf bearer = {0};
         pp_buf_fmt(&bearer, "Bearer %s", token);
@@ -354,17 +397,58 @@ static enum pp_code fail_curl(const struct request *r, const char *url, CURLcode
     return pp_fail(err, PP_ERR_IO, "%.*s: %s", PP_SHOWN_URL(url), curl_easy_strerror(rc));
 }
 
-enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, const struct pp_cancel *cancel,
-                           struct pp_buf *out, struct pp_error *err)
+/* Whether two addresses are of one server, as curl understands them: scheme, host and port. */
+static bool same_server(CURLU *a, CURLU *b)
 {
-    struct request r = {.cancel = cancel, .text = out, .most = most, .fd = -1};
+    static const CURLUPart parts[] = {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT};
+    bool same = true;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char *x = NULL, *y = NULL;
+        same = same && curl_url_get(a, parts[i], &x, CURLU_DEFAULT_PORT) == CURLUE_OK &&
+               curl_url_get(b, parts[i], &y, CURLU_DEFAULT_PORT) == CURLUE_OK && pp_casecmp(x, y) == 0;
+        curl_free(x);
+        curl_free(y);
+    }
+    return same;
+}
+
+/* Makes a whole address of *next, which may be told from `url` on, and sees to it that it leads nowhere else: it gets
+ * the same token. */
+static enum pp_code find_next(const char *url, struct pp_buf *next, struct pp_error *err)
+{
+    char *whole = NULL;
+    CURLU *from = curl_url(), *to = curl_url();
+    enum pp_code code = from && to && !next->bad ? PP_OK : pp_fail_nomem(err, "an address");
+    if (!code && (curl_url_set(from, CURLUPART_URL, url, 0) != CURLUE_OK ||
+                  curl_url_set(to, CURLUPART_URL, url, 0) != CURLUE_OK ||
+                  curl_url_set(to, CURLUPART_URL, next->data, 0) != CURLUE_OK || !same_server(from, to) ||
+                  curl_url_get(to, CURLUPART_URL, &whole, 0) != CURLUE_OK))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "%.*s goes on at %.*s, which is not followed: that is another "
+                       "server", PP_SHOWN_URL(url), PP_SHOWN_URL(next->data));
+    if (!code) {
+        pp_buf_clear(next);
+        pp_buf_str(next, whole);
+        code = next->bad ? pp_fail_nomem(err, "an address") : PP_OK;
+    }
+    curl_free(whole);
+    curl_url_cleanup(from);
+    curl_url_cleanup(to);
+    return code;
+}
+
+enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, const struct pp_cancel *cancel,
+                           struct pp_buf *out, struct pp_buf *next, struct pp_error *err)
+{
+    struct request r = {.cancel = cancel, .text = out, .most = most, .next = next, .fd = -1};
     CURLcode rc = perform(&r, url, token, NULL);
     if (r.too_long)
         return pp_fail(err, PP_ERR_FORMAT, "%.*s is longer than %zu bytes, which cannot be right",
                        PP_SHOWN_URL(url), most);
     if (rc != CURLE_OK)
         return fail_curl(&r, url, rc, err);
-    return r.status == 200 ? PP_OK : refused(url, r.status, err);
+    if (r.status != 200)
+        return refused(url, r.status, err);
+    return next && (next->len || next->bad) ? find_next(url, next, err) : PP_OK;
 }
 
 /* --- a file ------------------------------------------------------------------------------------------------------- */

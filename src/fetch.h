@@ -24,7 +24,8 @@ struct pp_fetch {
     const char *path;        /* where the file appears, by rename, when all of it is there and right */
     uint64_t size;           /* that it must have; 0: what the server says */
     const char *sha256;      /* that it must have, 64 hexadecimal digits; or NULL */
-    const char *token;       /* sent to the server of `url` alone, over https or to this machine; or NULL */
+    const char *token;       /* visible ASCII; sent to the server of `url` alone, over https or to this machine; or
+                              * NULL */
     pp_fetch_check *check;   /* or NULL */
     pp_fetch_progress *progress; /* or NULL */
     void *user;
@@ -42,8 +43,9 @@ enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], str
 /* SHA-256 of a file that is there, lower case. PP_ERR_CANCELLED, PP_ERR_IO. */
 enum pp_code pp_file_sha256(const char *path, const struct pp_cancel *cancel, char sha256[static 65],
                             struct pp_error *err);
-/* A text of at most `most` bytes. */
+/* A text of at most `most` bytes. *next (may be NULL): where the server says that it goes on (a Link header, rel=next),
+ * "" if it does not; an address of the same scheme, host and port, anything else is PP_ERR_UNSUPPORTED. */
 enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, const struct pp_cancel *cancel,
-                           struct pp_buf *out, struct pp_error *err);
+                           struct pp_buf *out, struct pp_buf *next, struct pp_error *err);
 
 #endif

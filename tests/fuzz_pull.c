@@ -78,7 +78,7 @@ static void check_request(void)
     require(strncmp(line.url, "https://", 8) == 0 || strncmp(line.url, "http://", 7) == 0);
     require(!strpbrk(line.url, " \r\n"));
     for (const struct curl_slist *h = line.headers; h; h = h->next) {
-        require(!strchr(h->data, '\n'));
+        require(!strpbrk(h->data, "\r\n"));
         require(strncasecmp(h->data, "Authorization", 13) != 0 || strncmp(line.url, "https://", 8) == 0);
     }
 }

@@ -13,7 +13,8 @@
  *   /endless/F  says no length, and goes on behind the end; so does the list's file endless.gguf
  *   /growing/F  likewise, and with an ETag             /nosize/F   says no length, and ends where the file does
  *   /leak/F      sends to /secret/F of this server under another name
- *   /api/models/o/n/tree/main    a list of files, at /o/n/resolve/main/F; of o/p only with that authorization
+ *   /api/models/o/n/tree/main    a list of files, at /o/n/resolve/main/F; of o/p only with that authorization,
+ *                                and with a Link header that link.txt says, but for ?cursor=N: that is list-N.json
  *   /v2/library/m/manifests/T    a manifest, of the file m.gguf, at /v2/library/m/blobs/sha256:...; of "elsewhere" it
  *                                names no checksum */
 #include <arpa/inet.h>
@@ -22,6 +23,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -51,6 +53,18 @@ static void say(int fd, const char *text)
     }
 }
 
+/* A small file of the folder; "" if it is not there. */
+static void read_text(const char *name, char *text, size_t size)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "r");
+    const size_t n = f ? fread(text, 1, size - 1, f) : 0;
+    text[n] = 0;
+    if (f)
+        fclose(f);
+}
+
 static void status(int fd, const char *line, const char *more)
 {
     char text[4096];
@@ -58,11 +72,12 @@ static void status(int fd, const char *line, const char *more)
     say(fd, text);
 }
 
-static void say_json(int fd, const char *json)
+/* more: further header lines */
+static void say_json(int fd, const char *json, const char *more)
 {
     char text[4096];
-    snprintf(text, sizeof text, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", strlen(json),
-             json);
+    snprintf(text, sizeof text, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n%s", strlen(json),
+             more, json);
     say(fd, text);
 }
 
@@ -162,34 +177,38 @@ static void send_file(const struct answer *a)
     close(fd);
 }
 
-static void respond(struct answer *a, const char *path)
+/* A page of a list of files: the first one may say that others follow. */
+static void send_list(const struct answer *a, bool pages, const char *query)
 {
-    char json[2048], sum[65] = "", where[700];
-    FILE *f;
+    char json[2048], name[64] = "list.json", link[1024] = "", header[1100] = "";
+    const char *cursor = pages && query ? strstr(query, "cursor=") : NULL;
+    if (cursor)
+        snprintf(name, sizeof name, "list-%d.json", atoi(cursor + strlen("cursor=")));
+    else if (pages)
+        read_text("link.txt", link, sizeof link);
+    if (link[0])
+        snprintf(header, sizeof header, "Link: %s\r\n", link);
+    read_text(name, json, sizeof json);
+    say_json(a->fd, json, header);
+}
+
+/* query: what stood behind a question mark, or NULL. */
+static void respond(struct answer *a, const char *path, const char *query)
+{
+    char json[2048], sum[65] = "";
     const bool gated = strncmp(path, "/api/models/o/p/", 16) == 0 || strncmp(path, "/o/p/", 5) == 0;
     if (gated && !a->authorized) {
         status(a->fd, "401 Unauthorized", "");
     } else if (strncmp(path, "/api/models/o/n/tree/main", 25) == 0 || strncmp(path, "/api/models/o/p/tree", 20) == 0) {
-        snprintf(where, sizeof where, "%s/list.json", folder);
-        f = fopen(where, "r");
-        size_t n = f ? fread(json, 1, sizeof json - 1, f) : 0;
-        json[n] = 0;
-        if (f)
-            fclose(f);
-        say_json(a->fd, json);
+        send_list(a, gated, query);
     } else if (strncmp(path, "/v2/library/m/manifests/", 24) == 0) {
-        snprintf(where, sizeof where, "%s/m.sha256", folder);
-        f = fopen(where, "r");
-        if (!f || fscanf(f, "%64s", sum) != 1)
-            sum[0] = 0;
-        if (f)
-            fclose(f);
+        read_text("m.sha256", sum, sizeof sum);
         if (strcmp(path + 24, "elsewhere") == 0)
             strcpy(sum, "/../m.gguf?");
         snprintf(json, sizeof json,
                  "{\"layers\":[{\"mediaType\":\"application/vnd.ollama.image.license\",\"digest\":\"sha256:00\"},"
                  "{\"mediaType\":\"application/vnd.ollama.image.model\",\"digest\":\"sha256:%s\"}]}", sum);
-        say_json(a->fd, json);
+        say_json(a->fd, json, "");
     } else if (strncmp(path, "/v2/library/m/blobs/", 20) == 0) {
         strcpy(a->how, "blob");
         strcpy(a->file, "m.gguf");
@@ -246,8 +265,8 @@ static void serve(int fd)
     a.authorized = strcasestr(request, "\r\nAuthorization: Bearer secret\r\n") != NULL;
     char *query = strchr(path, '?');
     if (query)
-        *query = 0;
-    respond(&a, path);
+        *query++ = 0;
+    respond(&a, path, query);
 }
 
 int main(int argc, char **argv)

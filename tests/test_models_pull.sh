@@ -92,8 +92,40 @@ printf '[{"type":"file","path":"n.gguf","size":%s,"lfs":{"oid":"%s"}}]' "$size" 
 pull hf:o/p --hf-base "$at"; expect "a gated model" 1 'HF_TOKEN'
 export HF_TOKEN=secret
 pull hf:o/p --hf-base "$at"; expect "with a token of the environment" 0; whole "is there, too" n.gguf
-unset HF_TOKEN
 if grep -q secret "$tmp/err" "$tmp/out"; then fail "nor is that shown" "it is"; else pass "nor is that shown"; fi
+HF_TOKEN=$(printf ' secret \r\n\t') # as files have it, and a line end in it would end the header
+pull hf:o/p --hf-base "$at"; expect "with blanks and a line end around it" 0 'is there already'
+for inside in 'sec ret' "$(printf 'secret\r\nX-Evil: 1')" "$(printf 'secr\303\251t')"; do
+    HF_TOKEN=$inside pull hf:o/p --hf-base "$at"; expect "with something in it" 2 'HF_TOKEN has a space, a line end or'
+    if grep -q secr "$tmp/err"; then fail "which is not shown" "it is"; else pass "which is not shown"; fi
+done
+HF_TOKEN=$(printf ' \r'); pull hf:o/p --hf-base "$at"; expect "an empty one" 1 'HF_TOKEN'
+for file in ' \t%s secret\r\n' '\357\273\277%s secret and more\n' 'none\r\n%s\tsecret'; do
+    printf "$file" "${at#http://}" >"$tmp/config/pippin/tokens"; chmod 600 "$tmp/config/pippin/tokens"
+    pull hf:o/p --hf-base "$at"; expect "a file of tokens with blanks" 0 'is there already'
+done
+printf '%s sec\001ret\n' "${at#http://}" >"$tmp/config/pippin/tokens"
+pull hf:o/p --hf-base "$at"; expect "one with something in it" 2 'tokens has a space, a line end or'
+rm "$tmp/config/pippin/tokens"
+HF_TOKEN=secret
+
+# a list of several pages; nothing is asked of another server, which would get the token, too
+echo '[{"type":"file","path":"README.md","size":3}]' >"$tmp/www/list.json"
+echo '[{"type":"file","path":"LICENSE","size":3}]' >"$tmp/www/list-3.json"
+printf '[{"type":"file","path":"r.gguf","size":%s,"lfs":{"oid":"%s"}}]' "$size" "$sum" >"$tmp/www/list-2.json"
+ln -s "$PWD/$model" "$tmp/www/r.gguf"
+more=/api/models/o/p/tree/main
+link() { printf "$@" >"$tmp/www/link.txt"; pull hf:o/p --hf-base "$at"; }
+link '<%s?cursor=2>; rel="next"' "$at$more"; expect "a list that goes on" 0 'fetching .*/r.gguf'; whole "is read to its end" r.gguf
+link '<%s?cursor=9>; rel="prev", <%s?cursor=2&x=1>; title="a,b" ;REL=next' "$more" "$more"; expect "told in another way" 0 'is there already'
+link '<%s?cursor=3>; rel=next' "$more"; expect "without a model on the way" 3 'neither GGUF'
+link '<%s?cursor=2>; rel="last"' "$more"; expect "and not if nobody says that it goes on" 3 'neither GGUF'
+link '<http://localhost:%s%s?cursor=2>; rel="next"' "${at##*:}" "$more"; expect "not at another server" 1 'goes on at http://localhost.* another server'
+link '<file:///etc/passwd>; rel="next"'; expect "nor in another way" 1 'another server'
+link '<%s>; rel="next"' "$more"; expect "nor for ever" 1 'more files than 64 pages'
+link '<%s?cursor=4>; rel="next"' "$more"; expect "nor with something else" 1 'no JSON'
+rm "$tmp/www/link.txt"
+unset HF_TOKEN
 mv "$tmp/tokens" "$tmp/config/pippin/tokens"
 # asked for the rest, that server says how long the file really is
 pull "$at/long/y.gguf"; expect "a length that is a lie" 0; whole "ends where the file does" y.gguf
