@@ -84,7 +84,7 @@ static void cut_and_glued(void **state)
             assert_true(pp_input_feed(in, keys[i].bytes + b, 1));
             if (b + 1 < n) {
                 assert_false(pp_input_next(in, &key));
-                assert_true(pp_input_wait_ms(in) >= PP_ESCAPE_MS);
+                assert_true(pp_input_wait_ms(in) >= (keys[i].bytes[b] & 0x80 ? PP_SEQUENCE_MS : PP_ESCAPE_MS));
             }
         }
         expect(in, i);

@@ -88,7 +88,9 @@ int pp_input_wait_ms(const struct pp_input *in)
         return PP_PASTE_MS;
     if (in->pasting || n == 0 || in->flushed)
         return -1;
-    return n > 2 ? PP_SEQUENCE_MS : PP_ESCAPE_MS;
+    const char *s = in->raw.data + in->at;
+    const bool half = s[0] & 0x80 || (n > 1 && s[1] & 0x80); /* of a character, or of one with Alt */
+    return n > 2 || half ? PP_SEQUENCE_MS : PP_ESCAPE_MS;
 }
 
 void pp_input_flush(struct pp_input *in)

@@ -54,7 +54,7 @@ void pp_input_typed_ahead(char *bytes, size_t n);
 bool pp_input_next(struct pp_input *in, struct pp_key *key);
 /* Milliseconds after which pp_input_flush is to be called, since bytes wait that could be a key by themselves or the
  * beginning of a longer one, or a paste has not ended; -1 if none wait. What can only be a sequence is waited for
- * longer: cut short, the head of a paste would become keys. */
+ * longer: cut short, the head of a paste would become keys, and a character that a slow line cuts would be lost. */
 int pp_input_wait_ms(const struct pp_input *in);
 /* Nothing has followed: what waits is to be taken for itself. Call pp_input_next then. */
 void pp_input_flush(struct pp_input *in);
