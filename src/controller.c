@@ -173,8 +173,10 @@ static void run_done(struct pp_controller *c, struct pp_event *e)
 static void tell_unsaved(struct pp_controller *c, const struct pp_error *why)
 {
     c->unsaved[0] = '\0';
+    c->unsaved_why = 0;
     if (why->code) {
         snprintf(c->unsaved, sizeof c->unsaved, "%s (tried again every second)", why->text);
+        c->unsaved_why = strlen(why->text);
         ctl_notice(c, true, "%s", c->unsaved);
     } else {
         ctl_notice(c, false, "all is saved again");
@@ -467,11 +469,12 @@ void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
 {
     w->saved = true;
     w->gone = false;
-    w->text[0] = '\0';
+    w->text[0] = w->why[0] = '\0';
     if (!c)
         return;
     if (c->backend)
         wait_closed(c, w);
+    snprintf(w->why, sizeof w->why, "%.*s", (int)c->unsaved_why, c->unsaved);
     if (c->import_stopped)
         snprintf(w->text, sizeof w->text, "%s", c->import_stopped);
     /* A worker that did not end still uses the queue and the io thread: they stay, and end with the process. What it

@@ -47,6 +47,7 @@ struct pp_last_words {
     void (*waiting)(const char *what);
     /* Out */
     bool saved;
+    char why[600];   /* not, as far as that was known; or "" */
     bool gone;       /* the database was deleted, moved or replaced: text says where the conversation is instead */
     char text[2400]; /* what else is to be told, "" for nothing */
 };
@@ -107,7 +108,8 @@ struct pp_status {
     struct pp_loaded model;      /* name "" while none is loaded */
     const char *title;           /* of the conversation */
     const char *session_key;     /* "" while nothing is saved */
-    bool temporary;              /* nothing of the conversation goes to the disk */
+    bool temporary;              /* nothing of the conversation goes to the disk, */
+    bool unwanted;               /* though nobody wants it so: it cannot be saved */
     int64_t ctx_used, ctx_total; /* tokens */
     int64_t ctx_moved;           /* of those used: with values that are not exact (PP_OVERFLOW_SLIDE) */
     float tokens_per_s;          /* of the last or current answer */

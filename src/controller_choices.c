@@ -383,6 +383,7 @@ void ctl_mark_current(struct pp_controller *c)
     c->status.title = c->session.title;
     c->status.session_key = c->session.id && !c->temporary ? c->session.key : "";
     c->status.temporary = c->temporary;
+    c->status.unwanted = c->temporary && c->no_disk && !c->o->temporary;
     c->status.drafter = c->drafter;
     ctl_dirty(c, PP_DIRTY_STATUS | PP_DIRTY_LISTS);
 }

@@ -151,7 +151,8 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
         return fail_io(st, st->db ? sqlite3_extended_errcode(st->db) : rc, what, err);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-        return pp_fail(err, PP_ERR_BUSY, "cannot %s: another program holds the database for too long; try again", what);
+        return pp_fail(err, PP_ERR_BUSY, "cannot %s: another program holds the database for too long; let "
+                       "it finish, or end it", what);
     case SQLITE_INTERRUPT:
         return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
     case SQLITE_FULL:

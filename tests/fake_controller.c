@@ -15,8 +15,9 @@
  * two hundred messages more then with PIPPIN_FAKE_HIT=N, and number N is found.
  * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave;
  * with PIPPIN_FAKE_STUCK nothing tells that it has ended, but whoever asks.
- * PIPPIN_FAKE_LOADS=N takes N ticks to load the model; then the first and the last adapter change places, and
- * another preset is found that comes before all. */
+ * PIPPIN_FAKE_TEMPORARY keeps nothing: as it is wanted, or ("unwanted") as it cannot.
+ * PIPPIN_FAKE_LOADS=N takes N ticks to load the model; then the first and the last adapter change places, and another
+ * preset is found that comes before all. */
 #include "src/controller.h"
 
 #include <stdio.h>
@@ -58,7 +59,7 @@ struct pp_controller {
     size_t thought;
     bool endless, ponders;
     char *unsent;
-    char title[128], notice[256], unsaved[64], adapter_text[128];
+    char title[128], notice[256], unsaved[128], adapter_text[128];
     struct pp_session sessions[SESSIONS];
     size_t n_sessions;
     int searching;          /* PIPPIN_FAKE_SEARCH: ticks until the last conversation alone is found */
@@ -159,6 +160,8 @@ enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths
     c->status = (struct pp_status){.title = c->title, .session_key = "", .adapters = c->adapter_text, .persona = "",
         .template_name = "",
                                    .notice = c->notice, .unsaved = c->unsaved, .eta_s = -1, .acceptance = -1};
+    c->status.temporary = getenv("PIPPIN_FAKE_TEMPORARY") != NULL;
+    c->status.unwanted = c->status.temporary && strcmp(getenv("PIPPIN_FAKE_TEMPORARY"), "unwanted") == 0;
     snprintf(c->status.model.draft_name, sizeof c->status.model.draft_name, "starter-draft");
     snprintf(c->status.model.draft_path, sizeof c->status.model.draft_path, "/models/draft");
     fill_lists(c);
@@ -439,7 +442,8 @@ bool pp_controller_send(struct pp_controller *c, const char *text)
     if (strncmp(text, "title ", 6) == 0)
         snprintf(c->title, sizeof c->title, "%s", text + 6);
     if (strstr(text, "disk is full")) {
-        snprintf(c->unsaved, sizeof c->unsaved, "cannot save: no room");
+        snprintf(c->unsaved, sizeof c->unsaved, "cannot save: no room on the disk of the conversations; there must be "
+                                                "some, and it is tried again");
         say(c, true, c->unsaved);
     } else if (strstr(text, "make room")) {
         c->unsaved[0] = '\0';

@@ -176,6 +176,25 @@ static void leaving_with_a_refused_question(void **state)
     assert_int_equal(stored_head(id), before);
 }
 
+/* The reason is told at the end, too, without what was being done about it. */
+static void leaving_an_unsaved_answer(void **state)
+{
+    struct pp_last_words w = {0};
+    (void)state;
+    fix_ask("one");
+    fill_disk(true);
+    fake_text(&fix, "an answer", 2);
+    pump_until(&fix, fix_status()->unsaved[0]);
+    assert_non_null(strstr(fix_status()->unsaved, "files may not grow"));
+    assert_non_null(strstr(fix_status()->unsaved, "tried again"));
+    pp_controller_close(fix.c, &w);
+    fill_disk(false);
+    fix.c = NULL;
+    assert_false(w.saved);
+    assert_non_null(strstr(w.why, "files may not grow"));
+    assert_null(strstr(w.why, "tried again"));
+}
+
 static int64_t n_conversations(void)
 {
     struct pp_store *st;
@@ -277,6 +296,7 @@ TEST_GROUP(unsaved)
         cmocka_unit_test_setup_teardown(a_setting_leaves_a_new_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_leaves_a_new_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_with_a_refused_question, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(leaving_an_unsaved_answer, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(a_setting_leaves_another_branch, fix_setup_ready, fix_teardown),
     };
     return cmocka_run_group_tests_name("unsaved", tests, NULL, NULL);

@@ -523,7 +523,9 @@ void pp_plain_last_words(const struct pp_last_words *w, const char *key)
     }
     if (w->gone) /* all is said */
         return;
-    if (!saved)
+    if (!saved && w->why[0])
+        printf("The end of the last answer is lost: %s\n", w->why);
+    else if (!saved)
         printf("The end of the last answer could not be saved; is the disk full?\n");
     if (key[0])
         printf("%sTo go on with this conversation: pippin --resume %s\n", saved ? "Saved. " : "", key);

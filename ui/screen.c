@@ -98,6 +98,10 @@ enum pp_code pp_screen_open(struct pp_error *err)
     const enum pp_code code = pp_signals_open(restore_in_emergency, err);
     if (code != PP_OK)
         return code;
+    /* The terminal knows its size better than LINES and COLUMNS, which may be of another one. */
+    struct winsize size;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0)
+        use_env(FALSE);
     scr.screen = newterm(NULL, stdout, stdin);
     if (!scr.screen) {
         pp_signals_close();

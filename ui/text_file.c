@@ -10,6 +10,14 @@
 #include "src/paths.h"
 
 /* Without the mark that some editors begin with, and without the line feeds at the end. */
+static bool is_blank(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strchr(" \t\r\n\v\f", s[i]))
+            return false;
+    return true;
+}
+
 static void add_lines(struct pp_buf *out, const char *s, size_t n)
 {
     static const char mark[] = "\xEF\xBB\xBF";
@@ -36,6 +44,8 @@ enum pp_code pp_text_file_read(const char *path, char **text, struct pp_error *e
                             : pp_fail(err, PP_ERR_IO, "so long a path is not possible");
     if (!code && (memchr(data, 0, n) || !pp_utf8_valid(data, n)))
         code = pp_fail(err, PP_ERR_FORMAT, "%s is no text in UTF-8", full);
+    if (!code && is_blank(data, n))
+        code = pp_fail(err, PP_ERR_FORMAT, "there is no text in %s", full);
     if (!code) {
         add_lines(&lines, data, n);
         *text = lines.bad ? NULL : pp_strdup(pp_buf_cstr(&lines));

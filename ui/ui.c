@@ -488,14 +488,18 @@ static void insert_rest_of_paste(struct pp_ui *ui)
 static void keep_rest(struct pp_ui *ui)
 {
     char *rest[2];
-    const bool keep = !pp_controller_status(ui->controller)->temporary;
+    const struct pp_status *s = pp_controller_status(ui->controller);
     insert_rest_of_paste(ui);
     pp_edit_take_rest(rest);
     for (int i = 2; i-- > 0; pp_free(rest[i])) { /* the latest is found first */
-        if (!rest[i] || !keep)
+        if (!rest[i] || (s->temporary && !s->unwanted))
             continue;
         const bool is_long = strlen(rest[i]) > PP_HISTORY_ENTRY_MAX;
-        if ((is_long ? keep_long(ui, rest[i], &ui->unsent_why) : pp_edit_remember(rest[i], true, &ui->unsent_why))) {
+        struct pp_error *why = &ui->unsent_why;
+        const enum pp_code code = s->unwanted ? pp_fail(why, PP_ERR_IO, "nothing of this chat could be kept")
+                                  : is_long   ? keep_long(ui, rest[i], why)
+                                              : pp_edit_remember(rest[i], true, why);
+        if (code) {
             pp_plain_text(&ui->unsent, rest[i], strlen(rest[i]));
             pp_buf_char(&ui->unsent, '\n');
         } else if (!is_long) {

@@ -53,8 +53,10 @@ static int both(const struct pp_ui *ui, struct pp_area a, bool draw)
     }
     if (*unsaved) {
         struct pp_area upper = a; /* it stays, and must not hide what is said now */
-        if (draw && other && a.h > 1)
-            upper.h = a.h / 2;
+        if (draw && other && a.h > 1) {
+            const int below = text_lines(ui->notice, a, PP_SLOT_NOTICE, 0, false);
+            upper.h = a.h - below > a.h / 2 ? a.h - below : a.h / 2;
+        }
         lines = text_lines(unsaved, upper, PP_SLOT_ERROR, lines, draw);
     }
     if (other)

@@ -88,6 +88,10 @@ pid_of() { cat "$work/pid"; }
 greeting_80x24() { start 80x24 && see "ready" && same greeting-80x24.txt; }
 greeting_60x16() { start 60x16 && see "ready" && see "Enter sends  ·  F1 shows all keys"; } # nothing is cut
 greeting_20x5() { start 20x5 && see "ready" && same greeting-20x5.txt; }
+size_of_another() { # terminal, in the environment
+    start 80x24 "COLUMNS=1000000 LINES=1000000" && see "ready" && same greeting-80x24.txt &&
+        start 80x24 "COLUMNS=20 LINES=5" && see "ready" && same greeting-80x24.txt
+}
 greeting_132x50() { start 132x50 && see "ready" && same greeting-132x50.txt; }
 tiny() { # with an error over a menu, too
     start 6x2 && see "›" && resize 1x1 && sleep 0.2 && resize 80x24 && see "F10Quit" && keys F3 && see bard &&
@@ -316,7 +320,7 @@ not_saved() {
 }
 unsaved_stays() { # whatever else is said, and Esc
     start 80x24 && see ready && say "the disk is full" && see "cannot save: no room" && see ready && say "/nosuch" &&
-        see "no such command" && [ "$(screen | grep -c "cannot save: no room")" = 1 ] && keys Escape &&
+        see "no such command" && see "and it is tried again" && [ "$(screen | grep -c "cannot save: no room")" = 1 ] && keys Escape &&
         gone "no such command" && see "cannot save: no room" && say "make room" && see "all is saved again" &&
         gone "cannot save: no room"
 }
@@ -342,10 +346,11 @@ completion() { # behind commands, too; what there is to choose from is told
 read_file() { # Tab completes; a question follows; what is no text is refused
     printf '\357\273\277first line\r\nsecond line\r\n\r\n' >"$work/notes.txt"
     printf 'a\0b' >"$work/notes.bin"
+    printf ' \n\n' >"$work/notes.blank"
     start 80x24 && see ready && text "/read $work/notes.t" && keys Tab && see "notes.txt" && keys Enter &&
         see "› first line" && text "What is this?" && keys Enter &&
         see_behind "You said: first line" "What is this" && see ready && say "/read $work/notes.bin" &&
-        see "no text in UTF-8" && see "› Write a message" && say "/read" && see "/read FILE" &&
+        see "no text in UTF-8" && say "/read $work/notes.blank" && see "there is no text in" && see "› Write a message" && say "/read" && see "/read FILE" &&
         say "/read ~/none.txt" && see "none.txt"
 }
 full_while_typing() { # the question waits: the next Enter is not meant for it
@@ -689,6 +694,12 @@ half_typed_unkept() {
         text "kept nowhere" && keys F10 && see "exit=" && see "cannot be written: Is a directory" &&
         see "nowhere but here" && see "kept nowhere"
 }
+half_typed_temporary() { # where nothing can be kept it is shown; where nothing was to be kept it goes
+    start 80x24 PIPPIN_FAKE_TEMPORARY=unwanted && see ready && text "kept nowhere" && keys F10 && see "exit=" &&
+        see "nowhere but here" && see "kept nowhere" &&
+        start 80x24 PIPPIN_FAKE_TEMPORARY=wanted && see ready && text "kept nowhere" && keys F10 && see "exit=" &&
+        ! screen | grep -q "kept nowhere" && ! grep -qs "kept nowhere" "$work/state/pippin/history"
+}
 said_of_names() { # above what was typed, which is more than a screen has
     t capture-pane -t case: -p -J -S - | grep -q "unsent.txt and unsent-2.txt to unsent-999.txt are all there; remove"
 }
@@ -702,7 +713,7 @@ long_typed() {
         becomes 0 said_of_names && has "$work/state/pippin/unsent-999.txt" other
 }
 
-cases="greeting_80x24 greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
+cases="greeting_80x24 size_of_another greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarged_to_the_tail new_text_mark many_messages loading_ends paste_lines
 paste_megabyte paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
@@ -710,7 +721,7 @@ enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
-drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end half_typed half_typed_unkept long_typed suspend
+drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters adapters_change_places presets_change_places comparison elsewhere impatient_search found_is_shown"
 passed=0 failed=0
