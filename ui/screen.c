@@ -1,6 +1,8 @@
 #include "ui/screen.h"
 
 #include <curses.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,13 +63,23 @@ static void prepare_give_back(void)
     add_capability("rmcup");
 }
 
-/* Async-signal-safe. */
+/* Async-signal-safe. A terminal that takes nothing is not waited for: whoever ends us does so because of that. */
 static void restore_in_emergency(void)
 {
+    enum { TRIES = 5, WAIT_MS = 100 };
     if (!scr.taken)
         return;
     scr.taken = 0;
-    write_all(scr.give_back, scr.give_back_len);
+    const int flags = fcntl(STDOUT_FILENO, F_GETFL);
+    fcntl(STDOUT_FILENO, F_SETFL, flags | O_NONBLOCK);
+    size_t done = 0;
+    for (int tries = 0; done < scr.give_back_len && tries < TRIES; tries++) {
+        struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+        (void)poll(&out, 1, WAIT_MS);
+        const ssize_t n = write(STDOUT_FILENO, scr.give_back + done, scr.give_back_len - done);
+        done += n > 0 ? (size_t)n : 0;
+    }
+    fcntl(STDOUT_FILENO, F_SETFL, flags); /* they are also those of who started us */
     tcsetattr(STDIN_FILENO, TCSANOW, &scr.before);
 }
 

@@ -2,15 +2,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "engine/base/mem.h"
 
-enum { STACK_BYTES = 64 * 1024 };
+enum { STACK_BYTES = 64 * 1024, PATIENCE_S = 3 };
 
 static struct {
     int pipe[2];
@@ -25,6 +27,25 @@ static void die_of(int number)
     sig.restore();
     signal(number, SIG_DFL);
     raise(number);
+}
+
+/* A terminal that takes nothing any more (its program hangs, the line is down) would keep who is to leave in a write
+ * for ever. What is written to it from here on goes nowhere. */
+static void on_alarm(int number)
+{
+    const int error = errno;
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    (void)number;
+    if (poll(&out, 1, 0) == 0) {
+        const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        tcflush(STDOUT_FILENO, TCOFLUSH); /* its modes are changed when it is empty */
+        if (nowhere >= 0) {
+            dup3(nowhere, STDOUT_FILENO, O_CLOEXEC);
+            close(nowhere);
+        }
+    }
+    alarm(1);
+    errno = error;
 }
 
 static unsigned bit_of(int number)
@@ -44,6 +65,8 @@ static void on_gentle(int number)
     unsigned bit = bit_of(number);
     if (number == SIGTERM && atomic_exchange(&sig.terminated, true))
         die_of(number);
+    if (bit == PP_SIGNAL_QUIT)
+        alarm(PATIENCE_S);
     if (atomic_fetch_or(&sig.pending, bit) == 0) {
         ssize_t unused = write(sig.pipe[1], "", 1);
         (void)unused;
@@ -78,6 +101,7 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
     sigaltstack(&(stack_t){.ss_sp = sig.stack, .ss_size = STACK_BYTES}, NULL);
     for (size_t i = 0; i < sizeof gentle / sizeof gentle[0]; i++)
         install(gentle[i], on_gentle, SA_RESTART);
+    install(SIGALRM, on_alarm, SA_RESTART); /* and what was being written goes on, nowhere */
     for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++) {
         struct sigaction old;
         sigaction(deadly[i], NULL, &old);

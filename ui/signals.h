@@ -13,7 +13,9 @@ enum pp_signal {
     PP_SIGNAL_RESUMED = 4, /* SIGCONT, unless after pp_signals_suspend */
     PP_SIGNAL_INTERRUPT = 8, /* SIGINT */
     PP_SIGNAL_QUIT = 16,   /* SIGHUP, SIGTERM: save and leave. A second SIGTERM kills at once; SIGHUP comes
-                            * twice when a window is closed, from its shell and from the terminal */
+                            * twice when a window is closed, from its shell and from the terminal. A terminal
+                            * that takes nothing for some seconds after them is given up: standard output is
+                            * /dev/null then */
 };
 
 /* Installs handlers. restore is called in a signal handler, on a stack of its own, before the program dies of a

@@ -635,6 +635,20 @@ stuck_end() { # of what does not end by itself, where nobody presses a key
     start 80x24 PIPPIN_FAKE_STUCK=1 && see ready && kill -TERM "$(pid_of)" && see "exit=0" &&
         start 80x24 PIPPIN_FAKE_STUCK=1 --plain && see "Ctrl-D leaves" && keys C-d && see "exit=0"
 }
+# A terminal that reads nothing any more; in full colours, many times over, there is no room for what is written.
+stuck_terminal() { # SIGNALS
+    start 200x50 && see ready && say slow && see "word 20" || return 1
+    server=$(ask_tmux '#{pid}')
+    pid=$(pid_of)
+    kill -STOP "$server"
+    for i in $(seq 100); do kill -CONT "$pid"; sleep 0.01; done
+    for s in $1; do kill "-$s" "$pid" && sleep 0.1; done
+    becomes 1 kill -0 "$pid" 2>/dev/null || { why="it did not end"; kill -KILL "$pid"; }
+    kill -CONT "$server"
+    [ -z "$why" ]
+}
+stuck_terminal_term() { stuck_terminal TERM; }
+stuck_terminal_twice() { stuck_terminal "TERM TERM"; }
 half_typed() { # is found again, whatever ended it; what was looked up is there already
     start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && text "half a" && keys C-j &&
         text "thought" && see "thought" && kill -HUP "$(pid_of)" && see "exit=" && see "Up brings it back" &&
@@ -721,7 +735,7 @@ enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
-drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end half_typed half_typed_unkept half_typed_temporary long_typed suspend
+drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives adapters adapters_change_places presets_change_places comparison elsewhere impatient_search found_is_shown"
 passed=0 failed=0
