@@ -100,6 +100,29 @@ static void every_theme_in_the_folder_is_good(void **state)
     assert_int_equal(pp_theme_load(&paths, pipe, &t, &err), PP_ERR_NOT_FOUND);
 }
 
+/* One's own theme that is listed but cannot be opened: that is said, and ours of that name does not stand in for it. */
+static void closed_themes(void **state)
+{
+    static const char *const ids[] = {"dark", "gone"};
+    struct pp_paths paths = {.themes = "themes"};
+    struct pp_error err;
+    struct pp_theme t;
+    char path[700];
+    (void)state;
+    snprintf(paths.config, sizeof paths.config, "%s", test_path("closed"));
+    snprintf(path, sizeof path, "%s/themes", paths.config);
+    assert_ok(pp_make_dirs(path, &err), err);
+    snprintf(path, sizeof path, "%s/themes/dark.theme", paths.config);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    snprintf(path, sizeof path, "%s/themes/gone.theme", paths.config);
+    assert_int_equal(symlink("/nonexistent", path), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pp_theme_load(&paths, ids[i], &t, &err), PP_ERR_IO);
+        assert_non_null(strstr(err.text, i ? strerror(ENOENT) : "not a regular file"));
+    }
+    assert_ok(pp_theme_load(&paths, "light", &t, &err), err);
+}
+
 static void colors(void **state)
 {
     (void)state;
@@ -325,8 +348,8 @@ TEST_GROUP(ui_theme)
         cmocka_unit_test(grey_is_seen),
         cmocka_unit_test(good_theme), cmocka_unit_test(bad_themes), cmocka_unit_test(every_theme_in_the_folder_is_good),
         cmocka_unit_test(colors), cmocka_unit_test(settings), cmocka_unit_test(pipes_for_files),
-        cmocka_unit_test(history), cmocka_unit_test(shared_history), cmocka_unit_test(kept_history),
-        cmocka_unit_test(full_history),
+        cmocka_unit_test(history), cmocka_unit_test(closed_themes), cmocka_unit_test(shared_history),
+        cmocka_unit_test(kept_history), cmocka_unit_test(full_history),
     };
     return cmocka_run_group_tests_name("ui_theme", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 #include "ui/theme.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <ini.h>
 #include <stdlib.h>
 #include <string.h>
@@ -295,10 +296,13 @@ static bool is_name(const char *id)
     return len > 0 && len < 64 && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == len;
 }
 
+/* NULL: path is "" if there is none, else errno says why it cannot be opened. One's own goes before ours even then. */
 static FILE *open_theme(const struct pp_paths *paths, const char *id, char *path, size_t cap)
 {
     const char *const formats[] = {"%s/themes/%s.theme", "%s/%s.theme"};
     const char *const folders[] = {paths->config, paths->themes};
+    struct stat st;
+    *path = '\0';
     if (strchr(id, '/'))
         return pp_ends_with(id, THEME_END) && pp_expand_home(id, path, cap) ? pp_open_regular(path) : NULL;
     for (int i = 0; i < 2 && is_name(id); i++) {
@@ -306,9 +310,13 @@ static FILE *open_theme(const struct pp_paths *paths, const char *id, char *path
             continue;
         snprintf(path, cap, formats[i], folders[i], id);
         FILE *f = pp_open_regular(path);
-        if (f)
+        const int why = errno;
+        if (f || lstat(path, &st) == 0) {
+            errno = why;
             return f;
+        }
     }
+    *path = '\0';
     return NULL;
 }
 
@@ -335,6 +343,9 @@ enum pp_code pp_theme_load(const struct pp_paths *paths, const char *id, struct 
     struct stat st;
     use_plain(t);
     FILE *f = open_theme(paths, id, path, sizeof path);
+    if (!f && *path && !strchr(id, '/'))
+        return pp_fail(err, PP_ERR_IO, "cannot open %s: %s", path,
+                       errno == EINVAL ? "it is not a regular file" : strerror(errno));
     if (!f)
         return fail_unknown(paths, id, err);
     enum pp_code code;
