@@ -210,6 +210,20 @@ static void links(void **state)
     unlink(link);
 }
 
+/* What cannot be written is called by its own name, not by the one it has until it is whole. */
+static void own_name(void **state)
+{
+    char name[256], path[600];
+    struct pp_error err;
+    (void)state;
+    memset(name, 'n', sizeof name - 1); /* as long as names may be: with more behind it, it is too long */
+    name[sizeof name - 1] = 0;
+    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
+    assert_int_equal(pp_write_file(path, "x", 1, 0600, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, strerror(ENAMETOOLONG)));
+    assert_null(strstr(err.text, ".tmp"));
+}
+
 TEST_GROUP(whole_io)
 {
     const struct CMUnitTest tests[] = {
@@ -219,6 +233,7 @@ TEST_GROUP(whole_io)
         cmocka_unit_test(regular_files_only),
         cmocka_unit_test(names),
         cmocka_unit_test(links),
+        cmocka_unit_test(own_name),
     };
     return cmocka_run_group_tests_name("whole_io", tests, NULL, NULL);
 }

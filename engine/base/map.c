@@ -436,7 +436,7 @@ static enum pp_code write_whole_file(const char *temp, const char *path, const v
     unlink(temp); /* left by a process that died and had our id */
     int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd < 0)
-        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", temp, strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno)); /* as it is known by */
     int bad = !pp_write_whole(fd, data, size) || fsync(fd) != 0;
     int saved = errno;
     if (close(fd) != 0 && !bad) {
