@@ -162,6 +162,18 @@ static void expect_paste(struct pp_input *in, const char *text, bool open_end)
     assert_false(pp_input_next(in, &key));
 }
 
+/* What is no UTF-8 is shown as bytes, at the end as anywhere else. */
+static void a_paste_of_bytes(void **state)
+{
+    (void)state;
+    struct pp_input *in = fresh();
+    pp_input_feed(in, "\033[200~M\374ller, caf\303\033[201~", 24);
+    expect_paste(in, "M\374ller, caf\303", false);
+    pp_input_feed(in, "\033[200~\303\033[201~", 13);
+    expect_paste(in, "\303", false);
+    pp_input_free(in);
+}
+
 /* A terminal, or a program between, forgets the end mark: keys must not be swallowed for ever. */
 static void a_paste_without_end(void **state)
 {
@@ -328,6 +340,7 @@ TEST_GROUP(ui_input)
         cmocka_unit_test(typed_ahead),
         cmocka_unit_test(one_by_one), cmocka_unit_test(cut_and_glued), cmocka_unit_test(lone_escape),
             cmocka_unit_test(pastes),
+        cmocka_unit_test(a_paste_of_bytes),
         cmocka_unit_test(a_paste_without_end),
         cmocka_unit_test(behind_a_paste_without_end),
         cmocka_unit_test(a_paste_that_pauses), cmocka_unit_test(a_large_paste),

@@ -409,7 +409,8 @@ static void hand_over(struct pp_input *in, struct pp_key *key)
 {
     *key = (struct pp_key){.type = PP_KEY_PASTE, .text = "", .cut = in->overfull, .open_end = in->stalled};
     if (!in->paste.bad && in->paste.data) {
-        key->len = tidy(in->paste.data, pp_utf8_complete(in->paste.data, in->paste.len));
+        /* Half a character that the limit leaves is not of the text; one that was sent is, as what else is no UTF-8. */
+        key->len = tidy(in->paste.data, in->overfull ? pp_utf8_complete(in->paste.data, in->paste.len) : in->paste.len);
         key->text = in->paste.data;
         in->paste.data[key->len] = '\0';
     } else {
