@@ -148,6 +148,14 @@ static void offer(struct pp_adapter_paths *a, struct pp_near *near, struct pp_bu
     }
 }
 
+/* "bard:0.5" */
+static bool ends_in_number(const char *name)
+{
+    const char *colon = strrchr(name, ':');
+    const size_t n = colon && colon > name ? strlen(colon + 1) : 0;
+    return n && strspn(colon + 1, "+-.0123456789") == n;
+}
+
 enum pp_code pp_adapter_check(const struct pp_paths *p, const char *model, const char *name, struct pp_error *err)
 {
     struct pp_near near = {.wanted = name};
@@ -168,6 +176,8 @@ enum pp_code pp_adapter_check(const struct pp_paths *p, const char *model, const
         pp_fail(err, PP_ERR_NOT_FOUND,
                 "there is no adapter \"%.200s\"; give the path of a GGUF file or a folder, or put it into "
                 "%.200s/adapters", name, p->data);
+    if (ends_in_number(name))
+        pp_fail_advice(err, "a strength behind the name is taken by --lora-scaled");
     pp_buf_free(&names);
     return PP_ERR_NOT_FOUND;
 }

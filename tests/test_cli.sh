@@ -566,6 +566,8 @@ run lora info whatever; expect "nor does lora info" 3
 expect_match "which names what there is" "$tmp/err" 'no adapter "whatever"; by name there are bard, barista$'
 run bench quick -p 4 -n 2 -r 1 --lora "$tmp/none.gguf"; expect "nor bench" 3
 expect_match "which says it, too" "$tmp/err" 'no adapter ".*none.gguf"; by name there are'
+run run --lora bard:0.5 -p Hello; expect "nor does --lora take a strength" 3
+expect_match "which names what does" "$tmp/err" 'no adapter "bard:0.5"; .*; a strength behind .* --lora-scaled$'
 
 # --- nowhere to keep anything -----------------------------------------------------------------------------------
 
