@@ -420,7 +420,8 @@ void pp_controller_continue(struct pp_controller *c)
         return;
     const struct pp_chat_message *m = c->branch.n ? &c->branch.items[last(c)].msg : NULL;
     if (!m || m->role != PP_ROLE_ASSISTANT || (!m->len && !m->reasoning_len)) {
-        ctl_notice(c, true, "there is no answer that could be continued");
+        ctl_notice(c, true, m ? "there is no answer that could be continued; /regen gives one"
+                              : "there is no answer that could be continued");
         return;
     }
     /* The text moves when it grows: the request copies it at once. */

@@ -208,6 +208,8 @@ static void test_cancel_answer(void **state)
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     assert_non_null(strstr(fix_status()->notice, "answered with nothing"));
+    pp_controller_continue(fix.c);
+    assert_non_null(strstr(fix_status()->notice, "/regen gives one"));
 
     fix_ask("and what became of the model?"); /* its file: what is to be done is said with the command that does it */
     struct pp_event *e = pp_event_new(PP_EVENT_DONE);
