@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "ui/input.h"
 
 static struct pp_input *fresh(void)
@@ -272,6 +273,28 @@ static void a_large_paste(void **state)
     pp_input_free(in);
 }
 
+/* One that there is no memory for is told of, and the next one is none the worse. */
+static void a_lost_paste(void **state)
+{
+    (void)state;
+    static char block[1 << 16];
+    struct pp_input *in = fresh();
+    struct pp_key key;
+    memset(block, 'p', sizeof block);
+    pp_input_feed(in, "\033[200~", 6);
+    pp_input_feed(in, block, sizeof block);
+    pp_mem_fail_at(1, 1);
+    assert_false(pp_input_next(in, &key));
+    pp_mem_fail_at(0, 0);
+    pp_input_feed(in, "\033[201~", 6);
+    assert_true(pp_input_next(in, &key));
+    assert_true(key.type == PP_KEY_PASTE && key.lost && key.len == 0);
+    pp_input_feed(in, "\033[200~one\033[201~", 15);
+    assert_true(pp_input_next(in, &key));
+    assert_true(key.type == PP_KEY_PASTE && !key.lost && key.len == 3);
+    pp_input_free(in);
+}
+
 static void replies_are_swallowed(void **state)
 {
     static const char *const replies[] = {"\033]11;rgb:0000/0000/0000\a", "\033]11;rgb:0/0/0\033\\", "\033P1+r\033\\",
@@ -343,7 +366,7 @@ TEST_GROUP(ui_input)
         cmocka_unit_test(a_paste_of_bytes),
         cmocka_unit_test(a_paste_without_end),
         cmocka_unit_test(behind_a_paste_without_end),
-        cmocka_unit_test(a_paste_that_pauses), cmocka_unit_test(a_large_paste),
+        cmocka_unit_test(a_paste_that_pauses), cmocka_unit_test(a_large_paste), cmocka_unit_test(a_lost_paste),
         cmocka_unit_test(replies_are_swallowed), cmocka_unit_test(learned_keys),
         cmocka_unit_test(hostile_bytes),
     };

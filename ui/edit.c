@@ -310,15 +310,20 @@ void pp_edit_feed(const char *bytes, size_t n)
         keep_whole(&before);
 }
 
-void pp_edit_insert(const char *text, size_t n)
+bool pp_edit_insert(const char *text, size_t n)
 {
+    enum { AHEAD = 4096, COPIES = 3 }; /* the line; what is deleted of it, to be brought back, and for undo */
     char *copy = pp_strndup(text, n);
-    if (!copy)
-        return;
-    rl_begin_undo_group();
-    rl_insert_text(copy);
-    rl_end_undo_group();
+    /* Where readline finds no memory, it ends the program. */
+    void *room = copy ? pp_malloc(COPIES * ((size_t)rl_end + n) + AHEAD) : NULL;
+    pp_free(room);
+    if (room) {
+        rl_begin_undo_group();
+        rl_insert_text(copy);
+        rl_end_undo_group();
+    }
     pp_free(copy);
+    return room != NULL;
 }
 
 void pp_edit_set(const char *text)

@@ -24,7 +24,8 @@ enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks
 void pp_edit_close(void);
 
 void pp_edit_feed(const char *bytes, size_t n); /* of one key */
-void pp_edit_insert(const char *text, size_t n); /* at the cursor, literally, as one change for undo */
+/* At the cursor, literally, as one change for undo. False: there is no memory for it, and the line is as it was. */
+bool pp_edit_insert(const char *text, size_t n);
 void pp_edit_set(const char *text);              /* cursor at the end */
 void pp_edit_up(void);                           /* a line up, or back in the history from the first */
 void pp_edit_down(void);

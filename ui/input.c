@@ -414,6 +414,7 @@ static void hand_over(struct pp_input *in, struct pp_key *key)
         key->text = in->paste.data;
         in->paste.data[key->len] = '\0';
     } else {
+        key->lost = in->paste.bad;
         pp_buf_free(&in->paste);
     }
     in->overfull = false;

@@ -35,6 +35,7 @@ struct pp_key {
     const char *text;    /* PP_KEY_PASTE: valid until the next call */
     size_t len;
     bool cut;            /* the paste was longer than PP_MAX_PASTE */
+    bool lost;           /* there was no memory for it: nothing of it is here */
     bool open_end;       /* the paste has no end so far: it stopped for PP_PASTE_MS; more of it may follow */
 };
 

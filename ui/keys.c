@@ -313,8 +313,10 @@ static void insert_paste(struct pp_ui *ui, const struct pp_key *key)
 {
     if (pp_edit_searching())
         pp_edit_feed("\a", 1);
-    pp_edit_insert(key->text, key->len);
-    if (key->cut)
+    const bool inserted = pp_edit_insert(key->text, key->len);
+    if (!inserted || key->lost)
+        pp_ui_notice(ui, true, "out of memory: the paste was lost");
+    else if (key->cut)
         pp_ui_notice(ui, true, "the paste was longer than %d MB: its end was left out", PP_MAX_PASTE >> 20);
     else if (key->open_end)
         pp_ui_notice(ui, false, "the terminal has not said where the paste ends; what has come of it stands here");

@@ -159,6 +159,14 @@ paste_megabyte() {
         text "END" && see "xEND" && keys C-c && see "Write a message" && keys Up && see "xEND" && keys C-c &&
         ! grep -q xxxx "$work/state/pippin/history" 2>/dev/null
 }
+paste_without_memory() { # it says so, and goes on; what was there stays
+    command -v prlimit >/dev/null || return 0
+    for bytes in 45000000 75000000 110000000; do
+        start 80x24 "prlimit --as=$bytes" && see ready && text "before " &&
+            head -c 16000000 /dev/zero | tr '\0' 'x' | paste && see "the paste was lost" && see "› before" &&
+            text "after" && see "before after" && keys C-u && see "Write a message" || return 1
+    done
+}
 paste_without_end() {
     start 80x24 && see ready && text "$(printf '\033[200~one\ntwo')" && see "where the paste ends" && see "› one" &&
         text "!" && see "two!" && keys Enter && see "You said: one" && see ready &&
@@ -729,7 +737,7 @@ long_typed() {
 
 cases="greeting_80x24 size_of_another greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarged_to_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte paste_without_end paste_behind_a_menu paste_while_leaving multi_line
+paste_megabyte paste_without_memory paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
