@@ -110,7 +110,7 @@ enum pp_code pp_screen_open(struct pp_error *err)
     const enum pp_code code = pp_signals_open(restore_in_emergency, err);
     if (code != PP_OK)
         return code;
-    /* The terminal knows its size better than LINES and COLUMNS, which may be of another one. */
+    /* The terminal knows its size better than LINES and COLUMNS, which may be of another one: pp_screen_resize asks. */
     struct winsize size;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0)
         use_env(FALSE);
@@ -179,11 +179,14 @@ void pp_screen_resume(void)
     refresh();
 }
 
+/* Of a terminal that says to be larger than any is, the corner is used: ncurses keeps several cells for each of it. */
 void pp_screen_resize(int *rows, int *cols)
 {
+    enum { MOST_ROWS = 1000, MOST_COLS = 4000 };
     struct winsize size;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0)
-        resizeterm(size.ws_row, size.ws_col);
+        resizeterm(size.ws_row < MOST_ROWS ? size.ws_row : MOST_ROWS,
+                   size.ws_col < MOST_COLS ? size.ws_col : MOST_COLS);
     getmaxyx(stdscr, *rows, *cols);
 }
 

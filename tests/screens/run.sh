@@ -88,6 +88,15 @@ pid_of() { cat "$work/pid"; }
 greeting_80x24() { start 80x24 && see "ready" && same greeting-80x24.txt; }
 greeting_60x16() { start 60x16 && see "ready" && see "Enter sends  ·  F1 shows all keys"; } # nothing is cut
 greeting_20x5() { start 20x5 && see "ready" && same greeting-20x5.txt; }
+absurd_sizes() { # that a terminal says it has
+    start 80x24 && see "ready" && say hello && see "You said" || return 1
+    tty=$(ask_tmux '#{pane_tty}')
+    for size in "65535 65535" "1 65535" "65535 1" "32767 32767" "0 0"; do
+        stty -F "$tty" rows "${size% *}" cols "${size#* }"
+        sleep 0.2
+    done
+    stty -F "$tty" rows 24 cols 80 && see "F10Quit" && see "You said" && keys F10 && see "exit=0"
+}
 size_of_another() { # terminal, in the environment
     start 80x24 "COLUMNS=1000000 LINES=1000000" && see "ready" && same greeting-80x24.txt &&
         start 80x24 "COLUMNS=20 LINES=5" && see "ready" && same greeting-80x24.txt
@@ -735,7 +744,7 @@ long_typed() {
         becomes 0 said_of_names && has "$work/state/pippin/unsent-999.txt" other
 }
 
-cases="greeting_80x24 size_of_another greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
+cases="greeting_80x24 size_of_another absurd_sizes greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarged_to_the_tail new_text_mark many_messages loading_ends paste_lines
 paste_megabyte paste_without_memory paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
