@@ -1,14 +1,21 @@
 #include "ui/edit.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <readline/history.h>
 #include <readline/readline.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
+#include "engine/base/whole_io.h"
+#include "src/paths.h"
 #include "ui/history.h"
 #include "ui/text.h"
 
@@ -147,6 +154,47 @@ static void bind_keys(void)
     rl_bind_key_in_map('N', search_on_again, vi_movement_keymap);
 }
 
+/* The file of the user's keys, if it is one that would be waited for. */
+static bool keys_in_pipe(char *path, size_t cap)
+{
+    struct stat st;
+    const char *name = getenv("INPUTRC");
+    return pp_expand_home(name && *name ? name : "~/.inputrc", path, cap) && stat(path, &st) == 0 &&
+           S_ISFIFO(st.st_mode);
+}
+
+/* What readline has to say about that file it would write to the terminal as it is: the first of it is told instead. */
+static enum pp_code initialize(struct pp_error *err)
+{
+    char path[PATH_MAX], said[200] = "";
+    const bool is_pipe = keys_in_pipe(path, sizeof path);
+    char *before = is_pipe && getenv("INPUTRC") ? pp_strdup(getenv("INPUTRC")) : NULL;
+    const int own = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    const int words = own < 0 ? -1 : memfd_create("inputrc", MFD_CLOEXEC);
+    if (is_pipe)
+        setenv("INPUTRC", "/dev/null", 1);
+    if (words >= 0)
+        dup3(words, STDERR_FILENO, 0);
+    rl_initialize();
+    if (words >= 0) {
+        fflush(stderr);
+        dup3(own, STDERR_FILENO, 0);
+        (void)pp_read_some_at(words, said, sizeof said - 1, 0);
+        close(words);
+    }
+    if (own >= 0)
+        close(own);
+    if (before)
+        setenv("INPUTRC", before, 1);
+    else if (is_pipe)
+        unsetenv("INPUTRC");
+    pp_free(before);
+    said[strcspn(said, "\n")] = '\0';
+    if (is_pipe)
+        return pp_fail(err, PP_ERR_IO, "the keys in %s are not used: it is not a regular file", path);
+    return said[0] ? pp_fail(err, PP_ERR_FORMAT, "%s", said) : PP_OK;
+}
+
 enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks, struct pp_error *err)
 {
     ed.hooks = *hooks;
@@ -166,7 +214,7 @@ enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks
     rl_redisplay_function = draw_nothing;
     rl_prep_term_function = prepare_terminal;
     rl_deprep_term_function = leave_terminal;
-    rl_initialize();
+    enum pp_code keys = initialize(err);
     rl_variable_bind("bell-style", "none");
     rl_callback_handler_install("", on_line);
     bind_keys();
@@ -174,7 +222,7 @@ enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks
     stifle_history(PP_HISTORY_ENTRIES);
     enum pp_code code = pp_history_load(ed.history, add_loaded, NULL, err);
     using_history();
-    return code;
+    return code ? code : keys;
 }
 
 void pp_edit_close(void)

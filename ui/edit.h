@@ -19,7 +19,8 @@ struct pp_edit_hooks {
     void *user;
 };
 
-/* history: file name. An unreadable history is reported, but everything works. */
+/* history: file name. An unreadable history, or a mistake in the user's keys (inputrc), is reported, but everything
+ * works. */
 enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks, struct pp_error *err);
 void pp_edit_close(void);
 

@@ -236,6 +236,14 @@ older_lines() { # what was refused stays where it was looked up; what became of 
         see "› oldest one" && keys C-g && see "› oldest one and the editor" && keys Down && gone editor && keys Up &&
         see "› oldest one and the editor"
 }
+wrong_keys() { # of the user: told on the screen, and not to the terminal as they are; a pipe is not waited for
+    printf '"\033Pq: self-insert\nset bell-style none\n' >"$work/keys"
+    start 80x24 INPUTRC="$work/keys" && see ready && see "/keys: line 1:" && keys F10 && see "exit=0" &&
+        ! screen | grep -q "line 1" || return 1
+    rm -f "$work/keys.pipe"
+    mkfifo "$work/keys.pipe" && start 80x24 INPUTRC="$work/keys.pipe" && see ready && see "the keys in" &&
+        say "hello" && see "You said: hello"
+}
 alt_ctrl_j() { # does not leave the keys of emacs
     start 80x24 && see ready && text "one" && keys M-C-j && text "two" && see "  two" && keys Escape && sleep 0.2 &&
         text "hi" && see "twohi"
@@ -747,7 +755,7 @@ long_typed() {
 cases="greeting_80x24 size_of_another absurd_sizes greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarged_to_the_tail new_text_mark many_messages loading_ends paste_lines
 paste_megabyte paste_without_memory paste_without_end paste_behind_a_menu paste_while_leaving multi_line
-history draft_comes_back older_lines vi_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
+history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
