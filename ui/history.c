@@ -91,24 +91,24 @@ static size_t first_of(const struct ring *r)
 }
 
 /* Opens the file that has the name, and keeps it for us until it is closed: what another pippin appends to a file while
- * it is rewritten would be lost with it. Some file systems have no locks, and somebody may keep it for ever: then
- * *locked is false after a moment. Less than 0: errno says why. */
-static int open_locked(const char *path, int flags, bool *locked)
+ * it is rewritten would be lost with it. Some file systems have no locks, and there nobody waits; *ours is false where
+ * somebody else keeps it for more than a moment. Less than 0: errno says why. */
+static int open_ours(const char *path, int flags, bool *ours)
 {
-    struct stat ours, there;
+    struct stat opened, there;
     int fd = -1;
-    *locked = false;
+    *ours = false;
     for (int tries = 0, waits = 0; tries < TRIES; tries++) {
         fd = open(path, flags | O_RDWR | O_CLOEXEC | O_NONBLOCK, 0600);
-        while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
-            if (errno != EWOULDBLOCK || ++waits > WAITS)
+        while (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+            if (++waits > WAITS)
                 return fd;
             nanosleep(&(struct timespec){.tv_nsec = WAIT_MS * 1000000}, NULL);
         }
-        if (fd < 0 || fstat(fd, &ours) != 0 || !S_ISREG(ours.st_mode))
+        if (fd < 0 || fstat(fd, &opened) != 0 || !S_ISREG(opened.st_mode))
             return fd;
-        *locked = stat(path, &there) == 0 && there.st_dev == ours.st_dev && there.st_ino == ours.st_ino;
-        if (*locked || tries + 1 == TRIES)
+        *ours = stat(path, &there) == 0 && there.st_dev == opened.st_dev && there.st_ino == opened.st_ino;
+        if (*ours || tries + 1 == TRIES)
             return fd;
         close(fd); /* it was rewritten meanwhile: the name is another file's */
     }
@@ -120,9 +120,9 @@ static int open_locked(const char *path, int flags, bool *locked)
 static void rewrite(const char *path)
 {
     struct pp_buf text = {0};
-    bool locked;
-    const int fd = open_locked(path, 0, &locked);
-    FILE *f = locked ? fdopen(fd, "r") : NULL;
+    bool ours;
+    const int fd = open_ours(path, 0, &ours);
+    FILE *f = ours ? fdopen(fd, "r") : NULL;
     struct ring *r = f ? pp_calloc(1, sizeof *r) : NULL;
     if (r) {
         ring_read(r, f);
@@ -182,8 +182,8 @@ enum pp_code pp_history_append(const char *path, const char *text, struct pp_err
     struct pp_buf line = {0};
     struct stat st = {0};
     enum pp_code code = PP_OK;
-    bool locked; /* if not, it is written all the same */
-    const int fd = open_locked(path, O_APPEND | O_CREAT, &locked);
+    bool ours; /* if not, it is written all the same */
+    const int fd = open_ours(path, O_APPEND | O_CREAT, &ours);
     bool good = fd >= 0 && fstat(fd, &st) == 0;
     if (good && !S_ISREG(st.st_mode)) {
         good = false;
