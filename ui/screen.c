@@ -15,7 +15,10 @@
 #include "engine/base/buf.h"
 #include "ui/signals.h"
 
-enum { MAX_COPY = 74 * 1024 }; /* terminals and tmux refuse more */
+enum {
+    MAX_COPY = 74 * 1024,              /* terminals and tmux refuse more */
+    MOST_ROWS = 1000, MOST_COLS = 4000 /* ncurses keeps several cells for each of these */
+};
 
 static const char paste_on[] = "\033[?2004h", paste_off[] = "\033[?2004l";
 
@@ -110,10 +113,12 @@ enum pp_code pp_screen_open(struct pp_error *err)
     const enum pp_code code = pp_signals_open(restore_in_emergency, err);
     if (code != PP_OK)
         return code;
-    /* The terminal knows its size better than LINES and COLUMNS, which may be of another one: pp_screen_resize asks. */
+    /* The terminal knows its size better than LINES and COLUMNS, which may be of another one. */
     struct winsize size;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0)
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0) {
         use_env(FALSE);
+        use_tioctl(size.ws_row <= MOST_ROWS && size.ws_col <= MOST_COLS);
+    }
     scr.screen = newterm(NULL, stdout, stdin);
     if (!scr.screen) {
         pp_signals_close();
@@ -179,10 +184,9 @@ void pp_screen_resume(void)
     refresh();
 }
 
-/* Of a terminal that says to be larger than any is, the corner is used: ncurses keeps several cells for each of it. */
+/* Of a terminal that says to be larger than any is, the corner is used. */
 void pp_screen_resize(int *rows, int *cols)
 {
-    enum { MOST_ROWS = 1000, MOST_COLS = 4000 };
     struct winsize size;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0)
         resizeterm(size.ws_row < MOST_ROWS ? size.ws_row : MOST_ROWS,

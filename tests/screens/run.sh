@@ -99,7 +99,8 @@ absurd_sizes() { # that a terminal says it has
 }
 size_of_another() { # terminal, in the environment
     start 80x24 "COLUMNS=1000000 LINES=1000000" && see "ready" && same greeting-80x24.txt &&
-        start 80x24 "COLUMNS=20 LINES=5" && see "ready" && same greeting-80x24.txt
+        start 80x24 "COLUMNS=20 LINES=5" && see "ready" && same greeting-80x24.txt &&
+        start 80x24 "TERM=linux COLUMNS=20 LINES=5" && see "F10Quit" # of which terminfo knows no size
 }
 greeting_132x50() { start 132x50 && see "ready" && same greeting-132x50.txt; }
 tiny() { # with an error over a menu, too
