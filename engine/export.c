@@ -263,6 +263,7 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
                                        "ssm_conv1d.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight",
                                        "ssm_conv1d_v.weight", "shortconv.conv.weight",
                                        "lru_conv1d.weight", ".indexer.proj.weight",
+                                       "hc_attn_fn.weight", "hc_ffn_fn.weight", "output_hc_fn.weight",
                                        ".ssm_a", ".ssm_d", "time_mix_lerp_fused.weight", "time_mix_w1.weight",
                                        "time_mix_w2.weight", "time_mix_a1.weight", "time_mix_a2.weight",
                                        "time_mix_v1.weight", "time_mix_v2.weight", "time_mix_g1.weight",

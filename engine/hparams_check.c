@@ -108,11 +108,11 @@ static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *e
     return code;
 }
 
-/* Whether layers are such that they cannot be without experts. */
+/* Whether layers are such that they cannot be without experts, or no folder could say so. */
 static bool needs_experts(const struct pp_hparams *hp)
 {
     const struct pp_arch *arch = pp_arch_by_name(hp->arch);
-    return hp->head_mixture || (arch && (arch->decoder.shortcut || arch->decoder.normed_stream));
+    return hp->head_mixture || hp->hyper || (arch && (arch->decoder.shortcut || arch->decoder.normed_stream));
 }
 
 static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *err)
@@ -241,6 +241,17 @@ static enum pp_code check_sizes(const struct pp_hparams *hp, struct pp_error *er
     return code;
 }
 
+/* Numbers by which streams are read and written; their sums are divided by. */
+static enum pp_code check_connection(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const float most = hp->connection.most, least = hp->connection.least, write_least = hp->connection.write_least;
+    if (!(most > 0 && most <= 1000 && least > 0 && least <= 1 && write_least >= 0 && write_least <= 1))
+        return pp_fail(err, PP_ERR_FORMAT, "the model says something impossible of how its residual streams are "
+                       "connected: a magnitude of %g, an epsilon of %g", (double)most, (double)least);
+    return pp_check_range("number of rounds in which streams' numbers are balanced", hp->connection.rounds, 0, 1000,
+                          err);
+}
+
 static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -256,10 +267,12 @@ static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *er
     if (!code)
         code = pp_check_range("size of each layer's own input", hp->n_embd_layer, 0, 1 << 16, err);
     if (!code)
-        code = pp_check_range("number of residual streams", hp->n_stream, 0, 16, err);
-    if (!code && hp->n_stream)
+        code = pp_check_range("number of residual streams", hp->n_stream, hp->hyper, PP_MAX_STREAMS, err);
+    if (!code && hp->hyper)
+        code = check_connection(hp, err);
+    if (!code && hp->n_stream && !hp->hyper)
         code = pp_check_range("rank beside attention", hp->laurel_rank, 1, 1 << 16, err);
-    if (!code && hp->n_stream && !hp->n_embd_layer)
+    if (!code && hp->n_stream && !hp->hyper && !hp->n_embd_layer)
         code = pp_fail(err, PP_ERR_FORMAT, "the model has several streams, but no inputs of each layer's own");
     for (int64_t l = 0; l < hp->n_layer && !code; l++)
         if (!(hp->sparsity[l] >= 0 && hp->sparsity[l] <= 100))

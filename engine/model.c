@@ -255,7 +255,9 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"beside", hp->states_beside},                   {"states normed", hp->state_norm},
         {"local heads", (double)hp->head_dim_local},     {"value scale", (double)hp->attn_value_scale},
         {"activation", (double)hp->activation},
-        {"streams", (double)hp->n_stream},
+        {"streams", (double)hp->n_stream},               {"hyper", hp->hyper},
+        {"stream epsilon", (double)hp->connection.least}, {"stream magnitude", (double)hp->connection.most},
+        {"written epsilon", (double)hp->connection.write_least}, {"stream rounds", (double)hp->connection.rounds},
         {"local rotated", (double)hp->rope_dim_local},  {"turning", (double)hp->rope_turning},
         {"layers' inputs", (double)hp->n_embd_layer},   {"keys as values", hp->keys_as_values},
     };

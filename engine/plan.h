@@ -40,9 +40,9 @@ enum pp_op_kind {
                         positions than that see those only that the last PICK before it picked */
     PP_OP_PICK,      /* picks for each row the `count` positions of those it may see whose score is the largest, of the
                         same scores the first. A score is the sum over the heads of `in` of the head's number of `in3`
-                        times max(0, q . k), k being what `in2` was at that position. Of each head and of `in2` the
-                        first rope_dim values are rotated before, by halves or by neighbours; `in2` goes to the row's
-                        place in the cache, layer `layer` */
+                        times max(0, q . k), k being what `in2` was at that position. Of each head and of `in2`
+                        rope_dim values from the `at`-th on are rotated before, by halves or by neighbours; `in2` goes
+                        to the row's place in the cache, layer `layer` */
     PP_OP_CONVOLVE,  /* out = bias + the sum of weight[:, j] times what `in` was at the j-th of the last `window`
                         positions, the row's own being the last; in a tree those of its ancestors. Before the first
                         position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,
@@ -55,6 +55,14 @@ enum pp_op_kind {
     PP_OP_MIX,       /* `in` and `out` being streams side by side, `in2` a matrix with a row for each: stream j of out =
                         that of in, plus the sum of the streams of in, each times its number of row j */
     PP_OP_SPREAD,    /* in place: to each of the streams of `out`, `in` times 1 + its number of `in2` is added */
+    PP_OP_CONNECT,   /* out = the numbers by which a part of a layer is connected with `count` streams: struct
+                        pp_connection; `in` becomes them one by one, times a number of `weight` (for each kind one) and
+                        with `bias` added */
+    PP_OP_READ_STREAMS,  /* out = the sum of the streams of `in`, each times its number of `in2`, the first ones of a
+                        CONNECT */
+    PP_OP_WRITE_STREAMS, /* in place: stream j of `out` becomes itself, or, where `in2`, what a CONNECT gave, has a
+                        matrix, the sum of all, stream i times number (i, j) of that; and `in` times the stream's number
+                        is added */
     PP_OP_MATCH,     /* out = in, made as long as in2 */
     PP_OP_RECALL,    /* out = the sum of `count` vectors as long as `in`, side by side in `in2`, and of that one, each
                         times its share in the softmax of their scores: a score is the product of `weight` with the
@@ -73,6 +81,25 @@ enum pp_op_kind {
     PP_OP_RESULT,    /* `in` is what PP_OUT_HIDDEN gives, `in2` what PP_OUT_LOGITS gives */
 };
 
+/* Hyper-connections (arXiv 2409.19606): a model has several residual streams, n, which begin as the same. What a part
+ * of a layer reads is their sum, each times a number, and what it gives is added to each, times another; and the
+ * streams may be mixed before (manifold-constrained, arXiv 2512.24880). The numbers are made anew for each row. Of
+ * x, a product with all streams, the first n become
+ *
+ *   read[i] = sigmoid(x[i]) + least
+ *
+ * the next n, if there are more,
+ *
+ *   write[j] = most sigmoid(x[n + j]) + write_least
+ *
+ * and the next n * n, if there are still more, a matrix whose rows and columns add up to about 1: from the softmax of
+ * each row, to which `least` is added, columns, then rows and columns in turns, in all columns `rounds` times, are
+ * divided by their sum and `least`. */
+struct pp_connection {
+    float least, most, write_least;
+    int rounds;
+};
+
 /* Functions of one number, and of a gate and the value it lets through. */
 enum pp_fn {
     PP_FN_SILU,      /* x / (1 + exp(-x)) */
@@ -88,6 +115,8 @@ enum pp_fn {
     PP_FN_RELU,      /* x where it is positive, else 0 */
     PP_FN_SILU_BOUNDED, /* of a gate g and a value u only: g / (1 + exp(-g)), but at most scale, times u within
                         -scale .. scale */
+    PP_FN_SILU_WITHIN, /* likewise g' / (1 + exp(-g')), g' being g, but at most scale, times u within -scale ..
+                        scale */
     PP_FN_SITU,      /* of a gate g and a value u only, as Kimi K3 has it: 4 tanh(g / 4) / (1 + exp(-g)) times
                         25 tanh(u / 25) */
     PP_FN_SOFTPLUS,  /* ln(1 + exp(x)); not of a gate */
@@ -132,9 +161,10 @@ struct pp_op {
     int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
     int in3;                         /* PP_OP_PICK: a slot */
-    int64_t count, at, period, times; /* PP_OP_TAKE; count: of PP_OP_MIX and PP_OP_SPREAD, the streams; of
-                                        PP_OP_RECALL, vectors; of PP_OP_PICK, and of PP_OP_ATTENTION with its
-                                        PP_OP_KV_STORE, positions */
+    int64_t count, at, period, times; /* PP_OP_TAKE; count: of what has to do with streams, those; of PP_OP_RECALL,
+                                        vectors; of PP_OP_PICK, and of PP_OP_ATTENTION with its PP_OP_KV_STORE,
+                                        positions. at: PP_OP_PICK */
+    struct pp_connection connection; /* PP_OP_CONNECT */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
     int heads;                       /* PP_OP_HEADS: index in pp_plan.heads */

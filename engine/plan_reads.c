@@ -28,7 +28,7 @@ static bool recurrence_reads(const struct pp_plan *p, const struct pp_recurrence
 
 static bool op_reads(const struct pp_plan *p, const struct pp_op *op, int slot)
 {
-    const bool adds = op->kind == PP_OP_ADD || op->kind == PP_OP_SPREAD;
+    const bool adds = op->kind == PP_OP_ADD || op->kind == PP_OP_SPREAD || op->kind == PP_OP_WRITE_STREAMS;
     return overlap(p, op->in, slot) || overlap(p, op->in2, slot) || (adds && overlap(p, op->out, slot)) ||
            (op->kind == PP_OP_PICK && overlap(p, op->in3, slot)) ||
            (op->kind == PP_OP_RECUR && recurrence_reads(p, &p->recurrences[op->recurrence], slot));

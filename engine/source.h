@@ -17,6 +17,7 @@ enum {
     PP_MAX_LAYERS = 1024,
     PP_MAX_EXPERTS = 1024,     /* of a layer */
     PP_MAX_EXPERTS_USED = 64,  /* by a row */
+    PP_MAX_STREAMS = 16,
     /* bits of pp_hparams.layer */
     PP_LAYER_WIDE = 1,       /* sees all positions, although the model has a window */
     PP_LAYER_UNROTATED = 2,  /* its heads are not rotated */
@@ -57,6 +58,12 @@ struct pp_hparams {
                                few of those before the output; 0: n_embd */
     int64_t n_embd_layer;   /* values of an input that each layer has for itself; 0: there is none */
     int64_t n_stream;       /* residual streams, of which layers read the first and write all; 0: there is one */
+    bool hyper;             /* or each part of a layer reads a sum of them and writes to all, by numbers that are made
+                               of all of them: hyper-connections */
+    struct {
+        float least, most, write_least;
+        int64_t rounds;     /* 0: streams are not mixed */
+    } connection;           /* struct pp_connection */
     int64_t laurel_rank;    /* of what stands beside attention then */
     float sparsity[PP_MAX_LAYERS]; /* gates lose what is not so many standard deviations above their mean; 0: nothing */
     /* Gates behind SiLU are at most this, and what they multiply is within it: of the feed-forward part or the expert

@@ -282,7 +282,7 @@ static enum pp_code add_streams(struct pp_tensor_list *l, const struct pp_tensor
     const int end = (int)(strlen(t->name) - strlen(".weight"));
     const size_t size = t->size / (size_t)t->ne[2];
     enum pp_code code = PP_OK;
-    if (t->n_dims != 3 || t->ne[2] > 16)
+    if (t->n_dims != 3 || t->ne[2] > PP_MAX_STREAMS)
         return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s does not have a matrix for each stream", t->name);
     for (int64_t i = 0; i < t->ne[2] && !code; i++) {
         const struct pp_tensor one = {.type = t->type, .n_dims = 2, .ne = {t->ne[0], t->ne[1], 1, 1}, .size = size,

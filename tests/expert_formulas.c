@@ -250,7 +250,10 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
     if (w[0])
         product(w[0], e, 0, n, in, gate);
     product(w[1], e, 0, n, in, up);
-    const float most = l < m->s.n_layer - 1 ? 0 : strcmp(end, "_exps") == 0 ? m->s.bound : m->s.shared_bound;
+    const bool experts = strcmp(end, "_exps") == 0, bounded = m->s.bounded_gates ? experts : l == m->s.n_layer - 1;
+    const float most = !bounded ? 0 : experts ? m->s.bound : m->s.shared_bound;
+    for (int i = 0; i < n && most != 0.0f && m->s.bounded_gates; i++) /* what SiLU makes of it is no larger */
+        gate[i] = fmin((double)most, gate[i]);
     for (int i = 0; i < n && most != 0.0f; i++)
         up[i] = fmin((double)most, gate[i] * sigmoid(gate[i])) * fmax(-(double)most, fmin((double)most, up[i]));
     for (int i = 0; i < n && m->s.bank_step; i++) /* SiTU */
@@ -360,7 +363,7 @@ static struct expanded expand(const struct expert_model *m, int l, const double 
 /* What the last index picked: whether row r sees position p [n, n]. Of one model at a time. */
 static bool *picks;
 
-/* LayerNorm with an epsilon of its own. */
+/* LayerNorm, mostly with an epsilon of its own. */
 static void index_norm(const struct expert_model *m, int l, double *x)
 {
     const struct array *w = expert_find(m, l, "indexer.k_norm.weight"), *b = expert_find(m, l, "indexer.k_norm.bias");
@@ -370,14 +373,15 @@ static void index_norm(const struct expert_model *m, int l, double *x)
     for (int i = 0; i < INDEX_DIM; i++)
         square += (x[i] - mean) * (x[i] - mean) / INDEX_DIM;
     for (int i = 0; i < INDEX_DIM; i++)
-        x[i] = (x[i] - mean) / sqrt(square + 1e-6) * (double)w->values[i] + (double)b->values[i];
+        x[i] = (x[i] - mean) / sqrt(square + (m->s.index_behind ? EXPERT_EPSILON : 1e-6)) * (double)w->values[i] +
+               (double)b->values[i];
 }
 
 static void rotate_index(const struct expert_shape *s, double *head, int position)
 {
     struct expert_shape own = *s;
     own.neighbours = !s->index_halves;
-    rotate(&own, s->rope_dim, EXPERT_ROPE_BASE, head, position);
+    rotate(&own, s->rope_dim, EXPERT_ROPE_BASE, head + (s->index_behind ? INDEX_DIM - s->rope_dim : 0), position);
 }
 
 /* DeepSeek V3.2's index: of the positions up to a row's own those with the largest sums over its heads of
@@ -436,6 +440,7 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
     const int head = s->nope + s->rope_dim;
     const double more = s->yarn_factor != 0.0f ? 1 + (double)s->log_multiplier * log((double)s->yarn_factor) : 1;
     const double growth = s->q_growth != 0.0f ? (double)s->q_growth : 1;
+    const struct array *sinks = expert_find(m, l, "attn_sinks.weight");
     double *low = doubles(s->q_rank + 1), *all = doubles(s->n_head * head), *q = doubles(e->width);
     double *out = doubles(e->width);
     if (s->q_rank) {
@@ -449,11 +454,14 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
         memcpy(q, all + h * head, (size_t)head * sizeof *q);
         if (s->wide != 1)
             rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + s->nope, row);
-        attend_query(q, e->k + h * e->width, e->v + h * e->width, 0, n - 1, e->width, s->n_head * e->width,
-                     more * more / sqrt(head) * growth *
-                         (s->length ? 1 + (double)s->temperature * log(1 + row / s->length) : 1),
-                     0, out);
-        memcpy(att + h * s->v_dim, out, (size_t)s->v_dim * sizeof *att);
+        const double scale = more * more / sqrt(head) * growth *
+                             (s->length ? 1 + (double)s->temperature * log(1 + row / s->length) : 1);
+        const double part = share_beside(sinks, h, q, e->k + h * e->width, 0, n - 1, e->width, s->n_head * e->width,
+                                         scale);
+        attend_query(q, e->k + h * e->width, e->v + h * e->width, 0, n - 1, e->width, s->n_head * e->width, scale, 0,
+                     out);
+        for (int i = 0; i < s->v_dim; i++)
+            att[h * s->v_dim + i] = out[i] * part;
     }
     pp_free(low);
     pp_free(all);
@@ -547,10 +555,75 @@ static double *recall_all(const struct expert_model *m, int l, double *x, int n)
     return in;
 }
 
+/* --- hyper-connections (arXiv 2409.19606) ------------------------------------------------------------------------- */
+
+enum { MOST_STREAMS = 8 };
+
+/* How a part reads the streams of one row, and writes to them. */
+struct connection {
+    double read[MOST_STREAMS], write[MOST_STREAMS];
+};
+
+/* l -1: behind the last layer, where nothing is written. x: [n_stream, n_embd]; *sum: what the part reads. */
+static struct connection connect(const struct expert_model *m, int l, const char *part, const double *x, double *sum)
+{
+    const int n = m->s.n_stream, width = n * m->s.n_embd;
+    const double least = (double)m->s.stream_least, most = (double)m->s.stream_most;
+    double product[2 * MOST_STREAMS] = {0}, square = 0;
+    char name[40];
+    struct connection c = {{0}, {0}};
+    linear(m, l, part, x, product);
+    snprintf(name, sizeof name, "%.*s_base.weight", (int)strlen(part) - 3, part);
+    const struct array *base = expert_find(m, l, name);
+    snprintf(name, sizeof name, "%.*s_scale.weight", (int)strlen(part) - 3, part);
+    const struct array *scale = expert_find(m, l, name);
+    for (int i = 0; i < width; i++)
+        square += x[i] * x[i] / width;
+    for (int i = 0; i < (l < 0 ? n : 2 * n); i++) {
+        const double logit = product[i] / sqrt(square + EXPERT_EPSILON) * (double)scale->values[i / n] +
+                             (double)base->values[i];
+        if (i < n)
+            c.read[i] = sigmoid(logit) + least;
+        else
+            c.write[i - n] = most * sigmoid(logit) + least;
+    }
+    memset(sum, 0, (size_t)m->s.n_embd * sizeof *sum);
+    for (int i = 0; i < width; i++)
+        sum[i % m->s.n_embd] += c.read[i / m->s.n_embd] * x[i];
+    return c;
+}
+
+/* Rows of the model, and of one stream. */
+static int row_width(const struct expert_shape *s)
+{
+    return s->n_embd * (s->n_stream ? s->n_stream : 1);
+}
+
+/* What a part gave goes into a row. */
+static void give(const struct expert_shape *s, const struct connection *c, double more, const double *delta,
+                 double *row)
+{
+    for (int i = 0; i < row_width(s); i++)
+        row[i] += delta[i % s->n_embd] * (s->n_stream ? c->write[i / s->n_embd] : more);
+}
+
+/* What the first part of a layer reads of all rows: [n, n_embd]; and how it writes: [n]. */
+static double *read_all(const struct expert_model *m, int l, double *x, int n, struct connection *c)
+{
+    if (!m->s.n_stream)
+        return recall_all(m, l, x, n);
+    double *first = doubles(n * m->s.n_embd);
+    for (int r = 0; r < n; r++)
+        c[r] = connect(m, l, "hc_attn_fn", x + r * row_width(&m->s), first + r * m->s.n_embd);
+    return first;
+}
+
 static void latent_layer(const struct expert_model *m, int l, double *x, int n)
 {
     const struct expert_shape *s = &m->s;
-    double *first = recall_all(m, l, x, n), *second = doubles(s->n_embd);
+    struct connection *how = pp_calloc((size_t)n, sizeof *how), next;
+    assert_non_null(how);
+    double *first = read_all(m, l, x, n, how), *second = doubles(s->n_embd);
     const struct expanded e = expand(m, l, first, n);
     const int each = s->n_head * e.width;
     struct expanded seen = {.width = e.width, .k = doubles(n * each), .v = doubles(n * each)};
@@ -560,7 +633,7 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
     if (expert_picks(s, l))
         pick(m, l, first, n);
     for (int r = 0; r < n; r++) {
-        double *row = x + r * s->n_embd;
+        double *row = x + r * row_width(s);
         norm(m, l, "attn_norm", first + r * s->n_embd, in);
         attend_expanded(m, l, &seen, in, r, take_picked(s, &e, r, n, &seen), att);
         if (s->gated)
@@ -568,19 +641,21 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         for (int i = 0; s->gated && i < s->n_head * s->v_dim; i++)
             att[i] *= sigmoid(gate[s->head_gates ? i / s->v_dim : i]);
         linear(m, l, "attn_output", att, delta);
-        for (int i = 0; i < s->n_embd; i++)
-            row[i] += delta[i] * more;
+        give(s, &how[r], more, delta, row);
         if (s->shortcut) {
             half_feed_forward(m, l, r, row, in);
             continue;
         }
-        recall(m, l, true, row, r, n, second);
+        if (s->n_stream)
+            next = connect(m, l, "hc_ffn_fn", row, second);
+        else
+            recall(m, l, true, row, r, n, second);
         feed_forward_of(m, l, second, in, delta);
         if (s->normed_mixture && expert_layer(s, l))
             norm(m, l, "post_ffw_norm", delta, delta);
-        for (int i = 0; i < s->n_embd; i++)
-            row[i] += delta[i] * more;
+        give(s, &next, more, delta, row);
     }
+    pp_free(how);
     double *all[] = {e.k, e.v, seen.k, seen.v, in, att, delta, gate, first, second};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
@@ -726,14 +801,15 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
 {
     const int width = m->s.n_embd;
     const struct array *table = expert_find(m, -1, "token_embd.weight");
-    double *x = doubles(n * width), *in = doubles(width);
+    const int all = row_width(&m->s);
+    double *x = doubles(n * all), *in = doubles(width);
     picks = pp_calloc((size_t)(n * n), sizeof *picks);
     kept = doubles(n * width);
     bank = doubles(8 * n * width);
     assert_non_null(picks);
     for (int r = 0; r < n; r++)
-        for (int i = 0; i < width; i++)
-            x[r * width + i] = (double)table->values[ids[r] * width + i] *
+        for (int i = 0; i < all; i++)
+            x[r * all + i] = (double)table->values[ids[r] * width + i % width] *
                                (m->s.embd_scale != 0.0f ? (double)m->s.embd_scale : 1);
     for (int l = 0; l < m->s.n_layer; l++)
         (m->s.kv_rank && !expert_recurs(&m->s, l) ? latent_layer
@@ -742,7 +818,10 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
          : m->s.kinds && m->s.kinds[l] != '*' ? feed_layer
                                       : layer)(m, l, x, n);
     for (int r = 0; r < n; r++) {
-        recall(m, m->s.n_layer, false, x + r * width, r, n, in);
+        if (m->s.n_stream)
+            connect(m, -1, "output_hc_fn", x + r * all, in);
+        else
+            recall(m, m->s.n_layer, false, x + r * width, r, n, in);
         norm(m, -1, m->s.output_norm, in, in);
         linear(m, -1, "output", in, logits + (int64_t)r * m->s.n_vocab);
         for (int t = 0; t < m->s.n_vocab; t++) {

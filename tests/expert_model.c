@@ -98,6 +98,8 @@ static void add_latent_attention(struct expert_model *m, int l)
     add_matrix(m, l, "attn_output.weight", s->n_embd, s->n_head * s->v_dim);
     if (s->gated)
         add_matrix(m, l, "attn_gate.weight", s->head_gates ? s->n_head : s->n_head * s->v_dim, s->n_embd);
+    if (s->sinks)
+        add(m, l, "attn_sinks.weight", 0, 0, s->n_head, 1, 1);
     if (!expert_picks(s, l))
         return;
     add_matrix(m, l, "indexer.attn_q_b.weight", INDEX_HEADS * INDEX_DIM, s->q_rank);
@@ -367,6 +369,19 @@ static void add_feed_forward(struct expert_model *m, int l)
     add_matrix(m, l, "ffn_down.weight", s->n_embd, s->n_ff);
 }
 
+/* What numbers of hyper-connections are made of, by which all streams are read, and written behind a layer's part. */
+static void add_connection(struct expert_model *m, int l, const char *part)
+{
+    const int n = m->s.n_stream, n_numbers = l < 0 ? n : 2 * n;
+    char name[40];
+    snprintf(name, sizeof name, "%s_fn.weight", part);
+    add_matrix(m, l, name, n_numbers, n * m->s.n_embd);
+    snprintf(name, sizeof name, "%s_base.weight", part);
+    add(m, l, name, 0, 0, n_numbers, 0, 1);
+    snprintf(name, sizeof name, "%s_scale.weight", part);
+    add(m, l, name, 0, 0, l < 0 ? 1 : 2, 0.7f, 0.3f);
+}
+
 static void add_one_part(struct expert_model *m, int l)
 {
     const char kind = m->s.kinds[l];
@@ -393,6 +408,10 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
             add(m, l, "attn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
             add(m, l, "ffn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
         }
+        if (s->n_stream) {
+            add_connection(m, l, "hc_attn");
+            add_connection(m, l, "hc_ffn");
+        }
         if (!behind)
             add_norm(m, l, "attn_norm.weight", s->n_embd);
         (expert_recurs(s, l)      ? (s->mamba ? add_mamba : s->kda ? add_kda : add_states)
@@ -415,6 +434,8 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
     }
     if (s->bank_step)
         add(m, -1, "output_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
+    if (s->n_stream)
+        add_connection(m, -1, "output_hc");
     add_norm(m, -1, output_norm, s->n_embd);
     add(m, -1, "output.weight", 0, s->n_vocab, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
     return m;
@@ -485,7 +506,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {s->bank_step ? "expert_latent_length" : "moe_latent_size", s->n_embd_expert}, {"experts_per_group", s->share},
         {"expert_chunk_feed_forward_length", s->n_ff_share},
         {"kda.head_dim", s->kda ? s->key_dim : 0},
-        {"attn_res.block_size", s->bank_step},
+        {"attn_res.block_size", s->bank_step}, {"hyper_connection.count", s->n_stream},
     };
     uint32_t n_head_kv[8], n_ff[8], n_head[8];
     float bounds[8] = {0};
@@ -499,10 +520,13 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     bool windows[8];
     for (int l = 0; l < s->n_layer; l++)
         windows[l] = !expert_is_wide(s, l);
+    uint32_t full[8];
     bool indexes[8];
     for (int l = 0; l < s->n_layer; l++)
-        indexes[l] = expert_picks(s, l);
-    if (s->index_step && !s->index_untold)
+        full[l] = indexes[l] = expert_picks(s, l);
+    if (s->index_step && strcmp(s->arch, "hyv4") == 0)
+        pp_gguf_add_u32_array(w, key(m, "attention.indexer.is_full"), full, (size_t)s->n_layer);
+    else if (s->index_step && !s->index_untold)
         pp_gguf_add_bool_array(w, key(m, "attention.indexer.types"), indexes, (size_t)s->n_layer);
     if (s->local_base != 0.0f || s->parallel)
         pp_gguf_add_bool_array(w, key(m, "attention.sliding_window_pattern"), windows, (size_t)s->n_layer);
@@ -516,6 +540,10 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     }
     if (s->decay_bound != 0.0f)
         pp_gguf_add_f32(w, key(m, "kda.gate_lower_bound"), s->decay_bound);
+    if (s->n_stream) {
+        pp_gguf_add_f32(w, key(m, "hyper_connection.epsilon"), s->stream_least);
+        pp_gguf_add_f32(w, key(m, "hyper_connection.magnitude"), s->stream_most);
+    }
     if (s->q_growth != 0.0f)
         pp_gguf_add_f32(w, key(m, "attention.q_lora_scale"), s->q_growth);
     if (s->kv_growth != 0.0f)
@@ -532,11 +560,12 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
     if (s->local_heads)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count"), n_head, (size_t)s->n_layer);
-    bounds[s->n_layer - 1] = s->bound;
+    for (int l = s->bounded_gates ? 0 : s->n_layer - 1; l < s->n_layer; l++)
+        bounds[l] = s->bound;
     if (s->bound != 0.0f)
         pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_exp"), bounds, (size_t)s->n_layer);
     bounds[s->n_layer - 1] = s->shared_bound;
-    if (s->bound != 0.0f)
+    if (s->bound != 0.0f && !s->bounded_gates)
         pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_shexp"), bounds, (size_t)s->n_layer);
     if (s->kinds)
         pp_gguf_add_u32_array(w, key(m, "feed_forward_length"), n_ff, (size_t)s->n_layer);

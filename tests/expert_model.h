@@ -21,13 +21,14 @@ struct expert_shape {
     bool gated;             /* what attention gives is weighed by sigmoids */
     bool head_gates, soft_gates; /* one for each head, not for each value; softpluses instead */
     float bound, shared_bound; /* in the last layer, of gates of experts, and of the shared one; 0: none */
+    bool bounded_gates;     /* the former is of all layers, and of gates before SiLU */
     int local_heads;        /* heads of queries in layers with a window; 0: n_head */
     int wide_rope;          /* of a head so many values are rotated in the others; 0: rope_dim */
     float embd_scale;       /* 0: 1; no file says it */
     float residual_scale, logit_scale; /* likewise */
     float value_scale;      /* of what attention gives; 0: 1 */
     float local_base;       /* layers with a window rotate by this base; the others rotate, too */
-    bool sinks;             /* those have sinks */
+    bool sinks;             /* those have sinks; or layers with latent attention */
     int local_kv;           /* and so many heads of keys; 0: n_head_kv */
     int window, wide;       /* each wide-th layer sees everything and is not rotated, the others so many positions */
     bool first_wide;        /* the first layer is one of those */
@@ -64,6 +65,7 @@ struct expert_shape {
     int index_top_k;        /* an index picks so many positions; 0: there is none */
     int index_step;         /* each such layer has one, from the first on, the others see what it picked; 0: all do */
     bool index_halves;      /* its heads' pairs that are rotated lie half of them apart */
+    bool index_behind;      /* they are the last of a head, and the key's norm has the epsilon of all norms */
     bool index_untold;      /* no key says which layers have one */
     bool heads_apart;       /* the file has k_b and v_b, instead of both in one */
     float yarn_factor, log_multiplier; /* 0: RoPE is not scaled. From contexts of yarn_ctx */
@@ -79,6 +81,8 @@ struct expert_shape {
     bool whole_gates;       /* kda: gates only */
     int bank_step;          /* what comes into each such layer is kept, and what parts read is a mixture of that and the
                                stream (Kimi K3); gates are SiTU, narrow experts' sum is normed. 0: none */
+    int n_stream;           /* hyper-connections of so many streams, with latent attention; 0: there is one */
+    float stream_least, stream_most; /* their epsilon and magnitude */
     float decay_bound;      /* kda: logarithms of decays are this times a sigmoid; 0: they are not bounded */
     bool twice;             /* beta goes up to 2 */
     bool norms_behind;      /* layers with attention have no other norms than post_norms, those with states have the

@@ -136,7 +136,11 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(qkv_pieces), ONE(post_norms), ONE(differential), ONE(key_scores),
         ONE(n_loops), ONE(loops_unnormed), ONE(head_mixture), ONE(n_scan_head), ONE(query_scale),
         ONE(attn_log_length), ONE(dense_beside), ONE(router_softcap),
-        ONE(n_index_head), ONE(index_dim), ONE(index_top_k), ONE(index_halves),
+        ONE(n_index_head), ONE(index_dim), ONE(index_top_k), ONE(index_halves), ONE(hyper),
+        {"stream_least", (double)hp->connection.least}, {"stream_most", (double)hp->connection.most},
+        {"stream_rounds", (double)hp->connection.rounds},
+        {"expert_bound", (double)hp->expert_bound[hp->n_layer - 1]},
+        {"gate_bound", (double)hp->gate_bound[hp->n_layer - 1]},
         {"idle", layers_with(hp, PP_LAYER_PICKED_BEFORE)},
 #undef ONE
         {"alpha", (double)hp->stream_scales[PP_STREAM_STATES][0]},

@@ -22,11 +22,13 @@ enum { LENGTH = 560, N_VOCAB = 80, N_LAYER = 2, RANK = 64, ROPE = 8 };
 static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8, PP_KV_Q8_0, PP_KV_Q4_0};
 enum { N_TYPES = sizeof types / sizeof *types };
 
-/* Without an index; with one that picks less than a chunk has; more, for three layers with one index. */
+/* Without an index; with one that picks less than a chunk has; more, for three layers with one index; and with several
+ * residual streams. */
 static const struct variant {
     const char *arch;
     int top_k, n_layer, step;
-} variants[] = {{"deepseek2", 0, N_LAYER, 0}, {"deepseek32", 40, N_LAYER, 0}, {"glm-dsa", 258, 3, 3}};
+} variants[] = {{"deepseek2", 0, N_LAYER, 0}, {"deepseek32", 40, N_LAYER, 0}, {"glm-dsa", 258, 3, 3},
+                {"hy_v4", 40, 3, 2}};
 enum { N_VARIANTS = sizeof variants / sizeof *variants };
 
 static const char *file_of(const struct variant *v)
@@ -43,6 +45,12 @@ static const char *file_of(const struct variant *v)
     s.kv_rank = RANK;
     s.rope_dim = ROPE;
     s.nope = s.v_dim = 16;
+    if (strcmp(v->arch, "hy_v4") == 0) {
+        s.gated = s.sinks = true;
+        s.n_stream = 4;
+        s.stream_least = 1e-6f;
+        s.stream_most = 2;
+    }
     struct expert_model *m = expert_model_make(&s);
     const char *path = expert_model_write(m);
     expert_model_free(m);

@@ -167,6 +167,8 @@ static double exact_gate(enum pp_fn fn, double g, double u)
     const double most = (double)BOUND;
     if (fn == PP_FN_SILU_BOUNDED)
         return fmin(most, exact_fn(PP_FN_SILU, 0, g)) * fmax(-most, fmin(most, u));
+    if (fn == PP_FN_SILU_WITHIN)
+        return exact_fn(PP_FN_SILU, 0, fmin(most, g)) * fmax(-most, fmin(most, u));
     if (fn == PP_FN_SITU)
         return exact_fn(PP_FN_CAP, 4, g) * exact_fn(PP_FN_SIGMOID, 0, g) * exact_fn(PP_FN_CAP, 25, u);
     if (fn != PP_FN_CLAMPED)
@@ -183,7 +185,7 @@ static void functions(void **state)
                                          PP_FN_CAP, PP_FN_CLAMP, PP_FN_RELU, PP_FN_RELU2, PP_FN_SOFTPLUS,
                                          PP_FN_DECAY, PP_FN_DOUBLE_EXP, PP_FN_EXP};
     static const enum pp_fn gated[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_CLAMPED,
-                                         PP_FN_SILU_BOUNDED, PP_FN_SITU, PP_FN_RELU2, PP_FN_RELU};
+                                         PP_FN_SILU_BOUNDED, PP_FN_SILU_WITHIN, PP_FN_SITU, PP_FN_RELU2, PP_FN_RELU};
     static const float sizes[] = {1e-4f, 0.3f, 2, 9, 70, 1e4f};
     const struct pp_cpu_ops *scalar = pp_cpu_ops(PP_ISA_SCALAR);
     enum { N = 147 };

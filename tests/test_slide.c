@@ -228,10 +228,16 @@ static void latent_keys_move_exactly(void **state)
 /* An index's keys move with them, by the pairs that its family has: what is picked stays the same. */
 static void picks_move_exactly(void **state)
 {
-    static const char *const families[] = {"deepseek32", "glm-dsa"};
+    static const char *const families[] = {"deepseek32", "glm-dsa", "hy_v4"};
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         struct expert_shape s = expert_shape(families[i]);
+        if (i == 2) { /* by those at the end of heads */
+            s.gated = s.sinks = true;
+            s.n_stream = 2;
+            s.stream_least = 1e-6f;
+            s.stream_most = 2;
+        }
         s.neighbours = s.heads_apart = s.shares = true;
         s.n_layer = 1;
         s.n_vocab = 100;

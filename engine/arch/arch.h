@@ -143,6 +143,9 @@ struct pp_decoder {
     bool dense_head;          /* what the last norm gives goes through output_dense, fn and output_dense_norm, and
                                  output.bias is added to logits, even if the matrix is the embeddings */
     bool head_bias;           /* output.bias is, too, without such a head */
+    bool bounded_gates;       /* where gates are bounded, they are before SiLU, not behind */
+    bool index_behind;        /* of an index's heads the last values are rotated, not the first */
+    bool index_usual_eps;     /* its key's norm has the epsilon of all norms, not one of its own */
     bool sinks;               /* attn_sinks */
     bool some_sinks;          /* layers that have them */
     bool gated_queries;       /* attn_q gives for each head a query, then what a gate's sigmoids are made of by which

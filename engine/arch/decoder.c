@@ -67,10 +67,17 @@ bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int 
 
 /* --- the feed-forward part -------------------------------------------------------------------------------------- */
 
+static enum pp_fn gate_fn(const struct builder *b, float bound)
+{
+    return bound == 0.0f        ? pp_decoder_fn(b->d, b->hp)
+           : b->d->bounded_gates ? PP_FN_SILU_WITHIN
+                                 : PP_FN_SILU_BOUNDED;
+}
+
 /* The function of a gate, whose results and what they multiply may be bounded in some layers. */
 static void set_gate(const struct builder *b, float bound, struct pp_op *op)
 {
-    op->fn = bound != 0.0f ? PP_FN_SILU_BOUNDED : pp_decoder_fn(b->d, b->hp);
+    op->fn = gate_fn(b, bound);
     op->scale = bound;
 }
 
@@ -271,7 +278,7 @@ static bool add_experts(struct builder *b, int l)
                            .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
                            .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer, .scale = hp->expert_scale,
                            .weighed_inputs = b->d->weighed_inputs, .bound = hp->expert_bound[l],
-                           .fn = hp->expert_bound[l] != 0.0f ? PP_FN_SILU_BOUNDED : pp_decoder_fn(b->d, hp)};
+                           .fn = gate_fn(b, hp->expert_bound[l])};
     if (hp->n_expert_group > 1) {
         e.n_groups = (int)hp->n_expert_group;
         e.n_groups_used = (int)hp->n_expert_group_used;
@@ -616,6 +623,20 @@ static bool add_banked(struct builder *b, int l)
     return good;
 }
 
+/* Both parts of a layer, each between streams that it reads and writes. */
+static bool add_hyper_layer(struct builder *b, int l)
+{
+    const bool mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
+    if (!pp_hyper_begin(b, l, "attn") || !pp_mixer_input(b, l) || !pp_mixer_result(b, l))
+        return false;
+    pp_hyper_end(b, l);
+    if (!pp_hyper_begin(b, l, "ffn") ||
+        !(mixture ? add_all_experts(b, l) : add_ffn_norm(b, l) && add_up(b, l, b->normed) && add_down(b, l)))
+        return false;
+    pp_hyper_end(b, l);
+    return true;
+}
+
 static bool add_parts(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = norms_before(b, l);
@@ -765,6 +786,8 @@ static bool add_stream_layer(struct builder *b, int l)
 static bool add_streams(struct builder *b)
 {
     const int64_t n = b->hp->n_embd;
+    if (b->hp->hyper)
+        return pp_hyper_split(b);
     add_op(b, PP_OP_APPLY, 0, 1, b->x, NONE, stream(b, 0, 0));
     for (int i = 1; i < b->hp->n_stream; i++) {
         const int proj = pp_plan_linear(b->p, b->s, n, n, b->err, "altup_proj.%d", i - 1);
@@ -780,6 +803,8 @@ static bool add_streams(struct builder *b)
 static bool join_streams(struct builder *b)
 {
     const int64_t n = b->hp->n_embd;
+    if (b->hp->hyper)
+        return pp_hyper_join(b);
     const int l = (int)b->hp->n_layer, first = stream(b, 0, 0);
     add_op(b, PP_OP_APPLY, l, 1, first, NONE, b->x);
     for (int i = 1; i < b->hp->n_stream; i++) {
@@ -811,6 +836,8 @@ static bool add_layer(struct builder *b, int l)
     pp_mixer_shape(b, pp_layer_shape(b->hp, l));
     if (b->hp->rwkv && !b->hp->rwkv_qwen)
         return b->hp->rwkv6 ? pp_rwkv6_layer(b, l) : pp_rwkv7_layer(b, l);
+    if (b->hp->hyper)
+        return add_hyper_layer(b, l);
     if (b->hp->n_stream)
         return add_stream_layer(b, l);
     if (b->d->normed_stream)
@@ -861,7 +888,7 @@ static void make_slots(struct builder *b)
         b->projected = pp_plan_slot(p, hp->n_layer * hp->n_embd_layer);
         b->input = pp_plan_slot(p, hp->n_embd_layer);
     }
-    if (hp->n_stream)
+    if (hp->n_stream && !hp->hyper)
         make_stream_slots(b);
     if (hp->bank_step) {
         b->bank = pp_plan_slot(p, (hp->n_layer + hp->bank_step - 1) / hp->bank_step * hp->n_embd);

@@ -1,8 +1,9 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
  * layers that read other positions, decoder_delta.c the delta rule, decoder_lightning.c lightning attention,
  * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_head_mixture.c
- * heads of experts, decoder_zamba.c layers that have parts in common, decoder_scan.c, decoder_scan_heads.c,
- * decoder_rwkv.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private to them. */
+ * heads of experts, decoder_zamba.c layers that have parts in common, decoder_hyper.c hyper-connections,
+ * decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv6.c and decoder_lru.c what has states that are made
+ * step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -28,6 +29,8 @@ struct builder {
     int input;               /* of the layer, weighed */
     int streams[2];          /* residual streams side by side, as they are and as they will be; x: the first's copy */
     int modalities, mixing, spreading; /* what tells how streams are mixed; how they are, and how far a result goes */
+    const struct pp_tensor *stream_ones; /* with hyper-connections, of which streams[1] is all of them normed, `mixing`
+                                what numbers are made of, and `spreading` those: of the norm of all */
     int low, laurel;         /* what stands beside attention, and half-way there */
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
@@ -151,6 +154,12 @@ void pp_rwkv7_slots(struct builder *b);
 bool pp_rwkv6_layer(struct builder *b, int l);
 bool pp_rwkv6_result(struct builder *b, int l);
 void pp_rwkv6_slots(struct builder *b);
+/* Hyper-connections: streams, as many as there are, of what is in the stream's slot; what the next part of a layer
+ * reads, in that slot; what it gave, from `delta` to all; and what the output reads. */
+bool pp_hyper_split(struct builder *b);
+bool pp_hyper_begin(struct builder *b, int l, const char *part);
+void pp_hyper_end(struct builder *b, int l);
+bool pp_hyper_join(struct builder *b);
 /* The slots of all layers' mixers, none wider than this; and the next layer's shape. */
 void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest);
 void pp_mixer_shape(struct builder *b, struct pp_layer_shape shape);

@@ -287,18 +287,20 @@ static bool find_index(struct builder *b, int l, struct index_ops *x)
                                                     "blk.%d.indexer.proj", l)) >= 0);
 }
 
-/* The key's norm is LayerNorm with an epsilon of its own, whatever the model's are. */
+/* The key's norm is LayerNorm, in most families with an epsilon of its own, whatever the model's are. */
 static bool add_picks(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
-    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .centred = true, .scale = 1e-6f, .in = b->index_k,
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .centred = true,
+                         .scale = b->d->index_usual_eps ? 0 : 1e-6f, .in = b->index_k,
                          .in2 = NONE, .out = b->index_k};
     if (!(norm.weight = pp_plan_tensor(b->s, 0, hp->index_dim, b->err, "blk.%d.indexer.k_norm.weight", l)) ||
         !(norm.bias = pp_plan_tensor(b->s, 0, hp->index_dim, b->err, "blk.%d.indexer.k_norm.bias", l)))
         return false;
     add(b, norm);
     add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .halves = hp->index_halves, .in = b->index_q,
-                          .in2 = b->index_k, .in3 = b->index_weights, .out = NONE, .count = hp->index_top_k});
+                          .in2 = b->index_k, .in3 = b->index_weights, .out = NONE, .count = hp->index_top_k,
+                          .at = b->d->index_behind ? hp->index_dim - hp->rope_dim : 0});
     return true;
 }
 
@@ -359,13 +361,16 @@ static bool add_heads(struct builder *b, int l, const char *kind, int64_t n_out,
 static bool add_latent_attention(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
+    const struct pp_tensor *sinks = NULL;
+    if (b->d->sinks && !(sinks = pp_plan_tensor(b->s, 0, hp->n_head, b->err, "blk.%d.attn_sinks.weight", l)))
+        return false;
     if (!add_latents(b, l) || !add_heads(b, l, "attn_k_b", hp->kv_lora_rank, hp->qk_nope_dim, b->head_q, b->q))
         return false;
     add_rope(b, l, b->q, b->k);
     add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .in = b->k, .in2 = b->v, .out = NONE,
                           .count = hp->index_top_k});
-    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .in = b->q, .in2 = NONE, .out = b->att,
-                          .count = hp->index_top_k});
+    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .weight = sinks, .in = b->q, .in2 = NONE,
+                          .out = b->att, .count = hp->index_top_k});
     if (!add_heads(b, l, "attn_v_b", hp->v_head_dim, hp->kv_lora_rank, b->att, b->values))
         return false;
     const int o = pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_head * hp->v_head_dim, b->err, "blk.%d.attn_output", l);

@@ -12,15 +12,10 @@
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"
 
-#define INDEX "model.layers.{}.self_attn.indexer."
-
 static const char *const v32_classes[] = {"DeepseekV32ForCausalLM", "deepseek_v32", NULL};
 static const char *const glm_classes[] = {"GlmMoeDsaForCausalLM", "glm_moe_dsa", NULL};
 static const struct pp_arch_name names[] = {
-    {.hf = INDEX "wq_b", .gguf = "blk.{}.indexer.attn_q_b"},
-    {.hf = INDEX "wk", .gguf = "blk.{}.indexer.attn_k"},
-    {.hf = INDEX "k_norm", .gguf = "blk.{}.indexer.k_norm"},
-    {.hf = INDEX "weights_proj", .gguf = "blk.{}.indexer.proj"},
+    PP_INDEX_NAMES,
     PP_LATENT_NAMES,
     {.hf = NULL},
 };
@@ -41,6 +36,7 @@ static bool is_glm(const struct pp_hparams *hp)
     return strcmp(hp->arch, "glm-dsa") == 0;
 }
 
+/* Whether some layers have no index of their own. */
 static bool has_idle_layers(const struct pp_hparams *hp)
 {
     bool has = false;
@@ -49,20 +45,26 @@ static bool has_idle_layers(const struct pp_hparams *hp)
     return has;
 }
 
-/* What both kinds of files may say, and what is known of the two families. */
-static enum pp_code check(struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err)
 {
-    hp->index_halves = !is_glm(hp);
     if (hp->index_top_k < 1)
         return pp_fail(err, PP_ERR_FORMAT, "the model says that its index picks %lld positions; it must be 1 at least",
                        (long long)hp->index_top_k);
     if (hp->n_layer > 0 && hp->layer[0] & PP_LAYER_PICKED_BEFORE)
         return pp_fail(err, PP_ERR_FORMAT, "the first layer has no index, and there is none before it whose picks it "
                        "could see");
-    if (!is_glm(hp) && has_idle_layers(hp))
+    return PP_OK;
+}
+
+/* What both kinds of files may say, and what is known of the two families. */
+static enum pp_code check(struct pp_hparams *hp, struct pp_error *err)
+{
+    const enum pp_code code = pp_index_check(hp, err);
+    hp->index_halves = !is_glm(hp);
+    if (!code && !is_glm(hp) && has_idle_layers(hp))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a DeepSeek V3.2 of which some layers have no index is not supported; "
                        "only GLM 5's layers share one");
-    return PP_OK;
+    return code;
 }
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
@@ -105,6 +107,14 @@ static enum pp_code take_layers(const cJSON *config, struct pp_hparams *hp, stru
     return cJSON_IsString(pattern) ? take_pattern(pattern->valuestring, hp, err) : take_steps(config, hp, err);
 }
 
+enum pp_code pp_index_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_int(config, "index_n_heads", &hp->n_index_head, err);
+    if (!code)
+        code = pp_config_int(config, "index_head_dim", &hp->index_dim, err);
+    return code ? code : pp_config_int(config, "index_topk", &hp->index_top_k, err);
+}
+
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_deepseek_from_config(config, hp, err);
@@ -112,14 +122,20 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: indexer_rope_interleave is %s, which is not supported "
                        "for this family", is_glm(hp) ? "false" : "true");
     if (!code)
-        code = pp_config_int(config, "index_n_heads", &hp->n_index_head, err);
-    if (!code)
-        code = pp_config_int(config, "index_head_dim", &hp->index_dim, err);
-    if (!code)
-        code = pp_config_int(config, "index_topk", &hp->index_top_k, err);
+        code = pp_index_from_config(config, hp, err);
     if (!code)
         code = take_layers(config, hp, err);
     return code ? code : check(hp, err);
+}
+
+void pp_index_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put(config, "index_n_heads", hp->n_index_head);
+    pp_config_put(config, "index_head_dim", hp->index_dim);
+    pp_config_put(config, "index_topk", hp->index_top_k);
+    cJSON *types = has_idle_layers(hp) ? cJSON_AddArrayToObject(config, "indexer_types") : NULL;
+    for (int64_t l = 0; types && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_PICKED_BEFORE ? "shared" : "full"));
 }
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
@@ -127,12 +143,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     const char *const *classes = is_glm(hp) ? glm_classes : v32_classes;
     pp_deepseek_to_config(hp, config);
     pp_config_put_class(config, classes[0], classes[1]);
-    pp_config_put(config, "index_n_heads", hp->n_index_head);
-    pp_config_put(config, "index_head_dim", hp->index_dim);
-    pp_config_put(config, "index_topk", hp->index_top_k);
-    cJSON *types = has_idle_layers(hp) ? cJSON_AddArrayToObject(config, "indexer_types") : NULL;
-    for (int64_t l = 0; types && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_PICKED_BEFORE ? "shared" : "full"));
+    pp_index_to_config(hp, config);
 }
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */
@@ -143,21 +154,12 @@ static const char *key_of(const struct pp_hparams *hp, const char *name, char fu
     return full;
 }
 
-/* A list tells which layers have an index. Files of before there was one go by the tensors (hparams_gguf.c), of which
- * GLM 5 and 5.1 have all; a file of 5.2, which is known by its context, may not have those of layers that do not use
- * them, or nobody could tell. */
-static enum pp_code layers_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_index_layers_from_gguf(const struct pp_gguf *g, const char *full, struct pp_hparams *hp,
+                                       struct pp_error *err)
 {
-    enum { CONTEXT_OF_5_2 = 1 << 20 };
     enum pp_gguf_type type;
-    char full[160];
-    size_t n;
-    if (!pp_gguf_array(g, key_of(hp, "types", full), &type, &n)) {
-        if (is_glm(hp) && !has_idle_layers(hp) && hp->n_ctx_train >= CONTEXT_OF_5_2)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "this seems to be GLM 5.2, but the metadata lack %s, which says "
-                           "which layers have an index of their own; convert the model again", full);
-        return PP_OK;
-    }
+    size_t n = 0;
+    pp_gguf_array(g, full, &type, &n);
     if (n < (size_t)hp->n_layer)
         return pp_fail(err, PP_ERR_FORMAT, "metadata %s has %zu values for %lld layers", full, n,
                        (long long)hp->n_layer);
@@ -173,6 +175,22 @@ static enum pp_code layers_from_gguf(const struct pp_gguf *g, struct pp_hparams 
     return PP_OK;
 }
 
+/* A list tells which layers have an index. Files of before there was one go by the tensors (hparams_gguf.c), of which
+ * GLM 5 and 5.1 have all; a file of 5.2, which is known by its context, may not have those of layers that do not use
+ * them, or nobody could tell. */
+static enum pp_code layers_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum { CONTEXT_OF_5_2 = 1 << 20 };
+    char full[160];
+    if (!pp_gguf_has(g, key_of(hp, "types", full))) {
+        if (is_glm(hp) && !has_idle_layers(hp) && hp->n_ctx_train >= CONTEXT_OF_5_2)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "this seems to be GLM 5.2, but the metadata lack %s, which says "
+                           "which layers have an index of their own; convert the model again", full);
+        return PP_OK;
+    }
+    return pp_index_layers_from_gguf(g, full, hp, err);
+}
+
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     char full[160];
@@ -186,11 +204,10 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return code ? code : check(hp, err);
 }
 
-static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+void pp_index_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     bool has[PP_MAX_LAYERS];
     char full[160];
-    pp_deepseek_to_gguf(hp, w);
     pp_gguf_add_u32(w, key_of(hp, "head_count", full), (uint32_t)hp->n_index_head);
     pp_gguf_add_u32(w, key_of(hp, "key_length", full), (uint32_t)hp->index_dim);
     pp_gguf_add_u32(w, key_of(hp, "top_k", full), (uint32_t)hp->index_top_k);
@@ -198,6 +215,12 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
         has[l] = !(hp->layer[l] & PP_LAYER_PICKED_BEFORE);
     if (has_idle_layers(hp))
         pp_gguf_add_bool_array(w, key_of(hp, "types", full), has, (size_t)hp->n_layer);
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    pp_deepseek_to_gguf(hp, w);
+    pp_index_to_gguf(hp, w);
 }
 
 const struct pp_arch pp_arch_deepseek32 = {

@@ -42,7 +42,7 @@ extern const struct pp_arch pp_arch_jetmoe, pp_arch_zamba, pp_arch_openai_gpt, p
 extern const struct pp_arch pp_arch_granite_swa, pp_arch_aria, pp_arch_axk1;
 extern const struct pp_arch pp_arch_cohere_compass;
 extern const struct pp_arch pp_arch_recurrent_gemma, pp_arch_minimax, pp_arch_zamba2, pp_arch_muse_glimmer;
-extern const struct pp_arch pp_arch_longcat_flash, pp_arch_bailingmoe3, pp_arch_kimi_k3;
+extern const struct pp_arch pp_arch_longcat_flash, pp_arch_bailingmoe3, pp_arch_kimi_k3, pp_arch_hy_v4;
 extern const struct pp_arch pp_arch_kormo, pp_arch_hyperclovax, pp_arch_diffllama;
 
 /* The names of Llama's tensors, which most later families kept. */
@@ -153,6 +153,23 @@ enum pp_code pp_deepseek_from_config(const struct cJSON *config, struct pp_hpara
 void pp_deepseek_to_config(const struct pp_hparams *hp, struct cJSON *config);
 enum pp_code pp_deepseek_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_deepseek_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
+
+/* An index in front of it that picks positions: DeepSeek V3.2's names and keys. */
+#define PP_INDEX_NAMES                                                                                                \
+    {.hf = "model.layers.{}.self_attn.indexer.wq_b", .gguf = "blk.{}.indexer.attn_q_b"},                              \
+    {.hf = "model.layers.{}.self_attn.indexer.wk", .gguf = "blk.{}.indexer.attn_k"},                                  \
+    {.hf = "model.layers.{}.self_attn.indexer.k_norm", .gguf = "blk.{}.indexer.k_norm"},                              \
+    {.hf = "model.layers.{}.self_attn.indexer.weights_proj", .gguf = "blk.{}.indexer.proj"}
+/* Its sizes. */
+enum pp_code pp_index_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+/* Those, and which layers have one, if not all do. */
+void pp_index_to_config(const struct pp_hparams *hp, struct cJSON *config);
+void pp_index_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
+/* Which layers have one, by a list of truth values under this key. */
+enum pp_code pp_index_layers_from_gguf(const struct pp_gguf *g, const char *key, struct pp_hparams *hp,
+                                       struct pp_error *err);
+/* Refuses one that picks nothing, or that the first layer would have to see picks of another one of. */
+enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err);
 
 /* The gated delta rule's states, and which layers have them: Qwen3-Next's words. */
 enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);

@@ -17,7 +17,6 @@ static const struct {
     {"bailingmoelinearv2", "lightning attention to rotated heads, beside the usual one"},
     {"glm5next", "several residual streams, and an index of several positions' keys together"},
     {"qwen4exp", "several residual streams, and embeddings of several tokens together"},
-    {"hyv4", "several residual streams"},
     {"rwkv6", "other names than those of the model's own code (Rwkv6ForCausalLM)"},
     {"rwkv7qwen2", "RWKV 7's states behind rotated heads"},
     {"rwkv7qwen3", "RWKV 7's states behind rotated heads"},

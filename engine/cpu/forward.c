@@ -153,7 +153,8 @@ static void weigh(const struct pp_cpu *c, const struct row_op *r, const float *x
 static bool is_stream_op(enum pp_op_kind kind)
 {
     return kind == PP_OP_MIX || kind == PP_OP_SPREAD || kind == PP_OP_MATCH || kind == PP_OP_SPARSEN ||
-           kind == PP_OP_RECALL;
+           kind == PP_OP_RECALL || kind == PP_OP_CONNECT || kind == PP_OP_READ_STREAMS ||
+           kind == PP_OP_WRITE_STREAMS;
 }
 
 static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)

@@ -349,6 +349,7 @@ static enum pp_code lower_picks(struct lowering *l)
     s->k = op->in2;
     s->head_weights = op->in3;
     s->halves = op->halves;
+    s->rotated_from = op->at;
     l->at++;
     return PP_OK;
 }
@@ -416,10 +417,26 @@ static bool is_row_op(const struct lowering *l)
     return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
                   op->kind == PP_OP_WEIGH || op->kind == PP_OP_LOOKUP || op->kind == PP_OP_TAKE ||
                   op->kind == PP_OP_MIX || op->kind == PP_OP_SPREAD || op->kind == PP_OP_MATCH ||
-                  op->kind == PP_OP_SPARSEN || op->kind == PP_OP_RECALL ||
+                  op->kind == PP_OP_SPARSEN || op->kind == PP_OP_RECALL || op->kind == PP_OP_CONNECT ||
+                  op->kind == PP_OP_READ_STREAMS || op->kind == PP_OP_WRITE_STREAMS ||
                   (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
                   (op->kind == PP_OP_HEAD_NORM && !norm_is_of_attention(l)) ||
                   (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
+}
+
+/* How many streams there are, how long each is, and what numbers of connections are made of. */
+static enum pp_code take_connection(struct lowering *l, const struct pp_op *op, struct row_op *r)
+{
+    r->n_heads = (int)op->count;
+    r->connection = op->connection;
+    if (op->kind == PP_OP_WRITE_STREAMS) {
+        r->n = l->plan->slots[op->in].width;
+        r->mixes = l->plan->slots[op->in2].width > 2 * op->count;
+    }
+    if (op->kind == PP_OP_CONNECT && (!(r->factors = pp_cpu_float_vector(l->c, op->weight, l->err)) ||
+                                      !(r->added = pp_cpu_float_vector(l->c, op->bias, l->err))))
+        return l->err->code;
+    return PP_OK;
 }
 
 /* What an operation of a row has of the model's tensors. */
@@ -432,6 +449,8 @@ static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, 
         r->n_heads = (int)(l->plan->slots[op->out].width / r->n);
         return take_norm(l, op, &r->norm);
     }
+    if (op->kind == PP_OP_CONNECT || op->kind == PP_OP_READ_STREAMS || op->kind == PP_OP_WRITE_STREAMS)
+        return take_connection(l, op, r);
     if (op->kind == PP_OP_MIX || op->kind == PP_OP_SPREAD) {
         r->n_heads = (int)op->count;
         r->n = l->plan->slots[op->out].width / op->count;
@@ -545,6 +564,9 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_MIX:
     case PP_OP_SPREAD:
     case PP_OP_RECALL:
+    case PP_OP_CONNECT:
+    case PP_OP_READ_STREAMS:
+    case PP_OP_WRITE_STREAMS:
     case PP_OP_MATCH:
     case PP_OP_SPARSEN:
     case PP_OP_ADD:

@@ -151,6 +151,9 @@ ALWAYS_INLINE void gate_all(const enum pp_fn fn, float number, const float *g, c
         } else if (fn == PP_FN_SILU_BOUNDED) {
             a = v_min(v_fn(PP_FN_SILU, 0, a), v_set1(number));
             b = v_min(v_max(b, v_set1(-number)), v_set1(number));
+        } else if (fn == PP_FN_SILU_WITHIN) {
+            a = v_fn(PP_FN_SILU, 0, v_min(a, v_set1(number)));
+            b = v_min(v_max(b, v_set1(-number)), v_set1(number));
         } else if (fn == PP_FN_SITU) {
             a = v_mul(v_fn(PP_FN_CAP, 4.0f, a), v_fn(PP_FN_SIGMOID, 0, a));
             b = v_fn(PP_FN_CAP, 25.0f, b);
@@ -175,6 +178,7 @@ static void gate(enum pp_fn fn, float number, const float *g, const float *u, in
     case PP_FN_SIGMOID: gate_all(PP_FN_SIGMOID, 0, g, u, n, y); break;
     case PP_FN_CLAMPED: gate_all(PP_FN_CLAMPED, 0, g, u, n, y); break;
     case PP_FN_SILU_BOUNDED: gate_all(PP_FN_SILU_BOUNDED, number, g, u, n, y); break;
+    case PP_FN_SILU_WITHIN: gate_all(PP_FN_SILU_WITHIN, number, g, u, n, y); break;
     case PP_FN_SITU: gate_all(PP_FN_SITU, 0, g, u, n, y); break;
     case PP_FN_RELU2: gate_all(PP_FN_RELU2, 0, g, u, n, y); break;
     case PP_FN_RELU: gate_all(PP_FN_RELU, 0, g, u, n, y); break;

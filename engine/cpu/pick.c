@@ -229,7 +229,8 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, int row, float
 {
     const struct rope *rope = &c->ropes[0];
     for (int h = 0; h < n_heads; h++)
-        c->ops->rope(x + h * c->attend[s->tier].kv.head_dim, rope->dim, s->halves, rope->cos_sin + row * rope->dim);
+        c->ops->rope(x + h * c->attend[s->tier].kv.head_dim + s->rotated_from, rope->dim, s->halves,
+                     rope->cos_sin + row * rope->dim);
 }
 
 static void prepare(const struct pp_cpu *c, const struct stage *s, int row)

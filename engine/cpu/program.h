@@ -31,16 +31,19 @@ struct norm {
 /* Something small that is done to a row of a slot by itself. */
 struct row_op {
     enum pp_op_kind kind;       /* NORM, HEAD_NORM, LOOKUP, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH, MIX, SPREAD, MATCH,
-                                   SPARSEN, RECALL */
+                                   SPARSEN, RECALL, CONNECT, READ_STREAMS, WRITE_STREAMS */
     enum pp_fn fn;
     float scale;
     struct norm norm;
     const struct pp_tensor *table; /* LOOKUP */
     bool by_position;           /* LOOKUP */
-    const float *factors;       /* MULTIPLY, in place of in2; or NULL. RECALL */
+    const float *factors;       /* MULTIPLY, in place of in2; or NULL. RECALL. CONNECT: one for each kind of number */
+    const float *added;         /* CONNECT: to each number */
+    struct pp_connection connection; /* CONNECT */
+    bool mixes;                 /* WRITE_STREAMS: with a matrix */
     int in, in2, out;           /* slots */
     int64_t n;                  /* values; HEAD_NORM: of a head */
-    int n_heads;                /* HEAD_NORM; MIX, SPREAD: streams; WEIGH: numbers; RECALL: vectors */
+    int n_heads;                /* HEAD_NORM; WEIGH: numbers; RECALL: vectors; of what has to do with streams, those */
     int64_t count, at, period, times; /* TAKE */
 };
 
@@ -123,6 +126,7 @@ struct stage {
     /* PICK: tier, layer, q and k as above */
     int head_weights;           /* slot */
     bool halves;                /* how pairs that are rotated lie */
+    int64_t rotated_from;       /* PICK: the first of them */
     /* CONVOLVE: tier and layer as above; epilogue: none, or APPLY */
     int in2;                    /* slot: its input is in times in2; -1: in */
     int gate;                   /* slot that its result is multiplied by, behind the epilogue; -1: none */
@@ -393,7 +397,7 @@ bool pp_cpu_pick_new(struct pp_cpu *c);
 void pp_cpu_pick_free(struct pp_cpu *c);
 void pp_cpu_pick_plan(struct pp_cpu *c);
 
-/* streams.c: MIX, SPREAD, MATCH and SPARSEN; y: the row of `out`. */
+/* streams.c: what has to do with streams, MATCH, SPARSEN and RECALL; y: the row of `out`. */
 void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *x2, float *y);
 
 /* forward.c: norms and other row operations. y may be x. */

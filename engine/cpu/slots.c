@@ -19,6 +19,12 @@ enum { FEW_OUTPUTS = 8 };
 
 enum use { UNUSED = 0, READS = 1, WRITES = 2 };
 
+/* Whether it goes on from what is in its slot. */
+static bool adds_to(enum pp_op_kind kind)
+{
+    return kind == PP_OP_ADD || kind == PP_OP_SPREAD || kind == PP_OP_WRITE_STREAMS;
+}
+
 /* What a small operation does with a whole slot; to a part of it, or where it stands, it writes without ending what was
  * there before. */
 static unsigned row_op_use(const struct pp_cpu *c, const struct row_op *r, int slot)
@@ -27,7 +33,7 @@ static unsigned row_op_use(const struct pp_cpu *c, const struct row_op *r, int s
     if (slot == whole_slot(c, r->in) || slot == whole_slot(c, r->in2))
         use |= READS;
     if (slot == whole_slot(c, r->out))
-        use |= slot == r->out && r->kind != PP_OP_ADD && r->kind != PP_OP_SPREAD && !(use & READS) ? WRITES : READS;
+        use |= slot == r->out && !adds_to(r->kind) && !(use & READS) ? WRITES : READS;
     return use;
 }
 

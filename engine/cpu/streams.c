@@ -1,6 +1,6 @@
-/* streams.c - what models with several residual streams do row by row (AltUp, arXiv 2301.13310), and with attention to
- * what came into earlier layers (Kimi K3). Sums are made in sixteen parts, so that compilers vectorise them, in an
- * order that is the same everywhere. */
+/* streams.c - what models with several residual streams do row by row (AltUp, arXiv 2301.13310; hyper-connections,
+ * arXiv 2409.19606), and with attention to what came into earlier layers (Kimi K3). Sums are made in sixteen parts, so
+ * that compilers vectorise them, in an order that is the same everywhere. */
 #include <math.h>
 #include <string.h>
 
@@ -78,6 +78,100 @@ static void recall(const struct pp_cpu *c, const struct row_op *r, const float *
         c->ops->add_scaled(y, bank + i * r->n, score[i] / sum, r->n);
 }
 
+/* --- hyper-connections (struct pp_connection) -------------------------------------------------------------------- */
+
+static float sigmoid(float x)
+{
+    return 1 / (1 + expf(-x));
+}
+
+/* Each of n numbers that lie so far apart, divided by their sum and a little. */
+static void divide(float *x, int n, int stride, float least)
+{
+    float sum = least;
+    for (int i = 0; i < n; i++)
+        sum += x[i * stride];
+    for (int i = 0; i < n; i++)
+        x[i * stride] /= sum;
+}
+
+static void softmax(float *x, int n)
+{
+    float most = x[0], sum = 0;
+    for (int i = 1; i < n; i++)
+        most = fmaxf(most, x[i]);
+    for (int i = 0; i < n; i++)
+        sum += x[i] = expf(x[i] - most);
+    for (int i = 0; i < n; i++)
+        x[i] /= sum;
+}
+
+/* matrix: [n, n], logits at first. */
+static void balance(const struct pp_connection *how, int n, float *matrix)
+{
+    for (int i = 0; i < n; i++) {
+        softmax(matrix + i * n, n);
+        for (int j = 0; j < n; j++)
+            matrix[i * n + j] += how->least;
+    }
+    for (int round = 0; round < how->rounds; round++) {
+        for (int i = 0; round && i < n; i++)
+            divide(matrix + i * n, n, 1, how->least);
+        for (int j = 0; j < n; j++)
+            divide(matrix + j, n, n, how->least);
+    }
+}
+
+static void connect(const struct row_op *r, const float *x, float *y)
+{
+    const struct pp_connection *how = &r->connection;
+    const int n = r->n_heads, n_numbers = (int)r->n;
+    for (int i = 0; i < n_numbers; i++)
+        y[i] = x[i] * r->factors[i < n ? 0 : i < 2 * n ? 1 : 2] + r->added[i];
+    for (int i = 0; i < n; i++)
+        y[i] = sigmoid(y[i]) + how->least;
+    for (int j = n; n_numbers > n && j < 2 * n; j++)
+        y[j] = how->most * sigmoid(y[j]) + how->write_least;
+    if (n_numbers > 2 * n)
+        balance(how, n, y + 2 * n);
+}
+
+static void read_streams(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *numbers, float *y)
+{
+    c->ops->apply(PP_FN_SCALE, numbers[0], x, r->n, y);
+    for (int i = 1; i < r->n_heads; i++)
+        c->ops->add_scaled(y, x + i * r->n, numbers[i], r->n);
+}
+
+/* Streams become sums of them, a piece at a time. matrix: [n, n] */
+static void mix_streams(const struct pp_cpu *c, const struct row_op *r, const float *matrix, float *streams)
+{
+    enum { PIECE = 256 };
+    const int n = r->n_heads;
+    float old[PP_MAX_STREAMS][PIECE];
+    for (int64_t at = 0; at < r->n; at += PIECE) {
+        const int64_t size = r->n - at < PIECE ? r->n - at : PIECE;
+        for (int i = 0; i < n; i++)
+            memcpy(old[i], streams + i * r->n + at, (size_t)size * sizeof **old);
+        for (int j = 0; j < n; j++) {
+            float *y = streams + j * r->n + at;
+            c->ops->apply(PP_FN_SCALE, matrix[j], old[0], size, y);
+            for (int i = 1; i < n; i++)
+                c->ops->add_scaled(y, old[i], matrix[i * n + j], size);
+        }
+    }
+}
+
+static void write_streams(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *numbers,
+                          float *streams)
+{
+    const int n = r->n_heads;
+    if (r->mixes)
+        mix_streams(c, r, numbers + 2 * n, streams);
+    for (int j = 0; j < n; j++)
+        c->ops->add_scaled(streams + j * r->n, x, numbers[n + j], r->n);
+}
+
 void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *x2, float *y)
 {
     if (r->kind == PP_OP_MIX)
@@ -90,4 +184,10 @@ void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const floa
         recall(c, r, x, x2, y);
     if (r->kind == PP_OP_SPARSEN)
         sparsen(x, r->n, r->scale, y);
+    if (r->kind == PP_OP_CONNECT)
+        connect(r, x, y);
+    if (r->kind == PP_OP_READ_STREAMS)
+        read_streams(c, r, x, x2, y);
+    if (r->kind == PP_OP_WRITE_STREAMS)
+        write_streams(c, r, x, x2, y);
 }

@@ -45,7 +45,7 @@ static void move_head(const struct turning *t, const struct pp_cpu_move *m, cons
     if (t->kv->rotate)
         t->c->ops->hadamard(k, t->kv->head_dim, t->kv->rotate); /* its own inverse */
     if (s->kind == STAGE_PICK)
-        t->c->ops->rope(k, t->c->ropes[0].dim, s->halves, t->cos_sin[0]);
+        t->c->ops->rope(k + s->rotated_from, t->c->ropes[0].dim, s->halves, t->cos_sin[0]);
     else if (s->rope >= 0)
         turn_key(t, s, head, k);
     if (t->kv->rotate)

@@ -1,0 +1,265 @@
+/* hy_v4.c - HY V4, Tencent's: DeepSeek V3.2 with an index that some layers have and others share, sinks and gates in
+ * attention, bounded gates in experts, and hyper-connections without a matrix between several residual streams.
+ *
+ * Published folders are of the names below, with pairs of rotated values side by side, as llama.cpp and vLLM have them;
+ * transformers' own model rotates other pairs, under other names. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+#include "engine/hparams_int.h"
+
+#define LAYER "model.layers.{}."
+#define CONNECTION(before, gguf_name)                                                                                 \
+    {.hf = before "hc_fn", .gguf = gguf_name "_fn.weight", .whole = true},                                            \
+    {.hf = before "hc_base", .gguf = gguf_name "_base.weight", .whole = true},                                        \
+    {.hf = before "hc_scale", .gguf = gguf_name "_scale.weight", .whole = true}
+
+static const struct pp_arch_name names[] = {
+    CONNECTION(LAYER "hc_attn_layer.hc_pre.", "blk.{}.hc_attn"),
+    CONNECTION(LAYER "hc_mlp_layer.hc_pre.", "blk.{}.hc_ffn"),
+    {.hf = "model.hc_head.hc_head_fn", .gguf = "output_hc_fn.weight", .whole = true},
+    {.hf = "model.hc_head.hc_head_base", .gguf = "output_hc_base.weight", .whole = true},
+    {.hf = "model.hc_head.hc_head_scale", .gguf = "output_hc_scale.weight", .whole = true},
+    {.hf = LAYER "self_attn.linear_gate", .gguf = "blk.{}.attn_gate"},
+    {.hf = LAYER "self_attn.learnable_sink_param", .gguf = "blk.{}.attn_sinks.weight", .whole = true},
+    {.hf = LAYER "mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
+     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true},
+    {.hf = LAYER "mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true},
+    PP_INDEX_NAMES,
+    PP_LATENT_NAMES,
+    {.hf = NULL},
+};
+static const char *const classes[] = {"HYV4ForCausalLM", "hy_v4", NULL};
+static const char first_name[] = "hyv4"; /* of files from before llama.cpp knew the family */
+static const char *const other_names[] = {first_name, NULL};
+static const char *const other_parts[] = {"model.mtp_layers.", NULL}; /* which guess further tokens */
+static const struct pp_arch_parts parts = {.model_type = "hy_v4", .prefixes = NULL, .others = other_parts};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"vocab_size\": 120832, \"hidden_size\": 2816, \"intermediate_size\": 6912,"
+             "\"moe_intermediate_size\": 768, \"num_hidden_layers\": 34, \"num_attention_heads\": 32,"
+             "\"max_position_embeddings\": 262144, \"rms_norm_eps\": 1e-5, \"n_routed_experts\": 256,"
+             "\"n_shared_experts\": 1, \"num_experts_per_tok\": 8, \"routed_scaling_factor\": 2.827,"
+             "\"norm_topk_prob\": true, \"n_group\": 1, \"topk_group\": 1, \"first_k_dense_replace\": 1,"
+             "\"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 192, \"qk_rope_head_dim\": 64,"
+             "\"v_head_dim\": 256, \"index_topk\": 2048, \"index_head_dim\": 128, \"index_n_heads\": 16,"
+             "\"hc_mult\": 4, \"hc_magnitude\": 2.0, \"hc_eps\": 1e-6, \"swiglu_limit\": 10.0}"},
+    {.json = NULL},
+};
+
+/* --- config.json -------------------------------------------------------------------------------------------------- */
+
+static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
+{
+    static const char *const always[] = {"enable_ihc", "gated_mla", "learnable_sink"};
+    const char *gating = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "gating_type"));
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++)
+        if (!pp_config_flag(config, always[i], true))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is false, which is not supported for this family",
+                           always[i]);
+    if (gating && strcmp(gating, "elementwise") != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: gating_type \"%.40s\" is not supported; elementwise is",
+                       gating);
+    return PP_OK;
+}
+
+/* *sparse: whether layers have what an index picks. They are all of one kind. */
+static enum pp_code kinds_from_config(const cJSON *config, bool *sparse, struct pp_error *err)
+{
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
+    int n = 0, n_full = 0;
+    cJSON_ArrayForEach(item, types)
+    {
+        n++;
+        n_full += cJSON_IsString(item) && strcmp(item->valuestring, "full_attention") == 0;
+    }
+    *sparse = n == 0 || n_full < n;
+    if (*sparse && n_full)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layer_types has layers that see all positions beside "
+                       "others, which is not supported for this family");
+    return PP_OK;
+}
+
+/* Without a list the first layer has an index, and from it on each fourth. */
+static enum pp_code index_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    bool sparse;
+    enum pp_code code = kinds_from_config(config, &sparse, err);
+    if (code || !sparse)
+        return code;
+    code = pp_index_from_config(config, hp, err);
+    if (code)
+        return code;
+    if (cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "indexer_types")))
+        code = pp_config_layer_words(config, "indexer_types", "shared", "full", PP_LAYER_PICKED_BEFORE, hp, err);
+    else
+        for (int64_t l = 2; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+            hp->layer[l] |= (l - 1) % 4 ? PP_LAYER_PICKED_BEFORE : 0;
+    return code ? code : pp_index_check(hp, err);
+}
+
+static enum pp_code connection_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_config_int(config, "hc_mult", &hp->n_stream, err);
+    if (!code)
+        code = pp_config_float(config, "hc_magnitude", &hp->connection.most, err);
+    if (!code)
+        code = pp_config_float(config, "hc_eps", &hp->connection.least, err);
+    hp->connection.write_least = hp->connection.least;
+    hp->hyper = true;
+    return code;
+}
+
+static void bound_experts(struct pp_hparams *hp, float most)
+{
+    for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
+        hp->expert_bound[l] = most > 0 ? most : 0;
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    float most = 0;
+    enum pp_code code = refuse_others(config, err);
+    if (!code)
+        code = pp_deepseek_from_config(config, hp, err);
+    if (!code)
+        code = pp_config_mlp_types(config, hp, err);
+    if (!code)
+        code = index_from_config(config, hp, err);
+    if (!code)
+        code = connection_from_config(config, hp, err);
+    if (!code)
+        code = pp_config_float(config, "swiglu_limit", &most, err);
+    bound_experts(hp, most);
+    return code;
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    const char *kind = hp->index_top_k ? "deepseek_sparse_attention" : "full_attention";
+    cJSON *kinds = cJSON_AddArrayToObject(config, "layer_types");
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        cJSON_AddItemToArray(kinds, cJSON_CreateString(kind));
+    pp_deepseek_to_config(hp, config);
+    pp_config_put_class(config, classes[0], classes[1]);
+    pp_config_put_mlp_types(hp, config);
+    if (hp->index_top_k) {
+        pp_index_to_config(hp, config);
+        cJSON_DeleteItemFromObjectCaseSensitive(config, "indexer_types");
+        cJSON *types = cJSON_AddArrayToObject(config, "indexer_types"); /* absent is a usual list */
+        for (int64_t l = 0; l < hp->n_layer; l++)
+            cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_PICKED_BEFORE ? "shared" : "full"));
+    }
+    pp_config_put(config, "hc_mult", hp->n_stream);
+    pp_config_put_float(config, "hc_magnitude", hp->connection.most);
+    pp_config_put_float(config, "hc_eps", hp->connection.least);
+    pp_config_put_float(config, "swiglu_limit", hp->expert_bound[hp->n_layer - 1]);
+    cJSON_AddTrueToObject(config, "enable_ihc");
+    cJSON_AddTrueToObject(config, "gated_mla");
+    cJSON_AddTrueToObject(config, "learnable_sink");
+    pp_config_put_text(config, "gating_type", "elementwise");
+}
+
+/* --- GGUF --------------------------------------------------------------------------------------------------------- */
+
+static const char bound_key[] = "swiglu_clamp_exp", count_key[] = "hyper_connection.count",
+                  least_key[] = "hyper_connection.epsilon", most_key[] = "hyper_connection.magnitude";
+
+/* The key under the name that the file has for the family. */
+static const char *key_in(const struct pp_gguf *g, const char *name, char full[160])
+{
+    const bool first = pp_gguf_string_is(g, "general.architecture", first_name);
+    snprintf(full, 160, "%s.%s", first ? first_name : "hy_v4", name);
+    return full;
+}
+
+/* A number, or one for each layer, of which those of layers with experts are the same. */
+static enum pp_code bound_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    char full[160];
+    double most = 0, other = 0;
+    if (!pp_gguf_float(g, key_in(g, bound_key, full), &most))
+        pp_gguf_array_float(g, full, (size_t)hp->n_layer - 1, &most);
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        if (!(hp->layer[l] & PP_LAYER_DENSE) && pp_gguf_array_float(g, full, (size_t)l, &other) && other != most)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is not the same for all layers with experts, which "
+                           "is not supported for this family", full);
+    bound_experts(hp, (float)most);
+    return PP_OK;
+}
+
+/* There need not be one. Files of before llama.cpp knew the family call the list otherwise. */
+static enum pp_code index_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    char full[160];
+    enum pp_code code = PP_OK;
+    if (!pp_gguf_int(g, key_in(g, "attention.indexer.top_k", full), &hp->index_top_k)) {
+        if (!pp_gguf_tensor(g, "blk.0.indexer.attn_k.weight"))
+            return PP_OK;
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is no whole number", full);
+    }
+    pp_gguf_int(g, key_in(g, "attention.indexer.head_count", full), &hp->n_index_head);
+    pp_gguf_int(g, key_in(g, "attention.indexer.key_length", full), &hp->index_dim);
+    if (pp_gguf_has(g, key_in(g, "attention.indexer.types", full)) ||
+        pp_gguf_has(g, key_in(g, "attention.indexer.is_full", full)))
+        code = pp_index_layers_from_gguf(g, full, hp, err);
+    return code ? code : pp_index_check(hp, err);
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    char full[160];
+    double least = 0, most = 0;
+    enum pp_code code = pp_deepseek_from_gguf(g, hp, err);
+    if (!code)
+        code = index_from_gguf(g, hp, err);
+    if (!code)
+        code = bound_from_gguf(g, hp, err);
+    pp_gguf_int(g, key_in(g, count_key, full), &hp->n_stream);
+    pp_gguf_float(g, key_in(g, least_key, full), &least);
+    pp_gguf_float(g, key_in(g, most_key, full), &most);
+    hp->connection.least = hp->connection.write_least = (float)least;
+    hp->connection.most = (float)most;
+    hp->hyper = true;
+    return code;
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    char full[160];
+    pp_deepseek_to_gguf(hp, w);
+    if (hp->index_top_k)
+        pp_index_to_gguf(hp, w);
+    snprintf(full, sizeof full, "hy_v4.%s", bound_key);
+    if (hp->expert_bound[hp->n_layer - 1] != 0.0f)
+        pp_gguf_add_f32_array(w, full, hp->expert_bound, (size_t)hp->n_layer);
+    snprintf(full, sizeof full, "hy_v4.%s", count_key);
+    pp_gguf_add_u32(w, full, (uint32_t)hp->n_stream);
+    snprintf(full, sizeof full, "hy_v4.%s", least_key);
+    pp_gguf_add_f32(w, full, hp->connection.least);
+    snprintf(full, sizeof full, "hy_v4.%s", most_key);
+    pp_gguf_add_f32(w, full, hp->connection.most);
+}
+
+const struct pp_arch pp_arch_hy_v4 = {
+    .name = "hy_v4",
+    .other_names = other_names,
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .parts = &parts,
+    .hf_pairs = true,
+    .gguf_shares = true,
+    .gguf_sigmoids = true,
+    .decoder = {.gated_attention = true, .sinks = true, .bounded_gates = true, .index_behind = true,
+                .index_usual_eps = true},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
+    .to_config = to_config,
+};

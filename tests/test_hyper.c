@@ -1,0 +1,147 @@
+/* test_hyper.c - models with several residual streams, which every part of a layer reads and writes: checked as those
+ * in test_experts.c, against formulas of their own. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/engine.h"
+#include "tests/expert_checks.h"
+#include "tests/expert_model.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+/* HY V4: latent attention with an index in each third layer, sinks and gates, and experts with bounded gates. */
+static struct expert_shape hy_v4_shape(void)
+{
+    struct expert_shape s = expert_shape("hy_v4");
+    s.neighbours = s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.heads_apart = true;
+    s.gated = s.sinks = s.bounded_gates = s.index_behind = true;
+    s.n_layer = 5;
+    s.n_stream = 4;
+    s.stream_least = 1e-3f;
+    s.stream_most = 1.7f;
+    s.kv_rank = 32;
+    s.nope = 16;
+    s.v_dim = 24;
+    s.rope_dim = 8;
+    s.q_rank = 24;
+    s.n_dense = 1;
+    s.n_ff_shared = 32;
+    s.scale = 2.5f;
+    s.bound = 0.8f;
+    s.index_top_k = 12;
+    s.index_step = 3;
+    return s;
+}
+
+static void hy_v4(void **state)
+{
+    (void)state;
+    struct expert_shape s = hy_v4_shape();
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "model.layers.4.hc_attn_layer.hc_pre.hc_fn", 2, s.n_stream * s.n_embd);
+    assert_tensor(folder, "model.layers.0.hc_mlp_layer.hc_pre.hc_base", 1, 2 * s.n_stream);
+    assert_tensor(folder, "model.layers.1.hc_mlp_layer.hc_pre.hc_scale", 1, 2);
+    assert_tensor(folder, "model.hc_head.hc_head_fn", 2, s.n_stream * s.n_embd);
+    assert_tensor(folder, "model.layers.2.self_attn.linear_gate.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.self_attn.learnable_sink_param", 1, s.n_head);
+    assert_tensor(folder, "model.layers.3.self_attn.indexer.k_norm.bias", 1, 20);
+    assert_tensor(folder, "model.layers.1.mlp.experts.gate_up_proj", 3, s.n_embd);
+    s.n_stream = 3;
+    s.index_top_k = s.index_step = 0;
+    s.n_ff_shared = 0;
+    s.heads_apart = false;
+    check_experts(&s);
+    s = hy_v4_shape();
+    s.n_stream = 1;
+    s.index_step = 0;
+    s.bound = 0;
+    check_experts(&s);
+}
+
+/* Files of before llama.cpp knew it have another name, and another key for the list. */
+static void first_files(void **state)
+{
+    (void)state;
+    struct expert_shape s = hy_v4_shape();
+    s.arch = "hyv4";
+    check_experts(&s);
+}
+
+static const char *file_of(const struct expert_shape *s)
+{
+    struct expert_model *m = expert_model_make(s);
+    const char *file = expert_model_write(m);
+    expert_model_free(m);
+    return file;
+}
+
+/* Conversations that go back, and come from snapshots. */
+static void hy_v4_goes_on(void **state)
+{
+    const struct expert_shape s = hy_v4_shape();
+    (void)state;
+    assert_resumes(file_of(&s), s.n_vocab);
+    assert_goes_back(file_of(&s), s.n_vocab);
+}
+
+/* Numbers that cannot be. */
+static void bad_streams(void **state)
+{
+    static const struct {
+        int n_stream;
+        float least, most;
+        enum pp_code code;
+        const char *word;
+    } cases[] = {{17, 1e-6f, 2, PP_ERR_FORMAT, "number of residual streams"},
+                 {4, 0, 2, PP_ERR_FORMAT, "an epsilon of 0"},
+                 {4, NAN, 2, PP_ERR_FORMAT, "an epsilon of"},
+                 {4, 1e-6f, -2, PP_ERR_FORMAT, "a magnitude of -2"},
+                 {4, 1e-6f, INFINITY, PP_ERR_FORMAT, "a magnitude of inf"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct expert_shape s = hy_v4_shape();
+        struct pp_model *model;
+        struct pp_error err;
+        s.n_stream = cases[i].n_stream;
+        s.stream_least = cases[i].least;
+        s.stream_most = cases[i].most;
+        if (pp_model_open(file_of(&s), &model, &err) != cases[i].code || !strstr(err.text, cases[i].word))
+            fail_msg("%s: %s", cases[i].word, err.text);
+    }
+}
+
+static struct pp_sha256 identity_of(const struct expert_shape *s)
+{
+    struct pp_model *model;
+    struct pp_sha256 id;
+    struct pp_error err;
+    assert_ok(pp_model_open(file_of(s), &model, &err), err);
+    assert_ok(pp_model_identity(model, NULL, &id, &err), err);
+    pp_model_close(model);
+    return id;
+}
+
+/* What changes results and no tensor makes another model: pages and snapshots of one are not the other's. */
+static void not_the_same_model(void **state)
+{
+    (void)state;
+    struct expert_shape s = hy_v4_shape();
+    const struct pp_sha256 one = identity_of(&s), again = identity_of(&s);
+    s.stream_most = 2;
+    const struct pp_sha256 larger = identity_of(&s);
+    s.stream_least = 1e-6f;
+    const struct pp_sha256 less = identity_of(&s);
+    assert_memory_equal(&one, &again, sizeof one);
+    assert_memory_not_equal(&one, &larger, sizeof one);
+    assert_memory_not_equal(&larger, &less, sizeof one);
+}
+
+TEST_GROUP(hyper)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hy_v4),       cmocka_unit_test(first_files),        cmocka_unit_test(hy_v4_goes_on),
+        cmocka_unit_test(bad_streams), cmocka_unit_test(not_the_same_model),
+    };
+    return cmocka_run_group_tests_name("hyper", tests, NULL, NULL);
+}
