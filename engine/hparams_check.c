@@ -252,6 +252,22 @@ static enum pp_code check_connection(const struct pp_hparams *hp, struct pp_erro
                           err);
 }
 
+static enum pp_code check_ngrams(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_check_range("number of tokens that have an embedding together", hp->ngram.size, 2,
+                                       PP_MAX_TAPS, err);
+    if (!code)
+        code = pp_check_range("number of embeddings of as many tokens", hp->ngram.splits, 1, 1 << 8, err);
+    if (!code)
+        code = pp_check_range("number of rows of embeddings of several tokens", hp->ngram.base, 1, INT32_MAX / 2, err);
+    if (!code)
+        code = pp_check_range("token behind which nothing before it counts", hp->ngram.end, 0, hp->n_vocab - 1, err);
+    if (!code && hp->n_embd % (hp->ngram.splits * (hp->ngram.size - 1)) != 0)
+        code = pp_fail(err, PP_ERR_FORMAT, "an embedding of %lld values cannot be made of %lld parts evenly",
+                       (long long)hp->n_embd, (long long)(hp->ngram.splits * (hp->ngram.size - 1)));
+    return code;
+}
+
 static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -266,6 +282,8 @@ static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *er
         code = pp_check_range("size of a token's embedding", hp->n_embd_in, 0, hp->n_embd, err);
     if (!code)
         code = pp_check_range("size of each layer's own input", hp->n_embd_layer, 0, 1 << 16, err);
+    if (!code && hp->ngram.size)
+        code = check_ngrams(hp, err);
     if (!code)
         code = pp_check_range("number of residual streams", hp->n_stream, hp->hyper, PP_MAX_STREAMS, err);
     if (!code && hp->hyper)

@@ -255,6 +255,8 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"beside", hp->states_beside},                   {"states normed", hp->state_norm},
         {"local heads", (double)hp->head_dim_local},     {"value scale", (double)hp->attn_value_scale},
         {"activation", (double)hp->activation},
+        {"n-grams", (double)hp->ngram.size},             {"n-gram splits", (double)hp->ngram.splits},
+        {"n-gram rows", (double)hp->ngram.base},         {"n-gram end", (double)hp->ngram.end},
         {"streams", (double)hp->n_stream},               {"hyper", hp->hyper},
         {"stream epsilon", (double)hp->connection.least}, {"stream magnitude", (double)hp->connection.most},
         {"written epsilon", (double)hp->connection.write_least}, {"stream rounds", (double)hp->connection.rounds},

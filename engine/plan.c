@@ -528,20 +528,40 @@ const struct pp_tensor *pp_plan_flat(struct pp_plan *p, const struct pp_source *
     return flat;
 }
 
-const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_error *err)
+/* [n, n_taps] of zeros */
+static float *make_taps(struct pp_plan *p, const char *name, int64_t n, int64_t n_taps, const struct pp_tensor **made,
+                        struct pp_error *err)
 {
     struct pp_tensor *t = own(p, pp_calloc(1, sizeof *t));
-    float *taps = own(p, pp_calloc(2 * (size_t)n, sizeof *taps));
+    float *taps = own(p, pp_calloc((size_t)(n * n_taps), sizeof *taps));
+    *made = NULL;
     if (!t || !taps) {
         pp_fail_nomem(err, "the model's plan");
         return NULL;
     }
-    for (int64_t i = 0; i < n; i++) {
+    *t = (struct pp_tensor){.name = name, .type = PP_TYPE_F32, .n_dims = 2, .ne = {n_taps, n, 1, 1}, .data = taps,
+                            .size = (size_t)(n * n_taps) * sizeof *taps};
+    *made = t;
+    return taps;
+}
+
+const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_error *err)
+{
+    const struct pp_tensor *t;
+    float *taps = make_taps(p, "shift", n, 2, &t, err);
+    for (int64_t i = 0; taps && i < n; i++) {
         taps[2 * i] = 1;
         taps[2 * i + 1] = -1;
     }
-    *t = (struct pp_tensor){.name = "shift", .type = PP_TYPE_F32, .n_dims = 2, .ne = {2, n, 1, 1}, .data = taps,
-                            .size = 2 * (size_t)n * sizeof *taps};
+    return t;
+}
+
+const struct pp_tensor *pp_plan_history(struct pp_plan *p, int64_t n, struct pp_error *err)
+{
+    const struct pp_tensor *t;
+    float *taps = make_taps(p, "history", n, n + 1, &t, err);
+    for (int64_t i = 0; taps && i < n; i++)
+        taps[i * (n + 1) + n - 1 - i] = 1;
     return t;
 }
 

@@ -24,6 +24,10 @@ enum pp_op_kind {
                         is one, and the first of `segments`; or the row's input vector */
     PP_OP_LOOKUP,    /* out = scale * row of `weight` for the row's token, or its position; the first row if there is no
                         such token or position */
+    PP_OP_TOKEN,     /* out = the number of the row's token, in every value */
+    PP_OP_NGRAM,     /* out = the row of `weight` that the row's token t and the `count` tokens before it, the latest
+                        first in `in`, lead to: t + t_1 v + t_2 v^2 + ... modulo the number of rows, v being `period`;
+                        tokens from the latest one on that is the `at`-th of the vocabulary count as 0 */
     PP_OP_NORM,      /* out = norm(in) * weight [+ bias]: by the root of the mean square, or `centred`, LayerNorm; with
                         `scale` for epsilon, where that is not 0 */
     PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of as many values as a head has, or
@@ -163,7 +167,8 @@ struct pp_op {
     int in3;                         /* PP_OP_PICK: a slot */
     int64_t count, at, period, times; /* PP_OP_TAKE; count: of what has to do with streams, those; of PP_OP_RECALL,
                                         vectors; of PP_OP_PICK, and of PP_OP_ATTENTION with its PP_OP_KV_STORE,
-                                        positions. at: PP_OP_PICK */
+                                        positions. at: PP_OP_PICK. count, at, period:
+                                        PP_OP_NGRAM */
     struct pp_connection connection; /* PP_OP_CONNECT */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
@@ -376,6 +381,8 @@ const struct pp_tensor *pp_plan_matrix_of(struct pp_plan *p, const struct pp_ten
                                           struct pp_error *err);
 /* The taps of a convolution of n values that gives by how much the last position's are larger; NULL: *err is set. */
 const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_error *err);
+/* Those of a convolution of n values that gives what the i-th was i + 1 positions before; NULL: *err is set. */
+const struct pp_tensor *pp_plan_history(struct pp_plan *p, int64_t n, struct pp_error *err);
 /* What is added behind a projection, where files call it otherwise. */
 void pp_plan_linear_bias(struct pp_plan *p, int linear, const struct pp_tensor *bias);
 /* n ones, for norms without weights; NULL: *err is set. */

@@ -56,6 +56,12 @@ struct pp_hparams {
                                they are normed and rotated */
     int64_t n_embd_in;      /* values of a token's embedding, of which a matrix makes n_embd, as another one makes so
                                few of those before the output; 0: n_embd */
+    /* Embeddings of a token and those before it are added to its own, and all divided by their number: of each 2 to
+     * `size` tokens `splits` of them, the i-th of a table of base + 2 i + 1 rows. `end`: a token that nothing before it
+     * counts behind. */
+    struct {
+        int64_t size, splits, base, end; /* size 0: there are none */
+    } ngram;
     int64_t n_embd_layer;   /* values of an input that each layer has for itself; 0: there is none */
     int64_t n_stream;       /* residual streams, of which layers read the first and write all; 0: there is one */
     bool hyper;             /* or each part of a layer reads a sum of them and writes to all, by numbers that are made

@@ -797,6 +797,37 @@ static void feed_layer(const struct expert_model *m, int l, double *x, int n)
     pp_free(delta);
 }
 
+/* LongCat-Flash-Lite: the embeddings of the last 2, 3 and more tokens up to position r, hashed into tables, are added
+ * to that of the last one. Where there is no token, or one like ngram_end between, it counts as 0. */
+static void add_ngrams(const struct expert_model *m, const int32_t *ids, int r, double *x)
+{
+    const struct expert_shape *s = &m->s;
+    const int n_tables = s->ngram_splits * (s->ngram_size - 1);
+    double *wide = doubles(s->n_embd), low[64];
+    assert_true(s->n_embd / n_tables <= 64);
+    for (int i = 0; i < n_tables; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "ngram_embd.%d.weight", i);
+        const struct array *table = expert_find(m, -1, name);
+        long row = ids[r], power = 1;
+        bool ended = false;
+        for (int back = 1; back < 2 + i / s->ngram_splits; back++) {
+            ended = ended || back > r || ids[r - back] == s->ngram_end;
+            power = power * s->n_vocab % table->rows;
+            row += ended ? 0 : ids[r - back] * power;
+        }
+        for (int j = 0; j < table->cols; j++)
+            low[j] = (double)table->values[row % table->rows * table->cols + j];
+        snprintf(name, sizeof name, "ngram_proj.%d", i);
+        linear(m, -1, name, low, wide);
+        for (int j = 0; j < s->n_embd; j++)
+            x[j] += wide[j];
+    }
+    for (int j = 0; j < s->n_embd; j++)
+        x[j] /= 1 + n_tables;
+    pp_free(wide);
+}
+
 void expert_model_compute(const struct expert_model *m, const int32_t *ids, int n, double *logits)
 {
     const int width = m->s.n_embd;
@@ -811,6 +842,8 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
         for (int i = 0; i < all; i++)
             x[r * all + i] = (double)table->values[ids[r] * width + i % width] *
                                (m->s.embd_scale != 0.0f ? (double)m->s.embd_scale : 1);
+    for (int r = 0; m->s.ngram_size && r < n; r++)
+        add_ngrams(m, ids, r, x + r * all);
     for (int l = 0; l < m->s.n_layer; l++)
         (m->s.kv_rank && !expert_recurs(&m->s, l) ? latent_layer
          : expert_convolves(&m->s, l) ? convolved_layer

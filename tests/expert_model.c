@@ -400,6 +400,14 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
     snprintf(ffn_norm, sizeof ffn_norm, "%s.weight", s->ffn_norm);
     snprintf(output_norm, sizeof output_norm, "%s.weight", s->output_norm);
     add(m, -1, "token_embd.weight", 0, s->n_vocab, s->n_embd, 0, 1);
+    const int n_tables = s->ngram_splits * (s->ngram_size - 1);
+    for (int i = 0; s->ngram_size && i < n_tables; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "ngram_embd.%d.weight", i);
+        add(m, -1, name, 0, s->ngram_base + 2 * i + 1, s->n_embd / n_tables, 0, 1);
+        snprintf(name, sizeof name, "ngram_proj.%d.weight", i);
+        add_matrix(m, -1, name, s->n_embd, s->n_embd / n_tables);
+    }
     for (int l = 0; s->kinds && l < s->n_layer; l++)
         add_one_part(m, l);
     for (int l = 0; !s->kinds && l < s->n_layer + s->n_nextn; l++) {
@@ -444,6 +452,14 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
 void expert_model_say_idle(struct expert_model *m, int n)
 {
     m->s.n_idle = n;
+}
+
+void expert_model_say_ngrams(struct expert_model *m, int size, int splits, int base, int end)
+{
+    m->s.ngram_size = size;
+    m->s.ngram_splits = splits;
+    m->s.ngram_base = base;
+    m->s.ngram_end = end;
 }
 
 void expert_model_free(struct expert_model *m)
@@ -507,6 +523,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"expert_chunk_feed_forward_length", s->n_ff_share},
         {"kda.head_dim", s->kda ? s->key_dim : 0},
         {"attn_res.block_size", s->bank_step}, {"hyper_connection.count", s->n_stream},
+        {"ngram.size", s->ngram_size}, {"ngram.split_count", s->ngram_splits},
+        {"ngram.table_length", s->ngram_base}, {"ngram.end_token_id", s->ngram_end},
     };
     uint32_t n_head_kv[8], n_ff[8], n_head[8];
     float bounds[8] = {0};

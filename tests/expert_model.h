@@ -50,6 +50,8 @@ struct expert_shape {
     int n_idle;             /* so many further experts, behind those, give what they read */
     bool shortcut;          /* layers come in pairs: what the first's experts give is added behind the second; with
                                dense_beside */
+    int ngram_size, ngram_splits, ngram_base, ngram_end; /* embeddings of up to so many tokens, of each number of them
+                               so many, of tables of this length and more; of no tokens before this one. 0: none */
     float q_growth, kv_growth; /* of queries, and of the vector that keys and values are made of; 0: 1 */
     int n_groups, n_groups_used;
     bool groups_by_largest; /* a group's score is that of its largest expert, not the sum of two */
@@ -125,6 +127,7 @@ struct expert_shape expert_shape(const char *arch);
 struct expert_model *expert_model_make(const struct expert_shape *s);
 void expert_model_free(struct expert_model *m);
 void expert_model_say_idle(struct expert_model *m, int n); /* what the file says of it, whatever its tensors are */
+void expert_model_say_ngrams(struct expert_model *m, int size, int splits, int base, int end); /* likewise */
 /* Writes the model as a GGUF file of F32; its path (static memory, kept for 8 calls). */
 const char *expert_model_write(const struct expert_model *m);
 /* logits: [n, n_vocab] */

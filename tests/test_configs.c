@@ -138,6 +138,8 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(attn_log_length), ONE(dense_beside), ONE(router_softcap),
         ONE(n_index_head), ONE(index_dim), ONE(index_top_k), ONE(index_halves), ONE(hyper),
         {"stream_least", (double)hp->connection.least}, {"stream_most", (double)hp->connection.most},
+        {"ngram_size", (double)hp->ngram.size}, {"ngram_splits", (double)hp->ngram.splits},
+        {"ngram_base", (double)hp->ngram.base}, {"ngram_end", (double)hp->ngram.end},
         {"stream_rounds", (double)hp->connection.rounds},
         {"expert_bound", (double)hp->expert_bound[hp->n_layer - 1]},
         {"gate_bound", (double)hp->gate_bound[hp->n_layer - 1]},

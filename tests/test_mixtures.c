@@ -70,6 +70,36 @@ static void longcat(void **state)
     check_file(&s);
 }
 
+/* LongCat-Flash-Lite: embeddings of up to five tokens, two of each number, of none before one that ends a text. */
+static struct expert_shape lite_shape(void)
+{
+    struct expert_shape s = longcat_shape();
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, s.n_vocab);
+    s.ngram_size = 5;
+    s.ngram_splits = 2;
+    s.ngram_base = 2 * s.n_vocab;
+    s.ngram_end = ids[SMALL_TEXT / 2];
+    return s;
+}
+
+static void longcat_lite(void **state)
+{
+    (void)state;
+    struct expert_shape s = lite_shape();
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "model.ngram_embeddings.embedders.7.weight", 2, s.n_embd / 8);
+    assert_tensor(folder, "model.ngram_embeddings.post_projs.0.weight", 2, s.n_embd / 8);
+    s.ngram_size = 2;
+    s.ngram_splits = 1;
+    s.q_growth = 1;
+    s.kv_growth = 0;
+    s.yarn_factor = 10;
+    s.yarn_ctx = 64;
+    s.log_multiplier = 0.1f;
+    check_experts(&s);
+}
+
 /* Conversations that go back, and come from snapshots. */
 static void goes_on(const struct expert_shape *s)
 {
@@ -82,9 +112,35 @@ static void goes_on(const struct expert_shape *s)
 
 static void longcat_goes_on(void **state)
 {
-    const struct expert_shape s = longcat_shape();
+    const struct expert_shape s = longcat_shape(), lite = lite_shape();
     (void)state;
     goes_on(&s);
+    goes_on(&lite);
+}
+
+/* Embeddings of several tokens that cannot be. */
+static void bad_ngrams(void **state)
+{
+    static const struct {
+        int size, splits, base, end;
+        const char *word;
+    } cases[] = {{1, 2, 160, 7, "ngram.size is 1"},
+                 {17, 1, 160, 7, "tokens that have an embedding together"},
+                 {5, 3, 160, 7, "cannot be made of 12 parts"},
+                 {5, 2, 161, 7, "multiple of the vocabulary"},
+                 {5, 2, 160, 80, "token behind which nothing"},
+                 {5, 2, 240, 7, "ngram_embd.0.weight"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct expert_shape s = lite_shape();
+        struct pp_model *model;
+        struct pp_error err;
+        struct expert_model *m = expert_model_make(&s);
+        expert_model_say_ngrams(m, cases[i].size, cases[i].splits, cases[i].base, cases[i].end);
+        if (pp_model_open(expert_model_write(m), &model, &err) != PP_ERR_FORMAT || !strstr(err.text, cases[i].word))
+            fail_msg("%s: %s", cases[i].word, err.text);
+        expert_model_free(m);
+    }
 }
 
 /* Sizes that cannot be. */
@@ -289,7 +345,7 @@ TEST_GROUP(mixtures)
         cmocka_unit_test(longcat),         cmocka_unit_test(longcat_goes_on), cmocka_unit_test(bad_longcat),
         cmocka_unit_test(ling3),           cmocka_unit_test(ling3_goes_on),   cmocka_unit_test(bad_ling3),
         cmocka_unit_test(kimi_k3),         cmocka_unit_test(kimi_k3_goes_on), cmocka_unit_test(bad_kimi_k3),
-        cmocka_unit_test(not_the_same_model),
+        cmocka_unit_test(not_the_same_model), cmocka_unit_test(longcat_lite),   cmocka_unit_test(bad_ngrams),
     };
     return cmocka_run_group_tests_name("mixtures", tests, NULL, NULL);
 }

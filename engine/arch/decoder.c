@@ -948,6 +948,8 @@ static bool add_embedding(struct builder *b)
     } else {
         add(b, embed);
     }
+    if (hp->ngram.size && !pp_ngram_embeddings(b))
+        return false;
     struct pp_op norm = {.kind = PP_OP_NORM, .in = b->x, .in2 = NONE, .out = b->x};
     if (!b->d->embd_norm)
         return true;

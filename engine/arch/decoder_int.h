@@ -2,8 +2,8 @@
  * layers that read other positions, decoder_delta.c the delta rule, decoder_lightning.c lightning attention,
  * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_head_mixture.c
  * heads of experts, decoder_zamba.c layers that have parts in common, decoder_hyper.c hyper-connections,
- * decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv6.c and decoder_lru.c what has states that are made
- * step by step. Private to them. */
+ * decoder_ngram.c embeddings of several tokens, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv6.c
+ * and decoder_lru.c what has states that are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -154,6 +154,8 @@ void pp_rwkv7_slots(struct builder *b);
 bool pp_rwkv6_layer(struct builder *b, int l);
 bool pp_rwkv6_result(struct builder *b, int l);
 void pp_rwkv6_slots(struct builder *b);
+/* What several tokens have together is added to what is in the stream's slot. */
+bool pp_ngram_embeddings(struct builder *b);
 /* Hyper-connections: streams, as many as there are, of what is in the stream's slot; what the next part of a layer
  * reads, in that slot; what it gave, from `delta` to all; and what the output reads. */
 bool pp_hyper_split(struct builder *b);

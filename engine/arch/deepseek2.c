@@ -56,9 +56,7 @@ static const struct pp_expert_keys expert_keys = {
 /* Scores of heads of this size; YaRN makes them larger, and cosines and sines as they are. */
 static void set_scale(struct pp_hparams *hp)
 {
-    const float more = hp->rope_scaling == PP_ROPE_YARN && hp->rope_factor > 1
-                           ? 1.0f + hp->yarn_log_multiplier * logf(hp->rope_factor) : 1.0f;
-    hp->attn_scale = more * more / sqrtf((float)(hp->qk_nope_dim + hp->rope_dim));
+    hp->attn_scale = pp_latent_yarn_growth(hp) / sqrtf((float)(hp->qk_nope_dim + hp->rope_dim));
 }
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
@@ -129,17 +127,46 @@ void pp_latent_to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "v_head_dim", hp->v_head_dim);
 }
 
-enum pp_code pp_deepseek_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_latent_yarn_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float all_dim = 0;
+    enum pp_code code = PP_OK;
+    if (cJSON_IsObject(rope_of(config)))
+        code = pp_config_float(rope_of(config), "mscale_all_dim", &all_dim, err);
+    hp->yarn_log_multiplier = 0.1f * all_dim;
+    return code;
+}
+
+void pp_latent_yarn_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    const float all_dim = hp->yarn_log_multiplier / 0.1f;
+    if (hp->rope_scaling != PP_ROPE_YARN)
+        return;
+    cJSON_DeleteItemFromObjectCaseSensitive(rope, "attention_factor");
+    pp_config_put_text(rope, "type", "yarn");
+    if (all_dim != 0.0f)
+        pp_config_put_float(rope, "mscale", all_dim); /* their quotient is 1 */
+    if (all_dim != 0.0f)
+        pp_config_put_float(rope, "mscale_all_dim", all_dim);
+}
+
+float pp_latent_yarn_growth(const struct pp_hparams *hp)
+{
+    const float more = hp->rope_scaling == PP_ROPE_YARN && hp->rope_factor > 1
+                           ? 1.0f + hp->yarn_log_multiplier * logf(hp->rope_factor) : 1.0f;
+    return more * more;
+}
+
+enum pp_code pp_deepseek_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code && !pp_config_flag(config, "rope_interleave", true))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_interleave is false, which pippin does not compute");
     if (!code)
         code = pp_latent_from_config(config, hp, err);
-    if (!code && cJSON_IsObject(rope_of(config)))
-        code = pp_config_float(rope_of(config), "mscale_all_dim", &all_dim, err);
-    hp->yarn_log_multiplier = 0.1f * all_dim;
+    if (!code)
+        code = pp_latent_yarn_from_config(config, hp, err);
     set_scale(hp);
     return code ? code : routing_from_config(config, hp, err);
 }
@@ -158,21 +185,12 @@ static void put_experts(const struct pp_hparams *hp, cJSON *config)
 
 void pp_deepseek_to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
-    const float all_dim = hp->yarn_log_multiplier / 0.1f;
     if (hp->n_expert)
         put_experts(hp, config);
     else
         pp_config_put_class(config, "YoutuForCausalLM", "youtu");
     pp_latent_to_config(hp, config);
-    if (hp->rope_scaling != PP_ROPE_YARN)
-        return;
-    cJSON_DeleteItemFromObjectCaseSensitive(rope, "attention_factor");
-    pp_config_put_text(rope, "type", "yarn");
-    if (all_dim != 0.0f)
-        pp_config_put_float(rope, "mscale", all_dim); /* their quotient is 1 */
-    if (all_dim != 0.0f)
-        pp_config_put_float(rope, "mscale_all_dim", all_dim);
+    pp_latent_yarn_to_config(hp, config);
 }
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */

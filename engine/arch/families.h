@@ -148,6 +148,10 @@ enum pp_code pp_mamba_steps_unbounded(const struct cJSON *config, struct pp_erro
     {.hf = "model.layers.{}.self_attn.kv_b_proj", .gguf = "blk.{}.attn_kv_b"}
 enum pp_code pp_latent_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_latent_to_config(const struct pp_hparams *hp, struct cJSON *config);
+/* YaRN, which may make scores larger by a square: how much they are. */
+enum pp_code pp_latent_yarn_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+void pp_latent_yarn_to_config(const struct pp_hparams *hp, struct cJSON *config);
+float pp_latent_yarn_growth(const struct pp_hparams *hp);
 /* All of DeepSeek V2's and V3's. */
 enum pp_code pp_deepseek_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_deepseek_to_config(const struct pp_hparams *hp, struct cJSON *config);

@@ -1,7 +1,8 @@
 /* longcat.c - LongCat-Flash (arXiv 2509.01322): a layer has two of each, latent attention and feed-forward part, and
  * beside the first feed-forward part experts, some of which give what they read; what experts give is added behind the
  * second. Here those are two layers, in files, too. Queries and the vector that keys and values are made of are as much
- * larger as they come from fewer values than the stream has. */
+ * larger as they come from fewer values than the stream has. LongCat-Flash-Lite has embeddings of several tokens
+ * besides. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -23,6 +24,9 @@
     {.hf = LAYER "mlp.switch_mlp." kind "_proj", .gguf = "blk.{}.ffn_" kind "_exps", .half = 1, .mlx = true}
 
 static const struct pp_arch_name names[] = {
+    {.hf = "model.ngram_embeddings.word_embeddings", .gguf = "token_embd", .mlx = true, .only_read = true},
+    {.hf = "model.ngram_embeddings.embedders.{}", .gguf = "ngram_embd.{}"},
+    {.hf = "model.ngram_embeddings.post_projs.{}", .gguf = "ngram_proj.{}"},
     {.hf = "model.embed_tokens", .gguf = "token_embd"},
     {.hf = "model.norm", .gguf = "output_norm"},
     {.hf = "lm_head", .gguf = "output"},
@@ -48,7 +52,8 @@ static const struct pp_arch_name names[] = {
     EXPERTS("down"),
     {.hf = NULL},
 };
-static const char *const classes[] = {"LongcatFlashForCausalLM", "longcat_flash", NULL};
+static const char *const classes[] = {"LongcatFlashForCausalLM", "longcat_flash", "LongcatFlashNgramForCausalLM",
+                                      "longcat_flash_ngram", NULL};
 static const char *const other_parts[] = {"model.mtp.", NULL}; /* which guess further tokens */
 static const struct pp_arch_parts parts = {.model_type = "longcat_flash", .prefixes = NULL, .others = other_parts};
 static const struct pp_arch_usual usual[] = {
@@ -69,6 +74,11 @@ static float plain_scale(const struct pp_hparams *hp)
     return 1.0f / sqrtf((float)(hp->qk_nope_dim + hp->rope_dim));
 }
 
+static float scaled(const struct pp_hparams *hp)
+{
+    return plain_scale(hp) * pp_latent_yarn_growth(hp);
+}
+
 /* By how much a vector of so many values is made larger. */
 static float growth(const struct pp_hparams *hp, int64_t rank)
 {
@@ -85,9 +95,35 @@ static enum pp_code refuse_others(const cJSON *config, const struct pp_hparams *
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s \"%.40s\" is not supported; identity is", idle, type);
     if (pp_config_flag(config, "router_bias", false))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: router_bias is true, which is not supported");
-    if (hp->rope_scaling != PP_ROPE_NONE)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling is not supported in models of this family");
+    if (hp->rope_scaling != PP_ROPE_NONE && hp->rope_scaling != PP_ROPE_YARN)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling other than YaRN is not supported in models of this "
+                       "family");
     return pp_config_activation(config, "hidden_act", pp_silu_names, err);
+}
+
+/* Some models say the token in a list. */
+static enum pp_code ngrams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *end = cJSON_GetObjectItemCaseSensitive(config, "eos_token_id");
+    int64_t ratio = 0;
+    if (!pp_arch_is_kind(config, "longcat_flash_ngram", "LongcatFlashNgramForCausalLM"))
+        return PP_OK;
+    hp->ngram.end = 2;
+    enum pp_code code = pp_config_int(config, "emb_neighbor_num", &hp->ngram.size, err);
+    if (!code)
+        code = pp_config_int(config, "emb_split_num", &hp->ngram.splits, err);
+    if (!code)
+        code = pp_config_int(config, "ngram_vocab_size_ratio", &ratio, err);
+    if (!code)
+        code = pp_check_range("ratio of embeddings of several tokens to tokens", ratio, 1, 1 << 12, err);
+    if (!code && cJSON_IsArray(end))
+        end = cJSON_GetArrayItem(end, 0);
+    if (!code && cJSON_IsNumber(end))
+        hp->ngram.end = (int64_t)end->valuedouble;
+    if (!code && (hp->ngram.size < 2 || hp->ngram.splits < 1))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: emb_neighbor_num must be 2 at least, and emb_split_num 1");
+    hp->ngram.base = ratio * hp->n_vocab;
+    return code;
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -101,13 +137,17 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_experts(config, &expert_keys, hp, err);
     if (!code)
         code = pp_config_int(config, "zero_expert_num", &hp->n_expert_idle, err);
+    if (!code)
+        code = pp_latent_yarn_from_config(config, hp, err);
+    if (!code)
+        code = ngrams_from_config(config, hp, err);
     if (code)
         return code;
     hp->n_layer *= 2;
     for (int64_t l = 1; l < hp->n_layer; l += 2)
         hp->layer[l] |= PP_LAYER_DENSE;
     hp->dense_beside = true;
-    hp->attn_scale = plain_scale(hp);
+    hp->attn_scale = scaled(hp);
     if (hp->q_lora_rank > 0 && pp_config_flag(config, "mla_scale_q_lora", true))
         hp->attn_scale *= growth(hp, hp->q_lora_rank);
     if (pp_config_flag(config, "mla_scale_kv_lora", true))
@@ -118,20 +158,31 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
     pp_latent_to_config(hp, config);
+    pp_latent_yarn_to_config(hp, config);
     pp_config_put(config, "num_layers", hp->n_layer / 2);
     pp_config_put(config, "ffn_hidden_size", hp->n_ff);
     pp_config_put_experts(hp, &expert_keys, config);
     pp_config_put(config, "zero_expert_num", hp->n_expert_idle);
     pp_config_put_text(config, "zero_expert_type", "identity");
     pp_config_put_text(config, "attention_method", "MLA");
-    cJSON_AddBoolToObject(config, "mla_scale_q_lora", fabsf(hp->attn_scale / plain_scale(hp) - 1) > 1e-4f);
+    cJSON_AddBoolToObject(config, "mla_scale_q_lora", fabsf(hp->attn_scale / scaled(hp) - 1) > 1e-4f);
     cJSON_AddBoolToObject(config, "mla_scale_kv_lora", hp->latent_scale != 0.0f);
+    if (!hp->ngram.size)
+        return;
+    pp_config_put_class(config, classes[2], classes[3]);
+    pp_config_put(config, "emb_neighbor_num", hp->ngram.size);
+    pp_config_put(config, "emb_split_num", hp->ngram.splits);
+    pp_config_put(config, "ngram_vocab_size_ratio", hp->ngram.base / hp->n_vocab);
+    pp_config_put(config, "eos_token_id", hp->ngram.end);
 }
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */
 
 static const char idle_key[] = "longcat_flash.expert_zero_count", q_key[] = "longcat_flash.attention.q_lora_scale",
-                  kv_key[] = "longcat_flash.attention.kv_lora_scale";
+                  kv_key[] = "longcat_flash.attention.kv_lora_scale", size_key[] = "longcat_flash.ngram.size",
+                  splits_key[] = "longcat_flash.ngram.split_count", base_key[] = "longcat_flash.ngram.table_length",
+                  end_key[] = "longcat_flash.ngram.end_token_id",
+                  yarn_key[] = "longcat_flash.rope.scaling.yarn_log_multiplier";
 
 /* What a folder says by a word: a vector is made larger by so much, or not at all. */
 static enum pp_code check_growth(const char *key, double v, double grown, struct pp_error *err)
@@ -142,9 +193,24 @@ static enum pp_code check_growth(const char *key, double v, double grown, struct
                    key, v, grown);
 }
 
+/* Tables of so many rows, which a folder says in vocabularies. */
+static enum pp_code ngrams_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    if (!pp_gguf_int(g, size_key, &hp->ngram.size))
+        return PP_OK;
+    pp_gguf_int(g, splits_key, &hp->ngram.splits);
+    pp_gguf_int(g, base_key, &hp->ngram.base);
+    pp_gguf_int(g, end_key, &hp->ngram.end);
+    if (hp->ngram.size < 2 || hp->n_vocab < 1 || hp->ngram.base < 1 || hp->ngram.base % hp->n_vocab)
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata's %s is %lld and %s %lld; they must be 2 at least, and a "
+                       "multiple of the vocabulary", size_key, (long long)hp->ngram.size, base_key,
+                       (long long)hp->ngram.base);
+    return PP_OK;
+}
+
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    double q = 1, kv = 0;
+    double q = 1, kv = 0, log_multiplier = 0;
     if (!hp->kv_lora_rank || !hp->n_expert)
         return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks longcat_flash.attention.kv_lora_rank or "
                        "longcat_flash.expert_count");
@@ -158,17 +224,30 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     pp_gguf_int(g, idle_key, &hp->n_expert_idle);
     pp_gguf_float(g, q_key, &q);
     pp_gguf_float(g, kv_key, &kv);
-    hp->attn_scale = (float)q * plain_scale(hp);
+    pp_gguf_float(g, yarn_key, &log_multiplier);
+    hp->yarn_log_multiplier = (float)log_multiplier;
+    hp->rope_attn_factor = hp->rope_scaling == PP_ROPE_YARN ? 1.0f : 0.0f;
+    hp->attn_scale = (float)q * scaled(hp);
     hp->latent_scale = kv == 1 ? 0 : (float)kv; /* one number for the same */
     const double q_growth = hp->q_lora_rank > 0 ? (double)growth(hp, hp->q_lora_rank) : 1;
-    const enum pp_code code = check_growth(q_key, q, q_growth, err);
+    enum pp_code code = ngrams_from_gguf(g, hp, err);
+    if (!code)
+        code = check_growth(q_key, q, q_growth, err);
     return code || kv == 0 ? code : check_growth(kv_key, kv, (double)growth(hp, hp->kv_lora_rank), err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     pp_gguf_add_u32(w, idle_key, (uint32_t)hp->n_expert_idle);
-    pp_gguf_add_f32(w, q_key, hp->attn_scale / plain_scale(hp));
+    pp_gguf_add_f32(w, q_key, hp->attn_scale / scaled(hp));
+    if (hp->rope_scaling == PP_ROPE_YARN)
+        pp_gguf_add_f32(w, yarn_key, hp->yarn_log_multiplier);
+    if (hp->ngram.size) {
+        pp_gguf_add_u32(w, size_key, (uint32_t)hp->ngram.size);
+        pp_gguf_add_u32(w, splits_key, (uint32_t)hp->ngram.splits);
+        pp_gguf_add_u32(w, base_key, (uint32_t)hp->ngram.base);
+        pp_gguf_add_u32(w, end_key, (uint32_t)hp->ngram.end);
+    }
     if (hp->latent_scale != 0.0f)
         pp_gguf_add_f32(w, kv_key, hp->latent_scale);
 }

@@ -119,12 +119,27 @@ static void take(const struct row_op *r, const float *x, float *y)
         memcpy(y + i * r->count, x + i / r->times * r->period + r->at, (size_t)r->count * sizeof *y);
 }
 
-/* What a table has for a row's token, or for its position. */
+/* The row of a table that a token and those before it lead to. */
+static int64_t ngram_row(const struct row_op *r, int64_t token, const float *before)
+{
+    const int64_t n = r->table->ne[1];
+    int64_t sum = token, power = 1;
+    for (int64_t i = 0; i < r->count && (int64_t)before[i] != r->at; i++) {
+        power = power * r->period % n; /* both are less than 2^31 */
+        sum += (int64_t)before[i] * power;
+    }
+    return sum % n;
+}
+
+/* What a table has for a row's token, or for its position, or also for the tokens before it. */
 static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
     const struct pp_tensor *t = r->table;
     const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
-    const int64_t wanted = r->by_position ? of->position : of->token;
+    const int64_t token = of->token > 0 ? of->token : 0;
+    const int64_t wanted = r->kind == PP_OP_NGRAM ? ngram_row(r, token, slot_row(c, r->in, row))
+                           : r->by_position       ? of->position
+                                                  : of->token;
     const int64_t at = wanted >= 0 && wanted < t->ne[1] ? wanted : 0;
     const uint8_t *values = (const uint8_t *)t->data + (size_t)at * pp_type_row_bytes(t->type, t->ne[0]);
     float *y = slot_row(c, r->out, row);
@@ -134,6 +149,15 @@ static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op
         pp_dequantize_row(t->type, values, y, t->ne[0]);
     if (r->scale != 0.0f)
         c->ops->apply(PP_FN_SCALE, r->scale, y, t->ne[0], y);
+}
+
+/* Vocabularies are small enough that floats are exact. */
+static void put_token(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
+{
+    const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
+    float *y = slot_row(c, r->out, row);
+    for (int64_t i = 0; i < r->n; i++)
+        y[i] = of->token > 0 ? (float)of->token : 0;
 }
 
 /* Each number's neighbours of u times what the function makes of it. */
@@ -163,8 +187,10 @@ static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
         const struct row_op *r = &s->row_ops[i];
         const float *x = r->in >= 0 ? slot_row(c, r->in, row) : NULL;
         float *y = slot_row(c, r->out, row);
-        if (r->kind == PP_OP_LOOKUP)
+        if (r->kind == PP_OP_LOOKUP || r->kind == PP_OP_NGRAM)
             look_up(c, s, r, row);
+        else if (r->kind == PP_OP_TOKEN)
+            put_token(c, s, r, row);
         else if (r->kind == PP_OP_NORM)
             pp_cpu_norm(c, &r->norm, x, r->n, y);
         else if (r->kind == PP_OP_HEAD_NORM)

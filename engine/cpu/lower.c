@@ -416,6 +416,7 @@ static bool is_row_op(const struct lowering *l)
     const struct pp_op *op = peek(l, 0);
     return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
                   op->kind == PP_OP_WEIGH || op->kind == PP_OP_LOOKUP || op->kind == PP_OP_TAKE ||
+                  op->kind == PP_OP_TOKEN || op->kind == PP_OP_NGRAM ||
                   op->kind == PP_OP_MIX || op->kind == PP_OP_SPREAD || op->kind == PP_OP_MATCH ||
                   op->kind == PP_OP_SPARSEN || op->kind == PP_OP_RECALL || op->kind == PP_OP_CONNECT ||
                   op->kind == PP_OP_READ_STREAMS || op->kind == PP_OP_WRITE_STREAMS ||
@@ -442,7 +443,7 @@ static enum pp_code take_connection(struct lowering *l, const struct pp_op *op, 
 /* What an operation of a row has of the model's tensors. */
 static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, struct row_op *r)
 {
-    if (op->kind == PP_OP_LOOKUP)
+    if (op->kind == PP_OP_LOOKUP || op->kind == PP_OP_NGRAM)
         r->table = op->weight;
     if (op->kind == PP_OP_NORM || op->kind == PP_OP_HEAD_NORM) {
         r->n = op->weight->ne[0];
@@ -561,6 +562,8 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_MULTIPLY:
         return product_is_of_convolution(l) ? lower_convolution(l) : lower_rows(l);
     case PP_OP_LOOKUP:
+    case PP_OP_TOKEN:
+    case PP_OP_NGRAM:
     case PP_OP_MIX:
     case PP_OP_SPREAD:
     case PP_OP_RECALL:

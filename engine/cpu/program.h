@@ -30,12 +30,12 @@ struct norm {
 
 /* Something small that is done to a row of a slot by itself. */
 struct row_op {
-    enum pp_op_kind kind;       /* NORM, HEAD_NORM, LOOKUP, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH, MIX, SPREAD, MATCH,
-                                   SPARSEN, RECALL, CONNECT, READ_STREAMS, WRITE_STREAMS */
+    enum pp_op_kind kind;       /* NORM, HEAD_NORM, LOOKUP, TOKEN, NGRAM, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH, MIX,
+                                   SPREAD, MATCH, SPARSEN, RECALL, CONNECT, READ_STREAMS, WRITE_STREAMS */
     enum pp_fn fn;
     float scale;
     struct norm norm;
-    const struct pp_tensor *table; /* LOOKUP */
+    const struct pp_tensor *table; /* LOOKUP, NGRAM */
     bool by_position;           /* LOOKUP */
     const float *factors;       /* MULTIPLY, in place of in2; or NULL. RECALL. CONNECT: one for each kind of number */
     const float *added;         /* CONNECT: to each number */
@@ -44,7 +44,7 @@ struct row_op {
     int in, in2, out;           /* slots */
     int64_t n;                  /* values; HEAD_NORM: of a head */
     int n_heads;                /* HEAD_NORM; WEIGH: numbers; RECALL: vectors; of what has to do with streams, those */
-    int64_t count, at, period, times; /* TAKE */
+    int64_t count, at, period, times; /* TAKE, NGRAM */
 };
 
 struct projection {

@@ -1,0 +1,40 @@
+/* decoder_ngram.c - embeddings of several tokens together, as LongCat-Flash-Lite's own code has them: of a token and
+ * those before it, hashed into tables of different sizes, each behind a matrix. The tokens before it are what a
+ * convolution that weighs one position gives of its own number, so that they are where the cache has what layers look
+ * back at. */
+#include "engine/arch/decoder_int.h"
+
+/* One of them, of so many tokens, from `before` by way of `low` to the stream. */
+static bool add_one(struct builder *b, int index, int64_t n_tokens, int before, int low)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t width = hp->n_embd / (hp->ngram.splits * (hp->ngram.size - 1));
+    struct pp_op op = {.kind = PP_OP_NGRAM, .count = n_tokens - 1, .at = hp->ngram.end, .period = hp->n_vocab,
+                       .in = before, .in2 = NONE, .out = low};
+    const int proj = pp_plan_linear(b->p, b->s, hp->n_embd, width, b->err, "ngram_proj.%d", index);
+    op.weight = pp_plan_tensor(b->s, hp->ngram.base + 2 * index + 1, width, b->err, "ngram_embd.%d.weight", index);
+    if (proj < 0 || !op.weight)
+        return false;
+    add(b, op);
+    add_linear(b, 0, proj, low, b->delta);
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .in = b->delta, .in2 = NONE, .out = b->x});
+    return true;
+}
+
+bool pp_ngram_embeddings(struct builder *b)
+{
+    const int64_t size = b->hp->ngram.size, splits = b->hp->ngram.splits, n = splits * (size - 1);
+    const int tokens = pp_plan_slot(b->p, size - 1), before = pp_plan_slot(b->p, size - 1);
+    const int low = pp_plan_slot(b->p, b->hp->n_embd / n);
+    struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .window = size, .in = tokens, .in2 = NONE, .out = before};
+    if (!(convolve.weight = pp_plan_history(b->p, size - 1, b->err)))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_TOKEN, .in = NONE, .in2 = NONE, .out = tokens});
+    add(b, convolve);
+    for (int i = 0; i < n; i++)
+        if (!add_one(b, i, 2 + i / splits, before, low))
+            return false;
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / (float)(1 + n), .in = b->x,
+                          .in2 = NONE, .out = b->x});
+    return true;
+}
