@@ -546,7 +546,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         pp_gguf_add_u32_array(w, key(m, "attention.indexer.is_full"), full, (size_t)s->n_layer);
     else if (s->index_step && !s->index_untold)
         pp_gguf_add_bool_array(w, key(m, "attention.indexer.types"), indexes, (size_t)s->n_layer);
-    if (s->local_base != 0.0f || s->parallel)
+    if (s->local_base != 0.0f || s->parallel || strcmp(s->arch, "maple") == 0)
         pp_gguf_add_bool_array(w, key(m, "attention.sliding_window_pattern"), windows, (size_t)s->n_layer);
     if (s->local_base != 0.0f)
         pp_gguf_add_f32(w, key(m, "rope.freq_base_swa"), s->local_base);

@@ -347,6 +347,29 @@ static void mellum(void **state)
     assert_tensor(folder, "model.layers.2.mlp.experts.5.gate_proj.weight", 2, s.n_embd);
 }
 
+/* Maple: only windows are rotated, half of each head; gates are bounded before SiLU. */
+static void maple(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("maple");
+    struct pp_model *model;
+    struct pp_error err;
+    s.qk_norm = QK_HEADS;
+    s.n_layer = 4;
+    s.window = 20;
+    s.wide = 4;
+    s.rope_dim = 8;
+    s.bounded_gates = true;
+    s.bound = 7; /* which some gates here are above */
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "model.layers.2.mlp.experts.5.gate_proj.weight", 2, s.n_embd);
+    s.bound = 6;
+    struct expert_model *m = expert_model_make(&s);
+    assert_int_equal(pp_model_open(expert_model_write(m), &model, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "is 6; only 7 is supported"));
+    expert_model_free(m);
+}
+
 /* Mistral 4: experts of a softmax, and scores that grow with each original context; Mistral Large 3 is called
  * deepseek2. */
 static void mistral4(void **state)
@@ -1142,18 +1165,17 @@ TEST_GROUP(experts)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen2_moe), cmocka_unit_test(deepseek), cmocka_unit_test(dots1), cmocka_unit_test(glm4_moe),
-        cmocka_unit_test(minimax_m2), cmocka_unit_test(ernie_moe), cmocka_unit_test(ling_lite),
-        cmocka_unit_test(ling), cmocka_unit_test(hunyuan_moe), cmocka_unit_test(exaone_moe), cmocka_unit_test(afmoe),
-        cmocka_unit_test(llama4), cmocka_unit_test(deepseek2), cmocka_unit_test(deepseek3),
-        cmocka_unit_test(mistral4), cmocka_unit_test(indexed), cmocka_unit_test(shared_index),
-        cmocka_unit_test(mellum), cmocka_unit_test(mimo2), cmocka_unit_test(smallthinker), cmocka_unit_test(hy_v3),
-        cmocka_unit_test(step35), cmocka_unit_test(laguna), cmocka_unit_test(lfm2moe), cmocka_unit_test(minicpm3),
-        cmocka_unit_test(plm), cmocka_unit_test(qwen3_next), cmocka_unit_test(qwen35), cmocka_unit_test(olmo_hybrid),
-        cmocka_unit_test(forms_of_states), cmocka_unit_test(kimi_linear), cmocka_unit_test(granite_hybrid),
-        cmocka_unit_test(nemotron_h), cmocka_unit_test(mamba2), cmocka_unit_test(mamba),
-        cmocka_unit_test(bad_channels), cmocka_unit_test(jamba), cmocka_unit_test(bamba), cmocka_unit_test(falcon_h1),
-        cmocka_unit_test(falcon_h1_scales), cmocka_unit_test(grok), cmocka_unit_test(arctic),
-        cmocka_unit_test(grovemoe), cmocka_unit_test(cohere2_moe),
+        cmocka_unit_test(minimax_m2), cmocka_unit_test(ernie_moe), cmocka_unit_test(ling_lite), cmocka_unit_test(ling),
+        cmocka_unit_test(hunyuan_moe), cmocka_unit_test(exaone_moe), cmocka_unit_test(afmoe), cmocka_unit_test(llama4),
+        cmocka_unit_test(deepseek2), cmocka_unit_test(deepseek3), cmocka_unit_test(mistral4), cmocka_unit_test(indexed),
+        cmocka_unit_test(shared_index), cmocka_unit_test(mellum), cmocka_unit_test(maple), cmocka_unit_test(mimo2),
+        cmocka_unit_test(smallthinker), cmocka_unit_test(hy_v3), cmocka_unit_test(step35), cmocka_unit_test(laguna),
+        cmocka_unit_test(lfm2moe), cmocka_unit_test(minicpm3), cmocka_unit_test(plm), cmocka_unit_test(qwen3_next),
+        cmocka_unit_test(qwen35), cmocka_unit_test(olmo_hybrid), cmocka_unit_test(forms_of_states),
+        cmocka_unit_test(kimi_linear), cmocka_unit_test(granite_hybrid), cmocka_unit_test(nemotron_h),
+        cmocka_unit_test(mamba2), cmocka_unit_test(mamba), cmocka_unit_test(bad_channels), cmocka_unit_test(jamba),
+        cmocka_unit_test(bamba), cmocka_unit_test(falcon_h1), cmocka_unit_test(falcon_h1_scales),
+        cmocka_unit_test(grok), cmocka_unit_test(arctic), cmocka_unit_test(grovemoe), cmocka_unit_test(cohere2_moe),
     };
     return cmocka_run_group_tests_name("experts", tests, NULL, NULL);
 }

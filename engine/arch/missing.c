@@ -49,7 +49,6 @@ static const struct {
     {"xlm", "embeddings of languages, and text that is cut into words as Moses does it"},
     {"xlmwith", "embeddings of languages, and text that is cut into words as Moses does it"},
     {"graniteswitch", "adapters that tokens switch on"},
-    {"maple", "gates of experts that are clamped, and layers without a window that are not rotated"},
     {"paligemma", "a prompt of which all is seen at once"},
     {"moshi", "streams of sound beside the text"},
     {"gptneoxjapanese", "a tokenizer for Japanese of its own"},
