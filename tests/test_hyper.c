@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/cpu/isa.h"
+#include "engine/cpu/ops.h"
+#include "engine/cpu/program.h"
 #include "engine/engine.h"
 #include "tests/expert_checks.h"
 #include "tests/expert_model.h"
@@ -137,11 +140,76 @@ static void not_the_same_model(void **state)
     assert_memory_not_equal(&larger, &less, sizeof one);
 }
 
+/* --- streams that a matrix mixes, which no family has yet -------------------------------------------------------- */
+
+enum { N = 4, NUMBERS = 2 * N + N * N, WIDTH = 300, ROUNDS = 20 };
+
+/* In double precision, as the comment at struct pp_connection says. y: [NUMBERS] */
+static void connect_in_double(const struct pp_connection *how, const float *x, double y[])
+{
+    double(*m)[N] = (double(*)[N])(y + 2 * N), sum;
+    for (int i = 0; i < 2 * N; i++)
+        y[i] = (i < N ? 1 : (double)how->most) / (1 + exp(-(double)x[i])) +
+               (double)(i < N ? how->least : how->write_least);
+    for (int i = 0; i < N; i++) {
+        sum = 0;
+        for (int j = 0; j < N; j++)
+            sum += exp((double)x[2 * N + i * N + j]);
+        for (int j = 0; j < N; j++)
+            m[i][j] = exp((double)x[2 * N + i * N + j]) / sum + (double)how->least;
+    }
+    for (int turn = 1; turn < 2 * ROUNDS; turn++) /* odd: columns */
+        for (int i = 0; i < N; i++) {
+            sum = (double)how->least;
+            for (int j = 0; j < N; j++)
+                sum += turn % 2 ? m[j][i] : m[i][j];
+            for (int j = 0; j < N; j++)
+                *(turn % 2 ? &m[j][i] : &m[i][j]) /= sum;
+        }
+}
+
+static void mixed_streams(void **state)
+{
+    (void)state;
+    const float ones[3] = {1, 1, 1}, none[NUMBERS] = {0};
+    struct row_op connect = {.kind = PP_OP_CONNECT, .n = NUMBERS, .n_heads = N, .factors = ones, .added = none,
+                             .connection = {.least = 1e-6f, .most = 2, .rounds = ROUNDS}};
+    struct row_op write = {.kind = PP_OP_WRITE_STREAMS, .n = WIDTH, .n_heads = N, .mixes = true};
+    static float x[NUMBERS], numbers[NUMBERS], given[WIDTH], streams[N * WIDTH], before[N * WIDTH], scalar[N * WIDTH];
+    double wanted[NUMBERS];
+    for (int i = 0; i < NUMBERS; i++)
+        x[i] = 3 * sinf((float)(7 * i + 1));
+    for (int i = 0; i < N * WIDTH; i++)
+        before[i] = cosf((float)i);
+    for (int i = 0; i < WIDTH; i++)
+        given[i] = sinf((float)i);
+    connect_in_double(&connect.connection, x, wanted);
+    for (enum pp_isa isa = PP_ISA_SCALAR; isa < PP_ISA_COUNT; isa++) {
+        if (!pp_isa_runs(isa))
+            continue;
+        const struct pp_cpu c = {.ops = pp_cpu_ops(isa)};
+        pp_cpu_stream_op(&c, &connect, x, NULL, numbers);
+        for (int i = 0; i < NUMBERS; i++)
+            assert_true(fabs((double)numbers[i] - wanted[i]) < 1e-5);
+        memcpy(streams, before, sizeof streams);
+        pp_cpu_stream_op(&c, &write, given, numbers, streams);
+        for (int i = 0; i < N * WIDTH; i++) {
+            double sum = wanted[N + i / WIDTH] * (double)given[i % WIDTH];
+            for (int k = 0; k < N; k++)
+                sum += wanted[2 * N + k * N + i / WIDTH] * (double)before[k * WIDTH + i % WIDTH];
+            assert_true(fabs((double)streams[i] - sum) < 1e-4);
+        }
+        if (isa == PP_ISA_SCALAR)
+            memcpy(scalar, streams, sizeof scalar);
+        assert_memory_equal(streams, scalar, sizeof scalar);
+    }
+}
+
 TEST_GROUP(hyper)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hy_v4),       cmocka_unit_test(first_files),        cmocka_unit_test(hy_v4_goes_on),
-        cmocka_unit_test(bad_streams), cmocka_unit_test(not_the_same_model),
+        cmocka_unit_test(bad_streams), cmocka_unit_test(not_the_same_model), cmocka_unit_test(mixed_streams),
     };
     return cmocka_run_group_tests_name("hyper", tests, NULL, NULL);
 }
