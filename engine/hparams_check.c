@@ -141,6 +141,22 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
     return code || !hp->n_expert ? code : check_groups(hp, err);
 }
 
+/* Blocks that are picked for each head of keys: their places are made of the lower bits of positions. */
+static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_check_range("number of positions of a block", hp->index_block, 1, hp->index_top_k, err);
+    if (!code)
+        code = pp_check_range("number of blocks that are seen in any case", hp->index_local, 1,
+                              hp->index_top_k / hp->index_block, err);
+    if (!code && (hp->index_block & (hp->index_block - 1)) != 0)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "blocks of %lld positions are not supported; powers of two are",
+                       (long long)hp->index_block);
+    if (!code && (hp->uneven || hp->n_index_head != hp->n_head_kv))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "the model's index has %lld heads, and there are %lld of keys, each of "
+                       "which needs one", (long long)hp->n_index_head, (long long)hp->n_head_kv);
+    return code;
+}
+
 /* Picks of all rows of a batch, and a key of each position, are kept. Keys are rotated as those of attention are. */
 static enum pp_code check_index(const struct pp_hparams *hp, struct pp_error *err)
 {
@@ -153,9 +169,9 @@ static enum pp_code check_index(const struct pp_hparams *hp, struct pp_error *er
     if (!code && hp->index_dim % 2 != 0)
         code = pp_fail(err, PP_ERR_FORMAT, "the model says that its index has heads of %lld values; they must come in "
                        "pairs", (long long)hp->index_dim);
-    if (!code && !hp->q_lora_rank)
+    if (!code && hp->kv_lora_rank && !hp->q_lora_rank)
         code = pp_fail(err, PP_ERR_FORMAT, "the model has an index, but no rank of queries, which it would read");
-    return code;
+    return code || hp->kv_lora_rank ? code : check_blocks(hp, err);
 }
 
 static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *err)
@@ -329,6 +345,8 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
     enum pp_code code = pp_check_layers(hp, err);
     if (!code && !hp->kv_lora_rank)
         code = check_values(hp, err);
+    if (!code && !hp->kv_lora_rank)
+        code = check_index(hp, err);
     if (!code)
         code = check_sizes(hp, err);
     if (!code)

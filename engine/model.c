@@ -240,6 +240,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"state tiled", hp->state_tiled},                {"state twice", hp->state_twice},
         {"kept layers", (double)hp->bank_step},          {"picked positions", (double)hp->index_top_k},
         {"index by halves", hp->index_halves},           {"norms of sums", hp->norms_of_sums},
+        {"picked block", (double)hp->index_block},       {"local blocks", (double)hp->index_local},
         {"plain norms", hp->plain_norms},                {"no last norm", hp->no_output_norm},
         {"two norms", hp->two_norms},                    {"unit output", hp->unit_output},
         {"silent first", (double)hp->silent_first},              {"backwards", hp->rope_backwards},

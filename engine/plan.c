@@ -24,14 +24,15 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
     if (op->kind == PP_OP_PICK) {
         const int64_t dim = p->slots[op->in2].width;
         return (struct pp_tier_plan){.kind = PP_TIER_INDEX, .n_head = (int)(p->slots[op->in].width / dim),
-                                     .n_head_kv = 1, .head_dim = (int)dim, .top_k = op->count};
+                                     .n_head_kv = 1, .head_dim = (int)dim, .top_k = op->count,
+                                     .block = op->period, .n_local = op->local};
     }
     const struct pp_layer_shape shape = pp_layer_shape(hp, op->layer);
     return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window, .n_head = (int)shape.n_head,
                                  .n_head_kv = (int)shape.n_head_kv,
                                  .head_dim = (int)pp_key_width(hp, shape.head_dim),
                                  .v_dim = (int)shape.v_dim, .latent_dim = (int)hp->kv_lora_rank,
-                                 .top_k = op->count};
+                                 .top_k = op->count, .block = op->period};
 }
 
 /* Made if there is none like it yet; -1: there are too many. */
@@ -41,7 +42,7 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
     while (t < p->n_tiers && (p->tiers[t].kind != like->kind || p->tiers[t].window != like->window ||
                               p->tiers[t].n_head != like->n_head || p->tiers[t].n_head_kv != like->n_head_kv ||
                               p->tiers[t].head_dim != like->head_dim || p->tiers[t].v_dim != like->v_dim ||
-                              p->tiers[t].top_k != like->top_k))
+                              p->tiers[t].top_k != like->top_k || p->tiers[t].block != like->block))
         t++;
     if (t == PP_MAX_TIERS)
         return -1;

@@ -41,12 +41,17 @@ enum pp_op_kind {
                         [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0,
                         and fall with the distance by `alibi`. Without a KV_STORE in front the cache is that of the
                         last layer before it that has one of its tier. With a `count`, rows that would see more
-                        positions than that see those only that the last PICK before it picked */
+                        positions than that see those only that the last PICK before it picked: of blocks of `period`
+                        positions, the query heads of each head of keys those that it picked for that one */
     PP_OP_PICK,      /* picks for each row the `count` positions of those it may see whose score is the largest, of the
                         same scores the first. A score is the sum over the heads of `in` of the head's number of `in3`
-                        times max(0, q . k), k being what `in2` was at that position. Of each head and of `in2`
-                        rope_dim values from the `at`-th on are rotated before, by halves or by neighbours; `in2` goes
-                        to the row's place in the cache, layer `layer` */
+                         times max(0, q . k), k being what `in2` was at that position. Of each head and of `in2`
+                         rope_dim values from the `at`-th on are rotated before, by halves or by neighbours; `in2` goes
+                         to the row's place in the cache, layer `layer`. With a `period`, a power of two: picks for each
+                         head of `in`, of blocks of so many positions that begin at its multiples, as many as `count`
+                         positions are. A block's score is the largest q . k of those of its positions that the row may
+                         see; the last `local` blocks, the row's own being one, are picked in any case. There is no
+                         `in3` */
     PP_OP_CONVOLVE,  /* out = bias + the sum of weight[:, j] times what `in` was at the j-th of the last `window`
                         positions, the row's own being the last; in a tree those of its ancestors. Before the first
                         position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,
@@ -164,11 +169,12 @@ struct pp_op {
                                         or 0: all; in an encoder to either side */
     int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
-    int in3;                         /* PP_OP_PICK: a slot */
+    int in3;                         /* PP_OP_PICK: a slot; -1 with a period */
     int64_t count, at, period, times; /* PP_OP_TAKE; count: of what has to do with streams, those; of PP_OP_RECALL,
                                         vectors; of PP_OP_PICK, and of PP_OP_ATTENTION with its PP_OP_KV_STORE,
-                                        positions. at: PP_OP_PICK. count, at, period:
+                                        positions, period then being of blocks. at: PP_OP_PICK. count, at, period:
                                         PP_OP_NGRAM */
+    int64_t local;                   /* PP_OP_PICK with a period */
     struct pp_connection connection; /* PP_OP_CONNECT */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
@@ -312,6 +318,8 @@ struct pp_tier_plan {
     int n_head_kv, head_dim;         /* of rows: 1, and how long they are */
     int64_t top_k;                   /* of attention whose positions are picked, and of what picks them: how many, or
                                         0 */
+    int64_t block;                   /* so many are picked together, for each head of keys by itself; 0: each alone */
+    int64_t n_local;                 /* of what picks: blocks that are picked in any case */
     int v_dim;                       /* of attention: of a head's values */
     int latent_dim;                  /* V is the first so many values of K; 0: it is stored */
     struct pp_state_shape state;     /* of states; head_dim is value_dim there */

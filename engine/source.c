@@ -315,6 +315,12 @@ static bool add_rope_outside(cJSON *config, const cJSON *whole)
     return false;
 }
 
+/* Whether a language model's part calls itself what another family is called, as all of this one do. */
+static bool is_other_type(const struct pp_arch *arch, const cJSON *type)
+{
+    return arch->parts->other_type && strcmp(type->valuestring, arch->parts->other_type) == 0;
+}
+
 /* Finds the part of the configuration that is about the language model, and adds what it leaves out. */
 static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
@@ -338,7 +344,7 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
             return err->code;
         for (int l = 0; l < PP_MAX_LAYERS; l++)
             s->leaves_layers = s->leaves_layers || s->left_out[l];
-    } else if (ok && cJSON_IsObject(own) && !cJSON_IsString(type)) {
+    } else if (ok && cJSON_IsObject(own) && (!cJSON_IsString(type) || is_other_type(arch, type))) {
         cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
         ok = cJSON_AddStringToObject(config, "model_type", arch->parts->model_type);
     } else if (ok && cJSON_IsObject(own) && pp_arch_by_class(type->valuestring) != arch) {

@@ -83,9 +83,11 @@ struct pp_hparams {
     int64_t qk_nope_dim;    /* of a head's query that are not rotated; rope_dim behind them are */
     int64_t v_head_dim;     /* of what attention gives for each head; also of the usual kind, where values are smaller
                                than keys, 0: they are not */
-    /* Latent attention whose rows see only the positions that an index picks (DeepSeek V3.2): the index's heads and
-     * their size, and how many it picks. Up to so many all are seen. 0: there is no index. */
-    int64_t n_index_head, index_dim, index_top_k;
+    /* Attention whose rows see only the positions that an index picks: the index's heads and their size, and how many
+     * it picks. Up to so many all are seen. 0: there is no index. Each alone, in latent attention (DeepSeek V3.2); or
+     * blocks of index_block, for each head of keys by a head of the index's, the last index_local of them in any case
+     * (MiniMax M3, whose layers without experts have no index). */
+    int64_t n_index_head, index_dim, index_top_k, index_block, index_local;
     bool index_halves;      /* its heads' pairs that are rotated are i and i + rope_dim / 2; else neighbours */
     /* Of layers with states (plan.h), which have a convolution in front; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;

@@ -33,6 +33,7 @@ const char *check_experts(const struct expert_shape *s)
     struct expert_model *m = expert_model_make(s);
     const char *file = expert_model_write(m);
     double *want = pp_calloc((size_t)(SMALL_TEXT * s->n_vocab), sizeof *want);
+    const int n_picked = s->index_top_k * (s->index_block ? s->index_block : 1);
     int32_t ids[SMALL_TEXT];
     assert_non_null(want);
     small_text(ids, s->n_vocab);
@@ -40,7 +41,7 @@ const char *check_experts(const struct expert_shape *s)
     assert_same_bits(file, PP_KV_F32);
     const char *folder = assert_logits_everywhere(want, s->n_vocab, file);
     if (s->n_used > 1) /* of one alone another choice is another result */
-        check_quantised_experts(want, file, s->index_top_k && s->index_top_k < SMALL_TEXT);
+        check_quantised_experts(want, file, n_picked && n_picked < SMALL_TEXT);
     pp_free(want);
     expert_model_free(m);
     return folder;

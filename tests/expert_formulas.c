@@ -258,7 +258,9 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
         up[i] = fmin((double)most, gate[i] * sigmoid(gate[i])) * fmax(-(double)most, fmin((double)most, up[i]));
     for (int i = 0; i < n && m->s.bank_step; i++) /* SiTU */
         up[i] = 4 * tanh(gate[i] / 4) * sigmoid(gate[i]) * 25 * tanh(up[i] / 25);
-    for (int i = 0; i < n && most == 0.0f && !m->s.bank_step; i++)
+    for (int i = 0; i < n && m->s.clamped; i++)
+        up[i] = fmin(7, gate[i]) * sigmoid(1.702 * fmin(7, gate[i])) * (fmax(-7, fmin(7, up[i])) + 1);
+    for (int i = 0; i < n && most == 0.0f && !m->s.bank_step && !m->s.clamped; i++)
         up[i] *= m->s.gelu ? gelu(gate[i]) : m->s.early ? fmax(0, gate[i])
                                            : w[0] ? gate[i] * sigmoid(gate[i]) : fmax(0, up[i]);
     product(w[2], e, 0, n_out, up, down);
@@ -360,7 +362,8 @@ static struct expanded expand(const struct expert_model *m, int l, const double 
     return e;
 }
 
-/* What the last index picked: whether row r sees position p [n, n]. Of one model at a time. */
+/* What the last index picked: whether row r sees position p [n, n]; with blocks, of each head of keys. Of one model at
+ * a time. */
 static bool *picks;
 
 /* LayerNorm, mostly with an epsilon of its own. */
@@ -417,6 +420,53 @@ static void pick(const struct expert_model *m, int l, const double *x, int n)
     double *all[] = {k, in, low, score};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
+}
+
+/* MiniMax M3's index for row r of n, whose normed input is `in`: of each of its heads h, the score of a block is the
+ * largest q_h . k of the positions up to the row's own, and that of the row's own block and those right before it is
+ * larger than any; those with the largest scores are seen. */
+static void pick_blocks(const struct expert_model *m, int l, const double *in, int r, int n, double *keys)
+{
+    const struct expert_shape *s = &m->s;
+    const int size = s->index_block, own = r / size;
+    double *q = doubles(s->n_head_kv * INDEX_DIM), *score = doubles(own + 1);
+    linear(m, l, "indexer.q_proj", in, q);
+    linear(m, l, "indexer.k_proj", in, keys + r * INDEX_DIM);
+    norm(m, l, "indexer.k_norm", keys + r * INDEX_DIM, keys + r * INDEX_DIM);
+    rotate(s, s->rope_dim, EXPERT_ROPE_BASE, keys + r * INDEX_DIM, r);
+    for (int h = 0; h < s->n_head_kv; h++) {
+        norm(m, l, "indexer.q_norm", q + h * INDEX_DIM, q + h * INDEX_DIM);
+        rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + h * INDEX_DIM, r);
+        for (int b = 0; b <= own; b++) {
+            score[b] = own - b < s->index_local ? INFINITY : -INFINITY;
+            for (int p = b * size; p < (b + 1) * size && p <= r; p++) {
+                double dot = 0;
+                for (int i = 0; i < INDEX_DIM; i++)
+                    dot += q[h * INDEX_DIM + i] * keys[p * INDEX_DIM + i];
+                score[b] = fmax(score[b], dot);
+            }
+        }
+        for (int p = 0; p <= r; p++)
+            picks[(h * n + r) * n + p] = rank(score, own + 1, p / size) < s->index_top_k;
+    }
+    pp_free(q);
+    pp_free(score);
+}
+
+/* A query that sees only some of the positions up to row r. */
+static void attend_blocks(const double *q, const double *k, const double *v, const bool *sees, int r, int dim, int n_kv,
+                          double scale, double *out)
+{
+    double *some_k = doubles((r + 1) * dim), *some_v = doubles((r + 1) * dim);
+    int taken = 0;
+    for (int p = 0; p <= r; p++)
+        if (sees[p]) {
+            memcpy(some_k + taken * dim, k + p * n_kv, (size_t)dim * sizeof *k);
+            memcpy(some_v + taken++ * dim, v + p * n_kv, (size_t)dim * sizeof *v);
+        }
+    attend_query(q, some_k, some_v, 0, taken - 1, dim, dim, scale, 0, out);
+    pp_free(some_k);
+    pp_free(some_v);
 }
 
 /* Only what was picked for a row of n, side by side; how many. */
@@ -698,7 +748,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
     const bool gated = expert_gates_queries(s);
     double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
     double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *early = doubles(s->n_embd);
-    double *gate = doubles(n_q), *one = doubles(dim);
+    double *gate = doubles(n_q), *one = doubles(dim), *index_keys = doubles(n * INDEX_DIM);
     const int values = s->n_state * s->value_dim;
     double *beside = doubles(s->beside ? n * values : 1), *normed = doubles(n * s->n_embd);
     for (int r = 0; s->beside && r < n; r++)
@@ -718,13 +768,19 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
             gated_queries(m, l, in, q, gate);
         heads(m, l, "attn_q_norm", n_head, r, q);
         heads(m, l, "attn_k_norm", heads_kv, r, k + r * n_kv);
+        if (s->index_block && expert_layer(s, l))
+            pick_blocks(m, l, in, r, n, index_keys);
         for (int h = 0; h < n_head; h++) {
             const double *own = k + h / group * dim, scale = scale_at(s, l, r);
             const double part = share_beside(sinks, h, q + h * dim, own, first, r, dim, n_kv, scale) *
                                 (s->value_scale != 0.0f ? (double)s->value_scale : 1);
             const double growth = s->log_length && r > s->log_length ? log(r) / log(s->log_length) : 1;
-            attend_capped(q + h * dim, own, v + h / group * dim, first, r, dim, n_kv, scale, 0, (double)s->cap, growth,
-                          one);
+            if (s->index_block && expert_layer(s, l))
+                attend_blocks(q + h * dim, own, v + h / group * dim, picks + (h / group * n + r) * n, r, dim, n_kv,
+                              scale, one);
+            else
+                attend_capped(q + h * dim, own, v + h / group * dim, first, r, dim, n_kv, scale, 0, (double)s->cap,
+                              growth, one);
             for (int i = 0; i < v_dim; i++)
                 att[h * v_dim + i] = one[i] * part;
         }
@@ -751,7 +807,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         for (int i = 0; i < s->n_embd; i++)
             row[i] += delta[i] * more;
     }
-    double *all[] = {k, v, q, att, in, delta, beside, normed, gate, one, early};
+    double *all[] = {k, v, q, att, in, delta, beside, normed, gate, one, early, index_keys};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }
@@ -834,7 +890,7 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
     const struct array *table = expert_find(m, -1, "token_embd.weight");
     const int all = row_width(&m->s);
     double *x = doubles(n * all), *in = doubles(width);
-    picks = pp_calloc((size_t)(n * n), sizeof *picks);
+    picks = pp_calloc((size_t)(n * n * (m->s.index_block ? m->s.n_head_kv : 1)), sizeof *picks);
     kept = doubles(n * width);
     bank = doubles(8 * n * width);
     assert_non_null(picks);

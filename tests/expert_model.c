@@ -166,6 +166,12 @@ static void add_attention(struct expert_model *m, int l)
         add(m, l, "attn_sinks.weight", 0, 0, s->n_head, 1, 1);
     if (s->gated)
         add_matrix(m, l, "attn_gate.weight", s->head_gates ? n_head : n_q, s->n_embd);
+    if (s->index_block && expert_layer(s, l)) {
+        add_matrix(m, l, "indexer.q_proj.weight", s->n_head_kv * INDEX_DIM, s->n_embd);
+        add_matrix(m, l, "indexer.k_proj.weight", INDEX_DIM, s->n_embd);
+        add_norm(m, l, "indexer.q_norm.weight", INDEX_DIM);
+        add_norm(m, l, "indexer.k_norm.weight", INDEX_DIM);
+    }
     const char *const behind[] = {s->norm_behind, s->ffn_norm_behind};
     for (int i = 0; i < 2 && s->post_norms; i++) {
         char name[40];
@@ -500,7 +506,10 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"attention.value_length", !s->kv_rank ? expert_value_dim(s) : s->heads_apart ? s->kv_rank : s->v_dim},
         {"attention.key_length_mla", s->heads_apart ? head : 0},
         {"attention.value_length_mla", s->heads_apart ? s->v_dim : 0},
-        {"attention.indexer.top_k", s->index_top_k}, {"attention.indexer.head_count", s->index_top_k ? INDEX_HEADS : 0},
+        {"attention.indexer.top_k", s->index_top_k},
+        {"attention.indexer.head_count",
+         s->index_says ? s->index_says : s->index_block ? s->n_head_kv : s->index_top_k ? INDEX_HEADS : 0},
+        {"attention.indexer.block_size", s->index_block}, {"attention.indexer.local_blocks", s->index_local},
         {"attention.indexer.key_length", s->index_top_k ? INDEX_DIM : 0},
         {"attention.kv_lora_rank", s->kv_rank}, {"attention.q_lora_rank", s->q_rank},
         {"rope.scaling.original_context_length", s->yarn_ctx},

@@ -69,6 +69,11 @@ struct expert_shape {
     bool index_halves;      /* its heads' pairs that are rotated lie half of them apart */
     bool index_behind;      /* they are the last of a head, and the key's norm has the epsilon of all norms */
     bool index_untold;      /* no key says which layers have one */
+    int index_block;        /* with the usual attention: it picks so many blocks of this many positions instead, for
+                               each head of keys by a head of its own, in layers with experts */
+    int index_local;        /* the last so many of them in any case */
+    int index_says;         /* heads that the file says it has; 0: as many as it has */
+    bool clamped;           /* gates are gpt-oss's */
     bool heads_apart;       /* the file has k_b and v_b, instead of both in one */
     float yarn_factor, log_multiplier; /* 0: RoPE is not scaled. From contexts of yarn_ctx */
     int yarn_ctx;

@@ -141,8 +141,12 @@ static void check(const struct pp_hparams *hp)
     require(hp->norm_eps > 0 && isfinite(hp->norm_eps) && isfinite(hp->attn_scale) && isfinite(hp->embd_scale));
     require(hp->kv_lora_rank >= 0 && hp->q_lora_rank >= 0 && hp->qk_nope_dim >= 0 && hp->v_head_dim >= 0);
     if (hp->index_top_k)
-        require(hp->index_top_k > 0 && hp->index_dim >= hp->rope_dim && hp->n_index_head >= 1 && hp->q_lora_rank > 0 &&
-                !(hp->layer[0] & PP_LAYER_PICKED_BEFORE));
+        require(hp->index_top_k > 0 && hp->index_dim >= hp->rope_dim && hp->n_index_head >= 1 &&
+                (hp->q_lora_rank > 0 || hp->index_block > 0) && !(hp->layer[0] & PP_LAYER_PICKED_BEFORE));
+    if (hp->index_top_k && hp->index_block)
+        require(hp->index_top_k % hp->index_block == 0 && (hp->index_block & (hp->index_block - 1)) == 0 &&
+                hp->index_local >= 1 && hp->index_local <= hp->index_top_k / hp->index_block &&
+                hp->n_index_head == hp->n_head_kv);
     require(memchr(hp->name, 0, sizeof hp->name) && memchr(hp->arch, 0, sizeof hp->arch));
 }
 

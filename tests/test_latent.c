@@ -1,6 +1,6 @@
-/* test_latent.c - latent attention in a whole engine, and with an index that picks positions: with any KV type the same
- * bits however rows come about, over several chunks, on branches of a tree, behind a fork, going back and out of a
- * snapshot; and pages as small as they should be.
+/* test_latent.c - latent attention in a whole engine, and with an index that picks positions, or blocks of them for
+ * the usual attention: with any KV type the same bits however rows come about, over several chunks, on branches of a
+ * tree, behind a fork, going back and out of a snapshot; and pages as small as they should be.
  * That the logits are right is test_experts.c's. And matrices of heads that are taken apart and put together. */
 #include <stdio.h>
 #include <string.h>
@@ -22,17 +22,42 @@ enum { LENGTH = 560, N_VOCAB = 80, N_LAYER = 2, RANK = 64, ROPE = 8 };
 static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8, PP_KV_Q8_0, PP_KV_Q4_0};
 enum { N_TYPES = sizeof types / sizeof *types };
 
-/* Without an index; with one that picks less than a chunk has; more, for three layers with one index; and with several
- * residual streams. */
+/* Without an index; with one that picks less than a chunk has; more, for three layers with one index; with several
+ * residual streams. And blocks: smaller than a page, of two pages, larger than a chunk. */
 static const struct variant {
     const char *arch;
-    int top_k, n_layer, step;
-} variants[] = {{"deepseek2", 0, N_LAYER, 0}, {"deepseek32", 40, N_LAYER, 0}, {"glm-dsa", 258, 3, 3},
-                {"hy_v4", 40, 3, 2}};
+    int top_k, n_layer, step, block, local;
+} variants[] = {{"deepseek2", 0, N_LAYER, 0, 0, 0}, {"deepseek32", 40, N_LAYER, 0, 0, 0},
+                {"glm-dsa", 258, 3, 3, 0, 0},       {"hy_v4", 40, 3, 2, 0, 0},
+                {"minimax-m3", 5, 3, 0, 16, 2},     {"minimax-m3", 2, 3, 0, 128, 1},
+                {"minimax-m3", 1, 3, 0, 512, 1}};
 enum { N_VARIANTS = sizeof variants / sizeof *variants };
+
+/* Of the usual attention, its first layer without an index. */
+static const char *blocks_file(const struct variant *v)
+{
+    struct expert_shape s = expert_shape(v->arch);
+    s.sigmoids = s.choice_bias = s.clamped = true;
+    s.qk_norm = QK_HEADS;
+    s.rope_dim = ROPE;
+    s.n_dense = 1;
+    s.index_top_k = v->top_k;
+    s.index_block = v->block;
+    s.index_local = v->local;
+    s.n_vocab = N_VOCAB;
+    s.n_layer = v->n_layer;
+    s.n_head = 6;
+    s.n_ctx = 1024;
+    struct expert_model *m = expert_model_make(&s);
+    const char *path = expert_model_write(m);
+    expert_model_free(m);
+    return path;
+}
 
 static const char *file_of(const struct variant *v)
 {
+    if (v->block)
+        return blocks_file(v);
     struct expert_shape s = expert_shape(v->arch);
     s.neighbours = s.heads_apart = s.shares = true;
     s.index_top_k = v->top_k;
@@ -204,7 +229,7 @@ static void trees_and_forks(void **state)
 }
 
 /* What was saved goes on with the same bits in another engine. */
-static void snapshots_of(const char *path)
+static void snapshots_of(const char *path, int v)
 {
     enum { SAVED = 350, MORE = 20 };
     const struct pp_sha256 identity = {{4, 2}};
@@ -215,7 +240,7 @@ static void snapshots_of(const char *path)
         char base[300];
         struct pp_error err;
         float *want = whole_logits(path, types[t], ids);
-        snprintf(base, sizeof base, "%s/latent-%d", test_tmpdir(), t);
+        snprintf(base, sizeof base, "%s/latent-%d-%d", test_tmpdir(), v, t);
         struct rig r = rig(path, types[t], 2);
         run_in_passes(r.engine, r.s, ids, SAVED, 64, got);
         save(r.s, &identity, base);
@@ -234,7 +259,7 @@ static void snapshots(void **state)
 {
     (void)state;
     for (int v = 0; v < N_VARIANTS; v++)
-        snapshots_of(file_of(&variants[v]));
+        snapshots_of(file_of(&variants[v]), v);
 }
 
 /* A position takes kv_lora_rank + rope_dim values a layer, and no more; with an index a key for each that there is. */

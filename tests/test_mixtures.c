@@ -314,6 +314,88 @@ static void bad_kimi_k3(void **state)
     expert_model_free(m);
 }
 
+/* MiniMax M3, with blocks that each head of keys sees some of: so few that most are not seen, all, one position each;
+ * several of them in any case; and without an index. */
+static struct expert_shape m3_shape(void)
+{
+    struct expert_shape s = expert_shape("minimax-m3");
+    s.sigmoids = s.choice_bias = s.clamped = s.say_gating = true;
+    s.qk_norm = QK_HEADS;
+    s.n_head = 8;
+    s.n_head_kv = 4;
+    s.rope_dim = 8;
+    s.n_dense = 1;
+    s.n_ff_shared = 32;
+    s.scale = 2;
+    s.index_top_k = 3;
+    s.index_block = 4;
+    s.index_local = 1;
+    return s;
+}
+
+static void minimax_m3(void **state)
+{
+    static const struct {
+        int top_k, block, local;
+    } cases[] = {{3, 4, 1}, {2, 8, 2}, {9, 1, 3}, {1, 16, 1}, {16, 128, 1}, {0, 0, 0}};
+    struct expert_shape s = m3_shape();
+    const char *folder = NULL;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        s.index_top_k = cases[i].top_k;
+        s.index_block = cases[i].block;
+        s.index_local = cases[i].local;
+        folder = check_experts(&s);
+        if (s.index_block) {
+            assert_tensor(folder, "model.layers.1.self_attn.index_q_proj.weight", 2, s.n_embd);
+            assert_tensor(folder, "model.layers.2.self_attn.index_k_norm.weight", 1, 20);
+        }
+    }
+    assert_tensor(folder, "model.layers.1.block_sparse_moe.shared_experts.up_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.7.w2.weight", 2, s.n_ff_expert);
+}
+
+static void minimax_m3_goes_on(void **state)
+{
+    const struct expert_shape s = m3_shape();
+    (void)state;
+    goes_on(&s);
+}
+
+/* Numbers of an index that cannot be. */
+static void bad_minimax_m3(void **state)
+{
+    static const struct {
+        int top_k, block, local;
+        const char *word;
+    } cases[] = {{3, 12, 1, "powers of two"}, {3, 4, 4, "in any case"}, {1 << 14, 8, 1, "an index picks"},
+                 {1 << 20, 4, 1, "blocks that an index picks"}, {-1, 4, 1, "blocks that an index picks"},
+                 {3, 1 << 20, 1, "positions of a block"}, {3, 4, -1, "in any case"},
+                 {3, 0, 1, "lack minimax-m3.attention.indexer.block_size"},
+                 {3, 4, 0, "lack minimax-m3.attention.indexer.local_blocks"},
+                 {0, 4, 1, "lack minimax-m3.attention.indexer.key_length"}};
+    struct pp_model *model;
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i <= sizeof cases / sizeof *cases; i++) {
+        struct expert_shape s = m3_shape();
+        const bool numbers = i < sizeof cases / sizeof *cases;
+        if (numbers) {
+            s.index_top_k = cases[i].top_k;
+            s.index_block = cases[i].block;
+            s.index_local = cases[i].local;
+        } else {
+            s.index_says = 2;
+        }
+        struct expert_model *m = expert_model_make(&s);
+        const enum pp_code code = pp_model_open(expert_model_write(m), &model, &err);
+        assert_int_not_equal(code, PP_OK);
+        if (!strstr(err.text, numbers ? cases[i].word : "index has 2 heads, and there are 4"))
+            fail_msg("case %zu: %s", i, err.text);
+        expert_model_free(m);
+    }
+}
+
 static struct pp_sha256 identity_of(const struct expert_shape *s)
 {
     struct expert_model *m = expert_model_make(s);
@@ -337,6 +419,15 @@ static void not_the_same_model(void **state)
     const struct pp_sha256 three = identity_of(&s);
     assert_memory_equal(&two, &again, sizeof two);
     assert_memory_not_equal(&two, &three, sizeof two);
+    s = m3_shape();
+    const struct pp_sha256 fours = identity_of(&s);
+    s.index_block = 8;
+    const struct pp_sha256 eights = identity_of(&s);
+    s.index_block = 4;
+    s.index_local = 2;
+    const struct pp_sha256 local = identity_of(&s);
+    assert_memory_not_equal(&fours, &eights, sizeof fours);
+    assert_memory_not_equal(&fours, &local, sizeof fours);
 }
 
 TEST_GROUP(mixtures)
@@ -345,6 +436,7 @@ TEST_GROUP(mixtures)
         cmocka_unit_test(longcat),         cmocka_unit_test(longcat_goes_on), cmocka_unit_test(bad_longcat),
         cmocka_unit_test(ling3),           cmocka_unit_test(ling3_goes_on),   cmocka_unit_test(bad_ling3),
         cmocka_unit_test(kimi_k3),         cmocka_unit_test(kimi_k3_goes_on), cmocka_unit_test(bad_kimi_k3),
+        cmocka_unit_test(minimax_m3),      cmocka_unit_test(minimax_m3_goes_on), cmocka_unit_test(bad_minimax_m3),
         cmocka_unit_test(not_the_same_model), cmocka_unit_test(longcat_lite),   cmocka_unit_test(bad_ngrams),
     };
     return cmocka_run_group_tests_name("mixtures", tests, NULL, NULL);

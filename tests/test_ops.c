@@ -1009,9 +1009,10 @@ static void copied_positions(void **state)
 
 /* --- an index -------------------------------------------------------------------------------------------------- */
 
-/* Scores of n positions by these kernels: [n], and room for a chunk. */
+/* Scores of n positions by these kernels: [n], and room for a chunk; products with each head: [n_heads][PP_KV_CHUNK].
+ */
 static void index_of_shape(const struct pp_cpu_ops *ops, enum pp_kv_type type, int n_heads, int dim, int n,
-                           const float *k, const float *q, const float *w, float *scores)
+                           const float *k, const float *q, const float *w, float *scores, float *dots)
 {
     const uint8_t *heads[PP_CHUNK_PAGES] = {NULL};
     struct pp_kv_layout l;
@@ -1031,6 +1032,7 @@ static void index_of_shape(const struct pp_cpu_ops *ops, enum pp_kv_type type, i
     }
     ops->index_query(&a, q);
     ops->index_scores(&a, w, heads, n, scores);
+    ops->index_dots(&a, heads, n, dots);
     for (int i = 0; i < PP_CHUNK_PAGES; i++)
         pp_free(heads[i] ? (void *)(uintptr_t)(heads[i] - pp_kv_head_offset(&l, 1, 0)) : NULL);
     pp_free(memory);
@@ -1047,25 +1049,40 @@ static void index_scores(void **state)
             const enum pp_kv_type type = t ? PP_KV_Q8_0 : PP_KV_F32; /* the other tiers' */
             float *k = random_floats(n * dim), *q = random_floats(n_heads * dim), *w = random_floats(n_heads);
             float first[PP_KV_CHUNK] = {0}, scores[PP_KV_CHUNK];
+            float *dots = pp_calloc((size_t)(2 * n_heads * PP_KV_CHUNK), sizeof *dots);
+            float *first_dots = dots + n_heads * PP_KV_CHUNK;
+            assert_non_null(dots);
             k[n * dim - 1] = NAN;
             for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
                 if (!pp_isa_runs((enum pp_isa)isa))
                     continue;
-                index_of_shape(pp_cpu_ops((enum pp_isa)isa), type, n_heads, dim, n, k, q, w, scores);
+                index_of_shape(pp_cpu_ops((enum pp_isa)isa), type, n_heads, dim, n, k, q, w, scores, dots);
                 assert_true(isnan(scores[n - 1]));
                 if (isa == 0)
                     memcpy(first, scores, (size_t)n * sizeof *scores);
+                if (isa == 0)
+                    memcpy(first_dots, dots, (size_t)(n_heads * PP_KV_CHUNK) * sizeof *dots);
+                for (int h = 0; h < n_heads; h++) {
+                    const int at = h * PP_KV_CHUNK;
+                    assert_true(isnan(dots[at + n - 1]));
+                    if (memcmp(first_dots + at, dots + at, (size_t)(n - 1) * sizeof *dots) != 0)
+                        fail_msg("%s kernels: other products", pp_isa_name((enum pp_isa)isa));
+                }
                 if (memcmp(first, scores, (size_t)(n - 1) * sizeof *scores) != 0)
                     fail_msg("%s kernels: other scores of %d heads of %d", pp_isa_name((enum pp_isa)isa), n_heads, dim);
             }
             for (int p = 0; p < n - 1; p++) {
                 double want = 0, size = 0;
                 for (int h = 0; h < n_heads; h++) {
-                    double dot = 0;
+                    double dot = 0, length = 0;
                     for (int d = 0; d < dim; d++) {
                         const float key = k[p * dim + d];
-                        dot += (double)q[h * dim + d] * (double)(t ? pp_f16_to_f32(pp_f32_to_f16(key)) : key);
+                        const double part = (double)q[h * dim + d] *
+                                            (double)(t ? pp_f16_to_f32(pp_f32_to_f16(key)) : key);
+                        dot += part;
+                        length += fabs(part);
                     }
+                    assert_near(first_dots[h * PP_KV_CHUNK + p], dot, 1e-6 * (1 + length));
                     want += (double)w[h] * fmax(0, dot);
                     size += fabs((double)w[h] * dot);
                 }
@@ -1074,6 +1091,7 @@ static void index_scores(void **state)
             pp_free(k);
             pp_free(q);
             pp_free(w);
+            pp_free(dots);
         }
 }
 

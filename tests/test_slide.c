@@ -228,10 +228,11 @@ static void latent_keys_move_exactly(void **state)
 /* An index's keys move with them, by the pairs that its family has: what is picked stays the same. */
 static void picks_move_exactly(void **state)
 {
-    static const char *const families[] = {"deepseek32", "glm-dsa", "hy_v4"};
+    static const char *const families[] = {"deepseek32", "glm-dsa", "hy_v4", "minimax-m3"};
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         struct expert_shape s = expert_shape(families[i]);
+        const bool blocks = i == 3;
         if (i == 2) { /* by those at the end of heads */
             s.gated = s.sinks = true;
             s.n_stream = 2;
@@ -239,13 +240,21 @@ static void picks_move_exactly(void **state)
             s.stream_most = 2;
         }
         s.neighbours = s.heads_apart = s.shares = true;
+        s.clamped = i != 2;
         s.n_layer = 1;
         s.n_vocab = 100;
         s.n_ctx = 512;
-        s.kv_rank = 32;
-        s.q_rank = 32;
-        s.nope = s.v_dim = s.rope_dim = 8;
-        s.index_top_k = 20;
+        s.rope_dim = 8;
+        s.index_top_k = blocks ? 3 : 20;
+        if (blocks) {
+            s.neighbours = s.shares = false;
+            s.qk_norm = QK_HEADS;
+            s.index_block = 8;
+            s.index_local = 1;
+        } else {
+            s.kv_rank = s.q_rank = 32;
+            s.nope = s.v_dim = 8;
+        }
         struct expert_model *m = expert_model_make(&s);
         file_moves_exactly(expert_model_write(m));
         expert_model_free(m);

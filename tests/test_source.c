@@ -462,7 +462,6 @@ static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
         {"talkie", "layers"},
-        {"minimax-m3", "blocks of positions"},
         {"qwen4exp", "residual streams"},
         {"Rwkv6Model", "Rwkv6ForCausalLM"},
         {"RWKV7Qwen3ForCausalLM", "rotated"},

@@ -181,7 +181,8 @@ struct pp_arch_usual {
 };
 
 struct pp_arch_parts {
-    const char *model_type;           /* of a text_config that does not say it */
+    const char *model_type;           /* of a text_config that does not say it, */
+    const char *other_type;           /* or says this one, another family's; or NULL */
     const char *const *prefixes;      /* pairs: what names begin with, what the tables have instead; NULL at the end */
     const char *const *others;        /* what the names of other parts begin with; NULL at the end */
 };

@@ -1,9 +1,9 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
  * layers that read other positions, decoder_delta.c the delta rule, decoder_lightning.c lightning attention,
- * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_head_mixture.c
- * heads of experts, decoder_zamba.c layers that have parts in common, decoder_hyper.c hyper-connections,
- * decoder_ngram.c embeddings of several tokens, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv6.c
- * and decoder_lru.c what has states that are made step by step. Private to them. */
+ * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_blocks.c an
+ * index that picks blocks, decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have parts in common,
+ * decoder_hyper.c hyper-connections, decoder_ngram.c embeddings of several tokens, decoder_scan.c, decoder_scan_heads.c,
+ * decoder_rwkv.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -40,7 +40,8 @@ struct builder {
     int step_bias;           /* of scans side by side: what is added to steps */
     int wide_q, wide_k, key_scores; /* with scores of keys: queries and keys with them, and they alone */
     const struct pp_tensor *constants; /* what queries have in those places */
-    int index_q, index_k, index_weights; /* of an index: its heads' queries, its key, and what heads count for */
+    int index_q, index_k, index_weights; /* of an index: its heads' queries, its key, and what heads count for, where
+                                one picks for all heads of attention */
     int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
     int tiled;               /* with heads_tiled: queries, and what attention gives, in that order */
     int q_gate;              /* with gated_queries: queries and gates in turns */
@@ -126,6 +127,12 @@ bool pp_head_mixture_result(struct builder *b, int l);
 bool pp_scored_queries(struct builder *b, int l);
 bool pp_scored_keys(struct builder *b, int l);
 void pp_scored_slots(struct builder *b);
+/* An index that picks blocks for each head of keys: whether the layer has one; what it makes of the normed input; what
+ * it picks. */
+bool pp_blocks_picked(const struct builder *b, int l);
+bool pp_blocks_input(struct builder *b, int l);
+bool pp_blocks_pick(struct builder *b, int l);
+void pp_blocks_slots(struct builder *b);
 /* The gated delta rule, from the residual stream to `delta`, and its slots. */
 bool pp_delta_result(struct builder *b, int l);
 void pp_delta_slots(struct builder *b);

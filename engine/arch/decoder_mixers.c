@@ -213,9 +213,12 @@ static bool add_attention(struct builder *b, int l)
     const int64_t window = hp->layer[l] & PP_LAYER_WIDE ? 0 : hp->window;
     const int o_in = hp->heads_tiled ? b->tiled : hp->differential ? pp_plan_part(b->p, b->att, 0, b->n_q) : b->att;
     const int q = hp->key_scores ? b->wide_q : b->q, k = hp->key_scores ? b->wide_k : b->k;
+    const int64_t n_picked = pp_blocks_picked(b, l) ? hp->index_top_k : 0;
     const struct pp_tensor *sinks = NULL;
     if ((b->d->sinks || (b->d->some_sinks && pp_decoder_has(b, l, "attn_sinks.weight"))) &&
         !(sinks = pp_plan_tensor(b->s, 0, b->shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
+        return false;
+    if (pp_blocks_picked(b, l) && !pp_blocks_pick(b, l))
         return false;
     if (hp->qkv_clamp != 0.0f) {
         add_clamp(b, l, b->q);
@@ -232,10 +235,11 @@ static bool add_attention(struct builder *b, int l)
         add_rope(b, l, q, k);
     if (!is_shared(b, l))
         add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = k, .in2 = b->v,
-                              .out = NONE});
+                              .out = NONE, .count = n_picked, .period = n_picked ? hp->index_block : 0});
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .weight = sinks,
                           .scale = hp->attn_softcap, .alibi = hp->alibi, .alibi_scale = alibi_scale(b),
-                          .in = q, .in2 = NONE, .out = b->att});
+                          .in = q, .in2 = NONE, .out = b->att, .count = n_picked,
+                          .period = n_picked ? hp->index_block : 0});
     if (hp->differential && !pp_difference_result(b, l))
         return false;
     if (b->d->gated_attention || b->d->gated_queries)
@@ -546,7 +550,8 @@ static bool is_mamba(const struct builder *b, int l)
 
 bool pp_mixer_input(struct builder *b, int l)
 {
-    if (is_attention(b, l) && (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l))))
+    if (is_attention(b, l) && (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l)) ||
+                               (pp_blocks_picked(b, l) && !pp_blocks_input(b, l))))
         return false;
     if (!is_mamba(b, l))
         return true;
@@ -620,6 +625,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         pp_difference_slots(b);
     if (hp->key_scores)
         pp_scored_slots(b);
+    if (hp->index_block)
+        pp_blocks_slots(b);
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);
     if (hp->n_state_head)

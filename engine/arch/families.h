@@ -43,7 +43,7 @@ extern const struct pp_arch pp_arch_granite_swa, pp_arch_aria, pp_arch_axk1;
 extern const struct pp_arch pp_arch_cohere_compass;
 extern const struct pp_arch pp_arch_recurrent_gemma, pp_arch_minimax, pp_arch_zamba2, pp_arch_muse_glimmer;
 extern const struct pp_arch pp_arch_longcat_flash, pp_arch_bailingmoe3, pp_arch_kimi_k3, pp_arch_hy_v4;
-extern const struct pp_arch pp_arch_maple;
+extern const struct pp_arch pp_arch_maple, pp_arch_minimax_m3;
 extern const struct pp_arch pp_arch_kormo, pp_arch_hyperclovax, pp_arch_diffllama;
 
 /* The names of Llama's tensors, which most later families kept. */

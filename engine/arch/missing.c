@@ -8,9 +8,6 @@
 static const struct {
     const char *name, *missing;
 } families[] = {
-    {"minimaxm3", "attention to blocks of positions, which an index picks for each head of keys"},
-    {"minimaxm3vl", "attention to blocks of positions, which an index picks for each head of keys"},
-    {"minimaxm3sparse", "attention to blocks of positions, which an index picks for each head of keys"},
     {"bailingmoev25", "lightning attention to rotated heads, beside latent attention"},
     {"bailinghybrid", "lightning attention to rotated heads, beside latent attention"},
     {"bailingmoelinear", "lightning attention to rotated heads, beside the usual one"},

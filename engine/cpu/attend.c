@@ -9,7 +9,8 @@
  * and the copying comes on top. That touches a line of memory for every four bytes, of which sixteen neighbours have
  * the rest: where few are picked of each sixteen, up to sixteen times as much is read as is used, though never more
  * than all positions have. Rows of such a tile share nothing; where 64 heads or more have one key, as in the models
- * that are known, tiles are single rows anyway. */
+ * that are known, tiles are single rows anyway. Where blocks are picked, pages that are all seen are read where they
+ * lie. */
 #include <math.h>
 #include <string.h>
 
@@ -153,9 +154,15 @@ static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row 
     return p->window && row_length(r) > p->window ? row_length(r) - p->window : 0;
 }
 
+/* How many were picked: the row's own block, which always is, has those up to it. */
+static int64_t n_picked(const struct attend_plan *p, const struct pp_batch_row *r)
+{
+    return p->top_k - p->block + (row_length(r) - 1) % p->block + 1;
+}
+
 static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r)
 {
-    const int64_t end = is_picked(p, r) ? p->top_k : row_length(r);
+    const int64_t end = is_picked(p, r) ? n_picked(p, r) : row_length(r);
     return p->window && p->both_ways && r->slot + p->window < end ? r->slot + p->window : end;
 }
 
@@ -322,17 +329,29 @@ static void gather_branch(const struct tile *t, const struct pp_batch_row *r)
     }
 }
 
+/* A page of what was picked for a row: from[0 .. n - 1], side by side in the k-th page of the tail, or where it lies if
+ * that is how it lies. */
+static const uint8_t *gather_page(const struct tile *t, const struct pp_batch_row *r, const int32_t *from, int n, int k)
+{
+    const struct pp_kv_layout *l = &t->p->kv;
+    uint8_t *const *pages = r->pages[t->s->tier], *to = t->tail + (size_t)k * l->head_bytes;
+    if (t->p->block > 1 && from[0] % PP_PAGE_TOKENS == 0 && from[n - 1] == from[0] + n - 1) /* they ascend */
+        return pages[from[0] / PP_PAGE_TOKENS] + t->head_offset;
+    for (int i = 0; i < n; i++)
+        pp_kv_copy_head_position(l, pages[from[i] / PP_PAGE_TOKENS] + t->head_offset, from[i] % PP_PAGE_TOKENS, to, i);
+    return to;
+}
+
 /* A chunk of what was picked for the i-th row of a tile. */
 static void gather_picks(const struct tile *t, int i, int64_t chunk, int n, const uint8_t *heads[PP_CHUNK_PAGES])
 {
-    const struct pp_kv_layout *l = &t->p->kv;
-    const int32_t *from = t->c->pick.slots + (t->row0 + i) * t->p->top_k + chunk * PP_KV_CHUNK;
-    for (int k = 0; k < n; k++)
-        pp_kv_copy_head_position(l, t->rows[i].pages[t->s->tier][from[k] / PP_PAGE_TOKENS] + t->head_offset,
-                                 from[k] % PP_PAGE_TOKENS, t->tail + (size_t)(k / PP_PAGE_TOKENS) * l->head_bytes,
-                                 k % PP_PAGE_TOKENS);
-    for (int k = 0; k < PP_CHUNK_PAGES; k++)
-        heads[k] = k * PP_PAGE_TOKENS < n ? t->tail + (size_t)k * l->head_bytes : NULL;
+    const struct pick_plan *p = &t->c->pick;
+    const int64_t list = (t->row0 + i) * (int64_t)p->n_lists + (p->n_lists > 1 ? t->kv_head : 0);
+    const int32_t *from = p->slots + list * p->top_k + chunk * PP_KV_CHUNK;
+    for (int k = 0, at = 0; k < PP_CHUNK_PAGES; k++, at += PP_PAGE_TOKENS) {
+        const int here = n - at < PP_PAGE_TOKENS ? n - at : PP_PAGE_TOKENS;
+        heads[k] = here > 0 ? gather_page(t, &t->rows[i], from + at, here, k) : NULL;
+    }
 }
 
 /* Where our head's bytes of a chunk are, of which `see` is needed; from tail_page on in the tail. */

@@ -9,6 +9,18 @@ static void index_query(const struct pp_attention *a, const float *q)
             a->q[d * n_q + h] = d < head_dim ? q[h * head_dim + d] : 0;
 }
 
+static void index_dots(const struct pp_attention *a, const uint8_t *const heads[PP_CHUNK_PAGES], int n, float *dots)
+{
+    const int n_q = n_queries(a), end = (n + LANES - 1) / LANES * LANES;
+    for (int h = 0, nh; h < n_q; h += nh) {
+        nh = next_tile(n_q - h);
+        score_fns[a->kv->type](a, heads, h, nh, (struct pp_span){0, n});
+        for (int k = 0; k < nh; k++)
+            for (int i = 0; i < end; i += LANES)
+                v_store(dots + (h + k) * PP_KV_CHUNK + i, v_load(a->p + k * PP_KV_CHUNK + i));
+    }
+}
+
 static void index_scores(const struct pp_attention *a, const float *weights, const uint8_t *const heads[PP_CHUNK_PAGES],
                          int n, float *scores)
 {

@@ -347,7 +347,7 @@ static enum pp_code lower_picks(struct lowering *l)
     s->layer = op->tier_layer;
     s->q = op->in;
     s->k = op->in2;
-    s->head_weights = op->in3;
+    s->head_weights = op->period ? -1 : op->in3;
     s->halves = op->halves;
     s->rotated_from = op->at;
     l->at++;

@@ -229,6 +229,9 @@ struct pp_cpu_ops {
     /* Takes in the queries of an index's heads, float [group, head_dim], as they are; a: of one row, a page having K in
      * F32 or F16. */
     void (*index_query)(const struct pp_attention *a, const float *q);
+    /* The products q_h . k of the first n positions of a chunk with each head, as in attention: [n_heads][PP_KV_CHUNK].
+     * heads: as above. */
+    void (*index_dots)(const struct pp_attention *a, const uint8_t *const heads[PP_CHUNK_PAGES], int n, float *dots);
     /* Scores of the first n positions of a chunk: each begins with 0 and grows by fma(weights[h], max(0, q_h . k),
      * score), h ascending, q . k as above. NaN where a product is. heads: as above; scores: room for whole vectors. */
     void (*index_scores)(const struct pp_attention *a, const float *weights,

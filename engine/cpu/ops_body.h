@@ -703,6 +703,7 @@ const struct pp_cpu_ops OPS_TABLE = {
     .attention_merge = attention_merge,
     .attention_finish = attention_finish,
     .index_query = index_query,
+    .index_dots = index_dots,
     .index_scores = index_scores,
     .widen = widen,
     .add_scaled = add_scaled,

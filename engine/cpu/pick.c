@@ -1,4 +1,5 @@
-/* pick.c - stages of an index (plan.h): which positions rows see in attention, where they would see more than so many.
+/* pick.c - stages of an index (plan.h): which positions rows see in attention, where they would see more than so many:
+ * each alone by a sum over the index's heads, or whole blocks for each head by itself.
  *
  * A row's scores are made a chunk of positions at a time, and of those that have passed, as many as are wanted are
  * kept, those with the largest scores, and a few more until they are sorted out: so no memory grows with the context.
@@ -6,6 +7,9 @@
  * scores the first position's is the one that counts. With few rows several items share a row's positions; what each
  * finds passes in the same order behind. What is picked depends on the scores alone, and those on nothing but the row
  * and the position: not on other rows, nor on threads.
+ *
+ * What passes of blocks is the largest rank of their positions, when the last of those has passed: items share a row's
+ * positions at places where no block is divided.
  *
  * Scores take n_head times head_dim products for each position, in DeepSeek V3.2 a seventeenth of those that attention
  * to that position would. They are of floats, whatever the KV type. */
@@ -22,56 +26,94 @@ enum {
 
 /* --- memory ---------------------------------------------------------------------------------------------------- */
 
-static bool make_candidates(struct pp_cpu *c, struct candidates *x, int64_t n)
+/* [count], each with room for n; NULL: no memory. */
+static struct candidates *make_candidates(struct pp_cpu *c, int64_t count, int64_t n)
 {
-    x->rank = pp_cpu_memory_take(c, n, sizeof *x->rank);
-    x->place = pp_cpu_memory_take(c, n, sizeof *x->place);
-    return x->rank && x->place;
+    struct candidates *x = pp_cpu_memory_take(c, count, sizeof *x);
+    for (int64_t i = 0; x && i < count; i++) {
+        x[i].rank = pp_cpu_memory_take(c, n, sizeof *x[i].rank);
+        x[i].place = pp_cpu_memory_take(c, n, sizeof *x[i].place);
+    }
+    return x;
 }
 
-static void free_candidates(struct candidates *x)
+static bool all_there(const struct candidates *x, int64_t count)
 {
-    pp_free(x->rank);
-    pp_free(x->place);
+    for (int64_t i = 0; x && i < count; i++)
+        if (!x[i].rank || !x[i].place)
+            return false;
+    return x != NULL;
+}
+
+static void free_candidates(struct candidates *x, int64_t count)
+{
+    for (int64_t i = 0; x && i < count; i++) {
+        pp_free(x[i].rank);
+        pp_free(x[i].place);
+    }
+    pp_free(x);
+}
+
+/* So many are picked: blocks, or positions. */
+static int n_wanted(const struct pp_cpu *c)
+{
+    return (int)(c->pick.top_k / c->pick.block);
 }
 
 static int64_t capacity(const struct pp_cpu *c)
 {
-    return 2 * c->pick.top_k + MORE;
+    return 2 * (int64_t)n_wanted(c) + MORE;
+}
+
+static bool of_blocks(const struct pp_cpu *c)
+{
+    return c->pick.n_local > 0;
 }
 
 bool pp_cpu_pick_new(struct pp_cpu *c)
 {
     const int n_threads = pp_pool_n(c->pool);
+    struct pick_plan *p = &c->pick;
     for (int t = 0; t < c->n_tiers; t++)
-        if (c->attend[t].kv.kind == PP_TIER_INDEX)
-            c->pick.top_k = c->attend[t].top_k;
-    if (!c->pick.top_k)
-        return true;
-    if (!(c->pick.slots = pp_cpu_memory_take(c, c->max_rows * c->pick.top_k, sizeof *c->pick.slots)))
-        return false;
-    for (int i = 0; i < n_threads; i++)
-        if (!make_candidates(c, &c->threads[i].candidates, capacity(c)))
-            return false;
-    const int n = n_threads > 1 ? (ITEMS_PER_THREAD + ROWS_PER_THREAD) * n_threads : 0;
-    if (n && !(c->pick.found = pp_cpu_memory_take(c, n, sizeof *c->pick.found)))
-        return false;
-    for (; c->pick.n_found < n; c->pick.n_found++)
-        if (!make_candidates(c, &c->pick.found[c->pick.n_found], c->pick.top_k)) {
-            free_candidates(&c->pick.found[c->pick.n_found]);
-            return false;
+        if (c->attend[t].kv.kind == PP_TIER_INDEX) {
+            p->top_k = c->attend[t].top_k;
+            p->block = c->attend[t].block;
+            p->n_local = c->attend[t].n_local;
+            p->n_lists = of_blocks(c) ? c->attend[t].group : 1;
         }
-    return true;
+    if (!p->top_k)
+        return true;
+    if (!(p->slots = pp_cpu_memory_take(c, c->max_rows * p->n_lists * p->top_k, sizeof *p->slots)))
+        return false;
+    for (int i = 0; i < n_threads; i++) {
+        struct thread_scratch *t = &c->threads[i];
+        t->candidates = make_candidates(c, p->n_lists, capacity(c));
+        if (of_blocks(c) && !(t->dots = pp_cpu_memory_take(c, (int64_t)p->n_lists * PP_KV_CHUNK, sizeof *t->dots)))
+            return false;
+        if (!all_there(t->candidates, p->n_lists))
+            return false;
+    }
+    p->n_found = n_threads > 1 ? (ITEMS_PER_THREAD + ROWS_PER_THREAD) * n_threads : 0;
+    if (!p->n_found)
+        return true;
+    p->found = make_candidates(c, (int64_t)p->n_found * p->n_lists, n_wanted(c));
+    return all_there(p->found, (int64_t)p->n_found * p->n_lists);
 }
 
 void pp_cpu_pick_free(struct pp_cpu *c)
 {
     pp_free(c->pick.slots);
-    for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++)
-        free_candidates(&c->threads[i].candidates);
-    for (int i = 0; i < c->pick.n_found; i++)
-        free_candidates(&c->pick.found[i]);
-    pp_free(c->pick.found);
+    for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++) {
+        free_candidates(c->threads[i].candidates, c->pick.n_lists);
+        pp_free(c->threads[i].dots);
+    }
+    free_candidates(c->pick.found, (int64_t)c->pick.n_found * c->pick.n_lists);
+}
+
+/* Chunks that items share a row's positions by: none divides a block. */
+static int64_t chunks_of_share(const struct pp_cpu *c)
+{
+    return c->pick.block > PP_KV_CHUNK ? c->pick.block / PP_KV_CHUNK : 1;
 }
 
 void pp_cpu_pick_plan(struct pp_cpu *c)
@@ -80,13 +122,13 @@ void pp_cpu_pick_plan(struct pp_cpu *c)
     int64_t longest = 0;
     for (int i = 0; c->pick.top_k && i < m; i++)
         longest = pp_cpu_row_length(&c->batch->rows[i]) > longest ? pp_cpu_row_length(&c->batch->rows[i]) : longest;
-    const int64_t n_chunks = (longest + PP_KV_CHUNK - 1) / PP_KV_CHUNK;
+    const int64_t each = c->pick.top_k ? PP_KV_CHUNK * chunks_of_share(c) : 1, n_shares = (longest + each - 1) / each;
     c->pick.any = c->pick.top_k && longest > c->pick.top_k;
     c->pick.n_splits = 1;
     if (n_threads > 1 && m < ROWS_PER_THREAD * n_threads)
         c->pick.n_splits = (ITEMS_PER_THREAD * n_threads + m - 1) / m;
-    if (c->pick.n_splits > n_chunks && n_chunks)
-        c->pick.n_splits = (int)n_chunks;
+    if (c->pick.n_splits > n_shares && n_shares)
+        c->pick.n_splits = (int)n_shares;
 }
 
 /* --- candidates ------------------------------------------------------------------------------------------------ */
@@ -141,7 +183,7 @@ static void sort_out(struct candidates *x, int k)
 static void make_room(const struct pp_cpu *c, struct candidates *x, int n)
 {
     if (x->n + n > capacity(c))
-        sort_out(x, (int)c->pick.top_k);
+        sort_out(x, n_wanted(c));
 }
 
 static inline void pass_one(struct candidates *x, uint32_t rank, int32_t place)
@@ -159,10 +201,40 @@ static void pass_scores(const struct pp_cpu *c, struct candidates *x, const floa
         pass_one(x, rank_of(scores[i]), (int32_t)(place + i));
 }
 
+/* The block with the position before `end` passes, of a row that sees `length` positions. None is above those that are
+ * picked in any case. */
+static void pass_block(const struct pp_cpu *c, struct candidates *x, int64_t end, int64_t length)
+{
+    const int64_t block = (end - 1) / c->pick.block, own = (length - 1) / c->pick.block;
+    const uint32_t rank = x->best < UINT32_MAX ? x->best : UINT32_MAX - 1;
+    pass_one(x, block > own - c->pick.n_local ? UINT32_MAX : rank, (int32_t)block);
+    x->best = 0;
+}
+
+/* Products of n positions with a head, of a row that sees `length` in all. */
+static void pass_dots(const struct pp_cpu *c, struct candidates *x, const float *dots, int n, int64_t place,
+                      int64_t length)
+{
+    make_room(c, x, n);
+    for (int i = 0; i < n;) {
+        const int64_t left = c->pick.block - ((place + i) & (c->pick.block - 1));
+        const int end = left < n - i ? i + (int)left : n;
+        uint32_t best = x->best;
+        for (; i < end; i++) {
+            const uint32_t rank = rank_of(dots[i]);
+            best = rank > best ? rank : best;
+        }
+        x->best = best;
+        if (((place + end) & (c->pick.block - 1)) == 0 || place + end == length)
+            pass_block(c, x, place + end, length);
+    }
+}
+
 static void begin(struct candidates *x)
 {
     x->n = 0;
     x->full = false;
+    x->best = 0;
 }
 
 /* --- scores ---------------------------------------------------------------------------------------------------- */
@@ -175,6 +247,21 @@ static bool stopped(struct pp_cpu *c)
     return true;
 }
 
+/* n positions of a row, which lie there. */
+static void pass_keys(struct pp_cpu *c, const struct stage *s, int row, const uint8_t *const heads[PP_CHUNK_PAGES],
+                      int n, int64_t place, struct thread_scratch *t)
+{
+    float scores[PP_KV_CHUNK];
+    if (!of_blocks(c)) {
+        c->ops->index_scores(&t->attention[s->tier], slot_row(c, s->head_weights, row), heads, n, scores);
+        pass_scores(c, t->candidates, scores, n, place);
+        return;
+    }
+    c->ops->index_dots(&t->attention[s->tier], heads, n, t->dots);
+    for (int h = 0; h < c->pick.n_lists; h++)
+        pass_dots(c, &t->candidates[h], t->dots + h * PP_KV_CHUNK, n, place, pp_cpu_row_length(&c->batch->rows[row]));
+}
+
 /* A branch of a tree, of which the positions lie scattered: their keys are copied side by side. */
 static void pass_branch(struct pp_cpu *c, const struct stage *s, int row, struct thread_scratch *t)
 {
@@ -182,15 +269,13 @@ static void pass_branch(struct pp_cpu *c, const struct stage *s, int row, struct
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     const size_t offset = pp_kv_head_offset(kv, s->layer, 0);
     const uint8_t *heads[PP_CHUNK_PAGES] = {t->tail};
-    float scores[PP_KV_CHUNK];
     int n = 0;
     for (uint64_t left = r->tree_mask; left; left &= left - 1, n++) {
         const int64_t from = r->tree_base + __builtin_ctzll(left);
         pp_kv_copy_head_position(kv, r->pages[s->tier][from / PP_PAGE_TOKENS] + offset, (int)(from % PP_PAGE_TOKENS),
                                  t->tail, n);
     }
-    c->ops->index_scores(&t->attention[s->tier], slot_row(c, s->head_weights, row), heads, n, scores);
-    pass_scores(c, &t->candidates, scores, n, r->tree_base);
+    pass_keys(c, s, row, heads, n, r->tree_base, t);
 }
 
 /* One of the items that share a row's positions. */
@@ -200,22 +285,24 @@ static void pass_row(struct pp_cpu *c, const struct stage *s, int row, int split
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     const size_t offset = pp_kv_head_offset(kv, s->layer, 0);
     const int64_t length = r->tree_mask ? r->tree_base : r->sees, n_chunks = (length + PP_KV_CHUNK - 1) / PP_KV_CHUNK;
-    const int64_t end = n_chunks * (split + 1) / c->pick.n_splits;
-    float scores[PP_KV_CHUNK];
+    const int64_t each = chunks_of_share(c), n_shares = (n_chunks + each - 1) / each;
+    const int64_t end = each * (n_shares * (split + 1) / c->pick.n_splits);
     c->ops->index_query(&t->attention[s->tier], slot_row(c, s->q, row));
-    begin(&t->candidates);
-    for (int64_t chunk = n_chunks * split / c->pick.n_splits; chunk < end && !stopped(c); chunk++) {
+    for (int h = 0; h < c->pick.n_lists; h++)
+        begin(&t->candidates[h]);
+    for (int64_t chunk = each * (n_shares * split / c->pick.n_splits); chunk < end && chunk < n_chunks && !stopped(c);
+         chunk++) {
         const int64_t first = chunk * PP_KV_CHUNK, left = length - first;
         const int n = left < PP_KV_CHUNK ? (int)left : PP_KV_CHUNK;
         const uint8_t *heads[PP_CHUNK_PAGES] = {NULL};
         for (int i = 0; i * PP_PAGE_TOKENS < n; i++)
             heads[i] = r->pages[s->tier][chunk * PP_CHUNK_PAGES + i] + offset;
-        c->ops->index_scores(&t->attention[s->tier], slot_row(c, s->head_weights, row), heads, n, scores);
-        pass_scores(c, &t->candidates, scores, n, first);
+        pass_keys(c, s, row, heads, n, first, t);
     }
     if (r->tree_mask && split == c->pick.n_splits - 1)
         pass_branch(c, s, row, t);
-    sort_out(&t->candidates, (int)c->pick.top_k);
+    for (int h = 0; h < c->pick.n_lists; h++)
+        sort_out(&t->candidates[h], n_wanted(c));
 }
 
 /* --- the stage ------------------------------------------------------------------------------------------------- */
@@ -245,33 +332,38 @@ static void prepare(const struct pp_cpu *c, const struct stage *s, int row)
         rotate(c, s, row, slot_row(c, s->q, row), c->attend[s->tier].group);
 }
 
-/* Where what was picked lies. A pass that is abandoned has found too little: those places are never read. */
-static void keep(const struct pp_cpu *c, int row, const struct candidates *x)
+/* Where what was picked for the h-th list lies. A pass that is abandoned has found too little: those places are never
+ * read. */
+static void keep(const struct pp_cpu *c, int row, int h, const struct candidates *x)
 {
     const struct pp_batch_row *r = &c->batch->rows[row];
-    int32_t *slots = c->pick.slots + row * c->pick.top_k;
+    const int64_t length = pp_cpu_row_length(r);
+    int32_t *slots = c->pick.slots + ((int64_t)row * c->pick.n_lists + h) * c->pick.top_k;
     uint64_t left = r->tree_mask;
-    for (int i = 0, passed = 0; i < x->n; i++) {
-        slots[i] = x->place[i];
-        if (!r->tree_mask || x->place[i] < r->tree_base)
-            continue;
-        for (; passed < x->place[i] - r->tree_base; passed++)
-            left &= left - 1;
-        slots[i] = (int32_t)r->tree_base + __builtin_ctzll(left);
-    }
+    int64_t passed = 0;
+    for (int i = 0; i < x->n; i++)
+        for (int64_t place = x->place[i] * c->pick.block, k = 0; k < c->pick.block && place < length; k++, place++) {
+            *slots = (int32_t)place;
+            if (r->tree_mask && place >= r->tree_base) {
+                for (; passed < place - r->tree_base; passed++)
+                    left &= left - 1;
+                *slots = (int32_t)r->tree_base + __builtin_ctzll(left);
+            }
+            slots++;
+        }
 }
 
-static void merge(const struct pp_cpu *c, int row, struct candidates *to)
+static void merge(const struct pp_cpu *c, int row, int h, struct candidates *to)
 {
     begin(to);
     for (int split = 0; split < c->pick.n_splits; split++) {
-        const struct candidates *from = &c->pick.found[row * c->pick.n_splits + split];
+        const struct candidates *from = &c->pick.found[(row * c->pick.n_splits + split) * c->pick.n_lists + h];
         for (int i = 0; i < from->n; i++) {
             make_room(c, to, 1);
             pass_one(to, from->rank[i], from->place[i]);
         }
     }
-    sort_out(to, (int)c->pick.top_k);
+    sort_out(to, n_wanted(c));
 }
 
 void pp_cpu_pick_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
@@ -284,25 +376,29 @@ void pp_cpu_pick_phases(const struct pp_cpu *c, const struct stage *s, int m, in
 
 void pp_cpu_pick_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
 {
-    struct thread_scratch *t = &c->threads[thread];
-    const int row = phase == 1 ? item / c->pick.n_splits : item;
+    struct candidates *own = c->threads[thread].candidates;
+    const int n_lists = c->pick.n_lists, row = phase == 1 ? item / c->pick.n_splits : item;
     (void)m;
     if (phase == 0) {
         prepare(c, s, row);
     } else if (!is_picked(c, row)) {
         return;
     } else if (phase == 2) {
-        merge(c, row, &t->candidates);
-        keep(c, row, &t->candidates);
-    } else {
-        pass_row(c, s, row, item % c->pick.n_splits, t);
-        if (c->pick.n_splits == 1) {
-            keep(c, row, &t->candidates);
-            return;
+        for (int h = 0; h < n_lists; h++) {
+            merge(c, row, h, &own[h]);
+            keep(c, row, h, &own[h]);
         }
-        struct candidates *found = &c->pick.found[item];
-        found->n = t->candidates.n;
-        memcpy(found->rank, t->candidates.rank, (size_t)found->n * sizeof *found->rank);
-        memcpy(found->place, t->candidates.place, (size_t)found->n * sizeof *found->place);
+    } else {
+        pass_row(c, s, row, item % c->pick.n_splits, &c->threads[thread]);
+        for (int h = 0; h < n_lists; h++) {
+            struct candidates *found = c->pick.n_splits > 1 ? &c->pick.found[item * n_lists + h] : NULL;
+            if (!found) {
+                keep(c, row, h, &own[h]);
+                continue;
+            }
+            found->n = own[h].n;
+            memcpy(found->rank, own[h].rank, (size_t)found->n * sizeof *found->rank);
+            memcpy(found->place, own[h].place, (size_t)found->n * sizeof *found->place);
+        }
     }
 }

@@ -157,13 +157,14 @@ struct requests {
     uintptr_t at, end;
 };
 
-/* Positions that may be among those with the largest scores, ascending (pick.c). */
+/* Positions, or blocks of them, that may be among those with the largest scores, ascending (pick.c). */
 struct candidates {
     uint32_t *rank;             /* of two scores the larger has the larger one */
-    int32_t *place;             /* among the positions that the row may see */
+    int32_t *place;             /* among the positions that the row may see, or among their blocks */
     int n;
     bool full;                  /* there are as many as are wanted, and none of less than `least` is */
     uint32_t least;
+    uint32_t best;              /* of the block that is passing */
 };
 
 /* What one thread needs for itself. */
@@ -172,7 +173,8 @@ struct thread_scratch {
                                                     `kernel` */
     uint8_t *tail;              /* some pages of one head: the end of a tree's branch, two at most; or a chunk of
                                    positions that were picked */
-    struct candidates candidates; /* pick.c's */
+    struct candidates *candidates; /* [pick.n_lists]: pick.c's */
+    float *dots;                /* [pick.n_lists, PP_KV_CHUNK], where blocks are picked */
     float *f32;                 /* [PRIVATE_ROWS, normed_stride]; shared: NULL unless a stage's normed rows are kept */
     float *results[2];          /* [result_floats]: of an item whose projections only go into an epilogue */
     int8_t *q;                  /* [PRIVATE_ROWS, acts_width]; NULL: no stage quantises */
@@ -215,6 +217,8 @@ struct attend_plan {
     struct pp_kv_layout kv;     /* of the tier's pages */
     int64_t window;             /* positions that a row sees, or 0 */
     int64_t top_k;              /* if it would see more than that, those that were picked; 0: all */
+    int64_t block;              /* so many are picked together; 1: each alone */
+    int64_t n_local;            /* of an index: blocks that are picked in any case; 0: positions are, each alone */
     bool chunked;               /* it begins at multiples of that */
     bool both_ways;             /* it reaches as far behind the row as before it */
     int group;                  /* query heads that share a KV head */
@@ -231,10 +235,13 @@ struct attend_plan {
 /* What indexes pick. The same memory serves all layers: what one picked holds until the next one does (pick.c). */
 struct pick_plan {
     int64_t top_k;              /* 0: there is no index */
-    int32_t *slots;             /* [max_rows, top_k]: of rows that would see more than top_k, ascending by place */
+    int64_t block, n_local;     /* as above */
+    int n_lists;                /* of heads that each see what was picked for them; else 1 */
+    int32_t *slots;             /* [max_rows, n_lists, top_k]: of rows that would see more than top_k, ascending by
+                                   place */
     bool any;                   /* the pass has such rows */
     int n_splits;               /* items that share a row's positions */
-    struct candidates *found;   /* [n_found]: what each of them found, if they do */
+    struct candidates *found;   /* [n_found, n_lists]: what each of them found, if they do */
     int n_found;
 };
 
