@@ -451,7 +451,7 @@ static const char *const length_keys[] = {"attention.head_count_kv", "attention.
 static bool has_layers_without(const struct pp_hparams *hp)
 {
     const bool mamba_alone = hp->mamba && !hp->states_beside && !hp->n_shared_block;
-    return hp->lightning || (hp->conv_taps && (!hp->n_state_head || hp->kda || hp->lru_width || mamba_alone));
+    return hp->conv_taps && (!hp->n_state_head || hp->kda || hp->lru_width || mamba_alone);
 }
 
 static void add_layers_without(struct keys *k, const struct pp_hparams *hp)

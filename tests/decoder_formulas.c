@@ -665,10 +665,10 @@ static void layer(const struct decoder *d, int l, double *x, int n)
 static void lightning_row(const struct decoder *d, int l, const double *in, double *states, double *out)
 {
     const int dim = d->s.head_dim, n = d->s.n_head * dim;
-    const struct matrix *norm = part(d, l, "ssm_norm", ".weight");
+    const struct matrix *norm = part(d, l, decoder_lightning_name(d, 2), ".weight");
     double *qkv = doubles(3 * n), *gate = doubles(n), square = 0;
-    linear(d, l, "ssm_in", in, qkv);
-    linear(d, l, "ssm_gate", in, gate);
+    linear(d, l, decoder_lightning_name(d, 0), in, qkv);
+    linear(d, l, decoder_lightning_name(d, 1), in, gate);
     for (int i = 0; i < 3 * n; i++)
         qkv[i] /= 1 + exp(-qkv[i]);
     for (int h = 0; h < d->s.n_head; h++) {
@@ -716,7 +716,7 @@ static void normed_stream_layer(const struct decoder *d, int l, double *x, int n
         for (int h = 0; !states && h < s->n_head; h++)
             attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, 0, r, dim, n_kv, scale_at(d, r), 0,
                          att + h * dim);
-        linear(d, l, states ? "ssm_out" : "attn_output", att, delta);
+        linear(d, l, states ? decoder_lightning_name(d, 3) : "attn_output", att, delta);
         add_scaled(d, states ? 0 : 1, delta, row);
         norm(d, l, "ffn_norm", 0, row, row);
         feed_forward(d, l, row, delta);

@@ -92,6 +92,8 @@ static const struct decoder_shape families[] = {
      .tied = true},
     {.arch = "minimax", .lightning = true, .stream_scales = {{2, 1.5f}, {3, 0.5f}, {1.25f, 1}}, .head_dim = 16,
      .rope_dim = 8, .n_layer = 4, .n_expert = 6, .n_used = 2},
+    {.arch = "minimax-01", .lightning = true, .stream_scales = {{1.5f, 1}, {1.5f, 1}, {1.5f, 1}}, .head_dim = 16,
+     .rope_dim = 8, .n_layer = 4, .n_expert = 6, .n_used = 2},
     {.arch = "zamba2", .zamba = {"mhhmhh", 6, 2, 2, 8, true}, .n_layer = 6, .n_head_kv = 4, .head_dim = 24,
      .key_dim = 16, .ff = FF_GELU_FUSED, .tied = true},
     {.arch = "llama", .family = "helium", .neighbours = true},
@@ -355,15 +357,22 @@ bool decoder_has_lightning(const struct decoder *d, int l)
     return d->s.lightning && l % 2 == 1;
 }
 
+const char *decoder_lightning_name(const struct decoder *d, int which)
+{
+    static const char *const names[2][4] = {{"attn_qkv", "attn_gate", "attn_norm_2", "attn_output"},
+                                            {"ssm_in", "ssm_gate", "ssm_norm", "ssm_out"}};
+    return names[strcmp(d->s.arch, "minimax") == 0][which];
+}
+
 /* MiniMax's. */
 static void add_lightning(struct decoder *d, int l)
 {
     const int n = d->s.n_head * d->s.head_dim;
     add_block_norm(d, l, "attn_norm");
-    add_matrix(d, l, "ssm_in", 3 * n, d->s.n_embd, false);
-    add_matrix(d, l, "ssm_gate", n, d->s.n_embd, false);
-    add_sub_norm(d, l, "ssm_norm", n);
-    add_matrix(d, l, "ssm_out", d->s.n_embd, n, false);
+    add_matrix(d, l, decoder_lightning_name(d, 0), 3 * n, d->s.n_embd, false);
+    add_matrix(d, l, decoder_lightning_name(d, 1), n, d->s.n_embd, false);
+    add_sub_norm(d, l, decoder_lightning_name(d, 2), n);
+    add_matrix(d, l, decoder_lightning_name(d, 3), d->s.n_embd, n, false);
 }
 
 /* PLaMo 2's. */
@@ -714,7 +723,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_u32(w, key(d, numbers[i].key), (uint32_t)numbers[i].v);
     for (int i = 0; i < 3; i++) {
         static const char *const sizes[] = {"attention.head_count", "attention.head_count_kv", "feed_forward_length"};
-        if (s->uneven || (i == 1 && (s->taps || s->lru_width || s->lightning)) || (i < 2 && s->n_state))
+        const bool gaps = s->taps || s->lru_width || strcmp(s->arch, "minimax") == 0;
+        if (s->uneven || (i == 1 && gaps) || (i < 2 && s->n_state))
             pp_gguf_add_u32_array(w, key(d, sizes[i]), of_layers[i], (size_t)s->n_layer);
         else
             pp_gguf_add_u32(w, key(d, sizes[i]), of_layers[i][0]);
@@ -773,8 +783,16 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_bool(w, key(d, "shared.adapted_attention"), s->zamba.adapted);
         pp_gguf_add_bool(w, key(d, "rope.scaling.finetuned"), !s->unrotated);
     }
-    if (s->lightning)
+    const bool one_scale = s->stream_scales[0][0] == s->stream_scales[1][0] && s->stream_scales[1][1] == 1.0f;
+    if (s->lightning && one_scale)
+        pp_gguf_add_f32(w, key(d, "residual_scale"), s->stream_scales[0][0]);
+    else if (s->lightning)
         pp_gguf_add_f32_array(w, key(d, "residual_scales"), s->stream_scales[0], 6);
+    bool recurs[64];
+    for (int l = 0; l < s->n_layer; l++)
+        recurs[l] = decoder_has_lightning(d, l);
+    if (s->lightning && strcmp(s->arch, "minimax") != 0)
+        pp_gguf_add_bool_array(w, key(d, "attention.recurrent_layers"), recurs, (size_t)s->n_layer);
     if (strcmp(s->arch, "chameleon") == 0)
         pp_gguf_add_bool(w, key(d, "swin_norm"), s->swin);
     if (strcmp(s->arch, "opt") == 0) {

@@ -834,11 +834,15 @@ static void bad_recurrent_gemma(void **state)
     decoder_free(d);
 }
 
-/* MiniMax-Text-01: lightning attention in each second layer, and norms of the stream itself. */
+/* MiniMax-Text-01: lightning attention in each second layer, and norms of the stream itself. Files with one number for
+ * the stream, with several, and the first ones. */
 static void minimax(void **state)
 {
     (void)state;
-    struct decoder_shape s = decoder_shape("minimax");
+    struct decoder_shape s = decoder_shape("minimax-01"), first = decoder_shape("minimax");
+    check_decoder(&first);
+    check_decoder(&s);
+    memcpy(s.stream_scales, first.stream_scales, sizeof s.stream_scales);
     const char *folder = check_decoder(&s);
     assert_tensor(folder, "model.layers.1.self_attn.qkv_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.3.self_attn.norm.weight", 1, s.n_head * s.head_dim);
@@ -856,6 +860,34 @@ static void minimax(void **state)
     s.n_head_kv = 4;
     s.stream_scales[1][0] = s.stream_scales[1][1] = 1;
     check_decoder(&s);
+}
+
+/* Numbers of the stream that cannot be, and layers of one kind only. */
+static void bad_minimax(void **state)
+{
+    static const struct {
+        float stream, added;
+        int n_layer;
+        const char *word;
+    } cases[] = {{0, 1, 4, "is 0, which cannot be"}, {2, 0, 4, "is 0, which cannot be"},
+                 {INFINITY, 1, 4, "scale of the stream"}, {-1, 1, 4, "scale of the stream"},
+                 {2, 1, 0, "number of layers"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct decoder_shape s = decoder_shape("minimax-01");
+        struct pp_model *model;
+        struct pp_error err;
+        for (int k = 0; k < 3; k++) {
+            s.stream_scales[k][0] = cases[i].stream;
+            s.stream_scales[k][1] = cases[i].added;
+        }
+        s.n_layer = cases[i].n_layer;
+        struct decoder *d = decoder_make(&s);
+        assert_int_not_equal(pp_model_open(decoder_write(d), &model, &err), PP_OK);
+        if (!strstr(err.text, cases[i].word))
+            fail_msg("case %zu: %s", i, err.text);
+        decoder_free(d);
+    }
 }
 
 /* Zamba2: Mamba 2 in all layers, and blocks of attention and feed-forward part that layers have in common. */
@@ -988,7 +1020,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(helium),
         cmocka_unit_test(recurrent_gemma),
         cmocka_unit_test(bad_recurrent_gemma),
-        cmocka_unit_test(minimax),
+        cmocka_unit_test(minimax), cmocka_unit_test(bad_minimax),
         cmocka_unit_test(zamba2),
         cmocka_unit_test(bad_zamba2),
         cmocka_unit_test(nanochat),

@@ -20,9 +20,16 @@ static const struct pp_tensor *make_rates(struct builder *b, int l)
     return t;
 }
 
+/* What files call the matrices: pippin's own did otherwise before other programs had such models. */
+static const struct lightning_names {
+    const char *in, *gate, *norm, *out;
+} usual_names = {"attn_qkv", "attn_gate", "attn_norm_2", "attn_output"},
+  first_names = {"ssm_in", "ssm_gate", "ssm_norm", "ssm_out"};
+
 /* From the stream, which is normed, to `delta`. */
 bool pp_lightning_result(struct builder *b, int l)
 {
+    const struct lightning_names *names = pp_decoder_has(b, l, "ssm_in.weight") ? &first_names : &usual_names;
     const struct pp_hparams *hp = b->hp;
     const int64_t dim = hp->state_key_dim, n = hp->n_state_head * dim;
     struct pp_recurrence r = {.kind = PP_RECUR_LIGHTNING, .q = b->state_q, .k = b->state_k, .v = b->state_v,
@@ -30,10 +37,10 @@ bool pp_lightning_result(struct builder *b, int l)
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = NORM_EPS, .in = b->state, .in2 = NONE,
                          .out = b->state_normed};
     const int slots[] = {b->state_q, b->state_k, b->state_v};
-    const int in = pp_plan_linear(b->p, b->s, 3 * n, hp->n_embd, b->err, "blk.%d.ssm_in", l);
-    const int gate = in < 0 ? -1 : pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "blk.%d.ssm_gate", l);
-    const int out = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, n, b->err, "blk.%d.ssm_out", l);
-    if (out < 0 || !(norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ssm_norm.weight", l)) ||
+    const int in = pp_plan_linear(b->p, b->s, 3 * n, hp->n_embd, b->err, "blk.%d.%s", l, names->in);
+    const int gate = in < 0 ? -1 : pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "blk.%d.%s", l, names->gate);
+    const int out = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, n, b->err, "blk.%d.%s", l, names->out);
+    if (out < 0 || !(norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s.weight", l, names->norm)) ||
         !(r.rate = make_rates(b, l)))
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_head, .n_head = (int)hp->n_state_head,

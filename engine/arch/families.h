@@ -177,6 +177,9 @@ enum pp_code pp_index_layers_from_gguf(const struct pp_gguf *g, const char *key,
 enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err);
 
 /* The gated delta rule's states, and which layers have them: Qwen3-Next's words. */
+/* Which layers those are, in files: each but each full_attention_interval-th, or those that a list names. */
+void pp_recurrent_from_gguf(const struct pp_gguf *g, int64_t usual_step, struct pp_hparams *hp);
+void pp_recurrent_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 enum pp_code pp_delta_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);

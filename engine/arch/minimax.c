@@ -1,6 +1,7 @@
 /* minimax.c - MiniMax-Text-01 and M1 (arXiv 2501.08313, 2506.13585): lightning attention in most layers, in the others
  * attention; experts in all. What is added to is the normed input of a part, not what came into it, and both are
- * multiplied. Files are pippin's own. */
+ * multiplied. Files have one number for that, which all parts have in common; where those differ, files are pippin's
+ * own, as all were once. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -11,7 +12,11 @@
 #define EXPERTS LAYER "block_sparse_moe."
 
 static const struct pp_arch_name names[] = {
-    {.hf = LAYER "self_attn.qkv_proj", .gguf = "blk.{}.ssm_in"},
+    {.hf = LAYER "self_attn.qkv_proj", .gguf = "blk.{}.attn_qkv"},
+    {.hf = LAYER "self_attn.output_gate", .gguf = "blk.{}.attn_gate"},
+    {.hf = LAYER "self_attn.norm", .gguf = "blk.{}.attn_norm_2"},
+    {.hf = LAYER "self_attn.out_proj", .gguf = "blk.{}.attn_output", .recurrent = true},
+    {.hf = LAYER "self_attn.qkv_proj", .gguf = "blk.{}.ssm_in"}, /* of pippin's first files */
     {.hf = LAYER "self_attn.output_gate", .gguf = "blk.{}.ssm_gate"},
     {.hf = LAYER "self_attn.norm", .gguf = "blk.{}.ssm_norm"},
     {.hf = LAYER "self_attn.out_proj", .gguf = "blk.{}.ssm_out"},
@@ -45,7 +50,11 @@ static const char *const scale_names[PP_N_STREAM_SCALES][2][2] = {
                              {"full_attn_beta_factor", "layernorm_full_attention_beta"}},
     [PP_STREAM_FF] = {{"mlp_alpha_factor", "layernorm_mlp_alpha"}, {"mlp_beta_factor", "layernorm_mlp_beta"}},
 };
-static const char scales_key[] = "minimax.residual_scales"; /* all of them, in that order */
+/* One number of the stream for all parts, nothing else being multiplied; or all of them, in that order; and in the
+ * first files. */
+static const char scale_key[] = "minimax-01.residual_scale", scales_key[] = "minimax-01.residual_scales";
+static const char first_scales_key[] = "minimax.residual_scales";
+static const char *const other_names[] = {"minimax", NULL};
 
 static void fill_states(struct pp_hparams *hp)
 {
@@ -66,26 +75,56 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
 
 /* --- GGUF -------------------------------------------------------------------------------------------------------- */
 
-static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+static enum pp_code list_from_gguf(const struct pp_gguf *g, const char *key, struct pp_hparams *hp,
+                                   struct pp_error *err)
 {
     enum pp_gguf_type type;
     size_t n = 0;
     double v = 0;
-    fill_states(hp);
-    if (!pp_gguf_array(g, scales_key, &type, &n) || n != 2 * PP_N_STREAM_SCALES)
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it has not %d numbers", scales_key,
+    if (!pp_gguf_array(g, key, &type, &n) || n != 2 * PP_N_STREAM_SCALES)
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it has not %d numbers", key,
                        2 * PP_N_STREAM_SCALES);
     for (size_t i = 0; i < n; i++) {
-        if (!pp_gguf_array_float(g, scales_key, i, &v))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata's %s is no list of numbers", scales_key);
+        if (!pp_gguf_array_float(g, key, i, &v))
+            return pp_fail(err, PP_ERR_FORMAT, "the metadata's %s is no list of numbers", key);
         hp->stream_scales[i / 2][i % 2] = (float)v;
     }
-    return check_scales(hp, err);
+    return PP_OK;
+}
+
+/* The first files tell by their tensors which layers have states. */
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    const bool first = pp_gguf_string_is(g, "general.architecture", other_names[0]);
+    const float scale = hp->residual_scale;
+    enum pp_code code = PP_OK;
+    fill_states(hp);
+    hp->residual_scale = 0; /* which elsewhere is of what is added */
+    hp->two_norms = false;
+    if (!first)
+        pp_recurrent_from_gguf(g, 8, hp);
+    for (int i = 0; i < PP_N_STREAM_SCALES; i++) {
+        hp->stream_scales[i][0] = scale;
+        hp->stream_scales[i][1] = 1;
+    }
+    if (first || pp_gguf_has(g, scales_key))
+        code = list_from_gguf(g, first ? first_scales_key : scales_key, hp, err);
+    else if (!pp_gguf_has(g, scale_key))
+        code = pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", scale_key);
+    return code ? code : check_scales(hp, err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    pp_gguf_add_f32_array(w, scales_key, hp->stream_scales[0], 2 * PP_N_STREAM_SCALES);
+    const float(*scales)[2] = hp->stream_scales;
+    bool one = true;
+    for (int i = 0; i < PP_N_STREAM_SCALES; i++)
+        one = one && scales[i][0] == scales[0][0] && scales[i][1] == 1.0f;
+    if (one)
+        pp_gguf_add_f32(w, scale_key, scales[0][0]);
+    else
+        pp_gguf_add_f32_array(w, scales_key, scales[0], 2 * PP_N_STREAM_SCALES);
+    pp_recurrent_to_gguf(hp, w);
 }
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
@@ -174,7 +213,8 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 }
 
 const struct pp_arch pp_arch_minimax = {
-    .name = "minimax",
+    .name = "minimax-01",
+    .other_names = other_names,
     .hf_classes = classes,
     .names = names,
     .more_names = pp_common_names,

@@ -8,11 +8,10 @@
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
-/* Each `full_attention_interval`-th layer has attention, or those for which a list does not say that they recur. */
-static void find_recurrent(const struct pp_gguf *g, struct pp_hparams *hp)
+void pp_recurrent_from_gguf(const struct pp_gguf *g, int64_t usual_step, struct pp_hparams *hp)
 {
     char interval[128], list[128];
-    int64_t step = 4;
+    int64_t step = usual_step;
     snprintf(interval, sizeof interval, "%s.full_attention_interval", hp->arch);
     snprintf(list, sizeof list, "%s.attention.recurrent_layers", hp->arch);
     pp_gguf_int(g, interval, &step);
@@ -30,7 +29,7 @@ enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, 
     const enum pp_code code = pp_states_from_gguf(g, hp, err);
     if (code)
         return code;
-    find_recurrent(g, hp);
+    pp_recurrent_from_gguf(g, 4, hp);
     return PP_OK;
 }
 
@@ -92,7 +91,7 @@ static void put_states(const struct pp_hparams *hp, cJSON *config)
 
 /* --- and GGUF's words -------------------------------------------------------------------------------------------- */
 
-void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+void pp_recurrent_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     bool recurs[PP_MAX_LAYERS], regular = true;
     char full[128];
@@ -103,12 +102,17 @@ void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
         recurs[l] = hp->layer[l] & PP_LAYER_RECURRENT;
         regular = regular && recurs[l] == ((l + 1) % step != 0);
     }
-    pp_states_to_gguf(hp, w);
     snprintf(full, sizeof full, "%s.full_attention_interval", hp->arch);
     pp_gguf_add_u32(w, full, (uint32_t)step);
     snprintf(full, sizeof full, "%s.attention.recurrent_layers", hp->arch);
     if (!regular)
         pp_gguf_add_bool_array(w, full, recurs, (size_t)hp->n_layer);
+}
+
+void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    pp_states_to_gguf(hp, w);
+    pp_recurrent_to_gguf(hp, w);
 }
 
 /* Of each three numbers of a position two or three pairs in turn are rotated by the first; for text they are one. */
