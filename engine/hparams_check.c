@@ -207,6 +207,25 @@ static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_er
     return pp_check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
 }
 
+/* Lightning attention in groups: rates of as many heads as a power of two have a formula of one line. */
+static enum pp_code check_lightning(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_check_range("number of groups of states that are normed", hp->state_groups, 0,
+                                       hp->n_state_head, err);
+    if (code || !hp->state_groups)
+        return code;
+    if (hp->n_state_head % hp->state_groups != 0)
+        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld states, which cannot be normed in %lld groups",
+                       (long long)hp->n_state_head, (long long)hp->state_groups);
+    if ((hp->n_state_head & (hp->n_state_head - 1)) != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "lightning attention of %lld heads is not supported in this family; "
+                       "powers of two are", (long long)hp->n_state_head);
+    if (hp->state_rotated && hp->rope_dim > hp->state_key_dim)
+        return pp_fail(err, PP_ERR_FORMAT, "the model says that %lld values of keys of states are rotated, which have "
+                       "%lld", (long long)hp->rope_dim, (long long)hp->state_key_dim);
+    return PP_OK;
+}
+
 static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {
@@ -234,6 +253,8 @@ static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *e
                            err))
             return err->code;
     if (hp->state_eps != 0.0f && check_positive("epsilon of states", hp->state_eps, err))
+        return err->code;
+    if (hp->lightning && check_lightning(hp, err))
         return err->code;
     return pp_check_range("number of values that steps of states are made of", hp->state_rank, 0, 1 << 16, err);
 }

@@ -35,7 +35,8 @@ enum pp_op_kind {
     PP_OP_LINEAR,    /* out = linear(in), adapters included */
     PP_OP_HEADS,     /* out = of each head of `in` the product with its own matrix of `heads`; values that a head has
                         behind those that are multiplied come behind its result */
-    PP_OP_ROPE,      /* in place: rotates the heads in `in` by the row's position */
+    PP_OP_ROPE,      /* in place: rotates the heads in `in` by the row's position; with a `period` heads of so many
+                        values, which are not attention's, by `halves` or by neighbours */
     PP_OP_KV_STORE,  /* K from `in`, V from `in2` go to the row's place in the cache, layer `layer` */
     PP_OP_ATTENTION, /* out = attention of the query heads in `in` over the cache of `layer`; `weight`: attention sinks
                         [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0,
@@ -160,8 +161,8 @@ struct pp_op {
     enum pp_fn fn;                   /* PP_OP_GATE, PP_OP_WEIGH, PP_OP_APPLY */
     bool centred;                    /* the norms: LayerNorm */
     bool local_rope;                 /* PP_OP_ROPE: by the frequencies of rope_base_local */
-    bool halves;                     /* PP_OP_PICK: the pairs that are rotated are i and i + rope_dim / 2; else
-                                        neighbours */
+    bool halves;                     /* PP_OP_PICK, PP_OP_ROPE: the pairs that are rotated are i and i + rope_dim / 2;
+                                        else neighbours */
     bool by_position;                /* PP_OP_LOOKUP */
     float scale;                     /* PP_OP_EMBED, PP_OP_ADD: 0 is 1 */
     int layer;

@@ -110,7 +110,11 @@ struct pp_hparams {
      * low rank are added to the latter's matrix, and to q, k and v, which they may not be to. */
     int64_t n_shared_block, adapter_rank;
     bool adapted_attention;
-    bool lightning;         /* or lightning attention's, of as many heads and as long as attention's */
+    bool lightning;         /* or lightning attention's, of as many heads as attention has: */
+    int64_t state_groups;   /* what it gives is normed in so many groups of heads, and queries are divided by the root
+                               of their size: Ling's. 0: all together, with an epsilon of its own: MiniMax's */
+    bool state_silu;        /* with state_groups: queries, keys and values go through SiLU, which MiniMax's always do */
+    bool state_rotated;     /* with state_groups: queries and keys are rotated, by halves */
     bool kda;               /* or the delta rule with a decay for each row of a state: Kimi Linear's */
     int64_t bank_step;      /* what comes into each such layer, from the first on, is kept, and what parts and the
                                output read is a mixture of that and the stream, which begins anew there; 0: none */

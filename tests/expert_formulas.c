@@ -812,6 +812,52 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         pp_free(all[i]);
 }
 
+/* Lightning attention of normed rows in [n, n_embd]: S = a S + k v', out = S' q / sqrt(dim), a being a constant of the
+ * head and the layer; queries and keys are normed and rotated by halves; what comes out is normed in groups, each by
+ * its part of one vector, and goes through a gate. Before the last matrix. */
+static void lightning(const struct expert_model *m, int l, const double *in, int n, double *out)
+{
+    struct expert_shape halves = m->s;
+    const int dim = m->s.key_dim, n_head = m->s.n_state, width = n_head * dim, group = width / m->s.norm_groups;
+    const struct array *weight = expert_find(m, l, "attn_norm_2.weight");
+    double *qkv = doubles(3 * width), *gate = doubles(width), *states = doubles(width * dim);
+    halves.neighbours = false;
+    halves.kv_rank = 0;
+    for (int r = 0; r < n; r++) {
+        double *row = out + r * width;
+        linear(m, l, "attn_qkv", in + r * m->s.n_embd, qkv);
+        linear(m, l, "attn_gate", in + r * m->s.n_embd, gate);
+        for (int i = 0; i < 3 * width; i++)
+            qkv[i] *= m->s.states_silu ? sigmoid(qkv[i]) : 1;
+        for (int h = 0; h < n_head; h++) {
+            double *q = qkv + h * dim, *k = q + width, *v = k + width, *S = states + h * dim * dim;
+            const double slope = pow(2, -8.0 * (h + 1) / n_head);
+            const double a = exp(-slope * (1 - (double)l / (m->s.n_layer - 1) + 1e-5));
+            norm(m, l, "attn_q_norm", q, q);
+            norm(m, l, "attn_k_norm", k, k);
+            if (!m->s.states_still) {
+                rotate(&halves, m->s.rope_dim, EXPERT_ROPE_BASE, q, r);
+                rotate(&halves, m->s.rope_dim, EXPERT_ROPE_BASE, k, r);
+            }
+            for (int c = 0; c < dim; c++) {
+                row[h * dim + c] = 0;
+                for (int i = 0; i < dim; i++)
+                    row[h * dim + c] += (S[i * dim + c] = a * S[i * dim + c] + k[i] * v[c]) * q[i] / sqrt(dim);
+            }
+        }
+        for (int g = 0; g < width; g += group) {
+            double square = 0;
+            for (int i = g; i < g + group; i++)
+                square += row[i] * row[i] / group;
+            for (int i = g; i < g + group; i++)
+                row[i] = row[i] / sqrt(square + EXPERT_EPSILON) * (double)weight->values[i] * sigmoid(gate[i]);
+        }
+    }
+    pp_free(qkv);
+    pp_free(gate);
+    pp_free(states);
+}
+
 static void state_layer(const struct expert_model *m, int l, double *x, int n)
 {
     const struct expert_shape *s = &m->s;
@@ -821,9 +867,13 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
     double *first = recall_all(m, l, x, n), *second = doubles(width);
     for (int r = 0; r < n; r++)
         norm(m, l, "attn_norm", first + r * width, in + r * width);
-    (s->rank ? expert_scan : s->mamba ? expert_mamba : s->kda ? expert_kda : expert_states)(m, l, in, n, out);
+    (s->rank        ? expert_scan
+     : s->mamba     ? expert_mamba
+     : s->kda       ? expert_kda
+     : s->lightning ? lightning
+                    : expert_states)(m, l, in, n, out);
     for (int r = 0; r < n; r++) {
-        linear(m, l, s->kda ? "attn_output" : "ssm_out", out + r * values, delta);
+        linear(m, l, s->kda || s->lightning ? "attn_output" : "ssm_out", out + r * values, delta);
         for (int i = 0; i < width; i++)
             x[r * width + i] += delta[i] * more;
         if (s->kinds)

@@ -138,7 +138,7 @@ int expert_value_dim(const struct expert_shape *s)
 
 bool expert_gates_queries(const struct expert_shape *s)
 {
-    return s->n_state && !s->mamba && !s->apart;
+    return s->n_state && !s->mamba && !s->apart && !s->lightning;
 }
 
 static void add_attention(struct expert_model *m, int l)
@@ -194,7 +194,20 @@ static void add_convolution(struct expert_model *m, int l)
 
 bool expert_recurs(const struct expert_shape *s, int l)
 {
+    if (s->lightning && l >= s->n_layer / s->full * s->full)
+        return false;
     return s->kinds ? s->kinds[l] == 'M' : s->n_state && !s->beside && (l + 1) % s->full != 0;
+}
+
+static void add_lightning(struct expert_model *m, int l)
+{
+    const int n = m->s.n_state * m->s.key_dim;
+    add_matrix(m, l, "attn_qkv.weight", 3 * n, m->s.n_embd);
+    add_norm(m, l, "attn_q_norm.weight", m->s.key_dim);
+    add_norm(m, l, "attn_k_norm.weight", m->s.key_dim);
+    add_matrix(m, l, "attn_gate.weight", n, m->s.n_embd);
+    add_norm(m, l, "attn_norm_2.weight", n);
+    add_matrix(m, l, "attn_output.weight", m->s.n_embd, n);
 }
 
 static void add_scan(struct expert_model *m, int l)
@@ -428,7 +441,10 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
         }
         if (!behind)
             add_norm(m, l, "attn_norm.weight", s->n_embd);
-        (expert_recurs(s, l)      ? (s->mamba ? add_mamba : s->kda ? add_kda : add_states)
+        (expert_recurs(s, l)      ? (s->mamba       ? add_mamba
+                                     : s->kda       ? add_kda
+                                     : s->lightning ? add_lightning
+                                                    : add_states)
          : s->kv_rank             ? add_latent_attention
          : expert_convolves(s, l) ? add_convolution
                                   : add_attention)(m, l);
@@ -531,6 +547,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {s->bank_step ? "expert_latent_length" : "moe_latent_size", s->n_embd_expert}, {"experts_per_group", s->share},
         {"expert_chunk_feed_forward_length", s->n_ff_share},
         {"kda.head_dim", s->kda ? s->key_dim : 0},
+        {"lightning.head_dim", s->lightning ? s->key_dim : 0}, {"lightning.group_count", s->norm_groups},
         {"attn_res.block_size", s->bank_step}, {"hyper_connection.count", s->n_stream},
         {"ngram.size", s->ngram_size}, {"ngram.split_count", s->ngram_splits},
         {"ngram.table_length", s->ngram_base}, {"ngram.end_token_id", s->ngram_end},
@@ -547,6 +564,14 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     bool windows[8];
     for (int l = 0; l < s->n_layer; l++)
         windows[l] = !expert_is_wide(s, l);
+    bool recurs[8];
+    for (int l = 0; l < s->n_layer; l++)
+        recurs[l] = expert_recurs(s, l);
+    if (s->lightning) {
+        pp_gguf_add_bool_array(w, key(m, "attention.recurrent_layers"), recurs, (size_t)s->n_layer);
+        pp_gguf_add_bool(w, key(m, "lightning.silu"), s->states_silu);
+        pp_gguf_add_bool(w, key(m, "lightning.rotated"), !s->states_still);
+    }
     uint32_t full[8];
     bool indexes[8];
     for (int l = 0; l < s->n_layer; l++)

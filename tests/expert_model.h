@@ -84,6 +84,10 @@ struct expert_shape {
                                attention have no gates */
     bool kda;               /* likewise, beside latent attention; states, of which each head has a key of its own and
                                value_dim is key_dim, decay row by row */
+    bool lightning;         /* or lightning attention, of n_state heads of key_dim values: in all layers of a group of
+                               `full` but the last; layers behind the last whole group have attention */
+    int norm_groups;        /* lightning: what it gives is normed in so many groups */
+    bool states_silu, states_still; /* lightning: q, k and v go through SiLU; q and k are not rotated */
     bool whole_rank;        /* kda: decays and gates come of one matrix each */
     bool whole_gates;       /* kda: gates only */
     int bank_step;          /* what comes into each such layer is kept, and what parts read is a mixture of that and the

@@ -137,7 +137,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(n_loops), ONE(loops_unnormed), ONE(head_mixture), ONE(n_scan_head), ONE(query_scale),
         ONE(attn_log_length), ONE(dense_beside), ONE(router_softcap),
         ONE(n_index_head), ONE(index_dim), ONE(index_top_k), ONE(index_halves), ONE(hyper),
-        ONE(index_block), ONE(index_local),
+        ONE(index_block), ONE(index_local), ONE(state_groups), ONE(state_silu), ONE(state_rotated),
         {"stream_least", (double)hp->connection.least}, {"stream_most", (double)hp->connection.most},
         {"ngram_size", (double)hp->ngram.size}, {"ngram_splits", (double)hp->ngram.splits},
         {"ngram_base", (double)hp->ngram.base}, {"ngram_end", (double)hp->ngram.end},

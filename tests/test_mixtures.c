@@ -314,6 +314,97 @@ static void bad_kimi_k3(void **state)
     expert_model_free(m);
 }
 
+/* Lightning attention in the first layers of groups, and in the others, and behind the last whole group, attention of
+ * the usual kind (Ring linear 2.0) or latent attention (Ling 2.5). */
+static struct expert_shape ling25_shape(bool latent)
+{
+    struct expert_shape s = expert_shape(latent ? "bailing_hybrid" : "bailing_moe_linear");
+    s.sigmoids = s.choice_bias = s.say_norm = s.lightning = true;
+    s.n_layer = 5;
+    s.full = 2;
+    s.n_dense = 1;
+    s.n_ff_shared = 32;
+    s.scale = 2.5f;
+    s.n_state = s.n_state_key = s.n_head;
+    s.key_dim = s.value_dim = 16;
+    s.norm_groups = 2;
+    s.rope_dim = 8;
+    if (!latent) {
+        s.fused_qkv = true;
+        s.qk_norm = QK_HEADS;
+        return s;
+    }
+    s.neighbours = s.heads_apart = true;
+    s.kv_rank = s.key_dim = s.value_dim = 32;
+    s.q_rank = s.v_dim = 24;
+    s.nope = 16;
+    return s;
+}
+
+static void ling25(void **state)
+{
+    (void)state;
+    for (int latent = 0; latent < 2; latent++) {
+        struct expert_shape s = ling25_shape(latent);
+        const char *folder = check_experts(&s);
+        assert_tensor(folder, "model.layers.0.attention.query_key_value.weight", 2, s.n_embd);
+        assert_tensor(folder, "model.layers.2.attention.g_norm.weight", 1, s.n_state * s.key_dim);
+        assert_tensor(folder, "model.layers.2.attention.query_layernorm.weight", 1, s.key_dim);
+        assert_tensor(folder, "model.layers.1.attention.dense.weight", 2, s.n_head * (latent ? s.v_dim : s.head_dim));
+        assert_tensor(folder, latent ? "model.layers.4.attention.kv_a_proj_with_mqa.weight"
+                                     : "model.layers.4.attention.query_key_value.weight", 2, s.n_embd);
+        assert_tensor(folder, "model.layers.1.mlp.gate.expert_bias", 1, s.n_expert);
+        s.norm_groups = latent ? 1 : s.n_state;
+        s.states_silu = true;
+        s.states_still = latent;
+        s.q_rank = s.n_dense = 0;
+        s.heads_apart = false;
+        s.n_groups = 4;
+        s.n_groups_used = 2;
+        check_experts(&s);
+    }
+    struct expert_shape s = ling25_shape(false);
+    s.sigmoids = s.choice_bias = false;
+    s.say_gating = true;
+    check_experts(&s);
+}
+
+static void ling25_goes_on(void **state)
+{
+    (void)state;
+    for (int latent = 0; latent < 2; latent++) {
+        const struct expert_shape s = ling25_shape(latent);
+        goes_on(&s);
+    }
+}
+
+static void bad_ling25(void **state)
+{
+    static const struct {
+        int n_head, norm_groups, full, rope_dim;
+        const char *word;
+    } cases[] = {{6, 2, 2, 8, "powers of two"}, {4, 3, 2, 8, "in 3 groups"}, {4, 0, 2, 8, "lightning.group_count"},
+                 {4, 5, 2, 8, "groups of states that are normed"}, {4, -1, 2, 8, "groups of states that are normed"},
+                 {4, 2, 1, 8, "attention"}, {4, 2, 2, 24, "rotated"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct expert_shape s = ling25_shape(false);
+        struct pp_model *model;
+        struct pp_error err;
+        s.n_head = s.n_state = cases[i].n_head;
+        s.full = cases[i].full;
+        s.rope_dim = cases[i].rope_dim;
+        s.norm_groups = cases[i].norm_groups;
+        struct expert_model *m = expert_model_make(&s);
+        const enum pp_code code = pp_model_open(expert_model_write(m), &model, &err);
+        if (code == PP_OK && cases[i].full == 1) /* attention in all layers is a model, too */
+            pp_model_close(model);
+        else if (code == PP_OK || !strstr(err.text, cases[i].word))
+            fail_msg("case %zu: %s", i, code ? err.text : "opened");
+        expert_model_free(m);
+    }
+}
+
 /* MiniMax M3, with blocks that each head of keys sees some of: so few that most are not seen, all, one position each;
  * several of them in any case; and without an index. */
 static struct expert_shape m3_shape(void)
@@ -436,6 +527,7 @@ TEST_GROUP(mixtures)
         cmocka_unit_test(longcat),         cmocka_unit_test(longcat_goes_on), cmocka_unit_test(bad_longcat),
         cmocka_unit_test(ling3),           cmocka_unit_test(ling3_goes_on),   cmocka_unit_test(bad_ling3),
         cmocka_unit_test(kimi_k3),         cmocka_unit_test(kimi_k3_goes_on), cmocka_unit_test(bad_kimi_k3),
+        cmocka_unit_test(ling25),          cmocka_unit_test(ling25_goes_on),  cmocka_unit_test(bad_ling25),
         cmocka_unit_test(minimax_m3),      cmocka_unit_test(minimax_m3_goes_on), cmocka_unit_test(bad_minimax_m3),
         cmocka_unit_test(not_the_same_model), cmocka_unit_test(longcat_lite),   cmocka_unit_test(bad_ngrams),
     };

@@ -54,6 +54,7 @@ struct builder {
     int state_steps, state_raw, state_low; /* what Mamba's steps are made of, B and C, side by side; the first of them,
                                               and normed, if they are */
     const struct pp_tensor *low_ones, *key_ones; /* of those norms without weights */
+    const struct pp_tensor *state_ones; /* of norms of groups, whose weights come behind */
     /* RWKV's: by how much the last position's input is larger; that mixed with the row's own; what keys are before they
      * change, or a part of it; the first layer's values; and values that products of low rank are made of. */
     int shift, blend, look, part, first_v, low_rank[4];
@@ -151,7 +152,7 @@ bool pp_mamba_result(struct builder *b, int l);
 /* Zamba2's layers, and what they need besides Mamba's and attention's slots. */
 bool pp_zamba_layer(struct builder *b, int l);
 void pp_zamba_slots(struct builder *b);
-/* Lightning attention, from a stream that is normed. */
+/* Lightning attention, from the residual stream. */
 bool pp_lightning_result(struct builder *b, int l);
 void pp_lightning_slots(struct builder *b);
 /* RWKV 7 and 6: a whole layer; the part with states alone, from the residual stream to `delta`; and slots. */

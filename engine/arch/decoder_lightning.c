@@ -1,18 +1,21 @@
 /* decoder_lightning.c - lightning attention (arXiv 2401.04658, 2501.08313) as a part of a decoder's layers: linear
  * attention whose states forget at a rate that the head and the layer have from the start. What states give is normed,
- * all heads together, and goes through a gate. */
+ * all heads together or in groups, and goes through a gate. Ling's queries and keys are normed and rotated, too. */
 #include <math.h>
+#include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
 
 static const float NORM_EPS = 1e-6f; /* of what states give, whatever the model's is */
 
 /* ln of what is left of a state behind a position: ALiBi's slopes, for n a power of two, which later layers have less
- * of. */
+ * of. (Of Ling's models the code that comes with them for transformers counts layers from one less; they were trained,
+ * and are served, with this.) */
 static const struct pp_tensor *make_rates(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_state_head;
-    const double depth = 1 - l / ((double)b->hp->n_layer - 1 + 1e-5) + 1e-5;
+    const double more = b->hp->state_groups ? 0 : 1e-5, last = (double)b->hp->n_layer - 1 + more;
+    const double depth = 1 - (l ? l / last : 0) + 1e-5;
     float *numbers;
     const struct pp_tensor *t = pp_plan_numbers(b->p, n, &numbers, b->err);
     for (int64_t h = 0; t && h < n; h++)
@@ -26,34 +29,93 @@ static const struct lightning_names {
 } usual_names = {"attn_qkv", "attn_gate", "attn_norm_2", "attn_output"},
   first_names = {"ssm_in", "ssm_gate", "ssm_norm", "ssm_out"};
 
-/* From the stream, which is normed, to `delta`. */
+/* A head's queries or keys, normed if there is a norm, and rotated if they are. */
+static bool add_heads(struct builder *b, int l, const char *kind, int slot)
+{
+    const struct pp_hparams *hp = b->hp;
+    struct pp_op norm = {.kind = PP_OP_HEAD_NORM, .layer = l, .in = slot, .in2 = NONE, .out = slot};
+    char name[64];
+    snprintf(name, sizeof name, "%s.weight", kind);
+    if (pp_decoder_has(b, l, name)) {
+        if (!(norm.weight = pp_plan_tensor(b->s, 0, hp->state_key_dim, b->err, "blk.%d.%s", l, name)))
+            return false;
+        add(b, norm);
+    }
+    if (hp->state_rotated)
+        add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .halves = true, .period = hp->state_key_dim, .in = slot,
+                              .in2 = NONE, .out = slot});
+    return true;
+}
+
+/* Of each head of MiniMax's all three lie together; Ling's are parts of what comes in. */
+static bool add_input(struct builder *b, int l)
+{
+    const int64_t dim = b->hp->state_key_dim;
+    const int slots[] = {b->state_q, b->state_k, b->state_v};
+    if (!b->hp->state_groups || b->hp->state_silu)
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->state_in, .in2 = NONE,
+                              .out = b->state_in});
+    for (int i = 0; i < 3 && !b->hp->state_groups; i++)
+        add_take(b, l, b->state_in, 3 * dim, i * dim, dim, slots[i]);
+    if (!b->hp->state_groups)
+        return true;
+    if (!add_heads(b, l, "attn_q_norm", b->state_q))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)dim), .layer = l,
+                          .in = b->state_q, .in2 = NONE, .out = b->state_q});
+    return add_heads(b, l, "attn_k_norm", b->state_k);
+}
+
+/* What states give, normed: all of it, or group by group, from `state` to `state_normed`. */
+static bool add_output_norm(struct builder *b, int l, const char *kind)
+{
+    const int64_t n = b->hp->n_state_head * b->hp->state_value_dim, n_groups = b->hp->state_groups;
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = n_groups ? 0 : NORM_EPS, .in = b->state, .in2 = NONE,
+                         .out = b->state_normed};
+    const struct pp_tensor *weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s.weight", l, kind);
+    norm.weight = weight;
+    if (n_groups > 1) {
+        if (!b->state_ones)
+            b->state_ones = pp_plan_ones(b->p, n / n_groups, b->err);
+        norm.kind = PP_OP_HEAD_NORM;
+        norm.weight = b->state_ones;
+        norm.out = b->state;
+    }
+    if (!weight || !norm.weight)
+        return false;
+    add(b, norm);
+    if (n_groups > 1)
+        add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .weight = weight, .in = b->state, .in2 = NONE,
+                              .out = b->state_normed});
+    return true;
+}
+
+/* From the stream, which is normed or is normed here, to `delta`. */
 bool pp_lightning_result(struct builder *b, int l)
 {
     const struct lightning_names *names = pp_decoder_has(b, l, "ssm_in.weight") ? &first_names : &usual_names;
     const struct pp_hparams *hp = b->hp;
     const int64_t dim = hp->state_key_dim, n = hp->n_state_head * dim;
+    const int x = b->d->normed_stream ? b->x : b->normed;
     struct pp_recurrence r = {.kind = PP_RECUR_LIGHTNING, .q = b->state_q, .k = b->state_k, .v = b->state_v,
                               .decay = b->state_v, .beta = NONE, .look = NONE};
-    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = NORM_EPS, .in = b->state, .in2 = NONE,
-                         .out = b->state_normed};
-    const int slots[] = {b->state_q, b->state_k, b->state_v};
+    if (!b->d->normed_stream && !add_norm(b, l, "attn_norm", b->x, b->normed))
+        return false;
     const int in = pp_plan_linear(b->p, b->s, 3 * n, hp->n_embd, b->err, "blk.%d.%s", l, names->in);
     const int gate = in < 0 ? -1 : pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "blk.%d.%s", l, names->gate);
     const int out = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, n, b->err, "blk.%d.%s", l, names->out);
-    if (out < 0 || !(norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s.weight", l, names->norm)) ||
-        !(r.rate = make_rates(b, l)))
+    if (out < 0 || !(r.rate = make_rates(b, l)))
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_head, .n_head = (int)hp->n_state_head,
                                       .key_dim = (int)dim, .value_dim = (int)dim};
-    add_linear(b, l, in, b->x, b->state_in);
-    add_linear(b, l, gate, b->x, b->state_gate);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->state_in, .in2 = NONE,
-                          .out = b->state_in});
-    for (int i = 0; i < 3; i++) /* of each head all three lie together */
-        add_take(b, l, b->state_in, 3 * dim, i * dim, dim, slots[i]);
+    add_linear(b, l, in, x, b->state_in);
+    add_linear(b, l, gate, x, b->state_gate);
+    if (!add_input(b, l))
+        return false;
     add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r), .in = NONE,
                           .in2 = NONE, .out = b->state});
-    add(b, norm);
+    if (!add_output_norm(b, l, names->norm))
+        return false;
     add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->state_gate,
                           .in2 = b->state_normed, .out = b->state_normed});
     add_linear(b, l, out, b->state_normed, b->delta);
@@ -62,9 +124,12 @@ bool pp_lightning_result(struct builder *b, int l)
 
 void pp_lightning_slots(struct builder *b)
 {
-    int *const slots[] = {&b->state_q, &b->state_k, &b->state_v, &b->state_gate, &b->state, &b->state_normed};
+    int *const parts[] = {&b->state_q, &b->state_k, &b->state_v};
+    int *const slots[] = {&b->state_gate, &b->state, &b->state_normed};
     const int64_t n = b->hp->n_state_head * b->hp->state_key_dim;
     b->state_in = pp_plan_slot(b->p, 3 * n);
+    for (int i = 0; i < 3; i++)
+        *parts[i] = b->hp->state_groups ? pp_plan_part(b->p, b->state_in, i * n, n) : pp_plan_slot(b->p, n);
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
         *slots[i] = pp_plan_slot(b->p, n);
 }

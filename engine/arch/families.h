@@ -43,7 +43,7 @@ extern const struct pp_arch pp_arch_granite_swa, pp_arch_aria, pp_arch_axk1;
 extern const struct pp_arch pp_arch_cohere_compass;
 extern const struct pp_arch pp_arch_recurrent_gemma, pp_arch_minimax, pp_arch_zamba2, pp_arch_muse_glimmer;
 extern const struct pp_arch pp_arch_longcat_flash, pp_arch_bailingmoe3, pp_arch_kimi_k3, pp_arch_hy_v4;
-extern const struct pp_arch pp_arch_maple, pp_arch_minimax_m3;
+extern const struct pp_arch pp_arch_maple, pp_arch_minimax_m3, pp_arch_bailing_linear, pp_arch_bailing_hybrid;
 extern const struct pp_arch pp_arch_kormo, pp_arch_hyperclovax, pp_arch_diffllama;
 
 /* The names of Llama's tensors, which most later families kept. */
@@ -184,6 +184,14 @@ enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, 
 enum pp_code pp_delta_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_delta_to_config(const struct pp_hparams *hp, struct cJSON *config);
+
+/* Ling's layers come in groups of so many, of which the last has attention and the others states; those behind the last
+ * whole group have attention, too. What config.json says of that; the size; PP_ERR_UNSUPPORTED: layers are
+ * otherwise. */
+enum pp_code pp_ling_groups_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+int64_t pp_ling_group(const struct pp_hparams *hp);
+enum pp_code pp_ling_check_groups(const struct pp_hparams *hp, struct pp_error *err);
+extern const struct pp_expert_keys pp_ling_expert_keys;
 
 /* A model of states only, which has neither attention nor feed-forward parts: of what all decoders have, the least. */
 void pp_mamba_alone(struct pp_hparams *hp);

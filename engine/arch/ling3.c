@@ -49,7 +49,7 @@ static const struct pp_arch_usual usual[] = {
              "\"norm_topk_prob\": true, \"num_shared_experts\": 1, \"routed_scaling_factor\": 1.0}"},
     {.json = NULL},
 };
-static const struct pp_expert_keys expert_keys = {
+const struct pp_expert_keys pp_ling_expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size", .n_groups = "n_group",
     .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
     .shared_n_ff = "moe_shared_expert_intermediate_size", .n_dense = "first_k_dense_replace",
@@ -69,18 +69,39 @@ static enum pp_code set_states(struct pp_hparams *hp, int64_t head_dim, float bo
     return PP_OK;
 }
 
-/* Layers come in groups of so many, of which the last has attention, as have those behind the last whole group. */
 static bool is_attention(int64_t l, int64_t group, int64_t n_layer)
 {
     return (l + 1) % group == 0 || l >= n_layer / group * group;
 }
 
-static int64_t group_of(const struct pp_hparams *hp)
+int64_t pp_ling_group(const struct pp_hparams *hp)
 {
     int64_t l = 0;
     while (l < hp->n_layer && hp->layer[l] & PP_LAYER_RECURRENT)
         l++;
     return l + 1;
+}
+
+enum pp_code pp_ling_check_groups(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const int64_t group = pp_ling_group(hp);
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        if (is_attention(l, group, hp->n_layer) != !(hp->layer[l] & PP_LAYER_RECURRENT))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "layer %lld %s attention, unlike what groups of %lld layers have, "
+                           "which is not supported", (long long)l,
+                           hp->layer[l] & PP_LAYER_RECURRENT ? "has no" : "has", (long long)group);
+    return PP_OK;
+}
+
+enum pp_code pp_ling_groups_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t group = 0;
+    enum pp_code code = pp_config_int(config, "layer_group_size", &group, err);
+    if (!code)
+        code = pp_check_range("number of layers in a group (layer_group_size)", group, 1, hp->n_layer, err);
+    for (int64_t l = 0; !code && l < hp->n_layer; l++)
+        hp->layer[l] |= is_attention(l, group, hp->n_layer) ? 0 : PP_LAYER_RECURRENT;
+    return code;
 }
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
@@ -112,8 +133,8 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
     const char *score = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "score_function"));
     if (!pp_config_flag(config, "no_kda_lora", false) || !pp_config_flag(config, "kda_safe_gate", true))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: no_kda_lora and kda_safe_gate are not both true, as they "
-                       "are in the models of Ling 3; others of this type, such as Ling 2.5, are not supported: their "
-                       "layers without attention are lightning attention with rotated heads");
+                       "are in the models of Ling 3; those of Ling 2.5, which have the same type, say that they are "
+                       "BailingMoeV2_5ForCausalLM (architectures)");
     if (!of_heads || strcmp(of_heads, "head_wise") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is not \"head_wise\"; other gates of attention are "
                        "not supported", gates);
@@ -131,7 +152,6 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const int64_t head_dim = hp->head_dim;
-    int64_t group = 0;
     float bound = 0;
     enum pp_code code = check_words(config, err);
     if (!code && hp->rope_scaling != PP_ROPE_NONE)
@@ -139,9 +159,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code)
         code = pp_latent_from_config(config, hp, err);
     if (!code)
-        code = pp_config_int(config, "layer_group_size", &group, err);
-    if (!code)
-        code = pp_check_range("number of layers in a group (layer_group_size)", group, 1, hp->n_layer, err);
+        code = pp_ling_groups_from_config(config, hp, err);
     if (!code)
         code = pp_config_int(config, "short_conv_kernel_size", &hp->conv_taps, err);
     if (!code)
@@ -149,9 +167,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code)
         code = set_states(hp, head_dim, bound, err);
     if (!code)
-        code = pp_config_experts(config, &expert_keys, hp, err);
-    for (int64_t l = 0; !code && l < hp->n_layer; l++)
-        hp->layer[l] |= is_attention(l, group, hp->n_layer) ? 0 : PP_LAYER_RECURRENT;
+        code = pp_config_experts(config, &pp_ling_expert_keys, hp, err);
     hp->expert_sigmoids = true;
     bounds_from(config, "expert_swiglu_limit_list", hp, hp->expert_bound);
     bounds_from(config, "share_expert_swiglu_limit_list", hp, hp->gate_bound);
@@ -172,14 +188,14 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
     pp_latent_to_config(hp, config);
     pp_config_put(config, "head_dim", hp->state_key_dim);
-    pp_config_put(config, "layer_group_size", group_of(hp));
+    pp_config_put(config, "layer_group_size", pp_ling_group(hp));
     pp_config_put(config, "short_conv_kernel_size", hp->conv_taps);
     pp_config_put_float(config, "kda_lower_bound", hp->decay_bound);
     cJSON_AddTrueToObject(config, "kda_safe_gate");
     cJSON_AddTrueToObject(config, "no_kda_lora");
     cJSON_AddTrueToObject(config, "rope_interleave");
     pp_config_put_text(config, "gated_attention_proj_granularity_type", "head_wise");
-    pp_config_put_experts(hp, &expert_keys, config);
+    pp_config_put_experts(hp, &pp_ling_expert_keys, config);
     pp_config_put_text(config, "score_function", "sigmoid");
     cJSON_AddTrueToObject(config, "moe_router_enable_expert_bias");
     put_bounds(hp, config, "expert_swiglu_limit_list", hp->expert_bound);
@@ -214,12 +230,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     pp_gguf_bool(g, safe_key, &safe);
     if (!safe)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is false, which is not supported", safe_key);
-    const int64_t group = group_of(hp);
-    for (int64_t l = 0; l < hp->n_layer; l++)
-        if (is_attention(l, group, hp->n_layer) != !(hp->layer[l] & PP_LAYER_RECURRENT))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "layer %lld %s attention, unlike what groups of %lld layers have, "
-                           "which is not supported", (long long)l,
-                           hp->layer[l] & PP_LAYER_RECURRENT ? "has no" : "has", (long long)group);
+    if (pp_ling_check_groups(hp, err))
+        return err->code;
     bounds_from_gguf(g, expert_bounds, hp, hp->expert_bound);
     bounds_from_gguf(g, shared_bounds, hp, hp->gate_bound);
     return set_states(hp, head_dim, (float)bound, err);

@@ -8,10 +8,7 @@
 static const struct {
     const char *name, *missing;
 } families[] = {
-    {"bailingmoev25", "lightning attention to rotated heads, beside latent attention"},
-    {"bailinghybrid", "lightning attention to rotated heads, beside latent attention"},
-    {"bailingmoelinear", "lightning attention to rotated heads, beside the usual one"},
-    {"bailingmoelinearv2", "lightning attention to rotated heads, beside the usual one"},
+    {"bailingmoelinear", "the gates and norms of the first models of its kind"},
     {"glm5next", "an index of several positions' keys together"},
     {"qwen4exp", "residual streams that products of low rank mix, an index of several positions' keys together beside "
                  "the usual attention, and embeddings of several tokens within layers"},

@@ -174,6 +174,15 @@ static void weigh(const struct pp_cpu *c, const struct row_op *r, const float *x
     }
 }
 
+/* Heads that are not attention's, in place. */
+static void rotate_heads(const struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row, float *x)
+{
+    const struct rope *rope = &c->ropes[0];
+    const float *cos_sin = rope->cos_sin + (s->selected ? c->batch->output_rows[row] : row) * rope->dim;
+    for (int64_t i = 0; i < r->n; i += r->period)
+        c->ops->rope(x + i, rope->dim, r->halves, cos_sin);
+}
+
 static bool is_stream_op(enum pp_op_kind kind)
 {
     return kind == PP_OP_MIX || kind == PP_OP_SPREAD || kind == PP_OP_MATCH || kind == PP_OP_SPARSEN ||
@@ -198,6 +207,8 @@ static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
                 const struct norm norm = pp_cpu_norm_of_head(&r->norm, h);
                 pp_cpu_norm(c, &norm, x + h * r->n, r->n, y + h * r->n);
             }
+        else if (r->kind == PP_OP_ROPE)
+            rotate_heads(c, s, r, row, y);
         else if (r->kind == PP_OP_GATE)
             c->ops->gate(r->fn, r->scale, x, slot_row(c, r->in2, row), r->n, y);
         else if (r->kind == PP_OP_MULTIPLY)

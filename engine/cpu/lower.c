@@ -294,8 +294,8 @@ static bool is_read_behind(const struct lowering *l, struct done_to slots)
 static bool norm_is_of_attention(const struct lowering *l)
 {
     const struct pp_op *next = peek(l, 1);
-    return next && (next->kind == PP_OP_HEAD_NORM || next->kind == PP_OP_ROPE || next->kind == PP_OP_KV_STORE ||
-                    next->kind == PP_OP_ATTENTION);
+    return next && (next->kind == PP_OP_HEAD_NORM || (next->kind == PP_OP_ROPE && !next->period) ||
+                    next->kind == PP_OP_KV_STORE || next->kind == PP_OP_ATTENTION);
 }
 
 /* [HEAD_NORM q [HEAD_NORM k [HEAD_NORM v]]] [ROPE q [ROPE k]] [KV_STORE] ATTENTION, or norms behind rotations */
@@ -420,6 +420,7 @@ static bool is_row_op(const struct lowering *l)
                   op->kind == PP_OP_MIX || op->kind == PP_OP_SPREAD || op->kind == PP_OP_MATCH ||
                   op->kind == PP_OP_SPARSEN || op->kind == PP_OP_RECALL || op->kind == PP_OP_CONNECT ||
                   op->kind == PP_OP_READ_STREAMS || op->kind == PP_OP_WRITE_STREAMS ||
+                  (op->kind == PP_OP_ROPE && op->period) ||
                   (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
                   (op->kind == PP_OP_HEAD_NORM && !norm_is_of_attention(l)) ||
                   (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
@@ -474,7 +475,7 @@ static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, 
     return PP_OK;
 }
 
-/* { LOOKUP | NORM | HEAD_NORM | ADD | GATE | MULTIPLY | TAKE | APPLY | WEIGH } that are part of no projection */
+/* { LOOKUP | NORM | HEAD_NORM | ROPE | ADD | GATE | MULTIPLY | TAKE | APPLY | WEIGH } that are part of no projection */
 static enum pp_code lower_rows(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_ROWS);
@@ -485,7 +486,7 @@ static enum pp_code lower_rows(struct lowering *l)
         *r = (struct row_op){.kind = op->kind, .fn = op->fn, .scale = op->scale, .in = op->in, .in2 = op->in2,
                              .out = op->out, .n = l->plan->slots[op->out].width, .count = op->count, .at = op->at,
                              .period = op->period, .times = op->times ? op->times : 1,
-                             .by_position = op->by_position};
+                             .by_position = op->by_position, .halves = op->halves};
         enum pp_code code = take_row_weight(l, op, r);
         if (code)
             return code;
@@ -550,6 +551,7 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_HEAD_NORM:
         return norm_is_of_attention(l) ? lower_attention(l) : lower_rows(l);
     case PP_OP_ROPE:
+        return op->period ? lower_rows(l) : lower_attention(l);
     case PP_OP_KV_STORE:
     case PP_OP_ATTENTION:
         return lower_attention(l);

@@ -30,8 +30,8 @@ struct norm {
 
 /* Something small that is done to a row of a slot by itself. */
 struct row_op {
-    enum pp_op_kind kind;       /* NORM, HEAD_NORM, LOOKUP, TOKEN, NGRAM, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH, MIX,
-                                   SPREAD, MATCH, SPARSEN, RECALL, CONNECT, READ_STREAMS, WRITE_STREAMS */
+    enum pp_op_kind kind;       /* NORM, HEAD_NORM, ROPE, LOOKUP, TOKEN, NGRAM, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH,
+                                   MIX, SPREAD, MATCH, SPARSEN, RECALL, CONNECT, READ_STREAMS, WRITE_STREAMS */
     enum pp_fn fn;
     float scale;
     struct norm norm;
@@ -44,7 +44,8 @@ struct row_op {
     int in, in2, out;           /* slots */
     int64_t n;                  /* values; HEAD_NORM: of a head */
     int n_heads;                /* HEAD_NORM; WEIGH: numbers; RECALL: vectors; of what has to do with streams, those */
-    int64_t count, at, period, times; /* TAKE, NGRAM */
+    int64_t count, at, period, times; /* TAKE, NGRAM; period: of ROPE, values of a head */
+    bool halves;                /* ROPE */
 };
 
 struct projection {
