@@ -237,7 +237,7 @@ static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct p
 
 static enum pp_code take_dense_layers(struct pp_hf *hf, const char *folder, struct pp_error *err);
 
-enum pp_code pp_hf_open(const char *folder, struct pp_hf **out, struct pp_error *err)
+enum pp_code pp_hf_open_config(const char *folder, struct pp_hf **out, struct pp_error *err)
 {
     struct pp_hf *hf = pp_calloc(1, sizeof *hf);
     *out = NULL;
@@ -246,21 +246,37 @@ enum pp_code pp_hf_open(const char *folder, struct pp_hf **out, struct pp_error 
     enum pp_code code = pp_json_read(folder, "config.json", &hf->config, err);
     if (!code)
         code = take_modelopt(hf, folder, err);
-    if (!code && pp_file_exists(folder, index_file))
-        code = take_shards(hf, folder, err);
-    else if (!code && pp_file_exists(folder, single_file))
-        code = take_single(hf, folder, err);
-    else if (!code)
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s; models in other formats (.bin, .pth) cannot be read",
-                       folder, single_file);
-    if (!code)
-        code = take_dense_layers(hf, folder, err);
     if (code) {
         pp_hf_close(hf);
         return code;
     }
     *out = hf;
     return PP_OK;
+}
+
+enum pp_code pp_hf_open_tensors(struct pp_hf *hf, const char *folder, struct pp_error *err)
+{
+    enum pp_code code;
+    if (pp_file_exists(folder, index_file))
+        code = take_shards(hf, folder, err);
+    else if (pp_file_exists(folder, single_file))
+        code = take_single(hf, folder, err);
+    else
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s; models in other formats (.bin, .pth) cannot be read",
+                       folder, single_file);
+    return code ? code : take_dense_layers(hf, folder, err);
+}
+
+enum pp_code pp_hf_open(const char *folder, struct pp_hf **out, struct pp_error *err)
+{
+    enum pp_code code = pp_hf_open_config(folder, out, err);
+    if (!code)
+        code = pp_hf_open_tensors(*out, folder, err);
+    if (code) {
+        pp_hf_close(*out);
+        *out = NULL;
+    }
+    return code;
 }
 
 void pp_hf_close(struct pp_hf *hf)

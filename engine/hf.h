@@ -15,6 +15,10 @@ struct cJSON;
 struct pp_hf;
 
 enum pp_code pp_hf_open(const char *folder, struct pp_hf **out, struct pp_error *err);
+/* The same in two steps, between which it may be seen whether a model is one that runs, even where tensors are missing:
+ * there are none yet, then all. */
+enum pp_code pp_hf_open_config(const char *folder, struct pp_hf **out, struct pp_error *err);
+enum pp_code pp_hf_open_tensors(struct pp_hf *hf, const char *folder, struct pp_error *err);
 void pp_hf_close(struct pp_hf *hf); /* NULL is fine */
 const struct cJSON *pp_hf_config(const struct pp_hf *hf);
 size_t pp_hf_n(const struct pp_hf *hf);

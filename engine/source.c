@@ -707,7 +707,7 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
         return pp_fail(err, PP_ERR_NOT_FOUND, pp_file_exists(s->path, "adapter_config.json")
                        ? "%s is a LoRA adapter, not a model; give it with --lora"
                        : "%s is a folder without config.json, so it holds no model in Hugging Face's format", s->path);
-    enum pp_code code = pp_hf_open(s->path, &s->hf, err);
+    enum pp_code code = pp_hf_open_config(s->path, &s->hf, err);
     if (code)
         return code;
     const cJSON *config = pp_hf_config(s->hf);
@@ -737,7 +737,9 @@ static enum pp_code open_folder(struct pp_source *s, struct pp_error *err)
         pp_fail_prefix(err, "%s", s->path);
         return code;
     }
-    code = take_tensors(s, arch, err);
+    code = pp_hf_open_tensors(s->hf, s->path, err); /* not before: what is not run is named even without weights */
+    if (!code)
+        code = take_tensors(s, arch, err);
     const struct pp_tensor *dense = code ? NULL : pp_source_tensor(s, "dense_2.weight");
     s->hp.n_dense = dense ? dense->ne[1] : 0;
     pp_hparams_find_shared(s, &s->hp);

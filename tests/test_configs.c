@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -179,6 +180,19 @@ static void check_numbers(const char *model, const struct pp_source *s, const cJ
     }
 }
 
+/* What is refused is refused for the same even where there are no weights; otherwise those are what is missing. */
+static void check_without_weights(const char *model, const char *folder, const char *word)
+{
+    char path[300];
+    struct pp_error err;
+    struct pp_source *s;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_int_equal(unlink(path), 0);
+    assert_int_not_equal(pp_source_open(folder, &s, &err), PP_OK);
+    if (!strstr(err.text, word ? word : "has no model.safetensors"))
+        fail_msg("%s without weights is refused: %s", model, err.text);
+}
+
 static void published(void **state)
 {
     char *text;
@@ -194,8 +208,9 @@ static void published(void **state)
     {
         const char *model = cJSON_GetObjectItem(one, "model")->valuestring;
         const cJSON *config = cJSON_GetObjectItem(one, "config"), *word = cJSON_GetObjectItem(one, "refused");
+        const char *folder = folder_of(config, embeddings_of(config));
         struct pp_source *s;
-        const enum pp_code code = pp_source_open(folder_of(config, embeddings_of(config)), &s, &err);
+        const enum pp_code code = pp_source_open(folder, &s, &err);
         if (code && (!word || !strstr(err.text, word->valuestring)))
             fail_msg("%s is refused: %s", model, err.text);
         if (!code && word)
@@ -203,6 +218,7 @@ static void published(void **state)
         if (!code)
             check_numbers(model, s, cJSON_GetObjectItem(one, "is"));
         pp_source_close(s);
+        check_without_weights(model, folder, word ? word->valuestring : NULL);
     }
     cJSON_Delete(all);
 }
