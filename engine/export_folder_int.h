@@ -22,6 +22,7 @@ enum order {
     BY_HEAD,    /* rows of q, k and v of one head after the other; likewise */
     TURNED,     /* columns become rows */
     ONE_BEHIND, /* the rows of a gate, then those of the value */
+    KEYS_VALUES, /* of each head those of keys, then those of values */
     QKV,        /* those of q, k and v, in the order that `form` says */
     RESERVED,   /* the first are not there, and become zeros */
     BY_KEY,     /* of what goes into states, `from`, and of the gates, `with`, those of one key after the other */
@@ -38,7 +39,7 @@ struct item {
     enum pp_hf_form form;
     bool reordered;             /* heads of states go from GGUF's order to the folder's */
     struct pp_state_order heads;
-    bool halves;                /* whose rows of q and k go from GGUF's order to Hugging Face's */
+    bool halves;                /* QKV, KEYS_VALUES: whose rows of q and k go from GGUF's order to Hugging Face's */
     char name[NAME];            /* without ".weight" if it is quantised */
     uint32_t type;              /* of floats; quantised: of scales and biases */
     int bits;                   /* 0: floats */

@@ -106,7 +106,8 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
                                enum pp_row_order rows)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
-    const bool halves = form == PP_HF_EXPERTS_HALVES_TURNED, behind = form == PP_HF_HALVES;
+    const bool halves = form == PP_HF_EXPERTS_HALVES_TURNED, keys_values = form == PP_HF_KEYS_VALUES;
+    const bool behind = form == PP_HF_HALVES || keys_values;
     const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP || halves;
     item->head_dim = hp->head_dim;
     item->n_head = hp->n_head;
@@ -165,7 +166,11 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         item->ne[0] *= 2;
     if (behind) {
         item->ne[1] *= 2;
-        item->order = ONE_BEHIND;
+        item->order = keys_values ? KEYS_VALUES : ONE_BEHIND;
+    }
+    if (keys_values) {
+        item->halves = !hp->rope_neox && !f->arch->hf_pairs;
+        return PP_OK;
     }
     if (hp->rope_neox || f->arch->hf_pairs || rows == PP_ROWS_SAME)
         return PP_OK;
@@ -190,6 +195,8 @@ static enum pp_code check_heads(const struct folder *f, const struct item *item)
         good = n == o->first + o->size * o->n_keys * o->share;
     else if (item->order == BY_HEAD)
         good = n == (item->n_head + 2 * item->n_head_kv) * item->head_dim;
+    else if (item->order == KEYS_VALUES)
+        good = n == item->n_head_kv * item->head_dim;
     else if (item->order == BY_HALVES)
         good = item->first_row % item->head_dim == 0 && item->ne[item->n_dims > 1] % item->head_dim == 0;
     return good ? PP_OK : pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has %lld rows, which is no number of heads",

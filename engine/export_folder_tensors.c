@@ -276,6 +276,20 @@ static enum pp_code join_qkv(const struct folder *f, const struct item *item, st
     return code;
 }
 
+/* The rows of each head of keys, then of values. */
+static enum pp_code join_keys_values(const struct item *item, struct span s, float *to, struct pp_error *err)
+{
+    const int64_t dim = item->head_dim;
+    enum pp_code code = PP_OK;
+    for (int64_t r = s.first; r < s.first + s.n && !code; r++, to += item->ne[0]) {
+        const bool value = r / dim % 2;
+        const int64_t row = r / dim / 2 * dim + r % dim;
+        code = pp_tensor_floats(value ? item->with : item->from, item->halves && !value ? pp_gguf_row(row, dim) : row,
+                                1, to, err);
+    }
+    return code;
+}
+
 /* A table of positions behind rows of zeros. */
 static enum pp_code behind_reserved(const struct folder *f, const struct item *item, struct span s, float *to)
 {
@@ -328,6 +342,8 @@ static enum pp_code make_span(const struct folder *f, const struct item *item, s
         return join_qkv(f, item, s, to);
     if (item->order == ONE_BEHIND)
         return one_behind(item, s, to, f->err);
+    if (item->order == KEYS_VALUES)
+        return join_keys_values(item, s, to, f->err);
     if (item->order == BY_KEY)
         return join_by_key(f, item, s, to);
     if (item->order == RESERVED)

@@ -20,6 +20,7 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
     case PP_HF_QKV_STACKED:
     case PP_HF_QKV_BY_GROUP:
     case PP_HF_QKV_IN_FOUR:
+    case PP_HF_KEYS_VALUES:
     case PP_HF_UNIT_ROWS:
     case PP_HF_WAYS:
     case PP_HF_WAYS_APART:
@@ -148,6 +149,24 @@ static enum pp_code add_heads(struct pp_tensor_list *l, const struct pp_tensor *
     return code;
 }
 
+/* Keys and values, whose heads take turns. */
+static enum pp_code add_keys_values(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
+                                    const char *const names[2], struct pp_error *err)
+{
+    struct pp_rows rows = stored(t);
+    enum pp_code code = PP_OK;
+    if (t->n_dims != 2 || hp->head_dim <= 0 || t->ne[1] != 2 * hp->n_head_kv * hp->head_dim)
+        return fail_shape(t, err);
+    rows.n_rows /= 2;
+    rows.row_step = 2;
+    rows.head_dim = hp->head_dim;
+    for (int part = 0; part < 2 && !code; part++) {
+        rows.row_first = part * hp->head_dim;
+        code = add(l, &rows, 0, names[part], err);
+    }
+    return code;
+}
+
 enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
                             const struct pp_hparams *hp, const char *name, const char *second, struct pp_error *err)
 {
@@ -166,6 +185,8 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
     case PP_HF_WAYS:
     case PP_HF_WAYS_APART:
         return add_ways(l, t, form == PP_HF_WAYS_APART, name, err);
+    case PP_HF_KEYS_VALUES:
+        return add_keys_values(l, t, hp, names, err);
     case PP_HF_EXPERTS_FLAT_TURNED:
         code = pp_hf_stack(t, hp, &stack, err);
         return code ? code : add_turned(l, &stack, 3, 1, false, names, err);

@@ -62,6 +62,8 @@ struct tile {
 /* Which row of what is there a row of ours is. */
 static int64_t there(const struct pp_rows *r, int64_t row)
 {
+    if (!r->n_head && r->head_dim)
+        return row / r->head_dim * r->row_step * r->head_dim + row % r->head_dim + r->row_first;
     if (!r->n_head)
         return row * r->row_step + r->row_first;
     row += r->row_first;

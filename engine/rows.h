@@ -86,7 +86,8 @@ struct pp_rows {
      * columns. Else row_step is 1; with n_head they are rows row_first ... in our order */
     int64_t row_first, row_step;
     int64_t n_head, n_head_kv, head_dim; /* what is there has the rows of one head of k after the other: of the heads of
-                                   q that go with it, of it, and of v's; n_head 0: it is in our order */
+                                   q that go with it, of it, and of v's; n_head 0: it is in our order, or with head_dim
+                                   every row_step-th head is, the first row being row_first */
     int64_t head_pieces;        /* with n_head: of so many pieces one after the other, each has the rows of its heads of
                                    q, then of v's, then of k's; 0: it is as above */
     float factor;               /* FP4: of each scale; QUARTERS: the scale */

@@ -65,7 +65,7 @@ static bool is_wide(const struct decoder *d, int l)
 /* Pairs of a head turn by position / base^(2 i / rope_dim). */
 static void rotate(const struct decoder *d, int l, double *head, int position)
 {
-    const double base = (double)(d->s.base != 0.0f && !is_wide(d, l) ? d->s.base : DECODER_ROPE_BASE);
+    const double base = (double)(d->s.base != 0.0f && (!d->s.window || !is_wide(d, l)) ? d->s.base : DECODER_ROPE_BASE);
     const int dim = d->s.rope_dim;
     for (int i = 0; i < dim / 2; i++) {
         double *x = &head[d->s.neighbours ? 2 * i : i], *y = &head[d->s.neighbours ? 2 * i + 1 : i + dim / 2];

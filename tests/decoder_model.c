@@ -98,6 +98,9 @@ static const struct decoder_shape families[] = {
      .key_dim = 16, .ff = FF_GELU_FUSED, .tied = true},
     {.arch = "llama", .family = "helium", .neighbours = true},
     {.arch = "llama", .family = "kormo", .neighbours = true},
+    {.arch = "llama", .family = "telechat", .neighbours = true, .tied = true, .biases = BIAS_O | BIAS_DOWN},
+    {.arch = "granite", .neighbours = true, .embd_scale = 3, .residual_scale = 1, .logit_scale = 4,
+     .logit_divided = true},
     {.arch = "nanochat", .norm_plain = true, .embd_norm = true, .heads = HEADS_ALIKE, .heads_unit = true,
      .heads_behind_rope = true, .backwards = true, .ff = FF_RELU2, .final_cap = 1.5f},
     {.arch = "muse-glimmer", .neighbours = true, .embd_norm = true, .embd_plain = true, .norms = BOTH_NORMS,
@@ -550,7 +553,7 @@ static void add_feed_forward(struct decoder *d, int l)
         if (s->ff == FF_SILU || s->ff == FF_RELU2_GATE || s->ff == FF_GELU_GATE)
             add_matrix(d, l, "ffn_gate", s->n_ff, s->n_embd, bias);
         add_matrix(d, l, "ffn_up", fused ? 2 * s->n_ff : s->n_ff, s->n_embd, bias);
-        add_matrix(d, l, "ffn_down", s->n_embd, s->n_ff, bias);
+        add_matrix(d, l, "ffn_down", s->n_embd, s->n_ff, bias || s->biases & BIAS_DOWN);
         shrink(d);
         if (s->sub_norms)
             add_sub_norm(d, l, "ffn_sub_norm", s->n_ff);
@@ -729,8 +732,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         else
             pp_gguf_add_u32(w, key(d, sizes[i]), of_layers[i][0]);
     }
-    pp_gguf_add_f32(w, key(d, "rope.freq_base"), DECODER_ROPE_BASE);
-    if (s->base != 0.0f)
+    pp_gguf_add_f32(w, key(d, "rope.freq_base"), s->base != 0.0f && !s->window ? s->base : DECODER_ROPE_BASE);
+    if (s->base != 0.0f && s->window)
         pp_gguf_add_f32(w, key(d, "rope.freq_base_swa"), s->base);
     const bool mean_square = !s->centred || s->mixer != 0.0f; /* that is what Phi's files call it */
     pp_gguf_add_f32(w, key(d, mean_square ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),

@@ -24,7 +24,8 @@ struct decoder_shape {
     bool alibi_scaled;     /* they are multiplied by the scores' scale */
     bool neighbours;       /* 2 i and 2 i + 1 are rotated together, instead of i and i + rope_dim / 2 */
     bool tied;             /* the output is the embeddings */
-    enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8, BIAS_CONVOLUTION = 16 } biases;
+    enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8, BIAS_CONVOLUTION = 16,
+           BIAS_DOWN = 32 } biases; /* FF: of all its matrices; DOWN: of the last alone */
     enum { PRE_NORM = 0, POST_NORM = 1, BOTH_NORMS = 2 } norms; /* of what goes in, of what comes out */
     float behind_eps;      /* those of what comes out have this epsilon, and come out small; 0: that of all norms */
     bool gated;            /* what attention gives is multiplied by sigmoids of its input: attn_gate */
@@ -90,7 +91,7 @@ struct decoder_shape {
     bool say_windows;      /* files say which layers those are */
     float stretched;       /* long waves are, by this factor, as Llama 3 has it; 0: none are */
     bool backwards;        /* heads turn the other way round */
-    float base;            /* of frequencies in layers with a window; 0: as in the others */
+    float base;            /* of frequencies in layers with a window, or without windows in all; 0: the usual one */
     bool both_ways;        /* an encoder: rows see those behind them, too, within a window that reaches as far */
     bool first_unnormed;   /* what goes into the first layer's attention is the stream itself */
     bool dense_head;       /* a matrix, a GELU and a norm stand between the last norm and the logits */

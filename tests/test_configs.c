@@ -81,6 +81,8 @@ static const char *embeddings_of(const cJSON *config)
         strcmp(type->valuestring, "gpt_neo") == 0 || strcmp(type->valuestring, "codegen") == 0 ||
         strcmp(type->valuestring, "dbrx") == 0)
         return "transformer.wte.weight";
+    if (strcmp(type->valuestring, "telechat") == 0)
+        return "transformer.word_embeddings.weight";
     if (strcmp(type->valuestring, "sarvam_moe") == 0 || strcmp(type->valuestring, "bailing_hybrid") == 0)
         return "model.word_embeddings.weight";
     return cJSON_GetObjectItem(config, "text_config") ? "language_model.model.embed_tokens.weight"

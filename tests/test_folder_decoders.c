@@ -728,6 +728,54 @@ static void kormo(void **state)
     assert_tensor(folder, "model.layers.0.pre_attention_layernorm.weight", 1, s.n_embd);
 }
 
+/* TeleChat: Llama whose keys and values are one matrix in folders, also where the frequencies' base is of a length
+ * that grew: of four times as many positions, 7 times as large but for a power. */
+static void telechat(void **state)
+{
+    static const struct spoilt cases[] = {{"blk.1.attn_v.weight", 24, 48, "24"}};
+    (void)state;
+    struct decoder_shape s = decoder_shape("telechat");
+    const char *folder = check_decoder(&s);
+    assert_config(folder, "architectures", "TelechatForCausalLM");
+    assert_config(folder, "base_seqlen", "128");
+    assert_tensor(folder, "transformer.h.1.self_attention.key_value.weight", 2, s.n_embd);
+    assert_tensor(folder, "transformer.h.0.self_attention.dense.bias", 1, s.n_embd);
+    assert_tensor(folder, "transformer.h.1.mlp.down_proj.bias", 1, s.n_embd);
+    s.tied = false;
+    s.n_head_kv = 4;
+    s.base = 103304.12f; /* 10000 * 7^(12 / 10) */
+    folder = check_decoder(&s);
+    assert_config(folder, "base_seqlen", "32");
+    assert_tensor(folder, "lm_head.weight", 2, s.n_embd);
+    s.base = 50000; /* no length gives this one */
+    folder = check_decoder(&s);
+    assert_config(folder, "rope_theta", "50000");
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+}
+
+/* Tele-FLM: Granite with two of its multipliers, of which that of logits is relative to a smaller model. */
+static void tele_flm(void **state)
+{
+    static const char config[] =
+        "{\"architectures\": [\"TeleFLMForCausalLM\"], \"model_type\": \"TeleFLM\", \"hidden_size\": 48, "
+        "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+        "\"intermediate_size\": %d, \"vocab_size\": %d, \"max_position_embeddings\": 128, \"use_mup\": %s, "
+        "\"input_mult\": 3.0, \"output_mult\": 0.5, \"mup_scale_factor\": 2.0, \"tie_word_embeddings\": false}";
+    struct decoder_shape s = decoder_shape("granite");
+    const char *folder = check_decoder(&s);
+    char path[400], text[700];
+    struct pp_error err;
+    (void)state;
+    for (int mup = 0; mup < 2; mup++) {
+        snprintf(path, sizeof path, "%s/config.json", folder);
+        snprintf(text, sizeof text, config, s.n_ff, s.n_vocab, mup ? "true" : "false");
+        assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+        s.embd_scale = mup ? 3 : 1;
+        s.logit_scale = mup ? 4 : 1;
+        check_other(&s, folder);
+    }
+}
+
 /* VaultGemma: Gemma 2 without norms behind its parts. */
 static void vaultgemma(void **state)
 {
@@ -1038,7 +1086,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(looped),
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),
         cmocka_unit_test(modernbert_decoder),
-        cmocka_unit_test(kormo),
+        cmocka_unit_test(kormo), cmocka_unit_test(telechat), cmocka_unit_test(tele_flm),
         cmocka_unit_test(hyperclovax),
         cmocka_unit_test(flex_olmo),
     };

@@ -1,7 +1,7 @@
 /* granite.c - Granite 3: Llama with four multipliers: of the input, the scores, what layers add, and the logits; and
- * its mixture of experts, of which some models have one more that every token uses. And HyperCLOVA X, which perhaps has
- * norms behind attention and feed-forward part, too, and multiplies logits instead of dividing them; only pippin makes
- * GGUF files of that. */
+ * its mixture of experts, of which some models have one more that every token uses. Tele-FLM, which has two of the
+ * four. And HyperCLOVA X, which perhaps has norms behind attention and feed-forward part, too, and multiplies logits
+ * instead of dividing them; only pippin makes GGUF files of that. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,11 @@
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
-static const char *const classes[] = {"GraniteForCausalLM", "granite", NULL};
+static const char *const classes[] = {"GraniteForCausalLM", "granite", "TeleFLMForCausalLM", "TeleFLM", NULL};
+static const struct pp_arch_usual usual[] = {
+    {"TeleFLM", "TeleFLMForCausalLM", "{\"rms_norm_eps\": 1e-5}"},
+    {.json = NULL},
+};
 
 static enum pp_code divide_logits(float by, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -35,6 +39,30 @@ enum pp_code pp_granite_from_config(const cJSON *config, struct pp_hparams *hp, 
     if (!code)
         code = pp_config_float(config, "logits_scaling", &divisor, err);
     return code ? code : divide_logits(divisor, hp, err);
+}
+
+/* Tele-FLM, if it says so, multiplies embeddings and logits, the latter relative to the model that its numbers were
+ * found with. */
+static enum pp_code flm_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    float out = 1, scale = 1;
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    hp->attn_scale = 1.0f / sqrtf((float)hp->head_dim);
+    hp->embd_scale = hp->residual_scale = 1;
+    if (code || !pp_config_flag(config, "use_mup", false))
+        return code ? code : divide_logits(1, hp, err);
+    code = pp_config_float(config, "input_mult", &hp->embd_scale, err);
+    if (!code)
+        code = pp_config_float(config, "output_mult", &out, err);
+    if (!code)
+        code = pp_config_float(config, "mup_scale_factor", &scale, err);
+    return code ? code : divide_logits(scale / out, hp, err);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    return pp_arch_is_kind(config, "TeleFLM", "TeleFLMForCausalLM") ? flm_from_config(config, hp, err)
+                                                                    : pp_granite_from_config(config, hp, err);
 }
 
 /* The key logit_scale says by what logits are divided. */
@@ -64,7 +92,8 @@ const struct pp_arch pp_arch_granite = {
     .names = pp_interleaved_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .from_config = pp_granite_from_config,
+    .usual = usual,
+    .from_config = from_config,
     .from_gguf = pp_granite_from_gguf,
     .gguf_divides_logits = true,
     .to_config = pp_granite_to_config,

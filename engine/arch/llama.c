@@ -26,7 +26,7 @@ static const char *const classes[] = {
     "Mistral3ForConditionalGeneration", "llama", "mistral", "mixtral", "ministral3", "mistral3",
     "InternLM3ForCausalLM", "internlm3", "IQuestCoderForCausalLM", "iquestcoder", "mllama_text_model",
     "Emu3ForCausalLM", "emu3_text_model", "Emu3", "AquilaForCausalLM", "AquilaModel", "aquila",
-    "InternLMForCausalLM", "internlm", NULL};
+    "InternLMForCausalLM", "internlm", "TeleChat3ForCausalLM", "telechat3", NULL};
 
 const struct pp_arch_parts pp_mistral_parts = {
     .model_type = "mistral", .prefixes = pp_text_prefixes, .others = pp_picture_parts};

@@ -1,8 +1,9 @@
 /* llamas.c - families that are Llama but for a name or two: Seed-OSS (biases of q, k and v), ERNIE 4.5, Arcee (the
  * squared ReLU without a gate), Jais 2 (that, and LayerNorms), Orion (LayerNorms), XVERSE, openPangu, Refact (ALiBi,
- * one head of k and v), Maincoder (norms of each head of q and k, behind the rotation), nanochat
- * (norms without weights, the squared ReLU), Helium (heads whose pairs lie side by side), MiniCPM (numbers that the
- * embeddings, what is added to the residual stream and the logits are multiplied by). */
+ * one head of k and v), Maincoder (norms of each head of q and k, behind the rotation), KORMo, TeleChat (keys and
+ * values in one matrix), nanochat (norms without weights, the squared ReLU), Helium (heads whose pairs lie side by
+ * side), MiniCPM (numbers that the embeddings, what is added to the residual stream and the logits are multiplied by).
+ */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -326,6 +327,99 @@ const struct pp_arch pp_arch_kormo = {
     .ignored = pp_common_ignored,
     .from_config = silu_only,
     .to_config = nothing_more,
+};
+
+/* --- TeleChat 1 and 2 -------------------------------------------------------------------------------------------- */
+
+static const char *const telechat_classes[] = {"TelechatForCausalLM", "TeleChatForCausalLM", "TeleChat2ForCausalLM",
+                                               "telechat", "telechat2", NULL};
+static const struct pp_arch_name telechat_names[] = {
+    {.hf = "transformer.word_embeddings", .gguf = "token_embd"},
+    {.hf = "transformer.ln_f", .gguf = "output_norm"},
+    {.hf = "lm_head", .gguf = "output"},
+    {.hf = "transformer.h.{}.input_layernorm", .gguf = "blk.{}.attn_norm"},
+    {.hf = "transformer.h.{}.post_attention_layernorm", .gguf = "blk.{}.ffn_norm"},
+    {.hf = "transformer.h.{}.self_attention.query", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
+    {.hf = "transformer.h.{}.self_attention.key_value.weight", .gguf = "blk.{}.attn_k.weight",
+     .second = "blk.{}.attn_v.weight", .rows = PP_ROWS_K, .form = PP_HF_KEYS_VALUES, .whole = true},
+    {.hf = "transformer.h.{}.self_attention.dense", .gguf = "blk.{}.attn_output"},
+    {.hf = "transformer.h.{}.mlp.gate_proj", .gguf = "blk.{}.ffn_gate"},
+    {.hf = "transformer.h.{}.mlp.up_proj", .gguf = "blk.{}.ffn_up"},
+    {.hf = "transformer.h.{}.mlp.down_proj", .gguf = "blk.{}.ffn_down"},
+    {.hf = NULL},
+};
+static const struct pp_arch_usual telechat_usual[] = {
+    {.json = "{\"layer_norm_epsilon\": 1e-5, \"seq_length\": 8192, \"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+enum { TELECHAT_BASE = 8192 }; /* base_seqlen where it is not said */
+
+/* How much larger the base of frequencies is than for contexts of n_base positions: 2^k - 1 for 2^(k - 1) times as
+ * many, but for a power that depends on the heads' size. */
+static float telechat_growth(double alpha, int64_t head_dim)
+{
+    return (float)pow(alpha, (double)head_dim / (double)(head_dim - 2));
+}
+
+static enum pp_code telechat_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t n_base = TELECHAT_BASE;
+    enum pp_code code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_int(config, "seq_length", &hp->n_ctx_train, err);
+    if (!code)
+        code = pp_config_int(config, "training_seqlen", &hp->n_ctx_train, err);
+    if (!code)
+        code = pp_config_int(config, "base_seqlen", &n_base, err);
+    if (code)
+        return code;
+    if (pp_config_flag(config, "apply_residual_connection_post_layernorm", false) ||
+        pp_config_flag(config, "embed_layernorm", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: apply_residual_connection_post_layernorm or "
+                       "embed_layernorm is true, which pippin does not compute in this family");
+    if (hp->n_ctx_train < 1 || n_base < 1 || hp->head_dim < 4)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: training_seqlen, base_seqlen or the heads' size is too small");
+    const double longer = (double)hp->n_ctx_train / (double)n_base;
+    if (longer > 1)
+        hp->rope_base *= telechat_growth(exp2(ceil(log2(longer) + 1)) - 1, hp->head_dim);
+    return PP_OK;
+}
+
+/* The length for which the base would be the usual one, where there is one. */
+static int64_t telechat_base_length(const struct pp_hparams *hp)
+{
+    enum { MOST = 16 };
+    const float usual = 10000;
+    for (int k = 1; k <= MOST && hp->n_ctx_train >> (k - 1) > 0; k++)
+        if (fabsf(hp->rope_base / usual / telechat_growth(exp2(k) - 1, hp->head_dim) - 1) < 1e-5f)
+            return hp->n_ctx_train >> (k - 1);
+    return 0;
+}
+
+static void telechat_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    const int64_t n_base = hp->head_dim > 2 ? telechat_base_length(hp) : 0;
+    pp_config_put(config, "n_layer", hp->n_layer);
+    pp_config_put(config, "n_head", hp->n_head);
+    pp_config_put(config, "ffn_hidden_size", hp->n_ff);
+    pp_config_put(config, "seq_length", hp->n_ctx_train);
+    pp_config_put(config, "training_seqlen", hp->n_ctx_train);
+    pp_config_put(config, "base_seqlen", n_base ? n_base : hp->n_ctx_train);
+    if (n_base)
+        cJSON_DeleteItemFromObjectCaseSensitive(config, "rope_theta");
+}
+
+/* Llama with other names and biases of the last matrices of both parts; keys and values are one matrix. */
+const struct pp_arch pp_arch_telechat = {
+    .name = "telechat",
+    .file_name = "llama",
+    .hf_classes = telechat_classes,
+    .names = telechat_names,
+    .ignored = pp_common_ignored,
+    .usual = telechat_usual,
+    .from_config = telechat_from_config,
+    .to_config = telechat_to_config,
+    .hf_eps = "layer_norm_epsilon",
 };
 
 /* --- nanochat --------------------------------------------------------------------------------------------------- */
