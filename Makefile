@@ -39,7 +39,7 @@ SRC_TEST   := tests/runner.c tests/support.c tests/hostile.c tests/tiny_model.c 
               tests/encoder_model.c tests/expert_formulas.c tests/state_formulas.c tests/scan_formulas.c tests/expert_model.c \
               tests/expert_checks.c \
               tests/fill_store.c \
-              tests/gemma_model.c tests/gradients.c tests/packed_folder.c tests/passes.c tests/small_model.c tests/talk.c \
+              tests/gemma_model.c tests/gradients.c tests/packed_folder.c tests/passes.c tests/rwkv_model.c tests/small_model.c tests/talk.c \
               tests/tokenizers.c tests/worker_fixture.c \
               $(sort $(wildcard tests/test_*.c tests/soft_*.c))
 SRC_FAKE   := $(sort $(wildcard tests/fake_*.c)) tests/ui_fake_main.c

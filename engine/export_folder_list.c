@@ -148,8 +148,10 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         item->n_dims = 2;
     if (form == PP_HF_NUMBER)
         item->n_dims = 0;
-    if (form == PP_HF_DEEP)
+    if (form == PP_HF_DEEP || form == PP_HF_REST)
         item->n_dims = 3;
+    if (form == PP_HF_REST)
+        item->add = item->times = -1;
     if (form == PP_HF_CHANNELS || form == PP_HF_CHANNELS_APART) {
         item->n_dims = 3;
         item->ne[2] = item->ne[1] * item->ne[2] * item->ne[3];

@@ -53,6 +53,8 @@ static int64_t state_values(const struct pp_hparams *hp)
     const int64_t scans = hp->n_scan_head, channels = hp->n_state_head * hp->state_value_dim;
     if (scans) /* side by side: what goes in, both halves of it, steps, and what states give; and steps' low ranks */
         return scans * (6 * channels + 2 * (hp->state_rank + hp->state_key_dim));
+    if (hp->rwkv4) /* a difference, a mixture, keys, values, gates, what channels give, and what a gate is made of */
+        return 7 * hp->n_embd;
     /* what goes into the convolution, comes out of it, gates, and what states give */
     return 4 * (hp->n_state_key_head * hp->state_key_dim + channels) + hp->state_rank;
 }

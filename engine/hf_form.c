@@ -204,6 +204,21 @@ static enum pp_code not_deep(const struct pp_tensor *t, struct pp_tensor *out, s
     return code;
 }
 
+/* What is left of 1, in F32: of 1 less a bfloat16 from 0 to 1 that is exact. */
+static enum pp_code rest(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    if (t->ne[1] * t->ne[2] * t->ne[3] != 1 || pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    enum pp_code code = make(PP_TYPE_F32, t->ne[0], 0, 0, out, err);
+    if (code)
+        return code;
+    float *f = (float *)bytes_of(out);
+    pp_dequantize_row(t->type, t->data, f, t->ne[0]);
+    for (int64_t i = 0; i < t->ne[0]; i++)
+        f[i] = 1 - f[i];
+    return PP_OK;
+}
+
 /* A vector as a matrix of n_rows rows. */
 static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_tensor *out, struct pp_error *err)
 {
@@ -291,6 +306,9 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_DEEP:
         code = not_deep(t, out, err);
+        break;
+    case PP_HF_REST:
+        code = rest(t, out, err);
         break;
     case PP_HF_GROUPS:
         code = groups(t, hp->n_state_key_head, out, err);

@@ -248,7 +248,7 @@ static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *e
     if (hp->state_key_dim % 16 != 0 || hp->state_value_dim % 16 != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "states of %lld x %lld values are not supported; multiples of 16 are",
                        (long long)hp->state_key_dim, (long long)hp->state_value_dim);
-    for (int i = 0; hp->rwkv && i < (hp->rwkv6 ? 2 : 4); i++)
+    for (int i = 0; hp->rwkv && !hp->rwkv4 && i < (hp->rwkv6 ? 2 : 4); i++)
         if (pp_check_range("size between two matrices", hp->rwkv_ranks[i], hp->rwkv_qwen && i == 3 ? 0 : 1, 1 << 16,
                            err))
             return err->code;

@@ -279,7 +279,15 @@ struct pp_heads {
  * but with 1 in place of the root at the first position.
  *
  * Or lightning attention's (arXiv 2401.04658): S = exp(rate) S + k v', out = S' q, as they come, where each head has a
- * rate and a key of its own. */
+ * rate and a key of its own.
+ *
+ * Or RWKV 4's (arXiv 2305.13048), which are no matrices either: each channel has the mean of its values, in which a
+ * position counts for exp(k), and less with each later one. A "head" is key_dim x value_dim / 4 channels, which have a
+ * key k and a value v each, and a sum of values a and one of what they count for b:
+ *
+ *   out = (a + exp(direct + k) v) / (b + exp(direct + k)),  a = exp(rate) a + exp(k) v,  b = exp(rate) b + exp(k)
+ *
+ * What is kept is a, b and a number m: both are exp(m) times as large, so that keys may be anything. */
 struct pp_recurrence {
     struct pp_state_shape shape;
     enum pp_recurrence_kind {
@@ -292,6 +300,7 @@ struct pp_recurrence {
         PP_RECUR_GLA,
         PP_RECUR_LRU,
         PP_RECUR_LIGHTNING,
+        PP_RECUR_WKV,
     } kind;
     float bound;                     /* Kimi Linear's: 0, or ln a = bound / (1 + exp(-|rate| decay)) */
     bool twice;                      /* the delta rule's beta is twice the sigmoid, so that a state may turn over */
@@ -299,13 +308,14 @@ struct pp_recurrence {
                                         have one key head */
     int q, k, v;                     /* slots: [n_key_head, key_dim], likewise, [n_head, value_dim] */
     int decay, beta;                 /* slots: of head h the value (h / neighbours) stride + h % neighbours, or Mamba's
-                                        [n_head, value_dim]; Mamba, RWKV 6 and GLA have no beta: -1 */
+                                        [n_head, value_dim]; Mamba, RWKV 4 and 6 and GLA have no beta: -1 */
     int neighbours, stride;
     int look;                        /* RWKV 7's slot, whose decay and beta are [n_head, key_dim], too; as are Kimi
                                         Linear's decay, RWKV 6's and GLA's */
     const struct pp_tensor *rate, *bias; /* [n_head]; Mamba 2's and Kimi Linear's rate [n_head, 1]; Mamba's
                                         [n_head * value_dim, key_dim], and NULL; Kimi Linear has no bias; Griffin's
-                                        have one value for each channel, and so has `direct` */
+                                        and RWKV 4's have one value for each channel, and so has
+                                        `direct` */
     const struct pp_tensor *direct;  /* Mamba 2's D [n_head, 1], Mamba's [n_head * value_dim], RWKV 7's
                                         [n_head * key_dim], RWKV 6's [n_head, key_dim] */
 };

@@ -671,11 +671,11 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
         code = take_head_norms(s, err);
     if (!code && s->hp.kv_lora_rank)
         code = pp_split_heads(&s->list, &s->hp, err);
-    if (!code && s->hp.rwkv)
+    if (!code && s->hp.rwkv && !s->hp.rwkv4)
         code = take_mixes(s, err);
     if (!code && s->hp.bank_step)
         code = take_scores(s, err);
-    if (!code && s->hp.rwkv && !s->hp.rwkv6)
+    if (!code && s->hp.rwkv && !s->hp.rwkv6 && !s->hp.rwkv4)
         code = take_first_values(s, err);
     return code ? code : index_tensors(s, err);
 }

@@ -100,7 +100,7 @@ struct pp_hparams {
     float state_eps;        /* with this epsilon; 0: norm_eps; or what the delta rule gives is */
     bool state_twice;       /* the delta rule's beta goes up to 2 */
     bool rwkv;              /* or RWKV's, whose layers are made otherwise: */
-    bool rwkv6;             /* those of RWKV 6, else of RWKV 7 */
+    bool rwkv4, rwkv6;      /* those of RWKV 4 or 6, else of RWKV 7 */
     bool rwkv_qwen;         /* in Qwen 2's layers: their norms and feed-forward part, and RWKV in place of attention */
     int64_t rwkv_ranks[4];  /* what decays, beta, values and gates have between two matrices, the last perhaps 0: there
                                are no gates; of RWKV 6 decays, and each of five ways to mix */

@@ -12,6 +12,7 @@
 #include "engine/engine_int.h"
 #include "engine/fit.h"
 #include "tests/decoder_model.h"
+#include "tests/rwkv_model.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -67,6 +68,17 @@ static double taken(struct pp_model *m, int max_rows)
     return bytes;
 }
 
+/* What a row takes is estimated; least: how much of it at least. */
+static void check_rows(struct pp_model *m, const char *arch, double least)
+{
+    enum { FEW = 256, MANY = 1280 };
+    const double row = (taken(m, MANY) - taken(m, FEW)) / (MANY - FEW);
+    const double many = (double)pp_model_memory(m, PP_KV_F32, 128, MANY).work;
+    const double estimate = (many - (double)pp_model_memory(m, PP_KV_F32, 128, FEW).work) / (MANY - FEW);
+    if (!(estimate > row * least && estimate < row * 2))
+        fail_msg("%s: a row takes %.0f bytes, where %.0f were estimated", arch, row, estimate);
+}
+
 /* What a row takes, of families with slots that others have not. */
 static void rows_of_rare_families(void **state)
 {
@@ -74,7 +86,6 @@ static void rows_of_rare_families(void **state)
         const char *arch;
         double least; /* of what a row takes */
     } cases[] = {{"kormo", 0.7}, {"zamba", 0.8}, {"zamba2", 0.8}, {"doge", 0.8}, {"jetmoe", 0.9}};
-    enum { FEW = 256, MANY = 1280 };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct decoder_shape s = decoder_shape(cases[i].arch);
@@ -88,13 +99,15 @@ static void rows_of_rare_families(void **state)
         struct decoder *d = decoder_make(&s);
         assert_ok(pp_model_open(decoder_write(d), &m, &err), err);
         decoder_free(d);
-        const double row = (taken(m, MANY) - taken(m, FEW)) / (MANY - FEW);
-        const double many = (double)pp_model_memory(m, PP_KV_F32, 128, MANY).work;
-        const double estimate = (many - (double)pp_model_memory(m, PP_KV_F32, 128, FEW).work) / (MANY - FEW);
-        if (!(estimate > row * cases[i].least && estimate < row * 2))
-            fail_msg("%s: a row takes %.0f bytes, where %.0f were estimated", cases[i].arch, row, estimate);
+        check_rows(m, cases[i].arch, cases[i].least);
         pp_model_close(m);
     }
+    struct pp_model *m;
+    rwkv4_make();
+    assert_ok(pp_model_open(rwkv4_write(), &m, &err), err);
+    rwkv_drop();
+    check_rows(m, "rwkv4", 0.9);
+    pp_model_close(m);
 }
 
 static void of_experts_those_that_a_token_uses(void **state)

@@ -25,7 +25,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_falcon, &pp_arch_bloom, &pp_arch_mpt, &pp_arch_apertus, &pp_arch_llama4,
     &pp_arch_xverse, &pp_arch_pangu, &pp_arch_minicpm, &pp_arch_starcoder, &pp_arch_qwen,
     &pp_arch_nemotron_h, &pp_arch_falcon_h1, &pp_arch_mamba2, &pp_arch_mamba, &pp_arch_jamba, &pp_arch_rwkv7,
-    &pp_arch_rwkv6, &pp_arch_rwkv6qwen2, &pp_arch_arwkv7,
+    &pp_arch_rwkv4, &pp_arch_rwkv6, &pp_arch_rwkv6qwen2, &pp_arch_arwkv7,
     &pp_arch_lfm2, &pp_arch_lfm2moe, &pp_arch_qwen3next, &pp_arch_qwen35, &pp_arch_qwen35moe,
     &pp_arch_granitehybrid, &pp_arch_bitnet, &pp_arch_mistral4, &pp_arch_mimo2, &pp_arch_smallthinker,
     &pp_arch_deepseek32, &pp_arch_glm_dsa, &pp_arch_jais2, &pp_arch_refact, &pp_arch_codeshell, &pp_arch_mellum,

@@ -835,7 +835,7 @@ static bool add_layer(struct builder *b, int l)
 {
     pp_mixer_shape(b, pp_layer_shape(b->hp, l));
     if (b->hp->rwkv && !b->hp->rwkv_qwen)
-        return b->hp->rwkv6 ? pp_rwkv6_layer(b, l) : pp_rwkv7_layer(b, l);
+        return (b->hp->rwkv4 ? pp_rwkv4_layer : b->hp->rwkv6 ? pp_rwkv6_layer : pp_rwkv7_layer)(b, l);
     if (b->hp->hyper)
         return add_hyper_layer(b, l);
     if (b->hp->n_stream)

@@ -3,7 +3,8 @@
  * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_blocks.c an
  * index that picks blocks, decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have parts in common,
  * decoder_hyper.c hyper-connections, decoder_ngram.c embeddings of several tokens, decoder_scan.c, decoder_scan_heads.c,
- * decoder_rwkv.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private to them. */
+ * decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private
+ * to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -155,13 +156,15 @@ void pp_zamba_slots(struct builder *b);
 /* Lightning attention, from the residual stream. */
 bool pp_lightning_result(struct builder *b, int l);
 void pp_lightning_slots(struct builder *b);
-/* RWKV 7 and 6: a whole layer; the part with states alone, from the residual stream to `delta`; and slots. */
+/* RWKV 7, 6 and 4: a whole layer; the part with states alone, from the residual stream to `delta`; and slots. */
 bool pp_rwkv7_layer(struct builder *b, int l);
 bool pp_rwkv7_result(struct builder *b, int l);
 void pp_rwkv7_slots(struct builder *b);
 bool pp_rwkv6_layer(struct builder *b, int l);
 bool pp_rwkv6_result(struct builder *b, int l);
 void pp_rwkv6_slots(struct builder *b);
+bool pp_rwkv4_layer(struct builder *b, int l);
+void pp_rwkv4_slots(struct builder *b);
 /* What several tokens have together is added to what is in the stream's slot. */
 bool pp_ngram_embeddings(struct builder *b);
 /* Hyper-connections: streams, as many as there are, of what is in the stream's slot; what the next part of a layer

@@ -632,6 +632,7 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     if (hp->n_state_head)
         (hp->lightning    ? pp_lightning_slots
          : hp->lru_width  ? pp_lru_slots
+         : hp->rwkv4      ? pp_rwkv4_slots
          : hp->rwkv6      ? pp_rwkv6_slots
          : hp->rwkv       ? pp_rwkv7_slots
          : hp->n_scan_head ? pp_scan_heads_slots

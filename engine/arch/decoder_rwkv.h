@@ -1,4 +1,5 @@
-/* decoder_rwkv.h - what the layers of RWKV 6 and 7 share. Private to decoder_rwkv.c and decoder_rwkv6.c. */
+/* decoder_rwkv.h - what the layers of RWKV 4, 6 and 7 share. Private to decoder_rwkv.c, decoder_rwkv4.c and
+ * decoder_rwkv6.c. */
 #ifndef PP_ENGINE_ARCH_DECODER_RWKV_H
 #define PP_ENGINE_ARCH_DECODER_RWKV_H
 
@@ -26,6 +27,8 @@ bool pp_rwkv_shift(struct builder *b, int l, const char *norm);
 void pp_rwkv_blend(struct builder *b, int l, const struct pp_tensor *weight);
 /* Norm, mixing and the two matrices of the feed-forward part, into delta; false: *err is set. */
 bool pp_rwkv_feed_forward(struct builder *b, int l);
+/* All of RWKV 6's feed-forward part, which a gate ends, added to the residual stream; false: *err is set. */
+bool pp_rwkv_channel_mix(struct builder *b, int l);
 /* The n vectors of all ways to mix, in one tensor whose dimensions of one some files have in the middle; NULL: *err is
  * set. */
 const struct pp_tensor *pp_rwkv_mixes(struct builder *b, int l, int n);

@@ -149,7 +149,7 @@ bool pp_rwkv6_result(struct builder *b, int l)
 /* --- the feed-forward part ---------------------------------------------------------------------------------------- */
 
 /* What comes of it goes through a gate, which reads the input mixed in another way. */
-static bool add_channel_mix(struct builder *b, int l)
+bool pp_rwkv_channel_mix(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd;
     const struct pp_tensor *of_gate = !pp_rwkv_feed_forward(b, l) ? NULL : find_vector(b, l, "channel_mix_lerp_r");
@@ -169,7 +169,7 @@ bool pp_rwkv6_layer(struct builder *b, int l)
     if (!pp_rwkv6_result(b, l))
         return false;
     add_sum(b, l, 1, b->delta, b->x);
-    if (!add_channel_mix(b, l))
+    if (!pp_rwkv_channel_mix(b, l))
         return false;
     if (b->hp->halved_every && (l + 1) % b->hp->halved_every == 0)
         add_fn(b, l, PP_FN_SCALE, 0.5f, b->x, b->x);

@@ -36,7 +36,6 @@ static const struct {
     {"xlnet", "answers that are not written from left to right (of any order)"},
     {"hrmtext", "two stacks of layers that are gone through in cycles, and a prompt of which all is seen at once"},
     {"xlstm", "the xLSTM's states, whose gates are exponential"},
-    {"rwkv", "RWKV 4's states"},
     {"blt", "patches of bytes, and what makes bytes of them again"},
     {"cpmant", "relative positions in buckets, and prompts in segments"},
     {"reformer", "attention to positions of the same hash, and layers that are reversed"},

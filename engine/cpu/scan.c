@@ -1,5 +1,5 @@
 /* scan.c - stages of layers whose states are made again step by step (kv.h), because no one number decays all of a
- * head: Mamba's selective scan, RWKV 6 and 7, gated linear attention, Kimi Linear's delta rule, and Griffin's
+ * head: Mamba's selective scan, RWKV 4, 6 and 7, gated linear attention, Kimi Linear's delta rule, and Griffin's
  * recurrence.
  *
  * A row leaves behind what it brings, and takes a step from the state behind the position before it. If that is not the
@@ -101,6 +101,8 @@ enum pp_code pp_cpu_scan_add(struct pp_cpu *c, struct stage *s, const struct pp_
         return PP_OK;
     if (!(s->direct = pp_cpu_recur_numbers(c, r->direct, err)))
         return err->code;
+    if (r->kind == PP_RECUR_WKV)
+        return (s->rate = pp_cpu_recur_numbers(c, r->rate, err)) ? PP_OK : err->code;
     if (r->kind == PP_RECUR_RWKV6)
         return add_head_norm(c, s, op, err);
     if (r->kind == PP_RECUR_RWKV7)
@@ -305,7 +307,7 @@ static void step_kda(const struct scan *x, const float *inputs, int row, float *
 
 static int64_t channels_of(const struct pp_recurrence *r)
 {
-    return (int64_t)r->shape.key_dim * r->shape.value_dim;
+    return (int64_t)r->shape.key_dim * r->shape.value_dim / (r->kind == PP_RECUR_WKV ? 4 : 1);
 }
 
 /* out = sigmoid(gate + bias) of the head's channels */
@@ -341,6 +343,37 @@ static void step_lru(const struct scan *x, const float *inputs, int row, float *
         memcpy(out, state, (size_t)n * sizeof *out);
 }
 
+/* --- RWKV 4's: keys and values ------------------------------------------------------------------------------------ */
+
+static void take_wkv(const struct scan *x, int row, float *inputs)
+{
+    const struct pp_recurrence *r = x->s->recurrence;
+    const int64_t n = channels_of(r), at = x->head * n;
+    memcpy(inputs, slot_row(x->c, r->k, row) + at, (size_t)n * sizeof *inputs);
+    memcpy(inputs + n, slot_row(x->c, r->v, row) + at, (size_t)n * sizeof *inputs);
+}
+
+/* All sums are of numbers of which the largest is 1, whatever keys are. */
+static void step_wkv(const struct scan *x, const float *inputs, int row, float *state, float *out)
+{
+    const int64_t n = channels_of(x->s->recurrence), first = x->head * n;
+    const float *k = inputs, *v = inputs + n, *rate = x->s->rate + first, *direct = x->s->direct + first;
+    float *a = state, *b = state + n, *m = state + 2 * n;
+    for (int64_t i = 0; i < n; i++) {
+        const bool begins = b[i] == 0; /* there is nothing yet */
+        if (row >= 0) {
+            const float own = direct[i] + k[i], most = begins || own > m[i] ? own : m[i];
+            const float before = begins ? 0 : expf(m[i] - most), now = expf(own - most);
+            out[i] = (before * a[i] + now * v[i]) / (before * b[i] + now);
+        }
+        const float left = m[i] + rate[i], most = begins || k[i] > left ? k[i] : left;
+        const float before = begins ? 0 : expf(left - most), now = expf(k[i] - most);
+        a[i] = before * a[i] + now * v[i];
+        b[i] = before * b[i] + now;
+        m[i] = most;
+    }
+}
+
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
 /* The step of a position that brings these inputs; out: what the state behind it gives for the row, -1: nothing. */
@@ -352,6 +385,7 @@ static void step(const struct scan *x, const float *inputs, int row, float *stat
     case PP_RECUR_RWKV7: step_rwkv7(x, inputs, row, state, out); break;
     case PP_RECUR_KDA: step_kda(x, inputs, row, state, out); break;
     case PP_RECUR_LRU: step_lru(x, inputs, row, state, out); break;
+    case PP_RECUR_WKV: step_wkv(x, inputs, row, state, out); break;
     default: step_mamba(x, inputs, row, state, out); break;
     }
 }
@@ -364,6 +398,7 @@ static void take_inputs(const struct scan *x, int row, float *inputs)
     case PP_RECUR_RWKV7: take_rwkv7(x, row, inputs); break;
     case PP_RECUR_KDA: take_kda(x, row, inputs); break;
     case PP_RECUR_LRU: take_lru(x, row, inputs); break;
+    case PP_RECUR_WKV: take_wkv(x, row, inputs); break;
     default: take_mamba(x, row, inputs); break;
     }
 }
@@ -396,7 +431,8 @@ void pp_cpu_scan_item(struct pp_cpu *c, const struct stage *s, int m, int item)
 {
     const struct pp_recurrence *r = s->recurrence;
     const struct scan x = {.c = c, .s = s, .kv = &c->attend[s->tier].kv, .head = item};
-    const int64_t width = r->kind == PP_RECUR_LRU ? channels_of(r) : r->shape.value_dim;
+    const bool by_channel = r->kind == PP_RECUR_LRU || r->kind == PP_RECUR_WKV;
+    const int64_t width = by_channel ? channels_of(r) : r->shape.value_dim;
     for (int i = 0; i < m; i++) {
         const struct pp_batch_row *row = &c->batch->rows[i];
         const int64_t p = row->slot / PP_PAGE_TOKENS;

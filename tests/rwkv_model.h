@@ -1,0 +1,67 @@
+/* rwkv_model.h - small random models of RWKV 4, 6 and 7, alone and in Qwen 2's layers, that the tests write, and the
+ * logits that they give, in double precision from the formulas. One model at a time: it is made, written and computed,
+ * and dropped. */
+#ifndef PP_TESTS_RWKV_MODEL_H
+#define PP_TESTS_RWKV_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { N = 64, HEAD = 32, HEADS = N / HEAD, FF = 96, VOCAB = 70, LAYERS = 3, MIXES = 6, MAX_TENSORS = 160 };
+enum { MIXES_6 = 5, MIX_RANK = 32, DECAY_RANK = 64 }; /* RWKV 6's */
+enum { KEYS = HEADS / 2 }; /* QRWKV's heads that have keys and values for the others, too */
+extern const int rwkv_ranks[4]; /* of decays, beta, values and gates */
+
+struct array {
+    char name[48];
+    int64_t rows, cols; /* rows 0: a vector */
+    float *values;
+};
+
+extern struct array arrays[MAX_TENSORS];
+extern int n_arrays;
+/* ARWKV may lack gates, and a norm of what heads give. */
+extern bool arwkv_gated, arwkv_heads_normed;
+
+const struct array *rwkv_find(int l, const char *kind);
+double rwkv_vector(int l, const char *kind, int i);
+void rwkv_drop(void);
+
+struct number {
+    const char *key;
+    uint32_t v;
+};
+
+/* The model as a GGUF file. Numbers without a key are left out. */
+const char *rwkv_write_numbers(const char *arch, const struct number *numbers, size_t n_numbers);
+
+void rwkv7_make(void);
+const char *rwkv7_write_with(uint32_t head_size);
+const char *rwkv7_write(void);
+void rwkv7_compute(const int32_t *ids, int n, double *logits);
+
+void rwkv4_make(void);
+const char *rwkv4_write(void);
+void rwkv4_compute(const int32_t *ids, int n, double *logits);
+
+/* apart: vectors of mixing in a tensor of each, as the first files have them */
+void rwkv6_make_with(bool apart);
+void rwkv6_make(void);
+/* left_out: of its keys, the first being 0; -1: none */
+const char *rwkv6_write_with(uint32_t head_size, uint32_t halved_every, uint32_t shifts, int left_out);
+const char *rwkv6_write(void);
+void rwkv6_compute_with(const int32_t *ids, int n, bool apart, int halved_every, double *logits);
+void rwkv6_compute(const int32_t *ids, int n, double *logits);
+
+void arwkv_make(void);
+const char *arwkv_write_with(uint32_t head_size, uint32_t shifts);
+const char *arwkv_write(void);
+void arwkv_compute(const int32_t *ids, int n, double *logits);
+
+void qrwkv_make(void);
+const char *qrwkv_write_with(uint32_t head_size, uint32_t n_keys, uint32_t shifts, uint32_t halved_every);
+const char *qrwkv_write(void);
+void qrwkv_compute(const int32_t *ids, int n, double *logits);
+
+#endif
