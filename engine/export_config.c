@@ -285,7 +285,7 @@ enum pp_code pp_export_config(const struct pp_source *s, const struct pp_tokeniz
 {
     enum pp_code code = PP_OK;
     *json = NULL;
-    if (pp_source_folder(s) && !pp_source_hparams(s)->other_experts) {
+    if (pp_source_folder(s) && !pp_source_hparams(s)->other_experts && !pp_source_hparams(s)->other_names) {
         const struct pp_hparams *hp = pp_source_hparams(s);
         code = of_folder(s, tied, json, err);
         if (!code && hp->scales.any)

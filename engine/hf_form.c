@@ -230,6 +230,41 @@ static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_
     return code;
 }
 
+enum { N_WAYS = 5 };
+static const int way_there[N_WAYS] = {1, 2, 3, 0, 4}; /* of w, k, v, r, g in r, w, k, v, g */
+
+/* Pieces of rows; apart: each is a vector. */
+static enum pp_code ways_of_rows(const struct pp_tensor *t, bool apart, struct pp_tensor *out, struct pp_error *err)
+{
+    if (t->n_dims != 2 || t->ne[1] % N_WAYS != 0 || (apart && t->ne[1] != N_WAYS) ||
+        pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    enum pp_code code = make(t->type, t->ne[0], t->ne[1], 0, out, err);
+    const size_t size = out->size / N_WAYS;
+    for (size_t i = 0; i < N_WAYS && !code; i++)
+        memcpy(bytes_of(out) + i * size, (const uint8_t *)t->data + (size_t)way_there[i] * size, size);
+    if (!code && apart) {
+        out->n_dims = 4;
+        out->ne[1] = 1;
+        out->ne[3] = N_WAYS;
+    }
+    return code;
+}
+
+/* Pieces of columns become matrices. */
+static enum pp_code ways_of_columns(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    const int64_t n = t->ne[0] / N_WAYS;
+    const size_t size = pp_type_row_bytes(t->type, n);
+    if (t->n_dims != 2 || t->ne[0] % N_WAYS != 0 || pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    enum pp_code code = make(t->type, n, t->ne[1], N_WAYS, out, err);
+    for (int64_t i = 0; i < N_WAYS * t->ne[1] && !code; i++)
+        memcpy(bytes_of(out) + (size_t)i * size,
+               (const uint8_t *)t->data + (size_t)(i % t->ne[1] * N_WAYS + way_there[i / t->ne[1]]) * size, size);
+    return code;
+}
+
 enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
                              struct pp_tensor out[2], int *n, struct pp_error *err)
 {
@@ -252,6 +287,7 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     case PP_HF_UNIT_ROWS:
     case PP_HF_WAYS:
     case PP_HF_WAYS_APART:
+    case PP_HF_EIGHTFOLD:
     case PP_HF_HALVES:
     case PP_HF_NUMBER:
     case PP_HF_FLAT:
@@ -306,6 +342,13 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_DEEP:
         code = not_deep(t, out, err);
+        break;
+    case PP_HF_WAYS_ROWS:
+    case PP_HF_WAYS_VECTORS:
+        code = ways_of_rows(t, form == PP_HF_WAYS_VECTORS, out, err);
+        break;
+    case PP_HF_WAYS_COLUMNS:
+        code = ways_of_columns(t, out, err);
         break;
     case PP_HF_REST:
         code = rest(t, out, err);

@@ -24,6 +24,7 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
     case PP_HF_UNIT_ROWS:
     case PP_HF_WAYS:
     case PP_HF_WAYS_APART:
+    case PP_HF_EIGHTFOLD:
         return true;
     case PP_HF_QKV_BY_HEAD:
         return t->n_dims != 1; /* biases are small */
@@ -191,11 +192,17 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
         code = pp_hf_stack(t, hp, &stack, err);
         return code ? code : add_turned(l, &stack, 3, 1, false, names, err);
     case PP_HF_UNIT_ROWS:
+    case PP_HF_EIGHTFOLD:
         if (t->n_dims != 2)
             return fail_shape(t, err);
         rows = stored(t);
-        rows.unit = true;
+        rows.unit = form == PP_HF_UNIT_ROWS;
         rows.as_blocks = false;
+        if (form == PP_HF_EIGHTFOLD) {
+            rows.n_scaled = 1;
+            rows.scaled[0].end = rows.n_rows;
+            rows.scaled[0].by = 8;
+        }
         return add(l, &rows, 0, name, err);
     default:
         return add_heads(l, t, form, hp, name, err);

@@ -193,6 +193,7 @@ struct pp_hparams {
     int64_t n_expert_used;  /* of them for each row */
     int64_t n_ff_expert;
     int64_t n_embd_expert;  /* of what goes into experts and comes out of them; 0: n_embd */
+    bool other_names;       /* a folder's names are not those that are written: the configuration is another, too */
     bool other_experts;     /* a folder has some for pictures behind these, which nobody uses */
     bool dense_beside;      /* layers with experts have a feed-forward part, too, which reads the same */
     int64_t n_ff_shared;    /* of the expert that every row uses, too; 0: there is none */

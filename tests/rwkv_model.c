@@ -266,6 +266,7 @@ const char *rwkv6_write(void)
 
 /* --- in Qwen 2's layers ------------------------------------------------------------------------------------------ */
 
+double rwkv6_heads_eps = 64e-5;
 bool arwkv_gated = true, arwkv_heads_normed = true;
 
 static void add_qwen_feed_forward(int l)
@@ -611,7 +612,7 @@ static void time_mix_6(int l, struct memory *m, const double *x, bool apart, dou
                 m->state[h][i][j] = w[at + i] * m->state[h][i][j] + kv;
             }
         }
-        norm(l, "time_mix_ln", at, HEAD, 64e-5, y + at);
+        norm(l, "time_mix_ln", at, HEAD, rwkv6_heads_eps, y + at);
     }
     for (int i = 0; i < N; i++)
         y[i] *= g[i] * sigmoid(g[i]);

@@ -24,6 +24,8 @@ extern int n_arrays;
 /* ARWKV may lack gates, and a norm of what heads give. */
 extern bool arwkv_gated, arwkv_heads_normed;
 
+extern double rwkv6_heads_eps; /* of norms of heads */
+
 const struct array *rwkv_find(int l, const char *kind);
 double rwkv_vector(int l, const char *kind, int i);
 void rwkv_drop(void);

@@ -64,10 +64,10 @@ static const char *embeddings_of(const cJSON *config)
         return "model.embeddings.tok_embeddings.weight";
     if (strcmp(type->valuestring, "neobert") == 0)
         return "model.encoder.weight";
+    if (strcmp(type->valuestring, "rwkv7") == 0 || cJSON_GetObjectItem(config, "proj_low_rank_dim"))
+        return "model.embeddings.weight";
     if (strcmp(type->valuestring, "rwkv6") == 0 || strcmp(type->valuestring, "rwkv") == 0)
         return "rwkv.embeddings.weight";
-    if (strcmp(type->valuestring, "rwkv7") == 0)
-        return "model.embeddings.weight";
     if (strcmp(type->valuestring, "openai-gpt") == 0)
         return "tokens_embed.weight";
     if (strcmp(type->valuestring, "ctrl") == 0)

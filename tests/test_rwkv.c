@@ -4,7 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
@@ -13,6 +15,7 @@
 #include "engine/hf.h"
 #include "engine/model.h"
 #include "engine/quant.h"
+#include "engine/safetensors.h"
 #include "engine/source.h"
 #include "engine/types.h"
 #include "tests/adapter_folder.h"
@@ -175,6 +178,105 @@ static void logits_6(void **state)
         rwkv_drop();
     }
     pp_free(want);
+}
+
+/* Tensors of RWKV 6 as flash-linear-attention has them. */
+static const struct {
+    const char *theirs, *ours;
+} fla_names[] = {
+    {"attn_norm.weight", "attn_norm.weight"}, {"attn_norm.bias", "attn_norm.bias"},
+    {"ffn_norm.weight", "attn_norm_2.weight"}, {"ffn_norm.bias", "attn_norm_2.bias"},
+    {"attn.x_proj.0.mu", "time_mix_lerp_x.weight"}, {"attn.x_proj.0.linear.weight", "time_mix_w1.weight"},
+    {"attn.x_proj.2.weight", "time_mix_w2.weight"}, {"attn.x_bias", "time_mix_lerp_fused.weight"},
+    {"attn.w_proj.linear.lora.0.weight", "time_mix_decay_w1.weight"},
+    {"attn.w_proj.linear.lora.2.weight", "time_mix_decay_w2.weight"},
+    {"attn.w_proj.linear.lora.2.bias", "time_mix_decay.weight"}, {"attn.bonus", "time_mix_first.weight"},
+    {"attn.r_proj.linear.weight", "time_mix_receptance.weight"}, {"attn.k_proj.linear.weight", "time_mix_key.weight"},
+    {"attn.v_proj.linear.weight", "time_mix_value.weight"}, {"attn.g_proj.linear.weight", "time_mix_gate.weight"},
+    {"attn.g_norm.weight", "time_mix_ln.weight"}, {"attn.g_norm.bias", "time_mix_ln.bias"},
+    {"attn.o_proj.weight", "time_mix_output.weight"}, {"ffn.key.mu", "channel_mix_lerp_k.weight"},
+    {"ffn.receptance.mu", "channel_mix_lerp_r.weight"}, {"ffn.key.linear.weight", "channel_mix_key.weight"},
+    {"ffn.value.weight", "channel_mix_value.weight"}, {"ffn.receptance.linear.weight", "channel_mix_receptance.weight"},
+};
+
+/* The values of ours in the order that they have there: ways are r, w, k, v, g, and those of w2 side by side. */
+static void in_their_order(const struct array *a, float *to)
+{
+    static const int ours[MIXES_6] = {3, 0, 1, 2, 4};
+    const int64_t n = (a->rows ? a->rows : 1) * a->cols;
+    const bool across = strstr(a->name, "time_mix_w2"), ways = across || strstr(a->name, "time_mix_w1") ||
+                                                               strstr(a->name, "lerp_fused");
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t each = n / MIXES_6, r = i % each / a->cols, c = i % a->cols;
+        const int64_t from = ways ? ours[i / each] * each + i % each : i;
+        to[across ? (r * MIXES_6 + i / each) * a->cols + c : i] = a->values[from];
+    }
+}
+
+static const char *write_fla(const char *config)
+{
+    enum { OTHERS = 6 };
+    static const char *const others[OTHERS][2] = {
+        {"model.embeddings.weight", "token_embd.weight"}, {"model.layers.0.pre_norm.weight", "token_embd_norm.weight"},
+        {"model.layers.0.pre_norm.bias", "token_embd_norm.bias"}, {"model.norm.weight", "output_norm.weight"},
+        {"model.norm.bias", "output_norm.bias"}, {"lm_head.weight", "output.weight"}};
+    enum { OF_LAYER = sizeof fla_names / sizeof *fla_names, ALL = OTHERS + LAYERS * OF_LAYER };
+    const char *dir = fresh_path("fla");
+    struct pp_tensor list[ALL];
+    char names[ALL][80], path[400];
+    struct pp_error err;
+    for (int i = 0; i < ALL; i++) {
+        const int l = i < OTHERS ? -1 : (i - OTHERS) / OF_LAYER, k = (i - OTHERS) % OF_LAYER;
+        const struct array *a = rwkv_find(l, l < 0 ? others[i][1] : fla_names[k].ours);
+        const int64_t n = (a->rows ? a->rows : 1) * a->cols;
+        const bool across = strstr(a->name, "time_mix_w2");
+        float *values = pp_calloc((size_t)n, sizeof *values);
+        in_their_order(a, values);
+        if (l < 0)
+            snprintf(names[i], sizeof names[i], "%s", others[i][0]);
+        else
+            snprintf(names[i], sizeof names[i], "model.layers.%d.%s", l, fla_names[k].theirs);
+        list[i] = (struct pp_tensor){.name = names[i], .type = PP_TYPE_F32, .n_dims = a->rows ? 2 : 1, .data = values,
+                                     .ne = {across ? a->cols * MIXES_6 : a->cols, across ? N : a->rows ? a->rows : 1,
+                                            1, 1}, .size = (size_t)n * sizeof *values};
+    }
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, list, ALL, &err), err);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, config, strlen(config), 0600, &err), err);
+    for (int i = 0; i < ALL; i++)
+        pp_free((void *)(uintptr_t)list[i].data);
+    return dir;
+}
+
+/* RWKV 6 as flash-linear-attention has it, whose heads' norms have a smaller epsilon: what is made of it computes the
+ * same, and is of RWKV's own kind. */
+static void logits_6_of_fla(void **state)
+{
+    static const char config[] =
+        "{\"architectures\": [\"RWKV6ForCausalLM\"], \"model_type\": \"rwkv6\", \"hidden_size\": 64, \"num_heads\": 2, "
+        "\"expand_k\": 1.0, \"expand_v\": 1.0, \"hidden_ratio\": 1.5, \"intermediate_size\": null, "
+        "\"num_hidden_layers\": 3, \"vocab_size\": 70, \"norm_eps\": 1e-5, \"hidden_act\": \"sqrelu\", "
+        "\"proj_low_rank_dim\": 32, \"gate_low_rank_dim\": 64, \"tie_word_embeddings\": false}";
+    int32_t ids[SMALL_TEXT];
+    double *want = doubles(SMALL_TEXT * VOCAB);
+    const char *file = fresh_path("fla.gguf");
+    struct pp_error err;
+    (void)state;
+    small_text(ids, VOCAB);
+    rwkv6_make();
+    rwkv6_heads_eps = 1e-5;
+    rwkv6_compute_with(ids, SMALL_TEXT, false, 0, want);
+    rwkv6_heads_eps = 64e-5;
+    const char *folder = write_fla(config);
+    assert_logits(want, VOCAB, folder);
+    assert_likeness(folder, "q8_0", want, 0.98);
+    assert_folders_6(folder, want);
+    assert_ok(pp_convert_to_gguf(folder, file, &(struct pp_convert_options){0}, &err), err);
+    assert_folders_6(file, want);
+    pp_free(want);
+    rwkv_drop();
 }
 
 /* Everywhere the same: a file, in eight bits, its folder, and the file that is made of that; the folder's path. */
@@ -523,12 +625,12 @@ static void bad_heads(void **state)
 
 TEST_GROUP(rwkv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(logits), cmocka_unit_test(logits_6),
-                                       cmocka_unit_test(logits_arwkv), cmocka_unit_test(logits_qrwkv),
-                                       cmocka_unit_test(logits_4),
-                                       cmocka_unit_test(bad_files_4), cmocka_unit_test(bad_files_qwen),
-                                       cmocka_unit_test(bad_files_6), cmocka_unit_test(gone_back),
-                                       cmocka_unit_test(saved), cmocka_unit_test(adapters),
-                                       cmocka_unit_test(bad_heads)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits), cmocka_unit_test(logits_6), cmocka_unit_test(logits_6_of_fla),
+        cmocka_unit_test(logits_arwkv), cmocka_unit_test(logits_qrwkv), cmocka_unit_test(logits_4),
+        cmocka_unit_test(bad_files_4), cmocka_unit_test(bad_files_qwen), cmocka_unit_test(bad_files_6),
+        cmocka_unit_test(gone_back), cmocka_unit_test(saved), cmocka_unit_test(adapters),
+        cmocka_unit_test(bad_heads),
+    };
     return cmocka_run_group_tests_name("rwkv", tests, NULL, NULL);
 }

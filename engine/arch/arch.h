@@ -72,6 +72,11 @@ enum pp_hf_form {
     PP_HF_WAYS,           /* [n_in, 5 n_out]: columns of five ways to mix, in the order r, k, v, w, g, where we have
                              rows in the order w, k, v, r, g */
     PP_HF_WAYS_APART,     /* likewise, [5, n_in, n_out] */
+    /* The same as flash-linear-attention has it for RWKV 6, whose order is r, w, k, v, g; only read: */
+    PP_HF_WAYS_ROWS,      /* pieces of rows of a matrix [n_out, n_in] */
+    PP_HF_WAYS_VECTORS,   /* a row for each way */
+    PP_HF_WAYS_COLUMNS,   /* pieces of columns, each of which is a matrix of ours */
+    PP_HF_EIGHTFOLD,      /* a matrix that is an eighth of ours, whose heads' norms have an epsilon 64 times as large */
 };
 
 enum { PP_HF_QKV_PIECES = 4 };

@@ -12,7 +12,6 @@ static const struct {
     {"glm5next", "an index of several positions' keys together"},
     {"qwen4exp", "residual streams that products of low rank mix, an index of several positions' keys together beside "
                  "the usual attention, and embeddings of several tokens within layers"},
-    {"rwkv6", "other names than those of the model's own code (Rwkv6ForCausalLM)"},
     {"rwkv7qwen2", "RWKV 7's states behind rotated heads"},
     {"rwkv7qwen3", "RWKV 7's states behind rotated heads"},
     {"talkie", "its layers, of which there are files of several kinds that cannot be told apart"},

@@ -1,6 +1,8 @@
 /* rwkv6.c - RWKV 6 (arXiv 2404.05892): neither attention nor a cache, and LayerNorm. Folders are those of the model's
- * own code, which says nothing of sizes between two matrices: they follow from the model's width. */
+ * own code, which says nothing of sizes between two matrices: they follow from the model's width; those of
+ * flash-linear-attention are read, too, and are written as the former. */
 #include <cjson/cJSON.h>
+#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/arch/rwkv.h"
@@ -45,7 +47,43 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "feed_forward.receptance", .gguf = "blk.{}.channel_mix_receptance"},
     {.hf = NULL},
 };
-static const char *const classes[] = {"Rwkv6ForCausalLM", NULL};
+
+#define FLA "model.layers.{}."
+#define READ(from, to) {.hf = from, .gguf = to, .only_read = true}
+#define FORMED(from, to, how) \
+    {.hf = FLA from, .gguf = "blk.{}." to ".weight", .form = how, .whole = true, .only_read = true}
+
+static const struct pp_arch_name fla_names[] = {
+    READ("model.embeddings", "token_embd"),
+    READ("model.layers.0.pre_norm", "token_embd_norm"),
+    READ("model.norm", "output_norm"),
+    READ("lm_head", "output"),
+    READ(FLA "attn_norm", "blk.{}.attn_norm"),
+    READ(FLA "ffn_norm", "blk.{}.attn_norm_2"),
+    FORMED("attn.x_proj.0.mu", "time_mix_lerp_x", PP_HF_SAME),
+    FORMED("attn.x_proj.0.linear.weight", "time_mix_w1", PP_HF_WAYS_ROWS),
+    FORMED("attn.x_proj.2.weight", "time_mix_w2", PP_HF_WAYS_COLUMNS),
+    FORMED("attn.x_bias", "time_mix_lerp_fused", PP_HF_WAYS_VECTORS),
+    FORMED("attn.w_proj.linear.lora.0.weight", "time_mix_decay_w1", PP_HF_SAME),
+    FORMED("attn.w_proj.linear.lora.2.weight", "time_mix_decay_w2", PP_HF_SAME),
+    FORMED("attn.w_proj.linear.lora.2.bias", "time_mix_decay", PP_HF_SAME),
+    FORMED("attn.bonus", "time_mix_first", PP_HF_SAME),
+    READ(FLA "attn.r_proj.linear", "blk.{}.time_mix_receptance"),
+    READ(FLA "attn.k_proj.linear", "blk.{}.time_mix_key"),
+    FORMED("attn.v_proj.linear.weight", "time_mix_value", PP_HF_EIGHTFOLD),
+    READ(FLA "attn.g_proj.linear", "blk.{}.time_mix_gate"),
+    READ(FLA "attn.g_norm", "blk.{}.time_mix_ln"),
+    READ(FLA "attn.o_proj", "blk.{}.time_mix_output"),
+    FORMED("ffn.key.mu", "channel_mix_lerp_k", PP_HF_SAME),
+    FORMED("ffn.receptance.mu", "channel_mix_lerp_r", PP_HF_SAME),
+    READ(FLA "ffn.key.linear", "blk.{}.channel_mix_key"),
+    READ(FLA "ffn.value", "blk.{}.channel_mix_value"),
+    READ(FLA "ffn.receptance.linear", "blk.{}.channel_mix_receptance"),
+    {.hf = NULL},
+};
+static const char fla_class[] = "RWKV6ForCausalLM"; /* of the same model_type */
+static const char *const classes[] = {"Rwkv6ForCausalLM", fla_class, "rwkv6", NULL};
+static const char *const function_names[] = {"sqrelu", "relu2", NULL};
 /* What decoders are asked for may not be there: from_config. */
 static const struct pp_arch_usual usual[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": null}"},
@@ -75,8 +113,69 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
+/* What flash-linear-attention can have otherwise. The norms of heads have the epsilon of all norms there, where RWKV's
+ * is 64 times as large: values are multiplied, which is the same, so that it must be 1e-5. */
+static enum pp_code check_fla(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *attention = cJSON_GetObjectItemCaseSensitive(config, "attn");
+    float keys = 0.5f, values = 1;
+    enum pp_code code = pp_config_float(config, "expand_k", &keys, err);
+    if (!code)
+        code = pp_config_float(config, "expand_v", &values, err);
+    if (!code && (keys != 1 || values != 1))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: expand_k is %g and expand_v %g; only 1 is supported for "
+                       "both", (double)keys, (double)values);
+    if (!code && attention && !cJSON_IsNull(attention))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "attention in some layers is not supported in this family");
+    if (!code && (!pp_config_flag(config, "norm_first", true) || !pp_config_flag(config, "norm_bias", true) ||
+                  hp->norm_eps != 1e-5f))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: norm_first or norm_bias is false, or norm_eps is not "
+                       "1e-5, which is not supported in this family");
+    return code ? code : pp_config_activation(config, "hidden_act", function_names, err);
+}
+
+static enum pp_code from_fla(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t n_heads = 4;
+    float ratio = 3.5f;
+    hp->norm_eps = 1e-5f;
+    hp->rwkv_ranks[0] = 64;
+    hp->rwkv_ranks[1] = 32;
+    enum pp_code code = pp_config_float(config, "norm_eps", &hp->norm_eps, err);
+    if (!code)
+        code = check_fla(config, hp, err);
+    if (!code)
+        code = pp_config_int(config, "num_heads", &n_heads, err);
+    if (!code)
+        code = pp_config_int(config, "gate_low_rank_dim", &hp->rwkv_ranks[0], err);
+    if (!code)
+        code = pp_config_int(config, "proj_low_rank_dim", &hp->rwkv_ranks[1], err);
+    if (!code)
+        code = pp_config_float(config, "hidden_ratio", &ratio, err);
+    if (!code && (n_heads < 1 || hp->n_embd % n_heads != 0 || !(ratio > 0 && ratio <= 1024)))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: num_heads is %lld and hidden_ratio %g, which cannot be right",
+                       (long long)n_heads, (double)ratio);
+    if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "intermediate_size")))
+        hp->n_ff = ((int64_t)((double)hp->n_embd * (double)ratio) + 31) / 32 * 32;
+    hp->n_ctx_train = 1 << 20;
+    hp->rwkv6 = hp->other_names = true;
+    if (!code)
+        pp_rwkv_states_only(hp, hp->n_embd / n_heads);
+    return code;
+}
+
+static bool is_fla(const cJSON *config)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
+    const char *first = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
+    return first ? strcmp(first, fla_class) == 0
+                 : cJSON_GetObjectItemCaseSensitive(config, "proj_low_rank_dim") != NULL;
+}
+
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
+    if (is_fla(config))
+        return from_fla(config, hp, err);
     int64_t head_size = 64, divisor = 8, inner = hp->n_embd;
     enum pp_code code = pp_config_int(config, "head_size", &head_size, err);
     hp->norm_eps = 1e-5f;
@@ -117,6 +216,7 @@ const struct pp_arch pp_arch_rwkv6 = {
     .name = "rwkv6",
     .hf_classes = classes,
     .names = names,
+    .more_names = fla_names,
     .ignored = pp_common_ignored,
     .decoder = {.layer_norm = true, .norm_bias = true, .embd_norm = true, .ungated = true, .fn = PP_FN_RELU2},
     .usual = usual,
