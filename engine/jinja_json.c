@@ -124,6 +124,32 @@ static struct jinja_value read_string(struct jinja *j, struct reader *r)
     return jinja_text_value(j, &t);
 }
 
+static const char *skip_digits(const char *s)
+{
+    return s + strspn(s, "0123456789");
+}
+
+/* Whether it is one as RFC 8259 writes it: C's functions take more. */
+static bool is_number(const char *s)
+{
+    s += *s == '-';
+    const char *end = skip_digits(s);
+    if (end == s || (*s == '0' && end - s > 1))
+        return false;
+    if (*end == '.') {
+        s = end + 1;
+        if ((end = skip_digits(s)) == s)
+            return false;
+    }
+    if (*end == 'e' || *end == 'E') {
+        s = end + 1;
+        s += *s == '+' || *s == '-';
+        if ((end = skip_digits(s)) == s)
+            return false;
+    }
+    return *end == 0;
+}
+
 static struct jinja_value read_number(struct jinja *j, struct reader *r)
 {
     char copy[512];
@@ -139,17 +165,13 @@ static struct jinja_value read_number(struct jinja *j, struct reader *r)
         malformed(j, r, "a number is too long");
     memcpy(copy, begin, n);
     copy[n] = 0;
-    char *stop;
-    errno = 0;
-    long long i = strtoll(copy, &stop, 10);
-    if (whole && *stop == 0 && errno == 0 && copy[0] != '+')
-        return jinja_int(i);
-    if (whole && *stop == 0 && errno == ERANGE && copy[0] != '+')
-        return jinja_big(j, copy, n);
-    double f = strtod(copy, &stop);
-    if (*stop || copy[0] == '+' || copy[0] == '.')
+    if (!is_number(copy))
         malformed(j, r, "a malformed number");
-    return jinja_float(f);
+    if (!whole)
+        return jinja_float(strtod(copy, NULL));
+    errno = 0;
+    const long long i = strtoll(copy, NULL, 10);
+    return errno == ERANGE ? jinja_big(j, copy, n) : jinja_int(i);
 }
 
 static struct jinja_value read_list(struct jinja *j, struct reader *r)

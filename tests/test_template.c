@@ -232,6 +232,18 @@ static void errors_give_line_and_reason(void **state)
     assert_int_equal(render_vars("x", 1, "[]", &out, &err), PP_ERR_FORMAT);
     assert_int_equal(render_vars("{{ x }}", 7, "{\"x\": \"a\\u0000b\"}", &out, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "U+0000"));
+    /* C's functions read more numbers than JSON has */
+    static const char *const numbers[] = {"01", "-01", "1.", "1.e5", ".5", "-.5", "+1", "1e", "1e+", "-", "--1", "0x5",
+                                          "1_0", "0x0x5"};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        char vars[40];
+        snprintf(vars, sizeof vars, "{\"x\": [%s]}", numbers[i]);
+        if (render_vars("x", 1, vars, &out, &err) != PP_ERR_FORMAT || !strstr(err.text, "not valid JSON"))
+            fail_msg("%s is read as a number", numbers[i]);
+    }
+    static const char read[] = "{{ x }}";
+    assert_ok(render_vars(read, sizeof read - 1, "{\"x\": [0, -0, 0.5, -1.25e-2, 1E+2, 10]}", &out, &err), err);
+    assert_string_equal(pp_buf_cstr(&out), "[0, 0, 0.5, -0.0125, 100.0, 10]");
     static const char sums[] = "{{ big - 1 }}"; /* exact, as a double's would not be */
     assert_ok(render_vars(sums, sizeof sums - 1, "{\"big\": 12345678901234567890}", &out, &err), err);
     assert_string_equal(pp_buf_cstr(&out), "12345678901234567889");
