@@ -265,8 +265,9 @@ static enum pp_code lone_word(void *merger, const char *text, size_t n, struct p
 
 static enum pp_code split(struct run *r, const char *text, size_t n, const char *end, struct pp_error *err)
 {
+    const tok_word_fn fn = tok_splitter_copies(r->t->splitter) ? lone_word : word;
     r->merger.end = end;
-    return tok_split(r->t->splitter, r->split, text, n, word, &r->merger, err);
+    return tok_split(r->t->splitter, r->split, text, n, fn, &r->merger, err);
 }
 
 /* Text that is no DNA. */

@@ -94,6 +94,8 @@ const char *const *tok_rule_spelling(const char *name);
 /* Appends all names, separated by commas. */
 void tok_rule_names(struct pp_buf *out);
 extern const char tok_pattern_gpt2[]; /* what ByteLevel with use_regex means */
+/* In a pattern's place: a space is put before each piece that begins with another character, as ByteLevel does. */
+extern const char tok_pattern_spaced[];
 
 struct tok_splitter; /* compiled; immutable, for any thread */
 enum pp_code tok_splitter_new(const struct pp_str *patterns, size_t n, struct tok_splitter **out, struct pp_error *err);
@@ -111,6 +113,9 @@ const char *tok_behavior_of(const char *pattern, bool *inverted, const char **re
 bool tok_pattern_is_total(const char *pattern);
 /* How many of the patterns are matched as regular expressions. */
 size_t tok_splitter_expressions(const struct tok_splitter *s);
+
+/* Whether words may lie in buffers that are gone when the next one comes, and end with them. */
+bool tok_splitter_copies(const struct tok_splitter *s);
 
 /* Gets each word in turn; an error ends the splitting. */
 typedef enum pp_code (*tok_word_fn)(void *ctx, const char *word, size_t n, struct pp_error *err);

@@ -295,11 +295,10 @@ static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, stru
     }
     if (is_type(node, "ByteLevel")) {
         r->byte_level = true;
-        r->spec.add_space = bool_member(node, "add_prefix_space", false);
-        if (r->spec.add_space && r->spec.n_patterns)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer puts a space before each word that it has split "
-                           "off, which pippin does not know");
-        return bool_member(node, "use_regex", true) ? add_pattern(r, tok_pattern_gpt2, err) : PP_OK;
+        const bool spaced = bool_member(node, "add_prefix_space", false), behind = r->spec.n_patterns > 0;
+        r->spec.add_space = spaced && !behind;
+        const enum pp_code code = spaced && behind ? add_pattern(r, tok_pattern_spaced, err) : PP_OK;
+        return code || !bool_member(node, "use_regex", true) ? code : add_pattern(r, tok_pattern_gpt2, err);
     }
     if (is_type(node, "Split"))
         return read_split(r, node, err);

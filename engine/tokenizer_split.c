@@ -63,6 +63,7 @@ enum {
 #define TRAILING_SPACES "(?<!" SPACE ")" SPACE "+$"
 
 const char tok_pattern_gpt2[] = GPT2;
+const char tok_pattern_spaced[] = "(?#a space before each)";
 
 static const char *const gpt2[] = {GPT2, NULL};
 static const char *const digits_gpt2[] = {"\\p{N}", GPT2, NULL};
@@ -377,6 +378,7 @@ struct level {
     enum behavior behavior;
     bool inverted;
     tok_scan_fn scan;
+    bool spaced;            /* it is none: a space is put before pieces that begin with another character */
     bool total;             /* it matches something at every place */
     bool trailing;          /* tok_trailing_spaces() */
     bool groups;            /* numbers in groups of three */
@@ -449,6 +451,8 @@ static enum pp_code compile(const struct pp_str *pattern, pcre2_code **code, str
 static enum pp_code make_level(const struct pp_str *pattern, bool expressions, struct level *l, struct pp_error *err)
 {
     l->behavior = behavior_of(pattern, &l->inverted);
+    if ((l->spaced = is_pattern(pattern, tok_pattern_spaced)))
+        return PP_OK;
     for (size_t i = 0; !expressions && i < sizeof scans / sizeof *scans; i++)
         if (is_pattern(pattern, *scans[i].pattern))
             l->scan = scans[i].scan, l->total = scans[i].total;
@@ -507,6 +511,14 @@ void tok_splitter_free(struct tok_splitter *s)
     }
     pcre2_match_context_free(s->limits);
     pp_free(s);
+}
+
+bool tok_splitter_copies(const struct tok_splitter *s)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (s->levels[i].spaced)
+            return true;
+    return false;
 }
 
 size_t tok_splitter_expressions(const struct tok_splitter *s)
@@ -722,11 +734,34 @@ static enum pp_code split_behaving(const struct splitting *sp, size_t level, con
     return end_part(sp, level, piece, &last);
 }
 
+/* A piece with a space in front, which is in a buffer of its own then. */
+static enum pp_code split_spaced(const struct splitting *sp, size_t level, const char *piece, size_t n)
+{
+    if (*piece == ' ')
+        return split_piece(sp, level + 1, piece, n);
+    const char *const texts[] = {piece, sp->text + (piece - sp->valid)};
+    char *copy = pp_malloc(2 * (n + 1));
+    if (!copy)
+        return pp_fail_nomem(sp->err, "a copy of the text");
+    for (int i = 0; i < 2; i++) {
+        copy[(size_t)i * (n + 1)] = ' ';
+        memcpy(copy + (size_t)i * (n + 1) + 1, texts[i], n);
+    }
+    struct splitting spaced = *sp;
+    spaced.valid = copy;
+    spaced.text = copy + n + 1;
+    const enum pp_code code = split_piece(&spaced, level + 1, copy, n + 1);
+    pp_free(copy);
+    return code;
+}
+
 /* A piece is cut by the pattern of its level into matches and what lies between; those are pieces of the next level. */
 static enum pp_code split_piece(const struct splitting *sp, size_t level, const char *piece, size_t n)
 {
     if (level == sp->s->n)
         return sp->fn(sp->ctx, sp->text + (piece - sp->valid), n, sp->err);
+    if (sp->s->levels[level].spaced)
+        return split_spaced(sp, level, piece, n);
     if (level + 1 == sp->s->n && sp->s->levels[level].scan == tok_scan_jais2)
         return split_halving(sp, piece, n);
     if (level + 1 == sp->s->n && sp->s->levels[level].total)

@@ -155,6 +155,40 @@ static void many_normalized(void **state)
     pp_buf_free(&json);
 }
 
+/* ByteLevel's space stands before each word that those before it have split off, unless that begins with one. */
+static void spaces_before_words(void **state)
+{
+    static const struct {
+        const char *before, *regex, *want;
+    } cases[] = {
+        {"{\"type\":\"Digits\",\"individual_digits\":true}", "true", " a| |1| |2| |b| a| |.."},
+        {"{\"type\":\"Digits\",\"individual_digits\":false}", "false", " a| |12| |b| a|."},
+        {"{\"type\":\"Split\",\"pattern\":{\"String\":\" \"},\"behavior\":\"MergedWithNext\",\"invert\":false}", "true",
+         " a|12|b| a| |.."},
+    };
+    static const char *const texts[] = {"a12b a ..", "a12b a.", "a12b a .."};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cJSON *root = cJSON_CreateObject();
+        struct pp_tokenizer *t;
+        struct pp_error err;
+        char pre[400];
+        snprintf(pre, sizeof pre, "{\"type\":\"Sequence\",\"pretokenizers\":[%s,{\"type\":\"ByteLevel\","
+                 "\"add_prefix_space\":true,\"use_regex\":%s}]}", cases[i].before, cases[i].regex);
+        cJSON_AddItemToObject(root, "model", byte_model());
+        cJSON_AddItemToObject(root, "pre_tokenizer", cJSON_Parse(pre));
+        char *json = cJSON_PrintUnformatted(root);
+        assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
+        struct pp_tokenizer *both[] = {t, through_gguf(t)};
+        for (int k = 0; k < 2; k++) {
+            expect_tokens(both[k], texts[i], 0, cases[i].want);
+            pp_tokenizer_free(both[k]);
+        }
+        cJSON_free(json);
+        cJSON_Delete(root);
+    }
+}
+
 /* What pippin would read otherwise than the file has it is refused. */
 static void refused(void **state)
 {
@@ -280,7 +314,7 @@ TEST_GROUP(tokenizer_json)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_the_library), cmocka_unit_test(going_on), cmocka_unit_test(many_normalized),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(spaces_before_words), cmocka_unit_test(refused),
         cmocka_unit_test(damaged), cmocka_unit_test(immense), cmocka_unit_test(long_white_space),
     };
     return cmocka_run_group_tests_name("tokenizer_json", tests, NULL, NULL);
