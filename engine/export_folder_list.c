@@ -70,12 +70,14 @@ static enum pp_code name_item(const struct folder *f, struct item *item, const s
 /* The other one of a gate and a value, or of keys and values, that are one tensor. */
 static const struct pp_tensor *other_of(const struct folder *f, const struct pp_tensor *t)
 {
-    static const char *const pairs[][2] = {{".ffn_gate", ".ffn_up"}, {".attn_k.", ".attn_v."}};
+    static const char *const pairs[][2] = {{".ffn_gate", ".ffn_up"}, {".attn_k.", ".attn_v."},
+                                            {".filter_1_last.", ".filter_1."}, {".filter_2_last.", ".filter_2."}};
+    enum { N_PAIRS = sizeof pairs / sizeof *pairs };
     char name[NAME];
+    const char *at = NULL;
     int i = 0;
-    const char *at = strstr(t->name, pairs[0][0]); /* alone, exps, shexp */
-    if (!at)
-        at = strstr(t->name, pairs[i = 1][0]);
+    while (i < N_PAIRS && !(at = strstr(t->name, pairs[i][0]))) /* gates: alone, exps, shexp */
+        i++;
     if (!at)
         return NULL;
     snprintf(name, sizeof name, "%.*s%s%s", (int)(at - t->name), t->name, pairs[i][1], at + strlen(pairs[i][0]));
@@ -108,7 +110,8 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     const struct pp_hparams *hp = pp_source_hparams(f->s);
     const bool halves = form == PP_HF_EXPERTS_HALVES_TURNED, keys_values = form == PP_HF_KEYS_VALUES;
     const bool behind = form == PP_HF_HALVES || keys_values;
-    const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP || halves;
+    const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP || form == PP_HF_TWO_TAPS ||
+                          halves;
     item->head_dim = hp->head_dim;
     item->n_head = hp->n_head;
     item->n_head_kv = hp->n_head_kv;
@@ -144,6 +147,7 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     if (form == PP_HF_EXPERTS_FLAT || form == PP_HF_EXPERTS_FLAT_TURNED)
         item->n_dims = 2;
     item->side_by_side = halves;
+    item->taps = form == PP_HF_TWO_TAPS;
     if (form == PP_HF_ONE_ROW)
         item->n_dims = 2;
     if (form == PP_HF_NUMBER)
@@ -215,7 +219,8 @@ uint32_t pp_folder_float_type(const struct folder *f, const struct pp_tensor *t)
 
 static bool is_wanted_in_groups(const struct folder *f, const struct pp_tensor *t)
 {
-    return f->opt->bits && t->n_dims >= 2 && !pp_export_keeps_f32(t) && t->ne[0] % f->group == 0;
+    return f->opt->bits && t->n_dims >= 2 && !pp_export_keeps_f32(t) && !strstr(t->name, ".filter_") &&
+           t->ne[0] % f->group == 0;
 }
 
 static uint64_t take(struct folder *f, uint64_t size)
@@ -481,7 +486,8 @@ static bool is_second(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
     const struct pp_arch_name *line = line_of(f, t->name, &name);
-    const bool second = line && line->second && (strstr(t->name, ".ffn_up") || strstr(t->name, ".attn_v."));
+    const bool tap = line && line->form == PP_HF_TWO_TAPS && !strstr(t->name, "_last.");
+    const bool second = line && line->second && (strstr(t->name, ".ffn_up") || strstr(t->name, ".attn_v.") || tap);
     pp_buf_free(&name);
     return second;
 }

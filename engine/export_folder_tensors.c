@@ -56,8 +56,13 @@ static void describe_item(const struct folder *f, const struct item *item, struc
         shape[0] = item->ne[0] / item->row;
         shape[1] = item->row;
     }
+    if (item->taps) {
+        shape[1] = item->ne[0] / 2;
+        shape[2] = 2;
+        shape[3] = 1;
+    }
     if (!item->bits) {
-        describe(b, item->name, "", dtype, item->row ? 2 : item->n_dims, shape, item->at,
+        describe(b, item->name, "", dtype, item->row ? 2 : item->taps ? PP_MAX_DIMS : item->n_dims, shape, item->at,
                  n * (uint64_t)pp_type_info(item->type)->block_bytes);
         return;
     }

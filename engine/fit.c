@@ -67,6 +67,8 @@ static int64_t rare_values(const struct pp_hparams *hp)
         n += (hp->n_head + hp->n_head_kv) * pp_key_width(hp, hp->head_dim);
     if (hp->heads_tiled) /* queries in another order */
         n += hp->n_head * hp->head_dim;
+    if (hp->filtered) /* the position before, what both convolutions give, room for one, and queries beside keys */
+        n += 3 * hp->n_embd + 2 * hp->n_head * hp->head_dim;
     if (hp->n_shared_block) /* embeddings, the stream beside them, that normed, and what goes into states */
         n += 6 * hp->n_embd;
     if (hp->n_shared_block && hp->adapter_rank) /* what products of low rank add */

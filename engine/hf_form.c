@@ -230,6 +230,23 @@ static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_
     return code;
 }
 
+/* The matrices of a convolution's two taps. */
+static enum pp_code taps_apart(const struct pp_tensor *t, struct pp_tensor out[2], struct pp_error *err)
+{
+    const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
+    if (pp_type_info(t->type)->block_elements != 1 || t->ne[0] != 1 || t->ne[1] != 2)
+        return fail_shape(t, err);
+    for (int tap = 0; tap < 2; tap++) {
+        const enum pp_code code = make(t->type, t->ne[2], t->ne[3], 0, &out[tap], err);
+        if (code)
+            return code;
+        for (int64_t i = 0; i < t->ne[2] * t->ne[3]; i++)
+            memcpy(bytes_of(&out[tap]) + (size_t)i * size, (const uint8_t *)t->data + (size_t)(2 * i + tap) * size,
+                   size);
+    }
+    return PP_OK;
+}
+
 enum { N_WAYS = 5 };
 static const int way_there[N_WAYS] = {1, 2, 3, 0, 4}; /* of w, k, v, r, g in r, w, k, v, g */
 
@@ -270,7 +287,7 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
 {
     enum pp_code code = PP_OK;
     out[0] = out[1] = (struct pp_tensor){0};
-    *n = form == PP_HF_BIASES_GATE_UP ? 2 : 1;
+    *n = form == PP_HF_BIASES_GATE_UP || form == PP_HF_TWO_TAPS ? 2 : 1;
     switch (form) {
     case PP_HF_SAME:
     case PP_HF_TURNED:
@@ -349,6 +366,9 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_WAYS_COLUMNS:
         code = ways_of_columns(t, out, err);
+        break;
+    case PP_HF_TWO_TAPS:
+        code = taps_apart(t, out, err);
         break;
     case PP_HF_REST:
         code = rest(t, out, err);

@@ -250,7 +250,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"mamba", hp->mamba},
         {"rwkv", hp->rwkv},                              {"kda", hp->kda},
         {"rwkv in qwen", hp->rwkv_qwen},                 {"decay bound", (double)hp->decay_bound},
-        {"rwkv 4", hp->rwkv4},
+        {"rwkv 4", hp->rwkv4},                           {"filtered", hp->filtered},
         {"rwkv 6", hp->rwkv6},                           {"halved", (double)hp->halved_every},
         {"state rank", (double)hp->state_rank},          {"unit states", hp->state_unit},
         {"states by head", hp->state_by_head},

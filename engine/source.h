@@ -110,6 +110,7 @@ struct pp_hparams {
      * low rank are added to the latter's matrix, and to q, k and v, which they may not be to. */
     int64_t n_shared_block, adapter_rank;
     bool adapted_attention;
+    bool filtered;          /* queries and keys read the input through convolutions: Yuan 2's */
     bool lightning;         /* or lightning attention's, of as many heads as attention has: */
     int64_t state_groups;   /* what it gives is normed in so many groups of heads, and queries are divided by the root
                                of their size: Ling's. 0: all together, with an epsilon of its own: MiniMax's */

@@ -293,6 +293,52 @@ static void project(const struct decoder *d, int l, const double *in, double *q,
     pp_free(all);
 }
 
+enum { FILTER_WIDTH = 64, FILTER_LAYERS = 4 };
+
+/* One convolution of position r over x [position][width]: y = W x_r + W' x_(r-1) + b. */
+static void filter(const struct decoder *d, int l, const char *own, const char *last, double x[][FILTER_WIDTH], int r,
+                   double *y)
+{
+    double before[FILTER_WIDTH] = {0};
+    linear(d, l, own, x[r], y);
+    if (r > 0)
+        linear(d, l, last, x[r - 1], before);
+    for (int64_t i = 0; i < part(d, l, own, ".weight")->rows; i++)
+        y[i] += before[i];
+}
+
+/* What Yuan's queries and keys read: the input and what both convolutions add, normed. */
+static void filter_row(const struct decoder *d, int l, int r, const double *in, double *out)
+{
+    static double kept[FILTER_LAYERS][SMALL_TEXT][FILTER_WIDTH], half[FILTER_LAYERS][SMALL_TEXT][FILTER_WIDTH];
+    const int n = d->s.n_embd;
+    double square = 0;
+    assert_true(l < FILTER_LAYERS && r < SMALL_TEXT && n <= FILTER_WIDTH);
+    memcpy(kept[l][r], in, (size_t)n * sizeof *in);
+    filter(d, l, "filter_1", "filter_1_last", kept[l], r, half[l][r]);
+    filter(d, l, "filter_2", "filter_2_last", half[l], r, out);
+    for (int i = 0; i < n; i++) {
+        out[i] += in[i];
+        square += out[i] * out[i] / n;
+    }
+    for (int i = 0; i < n; i++)
+        out[i] *= (double)part(d, l, "filter_norm", ".weight")->values[i] / sqrt(square + 1e-6);
+}
+
+/* Of queries and keys side by side each head has two neighbours: its query and its key. */
+static void share_heads(const struct decoder *d, double *q, double *k)
+{
+    const int dim = d->s.head_dim, n = d->s.n_head * dim;
+    double *both = doubles(2 * n);
+    memcpy(both, q, (size_t)n * sizeof *q);
+    memcpy(both + n, k, (size_t)n * sizeof *k);
+    for (int i = 0; i < n; i++) {
+        q[i] = both[i / dim * 2 * dim + i % dim];
+        k[i] = both[i / dim * 2 * dim + dim + i % dim];
+    }
+    pp_free(both);
+}
+
 /* What a part of a layer reads of the stream, and what it adds to it. */
 static void before(const struct decoder *d, int l, const char *kind, const double *x, double *in)
 {
@@ -462,6 +508,13 @@ static void attention_inputs(const struct decoder *d, int l, const double *x, in
     else
         before(d, l, s->two_norms ? "attn_norm_2" : "attn_norm", x, in);
     project(d, l, in, q, k, v);
+    if (s->filtered) {
+        double filtered[FILTER_WIDTH];
+        filter_row(d, l, r, in, filtered);
+        linear(d, l, "attn_q", filtered, q);
+        linear(d, l, "attn_k", filtered, k);
+        share_heads(d, q, k);
+    }
     clamp(d, q, s->n_head * s->head_dim);
     clamp(d, k, s->n_head_kv * s->head_dim);
     clamp(d, v, s->n_head_kv * s->head_dim);

@@ -101,6 +101,7 @@ static const struct decoder_shape families[] = {
     {.arch = "llama", .family = "telechat", .neighbours = true, .tied = true, .biases = BIAS_O | BIAS_DOWN},
     {.arch = "granite", .neighbours = true, .embd_scale = 3, .residual_scale = 1, .logit_scale = 4,
      .logit_divided = true},
+    {.arch = "yuan", .n_head_kv = 4, .tied = true, .filtered = true},
     {.arch = "nanochat", .norm_plain = true, .embd_norm = true, .heads = HEADS_ALIKE, .heads_unit = true,
      .heads_behind_rope = true, .backwards = true, .ff = FF_RELU2, .final_cap = 1.5f},
     {.arch = "muse-glimmer", .neighbours = true, .embd_norm = true, .embd_plain = true, .norms = BOTH_NORMS,
@@ -302,6 +303,13 @@ static void add_attention(struct decoder *d, int l)
             last_of(d)->values[i] /= sqrtf((float)s->head_dim);
         add_matrix(d, l, "attn_k", n_kv, n, s->biases & BIAS_QKV);
         add_matrix(d, l, "attn_v", n_kv, n, s->biases & BIAS_QKV);
+    }
+    if (s->filtered) {
+        add_matrix(d, l, "filter_1_last", n / 2, n, false);
+        add_matrix(d, l, "filter_1", n / 2, n, true);
+        add_matrix(d, l, "filter_2_last", n, n / 2, false);
+        add_matrix(d, l, "filter_2", n, n / 2, true);
+        add_block_norm(d, l, "filter_norm");
     }
     if (s->heads != HEADS_PLAIN && !s->heads_unit) {
         add_head_norm(d, l, "attn_q_norm", s->n_head);

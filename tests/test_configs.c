@@ -128,7 +128,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(kv_lora_rank), ONE(q_lora_rank), ONE(qk_nope_dim), ONE(v_head_dim), ONE(expert_group_largest),
         ONE(n_state_head), ONE(n_state_key_head), ONE(state_key_dim), ONE(state_value_dim), ONE(state_tiled),
         ONE(state_rank), ONE(state_by_head), ONE(rwkv), ONE(state_unit), ONE(state_eps), ONE(state_twice), ONE(kda),
-        ONE(rwkv4), ONE(rwkv6), ONE(halved_every), ONE(rwkv_qwen), ONE(state_norm),
+        ONE(rwkv4), ONE(filtered), ONE(rwkv6), ONE(halved_every), ONE(rwkv_qwen), ONE(state_norm),
         {"rwkv_rank_0", (double)hp->rwkv_ranks[0]}, {"rwkv_rank_1", (double)hp->rwkv_ranks[1]},
         {"rwkv_rank_3", (double)hp->rwkv_ranks[3]},
         ONE(n_expert_idle), ONE(latent_scale), ONE(decay_bound), ONE(bank_step), ONE(head_gates),

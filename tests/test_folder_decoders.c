@@ -753,6 +753,33 @@ static void telechat(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
+/* Yuan 2: convolutions in front of queries and keys, and what others call the gate is what it multiplies. */
+static void yuan(void **state)
+{
+    static const struct spoilt cases[] = {
+        {"blk.1.filter_1.weight", 24, 24, "filter_1"},
+        {"blk.0.filter_2_last.weight", 0, 0, "filter_2_last"},
+        {"blk.0.filter_norm.weight", 0, 24, "filter_norm"},
+    };
+    (void)state;
+    struct decoder_shape s = decoder_shape("yuan");
+    const char *folder = check_decoder(&s);
+    assert_config(folder, "architectures", "YuanForCausalLM");
+    assert_tensor(folder, "model.layers.1.self_attn.lf_gate.conv1.weight", 4, 1);
+    assert_tensor(folder, "model.layers.1.self_attn.lf_gate.conv2.bias", 1, s.n_embd);
+    assert_tensor(folder, "model.layers.0.mlp.up_proj.weight", 2, s.n_embd);
+    struct decoder *d = decoder_make(&s);
+    assert_goes_back(decoder_write(d), s.n_vocab);
+    assert_resumes(decoder_write(d), s.n_vocab);
+    decoder_free(d);
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.tied = false;
+    check_decoder(&s);
+    s.n_embd = 64;
+    s.head_dim = s.rope_dim = 16;
+    check_quantised_folder(&s);
+}
+
 /* Tele-FLM: Granite with two of its multipliers, of which that of logits is relative to a smaller model. */
 static void tele_flm(void **state)
 {
@@ -1087,6 +1114,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),
         cmocka_unit_test(modernbert_decoder),
         cmocka_unit_test(kormo), cmocka_unit_test(telechat), cmocka_unit_test(tele_flm),
+        cmocka_unit_test(yuan),
         cmocka_unit_test(hyperclovax),
         cmocka_unit_test(flex_olmo),
     };

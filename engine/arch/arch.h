@@ -64,6 +64,8 @@ enum pp_hf_form {
     PP_HF_HEADS,          /* a vector is stored as a matrix with a row for each head of states */
     PP_HF_DEEP,           /* a vector of n values is stored as [1, 1, n] */
     PP_HF_REST,           /* likewise, each of them being what is left of 1 beside ours */
+    PP_HF_TWO_TAPS,       /* a convolution's [n_out, n_in, 2, 1]: the matrices of the position before and, `second`, of
+                             the own one */
     PP_HF_FIRST_ROW,      /* a vector is the first row of a matrix */
     PP_HF_EXPERTS_FLAT,   /* [n_expert * n_out, n_in] */
     PP_HF_EXPERTS_FLAT_TURNED, /* [n_expert * n_in, n_out] */

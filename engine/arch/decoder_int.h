@@ -1,10 +1,10 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
  * layers that read other positions, decoder_delta.c the delta rule, decoder_lightning.c lightning attention,
  * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_blocks.c an
- * index that picks blocks, decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have parts in common,
- * decoder_hyper.c hyper-connections, decoder_ngram.c embeddings of several tokens, decoder_scan.c, decoder_scan_heads.c,
- * decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private
- * to them. */
+ * index that picks blocks, decoder_filter.c filters in front of queries and keys, decoder_head_mixture.c heads of
+ * experts, decoder_zamba.c layers that have parts in common, decoder_hyper.c hyper-connections, decoder_ngram.c
+ * embeddings of several tokens, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c
+ * and decoder_lru.c what has states that are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -45,6 +45,10 @@ struct builder {
                                 one picks for all heads of attention */
     int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
     int tiled;               /* with heads_tiled: queries, and what attention gives, in that order */
+    /* With filters: what the position before had; what the first convolution gives, and room for as much; what queries
+     * and keys read, and both side by side. */
+    int filter_last, filter_half, filter_part, filtered, filter_both;
+    const struct pp_tensor *filter_taps[2];
     int q_gate;              /* with gated_queries: queries and gates in turns */
     int gates;               /* the layer's part of att_gate: one number for each value, or for each head */
     int64_t n_gates;
@@ -125,6 +129,9 @@ void pp_difference_slots(struct builder *b);
 /* A mixture of heads: from `normed`, which it makes anew, to `tiled`, and from there to `delta`. */
 bool pp_head_mixture_queries(struct builder *b, int l);
 bool pp_head_mixture_result(struct builder *b, int l);
+/* Filtered queries and keys, and values, from `normed`. */
+bool pp_filtered_heads(struct builder *b, int l);
+void pp_filter_slots(struct builder *b);
 /* Keys with scores: from q, and from k and v, to wide_q and wide_k. */
 bool pp_scored_queries(struct builder *b, int l);
 bool pp_scored_keys(struct builder *b, int l);

@@ -89,6 +89,8 @@ static bool add_qkv(struct builder *b, int l)
     int q, k, v;
     if (!plain && !add_norm(b, l, b->hp->two_norms ? "attn_norm_2" : "attn_norm", b->x, b->normed))
         return false;
+    if (b->hp->filtered)
+        return pp_filtered_heads(b, l);
     if (b->fused_qkv) {
         int qkv = pp_plan_linear(b->p, b->s, b->n_q + b->n_kv + b->n_v, n_embd, b->err, "blk.%d.attn_qkv", l);
         add_linear(b, l, qkv, in, b->qkv);
@@ -623,6 +625,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         b->head_router = pp_plan_slot(p, hp->n_expert);
     if (hp->differential)
         pp_difference_slots(b);
+    if (hp->filtered)
+        pp_filter_slots(b);
     if (hp->key_scores)
         pp_scored_slots(b);
     if (hp->index_block)

@@ -44,7 +44,6 @@ static const struct {
     {"paligemma", "a prompt of which all is seen at once"},
     {"moshi", "streams of sound beside the text"},
     {"gptneoxjapanese", "a tokenizer for Japanese of its own"},
-    {"yuan", "convolutions in front of queries and keys"},
     {"t5", "an encoder beside the decoder"},
     {"mt5", "an encoder beside the decoder"},
     {"umt5", "an encoder beside the decoder"},
