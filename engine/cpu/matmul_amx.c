@@ -25,7 +25,7 @@
 #endif
 
 #ifndef PP_AMX_ROWS_OPENED /* tests have fewer */
-#define PP_AMX_ROWS_OPENED 32
+#define PP_AMX_ROWS_OPENED 24
 #endif
 
 enum {
@@ -291,12 +291,13 @@ static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
-/* From how many rows on tiles are faster where weights are opened into the cache first either way. With the types in
- * two tiles 40 are not: ns for a block on an Emerald Rapids with AVX-512 and with tiles, of Q6_K at 40 and 48 rows 46.4
- * and 50.5, 45.2 and 42.2, of Q2_K at 32 rows 49.7 and 43.5. */
+/* From how many rows on tiles are faster where weights are opened into the cache first either way: ns for a block on
+ * an Emerald Rapids with AVX-512 and with tiles, at 24 and 31 rows, of Q6_K 50 and 48, 50 and 40; of Q5_K 48 and 47,
+ * 44 and 37; at 16 rows of Q3_K 57 and 37, of IQ1_M 64 and 57. (16 rows, which fill a tile, are faster with most types,
+ * but 20 are not.) */
 static int64_t rows_opened(enum kind kind)
 {
-    return kind == HALVED ? PP_AMX_ROWS_OPENED + TILE_ROWS : PP_AMX_ROWS_OPENED;
+    return kind == FOLDED || kind == ODD ? PP_AMX_ROWS_OPENED - 8 : PP_AMX_ROWS_OPENED;
 }
 
 static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
