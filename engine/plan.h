@@ -215,7 +215,7 @@ struct pp_experts {
      * of the one with the largest logit first; and each may read a part of the input, that one the first. */
     bool apart, of_parts;
     enum pp_fn fn;
-    float bound;                                     /* PP_FN_SILU_BOUNDED's */
+    float bound;                                     /* PP_FN_SILU_BOUNDED's and PP_FN_SILU_WITHIN's */
     const struct pp_tensor *const *gate, *const *up; /* [n / share], each [n_ff, n_in]; gate NULL: W_down(fn(W_up x)) */
     const struct pp_tensor *const *down;             /* [n / share], each [n_out, n_ff], or [n_out, n_in] */
     const struct pp_tensor *gate_b, *up_b, *down_b;  /* [n, n_out], or NULL */

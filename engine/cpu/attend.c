@@ -8,9 +8,8 @@
  * all there is: so its attention computes what that of a sequence of so many positions does, however many there are,
  * and the copying comes on top. That touches a line of memory for every four bytes, of which sixteen neighbours have
  * the rest: where few are picked of each sixteen, up to sixteen times as much is read as is used, though never more
- * than all positions have. Rows of such a tile share nothing; where 64 heads or more have one key, as in the models
- * that are known, tiles are single rows anyway. Where blocks are picked, pages that are all seen are read where they
- * lie. */
+ * than all positions have. Rows of such a tile share nothing; where 64 heads or more have one key, tiles are single
+ * rows anyway. Where blocks are picked, pages that are all seen are read where they lie. */
 #include <math.h>
 #include <string.h>
 
@@ -65,7 +64,7 @@ static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
         tail = ends > tail ? ends : tail;
     }
     scratch->kernel = pp_cpu_memory_take(c, 1, kernel);
-    scratch->tail = pp_cpu_memory_take(c, 1, tail);
+    scratch->tail = pp_cpu_memory_take(c, 1, tail + PP_KV_BEHIND); /* read like pages */
     if (!scratch->kernel || !scratch->tail)
         return false;
     for (int t = 0; t < c->n_tiers; t++) {
