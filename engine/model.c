@@ -201,6 +201,15 @@ static bool read_cached(const char *path, struct pp_sha256 *id)
     return good;
 }
 
+/* A number of a layer that few models have; which one, by `letter`. */
+static void hash_of_layer(struct pp_sha256_stream *s, int layer, char letter, float v)
+{
+    char text[64];
+    const int n = snprintf(text, sizeof text, "%c %d %a\n", letter, layer, (double)v);
+    if (v != 0.0f)
+        pp_sha256_update(s, text, (size_t)n);
+}
+
 /* What many models do not have stays out of the hash there. */
 static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
 {
@@ -280,12 +289,9 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         const uint8_t special[4] = {hp->layer[l], (uint8_t)l, (uint8_t)(l >> 8), 'L'};
         if (hp->layer[l])
             pp_sha256_update(s, special, sizeof special);
-        if (hp->sparsity[l] != 0.0f)
-            pp_sha256_update(s, &hp->sparsity[l], sizeof hp->sparsity[l]);
-        if (hp->gate_bound[l] != 0.0f || hp->expert_bound[l] != 0.0f) {
-            const float bounds[] = {hp->gate_bound[l], hp->expert_bound[l]};
-            pp_sha256_update(s, bounds, sizeof bounds);
-        }
+        hash_of_layer(s, l, 'S', hp->sparsity[l]);
+        hash_of_layer(s, l, 'G', hp->gate_bound[l]);
+        hash_of_layer(s, l, 'E', hp->expert_bound[l]);
         if (hp->uneven)
             pp_sha256_update(s, &hp->sizes[l], sizeof hp->sizes[l]);
     }

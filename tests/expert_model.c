@@ -612,7 +612,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
     if (s->local_heads)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count"), n_head, (size_t)s->n_layer);
-    for (int l = s->bounded_gates ? 0 : s->n_layer - 1; l < s->n_layer; l++)
+    const int bounded = s->n_layer - 1 - s->bounded_before;
+    for (int l = s->bounded_gates ? 0 : bounded; l <= bounded; l++)
         bounds[l] = s->bound;
     if (s->bound != 0.0f)
         pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_exp"), bounds, (size_t)s->n_layer);

@@ -21,6 +21,7 @@ struct expert_shape {
     bool gated;             /* what attention gives is weighed by sigmoids */
     bool head_gates, soft_gates; /* one for each head, not for each value; softpluses instead */
     float bound, shared_bound; /* in the last layer, of gates of experts, and of the shared one; 0: none */
+    int bounded_before;     /* the former is of the layer that many before the last */
     bool bounded_gates;     /* the former is of all layers, and of gates before SiLU */
     int local_heads;        /* heads of queries in layers with a window; 0: n_head */
     int wide_rope;          /* of a head so many values are rotated in the others; 0: rope_dim */

@@ -519,6 +519,26 @@ static void not_the_same_model(void **state)
     const struct pp_sha256 local = identity_of(&s);
     assert_memory_not_equal(&fours, &eights, sizeof fours);
     assert_memory_not_equal(&fours, &local, sizeof fours);
+    s = ling3_shape();
+    s.full = 1; /* layers that differ in nothing else */
+    s.bound = 0.01f;
+    const struct pp_sha256 last = identity_of(&s);
+    s.bounded_before = 1;
+    const struct pp_sha256 before = identity_of(&s);
+    assert_memory_not_equal(&last, &before, sizeof last);
+    s = lite_shape();
+    const struct pp_sha256 lite = identity_of(&s);
+    s.ngram_end++;
+    const struct pp_sha256 ends = identity_of(&s);
+    assert_memory_not_equal(&lite, &ends, sizeof lite);
+    s = ling25_shape(false);
+    const struct pp_sha256 plain = identity_of(&s);
+    s.states_silu = !s.states_silu;
+    const struct pp_sha256 silu = identity_of(&s);
+    s.states_still = !s.states_still;
+    const struct pp_sha256 still = identity_of(&s);
+    assert_memory_not_equal(&plain, &silu, sizeof plain);
+    assert_memory_not_equal(&silu, &still, sizeof silu);
 }
 
 TEST_GROUP(mixtures)
