@@ -46,13 +46,13 @@ enum pp_op_kind {
                         positions, the query heads of each head of keys those that it picked for that one */
     PP_OP_PICK,      /* picks for each row the `count` positions of those it may see whose score is the largest, of the
                         same scores the first. A score is the sum over the heads of `in` of the head's number of `in3`
-                         times max(0, q . k), k being what `in2` was at that position. Of each head and of `in2`
-                         rope_dim values from the `at`-th on are rotated before, by halves or by neighbours; `in2` goes
-                         to the row's place in the cache, layer `layer`. With a `period`, a power of two: picks for each
-                         head of `in`, of blocks of so many positions that begin at its multiples, as many as `count`
-                         positions are. A block's score is the largest q . k of those of its positions that the row may
-                         see; the last `local` blocks, the row's own being one, are picked in any case. There is no
-                         `in3` */
+                        times max(0, q . k), k being what `in2` was at that position. Of each head and of `in2`
+                        rope_dim values from the `at`-th on are rotated before, by halves or by neighbours; `in2` goes
+                        to the row's place in the cache, layer `layer`. With a `period`, a power of two: picks for each
+                        head of `in`, of blocks of so many positions that begin at its multiples, as many as `count`
+                        positions are. A block's score is the largest q . k of those of its positions that the row may
+                        see; the last `local` blocks, the row's own being one, are picked in any case. There is no
+                        `in3` */
     PP_OP_CONVOLVE,  /* out = bias + the sum of weight[:, j] times what `in` was at the j-th of the last `window`
                         positions, the row's own being the last; in a tree those of its ancestors. Before the first
                         position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,

@@ -1,4 +1,4 @@
-/* rwkv.c - what the metadata of RWKV 6 and 7 share, alone or in Qwen 2's layers. */
+/* rwkv.c - what the metadata of RWKV 4, 6 and 7 share, alone or in Qwen 2's layers. */
 #include "engine/arch/rwkv.h"
 
 #include <cjson/cJSON.h>

@@ -1,4 +1,4 @@
-/* rwkv.h - what the metadata of RWKV 6 and 7 share. Private to their families. */
+/* rwkv.h - what the metadata of RWKV 4, 6 and 7 share. Private to their families. */
 #ifndef PP_ENGINE_ARCH_RWKV_H
 #define PP_ENGINE_ARCH_RWKV_H
 

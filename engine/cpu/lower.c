@@ -475,7 +475,7 @@ static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, 
     return PP_OK;
 }
 
-/* { LOOKUP | NORM | HEAD_NORM | ROPE | ADD | GATE | MULTIPLY | TAKE | APPLY | WEIGH } that are part of no projection */
+/* As many as there are of is_row_op() */
 static enum pp_code lower_rows(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_ROWS);
