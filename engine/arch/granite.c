@@ -18,10 +18,21 @@ static const struct pp_arch_usual usual[] = {
 
 static enum pp_code divide_logits(float by, struct pp_hparams *hp, struct pp_error *err)
 {
-    if (!(by > 0))
+    if (!(1.0f / by > 0) || !isfinite(1.0f / by))
         return pp_fail(err, PP_ERR_FORMAT, "the model says that its logits are divided by %g; that must be positive",
                        (double)by);
     hp->logit_scale = 1.0f / by;
+    return PP_OK;
+}
+
+/* 0 would be taken for what is not said. */
+static enum pp_code check_multipliers(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const float of[] = {hp->embd_scale, hp->residual_scale, hp->attn_scale};
+    for (int i = 0; i < 3; i++)
+        if (!(of[i] > 0) || !isfinite(of[i]))
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: embeddings, parts of layers or scores are multiplied by "
+                           "%g; that must be positive", (double)of[i]);
     return PP_OK;
 }
 
@@ -38,6 +49,8 @@ enum pp_code pp_granite_from_config(const cJSON *config, struct pp_hparams *hp, 
         code = pp_config_float(config, "residual_multiplier", &hp->residual_scale, err);
     if (!code)
         code = pp_config_float(config, "logits_scaling", &divisor, err);
+    if (!code)
+        code = check_multipliers(hp, err);
     return code ? code : divide_logits(divisor, hp, err);
 }
 
@@ -56,6 +69,8 @@ static enum pp_code flm_from_config(const cJSON *config, struct pp_hparams *hp, 
         code = pp_config_float(config, "output_mult", &out, err);
     if (!code)
         code = pp_config_float(config, "mup_scale_factor", &scale, err);
+    if (!code)
+        code = check_multipliers(hp, err);
     return code ? code : divide_logits(scale / out, hp, err);
 }
 

@@ -101,7 +101,18 @@ static enum pp_code refuse_others(const cJSON *config, const struct pp_hparams *
     return pp_config_activation(config, "hidden_act", pp_silu_names, err);
 }
 
-/* Some models say the token in a list. */
+/* Some models say the token in a list, whose first one it is. */
+static enum pp_code read_end(const cJSON *item, int64_t *end, struct pp_error *err)
+{
+    const cJSON *one = cJSON_IsArray(item) ? cJSON_GetArrayItem(item, 0) : item;
+    if (!item || cJSON_IsNull(item))
+        return PP_OK;
+    if (!cJSON_IsNumber(one) || one->valuedouble != (double)one->valueint || one->valueint < 0)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: eos_token_id is no token, nor a list that begins with one");
+    *end = one->valueint;
+    return PP_OK;
+}
+
 static enum pp_code ngrams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *end = cJSON_GetObjectItemCaseSensitive(config, "eos_token_id");
@@ -116,14 +127,16 @@ static enum pp_code ngrams_from_config(const cJSON *config, struct pp_hparams *h
         code = pp_config_int(config, "ngram_vocab_size_ratio", &ratio, err);
     if (!code)
         code = pp_check_range("ratio of embeddings of several tokens to tokens", ratio, 1, 1 << 12, err);
-    if (!code && cJSON_IsArray(end))
-        end = cJSON_GetArrayItem(end, 0);
-    if (!code && cJSON_IsNumber(end))
-        hp->ngram.end = (int64_t)end->valuedouble;
-    if (!code && (hp->ngram.size < 2 || hp->ngram.splits < 1))
+    if (!code)
+        code = pp_check_range("number of tokens", hp->n_vocab, 1, 1 << 24, err);
+    if (!code)
+        code = read_end(end, &hp->ngram.end, err);
+    if (code)
+        return code;
+    if (hp->ngram.size < 2 || hp->ngram.splits < 1)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: emb_neighbor_num must be 2 at least, and emb_split_num 1");
     hp->ngram.base = ratio * hp->n_vocab;
-    return code;
+    return PP_OK;
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)

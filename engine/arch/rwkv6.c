@@ -8,6 +8,7 @@
 #include "engine/arch/rwkv.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
+#include "engine/hparams_int.h"
 
 #define LAYER "rwkv.blocks.{}."
 #define MIX LAYER "attention.time_maa_"
@@ -152,16 +153,19 @@ static enum pp_code from_fla(const cJSON *config, struct pp_hparams *hp, struct 
         code = pp_config_int(config, "proj_low_rank_dim", &hp->rwkv_ranks[1], err);
     if (!code)
         code = pp_config_float(config, "hidden_ratio", &ratio, err);
-    if (!code && (n_heads < 1 || hp->n_embd % n_heads != 0 || !(ratio > 0 && ratio <= 1024)))
+    if (!code)
+        code = pp_check_range("width", hp->n_embd, 1, 1 << 20, err);
+    if (code)
+        return code;
+    if (n_heads < 1 || hp->n_embd % n_heads != 0 || !(ratio > 0 && ratio <= 1024))
         return pp_fail(err, PP_ERR_FORMAT, "config.json: num_heads is %lld and hidden_ratio %g, which cannot be right",
                        (long long)n_heads, (double)ratio);
     if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "intermediate_size")))
         hp->n_ff = ((int64_t)((double)hp->n_embd * (double)ratio) + 31) / 32 * 32;
     hp->n_ctx_train = 1 << 20;
     hp->rwkv6 = hp->other_names = true;
-    if (!code)
-        pp_rwkv_states_only(hp, hp->n_embd / n_heads);
-    return code;
+    pp_rwkv_states_only(hp, hp->n_embd / n_heads);
+    return PP_OK;
 }
 
 static bool is_fla(const cJSON *config)
