@@ -263,11 +263,17 @@ static enum pp_code lone_word(void *merger, const char *text, size_t n, struct p
     return tok_merge_word(merger, text, n, err);
 }
 
+/* What comes next goes on with the text before this one: nothing is put before it. */
+static bool goes_on(const struct run *r)
+{
+    return r->inside && r->merger.ids.n == r->n_before;
+}
+
 static enum pp_code split(struct run *r, const char *text, size_t n, const char *end, struct pp_error *err)
 {
     const tok_word_fn fn = tok_splitter_copies(r->t->splitter) ? lone_word : word;
     r->merger.end = end;
-    return tok_split(r->t->splitter, r->split, text, n, fn, &r->merger, err);
+    return tok_split(r->t->splitter, r->split, text, n, goes_on(r), fn, &r->merger, err);
 }
 
 /* Text that is no DNA. */
@@ -396,7 +402,7 @@ static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp
         code = tok_plamo_text(&r->merger, text, n, err);
     } else if (r->t->kind == TOK_WORDPIECE) {
         code = tok_bert_words(r->t, text, n, &r->normal, lone_word, &r->merger, err);
-    } else if (r->t->add_space && text[0] != ' ' && !(r->inside && r->merger.ids.n == r->n_before)) {
+    } else if (r->t->add_space && text[0] != ' ' && !goes_on(r)) {
         pp_buf_clear(&r->spaced);
         pp_buf_char(&r->spaced, ' ');
         pp_buf_add(&r->spaced, text, n);
@@ -499,8 +505,7 @@ static enum pp_code steps_stretch(struct run *r, const char *text, size_t n, boo
     const char *const end = r->end;
     const bool last = r->last;
     bool moved = false;
-    enum pp_code code = tok_steps_run(r->t->steps, &made, r->inside && r->merger.ids.n == r->n_before, r->steps,
-                                      &moved, err);
+    enum pp_code code = tok_steps_run(r->t->steps, &made, goes_on(r), r->steps, &moved, err);
     if (code)
         return code;
     if (moved && r->t->prefix.user == TOK_PREFIX_NEVER) /* what is put before the first character of all */

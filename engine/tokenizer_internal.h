@@ -122,9 +122,10 @@ typedef enum pp_code (*tok_word_fn)(void *ctx, const char *word, size_t n, struc
 struct tok_split_state; /* what splitting one text needs, in one piece or several of n bytes in all */
 struct tok_split_state *tok_split_state_new(const struct tok_splitter *s, size_t n); /* NULL: out of memory */
 void tok_split_state_free(struct tok_split_state *st);
-/* text: any n bytes. A byte that is not UTF-8 counts as a symbol. */
+/* text: any n bytes. A byte that is not UTF-8 counts as a symbol. on: it goes on with one before it, so that
+ * tok_pattern_spaced puts no space before the piece that it begins with. */
 enum pp_code tok_split(const struct tok_splitter *s, struct tok_split_state *st, const char *text, size_t n,
-                       tok_word_fn fn, void *ctx, struct pp_error *err);
+                       bool on, tok_word_fn fn, void *ctx, struct pp_error *err);
 
 /* --- the same without regular expressions (tokenizer_scan.c, tokenizer_class.c) --------------------------- */
 

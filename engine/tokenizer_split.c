@@ -561,6 +561,7 @@ struct splitting {
     const struct tok_splitter *s;
     struct tok_split_state *st;
     const char *valid, *text; /* the same positions, the first made of valid UTF-8 if there is an expression */
+    bool on;                  /* they go on with a text: no space is put before their very first piece */
     tok_word_fn fn;
     void *ctx;
     struct pp_error *err;
@@ -737,7 +738,7 @@ static enum pp_code split_behaving(const struct splitting *sp, size_t level, con
 /* A piece with a space in front, which is in a buffer of its own then. */
 static enum pp_code split_spaced(const struct splitting *sp, size_t level, const char *piece, size_t n)
 {
-    if (*piece == ' ')
+    if (*piece == ' ' || (sp->on && piece == sp->valid))
         return split_piece(sp, level + 1, piece, n);
     const char *const texts[] = {piece, sp->text + (piece - sp->valid)};
     char *copy = pp_malloc(2 * (n + 1));
@@ -750,6 +751,7 @@ static enum pp_code split_spaced(const struct splitting *sp, size_t level, const
     struct splitting spaced = *sp;
     spaced.valid = copy;
     spaced.text = copy + n + 1;
+    spaced.on = false;
     const enum pp_code code = split_piece(&spaced, level + 1, copy, n + 1);
     pp_free(copy);
     return code;
@@ -800,9 +802,9 @@ static bool make_valid(struct pp_buf *valid, const char *text, size_t n)
 }
 
 enum pp_code tok_split(const struct tok_splitter *s, struct tok_split_state *st, const char *text, size_t n,
-                       tok_word_fn fn, void *ctx, struct pp_error *err)
+                       bool on, tok_word_fn fn, void *ctx, struct pp_error *err)
 {
-    struct splitting sp = {.s = s, .st = st, .valid = text, .text = text, .fn = fn, .ctx = ctx, .err = err};
+    struct splitting sp = {.s = s, .st = st, .valid = text, .text = text, .on = on, .fn = fn, .ctx = ctx, .err = err};
     if (n == 0)
         return PP_OK;
     if (tok_splitter_expressions(s) > 0 && !pp_utf8_valid(text, n)) {

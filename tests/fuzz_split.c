@@ -56,7 +56,7 @@ static void split(const struct tok_splitter *s, const struct hostile_input *in, 
 {
     struct pp_error err;
     struct tok_split_state *st = tok_split_state_new(s, in->size);
-    if (!st || tok_split(s, st, (const char *)in->data, in->size, add_word, lengths, &err))
+    if (!st || tok_split(s, st, (const char *)in->data, in->size, false, add_word, lengths, &err))
         abort();
     tok_split_state_free(st);
 }

@@ -155,16 +155,19 @@ static void many_normalized(void **state)
     pp_buf_free(&json);
 }
 
-/* ByteLevel's space stands before each word that those before it have split off, unless that begins with one. */
+/* ByteLevel's space stands before each word that those before it have split off, unless that begins with one or
+ * goes on with a text. */
 static void spaces_before_words(void **state)
 {
     static const struct {
-        const char *before, *regex, *want;
+        const char *before, *regex, *want, *on;
     } cases[] = {
-        {"{\"type\":\"Digits\",\"individual_digits\":true}", "true", " a| |1| |2| |b| a| |.."},
-        {"{\"type\":\"Digits\",\"individual_digits\":false}", "false", " a| |12| |b| a|."},
+        {"{\"type\":\"Digits\",\"individual_digits\":true}", "true", " a| |1| |2| |b| a| |..",
+         "a| |1| |2| |b| a| |.."},
+        {"{\"type\":\"Digits\",\"individual_digits\":false}", "false", " a| |12| |b| a|.",
+         "a| |12| |b| a|."},
         {"{\"type\":\"Split\",\"pattern\":{\"String\":\" \"},\"behavior\":\"MergedWithNext\",\"invert\":false}", "true",
-         " a|12|b| a| |.."},
+         " a|12|b| a| |..", "a|12|b| a| |.."},
     };
     static const char *const texts[] = {"a12b a ..", "a12b a.", "a12b a .."};
     (void)state;
@@ -182,6 +185,7 @@ static void spaces_before_words(void **state)
         struct pp_tokenizer *both[] = {t, through_gguf(t)};
         for (int k = 0; k < 2; k++) {
             expect_tokens(both[k], texts[i], 0, cases[i].want);
+            expect_tokens(both[k], texts[i], PP_TOKENIZE_ON, cases[i].on);
             pp_tokenizer_free(both[k]);
         }
         cJSON_free(json);

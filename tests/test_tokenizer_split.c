@@ -84,7 +84,7 @@ static void split(const struct tok_splitter *s, const char *text, size_t n, stru
     assert_non_null(copy);
     memcpy(copy, text, n);
     w->n = 0;
-    assert_ok(tok_split(s, st, copy, n, add_word, w, &err), err);
+    assert_ok(tok_split(s, st, copy, n, false, add_word, w, &err), err);
     tok_split_state_free(st);
     pp_free(copy);
 }
@@ -206,7 +206,7 @@ static void check_long_runs(const struct both *b)
         assert_non_null(st);
         for (size_t k = 0; k < SIZE; k++)
             text[k] = runs[i][k % strlen(runs[i])];
-        assert_ok(tok_split(b->fast, st, text, SIZE, add_length, &sum, &err), err);
+        assert_ok(tok_split(b->fast, st, text, SIZE, false, add_length, &sum, &err), err);
         assert_int_equal(sum, SIZE);
         tok_split_state_free(st);
     }
@@ -234,7 +234,7 @@ static void long_spaces(void **state)
     memset(text, ' ', SIZE);
     text[SIZE - 1] = 'x';
     const uint64_t begin = pp_now_ns();
-    assert_ok(tok_split(b.fast, st, text, SIZE, add_length, &sum, &err), err);
+    assert_ok(tok_split(b.fast, st, text, SIZE, false, add_length, &sum, &err), err);
     assert_true(pp_now_ns() - begin < 20000000000u);
     assert_int_equal(sum, SIZE);
     tok_split_state_free(st);
