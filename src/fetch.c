@@ -49,6 +49,7 @@ struct request {
     struct pp_buf *text;         /* of a text */
     size_t most;
     struct pp_buf *next;         /* where it goes on, as it is in the header; or NULL */
+    bool next_unread;            /* it does go on, but what the header has is no address */
     int fd;                      /* of the part */
     uint64_t have;               /* bytes of the part */
     uint64_t asked;              /* where the range begins that was asked for; 0: all */
@@ -107,30 +108,95 @@ static bool is_plain(const char *v, size_t n)
     return n > 0;
 }
 
-static bool has_word(const char *v, size_t n, const char *word)
+/* Part of a header. */
+struct span {
+    const char *at;
+    size_t n;
+};
+
+static bool is_blank(char c)
 {
-    const size_t k = strlen(word);
-    for (size_t i = 0; i + k <= n; i++)
-        if (pp_ncasecmp(v + i, word, k) == 0)
+    return c == ' ' || c == '\t';
+}
+
+static const char *skip_blanks(const char *p, const char *end)
+{
+    while (p < end && is_blank(*p))
+        p++;
+    return p;
+}
+
+/* Whether a word is one of those between blanks. */
+static bool has_word(struct span words, const char *word)
+{
+    const char *p = words.at, *end = p + words.n;
+    while ((p = skip_blanks(p, end)) < end) {
+        const char *begin = p;
+        while (p < end && !is_blank(*p))
+            p++;
+        if ((size_t)(p - begin) == strlen(word) && pp_ncasecmp(begin, word, strlen(word)) == 0)
             return true;
+    }
     return false;
+}
+
+/* What stands behind a semicolon: NAME, NAME=VALUE or NAME="VALUE", with blanks around. Returns where it ends. */
+static const char *read_parameter(const char *p, const char *end, struct span *name, struct span *value)
+{
+    p = skip_blanks(p, end);
+    name->at = p;
+    while (p < end && *p != '=' && *p != ';' && *p != ',' && !is_blank(*p))
+        p++;
+    name->n = (size_t)(p - name->at);
+    p = skip_blanks(p, end);
+    *value = (struct span){p, 0};
+    if (p == end || *p != '=')
+        return p;
+    p = skip_blanks(p + 1, end);
+    const bool quoted = p < end && *p == '"';
+    value->at = p += quoted;
+    if (quoted)
+        while (p < end && *p != '"')
+            p += *p == '\\' && end - p > 1 ? 2 : 1;
+    else
+        while (p < end && *p != ';' && *p != ',' && !is_blank(*p))
+            p++;
+    value->n = (size_t)(p - value->at);
+    return p + (quoted && p < end);
+}
+
+/* The parameters of a link up to the comma behind them, which *at is moved to: whether it leads on. Of several "rel"
+ * the first one counts. */
+static bool leads_on(const char **at, const char *end)
+{
+    struct span name, value, rel = {0};
+    const char *p = *at;
+    for (;;) {
+        while (p < end && *p != ';' && *p != ',')
+            p++;
+        if (p == end || *p == ',')
+            break;
+        p = read_parameter(p + 1, end, &name, &value);
+        if (!rel.at && has_word(name, "rel"))
+            rel = value;
+    }
+    *at = p;
+    return rel.at && has_word(rel, "next");
 }
 
 /* "<https://host/path?page=2>; rel=\"next\", <https://host/path?page=9>; rel=\"last\"" (RFC 8288) */
 static void read_link(struct request *r, const char *v, size_t n)
 {
-    const char *end = v + n, *open = memchr(v, '<', n);
-    while (open) {
-        const char *close = memchr(open, '>', (size_t)(end - open));
-        const char *following = close ? memchr(close, '<', (size_t)(end - close)) : NULL;
-        const size_t rest = close ? (size_t)((following ? following : end) - close) : 0;
-        if ((has_word(close, rest, "rel=next") || has_word(close, rest, "rel=\"next\"")) &&
-            is_plain(open + 1, (size_t)(close - open - 1))) {
-            pp_buf_clear(r->next);
-            pp_buf_add(r->next, open + 1, (size_t)(close - open - 1));
-            return;
-        }
-        open = following;
+    const char *end = v + n, *open, *close;
+    while ((open = memchr(v, '<', (size_t)(end - v))) && (close = memchr(open, '>', (size_t)(end - open)))) {
+        const size_t len = (size_t)(close - open - 1);
+        v = close + 1;
+        if (!leads_on(&v, end))
+            continue;
+        r->next_unread = !is_plain(open + 1, len);
+        pp_buf_clear(r->next);
+        pp_buf_add(r->next, open + 1, r->next_unread ? 0 : len);
+        return;
     }
 }
 
@@ -144,7 +210,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *request)
         const char *space = memchr(line, ' ', n);
         r->status = space ? (long)number(space + 1, (size_t)(line + n - space - 1)) : 0;
         r->length = r->total = 0;
-        r->range_ok = r->is_etag = false;
+        r->range_ok = r->is_etag = r->next_unread = false;
         r->from[0] = 0;
         if (r->next)
             pp_buf_clear(r->next);
@@ -448,6 +514,9 @@ enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, cons
         return fail_curl(&r, url, rc, err);
     if (r.status != 200)
         return refused(url, r.status, err);
+    if (r.next_unread)
+        return pp_fail(err, PP_ERR_FORMAT, "%.*s goes on somewhere else, but where the server says that it does is no "
+                       "address", PP_SHOWN_URL(url));
     return next && (next->len || next->bad) ? find_next(url, next, err) : PP_OK;
 }
 

@@ -44,7 +44,8 @@ enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], str
 enum pp_code pp_file_sha256(const char *path, const struct pp_cancel *cancel, char sha256[static 65],
                             struct pp_error *err);
 /* A text of at most `most` bytes. *next (may be NULL): where the server says that it goes on (a Link header, rel=next),
- * "" if it does not; an address of the same scheme, host and port, anything else is PP_ERR_UNSUPPORTED. */
+ * "" if it does not; an address of the same scheme, host and port; another one is PP_ERR_UNSUPPORTED,
+ * and what is no address PP_ERR_FORMAT. */
 enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, const struct pp_cancel *cancel,
                            struct pp_buf *out, struct pp_buf *next, struct pp_error *err);
 

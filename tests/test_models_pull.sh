@@ -118,6 +118,16 @@ more=/api/models/o/p/tree/main
 link() { printf "$@" >"$tmp/www/link.txt"; pull hf:o/p --hf-base "$at"; }
 link '<%s?cursor=2>; rel="next"' "$at$more"; expect "a list that goes on" 0 'fetching .*/r.gguf'; whole "is read to its end" r.gguf
 link '<%s?cursor=9>; rel="prev", <%s?cursor=2&x=1>; title="a,b" ;REL=next' "$more" "$more"; expect "told in another way" 0 'is there already'
+for rel in 'rel="prev  next"' 'rel = "next"' 'title="a \\" <b>, <c>; rel=last" ; x; rel="NEXT"' 'rel=next; rel=last' \
+    'rel=next;title="open'; do
+    link "<%s?cursor=2>; $rel" "$more"; expect "with $rel" 0 'is there already'
+done
+link '<a,b>; rel=last,,<%s?cursor=2>;rel=next' "$more"; expect "behind another one" 0 'is there already'
+for rel in rel=nextish 'title="rel=next"' 'rel="last"; rel="next"' 'rel="next-archive"' 'rev=next' 'rel' 'rel=' 'rel="'; do
+    link "<%s?cursor=2>; $rel" "$more"; expect "but not with $rel" 3 'neither GGUF'
+done
+link '<>; rel=next'; expect "nor at no address" 1 'goes on somewhere else.* no address'
+link '<%s?cursor=\303\244>; rel=next' "$more"; expect "nor at one that is none" 1 'goes on somewhere else.* no address'
 link '<%s?cursor=3>; rel=next' "$more"; expect "without a model on the way" 3 'neither GGUF'
 link '<%s?cursor=2>; rel="last"' "$more"; expect "and not if nobody says that it goes on" 3 'neither GGUF'
 link '<http://localhost:%s%s?cursor=2>; rel="next"' "${at##*:}" "$more"; expect "not at another server" 1 'goes on at http://localhost.* another server'
