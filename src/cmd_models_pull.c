@@ -267,15 +267,18 @@ static enum pp_code choose_files(struct pull *l, const char *base, const char *r
     return code;
 }
 
-/* A JSON text from a server; cJSON_Delete. *most: bytes that it may have, and less by those that it has. next: see
- * pp_fetch_text. */
-static enum pp_code ask(struct pull *l, const char *url, size_t *most, cJSON **json, struct pp_buf *next,
+/* A JSON text from a server; cJSON_Delete. *size: bytes of the lists so far, and more by those that it has, but no more
+ * than MAX_LIST. next: see pp_fetch_text. */
+static enum pp_code ask(struct pull *l, const char *url, size_t *size, cJSON **json, struct pp_buf *next,
                         struct pp_error *err)
 {
     struct pp_buf text = {0};
-    enum pp_code code = pp_fetch_text(url, l->token, *most, l->cancel, &text, next, err);
+    enum pp_code code = pp_fetch_text(url, l->token, MAX_LIST, l->cancel, &text, next, err);
     *json = NULL;
-    *most -= text.len < *most ? text.len : *most;
+    *size += text.len;
+    if (!code && *size > MAX_LIST)
+        code = pp_fail(err, PP_ERR_FORMAT, "%.*s: its list is longer than %d MB, which cannot be right",
+                       PP_SHOWN_URL(url), MAX_LIST >> 20);
     if (!code)
         code = pp_json_parse(text.data ? text.data : "", text.len, "what the server answers", NULL, json, err);
     if (!code && !*json)
@@ -288,13 +291,13 @@ static enum pp_code ask(struct pull *l, const char *url, size_t *most, cJSON **j
 static enum pp_code ask_for_all(struct pull *l, struct pp_buf *url, cJSON **list, struct pp_error *err)
 {
     struct pp_buf next = {0};
-    size_t most = MAX_LIST;
+    size_t size = 0;
     enum pp_code code = PP_OK;
     *list = NULL;
     for (int pages = 0; !code && url->len; pages++) {
         cJSON *page = NULL, *file;
         pp_buf_clear(&next);
-        code = pages < MAX_PAGES ? ask(l, url->data, &most, &page, &next, err)
+        code = pages < MAX_PAGES ? ask(l, url->data, &size, &page, &next, err)
                                  : pp_fail(err, PP_ERR_UNSUPPORTED, "%.*s lists more files than %d pages have",
                                            PP_SHOWN_URL(url->data), MAX_PAGES);
         if (!code && *list && !(cJSON_IsArray(*list) && cJSON_IsArray(page)))
@@ -351,13 +354,13 @@ static enum pp_code from_registry(struct pull *l, const char *what, struct pp_er
     const char *owner = name && strchr(name, '/') ? "" : "library/";
     struct pp_buf url = {0}, file = {0};
     cJSON *manifest = NULL, *layer;
-    size_t most = MAX_LIST;
+    size_t size = 0;
     enum pp_code code = name ? PP_OK : pp_fail_nomem(err, "a name");
     if (!code && (!*name || strpbrk(what, "?#%\\ ")))
         code = pp_fail(err, PP_ERR_USAGE, "ollama: is followed by NAME, and perhaps :TAG");
     if (!code) {
         pp_buf_fmt(&url, "%s/v2/%s%s/manifests/%s", base, owner, name, tag);
-        code = url.bad ? pp_fail_nomem(err, "an address") : ask(l, url.data, &most, &manifest, NULL, err);
+        code = url.bad ? pp_fail_nomem(err, "an address") : ask(l, url.data, &size, &manifest, NULL, err);
     }
     cJSON_ArrayForEach(layer, pp_json_member(manifest, "layers"))
     {

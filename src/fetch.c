@@ -485,10 +485,16 @@ static enum pp_code find_next(const char *url, struct pp_buf *next, struct pp_er
     char *whole = NULL;
     CURLU *from = curl_url(), *to = curl_url();
     enum pp_code code = from && to && !next->bad ? PP_OK : pp_fail_nomem(err, "an address");
-    if (!code && (curl_url_set(from, CURLUPART_URL, url, 0) != CURLUE_OK ||
-                  curl_url_set(to, CURLUPART_URL, url, 0) != CURLUE_OK ||
-                  curl_url_set(to, CURLUPART_URL, next->data, 0) != CURLUE_OK || !same_server(from, to) ||
-                  curl_url_get(to, CURLUPART_URL, &whole, 0) != CURLUE_OK))
+    CURLUcode rc = CURLUE_OK;
+    if (!code && (rc = curl_url_set(from, CURLUPART_URL, url, 0)) == CURLUE_OK &&
+        (rc = curl_url_set(to, CURLUPART_URL, url, 0)) == CURLUE_OK)
+        rc = curl_url_set(to, CURLUPART_URL, next->data, CURLU_NON_SUPPORT_SCHEME); /* of which none is the same */
+    if (rc == CURLUE_OUT_OF_MEMORY)
+        code = pp_fail_nomem(err, "an address");
+    else if (!code && rc != CURLUE_OK)
+        code = pp_fail(err, PP_ERR_FORMAT, "%.*s goes on at %.*s, which is no address that can be read: %s",
+                       PP_SHOWN_URL(url), PP_SHOWN_URL(next->data), curl_url_strerror(rc));
+    else if (!code && (!same_server(from, to) || curl_url_get(to, CURLUPART_URL, &whole, 0) != CURLUE_OK))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "%.*s goes on at %.*s, which is not followed: that is another "
                        "server", PP_SHOWN_URL(url), PP_SHOWN_URL(next->data));
     if (!code) {

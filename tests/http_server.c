@@ -75,10 +75,11 @@ static void status(int fd, const char *line, const char *more)
 /* more: further header lines */
 static void say_json(int fd, const char *json, const char *more)
 {
-    char text[4096];
-    snprintf(text, sizeof text, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n%s", strlen(json),
-             more, json);
-    say(fd, text);
+    char head[2048];
+    snprintf(head, sizeof head, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n", strlen(json),
+             more);
+    say(fd, head);
+    say(fd, json);
 }
 
 /* How often this path was asked for so far, this time included. */
@@ -180,7 +181,8 @@ static void send_file(const struct answer *a)
 /* A page of a list of files: the first one may say that others follow. */
 static void send_list(const struct answer *a, bool pages, const char *query)
 {
-    char json[2048], name[64] = "list.json", link[1024] = "", header[1100] = "";
+    static char json[(16 << 20) + 2];
+    char name[64] = "list.json", link[1024] = "", header[1100] = "";
     const char *cursor = pages && query ? strstr(query, "cursor=") : NULL;
     if (cursor)
         snprintf(name, sizeof name, "list-%d.json", atoi(cursor + strlen("cursor=")));

@@ -134,7 +134,14 @@ link '<http://localhost:%s%s?cursor=2>; rel="next"' "${at##*:}" "$more"; expect 
 link '<file:///etc/passwd>; rel="next"'; expect "nor in another way" 1 'another server'
 link '<%s>; rel="next"' "$more"; expect "nor for ever" 1 'more files than 64 pages'
 link '<%s?cursor=4>; rel="next"' "$more"; expect "nor with something else" 1 'no JSON'
-rm "$tmp/www/link.txt"
+link '<%s/x y>; rel="next"' "$at"; expect "nor at an address with a space" 1 'goes on at http://.*, which is no address'
+link '<http://[::1>; rel="next"'; expect "nor at half of one" 1 'goes on at http://.*, which is no address'
+link '<foo://%s%s>; rel="next"' "${at#http://}" "$more"; expect "nor by a protocol that nobody knows" 1 'another server'
+{ printf '['; head -c $(((16 << 20) - 2)) /dev/zero | tr '\0' ' '; printf ']'; } >"$tmp/www/list-5.json"
+link '<%s?cursor=5>; rel="next"' "$more"; expect "nor further than 16 MB" 1 'its list is longer than 16 MB'
+echo >>"$tmp/www/list-5.json"
+pull hf:o/p --hf-base "$at"; expect "nor a page that is longer by itself" 1 'longer than 16777216 bytes'
+rm "$tmp/www/link.txt" "$tmp/www/list-5.json"
 unset HF_TOKEN
 mv "$tmp/tokens" "$tmp/config/pippin/tokens"
 # asked for the rest, that server says how long the file really is
