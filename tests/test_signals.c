@@ -1,9 +1,13 @@
 /* Closing a window sends SIGHUP twice, from the shell and from the terminal: the second must not kill who is saving. A
- * second SIGTERM does. A fault gives the terminal back, in whichever thread. */
+ * second SIGTERM does. A fault gives the terminal back, in whichever thread. A terminal that is slow gets all
+ * of the last words, one that is dead keeps nobody. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/cancel.h"
@@ -123,9 +127,57 @@ static void fault_in_io_thread(void **state)
     close(restored[0]);
 }
 
+/* --- terminals ---------------------------------------------------------------------------------------------------- */
+
+enum { LAST_WORDS = 1000000, SIP = 4096, PAUSE_MS = 10 };
+
+/* A process that is to leave, and then prints its last words to a terminal; *reader is that terminal's other side. */
+static pid_t says_last_words(int *reader)
+{
+    *reader = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(*reader >= 0 && grantpt(*reader) == 0 && unlockpt(*reader) == 0);
+    const int terminal = open(ptsname(*reader), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(terminal >= 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct pp_error err;
+        if (dup2(terminal, STDOUT_FILENO) < 0 || pp_signals_open(nothing, &err) != PP_OK)
+            _exit(1);
+        close(*reader);
+        raise(SIGTERM);
+        pp_signals_close();
+        for (int i = 0; i < LAST_WORDS; i++)
+            putchar('w');
+        _exit(fflush(stdout) == 0 ? SAVED : 1);
+    }
+    close(terminal);
+    return pid;
+}
+
+static void last_words(void **state)
+{
+    (void)state;
+    int slow, dead, status;
+    const pid_t to_slow = says_last_words(&slow), to_dead = says_last_words(&dead);
+    size_t got = 0;
+    char sip[SIP];
+    for (ssize_t n; (n = read(slow, sip, sizeof sip)) > 0; got += (size_t)n) { /* until the other side is closed */
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000}, NULL);
+        kill(to_slow, SIGALRM); /* whenever it looks */
+    }
+    assert_int_equal(waitpid(to_slow, &status, 0), to_slow);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == SAVED);
+    assert_int_equal(got, LAST_WORDS);
+    assert_int_equal(waitpid(to_dead, &status, 0), to_dead);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == SAVED);
+    close(slow);
+    close(dead);
+}
+
 TEST_GROUP(signals)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(twice), cmocka_unit_test(behind_the_screen),
-                                       cmocka_unit_test(fault_in_io_thread)};
+                                       cmocka_unit_test(fault_in_io_thread), cmocka_unit_test(last_words)};
     return cmocka_run_group_tests_name("signals", tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 
 #include "engine/base/mem.h"
 
-enum { STACK_BYTES = 64 * 1024, PATIENCE_S = 3 };
+enum { STACK_BYTES = 64 * 1024, PATIENCE_MS = 3000 };
 
 static struct {
     int pipe[2];
@@ -30,13 +30,14 @@ static void die_of(int number)
 }
 
 /* A terminal that takes nothing any more (its program hangs, the line is down) would keep who is to leave in a write
- * for ever. What is written to it from here on goes nowhere. */
+ * for ever. What is written to it from here on goes nowhere. One that is only full is another thing: while much is
+ * written it is so nearly always. Waiting for it costs nothing, who writes would wait, too. */
 static void on_alarm(int number)
 {
     const int error = errno;
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
     (void)number;
-    if (poll(&out, 1, 0) == 0) {
+    if (poll(&out, 1, PATIENCE_MS) == 0) {
         const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
         tcflush(STDOUT_FILENO, TCOFLUSH); /* its modes are changed when it is empty */
         if (nowhere >= 0) {
@@ -66,7 +67,7 @@ static void on_gentle(int number)
     if (number == SIGTERM && atomic_exchange(&sig.terminated, true))
         die_of(number);
     if (bit == PP_SIGNAL_QUIT)
-        alarm(PATIENCE_S);
+        alarm(1);
     if (atomic_fetch_or(&sig.pending, bit) == 0) {
         ssize_t unused = write(sig.pipe[1], "", 1);
         (void)unused;

@@ -14,7 +14,7 @@ enum pp_signal {
     PP_SIGNAL_INTERRUPT = 8, /* SIGINT */
     PP_SIGNAL_QUIT = 16,   /* SIGHUP, SIGTERM: save and leave. A second SIGTERM kills at once; SIGHUP comes
                             * twice when a window is closed, from its shell and from the terminal. A terminal
-                            * that takes nothing for some seconds after them is given up: standard output is
+                            * that takes nothing for three seconds after them is given up: standard output is
                             * /dev/null then */
 };
 
