@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/map.h"
@@ -303,6 +304,89 @@ static void kept_history(void **state)
     assert_true(then.st_size < st.st_size);
 }
 
+/* Nor is one lost that is written while somebody keeps the file who gives its name to another one. */
+static void renamed_history(void **state)
+{
+    (void)state;
+    const char *path = test_path("renamed-history"), *other = test_path("renamed-history-new");
+    const struct timespec moment = {.tv_nsec = 200000000};
+    struct entries e = {0};
+    struct pp_error err;
+    int status;
+    assert_ok(pp_history_append(path, "first", &err), err);
+    assert_ok(pp_history_append(other, "first", &err), err);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        nanosleep(&moment, NULL);
+        _exit(rename(other, path) == 0 ? 0 : 1);
+    }
+    assert_ok(pp_history_append(path, "last", &err), err);
+    close(fd);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_ok(pp_history_load(path, count_entry, &e, &err), err);
+    assert_int_equal(e.n, 2);
+    assert_string_equal(e.last, "last");
+}
+
+/* The number of an entry is written to the file that has the name, without a lock, as by who has waited long enough. */
+static bool write_unlocked(const char *path, int number)
+{
+    char line[64];
+    struct stat opened, there;
+    const int n = snprintf(line, sizeof line, "%d and some words more\n", number);
+    do { /* where the name was another file's then, the one who wrote that one did not see it */
+        const int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+        const bool good = fd >= 0 && write(fd, line, (size_t)n) == n && fstat(fd, &opened) == 0;
+        if (fd >= 0)
+            close(fd);
+        if (!good || stat(path, &there) != 0)
+            return false;
+    } while (opened.st_ino != there.st_ino);
+    return true;
+}
+
+/* What comes while it is rewritten, from who does not wait for that, is in the new file. */
+static void history_while_rewritten(void **state)
+{
+    enum { N = 20000 };
+    static bool seen[N];
+    (void)state;
+    const char *path = test_path("history-rewritten");
+    struct pp_error err;
+    int status, number, first = N, missing = 0;
+    assert_ok(pp_history_append(path, "begun", &err), err);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        bool good = true;
+        for (int i = 0; i < N && good; i++) {
+            good = write_unlocked(path, i);
+            nanosleep(&(struct timespec){.tv_nsec = 1}, NULL);
+        }
+        _exit(good ? 0 : 1);
+    }
+    while (waitpid(pid, &status, WNOHANG) == 0)
+        assert_ok(pp_history_load(path, ignore_entry, NULL, &err), err);
+    assert_int_equal(status, 0);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fscanf(f, "%d%*[^\n]", &number) == 1) {
+        assert_in_range(number, 0, N - 1);
+        seen[number] = true;
+        first = number < first ? number : first;
+    }
+    assert_true(feof(f));
+    fclose(f);
+    assert_true(first > 0 && first < N); /* it was cut */
+    for (int i = first; i < N; i++)
+        missing += !seen[i];
+    assert_int_equal(missing, 0);
+}
+
 /* A disk that takes the beginning of an entry and no more: the reason is told. */
 static void full_history(void **state)
 {
@@ -349,7 +433,8 @@ TEST_GROUP(ui_theme)
         cmocka_unit_test(good_theme), cmocka_unit_test(bad_themes), cmocka_unit_test(every_theme_in_the_folder_is_good),
         cmocka_unit_test(colors), cmocka_unit_test(settings), cmocka_unit_test(pipes_for_files),
         cmocka_unit_test(history), cmocka_unit_test(closed_themes), cmocka_unit_test(shared_history),
-        cmocka_unit_test(kept_history), cmocka_unit_test(full_history),
+        cmocka_unit_test(kept_history), cmocka_unit_test(renamed_history),
+        cmocka_unit_test(history_while_rewritten), cmocka_unit_test(full_history),
     };
     return cmocka_run_group_tests_name("ui_theme", tests, NULL, NULL);
 }

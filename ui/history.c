@@ -18,7 +18,7 @@
 enum {
     REWRITE_FACTOR = 4, MAX_FILE_BYTES = 256 << 20,
     WAITS = 50, WAIT_MS = 10,   /* for another pippin that rewrites the file: a moment */
-    TRIES = 5                   /* to find the same file before and after that */
+    TRIES = 5                   /* to find the same file before and after that, and behind what was written */
 };
 
 static void escape(struct pp_buf *out, const char *s)
@@ -90,12 +90,20 @@ static size_t first_of(const struct ring *r)
     return r->n > PP_HISTORY_ENTRIES ? r->n - PP_HISTORY_ENTRIES : 0;
 }
 
+/* Not, if the file was rewritten since it was opened: the name is another one's. */
+static bool has_name(int fd, const char *path)
+{
+    struct stat opened, there;
+    return fstat(fd, &opened) == 0 && stat(path, &there) == 0 && there.st_dev == opened.st_dev &&
+           there.st_ino == opened.st_ino;
+}
+
 /* Opens the file that has the name, and keeps it for us until it is closed: what another pippin appends to a file while
  * it is rewritten would be lost with it. Some file systems have no locks, and there nobody waits; *ours is false where
  * somebody else keeps it for more than a moment. Less than 0: errno says why. */
 static int open_ours(const char *path, int flags, bool *ours)
 {
-    struct stat opened, there;
+    struct stat opened;
     int fd = -1;
     *ours = false;
     for (int tries = 0, waits = 0; tries < TRIES; tries++) {
@@ -107,12 +115,69 @@ static int open_ours(const char *path, int flags, bool *ours)
         }
         if (fd < 0 || fstat(fd, &opened) != 0 || !S_ISREG(opened.st_mode))
             return fd;
-        *ours = stat(path, &there) == 0 && there.st_dev == opened.st_dev && there.st_ino == opened.st_ino;
+        *ours = has_name(fd, path);
         if (*ours || tries + 1 == TRIES)
             return fd;
-        close(fd); /* it was rewritten meanwhile: the name is another file's */
+        close(fd);
     }
     return fd;
+}
+
+/* The end of the file, if it is not that of a line: of an entry that a full disk or a kill cut off. */
+static bool ends_amid_line(int fd, off_t size)
+{
+    char last;
+    return size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n';
+}
+
+/* Once: *kept says whether they are in the file that has the name then. The lines have a line end before them, which is
+ * written with them where one is needed. False: errno says why. */
+static bool append_once(const char *path, const char *lines, size_t n, bool *kept)
+{
+    struct stat st = {0};
+    bool ours; /* if not, it is written all the same */
+    const int fd = open_ours(path, O_APPEND | O_CREAT, &ours);
+    bool good = fd >= 0 && fstat(fd, &st) == 0;
+    if (good && !S_ISREG(st.st_mode)) {
+        good = false;
+        errno = EINVAL;
+    }
+    const size_t skipped = good && ends_amid_line(fd, st.st_size) ? 0 : 1;
+    good = good && pp_write_whole(fd, lines + skipped, n - skipped);
+    const int error = errno;
+    *kept = good && has_name(fd, path);
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return good;
+}
+
+/* Lines that got into a file that was rewritten meanwhile are written anew: rather twice than not at all. */
+static bool append(const char *path, const char *lines, size_t n)
+{
+    for (int tries = 0; tries < TRIES; tries++) {
+        bool kept;
+        if (!append_once(path, lines, n, &kept))
+            return false;
+        if (kept)
+            return true;
+    }
+    errno = EBUSY;
+    return false;
+}
+
+/* What others, who did not wait any longer, have written to the file between its being read and its losing the name:
+ * where they come later, they see that themselves. */
+static void carry_over(int old, off_t from, const char *path)
+{
+    struct pp_buf late = {0};
+    char part[4096];
+    pp_buf_char(&late, '\n');
+    for (size_t n; (n = pp_read_some_at(old, part, sizeof part, (uint64_t)from)) > 0; from += (off_t)n)
+        pp_buf_add(&late, part, n);
+    if (late.len > 1 && !late.bad)
+        (void)append(path, late.data, late.len);
+    pp_buf_free(&late);
 }
 
 /* Cuts the file to the entries that are used, those included that came since it was read. What cannot be done now is
@@ -128,8 +193,12 @@ static void rewrite(const char *path)
         ring_read(r, f);
         for (size_t i = first_of(r); i < r->n; i++)
             escape(&text, r->items[i % PP_HISTORY_ENTRIES]);
-        if (!text.bad && !ferror(f))
+        const off_t end = ftello(f);
+        if (!text.bad && !ferror(f) && end >= 0) {
             (void)pp_write_file(path, text.data, text.len, 0600, NULL);
+            if (!has_name(fd, path))
+                carry_over(fd, end, path);
+        }
     }
     ring_free(r);
     pp_buf_free(&text);
@@ -168,36 +237,18 @@ enum pp_code pp_history_load(const char *path, void (*add)(void *user, const cha
     return PP_OK;
 }
 
-/* The end of the file, if it is not that of a line: of an entry that a full disk or a kill cut off. */
-static bool ends_amid_line(int fd, off_t size)
-{
-    char last;
-    return size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n';
-}
-
 enum pp_code pp_history_append(const char *path, const char *text, struct pp_error *err)
 {
     if (!*text || strlen(text) > PP_HISTORY_ENTRY_MAX)
         return PP_OK;
     struct pp_buf line = {0};
-    struct stat st = {0};
     enum pp_code code = PP_OK;
-    bool ours; /* if not, it is written all the same */
-    const int fd = open_ours(path, O_APPEND | O_CREAT, &ours);
-    bool good = fd >= 0 && fstat(fd, &st) == 0;
-    if (good && !S_ISREG(st.st_mode)) {
-        good = false;
-        errno = EINVAL;
-    }
-    if (good && ends_amid_line(fd, st.st_size))
-        pp_buf_char(&line, '\n');
+    pp_buf_char(&line, '\n');
     escape(&line, text);
-    if (good && line.bad)
+    if (line.bad)
         code = pp_fail_nomem(err, "the input history");
-    else if (!good || !pp_write_whole(fd, line.data, line.len))
+    else if (!append(path, line.data, line.len))
         code = pp_fail(err, PP_ERR_IO, "the input history %s cannot be written: %s", path, strerror(errno));
     pp_buf_free(&line);
-    if (fd >= 0)
-        close(fd);
     return code;
 }

@@ -1,7 +1,8 @@
 /* history.h - the input line's history on disk: $XDG_STATE_HOME/pippin/history, mode 0600.
  *
  * One entry per line, oldest first; \n stands for a line end and \\ for a backslash. Entries are appended one write
- * each, and the file is locked (flock) while it is written, so that several programs can share it. UI thread. */
+ * each, and the file is locked (flock) while it is written, so that several programs can share it. One that has waited
+ * for half a second writes without the lock; who rewrites the file then carries that over. UI thread. */
 #ifndef PP_UI_HISTORY_H
 #define PP_UI_HISTORY_H
 
