@@ -134,7 +134,9 @@ static void add_loaded(void *user, const char *text)
     add_history(text);
 }
 
-/* Keys that readline does not bind by itself and people expect. */
+static int on_read_again(int count, int key);
+
+/* Keys that readline does not bind by itself and people expect, and those that do what it does in another way. */
 static void bind_keys(void)
 {
     static const struct { const char *keys; rl_command_func_t *function; } table[] = {
@@ -148,6 +150,8 @@ static void bind_keys(void)
             rl_bind_keyseq_if_unbound_in_map(table[i].keys, table[i].function, maps[m]);
         rl_bind_key_in_map('\t', on_tab, maps[m]);
     }
+    if (rl_function_of_keyseq("\030\022", emacs_standard_keymap, NULL) == rl_re_read_init_file)
+        rl_bind_keyseq_in_map("\\C-x\\C-r", on_read_again, emacs_standard_keymap);
     rl_bind_key_in_map('/', search_back, vi_movement_keymap);
     rl_bind_key_in_map('?', search_on, vi_movement_keymap);
     rl_bind_key_in_map('n', search_back_again, vi_movement_keymap);
@@ -163,10 +167,18 @@ static bool keys_in_pipe(char *path, size_t cap)
            S_ISFIFO(st.st_mode);
 }
 
-/* What readline has to say about that file it would write to the terminal as it is: the first of it is told instead. */
-static enum pp_code initialize(struct pp_error *err)
+/* Reads that file anew; where there is none, readline knows what to read instead. */
+static void read_again(const char *path)
 {
-    char path[PATH_MAX], said[200] = "";
+    struct stat st;
+    rl_read_init_file(stat(path, &st) == 0 ? path : NULL);
+    rl_set_keymap_from_edit_mode();
+}
+
+/* What readline has to say about that file it would write to the terminal as it is: the first of it is told instead. */
+static enum pp_code read_keys(bool again, struct pp_error *err)
+{
+    char path[PATH_MAX] = "", said[200] = "";
     const bool is_pipe = keys_in_pipe(path, sizeof path);
     char *before = is_pipe && getenv("INPUTRC") ? pp_strdup(getenv("INPUTRC")) : NULL;
     const int own = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -175,7 +187,10 @@ static enum pp_code initialize(struct pp_error *err)
         setenv("INPUTRC", "/dev/null", 1);
     if (words >= 0)
         dup3(words, STDERR_FILENO, 0);
-    rl_initialize();
+    if (!again)
+        rl_initialize();
+    else if (!is_pipe)
+        read_again(path);
     if (words >= 0) {
         fflush(stderr);
         dup3(own, STDERR_FILENO, 0);
@@ -190,9 +205,20 @@ static enum pp_code initialize(struct pp_error *err)
         unsetenv("INPUTRC");
     pp_free(before);
     said[strcspn(said, "\n")] = '\0';
+    rl_variable_bind("bell-style", "none");
+    bind_keys();
     if (is_pipe)
         return pp_fail(err, PP_ERR_IO, "the keys in %s are not used: it is not a regular file", path);
     return said[0] ? pp_fail(err, PP_ERR_FORMAT, "%s", said) : PP_OK;
+}
+
+static int on_read_again(int count, int key)
+{
+    struct pp_error err;
+    (void)count, (void)key;
+    if (read_keys(true, &err) != PP_OK)
+        ed.hooks.complain(ed.hooks.user, err.text);
+    return 0;
 }
 
 enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks, struct pp_error *err)
@@ -214,10 +240,9 @@ enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks
     rl_redisplay_function = draw_nothing;
     rl_prep_term_function = prepare_terminal;
     rl_deprep_term_function = leave_terminal;
-    enum pp_code keys = initialize(err);
-    rl_variable_bind("bell-style", "none");
+    rl_add_defun("re-read-init-file", on_read_again, -1); /* before readline's own are: the first of a name is found */
+    enum pp_code keys = read_keys(false, err);
     rl_callback_handler_install("", on_line);
-    bind_keys();
     using_history();
     stifle_history(PP_HISTORY_ENTRIES);
     enum pp_code code = pp_history_load(ed.history, add_loaded, NULL, err);

@@ -16,6 +16,8 @@ struct pp_edit_hooks {
     bool (*accept)(void *user, const char *text);
     /* Tab with the cursor at the end: the text to have instead (pp_malloced, becomes ours), or NULL. */
     char *(*complete)(void *user, const char *text);
+    /* Something is wrong with the user's keys (inputrc), which a key has read anew. */
+    void (*complain)(void *user, const char *what);
     void *user;
 };
 

@@ -426,12 +426,17 @@ static void load_look(struct pp_ui *ui)
     pp_ui_use_theme(ui, id);
 }
 
+static void complain(void *ui, const char *what)
+{
+    pp_ui_notice(ui, true, "%s", what);
+}
+
 static enum pp_code start(struct pp_ui *ui, struct pp_error *err)
 {
     char history[600];
     struct pp_error ignored;
     snprintf(history, sizeof history, "%s/history", ui->paths->state);
-    const struct pp_edit_hooks hooks = {pp_ui_accept, pp_ui_complete, ui};
+    const struct pp_edit_hooks hooks = {pp_ui_accept, pp_ui_complete, complain, ui};
     struct pp_error edit = {0};
     if (pp_make_dirs(ui->paths->state, &ignored) != PP_OK)
         pp_ui_notice(ui, true, "%s", ignored.text);

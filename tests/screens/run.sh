@@ -241,6 +241,15 @@ wrong_keys() { # of the user: told on the screen, and not to the terminal as the
     printf '"\033Pq: self-insert\nset bell-style none\n' >"$work/keys"
     start 80x24 INPUTRC="$work/keys" && see ready && see "/keys: line 1:" && keys F10 && see "exit=0" &&
         ! screen | grep -q "line 1" || return 1
+    printf '"\\C-y": re-read-init-file\n' >"$work/keys" && start 80x24 INPUTRC="$work/keys" && see ready || return 1
+    for key in "C-x C-r" C-y; do # which read it again
+        printf '"\033Pq: self-insert\n"\\C-t": "by a new key"\n' >"$work/keys"
+        keys $key && see "/keys: line 1:" && keys C-t && see "› by a new key" && rm "$work/keys" &&
+            mkfifo "$work/keys" && keys $key && see "the keys in" && keys C-u && see "› Write" || return 1
+        rm "$work/keys" && printf '"\\C-t": "once more"\n' >"$work/keys" && keys $key C-t && see "› once more" &&
+            keys C-u && see "› Write" || return 1
+    done
+    keys F10 && see "exit=0" && ! screen | grep -q "line 1" || return 1
     rm -f "$work/keys.pipe"
     mkfifo "$work/keys.pipe" && start 80x24 INPUTRC="$work/keys.pipe" && see ready && see "the keys in" &&
         say "hello" && see "You said: hello"
