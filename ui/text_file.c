@@ -9,7 +9,15 @@
 #include "engine/base/utf8.h"
 #include "src/paths.h"
 
-/* Without the mark that some editors begin with, and without the line feeds at the end. */
+/* Behind the mark that some editors begin with. */
+static const char *behind_mark(const char *s, size_t *n)
+{
+    static const char mark[] = "\xEF\xBB\xBF";
+    const size_t len = sizeof mark - 1, skipped = *n >= len && memcmp(s, mark, len) == 0 ? len : 0;
+    *n -= skipped;
+    return s + skipped;
+}
+
 static bool is_blank(const char *s, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -18,13 +26,9 @@ static bool is_blank(const char *s, size_t n)
     return true;
 }
 
+/* Without the line feeds at the end, and with an empty line there instead. */
 static void add_lines(struct pp_buf *out, const char *s, size_t n)
 {
-    static const char mark[] = "\xEF\xBB\xBF";
-    if (n >= 3 && memcmp(s, mark, 3) == 0) {
-        s += 3;
-        n -= 3;
-    }
     while (n && (s[n - 1] == '\n' || s[n - 1] == '\r'))
         n--;
     for (size_t i = 0; i < n; i++)
@@ -44,10 +48,11 @@ enum pp_code pp_text_file_read(const char *path, char **text, struct pp_error *e
                             : pp_fail(err, PP_ERR_IO, "so long a path is not possible");
     if (!code && (memchr(data, 0, n) || !pp_utf8_valid(data, n)))
         code = pp_fail(err, PP_ERR_FORMAT, "%s is no text in UTF-8", full);
-    if (!code && is_blank(data, n))
+    const char *words = code ? NULL : behind_mark(data, &n);
+    if (!code && is_blank(words, n))
         code = pp_fail(err, PP_ERR_FORMAT, "there is no text in %s", full);
     if (!code) {
-        add_lines(&lines, data, n);
+        add_lines(&lines, words, n);
         *text = lines.bad ? NULL : pp_strdup(pp_buf_cstr(&lines));
         if (!*text)
             code = pp_fail_nomem(err, "the text");

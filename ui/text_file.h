@@ -7,7 +7,8 @@
 enum { PP_TEXT_FILE_MAX = 1 << 20 };
 
 /* The text of a file, with "\n" at the ends of lines and an empty line behind it, in which a question can follow
- * (pp_free). "~/" is the home folder. PP_ERR_FORMAT: it is longer than PP_TEXT_FILE_MAX, or no UTF-8. */
+ * (pp_free). "~/" is the home folder. PP_ERR_FORMAT: it is longer than PP_TEXT_FILE_MAX, no UTF-8, or has
+ * nothing but spaces and line ends. */
 enum pp_code pp_text_file_read(const char *path, char **text, struct pp_error *err);
 
 #endif

@@ -382,10 +382,13 @@ read_file() { # Tab completes; a question follows; what is no text is refused
     printf '\357\273\277first line\r\nsecond line\r\n\r\n' >"$work/notes.txt"
     printf 'a\0b' >"$work/notes.bin"
     printf ' \n\n' >"$work/notes.blank"
+    printf '\357\273\277\r\n' >"$work/notes.marked"
     start 80x24 && see ready && text "/read $work/notes.t" && keys Tab && see "notes.txt" && keys Enter &&
         see "› first line" && text "What is this?" && keys Enter &&
         see_behind "You said: first line" "What is this" && see ready && say "/read $work/notes.bin" &&
-        see "no text in UTF-8" && say "/read $work/notes.blank" && see "there is no text in" && see "› Write a message" && say "/read" && see "/read FILE" &&
+        see "no text in UTF-8" && say "/read $work/notes.blank" && see "there is no text in" && see "› Write a message" &&
+        say "/read $work/notes.marked" && see "there is no text in $work/notes.marked" && see "› Write a message" &&
+        say "/read" && see "/read FILE" &&
         say "/read ~/none.txt" && see "none.txt"
 }
 full_while_typing() { # the question waits: the next Enter is not meant for it
