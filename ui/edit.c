@@ -28,8 +28,8 @@ static struct {
     FILE *nowhere;        /* what readline writes to */
     char queue[256];      /* bytes of keys that it has not read */
     size_t queued, taken;
-    char *kept;           /* a text that was not taken, to be put back */
-    char *before;         /* what was typed before that one was looked up in the history, */
+    char *kept;           /* a text that was not taken, to be put back; readline's */
+    char *before;         /* what was typed before that one, or one that was taken, was looked up in the history, */
     int looked_up;        /* at this place; NULL: it was not */
 } ed;
 
@@ -76,16 +76,12 @@ static void on_line(char *line)
     ed.looked_up = where_history();
     const bool recalled = ed.looked_up < history_length;
     const bool taken = ed.hooks.accept(ed.hooks.user, line);
-    char *before = recalled ? take_typed_before() : NULL;
-    if (!taken || recalled) {
-        pp_free(ed.kept);
-        ed.kept = taken ? before : pp_strdup(line);
-    }
-    if (!taken) {
-        pp_free(ed.before);
-        ed.before = before;
-    }
-    free(line); /* readline's */
+    pp_free(ed.before);
+    ed.before = recalled ? take_typed_before() : NULL;
+    free(ed.kept);
+    ed.kept = taken ? NULL : line;
+    if (taken)
+        free(line); /* readline's */
 }
 
 static int on_tab(int count, int key)
@@ -94,8 +90,8 @@ static int on_tab(int count, int key)
     if (rl_point != rl_end)
         return 0;
     char *text = ed.hooks.complete(ed.hooks.user, pp_edit_text());
-    if (text)
-        pp_edit_set(text);
+    if (text && !pp_edit_set(text))
+        ed.hooks.complain(ed.hooks.user, "out of memory: the line is as it was");
     pp_free(text);
     return 0;
 }
@@ -256,28 +252,66 @@ void pp_edit_close(void)
     clear_history();
     if (ed.nowhere)
         fclose(ed.nowhere);
-    pp_free(ed.kept);
+    free(ed.kept);
     pp_free(ed.before);
     memset(&ed, 0, sizeof ed);
 }
 
 /* --- keys and text ------------------------------------------------------------------------------------------ */
 
-/* As if Enter had not been pressed: an older line is at its place in the history, and below is what was typed. */
+/* Where readline finds no memory, it ends the program. */
+static bool has_room(size_t n)
+{
+    enum { AHEAD = 4096, COPIES = 3 }; /* the line; what is deleted of it, to be brought back, and for undo */
+    void *room = pp_malloc(COPIES * ((size_t)rl_end + n) + AHEAD);
+    pp_free(room);
+    return room != NULL;
+}
+
+static void set_line(const char *text)
+{
+    if (where_history() >= history_length) {
+        rl_maybe_unsave_line(); /* of an earlier look into the history: it would keep this one from being saved */
+        rl_replace_line(text, 1);
+    } else if (strcmp(text, rl_line_buffer) != 0) { /* what cannot be undone, readline forgets when it moves on */
+        rl_begin_undo_group();
+        rl_delete_text(0, rl_end);
+        rl_point = 0;
+        rl_insert_text(text);
+        rl_end_undo_group();
+    }
+    rl_point = rl_end;
+    rl_mark = 0;
+}
+
+bool pp_edit_set(const char *text)
+{
+    const bool room = has_room(strlen(text));
+    if (room)
+        set_line(text);
+    return room;
+}
+
+/* As if Enter had not been pressed: an older line is at its place in the history, and below is what was typed. What
+ * was in the line a moment ago has its room there still. */
 static void put_back(void)
 {
     char *text = ed.kept, *before = ed.before;
     ed.kept = ed.before = NULL;
-    if (before) {
-        pp_edit_set(before);
+    if (before && !text) {
+        set_line(before);
+    } else if (before && has_room(strlen(before) + strlen(text))) {
+        set_line(before);
         rl_maybe_save_line();
         history_set_pos(ed.looked_up);
         const HIST_ENTRY *older = current_history();
         rl_replace_line(older ? older->line : "", 1);
+    } else if (before) {
+        ed.hooks.complain(ed.hooks.user, "out of memory: what was typed before this line was looked up is lost");
     }
     if (text)
-        pp_edit_set(text);
-    pp_free(text);
+        set_line(text);
+    free(text); /* readline's */
     pp_free(before);
 }
 
@@ -385,34 +419,15 @@ void pp_edit_feed(const char *bytes, size_t n)
 
 bool pp_edit_insert(const char *text, size_t n)
 {
-    enum { AHEAD = 4096, COPIES = 3 }; /* the line; what is deleted of it, to be brought back, and for undo */
     char *copy = pp_strndup(text, n);
-    /* Where readline finds no memory, it ends the program. */
-    void *room = copy ? pp_malloc(COPIES * ((size_t)rl_end + n) + AHEAD) : NULL;
-    pp_free(room);
+    const bool room = copy && has_room(n);
     if (room) {
         rl_begin_undo_group();
         rl_insert_text(copy);
         rl_end_undo_group();
     }
     pp_free(copy);
-    return room != NULL;
-}
-
-void pp_edit_set(const char *text)
-{
-    if (where_history() >= history_length) {
-        rl_maybe_unsave_line(); /* of an earlier look into the history: it would keep this one from being saved */
-        rl_replace_line(text, 1);
-    } else if (strcmp(text, rl_line_buffer) != 0) { /* what cannot be undone, readline forgets when it moves on */
-        rl_begin_undo_group();
-        rl_delete_text(0, rl_end);
-        rl_point = 0;
-        rl_insert_text(text);
-        rl_end_undo_group();
-    }
-    rl_point = rl_end;
-    rl_mark = 0;
+    return room;
 }
 
 static size_t line_start(const char *s, size_t at)
@@ -487,7 +502,7 @@ void pp_edit_take_rest(char *rest[static 2])
         rl_end_of_history(1, 0);  /* brings back what was typed before */
         rest[1] = copy_of_line();
     }
-    pp_edit_set("");
+    set_line("");
 }
 
 const char *pp_edit_text(void)

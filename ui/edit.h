@@ -16,7 +16,7 @@ struct pp_edit_hooks {
     bool (*accept)(void *user, const char *text);
     /* Tab with the cursor at the end: the text to have instead (pp_malloced, becomes ours), or NULL. */
     char *(*complete)(void *user, const char *text);
-    /* Something is wrong with the user's keys (inputrc), which a key has read anew. */
+    /* Something went wrong with what a key does: with the user's keys (inputrc), or for want of memory. */
     void (*complain)(void *user, const char *what);
     void *user;
 };
@@ -29,7 +29,7 @@ void pp_edit_close(void);
 void pp_edit_feed(const char *bytes, size_t n); /* of one key */
 /* At the cursor, literally, as one change for undo. False: there is no memory for it, and the line is as it was. */
 bool pp_edit_insert(const char *text, size_t n);
-void pp_edit_set(const char *text);              /* cursor at the end */
+bool pp_edit_set(const char *text);              /* cursor at the end. False: likewise */
 void pp_edit_up(void);                           /* a line up, or back in the history from the first */
 void pp_edit_down(void);
 /* Adds a text to the history, in memory and, `keep`, if it is no longer than PP_HISTORY_ENTRY_MAX, on disk. */

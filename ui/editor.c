@@ -12,6 +12,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
+#include "ui/edit.h"
 #include "ui/input.h"
 #include "ui/screen.h"
 #include "ui/signals.h"
@@ -110,7 +111,18 @@ static bool has_written(const char *path, const char *text)
     return other;
 }
 
-enum pp_code pp_editor_run(const char *folder, const char *text, char **out, struct pp_error *err)
+static enum pp_code take_over(const char *path, struct pp_error *err)
+{
+    char *text = NULL;
+    enum pp_code code = read_file(path, &text, err);
+    if (code == PP_OK && !pp_edit_set(text))
+        code = pp_fail(err, PP_ERR_NOMEM, "out of memory: your text is as it was, and what the editor left stays in %s",
+                       path);
+    pp_free(text);
+    return code;
+}
+
+enum pp_code pp_editor_run(const char *folder, const char *text, struct pp_error *err)
 {
     char path[600];
     snprintf(path, sizeof path, "%s/message-XXXXXX.md", folder);
@@ -125,7 +137,7 @@ enum pp_code pp_editor_run(const char *folder, const char *text, char **out, str
         code = run(editor_command(), path, err);
         pp_screen_resume();
         if (code == PP_OK)
-            keep = (code = read_file(path, out, err)) != PP_OK;
+            keep = (code = take_over(path, err)) != PP_OK;
         else if ((keep = has_written(path, text)))
             pp_fail(err, code, "the editor failed; your text is as it was, and what it wrote stays in %s", path);
     }

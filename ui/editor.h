@@ -5,8 +5,8 @@
 #include "engine/base/error.h"
 
 /* Writes text to a private file (0600) in the folder, runs $VISUAL, $EDITOR or vi on it while the screen is given back,
- * and returns what it holds then without the last line end (*out is pp_malloced). What cannot be taken over, or was
- * saved by an editor that failed, stays in the file, which the error names. UI thread, screen open. */
-enum pp_code pp_editor_run(const char *folder, const char *text, char **out, struct pp_error *err);
+ * and puts what it holds then into the input line without the last line end. What cannot be taken over, or was saved by
+ * an editor that failed, stays in the file, which the error names. UI thread, screen and line open. */
+enum pp_code pp_editor_run(const char *folder, const char *text, struct pp_error *err);
 
 #endif

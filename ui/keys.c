@@ -91,6 +91,10 @@ static void begin_edit(struct pp_ui *ui)
         pp_buf_char(&line, '/'); /* as it was written to be sent */
     pp_buf_str(&line, words);
     ui->next_line = pp_buf_take(&line);
+    if (!ui->next_line) {
+        ui->editing = 0;
+        pp_ui_notice(ui, true, "out of memory: the message cannot be changed");
+    }
 }
 
 /* A text comes into the input line, to be asked about behind it. */
@@ -107,7 +111,10 @@ static void fill_line(struct pp_ui *ui)
 {
     if (!is_blank(pp_edit_text()))
         remember(ui, pp_edit_text()); /* it was typed before the command was looked up: Up brings it back */
-    pp_edit_set(ui->next_line);
+    if (!pp_edit_set(ui->next_line)) {
+        ui->editing = 0;
+        pp_ui_notice(ui, true, "out of memory: the text is not in the line, but where it was");
+    }
     pp_free(ui->next_line);
     ui->next_line = NULL;
 }
@@ -222,12 +229,8 @@ bool pp_ui_accept(void *user, const char *text)
 static void open_editor(struct pp_ui *ui)
 {
     struct pp_error err;
-    char *text = NULL;
     const bool temporary = pp_controller_status(ui->controller)->temporary; /* then the file is in memory, too */
-    enum pp_code code = pp_editor_run(temporary ? "/dev/shm" : ui->paths->state, pp_edit_text(), &text, &err);
-    if (code == PP_OK)
-        pp_edit_set(text);
-    pp_free(text);
+    enum pp_code code = pp_editor_run(temporary ? "/dev/shm" : ui->paths->state, pp_edit_text(), &err);
     pp_ui_resize(ui);
     report(ui, code, &err);
 }
@@ -322,6 +325,12 @@ static void insert_paste(struct pp_ui *ui, const struct pp_key *key)
         pp_ui_notice(ui, false, "the terminal has not said where the paste ends; what has come of it stands here");
 }
 
+static void begin_line(struct pp_ui *ui)
+{
+    if (!pp_edit_insert("\n", 1))
+        pp_ui_notice(ui, true, "out of memory: the text is as it was");
+}
+
 static bool function_key(struct pp_ui *ui, enum pp_key_type type)
 {
     switch (type) {
@@ -368,7 +377,7 @@ static bool alt_key(struct pp_ui *ui, const struct pp_key *key)
     if (function_of(key) != key->type)
         return function_key(ui, function_of(key));
     if (key->cp == PP_CTRL('j') && !pp_edit_searching()) { /* readline would go over to the keys of vi */
-        pp_edit_insert("\n", 1);
+        begin_line(ui);
         return true;
     }
     if (key->cp != 'm')
@@ -417,7 +426,7 @@ static bool control_key(struct pp_ui *ui, const struct pp_key *key)
     case PP_CTRL('j'):
         if (pp_edit_searching())
             return false;
-        pp_edit_insert("\n", 1);
+        begin_line(ui);
         return true;
     default:
         return false;
@@ -450,7 +459,7 @@ static bool own_key(struct pp_ui *ui, const struct pp_key *key)
     case PP_KEY_ENTER:
         if (!key->mods || pp_edit_searching())
             return false;
-        pp_edit_insert("\n", 1);
+        begin_line(ui);
         return true;
     case PP_KEY_ESC:
         if (pp_edit_searching())

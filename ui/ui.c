@@ -190,9 +190,7 @@ static void take_back_unsent(struct pp_ui *ui)
     pp_buf_str(&whole, text);
     if (pp_edit_len() > 0)
         pp_buf_fmt(&whole, "\n%s", pp_edit_text());
-    if (!whole.bad)
-        pp_edit_set(pp_buf_cstr(&whole));
-    else
+    if (whole.bad || !pp_edit_set(pp_buf_cstr(&whole)))
         pp_ui_notice(ui, true, "out of memory: the message that was not sent is in the history");
     pp_buf_free(&whole);
     pp_free(text);

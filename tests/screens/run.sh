@@ -176,6 +176,12 @@ paste_without_memory() { # it says so, and goes on; what was there stays
             head -c 16000000 /dev/zero | tr '\0' 'x' | paste && see "the paste was lost" && see "› before" &&
             text "after" && see "before after" && keys C-u && see "Write a message" || return 1
     done
+    start 80x24 && see ready && head -c 4000000 /dev/zero | tr '\0' 'x' | paste && see "xxxx" &&
+        for key in C-j M-Enter M-C-j; do
+            prlimit --pid "$(pid_of)" --as=20000000: && keys $key && see "the text is as it was" &&
+                prlimit --pid "$(pid_of)" --as=unlimited: && keys Escape && gone "the text is as it was" || return 1
+        done
+    keys C-j && text "END" && see "  END"
 }
 paste_without_end() {
     start 80x24 && see ready && text "$(printf '\033[200~one\ntwo')" && see "where the paste ends" && see "› one" &&
@@ -314,6 +320,16 @@ editor_writes_too_much() { # what cannot be taken over stays where it was writte
     printf '#!/bin/sh\nhead -c 17000000 /dev/zero | tr "\\0" x >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     start 80x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "is longer than 16 MB" &&
         see "start" && [ "$(cat "$work"/state/pippin/message-*.md | wc -c)" = 17000000 ]
+}
+editor_without_memory() { # what it wrote stays there if it cannot come into the line
+    command -v prlimit >/dev/null || return 0
+    printf '#!/bin/sh\nhead -c 15000000 /dev/zero | tr "\\0" x >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
+    for bytes in 45000000 52000000 60000000; do
+        rm -rf "$work/state"
+        start 80x24 "EDITOR=$work/ed.sh prlimit --as=$bytes" && see ready && text "start" && keys C-g &&
+            see "stays in" && see "› start" && [ "$(cat "$work"/state/pippin/message-*.md | wc -c)" = 15000000 ] ||
+            return 1
+    done
 }
 editor_dies() { # behind what it has saved
     printf '#!/bin/sh\necho "two words" >>"$1"\nkill -KILL $$\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
@@ -770,7 +786,7 @@ markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarg
 paste_megabyte paste_without_memory paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
 enter_while_loading lone_escape no_locale editor
-editor_writes_too_much editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
+editor_writes_too_much editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
