@@ -154,6 +154,9 @@ static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *e
     if (!code && (hp->uneven || hp->n_index_head != hp->n_head_kv))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "the model's index has %lld heads, and there are %lld of keys, each of "
                        "which needs one", (long long)hp->n_index_head, (long long)hp->n_head_kv);
+    if (!code && hp->window) /* places among what was picked are no positions, of which a window counts */
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "an index of blocks beside a window of attention, of %lld positions, "
+                       "is not supported", (long long)hp->window);
     return code;
 }
 

@@ -457,14 +457,15 @@ static void minimax_m3_goes_on(void **state)
 static void bad_minimax_m3(void **state)
 {
     static const struct {
-        int top_k, block, local;
+        int top_k, block, local, window;
         const char *word;
-    } cases[] = {{3, 12, 1, "powers of two"}, {3, 4, 4, "in any case"}, {1 << 14, 8, 1, "an index picks"},
-                 {1 << 20, 4, 1, "blocks that an index picks"}, {-1, 4, 1, "blocks that an index picks"},
-                 {3, 1 << 20, 1, "positions of a block"}, {3, 4, -1, "in any case"},
-                 {3, 0, 1, "lack minimax-m3.attention.indexer.block_size"},
-                 {3, 4, 0, "lack minimax-m3.attention.indexer.local_blocks"},
-                 {0, 4, 1, "lack minimax-m3.attention.indexer.key_length"}};
+    } cases[] = {{3, 12, 1, 0, "powers of two"}, {3, 4, 4, 0, "in any case"}, {1 << 14, 8, 1, 0, "an index picks"},
+                 {1 << 20, 4, 1, 0, "blocks that an index picks"}, {-1, 4, 1, 0, "blocks that an index picks"},
+                 {3, 1 << 20, 1, 0, "positions of a block"}, {3, 4, -1, 0, "in any case"},
+                 {3, 0, 1, 0, "lack minimax-m3.attention.indexer.block_size"},
+                 {3, 4, 0, 0, "lack minimax-m3.attention.indexer.local_blocks"},
+                 {0, 4, 1, 0, "lack minimax-m3.attention.indexer.key_length"},
+                 {3, 4, 1, 16, "beside a window of attention"}};
     struct pp_model *model;
     struct pp_error err;
     (void)state;
@@ -475,6 +476,7 @@ static void bad_minimax_m3(void **state)
             s.index_top_k = cases[i].top_k;
             s.index_block = cases[i].block;
             s.index_local = cases[i].local;
+            s.window = cases[i].window;
         } else {
             s.index_says = 2;
         }
