@@ -93,14 +93,16 @@ static void bad_streams(void **state)
 {
     static const struct {
         int n_stream;
-        float least, most;
+        float least, most, bound;
         enum pp_code code;
         const char *word;
-    } cases[] = {{17, 1e-6f, 2, PP_ERR_FORMAT, "number of residual streams"},
-                 {4, 0, 2, PP_ERR_FORMAT, "an epsilon of 0"},
-                 {4, NAN, 2, PP_ERR_FORMAT, "an epsilon of"},
-                 {4, 1e-6f, -2, PP_ERR_FORMAT, "a magnitude of -2"},
-                 {4, 1e-6f, INFINITY, PP_ERR_FORMAT, "a magnitude of inf"}};
+    } cases[] = {{17, 1e-6f, 2, 1, PP_ERR_FORMAT, "number of residual streams"},
+                 {4, 0, 2, 1, PP_ERR_FORMAT, "an epsilon of 0"},
+                 {4, NAN, 2, 1, PP_ERR_FORMAT, "an epsilon of"},
+                 {4, 1e-6f, -2, 1, PP_ERR_FORMAT, "a magnitude of -2"},
+                 {4, 1e-6f, INFINITY, 1, PP_ERR_FORMAT, "a magnitude of inf"},
+                 {4, 1e-6f, 2, -5, PP_ERR_FORMAT, "metadata hy_v4.swiglu_clamp_exp is -5"},
+                 {4, 1e-6f, 2, INFINITY, PP_ERR_FORMAT, "metadata hy_v4.swiglu_clamp_exp is inf"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct expert_shape s = hy_v4_shape();
@@ -109,6 +111,7 @@ static void bad_streams(void **state)
         s.n_stream = cases[i].n_stream;
         s.stream_least = cases[i].least;
         s.stream_most = cases[i].most;
+        s.bound = cases[i].bound;
         if (pp_model_open(file_of(&s), &model, &err) != cases[i].code || !strstr(err.text, cases[i].word))
             fail_msg("%s: %s", cases[i].word, err.text);
     }

@@ -4,6 +4,7 @@
  * Published folders are of the names below, with pairs of rotated values side by side, as llama.cpp and vLLM have them;
  * transformers' own model rotates other pairs, under other names. */
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,6 +38,7 @@ static const char *const classes[] = {"HYV4ForCausalLM", "hy_v4", NULL};
 static const char first_name[] = "hyv4"; /* of files from before llama.cpp knew the family */
 static const char *const other_names[] = {first_name, NULL};
 static const char *const other_parts[] = {"model.mtp_layers.", NULL}; /* which guess further tokens */
+static const char sparse_word[] = "deepseek_sparse_attention";
 static const struct pp_arch_parts parts = {.model_type = "hy_v4", .prefixes = NULL, .others = other_parts};
 static const struct pp_arch_usual usual[] = {
     {.json = "{\"vocab_size\": 120832, \"hidden_size\": 2816, \"intermediate_size\": 6912,"
@@ -66,28 +68,37 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
     return PP_OK;
 }
 
-/* *sparse: whether layers have what an index picks. They are all of one kind. */
-static enum pp_code kinds_from_config(const cJSON *config, bool *sparse, struct pp_error *err)
+/* *sparse: whether layers have what an index picks, which all have that are not listed. They are all of one kind. */
+static enum pp_code kinds_from_config(const cJSON *config, int64_t n_layer, bool *sparse, struct pp_error *err)
 {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
-    int n = 0, n_full = 0;
+    int64_t n_full = 0;
+    *sparse = true;
+    if (!types || cJSON_IsNull(types))
+        return PP_OK;
+    if (!cJSON_IsArray(types) || cJSON_GetArraySize(types) != n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers", (long long)n_layer);
     cJSON_ArrayForEach(item, types)
     {
-        n++;
-        n_full += cJSON_IsString(item) && strcmp(item->valuestring, "full_attention") == 0;
+        const char *word = cJSON_IsString(item) ? item->valuestring : "";
+        const bool full = strcmp(word, "full_attention") == 0;
+        if (!full && strcmp(word, sparse_word) != 0)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layer_types has \"%.40s\", which is not supported "
+                           "for this family; %s and full_attention are", word, sparse_word);
+        n_full += full;
     }
-    *sparse = n == 0 || n_full < n;
-    if (*sparse && n_full)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layer_types has layers that see all positions beside "
-                       "others, which is not supported for this family");
-    return PP_OK;
+    *sparse = n_full == 0;
+    if (*sparse || n_full == n_layer)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layer_types has layers that see all positions beside "
+                   "others, which is not supported for this family");
 }
 
 /* Without a list the first layer has an index, and from it on each fourth. */
 static enum pp_code index_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     bool sparse;
-    enum pp_code code = kinds_from_config(config, &sparse, err);
+    enum pp_code code = kinds_from_config(config, hp->n_layer, &sparse, err);
     if (code || !sparse)
         return code;
     code = pp_index_from_config(config, hp, err);
@@ -113,10 +124,15 @@ static enum pp_code connection_from_config(const cJSON *config, struct pp_hparam
     return code;
 }
 
-static void bound_experts(struct pp_hparams *hp, float most)
+/* 0: no bound */
+static enum pp_code bound_experts(struct pp_hparams *hp, float most, const char *label, struct pp_error *err)
 {
+    if (!isfinite(most) || most < 0)
+        return pp_fail(err, PP_ERR_FORMAT, "%s is %g; bounds of experts' gates are finite and not below 0", label,
+                       (double)most);
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        hp->expert_bound[l] = most > 0 ? most : 0;
+        hp->expert_bound[l] = most;
+    return PP_OK;
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -133,13 +149,12 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = connection_from_config(config, hp, err);
     if (!code)
         code = pp_config_float(config, "swiglu_limit", &most, err);
-    bound_experts(hp, most);
-    return code;
+    return code ? code : bound_experts(hp, most, "config.json: swiglu_limit", err);
 }
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    const char *kind = hp->index_top_k ? "deepseek_sparse_attention" : "full_attention";
+    const char *kind = hp->index_top_k ? sparse_word : "full_attention";
     cJSON *kinds = cJSON_AddArrayToObject(config, "layer_types");
     for (int64_t l = 0; l < hp->n_layer; l++)
         cJSON_AddItemToArray(kinds, cJSON_CreateString(kind));
@@ -179,7 +194,7 @@ static const char *key_in(const struct pp_gguf *g, const char *name, char full[1
 /* A number, or one for each layer, of which those of layers with experts are the same. */
 static enum pp_code bound_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    char full[160];
+    char full[160], label[180];
     double most = 0, other = 0;
     if (!pp_gguf_float(g, key_in(g, bound_key, full), &most))
         pp_gguf_array_float(g, full, (size_t)hp->n_layer - 1, &most);
@@ -187,8 +202,8 @@ static enum pp_code bound_from_gguf(const struct pp_gguf *g, struct pp_hparams *
         if (!(hp->layer[l] & PP_LAYER_DENSE) && pp_gguf_array_float(g, full, (size_t)l, &other) && other != most)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is not the same for all layers with experts, which "
                            "is not supported for this family", full);
-    bound_experts(hp, (float)most);
-    return PP_OK;
+    snprintf(label, sizeof label, "metadata %s", full);
+    return bound_experts(hp, (float)most, label, err);
 }
 
 /* There need not be one. Files of before llama.cpp knew the family call the list otherwise. */
