@@ -62,13 +62,30 @@ static void hy_v4(void **state)
     check_experts(&s);
 }
 
-/* Files of before llama.cpp knew it have another name, and another key for the list. */
+/* Files of before llama.cpp knew it have another name, and another key for the list. What other families' files say
+ * of YaRN, scores that grow and gates is read under that name, too. */
 static void first_files(void **state)
 {
     (void)state;
     struct expert_shape s = hy_v4_shape();
     s.arch = "hyv4";
     check_experts(&s);
+    s.yarn_factor = 40;
+    s.yarn_ctx = 64;
+    s.log_multiplier = 0.0707f;
+    check_experts(&s);
+    s.sigmoids = false;
+    check_experts(&s);
+    s.yarn_ctx = s.length = 24;
+    s.temperature = 0.3f;
+    struct expert_model *m = expert_model_make(&s);
+    double *want = doubles(SMALL_TEXT * s.n_vocab);
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, s.n_vocab);
+    expert_model_compute(m, ids, SMALL_TEXT, want);
+    assert_logits(want, s.n_vocab, expert_model_write(m));
+    pp_free(want);
+    expert_model_free(m);
 }
 
 static const char *file_of(const struct expert_shape *s)

@@ -202,14 +202,23 @@ static const char *key_of(const struct pp_hparams *hp, const char *name, char fu
     return full;
 }
 
+/* The same under the name that the file has for the family, which may be another than hp's. */
+static const char *key_in(const struct pp_gguf *g, const char *name, char full[160])
+{
+    struct pp_str family = {"", 0};
+    pp_gguf_string(g, "general.architecture", &family);
+    snprintf(full, 160, "%.*s.%s", (int)(family.len < 64 ? family.len : 64), family.data, name);
+    return full;
+}
+
 /* Scores that grow with each original context, of which files say how long it is in two places. */
 static enum pp_code temperature_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     char full[160];
     double beta = 0;
     int64_t length = 0;
-    pp_gguf_float(g, key_of(hp, "attention.temperature_scale", full), &beta);
-    pp_gguf_int(g, key_of(hp, "attention.temperature_length", full), &length);
+    pp_gguf_float(g, key_in(g, "attention.temperature_scale", full), &beta);
+    pp_gguf_int(g, key_in(g, "attention.temperature_length", full), &length);
     hp->attn_temperature = (float)beta;
     if (beta != 0 && length && hp->rope_scaling == PP_ROPE_YARN && length != hp->rope_orig_ctx)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is %lld, not the original context of the RoPE scaling, "
@@ -224,13 +233,13 @@ enum pp_code pp_deepseek_from_gguf(const struct pp_gguf *g, struct pp_hparams *h
     double log_multiplier = 0;
     char full[160];
     if (!hp->kv_lora_rank)
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", key_of(hp, "attention.kv_lora_rank", full));
-    pp_gguf_float(g, key_of(hp, "rope.scaling.yarn_log_multiplier", full), &log_multiplier);
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", key_in(g, "attention.kv_lora_rank", full));
+    pp_gguf_float(g, key_in(g, "rope.scaling.yarn_log_multiplier", full), &log_multiplier);
     hp->yarn_log_multiplier = (float)log_multiplier;
     hp->rope_attn_factor = hp->rope_scaling == PP_ROPE_YARN ? 1.0f : 0.0f;
     set_scale(hp);
     /* The first files of GLM 4.7 Flash do not say that it is sigmoids, but have what is added to those. */
-    if (!pp_gguf_has(g, key_of(hp, "expert_gating_func", full)) && pp_gguf_tensor(g, "blk.1.exp_probs_b.bias"))
+    if (!pp_gguf_has(g, key_in(g, "expert_gating_func", full)) && pp_gguf_tensor(g, "blk.1.exp_probs_b.bias"))
         hp->expert_sigmoids = true;
     hp->expert_group_largest = hp->n_expert_group > 1 && !hp->expert_sigmoids;
     return temperature_from_gguf(g, hp, err);
