@@ -17,7 +17,7 @@
 #include "tests/passes.h"
 #include "tests/support.h"
 
-enum { LENGTH = 560, N_VOCAB = 80, N_LAYER = 2, RANK = 64, ROPE = 8 };
+enum { LENGTH = 560, LONG = 1100, N_VOCAB = 80, N_LAYER = 2, RANK = 64, ROPE = 8 };
 
 static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8, PP_KV_Q8_0, PP_KV_Q4_0};
 enum { N_TYPES = sizeof types / sizeof *types };
@@ -47,7 +47,7 @@ static const char *blocks_file(const struct variant *v)
     s.n_vocab = N_VOCAB;
     s.n_layer = v->n_layer;
     s.n_head = 6;
-    s.n_ctx = 1024;
+    s.n_ctx = LONG;
     struct expert_model *m = expert_model_make(&s);
     const char *path = expert_model_write(m);
     expert_model_free(m);
@@ -93,15 +93,21 @@ struct rig {
     struct pp_seq *s;
 };
 
-static struct rig rig(const char *path, enum pp_kv_type kv, int n_threads)
+static struct rig rig_of(const char *path, enum pp_kv_type kv, int n_threads, int64_t n_ctx)
 {
-    const struct pp_engine_options opt = {.kv_type = kv, .n_threads = n_threads, .kv_memory = 64u << 20, .n_ctx = 640};
+    const struct pp_engine_options opt = {
+        .kv_type = kv, .n_threads = n_threads, .kv_memory = 64u << 20, .n_ctx = n_ctx};
     struct rig r;
     struct pp_error err;
     assert_ok(pp_model_open(path, &r.model, &err), err);
     assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
     assert_ok(pp_seq_new(r.engine, &r.s, &err), err);
     return r;
+}
+
+static struct rig rig(const char *path, enum pp_kv_type kv, int n_threads)
+{
+    return rig_of(path, kv, n_threads, 640);
 }
 
 static void unrig(struct rig *r)
@@ -111,9 +117,9 @@ static void unrig(struct rig *r)
     pp_model_close(r->model);
 }
 
-static void write_text(int32_t *ids)
+static void write_text(int32_t *ids, int n)
 {
-    for (int i = 0; i < LENGTH; i++)
+    for (int i = 0; i < n; i++)
         ids[i] = (i * 37 + i / 7 + i / 90) % N_VOCAB;
 }
 
@@ -141,7 +147,7 @@ static void same_bits_of(const char *path)
     enum { MANY = 94, ALONE = 24, FEW = 7 };
     static float got[LENGTH * N_VOCAB];
     int32_t ids[LENGTH];
-    write_text(ids);
+    write_text(ids, LENGTH);
     for (int t = 0; t < N_TYPES; t++) {
         float *want = whole_logits(path, types[t], ids);
         for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
@@ -163,6 +169,29 @@ static void same_bits(void **state)
         same_bits_of(file_of(&variants[v]));
 }
 
+/* Blocks larger than a chunk, of which rows see their own and one of two others: items that share a row's positions
+ * divide none, or they would know of one no more than what its last chunk has. */
+static void large_blocks(void **state)
+{
+    enum { BEHIND = 1024 };
+    static const struct variant two = {"minimax-m3", 2, 3, 0, 512, 1};
+    static float want[LONG * N_VOCAB], got[LONG * N_VOCAB];
+    const char *path = blocks_file(&two);
+    int32_t ids[LONG];
+    (void)state;
+    write_text(ids, LONG);
+    for (int t = 0; t < N_TYPES; t += 3) {
+        struct rig r = rig_of(path, types[t], 1, LONG);
+        run_in_passes(r.engine, r.s, ids, LONG, 64, want);
+        unrig(&r);
+        r = rig_of(path, types[t], 3, LONG);
+        run_in_passes(r.engine, r.s, ids, BEHIND, 64, got);
+        run_in_passes(r.engine, r.s, ids + BEHIND, LONG - BEHIND, 1, got + BEHIND * N_VOCAB);
+        assert_from(want, got + BEHIND * N_VOCAB, BEHIND, LONG - BEHIND, pp_kv_type_name(types[t]));
+        unrig(&r);
+    }
+}
+
 /* base: where the tree begins */
 static void trees_and_forks_of(const char *path, int base)
 {
@@ -170,7 +199,7 @@ static void trees_and_forks_of(const char *path, int base)
     int32_t ids[LENGTH];
     static float got[LENGTH * N_VOCAB];
     struct pp_error err;
-    write_text(ids);
+    write_text(ids, LENGTH);
     for (int t = 0; t < N_TYPES; t++) {
         float *want = whole_logits(path, types[t], ids);
         struct rig r = rig(path, types[t], 2);
@@ -235,7 +264,7 @@ static void snapshots_of(const char *path, int v)
     const struct pp_sha256 identity = {{4, 2}};
     int32_t ids[LENGTH];
     static float got[LENGTH * N_VOCAB];
-    write_text(ids);
+    write_text(ids, LENGTH);
     for (int t = 0; t < N_TYPES; t++) {
         char base[300];
         struct pp_error err;
@@ -330,7 +359,7 @@ static void adapters(void **state)
     struct pp_error err;
     int32_t ids[LENGTH];
     (void)state;
-    write_text(ids);
+    write_text(ids, LENGTH);
     struct rig r = rig(path, PP_KV_Q8, 2);
     run_in_passes(r.engine, r.s, ids, 8, 8, plain);
     assert_ok(pp_adapter_load(r.model, adapter_file("blk.1.attn_kv_a_mqa", 64, RANK + ROPE), &a, &err), err);
@@ -356,7 +385,7 @@ static void adapted_index(void **state)
     struct pp_error err;
     int32_t ids[LENGTH];
     (void)state;
-    write_text(ids);
+    write_text(ids, LENGTH);
     struct rig r = rig(file_of(&variants[1]), PP_KV_F32, 2);
     run_in_passes(r.engine, r.s, ids, N, 16, plain);
     assert_ok(pp_adapter_load(r.model, adapter_file("blk.1.indexer.attn_k", 64, 20), &a, &err), err);
@@ -561,6 +590,7 @@ TEST_GROUP(latent)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits),
+        cmocka_unit_test(large_blocks),
         cmocka_unit_test(trees_and_forks),
         cmocka_unit_test(snapshots),
         cmocka_unit_test(small_pages),
