@@ -405,6 +405,25 @@ static void bad_ling25(void **state)
     }
 }
 
+/* With latent attention nothing says how scores would grow with a longer context. */
+static void scaled_ling(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct expert_shape s = i ? ling25_shape(true) : ling3_shape();
+        struct pp_model *model;
+        struct pp_error err;
+        s.yarn_factor = 40;
+        s.yarn_ctx = 64;
+        s.log_multiplier = 0.1f;
+        struct expert_model *m = expert_model_make(&s);
+        if (pp_model_open(expert_model_write(m), &model, &err) != PP_ERR_UNSUPPORTED ||
+            !strstr(err.text, "RoPE scaling is not supported"))
+            fail_msg("%s: %s", s.arch, err.text);
+        expert_model_free(m);
+    }
+}
+
 /* MiniMax M3, with blocks that each head of keys sees some of: so few that most are not seen, all, one position each;
  * several of them in any case; and without an index. */
 static struct expert_shape m3_shape(void)
@@ -550,6 +569,7 @@ TEST_GROUP(mixtures)
         cmocka_unit_test(ling3),           cmocka_unit_test(ling3_goes_on),   cmocka_unit_test(bad_ling3),
         cmocka_unit_test(kimi_k3),         cmocka_unit_test(kimi_k3_goes_on), cmocka_unit_test(bad_kimi_k3),
         cmocka_unit_test(ling25),          cmocka_unit_test(ling25_goes_on),  cmocka_unit_test(bad_ling25),
+        cmocka_unit_test(scaled_ling),
         cmocka_unit_test(minimax_m3),      cmocka_unit_test(minimax_m3_goes_on), cmocka_unit_test(bad_minimax_m3),
         cmocka_unit_test(not_the_same_model), cmocka_unit_test(longcat_lite),   cmocka_unit_test(bad_ngrams),
     };

@@ -191,6 +191,8 @@ void pp_delta_to_config(const struct pp_hparams *hp, struct cJSON *config);
 enum pp_code pp_ling_groups_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 int64_t pp_ling_group(const struct pp_hparams *hp);
 enum pp_code pp_ling_check_groups(const struct pp_hparams *hp, struct pp_error *err);
+/* With latent attention, RoPE is not scaled. */
+enum pp_code pp_ling_check_rope(const struct pp_hparams *hp, struct pp_error *err);
 extern const struct pp_expert_keys pp_ling_expert_keys;
 
 /* A model of states only, which has neither attention nor feed-forward parts: of what all decoders have, the least. */

@@ -122,8 +122,8 @@ static enum pp_code hybrid_from_config(const cJSON *config, struct pp_hparams *h
     const int64_t head_dim = hp->head_dim;
     int64_t rotated = hp->rope_dim;
     enum pp_code code = pp_config_int(config, "rotary_dim", &rotated, err);
-    if (!code && hp->rope_scaling != PP_ROPE_NONE)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling is not supported in models of this family");
+    if (!code)
+        code = pp_ling_check_rope(hp, err);
     if (!code)
         code = pp_latent_from_config(config, hp, err);
     if (!code)
@@ -181,6 +181,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
                        key_of(hp, "head_dim", full));
     if (strcmp(hp->arch, "bailing_hybrid") == 0 && !hp->kv_lora_rank)
         return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s.attention.kv_lora_rank", hp->arch);
+    if (hp->kv_lora_rank && pp_ling_check_rope(hp, err))
+        return err->code;
     set_states(hp, head_dim);
     return check_groups(hp, err);
 }

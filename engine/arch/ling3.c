@@ -93,6 +93,13 @@ enum pp_code pp_ling_check_groups(const struct pp_hparams *hp, struct pp_error *
     return PP_OK;
 }
 
+enum pp_code pp_ling_check_rope(const struct pp_hparams *hp, struct pp_error *err)
+{
+    if (hp->rope_scaling == PP_ROPE_NONE)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling is not supported in models of this family");
+}
+
 enum pp_code pp_ling_groups_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t group = 0;
@@ -154,8 +161,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     const int64_t head_dim = hp->head_dim;
     float bound = 0;
     enum pp_code code = check_words(config, err);
-    if (!code && hp->rope_scaling != PP_ROPE_NONE)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling is not supported in models of this family");
+    if (!code)
+        code = pp_ling_check_rope(hp, err);
     if (!code)
         code = pp_latent_from_config(config, hp, err);
     if (!code)
@@ -230,7 +237,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     pp_gguf_bool(g, safe_key, &safe);
     if (!safe)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is false, which is not supported", safe_key);
-    if (pp_ling_check_groups(hp, err))
+    if (pp_ling_check_rope(hp, err) || pp_ling_check_groups(hp, err))
         return err->code;
     bounds_from_gguf(g, expert_bounds, hp, hp->expert_bound);
     bounds_from_gguf(g, shared_bounds, hp, hp->gate_bound);
