@@ -25,15 +25,13 @@ static enum pp_code divide_logits(float by, struct pp_hparams *hp, struct pp_err
     return PP_OK;
 }
 
-/* 0 would be taken for what is not said. */
-static enum pp_code check_multipliers(const struct pp_hparams *hp, struct pp_error *err)
+/* What a key multiplies by; 0 would be taken for a key that is not there. */
+static enum pp_code read_multiplier(const cJSON *config, const char *key, float *by, struct pp_error *err)
 {
-    const float of[] = {hp->embd_scale, hp->residual_scale, hp->attn_scale};
-    for (int i = 0; i < 3; i++)
-        if (!(of[i] > 0) || !isfinite(of[i]))
-            return pp_fail(err, PP_ERR_FORMAT, "config.json: embeddings, parts of layers or scores are multiplied by "
-                           "%g; that must be positive", (double)of[i]);
-    return PP_OK;
+    const enum pp_code code = pp_config_float(config, key, by, err);
+    if (!code && (!(*by > 0) || !isfinite(*by)))
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is %g; it must be positive", key, (double)*by);
+    return code;
 }
 
 enum pp_code pp_granite_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -42,15 +40,13 @@ enum pp_code pp_granite_from_config(const cJSON *config, struct pp_hparams *hp, 
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     hp->attn_scale = hp->embd_scale = hp->residual_scale = 1;
     if (!code)
-        code = pp_config_float(config, "attention_multiplier", &hp->attn_scale, err);
+        code = read_multiplier(config, "attention_multiplier", &hp->attn_scale, err);
     if (!code)
-        code = pp_config_float(config, "embedding_multiplier", &hp->embd_scale, err);
+        code = read_multiplier(config, "embedding_multiplier", &hp->embd_scale, err);
     if (!code)
-        code = pp_config_float(config, "residual_multiplier", &hp->residual_scale, err);
+        code = read_multiplier(config, "residual_multiplier", &hp->residual_scale, err);
     if (!code)
         code = pp_config_float(config, "logits_scaling", &divisor, err);
-    if (!code)
-        code = check_multipliers(hp, err);
     return code ? code : divide_logits(divisor, hp, err);
 }
 
@@ -64,13 +60,11 @@ static enum pp_code flm_from_config(const cJSON *config, struct pp_hparams *hp, 
     hp->embd_scale = hp->residual_scale = 1;
     if (code || !pp_config_flag(config, "use_mup", false))
         return code ? code : divide_logits(1, hp, err);
-    code = pp_config_float(config, "input_mult", &hp->embd_scale, err);
+    code = read_multiplier(config, "input_mult", &hp->embd_scale, err);
     if (!code)
         code = pp_config_float(config, "output_mult", &out, err);
     if (!code)
         code = pp_config_float(config, "mup_scale_factor", &scale, err);
-    if (!code)
-        code = check_multipliers(hp, err);
     return code ? code : divide_logits(scale / out, hp, err);
 }
 
