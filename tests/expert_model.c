@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/types.h"
 #include "tests/support.h"
@@ -697,6 +698,19 @@ const char *expert_model_write(const struct expert_model *m)
     assert_ok(pp_gguf_writer_finish(w, &err), err);
     pp_gguf_writer_free(w);
     return path;
+}
+
+struct pp_sha256 expert_identity(const struct expert_shape *shape)
+{
+    struct expert_model *m = expert_model_make(shape);
+    struct pp_model *model;
+    struct pp_sha256 id;
+    struct pp_error err;
+    assert_ok(pp_model_open(expert_model_write(m), &model, &err), err);
+    assert_ok(pp_model_identity(model, NULL, &id, &err), err);
+    pp_model_close(model);
+    expert_model_free(m);
+    return id;
 }
 
 const struct array *expert_find(const struct expert_model *m, int l, const char *kind)

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/base/hash.h"
+
 /* What the layers of a family are made of, and the numbers of one model. */
 struct expert_shape {
     const char *arch;       /* as GGUF files name it */
@@ -140,6 +142,8 @@ void expert_model_say_idle(struct expert_model *m, int n); /* what the file says
 void expert_model_say_ngrams(struct expert_model *m, int size, int splits, int base, int end); /* likewise */
 /* Writes the model as a GGUF file of F32; its path (static memory, kept for 8 calls). */
 const char *expert_model_write(const struct expert_model *m);
+/* What a file of such a model is known by. */
+struct pp_sha256 expert_identity(const struct expert_shape *shape);
 /* logits: [n, n_vocab] */
 void expert_model_compute(const struct expert_model *m, const int32_t *ids, int n, double *logits);
 

@@ -134,27 +134,16 @@ static void bad_streams(void **state)
     }
 }
 
-static struct pp_sha256 identity_of(const struct expert_shape *s)
-{
-    struct pp_model *model;
-    struct pp_sha256 id;
-    struct pp_error err;
-    assert_ok(pp_model_open(file_of(s), &model, &err), err);
-    assert_ok(pp_model_identity(model, NULL, &id, &err), err);
-    pp_model_close(model);
-    return id;
-}
-
 /* What changes results and no tensor makes another model: pages and snapshots of one are not the other's. */
 static void not_the_same_model(void **state)
 {
     (void)state;
     struct expert_shape s = hy_v4_shape();
-    const struct pp_sha256 one = identity_of(&s), again = identity_of(&s);
+    const struct pp_sha256 one = expert_identity(&s), again = expert_identity(&s);
     s.stream_most = 2;
-    const struct pp_sha256 larger = identity_of(&s);
+    const struct pp_sha256 larger = expert_identity(&s);
     s.stream_least = 1e-6f;
-    const struct pp_sha256 less = identity_of(&s);
+    const struct pp_sha256 less = expert_identity(&s);
     assert_memory_equal(&one, &again, sizeof one);
     assert_memory_not_equal(&one, &larger, sizeof one);
     assert_memory_not_equal(&larger, &less, sizeof one);

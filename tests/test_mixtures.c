@@ -508,56 +508,43 @@ static void bad_minimax_m3(void **state)
     }
 }
 
-static struct pp_sha256 identity_of(const struct expert_shape *s)
-{
-    struct expert_model *m = expert_model_make(s);
-    struct pp_model *model;
-    struct pp_sha256 id;
-    struct pp_error err;
-    assert_ok(pp_model_open(expert_model_write(m), &model, &err), err);
-    assert_ok(pp_model_identity(model, NULL, &id, &err), err);
-    pp_model_close(model);
-    expert_model_free(m);
-    return id;
-}
-
 /* What changes results and no tensor makes another model: pages and snapshots of one are not the other's. */
 static void not_the_same_model(void **state)
 {
     (void)state;
     struct expert_shape s = k3_shape();
-    const struct pp_sha256 two = identity_of(&s), again = identity_of(&s);
+    const struct pp_sha256 two = expert_identity(&s), again = expert_identity(&s);
     s.bank_step = 3;
-    const struct pp_sha256 three = identity_of(&s);
+    const struct pp_sha256 three = expert_identity(&s);
     assert_memory_equal(&two, &again, sizeof two);
     assert_memory_not_equal(&two, &three, sizeof two);
     s = m3_shape();
-    const struct pp_sha256 fours = identity_of(&s);
+    const struct pp_sha256 fours = expert_identity(&s);
     s.index_block = 8;
-    const struct pp_sha256 eights = identity_of(&s);
+    const struct pp_sha256 eights = expert_identity(&s);
     s.index_block = 4;
     s.index_local = 2;
-    const struct pp_sha256 local = identity_of(&s);
+    const struct pp_sha256 local = expert_identity(&s);
     assert_memory_not_equal(&fours, &eights, sizeof fours);
     assert_memory_not_equal(&fours, &local, sizeof fours);
     s = ling3_shape();
     s.full = 1; /* layers that differ in nothing else */
     s.bound = 0.01f;
-    const struct pp_sha256 last = identity_of(&s);
+    const struct pp_sha256 last = expert_identity(&s);
     s.bounded_before = 1;
-    const struct pp_sha256 before = identity_of(&s);
+    const struct pp_sha256 before = expert_identity(&s);
     assert_memory_not_equal(&last, &before, sizeof last);
     s = lite_shape();
-    const struct pp_sha256 lite = identity_of(&s);
+    const struct pp_sha256 lite = expert_identity(&s);
     s.ngram_end++;
-    const struct pp_sha256 ends = identity_of(&s);
+    const struct pp_sha256 ends = expert_identity(&s);
     assert_memory_not_equal(&lite, &ends, sizeof lite);
     s = ling25_shape(false);
-    const struct pp_sha256 plain = identity_of(&s);
+    const struct pp_sha256 plain = expert_identity(&s);
     s.states_silu = !s.states_silu;
-    const struct pp_sha256 silu = identity_of(&s);
+    const struct pp_sha256 silu = expert_identity(&s);
     s.states_still = !s.states_still;
-    const struct pp_sha256 still = identity_of(&s);
+    const struct pp_sha256 still = expert_identity(&s);
     assert_memory_not_equal(&plain, &silu, sizeof plain);
     assert_memory_not_equal(&silu, &still, sizeof silu);
 }
