@@ -28,8 +28,7 @@ static inline __attribute__((always_inline)) bool pp_type_has_min(uint32_t type)
 /* ... with scales of their own for the two halves of a block. */
 static inline __attribute__((always_inline)) bool pp_type_halved(uint32_t type)
 {
-    return type == PP_TYPE_Q2_K || type == PP_TYPE_Q3_K || type == PP_TYPE_IQ2_XS || type == PP_TYPE_IQ2_S ||
-           type == PP_TYPE_IQ1_M;
+    return pp_type_twins(type) && type != PP_TYPE_Q6_K;
 }
 
 /* ... with code books of magnitudes, and signs beside them. */
