@@ -15,6 +15,8 @@ enum {
     CLOSE_WAIT_MS = 3000, /* for it, at the end */
 };
 
+int pp_worker_patience = 1;
+
 /* --- events ----------------------------------------------------------------------------------------------- */
 
 void worker_send(struct pp_worker *w, struct pp_event *e)

@@ -91,7 +91,7 @@ bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out)
     struct shared_model *s = w->target;
     if (!s)
         return false;
-    uint64_t until = pp_now_ns() + (uint64_t)wait_ms * 1000000u;
+    uint64_t until = pp_now_ns() + (uint64_t)wait_ms * (uint64_t)pp_worker_patience * 1000000u;
     pthread_mutex_lock(&s->lock);
     while (!s->done && pp_cond_wait_until(&s->known, &s->lock, until))
         ;

@@ -143,7 +143,7 @@ static bool all_ended(const struct pp_worker *w)
 
 void saves_finish(struct pp_worker *w, int wait_ms)
 {
-    uint64_t until = pp_now_ns() + (uint64_t)wait_ms * 1000000u;
+    uint64_t until = pp_now_ns() + (uint64_t)wait_ms * (uint64_t)pp_worker_patience * 1000000u;
     bool in_time = true;
     pthread_mutex_lock(&w->lock);
     while (!all_ended(w)) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/paths.h"
+#include "src/worker.h"
 #include "tests/support.h"
 
 struct talk talk;
@@ -11,6 +12,7 @@ struct talk talk;
 void talk_start(void)
 {
     struct pp_error err;
+    pp_worker_patience = 20;
     assert_ok(pp_worker_start(talk.events, talk.io, talk.cache, &talk.backend, &err), err);
 }
 

@@ -327,6 +327,10 @@ static void drafts_together(void **state)
     struct pp_seq *draft[3];
     (void)state;
     make_plans(plans, 3);
+    for (int i = 0; i < 3; i++) { /* long ones are read, where passes are slow, while shorter ones are answered */
+        plans[i].n = plans[i].n < 12 ? plans[i].n : 12;
+        learn_alone(&plans[i]);
+    }
     struct pp_engine *e = engine_with(64u << 20, 0, 1024);
     struct pp_engine_options eo = {.n_ctx = 1024, .share_pool = e};
     assert_ok(pp_model_open(DRAFT, &small, &err), err);
