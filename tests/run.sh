@@ -22,8 +22,8 @@ all_jobs() {
 }
 all_jobs | awk '!seen[$0]++' >"$tmp/jobs"
 
-# Every script and every group of units prints "N passed, N failed" at its end. The line about it, and all it printed if
-# it failed, at once: the lanes do not get mixed up.
+# Every script and every group of units prints "N passed, N failed" at its end. The line about it, with the seconds that
+# it took, and all it printed if it failed, at once: the lanes do not get mixed up.
 run_job() { # lane name
     log=$(mktemp "$tmp/XXXXXX")
     case $2 in
@@ -33,11 +33,13 @@ run_job() { # lane name
     pid_file=$tmp/pid.$1
     name=$2
     shift 2
+    begun=$(date +%s)
     "$@" >"$log" 2>&1 &
     echo $! >"$pid_file"
     wait $!
     code=$?
     : >"$pid_file"
+    took=$(($(date +%s) - begun))
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
     p=${line%% passed*}
     f=${line#*, }
@@ -50,9 +52,9 @@ run_job() { # lane name
         grep '^skip:' "$log"
         if [ "$f" -ne 0 ] || [ "$code" -ne 0 ]; then
             cat "$log"
-            echo "FAILED $name (exit code $code)"
+            echo "FAILED $name (exit code $code), $took s"
         else
-            echo "ok     $name: $p passed"
+            echo "ok     $name: $p passed, $took s"
         fi
     } >"$log.told"
     cat "$log.told"
