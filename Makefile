@@ -71,7 +71,7 @@ $(BUILD)/obj/engine/cpu/%_avx512.o: CFLAGS_ISA := $(QUICK) -mavx512f -mavx512bw 
 $(BUILD)/obj/engine/cpu/%_amx.o:    CFLAGS_ISA := $(QUICK) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
                                                   -mprefer-vector-width=512 -mamx-tile -mamx-int8 -mamx-bf16
 # The tests' model of instructions that this machine may lack.
-$(BUILD)/obj/tests/soft_%.o $(BUILD)/obj/tests/test_soft_isa.o: CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c -O1 -Wno-psabi
+$(BUILD)/obj/tests/soft_%.o $(BUILD)/obj/tests/test_soft_isa.o $(BUILD)/obj/tests/test_soft_amx.o: CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c -O1 -Wno-psabi
 endif
 # The same for an ARM machine, and for the kernel tests that are built for one (below).
 # (Without dot products, scheduling before registers are given out makes more live values than there are registers.)

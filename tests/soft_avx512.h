@@ -31,12 +31,17 @@ typedef union {
     uint32_t u32[16];
     int64_t i64[8];
     uint64_t u64[8];
+    __m256i half[2];
 } __attribute__((aligned(64))) soft_m512i;
 
 /* The kernels' own: constants become arguments and loops stay loops, so that a file of thousands of unrolled
  * instructions compiles in seconds. */
 #define INLINE static __attribute__((unused))
+#define ALWAYS_INLINE INLINE
+#define OPEN INLINE
+#define OPEN_ROWS INLINE
 #define UNROLL
+#define OPEN_UNROLL
 #define UNROLL_TWICE
 
 #define __m512 soft_m512
@@ -872,30 +877,22 @@ SOFT __m512i soft_mm512_madd_epi16(__m512i a, __m512i b)
     EACH(16) r.u32[l] = (uint32_t)(a.i16[2 * l] * b.i16[2 * l]) + (uint32_t)(a.i16[2 * l + 1] * b.i16[2 * l + 1]);
     return r;
 }
-/* Four products of unsigned and signed bytes are added to each lane, without saturation. */
+/* Four products of unsigned and signed bytes are added to each lane, without saturation; vpmaddwd is exact. */
+SOFT __m256i soft_mm256_dpbusd_avx_epi32(__m256i acc, __m256i a, __m256i b)
+{
+    const __m256i even = _mm256_madd_epi16(_mm256_and_si256(a, _mm256_set1_epi16(255)),
+                                           _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));
+    const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(a, 8), _mm256_srai_epi16(b, 8));
+    return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
+}
 SOFT __m512i soft_mm512_dpbusd_epi32(__m512i acc, __m512i a, __m512i b)
 {
-    for (int j = 0; j < 4; j++)
-        EACH(16) acc.u32[l] += (uint32_t)(a.u8[4 * l + j] * b.i8[4 * l + j]);
+    EACH(2) acc.half[l] = soft_mm256_dpbusd_avx_epi32(acc.half[l], a.half[l], b.half[l]);
     return acc;
 }
 SOFT __m512i soft_mm512_dpwssd_epi32(__m512i acc, __m512i a, __m512i b)
 {
-    for (int j = 0; j < 2; j++)
-        EACH(16) acc.u32[l] += (uint32_t)(a.i16[2 * l + j] * b.i16[2 * l + j]);
-    return acc;
-}
-SOFT __m256i soft_mm256_dpbusd_avx_epi32(__m256i acc, __m256i a, __m256i b)
-{
-    uint32_t sum[8];
-    uint8_t u[32];
-    int8_t s[32];
-    memcpy(sum, &acc, 32);
-    memcpy(u, &a, 32);
-    memcpy(s, &b, 32);
-    for (int j = 0; j < 4; j++)
-        EACH(8) sum[l] += (uint32_t)(u[4 * l + j] * s[4 * l + j]);
-    memcpy(&acc, sum, 32);
+    EACH(2) acc.half[l] = _mm256_add_epi32(acc.half[l], _mm256_madd_epi16(a.half[l], b.half[l]));
     return acc;
 }
 SOFT __m256i soft_mm256_dpwssd_avx_epi32(__m256i acc, __m256i a, __m256i b)

@@ -2,6 +2,7 @@
 #if defined(__x86_64__)
 #include "tests/soft_amx.h"
 
+#include "engine/cpu/isa.h"
 #include "tests/support.h"
 
 struct config {
@@ -114,6 +115,10 @@ TEST_GROUP(soft_amx)
         cmocka_unit_test(byte_products),
         cmocka_unit_test(bfloat16_products),
     };
+    if (!pp_isa_runs(PP_ISA_AVX2)) {
+        printf("skip: the model is compiled for AVX2\n");
+        return 0;
+    }
     return cmocka_run_group_tests_name("soft_amx", tests, NULL, NULL);
 }
 #else

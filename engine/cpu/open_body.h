@@ -35,8 +35,10 @@ struct opened {
 
 typedef int8_t sbvec __attribute__((vector_size(4 * ROWS)));
 
+#ifndef OPEN
 #define OPEN static inline __attribute__((always_inline))
 #define OPEN_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 /* Where a block's numbers are. */
 struct packed_at {

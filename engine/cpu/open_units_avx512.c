@@ -5,7 +5,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef OPEN_ROWS
 #define OPEN_ROWS static inline __attribute__((always_inline, unused))
+#endif
 
 enum { ROWS = 16 };
 typedef uint32_t uvec __attribute__((vector_size(64)));

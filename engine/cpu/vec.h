@@ -24,7 +24,9 @@ enum { LANES = 16 };
 #define V_ROUNDER 12582912.0f
 enum { V_ROUNDER_BITS = 0x4B400000 };
 
+#ifndef ALWAYS_INLINE
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+#endif
 
 #if defined(PP_VEC_AVX512) || defined(PP_VEC_AVX2)
 #include <immintrin.h>
