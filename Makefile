@@ -58,11 +58,19 @@ OBJ_TEST := $(call obj,$(SRC_TEST))
 # The screen tests talk to a controller with canned answers instead of the real one.
 OBJ_FAKE := $(call obj,$(SRC_FAKE)) $(filter-out $(BUILD)/obj/src/controller%.o $(BUILD)/obj/src/slash.o,$(OBJ_APP))
 
-# Where each variable is at each instruction takes the compiler longer to work out for kernels than the kernels.
-QUICK := -fno-var-tracking
+# What tests compute is little beside what the compiler does for it.
+$(BUILD)/obj/tests/%.o: CFLAGS_ISA := $(filter -O1,$(OPT:-O3=-O1))
+
+# Kernels are templates, inlined and unrolled by hand. Where each variable is at each instruction, and in each of many
+# inlined copies, takes the compiler longer to work out than the kernels.
+QUICK := -fno-var-tracking $(filter -g1,$(OPT:-g=-g1))
 ifeq ($(shell uname -m),x86_64)
-# Measured: no slower than with -O3, which takes twice as long over it.
-$(BUILD)/obj/engine/cpu/ops_scalar.o: CFLAGS_ISA := $(QUICK) $(OPT:-O3%=-O2)
+# Measured, and counted in the inner loops: these products are no faster with the rest of -O3, which takes up to half
+# more time; attention is, and tiles' loops are others. The definition need not be fast.
+SLIM := $(filter -O2,$(OPT:-O3=-O2)) -funswitch-loops
+$(foreach f,matmul_avx2 matmul_blocks_avx2 matmul_bf16_avx2 matmul_avxvnni matmul_avx512 open_units_% %_scalar %_fma,$(BUILD)/obj/engine/cpu/$(f).o): \
+  OPT_FILE := $(SLIM)
+$(BUILD)/obj/engine/cpu/%_scalar.o: CFLAGS_ISA := $(QUICK)
 $(BUILD)/obj/engine/cpu/%_fma.o:    CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/cpu/%_avx2.o:   CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/cpu/%_avxvnni.o: CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c -mavxvnni
@@ -98,7 +106,7 @@ DEPS := $(BUILD)/.deps$(subst $() ,,$(addprefix -,$(DEPS_FOR)))
 all: $(BUILD)/pippin $(BUILD)/libpippin.a    ## what a plain make builds: the program and the library
 
 $(BUILD)/obj/%.o: %.c | $(DEPS)
-	$(call say,CC,$<)mkdir -p $(@D) && $(CC) $(CFLAGS_ALL) $(CFLAGS_ISA) -MMD -MP -c -o $@ $<
+	$(call say,CC,$<)mkdir -p $(@D) && $(CC) $(CFLAGS_ALL) $(OPT_FILE) $(CFLAGS_ISA) -MMD -MP -c -o $@ $<
 
 $(BUILD)/libpippin.a: $(OBJ_LIB)
 	$(call say,AR,$@)rm -f $@ && $(AR) rcs $@ $^

@@ -399,7 +399,7 @@ static float *turned(const struct matrix *m)
 
 static const char *flat_folder(const struct encoder *e)
 {
-    static char names[MAX_TENSORS + 1][96];
+    static char names[MAX_TENSORS + 1][112];
     struct pp_tensor list[MAX_TENSORS + 1];
     float *made[MAX_TENSORS] = {0};
     const float unused[4] = {1, 2, 3, 4};
@@ -489,7 +489,7 @@ static const char tokenizer_json[] =
 
 const char *encoder_write_folder(const struct encoder *e, bool modules)
 {
-    static char dirs[8][256], names[MAX_TENSORS + 1][96];
+    static char dirs[8][256], names[MAX_TENSORS + 1][112];
     static unsigned serial;
     struct pp_tensor list[MAX_TENSORS + 1];
     const float unused[4] = {0};

@@ -80,7 +80,7 @@ static void nothing_at_strength_zero(void **state)
 static void finish_all(int first, int n)
 {
     for (int i = 0; i < n; i++) {
-        char text[16];
+        char text[24];
         snprintf(text, sizeof text, "answer %d", i);
         fake_choose(&fix, first + i);
         fake_text(&fix, text, 1);

@@ -409,7 +409,7 @@ static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, c
     if (m <= FEW_Q8_0)
         matmul(tile_q8_0, PP_TYPE_Q8_0, w, row0, row1, x, m, y, y_stride, scratch, FEW_Q8_0, 2);
     else
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q8_0, WORDS);
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q8_0, WORDS, FEW_Q8_0);
 }
 
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
@@ -418,7 +418,7 @@ static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, c
     if (m <= MAX_ACTS)
         matmul(tile_q4_0, PP_TYPE_Q4_0, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 4);
     else
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_0, NIBBLES_BIASED);
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_0, NIBBLES_BIASED, MAX_ACTS);
 }
 
 static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
@@ -427,7 +427,7 @@ static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
     if (m <= MAX_ACTS)
         matmul(tile_q4_k, PP_TYPE_Q4_K, w, row0, row1, x, m, y, y_stride, scratch, MAX_ACTS, 5);
     else
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_k, NIBBLES_MIN);
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q4_k, NIBBLES_MIN, MAX_ACTS);
 }
 
 static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
@@ -436,7 +436,7 @@ static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
     if (m <= FEW_Q6_K)
         matmul(tile_q6_k, PP_TYPE_Q6_K, w, row0, row1, x, m, y, y_stride, scratch, FEW_Q6_K, 1);
     else
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, BYTE_TWINS);
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, BYTE_TWINS, FEW_Q6_K);
 }
 
 /* --- float weights ------------------------------------------------------------------------------------------------ */

@@ -475,10 +475,11 @@ INLINE struct ahead tile_ahead(const struct pp_matrix *w, const uint8_t *group, 
     return (struct ahead){(const uint8_t *)((uintptr_t)group + distance), bytes};
 }
 
-/* One group with the m prepared rows, over the n_blocks prepared blocks from block0 on. */
+/* One group with the m prepared rows, over the n_blocks prepared blocks from block0 on. The rows are more than `few`,
+ * which are not dealt with in tiles: so many that no panel has a single row, and from 6 on none has less than 3. */
 INLINE void group_product(struct tile_scratch *s, const struct pp_matrix *w, int64_t row, int64_t live, int64_t m,
                           int64_t n_panels, int64_t block0, int64_t n_blocks, float *y, int64_t y_stride,
-                          unpack_fn *unpack, const enum tile_form form)
+                          unpack_fn *unpack, const enum tile_form form, const int few)
 {
     const uint8_t *group = pp_pack_group(w, row);
     for (int64_t t = 0; t < n_blocks; t += TILE_BLOCKS) {
@@ -494,11 +495,9 @@ INLINE void group_product(struct tile_scratch *s, const struct pp_matrix *w, int
             size_t part = next.bytes / (size_t)fetching, offset = part * (size_t)(p * n_tile);
             struct ahead share = {(const uint8_t *)((uintptr_t)next.at + offset), p < fetching ? part : 0};
             switch (panel_start(m, n_panels, p + 1) - first) {
-            case 1:
-                panel_product(s, t, n_tile, first, n_blocks, add, share, out, y_stride, live, form, 1);
-                break;
             case 2:
-                panel_product(s, t, n_tile, first, n_blocks, add, share, out, y_stride, live, form, 2);
+                if (few < 5)
+                    panel_product(s, t, n_tile, first, n_blocks, add, share, out, y_stride, live, form, 2);
                 break;
             case 3:
                 panel_product(s, t, n_tile, first, n_blocks, add, share, out, y_stride, live, form, 3);
@@ -514,7 +513,7 @@ INLINE void group_product(struct tile_scratch *s, const struct pp_matrix *w, int
  * weights are read from front to back. */
 INLINE void matmul_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                          float *y, int64_t y_stride, struct tile_scratch *s, unpack_fn *unpack,
-                         const enum tile_form form)
+                         const enum tile_form form, const int few)
 {
     int64_t all = w->n_cols / 32, n_parts = (m + TILE_ACTS - 1) / TILE_ACTS;
     for (int64_t part = 0; part < n_parts; part++) {
@@ -526,7 +525,8 @@ INLINE void matmul_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
             tile_acts(s, x, i, rows, n_panels, b, n, form, tile_less(w->type));
             for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
                 int64_t live = row1 - row < PP_GROUP_ROWS ? row1 - row : PP_GROUP_ROWS;
-                group_product(s, w, row, live, rows, n_panels, b, n, y + i * y_stride + row, y_stride, unpack, form);
+                group_product(s, w, row, live, rows, n_panels, b, n, y + i * y_stride + row, y_stride, unpack, form,
+                              few);
             }
         }
     }

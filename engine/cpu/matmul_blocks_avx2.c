@@ -16,7 +16,7 @@
 
 #include "engine/cpu/matmul_avx2_tiles.h"
 
-enum { FEW_ROWS = 8 /* at most */ };
+enum { FEW_ROWS = 8 /* at most */, FEWEST_ROWS = 2 };
 
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
@@ -151,7 +151,7 @@ INLINE int64_t few_rows(uint32_t type)
 {
     if (is_singles(form_of(type)))
         return 3;
-    return pp_type_wide(type) || type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS ? 2 : FEW_ROWS;
+    return pp_type_wide(type) || type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS ? FEWEST_ROWS : FEW_ROWS;
 }
 
 /* Slices whose products with activations add up in 16 bits. */
@@ -375,9 +375,9 @@ void pp_matmul_blocks_avx2(const struct pp_matrix *w, int64_t row0, int64_t row1
         matmul_few(w, row0, row1, x, m, y, y_stride, scratch);
         return;
     }
-#define TILES(form)                                                                             \
-    case form:                                                                                  \
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], form);      \
+#define TILES(form)                                                                                        \
+    case form:                                                                                             \
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], form, FEWEST_ROWS);    \
         break
     switch (form_of(w->type)) {
         TILES(WORDS);
@@ -388,7 +388,7 @@ void pp_matmul_blocks_avx2(const struct pp_matrix *w, int64_t row0, int64_t row1
         TILES(SMALL_MIN);
         TILES(SMALL_TWINS_MINS);
     default:
-        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], SMALL);
+        matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], SMALL, FEWEST_ROWS);
     }
 #undef TILES
 }
