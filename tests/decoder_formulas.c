@@ -25,11 +25,8 @@ static void linear_of(const struct decoder *d, int l, const char *kind, int whic
 {
     const struct matrix *w = part(d, l, kind, ".weight"), *b = part(d, l, kind, ".bias");
     assert_non_null(w);
-    for (int64_t o = 0; o < w->rows; o++) {
-        y[o] = b ? (double)b->values[o] : 0;
-        for (int64_t i = 0; i < w->cols; i++)
-            y[o] += (double)w->values[(which * w->rows + o) * w->cols + i] * x[i];
-    }
+    for (int64_t o = 0; o < w->rows; o++)
+        y[o] = (b ? (double)b->values[o] : 0) + small_dot(w->values + (which * w->rows + o) * w->cols, x, w->cols);
 }
 
 static void linear(const struct decoder *d, int l, const char *kind, const double *x, double *y)

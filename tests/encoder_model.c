@@ -553,12 +553,9 @@ static void linear(const struct encoder *e, int l, const char *kind, const doubl
     const float *b = values(e, l, name);
     assert_non_null(w);
     for (int r = 0; r < n; r++)
-        for (int o = 0; o < n_out; o++) {
-            double sum = b ? (double)b[o] : 0;
-            for (int i = 0; i < n_in; i++)
-                sum += (double)w[(int64_t)o * n_in + i] * x[(int64_t)r * n_in + i];
-            y[(int64_t)r * n_out + o] = sum;
-        }
+        for (int o = 0; o < n_out; o++)
+            y[(int64_t)r * n_out + o] =
+                (b ? (double)b[o] : 0) + small_dot(w + (int64_t)o * n_in, x + (int64_t)r * n_in, n_in);
 }
 
 static void norm(const struct encoder *e, int l, const char *kind, double *x, int n)
@@ -608,17 +605,21 @@ static void attend(const struct encoder *e, int head, int at, const double *q, c
     const int dim = e->s.n_embd / e->s.n_head;
     double *p = doubles(n), top = -INFINITY, sum = 0;
     for (int j = 0; j < n; j++) {
+        double dot = 0;
         for (int d = 0; d < dim; d++)
-            p[j] += q[d] * k[(int64_t)j * stride + d] / sqrt(dim);
+            dot += q[d] * k[(int64_t)j * stride + d];
+        p[j] = dot / sqrt(dim);
         if (is(e, "jina-bert-v2"))
             p[j] -= slope(head, e->s.n_head) * abs(at - j);
         top = p[j] > top ? p[j] : top;
     }
     for (int j = 0; j < n; j++)
         sum += p[j] = exp(p[j] - top);
-    for (int d = 0; d < dim; d++)
-        for (int j = 0; j < n; j++)
-            out[d] += p[j] / sum * v[(int64_t)j * stride + d];
+    for (int j = 0; j < n; j++) {
+        p[j] /= sum;
+        for (int d = 0; d < dim; d++)
+            out[d] += p[j] * v[(int64_t)j * stride + d];
+    }
     pp_free(p);
 }
 
@@ -676,15 +677,10 @@ static void mixture(const struct encoder *e, int l, double *x, int n)
             int before = 0;
             for (int j = 0; j < EXPERTS; j++)
                 before += p[j] > p[k] || (p[j] == p[k] && j < k);
-            for (int o = 0; before < USED && o < n_ff; o++) {
-                hidden[o] = 0;
-                for (int i = 0; i < width; i++)
-                    hidden[o] += (double)up[(int64_t)(k * n_ff + o) * width + i] * x[i];
-                hidden[o] = gelu(hidden[o]) * p[k] / sum;
-            }
+            for (int o = 0; before < USED && o < n_ff; o++)
+                hidden[o] = gelu(small_dot(up + (int64_t)(k * n_ff + o) * width, x, width)) * p[k] / sum;
             for (int i = 0; before < USED && i < width; i++)
-                for (int o = 0; o < n_ff; o++)
-                    out[i] += (double)down[(int64_t)(k * width + i) * n_ff + o] * hidden[o];
+                out[i] += small_dot(down + (int64_t)(k * width + i) * n_ff, hidden, n_ff);
         }
         for (int i = 0; i < width; i++)
             x[i] += out[i];

@@ -18,11 +18,8 @@ static double sigmoid(double x)
 static void product(const struct array *w, int e, int64_t first, int64_t n, const double *x, double *y)
 {
     const float *rows = w->values + ((int64_t)e * w->rows + first) * w->cols;
-    for (int64_t o = 0; o < n; o++) {
-        y[o] = 0;
-        for (int64_t i = 0; i < w->cols; i++)
-            y[o] += (double)rows[o * w->cols + i] * x[i];
-    }
+    for (int64_t o = 0; o < n; o++)
+        y[o] = small_dot(rows + o * w->cols, x, w->cols);
 }
 
 static void linear(const struct expert_model *m, int l, const char *kind, const double *x, double *y)

@@ -302,11 +302,8 @@ static const struct tensor *find(const struct gemma *g, int l, const char *kind)
 static void linear(const struct gemma *g, int l, const char *kind, int which, const double *x, double *y)
 {
     const struct tensor *w = find(g, l, kind);
-    for (int64_t o = 0; o < w->rows; o++) {
-        y[o] = 0;
-        for (int64_t i = 0; i < w->cols; i++)
-            y[o] += (double)w->values[(which * w->rows + o) * w->cols + i] * x[i];
-    }
+    for (int64_t o = 0; o < w->rows; o++)
+        y[o] = small_dot(w->values + (which * w->rows + o) * w->cols, x, w->cols);
 }
 
 /* kind NULL: without weights */

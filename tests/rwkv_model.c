@@ -393,11 +393,8 @@ const struct array *rwkv_find(int l, const char *kind)
 static void product(int l, const char *kind, const double *x, double *y)
 {
     const struct array *w = rwkv_find(l, kind);
-    for (int64_t o = 0; o < w->rows; o++) {
-        y[o] = 0;
-        for (int64_t i = 0; i < w->cols; i++)
-            y[o] += (double)w->values[o * w->cols + i] * x[i];
-    }
+    for (int64_t o = 0; o < w->rows; o++)
+        y[o] = small_dot(w->values + o * w->cols, x, w->cols);
 }
 
 /* LayerNorm of n values by the part of a norm's vectors that begins at `first`. */

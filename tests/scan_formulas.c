@@ -17,12 +17,8 @@ static const float *values_of(const struct expert_model *m, int l, const char *k
 /* y = W x, rows [first, end) of W */
 static void product(const float *w, int first, int end, int cols, const double *x, double *y)
 {
-    for (int o = first; o < end; o++) {
-        double sum = 0;
-        for (int i = 0; i < cols; i++)
-            sum += (double)w[(int64_t)o * cols + i] * x[i];
-        y[o - first] = sum;
-    }
+    for (int o = first; o < end; o++)
+        y[o - first] = small_dot(w + (int64_t)o * cols, x, cols);
 }
 
 static double silu(double x)

@@ -27,6 +27,21 @@ void small_text(int32_t *ids, int n_vocab)
         ids[i] = (i * 37 + i / 7) % n_vocab;
 }
 
+double small_dot(const float *w, const double *x, int64_t n)
+{
+    double sum[4] = {0};
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        sum[0] += (double)w[i] * x[i];
+        sum[1] += (double)w[i + 1] * x[i + 1];
+        sum[2] += (double)w[i + 2] * x[i + 2];
+        sum[3] += (double)w[i + 3] * x[i + 3];
+    }
+    for (; i < n; i++)
+        sum[0] += (double)w[i] * x[i];
+    return sum[0] + sum[1] + (sum[2] + sum[3]);
+}
+
 static float *logits_of(const char *path, enum pp_kv_type kv, const struct manner *how, size_t *n)
 {
     const struct pp_engine_options opt = {.kv_type = kv, .n_threads = how->n_threads, .kv_memory = 64u << 20,

@@ -12,6 +12,8 @@ enum { SMALL_TEXT = 96 };
 
 /* The text: ids [SMALL_TEXT] */
 void small_text(int32_t *ids, int n_vocab);
+/* The sum of w[i] x[i]: four sums side by side, because an addition waits for the one before it. */
+double small_dot(const float *w, const double *x, int64_t n);
 /* Logits of all its positions by the scalar kernels, float [SMALL_TEXT, n_vocab], *n of them; pp_free. */
 float *small_logits(const char *path, enum pp_kv_type kv, size_t *n);
 /* The best kernels give the same bits, with any number of rows and threads. */

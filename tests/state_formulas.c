@@ -14,11 +14,8 @@
 static double row_of(const struct expert_model *m, int l, const char *kind, int64_t o, const double *x)
 {
     const struct array *w = expert_find(m, l, kind);
-    double sum = 0;
     assert_non_null(w);
-    for (int64_t i = 0; i < w->cols; i++)
-        sum += (double)w->values[o * w->cols + i] * x[i];
-    return sum;
+    return small_dot(w->values + o * w->cols, x, w->cols);
 }
 
 static double number(const struct expert_model *m, int l, const char *kind, int h)
