@@ -93,7 +93,7 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
         values += (uint64_t)(hp->n_head * (hp->head_dim + hp->kv_lora_rank));
     if (hp->index_top_k) /* its heads' queries and weights, its key, and what it picks */
         values += (uint64_t)(hp->n_index_head * (hp->index_dim + 1) + hp->index_dim +
-                             hp->index_top_k * (hp->index_block ? hp->n_index_head : 1));
+                             hp->index_top_k * (hp->index_block && !hp->index_pooled ? hp->n_index_head : 1));
     values += (uint64_t)(6 * hp->lru_width);
     if (hp->n_state_head)
         values += (uint64_t)state_values(hp);

@@ -34,7 +34,7 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
                                                                                  : hp->rope_orig_ctx,
                            1, INT32_MAX, err);
     if (!code)
-        code = pp_check_range("number of rotated dimensions", hp->rope_dim, 2, hp->head_dim, err);
+        code = pp_check_range("number of rotated dimensions", hp->rope_dim, hp->kv_lora_rank ? 0 : 2, hp->head_dim, err);
     if (!code && (hp->rope_dim % 2 != 0 || hp->head_dim % 2 != 0))
         code =
             pp_fail(err, PP_ERR_FORMAT, "the model rotates %lld of a head's %lld dimensions; they must come in pairs",
@@ -160,6 +160,18 @@ static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *e
     return code;
 }
 
+/* Blocks that are picked for all heads, by a key that is made of those of their positions. */
+static enum pp_code check_pools(const struct pp_hparams *hp, struct pp_error *err)
+{
+    if (hp->index_block < 2 || hp->index_block > PP_MAX_TAPS || (hp->index_block & (hp->index_block - 1)) != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "an index whose keys are made of %lld positions each is not supported; "
+                       "2, 4, 8 and 16 are", (long long)hp->index_block);
+    if (hp->index_top_k % hp->index_block != 0)
+        return pp_fail(err, PP_ERR_FORMAT, "the model's index picks %lld positions, which are no whole number of blocks "
+                       "of %lld", (long long)hp->index_top_k, (long long)hp->index_block);
+    return PP_OK;
+}
+
 /* Picks of all rows of a batch, and a key of each position, are kept. Keys are rotated as those of attention are. */
 static enum pp_code check_index(const struct pp_hparams *hp, struct pp_error *err)
 {
@@ -174,6 +186,8 @@ static enum pp_code check_index(const struct pp_hparams *hp, struct pp_error *er
                        "pairs", (long long)hp->index_dim);
     if (!code && hp->kv_lora_rank && !hp->q_lora_rank)
         code = pp_fail(err, PP_ERR_FORMAT, "the model has an index, but no rank of queries, which it would read");
+    if (!code && hp->index_pooled)
+        code = check_pools(hp, err);
     return code || hp->kv_lora_rank ? code : check_blocks(hp, err);
 }
 

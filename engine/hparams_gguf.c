@@ -458,7 +458,7 @@ static enum pp_code gguf_latent(const struct section *s, int64_t value_length, s
     if (!code)
         code = pp_check_range("head size", key_length, 3, 1 << 12, err);
     if (!code)
-        code = pp_check_range("number of rotated dimensions", hp->rope_dim, 2, key_length - 1, err);
+        code = pp_check_range("number of rotated dimensions", hp->rope_dim, 0, key_length - 1, err);
     if (code)
         return code;
     hp->qk_nope_dim = key_length - hp->rope_dim;

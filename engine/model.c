@@ -250,6 +250,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"kept layers", (double)hp->bank_step},          {"picked positions", (double)hp->index_top_k},
         {"index by halves", hp->index_halves},           {"norms of sums", hp->norms_of_sums},
         {"picked block", (double)hp->index_block},       {"local blocks", (double)hp->index_local},
+        {"pooled keys", hp->index_pooled},               {"mean of streams", hp->stream_mean},
         {"state groups", (double)hp->state_groups},      {"state silu", hp->state_silu},
         {"rotated states", hp->state_rotated},
         {"plain norms", hp->plain_norms},                {"no last norm", hp->no_output_norm},

@@ -16,6 +16,9 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
     if (op->kind == PP_OP_CONVOLVE)
         return (struct pp_tier_plan){.kind = PP_TIER_ROWS, .window = op->window, .n_head_kv = 1,
                                      .head_dim = (int)p->slots[op->in].width};
+    if (op->kind == PP_OP_POOL)
+        return (struct pp_tier_plan){.kind = PP_TIER_ROWS, .window = op->period, .n_head_kv = 1,
+                                     .head_dim = (int)p->slots[op->in].width};
     if (op->kind == PP_OP_RECUR) { /* a row needs the page of the position before it, as if it saw that */
         const struct pp_state_shape *shape = &p->recurrences[op->recurrence].shape;
         return (struct pp_tier_plan){.kind = PP_TIER_STATE, .window = 2, .n_head_kv = 1,
@@ -25,14 +28,14 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
         const int64_t dim = p->slots[op->in2].width;
         return (struct pp_tier_plan){.kind = PP_TIER_INDEX, .n_head = (int)(p->slots[op->in].width / dim),
                                      .n_head_kv = 1, .head_dim = (int)dim, .top_k = op->count,
-                                     .block = op->period, .n_local = op->local};
+                                     .block = op->period, .pooled = op->pooled, .n_local = op->local};
     }
     const struct pp_layer_shape shape = pp_layer_shape(hp, op->layer);
     return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window, .n_head = (int)shape.n_head,
                                  .n_head_kv = (int)shape.n_head_kv,
                                  .head_dim = (int)pp_key_width(hp, shape.head_dim),
                                  .v_dim = (int)shape.v_dim, .latent_dim = (int)hp->kv_lora_rank,
-                                 .top_k = op->count, .block = op->period};
+                                 .top_k = op->count, .block = op->period, .pooled = op->pooled};
 }
 
 /* Made if there is none like it yet; -1: there are too many. */
@@ -42,7 +45,8 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
     while (t < p->n_tiers && (p->tiers[t].kind != like->kind || p->tiers[t].window != like->window ||
                               p->tiers[t].n_head != like->n_head || p->tiers[t].n_head_kv != like->n_head_kv ||
                               p->tiers[t].head_dim != like->head_dim || p->tiers[t].v_dim != like->v_dim ||
-                              p->tiers[t].top_k != like->top_k || p->tiers[t].block != like->block))
+                              p->tiers[t].top_k != like->top_k || p->tiers[t].block != like->block ||
+                              p->tiers[t].pooled != like->pooled))
         t++;
     if (t == PP_MAX_TIERS)
         return -1;
@@ -53,16 +57,16 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
 
 static enum pp_tier_kind kind_of(const struct pp_op *op)
 {
-    return op->kind == PP_OP_PICK       ? PP_TIER_INDEX
-           : op->kind == PP_OP_CONVOLVE ? PP_TIER_ROWS
-           : op->kind == PP_OP_RECUR    ? PP_TIER_STATE
-                                        : PP_TIER_ATTENTION;
+    return op->kind == PP_OP_PICK                                 ? PP_TIER_INDEX
+           : op->kind == PP_OP_CONVOLVE || op->kind == PP_OP_POOL ? PP_TIER_ROWS
+           : op->kind == PP_OP_RECUR                              ? PP_TIER_STATE
+                                                                  : PP_TIER_ATTENTION;
 }
 
 static bool uses_cache(const struct pp_op *op)
 {
     return op->kind == PP_OP_KV_STORE || op->kind == PP_OP_ATTENTION || op->kind == PP_OP_PICK ||
-           op->kind == PP_OP_CONVOLVE || op->kind == PP_OP_RECUR;
+           op->kind == PP_OP_CONVOLVE || op->kind == PP_OP_POOL || op->kind == PP_OP_RECUR;
 }
 
 enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err)

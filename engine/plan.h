@@ -43,7 +43,8 @@ enum pp_op_kind {
                         and fall with the distance by `alibi`. Without a KV_STORE in front the cache is that of the
                         last layer before it that has one of its tier. With a `count`, rows that would see more
                         positions than that see those only that the last PICK before it picked: of blocks of `period`
-                        positions, the query heads of each head of keys those that it picked for that one */
+                        positions, the query heads of each head of keys those that it picked for that one; or, if it
+                        is `pooled`, all heads the same, and those behind the last whole block besides */
     PP_OP_PICK,      /* picks for each row the `count` positions of those it may see whose score is the largest, of the
                         same scores the first. A score is the sum over the heads of `in` of the head's number of `in3`
                         times max(0, q . k), k being what `in2` was at that position. Of each head and of `in2`
@@ -52,11 +53,17 @@ enum pp_op_kind {
                         head of `in`, of blocks of so many positions that begin at its multiples, as many as `count`
                         positions are. A block's score is the largest q . k of those of its positions that the row may
                         see; the last `local` blocks, the row's own being one, are picked in any case. There is no
-                        `in3` */
+                        `in3`. If it is `pooled`, there is, and all heads see the same blocks: a block's score is that
+                        of its last position, whose `in2` is the key of the whole block, and only those blocks are
+                        picked from of which the row sees all */
     PP_OP_CONVOLVE,  /* out = bias + the sum of weight[:, j] times what `in` was at the j-th of the last `window`
                         positions, the row's own being the last; in a tree those of its ancestors. Before the first
                         position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,
                         layer `layer` */
+    PP_OP_POOL,      /* out = of the block of `period` positions in which the row's lies, the mean of what the first half of
+                        `in` was at those up to the row's own, each value with its share in the softmax of what the
+                        second half was there, row j of `weight` [period, width of out] being added at the block's j-th
+                        position. What `in` is goes to the row's place in the cache, layer `layer` */
     PP_OP_RECUR,     /* out = what the states of layer `layer` give for the row's queries, as `recurrence` says: each
                         head normed by `weight`, if there is one, with `scale` for epsilon, where that is not 0, and all
                         times silu(in) */
@@ -170,12 +177,13 @@ struct pp_op {
                                         or 0: all; in an encoder to either side */
     int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
-    int in3;                         /* PP_OP_PICK: a slot; -1 with a period */
+    int in3;                         /* PP_OP_PICK: a slot; -1 with a period, unless it is pooled */
     int64_t count, at, period, times; /* PP_OP_TAKE; count: of what has to do with streams, those; of PP_OP_RECALL,
                                         vectors; of PP_OP_PICK, and of PP_OP_ATTENTION with its PP_OP_KV_STORE,
-                                        positions, period then being of blocks. at: PP_OP_PICK. count, at, period:
-                                        PP_OP_NGRAM */
+                                        positions, period then being of blocks, as of PP_OP_POOL. at: PP_OP_PICK. count,
+                                        at, period: PP_OP_NGRAM */
     int64_t local;                   /* PP_OP_PICK with a period */
+    bool pooled;                     /* PP_OP_PICK, PP_OP_ATTENTION and its PP_OP_KV_STORE, with a period */
     struct pp_connection connection; /* PP_OP_CONNECT */
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
@@ -330,6 +338,7 @@ struct pp_tier_plan {
     int64_t top_k;                   /* of attention whose positions are picked, and of what picks them: how many, or
                                         0 */
     int64_t block;                   /* so many are picked together, for each head of keys by itself; 0: each alone */
+    bool pooled;                     /* or for all heads the same, and those behind the last whole block besides */
     int64_t n_local;                 /* of what picks: blocks that are picked in any case */
     int v_dim;                       /* of attention: of a head's values */
     int latent_dim;                  /* V is the first so many values of K; 0: it is stored */

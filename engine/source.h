@@ -66,6 +66,7 @@ struct pp_hparams {
     int64_t n_stream;       /* residual streams, of which layers read the first and write all; 0: there is one */
     bool hyper;             /* or each part of a layer reads a sum of them and writes to all, by numbers that are made
                                of all of them: hyper-connections */
+    bool stream_mean;       /* what is behind the last layer is their mean; else a sum such as parts read */
     struct {
         float least, most, write_least;
         int64_t rounds;     /* 0: streams are not mixed */
@@ -80,14 +81,16 @@ struct pp_hparams {
     int64_t kv_lora_rank;   /* values of that vector; 0: attention is of the usual kind */
     float latent_scale;     /* of that vector, behind its norm; 0: 1 */
     int64_t q_lora_rank;    /* values of a vector that queries are made of; 0: they are made of the input */
-    int64_t qk_nope_dim;    /* of a head's query that are not rotated; rope_dim behind them are */
+    int64_t qk_nope_dim;    /* of a head's query that are not rotated; rope_dim behind them are, perhaps 0 */
     int64_t v_head_dim;     /* of what attention gives for each head; also of the usual kind, where values are smaller
                                than keys, 0: they are not */
     /* Attention whose rows see only the positions that an index picks: the index's heads and their size, and how many
      * it picks. Up to so many all are seen. 0: there is no index. Each alone, in latent attention (DeepSeek V3.2); or
      * blocks of index_block, for each head of keys by a head of the index's, the last index_local of them in any case
-     * (MiniMax M3, whose layers without experts have no index). */
+     * (MiniMax M3, whose layers without experts have no index); or blocks for all heads, each by one key that is made of
+     * its positions', and what is behind the last whole block in any case (GLM 5 Next, in latent attention). */
     int64_t n_index_head, index_dim, index_top_k, index_block, index_local;
+    bool index_pooled;      /* the last of these */
     bool index_halves;      /* its heads' pairs that are rotated are i and i + rope_dim / 2; else neighbours */
     /* Of layers with states (plan.h), which have a convolution in front; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;

@@ -248,7 +248,7 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
         product(w[0], e, 0, n, in, gate);
     product(w[1], e, 0, n, in, up);
     const bool experts = strcmp(end, "_exps") == 0, bounded = m->s.bounded_gates ? experts : l == m->s.n_layer - 1;
-    const float most = !bounded ? 0 : experts ? m->s.bound : m->s.shared_bound;
+    const float most = m->s.bounded_all ? m->s.bound : !bounded ? 0 : experts ? m->s.bound : m->s.shared_bound;
     for (int i = 0; i < n && most != 0.0f && m->s.bounded_gates; i++) /* what SiLU makes of it is no larger */
         gate[i] = fmin((double)most, gate[i]);
     for (int i = 0; i < n && most != 0.0f; i++)
@@ -384,13 +384,28 @@ static void rotate_index(const struct expert_shape *s, double *head, int positio
     rotate(&own, s->rope_dim, EXPERT_ROPE_BASE, head + (s->index_behind ? INDEX_DIM - s->rope_dim : 0), position);
 }
 
+/* Of each value of the keys of some positions the mean, each with its share in the softmax of the value's numbers. */
+static void pool_keys(const double *keys, const double *numbers, int first, int n, double *out)
+{
+    for (int i = 0; i < INDEX_DIM; i++) {
+        double sum = 0, mean = 0;
+        for (int p = first; p < first + n; p++) {
+            sum += exp(numbers[p * INDEX_DIM + i]);
+            mean += exp(numbers[p * INDEX_DIM + i]) * keys[p * INDEX_DIM + i];
+        }
+        out[i] = mean / sum;
+    }
+}
+
 /* DeepSeek V3.2's index: of the positions up to a row's own those with the largest sums over its heads of
- * w_h relu(q_h . k) / sqrt(heads size), w being of the input, q of the vector that queries are made of. */
+ * w_h relu(q_h . k) / sqrt(heads size), w being of the input, q of the vector that queries are made of. Or GLM 5
+ * Next's, which has one key for each block of positions. */
 static void pick(const struct expert_model *m, int l, const double *x, int n)
 {
     const struct expert_shape *s = &m->s;
     double *k = doubles(n * INDEX_DIM), *in = doubles(s->n_embd), *low = doubles(s->q_rank), *score = doubles(n);
-    double q[INDEX_HEADS * INDEX_DIM], w[INDEX_HEADS];
+    double q[INDEX_HEADS * INDEX_DIM], w[INDEX_HEADS], key[INDEX_DIM], *shares = doubles(n * INDEX_DIM);
+    const struct array *places = expert_find(m, l, "indexer_compressor_ape.weight");
     for (int r = 0; r < n; r++) {
         norm(m, l, "attn_norm", x + r * s->n_embd, in);
         linear(m, l, "attn_q_a", in, low);
@@ -402,19 +417,26 @@ static void pick(const struct expert_model *m, int l, const double *x, int n)
         rotate_index(s, k + r * INDEX_DIM, r);
         for (int h = 0; h < INDEX_HEADS; h++)
             rotate_index(s, q + h * INDEX_DIM, r);
-        for (int p = 0; p <= r; p++) {
-            score[p] = 0;
+        if (s->pool) {
+            linear(m, l, "indexer_compressor_gate", in, shares + r * INDEX_DIM);
+            for (int i = 0; i < INDEX_DIM; i++)
+                shares[r * INDEX_DIM + i] += (double)places->values[r % s->pool * INDEX_DIM + i];
+        }
+        const int size = s->pool ? s->pool : 1, n_keys = (r + 1) / size;
+        for (int b = 0; b < n_keys; b++) {
+            pool_keys(k, shares, b * size, size, key);
+            score[b] = 0;
             for (int h = 0; h < INDEX_HEADS; h++) {
                 double dot = 0;
                 for (int i = 0; i < INDEX_DIM; i++)
-                    dot += q[h * INDEX_DIM + i] * k[p * INDEX_DIM + i];
-                score[p] += w[h] * fmax(0, dot) / sqrt(INDEX_HEADS * INDEX_DIM);
+                    dot += q[h * INDEX_DIM + i] * key[i];
+                score[b] += w[h] * fmax(0, dot) / sqrt(INDEX_HEADS * INDEX_DIM);
             }
         }
-        for (int p = 0; p <= r; p++)
-            picks[r * n + p] = rank(score, r + 1, p) < s->index_top_k;
+        for (int p = 0; p <= r; p++) /* those behind the last whole block are seen in any case */
+            picks[r * n + p] = p / size >= n_keys || rank(score, n_keys, p / size) < s->index_top_k / size;
     }
-    double *all[] = {k, in, low, score};
+    double *all[] = {k, in, low, score, shares};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }
@@ -609,16 +631,33 @@ enum { MOST_STREAMS = 8 };
 /* How a part reads the streams of one row, and writes to them. */
 struct connection {
     double read[MOST_STREAMS], write[MOST_STREAMS];
+    double mix[MOST_STREAMS][MOST_STREAMS]; /* from one to the other */
 };
+
+/* From logits to a matrix whose rows and columns add up to about 1 (arXiv 2512.24880). */
+static void balance(int n, double least, int rounds, double mix[MOST_STREAMS][MOST_STREAMS])
+{
+    for (int turn = -1; turn < 2 * rounds; turn++) /* the softmax of rows; then columns and rows in turns */
+        for (int i = 0; i < n && turn != 0; i++) {
+            double sum = turn < 0 ? 0 : least;
+            for (int j = 0; j < n; j++)
+                sum += turn < 0 ? exp(mix[i][j]) : turn % 2 ? mix[j][i] : mix[i][j];
+            for (int j = 0; j < n; j++) {
+                double *one = turn >= 0 && turn % 2 ? &mix[j][i] : &mix[i][j];
+                *one = turn < 0 ? exp(*one) / sum + least : *one / sum;
+            }
+        }
+}
 
 /* l -1: behind the last layer, where nothing is written. x: [n_stream, n_embd]; *sum: what the part reads. */
 static struct connection connect(const struct expert_model *m, int l, const char *part, const double *x, double *sum)
 {
     const int n = m->s.n_stream, width = n * m->s.n_embd;
     const double least = (double)m->s.stream_least, most = (double)m->s.stream_most;
-    double product[2 * MOST_STREAMS] = {0}, square = 0;
+    const int n_numbers = l < 0 ? n : m->s.stream_rounds ? 2 * n + n * n : 2 * n;
+    double product[MOST_STREAMS * (2 + MOST_STREAMS)] = {0}, square = 0;
     char name[40];
-    struct connection c = {{0}, {0}};
+    struct connection c = {.read = {0}};
     linear(m, l, part, x, product);
     snprintf(name, sizeof name, "%.*s_base.weight", (int)strlen(part) - 3, part);
     const struct array *base = expert_find(m, l, name);
@@ -626,14 +665,18 @@ static struct connection connect(const struct expert_model *m, int l, const char
     const struct array *scale = expert_find(m, l, name);
     for (int i = 0; i < width; i++)
         square += x[i] * x[i] / width;
-    for (int i = 0; i < (l < 0 ? n : 2 * n); i++) {
-        const double logit = product[i] / sqrt(square + EXPERT_EPSILON) * (double)scale->values[i / n] +
+    for (int i = 0; i < n_numbers; i++) {
+        const int kind = i < 2 * n ? i / n : 2;
+        const double logit = product[i] / sqrt(square + EXPERT_EPSILON) * (double)scale->values[kind] +
                              (double)base->values[i];
-        if (i < n)
+        if (kind == 0)
             c.read[i] = sigmoid(logit) + least;
+        else if (kind == 1)
+            c.write[i - n] = most * sigmoid(logit) + (m->s.stream_rounds ? 0 : least);
         else
-            c.write[i - n] = most * sigmoid(logit) + least;
+            c.mix[(i - 2 * n) / n][i % n] = logit;
     }
+    balance(n, least, m->s.stream_rounds, c.mix);
     memset(sum, 0, (size_t)m->s.n_embd * sizeof *sum);
     for (int i = 0; i < width; i++)
         sum[i % m->s.n_embd] += c.read[i / m->s.n_embd] * x[i];
@@ -650,8 +693,14 @@ static int row_width(const struct expert_shape *s)
 static void give(const struct expert_shape *s, const struct connection *c, double more, const double *delta,
                  double *row)
 {
-    for (int i = 0; i < row_width(s); i++)
-        row[i] += delta[i % s->n_embd] * (s->n_stream ? c->write[i / s->n_embd] : more);
+    const int n = s->n_embd, width = row_width(s);
+    double *mixed = doubles(width);
+    for (int i = 0; i < width && s->stream_rounds; i++)
+        for (int k = 0; k < s->n_stream; k++)
+            mixed[i] += c->mix[k][i / n] * row[k * n + i % n];
+    for (int i = 0; i < width; i++)
+        row[i] = (s->stream_rounds ? mixed[i] : row[i]) + delta[i % n] * (s->n_stream ? c->write[i / n] : more);
+    pp_free(mixed);
 }
 
 /* What the first part of a layer reads of all rows: [n, n_embd]; and how it writes: [n]. */
@@ -861,7 +910,9 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
     const int width = s->n_embd, values = s->n_state * s->value_dim;
     const double more = s->residual_scale != 0.0f ? (double)s->residual_scale : 1;
     double *in = doubles(n * width), *out = doubles(n * values), *delta = doubles(width);
-    double *first = recall_all(m, l, x, n), *second = doubles(width);
+    struct connection *how = pp_calloc((size_t)n, sizeof *how), next;
+    assert_non_null(how);
+    double *first = read_all(m, l, x, n, how), *second = doubles(width);
     for (int r = 0; r < n; r++)
         norm(m, l, "attn_norm", first + r * width, in + r * width);
     (s->rank        ? expert_scan
@@ -870,16 +921,19 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
      : s->lightning ? lightning
                     : expert_states)(m, l, in, n, out);
     for (int r = 0; r < n; r++) {
+        double *row = x + r * row_width(s);
         linear(m, l, s->kda || s->lightning ? "attn_output" : "ssm_out", out + r * values, delta);
-        for (int i = 0; i < width; i++)
-            x[r * width + i] += delta[i] * more;
+        give(s, &how[r], more, delta, row);
         if (s->kinds)
             continue;
-        recall(m, l, true, x + r * width, r, n, second);
+        if (s->n_stream)
+            next = connect(m, l, "hc_ffn_fn", row, second);
+        else
+            recall(m, l, true, row, r, n, second);
         feed_forward_of(m, l, second, in, delta);
-        for (int i = 0; i < width; i++)
-            x[r * width + i] += delta[i] * more;
+        give(s, &next, more, delta, row);
     }
+    pp_free(how);
     pp_free(first);
     pp_free(second);
     pp_free(in);
@@ -954,7 +1008,12 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
          : m->s.kinds && m->s.kinds[l] != '*' ? feed_layer
                                       : layer)(m, l, x, n);
     for (int r = 0; r < n; r++) {
-        if (m->s.n_stream)
+        memset(in, 0, (size_t)width * sizeof *in);
+        for (int i = 0; i < all && m->s.stream_rounds; i++)
+            in[i % width] += x[r * all + i] / m->s.n_stream;
+        if (m->s.stream_rounds)
+            ; /* their mean */
+        else if (m->s.n_stream)
             connect(m, -1, "output_hc_fn", x + r * all, in);
         else
             recall(m, m->s.n_layer, false, x + r * width, r, n, in);

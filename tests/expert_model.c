@@ -108,6 +108,10 @@ static void add_latent_attention(struct expert_model *m, int l)
     add_norm(m, l, "indexer.k_norm.weight", INDEX_DIM);
     add(m, l, "indexer.k_norm.bias", 0, 0, INDEX_DIM, 0, 1);
     add_matrix(m, l, "indexer.proj.weight", INDEX_HEADS, s->n_embd);
+    if (!s->pool)
+        return;
+    add_matrix(m, l, "indexer_compressor_gate.weight", INDEX_DIM, s->n_embd);
+    add(m, l, "indexer_compressor_ape.weight", 0, s->pool, INDEX_DIM, 0, 1);
 }
 
 /* Whether the file has this one of the two forms of matrices of heads, or it is another tensor. */
@@ -289,7 +293,7 @@ static void add_kda(struct expert_model *m, int l)
         add_matrix(m, l, name, n, dim);
     }
     add_matrix(m, l, "ssm_beta.weight", s->n_state, s->n_embd);
-    if (s->bank_step)
+    if (s->bank_step || s->pool)
         add(m, l, "ssm_a", 0, 0, s->n_state, -0.6f, 0.5f);
     else
         add(m, l, "ssm_a", 0, s->n_state, 1, s->decay_bound != 0.0f ? 0.6f : -0.3f,
@@ -392,14 +396,15 @@ static void add_feed_forward(struct expert_model *m, int l)
 /* What numbers of hyper-connections are made of, by which all streams are read, and written behind a layer's part. */
 static void add_connection(struct expert_model *m, int l, const char *part)
 {
-    const int n = m->s.n_stream, n_numbers = l < 0 ? n : 2 * n;
+    const bool mixes = m->s.stream_rounds > 0;
+    const int n = m->s.n_stream, n_numbers = l < 0 ? n : mixes ? 2 * n + n * n : 2 * n;
     char name[40];
     snprintf(name, sizeof name, "%s_fn.weight", part);
     add_matrix(m, l, name, n_numbers, n * m->s.n_embd);
     snprintf(name, sizeof name, "%s_base.weight", part);
     add(m, l, name, 0, 0, n_numbers, 0, 1);
     snprintf(name, sizeof name, "%s_scale.weight", part);
-    add(m, l, name, 0, 0, l < 0 ? 1 : 2, 0.7f, 0.3f);
+    add(m, l, name, 0, 0, l < 0 ? 1 : mixes ? 3 : 2, 0.7f, 0.3f);
 }
 
 static void add_one_part(struct expert_model *m, int l)
@@ -465,7 +470,7 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
     }
     if (s->bank_step)
         add(m, -1, "output_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
-    if (s->n_stream)
+    if (s->n_stream && !s->stream_rounds)
         add_connection(m, -1, "output_hc");
     add_norm(m, -1, output_norm, s->n_embd);
     add(m, -1, "output.weight", 0, s->n_vocab, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
@@ -527,7 +532,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"attention.indexer.head_count",
          s->index_says ? s->index_says : s->index_block ? s->n_head_kv : s->index_top_k ? INDEX_HEADS : 0},
         {"attention.indexer.block_size", s->index_block}, {"attention.indexer.local_blocks", s->index_local},
-        {"attention.indexer.key_length", s->index_top_k ? INDEX_DIM : 0},
+        {"attention.indexer.key_length", s->index_top_k ? INDEX_DIM : 0}, {"attention.indexer.kpool", s->pool},
         {"attention.kv_lora_rank", s->kv_rank}, {"attention.q_lora_rank", s->q_rank},
         {"rope.scaling.original_context_length", s->yarn_ctx},
         {"rope.dimension_count", s->wide_rope && strcmp(s->arch, "step35") != 0 ? s->wide_rope : s->rope_dim},
@@ -550,6 +555,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"kda.head_dim", s->kda ? s->key_dim : 0},
         {"lightning.head_dim", s->lightning ? s->key_dim : 0}, {"lightning.group_count", s->norm_groups},
         {"attn_res.block_size", s->bank_step}, {"hyper_connection.count", s->n_stream},
+        {"hyper_connection.sinkhorn_iterations", s->stream_rounds},
         {"ngram.size", s->ngram_size}, {"ngram.split_count", s->ngram_splits},
         {"ngram.table_length", s->ngram_base}, {"ngram.end_token_id", s->ngram_end},
     };
@@ -595,7 +601,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         pp_gguf_add_f32(w, key(m, "kda.gate_lower_bound"), s->decay_bound);
     if (s->n_stream) {
         pp_gguf_add_f32(w, key(m, "hyper_connection.epsilon"), s->stream_least);
-        pp_gguf_add_f32(w, key(m, "hyper_connection.magnitude"), s->stream_most);
+        if (!s->stream_rounds)
+            pp_gguf_add_f32(w, key(m, "hyper_connection.magnitude"), s->stream_most);
     }
     if (s->q_growth != 0.0f)
         pp_gguf_add_f32(w, key(m, "attention.q_lora_scale"), s->q_growth);
@@ -607,6 +614,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].v)
             pp_gguf_add_u32(w, key(m, numbers[i].key), (uint32_t)numbers[i].v);
+    if (!s->rope_dim)
+        pp_gguf_add_u32(w, key(m, "rope.dimension_count"), 0);
     if (!s->n_head && !s->local_heads) /* files of models without attention say so */
         pp_gguf_add_u32(w, key(m, "attention.head_count"), 0);
     if (s->taps || (s->mamba && !s->beside) || s->local_kv || s->kda)
@@ -618,13 +627,13 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         bounds[l] = s->bound;
     if (s->bound != 0.0f)
         pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_exp"), bounds, (size_t)s->n_layer);
-    bounds[s->n_layer - 1] = s->shared_bound;
-    if (s->bound != 0.0f && !s->bounded_gates)
+    bounds[s->n_layer - 1] = s->bounded_all ? s->bound : s->shared_bound;
+    if (s->bound != 0.0f && (!s->bounded_gates || s->bounded_all))
         pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_shexp"), bounds, (size_t)s->n_layer);
     if (s->kinds)
         pp_gguf_add_u32_array(w, key(m, "feed_forward_length"), n_ff, (size_t)s->n_layer);
     pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);
-    if (s->parallel && !s->centred) /* which says that norms are of the other kind */
+    if ((s->parallel && !s->centred) || s->pool) /* which is of other norms, or of the index's */
         pp_gguf_add_f32(w, key(m, "attention.layer_norm_epsilon"), 0.5f);
     pp_gguf_add_f32(w, key(m, s->centred ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
                     s->epsilon != 0.0f ? s->epsilon : (float)EXPERT_EPSILON);

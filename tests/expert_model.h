@@ -24,7 +24,8 @@ struct expert_shape {
     bool head_gates, soft_gates; /* one for each head, not for each value; softpluses instead */
     float bound, shared_bound; /* in the last layer, of gates of experts, and of the shared one; 0: none */
     int bounded_before;     /* the former is of the layer that many before the last */
-    bool bounded_gates;     /* the former is of all layers, and of gates before SiLU */
+    bool bounded_gates;     /* the former is of all layers, and of gates before SiLU; */
+    bool bounded_all;       /* and so is it of the shared one's, and of layers without experts */
     int local_heads;        /* heads of queries in layers with a window; 0: n_head */
     int wide_rope;          /* of a head so many values are rotated in the others; 0: rope_dim */
     float embd_scale;       /* 0: 1; no file says it */
@@ -75,6 +76,8 @@ struct expert_shape {
     int index_block;        /* with the usual attention: it picks so many blocks of this many positions instead, for
                                each head of keys by a head of its own, in layers with experts */
     int index_local;        /* the last so many of them in any case */
+    int pool;               /* with latent attention: it picks blocks of so many positions, each by one key; index_top_k
+                               is still of positions. 0: it picks positions */
     int index_says;         /* heads that the file says it has; 0: as many as it has */
     bool clamped;           /* gates are gpt-oss's */
     bool heads_apart;       /* the file has k_b and v_b, instead of both in one */
@@ -96,6 +99,8 @@ struct expert_shape {
     int bank_step;          /* what comes into each such layer is kept, and what parts read is a mixture of that and the
                                stream (Kimi K3); gates are SiTU, narrow experts' sum is normed. 0: none */
     int n_stream;           /* hyper-connections of so many streams, with latent attention; 0: there is one */
+    int stream_rounds;      /* a matrix that is balanced so often mixes them, and the output reads their mean; 0: none
+                               does */
     float stream_least, stream_most; /* their epsilon and magnitude */
     float decay_bound;      /* kda: logarithms of decays are this times a sigmoid; 0: they are not bounded */
     bool twice;             /* beta goes up to 2 */

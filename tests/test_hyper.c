@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "tests/expert_checks.h"
 #include "tests/expert_model.h"
+#include "tests/passes.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -149,7 +150,146 @@ static void not_the_same_model(void **state)
     assert_memory_not_equal(&larger, &less, sizeof one);
 }
 
-/* --- streams that a matrix mixes, which no family has yet -------------------------------------------------------- */
+/* GLM 5 Next: an index with one key for each four positions, in front of latent attention that knows no positions;
+ * states; streams that a matrix mixes; and bounded gates everywhere. */
+static struct expert_shape glm5_next_shape(void)
+{
+    struct expert_shape s = expert_shape("glm5next");
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.heads_apart = true;
+    s.bounded_gates = s.bounded_all = s.kda = true;
+    s.n_layer = 4;
+    s.full = 2;
+    s.n_state = s.n_state_key = s.n_head;
+    s.key_dim = s.value_dim = 16;
+    s.state_taps = 4;
+    s.decay_bound = -5;
+    s.n_stream = 4;
+    s.stream_rounds = 20;
+    s.stream_least = 1e-6f;
+    s.stream_most = 2;
+    s.kv_rank = 32;
+    s.nope = s.v_dim = 24;
+    s.rope_dim = 0;
+    s.q_rank = 24;
+    s.n_dense = 1;
+    s.n_ff_shared = 32;
+    s.scale = 2.5f;
+    s.bound = 0.8f;
+    s.index_top_k = 12;
+    s.pool = 4;
+    return s;
+}
+
+static void glm5_next(void **state)
+{
+    (void)state;
+    struct expert_shape s = glm5_next_shape();
+    const char *folder = check_experts(&s);
+    const int dim = s.n_state * s.key_dim, numbers = s.n_stream * (s.n_stream + 2);
+    assert_tensor(folder, "model.layers.0.hc_attn_fn", 2, s.n_stream * s.n_embd);
+    assert_tensor(folder, "model.layers.3.hc_ffn_base", 1, numbers);
+    assert_tensor(folder, "model.layers.3.hc_ffn_scale", 1, 3);
+    assert_tensor(folder, "model.layers.1.self_attn.indexer.index_kpool_compress_gate", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.self_attn.indexer.index_kpool_compress_ape", 2, 20);
+    assert_tensor(folder, "model.layers.1.self_attn.kv_a_proj_with_mqa.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.self_attn.q_conv1d.weight", 3, s.state_taps);
+    assert_tensor(folder, "model.layers.2.self_attn.A_log", 1, s.n_state);
+    assert_tensor(folder, "model.layers.2.self_attn.dt_bias", 1, dim);
+    assert_tensor(folder, "model.layers.2.self_attn.g_b_proj.weight", 2, s.key_dim);
+    assert_tensor(folder, "model.layers.1.mlp.experts.7.down_proj.weight", 2, s.n_ff_expert);
+    s.pool = 16;
+    s.index_top_k = 16;
+    s.n_stream = 2;
+    s.stream_rounds = 1;
+    s.bound = 0;
+    s.n_dense = 0;
+    check_experts(&s);
+    s.pool = 2;
+    s.n_layer = 5; /* the last one has states; and there is one behind it that guesses further tokens */
+    s.n_nextn = 1;
+    check_experts(&s);
+    s = glm5_next_shape();
+    s.arch = "glm5-next"; /* as other files call it */
+    check_experts(&s);
+}
+
+static void glm5_next_goes_on(void **state)
+{
+    const struct expert_shape s = glm5_next_shape();
+    (void)state;
+    assert_resumes(file_of(&s), s.n_vocab);
+    assert_goes_back(file_of(&s), s.n_vocab);
+}
+
+/* Texts of more than a chunk, of which most is not seen: behind what an index picks rows differ. */
+static void glm5_next_long(void **state)
+{
+    enum { LENGTH = 300 };
+    struct expert_shape s = glm5_next_shape();
+    (void)state;
+    s.n_ctx = LENGTH;
+    s.index_top_k = 20;
+    struct expert_model *m = expert_model_make(&s);
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .n_ctx = LENGTH};
+    double *want = doubles(LENGTH * s.n_vocab);
+    float *got = pp_calloc((size_t)(LENGTH * s.n_vocab), sizeof *got);
+    int32_t ids[LENGTH];
+    struct pp_model *model;
+    struct pp_engine *engine;
+    struct pp_seq *seq;
+    struct pp_error err;
+    assert_non_null(got);
+    for (int i = 0; i < LENGTH; i++)
+        ids[i] = (i * 37 + i / 7) % s.n_vocab;
+    expert_model_compute(m, ids, LENGTH, want);
+    assert_ok(pp_model_open(expert_model_write(m), &model, &err), err);
+    assert_ok(pp_engine_new(model, &opt, NULL, NULL, &engine, &err), err);
+    assert_ok(pp_seq_new(engine, &seq, &err), err);
+    run_in_passes(engine, seq, ids, LENGTH, 50, got);
+    for (int i = 0; i < LENGTH * s.n_vocab; i++)
+        if (!(fabs((double)got[i] - want[i]) <= 1e-3 * fmax(1, fabs(want[i]))))
+            fail_msg("token %d behind position %d: %g, not %g", i % s.n_vocab, i / s.n_vocab, (double)got[i], want[i]);
+    pp_seq_free(seq);
+    pp_engine_free(engine);
+    pp_model_close(model);
+    expert_model_free(m);
+    pp_free(want);
+    pp_free(got);
+}
+
+/* Numbers that cannot be, or are of what is not computed. */
+static void bad_pools(void **state)
+{
+    static const struct {
+        int pool, top_k, rope_dim, rounds;
+        float decay_bound, bound;
+        enum pp_code code;
+        const char *word;
+    } cases[] = {{3, 12, 0, 20, -5, 1, PP_ERR_UNSUPPORTED, "keys are made of 3 positions"},
+                 {32, 32, 0, 20, -5, 1, PP_ERR_UNSUPPORTED, "keys are made of 32 positions"},
+                 {1, 12, 0, 20, -5, 1, PP_ERR_UNSUPPORTED, "keys are made of 1 positions"},
+                 {4, 14, 0, 20, -5, 1, PP_ERR_FORMAT, "no whole number of blocks"},
+                 {4, 12, 8, 20, -5, 1, PP_ERR_UNSUPPORTED, "8 values of a head are rotated"},
+                 {4, 12, 0, 20, 5, 1, PP_ERR_UNSUPPORTED, "the bound of decays is 5"},
+                 {4, 12, 0, 20, -5, -1, PP_ERR_FORMAT, "metadata glm5next.swiglu_clamp_exp is -1"},
+                 {4, 12, 0, 1001, -5, 1, PP_ERR_FORMAT, "number of rounds"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct expert_shape s = glm5_next_shape();
+        struct pp_model *model;
+        struct pp_error err;
+        s.pool = cases[i].pool;
+        s.index_top_k = cases[i].top_k;
+        s.rope_dim = cases[i].rope_dim;
+        s.stream_rounds = cases[i].rounds;
+        s.decay_bound = cases[i].decay_bound;
+        s.bound = cases[i].bound;
+        if (pp_model_open(file_of(&s), &model, &err) != cases[i].code || !strstr(err.text, cases[i].word))
+            fail_msg("%s: %s", cases[i].word, err.text);
+    }
+}
+
+/* --- streams that a matrix mixes --------------------------------------------------------------------------------- */
 
 enum { N = 4, NUMBERS = 2 * N + N * N, WIDTH = 300, ROUNDS = 20 };
 
@@ -218,7 +358,9 @@ TEST_GROUP(hyper)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hy_v4),       cmocka_unit_test(first_files),        cmocka_unit_test(hy_v4_goes_on),
-        cmocka_unit_test(bad_streams), cmocka_unit_test(not_the_same_model), cmocka_unit_test(mixed_streams),
+        cmocka_unit_test(bad_streams), cmocka_unit_test(not_the_same_model), cmocka_unit_test(glm5_next),
+        cmocka_unit_test(glm5_next_goes_on), cmocka_unit_test(glm5_next_long), cmocka_unit_test(bad_pools),
+        cmocka_unit_test(mixed_streams),
     };
     return cmocka_run_group_tests_name("hyper", tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 
 bool pp_blocks_picked(const struct builder *b, int l)
 {
-    return b->hp->index_block && !(b->hp->layer[l] & PP_LAYER_DENSE);
+    return b->hp->index_block && !b->hp->index_pooled && !(b->hp->layer[l] & PP_LAYER_DENSE);
 }
 
 bool pp_blocks_input(struct builder *b, int l)

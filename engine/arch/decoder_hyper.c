@@ -58,7 +58,24 @@ bool pp_hyper_split(struct builder *b)
     return true;
 }
 
+/* Behind the last layer. */
+static void add_mean(struct builder *b)
+{
+    const int64_t n = b->hp->n_stream, n_embd = b->hp->n_embd;
+    const float part = 1.0f / (float)n;
+    const int l = (int)b->hp->n_layer;
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = part, .layer = l,
+                          .in = pp_plan_part(b->p, b->streams[0], 0, n_embd), .in2 = NONE, .out = b->x});
+    for (int64_t i = 1; i < n; i++)
+        add(b, (struct pp_op){.kind = PP_OP_ADD, .scale = part, .layer = l, .in2 = NONE, .out = b->x,
+                              .in = pp_plan_part(b->p, b->streams[0], i * n_embd, n_embd)});
+}
+
 bool pp_hyper_join(struct builder *b)
 {
+    if (b->hp->stream_mean) {
+        add_mean(b);
+        return true;
+    }
     return connect(b, (int)b->hp->n_layer, "output_hc", true);
 }

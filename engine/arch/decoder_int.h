@@ -43,6 +43,8 @@ struct builder {
     const struct pp_tensor *constants; /* what queries have in those places */
     int index_q, index_k, index_weights; /* of an index: its heads' queries, its key, and what heads count for, where
                                 one picks for all heads of attention */
+    int index_scored, index_own_k, index_k_scores; /* with pooled keys: the position's own key and what shares are made
+                                of, and either of them */
     int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
     int tiled;               /* with heads_tiled: queries, and what attention gives, in that order */
     /* With filters: what the position before had; what the first convolution gives, and room for as much; what queries

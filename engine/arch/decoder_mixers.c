@@ -164,7 +164,8 @@ static void add_clamp(struct builder *b, int l, int slot)
 /* Queries and keys, in these slots. */
 static void add_rope(struct builder *b, int l, int q, int k)
 {
-    if (b->d->positions != PP_POS_ROTATED || b->hp->alibi != 0.0f || b->hp->layer[l] & PP_LAYER_UNROTATED)
+    if (b->d->positions != PP_POS_ROTATED || b->hp->alibi != 0.0f || b->hp->layer[l] & PP_LAYER_UNROTATED ||
+        !b->hp->rope_dim)
         return;
     add_one_rope(b, l, q);
     if (!is_shared(b, l))
@@ -275,16 +276,24 @@ static bool add_attention(struct builder *b, int l)
 /* DeepSeek V3.2's index (arXiv 2512.02556): the score of position s for a row at t is the sum over the index's heads of
  * w_h(t) max(0, q_h(t) . k(s)), and attention sees those with the largest scores. The published weights are smaller by
  * the root of the number of heads times their size, which changes no order, and queries and keys are multiplied by a
- * Hadamard matrix, which changes no product; neither is done here. */
+ * Hadamard matrix, which changes no product; neither is done here.
+ *
+ * GLM 5 Next has no key for each position, but one for each few of them: of each value the mean over them, each with
+ * its share in a softmax of what another product gives, and of a number for the position's place. Blocks of positions
+ * are picked by those. */
 struct index_ops {
     bool has;          /* the layer has an index of its own */
     int q, k, weights; /* projections */
+    int scores;        /* likewise, with pooled keys; else -1 */
 };
 
 static bool find_index(struct builder *b, int l, struct index_ops *x)
 {
     const struct pp_hparams *hp = b->hp;
-    *x = (struct index_ops){.has = hp->index_top_k && !(hp->layer[l] & PP_LAYER_PICKED_BEFORE)};
+    *x = (struct index_ops){.has = hp->index_top_k && !(hp->layer[l] & PP_LAYER_PICKED_BEFORE), .scores = -1};
+    if (x->has && hp->index_pooled && (x->scores = pp_plan_linear(b->p, b->s, hp->index_dim, hp->n_embd, b->err,
+                                                                  "blk.%d.indexer_compressor_gate", l)) < 0)
+        return false;
     return !x->has || ((x->q = pp_plan_linear(b->p, b->s, hp->n_index_head * hp->index_dim, hp->q_lora_rank, b->err,
                                               "blk.%d.indexer.attn_q_b", l)) >= 0 &&
                        (x->k = pp_plan_linear(b->p, b->s, hp->index_dim, hp->n_embd, b->err, "blk.%d.indexer.attn_k",
@@ -297,15 +306,25 @@ static bool find_index(struct builder *b, int l, struct index_ops *x)
 static bool add_picks(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
+    const int key = hp->index_pooled ? b->index_own_k : b->index_k;
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .centred = true,
-                         .scale = b->d->index_usual_eps ? 0 : 1e-6f, .in = b->index_k,
+                         .scale = b->d->index_usual_eps ? 0 : 1e-6f, .in = key, .in2 = NONE, .out = key};
+    struct pp_op pool = {.kind = PP_OP_POOL, .layer = l, .period = hp->index_block, .in = b->index_scored,
                          .in2 = NONE, .out = b->index_k};
     if (!(norm.weight = pp_plan_tensor(b->s, 0, hp->index_dim, b->err, "blk.%d.indexer.k_norm.weight", l)) ||
         !(norm.bias = pp_plan_tensor(b->s, 0, hp->index_dim, b->err, "blk.%d.indexer.k_norm.bias", l)))
         return false;
     add(b, norm);
+    if (hp->index_pooled) {
+        pool.weight = pp_plan_tensor(b->s, hp->index_block, hp->index_dim, b->err,
+                                     "blk.%d.indexer_compressor_ape.weight", l);
+        if (!pool.weight)
+            return false;
+        add(b, pool);
+    }
     add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .halves = hp->index_halves, .in = b->index_q,
                           .in2 = b->index_k, .in3 = b->index_weights, .out = NONE, .count = hp->index_top_k,
+                          .period = hp->index_pooled ? hp->index_block : 0, .pooled = hp->index_pooled,
                           .at = b->d->index_behind ? hp->index_dim - hp->rope_dim : 0});
     return true;
 }
@@ -336,9 +355,11 @@ static bool add_latents(struct builder *b, int l)
         add_linear(b, l, gate, b->normed, b->gates);
     }
     if (index.has) {
-        add_linear(b, l, index.k, b->normed, b->index_k);
+        add_linear(b, l, index.k, b->normed, hp->index_pooled ? b->index_own_k : b->index_k);
         add_linear(b, l, index.weights, b->normed, b->index_weights);
     }
+    if (index.scores >= 0)
+        add_linear(b, l, index.scores, b->normed, b->index_k_scores);
     if (low) {
         if (!pp_decoder_norm(b, l, "attn_q_a_norm", hp->q_lora_rank, b->q_low, b->q_low_normed))
             return false;
@@ -373,10 +394,11 @@ static bool add_latent_attention(struct builder *b, int l)
     if (!add_latents(b, l) || !add_heads(b, l, "attn_k_b", hp->kv_lora_rank, hp->qk_nope_dim, b->head_q, b->q))
         return false;
     add_rope(b, l, b->q, b->k);
+    const int64_t period = hp->index_pooled ? hp->index_block : 0;
     add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .in = b->k, .in2 = b->v, .out = NONE,
-                          .count = hp->index_top_k});
+                          .count = hp->index_top_k, .period = period, .pooled = hp->index_pooled});
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .weight = sinks, .in = b->q, .in2 = NONE,
-                          .out = b->att, .count = hp->index_top_k});
+                          .out = b->att, .count = hp->index_top_k, .period = period, .pooled = hp->index_pooled});
     if (!add_heads(b, l, "attn_v_b", hp->v_head_dim, hp->kv_lora_rank, b->att, b->values))
         return false;
     const int o = pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_head * hp->v_head_dim, b->err, "blk.%d.attn_output", l);
@@ -405,6 +427,11 @@ static void make_latent_slots(struct builder *b)
     b->index_q = pp_plan_slot(b->p, hp->n_index_head * hp->index_dim);
     b->index_k = pp_plan_slot(b->p, hp->index_dim);
     b->index_weights = pp_plan_slot(b->p, hp->n_index_head);
+    if (!hp->index_pooled)
+        return;
+    b->index_scored = pp_plan_slot(b->p, 2 * hp->index_dim);
+    b->index_own_k = pp_plan_part(b->p, b->index_scored, 0, hp->index_dim);
+    b->index_k_scores = pp_plan_part(b->p, b->index_scored, hp->index_dim, hp->index_dim);
 }
 
 /* --- short convolutions ------------------------------------------------------------------------------------------- */
@@ -629,7 +656,7 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         pp_filter_slots(b);
     if (hp->key_scores)
         pp_scored_slots(b);
-    if (hp->index_block)
+    if (hp->index_block && !hp->index_pooled)
         pp_blocks_slots(b);
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);

@@ -85,7 +85,7 @@ enum pp_code pp_latent_from_config(const cJSON *config, struct pp_hparams *hp, s
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !code; i++)
         code = pp_config_int(config, sizes[i].key, sizes[i].v, err);
-    if (!code && (hp->kv_lora_rank < 1 || hp->kv_lora_rank > 1 << 20 || hp->rope_dim < 2 || hp->rope_dim > 1 << 20))
+    if (!code && (hp->kv_lora_rank < 1 || hp->kv_lora_rank > 1 << 20 || hp->rope_dim < 0 || hp->rope_dim > 1 << 20))
         code = pp_fail(err, PP_ERR_FORMAT, "config.json: kv_lora_rank %lld and qk_rope_head_dim %lld cannot be",
                        (long long)hp->kv_lora_rank, (long long)hp->rope_dim);
     hp->n_head_kv = 1;

@@ -9,7 +9,6 @@ static const struct {
     const char *name, *missing;
 } families[] = {
     {"bailingmoelinear", "the gates and norms of the first models of its kind"},
-    {"glm5next", "an index of several positions' keys together"},
     {"qwen4exp", "residual streams that products of low rank mix, an index of several positions' keys together beside "
                  "the usual attention, and embeddings of several tokens within layers"},
     {"rwkv7qwen2", "RWKV 7's states behind rotated heads"},

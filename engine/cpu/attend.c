@@ -125,7 +125,8 @@ static int64_t row_length(const struct pp_batch_row *r)
 
 static bool is_picked(const struct attend_plan *p, const struct pp_batch_row *r)
 {
-    return p->top_k && row_length(r) > p->top_k;
+    const int64_t length = row_length(r);
+    return p->top_k && (p->pooled ? length - length % p->block : length) > p->top_k;
 }
 
 /* Where a row stands among those that it attends to; in a tree its slot is behind its siblings', too. */
@@ -153,10 +154,12 @@ static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row 
     return p->window && row_length(r) > p->window ? row_length(r) - p->window : 0;
 }
 
-/* How many were picked: the row's own block, which always is, has those up to it. */
+/* How many were picked: the row's own block, which always is, has those up to it; where keys are pooled it comes on
+ * top, unless it is whole. */
 static int64_t n_picked(const struct attend_plan *p, const struct pp_batch_row *r)
 {
-    return p->top_k - p->block + (row_length(r) - 1) % p->block + 1;
+    return p->pooled ? p->top_k + row_length(r) % p->block
+                     : p->top_k - p->block + (row_length(r) - 1) % p->block + 1;
 }
 
 static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r)
@@ -346,7 +349,7 @@ static void gather_picks(const struct tile *t, int i, int64_t chunk, int n, cons
 {
     const struct pick_plan *p = &t->c->pick;
     const int64_t list = (t->row0 + i) * (int64_t)p->n_lists + (p->n_lists > 1 ? t->kv_head : 0);
-    const int32_t *from = p->slots + list * p->top_k + chunk * PP_KV_CHUNK;
+    const int32_t *from = p->slots + list * p->room + chunk * PP_KV_CHUNK;
     for (int k = 0, at = 0; k < PP_CHUNK_PAGES; k++, at += PP_PAGE_TOKENS) {
         const int here = n - at < PP_PAGE_TOKENS ? n - at : PP_PAGE_TOKENS;
         heads[k] = here > 0 ? gather_page(t, &t->rows[i], from + at, here, k) : NULL;

@@ -40,14 +40,13 @@ enum pp_code pp_cpu_convolve_add(struct pp_cpu *c, struct stage *s, const struct
     return PP_OK;
 }
 
-/* Where a row stands and what it looks back at, the oldest first, itself last; NULL: before the first position. */
-static void find_rows(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r,
-                      float *at[PP_MAX_TAPS])
+void pp_cpu_rows_before(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r, int n,
+                        float *at[PP_MAX_TAPS])
 {
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     uint64_t tree = r->tree_mask;
     int64_t before = tree ? r->tree_base : r->slot + 1; /* slots below this are its chain's, one after the other */
-    for (int j = s->n_taps - 1; j >= 0; j--) {
+    for (int j = n - 1; j >= 0; j--) {
         int64_t slot;
         if (tree) {
             const int newest = 63 - __builtin_clzll(tree);
@@ -79,7 +78,7 @@ void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int it
     for (int i = 0; i < m; i++) {
         float *at[PP_MAX_TAPS], *y = slot_row(c, s->out, i) + first;
         const float *x = slot_row(c, s->in, i) + first;
-        find_rows(c, s, &c->batch->rows[i], at);
+        pp_cpu_rows_before(c, s, &c->batch->rows[i], s->n_taps, at);
         for (int j = 0; j < s->n_taps; j++)
             at[j] = at[j] ? at[j] + first : NULL;
         if (s->in2 >= 0)

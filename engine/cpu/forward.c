@@ -270,6 +270,10 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
         for (int i = first; i < end; i++)
             pp_cpu_convolve_item(c, s, part->m, i);
         break;
+    case STAGE_POOL:
+        for (int i = first; i < end; i++)
+            pp_cpu_pool_item(c, s, part->m, i);
+        break;
     case STAGE_RECUR:
         for (int i = first; i < end; i++)
             pp_cpu_recur_item(c, s, part->m, part->phase, i, thread);
@@ -352,6 +356,9 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
             break;
         case STAGE_CONVOLVE:
             n_items[0] = pp_cpu_convolve_items(s, m);
+            break;
+        case STAGE_POOL:
+            n_items[0] = pp_cpu_pool_items(s, m);
             break;
         case STAGE_RECUR:
             pp_cpu_recur_phases(c, s, m, n_items);

@@ -347,7 +347,7 @@ static enum pp_code lower_picks(struct lowering *l)
     s->layer = op->tier_layer;
     s->q = op->in;
     s->k = op->in2;
-    s->head_weights = op->period ? -1 : op->in3;
+    s->head_weights = op->period && !op->pooled ? -1 : op->in3;
     s->halves = op->halves;
     s->rotated_from = op->at;
     l->at++;
@@ -559,6 +559,9 @@ static enum pp_code lower_next(struct lowering *l)
         return lower_picks(l);
     case PP_OP_CONVOLVE:
         return lower_convolution(l);
+    case PP_OP_POOL:
+        l->at++;
+        return pp_cpu_pool_add(l->c, new_stage(l, STAGE_POOL), op, l->err);
     case PP_OP_RECUR:
         return lower_recurrence(l);
     case PP_OP_MULTIPLY:

@@ -1,5 +1,6 @@
 /* pick.c - stages of an index (plan.h): which positions rows see in attention, where they would see more than so many:
- * each alone by a sum over the index's heads, or whole blocks for each head by itself.
+ * each alone by a sum over the index's heads, or whole blocks for each head by itself, or whole blocks for all heads by
+ * such a sum, where one position of each has a key for all of it.
  *
  * A row's scores are made a chunk of positions at a time, and of those that have passed, as many as are wanted are
  * kept, those with the largest scores, and a few more until they are sorted out: so no memory grows with the context.
@@ -79,11 +80,13 @@ bool pp_cpu_pick_new(struct pp_cpu *c)
             p->top_k = c->attend[t].top_k;
             p->block = c->attend[t].block;
             p->n_local = c->attend[t].n_local;
+            p->pooled = c->attend[t].pooled;
+            p->room = p->top_k + (p->pooled ? p->block - 1 : 0);
             p->n_lists = of_blocks(c) ? c->attend[t].group : 1;
         }
     if (!p->top_k)
         return true;
-    if (!(p->slots = pp_cpu_memory_take(c, c->max_rows * p->n_lists * p->top_k, sizeof *p->slots)))
+    if (!(p->slots = pp_cpu_memory_take(c, c->max_rows * p->n_lists * p->room, sizeof *p->slots)))
         return false;
     for (int i = 0; i < n_threads; i++) {
         struct thread_scratch *t = &c->threads[i];
@@ -194,11 +197,14 @@ static inline void pass_one(struct candidates *x, uint32_t rank, int32_t place)
     x->place[x->n++] = place;
 }
 
+/* Each position's, or, of blocks that a row sees whole, their last one's. */
 static void pass_scores(const struct pp_cpu *c, struct candidates *x, const float *scores, int n, int64_t place)
 {
+    const int64_t step = c->pick.block;
+    int32_t block = (int32_t)(place / step);
     make_room(c, x, n);
-    for (int i = 0; i < n; i++)
-        pass_one(x, rank_of(scores[i]), (int32_t)(place + i));
+    for (int64_t i = step - 1 - place % step; i < n; i += step)
+        pass_one(x, rank_of(scores[i]), block++);
 }
 
 /* The block with the position before `end` passes, of a row that sees `length` positions. None is above those that are
@@ -309,13 +315,14 @@ static void pass_row(struct pp_cpu *c, const struct stage *s, int row, int split
 
 static bool is_picked(const struct pp_cpu *c, int row)
 {
-    return pp_cpu_row_length(&c->batch->rows[row]) > c->pick.top_k;
+    const int64_t length = pp_cpu_row_length(&c->batch->rows[row]);
+    return (c->pick.pooled ? length - length % c->pick.block : length) > c->pick.top_k;
 }
 
 static void rotate(const struct pp_cpu *c, const struct stage *s, int row, float *x, int n_heads)
 {
     const struct rope *rope = &c->ropes[0];
-    for (int h = 0; h < n_heads; h++)
+    for (int h = 0; h < n_heads && rope->dim; h++)
         c->ops->rope(x + h * c->attend[s->tier].kv.head_dim + s->rotated_from, rope->dim, s->halves,
                      rope->cos_sin + row * rope->dim);
 }
@@ -333,16 +340,17 @@ static void prepare(const struct pp_cpu *c, const struct stage *s, int row)
 }
 
 /* Where what was picked for the h-th list lies. A pass that is abandoned has found too little: those places are never
- * read. */
+ * read. Where keys are pooled the block that is not whole, behind all that were picked from, comes last. */
 static void keep(const struct pp_cpu *c, int row, int h, const struct candidates *x)
 {
     const struct pp_batch_row *r = &c->batch->rows[row];
     const int64_t length = pp_cpu_row_length(r);
-    int32_t *slots = c->pick.slots + ((int64_t)row * c->pick.n_lists + h) * c->pick.top_k;
+    int32_t *slots = c->pick.slots + ((int64_t)row * c->pick.n_lists + h) * c->pick.room;
     uint64_t left = r->tree_mask;
     int64_t passed = 0;
-    for (int i = 0; i < x->n; i++)
-        for (int64_t place = x->place[i] * c->pick.block, k = 0; k < c->pick.block && place < length; k++, place++) {
+    for (int i = 0; i < x->n + c->pick.pooled; i++) {
+        int64_t place = (i < x->n ? x->place[i] : length / c->pick.block) * c->pick.block;
+        for (int64_t k = 0; k < c->pick.block && place < length; k++, place++) {
             *slots = (int32_t)place;
             if (r->tree_mask && place >= r->tree_base) {
                 for (; passed < place - r->tree_base; passed++)
@@ -351,6 +359,7 @@ static void keep(const struct pp_cpu *c, int row, int h, const struct candidates
             }
             slots++;
         }
+    }
 }
 
 static void merge(const struct pp_cpu *c, int row, int h, struct candidates *to)

@@ -16,8 +16,8 @@ enum {
     MAX_ROW_OPS = 4,   /* of one stage */
 };
 
-enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_PICK, STAGE_ATTEND, STAGE_CONVOLVE, STAGE_RECUR,
-                  STAGE_SCAN, STAGE_ROWS, STAGE_EXPERTS, STAGE_SELECT };
+enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_PICK, STAGE_ATTEND, STAGE_CONVOLVE, STAGE_POOL,
+                  STAGE_RECUR, STAGE_SCAN, STAGE_ROWS, STAGE_EXPERTS, STAGE_SELECT };
 
 /* The vectors of a norm. */
 struct norm {
@@ -135,6 +135,7 @@ struct stage {
     int n_taps;
     const float *taps;          /* [n_taps, width padded to 16], the one of the oldest position first */
     const float *bias;          /* [width], or NULL */
+    /* POOL: tier, layer and width as above; n_taps: positions of a block; taps: what is added to scores at each */
     /* RECUR: tier, layer, in, out and norm as above, bias [n_head] */
     const struct pp_recurrence *recurrence;
     const float *rate;          /* [n_head] */
@@ -219,7 +220,9 @@ struct attend_plan {
     int64_t window;             /* positions that a row sees, or 0 */
     int64_t top_k;              /* if it would see more than that, those that were picked; 0: all */
     int64_t block;              /* so many are picked together; 1: each alone */
-    int64_t n_local;            /* of an index: blocks that are picked in any case; 0: positions are, each alone */
+    bool pooled;                /* for all heads the same, and positions behind the last whole block besides */
+    int64_t n_local;            /* of an index: blocks that are picked in any case; 0: positions are, each alone, or
+                                   blocks are pooled */
     bool chunked;               /* it begins at multiples of that */
     bool both_ways;             /* it reaches as far behind the row as before it */
     int group;                  /* query heads that share a KV head */
@@ -237,9 +240,10 @@ struct attend_plan {
 struct pick_plan {
     int64_t top_k;              /* 0: there is no index */
     int64_t block, n_local;     /* as above */
+    bool pooled;
+    int64_t room;               /* what a row sees of a list at most */
     int n_lists;                /* of heads that each see what was picked for them; else 1 */
-    int32_t *slots;             /* [max_rows, n_lists, top_k]: of rows that would see more than top_k, ascending by
-                                   place */
+    int32_t *slots;             /* [max_rows, n_lists, room]: of rows that would see more, ascending by place */
     bool any;                   /* the pass has such rows */
     int n_splits;               /* items that share a row's positions */
     struct candidates *found;   /* [n_found, n_lists]: what each of them found, if they do */
@@ -437,6 +441,14 @@ int pp_cpu_heads_at_once(const struct stage *s, int m);
 enum pp_code pp_cpu_convolve_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
 int pp_cpu_convolve_items(const struct stage *s, int m);
 void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int item);
+/* pool_keys.c: the same of what makes one key of those of several positions. */
+enum pp_code pp_cpu_pool_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
+int pp_cpu_pool_items(const struct stage *s, int m);
+void pp_cpu_pool_item(struct pp_cpu *c, const struct stage *s, int m, int item);
+/* convolve.c: where the stage's tier has the last n positions of a row, the oldest first, its own last; NULL: before
+ * the first position. */
+void pp_cpu_rows_before(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r, int n,
+                        float *at[PP_MAX_TAPS]);
 /* recur.c: the weights of a stage; bytes that an item works in, 0 for tiers of other kinds. */
 enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
 size_t pp_cpu_recur_bytes(const struct pp_kv_layout *kv);

@@ -54,6 +54,8 @@ static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
     if (s->kind == STAGE_PICK)
         use |= slot == whole_slot(c, s->q) || slot == whole_slot(c, s->k) || slot == whole_slot(c, s->head_weights)
                    ? READS : UNUSED;
+    if (s->kind == STAGE_POOL)
+        use |= slot == whole_slot(c, s->in) ? READS : UNUSED;
     if (s->kind == STAGE_CONVOLVE)
         use |= slot == whole_slot(c, s->in) || slot == whole_slot(c, s->in2) || slot == whole_slot(c, s->gate) ? READS
                                                                                                                : UNUSED;

@@ -1,0 +1,72 @@
+/* pool_keys.c - stages that make one key of those of several positions, for an index (plan.h): of each value the mean
+ * over the positions of a block up to the row's own, each with its share in a softmax of the value's scores there.
+ *
+ * Keys and their scores lie in the cache as rows, side by side. As in a convolution no value needs another one's past:
+ * threads share out columns, and each takes the rows of the batch one after the other. There are a few hundred values
+ * with a few positions each, which is too little for kernels of an instruction set. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/program.h"
+
+enum {
+    FEW_VALUES = 1 << 10, /* of all rows together: not worth sharing out */
+    COLUMNS = 16,         /* otherwise of an item */
+};
+
+enum pp_code pp_cpu_pool_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
+{
+    s->in = op->in;
+    s->out = op->out;
+    s->tier = op->tier;
+    s->layer = op->tier_layer;
+    s->n_taps = (int)op->period;
+    s->width = op->weight->ne[0];
+    s->taps = pp_cpu_float_vector(c, op->weight, err);
+    return s->taps ? PP_OK : err->code;
+}
+
+static int64_t columns_of_item(const struct stage *s, int m)
+{
+    return m * s->width <= FEW_VALUES ? s->width : COLUMNS;
+}
+
+int pp_cpu_pool_items(const struct stage *s, int m)
+{
+    const int64_t columns = columns_of_item(s, m);
+    return (int)((s->width + columns - 1) / columns);
+}
+
+/* One value: at[0 .. n - 1] have it, and its score `width` behind it. */
+static float pool(const struct stage *s, float *const *at, int n, int64_t column)
+{
+    const int64_t stride = (s->width + 15) / 16 * 16;
+    float share[PP_MAX_TAPS], most = -INFINITY, sum = 0, mean = 0;
+    for (int j = 0; j < n; j++) {
+        share[j] = at[j][s->width + column] + s->taps[j * stride + column];
+        most = fmaxf(most, share[j]);
+    }
+    for (int j = 0; j < n; j++)
+        sum += share[j] = expf(share[j] - most);
+    for (int j = 0; j < n; j++)
+        mean += share[j] / sum * at[j][column];
+    return mean;
+}
+
+void pp_cpu_pool_item(struct pp_cpu *c, const struct stage *s, int m, int item)
+{
+    const int64_t columns = columns_of_item(s, m), first = item * columns;
+    const int64_t end = first + columns < s->width ? first + columns : s->width;
+    const size_t bytes = (size_t)(end - first) * sizeof(float);
+    for (int i = 0; i < m; i++) {
+        const struct pp_batch_row *r = &c->batch->rows[i];
+        const int n = (int)((pp_cpu_row_length(r) - 1) % s->n_taps) + 1; /* positions of the block up to the row's */
+        const float *x = slot_row(c, s->in, i);
+        float *at[PP_MAX_TAPS], *y = slot_row(c, s->out, i);
+        pp_cpu_rows_before(c, s, r, n, at);
+        memcpy(at[n - 1] + first, x + first, bytes);
+        memcpy(at[n - 1] + s->width + first, x + s->width + first, bytes);
+        for (int64_t k = first; k < end; k++)
+            y[k] = pool(s, at, n, k);
+    }
+}
