@@ -36,8 +36,8 @@ SRC_APP    := $(filter-out src/main.c,$(sort $(wildcard src/*.c)))
 SRC_UI     := $(sort $(wildcard ui/*.c))
 SRC_TEST   := tests/runner.c tests/support.c tests/hostile.c tests/tiny_model.c tests/adapter_folder.c \
               tests/convolved.c tests/decoder_checks.c tests/decoder_formulas.c tests/decoder_model.c \
-              tests/encoder_model.c tests/expert_formulas.c tests/state_formulas.c tests/scan_formulas.c tests/expert_model.c \
-              tests/expert_checks.c \
+              tests/encoder_model.c tests/expert_formulas.c tests/state_formulas.c tests/qwen4_formulas.c \
+              tests/scan_formulas.c tests/expert_model.c tests/expert_checks.c \
               tests/fill_store.c \
               tests/gemma_model.c tests/gradients.c tests/packed_folder.c tests/passes.c tests/rwkv_model.c tests/small_model.c tests/talk.c \
               tests/tokenizers.c tests/worker_fixture.c \

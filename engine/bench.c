@@ -35,8 +35,10 @@ uint64_t pp_engine_pass_bytes(const struct pp_engine *e)
         sum += plan->linears[i].w->size + (plan->linears[i].b ? plan->linears[i].b->size : 0);
     for (int i = 0; i < plan->n_ops; i++) {
         const struct pp_op *op = &plan->ops[i];
-        if (op->kind == PP_OP_EMBED)
-            sum += pp_type_row_bytes(op->weight->type, op->weight->ne[0]);
+        const bool one_row = op->kind == PP_OP_EMBED || op->kind == PP_OP_LOOKUP || op->kind == PP_OP_NGRAM;
+        if (one_row || op->kind == PP_OP_HASH)
+            sum += pp_type_row_bytes(op->weight->type, op->weight->ne[0]) *
+                   (one_row ? 1 : (size_t)((op->hashed->size - 1) * op->hashed->heads));
         else if (op->weight)
             sum += op->weight->size;
         if (op->kind == PP_OP_EXPERTS) {

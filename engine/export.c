@@ -234,9 +234,11 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < n && !code; i++) {
         const struct pp_tensor *t = items[i].from;
-        const int64_t stack[PP_MAX_DIMS] = {t->ne[0], t->ne[1], items[i].n_parts, 1};
+        const bool flat = pp_stack_is_flat(t->name);
+        const int64_t stack[PP_MAX_DIMS] = {t->ne[0], flat ? t->ne[1] * items[i].n_parts : t->ne[1],
+                                            flat ? 1 : items[i].n_parts, 1};
         code = check_item(&items[i], err);
-        pp_gguf_add_tensor(w, items[i].name, items[i].type, items[i].parts ? 3 : t->n_dims,
+        pp_gguf_add_tensor(w, items[i].name, items[i].type, !items[i].parts ? t->n_dims : flat ? 2 : 3,
                            items[i].parts ? stack : t->ne);
         total += bytes_of(&items[i]);
     }

@@ -67,10 +67,12 @@ static enum pp_code name_item(const struct folder *f, struct item *item, const s
     return PP_OK;
 }
 
-/* The other one of a gate and a value, or of keys and values, that are one tensor. */
+/* The other one of a gate and a value, of keys and values, or of an index's queries and its key, that are one tensor.
+ * Only the last have fewer rows. */
 static const struct pp_tensor *other_of(const struct folder *f, const struct pp_tensor *t)
 {
-    static const char *const pairs[][2] = {{".ffn_gate", ".ffn_up"}, {".attn_k.", ".attn_v."},
+    static const char *const pairs[][2] = {{".indexer.q_proj.", ".indexer.k_proj."},
+                                            {".ffn_gate", ".ffn_up"}, {".attn_k.", ".attn_v."},
                                             {".filter_1_last.", ".filter_1."}, {".filter_2_last.", ".filter_2."}};
     enum { N_PAIRS = sizeof pairs / sizeof *pairs };
     char name[NAME];
@@ -82,7 +84,8 @@ static const struct pp_tensor *other_of(const struct folder *f, const struct pp_
         return NULL;
     snprintf(name, sizeof name, "%.*s%s%s", (int)(at - t->name), t->name, pairs[i][1], at + strlen(pairs[i][0]));
     const struct pp_tensor *other = pp_source_tensor(f->s, name);
-    return other && memcmp(other->ne, t->ne, sizeof t->ne) == 0 ? other : NULL;
+    const bool alike = other && other->ne[0] == t->ne[0] && (i == 0 || memcmp(other->ne, t->ne, sizeof t->ne) == 0);
+    return alike ? other : NULL;
 }
 
 static void turn(struct item *item)
@@ -109,7 +112,7 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
     const bool halves = form == PP_HF_EXPERTS_HALVES_TURNED, keys_values = form == PP_HF_KEYS_VALUES;
-    const bool behind = form == PP_HF_HALVES || keys_values;
+    const bool behind = form == PP_HF_HALVES || form == PP_HF_INDEX || keys_values;
     const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP || form == PP_HF_TWO_TAPS ||
                           halves;
     item->head_dim = hp->head_dim;
@@ -171,7 +174,7 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     if (in_turns)
         item->ne[0] *= 2;
     if (behind) {
-        item->ne[1] *= 2;
+        item->ne[1] += item->with->ne[1];
         item->order = keys_values ? KEYS_VALUES : ONE_BEHIND;
     }
     if (keys_values) {
@@ -487,7 +490,8 @@ static bool is_second(const struct folder *f, const struct pp_tensor *t)
     struct pp_buf name = {0};
     const struct pp_arch_name *line = line_of(f, t->name, &name);
     const bool tap = line && line->form == PP_HF_TWO_TAPS && !strstr(t->name, "_last.");
-    const bool second = line && line->second && (strstr(t->name, ".ffn_up") || strstr(t->name, ".attn_v.") || tap);
+    const bool second = line && line->second && (strstr(t->name, ".ffn_up") || strstr(t->name, ".attn_v.") ||
+                                                 strstr(t->name, ".indexer.k_proj.") || tap);
     pp_buf_free(&name);
     return second;
 }

@@ -69,6 +69,10 @@ static int64_t rare_values(const struct pp_hparams *hp)
         n += hp->n_head * hp->head_dim;
     if (hp->filtered) /* the position before, what both convolutions give, room for one, and queries beside keys */
         n += 3 * hp->n_embd + 2 * hp->n_head * hp->head_dim;
+    if (hp->stream_rank) /* gates of all streams, and what they are made of */
+        n += hp->n_stream * hp->n_embd + hp->stream_rank;
+    if (hp->hashed.size) /* rows of the table, and what streams take in */
+        n += (hp->hashed.size - 1) * hp->hashed.heads * hp->hashed.width + hp->n_stream * hp->n_embd;
     if (hp->n_shared_block) /* embeddings, the stream beside them, that normed, and what goes into states */
         n += 6 * hp->n_embd;
     if (hp->n_shared_block && hp->adapter_rank) /* what products of low rank add */

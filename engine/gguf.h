@@ -86,6 +86,7 @@ void pp_gguf_add_text(struct pp_gguf_writer *w, const char *key, const char *tex
 void pp_gguf_add_str_array(struct pp_gguf_writer *w, const char *key, const struct pp_str *items, size_t n);
 void pp_gguf_add_f32_array(struct pp_gguf_writer *w, const char *key, const float *items, size_t n);
 void pp_gguf_add_u32_array(struct pp_gguf_writer *w, const char *key, const uint32_t *items, size_t n);
+void pp_gguf_add_u64_array(struct pp_gguf_writer *w, const char *key, const uint64_t *items, size_t n);
 void pp_gguf_add_i32_array(struct pp_gguf_writer *w, const char *key, const int32_t *items, size_t n);
 void pp_gguf_add_u8_array(struct pp_gguf_writer *w, const char *key, const uint8_t *items, size_t n);
 void pp_gguf_add_bool_array(struct pp_gguf_writer *w, const char *key, const bool *items, size_t n);

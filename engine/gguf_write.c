@@ -165,6 +165,13 @@ void pp_gguf_add_u32_array(struct pp_gguf_writer *w, const char *key, const uint
         put_int(b, items[i], 4);
 }
 
+void pp_gguf_add_u64_array(struct pp_gguf_writer *w, const char *key, const uint64_t *items, size_t n)
+{
+    struct pp_buf *b = put_array(w, key, PP_GGUF_U64, n);
+    for (size_t i = 0; i < n; i++)
+        put_int(b, items[i], 8);
+}
+
 void pp_gguf_add_i32_array(struct pp_gguf_writer *w, const char *key, const int32_t *items, size_t n)
 {
     struct pp_buf *b = put_array(w, key, PP_GGUF_I32, n);

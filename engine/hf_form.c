@@ -298,6 +298,7 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     case PP_HF_QKV_BY_GROUP:
     case PP_HF_QKV_IN_FOUR:
     case PP_HF_KEYS_VALUES:
+    case PP_HF_INDEX:
     case PP_HF_FIRST_ROW:
     case PP_HF_EXPERTS_FLAT:
     case PP_HF_EXPERTS_FLAT_TURNED:

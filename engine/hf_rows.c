@@ -21,6 +21,7 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
     case PP_HF_QKV_BY_GROUP:
     case PP_HF_QKV_IN_FOUR:
     case PP_HF_KEYS_VALUES:
+    case PP_HF_INDEX:
     case PP_HF_UNIT_ROWS:
     case PP_HF_WAYS:
     case PP_HF_WAYS_APART:
@@ -168,6 +169,23 @@ static enum pp_code add_keys_values(struct pp_tensor_list *l, const struct pp_te
     return code;
 }
 
+/* An index's queries of all heads, and its key. */
+static enum pp_code add_index(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
+                              const char *const names[2], struct pp_error *err)
+{
+    const int64_t n_rows[] = {hp->n_index_head * hp->index_dim, hp->index_dim};
+    struct pp_rows rows = stored(t);
+    enum pp_code code = PP_OK;
+    if (t->n_dims != 2 || t->ne[1] != n_rows[0] + n_rows[1])
+        return fail_shape(t, err);
+    for (int part = 0; part < 2 && !code; part++) {
+        rows.n_rows = n_rows[part];
+        code = add(l, &rows, 0, names[part], err);
+        rows.row_first += n_rows[part];
+    }
+    return code;
+}
+
 enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
                             const struct pp_hparams *hp, const char *name, const char *second, struct pp_error *err)
 {
@@ -188,6 +206,8 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
         return add_ways(l, t, form == PP_HF_WAYS_APART, name, err);
     case PP_HF_KEYS_VALUES:
         return add_keys_values(l, t, hp, names, err);
+    case PP_HF_INDEX:
+        return add_index(l, t, hp, names, err);
     case PP_HF_EXPERTS_FLAT_TURNED:
         code = pp_hf_stack(t, hp, &stack, err);
         return code ? code : add_turned(l, &stack, 3, 1, false, names, err);

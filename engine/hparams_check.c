@@ -34,7 +34,8 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
                                                                                  : hp->rope_orig_ctx,
                            1, INT32_MAX, err);
     if (!code)
-        code = pp_check_range("number of rotated dimensions", hp->rope_dim, hp->kv_lora_rank ? 0 : 2, hp->head_dim, err);
+        code = pp_check_range("number of rotated dimensions", hp->rope_dim, hp->kv_lora_rank ? 0 : 2, hp->head_dim,
+                              err);
     if (!code && (hp->rope_dim % 2 != 0 || hp->head_dim % 2 != 0))
         code =
             pp_fail(err, PP_ERR_FORMAT, "the model rotates %lld of a head's %lld dimensions; they must come in pairs",
@@ -154,9 +155,6 @@ static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *e
     if (!code && (hp->uneven || hp->n_index_head != hp->n_head_kv))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "the model's index has %lld heads, and there are %lld of keys, each of "
                        "which needs one", (long long)hp->n_index_head, (long long)hp->n_head_kv);
-    if (!code && hp->window) /* places among what was picked are no positions, of which a window counts */
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "an index of blocks beside a window of attention, of %lld positions, "
-                       "is not supported", (long long)hp->window);
     return code;
 }
 
@@ -167,8 +165,8 @@ static enum pp_code check_pools(const struct pp_hparams *hp, struct pp_error *er
         return pp_fail(err, PP_ERR_UNSUPPORTED, "an index whose keys are made of %lld positions each is not supported; "
                        "2, 4, 8 and 16 are", (long long)hp->index_block);
     if (hp->index_top_k % hp->index_block != 0)
-        return pp_fail(err, PP_ERR_FORMAT, "the model's index picks %lld positions, which are no whole number of blocks "
-                       "of %lld", (long long)hp->index_top_k, (long long)hp->index_block);
+        return pp_fail(err, PP_ERR_FORMAT, "the model's index picks %lld positions, which are no whole number of "
+                       "blocks of %lld", (long long)hp->index_top_k, (long long)hp->index_block);
     return PP_OK;
 }
 
@@ -188,7 +186,12 @@ static enum pp_code check_index(const struct pp_hparams *hp, struct pp_error *er
         code = pp_fail(err, PP_ERR_FORMAT, "the model has an index, but no rank of queries, which it would read");
     if (!code && hp->index_pooled)
         code = check_pools(hp, err);
-    return code || hp->kv_lora_rank ? code : check_blocks(hp, err);
+    if (!code && !hp->index_pooled && !hp->kv_lora_rank)
+        code = check_blocks(hp, err);
+    if (!code && hp->window && !hp->kv_lora_rank) /* places among what was picked are no positions, which one counts */
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "an index of blocks beside a window of attention, of %lld positions, "
+                       "is not supported", (long long)hp->window);
+    return code;
 }
 
 static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *err)
@@ -322,6 +325,33 @@ static enum pp_code check_ngrams(const struct pp_hparams *hp, struct pp_error *e
     return code;
 }
 
+static enum pp_code check_hashes(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct pp_hashed *h = &hp->hashed;
+    const struct {
+        const char *what;
+        int64_t v, least, most;
+    } ranges[] = {
+        {"number of tokens that have an embedding together", h->size, 2, PP_HASH_TOKENS},
+        {"number of embeddings of as many tokens", h->heads, 1, PP_HASH_HEADS / (PP_HASH_TOKENS - 1)},
+        {"size of the rows of embeddings of several tokens", h->width, 1, 1 << 16},
+        {"number of positions that their convolution looks at", h->taps, 1, 1 + (PP_MAX_TAPS - 1) / h->size},
+        {"layer that embeddings of several tokens go into", h->layer, 0, hp->n_layer - 1},
+        {"token behind which nothing before it counts", h->end, 0, hp->n_vocab - 1},
+        {"number of tables of embeddings of several tokens", h->parts, 1, 1 << 12},
+    };
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges && !code; i++)
+        code = pp_check_range(ranges[i].what, ranges[i].v, ranges[i].least, ranges[i].most, err);
+    for (int64_t i = 0; i < h->size && !code; i++)
+        if (h->multiplier[i] < 1 || h->multiplier[i] > INT64_MAX / hp->n_vocab)
+            code = pp_fail(err, PP_ERR_FORMAT, "the model multiplies tokens by %lld to hash them, which cannot be",
+                           (long long)h->multiplier[i]);
+    for (int64_t i = 0; i < (h->size - 1) * h->heads && !code; i++)
+        code = pp_check_range("number of rows of embeddings of several tokens", h->n_rows[i], 1, INT32_MAX, err);
+    return code;
+}
+
 static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -340,8 +370,12 @@ static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *er
         code = check_ngrams(hp, err);
     if (!code)
         code = pp_check_range("number of residual streams", hp->n_stream, hp->hyper, PP_MAX_STREAMS, err);
-    if (!code && hp->hyper)
+    if (!code && hp->hyper && !hp->stream_rank)
         code = check_connection(hp, err);
+    if (!code && hp->hyper)
+        code = pp_check_range("rank of streams' gates", hp->stream_rank, 0, 1 << 16, err);
+    if (!code && hp->hashed.size)
+        code = check_hashes(hp, err);
     if (!code && hp->n_stream && !hp->hyper)
         code = pp_check_range("rank beside attention", hp->laurel_rank, 1, 1 << 16, err);
     if (!code && hp->n_stream && !hp->hyper && !hp->n_embd_layer)

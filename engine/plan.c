@@ -533,6 +533,63 @@ const struct pp_tensor *pp_plan_flat(struct pp_plan *p, const struct pp_source *
     return flat;
 }
 
+const struct pp_tensor *pp_plan_rows(struct pp_plan *p, const struct pp_source *s, int64_t rows, int64_t cols,
+                                     struct pp_error *err, const char *fmt, ...)
+{
+    char name[96];
+    struct pp_tensor *matrix;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    const struct pp_tensor *t = pp_source_tensor(s, name);
+    const bool apart = t && t->n_dims == 2;
+    t = checked_tensor(s, name, 0, apart ? rows : 0, apart ? cols : rows * cols, err);
+    if (!t || apart)
+        return t;
+    if (t->rows || cols % pp_type_info(t->type)->block_elements != 0) {
+        pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %s has type %s, in which its %lld parts cannot be told apart",
+                pp_source_path(s), name, pp_type_info(t->type)->name, (long long)rows);
+        return NULL;
+    }
+    if (!(matrix = own(p, pp_calloc(1, sizeof *matrix)))) {
+        pp_fail_nomem(err, "the model's plan");
+        return NULL;
+    }
+    *matrix = *t;
+    matrix->n_dims = 2;
+    matrix->ne[0] = cols;
+    matrix->ne[1] = rows;
+    return matrix;
+}
+
+const struct pp_tensor *const *pp_plan_tables(struct pp_plan *p, const struct pp_source *s, const char *whole,
+                                              int64_t *n, int64_t width, struct pp_error *err, const char *fmt, ...)
+{
+    char base[80], name[112];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(base, sizeof base, fmt, ap);
+    va_end(ap);
+    const struct pp_tensor *one = pp_source_tensor(s, whole);
+    *n = one ? 1 : *n;
+    if (!check_count(s, base, *n, err))
+        return NULL;
+    const struct pp_tensor **tables = own(p, pp_calloc((size_t)*n, sizeof *tables));
+    if (!tables) {
+        pp_fail_nomem(err, "the model's plan");
+        return NULL;
+    }
+    for (int64_t i = 0, n_rows = 0; i < *n; i++) {
+        snprintf(name, sizeof name, "%s.%lld.weight", base, (long long)i);
+        const struct pp_tensor *t = pp_source_tensor(s, one ? whole : name);
+        n_rows = i ? n_rows : t ? t->ne[1] : 1;
+        if (!(tables[i] = checked_tensor(s, one ? whole : name, 0, n_rows, width, err)))
+            return NULL;
+    }
+    return tables;
+}
+
 /* [n, n_taps] of zeros */
 static float *make_taps(struct pp_plan *p, const char *name, int64_t n, int64_t n_taps, const struct pp_tensor **made,
                         struct pp_error *err)

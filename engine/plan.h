@@ -24,10 +24,14 @@ enum pp_op_kind {
                         is one, and the first of `segments`; or the row's input vector */
     PP_OP_LOOKUP,    /* out = scale * row of `weight` for the row's token, or its position; the first row if there is no
                         such token or position */
-    PP_OP_TOKEN,     /* out = the number of the row's token, in every value */
+    PP_OP_TOKEN,     /* out = the number of the row's token, and `at`, in every value */
     PP_OP_NGRAM,     /* out = the row of `weight` that the row's token t and the `count` tokens before it, the latest
                         first in `in`, lead to: t + t_1 v + t_2 v^2 + ... modulo the number of rows, v being `period`;
                         tokens from the latest one on that is the `at`-th of the vocabulary count as 0 */
+    PP_OP_HASH,      /* out = the rows of `count` tables of as many rows each, one behind the other, that the row's
+                        token and those before it lead to, side by side: struct pp_hashed; for n tokens t, t_1 ... the
+                        hash is m_0 t xor m_1 t_1 xor ..., modulo the rows of each in turn. `in`: those before, the
+                        latest first, and 1; 0: there was none. From the latest one that is `end` on all are that */
     PP_OP_NORM,      /* out = norm(in) * weight [+ bias]: by the root of the mean square, or `centred`, LayerNorm; with
                         `scale` for epsilon, where that is not 0 */
     PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of as many values as a head has, or
@@ -55,18 +59,21 @@ enum pp_op_kind {
                         see; the last `local` blocks, the row's own being one, are picked in any case. There is no
                         `in3`. If it is `pooled`, there is, and all heads see the same blocks: a block's score is that
                         of its last position, whose `in2` is the key of the whole block, and only those blocks are
-                        picked from of which the row sees all */
+                        picked from of which the row sees all. Without `in3` each head's number is 1, and `in2` is
+                        rotated by the position of its block's beginning */
     PP_OP_CONVOLVE,  /* out = bias + the sum of weight[:, j] times what `in` was at the j-th of the last `window`
                         positions, the row's own being the last; in a tree those of its ancestors. Before the first
-                        position it was 0. `weight`: [width, window]. What `in` is goes to the row's place in the cache,
-                        layer `layer` */
-    PP_OP_POOL,      /* out = of the block of `period` positions in which the row's lies, the mean of what the first half of
-                        `in` was at those up to the row's own, each value with its share in the softmax of what the
-                        second half was there, row j of `weight` [period, width of out] being added at the block's j-th
-                        position. What `in` is goes to the row's place in the cache, layer `layer` */
+                        position it was 0. `weight`: [width, window]; or, with a `period`, there is a column for each
+                        such of these positions only, back from the row's own. What `in` is goes to the row's place in
+                        the cache, layer `layer` */
+    PP_OP_POOL,      /* out = of the block of `period` positions in which the row's lies, the mean of what the first
+                        half of `in` was at those up to the row's own, each value with its share in the softmax of what
+                        the second half was there, row j of `weight` [period, width of out] being added at the block's
+                        j-th position; or, without `weight`, the mean of `in`. What `in` is goes to the row's place in
+                        the cache, layer `layer` */
     PP_OP_RECUR,     /* out = what the states of layer `layer` give for the row's queries, as `recurrence` says: each
                         head normed by `weight`, if there is one, with `scale` for epsilon, where that is not 0, and all
-                        times silu(in) */
+                        times silu(in), or sigmoid(in) */
     PP_OP_GATE,      /* out = fn(in) * in2, with `scale` where the function has a number */
     PP_OP_MULTIPLY,  /* out = in * in2, or in * weight */
     PP_OP_MIX,       /* `in` and `out` being streams side by side, `in2` a matrix with a row for each: stream j of out =
@@ -80,6 +87,8 @@ enum pp_op_kind {
     PP_OP_WRITE_STREAMS, /* in place: stream j of `out` becomes itself, or, where `in2`, what a CONNECT gave, has a
                         matrix, the sum of all, stream i times number (i, j) of that; and `in` times the stream's number
                         is added */
+    PP_OP_ROOTS,     /* out = for each of `count` streams of `in` and of `in2` the root of `scale` times their product,
+                        which is at least 1e-6 either way, with the product's sign; of 0 it is 0 */
     PP_OP_MATCH,     /* out = in, made as long as in2 */
     PP_OP_RECALL,    /* out = the sum of `count` vectors as long as `in`, side by side in `in2`, and of that one, each
                         times its share in the softmax of their scores: a score is the product of `weight` with the
@@ -177,11 +186,14 @@ struct pp_op {
                                         or 0: all; in an encoder to either side */
     int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
     int in, in2, out;                /* slots; -1 if unused */
-    int in3;                         /* PP_OP_PICK: a slot; -1 with a period, unless it is pooled */
+    int in3;                         /* PP_OP_PICK: a slot, or -1 */
     int64_t count, at, period, times; /* PP_OP_TAKE; count: of what has to do with streams, those; of PP_OP_RECALL,
                                         vectors; of PP_OP_PICK, and of PP_OP_ATTENTION with its PP_OP_KV_STORE,
-                                        positions, period then being of blocks, as of PP_OP_POOL. at: PP_OP_PICK. count,
-                                        at, period: PP_OP_NGRAM */
+                                        positions, period then being of blocks, as of PP_OP_POOL. at: PP_OP_PICK,
+                                        PP_OP_TOKEN. count, at, period: PP_OP_NGRAM. count: PP_OP_HASH. period:
+                                        PP_OP_CONVOLVE */
+    const struct pp_hashed *hashed;  /* PP_OP_HASH */
+    const struct pp_tensor *const *tables; /* PP_OP_HASH: [count]; weight: the first */
     int64_t local;                   /* PP_OP_PICK with a period */
     bool pooled;                     /* PP_OP_PICK, PP_OP_ATTENTION and its PP_OP_KV_STORE, with a period */
     struct pp_connection connection; /* PP_OP_CONNECT */
@@ -311,6 +323,7 @@ struct pp_recurrence {
         PP_RECUR_WKV,
     } kind;
     float bound;                     /* Kimi Linear's: 0, or ln a = bound / (1 + exp(-|rate| decay)) */
+    bool sigmoids;                   /* the delta rule's results are multiplied by sigmoid(in) */
     bool twice;                      /* the delta rule's beta is twice the sigmoid, so that a state may turn over */
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
                                         have one key head */
@@ -391,6 +404,14 @@ void pp_plan_add(struct pp_plan *p, struct pp_op op);
  * error wins. */
 const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err,
                                        const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* A required vector of rows * cols values as a matrix [rows, cols], or one; NULL: *err is set. */
+const struct pp_tensor *pp_plan_rows(struct pp_plan *p, const struct pp_source *s, int64_t rows, int64_t cols,
+                                     struct pp_error *err, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+/* n tables [any number of rows, the same in all, width], NAME.0.weight and so on, or the one called `whole`, *n then
+ * being 1; NULL: *err is set. */
+const struct pp_tensor *const *pp_plan_tables(struct pp_plan *p, const struct pp_source *s, const char *whole,
+                                              int64_t *n, int64_t width, struct pp_error *err, const char *fmt, ...)
+    __attribute__((format(printf, 7, 8)));
 /* The matrices [n_out, n_in] of n experts, at least 1: a tensor NAME_exps.weight that holds them all, or NAME.0.weight
  * and so on; where NAME ends with _ch, NAMEexps.weight. NULL: *err is set. */
 const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct pp_source *s, int n, int64_t n_out,

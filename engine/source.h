@@ -18,6 +18,8 @@ enum {
     PP_MAX_EXPERTS = 1024,     /* of a layer */
     PP_MAX_EXPERTS_USED = 64,  /* by a row */
     PP_MAX_STREAMS = 16,
+    PP_HASH_TOKENS = 4,     /* that have an embedding together, by hashes */
+    PP_HASH_HEADS = 64,     /* of those, for all numbers of tokens */
     /* bits of pp_hparams.layer */
     PP_LAYER_WIDE = 1,       /* sees all positions, although the model has a window */
     PP_LAYER_UNROTATED = 2,  /* its heads are not rotated */
@@ -62,10 +64,22 @@ struct pp_hparams {
     struct {
         int64_t size, splits, base, end; /* size 0: there are none */
     } ngram;
+    /* Or one table has embeddings of 2 to `size` tokens, the row's own and those before it: for each number of tokens
+     * `heads` rows, side by side, to which as many hashes lead (plan.h), each within rows of its own, n_rows of them. A
+     * layer's streams take them in before its first part, through a convolution that looks at `taps` positions, `size`
+     * apart. Before the first position, and before the last one that has it, there is nothing but the token `end`. In
+     * a folder the table lies in `parts`. Qwen 4's. */
+    struct pp_hashed {
+        int64_t size, heads, width, taps, layer, end, parts; /* size 0: there are none; width: of a row */
+        int64_t seed;       /* that multipliers were made from */
+        int64_t multiplier[PP_HASH_TOKENS], n_rows[PP_HASH_HEADS];
+    } hashed;
     int64_t n_embd_layer;   /* values of an input that each layer has for itself; 0: there is none */
     int64_t n_stream;       /* residual streams, of which layers read the first and write all; 0: there is one */
     bool hyper;             /* or each part of a layer reads a sum of them and writes to all, by numbers that are made
                                of all of them: hyper-connections */
+    int64_t stream_rank;    /* hyper: instead, what they read is the mean of all streams, normed, each value with a
+                               gate, which products of so many values make; 0: it is a sum */
     bool stream_mean;       /* what is behind the last layer is their mean; else a sum such as parts read */
     struct {
         float least, most, write_least;
@@ -87,8 +101,9 @@ struct pp_hparams {
     /* Attention whose rows see only the positions that an index picks: the index's heads and their size, and how many
      * it picks. Up to so many all are seen. 0: there is no index. Each alone, in latent attention (DeepSeek V3.2); or
      * blocks of index_block, for each head of keys by a head of the index's, the last index_local of them in any case
-     * (MiniMax M3, whose layers without experts have no index); or blocks for all heads, each by one key that is made of
-     * its positions', and what is behind the last whole block in any case (GLM 5 Next, in latent attention). */
+     * (MiniMax M3, whose layers without experts have no index); or blocks for all heads, each by one key that is made
+     * of its positions', and what is behind the last whole block in any case: by a softmax of scores in latent
+     * attention (GLM 5 Next), else the mean (Qwen 4). */
     int64_t n_index_head, index_dim, index_top_k, index_block, index_local;
     bool index_pooled;      /* the last of these */
     bool index_halves;      /* its heads' pairs that are rotated are i and i + rope_dim / 2; else neighbours */
@@ -126,6 +141,7 @@ struct pp_hparams {
     bool state_norm;        /* what they give is normed, where only some of the family's models do that: of Falcon-H1's
                                and ARWKV's */
     bool states_beside;     /* layers have states beside attention, which read the same */
+    bool state_sigmoids;    /* what the delta rule gives has gates that are sigmoids, not SiLU */
     bool state_tiled;       /* head h goes with key head h modulo n_state_key_head: GGUF's Qwen 3.5 */
     int64_t n_ff;
     int64_t n_ctx_train;
@@ -321,8 +337,9 @@ bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name);
 bool pp_is_of_first_values(const struct pp_hparams *hp, const char *gguf_name);
 /* Whether it is one of the matrices that CogVLM has for pictures beside those for text. */
 bool pp_is_for_pictures(const struct pp_hparams *hp, const char *gguf_name);
-/* Of how many such matrices GGUF makes one tensor. */
+/* Of how many such matrices GGUF makes one tensor; and whether that is a matrix of all their rows, not a stack. */
 int64_t pp_stack_size(const struct pp_hparams *hp, const char *name);
+bool pp_stack_is_flat(const char *name);
 /* The tensor in which GGUF has an expert's matrix, whether it is one of its own or a part of that already (pp_plan's
  * "blk.0.ffn_up_exps.weight[3]"); of others the same name. */
 void pp_stack_name(const char *matrix, char out[256]);

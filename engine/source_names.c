@@ -17,7 +17,7 @@ static bool is_of_stream(const char *name)
 const char *pp_expert_number(const char *name)
 {
     static const char *const kinds[] = {".ffn_gate.", ".ffn_up.", ".ffn_down.", ".ffn_gate_ch.", ".ffn_up_ch.",
-                                        ".ffn_down_ch.", "altup_proj.", "altup_unembd_proj."};
+                                        ".ffn_down_ch.", "altup_proj.", "altup_unembd_proj.", ".ple_embd."};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const char *at = strstr(name, kinds[i]);
         at = at ? at + strlen(kinds[i]) : NULL;
@@ -28,16 +28,27 @@ const char *pp_expert_number(const char *name)
     return NULL;
 }
 
+/* A part of a folder's table of embeddings of several tokens, which files have whole. */
+static bool is_of_table(const char *name)
+{
+    return strstr(name, ".ple_embd.") != NULL;
+}
+
 /* An expert that others share. */
 static bool is_of_share(const char *name)
 {
     return strstr(name, "_ch.") || strstr(name, "_chexps.");
 }
 
+bool pp_stack_is_flat(const char *name)
+{
+    return is_of_table(name);
+}
+
 int64_t pp_stack_size(const struct pp_hparams *hp, const char *name)
 {
     const int64_t share = is_of_share(name) && hp->n_expert_share ? hp->n_expert_share : 1;
-    return is_of_stream(name) ? hp->n_stream - 1 : hp->n_expert / share;
+    return is_of_stream(name) ? hp->n_stream - 1 : is_of_table(name) ? hp->hashed.parts : hp->n_expert / share;
 }
 
 bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name)
@@ -63,7 +74,9 @@ bool pp_is_for_pictures(const struct pp_hparams *hp, const char *gguf_name)
 void pp_stack_name(const char *matrix, char out[256])
 {
     const char *number = pp_expert_number(matrix), *bracket = strchr(matrix, '[');
-    if (number)
+    if (number && is_of_table(matrix))
+        snprintf(out, 256, "per_layer_token_embd.weight");
+    else if (number)
         snprintf(out, 256, "%.*s%s.weight", (int)(number - 1 - matrix), matrix, is_of_stream(matrix)  ? ""
                  : is_of_share(matrix) ? "exps"
                                        : "_exps");

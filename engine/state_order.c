@@ -29,8 +29,8 @@ bool pp_state_order(const struct pp_hparams *hp, const char *gguf_name, struct p
     };
     if (strcmp(hp->arch, "plamo") == 0)
         return attention_order(hp, gguf_name, order);
-    if (strncmp(hp->arch, "qwen35", 6) != 0 || !hp->n_state_key_head || hp->n_state_key_head == hp->n_state_head ||
-        hp->n_state_key_head == 1)
+    if ((strncmp(hp->arch, "qwen35", 6) != 0 && strcmp(hp->arch, "qwen4exp") != 0) || !hp->n_state_key_head ||
+        hp->n_state_key_head == hp->n_state_head || hp->n_state_key_head == 1)
         return false;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (!pp_ends_with(gguf_name, kinds[i].kind))

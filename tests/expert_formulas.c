@@ -22,7 +22,7 @@ static void product(const struct array *w, int e, int64_t first, int64_t n, cons
         y[o] = small_dot(rows + o * w->cols, x, w->cols);
 }
 
-static void linear(const struct expert_model *m, int l, const char *kind, const double *x, double *y)
+void expert_linear(const struct expert_model *m, int l, const char *kind, const double *x, double *y)
 {
     char name[40];
     snprintf(name, sizeof name, "%s.weight", kind);
@@ -42,6 +42,10 @@ static void norm(const struct expert_model *m, int l, const char *kind, const do
     snprintf(name, sizeof name, "%s.weight", kind);
     const struct array *w = expert_find(m, l, name);
     double square = 0, mean = 0;
+    if (!w && m->s.stream_rank) { /* of what parts read */
+        memmove(y, x, (size_t)m->s.n_embd * sizeof *y);
+        return;
+    }
     assert_non_null(w);
     for (int64_t i = 0; i < w->cols && m->s.centred; i++)
         mean += x[i] / (double)w->cols;
@@ -73,7 +77,7 @@ static double frequency(const struct expert_shape *s, int rotated, double base, 
 }
 
 /* Pairs of the first dim values of a head turn, and become longer with YaRN, but not where attention is latent. */
-static void rotate(const struct expert_shape *s, int dim, double base, double *head, int position)
+void expert_rotate(const struct expert_shape *s, int dim, double base, double *head, int position)
 {
     const double length = is_scaled(s, base) && !s->kv_rank ? 0.1 * log((double)s->yarn_factor) + 1 : 1;
     for (int i = 0; i < dim / 2; i++) {
@@ -105,7 +109,7 @@ static void heads(const struct expert_model *m, int l, const char *kind, int n_h
         if (m->s.qk_norm == QK_HEADS && !m->s.norms_behind_rope)
             norm(m, l, kind, head, head);
         if (!expert_is_wide(&m->s, l) || m->s.local_base != 0.0f || (m->s.parallel && l < m->s.n_dense))
-            rotate(&m->s, local || !m->s.wide_rope ? m->s.rope_dim : m->s.wide_rope, base, head, position);
+            expert_rotate(&m->s, local || !m->s.wide_rope ? m->s.rope_dim : m->s.wide_rope, base, head, position);
         if (m->s.qk_norm == QK_HEADS && m->s.norms_behind_rope)
             norm(m, l, kind, head, head);
         if (m->s.unit_heads && !expert_is_wide(&m->s, l))
@@ -142,9 +146,9 @@ static void qkv(const struct expert_model *m, int l, const double *in, double *q
         return;
     }
     if (!expert_gates_queries(&m->s))
-        linear(m, l, "attn_q", in, q);
-    linear(m, l, "attn_k", in, k);
-    linear(m, l, "attn_v", in, v);
+        expert_linear(m, l, "attn_q", in, q);
+    expert_linear(m, l, "attn_k", in, k);
+    expert_linear(m, l, "attn_v", in, v);
     for (int h = heads - 1; h >= 0 && v_dim < m->s.head_dim; h--) { /* as wide as keys, zeros behind */
         memmove(v + h * m->s.head_dim, v + h * v_dim, (size_t)v_dim * sizeof *v);
         memset(v + h * m->s.head_dim + v_dim, 0, (size_t)(m->s.head_dim - v_dim) * sizeof *v);
@@ -170,7 +174,7 @@ static void gated_queries(const struct expert_model *m, int l, const double *in,
 {
     const int dim = m->s.head_dim;
     double *both = doubles(2 * m->s.n_head * dim);
-    linear(m, l, "attn_q", in, both);
+    expert_linear(m, l, "attn_q", in, both);
     for (int h = 0; h < m->s.n_head; h++) {
         memcpy(q + h * dim, both + 2 * h * dim, (size_t)dim * sizeof *q);
         memcpy(gate + h * dim, both + (2 * h + 1) * dim, (size_t)dim * sizeof *gate);
@@ -204,7 +208,7 @@ static void route(const struct expert_model *m, int l, const double *in, double 
     const struct array *bias = expert_find(m, l, "exp_probs_b.bias");
     double logits[MAX_EXPERTS], part[MAX_EXPERTS], score[MAX_EXPERTS], groups[MAX_EXPERTS] = {0}, sum = 0;
     const int n = s->n_expert + s->n_idle, size = s->n_groups ? n / s->n_groups : n;
-    linear(m, l, "ffn_gate_inp", in, logits);
+    expert_linear(m, l, "ffn_gate_inp", in, logits);
     for (int e = 0; e < n; e++)
         logits[e] = capped((double)s->router_cap, logits[e]);
     for (int e = 0; e < n; e++)
@@ -284,7 +288,7 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
     const int width = m->s.n_embd_expert ? m->s.n_embd_expert : m->s.n_embd;
     double *weighed = doubles(width), *narrow = doubles(width), *sum = doubles(width), *wide = doubles(m->s.n_embd);
     if (m->s.n_embd_expert)
-        linear(m, l, m->s.bank_step ? "ffn_routed_down" : "ffn_latent_down", in, narrow);
+        expert_linear(m, l, m->s.bank_step ? "ffn_routed_down" : "ffn_latent_down", in, narrow);
     else
         memcpy(narrow, in, (size_t)width * sizeof *in);
     for (int e = 0; e < m->s.n_expert; e++) {
@@ -302,7 +306,7 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
     if (m->s.n_embd_expert && m->s.bank_step)
         norm(m, l, "ffn_routed_norm", sum, sum);
     if (m->s.n_embd_expert)
-        linear(m, l, m->s.bank_step ? "ffn_routed_up" : "ffn_latent_up", sum, wide);
+        expert_linear(m, l, m->s.bank_step ? "ffn_routed_up" : "ffn_latent_up", sum, wide);
     for (int i = 0; i < m->s.n_embd; i++)
         out[i] += m->s.n_embd_expert ? wide[i] : sum[i];
     pp_free(weighed);
@@ -310,7 +314,7 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
     pp_free(sum);
     pp_free(wide);
     if (m->s.shared_weight) {
-        linear(m, l, "ffn_gate_inp_shexp", in, &shared);
+        expert_linear(m, l, "ffn_gate_inp_shexp", in, &shared);
         shared = sigmoid(shared);
     }
     if (m->s.n_ff_shared)
@@ -339,13 +343,13 @@ static struct expanded expand(const struct expert_model *m, int l, const double 
     double *in = doubles(s->n_embd), *low = doubles(s->kv_rank + s->rope_dim), *both = doubles(s->n_head * each);
     for (int r = 0; r < n; r++) {
         norm(m, l, "attn_norm", x + r * s->n_embd, in);
-        linear(m, l, "attn_kv_a_mqa", in, low);
+        expert_linear(m, l, "attn_kv_a_mqa", in, low);
         norm(m, l, "attn_kv_a_norm", low, low);
         for (int i = 0; i < s->kv_rank && s->kv_growth != 0.0f; i++)
             low[i] *= (double)s->kv_growth;
         if (s->wide != 1)
-            rotate(s, s->rope_dim, EXPERT_ROPE_BASE, low + s->kv_rank, r);
-        linear(m, l, "attn_kv_b", low, both);
+            expert_rotate(s, s->rope_dim, EXPERT_ROPE_BASE, low + s->kv_rank, r);
+        expert_linear(m, l, "attn_kv_b", low, both);
         for (int h = 0; h < s->n_head; h++) {
             double *k = e.k + (r * s->n_head + h) * width, *v = e.v + (r * s->n_head + h) * width;
             memcpy(k, both + h * each, (size_t)s->nope * sizeof *k);
@@ -381,7 +385,8 @@ static void rotate_index(const struct expert_shape *s, double *head, int positio
 {
     struct expert_shape own = *s;
     own.neighbours = !s->index_halves;
-    rotate(&own, s->rope_dim, EXPERT_ROPE_BASE, head + (s->index_behind ? INDEX_DIM - s->rope_dim : 0), position);
+    expert_rotate(&own, s->rope_dim, EXPERT_ROPE_BASE, head + (s->index_behind ? INDEX_DIM - s->rope_dim : 0),
+                  position);
 }
 
 /* Of each value of the keys of some positions the mean, each with its share in the softmax of the value's numbers. */
@@ -408,17 +413,17 @@ static void pick(const struct expert_model *m, int l, const double *x, int n)
     const struct array *places = expert_find(m, l, "indexer_compressor_ape.weight");
     for (int r = 0; r < n; r++) {
         norm(m, l, "attn_norm", x + r * s->n_embd, in);
-        linear(m, l, "attn_q_a", in, low);
+        expert_linear(m, l, "attn_q_a", in, low);
         norm(m, l, "attn_q_a_norm", low, low);
-        linear(m, l, "indexer.attn_q_b", low, q);
-        linear(m, l, "indexer.proj", in, w);
-        linear(m, l, "indexer.attn_k", in, k + r * INDEX_DIM);
+        expert_linear(m, l, "indexer.attn_q_b", low, q);
+        expert_linear(m, l, "indexer.proj", in, w);
+        expert_linear(m, l, "indexer.attn_k", in, k + r * INDEX_DIM);
         index_norm(m, l, k + r * INDEX_DIM);
         rotate_index(s, k + r * INDEX_DIM, r);
         for (int h = 0; h < INDEX_HEADS; h++)
             rotate_index(s, q + h * INDEX_DIM, r);
         if (s->pool) {
-            linear(m, l, "indexer_compressor_gate", in, shares + r * INDEX_DIM);
+            expert_linear(m, l, "indexer_compressor_gate", in, shares + r * INDEX_DIM);
             for (int i = 0; i < INDEX_DIM; i++)
                 shares[r * INDEX_DIM + i] += (double)places->values[r % s->pool * INDEX_DIM + i];
         }
@@ -449,13 +454,13 @@ static void pick_blocks(const struct expert_model *m, int l, const double *in, i
     const struct expert_shape *s = &m->s;
     const int size = s->index_block, own = r / size;
     double *q = doubles(s->n_head_kv * INDEX_DIM), *score = doubles(own + 1);
-    linear(m, l, "indexer.q_proj", in, q);
-    linear(m, l, "indexer.k_proj", in, keys + r * INDEX_DIM);
+    expert_linear(m, l, "indexer.q_proj", in, q);
+    expert_linear(m, l, "indexer.k_proj", in, keys + r * INDEX_DIM);
     norm(m, l, "indexer.k_norm", keys + r * INDEX_DIM, keys + r * INDEX_DIM);
-    rotate(s, s->rope_dim, EXPERT_ROPE_BASE, keys + r * INDEX_DIM, r);
+    expert_rotate(s, s->rope_dim, EXPERT_ROPE_BASE, keys + r * INDEX_DIM, r);
     for (int h = 0; h < s->n_head_kv; h++) {
         norm(m, l, "indexer.q_norm", q + h * INDEX_DIM, q + h * INDEX_DIM);
-        rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + h * INDEX_DIM, r);
+        expert_rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + h * INDEX_DIM, r);
         for (int b = 0; b <= own; b++) {
             score[b] = own - b < s->index_local ? INFINITY : -INFINITY;
             for (int p = b * size; p < (b + 1) * size && p <= r; p++) {
@@ -513,16 +518,16 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
     double *low = doubles(s->q_rank + 1), *all = doubles(s->n_head * head), *q = doubles(e->width);
     double *out = doubles(e->width);
     if (s->q_rank) {
-        linear(m, l, "attn_q_a", in, low);
+        expert_linear(m, l, "attn_q_a", in, low);
         norm(m, l, "attn_q_a_norm", low, low);
-        linear(m, l, "attn_q_b", low, all);
+        expert_linear(m, l, "attn_q_b", low, all);
     } else {
-        linear(m, l, "attn_q", in, all);
+        expert_linear(m, l, "attn_q", in, all);
     }
     for (int h = 0; h < s->n_head; h++) {
         memcpy(q, all + h * head, (size_t)head * sizeof *q);
         if (s->wide != 1)
-            rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + s->nope, row);
+            expert_rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + s->nope, row);
         const double scale = more * more / sqrt(head) * growth *
                              (s->length ? 1 + (double)s->temperature * log(1 + row / s->length) : 1);
         const double part = share_beside(sinks, h, q, e->k + h * e->width, 0, n - 1, e->width, s->n_head * e->width,
@@ -658,7 +663,12 @@ static struct connection connect(const struct expert_model *m, int l, const char
     double product[MOST_STREAMS * (2 + MOST_STREAMS)] = {0}, square = 0;
     char name[40];
     struct connection c = {.read = {0}};
-    linear(m, l, part, x, product);
+    snprintf(name, sizeof name, "%.*s", (int)strlen(part) - 3, part);
+    if (m->s.stream_rank) {
+        expert_gate_streams(m, l, name, x, sum, l < 0 ? NULL : c.write);
+        return c;
+    }
+    expert_linear(m, l, part, x, product);
     snprintf(name, sizeof name, "%.*s_base.weight", (int)strlen(part) - 3, part);
     const struct array *base = expert_find(m, l, name);
     snprintf(name, sizeof name, "%.*s_scale.weight", (int)strlen(part) - 3, part);
@@ -733,10 +743,10 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         norm(m, l, "attn_norm", first + r * s->n_embd, in);
         attend_expanded(m, l, &seen, in, r, take_picked(s, &e, r, n, &seen), att);
         if (s->gated)
-            linear(m, l, "attn_gate", in, gate);
+            expert_linear(m, l, "attn_gate", in, gate);
         for (int i = 0; s->gated && i < s->n_head * s->v_dim; i++)
             att[i] *= sigmoid(gate[s->head_gates ? i / s->v_dim : i]);
-        linear(m, l, "attn_output", att, delta);
+        expert_linear(m, l, "attn_output", att, delta);
         give(s, &how[r], more, delta, row);
         if (s->shortcut) {
             half_feed_forward(m, l, r, row, in);
@@ -766,13 +776,13 @@ static void convolved_layer(const struct expert_model *m, int l, double *x, int 
     for (int r = 0; r < n; r++) {
         double *row = x + r * width;
         norm(m, l, "attn_norm", row, in);
-        linear(m, l, "shortconv.in_proj", in, three);
+        expert_linear(m, l, "shortconv.in_proj", in, three);
         for (int i = 0; i < width; i++)
             product[r * width + i] = three[i] * three[2 * width + i];
         convolve_row(taps->values, m->s.taps, NULL, product, r, width, in);
         for (int i = 0; i < width; i++)
             in[i] *= three[width + i];
-        linear(m, l, "shortconv.out_proj", in, delta);
+        expert_linear(m, l, "shortconv.out_proj", in, delta);
         for (int i = 0; i < width; i++)
             row[i] += delta[i];
         feed_forward_of(m, l, row, in, delta);
@@ -796,19 +806,22 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
     double *in = doubles(s->n_embd), *delta = doubles(s->n_embd), *early = doubles(s->n_embd);
     double *gate = doubles(n_q), *one = doubles(dim), *index_keys = doubles(n * INDEX_DIM);
     const int values = s->n_state * s->value_dim;
+    struct connection *how = pp_calloc((size_t)n, sizeof *how), next;
+    assert_non_null(how);
+    double *came = read_all(m, l, x, n, how), *second = doubles(s->n_embd);
     double *beside = doubles(s->beside ? n * values : 1), *normed = doubles(n * s->n_embd);
     for (int r = 0; s->beside && r < n; r++)
         norm(m, l, "attn_norm", x + r * s->n_embd, normed + r * s->n_embd);
     if (s->beside)
         expert_mamba(m, l, normed, n, beside);
     for (int r = 0; r < n; r++) {
-        double *row = x + r * s->n_embd;
+        double *row = x + r * row_width(s);
         const int first = first_seen(s, l, r);
-        memcpy(early, row, (size_t)s->n_embd * sizeof *early);
+        memcpy(early, came + r * s->n_embd, (size_t)s->n_embd * sizeof *early);
         if (s->norms_behind)
-            memcpy(in, row, (size_t)s->n_embd * sizeof *in);
+            memcpy(in, early, (size_t)s->n_embd * sizeof *in);
         else
-            norm(m, l, "attn_norm", row, in);
+            norm(m, l, "attn_norm", early, in);
         qkv(m, l, in, q, k + r * n_kv, v + r * n_kv);
         if (gated)
             gated_queries(m, l, in, q, gate);
@@ -816,14 +829,16 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         heads(m, l, "attn_k_norm", heads_kv, r, k + r * n_kv);
         if (s->index_block && expert_layer(s, l))
             pick_blocks(m, l, in, r, n, index_keys);
+        if (s->pool)
+            expert_pick_means(m, l, in, r, index_keys, picks + r * n);
         for (int h = 0; h < n_head; h++) {
             const double *own = k + h / group * dim, scale = scale_at(s, l, r);
             const double part = share_beside(sinks, h, q + h * dim, own, first, r, dim, n_kv, scale) *
                                 (s->value_scale != 0.0f ? (double)s->value_scale : 1);
             const double growth = s->log_length && r > s->log_length ? log(r) / log(s->log_length) : 1;
-            if (s->index_block && expert_layer(s, l))
-                attend_blocks(q + h * dim, own, v + h / group * dim, picks + (h / group * n + r) * n, r, dim, n_kv,
-                              scale, one);
+            if (s->pool || (s->index_block && expert_layer(s, l)))
+                attend_blocks(q + h * dim, own, v + h / group * dim,
+                              picks + ((s->pool ? 0 : h / group * n) + r) * n, r, dim, n_kv, scale, one);
             else
                 attend_capped(q + h * dim, own, v + h / group * dim, first, r, dim, n_kv, scale, 0, (double)s->cap,
                               growth, one);
@@ -831,29 +846,31 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
                 att[h * v_dim + i] = one[i] * part;
         }
         if (s->gated)
-            linear(m, l, "attn_gate", in, gate);
+            expert_linear(m, l, "attn_gate", in, gate);
         for (int i = 0; (s->gated || gated) && i < n_q; i++) {
             const double g = gate[s->head_gates ? i / dim : i];
             att[i] *= s->soft_gates ? log1p(exp(g)) : sigmoid(g);
         }
-        linear(m, l, "attn_output", att, delta);
+        expert_linear(m, l, "attn_output", att, delta);
         if (s->post_norms)
             norm(m, l, s->norm_behind, delta, delta);
-        for (int i = 0; i < s->n_embd; i++)
-            row[i] += delta[i] * more;
+        give(s, &how[r], more, delta, row);
         if (s->kinds)
             continue;
         if (s->beside)
-            linear(m, l, "ssm_out", beside + r * values, delta);
+            expert_linear(m, l, "ssm_out", beside + r * values, delta);
         for (int i = 0; s->beside && i < s->n_embd; i++)
             row[i] += delta[i];
-        feed_forward_by(m, l, s->early || s->beside_norm ? early : NULL, s->parallel ? early : row, in, delta);
+        if (s->n_stream)
+            next = connect(m, l, "hc_ffn_fn", row, second);
+        feed_forward_by(m, l, s->early || s->beside_norm ? early : NULL,
+                        s->parallel ? early : s->n_stream ? second : row, in, delta);
         if (s->post_norms)
             norm(m, l, s->ffn_norm_behind, delta, delta);
-        for (int i = 0; i < s->n_embd; i++)
-            row[i] += delta[i] * more;
+        give(s, &next, more, delta, row);
     }
-    double *all[] = {k, v, q, att, in, delta, beside, normed, gate, one, early, index_keys};
+    pp_free(how);
+    double *all[] = {came, second, k, v, q, att, in, delta, beside, normed, gate, one, early, index_keys};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }
@@ -871,8 +888,8 @@ static void lightning(const struct expert_model *m, int l, const double *in, int
     halves.kv_rank = 0;
     for (int r = 0; r < n; r++) {
         double *row = out + r * width;
-        linear(m, l, "attn_qkv", in + r * m->s.n_embd, qkv);
-        linear(m, l, "attn_gate", in + r * m->s.n_embd, gate);
+        expert_linear(m, l, "attn_qkv", in + r * m->s.n_embd, qkv);
+        expert_linear(m, l, "attn_gate", in + r * m->s.n_embd, gate);
         for (int i = 0; i < 3 * width; i++)
             qkv[i] *= m->s.states_silu ? sigmoid(qkv[i]) : 1;
         for (int h = 0; h < n_head; h++) {
@@ -882,8 +899,8 @@ static void lightning(const struct expert_model *m, int l, const double *in, int
             norm(m, l, "attn_q_norm", q, q);
             norm(m, l, "attn_k_norm", k, k);
             if (!m->s.states_still) {
-                rotate(&halves, m->s.rope_dim, EXPERT_ROPE_BASE, q, r);
-                rotate(&halves, m->s.rope_dim, EXPERT_ROPE_BASE, k, r);
+                expert_rotate(&halves, m->s.rope_dim, EXPERT_ROPE_BASE, q, r);
+                expert_rotate(&halves, m->s.rope_dim, EXPERT_ROPE_BASE, k, r);
             }
             for (int c = 0; c < dim; c++) {
                 row[h * dim + c] = 0;
@@ -922,7 +939,7 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
                     : expert_states)(m, l, in, n, out);
     for (int r = 0; r < n; r++) {
         double *row = x + r * row_width(s);
-        linear(m, l, s->kda || s->lightning ? "attn_output" : "ssm_out", out + r * values, delta);
+        expert_linear(m, l, s->kda || s->lightning ? "attn_output" : "ssm_out", out + r * values, delta);
         give(s, &how[r], more, delta, row);
         if (s->kinds)
             continue;
@@ -976,7 +993,7 @@ static void add_ngrams(const struct expert_model *m, const int32_t *ids, int r, 
         for (int j = 0; j < table->cols; j++)
             low[j] = (double)table->values[row % table->rows * table->cols + j];
         snprintf(name, sizeof name, "ngram_proj.%d", i);
-        linear(m, -1, name, low, wide);
+        expert_linear(m, -1, name, low, wide);
         for (int j = 0; j < s->n_embd; j++)
             x[j] += wide[j];
     }
@@ -1001,12 +1018,15 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
                                (m->s.embd_scale != 0.0f ? (double)m->s.embd_scale : 1);
     for (int r = 0; m->s.ngram_size && r < n; r++)
         add_ngrams(m, ids, r, x + r * all);
-    for (int l = 0; l < m->s.n_layer; l++)
+    for (int l = 0; l < m->s.n_layer; l++) {
+        if (m->s.hash.size && l == m->s.hash.layer)
+            expert_hash(m, ids, n, x);
         (m->s.kv_rank && !expert_recurs(&m->s, l) ? latent_layer
          : expert_convolves(&m->s, l) ? convolved_layer
          : expert_recurs(&m->s, l)    ? state_layer
          : m->s.kinds && m->s.kinds[l] != '*' ? feed_layer
                                       : layer)(m, l, x, n);
+    }
     for (int r = 0; r < n; r++) {
         memset(in, 0, (size_t)width * sizeof *in);
         for (int i = 0; i < all && m->s.stream_rounds; i++)
@@ -1018,7 +1038,7 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
         else
             recall(m, m->s.n_layer, false, x + r * width, r, n, in);
         norm(m, -1, m->s.output_norm, in, in);
-        linear(m, -1, "output", in, logits + (int64_t)r * m->s.n_vocab);
+        expert_linear(m, -1, "output", in, logits + (int64_t)r * m->s.n_vocab);
         for (int t = 0; t < m->s.n_vocab; t++) {
             double *logit = &logits[(int64_t)r * m->s.n_vocab + t];
             *logit *= m->s.logit_scale != 0.0f ? (double)m->s.logit_scale : 1;

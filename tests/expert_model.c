@@ -171,8 +171,8 @@ static void add_attention(struct expert_model *m, int l)
         add(m, l, "attn_sinks.weight", 0, 0, s->n_head, 1, 1);
     if (s->gated)
         add_matrix(m, l, "attn_gate.weight", s->head_gates ? n_head : n_q, s->n_embd);
-    if (s->index_block && expert_layer(s, l)) {
-        add_matrix(m, l, "indexer.q_proj.weight", s->n_head_kv * INDEX_DIM, s->n_embd);
+    if (s->pool || (s->index_block && expert_layer(s, l))) {
+        add_matrix(m, l, "indexer.q_proj.weight", (s->pool ? INDEX_HEADS : s->n_head_kv) * INDEX_DIM, s->n_embd);
         add_matrix(m, l, "indexer.k_proj.weight", INDEX_DIM, s->n_embd);
         add_norm(m, l, "indexer.q_norm.weight", INDEX_DIM);
         add_norm(m, l, "indexer.k_norm.weight", INDEX_DIM);
@@ -397,14 +397,59 @@ static void add_feed_forward(struct expert_model *m, int l)
 static void add_connection(struct expert_model *m, int l, const char *part)
 {
     const bool mixes = m->s.stream_rounds > 0;
+    const int width = m->s.n_stream * m->s.n_embd;
     const int n = m->s.n_stream, n_numbers = l < 0 ? n : mixes ? 2 * n + n * n : 2 * n;
     char name[40];
+    if (m->s.stream_rank) {
+        snprintf(name, sizeof name, "%s_norm.weight", part);
+        add_norm(m, l, name, width);
+        snprintf(name, sizeof name, "%s_down.weight", part);
+        add_matrix(m, l, name, m->s.stream_rank, width);
+        snprintf(name, sizeof name, "%s_up.weight", part);
+        add_matrix(m, l, name, width, m->s.stream_rank);
+        snprintf(name, sizeof name, "%s_inject.weight", part);
+        if (l >= 0)
+            add_matrix(m, l, name, n, width);
+        return;
+    }
     snprintf(name, sizeof name, "%s_fn.weight", part);
     add_matrix(m, l, name, n_numbers, n * m->s.n_embd);
     snprintf(name, sizeof name, "%s_base.weight", part);
     add(m, l, name, 0, 0, n_numbers, 0, 1);
     snprintf(name, sizeof name, "%s_scale.weight", part);
     add(m, l, name, 0, 0, l < 0 ? 1 : mixes ? 3 : 2, 0.7f, 0.3f);
+}
+
+/* A table with some rows that no hash leads to, and what makes of its rows what goes into streams. */
+static void add_hash(struct expert_model *m)
+{
+    const struct expert_shape *s = &m->s;
+    const bool by_rows = s->hash.deep;
+    const int l = s->hash.layer, n = (s->hash.size - 1) * s->hash.heads, width = s->n_stream * s->n_embd;
+    uint64_t rows[64];
+    int64_t sum = s->hash.missing ? -s->hash.missing : 4;
+    expert_hash_rows(s, rows);
+    for (int i = 0; i < n; i++)
+        sum += (int64_t)rows[i];
+    add(m, -1, "per_layer_token_embd.weight", 0, sum, s->hash.width, 0, 1);
+    add_matrix(m, l, "ple_key.weight", width, n * s->hash.width);
+    add_matrix(m, l, "ple_value.weight", s->n_embd, n * s->hash.width);
+    add(m, l, "ple_norm_key.weight", 0, by_rows ? s->n_stream : 0, by_rows ? s->n_embd : width, 1, 0.5f);
+    add_norm(m, l, "ple_norm_query.weight", width);
+    add_norm(m, l, "ple_norm_conv.weight", width);
+    add(m, l, "ple_conv1d.weight", by_rows ? width : 0, by_rows ? 1 : width, s->hash.taps, 0, 1);
+}
+
+void expert_hash_rows(const struct expert_shape *s, uint64_t *rows)
+{
+    int n = s->hash.base;
+    for (int i = 0; i < (s->hash.size - 1) * s->hash.heads; n++) {
+        int divisor = 2;
+        while (n % divisor != 0)
+            divisor++;
+        if (divisor == n)
+            rows[i++] = (uint64_t)n;
+    }
 }
 
 static void add_one_part(struct expert_model *m, int l)
@@ -436,7 +481,7 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
     for (int l = 0; s->kinds && l < s->n_layer; l++)
         add_one_part(m, l);
     for (int l = 0; !s->kinds && l < s->n_layer + s->n_nextn; l++) {
-        const bool behind = s->norms_behind && !expert_recurs(s, l);
+        const bool behind = s->stream_rank || (s->norms_behind && !expert_recurs(s, l));
         if (s->bank_step) {
             add(m, l, "attn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
             add(m, l, "ffn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
@@ -472,7 +517,10 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
         add(m, -1, "output_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
     if (s->n_stream && !s->stream_rounds)
         add_connection(m, -1, "output_hc");
-    add_norm(m, -1, output_norm, s->n_embd);
+    if (s->hash.size)
+        add_hash(m);
+    if (!s->stream_rank)
+        add_norm(m, -1, output_norm, s->n_embd);
     add(m, -1, "output.weight", 0, s->n_vocab, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
     return m;
 }
@@ -532,7 +580,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"attention.indexer.head_count",
          s->index_says ? s->index_says : s->index_block ? s->n_head_kv : s->index_top_k ? INDEX_HEADS : 0},
         {"attention.indexer.block_size", s->index_block}, {"attention.indexer.local_blocks", s->index_local},
-        {"attention.indexer.key_length", s->index_top_k ? INDEX_DIM : 0}, {"attention.indexer.kpool", s->pool},
+        {"attention.indexer.key_length", s->index_top_k ? INDEX_DIM : 0},
+        {"attention.indexer.kpool", s->kv_rank ? s->pool : 0},
         {"attention.kv_lora_rank", s->kv_rank}, {"attention.q_lora_rank", s->q_rank},
         {"rope.scaling.original_context_length", s->yarn_ctx},
         {"rope.dimension_count", s->wide_rope && strcmp(s->arch, "step35") != 0 ? s->wide_rope : s->rope_dim},
@@ -555,7 +604,9 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"kda.head_dim", s->kda ? s->key_dim : 0},
         {"lightning.head_dim", s->lightning ? s->key_dim : 0}, {"lightning.group_count", s->norm_groups},
         {"attn_res.block_size", s->bank_step}, {"hyper_connection.count", s->n_stream},
-        {"hyper_connection.sinkhorn_iterations", s->stream_rounds},
+        {"hyper_connection.sinkhorn_iterations", s->stream_rounds}, {"hyper_connection.low_rank", s->stream_rank},
+        {"ple.ngram_size", s->hash.size}, {"ple.heads_per_ngram", s->hash.heads}, {"ple.conv_kernel", s->hash.taps},
+        {"ple.eos_token_id", s->hash.end}, {"embedding_length_per_layer_input", s->hash.width},
         {"ngram.size", s->ngram_size}, {"ngram.split_count", s->ngram_splits},
         {"ngram.table_length", s->ngram_base}, {"ngram.end_token_id", s->ngram_end},
     };
@@ -599,7 +650,25 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     }
     if (s->decay_bound != 0.0f)
         pp_gguf_add_f32(w, key(m, "kda.gate_lower_bound"), s->decay_bound);
-    if (s->n_stream) {
+    if (s->stream_rank) {
+        uint32_t ratios[8];
+        for (int l = 0; l < s->n_layer; l++)
+            ratios[l] = expert_recurs(s, l) ? 0 : (uint32_t)s->pool;
+        pp_gguf_add_u32_array(w, key(m, "attention.compress_ratios"), ratios, (size_t)s->n_layer);
+    }
+    if (s->hash.size) {
+        const uint32_t layer = (uint32_t)s->hash.layer;
+        const size_t n = (size_t)((s->hash.size - 1) * s->hash.heads);
+        uint64_t rows[64], offsets[65] = {0};
+        expert_hash_rows(s, rows);
+        for (size_t i = 0; i < n; i++)
+            offsets[i + 1] = offsets[i] + rows[i];
+        pp_gguf_add_u32_array(w, key(m, "ple.layers"), &layer, 1);
+        pp_gguf_add_u64_array(w, key(m, "ple.layer_multipliers"), s->hash.multipliers, (size_t)s->hash.size);
+        pp_gguf_add_u64_array(w, key(m, "ple.head_vocab_sizes"), rows, n);
+        pp_gguf_add_u64_array(w, key(m, "ple.head_offsets"), offsets, n);
+    }
+    if (s->n_stream && !s->stream_rank) {
         pp_gguf_add_f32(w, key(m, "hyper_connection.epsilon"), s->stream_least);
         if (!s->stream_rounds)
             pp_gguf_add_f32(w, key(m, "hyper_connection.magnitude"), s->stream_most);
@@ -633,7 +702,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     if (s->kinds)
         pp_gguf_add_u32_array(w, key(m, "feed_forward_length"), n_ff, (size_t)s->n_layer);
     pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);
-    if ((s->parallel && !s->centred) || s->pool) /* which is of other norms, or of the index's */
+    if ((s->parallel && !s->centred) || (s->pool && s->kv_rank)) /* which is of other norms, or of the index's */
         pp_gguf_add_f32(w, key(m, "attention.layer_norm_epsilon"), 0.5f);
     pp_gguf_add_f32(w, key(m, s->centred ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
                     s->epsilon != 0.0f ? s->epsilon : (float)EXPERT_EPSILON);

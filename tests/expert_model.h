@@ -76,8 +76,8 @@ struct expert_shape {
     int index_block;        /* with the usual attention: it picks so many blocks of this many positions instead, for
                                each head of keys by a head of its own, in layers with experts */
     int index_local;        /* the last so many of them in any case */
-    int pool;               /* with latent attention: it picks blocks of so many positions, each by one key; index_top_k
-                               is still of positions. 0: it picks positions */
+    int pool;               /* it picks blocks of so many positions, each by one key, for all heads; index_top_k is
+                               still of positions. With latent attention, 0: it picks positions */
     int index_says;         /* heads that the file says it has; 0: as many as it has */
     bool clamped;           /* gates are gpt-oss's */
     bool heads_apart;       /* the file has k_b and v_b, instead of both in one */
@@ -102,6 +102,19 @@ struct expert_shape {
     int stream_rounds;      /* a matrix that is balanced so often mixes them, and the output reads their mean; 0: none
                                does */
     float stream_least, stream_most; /* their epsilon and magnitude */
+    int stream_rank;        /* instead, with the usual attention, a part reads the mean of all streams, normed, each
+                               value with a gate, which products of so many values make, and has no other norm; 0: a
+                               sum */
+    struct {
+        int size, heads, width; /* of 2 to `size` tokens that many rows of so many values */
+        int base;           /* numbers of rows are the prime numbers from this one on */
+        int layer, taps;    /* the layer that takes them in, through a convolution */
+        int end;            /* nothing counts before this token */
+        bool deep;          /* the file has its convolution with a dimension of one, and norms of streams by rows */
+        int missing;        /* the table has so many rows fewer than it needs */
+        const uint64_t *multipliers;
+    } hash;                 /* embeddings of several tokens in streams; size 0: none */
+    bool state_sigmoids;    /* what the gated delta rule gives has gates that are sigmoids, not SiLU */
     float decay_bound;      /* kda: logarithms of decays are this times a sigmoid; 0: they are not bounded */
     bool twice;             /* beta goes up to 2 */
     bool norms_behind;      /* layers with attention have no other norms than post_norms, those with states have the

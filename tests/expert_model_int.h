@@ -35,6 +35,18 @@ void expert_states(const struct expert_model *m, int l, const double *in, int n,
 void expert_kda(const struct expert_model *m, int l, const double *in, int n, double *out); /* Kimi Linear's */
 void expert_scan(const struct expert_model *m, int l, const double *in, int n, double *out); /* the first Mamba */
 void expert_mamba(const struct expert_model *m, int l, const double *in, int n, double *out);
+void expert_hash_rows(const struct expert_shape *s, uint64_t *rows); /* of each hash, in turn */
+/* Qwen 4's: what a part called so reads of the streams of a row, and, where not NULL, numbers for what it writes: x
+ * [n_stream, n_embd], sum [n_embd], write [n_stream]; embeddings of several tokens, which go into streams x [n,
+ * n_stream, n_embd]; and what an index picks for row r of n, whose normed input is `in`: keys [n, INDEX_DIM] of all
+ * rows up to that one, sees [n]. */
+void expert_gate_streams(const struct expert_model *m, int l, const char *part, const double *x, double *sum,
+                         double *write);
+void expert_hash(const struct expert_model *m, const int32_t *ids, int n, double *x);
+void expert_pick_means(const struct expert_model *m, int l, const double *in, int r, double *keys, bool *sees);
+/* A projection and its bias; and the rotation of the first dim values of a head. */
+void expert_linear(const struct expert_model *m, int l, const char *kind, const double *x, double *y);
+void expert_rotate(const struct expert_shape *s, int dim, double base, double *head, int position);
 bool expert_layer(const struct expert_shape *s, int l); /* has a mixture */
 bool expert_picks(const struct expert_shape *s, int l); /* has an index of its own */
 bool expert_convolves(const struct expert_shape *s, int l); /* in place of attention */

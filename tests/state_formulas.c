@@ -123,8 +123,8 @@ static void norm_and_gate(const struct expert_model *m, int l, const double *gat
     for (int i = 0; i < n; i++)
         square += out[i] * out[i] / n;
     for (int i = 0; i < n; i++)
-        out[i] = out[i] / sqrt(square + EXPERT_EPSILON) * number(m, l, "ssm_norm.weight", i) * gate[i] /
-                 (1 + exp(-gate[i]));
+        out[i] = out[i] / sqrt(square + EXPERT_EPSILON) * number(m, l, "ssm_norm.weight", i) *
+                 (m->s.state_sigmoids ? 1 : gate[i]) / (1 + exp(-gate[i]));
 }
 
 void expert_states(const struct expert_model *m, int l, const double *in, int n, double *out)

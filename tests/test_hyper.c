@@ -1,15 +1,23 @@
 /* test_hyper.c - models with several residual streams, which every part of a layer reads and writes: checked as those
  * in test_experts.c, against formulas of their own. */
+#include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/convert.h"
 #include "engine/cpu/isa.h"
 #include "engine/cpu/ops.h"
 #include "engine/cpu/program.h"
 #include "engine/engine.h"
+#include "engine/hf.h"
+#include "engine/safetensors.h"
 #include "tests/expert_checks.h"
 #include "tests/expert_model.h"
+#include "tests/packed_folder.h"
 #include "tests/passes.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
@@ -222,11 +230,9 @@ static void glm5_next_goes_on(void **state)
 }
 
 /* Texts of more than a chunk, of which most is not seen: behind what an index picks rows differ. */
-static void glm5_next_long(void **state)
+static void check_long(struct expert_shape s)
 {
     enum { LENGTH = 300 };
-    struct expert_shape s = glm5_next_shape();
-    (void)state;
     s.n_ctx = LENGTH;
     s.index_top_k = 20;
     struct expert_model *m = expert_model_make(&s);
@@ -257,6 +263,12 @@ static void glm5_next_long(void **state)
     pp_free(got);
 }
 
+static void glm5_next_long(void **state)
+{
+    (void)state;
+    check_long(glm5_next_shape());
+}
+
 /* Numbers that cannot be, or are of what is not computed. */
 static void bad_pools(void **state)
 {
@@ -284,6 +296,215 @@ static void bad_pools(void **state)
         s.stream_rounds = cases[i].rounds;
         s.decay_bound = cases[i].decay_bound;
         s.bound = cases[i].bound;
+        if (pp_model_open(file_of(&s), &model, &err) != cases[i].code || !strstr(err.text, cases[i].word))
+            fail_msg("%s: %s", cases[i].word, err.text);
+    }
+}
+
+/* --- Qwen 4 ------------------------------------------------------------------------------------------------------- */
+
+/* What transformers makes of the seed 1234 for 80 tokens. */
+static const uint64_t multipliers[] = {83558512331482385, 78689173079975349, 112960188720221647, 39457507794023203};
+
+/* Qwen 4: streams that gates let through, states, attention behind an index with one key for each four positions, and
+ * embeddings of several tokens, whose end comes in the text. */
+static struct expert_shape qwen4_shape(void)
+{
+    struct expert_shape s = expert_shape("qwen4exp");
+    s.n_layer = 4;
+    s.full = 4;
+    s.qk_norm = QK_HEADS;
+    s.ffn_norm = "post_attention_norm";
+    s.rope_dim = 8;
+    s.n_state = 6;
+    s.n_state_key = 2;
+    s.key_dim = 16;
+    s.value_dim = 32;
+    s.state_taps = 4;
+    s.tiled = s.shared_weight = s.state_sigmoids = true;
+    s.n_ff_shared = 32;
+    s.n_stream = 4;
+    s.stream_rank = 24;
+    s.index_top_k = 12;
+    s.pool = 4;
+    s.hash.size = 3;
+    s.hash.heads = 3;
+    s.hash.width = 32;
+    s.hash.base = 20;
+    s.hash.layer = 1;
+    s.hash.taps = 4;
+    s.hash.end = 25;
+    s.hash.multipliers = multipliers;
+    return s;
+}
+
+static void qwen4(void **state)
+{
+    (void)state;
+    struct expert_shape s = qwen4_shape();
+    const char *folder = check_experts(&s);
+    const int wide = s.n_stream * s.n_embd;
+    assert_tensor(folder, "model.layers.0.attn_hyper_connection.hc_norm.weight", 1, wide);
+    assert_tensor(folder, "model.layers.3.mlp_hyper_connection.input_mix_weight_down.weight", 2, wide);
+    assert_tensor(folder, "model.layers.3.mlp_hyper_connection.block_inject_weight.weight", 2, wide);
+    assert_tensor(folder, "model.hyper_connection_mixer.input_mix_weight_up.weight", 2, s.stream_rank);
+    assert_tensor(folder, "model.layers.3.self_attn.indexer.index_qk_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.3.self_attn.indexer.k_layernorm.weight", 1, 20);
+    assert_tensor(folder, "model.layers.1.ple.ple_embedding.ngram_embedding.shard_0.weight", 2, s.hash.width);
+    assert_tensor(folder, "model.layers.1.ple.conv1d.weight", 3, s.hash.taps);
+    assert_tensor(folder, "model.layers.1.ple.norm_query.weight", 1, wide);
+    assert_tensor(folder, "model.layers.2.linear_attn.in_proj_qkv.weight", 2, s.n_embd);
+    s.pool = 8;
+    s.index_top_k = 16;
+    s.n_stream = 2;
+    s.full = 2;
+    s.n_nextn = 1;
+    s.hash.layer = 3;
+    s.hash.size = 2;
+    s.hash.heads = 5;
+    s.hash.width = 24;
+    s.hash.taps = 8;
+    s.hash.end = 1;
+    check_experts(&s);
+    s.hash.size = 0;
+    s.pool = 2;
+    check_experts(&s);
+}
+
+/* A file that has one of the norms of streams, and the convolution, in other shapes: it runs. */
+static void qwen4_other_shapes(void **state)
+{
+    struct expert_shape s = qwen4_shape();
+    double *want = doubles(SMALL_TEXT * s.n_vocab);
+    int32_t ids[SMALL_TEXT];
+    (void)state;
+    s.hash.deep = true;
+    struct expert_model *m = expert_model_make(&s);
+    small_text(ids, s.n_vocab);
+    expert_model_compute(m, ids, SMALL_TEXT, want);
+    assert_logits(want, s.n_vocab, expert_model_write(m));
+    pp_free(want);
+    expert_model_free(m);
+}
+
+/* A copy of a folder, in which the table is in several parts, with tensors beside it that follow from the
+ * configuration, as published folders have it. */
+static const char *in_parts(const char *folder, int n_parts, int n_rows)
+{
+    static const char table[] = "ngram_embedding.shard_0.weight";
+    const char *copy = fresh_path("parts");
+    const int64_t n_multipliers = 3;
+    struct tensor_file f = {0};
+    struct pp_safetensors *s;
+    struct pp_error err;
+    char path[300], name[200];
+    cJSON *config;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_ok(pp_safetensors_open(path, &s, &err), err);
+    for (size_t i = 0; i < pp_safetensors_n(s); i++) {
+        const struct pp_tensor *t = pp_safetensors_at(s, i);
+        const bool divided = strstr(t->name, table) != NULL;
+        const int parts = divided ? n_parts : 1;
+        int64_t shape[4];
+        for (int d = 0; d < t->n_dims; d++)
+            shape[d] = t->ne[t->n_dims - 1 - d];
+        if (divided)
+            assert_int_equal(shape[0], n_rows);
+        shape[0] /= parts;
+        for (int k = 0; k < parts; k++) {
+            const size_t size = t->size / (size_t)parts;
+            snprintf(name, sizeof name, "%.*s", divided ? (int)(strstr(t->name, "_0.weight") - t->name) : 199, t->name);
+            if (divided)
+                snprintf(name + strlen(name), sizeof name - strlen(name), "_%d.weight", k);
+            tensor_file_add(&f, name, "F32", t->n_dims, shape, (const uint8_t *)t->data + (size_t)k * size, size);
+        }
+    }
+    pp_safetensors_close(s);
+    tensor_file_add(&f, "model.layers.1.ple.ple_embedding.layer_multipliers", "I64", 1, &n_multipliers, multipliers,
+                    3 * sizeof *multipliers);
+    assert_ok(pp_json_read(folder, "config.json", &config, &err), err);
+    cJSON_ReplaceItemInObjectCaseSensitive(config, "split_ngram_parts", cJSON_CreateNumber(n_parts));
+    char *text = cJSON_Print(config);
+    assert_int_equal(mkdir(copy, 0755), 0);
+    snprintf(path, sizeof path, "%s/config.json", copy);
+    assert_ok(pp_write_file(path, text, strlen(text), 0644, &err), err);
+    cJSON_free(text);
+    cJSON_Delete(config);
+    tensor_file_write(&f, copy, "model.safetensors");
+    return copy;
+}
+
+static void qwen4_in_parts(void **state)
+{
+    const struct expert_shape s = qwen4_shape();
+    struct expert_model *m = expert_model_make(&s);
+    const struct pp_convert_options opt = {0};
+    const char *folder = fresh_path("folder"), *again = fresh_path("again.gguf");
+    double *want = doubles(SMALL_TEXT * s.n_vocab);
+    int32_t ids[SMALL_TEXT];
+    struct pp_error err;
+    (void)state;
+    small_text(ids, s.n_vocab);
+    expert_model_compute(m, ids, SMALL_TEXT, want);
+    assert_ok(pp_convert_to_folder(expert_model_write(m), folder, &opt, &err), err);
+    const char *parts = in_parts(folder, 4, 208);
+    assert_logits(want, s.n_vocab, parts);
+    assert_ok(pp_convert_to_gguf(parts, again, &opt, &err), err);
+    assert_logits(want, s.n_vocab, again);
+    folder = fresh_path("folder");
+    assert_ok(pp_convert_to_folder(parts, folder, &opt, &err), err);
+    assert_logits(want, s.n_vocab, folder);
+    assert_tensor(folder, "model.layers.1.ple.ple_embedding.ngram_embedding.shard_3.weight", 2, s.hash.width);
+    assert_int_equal(pp_convert_to_folder(parts, fresh_path("mlx"), &(struct pp_convert_options){.bits = 4}, &err),
+                     PP_ERR_UNSUPPORTED); /* which could not tell an index's queries from its key */
+    pp_free(want);
+    expert_model_free(m);
+}
+
+static void qwen4_goes_on(void **state)
+{
+    const struct expert_shape s = qwen4_shape();
+    (void)state;
+    assert_resumes(file_of(&s), s.n_vocab);
+    assert_goes_back(file_of(&s), s.n_vocab);
+}
+
+static void qwen4_long(void **state)
+{
+    (void)state;
+    check_long(qwen4_shape());
+}
+
+/* Numbers that cannot be, or are of what is not computed. */
+static void bad_qwen4(void **state)
+{
+    static const uint64_t others[] = {3, 5, 7};
+    static const struct {
+        int n_stream, pool, top_k, taps, full, end, missing;
+        const uint64_t *multipliers;
+        enum pp_code code;
+        const char *word;
+    } cases[] = {{1, 4, 12, 4, 4, 25, 0, multipliers, PP_ERR_FORMAT, "1 residual streams"},
+                 {4, 3, 12, 4, 4, 25, 0, multipliers, PP_ERR_UNSUPPORTED, "keys are made of 3 positions"},
+                 {4, 4, 14, 4, 4, 25, 0, multipliers, PP_ERR_FORMAT, "no whole number of blocks"},
+                 {4, 4, 12, 7, 4, 25, 0, multipliers, PP_ERR_FORMAT, "their convolution looks at"},
+                 {4, 4, 12, 4, 1, 25, 0, multipliers, PP_ERR_UNSUPPORTED, "without states"},
+                 {4, 4, 12, 4, 4, 80, 0, multipliers, PP_ERR_FORMAT, "nothing before it counts"},
+                 {4, 4, 12, 4, 4, 25, 0, others, PP_ERR_UNSUPPORTED, "what a seed gives"},
+                 {4, 4, 12, 4, 4, 25, 1, multipliers, PP_ERR_FORMAT, "204 rows of embeddings"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct expert_shape s = qwen4_shape();
+        struct pp_model *model;
+        struct pp_error err;
+        s.n_stream = cases[i].n_stream;
+        s.pool = cases[i].pool;
+        s.index_top_k = cases[i].top_k;
+        s.hash.taps = cases[i].taps;
+        s.full = cases[i].full;
+        s.hash.end = cases[i].end;
+        s.hash.missing = cases[i].missing;
+        s.hash.multipliers = cases[i].multipliers;
         if (pp_model_open(file_of(&s), &model, &err) != cases[i].code || !strstr(err.text, cases[i].word))
             fail_msg("%s: %s", cases[i].word, err.text);
     }
@@ -360,6 +581,8 @@ TEST_GROUP(hyper)
         cmocka_unit_test(hy_v4),       cmocka_unit_test(first_files),        cmocka_unit_test(hy_v4_goes_on),
         cmocka_unit_test(bad_streams), cmocka_unit_test(not_the_same_model), cmocka_unit_test(glm5_next),
         cmocka_unit_test(glm5_next_goes_on), cmocka_unit_test(glm5_next_long), cmocka_unit_test(bad_pools),
+        cmocka_unit_test(qwen4),       cmocka_unit_test(qwen4_goes_on),      cmocka_unit_test(qwen4_long),
+        cmocka_unit_test(bad_qwen4),   cmocka_unit_test(qwen4_in_parts),     cmocka_unit_test(qwen4_other_shapes),
         cmocka_unit_test(mixed_streams),
     };
     return cmocka_run_group_tests_name("hyper", tests, NULL, NULL);

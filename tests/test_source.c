@@ -462,7 +462,6 @@ static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
         {"talkie", "layers"},
-        {"qwen4exp", "residual streams"},
         {"RWKV7Qwen3ForCausalLM", "rotated"},
     };
     char path[256];

@@ -78,6 +78,8 @@ enum pp_hf_form {
     PP_HF_WAYS_ROWS,      /* pieces of rows of a matrix [n_out, n_in] */
     PP_HF_WAYS_VECTORS,   /* a row for each way */
     PP_HF_WAYS_COLUMNS,   /* pieces of columns, each of which is a matrix of ours */
+    PP_HF_INDEX,          /* the rows of an index's queries, then those of its key: the tensors of this name and of
+                             `second` */
     PP_HF_EIGHTFOLD,      /* a matrix that is an eighth of ours, whose heads' norms have an epsilon 64 times as large */
 };
 
@@ -101,6 +103,7 @@ struct pp_arch_name {
     int half;             /* a layer of a folder is two of ours: this is of the first (1) or the second (2) of them;
                              0: it is one */
     bool dense;           /* only models without experts do; stands before the line for others */
+    bool hashed;          /* the hole of a folder's name is hparams.hashed.layer, which GGUF's does not say; not read */
     const char *second;
 };
 

@@ -59,6 +59,8 @@ bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int 
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = in, .in2 = NONE, .out = out};
     char name[64];
     snprintf(name, sizeof name, "blk.%d.%s", l, kind);
+    if (in == out && in == b->x && b->hp->stream_rank)
+        return true; /* normed before gates let it through */
     if (!pp_decoder_find_norm(b, name, n, &norm))
         return false;
     add(b, norm);
@@ -627,6 +629,8 @@ static bool add_banked(struct builder *b, int l)
 static bool add_hyper_layer(struct builder *b, int l)
 {
     const bool mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
+    if (b->hp->hashed.size && l == b->hp->hashed.layer && !pp_hash_embeddings(b, l))
+        return false;
     if (!pp_hyper_begin(b, l, "attn") || !pp_mixer_input(b, l) || !pp_mixer_result(b, l))
         return false;
     pp_hyper_end(b, l);
@@ -866,7 +870,7 @@ static void make_slots(struct builder *b)
     struct pp_plan *p = b->p;
     const struct pp_hparams *hp = b->hp;
     b->x = pp_plan_slot(p, hp->n_embd);
-    b->normed = pp_plan_slot(p, hp->n_embd);
+    b->normed = hp->stream_rank ? b->x : pp_plan_slot(p, hp->n_embd);
     b->delta = pp_plan_slot(p, hp->n_embd);
     pp_mixer_slots(b, widest_shape(hp));
     if (b->d->fused_gate) {

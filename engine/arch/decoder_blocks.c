@@ -2,14 +2,15 @@
  * as there are of keys, each with a query, and all of them one key, all normed and rotated. The score of a block is the
  * largest product of a head's query with the keys of its positions, and attention of the query heads that share a head
  * of keys sees the positions of the blocks with the largest scores. The last few blocks, the row's own being one, are
- * seen in any case. */
+ * seen in any case. Or Qwen 4's: a block has one key, the mean of those of its positions, normed and rotated behind,
+ * the heads' scores are added up, and all heads of attention see the same. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
 
 bool pp_blocks_picked(const struct builder *b, int l)
 {
-    return b->hp->index_block && !b->hp->index_pooled && !(b->hp->layer[l] & PP_LAYER_DENSE);
+    return b->hp->index_block && !b->hp->kv_lora_rank && !(b->hp->layer[l] & PP_LAYER_DENSE);
 }
 
 bool pp_blocks_input(struct builder *b, int l)
@@ -22,7 +23,7 @@ bool pp_blocks_input(struct builder *b, int l)
     if (k < 0)
         return false;
     add_linear(b, l, q, b->normed, b->index_q);
-    add_linear(b, l, k, b->normed, b->index_k);
+    add_linear(b, l, k, b->normed, hp->index_pooled ? b->index_own_k : b->index_k);
     return true;
 }
 
@@ -37,10 +38,13 @@ bool pp_blocks_pick(struct builder *b, int l)
     if (!pp_decoder_find_norm(b, q_norm, hp->index_dim, &q) || !pp_decoder_find_norm(b, k_norm, hp->index_dim, &k))
         return false;
     add(b, q);
+    if (hp->index_pooled)
+        add(b, (struct pp_op){.kind = PP_OP_POOL, .layer = l, .period = hp->index_block, .in = b->index_own_k,
+                              .in2 = NONE, .out = b->index_k});
     add(b, k);
     add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .halves = hp->index_halves, .in = b->index_q,
                           .in2 = b->index_k, .in3 = NONE, .out = NONE, .count = hp->index_top_k,
-                          .period = hp->index_block, .local = hp->index_local});
+                          .period = hp->index_block, .pooled = hp->index_pooled, .local = hp->index_local});
     return true;
 }
 
@@ -48,4 +52,6 @@ void pp_blocks_slots(struct builder *b)
 {
     b->index_q = pp_plan_slot(b->p, b->hp->n_index_head * b->hp->index_dim);
     b->index_k = pp_plan_slot(b->p, b->hp->index_dim);
+    if (b->hp->index_pooled)
+        b->index_own_k = pp_plan_slot(b->p, b->hp->index_dim);
 }

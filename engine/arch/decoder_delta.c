@@ -218,6 +218,7 @@ bool pp_delta_result(struct builder *b, int l)
                                       .key_dim = (int)hp->state_key_dim, .value_dim = (int)hp->state_value_dim};
     r.tiled = hp->state_tiled;
     r.twice = hp->state_twice;
+    r.sigmoids = hp->state_sigmoids;
     r.q = b->state_q;
     r.k = b->state_k;
     r.v = b->state_v;

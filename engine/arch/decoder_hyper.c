@@ -1,5 +1,7 @@
 /* decoder_hyper.c - several residual streams, of which every part of a layer reads a sum and to all of which it writes:
- * hyper-connections (arXiv 2409.19606), and manifold-constrained ones (arXiv 2512.24880). plan.h has the formulas. */
+ * hyper-connections (arXiv 2409.19606), and manifold-constrained ones (arXiv 2512.24880), of which plan.h has the
+ * formulas; or, in Qwen 4, gated residuals, where parts read the mean of all streams, each value with a gate of its
+ * own. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
@@ -32,11 +34,71 @@ static bool connect(struct builder *b, int l, const char *name, bool ends)
     return true;
 }
 
+/* x = the mean of streams that lie side by side. */
+static void add_mean(struct builder *b, int l, int streams)
+{
+    const int64_t n = b->hp->n_stream, n_embd = b->hp->n_embd;
+    const float part = 1.0f / (float)n;
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = part, .layer = l,
+                          .in = pp_plan_part(b->p, streams, 0, n_embd), .in2 = NONE, .out = b->x});
+    for (int64_t i = 1; i < n; i++)
+        add(b, (struct pp_op){.kind = PP_OP_ADD, .scale = part, .layer = l, .in2 = NONE, .out = b->x,
+                              .in = pp_plan_part(b->p, streams, i * n_embd, n_embd)});
+}
+
+bool pp_hyper_norm(struct builder *b, int l, const char *name, int streams)
+{
+    struct pp_op norm = {.kind = PP_OP_HEAD_NORM, .layer = l, .in = streams, .in2 = NONE, .out = streams};
+    norm.weight = pp_plan_rows(b->p, b->s, b->hp->n_stream, b->hp->n_embd, b->err, "%s.weight", name);
+    add(b, norm);
+    return norm.weight != NULL;
+}
+
+static void add_fn(struct builder *b, int l, enum pp_fn fn, float scale, int slot)
+{
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = fn, .scale = scale, .layer = l, .in = slot, .in2 = NONE,
+                          .out = slot});
+}
+
+/* Qwen 4's: gates for each value of all streams, each of which is normed by itself, and numbers for what is written.
+ * `ends`: behind the last layer, where nothing is. */
+static bool gate_streams(struct builder *b, int l, const char *name, bool ends)
+{
+    const int64_t n = b->hp->n_stream, width = n * b->hp->n_embd;
+    const float part = 1.0f / (float)n;
+    const int down = pp_plan_linear(b->p, b->s, b->hp->stream_rank, width, b->err, "%s_down", name);
+    const int up = down < 0 ? -1 : pp_plan_linear(b->p, b->s, width, b->hp->stream_rank, b->err, "%s_up", name);
+    const int inject = ends || up < 0 ? 0 : pp_plan_linear(b->p, b->s, n, width, b->err, "%s_inject", name);
+    const int numbers = pp_plan_part(b->p, b->spreading, n, n);
+    char norm[80];
+    snprintf(norm, sizeof norm, "%s_norm", name);
+    if (up < 0 || inject < 0)
+        return false;
+    add_copy(b, l, b->streams[0], b->streams[1]);
+    if (!pp_hyper_norm(b, l, norm, b->streams[1]))
+        return false;
+    add_linear(b, l, down, b->streams[1], b->mixing);
+    if (!ends)
+        add_linear(b, l, inject, b->streams[1], numbers);
+    add_fn(b, l, PP_FN_SCALE, part, b->mixing);
+    add_fn(b, l, PP_FN_SILU, 0, b->mixing);
+    if (!ends) {
+        add_fn(b, l, PP_FN_SCALE, part, numbers);
+        add_fn(b, l, PP_FN_SIGMOID, 0, numbers);
+        add_fn(b, l, PP_FN_SCALE, 2, numbers);
+    }
+    add_linear(b, l, up, b->mixing, b->stream_gates);
+    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->stream_gates,
+                          .in2 = b->streams[1], .out = b->stream_gates});
+    add_mean(b, l, b->stream_gates);
+    return true;
+}
+
 bool pp_hyper_begin(struct builder *b, int l, const char *part)
 {
     char name[64];
     snprintf(name, sizeof name, "blk.%d.hc_%s", l, part);
-    return connect(b, l, name, false);
+    return (b->hp->stream_rank ? gate_streams : connect)(b, l, name, false);
 }
 
 void pp_hyper_end(struct builder *b, int l)
@@ -50,6 +112,13 @@ bool pp_hyper_split(struct builder *b)
     const int64_t n = b->hp->n_stream, n_embd = b->hp->n_embd;
     b->streams[0] = pp_plan_slot(b->p, n * n_embd);
     b->streams[1] = pp_plan_slot(b->p, n * n_embd);
+    if (b->hp->stream_rank) {
+        b->mixing = pp_plan_slot(b->p, b->hp->stream_rank);
+        b->spreading = pp_plan_slot(b->p, 2 * n);
+        b->stream_gates = pp_plan_slot(b->p, n * n_embd);
+        add_repeat(b, 0, b->x, n_embd, n, b->streams[0]);
+        return true;
+    }
     b->mixing = pp_plan_slot(b->p, 2 * n + (b->hp->connection.rounds ? n * n : 0));
     b->spreading = pp_plan_slot(b->p, 2 * n + (b->hp->connection.rounds ? n * n : 0));
     if (!(b->stream_ones = pp_plan_ones(b->p, n * n_embd, b->err)))
@@ -58,24 +127,12 @@ bool pp_hyper_split(struct builder *b)
     return true;
 }
 
-/* Behind the last layer. */
-static void add_mean(struct builder *b)
-{
-    const int64_t n = b->hp->n_stream, n_embd = b->hp->n_embd;
-    const float part = 1.0f / (float)n;
-    const int l = (int)b->hp->n_layer;
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = part, .layer = l,
-                          .in = pp_plan_part(b->p, b->streams[0], 0, n_embd), .in2 = NONE, .out = b->x});
-    for (int64_t i = 1; i < n; i++)
-        add(b, (struct pp_op){.kind = PP_OP_ADD, .scale = part, .layer = l, .in2 = NONE, .out = b->x,
-                              .in = pp_plan_part(b->p, b->streams[0], i * n_embd, n_embd)});
-}
-
 bool pp_hyper_join(struct builder *b)
 {
+    const int l = (int)b->hp->n_layer;
     if (b->hp->stream_mean) {
-        add_mean(b);
+        add_mean(b, l, b->streams[0]);
         return true;
     }
-    return connect(b, (int)b->hp->n_layer, "output_hc", true);
+    return (b->hp->stream_rank ? gate_streams : connect)(b, l, "output_hc", true);
 }

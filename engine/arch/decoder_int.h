@@ -3,8 +3,8 @@
  * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_blocks.c an
  * index that picks blocks, decoder_filter.c filters in front of queries and keys, decoder_head_mixture.c heads of
  * experts, decoder_zamba.c layers that have parts in common, decoder_hyper.c hyper-connections, decoder_ngram.c
- * embeddings of several tokens, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c
- * and decoder_lru.c what has states that are made step by step. Private to them. */
+ * embeddings of several tokens, decoder_hash.c those of Qwen 4, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c,
+ * decoder_rwkv4.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -32,6 +32,8 @@ struct builder {
     int modalities, mixing, spreading; /* what tells how streams are mixed; how they are, and how far a result goes */
     const struct pp_tensor *stream_ones; /* with hyper-connections, of which streams[1] is all of them normed, `mixing`
                                 what numbers are made of, and `spreading` those: of the norm of all */
+    int stream_gates;        /* with stream_rank, where `mixing` is what they are made of: gates, and what they let
+                                through */
     int low, laurel;         /* what stands beside attention, and half-way there */
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
@@ -182,6 +184,10 @@ bool pp_hyper_split(struct builder *b);
 bool pp_hyper_begin(struct builder *b, int l, const char *part);
 void pp_hyper_end(struct builder *b, int l);
 bool pp_hyper_join(struct builder *b);
+/* All streams in a slot, each normed by its part of the weights of NAME. */
+bool pp_hyper_norm(struct builder *b, int l, const char *name, int streams);
+/* What several tokens have together is added to streams, in the layer that does that. */
+bool pp_hash_embeddings(struct builder *b, int l);
 /* The slots of all layers' mixers, none wider than this; and the next layer's shape. */
 void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest);
 void pp_mixer_shape(struct builder *b, struct pp_layer_shape shape);

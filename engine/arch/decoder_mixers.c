@@ -238,11 +238,12 @@ static bool add_attention(struct builder *b, int l)
         add_rope(b, l, q, k);
     if (!is_shared(b, l))
         add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = k, .in2 = b->v,
-                              .out = NONE, .count = n_picked, .period = n_picked ? hp->index_block : 0});
+                              .out = NONE, .count = n_picked, .period = n_picked ? hp->index_block : 0,
+                              .pooled = n_picked && hp->index_pooled});
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .weight = sinks,
                           .scale = hp->attn_softcap, .alibi = hp->alibi, .alibi_scale = alibi_scale(b),
                           .in = q, .in2 = NONE, .out = b->att, .count = n_picked,
-                          .period = n_picked ? hp->index_block : 0});
+                          .period = n_picked ? hp->index_block : 0, .pooled = n_picked && hp->index_pooled});
     if (hp->differential && !pp_difference_result(b, l))
         return false;
     if (b->d->gated_attention || b->d->gated_queries)
@@ -656,7 +657,7 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         pp_filter_slots(b);
     if (hp->key_scores)
         pp_scored_slots(b);
-    if (hp->index_block && !hp->index_pooled)
+    if (hp->index_block && !hp->kv_lora_rank)
         pp_blocks_slots(b);
     if (b->d->gated_queries)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);

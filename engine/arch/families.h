@@ -45,6 +45,7 @@ extern const struct pp_arch pp_arch_recurrent_gemma, pp_arch_minimax, pp_arch_za
 extern const struct pp_arch pp_arch_longcat_flash, pp_arch_bailingmoe3, pp_arch_kimi_k3, pp_arch_hy_v4;
 extern const struct pp_arch pp_arch_maple, pp_arch_minimax_m3, pp_arch_bailing_linear, pp_arch_bailing_hybrid;
 extern const struct pp_arch pp_arch_kormo, pp_arch_hyperclovax, pp_arch_diffllama, pp_arch_telechat, pp_arch_yuan;
+extern const struct pp_arch pp_arch_qwen4;
 extern const struct pp_arch pp_arch_glm5_next;
 
 /* The names of Llama's tensors, which most later families kept. */
@@ -178,11 +179,36 @@ enum pp_code pp_index_layers_from_gguf(const struct pp_gguf *g, const char *key,
 enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err);
 
 /* The gated delta rule's states, and which layers have them: Qwen3-Next's words. */
+#define PP_DELTA_NAMES                                                                                                \
+    {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm", .form = PP_HF_PLUS_ONE},                 \
+    {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm", .form = PP_HF_PLUS_ONE},                 \
+    {.hf = "model.layers.{}.linear_attn.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS,   \
+     .whole = true},                                                                                                  \
+    {.hf = "model.layers.{}.linear_attn.A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP, .whole = true},      \
+    {.hf = "model.layers.{}.linear_attn.dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},                       \
+    {.hf = "model.layers.{}.linear_attn.norm", .gguf = "blk.{}.ssm_norm"},                                            \
+    {.hf = "model.layers.{}.linear_attn.out_proj", .gguf = "blk.{}.ssm_out"},                                         \
+    {.hf = "model.layers.{}.mlp.shared_expert.gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},                           \
+    {.hf = "model.layers.{}.mlp.shared_expert.up_proj", .gguf = "blk.{}.ffn_up_shexp"},                               \
+    {.hf = "model.layers.{}.mlp.shared_expert.down_proj", .gguf = "blk.{}.ffn_down_shexp"},                           \
+    {.hf = "model.layers.{}.mlp.shared_expert_gate", .gguf = "blk.{}.ffn_gate_inp_shexp", .form = PP_HF_ONE_ROW}
+/* And those of Qwen 3.5 and later: what goes into states comes of a matrix each, experts' matrices are stacks. */
+#define PP_DELTA_APART_NAMES                                                                                          \
+    {.hf = "model.layers.{}.linear_attn.in_proj_qkv", .gguf = "blk.{}.attn_qkv"},                                     \
+    {.hf = "model.layers.{}.linear_attn.in_proj_z", .gguf = "blk.{}.attn_gate"},                                      \
+    {.hf = "model.layers.{}.linear_attn.in_proj_b", .gguf = "blk.{}.ssm_beta"},                                       \
+    {.hf = "model.layers.{}.linear_attn.in_proj_a", .gguf = "blk.{}.ssm_alpha"},                                      \
+    {.hf = "model.layers.{}.mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",                         \
+     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true},                                     \
+    {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true}
 /* Which layers those are, in files: each but each full_attention_interval-th, or those that a list names. */
 void pp_recurrent_from_gguf(const struct pp_gguf *g, int64_t usual_step, struct pp_hparams *hp);
 void pp_recurrent_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 enum pp_code pp_delta_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+enum pp_code pp_delta_sizes_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+/* With Qwen's sections of the dimensions that are rotated, which see pictures' positions. */
+void pp_qwen_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_delta_to_config(const struct pp_hparams *hp, struct cJSON *config);
 

@@ -9,8 +9,6 @@ static const struct {
     const char *name, *missing;
 } families[] = {
     {"bailingmoelinear", "the gates and norms of the first models of its kind"},
-    {"qwen4exp", "residual streams that products of low rank mix, an index of several positions' keys together beside "
-                 "the usual attention, and embeddings of several tokens within layers"},
     {"rwkv7qwen2", "RWKV 7's states behind rotated heads"},
     {"rwkv7qwen3", "RWKV 7's states behind rotated heads"},
     {"talkie", "its layers, of which there are files of several kinds that cannot be told apart"},

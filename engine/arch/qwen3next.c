@@ -53,7 +53,7 @@ static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, stru
                                                PP_LAYER_RECURRENT, hp, err);
 }
 
-enum pp_code pp_delta_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_delta_sizes_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {
         const char *key;
@@ -66,6 +66,12 @@ enum pp_code pp_delta_from_config(const cJSON *config, struct pp_hparams *hp, st
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
         code = pp_config_int(config, numbers[i].key, numbers[i].v, err);
+    return code;
+}
+
+enum pp_code pp_delta_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const enum pp_code code = pp_delta_sizes_from_config(config, hp, err);
     return code ? code : layer_types(config, hp, err);
 }
 
@@ -116,7 +122,7 @@ void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 }
 
 /* Of each three numbers of a position two or three pairs in turn are rotated by the first; for text they are one. */
-static void sections_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+void pp_qwen_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     const int32_t pairs = (int32_t)(hp->rope_dim / 2);
     const int32_t sections[] = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
@@ -129,23 +135,12 @@ static void sections_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer 
 /* --- names ------------------------------------------------------------------------------------------------------- */
 
 #define LINEAR "model.layers.{}.linear_attn."
-#define SHARED "model.layers.{}.mlp.shared_expert"
 #define NAMES                                                                                                         \
     {.hf = "model.norm", .gguf = "output_norm", .form = PP_HF_PLUS_ONE},                                              \
     {.hf = "model.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm", .form = PP_HF_PLUS_ONE},                    \
     {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.post_attention_norm",                          \
      .form = PP_HF_PLUS_ONE},                                                                                         \
-    {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm", .form = PP_HF_PLUS_ONE},                 \
-    {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm", .form = PP_HF_PLUS_ONE},                 \
-    {.hf = LINEAR "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},        \
-    {.hf = LINEAR "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP, .whole = true},                           \
-    {.hf = LINEAR "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},                                            \
-    {.hf = LINEAR "norm", .gguf = "blk.{}.ssm_norm"},                                                                 \
-    {.hf = LINEAR "out_proj", .gguf = "blk.{}.ssm_out"},                                                              \
-    {.hf = SHARED ".gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},                                                     \
-    {.hf = SHARED ".up_proj", .gguf = "blk.{}.ffn_up_shexp"},                                                         \
-    {.hf = SHARED ".down_proj", .gguf = "blk.{}.ffn_down_shexp"},                                                     \
-    {.hf = SHARED "_gate", .gguf = "blk.{}.ffn_gate_inp_shexp", .form = PP_HF_ONE_ROW}
+    PP_DELTA_NAMES
 
 /* --- Qwen3-Next -------------------------------------------------------------------------------------------------- */
 
@@ -208,13 +203,7 @@ const struct pp_arch pp_arch_qwen3next = {
 
 static const struct pp_arch_name names[] = {
     NAMES,
-    {.hf = LINEAR "in_proj_qkv", .gguf = "blk.{}.attn_qkv"},
-    {.hf = LINEAR "in_proj_z", .gguf = "blk.{}.attn_gate"},
-    {.hf = LINEAR "in_proj_b", .gguf = "blk.{}.ssm_beta"},
-    {.hf = LINEAR "in_proj_a", .gguf = "blk.{}.ssm_alpha"},
-    {.hf = "model.layers.{}.mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
-     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true},
-    {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true},
+    PP_DELTA_APART_NAMES,
     {.hf = NULL},
 };
 static const char *const classes[] = {"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "qwen3_5_text",
@@ -269,7 +258,7 @@ const struct pp_arch pp_arch_qwen35 = {
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
     .from_config = pp_delta_from_config,
     .from_gguf = tiled_from_gguf,
-    .to_gguf = sections_to_gguf,
+    .to_gguf = pp_qwen_to_gguf,
     .to_config = to_config,
 };
 
@@ -285,6 +274,6 @@ const struct pp_arch pp_arch_qwen35moe = {
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
     .from_config = moe_from_config,
     .from_gguf = tiled_from_gguf,
-    .to_gguf = sections_to_gguf,
+    .to_gguf = pp_qwen_to_gguf,
     .to_config = moe_to_config,
 };

@@ -36,6 +36,7 @@ enum pp_code pp_cpu_convolve_add(struct pp_cpu *c, struct stage *s, const struct
     s->layer = op->tier_layer;
     s->taps = taps;
     s->n_taps = n_taps;
+    s->tap_step = op->period ? (int)op->period : 1;
     s->width = width;
     return PP_OK;
 }
@@ -75,12 +76,13 @@ void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int it
 {
     const int64_t columns = columns_of_item(s, m), first = item * columns, stride = (s->width + 15) / 16 * 16;
     const int64_t n = s->width - first < columns ? s->width - first : columns;
+    const int window = (s->n_taps - 1) * s->tap_step + 1;
     for (int i = 0; i < m; i++) {
         float *at[PP_MAX_TAPS], *y = slot_row(c, s->out, i) + first;
         const float *x = slot_row(c, s->in, i) + first;
-        pp_cpu_rows_before(c, s, &c->batch->rows[i], s->n_taps, at);
+        pp_cpu_rows_before(c, s, &c->batch->rows[i], window, at);
         for (int j = 0; j < s->n_taps; j++)
-            at[j] = at[j] ? at[j] + first : NULL;
+            at[j] = at[j * s->tap_step] ? at[j * s->tap_step] + first : NULL;
         if (s->in2 >= 0)
             c->ops->multiply(x, slot_row(c, s->in2, i) + first, n, at[s->n_taps - 1]);
         else

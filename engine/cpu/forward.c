@@ -20,15 +20,18 @@ static bool abandoned(struct pp_cpu *c)
 
 /* --- embedding ------------------------------------------------------------------------------------------------ */
 
-static void rope_table(const struct pp_cpu *c, const struct rope *rope, int row)
+void pp_cpu_rope_angles(const struct rope *rope, int64_t position, float *cs)
 {
-    float *cs = rope->cos_sin + row * rope->dim;
-    float position = (float)c->batch->rows[row].position;
     for (int64_t i = 0; i < rope->dim / 2; i++) {
-        float angle = position * rope->inv_freq[i];
+        const float angle = (float)position * rope->inv_freq[i];
         cs[2 * i] = cosf(angle) * rope->magnitude;
         cs[2 * i + 1] = sinf(angle) * rope->magnitude;
     }
+}
+
+static void rope_table(const struct pp_cpu *c, const struct rope *rope, int row)
+{
+    pp_cpu_rope_angles(rope, c->batch->rows[row].position, rope->cos_sin + row * rope->dim);
 }
 
 /* Adds a row of a table to x: what stands for the row's position, if positions are learned; the engine has no more of
@@ -151,13 +154,46 @@ static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op
         c->ops->apply(PP_FN_SCALE, r->scale, y, t->ne[0], y);
 }
 
+/* The at-th row of tables that lie one behind the other. */
+static void take_table_row(struct pp_cpu *c, const struct row_op *r, int64_t at, float *y)
+{
+    const struct pp_tensor *t = r->tables[at / r->table->ne[1]];
+    const uint8_t *values = (const uint8_t *)t->data +
+                            (size_t)(at % t->ne[1]) * pp_type_row_bytes(t->type, t->ne[0]);
+    if (!pp_row_finite(t->type, values, t->ne[0]))
+        pp_weights_bad(c->weights, t);
+    else
+        pp_dequantize_row(t->type, values, y, t->ne[0]);
+}
+
+/* What the row's token and those before it lead to; products are within 63 bits, as multipliers are made for that. */
+static void look_up_hashes(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
+{
+    const struct pp_hashed *h = r->hashed;
+    const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
+    const float *before = slot_row(c, r->in, row);
+    uint64_t hash = (uint64_t)(of->token > 0 ? of->token : 0) * (uint64_t)h->multiplier[0];
+    float *y = slot_row(c, r->out, row);
+    int64_t first = 0, index = 0;
+    bool ended = false;
+    for (int64_t n = 1; n < h->size; n++) {
+        const int64_t token = before[n - 1] > 0 && !ended ? (int64_t)before[n - 1] - 1 : h->end;
+        ended = token == h->end;
+        hash ^= (uint64_t)token * (uint64_t)h->multiplier[n];
+        for (int64_t i = 0; i < h->heads; i++, index++) {
+            take_table_row(c, r, first + (int64_t)(hash % (uint64_t)h->n_rows[index]), y + index * h->width);
+            first += h->n_rows[index];
+        }
+    }
+}
+
 /* Vocabularies are small enough that floats are exact. */
 static void put_token(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
     const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
     float *y = slot_row(c, r->out, row);
     for (int64_t i = 0; i < r->n; i++)
-        y[i] = of->token > 0 ? (float)of->token : 0;
+        y[i] = (float)((of->token > 0 ? of->token : 0) + r->at);
 }
 
 /* Each number's neighbours of u times what the function makes of it. */
@@ -185,8 +221,8 @@ static void rotate_heads(const struct pp_cpu *c, const struct stage *s, const st
 
 static bool is_stream_op(enum pp_op_kind kind)
 {
-    return kind == PP_OP_MIX || kind == PP_OP_SPREAD || kind == PP_OP_MATCH || kind == PP_OP_SPARSEN ||
-           kind == PP_OP_RECALL || kind == PP_OP_CONNECT || kind == PP_OP_READ_STREAMS ||
+    return kind == PP_OP_MIX || kind == PP_OP_SPREAD || kind == PP_OP_ROOTS || kind == PP_OP_MATCH ||
+           kind == PP_OP_SPARSEN || kind == PP_OP_RECALL || kind == PP_OP_CONNECT || kind == PP_OP_READ_STREAMS ||
            kind == PP_OP_WRITE_STREAMS;
 }
 
@@ -198,6 +234,8 @@ static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
         float *y = slot_row(c, r->out, row);
         if (r->kind == PP_OP_LOOKUP || r->kind == PP_OP_NGRAM)
             look_up(c, s, r, row);
+        else if (r->kind == PP_OP_HASH)
+            look_up_hashes(c, s, r, row);
         else if (r->kind == PP_OP_TOKEN)
             put_token(c, s, r, row);
         else if (r->kind == PP_OP_NORM)

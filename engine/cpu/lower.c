@@ -347,7 +347,7 @@ static enum pp_code lower_picks(struct lowering *l)
     s->layer = op->tier_layer;
     s->q = op->in;
     s->k = op->in2;
-    s->head_weights = op->period && !op->pooled ? -1 : op->in3;
+    s->head_weights = op->in3;
     s->halves = op->halves;
     s->rotated_from = op->at;
     l->at++;
@@ -416,8 +416,9 @@ static bool is_row_op(const struct lowering *l)
     const struct pp_op *op = peek(l, 0);
     return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
                   op->kind == PP_OP_WEIGH || op->kind == PP_OP_LOOKUP || op->kind == PP_OP_TAKE ||
-                  op->kind == PP_OP_TOKEN || op->kind == PP_OP_NGRAM ||
-                  op->kind == PP_OP_MIX || op->kind == PP_OP_SPREAD || op->kind == PP_OP_MATCH ||
+                  op->kind == PP_OP_TOKEN || op->kind == PP_OP_NGRAM || op->kind == PP_OP_HASH ||
+                  op->kind == PP_OP_ROOTS || op->kind == PP_OP_MIX ||
+                  op->kind == PP_OP_SPREAD || op->kind == PP_OP_MATCH ||
                   op->kind == PP_OP_SPARSEN || op->kind == PP_OP_RECALL || op->kind == PP_OP_CONNECT ||
                   op->kind == PP_OP_READ_STREAMS || op->kind == PP_OP_WRITE_STREAMS ||
                   (op->kind == PP_OP_ROPE && op->period) ||
@@ -444,8 +445,12 @@ static enum pp_code take_connection(struct lowering *l, const struct pp_op *op, 
 /* What an operation of a row has of the model's tensors. */
 static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, struct row_op *r)
 {
-    if (op->kind == PP_OP_LOOKUP || op->kind == PP_OP_NGRAM)
+    if (op->kind == PP_OP_LOOKUP || op->kind == PP_OP_NGRAM || op->kind == PP_OP_HASH)
         r->table = op->weight;
+    if (op->kind == PP_OP_ROOTS) {
+        r->n_heads = (int)op->count;
+        r->n = l->plan->slots[op->in].width / op->count;
+    }
     if (op->kind == PP_OP_NORM || op->kind == PP_OP_HEAD_NORM) {
         r->n = op->weight->ne[0];
         r->n_heads = (int)(l->plan->slots[op->out].width / r->n);
@@ -486,7 +491,8 @@ static enum pp_code lower_rows(struct lowering *l)
         *r = (struct row_op){.kind = op->kind, .fn = op->fn, .scale = op->scale, .in = op->in, .in2 = op->in2,
                              .out = op->out, .n = l->plan->slots[op->out].width, .count = op->count, .at = op->at,
                              .period = op->period, .times = op->times ? op->times : 1,
-                             .by_position = op->by_position, .halves = op->halves};
+                             .by_position = op->by_position, .halves = op->halves, .hashed = op->hashed,
+                             .tables = op->tables};
         enum pp_code code = take_row_weight(l, op, r);
         if (code)
             return code;
@@ -569,6 +575,8 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_LOOKUP:
     case PP_OP_TOKEN:
     case PP_OP_NGRAM:
+    case PP_OP_HASH:
+    case PP_OP_ROOTS:
     case PP_OP_MIX:
     case PP_OP_SPREAD:
     case PP_OP_RECALL:

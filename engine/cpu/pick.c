@@ -75,6 +75,7 @@ bool pp_cpu_pick_new(struct pp_cpu *c)
 {
     const int n_threads = pp_pool_n(c->pool);
     struct pick_plan *p = &c->pick;
+    int n_heads = 0;
     for (int t = 0; t < c->n_tiers; t++)
         if (c->attend[t].kv.kind == PP_TIER_INDEX) {
             p->top_k = c->attend[t].top_k;
@@ -83,9 +84,14 @@ bool pp_cpu_pick_new(struct pp_cpu *c)
             p->pooled = c->attend[t].pooled;
             p->room = p->top_k + (p->pooled ? p->block - 1 : 0);
             p->n_lists = of_blocks(c) ? c->attend[t].group : 1;
+            n_heads = c->attend[t].group;
         }
     if (!p->top_k)
         return true;
+    if (!(p->ones = pp_cpu_memory_take(c, n_heads, sizeof *p->ones)))
+        return false;
+    for (int h = 0; h < n_heads; h++)
+        p->ones[h] = 1;
     if (!(p->slots = pp_cpu_memory_take(c, c->max_rows * p->n_lists * p->room, sizeof *p->slots)))
         return false;
     for (int i = 0; i < n_threads; i++) {
@@ -106,6 +112,7 @@ bool pp_cpu_pick_new(struct pp_cpu *c)
 void pp_cpu_pick_free(struct pp_cpu *c)
 {
     pp_free(c->pick.slots);
+    pp_free(c->pick.ones);
     for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++) {
         free_candidates(c->threads[i].candidates, c->pick.n_lists);
         pp_free(c->threads[i].dots);
@@ -259,7 +266,8 @@ static void pass_keys(struct pp_cpu *c, const struct stage *s, int row, const ui
 {
     float scores[PP_KV_CHUNK];
     if (!of_blocks(c)) {
-        c->ops->index_scores(&t->attention[s->tier], slot_row(c, s->head_weights, row), heads, n, scores);
+        const float *weights = s->head_weights < 0 ? c->pick.ones : slot_row(c, s->head_weights, row);
+        c->ops->index_scores(&t->attention[s->tier], weights, heads, n, scores);
         pass_scores(c, t->candidates, scores, n, place);
         return;
     }
@@ -319,12 +327,24 @@ static bool is_picked(const struct pp_cpu *c, int row)
     return (c->pick.pooled ? length - length % c->pick.block : length) > c->pick.top_k;
 }
 
-static void rotate(const struct pp_cpu *c, const struct stage *s, int row, float *x, int n_heads)
+static void rotate(const struct pp_cpu *c, const struct stage *s, const float *cos_sin, float *x, int n_heads)
 {
     const struct rope *rope = &c->ropes[0];
     for (int h = 0; h < n_heads && rope->dim; h++)
-        c->ops->rope(x + h * c->attend[s->tier].kv.head_dim + s->rotated_from, rope->dim, s->halves,
-                     rope->cos_sin + row * rope->dim);
+        c->ops->rope(x + h * c->attend[s->tier].kv.head_dim + s->rotated_from, rope->dim, s->halves, cos_sin);
+}
+
+/* By the row's position, or that of its block's beginning. */
+static void rotate_key(const struct pp_cpu *c, const struct stage *s, int row, float *k)
+{
+    const struct rope *rope = &c->ropes[0];
+    const struct pp_batch_row *r = &c->batch->rows[row];
+    const int64_t behind = (pp_cpu_row_length(r) - 1) % c->pick.block;
+    float there[PP_MAX_HEAD_DIM];
+    const bool moves = c->pick.pooled && s->head_weights < 0 && behind > 0;
+    if (moves)
+        pp_cpu_rope_angles(rope, r->position - behind, there);
+    rotate(c, s, moves ? there : rope->cos_sin + row * rope->dim, k, 1);
 }
 
 static void prepare(const struct pp_cpu *c, const struct stage *s, int row)
@@ -332,11 +352,11 @@ static void prepare(const struct pp_cpu *c, const struct stage *s, int row)
     const struct pp_batch_row *r = &c->batch->rows[row];
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     float *k = slot_row(c, s->k, row);
-    rotate(c, s, row, k, 1);
+    rotate_key(c, s, row, k);
     c->ops->kv_store(kv, r->pages[s->tier][r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(kv, s->layer, 0),
                      (int)(r->slot % PP_PAGE_TOKENS), k, NULL);
     if (is_picked(c, row))
-        rotate(c, s, row, slot_row(c, s->q, row), c->attend[s->tier].group);
+        rotate(c, s, c->ropes[0].cos_sin + row * c->ropes[0].dim, slot_row(c, s->q, row), c->attend[s->tier].group);
 }
 
 /* Where what was picked for the h-th list lies. A pass that is abandoned has found too little: those places are never

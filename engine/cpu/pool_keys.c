@@ -1,5 +1,6 @@
 /* pool_keys.c - stages that make one key of those of several positions, for an index (plan.h): of each value the mean
- * over the positions of a block up to the row's own, each with its share in a softmax of the value's scores there.
+ * over the positions of a block up to the row's own, each with its share in a softmax of the value's scores there, or
+ * all alike.
  *
  * Keys and their scores lie in the cache as rows, side by side. As in a convolution no value needs another one's past:
  * threads share out columns, and each takes the rows of the batch one after the other. There are a few hundred values
@@ -21,9 +22,10 @@ enum pp_code pp_cpu_pool_add(struct pp_cpu *c, struct stage *s, const struct pp_
     s->tier = op->tier;
     s->layer = op->tier_layer;
     s->n_taps = (int)op->period;
-    s->width = op->weight->ne[0];
-    s->taps = pp_cpu_float_vector(c, op->weight, err);
-    return s->taps ? PP_OK : err->code;
+    s->width = c->model->plan.slots[op->out].width;
+    if (op->weight)
+        s->taps = pp_cpu_float_vector(c, op->weight, err);
+    return s->taps || !op->weight ? PP_OK : err->code;
 }
 
 static int64_t columns_of_item(const struct stage *s, int m)
@@ -42,6 +44,10 @@ static float pool(const struct stage *s, float *const *at, int n, int64_t column
 {
     const int64_t stride = (s->width + 15) / 16 * 16;
     float share[PP_MAX_TAPS], most = -INFINITY, sum = 0, mean = 0;
+    for (int j = 0; !s->taps && j < n; j++)
+        sum += at[j][column];
+    if (!s->taps)
+        return sum / (float)n;
     for (int j = 0; j < n; j++) {
         share[j] = at[j][s->width + column] + s->taps[j * stride + column];
         most = fmaxf(most, share[j]);
@@ -57,7 +63,7 @@ void pp_cpu_pool_item(struct pp_cpu *c, const struct stage *s, int m, int item)
 {
     const int64_t columns = columns_of_item(s, m), first = item * columns;
     const int64_t end = first + columns < s->width ? first + columns : s->width;
-    const size_t bytes = (size_t)(end - first) * sizeof(float);
+    const size_t bytes = (size_t)(end - first) * sizeof(float), scores = s->taps ? bytes : 0;
     for (int i = 0; i < m; i++) {
         const struct pp_batch_row *r = &c->batch->rows[i];
         const int n = (int)((pp_cpu_row_length(r) - 1) % s->n_taps) + 1; /* positions of the block up to the row's */
@@ -65,7 +71,8 @@ void pp_cpu_pool_item(struct pp_cpu *c, const struct stage *s, int m, int item)
         float *at[PP_MAX_TAPS], *y = slot_row(c, s->out, i);
         pp_cpu_rows_before(c, s, r, n, at);
         memcpy(at[n - 1] + first, x + first, bytes);
-        memcpy(at[n - 1] + s->width + first, x + s->width + first, bytes);
+        if (scores)
+            memcpy(at[n - 1] + s->width + first, x + s->width + first, scores);
         for (int64_t k = first; k < end; k++)
             y[k] = pool(s, at, n, k);
     }

@@ -30,12 +30,15 @@ struct norm {
 
 /* Something small that is done to a row of a slot by itself. */
 struct row_op {
-    enum pp_op_kind kind;       /* NORM, HEAD_NORM, ROPE, LOOKUP, TOKEN, NGRAM, ADD, GATE, MULTIPLY, TAKE, APPLY, WEIGH,
-                                   MIX, SPREAD, MATCH, SPARSEN, RECALL, CONNECT, READ_STREAMS, WRITE_STREAMS */
+    enum pp_op_kind kind;       /* NORM, HEAD_NORM, ROPE, LOOKUP, TOKEN, NGRAM, HASH, ADD, GATE, MULTIPLY, TAKE, APPLY,
+                                   WEIGH, MIX, SPREAD, ROOTS, MATCH, SPARSEN, RECALL, CONNECT, READ_STREAMS,
+                                   WRITE_STREAMS */
     enum pp_fn fn;
     float scale;
     struct norm norm;
-    const struct pp_tensor *table; /* LOOKUP, NGRAM */
+    const struct pp_tensor *table; /* LOOKUP, NGRAM, HASH */
+    const struct pp_tensor *const *tables; /* HASH: [count], the first being `table` */
+    const struct pp_hashed *hashed; /* HASH */
     bool by_position;           /* LOOKUP */
     const float *factors;       /* MULTIPLY, in place of in2; or NULL. RECALL. CONNECT: one for each kind of number */
     const float *added;         /* CONNECT: to each number */
@@ -44,7 +47,7 @@ struct row_op {
     int in, in2, out;           /* slots */
     int64_t n;                  /* values; HEAD_NORM: of a head */
     int n_heads;                /* HEAD_NORM; WEIGH: numbers; RECALL: vectors; of what has to do with streams, those */
-    int64_t count, at, period, times; /* TAKE, NGRAM; period: of ROPE, values of a head */
+    int64_t count, at, period, times; /* TAKE, NGRAM; count: HASH; at: TOKEN; period: of ROPE, values of a head */
     bool halves;                /* ROPE */
 };
 
@@ -125,7 +128,7 @@ struct stage {
     float softcap;              /* times log2 e; 0: none */
     const float *slopes;        /* [n_head] of ALiBi, times log2 e; or NULL */
     /* PICK: tier, layer, q and k as above */
-    int head_weights;           /* slot */
+    int head_weights;           /* slot; -1: there are none, or pooled keys have a weight of 1 for each head */
     bool halves;                /* how pairs that are rotated lie */
     int64_t rotated_from;       /* PICK: the first of them */
     /* CONVOLVE: tier and layer as above; epilogue: none, or APPLY */
@@ -133,9 +136,11 @@ struct stage {
     int gate;                   /* slot that its result is multiplied by, behind the epilogue; -1: none */
     int64_t width;
     int n_taps;
+    int tap_step;               /* positions from one to the next */
     const float *taps;          /* [n_taps, width padded to 16], the one of the oldest position first */
     const float *bias;          /* [width], or NULL */
-    /* POOL: tier, layer and width as above; n_taps: positions of a block; taps: what is added to scores at each */
+    /* POOL: tier, layer and width as above; n_taps: positions of a block; taps: what is added to scores at each, or
+       NULL: there are no scores */
     /* RECUR: tier, layer, in, out and norm as above, bias [n_head] */
     const struct pp_recurrence *recurrence;
     const float *rate;          /* [n_head] */
@@ -243,6 +248,7 @@ struct pick_plan {
     bool pooled;
     int64_t room;               /* what a row sees of a list at most */
     int n_lists;                /* of heads that each see what was picked for them; else 1 */
+    float *ones;                /* [heads of the index] */
     int32_t *slots;             /* [max_rows, n_lists, room]: of rows that would see more, ascending by place */
     bool any;                   /* the pass has such rows */
     int n_splits;               /* items that share a row's positions */
@@ -408,6 +414,9 @@ static inline int64_t pp_cpu_row_length(const struct pp_batch_row *r)
 bool pp_cpu_pick_new(struct pp_cpu *c);
 void pp_cpu_pick_free(struct pp_cpu *c);
 void pp_cpu_pick_plan(struct pp_cpu *c);
+
+/* forward.c: cosines and sines of a position, side by side; cs: [rope->dim] */
+void pp_cpu_rope_angles(const struct rope *rope, int64_t position, float *cs);
 
 /* streams.c: what has to do with streams, MATCH, SPARSEN and RECALL; y: the row of `out`. */
 void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *x2, float *y);

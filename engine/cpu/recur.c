@@ -246,7 +246,8 @@ static void run_head(const struct run *run, int head)
         else if (!is_plain(run->r))
             pp_cpu_norm(run->c, &s->norm, out, value, out);
         if (s->in >= 0)
-            run->c->ops->gate(PP_FN_SILU, 0, slot_row(run->c, s->in, run->row + i) + head * value, out, value, out);
+            run->c->ops->gate(run->r->sigmoids ? PP_FN_SIGMOID : PP_FN_SILU, 0,
+                              slot_row(run->c, s->in, run->row + i) + head * value, out, value, out);
     }
 }
 

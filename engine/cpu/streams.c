@@ -172,12 +172,24 @@ static void write_streams(const struct pp_cpu *c, const struct row_op *r, const 
         c->ops->add_scaled(streams + j * r->n, x, numbers[n + j], r->n);
 }
 
+/* The root of each stream's product, with its sign. */
+static void roots(const struct row_op *r, const float *x, const float *x2, float *y)
+{
+    static const float least = 1e-6f;
+    for (int j = 0; j < r->n_heads; j++) {
+        const float product = r->scale * product_of(x + j * r->n, x2 + j * r->n, r->n);
+        y[j] = product == 0 ? 0 : copysignf(sqrtf(fmaxf(fabsf(product), least)), product);
+    }
+}
+
 void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *x2, float *y)
 {
     if (r->kind == PP_OP_MIX)
         mix(c, x, x2, r->n_heads, r->n, y);
     for (int j = 0; r->kind == PP_OP_SPREAD && j < r->n_heads; j++)
         c->ops->add_scaled(y + j * r->n, x, 1 + x2[j], r->n);
+    if (r->kind == PP_OP_ROOTS)
+        roots(r, x, x2, y);
     if (r->kind == PP_OP_MATCH)
         c->ops->apply(PP_FN_SCALE, length(x2, r->n, 0) / length(x, r->n, 1e-5f), x, r->n, y);
     if (r->kind == PP_OP_RECALL)
