@@ -333,7 +333,7 @@ static enum pp_code check_hashes(const struct pp_hparams *hp, struct pp_error *e
         int64_t v, least, most;
     } ranges[] = {
         {"number of tokens that have an embedding together", h->size, 2, PP_HASH_TOKENS},
-        {"number of embeddings of as many tokens", h->heads, 1, PP_HASH_HEADS / (PP_HASH_TOKENS - 1)},
+        {"number of embeddings of as many tokens", h->heads, 1, PP_HASH_HEADS / (h->size > 1 ? h->size - 1 : 1)},
         {"size of the rows of embeddings of several tokens", h->width, 1, 1 << 16},
         {"number of positions that their convolution looks at", h->taps, 1, 1 + (PP_MAX_TAPS - 1) / h->size},
         {"layer that embeddings of several tokens go into", h->layer, 0, hp->n_layer - 1},

@@ -115,14 +115,14 @@ static bool is_prime(int64_t n)
 
 static bool may_hash(const struct pp_hashed *h)
 {
-    return h->size >= 2 && h->size <= PP_HASH_TOKENS && h->heads >= 1 && (h->size - 1) * h->heads <= PP_HASH_HEADS;
+    return h->size >= 2 && h->size <= PP_HASH_TOKENS && h->heads >= 1 && h->heads <= PP_HASH_HEADS / (h->size - 1);
 }
 
 /* Multipliers of a seed, and the prime numbers of rows from one on. */
 static enum pp_code fill_hashes(struct pp_hparams *hp, int64_t base, struct pp_error *err)
 {
     struct pp_hashed *h = &hp->hashed;
-    if (base < 2 || base > INT32_MAX - (1 << 16) || h->heads > PP_HASH_HEADS || !may_hash(h))
+    if (base < 2 || base > INT32_MAX - (1 << 16) || !may_hash(h))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%lld embeddings each of 2 to %lld tokens, of at least %lld rows, are "
                        "not supported", (long long)h->heads, (long long)h->size, (long long)base);
     for (int64_t i = 0; i < h->size; i++)
