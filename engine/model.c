@@ -275,6 +275,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"hashed width", (double)hp->hashed.width},      {"hashed taps", (double)hp->hashed.taps},
         {"hashed layer", (double)hp->hashed.layer},      {"hashed end", (double)hp->hashed.end},
         {"hash seed", (double)hp->hashed.seed},          {"hashed rows", (double)hp->hashed.n_rows[0]},
+        {"norm groups", (double)hp->norm_groups},
         {"stream rank", (double)hp->stream_rank},        {"state sigmoids", hp->state_sigmoids},
         {"streams", (double)hp->n_stream},               {"hyper", hp->hyper},
         {"stream epsilon", (double)hp->connection.least}, {"stream magnitude", (double)hp->connection.most},

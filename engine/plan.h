@@ -34,8 +34,8 @@ enum pp_op_kind {
                         latest first, and 1; 0: there was none. From the latest one that is `end` on all are that */
     PP_OP_NORM,      /* out = norm(in) * weight [+ bias]: by the root of the mean square, or `centred`, LayerNorm; with
                         `scale` for epsilon, where that is not 0 */
-    PP_OP_HEAD_NORM, /* in place: the same for every head of `in`, by one vector of as many values as a head has, or
-                        each head by one of its own: a row of a matrix */
+    PP_OP_HEAD_NORM, /* out = the same for every head of `in`, by one vector of as many values as a head has, or each
+                        head by one of its own: a row of a matrix. In front of attention in place */
     PP_OP_LINEAR,    /* out = linear(in), adapters included */
     PP_OP_HEADS,     /* out = of each head of `in` the product with its own matrix of `heads`; values that a head has
                         behind those that are multiplied come behind its result */

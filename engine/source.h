@@ -237,6 +237,7 @@ struct pp_hparams {
     } scales;
     int64_t n_nextn;        /* layers behind the last one that guess further tokens; nobody uses them */
     float norm_eps;
+    int64_t norm_groups;    /* those of the stream are by so many parts of it, each by itself; 0: by all together */
     bool mean_square;       /* norms are by the root of the mean square, though those of the family take the mean off */
     float rope_base;
     float rope_base_local;  /* of layers with PP_LAYER_LOCAL_ROPE */

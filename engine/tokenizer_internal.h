@@ -149,6 +149,7 @@ size_t tok_scan_tekken(const char *p, const char *end);
 size_t tok_scan_gpt4o(const char *p, const char *end);
 size_t tok_scan_deepseek_v3(const char *p, const char *end);
 size_t tok_scan_qwen35(const char *p, const char *end);
+size_t tok_scan_k2_horizon(const char *p, const char *end);
 size_t tok_scan_minicpm5(const char *p, const char *end);
 size_t tok_scan_ufakzeka(const char *p, const char *end);
 size_t tok_scan_jais2(const char *p, const char *end);

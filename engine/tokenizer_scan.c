@@ -264,6 +264,37 @@ LIKE_LLAMA3(ufakzeka, .digits = 1, .lines = true)
 LIKE_LLAMA3(jais2, .digits = 3, .apart = true, .lines = true, .halving = true)
 LIKE_LLAMA3(jais2_spaces, .digits = 3, .apart = true, .lines = true, .halving = true, .no_lines = true)
 
+/* Letters, marks, and what joins them or keeps them apart without being seen (U+200C, U+200D). */
+static bool joins(const char *p, const char *end)
+{
+    return at(p, end).class & (TOK_LETTER | TOK_MARK) ||
+           (end - p >= 3 && (memcmp(p, "\u200c", 3) == 0 || memcmp(p, "\u200d", 3) == 0));
+}
+
+static const char *joined(const char *p, const char *end)
+{
+    while (p < end && joins(p, end))
+        p += at(p, end).width;
+    return p;
+}
+
+size_t tok_scan_k2_horizon(const char *p, const char *end)
+{
+    const struct ch c = at(p, end);
+    const char *q = p + c.width;
+    const size_t apostrophe = contraction(p, end, true);
+    if (joins(p, end))
+        return (size_t)(joined(p, end) - p);
+    if (apostrophe)
+        return apostrophe;
+    if (c.class & TOK_NUMBER)
+        return (size_t)(numbers(p, end, 3) - p);
+    if (!(c.class & TOK_LINE_END) && q < end && joins(q, end))
+        return (size_t)(joined(q, end) - p);
+    const char *stop = others(p, end, TOK_SPACE_CHAR | TOK_NUMBER | TOK_LETTER);
+    return (size_t)((stop ? line_ends(stop, end, '\n') : spaces(p, end, true)) - p);
+}
+
 bool tok_scan_is_halved(const char *word, size_t n)
 {
     for (size_t width = 1; width <= 4 && width <= n; width++)

@@ -143,6 +143,9 @@ static const char *const kimi_k2[] = {
 static const char *const qwen35[] = {
     CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES
     "|" SPACES_TO_LAST, NULL};
+static const char *const k2_horizon[] = { /* joiners are of words */
+    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}\\x{200c}\\x{200d}]+|\\p{N}{1,3}|" SYMBOLS "[\\r\\n]*|" LINES
+    "|" SPACES_TO_LAST, NULL};
 static const char *const minicpm5[] = {"\\p{N}{1,3}", LLAMA3("\\p{N}+"), NULL};
 static const char *const ufakzeka[] = {
     "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" SYMBOLS "[\\r\\n]*|" LINES "|" SPACES_TO_LAST, NULL};
@@ -238,6 +241,7 @@ static const struct tok_rule rules[] = {
     {"jais-2", jais2, false, false},
     {"jina-v5-nano", llama3, true, true},
     {"exaone-moe", exaone_moe, false, false},
+    {"k2-horizon", k2_horizon, false, false},
     {"chameleon", chameleon, false, true},
     {"laguna", laguna, false, false},
     {"granite-docling", gpt2, false, false},
@@ -259,6 +263,9 @@ static const struct tok_rule rules[] = {
     "[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?" JSON_KIMI_UPPER "*" JSON_KIMI_LOWER "+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"  \
     "|[^\\r\\n\\p{L}\\p{N}]?" JSON_KIMI_UPPER "+" JSON_KIMI_LOWER "*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"             \
     "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define JSON_K2_HORIZON(joiner, other)                                                                       \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}|\\p{M}|" joiner "|" other ")+|\\p{N}{1,3}"     \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 static const struct {
     const char *rule;
     const char *patterns[TOK_MAX_PATTERNS];
@@ -282,6 +289,8 @@ static const struct {
                 "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
     {"exaone-moe", {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}"
                     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"}},
+    {"k2-horizon", {JSON_K2_HORIZON("\u200c", "\u200d")}},
+    {"k2-horizon", {JSON_K2_HORIZON("\\u200C", "\\u200D")}},
     {"kimi-k2", {JSON_KIMI}},
     {"superbpe", {"\\p{N}+", "(?=(\\d{3})+(?!\\d))"}},
     {"tiny_aya", {"\\d{1,3}(?=(?:\\d{3})*\\b)",
@@ -412,7 +421,7 @@ static const struct {
     {&qwen35[0], tok_scan_qwen35, true},     {&minicpm5[1], tok_scan_minicpm5, true},
     {&ufakzeka[0], tok_scan_ufakzeka, true}, {&jais2[0], tok_scan_jais2, true},
     {&exaone_moe[0], tok_scan_exaone_moe, true}, {&youtu[4], tok_scan_youtu, true},
-    {&kimi_k2[0], tok_scan_kimi, true},
+    {&kimi_k2[0], tok_scan_kimi, true},      {&k2_horizon[0], tok_scan_k2_horizon, true},
     {&chameleon[0], tok_scan_chameleon, false},
 };
 

@@ -38,6 +38,16 @@ static void linear(const struct decoder *d, int l, const char *kind, const doubl
 static void norm(const struct decoder *d, int l, const char *kind, int row, const double *x, double *y)
 {
     const struct matrix *w = part(d, l, kind, ".weight"), *b = part(d, l, kind, ".bias");
+    const int size = d->s.norm_groups ? d->s.n_embd / d->s.norm_groups : 0;
+    for (int from = 0; size && from < d->s.n_embd; from += size) {
+        double sum = 0;
+        for (int i = from; i < from + size; i++)
+            sum += x[i] * x[i] / size;
+        for (int i = from; i < from + size; i++)
+            y[i] = x[i] / sqrt(sum + (double)DECODER_EPSILON) * (double)w->values[i];
+    }
+    if (size)
+        return;
     const int64_t n = w ? w->cols : d->s.n_embd, at = w && w->rows ? row * n : 0;
     const bool centred = d->s.centred || (d->s.heads_centred && strncmp(kind, "attn_", 5) == 0 && kind[6] == '_');
     double mean = 0, square = 0;

@@ -127,6 +127,7 @@ static const struct decoder_shape families[] = {
      .n_head_kv = 4, .head_dim = 24, .key_dim = 16, .ff = FF_GELU_GATE, .tied = true},
     {.arch = "doge", .heads = HEADS_ALIKE, .key_scores = true},
     {.arch = "nanbeige", .neighbours = true, .loops = 2},
+    {.arch = "k2-horizon", .norm_groups = 3},
     {.arch = "ouro", .neighbours = true, .norms = BOTH_NORMS, .loops = 3},
     {.arch = "flex_olmo", .norms = POST_NORM, .heads = HEADS_WHOLE, .n_expert = 6, .n_used = 3, .shares = true},
     {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
@@ -697,6 +698,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         {"attention.value_length", s->head_dim}, {"rope.dimension_count", s->rope_dim},
     }, some[] = {
         {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, 
+        {"attention.group_norm_groups", s->norm_groups},
         {"attention.sliding_window", s->both_ways && s->window ? 2 * (s->window - 1) : s->window},
         {"rope.scaling.original_context_length", s->context}, {"shortconv.l_cache", s->taps},
         {"shared.block_count", s->zamba.n_scan ? 0 : s->zamba.n_block},

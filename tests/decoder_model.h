@@ -14,6 +14,7 @@ struct decoder_shape {
     bool centred;          /* norms take the mean off */
     bool norm_bias;
     bool norm_plain;       /* they have no weights at all */
+    int norm_groups;       /* those of the stream are by so many parts of it; 0: of all together */
     float epsilon;         /* of all of them; 0: the usual one */
     bool unrotated;        /* no heads are rotated */
     bool positions;        /* the first layer's input has learned positions in it */

@@ -753,6 +753,27 @@ static void telechat(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
+/* K2 Horizon: norms by parts of the stream. */
+static void k2_horizon(void **state)
+{
+    static const struct spoilt cases[] = {{"blk.1.ffn_norm.weight", 0, 24, "ffn_norm"}};
+    (void)state;
+    struct decoder_shape s = decoder_shape("k2-horizon");
+    const char *folder = check_decoder(&s);
+    assert_config(folder, "architectures", "K2HorizonForCausalLM");
+    assert_config(folder, "layernorm_num_groups", "3");
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.norm_groups = 0;
+    assert_config(check_decoder(&s), "layernorm_num_groups", "1");
+    s.norm_groups = 5;
+    struct decoder *d = decoder_make(&s);
+    struct pp_source *source;
+    struct pp_error err;
+    assert_int_equal(pp_source_open(decoder_write(d), &source, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "in 5 groups"));
+    decoder_free(d);
+}
+
 /* Yuan 2: convolutions in front of queries and keys, and what others call the gate is what it multiplies. */
 static void yuan(void **state)
 {
@@ -1114,6 +1135,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(lora_of_loops), cmocka_unit_test(norms_of_loops),
         cmocka_unit_test(modernbert_decoder),
         cmocka_unit_test(kormo), cmocka_unit_test(telechat), cmocka_unit_test(tele_flm),
+        cmocka_unit_test(k2_horizon),
         cmocka_unit_test(yuan),
         cmocka_unit_test(hyperclovax),
         cmocka_unit_test(flex_olmo),

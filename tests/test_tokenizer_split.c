@@ -36,6 +36,7 @@ static const char *const bits[] = {
     "\xf0\x9f\xa6\x99",
     "\xf0\x9d\x90\x80", "\xf0\x90\x90\x80", "\xe2\x96\x81", "\xff", "\x80", "\xe4\xb8", "\xc0\x80", "\xed\xa0\x80",
     "\xf4\x90",
+    "\xe2\x80\x8c", "\xe2\x80\x8d",
 };
 
 static size_t random_text(char *text, size_t room)
@@ -257,6 +258,8 @@ static void vectors(void **state)
         {"qwen35", "\xe0\xa4\x95\xe0\xa4\xbe| \xe0\xa4\x95\xcc\x81|1|2|'LL| ?!\n"},
         {"qwen2", "\xe0\xa4\x95|\xe0\xa4\xbe| \xe0\xa4\x95|\xcc\x81|1|2"},
         {"minicpm5", "abc|123|4| d"},
+        {"k2-horizon", "\xd9\x85\xdb\x8c\xe2\x80\x8c\xd8\xae\xd9\x88\xd8\xa7\xd9\x87\xd9\x85| \xe0\xa4\x95\xe0\xa4\xbe"
+                       "|123|4|'LL| ?!\n| x"},
         {"ufakzeka", "Ankara|'da| |1|2"},
         {"jais-2", "a|    | | x|\n| y|    |  "},
         {"jais-2", "!\n|   \n|    |  |\t| !\n\n| \n \xe3\x80\x80\n|        | x"},

@@ -40,7 +40,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_helium, &pp_arch_nanochat, &pp_arch_flex_olmo, &pp_arch_bamba,
     &pp_arch_recurrent_gemma, &pp_arch_minimax, &pp_arch_zamba2,
     &pp_arch_muse_glimmer, &pp_arch_kormo, &pp_arch_hyperclovax, &pp_arch_diffllama, &pp_arch_telechat,
-    &pp_arch_yuan, &pp_arch_glm5_next, &pp_arch_qwen4,
+    &pp_arch_yuan, &pp_arch_glm5_next, &pp_arch_qwen4, &pp_arch_k2_horizon,
     &pp_arch_nanbeige, &pp_arch_ouro, &pp_arch_modernbert_decoder, &pp_arch_doge,
     &pp_arch_jetmoe, &pp_arch_zamba, &pp_arch_openai_gpt, &pp_arch_ctrl, &pp_arch_granite_swa, &pp_arch_aria,
     &pp_arch_axk1, &pp_arch_cohere_compass, &pp_arch_longcat_flash, &pp_arch_bailingmoe3, &pp_arch_kimi_k3,

@@ -46,6 +46,11 @@ bool pp_decoder_find_norm(struct builder *b, const char *name, int64_t n, struct
     char bias[80];
     snprintf(bias, sizeof bias, "%s.weight", name); /* some of PLaMo 3's are called by their name alone */
     const bool bare = !plain && !pp_source_tensor(b->s, bias) && pp_source_tensor(b->s, name);
+    if (b->hp->norm_groups && n == b->hp->n_embd) {
+        norm->kind = PP_OP_HEAD_NORM;
+        norm->weight = pp_plan_rows(b->p, b->s, b->hp->norm_groups, n / b->hp->norm_groups, b->err, "%s.weight", name);
+        return norm->weight != NULL;
+    }
     norm->weight = plain ? b->ones : pp_plan_tensor(b->s, 0, n, b->err, bare ? "%s" : "%s.weight", name);
     snprintf(bias, sizeof bias, "%s.bias", name);
     const bool added = norm->weight && !plain && (b->d->norm_bias || pp_source_tensor(b->s, bias));

@@ -45,7 +45,7 @@ extern const struct pp_arch pp_arch_recurrent_gemma, pp_arch_minimax, pp_arch_za
 extern const struct pp_arch pp_arch_longcat_flash, pp_arch_bailingmoe3, pp_arch_kimi_k3, pp_arch_hy_v4;
 extern const struct pp_arch pp_arch_maple, pp_arch_minimax_m3, pp_arch_bailing_linear, pp_arch_bailing_hybrid;
 extern const struct pp_arch pp_arch_kormo, pp_arch_hyperclovax, pp_arch_diffllama, pp_arch_telechat, pp_arch_yuan;
-extern const struct pp_arch pp_arch_qwen4;
+extern const struct pp_arch pp_arch_qwen4, pp_arch_k2_horizon;
 extern const struct pp_arch pp_arch_glm5_next;
 
 /* The names of Llama's tensors, which most later families kept. */
