@@ -302,12 +302,20 @@ const struct pp_tensor *pp_hf_bnb_state(const struct pp_hf *hf, const char *name
     return t;
 }
 
+/* Pairs of four-bit floats, as DeepSeek V4 has them beside eight-bit ones. */
+static bool is_fp4(const char *dtype)
+{
+    return strcmp(dtype, "I8") == 0 || strcmp(dtype, "U8") == 0;
+}
+
 static bool is_packed(const struct pp_hf_quant *q, const struct pp_hf *hf, const char *name, const char *dtype,
                       struct pp_buf *b)
 {
     switch (q->method) {
     case PP_QUANT_FP8:
-        return pp_ends_with(name, ".weight") && strcmp(dtype, "F8_E4M3") == 0;
+        return pp_ends_with(name, ".weight") &&
+               (strcmp(dtype, "F8_E4M3") == 0 || (is_fp4(dtype) && has(hf, pp_hf_replaced(name, strlen(".weight"),
+                                                                                          ".scale", b), NULL)));
     case PP_QUANT_BNB:
         return pp_ends_with(name, ".weight") && pp_hf_bnb_state(hf, name, b);
     case PP_QUANT_GPTQ:
@@ -339,7 +347,9 @@ static bool is_cache_scale(const char *name)
 
 static bool is_part_of_packed(const struct pp_hf_quant *q, const struct pp_hf *hf, const char *name, struct pp_buf *b)
 {
-    static const char *const fp8[] = {".weight_scale_inv", ".weight_scale", ".input_scale", ".activation_scale", NULL};
+    static const char *const fp8[] = {".weight_scale_inv", ".weight_scale", ".scale", ".input_scale",
+                                      ".activation_scale", NULL};
+    static const char *const fp4[] = {".scale", NULL};
     static const char *const words[] = {".qzeros", ".scales", ".g_idx", NULL};
     static const char *const mlx[] = {".scales", ".biases", NULL}, *const mxfp4[] = {"_scales", NULL};
     static const char *const compressed[] = {".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx",
@@ -351,7 +361,8 @@ static bool is_part_of_packed(const struct pp_hf_quant *q, const struct pp_hf *h
                                       ".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4", NULL};
     switch (q->method) {
     case PP_QUANT_FP8:
-        return is_part(hf, name, fp8, ".weight", "F8_E4M3", b) || is_cache_scale(name);
+        return is_part(hf, name, fp8, ".weight", "F8_E4M3", b) || is_part(hf, name, fp4, ".weight", "I8", b) ||
+               is_part(hf, name, fp4, ".weight", "U8", b) || is_cache_scale(name);
     case PP_QUANT_BNB:
         return is_part(hf, name, bnb, "", "U8", b);
     case PP_QUANT_GPTQ:

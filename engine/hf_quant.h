@@ -1,7 +1,8 @@
 /* hf_quant.h - which tensors of a Hugging Face or MLX folder are quantised, how, and what they become. Private to the
  * engine.
  *
- * Formats, from their sources: FP8 (transformers integrations/finegrained_fp8.py), gpt-oss' MXFP4 (transformers
+ * Formats, from their sources: FP8 (transformers integrations/finegrained_fp8.py), of DeepSeek V4 with experts in
+ * MXFP4, two values in a byte (its inference/convert.py), gpt-oss' MXFP4 (transformers
  * integrations/mxfp4.py: NAME_blocks [n_expert, n_out, n_in / 32, 16], NAME_scales [n_expert, n_out, n_in / 32]),
  * bitsandbytes in four bits (functional.py QuantState; kernels.cu), GPTQ (AutoGPTQ, GPTQModel qlinear), AWQ (AutoAWQ
  * utils/packing_utils.py, version "gemm"; modules/linear/gemv.py), compressed-tensors

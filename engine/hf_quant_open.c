@@ -160,6 +160,8 @@ static enum pp_code fp8_scales(struct opening *o, const struct pp_tensor *scale)
     return PP_OK;
 }
 
+static enum pp_code open_pairs(struct opening *o);
+
 static enum pp_code open_fp8(struct opening *o)
 {
     const size_t end = strlen(".weight");
@@ -167,9 +169,11 @@ static enum pp_code open_fp8(struct opening *o)
     const char *dtype;
     if (lead->n_dims != 2)
         return fail_shape(o, lead);
+    if (o->q->method == PP_QUANT_FP8 && strcmp(o->dtype, "F8_E4M3") != 0)
+        return open_pairs(o);
     set_shape(o, 2, lead->ne[0], lead->ne[1], 1);
     enum pp_code code = PP_OK;
-    if (!(scale = piece(o, end, ".weight_scale_inv", &dtype)))
+    if (!(scale = piece(o, end, ".weight_scale_inv", &dtype)) && !(scale = piece(o, end, ".scale", &dtype)))
         code = need_piece(o, end, ".weight_scale", &scale, &dtype);
     o->rows->form = PP_FORM_FP8;
     if (!code)
@@ -394,6 +398,19 @@ static enum pp_code open_fp4(struct opening *o, const struct pp_tensor *scales, 
     if (r->n_cols % r->group != 0 || !has_shape(scales, r->n_groups, o->t->ne[1], o->t->ne[2]))
         return fail_shape(o, scales);
     return take_bytes(o, scales, dtype, kind, &r->scales);
+}
+
+/* DeepSeek V4's experts, beside weights in eight bits: bytes of two values, the first in the low half, and a scale for
+ * 32 values of a row. */
+static enum pp_code open_pairs(struct opening *o)
+{
+    const struct pp_tensor *lead = o->lead, *scales;
+    const char *dtype;
+    if (lead->ne[0] > INT64_MAX / 2)
+        return fail_shape(o, lead);
+    set_shape(o, 2, 2 * lead->ne[0], lead->ne[1], 1);
+    const enum pp_code code = need_piece(o, strlen(".weight"), ".scale", &scales, &dtype);
+    return code ? code : open_fp4(o, scales, dtype, PP_NUMBER_E8M0);
 }
 
 /* gpt-oss: a stack of experts [n_expert, n_out, n_in / 32, 16]. */

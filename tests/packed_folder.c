@@ -147,7 +147,8 @@ static void pack_fp8(const struct matrix *m)
         }
     if (m->opt->not_a_number)
         scales[0] = INFINITY;
-    add(m, ".weight", "F8_E4M3", m->n, m->k, q, (size_t)(m->n * m->k));
+    if (!is(m->form->kind, "scale"))
+        add(m, ".weight", "F8_E4M3", m->n, m->k, q, (size_t)(m->n * m->k));
     if (is(m->form->kind, "scalar")) {
         add(m, ".weight_scale", "F32", 1, -1, scales, sizeof *scales);
         add(m, ".input_scale", "F32", 1, -1, scales, sizeof *scales);
@@ -165,6 +166,23 @@ static void pack_fp8(const struct matrix *m)
         snprintf(name, sizeof name, "%s.weight_scale", m->module);
         tensor_file_add(m->f, name, "F32", 4, (const int64_t[]){down, 1, across, 1}, scales,
                         (size_t)(across * down) * sizeof *scales);
+    } else if (is(m->form->kind, "scale")) { /* DeepSeek V4's: powers of two */
+        uint8_t *powers = zeros(across * down, 1);
+        for (int64_t i = 0; i < across * down; i++) {
+            const int e = scales[i] > 0 && isfinite(scales[i]) ? (int)ceilf(log2f(scales[i])) : 0;
+            powers[i] = (uint8_t)(127 + e);
+        }
+        if (m->opt->not_a_number)
+            powers[0] = 255;
+        for (int64_t i = 0; i < m->n * m->k; i++) {
+            const int64_t at = i / m->k / rows * across + i % m->k / cols;
+            const float scale = ldexpf(1, powers[at] - 127);
+            q[i] = nearest_e4m3(m->w[i] / scale);
+            m->w[i] = e4m3(q[i]) * scale;
+        }
+        add(m, ".weight", "F8_E4M3", m->n, m->k, q, (size_t)(m->n * m->k));
+        add(m, ".scale", "F8_E8M0", down, across, powers, (size_t)(across * down));
+        free(powers);
     } else {
         add(m, is(m->form->kind, "groups") ? ".weight_scale" : ".weight_scale_inv", "F32", down, across, scales,
             (size_t)(across * down) * sizeof *scales);
@@ -529,10 +547,13 @@ static void pack_small(const struct matrix *m)
         add_blocks(m, q, scales);
     else if (mlx)
         add(m, ".weight", "U32", m->n, m->k * bits / 32, q, size);
+    else if (is(m->form->kind, "scale"))
+        add(m, ".weight", "I8", m->n, m->k * bits / 8, q, size);
     else
         add(m, opt ? ".weight" : ".weight_packed", bits == 8 ? "F8_E4M3" : "U8", m->n, m->k * bits / 8, q, size);
     if (!is(m->form->kind, "gpt-oss"))
-        add(m, mlx ? ".scales" : ".weight_scale", power || mlx ? "U8" : "F8_E4M3", m->n, n_groups, scales,
+        add(m, mlx ? ".scales" : is(m->form->kind, "scale") ? ".scale" : ".weight_scale",
+            is(m->form->kind, "scale") ? "F8_E8M0" : power || mlx ? "U8" : "F8_E4M3", m->n, n_groups, scales,
             (size_t)(m->n * n_groups));
     if (!power && !mlx)
         add(m, opt ? ".weight_scale_2" : ".weight_global_scale", "F32", 1, -1, opt ? &whole : &divisor, sizeof whole);
@@ -621,6 +642,10 @@ static const struct packed_form forms[] = {
      .group = 48, .block_cols = 96, .kind = "blocks"},
     {"fp8-tensor", "\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"static\"}", pack_fp8,
      .kind = "scalar"},
+    {"fp8-scale", "\"quantization_config\":{\"quant_method\":\"fp8\",\"scale_fmt\":\"ue8m0\"}", pack_fp8, .group = 128,
+     .block_cols = 128, .kind = "scale"},
+    {"fp8-pairs", "\"quantization_config\":{\"quant_method\":\"fp8\",\"scale_fmt\":\"ue8m0\"}", pack_small, .bits = 4,
+     .group = 32, .kind = "scale"},
     {"fp8-rows", "\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\"}",
      pack_fp8, .group = 1, .kind = "rows"},
     {"nf4", BNB("nf4"), pack_bnb, .group = 64, .kind = "nf4"},

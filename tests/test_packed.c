@@ -112,7 +112,8 @@ static const struct {
     {"ct-int8-alone", "Q8_0"}, {"ct-int8-zero", "Q8_0"}, {"ct-nvfp4", "Q8_0"}, {"ct-mxfp4", "MXFP4"},
     {"ct-fp8-groups", "Q8_0"}, {"modelopt", "Q8_0"}, {"modelopt-fp8", "Q8_0"}, {"modelopt-rows", "Q8_0"},
     {"modelopt-blocks", "Q8_0"}, {"modelopt-mxfp8", "Q8_0"}, {"mlx-mxfp4", "MXFP4"}, {"mlx-mxfp8", "Q8_0"},
-    {"mlx-nvfp4", "Q8_0"}, {"awq-32", "Q4_1"},       {"bitnet", "TQ2_0"}, {"bitnet-divided", "TQ2_0"},
+    {"mlx-nvfp4", "Q8_0"}, {"awq-32", "Q4_1"},       {"fp8-scale", "Q8_0"}, {"fp8-pairs", "MXFP4"},
+    {"bitnet", "TQ2_0"}, {"bitnet-divided", "TQ2_0"},
 };
 enum { N_FORMS = sizeof becomes / sizeof *becomes };
 
@@ -430,6 +431,8 @@ static void refusals(void **state)
         const char *word;
     } cases[] = {
         {"fp8", {.leave_out = "model.layers.1.mlp.up_proj.weight_scale_inv"}, "layers.1.mlp.up_proj.weight_scale"},
+        {"fp8-pairs", {.leave_out = "model.layers.1.mlp.up_proj.scale"}, "up_proj.weight"},
+        {"fp8-pairs", {.turned = "model.layers.1.mlp.up_proj.scale"}, "up_proj.scale"},
         {"fp8", {.config_from = "[128,128]", .config_to = "[128]"}, "weight_block_size"},
         {"fp8", {.config_from = "[128,128]", .config_to = "[0,128]"}, "weight_block_size"},
         {"fp8", {.config_from = "[128,128]", .config_to = "[64,128]"}, "weight_scale_inv"},
