@@ -1,6 +1,8 @@
 /* bench.c - the measuring questions about an engine that others answer: the backend, the plan, the pages. */
 #include "engine/bench.h"
 
+#include <math.h>
+
 #include "engine/cpu/profile.h"
 #include "engine/engine_int.h"
 
@@ -52,20 +54,34 @@ uint64_t pp_engine_pass_bytes(const struct pp_engine *e)
     return sum;
 }
 
+/* How many blocks of so many positions a row sees at most. */
+static double picked_blocks(const struct pp_engine *e, int64_t stride)
+{
+    for (int t = 0; t < e->n_tiers; t++) {
+        const struct pp_tier_plan *tier = &e->model->plan.tiers[t];
+        if (tier->kind == PP_TIER_ATTENTION && tier->stride == stride && tier->top_k)
+            return (double)tier->top_k;
+    }
+    return INFINITY;
+}
+
 double pp_engine_kv_read_bytes(const struct pp_engine *e, double n)
 {
     double bytes = 0;
     for (int t = 0; t < e->n_tiers; t++) {
         const struct pp_tier_plan *tier = &e->model->plan.tiers[t];
         const struct pp_kv_layout *l = pp_kv_pool_layout(e->tier[t].kv);
-        double seen = n;
+        const int64_t stride = pp_tier_has_keys(l->kind) && tier->kind != PP_TIER_ATTENTION ? l->stride : 1;
+        double seen = n / (double)stride; /* keys */
         if (tier->window && seen > (double)tier->window)
             seen = (double)tier->window;
-        if (tier->kind == PP_TIER_ATTENTION && tier->top_k && seen > (double)tier->top_k)
+        if (tier->kind == PP_TIER_ATTENTION && !tier->stride && tier->top_k && seen > (double)tier->top_k)
             seen = (double)tier->top_k;
-        if (tier->kind == PP_TIER_INDEX && n <= (double)tier->top_k)
+        if (tier->kind == PP_TIER_INDEX && seen <= (double)tier->top_k)
             seen = 0; /* all are seen */
-        bytes += pp_tier_has_keys(l->kind) ? seen * (double)l->page_bytes / PP_PAGE_TOKENS : 0;
+        if (tier->kind == PP_TIER_COMPRESSED)
+            seen = fmin(seen, picked_blocks(e, stride));
+        bytes += pp_tier_has_keys(l->kind) ? seen * (double)l->page_bytes / l->slots : 0;
     }
     return bytes;
 }

@@ -51,7 +51,9 @@ static enum pp_code convert_model(const char *src, const char *dst, int wanted, 
         code = pp_fail_nomem(err, "the list of tensors");
     for (size_t i = 0; i < n && !code; i++) {
         const struct pp_tensor *t = pp_source_tensor_at(s, i);
-        types[i] = pp_export_keeps_f32(t) ? PP_TYPE_F32 : wanted >= 0 ? (uint32_t)wanted : t->type;
+        types[i] = pp_export_keeps_f32(t)                     ? PP_TYPE_F32
+                   : wanted >= 0 && t->type != PP_TYPE_I32 ? (uint32_t)wanted
+                                                              : t->type;
     }
     if (!code)
         code = pp_export_model(s, dst, types, file_type_for(s, types), opt, err);

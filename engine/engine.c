@@ -74,10 +74,14 @@ static void layout_of(const struct pp_tier_plan *tier, enum pp_kv_type type, str
         pp_kv_layout_init_state(l, tier->n_layer, &tier->state);
     else if (tier->kind == PP_TIER_INDEX)
         pp_kv_layout_init_index(l, type, tier->n_layer, tier->head_dim);
+    else if (tier->kind == PP_TIER_COMPRESSED)
+        pp_kv_layout_init_compressed(l, type, tier->n_layer, tier->head_dim);
     else if (tier->latent_dim)
         pp_kv_layout_init_latent(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim, tier->latent_dim);
     else
         pp_kv_layout_init_values(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim, tier->v_dim);
+    if (tier->stride && pp_tier_has_keys(tier->kind) && tier->kind != PP_TIER_ATTENTION)
+        pp_kv_layout_share(l, tier->stride);
 }
 
 int64_t pp_model_usual_ctx(const struct pp_model *m)
@@ -142,6 +146,7 @@ static enum pp_code make_pools(struct pp_engine *e, const struct pp_kv_layout *l
         struct pp_tier *tier = &e->tier[e->n_tiers];
         const struct pp_kv_layout *l = &layouts[e->n_tiers];
         tier->window = plan->tiers[e->n_tiers].window;
+        tier->stride = l->kind == PP_TIER_ROWS ? plan->tiers[e->n_tiers].stride : 0;
         const struct tier_need pages = tier_need(e->max_rows, tier->window, n);
         const uint64_t more = (uint64_t)((unsigned __int128)(limit - all.least) * pages.most / all.most);
         code = pp_kv_pool_new(l, (pages.least + more) * l->page_bytes, &tier->kv, err);

@@ -28,7 +28,16 @@ struct pp_adapter_span {
 struct pp_tier {
     struct pp_kv_pool *kv;
     int64_t window;              /* 0: none */
+    int64_t stride;              /* it begins with a block of so many positions, or with one before that; else 0 */
 };
+
+/* The first page of a tier that the row behind n positions looks at. */
+static inline int64_t pp_tier_first_page(const struct pp_tier *tier, int64_t n)
+{
+    const int64_t begin = tier->stride ? n / tier->stride * tier->stride - (tier->window - tier->stride)
+                                       : n - tier->window + 1;
+    return tier->window && begin > 0 ? begin / PP_PAGE_TOKENS : 0;
+}
 
 _Static_assert((int)PP_STATS_TIERS == (int)PP_MAX_TIERS, "each tier counts itself");
 

@@ -205,7 +205,7 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
 static enum pp_code check_item(const struct pp_export_item *item, struct pp_error *err)
 {
     const struct pp_type_info *from = pp_type_info(item->from->type);
-    if (!from->runnable)
+    if (!from->runnable && item->from->type != PP_TYPE_I32)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "tensor %s is %s, which cannot be read yet", item->name,
                        from->name ? from->name : "of an unknown type");
     int64_t rows = item->from->n_dims == 1 || is_by_values(item) ? item->from->ne[0] : item->from->ne[1];
@@ -265,6 +265,7 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
                                        "ssm_conv1d.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight",
                                        "ssm_conv1d_v.weight", "shortconv.conv.weight",
                                        "lru_conv1d.weight", ".indexer.proj.weight",
+                                       "attn_compressor_ape.weight", "indexer_compressor_ape.weight",
                                        "hc_attn_fn.weight", "hc_ffn_fn.weight", "output_hc_fn.weight",
                                        ".ssm_a", ".ssm_d", "time_mix_lerp_fused.weight", "time_mix_w1.weight",
                                        "time_mix_w2.weight", "time_mix_a1.weight", "time_mix_a2.weight",
@@ -314,7 +315,8 @@ static void add_rope_scaling(struct keys *k, const struct pp_hparams *hp)
     if (!yarn)
         return;
     add_number(k, "rope.scaling.original_context_length", hp->rope_orig_ctx);
-    if (hp->rope_attn_factor != 0.0f && !hp->kv_lora_rank) /* GGUF's multiplies the usual one, ours replaces it */
+    if (hp->rope_attn_factor != 0.0f && !hp->kv_lora_rank &&
+        !hp->compressed) /* GGUF's multiplies the usual one, ours replaces it */
         pp_gguf_add_f32(k->w, key(k, "rope.scaling.attn_factor"),
                         hp->rope_attn_factor / (0.1f * logf(hp->rope_factor) + 1.0f));
     if (hp->rope_beta_fast != 32.0f)
@@ -352,7 +354,7 @@ static void add_windows(struct keys *k, const struct pp_arch *arch, const struct
 
 static void add_experts(struct keys *k, const struct pp_arch *arch, const struct pp_hparams *hp)
 {
-    enum { SOFTMAX = 1, SIGMOIDS = 2 };
+    enum { SOFTMAX = 1, SIGMOIDS = 2, ROOTS = 4 };
     int64_t n_dense = 0;
     while (n_dense < hp->n_layer && has_bit(hp, n_dense, PP_LAYER_DENSE))
         n_dense++;
@@ -370,7 +372,7 @@ static void add_experts(struct keys *k, const struct pp_arch *arch, const struct
         add_number(k, "expert_group_used_count", hp->n_expert_group_used);
     }
     if (hp->expert_sigmoids || arch->gguf_sigmoids)
-        add_number(k, "expert_gating_func", hp->expert_sigmoids ? SIGMOIDS : SOFTMAX);
+        add_number(k, "expert_gating_func", hp->expert_roots ? ROOTS : hp->expert_sigmoids ? SIGMOIDS : SOFTMAX);
     if (hp->expert_scale != 0.0f)
         pp_gguf_add_f32(k->w, key(k, "expert_weights_scale"), hp->expert_scale);
     if (hp->expert_shares != arch->gguf_shares)
@@ -528,7 +530,7 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     } else {
         add_of_layers(&k, "attention.head_count", hp, offsetof(struct pp_layer_shape, n_head), 1);
         add_windows(&k, arch, hp);
-        pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->rope_base);
+        pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->compressed ? hp->rope_base_local : hp->rope_base);
         add_rope_scaling(&k, hp);
     }
     pp_gguf_add_f32(w, key(&k, arch->encoder || (arch->decoder.layer_norm && !hp->mean_square)

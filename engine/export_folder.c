@@ -181,7 +181,7 @@ static int64_t group_size(const struct folder *f)
 {
     for (size_t i = 0; i < pp_source_n_tensors(f->s); i++) {
         const struct pp_tensor *t = pp_source_tensor_at(f->s, i);
-        if (t->n_dims >= 2 && !pp_export_keeps_f32(t) &&
+        if (t->n_dims >= 2 && t->type != PP_TYPE_I32 && !pp_export_keeps_f32(t) &&
             (t->ne[0] % 64 != 0 || (f->opt->bits == 4 && (t->type == PP_TYPE_Q4_0 || t->type == PP_TYPE_Q4_1))))
             return 32;
     }

@@ -214,6 +214,8 @@ static enum pp_code check_heads(const struct folder *f, const struct item *item)
 
 uint32_t pp_folder_float_type(const struct folder *f, const struct pp_tensor *t)
 {
+    if (t->type == PP_TYPE_I32)
+        return PP_TYPE_I32;
     const uint32_t type = t->rows && t->rows->form == PP_FORM_FLOATS ? t->rows->type_there : t->type;
     if (f->opt->out_type)
         return (uint32_t)pp_type_by_name(f->opt->out_type);
@@ -222,8 +224,8 @@ uint32_t pp_folder_float_type(const struct folder *f, const struct pp_tensor *t)
 
 static bool is_wanted_in_groups(const struct folder *f, const struct pp_tensor *t)
 {
-    return f->opt->bits && t->n_dims >= 2 && !pp_export_keeps_f32(t) && !strstr(t->name, ".filter_") &&
-           t->ne[0] % f->group == 0;
+    return f->opt->bits && t->n_dims >= 2 && t->type != PP_TYPE_I32 && !pp_export_keeps_f32(t) &&
+           !strstr(t->name, ".filter_") && t->ne[0] % f->group == 0;
 }
 
 static uint64_t take(struct folder *f, uint64_t size)

@@ -98,6 +98,9 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     if (hp->index_top_k) /* its heads' queries and weights, its key, and what it picks */
         values += (uint64_t)(hp->n_index_head * (hp->index_dim + 1) + hp->index_dim +
                              hp->index_top_k * (hp->index_block && !hp->index_pooled ? hp->n_index_head : 1));
+    if (hp->compressed) /* queries, what attention gives, by groups, what blocks are made of, and their keys */
+        values += (uint64_t)(hp->n_head * 2 * hp->head_dim + hp->o_groups * hp->o_rank + 2 * hp->q_lora_rank +
+                             6 * hp->head_dim + 4 * hp->index_dim);
     values += (uint64_t)(6 * hp->lru_width);
     if (hp->n_state_head)
         values += (uint64_t)state_values(hp);

@@ -353,6 +353,7 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_MIX: /* source.c joins them */
     case PP_HF_SCORE:
+    case PP_HF_WHOLE: /* pp_hf_whole */
         code = fail_shape(t, err);
         break;
     case PP_HF_HEADS:
@@ -381,6 +382,24 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     for (int i = 0; code && i < 2; i++) {
         pp_free((void *)(uintptr_t)out[i].data);
         out[i].data = NULL;
+    }
+    return code;
+}
+
+enum pp_code pp_hf_whole(const struct pp_tensor *t, const char *dtype, struct pp_tensor *out, struct pp_error *err)
+{
+    const bool wide = strcmp(dtype, "I64") == 0;
+    *out = (struct pp_tensor){0};
+    if ((!wide && strcmp(dtype, "I32") != 0) || t->n_dims != 2 || !t->size)
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %.200s is no matrix of whole numbers", t->name);
+    const enum pp_code code = make(PP_TYPE_I32, t->ne[0], t->ne[1], 0, out, err);
+    for (int64_t i = 0; !code && i < t->ne[0] * t->ne[1]; i++) {
+        int64_t number = 0;
+        int32_t narrow = 0;
+        memcpy(wide ? (void *)&number : (void *)&narrow, (const uint8_t *)t->data + i * (wide ? 8 : 4), wide ? 8 : 4);
+        if (wide) /* what is too large names nothing that there is, as -1 does */
+            narrow = number < INT32_MIN || number > INT32_MAX ? -1 : (int32_t)number;
+        memcpy(bytes_of(out) + 4 * i, &narrow, sizeof narrow);
     }
     return code;
 }

@@ -20,6 +20,9 @@ float pp_hf_added(enum pp_hf_form form);
 enum pp_code pp_hf_stack(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
                          struct pp_error *err);
 
+/* A matrix of the form PP_HF_WHOLE as I32; its data are new. dtype: as the folder says. PP_ERR_FORMAT: it is none. */
+enum pp_code pp_hf_whole(const struct pp_tensor *t, const char *dtype, struct pp_tensor *out, struct pp_error *err);
+
 /* The product of a norm and a matrix of one row, "STEM_norm.weight" and "STEM_proj.weight", of n values (PP_HF_SCORE);
  * its data are new, or NULL, if one of the two is not there. */
 enum pp_code pp_hf_product(const struct pp_hf *hf, const char *stem, int64_t n, struct pp_tensor *out,

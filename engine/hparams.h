@@ -38,6 +38,8 @@ extern const char *const pp_activation_names[PP_N_ACTIVATIONS];
 /* What `key` of config.json says must be among `known` (NULL at the end), or absent. */
 enum pp_code pp_config_activation(const struct cJSON *config, const char *key, const char *const *known,
                                   struct pp_error *err);
+/* What config.json, or an object like it, says of RoPE: base, scaling, and how much of a head is rotated. */
+enum pp_code pp_config_rope(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 /* A list under `key` of a word for each layer, if it is there: layers called `with` get the bit, those called `without`
  * lose it; other words are refused. */
 enum pp_code pp_config_layer_words(const struct cJSON *config, const char *key, const char *with, const char *without,

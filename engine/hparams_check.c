@@ -186,11 +186,40 @@ static enum pp_code check_index(const struct pp_hparams *hp, struct pp_error *er
         code = pp_fail(err, PP_ERR_FORMAT, "the model has an index, but no rank of queries, which it would read");
     if (!code && hp->index_pooled)
         code = check_pools(hp, err);
-    if (!code && !hp->index_pooled && !hp->kv_lora_rank)
+    if (!code && !hp->index_pooled && !hp->kv_lora_rank && !hp->compressed)
         code = check_blocks(hp, err);
-    if (!code && hp->window && !hp->kv_lora_rank) /* places among what was picked are no positions, which one counts */
+    if (!code && hp->window && !hp->kv_lora_rank && !hp->compressed) /* places among what was picked are no positions,
+                                                                        which one counts */
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "an index of blocks beside a window of attention, of %lld positions, "
                        "is not supported", (long long)hp->window);
+    return code;
+}
+
+/* Blocks begin at multiples of their size, and end where a row of the last of their positions knows it. */
+static enum pp_code check_compressed(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_check_range("rank of queries", hp->q_lora_rank, 1, 1 << 16, err);
+    if (!code)
+        code = pp_check_range("number of groups of what attention gives", hp->o_groups, 1, hp->n_head, err);
+    if (!code)
+        code = pp_check_range("rank of those groups", hp->o_rank, 1, 1 << 16, err);
+    if (!code)
+        code = pp_check_range("number of key heads", hp->n_head_kv, 1, 1, err);
+    if (!code)
+        code = pp_check_range("attention window", hp->window, 1, INT32_MAX, err);
+    if (!code)
+        code = pp_check_range("number of layers with tables of experts", hp->n_table_layer, 0, hp->n_layer, err);
+    if (!code && (hp->n_head % hp->o_groups != 0 || hp->uneven))
+        code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, of which there cannot be %lld groups",
+                       (long long)hp->n_head, (long long)hp->o_groups);
+    for (int64_t l = 0; l < hp->n_layer && !code; l++) {
+        const int64_t n = hp->compress[l];
+        if (n && (n < PP_COMPRESS_PICKED || n > 1 << 16 || (n & (n - 1)) != 0))
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "layer %lld makes one of %lld positions, which is not supported; "
+                           "powers of two from %d on are", (long long)l, (long long)n, PP_COMPRESS_PICKED);
+        if (!code && n == PP_COMPRESS_PICKED)
+            code = pp_check_range("number of blocks that an index picks", hp->index_top_k, 1, 1 << 16, err);
+    }
     return code;
 }
 
@@ -419,6 +448,8 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         code = check_values(hp, err);
     if (!code && !hp->kv_lora_rank)
         code = check_index(hp, err);
+    if (!code && hp->compressed)
+        code = check_compressed(hp, err);
     if (!code)
         code = check_sizes(hp, err);
     if (!code)

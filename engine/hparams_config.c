@@ -152,7 +152,7 @@ static enum pp_code check_rope_twice(const cJSON *config, const cJSON *rope, str
     return PP_OK;
 }
 
-static enum pp_code config_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_config_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *rope = pp_json_member(config, "rope_parameters");
     const cJSON *by_type = pp_json_member(rope, "full_attention");
@@ -261,7 +261,7 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
         hp->sizes[l].n_head = (int32_t)hp->n_head;
         hp->sizes[l].n_head_kv = (int32_t)hp->n_head_kv;
     }
-    return config_rope(config, hp, err);
+    return pp_config_rope(config, hp, err);
 }
 
 enum pp_code pp_config_activation(const cJSON *config, const char *key, const char *const *known, struct pp_error *err)

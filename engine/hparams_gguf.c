@@ -130,14 +130,16 @@ static enum pp_code gguf_pooling(const struct section *s, struct pp_hparams *hp,
 /* What experts' weights are made of their logits by: softmax, which 3 says is that of those used, or sigmoids. */
 static enum pp_code gguf_gating(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
-    enum { USUAL, SOFTMAX, SIGMOIDS, SOFTMAX_OF_USED };
+    enum { USUAL, SOFTMAX, SIGMOIDS, SOFTMAX_OF_USED, ROOTS };
     int64_t gating = USUAL;
     enum pp_code code = gguf_int(s, "expert_gating_func", false, &gating, err);
-    if (!code && (gating < USUAL || gating > SOFTMAX_OF_USED))
+    const bool roots = gating == ROOTS && strcmp(s->arch, "deepseek4") == 0; /* others have no words for it elsewhere */
+    if (!code && !roots && (gating < USUAL || gating > SOFTMAX_OF_USED))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.expert_gating_func is %lld, which pippin does not "
                        "compute; it is 1 for softmax and 2 for sigmoids", s->arch, (long long)gating);
     if (gating != USUAL)
         hp->expert_sigmoids = gating == SIGMOIDS;
+    hp->expert_roots = roots;
     return code;
 }
 
@@ -471,6 +473,10 @@ static enum pp_code gguf_latent(const struct section *s, int64_t value_length, s
 static enum pp_code gguf_nextn(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = gguf_int(s, "nextn_predict_layers", false, &hp->n_nextn, err);
+    char name[64];
+    snprintf(name, sizeof name, "blk.%lld.nextn.eh_proj.weight", (long long)(hp->n_layer - hp->n_nextn));
+    if (strcmp(s->arch, "deepseek4") == 0 && !pp_source_tensor(s->source, name))
+        hp->n_nextn = 0; /* its files count them although they have none */
     if (!code && hp->n_nextn)
         code = pp_check_range("number of layers that guess further tokens", hp->n_nextn, 0, hp->n_layer - 1, err);
     hp->n_layer -= code ? 0 : hp->n_nextn;

@@ -33,11 +33,11 @@ struct room {
 
 static struct room room_of(const struct pp_kv_layout *l, int pad)
 {
-    const size_t n = (size_t)PP_PAGE_TOKENS * (size_t)pad;
+    const size_t n = (size_t)l->slots * (size_t)pad;
     switch (l->type) {
     case PP_KV_F32: return (struct room){n * sizeof(float), 0};
     case PP_KV_F16: return (struct room){n * sizeof(uint16_t), 0};
-    case PP_KV_FP8: return (struct room){n, PP_PAGE_TOKENS * sizeof(uint16_t)};
+    case PP_KV_FP8: return (struct room){n, (size_t)l->slots * sizeof(uint16_t)};
     case PP_KV_Q4_0: return (struct room){n / 2, n / PP_KV_BLOCK * sizeof(uint16_t)};
     case PP_KV_Q8:
     case PP_KV_Q8_0: break;
@@ -48,6 +48,10 @@ static struct room room_of(const struct pp_kv_layout *l, int pad)
 static void lay_out(struct pp_kv_layout *l)
 {
     const int pad_to = pp_kv_integers(l) ? PP_KV_BLOCK : PP_KV_GROUP, both = l->head_dim | l->v_dim;
+    if (!l->slots) {
+        l->slots = PP_PAGE_TOKENS;
+        l->stride = 1;
+    }
     l->head_pad = round_up(l->head_dim, pad_to);
     l->v_pad = round_up(l->v_dim, pad_to);
     if (pp_kv_integers(l)) {
@@ -83,6 +87,12 @@ void pp_kv_layout_init_latent(struct pp_kv_layout *l, enum pp_kv_type type, int 
     lay_out(l);
 }
 
+void pp_kv_layout_init_compressed(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int head_dim)
+{
+    pp_kv_layout_init_latent(l, type, n_layer, 1, head_dim, head_dim);
+    l->kind = PP_TIER_COMPRESSED;
+}
+
 void pp_kv_layout_init_index(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int head_dim)
 {
     *l = (struct pp_kv_layout){.kind = PP_TIER_INDEX, .type = type == PP_KV_F32 ? PP_KV_F32 : PP_KV_F16,
@@ -90,9 +100,17 @@ void pp_kv_layout_init_index(struct pp_kv_layout *l, enum pp_kv_type type, int n
     lay_out(l);
 }
 
+void pp_kv_layout_share(struct pp_kv_layout *l, int64_t stride)
+{
+    l->stride = stride;
+    l->slots = stride < PP_PAGE_TOKENS ? round_up(PP_PAGE_TOKENS / (int)stride, PP_KV_GROUP) : PP_KV_GROUP;
+    lay_out(l);
+}
+
 void pp_kv_layout_init_rows(struct pp_kv_layout *l, int n_layer, int width)
 {
     *l = (struct pp_kv_layout){.kind = PP_TIER_ROWS, .type = PP_KV_F32, .n_layer = n_layer, .n_head_kv = 1,
+                               .stride = 1, .slots = PP_PAGE_TOKENS,
                                .head_dim = width, .head_pad = round_up(width, PP_KV_GROUP), .v_in_k = true};
     l->head_bytes = room_of(l, l->head_pad).values;
     l->k_scales = l->v = l->v_scales = l->head_bytes; /* there are none */
@@ -118,6 +136,7 @@ static size_t state_key_bytes(const struct pp_state_shape *s)
 void pp_kv_layout_init_state(struct pp_kv_layout *l, int n_layer, const struct pp_state_shape *shape)
 {
     *l = (struct pp_kv_layout){.kind = PP_TIER_STATE, .type = PP_KV_F32, .n_layer = n_layer, .n_head_kv = 1,
+                               .stride = 1, .slots = PP_PAGE_TOKENS,
                                .head_dim = shape->value_dim, .head_pad = shape->value_dim, .v_in_k = true,
                                .state = *shape};
     l->head_bytes = (size_t)shape->n_key_head * state_key_bytes(shape) + (size_t)shape->n_head * state_bytes(shape);
@@ -261,8 +280,44 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
         memmove(to + l->v + ts * v_pad * size, from + l->v + fs * v_pad * size, v_pad * size);
 }
 
+/* A value of K in the cache, of which the integers' come several in an element. */
+static size_t k_bytes(const struct pp_kv_layout *l, size_t n)
+{
+    return l->type == PP_KV_F32 ? 4 * n : l->type == PP_KV_F16 ? 2 * n : l->type == PP_KV_Q4_0 ? n / 2 : n;
+}
+
+/* Bytes of scales for a group of K. */
+static size_t scale_bytes(const struct pp_kv_layout *l)
+{
+    const size_t each = PP_KV_GROUP * sizeof(uint16_t);
+    return pp_kv_integers(l) ? (size_t)(l->head_pad / l->scale_dims) * each : l->type == PP_KV_FP8 ? each : 0;
+}
+
+void pp_kv_copy_places(const struct pp_kv_layout *l, const uint8_t *from, int from_slot,
+                       const struct pp_kv_layout *to_l, uint8_t *to, int to_slot, int n)
+{
+    const size_t values = k_bytes(l, (size_t)l->head_pad * PP_KV_GROUP), scales = scale_bytes(l);
+    const size_t fg = (size_t)from_slot / PP_KV_GROUP, fl = (size_t)from_slot % PP_KV_GROUP;
+    const size_t tg = (size_t)to_slot / PP_KV_GROUP, tl = (size_t)to_slot % PP_KV_GROUP;
+    const uint8_t *k = from + fg * values, *d = from + l->k_scales + fg * scales;
+    uint8_t *to_k = to + tg * values, *to_d = to + to_l->k_scales + tg * scales;
+    if (n == PP_KV_GROUP) {
+        memcpy(to_k, k, values);
+        memcpy(to_d, d, scales);
+        return;
+    }
+    const size_t size = pp_kv_integers(l) || l->type == PP_KV_F32 ? 4 : l->type == PP_KV_F16 ? 2 : 1;
+    copy_lane(k, fl, to_k, tl, values / PP_KV_GROUP / size, size, size * PP_KV_GROUP);
+    copy_lane(d, fl, to_d, tl, scales / PP_KV_GROUP / 2, 2, 2 * PP_KV_GROUP);
+}
+
 void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot)
 {
+    const int64_t shared = l->stride < PP_PAGE_TOKENS ? l->stride : PP_PAGE_TOKENS; /* in a page */
+    if ((from_slot + 1) % shared != 0)
+        return;
+    from_slot /= (int)shared;
+    to_slot /= (int)shared;
     for (size_t h = 0; h < (size_t)l->n_layer * (size_t)l->n_head_kv; h++)
         pp_kv_copy_head_position(l, from + h * l->head_bytes, from_slot, to + h * l->head_bytes, to_slot);
 }

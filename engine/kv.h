@@ -48,12 +48,13 @@ enum pp_tier_kind {
     PP_TIER_ROWS,      /* a vector of floats: what a short convolution looks back at. Always F32, whatever the type of K
                           and V: that is the arithmetic's definition */
     PP_TIER_STATE,     /* what it adds to the state of each head (plan.h). Likewise */
+    PP_TIER_COMPRESSED, /* the last position of each block: K of one head, which is V, too, and stands for all of it */
 };
 
 /* Whether later positions may need a page however far behind them it lies, and pages are small. */
 static inline bool pp_tier_has_keys(enum pp_tier_kind kind)
 {
-    return kind == PP_TIER_ATTENTION || kind == PP_TIER_INDEX;
+    return kind == PP_TIER_ATTENTION || kind == PP_TIER_INDEX || kind == PP_TIER_COMPRESSED;
 }
 
 /* Of a layer with states: n_head matrices [key_dim, value_dim], both multiples of 16. Neighbours share a key. */
@@ -91,6 +92,10 @@ struct pp_state_shape {
  * In a tier of an index a layer has one head of K and no V, in F32 where the others' type is that, else in F16: which
  * positions are picked should not depend on how coarse the rest is.
  *
+ * Where a block of `stride` positions has one key, that of its last position, a page has `slots` places instead of 64,
+ * as many as blocks end in it, rounded up to a group: 16 of 4 positions each, and of 64 positions and more one, which
+ * a page may be without. All else is as above.
+ *
  * In a tier of rows a layer has one "head" of head_dim values without V: F32 [64 positions][head_pad].
  *
  * In a tier of states a layer has one "head" of other parts: for each key head
@@ -123,6 +128,8 @@ struct pp_kv_layout {
     enum pp_tier_kind kind;
     enum pp_kv_type type;
     int n_layer, n_head_kv, head_dim, head_pad;
+    int64_t stride;      /* positions that share a place, a power of two; 1: each has one of its own */
+    int slots;           /* places in a page: a multiple of 16 */
     bool v_in_k;         /* V is the first v_dim values of K, and is not stored */
     int v_dim, v_pad;    /* of V */
     int rotate;          /* power of two that divides head_dim and v_dim, or 0 */
@@ -153,8 +160,22 @@ void pp_kv_layout_init_values(struct pp_kv_layout *l, enum pp_kv_type type, int 
 /* The same with v_in_k. */
 void pp_kv_layout_init_latent(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim,
                               int v_dim);
+/* Of one of compressed positions: as in latent attention, V being all of K. */
+void pp_kv_layout_init_compressed(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int head_dim);
 /* Of a tier of an index; type: the other tiers'. */
 void pp_kv_layout_init_index(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int head_dim);
+/* The same layout, but for places that `stride` positions share, a power of two from 4 on. v_in_k. */
+void pp_kv_layout_share(struct pp_kv_layout *l, int64_t stride);
+/* Whether the position, counted in its sequence or in its page, is the last of those that share a place; its page's
+ * place. Of strides above a page's length only the former count is one. */
+static inline bool pp_kv_is_last(const struct pp_kv_layout *l, int64_t position)
+{
+    return (position + 1) % l->stride == 0;
+}
+static inline int pp_kv_slot(const struct pp_kv_layout *l, int64_t position)
+{
+    return (int)(position % PP_PAGE_TOKENS / l->stride);
+}
 /* Of a tier of rows. */
 void pp_kv_layout_init_rows(struct pp_kv_layout *l, int n_layer, int width);
 /* Of a tier of states. */
@@ -196,7 +217,10 @@ struct pp_kv_steps pp_kv_steps_head(const struct pp_kv_layout *l, uint8_t *page,
 /* Copies K and V of one position of one head; from, to: the head's bytes in a page, the same or another. */
 void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,
                               int to_slot);
-/* The same for all layers and heads; from, to: pages. */
+/* The same of `n` places one behind the other, 1 or a whole group, of two v_in_k layouts that differ in `slots`. */
+void pp_kv_copy_places(const struct pp_kv_layout *l, const uint8_t *from, int from_slot,
+                       const struct pp_kv_layout *to_l, uint8_t *to, int to_slot, int n);
+/* For all layers and heads; from, to: pages. Positions that share a place go with the last of them in a page. */
 void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot);
 /* The stored values of one position of one head, as they are in the cache: quantised ones times their scales, rotated
  * still. k, v: float [head_dim]; v stays as it is with v_in_k. Storing them again gives the same bytes. */

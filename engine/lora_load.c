@@ -68,10 +68,12 @@ static bool is_of_experts(const char *name)
     return false;
 }
 
-/* Whether a tensor is of the matrices of heads of latent attention, which cannot be changed either. */
+/* Whether a tensor is of the matrices of heads of latent attention, or of groups of heads (DeepSeek V4), which cannot
+ * be changed either. */
 static bool is_of_heads(const char *name)
 {
-    return strstr(name, ".attn_kv_b.") || strstr(name, ".attn_k_b.") || strstr(name, ".attn_v_b.");
+    return strstr(name, ".attn_kv_b.") || strstr(name, ".attn_k_b.") || strstr(name, ".attn_v_b.") ||
+           strstr(name, ".attn_output_a.");
 }
 
 /* A folder may have a tensor in another form than the model that was made of it. */
@@ -103,8 +105,8 @@ static enum pp_code check_target(const struct pp_model *m, const struct pp_adapt
                        t->name);
     if (*linear < 0 && is_of_heads(t->name))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "adapter %s changes %s, of the matrices of heads of latent attention; adapters of these are not "
-                       "supported", a->path, t->name);
+                       "adapter %s changes %s, of the matrices of heads of latent attention or of groups of heads; "
+                       "adapters of these are not supported", a->path, t->name);
     if (*linear < 0)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s changes %s, which %s does not have; it was made for another model", a->path, t->name,

@@ -240,6 +240,8 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"used experts", (double)hp->n_expert_used},     {"expert shares", hp->expert_shares},
         {"expert sigmoids", hp->expert_sigmoids},        {"expert scale", (double)hp->expert_scale},
         {"expert groups", (double)hp->n_expert_group},   {"used groups", (double)hp->n_expert_group_used},
+        {"expert roots", hp->expert_roots},              {"tables", (double)hp->n_table_layer},
+        {"compressed", hp->compressed},                  {"output groups", (double)hp->o_groups},
         {"groups by largest", hp->expert_group_largest}, {"latent", (double)hp->kv_lora_rank},
         {"idle experts", (double)hp->n_expert_idle},     {"latent scale", (double)hp->latent_scale},
         {"query latent", (double)hp->q_lora_rank},       {"unrotated", (double)hp->qk_nope_dim},
@@ -299,6 +301,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         hash_of_layer(s, l, 'S', hp->sparsity[l]);
         hash_of_layer(s, l, 'G', hp->gate_bound[l]);
         hash_of_layer(s, l, 'E', hp->expert_bound[l]);
+        hash_of_layer(s, l, 'C', (float)hp->compress[l]);
         if (hp->uneven)
             pp_sha256_update(s, &hp->sizes[l], sizeof hp->sizes[l]);
     }

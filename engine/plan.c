@@ -10,6 +10,24 @@
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
 
+static enum pp_tier_kind kind_of(const struct pp_op *op)
+{
+    switch (op->kind) {
+    case PP_OP_PICK:
+        return PP_TIER_INDEX;
+    case PP_OP_CONVOLVE:
+    case PP_OP_POOL:
+    case PP_OP_COMPRESS:
+        return PP_TIER_ROWS;
+    case PP_OP_RECUR:
+        return PP_TIER_STATE;
+    case PP_OP_KV_STORE:
+        return op->stride && op->in2 < 0 ? PP_TIER_COMPRESSED : PP_TIER_ATTENTION;
+    default:
+        return PP_TIER_ATTENTION;
+    }
+}
+
 /* The tier of layers that leave the same behind as this one; its layers are not counted yet. */
 static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hparams *hp, const struct pp_op *op)
 {
@@ -19,6 +37,14 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
     if (op->kind == PP_OP_POOL)
         return (struct pp_tier_plan){.kind = PP_TIER_ROWS, .window = op->period, .n_head_kv = 1,
                                      .head_dim = (int)p->slots[op->in].width};
+    if (op->kind == PP_OP_COMPRESS) {
+        const int64_t width = p->slots[op->in].width, blocks = width / p->slots[op->out].width;
+        return (struct pp_tier_plan){.kind = PP_TIER_ROWS, .window = blocks * op->stride, .n_head_kv = 1,
+                                     .head_dim = (int)(2 * width), .stride = op->stride};
+    }
+    if (kind_of(op) == PP_TIER_COMPRESSED)
+        return (struct pp_tier_plan){.kind = PP_TIER_COMPRESSED, .n_head = 1, .n_head_kv = 1,
+                                     .head_dim = (int)p->slots[op->in].width, .stride = op->stride};
     if (op->kind == PP_OP_RECUR) { /* a row needs the page of the position before it, as if it saw that */
         const struct pp_state_shape *shape = &p->recurrences[op->recurrence].shape;
         return (struct pp_tier_plan){.kind = PP_TIER_STATE, .window = 2, .n_head_kv = 1,
@@ -28,14 +54,16 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
         const int64_t dim = p->slots[op->in2].width;
         return (struct pp_tier_plan){.kind = PP_TIER_INDEX, .n_head = (int)(p->slots[op->in].width / dim),
                                      .n_head_kv = 1, .head_dim = (int)dim, .top_k = op->count,
-                                     .block = op->period, .pooled = op->pooled, .n_local = op->local};
+                                     .block = op->period, .pooled = op->pooled, .n_local = op->local,
+                                     .stride = op->stride};
     }
     const struct pp_layer_shape shape = pp_layer_shape(hp, op->layer);
     return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window, .n_head = (int)shape.n_head,
                                  .n_head_kv = (int)shape.n_head_kv,
                                  .head_dim = (int)pp_key_width(hp, shape.head_dim),
-                                 .v_dim = (int)shape.v_dim, .latent_dim = (int)hp->kv_lora_rank,
-                                 .top_k = op->count, .block = op->period, .pooled = op->pooled};
+                                 .v_dim = (int)shape.v_dim,
+                                 .latent_dim = (int)(hp->compressed ? shape.head_dim : hp->kv_lora_rank),
+                                 .top_k = op->count, .block = op->period, .pooled = op->pooled, .stride = op->stride};
 }
 
 /* Made if there is none like it yet; -1: there are too many. */
@@ -46,7 +74,7 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
                               p->tiers[t].n_head != like->n_head || p->tiers[t].n_head_kv != like->n_head_kv ||
                               p->tiers[t].head_dim != like->head_dim || p->tiers[t].v_dim != like->v_dim ||
                               p->tiers[t].top_k != like->top_k || p->tiers[t].block != like->block ||
-                              p->tiers[t].pooled != like->pooled))
+                              p->tiers[t].pooled != like->pooled || p->tiers[t].stride != like->stride))
         t++;
     if (t == PP_MAX_TIERS)
         return -1;
@@ -55,24 +83,31 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
     return t;
 }
 
-static enum pp_tier_kind kind_of(const struct pp_op *op)
-{
-    return op->kind == PP_OP_PICK                                 ? PP_TIER_INDEX
-           : op->kind == PP_OP_CONVOLVE || op->kind == PP_OP_POOL ? PP_TIER_ROWS
-           : op->kind == PP_OP_RECUR                              ? PP_TIER_STATE
-                                                                  : PP_TIER_ATTENTION;
-}
-
 static bool uses_cache(const struct pp_op *op)
 {
     return op->kind == PP_OP_KV_STORE || op->kind == PP_OP_ATTENTION || op->kind == PP_OP_PICK ||
-           op->kind == PP_OP_CONVOLVE || op->kind == PP_OP_POOL || op->kind == PP_OP_RECUR;
+           op->kind == PP_OP_CONVOLVE || op->kind == PP_OP_POOL || op->kind == PP_OP_RECUR || op->kind == PP_OP_COMPRESS;
+}
+
+/* Where attention finds the keys of compressed blocks that its layer has stored before. */
+static void find_compressed(struct pp_plan *p)
+{
+    const struct pp_op *keys = NULL;
+    for (int i = 0; i < p->n_ops; i++) {
+        struct pp_op *op = &p->ops[i];
+        if (op->kind == PP_OP_KV_STORE && kind_of(op) == PP_TIER_COMPRESSED)
+            keys = op;
+        if (op->kind == PP_OP_ATTENTION && op->stride && keys) {
+            op->from_tier = keys->tier;
+            op->from_layer = keys->tier_layer;
+        }
+    }
 }
 
 enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err)
 {
     p->n_tiers = 0;
-    for (enum pp_tier_kind kind = PP_TIER_ATTENTION; kind <= PP_TIER_STATE; kind++)
+    for (enum pp_tier_kind kind = PP_TIER_ATTENTION; kind <= PP_TIER_COMPRESSED; kind++)
         for (int i = 0; i < p->n_ops; i++) {
             struct pp_op *op = &p->ops[i];
             if (!uses_cache(op) || kind_of(op) != kind)
@@ -89,12 +124,16 @@ enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, 
                 return pp_fail(err, PP_ERR_FORMAT, "%s: layer %d reads keys and values of a layer before it, but "
                                "there is none like it", pp_source_path(s), op->layer);
         }
+    find_compressed(p);
     return PP_OK;
 }
 
 bool pp_plan_has_states(const struct pp_plan *plan)
 {
-    return plan->n_recurrences > 0;
+    bool compresses = false;
+    for (int t = 0; t < plan->n_tiers; t++)
+        compresses = compresses || plan->tiers[t].kind == PP_TIER_COMPRESSED;
+    return plan->n_recurrences > 0 || compresses;
 }
 
 /* --- tensors that nobody uses ------------------------------------------------------------------------------------- */
@@ -147,6 +186,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
         use(u, e->choice_bias);
         use(u, e->bias);
         use(u, e->scales);
+        use(u, e->table);
     }
     for (int i = 0; i < p->n_heads; i++)
         use(u, p->heads[i].w[0]);
@@ -370,6 +410,22 @@ const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, 
     vsnprintf(name, sizeof name, fmt, ap);
     va_end(ap);
     return checked_tensor(s, name, 0, rows, cols, err);
+}
+
+const struct pp_tensor *pp_plan_table(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err,
+                                      const char *fmt, ...)
+{
+    char name[96];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    const struct pp_tensor *t = pp_source_tensor(s, name);
+    if (t && t->type == PP_TYPE_I32 && t->n_dims == 2 && t->ne[0] == cols && t->ne[1] == rows)
+        return t;
+    pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s is missing, or not %lld x %lld whole numbers", pp_source_path(s), name,
+            (long long)rows, (long long)cols);
+    return NULL;
 }
 
 const struct pp_tensor *pp_plan_stack(const struct pp_source *s, int64_t n, int64_t rows, int64_t cols,

@@ -15,7 +15,7 @@
 #include "engine/types.h"
 
 enum {
-    PP_MAX_TIERS = 8,
+    PP_MAX_TIERS = 12,
     PP_MAX_TAPS = 16,    /* of a convolution */
 };
 
@@ -40,15 +40,27 @@ enum pp_op_kind {
     PP_OP_HEADS,     /* out = of each head of `in` the product with its own matrix of `heads`; values that a head has
                         behind those that are multiplied come behind its result */
     PP_OP_ROPE,      /* in place: rotates the heads in `in` by the row's position; with a `period` heads of so many
-                        values, which are not attention's, by `halves` or by neighbours */
-    PP_OP_KV_STORE,  /* K from `in`, V from `in2` go to the row's place in the cache, layer `layer` */
+                        values, which are not attention's, by `halves` or by neighbours, from the `at`-th value on, and
+                        `back`: the other way round */
+    PP_OP_KV_STORE,  /* K from `in`, V from `in2` go to the row's place in the cache, layer `layer`. With a `stride` and
+                        without `in2`, `in` is what a COMPRESS gave: of rows that are the last of their block, it goes
+                        to the block's place in a tier of compressed positions, its last values rotated by the position
+                        of the block's first one */
+    PP_OP_COMPRESS,  /* of rows that are the last of a block of `stride` positions, which begin at its multiples: out =
+                        the sum of what `in` was at them, each value times its share in the softmax over them of what
+                        `in2` was there, to which the position's row of `bias` [stride, width of in] is added; all
+                        normed by `weight`. Where `in` is twice as wide as out, the second halves are those of the own
+                        block, and with them takes part, if there is one, the block before it by the first halves. Of
+                        other rows 0. What `in` and `in2` are goes to the row's place in the cache, layer `layer` */
     PP_OP_ATTENTION, /* out = attention of the query heads in `in` over the cache of `layer`; `weight`: attention sinks
                         [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0,
                         and fall with the distance by `alibi`. Without a KV_STORE in front the cache is that of the
                         last layer before it that has one of its tier. With a `count`, rows that would see more
                         positions than that see those only that the last PICK before it picked: of blocks of `period`
                         positions, the query heads of each head of keys those that it picked for that one; or, if it
-                        is `pooled`, all heads the same, and those behind the last whole block besides */
+                        is `pooled`, all heads the same, and those behind the last whole block besides. With a
+                        `stride`, a window and one head of keys, rows also see the keys of the layer's compressed
+                        blocks that end up to them, which are values, too; of those blocks a `count` is then */
     PP_OP_PICK,      /* picks for each row the `count` positions of those it may see whose score is the largest, of the
                         same scores the first. A score is the sum over the heads of `in` of the head's number of `in3`
                         times max(0, q . k), k being what `in2` was at that position. Of each head and of `in2`
@@ -60,7 +72,9 @@ enum pp_op_kind {
                         `in3`. If it is `pooled`, there is, and all heads see the same blocks: a block's score is that
                         of its last position, whose `in2` is the key of the whole block, and only those blocks are
                         picked from of which the row sees all. Without `in3` each head's number is 1, and `in2` is
-                        rotated by the position of its block's beginning */
+                        rotated by the position of its block's beginning. With a `stride`, positions are blocks of so
+                        many that end up to the row, k is what a COMPRESS gave in `in2` at the last of each, and is
+                        rotated as that of a KV_STORE is */
     PP_OP_CONVOLVE,  /* out = bias + the sum of weight[:, j] times what `in` was at the j-th of the last `window`
                         positions, the row's own being the last; in a tree those of its ancestors. Before the first
                         position it was 0. `weight`: [width, window]; or, with a `period`, there is a column for each
@@ -179,6 +193,7 @@ struct pp_op {
     bool local_rope;                 /* PP_OP_ROPE: by the frequencies of rope_base_local */
     bool halves;                     /* PP_OP_PICK, PP_OP_ROPE: the pairs that are rotated are i and i + rope_dim / 2;
                                         else neighbours */
+    bool back;                       /* PP_OP_ROPE with a period */
     bool by_position;                /* PP_OP_LOOKUP */
     float scale;                     /* PP_OP_EMBED, PP_OP_ADD: 0 is 1 */
     int layer;
@@ -190,10 +205,14 @@ struct pp_op {
     int64_t count, at, period, times; /* PP_OP_TAKE; count: of what has to do with streams, those; of PP_OP_RECALL,
                                         vectors; of PP_OP_PICK, and of PP_OP_ATTENTION with its PP_OP_KV_STORE,
                                         positions, period then being of blocks, as of PP_OP_POOL. at: PP_OP_PICK,
-                                        PP_OP_TOKEN. count, at, period: PP_OP_NGRAM. count: PP_OP_HASH. period:
-                                        PP_OP_CONVOLVE */
+                                        PP_OP_TOKEN, PP_OP_ROPE with a period. count, at, period: PP_OP_NGRAM. count:
+                                        PP_OP_HASH. period: PP_OP_CONVOLVE */
     const struct pp_hashed *hashed;  /* PP_OP_HASH */
     const struct pp_tensor *const *tables; /* PP_OP_HASH: [count]; weight: the first */
+    int64_t stride;                  /* PP_OP_COMPRESS, PP_OP_KV_STORE, PP_OP_PICK, PP_OP_ATTENTION: positions of a
+                                        block that becomes one key; 0: there are none */
+    int from_tier, from_layer;       /* PP_OP_ATTENTION with a stride: where the cache has those keys; set by
+                                        pp_plan_build */
     int64_t local;                   /* PP_OP_PICK with a period */
     bool pooled;                     /* PP_OP_PICK, PP_OP_ATTENTION and its PP_OP_KV_STORE, with a period */
     struct pp_connection connection; /* PP_OP_CONNECT */
@@ -221,6 +240,9 @@ struct pp_experts {
     int share;               /* so many neighbours have the same matrices, which work once for all of them that a row
                                 uses, with their weights together; 0 is 1 */
     bool shares, sigmoids;
+    bool roots;              /* roots of softplus (DeepSeek V4) in the place of sigmoids */
+    const struct pp_tensor *table; /* I32 [n_vocab, n_used]: which experts work for the row's token, whatever the
+                                logits, which weigh them; or NULL */
     float mixer;             /* SparseMixer's jitter (arXiv 2409.12136), or 0: one after the other, the expert with the
                                 largest logit of those that are left has for weight its share in the softmax of them,
                                 without those that are further below than twice this part of the larger size */
@@ -350,6 +372,8 @@ struct pp_tier_plan {
     int n_head_kv, head_dim;         /* of rows: 1, and how long they are */
     int64_t top_k;                   /* of attention whose positions are picked, and of what picks them: how many, or
                                         0 */
+    int64_t stride;                  /* of attention that also sees blocks of so many positions, of their keys, of what
+                                        picks them, and of rows that they are made of; 0: there are none */
     int64_t block;                   /* so many are picked together, for each head of keys by itself; 0: each alone */
     bool pooled;                     /* or for all heads the same, and those behind the last whole block besides */
     int64_t n_local;                 /* of what picks: blocks that are picked in any case */
@@ -386,7 +410,8 @@ struct pp_plan {
  * run. */
 enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err);
 void pp_plan_free(struct pp_plan *plan);
-/* Whether some layers have states, which know chains of rows only, no trees, and cannot be moved. */
+/* Whether some layers have states, or keys of several positions, which know chains of rows only, no trees, and cannot
+ * be moved. */
 bool pp_plan_has_states(const struct pp_plan *plan);
 /* Whether what is in a slot, or in some of it, is read by the from-th operation or one behind it, before it is written
  * anew. What a backend fuses away must not be. */
@@ -422,6 +447,9 @@ const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t
 /* A matrix [rows, cols], which may have dimensions of one between or behind; NULL: *err is set. */
 const struct pp_tensor *pp_plan_flat(struct pp_plan *p, const struct pp_source *s, int64_t rows, int64_t cols,
                                      struct pp_error *err, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+/* A required tensor of whole numbers, I32 [rows, cols]; NULL: *err is set. */
+const struct pp_tensor *pp_plan_table(const struct pp_source *s, int64_t rows, int64_t cols, struct pp_error *err,
+                                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* A required tensor of n matrices [rows, cols], and the i-th of them; NULL: *err is set. */
 const struct pp_tensor *pp_plan_stack(const struct pp_source *s, int64_t n, int64_t rows, int64_t cols,
                                       struct pp_error *err, const char *fmt, ...)

@@ -205,6 +205,13 @@ void pp_dequantize_row(uint32_t type, const void *src, float *dst, int64_t n)
     case PP_TYPE_F32:
         memcpy(dst, src, (size_t)n * sizeof *dst);
         break;
+    case PP_TYPE_I32: /* exact up to 2^24 */
+        for (int64_t i = 0; i < n; i++) {
+            int32_t whole;
+            memcpy(&whole, p + 4 * i, sizeof whole);
+            dst[i] = (float)whole;
+        }
+        break;
     case PP_TYPE_F16:
         floats_of_f16(p, dst, n);
         break;

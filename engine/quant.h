@@ -18,7 +18,7 @@ float pp_bf16_to_f32(uint16_t h);
 uint16_t pp_f32_to_bf16(float f); /* round to nearest even; NaN stays NaN */
 
 /* src: one row of n elements of `type`; dst: float [n]. n is a multiple of the type's block.
- * type must be runnable (pp_type_info). Values are bit-exact as the format defines them. */
+ * type must be runnable (pp_type_info), or I32. Values are bit-exact as the format defines them. */
 void pp_dequantize_row(uint32_t type, const void *src, float *dst, int64_t n);
 
 /* src: float [n_rows, n_cols]; dst: n_rows rows of pp_type_row_bytes(type, n_cols). For F32, F16, BF16 a plain

@@ -813,6 +813,7 @@ static const struct target targets[PP_TYPE_LIMIT] = {
     [PP_TYPE_F32] = {NULL, FLT_MAX},
     [PP_TYPE_F16] = {NULL, HALF_MAX},
     [PP_TYPE_BF16] = {NULL, 3.38e38f},
+    [PP_TYPE_I32] = {NULL, 1 << 24},
 };
 
 static enum pp_code check_row(const float *x, int64_t n, int64_t row, uint32_t type, struct pp_error *err)
@@ -836,7 +837,11 @@ static void round_row(uint32_t type, const float *x, uint8_t *dst, int64_t n)
         memcpy(dst, x, (size_t)n * sizeof *x);
         return;
     }
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && type == PP_TYPE_I32; i++) {
+        const int32_t whole = (int32_t)lrintf(x[i]);
+        memcpy(dst + 4 * i, &whole, sizeof whole);
+    }
+    for (int64_t i = 0; i < n && type != PP_TYPE_I32; i++) {
         uint16_t h = type == PP_TYPE_F16 ? pp_f32_to_f16(x[i]) : pp_f32_to_bf16(x[i]);
         memcpy(dst + 2 * i, &h, sizeof h);
     }

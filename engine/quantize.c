@@ -201,6 +201,8 @@ uint32_t pp_quantize_fitting_type(uint32_t type, int64_t n_cols)
 
 uint32_t pp_quantize_tensor_type(int file_type, const struct pp_hparams *hp, bool tied, const struct pp_tensor *t)
 {
+    if (t->type == PP_TYPE_I32)
+        return PP_TYPE_I32; /* a table */
     return is_quantized(t) ? pp_quantize_fitting_type(mixed_type(mix_of(file_type), hp, tied, t), t->ne[0])
                            : PP_TYPE_F32;
 }

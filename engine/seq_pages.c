@@ -24,11 +24,9 @@ static int64_t pages_of(int64_t n)
     return (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
 }
 
-/* The first page that the row behind n positions looks at. */
 static int64_t first_needed(const struct pp_engine *e, int t, int64_t n)
 {
-    const int64_t window = e->tier[t].window;
-    return window && n >= window ? (n - window + 1) / PP_PAGE_TOKENS : 0;
+    return pp_tier_first_page(&e->tier[t], n);
 }
 
 void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page)

@@ -143,11 +143,10 @@ static enum pp_code find_way(const struct snapshot *s, const struct pp_buf *key,
     return PP_OK;
 }
 
-/* The first page of tier t that a sequence of n tokens reads from. */
+/* The first page of tier t that a sequence of n tokens reads from, which may compute its last one again. */
 static int64_t first_needed(const struct pp_engine *e, int t, int64_t n)
 {
-    int64_t window = e->tier[t].window;
-    return window && n > window ? (n - window) / PP_PAGE_TOKENS : 0;
+    return n > 0 ? pp_tier_first_page(&e->tier[t], n - 1) : 0;
 }
 
 /* Shortens the way until all pages from `have` on that a sequence of its length needs are in the pack. */

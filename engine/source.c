@@ -466,6 +466,17 @@ static bool is_behind_layers(const struct pp_source *s, const char *hf_name)
     return pp_is_behind_layers(&s->hp, name);
 }
 
+/* A table of whole numbers, which become I32. */
+static enum pp_code take_whole(struct pp_source *s, const struct pp_tensor *t, const char *dtype, const char *name,
+                               struct pp_error *err)
+{
+    struct pp_tensor whole;
+    const enum pp_code code = pp_hf_whole(t, dtype, &whole, err);
+    if (code)
+        pp_fail_prefix(err, "%s", s->path);
+    return code ? code : add_tensor(s, &whole, name, true, err);
+}
+
 /* What a tensor of the folder is called there, or the matrix would be that it is a part of. */
 struct own_name {
     enum pp_hf_role role;
@@ -508,6 +519,8 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
         return PP_OK; /* take_mixes, take_scores, take_first_values */
     if (packed)
         return add_packed(s, i, form, name, second, err);
+    if (form == PP_HF_WHOLE)
+        return take_whole(s, t, pp_hf_dtype(s->hf, i), pp_buf_cstr(name), err);
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which cannot be run; F32, F16 and BF16 can",
                        s->path, t->name, t->size ? pp_hf_dtype(s->hf, i) : "empty");
@@ -837,7 +850,7 @@ static enum pp_code quantize(struct pp_source *s, const char *quant, struct pp_e
                        "pippin quantize makes a smaller file", s->path);
     for (size_t i = 0; i < s->list.n && !code; i++) {
         struct pp_tensor *t = &s->list.t[i];
-        const bool matrix = t->n_dims > 1 && !pp_export_keeps_f32(t);
+        const bool matrix = t->n_dims > 1 && t->type != PP_TYPE_I32 && !pp_export_keeps_f32(t);
         const uint32_t type = pp_quantize_tensor_type(pp_file_type_by_name(s->quantized), &s->hp, tied, t);
         if (matrix && type != t->type && (type != PP_TYPE_F32 || strcmp(s->quantized, "F32") == 0))
             code = make_in(s, t, type, err);

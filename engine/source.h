@@ -20,6 +20,7 @@ enum {
     PP_MAX_STREAMS = 16,
     PP_HASH_TOKENS = 4,     /* that have an embedding together, by hashes */
     PP_HASH_HEADS = 64,     /* of those, for all numbers of tokens */
+    PP_COMPRESS_PICKED = 4,    /* positions of a block of which an index picks */
     /* bits of pp_hparams.layer */
     PP_LAYER_WIDE = 1,       /* sees all positions, although the model has a window */
     PP_LAYER_UNROTATED = 2,  /* its heads are not rotated */
@@ -106,6 +107,16 @@ struct pp_hparams {
      * attention (GLM 5 Next), else the mean (Qwen 4). */
     int64_t n_index_head, index_dim, index_top_k, index_block, index_local;
     bool index_pooled;      /* the last of these */
+    /* Attention whose one head of keys is that of values, too, of which the last rope_dim numbers are rotated, and
+     * turned back in what attention gives; that goes through as many matrices as it has groups, of so many rows each.
+     * Queries are made of q_lora_rank values (DeepSeek V4). */
+    bool compressed;        /* it is of that kind */
+    int64_t o_groups, o_rank;
+    /* Its rows see `window` positions, and behind those the blocks of so many that end up to them, each by a key made
+     * of all of them: of PP_COMPRESS_PICKED positions, and those before them, of which an index picks index_top_k; of
+     * any other number all. 0: there are none, and the layer has PP_LAYER_LOCAL_ROPE. */
+    int32_t compress[PP_MAX_LAYERS];
+    int64_t n_table_layer;  /* of so many layers, the first ones, a table says which experts work for a token */
     bool index_halves;      /* its heads' pairs that are rotated are i and i + rope_dim / 2; else neighbours */
     /* Of layers with states (plan.h), which have a convolution in front; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
@@ -227,6 +238,7 @@ struct pp_hparams {
     bool expert_group_largest; /* they are chosen by their largest expert, not by the sum of the two largest */
     bool expert_shares;     /* an expert's weight is its share among all, not among those used */
     bool expert_sigmoids;   /* weights are the logits' sigmoids, not their softmax */
+    bool expert_roots;      /* they are the roots of the logits' softplus */
     float expert_mixer;     /* weights are SparseMixer's, with this jitter; 0: they are not */
     float expert_scale;     /* of the weights; 0: 1 */
     /* What weights of a folder are multiplied by when they are read, as in GGUF files they are already. */

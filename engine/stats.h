@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { PP_STATS_TIERS = 8, PP_STATS_GUESSES = 16 };
+enum { PP_STATS_TIERS = 12, PP_STATS_GUESSES = 16 };
 
 /* Pages of layers with one attention window. */
 struct pp_tier_stats {

@@ -32,6 +32,7 @@ enum pp_type {
     PP_TYPE_IQ3_S = 21,
     PP_TYPE_IQ2_S = 22,
     PP_TYPE_IQ4_XS = 23,
+    PP_TYPE_I32 = 26,        /* whole numbers: tables, which are no weights */
     PP_TYPE_IQ1_M = 29,
     PP_TYPE_BF16 = 30,
     PP_TYPE_TQ1_0 = 34,

@@ -80,6 +80,7 @@ enum pp_hf_form {
     PP_HF_WAYS_COLUMNS,   /* pieces of columns, each of which is a matrix of ours */
     PP_HF_INDEX,          /* the rows of an index's queries, then those of its key: the tensors of this name and of
                              `second` */
+    PP_HF_WHOLE,          /* a matrix of whole numbers, I32 or I64 */
     PP_HF_EIGHTFOLD,      /* a matrix that is an eighth of ours, whose heads' norms have an epsilon 64 times as large */
 };
 

@@ -294,6 +294,10 @@ static bool add_experts(struct builder *b, int l)
     if (pp_decoder_has(b, l, "exp_probs_b.bias") &&
         !(e.choice_bias = pp_plan_tensor(b->s, 0, e.n, b->err, "blk.%d.exp_probs_b.bias", l)))
         return false;
+    e.roots = hp->expert_roots;
+    if (l < hp->n_table_layer && !(e.table = pp_plan_table(b->s, hp->n_vocab, e.n_used, b->err,
+                                                           "blk.%d.ffn_gate_tid2eid.weight", l)))
+        return false;
     if (pp_decoder_has(b, l, "ffn_down_exps.scale") &&
         !(e.scales = pp_plan_tensor(b->s, 0, hp->n_expert, b->err, "blk.%d.ffn_down_exps.scale", l)))
         return false;
@@ -1124,7 +1128,8 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
                        pp_source_path(s));
     if (has_plain_norms(&b) && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))
         return err->code;
-    if (((d->unit_heads && hp->qk_norm) || d->unit_values) && !(b.head_ones = pp_plan_ones(plan, hp->head_dim, err)))
+    if (((d->unit_heads && hp->qk_norm) || d->unit_values || hp->compressed) &&
+        !(b.head_ones = pp_plan_ones(plan, hp->head_dim, err)))
         return err->code;
     if (b.head_ones && hp->head_dim_local && !(b.local_ones = pp_plan_ones(plan, hp->head_dim_local, err)))
         return err->code;

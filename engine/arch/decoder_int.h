@@ -1,10 +1,11 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
  * layers that read other positions, decoder_delta.c the delta rule, decoder_lightning.c lightning attention,
  * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_blocks.c an
- * index that picks blocks, decoder_filter.c filters in front of queries and keys, decoder_head_mixture.c heads of
- * experts, decoder_zamba.c layers that have parts in common, decoder_hyper.c hyper-connections, decoder_ngram.c
- * embeddings of several tokens, decoder_hash.c those of Qwen 4, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c,
- * decoder_rwkv4.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private to them. */
+ * index that picks blocks, decoder_compressed.c attention to compressed blocks, decoder_filter.c filters in front of
+ * queries and keys, decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have parts in common,
+ * decoder_hyper.c hyper-connections, decoder_ngram.c embeddings of several tokens, decoder_hash.c those of Qwen 4,
+ * decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c and decoder_lru.c what has
+ * states that are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -42,6 +43,9 @@ struct builder {
     int head_router;         /* of a mixture of heads: what experts are chosen by */
     int step_bias;           /* of scans side by side: what is added to steps */
     int wide_q, wide_k, key_scores; /* with scores of keys: queries and keys with them, and they alone */
+    /* Of compressed attention: what a position brings to its block, what its shares are made of, and the block's key;
+     * the same of the index's; and what groups of heads give. */
+    int brought, share, key, index_brought, index_share, grouped;
     const struct pp_tensor *constants; /* what queries have in those places */
     int index_q, index_k, index_weights; /* of an index: its heads' queries, its key, and what heads count for, where
                                 one picks for all heads of attention */
@@ -146,6 +150,9 @@ bool pp_blocks_picked(const struct builder *b, int l);
 bool pp_blocks_input(struct builder *b, int l);
 bool pp_blocks_pick(struct builder *b, int l);
 void pp_blocks_slots(struct builder *b);
+/* Attention to a window and compressed blocks behind it, from the residual stream to `delta`, and its slots. */
+bool pp_compressed_result(struct builder *b, int l);
+void pp_compressed_slots(struct builder *b);
 /* The gated delta rule, from the residual stream to `delta`, and its slots. */
 bool pp_delta_result(struct builder *b, int l);
 void pp_delta_slots(struct builder *b);

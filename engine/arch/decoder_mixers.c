@@ -50,7 +50,7 @@ static bool is_shared(const struct builder *b, int l)
 }
 
 /* Whether its values are what keys are made of. */
-static bool keys_are_values(const struct builder *b, int l)
+static bool compressed(const struct builder *b, int l)
 {
     return b->hp->keys_as_values && (!b->hp->window || b->hp->layer[l] & PP_LAYER_WIDE);
 }
@@ -96,7 +96,7 @@ static bool add_qkv(struct builder *b, int l)
         add_linear(b, l, qkv, in, b->qkv);
         return qkv >= 0;
     }
-    const bool gated = b->d->gated_queries, shared = is_shared(b, l), same = keys_are_values(b, l);
+    const bool gated = b->d->gated_queries, shared = is_shared(b, l), same = compressed(b, l);
     if (b->hp->head_mixture)
         return add_mixed_heads(b, l);
     if ((q = pp_plan_linear(b->p, b->s, gated ? 2 * b->n_q : b->n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0)
@@ -570,7 +570,7 @@ static void make_mamba_slots(struct builder *b)
 static bool is_attention(const struct builder *b, int l)
 {
     const int others = PP_LAYER_CONVOLVED | (b->hp->states_beside ? 0 : PP_LAYER_RECURRENT);
-    return !b->hp->kv_lora_rank && !(b->hp->layer[l] & others);
+    return !b->hp->kv_lora_rank && !b->hp->compressed && !(b->hp->layer[l] & others);
 }
 
 static bool is_mamba(const struct builder *b, int l)
@@ -610,7 +610,9 @@ bool pp_mixer_result(struct builder *b, int l)
                : b->hp->state_rank  ? pp_scan_result(b, l)
                : b->hp->mamba       ? add_mamba(b, l)
                                     : pp_delta_result(b, l);
-    return b->hp->kv_lora_rank ? add_latent_attention(b, l) : add_attention(b, l);
+    return b->hp->compressed ? pp_compressed_result(b, l)
+           : b->hp->kv_lora_rank  ? add_latent_attention(b, l)
+                                  : add_attention(b, l);
 }
 
 /* Queries, keys and values of the layer within the one slot that has all three. */
@@ -671,7 +673,9 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
          : hp->state_rank ? pp_scan_slots
          : hp->mamba      ? make_mamba_slots
                           : pp_delta_slots)(b);
-    if (hp->kv_lora_rank) {
+    if (hp->compressed) {
+        pp_compressed_slots(b);
+    } else if (hp->kv_lora_rank) {
         make_latent_slots(b);
     } else if (b->fused_qkv) {
         b->qkv = pp_plan_slot(p, b->n_q + b->n_kv + b->n_v);

@@ -43,6 +43,7 @@ extern const struct pp_arch pp_arch_granite_swa, pp_arch_aria, pp_arch_axk1;
 extern const struct pp_arch pp_arch_cohere_compass;
 extern const struct pp_arch pp_arch_recurrent_gemma, pp_arch_minimax, pp_arch_zamba2, pp_arch_muse_glimmer;
 extern const struct pp_arch pp_arch_longcat_flash, pp_arch_bailingmoe3, pp_arch_kimi_k3, pp_arch_hy_v4;
+extern const struct pp_arch pp_arch_deepseek4;
 extern const struct pp_arch pp_arch_maple, pp_arch_minimax_m3, pp_arch_bailing_linear, pp_arch_bailing_hybrid;
 extern const struct pp_arch pp_arch_kormo, pp_arch_hyperclovax, pp_arch_diffllama, pp_arch_telechat, pp_arch_yuan;
 extern const struct pp_arch pp_arch_qwen4, pp_arch_k2_horizon;

@@ -12,8 +12,10 @@ static const struct {
     {"rwkv7qwen2", "RWKV 7's states behind rotated heads"},
     {"rwkv7qwen3", "RWKV 7's states behind rotated heads"},
     {"talkie", "its layers, of which there are files of several kinds that cannot be told apart"},
-    {"deepseek4", "attention to compressed positions"},
-    {"deepseekv4", "attention to compressed positions"},
+    {"deepseek41", "blocks of which layers share keys, candidates that an index picks from, and embeddings of several "
+                   "tokens within layers"},
+    {"deepseekv41", "blocks of which layers share keys, candidates that an index picks from, and embeddings of several "
+                    "tokens within layers"},
     {"dream", "answers that are not written from left to right (diffusion)"},
     {"llada", "answers that are not written from left to right (diffusion)"},
     {"lladamoe", "answers that are not written from left to right (diffusion)"},

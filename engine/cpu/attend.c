@@ -9,7 +9,11 @@
  * and the copying comes on top. That touches a line of memory for every four bytes, of which sixteen neighbours have
  * the rest: where few are picked of each sixteen, up to sixteen times as much is read as is used, though never more
  * than all positions have. Rows of such a tile share nothing; where 64 heads or more have one key, tiles are single
- * rows anyway. Where blocks are picked, pages that are all seen are read where they lie. */
+ * rows anyway. Where blocks are picked, pages that are all seen are read where they lie.
+ *
+ * A row that also sees compressed blocks has the positions of its window copied side by side, ascending, and behind
+ * them the blocks' keys, whole groups of sixteen at a time where they lie alike in both: its chunks are of that row of
+ * keys. */
 #include <math.h>
 #include <string.h>
 
@@ -47,6 +51,12 @@ static bool is_of_attention(const struct pp_cpu *c, int tier)
     return c->attend[tier].kv.kind == PP_TIER_ATTENTION;
 }
 
+/* Of keys in F32 or F16 without V, a chunk of which is read as pages without shared places have it. */
+static size_t index_chunk_bytes(const struct pp_kv_layout *kv)
+{
+    return (size_t)(PP_KV_CHUNK / kv->slots) * kv->head_bytes;
+}
+
 /* What a thread needs for the tiers. No item needs this and the products' scratch, nor two tiers': it is the same
  * memory. */
 static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
@@ -60,7 +70,9 @@ static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
             continue;
         size_t bytes = pp_attention_bytes(&p->kv, p->tile_rows * p->group);
         kernel = bytes > kernel ? bytes : kernel;
-        const size_t ends = (p->top_k ? PP_CHUNK_PAGES : 2) * p->kv.head_bytes;
+        const size_t ends = p->kv.kind == PP_TIER_INDEX && p->kv.stride > 1 ? index_chunk_bytes(&p->kv)
+                            : p->top_k || p->stride                         ? PP_CHUNK_PAGES * p->kv.head_bytes
+                                                                            : 2 * p->kv.head_bytes;
         tail = ends > tail ? ends : tail;
     }
     scratch->kernel = pp_cpu_memory_take(c, 1, kernel);
@@ -123,10 +135,28 @@ static int64_t row_length(const struct pp_batch_row *r)
     return pp_cpu_row_length(r);
 }
 
+/* Compressed blocks that end up to a row. */
+static int64_t n_blocks(const struct attend_plan *p, const struct pp_batch_row *r)
+{
+    return p->stride ? row_length(r) / p->stride : 0;
+}
+
 static bool is_picked(const struct attend_plan *p, const struct pp_batch_row *r)
 {
-    const int64_t length = row_length(r);
-    return p->top_k && (p->pooled ? length - length % p->block : length) > p->top_k;
+    const int64_t n = p->stride ? n_blocks(p, r) : row_length(r);
+    return p->top_k && (p->pooled ? n - n % p->block : n) > p->top_k;
+}
+
+/* Whether what a row sees does not lie one behind the other in its pages. */
+static bool is_gathered(const struct attend_plan *p, const struct pp_batch_row *r)
+{
+    return p->stride || is_picked(p, r);
+}
+
+/* Where there are compressed blocks: positions of the window, which come before those. */
+static int64_t n_windowed(const struct attend_plan *p, const struct pp_batch_row *r)
+{
+    return row_length(r) < p->window ? row_length(r) : p->window;
 }
 
 /* Where a row stands among those that it attends to; in a tree its slot is behind its siblings', too. */
@@ -147,6 +177,8 @@ static bool same_tile(const struct pp_batch_row *a, const struct pp_batch_row *b
 /* The first position that a row attends to, and the one behind the last. */
 static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row *r)
 {
+    if (p->stride)
+        return 0;
     if (p->window && p->both_ways)
         return r->slot >= p->window ? r->slot - p->window + 1 : 0;
     if (p->window && p->chunked)
@@ -164,6 +196,8 @@ static int64_t n_picked(const struct attend_plan *p, const struct pp_batch_row *
 
 static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r)
 {
+    if (p->stride)
+        return n_windowed(p, r) + (is_picked(p, r) ? p->top_k : n_blocks(p, r));
     const int64_t end = is_picked(p, r) ? n_picked(p, r) : row_length(r);
     return p->window && p->both_ways && r->slot + p->window < end ? r->slot + p->window : end;
 }
@@ -211,7 +245,7 @@ static bool tiles_store(const struct attend_plan *p, const struct pp_batch_row *
     for (int i = 0; i < p->n_tiles; i++) {
         const int first = p->tiles[i], last = p->tiles[i + 1] - 1;
         for (int r = first; r <= last; r++)
-            if (is_picked(p, &rows[r])) /* its own position may be in any chunk, or in none */
+            if (is_gathered(p, &rows[r])) /* its own position may be in any chunk, or in none */
                 return false;
         for (int k = 0; k < i; k++)
             if (rows[p->tiles[k]].pages[0] == rows[first].pages[0])
@@ -257,7 +291,7 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, const struct n
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     const struct rope *rope = s->rope >= 0 ? &c->ropes[s->rope] : NULL;
     for (int h = 0; h < n_heads; h++) {
-        float *head = x + h * kv->head_dim, *rotated = head + hp->kv_lora_rank;
+        float *head = x + h * kv->head_dim, *rotated = head + pp_cpu_rotated_from(hp);
         if (rope && s->norm_behind_rope)
             c->ops->rope(rotated, rope->dim, hp->rope_neox, rope->cos_sin + row * rope->dim);
         if (norm->weight) {
@@ -356,6 +390,49 @@ static void gather_picks(const struct tile *t, int i, int64_t chunk, int n, cons
     }
 }
 
+/* What the i-th row of a tile sees in the end: places of the window, or of blocks, of which so many lie one behind the
+ * other from there on. */
+struct run {
+    const struct pp_kv_layout *kv;
+    const uint8_t *head;
+    int place;
+    int64_t n;
+};
+
+static struct run run_at(const struct tile *t, int i, int64_t at)
+{
+    const struct attend_plan *p = t->p;
+    const struct pp_batch_row *r = &t->rows[i];
+    const int64_t n_window = n_windowed(p, r), block = at - n_window;
+    const bool picked = is_picked(p, r);
+    if (block < 0) {
+        const int64_t position = row_length(r) - n_window + at, left = PP_PAGE_TOKENS - position % PP_PAGE_TOKENS;
+        return (struct run){&p->kv, r->pages[t->s->tier][position / PP_PAGE_TOKENS] + t->head_offset,
+                            (int)(position % PP_PAGE_TOKENS), left < -block ? left : -block};
+    }
+    const struct pp_kv_layout *kv = &t->c->attend[t->s->from_tier].kv;
+    const int64_t number = picked ? t->c->pick.slots[(t->row0 + i) * t->c->pick.room + block] : block;
+    const int64_t last = (number + 1) * p->stride - 1, place = pp_kv_slot(kv, last);
+    const uint8_t *page = r->pages[t->s->from_tier][last / PP_PAGE_TOKENS];
+    return (struct run){kv, page + pp_kv_head_offset(kv, t->s->from_layer, 0), (int)place,
+                        picked || p->stride >= PP_PAGE_TOKENS ? 1 : PP_PAGE_TOKENS / p->stride - place};
+}
+
+/* n keys of what the i-th row sees in a chunk, side by side in the tail. */
+static void gather_all(const struct tile *t, int i, int64_t chunk, int n, const uint8_t *heads[PP_CHUNK_PAGES])
+{
+    const struct pp_kv_layout *l = &t->p->kv;
+    for (int at = 0, step; at < n; at += step) {
+        const struct run run = run_at(t, i, chunk * PP_KV_CHUNK + at);
+        uint8_t *to = t->tail + (size_t)(at / PP_PAGE_TOKENS) * l->head_bytes;
+        const bool group = run.n >= PP_KV_GROUP && run.place % PP_KV_GROUP == 0 && at % PP_KV_GROUP == 0;
+        step = group ? PP_KV_GROUP : 1;
+        pp_kv_copy_places(run.kv, run.head, run.place, l, to, at % PP_PAGE_TOKENS, step);
+    }
+    for (int k = 0; k < PP_CHUNK_PAGES; k++)
+        heads[k] = k * PP_PAGE_TOKENS < n ? t->tail + (size_t)k * l->head_bytes : NULL;
+}
+
 /* Where our head's bytes of a chunk are, of which `see` is needed; from tail_page on in the tail. */
 static void find_heads(const struct tile *t, int64_t chunk, struct pp_span see, int64_t tail_page,
                        const uint8_t *heads[PP_CHUNK_PAGES])
@@ -376,7 +453,7 @@ static void look_ahead(const struct tile *t, int64_t next, int64_t end)
 {
     const struct pp_batch_row *last = &t->rows[t->n_rows - 1];
     memset(t->a->next, 0, sizeof t->a->next);
-    if (next < end && !last->tree_mask && !is_picked(t->p, last))
+    if (next < end && !last->tree_mask && !is_gathered(t->p, last))
         find_heads(t, next, in_chunk(t->p, last, next), INT64_MAX, t->a->next);
 }
 
@@ -406,12 +483,13 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
         t->a->at[i] = (float)(row_place(&t->rows[i]) - chunk * PP_KV_CHUNK);
     }
     for (int i = 0, next; i < n_rows; i = next) {
-        const bool picked = is_picked(t->p, &t->rows[i]), alone = gathered || picked;
+        const bool apart = is_gathered(t->p, &t->rows[i]), alone = gathered || apart;
         const uint8_t *heads[PP_CHUNK_PAGES];
-        for (next = i + 1; !alone && next < n_rows && see[i].end && see[next].end && !is_picked(t->p, &t->rows[next]);)
+        for (next = i + 1; !alone && next < n_rows && see[i].end && see[next].end &&
+                           !is_gathered(t->p, &t->rows[next]);)
             next++;
-        if (see[i].end && picked) {
-            gather_picks(t, i, chunk, see[i].end, heads);
+        if (see[i].end && apart) {
+            (t->p->stride ? gather_all : gather_picks)(t, i, chunk, see[i].end, heads);
             t->c->ops->attention_chunk(t->a, heads, i, 1, see, to);
         } else if (see[i].end && gathered) {
             gather_branch(t, &t->rows[i]);

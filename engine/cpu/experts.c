@@ -47,6 +47,18 @@ static enum pp_code add_matrices(struct pp_cpu *c, const struct pp_tensor *const
     return PP_OK;
 }
 
+/* Which experts tokens go to is read where it lies. */
+static enum pp_code take_table(struct experts *x, const struct pp_tensor *t, struct pp_error *err)
+{
+    x->table = t->data;
+    x->n_tokens = t->ne[1];
+    for (int64_t i = 0; i < t->ne[0] * t->ne[1]; i++)
+        if (x->table[i] < 0 || x->table[i] >= x->n_matrices)
+            return pp_fail(err, PP_ERR_FORMAT, "tensor %s names an expert %d, of which there is none; the model is "
+                           "damaged, get it again", t->name, (int)x->table[i]);
+    return PP_OK;
+}
+
 enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *err)
 {
     const struct pp_experts *from = &c->model->plan.experts[index];
@@ -58,6 +70,7 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->n_used = from->n_used;
     x->shares = from->shares;
     x->sigmoids = from->sigmoids;
+    x->roots = from->roots;
     x->mixer = from->mixer;
     x->scale = from->scale != 0.0f ? from->scale : 1;
     x->weighed_inputs = from->weighed_inputs;
@@ -76,6 +89,8 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     if (from->bias && !(x->bias = pp_cpu_float_vector(c, from->bias, err)))
         return err->code;
     if (from->scales && !(x->scales = pp_cpu_float_vector(c, from->scales, err)))
+        return err->code;
+    if (from->table && take_table(x, from->table, err))
         return err->code;
     enum pp_code code = from->gate ? add_matrices(c, from->gate, from->gate_b, x->n_matrices, &x->gate, err) : PP_OK;
     if (!code && from->up)
@@ -270,17 +285,25 @@ static void weigh(const struct experts *x, const float *logits, const int32_t *c
         weight[j] = weight[j] / sum * x->scale;
 }
 
-/* Of each expert the sigmoid of its logit, or its part of the softmax of all. */
+/* Of a softplus, which is the number itself where exp would overflow. */
+static float root(float x)
+{
+    return sqrtf(x > 20 ? x : log1pf(expf(x)));
+}
+
+/* Of each expert the sigmoid of its logit, the root of that's softplus, or its part of the softmax of all. */
 static void part_of_each(const struct experts *x, const float *logits, float *part)
 {
     float top = -INFINITY, sum = 0;
     for (int e = 0; e < x->n; e++)
         top = fmaxf(top, logits[e]);
     for (int e = 0; e < x->n; e++) {
-        part[e] = x->sigmoids ? 1 / (1 + expf(-logits[e])) : expf(logits[e] - top);
+        part[e] = x->roots      ? root(logits[e])
+                  : x->sigmoids ? 1 / (1 + expf(-logits[e]))
+                                : expf(logits[e] - top);
         sum += part[e];
     }
-    for (int e = 0; !x->sigmoids && e < x->n; e++)
+    for (int e = 0; !x->sigmoids && !x->roots && e < x->n; e++)
         part[e] /= sum;
 }
 
@@ -312,23 +335,26 @@ static void mix(const struct experts *x, const float *logits, int32_t *choice, f
 
 /* A row's experts and their weights. Logits are in the order of what softmax and sigmoids give, so that those need not
  * be computed for a choice that nothing is added to; of large ones the sigmoids are all 1. */
-static void route_row(struct routing *r, const struct experts *x, const float *logits, int32_t *choice, float *weight)
+static void route_row(struct routing *r, const struct experts *x, int64_t token, const float *logits, int32_t *choice,
+                      float *weight)
 {
     if (x->mixer != 0.0f) {
         mix(x, logits, choice, weight);
         return;
     }
-    const bool plain = !x->choice_bias && !x->n_groups;
-    if (plain)
+    const bool plain = !x->choice_bias && !x->n_groups, chosen = x->table != NULL;
+    if (chosen)
+        memcpy(choice, x->table + token * x->n_used, (size_t)x->n_used * sizeof *choice);
+    else if (plain)
         choose(x, logits, choice);
-    if (plain && !x->sigmoids) {
+    if (plain && !chosen && !x->sigmoids && !x->roots) {
         weigh(x, logits, choice, weight);
         return;
     }
     part_of_each(x, logits, r->part);
     for (int e = 0; e < x->n && !plain; e++)
         r->score[e] = r->part[e] + (x->choice_bias ? x->choice_bias[e] : 0);
-    if (!plain)
+    if (!plain && !chosen)
         choose(x, r->score, choice);
     weigh_parts(x, r->part, choice, weight);
 }
@@ -383,12 +409,20 @@ static float take_idle(const struct experts *x, int32_t *choice, const float *we
     return sum;
 }
 
+/* By which a table is read: that of a row which is none is the first. */
+static int64_t token_of(const struct pp_cpu *c, const struct stage *s, int row)
+{
+    const int64_t token = c->batch->rows[s->selected ? c->batch->output_rows[row] : row].token;
+    return token >= 0 && token < s->experts->n_tokens ? token : 0;
+}
+
 static void route(struct pp_cpu *c, const struct stage *s, int m)
 {
     const struct experts *x = s->experts;
     struct routing *r = &c->routing;
     for (int i = 0; i < m; i++)
-        route_row(r, x, slot_row(c, s->router, i), r->choice + i * x->n_used, r->weight + i * x->n_used);
+        route_row(r, x, token_of(c, s, i), slot_row(c, s->router, i), r->choice + i * x->n_used,
+                  r->weight + i * x->n_used);
     for (int i = 0; x->scales && i < m * x->n_used; i++)
         if (r->choice[i] < x->n_matrices * x->share)
             r->weight[i] *= x->scales[r->choice[i]];

@@ -20,18 +20,18 @@ static bool abandoned(struct pp_cpu *c)
 
 /* --- embedding ------------------------------------------------------------------------------------------------ */
 
-void pp_cpu_rope_angles(const struct rope *rope, int64_t position, float *cs)
+void pp_cpu_rope_at(const struct rope *rope, int64_t position, float *cos_sin)
 {
     for (int64_t i = 0; i < rope->dim / 2; i++) {
-        const float angle = (float)position * rope->inv_freq[i];
-        cs[2 * i] = cosf(angle) * rope->magnitude;
-        cs[2 * i + 1] = sinf(angle) * rope->magnitude;
+        float angle = (float)position * rope->inv_freq[i];
+        cos_sin[2 * i] = cosf(angle) * rope->magnitude;
+        cos_sin[2 * i + 1] = sinf(angle) * rope->magnitude;
     }
 }
 
 static void rope_table(const struct pp_cpu *c, const struct rope *rope, int row)
 {
-    pp_cpu_rope_angles(rope, c->batch->rows[row].position, rope->cos_sin + row * rope->dim);
+    pp_cpu_rope_at(rope, c->batch->rows[row].position, rope->cos_sin + row * rope->dim);
 }
 
 /* Adds a row of a table to x: what stands for the row's position, if positions are learned; the engine has no more of
@@ -102,7 +102,7 @@ static void embed_row(struct pp_cpu *c, const struct stage *s, int i, int thread
     if (s->positions)
         add_row(c, s->positions, row->position, x);
     for (int r = 0; r < c->n_ropes; r++)
-        rope_table(c, &c->ropes[r], i);
+        pp_cpu_rope_at(&c->ropes[r], row->position, c->ropes[r].cos_sin + i * c->ropes[r].dim);
 }
 
 /* --- row by row ------------------------------------------------------------------------------------------------ */
@@ -213,10 +213,13 @@ static void weigh(const struct pp_cpu *c, const struct row_op *r, const float *x
 /* Heads that are not attention's, in place. */
 static void rotate_heads(const struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row, float *x)
 {
-    const struct rope *rope = &c->ropes[0];
+    const struct rope *rope = &c->ropes[r->local];
     const float *cos_sin = rope->cos_sin + (s->selected ? c->batch->output_rows[row] : row) * rope->dim;
+    float back[PP_MAX_HEAD_DIM];
+    for (int64_t i = 0; r->back && i < rope->dim; i++)
+        back[i] = i % 2 ? -cos_sin[i] : cos_sin[i];
     for (int64_t i = 0; i < r->n; i += r->period)
-        c->ops->rope(x + i, rope->dim, r->halves, cos_sin);
+        c->ops->rope(x + i + r->at, rope->dim, r->halves, r->back ? back : cos_sin);
 }
 
 static bool is_stream_op(enum pp_op_kind kind)
@@ -296,6 +299,14 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
         for (int i = first; i < end; i++)
             pp_cpu_heads_item(c, s, part->m, i, thread);
         break;
+    case STAGE_COMPRESS:
+        for (int i = first; i < end; i++)
+            pp_cpu_compress_item(c, s, part->m, part->phase, i, thread);
+        break;
+    case STAGE_KEEP:
+        for (int i = first; i < end; i++)
+            pp_cpu_keep_item(c, s, i);
+        break;
     case STAGE_PICK:
         for (int i = first; i < end; i++)
             pp_cpu_pick_item(c, s, part->m, part->phase, i, thread);
@@ -345,6 +356,7 @@ static int at_once(const struct pp_cpu *c, const struct stage *s, int m, int pha
         return pp_cpu_heads_at_once(s, m);
     case STAGE_SCAN:
         return pp_cpu_scan_at_once(m);
+    case STAGE_KEEP:
     case STAGE_ROWS:
         return ROWS;
     case STAGE_PROJECT:
@@ -377,6 +389,7 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
         int n_items[MAX_PHASES] = {0};
         switch (s->kind) {
         case STAGE_EMBED:
+        case STAGE_KEEP:
         case STAGE_ROWS:
             n_items[0] = m;
             break;
@@ -385,6 +398,9 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
             break;
         case STAGE_HEADS:
             n_items[0] = s->n_heads;
+            break;
+        case STAGE_COMPRESS:
+            pp_cpu_compress_phases(c, s, m, n_items);
             break;
         case STAGE_PICK:
             pp_cpu_pick_phases(c, s, m, n_items);

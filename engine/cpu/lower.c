@@ -318,6 +318,8 @@ static enum pp_code lower_attention(struct lowering *l)
         return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend has no stage for this kind of attention");
     s->tier = attention->tier;
     s->layer = attention->tier_layer;
+    s->from_tier = attention->from_tier;
+    s->from_layer = attention->from_layer;
     s->q = attention->in;
     s->k = store ? store->in : -1;
     s->v = store ? store->in2 : -1;
@@ -337,6 +339,27 @@ static enum pp_code lower_attention(struct lowering *l)
     if (!code && (is_read_behind(l, normed) || is_read_behind(l, rotated)))
         code = pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend keeps no heads that were normed or rotated");
     return code;
+}
+
+static enum pp_code lower_compression(struct lowering *l)
+{
+    const struct pp_op *op = &l->plan->ops[l->at++];
+    struct stage *s = new_stage(l, STAGE_COMPRESS);
+    s->in = op->in;
+    s->in2 = op->in2;
+    s->out = op->out;
+    return pp_cpu_compress_add(l->c, s, op, l->err);
+}
+
+/* The key of a compressed block. */
+static enum pp_code lower_keeping(struct lowering *l)
+{
+    const struct pp_op *op = &l->plan->ops[l->at++];
+    struct stage *s = new_stage(l, STAGE_KEEP);
+    s->k = op->in;
+    s->tier = op->tier;
+    s->layer = op->tier_layer;
+    return PP_OK;
 }
 
 static enum pp_code lower_picks(struct lowering *l)
@@ -491,8 +514,8 @@ static enum pp_code lower_rows(struct lowering *l)
         *r = (struct row_op){.kind = op->kind, .fn = op->fn, .scale = op->scale, .in = op->in, .in2 = op->in2,
                              .out = op->out, .n = l->plan->slots[op->out].width, .count = op->count, .at = op->at,
                              .period = op->period, .times = op->times ? op->times : 1,
-                             .by_position = op->by_position, .halves = op->halves, .hashed = op->hashed,
-                             .tables = op->tables};
+                             .by_position = op->by_position, .halves = op->halves, .back = op->back,
+                             .local = op->local_rope, .hashed = op->hashed, .tables = op->tables};
         enum pp_code code = take_row_weight(l, op, r);
         if (code)
             return code;
@@ -559,8 +582,11 @@ static enum pp_code lower_next(struct lowering *l)
     case PP_OP_ROPE:
         return op->period ? lower_rows(l) : lower_attention(l);
     case PP_OP_KV_STORE:
+        return op->in2 < 0 ? lower_keeping(l) : lower_attention(l);
     case PP_OP_ATTENTION:
         return lower_attention(l);
+    case PP_OP_COMPRESS:
+        return lower_compression(l);
     case PP_OP_PICK:
         return lower_picks(l);
     case PP_OP_CONVOLVE:

@@ -12,6 +12,9 @@
  * What passes of blocks is the largest rank of their positions, when the last of those has passed: items share a row's
  * positions at places where no block is divided.
  *
+ * Where several positions have one key (compress.c), all that is said of positions holds for their blocks, which are
+ * counted from 0 on like those; their keys are copied side by side to where kernels read a chunk.
+ *
  * Scores take n_head times head_dim products for each position, in DeepSeek V3.2 a seventeenth of those that attention
  * to that position would. They are of floats, whatever the KV type. */
 #include <string.h>
@@ -83,6 +86,7 @@ bool pp_cpu_pick_new(struct pp_cpu *c)
             p->n_local = c->attend[t].n_local;
             p->pooled = c->attend[t].pooled;
             p->room = p->top_k + (p->pooled ? p->block - 1 : 0);
+            p->stride = c->attend[t].kv.stride;
             p->n_lists = of_blocks(c) ? c->attend[t].group : 1;
             n_heads = c->attend[t].group;
         }
@@ -120,6 +124,12 @@ void pp_cpu_pick_free(struct pp_cpu *c)
     free_candidates(c->pick.found, (int64_t)c->pick.n_found * c->pick.n_lists);
 }
 
+/* Positions that a row may see, or blocks that have one key. */
+static int64_t length_of(const struct pp_cpu *c, const struct pp_batch_row *r)
+{
+    return c->pick.top_k ? pp_cpu_row_length(r) / c->pick.stride : 0;
+}
+
 /* Chunks that items share a row's positions by: none divides a block. */
 static int64_t chunks_of_share(const struct pp_cpu *c)
 {
@@ -130,8 +140,8 @@ void pp_cpu_pick_plan(struct pp_cpu *c)
 {
     const int m = c->batch->n, n_threads = pp_pool_n(c->pool);
     int64_t longest = 0;
-    for (int i = 0; c->pick.top_k && i < m; i++)
-        longest = pp_cpu_row_length(&c->batch->rows[i]) > longest ? pp_cpu_row_length(&c->batch->rows[i]) : longest;
+    for (int i = 0; i < m; i++)
+        longest = length_of(c, &c->batch->rows[i]) > longest ? length_of(c, &c->batch->rows[i]) : longest;
     const int64_t each = c->pick.top_k ? PP_KV_CHUNK * chunks_of_share(c) : 1, n_shares = (longest + each - 1) / each;
     c->pick.any = c->pick.top_k && longest > c->pick.top_k;
     c->pick.n_splits = 1;
@@ -292,13 +302,33 @@ static void pass_branch(struct pp_cpu *c, const struct stage *s, int row, struct
     pass_keys(c, s, row, heads, n, r->tree_base, t);
 }
 
+/* The keys of blocks from `first` on, n of them, side by side. */
+static void gather_keys(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r, int64_t first,
+                        int n, uint8_t *tail, const uint8_t *heads[PP_CHUNK_PAGES])
+{
+    const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
+    const size_t offset = pp_kv_head_offset(kv, s->layer, 0);
+    const size_t group = kv->head_bytes / (size_t)(kv->slots / PP_KV_GROUP);
+    for (int i = 0, step; i < n; i += step) {
+        const int64_t last = (first + i + 1) * kv->stride - 1;
+        const int place = pp_kv_slot(kv, last);
+        const bool whole = kv->stride * PP_KV_GROUP <= PP_PAGE_TOKENS && n - i >= PP_KV_GROUP;
+        step = whole ? PP_KV_GROUP : 1;
+        pp_kv_copy_places(kv, r->pages[s->tier][last / PP_PAGE_TOKENS] + offset, place, kv,
+                          tail + (size_t)(i / PP_KV_GROUP) * group, i % PP_KV_GROUP, step);
+    }
+    for (int k = 0; k < PP_CHUNK_PAGES; k++)
+        heads[k] = tail + (size_t)(k * PP_PAGE_TOKENS / PP_KV_GROUP) * group;
+}
+
 /* One of the items that share a row's positions. */
 static void pass_row(struct pp_cpu *c, const struct stage *s, int row, int split, struct thread_scratch *t)
 {
     const struct pp_batch_row *r = &c->batch->rows[row];
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     const size_t offset = pp_kv_head_offset(kv, s->layer, 0);
-    const int64_t length = r->tree_mask ? r->tree_base : r->sees, n_chunks = (length + PP_KV_CHUNK - 1) / PP_KV_CHUNK;
+    const int64_t length = r->tree_mask ? r->tree_base : length_of(c, r);
+    const int64_t n_chunks = (length + PP_KV_CHUNK - 1) / PP_KV_CHUNK;
     const int64_t each = chunks_of_share(c), n_shares = (n_chunks + each - 1) / each;
     const int64_t end = each * (n_shares * (split + 1) / c->pick.n_splits);
     c->ops->index_query(&t->attention[s->tier], slot_row(c, s->q, row));
@@ -309,7 +339,9 @@ static void pass_row(struct pp_cpu *c, const struct stage *s, int row, int split
         const int64_t first = chunk * PP_KV_CHUNK, left = length - first;
         const int n = left < PP_KV_CHUNK ? (int)left : PP_KV_CHUNK;
         const uint8_t *heads[PP_CHUNK_PAGES] = {NULL};
-        for (int i = 0; i * PP_PAGE_TOKENS < n; i++)
+        if (kv->stride > 1)
+            gather_keys(c, s, r, first, n, t->tail, heads);
+        for (int i = 0; kv->stride == 1 && i * PP_PAGE_TOKENS < n; i++)
             heads[i] = r->pages[s->tier][chunk * PP_CHUNK_PAGES + i] + offset;
         pass_keys(c, s, row, heads, n, first, t);
     }
@@ -323,7 +355,7 @@ static void pass_row(struct pp_cpu *c, const struct stage *s, int row, int split
 
 static bool is_picked(const struct pp_cpu *c, int row)
 {
-    const int64_t length = pp_cpu_row_length(&c->batch->rows[row]);
+    const int64_t length = length_of(c, &c->batch->rows[row]);
     return (c->pick.pooled ? length - length % c->pick.block : length) > c->pick.top_k;
 }
 
@@ -343,7 +375,7 @@ static void rotate_key(const struct pp_cpu *c, const struct stage *s, int row, f
     float there[PP_MAX_HEAD_DIM];
     const bool moves = c->pick.pooled && s->head_weights < 0 && behind > 0;
     if (moves)
-        pp_cpu_rope_angles(rope, r->position - behind, there);
+        pp_cpu_rope_at(rope, r->position - behind, there);
     rotate(c, s, moves ? there : rope->cos_sin + row * rope->dim, k, 1);
 }
 
@@ -352,11 +384,15 @@ static void prepare(const struct pp_cpu *c, const struct stage *s, int row)
     const struct pp_batch_row *r = &c->batch->rows[row];
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     float *k = slot_row(c, s->k, row);
+    if (is_picked(c, row))
+        rotate(c, s, c->ropes[0].cos_sin + row * c->ropes[0].dim, slot_row(c, s->q, row), c->attend[s->tier].group);
+    if (kv->stride > 1) {
+        pp_cpu_keep_key(c, s->tier, s->layer, &c->ropes[0], s->rotated_from, s->halves, row, k);
+        return;
+    }
     rotate_key(c, s, row, k);
     c->ops->kv_store(kv, r->pages[s->tier][r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(kv, s->layer, 0),
                      (int)(r->slot % PP_PAGE_TOKENS), k, NULL);
-    if (is_picked(c, row))
-        rotate(c, s, c->ropes[0].cos_sin + row * c->ropes[0].dim, slot_row(c, s->q, row), c->attend[s->tier].group);
 }
 
 /* Where what was picked for the h-th list lies. A pass that is abandoned has found too little: those places are never
@@ -364,7 +400,7 @@ static void prepare(const struct pp_cpu *c, const struct stage *s, int row)
 static void keep(const struct pp_cpu *c, int row, int h, const struct candidates *x)
 {
     const struct pp_batch_row *r = &c->batch->rows[row];
-    const int64_t length = pp_cpu_row_length(r);
+    const int64_t length = length_of(c, r);
     int32_t *slots = c->pick.slots + ((int64_t)row * c->pick.n_lists + h) * c->pick.room;
     uint64_t left = r->tree_mask;
     int64_t passed = 0;

@@ -49,6 +49,8 @@ static enum pp_profile_kind stage_kind(const struct pp_cpu *c, int i)
         return projection_kind(c, i);
     case STAGE_HEADS:
         return i > 0 && c->stages[i - 1].kind == STAGE_ATTEND ? PP_PROFILE_ATTN_OUT : PP_PROFILE_QKV;
+    case STAGE_COMPRESS:
+    case STAGE_KEEP:
     case STAGE_PICK:
     case STAGE_ATTEND:
     case STAGE_RECUR:
@@ -148,8 +150,11 @@ static void count_attention(const struct pp_cpu *c, const struct stage *s, struc
         uint64_t n_kv = (uint64_t)b->rows[i].slot + 1, window = (uint64_t)c->attend[s->tier].window;
         if (window && n_kv > window)
             n_kv = window;
-        if (c->attend[s->tier].top_k && n_kv > (uint64_t)c->attend[s->tier].top_k)
-            n_kv = (uint64_t)c->attend[s->tier].top_k;
+        const uint64_t top_k = (uint64_t)c->attend[s->tier].top_k, stride = (uint64_t)c->attend[s->tier].stride;
+        const uint64_t blocks = stride ? ((uint64_t)b->rows[i].slot + 1) / stride : 0;
+        if (top_k && !stride && n_kv > top_k)
+            n_kv = top_k;
+        n_kv += top_k && blocks > top_k ? top_k : blocks;
         line->macs += 2 * n_kv * (uint64_t)(hp->n_head * hp->head_dim);
         if (i + 1 == b->n || b->rows[i + 1].pages[s->tier] != b->rows[i].pages[s->tier])
             line->bytes += n_kv * one_layer;
@@ -177,11 +182,11 @@ static void count_picks(const struct pp_cpu *c, const struct stage *s, struct pp
 {
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     for (int i = 0; i < c->batch->n; i++) {
-        const uint64_t n = (uint64_t)pp_cpu_row_length(&c->batch->rows[i]);
+        const uint64_t n = (uint64_t)(pp_cpu_row_length(&c->batch->rows[i]) / kv->stride);
         if (n <= (uint64_t)c->pick.top_k)
             continue;
         line->macs += n * (uint64_t)(c->attend[s->tier].group * kv->head_dim);
-        line->bytes += n * (kv->head_bytes / PP_PAGE_TOKENS);
+        line->bytes += n * (kv->head_bytes / (size_t)kv->slots);
     }
 }
 

@@ -16,8 +16,8 @@ enum {
     MAX_ROW_OPS = 4,   /* of one stage */
 };
 
-enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_PICK, STAGE_ATTEND, STAGE_CONVOLVE, STAGE_POOL,
-                  STAGE_RECUR, STAGE_SCAN, STAGE_ROWS, STAGE_EXPERTS, STAGE_SELECT };
+enum stage_kind { STAGE_EMBED, STAGE_PROJECT, STAGE_HEADS, STAGE_COMPRESS, STAGE_KEEP, STAGE_PICK, STAGE_ATTEND,
+                  STAGE_CONVOLVE, STAGE_POOL, STAGE_RECUR, STAGE_SCAN, STAGE_ROWS, STAGE_EXPERTS, STAGE_SELECT };
 
 /* The vectors of a norm. */
 struct norm {
@@ -48,7 +48,7 @@ struct row_op {
     int64_t n;                  /* values; HEAD_NORM: of a head */
     int n_heads;                /* HEAD_NORM; WEIGH: numbers; RECALL: vectors; of what has to do with streams, those */
     int64_t count, at, period, times; /* TAKE, NGRAM; count: HASH; at: TOKEN; period: of ROPE, values of a head */
-    bool halves;                /* ROPE */
+    bool halves, back, local;   /* ROPE */
 };
 
 struct projection {
@@ -66,7 +66,9 @@ struct experts {
     int n, n_used;              /* experts that are chosen from, and of them for each row */
     int n_matrices, share;      /* neighbours that have the same matrices */
     bool idle;                  /* those behind the ones with matrices give what they read */
-    bool shares, sigmoids;
+    bool shares, sigmoids, roots;
+    const int32_t *table;       /* [n_tokens, n_used], or NULL */
+    int64_t n_tokens;
     float mixer;
     float scale;                /* of weights */
     bool weighed_inputs;
@@ -127,7 +129,8 @@ struct stage {
     const float *sinks;         /* [n_head], times log2 e; or NULL */
     float softcap;              /* times log2 e; 0: none */
     const float *slopes;        /* [n_head] of ALiBi, times log2 e; or NULL */
-    /* PICK: tier, layer, q and k as above */
+    int from_tier, from_layer;  /* of compressed blocks, where rows see such */
+    /* KEEP: tier, layer and k as above. PICK: tier, layer, q and k */
     int head_weights;           /* slot; -1: there are none, or pooled keys have a weight of 1 for each head */
     bool halves;                /* how pairs that are rotated lie */
     int64_t rotated_from;       /* PICK: the first of them */
@@ -141,6 +144,7 @@ struct stage {
     const float *bias;          /* [width], or NULL */
     /* POOL: tier, layer and width as above; n_taps: positions of a block; taps: what is added to scores at each, or
        NULL: there are no scores */
+    /* COMPRESS: tier, layer, in, in2, out and norm as above, bias [stride, width padded to 16] */
     /* RECUR: tier, layer, in, out and norm as above, bias [n_head] */
     const struct pp_recurrence *recurrence;
     const float *rate;          /* [n_head] */
@@ -179,7 +183,7 @@ struct thread_scratch {
     struct pp_attention attention[PP_MAX_TIERS]; /* their arrays, for a tile as large as this model needs, lie in
                                                     `kernel` */
     uint8_t *tail;              /* some pages of one head: the end of a tree's branch, two at most; or a chunk of
-                                   positions that were picked */
+                                   positions that were picked, or lie in several tiers */
     struct candidates *candidates; /* [pick.n_lists]: pick.c's */
     float *dots;                /* [pick.n_lists, PP_KV_CHUNK], where blocks are picked */
     float *f32;                 /* [PRIVATE_ROWS, normed_stride]; shared: NULL unless a stage's normed rows are kept */
@@ -228,6 +232,8 @@ struct attend_plan {
     bool pooled;                /* for all heads the same, and positions behind the last whole block besides */
     int64_t n_local;            /* of an index: blocks that are picked in any case; 0: positions are, each alone, or
                                    blocks are pooled */
+    int64_t stride;             /* rows see blocks of so many positions besides; of other tiers kv.stride is it. 0: they
+                                   do not */
     bool chunked;               /* it begins at multiples of that */
     bool both_ways;             /* it reaches as far behind the row as before it */
     int group;                  /* query heads that share a KV head */
@@ -247,6 +253,7 @@ struct pick_plan {
     int64_t block, n_local;     /* as above */
     bool pooled;
     int64_t room;               /* what a row sees of a list at most */
+    int64_t stride;             /* positions that have one key together; 1: each has its own */
     int n_lists;                /* of heads that each see what was picked for them; else 1 */
     float *ones;                /* [heads of the index] */
     int32_t *slots;             /* [max_rows, n_lists, room]: of rows that would see more, ascending by place */
@@ -410,17 +417,22 @@ static inline int64_t pp_cpu_row_length(const struct pp_batch_row *r)
     return r->tree_mask ? r->tree_base + __builtin_popcountll(r->tree_mask) : r->sees;
 }
 
+/* The first of a head's values that attention rotates. */
+static inline int64_t pp_cpu_rotated_from(const struct pp_hparams *hp)
+{
+    return hp->compressed ? hp->head_dim - hp->rope_dim : hp->kv_lora_rank;
+}
+
 /* pick.c: memory, made once, with that of threads; and the plan of a pass. */
 bool pp_cpu_pick_new(struct pp_cpu *c);
 void pp_cpu_pick_free(struct pp_cpu *c);
 void pp_cpu_pick_plan(struct pp_cpu *c);
 
-/* forward.c: cosines and sines of a position, side by side; cs: [rope->dim] */
-void pp_cpu_rope_angles(const struct rope *rope, int64_t position, float *cs);
-
 /* streams.c: what has to do with streams, MATCH, SPARSEN and RECALL; y: the row of `out`. */
 void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *x2, float *y);
 
+/* forward.c: cosines and sines of a position, side by side, float [rope->dim]. */
+void pp_cpu_rope_at(const struct rope *rope, int64_t position, float *cos_sin);
 /* forward.c: norms and other row operations. y may be x. */
 void pp_cpu_norm(const struct pp_cpu *c, const struct norm *norm, const float *x, int64_t n, float *y);
 /* The norm of one head. */
@@ -458,6 +470,13 @@ void pp_cpu_pool_item(struct pp_cpu *c, const struct stage *s, int m, int item);
  * the first position. */
 void pp_cpu_rows_before(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r, int n,
                         float *at[PP_MAX_TAPS]);
+/* compress.c: the weights of a stage, its phases, and an item; KEEP stages, too. */
+enum pp_code pp_cpu_compress_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
+void pp_cpu_keep_item(struct pp_cpu *c, const struct stage *s, int row);
+/* Whether a row is the last of a block of this tier, and its block's key, float [head_dim], which it then rotates and
+ * keeps; elsewhere nothing. at: the first value that is rotated, halves: by which pairs. */
+void pp_cpu_keep_key(const struct pp_cpu *c, int tier, int layer, const struct rope *rope, int64_t at, bool halves,
+                     int row, float *key);
 /* recur.c: the weights of a stage; bytes that an item works in, 0 for tiers of other kinds. */
 enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);
 size_t pp_cpu_recur_bytes(const struct pp_kv_layout *kv);
@@ -489,8 +508,8 @@ struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *s
 typedef void pp_cpu_phases_fn(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES]);
 typedef void pp_cpu_item_fn(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread);
 pp_cpu_phases_fn pp_cpu_project_phases, pp_cpu_attend_phases, pp_cpu_experts_phases; /* project.c, attend.c, ... */
-pp_cpu_phases_fn pp_cpu_recur_phases, pp_cpu_pick_phases;
-pp_cpu_item_fn pp_cpu_attend_item, pp_cpu_experts_item, pp_cpu_recur_item, pp_cpu_pick_item;
+pp_cpu_phases_fn pp_cpu_recur_phases, pp_cpu_pick_phases, pp_cpu_compress_phases;
+pp_cpu_item_fn pp_cpu_compress_item, pp_cpu_attend_item, pp_cpu_experts_item, pp_cpu_recur_item, pp_cpu_pick_item;
 int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase);
 /* Items of projections are small; a thread takes several neighbours at once: first .. end - 1, at most as many as are
  * worth 2 ms. */

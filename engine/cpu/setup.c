@@ -206,6 +206,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
         c->attend[t].block = m->plan.tiers[t].block ? m->plan.tiers[t].block : 1;
         c->attend[t].pooled = m->plan.tiers[t].pooled;
         c->attend[t].n_local = m->plan.tiers[t].n_local;
+        c->attend[t].stride = m->plan.tiers[t].stride;
         c->attend[t].chunked = hp->chunked;
         c->attend[t].both_ways = m->plan.encoder;
         c->attend[t].group = m->plan.tiers[t].n_head / m->plan.tiers[t].n_head_kv;

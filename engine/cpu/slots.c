@@ -51,6 +51,10 @@ static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
     if (s->kind == STAGE_ATTEND)
         use |= slot == whole_slot(c, s->q) || slot == whole_slot(c, s->k) || slot == whole_slot(c, s->v) ? READS
                                                                                                          : UNUSED;
+    if (s->kind == STAGE_COMPRESS)
+        use |= slot == whole_slot(c, s->in) || slot == whole_slot(c, s->in2) ? READS : UNUSED;
+    if (s->kind == STAGE_KEEP)
+        use |= slot == whole_slot(c, s->k) ? READS : UNUSED;
     if (s->kind == STAGE_PICK)
         use |= slot == whole_slot(c, s->q) || slot == whole_slot(c, s->k) || slot == whole_slot(c, s->head_weights)
                    ? READS : UNUSED;

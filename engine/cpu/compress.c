@@ -1,0 +1,142 @@
+/* compress.c - stages that make one key of the positions of a block, and keep it (plan.h).
+ *
+ * What a position brings, the values and what their shares are made of, lies in the cache as a row, like what a short
+ * convolution looks back at: as soon as the last position of a block is there, so is all that its key is made of,
+ * whether those rows are of this pass or of earlier ones. A row is an item. Sums are made of positions ascending, so
+ * that a key's bits depend on its own positions alone; shares are taken of floats, by one code for all kernels, as they
+ * take a few hundred exponentials of a token. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/program.h"
+
+enum { PUT, MAKE }; /* phases */
+
+static int64_t padded(int64_t n)
+{
+    return (n + 15) / 16 * 16;
+}
+
+enum pp_code pp_cpu_compress_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
+{
+    s->tier = op->tier;
+    s->layer = op->tier_layer;
+    s->width = c->model->plan.slots[op->in].width;
+    s->norm = (struct norm){.weight = pp_cpu_float_vector(c, op->weight, err)};
+    s->bias = s->norm.weight ? pp_cpu_float_vector(c, op->bias, err) : NULL;
+    return s->bias ? PP_OK : err->code;
+}
+
+/* The row that position `slot` of a sequence left: its values, then what shares are made of. */
+static float *row_at(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r, int64_t slot)
+{
+    return pp_kv_row(&c->attend[s->tier].kv, r->pages[s->tier][slot / PP_PAGE_TOKENS], s->layer,
+                     (int)(slot % PP_PAGE_TOKENS));
+}
+
+/* A part of what a key is made of: of positions first .. first + n - 1, which begin a block, n values from the at-th
+ * on. */
+struct piece {
+    int64_t first, n, at;
+};
+
+static float score(const struct stage *s, const float *row, int64_t place, int64_t d)
+{
+    return row[s->width + d] + s->bias[place * padded(s->width) + d];
+}
+
+/* most[d] becomes at least as large as each score of the piece. */
+static void raise(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r, const struct piece *p,
+                  int64_t width, float *most)
+{
+    for (int64_t i = 0; i < p->n; i++) {
+        const float *row = row_at(c, s, r, p->first + i);
+        for (int64_t d = 0; d < width; d++)
+            most[d] = fmaxf(most[d], score(s, row, i, p->at + d));
+    }
+}
+
+static void add_shares(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r,
+                       const struct piece *p, int64_t width, const float *most, float *sum, float *y)
+{
+    for (int64_t i = 0; i < p->n; i++) {
+        const float *row = row_at(c, s, r, p->first + i);
+        for (int64_t d = 0; d < width; d++) {
+            const float share = expf(score(s, row, i, p->at + d) - most[d]);
+            sum[d] += share;
+            y[d] += share * row[p->at + d];
+        }
+    }
+}
+
+/* The key of the block that ends with a row. */
+static void make_key(const struct pp_cpu *c, const struct stage *s, int row, int64_t width, int64_t stride, float *y)
+{
+    const struct pp_batch_row *r = &c->batch->rows[row];
+    const int64_t first = r->slot + 1 - stride;
+    const bool overlaps = s->width > width;
+    const struct piece pieces[] = {{first - stride, overlaps && first > 0 ? stride : 0, 0},
+                                   {first, stride, overlaps ? width : 0}};
+    float most[PP_MAX_HEAD_DIM], sum[PP_MAX_HEAD_DIM] = {0};
+    for (int64_t d = 0; d < width; d++)
+        most[d] = -INFINITY;
+    for (int i = 0; i < 2; i++)
+        raise(c, s, r, &pieces[i], width, most);
+    for (int i = 0; i < 2; i++)
+        add_shares(c, s, r, &pieces[i], width, most, sum, y);
+    for (int64_t d = 0; d < width; d++)
+        y[d] /= sum[d];
+    pp_cpu_norm(c, &s->norm, y, width, y);
+}
+
+void pp_cpu_compress_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
+{
+    (void)c, (void)s;
+    n_items[PUT] = n_items[MAKE] = m;
+}
+
+void pp_cpu_compress_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
+{
+    const struct pp_batch_row *r = &c->batch->rows[item];
+    const int64_t width = c->model->plan.slots[s->out].width, stride = c->model->plan.tiers[s->tier].stride;
+    float *y = slot_row(c, s->out, item);
+    (void)m, (void)thread;
+    if (phase == PUT) {
+        float *to = row_at(c, s, r, r->slot);
+        memcpy(to, slot_row(c, s->in, item), (size_t)s->width * sizeof *to);
+        memcpy(to + s->width, slot_row(c, s->in2, item), (size_t)s->width * sizeof *to);
+        return;
+    }
+    memset(y, 0, (size_t)width * sizeof *y);
+    if ((r->slot + 1) % stride == 0)
+        make_key(c, s, item, width, stride, y);
+}
+
+/* Of blocks longer than a page some pages have no key. In its place are zeros, so that nothing is left of what the
+ * memory was before. */
+void pp_cpu_keep_key(const struct pp_cpu *c, int tier, int layer, const struct rope *rope, int64_t at, bool halves,
+                     int row, float *key)
+{
+    static const float none[PP_MAX_HEAD_DIM];
+    const struct pp_batch_row *r = &c->batch->rows[row];
+    const struct pp_kv_layout *kv = &c->attend[tier].kv;
+    const bool last = pp_kv_is_last(kv, r->slot), empty = !last && (r->slot + 1) % PP_PAGE_TOKENS == 0;
+    float cos_sin[PP_MAX_HEAD_DIM];
+    if (!last && !empty)
+        return;
+    if (last) {
+        pp_cpu_rope_at(rope, r->position + 1 - kv->stride, cos_sin);
+        c->ops->rope(key + at, rope->dim, halves, cos_sin);
+    }
+    if (last && kv->rotate)
+        c->ops->hadamard(key, kv->head_dim, kv->rotate);
+    c->ops->kv_store(kv, r->pages[tier][r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(kv, layer, 0),
+                     pp_kv_slot(kv, r->slot), last ? key : none, NULL);
+}
+
+void pp_cpu_keep_item(struct pp_cpu *c, const struct stage *s, int row)
+{
+    const struct pp_hparams *hp = pp_source_hparams(c->model->source);
+    pp_cpu_keep_key(c, s->tier, s->layer, &c->ropes[0], pp_cpu_rotated_from(hp), hp->rope_neox, row,
+                    slot_row(c, s->k, row));
+}

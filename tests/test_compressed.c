@@ -1,0 +1,415 @@
+/* test_compressed.c - DeepSeek V4: attention to a window and to compressed blocks behind it, experts by table, and
+ * several residual streams; small models against the formulas in double precision. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/arch/arch.h"
+#include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/cpu/isa.h"
+#include "engine/cpu/ops.h"
+#include "engine/engine.h"
+#include "engine/kv.h"
+#include "tests/compressed_model.h"
+#include "tests/passes.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+static const char *file_of(const struct compressed_shape *s)
+{
+    struct compressed_model *m = compressed_model_make(s);
+    const char *path = compressed_model_write(m);
+    compressed_model_free(m);
+    return path;
+}
+
+/* What the formulas give of the text; pp_free. */
+static double *wanted(const struct compressed_shape *s)
+{
+    struct compressed_model *m = compressed_model_make(s);
+    double *want = doubles(SMALL_TEXT * s->n_vocab);
+    int32_t ids[SMALL_TEXT];
+    small_text(ids, s->n_vocab);
+    compressed_model_compute(m, ids, SMALL_TEXT, want);
+    compressed_model_free(m);
+    return want;
+}
+
+/* From the file, a folder, and a file again; the folder. */
+static const char *check(const struct compressed_shape *s)
+{
+    double *want = wanted(s);
+    const char *path = file_of(s);
+    assert_same_bits(path, PP_KV_F32);
+    const char *folder = assert_logits_everywhere(want, s->n_vocab, path);
+    pp_free(want);
+    return folder;
+}
+
+static void deepseek4(void **state)
+{
+    (void)state;
+    const struct compressed_shape s = compressed_shape();
+    const char *folder = check(&s);
+    assert_tensor(folder, "embed.weight", 2, s.n_embd);
+    assert_tensor(folder, "hc_head_fn", 2, s.n_stream * s.n_embd);
+    assert_tensor(folder, "layers.1.hc_attn_scale", 1, 3);
+    assert_tensor(folder, "layers.0.ffn.gate.tid2eid", 2, s.n_used);
+    assert_tensor(folder, "layers.2.ffn.gate.bias", 1, s.n_expert);
+    assert_tensor(folder, "layers.3.ffn.experts.7.w2.weight", 2, s.n_ff);
+    assert_tensor(folder, "layers.4.attn.attn_sink", 1, s.n_head);
+    assert_tensor(folder, "layers.1.attn.compressor.ape", 2, 2 * s.head_dim);
+    assert_tensor(folder, "layers.2.attn.compressor.ape", 2, s.head_dim);
+    assert_tensor(folder, "layers.3.attn.indexer.compressor.wgate.weight", 2, s.n_embd);
+    assert_tensor(folder, "layers.3.attn.indexer.weights_proj.weight", 2, s.n_embd);
+}
+
+/* Other numbers: a window longer than the text, no bounds, no tables, no YaRN, one stream, all blocks picked. */
+static void variants(void **state)
+{
+    (void)state;
+    struct compressed_shape s = compressed_shape();
+    s.window = 200;
+    s.bound = 0;
+    s.n_table = 0;
+    s.yarn_factor = 0;
+    check(&s);
+    s = compressed_shape();
+    s.n_stream = 1;
+    s.rounds = 1;
+    s.top_k = 400;
+    s.n_table = s.n_layer;
+    s.o_groups = 4;
+    s.compress[0] = 4;
+    check(&s);
+    s = compressed_shape();
+    s.n_layer = 2;
+    s.compress[1] = 0;
+    check(&s);
+}
+
+/* The file counts a layer that guesses, as llama.cpp's converter does, and has none. */
+static void counted_layer(void **state)
+{
+    (void)state;
+    struct compressed_shape s = compressed_shape();
+    double *want = wanted(&s);
+    s.says_nextn = true;
+    assert_logits(want, s.n_vocab, file_of(&s));
+    pp_free(want);
+}
+
+/* Logits of n positions in passes of so many rows; pp_free. */
+static float *run_long(const char *path, const int32_t *ids, int n, int n_threads, int rows, int n_vocab)
+{
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = n_threads, .kv_memory = 64u << 20,
+                                          .n_ctx = n};
+    float *logits = pp_calloc((size_t)(n * n_vocab), sizeof *logits);
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+    struct pp_error err;
+    assert_non_null(logits);
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    run_in_passes(e, s, ids, n, rows, logits);
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
+    return logits;
+}
+
+/* Blocks of two pages, a window of published models, and more keys than are in a chunk. */
+static void long_text(void **state)
+{
+    enum { N = 700 };
+    static const int manners[][2] = {{1, 256}, {3, 1}, {2, 37}};
+    (void)state;
+    struct compressed_shape s = compressed_shape();
+    s.n_layer = 3;
+    s.compress[0] = 128;
+    s.compress[2] = 64;
+    s.window = 128;
+    s.top_k = 150;
+    s.n_ctx = 1024;
+    struct compressed_model *m = compressed_model_make(&s);
+    const char *path = compressed_model_write(m);
+    double *want = doubles(N * s.n_vocab);
+    int32_t ids[N];
+    float *first = NULL;
+    for (int i = 0; i < N; i++)
+        ids[i] = (i * 37 + i / 7 + i / 100) % s.n_vocab;
+    compressed_model_compute(m, ids, N, want);
+    for (size_t k = 0; k < sizeof manners / sizeof *manners; k++) {
+        float *got = run_long(path, ids, N, manners[k][0], manners[k][1], s.n_vocab);
+        for (int i = 0; i < N * s.n_vocab && !first; i++)
+            if (!(fabs((double)got[i] - want[i]) <= 2e-4 * fmax(1, fabs(want[i]))))
+                fail_msg("token %d behind position %d: %g, not %g", i % s.n_vocab, i / s.n_vocab, (double)got[i],
+                         want[i]);
+        if (first)
+            assert_memory_equal(got, first, (size_t)(N * s.n_vocab) * sizeof *got);
+        if (first)
+            pp_free(got);
+        else
+            first = got;
+    }
+    pp_free(first);
+    pp_free(want);
+    compressed_model_free(m);
+}
+
+/* Any type of cache gives the same bits in any manner, and nearly the same logits. */
+static void types_of_cache(void **state)
+{
+    static const enum pp_kv_type types[] = {PP_KV_F16, PP_KV_FP8, PP_KV_Q8, PP_KV_Q8_0, PP_KV_Q4_0};
+    static const double least[] = {0.9999, 0.99, 0.999, 0.999, 0.9};
+    (void)state;
+    struct compressed_shape s = compressed_shape();
+    s.top_k = 400; /* else another block is picked here and there */
+    double *want = wanted(&s);
+    const char *path = file_of(&s);
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
+        double both = 0, ours = 0, theirs = 0;
+        size_t n;
+        float *got = small_logits(path, types[k], &n);
+        for (size_t i = 0; i < n; i++) {
+            both += (double)got[i] * want[i];
+            ours += (double)got[i] * (double)got[i];
+            theirs += want[i] * want[i];
+        }
+        if (!(both / sqrt(ours * theirs) > least[k]))
+            fail_msg("%s: a cosine of %g", pp_kv_type_name(types[k]), both / sqrt(ours * theirs));
+        pp_free(got);
+        assert_same_bits(path, types[k]);
+    }
+    pp_free(want);
+}
+
+/* Quantised, and loaded from a folder as if it were. */
+static void quantised(void **state)
+{
+    (void)state;
+    struct compressed_shape s = compressed_shape();
+    s.top_k = 400;
+    double *want = wanted(&s);
+    const char *path = file_of(&s), *small = fresh_path("q8_0.gguf"), *folder = fresh_path("folder");
+    const struct pp_convert_options opt = {0};
+    struct pp_error err;
+    assert_ok(pp_quantize_file(path, small, "Q8_0", &opt, &err), err);
+    assert_same_bits(small, PP_KV_F32);
+    assert_true(small_likeness(small, NULL, want, s.n_vocab) > 0.9);
+    assert_ok(pp_convert_to_folder(path, folder, &opt, &err), err);
+    assert_true(small_likeness(folder, "Q8_0", want, s.n_vocab) > 0.9);
+    pp_free(want);
+}
+
+/* Conversations that go back, fork, and come from snapshots. */
+static void goes_on(void **state)
+{
+    (void)state;
+    struct compressed_shape s = compressed_shape();
+    assert_resumes(file_of(&s), s.n_vocab);
+    assert_goes_back(file_of(&s), s.n_vocab);
+    s.compress[0] = s.compress[2] = 64; /* as long as a page, and longer */
+    s.compress[4] = 128;
+    assert_resumes(file_of(&s), s.n_vocab);
+    assert_goes_back(file_of(&s), s.n_vocab);
+}
+
+/* Going back far behind the window computes nothing again but from the last page that is held or known on, and gives
+ * the same bits. */
+static void goes_far_back(void **state)
+{
+    enum { N = 640 };
+    static const int to[] = {600, 512, 300, 131, 128};
+    (void)state;
+    struct compressed_shape s = compressed_shape();
+    s.n_layer = 3;
+    s.compress[0] = 128;
+    s.n_ctx = 1024;
+    const char *path = file_of(&s);
+    int32_t ids[N];
+    for (int i = 0; i < N; i++)
+        ids[i] = (i * 41 + i / 9) % s.n_vocab;
+    float *want = run_long(path, ids, N, 1, 64, s.n_vocab), *got = pp_calloc((size_t)(N * s.n_vocab), sizeof *got);
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 1, .kv_memory = 64u << 20, .n_ctx = N};
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *q;
+    struct pp_error err;
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &q, &err), err);
+    run_in_passes(e, q, ids, N, 64, got);
+    for (size_t k = 0; k < sizeof to / sizeof *to; k++) {
+        pp_seq_truncate(q, to[k]);
+        const int64_t from = pp_seq_len(q);
+        assert_true(from <= to[k]);
+        run_in_passes(e, q, ids + from, N - (int)from, 50, got);
+        assert_memory_equal(got, want + from * s.n_vocab, (size_t)((N - from) * s.n_vocab) * sizeof *got);
+    }
+    assert_int_not_equal(pp_seq_cut(q, 10, 20, &err), PP_OK); /* keys of several positions cannot be moved */
+    assert_non_null(strstr(err.text, "cannot be taken out"));
+    pp_free(want);
+    pp_free(got);
+    pp_seq_free(q);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
+/* Numbers that cannot be. */
+static void bad_numbers(void **state)
+{
+    struct compressed_shape shapes[7];
+    static const char *const words[] = {"makes one of 3 positions", "makes one of 2 positions", "number of groups",
+                                        "names an expert 8", "blocks that an index picks", "attention window",
+                                        "there cannot be 3 groups"};
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        shapes[i] = compressed_shape();
+    shapes[0].compress[2] = 3;
+    shapes[1].compress[2] = 2;
+    shapes[2].o_groups = 0;
+    shapes[3].bad_table = true;
+    shapes[4].top_k = 0;
+    shapes[5].window = 0;
+    shapes[6].o_groups = 3;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct pp_model *m = NULL;
+        struct pp_engine *e = NULL;
+        struct pp_error err = {0};
+        struct compressed_shape made = shapes[i];
+        made.o_groups = made.o_groups == 0 || made.o_groups == 3 ? 1 : made.o_groups;
+        struct compressed_model *model = compressed_model_make(&made);
+        model->s = shapes[i];
+        enum pp_code code = pp_model_open(compressed_model_write(model), &m, &err);
+        if (!code)
+            code = pp_engine_new(m, &(struct pp_engine_options){.n_threads = 1, .n_ctx = 64}, NULL, NULL, &e, &err);
+        if (!code || !strstr(err.text, words[i]))
+            fail_msg("%s: %s", words[i], err.text);
+        pp_model_close(m);
+        compressed_model_free(model);
+    }
+}
+
+static struct pp_sha256 identity(const struct compressed_shape *s)
+{
+    struct pp_model *m;
+    struct pp_sha256 id;
+    struct pp_error err;
+    assert_ok(pp_model_open(file_of(s), &m, &err), err);
+    assert_ok(pp_model_identity(m, NULL, &id, &err), err);
+    pp_model_close(m);
+    return id;
+}
+
+/* What changes results and no tensor makes another model. */
+static void not_the_same_model(void **state)
+{
+    (void)state;
+    struct compressed_shape s = compressed_shape();
+    const struct pp_sha256 one = identity(&s);
+    s.bound = 2;
+    const struct pp_sha256 bounded = identity(&s);
+    s.top_k = 6;
+    const struct pp_sha256 more = identity(&s);
+    s.rounds = 7;
+    const struct pp_sha256 rounds = identity(&s);
+    assert_memory_not_equal(&one, &bounded, sizeof one);
+    assert_memory_not_equal(&bounded, &more, sizeof one);
+    assert_memory_not_equal(&more, &rounds, sizeof one);
+}
+
+/* transformers' names, which folders may have, too, and what is left out. */
+static void other_names(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"model.embed_tokens.weight", "token_embd.weight"}, {"lm_head.weight", "output.weight"},
+        {"model.norm.weight", "output_norm.weight"}, {"model.hc_head.hc_scale", "output_hc_scale.weight"},
+        {"model.layers.3.attn_hc.fn", "blk.3.hc_attn_fn.weight"},
+        {"model.layers.3.self_attn.sinks", "blk.3.attn_sinks.weight"},
+        {"model.layers.3.self_attn.compressor.position_bias", "blk.3.attn_compressor_ape.weight"},
+        {"model.layers.3.self_attn.compressor.indexer.scorer.weights_proj.weight", "blk.3.indexer.proj.weight"},
+        {"model.layers.3.mlp.gate.tid2eid", "blk.3.ffn_gate_tid2eid.weight"},
+        {"model.layers.3.mlp.experts.gate_up_proj", "blk.3.ffn_gate_exps.weight"},
+        {"model.layers.3.mlp.shared_experts.down_proj.weight", "blk.3.ffn_down_shexp.weight"},
+        {"model.layers.3.attn.wo_a.weight", "blk.3.attn_output_a.weight"},
+        {"layers.3.ffn.experts.11.w3.weight", "blk.3.ffn_up.11.weight"}};
+    const struct pp_arch *arch = pp_arch_by_name("deepseek4");
+    struct pp_buf name = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        assert_int_equal(pp_arch_gguf_name(arch, pairs[i][0], &name, NULL), PP_NAME_FOUND);
+        assert_string_equal(pp_buf_cstr(&name), pairs[i][1]);
+    }
+    assert_int_equal(pp_arch_gguf_name(arch, "mtp.0.attn.wq_a.weight", &name, NULL), PP_NAME_IGNORED);
+    pp_buf_free(&name);
+}
+
+/* Places that positions share: what is stored there is what is copied from there, alone or by groups. */
+static void shared_places(void **state)
+{
+    enum { DIM = 48 };
+    (void)state;
+    for (int type = 0; type < 6; type++)
+        for (int64_t stride = 4; stride <= 128; stride *= 2) {
+            struct pp_kv_layout shared, whole;
+            float k[16][DIM], first[DIM], second[DIM], none[DIM];
+            pp_kv_layout_init_compressed(&shared, (enum pp_kv_type)type, 1, DIM);
+            pp_kv_layout_init_latent(&whole, (enum pp_kv_type)type, 1, 1, DIM, DIM);
+            pp_kv_layout_share(&shared, stride);
+            assert_int_equal(shared.slots, 16);
+            assert_true(shared.page_bytes * 4 == whole.page_bytes);
+            uint8_t *page = pp_aligned(64, shared.page_bytes + PP_KV_BEHIND);
+            uint8_t *to = pp_aligned(64, whole.page_bytes + PP_KV_BEHIND), *part = pp_aligned(64, shared.page_bytes);
+            memset(page, 0, shared.page_bytes);
+            memset(to, 0, whole.page_bytes);
+            memset(part, 0, shared.page_bytes);
+            const int n = stride < 64 ? (int)(64 / stride) : 1;
+            for (int i = 0; i < n; i++) {
+                for (int d = 0; d < DIM; d++)
+                    k[i][d] = sinf((float)(i * DIM + d));
+                const int64_t last = (i + 1) * stride - 1;
+                assert_true(pp_kv_is_last(&shared, last));
+                assert_int_equal(pp_kv_slot(&shared, last), i);
+                pp_cpu_ops(PP_ISA_SCALAR)->kv_store(&shared, page, 0, i, k[i], NULL);
+            }
+            for (int i = 0; i < n; i++)
+                pp_kv_copy_places(&shared, page, i, &whole, to, 35 + i, 1);
+            if (n == 16)
+                pp_kv_copy_places(&shared, page, 0, &whole, to, 16, 16);
+            for (int i = 0; i < n; i++) {
+                pp_kv_load_head_position(&shared, page, i, first, none);
+                pp_kv_load_head_position(&whole, to, 35 + i, second, none);
+                assert_memory_equal(first, second, sizeof first);
+                for (int d = 0; d < DIM; d++)
+                    assert_true(fabsf(first[d] - k[i][d]) < 0.2f);
+                pp_kv_load_head_position(&whole, to, 16 + i, second, none);
+                if (n == 16)
+                    assert_memory_equal(first, second, sizeof first);
+            }
+            for (int p = 0; p < 32; p++) /* half of a page's positions, with what they end */
+                pp_kv_copy_position(&shared, page, p, part, p);
+            for (int i = 0; i < n && stride <= 32; i++) {
+                pp_kv_load_head_position(&shared, page, i, first, none);
+                pp_kv_load_head_position(&shared, part, i, second, none);
+                assert_int_equal(memcmp(first, second, sizeof first) == 0, (i + 1) * stride <= 32);
+            }
+            pp_free(page);
+            pp_free(to);
+            pp_free(part);
+        }
+}
+
+TEST_GROUP(compressed)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deepseek4),     cmocka_unit_test(variants),       cmocka_unit_test(counted_layer),
+        cmocka_unit_test(long_text),     cmocka_unit_test(types_of_cache), cmocka_unit_test(quantised),
+        cmocka_unit_test(goes_on),       cmocka_unit_test(goes_far_back),  cmocka_unit_test(bad_numbers),
+        cmocka_unit_test(other_names),   cmocka_unit_test(shared_places),  cmocka_unit_test(not_the_same_model),
+    };
+    return cmocka_run_group_tests_name("compressed", tests, NULL, NULL);
+}
