@@ -118,6 +118,20 @@ static const char deepseek[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<" BAR "Assistant" BAR ">' }}{%- endif %}";
 
+/* From V3.1 on a token says whether thoughts follow; of turns before only the answers stay. V3.2 and V4 bring code of
+ * their own in the place of a template, whose calls of tools are not among this. */
+static const char deepseek_v3_1[] =
+    SYSTEM_INTO_FIRST_USER
+    "{%- set thinks = enable_thinking if enable_thinking is defined else thinking | default(false) %}"
+    "{{- bos_token ~ ns.system | trim }}"
+    "{%- for m in messages if m.role != 'system' %}"
+    "{%- if m.role == 'user' %}{{- '<" BAR "User" BAR ">' ~ m.content | trim }}"
+    "{%- else %}{{- '<" BAR "Assistant" BAR "></think>' ~ m.content | trim ~ eos_token }}{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}"
+    "{{- '<" BAR "Assistant" BAR ">' ~ ('<think>' if thinks else '</think>') }}"
+    "{%- endif %}";
+
 /* gpt-oss: what others call the system is the developer, and its answers are in the channel `final`. */
 static const char harmony[] =
     "{{- '<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\\n"
@@ -145,7 +159,7 @@ static const struct {
 } builtins[] = {{"chatml", chatml}, {"llama3", llama3},       {"llama2", llama2},     {"mistral", mistral},
                 {"gemma", gemma},   {"phi3", phi3},           {"zephyr", zephyr},     {"alpaca", alpaca},
                 {"vicuna", vicuna}, {"command-r", command_r}, {"deepseek", deepseek},
-                {"gpt-oss", harmony}, {"plain", plain}};
+                {"deepseek-v3.1", deepseek_v3_1},                   {"gpt-oss", harmony},     {"plain", plain}};
 
 const char *pp_template_builtin_name(size_t i)
 {
@@ -172,8 +186,10 @@ static const struct {
     {"gemma", {"<start_of_turn>", "<end_of_turn>"}, NULL, "<start_of_turn> in its vocabulary"},
     {"command-r", {"<|START_OF_TURN_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"}, NULL,
      "<|START_OF_TURN_TOKEN|> in its vocabulary"},
-    {"deepseek", {"<" BAR "User" BAR ">", "<" BAR "Assistant" BAR ">"}, NULL,
+    {"deepseek", {"<" BAR "User" BAR ">", "<" BAR "Assistant" BAR ">"}, "</think>",
      "<" BAR "Assistant" BAR "> in its vocabulary"},
+    {"deepseek-v3.1", {"<" BAR "User" BAR ">", "<" BAR "Assistant" BAR ">", "</think>"}, NULL,
+     "<" BAR "Assistant" BAR "> and </think> in its vocabulary"},
     {"gpt-oss", {"<|start|>", "<|channel|>", "<|message|>"}, NULL, "<|channel|> in its vocabulary"},
     {"phi3", {"<|user|>", "<|assistant|>", "<|end|>"}, NULL, "<|user|> and <|end|> in its vocabulary"},
     {"mistral", {"[INST]", "[/INST]"}, NULL, "[INST] in its vocabulary"},

@@ -385,6 +385,8 @@ static void builtin_templates_render(void **state)
                       "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"},
         {"deepseek", "<s>Be terse.<\uff5cUser\uff5c>Hi<\uff5cAssistant\uff5c>Hello!</s><\uff5cUser\uff5c>Bye"
                      "<\uff5cAssistant\uff5c>"},
+        {"deepseek-v3.1", "<s>Be terse.<\uff5cUser\uff5c>Hi<\uff5cAssistant\uff5c></think>Hello!</s>"
+                          "<\uff5cUser\uff5c>Bye<\uff5cAssistant\uff5c></think>"},
         {"gpt-oss", "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
                     "Knowledge cutoff: 2024-06\nCurrent date: 2026-03-14\n\nReasoning: medium\n\n"
                     "# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>"
@@ -445,6 +447,33 @@ static void usual_system_messages(void **state)
     }
 }
 
+/* One has a switch, by either name that templates have for it. */
+static void switched_thinking(void **state)
+{
+    static const char *const cases[][2] = {
+        {"{\"enable_thinking\": true}", "<think>"},  {"{\"thinking\": true}", "<think>"},
+        {"{\"enable_thinking\": false}", "</think>"}, {"{\"thinking\": false}", "</think>"},
+        {"{\"enable_thinking\": false, \"thinking\": false}", "</think>"},
+    };
+    const char *source = pp_template_builtin("deepseek-v3.1");
+    struct pp_error err;
+    struct pp_template *t;
+    (void)state;
+    assert_ok(pp_template_parse(source, strlen(source), "deepseek-v3.1", &t, &err), err);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct pp_template_input in = {.messages_json = "[{\"role\": \"user\", \"content\": \"Hi\"}]",
+                                             .bos_text = "", .eos_text = "</s>", .extra_json = cases[i][0],
+                                             .add_generation_prompt = true};
+        struct pp_buf out = {0};
+        char expected[64];
+        snprintf(expected, sizeof expected, "<\uff5cUser\uff5c>Hi<\uff5cAssistant\uff5c>%s", cases[i][1]);
+        assert_ok(pp_template_render(t, &in, &out, &err), err);
+        assert_string_equal(pp_buf_cstr(&out), expected);
+        pp_buf_free(&out);
+    }
+    pp_template_free(t);
+}
+
 /* A vocabulary with tokens (names with a blank between them) that were added to it, and such as came by merging. */
 static struct pp_tokenizer *vocabulary(const char *added, const char *merged)
 {
@@ -484,6 +513,7 @@ static void evident_templates(void **state)
         {"<start_of_turn> <end_of_turn>", "", "x", "x", "gemma", "<start_of_turn>"},
         {"<|START_OF_TURN_TOKEN|> <|CHATBOT_TOKEN|> <|END_OF_TURN_TOKEN|>", "", "x", "x", "command-r", "TURN"},
         {"<\uff5cUser\uff5c> <\uff5cAssistant\uff5c>", "", "x", "x", "deepseek", "Assistant"},
+        {"<\uff5cUser\uff5c> <\uff5cAssistant\uff5c> <think> </think>", "", "x", "x", "deepseek-v3.1", "</think>"},
         {"<|user|> <|assistant|> <|end|>", "", "x", "x", "phi3", "<|end|>"},
         {"<|start|> <|end|> <|message|> <|channel|>", "", "x", "x", "gpt-oss", "<|channel|>"},
         {"<|user|> <|assistant|>", "", "x", "x", NULL, NULL},
@@ -783,6 +813,7 @@ TEST_GROUP(template)
         cmocka_unit_test(failed_allocations_are_errors),
         cmocka_unit_test(builtin_templates_render),
         cmocka_unit_test(usual_system_messages),
+        cmocka_unit_test(switched_thinking),
         cmocka_unit_test(evident_templates),
         cmocka_unit_test(many_messages),
         cmocka_unit_test(messages_in_parts),
