@@ -336,6 +336,7 @@ static void other_names(void **state)
         {"model.layers.3.mlp.experts.gate_up_proj", "blk.3.ffn_gate_exps.weight"},
         {"model.layers.3.mlp.shared_experts.down_proj.weight", "blk.3.ffn_down_shexp.weight"},
         {"model.layers.3.attn.wo_a.weight", "blk.3.attn_output_a.weight"},
+        {"model.layers.3.attn.norm.weight", "blk.3.attn_kv_a_norm.weight"},
         {"layers.3.ffn.experts.11.w3.weight", "blk.3.ffn_up.11.weight"}};
     const struct pp_arch *arch = pp_arch_by_name("deepseek4");
     struct pp_buf name = {0};

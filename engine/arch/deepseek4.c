@@ -85,6 +85,7 @@ static const struct pp_arch_name other_names[] = {
     OTHER(OTHERS "q_b_proj", "blk.{}.attn_q_b"),
     OTHER(OTHERS "kv_proj", "blk.{}.attn_kv"),
     OTHER(OTHERS "kv_norm", "blk.{}.attn_kv_a_norm"),
+    OTHER(ATTENTION "norm", "blk.{}.attn_kv_a_norm"), /* so transformers 5.17 saves it, among published names */
     OTHER(OTHERS "o_a_proj", "blk.{}.attn_output_a"),
     OTHER(OTHERS "o_b_proj", "blk.{}.attn_output_b"),
     OTHER_WHOLE(OTHERS "compressor.position_bias", "blk.{}.attn_compressor_ape.weight"),
