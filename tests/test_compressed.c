@@ -3,15 +3,21 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/arch/arch.h"
+#include "engine/base/buf.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/cpu/isa.h"
 #include "engine/cpu/ops.h"
 #include "engine/engine.h"
 #include "engine/kv.h"
+#include "engine/safetensors.h"
+#include "engine/source.h"
 #include "tests/compressed_model.h"
+#include "tests/packed_folder.h"
 #include "tests/passes.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
@@ -202,6 +208,103 @@ static void quantised(void **state)
     assert_true(small_likeness(small, NULL, want, s.n_vocab) > 0.9);
     assert_ok(pp_convert_to_folder(path, folder, &opt, &err), err);
     assert_true(small_likeness(folder, "Q8_0", want, s.n_vocab) > 0.9);
+    pp_free(want);
+}
+
+/* --- as published: FP8, and experts in FP4 ------------------------------------------------------------------------ */
+
+static const char *form_of(const struct pp_tensor *t)
+{
+    static const char *const eights[] = {".attn.w", ".indexer.wq_b.", ".shared_experts.", NULL};
+    if (strstr(t->name, ".experts."))
+        return "fp8-pairs";
+    for (int i = 0; eights[i]; i++)
+        if (strstr(t->name, eights[i]))
+            return "fp8-scale";
+    return NULL;
+}
+
+/* The tensor in its form, and the floats that this stands for. */
+static void pack(struct pp_safetensors *s, const struct pp_tensor *t, struct tensor_file *packed,
+                 struct tensor_file *floats)
+{
+    const int64_t n = t->ne[0] * t->ne[1] * t->ne[2], shape[] = {t->n_dims == 2 ? t->ne[1] : t->ne[0], t->ne[0]};
+    const char *dtype = pp_safetensors_dtype(s, t), *form = form_of(t);
+    struct tensor_file *const files[] = {packed, floats};
+    char module[100];
+    float *w = pp_calloc((size_t)n, 8);
+    memcpy(w, t->data, t->size); /* or whole numbers */
+    snprintf(module, sizeof module, "%.*s", (int)(strlen(t->name) - strlen(".weight")), t->name);
+    if (form)
+        packed_matrix(packed, packed_form(form), &(struct packed_options){0}, module, 0, t->ne[1], t->ne[0], w);
+    for (int i = form ? 1 : 0; i < 2; i++)
+        tensor_file_add(files[i], t->name, dtype, t->n_dims, shape, w, t->size);
+    pp_free(w);
+}
+
+static void write_config(const char *text, const char *more, const char *folder)
+{
+    struct pp_buf b = {0};
+    struct pp_error err;
+    char path[600];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    pp_buf_fmt(&b, "{%s%s", more, strchr(text, '{') + 1);
+    assert_ok(pp_write_file(path, b.data, b.len, 0600, &err), err);
+    pp_buf_free(&b);
+}
+
+static void assert_type(const char *file, const char *name, enum pp_type type)
+{
+    struct pp_source *s;
+    struct pp_error err;
+    assert_ok(pp_source_open(file, &s, &err), err);
+    const struct pp_tensor *t = pp_source_tensor(s, name);
+    assert_non_null(t);
+    assert_int_equal(t->type, type);
+    pp_source_close(s);
+}
+
+/* Experts stay what they are, the rest becomes Q8_0, and tables, norms and compressors are as before. */
+static void published_form(void **state)
+{
+    (void)state;
+    struct compressed_shape s = compressed_shape();
+    s.top_k = 400; /* else another block is picked here and there */
+    const char *folder = fresh_path("folder"), *packed = fresh_path("packed"), *floats = fresh_path("floats");
+    const char *file = fresh_path("packed.gguf");
+    const struct pp_convert_options opt = {0};
+    struct tensor_file packed_file = {0}, floats_file = {0};
+    struct pp_safetensors *st;
+    struct pp_error err;
+    char path[600], *config;
+    size_t n;
+    assert_ok(pp_convert_to_folder(file_of(&s), folder, &opt, &err), err);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_ok(pp_safetensors_open(path, &st, &err), err);
+    for (size_t i = 0; i < pp_safetensors_n(st); i++)
+        pack(st, pp_safetensors_at(st, i), &packed_file, &floats_file);
+    pp_safetensors_close(st);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &config, &n, &err), err);
+    assert_int_equal(mkdir(packed, 0700) | mkdir(floats, 0700), 0);
+    write_config(config, "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"scale_fmt\":\"ue8m0\","
+                         "\"activation_scheme\":\"dynamic\",\"weight_block_size\":[128,128]},", packed);
+    write_config(config, "", floats);
+    pp_free(config);
+    tensor_file_write(&packed_file, packed, "model.safetensors");
+    tensor_file_write(&floats_file, floats, "model.safetensors");
+    float *of_floats = small_logits(floats, PP_KV_F32, &n);
+    double *want = doubles((int)n);
+    for (size_t i = 0; i < n; i++)
+        want[i] = (double)of_floats[i];
+    assert_true(small_likeness(packed, NULL, want, s.n_vocab) > 0.99);
+    assert_ok(pp_convert_to_gguf(packed, file, &opt, &err), err);
+    assert_true(small_likeness(file, NULL, want, s.n_vocab) > 0.99);
+    assert_type(file, "blk.3.ffn_up_exps.weight", PP_TYPE_MXFP4);
+    assert_type(file, "blk.3.ffn_up_shexp.weight", PP_TYPE_Q8_0);
+    assert_type(file, "blk.3.attn_compressor_kv.weight", PP_TYPE_F32);
+    assert_type(file, "blk.0.ffn_gate_tid2eid.weight", PP_TYPE_I32);
+    pp_free(of_floats);
     pp_free(want);
 }
 
@@ -410,6 +513,7 @@ TEST_GROUP(compressed)
         cmocka_unit_test(deepseek4),     cmocka_unit_test(variants),       cmocka_unit_test(counted_layer),
         cmocka_unit_test(long_text),     cmocka_unit_test(types_of_cache), cmocka_unit_test(quantised),
         cmocka_unit_test(goes_on),       cmocka_unit_test(goes_far_back),  cmocka_unit_test(bad_numbers),
+        cmocka_unit_test(published_form),
         cmocka_unit_test(other_names),   cmocka_unit_test(shared_places),  cmocka_unit_test(not_the_same_model),
     };
     return cmocka_run_group_tests_name("compressed", tests, NULL, NULL);
