@@ -14,9 +14,11 @@
 #include "engine/quant.h"
 #include "engine/safetensors.h"
 #include "engine/source.h"
+#include "tests/compressed_model.h"
+#include "tests/small_model.h"
 #include "tests/support.h"
 
-enum { N_NEW = 32, MOST_IDS = 64 };
+enum { N_NEW = 32, MOST_IDS = 256 };
 
 /* --- the peer ---------------------------------------------------------------------------------------------------- */
 
@@ -230,10 +232,46 @@ static void our_families(void **state)
     }
 }
 
+/* DeepSeek V4: keys of blocks, some picked, some all seen, tables of experts and streams, from the file that pippin
+ * makes of a folder. The peer's keys are of F16, and it knows blocks of 4 and of 128 alone. */
+static void compressed_blocks(void **state)
+{
+    static const int blocks[] = {128, 4, 0, 4, 128};
+    const struct pp_convert_options opt = {0};
+    struct compressed_shape s = compressed_shape();
+    struct pp_error err;
+    int32_t ids[MOST_IDS];
+    char folder[300], file[300];
+    (void)state;
+    if (!library())
+        skip();
+    memcpy(s.compress, blocks, sizeof blocks);
+    s.n_ctx = 1024;
+    s.yarn_ctx = 128;
+    s.top_k = 16;
+    s.index_heads = 16; /* so that no two blocks are as likely */
+    s.index_dim = 64;   /* the peer multiplies by a matrix of that size */
+    for (int i = 0; i < MOST_IDS; i++)
+        ids[i] = (i * 37 + i / 7 + i / 100) % s.n_vocab;
+    struct compressed_model *m = compressed_model_make(&s);
+    snprintf(folder, sizeof folder, "%s", fresh_path("folder"));
+    snprintf(file, sizeof file, "%s", test_path("compressed.gguf"));
+    assert_ok(pp_convert_to_folder(compressed_model_write(m), folder, &opt, &err), err);
+    assert_ok(pp_convert_to_gguf(folder, file, &opt, &err), err);
+    compressed_model_free(m);
+    fprintf(stderr, "DeepSeek V4, both read:\n");
+    for (int n = 5; n < MOST_IDS; n += 98) {
+        char what[40];
+        snprintf(what, sizeof what, "behind %d tokens", n);
+        compare(what, file, ids, n, 0.2f);
+    }
+}
+
 TEST_GROUP(peer)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(our_families),
+        cmocka_unit_test(compressed_blocks),
         cmocka_unit_test(our_types),
         cmocka_unit_test(their_types),
     };
