@@ -5,4 +5,10 @@
 #define pp_matmul_avx512 pp_matmul_avx512_soft
 #define pp_units_avx512 pp_units_avx512_soft
 #include "engine/cpu/matmul_avx512.c"
+
+/* Behind the choice for this processor, which its own kernels are tested with: strips as on those of the other kind. */
+__attribute__((constructor)) static void choose_other_strips(void)
+{
+    strip_way = strip_way == &wide_strips ? &narrow_strips : &wide_strips;
+}
 #endif

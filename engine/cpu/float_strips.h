@@ -5,16 +5,35 @@
 
 enum {
     STRIP_ROWS = 8,
-    /* Measured on two cores of a Granite Rapids, 512 rows of F16 with 2,048 and 5,632 columns, GMAC/s (their peak is
-     * 214): 512 columns 140 and 110, 640 141 and 111, 768 145 and 109, 896 141 and 104, 1,024 124 and 102. */
-    STRIP_COLS = 768,
-    STRIP_ACTS = 3,  /* 24 sums in registers */
-    /* Activation rows between two conversions of the same weights: so few that they stay in the L2 cache while one
-     * strip after another of an item's weights passes, yet enough to repay a conversion. */
-    SLAB_BYTES = 1 << 20,
+    STRIP_COLS = 768, /* at most */
+    STRIP_ACTS = 3,   /* 24 sums in registers */
+    /* Activation rows between two conversions of the same weights, at least and at most. */
     MIN_SLAB = 24,
     MAX_SLAB = 192,
 };
+
+/* How strips use the caches; results do not depend on it. */
+struct strip_way {
+    int64_t cols;       /* of a strip, a multiple of 16 */
+    int64_t slab_bytes; /* activations between two conversions of the same weights: so few that they stay in the L2
+                         * cache while one strip after another of an item's weights passes, yet enough to repay one */
+    bool ahead;         /* the activations of the next tile are brought into the L1 cache meanwhile */
+};
+
+/* L1 caches of 48 KiB. Measured on two cores of a Granite Rapids, 512 rows of F16 with 2,048 and 5,632 columns, GMAC/s
+ * (their peak is 214): 512 columns 140 and 110, 640 141 and 111, 768 145 and 109, 896 141 and 104, 1,024 124 and 102. */
+static const struct strip_way wide_strips = {STRIP_COLS, 1 << 20, true};
+/* Of 32 KiB, where those sums, weights and two tiles' activations have no room side by side. Two cores of a Cascade
+ * Lake (their peak is 153): the wide ones 33 and 31, these 45 and 46, with half a megabyte of activations 47 and 34. */
+static const struct strip_way narrow_strips = {512, 1 << 18, false};
+static const struct strip_way *strip_way = &wide_strips;
+
+__attribute__((constructor)) static void choose_strips(void)
+{
+    const long l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE); /* 0 or less: not known */
+    if (l1 > 0 && l1 < 40 * 1024)
+        strip_way = &narrow_strips;
+}
 
 struct strip_memory {
     float w[STRIP_ROWS][STRIP_COLS];
@@ -27,13 +46,16 @@ struct strip_job {
     struct strip_memory *memory;
     int64_t n_cols;        /* of the strip; beyond them its weights are zeros */
     bool first, last;      /* strip of its rows */
+    bool ahead;            /* as in strip_way */
     const float *x;        /* [m, x_stride], from the strip's first column on */
     int64_t x_stride, m;
     float *y;              /* [m, y_stride], of the strip's first row */
     int64_t y_stride;
     __mmask8 live;         /* which rows there are */
-    const uint8_t *next;   /* the first row of what will be converted next: asked for meanwhile */
-    size_t next_stride, next_step; /* bytes from row to row, and of 16 columns */
+    const uint8_t *next;   /* the first row of what will be converted next: asked for meanwhile, into the L2 cache, */
+    size_t next_stride;    /* bytes from row to row, */
+    size_t next_lines;     /* so many lines of all its rows, */
+    size_t lines_of_tile;  /* and by each tile so many of those */
 };
 
 /* Lanes l and l + 8 of a, then of b. */
@@ -90,8 +112,17 @@ INLINE void strip_step(const struct strip_memory *s, const float *x, int64_t x_s
     }
 }
 
+/* A tile's share of what will be converted next. */
+INLINE void ask_for_next(const struct strip_job *job, int64_t tile)
+{
+    const size_t end = ((size_t)tile + 1) * job->lines_of_tile;
+    for (size_t l = (size_t)tile * job->lines_of_tile; l < end && l < job->next_lines; l++)
+        __builtin_prefetch((const void *)((uintptr_t)job->next + l % STRIP_ROWS * job->next_stride +
+                                          l / STRIP_ROWS * 64), 0, 2);
+}
+
 /* Activation rows i0 to i0 + M - 1; the tile-th of its strip. */
-INLINE void strip_tile(const struct strip_job *job, int64_t i0, int64_t tile, const int M)
+INLINE void strip_tile(const struct strip_job *job, int64_t i0, int64_t tile, const bool ahead, const int M)
 {
     struct strip_memory *s = job->memory;
     const float *x = job->x + i0 * job->x_stride;
@@ -100,14 +131,9 @@ INLINE void strip_tile(const struct strip_job *job, int64_t i0, int64_t tile, co
     UNROLL for (int i = 0; i < M; i++)
         UNROLL for (int r = 0; r < STRIP_ROWS; r++)
             acc[i][r] = job->first ? _mm512_setzero_ps() : _mm512_load_ps(s->sums[i0 + i][r]);
-    const uint8_t *ahead = job->next + (size_t)tile * job->next_stride;
-    for (; k + 16 <= job->n_cols; k += 16, ahead += job->next_step) {
-        if (tile < 3) { /* three rows each */
-            fetch(ahead, 64);
-            fetch(ahead + 3 * job->next_stride, 64);
-            fetch(ahead + 6 * job->next_stride, 64);
-        }
-        UNROLL for (int i = 0; i < M; i++)
+    ask_for_next(job, tile);
+    for (; k + 16 <= job->n_cols; k += 16) {
+        UNROLL for (int i = 0; i < M && ahead; i++)
             fetch((const uint8_t *)((uintptr_t)(x + k) + (size_t)(M + i) * (size_t)job->x_stride * sizeof *x), 64);
         strip_step(s, x, job->x_stride, k, 0xffff, acc, M);
     }
@@ -124,12 +150,16 @@ INLINE void strip_tile(const struct strip_job *job, int64_t i0, int64_t tile, co
 static __attribute__((noinline)) void run_strip(const struct strip_job *job)
 {
     int64_t i = 0, tile = 0;
-    for (; i + STRIP_ACTS <= job->m; i += STRIP_ACTS)
-        strip_tile(job, i, tile++, STRIP_ACTS);
+    if (job->ahead)
+        for (; i + STRIP_ACTS <= job->m; i += STRIP_ACTS)
+            strip_tile(job, i, tile++, true, STRIP_ACTS);
+    else
+        for (; i + STRIP_ACTS <= job->m; i += STRIP_ACTS)
+            strip_tile(job, i, tile++, false, STRIP_ACTS);
     if (job->m - i == 2)
-        strip_tile(job, i, tile, 2);
+        strip_tile(job, i, tile, false, 2);
     else if (job->m - i == 1)
-        strip_tile(job, i, tile, 1);
+        strip_tile(job, i, tile, false, 1);
 }
 
 /* Rows that are not there, and columns behind n up to a multiple of 16, become zeros. */
@@ -148,8 +178,11 @@ INLINE void strip_rows(const struct pp_matrix *w, int64_t row, int64_t n_rows, c
 {
     const size_t size = type == PP_TYPE_F32 ? 4 : 2, row_bytes = (size_t)w->n_cols * size;
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * row_bytes;
-    const int64_t n_strips = (w->n_cols + STRIP_COLS - 1) / STRIP_COLS;
+    const struct strip_way *way = strip_way;
+    const int64_t n_strips = (w->n_cols + way->cols - 1) / way->cols;
     const int64_t width = ((w->n_cols + n_strips - 1) / n_strips + 15) / 16 * 16; /* of all strips but the last */
+    const size_t n_lines = ((size_t)width * size + 63) / 64 * STRIP_ROWS;
+    const size_t n_tiles = ((size_t)m + STRIP_ACTS - 1) / STRIP_ACTS;
     for (int64_t k = 0; k < w->n_cols; k += width) {
         int64_t n = w->n_cols - k < width ? w->n_cols - k : width;
         bool last = k + n == w->n_cols;
@@ -158,6 +191,7 @@ INLINE void strip_rows(const struct pp_matrix *w, int64_t row, int64_t n_rows, c
             .n_cols = n,
             .first = k == 0,
             .last = last,
+            .ahead = way->ahead,
             .x = x->f32 + i0 * x->f32_stride + k,
             .x_stride = x->f32_stride,
             .m = m,
@@ -166,7 +200,8 @@ INLINE void strip_rows(const struct pp_matrix *w, int64_t row, int64_t n_rows, c
             .live = (__mmask8)((1u << n_rows) - 1),
             .next = last ? data + STRIP_ROWS * row_bytes : data + (size_t)(k + n) * size,
             .next_stride = row_bytes,
-            .next_step = 16 * size,
+            .next_lines = n_lines,
+            .lines_of_tile = (n_lines + n_tiles - 1) / n_tiles,
         };
         convert_strip(data + (size_t)k * size, row_bytes, n_rows, n, type, memory);
         run_strip(&job);
@@ -176,7 +211,7 @@ INLINE void strip_rows(const struct pp_matrix *w, int64_t row, int64_t n_rows, c
 INLINE void float_strips(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                          float *y, int64_t y_stride, const uint32_t type, struct strip_memory *memory)
 {
-    const int64_t fit = SLAB_BYTES / (int64_t)sizeof *x->f32 / w->n_cols;
+    const int64_t fit = strip_way->slab_bytes / (int64_t)sizeof *x->f32 / w->n_cols;
     const int64_t slab = fit < MIN_SLAB ? MIN_SLAB : fit > MAX_SLAB ? MAX_SLAB : fit, n_slabs = (m + slab - 1) / slab;
     for (int64_t s = 0; s < n_slabs; s++) {
         int64_t i0 = s * m / n_slabs, rows = (s + 1) * m / n_slabs - i0;

@@ -5,6 +5,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { LANES = 16 };
 #define PP_UNIT_FNS pp_units_avx512
