@@ -213,15 +213,19 @@ static float sum_lanes(float p[LANES])
 /* w: n weights of a float type, perhaps at an odd address. */
 static float dot_float(uint32_t type, const uint8_t *w, const float *x, int64_t n)
 {
-    size_t size = type == PP_TYPE_F32 ? 4 : 2;
+    enum { PART = 16 * LANES };
+    const size_t size = type == PP_TYPE_F32 ? 4 : 2;
     float p[LANES] = {0};
-    for (int64_t k = 0; k < n; k += LANES) {
-        int64_t here = n - k < LANES ? n - k : LANES;
-        float wk[LANES] = {0}, xk[LANES] = {0};
-        pp_dequantize_row(type, w + (size_t)k * size, wk, here);
-        memcpy(xk, x + k, (size_t)here * sizeof *xk);
-        for (int l = 0; l < LANES; l++)
-            p[l] = fmaf(wk[l], xk[l], p[l]);
+    for (int64_t at = 0; at < n; at += PART) {
+        const int64_t here = n - at < PART ? n - at : PART, whole = (here + LANES - 1) / LANES * LANES;
+        float wk[PART], xk[PART]; /* with zeros up to a multiple of LANES */
+        pp_dequantize_row(type, w + (size_t)at * size, wk, here);
+        memcpy(xk, x + at, (size_t)here * sizeof *xk);
+        memset(wk + here, 0, (size_t)(whole - here) * sizeof *wk);
+        memset(xk + here, 0, (size_t)(whole - here) * sizeof *xk);
+        for (int64_t k = 0; k < whole; k += LANES)
+            for (int l = 0; l < LANES; l++)
+                p[l] = fmaf(wk[k + l], xk[k + l], p[l]);
     }
     return sum_lanes(p);
 }
