@@ -86,7 +86,8 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
 static bool uses_cache(const struct pp_op *op)
 {
     return op->kind == PP_OP_KV_STORE || op->kind == PP_OP_ATTENTION || op->kind == PP_OP_PICK ||
-           op->kind == PP_OP_CONVOLVE || op->kind == PP_OP_POOL || op->kind == PP_OP_RECUR || op->kind == PP_OP_COMPRESS;
+           op->kind == PP_OP_CONVOLVE || op->kind == PP_OP_POOL || op->kind == PP_OP_COMPRESS ||
+           op->kind == PP_OP_RECUR;
 }
 
 /* Where attention finds the keys of compressed blocks that its layer has stored before. */

@@ -8,8 +8,8 @@
 enum pp_code pp_worker_start(struct pp_queue *events, struct pp_io *io, const char *cache_dir, struct pp_backend **out,
                              struct pp_error *err);
 
-/* How many times as long as usual the threads wait for a model's identity and for the disk before they go on without: 1,
- * and more in tests, which know what is saved and may run where much else runs. Set it before a thread starts. */
+/* How many times as long as usual the threads wait for a model's identity and for the disk before they go on without:
+ * 1, and more in tests, which know what is saved and may run where much else runs. Set it before a thread starts. */
 extern int pp_worker_patience;
 
 #endif

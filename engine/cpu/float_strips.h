@@ -17,15 +17,15 @@ struct strip_way {
     int64_t cols;       /* of a strip, a multiple of 16 */
     int64_t slab_bytes; /* activations between two conversions of the same weights: so few that they stay in the L2
                          * cache while one strip after another of an item's weights passes, yet enough to repay one */
-    bool ahead;         /* the activations of the next tile are brought into the L1 cache meanwhile */
 };
 
-/* L1 caches of 48 KiB. Measured on two cores of a Granite Rapids, 512 rows of F16 with 2,048 and 5,632 columns, GMAC/s
- * (their peak is 214): 512 columns 140 and 110, 640 141 and 111, 768 145 and 109, 896 141 and 104, 1,024 124 and 102. */
-static const struct strip_way wide_strips = {STRIP_COLS, 1 << 20, true};
-/* Of 32 KiB, where those sums, weights and two tiles' activations have no room side by side. Two cores of a Cascade
- * Lake (their peak is 153): the wide ones 33 and 31, these 45 and 46, with half a megabyte of activations 47 and 34. */
-static const struct strip_way narrow_strips = {512, 1 << 18, false};
+/* Billions of multiply-adds a second on two cores, 512 rows of F16 with 2,048 and 5,632 columns. L1 caches of 48 KiB,
+ * Granite Rapids (their peak is 214): 512 columns 140 and 110, 640 141 and 111, 768 145 and 109, 896 141 and 104, 1,024
+ * 124 and 102. */
+static const struct strip_way wide_strips = {STRIP_COLS, 1 << 20};
+/* Of 32 KiB, which those sums and weights and the next activations do not fit together; Cascade Lake (their peak is
+ * 153): as wide 33 and 31, these 45 and 46, with half a megabyte of activations 47 and 34. */
+static const struct strip_way narrow_strips = {512, 1 << 18};
 static const struct strip_way *strip_way = &wide_strips;
 
 __attribute__((constructor)) static void choose_strips(void)
@@ -46,7 +46,6 @@ struct strip_job {
     struct strip_memory *memory;
     int64_t n_cols;        /* of the strip; beyond them its weights are zeros */
     bool first, last;      /* strip of its rows */
-    bool ahead;            /* as in strip_way */
     const float *x;        /* [m, x_stride], from the strip's first column on */
     int64_t x_stride, m;
     float *y;              /* [m, y_stride], of the strip's first row */
@@ -122,7 +121,7 @@ INLINE void ask_for_next(const struct strip_job *job, int64_t tile)
 }
 
 /* Activation rows i0 to i0 + M - 1; the tile-th of its strip. */
-INLINE void strip_tile(const struct strip_job *job, int64_t i0, int64_t tile, const bool ahead, const int M)
+INLINE void strip_tile(const struct strip_job *job, int64_t i0, int64_t tile, const int M)
 {
     struct strip_memory *s = job->memory;
     const float *x = job->x + i0 * job->x_stride;
@@ -132,11 +131,8 @@ INLINE void strip_tile(const struct strip_job *job, int64_t i0, int64_t tile, co
         UNROLL for (int r = 0; r < STRIP_ROWS; r++)
             acc[i][r] = job->first ? _mm512_setzero_ps() : _mm512_load_ps(s->sums[i0 + i][r]);
     ask_for_next(job, tile);
-    for (; k + 16 <= job->n_cols; k += 16) {
-        UNROLL for (int i = 0; i < M && ahead; i++)
-            fetch((const uint8_t *)((uintptr_t)(x + k) + (size_t)(M + i) * (size_t)job->x_stride * sizeof *x), 64);
+    for (; k + 16 <= job->n_cols; k += 16)
         strip_step(s, x, job->x_stride, k, 0xffff, acc, M);
-    }
     if (k < job->n_cols)
         strip_step(s, x, job->x_stride, k, first_lanes(job->n_cols - k), acc, M);
     UNROLL for (int i = 0; i < M; i++)
@@ -150,16 +146,12 @@ INLINE void strip_tile(const struct strip_job *job, int64_t i0, int64_t tile, co
 static __attribute__((noinline)) void run_strip(const struct strip_job *job)
 {
     int64_t i = 0, tile = 0;
-    if (job->ahead)
-        for (; i + STRIP_ACTS <= job->m; i += STRIP_ACTS)
-            strip_tile(job, i, tile++, true, STRIP_ACTS);
-    else
-        for (; i + STRIP_ACTS <= job->m; i += STRIP_ACTS)
-            strip_tile(job, i, tile++, false, STRIP_ACTS);
+    for (; i + STRIP_ACTS <= job->m; i += STRIP_ACTS)
+        strip_tile(job, i, tile++, STRIP_ACTS);
     if (job->m - i == 2)
-        strip_tile(job, i, tile, false, 2);
+        strip_tile(job, i, tile, 2);
     else if (job->m - i == 1)
-        strip_tile(job, i, tile, false, 1);
+        strip_tile(job, i, tile, 1);
 }
 
 /* Rows that are not there, and columns behind n up to a multiple of 16, become zeros. */
@@ -191,7 +183,6 @@ INLINE void strip_rows(const struct pp_matrix *w, int64_t row, int64_t n_rows, c
             .n_cols = n,
             .first = k == 0,
             .last = last,
-            .ahead = way->ahead,
             .x = x->f32 + i0 * x->f32_stride + k,
             .x_stride = x->f32_stride,
             .m = m,
