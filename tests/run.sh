@@ -1,6 +1,6 @@
 #!/bin/sh
-# run.sh - all tests of `make test`: groups of units and scripts, as many at a time as there are processors (but two,
-# since scripts wait much of their time), those that take longest first. Ends with a line that counts them; 0 only if
+# run.sh - all tests of `make test`: groups of units and scripts, one more at a time than there are processors, since
+# scripts wait much of their time, those that take longest first. Ends with a line that counts them; 0 only if
 # none failed.
 set -u
 BUILD=${BUILD:-build}
@@ -69,8 +69,8 @@ lane() { # its number
     done <"$tmp/jobs"
 }
 
-n=$(nproc 2>/dev/null) || n=2
-[ "$n" -gt 1 ] || n=2
+n=$(nproc 2>/dev/null) || n=1
+n=$((n + 1))
 while [ "$n" -gt 0 ]; do
     lane "$n" &
     lanes="$lanes $!"
