@@ -29,11 +29,6 @@ void pp_cpu_rope_at(const struct rope *rope, int64_t position, float *cos_sin)
     }
 }
 
-static void rope_table(const struct pp_cpu *c, const struct rope *rope, int row)
-{
-    pp_cpu_rope_at(rope, c->batch->rows[row].position, rope->cos_sin + row * rope->dim);
-}
-
 /* Adds a row of a table to x: what stands for the row's position, if positions are learned; the engine has no more of
  * them than the table. */
 static void add_row(struct pp_cpu *c, const struct pp_tensor *t, int64_t row, float *x)
