@@ -231,14 +231,8 @@ const char *compressed_model_write(const struct compressed_model *m)
 
 const struct compressed_array *compressed_find(const struct compressed_model *m, int l, const char *kind)
 {
-    char name[80];
-    snprintf(name, sizeof name, "%s", kind);
-    if (l >= 0)
-        snprintf(name, sizeof name, "blk.%d.%s", l, kind);
-    for (int i = 0; i < m->n; i++)
-        if (strcmp(m->t[i].name, name) == 0)
-            return &m->t[i];
-    return NULL;
+    const int i = small_find(m->t[0].name, sizeof m->t[0], m->n, l, kind, "");
+    return i < 0 ? NULL : &m->t[i];
 }
 
 /* --- formulas ----------------------------------------------------------------------------------------------------- */

@@ -12,12 +12,8 @@
 /* "attn_q" and ".weight" of a layer; l -1: of none. */
 static const struct matrix *part(const struct decoder *d, int l, const char *kind, const char *end)
 {
-    char name[64];
-    if (l < 0)
-        snprintf(name, sizeof name, "%s%s", kind, end);
-    else
-        snprintf(name, sizeof name, "blk.%d.%s%s", l, kind, end);
-    return decoder_find(d, name);
+    const int i = small_find(d->t[0].name, sizeof d->t[0], d->n, l, kind, end);
+    return i < 0 ? NULL : &d->t[i];
 }
 
 /* y = W x + b, W being matrix `which` of those that are stacked. */

@@ -531,26 +531,17 @@ const char *encoder_write_folder(const struct encoder *e, bool modules)
 
 /* --- what the model gives --------------------------------------------------------------------------------------- */
 
-static const float *values(const struct encoder *e, int l, const char *kind)
+static const float *values(const struct encoder *e, int l, const char *kind, const char *end)
 {
-    char name[64];
-    if (l < 0)
-        snprintf(name, sizeof name, "%s", kind);
-    else
-        snprintf(name, sizeof name, "blk.%d.%s", l, kind);
-    const struct matrix *m = find(e, name);
-    return m ? m->values : NULL;
+    const int i = small_find(e->t[0].name, sizeof e->t[0], e->n, l, kind, end);
+    return i < 0 ? NULL : e->t[i].values;
 }
 
 /* y = W x + b for n rows. */
 static void linear(const struct encoder *e, int l, const char *kind, const double *x, int n, int n_in, int n_out,
                    double *y)
 {
-    char name[48];
-    snprintf(name, sizeof name, "%s.weight", kind);
-    const float *w = values(e, l, name);
-    snprintf(name, sizeof name, "%s.bias", kind);
-    const float *b = values(e, l, name);
+    const float *w = values(e, l, kind, ".weight"), *b = values(e, l, kind, ".bias");
     assert_non_null(w);
     for (int r = 0; r < n; r++)
         for (int o = 0; o < n_out; o++)
@@ -561,11 +552,7 @@ static void linear(const struct encoder *e, int l, const char *kind, const doubl
 static void norm(const struct encoder *e, int l, const char *kind, double *x, int n)
 {
     const int width = e->s.n_embd;
-    char name[48];
-    snprintf(name, sizeof name, "%s.weight", kind);
-    const float *w = values(e, l, name);
-    snprintf(name, sizeof name, "%s.bias", kind);
-    const float *b = values(e, l, name);
+    const float *w = values(e, l, kind, ".weight"), *b = values(e, l, kind, ".bias");
     for (int r = 0; r < n; r++, x += width) {
         double mean = 0, square = 0;
         for (int i = 0; i < width; i++)
@@ -605,10 +592,7 @@ static void attend(const struct encoder *e, int head, int at, const double *q, c
     const int dim = e->s.n_embd / e->s.n_head;
     double *p = doubles(n), top = -INFINITY, sum = 0;
     for (int j = 0; j < n; j++) {
-        double dot = 0;
-        for (int d = 0; d < dim; d++)
-            dot += q[d] * k[(int64_t)j * stride + d];
-        p[j] = dot / sqrt(dim);
+        p[j] = double_dot(q, k + (int64_t)j * stride, dim) / sqrt(dim);
         if (is(e, "jina-bert-v2"))
             p[j] -= slope(head, e->s.n_head) * abs(at - j);
         top = p[j] > top ? p[j] : top;
@@ -663,8 +647,8 @@ static double gelu(double x)
 static void mixture(const struct encoder *e, int l, double *x, int n)
 {
     const int width = e->s.n_embd, n_ff = e->s.n_ff;
-    const float *up = values(e, l, "ffn_up_exps.weight"), *down = values(e, l, "ffn_down_exps.weight");
-    const float *bias = values(e, l, "ffn_down_exps.bias");
+    const float *up = values(e, l, "ffn_up_exps", ".weight"), *down = values(e, l, "ffn_down_exps", ".weight");
+    const float *bias = values(e, l, "ffn_down_exps", ".bias");
     double *hidden = doubles(n_ff), *out = doubles(width);
     for (int r = 0; r < n; r++, x += width) {
         double p[EXPERTS], sum = 0;
@@ -697,7 +681,7 @@ static void feed_forward(const struct encoder *e, int l, double *x, int n)
     const bool fused = is(e, "jina-bert-v2") && !e->s.apart, nomic = is(e, "nomic-bert");
     double *gate = doubles((int64_t)n * n_ff), *up = doubles((int64_t)n * 2 * n_ff), *out = doubles((int64_t)n * width);
     linear(e, l, "ffn_up", x, n, width, fused ? 2 * n_ff : n_ff, up);
-    if (values(e, l, "ffn_gate.weight"))
+    if (values(e, l, "ffn_gate", ".weight"))
         linear(e, l, "ffn_gate", x, n, width, n_ff, gate);
     for (int r = 0; r < n; r++)
         for (int i = 0; i < n_ff; i++) {
@@ -705,7 +689,7 @@ static void feed_forward(const struct encoder *e, int l, double *x, int n)
             double *act = gate + (int64_t)r * n_ff + i;
             if (fused)
                 *act = gelu(row[i]) * row[n_ff + i];
-            else if (!values(e, l, "ffn_gate.weight"))
+            else if (!values(e, l, "ffn_gate", ".weight"))
                 *act = gelu(row[i]);
             else
                 *act = (nomic ? *act / (1 + exp(-*act)) : gelu(*act)) * row[i];
@@ -722,8 +706,8 @@ static void feed_forward(const struct encoder *e, int l, double *x, int n)
 void encoder_compute(const struct encoder *e, const int32_t *ids, int n, double *hidden)
 {
     const int width = e->s.n_embd;
-    const float *tokens = values(e, -1, "token_embd.weight"), *types = values(e, -1, "token_types.weight");
-    const float *positions = values(e, -1, "position_embd.weight");
+    const float *tokens = values(e, -1, "token_embd", ".weight"), *types = values(e, -1, "token_types", ".weight");
+    const float *positions = values(e, -1, "position_embd", ".weight");
     for (int r = 0; r < n; r++)
         for (int i = 0; i < width; i++)
             hidden[(int64_t)r * width + i] = (double)tokens[(int64_t)ids[r] * width + i] +

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/types.h"
+#include "tests/small_model.h"
 #include "tests/support.h"
 
 struct expert_shape expert_shape(const char *arch)
@@ -793,12 +794,6 @@ struct pp_sha256 expert_identity(const struct expert_shape *shape)
 
 const struct array *expert_find(const struct expert_model *m, int l, const char *kind)
 {
-    char begin[16] = "";
-    if (l >= 0)
-        snprintf(begin, sizeof begin, "blk.%d.", l);
-    const size_t n = strlen(begin);
-    for (int i = 0; i < m->n; i++)
-        if (strncmp(m->t[i].name, begin, n) == 0 && strcmp(m->t[i].name + n, kind) == 0)
-            return &m->t[i];
-    return NULL;
+    const int i = small_find(m->t[0].name, sizeof m->t[0], m->n, l, kind, "");
+    return i < 0 ? NULL : &m->t[i];
 }

@@ -286,16 +286,10 @@ const char *gemma_write(const struct gemma *g)
 
 static const struct tensor *find(const struct gemma *g, int l, const char *kind)
 {
-    char name[64];
-    if (l < 0)
-        snprintf(name, sizeof name, "%s", kind);
-    else
-        snprintf(name, sizeof name, "blk.%d.%s", l, kind);
-    for (int i = 0; i < g->n; i++)
-        if (strcmp(g->t[i].name, name) == 0)
-            return &g->t[i];
-    fail_msg("there is no %s", name);
-    return NULL;
+    const int i = small_find(g->t[0].name, sizeof g->t[0], g->n, l, kind, "");
+    if (i < 0)
+        fail_msg("there is no %s", kind);
+    return &g->t[i];
 }
 
 /* y = W x; W being number `which` of a stack. */

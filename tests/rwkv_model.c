@@ -371,15 +371,8 @@ const char *qrwkv_write(void)
 
 static const struct array *look(int l, const char *kind) /* or NULL */
 {
-    char name[64];
-    if (l < 0)
-        snprintf(name, sizeof name, "%s", kind);
-    else
-        snprintf(name, sizeof name, "blk.%d.%s", l, kind);
-    for (int i = 0; i < n_arrays; i++)
-        if (strcmp(arrays[i].name, name) == 0)
-            return &arrays[i];
-    return NULL;
+    const int i = small_find(arrays[0].name, sizeof arrays[0], n_arrays, l, kind, "");
+    return i < 0 ? NULL : &arrays[i];
 }
 
 const struct array *rwkv_find(int l, const char *kind)

@@ -31,15 +31,75 @@ double small_dot(const float *w, const double *x, int64_t n)
 {
     double sum[4] = {0};
     int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        sum[0] += (double)w[i] * x[i];
-        sum[1] += (double)w[i + 1] * x[i + 1];
-        sum[2] += (double)w[i + 2] * x[i + 2];
-        sum[3] += (double)w[i + 3] * x[i + 3];
-    }
+    for (; i + 4 <= n; i += 4)
+        for (int s = 0; s < 4; s++)
+            sum[s] += (double)w[i + s] * x[i + s];
     for (; i < n; i++)
         sum[0] += (double)w[i] * x[i];
     return sum[0] + sum[1] + (sum[2] + sum[3]);
+}
+
+double double_dot(const double *a, const double *b, int64_t n)
+{
+    double sum[4] = {0};
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int s = 0; s < 4; s++)
+            sum[s] += a[i + s] * b[i + s];
+    for (; i < n; i++)
+        sum[0] += a[i] * b[i];
+    return sum[0] + sum[1] + (sum[2] + sum[3]);
+}
+
+/* The first bytes of a name, which is at least as long, as one number. */
+static uint64_t first_bytes(const char *name)
+{
+    uint64_t n;
+    memcpy(&n, name, sizeof n);
+    return n;
+}
+
+/* "blk.L." as the first bytes of names have it, at most 8; *mask: which bits of theirs to compare. */
+static uint64_t layer_bytes(int l, uint64_t *mask, size_t *n)
+{
+    char begin[16] = "blk.";
+    char digits[12];
+    size_t n_digits = 0;
+    *n = 4;
+    do
+        digits[n_digits++] = (char)('0' + l % 10);
+    while (l /= 10);
+    while (n_digits)
+        begin[(*n)++] = digits[--n_digits];
+    begin[(*n)++] = '.';
+    assert_true(*n <= sizeof *mask);
+    *mask = UINT64_MAX >> 8 * (sizeof *mask - *n);
+    return first_bytes(begin) & *mask;
+}
+
+static bool is_both(const char *name, const char *begin, const char *end)
+{
+    while (*begin)
+        if (*name++ != *begin++)
+            return false;
+    return strcmp(name, end) == 0;
+}
+
+int small_find(const char *names, size_t step, int n, int l, const char *begin, const char *end)
+{
+    static int found[1024]; /* where those that are asked for so were last */
+    int *guess = &found[((uintptr_t)begin * 31 + (uintptr_t)end + (uintptr_t)l * 127) % 1024];
+    uint64_t mask = 0, want = 0;
+    size_t skip = 0;
+    if (l >= 0)
+        want = layer_bytes(l, &mask, &skip);
+    for (int k = -1; k < n; k++) {
+        const int i = k < 0 ? *guess : k;
+        const char *name = names + (size_t)i * step;
+        if (i < n && (first_bytes(name) & mask) == want && is_both(name + skip, begin, end))
+            return *guess = i;
+    }
+    return -1;
 }
 
 static float *logits_of(const char *path, enum pp_kv_type kv, const struct manner *how, size_t *n)
@@ -68,12 +128,12 @@ static float *logits_of(const char *path, enum pp_kv_type kv, const struct manne
 
 float *small_logits(const char *path, enum pp_kv_type kv, size_t *n)
 {
-    return logits_of(path, kv, &(struct manner){PP_ISA_SCALAR, 1, SMALL_TEXT}, n);
+    return logits_of(path, kv, &(struct manner){pp_isa_best(), 1, SMALL_TEXT}, n);
 }
 
 void assert_same_bits(const char *path, enum pp_kv_type kv)
 {
-    const struct manner manners[] = {{pp_isa_best(), 1, SMALL_TEXT}, {pp_isa_best(), 3, 1}, {pp_isa_best(), 2, 33}};
+    const struct manner manners[] = {{PP_ISA_SCALAR, 2, SMALL_TEXT}, {pp_isa_best(), 3, 1}, {pp_isa_best(), 2, 33}};
     size_t n, n_other;
     float *first = small_logits(path, kv, &n);
     for (size_t i = 0; i < sizeof manners / sizeof *manners; i++) {
@@ -85,16 +145,21 @@ void assert_same_bits(const char *path, enum pp_kv_type kv)
     pp_free(first);
 }
 
-void assert_logits(const double *want, int n_vocab, const char *path)
+static void assert_logits_by(const double *want, int n_vocab, const char *path, enum pp_isa isa)
 {
     size_t n;
-    float *got = small_logits(path, PP_KV_F32, &n);
+    float *got = logits_of(path, PP_KV_F32, &(struct manner){isa, 1, SMALL_TEXT}, &n);
     assert_int_equal(n, SMALL_TEXT * (size_t)n_vocab);
     for (size_t i = 0; i < n; i++)
         if (!(fabs((double)got[i] - want[i]) <= 1e-4 * fmax(1, fabs(want[i]))))
             fail_msg("%s: token %zu behind position %zu: %g, not %g", path, i % (size_t)n_vocab, i / (size_t)n_vocab,
                      (double)got[i], want[i]);
     pp_free(got);
+}
+
+void assert_logits(const double *want, int n_vocab, const char *path)
+{
+    assert_logits_by(want, n_vocab, path, pp_isa_best());
 }
 
 void assert_model_type(const char *folder)
@@ -114,6 +179,7 @@ const char *assert_logits_everywhere(const double *want, int n_vocab, const char
     const struct pp_convert_options opt = {0};
     const char *folder = fresh_path("folder"), *again = fresh_path("again.gguf");
     struct pp_error err;
+    assert_logits_by(want, n_vocab, file, PP_ISA_SCALAR);
     assert_logits(want, n_vocab, file);
     assert_ok(pp_convert_to_folder(file, folder, &opt, &err), err);
     assert_model_type(folder);
@@ -284,9 +350,7 @@ void attend_capped(const double *q, const double *k, const double *v, int first,
 {
     double *p = doubles(position + 1), most = -INFINITY, sum = 0;
     for (int j = first; j <= position; j++) {
-        for (int i = 0; i < dim; i++)
-            p[j] += q[i] * k[(int64_t)j * n_kv + i];
-        p[j] *= scale;
+        p[j] = double_dot(q, k + (int64_t)j * n_kv, dim) * scale;
         p[j] = (cap != 0 ? cap * tanh(p[j] / cap) : p[j]) * growth - slope * (position - j);
         most = fmax(most, p[j]);
     }

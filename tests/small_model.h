@@ -14,14 +14,19 @@ enum { SMALL_TEXT = 96 };
 void small_text(int32_t *ids, int n_vocab);
 /* The sum of w[i] x[i]: four sums side by side, because an addition waits for the one before it. */
 double small_dot(const float *w, const double *x, int64_t n);
-/* Logits of all its positions by the scalar kernels, float [SMALL_TEXT, n_vocab], *n of them; pp_free. */
+double double_dot(const double *a, const double *b, int64_t n);
+/* Which of n names that lie `step` bytes apart, of at least 8 bytes each, is "blk.L." (nothing if l is -1), `begin` and
+ * `end`, or -1. Formulas ask for each a thousand times: it looks first where that was. */
+int small_find(const char *names, size_t step, int n, int l, const char *begin, const char *end);
+/* Logits of all its positions by the best kernels, float [SMALL_TEXT, n_vocab], *n of them; pp_free. */
 float *small_logits(const char *path, enum pp_kv_type kv, size_t *n);
-/* The best kernels give the same bits, with any number of rows and threads. */
+/* The scalar kernels give the same bits as the best, with any number of rows and threads. */
 void assert_same_bits(const char *path, enum pp_kv_type kv);
 
 /* want: [SMALL_TEXT, n_vocab] */
 void assert_logits(const double *want, int n_vocab, const char *path);
-/* From the file, the folder that is made of it, and the file that is made of that; the folder's path. */
+/* From the file, also by the scalar kernels, from the folder that is made of it, and from the file that is made of
+ * that; the folder's path. */
 const char *assert_logits_everywhere(const double *want, int n_vocab, const char *file);
 
 /* Of a folder that was made: the type of the model is its family's, and no class. */

@@ -84,22 +84,51 @@ static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
     return (enum use)use;
 }
 
-/* Whether what is in the slot behind stage i is read later. */
-static bool needed_after(const struct pp_cpu *c, int slot, int i)
+/* At which stages slots live: each asks every stage once, since there are as many slots as layers have values. */
+struct lives {
+    size_t words;      /* of 64 stages */
+    uint64_t *at;      /* [n_slots][words]: it is used there, or what is in it is read later */
+    uint64_t *behind;  /* [n_slots][words]: what is in it behind the stage is read later */
+};
+
+static bool bit_of(const struct lives *l, const uint64_t *bits, int slot, int stage)
 {
-    while (++i < c->n_stages) {
-        enum use use = use_in(c, &c->stages[i], slot);
-        if (use & READS)
-            return true;
-        if (use & WRITES)
-            return false;
-    }
-    return false;
+    return bits[(size_t)slot * l->words + (size_t)stage / 64] >> stage % 64 & 1;
 }
 
-static bool alive_at(const struct pp_cpu *c, int slot, int i)
+static bool alive_at(const struct lives *l, int slot, int i)
 {
-    return use_in(c, &c->stages[i], slot) != UNUSED || needed_after(c, slot, i);
+    return bit_of(l, l->at, slot, i);
+}
+
+/* Whether what is in the slot behind stage i is read later. */
+static bool needed_after(const struct lives *l, int slot, int i)
+{
+    return bit_of(l, l->behind, slot, i);
+}
+
+static void find_lives_of(const struct pp_cpu *c, struct lives *l, int slot)
+{
+    uint64_t *at = l->at + (size_t)slot * l->words, *behind = l->behind + (size_t)slot * l->words;
+    bool needed = false;
+    for (int i = c->n_stages - 1; i >= 0; i--) {
+        const enum use use = use_in(c, &c->stages[i], slot);
+        const uint64_t bit = (uint64_t)1 << i % 64;
+        behind[i / 64] |= needed ? bit : 0;
+        at[i / 64] |= needed || use != UNUSED ? bit : 0;
+        if (use != UNUSED)
+            needed = use & READS;
+    }
+}
+
+static bool find_lives(const struct pp_cpu *c, struct lives *l)
+{
+    l->words = (size_t)c->n_stages / 64 + 1;
+    l->at = pp_calloc((size_t)c->n_slots * l->words, sizeof *l->at);
+    l->behind = pp_calloc((size_t)c->n_slots * l->words, sizeof *l->behind);
+    for (int i = 0; l->at && l->behind && i < c->n_slots; i++)
+        find_lives_of(c, l, i);
+    return l->at && l->behind;
 }
 
 /* What the slot is for: nothing, all rows, or outputs. */
@@ -118,18 +147,20 @@ static enum place place_of(const struct pp_cpu *c, int slot)
     return place;
 }
 
-static bool share_a_stage(const struct pp_cpu *c, int a, int b)
+static bool share_a_stage(const struct lives *l, int a, int b)
 {
-    for (int i = 0; i < c->n_stages; i++)
-        if (alive_at(c, a, i) && alive_at(c, b, i))
+    for (size_t w = 0; w < l->words; w++)
+        if (l->at[(size_t)a * l->words + w] & l->at[(size_t)b * l->words + w])
             return true;
     return false;
 }
 
 /* Where the slots of the arena lie, in floats of a row. */
 struct arena {
-    int64_t *offset;  /* [n_slots]; -1: not in the arena */
+    int64_t *offset;   /* [n_slots]; -1: not in the arena */
+    enum place *place; /* [n_slots] */
     int64_t width;
+    struct lives lives;
 };
 
 static bool overlaps(const struct pp_cpu *c, const struct arena *a, int slot, int64_t at, int64_t width)
@@ -144,7 +175,7 @@ static int64_t find_offset(const struct pp_cpu *c, const struct arena *a, int sl
     for (bool moved = true; moved;) {
         moved = false;
         for (int other = 0; other < c->n_slots; other++)
-            if (overlaps(c, a, other, at, c->strides[slot]) && share_a_stage(c, slot, other)) {
+            if (overlaps(c, a, other, at, c->strides[slot]) && share_a_stage(&a->lives, slot, other)) {
                 at = a->offset[other] + c->strides[other];
                 moved = true;
             }
@@ -157,7 +188,7 @@ static int widest_left(const struct pp_cpu *c, const struct arena *a)
 {
     int widest = -1;
     for (int i = 0; i < c->n_slots; i++)
-        if (a->offset[i] < 0 && place_of(c, i) == IN_ARENA && (widest < 0 || c->strides[i] > c->strides[widest]))
+        if (a->offset[i] < 0 && a->place[i] == IN_ARENA && (widest < 0 || c->strides[i] > c->strides[widest]))
             widest = i;
     return widest;
 }
@@ -181,10 +212,10 @@ typedef bool stage_test(const struct stage *s);
 static bool is_attention(const struct stage *s) { return s->kind == STAGE_ATTEND; }
 static bool is_selected(const struct stage *s) { return s->selected || s->kind == STAGE_SELECT; }
 
-static bool lives_at(const struct pp_cpu *c, int slot, stage_test *meant)
+static bool lives_at(const struct pp_cpu *c, const struct lives *l, int slot, stage_test *meant)
 {
     for (int i = 0; i < c->n_stages; i++)
-        if (meant(&c->stages[i]) && alive_at(c, slot, i))
+        if (meant(&c->stages[i]) && alive_at(l, slot, i))
             return true;
     return false;
 }
@@ -194,7 +225,7 @@ static int64_t gap_behind(const struct pp_cpu *c, const struct arena *a, int64_t
 {
     int64_t end = a->width;
     for (int i = 0; i < c->n_slots; i++)
-        if (overlaps(c, a, i, at, end - at) && lives_at(c, i, meant))
+        if (overlaps(c, a, i, at, end - at) && lives_at(c, &a->lives, i, meant))
             end = a->offset[i] > at ? a->offset[i] : at;
     return end - at;
 }
@@ -290,12 +321,12 @@ static bool fits_in_place(const struct stage *s)
     return !s->split || (!s->quantize && s->projections[0].w.n_cols % PP_BF16_BLOCK == 0);
 }
 
-static void mark_in_place(struct pp_cpu *c)
+static void mark_in_place(struct pp_cpu *c, const struct lives *l)
 {
     for (int i = 0; i < c->n_stages; i++) {
         struct stage *s = &c->stages[i];
         s->in_place = s->kind == STAGE_PROJECT && !s->plain && !s->norm.weight && !s->selected && s->in != s->out &&
-                      whole_slot(c, s->in) == s->in && !needed_after(c, s->in, i) && fits_in_place(s);
+                      whole_slot(c, s->in) == s->in && !needed_after(l, s->in, i) && fits_in_place(s);
     }
 }
 
@@ -321,23 +352,29 @@ bool pp_cpu_slots_new(struct pp_cpu *c)
 {
     const struct pp_plan *plan = &c->model->plan;
     size_t n = (size_t)plan->n_slots;
-    struct arena a = {.offset = pp_calloc(n, sizeof *a.offset)};
+    struct arena a = {.offset = pp_calloc(n, sizeof *a.offset), .place = pp_calloc(n, sizeof *a.place)};
     c->n_slots = plan->n_slots;
     c->slots = pp_calloc(n, sizeof *c->slots);
     c->strides = pp_calloc(n, sizeof *c->strides);
-    bool good = c->slots && c->strides && a.offset;
-    for (int i = 0; good && i < c->n_slots; i++)
+    bool good = c->slots && c->strides && a.offset && a.place && find_lives(c, &a.lives);
+    for (int i = 0; good && i < c->n_slots; i++) {
         c->strides[i] = stride_of(c, i);
+        a.place[i] = place_of(c, i);
+    }
     if (good)
         lay_out(c, &a);
     good = good && take_arena(c, &a) && place_outputs(c, &a);
     if (good)
         c->attention_room = find_gap(c, &a, is_attention, &c->attention_floats);
-    mark_in_place(c);
+    if (good)
+        mark_in_place(c, &a.lives);
     for (int i = 0; good && i < c->n_slots; i++)
         if (whole_slot(c, i) != i && c->slots[whole_slot(c, i)])
             c->slots[i] = c->slots[whole_slot(c, i)] + plan->slots[i].at;
     pp_free(a.offset);
+    pp_free(a.place);
+    pp_free(a.lives.at);
+    pp_free(a.lives.behind);
     return good;
 }
 
