@@ -61,7 +61,7 @@ OBJ_FAKE := $(call obj,$(SRC_FAKE)) $(filter-out $(BUILD)/obj/src/controller%.o 
 # What tests compute is little beside what the compiler does for it.
 $(BUILD)/obj/tests/%.o: CFLAGS_ISA := $(filter -O1,$(OPT:-O3=-O1))
 # But for the sums that their formulas spend it on.
-$(BUILD)/obj/tests/small_model.o $(BUILD)/obj/tests/encoder_model.o: CFLAGS_ISA :=
+$(foreach f,small_model encoder_model packed_folder,$(BUILD)/obj/tests/$(f).o): CFLAGS_ISA :=
 
 # Kernels are templates, inlined and unrolled by hand. Where each variable is at each instruction, and in each of many
 # inlined copies, takes the compiler longer to work out than the kernels.

@@ -112,8 +112,10 @@ static uint16_t scale_bits(const struct matrix *m, float scale)
 /* Value of a byte: sign, four bits of exponent with a bias of 7, three of fraction. */
 static float e4m3(int v)
 {
-    const double magnitude = (v & 0x78) ? pow(2, (v >> 3 & 15) - 7) * (1 + (v & 7) / 8.0) : pow(2, -6) * (v & 7) / 8.0;
-    return (float)(v & 0x80 ? -magnitude : magnitude);
+    static float magnitude[128];
+    for (int m = 1; magnitude[127] == 0 && m < 128; m++)
+        magnitude[m] = m > 7 ? ldexpf(1 + (float)(m & 7) / 8, m / 8 - 7) : ldexpf((float)m, -9);
+    return v & 0x80 ? -magnitude[v & 127] : magnitude[v & 127];
 }
 
 static uint8_t nearest_e4m3(float x)
@@ -482,8 +484,8 @@ static void pack_bytes(const struct matrix *m)
 
 static float e2m1(int v)
 {
-    const double magnitude = (v & 6) ? pow(2, (v >> 1 & 3) - 1) * (1 + (v & 1) / 2.0) : (v & 1) / 2.0;
-    return (float)(v & 8 ? -magnitude : magnitude);
+    static const float magnitude[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    return v & 8 ? -magnitude[v & 7] : magnitude[v & 7];
 }
 
 static int nearest_e2m1(float x)
