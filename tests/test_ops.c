@@ -455,6 +455,7 @@ struct cache {
     uint8_t **pages;
     int n_pages;
     float *k, *v; /* [n, head_dim]: what was stored */
+    double *is_k, *is_v; /* [n, head_dim]: what is, once reference() was asked for it */
 };
 
 /* In all tests that follow: V is so many first values of K, 0: it is stored; how long it is then, 0: as long as K. */
@@ -468,7 +469,7 @@ static int value_stride(const struct pp_kv_layout *l)
 
 static struct cache make_cache(enum pp_kv_type type, int head_dim, int n, const struct pp_cpu_ops *ops)
 {
-    struct cache c;
+    struct cache c = {0};
     if (latent_dim)
         pp_kv_layout_init_latent(&c.layout, type, 2, 3, head_dim, latent_dim);
     else
@@ -495,6 +496,8 @@ static void free_cache(struct cache *c)
     pp_free(c->pages);
     pp_free(c->k);
     pp_free(c->v);
+    pp_free(c->is_k);
+    pp_free(c->is_v);
 }
 
 /* What is stored of a position, read as kv.h describes it. */
@@ -534,17 +537,33 @@ static double stored(const struct pp_kv_layout *l, const uint8_t *head, int slot
 static double softcap; /* of the scores, in all tests that follow; 0: none */
 static double alibi;   /* the scores of head h fall by (h + 1) times this a position of distance; likewise */
 
+static void read_stored(struct cache *c)
+{
+    const int n = c->n_pages * PP_PAGE_TOKENS, head_dim = c->layout.head_dim, v_dim = c->layout.v_dim;
+    const size_t head = pp_kv_head_offset(&c->layout, 1, 2);
+    c->is_k = pp_malloc((size_t)(n * head_dim) * sizeof *c->is_k);
+    c->is_v = pp_malloc((size_t)(n * v_dim) * sizeof *c->is_v);
+    for (int i = 0; i < n; i++) {
+        const uint8_t *at = c->pages[i / PP_PAGE_TOKENS] + head;
+        for (int d = 0; d < head_dim; d++)
+            c->is_k[i * head_dim + d] = stored(&c->layout, at, i % PP_PAGE_TOKENS, d, false);
+        for (int d = 0; d < v_dim; d++)
+            c->is_v[i * v_dim + d] = stored(&c->layout, at, i % PP_PAGE_TOKENS, d, true);
+    }
+}
+
 /* Softmax attention in double precision over what is stored at positions begin .. n - 1. */
-static void reference(const struct cache *c, const float *q, int h, int begin, int n, double *out)
+static void reference(struct cache *c, const float *q, int h, int begin, int n, double *out)
 {
     const int head_dim = c->layout.head_dim, v_dim = c->layout.v_dim;
     double *s = pp_malloc((size_t)n * sizeof *s), top = -INFINITY, total = 0;
-    size_t head = pp_kv_head_offset(&c->layout, 1, 2);
+    if (!c->is_k)
+        read_stored(c);
     for (int i = begin; i < n; i++) {
         s[i] = 0;
         for (int d = 0; d < head_dim; d++)
-            s[i] += (double)q[d] / sqrt(head_dim) *
-                    stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, false);
+            s[i] += (double)q[d] * c->is_k[i * head_dim + d];
+        s[i] /= sqrt(head_dim);
         s[i] = softcap != 0 ? softcap * tanh(s[i] / softcap) : s[i];
         s[i] -= alibi * (h + 1) * (n - 1 - i);
         if (s[i] > top)
@@ -556,7 +575,7 @@ static void reference(const struct cache *c, const float *q, int h, int begin, i
         double p = exp(s[i] - top);
         total += p;
         for (int d = 0; d < v_dim; d++)
-            out[d] += p * stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, true);
+            out[d] += p * c->is_v[i * v_dim + d];
     }
     for (int d = 0; d < v_dim; d++)
         out[d] /= total;

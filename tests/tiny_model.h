@@ -17,8 +17,8 @@ struct tiny_shape {
 
 /* 256 wide (so that K-quants fit), 2 layers, 4 heads over 2, context 1024. */
 struct tiny_shape tiny_shape(uint32_t type);
-/* Writes the model once into the test's temporary folder; returns its path (static memory, kept for 8 calls). It has no
- * vocabulary. */
+/* Writes the model into the test's temporary folder, once as long as it stays as it is there; returns its path (static
+ * memory, kept for 8 other shapes). It has no vocabulary. */
 const char *tiny_model(const struct tiny_shape *s);
 /* Likewise a LoRA adapter for that shape: all matrices of the first layer, and the
  * output. rank: any, also one that fills no vector. */
