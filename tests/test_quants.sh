@@ -42,6 +42,10 @@ if [ -d "$data/starter/target" ]; then
         check Q4_0 13.546 16.1
         check IQ4_XS 13.369 15.5
         check Q2_K 20.399 11.8
+        "$pippin" perplexity -f "$data/starter/val.txt" -c 512 --chunks 96 --json >"$tmp/out" 2>"$tmp/err"
+        ppl=$(sed -n 's/.*"perplexity": \([0-9.]*\).*/\1/p' "$tmp/out")
+        holds "the bundled model's perplexity over chunks, $ppl" \
+            awk -v p="$ppl" 'BEGIN { exit !(p > 12.827 * 0.98 && p <= 12.827 * 1.01) }'
     fi
 else
     echo "skip: no starter in $data"
