@@ -85,7 +85,8 @@ struct ctl_running {
     float eta_s, tokens_per_s, acceptance, speedup; /* as in struct pp_status and struct pp_chat_message */
     int n_guessed;
     uint32_t guessed_at[PP_STATS_GUESSES], stood_at[PP_STATS_GUESSES];
-    bool begun;                   /* text has come */
+    bool begun;                   /* a token has come, if only the one that ends the answer */
+    bool said;                    /* text or reasoning has come */
     bool beside;                  /* another one was written at the same time */
     /* controller_overflow.c */
     enum pp_overflow overflow;    /* what is to be done when it does not fit */

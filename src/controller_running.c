@@ -463,6 +463,7 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
     if (!r)
         return;
     r->begun = true;
+    r->said = r->said || e->text_len || e->thoughts.len;
     take_stats(r, &e->stats);
     struct lacking lacking = {e->text_len, e->thoughts.len, e->thoughts.take_back};
     take_thoughts(r, &e->thoughts);
@@ -490,7 +491,7 @@ static void tell_failure(struct pp_controller *c, const char *why)
 
 static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
 {
-    const bool said_nothing = e->err.code == PP_OK && e->finish == PP_FINISH_END && !r->begun;
+    const bool said_nothing = e->err.code == PP_OK && e->finish == PP_FINISH_END && !r->said;
     if (e->err.code == PP_ERR_CONTEXT && e->n)
         ctl_notice(c, true, "%s; /edit changes it, /undo takes it back, and what you write next is sent without it",
                    e->err.text);

@@ -200,11 +200,13 @@ static void test_cancel_answer(void **state)
     fixture_flush(&fix);
     assert_string_equal(stored(fix_message(3)->id, &ms), "half an answer");
 
-    pp_controller_continue(fix.c); /* it is at its end: the model has nothing to add */
+    pp_controller_continue(fix.c); /* it is at its end: the model has nothing to add but the token that says so */
+    fake_text(&fix, "", 1);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     assert_non_null(strstr(fix_status()->notice, "adds nothing"));
     fix_ask("and now?");
+    fake_text(&fix, "", 1);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     assert_non_null(strstr(fix_status()->notice, "answered with nothing"));
