@@ -353,6 +353,28 @@ static void name_adapters(const struct pp_paths *paths, const char *model, struc
     }
 }
 
+static bool same_place(const char *a, const char *b)
+{
+    char real_a[PATH_MAX], real_b[PATH_MAX];
+    return strcmp(a, b) == 0 || (realpath(a, real_a) && realpath(b, real_b) && strcmp(real_a, real_b) == 0);
+}
+
+/* An adapter is on once: of one that is named again the later strength counts, as in the chat. */
+static void name_once(struct pp_lora_option *list, int *n)
+{
+    int kept = 0;
+    for (int i = 0; i < *n; i++) {
+        int k = 0;
+        while (k < kept && !same_place(list[k].path, list[i].path))
+            k++;
+        if (k == kept)
+            list[kept++] = list[i];
+        else
+            list[k].scale = list[i].scale;
+    }
+    *n = kept;
+}
+
 enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *paths, struct pp_options *o,
                               struct pp_error *err)
 {
@@ -386,6 +408,8 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
         o->n_draft_lora = 0;
     name_adapters(paths, o->model, o->lora, o->n_lora);
     name_adapters(paths, o->draft, o->draft_lora, o->n_draft_lora);
+    name_once(o->lora, &o->n_lora);
+    name_once(o->draft_lora, &o->n_draft_lora);
     return PP_OK;
 }
 
