@@ -95,6 +95,9 @@ int ctl_find_adapter(const struct pp_controller *c, const char *word)
     int found = -1;
     bool exact = false;
     for (size_t i = 0; *word && i < c->adapters.n; i++)
+        if (strcmp(c->adapters.items[i].path, word) == 0)
+            return (int)i;
+    for (size_t i = 0; *word && i < c->adapters.n; i++)
         found = ctl_better(found, i, c->adapters.items[i].name, word, &exact);
     return found < 0 ? -1 : found;
 }

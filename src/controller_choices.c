@@ -391,7 +391,7 @@ void ctl_mark_current(struct pp_controller *c)
 /* An exact name wins, else the only one that begins so. */
 int ctl_better(int found, size_t i, const char *name, const char *word, bool *exact)
 {
-    if (pp_casecmp(name, word) == 0) {
+    if (!*exact && pp_casecmp(name, word) == 0) {
         *exact = true;
         return (int)i;
     }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/near.h"
 #include "src/registry.h"
 
@@ -157,6 +158,15 @@ const char *pp_base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
+}
+
+const char *pp_path_end(const char *path, const char *other)
+{
+    const char *end = pp_base_name(path);
+    while (end > path && pp_ends_with(other, end) && strcmp(path, other) != 0)
+        for (end--; end > path && end[-1] != '/';)
+            end--;
+    return end;
 }
 
 /* Without what a shell would need around it. */

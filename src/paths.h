@@ -27,6 +27,9 @@ enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
 
 /* What stands behind the last slash of a path, or all of it. */
 const char *pp_base_name(const char *path);
+/* As much of the end of a path as tells it apart from another: its last name, or the folders before it, too, down to
+ * one that differs. Borrowed from path. */
+const char *pp_path_end(const char *path, const char *other);
 /* A path as somebody types it, or a terminal that a file was dragged to: "~" is the home folder, quotes around all of
  * it and backslashes before blanks and the like are no part of it, unless there is such a file. False: it is empty or
  * does not fit. */

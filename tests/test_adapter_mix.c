@@ -51,7 +51,8 @@ static void there_and_back(void **state)
     assert_int_equal(b.n, 1);
     assert_true(b.item[0].scale == 2 && b.limited);
     assert_true(pp_adapter_mix_read("[{\"path\":\"/a\",\"scale\":-2}]", &b) && !b.limited);
-    static const char *const no_strengths[] = {"", "x", "1x", "nan", "inf", "2.01", "-2.01", "1e99"};
+    static const char *const no_strengths[] = {"", "x", "1x", "nan", "inf", "2.01", "-2.01", "1e99",
+                                              "0x1", " 1"};
     float scale = 7;
     for (size_t i = 0; i < sizeof no_strengths / sizeof *no_strengths; i++)
         assert_false(pp_adapter_strength_read(no_strengths[i], &scale));
@@ -277,6 +278,29 @@ static void added_with_a_note(void **state)
     assert_null(entry("bard"));
 }
 
+/* The first is meant by the name, and the other one by its path. */
+static void two_of_a_name(void **state)
+{
+    char folder[800], line[900];
+    struct pp_error err;
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/more/bard", fix.paths.data);
+    assert_ok(pp_make_dirs(folder, &err), err);
+    snprintf(line, sizeof line, "%s/adapter_config.json", folder);
+    assert_ok(pp_write_file(line, "{}", 2, 0600, &err), err);
+    snprintf(line, sizeof line, "/lora add %s", folder);
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    size_t n;
+    pump_until(&fix, (pp_controller_adapters(fix.c, &n), n == 3));
+    const struct pp_adapter_entry *all = pp_controller_adapters(fix.c, &n);
+    assert_string_equal(all[2].name, all[0].name);
+    assert_int_equal(fix_slash("/lora bard off"), PP_SLASH_DONE);
+    assert_false(all[0].on || all[2].on);
+    snprintf(line, sizeof line, "/lora %s 0.3", all[2].path);
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    assert_true(!all[0].on && all[2].on && all[2].scale == 0.3f);
+}
+
 /* --- what they are and cost ------------------------------------------------------------------------------- */
 
 /* What is not known yet is not said not to be there, and the line stays to be tried again. */
@@ -399,6 +423,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(order_is_kept, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(presets, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(added_with_a_note, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(two_of_a_name, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(still_looked_for, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(misfits_stay_off, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(asked_again, setup, fix_teardown),

@@ -260,6 +260,12 @@ static void base_names(void **state)
     assert_string_equal(pp_base_name("a.gguf"), "a.gguf");
     assert_string_equal(pp_base_name("folder/"), "");
     assert_string_equal(pp_base_name(""), "");
+    assert_string_equal(pp_path_end("/a/bard.gguf", "/b/barista.gguf"), "bard.gguf");
+    assert_string_equal(pp_path_end("/a/bard.gguf", "/b/bard.gguf"), "a/bard.gguf");
+    assert_string_equal(pp_path_end("/a/x/bard.gguf", "/b/x/bard.gguf"), "a/x/bard.gguf");
+    assert_string_equal(pp_path_end("/bard.gguf", "/b/bard.gguf"), "/bard.gguf");
+    assert_string_equal(pp_path_end("/b/bard.gguf", "/bard.gguf"), "b/bard.gguf");
+    assert_string_equal(pp_path_end("/a/bard.gguf", "/a/bard.gguf"), "bard.gguf");
 }
 
 static void cases(void **state)

@@ -6,6 +6,7 @@
 #include "engine/base/mem.h"
 #include "src/adapter_mix.h"
 #include "src/figures.h"
+#include "src/paths.h"
 #include "ui/state.h"
 
 enum { ROOM_FOR_FILES = 60 }; /* columns */
@@ -40,6 +41,18 @@ static void open_menu(struct pp_ui *ui, struct pp_menu *m)
     pp_controller_inspect_adapters(ui->controller);
 }
 
+/* Its file; where others in the list have one of that name, as many folders before it as tell them apart. */
+static const char *file_of(struct pp_ui *ui, const struct pp_adapter_entry *a)
+{
+    const char *file = pp_base_name(a->path);
+    const struct pp_adapter_entry *other;
+    for (size_t k = 0; (other = at(ui, k)); k++) {
+        const char *end = pp_path_end(a->path, other->path);
+        file = end < file ? end : file;
+    }
+    return file;
+}
+
 static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
 {
     const struct pp_adapter_entry *a = at(ui, i);
@@ -48,11 +61,10 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
         return;
     snprintf(row->left, sizeof row->left, "[%c] %s", a->on ? 'x' : ' ', a->name);
     row->dim = a->fit == PP_FIT_NO;
-    const char *slash = strrchr(a->path, '/'), *file = slash ? slash + 1 : a->path;
     if (row->dim)
         snprintf(row->right, sizeof row->right, "does not fit");
     else if (ui->at.cols >= ROOM_FOR_FILES)
-        snprintf(row->right, sizeof row->right, "%.100s  %+.2f", file, (double)a->scale);
+        snprintf(row->right, sizeof row->right, "%.100s  %+.2f", file_of(ui, a), (double)a->scale);
     else
         snprintf(row->right, sizeof row->right, "%+.2f", (double)a->scale);
 }
