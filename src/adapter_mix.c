@@ -3,13 +3,13 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
+#include "src/options.h"
 #include "src/paths.h"
 
 void pp_adapter_name(const char *path, char *out, size_t cap)
@@ -32,11 +32,10 @@ float pp_adapter_strength(float wanted)
 
 bool pp_adapter_strength_read(const char *text, float *out)
 {
-    char *end;
-    const float scale = strtof(text, &end);
-    if (end == text || *end || !(scale >= -PP_ADAPTER_MOST && scale <= PP_ADAPTER_MOST))
+    double scale;
+    if (!pp_options_number(text, &scale) || !(scale >= -PP_ADAPTER_MOST && scale <= PP_ADAPTER_MOST))
         return false;
-    *out = scale;
+    *out = (float)scale;
     return true;
 }
 

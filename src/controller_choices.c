@@ -144,10 +144,9 @@ static bool set_seed(struct pp_controller *c, const char *value)
 
 static bool set_number(struct pp_controller *c, const struct ctl_param *p, const char *value)
 {
-    char *end;
-    double v = strtod(value, &end), min, max;
+    double v, min, max;
     pp_options_bounds(p->name, &min, &max);
-    if (end != value && !*end && ctl_param_put(c, p, v))
+    if (pp_options_number(value, &v) && ctl_param_put(c, p, v))
         return true;
     ctl_notice(c, true, "%s wants %s from %.16g to %.16g", p->name,
                p->kind == CTL_FLOAT || p->kind == CTL_DRAFT_P_MIN ? "a number" : "a whole number", min, max);
@@ -172,10 +171,10 @@ static const struct ctl_param *param_by_other_name(const char *word)
  * on. NULL, with a notice: it is none. */
 static const struct ctl_param *param_meant(struct pp_controller *c, const char *name)
 {
-    const struct ctl_param *found = NULL;
+    const struct ctl_param *found = NULL, *other = NULL;
     struct pp_near near = {.wanted = name};
     char word[64];
-    size_t n = 0, n_found = 0;
+    size_t n = 0;
     for (; name[n] && n < sizeof word - 1; n++)
         word[n] = name[n] == '_' ? '-' : name[n];
     word[n] = 0;
@@ -187,12 +186,14 @@ static const struct ctl_param *param_meant(struct pp_controller *c, const char *
         pp_near_try(&near, known);
         if (n < 2 || pp_ncasecmp(known, word, n) != 0)
             continue;
+        other = found;
         found = &ctl_params[i];
-        n_found++;
     }
-    if (p || n_found == 1)
+    if (p || (found && !other))
         return p ? p : found;
-    if (near.best[0])
+    if (other)
+        ctl_notice(c, true, "\"%s\" may be %s or %s; give more of the name", name, other->name, found->name);
+    else if (near.best[0])
         ctl_notice(c, true, "there is no parameter \"%s\"; did you mean \"%s\"?", name, near.best);
     else
         ctl_notice(c, true, "there is no parameter \"%s\"; /set lists them", name);

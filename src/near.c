@@ -38,11 +38,12 @@ int pp_edit_distance(const char *a, const char *b)
     return rows[na % 3][nb];
 }
 
-/* A third of the letters may be wrong; a name that contains what was typed, or begins it, is near as well. */
+/* A third of the letters may be wrong, but one must be right; a name that contains what was typed, or begins it, is near
+ * as well. */
 void pp_near_try(struct pp_near *n, const char *candidate)
 {
     int typed = (int)strnlen(n->wanted, MAX_NAME);
-    int limit = typed < 3 ? 1 : min2(4, 1 + typed / 3);
+    int limit = typed < 3 ? typed - 1 : min2(4, 1 + typed / 3);
     int d = pp_edit_distance(n->wanted, candidate);
     if (d > limit && typed >= 3 && pp_casestr(candidate, n->wanted))
         d = limit;

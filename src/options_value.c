@@ -56,8 +56,7 @@ static bool whole_number(const char *s, int64_t *out)
     return *end == 0 && errno == 0;
 }
 
-/* Plain decimal numbers only (no "inf", no hexadecimal), always with a point, whatever the locale. */
-static bool real_number(const char *s, double *out)
+bool pp_options_number(const char *s, double *out)
 {
     char *end;
     if (!*s || s[strspn(s, "0123456789+-.eE")] != 0)
@@ -75,7 +74,7 @@ static enum pp_code bad_number(const struct pp_option *opt, const char *kind, co
                                struct pp_error *err)
 {
     double v;
-    const bool too_large = real_number(value, &v) && v > opt->max;
+    const bool too_large = pp_options_number(value, &v) && v > opt->max;
     if (opt->max >= 1e9 && !too_large)
         return pp_fail(err, PP_ERR_USAGE, "%s expects %s of at least %.15g, not \"%s\"", shown, kind, opt->min, value);
     return pp_fail(err, PP_ERR_USAGE, "%s expects %s from %.15g to %.15g, not \"%s\"", shown, kind, opt->min, opt->max,
@@ -159,7 +158,7 @@ enum pp_code pp_set_float(struct pp_parse *ps, const struct pp_option *opt, cons
                           struct pp_error *err)
 {
     double v;
-    if (!real_number(value, &v) || v < opt->min || v > opt->max)
+    if (!pp_options_number(value, &v) || v < opt->min || v > opt->max)
         return bad_number(opt, "a number", value, shown, err);
     *(float *)field(ps, opt) = (float)v;
     return PP_OK;
@@ -339,7 +338,7 @@ static bool take_scale(const char *value, const char **path, double *scale)
 {
     const char *colon = strrchr(value, ':');
     *path = NULL;
-    if (!colon || colon == value || !real_number(colon + 1, scale))
+    if (!colon || colon == value || !pp_options_number(colon + 1, scale))
         return true;
     *path = pp_keep_text(value, (size_t)(colon - value));
     return *path != NULL;
@@ -415,7 +414,7 @@ enum pp_code pp_set_logit_bias(struct pp_parse *ps, const struct pp_option *opt,
         if (strcmp(number, "-inf") == 0)
             bias = -INFINITY;
         else
-            ok = real_number(number, &bias) && bias >= opt->min && bias <= opt->max;
+            ok = pp_options_number(number, &bias) && bias >= opt->min && bias <= opt->max;
     }
     if (!ok)
         return pp_fail(err, PP_ERR_USAGE,

@@ -251,6 +251,9 @@ static void nearness(void **state)
     pp_near_try(&n, "top-k");
     pp_near_try(&n, "stop");
     assert_string_equal(n.best, "top-k");
+    struct pp_near letter = {.wanted = "t"}; /* one letter resembles no other */
+    pp_near_try(&letter, "n");
+    assert_string_equal(letter.best, "");
 }
 
 static void base_names(void **state)

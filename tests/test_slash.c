@@ -154,6 +154,7 @@ static void test_set(void **state)
     assert_int_equal(fix_slash("/set top-k 7.5"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set temp nan"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set temp -1"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/set temp 0x1p3"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set temp 1x"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set temp"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set colour red"), PP_SLASH_ERROR);
@@ -161,6 +162,9 @@ static void test_set(void **state)
     assert_int_equal(fix_slash("/set topk 5"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "did you mean \"top-k\"?"));
     assert_int_equal(fix_slash("/set top 5"), PP_SLASH_ERROR); /* two begin so */
+    assert_non_null(strstr(notice(), "may be top-k or top-p"));
+    assert_int_equal(fix_slash("/set t 5"), PP_SLASH_ERROR); /* it resembles nothing, "n" least of all */
+    assert_non_null(strstr(notice(), "/set lists them"));
     assert_int_equal(fix_slash("/set top_k 5"), PP_SLASH_DONE); /* as other programs call them */
     assert_string_equal(param("top-k"), "5");
     assert_int_equal(fix_slash("/set temperature 0.5"), PP_SLASH_DONE);
