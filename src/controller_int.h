@@ -383,8 +383,8 @@ void ctl_scan(struct pp_controller *c);
 void ctl_mark_current(struct pp_controller *c); /* after choices changed: the lists' `current`, the status line */
 /* Finds an entry by a word of the user: name, else unique prefix; -1. */
 int ctl_find_named(const struct named_list *l, const char *word);
-/* For going through a list: what was found so far (-1 nothing, -2 several), and whether exactly; of several that have the
- * same name the first. */
+/* For going through a list: what was found so far (-1 nothing, -2 several), and whether exactly; of several that have
+ * the same name the first. */
 int ctl_better(int found, size_t i, const char *name, const char *word, bool *exact);
 
 /* --- controller_adapters.c --- */

@@ -38,8 +38,8 @@ int pp_edit_distance(const char *a, const char *b)
     return rows[na % 3][nb];
 }
 
-/* A third of the letters may be wrong, but one must be right; a name that contains what was typed, or begins it, is near
- * as well. */
+/* A third of the letters may be wrong, but one must be right; a name that contains what was typed, or begins it, is
+ * near as well. */
 void pp_near_try(struct pp_near *n, const char *candidate)
 {
     int typed = (int)strnlen(n->wanted, MAX_NAME);

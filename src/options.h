@@ -152,8 +152,8 @@ bool pp_options_given(const struct pp_options *o, const char *name);
 enum pp_code pp_options_recall(struct pp_options *o, const char *name, const char *value, struct pp_error *err);
 /* Between what the number of such an option may be. */
 void pp_options_bounds(const char *name, double *min, double *max);
-/* A number as options take it: plain decimal (no "inf", no hexadecimal), always with a point, whatever the locale. False:
- * it is none. */
+/* A number as options take it: plain decimal (no "inf", no hexadecimal), always with a point, whatever the locale.
+ * False: it is none. */
 bool pp_options_number(const char *s, double *out);
 /* What --help says about it; "" for no such option. */
 const char *pp_options_about(const char *name);

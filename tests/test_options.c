@@ -197,7 +197,8 @@ static void lists(void **state)
     assert_true(o.sampling.bias[1].bias == -2.0f);
     assert_true(isinf(o.sampling.bias[2].bias) && o.sampling.bias[2].bias < 0);
     assert_true(o.sampling.bias[3].bias == -3.0f);
-    accept("run|--lora|a.gguf|--lora|b.gguf|--lora-scaled|a.gguf:0.5|--lora|/dev/null|--lora-scaled|/dev/../dev/null:2");
+    accept("run|--lora|a.gguf|--lora|b.gguf|--lora-scaled|a.gguf:0.5|--lora|/dev/null|"
+           "--lora-scaled|/dev/../dev/null:2");
     assert_int_equal(o.n_lora, 3); /* one adapter is on once, as in the chat: the later strength counts */
     assert_string_equal(o.lora[0].path, "a.gguf");
     assert_true(o.lora[0].scale == 0.5f && o.lora[1].scale == 1.0f && o.lora[2].scale == 2.0f);
