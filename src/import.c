@@ -588,14 +588,56 @@ static enum pp_code no_json(const char *text, size_t n, size_t bad, struct pp_er
                    "this is no JSON, as line %zu shows; conversations are read from JSON and JSONL", line);
 }
 
-/* The same with U+FFFD for U+0000, at which cJSON's texts would end. pp_free; NULL: out of memory. */
-static char *without_nuls(const char *text, size_t n)
+/* The number of an escape \uXXXX at s; -1: there is none. */
+static int32_t escaped(const char *s, size_t n)
 {
-    char *copy = pp_strndup(text, n);
-    for (size_t i = 0; copy && i + 1 < n; i += copy[i] == '\\' ? 2 : 1)
-        if (n - i >= 6 && memcmp(copy + i, "\\u0000", 6) == 0)
-            memcpy(copy + i, "\\ufffd", 6);
-    return copy;
+    char digits[5] = "";
+    if (n < 6 || s[0] != '\\' || s[1] != 'u')
+        return -1;
+    memcpy(digits, s + 2, 4);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (int32_t)strtol(digits, NULL, 16) : -1;
+}
+
+static bool is_high(int32_t cp)
+{
+    return cp >= 0xD800 && cp < 0xDC00;
+}
+
+static bool is_low(int32_t cp)
+{
+    return cp >= 0xDC00 && cp < 0xE000;
+}
+
+/* How many bytes the escape at s takes, and whether it stands for nothing that a text has: U+0000, at which cJSON's
+ * would end, or half of a pair, as programs leave it that cut texts between two, which cJSON takes for no JSON. */
+static size_t escape_at(const char *s, size_t n, bool *bad)
+{
+    const int32_t cp = escaped(s, n);
+    *bad = false;
+    if (cp < 0)
+        return 2;
+    if (is_high(cp) && is_low(escaped(s + 6, n - 6)))
+        return 12;
+    *bad = cp == 0 || is_high(cp) || is_low(cp);
+    return 6;
+}
+
+/* The same with U+FFFD for such escapes; *copy NULL: it has none. pp_free. */
+static enum pp_code mend_escapes(const char *text, size_t n, char **copy, struct pp_error *err)
+{
+    const char *at;
+    bool bad;
+    *copy = NULL;
+    for (size_t i = 0; i < n && (at = memchr(text + i, '\\', n - i));) {
+        i = (size_t)(at - text);
+        const size_t len = escape_at(at, n - i, &bad);
+        if (bad && !*copy && !(*copy = pp_strndup(text, n)))
+            return pp_fail_nomem(err, "the conversations");
+        if (bad)
+            memcpy(*copy + i, "\\ufffd", 6);
+        i += len;
+    }
+    return PP_OK;
 }
 
 static enum pp_code read_values(const char *text, size_t n, struct pp_import *out, struct pp_error *err)
@@ -626,9 +668,10 @@ enum pp_code pp_import_read(const char *text, size_t n, struct pp_import *out, s
         text += 3;
         n -= 3;
     }
-    char *copy = pp_json_has_nul(text, n) ? without_nuls(text, n) : NULL;
-    enum pp_code code = !copy && pp_json_has_nul(text, n) ? pp_fail_nomem(err, "the conversations")
-                                                         : read_values(copy ? copy : text, n, out, err);
+    char *copy;
+    enum pp_code code = mend_escapes(text, n, &copy, err);
+    if (!code)
+        code = read_values(copy ? copy : text, n, out, err);
     pp_free(copy);
     if (code)
         pp_import_free(out);

@@ -190,6 +190,13 @@ static void bytes_that_are_no_text(void **state)
     assert_string_equal(im.list[0].messages[1].content, "\xEF\xBF\xBD" "c");
     assert_string_equal(im.list[0].messages[1].reasoning, "d\xEF\xBF\xBD" "e");
     pp_import_free(&im);
+    /* Nor have they halves of pairs, which are JSON all the same. */
+    im = read_text("{\"messages\":[{\"role\":\"user\",\"content\":"
+                   "\"a\\ud83d\\uDE00b\\ud83dc\\ude00d\\ud83d\\ud83d\\ude00\\\\ud83d\\ud83d\\n\"}]}");
+    assert_string_equal(im.list[0].messages[0].content,
+                        "a\xF0\x9F\x98\x80" "b\xEF\xBF\xBD" "c\xEF\xBF\xBD" "d\xEF\xBF\xBD\xF0\x9F\x98\x80"
+                        "\\ud83d\xEF\xBF\xBD\n");
+    pp_import_free(&im);
 }
 
 /* Nor does a byte of zero, as files have them after a crash, end a text unseen. */
