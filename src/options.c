@@ -208,6 +208,20 @@ static void set_defaults(struct pp_options *o)
     };
 }
 
+/* What inih does not keep of a name would be missing without a word. */
+static enum pp_code from_persona(const struct pp_config_entry *e, const char *name, const char *shown,
+                                 struct pp_error *err)
+{
+    enum { MOST = 40 }; /* bytes */
+    if (strcmp(e->key, "system") != 0)
+        return pp_fail(err, PP_ERR_USAGE, "%s is unknown; a [persona NAME] has `system = ...`", shown);
+    if (!*name || strlen(name) > MOST)
+        return pp_fail(err, PP_ERR_USAGE, "%s: the name of a persona has from 1 to %d bytes", shown, (int)MOST);
+    if (pp_casecmp(name, "none") == 0)
+        return pp_fail(err, PP_ERR_USAGE, "%s: \"none\" means no persona; choose another name", shown);
+    return PP_OK;
+}
+
 static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entry *e, unsigned command,
                                 struct pp_error *err)
 {
@@ -223,11 +237,8 @@ static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entr
             return opt->commands & command ? opt->set(ps, opt, e->value, shown, err) : PP_OK;
         pp_near_try(&near, opt->name);
     }
-    if (strncmp(e->section, "persona ", 8) == 0) {
-        if (strcmp(e->key, "system") == 0)
-            return PP_OK;
-        return pp_fail(err, PP_ERR_USAGE, "%s is unknown; a [persona NAME] has `system = ...`", shown);
-    }
+    if (strncmp(e->section, "persona ", 8) == 0)
+        return from_persona(e, e->section + 8, shown, err);
     if (!known_section)
         return pp_fail(err, PP_ERR_USAGE,
                        "%s stands in no section that pippin knows: [model], [sampling], [ui], [persona NAME]", shown);

@@ -504,6 +504,15 @@ static void conf_format(void **state)
     assert_non_null(strstr(err.text, "pippin.conf:2: the line is too long"));
     pp_buf_free(&b);
 
+    write_conf("[persona 0123456789 123456789 123456789 123456789]\nsystem = x\n");
+    accept("chat");
+    write_conf("[persona 0123456789 123456789 123456789 1234567890]\nsystem = x\n"); /* not all of it would be kept */
+    refuse("chat", "pippin.conf:2: system: the name of a persona has");
+    write_conf("[persona ]\nsystem = x\n");
+    refuse("chat", "the name of a persona has");
+    write_conf("[persona None]\nsystem = x\n");
+    refuse("chat", "choose another name");
+
     struct pp_config *c;
     char path[600];
     snprintf(path, sizeof path, "%s/pippin.conf", paths.config);

@@ -283,7 +283,7 @@ static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selec
     int width = pp_text_width(row->right, strlen(row->right)), most = width < RIGHT_MAX ? width : RIGHT_MAX;
     /* a short right part (a value, a time) has its place also on a narrow screen */
     bool right = width > 0 && (a.w >= RIGHT_COLS || (!column && width <= (a.w - 4) / 2));
-    int room = a.w - BESIDE - (!right ? 0 : column ? a.w - 2 - column : most + 2);
+    int room = a.w - BESIDE - (!right ? 0 : column ? a.w - column : most + 2);
     pp_draw_erase(a, style);
     pp_draw_text(a.y, a.x + 1, 1, row->current ? "•" : "", style);
     int indent = row->heading ? 1 : 3;

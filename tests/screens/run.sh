@@ -491,6 +491,11 @@ adapters_change_places() { # while something is asked of one: what is answered i
         text "for verse" && becomes 0 first_adapter whale && keys Enter && see "no note" && keys End &&
         see "note: for verse" && keys 0 && text ".5" && see "Strength: 0.5" && keys Enter && see "[x] bard"
 }
+presets_of_long_names() { # these are cut, with room before what they are
+    start 90x30 && see ready && keys F3 && keys Space && see "[x] bard" && keys p && see "as preset:" &&
+        text a-preset-with-a-name-that-is-longer-than-half-a-menu && keys Enter && keys l &&
+        see "a-preset-with-a-name-that-is-longer-th… bard"
+}
 presets_change_places() { # while one is about to be deleted: it is that one that goes
     start 90x30 PIPPIN_FAKE_LOADS=300 && keys F3 && see "no note" && keys p && see "as preset:" && text "mornings" &&
         keys Enter && keys l && see "Presets of" && keys DC && see 'keeps it: "mornings"' && see "earlier" &&
@@ -791,7 +796,7 @@ slash_commands completion read_file full_context full_while_typing full_and_typi
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
-alternatives adapters adapters_change_places presets_change_places comparison elsewhere impatient_search found_is_shown"
+alternatives adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
