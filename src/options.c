@@ -320,6 +320,9 @@ static enum pp_code read_word(struct pp_options *o, const struct pp_command_spec
         o->subcommand = word;
         return PP_OK;
     }
+    if (!*word && spec->max_args) /* an unset variable of a script must not mean the default model */
+        return pp_fail(err, PP_ERR_USAGE, "a word of `pippin %s` is empty; leave it out, or say what it means",
+                       spec->name);
     if (o->n_args < spec->max_args) {
         o->args[o->n_args++] = word;
         return PP_OK;

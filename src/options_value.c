@@ -240,6 +240,27 @@ enum pp_code pp_set_text(struct pp_parse *ps, const struct pp_option *opt, const
     return PP_OK;
 }
 
+/* An unset variable of a script, most often. */
+static enum pp_code no_name(const char *shown, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_USAGE, "%s has no name of a file behind it", shown);
+}
+
+enum pp_code pp_set_file(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                         struct pp_error *err)
+{
+    return *value ? pp_set_text(ps, opt, value, shown, err) : no_name(shown, err);
+}
+
+/* One that is called "-" is not what whoever writes so wants. */
+enum pp_code pp_set_new_file(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                             struct pp_error *err)
+{
+    if (strcmp(value, "-") == 0)
+        return pp_fail(err, PP_ERR_USAGE, "%s takes the name of a file to write, and \"-\" is none", shown);
+    return *value ? pp_set_text(ps, opt, value, shown, err) : no_name(shown, err);
+}
+
 enum pp_code pp_set_choice(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                            struct pp_error *err)
 {
@@ -260,6 +281,9 @@ enum pp_code pp_set_model(struct pp_parse *ps, const struct pp_option *opt, cons
 enum pp_code pp_set_draft(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                           struct pp_error *err)
 {
+    if (!*value && ps->source == PP_SOURCE_COMMAND_LINE)
+        return pp_fail(err, PP_ERR_USAGE,
+                       "%s has no name behind it; leave it out for the model's own, --no-draft guesses nothing", shown);
     ps->draft = ps->source;
     return pp_set_text(ps, opt, value, shown, err);
 }
@@ -395,6 +419,8 @@ enum pp_code pp_set_in_file(struct pp_parse *ps, const struct pp_option *opt, co
     if (o->imatrix.n_in_files == PP_MAX_IN_FILES)
         return pp_fail(err, PP_ERR_USAGE, "%s: more than %d files are not possible at once", shown,
                        (int)PP_MAX_IN_FILES);
+    if (!*value)
+        return no_name(shown, err);
     o->imatrix.in_files[o->imatrix.n_in_files++] = value;
     return PP_OK;
 }

@@ -210,6 +210,14 @@ static void lists(void **state)
     assert_true(o.draft_lora[1].scale == -0.5f);
     assert_string_equal(o.draft_lora[2].path, "C:c.gguf");
     refuse("run|--draft-lora|a.gguf:1000", "--draft-lora");
+    /* Unset variables of a script: */
+    static const char *const nameless[][2] = {
+        {"convert||x", "a word of `pippin convert` is empty"}, {"models|info|", "a word of"}, {"run|-m|", "-m"},
+        {"run|-md|", "-md"}, {"convert|--base||a|b", "--base"}, {"run|-f|", "-f"}, {"logits|--ids|1|-o|", "-o"},
+        {"run|--chat-template-file|", "--chat-template-file"}, {"imatrix|--in-file|", "--in-file"},
+        {"bench|--write|", "--write"}, {"logits|--ids|1|-o|-", "\"-\" is none"}};
+    for (size_t i = 0; i < sizeof nameless / sizeof *nameless; i++)
+        refuse(nameless[i][0], nameless[i][1]);
     accept("run|--draft-max|15");
     refuse("run|--draft-max|16", "--draft-max"); /* more are never guessed at a time */
     refuse("run|--draft-lora|", "--draft-lora");
