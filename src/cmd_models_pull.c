@@ -617,9 +617,12 @@ enum pp_code pp_cmd_models_pull(const struct pp_options *o, const struct pp_path
                                 const struct pp_cancel *cancel, char **path, char sha256[static 65],
                                 struct pp_error *err)
 {
-    struct pull *l = pp_calloc(1, sizeof *l);
     *path = NULL;
     sha256[0] = 0;
+    if (o->sha256 && !is_sha256(o->sha256))
+        return pp_fail(err, PP_ERR_USAGE, "--sha256 takes the 64 hexadecimal digits of a checksum, not \"%s\"",
+                       o->sha256);
+    struct pull *l = pp_calloc(1, sizeof *l);
     if (!l)
         return pp_fail_nomem(err, "a download");
     l->o = o;

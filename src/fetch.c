@@ -27,6 +27,7 @@ enum {
     TRIES = 5,               /* in a row that bring nothing */
     PAUSE_MS = 200,          /* before the first of them; twice as long before each next */
     MAX_FROM = 512,          /* bytes of an ETag or a date */
+    MAX_NOTE = MAX_FROM + 96,
     PIECE = 1 << 20,
     LOOK = 256 << 10,        /* bytes between two looks at how much room there is */
 };
@@ -38,6 +39,7 @@ static const uint64_t note_after_ns = 1000000000;
 struct part {
     char *path, *from_path;      /* PATH.part, PATH.part.from */
     char from[MAX_FROM];         /* what the part is of; "" if that is not known */
+    char source[65];             /* of which address it is: SHA-256 of what is shown of that */
     bool noted;                  /* that is written down; */
     uint64_t noted_ns;           /* when it last was */
 };
@@ -56,7 +58,7 @@ struct request {
     /* the answer's */
     long status;
     uint64_t length, total;      /* of its body; of the file: 0 if it does not say */
-    bool range_ok;
+    bool range_ok, other_part;
     char from[MAX_FROM];         /* strong ETag, or the date of the last change */
     bool is_etag, began, too_long;
     int write_errno;
@@ -272,32 +274,58 @@ static enum pp_code check_room(int fd, uint64_t have, uint64_t all, struct pp_er
 
 /* --- what a part is of -------------------------------------------------------------------------------------------- */
 
+/* An ETag or a date says something of one address only: files of other addresses may have the same. */
+static void name_source(const char *url, char out[static 65])
+{
+    struct pp_sha256_stream s;
+    pp_sha256_begin(&s);
+    pp_sha256_update(&s, url, strcspn(url, "?#"));
+    const struct pp_sha256 h = pp_sha256_end(&s);
+    pp_sha256_hex(&h, out);
+}
+
+/* The next line of *s, without its end. */
+static size_t next_line(const char **s, const char **line)
+{
+    const size_t n = strcspn(*s, "\r\n");
+    *line = *s;
+    *s += n + strspn(*s + n, "\r\n");
+    return n;
+}
+
 /* Also how many of its bytes are sure to be on the disk; what lies behind them goes. Notes of older versions, without
  * that, were made when all were there. */
 static void read_from(struct part *p, int fd, uint64_t *have)
 {
     char *text;
+    const char *line;
     size_t n;
-    if (pp_read_file(p->from_path, MAX_FROM + 32, &text, &n, NULL) != PP_OK)
+    if (pp_read_file(p->from_path, MAX_NOTE, &text, &n, NULL) != PP_OK)
         return;
-    const size_t line = strcspn(text, "\r\n");
-    const char *bytes = text + line + strspn(text + line, "\r\n");
-    snprintf(p->from, sizeof p->from, "%.*s", (int)line, text);
-    p->noted = line > 0;
-    const uint64_t sure = number(bytes, strlen(bytes));
-    if (*bytes && sure < *have && ftruncate(fd, (off_t)sure) == 0)
+    const char *at = text;
+    n = next_line(&at, &line);
+    snprintf(p->from, sizeof p->from, "%.*s", (int)n, line);
+    p->noted = n > 0;
+    n = next_line(&at, &line);
+    const uint64_t sure = number(line, n);
+    if (n && sure < *have && ftruncate(fd, (off_t)sure) == 0)
         *have = sure;
+    n = next_line(&at, &line);
+    if (n && strncmp(line, p->source, n) != 0) {
+        p->from[0] = 0;
+        p->noted = false;
+    }
     pp_free(text);
 }
 
 /* Without a note all is fetched again next time. One of the same file stays true where there is no room for another. */
 static void note_from(struct part *p, const struct request *r)
 {
-    char text[MAX_FROM + 32];
+    char text[MAX_NOTE];
     const bool same = p->noted && strcmp(p->from, r->from) == 0;
     snprintf(p->from, sizeof p->from, "%s", r->from);
     p->noted_ns = pp_now_ns();
-    const int n = snprintf(text, sizeof text, "%s\n%" PRIu64 "\n", p->from, r->have);
+    const int n = snprintf(text, sizeof text, "%s\n%" PRIu64 "\n%s\n", p->from, r->have, p->source);
     const bool written = p->from[0] && fdatasync(r->fd) == 0 &&
                          pp_write_file(p->from_path, text, (size_t)n, 0600, NULL) == PP_OK;
     p->noted = written || same;
@@ -311,8 +339,10 @@ static size_t on_file(char *data, size_t size, size_t count, void *request)
     size_t n = size * count;
     if (r->status != 200 && r->status != 206)
         return n; /* an error's page */
-    if (!r->began && r->status == 206 && !r->range_ok)
-        return 0; /* another part than was asked for */
+    if (!r->began && r->status == 206 && !r->range_ok) {
+        r->other_part = true;
+        return 0;
+    }
     if (!r->began && r->status == 200 && !begin_anew(r)) {
         r->write_errno = errno;
         return 0;
@@ -460,6 +490,12 @@ static enum pp_code fail_curl(const struct request *r, const char *url, CURLcode
         return pp_fail_nomem(err, "a download");
     if (r->write_errno)
         return pp_fail(err, PP_ERR_IO, "cannot write what comes: %s", strerror(r->write_errno));
+    if (r->other_part)
+        return pp_fail(err, PP_ERR_IO, "%.*s: the server sends another part of the file than it was asked for",
+                       PP_SHOWN_URL(url));
+    if (rc == CURLE_PARTIAL_FILE || rc == CURLE_RECV_ERROR || rc == CURLE_OPERATION_TIMEDOUT)
+        return pp_fail(err, PP_ERR_IO, "%.*s breaks off (%s); do it again later", PP_SHOWN_URL(url),
+                       curl_easy_strerror(rc));
     return pp_fail(err, PP_ERR_IO, "%.*s: %s", PP_SHOWN_URL(url), curl_easy_strerror(rc));
 }
 
@@ -552,7 +588,7 @@ static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request
     if (r->no_room.code)
         return pp_fail(err, r->no_room.code, "%s", r->no_room.text);
     if (rc != CURLE_OK) {
-        *again = !r->write_errno && rc != CURLE_OUT_OF_MEMORY && rc != CURLE_TOO_MANY_REDIRECTS &&
+        *again = !r->write_errno && !r->other_part && rc != CURLE_OUT_OF_MEMORY && rc != CURLE_TOO_MANY_REDIRECTS &&
                  rc != CURLE_URL_MALFORMAT && rc != CURLE_UNSUPPORTED_PROTOCOL && rc != CURLE_COULDNT_RESOLVE_HOST &&
                  rc != CURLE_COULDNT_CONNECT;
         return fail_curl(r, f->url, rc, err);
@@ -579,6 +615,8 @@ static enum pp_code fetch(const struct pp_fetch *f, struct part *p, struct reque
         else if (!code || !again)
             return code;
         idle = more ? 0 : idle + 1;
+        if (idle == TRIES)
+            break;
         const long ms = (long)PAUSE_MS << (idle < 5 ? idle : 5);
         for (long waited = 0; waited < ms && !pp_cancelled(f->cancel); waited += 20)
             nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
@@ -675,6 +713,7 @@ enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], str
     pp_buf_fmt(&part, "%s.part", f->path);
     pp_buf_fmt(&from, "%s.part.from", f->path);
     struct part p = {.path = part.data, .from_path = from.data};
+    name_source(f->url, p.source);
     struct request r = {.fd = -1};
     enum pp_code code = part.bad || from.bad ? pp_fail_nomem(err, "a download") : PP_OK;
     if (!code)

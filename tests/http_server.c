@@ -5,6 +5,7 @@
  *   /plain/F     as it should be, ranges too          /slow/F      likewise, a piece at a time
  *   /cut/F       breaks off in the middle of whatever is asked for, but for the last 64 KiB
  *   /norange/F   knows no ranges, and breaks off the first time      /long/F   announces more than it has
+ *   /never/F     likewise, each time                  /wrong/F   sends as a part what was asked for whole
  *   /changed/F   another ETag each time, and breaks off the first time
  *   /swap/F      half of another file; then, of this one, no byte; then as it should be
  *   /416/F       breaks off, then says that the rest is not there, once       /weak/F   breaks off; no strong ETag
@@ -148,8 +149,9 @@ static void send_file(const struct answer *a)
     const uint64_t size = (uint64_t)st.st_size;
     snprintf(tag, sizeof tag, "\"v%d\"", is(a, "changed") ? n : is(a, "swap") && n > 1 ? 2 : 1);
     const bool once = is(a, "norange") || is(a, "changed") || is(a, "416") || is(a, "weak");
-    const bool breaks = is(a, "cut") || (n == 1 && once);
-    const bool part = a->range && !is(a, "norange") && (!a->range_from[0] || strcmp(a->range_from, tag) == 0);
+    const bool breaks = is(a, "cut") || is(a, "never") || (n == 1 && once);
+    const bool part = a->range && !is(a, "norange") && !is(a, "never") &&
+                      (!a->range_from[0] || strcmp(a->range_from, tag) == 0);
     const uint64_t from = part ? a->from : 0, announced = size - from + (is(a, "long") ? 5000 : 0);
     if (part && (from >= size || (is(a, "416") && n == 2))) {
         snprintf(head, sizeof head, "Content-Range: bytes */%" PRIu64 "\r\n", size);
@@ -163,7 +165,8 @@ static void send_file(const struct answer *a)
     } else {
         int k = snprintf(head, sizeof head,
                          "HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %" PRIu64 "\r\nETag: %s%s\r\n",
-                         part ? "206 Partial Content" : "200 OK", announced, is(a, "weak") ? "W/" : "", tag);
+                         part || is(a, "wrong") ? "206 Partial Content" : "200 OK", announced,
+                         is(a, "weak") ? "W/" : "", tag);
         if (part)
             k += snprintf(head + k, sizeof head - (size_t)k,
                           "Content-Range: bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64 "\r\n", from, size - 1, size);

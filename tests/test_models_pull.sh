@@ -22,7 +22,7 @@ whole() {
 }
 
 mkdir -p "$tmp/www" "$tmp/config/pippin"
-for n in a b c d e f g h i j k l m n o p w x y twice endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
+for n in a b c d e f g h i j k l m n o p v w x y z twice endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
 printf 'not a model' >"$tmp/www/text.gguf"
 printf '\n<!DOCTYPE html>\n<html><body>Please sign in</body></html>\n' >"$tmp/www/page.gguf"
 sum=$(sha256sum "$model" | cut -d' ' -f1)
@@ -32,6 +32,10 @@ echo "$sum" >"$tmp/www/m.sha256"
 server=$!
 for _ in 1 2 3 4 5 6 7 8 9 10; do [ -s "$tmp/port" ] && break; sleep 0.1; done
 at=http://127.0.0.1:$(cat "$tmp/port")
+
+# takes some seconds, in which it waits; see the end
+(timeout 60 "$pippin" models pull "$at/never/v.gguf" >/dev/null 2>"$tmp/never"; echo $? >"$tmp/never-code") &
+never=$!
 
 pull; expect "pull what? usage" 2
 pull nonsense; expect "what is no address" 2 'hf:OWNER/NAME'
@@ -54,6 +58,8 @@ pull "$at/loop/x.gguf"; expect "one in a circle" 1 'redirect'
 pull "$at/away/passwd.gguf"; expect "one to another protocol" 1
 [ -e "$models/passwd.gguf" ] && fail "is not followed" "it was" || pass "is not followed"
 pull "$at/cut/c.gguf"; expect "a line that breaks again and again" 0; whole "is gone on with" c.gguf
+pull "$at/wrong/z.gguf"; expect "another part than was asked for" 1 'sends another part of the file'
+pull "$at/plain/z.gguf" --sha256 "${sum}0"; expect "what is no checksum" 2 '64 hexadecimal digits'
 pull "$at/norange/d.gguf"; expect "a server without ranges" 0; whole "begins anew" d.gguf
 pull "$at/changed/e.gguf"; expect "a file that changes on the way" 0; whole "begins anew, too" e.gguf
 pull "$at/swap/w.gguf"; expect "a file that changes, and not a byte of the new one" 0; whole "is of one piece" w.gguf
@@ -289,5 +295,11 @@ printf 'rubbish' >"$tmp/www/list.json"
 pull hf:o/n --hf-base "$at"; expect "an answer that is no JSON" 1 'no JSON'
 pull ollama:m --ollama-base "$at"; expect "ollama:" 0 'm-latest is '; whole "is there" m-latest.gguf
 pull ollama:m:elsewhere --ollama-base "$at"; expect "a manifest that leads elsewhere" 1 'by no checksum'
+
+wait $never; code=$(cat "$tmp/never-code"); mv "$tmp/never" "$tmp/err"
+expect "a line that breaks until nothing more is tried" 1 'breaks off .*; do it again later'
+# What there is of it may be of another file, whatever the ETag says.
+printf 'another' | dd of="$models/v.gguf.part" bs=1 seek=100000 conv=notrunc 2>/dev/null
+pull "$at/plain/v.gguf"; expect "the same name at another address" 0; whole "begins anew there" v.gguf
 
 counted
