@@ -327,7 +327,13 @@ static enum pp_slash do_undo(struct pp_controller *c, char *arg)
         ctl_notice(c, true, "/undo takes the number of questions to take back, not \"%s\"", arg);
         return PP_SLASH_ERROR;
     }
-    return pp_controller_undo(c, n) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+    if (!pp_controller_undo(c, n))
+        return PP_SLASH_ERROR;
+    if (n == 1)
+        ctl_notice(c, false, "the last question is taken back, and stays as a branch");
+    else
+        ctl_notice(c, false, "the last %d questions are taken back, and stay as a branch", n);
+    return PP_SLASH_DONE;
 }
 
 static enum pp_slash do_fork(struct pp_controller *c, char *arg)

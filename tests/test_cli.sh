@@ -607,6 +607,10 @@ expect_match "is refused, and the next one answered" "$tmp/out" 'That line is to
 holds "and no part of it is taken for a line" [ "$(grep -c '^/quit' "$tmp/out")" = 0 ]
 printf 'Hello,\0 who are you?\n' | "$pippin" --plain --temp 0 -n 8 >"$tmp/out" 2>&1
 expect_match "what stands behind a NUL is not lost" "$tmp/out" 'Hello! I am Pippin'
+printf '%s\n' "$who" /sessions /undo | "$pippin" --plain --temporary -n 4 >"$tmp/out" 2>&1
+expect_match "of a temporary chat none is said to open again" "$tmp/out" '^[0-9a-f]*  Hello, who are you\?$'
+holds "because none can" sh -c "! grep -q 'resume ID' '$tmp/out'"
+expect_match "what is taken back is told" "$tmp/out" 'the last question is taken back'
 printf '%s\n' "$who" "/regen 3" "/compare none bard" | "$pippin" --plain --temp 0 -n 20 >"$tmp/out" 2>&1; code=$?
 expect "several answers in a plain chat" 0
 "$pippin" run --temp 0 -n 20 -p "$who" >"$tmp/plain" 2>/dev/null </dev/null

@@ -107,7 +107,9 @@ static void test_undo(void **state)
     assert_int_equal(fix_slash("/undo 2"), PP_SLASH_DONE);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     assert_string_equal(fix_message(0)->text, "one");
+    assert_non_null(strstr(notice(), "the last 2 questions are taken back")); /* where no screen shows it */
     assert_int_equal(fix_slash("/undo"), PP_SLASH_DONE);
+    assert_non_null(strstr(notice(), "the last question is taken back"));
     assert_int_equal(fix_slash("/undo"), PP_SLASH_ERROR);
 }
 

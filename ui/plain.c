@@ -274,7 +274,8 @@ static void list_sessions(struct plain *p)
     }
     if (shown < n)
         say(p, "These are the newest ones; `pippin sessions list` shows all.");
-    say(p, "`pippin --plain --resume ID` opens one of them.");
+    if (!pp_controller_status(p->c)->temporary)
+        say(p, "`pippin --plain --resume ID` opens one of them.");
 }
 
 /* A notice does not come into the middle of an answer, but behind it. */
