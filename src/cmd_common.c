@@ -170,6 +170,8 @@ enum pp_code pp_cli_read(const char *path, struct pp_buf *out, struct pp_error *
 
 enum pp_code pp_cli_input(const struct pp_options *o, struct pp_buf *out, struct pp_error *err)
 {
+    if (o->prompt && o->file)
+        return pp_fail(err, PP_ERR_USAGE, "pippin %s takes one text: give -p or -f, not both", o->command);
     if (o->prompt) {
         pp_buf_str(out, o->prompt);
         return out->bad ? pp_fail_nomem(err, "the text") : PP_OK;

@@ -48,8 +48,8 @@ enum { PP_CLI_MAX_INPUT = 1 << 28 }; /* bytes of a prompt, a text, a list of ids
 /* Appends everything from a file, a pipe, or ("-") stdin. What cannot be opened is PP_ERR_IO: PP_ERR_NOT_FOUND is for
  * models. */
 enum pp_code pp_cli_read(const char *path, struct pp_buf *out, struct pp_error *err);
-/* The text a command works on: -p as it stands, else the file of -f, else stdin. PP_ERR_USAGE if that would be a
- * terminal. */
+/* The text a command works on: -p as it stands, or the file of -f, else stdin. PP_ERR_USAGE if both are given, or if it
+ * would be a terminal. */
 enum pp_code pp_cli_input(const struct pp_options *o, struct pp_buf *out, struct pp_error *err);
 /* PP_ERR_USAGE unless the command got `min` to `max` words; `what` names them ("SRC DST"). */
 enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const char *what, struct pp_error *err);

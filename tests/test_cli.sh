@@ -317,6 +317,7 @@ expect_match "and what was there is kept" "$tmp/out" '"state": "cancelled", "con
 
 # --- looking inside ---------------------------------------------------------------------------------------------
 
+run tokenize -p Hello -f LICENSE; expect "two texts where one is taken" 2
 run tokenize -p "<|eot_id|>"; plain=$(cat "$tmp/out")
 run tokenize --special -p "<|eot_id|>"; expect_out "--special" "[4]$nl"
 holds "control tokens are plain text otherwise" [ "$plain" != "[4]" ]
