@@ -162,6 +162,8 @@ enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths
                                    .notice = c->notice, .unsaved = c->unsaved, .eta_s = -1, .acceptance = -1};
     c->status.temporary = getenv("PIPPIN_FAKE_TEMPORARY") != NULL;
     c->status.unwanted = c->status.temporary && strcmp(getenv("PIPPIN_FAKE_TEMPORARY"), "unwanted") == 0;
+    if (c->status.temporary)
+        say(c, false, "this chat is temporary");
     snprintf(c->status.model.draft_name, sizeof c->status.model.draft_name, "starter-draft");
     snprintf(c->status.model.draft_path, sizeof c->status.model.draft_path, "/models/draft");
     fill_lists(c);

@@ -1,4 +1,5 @@
 /* menu_themes.c - F7: themes, seen live while moving through them. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@ struct themes {
     char (*ids)[64];
     size_t n;
     char before[64]; /* to go back to on Esc */
+    bool complained; /* of the one that was looked at last */
 };
 
 static void open_menu(struct pp_ui *ui, struct pp_menu *m)
@@ -51,10 +53,18 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
         snprintf(row->right, sizeof row->right, "%s", ui->theme.title);
 }
 
+/* What is wrong with one is not said of the next. */
+static void look_at(struct pp_ui *ui, struct themes *t, const char *id)
+{
+    if (t->complained)
+        pp_ui_clear_notice(ui);
+    t->complained = !pp_ui_use_theme(ui, id);
+}
+
 static void moved(struct pp_ui *ui, struct pp_menu *m)
 {
-    const struct themes *t = m->data;
-    pp_ui_use_theme(ui, t->ids[m->selected]);
+    struct themes *t = m->data;
+    look_at(ui, t, t->ids[m->selected]);
 }
 
 static void choose(struct pp_ui *ui, struct pp_menu *m)
@@ -66,9 +76,9 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
 
 static void cancel(struct pp_ui *ui, struct pp_menu *m)
 {
-    const struct themes *t = m->data;
-    if (t && strcmp(t->before, ui->theme.id) != 0)
-        pp_ui_use_theme(ui, t->before);
+    struct themes *t = m->data;
+    if (t && (t->complained || strcmp(t->before, ui->theme.id) != 0))
+        look_at(ui, t, t->before);
 }
 
 const struct pp_menu_class pp_menu_themes = {

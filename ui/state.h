@@ -73,8 +73,8 @@ void pp_ui_clear_notice(struct pp_ui *ui);
 void pp_ui_leave(struct pp_ui *ui);
 void pp_ui_resize(struct pp_ui *ui);
 void pp_ui_suspend(struct pp_ui *ui);
-/* Uses a theme; a broken one leaves a notice and a plain look. */
-void pp_ui_use_theme(struct pp_ui *ui, const char *id);
+/* Uses a theme; a broken one leaves a notice and a plain look, and is false. */
+bool pp_ui_use_theme(struct pp_ui *ui, const char *id);
 void pp_ui_show_found(struct pp_ui *ui); /* what a search has found, if it is in the conversation on the screen */
 void pp_ui_keep_theme(struct pp_ui *ui, const char *id); /* and remembers it for the next start */
 enum pp_code pp_ui_save_settings(struct pp_ui *ui, struct pp_error *err);

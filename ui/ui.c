@@ -136,14 +136,16 @@ static void draw(struct pp_ui *ui, bool frame_due)
 
 /* --- what happens ------------------------------------------------------------------------------------------- */
 
-void pp_ui_use_theme(struct pp_ui *ui, const char *id)
+bool pp_ui_use_theme(struct pp_ui *ui, const char *id)
 {
     struct pp_error err;
-    if (pp_theme_load(ui->paths, id, &ui->theme, &err) != PP_OK)
+    const bool good = pp_theme_load(ui->paths, id, &ui->theme, &err) == PP_OK;
+    if (!good)
         pp_ui_notice(ui, true, "%s", err.text);
     pp_draw_theme(&ui->theme, ui->no_color);
     pp_screen_repaint();
     ui->dirty = PP_DRAW_ALL;
+    return good;
 }
 
 enum pp_code pp_ui_save_settings(struct pp_ui *ui, struct pp_error *err)
@@ -225,6 +227,18 @@ static void end_lost_edit(struct pp_ui *ui)
     ui->dirty = PP_DRAW_ALL;
 }
 
+/* What is wrong at the start is not wiped away by what else is told then, before anybody can have read it. */
+static void tell(struct pp_ui *ui, const char *notice, bool error)
+{
+    char before[sizeof ui->notice];
+    snprintf(before, sizeof before, "%s", ui->notice);
+    if (!ui->read_at && *before && ui->notice_is_error && !strstr(notice, before) &&
+        strlen(before) + strlen(notice) + 1 < sizeof ui->notice)
+        pp_ui_notice(ui, true, "%s\n%s", before, notice);
+    else
+        pp_ui_notice(ui, error, "%s", notice);
+}
+
 static void pump(struct pp_ui *ui)
 {
     unsigned dirty = pp_controller_pump(ui->controller);
@@ -239,7 +253,7 @@ static void pump(struct pp_ui *ui)
     if (s->notice_serial != ui->notice_serial) {
         ui->notice_serial = s->notice_serial;
         if (s->notice && *s->notice)
-            pp_ui_notice(ui, s->notice_is_error, "%s", s->notice);
+            tell(ui, s->notice, s->notice_is_error);
         else
             pp_ui_clear_notice(ui);
     }

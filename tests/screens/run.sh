@@ -574,7 +574,10 @@ broken_theme() {
     rm "$work/config/pippin/themes" && mkdir "$work/config/pippin/themes" &&
         cp "$root"/themes/*.theme "$work/config/pippin/themes" &&
         printf '[styles]\ntext = blurple\n' >"$work/config/pippin/themes/bad.theme"
-    start 80x24 "" "--theme bad" && see "line 2: 'blurple'" && see ready && say hi && see "You said: hi"
+    start 80x24 "" "--theme bad" && see "line 2: 'blurple'" && see ready && say hi && see "You said: hi" &&
+        keys F7 && keys End Home && see "line 2: 'blurple'" && keys Down && gone blurple && keys Up && see "line 2: 'blurple'" &&
+        keys Escape && gone "Enter keeps it" && gone blurple || return 1
+    start 80x24 "PIPPIN_FAKE_TEMPORARY=1" "--theme bad" && see ready && see "this chat is temporary" && see "line 2: 'blurple'"
 }
 selected_row() { # is seen where a theme's colours are too many, or not wanted
     start 80x24 "TERM=linux" "--theme dark" && see ready && keys F2 && see "Rain in" && see_styled "\[[0-9;]*7m[^│]*Rain in" &&
