@@ -20,12 +20,16 @@ enum {
 
 void ctl_notice(struct pp_controller *c, bool is_error, const char *fmt, ...)
 {
+    const size_t len = c->started ? 0 : strlen(c->notice); /* what comes before anybody can read it is all told */
+    const size_t at = len && len < sizeof c->notice / 2 ? len + 1 : 0;
     va_list ap;
+    if (at)
+        c->notice[len] = '\n';
     va_start(ap, fmt);
-    vsnprintf(c->notice, sizeof c->notice, fmt, ap);
+    vsnprintf(c->notice + at, sizeof c->notice - at, fmt, ap);
     va_end(ap);
     c->status.notice = c->notice;
-    c->status.notice_is_error = is_error;
+    c->status.notice_is_error = is_error || (at && c->status.notice_is_error);
     c->status.notice_serial++;
     ctl_dirty(c, PP_DIRTY_STATUS);
 }
@@ -394,6 +398,7 @@ enum pp_code pp_controller_new_with(const struct pp_options *o, const struct pp_
         pp_controller_free(c);
         return code;
     }
+    c->started = true;
     c->dirty = PP_DIRTY_ALL;
     *out = c;
     return PP_OK;

@@ -220,6 +220,7 @@ struct pp_controller {
 
     struct pp_status status;
     char adapters_line[512], notice[600], unsaved[600];
+    bool started;                 /* notices before that are all told */
     size_t unsaved_why;           /* bytes of `unsaved` that say why, without what is done about it */
 };
 

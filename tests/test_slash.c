@@ -323,6 +323,12 @@ static void test_options_that_do_nothing(void **state)
     assert_non_null(strstr(notice(), "bard is on at strength 2, not 5: in the chat strengths go from -2 to 2"));
     assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 2.00");
     fixture_stop(&fix);
+    fix.o.lora[1] = (struct pp_lora_option){"brd", 1};
+    fix.o.n_lora = 2;
+    fixture_ready(&fix);
+    assert_non_null(strstr(notice(), "strength 2, not 5")); /* one does not wipe away the other */
+    assert_non_null(strstr(notice(), "\nthere is no adapter \"brd\""));
+    fixture_stop(&fix);
     fix.o.n_lora = 0;
     fix.o.sampling.n_bias = 1;
     fix.o.sampling.bias[0].token = 256;
