@@ -133,6 +133,15 @@ void ctl_forget_fits(struct pp_controller *c)
     memset(c->costs, 0, sizeof c->costs);
 }
 
+/* Which adapter it is of stands beside it; there is more room for what is wrong. */
+static void note_reason(struct pp_adapter_entry *a, const char *why)
+{
+    const size_t n = strlen(a->path);
+    if (strncmp(why, "adapter ", 8) == 0 && strncmp(why + 8, a->path, n) == 0 && strncmp(why + 8 + n, ": ", 2) == 0)
+        why += 8 + n + 2;
+    snprintf(a->reason, sizeof a->reason, "%.255s", why);
+}
+
 void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
 {
     struct pp_adapter_entry *a = by_path(&c->adapters, e->text);
@@ -141,7 +150,7 @@ void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
         if (e->adapter)
             a->facts = *e->adapter;
         else
-            snprintf(a->reason, sizeof a->reason, "%.255s", e->err.text);
+            note_reason(a, e->err.text);
     }
     ctl_dirty(c, PP_DIRTY_LISTS);
     if (c->inspecting)

@@ -751,7 +751,8 @@ void pp_controller_inspect_adapters(struct pp_controller *c)
         a->fit = strcmp(a->name, "whale") == 0 ? PP_FIT_NO : PP_FIT_YES;
         a->facts = (struct pp_adapter_facts){.rank = 16, .n_targets = 42, .bytes = 2300000, .targets = "attn_q ffn_up",
                                                .idle = strcmp(a->name, "barista") == 0};
-        snprintf(a->reason, sizeof a->reason, "blk.0.attn_q.weight is 64 wide, not 576");
+        snprintf(a->reason, sizeof a->reason,
+                 "blk.0.attn_q.weight is 64 wide, not 576, and what else there is to say of it has room in two lines");
     }
 }
 

@@ -329,12 +329,16 @@ static void misfits_stay_off(void **state)
     pp_controller_inspect_adapters(fix.c);
     pp_controller_inspect_adapters(fix.c); /* while that is under way */
     assert_int_equal(fix.fake->inspections, 1);
-    fake_adapter(&fix, "blk.0.attn_q.weight is [64, 64], not [576, 576]");
+    char misfit[900]; /* as the worker says it; that it is bard stands beside it */
+    snprintf(misfit, sizeof misfit, "adapter %s: blk.0.attn_q.weight is [64, 64], not [576, 576]",
+             entry("bard")->path);
+    fake_adapter(&fix, misfit);
     pump_until(&fix, fix.fake->inspections == 2);
     fake_adapter(&fix, NULL);
     pump_until(&fix, entry("barista")->fit == PP_FIT_YES);
     assert_int_equal(entry("barista")->facts.rank, 8);
     assert_int_equal(entry("bard")->fit, PP_FIT_NO);
+    assert_string_equal(entry("bard")->reason, "blk.0.attn_q.weight is [64, 64], not [576, 576]");
     assert_int_equal(fix_slash("/lora bard"), PP_SLASH_ERROR);
     assert_non_null(strstr(fix_status()->notice, "[64, 64]"));
     assert_int_equal(fix_slash("/lora barista"), PP_SLASH_DONE);

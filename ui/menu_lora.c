@@ -8,6 +8,7 @@
 #include "src/figures.h"
 #include "src/paths.h"
 #include "ui/state.h"
+#include "ui/wrap.h"
 
 enum { ROOM_FOR_FILES = 60 }; /* columns */
 enum question { ASK_STRENGTH, ASK_NOTE, ASK_PATH, ASK_PRESET };
@@ -73,9 +74,7 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
 
 static void describe(const struct pp_adapter_entry *a, char *line, size_t cap)
 {
-    if (a->fit == PP_FIT_NO)
-        snprintf(line, cap, "%s", a->reason);
-    else if (a->on && a->scale == 0.0f)
+    if (a->on && a->scale == 0.0f)
         snprintf(line, cap, "on, but at strength 0 it changes nothing");
     else if (a->fit == PP_FIT_YES && a->facts.idle)
         snprintf(line, cap, "fits, but changes nothing: it was never trained");
@@ -85,6 +84,21 @@ static void describe(const struct pp_adapter_entry *a, char *line, size_t cap)
                  a->facts.n_targets, a->facts.targets);
     else
         snprintf(line, cap, "not looked at yet");
+}
+
+/* Why it does not fit, in as many of n lines as that takes. Their number. */
+static int describe_misfit(struct pp_ui *ui, const char *reason, char lines[][PP_MENU_DETAIL], int n)
+{
+    const size_t len = strlen(reason);
+    size_t pos = 0;
+    int used = 0;
+    while (pos < len && used < n) {
+        const struct pp_wrapped w = pp_wrap(reason, len, pos, pp_menu_width(ui), true);
+        const size_t end = used + 1 < n ? w.end : len;
+        snprintf(lines[used++], PP_MENU_DETAIL, "%.*s", (int)(end - pos), reason + pos);
+        pos = w.next;
+    }
+    return used;
 }
 
 static void describe_speed(struct pp_ui *ui, const struct pp_adapter_entry *a, char *line, size_t cap)
@@ -117,9 +131,14 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     const struct pp_adapter_entry *a = at(ui, m->selected);
     if (!a)
         return;
-    describe(a, lines[0], PP_MENU_DETAIL);
-    snprintf(lines[1], PP_MENU_DETAIL, a->note[0] ? "note: %s" : "no note%s", a->note);
-    describe_speed(ui, a, lines[2], PP_MENU_DETAIL);
+    int note = 1;
+    if (a->fit == PP_FIT_NO)
+        note = describe_misfit(ui, a->reason, lines, 3);
+    else
+        describe(a, lines[0], PP_MENU_DETAIL);
+    snprintf(lines[note], PP_MENU_DETAIL, a->note[0] ? "note: %s" : "no note%s", a->note);
+    if (a->fit != PP_FIT_NO)
+        describe_speed(ui, a, lines[2], PP_MENU_DETAIL);
     struct pp_switch_cost over = pp_controller_switch_cost(ui->controller, m->selected),
                           now = pp_controller_switch_cost(ui->controller, SIZE_MAX);
     if (a->fit == PP_FIT_YES)

@@ -481,7 +481,7 @@ adapters() {
         keys p && see "as preset:" && text "mornings" && keys Enter && keys l && see "mornings" &&
         see "barista -0.50" && keys DC && see "y deletes the preset, any other" && keys y && see "There are none" &&
         keys Escape && gone "There are none" && see "LoRA adapters" && keys F3 && gone "LoRA adapters" &&
-        keys F3 && see whale && keys End && see "64 wide, not 576" &&
+        keys F3 && see whale && keys End && see "64 wide, not 576" && see "room in two lines" &&
         keys a && see "Tab completes" && text "$work/con" && keys Tab && see "config/" && keys Enter Escape &&
         see "/config/"
 }
