@@ -86,7 +86,8 @@ bool pp_controller_save_preset(struct pp_controller *c, const char *name)
     struct pp_adapter_mix now = ctl_set_now(c);
     char *json;
     if (!*name || strlen(name) >= sizeof c->presets.items->name || strpbrk(name, " \t+:/")) {
-        ctl_notice(c, true, "a preset has a name of one word, without + and :");
+        ctl_notice(c, true, "a preset has a name of one word of at most %d bytes, without + : and /",
+                   (int)sizeof c->presets.items->name - 1);
         return false;
     }
     if (pp_casecmp(name, "none") == 0 || pp_casecmp(name, "off") == 0) {

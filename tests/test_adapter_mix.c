@@ -235,7 +235,8 @@ static void presets(void **state)
     static const struct {
         const char *line, *says;
     } wrong[] = {{"/lora preset cofee", "\"coffee\""}, {"/lora preset", "NAME"}, {"/lora save none", "no adapter"},
-                 {"/lora save a+b", "one word"}, {"/lora save two words", "one word"}, {"/lora add", "FILE"}};
+                 {"/lora save a+b", "one word"}, {"/lora save a/b", "and /"}, {"/lora save two words", "one word"},
+                 {"/lora add", "FILE"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(fix_slash(wrong[i].line), PP_SLASH_ERROR);
         assert_non_null(strstr(fix_status()->notice, wrong[i].says));
