@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/utf8.h"
+#include "ui/field.h"
 #include "ui/sanitize.h"
 #include "ui/text.h"
 #include "ui/wrap.h"
@@ -158,12 +159,29 @@ static void wrapping(void **state)
     assert_string_equal(wrapped("            ", 5, true), "     |     |  ");
 }
 
+static const char *completed(const char *path)
+{
+    static struct pp_field f;
+    pp_field_set(&f, path);
+    pp_field_complete_path(&f, NULL);
+    return f.text;
+}
+
+static void paths(void **state)
+{
+    (void)state;
+    assert_string_equal(completed("/proc/self/stat"), "/proc/self/stat");
+    assert_string_equal(completed("/proc/self/cmdl"), "/proc/self/cmdline");
+    assert_string_equal(completed("~no-such-user-or-file"), "~no-such-user-or-file");
+    assert_string_equal(completed("~no-such-user/file"), "~no-such-user/file");
+}
+
 TEST_GROUP(ui_text)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(marks), cmocka_unit_test(tabs_go_on_across_pieces),
             cmocka_unit_test(nothing_dangerous_reaches_the_cells),
-        cmocka_unit_test(clusters), cmocka_unit_test(wrapping),
+        cmocka_unit_test(clusters), cmocka_unit_test(wrapping), cmocka_unit_test(paths),
     };
     return cmocka_run_group_tests_name("ui_text", tests, utf8_locale, NULL);
 }

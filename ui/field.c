@@ -183,7 +183,8 @@ void pp_field_complete_path(struct pp_field *f, struct pp_buf *several)
     }
     pattern[n++] = '*';
     pattern[n] = 0;
-    if (glob(pattern, GLOB_MARK | GLOB_TILDE, NULL, &found) != 0)
+    /* "~ti" is no user's folder yet, and of an unknown user glob would hand out the pattern. */
+    if (glob(pattern, GLOB_MARK | (strchr(f->text, '/') ? GLOB_TILDE_CHECK : 0), NULL, &found) != 0)
         return;
     size_t same = found.gl_pathc ? strlen(found.gl_pathv[0]) : 0;
     for (size_t i = 1; i < found.gl_pathc; i++)
