@@ -466,8 +466,11 @@ enum pp_code pp_store_open_to_look(const char *path, struct pp_store **out, stru
     struct pp_error why;
     struct stat there;
     enum pp_code code = pp_store_open(path, out, err);
-    if (code != PP_ERR_IO || stat(path, &there) != 0 || there.st_size == 0 ||
-        pp_store_open_to_read(path, out, &why) != PP_OK)
+    if (code != PP_ERR_IO)
+        return code;
+    if (stat(path, &there) != 0)
+        return errno == ENOENT ? pp_store_open(":memory:", out, err) : code;
+    if (there.st_size == 0 || pp_store_open_to_read(path, out, &why) != PP_OK)
         return code;
     if (pp_store_check_schema(*out, path, &why) == PP_OK)
         return PP_OK;

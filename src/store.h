@@ -23,7 +23,8 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
 /* A database that is there, for a question beside those who work with it: nothing is made, migrated or checked, and who
  * writes to it is waited for a tenth of a second at most. A question that its version cannot answer fails. */
 enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, struct pp_error *err);
-/* pp_store_open for who only looks: on a full disk, or one that cannot be written to, what is there can be read. */
+/* pp_store_open for who only looks: on a full disk, or one that cannot be written to, what is there can be read, and
+ * where there is nothing, nothing is found. */
 enum pp_code pp_store_open_to_look(const char *path, struct pp_store **out, struct pp_error *err);
 /* A copy, in a temporary file without a name, of a database of any version that stays as it is. PP_ERR_FORMAT: it is
  * damaged, or another program's. */

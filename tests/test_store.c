@@ -915,6 +915,19 @@ static void only_looked_at(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* Where none can be made, whoever looks finds nothing. */
+static void nothing_to_look_at(void **state)
+{
+    (void)state;
+    struct pp_store *st;
+    int64_t n = 1;
+    assert_int_equal(pp_store_open("/proc/none/x.db", &st, &err), PP_ERR_IO);
+    assert_ok(pp_store_open_to_look("/proc/none/x.db", &st, &err), err);
+    assert_ok(pp_store_session_count(st, &n, &err), err);
+    assert_int_equal(n, 0);
+    pp_store_close(st);
+}
+
 /* A file that may not grow kills by SIGXFSZ in the middle of it. */
 static void copy_is_killed(void **state)
 {
@@ -1109,7 +1122,8 @@ TEST_GROUP(store)
         cmocka_unit_test(copies_without_messages),
         cmocka_unit_test(bit_rot),             cmocka_unit_test(concurrent_programs),
         cmocka_unit_test(killed_in_mid_write), cmocka_unit_test(a_full_disk),
-        cmocka_unit_test(only_looked_at),      cmocka_unit_test(copy_is_killed),
+        cmocka_unit_test(only_looked_at),      cmocka_unit_test(nothing_to_look_at),
+        cmocka_unit_test(copy_is_killed),
         cmocka_unit_test(session_lock),        cmocka_unit_test(out_of_memory),
         cmocka_unit_test(removed_while_open),
         cmocka_unit_test(anothers_triggers),
