@@ -508,6 +508,14 @@ void pp_controller_regenerate(struct pp_controller *c, int n)
                                                       .revision = ++c->revisions,
                                                       .sibling = (int)i + 1,
                                                       .n_siblings = last->n_siblings};
+    if (n == 4) { /* one that came to no answer, and one that has not yet */
+        struct pp_chat_message *m = &c->alternatives[1];
+        m[0].len = m[1].len = 0;
+        m[0].reasoning = m[1].reasoning = "It might be four.";
+        m[0].reasoning_len = m[1].reasoning_len = strlen(m[0].reasoning);
+        m[0].reasoning_tokens = m[1].reasoning_tokens = 7;
+        m[1].thinking = true;
+    }
     if (n == 2) /* as a comparison */
         snprintf(c->alternatives[1].adapters, sizeof c->alternatives[1].adapters, "bard 0.80");
     if (n > 1)

@@ -1,9 +1,13 @@
 #include "ui/view_alternatives.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "ui/draw.h"
 #include "ui/state.h"
 
 enum { LEAST_WIDTH = 24, MOST_WIDTH = 100, FRAME = 3 /* the bar, and a space on either side */ };
+enum shown { TEXT, THOUGHTS, HEADING };
 
 int pp_alternatives_columns(const struct pp_ui *ui)
 {
@@ -17,23 +21,36 @@ static int column_width(const struct pp_ui *ui, int n)
     return w < MOST_WIDTH + FRAME ? w : MOST_WIDTH + FRAME;
 }
 
+/* Of one that thinks, or has come no further, what it thought stands in the place of its text. */
+static enum shown shown_of(const struct pp_chat_message *m, enum pp_reasoning_view how)
+{
+    if (!m->thinking && (m->len || !m->reasoning_len || how == PP_REASONING_HIDE))
+        return TEXT;
+    return pp_reasoning_open(m, how) && m->reasoning_len ? THOUGHTS : HEADING;
+}
+
 static const struct pp_layout *layout_of(struct pp_ui *ui, int i, int width)
 {
     struct pp_column *c = &ui->transcript.columns[i];
     const struct pp_chat_message *m = pp_controller_alternative(ui->controller, (size_t)i);
-    bool thoughts = pp_reasoning_open(m, ui->reasoning) && m->thinking; /* until there is something better */
-    bool markdown = !ui->settings.raw && !thoughts;
-    bool tinted = ui->settings.tint && m->n_guessed && !thoughts;
-    const char *text = thoughts ? m->reasoning : m->text;
+    const enum shown shown = shown_of(m, ui->reasoning);
+    bool markdown = !ui->settings.raw && shown == TEXT;
+    bool tinted = ui->settings.tint && m->n_guessed && shown == TEXT;
+    const char *text = shown == TEXT ? m->text : shown == THOUGHTS ? m->reasoning : c->heading;
     if (c->id != m->id)
         pp_document_free(&c->doc);
-    else if (c->revision == m->revision && c->doc.width == width && c->doc.markdown == markdown &&
-             c->doc.tinted == tinted)
+    else if (c->revision == m->revision && c->shown == (int)shown && c->doc.width == width &&
+             c->doc.markdown == markdown && c->doc.tinted == tinted)
         return &c->doc.layout;
     c->id = m->id;
     c->revision = m->revision;
-    pp_document_update_tinted(&c->doc, text ? text : "", !text ? 0 : thoughts ? m->reasoning_len : m->len, width,
-                              markdown, thoughts ? PP_SLOT_REASONING : PP_SLOT_ASSISTANT, tinted ? m->guessed : NULL,
+    c->shown = shown;
+    char heading[128];
+    pp_reasoning_heading(m, heading, sizeof heading);
+    snprintf(c->heading, sizeof c->heading, "▸ %s", heading);
+    const size_t len = shown == TEXT ? m->len : shown == THOUGHTS ? m->reasoning_len : strlen(c->heading);
+    pp_document_update_tinted(&c->doc, text ? text : "", text ? len : 0, width, markdown,
+                              shown == TEXT ? PP_SLOT_ASSISTANT : PP_SLOT_REASONING, tinted ? m->guessed : NULL,
                               m->n_guessed);
     return &c->doc.layout;
 }

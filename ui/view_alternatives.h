@@ -14,6 +14,8 @@ struct pp_ui;
 struct pp_column {
     int64_t id;
     uint64_t revision;
+    int shown;           /* of the message: its text, what was thought, or that line alone */
+    char heading[160];   /* that line */
     struct pp_document doc;
 };
 

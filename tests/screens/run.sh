@@ -658,6 +658,12 @@ alternatives() {
         resize 60x20 && see "‹ 3 of 4 ›" && gone "The third" && resize 90x24 && see "The third" &&
         say "next" && gone "The third"
 }
+alternatives_think() { # what is thought stands where the text will be, and stays where none came
+    start 110x24 && see ready && say Hello && see "You said: Hello" && say "/regen 4" && see "5 of 5" &&
+        see "▸ thought for 7 tokens" && see "It might be four." && keys C-o && gone "thought for" &&
+        [ "$(screen | grep -o "It might be four" | wc -l)" = 2 ] && say "/reasoning hide" && see "▸ thinking, 7 tokens" &&
+        gone "It might" && gone "thought for"
+}
 impatient_search() { # Enter before anything is found opens what is found, not what stood there before
     start 80x24 PIPPIN_FAKE_SEARCH=80 && see ready && keys F2 && see "Rain in" && text "evil" && keys Enter &&
         see "─ Evil" && gone "Rain in" || return 1
@@ -799,7 +805,7 @@ slash_commands completion read_file full_context full_while_typing full_and_typi
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
-alternatives adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown"
+alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
