@@ -166,7 +166,7 @@ static void report(const struct work *w)
 {
     const struct pp_imatrix_info info = pp_imatrix_info(w->imatrix);
     const size_t read = w->total - (w->skip < w->total ? w->skip : w->total);
-    pp_cli_say("%s: %zu tensors after %u chunks", w->output, info.n_tensors, info.chunks);
+    pp_cli_say("%s: %zu tensors after %u chunk%s", w->output, info.n_tensors, info.chunks, info.chunks == 1 ? "" : "s");
     if (info.n_partial)
         pp_cli_say("in %zu of them some experts were never used; their columns will count alike", info.n_partial);
     if (!w->o->json)

@@ -289,8 +289,9 @@ static void say_plan(const struct job *j)
     say_data("training", j->data);
     if (j->validation)
         say_data("validation", j->validation);
-    pp_cli_say("%.2f million values to learn (rank %d), %lld steps on %d threads; needs %.0f MB besides the model%s",
-               (double)i->n_params / 1e6, j->opt.rank, (long long)i->n_steps, i->n_threads, (double)i->bytes / 1e6,
+    pp_cli_say("%.2f million values to learn (rank %d), %lld step%s on %d thread%s; needs %.0f MB besides the model%s",
+               (double)i->n_params / 1e6, j->opt.rank, (long long)i->n_steps, i->n_steps == 1 ? "" : "s", i->n_threads,
+               i->n_threads == 1 ? "" : "s", (double)i->bytes / 1e6,
                i->n_kept < i->n_layers ? ", and computes layers twice to save more" : "");
 }
 

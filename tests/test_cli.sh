@@ -476,6 +476,7 @@ expect "an imatrix that is stopped" 130
 expect_match "says what is there" "$tmp/err" 'stopped; .*/stopped.gguf holds the first [0-9]+ of [0-9]+ chunks'
 # What cannot be written is said before anything is read; a disk that is full may have room again before the end.
 run imatrix -m "$tmp/absent.gguf" -f "$tmp/lines" -o "$tmp/nowhere/im.gguf"; expect "an imatrix into no folder" 1
+run imatrix -f "$tmp/lines" -c 64 --chunks 1 -o "$tmp/one.gguf"; expect_match "one chunk is one" "$tmp/err" 'after 1 chunk$'
 (ulimit -f 16 && run imatrix -f "$tmp/lines" -c 64 --chunks 3 --output-frequency 1 -o "$tmp/full.gguf"
     exit $code); code=$?; expect "an imatrix on a full disk" 1
 expect_match "which goes on" "$tmp/err" 'after chunk 1 of 3: cannot write .*/full.gguf: .*; reading goes on' \

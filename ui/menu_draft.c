@@ -112,7 +112,8 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     const char *least = param(ui, "draft-p-min");
     char plot[4 * PP_STATS_GUESSES + 1] = "", faster[48] = "";
     describe(s, at(ui, m->selected), lines[0], PP_MENU_DETAIL);
-    snprintf(lines[1], PP_MENU_DETAIL, "At most %.16s guesses at a time; %s%.16s.", param(ui, "draft-max"),
+    snprintf(lines[1], PP_MENU_DETAIL, "At most %.16s guess%s at a time; %s%.16s.", param(ui, "draft-max"),
+             strcmp(param(ui, "draft-max"), "1") == 0 ? "" : "es",
              atof(least) > 0 ? "none less likely than " : "as likely as it takes to pay",
              atof(least) > 0 ? least : "");
     if (s->acceptance < 0 || !s->n_guessed) {
