@@ -192,6 +192,9 @@ enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const cha
     if (o->n_args > max && max == 0)
         return pp_fail(err, PP_ERR_USAGE, "pippin %s%s%s takes no words, but got \"%s\"", o->command, gap, sub,
                        o->args[0]);
+    if (o->n_args > max)
+        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is one word too many for `pippin %s%s%s %s`%s", o->args[max],
+                       o->command, gap, sub, what, strcmp(what, "TEXT") == 0 ? "; put quotes around several" : "");
     return pp_fail(err, PP_ERR_USAGE, "usage: pippin %s%s%s %s", o->command, gap, sub, what);
 }
 

@@ -184,6 +184,8 @@ run sessions search Pippin
 expect_match "and found by a word of the answer, which is shown" "$tmp/out" "^$id  .* Hello, who are you\\?: .*Pippin"
 run sessions search "nothing-like-this"
 expect_out "a search without hits is empty" ""
+run sessions search two words; expect "a search for two words" 2
+expect_match "wants quotes around them" "$tmp/err" '"words" is one word too many for .*; put quotes around several$'
 
 # a template that opens the reasoning: nothing is the answer's
 cat >"$tmp/think.jinja" <<'EOT'
