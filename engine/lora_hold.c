@@ -286,7 +286,7 @@ size_t pp_lora_held_bytes(const struct pp_tensor *w, int rank, uint32_t type, in
  * own: what the allocator gives may be memory that was used before, in small pages, and it ends in small ones. */
 enum pp_code pp_lora_arena_new(struct pp_adapter *a, size_t bytes, struct pp_error *err)
 {
-    const size_t large = 2 << 20;
+    const size_t large = PP_LARGE_PAGE;
     if (bytes < large) {
         a->arena = pp_aligned(64, bytes);
         return a->arena ? PP_OK : pp_fail_nomem(err, "an adapter");

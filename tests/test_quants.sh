@@ -27,12 +27,12 @@ check() {
 
 if [ -d "$data/starter/target" ]; then
     check Q3_K_M 13.860 14.4
-    # The text is not the one that is measured; without the matrix it is 13.755, with it 13.592.
-    tail -c 60000 "$data/starter/val.txt" >"$tmp/read.txt"
-    "$pippin" imatrix -m "$data/starter/target" -f "$tmp/read.txt" -o "$tmp/im.gguf" 2>"$tmp/err" ||
-        fail "imatrix" "not made"
-    check Q3_K_M.imatrix 13.520 14.4 "--imatrix $tmp/im.gguf"
     if [ -n "${PIPPIN_LONG:-}" ]; then
+        # The text is not the one that is measured; without the matrix it is 13.755, with it 13.592.
+        tail -c 60000 "$data/starter/val.txt" >"$tmp/read.txt"
+        "$pippin" imatrix -m "$data/starter/target" -f "$tmp/read.txt" -o "$tmp/im.gguf" 2>"$tmp/err" ||
+            fail "imatrix" "not made"
+        check Q3_K_M.imatrix 13.520 14.4 "--imatrix $tmp/im.gguf"
         check F32 12.899 105.2
         check BF16 12.900 52.7
         check Q8_0 12.913 28.2

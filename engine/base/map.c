@@ -19,7 +19,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
 
-enum { MAX_MAPS = 1024, LARGE_FILE = 1 << 26, LARGE_PAGE = 2 << 20 };
+enum { MAX_MAPS = 1024, LARGE_FILE = 1 << 26 };
 
 /* Read by the signal handler: begin is published last and withdrawn first. */
 static struct watched {
@@ -126,7 +126,7 @@ struct pp_file_id pp_file_id(const struct stat *st)
 
 void pp_map_let_go(const void *begin, const void *end)
 {
-    const uintptr_t page = LARGE_PAGE, from = (uintptr_t)begin, to = (uintptr_t)end;
+    const uintptr_t page = PP_LARGE_PAGE, from = (uintptr_t)begin, to = (uintptr_t)end;
     for (int i = 0; i < MAX_MAPS; i++) {
         const uintptr_t first = atomic_load(&watched[i].begin), last = first + atomic_load(&watched[i].size);
         if (!first || from < first || from >= to || to > last)

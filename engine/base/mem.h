@@ -18,6 +18,10 @@ char *pp_strdup(const char *s);
 char *pp_strndup(const char *s, size_t n);   /* n bytes, no search for NUL; adds one */
 void pp_free(void *p);                       /* NULL is fine */
 
+/* What the systems we know call a large page: memory that is asked for in whole ones (madvise) has one translation of
+ * addresses for each instead of 512. */
+enum { PP_LARGE_PAGE = 2 << 20 };
+
 /* Grows *items (elements of `size` bytes, *cap allocated) so that `need` fit; doubles. 0, or -1 if out of memory. */
 int pp_grow(void *items, size_t *cap, size_t need, size_t size);
 

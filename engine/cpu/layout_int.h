@@ -4,12 +4,10 @@
 
 #include <pthread.h>
 
+#include "engine/base/mem.h"
 #include "engine/cpu/layout.h"
 
-enum {
-    PP_LAYOUT_ALIGN = 65536,     /* of matrices in the region and in the file: whole pages on every machine */
-    PP_LARGE_PAGE = 1 << 21      /* what the region and the file are cut at, see layout_file.h */
-};
+enum { PP_LAYOUT_ALIGN = 65536 }; /* of matrices in the region and in the file: whole pages on every machine */
 
 /* Where the packed weights are kept. */
 struct pp_layout_store {

@@ -444,7 +444,7 @@ static inline struct norm pp_cpu_norm_of_head(const struct norm *norm, int head)
     return own;
 }
 
-/* setup.c: zeroed memory that counts as the program's; NULL if there is none. */
+/* setup.c: zeroed memory, in large pages if it is large, that counts as the program's; NULL if there is none. */
 void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size);
 
 /* experts.c: the weights of a mixture, and memory for the largest, made once. */

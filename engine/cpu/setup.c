@@ -1,6 +1,7 @@
 /* setup.c - the memory of a program, its making and its end. */
 #include <math.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/base/mem.h"
 #include "engine/cpu/profile.h"
@@ -14,8 +15,11 @@ void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size)
     size_t bytes;
     if (__builtin_mul_overflow((size_t)count, size, &bytes))
         return NULL;
-    void *p = pp_aligned(64, bytes);
+    const size_t large = bytes / PP_LARGE_PAGE * PP_LARGE_PAGE;
+    void *p = pp_aligned(large ? PP_LARGE_PAGE : 64, bytes);
     if (p) {
+        if (large)
+            madvise(p, large, MADV_HUGEPAGE);
         memset(p, 0, bytes);
         c->memory += bytes;
     }

@@ -7,7 +7,9 @@
  * SELECT have rows for the outputs only: the logits of a long prompt are never all there. They lie where the arena is
  * free by then, and only if a pass wants more of them than fit there, in memory of their own.
  *
- * The arena's pages are taken from the system as rows first reach them: few rows need little. */
+ * The arena's pages are taken from the system as rows first reach them: few rows need little. They are large where the
+ * system has such: products with many rows reach one or two small pages in each, more than translations are kept for (512
+ * rows of F16, two and 16 threads: prefill 5 % faster in the median of ten pairs, others alike). */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -307,6 +309,7 @@ static bool take_arena(struct pp_cpu *c, const struct arena *a)
     void *p = mmap(NULL, c->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return false;
+    madvise(p, c->arena_bytes, MADV_HUGEPAGE);
     c->arena = p;
     c->memory += c->arena_bytes;
     for (int i = 0; i < c->n_slots; i++)
