@@ -249,7 +249,7 @@ static void killed_at_any_moment(void **state)
     for (int i = 0; i < kills; i++) {
         struct pp_buf journal = {0};
         dice = dice * 1664525u + 1013904223u;
-        live_and_die(i, 60 + (int)(dice >> 8) % 500, i % 2 == 1, &journal);
+        live_and_die(i, 60 + (int)(dice >> 8) % 300, i % 2 == 1, &journal);
         if (access(run.db, F_OK) == 0) {
             database_is_sound(&journal);
             check_conversations();

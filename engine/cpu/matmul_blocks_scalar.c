@@ -1,5 +1,5 @@
 /* matmul_blocks_scalar.c - the definition of the products of the types that have heads and bodies (pack.h): one weight
- * row and one activation row at a time, one formula for all types. */
+ * row at a time, one formula for all types. */
 #include <math.h>
 #include <string.h>
 
@@ -79,15 +79,21 @@ static void open_block(uint32_t type, const uint8_t *group, int64_t n_cols, int6
 #undef PP_OPEN
 }
 
-/* The whole-number sum of an opened block. */
-static int32_t block_sum(const struct opened *o, const int8_t *q)
+/* Weights of an opened block, by their scales. */
+static void scaled_weights(const struct opened *o, int32_t w[32])
+{
+    for (int k = 0; k < 32; k++) {
+        int8_t one;
+        memcpy(&one, (const uint8_t *)&o->w[k / 4] + k % 4, 1);
+        w[k] = o->sc[k / 16][0] * one;
+    }
+}
+
+static int32_t block_sum(const int32_t w[32], const int8_t *q)
 {
     int32_t isum = 0;
-    for (int k = 0; k < 32; k++) {
-        int8_t w;
-        memcpy(&w, (const uint8_t *)&o->w[k / 4] + k % 4, 1);
-        isum += o->sc[k / 16][0] * w * q[k];
-    }
+    for (int k = 0; k < 32; k++)
+        isum += w[k] * q[k];
     return isum;
 }
 
@@ -109,23 +115,34 @@ static float less_minima(uint32_t type, const struct opened *o, const int8_t *q,
     return acc;
 }
 
-/* See matmul.h. q, d: of one activation row. */
-static float dot(uint32_t type, const uint8_t *group, int lane, int64_t n_cols, const int8_t *q, const float *d)
+/* Activation rows that meet what was opened once. */
+enum { ACTS = 32 };
+
+/* See matmul.h. acc [m]: of the activation rows from i0 on, at most ACTS. */
+static void dots(uint32_t type, const uint8_t *group, int lane, int64_t n_cols, const struct pp_acts *x, int64_t i0,
+                 int64_t m, float *acc)
 {
     const int together = pp_type_twins(type) ? 2 : 1;
-    float acc = 0;
-    for (int64_t b = 0; b < n_cols / 32; b += together, q += 32 * together) {
+    for (int64_t i = 0; i < m; i++)
+        acc[i] = 0;
+    for (int64_t b = 0; b < n_cols / 32; b += together) {
         struct opened o[2];
-        int32_t isum = 0;
+        int32_t w[2][32];
         for (int t = 0; t < together; t++) {
             open_block(type, group, n_cols, b + t, lane, &o[t]);
-            isum += block_sum(&o[t], q + 32 * t);
+            scaled_weights(&o[t], w[t]);
         }
-        acc = fmaf(o[0].d[0] * d[b], (float)isum, acc);
-        for (int t = 0; t < together && pp_type_has_min(type); t++)
-            acc = less_minima(type, &o[t], q + 32 * t, d[b], acc);
+        for (int64_t i = 0; i < m; i++) {
+            const int8_t *q = x->q + (i0 + i) * x->q_stride + 32 * b;
+            const float d = x->d[(i0 + i) * x->b_stride + b];
+            int32_t isum = 0;
+            for (int t = 0; t < together; t++)
+                isum += block_sum(w[t], q + 32 * t);
+            acc[i] = fmaf(o[0].d[0] * d, (float)isum, acc[i]);
+            for (int t = 0; t < together && pp_type_has_min(type); t++)
+                acc[i] = less_minima(type, &o[t], q + 32 * t, d, acc[i]);
+        }
     }
-    return acc;
 }
 
 void pp_matmul_blocks_scalar(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
@@ -133,7 +150,11 @@ void pp_matmul_blocks_scalar(const struct pp_matrix *w, int64_t row0, int64_t ro
 {
     (void)scratch;
     for (int64_t row = row0; row < row1; row++)
-        for (int64_t i = 0; i < m; i++)
-            y[i * y_stride + row] = dot(w->type, pp_pack_group(w, row), (int)(row % PP_GROUP_ROWS), w->n_cols,
-                                        x->q + i * x->q_stride, x->d + i * x->b_stride);
+        for (int64_t i0 = 0, n; i0 < m; i0 += n) {
+            float acc[ACTS];
+            n = m - i0 < ACTS ? m - i0 : ACTS;
+            dots(w->type, pp_pack_group(w, row), (int)(row % PP_GROUP_ROWS), w->n_cols, x, i0, n, acc);
+            for (int64_t i = 0; i < n; i++)
+                y[(i0 + i) * y_stride + row] = acc[i];
+        }
 }
