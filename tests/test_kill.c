@@ -23,7 +23,7 @@
 
 extern char **environ;
 
-enum { KILLS = 100, CHECKED = 2 /* conversations after each */ };
+enum { KILLS = 100, CHECKED = 1 /* conversation after each, the last one */ };
 
 static struct {
     char folder[200], db[240], cache[240];
