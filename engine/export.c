@@ -52,6 +52,8 @@ static const struct pp_tensor *holder(const struct slice *s, int64_t *row)
         *row = pp_hf_row(*row, s->item->head_dim);
     if (s->item->heads && !s->item->heads->columns)
         *row = pp_state_row(s->item->heads, *row);
+    if (s->item->part)
+        *row = pp_key_part_row(pp_source_hparams(s->item->source), s->item->part, *row);
     if (!s->item->parts)
         return s->item->from;
     const struct pp_tensor *t = s->item->parts[*row / s->item->from->ne[1]];
@@ -63,7 +65,7 @@ static const struct pp_tensor *holder(const struct slice *s, int64_t *row)
 static int64_t run_length(const struct slice *s, int64_t row, int64_t end)
 {
     const int64_t left = s->item->parts ? s->item->from->ne[1] - row % s->item->from->ne[1] : end - row;
-    return s->item->head_dim || s->item->heads ? 1 : left < end - row ? left : end - row;
+    return s->item->head_dim || s->item->heads || s->item->part ? 1 : left < end - row ? left : end - row;
 }
 
 /* n rows that lie together, as they are stored or would be: to `to`. */
@@ -142,13 +144,25 @@ static enum pp_code cancelled(const struct pp_convert_options *opt, struct pp_er
     return opt && pp_cancelled(opt->cancel) ? pp_fail(err, PP_ERR_CANCELLED, "stopped; no file was written") : PP_OK;
 }
 
-/* What a slice was made of; of a stack the matrices that end in it. */
+/* Rows of the new tensor. */
+static int64_t rows_of(const struct pp_export_item *item)
+{
+    const int64_t *ne = item->from->ne;
+    return item->part ? pp_key_part_rows(pp_source_hparams(item->source), item->part)
+                      : ne[1] * ne[2] * ne[3] * (item->parts ? item->n_parts : 1);
+}
+
+/* What a slice was made of; of a stack the matrices that end in it, and what is by keys when all of it was read. */
 static void let_go(const struct slice *s)
 {
     const struct pp_export_item *item = s->item;
     const int64_t each = item->from->ne[1];
-    if (!item->source)
+    if (!item->source || (item->part && s->first + s->n < rows_of(item)))
         return;
+    if (item->part) {
+        pp_source_let_go(item->source, item->from, 0, each);
+        return;
+    }
     if (!item->parts)
         pp_source_let_go(item->source, item->from, s->first, s->n);
     for (int64_t i = s->first / each; item->parts && i < (s->first + s->n) / each; i++)
@@ -166,7 +180,7 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
 {
     const int64_t *ne = item->from->ne;
     const bool vector = is_by_values(item);
-    int64_t n_rows = vector ? ne[0] * ne[1] : ne[1] * ne[2] * ne[3] * (item->parts ? item->n_parts : 1);
+    int64_t n_rows = vector ? ne[0] * ne[1] : rows_of(item);
     int64_t n_cols = vector ? 1 : ne[0];
     struct slice s = {
         .item = item,
@@ -175,7 +189,7 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
         .n_cols = n_cols,
         .weighing = {.importance = item->importance,
                      .n_matrices = item->parts ? item->n_parts : ne[2] * ne[3],
-                     .matrix_rows = vector ? n_rows : ne[1]},
+                     .matrix_rows = vector || item->part ? n_rows : ne[1]},
         .n_shares = pp_pool_n(pool),
     };
     int64_t step = SLICE_FLOATS / n_cols > 0 ? SLICE_FLOATS / n_cols : 1;
@@ -237,9 +251,10 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
         const bool flat = pp_stack_is_flat(t->name);
         const int64_t stack[PP_MAX_DIMS] = {t->ne[0], flat ? t->ne[1] * items[i].n_parts : t->ne[1],
                                             flat ? 1 : items[i].n_parts, 1};
+        const int64_t part[PP_MAX_DIMS] = {t->ne[0], items[i].part ? rows_of(&items[i]) : 1, 1, 1};
         code = check_item(&items[i], err);
         pp_gguf_add_tensor(w, items[i].name, items[i].type, !items[i].parts ? t->n_dims : flat ? 2 : 3,
-                           items[i].parts ? stack : t->ne);
+                           items[i].parts ? stack : items[i].part ? part : t->ne);
         total += bytes_of(&items[i]);
     }
     if (!code)
@@ -652,7 +667,7 @@ static int64_t permuted_head_dim(const struct pp_source *s, const struct pp_arch
 
 /* Everything that is to be written. */
 struct export_list {
-    struct pp_export_item *items;       /* room for two more than the source has tensors */
+    struct pp_export_item *items;       /* room for two more than twice as many as the source has tensors */
     size_t n;
     const struct pp_tensor **parts;     /* [n_tensors]: of all stacks together */
     size_t n_parts;
@@ -661,7 +676,7 @@ struct export_list {
         struct pp_tensor t;
         struct pp_rows rows;
         char name[80];
-    } *joined;                          /* [n_joined]: matrices of heads, in one */
+    } *joined;                          /* [n_joined]: matrices of heads, in one; or names of what is by keys */
     size_t n_joined;
     struct pp_state_order *orders;      /* [n_tensors] */
 };
@@ -685,6 +700,45 @@ static enum pp_code join_heads(const struct pp_source *s, const struct pp_tensor
         .from = &joined->t, .name = joined->name, .type = type, .factor = 1.0f};
     list->n_joined++;
     return pp_join_heads(t, v_b, hp, &joined->t, &joined->rows, err);
+}
+
+/* What goes into states, where folders have it by keys and the family's files have not: the whole's number among
+ * these; -1: it is something else. */
+static const struct {
+    const char *whole;
+    const char *parts[2];
+    enum pp_key_part kinds[2];
+} by_keys[] = {{".ssm_in.weight", {".attn_qkv.weight", ".attn_gate.weight"}, {PP_KEYS_QKV, PP_KEYS_GATES}},
+               {".ssm_ba.weight", {".ssm_beta.weight", ".ssm_alpha.weight"}, {PP_KEYS_BETA, PP_KEYS_DECAYS}}};
+
+static int number_by_keys(const struct pp_arch *arch, const char *name)
+{
+    for (int i = 0; i < 2 && arch->gguf_states_apart; i++)
+        if (pp_ends_with(name, by_keys[i].whole))
+            return i;
+    return -1;
+}
+
+static enum pp_code list_parts(const struct pp_source *s, const struct pp_tensor *t, int number, uint32_t type,
+                               struct export_list *list, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    int64_t n_rows = 0;
+    for (int i = 0; i < 2; i++) {
+        struct pp_export_item *item = &list->items[list->n++];
+        char *name = list->joined[list->n_joined].name;
+        if (list->n_joined == 4 * (size_t)hp->n_layer)
+            return pp_fail(err, PP_ERR_FORMAT, "tensor %s is of a layer that the model does not have", t->name);
+        list->n_joined++;
+        snprintf(name, sizeof list->joined->name, "%.*s%s", (int)(strlen(t->name) - strlen(by_keys[number].whole)),
+                 t->name, by_keys[number].parts[i]);
+        *item = (struct pp_export_item){.from = t, .name = name, .type = type, .factor = 1.0f,
+                                        .part = by_keys[number].kinds[i]};
+        n_rows += pp_key_part_rows(hp, item->part);
+    }
+    return t->n_dims == 2 && t->ne[1] == n_rows
+               ? PP_OK : pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld rows, not %lld", t->name, (long long)t->ne[1],
+                                 (long long)n_rows);
 }
 
 /* GGUF has an expert's matrices in one tensor; number: in the name of the first's. */
@@ -766,6 +820,10 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
             code = stack_experts(s, t, number, types[i], list, err);
             continue;
         }
+        if (number_by_keys(arch, t->name) >= 0) {
+            code = list_parts(s, t, number_by_keys(arch, t->name), types[i], list, err);
+            continue;
+        }
         const bool reordered = !pp_source_gguf(s) && pp_state_order(pp_source_hparams(s), t->name, &list->orders[i]);
         const struct pp_export_item item = {.from = t, .name = t->name, .type = types[i], .factor = 1.0f,
                                             .head_dim = permuted_head_dim(s, arch, t->name),
@@ -827,9 +885,9 @@ enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const u
     struct pp_gguf_writer *w = NULL;
     struct pp_tensor rope_freqs = {0};
     struct export_list list = {
-        .items = pp_calloc(pp_source_n_tensors(s) + 2, sizeof *list.items),
+        .items = pp_calloc(2 * pp_source_n_tensors(s) + 2, sizeof *list.items),
         .parts = pp_calloc(pp_source_n_tensors(s), sizeof *list.parts),
-        .joined = pp_calloc((size_t)pp_source_hparams(s)->n_layer, sizeof *list.joined),
+        .joined = pp_calloc(4 * (size_t)pp_source_hparams(s)->n_layer, sizeof *list.joined),
         .orders = pp_calloc(pp_source_n_tensors(s), sizeof *list.orders),
     };
     enum pp_code code = list.items && list.parts && list.joined && list.orders

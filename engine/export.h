@@ -23,6 +23,7 @@ struct pp_export_item {
     const char *name;             /* in the new file */
     uint32_t type;                /* there; its block divides from->ne[0] */
     int64_t head_dim;             /* > 0: rows of heads of this size go from Hugging Face's order to GGUF's; 0: as is */
+    enum pp_key_part part;        /* or rows of such a part of `from`, which has them by keys; `source` says how many */
     const struct pp_state_order *heads; /* or rows or columns of states go from one order to the other; NULL: as is */
     float factor;                 /* everything is multiplied by it; 1 keeps the bits */
     const struct pp_importance *importance; /* of the columns of its matrices, n_parts or ne[2] * ne[3]; or NULL */

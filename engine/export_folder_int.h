@@ -25,7 +25,8 @@ enum order {
     KEYS_VALUES, /* of each head those of keys, then those of values */
     QKV,        /* those of q, k and v, in the order that `form` says */
     RESERVED,   /* the first are not there, and become zeros */
-    BY_KEY,     /* of what goes into states, `from`, and of the gates, `with`, those of one key after the other */
+    BY_KEY,     /* of what goes into states, `from`, and of the gates, `with`, those of one key after the other; or of
+                   beta and decays */
 };
 
 /* One tensor of the file, or three of it if it is quantised. */

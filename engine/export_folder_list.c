@@ -447,39 +447,66 @@ static enum pp_code list_joined(struct folder *f, const struct pp_tensor *t)
     return code;
 }
 
-/* Queries, keys and values of states, and gates beside them, where folders have them by keys, in one. */
+/* What of states folders have by keys, in one: queries, keys and values, and gates beside them; beta and decays. */
+static const struct {
+    const char *first, *second, *whole;
+    enum pp_key_part parts[2];
+} of_states[] = {{".attn_qkv.weight", ".attn_gate.weight", ".ssm_in.weight", {PP_KEYS_QKV, PP_KEYS_GATES}},
+                 {".ssm_beta.weight", ".ssm_alpha.weight", ".ssm_ba.weight", {PP_KEYS_BETA, PP_KEYS_DECAYS}}};
+
+/* Which of those a tensor is, of a layer with states, or -1; *stem: how long its name is before. */
+static int number_of_states(const struct folder *f, const struct pp_tensor *t, int *stem)
+{
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    const int64_t l = strncmp(t->name, "blk.", 4) == 0 ? strtol(t->name + 4, NULL, 10) : -1;
+    if (!hp->n_state_head || hp->mamba || l < 0 || l >= hp->n_layer || !(hp->layer[l] & PP_LAYER_RECURRENT))
+        return -1;
+    for (int i = 0; i < 2; i++) {
+        const char *first = strstr(t->name, of_states[i].first), *second = strstr(t->name, of_states[i].second);
+        struct pp_buf name = {0};
+        char own[NAME];
+        if (!first && !second)
+            continue;
+        *stem = (int)((first ? first : second) - t->name);
+        snprintf(own, sizeof own, "%.*s%s", *stem, t->name, of_states[i].whole);
+        const bool joined = line_of(f, own, &name);
+        pp_buf_free(&name);
+        return joined ? i : -1;
+    }
+    return -1;
+}
+
 static bool is_of_states(const struct folder *f, const struct pp_tensor *t)
 {
-    struct pp_buf name = {0};
-    const bool kind = strstr(t->name, ".attn_qkv.weight") || strstr(t->name, ".attn_gate.weight");
-    const bool apart = kind && pp_source_hparams(f->s)->n_state_head && !line_of(f, t->name, &name);
-    pp_buf_free(&name);
-    return apart;
+    int stem;
+    return number_of_states(f, t, &stem) >= 0;
 }
 
 /* One item for both, when it is the turn of the former. */
 static enum pp_code list_states(struct folder *f, const struct pp_tensor *t)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
-    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
-    const char *at = strstr(t->name, ".attn_qkv.weight");
+    int stem = 0;
+    const int i = number_of_states(f, t, &stem);
+    const int64_t n_first = pp_key_part_rows(hp, of_states[i].parts[0]);
+    const int64_t n_second = pp_key_part_rows(hp, of_states[i].parts[1]);
     struct pp_buf name = {0};
     struct item *item = &f->items[f->n];
     char own[NAME];
-    if (!at)
+    if (!strstr(t->name, of_states[i].first))
         return PP_OK;
-    snprintf(own, sizeof own, "%.*s.attn_gate.weight", (int)(at - t->name), t->name);
-    const struct pp_tensor *gate = pp_source_tensor(f->s, own);
-    if (!gate || t->n_dims != 2 || gate->n_dims != 2 || t->ne[1] != 2 * keys + values || gate->ne[1] != values ||
-        gate->ne[0] != t->ne[0])
-        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no gate beside it, or another size", t->name);
-    snprintf(own, sizeof own, "%.*s.ssm_in.weight", (int)(at - t->name), t->name);
+    snprintf(own, sizeof own, "%.*s%s", stem, t->name, of_states[i].second);
+    const struct pp_tensor *second = pp_source_tensor(f->s, own);
+    if (!second || t->n_dims != 2 || second->n_dims != 2 || t->ne[1] != n_first || second->ne[1] != n_second ||
+        second->ne[0] != t->ne[0])
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no %.40s beside it, or another size", t->name, own);
+    snprintf(own, sizeof own, "%.*s%s", stem, t->name, of_states[i].whole);
     if (f->opt->bits || !line_of(f, own, &name)) {
         pp_buf_free(&name);
         return fail_place(f, t->name);
     }
-    *item = (struct item){.from = t, .with = gate, .type = pp_folder_float_type(f, t), .order = BY_KEY, .n_dims = 2,
-                          .ne = {t->ne[0], 2 * (keys + values), 1, 1}};
+    *item = (struct item){.from = t, .with = second, .type = pp_folder_float_type(f, t), .order = BY_KEY, .n_dims = 2,
+                          .ne = {t->ne[0], n_first + n_second, 1, 1}};
     enum pp_code code = name_item(f, item, &name);
     pp_buf_free(&name);
     f->n += !code;

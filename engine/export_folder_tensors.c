@@ -306,12 +306,14 @@ static enum pp_code behind_reserved(const struct folder *f, const struct item *i
                     : pp_tensor_floats(item->from, s.first + r - n_reserved, s.n - r, to + r * item->ne[0], f->err);
 }
 
-/* Of each key its query's rows, then its own, those of its values, and of their gates. */
+/* Of each key its query's rows, then its own, those of its values, and of their gates; or beta of its heads, then
+ * decays. */
 static enum pp_code join_by_key(const struct folder *f, const struct item *item, struct span s, float *to)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
-    const int64_t n = hp->n_state_key_head, key = hp->state_key_dim;
-    const int64_t value = hp->n_state_head / n * hp->state_value_dim;
+    const bool numbers = strstr(item->from->name, ".ssm_beta.");
+    const int64_t n = hp->n_state_key_head, key = numbers ? 0 : hp->state_key_dim;
+    const int64_t value = hp->n_state_head / n * (numbers ? 1 : hp->state_value_dim);
     enum pp_code code = PP_OK;
     for (int64_t r = s.first; r < s.first + s.n && !code; r++, to += item->ne[0]) {
         const int64_t k = r / (2 * (key + value)), j = r % (2 * (key + value));

@@ -73,7 +73,7 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
     } scales[] = {
         {"attention scale", hp->attn_scale},       {"attention soft cap", hp->attn_softcap},
         {"largest ALiBi bias", hp->alibi},
-        {"scale of keys' and values' vector", hp->latent_scale},
+        {"scale of keys' and values' vector", hp->latent_scale}, {"scale of states' results", hp->state_scale},
         {"attention temperature", hp->attn_temperature}, {"scale of values", hp->attn_value_scale},
         {"logit soft cap", hp->final_softcap},     {"router's soft cap", hp->router_softcap},
         {"embedding scale", hp->embd_scale},
@@ -395,6 +395,8 @@ static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *er
         code = pp_check_range("size of a token's embedding", hp->n_embd_in, 0, hp->n_embd, err);
     if (!code)
         code = pp_check_range("size of each layer's own input", hp->n_embd_layer, 0, 1 << 16, err);
+    if (!code)
+        code = pp_check_range("rank of norms' gates", hp->norm_rank, 0, 1 << 10, err);
     if (!code && hp->ngram.size)
         code = check_ngrams(hp, err);
     if (!code)
@@ -417,6 +419,14 @@ static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *er
               isfinite(hp->expert_bound[l])))
             code = pp_fail(err, PP_ERR_FORMAT, "the model says something impossible of how large gates are");
     return code ? code : pp_check_range("number of pairs that are rotated", hp->rope_turning, 0, hp->rope_dim / 2, err);
+}
+
+static bool has_states(const struct pp_hparams *hp)
+{
+    bool recurs = hp->n_state_head || hp->mamba || hp->rwkv;
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        recurs = recurs || hp->layer[l] & PP_LAYER_RECURRENT;
+    return recurs;
 }
 
 enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
@@ -466,7 +476,7 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         code = check_scales(hp, err);
     if (!code)
         code = check_experts(hp, err);
-    if (!code && (hp->n_state_head || hp->mamba || hp->rwkv))
+    if (!code && has_states(hp))
         code = check_states(hp, err);
     return code ? code : check_rope(hp, err);
 }

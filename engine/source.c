@@ -148,13 +148,14 @@ static enum pp_code list_tensors(struct pp_source *s, const char *family, struct
 {
     enum pp_code code = PP_OK;
     const bool xielu = pp_xielu_in(s->gguf);
-    bool other = s->n_parts > 0 || xielu;
+    const bool lacks_ones = pp_gguf_lacks_ones(s->gguf, family);
+    bool other = s->n_parts > 0 || xielu || lacks_ones;
     for (size_t t = 0; t < pp_gguf_n_tensors(s->gguf) && !other; t++)
         other = pp_gguf_form(family, pp_gguf_tensor_at(s->gguf, t)) != PP_GGUF_USUAL;
     for (int i = 0; i < pp_source_n_files(s) && other && !code; i++) {
         const struct pp_gguf *g = pp_source_file(s, i);
         for (size_t t = 0; t < pp_gguf_n_tensors(g) && !code; t++)
-            code = pp_gguf_form_add(&s->list, family, pp_gguf_tensor_at(g, t), err);
+            code = pp_gguf_form_add(&s->list, family, pp_gguf_tensor_at(g, t), lacks_ones, err);
     }
     if (!code && other)
         code = pp_gguf_take_scales(&s->list, err);

@@ -153,6 +153,7 @@ struct pp_hparams {
                                and ARWKV's */
     bool states_beside;     /* layers have states beside attention, which read the same */
     bool state_sigmoids;    /* what the delta rule gives has gates that are sigmoids, not SiLU */
+    float state_scale;      /* and is multiplied by this; 0: 1 */
     bool state_tiled;       /* head h goes with key head h modulo n_state_key_head: GGUF's Qwen 3.5 */
     int64_t n_ff;
     int64_t n_ctx_train;
@@ -250,6 +251,8 @@ struct pp_hparams {
     int64_t n_nextn;        /* layers behind the last one that guess further tokens; nobody uses them */
     float norm_eps;
     int64_t norm_groups;    /* those of the stream are by so many parts of it, each by itself; 0: by all together */
+    int64_t norm_rank;      /* each of their values has a gate, up to 2, which products of so many values make of what
+                               is normed: GigaChat 3.5's; 0: none has */
     bool mean_square;       /* norms are by the root of the mean square, though those of the family take the mean off */
     float rope_base;
     float rope_base_local;  /* of layers with PP_LAYER_LOCAL_ROPE */

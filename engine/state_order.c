@@ -63,3 +63,28 @@ void pp_state_columns(const struct pp_state_order *o, float *rows, int64_t n, in
             rows[c] = room[pp_state_row(o, c)];
     }
 }
+
+int64_t pp_key_part_rows(const struct pp_hparams *hp, enum pp_key_part part)
+{
+    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
+    return part == PP_KEYS_QKV ? 2 * keys + values : part == PP_KEYS_GATES ? values : hp->n_state_head;
+}
+
+int64_t pp_key_part_row(const struct pp_hparams *hp, enum pp_key_part part, int64_t r)
+{
+    const int64_t n = hp->n_state_key_head, share = hp->n_state_head / n, key = hp->state_key_dim;
+    const int64_t value = share * hp->state_value_dim;
+    const bool numbers = part == PP_KEYS_BETA || part == PP_KEYS_DECAYS;
+    int64_t each = numbers ? share : value, before = part == PP_KEYS_DECAYS ? share : 0;
+    if (part == PP_KEYS_GATES)
+        before = 2 * key + value;
+    if (part == PP_KEYS_QKV && r < 2 * n * key) { /* queries of all keys come first, then those themselves */
+        before = r / (n * key) * key;
+        each = key;
+        r %= n * key;
+    } else if (part == PP_KEYS_QKV) {
+        before = 2 * key;
+        r -= 2 * n * key;
+    }
+    return r / each * 2 * (numbers ? share : key + value) + before + r % each;
+}

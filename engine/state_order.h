@@ -16,6 +16,13 @@ struct pp_state_order {
     bool to_gguf;          /* what is made has them as GGUF files do */
 };
 
+/* Matrices of what goes into states, by keys: of each key its query's rows, its own, those of its values and of their
+ * gates (ssm_in); or beta of each of its heads, then decays (ssm_ba). The parts that files may have instead. */
+enum pp_key_part { PP_KEYS_WHOLE, PP_KEYS_QKV, PP_KEYS_GATES, PP_KEYS_BETA, PP_KEYS_DECAYS };
+/* How many rows a part has, and the row of the whole that its row r is. */
+int64_t pp_key_part_rows(const struct pp_hparams *hp, enum pp_key_part part);
+int64_t pp_key_part_row(const struct pp_hparams *hp, enum pp_key_part part, int64_t r);
+
 /* How a tensor of that GGUF name changes its order from the model's to the other; false: it does not. */
 bool pp_state_order(const struct pp_hparams *hp, const char *gguf_name, struct pp_state_order *order);
 /* The row (or column) of ours that row r of the new one is. */

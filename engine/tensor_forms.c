@@ -5,6 +5,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
+#include "engine/gguf.h"
 #include "engine/hf_form.h"
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */
@@ -294,12 +295,37 @@ static enum pp_code add_streams(struct pp_tensor_list *l, const struct pp_tensor
     return code;
 }
 
-enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t,
+static bool is_norm(const struct pp_tensor *t)
+{
+    return t->type == PP_TYPE_F32 && t->n_dims == 1 && pp_ends_with(t->name, "norm.weight");
+}
+
+bool pp_gguf_lacks_ones(const struct pp_gguf *g, const char *family)
+{
+    enum { FEW = 64 }; /* one of so many */
+    int64_t n = 0, below = 0;
+    for (size_t i = 0; strcmp(family, "gigachat35") == 0 && i < pp_gguf_n_tensors(g); i++) {
+        const struct pp_tensor *t = pp_gguf_tensor_at(g, i);
+        for (int64_t j = 0; is_norm(t) && j < t->ne[0]; j++, n++) {
+            float v;
+            memcpy(&v, (const uint8_t *)t->data + (size_t)j * sizeof v, sizeof v);
+            below += v < 0;
+        }
+    }
+    return below * FEW > n;
+}
+
+enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t, bool lacks_ones,
                               struct pp_error *err)
 {
     const bool bias = pp_ends_with(t->name, ".bias");
-    struct pp_tensor rows;
+    struct pp_tensor rows, whole[2];
     enum pp_code code;
+    int n;
+    if (lacks_ones && is_norm(t)) {
+        code = pp_hf_transform(t, PP_HF_PLUS_ONE, NULL, whole, &n, err);
+        return code ? code : pp_tensor_list_add(l, &whole[0], t->name, true, err);
+    }
     switch (pp_gguf_form(family, t)) {
     case PP_GGUF_RENAMED:
         return add_renamed(l, family, t, err);

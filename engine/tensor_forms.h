@@ -10,6 +10,7 @@
  *   ffn_gate_up_exps, and MXFP4 has the number 4 and weights 2 i and 2 i + 1 in byte i of a block
  *   (PP_TYPE_MXFP4_PAIRS); weights i and i + 16 share one in GGUF's MXFP4.
  * - altup_proj and altup_unembd_proj: a matrix of each residual stream but the first, where it lies.
+ * - GigaChat 3.5 of the first converter, whose norms lack the 1 that is added to them.
  * - NVFP4 becomes Q8_0, whose rounding is far finer. NAME.scale beside NAME.weight has what all scales of a matrix are
  *   multiplied by; NAME.input_scale is about activations in FP4, which we do not have. */
 #ifndef PP_ENGINE_TENSOR_FORMS_H
@@ -20,6 +21,8 @@
 #include "engine/source.h"
 #include "engine/tensor_list.h"
 #include "engine/types.h"
+
+struct pp_gguf;
 
 enum pp_gguf_form {
     PP_GGUF_USUAL,
@@ -33,8 +36,11 @@ enum pp_gguf_form {
 };
 /* What a tensor of a GGUF file is in a family, which is called as the file calls it. */
 enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t);
-/* Adds what it becomes. */
-enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t,
+/* Whether norms of a family's file lack the 1 that is added to them. Nothing but their values tells: with it hardly any
+ * are below 0, and without it many. */
+bool pp_gguf_lacks_ones(const struct pp_gguf *g, const char *family);
+/* Adds what it becomes. lacks_ones: it is of such a file. */
+enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t, bool lacks_ones,
                               struct pp_error *err);
 
 /* A folder's tensor of the form PP_HF_HALVES, named as GGUF names the gates ("blk.3.ffn_gate_exps.weight") and the

@@ -35,6 +35,23 @@ void expert_linear(const struct expert_model *m, int l, const char *kind, const 
         y[o] += (double)b->values[o];
 }
 
+/* GigaChat 3.5's: each of n normed values times 2 sigmoid(W_down silu(W_up x)). */
+static void gate_norm(const struct expert_model *m, int l, const char *kind, int64_t n, double *x)
+{
+    char name[48];
+    double *low = doubles(m->s.norm_rank), *gates = doubles(n);
+    snprintf(name, sizeof name, "%s_gate_up", kind);
+    expert_linear(m, l, name, x, low);
+    for (int i = 0; i < m->s.norm_rank; i++)
+        low[i] *= sigmoid(low[i]);
+    snprintf(name, sizeof name, "%s_gate_down", kind);
+    expert_linear(m, l, name, low, gates);
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= 2 * sigmoid(gates[i]);
+    pp_free(low);
+    pp_free(gates);
+}
+
 /* By the root of the mean square of n values, or, centred, of what they are above their mean. */
 static void norm(const struct expert_model *m, int l, const char *kind, const double *x, double *y)
 {
@@ -54,6 +71,8 @@ static void norm(const struct expert_model *m, int l, const char *kind, const do
     const double epsilon = m->s.epsilon != 0.0f ? (double)m->s.epsilon : EXPERT_EPSILON;
     for (int64_t i = 0; i < w->cols; i++)
         y[i] = (x[i] - mean) / sqrt(square + epsilon) * (double)w->values[i];
+    if (m->s.norm_rank)
+        gate_norm(m, l, kind, w->cols, y);
 }
 
 /* YaRN is of layers without a RoPE of their own. */
@@ -747,6 +766,8 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         for (int i = 0; s->gated && i < s->n_head * s->v_dim; i++)
             att[i] *= sigmoid(gate[s->head_gates ? i / s->v_dim : i]);
         expert_linear(m, l, "attn_output", att, delta);
+        if (s->norm_rank)
+            norm(m, l, "post_attention_norm", delta, delta);
         give(s, &how[r], more, delta, row);
         if (s->shortcut) {
             half_feed_forward(m, l, r, row, in);
@@ -757,7 +778,7 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         else
             recall(m, l, true, row, r, n, second);
         feed_forward_of(m, l, second, in, delta);
-        if (s->normed_mixture && expert_layer(s, l))
+        if (s->norm_rank || (s->normed_mixture && expert_layer(s, l)))
             norm(m, l, "post_ffw_norm", delta, delta);
         give(s, &next, more, delta, row);
     }
@@ -940,6 +961,8 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
     for (int r = 0; r < n; r++) {
         double *row = x + r * row_width(s);
         expert_linear(m, l, s->kda || s->lightning ? "attn_output" : "ssm_out", out + r * values, delta);
+        if (s->norm_rank)
+            norm(m, l, "post_attention_norm", delta, delta);
         give(s, &how[r], more, delta, row);
         if (s->kinds)
             continue;
@@ -948,6 +971,8 @@ static void state_layer(const struct expert_model *m, int l, double *x, int n)
         else
             recall(m, l, true, row, r, n, second);
         feed_forward_of(m, l, second, in, delta);
+        if (s->norm_rank)
+            norm(m, l, "post_ffw_norm", delta, delta);
         give(s, &next, more, delta, row);
     }
     pp_free(how);

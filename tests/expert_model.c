@@ -54,6 +54,13 @@ static void add_matrix(struct expert_model *m, int l, const char *kind, int64_t 
 static void add_norm(struct expert_model *m, int l, const char *kind, int64_t cols)
 {
     add(m, l, kind, 0, 0, cols, 1, 0.5f);
+    for (int i = 0; i < 2 && m->s.norm_rank && !strstr(kind, "ssm_norm"); i++) {
+        char name[48];
+        snprintf(name, sizeof name, "%.*s_gate_%s.weight", (int)(strlen(kind) - strlen(".weight")), kind,
+                 i ? "down" : "up");
+        const int64_t n_in = i ? m->s.norm_rank : cols; /* small: each norm's result would make errors larger */
+        add(m, l, name, 0, i ? cols : m->s.norm_rank, n_in, 0, 0.5f * sqrtf(3.0f / (float)n_in));
+    }
 }
 
 static struct array *last(struct expert_model *m)
@@ -509,6 +516,10 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
             add_norm(m, l, beside_norm, s->n_embd);
         }
         add_feed_forward(m, l);
+        if (s->norm_rank) {
+            add_norm(m, l, "post_attention_norm.weight", s->n_embd);
+            add_norm(m, l, "post_ffw_norm.weight", s->n_embd);
+        }
         if (s->normed_mixture == NORMED_ANYWHERE || (s->normed_mixture && expert_layer(s, l)))
             add_norm(m, l, "post_ffw_norm.weight", s->n_embd);
         if (l >= s->n_layer)
@@ -674,9 +685,9 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         if (!s->stream_rounds)
             pp_gguf_add_f32(w, key(m, "hyper_connection.magnitude"), s->stream_most);
     }
-    if (s->q_growth != 0.0f)
+    if (s->q_growth != 0.0f && !s->norm_rank)
         pp_gguf_add_f32(w, key(m, "attention.q_lora_scale"), s->q_growth);
-    if (s->kv_growth != 0.0f)
+    if (s->kv_growth != 0.0f && !s->norm_rank)
         pp_gguf_add_f32(w, key(m, "attention.kv_lora_scale"), s->kv_growth);
     if (s->value_scale != 0.0f)
         pp_gguf_add_f32(w, key(m, "attention.value_scale"), s->value_scale);
@@ -771,9 +782,16 @@ const char *expert_model_write(const struct expert_model *m)
                                (const int64_t[]){a->cols, a->rows, a->matrices});
     }
     assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (int i = 0; i < m->n; i++)
-        if (is_in_file(m, &m->t[i]))
-            assert_ok(pp_gguf_write(w, m->t[i].values, (size_t)n_values(&m->t[i]) * sizeof(float), &err), err);
+    for (int i = 0; i < m->n; i++) {
+        const struct array *a = &m->t[i];
+        float *values = pp_malloc((size_t)n_values(a) * sizeof *values);
+        assert_non_null(values);
+        for (int64_t j = 0; j < n_values(a); j++)
+            values[j] = a->values[j] - (m->s.lacks_ones && strstr(a->name, "norm.weight") ? 1 : 0);
+        if (is_in_file(m, a))
+            assert_ok(pp_gguf_write(w, values, (size_t)n_values(a) * sizeof(float), &err), err);
+        pp_free(values);
+    }
     assert_ok(pp_gguf_writer_finish(w, &err), err);
     pp_gguf_writer_free(w);
     return path;

@@ -115,6 +115,10 @@ struct expert_shape {
         const uint64_t *multipliers;
     } hash;                 /* embeddings of several tokens in streams; size 0: none */
     bool state_sigmoids;    /* what the gated delta rule gives has gates that are sigmoids, not SiLU */
+    float state_scale;      /* and what it gives is multiplied by this; 0: 1 */
+    int norm_rank;          /* norms have gates of products of so many values; there are some behind both parts, too,
+                               in all layers. 0: they have none */
+    bool lacks_ones;        /* the file has them without the 1 that is added */
     float decay_bound;      /* kda: logarithms of decays are this times a sigmoid; 0: they are not bounded */
     bool twice;             /* beta goes up to 2 */
     bool norms_behind;      /* layers with attention have no other norms than post_norms, those with states have the

@@ -124,7 +124,8 @@ static void norm_and_gate(const struct expert_model *m, int l, const double *gat
         square += out[i] * out[i] / n;
     for (int i = 0; i < n; i++)
         out[i] = out[i] / sqrt(square + EXPERT_EPSILON) * number(m, l, "ssm_norm.weight", i) *
-                 (m->s.state_sigmoids ? 1 : gate[i]) / (1 + exp(-gate[i]));
+                 (m->s.state_sigmoids ? 1 : gate[i]) / (1 + exp(-gate[i])) *
+                 (m->s.state_scale != 0.0f ? (double)m->s.state_scale : 1);
 }
 
 void expert_states(const struct expert_model *m, int l, const double *in, int n, double *out)

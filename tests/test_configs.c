@@ -141,7 +141,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(attn_log_length), ONE(dense_beside), ONE(router_softcap),
         ONE(n_index_head), ONE(index_dim), ONE(index_top_k), ONE(index_halves), ONE(hyper),
         ONE(index_block), ONE(index_local), ONE(index_pooled), ONE(stream_mean), ONE(stream_rank), ONE(state_sigmoids),
-        ONE(norm_groups),
+        ONE(norm_groups), ONE(norm_rank), ONE(state_scale),
         {"hash_size", (double)hp->hashed.size}, {"hash_heads", (double)hp->hashed.heads},
         {"hash_width", (double)hp->hashed.width}, {"hash_taps", (double)hp->hashed.taps},
         {"hash_layer", (double)hp->hashed.layer}, {"hash_end", (double)hp->hashed.end},

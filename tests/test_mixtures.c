@@ -5,9 +5,12 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/convert.h"
 #include "engine/engine.h"
+#include "engine/source.h"
 #include "tests/expert_checks.h"
 #include "tests/expert_model.h"
+#include "tests/expert_model_int.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -314,6 +317,94 @@ static void bad_kimi_k3(void **state)
     expert_model_free(m);
 }
 
+/* GigaChat 3.5: norms with gates before and behind both parts, states in all layers but each third, whose gates go up
+ * to 2, and latent attention with a gate for each value; all that is bounded is, in the dense layer, too. */
+static struct expert_shape gigachat_shape(void)
+{
+    struct expert_shape s = expert_shape("gigachat35");
+    s.norm_rank = 16;
+    s.state_scale = 2;
+    s.state_sigmoids = s.neighbours = s.gated = s.heads_apart = true;
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
+    s.bounded_gates = s.bounded_all = true;
+    s.bound = 0.7f;
+    s.n_layer = 4;
+    s.full = 3;
+    s.n_dense = 1;
+    s.n_ff_shared = 32;
+    s.scale = 2.5f;
+    s.n_state = 4;
+    s.n_state_key = 2;
+    s.key_dim = s.value_dim = 16;
+    s.state_taps = 4;
+    s.kv_rank = 32;
+    s.nope = 16;
+    s.v_dim = 24;
+    s.rope_dim = 8;
+    s.q_rank = 24;
+    s.q_growth = sqrtf(64.0f / 24);
+    s.kv_growth = sqrtf(64.0f / 32);
+    return s;
+}
+
+static void gigachat(void **state)
+{
+    (void)state;
+    struct expert_shape s = gigachat_shape();
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "model.norm.gate_down_projection.weight", 2, 16);
+    assert_tensor(folder, "model.layers.0.post_self_attn_layernorm.gate_up_projection.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.0.self_attn.in_proj_qkvz.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.self_attn.in_proj_ba.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.self_attn.gate_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.self_attn.kv_a_layernorm.gate_up_projection.weight", 2, s.kv_rank);
+    s.bound = 0;
+    s.bounded_gates = s.bounded_all = false;
+    s.n_state_key = 4;
+    s.q_rank = s.n_dense = s.n_ff_shared = 0;
+    s.q_growth = 0;
+    s.yarn_factor = 4;
+    s.yarn_ctx = 32;
+    s.log_multiplier = 0.1f;
+    s.n_nextn = 1;
+    s.n_layer = 3;
+    s.lacks_ones = true; /* as files of the first converter */
+    check_experts(&s);
+}
+
+/* Files have what goes into states apart, with a matrix each, as llama.cpp wants it. */
+static void gigachat_file(void **state)
+{
+    (void)state;
+    struct expert_shape s = gigachat_shape();
+    struct expert_model *m = expert_model_make(&s);
+    const char *folder = fresh_path("gigachat"), *file = fresh_path("gigachat.gguf");
+    const char *const kinds[] = {"attn_qkv.weight", "attn_gate.weight", "ssm_beta.weight", "ssm_alpha.weight"};
+    struct pp_source *source;
+    struct pp_error err;
+    assert_ok(pp_convert_to_folder(expert_model_write(m), folder, &(struct pp_convert_options){0}, &err), err);
+    assert_ok(pp_convert_to_gguf(folder, file, &(struct pp_convert_options){0}, &err), err);
+    assert_ok(pp_source_open(file, &source, &err), err);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "blk.1.%s", kinds[i]);
+        const struct pp_tensor *t = pp_source_tensor(source, name);
+        const struct array *w = expert_find(m, 1, kinds[i]);
+        assert_non_null(t);
+        assert_true(t->ne[0] == w->cols && t->ne[1] == w->rows && t->type == PP_TYPE_F32);
+        assert_memory_equal(t->data, w->values, t->size);
+    }
+    pp_source_close(source);
+    expert_model_free(m);
+}
+
+static void gigachat_goes_on(void **state)
+{
+    const struct expert_shape s = gigachat_shape();
+    (void)state;
+    goes_on(&s);
+}
+
 /* Lightning attention in the first layers of groups, and in the others, and behind the last whole group, attention of
  * the usual kind (Ring linear 2.0) or latent attention (Ling 2.5). */
 static struct expert_shape ling25_shape(bool latent)
@@ -556,6 +647,7 @@ TEST_GROUP(mixtures)
         cmocka_unit_test(ling3),           cmocka_unit_test(ling3_goes_on),   cmocka_unit_test(bad_ling3),
         cmocka_unit_test(kimi_k3),         cmocka_unit_test(kimi_k3_goes_on), cmocka_unit_test(bad_kimi_k3),
         cmocka_unit_test(ling25),          cmocka_unit_test(ling25_goes_on),  cmocka_unit_test(bad_ling25),
+        cmocka_unit_test(gigachat),        cmocka_unit_test(gigachat_file),   cmocka_unit_test(gigachat_goes_on),
         cmocka_unit_test(scaled_ling),
         cmocka_unit_test(minimax_m3),      cmocka_unit_test(minimax_m3_goes_on), cmocka_unit_test(bad_minimax_m3),
         cmocka_unit_test(not_the_same_model), cmocka_unit_test(longcat_lite),   cmocka_unit_test(bad_ngrams),

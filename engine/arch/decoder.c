@@ -5,6 +5,7 @@
  * and feed-forward part side by side: GPT-J, PaLM (arXiv 2204.02311), Phi, Cohere; experts: arXiv 2401.04088. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/arch/decoder_int.h"
 #include "engine/xielu.h"
@@ -59,6 +60,25 @@ bool pp_decoder_find_norm(struct builder *b, const char *name, int64_t n, struct
     return norm->weight && (norm->bias || !added);
 }
 
+/* GigaChat 3.5: y = 2 sigmoid(W_down silu(W_up x)) * x, x being the norm's result, in place. */
+bool pp_decoder_norm_gates(struct builder *b, int l, const char *name, int64_t n, int slot)
+{
+    const int64_t rank = b->hp->norm_rank;
+    if (!rank)
+        return true;
+    const int up = pp_plan_linear(b->p, b->s, rank, n, b->err, "%s_gate_up", name);
+    const int down = up < 0 ? -1 : pp_plan_linear(b->p, b->s, n, rank, b->err, "%s_gate_down", name);
+    const int gates = pp_plan_part(b->p, b->norm_gates, 0, n);
+    add_linear(b, l, up, slot, b->norm_low);
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->norm_low, .in2 = NONE,
+                          .out = b->norm_low});
+    add_linear(b, l, down, b->norm_low, gates);
+    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = gates, .in2 = slot, .out = slot});
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 2, .layer = l, .in = slot, .in2 = NONE,
+                          .out = slot});
+    return down >= 0;
+}
+
 bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int in, int out)
 {
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = in, .in2 = NONE, .out = out};
@@ -66,10 +86,16 @@ bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int 
     snprintf(name, sizeof name, "blk.%d.%s", l, kind);
     if (in == out && in == b->x && b->hp->stream_rank)
         return true; /* normed before gates let it through */
+    if (b->hp->norm_rank && out == b->normed) {
+        if (b->gated_norm && b->gated_layer == l && strcmp(b->gated_norm, kind) == 0)
+            return true; /* is there still, unlike a norm that a projection makes for itself */
+        b->gated_norm = kind;
+        b->gated_layer = l;
+    }
     if (!pp_decoder_find_norm(b, name, n, &norm))
         return false;
     add(b, norm);
-    return true;
+    return pp_decoder_norm_gates(b, l, name, n, out);
 }
 
 /* --- the feed-forward part -------------------------------------------------------------------------------------- */
@@ -395,6 +421,8 @@ static bool add_result(struct builder *b, int l, const char *post_norm)
         if (!pp_decoder_find_norm(b, name, b->hp->n_embd, &norm))
             return false;
         add(b, norm);
+        if (!pp_decoder_norm_gates(b, l, name, b->hp->n_embd, b->delta))
+            return false;
     }
     add_residual(b, l);
     return true;
@@ -892,6 +920,11 @@ static void make_slots(struct builder *b)
     }
     b->act = pp_plan_slot(p, hp->n_ff);
     b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert + hp->n_expert_idle : 1);
+    if (hp->norm_rank) { /* norms are of the stream, and of the vectors of latent attention, which may be wider */
+        const int64_t low = hp->q_lora_rank > hp->kv_lora_rank ? hp->q_lora_rank : hp->kv_lora_rank;
+        b->norm_low = pp_plan_slot(p, hp->norm_rank);
+        b->norm_gates = pp_plan_slot(p, low > hp->n_embd ? low : hp->n_embd);
+    }
     if (hp->n_embd_expert) {
         b->narrow = pp_plan_slot(p, hp->n_embd_expert);
         b->narrow_out = pp_plan_slot(p, hp->n_embd_expert);
@@ -1095,6 +1128,8 @@ static bool add_output(struct builder *b)
     add(b, (struct pp_op){.kind = PP_OP_SELECT, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->x});
     if (!hp->no_output_norm)
         add(b, norm);
+    if (!hp->no_output_norm && !pp_decoder_norm_gates(b, n_layer, "output_norm", hp->n_embd, b->normed))
+        return false;
     if (proj >= 0)
         add_linear(b, n_layer, proj, hidden, narrow = pp_plan_slot(b->p, hp->n_embd_in));
     if (((b->d->dense_head || b->d->head_bias) && !add_head_bias(b, w)) || (b->d->dense_head && !add_dense_head(b)))

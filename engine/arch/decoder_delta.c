@@ -225,6 +225,9 @@ bool pp_delta_result(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r), .weight = norm,
                           .scale = hp->state_eps, .in = b->state_gate, .in2 = NONE, .out = b->state});
     add_linear(b, l, out, b->state, b->delta);
+    if (hp->state_scale != 0.0f)
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = hp->state_scale, .layer = l,
+                              .in = b->delta, .in2 = NONE, .out = b->delta});
     return true;
 }
 

@@ -33,6 +33,9 @@ struct builder {
     int modalities, mixing, spreading; /* what tells how streams are mixed; how they are, and how far a result goes */
     const struct pp_tensor *stream_ones; /* with hyper-connections, of which streams[1] is all of them normed, `mixing`
                                 what numbers are made of, and `spreading` those: of the norm of all */
+    int norm_low, norm_gates; /* with norm_rank: what gates of a norm's result are made of, and those */
+    const char *gated_norm;  /* the norm that `normed` has, gates included, which need not be made again; or NULL */
+    int gated_layer;         /* that norm's */
     int stream_gates;        /* with stream_rank, where `mixing` is what they are made of: gates, and what they let
                                 through */
     int low, laurel;         /* what stands beside attention, and half-way there */
@@ -118,6 +121,8 @@ bool pp_decoder_has(const struct builder *b, int l, const char *kind);
 /* The vectors of a norm of n values called NAME; what is added behind may be there in any family. False: *err is
  * set. */
 bool pp_decoder_find_norm(struct builder *b, const char *name, int64_t n, struct pp_op *norm);
+/* What lets through the norm of n values called NAME that is in a slot, where the model has that. */
+bool pp_decoder_norm_gates(struct builder *b, int l, const char *name, int64_t n, int slot);
 /* A layer's norm of n values. */
 bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int in, int out);
 

@@ -47,7 +47,7 @@ extern const struct pp_arch pp_arch_deepseek4;
 extern const struct pp_arch pp_arch_maple, pp_arch_minimax_m3, pp_arch_bailing_linear, pp_arch_bailing_hybrid;
 extern const struct pp_arch pp_arch_kormo, pp_arch_hyperclovax, pp_arch_diffllama, pp_arch_telechat, pp_arch_yuan;
 extern const struct pp_arch pp_arch_qwen4, pp_arch_k2_horizon;
-extern const struct pp_arch pp_arch_glm5_next;
+extern const struct pp_arch pp_arch_glm5_next, pp_arch_gigachat35;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
@@ -222,6 +222,12 @@ enum pp_code pp_ling_check_groups(const struct pp_hparams *hp, struct pp_error *
 /* With latent attention, RoPE is not scaled. */
 enum pp_code pp_ling_check_rope(const struct pp_hparams *hp, struct pp_error *err);
 extern const struct pp_expert_keys pp_ling_expert_keys;
+
+/* All gates have the same bound, or none, where it is 0; label: what says it, for errors. What files say of it, under
+ * GLM 5 Next's and GigaChat 3.5's keys. */
+enum pp_code pp_bound_gates(struct pp_hparams *hp, float most, const char *label, struct pp_error *err);
+enum pp_code pp_bounds_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
+void pp_bounds_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 
 /* A model of states only, which has neither attention nor feed-forward parts: of what all decoders have, the least. */
 void pp_mamba_alone(struct pp_hparams *hp);

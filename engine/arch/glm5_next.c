@@ -101,8 +101,7 @@ static enum pp_code set_known(struct pp_hparams *hp, int64_t head_dim, float dec
     return pp_index_check(hp, err);
 }
 
-/* All gates have the same bound, or none, where it is 0. */
-static enum pp_code bound_gates(struct pp_hparams *hp, float most, const char *label, struct pp_error *err)
+enum pp_code pp_bound_gates(struct pp_hparams *hp, float most, const char *label, struct pp_error *err)
 {
     if (!isfinite(most) || most < 0)
         return pp_fail(err, PP_ERR_FORMAT, "%s is %g; bounds of gates are finite and not below 0", label, (double)most);
@@ -223,7 +222,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_float(config, "swiglu_limit", &most, err);
     if (!code)
         code = states_from_config(config, hp, err);
-    return code ? code : bound_gates(hp, most, "config.json: swiglu_limit", err);
+    return code ? code : pp_bound_gates(hp, most, "config.json: swiglu_limit", err);
 }
 
 static void put_layers(const struct pp_hparams *hp, cJSON *config, cJSON *states)
@@ -283,8 +282,9 @@ static const char decay_key[] = "kda.gate_lower_bound", least_key[] = "hyper_con
 /* The key under the name that the file has for the family. */
 static const char *key_in(const struct pp_gguf *g, const char *name, char full[160])
 {
-    const bool other = pp_gguf_string_is(g, "general.architecture", other_name);
-    snprintf(full, 160, "%s.%s", other ? other_name : "glm5next", name);
+    struct pp_str family = {"", 0};
+    pp_gguf_string(g, "general.architecture", &family);
+    snprintf(full, 160, "%.*s.%s", (int)(family.len < 64 ? family.len : 64), family.data, name);
     return full;
 }
 
@@ -304,7 +304,7 @@ static enum pp_code bound_from_gguf(const struct pp_gguf *g, const char *key, co
     return PP_OK;
 }
 
-static enum pp_code bounds_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_bounds_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     char full[160], label[180];
     double most = 0, shared = 0;
@@ -316,7 +316,7 @@ static enum pp_code bounds_from_gguf(const struct pp_gguf *g, struct pp_hparams 
     if (!code && shared != most)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s is %g, and that of shared experts %g; only bounds that are the "
                        "same are supported for this family", label, most, shared);
-    return code ? code : bound_gates(hp, (float)most, label, err);
+    return code ? code : pp_bound_gates(hp, (float)most, label, err);
 }
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
@@ -343,7 +343,18 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     if (pp_gguf_float(g, key_in(g, usual_epsilon_key, full), &epsilon)) /* the other one is of the index's keys */
         hp->norm_eps = (float)epsilon;
     const enum pp_code code = set_known(hp, head_dim, (float)bound, err);
-    return code ? code : bounds_from_gguf(g, hp, err);
+    return code ? code : pp_bounds_from_gguf(g, hp, err);
+}
+
+void pp_bounds_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    char full[160];
+    if (hp->expert_bound[0] == 0.0f)
+        return;
+    snprintf(full, sizeof full, "%s.%s", hp->arch, expert_bounds);
+    pp_gguf_add_f32_array(w, full, hp->expert_bound, (size_t)hp->n_layer);
+    snprintf(full, sizeof full, "%s.%s", hp->arch, shared_bounds);
+    pp_gguf_add_f32_array(w, full, hp->gate_bound, (size_t)hp->n_layer);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
@@ -365,12 +376,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
         snprintf(full, sizeof full, "glm5next.%s", floats[i].key);
         pp_gguf_add_f32(w, full, floats[i].v);
     }
-    if (hp->expert_bound[0] == 0.0f)
-        return;
-    snprintf(full, sizeof full, "glm5next.%s", expert_bounds);
-    pp_gguf_add_f32_array(w, full, hp->expert_bound, (size_t)hp->n_layer);
-    snprintf(full, sizeof full, "glm5next.%s", shared_bounds);
-    pp_gguf_add_f32_array(w, full, hp->gate_bound, (size_t)hp->n_layer);
+    pp_bounds_to_gguf(hp, w);
 }
 
 const struct pp_arch pp_arch_glm5_next = {
