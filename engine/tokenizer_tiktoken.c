@@ -208,6 +208,10 @@ static const struct control qwen[] = {
 static const struct control cl100k[] = {
     {100257, "<|endoftext|>"},  {100258, "<|fim_prefix|>"},   {100259, "<|fim_middle|>"},
     {100260, "<|fim_suffix|>"}, {100276, "<|endofprompt|>"}, {-1, NULL}};
+static const struct control phi3small[] = {
+    {100257, "<|endoftext|>"},  {100258, "<|fim_prefix|>"},   {100259, "<|fim_middle|>"},
+    {100260, "<|fim_suffix|>"}, {100261, "<|system|>"},       {100262, "<|user|>"},
+    {100263, "<|assistant|>"},  {100266, "<|end|>"},          {100276, "<|endofprompt|>"}, {-1, NULL}};
 static const struct control o200k[] = {
     {199998, "<|startoftext|>"}, {199999, "<|endoftext|>"}, {200002, "<|return|>"}, {200003, "<|constrain|>"},
     {200005, "<|channel|>"},     {200006, "<|start|>"},     {200007, "<|end|>"},    {200008, "<|message|>"},
@@ -230,7 +234,8 @@ static const struct published {
 } known[] = {
     {"qwen2", "qwen", "qwen", 151643, qwen},
     {"gpt-4o", "o200k", "gpt_oss", 199998, o200k},
-    {"dbrx", "cl100k", "phi3small", 100256, cl100k},
+    {"dbrx", NULL, "phi3small", 100256, phi3small},
+    {"dbrx", "cl100k", NULL, 100256, cl100k},
     {"llama-bpe", NULL, "llama", 128000, llama3},
     {"kimi-k2", NULL, "kimi_k2", 163584, kimi},
     {"gpt-2", "r50k", NULL, 50256, gpt2},
@@ -242,6 +247,9 @@ enum { N_KNOWN = sizeof known / sizeof *known };
 static const struct published *find_published(const struct reader *r, const char *name, const struct tok_config *cfg)
 {
     const char *type = cJSON_GetStringValue(pp_json_member(cfg->model, "model_type"));
+    for (int i = 0; type && i < N_KNOWN; i++) /* of those with a name that others have, too */
+        if (known[i].type && !known[i].file && strcmp(type, known[i].type) == 0)
+            return &known[i];
     for (int i = 0; i < N_KNOWN; i++)
         if (known[i].file && strncmp(name, known[i].file, strlen(known[i].file)) == 0)
             return &known[i];
@@ -249,7 +257,7 @@ static const struct published *find_published(const struct reader *r, const char
         if (known[i].type && strcmp(type, known[i].type) == 0)
             return &known[i];
     for (int i = 0; i < N_KNOWN; i++)
-        if (known[i].n == r->n)
+        if (known[i].n == r->n && known[i].control != phi3small)
             return &known[i];
     return NULL;
 }
@@ -275,7 +283,8 @@ static enum pp_code complete(struct reader *r, const char *name, const struct to
     struct tok_spec *spec = &r->spec;
     const char *pattern = cJSON_GetStringValue(pp_json_member(cfg->tokenizer, "pat_str"));
     const struct published *p = find_published(r, name, cfg);
-    const bool has_control = cJSON_IsObject(pp_json_member(cfg->tokenizer, "added_tokens_decoder"));
+    const cJSON *added = pp_json_member(cfg->tokenizer, "added_tokens_decoder");
+    const bool has_control = cJSON_IsObject(added) && added->child;
     if (!pattern && !p)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "it does not say how text is cut into words, and is none of the "
                        "vocabularies that pippin knows (qwen, o200k, cl100k, Llama 3's, Kimi's, gpt2); give the "

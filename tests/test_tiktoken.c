@@ -258,6 +258,37 @@ static void folders(void **state)
     pp_buf_free(&ranks);
 }
 
+/* Phi 3 small has cl100k's ranks under that name, but more tokens for control, which only config.json tells; a list of
+ * such tokens that is empty says nothing. */
+static void phi_small(void **state)
+{
+    static const char config[] = "{\"model_type\": \"phi3small\"}";
+    enum { RANKS = 100256, PAIRS = 256 + 65536 };
+    struct pp_buf ranks = {0};
+    struct pp_error err;
+    (void)state;
+    for (int i = 0; i < RANKS; i++) {
+        const int rest = i < 256 ? i : (i - 256) % 65536;
+        const char bytes[3] = {(char)(rest >> 8), (char)rest, i < PAIRS ? 0 : 'x'};
+        add_line(&ranks, i < 256 ? bytes + 1 : bytes, i < 256 ? 1 : i < PAIRS ? 2 : 3, i);
+    }
+    for (int known = 0; known < 2; known++) {
+        const char *dir = folder("cl100k_base.tiktoken", &ranks, "{\"added_tokens_decoder\": {}}");
+        char path[512];
+        snprintf(path, sizeof path, "%s/config.json", dir);
+        if (known)
+            assert_ok(pp_write_file(path, config, strlen(config), 0600, &err), err);
+        struct pp_tokenizer *t = open_tokenizer(dir);
+        assert_string_equal(t->pre, "dbrx");
+        assert_int_equal(pp_tokenizer_eos(t), 100257);
+        assert_int_equal(pp_tokenizer_find(t, "<|fim_suffix|>", 14), 100260);
+        assert_int_equal(pp_tokenizer_find(t, "<|assistant|>", 13), known ? 100263 : -1);
+        assert_int_equal(pp_tokenizer_find(t, "<|end|>", 7), known ? 100266 : -1);
+        pp_tokenizer_free(t);
+    }
+    pp_buf_free(&ranks);
+}
+
 /* --- tekken.json ------------------------------------------------------------------------------------------- */
 
 #define TEKKEN(special, pattern)                                                                             \
@@ -418,6 +449,7 @@ TEST_GROUP(tiktoken)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors), cmocka_unit_test(plain_algorithm), cmocka_unit_test(folders),
+        cmocka_unit_test(phi_small),
         cmocka_unit_test(tekken),  cmocka_unit_test(lies),            cmocka_unit_test(one_letter),
         cmocka_unit_test(cut_off),
     };
