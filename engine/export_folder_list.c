@@ -111,10 +111,12 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
                                enum pp_row_order rows)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
-    const bool halves = form == PP_HF_EXPERTS_HALVES_TURNED, keys_values = form == PP_HF_KEYS_VALUES;
+    const bool halves = form == PP_HF_EXPERTS_HALVES_TURNED;
+    const bool rows_in_turns = form == PP_HF_IN_TURNS && item->n_dims == 2;
+    const bool keys_values = form == PP_HF_KEYS_VALUES || rows_in_turns;
     const bool behind = form == PP_HF_HALVES || form == PP_HF_INDEX || keys_values;
     const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP || form == PP_HF_TWO_TAPS ||
-                          halves;
+                          (form == PP_HF_IN_TURNS && !rows_in_turns) || halves;
     item->head_dim = hp->head_dim;
     item->n_head = hp->n_head;
     item->n_head_kv = hp->n_head_kv;
@@ -176,6 +178,11 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     if (behind) {
         item->ne[1] += item->with->ne[1];
         item->order = keys_values ? KEYS_VALUES : ONE_BEHIND;
+    }
+    if (rows_in_turns) {
+        item->head_dim = 1;
+        item->n_head_kv = item->from->ne[1];
+        return PP_OK;
     }
     if (keys_values) {
         item->halves = !hp->rope_neox && !f->arch->hf_pairs;

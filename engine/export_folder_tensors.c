@@ -343,7 +343,7 @@ static enum pp_code make_span(const struct folder *f, const struct item *item, s
     const int64_t step = item->with && !item->side_by_side ? 2 : 1, behind = item->side_by_side ? item->ne[0] / 2 : 1;
     const struct pp_tensor *const of[] = {item->from, item->with};
     enum pp_code code = PP_OK;
-    if (item->n_dims == 1)
+    if (item->n_dims == 1 && !item->with)
         return arrange(item, rows, to, f->err);
     if (item->order == QKV)
         return join_qkv(f, item, s, to);

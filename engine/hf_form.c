@@ -53,14 +53,14 @@ static enum pp_code plus(const struct pp_tensor *t, float added, struct pp_tenso
     return PP_OK;
 }
 
-/* Each expert's biases of the gate and of the value, taken apart. */
-static enum pp_code biases_apart(const struct pp_tensor *t, struct pp_tensor out[2], struct pp_error *err)
+/* Biases of the gate and of the value, taken apart: each expert's, or of a vector. */
+static enum pp_code biases_apart(const struct pp_tensor *t, int n_dims, struct pp_tensor out[2], struct pp_error *err)
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
-    if (pp_type_info(t->type)->block_elements != 1 || t->n_dims != 2 || t->ne[0] % 2 != 0)
+    if (pp_type_info(t->type)->block_elements != 1 || t->n_dims != n_dims || t->ne[0] % 2 != 0)
         return fail_shape(t, err);
     for (int part = 0; part < 2; part++) {
-        enum pp_code code = make(t->type, t->ne[0] / 2, t->ne[1], 0, &out[part], err);
+        enum pp_code code = make(t->type, t->ne[0] / 2, n_dims == 1 ? 0 : t->ne[1], 0, &out[part], err);
         for (int64_t i = 0; !code && i < t->ne[0] / 2 * t->ne[1]; i++)
             memcpy(bytes_of(&out[part]) + (size_t)i * size, (const uint8_t *)t->data + (size_t)(2 * i + part) * size,
                    size);
@@ -287,7 +287,7 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
 {
     enum pp_code code = PP_OK;
     out[0] = out[1] = (struct pp_tensor){0};
-    *n = form == PP_HF_BIASES_GATE_UP || form == PP_HF_TWO_TAPS ? 2 : 1;
+    *n = form == PP_HF_BIASES_GATE_UP || form == PP_HF_IN_TURNS || form == PP_HF_TWO_TAPS ? 2 : 1;
     switch (form) {
     case PP_HF_SAME:
     case PP_HF_TURNED:
@@ -317,7 +317,10 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         code = plus(t, pp_hf_added(form), out, err);
         break;
     case PP_HF_BIASES_GATE_UP:
-        code = biases_apart(t, out, err);
+        code = biases_apart(t, 2, out, err);
+        break;
+    case PP_HF_IN_TURNS:
+        code = biases_apart(t, 1, out, err);
         break;
     case PP_HF_QKV_BY_HEAD:
         code = qkv_together(t, hp, out, err);

@@ -28,6 +28,7 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
     case PP_HF_EIGHTFOLD:
         return true;
     case PP_HF_QKV_BY_HEAD:
+    case PP_HF_IN_TURNS:
         return t->n_dims != 1; /* biases are small */
     default:
         return false;
@@ -151,19 +152,19 @@ static enum pp_code add_heads(struct pp_tensor_list *l, const struct pp_tensor *
     return code;
 }
 
-/* Keys and values, whose heads take turns. */
-static enum pp_code add_keys_values(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
-                                    const char *const names[2], struct pp_error *err)
+/* Two matrices of which so many rows take turns. */
+static enum pp_code add_in_turns(struct pp_tensor_list *l, const struct pp_tensor *t, int64_t n,
+                                 const char *const names[2], struct pp_error *err)
 {
     struct pp_rows rows = stored(t);
     enum pp_code code = PP_OK;
-    if (t->n_dims != 2 || hp->head_dim <= 0 || t->ne[1] != 2 * hp->n_head_kv * hp->head_dim)
+    if (t->n_dims != 2 || n <= 0 || t->ne[1] % (2 * n) != 0)
         return fail_shape(t, err);
     rows.n_rows /= 2;
     rows.row_step = 2;
-    rows.head_dim = hp->head_dim;
+    rows.head_dim = n;
     for (int part = 0; part < 2 && !code; part++) {
-        rows.row_first = part * hp->head_dim;
+        rows.row_first = part * n;
         code = add(l, &rows, 0, names[part], err);
     }
     return code;
@@ -204,8 +205,12 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
     case PP_HF_WAYS:
     case PP_HF_WAYS_APART:
         return add_ways(l, t, form == PP_HF_WAYS_APART, name, err);
-    case PP_HF_KEYS_VALUES:
-        return add_keys_values(l, t, hp, names, err);
+    case PP_HF_KEYS_VALUES: /* by heads */
+        return hp->head_dim <= 0 || t->ne[1] != 2 * hp->n_head_kv * hp->head_dim
+                   ? fail_shape(t, err)
+                   : add_in_turns(l, t, hp->head_dim, names, err);
+    case PP_HF_IN_TURNS:
+        return add_in_turns(l, t, 1, names, err);
     case PP_HF_INDEX:
         return add_index(l, t, hp, names, err);
     case PP_HF_EXPERTS_FLAT_TURNED:

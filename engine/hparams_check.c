@@ -466,6 +466,12 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         code = check_local(hp, err);
     if (!code)
         code = pp_check_range("attention window", hp->window, 0, INT32_MAX, err);
+    if (!code)
+        code = pp_check_range("number of blocks that are seen in any case", hp->n_near, 0, 1 << 20, err);
+    if (!code && hp->n_near)
+        code = pp_check_range("distance of blocks that are seen", hp->far_step, 1, 1 << 20, err);
+    if (!code && hp->n_near)
+        code = pp_check_range("distance of layers that see all", hp->near_step, 0, PP_MAX_LAYERS, err);
     if (!code && hp->attn_log_length)
         code = pp_check_range("position from which on scores grow", hp->attn_log_length, 2, INT32_MAX, err);
     if (!code)

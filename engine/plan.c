@@ -58,12 +58,14 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
                                      .stride = op->stride};
     }
     const struct pp_layer_shape shape = pp_layer_shape(hp, op->layer);
+    const bool sparse = hp->n_near && !(hp->near_step && (op->layer + 1) % hp->near_step == 0);
     return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window, .n_head = (int)shape.n_head,
                                  .n_head_kv = (int)shape.n_head_kv,
                                  .head_dim = (int)pp_key_width(hp, shape.head_dim),
                                  .v_dim = (int)shape.v_dim,
                                  .latent_dim = (int)(hp->compressed ? shape.head_dim : hp->kv_lora_rank),
-                                 .top_k = op->count, .block = op->period, .pooled = op->pooled, .stride = op->stride};
+                                 .top_k = op->count, .block = op->period, .pooled = op->pooled, .stride = op->stride,
+                                 .n_near = sparse ? hp->n_near : 0, .far_step = sparse ? hp->far_step : 0};
 }
 
 /* Made if there is none like it yet; -1: there are too many. */
@@ -74,7 +76,8 @@ static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
                               p->tiers[t].n_head != like->n_head || p->tiers[t].n_head_kv != like->n_head_kv ||
                               p->tiers[t].head_dim != like->head_dim || p->tiers[t].v_dim != like->v_dim ||
                               p->tiers[t].top_k != like->top_k || p->tiers[t].block != like->block ||
-                              p->tiers[t].pooled != like->pooled || p->tiers[t].stride != like->stride))
+                              p->tiers[t].pooled != like->pooled || p->tiers[t].stride != like->stride ||
+                              p->tiers[t].n_near != like->n_near))
         t++;
     if (t == PP_MAX_TIERS)
         return -1;
@@ -133,7 +136,7 @@ bool pp_plan_has_states(const struct pp_plan *plan)
 {
     bool compresses = false;
     for (int t = 0; t < plan->n_tiers; t++)
-        compresses = compresses || plan->tiers[t].kind == PP_TIER_COMPRESSED;
+        compresses = compresses || plan->tiers[t].kind == PP_TIER_COMPRESSED || plan->tiers[t].n_near;
     return plan->n_recurrences > 0 || compresses;
 }
 
@@ -505,9 +508,14 @@ const struct pp_tensor *pp_plan_numbers(struct pp_plan *p, int64_t n, float **nu
     return t;
 }
 
-const struct pp_tensor *pp_plan_silence(struct pp_plan *p, int64_t n, int64_t first, int64_t end, struct pp_error *err)
+const struct pp_tensor *pp_plan_silence(struct pp_plan *p, const struct pp_hparams *hp, struct pp_error *err)
 {
-    return make_vector(p, "silence", n, first, end, -1e30f, err);
+    const struct pp_tensor *t = make_vector(p, "silence", hp->n_vocab, 0, 0, 0, err);
+    float *numbers = t ? (float *)(uintptr_t)t->data : NULL; /* ours */
+    for (int k = 0; t && k < PP_SILENT_RANGES; k++)
+        for (int64_t i = hp->silent[k].first; i < hp->silent[k].end && i < hp->n_vocab; i++)
+            numbers[i] = -1e30f;
+    return t;
 }
 
 const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions, int64_t n, bool fairseq,

@@ -147,7 +147,7 @@ enum pp_fn {
     PP_FN_GELU_TANH, /* x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 */
     PP_FN_SIGMOID,   /* 1 / (1 + exp(-x)) */
     PP_FN_CLAMPED,   /* of a gate g and a value u only, as gpt-oss has it: g' / (1 + exp(-1.702 g')) * (u' + 1), g' at
-                        most 7 and u' within -7 .. 7 */
+                        most 7 and u' within -7 .. 7, or with a scale that */
     PP_FN_SCALE,     /* scale x */
     PP_FN_CAP,       /* scale tanh(x / scale) */
     PP_FN_CLAMP,     /* x, but at least -scale and at most scale */
@@ -376,6 +376,8 @@ struct pp_tier_plan {
                                         picks them, and of rows that they are made of; 0: there are none */
     int64_t block;                   /* so many are picked together, for each head of keys by itself; 0: each alone */
     bool pooled;                     /* or for all heads the same, and those behind the last whole block besides */
+    int64_t n_near, far_step;        /* of attention whose heads see the last so many pages, and each so many-th before
+                                        them; 0: all */
     int64_t n_local;                 /* of what picks: blocks that are picked in any case */
     int v_dim;                       /* of attention: of a head's values */
     int latent_dim;                  /* V is the first so many values of K; 0: it is stored */
@@ -410,8 +412,8 @@ struct pp_plan {
  * run. */
 enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err);
 void pp_plan_free(struct pp_plan *plan);
-/* Whether some layers have states, or keys of several positions, which know chains of rows only, no trees, and cannot
- * be moved. */
+/* Whether some layers have states, keys of several positions, or heads that see each some pages, which know chains of
+ * rows only, no trees, and cannot be moved. */
 bool pp_plan_has_states(const struct pp_plan *plan);
 /* Whether what is in a slot, or in some of it, is read by the from-th operation or one behind it, before it is written
  * anew. What a backend fuses away must not be. */
@@ -466,9 +468,9 @@ void pp_plan_linear_bias(struct pp_plan *p, int linear, const struct pp_tensor *
 const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_error *err);
 /* n numbers that the caller fills in, 0 as yet; NULL: *err is set. */
 const struct pp_tensor *pp_plan_numbers(struct pp_plan *p, int64_t n, float **numbers, struct pp_error *err);
-/* n numbers that are added to logits: 0, but first .. end - 1 so little that these tokens are never chosen; NULL: *err
- * is set. */
-const struct pp_tensor *pp_plan_silence(struct pp_plan *p, int64_t n, int64_t first, int64_t end, struct pp_error *err);
+/* What is added to logits: 0, but to those of tokens that are never given so little that they are not chosen; NULL:
+ * *err is set. */
+const struct pp_tensor *pp_plan_silence(struct pp_plan *p, const struct pp_hparams *hp, struct pp_error *err);
 /* A table of sinusoids, [n_positions, n]: the first half of a row are sines, the second cosines, of the position's
  * number, or as fairseq has it that and 2, with the last frequency 1 / 10000 and not the one before it; NULL: *err is
  * set. */

@@ -15,6 +15,7 @@ struct pp_source;
 
 enum {
     PP_MAX_LAYERS = 1024,
+    PP_SILENT_RANGES = 4,
     PP_MAX_EXPERTS = 1024,     /* of a layer */
     PP_MAX_EXPERTS_USED = 64,  /* by a row */
     PP_MAX_STREAMS = 16,
@@ -164,6 +165,9 @@ struct pp_hparams {
     int64_t n_reserved_positions; /* of a folder: rows of its table of positions before the first position's */
     int64_t window;         /* positions that attention sees, the row's own included; 0: all. In an encoder to either
                                side */
+    /* Or blocks of PP_PAGE_TOKENS positions: a head sees the last n_near, and of those before each far_step-th, its
+     * neighbour those one earlier; layers near_step, 2 near_step ... see all, unless it is 0. n_near 0: all do. */
+    int64_t n_near, far_step, near_step;
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
     uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
     /* Instead of what the family has: */
@@ -213,7 +217,10 @@ struct pp_hparams {
     float router_softcap;   /* likewise the logits that choose experts */
     int64_t qkv_pieces;     /* a folder's PP_HF_QKV_IN_FOUR comes in so many pieces; 0: PP_HF_QKV_PIECES */
     bool unit_output;       /* a folder's rows of the output are to be made of length 1 */
-    int64_t silent_first, silent_end; /* tokens from the former to the one before the latter are never given */
+    /* Tokens from `first` to the one before `end` are never given; both 0: there are no more of these. */
+    struct {
+        int64_t first, end;
+    } silent[PP_SILENT_RANGES];
     float embd_scale;       /* of what goes into the first layer; 0: 1 */
     /* Of the stream, and of what layers with states, those with attention and feed-forward parts add to it: enum
      * pp_stream_scale; where a family has them. */

@@ -155,6 +155,13 @@ static double xielu(int l, double x)
     return x > 0 ? p * x * x + beta * x : (expm1(fmin(x, (double)decoder_xielu(l, 3))) - x) * n + beta * x;
 }
 
+/* Phi 3 small's gate: the GELU of sigmoids of 1.702 g, with g at most `most`, times what is within that, and 1. */
+static double clamped(double g, double u, double most)
+{
+    g = fmin(g, most);
+    return g / (1 + exp(-1.702 * g)) * (fmax(-most, fmin(most, u)) + 1);
+}
+
 /* One matrix after the other, n values between them. end: of their names; e: which expert, if there are several. */
 static void one_feed_forward(const struct decoder *d, int l, const char *end, int e, int n, const double *in,
                              double *out)
@@ -165,7 +172,7 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
     snprintf(kind[1], sizeof kind[1], "ffn_up%s", end);
     snprintf(kind[2], sizeof kind[2], "ffn_down%s", end);
     linear_of(d, l, kind[1], e, in, d->s.ff == FF_SILU_FUSED || d->s.ff == FF_GELU_FUSED ? gate : up);
-    if (d->s.ff == FF_SILU || d->s.ff == FF_RELU2_GATE || d->s.ff == FF_GELU_GATE)
+    if (d->s.ff == FF_SILU || d->s.ff == FF_RELU2_GATE || d->s.ff == FF_GELU_GATE || d->s.ff == FF_CLAMPED)
         linear_of(d, l, kind[0], e, in, gate);
     for (int i = 0; i < n; i++)
         switch (d->s.ff) {
@@ -175,6 +182,7 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
         case FF_GELU_GATE: up[i] *= gelu_tanh(gate[i]); break;
         case FF_XIELU: up[i] = xielu(l, up[i]); break;
         case FF_RELU2_GATE: up[i] *= gate[i] > 0 ? gate[i] * gate[i] : 0; break;
+        case FF_CLAMPED: up[i] = clamped(gate[i], up[i], (double)d->s.gate_bound); break;
         case FF_RELU: up[i] = fmax(up[i], 0); break;
         case FF_RELU2: up[i] = up[i] > 0 ? up[i] * up[i] : 0; break;
         default: up[i] *= gate[i] / (1 + exp(-gate[i])); break;
@@ -668,6 +676,39 @@ static void sink(const struct decoder *d, int l, const double *q, const double *
     }
 }
 
+enum { BLOCK = 64 };
+
+/* Whether head h sees a position from another one in Phi 3 small's sparse layers: its block is one of the last, or one
+ * of those that are as far apart as the model says, and in other places for each head. */
+static bool sees(const struct decoder_shape *s, int h, int from, int position)
+{
+    const int shift = s->far_step / s->n_head > 1 ? s->far_step / s->n_head : 1, block = position / BLOCK;
+    return from / BLOCK - block < s->near_blocks || (block + h * shift + 1) % s->far_step == 0;
+}
+
+static void blocks(const struct decoder *d, const double *q, const double *k, const double *v, int last, double *att)
+{
+    const int dim = d->s.head_dim, n_kv = d->s.n_head_kv * dim, group = d->s.n_head / d->s.n_head_kv;
+    memset(att, 0, (size_t)(d->s.n_head * dim) * sizeof *att);
+    for (int h = 0; h < d->s.n_head; h++) {
+        double sum = 0;
+        for (int p = 0; p <= last; p++) {
+            const int at = p * n_kv + h / group * dim;
+            double score = 0;
+            if (!sees(&d->s, h, last, p))
+                continue;
+            for (int i = 0; i < dim; i++)
+                score += q[h * dim + i] * k[at + i];
+            score = exp(score * scale_at(d, last));
+            sum += score;
+            for (int i = 0; i < dim; i++)
+                att[h * dim + i] += score * v[at + i];
+        }
+        for (int i = 0; i < dim; i++)
+            att[h * dim + i] /= sum;
+    }
+}
+
 static void layer(const struct decoder *d, int l, double *x, int n)
 {
     const struct decoder_shape *s = &d->s;
@@ -689,6 +730,8 @@ static void layer(const struct decoder *d, int l, double *x, int n)
             attend_capped(q + r * n_q + h * s->head_dim, k + h / group * s->head_dim, v + h / group * s->head_dim,
                           first, last, s->head_dim, n_kv, scale_at(d, r), slope_of(d, h), (double)s->attn_cap, 1,
                           att + h * s->head_dim);
+        if (s->near_blocks && (!s->dense_step || (l + 1) % s->dense_step != 0))
+            blocks(d, q + r * n_q, k, v, r, att);
         if (s->sinks)
             sink(d, l, q + r * n_q, k, first, last, att);
         if (s->gated)

@@ -139,6 +139,9 @@ static const struct decoder_shape families[] = {
     {.arch = "xglm", .centred = true, .norm_bias = true, .sinusoids = true, .fairseq = true, .unrotated = true,
      .n_head_kv = 4, .tied = true, .ff = FF_GELU_EXACT, .biases = BIAS_QKV | BIAS_O | BIAS_FF,
      .embd_scale = 6.9282032f},
+    {.arch = "phi3small", .centred = true, .norm_bias = true, .joined = true, .tied = true, .ff = FF_CLAMPED,
+     .gate_bound = 1.5f, .biases = BIAS_QKV | BIAS_O | BIAS_FF, .near_blocks = 1, .far_step = 2, .dense_step = 2,
+     .attn_scale = 1.0f / 12, .embd_scale = 3, .logit_scale = 0.25f},
     {.arch = "paddleocr", .tied = true},
     {.arch = "cogvlm", .n_head_kv = 4, .joined = true},
     {.arch = "codegen", .neighbours = true, .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4,
@@ -559,7 +562,7 @@ static void add_feed_forward(struct decoder *d, int l)
         if (s->n_ff_shared)
             add_shared(d, l);
     } else {
-        if (s->ff == FF_SILU || s->ff == FF_RELU2_GATE || s->ff == FF_GELU_GATE)
+        if (s->ff == FF_SILU || s->ff == FF_RELU2_GATE || s->ff == FF_GELU_GATE || s->ff == FF_CLAMPED)
             add_matrix(d, l, "ffn_gate", s->n_ff, s->n_embd, bias);
         add_matrix(d, l, "ffn_up", fused ? 2 * s->n_ff : s->n_ff, s->n_embd, bias);
         add_matrix(d, l, "ffn_down", s->n_embd, s->n_ff, bias || s->biases & BIAS_DOWN);
@@ -703,7 +706,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         {"rope.scaling.original_context_length", s->context}, {"shortconv.l_cache", s->taps},
         {"shared.block_count", s->zamba.n_scan ? 0 : s->zamba.n_block},
         {"shared.adapter_rank", s->zamba.n_scan ? 0 : s->zamba.rank}, {"ssm.scan_count", s->zamba.n_scan},
-        {"ssm.group_count", s->zamba.n_group},
+        {"ssm.group_count", s->zamba.n_group}, {"attention.near_blocks", s->near_blocks},
+        {"attention.far_block_step", s->far_step}, {"attention.dense_layer_step", s->dense_step},
         {"ssm.conv_kernel", s->n_state || s->lru_width || s->zamba.n_head ? DECODER_STATE_TAPS : 0},
         {"ssm.state_size", s->key_dim},
         {"ssm.time_step_rank", s->zamba.n_scan ? s->zamba.rank : s->n_state + s->zamba.n_head},
@@ -728,6 +732,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         {"attention.clamp_kqv", s->qkv_clamp}, {"attention.scale", s->attn_scale},
         {"embedding_scale", s->embd_scale}, {"residual_scale", s->residual_scale},
         {"logit_scale", s->logit_scale}, {"attention.temperature_scale", s->temperature},
+        {"swiglu_clamp_exp", s->gate_bound},
     };
     pp_gguf_add_text(w, "general.architecture", s->arch);
     if (s->family)

@@ -34,11 +34,15 @@ struct decoder_shape {
     float query_scale;     /* HEADS_ALIKE: norms of queries multiply by this, those of keys by 1 */
     bool sub_norms;        /* and of what goes into the last matrices of attention and feed-forward part */
     const char *ffn_norm;  /* NULL: ffn_norm; where parallel, there is none */
-    /* From GELU on there is no gate; of FUSED gate and value are one matrix. */
+    /* From GELU on there is no gate but in the last; of FUSED gate and value are one matrix. */
     enum {
         FF_SILU, FF_SILU_FUSED, FF_GELU_FUSED, FF_GELU_GATE, FF_RELU2_GATE, FF_GELU, FF_GELU_EXACT, FF_RELU2, FF_XIELU,
-        FF_RELU
+        FF_RELU, FF_CLAMPED
     } ff;
+    float gate_bound;      /* CLAMPED: gates are at most this, and what they multiply is within it */
+    /* Heads see the last so many blocks of 64 positions, and each so many-th before those, the next head one that is
+     * earlier; layers dense_step, 2 dense_step ... see all. 0: all do. */
+    int near_blocks, far_step, dense_step;
     bool joined;           /* q, k and v are one matrix: attn_qkv */
     bool two_norms;        /* parallel: attention reads attn_norm_2's, the feed-forward part attn_norm's */
     bool parallel;         /* attention and feed-forward part beside each other, reading the same */

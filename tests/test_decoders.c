@@ -380,6 +380,98 @@ static void phi_moe(void **state)
     assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.5.w2.weight", 2, s.n_ff);
 }
 
+enum { FAR = 640, FAR_VOCAB = 80 };
+
+static void read_far(const char *path, enum pp_kv_type kv, int n_threads, int rows, float *got)
+{
+    const struct pp_engine_options opt = {.kv_type = kv, .n_threads = n_threads, .kv_memory = 64u << 20, .n_ctx = FAR,
+                                          .activations = PP_ACT_F32};
+    enum { BACK = 200 };
+    struct running r;
+    struct pp_seq *other;
+    struct pp_error err;
+    int32_t ids[FAR];
+    for (int i = 0; i < FAR; i++)
+        ids[i] = (i * 37 + i / 7) % FAR_VOCAB;
+    assert_ok(pp_model_open(path, &r.m, &err), err);
+    assert_ok(pp_engine_new(r.m, &opt, NULL, NULL, &r.e, &err), err);
+    assert_ok(pp_seq_new(r.e, &r.s, &err), err);
+    run_in_passes(r.e, r.s, ids, FAR - rows / 2, rows, got);
+    assert_ok(pp_seq_fork(r.s, BACK, &other, &err), err);
+    run_in_passes(r.e, other, ids, 3, 2, got + BACK * FAR_VOCAB); /* other tokens */
+    pp_seq_free(other);
+    pp_seq_truncate(r.s, BACK);
+    run_in_passes(r.e, r.s, ids + BACK, FAR - BACK, rows + 1, got + BACK * FAR_VOCAB);
+    stop_small(&r);
+}
+
+/* Phi 3 small where blocks are far: as the formulas say, and with any number of rows and threads the same bits. */
+static void check_far(int near, int step, int dense)
+{
+    struct decoder_shape s = decoder_shape("phi3small");
+    float *want = pp_calloc(FAR * FAR_VOCAB, sizeof *want), *got = pp_calloc(FAR * FAR_VOCAB, sizeof *got);
+    double *exact = doubles(FAR * FAR_VOCAB);
+    int32_t ids[FAR];
+    s.near_blocks = near;
+    s.far_step = step;
+    s.dense_step = dense;
+    s.n_ctx = FAR;
+    struct decoder *d = decoder_make(&s);
+    const char *path = decoder_write(d);
+    for (int i = 0; i < FAR; i++)
+        ids[i] = (i * 37 + i / 7) % FAR_VOCAB;
+    decoder_compute(d, ids, FAR, exact);
+    read_far(path, PP_KV_F32, 1, 64, want);
+    for (int i = 0; i < FAR * FAR_VOCAB; i++)
+        if (!(fabs((double)want[i] - exact[i]) <= 2e-3 * fmax(1, fabs(exact[i]))))
+            fail_msg("%d near, each %d-th: value %d is %g, not %g", near, step, i, (double)want[i], exact[i]);
+    read_far(path, PP_KV_F32, 3, 33, got);
+    assert_memory_equal(got, want, FAR * FAR_VOCAB * sizeof *got);
+    read_far(path, PP_KV_F32, 4, 1, got);
+    assert_memory_equal(got, want, FAR * FAR_VOCAB * sizeof *got);
+    read_far(path, PP_KV_Q8, 1, 64, want);
+    read_far(path, PP_KV_Q8, 3, 2, got);
+    assert_memory_equal(got, want, FAR * FAR_VOCAB * sizeof *got);
+    decoder_free(d);
+    pp_free(want);
+    pp_free(got);
+    pp_free(exact);
+}
+
+/* Phi 3 small: heads that see blocks of positions, each others; bounded gates whose rows take turns with those of the
+ * values; and tokens that stand for nothing. */
+static void phi_small(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("phi3small");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.mlp.up_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.mlp.up_proj.bias", 1, 2 * s.n_ff);
+    assert_tensor(folder, "model.layers.0.self_attn.query_key_value.bias", 1, 8 * s.head_dim);
+    assert_config(folder, "\"hidden_act\"", "gegelu");
+    assert_config(folder, "\"ff_intermediate_size\"", "64");
+    s.dense_step = 0;
+    check_decoder(&s);
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    assert_resumes(file, s.n_vocab);
+    assert_goes_back(file, s.n_vocab);
+    decoder_free(d);
+    s.n_embd = 64;
+    s.head_dim = s.rope_dim = 16;
+    check_quantised_folder(&s);
+    check_far(2, 3, 2);
+    check_far(1, 8, 0);
+    s = decoder_shape("phi3small");
+    const struct spoilt cases[] = {{"blk.1.ffn_gate.weight", 60, 48, "ffn_gate"},
+                                   {"blk.0.ffn_up.bias", 0, 63, "ffn_up"},
+                                   {"blk.0.attn_qkv.weight", 95, 48, "attn_qkv"}};
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.near_blocks = 0;
+    const struct spoilt none = {"blk.0.ffn_down.bias", 0, 48, "last blocks"};
+    assert_refused(&s, &none, 1);
+}
+
 /* Falcon: one head of k and v for all or each of a few for some, behind a norm of its own; or one each. */
 static void falcon(void **state)
 {
@@ -785,6 +877,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(arcee_and_orion),
         cmocka_unit_test(joined),
         cmocka_unit_test(phi_moe),
+        cmocka_unit_test(phi_small),
         cmocka_unit_test(rows_of_joined),
         cmocka_unit_test(unit_rows),
         cmocka_unit_test(falcon),

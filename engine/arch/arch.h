@@ -47,6 +47,8 @@ enum pp_hf_form {
                              [n_expert, n_out, n_in] the matrices of each expert, where they lie */
     PP_HF_KEYS_VALUES,    /* of each head the rows of keys, then those of values: the tensors of this name and of
                              `second` */
+    PP_HF_IN_TURNS,       /* of a matrix or a vector the values of a gate and of what it multiplies take turns: the
+                             tensors of this name and of `second` */
     PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */
     PP_HF_NUMBER,         /* a vector of one element is stored without a dimension */
     PP_HF_CHANNELS,       /* [n, taps] of a convolution is stored [n, 1, taps], or in MLX [n, taps, 1] */

@@ -34,8 +34,8 @@ static void finish(struct pp_hparams *hp)
     hp->qk_norm = true;
     if (hp->n_vocab <= END_OF_PICTURES)
         return;
-    hp->silent_first = FIRST_OF_PICTURES;
-    hp->silent_end = END_OF_PICTURES;
+    hp->silent[0].first = FIRST_OF_PICTURES;
+    hp->silent[0].end = END_OF_PICTURES;
 }
 
 /* What the vocabulary calls tokens of pictures must be where GGUF files take it for granted that they are. */

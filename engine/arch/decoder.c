@@ -102,9 +102,10 @@ bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int 
 
 static enum pp_fn gate_fn(const struct builder *b, float bound)
 {
-    return bound == 0.0f        ? pp_decoder_fn(b->d, b->hp)
-           : b->d->bounded_gates ? PP_FN_SILU_WITHIN
-                                 : PP_FN_SILU_BOUNDED;
+    const enum pp_fn fn = pp_decoder_fn(b->d, b->hp);
+    return bound == 0.0f || fn == PP_FN_CLAMPED ? fn
+           : b->d->bounded_gates                ? PP_FN_SILU_WITHIN
+                                                : PP_FN_SILU_BOUNDED;
 }
 
 /* The function of a gate, whose results and what they multiply may be bounded in some layers. */
@@ -1115,8 +1116,7 @@ static bool add_output(struct builder *b)
         (proj = pp_plan_linear(b->p, b->s, hp->n_embd_in, hp->n_embd, b->err, "output_proj")) < 0)
         return false;
     int w = pp_plan_linear(b->p, b->s, hp->n_vocab, pp_embedding_width(hp), b->err, "%s", head);
-    if (w < 0 || (hp->silent_end && !(silence = pp_plan_silence(b->p, hp->n_vocab, hp->silent_first, hp->silent_end,
-                                                                b->err))))
+    if (w < 0 || (hp->silent[0].end && !(silence = pp_plan_silence(b->p, hp, b->err))))
         return false;
     if (silence)
         pp_plan_linear_bias(b->p, w, silence);

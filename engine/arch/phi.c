@@ -1,12 +1,14 @@
 /* phi.c - Phi 1.5 and 2: one LayerNorm for attention and feed-forward part beside each other, biases everywhere,
  * perhaps norms of the heads of q and k; Phi 3 and 4: Llama with q, k and v in one matrix, and gate and value in
- * another, and of Phi 4 multimodal the text, without the LoRAs that it has for pictures and sound; and Phi 3.5 MoE:
- * LayerNorms, biases in attention, and a mixture of experts as SparseMixer has it. */
+ * another, and of Phi 4 multimodal the text, without the LoRAs that it has for pictures and sound; Phi 3.5 MoE:
+ * LayerNorms, biases in attention, and a mixture of experts as SparseMixer has it; and Phi 3 small: LayerNorms and
+ * biases everywhere, muP's scales, and heads that see the last blocks of positions and each some of those before. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
+#include "engine/kv.h"
 
 static const struct pp_arch_name names2[] = {
     {.hf = "model.final_layernorm", .gguf = "output_norm"},
@@ -209,4 +211,197 @@ const struct pp_arch pp_arch_phimoe = {
     .from_gguf = moe_from_gguf,
     .to_gguf = moe_to_gguf,
     .to_config = moe_to_config,
+};
+
+/* --- small -------------------------------------------------------------------------------------------------------- */
+
+#define SMALL_LAYER "model.layers.{}."
+
+/* A gate's rows and those of what it multiplies take turns. */
+static const struct pp_arch_name small_names[] = {
+    {.hf = "model.final_layernorm", .gguf = "output_norm"},
+    {.hf = SMALL_LAYER "self_attn.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_BY_HEAD},
+    {.hf = SMALL_LAYER "self_attn.dense", .gguf = "blk.{}.attn_output"},
+    {.hf = SMALL_LAYER "mlp.up_proj.weight", .gguf = "blk.{}.ffn_gate.weight", .second = "blk.{}.ffn_up.weight",
+     .form = PP_HF_IN_TURNS, .whole = true},
+    {.hf = SMALL_LAYER "mlp.up_proj.bias", .gguf = "blk.{}.ffn_gate.bias", .second = "blk.{}.ffn_up.bias",
+     .form = PP_HF_IN_TURNS, .whole = true},
+    {.hf = NULL},
+};
+static const char *const small_classes[] = {"Phi3SmallForCausalLM", "phi3small", NULL};
+static const char *const small_gate_names[] = {"gegelu", NULL};
+static const struct pp_arch_usual small_usual[] = {
+    {.json = "{\"vocab_size\": 100352, \"hidden_size\": 4096, \"intermediate_size\": 14336,"
+             "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8,"
+             "\"max_position_embeddings\": 8192, \"rope_embedding_base\": 1e6, \"layer_norm_epsilon\": 1e-5,"
+             "\"hidden_act\": \"gegelu\", \"gegelu_limit\": 20, \"blocksparse_block_size\": 64,"
+             "\"blocksparse_num_local_blocks\": 16, \"blocksparse_vert_stride\": 8,"
+             "\"dense_attention_every_n_layers\": 2, \"mup_width_multiplier\": 8,"
+             "\"mup_embedding_multiplier\": 10, \"mup_attn_multiplier\": 1, \"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+static const char blocks_keys[3][64] = {"phi3small.attention.near_blocks", "phi3small.attention.far_block_step",
+                                        "phi3small.attention.dense_layer_step"};
+
+/* Tokens that stand for nothing, of the vocabulary that all models have. */
+static void silence_small(struct pp_hparams *hp)
+{
+    static const int64_t ranges[][2] = {{100256, 100257}, {100258, 100261}, {100264, 100266}, {100267, 100352}};
+    for (int i = 0; i < PP_SILENT_RANGES && hp->n_vocab == ranges[PP_SILENT_RANGES - 1][1]; i++) {
+        hp->silent[i].first = ranges[i][0];
+        hp->silent[i].end = ranges[i][1];
+    }
+}
+
+static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *err)
+{
+    return hp->n_near > 0 ? PP_OK
+                          : pp_fail(err, PP_ERR_UNSUPPORTED, "a model of this family whose heads see no last blocks "
+                                    "of positions is not supported");
+}
+
+static enum pp_code check_limit(float limit, struct pp_error *err)
+{
+    return limit > 0 ? PP_OK : pp_fail(err, PP_ERR_UNSUPPORTED, "gates' bound is %g; only a model of this family with "
+                                       "one above 0 is supported", (double)limit);
+}
+
+/* Sizes of feed-forward parts, either itself or by the model's. */
+static enum pp_code small_n_ff(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum { PAD = 256, MOST = 1 << 22 };
+    int64_t times = 0;
+    enum pp_code code = pp_config_int(config, "ff_dim_multiplier", &times, err);
+    if (!code && times > 0 && times < MOST)
+        hp->n_ff = times * (hp->n_embd / 3) * 2;
+    if (!code && times > 0 && times < MOST && pp_config_flag(config, "gegelu_pad_to_256", true))
+        hp->n_ff = (hp->n_ff + PAD - 1) / PAD * PAD;
+    if (!code && (times < 0 || times >= MOST))
+        code = pp_fail(err, PP_ERR_FORMAT, "config.json: ff_dim_multiplier is %lld, which cannot be right",
+                       (long long)times);
+    return code ? code : pp_config_int(config, "ff_intermediate_size", &hp->n_ff, err);
+}
+
+static enum pp_code small_blocks(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t size = PP_PAGE_TOKENS;
+    enum pp_code code = pp_config_int(config, "blocksparse_block_size", &size, err);
+    if (!code)
+        code = pp_config_int(config, "blocksparse_num_local_blocks", &hp->n_near, err);
+    if (!code)
+        code = pp_config_int(config, "blocksparse_vert_stride", &hp->far_step, err);
+    if (!code)
+        code = pp_config_int(config, "dense_attention_every_n_layers", &hp->near_step, err);
+    if (!code && (size != PP_PAGE_TOKENS || pp_config_flag(config, "blocksparse_homo_head_pattern", false)))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: heads see blocks of %lld positions%s, which pippin does "
+                       "not compute; blocks of %d are, other ones of each head", (long long)size,
+                       size == PP_PAGE_TOKENS ? ", all the same" : "", PP_PAGE_TOKENS);
+    return code ? code : check_blocks(hp, err);
+}
+
+/* muP's scales; null: there is none. */
+static enum pp_code small_scales(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    float width = 0, attention = 0;
+    enum pp_code code = pp_config_float(config, "mup_embedding_multiplier", &hp->embd_scale, err);
+    if (!code)
+        code = pp_config_float(config, "mup_width_multiplier", &width, err);
+    if (!code)
+        code = pp_config_float(config, "mup_attn_multiplier", &attention, err);
+    if (code)
+        return code;
+    hp->logit_scale = width != 0.0f ? 1 / width : 0;
+    if (pp_config_flag(config, "mup_use_scaling", true))
+        hp->attn_scale = attention / (float)hp->head_dim;
+    return PP_OK;
+}
+
+static enum pp_code small_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    float limit = 0, position_scale = 1;
+    hp->rope_base = 1e6f;
+    enum pp_code code = pp_config_activation(config, "hidden_act", small_gate_names, err);
+    if (!code)
+        code = pp_config_float(config, "rope_embedding_base", &hp->rope_base, err);
+    if (!code)
+        code = pp_config_float(config, "rope_position_scale", &position_scale, err);
+    if (!code && position_scale != 1.0f)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_position_scale is %g, which pippin does not "
+                       "compute; 1 is", (double)position_scale);
+    if (!code)
+        code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
+    if (!code)
+        code = pp_config_float(config, "gegelu_limit", &limit, err);
+    if (!code)
+        code = check_limit(limit, err);
+    if (!code)
+        code = pp_bound_gates(hp, limit, "the bound of gates", err);
+    if (!code)
+        code = small_n_ff(config, hp, err);
+    if (!code)
+        code = small_blocks(config, hp, err);
+    if (!code)
+        code = small_scales(config, hp, err);
+    silence_small(hp);
+    return code ? code : config_mscale(config, hp, err);
+}
+
+static enum pp_code small_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t *const numbers[] = {&hp->n_near, &hp->far_step, &hp->near_step};
+    for (int i = 0; i < 3; i++)
+        pp_gguf_int(g, blocks_keys[i], numbers[i]);
+    silence_small(hp);
+    enum pp_code code = check_blocks(hp, err);
+    if (!code)
+        code = pp_bounds_from_gguf(g, hp, err);
+    return code ? code : check_limit(hp->gate_bound[0], err);
+}
+
+static void small_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    const int64_t numbers[] = {hp->n_near, hp->far_step, hp->near_step};
+    for (int i = 0; i < 3; i++)
+        pp_gguf_add_u32(w, blocks_keys[i], (uint32_t)numbers[i]);
+    pp_bounds_to_gguf(hp, w);
+}
+
+/* Transformers' configuration works out intermediate_size, and fails if it is said. */
+static void small_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
+    cJSON_DeleteItemFromObject(config, "intermediate_size");
+    pp_config_put(config, "ff_intermediate_size", hp->n_ff);
+    pp_config_put_text(config, "hidden_act", small_gate_names[0]);
+    pp_config_put_float(config, "gegelu_limit", hp->gate_bound[0]);
+    pp_config_put_float(config, "rope_embedding_base", hp->rope_base);
+    pp_config_put(config, "blocksparse_block_size", PP_PAGE_TOKENS);
+    pp_config_put(config, "blocksparse_num_local_blocks", hp->n_near);
+    pp_config_put(config, "blocksparse_vert_stride", hp->far_step);
+    pp_config_put(config, "dense_attention_every_n_layers", hp->near_step);
+    pp_config_put_float(config, "mup_embedding_multiplier", hp->embd_scale != 0.0f ? hp->embd_scale : 1);
+    pp_config_put_float(config, "mup_width_multiplier", hp->logit_scale != 0.0f ? 1 / hp->logit_scale : 1);
+    cJSON_AddBoolToObject(config, "mup_use_scaling", hp->attn_scale != 0.0f);
+    if (hp->attn_scale != 0.0f)
+        pp_config_put_float(config, "mup_attn_multiplier", hp->attn_scale * (float)hp->head_dim);
+    if (rope && hp->rope_attn_factor != 0.0f) {
+        pp_config_put_float(rope, "short_mscale", hp->rope_attn_factor);
+        pp_config_put_float(rope, "long_mscale", hp->rope_attn_factor);
+    }
+}
+
+const struct pp_arch pp_arch_phi3small = {
+    .name = "phi3small",
+    .hf_classes = small_classes,
+    .names = small_names,
+    .more_names = pp_common_names,
+    .ignored = ignored3,
+    .usual = small_usual,
+    .gguf_neox = true,
+    .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .fn = PP_FN_CLAMPED},
+    .from_config = small_from_config,
+    .from_gguf = small_from_gguf,
+    .to_gguf = small_to_gguf,
+    .to_config = small_to_config,
+    .hf_eps = "layer_norm_epsilon",
 };

@@ -11,6 +11,10 @@
  * than all positions have. Rows of such a tile share nothing; where 64 heads or more have one key, tiles are single
  * rows anyway. Where blocks are picked, pages that are all seen are read where they lie.
  *
+ * Where each head sees other blocks of positions than its neighbour (Phi 3 small), heads are attended to one by one,
+ * not all of a KV head together. Blocks are pages, and are read where they lie; a row's chunks are of those that it
+ * sees.
+ *
  * A row that also sees compressed blocks has the positions of its window copied side by side, ascending, and behind
  * them the blocks' keys, whole groups of sixteen at a time where they lie alike in both: its chunks are of that row of
  * keys. */
@@ -147,10 +151,30 @@ static bool is_picked(const struct attend_plan *p, const struct pp_batch_row *r)
     return p->top_k && (p->pooled ? n - n % p->block : n) > p->top_k;
 }
 
+/* Pages before those that a row sees in any case, where of others a head sees some. */
+static int64_t n_far(const struct attend_plan *p, const struct pp_batch_row *r)
+{
+    const int64_t own = (row_length(r) - 1) / PP_PAGE_TOKENS;
+    return p->n_near && own >= p->n_near ? own - p->n_near + 1 : 0;
+}
+
+/* The first page that a head may see of them: (page + shift of the head + 1) is a multiple of far_step. */
+static int64_t first_far(const struct attend_plan *p, int head)
+{
+    return (p->far_step - (head * p->far_shift + 1) % p->far_step) % p->far_step;
+}
+
+/* How many of n of them a head sees; head -1: at most. */
+static int64_t n_far_seen(const struct attend_plan *p, int64_t n, int head)
+{
+    const int64_t first = head < 0 ? 0 : first_far(p, head);
+    return n > first ? (n - 1 - first) / p->far_step + 1 : 0;
+}
+
 /* Whether what a row sees does not lie one behind the other in its pages. */
 static bool is_gathered(const struct attend_plan *p, const struct pp_batch_row *r)
 {
-    return p->stride || is_picked(p, r);
+    return p->stride || is_picked(p, r) || n_far(p, r);
 }
 
 /* Where there are compressed blocks: positions of the window, which come before those. */
@@ -194,8 +218,12 @@ static int64_t n_picked(const struct attend_plan *p, const struct pp_batch_row *
                      : p->top_k - p->block + (row_length(r) - 1) % p->block + 1;
 }
 
-static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r)
+/* head: of queries, where each sees something else; -1: the one that sees most. */
+static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r, int head)
 {
+    if (n_far(p, r))
+        return (n_far_seen(p, n_far(p, r), head) + p->n_near - 1) * PP_PAGE_TOKENS +
+               (row_length(r) - 1) % PP_PAGE_TOKENS + 1;
     if (p->stride)
         return n_windowed(p, r) + (is_picked(p, r) ? p->top_k : n_blocks(p, r));
     const int64_t end = is_picked(p, r) ? n_picked(p, r) : row_length(r);
@@ -207,22 +235,28 @@ struct chunks {
     int64_t first, end;
 };
 
-static struct chunks tile_chunks(const struct attend_plan *p, const struct pp_batch_row *rows, int n_rows)
+static struct chunks tile_chunks(const struct attend_plan *p, const struct pp_batch_row *rows, int n_rows, int head)
 {
     int64_t begin = INT64_MAX, end = 0;
     for (int i = 0; i < n_rows; i++) {
         begin = row_begin(p, &rows[i]) < begin ? row_begin(p, &rows[i]) : begin;
-        end = row_end(p, &rows[i]) > end ? row_end(p, &rows[i]) : end;
+        end = row_end(p, &rows[i], head) > end ? row_end(p, &rows[i], head) : end;
     }
     return (struct chunks){begin / PP_KV_CHUNK, (end + PP_KV_CHUNK - 1) / PP_KV_CHUNK};
+}
+
+/* Heads, or groups of them, that are attended to by themselves. */
+static int n_groups(const struct attend_plan *p)
+{
+    return p->kv.n_head_kv * p->share;
 }
 
 /* How many items share a tile's chunks of a KV head. */
 static void split_chunks(const struct pp_cpu *c, struct attend_plan *p)
 {
     const int n_rows = c->batch->n, n_threads = pp_pool_n(c->pool);
-    const int64_t n_items = (int64_t)p->n_tiles * p->kv.n_head_kv;
-    const size_t chunks = (size_t)n_rows * (size_t)p->kv.n_head_kv * (size_t)p->n_chunks;
+    const int64_t n_items = (int64_t)p->n_tiles * n_groups(p);
+    const size_t chunks = (size_t)n_rows * (size_t)n_groups(p) * (size_t)p->n_chunks;
     p->n_splits = 1;
     if (n_threads == 1 || n_items >= ITEMS_PER_THREAD * n_threads || p->n_chunks <= 1 ||
         chunks * sums_size(p, p->group) > (size_t)c->attention_floats ||
@@ -240,7 +274,7 @@ static void split_chunks(const struct pp_cpu *c, struct attend_plan *p)
  * many rows it is better if all threads do that together. */
 static bool tiles_store(const struct attend_plan *p, const struct pp_batch_row *rows)
 {
-    if (p->tiles[p->n_tiles] > FEW_ROWS)
+    if (p->tiles[p->n_tiles] > FEW_ROWS || p->share > 1) /* several items have the same keys */
         return false;
     for (int i = 0; i < p->n_tiles; i++) {
         const int first = p->tiles[i], last = p->tiles[i + 1] - 1;
@@ -267,7 +301,7 @@ static void plan_tier(const struct pp_cpu *c, struct attend_plan *p)
     p->tiles[p->n_tiles] = n_rows;
     p->n_chunks = 0;
     for (int i = 0; i < p->n_tiles; i++) {
-        const struct chunks of = tile_chunks(p, rows + p->tiles[i], p->tiles[i + 1] - p->tiles[i]);
+        const struct chunks of = tile_chunks(p, rows + p->tiles[i], p->tiles[i + 1] - p->tiles[i], -1);
         p->n_chunks = of.end - of.first > p->n_chunks ? of.end - of.first : p->n_chunks;
     }
     split_chunks(c, p);
@@ -330,6 +364,7 @@ struct tile {
     const struct attend_plan *p;      /* of the stage's tier */
     const struct pp_batch_row *rows;  /* the tile's first */
     int row0, n_rows, kv_head, index; /* index: among the counters of what is left */
+    int head;                         /* which group of queries; where a KV head has one, its number */
     struct chunks chunks;
     size_t head_offset;
     struct pp_attention *a;
@@ -337,9 +372,9 @@ struct tile {
 };
 
 /* What a row sees of a chunk; empty if it is nothing. */
-static struct pp_span in_chunk(const struct attend_plan *p, const struct pp_batch_row *r, int64_t chunk)
+static struct pp_span in_chunk(const struct tile *t, const struct pp_batch_row *r, int64_t chunk)
 {
-    int64_t begin = row_begin(p, r) - chunk * PP_KV_CHUNK, end = row_end(p, r) - chunk * PP_KV_CHUNK;
+    int64_t begin = row_begin(t->p, r) - chunk * PP_KV_CHUNK, end = row_end(t->p, r, t->head) - chunk * PP_KV_CHUNK;
     if (begin < 0)
         begin = 0;
     if (end > PP_KV_CHUNK)
@@ -388,6 +423,27 @@ static void gather_picks(const struct tile *t, int i, int64_t chunk, int n, cons
         const int here = n - at < PP_PAGE_TOKENS ? n - at : PP_PAGE_TOKENS;
         heads[k] = here > 0 ? gather_page(t, &t->rows[i], from + at, here, k) : NULL;
     }
+}
+
+/* The pages of a chunk, of n positions, of what the tile's head sees for a row. */
+static void find_far(const struct tile *t, const struct pp_batch_row *r, int64_t chunk, int n,
+                     const uint8_t *heads[PP_CHUNK_PAGES])
+{
+    const int64_t all = n_far(t->p, r), far = n_far_seen(t->p, all, t->head);
+    for (int k = 0; k < PP_CHUNK_PAGES; k++) {
+        const int64_t i = chunk * PP_CHUNK_PAGES + k;
+        const int64_t page = i < far ? first_far(t->p, t->head) + i * t->p->far_step : all + i - far;
+        heads[k] = k * PP_PAGE_TOKENS < n ? r->pages[t->s->tier][page] + t->head_offset : NULL;
+    }
+}
+
+/* The row behind the last of those from the i-th on that see the same pages in a chunk. */
+static int same_far(const struct tile *t, const struct pp_span *see, int i)
+{
+    int next = i + 1;
+    while (next < t->n_rows && see[i].end && see[next].end && n_far(t->p, &t->rows[next]) == n_far(t->p, &t->rows[i]))
+        next++;
+    return next;
 }
 
 /* What the i-th row of a tile sees in the end: places of the window, or of blocks, of which so many lie one behind the
@@ -454,7 +510,7 @@ static void look_ahead(const struct tile *t, int64_t next, int64_t end)
     const struct pp_batch_row *last = &t->rows[t->n_rows - 1];
     memset(t->a->next, 0, sizeof t->a->next);
     if (next < end && !last->tree_mask && !is_gathered(t->p, last))
-        find_heads(t, next, in_chunk(t->p, last, next), INT64_MAX, t->a->next);
+        find_heads(t, next, in_chunk(t, last, next), INT64_MAX, t->a->next);
 }
 
 /* Adds a chunk for neighbouring rows first .. end - 1, which all see some of it where it lies. */
@@ -479,7 +535,7 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
     const int64_t end = (chunk + 1) * PP_KV_CHUNK, tail_page = t->rows->tree_base / PP_PAGE_TOKENS;
     const bool gathered = t->rows->tree_mask && end > tail_page * PP_PAGE_TOKENS;
     for (int i = 0; i < n_rows; i++) {
-        see[i] = in_chunk(t->p, &t->rows[i], chunk);
+        see[i] = in_chunk(t, &t->rows[i], chunk);
         t->a->at[i] = (float)(row_place(&t->rows[i]) - chunk * PP_KV_CHUNK);
     }
     for (int i = 0, next; i < n_rows; i = next) {
@@ -488,7 +544,11 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
         for (next = i + 1; !alone && next < n_rows && see[i].end && see[next].end &&
                            !is_gathered(t->p, &t->rows[next]);)
             next++;
-        if (see[i].end && apart) {
+        if (see[i].end && t->p->n_near && apart) {
+            next = same_far(t, see, i);
+            find_far(t, &t->rows[next - 1], chunk, see[next - 1].end, heads); /* which sees most */
+            t->c->ops->attention_chunk(t->a, heads, i, next - i, see, to);
+        } else if (see[i].end && apart) {
             (t->p->stride ? gather_all : gather_picks)(t, i, chunk, see[i].end, heads);
             t->c->ops->attention_chunk(t->a, heads, i, 1, see, to);
         } else if (see[i].end && gathered) {
@@ -514,13 +574,13 @@ static void begin_sums(const struct tile *t, const struct pp_attention_sums *sum
 
 static void begin_total(const struct tile *t)
 {
-    begin_sums(t, &t->a->total, t->s->sinks ? t->s->sinks + t->kv_head * t->a->group : NULL);
+    begin_sums(t, &t->a->total, t->s->sinks ? t->s->sinks + t->head * t->a->group : NULL);
 }
 
 static void merge_chunk(const struct tile *t, int64_t chunk, const struct pp_attention_sums *sums)
 {
     for (int i = 0; i < t->n_rows; i++)
-        if (in_chunk(t->p, &t->rows[i], chunk).end)
+        if (in_chunk(t, &t->rows[i], chunk).end)
             t->c->ops->attention_merge(t->a, i, 1, sums, &t->a->total);
 }
 
@@ -528,7 +588,7 @@ static void finish(const struct tile *t)
 {
     const struct pp_kv_layout *kv = &t->p->kv;
     for (int i = 0; i < t->n_rows; i++) {
-        float *out = slot_row(t->c, t->s->out, t->row0 + i) + t->kv_head * t->a->group * kv->v_dim;
+        float *out = slot_row(t->c, t->s->out, t->row0 + i) + t->head * t->a->group * kv->v_dim;
         t->c->ops->attention_finish(t->a, i, &t->a->total, out);
         if (kv->rotate)
             t->c->ops->hadamard(out, t->a->group * kv->v_dim, kv->rotate);
@@ -540,7 +600,7 @@ static struct pp_attention_sums partial_sums(const struct tile *t, int64_t chunk
 {
     const struct attend_plan *p = t->p;
     const int n_q = t->n_rows * t->a->group;
-    size_t before = ((size_t)t->kv_head * (size_t)t->c->batch->n + (size_t)t->row0) * (size_t)p->n_chunks;
+    size_t before = ((size_t)t->head * (size_t)t->c->batch->n + (size_t)t->row0) * (size_t)p->n_chunks;
     float *at = t->c->attention_room + before * sums_size(p, t->a->group) +
                 (size_t)(chunk - t->chunks.first) * sums_size(p, n_q);
     return (struct pp_attention_sums){.m = at, .l = at + n_q, .o = at + 2 * n_q};
@@ -621,11 +681,11 @@ static void take_queries(const struct tile *t)
     const struct pp_kv_layout *kv = &t->p->kv;
     const int width = t->a->group * kv->head_dim;
     for (int i = 0; i < t->n_rows; i++) {
-        float *q = slot_row(t->c, t->s->q, t->row0 + i) + t->kv_head * width;
+        float *q = slot_row(t->c, t->s->q, t->row0 + i) + t->head * width;
         if (!t->p->stores_apart) {
             memcpy(t->a->total.o, q, (size_t)width * sizeof *q); /* the total begins later */
             q = t->a->total.o;
-            rotate(t->c, t->s, &t->s->q_norm, t->row0 + i, q, t->kv_head * t->a->group, t->a->group);
+            rotate(t->c, t->s, &t->s->q_norm, t->row0 + i, q, t->head * t->a->group, t->a->group);
         }
         const float growth = score_growth(t->c, &t->rows[i]), capped = t->s->softcap != 0.0f ? growth : 1.0f;
         t->a->growth[i] = capped;
@@ -639,7 +699,8 @@ static void attend(struct pp_cpu *c, const struct stage *s, int item, struct thr
     const struct attend_plan *p = &c->attend[s->tier];
     /* Long rows last would leave threads idle at the end: the last tile, which sees most, comes first. Neighbours share
      * a head. */
-    const int kv_head = item / (p->n_tiles * p->n_splits), rest = item % (p->n_tiles * p->n_splits);
+    const int head = item / (p->n_tiles * p->n_splits), rest = item % (p->n_tiles * p->n_splits);
+    const int kv_head = head / p->share;
     const int tile = p->n_tiles - 1 - rest / p->n_splits, split = rest % p->n_splits;
     struct tile t = {
         .c = c,
@@ -649,7 +710,8 @@ static void attend(struct pp_cpu *c, const struct stage *s, int item, struct thr
         .row0 = p->tiles[tile],
         .n_rows = p->tiles[tile + 1] - p->tiles[tile],
         .kv_head = kv_head,
-        .index = kv_head * p->n_tiles + tile,
+        .head = head,
+        .index = head * p->n_tiles + tile,
         .head_offset = pp_kv_head_offset(&p->kv, s->layer, kv_head),
         .a = &scratch->attention[s->tier],
         .tail = scratch->tail,
@@ -657,8 +719,8 @@ static void attend(struct pp_cpu *c, const struct stage *s, int item, struct thr
     t.a->n_rows = t.n_rows;
     t.a->softcap = s->softcap;
     t.a->growing = false;
-    t.a->slopes = s->slopes ? s->slopes + kv_head * t.a->group : NULL;
-    t.chunks = tile_chunks(p, t.rows, t.n_rows);
+    t.a->slopes = s->slopes ? s->slopes + head * t.a->group : NULL;
+    t.chunks = tile_chunks(p, t.rows, t.n_rows, head);
     for (int i = 0; i < t.n_rows && !p->stores_apart && split == p->n_splits - 1; i++) /* its last chunk needs them */
         store(c, s, t.row0 + i, kv_head);
     take_queries(&t);
@@ -674,13 +736,13 @@ void pp_cpu_attend_phases(const struct pp_cpu *c, const struct stage *s, int m, 
 {
     const struct attend_plan *p = &c->attend[s->tier];
     n_items[0] = p->stores_apart ? m : 0;
-    n_items[1] = p->n_tiles * p->kv.n_head_kv * p->n_splits;
+    n_items[1] = p->n_tiles * n_groups(p) * p->n_splits;
 }
 
 void pp_cpu_attend_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
 {
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
-    const int group = c->attend[s->tier].group;
+    const int group = c->attend[s->tier].group * c->attend[s->tier].share;
     (void)m;
     if (phase == 0) {
         for (int h = 0; h < kv->n_head_kv; h++) {

@@ -146,8 +146,8 @@ ALWAYS_INLINE void gate_all(const enum pp_fn fn, float number, const float *g, c
     for (int64_t i = 0; i < n; i += LANES) {
         v16 a = v_load_n(g + i, n - i, 0), b = v_load_n(u + i, n - i, 0);
         if (fn == PP_FN_CLAMPED) {
-            a = v_sigmoid_times(v_min(a, v_set1(7.0f)), 1.702f);
-            b = v_add(v_min(v_max(b, v_set1(-7.0f)), v_set1(7.0f)), v_set1(1.0f));
+            a = v_sigmoid_times(v_min(a, v_set1(number)), 1.702f);
+            b = v_add(v_min(v_max(b, v_set1(-number)), v_set1(number)), v_set1(1.0f));
         } else if (fn == PP_FN_SILU_BOUNDED) {
             a = v_min(v_fn(PP_FN_SILU, 0, a), v_set1(number));
             b = v_min(v_max(b, v_set1(-number)), v_set1(number));
@@ -176,7 +176,7 @@ static void gate(enum pp_fn fn, float number, const float *g, const float *u, in
     case PP_FN_GELU: gate_all(PP_FN_GELU, 0, g, u, n, y); break;
     case PP_FN_GELU_TANH: gate_all(PP_FN_GELU_TANH, 0, g, u, n, y); break;
     case PP_FN_SIGMOID: gate_all(PP_FN_SIGMOID, 0, g, u, n, y); break;
-    case PP_FN_CLAMPED: gate_all(PP_FN_CLAMPED, 0, g, u, n, y); break;
+    case PP_FN_CLAMPED: gate_all(PP_FN_CLAMPED, number != 0.0f ? number : 7.0f, g, u, n, y); break;
     case PP_FN_SILU_BOUNDED: gate_all(PP_FN_SILU_BOUNDED, number, g, u, n, y); break;
     case PP_FN_SILU_WITHIN: gate_all(PP_FN_SILU_WITHIN, number, g, u, n, y); break;
     case PP_FN_SITU: gate_all(PP_FN_SITU, 0, g, u, n, y); break;

@@ -236,7 +236,10 @@ struct attend_plan {
                                    do not */
     bool chunked;               /* it begins at multiples of that */
     bool both_ways;             /* it reaches as far behind the row as before it */
-    int group;                  /* query heads that share a KV head */
+    int64_t n_near, far_step;   /* of pages before the last n_near a row sees each far_step-th; n_near 0: all */
+    int far_shift;              /* the next head those that are so many earlier */
+    int group;                  /* query heads that share a KV head, or a part of those: */
+    int share;                  /* it has so many groups, of heads that see other positions than their neighbours; 1 */
     float scale;                /* of scores */
     int tile_rows;              /* at most */
     int *tiles;                 /* [n_tiles + 1] first rows */

@@ -213,7 +213,12 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
         c->attend[t].stride = m->plan.tiers[t].stride;
         c->attend[t].chunked = hp->chunked;
         c->attend[t].both_ways = m->plan.encoder;
-        c->attend[t].group = m->plan.tiers[t].n_head / m->plan.tiers[t].n_head_kv;
+        const int n_head = m->plan.tiers[t].n_head, n_queries = n_head / m->plan.tiers[t].n_head_kv;
+        c->attend[t].n_near = m->plan.tiers[t].n_near;
+        c->attend[t].far_step = m->plan.tiers[t].far_step;
+        c->attend[t].far_shift = n_head && c->attend[t].far_step > n_head ? (int)(c->attend[t].far_step / n_head) : 1;
+        c->attend[t].share = c->attend[t].n_near ? n_queries : 1;
+        c->attend[t].group = n_queries / c->attend[t].share;
         const int64_t dim = kv[t].head_dim - (hp->key_scores ? PP_KEY_SCORE : 0);
         c->attend[t].scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)dim);
     }
