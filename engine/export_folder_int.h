@@ -45,6 +45,7 @@ struct item {
     uint32_t type;              /* of floats; quantised: of scales and biases */
     int bits;                   /* 0: floats */
     enum order order;
+    bool between;               /* dimensions of one are: [1, 1, rows, 1, columns] */
     int64_t head_dim, n_head, n_head_kv; /* BY_HALVES, BY_HEAD */
     int64_t first_row;          /* of `from`, of a vector the first element: an expert's, or of q, k or v */
     bool ones;                  /* every value is 1 */

@@ -153,6 +153,7 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
         item->n_dims = 2;
     item->side_by_side = halves;
     item->taps = form == PP_HF_TWO_TAPS;
+    item->between = form == PP_HF_HEAD_TAPS;
     if (form == PP_HF_ONE_ROW)
         item->n_dims = 2;
     if (form == PP_HF_NUMBER)

@@ -44,6 +44,11 @@ static void describe_item(const struct folder *f, const struct item *item, struc
     const uint64_t n = (uint64_t)(item->ne[0] * n_rows_of(item));
     const int last = item->n_dims - 1;
     int64_t shape[PP_MAX_DIMS];
+    if (item->between) {
+        describe(b, item->name, "", dtype, 5, (const int64_t[]){1, 1, item->ne[1], 1, item->ne[0]}, item->at,
+                 n * (uint64_t)pp_type_info(item->type)->block_bytes);
+        return;
+    }
     for (int d = 0; d < item->n_dims; d++)
         shape[d] = item->ne[last - d];
     if (item->n_dims == 2)

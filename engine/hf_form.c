@@ -120,6 +120,17 @@ static enum pp_code channels(const struct pp_tensor *t, struct pp_tensor *out, s
     return code;
 }
 
+/* Those of heads, between dimensions of one. */
+static enum pp_code head_taps(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+{
+    if (t->n_dims < 3 || t->ne[1] != 1 || t->ne[3] != 1 || pp_type_info(t->type)->block_elements != 1)
+        return fail_shape(t, err);
+    enum pp_code code = make(t->type, t->ne[0], t->ne[2], 0, out, err);
+    if (!code)
+        memcpy(bytes_of(out), t->data, out->size);
+    return code;
+}
+
 /* The same with the dimension of one in the middle, or without it. */
 static enum pp_code channels_apart(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
@@ -333,6 +344,9 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         break;
     case PP_HF_CHANNELS:
         code = channels(t, out, err);
+        break;
+    case PP_HF_HEAD_TAPS:
+        code = head_taps(t, out, err);
         break;
     case PP_HF_CHANNELS_APART:
         code = channels_apart(t, out, err);

@@ -147,6 +147,8 @@ static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *e
 {
     enum pp_code code = pp_check_range("number of positions of a block", hp->index_block, 1, hp->index_top_k, err);
     if (!code)
+        code = pp_check_range("number of positions that keys are made of", hp->kv_taps, 0, PP_MAX_TAPS, err);
+    if (!code)
         code = pp_check_range("number of blocks that are seen in any case", hp->index_local, 1,
                               hp->index_top_k / hp->index_block, err);
     if (!code && (hp->index_block & (hp->index_block - 1)) != 0)

@@ -227,6 +227,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"logarithm length", (double)hp->attn_log_length}, {"dense beside", hp->dense_beside},
         {"experts share", (double)hp->n_expert_share}, {"share scale", (double)hp->expert_share_scale},
         {"chunks", hp->chunked}, {"alibi", (double)hp->alibi}, {"near blocks", (double)hp->n_near},
+        {"taps of keys", (double)hp->kv_taps},
         {"far blocks", (double)hp->far_step}, {"layers that see all", (double)hp->near_step},
         {"query bound", (double)hp->qkv_clamp},          {"expert mixer", (double)hp->expert_mixer},
         {"shared mean", hp->shared_mean}, {"mean square", hp->mean_square},

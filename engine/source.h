@@ -168,6 +168,8 @@ struct pp_hparams {
     /* Or blocks of PP_PAGE_TOKENS positions: a head sees the last n_near, and of those before each far_step-th, its
      * neighbour those one earlier; layers near_step, 2 near_step ... see all, unless it is 0. n_near 0: all do. */
     int64_t n_near, far_step, near_step;
+    int64_t kv_taps;        /* keys, before they are rotated, and values are sums over so many positions, with numbers
+                               of each head; 0: they are not */
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
     uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
     /* Instead of what the family has: */

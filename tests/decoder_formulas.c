@@ -509,7 +509,31 @@ static void layer_with_lru(const struct decoder *d, int l, double *x, int n)
     go_through_states(d, l, x, n, lru_row, d->s.lru_width, d->s.lru_width, "lru_out");
 }
 
-/* What attention reads of position r. */
+/* Baichuan M1: of each head of keys or values, what it was at the position before, and what it is. */
+static void add_before(const struct decoder *d, int l, const char *kind, const double *last, double *y)
+{
+    const struct matrix *w = part(d, l, kind, ".weight");
+    for (int i = 0; i < d->s.n_head_kv * d->s.head_dim; i++) {
+        const float *taps = w->values + 2 * (i / d->s.head_dim);
+        y[i] = (double)taps[0] * last[i] + (double)taps[1] * y[i];
+    }
+}
+
+static void sum_with_last(const struct decoder *d, int l, const double *x, int r, double *k, double *v)
+{
+    const int n_q = d->s.n_head * d->s.head_dim, n_kv = d->s.n_head_kv * d->s.head_dim;
+    double *in = doubles(d->s.n_embd), *last = doubles(n_q + 2 * n_kv);
+    if (r > 0) {
+        before(d, l, "attn_norm", x - d->s.n_embd, in);
+        project(d, l, in, last, last + n_q, last + n_q + n_kv);
+    }
+    add_before(d, l, "attn_k_conv", last + n_q, k);
+    add_before(d, l, "attn_v_conv", last + n_q + n_kv, v);
+    pp_free(in);
+    pp_free(last);
+}
+
+/* What attention reads of position r; x: the stream there, behind that of those before. */
 static void attention_inputs(const struct decoder *d, int l, const double *x, int r, double *q, double *k, double *v)
 {
     const struct decoder_shape *s = &d->s;
@@ -526,6 +550,8 @@ static void attention_inputs(const struct decoder *d, int l, const double *x, in
         linear(d, l, "attn_k", filtered, k);
         share_heads(d, q, k);
     }
+    if (s->head_taps)
+        sum_with_last(d, l, x, r, k, v);
     clamp(d, q, s->n_head * s->head_dim);
     clamp(d, k, s->n_head_kv * s->head_dim);
     clamp(d, v, s->n_head_kv * s->head_dim);

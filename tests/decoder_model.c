@@ -142,6 +142,8 @@ static const struct decoder_shape families[] = {
     {.arch = "phi3small", .centred = true, .norm_bias = true, .joined = true, .tied = true, .ff = FF_CLAMPED,
      .gate_bound = 1.5f, .biases = BIAS_QKV | BIAS_O | BIAS_FF, .near_blocks = 1, .far_step = 2, .dense_step = 2,
      .attn_scale = 1.0f / 12, .embd_scale = 3, .logit_scale = 0.25f},
+    {.arch = "baichuan_m1", .joined = true, .head_taps = true, .window = 7, .wide = 2, .say_windows = true,
+     .n_layer = 3},
     {.arch = "paddleocr", .tied = true},
     {.arch = "cogvlm", .n_head_kv = 4, .joined = true},
     {.arch = "codegen", .neighbours = true, .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4,
@@ -206,6 +208,18 @@ static void add_matrix(struct decoder *d, int l, const char *kind, int64_t rows,
 static struct matrix *last_of(struct decoder *d)
 {
     return &d->t[d->n - 1];
+}
+
+/* Rows of length 1. */
+static void make_unit(struct matrix *m)
+{
+    for (int64_t r = 0; r < m->rows; r++) {
+        double square = 0;
+        for (int64_t i = 0; i < m->cols; i++)
+            square += (double)m->values[r * m->cols + i] * (double)m->values[r * m->cols + i];
+        for (int64_t i = 0; i < m->cols; i++)
+            m->values[r * m->cols + i] /= (float)sqrt(square);
+    }
 }
 
 /* The last tensor has this everywhere, if it is not 0. */
@@ -307,6 +321,10 @@ static void add_attention(struct decoder *d, int l)
             last_of(d)->values[i] /= sqrtf((float)s->head_dim);
         add_matrix(d, l, "attn_k", n_kv, n, s->biases & BIAS_QKV);
         add_matrix(d, l, "attn_v", n_kv, n, s->biases & BIAS_QKV);
+    }
+    if (s->head_taps) {
+        add_matrix(d, l, "attn_k_conv", s->n_head_kv, 2, false);
+        add_matrix(d, l, "attn_v_conv", s->n_head_kv, 2, false);
     }
     if (s->filtered) {
         add_matrix(d, l, "filter_1_last", n / 2, n, false);
@@ -582,6 +600,8 @@ struct decoder_shape decoder_shape_of(const struct decoder_shape *s, int l)
         of_layer.n_head_kv = s->uneven[l][1];
         of_layer.n_ff = s->uneven[l][2];
     }
+    if (s->uneven && s->head_taps)
+        of_layer.head_dim = of_layer.rope_dim = s->n_embd / of_layer.n_head;
     return of_layer;
 }
 
@@ -622,6 +642,8 @@ struct decoder *decoder_make(const struct decoder_shape *s)
         add_norm(d, s->output_norm, 0, s->n_embd, s->norm_bias);
     if (!s->tied)
         add(d, "output.weight", s->n_vocab, width, 0, sqrtf(3.0f / (float)width));
+    if (s->head_taps)
+        make_unit(last_of(d));
     if (s->biases & BIAS_OUTPUT)
         add(d, "output.bias", 0, s->n_vocab, 0, 0.5f);
     if (s->dense_head) {
@@ -766,6 +788,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
             one[l] = decoder_xielu(l, i);
         pp_gguf_add_f32_array(w, names[i], one, (size_t)s->n_layer);
     }
+    if (s->head_taps && s->uneven)
+        pp_gguf_add_u32(w, key(d, "attention.key_length_swa"), (uint32_t)decoder_shape_of(s, 0).head_dim);
     bool narrow[64];
     for (int l = 0; l < s->n_layer; l++)
         narrow[l] = s->window && (l + !s->wide_first) % s->wide != 0;

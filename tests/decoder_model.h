@@ -43,6 +43,9 @@ struct decoder_shape {
     /* Heads see the last so many blocks of 64 positions, and each so many-th before those, the next head one that is
      * earlier; layers dense_step, 2 dense_step ... see all. 0: all do. */
     int near_blocks, far_step, dense_step;
+    /* Keys and values are sums over two positions, with numbers of each head; and in layers with a window, whatever
+     * their number, heads are together as wide as the model. */
+    bool head_taps;
     bool joined;           /* q, k and v are one matrix: attn_qkv */
     bool two_norms;        /* parallel: attention reads attn_norm_2's, the feed-forward part attn_norm's */
     bool parallel;         /* attention and feed-forward part beside each other, reading the same */

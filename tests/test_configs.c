@@ -136,7 +136,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(laurel_rank), ONE(n_embd_expert), ONE(mean_square), ONE(shared_mean),
         ONE(heads_tiled), ONE(norms_behind), {"silent_end", (double)hp->silent[0].end},
         {"silent_3_first", (double)hp->silent[3].first}, {"silent_3_end", (double)hp->silent[3].end},
-        ONE(n_near), ONE(far_step), ONE(near_step), ONE(norms_of_sums), ONE(plain_norms),
+        ONE(n_near), ONE(far_step), ONE(near_step), ONE(kv_taps), ONE(norms_of_sums), ONE(plain_norms),
         ONE(no_output_norm), ONE(n_embd_in),
         ONE(qkv_pieces), ONE(post_norms), ONE(differential), ONE(key_scores),
         ONE(n_loops), ONE(loops_unnormed), ONE(head_mixture), ONE(n_scan_head), ONE(query_scale),

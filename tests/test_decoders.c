@@ -472,6 +472,31 @@ static void phi_small(void **state)
     assert_refused(&s, &none, 1);
 }
 
+/* Baichuan M1: keys and values that the position before is part of; heads of other sizes where there is a window. */
+static void baichuan_m1(void **state)
+{
+    static const int others[3][3] = {{6, 3, 64}, {4, 2, 64}, {6, 3, 64}};
+    (void)state;
+    struct decoder_shape s = decoder_shape("baichuan_m1");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.conv_k", 4, 2);
+    assert_tensor(folder, "model.layers.0.self_attn.W_pack.weight", 2, s.n_embd);
+    assert_config(folder, "\"conv_window\"", "2");
+    s.uneven = others;
+    folder = check_decoder(&s);
+    assert_config(folder, "\"num_swa_attention_heads\"", "6");
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    assert_resumes(file, s.n_vocab);
+    assert_goes_back(file, s.n_vocab);
+    decoder_free(d);
+    s = decoder_shape("baichuan_m1");
+    const struct spoilt cases[] = {{"blk.1.attn_k_conv.weight", 3, 2, "attn_k_conv"},
+                                   {"blk.0.attn_v_conv.weight", 2, 3, "attn_v_conv"},
+                                   {"blk.2.attn_v_conv.weight", 0, 0, "attn_v_conv"}};
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+}
+
 /* Falcon: one head of k and v for all or each of a few for some, behind a norm of its own; or one each. */
 static void falcon(void **state)
 {
@@ -878,6 +903,7 @@ TEST_GROUP(decoders)
         cmocka_unit_test(joined),
         cmocka_unit_test(phi_moe),
         cmocka_unit_test(phi_small),
+        cmocka_unit_test(baichuan_m1),
         cmocka_unit_test(rows_of_joined),
         cmocka_unit_test(unit_rows),
         cmocka_unit_test(falcon),

@@ -53,6 +53,7 @@ enum pp_hf_form {
     PP_HF_NUMBER,         /* a vector of one element is stored without a dimension */
     PP_HF_CHANNELS,       /* [n, taps] of a convolution is stored [n, 1, taps], or in MLX [n, taps, 1] */
     PP_HF_CHANNELS_APART, /* likewise, and [n, 1, taps] here, too */
+    PP_HF_HEAD_TAPS,      /* [n, taps] of each head is stored [1, 1, n, 1, taps] */
     PP_HF_MINUS_EXP,      /* of a vector's or matrix's values the logarithms are stored, without their minus */
     PP_HF_COLUMN,         /* a matrix of one column is stored as a vector */
     PP_HF_MINUS_EXP_COLUMN, /* both */

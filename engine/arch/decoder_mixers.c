@@ -209,6 +209,16 @@ static float alibi_scale(const struct builder *b)
     return !b->d->scaled_alibi ? 0 : scale != 0.0f ? scale : 1.0f / sqrtf((float)b->shape.head_dim);
 }
 
+/* Keys or values become sums over the last positions. */
+static bool add_head_taps(struct builder *b, int l, const char *kind, int slot)
+{
+    struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = b->hp->kv_taps, .in = slot, .in2 = NONE,
+                             .out = slot};
+    convolve.weight = pp_plan_tensor(b->s, b->shape.n_head_kv, b->hp->kv_taps, b->err, "blk.%d.%s.weight", l, kind);
+    add(b, convolve);
+    return convolve.weight != NULL;
+}
+
 /* From q, k and v to `delta`. */
 static bool add_attention(struct builder *b, int l)
 {
@@ -222,6 +232,8 @@ static bool add_attention(struct builder *b, int l)
         !(sinks = pp_plan_tensor(b->s, 0, b->shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
         return false;
     if (pp_blocks_picked(b, l) && !pp_blocks_pick(b, l))
+        return false;
+    if (hp->kv_taps && !(add_head_taps(b, l, "attn_k_conv", b->k) && add_head_taps(b, l, "attn_v_conv", b->v)))
         return false;
     if (hp->qkv_clamp != 0.0f) {
         add_clamp(b, l, b->q);

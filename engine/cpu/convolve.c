@@ -17,13 +17,14 @@ enum {
 enum pp_code pp_cpu_convolve_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const struct pp_tensor *t = op->weight;
-    const int64_t width = t->ne[1], stride = (width + 15) / 16 * 16;
+    const int64_t width = c->model->plan.slots[op->in].width, each = width / t->ne[1];
+    const int64_t stride = (width + 15) / 16 * 16;
     const int n_taps = (int)t->ne[0];
     float *taps = pp_cpu_memory_keep(c, n_taps * stride, sizeof *taps), one[PP_MAX_TAPS];
     if (!taps)
         return pp_fail_nomem(err, t->name);
     for (int64_t r = 0; r < width; r++) {
-        const uint8_t *row = (const uint8_t *)t->data + (size_t)r * pp_type_row_bytes(t->type, n_taps);
+        const uint8_t *row = (const uint8_t *)t->data + (size_t)(r / each) * pp_type_row_bytes(t->type, n_taps);
         if (!pp_row_finite(t->type, row, n_taps))
             return pp_fail_values(t, err);
         pp_dequantize_row(t->type, row, one, n_taps);
