@@ -78,8 +78,8 @@ enum pp_op_kind {
     PP_OP_CONVOLVE,  /* out = bias + the sum of weight[:, j] times what `in` was at the j-th of the last `window`
                         positions, the row's own being the last; in a tree those of its ancestors. Before the first
                         position it was 0. `weight`: [width, window], or fewer rows, each of as many values; with a
-                        `period`, there is a column for each such of these positions only, back from the row's own. What `in` is goes to the row's place in
-                        the cache, layer `layer` */
+                        `period` there is a column for each such of these positions only, back from the row's
+                        own. What `in` is goes to the row's place in the cache, layer `layer` */
     PP_OP_POOL,      /* out = of the block of `period` positions in which the row's lies, the mean of what the first
                         half of `in` was at those up to the row's own, each value with its share in the softmax of what
                         the second half was there, row j of `weight` [period, width of out] being added at the block's

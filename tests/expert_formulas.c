@@ -336,6 +336,13 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
         expert_linear(m, l, "ffn_gate_inp_shexp", in, &shared);
         shared = sigmoid(shared);
     }
+    if (m->s.shared_share) {
+        double both[2];
+        expert_linear(m, l, "ffn_share", in, both);
+        shared = exp(both[1]) / (exp(both[0]) + exp(both[1]));
+        for (int i = 0; i < m->s.n_embd; i++)
+            out[i] *= 1 - shared;
+    }
     if (m->s.n_ff_shared)
         add_feed_forward(m, l, "_shexp", 0, shared, in, out);
     for (int i = 0; m->s.n_ff_shared && m->s.parallel && i < m->s.n_embd; i++)

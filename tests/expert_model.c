@@ -379,6 +379,10 @@ static void add_experts(struct expert_model *m, int l)
     add_matrix(m, l, "ffn_down_shexp.weight", width, shared);
     if (s->shared_weight)
         add(m, l, "ffn_gate_inp_shexp.weight", 0, 0, width, 0, 0.3f);
+    if (s->shared_share) {
+        add(m, l, "ffn_share.weight", 0, 2, width, 0, 0.3f);
+        add(m, l, "ffn_share.bias", 0, 0, 2, 0, 0.5f);
+    }
 }
 
 bool expert_layer(const struct expert_shape *s, int l)

@@ -47,6 +47,7 @@ struct expert_shape {
     enum { MIXTURE_PLAIN, MIXTURE_NORMED, NORMED_ANYWHERE } normed_mixture; /* what experts give is normed; files may
                                have the norm of other layers, too */
     bool shared_weight;     /* the shared expert's result has a weight: a sigmoid */
+    bool shared_share;      /* it and what others give are multiplied by a softmax of two numbers */
     bool sigmoids, shares;  /* shares: weights are not made to add up to 1 */
     bool choice_bias;
     bool expert_scales;     /* of each expert with matrices the weight is multiplied by a number */

@@ -29,6 +29,32 @@ static void check_file(const struct expert_shape *s)
     expert_model_free(m);
 }
 
+/* Klear: what experts give, and what the one gives that every row uses, are multiplied by shares. */
+static void klear(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("klear");
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.shared_share = true;
+    s.qk_norm = QK_HEADS;
+    s.n_ff_shared = 32;
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "model.layers.2.mlp.expert_bias", 1, s.n_expert);
+    assert_tensor(folder, "model.layers.1.mlp.coefficient.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.mlp.coefficient.bias", 1, 2);
+    s.n_ff_shared = 64;
+    s.choice_bias = s.say_norm = false;
+    s.shares = true;
+    check_experts(&s);
+    s.n_ff_shared = 0;
+    s.shared_share = false;
+    struct expert_model *m = expert_model_make(&s);
+    struct pp_model *model;
+    struct pp_error err;
+    assert_int_equal(pp_model_open(expert_model_write(m), &model, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "every row uses"));
+    expert_model_free(m);
+}
+
 /* Two layers of ours for each of a folder's; some rows have no expert with matrices. */
 static struct expert_shape longcat_shape(void)
 {
@@ -643,7 +669,8 @@ static void not_the_same_model(void **state)
 TEST_GROUP(mixtures)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(longcat),         cmocka_unit_test(longcat_goes_on), cmocka_unit_test(bad_longcat),
+        cmocka_unit_test(klear),
+        cmocka_unit_test(longcat), cmocka_unit_test(longcat_goes_on), cmocka_unit_test(bad_longcat),
         cmocka_unit_test(ling3),           cmocka_unit_test(ling3_goes_on),   cmocka_unit_test(bad_ling3),
         cmocka_unit_test(kimi_k3),         cmocka_unit_test(kimi_k3_goes_on), cmocka_unit_test(bad_kimi_k3),
         cmocka_unit_test(ling25),          cmocka_unit_test(ling25_goes_on),  cmocka_unit_test(bad_ling25),

@@ -137,6 +137,8 @@ struct pp_decoder {
     bool ungated;             /* down(fn(up(x))) instead of down(fn(gate(x)) * up(x)) */
     bool fused_gate;          /* the rows of ffn_up are those of the gate, then those of the value */
     bool fused_shared;        /* so are those of ffn_up_shexp */
+    bool shared_share;        /* what experts give and what the one gives that every row uses are multiplied by the
+                                 softmax of two numbers, ffn_share's */
     enum pp_fn fn;
     /* What knows positions: rotated heads, position_embd, which is added to the input, or ALiBi, in all models or, with
      * LEARNED_OR_ALIBI, in those that have no such table; or sinusoids in that one's place. Any family may have

@@ -262,6 +262,8 @@ static bool add_router(struct builder *b, int l)
     if (b->d->mixture_beside) /* the root of the width, by which the norm's result would be divided */
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)b->hp->n_embd),
                               .layer = l, .in = b->router, .in2 = NONE, .out = b->router});
+    if (b->d->shared_share && !pp_shared_share(b, l))
+        return false;
     if (!b->hp->n_ff_shared || !pp_decoder_has(b, l, "ffn_gate_inp_shexp.weight"))
         return true;
     if ((weight = pp_plan_linear(b->p, b->s, 1, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp_shexp", l)) < 0)
@@ -343,6 +345,9 @@ static bool add_experts(struct builder *b, int l)
         return add_narrow_experts(b, l, &e);
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e),
                           .in = expert_input(b), .in2 = b->router, .out = b->delta});
+    if (b->d->shared_share)
+        add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->expert_part,
+                              .in2 = b->delta, .out = b->delta});
     return true;
 }
 
@@ -953,6 +958,10 @@ static void make_slots(struct builder *b)
     b->shared_up = pp_plan_part(p, b->shared_both, hp->n_ff_shared, hp->n_ff_shared);
     b->shared_act = pp_plan_slot(p, hp->n_ff_shared);
     b->shared_weight = pp_plan_slot(p, 1);
+    if (b->d->shared_share) {
+        b->expert_part = pp_plan_slot(p, 1);
+        b->shared_both_shares = pp_plan_slot(p, 2);
+    }
 }
 
 /* What has fewer values than the stream, which a matrix makes out of them; what is learned of the position comes behind

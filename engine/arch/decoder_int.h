@@ -39,6 +39,7 @@ struct builder {
     int stream_gates;        /* with stream_rank, where `mixing` is what they are made of: gates, and what they let
                                 through */
     int low, laurel;         /* what stands beside attention, and half-way there */
+    int shared_both_shares, expert_part; /* with shared_share: two numbers, and by how much the first is larger */
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
     int pairs;               /* of a difference of attention: values, two heads of which lie side by side; `values`
@@ -143,6 +144,7 @@ void pp_difference_slots(struct builder *b);
 bool pp_head_mixture_queries(struct builder *b, int l);
 bool pp_head_mixture_result(struct builder *b, int l);
 /* Filtered queries and keys, and values, from `normed`. */
+bool pp_shared_share(struct builder *b, int l);
 bool pp_filtered_heads(struct builder *b, int l);
 void pp_filter_slots(struct builder *b);
 /* Keys with scores: from q, and from k and v, to wide_q and wide_k. */

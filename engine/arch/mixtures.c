@@ -1,6 +1,7 @@
 /* mixtures.c - mixtures of experts whose layers are Llama's, Qwen 3's or OLMo 2's: DeepSeek's first (arXiv 2401.06066),
  * where some experts are used by every row; and with the routing of its third (arXiv 2412.19437, sigmoids and a bias
- * that only chooses) dots.llm1, GLM 4.5 and 4.6, MiniMax M2 and Ling 2.0. ERNIE 4.5 has such a bias with a softmax. */
+ * that only chooses) dots.llm1, GLM 4.5 and 4.6, MiniMax M2, Ling 2.0 and Klear. ERNIE 4.5 has such a bias with a
+ * softmax. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -34,6 +35,53 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
     pp_config_put_experts(hp, &expert_keys, config);
 }
+
+/* --- Klear -------------------------------------------------------------------------------------------------------- */
+
+static const char *const klear_classes[] = {"KlearMoeForCausalLM", "Klear", "klear", NULL};
+static const struct pp_arch_name klear_names[] = {
+    QK_NORMS,
+    {.hf = "model.layers.{}.mlp.coefficient", .gguf = "blk.{}.ffn_share"},
+    {.hf = "model.layers.{}.mlp.expert_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
+    {.hf = "model.layers.{}.mlp.experts.gate_proj", .gguf = "blk.{}.ffn_gate_exps", .mlx = true},
+    {.hf = "model.layers.{}.mlp.experts.up_proj", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
+    {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
+    {.hf = NULL},
+};
+/* There is a routed_scaling_factor, too, which nobody reads. */
+static const struct pp_expert_keys klear_keys = {
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
+    .n_shared = "n_shared_experts", .normed = "norm_topk_prob"};
+
+static enum pp_code klear_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->expert_sigmoids = true;
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    if (!code)
+        code = pp_config_experts(config, &klear_keys, hp, err);
+    return code ? code : pp_config_qwen_dense(config, hp, err);
+}
+
+static void klear_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put_experts(hp, &klear_keys, config);
+    pp_config_put_qwen_dense(hp, config);
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim"); /* which follows */
+}
+
+const struct pp_arch pp_arch_klear = {
+    .name = "klear",
+    .hf_classes = klear_classes,
+    .names = klear_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .gguf_shares = true,
+    .gguf_sigmoids = true,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .shared_share = true},
+    .from_config = klear_from_config,
+    .to_config = klear_to_config,
+};
 
 /* --- DeepSeek MoE ------------------------------------------------------------------------------------------------ */
 
