@@ -1,5 +1,6 @@
-/* jinja_big.c - integers beyond 64 bits, as Python has them: sums, products, floor division. They are kept as their
+/* jinja_big.c - integers beyond 64 bits, as Python has them: sums, products, division. They are kept as their
  * decimal digits, and reckoned with in groups of nine. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@ enum {
     GROUP = 9,
     BASE = 1000000000,
     MAX_DIGITS = 4300, /* more Python does not print either */
+    EXTRA = 6,         /* groups that a dividend is given, so that a quotient has the bits of a double */
 };
 
 struct big {
@@ -27,7 +29,7 @@ static void trim(struct big *b)
 
 static struct big make(struct jinja *j, size_t n)
 {
-    if (n > MAX_DIGITS / GROUP + 2)
+    if (n > MAX_DIGITS / GROUP + 2 + EXTRA)
         jinja_fail(j, "an integer of more than %d digits", MAX_DIGITS);
     jinja_work(j, n * 16);
     return (struct big){.n = n, .group = jinja_zalloc(j, (n + 1) * sizeof(uint32_t))};
@@ -247,6 +249,57 @@ static struct big divide(struct jinja *j, struct big a, struct big b, struct big
     return quotient;
 }
 
+static double binary_size(const struct big *b)
+{
+    const double low = b->n > 1 ? b->group[b->n - 2] : 0;
+    return log2(b->group[b->n - 1] + low / BASE) + (double)(b->n - 1) * log2(BASE);
+}
+
+/* a * 2^bits */
+static struct big shifted(struct jinja *j, const struct big *a, int bits)
+{
+    struct big b = make(j, a->n + (size_t)(bits * (log10(2) / GROUP)) + 2);
+    memcpy(b.group, a->group, a->n * sizeof *a->group);
+    for (int n; bits > 0; bits -= n) {
+        uint64_t carry = 0;
+        n = bits < 29 ? bits : 29;
+        jinja_work(j, b.n * 16);
+        for (size_t i = 0; i < b.n; i++, carry /= BASE) {
+            carry += (uint64_t)b.group[i] << n;
+            b.group[i] = (uint32_t)(carry % BASE);
+        }
+    }
+    trim(&b);
+    return b;
+}
+
+/* The double that is nearest to a / b: of some 62 bits of it, the last of which says that there are others. */
+static struct jinja_value true_quotient(struct jinja *j, struct big a, struct big b)
+{
+    enum { BITS = 62, MOST_SHIFT = 1076 }; /* down to a quarter of the smallest double */
+    const bool negative = a.negative != b.negative;
+    struct big rest;
+    uint64_t bits = 0;
+    a.negative = b.negative = false;
+    if (!a.n)
+        return jinja_float(0);
+    const double size = binary_size(&a) - binary_size(&b);
+    if (size > 1025)
+        jinja_fail(j, "the quotient is too large for a float");
+    const int shift = size < BITS - MOST_SHIFT ? MOST_SHIFT : BITS - (int)floor(size);
+    if (shift > 0)
+        a = shifted(j, &a, shift);
+    else
+        b = shifted(j, &b, -shift);
+    const struct big q = divide(j, a, b, &rest);
+    for (size_t i = q.n; i-- > 0;)
+        bits = bits * BASE + q.group[i];
+    const double f = ldexp((double)(bits | (rest.n > 0)), -shift);
+    if (!isfinite(f))
+        jinja_fail(j, "the quotient is too large for a float");
+    return jinja_float(negative ? -f : f);
+}
+
 struct jinja_value jinja_big_operate(struct jinja *j, int op, struct jinja_value a, struct jinja_value b)
 {
     struct big x = from_value(j, a), y = from_value(j, b), rest;
@@ -261,7 +314,9 @@ struct jinja_value jinja_big_operate(struct jinja *j, int op, struct jinja_value
     default:
         if (!y.n)
             jinja_fail(j, "division by zero");
-        struct big quotient = divide(j, x, y, &rest);
-        return to_value(j, op == JINJA_OP_MOD ? rest : quotient);
+        if (op == JINJA_OP_DIV)
+            return true_quotient(j, x, y);
+        struct big whole = divide(j, x, y, &rest);
+        return to_value(j, op == JINJA_OP_MOD ? rest : whole);
     }
 }

@@ -125,6 +125,8 @@ static int64_t bound(struct jinja_value v, int64_t n, int64_t otherwise, int64_t
 {
     if (v.kind == JINJA_NONE)
         return otherwise;
+    if (v.kind == JINJA_BIG)
+        return *v.s == '-' ? low : high;
     int64_t i = jinja_as_int(v);
     if (i < 0)
         i = i < -n ? -1 : i + n;
@@ -135,7 +137,11 @@ static int64_t bound(struct jinja_value v, int64_t n, int64_t otherwise, int64_t
 static struct slice slice_of(struct jinja *j, int64_t n, struct jinja_value from, struct jinja_value to,
                              struct jinja_value step)
 {
-    struct slice s = {.step = step.kind == JINJA_NONE ? 1 : jinja_arg_int(j, step, 1)};
+    struct slice s = {.step = 1};
+    if (step.kind == JINJA_BIG)
+        s.step = *step.s == '-' ? -INT64_MAX : INT64_MAX;
+    else if (step.kind != JINJA_NONE)
+        s.step = jinja_as_int(step);
     if (s.step == 0)
         jinja_fail(j, "the step of a slice is 0");
     if (s.step > 0) {
@@ -188,7 +194,7 @@ static struct jinja_value slice_string(struct jinja *j, struct jinja_value v, st
 
 static bool is_bound(struct jinja_value v)
 {
-    return v.kind == JINJA_NONE || jinja_is_integral(v);
+    return v.kind == JINJA_NONE || jinja_is_whole(v);
 }
 
 bool jinja_can_slice(struct jinja_value v, const struct jinja_value bounds[3])
@@ -207,23 +213,32 @@ struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jin
         return as_marked(v, slice_string(j, v, from, to, step));
     if (v.kind != JINJA_LIST && v.kind != JINJA_TUPLE && v.kind != JINJA_RANGE)
         jinja_fail(j, "a value of type %s cannot be sliced", jinja_type_name(v));
+    if (v.kind == JINJA_RANGE && step.kind == JINJA_BIG)
+        jinja_fail(j, "the step of a part of a range is beyond 64 bits");
     return slice_list(j, v, slice_of(j, (int64_t)v.list->n, from, to, step));
 }
 
 /* --- arithmetic ----------------------------------------------------------------------------------------- */
 
-static _Noreturn void overflow(struct jinja *j)
-{
-    jinja_fail(j, "an integer beyond 64 bits cannot be computed with here");
-}
-
 static _Noreturn void no_operation(struct jinja *j, const char *op, struct jinja_value a, struct jinja_value b)
 {
     jinja_require_defined(j, a);
     jinja_require_defined(j, b);
-    if (a.kind == JINJA_BIG || b.kind == JINJA_BIG)
-        overflow(j);
     jinja_fail(j, "%s does not work for a %s and a %s", op, jinja_type_name(a), jinja_type_name(b));
+}
+
+static bool is_real(struct jinja_value v)
+{
+    return jinja_is_number(v) || v.kind == JINJA_BIG;
+}
+
+/* Beside a float an integer is one, too. */
+static double real(struct jinja *j, struct jinja_value v)
+{
+    const double f = v.kind == JINJA_BIG ? jinja_big_double(v) : jinja_as_double(v);
+    if (v.kind == JINJA_BIG && !isfinite(f))
+        jinja_fail(j, "the integer is too large for a float");
+    return f;
 }
 
 static struct jinja_value add_lists(struct jinja *j, struct jinja_value a, struct jinja_value b)
@@ -246,8 +261,8 @@ static struct jinja_value add(struct jinja *j, struct jinja_value a, struct jinj
     }
     if (jinja_is_whole(a) && jinja_is_whole(b))
         return jinja_big_operate(j, JINJA_OP_ADD, a, b);
-    if (jinja_is_number(a) && jinja_is_number(b))
-        return jinja_float(jinja_as_double(a) + jinja_as_double(b));
+    if (is_real(a) && is_real(b))
+        return jinja_float(real(j, a) + real(j, b));
     if (a.kind == JINJA_STRING && b.kind == JINJA_STRING) {
         bool safe = a.flag || b.flag; /* text joins marked text only when escaped */
         struct jinja_value v = jinja_concat(j, safe && !a.flag ? jinja_escape_html(j, a) : a,
@@ -268,9 +283,9 @@ static struct jinja_value subtract(struct jinja *j, struct jinja_value a, struct
         return jinja_int(i);
     if (jinja_is_whole(a) && jinja_is_whole(b))
         return jinja_big_operate(j, JINJA_OP_SUB, a, b);
-    if (!jinja_is_number(a) || !jinja_is_number(b))
+    if (!is_real(a) || !is_real(b))
         no_operation(j, "-", a, b);
-    return jinja_float(jinja_as_double(a) - jinja_as_double(b));
+    return jinja_float(real(j, a) - real(j, b));
 }
 
 static struct jinja_value repeat(struct jinja *j, struct jinja_value v, int64_t times)
@@ -308,16 +323,30 @@ static struct jinja_value multiply(struct jinja *j, struct jinja_value a, struct
         return jinja_int(i);
     if (jinja_is_whole(a) && jinja_is_whole(b))
         return jinja_big_operate(j, JINJA_OP_MUL, a, b);
-    if (!jinja_is_number(a) || !jinja_is_number(b))
+    if (!is_real(a) || !is_real(b))
         no_operation(j, "*", a, b);
-    return jinja_float(jinja_as_double(a) * jinja_as_double(b));
+    return jinja_float(real(j, a) * real(j, b));
+}
+
+/* The remainder, with the sign of y; *floored is that of x / y, by way of the remainder as in Python: 1 // 0.1 is 9. */
+static double divide_floats(double x, double y, double *floored)
+{
+    double rest = fmod(x, y), quotient = (x - rest) / y;
+    if (rest != 0 && (rest < 0) != (y < 0)) {
+        rest += y;
+        quotient -= 1;
+    } else if (rest == 0) {
+        rest = copysign(0, y);
+    }
+    *floored = quotient == 0 ? copysign(0, x / y) : floor(quotient);
+    if (quotient - *floored > 0.5)
+        *floored += 1;
+    return rest;
 }
 
 /* Rounds towards minus infinity; the remainder has the sign of b. */
 static struct jinja_value floor_divide(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
-    if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT)
-        return jinja_float(floor(jinja_as_double(a) / jinja_as_double(b)));
     int64_t x = jinja_as_int(a), y = jinja_as_int(b);
     if (x == INT64_MIN && y == -1)
         return jinja_big_operate(j, JINJA_OP_FLOORDIV, a, b);
@@ -326,29 +355,38 @@ static struct jinja_value floor_divide(struct jinja *j, struct jinja_value a, st
 
 static struct jinja_value modulo(struct jinja_value a, struct jinja_value b)
 {
-    if (a.kind == JINJA_FLOAT || b.kind == JINJA_FLOAT) {
-        double y = jinja_as_double(b), r = fmod(jinja_as_double(a), y);
-        if (r == 0)
-            return jinja_float(copysign(0, y));
-        return jinja_float((r < 0) != (y < 0) ? r + y : r);
-    }
     int64_t x = jinja_as_int(a), y = jinja_as_int(b);
     int64_t r = y == -1 ? 0 : x % y;
     return jinja_int(r != 0 && (r < 0) != (y < 0) ? r + y : r);
 }
 
+/* A double is the integer itself, so that a quotient is rounded once. */
+static bool is_exact(struct jinja_value v)
+{
+    const int64_t most = 1ll << 53;
+    return v.kind != JINJA_BIG && jinja_as_int(v) <= most && jinja_as_int(v) >= -most;
+}
+
 static struct jinja_value divide(struct jinja *j, int op, struct jinja_value a, struct jinja_value b)
 {
     const char *sign = op == JINJA_OP_DIV ? "/" : op == JINJA_OP_MOD ? "%" : "//";
-    if ((a.kind == JINJA_BIG || b.kind == JINJA_BIG) && op != JINJA_OP_DIV && jinja_is_whole(a) && jinja_is_whole(b))
-        return jinja_big_operate(j, op, a, b);
-    if (!jinja_is_number(a) || !jinja_is_number(b))
+    if (!is_real(a) || !is_real(b))
         no_operation(j, sign, a, b);
-    if (jinja_as_double(b) == 0)
+    if (b.kind != JINJA_BIG && jinja_as_double(b) == 0)
         jinja_fail(j, "division by zero");
+    if (jinja_is_whole(a) && jinja_is_whole(b)) {
+        if (op == JINJA_OP_DIV && is_exact(a) && is_exact(b))
+            return jinja_float(jinja_as_double(a) / jinja_as_double(b));
+        if (a.kind == JINJA_BIG || b.kind == JINJA_BIG || op == JINJA_OP_DIV)
+            return jinja_big_operate(j, op, a, b);
+        return op == JINJA_OP_MOD ? modulo(a, b) : floor_divide(j, a, b);
+    }
+    const double x = real(j, a), y = real(j, b);
+    double floored;
     if (op == JINJA_OP_DIV)
-        return jinja_float(jinja_as_double(a) / jinja_as_double(b));
-    return op == JINJA_OP_MOD ? modulo(a, b) : floor_divide(j, a, b);
+        return jinja_float(x / y);
+    const double rest = divide_floats(x, y, &floored);
+    return jinja_float(op == JINJA_OP_MOD ? rest : floored);
 }
 
 /* n > 0 */
@@ -371,10 +409,10 @@ static struct jinja_value power(struct jinja *j, struct jinja_value a, struct ji
 {
     if (jinja_is_whole(a) && jinja_is_integral(b) && jinja_as_int(b) >= 0)
         return jinja_as_int(b) ? whole_power(j, jinja_plus(j, a), jinja_as_int(b)) : jinja_int(1);
-    if (!jinja_is_number(a) || !jinja_is_number(b))
+    if (!is_real(a) || !is_real(b))
         no_operation(j, "**", a, b);
-    double f = pow(jinja_as_double(a), jinja_as_double(b));
-    if (!isfinite(f) && isfinite(jinja_as_double(a)) && isfinite(jinja_as_double(b)))
+    const double x = real(j, a), y = real(j, b), f = pow(x, y);
+    if (!isfinite(f) && isfinite(x) && isfinite(y))
         jinja_fail(j, "the result of ** is not a number or too large");
     return jinja_float(f);
 }

@@ -9,6 +9,19 @@
 #include "engine/jinja_eval.h"
 #include "engine/jinja_value.h"
 
+/* The doubles above a power of two are twice as far apart as those below: there digits that are not the nearest may be
+ * the ones that read back. */
+static bool reads_back(double f, int precision, char sci[32])
+{
+    int exponent;
+    snprintf(sci, 32, "%.*e", precision, f);
+    char *last = strchr(sci, 'e') - 1;
+    if (strtod(sci, NULL) == f || fabs(frexp(f, &exponent)) != 0.5 || *last == '9')
+        return strtod(sci, NULL) == f;
+    ++*last;
+    return strtod(sci, NULL) == f;
+}
+
 /* The shortest decimal digits that read back as f, laid out as Python does: an exponent below 1e-4 and from 1e16. */
 void jinja_float_repr(double f, char out[JINJA_FLOAT_SIZE])
 {
@@ -18,9 +31,8 @@ void jinja_float_repr(double f, char out[JINJA_FLOAT_SIZE])
         return;
     }
     int precision = 0;
-    do
-        snprintf(sci, sizeof sci, "%.*e", precision, f);
-    while (strtod(sci, NULL) != f && ++precision < 17);
+    while (!reads_back(f, precision, sci) && precision < 16)
+        precision++;
 
     int n = 0;
     const char *p = sci + (sci[0] == '-');

@@ -286,7 +286,7 @@ bool jinja_hashable(struct jinja_value v)
 }
 
 /* The nearest double, which is the number itself where any is. */
-static double big_as_double(struct jinja_value v)
+double jinja_big_double(struct jinja_value v)
 {
     char digits[320]; /* more are beyond any double */
     if (v.n >= sizeof digits)
@@ -301,7 +301,7 @@ static uint64_t hash_value(struct jinja *j, struct jinja_value v)
 {
     jinja_work(j, v.kind == JINJA_STRING || v.kind == JINJA_BIG ? v.n : 0);
     if (jinja_is_number(v) || v.kind == JINJA_BIG) {
-        double f = (v.kind == JINJA_BIG ? big_as_double(v) : jinja_as_double(v)) + 0.0; /* turns -0.0 into 0.0 */
+        double f = (v.kind == JINJA_BIG ? jinja_big_double(v) : jinja_as_double(v)) + 0.0; /* turns -0.0 into 0.0 */
         return pp_hash64(&f, sizeof f);
     }
     switch (v.kind) {

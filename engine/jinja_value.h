@@ -206,6 +206,8 @@ static inline bool jinja_is_number(struct jinja_value v) { return jinja_is_integ
 static inline bool jinja_given(struct jinja_value v) { return v.kind != JINJA_MISSING; }
 static inline int64_t jinja_as_int(struct jinja_value v) { return v.kind == JINJA_BOOL ? v.b : v.i; }
 double jinja_as_double(struct jinja_value v); /* of any number */
+/* The double that is nearest to a BIG; infinite where none is. */
+double jinja_big_double(struct jinja_value v);
 /* Bytes of a string that fit into a message, for "%.*s"; cuts no character. */
 int jinja_shown(const char *s, size_t n);
 bool jinja_equals_cstr(struct jinja_value v, const char *s);
