@@ -10,6 +10,7 @@ struct jinja_name {
     const char *s;
     uint32_t n;
     bool is_read; /* as a variable, somewhere */
+    bool is_bound; /* while jinja_scopes.c is in a body that speaks of it */
     bool is_block; /* a block has it */
 };
 
@@ -102,7 +103,7 @@ enum jinja_stmt_kind {
     JINJA_S_CALL,      /* value is a call; the body is its caller */
     JINJA_S_FILTER,    /* the body through filter */
     JINJA_S_WITH,
-    JINJA_S_SCOPE,     /* a body with variables of its own: the generation tag */
+    JINJA_S_SCOPE,     /* the generation tag: a caller that is called at once */
     JINJA_S_BLOCK,
     JINJA_S_AUTOESCAPE,
     JINJA_S_LOAD,      /* extends, include, import: of other templates, of which there are none */
@@ -112,6 +113,8 @@ struct jinja_stmt;
 
 struct jinja_body {
     struct jinja_stmt *first, *last;
+    const struct jinja_name **hidden; // [n_hidden] undefined until the body sets them
+    size_t n_hidden, hidden_cap;
 };
 
 enum jinja_target_kind { JINJA_T_NAME, JINJA_T_MEMBER, JINJA_T_TUPLE };
@@ -199,6 +202,9 @@ struct jinja_template {
 enum { JINJA_NAME_BUCKETS = 256 };
 /* The name of n bytes in its bucket, or NULL. *bucket: where it is or would be. */
 struct jinja_name *jinja_name_find(struct jinja_name *const *names, const char *s, size_t n, size_t *bucket);
+
+/* Finds what each body of a template that has been parsed hides (jinja_scopes.c). */
+void jinja_find_hidden(struct jinja *j, struct jinja_template *t);
 
 /* Calls fn for each text that stands in a template, and those in its expressions (jinja_texts.c); looked_for: it is
  * compared with something, or given to a function. */

@@ -48,8 +48,12 @@ static struct jinja_value get_variable(struct jinja *j, const struct jinja_scope
     for (const struct jinja_scope *s = scope; s; s = s->parent) {
         jinja_work(j, s->n);
         for (size_t i = 0; i < s->n; i++)
-            if (s->vars[i].name == name)
+            if (s->vars[i].name != name)
+                continue;
+            else if (s->vars[i].value.kind != JINJA_MISSING)
                 return s->vars[i].value;
+            else if (s != j->top || !j->in_block)
+                return jinja_missing_variable(name->s, name->n);
     }
     if (name == j->root->self)
         return (struct jinja_value){.kind = JINJA_SELF};
@@ -171,6 +175,7 @@ static const struct jinja_value *named_argument(const struct jinja_args *args, c
     return NULL;
 }
 
+/* A default may speak of the parameters before its own, and those behind it that are given. */
 static void bind_params(struct jinja *j, struct jinja_scope *scope, const struct jinja_function *f,
                         const struct jinja_args *args)
 {
@@ -179,12 +184,13 @@ static void bind_params(struct jinja *j, struct jinja_scope *scope, const struct
         const struct jinja_value *named = named_argument(args, f->params[i]);
         if (i < args->n_pos && named)
             jinja_fail(j, "the macro '%.*s' gets an argument twice", jinja_shown(f->name->s, f->name->n), f->name->s);
-        struct jinja_value v = i < args->n_pos ? args->pos[i]
-                             : named           ? *named
-                             : f->defaults[i]  ? eval(j, scope, f->defaults[i])
-                                               : jinja_missing_variable(f->params[i]->s, f->params[i]->n);
-        set_variable(j, scope, f->params[i], v);
+        set_variable(j, scope, f->params[i], i < args->n_pos ? args->pos[i]
+                                             : named         ? *named
+                                                             : (struct jinja_value){.kind = JINJA_MISSING});
     }
+    for (size_t i = args->n_pos; i < f->n_params; i++)
+        if (f->defaults[i] && !named_argument(args, f->params[i]))
+            set_variable(j, scope, f->params[i], eval(j, scope, f->defaults[i]));
 }
 
 /* Arguments that no parameter takes go to varargs and kwargs, if the macro speaks of them. */
@@ -216,7 +222,7 @@ static void bind_rest(struct jinja *j, struct jinja_scope *scope, const struct j
         set_variable(j, scope, t->varargs, jinja_wrap(JINJA_TUPLE, rest));
     if (f->uses_kwargs)
         set_variable(j, scope, t->kwargs, (struct jinja_value){.kind = JINJA_DICT, .dict = named});
-    if (f->uses_caller && f->name != t->caller && !is_param(f, jinja_str(t->caller->s, t->caller->n)))
+    if (f->uses_caller && !is_param(f, jinja_str(t->caller->s, t->caller->n)))
         set_variable(j, scope, t->caller, caller);
 }
 
@@ -554,16 +560,33 @@ struct jinja_value jinja_loop_attribute(struct jinja_value v, struct jinja_value
 
 /* --- statements ----------------------------------------------------------------------------------------- */
 
-static void run_set_block(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)
+/* Where break or continue leaves the body, what it has printed is lost. */
+static enum flow run_set_block(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)
 {
-    struct jinja_value v = capture(j, new_scope(j, scope), &s->set.body);
+    struct jinja_text text = {0}, *outer = j->out;
+    j->out = &text;
+    const enum flow flow = run_body(j, new_scope(j, scope), &s->set.body);
+    j->out = outer;
+    if (flow != FLOW_ON)
+        return flow;
+    struct jinja_value v = jinja_text_value(j, &text);
     v.flag = escapes(j, s->escapes);
     if (s->set.filter)
         v = eval_filter(j, scope, s->set.filter, &v);
     if (s->kind == JINJA_S_SET_BLOCK)
         assign(j, scope, s->set.target, v);
-    else
+    else if (v.kind == JINJA_STRING)
         jinja_print(j, j->out, v);
+    else
+        jinja_fail(j, "what a filter block prints is a string, not a %s", jinja_type_name(v));
+    return FLOW_ON;
+}
+
+/* The body of a generation tag is a call block's, whose call is the tag. */
+static void run_scope(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)
+{
+    const struct jinja_macro body = {.function = s->macro.function, .closure = scope};
+    jinja_print(j, j->out, jinja_call_macro(j, &body, &(struct jinja_args){0}));
 }
 
 static void run_call(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)
@@ -586,7 +609,10 @@ static void run_block(struct jinja *j, struct jinja_scope *around, const struct 
     if (s->block.required)
         jinja_fail(j, "the block '%.*s' is required, and only another template could fill it",
                    jinja_shown(s->block.name->s, s->block.name->n), s->block.name->s);
+    const bool outer = j->in_block;
+    j->in_block = true;
     run_body(j, new_scope(j, around), &s->block.body);
+    j->in_block = outer;
 }
 
 struct jinja_value jinja_call_block(struct jinja *j, const struct jinja_stmt *block)
@@ -657,8 +683,7 @@ static enum flow run_statement(struct jinja *j, struct jinja_scope *scope, const
         return FLOW_ON;
     case JINJA_S_SET_BLOCK:
     case JINJA_S_FILTER:
-        run_set_block(j, scope, s);
-        return FLOW_ON;
+        return run_set_block(j, scope, s);
     case JINJA_S_MACRO:
         set_variable(j, scope, s->macro.function->name, make_macro(j, scope, s->macro.function));
         return FLOW_ON;
@@ -676,7 +701,8 @@ static enum flow run_statement(struct jinja *j, struct jinja_scope *scope, const
         run_load(j, scope, s);
         return FLOW_ON;
     default:
-        return run_body(j, new_scope(j, scope), &s->with.body);
+        run_scope(j, scope, s);
+        return FLOW_ON;
     }
 }
 
@@ -684,6 +710,8 @@ static enum flow run_body(struct jinja *j, struct jinja_scope *scope, const stru
 {
     enum flow flow = FLOW_ON;
     jinja_enter(j);
+    for (size_t i = 0; i < body->n_hidden; i++)
+        set_variable(j, scope, body->hidden[i], (struct jinja_value){.kind = JINJA_MISSING});
     for (const struct jinja_stmt *s = body->first; s && flow == FLOW_ON; s = s->next) {
         j->line = s->line;
         jinja_work(j, 0);

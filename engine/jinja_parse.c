@@ -12,6 +12,7 @@ struct parser {
     struct jinja_token token, next;   /* the current one and the one after it */
     struct jinja_function *function;  /* the macro being parsed, or NULL */
     unsigned loops;                   /* being parsed around here, in this function */
+    unsigned for_tags;                /* around here, also outside of this function */
     unsigned inner;                   /* tags around here whose variables are their own */
     uint8_t escapes;                  /* enum jinja_escapes */
     struct jinja_template *template;
@@ -389,7 +390,7 @@ static struct jinja_expr *filter(struct parser *p, struct jinja_expr *operand)
 /* A test may have one argument without brackets: "is divisibleby 3". */
 static bool bare_argument_follows(const struct parser *p)
 {
-    static const char *const no[] = {"else", "or", "and", "if", "in", "not"};
+    static const char *const no[] = {"else", "or", "and"}; /* any other name is a variable's, also "if" and "in" */
     if (p->token.kind == JINJA_TOK_CONST || at_op(p, "[") || at_op(p, "{"))
         return true;
     if (p->token.kind != JINJA_TOK_NAME)
@@ -636,14 +637,22 @@ static struct jinja_target *single_target(struct parser *p, bool members)
     return t;
 }
 
+static struct jinja_target *checked_target(struct parser *p, bool members)
+{
+    struct jinja_target *t = single_target(p, members);
+    if (p->for_tags && t->kind == JINJA_T_NAME && t->name == p->template->loop)
+        jinja_fail(p->j, "'loop' cannot be set inside of a loop");
+    return t;
+}
+
 static struct jinja_target *assign_target(struct parser *p, bool members)
 {
-    struct jinja_target *first = single_target(p, members);
+    struct jinja_target *first = checked_target(p, members);
     if (!at_op(p, ","))
         return first;
     struct jinja_target *t = jinja_zalloc(p->j, sizeof *t);
     t->kind = JINJA_T_TUPLE;
-    for (struct jinja_target *item = first;; item = single_target(p, members)) {
+    for (struct jinja_target *item = first;; item = checked_target(p, members)) {
         t->items = jinja_grow(p->j, t->items, &t->cap, t->n + 1, sizeof(struct jinja_target *));
         t->items[t->n++] = item;
         if (!take_op(p, ",") || at_word(p, "in") || (p->token.kind != JINJA_TOK_NAME && !at_op(p, "(")))
@@ -675,6 +684,7 @@ static struct jinja_stmt *if_statement(struct parser *p)
 static struct jinja_stmt *for_statement(struct parser *p)
 {
     struct jinja_stmt *s = statement(p, JINJA_S_FOR);
+    p->for_tags++;
     s->loop.target = assign_target(p, false);
     expect_word(p, "in");
     s->loop.iterable = tuple(p, false, false);
@@ -688,9 +698,13 @@ static struct jinja_stmt *for_statement(struct parser *p)
     p->loops--;
     if (take_word(p, "else")) {
         end_tag(p);
+        const unsigned loops = p->loops;
+        p->loops = s->loop.recursive ? 0 : loops; /* a recursive loop is a function */
         s->loop.otherwise = block_body(p, "endfor", NULL, NULL);
+        p->loops = loops;
     }
     p->inner--;
+    p->for_tags--;
     expect_word(p, "endfor");
     return s;
 }
@@ -922,7 +936,9 @@ static struct jinja_stmt *load_statement(struct parser *p)
 static struct jinja_stmt *scope_statement(struct parser *p)
 {
     struct jinja_stmt *s = statement(p, JINJA_S_SCOPE);
-    s->with.body = body_until(p, "endgeneration");
+    struct jinja_function *f = s->macro.function = jinja_zalloc(p->j, sizeof *f);
+    f->name = p->template->caller;
+    function_body(p, f, "endgeneration");
     return s;
 }
 
@@ -1019,5 +1035,6 @@ struct jinja_template *jinja_parse(struct jinja *j, const char *source, size_t n
     p->next = jinja_lex_next(j, &p->lex);
     step(p);
     p->template->body = block_body(p, NULL, NULL, NULL);
+    jinja_find_hidden(j, p->template);
     return p->template;
 }

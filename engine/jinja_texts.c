@@ -132,14 +132,12 @@ static void body(const struct walk *w, const struct jinja_body *b)
             break;
         case JINJA_S_MACRO:
         case JINJA_S_CALL:
+        case JINJA_S_SCOPE:
             function(w, s->macro.function);
             expr(w, s->kind == JINJA_S_CALL ? s->macro.call : NULL, false);
             break;
         case JINJA_S_WITH:
             list(w, &s->with.values, false);
-            body(w, &s->with.body);
-            break;
-        case JINJA_S_SCOPE:
             body(w, &s->with.body);
             break;
         case JINJA_S_BLOCK:

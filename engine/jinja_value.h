@@ -115,6 +115,7 @@ struct jinja {
     uint64_t steps, max_steps;
     int64_t now;
     bool autoescape;  /* what is printed, and what filters make, is HTML */
+    bool in_block;    /* which sees what the template has set so far, and else what it was given */
     uint32_t random;  /* how often random was asked in this run */
 
     struct jinja_block *blocks; /* the arena, newest first */

@@ -214,7 +214,7 @@ static void errors_give_line_and_reason(void **state)
         {"{{ 1 | frob }}", "test, line 1: there is no filter 'frob'"},
         {"{{ 'a' + 1 }}", "test, line 1: + does not work for a str and a int"},
         {"{% break %}", "test, line 1: break or continue outside of a loop"},
-        {"{{ 2 ** 64 / 3 }}", "test, line 1: an integer beyond 64 bits cannot be computed with here"},
+        {"{{ 2 ** 2000 / 3 }}", "test, line 1: the quotient is too large for a float"},
         {"{{ 10 ** 5000 }}", "test, line 1: an integer of more than 4300 digits"},
         {"{% raw +%}x{% endraw %}",
          "test, line 1: a statement such as if, for, set or macro was expected, not 'raw'"},
@@ -285,7 +285,7 @@ static void hostile_templates_fail_quickly(void **state)
         "{{ 'x' | map('map', 'map') }}{{ [[[1]]] | map('map', 'map', 'map', 'map', 'x') | list }}",
         "{{", "{%", "{# x", "{{ '", "{% raw %}x", "{{ (", "{% if 1 %}", "{% for x in", "{% macro", "{{ 'a\\",
         "{% if", "{{ 1 }", "{% set x %}", "{{ [1, 2 }}", "{{ ) }}", "{{ 1 ! 2 }}", "{{ \"\\ud800\" }}",
-        "{{ 99999999999999999999 / 7 }}",
+        "{{ 9 ** 4000 / 7 }}",
     };
     struct pp_buf out = {0};
     struct pp_error err;
