@@ -124,6 +124,8 @@ struct jinja_value jinja_call(struct jinja *j, struct jinja_value callee, const 
     case JINJA_LOOP:
         return jinja_call_loop(j, callee.loop, args);
     case JINJA_JOINER:
+        if (args->n_pos || args->n_named)
+            jinja_fail(j, "a joiner takes no arguments");
         return call_joiner(callee.cycler);
     case JINJA_BLOCK:
         if (args->n_pos || args->n_named)
@@ -137,7 +139,7 @@ struct jinja_value jinja_call(struct jinja *j, struct jinja_value callee, const 
 
 int64_t jinja_arg_int(struct jinja *j, struct jinja_value v, int64_t otherwise)
 {
-    if (!jinja_given(v) || v.kind == JINJA_NONE)
+    if (!jinja_given(v))
         return otherwise;
     jinja_require_defined(j, v);
     if (!jinja_is_integral(v))
@@ -241,6 +243,7 @@ static struct jinja_dict *dict_of(struct jinja *j, const struct jinja_args *args
         for (size_t i = 0; i < from->n; i++)
             jinja_dict_set(j, d, from->pairs[i].key, from->pairs[i].value);
     } else if (args->n_pos) {
+        jinja_require_defined(j, args->pos[0]);
         const struct jinja_list *list = jinja_iterate(j, args->pos[0]);
         for (size_t i = 0; i < list->n; i++) {
             const struct jinja_list *pair = jinja_iterate(j, list->items[i]);
@@ -281,8 +284,8 @@ static struct jinja_value global_cycler(struct jinja *j, struct jinja_value self
                                         const struct jinja_args *args)
 {
     (void)self, (void)arg;
-    if (args->n_pos == 0)
-        jinja_fail(j, "cycler() needs at least one item");
+    if (args->n_pos == 0 || args->n_named)
+        jinja_fail(j, "cycler() takes at least one item, and none with a name");
     return new_cycler(j, JINJA_CYCLER, args->pos, args->n_pos);
 }
 
@@ -290,7 +293,7 @@ static struct jinja_value global_joiner(struct jinja *j, struct jinja_value self
                                         const struct jinja_args *args)
 {
     (void)self, (void)args;
-    struct jinja_value sep = jinja_arg_str(j, arg[0], ", ");
+    struct jinja_value sep = jinja_given(arg[0]) ? arg[0] : jinja_cstr(", ");
     return new_cycler(j, JINJA_JOINER, &sep, 1);
 }
 

@@ -122,7 +122,8 @@ JINJA_FILTER(indent)
 JINJA_FILTER(truncate)
 {
     JINJA_UNUSED;
-    int64_t length = jinja_arg_int(j, arg[0], 255), leeway = jinja_arg_int(j, arg[3], 5);
+    int64_t length = jinja_arg_int(j, arg[0], 255);
+    int64_t leeway = arg[3].kind == JINJA_NONE ? 5 : jinja_arg_int(j, arg[3], 5);
     if (self.kind != JINJA_UNDEFINED && self.kind != JINJA_STRING && leeway >= 0 &&
         jinja_length(j, self) <= (length > INT64_MAX - leeway ? INT64_MAX : length + leeway))
         return self; /* a short list stays one */
@@ -226,7 +227,7 @@ static bool to_double(struct jinja_value v, double *out)
 JINJA_FILTER(int)
 {
     JINJA_UNUSED;
-    int64_t base = jinja_arg_int(j, arg[1], 10);
+    int64_t base = arg[1].kind == JINJA_NONE ? 10 : jinja_arg_int(j, arg[1], 10);
     struct jinja_value i;
     double f;
     if (base < 2 || base > 36)

@@ -334,7 +334,7 @@ struct jinja_value jinja_join_html(struct jinja *j, struct jinja_value sep, cons
 /* Where HTML is printed, what is marked as such makes the whole be, and the others are escaped. */
 static struct jinja_value join(struct jinja *j, struct jinja_value sep, const struct jinja_list *list)
 {
-    bool html = sep.flag;
+    bool html = j->autoescape && sep.flag;
     for (size_t i = 0; j->autoescape && i < list->n; i++)
         html |= list->items[i].kind == JINJA_STRING && list->items[i].flag;
     return html ? jinja_join_html(j, sep, list) : jinja_join(j, sep, list);

@@ -257,6 +257,7 @@ static struct jinja_value escaped(struct jinja *j, struct jinja_value v)
 
 struct jinja_value jinja_percent(struct jinja *j, struct jinja_value format, struct jinja_value args)
 {
+    const enum jinja_kind kind = (enum jinja_kind)args.kind;
     if (format.flag)
         args = escaped(j, args);
     struct percent f = {.in = {.p = format.s, .end = format.s + format.n}, .args = args};
@@ -270,8 +271,9 @@ struct jinja_value jinja_percent(struct jinja *j, struct jinja_value format, str
         jinja_work(j, 0);
         add_conversion(j, &t, &f);
     }
-    /* as in Python: they could hold names */
-    const bool may_be_unused = args.kind == JINJA_DICT || args.kind == JINJA_LIST;
+    /* as in Python: what has items could hold names */
+    const bool may_be_unused = kind == JINJA_DICT || kind == JINJA_LIST || kind == JINJA_RANGE ||
+                               kind == JINJA_UNDEFINED || kind == JINJA_SELF;
     if (args.kind == JINJA_TUPLE ? f.used < args.list->n : f.used == 0 && !may_be_unused)
         jinja_fail(j, "a format has fewer places than arguments");
     struct jinja_value v = jinja_text_value(j, &t);

@@ -70,6 +70,10 @@ struct jinja_value jinja_attribute(struct jinja *j, struct jinja_value v, struct
         return number_attribute(j, v, name);
     if (v.kind == JINJA_CYCLER && jinja_equals_cstr(name, "current"))
         return v.cycler->items->items[v.cycler->at];
+    if (v.kind == JINJA_CYCLER && jinja_equals_cstr(name, "items"))
+        return jinja_wrap(JINJA_TUPLE, v.cycler->items);
+    if (v.kind == JINJA_CYCLER && jinja_equals_cstr(name, "pos"))
+        return jinja_int((int64_t)v.cycler->at);
     return jinja_missing_attribute(name);
 }
 

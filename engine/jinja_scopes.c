@@ -219,7 +219,8 @@ static void function_body(const struct frame *outer, struct jinja_function *func
 {
     const struct jinja_template *t = outer->template;
     struct frame f = begin(outer, &function->body);
-    const struct jinja_name *own[] = {function->uses_caller ? t->caller : NULL, function->uses_kwargs ? t->kwargs : NULL,
+    const struct jinja_name *own[] = {function->uses_caller ? t->caller : NULL,
+                                      function->uses_kwargs ? t->kwargs : NULL,
                                       function->uses_varargs ? t->varargs : NULL};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (own[i])

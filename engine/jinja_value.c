@@ -282,7 +282,8 @@ bool jinja_hashable(struct jinja_value v)
                 return false;
         return true;
     }
-    return v.kind != JINJA_LIST && v.kind != JINJA_DICT;
+    const bool values = v.kind == JINJA_VIEW && strcmp(v.list->name, "dict_values") == 0;
+    return v.kind != JINJA_LIST && v.kind != JINJA_DICT && (v.kind != JINJA_VIEW || values);
 }
 
 /* The nearest double, which is the number itself where any is. */
