@@ -118,8 +118,8 @@ static const char deepseek[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<" BAR "Assistant" BAR ">' }}{%- endif %}";
 
-/* From V3.1 on a token says whether thoughts follow; of turns before only the answers stay. V3.2 and V4 bring code of
- * their own in the place of a template, whose calls of tools are not among this. */
+/* From V3.1 on a token says whether thoughts follow; of turns before only the answers stay. V3.2 brings code of its own
+ * in the place of a template, whose calls of tools are not among this. */
 static const char deepseek_v3_1[] =
     SYSTEM_INTO_FIRST_USER
     "{%- set thinks = enable_thinking if enable_thinking is defined else thinking | default(false) %}"
@@ -127,6 +127,86 @@ static const char deepseek_v3_1[] =
     "{%- for m in messages if m.role != 'system' %}"
     "{%- if m.role == 'user' %}{{- '<" BAR "User" BAR ">' ~ m.content | trim }}"
     "{%- else %}{{- '<" BAR "Assistant" BAR "></think>' ~ m.content | trim ~ eos_token }}{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}"
+    "{{- '<" BAR "Assistant" BAR ">' ~ ('<think>' if thinks else '</think>') }}"
+    "{%- endif %}";
+
+/* V4: what the user says and what tools return between two answers is one turn, the results in the order of the calls.
+ * Thoughts are kept from the last such turn on, and all of them where there are tools. The words about tools are those
+ * that the model was trained with: encoding_dsv4.py of its publication, whose JSON is read as objects here. */
+#define DSML BAR "DSML" BAR
+#define TOOL_TAGS(name, more)                                                                                         \
+    "<" DSML "invoke name=\"" name "\">\\n" more "...\\n</" DSML "invoke>\\n"
+
+static const char deepseek_v4[] =
+    "{%- set thinks = enable_thinking if enable_thinking is defined else thinking | default(false) %}"
+    "{%- set talk = messages | rejectattr('role', 'in', ['system', 'developer']) | list %}"
+    "{%- set ns = namespace(system=[], last=-1, ids=[], parts=[]) %}"
+    "{%- for m in messages if m.role in ['system', 'developer'] and m.content %}"
+    "{%- set ns.system = ns.system + [m.content] %}"
+    "{%- endfor %}"
+    "{%- for m in talk %}{%- if m.role != 'assistant' %}{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}"
+    "{%- macro said(content) %}"
+    "{%- if content is string %}{{- content }}"
+    "{%- elif content %}"
+    "{{- content | selectattr('type', 'equalto', 'text') | map(attribute='text') | join('\\n\\n') }}"
+    "{%- endif %}"
+    "{%- endmacro %}"
+    "{{- bos_token ~ ns.system | join('\\n\\n') }}"
+    "{%- if tools %}"
+    "{{- '\\n\\n## Tools\\n\\nYou have access to a set of tools to help answer the user\\'s question. "
+    "You can invoke tools by writing a \"<" DSML "tool_calls>\" block like the following:\\n\\n<" DSML "tool_calls>\\n"
+    TOOL_TAGS("$TOOL_NAME", "<" DSML "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE"
+                            "</" DSML "parameter>\\n")
+    TOOL_TAGS("$TOOL_NAME2", "")
+    "</" DSML "tool_calls>\\n\\n"
+    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, booleans, "
+    "arrays, objects), pass the value in JSON format and set `string=\"false\"`.\\n\\n"
+    "If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside "
+    "<think>...</think> BEFORE any tool calls or final response.\\n\\n"
+    "Otherwise, output directly after </think> with tool calls or final response.\\n\\n"
+    "### Available Tool Schemas\\n\\n' }}"
+    "{%- for t in tools %}{{- (t.function | default(t)) | tojson ~ '\\n' }}{%- endfor %}"
+    "{{- '\\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\\n' }}"
+    "{%- endif %}"
+    "{%- for m in talk %}"
+    "{%- if m.role != 'assistant' %}"
+    "{%- set part = {'tool': m.role == 'tool', 'text': said(m.content), 'at': 0} %}"
+    "{%- if m.tool_call_id in ns.ids %}{%- set part = dict(part, at=ns.ids.index(m.tool_call_id)) %}{%- endif %}"
+    "{%- set ns.parts = ns.parts + [part] %}"
+    "{%- if loop.last or loop.nextitem.role == 'assistant' %}"
+    "{%- set back = namespace(results=ns.parts | selectattr('tool') | sort(attribute='at'), n=0) %}"
+    "{{- '<" BAR "User" BAR ">' }}"
+    "{%- for p in ns.parts %}"
+    "{{- '\\n\\n' if not loop.first }}"
+    "{%- if p.tool %}"
+    "{{- '<tool_result>' ~ back.results[back.n].text ~ '</tool_result>' }}{%- set back.n = back.n + 1 %}"
+    "{%- else %}{{- p.text }}{%- endif %}"
+    "{%- endfor %}"
+    "{%- set ns.parts = [] %}"
+    "{{- '' if loop.last else '<" BAR "Assistant" BAR ">' ~ "
+    "('<think>' if thinks and (tools or loop.index > ns.last) else '</think>') }}"
+    "{%- endif %}"
+    "{%- else %}"
+    "{%- set ns.ids = m.tool_calls | default([], true) | map(attribute='id') | list %}"
+    "{%- if thinks and (tools or loop.index0 > ns.last) %}{{- m.reasoning_content | default('', true) ~ '</think>' }}"
+    "{%- endif %}"
+    "{{- said(m.content) }}"
+    "{%- for call in m.tool_calls | default([], true) %}"
+    "{%- set f = call.function | default(call) %}"
+    "{%- if f.arguments is not mapping %}{{- raise_exception('the arguments of a call of a tool are an object') }}"
+    "{%- endif %}"
+    "{{- '\\n\\n<" DSML "tool_calls>\\n' if loop.first }}"
+    "{{- '<" DSML "invoke name=\"' ~ f.name ~ '\">\\n' }}"
+    "{%- for name, value in f.arguments | items %}"
+    "{{- '<" DSML "parameter name=\"' ~ name ~ '\" string=\"' ~ ('true' if value is string else 'false') ~ '\">' ~ "
+    "(value if value is string else value | tojson) ~ '</" DSML "parameter>\\n' }}"
+    "{%- else %}{{- '\\n' }}{%- endfor %}"
+    "{{- '</" DSML "invoke>\\n' ~ ('</" DSML "tool_calls>' if loop.last else '') }}"
+    "{%- endfor %}"
+    "{{- eos_token }}"
+    "{%- endif %}"
     "{%- endfor %}"
     "{%- if add_generation_prompt %}"
     "{{- '<" BAR "Assistant" BAR ">' ~ ('<think>' if thinks else '</think>') }}"
@@ -159,7 +239,8 @@ static const struct {
 } builtins[] = {{"chatml", chatml}, {"llama3", llama3},       {"llama2", llama2},     {"mistral", mistral},
                 {"gemma", gemma},   {"phi3", phi3},           {"zephyr", zephyr},     {"alpaca", alpaca},
                 {"vicuna", vicuna}, {"command-r", command_r}, {"deepseek", deepseek},
-                {"deepseek-v3.1", deepseek_v3_1},                   {"gpt-oss", harmony},     {"plain", plain}};
+                {"deepseek-v3.1", deepseek_v3_1}, {"deepseek-v4", deepseek_v4}, {"gpt-oss", harmony},
+                {"plain", plain}};
 
 const char *pp_template_builtin_name(size_t i)
 {
@@ -188,8 +269,10 @@ static const struct {
      "<|START_OF_TURN_TOKEN|> in its vocabulary"},
     {"deepseek", {"<" BAR "User" BAR ">", "<" BAR "Assistant" BAR ">"}, "</think>",
      "<" BAR "Assistant" BAR "> in its vocabulary"},
-    {"deepseek-v3.1", {"<" BAR "User" BAR ">", "<" BAR "Assistant" BAR ">", "</think>"}, NULL,
-     "<" BAR "Assistant" BAR "> and </think> in its vocabulary"},
+    {"deepseek-v3.1", {"<" BAR "User" BAR ">", "<" BAR "Assistant" BAR ">", "</think>"},
+     "<" BAR "latest_reminder" BAR ">", "<" BAR "Assistant" BAR "> and </think> in its vocabulary"},
+    {"deepseek-v4", {"<" BAR "Assistant" BAR ">", BAR "DSML" BAR, "<" BAR "latest_reminder" BAR ">"}, NULL,
+     BAR "DSML" BAR " in its vocabulary"},
     {"gpt-oss", {"<|start|>", "<|channel|>", "<|message|>"}, NULL, "<|channel|> in its vocabulary"},
     {"phi3", {"<|user|>", "<|assistant|>", "<|end|>"}, NULL, "<|user|> and <|end|> in its vocabulary"},
     {"mistral", {"[INST]", "[/INST]"}, NULL, "[INST] in its vocabulary"},

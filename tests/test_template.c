@@ -387,6 +387,8 @@ static void builtin_templates_render(void **state)
                      "<\uff5cAssistant\uff5c>"},
         {"deepseek-v3.1", "<s>Be terse.<\uff5cUser\uff5c>Hi<\uff5cAssistant\uff5c></think>Hello!</s>"
                           "<\uff5cUser\uff5c>Bye<\uff5cAssistant\uff5c></think>"},
+        {"deepseek-v4", "<s>Be terse.<\uff5cUser\uff5c>Hi<\uff5cAssistant\uff5c></think>Hello!</s>"
+                        "<\uff5cUser\uff5c>Bye<\uff5cAssistant\uff5c></think>"},
         {"gpt-oss", "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
                     "Knowledge cutoff: 2024-06\nCurrent date: 2026-03-14\n\nReasoning: medium\n\n"
                     "# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>"
@@ -474,6 +476,67 @@ static void switched_thinking(void **state)
     pp_template_free(t);
 }
 
+/* DeepSeek V4's calls of tools, and which thoughts stay: what its publication's encoding_dsv4.py makes of these. */
+static void called_tools(void **state)
+{
+#define SAYS(role, content, more) "{\"role\": \"" role "\", \"content\": \"" content "\"" more "}"
+#define U "<\uff5cUser\uff5c>"
+#define A "<\uff5cAssistant\uff5c>"
+#define D "\uff5cDSML\uff5c"
+    static const char calls[] =
+        "[" SAYS("user", "Hi", "") "," SAYS("assistant", "Yo", ", \"reasoning_content\": \"r1\"") ","
+        SAYS("user", "a", "") "," SAYS("user", "b", "") ","
+        "{\"role\": \"assistant\", \"content\": null, \"reasoning_content\": \"r2\", \"tool_calls\": ["
+        "{\"id\": \"c1\", \"function\": {\"name\": \"f\", \"arguments\": {\"x\": \"s\\\"\", \"y\": [1, null]}}},"
+        "{\"id\": \"c2\", \"function\": {\"name\": \"g\", \"arguments\": {}}}]},"
+        SAYS("tool", "two", ", \"tool_call_id\": \"c2\"") ","
+        "{\"role\": \"tool\", \"tool_call_id\": \"c1\", \"content\": [{\"type\": \"text\", \"text\": \"p\"}, "
+        "{\"type\": \"text\", \"text\": \"q\"}]}," SAYS("user", "on", "") "]";
+    static const char rest[] =
+        "\n\n<" D "tool_calls>\n<" D "invoke name=\"f\">\n<" D "parameter name=\"x\" string=\"true\">s\"</" D "parameter>\n"
+        "<" D "parameter name=\"y\" string=\"false\">[1, null]</" D "parameter>\n</" D "invoke>\n"
+        "<" D "invoke name=\"g\">\n\n</" D "invoke>\n</" D "tool_calls></s>"
+        U "<tool_result>p\n\nq</tool_result>\n\n<tool_result>two</tool_result>\n\non" A;
+    static const struct {
+        const char *tools, *extra, *before, *head, *end;
+    } cases[] = {
+        {NULL, "{}", "", "</think>Yo</s>" U "a\n\nb" A "</think>", "</think>"},
+        {NULL, "{\"thinking\": true}", "", "</think>Yo</s>" U "a\n\nb" A "</think>", "<think>"},
+        {"[{\"function\": {\"name\": \"f\"}}]", "{\"thinking\": true}", "{\"name\": \"f\"}\n\nYou MUST",
+         "<think>r1</think>Yo</s>" U "a\n\nb" A "<think>r2</think>", "<think>"},
+        {"[{\"function\": {\"name\": \"f\"}}]", "{}", "\n\n## Tools\n\nYou have",
+         "</think>Yo</s>" U "a\n\nb" A "</think>", "</think>"},
+    };
+    const char *source = pp_template_builtin("deepseek-v4");
+    struct pp_error err;
+    struct pp_template *t;
+    (void)state;
+    assert_ok(pp_template_parse(source, strlen(source), "deepseek-v4", &t, &err), err);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_template_input in = {.messages_json = calls, .tools_json = cases[i].tools, .bos_text = "<s>",
+                                       .eos_text = "</s>", .extra_json = cases[i].extra, .add_generation_prompt = true};
+        struct pp_buf out = {0}, expected = {0};
+        pp_buf_fmt(&expected, U "Hi" A "%s%s%s", cases[i].head, rest, cases[i].end);
+        assert_ok(pp_template_render(t, &in, &out, &err), err);
+        const char *talk = strstr(pp_buf_cstr(&out), U);
+        assert_non_null(talk);
+        assert_string_equal(talk, pp_buf_cstr(&expected));
+        assert_non_null(strstr(pp_buf_cstr(&out), cases[i].before));
+        assert_int_equal(talk - pp_buf_cstr(&out) == strlen("<s>"), !cases[i].tools);
+        in.messages_json = "[" SAYS("assistant", "", ", \"tool_calls\": [{\"function\": {\"name\": \"f\", "
+                                    "\"arguments\": \"{}\"}}]") "]"; /* a text would be one argument */
+        assert_int_equal(pp_template_render(t, &in, &out, &err), PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, "arguments"));
+        pp_buf_free(&expected);
+        pp_buf_free(&out);
+    }
+    pp_template_free(t);
+#undef SAYS
+#undef U
+#undef A
+#undef D
+}
+
 /* A vocabulary with tokens (names with a blank between them) that were added to it, and such as came by merging. */
 static struct pp_tokenizer *vocabulary(const char *added, const char *merged)
 {
@@ -514,6 +577,8 @@ static void evident_templates(void **state)
         {"<|START_OF_TURN_TOKEN|> <|CHATBOT_TOKEN|> <|END_OF_TURN_TOKEN|>", "", "x", "x", "command-r", "TURN"},
         {"<\uff5cUser\uff5c> <\uff5cAssistant\uff5c>", "", "x", "x", "deepseek", "Assistant"},
         {"<\uff5cUser\uff5c> <\uff5cAssistant\uff5c> <think> </think>", "", "x", "x", "deepseek-v3.1", "</think>"},
+        {"<\uff5cUser\uff5c> <\uff5cAssistant\uff5c> <think> </think> \uff5cDSML\uff5c <\uff5clatest_reminder\uff5c>",
+         "", "x", "x", "deepseek-v4", "DSML"},
         {"<|user|> <|assistant|> <|end|>", "", "x", "x", "phi3", "<|end|>"},
         {"<|start|> <|end|> <|message|> <|channel|>", "", "x", "x", "gpt-oss", "<|channel|>"},
         {"<|user|> <|assistant|>", "", "x", "x", NULL, NULL},
@@ -814,6 +879,7 @@ TEST_GROUP(template)
         cmocka_unit_test(builtin_templates_render),
         cmocka_unit_test(usual_system_messages),
         cmocka_unit_test(switched_thinking),
+        cmocka_unit_test(called_tools),
         cmocka_unit_test(evident_templates),
         cmocka_unit_test(many_messages),
         cmocka_unit_test(messages_in_parts),
