@@ -493,7 +493,8 @@ static void called_tools(void **state)
         "{\"role\": \"tool\", \"tool_call_id\": \"c1\", \"content\": [{\"type\": \"text\", \"text\": \"p\"}, "
         "{\"type\": \"text\", \"text\": \"q\"}]}," SAYS("user", "on", "") "]";
     static const char rest[] =
-        "\n\n<" D "tool_calls>\n<" D "invoke name=\"f\">\n<" D "parameter name=\"x\" string=\"true\">s\"</" D "parameter>\n"
+        "\n\n<" D "tool_calls>\n<" D "invoke name=\"f\">\n"
+        "<" D "parameter name=\"x\" string=\"true\">s\"</" D "parameter>\n"
         "<" D "parameter name=\"y\" string=\"false\">[1, null]</" D "parameter>\n</" D "invoke>\n"
         "<" D "invoke name=\"g\">\n\n</" D "invoke>\n</" D "tool_calls></s>"
         U "<tool_result>p\n\nq</tool_result>\n\n<tool_result>two</tool_result>\n\non" A;

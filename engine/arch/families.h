@@ -180,6 +180,18 @@ enum pp_code pp_index_layers_from_gguf(const struct pp_gguf *g, const char *key,
 /* Refuses one that picks nothing, or that the first layer would have to see picks of another one of. */
 enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err);
 
+/* Kimi's delta attention beside its taps, its gates and its decay, which its families have in several ways. */
+#define PP_KDA_NAMES                                                                                                  \
+    {.hf = "model.layers.{}.self_attn.f_a_proj", .gguf = "blk.{}.ssm_f_a"},                                           \
+    {.hf = "model.layers.{}.self_attn.f_b_proj", .gguf = "blk.{}.ssm_f_b"},                                           \
+    {.hf = "model.layers.{}.self_attn.b_proj", .gguf = "blk.{}.ssm_beta"},                                            \
+    {.hf = "model.layers.{}.self_attn.dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},                         \
+    {.hf = "model.layers.{}.self_attn.o_norm", .gguf = "blk.{}.ssm_norm"}
+/* Its gates, if they are of a low rank. */
+#define PP_KDA_GATE_NAMES                                                                                             \
+    {.hf = "model.layers.{}.self_attn.g_a_proj", .gguf = "blk.{}.ssm_g_a"},                                           \
+    {.hf = "model.layers.{}.self_attn.g_b_proj", .gguf = "blk.{}.ssm_g_b"}
+
 /* The gated delta rule's states, and which layers have them: Qwen3-Next's words. */
 #define PP_DELTA_NAMES                                                                                                \
     {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm", .form = PP_HF_PLUS_ONE},                 \
