@@ -683,7 +683,8 @@ static bool prefix_was_added(enum tok_prefix_when when, bool at_start)
 void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special, struct pp_buf *out)
 {
     size_t begin = out->len;
-    bool may_strip = prefix_was_added(t->prefix.start, true);
+    const bool added = t->strip == TOK_STRIP_ADDED, first = t->strip == TOK_STRIP_FIRST;
+    bool may_strip = added ? prefix_was_added(t->prefix.start, true) : first;
     for (size_t i = 0; i < n; i++) {
         if (ids[i] < 0 || (uint32_t)ids[i] >= t->n_vocab)
             continue;
@@ -691,7 +692,9 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
         pp_token_text(t, ids[i], special, out);
         uint8_t type = t->type[ids[i]];
         if (type == TOK_CONTROL || type == TOK_UNKNOWN || type == TOK_USER) {
-            may_strip = prefix_was_added(type == TOK_USER ? t->prefix.user : t->prefix.control, out->len == begin);
+            const bool at_start = out->len == begin;
+            may_strip = added ? prefix_was_added(type == TOK_USER ? t->prefix.user : t->prefix.control, at_start)
+                              : first && at_start;
             continue;
         }
         if (may_strip && t->kind != TOK_BYTE_LEVEL && type == TOK_NORMAL && out->len > before &&

@@ -708,6 +708,7 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     t->ignore_merges = spec->ignore_merges;
     t->add_space = spec->add_space;
     t->prefix = spec->prefix;
+    t->strip = spec->kind == TOK_SPM ? spec->strip : TOK_STRIP_ADDED;
     t->breaks = spec->breaks;
     t->apart = spec->apart && spec->kind == TOK_UNIGRAM && spec->scores;
     t->each_unknown = spec->each_unknown;

@@ -11,6 +11,7 @@
  *                                    kind does that other programs call gemma4, or gpt2 with
  *                                    certain names of split rules
  *   space_prefix   u32               struct tok_prefix: start | control << 2 | user << 4
+ *   strip          u32               enum tok_strip, SentencePiece kinds: which space a text begins without
  *   split_spaces   bool              SentencePiece kinds: every U+2581 begins a word
  *   split_white    bool              SentencePiece unigrams: words are what lies between white space of any kind
  *   apart          bool              SentencePiece unigrams: each word is scored by itself
@@ -245,6 +246,8 @@ static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, str
         spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
     if (pp_gguf_int(g, "pippin.tokenizer.space_prefix", &packed))
         spec->prefix = (struct tok_prefix){packed & 3, packed >> 2 & 3, packed >> 4 & 3};
+    if (pp_gguf_int(g, "pippin.tokenizer.strip", &packed) && packed > 0 && packed <= TOK_STRIP_FIRST)
+        spec->strip = (uint8_t)packed;
     pp_gguf_bool(g, "pippin.tokenizer.by_rank", &by_rank);
     by_rank = by_rank || is_ranked(g);
     if (is_ranked(g))
@@ -656,6 +659,8 @@ static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_write
         pp_gguf_add_bool(w, "tokenizer.ggml.remove_extra_whitespaces", t->squeeze || t->split_white);
     if (t->charsmap)
         pp_gguf_add_u8_array(w, "tokenizer.ggml.precompiled_charsmap", (const uint8_t *)t->charsmap, t->charsmap_len);
+    if (t->strip)
+        pp_gguf_add_u32(w, "pippin.tokenizer.strip", t->strip);
     if (t->split_spaces)
         pp_gguf_add_bool(w, "pippin.tokenizer.split_spaces", true);
     if (t->split_white)

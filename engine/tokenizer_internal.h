@@ -59,6 +59,9 @@ struct tok_prefix {
     uint8_t start, control, user; /* enum tok_prefix_when */
 };
 
+/* Which space a text of tokens begins without: one that tokenizing puts there, or what a tokenizer.json says else. */
+enum tok_strip { TOK_STRIP_ADDED, TOK_STRIP_NONE, TOK_STRIP_FIRST };
+
 /* What the steps of a tokenizer.json do themselves, so that what the spec says of it is for other programs. */
 enum tok_covered {
     TOK_COVERS_TABLE = 1,  /* charsmap and squeeze */
@@ -207,6 +210,7 @@ struct tok_spec {
     struct pp_str word_end;        /* CHARACTERS: what is put behind the last one of a word; or none */
     bool dna;                      /* byte level: what lies between <dna> and </dna> is DNA, six letters a token */
     struct tok_prefix prefix;      /* SPM, UNIGRAM */
+    uint8_t strip;                 /* SPM: enum tok_strip */
     struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
     bool squeeze;                  /* SPM, UNIGRAM: one space for several, none at the ends */
     bool split_spaces;             /* SPM, UNIGRAM: every U+2581 begins a word */
@@ -302,6 +306,7 @@ struct pp_tokenizer {
     bool drop_unknown;            /* merging by rank: there is nothing for what is unknown */
     uint8_t covered;              /* enum tok_covered */
     struct tok_prefix prefix;
+    uint8_t strip;                /* enum tok_strip */
     char pre[TOK_MAX_PRE]; /* name of the split rule, "default" for SPM, "" for patterns of its own */
     char *patterns[TOK_MAX_PATTERNS]; /* those, if pre is "" */
     size_t n_patterns;

@@ -521,6 +521,30 @@ static void read_post_processor(struct reader *r, const cJSON *node)
     }
 }
 
+/* --- decoder ------------------------------------------------------------------------------------------- */
+
+/* How texts of tokens begin, where U+2581 is replaced by spaces: without one if a Strip says so. */
+static enum pp_code read_decoder(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    const cJSON *part;
+    bool spaces = false, strips = false;
+    cJSON_ArrayForEach(part, pp_json_member(node, "decoders")) {
+        const double start = cJSON_GetNumberValue(pp_json_member(part, "start"));
+        const double stop = cJSON_GetNumberValue(pp_json_member(part, "stop"));
+        spaces = spaces || (is_type(part, "Replace") && strcmp(pp_json_text(part, "content"), " ") == 0 &&
+                            strcmp(pp_json_text(pp_json_member(part, "pattern"), "String"), TOK_SPACE) == 0);
+        if (!is_type(part, "Strip"))
+            continue;
+        if (strcmp(pp_json_text(part, "content"), " ") != 0 || strips || !(start >= 0 && start <= 1) || stop != 0)
+            return unsupported("decoder", part, err);
+        strips = start > 0;
+    }
+    const bool added = r->spec.prefix.start != TOK_PREFIX_NEVER;
+    if (spaces && strips != added)
+        r->spec.strip = strips ? TOK_STRIP_FIRST : TOK_STRIP_NONE;
+    return PP_OK;
+}
+
 /* --- all together -------------------------------------------------------------------------------------- */
 
 static enum pp_code check_model(const struct reader *r, struct pp_error *err)
@@ -609,6 +633,8 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
         code = decide_kind(r, err);
     if (!code)
         code = place_normalizers(r, err);
+    if (!code && r->spec.kind == TOK_SPM)
+        code = read_decoder(r, pp_json_member(r->root, "decoder"), err);
     if (code)
         return code;
     read_post_processor(r, pp_json_member(r->root, "post_processor"));

@@ -193,6 +193,44 @@ static void spaces_before_words(void **state)
     }
 }
 
+/* What texts of tokens begin with is what the decoder leaves, whatever was put in front of texts. */
+static void spaces_at_the_start(void **state)
+{
+    static const char prepend[] = "{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},";
+    static const char strip[] = ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}";
+    static const struct {
+        const char *normalizer, *decoder, *text, *behind_bos;
+    } cases[] = {
+        {prepend, strip, " a", "a"}, {prepend, "", "  a", " a"}, {"", strip, " a", "a"}, {"", "", "  a", " a"},
+    };
+    static const int32_t ids[] = {2, 2, 3}, behind[] = {1, 2, 3}; /* 1: <s>, 2: a space */
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[900];
+        struct pp_tokenizer *t;
+        struct pp_error err;
+        snprintf(json, sizeof json, "{\"added_tokens\":[{\"id\":1,\"content\":\"<s>\",\"special\":true}],"
+                 "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s"
+                 "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"}]},"
+                 "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
+                 "\"\u2581\"},\"content\":\" \"},{\"type\":\"Fuse\"}%s]},"
+                 "\"model\":{\"type\":\"BPE\",\"unk_token\":\"?\",\"vocab\":{\"?\":0,\"<s>\":1,\"\u2581\":2,\"a\":3},"
+                 "\"merges\":[]}}", cases[i].normalizer, cases[i].decoder);
+        assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
+        struct pp_tokenizer *both[] = {t, through_gguf(t)};
+        for (int k = 0; k < 2; k++) {
+            struct pp_buf text = {0};
+            pp_detokenize(both[k], ids, 3, false, &text);
+            assert_string_equal(pp_buf_cstr(&text), cases[i].text);
+            pp_buf_clear(&text);
+            pp_detokenize(both[k], behind, 3, false, &text);
+            assert_string_equal(pp_buf_cstr(&text), cases[i].behind_bos);
+            pp_buf_free(&text);
+            pp_tokenizer_free(both[k]);
+        }
+    }
+}
+
 /* What pippin would read otherwise than the file has it is refused. */
 static void refused(void **state)
 {
@@ -203,6 +241,9 @@ static void refused(void **state)
         "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Metaspace\","
         "\"replacement\":\"\u2581\"},{\"type\":\"WhitespaceSplit\"}]},"
         "\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]}}",
+        "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"},"
+        "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Strip\",\"content\":\" \",\"start\":2,"
+        "\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}",
         "{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"},"
         "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}",
     };
@@ -318,7 +359,7 @@ TEST_GROUP(tokenizer_json)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_the_library), cmocka_unit_test(going_on), cmocka_unit_test(many_normalized),
-        cmocka_unit_test(spaces_before_words), cmocka_unit_test(refused),
+        cmocka_unit_test(spaces_before_words), cmocka_unit_test(spaces_at_the_start), cmocka_unit_test(refused),
         cmocka_unit_test(damaged), cmocka_unit_test(immense), cmocka_unit_test(long_white_space),
     };
     return cmocka_run_group_tests_name("tokenizer_json", tests, NULL, NULL);
