@@ -575,11 +575,27 @@ const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t
     return r;
 }
 
+/* What a tensor holds, row after row, as a matrix. */
+static const struct pp_tensor *as_matrix(struct pp_plan *p, const struct pp_tensor *t, int64_t rows, int64_t cols,
+                                         struct pp_error *err)
+{
+    struct pp_tensor *matrix = own(p, pp_calloc(1, sizeof *matrix));
+    if (!matrix) {
+        pp_fail_nomem(err, "the model's plan");
+        return NULL;
+    }
+    *matrix = *t;
+    matrix->n_dims = 2;
+    matrix->ne[0] = cols;
+    matrix->ne[1] = rows;
+    matrix->ne[2] = matrix->ne[3] = 1;
+    return matrix;
+}
+
 const struct pp_tensor *pp_plan_flat(struct pp_plan *p, const struct pp_source *s, int64_t rows, int64_t cols,
                                      struct pp_error *err, const char *fmt, ...)
 {
     char name[96];
-    struct pp_tensor *flat;
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(name, sizeof name, fmt, ap);
@@ -589,20 +605,13 @@ const struct pp_tensor *pp_plan_flat(struct pp_plan *p, const struct pp_source *
                       (t->ne[1] == 1) + (t->ne[2] == 1) + (t->ne[3] == 1) >= 2 && !t->rows;
     if (!fits || t->n_dims == 2 || !pp_type_info(t->type)->runnable)
         return checked_tensor(s, name, 0, rows, cols, err);
-    if (!(flat = own(p, pp_calloc(1, sizeof *flat)))) {
-        pp_fail_nomem(err, "the model's plan");
-        return NULL;
-    }
-    *flat = (struct pp_tensor){.name = t->name, .type = t->type, .n_dims = 2, .ne = {cols, rows, 1, 1},
-                               .data = t->data, .size = t->size};
-    return flat;
+    return as_matrix(p, t, rows, cols, err);
 }
 
 const struct pp_tensor *pp_plan_rows(struct pp_plan *p, const struct pp_source *s, int64_t rows, int64_t cols,
                                      struct pp_error *err, const char *fmt, ...)
 {
     char name[96];
-    struct pp_tensor *matrix;
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(name, sizeof name, fmt, ap);
@@ -617,15 +626,7 @@ const struct pp_tensor *pp_plan_rows(struct pp_plan *p, const struct pp_source *
                 pp_source_path(s), name, pp_type_info(t->type)->name, (long long)rows);
         return NULL;
     }
-    if (!(matrix = own(p, pp_calloc(1, sizeof *matrix)))) {
-        pp_fail_nomem(err, "the model's plan");
-        return NULL;
-    }
-    *matrix = *t;
-    matrix->n_dims = 2;
-    matrix->ne[0] = cols;
-    matrix->ne[1] = rows;
-    return matrix;
+    return as_matrix(p, t, rows, cols, err);
 }
 
 const struct pp_tensor *const *pp_plan_tables(struct pp_plan *p, const struct pp_source *s, const char *whole,
