@@ -142,9 +142,30 @@ JINJA_FILTER(groupby)
     return jinja_wrap(JINJA_LIST, groups);
 }
 
+/* Jinja's generators look at what they are given when they are walked: until then they are nothing that fails. */
+static bool fails_when_walked(struct jinja *j, struct jinja_value v, const char *filter, bool dict_only,
+                              struct jinja_value *iter)
+{
+    const bool walkable = jinja_is_list(v) || v.kind == JINJA_STRING;
+    if (v.kind == JINJA_DICT || v.kind == JINJA_UNDEFINED || (walkable && !dict_only))
+        return false;
+    struct jinja_list *list = jinja_list(j);
+    struct jinja_text why = {0};
+    jinja_add_str(j, &why, filter);
+    jinja_add_str(j, &why, dict_only ? " needs a dict, not a " : " does not work for a ");
+    jinja_add_str(j, &why, jinja_type_name(v));
+    jinja_add_char(j, &why, 0);
+    list->name = why.p;
+    *iter = jinja_wrap(JINJA_ITER, list);
+    return true;
+}
+
 JINJA_FILTER(unique)
 {
     JINJA_UNUSED;
+    struct jinja_value iter;
+    if (fails_when_walked(j, self, "unique", false, &iter))
+        return iter;
     const struct jinja_list *list = jinja_iterate(j, self);
     struct jinja_list *out = jinja_list(j);
     struct jinja_dict *seen = jinja_dict(j);
@@ -194,8 +215,10 @@ static struct jinja_value select_items(struct jinja *j, struct jinja_value self,
                                        bool by_attribute, bool wanted)
 {
     struct jinja_list *out = jinja_list(j);
-    const struct jinja_list *list = jinja_truth(self) ? jinja_iterate(j, self) : out;
     struct jinja_value attribute = {0}, none = {0};
+    if (jinja_truth(self) && fails_when_walked(j, self, wanted ? "select" : "reject", false, &none))
+        return none;
+    const struct jinja_list *list = jinja_truth(self) ? jinja_iterate(j, self) : out;
     size_t skip = by_attribute;
     if (by_attribute) {
         if (args->n_pos == 0)
@@ -237,6 +260,9 @@ JINJA_FILTER(map)
 {
     JINJA_UNUSED;
     struct jinja_list *out = jinja_list(j);
+    struct jinja_value iter;
+    if (jinja_truth(self) && fails_when_walked(j, self, "map", false, &iter))
+        return iter;
     const struct jinja_list *list = jinja_truth(self) ? jinja_iterate(j, self) : out;
     struct jinja_value attribute = named(args, "attribute"), otherwise = named(args, "default");
     const struct jinja_builtin *filter = NULL;
@@ -273,10 +299,11 @@ JINJA_FILTER(list)
 JINJA_FILTER(items)
 {
     JINJA_UNUSED;
+    struct jinja_value iter;
     if (self.kind == JINJA_UNDEFINED)
         return jinja_wrap(JINJA_ITER, jinja_list(j));
-    if (self.kind != JINJA_DICT)
-        jinja_fail(j, "items needs a dict, not a %s", jinja_type_name(self));
+    if (fails_when_walked(j, self, "items", true, &iter))
+        return iter;
     struct jinja_list *out = jinja_list(j);
     for (size_t i = 0; i < self.dict->n; i++)
         jinja_push(j, out, jinja_pair_tuple(j, self.dict->pairs[i].key, self.dict->pairs[i].value));
@@ -288,6 +315,8 @@ JINJA_FILTER(first)
     JINJA_UNUSED;
     if (self.kind == JINJA_ITER) { /* takes one and leaves the rest */
         struct jinja_list *list = self.list;
+        if (list->name)
+            jinja_fail(j, "%s", list->name);
         if (list->n == 0)
             return jinja_undefined();
         list->n--;
@@ -384,6 +413,9 @@ JINJA_FILTER(sum)
 JINJA_FILTER(batch)
 {
     JINJA_UNUSED;
+    struct jinja_value iter;
+    if (fails_when_walked(j, self, "batch", false, &iter))
+        return iter;
     const struct jinja_list *list = jinja_iterate(j, self);
     struct jinja_list *out = jinja_list(j), *row = NULL;
     int64_t n = jinja_arg_int(j, arg[0], 0);
@@ -408,6 +440,9 @@ JINJA_FILTER(batch)
 JINJA_FILTER(slice)
 {
     JINJA_UNUSED;
+    struct jinja_value iter;
+    if (fails_when_walked(j, self, "slice", false, &iter))
+        return iter;
     const struct jinja_list *list = jinja_iterate(j, self);
     struct jinja_list *out = jinja_list(j);
     int64_t slices = jinja_arg_int(j, arg[0], 0);

@@ -606,6 +606,8 @@ struct jinja_list *jinja_iterate(struct jinja *j, struct jinja_value v)
     case JINJA_VIEW:
         return v.list;
     case JINJA_ITER:
+        if (v.list->name)
+            jinja_fail(j, "%s", v.list->name);
         list = jinja_list(j);
         *list = *v.list;
         *v.list = (struct jinja_list){0};

@@ -80,7 +80,9 @@ struct jinja_value {
 struct jinja_list {
     struct jinja_value *items; // [n]
     size_t n, cap;
-    const char *name; /* VIEW: "dict_keys"; RANGE: how it prints; TUPLE: "group" if from groupby; otherwise NULL */
+    /* VIEW: "dict_keys"; RANGE: how it prints; TUPLE: "group" if from groupby; ITER: why it cannot be walked;
+     * otherwise NULL */
+    const char *name;
 };
 
 struct jinja_pair {
