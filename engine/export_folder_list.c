@@ -472,12 +472,14 @@ static int number_of_states(const struct folder *f, const struct pp_tensor *t, i
     for (int i = 0; i < 2; i++) {
         const char *first = strstr(t->name, of_states[i].first), *second = strstr(t->name, of_states[i].second);
         struct pp_buf name = {0};
-        char own[NAME];
+        char whole[NAME], own[NAME];
         if (!first && !second)
             continue;
         *stem = (int)((first ? first : second) - t->name);
-        snprintf(own, sizeof own, "%.*s%s", *stem, t->name, of_states[i].whole);
-        const bool joined = line_of(f, own, &name);
+        snprintf(whole, sizeof whole, "%.*s%s", *stem, t->name, of_states[i].whole);
+        snprintf(own, sizeof own, "%.*s%s", *stem, t->name, of_states[i].first);
+        /* Where a family's files have called the same tensor both, a folder has no such whole. */
+        const bool joined = line_of(f, whole, &name) && !line_of(f, own, &name);
         pp_buf_free(&name);
         return joined ? i : -1;
     }
