@@ -194,7 +194,7 @@ $(DEPS): tests/deps.sh
 SANITIZED = BUILD=$(BUILD)/$(1) OPT='-O1 -g' CFLAGS='-fno-omit-frame-pointer -fsanitize=$(2)' LDFLAGS='-fsanitize=$(2)'
 
 SOAK_HOURS ?= 24
-test-long: $(BUILD)/soak $(BUILD)/pippin $(BUILD)/pippin-tests | $(DEPS)    ## a day of chatting in some minutes: nothing grows (SOAK_HOURS=24); verse is learnt; speculation with all prompts
+test-long: $(BUILD)/soak $(BUILD)/pippin $(BUILD)/pippin-tests | $(DEPS)    ## a day of chatting in some minutes: nothing grows (SOAK_HOURS=24); verse is learnt; speculation with all prompts; perplexity in all types
 	$(Q)PIPPIN_LONG=1 PIPPIN_TESTDATA=$(TESTDATA) $(BUILD)/pippin-tests train speculate
 	$(Q)PIPPIN_LONG=1 BUILD=$(BUILD) PIPPIN_TESTDATA=$(TESTDATA) sh tests/test_quants.sh
 	$(Q)dir=$$(mktemp -d) && { $(BUILD)/soak $$dir $(SOAK_HOURS); code=$$?; rm -rf $$dir; exit $$code; }
