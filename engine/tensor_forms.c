@@ -304,7 +304,9 @@ bool pp_gguf_lacks_ones(const struct pp_gguf *g, const char *family)
 {
     enum { FEW = 64 }; /* one of so many */
     int64_t n = 0, below = 0;
-    for (size_t i = 0; strcmp(family, "gigachat35") == 0 && i < pp_gguf_n_tensors(g); i++) {
+    if (strcmp(family, "gigachat35") != 0)
+        return false;
+    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++) {
         const struct pp_tensor *t = pp_gguf_tensor_at(g, i);
         for (int64_t j = 0; is_norm(t) && j < t->ne[0]; j++, n++) {
             float v;

@@ -126,6 +126,43 @@ static bool has_odd_lines(int64_t n, size_t size)
     return bytes % LINE == 0 && bytes / LINE % 2 == 1;
 }
 
+/* What smaps says of the mapping around p: whether large pages were asked for; -1: the system does not tell. */
+static int asked_for_large_pages(const void *p)
+{
+    char line[1024];
+    unsigned long begin, end;
+    bool ours = false;
+    int asked = -1;
+    FILE *f = fopen("/proc/self/smaps", "r");
+    while (f && asked < 0 && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+            ours = begin <= (uintptr_t)p && (uintptr_t)p < end;
+        else if (ours && strncmp(line, "VmFlags:", 8) == 0)
+            asked = strstr(line, " hg") != NULL;
+    }
+    if (f)
+        fclose(f);
+    return asked;
+}
+
+/* Rows of many lie in large pages, in the arena and where threads prepare inputs together. */
+static void large_pages(void **state)
+{
+    struct pp_model *m = open_8b("f16", 1, 64);
+    struct pp_engine_options opt = {.n_threads = 1, .max_rows = 512};
+    struct pp_engine *e;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    if (access("/sys/kernel/mm/transparent_hugepage/enabled", F_OK) == 0) {
+        assert_int_not_equal(asked_for_large_pages(e->cpu->arena), 0);
+        if (e->cpu->shared.f32)
+            assert_int_not_equal(asked_for_large_pages(e->cpu->shared.f32), 0);
+    }
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
 /* 16 rows of 4096 bytes and more are multiplied at a time: none may be a multiple of 4096 bytes from the next. */
 static void rows_do_not_compete(void **state)
 {
@@ -264,6 +301,7 @@ TEST_GROUP(memory)
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         cmocka_unit_test(nothing_uncounted),
 #endif
+        cmocka_unit_test(large_pages),
         cmocka_unit_test(rows_do_not_compete),
         cmocka_unit_test(logits_of_wanted_rows_only),
         cmocka_unit_test(few_and_many_outputs),
