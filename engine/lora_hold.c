@@ -198,10 +198,10 @@ static void turn_four(const float *from, int64_t from_stride, float *to, int64_t
         memcpy(to + k * to_stride, &x[k], sizeof x[k]);
 }
 
-/* 32 rows of B, zeros behind the last one, turned: [2][rank][16]. */
+/* A block's rows of B, zeros behind the last one, turned: [4][rank][16]. */
 static void turn_block(const float *b, int64_t n_rows, int rank, float *out)
 {
-    enum { WIDTH = PP_LOW_RANK_ROWS / 2 };
+    enum { WIDTH = PP_LOW_RANK_ROWS / 4 };
     for (int r = 0; r < PP_LOW_RANK_ROWS; r += 4) {
         float *to = out + r / WIDTH * rank * WIDTH + r % WIDTH;
         int k = 0;
@@ -227,16 +227,21 @@ static float whole_row(const float *b, int rank, float to_unit, int8_t *q)
     return inverse > 0.0f ? d : 0.0f;
 }
 
-/* 32 rows of B in Q8_0 (ops.h). q: [rank + 1], room; its last is 0. */
+/* A block's rows of B in Q8_0 (ops.h). q: [rank + 3], room; its last three are 0. */
 static void whole_block(const float *b, int64_t n_rows, int rank, float to_unit, int8_t *q, uint8_t *to)
 {
+    enum { OFFSET = 128 };
     float d[PP_LOW_RANK_ROWS] = {0};
     uint8_t *values = to + PP_LOW_RANK_ROWS * sizeof(uint16_t);
-    memset(to, 0, pp_low_rank_block_bytes(PP_TYPE_Q8_0, rank));
+    memset(values, OFFSET, pp_low_rank_block_bytes(PP_TYPE_Q8_0, rank) - sizeof(uint16_t[PP_LOW_RANK_ROWS]));
     for (int r = 0; r < PP_LOW_RANK_ROWS && r < n_rows; r++) {
         d[r] = whole_row(b + (int64_t)r * rank, rank, to_unit, q);
-        for (int k = 0; k < rank; k += 2)
-            memcpy(values + (size_t)k * PP_LOW_RANK_ROWS + 2 * r, q + k, 2);
+        for (int k = 0; k < rank; k += 4) {
+            uint32_t bytes;
+            memcpy(&bytes, q + k, sizeof bytes);
+            bytes ^= OFFSET * 0x01010101u; /* added to each of them, as none is -128 */
+            memcpy(values + (size_t)k * PP_LOW_RANK_ROWS + 4 * r, &bytes, sizeof bytes);
+        }
     }
     pp_floats_to_f16(d, (uint16_t *)(void *)to, PP_LOW_RANK_ROWS);
 }
@@ -247,14 +252,14 @@ enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, struct pp_low_rank
     const int rank = out->rank;
     const size_t block_bytes = pp_low_rank_block_bytes(out->type, rank), n = (size_t)rank * PP_LOW_RANK_ROWS;
     float *turned = room_for(room, TURNED, n * sizeof *turned);
-    int8_t *q = room_for(room, QUANTS, (size_t)rank + 1);
+    int8_t *q = room_for(room, QUANTS, (size_t)rank + 3);
     int exponent = 0;
     if (!turned || !q)
         return pp_fail_nomem(err, "an adapter");
     frexpf(most, &exponent); /* the scales of rows are halves, which small values would not fit */
     out->unit = ldexpf(1.0f, exponent > -100 ? exponent : -100);
     out->data = to;
-    q[rank] = 0;
+    memset(q + rank, 0, 3);
     for (int64_t r = 0; r < n_out; r += PP_LOW_RANK_ROWS, to += block_bytes) {
         if (out->type == PP_TYPE_Q8_0) {
             whole_block(b + r * rank, n_out - r, rank, 1.0f / out->unit, q, to);

@@ -299,15 +299,15 @@ static void layer_norms(void **state)
 /* Element [r][k] of a block's B, as its layout says. */
 static double low_rank_value(const struct pp_low_rank *b, int64_t r, int k)
 {
-    const uint8_t *block = b->data + (size_t)(r / 32) * pp_low_rank_block_bytes(b->type, b->rank);
-    size_t at = ((size_t)(r % 32 / 16) * (size_t)b->rank + (size_t)k) * 16 + (size_t)(r % 16);
+    const uint8_t *block = b->data + (size_t)(r / 64) * pp_low_rank_block_bytes(b->type, b->rank);
+    size_t at = ((size_t)(r % 64 / 16) * (size_t)b->rank + (size_t)k) * 16 + (size_t)(r % 16);
     if (b->type == PP_TYPE_F32)
         return (double)((const float *)block)[at];
     if (b->type == PP_TYPE_F16)
         return (double)pp_f16_to_f32(((const uint16_t *)block)[at]);
-    const int8_t *q = (const int8_t *)block + 32 * 2;
-    const double d = (double)pp_f16_to_f32(((const uint16_t *)block)[r % 32]);
-    return d * (double)q[k / 2 * 64 + (int)(r % 32) * 2 + k % 2] * (double)b->unit;
+    const uint8_t *q = block + 64 * 2;
+    const double d = (double)pp_f16_to_f32(((const uint16_t *)block)[r % 64]);
+    return d * (double)(q[k / 4 * 256 + (int)(r % 64) * 4 + k % 4] - 128) * (double)b->unit;
 }
 
 static uint8_t *random_low_rank(uint32_t type, int rank, int64_t n_blocks)
@@ -315,18 +315,16 @@ static uint8_t *random_low_rank(uint32_t type, int rank, int64_t n_blocks)
     size_t block_bytes = pp_low_rank_block_bytes(type, rank), bytes = (size_t)n_blocks * block_bytes;
     uint8_t *data = pp_aligned(64, bytes);
     assert_non_null(data);
-    for (size_t i = 0; i < bytes; i++)
-        data[i] = (uint8_t)(random_float() * 60);
     for (size_t i = 0; type == PP_TYPE_F32 && i < bytes / 4; i++)
         ((float *)data)[i] = random_float();
     for (size_t i = 0; type == PP_TYPE_F16 && i < bytes / 2; i++)
         ((uint16_t *)data)[i] = pp_f32_to_f16(random_float());
     for (int64_t b = 0; type == PP_TYPE_Q8_0 && b < n_blocks; b++)
-        for (int r = 0; r < 32; r++) {
-            uint8_t *block = data + (size_t)b * block_bytes;
+        for (int r = 0; r < 64; r++) {
+            uint8_t *block = data + (size_t)b * block_bytes, *row = block + 64 * 2 + 4 * r;
             ((uint16_t *)block)[r] = pp_f32_to_f16(random_float() / 50);
-            if (rank % 2)
-                block[64 + rank / 2 * 64 + 2 * r + 1] = 0;
+            for (int k = 0; k < (rank + 3) / 4 * 4; k++)
+                row[k / 4 * 256 + k % 4] = k < rank ? (uint8_t)(128.5f + 63 * random_float()) : 128;
         }
     return data;
 }
@@ -336,7 +334,7 @@ static void low_rank(void **state)
 {
     static const uint32_t types[] = {PP_TYPE_F32, PP_TYPE_F16, PP_TYPE_Q8_0};
     static const int ranks[] = {1, 3, 8, 15, 16, 17, 64, 531};
-    enum { ROWS = 90, BLOCKS = 3, N = 14 /* batch rows */ };
+    enum { ROWS = 154, BLOCKS = 3, N = 14 /* batch rows */ };
     (void)state;
     for (int i = 0; i < 3 * 8; i++) {
         const int rank = ranks[i / 3], stride = pp_low_rank_room(rank);
@@ -353,7 +351,7 @@ static void low_rank(void **state)
                 if (b.type == PP_TYPE_Q8_0)
                     ops->round_low_rank(read + at * stride, rank);
             }
-            for (int step = 16; step <= 96; step += 16) {
+            for (int step = 16; step <= 160; step += 16) {
                 memcpy(y, before, sizeof y);
                 for (int r = 0, n; r < ROWS; r += step)
                     for (int at = 0; at < N; at += n) { /* all at once, or in parts that differ from time to time */

@@ -68,14 +68,14 @@ struct pp_attention {
 size_t pp_attention_bytes(const struct pp_kv_layout *kv, int n_q);
 void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, int n_q, void *memory);
 
-/* The upper half of an adapter, B [n_out, rank], as add_low_rank reads it: 32 outputs make a block, zeros behind the
+/* The upper half of an adapter, B [n_out, rank], as add_low_rank reads it: 64 outputs make a block, zeros behind the
  * last one, blocks one after the other, each
  *
- *   F32, F16   values [2][rank][16]: output 16 i + l is lane l of the i-th half
- *   Q8_0       scales f16 [32], one for each output, then int8 [(rank + 1) / 2][2][16][2]: of each two k the two values
- *              of lane l of the i-th half, zero where there is no second k; all times `unit` */
+ *   F32, F16   values [4][rank][16]: output 16 i + l is lane l of the i-th quarter
+ *   Q8_0       scales f16 [64], one for each output, then bytes [(rank + 3) / 4][4][16][4]: of each four k the four
+ *              values, plus 128, of lane l of the i-th quarter, 128 where there are no four; all times `unit` */
 enum {
-    PP_LOW_RANK_ROWS = 32,
+    PP_LOW_RANK_ROWS = 64,
     PP_LOW_RANK_MAX = 1 << 16, /* rank */
 };
 struct pp_low_rank {
@@ -97,7 +97,7 @@ struct pp_low_rank_rows {
 /* Floats that hold a row's A x in either form. */
 static inline int pp_low_rank_room(int rank)
 {
-    return rank ? rank + 1 : 0;
+    return rank ? rank + 3 : 0;
 }
 
 /* Bytes: so far ahead add_low_rank asks for B where one row is all that uses it. Measured on a Zen 4 and on a Granite
@@ -110,7 +110,7 @@ static inline size_t pp_low_rank_ahead(void)
 static inline size_t pp_low_rank_block_bytes(uint32_t type, int rank)
 {
     const size_t n = (size_t)rank;
-    return type == PP_TYPE_Q8_0  ? PP_LOW_RANK_ROWS * (sizeof(uint16_t) + (n + 1) / 2 * 2)
+    return type == PP_TYPE_Q8_0  ? PP_LOW_RANK_ROWS * (sizeof(uint16_t) + (n + 3) / 4 * 4)
            : type == PP_TYPE_F16 ? n * PP_LOW_RANK_ROWS * sizeof(uint16_t)
                                  : n * PP_LOW_RANK_ROWS * sizeof(float);
 }
@@ -240,9 +240,9 @@ struct pp_cpu_ops {
     void (*widen)(const void *x, int64_t n, float *y);
     /* y += scale * x: adapters */
     void (*add_scaled)(float *y, const float *x, float scale, int64_t n);
-    /* Makes a row's A x, `rank` of them, what add_low_rank reads where B is in Q8_0, in the same place: the values of
-     * each 256 k become whole numbers: c = 32767 / their largest, w[k] = down[k] c rounded to nearest even, int16
-     * [(rank + 1) / 2][2], behind the last a zero if there is room; behind them 1 / c of each 256, float. */
+    /* Makes a row's A x, `rank` of them, what add_low_rank of the same table reads where B is in Q8_0, in the same
+     * place: the values of each 256 k become whole numbers: c = 32639 / their largest, w[k] = down[k] c rounded to
+     * nearest even. */
     void (*round_low_rank)(float *down, int rank);
     /* y[i][r] += scale * sum over k of B[r][k] down[i][k], for n batch rows i, r from row0, a multiple of 16, to
      * row1 - 1. The sum begins with 0 and grows by fma(down[k], B[r][k], sum), k ascending; then

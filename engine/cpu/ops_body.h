@@ -11,14 +11,18 @@
 #endif
 
 enum {
-#ifdef PP_VEC_AVX512
+#if defined(PP_VEC_AVX512)
     LOW_RANK_ROWS = 8,   /* batch rows that share the reading of an adapter, */
-    LOW_RANK_BOTH = 2,   /* and groups of outputs that share the reading of those: as many sums as registers hold */
+    LOW_RANK_GROUPS = 4, /* and groups of outputs of one row at a time: as many sums as registers hold, twice */
+#elif defined(PP_VEC_AVX2) && !defined(PP_VEC_VNNI)
+    LOW_RANK_ROWS = 4,
+    LOW_RANK_GROUPS = 4,
 #else
     LOW_RANK_ROWS = 4,
-    LOW_RANK_BOTH = 1,
+    LOW_RANK_GROUPS = 2,
 #endif
     LOW_RANK_PART = 256, /* of a rank, whose sums fit 32 bits */
+    LOW_RANK_MOST = 127 * 257, /* of its whole numbers */
 };
 
 static void rms_norm(const float *x, const float *w, float eps, int64_t n, float *y)
@@ -259,19 +263,16 @@ static void add_scaled(float *y, const float *x, float scale, int64_t n)
         v_store_n(y + i, v_fma(v_load_n(x + i, n - i, 0), v_set1(scale), v_load_n(y + i, n - i, 0)), n - i);
 }
 
-/* Where B's values for G groups of 16 outputs lie: one of a block's halves, or all of one block or two. */
+/* Where B's values for groups of 16 outputs lie: from one of a block's quarters on. */
 struct low_rank_at {
     const uint8_t *block;
-    size_t block_bytes;
-    int half;
+    int quarter;
 };
 
-/* G > 1: they begin where a block does. */
-ALWAYS_INLINE struct low_rank_at low_rank_place(const struct pp_low_rank *b, int64_t r, const int G)
+static struct low_rank_at low_rank_place(const struct pp_low_rank *b, int64_t r, size_t block_bytes)
 {
-    const size_t bytes = pp_low_rank_block_bytes(b->type, b->rank);
-    return (struct low_rank_at){b->data + (size_t)(r / PP_LOW_RANK_ROWS) * bytes, bytes,
-                                G > 1 ? 0 : (int)(r % PP_LOW_RANK_ROWS / LANES)};
+    return (struct low_rank_at){b->data + (size_t)(r / PP_LOW_RANK_ROWS) * block_bytes,
+                                (int)(r % PP_LOW_RANK_ROWS / LANES)};
 }
 
 ALWAYS_INLINE void low_rank_floats(const struct low_rank_at *at, int rank, const struct pp_low_rank_rows *rows, int i0,
@@ -280,26 +281,26 @@ ALWAYS_INLINE void low_rank_floats(const struct low_rank_at *at, int rank, const
     const float *down = rows->down + i0 * rows->down_stride;
     for (int k = 0; k < rank; k++)
         for (int g = 0; g < G; g++) {
-            const uint8_t *block = at->block + (size_t)(g / 2) * at->block_bytes;
-            const size_t from = ((size_t)(at->half + g % 2) * (size_t)rank + (size_t)k) * LANES;
-            v16 w = f16 ? v_load_f16((const uint16_t *)block + from) : v_load((const float *)block + from);
+            const size_t from = ((size_t)(at->quarter + g) * (size_t)rank + (size_t)k) * LANES;
+            v16 w = f16 ? v_load_f16((const uint16_t *)(const void *)at->block + from)
+                        : v_load((const float *)(const void *)at->block + from);
             for (int i = 0; i < N; i++)
                 sum[g * N + i] = v_fma(v_set1(down[i * rows->down_stride + k]), w, sum[g * N + i]);
         }
 }
 
 /* Of N batch rows from i0 on the outputs r to r + 16 G - 1, at most n of them. */
-ALWAYS_INLINE void low_rank_floats_to(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, int i0,
-                                      const int N, const int G, float scale, int64_t r, int64_t n)
+ALWAYS_INLINE void low_rank_floats_to(const struct pp_low_rank *b, const struct low_rank_at *at,
+                                      const struct pp_low_rank_rows *rows, int i0, const int N, const int G,
+                                      float scale, int64_t r, int64_t n)
 {
-    const struct low_rank_at at = low_rank_place(b, r, G);
     v16 sum[LOW_RANK_ROWS];
     for (int k = 0; k < N * G; k++)
         sum[k] = v_zero();
     if (b->type == PP_TYPE_F16)
-        low_rank_floats(&at, b->rank, rows, i0, N, G, true, sum);
+        low_rank_floats(at, b->rank, rows, i0, N, G, true, sum);
     else
-        low_rank_floats(&at, b->rank, rows, i0, N, G, false, sum);
+        low_rank_floats(at, b->rank, rows, i0, N, G, false, sum);
     for (int g = 0; g < G; g++)
         for (int i = 0; i < N; i++) {
             float *y = rows->y + (i0 + i) * rows->y_stride + r + g * LANES;
@@ -307,8 +308,8 @@ ALWAYS_INLINE void low_rank_floats_to(const struct pp_low_rank *b, const struct 
         }
 }
 
-/* n of them, at most LOW_RANK_PART, as whole numbers; returns what they are to be multiplied with. What is no number
- * makes the results none, too. */
+/* n of them, at most LOW_RANK_PART, as whole numbers, with zeros behind them up to a multiple of LANES; returns what
+ * they are to be multiplied with. What is no number makes the results none, too. */
 static float low_rank_round(const float *down, int n, int16_t *whole)
 {
     float x[LOW_RANK_PART];
@@ -318,132 +319,190 @@ static float low_rank_round(const float *down, int n, int16_t *whole)
         most = v_max(most, v_max(d, v_sub(v_zero(), d)));
         check = v_fma(d, v_zero(), check);
     }
-    const float largest = v_largest(most), inverse = 32767.0f / largest, round = 12582912.0f;
+    const float largest = v_largest(most), inverse = LOW_RANK_MOST / largest, round = 12582912.0f;
     const bool numbers = v_sum(check) == 0, small = !(inverse <= FLT_MAX);
     for (int k = 0; k < n; k += LANES)
         v_store(x + k, v_mul(v_load_n(down + k, n - k, 0), v_set1(numbers && !small ? inverse : 0.0f)));
     for (int k = 0; k < (n + LANES - 1) / LANES * LANES; k++)
         whole[k] = numbers ? (int16_t)((x[k] + round) - round) : 0;
-    return numbers ? largest / 32767.0f : NAN;
+    return numbers ? largest / LOW_RANK_MOST : NAN;
 }
 
-/* The pairs never overtake the floats that are still to be read; the gains come when all of those are. */
+/* A row's A x made ready for Q8_0: of each four k two words (vec.h), then of each part of the rank its gain and the sum
+ * of its numbers. */
+struct low_rank_part {
+    float gain;
+    int32_t all;
+};
+
+static int low_rank_quads(int rank)
+{
+    return (rank + 3) / 4;
+}
+
+static const struct low_rank_part *low_rank_parts(const float *down, int rank)
+{
+    return (const struct low_rank_part *)(const void *)(down + 2 * low_rank_quads(rank));
+}
+
+/* The words never overtake the floats that are still to be read; the parts come when all of those are. */
 static void round_low_rank(float *down, int rank)
 {
     int16_t whole[LOW_RANK_PART];
-    float gains[PP_LOW_RANK_MAX / LOW_RANK_PART];
-    int32_t *to = (int32_t *)(void *)down;
+    struct low_rank_part parts[PP_LOW_RANK_MAX / LOW_RANK_PART];
     int n_parts = 0;
     for (int k0 = 0; k0 < rank; k0 += LOW_RANK_PART) {
         const int n = rank - k0 < LOW_RANK_PART ? rank - k0 : LOW_RANK_PART;
-        gains[n_parts++] = low_rank_round(down + k0, n, whole);
-        memcpy(to + k0 / 2, whole, (size_t)((n + 1) / 2) * sizeof *to);
+        struct low_rank_part *part = &parts[n_parts++];
+        *part = (struct low_rank_part){low_rank_round(down + k0, n, whole), 0};
+        for (int k = 0; k < n; k += 4) {
+            int32_t words[2];
+            wide_words(whole + k, words);
+            memcpy(down + (k0 + k) / 2, words, sizeof words);
+            part->all += whole[k] + whole[k + 1] + whole[k + 2] + whole[k + 3];
+        }
     }
-    memcpy(to + (rank + 1) / 2, gains, (size_t)n_parts * sizeof *gains);
+    memcpy(down + 2 * low_rank_quads(rank), parts, (size_t)n_parts * sizeof *parts);
 }
 
-/* Of N batch rows the outputs r to r + 16 G - 1, at most n of them, from part k0 of the rank. down: the first row's
- * pairs of that part; gain: of each row. */
-ALWAYS_INLINE void low_rank_whole_to(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, int i0,
-                                     const int N, const int G, const int32_t *down, const float *gain, int k0,
-                                     int n_pairs, int64_t r, int64_t n)
+/* Of a part of the rank and N batch rows: what is read. */
+struct low_rank_words {
+    const int32_t *words;  /* of the first row */
+    int64_t stride;        /* words from a row to the next */
+    int n_quads;
+    float gain[LOW_RANK_ROWS];
+    int32_t all[LOW_RANK_ROWS];
+};
+
+/* acc += a quad of k for G groups of outputs and N rows; ask: so far behind it a line of each group is asked for, which
+ * is used once, in a run too short for the processor to see a stream in it; 0: none. Where nothing is, nothing is lost
+ * by it. */
+ALWAYS_INLINE void low_rank_quad(const uint8_t *values, const int32_t *words, int64_t stride, size_t ask, const int N,
+                                 const int G, i_wide *acc)
 {
-    const struct low_rank_at at = low_rank_place(b, r, G);
-    const uint8_t *values = at.block + PP_LOW_RANK_ROWS * (sizeof(uint16_t) + (size_t)k0) + at.half * 2 * LANES;
-    const int64_t down_stride = rows->down_stride, y_stride = rows->y_stride;
-    float *to = rows->y + i0 * y_stride + r;
-    i16x32 sum[LOW_RANK_ROWS * LOW_RANK_BOTH];
+    UNROLL for (int g = 0; g < G; g++)
+    {
+        const uint8_t *line = values + g * 4 * LANES;
+        if (ask)
+            __builtin_prefetch((const void *)((uintptr_t)line + ask), 0, 2);
+        UNROLL for (int i = 0; i < N; i++)
+            acc[g * N + i] = wide_dot(acc[g * N + i], line, words + i * stride);
+    }
+}
+
+/* The outputs of G groups from `at` on, of which there are n, of N batch rows; k0: where the part of the rank begins;
+ * y: of the first row and output. */
+ALWAYS_INLINE void low_rank_whole_to(struct low_rank_at at, const struct low_rank_words *x, int k0, size_t ask,
+                                     const int N, const int G, float *y, int64_t y_stride, int64_t n)
+{
+    enum { TOGETHER = 4, QUAD_BYTES = 4 * PP_LOW_RANK_ROWS };
+    const uint8_t *values = at.block + PP_LOW_RANK_ROWS * (sizeof(uint16_t) + (size_t)k0) + at.quarter * 4 * LANES;
+    const uint16_t *scales = (const uint16_t *)(const void *)at.block + at.quarter * LANES;
+    const int32_t *words = x->words;
+    i_wide acc[LOW_RANK_ROWS]; /* G or N is 1 */
+    int q = 0;
     UNROLL for (int g = 0; g < G; g++)
         UNROLL for (int i = 0; i < N; i++)
-            sum[g * N + i] = i_set1(0);
-    for (int p = 0; p < n_pairs; p++, values += 2 * PP_LOW_RANK_ROWS)
-        UNROLL for (int g = 0; g < G; g++) {
-            const k16 v = pair_load_i8(values + (size_t)(g / 2) * at.block_bytes + g % 2 * 2 * LANES);
-            UNROLL for (int i = 0; i < N; i++)
-                sum[g * N + i] = i_pair(sum[g * N + i], v, down[i * down_stride + p]);
-        }
-    UNROLL for (int g = 0; g < G; g++) {
-        const v16 d = v_load_f16((const uint16_t *)(const void *)(at.block + (size_t)(g / 2) * at.block_bytes) +
-                                 (at.half + g % 2) * LANES);
+            acc[g * N + i] = wide_begin(x->all[i]);
+    for (; q + TOGETHER <= x->n_quads; q += TOGETHER)
+        UNROLL for (int t = 0; t < TOGETHER; t++, values += QUAD_BYTES, words += 2)
+            low_rank_quad(values, words, x->stride, ask, N, G, acc);
+    for (; q < x->n_quads; q++, values += QUAD_BYTES, words += 2)
+        low_rank_quad(values, words, x->stride, ask, N, G, acc);
+    UNROLL for (int g = 0; g < G; g++)
+    {
+        const v16 d = v_load_f16(scales + g * LANES);
+        if (ask)
+            __builtin_prefetch((const void *)((uintptr_t)(scales + g * LANES) + ask), 0, 2);
         UNROLL for (int i = 0; i < N; i++) {
-            float *y = to + i * y_stride + g * LANES;
-            const v16 x = v_mul(i_to_float(sum[g * N + i]), d);
-            v_store_n(y, v_fma(v_set1(gain[i]), x, v_load_n(y, n - g * LANES, 0)), n - g * LANES);
+            float *to = y + i * y_stride + g * LANES;
+            const v16 sum = v_mul(i_to_float(wide_sum(acc[g * N + i])), d);
+            if (G > 1)
+                v_store(to, v_fma(v_set1(x->gain[i]), sum, v_load(to)));
+            else
+                v_store_n(to, v_fma(v_set1(x->gain[i]), sum, v_load_n(to, n, 0)), n);
         }
     }
 }
 
-/* Four sums at a time, which do not wait for each other: a group of outputs for four batch rows, or four for one. */
-enum { LOW_RANK_GROUPS = 4, LOW_RANK_MANY = LOW_RANK_GROUPS * LANES };
-
-static bool low_rank_many(int64_t r, int64_t row1)
+/* The outputs row0 .. row1 - 1 of one batch row: whole blocks as far as there are such. */
+static void low_rank_whole_row(const struct pp_low_rank *b, const struct low_rank_words *x, int k0, float *y,
+                               int64_t row0, int64_t row1)
 {
-    return r % PP_LOW_RANK_ROWS == 0 && row1 - r >= LOW_RANK_MANY;
-}
-
-/* Asks for what comes pp_low_rank_ahead() bytes behind these outputs: they are used once, and in runs that are too
- * short for the processor to see a stream in them. Behind the last one nothing is lost by it. */
-static void low_rank_ahead(const struct pp_low_rank *b, int64_t r)
-{
-    enum { LINE = 64 };
-    const size_t bytes = pp_low_rank_block_bytes(b->type, b->rank);
-    const uintptr_t from = (uintptr_t)b->data + (size_t)(r / PP_LOW_RANK_ROWS) * bytes + pp_low_rank_ahead();
-    for (uintptr_t at = from; at < from + LOW_RANK_MANY / PP_LOW_RANK_ROWS * bytes; at += LINE)
-        __builtin_prefetch((const void *)at, 0, 2);
+    const size_t block_bytes = pp_low_rank_block_bytes(b->type, b->rank), ask = pp_low_rank_ahead();
+    for (int64_t r = row0; r < row1;) {
+        struct low_rank_at at = low_rank_place(b, r, block_bytes);
+        if (at.quarter || row1 - r < PP_LOW_RANK_ROWS) {
+            low_rank_whole_to(at, x, k0, 0, 1, 1, y + r, 0, row1 - r);
+            r += LANES;
+            continue;
+        }
+        for (; row1 - r >= PP_LOW_RANK_ROWS; r += PP_LOW_RANK_ROWS, at.block += block_bytes)
+            for (at.quarter = 0; at.quarter < 4; at.quarter += LOW_RANK_GROUPS)
+                low_rank_whole_to(at, x, k0, ask, 1, LOW_RANK_GROUPS, y + r + at.quarter * LANES, 0, PP_LOW_RANK_ROWS);
+    }
 }
 
 static void add_low_rank_whole(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale,
                                int64_t row0, int64_t row1)
 {
+    const size_t block_bytes = pp_low_rank_block_bytes(b->type, b->rank);
     const float by = scale * b->unit;
-    float gain[LOW_RANK_ROWS];
+    struct low_rank_words x = {.stride = rows->down_stride};
     for (int k0 = 0; k0 < b->rank; k0 += LOW_RANK_PART)
         for (int i = 0, n; i < rows->n; i += n) {
-            const int n_k = b->rank - k0 < LOW_RANK_PART ? b->rank - k0 : LOW_RANK_PART, n_pairs = (n_k + 1) / 2;
             const float *down = rows->down + i * rows->down_stride;
-            const int32_t *pairs = (const int32_t *)(const void *)down + k0 / 2;
+            float *y = rows->y + i * rows->y_stride;
+            x.n_quads = low_rank_quads(b->rank - k0 < LOW_RANK_PART ? b->rank - k0 : LOW_RANK_PART);
+            x.words = (const int32_t *)(const void *)down + k0 / 2;
             n = rows->n - i < LOW_RANK_ROWS ? 1 : LOW_RANK_ROWS;
-            for (int k = 0; k < n; k++)
-                gain[k] = by * down[k * rows->down_stride + (b->rank + 1) / 2 + k0 / LOW_RANK_PART];
-            for (int64_t r = row0, n_out; r < row1; r += n_out) {
-                const bool many = n == 1 && low_rank_many(r, row1);
-                const bool both = n > 1 && r % (LOW_RANK_BOTH * LANES) == 0 && row1 - r >= LOW_RANK_BOTH * LANES;
-                n_out = many ? LOW_RANK_MANY : both ? LOW_RANK_BOTH * LANES : LANES;
-                if (many)
-                    low_rank_ahead(b, r);
-                if (both)
-                    low_rank_whole_to(b, rows, i, LOW_RANK_ROWS, LOW_RANK_BOTH, pairs, gain, k0, n_pairs, r, n_out);
-                else if (n > 1)
-                    low_rank_whole_to(b, rows, i, LOW_RANK_ROWS, 1, pairs, gain, k0, n_pairs, r, row1 - r);
-                else if (many)
-                    low_rank_whole_to(b, rows, i, 1, LOW_RANK_GROUPS, pairs, gain, k0, n_pairs, r, n_out);
-                else
-                    low_rank_whole_to(b, rows, i, 1, 1, pairs, gain, k0, n_pairs, r, row1 - r);
+            for (int k = 0; k < n; k++) {
+                const struct low_rank_part *part = low_rank_parts(down + k * rows->down_stride, b->rank);
+                x.gain[k] = by * part[k0 / LOW_RANK_PART].gain;
+                x.all[k] = part[k0 / LOW_RANK_PART].all;
             }
+            for (int64_t r = row0; n > 1 && r < row1; r += LANES)
+                low_rank_whole_to(low_rank_place(b, r, block_bytes), &x, k0, 0, LOW_RANK_ROWS, 1, y + r,
+                                  rows->y_stride, row1 - r);
+            if (n == 1)
+                low_rank_whole_row(b, &x, k0, y, row0, row1);
         }
+}
+
+/* Asks for what comes pp_low_rank_ahead() bytes behind a block, as low_rank_quad() does. */
+static void low_rank_ahead(const uint8_t *block, size_t block_bytes)
+{
+    enum { LINE = 64 };
+    const uintptr_t from = (uintptr_t)block + pp_low_rank_ahead();
+    for (uintptr_t at = from; at < from + block_bytes; at += LINE)
+        __builtin_prefetch((const void *)at, 0, 2);
 }
 
 static void add_low_rank(const struct pp_low_rank *b, const struct pp_low_rank_rows *rows, float scale, int64_t row0,
                          int64_t row1)
 {
+    const size_t block_bytes = pp_low_rank_block_bytes(b->type, b->rank);
     const int together = rows->n / LOW_RANK_ROWS * LOW_RANK_ROWS;
     if (b->type == PP_TYPE_Q8_0) {
         add_low_rank_whole(b, rows, scale, row0, row1);
         return;
     }
-    for (int64_t r = row0; r < row1; r += LANES)
+    for (int64_t r = row0; r < row1; r += LANES) {
+        const struct low_rank_at at = low_rank_place(b, r, block_bytes);
         for (int i = 0; i < together; i += LOW_RANK_ROWS)
-            low_rank_floats_to(b, rows, i, LOW_RANK_ROWS, 1, scale, r, row1 - r);
+            low_rank_floats_to(b, &at, rows, i, LOW_RANK_ROWS, 1, scale, r, row1 - r);
+    }
     for (int i = together; i < rows->n; i++)
         for (int64_t r = row0, next; r < row1; r = next) {
-            const bool many = low_rank_many(r, row1);
-            next = r + (many ? LOW_RANK_MANY : LANES);
-            if (many)
-                low_rank_ahead(b, r);
-            if (many)
-                low_rank_floats_to(b, rows, i, 1, LOW_RANK_GROUPS, scale, r, LOW_RANK_MANY);
-            else
-                low_rank_floats_to(b, rows, i, 1, 1, scale, r, row1 - r);
+            const struct low_rank_at at = low_rank_place(b, r, block_bytes);
+            const bool whole = !at.quarter && row1 - r >= PP_LOW_RANK_ROWS;
+            next = r + (whole ? PP_LOW_RANK_ROWS : LANES);
+            if (whole) {
+                low_rank_ahead(at.block, block_bytes);
+                low_rank_floats_to(b, &at, rows, i, 1, PP_LOW_RANK_ROWS / LANES, scale, r, PP_LOW_RANK_ROWS);
+            } else {
+                low_rank_floats_to(b, &at, rows, i, 1, 1, scale, r, row1 - r);
+            }
         }
 }
 

@@ -4,6 +4,10 @@
  * in all builds; the plain C spelling is the definition. The including file picks one: PP_VEC_SCALAR, PP_VEC_AVX2,
  * PP_VEC_AVX512 or PP_VEC_NEON; with PP_VEC_AVX2 also PP_VEC_VNNI where there is AVX-VNNI.
  *
+ * Whole numbers of 16 bits, within 127 * 257 of zero, times bytes: an `i_wide` holds 16 lanes' sums. wide_words() makes
+ * of four such numbers the two words that suit the build, wide_begin() takes the sum of all that will come, because the
+ * bytes are 128 too large, and wide_dot() adds the products of four of them with each lane's four bytes.
+ *
  * Whole numbers: a `k16` holds what 16 lanes multiply in one step, in the order that suits the build, and a query is
  * brought into that order beforehand: DOT_STEPS words of 32 bits for 32 values. Sums of whole numbers are exact, so
  * that the order is nobody's business but the build's. Steps go by fours: dot_load_*(k, step) takes the bytes of four
@@ -27,6 +31,19 @@ enum { V_ROUNDER_BITS = 0x4B400000 };
 #ifndef ALWAYS_INLINE
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #endif
+
+/* Of four whole numbers within 127 * 257 of zero the lower and the upper digits to base 256, both signed. */
+static inline void wide_digits(const int16_t *four, int32_t *words)
+{
+    int8_t low[4], high[4];
+    for (int i = 0; i < 4; i++) {
+        const int upper = (four[i] + 128) >> 8;
+        low[i] = (int8_t)(four[i] - 256 * upper);
+        high[i] = (int8_t)upper;
+    }
+    memcpy(words, low, sizeof low);
+    memcpy(words + 1, high, sizeof high);
+}
 
 #if defined(PP_VEC_AVX512) || defined(PP_VEC_AVX2)
 #include <immintrin.h>
@@ -115,6 +132,16 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
 {
     return _mm512_dpwssd_epi32(acc, v, _mm512_set1_epi32(w));
 }
+typedef struct { __m512i low, high; } i_wide; /* of the digits */
+static inline void wide_words(const int16_t *four, int32_t *words) { wide_digits(four, words); }
+static inline i_wide wide_begin(int32_t all) { return (i_wide){_mm512_set1_epi32(-128 * all), _mm512_setzero_si512()}; }
+static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *words)
+{
+    const __m512i x = _mm512_loadu_si512(bytes);
+    return (i_wide){_mm512_dpbusd_epi32(acc.low, x, _mm512_set1_epi32(words[0])),
+                  _mm512_dpbusd_epi32(acc.high, x, _mm512_set1_epi32(words[1]))};
+}
+static inline i16x32 wide_sum(i_wide acc) { return _mm512_add_epi32(acc.low, _mm512_slli_epi32(acc.high, 8)); }
 static inline v16 v_butterflies(v16 a, const int step)
 {
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -256,6 +283,19 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     __m256i both = _mm256_set1_epi32(w);
     return (i16x32){_mm256_dpwssd_avx_epi32(acc.lo, v.lo, both), _mm256_dpwssd_avx_epi32(acc.hi, v.hi, both)};
 }
+typedef struct { i16x32 low, high; } i_wide; /* of the digits */
+static inline void wide_words(const int16_t *four, int32_t *words) { wide_digits(four, words); }
+static inline i_wide wide_begin(int32_t all) { return (i_wide){i_set1(-128 * all), i_set1(0)}; }
+static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *words)
+{
+    const k16 x = dot_load_u8(bytes, 0);
+    return (i_wide){i_dot(acc.low, x, words[0]), i_dot(acc.high, x, words[1])};
+}
+static inline i16x32 wide_sum(i_wide acc)
+{
+    return (i16x32){_mm256_add_epi32(acc.low.lo, _mm256_slli_epi32(acc.high.lo, 8)),
+                    _mm256_add_epi32(acc.low.hi, _mm256_slli_epi32(acc.high.hi, 8))};
+}
 #else
 /* Bytes as pairs of 16 bits, so that nothing saturates: bytes 0 and 2 of each lane's four, then 1 and 3. */
 enum { DOT_STEPS = 16 };
@@ -301,6 +341,18 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     return (i16x32){lo, hi};
 }
 static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q) { return i_pair(acc, k, q); }
+typedef i16x32 i_wide;
+static inline void wide_words(const int16_t *four, int32_t *words)
+{
+    const int16_t pairs[4] = {four[0], four[2], four[1], four[3]}; /* as bytes become them */
+    memcpy(words, pairs, sizeof pairs);
+}
+static inline i_wide wide_begin(int32_t all) { return i_set1(-128 * all); }
+static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *words)
+{
+    return i_dot(i_dot(acc, dot_load_u8(bytes, 0), words[0]), dot_load_u8(bytes, 1), words[1]);
+}
+static inline i16x32 wide_sum(i_wide acc) { return acc; }
 #endif
 
 static inline k16 pair_load_i8(const uint8_t *p)
@@ -482,6 +534,20 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     memcpy(both, &w, 4);
     EACH_LANE acc.l[l] += (int32_t)v.l[l][0] * both[0] + (int32_t)v.l[l][1] * both[1];
     return acc;
+}
+typedef struct { i16x32 low, high; } i_wide; /* of the digits */
+static inline void wide_words(const int16_t *four, int32_t *words) { wide_digits(four, words); }
+static inline i_wide wide_begin(int32_t all) { return (i_wide){i_set1(-128 * all), i_set1(0)}; }
+/* bytes: [16 lanes][4] */
+static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *words)
+{
+    const k16 x = dot_load_u8(bytes, 0);
+    return (i_wide){i_dot(acc.low, x, words[0]), i_dot(acc.high, x, words[1])};
+}
+static inline i16x32 wide_sum(i_wide acc)
+{
+    EACH_LANE acc.low.l[l] += 256 * acc.high.l[l];
+    return acc.low;
 }
 /* Lanes l and l + step, for those l without the bit `step` (1, 2, 4 or 8), become their sum and their difference. */
 static inline v16 v_butterflies(v16 a, const int step)
