@@ -368,7 +368,7 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     case PP_HF_MINUS_EXP_COLUMN:
         code = column(t, form == PP_HF_MINUS_EXP_COLUMN ? -1 : 0, out, err);
         break;
-    case PP_HF_MIX: /* source.c joins them */
+    case PP_HF_MIX: /* source_folder.c joins them */
     case PP_HF_SCORE:
     case PP_HF_WHOLE: /* pp_hf_whole */
         code = fail_shape(t, err);

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "engine/arch/decoder_int.h"
-#include "engine/xielu.h"
 
 enum pp_fn pp_decoder_fn(const struct pp_decoder *d, const struct pp_hparams *hp)
 {
@@ -98,278 +97,6 @@ bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int 
     return pp_decoder_norm_gates(b, l, name, n, out);
 }
 
-/* --- the feed-forward part -------------------------------------------------------------------------------------- */
-
-static enum pp_fn gate_fn(const struct builder *b, float bound)
-{
-    const enum pp_fn fn = pp_decoder_fn(b->d, b->hp);
-    return bound == 0.0f || fn == PP_FN_CLAMPED ? fn
-           : b->d->bounded_gates                ? PP_FN_SILU_WITHIN
-                                                : PP_FN_SILU_BOUNDED;
-}
-
-/* The function of a gate, whose results and what they multiply may be bounded in some layers. */
-static void set_gate(const struct builder *b, float bound, struct pp_op *op)
-{
-    op->fn = gate_fn(b, bound);
-    op->scale = bound;
-}
-
-static bool add_fn(struct builder *b, int l, int in, int in2)
-{
-    struct pp_op op = {.kind = in2 == NONE ? PP_OP_APPLY : PP_OP_GATE, .layer = l, .in = in, .in2 = in2,
-                       .out = b->act};
-    set_gate(b, in2 == NONE ? 0.0f : b->hp->gate_bound[l], &op);
-    for (int i = 0; op.fn == PP_FN_XIELU && i < PP_XIELU_NUMBERS; i++)
-        if (!(op.xielu[i] = pp_plan_tensor(b->s, 0, 1, b->err, "blk.%d.xielu.%s", l, pp_xielu_names[i])))
-            return false;
-    add(b, op);
-    return true;
-}
-
-/* From an input to `act`. */
-static bool add_up(struct builder *b, int l, int in)
-{
-    const int64_t n_ff = b->shape.n_ff, n_embd = b->hp->n_embd;
-    const bool fused = b->d->fused_gate;
-    int gate = 0, up;
-    if (!fused && !b->d->ungated &&
-        (gate = pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l)) < 0)
-        return false;
-    if ((up = pp_plan_linear(b->p, b->s, fused ? 2 * n_ff : n_ff, n_embd, b->err, "blk.%d.ffn_up", l)) < 0)
-        return false;
-    if (!fused && !b->d->ungated)
-        add_linear(b, l, gate, in, b->gate);
-    add_linear(b, l, up, in, fused ? b->gate_up : b->up);
-    if (b->hp->sparsity[l] != 0.0f)
-        add(b, (struct pp_op){.kind = PP_OP_SPARSEN, .scale = b->hp->sparsity[l], .layer = l, .in = b->gate,
-                              .in2 = NONE, .out = b->gate});
-    return b->d->ungated ? add_fn(b, l, b->up, NONE) : add_fn(b, l, b->gate, b->up);
-}
-
-static bool add_down(struct builder *b, int l)
-{
-    if (b->d->sub_norms && !pp_decoder_norm(b, l, "ffn_sub_norm", b->shape.n_ff, b->act, b->act))
-        return false;
-    int down = pp_plan_linear(b->p, b->s, b->hp->n_embd, b->shape.n_ff, b->err, "blk.%d.ffn_down", l);
-    add_linear(b, l, down, b->act, b->delta);
-    return down >= 0;
-}
-
-/* Its norm; with attention beside it a family may have only one norm for both. */
-static bool add_ffn_norm(struct builder *b, int l)
-{
-    const char *kind = b->d->ffn_norm ? b->d->ffn_norm : "ffn_norm";
-    char name[64];
-    snprintf(name, sizeof name, "blk.%d.%s.weight", l, kind);
-    if (b->hp->parallel && !pp_source_tensor(b->s, name))
-        kind = "attn_norm";
-    return add_norm(b, l, kind, b->x, b->normed);
-}
-
-/* The biases of a mixture's matrices, if the family has them. */
-static bool find_biases(struct builder *b, int l, struct pp_experts *e)
-{
-    const struct {
-        const char *kind;
-        int64_t n_out;
-        const struct pp_tensor **to;
-    } biases[] = {{"gate", b->hp->n_ff_expert, &e->gate_b},
-                  {"up", b->hp->n_ff_expert, &e->up_b},
-                  {"down", b->hp->n_embd_expert ? b->hp->n_embd_expert : b->hp->n_embd, &e->down_b}};
-    for (int i = 0; i < 3; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.bias", l, biases[i].kind);
-        if (pp_source_tensor(b->s, name) &&
-            !(*biases[i].to = pp_plan_tensor(b->s, e->n, biases[i].n_out, b->err, "%s", name)))
-            return false;
-    }
-    return true;
-}
-
-/* The expert that every row uses, from the residual stream to `shared_act`. */
-static bool add_shared_up(struct builder *b, int l)
-{
-    const int64_t n_ff = b->hp->n_ff_shared, n_embd = b->hp->n_embd;
-    const bool gated = !b->d->ungated, fused = b->d->fused_shared, apart = gated && !fused;
-    const int gate = apart ? pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_gate_shexp", l) : 0;
-    const int up = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, fused ? 2 * n_ff : n_ff, n_embd, b->err,
-                                                  "blk.%d.ffn_up_shexp", l);
-    if (up < 0 || !add_ffn_norm(b, l))
-        return false;
-    if (apart)
-        add_linear(b, l, gate, b->normed, b->shared_gate);
-    add_linear(b, l, up, b->normed, fused ? b->shared_both : b->shared_up);
-    struct pp_op op = {.kind = gated ? PP_OP_GATE : PP_OP_APPLY, .layer = l,
-                       .in = gated ? b->shared_gate : b->shared_up, .in2 = gated ? b->shared_up : NONE,
-                       .out = b->shared_act};
-    set_gate(b, gated ? b->hp->gate_bound[l] : 0.0f, &op);
-    add(b, op);
-    return true;
-}
-
-/* And from there to a slot. */
-static bool add_shared_down(struct builder *b, int l, int out)
-{
-    const int down = pp_plan_linear(b->p, b->s, b->hp->n_embd, b->hp->n_ff_shared, b->err, "blk.%d.ffn_down_shexp", l);
-    add_linear(b, l, down, b->shared_act, out);
-    return down >= 0;
-}
-
-/* The norm of what chooses experts, where that is one of its own. */
-static bool add_router_norm(struct builder *b, int l)
-{
-    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = b->x, .in2 = NONE, .out = b->normed};
-    norm.weight = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp.scale", l);
-    add(b, norm);
-    return norm.weight != NULL;
-}
-
-/* What goes into experts and their router, and the norm that makes it. */
-static int expert_input(const struct builder *b)
-{
-    return b->d->raw_mixture ? b->x : b->normed;
-}
-
-static bool add_expert_norm(struct builder *b, int l)
-{
-    return b->d->raw_mixture      ? true
-           : b->d->mixture_beside ? add_norm(b, l, "pre_ffw_norm_2", b->x, b->normed)
-           : b->d->mixture_norm ? add_norm(b, l, b->d->mixture_norm, b->x, b->normed)
-                                : add_ffn_norm(b, l);
-}
-
-/* What experts are chosen by, of an input. */
-static void add_router_logits(struct builder *b, int l, int router, int in)
-{
-    add_linear(b, l, router, in, b->router);
-    if (b->hp->router_softcap != 0.0f)
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_CAP, .scale = b->hp->router_softcap, .layer = l,
-                              .in = b->router, .in2 = NONE, .out = b->router});
-}
-
-/* Each expert's logit, and that of the shared one if its result has a weight, too. */
-static bool add_router(struct builder *b, int l)
-{
-    int router, weight = -1;
-    if (b->d->early_router)
-        return true; /* it has chosen */
-    router = pp_plan_linear(b->p, b->s, b->hp->n_expert + b->hp->n_expert_idle, b->hp->n_embd, b->err,
-                            "blk.%d.ffn_gate_inp", l);
-    if (router < 0 || !(b->d->mixture_beside ? add_router_norm(b, l) : add_expert_norm(b, l)))
-        return false;
-    add_router_logits(b, l, router, expert_input(b));
-    if (b->d->mixture_beside) /* the root of the width, by which the norm's result would be divided */
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)b->hp->n_embd),
-                              .layer = l, .in = b->router, .in2 = NONE, .out = b->router});
-    if (b->d->shared_share && !pp_shared_share(b, l))
-        return false;
-    if (!b->hp->n_ff_shared || !pp_decoder_has(b, l, "ffn_gate_inp_shexp.weight"))
-        return true;
-    if ((weight = pp_plan_linear(b->p, b->s, 1, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp_shexp", l)) < 0)
-        return false;
-    add_linear(b, l, weight, b->normed, b->shared_weight);
-    add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->shared_weight,
-                          .in2 = b->shared_act, .out = b->shared_act}); /* its matrix multiplies the weight as well */
-    return true;
-}
-
-/* Experts between two matrices: the normed input is made as narrow as they are, and what they give as wide as the
- * stream. */
-static bool add_narrow_experts(struct builder *b, int l, const struct pp_experts *e)
-{
-    const int64_t n = b->hp->n_embd_expert, n_embd = b->hp->n_embd;
-    const char *kind = pp_decoder_has(b, l, "ffn_routed_down.weight") ? "routed" : "latent";
-    const int in = pp_plan_linear(b->p, b->s, n, n_embd, b->err, "blk.%d.ffn_%s_down", l, kind);
-    const int out = in < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.ffn_%s_up", l, kind);
-    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = b->narrow_out, .in2 = NONE, .out = b->narrow_out};
-    if (out < 0)
-        return false;
-    add_linear(b, l, in, b->normed, b->narrow);
-    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, e), .in = b->narrow,
-                          .in2 = b->router, .out = b->narrow_out});
-    if (pp_decoder_has(b, l, "ffn_routed_norm.weight")) {
-        if (!(norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ffn_routed_norm.weight", l)))
-            return false;
-        add(b, norm);
-    }
-    add_linear(b, l, out, b->narrow_out, b->delta);
-    return true;
-}
-
-/* The same of a family that chooses before attention. */
-static bool add_early_router(struct builder *b, int l)
-{
-    const int router = pp_plan_linear(b->p, b->s, b->hp->n_expert, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp", l);
-    add_router_logits(b, l, router, b->x);
-    return router >= 0;
-}
-
-/* A mixture of experts, from the residual stream to `delta`. */
-static bool add_experts(struct builder *b, int l)
-{
-    const struct pp_hparams *hp = b->hp;
-    const int64_t n_embd = hp->n_embd_expert ? hp->n_embd_expert : hp->n_embd, n_ff = hp->n_ff_expert;
-    struct pp_experts e = {.n = (int)(hp->n_expert + hp->n_expert_idle), .idle = (int)hp->n_expert_idle,
-                           .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
-                           .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer, .scale = hp->expert_scale,
-                           .weighed_inputs = b->d->weighed_inputs, .bound = hp->expert_bound[l],
-                           .fn = gate_fn(b, hp->expert_bound[l])};
-    if (hp->n_expert_group > 1) {
-        e.n_groups = (int)hp->n_expert_group;
-        e.n_groups_used = (int)hp->n_expert_group_used;
-        e.groups_by_largest = hp->expert_group_largest;
-    }
-    if (pp_decoder_has(b, l, "exp_probs_b.bias") &&
-        !(e.choice_bias = pp_plan_tensor(b->s, 0, e.n, b->err, "blk.%d.exp_probs_b.bias", l)))
-        return false;
-    e.roots = hp->expert_roots;
-    if (l < hp->n_table_layer && !(e.table = pp_plan_table(b->s, hp->n_vocab, e.n_used, b->err,
-                                                           "blk.%d.ffn_gate_tid2eid.weight", l)))
-        return false;
-    if (pp_decoder_has(b, l, "ffn_down_exps.scale") &&
-        !(e.scales = pp_plan_tensor(b->s, 0, hp->n_expert, b->err, "blk.%d.ffn_down_exps.scale", l)))
-        return false;
-    if (hp->head_mixture && !(e.bias = pp_plan_tensor(b->s, 0, hp->n_embd, b->err, "blk.%d.ffn_output.bias", l)))
-        return false;
-    const int n = pp_experts_matrices(&e);
-    if (!add_router(b, l) || !find_biases(b, l, &e) ||
-        (!b->d->ungated &&
-         !(e.gate = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l))) ||
-        !(e.up = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_up", l)) ||
-        !(e.down = pp_plan_matrices(b->p, b->s, n, n_embd, n_ff, b->err, "blk.%d.ffn_down", l)))
-        return false;
-    if (!add_expert_norm(b, l)) /* once more: what a projection reads is not kept */
-        return false;
-    if (hp->n_embd_expert)
-        return add_narrow_experts(b, l, &e);
-    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e),
-                          .in = expert_input(b), .in2 = b->router, .out = b->delta});
-    if (b->d->shared_share)
-        add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->expert_part,
-                              .in2 = b->delta, .out = b->delta});
-    return true;
-}
-
-/* Experts that neighbours share, chosen by the same logits, from the residual stream to a slot. */
-static bool add_share(struct builder *b, int l, int out)
-{
-    const struct pp_hparams *hp = b->hp;
-    const int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_share;
-    const int n = (int)(hp->n_expert / hp->n_expert_share);
-    struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .share = (int)hp->n_expert_share,
-                           .shares = hp->expert_shares, .sigmoids = hp->expert_sigmoids,
-                           .scale = hp->expert_share_scale, .fn = pp_decoder_fn(b->d, hp)};
-    if (!(e.gate = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_gate_ch", l)) ||
-        !(e.up = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_up_ch", l)) ||
-        !(e.down = pp_plan_matrices(b->p, b->s, n, n_embd, n_ff, b->err, "blk.%d.ffn_down_ch", l)) ||
-        !add_expert_norm(b, l))
-        return false;
-    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
-                          .in2 = b->router, .out = out});
-    return true;
-}
-
 /* --- layers ----------------------------------------------------------------------------------------------------- */
 
 static const char behind_attention[] = "post_attention_norm";
@@ -434,15 +161,25 @@ static bool add_result(struct builder *b, int l, const char *post_norm)
     return true;
 }
 
+bool pp_attention_added(struct builder *b, int l)
+{
+    return add_result(b, l, behind_attention);
+}
+
+bool pp_ff_added(struct builder *b, int l)
+{
+    return add_result(b, l, "post_ffw_norm");
+}
+
 /* Both kinds of feed-forward part, whose results are normed, added up and normed again. */
 static bool add_both(struct builder *b, int l)
 {
-    if (!add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l) ||
-        !add_norm(b, l, "post_ffw_norm_1", b->delta, b->shared) || !add_experts(b, l) ||
+    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) ||
+        !add_norm(b, l, "post_ffw_norm_1", b->delta, b->shared) || !pp_experts_result(b, l) ||
         !add_norm(b, l, "post_ffw_norm_2", b->delta, b->delta))
         return false;
     add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
-    return add_result(b, l, "post_ffw_norm");
+    return pp_ff_added(b, l);
 }
 
 /* Both, of the same input: their sum by the root of two, as Grok 2 has it. */
@@ -450,10 +187,10 @@ static bool add_dense_beside(struct builder *b, int l)
 {
     struct pp_op scale = {.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = b->delta, .in2 = NONE,
                           .out = b->shared};
-    if (!add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l))
+    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l))
         return false;
     add(b, scale);
-    if (!add_experts(b, l))
+    if (!pp_experts_result(b, l))
         return false;
     add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
     scale.scale = sqrtf(0.5f);
@@ -466,7 +203,8 @@ static bool add_dense_beside(struct builder *b, int l)
 static bool add_all_experts(struct builder *b, int l)
 {
     const bool shares = b->hp->n_ff_shared != 0;
-    if ((shares && !add_shared_up(b, l)) || !add_experts(b, l) || (shares && !add_shared_down(b, l, b->shared)))
+    if ((shares && !pp_shared_expert_up(b, l)) || !pp_experts_result(b, l) ||
+        (shares && !pp_shared_expert_down(b, l, b->shared)))
         return false;
     if (shares)
         add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
@@ -489,7 +227,7 @@ static bool add_mixture(struct builder *b, int l)
     if (b->hp->dense_beside)
         return add_dense_beside(b, l);
     if (b->hp->n_expert_share) {
-        if (!add_experts(b, l) || !add_share(b, l, b->shared))
+        if (!pp_experts_result(b, l) || !pp_shared_experts(b, l, b->shared))
             return false;
         add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
         return add_result(b, l, "post_ffw_norm");
@@ -497,14 +235,14 @@ static bool add_mixture(struct builder *b, int l)
     if (b->d->normed_mixture)
         return add_normed_mixture(b, l);
     if (!b->hp->n_ff_shared)
-        return add_experts(b, l) && add_result(b, l, "post_ffw_norm");
+        return pp_experts_result(b, l) && pp_ff_added(b, l);
     if (!b->d->post_norm) { /* one after the other: each is added where it is made */
-        if (!add_shared_up(b, l) || !add_experts(b, l))
+        if (!pp_shared_expert_up(b, l) || !pp_experts_result(b, l))
             return false;
         add_residual(b, l);
-        return add_shared_down(b, l, b->delta) && add_result(b, l, NULL);
+        return pp_shared_expert_down(b, l, b->delta) && add_result(b, l, NULL);
     }
-    return add_all_experts(b, l) && add_result(b, l, "post_ffw_norm");
+    return add_all_experts(b, l) && pp_ff_added(b, l);
 }
 
 /* A mixture beside attention, which read the same: experts first, as what they give can wait. */
@@ -514,14 +252,14 @@ static bool add_parallel_mixture(struct builder *b, int l)
     const bool shares = b->hp->n_ff_shared != 0;
     const float part = shares && b->hp->shared_mean ? 0.5f : 1;
     b->delta = mixture;
-    const bool good = (!shares || add_shared_up(b, l)) && add_experts(b, l) &&
-                      (!shares || add_shared_down(b, l, delta));
+    const bool good = (!shares || pp_shared_expert_up(b, l)) && pp_experts_result(b, l) &&
+                      (!shares || pp_shared_expert_down(b, l, delta));
     b->delta = delta;
     if (!good)
         return false;
     if (shares)
         add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = delta, .in2 = NONE, .out = mixture});
-    if (!pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !add_result(b, l, behind_attention))
+    if (!pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !pp_attention_added(b, l))
         return false;
     add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = part, .in = mixture, .in2 = NONE, .out = b->x});
     return true;
@@ -562,7 +300,7 @@ static bool add_one_part(struct builder *b, int l)
     if (!mixes && b->hp->n_expert && !(bits & PP_LAYER_DENSE))
         return add_mixture(b, l);
     if (mixes ? !pp_mixer_input(b, l) || !pp_mixer_result(b, l)
-              : !add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l))
+              : !pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l))
         return false;
     add_residual(b, l);
     return true;
@@ -585,7 +323,7 @@ static bool add_what_is_there(struct builder *b, int l)
         add_residual(b, l);
     if (!b->shape.n_ff)
         return true;
-    if (!add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l))
+    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l))
         return false;
     add_residual(b, l);
     return true;
@@ -596,10 +334,10 @@ static bool add_beside_mixture(struct builder *b, int l)
 {
     const int delta = b->delta;
     b->delta = b->shared;
-    const bool good = add_experts(b, l);
+    const bool good = pp_experts_result(b, l);
     b->delta = delta;
-    if (!good || !pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !add_result(b, l, behind_attention) ||
-        !add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l) || !add_result(b, l, "post_ffw_norm"))
+    if (!good || !pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !pp_attention_added(b, l) ||
+        !pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) || !pp_ff_added(b, l))
         return false;
     add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = b->hp->residual_scale, .in = b->shared, .in2 = NONE,
                           .out = b->x});
@@ -612,13 +350,13 @@ static bool add_shortcut(struct builder *b, int l)
 {
     const bool experts = !(b->hp->layer[l] & PP_LAYER_DENSE);
     const int delta = b->delta;
-    if (!pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !add_result(b, l, behind_attention))
+    if (!pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !pp_attention_added(b, l))
         return false;
     b->delta = b->shared;
-    const bool good = !experts || add_experts(b, l);
+    const bool good = !experts || pp_experts_result(b, l);
     b->delta = delta;
-    if (!good || !add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l) ||
-        !add_result(b, l, "post_ffw_norm"))
+    if (!good || !pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) ||
+        !pp_ff_added(b, l))
         return false;
     if (!experts)
         add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->x});
@@ -661,7 +399,7 @@ static bool add_banked(struct builder *b, int l)
         add_residual(b, l);
     snprintf(name, sizeof name, "blk.%d.ffn_res_score.weight", l);
     if ((b->x = recall(b, l, name)) >= 0)
-        good = mixture ? add_all_experts(b, l) : add_ffn_norm(b, l) && add_up(b, l, b->normed) && add_down(b, l);
+        good = mixture ? add_all_experts(b, l) : pp_ff_norm(b, l) && pp_ff_up(b, l, b->normed) && pp_ff_down(b, l);
     good = good && b->x >= 0;
     b->x = x;
     add_residual(b, l);
@@ -678,7 +416,7 @@ static bool add_hyper_layer(struct builder *b, int l)
         return false;
     pp_hyper_end(b, l);
     if (!pp_hyper_begin(b, l, "ffn") ||
-        !(mixture ? add_all_experts(b, l) : add_ffn_norm(b, l) && add_up(b, l, b->normed) && add_down(b, l)))
+        !(mixture ? add_all_experts(b, l) : pp_ff_norm(b, l) && pp_ff_up(b, l, b->normed) && pp_ff_down(b, l)))
         return false;
     pp_hyper_end(b, l);
     return true;
@@ -696,18 +434,18 @@ static bool add_parts(struct builder *b, int l)
         return add_beside_mixture(b, l);
     if (mixture && parallel)
         return add_parallel_mixture(b, l);
-    if ((mixture && b->d->early_router && !add_early_router(b, l)) || !pp_mixer_input(b, l))
+    if ((mixture && b->d->early_router && !pp_experts_choose(b, l)) || !pp_mixer_input(b, l))
         return false;
     if (mixture)
-        return pp_mixer_result(b, l) && add_result(b, l, behind_attention) && add_mixture(b, l);
+        return pp_mixer_result(b, l) && pp_attention_added(b, l) && add_mixture(b, l);
     /* Beside attention, the feed-forward part reads the stream before anything is added to it. */
-    if (parallel && (!add_ffn_norm(b, l) || !add_up(b, l, b->normed)))
+    if (parallel && (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed)))
         return false;
-    if (!pp_mixer_result(b, l) || !add_result(b, l, behind_attention))
+    if (!pp_mixer_result(b, l) || !pp_attention_added(b, l))
         return false;
-    if (!parallel && ((pre && !add_ffn_norm(b, l)) || !add_up(b, l, pre ? b->normed : b->x)))
+    if (!parallel && ((pre && !pp_ff_norm(b, l)) || !pp_ff_up(b, l, pre ? b->normed : b->x)))
         return false;
-    return add_down(b, l) && add_result(b, l, "post_ffw_norm");
+    return pp_ff_down(b, l) && pp_ff_added(b, l);
 }
 
 /* A norm of the stream itself, in place; and behind a part both that and what is added are multiplied. */
@@ -727,155 +465,10 @@ static bool add_normed_stream(struct builder *b, int l)
     if (!add_norm(b, l, "attn_norm", b->x, b->x) || !pp_mixer_input(b, l) || !pp_mixer_result(b, l))
         return false;
     add_to_scaled(b, l, states ? PP_STREAM_STATES : PP_STREAM_ATTENTION);
-    if (!add_norm(b, l, "ffn_norm", b->x, b->x) || !add_experts(b, l))
+    if (!add_norm(b, l, "ffn_norm", b->x, b->x) || !pp_experts_result(b, l))
         return false;
     add_to_scaled(b, l, PP_STREAM_FF);
     return true;
-}
-
-/* --- several streams -------------------------------------------------------------------------------------------- */
-
-/* AltUp (arXiv 2301.13310), as Gemma 3n has it: a layer guesses what the streams will be out of what they are, computes
- * the first one, and corrects all by how far off that guess was. What the layer's own input makes of it goes into the
- * others. Attention has a product of low rank beside it (arXiv 2411.07501). */
-
-static void add_op(struct builder *b, enum pp_op_kind kind, int l, float scale, int in, int in2, int out)
-{
-    add(b, (struct pp_op){.kind = kind, .layer = l, .fn = PP_FN_SCALE, .scale = scale, .count = b->hp->n_stream,
-                          .in = in, .in2 = in2, .out = out});
-}
-
-static int stream(struct builder *b, int which, int i)
-{
-    return pp_plan_part(b->p, b->streams[which], i * b->hp->n_embd, b->hp->n_embd);
-}
-
-/* From a stream to the numbers by which streams are mixed, or by which a result is spread. */
-static bool add_coefficients(struct builder *b, int l, int from, const char *kind, int out)
-{
-    const int64_t n = b->hp->n_stream;
-    const int router = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.altup_router", l);
-    const int64_t n_out = out == b->mixing ? n * n : n;
-    const int coefficients = router < 0 ? -1 : pp_plan_linear(b->p, b->s, n_out, n, b->err, "blk.%d.%s", l, kind);
-    if (coefficients < 0 || !add_norm(b, l, "altup_router_norm", from, b->normed))
-        return false;
-    add_linear(b, l, router, b->normed, b->modalities);
-    add_op(b, PP_OP_APPLY, l, 1.0f / (float)b->hp->n_embd, b->modalities, NONE, b->modalities);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_CAP, .scale = 1, .layer = l, .in = b->modalities,
-                          .in2 = NONE, .out = b->modalities}); /* tanh */
-    add_linear(b, l, coefficients, b->modalities, out);
-    return true;
-}
-
-/* What goes into attention comes out of a product of low rank as well; q, k and v are made beside it. */
-static bool add_laurel(struct builder *b, int l)
-{
-    const int64_t n = b->hp->laurel_rank, n_embd = b->hp->n_embd;
-    const int left = pp_plan_linear(b->p, b->s, n, n_embd, b->err, "blk.%d.laurel_l", l);
-    const int right = left < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.laurel_r", l);
-    if (right < 0)
-        return false;
-    add_linear(b, l, left, b->normed, b->low);
-    add_linear(b, l, right, b->low, b->laurel);
-    if (!add_norm(b, l, "laurel_post_norm", b->laurel, b->laurel) || !add_norm(b, l, "attn_norm", b->x, b->normed))
-        return false;
-    add_op(b, PP_OP_ADD, l, 0, b->normed, NONE, b->laurel);
-    return true;
-}
-
-/* The layer's own input, read behind a vector of weights, goes into all streams but the first. */
-static bool add_stream_input(struct builder *b, int l)
-{
-    const int64_t n = b->hp->n_embd_layer, n_embd = b->hp->n_embd;
-    const struct pp_tensor *scale = pp_plan_tensor(b->s, 0, n_embd, b->err, "blk.%d.altup_correct_scale.weight", l);
-    const int gate = !scale ? -1 : pp_plan_linear(b->p, b->s, n, n_embd, b->err, "blk.%d.inp_gate", l);
-    const int proj = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.proj", l);
-    if (proj < 0)
-        return false;
-    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .weight = scale, .layer = l, .in = stream(b, 1, 0), .in2 = NONE,
-                          .out = b->x});
-    add_linear(b, l, gate, b->x, b->input);
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l, .in = b->input,
-                          .in2 = pp_plan_part(b->p, b->inputs, l * n, n), .out = b->input});
-    add_linear(b, l, proj, b->input, b->delta);
-    if (!add_norm(b, l, "post_norm", b->delta, b->delta))
-        return false;
-    for (int i = 1; i < b->hp->n_stream; i++)
-        add_op(b, PP_OP_ADD, l, 0, b->delta, NONE, stream(b, 1, i));
-    return true;
-}
-
-static bool add_stream_layer(struct builder *b, int l)
-{
-    const int guessed = b->streams[1];
-    if (!add_coefficients(b, l, stream(b, 0, 0), "altup_predict_coef", b->mixing))
-        return false;
-    add_op(b, PP_OP_MIX, l, 0, b->streams[0], b->mixing, guessed);
-    add_op(b, PP_OP_APPLY, l, 1, stream(b, 1, 0), NONE, b->x);
-    if (!pp_mixer_input(b, l) || !add_laurel(b, l) || !pp_mixer_result(b, l) ||
-        !add_result(b, l, behind_attention))
-        return false;
-    add_op(b, PP_OP_ADD, l, 0, b->laurel, NONE, b->x);
-    add_op(b, PP_OP_APPLY, l, sqrtf(0.5f), b->x, NONE, b->x);
-    if (!add_ffn_norm(b, l) || !add_up(b, l, b->normed) || !add_down(b, l) || !add_result(b, l, "post_ffw_norm") ||
-        !add_coefficients(b, l, b->x, "altup_correct_coef", b->spreading))
-        return false;
-    add_op(b, PP_OP_ADD, l, -1, stream(b, 1, 0), NONE, b->x);
-    add_op(b, PP_OP_SPREAD, l, 0, b->x, b->spreading, guessed);
-    if (!add_stream_input(b, l))
-        return false;
-    b->streams[1] = b->streams[0];
-    b->streams[0] = guessed;
-    return true;
-}
-
-/* The first stream is the embedding; the others are projections of it, as long as it is. */
-static bool add_streams(struct builder *b)
-{
-    const int64_t n = b->hp->n_embd;
-    if (b->hp->hyper)
-        return pp_hyper_split(b);
-    add_op(b, PP_OP_APPLY, 0, 1, b->x, NONE, stream(b, 0, 0));
-    for (int i = 1; i < b->hp->n_stream; i++) {
-        const int proj = pp_plan_linear(b->p, b->s, n, n, b->err, "altup_proj.%d", i - 1);
-        if (proj < 0)
-            return false;
-        add_linear(b, 0, proj, b->x, b->delta);
-        add_op(b, PP_OP_MATCH, 0, 0, b->delta, b->x, stream(b, 0, i));
-    }
-    return true;
-}
-
-/* And back: their mean. */
-static bool join_streams(struct builder *b)
-{
-    const int64_t n = b->hp->n_embd;
-    if (b->hp->hyper)
-        return pp_hyper_join(b);
-    const int l = (int)b->hp->n_layer, first = stream(b, 0, 0);
-    add_op(b, PP_OP_APPLY, l, 1, first, NONE, b->x);
-    for (int i = 1; i < b->hp->n_stream; i++) {
-        const int proj = pp_plan_linear(b->p, b->s, n, n, b->err, "altup_unembd_proj.%d", i - 1);
-        if (proj < 0)
-            return false;
-        add_linear(b, l, proj, stream(b, 0, i), b->delta);
-        add_op(b, PP_OP_MATCH, l, 0, b->delta, first, b->delta);
-        add_op(b, PP_OP_ADD, l, 0, b->delta, NONE, b->x);
-    }
-    add_op(b, PP_OP_APPLY, l, 1.0f / (float)b->hp->n_stream, b->x, NONE, b->x);
-    return true;
-}
-
-static void make_stream_slots(struct builder *b)
-{
-    const int64_t n = b->hp->n_stream;
-    b->streams[0] = pp_plan_slot(b->p, n * b->hp->n_embd);
-    b->streams[1] = pp_plan_slot(b->p, n * b->hp->n_embd);
-    b->modalities = pp_plan_slot(b->p, n);
-    b->mixing = pp_plan_slot(b->p, n * n);
-    b->spreading = pp_plan_slot(b->p, n);
-    b->low = pp_plan_slot(b->p, b->hp->laurel_rank);
-    b->laurel = pp_plan_slot(b->p, b->hp->n_embd);
 }
 
 static bool add_layer(struct builder *b, int l)
@@ -886,7 +479,7 @@ static bool add_layer(struct builder *b, int l)
     if (b->hp->hyper)
         return add_hyper_layer(b, l);
     if (b->hp->n_stream)
-        return add_stream_layer(b, l);
+        return pp_altup_layer(b, l);
     if (b->d->normed_stream)
         return add_normed_stream(b, l);
     if (b->hp->n_shared_block)
@@ -941,7 +534,7 @@ static void make_slots(struct builder *b)
         b->input = pp_plan_slot(p, hp->n_embd_layer);
     }
     if (hp->n_stream && !hp->hyper)
-        make_stream_slots(b);
+        pp_altup_slots(b);
     if (hp->bank_step) {
         b->bank = pp_plan_slot(p, (hp->n_layer + hp->bank_step - 1) / hp->bank_step * hp->n_embd);
         b->recalled = pp_plan_slot(p, hp->n_embd);
@@ -1065,6 +658,17 @@ static bool add_vectors(struct builder *b)
     return true;
 }
 
+/* Several residual streams, and back. */
+static bool split_streams(struct builder *b)
+{
+    return b->hp->hyper ? pp_hyper_split(b) : pp_altup_split(b);
+}
+
+static bool join_streams(struct builder *b)
+{
+    return b->hp->hyper ? pp_hyper_join(b) : pp_altup_join(b);
+}
+
 /* All layers, as often as the model says. */
 static bool add_loops(struct builder *b)
 {
@@ -1178,8 +782,8 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     if (b.head_ones && hp->head_dim_local && !(b.local_ones = pp_plan_ones(plan, hp->head_dim_local, err)))
         return err->code;
     make_slots(&b);
-    bool good = add_embedding(&b) && (!hp->n_embd_layer || add_layer_inputs(&b)) && (!hp->n_stream || add_streams(&b));
-    good = good && add_loops(&b) && (!hp->n_stream || join_streams(&b)) &&
+    bool good = add_embedding(&b) && (!hp->n_embd_layer || add_layer_inputs(&b));
+    good = good && (!hp->n_stream || split_streams(&b)) && add_loops(&b) && (!hp->n_stream || join_streams(&b)) &&
            (d->both_ways ? add_vectors(&b) : add_output(&b));
     return good ? PP_OK : err->code;
 }

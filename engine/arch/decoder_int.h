@@ -1,11 +1,11 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
- * layers that read other positions, decoder_delta.c the delta rule, decoder_lightning.c lightning attention,
- * decoder_difference.c what makes a difference of attention, decoder_scored.c keys with scores, decoder_blocks.c an
- * index that picks blocks, decoder_compressed.c attention to compressed blocks, decoder_filter.c filters in front of
- * queries and keys, decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have parts in common,
- * decoder_hyper.c hyper-connections, decoder_ngram.c embeddings of several tokens, decoder_hash.c those of Qwen 4,
- * decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c and decoder_lru.c what has
- * states that are made step by step. Private to them. */
+ * layers that read other positions, decoder_ff.c the others, decoder_altup.c several streams, decoder_delta.c the delta
+ * rule, decoder_lightning.c lightning attention, decoder_difference.c what makes a difference of attention,
+ * decoder_scored.c keys with scores, decoder_blocks.c an index that picks blocks, decoder_compressed.c attention to
+ * compressed blocks, decoder_filter.c filters in front of queries and keys, decoder_head_mixture.c heads of experts,
+ * decoder_zamba.c layers that have parts in common, decoder_hyper.c hyper-connections, decoder_ngram.c embeddings of
+ * several tokens, decoder_hash.c those of Qwen 4, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c,
+ * decoder_rwkv4.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -132,6 +132,27 @@ static inline bool add_norm(struct builder *b, int l, const char *kind, int in, 
     return pp_decoder_norm(b, l, kind, b->hp->n_embd, in, out);
 }
 
+/* A part's result goes from `delta` into the stream, normed where the family has it so. */
+bool pp_attention_added(struct builder *b, int l);
+bool pp_ff_added(struct builder *b, int l);
+/* The feed-forward part: the norm before it, from the stream to `normed` (with attention beside it a family may have
+ * only one for both); from an input to `act`; and from there to `delta`. */
+bool pp_ff_norm(struct builder *b, int l);
+bool pp_ff_up(struct builder *b, int l, int in);
+bool pp_ff_down(struct builder *b, int l);
+/* A mixture of experts, from the stream to `delta`; of a family that chooses before attention, how it does. */
+bool pp_experts_result(struct builder *b, int l);
+bool pp_experts_choose(struct builder *b, int l);
+/* The expert that every row uses, from the stream to `shared_act`, and from there to a slot. */
+bool pp_shared_expert_up(struct builder *b, int l);
+bool pp_shared_expert_down(struct builder *b, int l, int out);
+/* Experts that neighbours share, chosen by the same logits, from the stream to a slot. */
+bool pp_shared_experts(struct builder *b, int l, int out);
+/* AltUp's streams: like hyper-connections'; and a whole layer. */
+bool pp_altup_split(struct builder *b);
+bool pp_altup_join(struct builder *b);
+bool pp_altup_layer(struct builder *b, int l);
+void pp_altup_slots(struct builder *b);
 /* Attention, or what stands in its place, in two steps, between which what stands beside it reads the residual stream:
  * what it makes of that, and what it gives, in `delta`. */
 bool pp_mixer_input(struct builder *b, int l);

@@ -1,0 +1,142 @@
+/* decoder_altup.c - AltUp (arXiv 2301.13310), as Gemma 3n has it: several residual streams. A layer guesses what they
+ * will be out of what they are, computes the first one, and corrects all by how far off that guess was. What the
+ * layer's own input makes of it goes into the others. Attention has a product of low rank beside it (arXiv
+ * 2411.07501). */
+#include <math.h>
+
+#include "engine/arch/decoder_int.h"
+
+static void add_op(struct builder *b, enum pp_op_kind kind, int l, float scale, int in, int in2, int out)
+{
+    add(b, (struct pp_op){.kind = kind, .layer = l, .fn = PP_FN_SCALE, .scale = scale, .count = b->hp->n_stream,
+                          .in = in, .in2 = in2, .out = out});
+}
+
+static int stream(struct builder *b, int which, int i)
+{
+    return pp_plan_part(b->p, b->streams[which], i * b->hp->n_embd, b->hp->n_embd);
+}
+
+/* From a stream to the numbers by which streams are mixed, or by which a result is spread. */
+static bool add_coefficients(struct builder *b, int l, int from, const char *kind, int out)
+{
+    const int64_t n = b->hp->n_stream;
+    const int router = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.altup_router", l);
+    const int64_t n_out = out == b->mixing ? n * n : n;
+    const int coefficients = router < 0 ? -1 : pp_plan_linear(b->p, b->s, n_out, n, b->err, "blk.%d.%s", l, kind);
+    if (coefficients < 0 || !add_norm(b, l, "altup_router_norm", from, b->normed))
+        return false;
+    add_linear(b, l, router, b->normed, b->modalities);
+    add_op(b, PP_OP_APPLY, l, 1.0f / (float)b->hp->n_embd, b->modalities, NONE, b->modalities);
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_CAP, .scale = 1, .layer = l, .in = b->modalities,
+                          .in2 = NONE, .out = b->modalities}); /* tanh */
+    add_linear(b, l, coefficients, b->modalities, out);
+    return true;
+}
+
+/* What goes into attention comes out of a product of low rank as well; q, k and v are made beside it. */
+static bool add_laurel(struct builder *b, int l)
+{
+    const int64_t n = b->hp->laurel_rank, n_embd = b->hp->n_embd;
+    const int left = pp_plan_linear(b->p, b->s, n, n_embd, b->err, "blk.%d.laurel_l", l);
+    const int right = left < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.laurel_r", l);
+    if (right < 0)
+        return false;
+    add_linear(b, l, left, b->normed, b->low);
+    add_linear(b, l, right, b->low, b->laurel);
+    if (!add_norm(b, l, "laurel_post_norm", b->laurel, b->laurel) || !add_norm(b, l, "attn_norm", b->x, b->normed))
+        return false;
+    add_op(b, PP_OP_ADD, l, 0, b->normed, NONE, b->laurel);
+    return true;
+}
+
+/* The layer's own input, read behind a vector of weights, goes into all streams but the first. */
+static bool add_stream_input(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd_layer, n_embd = b->hp->n_embd;
+    const struct pp_tensor *scale = pp_plan_tensor(b->s, 0, n_embd, b->err, "blk.%d.altup_correct_scale.weight", l);
+    const int gate = !scale ? -1 : pp_plan_linear(b->p, b->s, n, n_embd, b->err, "blk.%d.inp_gate", l);
+    const int proj = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.proj", l);
+    if (proj < 0)
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .weight = scale, .layer = l, .in = stream(b, 1, 0), .in2 = NONE,
+                          .out = b->x});
+    add_linear(b, l, gate, b->x, b->input);
+    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l, .in = b->input,
+                          .in2 = pp_plan_part(b->p, b->inputs, l * n, n), .out = b->input});
+    add_linear(b, l, proj, b->input, b->delta);
+    if (!add_norm(b, l, "post_norm", b->delta, b->delta))
+        return false;
+    for (int i = 1; i < b->hp->n_stream; i++)
+        add_op(b, PP_OP_ADD, l, 0, b->delta, NONE, stream(b, 1, i));
+    return true;
+}
+
+bool pp_altup_layer(struct builder *b, int l)
+{
+    const int guessed = b->streams[1];
+    if (!add_coefficients(b, l, stream(b, 0, 0), "altup_predict_coef", b->mixing))
+        return false;
+    add_op(b, PP_OP_MIX, l, 0, b->streams[0], b->mixing, guessed);
+    add_op(b, PP_OP_APPLY, l, 1, stream(b, 1, 0), NONE, b->x);
+    if (!pp_mixer_input(b, l) || !add_laurel(b, l) || !pp_mixer_result(b, l) ||
+        !pp_attention_added(b, l))
+        return false;
+    add_op(b, PP_OP_ADD, l, 0, b->laurel, NONE, b->x);
+    add_op(b, PP_OP_APPLY, l, sqrtf(0.5f), b->x, NONE, b->x);
+    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) || !pp_ff_added(b, l) ||
+        !add_coefficients(b, l, b->x, "altup_correct_coef", b->spreading))
+        return false;
+    add_op(b, PP_OP_ADD, l, -1, stream(b, 1, 0), NONE, b->x);
+    add_op(b, PP_OP_SPREAD, l, 0, b->x, b->spreading, guessed);
+    if (!add_stream_input(b, l))
+        return false;
+    b->streams[1] = b->streams[0];
+    b->streams[0] = guessed;
+    return true;
+}
+
+/* The first stream is the embedding; the others are projections of it, as long as it is. */
+bool pp_altup_split(struct builder *b)
+{
+    const int64_t n = b->hp->n_embd;
+    add_op(b, PP_OP_APPLY, 0, 1, b->x, NONE, stream(b, 0, 0));
+    for (int i = 1; i < b->hp->n_stream; i++) {
+        const int proj = pp_plan_linear(b->p, b->s, n, n, b->err, "altup_proj.%d", i - 1);
+        if (proj < 0)
+            return false;
+        add_linear(b, 0, proj, b->x, b->delta);
+        add_op(b, PP_OP_MATCH, 0, 0, b->delta, b->x, stream(b, 0, i));
+    }
+    return true;
+}
+
+/* And back: their mean. */
+bool pp_altup_join(struct builder *b)
+{
+    const int64_t n = b->hp->n_embd;
+    const int l = (int)b->hp->n_layer, first = stream(b, 0, 0);
+    add_op(b, PP_OP_APPLY, l, 1, first, NONE, b->x);
+    for (int i = 1; i < b->hp->n_stream; i++) {
+        const int proj = pp_plan_linear(b->p, b->s, n, n, b->err, "altup_unembd_proj.%d", i - 1);
+        if (proj < 0)
+            return false;
+        add_linear(b, l, proj, stream(b, 0, i), b->delta);
+        add_op(b, PP_OP_MATCH, l, 0, b->delta, first, b->delta);
+        add_op(b, PP_OP_ADD, l, 0, b->delta, NONE, b->x);
+    }
+    add_op(b, PP_OP_APPLY, l, 1.0f / (float)b->hp->n_stream, b->x, NONE, b->x);
+    return true;
+}
+
+void pp_altup_slots(struct builder *b)
+{
+    const int64_t n = b->hp->n_stream;
+    b->streams[0] = pp_plan_slot(b->p, n * b->hp->n_embd);
+    b->streams[1] = pp_plan_slot(b->p, n * b->hp->n_embd);
+    b->modalities = pp_plan_slot(b->p, n);
+    b->mixing = pp_plan_slot(b->p, n * n);
+    b->spreading = pp_plan_slot(b->p, n);
+    b->low = pp_plan_slot(b->p, b->hp->laurel_rank);
+    b->laurel = pp_plan_slot(b->p, b->hp->n_embd);
+}

@@ -1,0 +1,546 @@
+/* source_folder.c - a Hugging Face folder as a source: whose family config.json says, and each of its tensors under the
+ * GGUF name and in the form that we compute with. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/json.h"
+#include "engine/base/mem.h"
+#include "engine/base/word.h"
+#include "engine/hf.h"
+#include "engine/hf_form.h"
+#include "engine/quant.h"
+#include "engine/rows.h"
+#include "engine/source_int.h"
+#include "engine/tensor_forms.h"
+/* config.json names a class, or at least a model type; with a class that has no output (MistralModel) the type, too. */
+static const char *family_of(const cJSON *config)
+{
+    const cJSON *list = pp_json_member(config, "architectures");
+    const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
+    const cJSON *type = pp_json_member(config, "model_type");
+    const char *name = cJSON_IsString(first) ? first->valuestring : cJSON_IsString(type) ? type->valuestring : "";
+    const bool headless = pp_ends_with(name, "Model") && !pp_arch_by_class(name);
+    return headless && cJSON_IsString(type) && pp_arch_by_class(type->valuestring) ? type->valuestring : name;
+}
+
+/* The family of the language model that something else stands around. */
+static const char *family_in(const struct pp_arch_wrapper *wrapper, const cJSON *config)
+{
+    const cJSON *own = pp_wrapped_config(wrapper, config);
+    const char *type = cJSON_GetStringValue(pp_json_member(own, "model_type"));
+    const char *usual = pp_wrapped_type(family_of(config));
+    const char *said = type ? type : own ? family_of(own) : family_of(config);
+    return own && !*said && usual ? usual : said;
+}
+
+static bool says_bank(const cJSON *config)
+{
+    return cJSON_IsNumber(pp_json_member(config, "attn_res_block_size"));
+}
+
+/* The family of a folder. What sees besides may be built around a language model of several. */
+static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_wrapper *wrapper)
+{
+    if (wrapper) {
+        const struct pp_arch *text = pp_arch_by_class(family_in(wrapper, config));
+        const cJSON *part = pp_wrapped_config(wrapper, config);
+        return text && text->banked && says_bank(part) ? text->banked : text;
+    }
+    const struct pp_arch *arch = pp_arch_by_class(family_of(config)), *inner;
+    const cJSON *own = arch && arch->parts ? pp_json_member(config, "text_config") : NULL;
+    const char *type = cJSON_GetStringValue(pp_json_member(own, "model_type"));
+    inner = type ? pp_arch_by_class(type) : NULL;
+    arch = inner && inner->parts == arch->parts ? inner : arch;
+    const bool both_ways = cJSON_IsTrue(pp_json_member(config, "use_bidirectional_attention"));
+    const char *positions = cJSON_GetStringValue(pp_json_member(config, "position_embedding_type"));
+    if (arch && arch->banked && says_bank(config))
+        return arch->banked;
+    if (arch && arch->rotated && positions && strcmp(positions, "rotary") == 0)
+        return arch->rotated;
+    return both_ways && arch && arch->both_ways ? arch->both_ways : arch;
+}
+
+/* Adds the members of a JSON object that the configuration lacks. */
+static bool add_missing(cJSON *config, const char *json)
+{
+    cJSON *usual = cJSON_Parse(json), *next;
+    bool ok = usual != NULL;
+    for (cJSON *item = ok ? usual->child : NULL; item && ok; item = next) {
+        next = item->next;
+        if (!pp_json_member(config, item->string)) {
+            cJSON *copy = cJSON_Duplicate(item, true);
+            ok = cJSON_AddItemToObject(config, item->string, copy);
+            if (!ok)
+                cJSON_Delete(copy);
+        }
+    }
+    cJSON_Delete(usual);
+    return ok;
+}
+
+/* What stands beside the language model's part and counts for it where that says nothing. */
+static bool add_rope_outside(cJSON *config, const cJSON *whole)
+{
+    static const char key[] = "rope_scaling";
+    const cJSON *rope = pp_json_member(whole, key);
+    if (!cJSON_IsObject(rope) || pp_json_member(config, key))
+        return true;
+    cJSON *copy = cJSON_Duplicate(rope, true);
+    if (copy && cJSON_AddItemToObject(config, key, copy))
+        return true;
+    cJSON_Delete(copy);
+    return false;
+}
+
+/* Whether a language model's part calls itself what another family is called, as all of this one do. */
+static bool is_other_type(const struct pp_arch *arch, const cJSON *type)
+{
+    return arch->parts->other_type && strcmp(type->valuestring, arch->parts->other_type) == 0;
+}
+
+/* Finds the part of the configuration that is about the language model, and adds what it leaves out. */
+static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
+{
+    const cJSON *whole = pp_hf_config(s->hf), *own = NULL, *type;
+    if (s->wrapper)
+        own = pp_wrapped_config(s->wrapper, whole);
+    else if (arch->parts)
+        own = pp_json_member(whole, "text_config");
+    cJSON *config = s->text_config = cJSON_Duplicate(cJSON_IsObject(own) ? own : whole, true);
+    bool ok = config != NULL;
+    type = pp_json_member(config, "model_type");
+    if (s->wrapper) {
+        if (ok && cJSON_IsObject(own) && !*family_of(own) && pp_wrapped_type(family_of(whole))) {
+            cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
+            type = cJSON_AddStringToObject(config, "model_type", pp_wrapped_type(family_of(whole)));
+            ok = type != NULL;
+        }
+        ok = ok && add_missing(config, pp_wrapped_usual(cJSON_IsString(type) ? type->valuestring : ""));
+        ok = ok && (!s->wrapper->rope_outside || add_rope_outside(config, whole));
+        if (ok && pp_wrapped_leave_layers(config, s->left_out, err) != PP_OK)
+            return err->code;
+        for (int l = 0; l < PP_MAX_LAYERS; l++)
+            s->leaves_layers = s->leaves_layers || s->left_out[l];
+    } else if (ok && cJSON_IsObject(own) && (!cJSON_IsString(type) || is_other_type(arch, type))) {
+        cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
+        ok = cJSON_AddStringToObject(config, "model_type", arch->parts->model_type);
+    } else if (ok && cJSON_IsObject(own) && pp_arch_by_class(type->valuestring) != arch) {
+        char family[64];
+        pp_clean_name(type->valuestring, strlen(type->valuestring), family, sizeof family);
+        return pp_source_fail_family(s->path, family, err);
+    }
+    for (const struct pp_arch_usual *u = arch->usual; ok && u && u->json; u++)
+        if (!u->model_type || pp_arch_is_kind(config, u->model_type, u->hf_class))
+            ok = add_missing(config, u->json);
+    return ok ? PP_OK : pp_fail_nomem(err, "the model's configuration");
+}
+
+/* Brings a tensor of the folder into our form, and adds what comes of it. */
+static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor *t, enum pp_hf_form form,
+                                    const struct pp_buf *name, const struct pp_buf *second, struct pp_error *err)
+{
+    struct pp_tensor made[2];
+    int n;
+    if (form == PP_HF_FIRST_ROW) {
+        made[0] = *t;
+        made[0].n_dims = 1;
+        made[0].ne[1] = made[0].ne[2] = made[0].ne[3] = 1;
+        made[0].size = pp_type_row_bytes(t->type, t->ne[0]);
+        return pp_source_add(s, &made[0], pp_buf_cstr(name), false, err);
+    }
+    if (form == PP_HF_EXPERTS_FLAT) {
+        const enum pp_code code = pp_hf_stack(t, &s->hp, &made[0], err);
+        return code ? code : pp_source_add(s, &made[0], pp_buf_cstr(name), false, err);
+    }
+    if (pp_hf_is_by_rows(form, t))
+        return pp_hf_rows_add(&s->list, t, form, &s->hp, pp_buf_cstr(name), pp_buf_cstr(second), err);
+    if (form == PP_HF_SCALED)
+        return pp_hf_scaled_add(&s->list, t, &s->hp, pp_buf_cstr(name), err);
+    if (form == PP_HF_HALVES)
+        return pp_hf_halves_add(&s->list, t, pp_buf_cstr(name), pp_buf_cstr(second), err);
+    enum pp_code code = pp_hf_transform(t, form, &s->hp, made, &n, err);
+    if (code) {
+        pp_fail_prefix(err, "%s", s->path);
+        return code;
+    }
+    code = pp_source_add(s, &made[0], pp_buf_cstr(name), true, err);
+    if (n > 1 && code)
+        pp_free((void *)(uintptr_t)made[1].data);
+    return n > 1 && !code ? pp_source_add(s, &made[1], pp_buf_cstr(second), true, err) : code;
+}
+
+/* Whether a matrix that is quantised is in the order that a form of floats has to be brought into: MXFP4's experts, and
+ * GPTQ's and AWQ's matrices of any kind, are [n_out, n_in]. */
+static bool is_in_order(enum pp_hf_method method, enum pp_hf_form form)
+{
+    if (method == PP_QUANT_MXFP4)
+        return form == PP_HF_EXPERTS_TURNED;
+    return form == PP_HF_SAME || form == PP_HF_ONE_ROW ||
+           (form == PP_HF_TURNED && (method == PP_QUANT_GPTQ || method == PP_QUANT_AWQ));
+}
+
+/* Such models have rows behind those of the vocabulary, of which text has no tokens. */
+static void leave_rows(const struct pp_source *s, struct pp_rows *rows, const char *name, struct pp_tensor *t)
+{
+    enum { BEHIND = 8 };
+    if (!s->leaves_layers || strcmp(name, "token_embd.weight") != 0 || t->n_dims != 2 ||
+        t->ne[1] != s->hp.n_vocab + BEHIND)
+        return;
+    t->size = t->size / (size_t)t->ne[1] * (size_t)s->hp.n_vocab;
+    t->ne[1] = s->hp.n_vocab;
+    if (rows)
+        rows->n_rows = s->hp.n_vocab;
+}
+
+/* Adds the matrix whose first part is tensor i. */
+static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form form, const struct pp_buf *name,
+                               const struct pp_buf *second, struct pp_error *err)
+{
+    const bool in_turns = s->quant.method == PP_QUANT_MXFP4 && form == PP_HF_EXPERTS_GATE_UP;
+    const bool by_head = form == PP_HF_QKV_BY_HEAD;
+    struct pp_tensor t;
+    struct pp_rows *rows = pp_tensor_list_rows(&s->list, err);
+    if (!rows)
+        return PP_ERR_NOMEM;
+    if (!is_in_order(s->quant.method, form) && !in_turns && !by_head)
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "%s: tensor %.200s is quantised, which cannot be read for a family (%s) that stores it in "
+                       "another order; take a model that is not quantised, or a GGUF file",
+                       s->path, pp_hf_at(s->hf, i)->name, s->hp.arch);
+    enum pp_code code = pp_hf_quant_open(&s->quant, s->hf, i, rows, &t, err);
+    if (!code && by_head && (t.n_dims != 2 || t.ne[1] != (s->hp.n_head + 2 * s->hp.n_head_kv) * s->hp.head_dim))
+        code = pp_fail(err, PP_ERR_FORMAT, "tensor %.200s does not have the rows of %lld heads",
+                       pp_hf_at(s->hf, i)->name, (long long)s->hp.n_head);
+    if (code) {
+        pp_fail_prefix(err, "%s", s->path);
+        return code;
+    }
+    leave_rows(s, rows, pp_buf_cstr(name), &t);
+    if (by_head) {
+        rows->n_head = s->hp.n_head;
+        rows->n_head_kv = s->hp.n_head_kv;
+        rows->head_dim = s->hp.head_dim;
+    }
+    if (!in_turns)
+        return pp_source_add(s, &t, pp_buf_cstr(name), false, err);
+    code = pp_tensor_list_add_turns(&s->list, &t, pp_buf_cstr(name), pp_buf_cstr(second), err);
+    if (code == PP_ERR_FORMAT)
+        pp_fail_prefix(err, "%s", s->path);
+    return code;
+}
+
+/* Of a layer behind the last one, which guesses further tokens. */
+static bool is_behind_layers(const struct pp_source *s, const char *hf_name)
+{
+    static const char begin[] = "model.layers.";
+    struct pp_buf own = {0};
+    char name[64] = "";
+    if (pp_wrapped_name(hf_name, &own))
+        hf_name = pp_buf_cstr(&own);
+    if (strncmp(hf_name, begin, strlen(begin)) == 0)
+        snprintf(name, sizeof name, "blk.%.32s", hf_name + strlen(begin));
+    pp_buf_free(&own);
+    return pp_is_behind_layers(&s->hp, name);
+}
+
+/* A table of whole numbers, which become I32. */
+static enum pp_code take_whole(struct pp_source *s, const struct pp_tensor *t, const char *dtype, const char *name,
+                               struct pp_error *err)
+{
+    struct pp_tensor whole;
+    const enum pp_code code = pp_hf_whole(t, dtype, &whole, err);
+    if (code)
+        pp_fail_prefix(err, "%s", s->path);
+    return code ? code : pp_source_add(s, &whole, name, true, err);
+}
+
+/* What a tensor of the folder is called there, or the matrix would be that it is a part of. */
+struct own_name {
+    enum pp_hf_role role;
+    struct pp_buf packed, recounted;
+};
+
+/* Adds tensor i of the folder, unless nobody needs it. */
+static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch, bool tied, size_t i,
+                                struct own_name *own, struct pp_buf *name, struct pp_buf *second, struct pp_error *err)
+{
+    const struct pp_tensor *t = pp_hf_at(s->hf, i);
+    const struct pp_arch_name *entry;
+    own->role = pp_hf_quant_role(&s->quant, s->hf, i, &own->packed);
+    const bool packed = own->role == PP_HF_PACKED;
+    const char *hf = packed ? pp_buf_cstr(&own->packed) : t->name;
+    const bool there = !s->leaves_layers || pp_wrapped_recount(s->left_out, hf, &own->recounted);
+    hf = s->leaves_layers ? pp_buf_cstr(&own->recounted) : hf;
+    enum pp_name_match match = pp_arch_translate(arch, &s->hp, hf, &entry, name, second);
+    if (name->bad || second->bad || own->packed.bad || own->recounted.bad)
+        return pp_fail_nomem(err, "the list of tensors");
+    if (own->role == PP_HF_PART || !there || is_behind_layers(s, hf))
+        return PP_OK;
+    if (match == PP_NAME_UNKNOWN && s->wrapper && pp_is_beside_text(t->name))
+        return PP_OK;
+    if (match == PP_NAME_UNKNOWN)
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "%s has a tensor %.200s, which a model of this family (%s) does not have", s->path, t->name,
+                       arch->name);
+    const bool no_output = tied || pp_arch_encodes(arch);
+    if (match == PP_NAME_IGNORED || (no_output && strcmp(name->data, "output.weight") == 0))
+        return PP_OK;
+    const char *expert = s->hp.other_experts ? pp_expert_number(pp_buf_cstr(name)) : NULL;
+    if (expert && strtol(expert, NULL, 10) >= s->hp.n_expert)
+        return PP_OK;
+    const bool as_it_is = entry->form == PP_HF_NUMBER || entry->form == PP_HF_FLAT ||
+                          (entry->form == PP_HF_SCALED && !s->hp.scales.any) ||
+                          (entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output);
+    const enum pp_hf_form form = as_it_is ? PP_HF_SAME : entry->form;
+    if (form == PP_HF_MIX || form == PP_HF_SCORE || pp_is_of_first_values(&s->hp, pp_buf_cstr(name)))
+        return PP_OK; /* take_mixes, take_scores, take_first_values */
+    if (packed)
+        return add_packed(s, i, form, name, second, err);
+    if (form == PP_HF_WHOLE)
+        return take_whole(s, t, pp_hf_dtype(s->hf, i), pp_buf_cstr(name), err);
+    if (t->type == PP_TYPE_LIMIT || t->size == 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which cannot be run; F32, F16 and BF16 can",
+                       s->path, t->name, t->size ? pp_hf_dtype(s->hf, i) : "empty");
+    if (form != PP_HF_SAME)
+        return add_transformed(s, t, form, name, second, err);
+    struct pp_tensor same = *t;
+    leave_rows(s, NULL, pp_buf_cstr(name), &same);
+    return pp_source_add(s, &same, pp_buf_cstr(name), false, err);
+}
+
+/* LongRoPE's factors stand in config.json, and in GGUF files as tensors. */
+static enum pp_code take_rope_factors(struct pp_source *s, const char *key, const char *name, struct pp_error *err)
+{
+    const int64_t n = s->hp.rope_dim / 2;
+    float *factors = pp_calloc((size_t)n, sizeof *factors);
+    if (!factors)
+        return pp_fail_nomem(err, name);
+    enum pp_code code = pp_hparams_rope_factors(s->text_config, key, n, factors, err);
+    if (code) {
+        pp_free(factors);
+        pp_fail_prefix(err, "%s", s->path);
+        return code;
+    }
+    const struct pp_tensor t = {.type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = factors,
+                                .size = (size_t)n * sizeof *factors};
+    return pp_source_add(s, &t, name, true, err);
+}
+
+/* What files have for the weights of norms of heads, of which the folder has none. */
+static enum pp_code take_head_norms(struct pp_source *s, struct pp_error *err)
+{
+    const int64_t n = s->hp.head_dim;
+    enum pp_code code = PP_OK;
+    for (int64_t i = 0; i < 2 * s->hp.n_layer && !code; i++) {
+        float *values = pp_calloc((size_t)n, sizeof *values);
+        char name[64];
+        if (!values)
+            return pp_fail_nomem(err, "norms of heads");
+        for (int64_t k = 0; k < n; k++)
+            values[k] = i % 2 ? 1 : s->hp.query_scale;
+        const struct pp_tensor t = {.type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = values,
+                                    .size = (size_t)n * sizeof *values};
+        snprintf(name, sizeof name, "blk.%lld.attn_%c_norm.weight", (long long)i / 2, "qk"[i % 2]);
+        code = pp_source_add(s, &t, name, true, err);
+    }
+    return code;
+}
+
+/* By how much each of RWKV's inputs is mixed with the position before: of a layer [6, n_embd], of RWKV 6, or without
+ * gates, [5, n_embd], which files have with dimensions of one in the middle. Folders have a vector of each, older
+ * ones of RWKV 7 a matrix. */
+static enum pp_code take_mixes(struct pp_source *s, struct pp_error *err)
+{
+    const char *letters = s->hp.rwkv6 ? "wkvrg" : s->hp.rwkv_ranks[3] ? "rwkvag" : "rwkva";
+    const char *before = s->hp.rwkv6 && !s->hp.rwkv_qwen ? "rwkv.blocks." : "model.layers.";
+    const char *behind = s->hp.rwkv_qwen ? (s->hp.rwkv6 ? ".self_attn.time_maa_" : ".self_attn.time_mixer.x_")
+                         : s->hp.rwkv6   ? ".attention.time_maa_"
+                                         : ".attn.x_";
+    const int64_t n = s->hp.n_embd, n_mixes = (int64_t)strlen(letters);
+    for (int64_t l = 0; l < s->hp.n_layer; l++) {
+        char name[80];
+        snprintf(name, sizeof name, "%s%lld%sx", before, (long long)l, behind);
+        const struct pp_tensor *all = s->hp.rwkv6 ? NULL : pp_hf_find(s->hf, name, NULL);
+        snprintf(name, sizeof name, "%s%lld%sr", before, (long long)l, behind);
+        if (!all && !pp_hf_find(s->hf, name, NULL))
+            continue; /* the plan misses it */
+        float *mixes = pp_calloc((size_t)(n_mixes * n), sizeof *mixes);
+        if (!mixes)
+            return pp_fail_nomem(err, name);
+        for (int64_t i = 0; i < n_mixes; i++) {
+            snprintf(name, sizeof name, "%s%lld%s%c", before, (long long)l, behind, letters[i]);
+            const struct pp_tensor *t = all ? all : pp_hf_find(s->hf, name, NULL);
+            if (!t || t->type >= PP_TYPE_LIMIT || pp_type_info(t->type)->block_elements != 1 ||
+                t->size != pp_type_row_bytes(t->type, n) * (size_t)(all ? n_mixes : 1)) {
+                pp_free(mixes);
+                return pp_fail(err, PP_ERR_FORMAT, "%s has no %s of %lld values", s->path, name, (long long)n);
+            }
+            const size_t at = all ? (size_t)i * pp_type_row_bytes(t->type, n) : 0;
+            pp_dequantize_row(t->type, (const uint8_t *)t->data + at, mixes + i * n, n);
+        }
+        const struct pp_tensor t = {.type = PP_TYPE_F32, .n_dims = 4, .ne = {n, 1, 1, n_mixes}, .data = mixes,
+                                    .size = (size_t)(n_mixes * n) * sizeof *mixes};
+        snprintf(name, sizeof name, "blk.%lld.time_mix_lerp_fused.weight", (long long)l);
+        const enum pp_code code = pp_source_add(s, &t, name, true, err);
+        if (code)
+            return code;
+    }
+    return PP_OK;
+}
+
+/* What Kimi K3 scores vectors by that were kept. */
+static enum pp_code take_scores(struct pp_source *s, struct pp_error *err)
+{
+    char stem[80] = "model.output_attn_res", name[64] = "output_res_score.weight";
+    enum pp_code code = PP_OK;
+    for (int64_t l = 0; l <= 2 * s->hp.n_layer && !code; l++) {
+        struct pp_tensor score;
+        code = pp_hf_product(s->hf, stem, s->hp.n_embd, &score, err);
+        if (!code && score.data) /* else the plan misses it */
+            code = pp_source_add(s, &score, name, true, err);
+        snprintf(stem, sizeof stem, "model.layers.%lld.%s_res", (long long)l / 2, l % 2 ? "mlp" : "self_attention");
+        snprintf(name, sizeof name, "blk.%lld.%s_res_score.weight", (long long)l / 2, l % 2 ? "ffn" : "attn");
+    }
+    return code;
+}
+
+/* What the first layer would mix its values with themselves by: files have something there, which nobody reads. */
+static enum pp_code take_first_values(struct pp_source *s, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int i = 0; i < 3 && !code; i++) {
+        char from[40], to[40];
+        const struct pp_tensor *t = NULL;
+        bool there = false;
+        snprintf(from, sizeof from, "blk.0.time_mix_a%d.weight", i);
+        snprintf(to, sizeof to, "blk.0.time_mix_v%d.weight", i);
+        for (size_t k = 0; k < s->list.n; k++) {
+            t = strcmp(s->list.t[k].name, from) == 0 ? &s->list.t[k] : t;
+            there = there || strcmp(s->list.t[k].name, to) == 0;
+        }
+        if (t && !there) {
+            const struct pp_tensor same = *t; /* the list moves while it grows */
+            code = pp_source_add(s, &same, to, false, err);
+        }
+    }
+    return code;
+}
+
+/* Whether MLX wrote the folder, of whose convolutions the last dimension is one: it multiplies weights before. */
+static bool is_multiplied(const struct pp_source *s)
+{
+    for (size_t i = 0; i < pp_hf_n(s->hf); i++) {
+        const struct pp_tensor *t = pp_hf_at(s->hf, i);
+        if (pp_ends_with(t->name, ".conv1d.weight"))
+            return t->n_dims == 3 && t->ne[0] == 1;
+    }
+    return false;
+}
+
+static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
+{
+    const cJSON *tie = pp_json_member(s->text_config, "tie_word_embeddings");
+    size_t n = pp_hf_n(s->hf);
+    struct pp_buf name = {0}, second = {0};
+    struct own_name own = {0};
+    enum pp_code code = PP_OK;
+    s->hp.scales.any = s->hp.scales.any && !is_multiplied(s);
+    for (size_t i = 0; i < n && !code; i++)
+        code = take_tensor(s, arch, cJSON_IsTrue(tie), i, &own, &name, &second, err);
+    pp_buf_free(&own.packed);
+    pp_buf_free(&own.recounted);
+    pp_buf_free(&name);
+    pp_buf_free(&second);
+    if (!code && s->hp.rope_scaling == PP_ROPE_LONG)
+        code = take_rope_factors(s, "long_factor", "rope_factors_long.weight", err);
+    if (!code && s->hp.rope_scaling == PP_ROPE_LONG)
+        code = take_rope_factors(s, "short_factor", "rope_factors_short.weight", err);
+    if (!code && s->hp.qk_norm)
+        code = pp_join_head_norms(&s->list, &s->hp, err);
+    if (!code && s->hp.query_scale != 0.0f)
+        code = take_head_norms(s, err);
+    if (!code && s->hp.kv_lora_rank)
+        code = pp_split_heads(&s->list, &s->hp, err);
+    if (!code && s->hp.rwkv && !s->hp.rwkv4)
+        code = take_mixes(s, err);
+    if (!code && s->hp.bank_step)
+        code = take_scores(s, err);
+    if (!code && s->hp.rwkv && !s->hp.rwkv6 && !s->hp.rwkv4)
+        code = take_first_values(s, err);
+    return code ? code : pp_source_index(s, err);
+}
+
+/* What RWKV has between two matrices, where configurations need not say it. */
+static void find_ranks(struct pp_source *s)
+{
+    static const char *const names[][4] = {{"blk.0.time_mix_w1.weight", "blk.0.time_mix_a1.weight",
+                                            "blk.1.time_mix_v1.weight", "blk.0.time_mix_g1.weight"},
+                                           {"blk.0.time_mix_decay_w1.weight", "blk.0.time_mix_w1.weight"}};
+    for (int i = 0; s->hp.rwkv_qwen && i < (s->hp.rwkv6 ? 2 : 4); i++) {
+        const struct pp_tensor *t = pp_source_tensor(s, names[s->hp.rwkv6][i]);
+        const int64_t n = t ? t->ne[1] / (s->hp.rwkv6 && i == 1 ? 5 : 1) : 0; /* a product for each way to mix */
+        if (n > 0 && n <= 1 << 16)
+            s->hp.rwkv_ranks[i] = n;
+    }
+}
+
+/* Versions of transformers differ in what HyperCLOVA X has where config.json does not say it; its tensors do. */
+static void find_post_norms(struct pp_source *s)
+{
+    if (!cJSON_IsBool(pp_json_member(s->text_config, "use_post_norm")))
+        s->hp.post_norms = s->hp.post_norms && pp_source_tensor(s, "blk.0.post_attention_norm.weight");
+}
+
+enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
+{
+    if (!pp_file_exists(s->path, "config.json"))
+        return pp_fail(err, PP_ERR_NOT_FOUND, pp_file_exists(s->path, "adapter_config.json")
+                       ? "%s is a LoRA adapter, not a model; give it with --lora"
+                       : "%s is a folder without config.json, so it holds no model in Hugging Face's format", s->path);
+    enum pp_code code = pp_hf_open_config(s->path, &s->hf, err);
+    if (code)
+        return code;
+    const cJSON *config = pp_hf_config(s->hf);
+    s->wrapper = pp_wrapper_by_class(family_of(config));
+    const struct pp_arch *arch = arch_of(config, s->wrapper);
+    if (!arch) {
+        const char *name = s->wrapper ? family_in(s->wrapper, config) : family_of(config);
+        char family[64];
+        pp_clean_name(name, strlen(name), family, sizeof family);
+        return pp_source_fail_family(s->path, family, err);
+    }
+    strcpy(s->hp.arch, arch->name);
+    pp_title_of_path(s->path, s->hp.name, sizeof s->hp.name);
+    s->hp.rope_neox = !arch->hf_pairs;
+    code = complete_config(s, arch, err);
+    if (!code)
+        code = pp_hf_quant_read(config, s->text_config, &s->quant, err);
+    if (!code)
+        code = pp_hparams_from_config(s->text_config, &s->hp, err);
+    if (!code && arch->from_config)
+        code = arch->from_config(s->text_config, &s->hp, err);
+    if (!code)
+        code = pp_hf_pooling(s->path, &s->hp.pooling, err);
+    if (!code)
+        code = pp_hparams_check(&s->hp, err);
+    if (code) {
+        pp_fail_prefix(err, "%s", s->path);
+        return code;
+    }
+    code = pp_hf_open_tensors(s->hf, s->path, err); /* not before: what is not run is named even without weights */
+    if (!code)
+        code = take_tensors(s, arch, err);
+    const struct pp_tensor *dense = code ? NULL : pp_source_tensor(s, "dense_2.weight");
+    s->hp.n_dense = dense ? dense->ne[1] : 0;
+    pp_hparams_find_shared(s, &s->hp);
+    if (!code)
+        find_ranks(s);
+    if (!code)
+        find_post_norms(s);
+    if (!code)
+        code = pp_hf_chat_template(s->path, "default", &s->chat_template, err);
+    return code ? code : pp_hf_chat_template(s->path, "tool_use", &s->tool_template, err);
+}
