@@ -620,7 +620,11 @@ static void characters_text(const struct pp_tokenizer *t, struct pp_str s, struc
     const bool ends = ends_word(t, s);
     if (t->prefix.start != TOK_PREFIX_NEVER)
         pp_buf_char(out, ' ');
-    pp_buf_add(out, s.data, s.len - (ends ? t->n_word_end : 0));
+    s.len -= ends ? t->n_word_end : 0;
+    if (tok_steps_spell_signs(t->steps))
+        tok_moses_shown(s, out);
+    else
+        pp_buf_add(out, s.data, s.len);
     if (ends)
         pp_buf_char(out, ' ');
 }

@@ -377,6 +377,12 @@ struct tok_bert tok_bert_of(const struct cJSON *node);
 enum pp_code tok_steps_new(struct pp_str json, struct tok_steps **out, struct pp_error *err);
 void tok_steps_free(struct tok_steps *s);
 const char *tok_steps_json(const struct tok_steps *s);
+/* Whether words are those of Moses, in which signs are spelled out ("&apos;s"). */
+bool tok_steps_spell_signs(const struct tok_steps *s); /* NULL: they are not */
+/* Appends English text as Moses has it, words with one space between them (tokenizer_moses.c). */
+void tok_moses_words(struct pp_str text, struct pp_buf *out);
+/* Appends a part of such a word as it is read. */
+void tok_moses_shown(struct pp_str text, struct pp_buf *out);
 /* Whether text [begin, end) of n bytes has no character beside it that a regular expression's \w means. */
 bool tok_stands_alone(const char *text, size_t begin, size_t end, size_t n);
 

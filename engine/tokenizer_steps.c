@@ -25,7 +25,7 @@ enum {
     PATIENCE_S = 10,        /* for one text, and a second more for every megabyte */
 };
 
-enum kind { FORM, LOWER, ACCENTS, STRIP, REPLACE, EXPRESSION, PREPEND, TABLE, NMT, BERT };
+enum kind { FORM, LOWER, ACCENTS, STRIP, REPLACE, EXPRESSION, PREPEND, TABLE, NMT, BERT, MOSES };
 
 struct step {
     enum kind kind;
@@ -118,6 +118,7 @@ static enum pp_code read_step(const cJSON *node, struct step *s, struct pp_error
     static const struct { const char *name; enum kind kind; enum tok_form form; } plain[] = {
         {"NFC", FORM, TOK_NFC}, {"NFD", FORM, TOK_NFD}, {"NFKC", FORM, TOK_NFKC}, {"NFKD", FORM, TOK_NFKD},
         {"Lowercase", LOWER, 0}, {"StripAccents", ACCENTS, 0}, {"Nmt", NMT, 0},
+        {"Moses", MOSES, 0}, /* ours */
     };
     const char *type = cJSON_GetStringValue(pp_json_member(node, "type"));
     type = type ? type : "";
@@ -201,6 +202,14 @@ void tok_steps_free(struct tok_steps *s)
     }
     pp_free(s->json);
     pp_free(s);
+}
+
+bool tok_steps_spell_signs(const struct tok_steps *s)
+{
+    for (size_t i = 0; s && i < s->n; i++)
+        if (s->steps[i].kind == MOSES)
+            return true;
+    return false;
 }
 
 const char *tok_steps_json(const struct tok_steps *s)
@@ -427,6 +436,9 @@ static enum pp_code run_step(const struct step *s, struct pp_str *text, struct p
         break;
     case BERT:
         return bert(s, text, out, r);
+    case MOSES:
+        tok_moses_words(*text, out);
+        break;
     case TABLE:
         tok_map_characters((struct pp_str){s->map, s->n_map}, text->data, text->len, out);
         break;

@@ -62,6 +62,11 @@ static const char ctrl[] = /* whose vocabulary has "in@@" and "in" for what merg
     "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\S+\\\\n?\"},\"behavior\":\"Removed\","
     "\"invert\":true},\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"},"
     "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"end_of_word_suffix\":\"</w>\"}}";
+static const char biogpt[] = /* "Moses" is our name for it: tokenizer_moses.c */
+    "{\"normalizer\":{\"type\":\"Moses\"},\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"},"
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"</s>\"}},"
+    "{\"Sequence\":{\"id\":\"A\"}}]},\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"},"
+    "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"end_of_word_suffix\":\"</w>\"}}";
 static const char unk_token[] = "{\"unk_token\":\"<unk>\"}";
 
 static const struct class merged[] = {
@@ -78,6 +83,9 @@ static const struct class merged[] = {
     {"LEDTokenizer", "led", roberta, roberta_tokens},
     {"OpenAIGPTTokenizer", "openai-gpt", gpt1, unk_token},
     {"CTRLTokenizer", "ctrl", ctrl, unk_token},
+    {"BioGptTokenizer", "biogpt", biogpt,
+     "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"sep_token\":\"</s>\",\"unk_token\":\"<unk>\","
+     "\"pad_token\":\"<pad>\"}"},
 };
 static const struct class listed[] = {
     {"BertTokenizer", "bert nomic_bert", bert, bert_tokens},
@@ -242,10 +250,16 @@ static bool is_merge(const char *line, size_t n)
     return n && strncmp(line, "#version", 8) != 0;
 }
 
+/* Two parts, behind which BioGPT's files have how often they were met. */
 static bool add_merge(cJSON *merges, const char *line, size_t n, size_t i)
 {
-    cJSON *text = is_merge(line, n) ? cJSON_CreateString(line) : NULL;
+    char *two = is_merge(line, n) ? pp_strndup(line, n) : NULL;
+    char *behind = two ? strchr(two, ' ') : NULL;
     (void)i;
+    if (behind && (behind = strchr(behind + 1, ' ')))
+        *behind = 0;
+    cJSON *text = two ? cJSON_CreateString(two) : NULL;
+    pp_free(two);
     return !is_merge(line, n) || (text && cJSON_AddItemToArray(merges, text));
 }
 

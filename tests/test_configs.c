@@ -34,6 +34,7 @@ static const char *folder_of(const cJSON *config, const char *embeddings)
                            : strstr(embeddings, "model.encoder")        ? "decoder.weight"
                            : strstr(embeddings, "tok_embeddings")       ? "output.weight"
                            : strncmp(embeddings, "rwkv.", 5) == 0       ? "head.weight"
+                           : strncmp(embeddings, "biogpt.", 7) == 0     ? "output_projection.weight"
                                                                         : "lm_head.weight");
     const size_t whole = ((size_t)n + 7) / 8 * 8;
     data[0] = (char)(uint8_t)whole;
@@ -74,6 +75,8 @@ static const char *embeddings_of(const cJSON *config)
         return "transformer.w.weight";
     if (strcmp(type->valuestring, "opt") == 0)
         return "model.decoder.embed_tokens.weight";
+    if (strcmp(type->valuestring, "biogpt") == 0)
+        return "biogpt.embed_tokens.weight";
     if (strcmp(type->valuestring, "bloom") == 0)
         return "word_embeddings.weight";
     if (strcmp(type->valuestring, "mpt") == 0 || strcmp(type->valuestring, "gpt_bigcode") == 0 ||

@@ -55,11 +55,10 @@ static void opt(void **state)
     check_decoder(&s);
 }
 
-/* Rows of an OPT folder's table of positions that are no position's. */
-static void reserved_positions(void **state)
+/* Rows of a folder's table of positions that are no position's. */
+static void expect_reserved(const char *arch, const char *name)
 {
-    (void)state;
-    const struct decoder_shape s = decoder_shape("opt");
+    const struct decoder_shape s = decoder_shape(arch);
     struct decoder *d = decoder_make(&s);
     const struct matrix *positions = decoder_find(d, "position_embd.weight");
     const char *folder = fresh_path("folder");
@@ -68,7 +67,7 @@ static void reserved_positions(void **state)
     float row[48];
     assert_ok(pp_convert_to_folder(decoder_write(d), folder, &(struct pp_convert_options){0}, &err), err);
     assert_ok(pp_hf_open(folder, &hf, &err), err);
-    const struct pp_tensor *t = pp_hf_find(hf, "model.decoder.embed_positions.weight", NULL);
+    const struct pp_tensor *t = pp_hf_find(hf, name, NULL);
     assert_non_null(t);
     assert_int_equal(t->ne[1], s.n_ctx + 2);
     for (int r = 0; r < 5; r++) {
@@ -79,6 +78,13 @@ static void reserved_positions(void **state)
     }
     pp_hf_close(hf);
     decoder_free(d);
+}
+
+static void reserved_positions(void **state)
+{
+    (void)state;
+    expect_reserved("opt", "model.decoder.embed_positions.weight");
+    expect_reserved("biogpt", "biogpt.embed_positions.weight");
 }
 
 /* Files that contradict themselves about what stands around an OPT's layers. */

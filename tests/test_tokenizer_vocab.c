@@ -310,6 +310,45 @@ static void word_ends(void **state)
     expect_refused(PP_ERR_UNSUPPORTED, "no token for what is unknown");
 }
 
+/* BioGPT's words are Moses', whose signs are spelled out; lines of merges count, too; one token comes in front. */
+static void moses(void **state)
+{
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"Hello, Mr. Smith: IL-2 costs $5.30... It's e.g. \"this\".",
+         "Hello , Mr. Smith : IL @-@ 2 costs $ 5.30 ... It &apos;s e.g. &quot; this &quot; ."},
+        {"  TNF-\u03b1 (p<0.05)\tin\n[patients'] cells.  The end.",
+         "TNF @-@ \u03b1 ( p &lt; 0.05 ) in &#91; patients &apos; &#93; cells . The end ."},
+        {"5,300 a,b 5,a ,x y, 7, 8,", "5,300 a , b 5 , a , x y , 7 , 8 ,"},
+        {"No. 5 No. Five, pp. 3. Art. x. Nos. X Nr. A. B", "No. 5 No . Five , pp. 3 . Art. x . Nos. X Nr. A. B"},
+        {"..end...x .. 1990's '90s don't o'2 'a' '' a&b|c.'",
+         ".. end ... x .. 1990 &apos;s &apos; 90s don &apos;t o &apos; 2 &apos; a &apos; &apos; &apos; a &amp; b "
+         "&#124; c . &apos;"},
+        {"a--b -c- x-y-z \u00b5m\u00b2 \u4e2d\u6587\x01.", "a--b -c- x @-@ y @-@ z \u00b5m \u00b2 \u4e2d \u6587 ."},
+        {"\xff\xc3 ok", "\xff \xc3 ok"},
+        {" \x02\n", ""},
+        {"\x01" "5", "5"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_buf words = {0};
+        tok_moses_words((struct pp_str){cases[i].text, strlen(cases[i].text)}, &words);
+        assert_false(words.bad);
+        assert_string_equal(words.len ? words.data : "", cases[i].words);
+        pp_buf_free(&words);
+    }
+    new_folder("moses");
+    put_text("config.json", "{\"model_type\":\"biogpt\"}");
+    put_text("merges.txt", "l o 12\nlo w</w> 7\n& a 5\n&a p 5\n&ap o 5\n&apo s 5\n&apos ; 5\n&apos; s</w> 5\n@ - 4\n"
+                           "@- @</w> 4\n");
+    put_text("vocab.json", "{\"<s>\":0,\"<pad>\":1,\"</s>\":2,\"<unk>\":3,\"l\":4,\"o\":5,\"w</w>\":6,\"lo\":7,"
+                           "\"low</w>\":8,\"&apos;s</w>\":9,\"@-@</w>\":10,\".</w>\":11,\"l</w>\":12}");
+    expect_everywhere("low-l, low's  low.", "low |- |l |<unk>|low |'s |low |. ", "low - l <unk>low 's low .");
+    expect_opened("low</s>low", PP_TOKENIZE_BOS | PP_TOKENIZE_SPECIAL, "</s>|low |</s>|low ");
+    expect_written("{\"type\":\"Moses\"}");
+}
+
 /* Characters that the vocabulary lacks are bytes there, and others put them together again only if they are told to. */
 static void bytes_of_characters(void **state)
 {
@@ -360,7 +399,7 @@ TEST_GROUP(tokenizer_vocab)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merged), cmocka_unit_test(refused), cmocka_unit_test(listed), cmocka_unit_test(pieces),
-        cmocka_unit_test(in_front), cmocka_unit_test(word_ends),
+        cmocka_unit_test(in_front), cmocka_unit_test(word_ends), cmocka_unit_test(moses),
         cmocka_unit_test(bytes_of_characters),
         cmocka_unit_test(failed_allocations),
     };

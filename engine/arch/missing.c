@@ -25,7 +25,6 @@ static const struct {
     {"museglimmerassistant", "a model to guess for (it only drafts for another one)"},
     {"gemma4assistant", "a model to guess for (it only drafts for another one)"},
     {"wavtokenizerdec", "a decoder of sound"},
-    {"biogpt", "text that is cut into words as Moses does it"},
     {"mllama", "layers that look at pictures"},
     {"llada2moe", "answers that are not written from left to right (diffusion)"},
     {"llada2moemodellm", "answers that are not written from left to right (diffusion)"},
