@@ -35,7 +35,7 @@ SRC_ENGINE := $(foreach d,engine engine/arch engine/cpu,$(sort $(wildcard $(d)/*
 SRC_APP    := $(filter-out src/main.c,$(sort $(wildcard src/*.c)))
 SRC_UI     := $(sort $(wildcard ui/*.c))
 SRC_TEST   := tests/runner.c tests/support.c tests/hostile.c tests/tiny_model.c tests/adapter_folder.c \
-              tests/compressed_model.c tests/convolved.c tests/decoder_checks.c tests/decoder_formulas.c tests/decoder_model.c \
+              tests/cca_formulas.c tests/compressed_model.c tests/convolved.c tests/decoder_checks.c tests/decoder_formulas.c tests/decoder_model.c \
               tests/encoder_model.c tests/expert_formulas.c tests/state_formulas.c tests/qwen4_formulas.c \
               tests/scan_formulas.c tests/expert_model.c tests/expert_checks.c \
               tests/fill_store.c \

@@ -55,7 +55,8 @@ struct item {
     int n_dims;                 /* as it is written, the fastest first */
     int64_t ne[PP_MAX_DIMS];
     int64_t row;                /* of a vector that is a matrix in the new folder: values of its rows; 0: it is none */
-    bool taps;                  /* rows of n values of two taps each are [n, 2, 1] */
+    bool taps;                  /* rows of n values of two taps each are [n, 2, 1], */
+    bool taps_last;             /* or [n, 2] */
     bool last_of_one;           /* of [n, 1, taps] the last two dimensions change places */
     uint64_t at, scales_at, biases_at; /* in the data */
 };

@@ -73,7 +73,8 @@ static const struct pp_tensor *other_of(const struct folder *f, const struct pp_
 {
     static const char *const pairs[][2] = {{".indexer.q_proj.", ".indexer.k_proj."},
                                             {".ffn_gate", ".ffn_up"}, {".attn_k.", ".attn_v."},
-                                            {".filter_1_last.", ".filter_1."}, {".filter_2_last.", ".filter_2."}};
+                                            {".filter_1_last.", ".filter_1."}, {".filter_2_last.", ".filter_2."},
+                                            {".attn_qk_mix_last.", ".attn_qk_mix."}};
     enum { N_PAIRS = sizeof pairs / sizeof *pairs };
     char name[NAME];
     const char *at = NULL;
@@ -115,7 +116,8 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     const bool rows_in_turns = form == PP_HF_IN_TURNS && item->n_dims == 2;
     const bool keys_values = form == PP_HF_KEYS_VALUES || rows_in_turns;
     const bool behind = form == PP_HF_HALVES || form == PP_HF_INDEX || keys_values;
-    const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP || form == PP_HF_TWO_TAPS ||
+    const bool taps = form == PP_HF_TWO_TAPS || form == PP_HF_TAPS;
+    const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP || taps ||
                           (form == PP_HF_IN_TURNS && !rows_in_turns) || halves;
     item->head_dim = hp->head_dim;
     item->n_head = hp->n_head;
@@ -152,7 +154,8 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     if (form == PP_HF_EXPERTS_FLAT || form == PP_HF_EXPERTS_FLAT_TURNED)
         item->n_dims = 2;
     item->side_by_side = halves;
-    item->taps = form == PP_HF_TWO_TAPS;
+    item->taps = taps;
+    item->taps_last = form == PP_HF_TAPS;
     item->between = form == PP_HF_HEAD_TAPS;
     if (form == PP_HF_ONE_ROW)
         item->n_dims = 2;
@@ -528,7 +531,7 @@ static bool is_second(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
     const struct pp_arch_name *line = line_of(f, t->name, &name);
-    const bool tap = line && line->form == PP_HF_TWO_TAPS && !strstr(t->name, "_last.");
+    const bool tap = line && (line->form == PP_HF_TWO_TAPS || line->form == PP_HF_TAPS) && !strstr(t->name, "_last.");
     const bool second = line && line->second && (strstr(t->name, ".ffn_up") || strstr(t->name, ".attn_v.") ||
                                                  strstr(t->name, ".indexer.k_proj.") || tap);
     pp_buf_free(&name);

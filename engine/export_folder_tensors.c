@@ -67,7 +67,8 @@ static void describe_item(const struct folder *f, const struct item *item, struc
         shape[3] = 1;
     }
     if (!item->bits) {
-        describe(b, item->name, "", dtype, item->row ? 2 : item->taps ? PP_MAX_DIMS : item->n_dims, shape, item->at,
+        const int n_dims = item->row ? 2 : item->taps_last ? 3 : item->taps ? PP_MAX_DIMS : item->n_dims;
+        describe(b, item->name, "", dtype, n_dims, shape, item->at,
                  n * (uint64_t)pp_type_info(item->type)->block_bytes);
         return;
     }

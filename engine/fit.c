@@ -67,6 +67,9 @@ static int64_t rare_values(const struct pp_hparams *hp)
         n += (hp->n_head + hp->n_head_kv) * pp_key_width(hp, hp->head_dim);
     if (hp->heads_tiled) /* queries in another order */
         n += hp->n_head * hp->head_dim;
+    if (hp->convolved_heads) /* queries and keys five times, their means, and values of the position before */
+        n += (7 * hp->n_head + 8 * hp->n_head_kv) * hp->head_dim;
+    n += 4 * hp->router_rank;
     if (hp->filtered) /* the position before, what both convolutions give, room for one, and queries beside keys */
         n += 3 * hp->n_embd + 2 * hp->n_head * hp->head_dim;
     if (hp->stream_rank) /* gates of all streams, and what they are made of */

@@ -242,16 +242,17 @@ static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_
 }
 
 /* The matrices of a convolution's two taps. */
-static enum pp_code taps_apart(const struct pp_tensor *t, struct pp_tensor out[2], struct pp_error *err)
+static enum pp_code taps_apart(const struct pp_tensor *t, bool deep, struct pp_tensor out[2], struct pp_error *err)
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
-    if (pp_type_info(t->type)->block_elements != 1 || t->ne[0] != 1 || t->ne[1] != 2)
+    const int64_t *ne = t->ne + deep; /* behind a dimension of one */
+    if (pp_type_info(t->type)->block_elements != 1 || (deep && t->ne[0] != 1) || ne[0] != 2 || t->n_dims != 3 + deep)
         return fail_shape(t, err);
     for (int tap = 0; tap < 2; tap++) {
-        const enum pp_code code = make(t->type, t->ne[2], t->ne[3], 0, &out[tap], err);
+        const enum pp_code code = make(t->type, ne[1], ne[2], 0, &out[tap], err);
         if (code)
             return code;
-        for (int64_t i = 0; i < t->ne[2] * t->ne[3]; i++)
+        for (int64_t i = 0; i < ne[1] * ne[2]; i++)
             memcpy(bytes_of(&out[tap]) + (size_t)i * size, (const uint8_t *)t->data + (size_t)(2 * i + tap) * size,
                    size);
     }
@@ -298,7 +299,8 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
 {
     enum pp_code code = PP_OK;
     out[0] = out[1] = (struct pp_tensor){0};
-    *n = form == PP_HF_BIASES_GATE_UP || form == PP_HF_IN_TURNS || form == PP_HF_TWO_TAPS ? 2 : 1;
+    const bool taps = form == PP_HF_TWO_TAPS || form == PP_HF_TAPS;
+    *n = taps || form == PP_HF_BIASES_GATE_UP || form == PP_HF_IN_TURNS ? 2 : 1;
     switch (form) {
     case PP_HF_SAME:
     case PP_HF_TURNED:
@@ -387,7 +389,8 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
         code = ways_of_columns(t, out, err);
         break;
     case PP_HF_TWO_TAPS:
-        code = taps_apart(t, out, err);
+    case PP_HF_TAPS:
+        code = taps_apart(t, form == PP_HF_TWO_TAPS, out, err);
         break;
     case PP_HF_REST:
         code = rest(t, out, err);

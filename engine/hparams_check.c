@@ -113,7 +113,8 @@ static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *e
 static bool needs_experts(const struct pp_hparams *hp)
 {
     const struct pp_arch *arch = pp_arch_by_name(hp->arch);
-    return hp->head_mixture || hp->hyper || (arch && (arch->decoder.shortcut || arch->decoder.normed_stream));
+    return hp->head_mixture || hp->hyper || hp->router_rank ||
+           (arch && (arch->decoder.shortcut || arch->decoder.normed_stream));
 }
 
 static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *err)
@@ -137,6 +138,8 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
                        (long long)hp->n_expert, (long long)hp->n_expert_share);
     if (!code)
         code = pp_check_range("size of what goes into experts", hp->n_embd_expert, 0, 1 << 20, err);
+    if (!code)
+        code = pp_check_range("size of what experts are chosen by", hp->router_rank, 0, 1 << 16, err);
     if (!code)
         code = pp_check_range("size between the matrices behind an encoder", hp->n_dense, 0, 1 << 20, err);
     return code || !hp->n_expert ? code : check_groups(hp, err);

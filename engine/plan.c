@@ -684,6 +684,15 @@ const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_er
     return t;
 }
 
+const struct pp_tensor *pp_plan_last(struct pp_plan *p, struct pp_error *err)
+{
+    const struct pp_tensor *t;
+    float *taps = make_taps(p, "last", 1, 2, &t, err);
+    if (taps)
+        taps[0] = 1;
+    return t;
+}
+
 const struct pp_tensor *pp_plan_history(struct pp_plan *p, int64_t n, struct pp_error *err)
 {
     const struct pp_tensor *t;

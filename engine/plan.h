@@ -90,6 +90,8 @@ enum pp_op_kind {
                         times silu(in), or sigmoid(in) */
     PP_OP_GATE,      /* out = fn(in) * in2, with `scale` where the function has a number */
     PP_OP_MULTIPLY,  /* out = in * in2, or in * weight */
+    PP_OP_AFFINE,    /* out = (in + bias) * weight, of which either may be missing; `weight` may have one number for as
+                        many neighbours of in as there are for each */
     PP_OP_MIX,       /* `in` and `out` being streams side by side, `in2` a matrix with a row for each: stream j of out =
                         that of in, plus the sum of the streams of in, each times its number of row j */
     PP_OP_SPREAD,    /* in place: to each of the streams of `out`, `in` times 1 + its number of `in2` is added */
@@ -236,7 +238,8 @@ struct pp_op {
  * come in groups of neighbours, all are chosen from the n_groups_used whose two largest have the largest sums. */
 struct pp_experts {
     int n, n_used;
-    int idle;                /* the last so many of the n have no matrices: they give what they read */
+    int idle;                /* the last so many of the n have no matrices: they give what they read, */
+    bool silent;             /* or nothing */
     int share;               /* so many neighbours have the same matrices, which work once for all of them that a row
                                 uses, with their weights together; 0 is 1 */
     bool shares, sigmoids;
@@ -460,6 +463,8 @@ const struct pp_tensor *pp_plan_matrix_of(struct pp_plan *p, const struct pp_ten
                                           struct pp_error *err);
 /* The taps of a convolution of n values that gives by how much the last position's are larger; NULL: *err is set. */
 const struct pp_tensor *pp_plan_shift(struct pp_plan *p, int64_t n, struct pp_error *err);
+/* Those of a convolution of any number of values that gives what they were at the last position; NULL: *err is set. */
+const struct pp_tensor *pp_plan_last(struct pp_plan *p, struct pp_error *err);
 /* Those of a convolution of n values that gives what the i-th was i + 1 positions before; NULL: *err is set. */
 const struct pp_tensor *pp_plan_history(struct pp_plan *p, int64_t n, struct pp_error *err);
 /* What is added behind a projection, where files call it otherwise. */

@@ -199,6 +199,8 @@ struct pp_hparams {
                                see values of two heads side by side: DiffLlama's */
     bool head_mixture;      /* queries, and what becomes of their heads' results, are made by those experts that a row
                                uses, as many heads each as there are of keys: JetMoE's */
+    bool convolved_heads;   /* queries and keys go through two convolutions and are of length 1, and half of the values
+                               are those of the position before: ZAYA's */
     bool key_scores;        /* keys have a score of their own, which values give: Doge's */
     bool head_gates;        /* gates of what attention gives have one number for each head, not for each value */
     bool qk_norm;           /* queries and keys are normed, where only some of the family's models do that */
@@ -230,7 +232,10 @@ struct pp_hparams {
     float residual_scale;   /* of what is added to the residual stream; 0: 1 */
     float logit_scale;      /* of the logits; 0: 1 */
     int64_t n_expert;       /* 0: no mixture of experts */
-    int64_t n_expert_idle;  /* further ones, behind those, which have no matrices and give what they read */
+    int64_t n_expert_idle;  /* further ones, behind those, which have no matrices and give what they read, */
+    bool idle_silent;       /* or nothing */
+    int64_t router_rank;    /* experts are chosen by what three matrices make of so many values, to which those of the
+                               layer before are added: ZAYA's; 0: by the input itself */
     int64_t n_expert_used;  /* of them for each row */
     int64_t n_ff_expert;
     int64_t n_embd_expert;  /* of what goes into experts and comes out of them; 0: n_embd */

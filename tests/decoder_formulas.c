@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "tests/cca_formulas.h"
 #include "tests/decoder_model_int.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
@@ -291,9 +292,17 @@ static void project(const struct decoder *d, int l, const double *in, double *q,
         return;
     }
     if (!d->s.joined) {
-        linear(d, l, "attn_q", in, q);
+        double *low = doubles(d->s.q_rank + 1);
+        if (d->s.q_rank) {
+            linear(d, l, "attn_q_a", in, low);
+            norm(d, l, "attn_q_a_norm", 0, low, low);
+            linear(d, l, "attn_q_b", low, q);
+        } else {
+            linear(d, l, "attn_q", in, q);
+        }
         linear(d, l, "attn_k", in, k);
         linear(d, l, "attn_v", in, v);
+        pp_free(low);
         return;
     }
     double *all = doubles(n_q + 2 * n_kv);
@@ -1105,8 +1114,14 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
     for (int l = 0; l < d->s.n_layer && d->s.zamba.layers; l++)
         zamba_layer(d, l, embeddings, x, n);
     pp_free(embeddings);
+    double *routed = doubles(n * (d->s.n_router + 1));
+    if (d->s.cca)
+        cca_begin(d, x, n);
+    for (int l = 0; l < d->s.n_layer && d->s.cca; l++)
+        cca_layer(d, l, x, routed, n);
+    pp_free(routed);
     const int n_times = d->s.loops ? d->s.n_layer * d->s.loops : d->s.n_layer;
-    for (int i = 0; i < n_times && !d->s.zamba.layers; i++) {
+    for (int i = 0; i < n_times && !d->s.zamba.layers && !d->s.cca; i++) {
         struct decoder of_layer = *d;
         const int l = i % d->s.n_layer;
         for (int r = 0; r < n && i > 0 && l == 0 && !d->s.loops_plain; r++)

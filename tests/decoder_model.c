@@ -142,6 +142,10 @@ static const struct decoder_shape families[] = {
     {.arch = "biogpt", .centred = true, .norm_bias = true, .epsilon = 1e-5f, .positions = true, .unrotated = true,
      .n_head_kv = 4, .tied = true, .ff = FF_GELU_EXACT, .biases = BIAS_QKV | BIAS_O | BIAS_FF,
      .embd_scale = 6.9282032f},
+    {.arch = "zaya", .cca = true, .n_router = 16, .n_expert = 6, .n_used = 1, .tied = true, .rope_dim = 6,
+     .n_layer = 3},
+    {.arch = "step3_text", .n_head_kv = 1, .q_rank = 20, .n_expert = 6, .n_used = 3, .n_ff_shared = 128,
+     .shares = true},
     {.arch = "phi3small", .centred = true, .norm_bias = true, .joined = true, .tied = true, .ff = FF_CLAMPED,
      .gate_bound = 1.5f, .biases = BIAS_QKV | BIAS_O | BIAS_FF, .near_blocks = 1, .far_step = 2, .dense_step = 2,
      .attn_scale = 1.0f / 12, .embd_scale = 3, .logit_scale = 0.25f},
@@ -293,6 +297,50 @@ static void add_number(struct decoder *d, int l, const char *kind, int64_t n, fl
     add(d, name, 0, n, middle, spread);
 }
 
+/* A vector to add and one to multiply by. */
+static void add_scale(struct decoder *d, int l, const char *name)
+{
+    char full[48];
+    if (l < 0)
+        snprintf(full, sizeof full, "%s", name);
+    else
+        snprintf(full, sizeof full, "blk.%d.%s", l, name);
+    add_norm(d, full, 0, d->s.n_embd, true);
+}
+
+static void add_convolved_heads(struct decoder *d, int l)
+{
+    const struct decoder_shape *s = &d->s;
+    const int n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim;
+    add_matrix(d, l, "attn_q", n_q, s->n_embd, false);
+    add_matrix(d, l, "attn_k", n_kv, s->n_embd, false);
+    add_matrix(d, l, "attn_v", n_kv / 2, s->n_embd, false);
+    add_matrix(d, l, "attn_v_last", n_kv / 2, s->n_embd, false);
+    add_matrix(d, l, "attn_qk_conv", n_q + n_kv, 2, true);
+    add_matrix(d, l, "attn_qk_mix_last", n_q + n_kv, s->head_dim, false);
+    add_matrix(d, l, "attn_qk_mix", n_q + n_kv, s->head_dim, true);
+    add_number(d, l, "attn_k_scale.weight", s->n_head_kv, 1, 0.5f);
+    add_matrix(d, l, "attn_output", s->n_embd, n_q, false);
+    add_scale(d, l, "attn_residual");
+    add_scale(d, l, "attn_result");
+}
+
+/* What chooses experts: the last of them gives nothing. */
+static void add_router(struct decoder *d, int l)
+{
+    const int n = d->s.n_router;
+    add_matrix(d, l, "ffn_router_in", n, d->s.n_embd, true);
+    if (l)
+        add_number(d, l, "ffn_router_carry.weight", n, 0.5f, 0.5f);
+    add_number(d, l, "ffn_router_norm.weight", n, 2, 0.5f);
+    add_matrix(d, l, "ffn_router_1", n, n, true);
+    add_matrix(d, l, "ffn_router_2", n, n, true);
+    add_matrix(d, l, "ffn_gate_inp", d->s.n_expert + 1, n, false);
+    add_number(d, l, "exp_probs_b.bias", d->s.n_expert + 1, 0, 0.1f);
+    add_scale(d, l, "ffn_residual");
+    add_scale(d, l, "ffn_result");
+}
+
 static void add_attention(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
@@ -307,6 +355,10 @@ static void add_attention(struct decoder *d, int l)
     }
     if (s->two_norms)
         add_block_norm(d, l, "attn_norm_2");
+    if (s->cca) {
+        add_convolved_heads(d, l);
+        return;
+    }
     if (s->head_mixture) {
         add_matrix(d, l, "attn_gate_inp", s->n_expert, n, false);
         add_experts(d, l, "attn_q_exps", n_kv, n);
@@ -319,7 +371,13 @@ static void add_attention(struct decoder *d, int l)
     if (s->joined) {
         add_matrix(d, l, "attn_qkv", n_q + 2 * n_kv, n, s->biases & BIAS_QKV);
     } else {
-        add_matrix(d, l, "attn_q", n_q, n, s->biases & BIAS_QKV);
+        if (s->q_rank) {
+            add_matrix(d, l, "attn_q_a", s->q_rank, n, false);
+            add_sub_norm(d, l, "attn_q_a_norm", s->q_rank);
+            add_matrix(d, l, "attn_q_b", n_q, s->q_rank, false);
+        } else {
+            add_matrix(d, l, "attn_q", n_q, n, s->biases & BIAS_QKV);
+        }
         for (int64_t i = 0; s->attn_scale == 1.0f && i < n_q * n; i++) /* scores would be too large for one answer */
             last_of(d)->values[i] /= sqrtf((float)s->head_dim);
         add_matrix(d, l, "attn_k", n_kv, n, s->biases & BIAS_QKV);
@@ -574,7 +632,10 @@ static void add_feed_forward(struct decoder *d, int l)
     if (s->norms != POST_NORM && !s->parallel)
         add_block_norm(d, l, s->ffn_norm);
     if (s->n_expert) {
-        add_matrix(d, l, "ffn_gate_inp", s->n_expert, s->n_embd, false);
+        if (s->n_router)
+            add_router(d, l);
+        else
+            add_matrix(d, l, "ffn_gate_inp", s->n_expert, s->n_embd, false);
         add_experts(d, l, "ffn_gate_exps", s->n_ff, s->n_embd);
         add_experts(d, l, "ffn_up_exps", s->n_ff, s->n_embd);
         add_experts(d, l, "ffn_down_exps", s->n_embd, s->n_ff);
@@ -629,6 +690,8 @@ struct decoder *decoder_make(const struct decoder_shape *s)
     }
     if (s->embd_norm && !s->norm_plain && !s->embd_plain)
         add_norm(d, "token_embd_norm", 0, s->n_embd, s->norm_bias);
+    if (s->cca)
+        add_scale(d, -1, "embd_scale");
     for (int l = 0; l < s->n_layer && s->zamba.layers; l++)
         add_zamba(d, l);
     for (int l = 0; l < s->n_layer && !s->zamba.layers; l++) {
@@ -725,7 +788,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         {"attention.key_length", s->head_dim},
         {"attention.value_length", s->head_dim}, {"rope.dimension_count", s->rope_dim},
     }, some[] = {
-        {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, 
+        {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, {"router_length", s->n_router},
+        {"attention.q_lora_rank", s->q_rank},
         {"attention.group_norm_groups", s->norm_groups},
         {"attention.sliding_window", s->both_ways && s->window ? 2 * (s->window - 1) : s->window},
         {"rope.scaling.original_context_length", s->context}, {"shortconv.l_cache", s->taps},

@@ -67,7 +67,12 @@ struct decoder_shape {
     const int (*uneven)[3]; /* of each layer n_head, n_head_kv and n_ff, 0 being none; or NULL: all are alike */
     int n_ff_shared;       /* of an expert that every token uses; 0: there is none */
     bool fused_shared;     /* its gate and value are one matrix */
+    int q_rank;            /* queries are a product of so low a rank, normed in between; 0: they are not */
     bool head_mixture;     /* experts make queries, too, and read what attention gives; and they add something */
+    /* ZAYA's: queries and keys go through convolutions, half of the values are the last position's, and parts are
+     * scaled (cca_formulas.c); and experts are chosen by so many values, or one that gives nothing. */
+    bool cca;
+    int n_router;
     bool sinks;            /* scores without values */
     const char *rotated;   /* of each layer '1' or '0': whether it is; NULL: all are */
     int taps, full;        /* each full-th layer has attention, the others short convolutions; 0: there are none */

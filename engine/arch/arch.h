@@ -69,6 +69,7 @@ enum pp_hf_form {
     PP_HF_REST,           /* likewise, each of them being what is left of 1 beside ours */
     PP_HF_TWO_TAPS,       /* a convolution's [n_out, n_in, 2, 1]: the matrices of the position before and, `second`, of
                              the own one */
+    PP_HF_TAPS,           /* likewise, [n_out, n_in, 2] */
     PP_HF_FIRST_ROW,      /* a vector is the first row of a matrix */
     PP_HF_EXPERTS_FLAT,   /* [n_expert * n_out, n_in] */
     PP_HF_EXPERTS_FLAT_TURNED, /* [n_expert * n_in, n_out] */
@@ -174,6 +175,9 @@ struct pp_decoder {
     bool whole_rank;          /* Kimi Linear's decays and gates come of one matrix each, not of a product of two */
     bool whole_gates;         /* its gates only: ssm_g */
     bool soft_gates;          /* those are softpluses instead */
+    bool scaled_parts;        /* what goes into the first layer, and behind each part the stream and what is added to
+                                 it, are added to a vector and multiplied by one: embd_scale, attn_residual,
+                                 attn_result, ffn_residual, ffn_result */
     bool weighed_stream;      /* before a part's result is added the stream is multiplied by a vector: attn_residual,
                                  ffn_residual */
     const char *mixture_norm; /* experts stand beside a whole layer and read what comes into it behind this norm; NULL:

@@ -137,9 +137,35 @@ static bool add_stream_weight(struct builder *b, int l, const char *part)
     return weight != NULL;
 }
 
+/* A slot, plus a vector, times one. */
+static bool add_affine(struct builder *b, int l, const char *name, int slot)
+{
+    struct pp_op op = {.kind = PP_OP_AFFINE, .layer = l, .in = slot, .in2 = NONE, .out = slot};
+    op.weight = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "%s.weight", name);
+    op.bias = !op.weight ? NULL : pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "%s.bias", name);
+    add(b, op);
+    return op.bias != NULL;
+}
+
+/* Both the stream and what is added to it. */
+static bool add_scaled_part(struct builder *b, int l, const char *part)
+{
+    const char *const kinds[] = {"residual", "result"};
+    for (int i = 0; i < 2; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.%s_%s", l, part, kinds[i]);
+        if (!add_affine(b, l, name, i ? b->delta : b->x))
+            return false;
+    }
+    add_residual(b, l);
+    return true;
+}
+
 /* What attention or the feed-forward part gave goes into the residual stream. */
 static bool add_result(struct builder *b, int l, const char *post_norm)
 {
+    if (b->d->scaled_parts)
+        return add_scaled_part(b, l, post_norm == behind_attention ? "attn" : "ffn");
     if (b->d->weighed_stream && !add_stream_weight(b, l, post_norm == behind_attention ? "attn" : "ffn"))
         return false;
     if (b->hp->norms_of_sums) {
@@ -524,6 +550,11 @@ static void make_slots(struct builder *b)
         b->norm_low = pp_plan_slot(p, hp->norm_rank);
         b->norm_gates = pp_plan_slot(p, low > hp->n_embd ? low : hp->n_embd);
     }
+    if (hp->router_rank) {
+        b->routed = pp_plan_slot(p, hp->router_rank);
+        b->routed_part[0] = pp_plan_slot(p, hp->router_rank);
+        b->routed_part[1] = pp_plan_slot(p, hp->router_rank);
+    }
     if (hp->n_embd_expert) {
         b->narrow = pp_plan_slot(p, hp->n_embd_expert);
         b->narrow_out = pp_plan_slot(p, hp->n_embd_expert);
@@ -600,6 +631,8 @@ static bool add_embedding(struct builder *b)
     if (hp->ngram.size && !pp_ngram_embeddings(b))
         return false;
     struct pp_op norm = {.kind = PP_OP_NORM, .in = b->x, .in2 = NONE, .out = b->x};
+    if (b->d->scaled_parts && !add_affine(b, 0, "embd_scale", b->x))
+        return false;
     if (!b->d->embd_norm)
         return true;
     if (b->d->plain_embd_norm ? !(norm.weight = pp_plan_ones(b->p, hp->n_embd, b->err))
@@ -776,7 +809,7 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
                        pp_source_path(s));
     if (has_plain_norms(&b) && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))
         return err->code;
-    if (((d->unit_heads && hp->qk_norm) || d->unit_values || hp->compressed) &&
+    if (((d->unit_heads && hp->qk_norm) || d->unit_values || hp->compressed || hp->convolved_heads) &&
         !(b.head_ones = pp_plan_ones(plan, hp->head_dim, err)))
         return err->code;
     if (b.head_ones && hp->head_dim_local && !(b.local_ones = pp_plan_ones(plan, hp->head_dim_local, err)))

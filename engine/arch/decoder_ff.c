@@ -156,6 +156,8 @@ static bool add_router(struct builder *b, int l)
     int router, weight = -1;
     if (b->d->early_router)
         return true; /* it has chosen */
+    if (b->hp->router_rank)
+        return add_expert_norm(b, l) && pp_deep_router(b, l);
     router = pp_plan_linear(b->p, b->s, b->hp->n_expert + b->hp->n_expert_idle, b->hp->n_embd, b->err,
                             "blk.%d.ffn_gate_inp", l);
     if (router < 0 || !(b->d->mixture_beside ? add_router_norm(b, l) : add_expert_norm(b, l)))
@@ -211,6 +213,7 @@ bool pp_experts_result(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int64_t n_embd = hp->n_embd_expert ? hp->n_embd_expert : hp->n_embd, n_ff = hp->n_ff_expert;
     struct pp_experts e = {.n = (int)(hp->n_expert + hp->n_expert_idle), .idle = (int)hp->n_expert_idle,
+                           .silent = hp->idle_silent,
                            .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
                            .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer, .scale = hp->expert_scale,
                            .weighed_inputs = b->d->weighed_inputs, .bound = hp->expert_bound[l],

@@ -2,10 +2,11 @@
  * layers that read other positions, decoder_ff.c the others, decoder_altup.c several streams, decoder_delta.c the delta
  * rule, decoder_lightning.c lightning attention, decoder_difference.c what makes a difference of attention,
  * decoder_scored.c keys with scores, decoder_blocks.c an index that picks blocks, decoder_compressed.c attention to
- * compressed blocks, decoder_filter.c filters in front of queries and keys, decoder_head_mixture.c heads of experts,
- * decoder_zamba.c layers that have parts in common, decoder_hyper.c hyper-connections, decoder_ngram.c embeddings of
- * several tokens, decoder_hash.c those of Qwen 4, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c,
- * decoder_rwkv4.c, decoder_rwkv6.c and decoder_lru.c what has states that are made step by step. Private to them. */
+ * compressed blocks, decoder_filter.c filters in front of queries and keys, decoder_cca.c convolutions behind them,
+ * decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have parts in common, decoder_hyper.c
+ * hyper-connections, decoder_ngram.c embeddings of several tokens, decoder_hash.c those of Qwen 4, decoder_scan.c,
+ * decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c and decoder_lru.c what has states that are
+ * made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -46,6 +47,12 @@ struct builder {
                                 are those before */
     int head_router;         /* of a mixture of heads: what experts are chosen by */
     int step_bias;           /* of scans side by side: what is added to steps */
+    /* With convolved heads: queries and keys as they come, behind the first convolution, what that was at the last
+     * position, and what its heads become; of each head of queries the mean with its key's, and of those the keys';
+     * values that wait for the next position. */
+    int qk_before, qk_first, qk_last, qk_own, means, key_means, v_last;
+    const struct pp_tensor *last_taps;
+    int routed, routed_part[2]; /* with router_rank: what experts are chosen by, kept for the next layer; and room */
     int wide_q, wide_k, key_scores; /* with scores of keys: queries and keys with them, and they alone */
     /* Of compressed attention: what a position brings to its block, what its shares are made of, and the block's key;
      * the same of the index's; and what groups of heads give. */
@@ -168,6 +175,10 @@ bool pp_head_mixture_result(struct builder *b, int l);
 bool pp_shared_share(struct builder *b, int l);
 bool pp_filtered_heads(struct builder *b, int l);
 void pp_filter_slots(struct builder *b);
+/* Convolved queries and keys, and values, from `normed`; and what experts are chosen by. */
+bool pp_convolved_heads(struct builder *b, int l);
+void pp_convolved_slots(struct builder *b);
+bool pp_deep_router(struct builder *b, int l);
 /* Keys with scores: from q, and from k and v, to wide_q and wide_k. */
 bool pp_scored_queries(struct builder *b, int l);
 bool pp_scored_keys(struct builder *b, int l);

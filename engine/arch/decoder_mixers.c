@@ -80,6 +80,25 @@ static bool add_mixed_heads(struct builder *b, int l)
     return true;
 }
 
+/* Keys, values, and queries that are a product of low rank, of a normed input. */
+static bool add_low_queries(struct builder *b, int l)
+{
+    const int64_t n = b->hp->n_embd, low = b->hp->q_lora_rank;
+    const int a = pp_plan_linear(b->p, b->s, low, n, b->err, "blk.%d.attn_q_a", l);
+    const int k = a < 0 ? -1 : pp_plan_linear(b->p, b->s, b->n_kv, n, b->err, "blk.%d.attn_k", l);
+    const int v = k < 0 ? -1 : pp_plan_linear(b->p, b->s, b->n_v, n, b->err, "blk.%d.attn_v", l);
+    const int q = v < 0 ? -1 : pp_plan_linear(b->p, b->s, b->n_q, low, b->err, "blk.%d.attn_q_b", l);
+    if (q < 0)
+        return false;
+    add_linear(b, l, a, b->normed, b->q_low);
+    add_linear(b, l, k, b->normed, b->k);
+    add_linear(b, l, v, b->normed, b->v);
+    if (!pp_decoder_norm(b, l, "attn_q_a_norm", low, b->q_low, b->q_low_normed))
+        return false;
+    add_linear(b, l, q, b->q_low_normed, b->q);
+    return true;
+}
+
 /* q, k and v of a normed input, or of the residual stream itself. */
 static bool add_qkv(struct builder *b, int l)
 {
@@ -91,6 +110,10 @@ static bool add_qkv(struct builder *b, int l)
         return false;
     if (b->hp->filtered)
         return pp_filtered_heads(b, l);
+    if (b->hp->convolved_heads)
+        return pp_convolved_heads(b, l);
+    if (b->hp->q_lora_rank)
+        return add_low_queries(b, l);
     if (b->fused_qkv) {
         int qkv = pp_plan_linear(b->p, b->s, b->n_q + b->n_kv + b->n_v, n_embd, b->err, "blk.%d.attn_qkv", l);
         add_linear(b, l, qkv, in, b->qkv);
@@ -687,6 +710,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
                           : pp_delta_slots)(b);
     if (hp->compressed) {
         pp_compressed_slots(b);
+    } else if (hp->convolved_heads) {
+        pp_convolved_slots(b);
     } else if (hp->kv_lora_rank) {
         make_latent_slots(b);
     } else if (b->fused_qkv) {
@@ -696,6 +721,10 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         b->q = pp_plan_slot(p, b->n_q);
         b->k = pp_plan_slot(p, b->n_kv);
         b->v = pp_plan_slot(p, b->n_v);
+        if (hp->q_lora_rank) {
+            b->q_low = pp_plan_slot(p, hp->q_lora_rank);
+            b->q_low_normed = pp_plan_slot(p, hp->q_lora_rank);
+        }
     }
     if (hp->conv_taps && !hp->n_state_head)
         make_convolution_slots(b);

@@ -30,11 +30,13 @@ static const char *const omni_classes[] = {"Qwen2_5OmniModel", "Qwen2_5OmniForCo
 
 static const char *const step_classes[] = {"StepVLForConditionalGeneration", "step_robotics",
                                            "Step3p7ForConditionalGeneration", "step3p7", NULL};
+static const char *const step3_classes[] = {"Step3VLForConditionalGeneration", "step3_vl", NULL};
 
 static const struct pp_arch_wrapper wrappers[] = {
     {.classes = usual_classes, .keys = {"text_config"}},
     {.classes = llm_classes, .keys = {"llm_config"}},
     {.classes = step_classes, .keys = {"text_config"}, .rope_outside = true},
+    {.classes = step3_classes, .keys = {"text_config"}},
     {.classes = omni_classes, .keys = {"thinker_config", "text_config"}},
 };
 
@@ -71,6 +73,7 @@ static const struct {
     {{"Idefics2ForConditionalGeneration", "idefics2"}, "mistral"},
     {{"VideoLlama3ForConditionalGeneration", "video_llama_3"}, "qwen2"},
     {{"GraniteSpeechForConditionalGeneration", "granite_speech"}, "granite"},
+    {{"Step3VLForConditionalGeneration", "step3_vl"}, "step3_text"},
     {{"NemotronH_Nano_VL_V2"}, "nemotron_h"},
     {{"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni"}, "qwen2_5_omni_text"},
     {{"Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe"}, "qwen3_omni_moe_text"},
@@ -95,7 +98,7 @@ static const char *const others[] = {
     "vision_tower.", "vision_model.", "multi_modal_projector.", "mm_projector.", "mlp1.", "audio_tower.",
     "image_newline", "model.vision_tower.", "model.vision_model.", "model.vision_encoder.", "model.vision_projection.",
     "model.connector.", "model.merger.", "model.multi_modal_projector.", "model.mm_projector.", "model.audio_tower.",
-    "model.image_newline", "vit_large_projector.", "model.vit_large_projector.", "thinker.visual.",
+    "model.image_newline", "vit_large_projector.", "model.vit_large_projector.", "vit_downsampler", "thinker.visual.",
     "thinker.audio_tower.", "talker.", "token2wav.", "code2wav.", "vqmodel.", "model.vqmodel.", "video_tower.",
     "image_tower.", "model.video_tower.", "model.image_tower.", "visual_embeddings_table.",
     "model.visual_embeddings_table.", "model.projector.", "projector.", "encoder.", "aligner.", "model.aligner.",

@@ -67,6 +67,7 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->share = from->share ? from->share : 1;
     x->n_matrices = pp_experts_matrices(from);
     x->idle = from->idle > 0;
+    x->silent = from->silent;
     x->n_used = from->n_used;
     x->shares = from->shares;
     x->sigmoids = from->sigmoids;
@@ -403,7 +404,7 @@ static float take_idle(const struct experts *x, int32_t *choice, const float *we
     for (int j = 0; j < x->n_used; j++) {
         if (choice[j] < x->n_matrices)
             continue;
-        sum += weight[j];
+        sum += x->silent ? 0 : weight[j];
         choice[j] = -1;
     }
     return sum;

@@ -224,6 +224,21 @@ static bool is_stream_op(enum pp_op_kind kind)
            kind == PP_OP_WRITE_STREAMS;
 }
 
+static void affine(const struct pp_cpu *c, const struct row_op *r, const float *x, float *y)
+{
+    const int64_t width = r->n_heads ? r->n / r->n_heads : 0;
+    if (r->added) {
+        if (y != x)
+            memcpy(y, x, (size_t)r->n * sizeof *y);
+        c->ops->add(y, r->added, r->n);
+        x = y;
+    }
+    if (width == 1)
+        c->ops->multiply(x, r->factors, r->n, y);
+    for (int h = 0; width > 1 && h < r->n_heads; h++)
+        c->ops->apply(PP_FN_SCALE, r->factors[h], x + h * width, width, y + h * width);
+}
+
 static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
 {
     for (int i = 0; i < s->n_row_ops; i++) {
@@ -249,6 +264,8 @@ static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
             c->ops->gate(r->fn, r->scale, x, slot_row(c, r->in2, row), r->n, y);
         else if (r->kind == PP_OP_MULTIPLY)
             c->ops->multiply(x, r->factors ? r->factors : slot_row(c, r->in2, row), r->n, y);
+        else if (r->kind == PP_OP_AFFINE)
+            affine(c, r, x, y);
         else if (is_stream_op(r->kind))
             pp_cpu_stream_op(c, r, x, r->in2 >= 0 ? slot_row(c, r->in2, row) : NULL, y);
         else if (r->kind == PP_OP_TAKE)

@@ -444,7 +444,7 @@ static bool is_row_op(const struct lowering *l)
                   op->kind == PP_OP_SPREAD || op->kind == PP_OP_MATCH ||
                   op->kind == PP_OP_SPARSEN || op->kind == PP_OP_RECALL || op->kind == PP_OP_CONNECT ||
                   op->kind == PP_OP_READ_STREAMS || op->kind == PP_OP_WRITE_STREAMS ||
-                  (op->kind == PP_OP_ROPE && op->period) ||
+                  (op->kind == PP_OP_ROPE && op->period) || op->kind == PP_OP_AFFINE ||
                   (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
                   (op->kind == PP_OP_HEAD_NORM && !norm_is_of_attention(l)) ||
                   (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
@@ -494,6 +494,12 @@ static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, 
         r->n_heads = (int)l->plan->slots[op->in].width;
     if (op->kind == PP_OP_MULTIPLY && op->weight && !(r->factors = pp_cpu_float_vector(l->c, op->weight, l->err)))
         return l->err->code;
+    if (op->kind == PP_OP_AFFINE) {
+        r->n_heads = op->weight ? (int)op->weight->ne[0] : 0;
+        if ((op->weight && !(r->factors = pp_cpu_float_vector(l->c, op->weight, l->err))) ||
+            (op->bias && !(r->added = pp_cpu_float_vector(l->c, op->bias, l->err))))
+            return l->err->code;
+    }
     if (op->kind == PP_OP_APPLY && op->weight) {
         const float *number = pp_cpu_float_vector(l->c, op->weight, l->err);
         if (!number)
@@ -598,6 +604,7 @@ static enum pp_code lower_next(struct lowering *l)
         return lower_recurrence(l);
     case PP_OP_MULTIPLY:
         return product_is_of_convolution(l) ? lower_convolution(l) : lower_rows(l);
+    case PP_OP_AFFINE:
     case PP_OP_LOOKUP:
     case PP_OP_TOKEN:
     case PP_OP_NGRAM:

@@ -40,8 +40,9 @@ struct row_op {
     const struct pp_tensor *const *tables; /* HASH: [count], the first being `table` */
     const struct pp_hashed *hashed; /* HASH */
     bool by_position;           /* LOOKUP */
-    const float *factors;       /* MULTIPLY, in place of in2; or NULL. RECALL. CONNECT: one for each kind of number */
-    const float *added;         /* CONNECT: to each number */
+    const float *factors;       /* MULTIPLY, in place of in2; AFFINE; or NULL. RECALL. CONNECT: one for each kind of
+                                   number */
+    const float *added;         /* CONNECT: to each number. AFFINE, or NULL */
     struct pp_connection connection; /* CONNECT */
     bool mixes;                 /* WRITE_STREAMS: with a matrix */
     int in, in2, out;           /* slots */
@@ -65,7 +66,8 @@ struct projection {
 struct experts {
     int n, n_used;              /* experts that are chosen from, and of them for each row */
     int n_matrices, share;      /* neighbours that have the same matrices */
-    bool idle;                  /* those behind the ones with matrices give what they read */
+    bool idle;                  /* those behind the ones with matrices give what they read, */
+    bool silent;                /* or nothing */
     bool shares, sigmoids, roots;
     const int32_t *table;       /* [n_tokens, n_used], or NULL */
     int64_t n_tokens;
