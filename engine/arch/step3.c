@@ -1,6 +1,6 @@
-/* step3.c - the text of Step 3 (arXiv 2507.19427): multi-matrix factorisation attention (arXiv 2412.19255), which is one
- * head of keys and values whose queries come of a product of low rank, normed in between; experts with softmax weights
- * beside one that every row uses. Its files are pippin's own. */
+/* step3.c - the text of Step 3 (arXiv 2507.19427): multi-matrix factorisation attention (arXiv 2412.19255), which is
+ * one head of keys and values whose queries come of a product of low rank, normed in between; experts with softmax
+ * weights beside one that every row uses. Its files are pippin's own. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 
