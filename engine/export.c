@@ -278,7 +278,7 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
     static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight",
                                        "position_embd.weight", "token_types.weight",
                                        "ssm_conv1d.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight",
-                                       "ssm_conv1d_v.weight", "shortconv.conv.weight",
+                                       "ssm_conv1d_v.weight", "shortconv.conv.weight", ".attn_qk_conv.weight",
                                        "lru_conv1d.weight", ".indexer.proj.weight",
                                        "attn_compressor_ape.weight", "indexer_compressor_ape.weight",
                                        "hc_attn_fn.weight", "hc_ffn_fn.weight", "output_hc_fn.weight",

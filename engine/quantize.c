@@ -167,6 +167,8 @@ static uint32_t mixed_type(const struct mix *mix, const struct pp_hparams *hp, b
                 strstr(t->name, ".ffn_down_ch") != NULL;
     if (layer < 0 || mix->type == PP_TYPE_Q8_0)
         return mix->type;
+    if (strstr(t->name, ".ffn_router_")) /* small, and a wrong expert costs more than a rounding */
+        return PP_TYPE_Q8_0;
     if (down)
         return down_type(mix, hp, layer);
     if (pp_ends_with(t->name, ".attn_v.weight"))

@@ -4,6 +4,8 @@
 
 #include "engine/arch/arch.h"
 #include "engine/convert.h"
+#include "engine/engine.h"
+#include "engine/gguf.h"
 #include "engine/hf.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_checks.h"
@@ -60,6 +62,57 @@ static void zaya(void **state)
     check_decoder(&s);
 }
 
+/* Adapters of its projections, by the names that PEFT gives them. */
+static void lora_of_zaya(void **state)
+{
+    (void)state;
+    const struct decoder_shape s = decoder_shape("zaya");
+    struct decoder *d = decoder_make(&s);
+    struct folder f = {.random = 5};
+    const char *file = decoder_write(d), *folder = fresh_path("folder");
+    struct pp_error err;
+    assert_ok(pp_convert_to_folder(file, folder, &(struct pp_convert_options){0}, &err), err);
+    merge_lora(d, "blk.0.attn_q.weight", &f, "self_attn.qkv_proj.q_proj", s.n_head * s.head_dim, 4, 2);
+    merge_lora(d, "blk.0.attn_v_last.weight", &f, "self_attn.qkv_proj.v_proj_delayed", s.head_dim, 4, 2);
+    merge_lora(d, "blk.0.ffn_router_2.weight", &f, "mlp.gate.router_mlp.fc2", s.n_router, 4, 2);
+    const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
+                                             "\"target_modules\": [\"q_proj\", \"v_proj_delayed\", \"fc2\"]}");
+    expect_adapted(d, file, path, 1e-4);
+    expect_adapted(d, folder, path, 1e-3);
+    folder_empty(&f);
+    decoder_free(d);
+}
+
+/* Its matrices are quantised, but for what chooses experts and what goes by values. */
+static void quantised_zaya(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("zaya");
+    s.n_embd = 64;
+    s.head_dim = s.n_router = 32;
+    s.rope_dim = 16;
+    check_quantised_folder(&s);
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d), *small = fresh_path("small.gguf");
+    static const struct {
+        const char *name;
+        uint32_t type;
+    } kinds[] = {{"blk.1.attn_qk_conv.weight", PP_TYPE_F32}, {"blk.1.ffn_router_1.weight", PP_TYPE_Q8_0},
+                 {"blk.1.attn_q.weight", PP_TYPE_Q4_0},      {"blk.1.attn_qk_mix.weight", PP_TYPE_Q4_0},
+                 {"blk.1.ffn_up_exps.weight", PP_TYPE_Q4_0}, {"blk.1.ffn_gate_inp.weight", PP_TYPE_F32}};
+    struct pp_gguf *g;
+    struct pp_model *m;
+    struct pp_error err;
+    assert_ok(pp_quantize_file(file, small, "Q4_0", NULL, &err), err);
+    assert_ok(pp_gguf_open(small, &g, &err), err);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        assert_int_equal(pp_gguf_tensor(g, kinds[i].name)->type, kinds[i].type);
+    pp_gguf_close(g);
+    assert_ok(pp_model_open(small, &m, &err), err);
+    pp_model_close(m);
+    decoder_free(d);
+}
+
 /* Step 3: queries of low rank over one head of keys. */
 static void step3(void **state)
 {
@@ -84,6 +137,8 @@ TEST_GROUP(more_decoders)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(biogpt),
         cmocka_unit_test(zaya),
+        cmocka_unit_test(lora_of_zaya),
+        cmocka_unit_test(quantised_zaya),
         cmocka_unit_test(step3),
     };
     return cmocka_run_group_tests_name("more_decoders", tests, NULL, NULL);
