@@ -17,6 +17,7 @@
 #include "engine/base/whole_io.h"
 #include "src/paths.h"
 #include "ui/history.h"
+#include "ui/inputrc.h"
 #include "ui/text.h"
 
 enum { CTRL_G = 7 };
@@ -154,13 +155,14 @@ static void bind_keys(void)
     rl_bind_key_in_map('N', search_on_again, vi_movement_keymap);
 }
 
-/* The file of the user's keys, if it is one that would be waited for. */
-static bool keys_in_pipe(char *path, size_t cap)
+/* The file that readline would begin with. */
+static void keys_file(char *path, size_t cap)
 {
-    struct stat st;
     const char *name = getenv("INPUTRC");
-    return pp_expand_home(name && *name ? name : "~/.inputrc", path, cap) && stat(path, &st) == 0 &&
-           S_ISFIFO(st.st_mode);
+    if (name && *name)
+        (void)(pp_expand_home(name, path, cap) || (path[0] = '\0'));
+    else if (!pp_expand_home("~/.inputrc", path, cap) || access(path, R_OK) != 0)
+        snprintf(path, cap, "/etc/inputrc");
 }
 
 /* Reads that file anew; where there is none, readline knows what to read instead. */
@@ -171,22 +173,53 @@ static void read_again(const char *path)
     rl_set_keymap_from_edit_mode();
 }
 
+/* As readline takes the lines of a file. */
+static void read_lines(struct pp_buf *lines)
+{
+    for (char *s = lines->data, *end = s ? s + lines->len : NULL; s && s < end;) {
+        char *feed = memchr(s, '\n', (size_t)(end - s));
+        if (feed)
+            *feed = '\0';
+        s += strspn(s, " \t\r");
+        if (*s && *s != '#')
+            rl_parse_and_bind(s);
+        s = feed ? feed + 1 : end;
+    }
+    rl_set_keymap_from_edit_mode();
+}
+
+/* readline begins, and reads no file. */
+static void begin_without_keys(void)
+{
+    char *before = getenv("INPUTRC") ? pp_strdup(getenv("INPUTRC")) : NULL;
+    setenv("INPUTRC", "/dev/null", 1);
+    rl_initialize();
+    if (before)
+        setenv("INPUTRC", before, 1);
+    else
+        unsetenv("INPUTRC");
+    pp_free(before);
+}
+
 /* What readline has to say about that file it would write to the terminal as it is: the first of it is told instead. */
 static enum pp_code read_keys(bool again, struct pp_error *err)
 {
     char path[PATH_MAX] = "", said[200] = "";
-    const bool is_pipe = keys_in_pipe(path, sizeof path);
-    char *before = is_pipe && getenv("INPUTRC") ? pp_strdup(getenv("INPUTRC")) : NULL;
+    struct pp_buf lines = {0};
+    keys_file(path, sizeof path);
+    const enum pp_code code = pp_inputrc_look(path, &lines, err);
     const int own = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     const int words = own < 0 ? -1 : memfd_create("inputrc", MFD_CLOEXEC);
-    if (is_pipe)
-        setenv("INPUTRC", "/dev/null", 1);
     if (words >= 0)
         dup3(words, STDERR_FILENO, 0);
-    if (!again)
-        rl_initialize();
-    else if (!is_pipe)
+    if (code == PP_OK && again)
         read_again(path);
+    else if (code == PP_OK)
+        rl_initialize();
+    else if (!again)
+        begin_without_keys();
+    if (code == PP_ERR_FORMAT)
+        read_lines(&lines);
     if (words >= 0) {
         fflush(stderr);
         dup3(own, STDERR_FILENO, 0);
@@ -195,17 +228,11 @@ static enum pp_code read_keys(bool again, struct pp_error *err)
     }
     if (own >= 0)
         close(own);
-    if (before)
-        setenv("INPUTRC", before, 1);
-    else if (is_pipe)
-        unsetenv("INPUTRC");
-    pp_free(before);
+    pp_buf_free(&lines);
     said[strcspn(said, "\n")] = '\0';
     rl_variable_bind("bell-style", "none");
     bind_keys();
-    if (is_pipe)
-        return pp_fail(err, PP_ERR_IO, "the keys in %s are not used: it is not a regular file", path);
-    return said[0] ? pp_fail(err, PP_ERR_FORMAT, "%s", said) : PP_OK;
+    return !code && said[0] ? pp_fail(err, PP_ERR_FORMAT, "%s", said) : code;
 }
 
 static int on_read_again(int count, int key)

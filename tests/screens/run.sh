@@ -256,6 +256,9 @@ wrong_keys() { # of the user: told on the screen, and not to the terminal as the
             keys C-u && see "› Write" || return 1
     done
     keys F10 && see "exit=0" && ! screen | grep -q "line 1" || return 1
+    printf '"\\C-t": "before it"\n$include %s\n"\\C-y": re-read-init-file\n' "$work/keys" >"$work/keys" # includes itself
+    start 80x24 INPUTRC="$work/keys" && see ready && see "it includes itself" && keys C-t && see "› before it" &&
+        keys C-u C-y && see "› Write" && keys C-t && see "› before it" && keys F10 && see "exit=0" || return 1
     rm -f "$work/keys.pipe"
     mkfifo "$work/keys.pipe" && start 80x24 INPUTRC="$work/keys.pipe" && see ready && see "the keys in" &&
         say "hello" && see "You said: hello"
@@ -320,6 +323,15 @@ editor_writes_too_much() { # what cannot be taken over stays where it was writte
     printf '#!/bin/sh\nhead -c 17000000 /dev/zero | tr "\\0" x >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     start 80x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "is longer than 16 MB" &&
         see "start" && [ "$(cat "$work"/state/pippin/message-*.md | wc -c)" = 17000000 ]
+}
+editor_writes_no_text() { # what was in the line stays there
+    printf '#!/bin/sh\ncat "${0%%.sh}.bytes" >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
+    for bytes in '\0\0\0' 'a\0b' '\377\376'; do
+        rm -rf "$work/state"
+        printf "$bytes" >"$work/ed.bytes"
+        start 120x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "is no text in UTF-8" &&
+            see "› start" && keys F10 && see "exit=0" && ls "$work"/state/pippin/message-*.md >/dev/null || return 1
+    done
 }
 editor_without_memory() { # what it wrote stays there if it cannot come into the line
     command -v prlimit >/dev/null || return 0
@@ -800,7 +812,7 @@ markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarg
 paste_megabyte paste_without_memory paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
 enter_while_loading lone_escape no_locale editor
-editor_writes_too_much editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
+editor_writes_too_much editor_writes_no_text editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
