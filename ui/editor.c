@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/base/whole_io.h"
 #include "ui/edit.h"
 #include "ui/input.h"
@@ -48,9 +49,14 @@ static enum pp_code read_file(const char *path, char **out, struct pp_error *err
         pp_free(text);
         return pp_fail(err, PP_ERR_IO, "what the editor left cannot be read; it stays in %s", path);
     }
+    if (memchr(text, 0, n) || !pp_utf8_valid(text, n)) {
+        pp_free(text);
+        return pp_fail(err, PP_ERR_FORMAT, "what the editor left is no text in UTF-8; your text is as it was, and "
+                                           "that stays in %s", path);
+    }
     size_t len = 0;
     for (size_t i = 0; i < n; i++)
-        if (text[i] != '\0' && text[i] != '\r')
+        if (text[i] != '\r')
             text[len++] = text[i];
     if (len > 0 && text[len - 1] == '\n')
         len--;
@@ -105,8 +111,9 @@ static bool has_written(const char *path, const char *text)
     size_t n = strlen(text);
     char *left = NULL;
     n -= n > 0 && text[n - 1] == '\n';
+    const enum pp_code code = read_file(path, &left, NULL);
     const bool other =
-        read_file(path, &left, NULL) == PP_OK && (strlen(left) != n || memcmp(left, text, n) != 0);
+        code == PP_ERR_FORMAT || (code == PP_OK && (strlen(left) != n || memcmp(left, text, n) != 0));
     pp_free(left);
     return other;
 }
