@@ -149,6 +149,22 @@ static enum pp_code read_options(struct bench *b, struct pp_error *err)
     return code ? code : read_lists(b, err);
 }
 
+/* --- what is being done ----------------------------------------------------------------------------------------- */
+
+void bench_show(struct bench *b, const char *what, uint64_t done, uint64_t total)
+{
+    if (!b->bar.last_ns)
+        b->bar.last_ns = 1; /* a bar's first time would only begin its first tenth of a second */
+    pp_cli_bar_show(&b->bar, what, done, total);
+}
+
+void bench_show_prompt(void *user, uint64_t done, uint64_t total)
+{
+    char what[64];
+    snprintf(what, sizeof what, "a prompt of %llu tokens", (unsigned long long)total);
+    bench_show(user, what, done, total);
+}
+
 /* --- the model -------------------------------------------------------------------------------------------------- */
 
 static void writing(void *user, uint64_t done, uint64_t total)

@@ -97,6 +97,11 @@ struct bench {
     struct bench_report report;
 };
 
+/* The bar of what is being measured, from the first time on: most of it takes longer than a moment. */
+void bench_show(struct bench *b, const char *what, uint64_t done, uint64_t total);
+/* The same of a prompt, as pp_progress; user: the struct bench. */
+void bench_show_prompt(void *user, uint64_t done, uint64_t total);
+
 /* cmd_bench_measure.c: everything that is passes of one model */
 enum pp_code bench_measure(struct bench *b, struct pp_error *err);
 int32_t bench_most_likely(const float *logits, int64_t n); /* the token; n > 0 */

@@ -351,7 +351,7 @@ static enum pp_code measure_kind(struct drafting *d, int kind, struct pp_error *
             code = add_result(d, name, &d->results[kind][way], err);
     }
     for (int round = -1; round < d->b->repetitions && !code; round++) { /* the first warms up */
-        pp_cli_bar_show(&d->b->bar, kinds[kind], (uint64_t)(round + 1), (uint64_t)d->b->repetitions + 1);
+        bench_show(d->b, kinds[kind], (uint64_t)(round + 1), (uint64_t)d->b->repetitions + 1);
         code = round_of(d, kind, round >= 0, err);
     }
     if (!code)
@@ -542,7 +542,7 @@ static enum pp_code measure_scripts(struct drafting *d, struct pp_error *err)
         code = add_result(d, name, &index, err);
         first = i ? first : index;
         for (int round = 0; round < d->b->repetitions && !code; round++) {
-            pp_cli_bar_show(&d->b->bar, "a script", i, sizeof cases / sizeof *cases);
+            bench_show(d->b, "a script", i, sizeof cases / sizeof *cases);
             code = scripted(d, say, cases[i].a, cases[i].n, index, err);
         }
         struct bench_summary plain, these;

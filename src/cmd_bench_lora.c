@@ -213,7 +213,11 @@ static enum pp_code take_token(struct lora *l, struct answer *a, double *ns, str
 
 static enum pp_code begin_answer(struct lora *l, int set, struct answer *a, double *ns, struct pp_error *err)
 {
-    struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = l->b->n_gen, .ignore_end = true};
+    struct pp_gen_options opt = {.sampling = pp_sampling_default(),
+                                 .max_tokens = l->b->n_gen,
+                                 .ignore_end = true,
+                                 .progress = bench_show_prompt,
+                                 .user = l->b};
     double first = 0;
     opt.sampling.temp = 0;
     enum pp_code code = pp_seq_new(l->engine, &a->seq, err);
@@ -339,7 +343,7 @@ enum pp_code bench_lora(struct bench *b, struct pp_error *err)
     struct lora l = {.b = b, .n_sets = b->o->n_lora ? LORA_SETS : SETS};
     enum pp_code code = prepare(&l, err);
     for (int round = -1; round < b->repetitions && !code; round++) { /* the first warms up */
-        pp_cli_bar_show(&b->bar, "adapters", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
+        bench_show(b, "adapters", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
         code = measure_round(&l, round, err);
     }
     for (int i = 1; i < l.n_sets && !code && l.n_ratios; i++) {

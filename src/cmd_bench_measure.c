@@ -48,7 +48,8 @@ struct measuring {
     int32_t *tokens;    /* [n_tokens]; the same on every machine: what they are does not matter to a dense model */
     int64_t n_tokens;
     double *choose_us;  /* [repetitions]: of the first decode */
-    uint64_t done, total; /* cells, for the bar */
+    char telling[160];  /* what is being done, for the bar; */
+    uint64_t done, total; /* cells of that, or what stands for them */
 };
 
 /* --- the list of cells ------------------------------------------------------------------------------------------ */
@@ -80,6 +81,24 @@ static void name_cell(const struct measuring *m, const struct cell *c, char *nam
         n += (size_t)snprintf(name + n, size - n, ", %d thread%s", l->threads, l->threads == 1 ? "" : "s");
     if (b->n_kv_types > 1 && n < size)
         snprintf(name + n, size - n, ", KV %s", pp_kv_type_name(l->kv_type));
+}
+
+/* The next of `total` cells is about to be measured. */
+static void tell(struct measuring *m, const char *why, const struct cell *c, uint64_t done, uint64_t total)
+{
+    char name[96];
+    name_cell(m, c, name, sizeof name);
+    snprintf(m->telling, sizeof m->telling, "%s%s", why, name);
+    m->done = done;
+    m->total = total;
+    bench_show(m->b, m->telling, done, total);
+}
+
+/* So much of that cell is done. */
+static void tell_part(void *user, uint64_t done, uint64_t total)
+{
+    struct measuring *m = user;
+    bench_show(m->b, m->telling, m->done * total + done, m->total * total);
 }
 
 static enum pp_code add_cell(struct measuring *m, struct cell c, struct pp_error *err)
@@ -178,8 +197,8 @@ static enum pp_code fill_points(struct measuring *m, struct lane *l, struct pp_e
     code = pp_seq_set_adapters(longest, b->uses, b->n_adapters, err);
     for (int i = 0; i < l->n_points && !code; i++) {
         int64_t depth = l->points[order[i]].depth, len = pp_seq_len(longest);
-        code = pp_cli_feed(l->engine, longest, m->tokens + len, (size_t)(depth - len), SIZE_MAX, NULL, NULL, b->cancel,
-                           err);
+        code = pp_cli_feed_shown(l->engine, longest, m->tokens + len, (size_t)(depth - len), SIZE_MAX,
+                                 bench_show_prompt, b, b->cancel, err);
         if (!code)
             code = pp_seq_fork(longest, depth, &l->points[order[i]].seq, err);
     }
@@ -246,8 +265,8 @@ static enum pp_code run_prefill(struct measuring *m, const struct lane *l, const
     struct bench *b = m->b;
     int64_t depth = l->points[c->point].depth;
     uint64_t start = pp_now_ns();
-    enum pp_code code = pp_cli_feed(l->engine, l->points[c->point].seq, m->tokens + depth, (size_t)b->n_prompt,
-                                    (size_t)b->n_prompt - 1, NULL, NULL, b->cancel, err);
+    enum pp_code code = pp_cli_feed_shown(l->engine, l->points[c->point].seq, m->tokens + depth, (size_t)b->n_prompt,
+                                          (size_t)b->n_prompt - 1, tell_part, m, b->cancel, err);
     *sample = rate(b->n_prompt, pp_now_ns() - start);
     return code;
 }
@@ -263,6 +282,7 @@ static enum pp_code run_decode(struct measuring *m, const struct lane *l, const 
     for (int64_t i = 0; i < b->n_gen; i++) {
         struct pp_row row = {
             .seq = l->points[c->point].seq, .token = token, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+        tell_part(m, (uint64_t)i, (uint64_t)b->n_gen);
         uint64_t start = pp_now_ns();
         enum pp_code code = pp_step(l->engine, &row, 1, b->cancel, err);
         if (code)
@@ -352,6 +372,9 @@ static enum pp_code run_cell(struct measuring *m, const struct cell *c, double *
 static enum pp_code run_round(struct measuring *m, int round, int lane0, int lane1, bool *chosen, struct pp_error *err)
 {
     struct bench *b = m->b;
+    char why[48] = "warming up: ";
+    if (round >= 0)
+        snprintf(why, sizeof why, "round %d of %d: ", round + 1, b->repetitions);
     for (int i = lane0; i < lane1; i++)
         m->lanes[i].roof_bps = pp_read_test_run(m->lanes[i].roof);
     for (size_t i = 0; i < m->n_cells; i++) {
@@ -359,7 +382,7 @@ static enum pp_code run_round(struct measuring *m, int round, int lane0, int lan
         double sample = 0, choose_us = 0;
         if (c->lane < lane0 || c->lane >= lane1)
             continue;
-        pp_cli_bar_show(&b->bar, "measuring", m->done++, m->total);
+        tell(m, why, c, i, m->n_cells);
         enum pp_code code = run_cell(m, c, &sample, &choose_us, err);
         if (code)
             return code;
@@ -385,6 +408,7 @@ static enum pp_code profile_cell(struct measuring *m, const struct cell *c, stru
     for (int k = 0; k < m->b->repetitions && !code; k++) {
         struct pp_profile p;
         double sample, choose_us;
+        tell(m, "where time goes: ", c, (uint64_t)k, (uint64_t)m->b->repetitions);
         if ((code = pp_engine_profile(e, true, err)) || (code = run_cell(m, c, &sample, &choose_us, err)))
             break;
         pp_engine_profile_get(e, &p);
@@ -492,6 +516,7 @@ static enum pp_code measure_memory(struct measuring *m, struct pp_error *err)
     enum pp_code code = open_lane(m, l, err);
     for (size_t i = 0; i < m->n_cells && !code; i++) {
         double sample, choose_us;
+        tell(m, "memory: ", &m->cells[i], i, m->n_cells);
         if (m->cells[i].lane == 0)
             code = run_cell(m, &m->cells[i], &sample, &choose_us, err);
     }
@@ -599,7 +624,6 @@ enum pp_code bench_measure(struct bench *b, struct pp_error *err)
         return pp_fail_nomem(err, "the measuring");
     m->b = b;
     enum pp_code code = prepare(m, err);
-    m->total = m->n_cells * (uint64_t)(b->repetitions + 1);
     b->report.interleaved = fit_together(m);
     if (!code && b->what & BENCH_MEMORY)
         code = measure_memory(m, err);

@@ -126,7 +126,7 @@ static enum pp_code measure_products(struct bench *b, struct pp_error *err)
         code = pp_read_test_new(1, pp_read_test_bytes(), &roof, err);
     double roof_bps = 0;
     for (int round = -1; round < b->repetitions && !code; round++) {
-        pp_cli_bar_show(&b->bar, "measuring products", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
+        bench_show(b, "measuring products", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
         roof_bps = pp_read_test_run(roof);
         code = product_round(&p, round, err);
     }
@@ -262,7 +262,7 @@ static enum pp_code measure_attention(struct bench *b, const char *shape, struct
     enum pp_code code = pp_random_model_write(&spec, path, NULL, NULL, b->cancel, err);
     for (int64_t k = 0; k < b->n_kv_types && !code; k++) {
         struct attention a = {.b = b, .shape = shape, .kv_type = (enum pp_kv_type)b->kv_types[k]};
-        pp_cli_bar_show(&b->bar, "measuring attention", (uint64_t)k, (uint64_t)b->n_kv_types);
+        bench_show(b, "measuring attention", (uint64_t)k, (uint64_t)b->n_kv_types);
         code = open_attention(&a, path, deepest, err);
         if (!code)
             code = attention_rounds(&a, depths, n_depths, rows, sizeof rows / sizeof *rows, err);

@@ -273,7 +273,7 @@ static enum pp_code feed(const struct resume *r, struct pp_seq *seq, const int32
                          struct pp_error *err)
 {
     size_t have = (size_t)pp_seq_len(seq), left = (size_t)n - have;
-    return pp_cli_feed(r->engine, seq, tokens + have, left, left, NULL, NULL, r->b->cancel, err);
+    return pp_cli_feed_shown(r->engine, seq, tokens + have, left, left, bench_show_prompt, r->b, r->b->cancel, err);
 }
 
 /* A few more tokens, as after a turn. */
@@ -357,12 +357,11 @@ static enum pp_code once(struct resume *r, int64_t tokens, bool warming, struct 
 
 static enum pp_code resume_at(struct resume *r, int64_t tokens, struct pp_error *err)
 {
-    pp_cli_bar_show(&r->b->bar, "a conversation to be saved", 0, (uint64_t)tokens);
     enum pp_code code = prepare(r, tokens, err);
     if (!code)
         code = add_results(r, tokens, err);
     for (int round = -1; round < r->b->repetitions && !code; round++) { /* the first warms up */
-        pp_cli_bar_show(&r->b->bar, "saving and reading", (uint64_t)(round + 1), (uint64_t)r->b->repetitions + 1);
+        bench_show(r->b, "saving and reading", (uint64_t)(round + 1), (uint64_t)r->b->repetitions + 1);
         code = once(r, tokens, round < 0, err);
     }
     pp_seq_free(r->seq);

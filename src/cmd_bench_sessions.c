@@ -257,7 +257,7 @@ static enum pp_code complete_index(struct measured *x, struct pp_error *err)
     int64_t left = 0, all = 0;
     enum pp_code code = pp_store_index_left(x->st, &left, err);
     for (all = left; left && !code; code = pp_store_index_more(x->st, AT_ONCE, &left, err))
-        pp_cli_bar_show(&x->b->bar, "indexing", (uint64_t)(all - left), (uint64_t)all);
+        bench_show(x->b, "indexing", (uint64_t)(all - left), (uint64_t)all);
     return code;
 }
 
@@ -285,7 +285,7 @@ enum pp_code bench_sessions(struct bench *b, struct pp_error *err)
     };
     for (size_t i = 0; i < sizeof questions / sizeof *questions && !code; i++) {
         for (int cold = 0; cold < 2 && !code; cold++) {
-            pp_cli_bar_show(&b->bar, "asking", 2 * i + (size_t)cold, 2 * sizeof questions / sizeof *questions);
+            bench_show(b, "asking", 2 * i + (size_t)cold, 2 * sizeof questions / sizeof *questions);
             code = measure(&x, &questions[i], cold, err);
         }
     }

@@ -25,7 +25,11 @@ struct talk {
 
 static enum pp_code begin(struct several *s, struct talk *t, int number, struct pp_error *err)
 {
-    struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = s->b->n_gen, .ignore_end = true};
+    struct pp_gen_options opt = {.sampling = pp_sampling_default(),
+                                 .max_tokens = s->b->n_gen,
+                                 .ignore_end = true,
+                                 .progress = bench_show_prompt,
+                                 .user = s->b};
     int64_t n_vocab = pp_model_info(s->b->model)->n_vocab;
     opt.sampling.seed = (uint64_t)number;
     for (int64_t i = 0; i < s->b->n_prompt; i++)
@@ -105,7 +109,7 @@ static enum pp_code rounds(struct several *s, struct pp_error *err)
 {
     enum pp_code code = add_results(s, err);
     for (int round = -1; round < s->b->repetitions && !code; round++) { /* the first warms up */
-        pp_cli_bar_show(&s->b->bar, "several conversations", (uint64_t)(round + 1), (uint64_t)s->b->repetitions + 1);
+        bench_show(s->b, "several conversations", (uint64_t)(round + 1), (uint64_t)s->b->repetitions + 1);
         for (int i = 0; i < s->n_counts && !code; i++) {
             double rate;
             code = measure(s, (int)s->counts[i], &rate, err);

@@ -76,7 +76,11 @@ static enum pp_code run_request(struct bench *b, double *open_ms, double *first_
     struct pp_engine *e = NULL;
     struct pp_seq *s = NULL;
     struct pp_gen *g = NULL;
-    struct pp_gen_options gen = {.sampling = pp_sampling_default(), .max_tokens = 1, .ignore_end = true};
+    struct pp_gen_options gen = {.sampling = pp_sampling_default(),
+                                 .max_tokens = 1,
+                                 .ignore_end = true,
+                                 .progress = bench_show_prompt,
+                                 .user = b};
     struct pp_buf text = {0};
     enum pp_finish finish;
     int n = 0;
@@ -124,7 +128,7 @@ enum pp_code bench_start(struct bench *b, struct pp_error *err)
     enum pp_code code = PP_OK;
     for (int round = -1; round < b->repetitions && !code; round++) {
         double exec_ms = 0, open_ms = 0, first_ms = 0;
-        pp_cli_bar_show(&b->bar, "measuring the start", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
+        bench_show(b, "measuring the start", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
         if ((code = run_program(b, output, &exec_ms, err)) || (code = run_request(b, &open_ms, &first_ms, err)))
             break;
         add_sample(b, exec, round, exec_ms);
@@ -164,7 +168,7 @@ static enum pp_code time_tokenizer(struct bench *b, const struct pp_buf *text, s
         int32_t *ids;
         size_t n_ids;
         struct pp_buf back = {0};
-        pp_cli_bar_show(&b->bar, "measuring the tokenizer", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
+        bench_show(b, "measuring the tokenizer", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
         if (pp_cancelled(b->cancel))
             return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
         uint64_t begin = pp_now_ns();

@@ -269,7 +269,7 @@ enum pp_code bench_trace(struct bench *b, struct pp_error *err)
     }
     code = open_trace(&t, err);
     for (int round = -1; round < b->repetitions && !code; round++) {
-        pp_cli_bar_show(&b->bar, "measuring a trace", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
+        bench_show(b, "measuring a trace", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
         uint64_t begin = pp_now_ns();
         code = run_trace(&t, err);
         if (!code && round >= 0)

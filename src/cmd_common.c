@@ -555,8 +555,10 @@ void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out)
         pp_token_text(t, id, true, out);
 }
 
-enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
-                         pp_cli_row_done *row_done, void *user, const struct pp_cancel *cancel, struct pp_error *err)
+/* Who is told of it: of each row with an output, of each pass, or nobody (NULL). */
+static enum pp_code feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
+                         pp_cli_row_done *row_done, pp_progress *progress, void *user, const struct pp_cancel *cancel,
+                         struct pp_error *err)
 {
     size_t most = (size_t)pp_engine_max_rows(e);
     struct pp_row *rows = pp_calloc(most, sizeof *rows);
@@ -573,6 +575,8 @@ enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t 
                 .parent = -1,
                 .out = begin + i >= first_output ? PP_OUT_LOGITS : PP_OUT_NONE,
             };
+        if (progress)
+            progress(user, begin, n);
         code = pp_step(e, rows, (int)count, cancel, err);
         for (size_t i = 0; !code && row_done && i < count; i++)
             if (begin + i >= first_output)
@@ -580,4 +584,17 @@ enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t 
     }
     pp_free(rows);
     return code;
+}
+
+enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
+                         pp_cli_row_done *row_done, void *user, const struct pp_cancel *cancel, struct pp_error *err)
+{
+    return feed(e, seq, tokens, n, first_output, row_done, NULL, user, cancel, err);
+}
+
+enum pp_code pp_cli_feed_shown(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n,
+                               size_t first_output, pp_progress *progress, void *user, const struct pp_cancel *cancel,
+                               struct pp_error *err)
+{
+    return feed(e, seq, tokens, n, first_output, NULL, progress, user, cancel, err);
 }

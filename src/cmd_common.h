@@ -128,5 +128,9 @@ void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out);
 typedef enum pp_code pp_cli_row_done(void *user, size_t i, const float *logits, struct pp_error *err);
 enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
                          pp_cli_row_done *row_done, void *user, const struct pp_cancel *cancel, struct pp_error *err);
+/* The same for somebody who is told before each step how many of the n are computed. */
+enum pp_code pp_cli_feed_shown(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n,
+                               size_t first_output, pp_progress *progress, void *user, const struct pp_cancel *cancel,
+                               struct pp_error *err);
 
 #endif
