@@ -408,9 +408,16 @@ bool pp_controller_compare(struct pp_controller *c, char *const *words, int n)
         ctl_notice(c, true, "2 to %d sets of adapters can be compared", PP_MAX_ALTERNATIVES);
         return false;
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         if (!ctl_set_parse(c, words[i], &sets[i]))
             return false;
+        for (int k = 0; k < i; k++)
+            if (pp_adapter_mix_equal(&sets[k], &sets[i])) { /* with one seed they would say the same */
+                ctl_notice(c, true, "sets %d and %d are the same, and so would their answers be; name different ones",
+                           k + 1, i + 1);
+                return false;
+            }
+    }
     return answer_anew(c, n, sets);
 }
 
