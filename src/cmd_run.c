@@ -2,7 +2,7 @@
  *
  * The prompt is what comes through stdin, then the file of -f, then the text of -p, with an empty line between them:
  * material first, the question about it last. stdin is read unless it is a terminal; the line feed that ends stdin and
- * the file is left out. */
+ * the file is left out. What is no text in UTF-8 is refused: a model can make nothing of it. */
 #include "src/cmd_run.h"
 
 #include <cjson/cJSON.h>
@@ -19,6 +19,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/commands.h"
 #include "src/json_numbers.h"
 #include "src/overflow.h"
@@ -43,13 +44,48 @@ static size_t without_line_end(const struct pp_buf *b)
     return n;
 }
 
+/* Of a text that was cut without regard to its characters (head -c, tail -c): what is left of the first and of the last
+ * one is not part of it. */
+static void cut_to_characters(const char **text, size_t *n)
+{
+    enum { LONGEST = 3 }; /* bytes of a character without one of them */
+    size_t skip = 0;
+    while (skip < *n && skip < LONGEST && ((unsigned char)(*text)[skip] & 0xC0) == 0x80)
+        skip++;
+    *text += skip;
+    *n = pp_utf8_complete(*text, *n - skip);
+}
+
+static enum pp_code check_text(const char *who, const char *text, size_t n, struct pp_error *err)
+{
+    int32_t cp = 1;
+    size_t at = 0;
+    for (size_t len; at < n && cp > 0; at += cp > 0 ? len : 0)
+        len = pp_utf8_decode(text + at, n - at, &cp);
+    if (at == n)
+        return PP_OK;
+    if (n > 1 && (memcmp(text, "\xFF\xFE", 2) == 0 || memcmp(text, "\xFE\xFF", 2) == 0))
+        return pp_fail(err, PP_ERR_FORMAT, "%s is UTF-16; make UTF-8 of it: iconv -f UTF-16 -t UTF-8", who);
+    if (cp == 0)
+        return pp_fail(err, PP_ERR_FORMAT, "%s is no text: its byte %zu is NUL; take the text out of it first (of a PDF "
+                                           "with pdftotext)", who, at + 1);
+    return pp_fail(err, PP_ERR_FORMAT, "%s is no text in UTF-8, from its byte %zu on; if it is text in another "
+                                       "encoding, make UTF-8 of it: iconv -f LATIN1 -t UTF-8", who, at + 1);
+}
+
 /* path: a file, "-", or NULL for none. */
 static enum pp_code add_file(struct pp_buf *prompt, const char *path, struct pp_error *err)
 {
     struct pp_buf part = {0};
     enum pp_code code = path ? pp_cli_read(path, &part, err) : PP_OK;
+    const char *text = part.data;
+    size_t n = without_line_end(&part);
+    if (!code && n) {
+        cut_to_characters(&text, &n);
+        code = check_text(strcmp(path, "-") == 0 ? "standard input" : path, text, n, err);
+    }
     if (!code)
-        add_part(prompt, part.data, without_line_end(&part));
+        add_part(prompt, text, n);
     pp_buf_free(&part);
     return code;
 }
@@ -61,10 +97,12 @@ static enum pp_code read_question(struct run *r, struct pp_error *err)
     enum pp_code code = add_file(&r->question, !isatty(STDIN_FILENO) || file_is_stdin ? "-" : NULL, err);
     if (!code)
         code = add_file(&r->question, file_is_stdin ? NULL : o->file, err);
-    if (o->prompt)
-        add_part(&r->question, o->prompt, strlen(o->prompt));
+    if (!code && o->prompt)
+        code = check_text("the text of -p", o->prompt, strlen(o->prompt), err);
     if (code)
         return code;
+    if (o->prompt)
+        add_part(&r->question, o->prompt, strlen(o->prompt));
     if (r->question.bad)
         return pp_fail_nomem(err, "the prompt");
     if (!r->question.len)
@@ -521,6 +559,21 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
     return code;
 }
 
+/* An empty answer is told from one that was never begun. */
+static void tell_only_reasoning(const struct run *r)
+{
+    const long long n = (long long)r->parts.n_reasoning;
+    if (r->answer.len || !n)
+        return;
+    if (r->finish == PP_FINISH_LENGTH)
+        pp_cli_say("there is no answer: all %lld tokens of -n went into its reasoning (--reasoning show shows it); give "
+                   "a larger -n", (long long)r->o->n_predict);
+    else if (r->finish == PP_FINISH_STOP)
+        pp_cli_say("there is no answer: a text of --stop ended its reasoning after %lld tokens", n);
+    else if (r->finish == PP_FINISH_END)
+        pp_cli_say("there is no answer: the model ended within its reasoning, after %lld tokens", n);
+}
+
 static enum pp_code answer(struct run *r, struct pp_error *err)
 {
     int32_t *ids = NULL;
@@ -531,6 +584,8 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
         code = generate(r, ids, n, err);
     }
     pp_free(ids);
+    if (!code)
+        tell_only_reasoning(r);
     bool at_line_start = !r->answer.len || r->answer.data[r->answer.len - 1] == '\n';
     if (!code && !at_line_start)
         code = write_out(r, "\n", 1, err);

@@ -107,6 +107,24 @@ together=$(number prompt_tokens "$tmp/err")
 run run --temp 0 -n 1 --stats -p "One.$nl${nl}Hello,$nl${nl}two" </dev/null
 holds "stdin, -f and -p are one prompt" [ "$together" = "$(number prompt_tokens "$tmp/err")" ]
 
+# what is no text is no prompt; one that was cut in the middle of a character is
+printf 'Hello\0' >"$tmp/nul"
+printf 'caf\351' >"$tmp/latin1"
+printf '\377\376H\0i\0' >"$tmp/utf16"
+for file in nul latin1 utf16; do
+    printf x >>"$tmp/$file"
+    run run -n 1 -f "$tmp/$file" </dev/null; expect "a prompt that is $file" 1
+    cp "$tmp/err" "$tmp/err.$file"
+    run run -n 1 <"$tmp/$file"; expect "and by a pipe" 1
+done
+expect_match "a NUL is told" "$tmp/err.nul" '/nul is no text: its byte 6 is NUL; take the text out of it'
+expect_match "another encoding, too" "$tmp/err.latin1" 'no text in UTF-8, from its byte 4 on; .* iconv -f LATIN1 -t UTF-8$'
+expect_match "and UTF-16" "$tmp/err" '^pippin: standard input is UTF-16; make UTF-8 of it: iconv -f UTF-16 -t UTF-8$'
+run run -n 1 -p "$(printf 'caf\351x')" </dev/null; expect "-p that is latin1" 1
+printf '\251%s\303' "$who" | "$pippin" run --temp 0 -n 32 >"$tmp/out" 2>"$tmp/err"
+code=$?
+expect_out "halves of characters at its ends are no part of it" "$answer$nl"
+
 run run --temp 0 -n 8 --stats -p "$who" </dev/null
 tail -n 1 "$tmp/err" >"$tmp/stats"
 expect_match "--stats ends with a JSON line" "$tmp/stats" '^\{.*\}$' '"prompt_tokens": [1-9]' '"cached_tokens": 0' \
@@ -202,8 +220,9 @@ expect_match "where and what to do" "$tmp/err" 'raises.jinja, line 2: only two r
 for how in fold show hide; do
     run run --temp 0 -n 12 --chat-template-file "$tmp/think.jinja" --reasoning $how -p "$who" </dev/null
     expect_out "reasoning ($how) is no answer" ""
-    lines=$(grep -c . "$tmp/err")
+    lines=$(grep -v "there is no answer" "$tmp/err" | grep -c .)
     holds "what is on stderr with $how" [ "$([ "$lines" -gt 0 ] && echo show)" = "$([ $how = show ] && echo show)" ]
+    expect_match "and why there is none ($how)" "$tmp/err" "there is no answer: all 12 tokens of -n went into its reasoning"
 done
 # "Hi</think>So" is what biases make it say, each of which counts once; the template opens nothing
 cat >"$tmp/closes.jinja" <<'EOT'
@@ -399,6 +418,11 @@ run bench --n-prompt 16 --n-gen 4 -r 2 --json
 expect_match "bench" "$tmp/out" '"prefill_tps": [1-9]' '"decode_tps": [1-9]' '"n_threads": [1-9]' \
     '"kernels": "' '"type": "Q4_K_M"' '"kv_type": "q8"'
 expect_match "bench tells the bandwidth" "$tmp/out" '"read_test_gbps": [1-9]' '"read_share": [0-9][0-9]*\.' '"name": "decode 4 @ 16"'
+holds "and what is being measured is told to a terminal alone" [ ! -s "$tmp/err" ]
+if command -v script >/dev/null; then
+    script -qec "$pippin bench -p 16 -n 4 -r 1" /dev/null </dev/null >"$tmp/out" 2>&1
+    expect_match "to that at once" "$tmp/out" 'a prompt of 16 tokens +0 %' 'prefill 16 @ 0'
+fi
 run bench depth rows kernels memory --depth 0,64 --rows 1,3 -t 1,2 --kv-type q8,f16 -p 8 -n 2 -r 1 --json
 expect_match "bench by depths, rows, threads, KV types" "$tmp/out" '"name": "prefill 8 @ 0, 1 thread, KV q8"' \
     '"name": "decode 2 @ 64, 2 threads, KV f16"' '"name": "rows 3 own @ 64, 2 threads, KV f16"' '"ratio": [0-9]' \
