@@ -662,7 +662,9 @@ void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struc
     case TOK_UNUSED:
         break;
     default:
-        if (t->kind == TOK_BYTE_LEVEL)
+        if (t->spelled)
+            byte_level_text(s, out);
+        else if (t->kind == TOK_BYTE_LEVEL)
             byte_level_text(t->dna ? tok_dna_shown(s) : s, out);
         else if (t->kind == TOK_CHARACTERS && t->type[id] != TOK_BYTE)
             characters_text(t, s, out);
@@ -701,7 +703,7 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
                               : first && at_start;
             continue;
         }
-        if (may_strip && t->kind != TOK_BYTE_LEVEL && type == TOK_NORMAL && out->len > before &&
+        if (may_strip && t->kind != TOK_BYTE_LEVEL && !t->spelled && type == TOK_NORMAL && out->len > before &&
             out->data[before] == ' ') {
             memmove(out->data + before, out->data + before + 1, out->len - before); /* with the NUL */
             out->len--;

@@ -719,6 +719,9 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     if (spec->word_end.len)
         memcpy(t->word_end, spec->word_end.data, spec->word_end.len);
     t->n_word_end = spec->word_end.len;
+    t->whole_words = spec->whole_words && t->kind == TOK_CHARACTERS;
+    t->ignore_merges |= t->whole_words;
+    t->spelled = spec->spelled && (t->kind == TOK_CHARACTERS || t->kind == TOK_UNIGRAM);
     t->dna = spec->dna && t->kind == TOK_BYTE_LEVEL;
     t->bare_spaces = spec->bare_spaces;
     t->covered = spec->covered;

@@ -110,15 +110,24 @@ static void json_words(const struct pp_tokenizer *t, struct pp_buf *b)
 {
     pp_buf_str(b, " \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [\n");
     for (size_t i = 0; i < t->n_patterns; i++) {
-        const char *rest;
+        const char *rest, *behind = i + 1 < t->n_patterns ? "," : "";
         bool inverted;
+        if (strcmp(t->patterns[i], tok_pattern_scripts) == 0) {
+            pp_buf_fmt(b, "  {\"type\": \"UnicodeScripts\"}%s\n", behind);
+            continue;
+        }
+        if (strncmp(t->patterns[i], tok_pattern_length, strlen(tok_pattern_length)) == 0) {
+            pp_buf_fmt(b, "  {\"type\": \"FixedLength\", \"length\": %s}%s\n",
+                       t->patterns[i] + strlen(tok_pattern_length), behind);
+            continue;
+        }
         const char *name = tok_behavior_of(t->patterns[i], &inverted, &rest);
         const size_t n = strlen(rest);
         const bool literal = n > 4 && strncmp(rest, "\\Q", 2) == 0 && strcmp(rest + n - 2, "\\E") == 0;
         pp_buf_fmt(b, "  {\"type\": \"Split\", \"pattern\": {\"%s\": ", literal ? "String" : "Regex");
         add_quoted(b, literal ? (struct pp_str){rest + 2, n - 4} : (struct pp_str){rest, n});
         pp_buf_fmt(b, "}, \"behavior\": \"%s\", \"invert\": %s}%s\n", name, inverted ? "true" : "false",
-                   i + 1 < t->n_patterns ? "," : "");
+                   behind);
     }
     pp_buf_str(b, " ]},\n");
 }
@@ -138,6 +147,9 @@ static void json_joined(const struct pp_tokenizer *t, bool bytes, struct pp_buf 
         pp_buf_str(b, "{\"type\": \"BPEDecoder\", \"suffix\": ");
         add_text(b, t->word_end);
         pp_buf_str(b, "},\n");
+    } else if (t->spelled) {
+        pp_buf_str(b, "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
+                      "\"use_regex\": true},\n");
     } else if (t->prefix.start != TOK_PREFIX_NEVER) {
         pp_buf_str(b, "null,\n");
     } else if (bytes) { /* else "<0xE2>" is shown as it is spelled */
@@ -190,8 +202,27 @@ static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
     pp_buf_str(b, "}},\n");
 }
 
+static void json_vocab(const struct pp_tokenizer *t, struct pp_buf *b)
+{
+    pp_buf_str(b, "\"vocab\": {");
+    for (uint32_t i = 0; i < t->n_vocab; i++) {
+        pp_buf_str(b, i ? ",\n  " : "\n  ");
+        add_quoted(b, tok_text(t, i));
+        pp_buf_fmt(b, ": %u", i);
+    }
+    pp_buf_str(b, "}");
+}
+
 static void json_model(const struct pp_tokenizer *t, bool bytes, struct pp_buf *b)
 {
+    if (t->whole_words) {
+        pp_buf_str(b, " \"model\": {\"type\": \"WordLevel\", \"unk_token\": ");
+        add_quoted(b, t->unk < 0 ? (struct pp_str){"", 0} : tok_text(t, (uint32_t)t->unk));
+        pp_buf_str(b, ", ");
+        json_vocab(t, b);
+        pp_buf_str(b, "}\n}\n");
+        return;
+    }
     pp_buf_str(b, " \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": ");
     const bool characters = t->kind == TOK_CHARACTERS;
     const int32_t unknown = characters ? t->unk : t->byte_unknown;
@@ -205,14 +236,10 @@ static void json_model(const struct pp_tokenizer *t, bool bytes, struct pp_buf *
         add_text(b, t->word_end);
     else
         pp_buf_str(b, "null");
-    pp_buf_fmt(b, ", \"fuse_unk\": %s, \"byte_fallback\": %s, \"ignore_merges\": %s, \"vocab\": {",
+    pp_buf_fmt(b, ", \"fuse_unk\": %s, \"byte_fallback\": %s, \"ignore_merges\": %s, ",
                fused ? "true" : "false", bytes ? "true" : "false", t->ignore_merges ? "true" : "false");
-    for (uint32_t i = 0; i < t->n_vocab; i++) {
-        pp_buf_str(b, i ? ",\n  " : "\n  ");
-        add_quoted(b, tok_text(t, i));
-        pp_buf_fmt(b, ": %u", i);
-    }
-    pp_buf_str(b, "},\n \"merges\": [");
+    json_vocab(t, b);
+    pp_buf_str(b, ",\n \"merges\": [");
     for (uint32_t i = 0; i < t->n_merges; i++) {
         pp_buf_str(b, i ? ",\n  [" : "\n  [");
         add_quoted(b, tok_text(t, (uint32_t)(t->merges[i] >> 32)));
@@ -409,7 +436,8 @@ static enum pp_code write_config(const struct pp_tokenizer *t, const char *folde
 
 static bool same_words(const struct pp_tokenizer *a, const struct pp_tokenizer *b)
 {
-    bool same = a->n_patterns == b->n_patterns && strcmp(a->word_end, b->word_end) == 0;
+    bool same = a->n_patterns == b->n_patterns && strcmp(a->word_end, b->word_end) == 0 &&
+                a->whole_words == b->whole_words && a->spelled == b->spelled;
     for (size_t i = 0; same && i < a->n_patterns; i++)
         same = strcmp(a->patterns[i], b->patterns[i]) == 0;
     return same;

@@ -23,6 +23,8 @@
  *   bare_spaces    bool              SentencePiece: spaces are not written as U+2581
  *   inside, outside  i32[]           enum tok_flags, of single characters, or of all where words are looked up whole
  *   word_end       string            BPE of characters: what is put behind the last one of a word
+ *   whole_words    bool              BPE of characters, without merges: a word is a token, or unknown as a whole
+ *   spelled        bool              BPE of characters, unigrams: texts of tokens have a character for each byte
  *   longest_word   u32               WordPiece: words of more characters are unknown
  *   clean          bool              WordPiece: false: control characters stay
  *   chinese        bool              WordPiece: false: Chinese characters are no words of their own
@@ -214,6 +216,7 @@ static enum pp_code read_characters(const struct pp_gguf *g, struct tok_spec *sp
         spec->prefix = (struct tok_prefix){packed & 3, packed >> 2 & 3, packed >> 4 & 3};
     pp_gguf_bool(g, "pippin.tokenizer.ignore_merges", &spec->ignore_merges);
     pp_gguf_string(g, "pippin.tokenizer.word_end", &spec->word_end);
+    pp_gguf_bool(g, "pippin.tokenizer.whole_words", &spec->whole_words);
     return code;
 }
 
@@ -421,6 +424,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
         spec->covered = (uint8_t)(covered & (TOK_COVERS_TABLE | TOK_COVERS_PREFIX));
     pp_gguf_bool(g, "pippin.tokenizer.each_unknown", &spec->each_unknown);
     pp_gguf_bool(g, "pippin.tokenizer.bare_spaces", &spec->bare_spaces);
+    pp_gguf_bool(g, "pippin.tokenizer.spelled", &spec->spelled);
     if (pp_gguf_bool(g, "pippin.tokenizer.drop_unknown", &drop) && drop)
         spec->unk = -1;
     pp_gguf_bool(g, "pippin.tokenizer.split_spaces", &spec->split_spaces);
@@ -617,6 +621,8 @@ static void write_characters(const struct pp_tokenizer *t, struct pp_gguf_writer
         pp_gguf_add_bool(w, "pippin.tokenizer.ignore_merges", true);
     if (t->n_word_end)
         pp_gguf_add_text(w, "pippin.tokenizer.word_end", t->word_end);
+    if (t->whole_words)
+        pp_gguf_add_bool(w, "pippin.tokenizer.whole_words", true);
 }
 
 static enum pp_code write_flags(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
@@ -675,6 +681,8 @@ static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_write
         pp_gguf_add_bool(w, "pippin.tokenizer.drop_unknown", true);
     if (t->bare_spaces)
         pp_gguf_add_bool(w, "pippin.tokenizer.bare_spaces", true);
+    if (t->spelled)
+        pp_gguf_add_bool(w, "pippin.tokenizer.spelled", true);
     if (t->kind == TOK_WORDPIECE && (!t->bert.lower || !t->bert.strip_accents)) {
         pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.lowercase", t->bert.lower);
         pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.strip_accents", t->bert.strip_accents);

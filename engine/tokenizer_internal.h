@@ -99,6 +99,11 @@ void tok_rule_names(struct pp_buf *out);
 extern const char tok_pattern_gpt2[]; /* what ByteLevel with use_regex means */
 /* In a pattern's place: a space is put before each piece that begins with another character, as ByteLevel does. */
 extern const char tok_pattern_spaced[];
+/* Where the script changes, as UnicodeScripts cuts. */
+extern const char tok_pattern_scripts[];
+/* Before a number in decimal: pieces of so many characters, as FixedLength cuts. */
+extern const char tok_pattern_length[];
+enum { TOK_MAX_LENGTH = 1 << 24 };
 
 struct tok_splitter; /* compiled; immutable, for any thread */
 enum pp_code tok_splitter_new(const struct pp_str *patterns, size_t n, struct tok_splitter **out, struct pp_error *err);
@@ -208,6 +213,8 @@ struct tok_spec {
     bool each_unknown;             /* SPM: an unknown token for each unknown character, not one for a run of them */
     bool add_space;                /* byte level: a space is put before text between added tokens without one */
     struct pp_str word_end;        /* CHARACTERS: what is put behind the last one of a word; or none */
+    bool whole_words;              /* CHARACTERS: a word is a token, or unknown as a whole */
+    bool spelled;                  /* CHARACTERS, UNIGRAM: texts of tokens have a character for each byte */
     bool dna;                      /* byte level: what lies between <dna> and </dna> is DNA, six letters a token */
     struct tok_prefix prefix;      /* SPM, UNIGRAM */
     uint8_t strip;                 /* SPM: enum tok_strip */
@@ -310,6 +317,7 @@ struct pp_tokenizer {
     char pre[TOK_MAX_PRE]; /* name of the split rule, "default" for SPM, "" for patterns of its own */
     char *patterns[TOK_MAX_PATTERNS]; /* those, if pre is "" */
     size_t n_patterns;
+    bool whole_words, spelled;
     char word_end[TOK_MAX_WORD_END]; /* CHARACTERS: [n_word_end] what is put behind the last one of a word */
     size_t n_word_end;
     struct tok_splitter *splitter; /* byte level */

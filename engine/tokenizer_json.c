@@ -1,8 +1,9 @@
 /* tokenizer_json.c - tokenizer.json of Hugging Face's tokenizers library: BPE models, byte-level or with byte fallback,
- * unigrams and WordPiece.
+ * unigrams, WordPiece and whole words.
  *
  * Format: the serialisation of https://github.com/huggingface/tokenizers. Whatever would change ids and is not known
  * here is refused by name rather than passed over. */
+#include <stdio.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
@@ -21,7 +22,8 @@ struct reader {
     struct tok_spec spec;
     bool byte_level;    /* a pre-tokenizer or decoder says so */
     bool spaces;        /* spaces become U+2581 */
-    bool unigram, wordpiece;       /* the model's type */
+    bool unigram, wordpiece, words; /* the model's type; words: WordLevel */
+    bool spells;                   /* a normalizer writes a character for each byte */
     bool metaspace;                /* a pre-tokenizer says what is put before text */
     bool bert_words;               /* words are those of BERT */
     bool late, early;              /* added tokens are looked for in normalised text, and in text as it is */
@@ -118,6 +120,8 @@ static enum pp_code read_normalizers(struct reader *r, const cJSON *node, struct
     enum pp_code code = list_normalizers(r, node, err);
     for (size_t i = 0; i < r->n_normalizers; i++)
         r->spaces |= is_spaces(r->normalizers[i]);
+    for (size_t i = 0; i < r->n_normalizers; i++)
+        r->spells |= is_type(r->normalizers[i], "ByteLevel");
     return code;
 }
 
@@ -229,6 +233,18 @@ static enum pp_code read_split(struct reader *r, const cJSON *node, struct pp_er
     return regex ? add_behaving(r, behavior, "", regex, "", err) : add_literal(r, behavior, text, err);
 }
 
+/* {"type": "FixedLength", "length": 5}; behind ByteLevel it would count bytes. */
+static enum pp_code read_length(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    const cJSON *given = pp_json_member(node, "length");
+    const double length = given ? cJSON_GetNumberValue(given) : 5;
+    char digits[16];
+    if (!(length >= 1 && length <= TOK_MAX_LENGTH) || length != (double)(int)length || r->byte_level)
+        return unsupported("pre-tokenizer", node, err);
+    snprintf(digits, sizeof digits, "%d", (int)length);
+    return add_behaving(r, tok_pattern_length, "", digits, "", err);
+}
+
 /* Pre-tokenizers that are patterns. */
 static enum pp_code read_named(struct reader *r, const cJSON *node, struct pp_error *err)
 {
@@ -250,6 +266,10 @@ static enum pp_code read_named(struct reader *r, const cJSON *node, struct pp_er
     }
     if (is_type(node, "Whitespace"))
         return add_behaving(r, tok_behavior("Removed", true), "", word, "", err);
+    if (is_type(node, "FixedLength"))
+        return read_length(r, node, err);
+    if (is_type(node, "UnicodeScripts") && !r->byte_level)
+        return add_pattern(r, tok_pattern_scripts, err);
     if (is_type(node, "CharDelimiterSplit") && *pp_json_text(node, "delimiter"))
         return add_literal(r, tok_behavior("Removed", false), pp_json_text(node, "delimiter"), err);
     return unsupported("pre-tokenizer", node, err);
@@ -552,32 +572,70 @@ static enum pp_code check_model(const struct reader *r, struct pp_error *err)
     const char *type = pp_json_text(r->model, "type");
     if (!cJSON_IsObject(r->model))
         return pp_fail(err, PP_ERR_FORMAT, "the file is JSON, but not a tokenizer: it has no model");
-    if (r->unigram || r->wordpiece)
+    if (r->unigram || r->wordpiece || r->words)
         return PP_OK;
     if (strcmp(type, "BPE") != 0 && !(*type == '\0' && cJSON_IsArray(pp_json_member(r->model, "merges"))))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.60s\"; pippin knows BPE, Unigram and "
-                       "WordPiece", type);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.60s\"; pippin knows BPE, Unigram, "
+                       "WordPiece and WordLevel", type);
     if (*pp_json_text(r->model, "continuing_subword_prefix"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by prefixes, which pippin does not "
                        "know");
     return PP_OK;
 }
 
+static enum pp_code refuse_spelling(struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer has a normalizer of type \"ByteLevel\" that pippin does not "
+                   "know as it is used here");
+}
+
+static enum pp_code refuse_cutting(const char *vocabularies, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text in a way that pippin does not know for %s "
+                   "vocabularies", vocabularies);
+}
+
+/* Of pieces of words. */
+static enum pp_code decide_pieces(struct reader *r, struct pp_error *err)
+{
+    struct tok_spec *spec = &r->spec;
+    spec->kind = r->unigram ? TOK_UNIGRAM : TOK_WORDPIECE;
+    if (spec->n_patterns || r->byte_level || (r->wordpiece && !r->bert_words))
+        return refuse_cutting(r->unigram ? "unigram" : "WordPiece", err);
+    spec->spelled = r->spells && is_type(pp_json_member(r->root, "decoder"), "ByteLevel");
+    return r->spells && (r->wordpiece || r->metaspace || !spec->spelled) ? refuse_spelling(err) : PP_OK;
+}
+
+/* Of characters, merged or as whole words. */
+static void decide_characters(struct reader *r, bool fallback)
+{
+    struct tok_spec *spec = &r->spec;
+    const cJSON *decoder = pp_json_member(r->root, "decoder");
+    spec->whole_words = r->words;
+    spec->spelled = r->spells && is_type(decoder, "ByteLevel");
+    if (fallback)
+        tok_spec_mark_bytes(spec);
+    if (spec->word_end.len)
+        return;
+    /* with nothing that tells how texts are put together there is a space before each */
+    if (!decoder || cJSON_IsNull(decoder) || (r->words && is_type(decoder, "WordPiece")))
+        spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
+}
+
 static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
 {
     struct tok_spec *spec = &r->spec;
-    if (r->unigram || r->wordpiece) {
-        spec->kind = r->unigram ? TOK_UNIGRAM : TOK_WORDPIECE;
-        if (spec->n_patterns || r->byte_level || (r->wordpiece && !r->bert_words))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text in a way that pippin does not know for "
-                           "%s vocabularies", r->unigram ? "unigram" : "WordPiece");
-        return PP_OK;
-    }
+    if (r->unigram || r->wordpiece)
+        return decide_pieces(r, err);
     bool fallback = bool_member(r->model, "byte_fallback", false);
-    if (is_type(pp_json_member(r->root, "decoder"), "ByteLevel"))
+    if (is_type(pp_json_member(r->root, "decoder"), "ByteLevel") && !r->spells)
         r->byte_level = true;
     spec->ignore_merges = bool_member(r->model, "ignore_merges", false);
-    const bool spaced = r->spaces || (fallback && !spec->n_patterns);
+    const bool spaced = r->spaces || (fallback && !spec->n_patterns && !r->spells);
+    if (r->words && (r->byte_level || spaced))
+        return refuse_cutting("WordLevel", err);
+    if (r->spells && spaced)
+        return refuse_spelling(err);
     spec->kind = r->byte_level ? TOK_BYTE_LEVEL : spaced ? TOK_SPM : TOK_CHARACTERS;
     const char *end = pp_json_text(r->model, "end_of_word_suffix");
     spec->word_end = (struct pp_str){end, strlen(end)};
@@ -585,13 +643,8 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks the ends of words (\"%.20s\"), which pippin knows "
                        "only where tokens are made of characters, not of bytes", end);
     if (spec->kind == TOK_CHARACTERS) {
-        if (fallback)
-            tok_spec_mark_bytes(spec);
-        if (*end)
-            return PP_OK;
-        if (!pp_json_member(r->root, "decoder") || cJSON_IsNull(pp_json_member(r->root, "decoder")))
-            spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
-        return PP_OK; /* with nothing that tells how texts are put together there is a space before each */
+        decide_characters(r, fallback);
+        return PP_OK;
     }
     if (spec->kind == TOK_SPM) {
         if (spec->n_patterns)
@@ -612,6 +665,7 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
     const char *unk;
     r->unigram = strcmp(pp_json_text(r->model, "type"), "Unigram") == 0;
     r->wordpiece = strcmp(pp_json_text(r->model, "type"), "WordPiece") == 0;
+    r->words = strcmp(pp_json_text(r->model, "type"), "WordLevel") == 0;
     r->spec.apart = r->unigram;
     enum pp_code code = check_model(r, err);
     if (!code)
@@ -627,7 +681,7 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
         mark_unknown(r);
         code = keep_pieces(r, err);
     }
-    if (!code && !r->wordpiece && !r->unigram)
+    if (!code && !r->wordpiece && !r->unigram && !r->words)
         code = read_merges(r, err);
     if (!code)
         code = decide_kind(r, err);

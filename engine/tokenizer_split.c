@@ -65,6 +65,38 @@ enum {
 const char tok_pattern_gpt2[] = GPT2;
 const char tok_pattern_spaced[] = "(?#a space before each)";
 
+const char tok_pattern_length[] = "(?#length)";
+const char tok_pattern_scripts[] = "(?#scripts)";
+
+/* Scripts as SentencePiece knows them, those of Chinese and Japanese, which are one, and what all have in common apart:
+ * https://github.com/huggingface/tokenizers, src/pre_tokenizers/unicode_scripts. Spaces and what has none of these are
+ * of the script before them, and none of any word before the first of one. */
+#define SCRIPTS(X)                                                                                          \
+    X(Latin) X(Cyrillic) X(Greek) X(Arabic) X(Hebrew) X(Hangul) X(Devanagari) X(Thai) X(Inherited)          \
+    X(Bengali) X(Tamil) X(Telugu) X(Adlam) X(Ahom) X(Anatolian_Hieroglyphs) X(Armenian) X(Avestan)          \
+    X(Balinese) X(Bamum) X(Bassa_Vah) X(Batak) X(Bhaiksuki) X(Bopomofo) X(Brahmi) X(Braille) X(Buginese)    \
+    X(Buhid) X(Canadian_Aboriginal) X(Carian) X(Caucasian_Albanian) X(Chakma) X(Cham) X(Cherokee) X(Coptic) \
+    X(Cuneiform) X(Cypriot) X(Deseret) X(Duployan) X(Egyptian_Hieroglyphs) X(Elbasan) X(Ethiopic)           \
+    X(Georgian) X(Glagolitic) X(Gothic) X(Grantha) X(Gujarati) X(Gurmukhi) X(Hanunoo) X(Hatran)             \
+    X(Imperial_Aramaic) X(Inscriptional_Pahlavi) X(Inscriptional_Parthian) X(Javanese) X(Kaithi) X(Kannada) \
+    X(Kayah_Li) X(Kharoshthi) X(Khmer) X(Khojki) X(Khudawadi) X(Lao) X(Lepcha) X(Limbu) X(Linear_A)         \
+    X(Linear_B) X(Lisu) X(Lycian) X(Lydian) X(Mahajani) X(Malayalam) X(Mandaic) X(Manichaean) X(Marchen)    \
+    X(Meetei_Mayek) X(Mende_Kikakui) X(Meroitic_Cursive) X(Meroitic_Hieroglyphs) X(Miao) X(Modi)            \
+    X(Mongolian) X(Mro) X(Multani) X(Myanmar) X(Nabataean) X(New_Tai_Lue) X(Newa) X(Nko) X(Ogham)           \
+    X(Ol_Chiki) X(Old_Hungarian) X(Old_Italic) X(Old_North_Arabian) X(Old_Permic) X(Old_Persian)            \
+    X(Old_South_Arabian) X(Old_Turkic) X(Oriya) X(Osage) X(Osmanya) X(Pahawh_Hmong) X(Palmyrene)            \
+    X(Pau_Cin_Hau) X(Phags_Pa) X(Phoenician) X(Psalter_Pahlavi) X(Rejang) X(Runic) X(Samaritan)             \
+    X(Saurashtra) X(Sharada) X(Shavian) X(Siddham) X(SignWriting) X(Sinhala) X(Sora_Sompeng) X(Sundanese)   \
+    X(Syloti_Nagri) X(Syriac) X(Tagalog) X(Tagbanwa) X(Tai_Le) X(Tai_Tham) X(Tai_Viet) X(Takri) X(Tangut)   \
+    X(Thaana) X(Tibetan) X(Tifinagh) X(Tirhuta) X(Ugaritic) X(Vai) X(Warang_Citi) X(Yi)                     
+#define HAN_KANA "\\p{sc:Han}\\p{sc:Hiragana}\\p{sc:Katakana}\\x{30FC}"
+#define SCRIPT_CLASS(name) "\\p{sc:" #name "}"
+#define SCRIPT_WORD(name) "|\\p{sc:" #name "}(?:\\p{sc:" #name "}|(?&any))*+"
+#define COMMON "(?![ \\x{30FC}])\\p{sc:Common}"
+static const char script_words[] =
+    "(?#others removed)(?(DEFINE)(?<any>[ ]|[^" HAN_KANA "\\p{sc:Common}" SCRIPTS(SCRIPT_CLASS) "]))(?:"
+    COMMON "(?:" COMMON "|(?&any))*+|[" HAN_KANA "](?:[" HAN_KANA "]|(?&any))*+" SCRIPTS(SCRIPT_WORD) ")";
+
 static const char *const gpt2[] = {GPT2, NULL};
 static const char *const digits_gpt2[] = {"\\p{N}", GPT2, NULL};
 static const char *const llama3[] = {LLAMA3("\\p{N}{1,3}"), NULL};
@@ -392,6 +424,7 @@ struct level {
     bool trailing;          /* tok_trailing_spaces() */
     bool groups;            /* numbers in groups of three */
     bool apart;             /* of those that no word follows */
+    size_t length;          /* pieces of so many characters; 0: not */
     struct tok_runs *runs;
     pcre2_code *code;
 };
@@ -457,10 +490,30 @@ static enum pp_code compile(const struct pp_str *pattern, pcre2_code **code, str
     return PP_OK;
 }
 
+/* What is behind tok_pattern_length; 0: the pattern is another. */
+static size_t length_of(const struct pp_str *pattern)
+{
+    const size_t skip = strlen(tok_pattern_length);
+    size_t n = 0;
+    if (pattern->len <= skip || memcmp(pattern->data, tok_pattern_length, skip) != 0)
+        return 0;
+    for (size_t i = skip; i < pattern->len; i++) {
+        if (pattern->data[i] < '0' || pattern->data[i] > '9')
+            return 0;
+        n = n * 10 + (size_t)(pattern->data[i] - '0');
+        if (n > TOK_MAX_LENGTH)
+            return 0;
+    }
+    return n;
+}
+
 static enum pp_code make_level(const struct pp_str *pattern, bool expressions, struct level *l, struct pp_error *err)
 {
+    const struct pp_str scripts = {script_words, sizeof script_words - 1};
+    if (is_pattern(pattern, tok_pattern_scripts))
+        pattern = &scripts;
     l->behavior = behavior_of(pattern, &l->inverted);
-    if ((l->spaced = is_pattern(pattern, tok_pattern_spaced)))
+    if ((l->spaced = is_pattern(pattern, tok_pattern_spaced)) || (l->length = length_of(pattern)))
         return PP_OK;
     for (size_t i = 0; !expressions && i < sizeof scans / sizeof *scans; i++)
         if (is_pattern(pattern, *scans[i].pattern))
@@ -690,6 +743,19 @@ static enum pp_code split_groups(const struct splitting *sp, size_t level, const
     return code || piece == end ? code : split_piece(sp, level + 1, piece, (size_t)(end - piece));
 }
 
+static enum pp_code split_lengths(const struct splitting *sp, size_t level, const char *piece, size_t n)
+{
+    enum pp_code code = PP_OK;
+    int32_t c;
+    for (size_t width; n && !code; piece += width, n -= width) {
+        width = 0;
+        for (size_t i = sp->s->levels[level].length; i && width < n; i--)
+            width += pp_utf8_decode(piece + width, n - width, &c);
+        code = split_piece(sp, level + 1, piece, width);
+    }
+    return code;
+}
+
 /* The part that may still grow, of a level that does more than cut. */
 struct part {
     size_t begin, end; /* the same: there is none */
@@ -777,6 +843,8 @@ static enum pp_code split_piece(const struct splitting *sp, size_t level, const 
         return split_halving(sp, piece, n);
     if (level + 1 == sp->s->n && sp->s->levels[level].total)
         return split_words(sp, sp->s->levels[level].scan, piece, n);
+    if (sp->s->levels[level].length)
+        return split_lengths(sp, level, piece, n);
     if (sp->s->levels[level].groups)
         return split_groups(sp, level, piece, n);
     if (sp->s->levels[level].behavior != ISOLATED)

@@ -25,7 +25,7 @@ enum {
     PATIENCE_S = 10,        /* for one text, and a second more for every megabyte */
 };
 
-enum kind { FORM, LOWER, ACCENTS, STRIP, REPLACE, EXPRESSION, PREPEND, TABLE, NMT, BERT, MOSES };
+enum kind { FORM, LOWER, ACCENTS, STRIP, REPLACE, EXPRESSION, PREPEND, TABLE, NMT, BERT, MOSES, SPELL };
 
 struct step {
     enum kind kind;
@@ -118,6 +118,7 @@ static enum pp_code read_step(const cJSON *node, struct step *s, struct pp_error
     static const struct { const char *name; enum kind kind; enum tok_form form; } plain[] = {
         {"NFC", FORM, TOK_NFC}, {"NFD", FORM, TOK_NFD}, {"NFKC", FORM, TOK_NFKC}, {"NFKD", FORM, TOK_NFKD},
         {"Lowercase", LOWER, 0}, {"StripAccents", ACCENTS, 0}, {"Nmt", NMT, 0},
+        {"ByteLevel", SPELL, 0},
         {"Moses", MOSES, 0}, /* ours */
     };
     const char *type = cJSON_GetStringValue(pp_json_member(node, "type"));
@@ -433,6 +434,9 @@ static enum pp_code run_step(const struct step *s, struct pp_str *text, struct p
             return PP_OK;
         pp_buf_add(out, s->to, s->n_to);
         pp_buf_add(out, text->data, text->len);
+        break;
+    case SPELL: /* a character for each byte */
+        tok_spell_bytes(text->data, text->len, out);
         break;
     case BERT:
         return bert(s, text, out, r);

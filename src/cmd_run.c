@@ -67,8 +67,8 @@ static enum pp_code check_text(const char *who, const char *text, size_t n, stru
     if (n > 1 && (memcmp(text, "\xFF\xFE", 2) == 0 || memcmp(text, "\xFE\xFF", 2) == 0))
         return pp_fail(err, PP_ERR_FORMAT, "%s is UTF-16; make UTF-8 of it: iconv -f UTF-16 -t UTF-8", who);
     if (cp == 0)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is no text: its byte %zu is NUL; take the text out of it first (of a PDF "
-                                           "with pdftotext)", who, at + 1);
+        return pp_fail(err, PP_ERR_FORMAT, "%s is no text: its byte %zu is NUL; take the text out of it first (of a "
+                                           "PDF with pdftotext)", who, at + 1);
     return pp_fail(err, PP_ERR_FORMAT, "%s is no text in UTF-8, from its byte %zu on; if it is text in another "
                                        "encoding, make UTF-8 of it: iconv -f LATIN1 -t UTF-8", who, at + 1);
 }
@@ -566,8 +566,8 @@ static void tell_only_reasoning(const struct run *r)
     if (r->answer.len || !n)
         return;
     if (r->finish == PP_FINISH_LENGTH)
-        pp_cli_say("there is no answer: all %lld tokens of -n went into its reasoning (--reasoning show shows it); give "
-                   "a larger -n", (long long)r->o->n_predict);
+        pp_cli_say("there is no answer: all %lld tokens of -n went into its reasoning (--reasoning show shows it); "
+                   "give a larger -n", (long long)r->o->n_predict);
     else if (r->finish == PP_FINISH_STOP)
         pp_cli_say("there is no answer: a text of --stop ended its reasoning after %lld tokens", n);
     else if (r->finish == PP_FINISH_END)

@@ -160,7 +160,8 @@ static void mistakes(void **state)
         {"/compare", "two or more"}, {"/compare bard", "two or more"}, {"/compare brad none", "\"bard\""},
         {"/compare bard:3 none", "strength"}, {"/compare bard:x none", "strength"}, {"/compare bar none", "no adapter"},
         {"/compare none none none none none none none none none", "2 to 8"},
-        {"/compare none none", "sets 1 and 2 are the same"}, {"/compare none bard BARD:1.0", "sets 2 and 3 are the same"}};
+        {"/compare none none", "sets 1 and 2 are the same"},
+        {"/compare none bard BARD:1.0", "sets 2 and 3 are the same"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(fix_slash(wrong[i].line), PP_SLASH_ERROR);
         assert_non_null(strstr(fix_status()->notice, wrong[i].says));

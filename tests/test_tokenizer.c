@@ -599,7 +599,8 @@ static void test_refusals(void **state)
     expect_json_refused("{", PP_ERR_FORMAT);
     expect_json_refused("[1]", PP_ERR_FORMAT);
     expect_json_refused("{\"model\":{\"type\":\"WordPiece\"}}", PP_ERR_FORMAT);
-    expect_json_refused("{\"model\":{\"type\":\"WordLevel\"}}", PP_ERR_UNSUPPORTED);
+    expect_json_refused("{\"model\":{\"type\":\"WordSalad\"}}", PP_ERR_UNSUPPORTED);
+    expect_json_refused("{\"model\":{\"type\":\"WordLevel\"}}", PP_ERR_FORMAT);
     expect_json_refused("{\"model\":{\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\","
                         "\"vocab\":{\"a\":0},\"merges\":[]}}",
                         PP_ERR_UNSUPPORTED);

@@ -231,6 +231,8 @@ static void spaces_at_the_start(void **state)
     }
 }
 
+#define WORDS "\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}"
+
 /* What pippin would read otherwise than the file has it is refused. */
 static void refused(void **state)
 {
@@ -244,8 +246,20 @@ static void refused(void **state)
         "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"},"
         "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Strip\",\"content\":\" \",\"start\":2,"
         "\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}",
-        "{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"},"
-        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+        "{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"},\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]}}",
+        "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":"
+        "\"FixedLength\"}]},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+        "{\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":0}," WORDS "}",
+        "{\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":-1}," WORDS "}",
+        "{\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":1.5}," WORDS "}",
+        "{\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":1e18}," WORDS "}",
+        "{\"pre_tokenizer\":{\"type\":\"FixedLength\",\"length\":\"5\"}," WORDS "}",
+        "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"}," WORDS "}",
+        "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\"}," WORDS "}",
+        "{\"normalizer\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]}}",
+        "{\"normalizer\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
+        "\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}",
+        "{\"model\":{\"type\":\"WordSalad\",\"vocab\":{\"a\":0}}}",
     };
     struct pp_tokenizer *t;
     struct pp_error err;
@@ -253,6 +267,197 @@ static void refused(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(tok_from_json(bad[i], strlen(bad[i]), NULL, &t, &err), PP_ERR_UNSUPPORTED);
 }
+
+/* --- pieces, spelled text, and whole words ---------------------------------------------------------------- */
+
+/* The tokenizer of that text, through a GGUF file, and through a folder. */
+static void three_ways(const char *json, struct pp_tokenizer *t[3])
+{
+    struct pp_error err;
+    assert_ok(tok_from_json(json, strlen(json), NULL, &t[0], &err), err);
+    t[1] = through_gguf(t[0]);
+    assert_ok(pp_tokenizer_to_folder(t[0], test_tmpdir(), &err), err);
+    t[2] = open_tokenizer(test_tmpdir());
+}
+
+static void free_three(struct pp_tokenizer *t[3])
+{
+    for (int i = 0; i < 3; i++)
+        pp_tokenizer_free(t[i]);
+}
+
+static void expect_text(const struct pp_tokenizer *t, const char *text, const char *want)
+{
+    int32_t *ids;
+    size_t n;
+    struct pp_error err;
+    struct pp_buf got = {0};
+    assert_ok(pp_tokenize(t, text, strlen(text), 0, &ids, &n, &err), err);
+    pp_detokenize(t, ids, n, false, &got);
+    assert_string_equal(pp_buf_cstr(&got), want);
+    pp_buf_free(&got);
+    pp_free(ids);
+}
+
+static enum pp_code add_piece(void *out, const char *word, size_t n, struct pp_error *err)
+{
+    (void)err;
+    pp_buf_add(out, word, n);
+    pp_buf_char(out, '|');
+    return PP_OK;
+}
+
+/* How https://github.com/huggingface/tokenizers cuts: the first texts of each kind are its own tests'. */
+static void pieces(void **state)
+{
+    static const struct {
+        const char *pattern, *text, *want;
+    } cases[] = {
+        {"(?#scripts)", "\u3069\u3053\u3067\u751f\u308c\u3002Yes", "\u3069\u3053\u3067\u751f\u308c|\u3002|Yes|"},
+        {"(?#scripts)", "Apples are \u308a\u3093\u3054 \u6797\u6a8e", "Apples are |\u308a\u3093\u3054 \u6797\u6a8e|"},
+        {"(?#scripts)", "\u30e9\u30fc\u30e1\u30f3 \u30fc", "\u30e9\u30fc\u30e1\u30f3 \u30fc|"},
+        {"(?#scripts)", "  Hello, \u043c\u0438\u0440 42", "Hello|, |\u043c\u0438\u0440 |42|"}, /* spaces in front go */
+        {"(?#scripts)", "   ", ""}, {"(?#scripts)", "a\nb  ", "a|\n|b  |"},
+        {"(?#scripts)", "e\u0301\u0301x", "e|\u0301\u0301|x|"},       /* accents have a script of their own, */
+        {"(?#scripts)", "a\u0378b\u0378 \u03a9", "a\u0378b\u0378 |\u03a9|"}, /* what is no character has none, */
+        {"(?#scripts)", "a\U00010d00b", "a\U00010d00b|"},                /* nor have newer scripts */
+        {"(?#scripts)", "\u16a0\u2c00\U00010330", "\u16a0|\u2c00|\U00010330|"},
+        {"(?#scripts)", "a\xff" "b", "a|\xff|b|"},
+        {"(?#length)5", "Hello world", "Hello| worl|d|"}, {"(?#length)5", "Short", "Short|"}, {"(?#length)5", "", ""},
+        {"(?#length)3", "Hello \U0001f44b world", "Hel|lo |\U0001f44b w|orl|d|"},
+        {"(?#length)2", "\n\n\xff\xfe\u00e9", "\n\n|\xff\xfe|\u00e9|"}, {"(?#length)16777216", "ab", "ab|"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct pp_str pattern = {cases[i].pattern, strlen(cases[i].pattern)};
+        const size_t n = strlen(cases[i].text);
+        struct tok_splitter *s;
+        struct pp_error err;
+        struct pp_buf got = {0};
+        assert_ok(tok_splitter_new(&pattern, 1, &s, &err), err);
+        struct tok_split_state *st = tok_split_state_new(s, n);
+        assert_ok(tok_split(s, st, cases[i].text, n, false, add_piece, &got, &err), err);
+        assert_string_equal(pp_buf_cstr(&got), cases[i].want);
+        tok_split_state_free(st);
+        tok_splitter_free(s);
+        pp_buf_free(&got);
+    }
+}
+
+/* A megabyte in which every character is of another script than the last takes a moment. */
+static void many_scripts(void **state)
+{
+    static const char *const some[] = {"a", "\u03a9", "\u1200", "\u16a0", "\u0378", "\U00010330", "\ua000", " "};
+    static const char json[] = "{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"},\"model\":{\"type\":\"WordLevel\","
+                               "\"unk_token\":\"?\",\"vocab\":{\"?\":0}}}";
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    struct pp_buf text = {0};
+    int32_t *ids;
+    size_t n;
+    (void)state;
+    for (size_t i = 0; text.len < 1 << 20; i++)
+        pp_buf_str(&text, some[i % (sizeof some / sizeof *some)]);
+    assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
+    assert_ok(pp_tokenize(t, text.data, text.len, 0, &ids, &n, &err), err);
+    assert_true(n > 200000);
+    pp_free(ids);
+    pp_buf_free(&text);
+    pp_tokenizer_free(t);
+}
+
+static void whole_words(void **state)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":0,\"content\":\"[UNK]\",\"special\":true},{\"id\":6,\"content\":\"<sep>\","
+        "\"special\":true}],\"normalizer\":{\"type\":\"Lowercase\"},\"pre_tokenizer\":{\"type\":\"Sequence\","
+        "\"pretokenizers\":[{\"type\":\"Whitespace\"},{\"type\":\"FixedLength\",\"length\":6}]},\"model\":{\"type\":"
+        "\"WordLevel\",\"unk_token\":\"[UNK]\",\"vocab\":{\"[UNK]\":0,\"hello\":1,\",\":2,\"world\":3,\"h\":4,"
+        "\"caf\u00e9\":5}}}";
+    struct pp_tokenizer *t[3];
+    (void)state;
+    three_ways(json, t);
+    for (int i = 0; i < 3; i++) {
+        expect_tokens(t[i], "Hello, world", 0, " hello| ,| world");
+        expect_tokens(t[i], "h hell helloh worldworld", 0, " h|[UNK]|[UNK]|[UNK]|[UNK]"); /* cut behind six letters */
+        expect_tokens(t[i], "CAF\u00c9 <sep>h", PP_TOKENIZE_SPECIAL, " caf\u00e9|<sep>| h");
+        expect_text(t[i], "hello world", "hello world"); /* with nothing that puts them together there are spaces */
+    }
+    free_three(t);
+}
+
+/* Without a token for what is unknown such a text cannot be told. */
+static void no_unknown_words(void **state)
+{
+    static const char json[] = "{\"pre_tokenizer\":{\"type\":\"Whitespace\"},\"model\":{\"type\":\"WordLevel\","
+                               "\"unk_token\":\"<unk>\",\"vocab\":{\"a\":0}}}";
+    struct pp_tokenizer *t[3];
+    struct pp_error err;
+    int32_t *ids;
+    size_t n;
+    (void)state;
+    three_ways(json, t);
+    for (int i = 0; i < 3; i++) {
+        expect_tokens(t[i], "a a", 0, " a| a");
+        assert_int_equal(pp_tokenize(t[i], "a c", 3, 0, &ids, &n, &err), PP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "such as \"c\""));
+    }
+    free_three(t);
+}
+
+/* Text that a normalizer has written byte by byte is cut and merged as it stands there. */
+static void spelled(void **state)
+{
+    static const char json[] =
+        "{\"added_tokens\":[],\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},"
+        "{\"type\":\"ByteLevel\"}]},\"pre_tokenizer\":%s,\"decoder\":{\"type\":\"ByteLevel\"},"
+        "\"model\":{\"type\":\"BPE\","
+        "\"unk_token\":\"?\",\"vocab\":{\"?\":0,\"h\":1,\"\u00c3\":2,\"\u00a9\":3,\"\u0120\":4,\"\u00c3\u00a9\":5,"
+        "\"\u00a9\u0120\":6,\"h\u00c3\u00a9\":7,\"\u010a\":8,\"\u0120h\":9},\"merges\":[\"\u00c3 \u00a9\","
+        "\"h \u00c3\u00a9\",\"\u0120 h\"]}}";
+    static const char cut[] = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\u0120\"},\"behavior\":\"Isolated\"}";
+    char text[1024];
+    struct pp_tokenizer *t[3];
+    (void)state;
+    for (int with_cut = 0; with_cut < 2; with_cut++) {
+        snprintf(text, sizeof text, json, with_cut ? cut : "null");
+        three_ways(text, t);
+        for (int i = 0; i < 3; i++) {
+            expect_tokens(t[i], "he\u0301 h\n", 0, with_cut ? "h\u00e9| |h|\n" : "h\u00e9| h|\n");
+            expect_text(t[i], " h\u00e9 \nh", " h\u00e9 \nh");
+            expect_tokens(t[i], "x\u00e8", 0, "?|\xc3|?");
+        }
+        free_three(t);
+    }
+}
+
+/* Unigrams of spelled text; and text that is spelled twice, which is turned back once. */
+static void spelled_otherwise(void **state)
+{
+    static const char unigrams[] =
+        "{\"normalizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"Unigram\","
+        "\"unk_id\":0,\"vocab\":[[\"?\",0],[\"a\",-2],[\"\u0120a\",-3],[\"\u00c3\u00a9\",-4]]}}";
+    static const char twice[] =
+        "{\"normalizer\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+        "\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\","
+        /* a space is U+0120, whose bytes are C4 and A0 */
+        "\"vocab\":{\"a\":0,\"\u00c4\":1,\"\u0142\":2},\"merges\":[]}}";
+    struct pp_tokenizer *t, *again;
+    struct pp_error err;
+    (void)state;
+    assert_ok(tok_from_json(unigrams, strlen(unigrams), NULL, &t, &err), err);
+    again = through_gguf(t);
+    expect_tokens(t, "a a\u00e9", 0, "a| a|\u00e9");
+    expect_tokens(again, "a a\u00e9", 0, "a| a|\u00e9");
+    expect_text(again, " a", " a");
+    pp_tokenizer_free(again);
+    pp_tokenizer_free(t);
+    assert_ok(tok_from_json(twice, strlen(twice), NULL, &t, &err), err);
+    expect_text(t, "a a", "a\u0120a");
+    pp_tokenizer_free(t);
+}
+
+/* --- what others may have written ------------------------------------------------------------------------- */
 
 /* The text in a block of exactly its size. */
 static void try_bytes(const char *json, size_t n)
@@ -360,6 +565,8 @@ TEST_GROUP(tokenizer_json)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_the_library), cmocka_unit_test(going_on), cmocka_unit_test(many_normalized),
         cmocka_unit_test(spaces_before_words), cmocka_unit_test(spaces_at_the_start), cmocka_unit_test(refused),
+        cmocka_unit_test(pieces), cmocka_unit_test(many_scripts), cmocka_unit_test(whole_words),
+        cmocka_unit_test(no_unknown_words), cmocka_unit_test(spelled), cmocka_unit_test(spelled_otherwise),
         cmocka_unit_test(damaged), cmocka_unit_test(immense), cmocka_unit_test(long_white_space),
     };
     return cmocka_run_group_tests_name("tokenizer_json", tests, NULL, NULL);
