@@ -168,6 +168,17 @@ static const char *range_name(struct jinja *j, int64_t from, int64_t to, int64_t
     return jinja_copy(j, s, (size_t)n + 1).s;
 }
 
+struct jinja_value jinja_range_attribute(struct jinja_value range, struct jinja_value name)
+{
+    static const char *const names[] = {"start", "stop", "step"};
+    long long at[] = {0, 0, 1};
+    sscanf(range.list->name, "range(%lld, %lld, %lld)", &at[0], &at[1], &at[2]); /* as range_name() writes it */
+    for (int i = 0; i < 3; i++)
+        if (jinja_equals_cstr(name, names[i]))
+            return jinja_int(at[i]);
+    return jinja_missing_attribute(name);
+}
+
 const char *jinja_range_part(struct jinja *j, const char *whole, int64_t from, int64_t to, int64_t step)
 {
     long long begin = 0, end = 0, every = 1;
@@ -297,6 +308,67 @@ static struct jinja_value global_joiner(struct jinja *j, struct jinja_value self
     return new_cycler(j, JINJA_JOINER, &sep, 1);
 }
 
+/* --- text that says nothing ------------------------------------------------------------------------------ */
+
+/* A number from `from` up to `to`, which it does not reach; the same at each rendering, as what random picks is. */
+static int64_t some_number(struct jinja *j, int64_t from, int64_t to)
+{
+    j->random = j->random * 1664525u + 1013904223u;
+    return from + (int64_t)((uint64_t)j->random * (uint64_t)(to - from) >> 32);
+}
+
+/* Words in sentences, with a comma behind every few, and a point behind some more. */
+static void add_paragraph(struct jinja *j, struct jinja_text *t, int64_t n)
+{
+    static const char *const words[] = {
+        "lorem", "ipsum", "dolor", "sit", "amet", "consectetur", "adipiscing", "elit", "sed", "do", "eiusmod",
+        "tempor", "incididunt", "ut", "labore", "et", "dolore", "magna", "aliqua",
+    };
+    enum { N_WORDS = sizeof words / sizeof *words };
+    int64_t last = -1, comma = 0, point = 0;
+    bool begins = true;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t w = some_number(j, 0, N_WORDS);
+        w = w == last ? (w + 1) % N_WORDS : w;
+        last = w;
+        jinja_work(j, 16);
+        jinja_add_str(j, t, i ? " " : "");
+        jinja_add_char(j, t, begins ? (char)(words[w][0] - 'a' + 'A') : words[w][0]);
+        jinja_add_str(j, t, words[w] + 1);
+        begins = i - some_number(j, 10, 20) > point;
+        if (!begins && i + 1 < n && i - some_number(j, 3, 8) > comma) {
+            comma = i;
+            point += 2;
+            jinja_add_char(j, t, ',');
+        } else if (begins || i + 1 == n) {
+            comma = point = i;
+            jinja_add_char(j, t, '.');
+        }
+    }
+}
+
+static struct jinja_value global_lipsum(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
+                                        const struct jinja_args *args)
+{
+    (void)self, (void)args;
+    const int64_t n = jinja_arg_int(j, arg[0], 5), most = jinja_arg_int(j, arg[3], 100);
+    const int64_t least = jinja_arg_int(j, arg[2], 20);
+    const bool html = !jinja_given(arg[1]) || jinja_truth(arg[1]);
+    struct jinja_text t = {0};
+    if (n > 0 && (least >= most || least < 0 || most > JINJA_MAX_RANGE))
+        jinja_fail(j, "lipsum: words from min to max, and not more than %d of them", JINJA_MAX_RANGE);
+    for (int64_t i = 0; i < n; i++) {
+        jinja_work(j, 16);
+        jinja_add_str(j, &t, !i ? "" : html ? "\n" : "\n\n");
+        jinja_add_str(j, &t, html ? "<p>" : "");
+        add_paragraph(j, &t, some_number(j, least, most));
+        jinja_add_str(j, &t, html ? "</p>" : "");
+    }
+    struct jinja_value v = jinja_text_value(j, &t);
+    v.flag = html;
+    return v;
+}
+
 static struct jinja_value global_raise(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,
                                        const struct jinja_args *args)
 {
@@ -346,6 +418,7 @@ const struct jinja_builtin *jinja_find_global(const char *name, size_t n)
         {"namespace", global_namespace, NULL, 0},
         {"cycler", global_cycler, NULL, 0},
         {"joiner", global_joiner, "sep", 0},
+        {"lipsum", global_lipsum, "n html min max", 0},
         {"raise_exception", global_raise, "message", 1},
         {"strftime_now", global_strftime_now, "format", 1},
         {NULL, NULL, NULL, 0},

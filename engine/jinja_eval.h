@@ -34,6 +34,7 @@ enum jinja_marks { JINJA_KEEPS = 16, JINJA_KEEPS_ESCAPES_SECOND = 32, JINJA_KEEP
 const struct jinja_builtin *jinja_find_filter(const char *name, size_t n);
 const struct jinja_builtin *jinja_find_test(const char *name, size_t n);
 const struct jinja_builtin *jinja_find_global(const char *name, size_t n);
+extern const struct jinja_builtin jinja_bytes_methods[], jinja_set_methods[], jinja_view_methods[];
 /* A method of v's type, or NULL. */
 const struct jinja_builtin *jinja_find_method(struct jinja_value v, const char *name, size_t n);
 /* In a table that ends with a NULL name. */
@@ -61,6 +62,8 @@ struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jin
 bool jinja_can_slice(struct jinja_value v, const struct jinja_value bounds[3]);
 /* How a slice of a range prints that itself prints as `whole` (jinja_call.c). */
 const char *jinja_range_part(struct jinja *j, const char *whole, int64_t from, int64_t to, int64_t step);
+/* start, stop or step of a range, or what is missing (jinja_call.c). */
+struct jinja_value jinja_range_attribute(struct jinja_value range, struct jinja_value name);
 /* An operator of enum jinja_operator, comparisons included. */
 struct jinja_value jinja_operate(struct jinja *j, int op, struct jinja_value a, struct jinja_value b);
 /* +, -, *, // and % of integers of any size (jinja_big.c). */

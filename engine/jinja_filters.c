@@ -124,14 +124,14 @@ JINJA_FILTER(truncate)
     JINJA_UNUSED;
     int64_t length = jinja_arg_int(j, arg[0], 255);
     int64_t leeway = arg[3].kind == JINJA_NONE ? 5 : jinja_arg_int(j, arg[3], 5);
-    if (self.kind != JINJA_UNDEFINED && self.kind != JINJA_STRING && leeway >= 0 &&
-        jinja_length(j, self) <= (length > INT64_MAX - leeway ? INT64_MAX : length + leeway))
-        return self; /* a short list stays one */
-    struct jinja_value s = self.kind == JINJA_UNDEFINED ? jinja_str("", 0) : jinja_arg_str(j, self, "");
     struct jinja_value end = jinja_arg_str(j, arg[2], "...");
     int64_t room = length - (int64_t)jinja_count_chars(j, end);
     if (room < 0 || leeway < 0)
         jinja_fail(j, "truncate: the length is smaller than that of the end mark, or the leeway is negative");
+    if (self.kind != JINJA_UNDEFINED && self.kind != JINJA_STRING &&
+        jinja_length(j, self) <= (length > INT64_MAX - leeway ? INT64_MAX : length + leeway))
+        return self; /* a short list stays one */
+    struct jinja_value s = self.kind == JINJA_UNDEFINED ? jinja_str("", 0) : jinja_arg_str(j, self, "");
     int64_t excess = (int64_t)jinja_count_chars(j, s) - length;
     if (excess <= leeway)
         return s;
@@ -214,7 +214,7 @@ static bool parse_float(struct jinja_value s, double *out)
 
 static bool to_double(struct jinja_value v, double *out)
 {
-    if (v.kind == JINJA_STRING)
+    if (v.kind == JINJA_STRING || v.kind == JINJA_BYTES)
         return parse_float(v, out);
     if (v.kind == JINJA_BIG)
         return parse_float(v, out);
@@ -238,6 +238,10 @@ JINJA_FILTER(int)
         return jinja_int(jinja_as_int(self));
     if (self.kind == JINJA_BIG)
         return self;
+    if (self.kind == JINJA_BYTES) { /* whatever the base */
+        self.kind = JINJA_STRING;
+        base = 10;
+    }
     if (self.kind == JINJA_STRING && parse_int(j, self, (int)base, &i))
         return i;
     if (to_double(self, &f) && isfinite(f)) {

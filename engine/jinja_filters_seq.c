@@ -146,7 +146,7 @@ JINJA_FILTER(groupby)
 static bool fails_when_walked(struct jinja *j, struct jinja_value v, const char *filter, bool dict_only,
                               struct jinja_value *iter)
 {
-    const bool walkable = jinja_is_list(v) || v.kind == JINJA_STRING;
+    const bool walkable = jinja_is_list(v) || v.kind == JINJA_STRING || v.kind == JINJA_BYTES;
     if (v.kind == JINJA_DICT || v.kind == JINJA_UNDEFINED || (walkable && !dict_only))
         return false;
     struct jinja_list *list = jinja_list(j);
@@ -332,6 +332,8 @@ JINJA_FILTER(last)
     JINJA_UNUSED;
     if (self.kind == JINJA_ITER)
         jinja_fail(j, "last does not work on a generator; put |list before it");
+    if (self.kind == JINJA_SET)
+        jinja_fail(j, "a set has no last member; sort it");
     const struct jinja_list *list = jinja_iterate(j, self);
     return list->n ? list->items[list->n - 1] : jinja_undefined();
 }
@@ -347,7 +349,7 @@ JINJA_FILTER(reverse)
     if (self.kind == JINJA_STRING)
         return jinja_join(j, jinja_str("", 0), out);
     /* What cannot be walked backwards, such as what select gives, has been made a list of before. */
-    return jinja_wrap(self.kind == JINJA_ITER ? JINJA_LIST : JINJA_ITER, out);
+    return jinja_wrap(self.kind == JINJA_ITER || self.kind == JINJA_SET ? JINJA_LIST : JINJA_ITER, out);
 }
 
 struct jinja_value jinja_join_html(struct jinja *j, struct jinja_value sep, const struct jinja_list *parts)
@@ -387,7 +389,8 @@ JINJA_FILTER(join)
 JINJA_FILTER(random)
 {
     JINJA_UNUSED;
-    if (self.kind == JINJA_DICT || self.kind == JINJA_VIEW || self.kind == JINJA_ITER)
+    if (self.kind == JINJA_DICT || self.kind == JINJA_VIEW || self.kind == JINJA_SET ||
+        self.kind == JINJA_ITER)
         jinja_fail(j, "random needs a list or a string, not a %s", jinja_type_name(self));
     if (jinja_length(j, self) == 0)
         return jinja_undefined();

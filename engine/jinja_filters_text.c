@@ -289,7 +289,7 @@ JINJA_FILTER(urlencode)
     if (self.kind == JINJA_DICT) {
         for (size_t i = 0; i < self.dict->n; i++)
             add_pair(j, self.dict->pairs[i].key, self.dict->pairs[i].value, &t);
-    } else if (jinja_is_list(self)) {
+    } else if (jinja_is_list(self) || self.kind == JINJA_BYTES) {
         const struct jinja_list *list = jinja_iterate(j, self);
         for (size_t i = 0; i < list->n; i++) {
             const struct jinja_list *pair = jinja_iterate(j, list->items[i]);

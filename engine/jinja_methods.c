@@ -1,9 +1,11 @@
 /* jinja_methods.c - methods of strings, lists, dicts and cyclers. Python's sandbox forbids the ones that change a
  * list or dict; other engines and some templates have them, and they do no harm here: values live for one render. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/utf8.h"
+#include "engine/jinja_ast.h"
 #include "engine/jinja_eval.h"
 
 #define METHOD(id)                                                                                                    \
@@ -304,6 +306,81 @@ METHOD(str_zfill)
 }
 
 METHOD(str_format) { UNUSED; return jinja_format(j, self, args); }
+METHOD(str_encode) { UNUSED; return jinja_encode(j, self, arg[0], arg[1]); }
+
+METHOD(str_format_map)
+{
+    UNUSED;
+    if (arg[0].kind != JINJA_DICT)
+        jinja_fail(j, "format_map needs a dict, not a %s", jinja_type_name(arg[0]));
+    const struct jinja_args named = {.named = arg[0].dict->pairs, .n_named = arg[0].dict->n};
+    for (size_t i = 0; i < named.n_named; i++)
+        if (named.named[i].key.kind != JINJA_STRING)
+            jinja_fail(j, "format_map: the keys of the dict are strings");
+    return jinja_format(j, self, &named);
+}
+
+/* --- strings, by a table of their characters --------------------------------------------------------------- */
+
+/* The number of a string's only character. */
+static struct jinja_value ordinal(struct jinja *j, struct jinja_value s)
+{
+    int32_t cp;
+    if (s.kind != JINJA_STRING || !s.n || pp_utf8_decode(s.s, s.n, &cp) != s.n)
+        jinja_fail(j, "maketrans: a key is one character, or its number");
+    return jinja_int(cp);
+}
+
+/* {97: 98} of ({"a": "b"}) or ("a", "b"); with a third string its characters are to go. */
+METHOD(str_maketrans)
+{
+    UNUSED;
+    struct jinja_dict *d = jinja_dict(j);
+    if (!jinja_given(arg[1])) {
+        if (arg[0].kind != JINJA_DICT)
+            jinja_fail(j, "maketrans needs a dict, or two strings");
+        for (size_t i = 0; i < arg[0].dict->n; i++) {
+            const struct jinja_pair p = arg[0].dict->pairs[i];
+            jinja_dict_set(j, d, jinja_is_integral(p.key) ? p.key : ordinal(j, p.key), p.value);
+        }
+        return (struct jinja_value){.kind = JINJA_DICT, .dict = d};
+    }
+    const struct jinja_list *from = jinja_iterate(j, jinja_arg_str(j, arg[0], ""));
+    const struct jinja_list *to = jinja_iterate(j, jinja_arg_str(j, arg[1], ""));
+    const struct jinja_list *gone = jinja_iterate(j, jinja_arg_str(j, arg[2], ""));
+    if (from->n != to->n)
+        jinja_fail(j, "maketrans: the two strings are equally long");
+    for (size_t i = 0; i < from->n; i++)
+        jinja_dict_set(j, d, ordinal(j, from->items[i]), ordinal(j, to->items[i]));
+    for (size_t i = 0; i < gone->n; i++)
+        jinja_dict_set(j, d, ordinal(j, gone->items[i]), jinja_none());
+    return (struct jinja_value){.kind = JINJA_DICT, .dict = d};
+}
+
+METHOD(str_translate)
+{
+    UNUSED;
+    struct jinja_text t = {0};
+    if (arg[0].kind != JINJA_DICT)
+        jinja_fail(j, "translate needs a dict by characters' numbers, as maketrans makes it, not a %s",
+                   jinja_type_name(arg[0]));
+    jinja_work(j, self.n);
+    for (size_t i = 0, len; i < self.n; i += len) {
+        int32_t cp;
+        char utf8[4];
+        len = pp_utf8_decode(self.s + i, self.n - i, &cp);
+        const struct jinja_value *to = jinja_dict_find(j, arg[0].dict, jinja_int(cp));
+        if (!to)
+            jinja_add(j, &t, self.s + i, len);
+        else if (to->kind == JINJA_STRING)
+            jinja_add(j, &t, to->s, to->n);
+        else if (jinja_is_integral(*to) && jinja_as_int(*to) > 0 && jinja_as_int(*to) < 0x110000)
+            jinja_add(j, &t, utf8, pp_utf8_encode((int32_t)jinja_as_int(*to), utf8));
+        else if (to->kind != JINJA_NONE)
+            jinja_fail(j, "translate: a character becomes a string, a number of one, or none");
+    }
+    return jinja_text_value(j, &t);
+}
 
 static const struct jinja_builtin str_methods[] = {
     {"strip", str_strip, "chars", JINJA_KEEPS},
@@ -349,6 +426,10 @@ static const struct jinja_builtin str_methods[] = {
     {"rjust", str_rjust, "width fillchar", 1 | JINJA_KEEPS_ESCAPES_SECOND},
     {"zfill", str_zfill, "width", 1 | JINJA_KEEPS},
     {"format", str_format, NULL, JINJA_KEEPS_ESCAPES_ALL},
+    {"format_map", str_format_map, "mapping", 1},
+    {"encode", str_encode, "encoding errors", 0},
+    {"maketrans", str_maketrans, "x y z", 1},
+    {"translate", str_translate, "table", 1 | JINJA_KEEPS},
     {NULL, NULL, NULL, 0},
 };
 
@@ -430,13 +511,19 @@ METHOD(list_remove)
     return jinja_none();
 }
 
+/* Among those from arg[1] up to arg[2], which count from the end if they are negative. */
 METHOD(list_index)
 {
     UNUSED;
-    size_t i = find_item(j, self.list, arg[0]);
-    if (i == self.list->n)
+    const int64_t n = (int64_t)self.list->n;
+    int64_t from = jinja_arg_int(j, arg[1], 0), to = jinja_arg_int(j, arg[2], n);
+    from = from < 0 ? from < -n ? 0 : from + n : from;
+    to = to < 0 ? to + n : to > n ? n : to;
+    while (from < to && !jinja_equal(j, self.list->items[from], arg[0]))
+        from++;
+    if (from >= to)
         jinja_fail(j, "index: the value is not in the list");
-    return jinja_int((int64_t)i);
+    return jinja_int(from);
 }
 
 METHOD(list_count)
@@ -480,7 +567,7 @@ static const struct jinja_builtin list_methods[] = {
     {"insert", list_insert, "index object", 2},
     {"pop", list_pop, "index", 0},
     {"remove", list_remove, "value", 1},
-    {"index", list_index, "value", 1},
+    {"index", list_index, "value start stop", 1},
     {"count", list_count, "value", 1},
     {"reverse", list_reverse, "", 0},
     {"clear", list_clear, "", 0},
@@ -489,7 +576,7 @@ static const struct jinja_builtin list_methods[] = {
 };
 
 static const struct jinja_builtin tuple_methods[] = {
-    {"index", list_index, "value", 1},
+    {"index", list_index, "value start stop", 1},
     {"count", list_count, "value", 1},
     {NULL, NULL, NULL, 0},
 };
@@ -581,6 +668,18 @@ METHOD(dict_clear)
     return jinja_none();
 }
 
+/* Of a dict, which does not matter, or of the function dict. */
+METHOD(dict_fromkeys)
+{
+    UNUSED;
+    struct jinja_dict *d = jinja_dict(j);
+    jinja_require_defined(j, arg[0]);
+    const struct jinja_list *keys = jinja_iterate(j, arg[0]);
+    for (size_t i = 0; i < keys->n; i++)
+        jinja_dict_set(j, d, keys->items[i], jinja_given(arg[1]) ? arg[1] : jinja_none());
+    return (struct jinja_value){.kind = JINJA_DICT, .dict = d};
+}
+
 static const struct jinja_builtin dict_methods[] = {
     {"get", dict_get, "key default", 1},
     {"items", dict_items, "", 0},
@@ -591,6 +690,12 @@ static const struct jinja_builtin dict_methods[] = {
     {"update", dict_update, NULL, 0},
     {"copy", dict_copy, "", 0},
     {"clear", dict_clear, "", 0},
+    {"fromkeys", dict_fromkeys, "iterable value", 1},
+    {NULL, NULL, NULL, 0},
+};
+
+static const struct jinja_builtin dict_function_methods[] = {
+    {"fromkeys", dict_fromkeys, "iterable value", 1},
     {NULL, NULL, NULL, 0},
 };
 
@@ -657,13 +762,60 @@ static uint64_t bits(struct jinja_value v)
 METHOD(int_bit_length) { UNUSED; return jinja_int(bits(self) ? 64 - __builtin_clzll(bits(self)) : 0); }
 METHOD(int_bit_count) { UNUSED; return jinja_int(__builtin_popcountll(bits(self))); }
 
+METHOD(int_as_integer_ratio) { UNUSED; return jinja_pair_tuple(j, jinja_plus(j, self), jinja_int(1)); }
+
+METHOD(int_to_bytes)
+{
+    UNUSED;
+    return jinja_int_to_bytes(j, jinja_as_int(self), jinja_arg_int(j, arg[0], 1), arg[1], jinja_truth(arg[2]));
+}
+
+METHOD(int_from_bytes) { UNUSED; return jinja_int_from_bytes(j, arg[0], arg[1], jinja_truth(arg[2])); }
+
+/* Exact: the numerator is odd, or the denominator is 1. */
+METHOD(float_as_integer_ratio)
+{
+    UNUSED;
+    int exponent;
+    if (!isfinite(self.f))
+        jinja_fail(j, "as_integer_ratio: the number is not finite");
+    int64_t m = (int64_t)ldexp(frexp(self.f, &exponent), 53);
+    exponent -= 53;
+    while (m != 0 && m % 2 == 0 && exponent < 0) {
+        m /= 2;
+        exponent++;
+    }
+    const struct jinja_value two = jinja_int(2), e = jinja_int(m == 0 ? 0 : exponent);
+    if (e.i < 0)
+        return jinja_pair_tuple(j, jinja_int(m), jinja_operate(j, JINJA_OP_POW, two, jinja_int(-e.i)));
+    return jinja_pair_tuple(j, jinja_operate(j, JINJA_OP_MUL, jinja_int(m), jinja_operate(j, JINJA_OP_POW, two, e)),
+                            jinja_int(1));
+}
+
+METHOD(float_hex)
+{
+    UNUSED;
+    char s[64];
+    if (!isfinite(self.f))
+        return jinja_to_string(j, self);
+    if (self.f == 0)
+        return jinja_cstr(signbit(self.f) ? "-0x0.0p+0" : "0x0.0p+0");
+    snprintf(s, sizeof s, "%.13a", self.f);
+    return jinja_copy(j, s, strlen(s));
+}
+
 static const struct jinja_builtin float_methods[] = {
+    {"as_integer_ratio", float_as_integer_ratio, "", 0},
+    {"hex", float_hex, "", 0},
     {"conjugate", number_conjugate, "", 0},
     {"is_integer", number_is_integer, "", 0},
     {NULL, NULL, NULL, 0},
 };
 
 static const struct jinja_builtin int_methods[] = {
+    {"as_integer_ratio", int_as_integer_ratio, "", 0},
+    {"to_bytes", int_to_bytes, "length byteorder signed", 0},
+    {"from_bytes", int_from_bytes, "bytes byteorder signed", 1},
     {"bit_count", int_bit_count, "", 0},
     {"bit_length", int_bit_length, "", 0},
     {"conjugate", number_conjugate, "", 0},
@@ -675,6 +827,11 @@ const struct jinja_builtin *jinja_find_method(struct jinja_value v, const char *
 {
     switch (v.kind) {
     case JINJA_STRING: return jinja_find_builtin(str_methods, name, n);
+    case JINJA_BYTES: return jinja_find_builtin(jinja_bytes_methods, name, n);
+    case JINJA_SET: return jinja_find_builtin(jinja_set_methods, name, n);
+    case JINJA_VIEW: return jinja_is_set(v) ? jinja_find_builtin(jinja_view_methods, name, n) : NULL;
+    case JINJA_FUNCTION:
+        return strcmp(v.function->name, "dict") == 0 ? jinja_find_builtin(dict_function_methods, name, n) : NULL;
     case JINJA_LIST: return jinja_find_builtin(list_methods, name, n);
     case JINJA_TUPLE:
     case JINJA_RANGE: return jinja_find_builtin(tuple_methods, name, n);

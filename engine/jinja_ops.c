@@ -68,6 +68,8 @@ struct jinja_value jinja_attribute(struct jinja *j, struct jinja_value v, struct
         return jinja_self_attribute(j, name);
     if (jinja_is_number(v) || v.kind == JINJA_BIG)
         return number_attribute(j, v, name);
+    if (v.kind == JINJA_RANGE)
+        return jinja_range_attribute(v, name);
     if (v.kind == JINJA_CYCLER && jinja_equals_cstr(name, "current"))
         return v.cycler->items->items[v.cycler->at];
     if (v.kind == JINJA_CYCLER && jinja_equals_cstr(name, "items"))
@@ -113,6 +115,10 @@ struct jinja_value jinja_item(struct jinja *j, struct jinja_value v, struct jinj
         int64_t i = jinja_as_int(key);
         if (v.kind == JINJA_STRING)
             return character(j, v, i);
+        if (v.kind == JINJA_BYTES) {
+            const struct jinja_list *list = jinja_bytes_list(j, v);
+            return in_range(&i, list->n) ? list->items[i] : jinja_undefined();
+        }
         if (v.kind == JINJA_LIST || v.kind == JINJA_TUPLE || v.kind == JINJA_RANGE)
             return in_range(&i, v.list->n) ? v.list->items[i] : jinja_undefined();
     }
@@ -215,6 +221,12 @@ struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jin
         jinja_fail(j, "the bounds of a slice are integers");
     if (v.kind == JINJA_STRING)
         return as_marked(v, slice_string(j, v, from, to, step));
+    if (v.kind == JINJA_BYTES) {
+        v.kind = JINJA_STRING;
+        v = slice_string(j, v, from, to, step);
+        v.kind = JINJA_BYTES;
+        return v;
+    }
     if (v.kind != JINJA_LIST && v.kind != JINJA_TUPLE && v.kind != JINJA_RANGE)
         jinja_fail(j, "a value of type %s cannot be sliced", jinja_type_name(v));
     if (v.kind == JINJA_RANGE && step.kind == JINJA_BIG)
@@ -274,6 +286,11 @@ static struct jinja_value add(struct jinja *j, struct jinja_value a, struct jinj
         v.flag = safe;
         return v;
     }
+    if (a.kind == JINJA_BYTES && b.kind == JINJA_BYTES) {
+        struct jinja_value v = jinja_concat(j, a, b);
+        v.kind = JINJA_BYTES;
+        return v;
+    }
     if (a.kind == b.kind && (a.kind == JINJA_LIST || a.kind == JINJA_TUPLE))
         return add_lists(j, a, b);
     no_operation(j, "+", a, b);
@@ -282,6 +299,9 @@ static struct jinja_value add(struct jinja *j, struct jinja_value a, struct jinj
 static struct jinja_value subtract(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
     int64_t i;
+    const bool views = a.kind == JINJA_VIEW || b.kind == JINJA_VIEW; /* beside them whatever can be walked will do */
+    if ((jinja_is_set(a) && jinja_is_set(b)) || (views && (jinja_is_set(a) || jinja_is_set(b))))
+        return jinja_sets_subtract(j, a, b);
     if (jinja_is_integral(a) && jinja_is_integral(b) &&
         !__builtin_sub_overflow(jinja_as_int(a), jinja_as_int(b), &i))
         return jinja_int(i);
@@ -296,10 +316,12 @@ static struct jinja_value repeat(struct jinja *j, struct jinja_value v, int64_t 
 {
     if (times < 0)
         times = 0;
-    if (v.kind == JINJA_STRING) {
+    if (v.kind == JINJA_STRING || v.kind == JINJA_BYTES) {
         struct jinja_text t = {0};
         jinja_add_times(j, &t, v.s, v.n, (size_t)times);
-        return as_marked(v, jinja_text_value(j, &t));
+        struct jinja_value made = as_marked(v, jinja_text_value(j, &t));
+        made.kind = v.kind;
+        return made;
     }
     struct jinja_list *list = jinja_list(j);
     for (int64_t k = 0; v.list->n && k < times; k++)
@@ -312,7 +334,7 @@ static struct jinja_value repeat(struct jinja *j, struct jinja_value v, int64_t 
 
 static bool repeatable(struct jinja_value v)
 {
-    return v.kind == JINJA_STRING || v.kind == JINJA_LIST || v.kind == JINJA_TUPLE;
+    return v.kind == JINJA_STRING || v.kind == JINJA_BYTES || v.kind == JINJA_LIST || v.kind == JINJA_TUPLE;
 }
 
 static struct jinja_value multiply(struct jinja *j, struct jinja_value a, struct jinja_value b)
@@ -450,6 +472,15 @@ bool jinja_contains(struct jinja *j, struct jinja_value container, struct jinja_
             jinja_fail(j, "only a string can be in a string, not a %s", jinja_type_name(v));
         return jinja_find(j, container, v, 0) != SIZE_MAX;
     }
+    if (container.kind == JINJA_BYTES) {
+        if (jinja_is_integral(v))
+            v = jinja_byte(j, v);
+        if (v.kind != JINJA_BYTES)
+            jinja_fail(j, "only bytes and numbers can be in bytes, not a %s", jinja_type_name(v));
+        return jinja_find(j, container, v, 0) != SIZE_MAX;
+    }
+    if (container.kind == JINJA_SET && !jinja_hashable(v))
+        jinja_fail(j, "a %s cannot be a member of a set", jinja_type_name(v));
     if (container.kind == JINJA_DICT)
         return jinja_dict_find(j, container.dict, v) != NULL;
     const struct jinja_list *list = jinja_iterate(j, container);
@@ -466,6 +497,8 @@ static bool ordered(struct jinja *j, int op, struct jinja_value a, struct jinja_
         return false;
     jinja_require_defined(j, a);
     jinja_require_defined(j, b);
+    if (jinja_is_set(a) && jinja_is_set(b))
+        return jinja_sets_ordered(j, op, a, b);
     int order = jinja_compare(j, a, b);
     switch (op) {
     case JINJA_OP_LT: return order < 0;

@@ -133,6 +133,19 @@ static void repr_macro(struct jinja *j, struct jinja_text *t, struct jinja_value
     jinja_add_char(j, t, '>');
 }
 
+/* Functions have an address in Python, but for those that are classes. */
+static const char *function_name(const char *name)
+{
+    static const char *const classes[][2] = {
+        {"dict", "<class 'dict'>"}, {"cycler", "<class 'jinja2.utils.Cycler'>"},
+        {"joiner", "<class 'jinja2.utils.Joiner'>"}, {"namespace", "<class 'jinja2.utils.Namespace'>"},
+    };
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (strcmp(name, classes[i][0]) == 0)
+            return classes[i][1];
+    return "<function>";
+}
+
 void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v)
 {
     jinja_work(j, 0);
@@ -143,6 +156,9 @@ void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v)
         repr_string(j, t, v);
         if (v.flag)
             jinja_add_char(j, t, ')');
+        break;
+    case JINJA_BYTES:
+        jinja_bytes_repr(j, t, v);
         break;
     case JINJA_UNDEFINED:
         jinja_add_str(j, t, "Undefined");
@@ -181,6 +197,11 @@ void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v)
         repr_items(j, t, v.list);
         jinja_add_str(j, t, "])");
         break;
+    case JINJA_SET:
+        jinja_add_str(j, t, v.list->n ? "{" : "set(");
+        repr_items(j, t, v.list);
+        jinja_add_str(j, t, v.list->n ? "}" : ")");
+        break;
     case JINJA_DICT:
         repr_dict(j, t, v.dict);
         break;
@@ -191,6 +212,9 @@ void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v)
         break;
     case JINJA_MACRO:
         repr_macro(j, t, v);
+        break;
+    case JINJA_FUNCTION:
+        jinja_add_str(j, t, function_name(v.function->name));
         break;
     case JINJA_LOOP:
         jinja_add_str(j, t, "<LoopContext ");

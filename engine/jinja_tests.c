@@ -30,14 +30,15 @@ TEST(iterable)
 {
     UNUSED;
     return jinja_bool(jinja_is_list(self) || self.kind == JINJA_DICT || self.kind == JINJA_STRING ||
-                      self.kind == JINJA_UNDEFINED);
+                      self.kind == JINJA_BYTES || self.kind == JINJA_UNDEFINED);
 }
 
 TEST(sequence)
 {
     UNUSED;
     return jinja_bool(self.kind == JINJA_LIST || self.kind == JINJA_TUPLE || self.kind == JINJA_RANGE ||
-                      self.kind == JINJA_DICT || self.kind == JINJA_STRING || self.kind == JINJA_UNDEFINED);
+                      self.kind == JINJA_DICT || self.kind == JINJA_STRING || self.kind == JINJA_BYTES ||
+                      self.kind == JINJA_UNDEFINED);
 }
 
 TEST(divisibleby)

@@ -283,7 +283,7 @@ bool jinja_hashable(struct jinja_value v)
         return true;
     }
     const bool values = v.kind == JINJA_VIEW && strcmp(v.list->name, "dict_values") == 0;
-    return v.kind != JINJA_LIST && v.kind != JINJA_DICT && (v.kind != JINJA_VIEW || values);
+    return v.kind != JINJA_LIST && v.kind != JINJA_DICT && v.kind != JINJA_SET && (v.kind != JINJA_VIEW || values);
 }
 
 /* The nearest double, which is the number itself where any is. */
@@ -300,13 +300,14 @@ double jinja_big_double(struct jinja_value v)
 /* Equal numbers hash alike whatever their kind: 1, 1.0 and true are one key. */
 static uint64_t hash_value(struct jinja *j, struct jinja_value v)
 {
-    jinja_work(j, v.kind == JINJA_STRING || v.kind == JINJA_BIG ? v.n : 0);
+    jinja_work(j, v.kind == JINJA_STRING || v.kind == JINJA_BYTES || v.kind == JINJA_BIG ? v.n : 0);
     if (jinja_is_number(v) || v.kind == JINJA_BIG) {
         double f = (v.kind == JINJA_BIG ? jinja_big_double(v) : jinja_as_double(v)) + 0.0; /* turns -0.0 into 0.0 */
         return pp_hash64(&f, sizeof f);
     }
     switch (v.kind) {
     case JINJA_STRING:
+    case JINJA_BYTES:
         return pp_hash64(v.s, v.n);
     case JINJA_TUPLE: {
         uint64_t h = v.list->n;
@@ -419,7 +420,8 @@ const char *jinja_type_name(struct jinja_value v)
         [JINJA_MISSING] = "nothing",   [JINJA_UNDEFINED] = "Undefined", [JINJA_NONE] = "NoneType",
         [JINJA_BOOL] = "bool",         [JINJA_INT] = "int",             [JINJA_FLOAT] = "float",
         [JINJA_BIG] = "int",
-        [JINJA_STRING] = "str",        [JINJA_LIST] = "list",           [JINJA_TUPLE] = "tuple",
+        [JINJA_STRING] = "str",        [JINJA_BYTES] = "bytes",         [JINJA_SET] = "set",
+        [JINJA_LIST] = "list",           [JINJA_TUPLE] = "tuple",
         [JINJA_RANGE] = "range",       [JINJA_VIEW] = "dict view",      [JINJA_ITER] = "generator",
         [JINJA_DICT] = "dict",         [JINJA_NAMESPACE] = "Namespace", [JINJA_FUNCTION] = "function",
         [JINJA_METHOD] = "method",     [JINJA_MACRO] = "Macro",         [JINJA_LOOP] = "LoopContext",
@@ -443,11 +445,13 @@ bool jinja_truth(struct jinja_value v)
     case JINJA_FLOAT:
         return v.f != 0;
     case JINJA_STRING:
+    case JINJA_BYTES:
         return v.n != 0;
     case JINJA_LIST:
     case JINJA_TUPLE:
     case JINJA_RANGE:
     case JINJA_VIEW:
+    case JINJA_SET:
         return v.list->n != 0;
     case JINJA_DICT:
         return v.dict->n != 0;
@@ -530,6 +534,8 @@ bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b)
             return false;
         return compare_numbers(a, b) == 0;
     }
+    if (jinja_is_set(a) && jinja_is_set(b))
+        return jinja_sets_equal(j, a, b);
     if (a.kind != b.kind)
         return false;
     switch (a.kind) {
@@ -538,12 +544,12 @@ bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b)
         return true;
     case JINJA_BIG:
     case JINJA_STRING:
+    case JINJA_BYTES:
         jinja_work(j, a.n == b.n ? a.n : 0);
         return a.n == b.n && memcmp(a.s, b.s, a.n) == 0;
     case JINJA_LIST:
     case JINJA_TUPLE:
     case JINJA_RANGE:
-    case JINJA_VIEW:
         return equal_lists(j, a.list, b.list);
     case JINJA_DICT:
         return equal_dicts(j, a.dict, b.dict);
@@ -569,6 +575,10 @@ int jinja_compare(struct jinja *j, struct jinja_value a, struct jinja_value b)
         jinja_work(j, n);
         int order = n ? memcmp(a.s, b.s, n) : 0; /* byte order is code point order in UTF-8 */
         return order ? order : (a.n > b.n) - (a.n < b.n);
+    }
+    if (a.kind == JINJA_BYTES && b.kind == JINJA_BYTES) {
+        jinja_work(j, a.n < b.n ? a.n : b.n);
+        return jinja_bytes_compare(a, b);
     }
     if (a.kind == b.kind && (a.kind == JINJA_LIST || a.kind == JINJA_TUPLE)) {
         jinja_enter(j);
@@ -604,7 +614,10 @@ struct jinja_list *jinja_iterate(struct jinja *j, struct jinja_value v)
     case JINJA_TUPLE:
     case JINJA_RANGE:
     case JINJA_VIEW:
+    case JINJA_SET:
         return v.list;
+    case JINJA_BYTES:
+        return jinja_bytes_list(j, v);
     case JINJA_ITER:
         if (v.list->name)
             jinja_fail(j, "%s", v.list->name);
@@ -630,11 +643,13 @@ int64_t jinja_length(struct jinja *j, struct jinja_value v)
 {
     switch (v.kind) {
     case JINJA_STRING:
+    case JINJA_BYTES:
         return (int64_t)jinja_count_chars(j, v);
     case JINJA_LIST:
     case JINJA_TUPLE:
     case JINJA_RANGE:
     case JINJA_VIEW:
+    case JINJA_SET:
         return (int64_t)v.list->n;
     case JINJA_DICT:
         return (int64_t)v.dict->n;

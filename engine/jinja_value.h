@@ -38,10 +38,12 @@ enum jinja_kind {
     JINJA_FLOAT,
     JINJA_BIG, /* an integer beyond 64 bits: its digits (jinja_big.c) */
     JINJA_STRING,
+    JINJA_BYTES, /* what str.encode gives (jinja_bytes.c) */
     JINJA_LIST,
     JINJA_TUPLE,
     JINJA_RANGE,
     JINJA_VIEW, /* keys(), values(), items() of a dict */
+    JINJA_SET,  /* members without equal ones, in the order in which they came (jinja_set.c) */
     JINJA_ITER, /* what map, select and others give: can be walked once, is always true, has no length */
     JINJA_DICT,
     JINJA_NAMESPACE,
@@ -60,12 +62,12 @@ struct jinja_stmt;
 struct jinja_value {
     uint8_t kind;
     uint8_t flag; /* STRING: marked safe; UNDEFINED: a missing attribute rather than a missing variable */
-    uint32_t n;   /* STRING, BIG: bytes; UNDEFINED: bytes of the name */
+    uint32_t n;   /* STRING, BYTES, BIG: bytes; UNDEFINED: bytes of the name */
     union {
         bool b;
         int64_t i;
         double f;
-        const char *s; /* STRING: UTF-8, no NUL; UNDEFINED: the name, for the message, or NULL */
+        const char *s; /* STRING, BYTES: UTF-8, no NUL; UNDEFINED: the name, for the message, or NULL */
         struct jinja_list *list;
         struct jinja_dict *dict; /* DICT, NAMESPACE */
         const struct jinja_builtin *function;
@@ -290,6 +292,28 @@ struct jinja_value jinja_escape_html(struct jinja *j, struct jinja_value s);
 enum jinja_align { JINJA_ALIGN_LEFT, JINJA_ALIGN_RIGHT, JINJA_ALIGN_CENTER, JINJA_ALIGN_FORMAT_CENTER };
 struct jinja_value jinja_pad(struct jinja *j, struct jinja_value s, int64_t width, struct jinja_value fill,
                              enum jinja_align align);
+
+/* --- jinja_bytes.c ------------------------------------------------------------------------------------------ */
+
+/* str.encode(encoding, errors); missing: utf-8, strict. Fails where the encoding lacks a character. */
+struct jinja_value jinja_encode(struct jinja *j, struct jinja_value text, struct jinja_value encoding,
+                                struct jinja_value errors);
+struct jinja_list *jinja_bytes_list(struct jinja *j, struct jinja_value v); /* as numbers */
+int jinja_bytes_compare(struct jinja_value a, struct jinja_value b);
+struct jinja_value jinja_byte(struct jinja *j, struct jinja_value number); /* one; fails beyond 0 to 255 */
+void jinja_bytes_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v);
+/* int.to_bytes and int.from_bytes; order: "big", "little", or missing. */
+struct jinja_value jinja_int_to_bytes(struct jinja *j, int64_t v, int64_t length, struct jinja_value order, bool sign);
+struct jinja_value jinja_int_from_bytes(struct jinja *j, struct jinja_value v, struct jinja_value order, bool sign);
+
+/* --- jinja_set.c -------------------------------------------------------------------------------------------- */
+
+bool jinja_is_set(struct jinja_value v); /* a set, or the keys or items of a dict */
+/* Of two of them. */
+bool jinja_sets_equal(struct jinja *j, struct jinja_value a, struct jinja_value b);
+bool jinja_sets_ordered(struct jinja *j, int op, struct jinja_value a, struct jinja_value b); /* op: <, <=, >, >= */
+/* A set of what a has and b has not; one of them is such a thing, and the other may be anything to walk. */
+struct jinja_value jinja_sets_subtract(struct jinja *j, struct jinja_value a, struct jinja_value b);
 
 /* --- jinja_format.c ----------------------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /* test_jinja.c - templates as Python's Jinja 3.1.6 renders them, set up as for chat templates (a sandbox, trimmed
- * blocks, no loader): blocks, autoescape, links, large integers, and what is refused. */
+ * blocks, no loader): blocks, autoescape, links, large integers, bytes, sets, and what is refused. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,6 +94,13 @@ static void hostile(void **state)
         "{% block x %}{{ self.x() }}{% endblock %}", "{% block x %}", "{% autoescape", "{% from", "{% block x scoped",
         "{{ range(0, 10, 2)[::9223372036854775807] | string }}",
         "{{ range(9223372036854775806, 9223372036854775807, 5)[0:1] }}",
+        "{{ (1).to_bytes(1000000000) }}", "{{ lipsum(1000000000) }}", "{{ (1).from_bytes(('x' * 99999).encode()) }}",
+        "{% set s = dict.fromkeys(range(99999)).keys() - [] %}{% for i in range(9999) %}{% if s <= s.copy() %}"
+        "{% endif %}{% endfor %}",
+        "{% for i in range(9999) %}{% if ('\u00e9' * 99999).encode().decode('utf-8', 'replace') %}{% endif %}"
+        "{% endfor %}",
+        "{% set d = dict.fromkeys(range(9999), []) %}{% for i in range(999) %}{% if d.items() <= d.items() %}"
+        "{% endif %}{% endfor %}",
         "{% include", "{% block %}{% endblock %}", "{% autoescape true %}{{ x",
     };
     struct pp_buf out = {0}, deep = {0};
