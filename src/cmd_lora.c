@@ -96,13 +96,24 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     pp_buf_char(b, '}');
 }
 
+/* What files call it, and with so many bytes at least: one line, whatever is in it. */
+static void add_name(struct pp_buf *b, const char *name, size_t least)
+{
+    const size_t begin = b->len;
+    pp_cli_one_line(b, name);
+    while (!b->bad && b->len < begin + least)
+        pp_buf_char(b, ' ');
+}
+
 static void text_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets,
                          const struct effect *effect)
 {
     const char *name = pp_adapter_file_name(f);
-    pp_buf_fmt(b, "%-24s %s rank %-4lld alpha %-6g %3zu matrices  %s\n", *name ? name : "(no name)",
-               pp_adapter_file_kind(f), (long long)largest_rank(f), (double)pp_adapter_file_alpha(f),
-               pp_adapter_file_n(f), path);
+    add_name(b, *name ? name : "(no name)", 24);
+    pp_buf_fmt(b, " %s rank %-4lld alpha %-6g %3zu matrices  ", pp_adapter_file_kind(f), (long long)largest_rank(f),
+               (double)pp_adapter_file_alpha(f), pp_adapter_file_n(f));
+    add_name(b, path, 0);
+    pp_buf_char(b, '\n');
     if (!with_targets)
         return;
     size_t n;
@@ -113,14 +124,19 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
         pp_buf_char(b, '\n');
     if (pp_adapter_file_idle(f))
         pp_buf_str(b, "changes nothing: its matrices are zeros, or its scales 1\n");
-    if (pp_adapter_file_base(f))
-        pp_buf_fmt(b, "made for %s\n", pp_adapter_file_base(f));
+    if (pp_adapter_file_base(f)) {
+        pp_buf_str(b, "made for ");
+        add_name(b, pp_adapter_file_base(f), 0);
+        pp_buf_char(b, '\n');
+    }
     if (effect->changed > 0)
         pp_buf_fmt(b, "changes logits by %.3g; as it is held, by %.2f %% of that otherwise than as it is stored\n",
                    effect->changed, 100 * effect->off / effect->changed);
     for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
         const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-        pp_buf_fmt(b, "  %-32s ", t->name);
+        pp_buf_str(b, "  ");
+        add_name(b, t->name, 32);
+        pp_buf_char(b, ' ');
         if (t->rank)
             pp_buf_fmt(b, "%5lld -> %-5lld rank %-4lld %-5s scale %g", (long long)t->n_in, (long long)t->n_out,
                        (long long)t->rank, stored_type(t), (double)t->scale);
