@@ -51,6 +51,8 @@ static void parse_body(struct jinja *j, void *arg)
     struct parse_job *job = arg;
     if (job->n > JINJA_MAX_SOURCE)
         jinja_fail(j, "a template may have not more than %d MB", JINJA_MAX_SOURCE >> 20);
+    if (memchr(job->source, 0, job->n))
+        jinja_fail(j, "a template is text in UTF-8, and this has NULs in it");
     job->t->root = jinja_parse(j, job->source, job->n);
 }
 

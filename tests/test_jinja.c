@@ -81,6 +81,17 @@ static void other_templates_are_refused(void **state)
     pp_buf_free(&out);
 }
 
+/* A file that is none, or text in UTF-16. */
+static void no_text(void **state)
+{
+    static const char source[] = "a\0{{ 1 }}";
+    struct pp_template *t;
+    struct pp_error err;
+    (void)state;
+    assert_int_equal(pp_template_parse(source, sizeof source - 1, "test", &t, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "has NULs in it"));
+}
+
 /* Large numbers, long words and deep blocks end soon. */
 static void hostile(void **state)
 {
@@ -164,6 +175,7 @@ TEST_GROUP(jinja)
         cmocka_unit_test(as_python_does),
         cmocka_unit_test(random_is_repeated),
         cmocka_unit_test(other_templates_are_refused),
+        cmocka_unit_test(no_text),
         cmocka_unit_test(hostile),
         cmocka_unit_test(truncated),
     };

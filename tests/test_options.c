@@ -23,7 +23,7 @@ static struct pp_paths paths; /* of an empty folder, so that no pippin.conf of t
 /* Arguments separated by '|', because some hold spaces. The strings live until the end of the program, as argv does. */
 static enum pp_code parse(const char *line)
 {
-    static char *argv[64];
+    static char *argv[PP_MAX_POSITIONAL + 64];
     int argc = 0;
     argv[argc++] = (char *)(uintptr_t)"pippin";
     char *copy = (char *)(uintptr_t)pp_keep_text(line, strlen(line));
@@ -311,6 +311,22 @@ static void commands(void **state)
     refuse("run|hello", "-p");
     refuse("convert|a|b|c", "one word too many");
     refuse("run|--continue|--resume|abcd", "exclude");
+}
+
+/* As many words as a shell makes of a star. */
+static void many_words(void **state)
+{
+    struct pp_buf line = {0};
+    (void)state;
+    pp_buf_str(&line, "sessions|import");
+    for (int i = 0; i < PP_MAX_POSITIONAL; i++)
+        pp_buf_fmt(&line, "|file %d.json", i);
+    accept(pp_buf_cstr(&line));
+    assert_int_equal(o.n_args, PP_MAX_POSITIONAL);
+    assert_string_equal(o.args[PP_MAX_POSITIONAL - 1], "file 1023.json");
+    pp_buf_str(&line, "|more");
+    refuse(pp_buf_cstr(&line), "\"more\" is one word too many");
+    pp_buf_free(&line);
 }
 
 static void no_command_word(void **state)
@@ -699,7 +715,8 @@ TEST_GROUP(options)
 {
     const struct CMUnitTest tests[] = {
         TEST(defaults),   TEST(values),           TEST(lists),           TEST(strict_numbers),
-        TEST(commands),   TEST(no_command_word),  TEST(unknown_options), TEST(help_and_version),
+        TEST(commands),   TEST(no_command_word),  TEST(many_words),      TEST(unknown_options),
+        TEST(help_and_version),
         TEST(precedence), TEST(conf_format),      TEST(conf_of_noise),   TEST(table_is_consistent),
         TEST(help_texts), TEST(completion),       TEST(recalled),
     };
