@@ -24,6 +24,8 @@ void pp_completion_offer(struct pp_completion *c, const char *name)
     size_t i = 0;
     if (!whole || whole >= sizeof c->first || pp_ncasecmp(name, c->line + c->at, c->len) != 0)
         return;
+    if (strpbrk(name, "\n\r")) /* a command has one line */
+        return;
     if (c->n && (strcmp(name, c->first) == 0 || listed_last(&c->all, name, whole)))
         return; /* a model in two places */
     if (c->n++ == 0) {

@@ -11,7 +11,7 @@ static const char lora[] = "[NAME [STRENGTH | on] | off | save NAME | preset NAM
 /* expected NULL: nothing begins so. several: what is listed. */
 static void is_completed(const char *line, size_t at, const char *expected, const char *several)
 {
-    static const char *const names[] = {"bard", "barista", "Owl", "Owl"};
+    static const char *const names[] = {"bard", "barge\nin two lines", "barista", "Owl", "Owl"};
     struct pp_completion c;
     struct pp_buf list = {0};
     pp_completion_begin(&c, line, at);

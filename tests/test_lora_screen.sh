@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_lora_screen.sh - the real program with the bundled starter in a private tmux: bard on, off, and half with barista.
-# Each answer says on the screen what it was written under. Then a paste with the bytes of Ctrl-C, Ctrl-Z and Ctrl-\,
-# and a pipe in place of a file.
+# Each answer says on the screen what it was written under. Then an adapter whose name a terminal would obey, a paste with
+# the bytes of Ctrl-C, Ctrl-Z and Ctrl-\, and a pipe in place of a file.
 program=${PIPPIN:-${BUILD:-build}/pippin}
 case $program in /*) ;; *) program=$PWD/$program ;; esac
 command -v tmux >/dev/null || { echo "skip: no tmux"; echo "0 passed, 0 failed"; exit 0; }
@@ -30,6 +30,8 @@ see() {
 keys() { t send-keys -t chat: "$@"; }
 say() { t send-keys -t chat: -l "$1" && keys Enter; }
 
+mkdir -p "$work/data/pippin/adapters"
+cp engine/starter/bard.gguf "$work/data/pippin/adapters/$(printf 'zz\003\033[31m\n\t\177').gguf"
 t new-session -d -s chat -x 100 -y 50 "$program -t 1 --seed 7 --temp 0 -n 12 --overflow stop; sleep 100"
 t set-option -s escape-time 0
 conversation() {
@@ -40,7 +42,8 @@ conversation() {
         say "/lora bard 0.5" && see "strength 0.50" && say "/lora barista 0.5" && see "bard 0.50, barista 0.50" &&
         say "/regen" && see "‹ 3 of 3 ›  bard 0.50, barista 0.50" && see " ready "
 }
-hostile() {
+hostile() { # a name with control characters leaves the menu's frame whole, too
+    keys F3 && see "zz␃␛[31m␊␉␡.gguf  +1.00 │" && keys Escape && sleep 0.5 &&
     mkfifo "$work/pipe" && say "/import $work/pipe" && see "is not a regular file" &&
         printf 'one \003 two \032 three \034 four' >"$work/paste" && t load-buffer "$work/paste" &&
         t paste-buffer -p -r -t chat: && see "four" && keys 'C-\' && see "pippin --resume"

@@ -171,6 +171,15 @@ int pp_draw_text(int y, int x, int max_w, const char *s, pp_style style)
     return used;
 }
 
+int pp_draw_width(const char *s)
+{
+    struct pp_buf clean = {0};
+    pp_sanitize(&clean, s, strlen(s), PP_CLEAN_LINE, NULL);
+    const int width = pp_text_width(pp_buf_cstr(&clean), clean.len);
+    pp_buf_free(&clean);
+    return width;
+}
+
 int pp_draw_fmt(int y, int x, int max_w, pp_style style, const char *fmt, ...)
 {
     struct pp_buf text = {0};

@@ -20,6 +20,7 @@ void pp_draw_erase(struct pp_area a, pp_style style);
 int pp_draw_clean(int y, int x, int max_w, const char *s, size_t n, pp_style style);
 /* Any text: sanitised to one line, cut with an ellipsis. */
 int pp_draw_text(int y, int x, int max_w, const char *s, pp_style style);
+int pp_draw_width(const char *s); /* cells that it takes where there is room; needs no screen */
 int pp_draw_fmt(int y, int x, int max_w, pp_style style, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 void pp_draw_hline(int y, int x, int w, pp_style style);
 void pp_draw_vbar(int y, int x, pp_style style);

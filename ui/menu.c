@@ -7,7 +7,6 @@
 
 #include "ui/draw.h"
 #include "ui/state.h"
-#include "ui/text.h"
 #include "ui/view_notice.h"
 
 enum {
@@ -280,7 +279,7 @@ static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selec
                      : row->dim     ? PP_SLOT_MENU_DIM
                                     : PP_SLOT_MENU;
     pp_style faint = selected ? PP_SLOT_SELECTED : PP_SLOT_MENU_DIM;
-    int width = pp_text_width(row->right, strlen(row->right)), most = width < RIGHT_MAX ? width : RIGHT_MAX;
+    int width = pp_draw_width(row->right), most = width < RIGHT_MAX ? width : RIGHT_MAX;
     /* a short right part (a value, a time) has its place also on a narrow screen */
     bool right = width > 0 && (a.w >= RIGHT_COLS || (!column && width <= (a.w - 4) / 2));
     int room = a.w - BESIDE - (!right ? 0 : column ? a.w - column : most + 2);
@@ -291,8 +290,10 @@ static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selec
     if (!right)
         return;
     int x = column ? column : used + 2, w = a.w - x - 1;
-    if (!column && width < w)
+    if (!column && width < w) {
         x += w - width;
+        w = width;
+    }
     if (w > 0)
         pp_draw_text(a.y, a.x + x, w, row->right, faint);
 }
@@ -303,7 +304,7 @@ static int right_column(struct pp_ui *ui, int w, size_t n)
     int widest = 0;
     for (size_t i = 0; i < n && ui->menu.cls->columns; i++) {
         const struct pp_menu_row row = row_at(ui, i);
-        int width = pp_text_width(row.left, strlen(row.left));
+        int width = pp_draw_width(row.left);
         widest = width > widest ? width : widest;
     }
     if (widest == 0)

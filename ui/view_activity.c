@@ -5,7 +5,6 @@
 
 #include "src/figures.h"
 #include "ui/state.h"
-#include "ui/text.h"
 
 enum { BAR_MAX = 24 };
 
@@ -71,7 +70,7 @@ void pp_activity_draw(struct pp_ui *ui, size_t line, int y)
 
 static void center(struct pp_area a, int y, const char *text, pp_style style)
 {
-    int width = pp_text_width(text, strlen(text));
+    int width = pp_draw_width(text);
     int x = width < a.w ? a.x + (a.w - width) / 2 : a.x;
     pp_draw_text(y, x, a.w, text, style);
 }
