@@ -275,8 +275,8 @@ static enum pp_code read_data(const struct pp_options *o, struct job *j, struct 
 static void say_data(const char *what, const struct pp_train_data *d)
 {
     const struct pp_train_data_info *i = pp_train_data_info(d);
-    pp_cli_say("%s: %zu examples, %zu tokens of which %zu are learnt, the longest %zu", what, i->n_examples,
-               i->n_tokens, i->n_learnt, i->longest);
+    pp_cli_say("%s: %zu example%s, %zu tokens of which %zu are learnt, the longest %zu", what, i->n_examples,
+               i->n_examples == 1 ? "" : "s", i->n_tokens, i->n_learnt, i->longest);
     if (i->n_cut)
         pp_cli_say("%s: %zu examples were too long and were cut (--max-length); %zu had no answer left and were left "
                    "out",
@@ -349,7 +349,8 @@ static void print_result(const struct pp_options *o, const struct pp_train_resul
 {
     struct pp_buf time_taken = {0};
     add_time(&time_taken, r->seconds);
-    printf("%s: %lld steps in %s", o->output, (long long)r->steps, pp_buf_cstr(&time_taken));
+    printf("%s: %lld step%s in %s", o->output, (long long)r->steps, r->steps == 1 ? "" : "s",
+           pp_buf_cstr(&time_taken));
     if (!isnan(r->validation))
         printf(", validation loss %.4f, before %.4f", r->validation, r->first_validation);
     printf("\n");

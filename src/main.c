@@ -106,7 +106,7 @@ static void take_help(int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct pp_paths paths;
-    struct pp_options options;
+    static struct pp_options options; /* with room for many words, which a small stack need not have */
     struct pp_error err;
     const mode_t mask = prepare_process();
     take_help(argc, argv);

@@ -13,7 +13,7 @@
 #include "engine/train.h"
 #include "src/paths.h"
 
-enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 1024, PP_MAX_OPTIONS = 128,
+enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 512, PP_MAX_OPTIONS = 128,
        PP_MAX_IN_FILES = 16 };
 
 struct pp_config;

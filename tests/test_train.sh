@@ -57,7 +57,7 @@ small="--val $tmp/one.jsonl --rank 2 --targets q,v --batch 2 --steps 8 --eval-ev
 # shellcheck disable=SC2086
 train "$tmp/six.jsonl" -o "$tmp/verse" $small --json
 expect "a training" 0 'training: 6 examples, [0-9]+ tokens of which [0-9]+ are learnt' 'needs [0-9]+ MB' \
-    'step 8 of 8, loss [0-9.]+, validation loss [0-9.]+'
+    'validation: 1 example, ' 'step 8 of 8, loss [0-9.]+, validation loss [0-9.]+'
 for key in adapter steps first_validation_loss validation_loss memory_bytes seconds; do
     holds "its summary has $key" grep -q "\"$key\": " "$tmp/out"
 done
