@@ -389,11 +389,10 @@ JINJA_FILTER(join)
 JINJA_FILTER(random)
 {
     JINJA_UNUSED;
-    if (self.kind == JINJA_DICT || self.kind == JINJA_VIEW || self.kind == JINJA_SET ||
-        self.kind == JINJA_ITER)
-        jinja_fail(j, "random needs a list or a string, not a %s", jinja_type_name(self));
-    if (jinja_length(j, self) == 0)
+    if (self.kind != JINJA_ITER && jinja_length(j, self) == 0)
         return jinja_undefined();
+    if (self.kind == JINJA_DICT || self.kind == JINJA_VIEW || self.kind == JINJA_SET || self.kind == JINJA_ITER)
+        jinja_fail(j, "random needs a list or a string, not a %s", jinja_type_name(self));
     const struct jinja_list *list = jinja_iterate(j, self);
     j->random = j->random * 1664525u + 1013904223u;
     return list->items[(uint64_t)j->random * list->n >> 32];
