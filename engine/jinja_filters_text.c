@@ -235,7 +235,7 @@ JINJA_FILTER(xmlattr)
         const struct jinja_pair *p = &self.dict->pairs[i];
         if (p->value.kind == JINJA_NONE || p->value.kind == JINJA_UNDEFINED)
             continue;
-        struct jinja_value key = jinja_to_string(j, p->key), value = jinja_to_string(j, p->value);
+        struct jinja_value key = jinja_arg_str(j, p->key, ""), value = jinja_to_string(j, p->value);
         for (size_t k = 0; k < key.n; k++)
             if (strchr(" \t\n\v\f\r/>=", key.s[k]))
                 jinja_fail(j, "xmlattr: a name has a character that names of attributes cannot have");
