@@ -321,6 +321,24 @@ static struct jinja_value by_text(struct jinja *j, struct jinja_value self, cons
     return result(j, jinja_invoke(j, b, as_text(self), &given));
 }
 
+/* What goes into a format: bytes, numbers. */
+static struct jinja_value formatted(struct jinja *j, struct jinja_value v)
+{
+    if (v.kind == JINJA_STRING)
+        jinja_fail(j, "bytes are needed, not a str");
+    return v.kind == JINJA_BYTES ? as_text(v) : v;
+}
+
+struct jinja_value jinja_bytes_percent(struct jinja *j, struct jinja_value format, struct jinja_value args)
+{
+    if (args.kind != JINJA_TUPLE)
+        return result(j, jinja_percent(j, as_text(format), formatted(j, args)));
+    struct jinja_list *list = jinja_list(j);
+    for (size_t i = 0; i < args.list->n; i++)
+        jinja_push(j, list, formatted(j, args.list->items[i]));
+    return result(j, jinja_percent(j, as_text(format), jinja_wrap(JINJA_TUPLE, list)));
+}
+
 #define METHOD(id)                                                                                                    \
     static struct jinja_value id(struct jinja *j, struct jinja_value self, const struct jinja_value *arg,             \
                                  const struct jinja_args *args)

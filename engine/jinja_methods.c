@@ -762,6 +762,18 @@ static uint64_t bits(struct jinja_value v)
 METHOD(int_bit_length) { UNUSED; return jinja_int(bits(self) ? 64 - __builtin_clzll(bits(self)) : 0); }
 METHOD(int_bit_count) { UNUSED; return jinja_int(__builtin_popcountll(bits(self))); }
 
+/* Of an integer beyond 64 bits: as often as it can be divided. */
+METHOD(big_bit_length)
+{
+    UNUSED;
+    const struct jinja_value by = jinja_int(INT64_C(1) << 62);
+    struct jinja_value v = *self.s == '-' ? jinja_negate(j, self) : self;
+    int64_t n = 0;
+    for (; v.kind == JINJA_BIG; n += 62)
+        v = jinja_operate(j, JINJA_OP_FLOORDIV, v, by);
+    return jinja_int(n + (v.i ? 64 - __builtin_clzll((uint64_t)v.i) : 0));
+}
+
 METHOD(int_as_integer_ratio) { UNUSED; return jinja_pair_tuple(j, jinja_plus(j, self), jinja_int(1)); }
 
 METHOD(int_to_bytes)
@@ -823,6 +835,14 @@ static const struct jinja_builtin int_methods[] = {
     {NULL, NULL, NULL, 0},
 };
 
+static const struct jinja_builtin big_methods[] = {
+    {"as_integer_ratio", int_as_integer_ratio, "", 0},
+    {"bit_length", big_bit_length, "", 0},
+    {"conjugate", number_conjugate, "", 0},
+    {"is_integer", number_is_integer, "", 0},
+    {NULL, NULL, NULL, 0},
+};
+
 const struct jinja_builtin *jinja_find_method(struct jinja_value v, const char *name, size_t n)
 {
     switch (v.kind) {
@@ -840,6 +860,7 @@ const struct jinja_builtin *jinja_find_method(struct jinja_value v, const char *
     case JINJA_LOOP: return jinja_find_builtin(loop_methods, name, n);
     case JINJA_BOOL:
     case JINJA_INT: return jinja_find_builtin(int_methods, name, n);
+    case JINJA_BIG: return jinja_find_builtin(big_methods, name, n);
     case JINJA_FLOAT: return jinja_find_builtin(float_methods, name, n);
     default: return NULL;
     }

@@ -435,6 +435,12 @@ static struct jinja_value power(struct jinja *j, struct jinja_value a, struct ji
 {
     if (jinja_is_whole(a) && jinja_is_integral(b) && jinja_as_int(b) >= 0)
         return jinja_as_int(b) ? whole_power(j, jinja_plus(j, a), jinja_as_int(b)) : jinja_int(1);
+    if (jinja_is_whole(a) && b.kind == JINJA_BIG && *b.s != '-') { /* of what is larger than 1 nobody could hold it */
+        const int64_t base = a.kind == JINJA_BIG ? 2 : jinja_as_int(a);
+        if (base < -1 || base > 1)
+            jinja_fail(j, "the result of ** is too large");
+        return jinja_int(base == -1 && strchr("02468", b.s[b.n - 1]) ? 1 : base);
+    }
     if (!is_real(a) || !is_real(b))
         no_operation(j, "**", a, b);
     const double x = real(j, a), y = real(j, b), f = pow(x, y);
@@ -518,6 +524,8 @@ struct jinja_value jinja_operate(struct jinja *j, int op, struct jinja_value a, 
     case JINJA_OP_MOD:
         if (a.kind == JINJA_STRING)
             return jinja_percent(j, a, b);
+        if (a.kind == JINJA_BYTES)
+            return jinja_bytes_percent(j, a, b);
         return divide(j, op, a, b);
     case JINJA_OP_DIV:
     case JINJA_OP_FLOORDIV: return divide(j, op, a, b);

@@ -301,6 +301,8 @@ struct jinja_value jinja_encode(struct jinja *j, struct jinja_value text, struct
 struct jinja_list *jinja_bytes_list(struct jinja *j, struct jinja_value v); /* as numbers */
 int jinja_bytes_compare(struct jinja_value a, struct jinja_value b);
 struct jinja_value jinja_byte(struct jinja *j, struct jinja_value number); /* one; fails beyond 0 to 255 */
+/* format % args */
+struct jinja_value jinja_bytes_percent(struct jinja *j, struct jinja_value format, struct jinja_value args);
 void jinja_bytes_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v);
 /* int.to_bytes and int.from_bytes; order: "big", "little", or missing. */
 struct jinja_value jinja_int_to_bytes(struct jinja *j, int64_t v, int64_t length, struct jinja_value order, bool sign);
