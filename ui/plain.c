@@ -268,7 +268,8 @@ static void list_sessions(struct plain *p)
     const struct pp_session *row;
     for (; shown < n && (row = pp_controller_session_at(p->c, shown)); shown++) {
         struct pp_buf line = {0};
-        pp_buf_fmt(&line, "%s  %s", row->key, row->title ? row->title : "");
+        pp_buf_fmt(&line, "%s  %s", row->key,
+                   row->title && *row->title ? row->title : "(without a title)");
         say(p, pp_buf_cstr(&line));
         pp_buf_free(&line);
     }
