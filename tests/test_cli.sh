@@ -625,7 +625,7 @@ printf '%s\n' "$who" "$who" | "$pippin" --plain -n 4 >/dev/full 2>"$tmp/err"; co
 expect "a plain chat that cannot be written" 1
 expect_match "says so" "$tmp/err" '^pippin: cannot write the output: '
 printf '\377\n/sessions\n' | XDG_DATA_HOME="$tmp/bytes" "$pippin" --plain -n 1 >"$tmp/out" 2>&1; code=$?
-expect_match "a question without letters has no title, which is said" "$tmp/out" '^[0-9a-f]{16}  \(without a title\)$'
+expect_match "a question without letters has no title, which is said" "$tmp/out" 'after 1 token, as set' '^[0-9a-f]{16}  \(without a title\)$'
 printf '%s\n' "$who" /new "$who" /fork "$who" /quit | timeout 60 "$pippin" --plain --temp 0 -n 4 >"$tmp/out" 2>&1; code=$?
 expect "a plain chat of several conversations" 0
 holds "answers in each of them" [ "$(grep -c '^stopped after 4' "$tmp/out")" = 3 ]
