@@ -518,6 +518,17 @@ SOFT __m512i soft_mm512_packs_epi32(__m512i a, __m512i b)
     }
     return r;
 }
+/* Within each 128 bits: eight of a, then eight of b, saturated. */
+SOFT __m512i soft_mm512_packs_epi16(__m512i a, __m512i b)
+{
+    __m512i r;
+    EACH(64)
+    {
+        int16_t x = (l % 16 < 8 ? a : b).i16[l / 16 * 8 + l % 8];
+        r.i8[l] = (int8_t)(x > INT8_MAX ? INT8_MAX : x < INT8_MIN ? INT8_MIN : x);
+    }
+    return r;
+}
 
 SOFT __m512 soft_mm512_max_ps(__m512 a, __m512 b)
 {
@@ -817,6 +828,12 @@ SOFT __m512i soft_mm512_permutex2var_epi32(__m512i a, __m512i at, __m512i b)
     EACH(16) r.u32[l] = (at.u32[l] & 16 ? b : a).u32[at.u32[l] & 15];
     return r;
 }
+SOFT __m512i soft_mm512_shuffle_epi32(__m512i a, int select)
+{
+    __m512i r;
+    EACH(16) r.u32[l] = a.u32[l / 4 * 4 + (select >> 2 * (l % 4) & 3)];
+    return r;
+}
 SOFT __m512i soft_mm512_shuffle_i32x4(__m512i a, __m512i b, int select)
 {
     __m512i r;
@@ -984,6 +1001,9 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm512_mul_ps soft_mm512_mul_ps
 #define _mm512_div_ps soft_mm512_div_ps
 #define _mm512_packs_epi32 soft_mm512_packs_epi32
+#define _mm512_packs_epi16 soft_mm512_packs_epi16
+#undef _mm512_shuffle_epi32
+#define _mm512_shuffle_epi32 soft_mm512_shuffle_epi32
 #define _mm512_max_ps soft_mm512_max_ps
 #define _mm512_min_ps soft_mm512_min_ps
 #define _mm512_fmadd_ps soft_mm512_fmadd_ps

@@ -2,7 +2,9 @@
  * meets 4 activations, repeated in all lanes, in one vpdpbusd; the loops are in matmul_vnni_body.h. */
 #if defined(__x86_64__)
 
+#include <float.h>
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
@@ -90,6 +92,71 @@ INLINE int32_t round_block(const float *x, float factor, int8_t *q)
     return sum_of_bytes(bytes);
 }
 
+/* The largest magnitudes of four blocks, as bits. */
+INLINE __m128i four_most_bits(const float *x)
+{
+    __m512i most[4];
+    for (int b = 0; b < 4; b++) {
+        const __m512i lo = _mm512_castps_si512(_mm512_loadu_ps(x + 32 * b));
+        const __m512i hi = _mm512_castps_si512(_mm512_loadu_ps(x + 32 * b + 16));
+        most[b] = _mm512_max_epu32(_mm512_slli_epi32(lo, 1), _mm512_slli_epi32(hi, 1)); /* the signs go */
+    }
+    /* of each quarter the blocks' own, then of all */
+    const __m512i two = _mm512_max_epu32(_mm512_unpacklo_epi32(most[0], most[1]),
+                                         _mm512_unpackhi_epi32(most[0], most[1]));
+    const __m512i others = _mm512_max_epu32(_mm512_unpacklo_epi32(most[2], most[3]),
+                                            _mm512_unpackhi_epi32(most[2], most[3]));
+    const __m512i four = _mm512_max_epu32(_mm512_unpacklo_epi64(two, others), _mm512_unpackhi_epi64(two, others));
+    const __m256i half = _mm256_max_epu32(_mm512_castsi512_si256(four), _mm512_extracti64x4_epi64(four, 1));
+    const __m128i all = _mm_max_epu32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    return _mm_srli_epi32(all, 1);
+}
+
+/* Two blocks times a factor each, rounded, as bytes. */
+INLINE __m512i round_two(const float *x, float first, float second)
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512 f = _mm512_set1_ps(first), s = _mm512_set1_ps(second);
+    const __m512i a = _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), f)),
+                                         _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), f)));
+    const __m512i b = _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 32), s)),
+                                         _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 48), s)));
+    return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(a, b));
+}
+
+/* The sums of four blocks' bytes, two of them in each vector. */
+INLINE __m128i sums_of_four(__m512i first, __m512i second)
+{
+    const __m512i ones = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
+    const __m512i a = _mm512_dpbusd_epi32(zero, ones, first), b = _mm512_dpbusd_epi32(zero, ones, second);
+    __m512i s = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, _MM_PERM_CDAB));
+    s = _mm512_add_epi32(s, _mm512_shuffle_i32x4(s, s, 0xB1)); /* quarters 0 and 2: of blocks 0 and 2, of 1 and 3 */
+    const __m128i even = _mm512_extracti32x4_epi32(s, 0), odd = _mm512_extracti32x4_epi32(s, 2);
+    return _mm_unpacklo_epi64(_mm_unpacklo_epi32(even, odd), _mm_unpackhi_epi32(even, odd));
+}
+
+INLINE bool quantize_four(const float *x, bool twins, int8_t *q, float *d, int32_t *sum)
+{
+    __m128i bits = four_most_bits(x);
+    if (twins)
+        bits = _mm_max_epu32(bits, _mm_shuffle_epi32(bits, 0xB1));
+    const __m128 scale = _mm_div_ps(_mm_castsi128_ps(bits), _mm_set1_ps(127));
+    const __m128 inverse = _mm_div_ps(_mm_set1_ps(1), scale);
+    const __m128 finite = _mm_cmple_ps(inverse, _mm_set1_ps(FLT_MAX)), some = _mm_cmpgt_ps(inverse, _mm_setzero_ps());
+    if (_mm_movemask_ps(_mm_and_ps(finite, some)) != 15)
+        return false;
+    float by[4];
+    _mm_storeu_ps(by, inverse);
+    const __m512i first = round_two(x, by[0], by[1]), second = round_two(x + 64, by[2], by[3]);
+    _mm512_storeu_si512(q, first);
+    _mm512_storeu_si512(q + 64, second);
+    _mm_storeu_ps(d, scale);
+    _mm_storeu_si128((__m128i *)sum, sums_of_four(first, second));
+    return true;
+}
+
+#define PP_QUANTIZE_FOUR 1
 #include "engine/cpu/quantize_body.h"
 
 /* --- float weights ------------------------------------------------------------------------------------------------ */

@@ -2,6 +2,8 @@
  * including file has defined, each of a whole block, x float [32]:
  *   uint32_t most_bits(x)              the largest magnitude's bits; magnitudes order as these do, NaN above infinity
  *   int32_t round_block(x, factor, q)  q = x times factor, rounded to nearest even; their sum
+ * and with PP_QUANTIZE_FOUR a third:
+ *   bool quantize_four(x, twins, q, d, sum)  four blocks, if the scales of all are finite and not 0; else false
  * Private to the kernels of engine/cpu. */
 #include <stdint.h>
 #include <string.h>
@@ -46,6 +48,12 @@ static void quantize_rest(const float *x, int64_t n, int8_t *q, float *d, int32_
 static void quantize(const float *x, int64_t n, bool twins, int8_t *q, float *d, int32_t *sum)
 {
     int64_t at = 0;
+#ifdef PP_QUANTIZE_FOUR
+    for (; at + 4 * PP_ACT_BLOCK <= n; at += 4 * PP_ACT_BLOCK, d += 4, sum += 4)
+        if (!quantize_four(x + at, twins, q + at, d, sum))
+            for (int b = 0, n_blocks = twins ? 2 : 1; b < 4; b += n_blocks)
+                quantize_blocks(x + at + b * PP_ACT_BLOCK, n_blocks, q + at + b * PP_ACT_BLOCK, d + b, sum + b);
+#endif
     for (; twins && at + 2 * PP_ACT_BLOCK <= n; at += 2 * PP_ACT_BLOCK, d += 2, sum += 2)
         quantize_blocks(x + at, 2, q + at, d, sum);
     for (; !twins && at + PP_ACT_BLOCK <= n; at += PP_ACT_BLOCK, d++, sum++)
