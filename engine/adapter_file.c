@@ -119,7 +119,6 @@ static enum pp_code check_target(const struct pp_adapter_file *f, struct pp_adap
 {
     enum pp_code code = read_low_rank(f, t, err);
     t->embedding = strcmp(t->name, "token_embd.weight") == 0;
-    t->rows = pp_arch_rows(f->arch, t->name);
     if (!code && t->embedding && (t->magnitude.data || t->b_bias.data || t->bias.data || t->ia3.data))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s changes the token embeddings by other means than LoRA or others in their place, which is "
@@ -279,7 +278,7 @@ enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out
 enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,
                                       struct pp_error *err)
 {
-    enum pp_code code = open_file(path, hp->rwkv_qwen ? pp_arch_by_name(hp->arch) : NULL, out, err);
+    enum pp_code code = open_file(path, pp_arch_by_name(hp->arch), out, err);
     if (code || !pp_adapter_file_hf_order(*out) || !pp_arch_other_pairs(hp))
         return code;
     pp_adapter_file_close(*out);
@@ -292,8 +291,10 @@ void pp_adapter_file_close(struct pp_adapter_file *f)
 {
     if (!f)
         return;
-    for (size_t i = 0; i < f->n; i++)
+    for (size_t i = 0; i < f->n; i++) {
         pp_free((void *)(uintptr_t)f->targets[i].name);
+        pp_free((void *)(uintptr_t)f->targets[i].second);
+    }
     pp_free(f->targets);
     pp_free(f->invocation);
     pp_name_index_free(&f->index);

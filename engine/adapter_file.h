@@ -15,6 +15,7 @@
 
 #include "engine/arch/arch.h"
 #include "engine/base/error.h"
+#include "engine/hf_form.h"
 #include "engine/types.h"
 
 struct pp_adapter_file;
@@ -38,15 +39,16 @@ struct pp_adapter_target {
     int64_t rank;          /* 0: there are no A and B */
     int64_t n_in, n_out;   /* 0: no part says so; of a norm n_out is its length */
     float scale;           /* alpha / r; with rsLoRA alpha / sqrt(r); patterns per module are already in it */
-    enum pp_row_order rows; /* PP_ROWS_Q, PP_ROWS_K: outputs are permuted between Hugging Face and GGUF */
+    enum pp_hf_form form;  /* how a folder has the matrix */
+    const char *second;    /* GGUF name of the other matrix that a folder has in the same module; or NULL */
 };
 
 /* path: a folder with adapter_config.json, or a GGUF adapter. Parts have runnable types and agree in r, n_in and
  * n_out. What the file asks for and pippin cannot do (layer_replication, for one) is PP_ERR_UNSUPPORTED and named;
  * a path that does not exist is PP_ERR_NOT_FOUND. Shapes are not held against a model here. */
 enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out, struct pp_error *err);
-/* The same of one for a model with these numbers: in RWKV 6's layers of Qwen 2's kind modules are called as those of
- * other families, which a folder does not tell apart. */
+/* The same of one for a model with these numbers, of whose family a folder is if its modules' names are those of
+ * several. */
 enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,
                                       struct pp_error *err);
 void pp_adapter_file_close(struct pp_adapter_file *f); /* NULL is fine */
@@ -60,6 +62,23 @@ const char *pp_adapter_file_kind(const struct pp_adapter_file *f); /* "LoRA", "D
 /* True if the rows of B that belong to q and k are in Hugging Face order (PEFT), false if in the GGUF order of the
  * family. A base model whose hparams.rope_neox differs needs them moved: pp_hf_row, pp_gguf_row. */
 bool pp_adapter_file_hf_order(const struct pp_adapter_file *f);
+/* adapter_parts.c: the matrices of ours that a target's is. Of a folder whose modules have q, k and v in one, or a gate
+ * and a value, they are three or two, and have the same A. */
+enum { PP_ADAPTER_MATRICES = 3 };
+int pp_adapter_matrices(const struct pp_adapter_target *t, char names[PP_ADAPTER_MATRICES][PP_HF_NAME]);
+/* Whether a tensor is one of a mixture of experts, whose matrices cannot be changed. */
+bool pp_adapter_is_of_experts(const char *name);
+/* Whether a folder has the matrix in a form of which our A and B, or what else there is, can be told. */
+bool pp_adapter_form_fits(const struct pp_adapter_target *t);
+/* Whether a folder's module is such, or has the rows of q, k and v in one matrix by heads. */
+bool pp_adapter_is_by_rows(const struct pp_adapter_target *t);
+/* How many outputs a target has for that one of them in a model with these numbers; 0: the module does not fit it. */
+int64_t pp_adapter_part_outputs(const struct pp_adapter_target *t, const struct pp_hparams *hp, int part);
+/* Which of the file's outputs each of these is: rows [pp_adapter_part_outputs]. pairs: heads' pairs lie otherwise in
+ * what is made: as GGUF's llama has them, or Hugging Face. */
+enum pp_adapter_pairs { PP_PAIRS_SAME, PP_PAIRS_TO_GGUF, PP_PAIRS_TO_HF };
+void pp_adapter_outputs(const struct pp_adapter_target *t, const struct pp_hparams *hp, int part,
+                        enum pp_adapter_pairs pairs, int32_t *rows);
 /* For PEFT: base_model_name_or_path, or NULL. */
 const char *pp_adapter_file_base(const struct pp_adapter_file *f);
 /* True if it can be told without the model that the adapter changes nothing: all A or B are zeros, all scales 1. */

@@ -17,7 +17,7 @@ struct pp_adapter_file {
     struct pp_safetensors *weights;      /* of a folder */
     struct cJSON *config;                /* of a folder */
     const struct pp_arch *arch;
-    const struct pp_arch *wanted;        /* of a folder whose modules may be of several families; or NULL */
+    const struct pp_arch *wanted;        /* if the modules' names are those of several families; or NULL */
     enum { PP_ADAPTER_LORA, PP_ADAPTER_DORA, PP_ADAPTER_IA3 } kind;
     char name[128];
     float alpha;

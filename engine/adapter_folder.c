@@ -158,29 +158,53 @@ static bool split_name(const char *name, const struct ending *endings, struct pa
     return false;
 }
 
-/* The GGUF name of a module's weight in a family, in *gguf; the module's own full name in *weight. */
-static bool translate(const struct pp_arch *arch, const struct part_name *p, struct pp_buf *weight,
-                      struct pp_buf *gguf)
+/* A module's weight: its full name, that in GGUF, and what else its line in the family's table says. */
+struct translation {
+    struct pp_buf weight, gguf, second;
+    enum pp_hf_form form;
+};
+
+static void translation_free(struct translation *t)
 {
-    pp_buf_clear(weight);
-    pp_buf_add(weight, p->module, p->len);
-    pp_buf_str(weight, ".weight");
-    return pp_arch_gguf_name(arch, pp_buf_cstr(weight), gguf, NULL) == PP_NAME_FOUND && !gguf->bad && !weight->bad;
+    pp_buf_free(&t->weight);
+    pp_buf_free(&t->gguf);
+    pp_buf_free(&t->second);
 }
 
-/* The folder does not name the family: the one that knows most of its matrices, of several the one that is wanted, or
- * else the first. The model that it is loaded for tells more (lora.c). */
+static bool translate(const struct pp_arch *arch, const struct part_name *p, struct translation *t)
+{
+    const struct pp_arch_name *entry;
+    pp_buf_clear(&t->weight);
+    pp_buf_add(&t->weight, p->module, p->len);
+    pp_buf_str(&t->weight, ".weight");
+    if (pp_arch_translate(arch, NULL, pp_buf_cstr(&t->weight), &entry, &t->gguf, &t->second) != PP_NAME_FOUND)
+        return false;
+    t->form = entry->form;
+    return !t->gguf.bad && !t->weight.bad && !t->second.bad;
+}
+
+static size_t count_known(const struct pp_safetensors *weights, const struct ending *endings,
+                          const struct pp_arch *arch, struct translation *to)
+{
+    struct part_name p;
+    size_t n = 0;
+    for (size_t t = 0; t < pp_safetensors_n(weights); t++)
+        n += split_name(pp_safetensors_at(weights, t)->name, endings, &p) && translate(arch, &p, to);
+    return n;
+}
+
+/* The folder does not name the family: the one that is wanted if it knows some of its matrices, or else the first of
+ * those that know most. */
 static const struct pp_arch *guess_family(const struct pp_safetensors *weights, const struct ending *endings,
-                                          const struct pp_arch *wanted, struct pp_buf *weight, struct pp_buf *gguf)
+                                          const struct pp_arch *wanted, struct translation *to)
 {
     const struct pp_arch *arch, *best = NULL;
-    struct part_name p;
     size_t most = 0;
+    if (wanted && count_known(weights, endings, wanted, to))
+        return wanted;
     for (size_t i = 0; (arch = pp_arch_at(i)); i++) {
-        size_t n = 0;
-        for (size_t t = 0; t < pp_safetensors_n(weights); t++)
-            n += split_name(pp_safetensors_at(weights, t)->name, endings, &p) && translate(arch, &p, weight, gguf);
-        best = n > most || (n == most && n && arch == wanted) ? arch : best;
+        const size_t n = count_known(weights, endings, arch, to);
+        best = n > most ? arch : best;
         most = n > most ? n : most;
     }
     return best;
@@ -229,11 +253,10 @@ static enum pp_code scale_of(const struct pp_adapter_file *f, const struct per_m
 
 /* modules: the own name of each target's module, one after the other, each ended by a zero. */
 static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_module *m, const struct pp_tensor *t,
-                               struct pp_buf *weight, struct pp_buf *gguf, struct pp_buf *modules,
-                               struct pp_error *err)
+                               struct translation *to, struct pp_buf *modules, struct pp_error *err)
 {
     struct part_name p;
-    if (!split_name(t->name, m->endings, &p) || !translate(f->arch, &p, weight, gguf))
+    if (!split_name(t->name, m->endings, &p) || !translate(f->arch, &p, to))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not part of a matrix's adapter in the family %s",
                        f->path, t->name, f->arch->name);
     if (f->kind == PP_ADAPTER_LORA && p.part == PP_PART_MAGNITUDE)
@@ -245,8 +268,11 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s does not belong in an adapter of the kind %s",
                        f->path, t->name, pp_adapter_file_kind(f));
     size_t before = f->n;
-    enum pp_code code = pp_adapter_add_part(f, gguf->data, gguf->len, p.part, t, err);
+    enum pp_code code = pp_adapter_add_part(f, to->gguf.data, to->gguf.len, p.part, t, err);
     if (!code && f->n > before) {
+        f->targets[before].form = to->form;
+        if (to->second.len && !(f->targets[before].second = pp_strndup(to->second.data, to->second.len)))
+            return pp_fail_nomem(err, "the list of an adapter's matrices");
         pp_buf_add(modules, p.module, p.len);
         pp_buf_char(modules, 0);
     }
@@ -269,20 +295,19 @@ static enum pp_code check_dora(const struct pp_adapter_file *f, struct pp_error 
 static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_module *m, struct pp_buf *modules,
                                  struct pp_error *err)
 {
-    struct pp_buf weight = {0}, gguf = {0};
+    struct translation to = {0};
     size_t n = pp_safetensors_n(f->weights);
     enum pp_code code = pp_adapter_reserve(f, n, err);
     if (!code) {
-        f->arch = guess_family(f->weights, m->endings, f->wanted, &weight, &gguf);
+        f->arch = guess_family(f->weights, m->endings, f->wanted, &to);
         if (!f->arch)
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s adapts no matrix of a model family that pippin knows", f->path);
     }
     for (size_t i = 0; i < n && !code; i++)
-        code = add_tensor(f, m, pp_safetensors_at(f->weights, i), &weight, &gguf, modules, err);
+        code = add_tensor(f, m, pp_safetensors_at(f->weights, i), &to, modules, err);
     for (size_t i = 0; i < f->n; i++)
         f->targets[i].a_turned = f->targets[i].b_turned = m->endings == mlx_endings;
-    pp_buf_free(&weight);
-    pp_buf_free(&gguf);
+    translation_free(&to);
     if (!code && modules->bad)
         code = pp_fail_nomem(err, "the list of an adapter's matrices");
     if (!code)

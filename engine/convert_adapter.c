@@ -2,6 +2,7 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -82,30 +83,36 @@ static const struct pp_arch *arch_of(const struct pp_source *base)
     return pp_arch_by_name(pp_source_hparams(base)->arch);
 }
 
-static enum pp_row_order rows_of(const struct pp_source *base, const struct pp_adapter_target *t)
+/* name: of the target's matrices (pp_adapter_matrices) this one. */
+static enum pp_code check_fit(const struct pp_source *base, const struct pp_adapter_target *t, int part,
+                              const char *name, struct pp_error *err)
 {
-    return pp_arch_rows(arch_of(base), t->name);
-}
-
-static enum pp_code check_fit(const struct pp_source *base, const struct pp_adapter_target *t, struct pp_error *err)
-{
-    const struct pp_tensor *w = pp_source_tensor(base, t->name);
+    const struct pp_tensor *w = pp_source_tensor(base, name);
     struct pp_state_order order;
-    if (pp_state_order(pp_source_hparams(base), t->name, &order))
+    if (pp_state_order(pp_source_hparams(base), name, &order))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, whose heads GGUF files have in another order "
-                       "than folders; converting that is not supported", t->name);
-    if (!w && strcmp(t->name, "output.weight") == 0)
+                       "than folders; converting that is not supported", name);
+    if (pp_adapter_is_of_experts(name))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, a matrix of an expert; adapters of experts "
+                       "are not supported", name);
+    if (!w && strcmp(name, "output.weight") == 0)
         w = pp_source_tensor(base, "token_embd.weight"); /* they are tied */
     if (!w)
-        return pp_fail(err, PP_ERR_MISMATCH, "the adapter changes %s, which %s does not have", t->name,
+        return pp_fail(err, PP_ERR_MISMATCH, "the adapter changes %s, which %s does not have", name,
                        pp_source_path(base));
     const bool norm = w->n_dims == 1;
     const int64_t n_in = norm ? 0 : w->ne[t->embedding ? 1 : 0], n_out = w->ne[norm || t->embedding ? 0 : 1];
-    if (t->n_in != n_in || t->n_out != n_out)
-        return pp_fail(err, PP_ERR_MISMATCH, "the adapter's %s is %lld x %lld, but that of %s is %lld x %lld", t->name,
-                       (long long)t->n_out, (long long)t->n_in, pp_source_path(base), (long long)n_out,
-                       (long long)n_in);
+    if (t->n_in != n_in || pp_adapter_part_outputs(t, pp_source_hparams(base), part) != n_out)
+        return pp_fail(err, PP_ERR_MISMATCH, "the adapter's %s is %lld x %lld, but in %s %s is %lld x %lld", t->name,
+                       (long long)t->n_out, (long long)t->n_in, pp_source_path(base),
+                       strcmp(name, t->name) == 0 ? "it" : name, (long long)n_out, (long long)n_in);
     return PP_OK;
+}
+
+static enum pp_code fail_form(const char *name, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, which folders of this family have in another form "
+                   "than GGUF files; converting that is not supported", name);
 }
 
 /* --- tensors that lie otherwise ----------------------------------------------------------------------------- */
@@ -141,6 +148,26 @@ static const struct pp_tensor *turned(struct copies *c, const struct pp_tensor *
     *to = *t;
     to->ne[0] = rows;
     to->ne[1] = cols;
+    to->data = data;
+    return to;
+}
+
+/* Other rows of a matrix: row r is row from[r] of t. Room as above. */
+static const struct pp_tensor *moved(struct copies *c, const struct pp_tensor *t, const int32_t *from, int64_t n,
+                                     struct pp_error *err)
+{
+    const size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
+    uint8_t *data = c->n < c->cap ? pp_malloc((size_t)n * row_bytes) : NULL;
+    if (!data) {
+        pp_fail_nomem(err, t->name);
+        return NULL;
+    }
+    for (int64_t r = 0; r < n; r++)
+        memcpy(data + (size_t)r * row_bytes, (const uint8_t *)t->data + (size_t)from[r] * row_bytes, row_bytes);
+    struct pp_tensor *to = &c->tensors[c->n++];
+    *to = *t;
+    to->ne[1] = n;
+    to->size = (size_t)n * row_bytes;
     to->data = data;
     return to;
 }
@@ -214,36 +241,60 @@ struct to_gguf {
     struct copies copies;
 };
 
-static void add_item(struct to_gguf *g, const struct pp_adapter_target *t, const char *end,
-                     const struct pp_tensor *from, int64_t head_dim, float factor)
+static void add_item(struct to_gguf *g, const char *name, const char *end, const struct pp_tensor *from,
+                     int64_t head_dim, float factor)
 {
     uint32_t type = g->wanted >= 0 ? (uint32_t)g->wanted : factor == 1.0f ? from->type : PP_TYPE_F32;
     g->items[g->n++] = (struct pp_export_item){
         .from = from, .type = type, .head_dim = head_dim, .factor = factor};
-    pp_buf_fmt(&g->names, "%s%s%c", t->name, end, 0);
+    pp_buf_fmt(&g->names, "%s%s%c", name, end, 0);
+}
+
+/* Of a module's outputs those of one of its matrices. */
+static enum pp_code list_part(struct to_gguf *g, const struct pp_adapter_target *t, int part, const char *name,
+                              const struct pp_tensor *a, const struct pp_tensor *b, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(g->base);
+    const bool pairs = g->permuted && pp_arch_rows(arch_of(g->base), name) != PP_ROWS_SAME;
+    add_item(g, name, ".lora_a", a, 0, 1.0f);
+    if (pp_adapter_is_by_rows(t)) {
+        const int64_t n = pp_adapter_part_outputs(t, hp, part);
+        int32_t *rows = pp_malloc((size_t)n * sizeof *rows);
+        if (!rows)
+            return pp_fail_nomem(err, name);
+        pp_adapter_outputs(t, hp, part, pairs ? PP_PAIRS_TO_GGUF : PP_PAIRS_SAME, rows);
+        b = moved(&g->copies, b, rows, n, err);
+        pp_free(rows);
+        if (!b)
+            return PP_ERR_NOMEM;
+    }
+    add_item(g, name, ".lora_b", b, pairs && !pp_adapter_is_by_rows(t) ? hp->head_dim : 0, rest_of_scale(t, g->alpha));
+    return PP_OK;
 }
 
 /* A of embeddings lies as the table does, a token, a row: turned. */
 static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_target *t, struct pp_error *err)
 {
+    char names[PP_ADAPTER_MATRICES][PP_HF_NAME];
+    const int n = pp_adapter_matrices(t, names);
     enum pp_code code = check_plain(t, err);
-    if (!code)
-        code = check_fit(g->base, t, err);
+    if (!code && !pp_adapter_form_fits(t))
+        code = fail_form(t->name, err);
+    for (int part = 0; part < n && !code; part++)
+        code = check_fit(g->base, t, part, names[part], err);
     if (code)
         return code;
     if (t->weight.data)
-        add_item(g, t, "", &t->weight, 0, 1.0f);
+        add_item(g, t->name, "", &t->weight, 0, 1.0f);
     if (!t->rank)
         return PP_OK;
     const struct pp_tensor *a = t->a_turned != t->embedding ? turned(&g->copies, &t->a, err) : &t->a;
     const struct pp_tensor *b = a && t->b_turned ? turned(&g->copies, &t->b, err) : &t->b;
     if (!a || !b)
         return err ? err->code : PP_ERR_NOMEM;
-    add_item(g, t, ".lora_a", a, 0, 1.0f);
-    add_item(g, t, ".lora_b", b,
-             g->permuted && rows_of(g->base, t) != PP_ROWS_SAME ? pp_source_hparams(g->base)->head_dim : 0,
-             rest_of_scale(t, g->alpha));
-    return PP_OK;
+    for (int part = 0; part < n && !code; part++)
+        code = list_part(g, t, part, names[part], a, b, err);
+    return code;
 }
 
 static enum pp_code list_targets(struct to_gguf *g, struct pp_error *err)
@@ -293,7 +344,8 @@ static enum pp_code to_gguf(const struct pp_adapter_file *f, const struct pp_sou
     struct to_gguf g = {
         .file = f, .base = base, .alpha = file_alpha(f), .wanted = wanted,
         .permuted = pp_adapter_file_hf_order(f) && !arch_of(base)->gguf_neox,
-        .items = pp_calloc(3 * n, sizeof *g.items), .copies = room_for(2 * n),
+        .items = pp_calloc((1 + 2 * PP_ADAPTER_MATRICES) * n, sizeof *g.items),
+        .copies = room_for((2 + PP_ADAPTER_MATRICES) * n),
     };
     enum pp_code code = g.items && g.copies.tensors ? PP_OK : pp_fail_nomem(err, "the list of tensors");
     if (!code)
@@ -350,15 +402,52 @@ static bool module_name(const struct pp_source *base, const char *gguf, struct p
     return pp_arch_hf_module(arch_of(base), pp_source_hparams(base), gguf, module) && !module->bad;
 }
 
-/* Row r of a matrix whose rows are to lie in Hugging Face's order. */
-static const uint8_t *row_of(const struct pp_tensor *t, int64_t r, int64_t head_dim)
+/* How folders have a matrix: those of q, k and v perhaps in one. */
+static enum pp_hf_form form_of(const struct pp_arch *arch, const char *name)
 {
-    return (const uint8_t *)t->data +
-           (size_t)(head_dim ? pp_gguf_row(r, head_dim) : r) * pp_type_row_bytes(t->type, t->ne[0]);
+    static const char *const kinds[] = {".attn_q.", ".attn_k.", ".attn_v."};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const char *at = strstr(name, kinds[i]);
+        char whole[PP_HF_NAME];
+        if (!at)
+            continue;
+        snprintf(whole, sizeof whole, "%.*s.attn_qkv.%s", (int)(at - name), name, at + strlen(kinds[i]));
+        const enum pp_hf_form form = pp_arch_form(arch, whole);
+        if (form != PP_HF_QKV_BY_HEAD && form != PP_HF_SAME)
+            return form;
+    }
+    return pp_arch_form(arch, name);
 }
 
-/* The tensor with its rows moved and in the type that is wanted; its data are the file's where nothing changes. */
-static enum pp_code add_tensor(struct to_peft *p, const struct pp_tensor *t, int64_t head_dim, const char *module,
+/* Where a folder has the outputs of a matrix: which of ours each of its is, pp_free; *order NULL: the same. */
+static enum pp_code find_order(const struct to_peft *p, const struct pp_adapter_target *t, int32_t **order,
+                               struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(p->base);
+    struct pp_adapter_target there = *t;
+    const bool pairs = p->permuted && pp_arch_rows(arch_of(p->base), t->name) != PP_ROWS_SAME;
+    const size_t n = (size_t)t->n_out;
+    there.form = form_of(arch_of(p->base), t->name);
+    *order = NULL;
+    if (there.form != PP_HF_QKV_BY_HEAD && (pp_adapter_is_by_rows(&there) || !pp_adapter_form_fits(&there)))
+        return fail_form(t->name, err); /* it has others in the same module, or is made of what is there */
+    if (!pairs && there.form != PP_HF_QKV_BY_HEAD)
+        return PP_OK;
+    int32_t *ours = pp_malloc(n * sizeof *ours);
+    if (!ours || !(*order = pp_malloc(n * sizeof **order))) {
+        pp_free(ours);
+        return pp_fail_nomem(err, t->name);
+    }
+    pp_adapter_outputs(&there, hp, 0, pairs ? PP_PAIRS_TO_GGUF : PP_PAIRS_SAME, ours);
+    for (size_t r = 0; r < n; r++)
+        (*order)[ours[r]] = (int32_t)r;
+    pp_free(ours);
+    return PP_OK;
+}
+
+/* The tensor with its rows moved (order, or NULL) and in the type that is wanted; its data are the file's where nothing
+ * changes. */
+static enum pp_code add_tensor(struct to_peft *p, const struct pp_tensor *t, const int32_t *order, const char *module,
                                const char *end, struct pp_error *err)
 {
     const uint32_t type = p->wanted >= 0 ? (uint32_t)p->wanted : is_float(t->type) ? t->type : PP_TYPE_F32;
@@ -367,14 +456,14 @@ static enum pp_code add_tensor(struct to_peft *p, const struct pp_tensor *t, int
     enum pp_code code = PP_OK;
     pp_buf_fmt(&p->names, "base_model.model.%s%s%c", module, end, 0);
     *to = *t;
-    if (head_dim || type != t->type) {
-        const size_t to_row = pp_type_row_bytes(type, n);
+    if (order || type != t->type) {
+        const size_t to_row = pp_type_row_bytes(type, n), from_row = pp_type_row_bytes(t->type, n);
         uint8_t *data = pp_malloc((size_t)rows * to_row);
         float *floats = pp_malloc((size_t)n * sizeof *floats);
         if (!data || !floats)
             code = pp_fail_nomem(err, t->name);
         for (int64_t r = 0; r < rows && !code; r++) {
-            const uint8_t *from = row_of(t, r, head_dim);
+            const uint8_t *from = (const uint8_t *)t->data + (size_t)(order ? order[r] : r) * from_row;
             if (type == t->type) {
                 memcpy(data + (size_t)r * to_row, from, to_row);
                 continue;
@@ -418,32 +507,33 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
                                struct pp_error *err)
 {
     struct pp_buf module = {0};
-    enum pp_code code = check_fit(p->base, t, err);
+    int32_t *order = NULL;
+    enum pp_code code = check_fit(p->base, t, 0, t->name, err);
     if (!code && !module_name(p->base, t->name, &module))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", t->name);
+    if (!code)
+        code = find_order(p, t, &order, err);
     const char *name = pp_buf_cstr(&module);
     bool ok = true;
     if (!code && t->weight.data) {
-        code = add_tensor(p, &t->weight, 0, name, ".weight", err);
+        code = add_tensor(p, &t->weight, NULL, name, ".weight", err);
         ok = add_module(p, p->saved, t, name);
     }
     if (!code && t->rank) {
-        const bool moved = p->permuted && rows_of(p->base, t) != PP_ROWS_SAME;
-        const int64_t head_dim = moved ? pp_source_hparams(p->base)->head_dim : 0;
         const struct pp_tensor *a = &t->a;
         struct copies c = room_for(1);
         if (t->a_turned && !(a = is_float(a->type) ? turned(&c, a, err) : NULL)) /* PEFT's lies the other way round */
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s cannot be turned round: it is %s", t->a.name,
                            pp_type_info(t->a.type)->name);
         if (!code)
-            code = add_tensor(p, a, 0, name, t->embedding ? ".lora_embedding_A" : ".lora_A.weight", err);
+            code = add_tensor(p, a, NULL, name, t->embedding ? ".lora_embedding_A" : ".lora_A.weight", err);
         if (!code && c.n && !p->owned[p->tensors.n - 1]) { /* what was turned lives on */
             p->owned[p->tensors.n - 1] = true;
             c.tensors[0].data = NULL;
         }
         free_copies(&c);
         if (!code)
-            code = add_tensor(p, &t->b, head_dim, name, t->embedding ? ".lora_embedding_B" : ".lora_B.weight", err);
+            code = add_tensor(p, &t->b, order, name, t->embedding ? ".lora_embedding_B" : ".lora_B.weight", err);
         ok = add_module(p, p->modules, t, name) && ok;
         if (t->rank != usual_rank)
             ok = ok && cJSON_AddNumberToObject(p->ranks, name, (double)t->rank);
@@ -452,6 +542,7 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
     }
     if (!code && (!ok || module.bad))
         code = pp_fail_nomem(err, "an adapter's configuration");
+    pp_free(order);
     pp_buf_free(&module);
     return code;
 }

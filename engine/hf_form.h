@@ -4,6 +4,7 @@
 
 #include "engine/arch/arch.h"
 #include "engine/hf.h"
+#include "engine/rows.h"
 #include "engine/tensor_list.h"
 
 /* Makes of `t` the tensor, or the two of the forms that have a second one, that its table line promises. out: [2],
@@ -34,5 +35,13 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t);
  * form that has two. PP_ERR_FORMAT: its shape is not that of the form. */
 enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
                             const struct pp_hparams *hp, const char *name, const char *second, struct pp_error *err);
+/* "blk.3.attn_q.weight" and those of k and v, of "blk.3.attn_qkv.weight"; false: it is not called so. */
+enum { PP_HF_NAME = 128 };
+bool pp_hf_qkv_names(const char *name, char parts[3][PP_HF_NAME]);
+/* Where the outputs of such a matrix, which has n_rows, are that become a tensor of ours: PP_HF_QKV_BY_HEAD becomes one,
+ * other forms of q, k and v become three (part 0 to 2), and those with a `second` name two. Sets n_rows of *rows and
+ * what pp_rows_there looks at. False: it is no form of whole rows, or n_rows are not those of the model's heads. */
+bool pp_hf_part_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_t n_rows, int part,
+                     struct pp_rows *rows);
 
 #endif

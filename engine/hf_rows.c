@@ -7,7 +7,16 @@
 #include "engine/rows.h"
 #include "engine/tensor_forms.h"
 
-enum { NAME = 128 };
+enum { NAME = PP_HF_NAME };
+
+bool pp_hf_qkv_names(const char *name, char parts[3][PP_HF_NAME])
+{
+    static const char kind[] = ".attn_qkv.";
+    const char *at = strstr(name, kind);
+    for (int part = 0; part < 3 && at; part++)
+        snprintf(parts[part], NAME, "%.*s.attn_%c.%s", (int)(at - name), name, "qkv"[part], at + strlen(kind));
+    return at != NULL;
+}
 
 bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
 {
@@ -118,73 +127,98 @@ static enum pp_code add_ways(struct pp_tensor_list *l, const struct pp_tensor *t
     return add(l, &rows, apart ? N_WAYS : 0, name, err);
 }
 
-/* parts: q, k and v, each a tensor; else one, in which they come one behind the other. */
+/* --- matrices of several ------------------------------------------------------------------------------------- */
+
+/* Heads of queries, keys and values. */
+static bool heads_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_t n_rows, int part,
+                       struct pp_rows *rows)
+{
+    const int64_t n_part[] = {hp->n_head * hp->head_dim, hp->n_head_kv * hp->head_dim, hp->n_head_kv * hp->head_dim};
+    const int64_t n_pieces = form == PP_HF_QKV_IN_FOUR ? pp_hf_qkv_pieces(hp) : 0;
+    if (hp->head_dim <= 0 || hp->n_head_kv <= 0 || n_rows != n_part[0] + 2 * n_part[1] ||
+        (n_pieces && (hp->n_head != hp->n_head_kv || hp->n_head % n_pieces != 0)))
+        return false;
+    rows->n_rows = form == PP_HF_QKV_BY_HEAD ? n_rows : n_part[part];
+    rows->row_first = part == 0 ? 0 : part == 1 ? n_part[0] : n_part[0] + n_part[1];
+    rows->row_step = 1;
+    if (form != PP_HF_QKV_STACKED) {
+        rows->n_head = hp->n_head;
+        rows->n_head_kv = hp->n_head_kv;
+        rows->head_dim = hp->head_dim;
+        rows->head_pieces = n_pieces;
+    }
+    return true;
+}
+
+/* Two matrices of which n rows take turns. */
+static bool turns_rows(int64_t n, int64_t n_rows, int part, struct pp_rows *rows)
+{
+    if (n <= 0 || n_rows % (2 * n) != 0)
+        return false;
+    rows->n_rows = n_rows / 2;
+    rows->row_first = part * n;
+    rows->row_step = 2;
+    rows->head_dim = n;
+    return true;
+}
+
+/* Two matrices, the first of them of n rows. */
+static bool behind_rows(int64_t n, int64_t n_rows, int part, struct pp_rows *rows)
+{
+    rows->n_rows = part ? n_rows - n : n;
+    rows->row_first = part ? n : 0;
+    rows->row_step = 1;
+    return n > 0 && n < n_rows;
+}
+
+bool pp_hf_part_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_t n_rows, int part,
+                     struct pp_rows *rows)
+{
+    switch (form) {
+    case PP_HF_QKV_BY_HEAD:
+    case PP_HF_QKV_STACKED:
+    case PP_HF_QKV_BY_GROUP:
+    case PP_HF_QKV_IN_FOUR:
+        return heads_rows(form, hp, n_rows, part, rows);
+    case PP_HF_HALVES:
+        return n_rows % 2 == 0 && behind_rows(n_rows / 2, n_rows, part, rows);
+    case PP_HF_KEYS_VALUES: /* by heads */
+        return n_rows == 2 * hp->n_head_kv * hp->head_dim && turns_rows(hp->head_dim, n_rows, part, rows);
+    case PP_HF_IN_TURNS:
+        return turns_rows(1, n_rows, part, rows);
+    case PP_HF_INDEX: /* queries of all heads, and their key */
+        return n_rows == (hp->n_index_head + 1) * hp->index_dim &&
+               behind_rows(hp->n_index_head * hp->index_dim, n_rows, part, rows);
+    default:
+        return false;
+    }
+}
+
+/* names: [n_parts] */
+static enum pp_code add_parts(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
+                              const struct pp_hparams *hp, int n_parts, const char *const *names, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (int part = 0; part < n_parts && !code; part++) {
+        struct pp_rows rows = stored(t);
+        code = t->n_dims == 2 && pp_hf_part_rows(form, hp, t->ne[1], part, &rows) ? add(l, &rows, 0, names[part], err)
+                                                                                  : fail_shape(t, err);
+    }
+    return code;
+}
+
+/* q, k and v, each a tensor; else one, in which they come one behind the other. */
 static enum pp_code add_heads(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
                               const struct pp_hparams *hp, const char *name, struct pp_error *err)
 {
-    static const char kind[] = ".attn_qkv.";
     const bool apart = form != PP_HF_QKV_BY_HEAD;
-    const int64_t n_rows[] = {hp->n_head * hp->head_dim, hp->n_head_kv * hp->head_dim, hp->n_head_kv * hp->head_dim};
-    const char *at = strstr(name, kind);
-    struct pp_rows rows = stored(t);
-    enum pp_code code = PP_OK;
-    const bool in_pieces = form == PP_HF_QKV_IN_FOUR;
-    const int64_t n_pieces = pp_hf_qkv_pieces(hp);
-    if (t->n_dims != 2 || hp->head_dim <= 0 || t->ne[1] != n_rows[0] + 2 * n_rows[1] || (apart && !at) ||
-        (in_pieces && (hp->n_head != hp->n_head_kv || hp->n_head % n_pieces != 0)))
+    char own[3][NAME];
+    const char *const parts[] = {apart ? own[0] : name, own[1], own[2]};
+    struct pp_rows rows;
+    if ((apart && !pp_hf_qkv_names(name, own)) || t->n_dims != 2 || !pp_hf_part_rows(form, hp, t->ne[1], 0, &rows))
         return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s does not have the rows of %lld heads of queries and %lld of "
                        "keys and values", t->name, (long long)hp->n_head, (long long)hp->n_head_kv);
-    if (form != PP_HF_QKV_STACKED) {
-        rows.n_head = hp->n_head;
-        rows.n_head_kv = hp->n_head_kv;
-        rows.head_dim = hp->head_dim;
-        rows.head_pieces = in_pieces ? n_pieces : 0;
-    }
-    if (!apart)
-        return add(l, &rows, 0, name, err);
-    for (int part = 0; part < 3 && !code; part++) {
-        char own[NAME];
-        snprintf(own, sizeof own, "%.*s.attn_%c.%s", (int)(at - name), name, "qkv"[part], at + strlen(kind));
-        rows.n_rows = n_rows[part];
-        code = add(l, &rows, 0, own, err);
-        rows.row_first += n_rows[part];
-    }
-    return code;
-}
-
-/* Two matrices of which so many rows take turns. */
-static enum pp_code add_in_turns(struct pp_tensor_list *l, const struct pp_tensor *t, int64_t n,
-                                 const char *const names[2], struct pp_error *err)
-{
-    struct pp_rows rows = stored(t);
-    enum pp_code code = PP_OK;
-    if (t->n_dims != 2 || n <= 0 || t->ne[1] % (2 * n) != 0)
-        return fail_shape(t, err);
-    rows.n_rows /= 2;
-    rows.row_step = 2;
-    rows.head_dim = n;
-    for (int part = 0; part < 2 && !code; part++) {
-        rows.row_first = part * n;
-        code = add(l, &rows, 0, names[part], err);
-    }
-    return code;
-}
-
-/* An index's queries of all heads, and its key. */
-static enum pp_code add_index(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
-                              const char *const names[2], struct pp_error *err)
-{
-    const int64_t n_rows[] = {hp->n_index_head * hp->index_dim, hp->index_dim};
-    struct pp_rows rows = stored(t);
-    enum pp_code code = PP_OK;
-    if (t->n_dims != 2 || t->ne[1] != n_rows[0] + n_rows[1])
-        return fail_shape(t, err);
-    for (int part = 0; part < 2 && !code; part++) {
-        rows.n_rows = n_rows[part];
-        code = add(l, &rows, 0, names[part], err);
-        rows.row_first += n_rows[part];
-    }
-    return code;
+    return add_parts(l, t, form, hp, apart ? 3 : 1, parts, err);
 }
 
 enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
@@ -205,14 +239,10 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
     case PP_HF_WAYS:
     case PP_HF_WAYS_APART:
         return add_ways(l, t, form == PP_HF_WAYS_APART, name, err);
-    case PP_HF_KEYS_VALUES: /* by heads */
-        return hp->head_dim <= 0 || t->ne[1] != 2 * hp->n_head_kv * hp->head_dim
-                   ? fail_shape(t, err)
-                   : add_in_turns(l, t, hp->head_dim, names, err);
+    case PP_HF_KEYS_VALUES:
     case PP_HF_IN_TURNS:
-        return add_in_turns(l, t, 1, names, err);
     case PP_HF_INDEX:
-        return add_index(l, t, hp, names, err);
+        return add_parts(l, t, form, hp, 2, names, err);
     case PP_HF_EXPERTS_FLAT_TURNED:
         code = pp_hf_stack(t, hp, &stack, err);
         return code ? code : add_turned(l, &stack, 3, 1, false, names, err);

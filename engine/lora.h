@@ -97,30 +97,32 @@ enum pp_code pp_lora_load_targets(struct pp_adapter *a, const struct pp_adapter_
 /* lora_hold.c: A and B as floats, and as the kernels read them. */
 
 /* Work space of a load, which grows and serves one matrix after the other. Zeroed at first. */
-enum { PP_LORA_ROOMS = 8 };
+enum { PP_LORA_ROOMS = 9 };
 struct pp_lora_room {
     void *parts[PP_LORA_ROOMS];
     size_t bytes[PP_LORA_ROOMS];
 };
 void pp_lora_room_free(struct pp_lora_room *r);
 
-/* Outputs lie in the file in the other order of heads of rotated dimensions (see engine/arch/arch.h). */
-struct pp_lora_order {
-    int64_t head_dim;
-    bool from_hf;          /* namely Hugging Face's */
-};
-/* Where the file has what is our row. order NULL: in the same place. */
-int64_t pp_lora_file_row(const struct pp_lora_order *order, int64_t row);
+/* Where the file has our outputs: which of its outputs each of [n_out] is (pp_adapter_outputs). NULL: the same. */
+typedef const int32_t *pp_lora_order;
+
+static inline int64_t pp_lora_file_row(pp_lora_order order, int64_t row)
+{
+    return order ? order[row] : row;
+}
 
 /* A [rank, n_in] and B [n_out, rank] as floats, in the room, and the largest of their absolute values. */
 struct pp_lora_halves {
     const float *values[2];
     float most[2];
 };
-/* Those of a target; order: B's. Refuses NaN and infinity, which would poison every answer. */
-enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_target *t,
-                          const struct pp_lora_order *order, struct pp_lora_room *room, struct pp_lora_halves *out,
+/* Those of a matrix with n_out outputs, of B those that are in `order`, or all. Refuses NaN and infinity, which would
+ * poison every answer. */
+enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_target *t, int64_t n_out,
+                          pp_lora_order order, struct pp_lora_room *room, struct pp_lora_halves *out,
                           struct pp_error *err);
+int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n_out); /* for an order; NULL: out of memory */
 /* A file's tensor as floats [ne[1], ne[0]], or turned [ne[0], ne[1]], in the file's order; likewise. pp_free. */
 enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
                             struct pp_error *err);
@@ -142,7 +144,7 @@ void pp_lora_q8_row(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum
 /* What a target changes besides its A and B (`halves`, if its rank is not 0): biases, IA3, DoRA. The projection's rank
  * and scale are set. order: of outputs in the file, or NULL. For DoRA all of W is read, and multiplied by A. */
 enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
-                                const struct pp_lora_order *order, const struct pp_lora_halves *halves,
+                                pp_lora_order order, const struct pp_lora_halves *halves,
                                 struct pp_error *err);
 /* Whether nothing of that changes anything; of DoRA, if its A and B do not. */
 bool pp_lora_kinds_idle(const struct pp_lora_target *t, int64_t n_in, int64_t n_out);
@@ -150,7 +152,7 @@ void pp_lora_free_kinds(struct pp_lora_target *t);
 /* lora_replaced.c: what stands for a matrix, a norm or the table of embeddings. What has the base model's values, all
  * of them, is left out. PP_ERR_MISMATCH: the model has no such tensor, or it has another shape. */
 enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
-                                 const struct pp_lora_order *order, struct pp_error *err);
+                                 pp_lora_order order, struct pp_error *err);
 enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);
 enum pp_code pp_lora_load_table(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);
 /* W, its columns times 1 + scales [n_in], in W's place: an IA3 of an input that other matrices read, too. */

@@ -13,7 +13,7 @@
 #include "engine/quant.h"
 
 /* Parts of the work space. */
-enum { HALF_A, HALF_B, ROW, QUANTS, SCALES, SUMS, ROWS, TURNED };
+enum { HALF_A, HALF_B, ROW, QUANTS, SCALES, SUMS, ROWS, TURNED, ORDER };
 
 /* Part of the work space, at least so large, aligned to 64 bytes; NULL: out of memory. */
 static void *room_for(struct pp_lora_room *r, int part, size_t bytes)
@@ -65,13 +65,6 @@ static bool look_at(const float *x, int64_t n, float *most)
     return all < infinity;
 }
 
-int64_t pp_lora_file_row(const struct pp_lora_order *order, int64_t row)
-{
-    return !order         ? row
-           : order->from_hf ? pp_hf_row(row, order->head_dim)
-                            : pp_gguf_row(row, order->head_dim);
-}
-
 static void to_floats(uint32_t type, const uint8_t *from, int64_t n, float *to)
 {
     if (type == PP_TYPE_F16)
@@ -81,7 +74,7 @@ static void to_floats(uint32_t type, const uint8_t *from, int64_t n, float *to)
 }
 
 /* n rows of a tensor, rows r to r + n - 1 of the result. */
-static void read_rows(const struct pp_tensor *t, const struct pp_lora_order *order, int64_t r, int64_t n, float *to)
+static void read_rows(const struct pp_tensor *t, pp_lora_order order, int64_t r, int64_t n, float *to)
 {
     const size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
     const uint8_t *data = t->data;
@@ -98,12 +91,11 @@ static int64_t rows_at_once(const struct pp_tensor *t)
     return t->ne[0] < floats ? floats / t->ne[0] : 1;
 }
 
-/* row: [ne[0]], room; used only if turned. */
-static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tensor *t, bool turned,
-                                const struct pp_lora_order *order, float *row, float *out, float *most,
-                                struct pp_error *err)
+/* n_out: rows of the result. row: [ne[0]], room; used only if turned. */
+static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, int64_t n_out,
+                                pp_lora_order order, float *row, float *out, float *most, struct pp_error *err)
 {
-    const int64_t n = t->ne[0], rows = t->ne[1], most_rows = turned ? 1 : rows_at_once(t);
+    const int64_t n = t->ne[0], rows = turned ? t->ne[1] : n_out, most_rows = turned ? 1 : rows_at_once(t);
     *most = 0;
     for (int64_t r = 0; r < rows; r += most_rows) {
         const int64_t n_rows = rows - r < most_rows ? rows - r : most_rows;
@@ -113,14 +105,14 @@ static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tens
             return pp_fail(err, PP_ERR_FORMAT,
                            "adapter %s: %.200s holds values that are no numbers; the file is damaged, get it again",
                            a->path, t->name);
-        for (int64_t i = 0; turned && i < n; i++)
+        for (int64_t i = 0; turned && i < n_out; i++)
             out[i * rows + r] = row[pp_lora_file_row(order, i)];
     }
     return PP_OK;
 }
 
-enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_target *t,
-                          const struct pp_lora_order *order, struct pp_lora_room *room, struct pp_lora_halves *out,
+enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_target *t, int64_t n_out,
+                          pp_lora_order order, struct pp_lora_room *room, struct pp_lora_halves *out,
                           struct pp_error *err)
 {
     const struct pp_tensor *const tensors[2] = {&t->a, &t->b};
@@ -132,10 +124,16 @@ enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_ta
         float *to = room_for(room, half ? HALF_B : HALF_A, all), *one = turned[half] ? room_for(room, ROW, row) : NULL;
         out->values[half] = to;
         code = to && (one || !turned[half])
-                   ? read_tensor(a, from, turned[half], half ? order : NULL, one, to, &out->most[half], err)
+                   ? read_tensor(a, from, turned[half], half ? n_out : t->rank, half ? order : NULL, one, to,
+                                 &out->most[half], err)
                    : pp_fail_nomem(err, "an adapter");
     }
     return code;
+}
+
+int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n_out)
+{
+    return room_for(room, ORDER, (size_t)n_out * sizeof(int32_t));
 }
 
 enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
@@ -144,7 +142,7 @@ enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *
     const size_t bytes = (size_t)t->ne[0] * sizeof **out;
     float *row = pp_malloc(bytes), most;
     *out = pp_malloc(bytes * (size_t)t->ne[1]);
-    const enum pp_code code = *out && row ? read_tensor(a, t, turned, NULL, row, *out, &most, err)
+    const enum pp_code code = *out && row ? read_tensor(a, t, turned, t->ne[!turned], NULL, row, *out, &most, err)
                                           : pp_fail_nomem(err, "an adapter");
     pp_free(row);
     return code;

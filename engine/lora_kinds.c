@@ -51,7 +51,7 @@ struct loading {
     struct pp_lora_target *to;
     const struct pp_linear *linear;
     int64_t n_in, n_out;
-    const struct pp_lora_order *order; /* of outputs in the file, or NULL */
+    pp_lora_order order; /* of outputs in the file, or NULL */
     struct pp_error *err;
 };
 
@@ -255,7 +255,7 @@ static enum pp_code load_dora(const struct loading *l, const float *a, const flo
 }
 
 enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
-                                const struct pp_lora_order *order, const struct pp_lora_halves *halves,
+                                pp_lora_order order, const struct pp_lora_halves *halves,
                                 struct pp_error *err)
 {
     const struct pp_linear *base = &a->model->plan.linears[linear];

@@ -15,9 +15,10 @@ enum { MAX_RANK = PP_LOW_RANK_MAX };
 /* Models of this size and above keep adapters in F16: there the few bytes more are nothing beside the weights'. */
 static const int64_t LARGE_MODEL = 4000000000;
 
-/* A matrix that is changed. */
+/* A matrix that is changed: of a target's matrices (pp_adapter_matrices) this one. */
 struct job {
     const struct pp_adapter_target *target;
+    int part;
     int linear;
 };
 
@@ -54,20 +55,6 @@ static int linear_by_name(const struct pp_plan *plan, const char *name)
     return tied;
 }
 
-/* Whether a tensor is one of a mixture of experts, whose matrices cannot be changed. */
-static bool is_of_experts(const char *name)
-{
-    static const char *const kinds[] = {".ffn_gate", ".ffn_up", ".ffn_down"};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        const char *at = strstr(name, kinds[i]);
-        at = at ? at + strlen(kinds[i]) : "";
-        if (strncmp(at, "_exps", 5) == 0 || strncmp(at, "_ch", 3) == 0 ||
-            (at[0] == '.' && at[1] >= '0' && at[1] <= '9'))
-            return true;
-    }
-    return false;
-}
-
 /* Whether a tensor is of the matrices of heads of latent attention, or of groups of heads (DeepSeek V4), which cannot
  * be changed either. */
 static bool is_of_heads(const char *name)
@@ -80,45 +67,47 @@ static bool is_of_heads(const char *name)
 static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter *a,
                                const struct pp_adapter_target *t, bool hf, struct pp_error *err)
 {
-    const enum pp_hf_form form = pp_arch_form(pp_arch_by_name(m->info.arch), t->name);
-    const bool alike = form == PP_HF_TURNED || form == PP_HF_ONE_ROW;
     struct pp_state_order order;
     if (pp_state_order(pp_source_hparams(m->source), t->name, &order) && order.to_gguf != hf)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "adapter %s changes %s, whose heads are in another order in this model's %s; that is not "
                        "supported: use it with the %s", a->path, t->name, hf ? "GGUF file" : "folder",
                        hf ? "folder" : "GGUF file");
-    if (!hf || form == PP_HF_SAME || (alike && !t->weight.data))
+    if (pp_adapter_form_fits(t))
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED,
                    "adapter %s changes %s, which models of the family %s keep in another form than we compute with; "
                    "that is not supported", a->path, t->name, m->info.arch);
 }
 
-static enum pp_code check_target(const struct pp_model *m, const struct pp_adapter *a,
-                                 const struct pp_adapter_target *t, int *linear, struct pp_error *err)
+/* name: of one of its matrices, the job's. */
+static enum pp_code check_target(const struct pp_model *m, const struct pp_adapter *a, const char *name,
+                                 struct job *job, struct pp_error *err)
 {
-    *linear = linear_by_name(&m->plan, t->name);
-    if (*linear < 0 && is_of_experts(t->name))
+    const struct pp_adapter_target *t = job->target;
+    job->linear = linear_by_name(&m->plan, name);
+    if (job->linear < 0 && pp_adapter_is_of_experts(name))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "adapter %s changes %s, a matrix of an expert; adapters of experts are not supported", a->path,
-                       t->name);
-    if (*linear < 0 && is_of_heads(t->name))
+                       name);
+    if (job->linear < 0 && is_of_heads(name))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "adapter %s changes %s, of the matrices of heads of latent attention or of groups of heads; "
-                       "adapters of these are not supported", a->path, t->name);
-    if (*linear < 0)
+                       "adapters of these are not supported", a->path, name);
+    if (job->linear < 0)
         return pp_fail(err, PP_ERR_MISMATCH,
-                       "adapter %s changes %s, which %s does not have; it was made for another model", a->path, t->name,
+                       "adapter %s changes %s, which %s does not have; it was made for another model", a->path, name,
                        m->info.name);
-    const struct pp_tensor *w = m->plan.linears[*linear].w;
-    if ((t->n_in && t->n_in != w->ne[0]) || (t->n_out && t->n_out != w->ne[1]))
+    const struct pp_tensor *w = m->plan.linears[job->linear].w;
+    const int64_t n_out = pp_adapter_part_outputs(t, pp_source_hparams(m->source), job->part);
+    if ((t->n_in && t->n_in != w->ne[0]) || (t->n_out && n_out != w->ne[1]))
         return pp_fail(err, PP_ERR_MISMATCH,
-                       "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,
+                       "adapter %s: %s is made for a matrix of %lld x %lld, but in %s %s has %lld x %lld", a->path,
                        t->name, (long long)(t->n_out ? t->n_out : w->ne[1]), (long long)(t->n_in ? t->n_in : w->ne[0]),
-                       m->info.name, (long long)w->ne[1], (long long)w->ne[0]);
-    if (a->targets[*linear].taken)
-        return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);
+                       m->info.name, strcmp(name, t->name) == 0 ? "it" : name, (long long)w->ne[1],
+                       (long long)w->ne[0]);
+    if (a->targets[job->linear].taken)
+        return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, name);
     if (t->rank > MAX_RANK)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld; at most %d can be run", a->path, t->name,
                        (long long)t->rank, MAX_RANK);
@@ -158,11 +147,11 @@ static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error 
 /* --- matrices ---------------------------------------------------------------------------------------------------- */
 
 /* Reads A and B, and holds them. */
-static enum pp_code load_halves(const struct loading *l, const struct job *job, const struct pp_lora_order *order,
+static enum pp_code load_halves(const struct loading *l, const struct job *job, pp_lora_order order,
                                 struct pp_lora_room *room, struct pp_lora_halves *halves, struct pp_error *err)
 {
     const struct pp_tensor *w = l->a->model->plan.linears[job->linear].w;
-    const enum pp_code code = pp_lora_read(l->a, job->target, order, room, halves, err);
+    const enum pp_code code = pp_lora_read(l->a, job->target, w->ne[1], order, room, halves, err);
     if (code)
         return code;
     const float *most = halves->most;
@@ -170,21 +159,36 @@ static enum pp_code load_halves(const struct loading *l, const struct job *job, 
     return pp_lora_hold(l->a, job->linear, type, halves, room, err);
 }
 
+/* Where the file has the outputs of the job's matrix, in the room. */
+static enum pp_code find_order(const struct loading *l, const struct job *job, struct pp_lora_room *room,
+                               pp_lora_order *order, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(l->a->model->source);
+    const struct pp_tensor *w = l->a->model->plan.linears[job->linear].w;
+    const bool hf = pp_adapter_file_hf_order(l->file);
+    const bool pairs = hf != hp->rope_neox && pp_arch_rows(pp_arch_by_name(hp->arch), w->name) != PP_ROWS_SAME;
+    int32_t *rows = NULL;
+    *order = NULL;
+    if (!job->target->n_out || (!pairs && !pp_adapter_is_by_rows(job->target)))
+        return PP_OK;
+    if (!(*order = rows = pp_lora_order_room(room, w->ne[1])))
+        return pp_fail_nomem(err, "an adapter");
+    pp_adapter_outputs(job->target, hp, job->part, !pairs ? PP_PAIRS_SAME : hf ? PP_PAIRS_TO_GGUF : PP_PAIRS_TO_HF,
+                       rows);
+    return PP_OK;
+}
+
 static enum pp_code load_matrix(const struct loading *l, const struct job *job, struct pp_lora_room *room,
                                 struct pp_error *err)
 {
     struct pp_adapter *a = l->a;
     const struct pp_adapter_target *t = job->target;
-    const struct pp_hparams *hp = pp_source_hparams(a->model->source);
     const struct pp_tensor *w = a->model->plan.linears[job->linear].w;
     const struct pp_lora_target *own = &a->targets[job->linear];
-    const bool hf = pp_adapter_file_hf_order(l->file);
-    const enum pp_row_order rows = pp_arch_rows(pp_arch_by_name(hp->arch), t->name);
-    const struct pp_lora_order other = {hp->head_dim, hf};
-    const struct pp_lora_order *order = rows != PP_ROWS_SAME && hf != hp->rope_neox ? &other : NULL;
     struct pp_lora_halves halves = {0};
-    enum pp_code code = PP_OK;
-    if (t->rank)
+    pp_lora_order order;
+    enum pp_code code = find_order(l, job, room, &order, err);
+    if (!code && t->rank)
         code = load_halves(l, job, order, room, &halves, err);
     if (!code && t->weight.data)
         code = pp_lora_load_matrix(a, job->linear, t, order, err);
@@ -258,7 +262,7 @@ static enum pp_code do_jobs(struct loading *l, struct pp_error *err)
 static enum pp_code list_target(struct loading *l, const struct pp_adapter_target *t, struct pp_error *err)
 {
     struct pp_adapter *a = l->a;
-    struct job job = {.target = t};
+    char names[PP_ADAPTER_MATRICES][PP_HF_NAME];
     enum pp_code code = check_form(a->model, a, t, pp_adapter_file_hf_order(l->file), err);
     if (code)
         return code;
@@ -268,22 +272,26 @@ static enum pp_code list_target(struct loading *l, const struct pp_adapter_targe
         code = t->weight.data ? pp_lora_load_table(a, t, err) : PP_OK;
         return code || !t->rank ? code : pp_lora_load_embedding(a, t, err);
     }
-    code = check_target(a->model, a, t, &job.linear, err);
-    if (code)
-        return code;
-    struct pp_lora_target *own = &a->targets[job.linear];
-    own->taken = true;
-    own->rank = (int)t->rank;
-    own->scale = t->scale;
-    l->jobs[l->n++] = job;
-    return PP_OK;
+    const int n = pp_adapter_matrices(t, names);
+    for (int part = 0; part < n && !code; part++) {
+        struct job job = {.target = t, .part = part};
+        code = check_target(a->model, a, names[part], &job, err);
+        if (code)
+            return code;
+        struct pp_lora_target *own = &a->targets[job.linear];
+        own->taken = true;
+        own->rank = (int)t->rank;
+        own->scale = t->scale;
+        l->jobs[l->n++] = job;
+    }
+    return code;
 }
 
 enum pp_code pp_lora_load_targets(struct pp_adapter *a, const struct pp_adapter_file *f, bool exact,
                                   struct pp_error *err)
 {
     const size_t n = pp_adapter_file_n(f);
-    struct loading l = {.a = a, .file = f, .exact = exact, .jobs = pp_calloc(n, sizeof *l.jobs)};
+    struct loading l = {.a = a, .file = f, .exact = exact, .jobs = pp_calloc(n * PP_ADAPTER_MATRICES, sizeof *l.jobs)};
     enum pp_code code = l.jobs ? PP_OK : pp_fail_nomem(err, "an adapter");
     for (size_t i = 0; i < n && !code; i++)
         code = list_target(&l, pp_adapter_file_at(f, i), err);

@@ -27,7 +27,7 @@ bool pp_adapter_set_replaces(const struct pp_adapter_set *set)
 /* A matrix of the file, or W with its columns scaled. */
 struct rows {
     const struct pp_tensor *from;
-    const struct pp_lora_order *order; /* of its rows, or NULL */
+    pp_lora_order order; /* of its rows, or NULL */
     const float *column_scales;        /* [ne[0]]: times 1 + that; or NULL */
 };
 
@@ -157,7 +157,7 @@ static enum pp_code hold(struct pp_adapter *a, int linear, const struct rows *r,
 }
 
 enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
-                                 const struct pp_lora_order *order, struct pp_error *err)
+                                 pp_lora_order order, struct pp_error *err)
 {
     const struct pp_tensor *w = a->model->plan.linears[linear].w;
     const struct rows r = {.from = &t->weight, .order = order};

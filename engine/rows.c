@@ -59,8 +59,7 @@ struct tile {
     float *scale, *zero;   /* [n, n_groups]; zero: the offset where there are offsets */
 };
 
-/* Which row of what is there a row of ours is. */
-static int64_t there(const struct pp_rows *r, int64_t row)
+int64_t pp_rows_there(const struct pp_rows *r, int64_t row)
 {
     if (!r->n_head && r->head_dim)
         return row / r->head_dim * r->row_step * r->head_dim + row % r->head_dim + r->row_first;
@@ -128,7 +127,7 @@ static void stream_row(const struct pp_rows *r, int64_t row, uint8_t *q)
 static void stream_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
 {
     for (int64_t i = 0; i < n; i++) {
-        const int64_t row = there(r, first + i), at = row * r->scale_stride;
+        const int64_t row = pp_rows_there(r, first + i), at = row * r->scale_stride;
         stream_row(r, row, t->q + i * r->n_cols);
         for (int64_t g = 0; g < r->n_groups; g++) {
             t->scale[i * r->n_groups + g] = pp_number(&r->scales, at + g);
@@ -141,7 +140,7 @@ static void words_groups(const struct pp_rows *r, int64_t first, int64_t n, stru
 {
     for (int64_t g = 0; g < r->n_groups; g++)
         for (int64_t i = 0; i < n; i++) {
-            const int64_t row = there(r, first + i);
+            const int64_t row = pp_rows_there(r, first + i);
             t->zero[i * r->n_groups + g] = zero_of(r, row, g);
             t->scale[i * r->n_groups + g] = pp_number(&r->scales, g * r->n_rows + row);
         }
@@ -167,7 +166,7 @@ static void down_tile(const struct pp_rows *r, int64_t first, int64_t n, struct 
     struct pp_rows_sweep past = pp_rows_sweep(r, n, r->weights);
     for (int64_t w = 0; w < r->n_cols * r->bits / 32; w++) {
         for (int64_t i = 0; i < n; i++)
-            down_word(r, w, there(r, first + i), t->q + i * r->n_cols);
+            down_word(r, w, pp_rows_there(r, first + i), t->q + i * r->n_cols);
         pp_rows_sweep_past(&past, r->weights + 4 * (w + 1) * r->n_rows);
     }
     pp_rows_sweep_end(&past, r->weights + pp_rows_weights_size(r));
@@ -179,7 +178,7 @@ static void across_tile(const struct pp_rows *r, int64_t first, int64_t n, struc
     struct pp_rows_sweep past = pp_rows_sweep(r, n, r->weights);
     for (int64_t c = 0; c < r->n_cols; c++) {
         for (int64_t i = 0; i < n; i++) {
-            const int64_t row = there(r, first + i);
+            const int64_t row = pp_rows_there(r, first + i);
             const uint32_t word = load32(r->weights + 4 * (c * (r->n_rows / 8) + row / 8));
             t->q[i * r->n_cols + c] = (uint8_t)(word >> 4 * across_place(row) & 15);
         }
@@ -192,7 +191,7 @@ static void across_tile(const struct pp_rows *r, int64_t first, int64_t n, struc
 static void quarters_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
 {
     for (int64_t i = 0; i < n; i++) {
-        const int64_t row = there(r, first + i), each = r->n_rows / 4;
+        const int64_t row = pp_rows_there(r, first + i), each = r->n_rows / 4;
         const uint8_t *p = r->weights + row % each * r->n_cols;
         for (int64_t c = 0; c < r->n_cols; c++)
             t->q[i * r->n_cols + c] = (uint8_t)(p[c] >> 2 * (row / each) & 3);
@@ -366,7 +365,7 @@ static enum pp_code read_mxfp4(const struct pp_rows *r, int64_t first, int64_t n
 {
     enum pp_code code = PP_OK;
     for (int64_t i = 0; i < n && !code; i++, to += pp_type_row_bytes(r->type, r->n_cols)) {
-        mxfp4_row(r, there(r, first + i), to);
+        mxfp4_row(r, pp_rows_there(r, first + i), to);
         code = check_blocks(r, to, err);
     }
     return code;
@@ -377,7 +376,7 @@ static enum pp_code copy_rows(const struct pp_rows *r, int64_t first, int64_t n,
     const size_t size = pp_type_row_bytes(r->type, r->n_cols);
     enum pp_code code = PP_OK;
     for (int64_t i = 0; i < n && !code; i++, to += size) {
-        memcpy(to, r->weights + (size_t)there(r, first + i) * size, size);
+        memcpy(to, r->weights + (size_t)pp_rows_there(r, first + i) * size, size);
         code = check_blocks(r, to, err);
     }
     return code;
@@ -395,7 +394,7 @@ __attribute__((always_inline)) static inline void turn(const struct pp_rows *r, 
     for (int64_t begin = 0; begin < r->n_cols; begin += LINE) {
         for (int64_t i = 0; i < n; i++) {
             const int64_t row = pp_way_row(r->ways, first + i);
-            const int64_t matrix = row / r->matrix_rows, column = there(r, row % r->matrix_rows);
+            const int64_t matrix = row / r->matrix_rows, column = pp_rows_there(r, row % r->matrix_rows);
             const uint8_t *from = r->weights + (size_t)(matrix * r->n_cols * r->width + column) * size;
             for (int64_t c = begin; c < begin + LINE && c < r->n_cols; c++)
                 memcpy(to + (size_t)(i * r->n_cols + c) * size, from + (size_t)c * step, size);
@@ -646,7 +645,7 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
     if (rows_of_head(r))
         return heads_floats(r, first, n, to, err);
     for (int64_t i = 0; i < n; i++, to += r->n_cols) {
-        const int64_t row = there(r, first + i);
+        const int64_t row = pp_rows_there(r, first + i);
         if (r->form == PP_FORM_FP8)
             fp8_row(r, row, to);
         else if (r->form == PP_FORM_FP4)

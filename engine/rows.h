@@ -114,6 +114,9 @@ static inline int64_t pp_way_row(int64_t ways, int64_t row)
 
 float pp_number(const struct pp_numbers *n, int64_t i);
 
+/* Which row of what is there a row of ours is, by row_first, row_step and heads. */
+int64_t pp_rows_there(const struct pp_rows *r, int64_t row);
+
 /* to: float [n, n_cols]; rows first .. first + n - 1. */
 enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err);
 /* The same of any tensor of a source, rows or not. */

@@ -1,0 +1,193 @@
+/* test_adapter_modules.c - adapters of folders whose modules have several matrices of ours in one, or the heads of one
+ * in another order: the logits of the folder that they were merged into, on that model and on the file that it was made
+ * of, and as GGUF adapters. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/convert.h"
+#include "engine/engine.h"
+#include "engine/safetensors.h"
+#include "tests/adapter_folder.h"
+#include "tests/decoder_model.h"
+#include "tests/passes.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+enum { RANK = 3, ALPHA = 6 };
+static const char config[] = "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6}";
+
+static bool ends_so(const char *s, const char *end)
+{
+    const size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+/* W [n_out, n_in] + scale B A, A and B going into f; pp_free. */
+static float *merge(struct folder *f, const struct pp_tensor *w)
+{
+    const int64_t n_in = w->ne[0], n_out = w->ne[1];
+    char name[160];
+    const int stem = (int)(strlen(w->name) - strlen(".weight"));
+    snprintf(name, sizeof name, "base_model.model.%.*s.lora_A.weight", stem, w->name);
+    const float *a = folder_add(f, name, RANK, n_in, 0, 0.2f);
+    snprintf(name, sizeof name, "base_model.model.%.*s.lora_B.weight", stem, w->name);
+    const float *b = folder_add(f, name, n_out, RANK, 0, 0.2f);
+    float *out = pp_malloc(w->size);
+    assert_int_equal(w->type, PP_TYPE_F32);
+    memcpy(out, w->data, w->size);
+    for (int64_t o = 0; o < n_out; o++)
+        for (int64_t i = 0; i < n_in; i++)
+            for (int k = 0; k < RANK; k++)
+                out[o * n_in + i] += ALPHA / RANK * b[o * RANK + k] * a[k * n_in + i];
+    return out;
+}
+
+static void copy_config(const char *from, const char *to)
+{
+    char path[512], *text;
+    size_t n;
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/config.json", from);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    snprintf(path, sizeof path, "%s/config.json", to);
+    assert_ok(pp_write_file(path, text, n, 0600, &err), err);
+    pp_free(text);
+}
+
+/* The folder with an adapter of all modules of these names merged into it; its path. */
+static const char *merge_folder(const char *model, const char *const *modules, struct folder *f)
+{
+    enum { MOST = 64 };
+    struct pp_tensor tensors[MOST];
+    float *merged[MOST];
+    struct pp_safetensors *s;
+    struct pp_error err;
+    char path[512];
+    int n_merged = 0;
+    const char *to = fresh_path("merged");
+    assert_int_equal(mkdir(to, 0700), 0);
+    copy_config(model, to);
+    snprintf(path, sizeof path, "%s/model.safetensors", model);
+    assert_ok(pp_safetensors_open(path, &s, &err), err);
+    const size_t n = pp_safetensors_n(s);
+    assert_true(n <= MOST);
+    for (size_t i = 0; i < n; i++) {
+        tensors[i] = *pp_safetensors_at(s, i);
+        for (const char *const *m = modules; *m; m++)
+            if (ends_so(tensors[i].name, *m))
+                tensors[i].data = merged[n_merged++] = merge(f, &tensors[i]);
+    }
+    assert_true(n_merged > 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", to);
+    assert_ok(pp_safetensors_write(path, tensors, n, &err), err);
+    for (int i = 0; i < n_merged; i++)
+        pp_free(merged[i]);
+    pp_safetensors_close(s);
+    return to;
+}
+
+/* [SMALL_TEXT, n_vocab]; pp_free. adapter: NULL for the model alone. */
+static float *logits_of(const char *model, const char *adapter, int n_vocab)
+{
+    struct running r = run_small(model, NULL);
+    struct pp_adapter *a = NULL;
+    struct pp_error err;
+    int32_t ids[SMALL_TEXT];
+    float *out = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *out);
+    small_text(ids, n_vocab);
+    if (adapter) {
+        assert_ok(pp_adapter_load_exact(r.m, adapter, &a, &err), err);
+        assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, 1}, 1, &err), err);
+    }
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, out);
+    stop_adapted(&r, a);
+    return out;
+}
+
+static double farthest(const float *a, const float *b, int n)
+{
+    double most = 0;
+    for (int i = 0; i < n; i++)
+        most = fmax(most, fabs((double)a[i] - (double)b[i]) / fmax(1, fabs((double)b[i])));
+    return most;
+}
+
+/* back: a folder is made of the GGUF adapter, too; else that is refused. */
+static void check_modules(const struct decoder_shape *s, const char *const *modules, bool back)
+{
+    struct decoder *d = decoder_make(s);
+    struct folder f = {.random = 5};
+    struct pp_error err;
+    const char *file = decoder_write(d), *model = fresh_path("model"), *gguf = fresh_path("adapter.gguf");
+    const char *again = fresh_path("adapter");
+    const int n = SMALL_TEXT * s->n_vocab;
+    assert_ok(pp_convert_to_folder(file, model, &(struct pp_convert_options){0}, &err), err);
+    const char *merged = merge_folder(model, modules, &f), *peft = folder_write_peft(&f, config);
+    const struct pp_convert_options base = {.base = file};
+    assert_ok(pp_convert_to_gguf(peft, gguf, &base, &err), err);
+    float *want = logits_of(merged, NULL, s->n_vocab), *alone = logits_of(model, NULL, s->n_vocab);
+    if (!(farthest(alone, want, n) > 0.01))
+        fail_msg("%s: the adapter changes nothing", s->arch);
+    const enum pp_code code = pp_convert_to_peft(gguf, again, &base, &err);
+    assert_int_equal(code, back ? PP_OK : PP_ERR_UNSUPPORTED);
+    const char *const pairs[][2] = {{model, peft}, {file, peft}, {model, gguf}, {file, gguf}, {model, again}};
+    for (int i = 0; i < (back ? 5 : 4); i++) {
+        float *got = logits_of(pairs[i][0], pairs[i][1], s->n_vocab);
+        if (!(farthest(got, want, n) < 1e-4))
+            fail_msg("%s: %s on %s is %g off", s->arch, pairs[i][1], pairs[i][0], farthest(got, want, n));
+        pp_free(got);
+    }
+    pp_free(want);
+    pp_free(alone);
+    folder_empty(&f);
+    decoder_free(d);
+}
+
+/* Queries, keys and values of one head after the other become a matrix of all queries, all keys, all values. */
+static void by_head(void **state)
+{
+    static const char *const modules[] = {".query_key_value.weight", NULL};
+    static const char *const archs[] = {"falcon", "bloom", "persimmon"};
+    (void)state;
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        const struct decoder_shape s = decoder_shape(archs[i]);
+        check_modules(&s, modules, true);
+    }
+}
+
+/* One matrix becomes those of queries, of keys and of values: of all heads in turn, by groups, in pieces. */
+static void three_in_one(void **state)
+{
+    static const char *const modules[] = {".W_pack.weight", ".wqkv.weight", ".qkv_proj.weight", NULL};
+    static const char *const archs[] = {"baichuan", "internlm2", "codegen"};
+    (void)state;
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        const struct decoder_shape s = decoder_shape(archs[i]);
+        check_modules(&s, modules, false);
+    }
+}
+
+/* One becomes two: keys and values, gates and what they multiply, behind each other or in turns. */
+static void two_in_one(void **state)
+{
+    static const char *const modules[] = {".attn.kv.weight", ".gate_up_proj.weight", ".proj_1.weight", ".kv_proj.weight",
+                                          ".up_proj.weight", NULL};
+    static const char *const archs[] = {"refact", "openelm", "jetmoe", "phi3small"};
+    (void)state;
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        const struct decoder_shape s = decoder_shape(archs[i]);
+        check_modules(&s, modules, false);
+    }
+}
+
+TEST_GROUP(adapter_modules)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(by_head), cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
+    };
+    return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
+}
