@@ -38,9 +38,9 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
 /* "blk.3.attn_q.weight" and those of k and v, of "blk.3.attn_qkv.weight"; false: it is not called so. */
 enum { PP_HF_NAME = 128 };
 bool pp_hf_qkv_names(const char *name, char parts[3][PP_HF_NAME]);
-/* Where the outputs of such a matrix, which has n_rows, are that become a tensor of ours: PP_HF_QKV_BY_HEAD becomes one,
- * other forms of q, k and v become three (part 0 to 2), and those with a `second` name two. Sets n_rows of *rows and
- * what pp_rows_there looks at. False: it is no form of whole rows, or n_rows are not those of the model's heads. */
+/* Where the outputs of such a matrix, which has n_rows, are that become a tensor of ours: PP_HF_QKV_BY_HEAD becomes
+ * one, other forms of q, k and v become three (part 0 to 2), and those with a `second` name two. Sets n_rows of *rows
+ * and what pp_rows_there looks at. False: it is no form of whole rows, or n_rows are not those of the model's heads. */
 bool pp_hf_part_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_t n_rows, int part,
                      struct pp_rows *rows);
 

@@ -174,8 +174,8 @@ static void three_in_one(void **state)
 /* One becomes two: keys and values, gates and what they multiply, behind each other or in turns. */
 static void two_in_one(void **state)
 {
-    static const char *const modules[] = {".attn.kv.weight", ".gate_up_proj.weight", ".proj_1.weight", ".kv_proj.weight",
-                                          ".up_proj.weight", NULL};
+    static const char *const modules[] = {".attn.kv.weight", ".gate_up_proj.weight", ".proj_1.weight",
+                                          ".kv_proj.weight", ".up_proj.weight", NULL};
     static const char *const archs[] = {"refact", "openelm", "jetmoe", "phi3small"};
     (void)state;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
