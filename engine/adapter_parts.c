@@ -1,4 +1,4 @@
-/* adapter_parts.c - modules of folders that have several matrices of ours in one, or one whose outputs lie elsewhere. */
+/* adapter_parts.c - modules of folders that have several matrices of ours in one, or its outputs in another order. */
 #include <stdio.h>
 #include <string.h>
 
