@@ -88,10 +88,6 @@ static enum pp_code check_fit(const struct pp_source *base, const struct pp_adap
                               const char *name, struct pp_error *err)
 {
     const struct pp_tensor *w = pp_source_tensor(base, name);
-    struct pp_state_order order;
-    if (pp_state_order(pp_source_hparams(base), name, &order))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, whose heads GGUF files have in another order "
-                       "than folders; converting that is not supported", name);
     if (pp_adapter_is_of_experts(name))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, a matrix of an expert; adapters of experts "
                        "are not supported", name);
@@ -152,7 +148,14 @@ static const struct pp_tensor *turned(struct copies *c, const struct pp_tensor *
     return to;
 }
 
-/* Other rows of a matrix: row r is row from[r] of t. Room as above. */
+/* n pieces of `size` bytes in another order: piece i is piece from[i] of what is there. */
+static void move_pieces(uint8_t *to, const uint8_t *there, const int32_t *from, int64_t n, size_t size)
+{
+    for (int64_t i = 0; i < n; i++)
+        memcpy(to + (size_t)i * size, there + (size_t)from[i] * size, size);
+}
+
+/* n other rows of a matrix: row r is row from[r] of t. Room as above. */
 static const struct pp_tensor *moved(struct copies *c, const struct pp_tensor *t, const int32_t *from, int64_t n,
                                      struct pp_error *err)
 {
@@ -162,8 +165,7 @@ static const struct pp_tensor *moved(struct copies *c, const struct pp_tensor *t
         pp_fail_nomem(err, t->name);
         return NULL;
     }
-    for (int64_t r = 0; r < n; r++)
-        memcpy(data + (size_t)r * row_bytes, (const uint8_t *)t->data + (size_t)from[r] * row_bytes, row_bytes);
+    move_pieces(data, t->data, from, n, row_bytes);
     struct pp_tensor *to = &c->tensors[c->n++];
     *to = *t;
     to->ne[1] = n;
@@ -175,6 +177,53 @@ static const struct pp_tensor *moved(struct copies *c, const struct pp_tensor *t
 static bool is_float(uint32_t type)
 {
     return type == PP_TYPE_F32 || type == PP_TYPE_F16 || type == PP_TYPE_BF16;
+}
+
+/* The columns of a matrix of a float type in another order. Room as above. */
+static const struct pp_tensor *moved_columns(struct copies *c, const struct pp_tensor *t, const int32_t *from,
+                                             struct pp_error *err)
+{
+    const size_t size = (size_t)pp_type_info(t->type)->block_bytes, row_bytes = (size_t)t->ne[0] * size;
+    uint8_t *data = c->n < c->cap && is_float(t->type) ? pp_malloc(t->size) : NULL;
+    if (!data) {
+        if (is_float(t->type))
+            pp_fail_nomem(err, t->name);
+        else
+            pp_fail(err, PP_ERR_UNSUPPORTED, "the columns of %s cannot be moved: it is %s", t->name,
+                    pp_type_info(t->type)->name);
+        return NULL;
+    }
+    for (int64_t r = 0; r < t->ne[1]; r++)
+        move_pieces(data + (size_t)r * row_bytes, (const uint8_t *)t->data + (size_t)r * row_bytes, from, t->ne[0],
+                    size);
+    struct pp_tensor *to = &c->tensors[c->n++];
+    *to = *t;
+    to->data = data;
+    return to;
+}
+
+/* Of a matrix whose heads GGUF files have in another order than folders: which row of the old file each of the new one
+ * is, or which column; pp_free. *from NULL: it is none. */
+static enum pp_code find_heads(const struct pp_source *base, const struct pp_adapter_target *t, const char *name,
+                               bool to_gguf, int32_t **from, bool *columns, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(base);
+    struct pp_state_order order;
+    *from = NULL;
+    *columns = false;
+    if (!t->rank || !pp_state_order(hp, name, &order))
+        return PP_OK;
+    const int64_t n = order.columns ? t->n_in : t->n_out;
+    const bool pairs = !arch_of(base)->gguf_neox && pp_arch_rows(arch_of(base), name) != PP_ROWS_SAME;
+    if (!(*from = pp_malloc((size_t)n * sizeof **from)))
+        return pp_fail_nomem(err, name);
+    *columns = order.columns;
+    if (!pairs && !pp_adapter_is_by_rows(t) && pp_state_rows(&order, n, order.to_gguf != to_gguf, *from))
+        return PP_OK;
+    pp_free(*from);
+    *from = NULL;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, whose heads GGUF files have in another order "
+                   "than folders; converting that is not supported", name);
 }
 
 static struct copies room_for(size_t n)
@@ -256,18 +305,25 @@ static enum pp_code list_part(struct to_gguf *g, const struct pp_adapter_target 
 {
     const struct pp_hparams *hp = pp_source_hparams(g->base);
     const bool pairs = g->permuted && pp_arch_rows(arch_of(g->base), name) != PP_ROWS_SAME;
-    add_item(g, name, ".lora_a", a, 0, 1.0f);
+    const int64_t n = pp_adapter_part_outputs(t, hp, part);
+    int32_t *from;
+    bool columns;
+    const enum pp_code code = find_heads(g->base, t, name, true, &from, &columns, err);
+    if (code)
+        return code;
     if (pp_adapter_is_by_rows(t)) {
-        const int64_t n = pp_adapter_part_outputs(t, hp, part);
-        int32_t *rows = pp_malloc((size_t)n * sizeof *rows);
-        if (!rows)
+        if (!(from = pp_malloc((size_t)n * sizeof *from)))
             return pp_fail_nomem(err, name);
-        pp_adapter_outputs(t, hp, part, pairs ? PP_PAIRS_TO_GGUF : PP_PAIRS_SAME, rows);
-        b = moved(&g->copies, b, rows, n, err);
-        pp_free(rows);
-        if (!b)
-            return PP_ERR_NOMEM;
+        pp_adapter_outputs(t, hp, part, pairs ? PP_PAIRS_TO_GGUF : PP_PAIRS_SAME, from);
     }
+    if (from && columns)
+        a = moved_columns(&g->copies, a, from, err);
+    else if (from)
+        b = moved(&g->copies, b, from, n, err);
+    pp_free(from);
+    if (!a || !b)
+        return err ? err->code : PP_ERR_NOMEM;
+    add_item(g, name, ".lora_a", a, 0, 1.0f);
     add_item(g, name, ".lora_b", b, pairs && !pp_adapter_is_by_rows(t) ? hp->head_dim : 0, rest_of_scale(t, g->alpha));
     return PP_OK;
 }
@@ -522,7 +578,18 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
     if (!code && t->rank) {
         const struct pp_tensor *a = &t->a;
         struct copies c = room_for(1);
-        if (t->a_turned && !(a = is_float(a->type) ? turned(&c, a, err) : NULL)) /* PEFT's lies the other way round */
+        int32_t *from = NULL;
+        bool columns;
+        code = find_heads(p->base, t, t->name, false, &from, &columns, err);
+        if (!code && from && columns && !(a = moved_columns(&c, a, from, err)))
+            code = err ? err->code : PP_ERR_NOMEM;
+        if (from && !columns) {
+            pp_free(order);
+            order = from;
+        } else {
+            pp_free(from);
+        }
+        if (!code && t->a_turned && !(a = is_float(a->type) ? turned(&c, a, err) : NULL)) /* PEFT's lies the other way round */
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s cannot be turned round: it is %s", t->a.name,
                            pp_type_info(t->a.type)->name);
         if (!code)

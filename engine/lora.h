@@ -104,7 +104,8 @@ struct pp_lora_room {
 };
 void pp_lora_room_free(struct pp_lora_room *r);
 
-/* Where the file has our outputs: which of its outputs each of [n_out] is (pp_adapter_outputs). NULL: the same. */
+/* Where the file has our outputs, or inputs: which of its own each of [n_out] is (pp_adapter_outputs), or of [n_in].
+ * NULL: the same. */
 typedef const int32_t *pp_lora_order;
 
 static inline int64_t pp_lora_file_row(pp_lora_order order, int64_t row)
@@ -117,12 +118,15 @@ struct pp_lora_halves {
     const float *values[2];
     float most[2];
 };
-/* Those of a matrix with n_out outputs, of B those that are in `order`, or all. Refuses NaN and infinity, which would
- * poison every answer. */
+/* Where the file has a matrix's outputs and inputs. */
+struct pp_lora_orders {
+    pp_lora_order outputs, inputs;
+};
+/* Those of a matrix with n_out outputs. Refuses NaN and infinity, which would poison every answer. */
 enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_target *t, int64_t n_out,
-                          pp_lora_order order, struct pp_lora_room *room, struct pp_lora_halves *out,
+                          const struct pp_lora_orders *orders, struct pp_lora_room *room, struct pp_lora_halves *out,
                           struct pp_error *err);
-int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n_out); /* for an order; NULL: out of memory */
+int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n); /* for an order; NULL: out of memory */
 /* A file's tensor as floats [ne[1], ne[0]], or turned [ne[0], ne[1]], in the file's order; likewise. pp_free. */
 enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
                             struct pp_error *err);

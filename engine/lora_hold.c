@@ -91,7 +91,7 @@ static int64_t rows_at_once(const struct pp_tensor *t)
     return t->ne[0] < floats ? floats / t->ne[0] : 1;
 }
 
-/* n_out: rows of the result. row: [ne[0]], room; used only if turned. */
+/* n_out: rows of the result; order: of these. row: [ne[0]], room; used only if turned. */
 static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, int64_t n_out,
                                 pp_lora_order order, float *row, float *out, float *most, struct pp_error *err)
 {
@@ -111,8 +111,18 @@ static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tens
     return PP_OK;
 }
 
+/* The columns of A [rank, n_in] in our order. row: [n_in], room. */
+static void move_columns(float *a, int64_t rank, int64_t n_in, pp_lora_order order, float *row)
+{
+    for (int64_t k = 0; k < rank; k++, a += n_in) {
+        memcpy(row, a, (size_t)n_in * sizeof *row);
+        for (int64_t i = 0; i < n_in; i++)
+            a[i] = row[order[i]];
+    }
+}
+
 enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_target *t, int64_t n_out,
-                          pp_lora_order order, struct pp_lora_room *room, struct pp_lora_halves *out,
+                          const struct pp_lora_orders *orders, struct pp_lora_room *room, struct pp_lora_halves *out,
                           struct pp_error *err)
 {
     const struct pp_tensor *const tensors[2] = {&t->a, &t->b};
@@ -124,16 +134,23 @@ enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_ta
         float *to = room_for(room, half ? HALF_B : HALF_A, all), *one = turned[half] ? room_for(room, ROW, row) : NULL;
         out->values[half] = to;
         code = to && (one || !turned[half])
-                   ? read_tensor(a, from, turned[half], half ? n_out : t->rank, half ? order : NULL, one, to,
+                   ? read_tensor(a, from, turned[half], half ? n_out : t->rank, half ? orders->outputs : NULL, one, to,
                                  &out->most[half], err)
                    : pp_fail_nomem(err, "an adapter");
+        if (!code && !half && orders->inputs) {
+            one = room_for(room, ROW, (size_t)t->n_in * sizeof *one);
+            if (one)
+                move_columns(to, t->rank, t->n_in, orders->inputs, one);
+            else
+                code = pp_fail_nomem(err, "an adapter");
+        }
     }
     return code;
 }
 
-int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n_out)
+int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n)
 {
-    return room_for(room, ORDER, (size_t)n_out * sizeof(int32_t));
+    return room_for(room, ORDER, (size_t)n * sizeof(int32_t));
 }
 
 enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,

@@ -63,12 +63,18 @@ static bool is_of_heads(const char *name)
            strstr(name, ".attn_output_a.");
 }
 
+/* Whether the file has the heads of a matrix in another order than the model, which is then how those change places. */
+static bool is_reordered(const struct pp_model *m, const char *name, bool hf, struct pp_state_order *order)
+{
+    return pp_state_order(pp_source_hparams(m->source), name, order) && order->to_gguf != hf;
+}
+
 /* A folder may have a tensor in another form than the model that was made of it. */
 static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter *a,
                                const struct pp_adapter_target *t, bool hf, struct pp_error *err)
 {
     struct pp_state_order order;
-    if (pp_state_order(pp_source_hparams(m->source), t->name, &order) && order.to_gguf != hf)
+    if (is_reordered(m, t->name, hf, &order) && order.columns && (t->weight.data || t->ia3_input))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "adapter %s changes %s, whose heads are in another order in this model's %s; that is not "
                        "supported: use it with the %s", a->path, t->name, hf ? "GGUF file" : "folder",
@@ -147,11 +153,11 @@ static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error 
 /* --- matrices ---------------------------------------------------------------------------------------------------- */
 
 /* Reads A and B, and holds them. */
-static enum pp_code load_halves(const struct loading *l, const struct job *job, pp_lora_order order,
+static enum pp_code load_halves(const struct loading *l, const struct job *job, const struct pp_lora_orders *orders,
                                 struct pp_lora_room *room, struct pp_lora_halves *halves, struct pp_error *err)
 {
     const struct pp_tensor *w = l->a->model->plan.linears[job->linear].w;
-    const enum pp_code code = pp_lora_read(l->a, job->target, w->ne[1], order, room, halves, err);
+    const enum pp_code code = pp_lora_read(l->a, job->target, w->ne[1], orders, room, halves, err);
     if (code)
         return code;
     const float *most = halves->most;
@@ -159,22 +165,31 @@ static enum pp_code load_halves(const struct loading *l, const struct job *job, 
     return pp_lora_hold(l->a, job->linear, type, halves, room, err);
 }
 
-/* Where the file has the outputs of the job's matrix, in the room. */
-static enum pp_code find_order(const struct loading *l, const struct job *job, struct pp_lora_room *room,
-                               pp_lora_order *order, struct pp_error *err)
+/* Where the file has the outputs and inputs of the job's matrix, in the room. */
+static enum pp_code find_orders(const struct loading *l, const struct job *job, struct pp_lora_room *room,
+                                struct pp_lora_orders *orders, struct pp_error *err)
 {
     const struct pp_hparams *hp = pp_source_hparams(l->a->model->source);
+    struct pp_state_order heads;
     const struct pp_tensor *w = l->a->model->plan.linears[job->linear].w;
     const bool hf = pp_adapter_file_hf_order(l->file);
     const bool pairs = hf != hp->rope_neox && pp_arch_rows(pp_arch_by_name(hp->arch), w->name) != PP_ROWS_SAME;
-    int32_t *rows = NULL;
-    *order = NULL;
-    if (!job->target->n_out || (!pairs && !pp_adapter_is_by_rows(job->target)))
+    const bool reordered = is_reordered(l->a->model, w->name, hf, &heads);
+    const bool inputs = reordered && heads.columns;
+    const int64_t n = inputs ? w->ne[0] : w->ne[1];
+    *orders = (struct pp_lora_orders){0};
+    if (!reordered && (!job->target->n_out || (!pairs && !pp_adapter_is_by_rows(job->target))))
         return PP_OK;
-    if (!(*order = rows = pp_lora_order_room(room, w->ne[1])))
+    int32_t *rows = pp_lora_order_room(room, n);
+    if (!rows)
         return pp_fail_nomem(err, "an adapter");
-    pp_adapter_outputs(job->target, hp, job->part, !pairs ? PP_PAIRS_SAME : hf ? PP_PAIRS_TO_GGUF : PP_PAIRS_TO_HF,
-                       rows);
+    *(inputs ? &orders->inputs : &orders->outputs) = rows;
+    if (!reordered)
+        pp_adapter_outputs(job->target, hp, job->part, !pairs ? PP_PAIRS_SAME : hf ? PP_PAIRS_TO_GGUF : PP_PAIRS_TO_HF,
+                           rows);
+    else if (pairs || !pp_state_rows(&heads, n, true, rows))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: the heads of %s are in an order that is not supported",
+                       l->a->path, w->name);
     return PP_OK;
 }
 
@@ -186,14 +201,14 @@ static enum pp_code load_matrix(const struct loading *l, const struct job *job, 
     const struct pp_tensor *w = a->model->plan.linears[job->linear].w;
     const struct pp_lora_target *own = &a->targets[job->linear];
     struct pp_lora_halves halves = {0};
-    pp_lora_order order;
-    enum pp_code code = find_order(l, job, room, &order, err);
+    struct pp_lora_orders orders;
+    enum pp_code code = find_orders(l, job, room, &orders, err);
     if (!code && t->rank)
-        code = load_halves(l, job, order, room, &halves, err);
+        code = load_halves(l, job, &orders, room, &halves, err);
     if (!code && t->weight.data)
-        code = pp_lora_load_matrix(a, job->linear, t, order, err);
+        code = pp_lora_load_matrix(a, job->linear, t, orders.outputs, err);
     if (!code)
-        code = pp_lora_load_kinds(a, job->linear, t, order, &halves, err);
+        code = pp_lora_load_kinds(a, job->linear, t, orders.outputs, &halves, err);
     const bool product = halves.most[0] != 0.0f && halves.most[1] != 0.0f;
     if (!code && !(pp_lora_kinds_idle(own, w->ne[0], w->ne[1]) && (own->scale == 0.0f || !product)))
         atomic_store_explicit(&a->acts, true, memory_order_relaxed);

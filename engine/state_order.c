@@ -55,6 +55,17 @@ int64_t pp_state_row(const struct pp_state_order *o, int64_t r)
     return o->first + ours * o->size + in;
 }
 
+bool pp_state_rows(const struct pp_state_order *o, int64_t n, bool ours, int32_t *rows)
+{
+    if (n != o->first + o->size * o->n_keys * o->share)
+        return false;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = pp_state_row(o, i);
+        rows[ours ? at : i] = (int32_t)(ours ? i : at);
+    }
+    return true;
+}
+
 void pp_state_columns(const struct pp_state_order *o, float *rows, int64_t n, int64_t n_cols, float *room)
 {
     for (int64_t r = 0; r < n; r++, rows += n_cols) {

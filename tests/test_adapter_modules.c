@@ -13,6 +13,7 @@
 #include "engine/safetensors.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_model.h"
+#include "tests/expert_model.h"
 #include "tests/passes.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
@@ -116,34 +117,39 @@ static double farthest(const float *a, const float *b, int n)
     return most;
 }
 
-/* back: a folder is made of the GGUF adapter, too; else that is refused. */
-static void check_modules(const struct decoder_shape *s, const char *const *modules, bool back)
+/* file: a model in F32. back: a folder is made of the GGUF adapter, too; else that is refused. */
+static void check_file(const char *file, int n_vocab, const char *const *modules, bool back)
 {
-    struct decoder *d = decoder_make(s);
     struct folder f = {.random = 5};
     struct pp_error err;
-    const char *file = decoder_write(d), *model = fresh_path("model"), *gguf = fresh_path("adapter.gguf");
-    const char *again = fresh_path("adapter");
-    const int n = SMALL_TEXT * s->n_vocab;
+    const char *model = fresh_path("model"), *gguf = fresh_path("adapter.gguf"), *again = fresh_path("adapter");
+    const int n = SMALL_TEXT * n_vocab;
     assert_ok(pp_convert_to_folder(file, model, &(struct pp_convert_options){0}, &err), err);
     const char *merged = merge_folder(model, modules, &f), *peft = folder_write_peft(&f, config);
     const struct pp_convert_options base = {.base = file};
     assert_ok(pp_convert_to_gguf(peft, gguf, &base, &err), err);
-    float *want = logits_of(merged, NULL, s->n_vocab), *alone = logits_of(model, NULL, s->n_vocab);
+    float *want = logits_of(merged, NULL, n_vocab), *alone = logits_of(model, NULL, n_vocab);
     if (!(farthest(alone, want, n) > 0.01))
-        fail_msg("%s: the adapter changes nothing", s->arch);
+        fail_msg("%s: the adapter changes nothing", merged);
     const enum pp_code code = pp_convert_to_peft(gguf, again, &base, &err);
     assert_int_equal(code, back ? PP_OK : PP_ERR_UNSUPPORTED);
     const char *const pairs[][2] = {{model, peft}, {file, peft}, {model, gguf}, {file, gguf}, {model, again}};
     for (int i = 0; i < (back ? 5 : 4); i++) {
-        float *got = logits_of(pairs[i][0], pairs[i][1], s->n_vocab);
+        float *got = logits_of(pairs[i][0], pairs[i][1], n_vocab);
         if (!(farthest(got, want, n) < 1e-4))
-            fail_msg("%s: %s on %s is %g off", s->arch, pairs[i][1], pairs[i][0], farthest(got, want, n));
+            fail_msg("%s on %s is %g off", pairs[i][1], pairs[i][0], farthest(got, want, n));
         pp_free(got);
     }
     pp_free(want);
     pp_free(alone);
     folder_empty(&f);
+}
+
+static void check_modules(const char *arch, const char *const *modules, bool back)
+{
+    const struct decoder_shape s = decoder_shape(arch);
+    struct decoder *d = decoder_make(&s);
+    check_file(decoder_write(d), s.n_vocab, modules, back);
     decoder_free(d);
 }
 
@@ -153,10 +159,8 @@ static void by_head(void **state)
     static const char *const modules[] = {".query_key_value.weight", NULL};
     static const char *const archs[] = {"falcon", "bloom", "persimmon"};
     (void)state;
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
-        const struct decoder_shape s = decoder_shape(archs[i]);
-        check_modules(&s, modules, true);
-    }
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        check_modules(archs[i], modules, true);
 }
 
 /* One matrix becomes those of queries, of keys and of values: of all heads in turn, by groups, in pieces. */
@@ -165,10 +169,8 @@ static void three_in_one(void **state)
     static const char *const modules[] = {".W_pack.weight", ".wqkv.weight", ".qkv_proj.weight", NULL};
     static const char *const archs[] = {"baichuan", "internlm2", "codegen"};
     (void)state;
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
-        const struct decoder_shape s = decoder_shape(archs[i]);
-        check_modules(&s, modules, false);
-    }
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        check_modules(archs[i], modules, false);
 }
 
 /* One becomes two: keys and values, gates and what they multiply, behind each other or in turns. */
@@ -178,16 +180,39 @@ static void two_in_one(void **state)
                                           ".kv_proj.weight", ".up_proj.weight", NULL};
     static const char *const archs[] = {"refact", "openelm", "jetmoe", "phi3small"};
     (void)state;
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
-        const struct decoder_shape s = decoder_shape(archs[i]);
-        check_modules(&s, modules, false);
-    }
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        check_modules(archs[i], modules, false);
+}
+
+/* Heads of states that share a key, and PLaMo's heads of attention, lie elsewhere in files: rows of what goes into them,
+ * columns of what comes out. */
+static void heads_elsewhere(void **state)
+{
+    static const char *const states[] = {".in_proj_qkv.weight", ".in_proj_z.weight", ".in_proj_b.weight",
+                                         ".in_proj_a.weight", ".out_proj.weight", NULL};
+    static const char *const attention[] = {".q_proj.weight", ".o_proj.weight", NULL};
+    struct expert_shape s = expert_shape("qwen35");
+    (void)state;
+    s.n_layer = s.full = s.n_dense = s.state_taps = s.n_state = 4;
+    s.ffn_norm = "post_attention_norm";
+    s.qk_norm = QK_HEADS;
+    s.rope_dim = 8;
+    s.n_state_key = 2;
+    s.key_dim = 16;
+    s.value_dim = 32;
+    s.tiled = true;
+    s.n_expert = s.n_used = 0;
+    struct expert_model *m = expert_model_make(&s);
+    check_file(expert_model_write(m), s.n_vocab, states, true);
+    expert_model_free(m);
+    check_modules("plamo", attention, true);
 }
 
 TEST_GROUP(adapter_modules)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_head), cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
+        cmocka_unit_test(heads_elsewhere),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }
