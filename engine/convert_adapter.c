@@ -589,7 +589,7 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
         } else {
             pp_free(from);
         }
-        if (!code && t->a_turned && !(a = is_float(a->type) ? turned(&c, a, err) : NULL)) /* PEFT's lies the other way round */
+        if (!code && t->a_turned && !(a = is_float(a->type) ? turned(&c, a, err) : NULL)) /* PEFT's lies so */
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s cannot be turned round: it is %s", t->a.name,
                            pp_type_info(t->a.type)->name);
         if (!code)

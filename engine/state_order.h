@@ -27,8 +27,8 @@ int64_t pp_key_part_row(const struct pp_hparams *hp, enum pp_key_part part, int6
 bool pp_state_order(const struct pp_hparams *hp, const char *gguf_name, struct pp_state_order *order);
 /* The row (or column) of ours that row r of the new one is. */
 int64_t pp_state_row(const struct pp_state_order *order, int64_t r);
-/* The same for all n rows (or columns): rows[i] is where ours has the i-th of the new ones, or with `ours` where the new
- * one has our i-th. False: they are not so many. */
+/* The same for all n rows (or columns): rows[i] is where ours has the i-th of the new ones, or with `ours` where the
+ * new one has our i-th. False: they are not so many. */
 bool pp_state_rows(const struct pp_state_order *order, int64_t n, bool ours, int32_t *rows);
 /* Brings the columns of n rows into the new order; room: [n_cols]. */
 void pp_state_columns(const struct pp_state_order *order, float *rows, int64_t n, int64_t n_cols, float *room);

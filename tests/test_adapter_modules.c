@@ -184,8 +184,8 @@ static void two_in_one(void **state)
         check_modules(archs[i], modules, false);
 }
 
-/* Heads of states that share a key, and PLaMo's heads of attention, lie elsewhere in files: rows of what goes into them,
- * columns of what comes out. */
+/* Heads of states that share a key, and PLaMo's heads of attention, lie elsewhere in files: rows of what goes into
+ * them, columns of what comes out. */
 static void heads_elsewhere(void **state)
 {
     static const char *const states[] = {".in_proj_qkv.weight", ".in_proj_z.weight", ".in_proj_b.weight",
