@@ -39,6 +39,8 @@ static struct pp_tensor *part_of(struct pp_adapter_target *t, enum pp_adapter_pa
         return &t->bias;
     case PP_PART_WEIGHT:
         return &t->weight;
+    case PP_PART_TOKENS:
+        return &t->tokens;
     default:
         return &t->ia3;
     }
@@ -46,7 +48,7 @@ static struct pp_tensor *part_of(struct pp_adapter_target *t, enum pp_adapter_pa
 
 static bool is_matrix(enum pp_adapter_part part)
 {
-    return part == PP_PART_A || part == PP_PART_B || part == PP_PART_IA3;
+    return part == PP_PART_A || part == PP_PART_B || part == PP_PART_IA3 || part == PP_PART_TOKENS;
 }
 
 enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, size_t len, enum pp_adapter_part part,
@@ -105,13 +107,21 @@ static enum pp_code read_low_rank(const struct pp_adapter_file *f, struct pp_ada
 static enum pp_code check_weight(const struct pp_adapter_file *f, struct pp_adapter_target *t, struct pp_error *err)
 {
     const bool norm = t->weight.n_dims == 1;
-    if (t->magnitude.data || t->ia3.data || (norm && (t->rank || t->bias.data || t->b_bias.data)))
+    if (t->magnitude.data || t->ia3.data || (norm && (t->rank || t->b_bias.data)))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s both replaces %s and scales it, which is not supported", f->path,
                        t->name);
     enum pp_code code = agree(f, t, "outputs", &t->n_out, t->weight.ne[norm || t->embedding ? 0 : 1], err);
     if (!code && !norm)
         code = agree(f, t, "inputs", &t->n_in, t->weight.ne[t->embedding ? 1 : 0], err);
     return code;
+}
+
+/* Rows of the table of embeddings, or of the output's matrix. */
+static enum pp_code check_tokens(const struct pp_adapter_file *f, struct pp_adapter_target *t, struct pp_error *err)
+{
+    if (t->weight.data || (!t->embedding && strcmp(t->name, "output.weight") != 0))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s replaces tokens of %s, which is not supported", f->path, t->name);
+    return agree(f, t, t->embedding ? "outputs" : "inputs", t->embedding ? &t->n_out : &t->n_in, t->tokens.ne[0], err);
 }
 
 /* Once all parts are there: do they fit each other, and what kind of matrix is it? */
@@ -123,12 +133,17 @@ static enum pp_code check_target(const struct pp_adapter_file *f, struct pp_adap
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s changes the token embeddings by other means than LoRA or others in their place, which is "
                        "not supported", f->path);
+    if (!code && t->bias.data && pp_name_ending(t->name, "norm.weight"))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a bias of its own for the norm %s (%.200s), which is not "
+                       "supported", f->path, t->name, t->bias.name);
     const struct pp_tensor *vectors[] = {&t->magnitude, &t->b_bias, &t->bias};
     for (int i = 0; i < 3 && !code; i++)
         if (vectors[i]->data)
             code = agree(f, t, "outputs", &t->n_out, vectors[i]->ne[0], err);
     if (!code && t->weight.data)
         code = check_weight(f, t, err);
+    if (!code && t->tokens.data)
+        code = check_tokens(f, t, err);
     if (code || !t->ia3.data)
         return code;
     if (t->ia3.ne[0] != 1 && t->ia3.ne[1] != 1)
@@ -217,9 +232,34 @@ static enum pp_code read_gguf_header(struct pp_adapter_file *f, struct pp_error 
     return read_gguf_invocation(f, err);
 }
 
+enum pp_code pp_adapter_is_pickle(const char *path, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a pickle: a program that loading it runs, so it is not read; load "
+                   "the adapter with PEFT and save it again with safe_serialization=True", path);
+}
+
+/* What people name in place of the folder that it lies in. */
+static enum pp_code check_name(const char *path, struct pp_error *err)
+{
+    static const char *const parts[] = {".safetensors", "adapter_config.json"};
+    static const char *const pickles[] = {".bin", ".pt", ".pth", ".pkl"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (pp_name_ending(path, parts[i]))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is only a part of an adapter; give the folder it lies in, with "
+                           "%s", path, pp_adapter_config_file);
+    for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
+        if (pp_name_ending(path, pickles[i]))
+            return pp_adapter_is_pickle(path, err);
+    return PP_OK;
+}
+
 static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
 {
     enum pp_code code = pp_gguf_open(f->path, &f->gguf, err);
+    if (code == PP_ERR_FORMAT) {
+        const enum pp_code named = check_name(f->path, err);
+        code = named ? named : code;
+    }
     if (!code)
         code = read_gguf_header(f, err);
     size_t n = code ? 0 : pp_gguf_n_tensors(f->gguf);
@@ -294,6 +334,7 @@ void pp_adapter_file_close(struct pp_adapter_file *f)
     for (size_t i = 0; i < f->n; i++) {
         pp_free((void *)(uintptr_t)f->targets[i].name);
         pp_free((void *)(uintptr_t)f->targets[i].second);
+        pp_free((void *)(uintptr_t)f->targets[i].token_ids);
     }
     pp_free(f->targets);
     pp_free(f->invocation);
@@ -365,13 +406,19 @@ static bool all_are(const struct pp_tensor *t, float value)
 
 static bool is_idle(const struct pp_adapter_target *t)
 {
-    if (t->magnitude.data || t->bias.data || t->weight.data) /* that depends on the model */
+    if (t->magnitude.data || t->bias.data || t->weight.data || t->tokens.data) /* that depends on the model */
         return false;
     if (t->rank && t->scale != 0.0f && !all_are(&t->b, 0) && !all_are(&t->a, 0))
         return false;
     if (t->b_bias.data && t->scale != 0.0f && !all_are(&t->b_bias, 0))
         return false;
     return !t->ia3.data || all_are(&t->ia3, 1);
+}
+
+bool pp_adapter_file_output_tokens(const struct pp_adapter_file *f)
+{
+    const size_t i = pp_name_index_find(&f->index, "output.weight", strlen("output.weight"));
+    return i != SIZE_MAX && f->targets[i].tokens.data;
 }
 
 bool pp_adapter_file_idle(const struct pp_adapter_file *f)

@@ -33,6 +33,8 @@ struct pp_adapter_target {
     bool a_turned, b_turned; /* they lie the other way round: [n_in, r], [r, n_out] */
     struct pp_tensor b_bias, magnitude, bias; /* [n_out] */
     struct pp_tensor weight; /* of the same shape as W; of a norm a vector */
+    struct pp_tensor tokens; /* [n_tokens, n]: these rows of W, the output's or the table of embeddings */
+    const int32_t *token_ids; /* [n_tokens], no two alike */
     struct pp_tensor ia3;  /* [n_out, 1], or with ia3_input [1, n_in] */
     bool ia3_input;
     bool embedding;        /* W is the table of embeddings and A x the column of A for a token: n_in tokens */
@@ -85,6 +87,8 @@ const char *pp_adapter_file_base(const struct pp_adapter_file *f);
 bool pp_adapter_file_idle(const struct pp_adapter_file *f);
 /* Activated LoRA: tokens behind the last of which in a prompt it acts; *n 0: it acts everywhere. */
 const int32_t *pp_adapter_file_invocation(const struct pp_adapter_file *f, size_t *n);
+/* Whether rows of the output's matrix stand for the model's (tokens). */
+bool pp_adapter_file_output_tokens(const struct pp_adapter_file *f);
 float pp_adapter_file_alpha(const struct pp_adapter_file *f);      /* the file's own lora_alpha */
 size_t pp_adapter_file_n(const struct pp_adapter_file *f);
 const struct pp_adapter_target *pp_adapter_file_at(const struct pp_adapter_file *f, size_t i);

@@ -36,6 +36,7 @@ enum pp_adapter_part {
     PP_PART_BIAS,
     PP_PART_IA3,
     PP_PART_WEIGHT,
+    PP_PART_TOKENS,
     PP_PART_NOTHING, /* the base model's own, saved with the adapter: it changes nothing */
 };
 
@@ -49,6 +50,8 @@ enum pp_code pp_adapter_check_targets(struct pp_adapter_file *f, struct pp_error
 /* Room for what invokes the adapter; and the error that it is no list of tokens. */
 enum pp_code pp_adapter_reserve_invocation(struct pp_adapter_file *f, size_t n, struct pp_error *err);
 enum pp_code pp_adapter_bad_invocation(const struct pp_adapter_file *f, struct pp_error *err);
+/* The error that a file is one, and what to do. */
+enum pp_code pp_adapter_is_pickle(const char *path, struct pp_error *err);
 /* Where the end of a string begins if it ends so and is longer; else NULL. */
 const char *pp_name_ending(const char *s, const char *end);
 

@@ -2,6 +2,7 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/adapter_file_int.h"
 #include "engine/base/json.h"
@@ -14,9 +15,16 @@
 
 /* Things that change what the adapter computes and that we do not compute. They are off when absent, null, false or
  * empty. */
-static const char *const refused[] = {
-    "layer_replication", "target_parameters", "arrow_config", "trainable_token_indices", "use_qalora",
-    "use_bdlora",        "kasa_config",       "monteclora_config",
+static const struct {
+    const char *name, *what;
+} refused[] = {
+    {"layer_replication", "layers that are gone through several times"},
+    {"target_parameters", "LoRA of parameters that are no modules, such as experts' matrices"},
+    {"arrow_config", "adapters chosen token by token"},
+    {"use_qalora", "LoRA of groups of inputs"},
+    {"use_bdlora", "LoRA of blocks"},
+    {"kasa_config", "singular values between A and B, beside weights without their smallest ones"},
+    {"monteclora_config", "LoRA that is drawn"},
 };
 
 /* Initialisations that also change the base model's weights, so that the adapter alone does not fit the original. */
@@ -48,8 +56,8 @@ static enum pp_code read_kind(struct pp_adapter_file *f, struct pp_error *err)
     if (is_string(type, "IA3"))
         f->kind = PP_ADAPTER_IA3;
     else if (!is_string(type, "LORA"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA, DoRA or IA3 (peft_type)",
-                       f->path);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA, DoRA or IA3 (peft_type: "
+                       "%.40s)", f->path, cJSON_IsString(type) ? type->valuestring : "none");
     return PP_OK;
 }
 
@@ -57,13 +65,15 @@ static enum pp_code check_features(const struct pp_adapter_file *f, struct pp_er
 {
     const cJSON *init = member(f, "init_lora_weights");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (switched_on(member(f, refused[i])))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s uses %s, which is not supported", f->path, refused[i]);
+        if (switched_on(member(f, refused[i].name)))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s uses %s: %s; that is not supported", f->path, refused[i].name,
+                           refused[i].what);
     for (size_t i = 0; cJSON_IsString(init) && i < sizeof refused_init / sizeof *refused_init; i++)
-        if (strncmp(init->valuestring, refused_init[i], strlen(refused_init[i])) == 0)
+        if (strncasecmp(init->valuestring, refused_init[i], strlen(refused_init[i])) == 0)
             return pp_fail(err, PP_ERR_UNSUPPORTED,
-                           "%s was made with init_lora_weights \"%.20s\", which changes the base model too; "
-                           "convert it to a plain LoRA with PEFT first",
+                           "%s was made with init_lora_weights \"%.20s\", which changes the base model too: beside the "
+                           "original one it is wrong; make it a plain LoRA first, with PEFT's save_pretrained and "
+                           "path_initial_model_for_weight_conversion",
                            f->path, init->valuestring);
     return PP_OK;
 }
@@ -125,6 +135,8 @@ static const struct ending peft_endings[] = {
     {".modules_to_save.default.bias", PP_PART_BIAS},
     {".modules_to_save.weight", PP_PART_WEIGHT},
     {".modules_to_save.default.weight", PP_PART_WEIGHT},
+    {".token_adapter.trainable_tokens_delta", PP_PART_TOKENS},
+    {".token_adapter.trainable_tokens_delta.default", PP_PART_TOKENS},
     {".original_module.weight", PP_PART_NOTHING},
     {".original_module.bias", PP_PART_NOTHING},
     {".base_layer.weight", PP_PART_NOTHING}, /* beside a LoRA of the embeddings: what it was trained on */
@@ -249,6 +261,53 @@ static enum pp_code scale_of(const struct pp_adapter_file *f, const struct per_m
     return code;
 }
 
+/* --- tokens -------------------------------------------------------------------------------------------------- */
+
+/* Whether a module's name ends so, behind a dot or as a whole. */
+static bool is_module(const char *module, const char *end)
+{
+    const size_t n = strlen(module), m = strlen(end);
+    return m <= n && strcmp(module + n - m, end) == 0 && (m == n || module[n - m - 1] == '.');
+}
+
+/* Which tokens' rows a module has: one list for the embeddings, or one for each module that is named. */
+static enum pp_code read_tokens(const struct pp_adapter_file *f, const char *module, struct pp_adapter_target *t,
+                                struct pp_error *err)
+{
+    const cJSON *list = member(f, "trainable_token_indices"), *item;
+    const int64_t n = t->tokens.ne[1];
+    int64_t i = 0;
+    if (cJSON_IsObject(list)) {
+        item = list->child;
+        while (item && !is_module(module, item->string))
+            item = item->next;
+        list = item;
+    }
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != n)
+        return pp_fail(err, PP_ERR_FORMAT, "%s: %s has %lld tokens of its own, but trainable_token_indices does not name "
+                       "as many", f->path, t->name, (long long)n);
+    int32_t *ids = pp_calloc((size_t)n, sizeof *ids);
+    struct pp_name_index seen = {0};
+    bool good = ids && pp_name_index_init(&seen, (size_t)n);
+    if (!good) {
+        pp_free(ids);
+        return pp_fail_nomem(err, "an adapter's tokens");
+    }
+    t->token_ids = ids;
+    cJSON_ArrayForEach(item, list)
+    {
+        good = good && cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= INT32_MAX &&
+               item->valuedouble == floor(item->valuedouble);
+        ids[i] = good ? (int32_t)item->valuedouble : 0;
+        good = good && pp_name_index_add(&seen, (const char *)&ids[i], sizeof *ids);
+        i++;
+    }
+    pp_name_index_free(&seen);
+    return good ? PP_OK
+                : pp_fail(err, PP_ERR_FORMAT, "%s/%s: trainable_token_indices is no list of tokens, each once", f->path,
+                          pp_adapter_config_file);
+}
+
 /* --- tensors ------------------------------------------------------------------------------------------------- */
 
 /* modules: the own name of each target's module, one after the other, each ended by a zero. */
@@ -264,7 +323,7 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
                        f->path, t->name);
     if (p.part == PP_PART_NOTHING)
         return PP_OK;
-    if (p.part != PP_PART_WEIGHT && (f->kind == PP_ADAPTER_IA3) != (p.part == PP_PART_IA3))
+    if (p.part != PP_PART_WEIGHT && p.part != PP_PART_TOKENS && (f->kind == PP_ADAPTER_IA3) != (p.part == PP_PART_IA3))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s does not belong in an adapter of the kind %s",
                        f->path, t->name, pp_adapter_file_kind(f));
     size_t before = f->n;
@@ -300,8 +359,11 @@ static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_mod
     enum pp_code code = pp_adapter_reserve(f, n, err);
     if (!code) {
         f->arch = guess_family(f->weights, m->endings, f->wanted, &to);
-        if (!f->arch)
-            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s adapts no matrix of a model family that pippin knows", f->path);
+        if (!f->arch && !n)
+            code = pp_fail(err, PP_ERR_FORMAT, "%s has a file of weights with nothing in it", f->path);
+        else if (!f->arch)
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s adapts no matrix of a model family that pippin knows; it has "
+                           "%.200s", f->path, pp_safetensors_at(f->weights, 0)->name);
     }
     for (size_t i = 0; i < n && !code; i++)
         code = add_tensor(f, m, pp_safetensors_at(f->weights, i), &to, modules, err);
@@ -317,12 +379,25 @@ static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_mod
 
 static enum pp_code open_weights(struct pp_adapter_file *f, const char *name, struct pp_error *err)
 {
-    char *path = pp_path_join(f->path, name);
+    static const char pickle[] = "adapter_model.bin"; /* as PEFT wrote it at first */
+    const bool pickled = !pp_file_exists(f->path, name) && pp_file_exists(f->path, pickle);
+    char *path = pp_path_join(f->path, pickled ? pickle : name);
     if (!path)
         return pp_fail_nomem(err, "a file name");
-    enum pp_code code = pp_safetensors_open(path, &f->weights, err);
+    enum pp_code code = pickled ? pp_adapter_is_pickle(path, err) : pp_safetensors_open(path, &f->weights, err);
     pp_free(path);
     return code;
+}
+
+/* What the configuration promises is there. */
+static enum pp_code check_has_tokens(const struct pp_adapter_file *f, struct pp_error *err)
+{
+    size_t i = 0;
+    while (i < f->n && !f->targets[i].tokens.data)
+        i++;
+    return i < f->n || !switched_on(member(f, "trainable_token_indices"))
+               ? PP_OK
+               : pp_fail(err, PP_ERR_FORMAT, "%s says trainable_token_indices, but has no tensor for them", f->path);
 }
 
 static enum pp_code open_peft(struct pp_adapter_file *f, struct pp_error *err)
@@ -344,8 +419,13 @@ static enum pp_code open_peft(struct pp_adapter_file *f, struct pp_error *err)
     if (!code)
         code = read_tensors(f, &m, &modules, err);
     const char *module = modules.data;
-    for (size_t i = 0; i < f->n && !code; i++, module += strlen(module) + 1)
+    for (size_t i = 0; i < f->n && !code; i++, module += strlen(module) + 1) {
         code = scale_of(f, &m, module, &f->targets[i], err);
+        if (!code && f->targets[i].tokens.data)
+            code = read_tokens(f, module, &f->targets[i], err);
+    }
+    if (!code)
+        code = check_has_tokens(f, err);
     pp_module_patterns_free(m.alphas);
     pp_module_patterns_free(m.ranks);
     pp_buf_free(&modules);

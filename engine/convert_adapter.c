@@ -241,6 +241,7 @@ static enum pp_code check_plain(const struct pp_adapter_target *t, struct pp_err
     const char *what = t->magnitude.data                           ? "DoRA's magnitudes"
                        : t->ia3.data                               ? "IA3's scales"
                        : t->bias.data || t->b_bias.data            ? "trained biases"
+                       : t->tokens.data                            ? "tokens with rows of their own"
                        : t->weight.data && t->weight.n_dims == 2   ? "a matrix in place of the model's"
                                                                    : NULL;
     return what ? pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter has %s for %s, which a GGUF adapter cannot hold", what,

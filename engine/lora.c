@@ -119,7 +119,7 @@ static enum pp_code load(const struct pp_model *m, const char *path, bool exact,
     for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
         const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
         a->info.bytes += t->a.size + t->b.size + t->magnitude.size + t->bias.size + t->b_bias.size + t->ia3.size +
-                         t->weight.size;
+                         t->weight.size + t->tokens.size;
         if (t->rank > a->info.rank)
             a->info.rank = (int)t->rank;
     }

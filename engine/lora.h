@@ -47,6 +47,11 @@ struct pp_lora_target {
     float *dora;           /* [3][n_out]: magnitude / |W| - 1; 2 scale <W, BA> / |W|^2; scale^2 |BA|^2 / |W|^2 */
 };
 
+struct pp_own_token {
+    int32_t id;
+    int row;
+};
+
 /* x += strength * scale * B a[token], x being a token's embedding. */
 struct pp_lora_embedding {
     int rank;              /* 0: embeddings are not changed */
@@ -57,6 +62,9 @@ struct pp_lora_embedding {
     size_t a_bytes, b_bytes;
     uint32_t table_type;
     void *table;           /* in place of the model's [n_vocab, n_embd], in table_type; or NULL */
+    int n_tokens;          /* some of whose rows are others, */
+    struct pp_own_token *tokens; /* [n_tokens], by id, */
+    float *token_rows;     /* [n_tokens, n_embd] */
 };
 
 struct pp_adapter {
@@ -126,6 +134,8 @@ struct pp_lora_orders {
 enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_target *t, int64_t n_out,
                           const struct pp_lora_orders *orders, struct pp_lora_room *room, struct pp_lora_halves *out,
                           struct pp_error *err);
+/* Room for so many floats of each half; false: out of memory. */
+bool pp_lora_halves_room(struct pp_lora_room *room, int64_t n_a, int64_t n_b, float *halves[2]);
 int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n); /* for an order; NULL: out of memory */
 /* A file's tensor as floats [ne[1], ne[0]], or turned [ne[0], ne[1]], in the file's order; likewise. pp_free. */
 enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
@@ -158,6 +168,7 @@ void pp_lora_free_kinds(struct pp_lora_target *t);
 enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
                                  pp_lora_order order, struct pp_error *err);
 enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);
+const struct pp_tensor *pp_lora_table(const struct pp_plan *plan); /* that tokens are looked up in, or NULL */
 enum pp_code pp_lora_load_table(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);
 /* W, its columns times 1 + scales [n_in], in W's place: an IA3 of an input that other matrices read, too. */
 enum pp_code pp_lora_scale_columns(struct pp_adapter *a, int linear, const float *scales, struct pp_error *err);
@@ -165,6 +176,20 @@ void pp_lora_free_replaced(struct pp_adapter *a);
 void pp_lora_hash_replaced(const struct pp_adapter *a, struct pp_sha256_stream *s);
 /* Whether something of the model is replaced by one of a set. */
 bool pp_adapter_set_replaces(const struct pp_adapter_set *set);
+
+/* lora_tokens.c: rows of the table that stand for the model's. table: the model's, or NULL. */
+enum pp_code pp_lora_load_tokens(struct pp_adapter *a, const struct pp_adapter_target *t, const struct pp_tensor *table,
+                                 struct pp_error *err);
+/* A token's own row; NULL: it has none. */
+const float *pp_lora_token_row(const struct pp_lora_embedding *e, int32_t token, int64_t width);
+/* Whether the output's matrix is the table, or a copy of it that a file has beside it, perhaps in another type. */
+bool pp_lora_is_tied(const struct pp_adapter_target *t, const struct pp_tensor *table, const struct pp_tensor *w);
+/* The same of rows of W, the output's matrix: whether they can be others, and the A and B that make them so. */
+enum pp_code pp_lora_check_output_tokens(const struct pp_adapter *a, const struct pp_adapter_target *t,
+                                         const struct pp_tensor *w, struct pp_error *err);
+enum pp_code pp_lora_token_halves(const struct pp_adapter *a, const struct pp_adapter_target *t,
+                                  const struct pp_tensor *w, struct pp_lora_room *room, struct pp_lora_halves *out,
+                                  struct pp_error *err);
 
 /* Those of embeddings are held in F32, which few tokens' rows are read of. */
 enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err);

@@ -148,6 +148,13 @@ enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_ta
     return code;
 }
 
+bool pp_lora_halves_room(struct pp_lora_room *room, int64_t n_a, int64_t n_b, float *halves[2])
+{
+    halves[0] = room_for(room, HALF_A, (size_t)n_a * sizeof(float));
+    halves[1] = room_for(room, HALF_B, (size_t)n_b * sizeof(float));
+    return halves[0] && halves[1];
+}
+
 int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n)
 {
     return room_for(room, ORDER, (size_t)n * sizeof(int32_t));

@@ -20,6 +20,7 @@ struct job {
     const struct pp_adapter_target *target;
     int part;
     int linear;
+    bool tokens; /* rows of it that stand for the model's are what changes */
 };
 
 /* What a thread needs for itself. */
@@ -157,7 +158,9 @@ static enum pp_code load_halves(const struct loading *l, const struct job *job, 
                                 struct pp_lora_room *room, struct pp_lora_halves *halves, struct pp_error *err)
 {
     const struct pp_tensor *w = l->a->model->plan.linears[job->linear].w;
-    const enum pp_code code = pp_lora_read(l->a, job->target, w->ne[1], orders, room, halves, err);
+    const enum pp_code code =
+        job->tokens ? pp_lora_token_halves(l->a, job->target, w, room, halves, err)
+                    : pp_lora_read(l->a, job->target, w->ne[1], orders, room, halves, err);
     if (code)
         return code;
     const float *most = halves->most;
@@ -203,7 +206,7 @@ static enum pp_code load_matrix(const struct loading *l, const struct job *job, 
     struct pp_lora_halves halves = {0};
     struct pp_lora_orders orders;
     enum pp_code code = find_orders(l, job, room, &orders, err);
-    if (!code && t->rank)
+    if (!code && (t->rank || job->tokens))
         code = load_halves(l, job, &orders, room, &halves, err);
     if (!code && t->weight.data)
         code = pp_lora_load_matrix(a, job->linear, t, orders.outputs, err);
@@ -273,6 +276,42 @@ static enum pp_code do_jobs(struct loading *l, struct pp_error *err)
 
 /* --- all of it --------------------------------------------------------------------------------------------------- */
 
+/* Rows of the output's matrix that stand for the model's: its own, or those of the table where the output is that. */
+static enum pp_code list_output_tokens(struct loading *l, const struct pp_adapter_target *t, struct pp_error *err)
+{
+    struct pp_adapter *a = l->a;
+    struct job job = {.target = t, .tokens = true, .linear = linear_by_name(&a->model->plan, "output.weight")};
+    struct pp_lora_target *own = job.linear >= 0 ? &a->targets[job.linear] : NULL;
+    const enum pp_code code =
+        !own ? pp_fail(err, PP_ERR_MISMATCH, "adapter %s changes %s, which %s does not have", a->path, t->name,
+                       a->model->info.name)
+             : pp_lora_check_output_tokens(a, t, a->model->plan.linears[job.linear].w, err);
+    if (code)
+        return code;
+    if (own->taken)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s changes the output, and replaces tokens of it; that is not "
+                       "supported", a->path);
+    own->taken = true;
+    own->rank = (int)t->tokens.ne[1];
+    own->scale = 1.0f;
+    l->jobs[l->n++] = job;
+    return PP_OK;
+}
+
+/* What changes the table of embeddings. */
+static enum pp_code load_embeddings(struct loading *l, const struct pp_adapter_target *t, struct pp_error *err)
+{
+    struct pp_adapter *a = l->a;
+    enum pp_code code = t->weight.data ? pp_lora_load_table(a, t, err) : PP_OK;
+    if (!code && t->tokens.data)
+        code = pp_lora_load_tokens(a, t, pp_lora_table(&a->model->plan), err);
+    const int output = linear_by_name(&a->model->plan, "output.weight");
+    if (!code && t->tokens.data && output >= 0 && !pp_adapter_file_output_tokens(l->file) &&
+        pp_lora_is_tied(t, pp_lora_table(&a->model->plan), a->model->plan.linears[output].w))
+        code = list_output_tokens(l, t, err); /* PEFT keeps them tied */
+    return code || !t->rank ? code : pp_lora_load_embedding(a, t, err);
+}
+
 /* A matrix, a norm, or the table of embeddings: the last two are loaded. */
 static enum pp_code list_target(struct loading *l, const struct pp_adapter_target *t, struct pp_error *err)
 {
@@ -283,10 +322,10 @@ static enum pp_code list_target(struct loading *l, const struct pp_adapter_targe
         return code;
     if (t->weight.n_dims == 1)
         return pp_lora_load_norm(a, t, err);
-    if (t->embedding) {
-        code = t->weight.data ? pp_lora_load_table(a, t, err) : PP_OK;
-        return code || !t->rank ? code : pp_lora_load_embedding(a, t, err);
-    }
+    if (t->embedding)
+        return load_embeddings(l, t, err);
+    if (t->tokens.data)
+        return list_output_tokens(l, t, err);
     const int n = pp_adapter_matrices(t, names);
     for (int part = 0; part < n && !code; part++) {
         struct job job = {.target = t, .part = part};

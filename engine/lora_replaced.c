@@ -13,7 +13,7 @@ bool pp_adapter_set_replaces(const struct pp_adapter_set *set)
 {
     for (int k = 0; k < set->n; k++) {
         const struct pp_adapter *a = set->use[k].adapter;
-        if (a->norms || a->embedding.table)
+        if (a->norms || a->embedding.table || a->embedding.n_tokens)
             return true;
         for (int i = 0; i < a->n_linears; i++)
             if (a->targets[i].w_data)
@@ -221,8 +221,7 @@ enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_tar
     return code;
 }
 
-/* The table that tokens are looked up in, of a plan. */
-static const struct pp_tensor *table_of(const struct pp_plan *plan)
+const struct pp_tensor *pp_lora_table(const struct pp_plan *plan)
 {
     int i = 0;
     while (i < plan->n_ops && plan->ops[i].kind != PP_OP_EMBED)
@@ -233,7 +232,7 @@ static const struct pp_tensor *table_of(const struct pp_plan *plan)
 enum pp_code pp_lora_load_table(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err)
 {
     const struct pp_model_info *info = &a->model->info;
-    const struct pp_tensor *w = table_of(&a->model->plan), *from = &t->weight;
+    const struct pp_tensor *w = pp_lora_table(&a->model->plan), *from = &t->weight;
     if (!w || from->ne[0] != w->ne[0] || from->ne[1] != w->ne[1])
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s: its embeddings are %lld tokens of %lld values, but %s has %lld of %lld; tokens "
@@ -268,6 +267,8 @@ void pp_lora_free_replaced(struct pp_adapter *a)
         pp_free(a->norms[i]);
     pp_free(a->norms);
     pp_free(a->embedding.table);
+    pp_free(a->embedding.tokens);
+    pp_free(a->embedding.token_rows);
 }
 
 static void hash(struct pp_sha256_stream *s, const char *what, int index, uint32_t type, const void *data, size_t n)
@@ -288,6 +289,12 @@ void pp_lora_hash_replaced(const struct pp_adapter *a, struct pp_sha256_stream *
     for (int i = 0; a->norms && i < plan->n_ops; i++)
         if (a->norms[i])
             hash(s, "norm", i, PP_TYPE_F32, a->norms[i], (size_t)plan->ops[i].weight->ne[0] * sizeof(float));
+    const struct pp_lora_embedding *e = &a->embedding;
+    if (e->n_tokens) {
+        const int64_t width = pp_embedding_width(pp_source_hparams(a->model->source));
+        hash(s, "tokens", e->n_tokens, PP_TYPE_I32, e->tokens, (size_t)e->n_tokens * sizeof *e->tokens);
+        hash(s, "rows", e->n_tokens, PP_TYPE_F32, e->token_rows, (size_t)(e->n_tokens * width) * sizeof(float));
+    }
     if (a->embedding.table)
         hash(s, "table", 0, a->embedding.table_type, a->embedding.table,
              (size_t)a->model->info.n_vocab *

@@ -35,7 +35,8 @@ static int64_t largest_rank(const struct pp_adapter_file *f)
 /* The type of one of the target's parts; they rarely differ. */
 static const char *stored_type(const struct pp_adapter_target *t)
 {
-    const struct pp_tensor *parts[] = {&t->a, &t->weight, &t->ia3, &t->bias, &t->magnitude, &t->b_bias};
+    const struct pp_tensor *parts[] = {&t->a, &t->weight, &t->ia3, &t->bias, &t->magnitude, &t->b_bias,
+                                       &t->tokens};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i]->data)
             return pp_type_info(parts[i]->type)->name;
@@ -149,6 +150,9 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
             pp_buf_str(b, " magnitudes");
         if (t->bias.data || t->b_bias.data)
             pp_buf_str(b, " biases");
+        if (t->tokens.data)
+            pp_buf_fmt(b, "%lld tokens of %lld values %s", (long long)t->tokens.ne[1], (long long)t->tokens.ne[0],
+                       pp_type_info(t->tokens.type)->name);
         if (t->ia3.data)
             pp_buf_fmt(b, "scales of %lld %s %s", (long long)(t->ia3_input ? t->n_in : t->n_out),
                        t->ia3_input ? "inputs" : "outputs", stored_type(t));

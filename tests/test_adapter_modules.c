@@ -59,16 +59,19 @@ static void copy_config(const char *from, const char *to)
     pp_free(text);
 }
 
-/* The folder with an adapter of all modules of these names merged into it; its path. */
-static const char *merge_folder(const char *model, const char *const *modules, struct folder *f)
+/* What becomes of a folder's tensor: its new values (pp_free), whose parts of an adapter go into f, or NULL. */
+typedef float *change_fn(struct folder *f, const struct pp_tensor *w);
+
+/* The folder with all tensors of these names changed; its path. */
+static const char *change_folder(const char *model, const char *const *names, change_fn *change, struct folder *f)
 {
     enum { MOST = 64 };
     struct pp_tensor tensors[MOST];
-    float *merged[MOST];
+    float *changed[MOST];
     struct pp_safetensors *s;
     struct pp_error err;
     char path[512];
-    int n_merged = 0;
+    int n_changed = 0;
     const char *to = fresh_path("merged");
     assert_int_equal(mkdir(to, 0700), 0);
     copy_config(model, to);
@@ -78,15 +81,15 @@ static const char *merge_folder(const char *model, const char *const *modules, s
     assert_true(n <= MOST);
     for (size_t i = 0; i < n; i++) {
         tensors[i] = *pp_safetensors_at(s, i);
-        for (const char *const *m = modules; *m; m++)
+        for (const char *const *m = names; *m; m++)
             if (ends_so(tensors[i].name, *m))
-                tensors[i].data = merged[n_merged++] = merge(f, &tensors[i]);
+                tensors[i].data = changed[n_changed++] = change(f, &tensors[i]);
     }
-    assert_true(n_merged > 0);
+    assert_true(n_changed > 0);
     snprintf(path, sizeof path, "%s/model.safetensors", to);
     assert_ok(pp_safetensors_write(path, tensors, n, &err), err);
-    for (int i = 0; i < n_merged; i++)
-        pp_free(merged[i]);
+    for (int i = 0; i < n_changed; i++)
+        pp_free(changed[i]);
     pp_safetensors_close(s);
     return to;
 }
@@ -125,7 +128,7 @@ static void check_file(const char *file, int n_vocab, const char *const *modules
     const char *model = fresh_path("model"), *gguf = fresh_path("adapter.gguf"), *again = fresh_path("adapter");
     const int n = SMALL_TEXT * n_vocab;
     assert_ok(pp_convert_to_folder(file, model, &(struct pp_convert_options){0}, &err), err);
-    const char *merged = merge_folder(model, modules, &f), *peft = folder_write_peft(&f, config);
+    const char *merged = change_folder(model, modules, merge, &f), *peft = folder_write_peft(&f, config);
     const struct pp_convert_options base = {.base = file};
     assert_ok(pp_convert_to_gguf(peft, gguf, &base, &err), err);
     float *want = logits_of(merged, NULL, n_vocab), *alone = logits_of(model, NULL, n_vocab);
@@ -208,11 +211,114 @@ static void heads_elsewhere(void **state)
     check_modules("plamo", attention, true);
 }
 
+/* --- tokens with embeddings of their own --------------------------------------------------------------------- */
+
+static const int own_ids[] = {9, 2, 30};
+enum { OWN = sizeof own_ids / sizeof *own_ids };
+
+static float *replace_tokens(struct folder *f, const struct pp_tensor *w)
+{
+    char name[160];
+    snprintf(name, sizeof name, "base_model.model.%.*s.token_adapter.trainable_tokens_delta",
+             (int)(strlen(w->name) - strlen(".weight")), w->name);
+    const float *rows = folder_add(f, name, OWN, w->ne[0], 0, 0.5f);
+    float *out = pp_malloc(w->size);
+    memcpy(out, w->data, w->size);
+    for (int i = 0; i < OWN; i++)
+        memcpy(out + own_ids[i] * w->ne[0], rows + i * w->ne[0], (size_t)w->ne[0] * sizeof *out);
+    return out;
+}
+
+/* indices: of the configuration. */
+static void check_tokens(const char *arch, const char *const *names, const char *indices)
+{
+    const struct decoder_shape s = decoder_shape(arch);
+    struct decoder *d = decoder_make(&s);
+    struct folder f = {.random = 8};
+    struct pp_error err;
+    char text[256];
+    const int n = SMALL_TEXT * s.n_vocab;
+    const char *file = decoder_write(d), *model = fresh_path("model");
+    snprintf(text, sizeof text, "{\"peft_type\":\"LORA\",\"trainable_token_indices\":%s}", indices);
+    assert_ok(pp_convert_to_folder(file, model, &(struct pp_convert_options){0}, &err), err);
+    const char *merged = change_folder(model, names, replace_tokens, &f), *peft = folder_write_peft(&f, text);
+    float *want = logits_of(merged, NULL, s.n_vocab), *alone = logits_of(model, NULL, s.n_vocab);
+    assert_true(farthest(alone, want, n) > 0.1);
+    for (int i = 0; i < 2; i++) {
+        float *got = logits_of(i ? file : model, peft, s.n_vocab);
+        if (!(farthest(got, want, n) < 1e-5))
+            fail_msg("%s: %s is %g off", arch, i ? file : model, farthest(got, want, n));
+        pp_free(got);
+    }
+    assert_int_equal(pp_convert_to_gguf(peft, fresh_path("a.gguf"), &(struct pp_convert_options){.base = file}, &err),
+                     PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "tokens with rows of their own"));
+    pp_free(want);
+    pp_free(alone);
+    folder_empty(&f);
+    decoder_free(d);
+}
+
+/* Where the output is the embeddings it changes with them; else it is a module of its own. */
+static void own_tokens(void **state)
+{
+    static const char *const table[] = {"embed_tokens.weight", "wte.weight", NULL};
+    static const char *const output[] = {"lm_head.weight", NULL};
+    static const char *const both[] = {"wte.weight", "lm_head.weight", NULL};
+    (void)state;
+    check_tokens("opt", table, "[9, 2, 30]");
+    check_tokens("qwen", table, "{\"wte\": [9, 2, 30]}");
+    check_tokens("qwen", output, "{\"lm_head\": [9, 2, 30]}");
+    check_tokens("qwen", both, "{\"lm_head\": [9, 2, 30], \"transformer.wte\": [9, 2, 30]}");
+}
+
+static void bad_tokens(void **state)
+{
+    static const struct {
+        const char *indices, *text;
+    } cases[] = {
+        {"[9, 2]", "does not name as many"},
+        {"[9, 2, 9]", "each once"},
+        {"[9, 2, 1.5]", "each once"},
+        {"[9, 2, -1]", "each once"},
+        {"{\"lm_head\": [9, 2, 30]}", "does not name as many"},
+        {"[9, 2, 100000]", "token 100000"},
+    };
+    const struct decoder_shape s = decoder_shape("qwen");
+    struct decoder *d = decoder_make(&s);
+    struct folder f = {.random = 8};
+    struct running r = run_small(decoder_write(d), NULL);
+    struct pp_adapter *a;
+    struct pp_error err;
+    char text[256];
+    (void)state;
+    folder_add(&f, "base_model.model.transformer.wte.token_adapter.trainable_tokens_delta", OWN, s.n_embd, 0, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text, "{\"peft_type\":\"LORA\",\"trainable_token_indices\":%s}", cases[i].indices);
+        assert_int_not_equal(pp_adapter_load(r.m, folder_write_peft(&f, text), &a, &err), PP_OK);
+        if (!strstr(err.text, cases[i].text))
+            fail_msg("\"%s\" does not say \"%s\"", err.text, cases[i].text);
+    }
+    folder_add(&f, "base_model.model.transformer.wte.weight", s.n_vocab, s.n_embd, 0, 1);
+    assert_int_equal(pp_adapter_load(r.m, folder_write_peft(&f, text), &a, &err), PP_ERR_UNSUPPORTED);
+    folder_empty(&f);
+    folder_add(&f, "base_model.model.transformer.wte.weight", s.n_vocab, s.n_embd, 0, 1);
+    assert_int_equal(pp_adapter_load(r.m, folder_write_peft(&f, text), &a, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "no tensor for them"));
+    folder_empty(&f);
+    folder_add(&f, "base_model.model.transformer.ln_f.bias", s.n_embd, 0, 0, 1);
+    assert_int_equal(pp_adapter_load(r.m, folder_write_peft(&f, config), &a, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "bias of its own for the norm output_norm.weight (base_model.model.transformer.ln_f"));
+    folder_empty(&f);
+    stop_small(&r);
+    decoder_free(d);
+}
+
 TEST_GROUP(adapter_modules)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_head), cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
-        cmocka_unit_test(heads_elsewhere),
+        cmocka_unit_test(heads_elsewhere), cmocka_unit_test(own_tokens), cmocka_unit_test(bad_tokens),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }

@@ -844,7 +844,10 @@ static void test_peft_refused(void **state)
         const char *text;
     } cases[] = {
         {",\"layer_replication\":[[0,1]]", "layer_replication"},
-        {",\"init_lora_weights\":\"pissa_niter_4\"", "pissa"},
+        {",\"init_lora_weights\":\"pissa_niter_4\"", "path_initial_model_for_weight_conversion"},
+        {",\"init_lora_weights\":\"OLoRA\"", "OLoRA"},
+        {",\"target_parameters\":[\"mlp.experts.down_proj\"]", "target_parameters: LoRA of parameters"},
+        {",\"use_qalora\":true", "use_qalora: LoRA of groups"},
         {",\"alpha_pattern\":{\"(q_proj\":4}", "alpha_pattern"},
         {",\"alpha_pattern\":{\"q_proj\":\"4\"}", "alpha_pattern"},
         {",\"alpha_pattern\":{\"((.+)+(.+)+)+[!?]\":4}", "too long"},
@@ -854,13 +857,20 @@ static void test_peft_refused(void **state)
     static const char *const dora[] = {"base_model.model.model.layers.0.mlp.up_proj.lora_A.weight",
                                        "base_model.model.model.layers.0.mlp.up_proj.lora_B.weight",
                                        "base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector", NULL};
+    static const char *const unknown[] = {"base_model.model._orig_mod.model.norm.weight", NULL};
+    static const char *const none[] = {NULL};
     struct pp_adapter_file *f;
     struct pp_error err;
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(open_peft(cases[i].more, NULL, &f, &err), PP_ERR_UNSUPPORTED);
-        assert_non_null(strstr(err.text, cases[i].text));
+        if (!strstr(err.text, cases[i].text))
+            fail_msg("\"%s\" does not say \"%s\"", err.text, cases[i].text);
     }
+    assert_int_equal(open_peft("", unknown, &f, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "it has base_model.model._orig_mod.model.norm.weight"));
+    assert_int_equal(open_peft("", none, &f, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "nothing in it"));
     assert_int_equal(open_peft("", embedding, &f, &err), PP_ERR_FORMAT);
     assert_int_equal(open_peft(",\"use_dora\":true", NULL, &f, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "no magnitudes"));
@@ -870,6 +880,33 @@ static void test_peft_refused(void **state)
     assert_int_equal(open_peft("", dora, &f, &err), PP_ERR_UNSUPPORTED);
     assert_int_equal(pp_adapter_file_open("/nonexistent", &f, &err), PP_ERR_NOT_FOUND);
     assert_false(pp_is_adapter("/nonexistent"));
+}
+
+/* Weights as a pickle, and a file of an adapter's folder in the folder's place. */
+static void test_not_the_folder(void **state)
+{
+    static const struct {
+        const char *file, *text;
+    } cases[] = {
+        {"", "adapter_model.bin is a pickle"},
+        {"/adapter_model.bin", "safe_serialization=True"},
+        {"/adapter_config.json", "give the folder it lies in"},
+        {"/other.safetensors", "give the folder it lies in"},
+    };
+    struct pp_adapter_file *f;
+    struct pp_error err;
+    char dir[400], path[512];
+    (void)state;
+    snprintf(dir, sizeof dir, "%s", folder("pickle"));
+    write_text(dir, "adapter_config.json", "{\"peft_type\":\"LORA\"}");
+    write_text(dir, "adapter_model.bin", "PK");
+    write_text(dir, "other.safetensors", "12345678{}");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(path, sizeof path, "%s%s", dir, cases[i].file);
+        assert_int_equal(pp_adapter_file_open(path, &f, &err), PP_ERR_UNSUPPORTED);
+        if (!strstr(err.text, cases[i].text))
+            fail_msg("\"%s\" does not say \"%s\"", err.text, cases[i].text);
+    }
 }
 
 TEST_GROUP(source)
@@ -890,7 +927,7 @@ TEST_GROUP(source)
         cmocka_unit_test(test_starter),
         cmocka_unit_test(test_reference_adapters),
         cmocka_unit_test(test_peft_scales),
-        cmocka_unit_test(test_peft_refused),
+        cmocka_unit_test(test_peft_refused), cmocka_unit_test(test_not_the_folder),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests_name("source", tests, NULL, NULL);

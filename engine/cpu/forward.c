@@ -46,24 +46,32 @@ static void add_row(struct pp_cpu *c, const struct pp_tensor *t, int64_t row, fl
     }
 }
 
+/* A token's row in a table that stands for the model's, or for some rows of it; NULL: there is none. */
+static const void *own_row(const struct pp_lora_embedding *e, int32_t token, int64_t n, uint32_t *type)
+{
+    *type = e->table ? e->table_type : PP_TYPE_F32;
+    return e->table ? (const uint8_t *)e->table + (size_t)token * pp_type_row_bytes(e->table_type, n)
+                    : (const void *)pp_lora_token_row(e, token, n);
+}
+
 /* The token's row of tables that stand for the model's in part or whole: x is the model's own. */
 static void replace_embedding(const struct pp_cpu *c, const struct pp_batch_row *row, int64_t n, float *x, float *room)
 {
     float left = 1.0f;
     bool any = false;
+    uint32_t type;
     for (int k = 0; k < row->adapters->n; k++)
-        if (row->adapters->use[k].adapter->embedding.table) {
+        if (own_row(&row->adapters->use[k].adapter->embedding, row->token, n, &type)) {
             left -= row->adapters->use[k].scale;
             any = true;
         }
     for (int64_t i = 0; any && i < n; i++)
         x[i] = left == 0.0f ? 0.0f : left * x[i];
     for (int k = 0; any && k < row->adapters->n; k++) {
-        const struct pp_lora_embedding *e = &row->adapters->use[k].adapter->embedding;
-        if (!e->table)
+        const void *own = own_row(&row->adapters->use[k].adapter->embedding, row->token, n, &type);
+        if (!own)
             continue;
-        const size_t row_bytes = pp_type_row_bytes(e->table_type, n);
-        pp_dequantize_row(e->table_type, (const uint8_t *)e->table + (size_t)row->token * row_bytes, room, n);
+        pp_dequantize_row(type, own, room, n);
         c->ops->add_scaled(x, room, row->adapters->use[k].scale, n);
     }
 }
