@@ -2,11 +2,11 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/adapter_file_int.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/hf.h"
 #include "engine/hparams.h"
 #include "engine/safetensors.h"
@@ -69,7 +69,7 @@ static enum pp_code check_features(const struct pp_adapter_file *f, struct pp_er
             return pp_fail(err, PP_ERR_UNSUPPORTED, "%s uses %s: %s; that is not supported", f->path, refused[i].name,
                            refused[i].what);
     for (size_t i = 0; cJSON_IsString(init) && i < sizeof refused_init / sizeof *refused_init; i++)
-        if (strncasecmp(init->valuestring, refused_init[i], strlen(refused_init[i])) == 0)
+        if (pp_ncasecmp(init->valuestring, refused_init[i], strlen(refused_init[i])) == 0)
             return pp_fail(err, PP_ERR_UNSUPPORTED,
                            "%s was made with init_lora_weights \"%.20s\", which changes the base model too: beside the "
                            "original one it is wrong; make it a plain LoRA first, with PEFT's save_pretrained and "
@@ -284,8 +284,8 @@ static enum pp_code read_tokens(const struct pp_adapter_file *f, const char *mod
         list = item;
     }
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != n)
-        return pp_fail(err, PP_ERR_FORMAT, "%s: %s has %lld tokens of its own, but trainable_token_indices does not name "
-                       "as many", f->path, t->name, (long long)n);
+        return pp_fail(err, PP_ERR_FORMAT, "%s: %s has %lld tokens of its own, but trainable_token_indices does not "
+                       "name as many", f->path, t->name, (long long)n);
     int32_t *ids = pp_calloc((size_t)n, sizeof *ids);
     struct pp_name_index seen = {0};
     bool good = ids && pp_name_index_init(&seen, (size_t)n);

@@ -1,6 +1,6 @@
-/* lora_tokens.c - tokens with embeddings of their own: PEFT's trainable_token_indices. In the table a row stands for the
- * model's. What multiplies by the table, or a matrix of its shape, gets the difference as a LoRA whose A [n_tokens, n_in]
- * are the differences of the rows, and whose B picks for each of the tokens its own. */
+/* lora_tokens.c - tokens with embeddings of their own: PEFT's trainable_token_indices. In the table a row stands for
+ * the model's. What multiplies by the table, or a matrix of its shape, gets the difference as a LoRA whose A [n_tokens,
+ * n_in] are the differences of the rows, and whose B picks for each of the tokens its own. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,13 +19,14 @@ static enum pp_code check_tokens(const struct pp_adapter *a, const struct pp_ada
 {
     const struct pp_model_info *info = &a->model->info;
     if (t->tokens.ne[0] != width)
-        return pp_fail(err, PP_ERR_MISMATCH, "adapter %s: its tokens for %s have %lld values, but those of %s have %lld",
-                       a->path, t->name, (long long)t->tokens.ne[0], info->name, (long long)width);
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "adapter %s: its tokens for %s have %lld values, but those of %s have %lld", a->path,
+                       t->name, (long long)t->tokens.ne[0], info->name, (long long)width);
     for (int64_t i = 0; i < t->tokens.ne[1]; i++)
         if (t->token_ids[i] >= info->n_vocab)
-            return pp_fail(err, PP_ERR_MISMATCH, "adapter %s has an embedding for token %d, but %s has only %lld tokens; "
-                           "tokens that an adapter adds to a vocabulary are not supported", a->path, t->token_ids[i],
-                           info->name, (long long)info->n_vocab);
+            return pp_fail(err, PP_ERR_MISMATCH, "adapter %s has an embedding for token %d, but %s has only %lld "
+                           "tokens; those that an adapter adds to a vocabulary are not supported", a->path,
+                           t->token_ids[i], info->name, (long long)info->n_vocab);
     return PP_OK;
 }
 
@@ -122,8 +123,8 @@ enum pp_code pp_lora_check_output_tokens(const struct pp_adapter *a, const struc
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s both adapts %s and replaces tokens of it, which is not "
                        "supported", a->path, t->name);
     if (t->tokens.ne[1] > MOST_OF_OUTPUT)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s replaces %lld tokens of the output; at most %d can be", a->path,
-                       (long long)t->tokens.ne[1], MOST_OF_OUTPUT);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s replaces %lld tokens of the output; at most %d can be",
+                       a->path, (long long)t->tokens.ne[1], MOST_OF_OUTPUT);
     return check_tokens(a, t, w->ne[0], err);
 }
 
