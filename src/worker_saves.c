@@ -206,6 +206,18 @@ static int patience(const struct pp_worker *w, const struct wanted *wanted)
     return quick && !wanted->ahead ? IDENTITY_WAIT_MS : IDENTITY_CACHED_WAIT_MS;
 }
 
+/* Whether a conversation has another slot: then it is open, and this one is for an answer beside another one. That its
+ * adapters are not those of what is saved is what was asked for. */
+static bool is_beside_another(const struct pp_worker *w, const struct slot *s)
+{
+    for (int i = 0; i < WORKER_SLOTS; i++) {
+        const struct slot *o = &w->slots[i];
+        if (o != s && o->used && o->seq && strcmp(o->key, s->key) == 0)
+            return true;
+    }
+    return false;
+}
+
 void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *wanted)
 {
     char base[PP_SNAPSHOT_PATH];
@@ -226,6 +238,6 @@ void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *want
     room_make(w); /* for the next one */
     if (code == PP_OK)
         pp_snapshot_touch(base);
-    else if (code != PP_ERR_NOT_FOUND)
+    else if (code != PP_ERR_NOT_FOUND && (code != PP_ERR_MISMATCH || !is_beside_another(w, s)))
         refused(w, s, err.text);
 }

@@ -281,6 +281,33 @@ static void test_sharing(void **state)
     talk_end();
 }
 
+/* An answer under other adapters beside one of the same conversation: that what is saved was not made under those is no
+ * news. */
+static void test_beside(void **state)
+{
+    (void)state;
+    if (!talk_begin_starter(256, false))
+        return;
+    const struct pp_adapter_choice bard = {.path = testdata("starter/lora-bard"), .scale = 1};
+    struct pp_generate_request r = talk_request(HELLO), under = r;
+    under.adapters = &bard;
+    under.n_adapters = 1;
+    assert_string_equal(talk_answer(r), HELLO_ANSWER);
+    restart_with_starter();
+    assert_string_equal(talk_answer(r), HELLO_ANSWER);
+    assert_int_equal(talk.done.stats.restored_tokens, talk.done.stats.prompt_tokens);
+    talk_post(r);
+    talk_post(under);
+    for (int done = 0; done < 2;) {
+        struct pp_event *e = talk_next();
+        if (e->type == PP_EVENT_NOTICE)
+            fail_msg("%s", e->text);
+        done += e->type == PP_EVENT_DONE;
+        pp_event_free(e);
+    }
+    talk_end();
+}
+
 TEST_GROUP(worker_snapshots)
 {
     const struct CMUnitTest tests[] = {
@@ -290,6 +317,7 @@ TEST_GROUP(worker_snapshots)
         cmocka_unit_test(test_snapshots),
         cmocka_unit_test(test_not_kept),
         cmocka_unit_test(test_sharing),
+        cmocka_unit_test(test_beside),
     };
     return cmocka_run_group_tests_name("worker_snapshots", tests, NULL, NULL);
 }
