@@ -6,6 +6,7 @@
 #include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/text.h"
 #include "engine/train_int.h"
 
@@ -199,14 +200,15 @@ static enum pp_code add_text(struct reader *r, const char *text, struct pp_error
 
 struct conversation {
     char **messages;            /* each as JSON; cJSON_free */
-    const char **roles;
+    bool *answers;              /* which of them are learnt */
     int n, n_answers;
     char *tools;                /* or NULL */
 };
 
+/* One that is to be learnt. */
 static bool is_answer(const struct conversation *c, int i)
 {
-    return strcmp(c->roles[i], "assistant") == 0;
+    return c->answers[i];
 }
 
 /* Texts that the template puts into the example. */
@@ -277,16 +279,73 @@ static enum pp_code refuse_control_in(const struct reader *r, const struct texts
     return code;
 }
 
-static enum pp_code take_message(const struct reader *r, struct conversation *c, const cJSON *m, struct pp_error *err)
+/* A content in parts becomes one text, as templates that know only texts would write the list itself. There may be
+ * nothing else in it. *content: cJSON_Delete, if it is not NULL. */
+static enum pp_code join_parts(const cJSON *parts, int message, cJSON **content, struct pp_error *err)
+{
+    struct pp_buf all = {0};
+    enum pp_code code = PP_OK;
+    *content = NULL;
+    for (const cJSON *part = parts->child; part && !code; part = part->next) {
+        const char *type = pp_json_text(part, "type");
+        const char *text = cJSON_IsString(part) ? part->valuestring
+                                                : cJSON_GetStringValue(pp_json_member(part, "text"));
+        if (!text || (*type && strcmp(type, "text") != 0))
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "message %d has a part that is no text%s%.40s; only text can be "
+                           "learnt", message, *type ? ", but of the type " : "", type);
+        else
+            pp_buf_str(&all, text);
+    }
+    if (!code && (all.bad || !(*content = cJSON_CreateString(pp_buf_cstr(&all)))))
+        code = pp_fail_nomem(err, "a message");
+    pp_buf_free(&all);
+    return code;
+}
+
+/* A message without content is one that only calls tools. */
+static enum pp_code check_content(const cJSON *m, int message, struct pp_error *err)
+{
+    const cJSON *content = pp_json_member(m, "content"), *calls = pp_json_member(m, "tool_calls");
+    const bool nothing = !content || cJSON_IsNull(content);
+    if (nothing && !cJSON_GetArraySize(calls))
+        return pp_fail(err, PP_ERR_FORMAT, "message %d has no content", message);
+    if (!nothing && !cJSON_IsString(content) && !cJSON_IsArray(content))
+        return pp_fail(err, PP_ERR_FORMAT, "the content of message %d is neither a text nor a list of texts", message);
+    return PP_OK;
+}
+
+/* Whether a message is an answer to learn: "weight" 0 says that one is not. */
+static enum pp_code is_learnt(const cJSON *m, const char *role, int message, bool *learnt, struct pp_error *err)
+{
+    const cJSON *weight = pp_json_member(m, "weight");
+    const bool number = cJSON_IsNumber(weight) && (weight->valuedouble == 0 || weight->valuedouble == 1);
+    *learnt = strcmp(role, "assistant") == 0 && !(number && weight->valuedouble == 0);
+    return !weight || cJSON_IsNull(weight) || number
+               ? PP_OK
+               : pp_fail(err, PP_ERR_FORMAT, "the weight of message %d is neither 0 nor 1", message);
+}
+
+static enum pp_code take_message(const struct reader *r, struct conversation *c, cJSON *m, struct pp_error *err)
 {
     const cJSON *role = pp_json_member(m, "role");
     if (!cJSON_IsObject(m) || !cJSON_IsString(role))
         return pp_fail(err, PP_ERR_FORMAT, "message %d has no role", c->n + 1);
     const struct texts texts = {template_of(r, c), "a message holds", pp_role_is_foreign(role->valuestring)};
     enum pp_code code = refuse_control_in(r, &texts, m, err);
+    if (!code)
+        code = check_content(m, c->n + 1, err);
+    if (!code)
+        code = is_learnt(m, role->valuestring, c->n + 1, &c->answers[c->n], err);
+    const cJSON *parts = pp_json_member(m, "content");
+    cJSON *content = NULL;
+    if (!code && cJSON_IsArray(parts))
+        code = join_parts(parts, c->n + 1, &content, err);
+    if (content && !cJSON_ReplaceItemInObjectCaseSensitive(m, "content", content)) {
+        cJSON_Delete(content);
+        code = pp_fail_nomem(err, "a message");
+    }
     if (code)
         return code;
-    c->roles[c->n] = role->valuestring;
     c->messages[c->n] = cJSON_PrintUnformatted(m);
     if (!c->messages[c->n])
         return pp_fail_nomem(err, "a message");
@@ -301,7 +360,7 @@ static void forget(struct conversation *c)
         cJSON_free(c->messages[i]);
     cJSON_free(c->tools);
     pp_free(c->messages);
-    pp_free(c->roles);
+    pp_free(c->answers);
 }
 
 /* The first n messages as the template writes them. */
@@ -415,10 +474,18 @@ static enum pp_code add_turns(struct reader *r, const struct conversation *c, st
     return code;
 }
 
+static bool any_weight(const cJSON *messages)
+{
+    const cJSON *m = messages->child;
+    while (m && !pp_json_member(m, "weight"))
+        m = m->next;
+    return m != NULL;
+}
+
 static enum pp_code add_conversation(struct reader *r, const cJSON *line, const cJSON *messages, struct pp_error *err)
 {
     struct conversation c = {0};
-    const cJSON *tools = pp_json_member(line, "tools"), *m;
+    const cJSON *tools = pp_json_member(line, "tools");
     int n = cJSON_GetArraySize(messages);
     if (!r->tmpl && !(r->tool_tmpl && cJSON_IsArray(tools)))
         return pp_fail(err, PP_ERR_USAGE, "the model has no chat template for a conversation; give one with "
@@ -429,17 +496,18 @@ static enum pp_code add_conversation(struct reader *r, const cJSON *line, const 
     if (n > MAX_MESSAGES)
         return pp_fail(err, PP_ERR_FORMAT, "a conversation may have %d messages at most", MAX_MESSAGES);
     c.messages = pp_calloc((size_t)n + 1, sizeof *c.messages);
-    c.roles = pp_calloc((size_t)n + 1, sizeof *c.roles);
-    enum pp_code code = c.messages && c.roles ? PP_OK : pp_fail_nomem(err, "a conversation");
+    c.answers = pp_calloc((size_t)n + 1, sizeof *c.answers);
+    enum pp_code code = c.messages && c.answers ? PP_OK : pp_fail_nomem(err, "a conversation");
     if (!code && cJSON_IsArray(tools) && !(c.tools = cJSON_PrintUnformatted(tools)))
         code = pp_fail_nomem(err, "a conversation");
     const struct texts texts = {template_of(r, &c), "the description of the tools holds", false};
     if (!code && c.tools)
         code = refuse_control_in(r, &texts, tools, err);
-    for (m = messages->child; m && !code; m = m->next)
+    for (cJSON *m = messages->child; m && !code; m = m->next)
         code = take_message(r, &c, m, err);
     if (!code && !c.n_answers)
-        code = pp_fail(err, PP_ERR_FORMAT, "no message is the assistant's, so there is no answer to learn");
+        code = pp_fail(err, PP_ERR_FORMAT, "no message is the assistant's%s, so there is no answer to learn",
+                       any_weight(messages) ? " and has a weight that is not 0" : "");
     struct turn *turns = code ? NULL : pp_calloc((size_t)c.n_answers, sizeof *turns);
     if (!code && !turns)
         code = pp_fail_nomem(err, "a conversation");
@@ -471,6 +539,8 @@ static enum pp_code add_line(struct reader *r, const char *line, size_t n, struc
     enum pp_code code;
     if (!cJSON_IsObject(object) || !is_blank(end, n - (size_t)(end - line)))
         code = pp_fail(err, PP_ERR_FORMAT, "this is no JSON object on one line");
+    else if (!pp_utf8_valid(line, n))
+        code = pp_fail(err, PP_ERR_FORMAT, "this is not UTF-8");
     else if (pp_json_has_nul(line, n))
         code = pp_fail(err, PP_ERR_FORMAT, PP_JSON_NUL_TEXT);
     else if (cJSON_IsArray(messages))
