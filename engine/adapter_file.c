@@ -57,6 +57,9 @@ enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, si
     size_t i = pp_name_index_find(&f->index, name, len);
     const bool shaped =
         part == PP_PART_WEIGHT ? t->n_dims == 1 || t->n_dims == 2 : t->n_dims == (is_matrix(part) ? 2 : 1);
+    if (t->n_dims == 3 && (part == PP_PART_A || part == PP_PART_B))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is a stack of %lld matrices, as of experts; "
+                       "adapters of experts are not supported", f->path, t->name, (long long)t->ne[2]);
     if (!shaped || !t->size || !pp_type_info(t->type)->runnable)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not a %s of a type that pippin can run", f->path,
                        t->name, part == PP_PART_WEIGHT ? "matrix or vector" : is_matrix(part) ? "matrix" : "vector");
@@ -214,7 +217,9 @@ static enum pp_code read_gguf_header(struct pp_adapter_file *f, struct pp_error 
     struct pp_str s;
     double alpha;
     if (!pp_gguf_string_is(f->gguf, "general.type", "adapter"))
-        return pp_fail(err, PP_ERR_FORMAT, "%s is not an adapter but a model", f->path);
+        return pp_fail(err, PP_ERR_FORMAT, pp_gguf_string_is(f->gguf, "general.architecture", "controlvector")
+                                               ? "%s is a control vector, and no adapter"
+                                               : "%s is not an adapter but a model", f->path);
     if (!pp_gguf_string_is(f->gguf, "adapter.type", "lora"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA", f->path);
     if (!pp_gguf_float(f->gguf, "adapter.lora.alpha", &alpha))
@@ -315,10 +320,24 @@ enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out
     return open_file(path, NULL, out, err);
 }
 
+/* Whether a GGUF adapter, which says its family, is for that of a model with these numbers: matrices of another may
+ * have the same names and shapes, but rows in another order. Folders say none. */
+static bool is_for(const struct pp_adapter_file *f, const struct pp_hparams *hp)
+{
+    return !f->gguf || f->arch == pp_arch_by_name(hp->arch) || f->arch == pp_arch_by_name(pp_arch_file_name(hp));
+}
+
 enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,
                                       struct pp_error *err)
 {
     enum pp_code code = open_file(path, pp_arch_by_name(hp->arch), out, err);
+    if (!code && !is_for(*out, hp)) {
+        pp_fail(err, PP_ERR_MISMATCH, "%s is for models of the family %s, but this one is of the family %s", path,
+                (*out)->arch->name, hp->arch);
+        pp_adapter_file_close(*out);
+        *out = NULL;
+        return PP_ERR_MISMATCH;
+    }
     if (code || !pp_adapter_file_hf_order(*out) || !pp_arch_other_pairs(hp))
         return code;
     pp_adapter_file_close(*out);

@@ -314,11 +314,72 @@ static void bad_tokens(void **state)
     decoder_free(d);
 }
 
+/* --- not for this model -------------------------------------------------------------------------------------- */
+
+/* A GGUF adapter says its family: another's matrices may fit and have their rows elsewhere. */
+static void other_family(void **state)
+{
+    const struct decoder_shape arcee = decoder_shape("arcee"), qwen = decoder_shape("qwen");
+    struct decoder *own = decoder_make(&arcee), *other = decoder_make(&qwen);
+    const char *file = decoder_write(own), *gguf = fresh_path("adapter.gguf");
+    struct folder f = {.random = 3};
+    struct pp_adapter *a;
+    struct pp_error err;
+    (void)state;
+    folder_add(&f, "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight", RANK, arcee.n_embd, 0, 1);
+    folder_add(&f, "base_model.model.model.layers.0.mlp.up_proj.lora_B.weight", arcee.n_ff, RANK, 0, 1);
+    assert_ok(pp_convert_to_gguf(folder_write_peft(&f, config), gguf, &(struct pp_convert_options){.base = file}, &err),
+              err);
+    struct running r = run_small(file, NULL);
+    assert_ok(pp_adapter_load(r.m, gguf, &a, &err), err);
+    pp_adapter_free(a);
+    stop_small(&r);
+    r = run_small(decoder_write(other), NULL);
+    assert_int_equal(pp_adapter_load(r.m, gguf, &a, &err), PP_ERR_MISMATCH);
+    assert_non_null(strstr(err.text, "is for models of the family arcee, but this one is of the family qwen"));
+    stop_small(&r);
+    folder_empty(&f);
+    decoder_free(own);
+    decoder_free(other);
+}
+
+/* Matrices of all experts in one, as MLX has them. */
+static void stacks(void **state)
+{
+    static const char begin[] = "model.layers.0.mlp.experts.0.up_proj.lora_";
+    static const char mlx[] = "{\"fine_tune_type\": \"lora\", \"lora_parameters\": {\"scale\": 20}}";
+    struct pp_tensor t[2];
+    char names[2][64], path[512];
+    float values[4 * 8 * RANK] = {0};
+    struct folder none = {0};
+    struct running r;
+    struct pp_adapter *a;
+    struct pp_error err;
+    const struct decoder_shape s = decoder_shape("arcee");
+    struct decoder *d = decoder_make(&s);
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        snprintf(names[i], sizeof names[i], "%s%c", begin, 'a' + i);
+        t[i] = (struct pp_tensor){.name = names[i], .type = PP_TYPE_F32, .n_dims = 3, .data = values,
+                                  .ne = {i ? RANK : 8, i ? 8 : RANK, 4, 1}, .size = sizeof values};
+    }
+    const char *folder = folder_write(&none, mlx, "none.safetensors");
+    snprintf(path, sizeof path, "%s/adapters.safetensors", folder);
+    assert_ok(pp_safetensors_write(path, t, 2, &err), err);
+    r = run_small(decoder_write(d), NULL);
+    assert_int_equal(pp_adapter_load(r.m, folder, &a, &err), PP_ERR_UNSUPPORTED);
+    if (!strstr(err.text, "a stack of 4 matrices, as of experts"))
+        fail_msg("%s", err.text);
+    stop_small(&r);
+    decoder_free(d);
+}
+
 TEST_GROUP(adapter_modules)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_head), cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(own_tokens), cmocka_unit_test(bad_tokens),
+        cmocka_unit_test(other_family), cmocka_unit_test(stacks),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }

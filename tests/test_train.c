@@ -193,38 +193,6 @@ static void texts_and_lengths(void **state)
     pp_model_close(m);
 }
 
-#define QUESTION "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, "
-
-/* A content in parts is their text; an answer of weight 0 is there, but not learnt. */
-static void parts_and_weights(void **state)
-{
-    static const char *const lines[] = {
-        QUESTION "{\"role\": \"assistant\", \"content\": \"two words\"}]}",
-        QUESTION "{\"role\": \"assistant\", \"weight\": 1, \"content\": [{\"type\": \"text\", \"text\": \"two\"}, "
-                 "\" words\"]}]}",
-        QUESTION "{\"role\": \"assistant\", \"content\": \"two words\"}, {\"role\": \"user\", \"content\": \"y\"}, "
-                 "{\"role\": \"assistant\", \"content\": \"more\", \"weight\": 0}]}",
-        QUESTION "{\"role\": \"assistant\", \"content\": \"two words\", \"weight\": 0}, "
-                 "{\"role\": \"user\", \"content\": \"y\"}, {\"role\": \"assistant\", \"content\": \"more\"}]}",
-    };
-    struct pp_model *m = open_model(starter);
-    struct pp_train_data *d[4];
-    struct pp_hash128 hash[4];
-    struct pp_error err;
-    (void)state;
-    for (int i = 0; i < 4; i++) {
-        assert_ok(parse(m, lines[i], NULL, 64, &d[i], &err), err);
-        hash[i] = pp_train_data_hash(d[i]);
-    }
-    assert_memory_equal(&hash[0], &hash[1], sizeof hash[0]);
-    assert_memory_equal(&hash[0], &hash[2], sizeof hash[0]); /* nothing behind the answer is needed */
-    assert_true(pp_train_data_info(d[3])->n_tokens > pp_train_data_info(d[0])->n_tokens);
-    assert_true(pp_train_data_info(d[3])->n_learnt < pp_train_data_info(d[0])->n_learnt);
-    for (int i = 0; i < 4; i++)
-        pp_train_data_free(d[i]);
-    pp_model_close(m);
-}
-
 static void bad_lines(void **state)
 {
     (void)state;
@@ -243,14 +211,6 @@ static void bad_lines(void **state)
         {"{\"messages\": {}}", "neither", PP_ERR_FORMAT},
         {"{\"messages\": []}", "no message is the assistant's", PP_ERR_FORMAT},
         {"{\"messages\": [5]}", "message 1 has no role", PP_ERR_FORMAT},
-        {"{\"text\": \"a\xff b\"}", "line 1: this is not UTF-8", PP_ERR_FORMAT},
-        {QUESTION "{\"role\": \"assistant\", \"content\": null}]}", "message 2 has no content", PP_ERR_FORMAT},
-        {QUESTION "{\"role\": \"assistant\", \"content\": 5}]}", "message 2 is neither a text", PP_ERR_FORMAT},
-        {QUESTION "{\"role\": \"assistant\", \"content\": \"x\", \"weight\": 0.5}]}", "neither 0 nor 1", PP_ERR_FORMAT},
-        {QUESTION "{\"role\": \"assistant\", \"content\": \"x\", \"weight\": 0}]}", "a weight that is not 0",
-         PP_ERR_FORMAT},
-        {QUESTION "{\"role\": \"assistant\", \"content\": [{\"type\": \"image_url\", \"image_url\": {}}]}]}",
-         "message 2 has a part that is no text, but of the type image_url", PP_ERR_UNSUPPORTED},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "no message is the assistant's", PP_ERR_FORMAT},
         {"\n\n{\"messages\": [{\"role\": \"user\", \"content\": \"a <|eot_id|> b\"},"
          "{\"role\": \"assistant\", \"content\": \"x\"}]}",
@@ -1209,7 +1169,7 @@ TEST_GROUP(train)
         cmocka_unit_test(answers_are_learnt),
         cmocka_unit_test(changing_templates),
         cmocka_unit_test(texts_and_lengths),
-        cmocka_unit_test(bad_lines), cmocka_unit_test(parts_and_weights),
+        cmocka_unit_test(bad_lines),
         cmocka_unit_test(hostile_lines),
         cmocka_unit_test(logits_of_long_contexts), cmocka_unit_test(uneven_layers),
         cmocka_unit_test(logits_of_tiny_models),
