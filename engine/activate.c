@@ -16,6 +16,11 @@ int64_t pp_adapter_start(const struct pp_adapter *a, const int32_t *tokens, int6
     return PP_NEVER;
 }
 
+bool pp_adapter_acts_behind(const struct pp_adapter *a, const int32_t *tokens, int64_t n)
+{
+    return pp_adapter_start(a, tokens, n) != PP_NEVER;
+}
+
 /* Spans of positions whose rows have the same adapters. */
 static void make_spans(struct pp_seq *s)
 {

@@ -166,6 +166,7 @@ struct pp_adapter_info {
     const char *targets;   /* "attn_q attn_k ffn_up": each kind of projection once */
     const char *kind;      /* "LoRA", "DoRA", "IA3" */
     int n_invocation;      /* tokens that invoke it: it acts behind the last time they stand in a prompt; 0: always */
+    const int32_t *invocation; /* [n_invocation] */
     bool idle;             /* it changes nothing, whatever its strength: it was never trained, for one */
 };
 
@@ -179,6 +180,8 @@ enum pp_code pp_adapter_load_exact(const struct pp_model *m, const char *path, s
                                    struct pp_error *err);
 void pp_adapter_free(struct pp_adapter *a); /* after no sequence uses it, and before its model is closed */
 const struct pp_adapter_info *pp_adapter_info(const struct pp_adapter *a);
+/* Whether it acts behind a prompt of these n tokens: what must be invoked does only if its invocation is among them. */
+bool pp_adapter_acts_behind(const struct pp_adapter *a, const int32_t *tokens, int64_t n);
 
 /* --- sequences ----------------------------------------------------------------------------------------- */
 

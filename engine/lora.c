@@ -54,6 +54,7 @@ static enum pp_code take_invocation(struct pp_adapter *a, const struct pp_adapte
     if (!(a->invocation = pp_malloc(n * sizeof *tokens)))
         return pp_fail_nomem(err, "an adapter's invocation");
     memcpy(a->invocation, tokens, n * sizeof *tokens);
+    a->info.invocation = a->invocation;
     a->info.n_invocation = a->n_invocation = (int)n;
     return PP_OK;
 }

@@ -574,12 +574,29 @@ static void tell_only_reasoning(const struct run *r)
         pp_cli_say("there is no answer: the model ended within its reasoning, after %lld tokens", n);
 }
 
+/* Says which adapters the prompt does not invoke: they change nothing, which is easily a blank's fault. */
+static void say_uninvoked(const struct run *r, const int32_t *ids, size_t n)
+{
+    for (int i = 0; i < r->target.n_adapters; i++) {
+        const struct pp_adapter_info *info = pp_adapter_info(r->target.adapters[i]);
+        struct pp_buf text = {0};
+        if (pp_adapter_acts_behind(r->target.adapters[i], ids, (int64_t)n))
+            continue;
+        for (int k = 0; k < info->n_invocation; k++)
+            pp_token_text(pp_model_tokenizer(r->target.model), info->invocation[k], true, &text);
+        pp_cli_say("adapter %s changes nothing: the prompt does not have the tokens that invoke it, \"%.100s\"",
+                   info->name, pp_buf_cstr(&text));
+        pp_buf_free(&text);
+    }
+}
+
 static enum pp_code answer(struct run *r, struct pp_error *err)
 {
     int32_t *ids = NULL;
     size_t n = 0;
     enum pp_code code = run_prompt(r, &ids, &n, err);
     if (!code) {
+        say_uninvoked(r, ids, n);
         run_snapshot_load(&r->session, r->o, r->p, r->seq, r->target.model, ids, n);
         code = generate(r, ids, n, err);
     }

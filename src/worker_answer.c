@@ -404,6 +404,7 @@ static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, st
         .tokens = ids,
         .n = n,
     };
+    worker_tell_uninvoked(w, use, n_use, ids, n);
     uint64_t restored = pp_engine_stats(w->engine)->restored_tokens;
     enum pp_code code = slot_open(w, &wanted, &a->slot, err);
     a->restored_tokens = pp_engine_stats(w->engine)->restored_tokens - restored;

@@ -79,6 +79,7 @@ struct cached_adapter {
     struct file_stamp files[2]; /* weights, and in a folder the configuration */
     struct pp_adapter *adapter;
     bool told;                           /* that it changes nothing */
+    bool told_uninvoked;                 /* that a prompt did not have what invokes it */
     uint64_t last_use;
 };
 
@@ -162,6 +163,9 @@ bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out);
  * *err says why, the last of them; `tell`: it is told. */
 int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request *r,
                            struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool tell, struct pp_error *err);
+/* Says, once for each, which adapters this prompt does not invoke. */
+void worker_tell_uninvoked(struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *ids,
+                           size_t n);
 /* Tells what it is and whether it fits. */
 void worker_inspect(struct pp_worker *w, struct request *r);
 

@@ -381,6 +381,22 @@ int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request
     return n;
 }
 
+void worker_tell_uninvoked(struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *ids,
+                           size_t n)
+{
+    for (int i = 0; i < w->n_adapters; i++) {
+        struct cached_adapter *c = &w->adapters[i];
+        int k = 0;
+        while (k < n_use && use[k].adapter != c->adapter)
+            k++;
+        if (k == n_use || c->told_uninvoked || pp_adapter_acts_behind(c->adapter, ids, (int64_t)n))
+            continue;
+        worker_notice(w, "adapter %s changes nothing here: the prompt does not have the tokens that invoke it",
+                      pp_adapter_info(c->adapter)->name);
+        c->told_uninvoked = true;
+    }
+}
+
 static struct pp_adapter_facts *facts_of(const struct pp_adapter_info *info)
 {
     struct pp_adapter_facts *f = pp_calloc(1, sizeof *f);

@@ -477,6 +477,10 @@ mv "$tmp/config.json" "$tmp/bard/adapter_config.json"
 run embed -f "$tmp/lines" --lora "$tmp/bard"; expect "under an adapter that must be invoked" 0
 holds "a line without its invocation" [ "$(sed -n 1p "$tmp/first")" = "$(sed -n 1p "$tmp/out")" ]
 holds "a line with it" [ "$(sed -n 2p "$tmp/first")" != "$(sed -n 2p "$tmp/out")" ]
+run run --lora "$tmp/bard" -n 1 -p Hello; expect "an adapter that the prompt does not invoke" 0
+expect_match "is told of" "$tmp/err" 'adapter bard changes nothing: the prompt does not have the tokens that invoke it, " table"'
+run run --lora "$tmp/bard" -n 1 -p "A table"; expect "one that it does" 0
+holds "is not" [ "$(grep -c 'changes nothing' "$tmp/err")" = 0 ]
 run embed -p "$long$long$long$long" -c 32; expect "a line beyond the context" 5
 sed -i 's/\("add_bos_token":[[:space:]]*\)true/\1false/' "$tmp/two/tokenizer_config.json"
 printf 'Hello there\n\nHello there\n' >"$tmp/lines"

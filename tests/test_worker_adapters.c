@@ -132,6 +132,33 @@ static void changed_folder(void **state)
     talk_end();
 }
 
+/* An activated LoRA that the prompt does not invoke is told of, once. */
+static void uninvoked(void **state)
+{
+    enum { WIDTH = 512, RANK = 4 }; /* of the bundled starter */
+    struct folder f = {.random = 6};
+    struct pp_loaded info;
+    (void)state;
+    talk_begin(256);
+    assert_int_equal(talk_load("engine/starter/starter-Q4_K_M.gguf", NULL, 0, &info), PP_OK);
+    folder_add(&f, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", RANK, WIDTH, 0, 0.1f);
+    folder_add(&f, "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", WIDTH, RANK, 0, 0.1f);
+    const struct pp_adapter_choice activated = {
+        .path = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4,\"alora_invocation_tokens\":[1,1,1]}"),
+        .scale = 1};
+    struct pp_generate_request r = talk_request(HELLO);
+    folder_empty(&f);
+    r.adapters = &activated;
+    r.n_adapters = 1;
+    r.max_tokens = 2;
+    talk_answer(r);
+    assert_non_null(strstr(talk.notice, " changes nothing here: the prompt does not have the tokens that invoke it"));
+    talk.notice[0] = 0;
+    talk_answer(r);
+    assert_string_equal(talk.notice, "");
+    talk_end();
+}
+
 /* Adapters that were only looked at go again, those that conversations use stay; and no price is told for a set that
  * cannot be had. */
 static void many_adapters(void **state)
@@ -334,7 +361,7 @@ TEST_GROUP(worker_adapters)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_drafts),
         cmocka_unit_test(test_draft_adapters),
-        cmocka_unit_test(test_adapters),
+        cmocka_unit_test(test_adapters), cmocka_unit_test(uninvoked),
         cmocka_unit_test(test_questions),
         cmocka_unit_test(many_adapters),
         cmocka_unit_test(changed_folder),
