@@ -245,7 +245,8 @@ void run_snapshot_load(const struct run_session *rs, const struct pp_options *o,
     if (!code)
         pp_snapshot_touch(base);
     else if (code != PP_ERR_NOT_FOUND)
-        pp_cli_say("the snapshot of this conversation is not used: %s", err.text);
+        pp_cli_say(code == PP_ERR_FORMAT || code == PP_ERR_MISMATCH ? "%s" : "the saved cache is not used: %s",
+                   err.text);
 }
 
 void run_snapshot_save(const struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,

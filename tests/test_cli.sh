@@ -272,7 +272,9 @@ if [ -n "$snapshot" ]; then
     run run --resume "$id" --temp 0 -n 4 --stats -p "And now?" </dev/null
     expect "a damaged snapshot" 0
     holds "is refused" [ "$(number cached_tokens "$tmp/err")" = 0 ]
-    holds "with a reason" grep -q "snapshot" "$tmp/err"
+    holds "with a reason" grep -q "^pippin: the saved cache is damaged (.*); it is computed again" "$tmp/err"
+    run run --resume "$id" --lora bard -n 2 --stats -p "And now?" </dev/null
+    holds "one of other adapters is, too" grep -q "^pippin: the saved cache is not used: the adapters are others; it" "$tmp/err"
 fi
 lock="$tmp/data/pippin/locks/$id.lock"
 if command -v flock >/dev/null && [ -e "$lock" ]; then
