@@ -131,9 +131,9 @@ enum pp_code pp_train_take_model(struct pp_trainer *t, struct pp_error *err)
         return code;
     if (hp->chunked || !is_llama_plan(&t->model->plan, (int)hp->n_layer))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s is of the family %s; adapters can be trained for models that are built like Llama only "
-                       "(Llama, Mistral, Qwen 2 and the like)",
-                       info->path, hp->arch);
+                       "%s is %s %s; adapters can be trained for models that are built like Llama only (Llama, "
+                       "Mistral, Qwen 2 and the like)", info->path,
+                       hp->n_expert ? "a mixture of experts, family" : "of the family", hp->arch);
     t->n_embd = hp->n_embd;
     t->n_head = hp->n_head;
     t->n_head_kv = hp->n_head_kv;

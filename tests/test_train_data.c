@@ -1,5 +1,6 @@
 /* test_train_data.c - examples as other programs write them: contents in parts, answers that are not to be learnt; and
  * what would be learnt as something else. */
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/engine.h"
@@ -81,8 +82,36 @@ static void bad_messages(void **state)
     }
 }
 
+/* What is no model to train is told by what it is. */
+static void other_models(void **state)
+{
+    static const char *const models[][2] = {{"mixtral", "a mixture of experts, family llama"},
+                                            {"gpt2", "of the family gpt2"}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const struct pp_train_data_options opt = {.max_tokens = 16};
+        const struct pp_train_options train = pp_train_options_default();
+        char path[64];
+        struct pp_model *m;
+        struct pp_train_data *d;
+        struct pp_trainer *t;
+        struct pp_error err;
+        snprintf(path, sizeof path, "architectures/%s", models[i][0]);
+        if (!testdata(path))
+            skip();
+        assert_ok(pp_model_open(testdata(path), &m, &err), err);
+        assert_ok(pp_train_data_parse(m, "{\"text\": \"a b c\"}", 17, "data.jsonl", &opt, &d, &err), err);
+        assert_int_equal(pp_trainer_new(m, d, NULL, &train, &t, &err), PP_ERR_UNSUPPORTED);
+        if (!strstr(err.text, models[i][1]))
+            fail_msg("%s", err.text);
+        pp_train_data_free(d);
+        pp_model_close(m);
+    }
+}
+
 TEST_GROUP(train_data)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(parts_and_weights), cmocka_unit_test(bad_messages)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(parts_and_weights), cmocka_unit_test(bad_messages),
+                                       cmocka_unit_test(other_models)};
     return cmocka_run_group_tests_name("train_data", tests, setup, teardown);
 }
