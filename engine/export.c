@@ -702,19 +702,12 @@ static enum pp_code join_heads(const struct pp_source *s, const struct pp_tensor
     return pp_join_heads(t, v_b, hp, &joined->t, &joined->rows, err);
 }
 
-/* What goes into states, where folders have it by keys and the family's files have not: the whole's number among
- * these; -1: it is something else. */
-static const struct {
-    const char *whole;
-    const char *parts[2];
-    enum pp_key_part kinds[2];
-} by_keys[] = {{".ssm_in.weight", {".attn_qkv.weight", ".attn_gate.weight"}, {PP_KEYS_QKV, PP_KEYS_GATES}},
-               {".ssm_ba.weight", {".ssm_beta.weight", ".ssm_alpha.weight"}, {PP_KEYS_BETA, PP_KEYS_DECAYS}}};
-
+/* Of what goes into states, where folders have it by keys and the family's files have not: the whole's number among
+ * pp_by_keys; -1: it is something else. */
 static int number_by_keys(const struct pp_arch *arch, const char *name)
 {
-    for (int i = 0; i < 2 && arch->gguf_states_apart; i++)
-        if (pp_ends_with(name, by_keys[i].whole))
+    for (int i = 0; i < PP_BY_KEYS && arch->gguf_states_apart; i++)
+        if (pp_ends_with(name, pp_by_keys[i].whole))
             return i;
     return -1;
 }
@@ -730,10 +723,10 @@ static enum pp_code list_parts(const struct pp_source *s, const struct pp_tensor
         if (list->n_joined == 4 * (size_t)hp->n_layer)
             return pp_fail(err, PP_ERR_FORMAT, "tensor %s is of a layer that the model does not have", t->name);
         list->n_joined++;
-        snprintf(name, sizeof list->joined->name, "%.*s%s", (int)(strlen(t->name) - strlen(by_keys[number].whole)),
-                 t->name, by_keys[number].parts[i]);
+        snprintf(name, sizeof list->joined->name, "%.*s%s", (int)(strlen(t->name) - strlen(pp_by_keys[number].whole)),
+                 t->name, pp_by_keys[number].parts[i]);
         *item = (struct pp_export_item){.from = t, .name = name, .type = type, .factor = 1.0f,
-                                        .part = by_keys[number].kinds[i]};
+                                        .part = pp_by_keys[number].kinds[i]};
         n_rows += pp_key_part_rows(hp, item->part);
     }
     return t->n_dims == 2 && t->ne[1] == n_rows

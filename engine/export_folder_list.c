@@ -458,29 +458,22 @@ static enum pp_code list_joined(struct folder *f, const struct pp_tensor *t)
     return code;
 }
 
-/* What of states folders have by keys, in one: queries, keys and values, and gates beside them; beta and decays. */
-static const struct {
-    const char *first, *second, *whole;
-    enum pp_key_part parts[2];
-} of_states[] = {{".attn_qkv.weight", ".attn_gate.weight", ".ssm_in.weight", {PP_KEYS_QKV, PP_KEYS_GATES}},
-                 {".ssm_beta.weight", ".ssm_alpha.weight", ".ssm_ba.weight", {PP_KEYS_BETA, PP_KEYS_DECAYS}}};
-
-/* Which of those a tensor is, of a layer with states, or -1; *stem: how long its name is before. */
+/* Of which of pp_by_keys a tensor of a layer with states is a part, or -1; *stem: how long its name is before. */
 static int number_of_states(const struct folder *f, const struct pp_tensor *t, int *stem)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
     const int64_t l = strncmp(t->name, "blk.", 4) == 0 ? strtol(t->name + 4, NULL, 10) : -1;
     if (!hp->n_state_head || hp->mamba || l < 0 || l >= hp->n_layer || !(hp->layer[l] & PP_LAYER_RECURRENT))
         return -1;
-    for (int i = 0; i < 2; i++) {
-        const char *first = strstr(t->name, of_states[i].first), *second = strstr(t->name, of_states[i].second);
+    for (int i = 0; i < PP_BY_KEYS; i++) {
+        const char *first = strstr(t->name, pp_by_keys[i].parts[0]), *second = strstr(t->name, pp_by_keys[i].parts[1]);
         struct pp_buf name = {0};
         char whole[NAME], own[NAME];
         if (!first && !second)
             continue;
         *stem = (int)((first ? first : second) - t->name);
-        snprintf(whole, sizeof whole, "%.*s%s", *stem, t->name, of_states[i].whole);
-        snprintf(own, sizeof own, "%.*s%s", *stem, t->name, of_states[i].first);
+        snprintf(whole, sizeof whole, "%.*s%s", *stem, t->name, pp_by_keys[i].whole);
+        snprintf(own, sizeof own, "%.*s%s", *stem, t->name, pp_by_keys[i].parts[0]);
         /* Where a family's files have called the same tensor both, a folder has no such whole. */
         const bool joined = line_of(f, whole, &name) && !line_of(f, own, &name);
         pp_buf_free(&name);
@@ -501,19 +494,19 @@ static enum pp_code list_states(struct folder *f, const struct pp_tensor *t)
     const struct pp_hparams *hp = pp_source_hparams(f->s);
     int stem = 0;
     const int i = number_of_states(f, t, &stem);
-    const int64_t n_first = pp_key_part_rows(hp, of_states[i].parts[0]);
-    const int64_t n_second = pp_key_part_rows(hp, of_states[i].parts[1]);
+    const int64_t n_first = pp_key_part_rows(hp, pp_by_keys[i].kinds[0]);
+    const int64_t n_second = pp_key_part_rows(hp, pp_by_keys[i].kinds[1]);
     struct pp_buf name = {0};
     struct item *item = &f->items[f->n];
     char own[NAME];
-    if (!strstr(t->name, of_states[i].first))
+    if (!strstr(t->name, pp_by_keys[i].parts[0]))
         return PP_OK;
-    snprintf(own, sizeof own, "%.*s%s", stem, t->name, of_states[i].second);
+    snprintf(own, sizeof own, "%.*s%s", stem, t->name, pp_by_keys[i].parts[1]);
     const struct pp_tensor *second = pp_source_tensor(f->s, own);
     if (!second || t->n_dims != 2 || second->n_dims != 2 || t->ne[1] != n_first || second->ne[1] != n_second ||
         second->ne[0] != t->ne[0])
         return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no %.40s beside it, or another size", t->name, own);
-    snprintf(own, sizeof own, "%.*s%s", stem, t->name, of_states[i].whole);
+    snprintf(own, sizeof own, "%.*s%s", stem, t->name, pp_by_keys[i].whole);
     if (f->opt->bits || !line_of(f, own, &name)) {
         pp_buf_free(&name);
         return fail_place(f, t->name);

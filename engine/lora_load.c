@@ -1,9 +1,11 @@
 /* lora_load.c - all that an adapter's file changes, read and converted. First everything is held against the model, and
  * what is held in the end gets its place; then the matrices are converted by several threads, each by one of them. */
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/adapter_file.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/hparams.h"
 #include "engine/lora.h"
 #include "engine/model.h"
@@ -21,6 +23,7 @@ struct job {
     int part;
     int linear;
     bool tokens; /* rows of it that stand for the model's are what changes */
+    const struct pp_by_keys *keys; /* the target's is the whole that this is a part of; or NULL */
 };
 
 /* What a thread needs for itself. */
@@ -87,6 +90,30 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
                    "that is not supported", a->path, t->name, m->info.arch);
 }
 
+/* How many outputs a target has for the job's matrix; 0: they do not fit. */
+static int64_t part_outputs(const struct job *job, const struct pp_hparams *hp)
+{
+    const struct pp_adapter_target *t = job->target;
+    if (!job->keys)
+        return pp_adapter_part_outputs(t, hp, job->part);
+    const int64_t n[2] = {pp_key_part_rows(hp, job->keys->kinds[0]), pp_key_part_rows(hp, job->keys->kinds[1])};
+    return t->n_out == n[0] + n[1] ? n[job->part] : 0;
+}
+
+/* What the model has as two matrices, and a folder by keys in one: which of pp_by_keys, and their names; or NULL. */
+static const struct pp_by_keys *find_by_keys(const struct pp_plan *plan, const char *name, char parts[2][PP_HF_NAME])
+{
+    for (int i = 0; i < PP_BY_KEYS; i++) {
+        const struct pp_by_keys *k = &pp_by_keys[i];
+        if (!pp_ends_with(name, k->whole) || linear_by_name(plan, name) >= 0)
+            continue;
+        for (int p = 0; p < 2; p++)
+            snprintf(parts[p], PP_HF_NAME, "%.*s%s", (int)(strlen(name) - strlen(k->whole)), name, k->parts[p]);
+        return linear_by_name(plan, parts[0]) >= 0 ? k : NULL;
+    }
+    return NULL;
+}
+
 /* name: of one of its matrices, the job's. */
 static enum pp_code check_target(const struct pp_model *m, const struct pp_adapter *a, const char *name,
                                  struct job *job, struct pp_error *err)
@@ -106,7 +133,7 @@ static enum pp_code check_target(const struct pp_model *m, const struct pp_adapt
                        "adapter %s changes %s, which %s does not have; it was made for another model", a->path, name,
                        m->info.name);
     const struct pp_tensor *w = m->plan.linears[job->linear].w;
-    const int64_t n_out = pp_adapter_part_outputs(t, pp_source_hparams(m->source), job->part);
+    const int64_t n_out = part_outputs(job, pp_source_hparams(m->source));
     if ((t->n_in && t->n_in != w->ne[0]) || (t->n_out && n_out != w->ne[1]))
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s: %s is made for a matrix of %lld x %lld, but in %s %s has %lld x %lld", a->path,
@@ -177,16 +204,20 @@ static enum pp_code find_orders(const struct loading *l, const struct job *job, 
     const struct pp_tensor *w = l->a->model->plan.linears[job->linear].w;
     const bool hf = pp_adapter_file_hf_order(l->file);
     const bool pairs = hf != hp->rope_neox && pp_arch_rows(pp_arch_by_name(hp->arch), w->name) != PP_ROWS_SAME;
-    const bool reordered = is_reordered(l->a->model, w->name, hf, &heads);
+    const bool reordered = !job->keys && is_reordered(l->a->model, w->name, hf, &heads);
     const bool inputs = reordered && heads.columns;
     const int64_t n = inputs ? w->ne[0] : w->ne[1];
     *orders = (struct pp_lora_orders){0};
-    if (!reordered && (!job->target->n_out || (!pairs && !pp_adapter_is_by_rows(job->target))))
+    if (!reordered && !job->keys && (!job->target->n_out || (!pairs && !pp_adapter_is_by_rows(job->target))))
         return PP_OK;
     int32_t *rows = pp_lora_order_room(room, n);
     if (!rows)
         return pp_fail_nomem(err, "an adapter");
     *(inputs ? &orders->inputs : &orders->outputs) = rows;
+    for (int64_t r = 0; job->keys && r < n; r++)
+        rows[r] = (int32_t)pp_key_part_row(hp, job->keys->kinds[job->part], r);
+    if (job->keys)
+        return PP_OK;
     if (!reordered)
         pp_adapter_outputs(job->target, hp, job->part, !pairs ? PP_PAIRS_SAME : hf ? PP_PAIRS_TO_GGUF : PP_PAIRS_TO_HF,
                            rows);
@@ -326,9 +357,10 @@ static enum pp_code list_target(struct loading *l, const struct pp_adapter_targe
         return load_embeddings(l, t, err);
     if (t->tokens.data)
         return list_output_tokens(l, t, err);
-    const int n = pp_adapter_matrices(t, names);
+    const struct pp_by_keys *keys = find_by_keys(&a->model->plan, t->name, names);
+    const int n = keys ? 2 : pp_adapter_matrices(t, names);
     for (int part = 0; part < n && !code; part++) {
-        struct job job = {.target = t, .part = part};
+        struct job job = {.target = t, .part = part, .keys = keys};
         code = check_target(a->model, a, names[part], &job, err);
         if (code)
             return code;

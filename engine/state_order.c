@@ -75,6 +75,11 @@ void pp_state_columns(const struct pp_state_order *o, float *rows, int64_t n, in
     }
 }
 
+const struct pp_by_keys pp_by_keys[PP_BY_KEYS] = {
+    {".ssm_in.weight", {".attn_qkv.weight", ".attn_gate.weight"}, {PP_KEYS_QKV, PP_KEYS_GATES}},
+    {".ssm_ba.weight", {".ssm_beta.weight", ".ssm_alpha.weight"}, {PP_KEYS_BETA, PP_KEYS_DECAYS}},
+};
+
 int64_t pp_key_part_rows(const struct pp_hparams *hp, enum pp_key_part part)
 {
     const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;

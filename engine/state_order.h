@@ -19,6 +19,13 @@ struct pp_state_order {
 /* Matrices of what goes into states, by keys: of each key its query's rows, its own, those of its values and of their
  * gates (ssm_in); or beta of each of its heads, then decays (ssm_ba). The parts that files may have instead. */
 enum pp_key_part { PP_KEYS_WHOLE, PP_KEYS_QKV, PP_KEYS_GATES, PP_KEYS_BETA, PP_KEYS_DECAYS };
+/* How such a whole's name ends, and those of its parts. */
+struct pp_by_keys {
+    const char *whole, *parts[2];
+    enum pp_key_part kinds[2];
+};
+enum { PP_BY_KEYS = 2 };
+extern const struct pp_by_keys pp_by_keys[PP_BY_KEYS];
 /* How many rows a part has, and the row of the whole that its row r is. */
 int64_t pp_key_part_rows(const struct pp_hparams *hp, enum pp_key_part part);
 int64_t pp_key_part_row(const struct pp_hparams *hp, enum pp_key_part part, int64_t r);

@@ -187,15 +187,10 @@ static void two_in_one(void **state)
         check_modules(archs[i], modules, false);
 }
 
-/* Heads of states that share a key, and PLaMo's heads of attention, lie elsewhere in files: rows of what goes into
- * them, columns of what comes out. */
-static void heads_elsewhere(void **state)
+/* A model of three layers with states and one with attention. */
+static struct expert_shape state_shape(const char *arch)
 {
-    static const char *const states[] = {".in_proj_qkv.weight", ".in_proj_z.weight", ".in_proj_b.weight",
-                                         ".in_proj_a.weight", ".out_proj.weight", NULL};
-    static const char *const attention[] = {".q_proj.weight", ".o_proj.weight", NULL};
-    struct expert_shape s = expert_shape("qwen35");
-    (void)state;
+    struct expert_shape s = expert_shape(arch);
     s.n_layer = s.full = s.n_dense = s.state_taps = s.n_state = 4;
     s.ffn_norm = "post_attention_norm";
     s.qk_norm = QK_HEADS;
@@ -203,8 +198,45 @@ static void heads_elsewhere(void **state)
     s.n_state_key = 2;
     s.key_dim = 16;
     s.value_dim = 32;
-    s.tiled = true;
     s.n_expert = s.n_used = 0;
+    return s;
+}
+
+/* What goes into states is one matrix by keys in Qwen3-Next's folders, and two in its files. */
+static void by_keys(void **state)
+{
+    static const char *const states[] = {".in_proj_qkvz.weight", ".in_proj_ba.weight", NULL};
+    struct expert_shape s = state_shape("qwen3next");
+    struct expert_model *m = expert_model_make(&s);
+    struct folder f = {.random = 5};
+    struct pp_error err;
+    const int n = SMALL_TEXT * s.n_vocab;
+    const char *file = expert_model_write(m), *model = fresh_path("model");
+    (void)state;
+    assert_ok(pp_convert_to_folder(file, model, &(struct pp_convert_options){0}, &err), err);
+    const char *merged = change_folder(model, states, merge, &f), *peft = folder_write_peft(&f, config);
+    float *want = logits_of(merged, NULL, s.n_vocab);
+    for (int i = 0; i < 2; i++) {
+        float *got = logits_of(i ? file : model, peft, s.n_vocab);
+        if (!(farthest(got, want, n) < 1e-4))
+            fail_msg("%s is %g off", i ? file : model, farthest(got, want, n));
+        pp_free(got);
+    }
+    pp_free(want);
+    folder_empty(&f);
+    expert_model_free(m);
+}
+
+/* Heads of states that share a key, and PLaMo's heads of attention, lie elsewhere in files: rows of what goes into
+ * them, columns of what comes out. */
+static void heads_elsewhere(void **state)
+{
+    static const char *const states[] = {".in_proj_qkv.weight", ".in_proj_z.weight", ".in_proj_b.weight",
+                                         ".in_proj_a.weight", ".out_proj.weight", NULL};
+    static const char *const attention[] = {".q_proj.weight", ".o_proj.weight", NULL};
+    struct expert_shape s = state_shape("qwen35");
+    (void)state;
+    s.tiled = true;
     struct expert_model *m = expert_model_make(&s);
     check_file(expert_model_write(m), s.n_vocab, states, true);
     expert_model_free(m);
@@ -378,7 +410,7 @@ TEST_GROUP(adapter_modules)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_head), cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
-        cmocka_unit_test(heads_elsewhere), cmocka_unit_test(own_tokens), cmocka_unit_test(bad_tokens),
+        cmocka_unit_test(by_keys), cmocka_unit_test(heads_elsewhere), cmocka_unit_test(own_tokens), cmocka_unit_test(bad_tokens),
         cmocka_unit_test(other_family), cmocka_unit_test(stacks),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
