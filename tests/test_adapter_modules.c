@@ -409,9 +409,9 @@ static void stacks(void **state)
 TEST_GROUP(adapter_modules)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_head), cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
-        cmocka_unit_test(by_keys), cmocka_unit_test(heads_elsewhere), cmocka_unit_test(own_tokens), cmocka_unit_test(bad_tokens),
-        cmocka_unit_test(other_family), cmocka_unit_test(stacks),
+        cmocka_unit_test(by_head),         cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
+        cmocka_unit_test(by_keys),         cmocka_unit_test(own_tokens),   cmocka_unit_test(bad_tokens),
+        cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }
