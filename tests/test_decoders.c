@@ -720,30 +720,6 @@ static void bitnet(void **state)
     check_decoder(&s);
 }
 
-/* A folder's adapter of queries fits the folder only, and is not made into a file's. */
-static void adapters_in_order(const char *file, const char *model_folder)
-{
-    const char *const models[] = {file, model_folder};
-    const struct pp_convert_options opt = {.base = file};
-    struct folder f = {.random = 5};
-    struct pp_error err;
-    folder_add(&f, "base_model.model.model.layers.layers.0.self_attn.q_proj.lora_A.weight", 4, 48, 0, 0.3f);
-    folder_add(&f, "base_model.model.model.layers.layers.0.self_attn.q_proj.lora_B.weight", 48, 4, 0, 0.3f);
-    const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
-                                             "\"target_modules\": [\"q_proj\"]}");
-    for (int i = 0; i < 2; i++) {
-        struct pp_adapter *adapter = NULL;
-        struct pp_model *m;
-        assert_ok(pp_model_open(models[i], &m, &err), err);
-        assert_int_equal(pp_adapter_load(m, path, &adapter, &err), i ? PP_OK : PP_ERR_UNSUPPORTED);
-        pp_adapter_free(adapter);
-        pp_model_close(m);
-    }
-    assert_int_equal(pp_convert_to_gguf(path, fresh_path("adapter.gguf"), &opt, &err), PP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "another order"));
-    folder_empty(&f);
-}
-
 /* PLaMo: of a folder's four heads of queries the first and the third go with one key, the second and the fourth with
  * the other; so do the columns behind attention. */
 static void plamo(void **state)
@@ -768,7 +744,6 @@ static void plamo(void **state)
             assert_true(fabsf(row[h * s.head_dim + i] - o->values[5 * s.n_embd + ours[h] * s.head_dim + i]) < 1e-3f);
     }
     pp_source_close(source);
-    adapters_in_order(decoder_write(d), folder);
     decoder_free(d);
     s.n_head_kv = 1;
     check_decoder(&s);
