@@ -476,6 +476,15 @@ static enum pp_hf_form form_of(const struct pp_arch *arch, const char *name)
     return pp_arch_form(arch, name);
 }
 
+/* A module of a folder may have other matrices, too, or be made of what is there otherwise. */
+static enum pp_code check_folder_form(const struct to_peft *p, const struct pp_adapter_target *t, struct pp_error *err)
+{
+    struct pp_adapter_target there = *t;
+    there.form = form_of(arch_of(p->base), t->name);
+    const bool several = pp_adapter_is_by_rows(&there) && there.form != PP_HF_QKV_BY_HEAD;
+    return several || !pp_adapter_form_fits(&there) ? fail_form(t->name, err) : PP_OK;
+}
+
 /* Where a folder has the outputs of a matrix: which of ours each of its is, pp_free; *order NULL: the same. */
 static enum pp_code find_order(const struct to_peft *p, const struct pp_adapter_target *t, int32_t **order,
                                struct pp_error *err)
@@ -486,8 +495,6 @@ static enum pp_code find_order(const struct to_peft *p, const struct pp_adapter_
     const size_t n = (size_t)t->n_out;
     there.form = form_of(arch_of(p->base), t->name);
     *order = NULL;
-    if (there.form != PP_HF_QKV_BY_HEAD && (pp_adapter_is_by_rows(&there) || !pp_adapter_form_fits(&there)))
-        return fail_form(t->name, err); /* it has others in the same module, or is made of what is there */
     if (!pairs && there.form != PP_HF_QKV_BY_HEAD)
         return PP_OK;
     int32_t *ours = pp_malloc(n * sizeof *ours);
@@ -560,16 +567,46 @@ static bool add_module(struct to_peft *p, cJSON *list, const struct pp_adapter_t
     return pp_peft_add_once(list, all && dot ? dot + 1 : module);
 }
 
+/* A and B of a module. */
+static enum pp_code add_halves(struct to_peft *p, const struct pp_adapter_target *t, const char *module,
+                               struct pp_error *err)
+{
+    const struct pp_tensor *a = &t->a;
+    struct copies c = room_for(1); /* A lies in another order, or, of embeddings, the other way round */
+    int32_t *heads = NULL, *order = NULL;
+    bool columns = false;
+    enum pp_code code = find_order(p, t, &order, err);
+    if (!code)
+        code = find_heads(p->base, t, t->name, false, &heads, &columns, err);
+    if (!code && heads && columns && !(a = moved_columns(&c, a, heads, err)))
+        code = err ? err->code : PP_ERR_NOMEM;
+    if (!code && t->a_turned && !(a = is_float(a->type) ? turned(&c, a, err) : NULL))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s cannot be turned round: it is %s", t->a.name,
+                       pp_type_info(t->a.type)->name);
+    if (!code)
+        code = add_tensor(p, a, NULL, module, t->embedding ? ".lora_embedding_A" : ".lora_A.weight", err);
+    if (!code && c.n && !p->owned[p->tensors.n - 1]) { /* the copy lives on */
+        p->owned[p->tensors.n - 1] = true;
+        c.tensors[0].data = NULL;
+    }
+    free_copies(&c);
+    if (!code)
+        code = add_tensor(p, &t->b, heads && !columns ? heads : order, module,
+                          t->embedding ? ".lora_embedding_B" : ".lora_B.weight", err);
+    pp_free(heads);
+    pp_free(order);
+    return code;
+}
+
 static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target *t, int64_t usual_rank, float alpha,
                                struct pp_error *err)
 {
     struct pp_buf module = {0};
-    int32_t *order = NULL;
     enum pp_code code = check_fit(p->base, t, 0, t->name, err);
     if (!code && !module_name(p->base, t->name, &module))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", t->name);
     if (!code)
-        code = find_order(p, t, &order, err);
+        code = check_folder_form(p, t, err);
     const char *name = pp_buf_cstr(&module);
     bool ok = true;
     if (!code && t->weight.data) {
@@ -577,31 +614,7 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
         ok = add_module(p, p->saved, t, name);
     }
     if (!code && t->rank) {
-        const struct pp_tensor *a = &t->a;
-        struct copies c = room_for(1);
-        int32_t *from = NULL;
-        bool columns;
-        code = find_heads(p->base, t, t->name, false, &from, &columns, err);
-        if (!code && from && columns && !(a = moved_columns(&c, a, from, err)))
-            code = err ? err->code : PP_ERR_NOMEM;
-        if (from && !columns) {
-            pp_free(order);
-            order = from;
-        } else {
-            pp_free(from);
-        }
-        if (!code && t->a_turned && !(a = is_float(a->type) ? turned(&c, a, err) : NULL)) /* PEFT's lies so */
-            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s cannot be turned round: it is %s", t->a.name,
-                           pp_type_info(t->a.type)->name);
-        if (!code)
-            code = add_tensor(p, a, NULL, name, t->embedding ? ".lora_embedding_A" : ".lora_A.weight", err);
-        if (!code && c.n && !p->owned[p->tensors.n - 1]) { /* what was turned lives on */
-            p->owned[p->tensors.n - 1] = true;
-            c.tensors[0].data = NULL;
-        }
-        free_copies(&c);
-        if (!code)
-            code = add_tensor(p, &t->b, order, name, t->embedding ? ".lora_embedding_B" : ".lora_B.weight", err);
+        code = add_halves(p, t, name, err);
         ok = add_module(p, p->modules, t, name) && ok;
         if (t->rank != usual_rank)
             ok = ok && cJSON_AddNumberToObject(p->ranks, name, (double)t->rank);
@@ -610,7 +623,6 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
     }
     if (!code && (!ok || module.bad))
         code = pp_fail_nomem(err, "an adapter's configuration");
-    pp_free(order);
     pp_buf_free(&module);
     return code;
 }
