@@ -21,6 +21,7 @@
 #include "engine/base/cursor.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/other_file.h"
 #include "engine/base/utf8.h"
 #include "engine/name_index.h"
 
@@ -357,7 +358,11 @@ static enum pp_code read_tensors(struct pp_gguf *g, struct pp_cursor *c, uint64_
 static enum pp_code parse(struct pp_gguf *g, struct pp_error *err)
 {
     struct pp_cursor c = pp_cursor(g->data, g->size);
-    if (g->size < HEADER_BYTES || memcmp(g->data, "GGUF", 4) != 0)
+    const bool named = g->size >= 4 && memcmp(g->data, "GGUF", 4) == 0;
+    const enum pp_code other = named ? PP_OK : pp_fail_other_file(g->name, g->data, g->size, err);
+    if (other)
+        return other;
+    if (!named || g->size < HEADER_BYTES)
         return pp_fail(err, PP_ERR_FORMAT, "%s is not a GGUF file", g->name);
     pp_cursor_seek(&c, 4);
     uint32_t version = pp_cursor_u32(&c);

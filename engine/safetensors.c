@@ -12,6 +12,7 @@
 #include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/other_file.h"
 #include "engine/name_index.h"
 
 enum {
@@ -188,8 +189,10 @@ static enum pp_code parse(struct pp_safetensors *s, struct pp_error *err)
     const char *text = pp_cursor_bytes(&c, length);
     if (c.bad && s->size > 8 && length <= MAX_HEADER && s->data[8] == '{')
         return pp_fail_cut_off(err, s->name, "its header", s->size, 8 + length);
-    if (c.bad || length > MAX_HEADER || !length || text[0] != '{')
-        return pp_fail(err, PP_ERR_FORMAT, "%s is no safetensors file, or cut off", s->name);
+    if (c.bad || length > MAX_HEADER || !length || text[0] != '{') {
+        const enum pp_code other = pp_fail_other_file(s->name, s->data, s->size, err);
+        return other ? other : pp_fail(err, PP_ERR_FORMAT, "%s is no safetensors file, or cut off", s->name);
+    }
     const enum pp_code parsed = parse_header(s, text, (size_t)length, err);
     if (parsed)
         return parsed;

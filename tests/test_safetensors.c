@@ -1,7 +1,10 @@
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/json.h"
+#include "engine/gguf.h"
 #include "engine/safetensors.h"
 #include "tests/support.h"
 
@@ -175,6 +178,56 @@ static void test_write(void **state)
     assert_int_equal(pp_safetensors_write(path, out, 2, &err), PP_ERR_USAGE);
 }
 
+#define BYTES(s) s, sizeof(s) - 1
+
+/* What downloads give in place of a model, and models in forms that are not read: what it is, and what to do. */
+static void test_other_files(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *says, *and_says;
+    } cases[] = {
+        {BYTES(""), "is empty", "get it again"},
+        {BYTES("version https://git-lfs.github.com/spec/v1\nsize 9\n"), "pointer of Git LFS", "git lfs pull"},
+        {BYTES("\n <!DOCTYPE html><html><body>Access to this model is restricted"), "web page", "login"},
+        {BYTES("<html>401"), "web page", "login"},
+        {BYTES("PK\003\004 and what an archive holds"), "zip archive", "safetensors or GGUF"},
+        {BYTES("\x80\002} and what a pickle says"), "PyTorch", "safetensors or GGUF"},
+        {BYTES("tjgg\001\000\000\000 and much more, up to here"), "before GGUF", "get the model as GGUF"},
+        {BYTES("\x1f\x8b\010 and what is packed in it"), "compressed", "unpack it"},
+        {BYTES("\x28\xb5\x2f\xfd and what is packed in it"), "compressed", "unpack it"},
+    };
+    struct pp_error err;
+    struct pp_gguf *g;
+    struct pp_safetensors *s;
+    struct cJSON *json;
+    const char *end;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int kind = 0; kind < 2; kind++) {
+            const enum pp_code code = kind ? pp_gguf_open_memory(cases[i].bytes, cases[i].n, "it", &g, &err)
+                                           : pp_safetensors_open_memory(cases[i].bytes, cases[i].n, "it", &s, &err);
+            assert_int_equal(code, PP_ERR_FORMAT);
+            assert_non_null(strstr(err.text, cases[i].says));
+            assert_non_null(strstr(err.text, cases[i].and_says));
+        }
+    assert_int_equal(pp_json_parse(cases[1].bytes, cases[1].n, "it", &end, &json, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "git lfs pull"));
+    assert_null(json);
+    /* each for the other */
+    assert_int_equal(pp_gguf_open_memory(BYTES("\016\0\0\0\0\0\0\0{\"a\":{}}      and data"), "it", &g, &err),
+                     PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "give the folder it lies in"));
+    assert_int_equal(pp_safetensors_open_memory(BYTES("GGUF\003\0\0\0 and what a header holds"), "it", &s, &err),
+                     PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "a GGUF file"));
+    /* and what is none of these */
+    assert_int_equal(pp_gguf_open_memory(BYTES("a text, which goes on for longer than a header"), "it", &g, &err),
+                     PP_ERR_FORMAT);
+    assert_string_equal(err.text, "it is not a GGUF file");
+}
+
 TEST_GROUP(safetensors)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +235,7 @@ TEST_GROUP(safetensors)
         cmocka_unit_test(test_cut_off),
         cmocka_unit_test(test_truncated_and_flipped),
         cmocka_unit_test(test_write),
+        cmocka_unit_test(test_other_files),
     };
     return cmocka_run_group_tests_name("safetensors", tests, NULL, NULL);
 }

@@ -3,6 +3,8 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
+#include "engine/base/other_file.h"
+
 /* At most so many values: in front of each but the first stands one of these. Those within texts count, too. */
 static size_t most_values(const char *text, size_t n)
 {
@@ -15,7 +17,10 @@ static size_t most_values(const char *text, size_t n)
 enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const char **end, struct cJSON **out,
                            struct pp_error *err)
 {
+    static const char pointer[] = "version https://git-lfs";
     *out = NULL;
+    if (n >= sizeof pointer - 1 && memcmp(text, pointer, sizeof pointer - 1) == 0)
+        return pp_fail_other_file(name, text, n, err);
     if (most_values(text, n) > PP_JSON_VALUES)
         return pp_fail(err, PP_ERR_FORMAT, "%s has more than %d values; so many cannot be right", name, PP_JSON_VALUES);
     *out = cJSON_ParseWithLengthOpts(text, n, end, 0);

@@ -1,0 +1,71 @@
+#include "engine/base/other_file.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+/* How a kind of files begins. */
+struct kind {
+    const char *begin;
+    size_t n;
+    const char *text; /* behind the file's name */
+};
+
+#define BEGINS(s) s, sizeof(s) - 1
+#define POINTER "a pointer of Git LFS in place of the file itself; get that with `git lfs pull`, or download it"
+#define PICKLE "PyTorch's form, where loading a file runs what is in it: it is not read; get safetensors or GGUF"
+#define OLDER  "a GGML file of the time before GGUF, which is not read; get the model as GGUF"
+#define PACKED "compressed; unpack it first"
+#define KERAS  "an HDF5 file, as Keras writes it, which is not read; get the model as safetensors or GGUF"
+
+static const struct kind kinds[] = {
+    {BEGINS("version https://git-lfs"), POINTER},
+    {BEGINS("PK\003\004"), "a zip archive or " PICKLE},
+    {BEGINS("\x80\002"), PICKLE}, /* pickle's protocols 2 to 4 */
+    {BEGINS("\x80\003"), PICKLE},
+    {BEGINS("\x80\004"), PICKLE},
+    {BEGINS("lmgg"), OLDER}, /* magic numbers, the lowest byte first */
+    {BEGINS("fmgg"), OLDER},
+    {BEGINS("tjgg"), OLDER},
+    {BEGINS("algg"), OLDER},
+    {BEGINS("\x1f\x8b"), PACKED},
+    {BEGINS("BZh"), PACKED},
+    {BEGINS("\xfd" "7zXZ"), PACKED},
+    {BEGINS("\x28\xb5\x2f\xfd"), PACKED},
+    {BEGINS("7z\xbc\xaf"), PACKED},
+    {BEGINS("\x89HDF\r\n"), KERAS},
+    {BEGINS("GGUF"), "a GGUF file; give it by itself, not as a part of a folder"},
+};
+
+static bool is_page(const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i < n && s[i] && strchr(" \t\r\n", s[i]))
+        i++;
+    return i + 1 < n && s[i] == '<' && (s[i + 1] == '!' || s[i + 1] == '?' || s[i + 1] == 'h' || s[i + 1] == 'H');
+}
+
+/* The length of the header, the lowest byte first, then the header: a JSON object. */
+static bool is_safetensors(const uint8_t *s, size_t n)
+{
+    uint64_t length = 0;
+    for (int i = 7; n > 9 && i >= 0; i--)
+        length = length << 8 | s[i];
+    return n > 9 && length >= 2 && length <= n - 8 && s[8] == '{' && (s[9] == '"' || s[9] == '}');
+}
+
+enum pp_code pp_fail_other_file(const char *name, const void *data, size_t n, struct pp_error *err)
+{
+    if (n == 0)
+        return pp_fail(err, PP_ERR_FORMAT, "%s is empty; get it again", name);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (n >= kinds[i].n && memcmp(data, kinds[i].begin, kinds[i].n) == 0)
+            return pp_fail(err, PP_ERR_FORMAT, "%s is %s", name, kinds[i].text);
+    if (is_page(data, n))
+        return pp_fail(err, PP_ERR_FORMAT, "%s is a web page: the download found no file, or one that wants a login; "
+                       "get it again", name);
+    if (is_safetensors(data, n))
+        return pp_fail(err, PP_ERR_FORMAT, "%s is a safetensors file; give the folder it lies in, with its config.json",
+                       name);
+    return PP_OK;
+}
