@@ -244,7 +244,8 @@ struct pp_switch_cost {
     bool known;
     bool at_hand;   /* next to nothing */
     int64_t tokens;
-    float seconds;  /* < 0: not known, nothing was read yet */
+    float seconds;  /* < 0: not known, nothing was read or written yet */
+    bool at_most;   /* seconds is a limit: only how fast answers are written is known */
 };
 struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t i);
 

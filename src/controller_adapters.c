@@ -129,7 +129,7 @@ void ctl_forget_fits(struct pp_controller *c)
     }
     c->inspecting = false;
     c->plain_tokens = c->plain_ns = 0;
-    c->prefill_tps = 0;
+    c->prefill_tps = c->decode_tps = 0;
     memset(c->costs, 0, sizeof c->costs);
 }
 
@@ -159,10 +159,12 @@ void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
 
 void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
 {
-    enum { WORTH_MEASURING = 32 }; /* tokens of a prompt */
+    enum { WORTH_MEASURING = 32, SOME_WRITTEN = 8 }; /* tokens of a prompt and of an answer */
     const struct pp_stats *s = &e->stats;
     if (s->prefill_ns && s->prefill_tokens >= WORTH_MEASURING)
         c->prefill_tps = (float)((double)s->prefill_tokens * 1e9 / (double)s->prefill_ns);
+    if (s->decode_ns && s->decode_tokens >= SOME_WRITTEN)
+        c->decode_tps = (float)((double)s->decode_tokens * 1e9 / (double)s->decode_ns);
     if (r->beside) /* it had the machine for itself only in part */
         return;
     if (!r->set.n) {

@@ -73,10 +73,13 @@ void ctl_prepare(struct pp_controller *c)
 static struct pp_switch_cost tell(const struct pp_controller *c, const struct ctl_cost *cost)
 {
     struct pp_switch_cost s = {.known = cost->known, .seconds = -1};
+    const bool measured = c->prefill_tps > 0;
+    const float tps = measured ? c->prefill_tps : c->decode_tps; /* to read takes no longer than to write */
     s.tokens = (int64_t)(cost->total - cost->cached);
-    if (c->prefill_tps > 0)
-        s.seconds = (float)s.tokens / c->prefill_tps;
-    s.at_hand = s.tokens < PAGE && (s.seconds < 0 ? s.tokens <= FEW : s.seconds < NO_TIME);
+    if (tps > 0)
+        s.seconds = (float)s.tokens / tps;
+    s.at_most = !measured;
+    s.at_hand = s.tokens < PAGE && (measured ? s.seconds < NO_TIME : s.tokens <= FEW);
     return s;
 }
 

@@ -172,6 +172,7 @@ struct pp_controller {
     size_t n_awaited;             /* jobs of ctl_job_post that are to come back and have not */
     bool finding_drafters;        /* a job does, or the worker is asked about one */
     float prefill_tps;            /* of the last prompt that was worth measuring; 0: none */
+    float decode_tps;             /* of the last answer that was; 0: none */
     uint64_t plain_tokens, plain_ns; /* decoded without adapters */
     bool cancel_asked;            /* SAVING */
     size_t saving_keep;           /* SAVING: how much of the branch stands if saving fails ... */

@@ -414,9 +414,22 @@ static void the_price_of_a_switch(void **state)
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
     assert_false(pp_controller_switch_cost(fix.c, 9).at_hand);
     assert_int_equal(pp_controller_switch_cost(fix.c, 9).tokens, 40);
+    assert_true(pp_controller_switch_cost(fix.c, 9).seconds < 0);
+    fix.fake->done = (struct pp_stats){.decode_tokens = 20, .decode_ns = 1000000000};
     fixture_turn(&fix, "more", "yes"); /* another conversation, too */
     assert_false(pp_controller_switch_cost(fix.c, 0).known);
     assert_int_equal(fix.fake->prices, 4);
+    fake_cost(&fix, 1000, 960); /* now it is known that it takes no longer than to write so many */
+    pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
+    cost = pp_controller_switch_cost(fix.c, 0);
+    assert_true(cost.at_most && !cost.at_hand && cost.seconds > 1.99f && cost.seconds < 2.01f);
+    fix.fake->done = (struct pp_stats){.prefill_tokens = 80, .prefill_ns = 1000000000};
+    fixture_turn(&fix, "and more", "yes");
+    assert_false(pp_controller_switch_cost(fix.c, 0).known);
+    fake_cost(&fix, 1000, 960); /* and now how long it takes */
+    pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
+    cost = pp_controller_switch_cost(fix.c, 0);
+    assert_true(!cost.at_most && !cost.at_hand && cost.seconds > 0.49f && cost.seconds < 0.51f);
 }
 
 TEST_GROUP(adapter_mix)

@@ -115,15 +115,17 @@ static void describe_speed(struct pp_ui *ui, const struct pp_adapter_entry *a, c
 
 static void describe_cost(const char *what, const struct pp_switch_cost *cost, char *line, size_t cap)
 {
+    char time[32] = "";
+    if (cost->seconds >= 0 && cost->seconds < 0.1f)
+        snprintf(time, sizeof time, ", in less than 0.1 s");
+    else if (cost->seconds >= 0)
+        snprintf(time, sizeof time, ", %s %.1f s", cost->at_most ? "at most" : "about", (double)cost->seconds);
     if (!cost->known)
         snprintf(line, cap, "%s: …", what);
     else if (cost->at_hand)
         snprintf(line, cap, "%s: at hand", what);
-    else if (cost->seconds < 0)
-        snprintf(line, cap, "%s: %s tokens will be read again", what, pp_count((int64_t)cost->tokens).text);
     else
-        snprintf(line, cap, "%s: %s tokens will be read again, about %.1f s", what,
-                 pp_count((int64_t)cost->tokens).text, (double)cost->seconds);
+        snprintf(line, cap, "%s: %s tokens will be read again%s", what, pp_count((int64_t)cost->tokens).text, time);
 }
 
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
