@@ -32,19 +32,6 @@ enum { V_ROUNDER_BITS = 0x4B400000 };
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #endif
 
-/* Of four whole numbers within 127 * 257 of zero the lower and the upper digits to base 256, both signed. */
-static inline void wide_digits(const int16_t *four, int32_t *words)
-{
-    int8_t low[4], high[4];
-    for (int i = 0; i < 4; i++) {
-        const int upper = (four[i] + 128) >> 8;
-        low[i] = (int8_t)(four[i] - 256 * upper);
-        high[i] = (int8_t)upper;
-    }
-    memcpy(words, low, sizeof low);
-    memcpy(words + 1, high, sizeof high);
-}
-
 #if defined(PP_VEC_AVX512) || defined(PP_VEC_AVX2)
 #include <immintrin.h>
 
@@ -132,16 +119,7 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
 {
     return _mm512_dpwssd_epi32(acc, v, _mm512_set1_epi32(w));
 }
-typedef struct { __m512i low, high; } i_wide; /* of the digits */
-static inline void wide_words(const int16_t *four, int32_t *words) { wide_digits(four, words); }
-static inline i_wide wide_begin(int32_t all) { return (i_wide){_mm512_set1_epi32(-128 * all), _mm512_setzero_si512()}; }
-static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *words)
-{
-    const __m512i x = _mm512_loadu_si512(bytes);
-    return (i_wide){_mm512_dpbusd_epi32(acc.low, x, _mm512_set1_epi32(words[0])),
-                  _mm512_dpbusd_epi32(acc.high, x, _mm512_set1_epi32(words[1]))};
-}
-static inline i16x32 wide_sum(i_wide acc) { return _mm512_add_epi32(acc.low, _mm512_slli_epi32(acc.high, 8)); }
+static inline i16x32 i_join(i16x32 low, i16x32 high) { return _mm512_add_epi32(low, _mm512_slli_epi32(high, 8)); }
 static inline v16 v_butterflies(v16 a, const int step)
 {
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -283,18 +261,10 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     __m256i both = _mm256_set1_epi32(w);
     return (i16x32){_mm256_dpwssd_avx_epi32(acc.lo, v.lo, both), _mm256_dpwssd_avx_epi32(acc.hi, v.hi, both)};
 }
-typedef struct { i16x32 low, high; } i_wide; /* of the digits */
-static inline void wide_words(const int16_t *four, int32_t *words) { wide_digits(four, words); }
-static inline i_wide wide_begin(int32_t all) { return (i_wide){i_set1(-128 * all), i_set1(0)}; }
-static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *words)
+static inline i16x32 i_join(i16x32 low, i16x32 high)
 {
-    const k16 x = dot_load_u8(bytes, 0);
-    return (i_wide){i_dot(acc.low, x, words[0]), i_dot(acc.high, x, words[1])};
-}
-static inline i16x32 wide_sum(i_wide acc)
-{
-    return (i16x32){_mm256_add_epi32(acc.low.lo, _mm256_slli_epi32(acc.high.lo, 8)),
-                    _mm256_add_epi32(acc.low.hi, _mm256_slli_epi32(acc.high.hi, 8))};
+    return (i16x32){_mm256_add_epi32(low.lo, _mm256_slli_epi32(high.lo, 8)),
+                    _mm256_add_epi32(low.hi, _mm256_slli_epi32(high.hi, 8))};
 }
 #else
 /* Bytes as pairs of 16 bits, so that nothing saturates: bytes 0 and 2 of each lane's four, then 1 and 3. */
@@ -341,18 +311,6 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     return (i16x32){lo, hi};
 }
 static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q) { return i_pair(acc, k, q); }
-typedef i16x32 i_wide;
-static inline void wide_words(const int16_t *four, int32_t *words)
-{
-    const int16_t pairs[4] = {four[0], four[2], four[1], four[3]}; /* as bytes become them */
-    memcpy(words, pairs, sizeof pairs);
-}
-static inline i_wide wide_begin(int32_t all) { return i_set1(-128 * all); }
-static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *words)
-{
-    return i_dot(i_dot(acc, dot_load_u8(bytes, 0), words[0]), dot_load_u8(bytes, 1), words[1]);
-}
-static inline i16x32 wide_sum(i_wide acc) { return acc; }
 #endif
 
 static inline k16 pair_load_i8(const uint8_t *p)
@@ -535,19 +493,11 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     EACH_LANE acc.l[l] += (int32_t)v.l[l][0] * both[0] + (int32_t)v.l[l][1] * both[1];
     return acc;
 }
-typedef struct { i16x32 low, high; } i_wide; /* of the digits */
-static inline void wide_words(const int16_t *four, int32_t *words) { wide_digits(four, words); }
-static inline i_wide wide_begin(int32_t all) { return (i_wide){i_set1(-128 * all), i_set1(0)}; }
-/* bytes: [16 lanes][4] */
-static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *words)
+/* low + 256 high */
+static inline i16x32 i_join(i16x32 low, i16x32 high)
 {
-    const k16 x = dot_load_u8(bytes, 0);
-    return (i_wide){i_dot(acc.low, x, words[0]), i_dot(acc.high, x, words[1])};
-}
-static inline i16x32 wide_sum(i_wide acc)
-{
-    EACH_LANE acc.low.l[l] += 256 * acc.high.l[l];
-    return acc.low;
+    EACH_LANE low.l[l] += 256 * high.l[l];
+    return low;
 }
 /* Lanes l and l + step, for those l without the bit `step` (1, 2, 4 or 8), become their sum and their difference. */
 static inline v16 v_butterflies(v16 a, const int step)
@@ -681,5 +631,55 @@ static inline v16 v_log2_above(v16 x)
 {
     return v_fma(v_bits_to_float(x), v_set1(0x1p-23f), v_set1(-126.9138f));
 }
+
+/* Whole numbers of 16 bits times bytes, as above. */
+#if defined(PP_VEC_AVX2) && !defined(PP_VEC_VNNI)
+typedef i16x32 i_wide;
+static inline void wide_words(const int16_t *four, int32_t *words)
+{
+    const int16_t pairs[4] = {four[0], four[2], four[1], four[3]}; /* as dot_load_u8 has the bytes */
+    memcpy(words, pairs, sizeof pairs);
+}
+static inline i_wide wide_begin(int32_t all) { return i_set1(-128 * all); }
+static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *words)
+{
+    return i_dot(i_dot(acc, dot_load_u8(bytes, 0), words[0]), dot_load_u8(bytes, 1), words[1]);
+}
+static inline i16x32 wide_sum(i_wide acc) { return acc; }
+#else
+/* Of the lower and of the upper digits to base 256, both signed. */
+typedef struct { i16x32 low, high; } i_wide;
+static inline void wide_words(const int16_t *four, int32_t *words)
+{
+    int8_t low[4], high[4];
+    for (int i = 0; i < 4; i++) {
+        const int upper = (four[i] + 128) >> 8;
+        low[i] = (int8_t)(four[i] - 256 * upper);
+        high[i] = (int8_t)upper;
+    }
+    memcpy(words, low, sizeof low);
+    memcpy(words + 1, high, sizeof high);
+}
+#ifdef PP_VEC_NEON
+/* Signed, and so not too large: -127 at least, so that two products with -128 fit 16 bits. */
+enum { WIDE_OFFSET = 0 };
+static inline k16 wide_load(const uint8_t *bytes)
+{
+    k16 x = dot_load_u8(bytes, 0);
+    x.shifted = false;
+    return x;
+}
+#else
+enum { WIDE_OFFSET = 128 };
+static inline k16 wide_load(const uint8_t *bytes) { return dot_load_u8(bytes, 0); }
+#endif
+static inline i_wide wide_begin(int32_t all) { return (i_wide){i_set1(-WIDE_OFFSET * all), i_set1(0)}; }
+static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *words)
+{
+    const k16 x = wide_load(bytes);
+    return (i_wide){i_dot(acc.low, x, words[0]), i_dot(acc.high, x, words[1])};
+}
+static inline i16x32 wide_sum(i_wide acc) { return i_join(acc.low, acc.high); }
+#endif
 
 #endif

@@ -156,23 +156,10 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     acc.r[3] = vmlal_high_lane_s16(acc.r[3], v1, both, 1);
     return acc;
 }
-typedef struct { i16x32 low, high; } i_wide; /* of the digits; the bytes become signed, and none is 128 too large */
-static inline void wide_words(const int16_t *four, int32_t *words) { wide_digits(four, words); }
-static inline i_wide wide_begin(int32_t all)
+static inline i16x32 i_join(i16x32 low, i16x32 high)
 {
-    (void)all;
-    return (i_wide){i_set1(0), i_set1(0)};
-}
-static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *words)
-{
-    k16 x = dot_load_u8(bytes, 0);
-    x.shifted = false; /* -127 at least, so that two products with -128 fit 16 bits */
-    return (i_wide){i_dot(acc.low, x, words[0]), i_dot(acc.high, x, words[1])};
-}
-static inline i16x32 wide_sum(i_wide acc)
-{
-    EACH_PART acc.low.r[j] = vaddq_s32(acc.low.r[j], vshlq_n_s32(acc.high.r[j], 8));
-    return acc.low;
+    EACH_PART low.r[j] = vaddq_s32(low.r[j], vshlq_n_s32(high.r[j], 8));
+    return low;
 }
 static inline v16 v_butterflies(v16 a, const int step)
 {
