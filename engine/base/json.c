@@ -17,14 +17,11 @@ static size_t most_values(const char *text, size_t n)
 enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const char **end, struct cJSON **out,
                            struct pp_error *err)
 {
-    static const char pointer[] = "version https://git-lfs";
     *out = NULL;
-    if (n >= sizeof pointer - 1 && memcmp(text, pointer, sizeof pointer - 1) == 0)
-        return pp_fail_other_file(name, text, n, err);
     if (most_values(text, n) > PP_JSON_VALUES)
         return pp_fail(err, PP_ERR_FORMAT, "%s has more than %d values; so many cannot be right", name, PP_JSON_VALUES);
     *out = cJSON_ParseWithLengthOpts(text, n, end, 0);
-    return PP_OK;
+    return *out ? PP_OK : pp_fail_other_file(name, text, n, err);
 }
 
 bool pp_json_has_nul(const char *text, size_t n)
