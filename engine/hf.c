@@ -9,6 +9,7 @@
 #include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/other_file.h"
 #include "engine/engine.h"
 #include "engine/name_index.h"
 #include "engine/safetensors.h"
@@ -96,6 +97,8 @@ static enum pp_code read_json(const char *folder, const char *name, int type, cJ
         return code;
     replace_infinity(text, size);
     code = pp_json_parse(text, size, name, NULL, out, err);
+    if (!code && !*out)
+        code = pp_fail_other_file(name, text, size, err);
     pp_free(text);
     if (code)
         pp_fail_prefix(err, "%s", folder);

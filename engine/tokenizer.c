@@ -11,6 +11,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/other_file.h"
 #include "engine/base/utf8.h"
 #include "engine/source.h"
 #include "engine/tokenizer_internal.h"
@@ -63,7 +64,7 @@ static enum pp_code open_file(const char *path, const char *folder, struct pp_to
         code = tok_from_rwkv(data, n, out, err);
     else if (tok_is_tiktoken(data, n))
         code = tok_from_tiktoken(data, n, strrchr(path, '/') ? strrchr(path, '/') + 1 : path, folder, out, err);
-    else
+    else if (!(code = pp_fail_other_file("the file", data, n, err)))
         code = tok_from_sentencepiece(data, n, folder, out, err);
     pp_free(data);
     return code ? pp_fail_prefix(err, "%s", path) : PP_OK;

@@ -3,8 +3,6 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
-#include "engine/base/other_file.h"
-
 /* At most so many values: in front of each but the first stands one of these. Those within texts count, too. */
 static size_t most_values(const char *text, size_t n)
 {
@@ -21,7 +19,7 @@ enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const c
     if (most_values(text, n) > PP_JSON_VALUES)
         return pp_fail(err, PP_ERR_FORMAT, "%s has more than %d values; so many cannot be right", name, PP_JSON_VALUES);
     *out = cJSON_ParseWithLengthOpts(text, n, end, 0);
-    return *out ? PP_OK : pp_fail_other_file(name, text, n, err);
+    return PP_OK;
 }
 
 bool pp_json_has_nul(const char *text, size_t n)

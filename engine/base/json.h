@@ -12,7 +12,7 @@ enum { PP_JSON_VALUES = 4000000 }; /* the largest vocabulary has half of that */
 
 struct cJSON;
 /* *out: cJSON_Delete; NULL if the text is no JSON. *end, unless it is NULL: where the value ends. PP_ERR_FORMAT: it has
- * too many values, or is something else that is known (other_file.h); name: the file's, for the message. */
+ * too many values; name: the file's, for the message. */
 enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const char **end, struct cJSON **out,
                            struct pp_error *err);
 /* Whether a text in it has the character U+0000, where a C string would end: what follows would be lost unseen. */
