@@ -129,6 +129,8 @@ static void fault_in_io_thread(void **state)
 
 /* --- terminals ---------------------------------------------------------------------------------------------------- */
 
+#if !defined(__SANITIZE_THREAD__)
+
 enum { LAST_WORDS = 1000000, SIP = 4096, PAUSE_MS = 10 };
 
 /* A process that is to leave, and then prints its last words to a terminal; *reader is that terminal's other side. */
@@ -175,9 +177,15 @@ static void last_words(void **state)
     close(dead);
 }
 
+#endif
+
 TEST_GROUP(signals)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(twice), cmocka_unit_test(behind_the_screen),
-                                       cmocka_unit_test(fault_in_io_thread), cmocka_unit_test(last_words)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(twice), cmocka_unit_test(behind_the_screen), cmocka_unit_test(fault_in_io_thread),
+#if !defined(__SANITIZE_THREAD__) /* whose runtime keeps a signal back while stdio writes, until that has returned */
+        cmocka_unit_test(last_words),
+#endif
+    };
     return cmocka_run_group_tests_name("signals", tests, NULL, NULL);
 }
