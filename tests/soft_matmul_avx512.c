@@ -9,6 +9,6 @@
 /* Behind the choice for this processor, which its own kernels are tested with: strips as on those of the other kind. */
 __attribute__((constructor)) static void choose_other_strips(void)
 {
-    strip_way = strip_way == &wide_strips ? &narrow_strips : &wide_strips;
+    strip_cols = strip_cols == STRIP_COLS ? NARROW_COLS : STRIP_COLS;
 }
 #endif
