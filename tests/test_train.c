@@ -1,5 +1,5 @@
-/* test_train.c - training as a whole: which tokens are learnt, what comes out as files, going on after a stop, and what
- * happens when something is wrong. The gradients have tests of their own. */
+/* test_train.c - training as a whole: what comes out as files, going on after a stop, and what happens when something is
+ * wrong. Examples (test_train_data.c) and gradients have tests of their own. */
 #include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <math.h>
@@ -19,7 +19,6 @@
 #include "engine/engine.h"
 #include "engine/hf.h"
 #include "engine/quant.h"
-#include "engine/text.h"
 #include "engine/train_int.h"
 #include "tests/decoder_model.h"
 #include "tests/support.h"
@@ -46,257 +45,7 @@ static const char *fresh(const char *name)
     return path;
 }
 
-/* --- which tokens are learnt ---------------------------------------------------------------------------------- */
-
-static enum pp_code parse(const struct pp_model *m, const char *text, const char *tmpl, int64_t max_tokens,
-                          struct pp_train_data **d, struct pp_error *err)
-{
-    struct pp_train_data_options opt = {.chat_template = tmpl, .max_tokens = max_tokens};
-    return pp_train_data_parse(m, text, strlen(text), "data.jsonl", &opt, d, err);
-}
-
-/* The text of an example's tokens, those that are learnt in brackets. */
-static void show(const struct pp_model *m, const struct pp_train_data *d, size_t i, struct pp_buf *out)
-{
-    const struct pp_example *e = &d->examples[i];
-    bool in = false;
-    pp_buf_clear(out);
-    for (int32_t k = 0; k < e->n; k++) {
-        bool learnt = d->learnt[e->first + (size_t)k];
-        if (learnt != in)
-            pp_buf_char(out, learnt ? '[' : ']');
-        in = learnt;
-        pp_token_text(pp_model_tokenizer(m), d->tokens[e->first + (size_t)k], true, out);
-    }
-    pp_buf_str(out, in ? "]" : "");
-}
-
-static void expect_example(const struct pp_model *m, const struct pp_train_data *d, size_t i, const char *want)
-{
-    struct pp_buf text = {0};
-    assert_true(i < d->n);
-    show(m, d, i, &text);
-    assert_string_equal(pp_buf_cstr(&text), want);
-    pp_buf_free(&text);
-}
-
-#define USER(text) "<|start_header_id|>user<|end_header_id|>\n\n" text "<|eot_id|>"
-#define BOS "<|begin_of_text|>"
-#define HEAD "<|start_header_id|>assistant<|end_header_id|>\n\n"
-
-static void answers_are_learnt(void **state)
-{
-    (void)state;
-    struct pp_error err;
-    struct pp_train_data *d;
-    struct pp_model *m = open_model(starter);
-    static const char lines[] =
-        "\xEF\xBB\xBF{\"messages\": [{\"role\": \"user\", \"content\": \"One?\"},"
-        "{\"role\": \"assistant\", \"content\": \"Two.\"}]}\r\n"
-        "\n"
-        "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": \"A\"},"
-        "{\"role\": \"assistant\", \"content\": \"B\"}, {\"role\": \"user\", \"content\": \"C\"},"
-        "{\"role\": \"assistant\", \"content\": \"D\"}, {\"role\": \"user\", \"content\": \"nobody answers\"}]}";
-    assert_ok(parse(m, lines, NULL, 512, &d, &err), err);
-    assert_int_equal(pp_train_data_info(d)->n_lines, 2);
-    assert_int_equal(pp_train_data_info(d)->n_examples, 2);
-    expect_example(m, d, 0, BOS USER("One?") HEAD "[Two.<|eot_id|>]");
-    expect_example(m, d, 1,
-                   BOS "<|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>" USER("A") HEAD
-                   "[B<|eot_id|>]" USER("C") HEAD "[D<|eot_id|>]");
-    size_t learnt = 0;
-    for (size_t i = 0; i < d->n_tokens; i++)
-        learnt += d->learnt[i];
-    assert_int_equal(pp_train_data_info(d)->n_learnt, learnt);
-    assert_int_equal(pp_train_data_info(d)->n_tokens, d->n_tokens);
-    pp_train_data_free(d);
-
-    /* What follows the end token belongs to nobody; a token that holds the end of the prompt and the beginning of the
-     * answer is the answer's. */
-    static const char chatml[] = "{% for m in messages %}{{ m.role }}\n{{ m.content }}<|eot_id|>\n{% endfor %}"
-                                 "{% if add_generation_prompt %}assistant\n{% endif %}";
-    static const char line[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"},"
-                               "{\"role\": \"assistant\", \"content\": \"\\n\\ny\"}]}";
-    assert_ok(parse(m, line, chatml, 512, &d, &err), err);
-    expect_example(m, d, 0, BOS "user\nx<|eot_id|>\nassistant[\n\n\ny<|eot_id|>]\n");
-    pp_train_data_free(d);
-    pp_model_close(m);
-}
-
-/* Templates that show older answers otherwise than the newest: each answer is learnt as the model will meet it. */
-static void changing_templates(void **state)
-{
-    (void)state;
-    struct pp_error err;
-    struct pp_train_data *d;
-    struct pp_model *m = open_model(starter);
-    static const char thinking[] = "{% for m in messages %}{{ m.role }}:"
-                                   "{% if m.role == 'assistant' and loop.last %}hm{% endif %} {{ m.content }}|"
-                                   "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
-    static const char lines[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"A\"},"
-                                "{\"role\": \"assistant\", \"content\": \"B\"},"
-                                "{\"role\": \"user\", \"content\": \"C\"},"
-                                "{\"role\": \"assistant\", \"content\": \"D\"}]}";
-    assert_ok(parse(m, lines, thinking, 512, &d, &err), err);
-    assert_int_equal(d->n, 2);
-    expect_example(m, d, 0, BOS "user: A|assistant:[hm B|]");
-    expect_example(m, d, 1, BOS "user: A|assistant: B|user: C|assistant:[hm D|]");
-    pp_train_data_free(d);
-    static const char elsewhere[] = "{% for m in messages %}{{ m.content }}{% endfor %}"
-                                    "{% if add_generation_prompt %}answer:{% endif %}";
-    assert_int_equal(parse(m, lines, elsewhere, 512, &d, &err), PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "line 1"));
-    assert_non_null(strstr(err.text, "message 2"));
-    static const char refusing[] = "{{ raise_exception('roles must alternate') }}";
-    assert_int_equal(parse(m, lines, refusing, 512, &d, &err), PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "line 1"));
-    assert_non_null(strstr(err.text, "roles must alternate"));
-    pp_model_close(m);
-}
-
-static void texts_and_lengths(void **state)
-{
-    (void)state;
-    struct pp_error err;
-    struct pp_train_data *d;
-    struct pp_model *m = open_model(starter);
-    static const char text[] = "{\"text\": \"one two three four five six seven eight nine ten\"}";
-    assert_ok(parse(m, text, NULL, 512, &d, &err), err);
-    const size_t n = d->n_tokens;
-    int32_t whole[64];
-    assert_true(d->n == 1 && n >= 10 && n <= 64);
-    memcpy(whole, d->tokens, n * sizeof *whole);
-    assert_int_equal(d->info.n_learnt, n - 1);
-    pp_train_data_free(d);
-    assert_ok(parse(m, text, NULL, 4, &d, &err), err); /* in pieces: every token but the first is learnt once */
-    assert_int_equal(d->info.n_learnt, n - 1);
-    assert_int_equal(d->info.longest, 4);
-    assert_int_equal(d->info.n_cut, 0);
-    for (size_t i = 0; i < d->n; i++)
-        assert_memory_equal(d->tokens + d->examples[i].first, whole + 3 * i, (size_t)d->examples[i].n * sizeof *whole);
-    pp_train_data_free(d);
-
-    static const char lines[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"A\"},"
-                                "{\"role\": \"assistant\", \"content\": \"one two three four five six seven\"}]}\n"
-                                "{\"messages\": [{\"role\": \"user\", \"content\": \"a b c d e f g h i j k l m n\"},"
-                                "{\"role\": \"assistant\", \"content\": \"B\"}]}";
-    assert_ok(parse(m, lines, NULL, 512, &d, &err), err);
-    assert_int_equal(d->n, 2);
-    const int32_t length = d->examples[0].n - 3;
-    pp_train_data_free(d);
-    assert_ok(parse(m, lines, NULL, length, &d, &err), err);
-    assert_int_equal(d->info.n_cut, 2);
-    assert_int_equal(d->info.n_dropped, 1);
-    assert_int_equal(d->n, 1);
-    assert_int_equal(d->examples[0].n, length);
-    pp_train_data_free(d);
-    pp_model_close(m);
-}
-
-static void bad_lines(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *line, *want;
-        enum pp_code code;
-    } cases[] = {
-        {"", "holds no examples", PP_ERR_USAGE},
-        {" \n\t\n", "holds no examples", PP_ERR_USAGE},
-        {"nonsense", "line 1: this is no JSON", PP_ERR_FORMAT},
-        {"{\"text\": \"fine enough\"}\n[1]", "line 2: this is no JSON", PP_ERR_FORMAT},
-        {"{\"text\": \"fine enough\"} more", "line 1: this is no JSON", PP_ERR_FORMAT},
-        {"{\"prompt\": \"x\"}", "neither", PP_ERR_FORMAT},
-        {"{\"text\": 5}", "neither", PP_ERR_FORMAT},
-        {"{\"text\": \"\"}", "nothing to learn", PP_ERR_FORMAT},
-        {"{\"messages\": {}}", "neither", PP_ERR_FORMAT},
-        {"{\"messages\": []}", "no message is the assistant's", PP_ERR_FORMAT},
-        {"{\"messages\": [5]}", "message 1 has no role", PP_ERR_FORMAT},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "no message is the assistant's", PP_ERR_FORMAT},
-        {"\n\n{\"messages\": [{\"role\": \"user\", \"content\": \"a <|eot_id|> b\"},"
-         "{\"role\": \"assistant\", \"content\": \"x\"}]}",
-         "line 3: a message holds the control token <|eot_id|>", PP_ERR_FORMAT},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\\u0000<|eot_id|>\"},"
-         "{\"role\": \"assistant\", \"content\": \"x\"}]}",
-         "line 1: a text holds the character U+0000", PP_ERR_FORMAT},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a <|eot_id|>\"}]},"
-         "{\"role\": \"assistant\", \"content\": \"x\"}]}",
-         "line 1: a message holds the control token <|eot_id|>", PP_ERR_FORMAT},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a <|eot\"},"
-         "{\"type\": \"text\", \"text\": \"_id|>\"}]}, {\"role\": \"assistant\", \"content\": \"x\"}]}",
-         "line 1: a message holds the control token <|eot_id|>", PP_ERR_FORMAT},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"x\","
-         "\"tool_calls\": [{\"arguments\": {\"<|eot_id|>\": 1}}]}]}",
-         "line 1: a message holds the control token <|eot_id|>", PP_ERR_FORMAT},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
-         "\"tools\": [{\"function\": {\"description\": \"a <|eot_id|> b\"}}]}",
-         "line 1: the description of the tools holds the control token <|eot_id|>", PP_ERR_FORMAT},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
-         "\"tools\": \"[]\"}", "line 1: \"tools\" is no array", PP_ERR_FORMAT},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
-         "\"tools\": [{\"parameters\": {\"<|eot_id|>\": {}}}]}",
-         "line 1: the description of the tools holds the control token <|eot_id|>", PP_ERR_FORMAT},
-    };
-    struct pp_model *m = open_model(starter);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct pp_error err = {0};
-        struct pp_train_data *d = (void *)1;
-        enum pp_code code = parse(m, cases[i].line, NULL, 64, &d, &err);
-        if (code != cases[i].code || !strstr(err.text, cases[i].want) || d)
-            fail_msg("case %zu: code %d, \"%s\" has no \"%s\"", i, (int)code, err.text, cases[i].want);
-    }
-    struct pp_error err;
-    struct pp_train_data *d;
-    struct pp_train_data_options opt = {.max_tokens = 64};
-    assert_int_equal(pp_train_data_read(m, "/nowhere/data.jsonl", &opt, &d, &err), PP_ERR_IO);
-    assert_non_null(strstr(err.text, "/nowhere/data.jsonl"));
-    static const char long_question[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a b c d e f g\"},"
-                                        "{\"role\": \"assistant\", \"content\": \"x\"}]}";
-    assert_int_equal(parse(m, long_question, NULL, 8, &d, &err), PP_ERR_USAGE);
-    assert_non_null(strstr(err.text, "--max-length"));
-    pp_model_close(m);
-    struct tiny_shape s = tiny_shape(PP_TYPE_F32);
-    m = open_model(tiny_model(&s));
-    assert_int_equal(parse(m, long_question, NULL, 64, &d, &err), PP_ERR_USAGE);
-    assert_non_null(strstr(err.text, "vocabulary"));
-    pp_model_close(m);
-}
-
-/* Good lines with bytes changed, taken out and doubled: examples or an error, never anything else. */
-static void hostile_lines(void **state)
-{
-    (void)state;
-    static const char good[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"A \\u00e9\\ud83d\\ude00\"},"
-                               "{\"role\": \"assistant\", \"content\": \"B<|eot_id\"}], \"tools\": []}\n"
-                               "{\"text\": \"plain \\\"text\\\"\"}\n";
-    static const char odd[] = "\"\\{}[]:,u0\x80\xFF\n";
-    struct pp_model *m = open_model(starter);
-    uint32_t random = 1, n_ok = 0;
-    for (int round = 0; round < 1500; round++) {
-        char text[sizeof good + 8];
-        size_t n = sizeof good - 1;
-        memcpy(text, good, n);
-        for (int k = 0; k <= round % 4; k++) {
-            random = random * 1664525u + 1013904223u;
-            size_t at = (random >> 8) % n;
-            if (random >> 30 == 0)
-                memmove(text + at, text + at + 1, --n - at);
-            else
-                text[at] = random >> 30 == 1 ? odd[(random >> 4) % sizeof odd] : (char)(random >> 20);
-        }
-        struct pp_error err;
-        struct pp_train_data *d;
-        struct pp_train_data_options opt = {.max_tokens = 2 + round % 64};
-        enum pp_code code = pp_train_data_parse(m, text, n, "hostile", &opt, &d, &err);
-        n_ok += code == PP_OK;
-        assert_true(code == PP_OK || code == PP_ERR_FORMAT || code == PP_ERR_USAGE);
-        assert_true((code == PP_OK) == (d != NULL));
-        pp_train_data_free(d);
-    }
-    assert_true(n_ok > 20 && n_ok < 1480); /* both happened */
-    pp_model_close(m);
-}
-
-/* --- models for the rest -------------------------------------------------------------------------------------- */
+/* --- models and examples -------------------------------------------------------------------------------------- */
 
 static struct pp_train_data *made_up(int n_examples, int n_vocab)
 {
@@ -1166,27 +915,13 @@ static void learns_verse_well(void **state)
 TEST_GROUP(train)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_are_learnt),
-        cmocka_unit_test(changing_templates),
-        cmocka_unit_test(texts_and_lengths),
-        cmocka_unit_test(bad_lines),
-        cmocka_unit_test(hostile_lines),
         cmocka_unit_test(logits_of_long_contexts), cmocka_unit_test(uneven_layers),
-        cmocka_unit_test(logits_of_tiny_models),
-        cmocka_unit_test(logits_of_golden_models),
-        cmocka_unit_test(threads_and_seeds),
-        cmocka_unit_test(accumulation),
-        cmocka_unit_test(rates),
-        cmocka_unit_test(adamw),
-        cmocka_unit_test(exact_resumption),
-        cmocka_unit_test(foreign_checkpoints),
-        cmocka_unit_test(run_and_resume),
-        cmocka_unit_test(folder_in_use), cmocka_unit_test(loss_is_no_number),
-        cmocka_unit_test(full_disk),
-        cmocka_unit_test(goes_on_without_checkpoint),
-        cmocka_unit_test(bad_options),
-        cmocka_unit_test(out_of_memory),
-        cmocka_unit_test(learns_verse),
+        cmocka_unit_test(logits_of_tiny_models), cmocka_unit_test(logits_of_golden_models),
+        cmocka_unit_test(threads_and_seeds), cmocka_unit_test(accumulation), cmocka_unit_test(rates),
+        cmocka_unit_test(adamw), cmocka_unit_test(exact_resumption), cmocka_unit_test(foreign_checkpoints),
+        cmocka_unit_test(run_and_resume), cmocka_unit_test(folder_in_use), cmocka_unit_test(loss_is_no_number),
+        cmocka_unit_test(full_disk), cmocka_unit_test(goes_on_without_checkpoint), cmocka_unit_test(bad_options),
+        cmocka_unit_test(out_of_memory), cmocka_unit_test(learns_verse),
     };
     const struct CMUnitTest long_ones[] = {cmocka_unit_test(learns_verse_well)};
     int failed = cmocka_run_group_tests_name("train", tests, NULL, NULL);
