@@ -24,6 +24,22 @@ static uint8_t *bytes_of(struct pp_tensor *t)
     return (uint8_t *)(uintptr_t)t->data; /* ours, and being made */
 }
 
+/* A copy whose values have other dimensions. */
+static enum pp_code reshaped(const struct pp_tensor *t, int64_t n_cols, int64_t n_rows, int64_t n_matrices,
+                             struct pp_tensor *out, struct pp_error *err)
+{
+    const enum pp_code code = make(t->type, n_cols, n_rows, n_matrices, out, err);
+    if (!code)
+        memcpy(bytes_of(out), t->data, out->size);
+    return code;
+}
+
+/* Whether each value lies alone, not in a block with others. */
+static bool by_values(const struct pp_tensor *t)
+{
+    return pp_type_info(t->type)->block_elements == 1;
+}
+
 static enum pp_code fail_shape(const struct pp_tensor *t, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_FORMAT, "tensor %.200s has %lld x %lld x %lld values, which is not the shape it needs",
@@ -57,7 +73,7 @@ static enum pp_code plus(const struct pp_tensor *t, float added, struct pp_tenso
 static enum pp_code biases_apart(const struct pp_tensor *t, int n_dims, struct pp_tensor out[2], struct pp_error *err)
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
-    if (pp_type_info(t->type)->block_elements != 1 || t->n_dims != n_dims || t->ne[0] % 2 != 0)
+    if (!by_values(t) || t->n_dims != n_dims || t->ne[0] % 2 != 0)
         return fail_shape(t, err);
     for (int part = 0; part < 2; part++) {
         enum pp_code code = make(t->type, t->ne[0] / 2, n_dims == 1 ? 0 : t->ne[1], 0, &out[part], err);
@@ -103,43 +119,30 @@ static enum pp_code behind_reserved(const struct pp_tensor *t, int64_t n_reserve
 /* A matrix of one row, or what is a vector already. */
 static enum pp_code one_row(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
-    enum pp_code code = t->n_dims > 2 || t->ne[1] != 1 ? fail_shape(t, err) : make(t->type, t->ne[0], 0, 0, out, err);
-    if (!code)
-        memcpy(bytes_of(out), t->data, out->size);
-    return code;
+    return t->n_dims > 2 || t->ne[1] != 1 ? fail_shape(t, err) : reshaped(t, t->ne[0], 0, 0, out, err);
 }
 
 /* The taps of each channel, wherever the dimension of one stands. */
 static enum pp_code channels(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
-    if (t->n_dims != 3 || (t->ne[0] != 1 && t->ne[1] != 1) || pp_type_info(t->type)->block_elements != 1)
+    if (t->n_dims != 3 || (t->ne[0] != 1 && t->ne[1] != 1) || !by_values(t))
         return fail_shape(t, err);
-    enum pp_code code = make(t->type, t->ne[0] * t->ne[1], t->ne[2], 0, out, err);
-    if (!code)
-        memcpy(bytes_of(out), t->data, out->size);
-    return code;
+    return reshaped(t, t->ne[0] * t->ne[1], t->ne[2], 0, out, err);
 }
 
 /* Those of heads, between dimensions of one. */
 static enum pp_code head_taps(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
-    if (t->n_dims < 3 || t->ne[1] != 1 || t->ne[3] != 1 || pp_type_info(t->type)->block_elements != 1)
+    if (t->n_dims < 3 || t->ne[1] != 1 || t->ne[3] != 1 || !by_values(t))
         return fail_shape(t, err);
-    enum pp_code code = make(t->type, t->ne[0], t->ne[2], 0, out, err);
-    if (!code)
-        memcpy(bytes_of(out), t->data, out->size);
-    return code;
+    return reshaped(t, t->ne[0], t->ne[2], 0, out, err);
 }
 
 /* The same with the dimension of one in the middle, or without it. */
 static enum pp_code channels_apart(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
-    if (t->n_dims == 2 && pp_type_info(t->type)->block_elements == 1) {
-        const enum pp_code code = make(t->type, t->ne[0], 1, t->ne[1], out, err);
-        if (!code)
-            memcpy(bytes_of(out), t->data, out->size);
-        return code;
-    }
+    if (t->n_dims == 2 && by_values(t))
+        return reshaped(t, t->ne[0], 1, t->ne[1], out, err);
     const enum pp_code code = channels(t, out, err);
     out->n_dims = 3;
     out->ne[2] = out->ne[1];
@@ -151,7 +154,7 @@ static enum pp_code channels_apart(const struct pp_tensor *t, struct pp_tensor *
 static enum pp_code exps(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
 {
     const int64_t n = t->ne[0] * t->ne[1] * t->ne[2];
-    if (t->n_dims > 3 || pp_type_info(t->type)->block_elements != 1)
+    if (t->n_dims > 3 || !by_values(t))
         return fail_shape(t, err);
     enum pp_code code = make(PP_TYPE_F32, t->ne[0], t->n_dims > 1 ? t->ne[1] : 0, t->n_dims > 2 ? t->ne[2] : 0, out,
                              err);
@@ -164,16 +167,26 @@ static enum pp_code exps(const struct pp_tensor *t, float sign, struct pp_tensor
     return PP_OK;
 }
 
+/* Rates at which states decay, of their logarithms; of Kimi K3's not all are used. */
+static enum pp_code rates(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
+                          struct pp_error *err)
+{
+    const enum pp_code code = exps(t, -1, out, err);
+    if (!code && hp->kda && out->n_dims == 1 && out->ne[0] > hp->n_state_head) {
+        out->ne[0] = hp->n_state_head;
+        out->size = (size_t)out->ne[0] * sizeof(float);
+    }
+    return code;
+}
+
 /* A vector as a matrix of one column; sign: of exponentials, 0: as it is. */
 static enum pp_code column(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
 {
-    if (t->n_dims != 1 || pp_type_info(t->type)->block_elements != 1)
+    if (t->n_dims != 1 || !by_values(t))
         return fail_shape(t, err);
-    enum pp_code code = sign != 0.0f ? exps(t, sign, out, err) : make(t->type, t->ne[0], 0, 0, out, err);
+    const enum pp_code code = sign != 0.0f ? exps(t, sign, out, err) : reshaped(t, t->ne[0], 0, 0, out, err);
     if (code)
         return code;
-    if (sign == 0.0f)
-        memcpy(bytes_of(out), t->data, out->size);
     out->n_dims = 2;
     out->ne[1] = out->ne[0];
     out->ne[0] = 1;
@@ -196,29 +209,23 @@ static enum pp_code column_between(const struct pp_tensor *t, float sign, struct
 /* A matrix as a vector. */
 static enum pp_code flat(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
-    if (t->n_dims > 2 || pp_type_info(t->type)->block_elements != 1)
+    if (t->n_dims > 2 || !by_values(t))
         return fail_shape(t, err);
-    enum pp_code code = make(t->type, t->ne[0] * t->ne[1], 0, 0, out, err);
-    if (!code)
-        memcpy(bytes_of(out), t->data, out->size);
-    return code;
+    return reshaped(t, t->ne[0] * t->ne[1], 0, 0, out, err);
 }
 
 /* [1, 1, n] as a vector. */
 static enum pp_code not_deep(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
-    if (t->ne[1] * t->ne[2] * t->ne[3] != 1 || pp_type_info(t->type)->block_elements != 1)
+    if (t->ne[1] * t->ne[2] * t->ne[3] != 1 || !by_values(t))
         return fail_shape(t, err);
-    enum pp_code code = make(t->type, t->ne[0], 0, 0, out, err);
-    if (!code)
-        memcpy(bytes_of(out), t->data, out->size);
-    return code;
+    return reshaped(t, t->ne[0], 0, 0, out, err);
 }
 
 /* What is left of 1, in F32: of 1 less a bfloat16 from 0 to 1 that is exact. */
 static enum pp_code rest(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
-    if (t->ne[1] * t->ne[2] * t->ne[3] != 1 || pp_type_info(t->type)->block_elements != 1)
+    if (t->ne[1] * t->ne[2] * t->ne[3] != 1 || !by_values(t))
         return fail_shape(t, err);
     enum pp_code code = make(PP_TYPE_F32, t->ne[0], 0, 0, out, err);
     if (code)
@@ -233,12 +240,9 @@ static enum pp_code rest(const struct pp_tensor *t, struct pp_tensor *out, struc
 /* A vector as a matrix of n_rows rows. */
 static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_tensor *out, struct pp_error *err)
 {
-    if (t->n_dims != 1 || n_rows < 1 || t->ne[0] % n_rows != 0 || pp_type_info(t->type)->block_elements != 1)
+    if (t->n_dims != 1 || n_rows < 1 || t->ne[0] % n_rows != 0 || !by_values(t))
         return fail_shape(t, err);
-    enum pp_code code = make(t->type, t->ne[0] / n_rows, n_rows, 0, out, err);
-    if (!code)
-        memcpy(bytes_of(out), t->data, out->size);
-    return code;
+    return reshaped(t, t->ne[0] / n_rows, n_rows, 0, out, err);
 }
 
 /* The matrices of a convolution's two taps. */
@@ -246,7 +250,7 @@ static enum pp_code taps_apart(const struct pp_tensor *t, bool deep, struct pp_t
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
     const int64_t *ne = t->ne + deep; /* behind a dimension of one */
-    if (pp_type_info(t->type)->block_elements != 1 || (deep && t->ne[0] != 1) || ne[0] != 2 || t->n_dims != 3 + deep)
+    if (!by_values(t) || (deep && t->ne[0] != 1) || ne[0] != 2 || t->n_dims != 3 + deep)
         return fail_shape(t, err);
     for (int tap = 0; tap < 2; tap++) {
         const enum pp_code code = make(t->type, ne[1], ne[2], 0, &out[tap], err);
@@ -265,8 +269,7 @@ static const int way_there[N_WAYS] = {1, 2, 3, 0, 4}; /* of w, k, v, r, g in r, 
 /* Pieces of rows; apart: each is a vector. */
 static enum pp_code ways_of_rows(const struct pp_tensor *t, bool apart, struct pp_tensor *out, struct pp_error *err)
 {
-    if (t->n_dims != 2 || t->ne[1] % N_WAYS != 0 || (apart && t->ne[1] != N_WAYS) ||
-        pp_type_info(t->type)->block_elements != 1)
+    if (t->n_dims != 2 || t->ne[1] % N_WAYS != 0 || (apart && t->ne[1] != N_WAYS) || !by_values(t))
         return fail_shape(t, err);
     enum pp_code code = make(t->type, t->ne[0], t->ne[1], 0, out, err);
     const size_t size = out->size / N_WAYS;
@@ -285,7 +288,7 @@ static enum pp_code ways_of_columns(const struct pp_tensor *t, struct pp_tensor 
 {
     const int64_t n = t->ne[0] / N_WAYS;
     const size_t size = pp_type_row_bytes(t->type, n);
-    if (t->n_dims != 2 || t->ne[0] % N_WAYS != 0 || pp_type_info(t->type)->block_elements != 1)
+    if (t->n_dims != 2 || t->ne[0] % N_WAYS != 0 || !by_values(t))
         return fail_shape(t, err);
     enum pp_code code = make(t->type, n, t->ne[1], N_WAYS, out, err);
     for (int64_t i = 0; i < N_WAYS * t->ne[1] && !code; i++)
@@ -294,14 +297,57 @@ static enum pp_code ways_of_columns(const struct pp_tensor *t, struct pp_tensor 
     return code;
 }
 
-enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
-                             struct pp_tensor out[2], int *n, struct pp_error *err)
+/* On failure what was made stays in out. */
+static enum pp_code transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
+                              struct pp_tensor out[2], struct pp_error *err)
 {
-    enum pp_code code = PP_OK;
-    out[0] = out[1] = (struct pp_tensor){0};
-    const bool taps = form == PP_HF_TWO_TAPS || form == PP_HF_TAPS;
-    *n = taps || form == PP_HF_BIASES_GATE_UP || form == PP_HF_IN_TURNS ? 2 : 1;
     switch (form) {
+    case PP_HF_PLUS_ONE:
+    case PP_HF_PLUS_FIFTH:
+    case PP_HF_PLUS_FIFTH_ROOT:
+        return plus(t, pp_hf_added(form), out, err);
+    case PP_HF_BIASES_GATE_UP:
+        return biases_apart(t, 2, out, err);
+    case PP_HF_IN_TURNS:
+        return biases_apart(t, 1, out, err);
+    case PP_HF_QKV_BY_HEAD:
+        return qkv_together(t, hp, out, err);
+    case PP_HF_BEHIND_RESERVED:
+        return behind_reserved(t, hp->n_reserved_positions, out, err);
+    case PP_HF_ONE_ROW:
+        return one_row(t, out, err);
+    case PP_HF_CHANNELS:
+        return channels(t, out, err);
+    case PP_HF_HEAD_TAPS:
+        return head_taps(t, out, err);
+    case PP_HF_CHANNELS_APART:
+        return channels_apart(t, out, err);
+    case PP_HF_MINUS_EXP_BETWEEN:
+        return column_between(t, -1, out, err);
+    case PP_HF_EXP_BETWEEN:
+        return column_between(t, 1, out, err);
+    case PP_HF_MINUS_EXP:
+        return rates(t, hp, out, err);
+    case PP_HF_COLUMN:
+    case PP_HF_MINUS_EXP_COLUMN:
+        return column(t, form == PP_HF_MINUS_EXP_COLUMN ? -1 : 0, out, err);
+    case PP_HF_HEADS:
+        return flat(t, out, err);
+    case PP_HF_DEEP:
+        return not_deep(t, out, err);
+    case PP_HF_WAYS_ROWS:
+    case PP_HF_WAYS_VECTORS:
+        return ways_of_rows(t, form == PP_HF_WAYS_VECTORS, out, err);
+    case PP_HF_WAYS_COLUMNS:
+        return ways_of_columns(t, out, err);
+    case PP_HF_TWO_TAPS:
+    case PP_HF_TAPS:
+        return taps_apart(t, form == PP_HF_TWO_TAPS, out, err);
+    case PP_HF_REST:
+        return rest(t, out, err);
+    case PP_HF_GROUPS:
+        return groups(t, hp->n_state_key_head, out, err);
+    /* Made elsewhere: in hf_rows.c, tensor_forms.c and source_folder.c, and by pp_hf_stack and pp_hf_whole. */
     case PP_HF_SAME:
     case PP_HF_TURNED:
     case PP_HF_EXPERTS_TURNED:
@@ -323,82 +369,22 @@ enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, co
     case PP_HF_NUMBER:
     case PP_HF_FLAT:
     case PP_HF_SCALED:
-        break;
-    case PP_HF_PLUS_ONE:
-    case PP_HF_PLUS_FIFTH:
-    case PP_HF_PLUS_FIFTH_ROOT:
-        code = plus(t, pp_hf_added(form), out, err);
-        break;
-    case PP_HF_BIASES_GATE_UP:
-        code = biases_apart(t, 2, out, err);
-        break;
-    case PP_HF_IN_TURNS:
-        code = biases_apart(t, 1, out, err);
-        break;
-    case PP_HF_QKV_BY_HEAD:
-        code = qkv_together(t, hp, out, err);
-        break;
-    case PP_HF_BEHIND_RESERVED:
-        code = behind_reserved(t, hp->n_reserved_positions, out, err);
-        break;
-    case PP_HF_ONE_ROW:
-        code = one_row(t, out, err);
-        break;
-    case PP_HF_CHANNELS:
-        code = channels(t, out, err);
-        break;
-    case PP_HF_HEAD_TAPS:
-        code = head_taps(t, out, err);
-        break;
-    case PP_HF_CHANNELS_APART:
-        code = channels_apart(t, out, err);
-        break;
-    case PP_HF_MINUS_EXP_BETWEEN:
-        code = column_between(t, -1, out, err);
-        break;
-    case PP_HF_EXP_BETWEEN:
-        code = column_between(t, 1, out, err);
-        break;
-    case PP_HF_MINUS_EXP:
-        code = exps(t, -1, out, err);
-        if (!code && hp->kda && out->n_dims == 1 && out->ne[0] > hp->n_state_head) { /* Kimi K3's are not all used */
-            out->ne[0] = hp->n_state_head;
-            out->size = (size_t)out->ne[0] * sizeof(float);
-        }
-        break;
-    case PP_HF_COLUMN:
-    case PP_HF_MINUS_EXP_COLUMN:
-        code = column(t, form == PP_HF_MINUS_EXP_COLUMN ? -1 : 0, out, err);
-        break;
-    case PP_HF_MIX: /* source_folder.c joins them */
+    case PP_HF_MIX:
     case PP_HF_SCORE:
-    case PP_HF_WHOLE: /* pp_hf_whole */
-        code = fail_shape(t, err);
-        break;
-    case PP_HF_HEADS:
-        code = flat(t, out, err);
-        break;
-    case PP_HF_DEEP:
-        code = not_deep(t, out, err);
-        break;
-    case PP_HF_WAYS_ROWS:
-    case PP_HF_WAYS_VECTORS:
-        code = ways_of_rows(t, form == PP_HF_WAYS_VECTORS, out, err);
-        break;
-    case PP_HF_WAYS_COLUMNS:
-        code = ways_of_columns(t, out, err);
-        break;
-    case PP_HF_TWO_TAPS:
-    case PP_HF_TAPS:
-        code = taps_apart(t, form == PP_HF_TWO_TAPS, out, err);
-        break;
-    case PP_HF_REST:
-        code = rest(t, out, err);
-        break;
-    case PP_HF_GROUPS:
-        code = groups(t, hp->n_state_key_head, out, err);
+    case PP_HF_WHOLE:
         break;
     }
+    return fail_shape(t, err);
+}
+
+enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
+                             struct pp_tensor out[2], int *n, struct pp_error *err)
+{
+    const bool two = form == PP_HF_TWO_TAPS || form == PP_HF_TAPS || form == PP_HF_BIASES_GATE_UP ||
+                     form == PP_HF_IN_TURNS;
+    out[0] = out[1] = (struct pp_tensor){0};
+    *n = two ? 2 : 1;
+    const enum pp_code code = transform(t, form, hp, out, err);
     for (int i = 0; code && i < 2; i++) {
         pp_free((void *)(uintptr_t)out[i].data);
         out[i].data = NULL;
