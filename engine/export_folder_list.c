@@ -108,99 +108,173 @@ static float divided_by(const struct pp_hparams *hp, const char *name)
 
 enum { N_MIXES = 6 }; /* of RWKV, at most: RWKV 6 has one less */
 
-static enum pp_code shape_item(const struct folder *f, struct item *item, enum pp_hf_form form,
-                               enum pp_row_order rows)
+/* Whether a folder's tensor of this form is two of ours. */
+static bool holds_two(enum pp_hf_form form)
 {
-    const struct pp_hparams *hp = pp_source_hparams(f->s);
-    const bool halves = form == PP_HF_EXPERTS_HALVES_TURNED;
-    const bool rows_in_turns = form == PP_HF_IN_TURNS && item->n_dims == 2;
-    const bool keys_values = form == PP_HF_KEYS_VALUES || rows_in_turns;
-    const bool behind = form == PP_HF_HALVES || form == PP_HF_INDEX || keys_values;
-    const bool taps = form == PP_HF_TWO_TAPS || form == PP_HF_TAPS;
-    const bool in_turns = form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_BIASES_GATE_UP || taps ||
-                          (form == PP_HF_IN_TURNS && !rows_in_turns) || halves;
-    item->head_dim = hp->head_dim;
-    item->n_head = hp->n_head;
-    item->n_head_kv = hp->n_head_kv;
-    if ((in_turns || behind) && !(item->with = other_of(f, item->from)))
-        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no like beside it", item->from->name);
-    if (form == PP_HF_BEHIND_RESERVED && hp->n_reserved_positions) {
-        item->order = RESERVED; /* which no position has, so that their values do not matter */
-        item->ne[1] += hp->n_reserved_positions;
-    } else if (form == PP_HF_BEHIND_RESERVED)
-        return pp_fail(f->err, PP_ERR_UNSUPPORTED, "folders of the family %s hold rows of %.200s that this one lacks",
-                       f->arch->name, item->from->name);
-    if (pp_hf_added(form) != 0.0f)
-        item->add = -pp_hf_added(form);
-    item->times = divided_by(hp, item->from->name);
-    item->logs = form == PP_HF_EXP_BETWEEN                                     ? 1
-                 : form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN ||
-                           form == PP_HF_MINUS_EXP_BETWEEN                     ? -1
-                                                                               : 0;
-    if (form == PP_HF_MINUS_EXP_BETWEEN || form == PP_HF_EXP_BETWEEN)
-        item->n_dims = 4;
-    if (form == PP_HF_COLUMN || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_FLAT ||
-        form == PP_HF_GROUPS) {
-        item->n_dims = 1;
-        item->ne[0] *= item->ne[1];
-        item->ne[1] = 1;
+    switch (form) {
+    case PP_HF_EXPERTS_GATE_UP:
+    case PP_HF_EXPERTS_HALVES_TURNED:
+    case PP_HF_BIASES_GATE_UP:
+    case PP_HF_TWO_TAPS:
+    case PP_HF_TAPS:
+    case PP_HF_IN_TURNS:
+    case PP_HF_HALVES:
+    case PP_HF_INDEX:
+    case PP_HF_KEYS_VALUES:
+        return true;
+    default:
+        return false;
     }
-    item->reordered = pp_source_gguf(f->s) && pp_state_order(hp, item->from->name, &item->heads);
-    if (form == PP_HF_TURNED || form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP ||
-        form == PP_HF_EXPERTS_FLAT_TURNED || form == PP_HF_WAYS || form == PP_HF_WAYS_APART || halves)
-        turn(item);
-    if (form == PP_HF_WAYS || form == PP_HF_WAYS_APART)
-        item->ways = item->from->ne[1] * item->from->ne[2] / (N_MIXES - 1);
-    if (form == PP_HF_EXPERTS_FLAT || form == PP_HF_EXPERTS_FLAT_TURNED)
-        item->n_dims = 2;
-    item->side_by_side = halves;
-    item->taps = taps;
-    item->taps_last = form == PP_HF_TAPS;
-    item->between = form == PP_HF_HEAD_TAPS;
-    if (form == PP_HF_ONE_ROW)
-        item->n_dims = 2;
-    if (form == PP_HF_NUMBER)
-        item->n_dims = 0;
-    if (form == PP_HF_DEEP || form == PP_HF_REST)
-        item->n_dims = 3;
+}
+
+/* What is done to each value. */
+static void shape_values(const struct folder *f, struct item *item, enum pp_hf_form form)
+{
+    const float added = pp_hf_added(form);
+    if (added != 0.0f)
+        item->add = -added;
+    item->times = divided_by(pp_source_hparams(f->s), item->from->name);
     if (form == PP_HF_REST)
         item->add = item->times = -1;
-    if (form == PP_HF_CHANNELS || form == PP_HF_CHANNELS_APART) {
+    if (form == PP_HF_EXP_BETWEEN)
+        item->logs = 1;
+    if (form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_MINUS_EXP_BETWEEN)
+        item->logs = -1;
+}
+
+static void flatten(struct item *item)
+{
+    item->n_dims = 1;
+    item->ne[0] *= item->ne[1];
+    item->ne[1] = 1;
+}
+
+/* Which dimensions the folder's tensor has, of one of ours or of two of them in each row. */
+static void shape_dims(const struct folder *f, struct item *item, enum pp_hf_form form)
+{
+    switch (form) {
+    case PP_HF_BEHIND_RESERVED:
+        item->order = RESERVED; /* which no position has, so that their values do not matter */
+        item->ne[1] += pp_source_hparams(f->s)->n_reserved_positions;
+        break;
+    case PP_HF_COLUMN:
+    case PP_HF_MINUS_EXP_COLUMN:
+    case PP_HF_FLAT:
+    case PP_HF_GROUPS:
+        flatten(item);
+        break;
+    case PP_HF_MINUS_EXP_BETWEEN:
+    case PP_HF_EXP_BETWEEN:
+        item->n_dims = 4;
+        break;
+    case PP_HF_EXPERTS_HALVES_TURNED:
+    case PP_HF_EXPERTS_GATE_UP:
+        turn(item);
+        item->side_by_side = form == PP_HF_EXPERTS_HALVES_TURNED;
+        item->ne[0] *= 2;
+        break;
+    case PP_HF_TURNED:
+    case PP_HF_EXPERTS_TURNED:
+        turn(item);
+        break;
+    case PP_HF_WAYS:
+    case PP_HF_WAYS_APART:
+        turn(item);
+        item->ways = item->from->ne[1] * item->from->ne[2] / (N_MIXES - 1);
+        break;
+    case PP_HF_EXPERTS_FLAT_TURNED:
+        turn(item);
+        item->n_dims = 2;
+        break;
+    case PP_HF_EXPERTS_FLAT:
+    case PP_HF_ONE_ROW:
+        item->n_dims = 2;
+        break;
+    case PP_HF_TWO_TAPS:
+    case PP_HF_TAPS:
+        item->taps = true;
+        item->taps_last = form == PP_HF_TAPS;
+        item->ne[0] *= 2;
+        break;
+    case PP_HF_BIASES_GATE_UP:
+        item->ne[0] *= 2;
+        break;
+    case PP_HF_HEAD_TAPS:
+        item->between = true;
+        break;
+    case PP_HF_NUMBER:
+        item->n_dims = 0;
+        break;
+    case PP_HF_DEEP:
+    case PP_HF_REST:
+        item->n_dims = 3;
+        break;
+    case PP_HF_CHANNELS:
+    case PP_HF_CHANNELS_APART:
         item->n_dims = 3;
         item->ne[2] = item->ne[1] * item->ne[2] * item->ne[3];
         item->ne[1] = item->ne[3] = 1;
         item->last_of_one = f->opt->bits != 0;
-    }
-    if (form == PP_HF_HEADS && (item->n_dims != 1 || item->ne[0] % hp->state_key_dim != 0))
-        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has another size than all heads", item->from->name);
-    if (form == PP_HF_HEADS)
-        item->row = hp->state_key_dim;
-    if (form == PP_HF_QKV_BY_HEAD)
+        break;
+    case PP_HF_HEADS:
+        item->row = pp_source_hparams(f->s)->state_key_dim;
+        break;
+    case PP_HF_QKV_BY_HEAD:
         item->order = BY_HEAD;
-    if (in_turns)
-        item->ne[0] *= 2;
-    if (behind) {
-        item->ne[1] += item->with->ne[1];
-        item->order = keys_values ? KEYS_VALUES : ONE_BEHIND;
+        break;
+    default:
+        break;
     }
-    if (rows_in_turns) {
+}
+
+/* The other one's rows, behind those of the first or in turns with them. */
+static void add_rows(const struct folder *f, struct item *item, enum pp_hf_form form)
+{
+    item->ne[1] += item->with->ne[1];
+    item->order = form == PP_HF_HALVES || form == PP_HF_INDEX ? ONE_BEHIND : KEYS_VALUES;
+    if (form == PP_HF_IN_TURNS) { /* as if each row were a head */
         item->head_dim = 1;
         item->n_head_kv = item->from->ne[1];
-        return PP_OK;
     }
-    if (keys_values) {
-        item->halves = !hp->rope_neox && !f->arch->hf_pairs;
-        return PP_OK;
-    }
-    if (hp->rope_neox || f->arch->hf_pairs || rows == PP_ROWS_SAME)
-        return PP_OK;
+    if (form == PP_HF_KEYS_VALUES)
+        item->halves = !pp_source_hparams(f->s)->rope_neox && !f->arch->hf_pairs;
+}
+
+/* Heads whose halves are rotated together go back to the folder's order. */
+static void order_heads(struct item *item)
+{
     item->order = BY_HALVES;
     if (item->n_dims == 2 && strstr(item->from->name, "_norm.")) { /* of heads: values of each one move */
-        item->n_dims = 1;
         item->row = item->ne[0];
-        item->ne[0] *= item->ne[1];
-        item->ne[1] = 1;
+        flatten(item);
     }
+}
+
+static enum pp_code shape_item(const struct folder *f, struct item *item, enum pp_hf_form form,
+                               enum pp_row_order rows)
+{
+    const struct pp_hparams *hp = pp_source_hparams(f->s);
+    item->head_dim = hp->head_dim;
+    item->n_head = hp->n_head;
+    item->n_head_kv = hp->n_head_kv;
+    if (holds_two(form) && !(item->with = other_of(f, item->from)))
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no like beside it", item->from->name);
+    if (form == PP_HF_BEHIND_RESERVED && !hp->n_reserved_positions)
+        return pp_fail(f->err, PP_ERR_UNSUPPORTED, "folders of the family %s hold rows of %.200s that this one lacks",
+                       f->arch->name, item->from->name);
+    if (form == PP_HF_HEADS && (item->n_dims != 1 || item->ne[0] % hp->state_key_dim != 0))
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has another size than all heads", item->from->name);
+    item->reordered = pp_source_gguf(f->s) && pp_state_order(hp, item->from->name, &item->heads);
+    shape_values(f, item, form);
+    shape_dims(f, item, form);
+    const bool matrices_in_turns = form == PP_HF_IN_TURNS && item->n_dims == 2;
+    if (form == PP_HF_HALVES || form == PP_HF_INDEX || form == PP_HF_KEYS_VALUES || matrices_in_turns)
+        add_rows(f, item, form);
+    else if (form == PP_HF_IN_TURNS)
+        item->ne[0] *= 2;
+    const bool by_rows = form == PP_HF_KEYS_VALUES || matrices_in_turns;
+    if (!by_rows && !hp->rope_neox && !f->arch->hf_pairs && rows != PP_ROWS_SAME)
+        order_heads(item);
     return PP_OK;
 }
 
