@@ -106,7 +106,7 @@ enum pp_code tok_rwkv_unescape(struct tok_spec *spec, struct pp_error *err)
         all += spec->texts[i].len;
     char *to = make_room(spec, all, err);
     if (!to)
-        return err->code;
+        return PP_ERR_NOMEM;
     for (size_t i = 0; i < spec->n; i++, to += n) {
         if (!unescape(spec->texts[i], false, to, &n))
             return pp_fail(err, PP_ERR_FORMAT, "token %zu has a backslash before something unknown", i);
@@ -150,7 +150,7 @@ static enum pp_code read_lines(const char *data, size_t n, struct tok_spec *spec
     char *to = make_room(spec, n, err);
     size_t number = 1;
     if (!to)
-        return err->code;
+        return PP_ERR_NOMEM;
     for (const char *p = data, *end = data + n, *stop; p < end; p = stop + 1, number++) {
         struct pp_str token;
         int64_t id;

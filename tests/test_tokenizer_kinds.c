@@ -441,6 +441,14 @@ static void rwkv(void **state)
                                       "1 '' 0\n", "1 'a'\n", "1 '\\' 1\n", "1 '\\ud800' 3\n", "x 'a' 1\n"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(tok_from_rwkv(bad[i], strlen(bad[i]), &t[0], &err), PP_ERR_FORMAT);
+    enum pp_code code = PP_ERR_NOMEM;
+    for (uint64_t nth = 1; code == PP_ERR_NOMEM; nth++) {
+        pp_mem_fail_at(nth, 0);
+        code = tok_from_rwkv(lines, sizeof lines - 1, &t[0], NULL); /* nobody wants to know why */
+        pp_mem_fail_at(0, 0);
+    }
+    assert_int_equal(code, PP_OK);
+    pp_tokenizer_free(t[0]);
 }
 
 /* Long inputs of one letter stay linear. */
