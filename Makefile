@@ -34,14 +34,13 @@ SRC_BASE   := $(sort $(wildcard engine/base/*.c))
 SRC_ENGINE := $(foreach d,engine engine/arch engine/cpu,$(sort $(wildcard $(d)/*.c)))
 SRC_APP    := $(filter-out src/main.c,$(sort $(wildcard src/*.c)))
 SRC_UI     := $(sort $(wildcard ui/*.c))
-SRC_TEST   := tests/runner.c tests/support.c tests/hostile.c tests/tiny_model.c tests/adapter_folder.c \
-              tests/cca_formulas.c tests/compressed_model.c tests/convolved.c tests/decoder_checks.c tests/decoder_formulas.c tests/decoder_model.c \
-              tests/encoder_model.c tests/expert_formulas.c tests/state_formulas.c tests/qwen4_formulas.c \
-              tests/scan_formulas.c tests/expert_model.c tests/expert_checks.c \
-              tests/fill_store.c \
-              tests/gemma_model.c tests/gradients.c tests/packed_folder.c tests/passes.c tests/rwkv_model.c tests/small_model.c tests/talk.c \
-              tests/tokenizers.c tests/worker_fixture.c \
-              $(sort $(wildcard tests/test_*.c tests/soft_*.c))
+SRC_TEST   := tests/runner.c tests/support.c tests/adapter_folder.c tests/cca_formulas.c tests/compressed_model.c \
+              tests/convolved.c tests/decoder_checks.c tests/decoder_formulas.c tests/decoder_model.c \
+              tests/encoder_model.c tests/expert_checks.c tests/expert_formulas.c tests/expert_model.c \
+              tests/fill_store.c tests/gemma_model.c tests/gguf_file.c tests/gradients.c tests/hostile.c \
+              tests/packed_folder.c tests/passes.c tests/qwen4_formulas.c tests/rwkv_model.c tests/scan_formulas.c \
+              tests/small_model.c tests/state_formulas.c tests/talk.c tests/tiny_model.c tests/tokenizers.c \
+              tests/worker_fixture.c $(sort $(wildcard tests/test_*.c tests/soft_*.c))
 SRC_FAKE   := $(sort $(wildcard tests/fake_*.c)) tests/ui_fake_main.c
 FUZZERS    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/fuzz_*.c)))
 HEADERS    := $(wildcard engine/*.h engine/*/*.h src/*.h ui/*.h tests/*.h)
@@ -215,7 +214,7 @@ FUZZ_FLAGS := -std=gnu17 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=un
 SRC_FUZZED := $(SRC_BASE) $(filter-out $(ISA_FILES),$(SRC_ENGINE)) $(wildcard src/store*.c src/options*.c) \
               $(foreach n,adapter_mix adapter_names cmd_bench_compare cmd_common cmd_models_pull config conversation export \
                 fence fetch import import_store json_numbers near paths plain_text registry title,src/$(n).c) \
-              tests/hostile.c tests/support.c tests/tiny_model.c tests/tokenizers.c \
+              tests/gguf_file.c tests/hostile.c tests/support.c tests/tiny_model.c tests/tokenizers.c \
               $(foreach n,document history input layout markdown sanitize settings text text_file theme wrap,ui/$(n).c)
 fuzz_obj    = $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(1))
 

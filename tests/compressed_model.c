@@ -7,8 +7,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/gguf.h"
-#include "engine/types.h"
+#include "tests/gguf_file.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -209,23 +208,18 @@ static void write_metadata(struct pp_gguf_writer *w, const struct compressed_sha
 const char *compressed_model_write(const struct compressed_model *m)
 {
     const char *path = fresh_path("compressed.gguf");
-    struct pp_gguf_writer *w;
-    struct pp_error err;
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_tensor tensors[sizeof m->t / sizeof *m->t];
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     write_metadata(w, &m->s);
     for (int i = 0; i < m->n; i++) {
         const struct compressed_array *a = &m->t[i];
-        pp_gguf_add_tensor(w, a->name, a->whole ? PP_TYPE_I32 : PP_TYPE_F32, a->matrices ? 3 : a->rows ? 2 : 1,
-                           (const int64_t[]){a->cols, a->rows, a->matrices});
+        tensors[i] = float_tensor(a->name, a->values, a->cols, a->rows, a->matrices);
+        if (a->whole) { /* numbers of the same size */
+            tensors[i].type = PP_TYPE_I32;
+            tensors[i].data = a->whole;
+        }
     }
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (int i = 0; i < m->n; i++) {
-        const struct compressed_array *a = &m->t[i];
-        const int64_t n = (a->matrices ? a->matrices : 1) * (a->rows ? a->rows : 1) * a->cols;
-        assert_ok(pp_gguf_write(w, a->whole ? (const void *)a->whole : a->values, (size_t)n * 4, &err), err);
-    }
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    gguf_file_end(w, tensors, (size_t)m->n);
     return path;
 }
 

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/gguf.h"
-#include "engine/types.h"
+#include "tests/gguf_file.h"
 #include "tests/support.h"
 
 /* In what a family differs from Llama. */
@@ -921,13 +920,12 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
 }
 
 /* Norms behind parts, and those of what states are made with, are called by their names alone in PLaMo's. */
-static const char *name_in_file(const struct decoder *d, const char *name)
+static const char *name_in_file(const struct decoder *d, const char *name, char bare[sizeof d->t[0].name])
 {
-    static char bare[sizeof d->t[0].name];
     const bool is_bare = strstr(name, ".post_") || (strstr(name, ".ssm_") && strstr(name, "_norm."));
     if (strncmp(d->s.arch, "plamo", 5) != 0 || !is_bare)
         return name;
-    snprintf(bare, sizeof bare, "%.*s", (int)(strlen(name) - strlen(".weight")), name);
+    snprintf(bare, sizeof d->t[0].name, "%.*s", (int)(strlen(name) - strlen(".weight")), name);
     return bare;
 }
 
@@ -935,21 +933,16 @@ const char *decoder_write(const struct decoder *d)
 {
     static char paths[8][256];
     static unsigned serial;
-    struct pp_gguf_writer *w;
-    struct pp_error err;
+    struct pp_tensor tensors[DECODER_MAX_TENSORS];
+    char bare[DECODER_MAX_TENSORS][sizeof d->t[0].name];
     char *path = paths[serial % 8];
     snprintf(path, sizeof paths[0], "%s/decoder-%u.gguf", test_tmpdir(), serial++);
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     write_metadata(w, d);
-    for (const struct matrix *t = d->t; t < d->t + d->n; t++)
-        pp_gguf_add_tensor(w, name_in_file(d, t->name), PP_TYPE_F32, t->stack ? 3 : t->rows ? 2 : 1,
-                           (const int64_t[]){t->cols, t->rows, t->stack});
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (const struct matrix *t = d->t; t < d->t + d->n; t++)
-        assert_ok(pp_gguf_write(w, t->values,
-                                (size_t)((t->stack ? t->stack : 1) * (t->rows ? t->rows : 1) * t->cols) * sizeof(float),
-                                &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    for (int i = 0; i < d->n; i++) {
+        const struct matrix *t = &d->t[i];
+        tensors[i] = float_tensor(name_in_file(d, t->name, bare[i]), t->values, t->cols, t->rows, t->stack);
+    }
+    gguf_file_end(w, tensors, (size_t)d->n);
     return path;
 }

@@ -8,9 +8,9 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
-#include "engine/gguf.h"
 #include "engine/quant.h"
 #include "engine/safetensors.h"
+#include "tests/gguf_file.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -273,28 +273,26 @@ const char *encoder_write(const struct encoder *e)
 {
     static char paths[8][256];
     static unsigned serial;
-    struct pp_gguf_writer *w;
+    struct pp_tensor tensors[MAX_TENSORS];
+    uint8_t *stored[MAX_TENSORS];
     struct pp_error err;
     char *path = paths[serial % 8];
     snprintf(path, sizeof paths[0], "%s/encoder-%u.gguf", test_tmpdir(), serial++);
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     write_metadata(w, e);
-    for (int i = 0; i < e->n; i++)
-        pp_gguf_add_tensor(w, e->t[i].name, e->t[i].type, e->t[i].stack ? 3 : e->t[i].rows ? 2 : 1,
-                           (const int64_t[]){e->t[i].cols, e->t[i].rows, e->t[i].stack});
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
     for (int i = 0; i < e->n; i++) {
         const struct matrix *m = &e->t[i];
-        const int64_t rows = n_rows(m);
-        const size_t bytes = pp_type_row_bytes(m->type, m->cols) * (size_t)rows;
-        uint8_t *stored = pp_malloc(bytes);
-        assert_non_null(stored);
-        assert_ok(pp_quantize_rows(m->type, m->values, stored, rows, m->cols, NULL, &err), err);
-        assert_ok(pp_gguf_write(w, stored, bytes, &err), err);
-        pp_free(stored);
+        struct pp_tensor *t = &tensors[i];
+        *t = float_tensor(m->name, m->values, m->cols, m->rows, m->stack);
+        t->type = m->type;
+        t->size = pp_type_row_bytes(m->type, m->cols) * (size_t)n_rows(m);
+        t->data = stored[i] = pp_malloc(t->size);
+        assert_non_null(stored[i]);
+        assert_ok(pp_quantize_rows(m->type, m->values, stored[i], n_rows(m), m->cols, NULL, &err), err);
     }
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    gguf_file_end(w, tensors, (size_t)e->n);
+    for (int i = 0; i < e->n; i++)
+        pp_free(stored[i]);
     return path;
 }
 

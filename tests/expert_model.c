@@ -6,8 +6,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/engine.h"
-#include "engine/gguf.h"
-#include "engine/types.h"
+#include "tests/gguf_file.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -769,35 +768,37 @@ static int64_t n_values(const struct array *a)
     return (a->matrices ? a->matrices : 1) * (a->rows ? a->rows : 1) * a->cols;
 }
 
+static float *all_less_one(const struct array *a)
+{
+    float *values = pp_malloc((size_t)n_values(a) * sizeof *values);
+    assert_non_null(values);
+    for (int64_t i = 0; i < n_values(a); i++)
+        values[i] = a->values[i] - 1;
+    return values;
+}
+
 const char *expert_model_write(const struct expert_model *m)
 {
     static char paths[8][256];
     static unsigned serial;
-    struct pp_gguf_writer *w;
-    struct pp_error err;
+    struct pp_tensor tensors[EXPERT_MAX_TENSORS];
+    float *less_one[EXPERT_MAX_TENSORS] = {0};
+    size_t n = 0;
     char *path = paths[serial % 8];
     snprintf(path, sizeof paths[0], "%s/experts-%u.gguf", test_tmpdir(), serial++);
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     write_metadata(w, m);
-    for (int i = 0; i < m->n; i++) {
-        const struct array *a = &m->t[i];
-        if (is_in_file(m, a))
-            pp_gguf_add_tensor(w, a->name, PP_TYPE_F32, a->matrices ? 3 : a->rows ? 2 : 1,
-                               (const int64_t[]){a->cols, a->rows, a->matrices});
+    for (const struct array *a = m->t; a < m->t + m->n; a++) {
+        if (!is_in_file(m, a))
+            continue;
+        tensors[n] = float_tensor(a->name, a->values, a->cols, a->rows, a->matrices);
+        if (m->s.lacks_ones && strstr(a->name, "norm.weight"))
+            tensors[n].data = less_one[n] = all_less_one(a);
+        n++;
     }
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (int i = 0; i < m->n; i++) {
-        const struct array *a = &m->t[i];
-        float *values = pp_malloc((size_t)n_values(a) * sizeof *values);
-        assert_non_null(values);
-        for (int64_t j = 0; j < n_values(a); j++)
-            values[j] = a->values[j] - (m->s.lacks_ones && strstr(a->name, "norm.weight") ? 1 : 0);
-        if (is_in_file(m, a))
-            assert_ok(pp_gguf_write(w, values, (size_t)n_values(a) * sizeof(float), &err), err);
-        pp_free(values);
-    }
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    gguf_file_end(w, tensors, n);
+    while (n > 0)
+        pp_free(less_one[--n]);
     return path;
 }
 

@@ -5,8 +5,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/gguf.h"
-#include "engine/types.h"
+#include "tests/gguf_file.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -263,22 +262,14 @@ const char *gemma_write(const struct gemma *g)
 {
     static char paths[8][256];
     static unsigned serial;
-    struct pp_gguf_writer *w;
-    struct pp_error err;
+    struct pp_tensor tensors[MAX_TENSORS];
     char *path = paths[serial % 8];
     snprintf(path, sizeof paths[0], "%s/gemma-%u.gguf", test_tmpdir(), serial++);
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     write_metadata(w, &g->s);
-    for (const struct tensor *t = g->t; t < g->t + g->n; t++)
-        pp_gguf_add_tensor(w, t->name, PP_TYPE_F32, t->stack ? 3 : t->rows ? 2 : 1,
-                           (const int64_t[]){t->cols, t->rows, t->stack});
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (const struct tensor *t = g->t; t < g->t + g->n; t++)
-        assert_ok(pp_gguf_write(w, t->values,
-                                (size_t)((t->stack ? t->stack : 1) * (t->rows ? t->rows : 1) * t->cols) * sizeof(float),
-                                &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    for (int i = 0; i < g->n; i++)
+        tensors[i] = float_tensor(g->t[i].name, g->t[i].values, g->t[i].cols, g->t[i].rows, g->t[i].stack);
+    gguf_file_end(w, tensors, (size_t)g->n);
     return path;
 }
 

@@ -7,8 +7,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/gguf.h"
-#include "engine/types.h"
+#include "tests/gguf_file.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -108,10 +107,9 @@ void rwkv_drop(void)
 const char *rwkv_write_numbers(const char *arch, const struct number *numbers, size_t n_numbers)
 {
     const char *path = fresh_path("rwkv.gguf");
-    struct pp_gguf_writer *w;
-    struct pp_error err;
+    struct pp_tensor tensors[MAX_TENSORS];
     char key[80];
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_text(w, "general.architecture", arch);
     for (size_t i = 0; i < n_numbers; i++) {
         snprintf(key, sizeof key, "%s.%s", arch, numbers[i].key ? numbers[i].key : "");
@@ -125,21 +123,18 @@ const char *rwkv_write_numbers(const char *arch, const struct number *numbers, s
     pp_gguf_add_text(w, "tokenizer.chat_template", "rwkv-world"); /* as the first files have it */
     for (int i = 0; i < n_arrays; i++) {
         const struct array *a = &arrays[i];
-        const int64_t n_dims = a->rows ? 2 : 1;
-        if (strstr(a->name, "lerp_fused"))
-            pp_gguf_add_tensor(w, a->name, PP_TYPE_F32, 4, (const int64_t[]){N, 1, 1, a->rows});
-        else if (a->rows == MIXES_6 * N)
-            pp_gguf_add_tensor(w, a->name, PP_TYPE_F32, 3, (const int64_t[]){a->cols, N, MIXES_6});
+        struct pp_tensor *to = &tensors[i];
+        if (a->rows == MIXES_6 * N)
+            *to = float_tensor(a->name, a->values, a->cols, N, MIXES_6);
         else
-            pp_gguf_add_tensor(w, a->name, PP_TYPE_F32, (int)n_dims, (const int64_t[]){a->cols, a->rows});
+            *to = float_tensor(a->name, a->values, a->cols, a->rows, 0);
+        if (strstr(a->name, "lerp_fused")) {
+            to->n_dims = 4;
+            to->ne[1] = 1;
+            to->ne[3] = a->rows;
+        }
     }
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (int i = 0; i < n_arrays; i++) {
-        const size_t n = (size_t)((arrays[i].rows ? arrays[i].rows : 1) * arrays[i].cols);
-        assert_ok(pp_gguf_write(w, arrays[i].values, n * sizeof(float), &err), err);
-    }
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    gguf_file_end(w, tensors, (size_t)n_arrays);
     return path;
 }
 

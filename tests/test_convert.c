@@ -11,9 +11,9 @@
 #include "engine/convert.h"
 #include "engine/export.h"
 #include "engine/file_type.h"
-#include "engine/gguf.h"
 #include "engine/quant.h"
 #include "engine/source.h"
+#include "tests/gguf_file.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -163,27 +163,18 @@ static void add_keys(struct pp_gguf_writer *w)
 /* A model with two matrices (rows of 256 and of 48), one whose rows fit no block, and a norm. */
 static const char *small_model(void)
 {
-    struct pp_gguf_writer *w;
-    struct pp_error err;
     float x[ROWS * COLS];
     const char *path = temp_file("small.gguf");
     for (int64_t i = 0; i < ROWS * COLS; i++)
         x[i] = weight(i);
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    const struct pp_tensor tensors[] = {
+        float_tensor("token_embd.weight", x, COLS, ROWS, 0),  float_tensor("blk.0.attn_q.weight", x, COLS, ROWS, 0),
+        float_tensor("blk.0.ffn_up.weight", x, 96, 2, 0),     float_tensor("blk.0.ffn_gate.weight", x, 20, 2, 0),
+        float_tensor("output_norm.weight", x, COLS, 0, 0),
+    };
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     add_keys(w);
-    pp_gguf_add_tensor(w, "token_embd.weight", PP_TYPE_F32, 2, (int64_t[]){COLS, ROWS});
-    pp_gguf_add_tensor(w, "blk.0.attn_q.weight", PP_TYPE_F32, 2, (int64_t[]){COLS, ROWS});
-    pp_gguf_add_tensor(w, "blk.0.ffn_up.weight", PP_TYPE_F32, 2, (int64_t[]){96, 2});
-    pp_gguf_add_tensor(w, "blk.0.ffn_gate.weight", PP_TYPE_F32, 2, (int64_t[]){20, 2});
-    pp_gguf_add_tensor(w, "output_norm.weight", PP_TYPE_F32, 1, (int64_t[]){COLS});
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    assert_ok(pp_gguf_write(w, x, sizeof x, &err), err);
-    assert_ok(pp_gguf_write(w, x, sizeof x, &err), err);
-    assert_ok(pp_gguf_write(w, x, 96 * 2 * 4, &err), err);
-    assert_ok(pp_gguf_write(w, x, 20 * 2 * 4, &err), err);
-    assert_ok(pp_gguf_write(w, x, COLS * 4, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    gguf_file_end(w, tensors, sizeof tensors / sizeof *tensors);
     return path;
 }
 
@@ -283,23 +274,19 @@ static void test_experts_named_twice(void **state)
     static const char *const names[] = {"blk.0.ffn_up.0.weight", "blk.0.ffn_up.00.weight", "blk.0.ffn_up.000.weight",
                                         "blk.0.ffn_up.1.weight"};
     enum { N = sizeof names / sizeof *names };
-    struct pp_gguf_writer *w;
+    struct pp_tensor tensors[N];
     struct pp_source *s;
     struct pp_error err;
     float x[4] = {1, 2, 3, 4};
     const char *path = temp_file("experts.gguf"), *out = temp_file("stacked.gguf");
     (void)state;
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     add_keys(w);
     pp_gguf_add_u32(w, "llama.expert_count", 2);
     pp_gguf_add_u32(w, "llama.expert_used_count", 1);
     for (int i = 0; i < N; i++)
-        pp_gguf_add_tensor(w, names[i], PP_TYPE_F32, 2, (int64_t[]){2, 2});
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (int i = 0; i < N; i++)
-        assert_ok(pp_gguf_write(w, x, sizeof x, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+        tensors[i] = float_tensor(names[i], x, 2, 2, 0);
+    gguf_file_end(w, tensors, N);
     assert_ok(pp_quantize_file(path, out, "F32", NULL, &err), err);
     assert_ok(pp_source_open(out, &s, &err), err);
     assert_int_equal(pp_source_n_tensors(s), 3); /* the others are no experts' */

@@ -14,7 +14,6 @@
 #include "engine/convert.h"
 #include "engine/cpu/isa.h"
 #include "engine/engine.h"
-#include "engine/gguf.h"
 #include "engine/hf.h"
 #include "engine/rows.h"
 #include "engine/safetensors.h"
@@ -25,6 +24,7 @@
 #include "src/options.h"
 #include "src/paths.h"
 #include "tests/encoder_model.h"
+#include "tests/gguf_file.h"
 #include "tests/support.h"
 
 static const char *const families[] = {"bert", "nomic-bert", "jina-bert-v2", "jina-bert-v3", "nomic-bert-moe"};
@@ -624,24 +624,19 @@ static void many_lines(void **state)
 /* A small decoder as a file that says how its vectors become one, or does not (< 0). */
 static void write_pooling(const char *path, int pooling)
 {
-    struct pp_gguf_writer *w;
+    struct pp_tensor tensors[128];
     struct pp_gguf *g;
     struct pp_error err;
     assert_ok(pp_gguf_open("engine/starter/starter-draft-Q4_0.gguf", &g, &err), err);
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
-    for (size_t i = 0; i < pp_gguf_n_kv(g); i++)
-        pp_gguf_add_copy(w, g, i);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
+    gguf_file_copy_keys(w, g);
     if (pooling >= 0)
         pp_gguf_add_u32(w, "llama.pooling_type", (uint32_t)pooling);
-    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++) {
-        const struct pp_tensor *t = pp_gguf_tensor_at(g, i);
-        pp_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
-    }
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++)
-        assert_ok(pp_gguf_write(w, pp_gguf_tensor_at(g, i)->data, pp_gguf_tensor_at(g, i)->size, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    const size_t n = pp_gguf_n_tensors(g);
+    assert_true(n <= sizeof tensors / sizeof *tensors);
+    for (size_t i = 0; i < n; i++)
+        tensors[i] = *pp_gguf_tensor_at(g, i);
+    gguf_file_end(w, tensors, n);
     pp_gguf_close(g);
 }
 

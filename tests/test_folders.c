@@ -13,13 +13,13 @@
 #include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/export.h"
-#include "engine/gguf.h"
 #include "engine/hf.h"
 #include "engine/rows.h"
 #include "engine/safetensors.h"
 #include "engine/source.h"
 #include "engine/text.h"
 #include "tests/decoder_model_int.h"
+#include "tests/gguf_file.h"
 #include "tests/packed_folder.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
@@ -223,13 +223,11 @@ static void write_fused(struct pp_gguf_writer *w, const struct pp_gguf *g, bool 
 static const char *fused_file_of(const char *src)
 {
     const char *dst = fresh("fused.gguf");
-    struct pp_gguf_writer *w;
     struct pp_gguf *g;
     struct pp_error err;
     assert_ok(pp_gguf_open(src, &g, &err), err);
-    assert_ok(pp_gguf_writer_new(dst, &w, &err), err);
-    for (size_t i = 0; i < pp_gguf_n_kv(g); i++)
-        pp_gguf_add_copy(w, g, i);
+    struct pp_gguf_writer *w = gguf_file_begin(dst);
+    gguf_file_copy_keys(w, g);
     write_fused(w, g, false);
     assert_ok(pp_gguf_writer_begin(w, &err), err);
     write_fused(w, g, true);
@@ -536,11 +534,11 @@ static const char *seeing_file_of(const char *src)
                                            "tokenizer.ggml.add_space_prefix"};
     const char *dst = fresh("seeing.gguf");
     const float two[] = {1, 2};
-    struct pp_gguf_writer *w;
+    struct pp_tensor tensors[256];
     struct pp_gguf *g;
     struct pp_error err;
     assert_ok(pp_gguf_open(src, &g, &err), err);
-    assert_ok(pp_gguf_writer_new(dst, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(dst);
     for (size_t i = 0; i < pp_gguf_n_kv(g); i++) {
         const struct pp_str key = pp_gguf_kv_key(g, i);
         bool copied = true;
@@ -549,19 +547,13 @@ static const char *seeing_file_of(const char *src)
         if (copied)
             pp_gguf_add_copy(w, g, i);
     }
-    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++) {
-        const struct pp_tensor *t = pp_gguf_tensor_at(g, i);
-        pp_gguf_add_tensor(w, t->name, t->type, t->n_dims, t->ne);
-    }
-    pp_gguf_add_tensor(w, "v.blk.0.attn_q.bias", PP_TYPE_F32, 1, (int64_t[]){2, 1, 1, 1});
-    pp_gguf_add_tensor(w, "mm.mm_soft_emb_norm.weight", PP_TYPE_F32, 1, (int64_t[]){2, 1, 1, 1});
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (size_t i = 0; i < pp_gguf_n_tensors(g); i++)
-        assert_ok(pp_gguf_write(w, pp_gguf_tensor_at(g, i)->data, pp_gguf_tensor_at(g, i)->size, &err), err);
-    for (int i = 0; i < 2; i++)
-        assert_ok(pp_gguf_write(w, two, sizeof two, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    const size_t n = pp_gguf_n_tensors(g);
+    assert_true(n + 2 <= sizeof tensors / sizeof *tensors);
+    for (size_t i = 0; i < n; i++)
+        tensors[i] = *pp_gguf_tensor_at(g, i);
+    tensors[n] = float_tensor("v.blk.0.attn_q.bias", two, 2, 0, 0);
+    tensors[n + 1] = float_tensor("mm.mm_soft_emb_norm.weight", two, 2, 0, 0);
+    gguf_file_end(w, tensors, n + 2);
     pp_gguf_close(g);
     return dst;
 }

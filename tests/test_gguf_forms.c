@@ -8,10 +8,10 @@
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
-#include "engine/gguf.h"
 #include "engine/model.h"
 #include "engine/quant.h"
 #include "engine/source.h"
+#include "tests/gguf_file.h"
 #include "tests/passes.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
@@ -92,14 +92,14 @@ static void take(struct items *l, const struct pp_gguf *g, bool mxfp4)
 
 static void write_items(struct pp_gguf_writer *w, const struct items *l)
 {
-    struct pp_error err;
-    for (int i = 0; i < l->n; i++)
-        pp_gguf_add_tensor(w, l->of[i].name, l->of[i].type, l->of[i].n_dims, l->of[i].ne);
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (int i = 0; i < l->n; i++)
-        assert_ok(pp_gguf_write(w, l->of[i].data, l->of[i].size, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    struct pp_tensor tensors[MAX_ITEMS];
+    for (int i = 0; i < l->n; i++) {
+        const struct item *from = &l->of[i];
+        tensors[i] = (struct pp_tensor){.name = from->name, .type = from->type, .n_dims = from->n_dims,
+                                        .data = from->data, .size = from->size};
+        memcpy(tensors[i].ne, from->ne, sizeof from->ne);
+    }
+    gguf_file_end(w, tensors, (size_t)l->n);
 }
 
 static const char *fresh(const char *name)
@@ -115,11 +115,8 @@ static const char *fresh(const char *name)
 static const char *file_of(const struct items *l, const struct pp_gguf *meta, const char *name)
 {
     const char *path = fresh(name);
-    struct pp_gguf_writer *w;
-    struct pp_error err;
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
-    for (size_t k = 0; k < pp_gguf_n_kv(meta); k++)
-        pp_gguf_add_copy(w, meta, k);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
+    gguf_file_copy_keys(w, meta);
     write_items(w, l);
     return path;
 }
@@ -381,9 +378,7 @@ static void join_qkv(struct items *l, int layer, const char *end)
 static const char *gptoss_file(const struct items *l, const struct pp_gguf *g, const char *name)
 {
     const char *path = fresh(name);
-    struct pp_gguf_writer *w;
-    struct pp_error err;
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     write_gptoss_keys(w, g);
     write_items(w, l);
     return path;
@@ -546,14 +541,13 @@ static void seeing(void **state)
         const char *file = fresh(names[i][0]), *other = fresh(names[i][1]);
         char folder[64];
         struct items l = {0};
-        struct pp_gguf_writer *w;
         struct pp_gguf *g;
         struct pp_error err;
         snprintf(folder, sizeof folder, "architectures/%s", names[i][0]);
         assert_ok(pp_convert_to_gguf(testdata(folder), file, &(struct pp_convert_options){0}, &err), err);
         assert_ok(pp_gguf_open(file, &g, &err), err);
         take(&l, g, false);
-        assert_ok(pp_gguf_writer_new(other, &w, &err), err);
+        struct pp_gguf_writer *w = gguf_file_begin(other);
         write_as(w, g, names[i][0], names[i][1]);
         pp_gguf_add_u32_array(w, "rope.dimension_sections", (const uint32_t[]){4, 6, 6, 0}, 4);
         write_items(w, &l);

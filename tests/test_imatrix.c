@@ -8,10 +8,10 @@
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
-#include "engine/gguf.h"
 #include "engine/imatrix.h"
 #include "engine/quant.h"
 #include "engine/source.h"
+#include "tests/gguf_file.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -312,18 +312,13 @@ static const char *gguf_file(const char *general_type, float sum, float count, i
 {
     const char *path = temp_file("hostile.gguf");
     const float sums[4] = {1, sum, 2, 3}, counts[4] = {count, 1, 1, 1};
-    struct pp_gguf_writer *w;
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_tensor tensors[] = {float_tensor("a.in_sum2", sums, 4, 1, 0),
+                                  float_tensor("a.counts", counts, 1, n_counts, 0)};
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_text(w, "general.type", general_type);
-    pp_gguf_add_tensor(w, "a.in_sum2", type, 2, (int64_t[]){4, 1, 1, 1});
-    if (n_counts)
-        pp_gguf_add_tensor(w, "a.counts", PP_TYPE_F32, 2, (int64_t[]){1, n_counts, 1, 1});
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    assert_ok(pp_gguf_write(w, sums, type == PP_TYPE_F32 ? 16 : 8, &err), err);
-    if (n_counts)
-        assert_ok(pp_gguf_write(w, counts, (size_t)n_counts * 4, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    tensors[0].type = type;
+    tensors[0].size = type == PP_TYPE_F32 ? 16 : 8;
+    gguf_file_end(w, tensors, n_counts ? 2 : 1);
     return path;
 }
 

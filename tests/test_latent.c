@@ -8,12 +8,12 @@
 #include "engine/base/mem.h"
 #include "engine/bench.h"
 #include "engine/engine.h"
-#include "engine/gguf.h"
 #include "engine/kv.h"
 #include "engine/quant.h"
 #include "engine/tensor_forms.h"
 #include "engine/types.h"
 #include "tests/expert_model.h"
+#include "tests/gguf_file.h"
 #include "tests/passes.h"
 #include "tests/support.h"
 
@@ -342,25 +342,19 @@ static const char *adapter_file(const char *matrix, int64_t n_in, int64_t n_out)
     static char path[300];
     float values[256];
     char name[2][80];
-    struct pp_gguf_writer *w;
-    struct pp_error err;
     snprintf(path, sizeof path, "%s/latent-adapter.gguf", test_tmpdir());
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_text(w, "general.type", "adapter");
     pp_gguf_add_text(w, "general.architecture", strstr(matrix, "indexer") ? "deepseek32" : "deepseek2");
     pp_gguf_add_text(w, "adapter.type", "lora");
     pp_gguf_add_f32(w, "adapter.lora.alpha", 1);
     snprintf(name[0], sizeof name[0], "%s.weight.lora_a", matrix);
     snprintf(name[1], sizeof name[1], "%s.weight.lora_b", matrix);
-    pp_gguf_add_tensor(w, name[0], PP_TYPE_F32, 2, (const int64_t[]){n_in, 1});
-    pp_gguf_add_tensor(w, name[1], PP_TYPE_F32, 2, (const int64_t[]){1, n_out});
     for (int i = 0; i < 256; i++)
         values[i] = (float)(i % 7 - 3) / 4;
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    assert_ok(pp_gguf_write(w, values, (size_t)n_in * sizeof *values, &err), err);
-    assert_ok(pp_gguf_write(w, values, (size_t)n_out * sizeof *values, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    const struct pp_tensor halves[] = {float_tensor(name[0], values, n_in, 1, 0),
+                                       float_tensor(name[1], values, 1, n_out, 0)};
+    gguf_file_end(w, halves, 2);
     return path;
 }
 
@@ -425,10 +419,9 @@ static enum pp_code open_metadata(const char *arch, const char *odd, uint64_t v,
                  {"attention.q_lora_rank", 32}, {"attention.indexer.top_k", 40}, {"attention.indexer.head_count", 3},
                  {"attention.indexer.key_length", 20}};
     char path[300], key[80];
-    struct pp_gguf_writer *w;
     struct pp_source *s;
     snprintf(path, sizeof path, "%s/bad-sizes.gguf", test_tmpdir());
-    assert_ok(pp_gguf_writer_new(path, &w, err), *err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_text(w, "general.architecture", arch);
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
         snprintf(key, sizeof key, "%s.%s", arch, usual[i].key);
@@ -439,9 +432,7 @@ static enum pp_code open_metadata(const char *arch, const char *odd, uint64_t v,
         pp_gguf_add_bool_array(w, key, list, n);
     snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", arch);
     pp_gguf_add_f32(w, key, 1e-5f);
-    assert_ok(pp_gguf_writer_begin(w, err), *err);
-    assert_ok(pp_gguf_writer_finish(w, err), *err);
-    pp_gguf_writer_free(w);
+    gguf_file_end(w, NULL, 0);
     const enum pp_code code = pp_source_open(path, &s, err);
     assert_int_not_equal(code, PP_OK);
     return code;

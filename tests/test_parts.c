@@ -6,9 +6,9 @@
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
-#include "engine/gguf.h"
 #include "engine/model.h"
 #include "engine/source.h"
+#include "tests/gguf_file.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -28,23 +28,17 @@ static const char *part_path(const char *name, int i)
 static void write_part(const struct pp_gguf *g, const char *path, int i, int lie)
 {
     const size_t n = pp_gguf_n_tensors(g), from = n * (size_t)i / PARTS, to = n * ((size_t)i + 1) / PARTS;
-    struct pp_gguf_writer *w;
-    struct pp_error err;
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
-    for (size_t k = 0; i == 0 && k < pp_gguf_n_kv(g); k++)
-        pp_gguf_add_copy(w, g, k);
+    struct pp_tensor tensors[128];
+    struct pp_gguf_writer *w = gguf_file_begin(path);
+    if (i == 0)
+        gguf_file_copy_keys(w, g);
     pp_gguf_add_u32(w, "split.no", (uint32_t)(i + lie));
     pp_gguf_add_u32(w, "split.count", PARTS);
     pp_gguf_add_u32(w, "split.tensors.count", (uint32_t)n);
-    for (size_t t = from; t < to; t++) {
-        const struct pp_tensor *x = pp_gguf_tensor_at(g, t);
-        pp_gguf_add_tensor(w, x->name, x->type, x->n_dims, x->ne);
-    }
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
+    assert_true(to - from <= sizeof tensors / sizeof *tensors);
     for (size_t t = from; t < to; t++)
-        assert_ok(pp_gguf_write(w, pp_gguf_tensor_at(g, t)->data, pp_gguf_tensor_at(g, t)->size, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+        tensors[t - from] = *pp_gguf_tensor_at(g, t);
+    gguf_file_end(w, tensors, to - from);
 }
 
 static const char *whole_model(void)

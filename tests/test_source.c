@@ -7,10 +7,10 @@
 #include "engine/arch/arch.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
-#include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/quant.h"
 #include "engine/source.h"
+#include "tests/gguf_file.h"
 #include "tests/support.h"
 
 /* --- folders and files made for a test ----------------------------------------------------------------------- */
@@ -317,9 +317,7 @@ static struct pp_gguf_writer *begin_gguf(const char *path, const char *skip)
         uint32_t v;
     } keys[] = {{"llama.block_count", 1},          {"llama.context_length", 64},     {"llama.embedding_length", 4},
                 {"llama.feed_forward_length", 8},  {"llama.attention.head_count", 2}, {"llama.vocab_size", 16}};
-    struct pp_gguf_writer *w;
-    struct pp_error err;
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_str(w, "general.architecture", "llama", 5);
     pp_gguf_add_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -331,9 +329,7 @@ static struct pp_gguf_writer *begin_gguf(const char *path, const char *skip)
 static enum pp_code finish_and_open(struct pp_gguf_writer *w, const char *path, struct pp_source **s,
                                     struct pp_error *err)
 {
-    assert_ok(pp_gguf_writer_begin(w, err), *err);
-    assert_ok(pp_gguf_writer_finish(w, err), *err);
-    pp_gguf_writer_free(w);
+    gguf_file_end(w, NULL, 0);
     return pp_source_open(path, s, err);
 }
 
@@ -435,7 +431,7 @@ static void test_gguf_other(void **state)
     pp_gguf_add_f32(w, "llama.rope.scaling.attn_factor", 1);
     assert_ok(finish_and_open(w, path, &s, &err), err);
     pp_source_close(s);
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    w = gguf_file_begin(path);
     pp_gguf_add_text(w, "general.architecture", "mistral3");
     pp_gguf_add_f32(w, "mistral3.attention.layer_norm_rms_epsilon", 1e-5f);
     pp_gguf_add_u32(w, "mistral3.block_count", 1);
@@ -470,8 +466,7 @@ static void test_missing(void **state)
     (void)state;
     snprintf(path, sizeof path, "%s/missing.gguf", test_tmpdir());
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pp_gguf_writer *w;
-        assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+        struct pp_gguf_writer *w = gguf_file_begin(path);
         pp_gguf_add_text(w, "general.architecture", cases[i][0]);
         assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
         assert_non_null(strstr(err.text, cases[i][0]));
@@ -515,10 +510,9 @@ static void test_gguf_ollama(void **state)
     snprintf(path, sizeof path, "%s/ollama.gguf", test_tmpdir());
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static const uint32_t numbers[] = {131072, 256, 512, 4, 16};
-        struct pp_gguf_writer *w;
+        struct pp_gguf_writer *w = gguf_file_begin(path);
         struct pp_source *s;
         struct pp_error err;
-        assert_ok(pp_gguf_writer_new(path, &w, &err), err);
         pp_gguf_add_text(w, "general.architecture", cases[i].arch);
         snprintf(key, sizeof key, "%s.block_count", cases[i].arch);
         pp_gguf_add_u32(w, key, (uint32_t)cases[i].n_layer);

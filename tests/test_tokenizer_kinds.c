@@ -10,8 +10,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
-#include "engine/gguf.h"
 #include "engine/tokenizer_internal.h"
+#include "tests/gguf_file.h"
 #include "tests/support.h"
 #include "tests/tokenizers.h"
 
@@ -484,8 +484,6 @@ static const char *digits_file(const char *family, const char *pre, bool llama3)
     char (*names)[16] = pp_calloc(EOT + 1, sizeof *names);
     const size_t n = llama3 ? EOT + 1 : 32;
     const char *path = test_path("digits.gguf");
-    struct pp_gguf_writer *w;
-    struct pp_error err;
     assert_true(tokens && names);
     for (size_t i = 0; i < n; i++) {
         snprintf(names[i], sizeof names[i], i < 10 ? "%zu" : "t%zu", i);
@@ -497,7 +495,7 @@ static const char *digits_file(const char *family, const char *pre, bool llama3)
         list[i] = (struct pp_str){merges[i], strlen(merges[i])};
     if (llama3)
         tokens[EOT] = (struct pp_str){"<|eot_id|>", 10};
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_text(w, "general.architecture", family);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "gpt2");
     if (pre)
@@ -505,9 +503,7 @@ static const char *digits_file(const char *family, const char *pre, bool llama3)
     pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", tokens, n);
     pp_gguf_add_str_array(w, "tokenizer.ggml.merges", list, MERGES);
     pp_gguf_add_i32_array(w, "tokenizer.ggml.eos_token_ids", (const int32_t[]){20, 21}, 2);
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    gguf_file_end(w, NULL, 0);
     pp_free(tokens);
     pp_free(names);
     return path;
@@ -546,24 +542,20 @@ static void check_ranked(const char *model, const char *pre)
     static const char *const merges[] = {"\n \n", "b a", "a b", "\xe2\x96\x81 a"};
     enum { TOKENS = sizeof texts / sizeof *texts, RANKS = sizeof merges / sizeof *merges };
     struct pp_str tokens[TOKENS], list[RANKS];
-    struct pp_gguf_writer *w;
-    struct pp_error err;
     char path[256];
     for (int i = 0; i < TOKENS; i++)
         tokens[i] = (struct pp_str){texts[i], strlen(texts[i])};
     for (int i = 0; i < RANKS; i++)
         list[i] = (struct pp_str){merges[i], strlen(merges[i])};
     snprintf(path, sizeof path, "%s/ranked.gguf", test_tmpdir());
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_text(w, "general.architecture", "llama");
     pp_gguf_add_text(w, "tokenizer.ggml.model", model);
     pp_gguf_add_text(w, "tokenizer.ggml.pre", pre);
     pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", tokens, TOKENS);
     pp_gguf_add_str_array(w, "tokenizer.ggml.merges", list, RANKS);
     pp_gguf_add_bool(w, "tokenizer.ggml.add_bos_token", false);
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    gguf_file_end(w, NULL, 0);
     struct pp_tokenizer *t = open_tokenizer(path);
     expect_tokens(t, "aba", 0, "a|ba");
     expect_tokens(t, " a\n\nab!", 0, " a|\n\n|ab|!");
@@ -581,21 +573,11 @@ static void ranked(void **state)
 /* A file with a vocabulary of this kind, whose tokens are all ordinary ones. */
 static struct pp_gguf_writer *kind_file(const char *path, const char *kind, const struct pp_str *tokens, size_t n)
 {
-    struct pp_gguf_writer *w;
-    struct pp_error err;
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_text(w, "general.architecture", "llama");
     pp_gguf_add_text(w, "tokenizer.ggml.model", kind);
     pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", tokens, n);
     return w;
-}
-
-static void finish_file(struct pp_gguf_writer *w)
-{
-    struct pp_error err;
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
 }
 
 /* The message says what there is. */
@@ -605,7 +587,7 @@ static void missing_kinds(void **state)
     struct pp_tokenizer *t;
     struct pp_error err;
     (void)state;
-    finish_file(kind_file(test_path("kind.gguf"), "odd", &token, 1));
+    gguf_file_end(kind_file(test_path("kind.gguf"), "odd", &token, 1), NULL, 0);
     assert_int_equal(pp_tokenizer_open(test_path("kind.gguf"), &t, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "pippin knows"));
 }
@@ -623,7 +605,7 @@ static void words_of_characters(void **state)
         pp_gguf_add_str_array(w, "tokenizer.ggml.merges", &merge, 1);
         if (small)
             pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.lowercase", true);
-        finish_file(w);
+        gguf_file_end(w, NULL, 0);
         struct pp_tokenizer *t = open_tokenizer(test_path("kind.gguf"));
         struct pp_tokenizer *both[] = {t, through_gguf(t)};
         for (int i = 0; i < 2; i++) {
@@ -657,7 +639,7 @@ static void bad_patterns(void **state)
             pp_gguf_add_text(w, "pippin.tokenizer.split", "\\S+");
         else
             pp_gguf_add_i32_array(w, "pippin.tokenizer.split", (const int32_t[]){1}, 1);
-        finish_file(w);
+        gguf_file_end(w, NULL, 0);
         assert_int_equal(pp_tokenizer_open(test_path("kind.gguf"), &t, &err), PP_ERR_FORMAT);
         assert_non_null(strstr(err.text, "pippin.tokenizer.split is not a list"));
     }
@@ -682,7 +664,7 @@ static void dna(void **state)
     (void)state;
     pp_gguf_add_str_array(w, "tokenizer.ggml.merges", merges, 1);
     pp_gguf_add_text(w, "tokenizer.ggml.pre", "gpt-2");
-    finish_file(w);
+    gguf_file_end(w, NULL, 0);
     struct pp_tokenizer *t = open_tokenizer(test_path("kind.gguf"));
     struct pp_tokenizer *both[] = {t, through_gguf(t)};
     /* a tokenizer.json would cut the letters as other text */
@@ -718,7 +700,7 @@ static void cased_words(void **state)
         snprintf(key, sizeof key, "tokenizer.ggml.normalizer.%s", want[i][0]);
         pp_gguf_add_bool(w, key, false);
         pp_gguf_add_u32(w, "tokenizer.ggml.unknown_token_id", 0);
-        finish_file(w);
+        gguf_file_end(w, NULL, 0);
         struct pp_tokenizer *t = open_tokenizer(test_path("kind.gguf")), *again = through_gguf(t);
         expect_tokens(t, "\u00c1 A", 0, want[i][1]);
         expect_tokens(again, "\u00c1 A", 0, want[i][1]);
@@ -744,9 +726,7 @@ static void masks(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct pp_str tokens[] = {{"a", 1}, {"\xc4\xa0", 2}, {cases[i].mask, 6}}; /* a space is written as a G */
         const char *path = test_path("mask.gguf");
-        struct pp_gguf_writer *w;
-        struct pp_error err;
-        assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+        struct pp_gguf_writer *w = gguf_file_begin(path);
         pp_gguf_add_text(w, "general.architecture", cases[i].family);
         pp_gguf_add_text(w, "general.name", cases[i].name);
         pp_gguf_add_text(w, "tokenizer.ggml.model", "gpt2");
@@ -754,9 +734,7 @@ static void masks(void **state)
         pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", tokens, 3);
         pp_gguf_add_i32_array(w, "tokenizer.ggml.token_type", types, 3);
         pp_gguf_add_str_array(w, "tokenizer.ggml.merges", tokens, 0);
-        assert_ok(pp_gguf_writer_begin(w, &err), err);
-        assert_ok(pp_gguf_writer_finish(w, &err), err);
-        pp_gguf_writer_free(w);
+        gguf_file_end(w, NULL, 0);
         struct pp_tokenizer *t = open_tokenizer(path);
         char text[32], want[32];
         snprintf(text, sizeof text, "a %s a", cases[i].mask);

@@ -12,9 +12,9 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/convert.h"
-#include "engine/gguf.h"
 #include "engine/tokenizer_internal.h"
 #include "tests/decoder_model.h"
+#include "tests/gguf_file.h"
 #include "tests/support.h"
 #include "tests/tokenizers.h"
 
@@ -307,8 +307,6 @@ static const char *plain_file(const char *family, unsigned n_bytes)
     float scores[BYTES + 4] = {0};
     int32_t types[BYTES + 4];
     const char *path = test_path("plamo.gguf");
-    struct pp_gguf_writer *w;
-    struct pp_error err;
     unsigned n = 0;
     for (; n < n_bytes; n++) {
         snprintf(names[n], sizeof names[n], "<0x%02X>", n);
@@ -321,7 +319,7 @@ static const char *plain_file(const char *family, unsigned n_bytes)
         types[n] = TOK_NORMAL;
         scores[n] = -3;
     }
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_text(w, "general.architecture", family);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "plamo2");
     pp_gguf_add_text(w, "tokenizer.ggml.pre", "default");
@@ -329,9 +327,7 @@ static const char *plain_file(const char *family, unsigned n_bytes)
     pp_gguf_add_f32_array(w, "tokenizer.ggml.scores", scores, n);
     pp_gguf_add_i32_array(w, "tokenizer.ggml.token_type", types, n);
     pp_gguf_add_bool(w, "tokenizer.ggml.add_space_prefix", false);
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    gguf_file_end(w, NULL, 0);
     return path;
 }
 

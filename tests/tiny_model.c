@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 
 #include "engine/base/mem.h"
-#include "engine/gguf.h"
 #include "engine/quant.h"
+#include "tests/gguf_file.h"
 #include "tests/support.h"
 
 struct tiny_shape tiny_shape(uint32_t type)
@@ -75,22 +75,34 @@ static int list_tensors(const struct tiny_shape *s, struct tensor_plan *t)
     return n;
 }
 
-static void write_tensor(struct pp_gguf_writer *w, const struct tensor_plan *t, uint32_t type, uint32_t *state)
+/* The data are new. */
+static struct pp_tensor make_tensor(const struct tensor_plan *t, uint32_t type, uint32_t *state)
 {
     struct pp_error err;
     int64_t rows = (t->rows ? t->rows : 1) * (t->matrices ? t->matrices : 1), n = rows * t->cols;
-    type = t->rows && !t->plain ? type : PP_TYPE_F32;
-    size_t bytes = pp_type_row_bytes(type, t->cols) * (size_t)rows;
     float *f = pp_malloc((size_t)n * sizeof *f);
-    uint8_t *q = pp_malloc(bytes);
+    struct pp_tensor made = float_tensor(t->name, f, t->cols, t->rows, t->matrices);
+    made.type = t->rows && !t->plain ? type : PP_TYPE_F32;
+    made.size = pp_type_row_bytes(made.type, t->cols) * (size_t)rows;
+    uint8_t *q = pp_malloc(made.size);
     assert_true(f && q);
+    made.data = q;
     fill(f, n, t->cols, state);
     for (int64_t i = 0; i < t->cols && !t->rows; i++)
         f[i] = 1.0f + f[i]; /* norms are near 1 */
-    assert_ok(pp_quantize_rows(type, f, q, rows, t->cols, NULL, &err), err);
-    assert_ok(pp_gguf_write(w, q, bytes, &err), err);
+    assert_ok(pp_quantize_rows(made.type, f, q, rows, t->cols, NULL, &err), err);
     pp_free(f);
-    pp_free(q);
+    return made;
+}
+
+static void end_file(struct pp_gguf_writer *w, const struct tensor_plan *plans, int n, uint32_t type, uint32_t seed)
+{
+    struct pp_tensor tensors[MAX_TENSORS];
+    for (int i = 0; i < n; i++)
+        tensors[i] = make_tensor(&plans[i], type, &seed);
+    gguf_file_end(w, tensors, (size_t)n);
+    for (int i = 0; i < n; i++)
+        pp_free((void *)(uintptr_t)tensors[i].data);
 }
 
 /* Both halves of a LoRA adapter for the first layer's seven matrices and for the output. */
@@ -117,24 +129,14 @@ const char *tiny_adapter(const struct tiny_shape *s, int rank)
     static unsigned next;
     static unsigned serial;
     struct tensor_plan halves[2 * 8];
-    struct pp_gguf_writer *w;
-    struct pp_error err;
-    uint32_t state = s->seed + 1;
     char *path = paths[next++ % 8];
     snprintf(path, sizeof paths[0], "%s/tiny-adapter-%u.gguf", test_tmpdir(), serial++);
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_str(w, "general.architecture", "llama", 5);
     pp_gguf_add_str(w, "general.type", "adapter", 7);
     pp_gguf_add_str(w, "adapter.type", "lora", 4);
     pp_gguf_add_f32(w, "adapter.lora.alpha", (float)rank / 2);
-    int n = list_halves(s, rank, halves);
-    for (int i = 0; i < n; i++)
-        pp_gguf_add_tensor(w, halves[i].name, PP_TYPE_F32, 2, (const int64_t[]){halves[i].cols, halves[i].rows});
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (int i = 0; i < n; i++)
-        write_tensor(w, &halves[i], PP_TYPE_F32, &state);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    end_file(w, halves, list_halves(s, rank, halves), PP_TYPE_F32, s->seed + 1);
     return path;
 }
 
@@ -167,13 +169,10 @@ const char *tiny_model(const struct tiny_shape *s)
         return written[found].path;
     const unsigned at = next++ % 8;
     struct tensor_plan tensors[MAX_TENSORS];
-    struct pp_gguf_writer *w;
-    struct pp_error err;
-    uint32_t state = s->seed;
     char *path = written[at].path;
     assert_true(s->n_layer <= 8);
     snprintf(path, sizeof written[at].path, "%s/tiny-%u.gguf", test_tmpdir(), serial++);
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_str(w, "general.architecture", "llama", 5);
     pp_gguf_add_u32(w, "llama.block_count", (uint32_t)s->n_layer);
     pp_gguf_add_u32(w, "llama.context_length", (uint32_t)s->n_ctx);
@@ -194,18 +193,7 @@ const char *tiny_model(const struct tiny_shape *s)
     }
     pp_gguf_add_u32(w, "llama.vocab_size", (uint32_t)s->n_vocab);
     pp_gguf_add_str(w, "tokenizer.ggml.model", "no_vocab", 8);
-    int n = list_tensors(s, tensors);
-    for (int i = 0; i < n; i++) {
-        const struct tensor_plan *t = &tensors[i];
-        const int64_t ne[3] = {t->cols, t->rows, t->matrices};
-        pp_gguf_add_tensor(w, t->name, t->rows && !t->plain ? s->type : PP_TYPE_F32,
-                           t->matrices ? 3 : t->rows ? 2 : 1, ne);
-    }
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (int i = 0; i < n; i++)
-        write_tensor(w, &tensors[i], s->type, &state);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    end_file(w, tensors, list_tensors(s, tensors), s->type, s->seed);
     written[at].shape = *s;
     assert_int_equal(stat(path, &written[at].file), 0);
     return path;

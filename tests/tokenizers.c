@@ -1,4 +1,5 @@
 /* tokenizers.c - what the tests of tokenizers share. */
+#include "tests/gguf_file.h"
 #include "tests/tokenizers.h"
 
 #include <stdio.h>
@@ -23,15 +24,12 @@ struct pp_tokenizer *open_tokenizer(const char *path)
 
 struct pp_tokenizer *through_gguf(const struct pp_tokenizer *t)
 {
-    struct pp_gguf_writer *w;
     struct pp_error err;
     char path[256];
     snprintf(path, sizeof path, "%s/tok_again.gguf", test_tmpdir());
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     assert_ok(pp_tokenizer_to_gguf(t, 0, w, &err), err);
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+    gguf_file_end(w, NULL, 0);
     return open_tokenizer(path);
 }
 
