@@ -14,11 +14,15 @@ struct pp_model {
     struct pp_plan plan;
     struct pp_model_info info;
     char *name;                     /* of info */
+    bool files_known;
+    struct pp_hash128 files;        /* what the file system said of the model's files when they were opened */
     pthread_mutex_t identity_lock;
     bool identity_known;            /* -- protected by identity_lock */
     struct pp_sha256 identity;      /* -- protected by identity_lock */
 };
 
+/* Fills `files`, of a model whose source was opened. */
+void pp_model_note_files(struct pp_model *m);
 /* A name for the file this model was opened from, by what the file system said of it then. false: it is a folder. */
 bool pp_model_file_key(const struct pp_model *m, struct pp_hash128 *key);
 /* The identity if it can be told at once: it was found before, by this process or, with the same cache_dir, another. */

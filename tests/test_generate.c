@@ -578,11 +578,52 @@ static void identities(void **state)
     assert_memory_equal(&ids[0], &ids[2], sizeof ids[0]);
 }
 
+static struct pp_sha256 identity_of(const struct pp_model *m)
+{
+    struct pp_sha256 id;
+    struct pp_error err;
+    assert_ok(pp_model_identity(m, test_tmpdir(), &id, &err), err);
+    return id;
+}
+
+/* A file that takes the place of one that is open: the open one is still what it was, and what is remembered of it is
+ * not taken for the other's. */
+static void replaced_while_open(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    struct pp_sha256 ids[2], old, new;
+    struct pp_model *m;
+    struct pp_error err;
+    char path[2][300];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char *bytes;
+        size_t n;
+        shape.seed = 11 + (uint32_t)i;
+        snprintf(path[i], sizeof path[i], "%s/replaced-%d.gguf", test_tmpdir(), i);
+        assert_ok(pp_read_file(tiny_model(&shape), 1 << 26, &bytes, &n, &err), err);
+        assert_ok(pp_write_file(path[i], bytes, n, 0600, &err), err);
+        pp_free(bytes);
+        assert_ok(pp_model_open(path[i], &m, &err), err);
+        assert_ok(pp_model_identity(m, NULL, &ids[i], &err), err);
+        pp_model_close(m);
+    }
+    assert_ok(pp_model_open(path[0], &m, &err), err);
+    assert_int_equal(rename(path[1], path[0]), 0);
+    old = identity_of(m);
+    pp_model_close(m);
+    assert_ok(pp_model_open(path[0], &m, &err), err);
+    new = identity_of(m);
+    pp_model_close(m);
+    assert_memory_equal(&old, &ids[0], sizeof old);
+    assert_memory_equal(&new, &ids[1], sizeof new);
+}
+
 TEST_GROUP(generate)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greets),                   cmocka_unit_test(stop_texts),
-        cmocka_unit_test(stop_texts_among_guesses),
+        cmocka_unit_test(stop_texts_among_guesses), cmocka_unit_test(replaced_while_open),
         cmocka_unit_test(written_control_tokens),
         cmocka_unit_test(drafts_change_nothing),    cmocka_unit_test(perfect_draft),
         cmocka_unit_test(regenerating),             cmocka_unit_test(decode_allocates_nothing),
