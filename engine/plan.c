@@ -469,11 +469,14 @@ int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, 
     return p->n_linears - 1;
 }
 
-static void *own(struct pp_plan *p, void *memory)
+/* n zeroed items that go with the plan; NULL: *err says that there is no memory for them. */
+static void *make(struct pp_plan *p, int64_t n, size_t size, struct pp_error *err)
 {
+    void *memory = pp_calloc((size_t)n, size);
     if (!memory || !grow_by_one(p, &p->owned, &p->n_owned, &p->cap_owned, sizeof *p->owned)) {
         p->bad = true;
         pp_free(memory);
+        pp_fail_nomem(err, "the model's plan");
         return NULL;
     }
     return p->owned[p->n_owned - 1] = memory;
@@ -483,12 +486,10 @@ static void *own(struct pp_plan *p, void *memory)
 static const struct pp_tensor *make_vector(struct pp_plan *p, const char *name, int64_t n, int64_t first, int64_t end,
                                            float value, struct pp_error *err)
 {
-    struct pp_tensor *t = own(p, pp_calloc(1, sizeof *t));
-    float *numbers = own(p, pp_calloc((size_t)n, sizeof *numbers));
-    if (!t || !numbers) {
-        pp_fail_nomem(err, "the model's plan");
+    struct pp_tensor *t = make(p, 1, sizeof *t, err);
+    float *numbers = make(p, n, sizeof *numbers, err);
+    if (!t || !numbers)
         return NULL;
-    }
     for (int64_t i = first; i < end && i < n; i++)
         numbers[i] = value;
     *t = (struct pp_tensor){.name = name, .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = numbers,
@@ -549,11 +550,9 @@ const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions
 const struct pp_tensor *pp_plan_matrix_of(struct pp_plan *p, const struct pp_tensor *t, int64_t i,
                                           struct pp_error *err)
 {
-    struct pp_tensor *m = own(p, pp_calloc(1, sizeof *m));
-    if (!m) {
-        pp_fail_nomem(err, "the model's plan");
+    struct pp_tensor *m = make(p, 1, sizeof *m, err);
+    if (!m)
         return NULL;
-    }
     *m = *t;
     m->n_dims = 2;
     m->ne[2] = m->ne[3] = 1;
@@ -565,11 +564,9 @@ const struct pp_tensor *pp_plan_matrix_of(struct pp_plan *p, const struct pp_ten
 const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t, int64_t row, struct pp_error *err)
 {
     const size_t bytes = pp_type_row_bytes(t->type, t->ne[0]);
-    struct pp_tensor *r = own(p, pp_calloc(1, sizeof *r));
-    if (!r) {
-        pp_fail_nomem(err, "the model's plan");
+    struct pp_tensor *r = make(p, 1, sizeof *r, err);
+    if (!r)
         return NULL;
-    }
     *r = (struct pp_tensor){.name = t->name, .type = t->type, .n_dims = 1, .ne = {t->ne[0], 1, 1, 1},
                             .data = (const uint8_t *)t->data + (size_t)row * bytes, .size = bytes};
     return r;
@@ -579,11 +576,9 @@ const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t
 static const struct pp_tensor *as_matrix(struct pp_plan *p, const struct pp_tensor *t, int64_t rows, int64_t cols,
                                          struct pp_error *err)
 {
-    struct pp_tensor *matrix = own(p, pp_calloc(1, sizeof *matrix));
-    if (!matrix) {
-        pp_fail_nomem(err, "the model's plan");
+    struct pp_tensor *matrix = make(p, 1, sizeof *matrix, err);
+    if (!matrix)
         return NULL;
-    }
     *matrix = *t;
     matrix->n_dims = 2;
     matrix->ne[0] = cols;
@@ -641,11 +636,9 @@ const struct pp_tensor *const *pp_plan_tables(struct pp_plan *p, const struct pp
     *n = one ? 1 : *n;
     if (!check_count(s, base, *n, err))
         return NULL;
-    const struct pp_tensor **tables = own(p, pp_calloc((size_t)*n, sizeof *tables));
-    if (!tables) {
-        pp_fail_nomem(err, "the model's plan");
+    const struct pp_tensor **tables = make(p, *n, sizeof *tables, err);
+    if (!tables)
         return NULL;
-    }
     for (int64_t i = 0, n_rows = 0; i < *n; i++) {
         snprintf(name, sizeof name, "%s.%lld.weight", base, (long long)i);
         const struct pp_tensor *t = pp_source_tensor(s, one ? whole : name);
@@ -660,13 +653,11 @@ const struct pp_tensor *const *pp_plan_tables(struct pp_plan *p, const struct pp
 static float *make_taps(struct pp_plan *p, const char *name, int64_t n, int64_t n_taps, const struct pp_tensor **made,
                         struct pp_error *err)
 {
-    struct pp_tensor *t = own(p, pp_calloc(1, sizeof *t));
-    float *taps = own(p, pp_calloc((size_t)(n * n_taps), sizeof *taps));
+    struct pp_tensor *t = make(p, 1, sizeof *t, err);
+    float *taps = make(p, n * n_taps, sizeof *taps, err);
     *made = NULL;
-    if (!t || !taps) {
-        pp_fail_nomem(err, "the model's plan");
+    if (!t || !taps)
         return NULL;
-    }
     *t = (struct pp_tensor){.name = name, .type = PP_TYPE_F32, .n_dims = 2, .ne = {n_taps, n, 1, 1}, .data = taps,
                             .size = (size_t)(n * n_taps) * sizeof *taps};
     *made = t;
@@ -711,11 +702,12 @@ void pp_plan_linear_bias(struct pp_plan *p, int linear, const struct pp_tensor *
 /* --- experts ---------------------------------------------------------------------------------------------------- */
 
 /* The matrices of a stack, as tensors of their own. */
-static bool slice(struct pp_plan *p, const struct pp_tensor *stack, int n, const struct pp_tensor **matrices)
+static bool slice(struct pp_plan *p, const struct pp_tensor *stack, int n, const struct pp_tensor **matrices,
+                  struct pp_error *err)
 {
     enum { NAME = 112 };
-    struct pp_tensor *slices = own(p, pp_calloc((size_t)n, sizeof *slices));
-    char *names = own(p, pp_calloc((size_t)n, NAME));
+    struct pp_tensor *slices = make(p, n, sizeof *slices, err);
+    char *names = make(p, n, NAME, err);
     for (int e = 0; slices && names && e < n; e++) {
         char *name = names + e * NAME;
         snprintf(name, NAME, "%.96s[%d]", stack->name, e);
@@ -737,11 +729,9 @@ const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct 
     va_end(ap);
     if (!check_count(s, base, n, err))
         return NULL;
-    const struct pp_tensor **matrices = own(p, pp_calloc((size_t)n, sizeof *matrices));
-    if (!matrices) {
-        pp_fail_nomem(err, "the model's plan");
+    const struct pp_tensor **matrices = make(p, n, sizeof *matrices, err);
+    if (!matrices)
         return NULL;
-    }
     snprintf(name, sizeof name, "%s.0.weight", base);
     const bool apart = pp_source_tensor(s, name) != NULL;
     for (int e = 0; apart && e < n; e++) {
@@ -753,13 +743,7 @@ const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct 
         return matrices;
     snprintf(name, sizeof name, "%s%sexps.weight", base, pp_ends_with(base, "_ch") ? "" : "_");
     const struct pp_tensor *stack = checked_tensor(s, name, n, n_out, n_in, err);
-    if (!stack)
-        return NULL;
-    if (!slice(p, stack, n, matrices)) {
-        pp_fail_nomem(err, "the model's plan");
-        return NULL;
-    }
-    return matrices;
+    return stack && slice(p, stack, n, matrices, err) ? matrices : NULL;
 }
 
 /* --- heads ------------------------------------------------------------------------------------------------------- */
@@ -779,9 +763,10 @@ int pp_plan_heads(struct pp_plan *p, const struct pp_source *s, int n, int64_t n
     stack = checked_tensor(s, name, flat ? 0 : n, flat ? n * n_out : n_out, n_in, err);
     if (!stack)
         return -1;
-    const struct pp_tensor **matrices = own(p, pp_calloc((size_t)n, sizeof *matrices));
-    if (!matrices || !slice(p, stack, n, matrices) ||
-        !grow_by_one(p, &p->heads, &p->n_heads, &p->cap_heads, sizeof *p->heads)) {
+    const struct pp_tensor **matrices = make(p, n, sizeof *matrices, err);
+    if (!matrices || !slice(p, stack, n, matrices, err))
+        return -1;
+    if (!grow_by_one(p, &p->heads, &p->n_heads, &p->cap_heads, sizeof *p->heads)) {
         pp_fail_nomem(err, "the model's plan");
         return -1;
     }
