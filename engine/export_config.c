@@ -283,21 +283,21 @@ static enum pp_code of_folder(const struct pp_source *s, bool tied, cJSON **json
 enum pp_code pp_export_config(const struct pp_source *s, const struct pp_tokenizer *t, bool tied, cJSON **json,
                               struct pp_error *err)
 {
-    enum pp_code code = PP_OK;
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    enum pp_code code;
     *json = NULL;
-    if (pp_source_folder(s) && !pp_source_hparams(s)->other_experts && !pp_source_hparams(s)->other_names) {
-        const struct pp_hparams *hp = pp_source_hparams(s);
+    if (pp_source_folder(s) && !hp->other_experts && !hp->other_names) {
         code = of_folder(s, tied, json, err);
         if (!code && hp->scales.any)
             pp_arch_by_name(hp->arch)->scaled_config(hp, tied, *json);
-    }
-    else if (!(*json = cJSON_CreateObject()))
+    } else if (!(*json = cJSON_CreateObject())) {
         code = pp_fail_nomem(err, "config.json");
-    else
+    } else {
         code = of_gguf(s, t, tied, *json, err);
-    if (code)
+    }
+    if (code) {
         cJSON_Delete(*json);
-    if (code)
         *json = NULL;
+    }
     return code;
 }

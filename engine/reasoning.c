@@ -20,7 +20,7 @@
 enum { WINDOW = 4096, HEADER_MOST = 512, STRAY_MOST = 64, TAG_MOST = 48 };
 
 /* Tags of both forms share the array `tag`; those of harmony are always the same. */
-enum { OPEN, CLOSE, ANSWER_OPEN, ANSWER_CLOSE, N_PLAIN };
+enum { OPEN, CLOSE, ANSWER_OPEN, ANSWER_CLOSE };
 enum { CHANNEL, MESSAGE, START_TAG, END, RETURN, CALL, N_HARMONY };
 enum { THINK = CHANNEL, CONTENT = MESSAGE, CALLS_END = RETURN, TOOL_CALLS = CALL }; /* Solar Open's */
 enum { N_TAGS = N_HARMONY };

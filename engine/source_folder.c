@@ -536,11 +536,10 @@ enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
     const struct pp_tensor *dense = code ? NULL : pp_source_tensor(s, "dense_2.weight");
     s->hp.n_dense = dense ? dense->ne[1] : 0;
     pp_hparams_find_shared(s, &s->hp);
-    if (!code)
+    if (!code) {
         find_ranks(s);
-    if (!code)
         find_post_norms(s);
-    if (!code)
         code = pp_hf_chat_template(s->path, "default", &s->chat_template, err);
+    }
     return code ? code : pp_hf_chat_template(s->path, "tool_use", &s->tool_template, err);
 }

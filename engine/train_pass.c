@@ -175,8 +175,7 @@ enum pp_code pp_train_forward(struct pp_trainer *t, const struct pp_cancel *canc
 /* Rows of the batch that have a target, some at a time. */
 struct loss_work {
     struct pp_trainer *t;
-    const int32_t *rows;        /* [n] */
-    int64_t n;
+    const int32_t *rows;        /* one for each item */
     float weight;
 };
 
@@ -215,7 +214,7 @@ double pp_train_loss(struct pp_trainer *t, float weight)
         memset(t->dx, 0, (size_t)(b->n_rows * t->n_embd) * sizeof *t->dx);
     for (int first = 0; first < b->n_learnt; first += t->head_rows) {
         int n = b->n_learnt - first < t->head_rows ? b->n_learnt - first : t->head_rows;
-        struct loss_work w = {.t = t, .rows = b->learnt + first, .n = n, .weight = weight};
+        struct loss_work w = {.t = t, .rows = b->learnt + first, .weight = weight};
         head_forward(t, w.rows, n);
         pp_train_run_items(t, n, loss_item, &w);
         if (weight > 0)

@@ -46,7 +46,6 @@ struct word {
 struct sample {
     struct word *words; /* [n] */
     int n;
-    char before_common[WORD_BYTES]; /* a word in front of another one, for a phrase */
 };
 
 static bool letter(char c)

@@ -198,11 +198,11 @@ static bool wait_for_room(void *user, const char *why)
     struct progress *g = user;
     if (!g->show.terminal)
         return false;
-    if (!g->waiting)
+    if (!g->waiting) {
         fputs("\n", stderr);
-    if (!g->waiting)
         pp_cli_say("%s; make room: it is tried again every few seconds, until Ctrl-C gives it up", why);
-    g->waiting = true;
+        g->waiting = true;
+    }
     for (int i = 0; i < TRIES && !pp_cancelled(g->cancel); i++)
         nanosleep(&pause, NULL);
     return !pp_cancelled(g->cancel);

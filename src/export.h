@@ -7,7 +7,6 @@
 #include "src/conversation.h"
 
 enum pp_export_form { PP_EXPORT_MARKDOWN, PP_EXPORT_JSON, PP_EXPORT_JSONL };
-#define PP_EXPORT_FORMS "md json jsonl"
 int pp_export_form_by_name(const char *name); /* "md", "json", "jsonl"; -1: none of these */
 int pp_export_form_of(const char *path);      /* by how it ends; -1: it does not tell */
 

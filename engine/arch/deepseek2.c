@@ -145,10 +145,10 @@ void pp_latent_yarn_to_config(const struct pp_hparams *hp, cJSON *config)
         return;
     cJSON_DeleteItemFromObjectCaseSensitive(rope, "attention_factor");
     pp_config_put_text(rope, "type", "yarn");
-    if (all_dim != 0.0f)
-        pp_config_put_float(rope, "mscale", all_dim); /* their quotient is 1 */
-    if (all_dim != 0.0f)
+    if (all_dim != 0.0f) { /* their quotient is 1 */
+        pp_config_put_float(rope, "mscale", all_dim);
         pp_config_put_float(rope, "mscale_all_dim", all_dim);
+    }
 }
 
 float pp_latent_yarn_growth(const struct pp_hparams *hp)

@@ -12,14 +12,14 @@ struct kind {
 };
 
 #define BEGINS(s) s, sizeof(s) - 1
-#define POINTER "a pointer of Git LFS in place of the file itself; get that with `git lfs pull`, or download it"
 #define PICKLE "PyTorch's form, where loading a file runs what is in it: it is not read; get safetensors or GGUF"
 #define OLDER  "a GGML file of the time before GGUF, which is not read; get the model as GGUF"
 #define PACKED "compressed; unpack it first"
 #define KERAS  "an HDF5 file, as Keras writes it, which is not read; get the model as safetensors or GGUF"
 
 static const struct kind kinds[] = {
-    {BEGINS("version https://git-lfs"), POINTER},
+    {BEGINS("version https://git-lfs"),
+     "a pointer of Git LFS in place of the file itself; get that with `git lfs pull`, or download it"},
     {BEGINS("PK\003\004"), "a zip archive or " PICKLE},
     {BEGINS("\x80\002"), PICKLE}, /* pickle's protocols 2 to 4 */
     {BEGINS("\x80\003"), PICKLE},

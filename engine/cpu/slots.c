@@ -367,10 +367,10 @@ bool pp_cpu_slots_new(struct pp_cpu *c)
     if (good)
         lay_out(c, &a);
     good = good && take_arena(c, &a) && place_outputs(c, &a);
-    if (good)
+    if (good) {
         c->attention_room = find_gap(c, &a, is_attention, &c->attention_floats);
-    if (good)
         mark_in_place(c, &a.lives);
+    }
     for (int i = 0; good && i < c->n_slots; i++)
         if (whole_slot(c, i) != i && c->slots[whole_slot(c, i)])
             c->slots[i] = c->slots[whole_slot(c, i)] + plan->slots[i].at;
