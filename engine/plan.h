@@ -19,124 +19,147 @@ enum {
     PP_MAX_TAPS = 16,    /* of a convolution */
 };
 
+/* What is computed of each row. x, y and z are what the slots `in`, `in2` and `in3` hold for it, t is its position; the
+ * result is `out`, or, "in place", what the slot named had. Words in backquotes are members of struct pp_op; a `scale`
+ * of 0 is 1 where it multiplies. "Cached" means that the slot named also goes to the row's place in the cache, layer
+ * `layer`, where later rows look back at it. */
 enum pp_op_kind {
-    PP_OP_EMBED,     /* out = scale * row of `weight` for the row's token, plus that of `bias` for its position if there
-                        is one, and the first of `segments`; or the row's input vector */
-    PP_OP_LOOKUP,    /* out = scale * row of `weight` for the row's token, or its position; the first row if there is no
-                        such token or position */
-    PP_OP_TOKEN,     /* out = the number of the row's token, and `at`, in every value */
-    PP_OP_NGRAM,     /* out = the row of `weight` that the row's token t and the `count` tokens before it, the latest
-                        first in `in`, lead to: t + t_1 v + t_2 v^2 + ... modulo the number of rows, v being `period`;
-                        tokens from the latest one on that is the `at`-th of the vocabulary count as 0 */
-    PP_OP_HASH,      /* out = the rows of `count` tables of as many rows each, one behind the other, that the row's
-                        token and those before it lead to, side by side: struct pp_hashed; for n tokens t, t_1 ... the
-                        hash is m_0 t xor m_1 t_1 xor ..., modulo the rows of each in turn. `in`: those before, the
-                        latest first, and 1; 0: there was none. From the latest one that is `end` on all are that */
-    PP_OP_NORM,      /* out = norm(in) * weight [+ bias]: by the root of the mean square, or `centred`, LayerNorm; with
-                        `scale` for epsilon, where that is not 0 */
-    PP_OP_HEAD_NORM, /* out = the same for every head of `in`, by one vector of as many values as a head has, or each
-                        head by one of its own: a row of a matrix. In front of attention in place */
-    PP_OP_LINEAR,    /* out = linear(in), adapters included */
-    PP_OP_HEADS,     /* out = of each head of `in` the product with its own matrix of `heads`; values that a head has
-                        behind those that are multiplied come behind its result */
-    PP_OP_ROPE,      /* in place: rotates the heads in `in` by the row's position; with a `period` heads of so many
-                        values, which are not attention's, by `halves` or by neighbours, from the `at`-th value on, and
-                        `back`: the other way round */
-    PP_OP_KV_STORE,  /* K from `in`, V from `in2` go to the row's place in the cache, layer `layer`. With a `stride` and
-                        without `in2`, `in` is what a COMPRESS gave: of rows that are the last of their block, it goes
-                        to the block's place in a tier of compressed positions, its last values rotated by the position
-                        of the block's first one */
-    PP_OP_COMPRESS,  /* of rows that are the last of a block of `stride` positions, which begin at its multiples: out =
-                        the sum of what `in` was at them, each value times its share in the softmax over them of what
-                        `in2` was there, to which the position's row of `bias` [stride, width of in] is added; all
-                        normed by `weight`. Where `in` is twice as wide as out, the second halves are those of the own
-                        block, and with them takes part, if there is one, the block before it by the first halves. Of
-                        other rows 0. What `in` and `in2` are goes to the row's place in the cache, layer `layer` */
-    PP_OP_ATTENTION, /* out = attention of the query heads in `in` over the cache of `layer`; `weight`: attention sinks
-                        [n_head], each a score without a value, or NULL; scores are bounded by `scale` if it is not 0,
-                        and fall with the distance by `alibi`. Without a KV_STORE in front the cache is that of the
-                        last layer before it that has one of its tier. With a `count`, rows that would see more
-                        positions than that see those only that the last PICK before it picked: of blocks of `period`
-                        positions, the query heads of each head of keys those that it picked for that one; or, if it
-                        is `pooled`, all heads the same, and those behind the last whole block besides. With a
-                        `stride`, a window and one head of keys, rows also see the keys of the layer's compressed
-                        blocks that end up to them, which are values, too; of those blocks a `count` is then */
-    PP_OP_PICK,      /* picks for each row the `count` positions of those it may see whose score is the largest, of the
-                        same scores the first. A score is the sum over the heads of `in` of the head's number of `in3`
-                        times max(0, q . k), k being what `in2` was at that position. Of each head and of `in2`
-                        rope_dim values from the `at`-th on are rotated before, by halves or by neighbours; `in2` goes
-                        to the row's place in the cache, layer `layer`. With a `period`, a power of two: picks for each
-                        head of `in`, of blocks of so many positions that begin at its multiples, as many as `count`
-                        positions are. A block's score is the largest q . k of those of its positions that the row may
-                        see; the last `local` blocks, the row's own being one, are picked in any case. There is no
-                        `in3`. If it is `pooled`, there is, and all heads see the same blocks: a block's score is that
-                        of its last position, whose `in2` is the key of the whole block, and only those blocks are
-                        picked from of which the row sees all. Without `in3` each head's number is 1, and `in2` is
-                        rotated by the position of its block's beginning. With a `stride`, positions are blocks of so
-                        many that end up to the row, k is what a COMPRESS gave in `in2` at the last of each, and is
-                        rotated as that of a KV_STORE is */
-    PP_OP_CONVOLVE,  /* out = bias + the sum of weight[:, j] times what `in` was at the j-th of the last `window`
-                        positions, the row's own being the last; in a tree those of its ancestors. Before the first
-                        position it was 0. `weight`: [width, window], or fewer rows, each of as many values; with a
-                        `period` there is a column for each such of these positions only, back from the row's
-                        own. What `in` is goes to the row's place in the cache, layer `layer` */
-    PP_OP_POOL,      /* out = of the block of `period` positions in which the row's lies, the mean of what the first
-                        half of `in` was at those up to the row's own, each value with its share in the softmax of what
-                        the second half was there, row j of `weight` [period, width of out] being added at the block's
-                        j-th position; or, without `weight`, the mean of `in`. What `in` is goes to the row's place in
-                        the cache, layer `layer` */
-    PP_OP_RECUR,     /* out = what the states of layer `layer` give for the row's queries, as `recurrence` says: each
-                        head normed by `weight`, if there is one, with `scale` for epsilon, where that is not 0, and all
-                        times silu(in), or sigmoid(in) */
-    PP_OP_GATE,      /* out = fn(in) * in2, with `scale` where the function has a number */
-    PP_OP_MULTIPLY,  /* out = in * in2, or in * weight */
-    PP_OP_AFFINE,    /* out = (in + bias) * weight, of which either may be missing; `weight` may have one number for as
-                        many neighbours of in as there are for each */
-    PP_OP_MIX,       /* `in` and `out` being streams side by side, `in2` a matrix with a row for each: stream j of out =
-                        that of in, plus the sum of the streams of in, each times its number of row j */
-    PP_OP_SPREAD,    /* in place: to each of the streams of `out`, `in` times 1 + its number of `in2` is added */
-    PP_OP_CONNECT,   /* out = the numbers by which a part of a layer is connected with `count` streams: struct
-                        pp_connection; `in` becomes them one by one, times a number of `weight` (for each kind one) and
-                        with `bias` added */
-    PP_OP_READ_STREAMS,  /* out = the sum of the streams of `in`, each times its number of `in2`, the first ones of a
-                        CONNECT */
-    PP_OP_WRITE_STREAMS, /* in place: stream j of `out` becomes itself, or, where `in2`, what a CONNECT gave, has a
-                        matrix, the sum of all, stream i times number (i, j) of that; and `in` times the stream's number
-                        is added */
-    PP_OP_ROOTS,     /* out = for each of `count` streams of `in` and of `in2` the root of `scale` times their product,
-                        which is at least 1e-6 either way, with the product's sign; of 0 it is 0 */
-    PP_OP_MATCH,     /* out = in, made as long as in2 */
-    PP_OP_RECALL,    /* out = the sum of `count` vectors as long as `in`, side by side in `in2`, and of that one, each
-                        times its share in the softmax of their scores: a score is the product of `weight` with the
-                        vector, that being divided by the root of its mean square, with `scale` for epsilon */
-    PP_OP_SPARSEN,   /* out = what of `in` is above its mean by more than `scale` standard deviations, that much less;
-                        else 0 */
-    PP_OP_TAKE,      /* out = of each `period` neighbouring values of `in`, `count` from the `at`-th on, `times` times
-                        one behind the other; 0 is 1 */
-    PP_OP_WEIGH,     /* out = fn(in) * in2, `in` having one number for as many neighbours of in2 as there are for each:
-                        PP_FN_SIGMOID or PP_FN_SOFTPLUS */
-    PP_OP_APPLY,     /* out = fn(in), with `scale` where the function has a number, or the one in `weight` */
-    PP_OP_EXPERTS,   /* out = the weighted sum of what the experts that `in2`, a logit for each, is largest for make of
-                        `in` */
-    PP_OP_ADD,       /* in place: out += scale * in */
+    /* --- from tokens and positions --- */
+
+    /* scale * weight[token], or the row's input vector as it is; to which bias[t], for learned positions, and
+     * segments[0] are added, if there are any. */
+    PP_OP_EMBED,
+    /* scale * weight[token], or `by_position` scale * weight[t]; row 0 where the table has no such row. */
+    PP_OP_LOOKUP,
+    /* token + at, in every value: what a CONVOLVE can then look back at. */
+    PP_OP_TOKEN,
+    /* scale * weight[(t0 + t1 v + t2 v^2 + ...) mod n_rows]: t0 is the row's token, x the `count` before it, the latest
+     * first, v is `period`. The first of those that is token `at` and all before it count as 0. */
+    PP_OP_NGRAM,
+    /* Rows of tables, side by side (struct pp_hashed). For n = 2 .. size, and of n tokens each, the latest first,
+     *
+     *   hash = m[0] t0 xor m[1] t1 xor ... xor m[n - 1] t(n-1)
+     *
+     * and each of the `heads` of that n takes its row hash mod n_rows. All their rows lie one behind the other in
+     * `count` tables of equal size. x is 1 + t1, 1 + t2 ...; 0: there was none. The first that was none, or that is
+     * `end`, and all before it count as `end`. */
+    PP_OP_HASH,
+
+    /* --- norms and products --- */
+
+    /* norm(x) * weight [+ bias]: divided by the root of the mean square, or `centred`, LayerNorm. `scale` is epsilon,
+     * or 0: the model's. */
+    PP_OP_NORM,
+    /* The same of each head of x. weight: [head_dim], for all of them, or [n_head, head_dim]. In front of attention in
+     * place. */
+    PP_OP_HEAD_NORM,
+    /* linear(x), adapters included. */
+    PP_OP_LINEAR,
+    /* Each head of x times its own matrix of `heads`. What a head has behind the values that are multiplied comes
+     * behind its result. */
+    PP_OP_HEADS,
+    /* In place: rotates the heads of x by t. With a `period`: heads of so many values, which are not attention's, from
+     * their `at`-th value on, in pairs of `halves` or of neighbours; `back`: by -t. */
+    PP_OP_ROPE,
+
+    /* --- what looks back, and what it looks back at --- */
+
+    /* K = x and V = y, cached. With a `stride` and no `in2`, x is what a COMPRESS gave: where the row is the last of
+     * its block, it goes to the block's place in a tier of compressed positions, its last values rotated by the
+     * position of the block's first row. */
+    PP_OP_KV_STORE,
+    /* One key of a block of `stride` positions, which begins at a multiple of that: of the block's last row
+     *
+     *   out = norm(sum over j of p[j] x[j]) * weight,  p = softmax over j of (y[j] + bias[j]), value by value
+     *
+     * for the block's positions j; of all other rows 0. bias: [stride, width of x]. Where x is twice as wide as out,
+     * the block itself takes part by the second halves of x, y and bias, and the block before it, if there is one, by
+     * the first. x and y are cached. */
+    PP_OP_COMPRESS,
+    /* Attention of the query heads x over the cache of `layer`, or, if it has no KV_STORE, of the last layer before it
+     * that has one and is of its tier. weight: attention sinks [n_head], scores without a value, or NULL. A `scale`
+     * bounds scores, `alibi` lets them fall with the distance.
+     *
+     * With a `count`, rows that would see more positions see those only that the last PICK before it picked; with a
+     * `period` blocks of so many positions, heads of queries those picked for their head of keys, or, if it is
+     * `pooled`, all heads the same, and the positions behind the last whole block. With a `stride`, which goes with a
+     * window and one head of keys, rows also see the layer's compressed blocks that end up to them, whose keys are
+     * their values; `count` is then of such blocks. */
+    PP_OP_ATTENTION,
+    /* An index: picks for the row, of the positions that it may see, the `count` of the largest score, of equal ones
+     * the first. With k[j] = y of position j, which is cached, and z[h] = 1 where there is no `in3`,
+     *
+     *   score[j] = sum over the heads h of x of z[h] max(0, x[h] . k[j])
+     *
+     * where of each x[h] and of y rope_dim values, from the `at`-th on, are rotated before, by `halves` or neighbours.
+     *
+     * With a `period`, a power of two, it picks blocks that begin at its multiples, as many as make `count` positions,
+     * for each head by itself: a block's score is the largest x[h] . k[j] of its positions that the row may see, and
+     * the last `local` blocks, the row's own among them, are picked in any case. If it is `pooled`, it picks the same
+     * blocks for all heads: a block's score is score[j] of its last position, whose y is the key of the whole block,
+     * and only blocks count that the row sees all of; without `in3` y is rotated by the position of its block's first
+     * row. With a `stride` all that is said of positions holds for blocks of so many that end up to the row: k[j] is
+     * what a COMPRESS gave for block j, rotated as a KV_STORE does it. */
+    PP_OP_PICK,
+    /* bias + the sum over j of weight[:, j] * what x was window - 1 - j positions before, in a tree at that ancestor,
+     * or 0 before the first position. weight: [width, window], or fewer rows, each for as many neighbouring values.
+     * With a `period` it has a column for each such position only, counted back from the row's own. x is cached. */
+    PP_OP_CONVOLVE,
+    /* The mean of x over the positions of the row's block of `period` up to its own. With a weight [period, width of
+     * out], x is twice as wide, the second half being scores: the mean of the first halves, each value weighed by the
+     * softmax of its scores, to which weight[j] is added at the block's j-th position. x is cached. */
+    PP_OP_POOL,
+    /* What the states of layer `layer` give for the row's queries (struct pp_recurrence), each head normed by `weight`,
+     * if there is one, with `scale` for epsilon as in a NORM, and all of it times silu(x) or sigmoid(x). */
+    PP_OP_RECUR,
+
+    /* --- value by value --- */
+
+    PP_OP_GATE,      /* fn(x) * y; `scale` is the function's number, if it has one */
+    PP_OP_MULTIPLY,  /* x * y, or x * weight */
+    PP_OP_AFFINE,    /* (x + bias) * weight, either of which may be missing; weight may have one number for as many
+                        neighbours in x as there are for each */
+    PP_OP_WEIGH,     /* fn(x) * y, x having one number for as many neighbours in y as there are for each; PP_FN_SIGMOID
+                        or PP_FN_SOFTPLUS */
+    PP_OP_APPLY,     /* fn(x), the function's number being `scale` or weight[0] */
+    PP_OP_ADD,       /* in place: out += scale * x */
+    PP_OP_TAKE,      /* of each `period` neighbours in x, `count` from the `at`-th on, `times` times; 0 is once */
+    PP_OP_SPARSEN,   /* max(0, x - mean(x) - scale * the standard deviation of x) */
+    PP_OP_MATCH,     /* x made as long as y */
+    PP_OP_EXPERTS,   /* a mixture of experts, y being the router's logits (struct pp_experts) */
+    /* The sum of v[i] times its share in the softmax of the scores weight . v[i] / sqrt(mean(v[i]^2) + scale): v are x
+     * and the `count` vectors in y. */
+    PP_OP_RECALL,
+
+    /* --- several residual streams: n = `count` vectors side by side in a slot --- */
+
+    PP_OP_MIX,           /* out[j] = x[j] + the sum over i of y[j][i] x[i] */
+    PP_OP_SPREAD,        /* in place: out[j] += (1 + y[j]) x */
+    PP_OP_CONNECT,       /* the numbers of struct pp_connection, made of weight * x + bias; weight: one number for each
+                            of its three kinds, bias: one for each number */
+    PP_OP_READ_STREAMS,  /* the sum over i of y[i] x[i], y being what a CONNECT gave: its `read` */
+    PP_OP_WRITE_STREAMS, /* in place: out[j] = out[j] + write[j] x, of a CONNECT's y; if that has a matrix, the sum over
+                            i of matrix[i][j] out[i] stands for out[j] on the right */
+    PP_OP_ROOTS,         /* d = scale * x[j] . y[j]; out[j] = sign(d) sqrt(max(|d|, 1e-6)), or 0 where d is */
+
+    /* --- what comes out --- */
+
     PP_OP_SELECT,    /* from here on only rows that want an output take part */
-    PP_OP_RESULT,    /* `in` is what PP_OUT_HIDDEN gives, `in2` what PP_OUT_LOGITS gives */
+    PP_OP_RESULT,    /* x is what PP_OUT_HIDDEN gives, y what PP_OUT_LOGITS gives */
 };
 
-/* Hyper-connections (arXiv 2409.19606): a model has several residual streams, n, which begin as the same. What a part
- * of a layer reads is their sum, each times a number, and what it gives is added to each, times another; and the
- * streams may be mixed before (manifold-constrained, arXiv 2512.24880). The numbers are made anew for each row. Of
- * x, a product with all streams, the first n become
+/* Hyper-connections (arXiv 2409.19606): a model has n residual streams, which begin as the same vector. A part of a
+ * layer reads their sum, each times a number, and what it gives is added to each, times another number; before that
+ * the streams may be mixed by a matrix (manifold-constrained, arXiv 2512.24880). The numbers are made anew for each
+ * row, of a product of all streams, c: its first n values, the next n, if there are more, and the next n * n, if there
+ * are still more.
  *
- *   read[i] = sigmoid(x[i]) + least
+ *   read[i] = sigmoid(c[i]) + least
+ *   write[j] = most sigmoid(c[n + j]) + write_least
+ *   matrix = balanced(c[2n ...])
  *
- * the next n, if there are more,
- *
- *   write[j] = most sigmoid(x[n + j]) + write_least
- *
- * and the next n * n, if there are still more, a matrix whose rows and columns add up to about 1: from the softmax of
- * each row, to which `least` is added, columns, then rows and columns in turns, in all columns `rounds` times, are
- * divided by their sum and `least`. */
+ * balanced: the softmax of each row, plus `least`; then all columns are divided by their sums plus `least`; then rows
+ * and columns in turns likewise, until columns were divided `rounds` times. Both then add up to about 1. */
 struct pp_connection {
     float least, most, write_least;
     int rounds;
@@ -188,45 +211,41 @@ struct pp_linear {
     int index;                 /* in pp_plan.linears */
 };
 
+/* What an operation does not use is 0, and slots are -1. */
 struct pp_op {
     enum pp_op_kind kind;
-    enum pp_fn fn;                   /* PP_OP_GATE, PP_OP_WEIGH, PP_OP_APPLY */
-    bool centred;                    /* the norms: LayerNorm */
-    bool local_rope;                 /* PP_OP_ROPE: by the frequencies of rope_base_local */
-    bool halves;                     /* PP_OP_PICK, PP_OP_ROPE: the pairs that are rotated are i and i + rope_dim / 2;
-                                        else neighbours */
-    bool back;                       /* PP_OP_ROPE with a period */
-    bool by_position;                /* PP_OP_LOOKUP */
-    float scale;                     /* PP_OP_EMBED, PP_OP_ADD: 0 is 1 */
+    int in, in2, in3, out;           /* slots; in3 is read by PP_OP_PICK alone */
     int layer;
-    int64_t window;                  /* of those that use the cache: how many positions a row sees, itself included,
-                                        or 0: all; in an encoder to either side */
-    int tier, tier_layer;            /* the same: where the cache has the layer; set by pp_plan_build */
-    int in, in2, out;                /* slots; -1 if unused */
-    int in3;                         /* PP_OP_PICK: a slot, or -1 */
-    int64_t count, at, period, times; /* PP_OP_TAKE; count: of what has to do with streams, those; of PP_OP_RECALL,
-                                        vectors; of PP_OP_PICK, and of PP_OP_ATTENTION with its PP_OP_KV_STORE,
-                                        positions, period then being of blocks, as of PP_OP_POOL. at: PP_OP_PICK,
-                                        PP_OP_TOKEN, PP_OP_ROPE with a period. count, at, period: PP_OP_NGRAM. count:
-                                        PP_OP_HASH. period: PP_OP_CONVOLVE */
-    const struct pp_hashed *hashed;  /* PP_OP_HASH */
-    const struct pp_tensor *const *tables; /* PP_OP_HASH: [count]; weight: the first */
-    int64_t stride;                  /* PP_OP_COMPRESS, PP_OP_KV_STORE, PP_OP_PICK, PP_OP_ATTENTION: positions of a
-                                        block that becomes one key; 0: there are none */
-    int from_tier, from_layer;       /* PP_OP_ATTENTION with a stride: where the cache has those keys; set by
-                                        pp_plan_build */
-    int64_t local;                   /* PP_OP_PICK with a period */
-    bool pooled;                     /* PP_OP_PICK, PP_OP_ATTENTION and its PP_OP_KV_STORE, with a period */
-    struct pp_connection connection; /* PP_OP_CONNECT */
+    const struct pp_tensor *weight, *bias;
+    float scale;
+
+    /* What each means is said beside the operations that use it. */
+    enum pp_fn fn;
+    int64_t count, at, period, times;
+    int64_t window;                  /* of what looks back: how many positions a row sees, itself included, or 0: all;
+                                        in an encoder to either side */
+    int64_t stride;                  /* positions of a block that becomes one key; 0: there are none */
+    int64_t local;
+    bool centred, back, by_position, pooled;
+    bool halves;                     /* values i and i + rope_dim / 2 are rotated together; else neighbours */
+    bool local_rope;                 /* PP_OP_ROPE: by the frequencies of rope_base_local */
+
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
     int experts;                     /* PP_OP_EXPERTS: index in pp_plan.experts */
     int heads;                       /* PP_OP_HEADS: index in pp_plan.heads */
     int recurrence;                  /* PP_OP_RECUR: index in pp_plan.recurrences */
-    const struct pp_tensor *weight, *bias;
+    struct pp_connection connection; /* PP_OP_CONNECT */
+    const struct pp_hashed *hashed;  /* PP_OP_HASH */
+    const struct pp_tensor *const *tables; /* PP_OP_HASH: [count]; weight: the first */
     const struct pp_tensor *segments; /* PP_OP_EMBED: what tells parts of a text apart, of which we have one; or NULL */
     const struct pp_tensor *xielu[4]; /* PP_FN_XIELU: the numbers of xielu.h */
     float alibi, alibi_scale;        /* PP_OP_ATTENTION: the exponent of ALiBi's slopes, or 0: none; what they are
                                         multiplied by, 0 being 1 */
+
+    /* -- set by pp_plan_build: where the cache has the layer; of PP_OP_ATTENTION with a stride, also where it has those
+     * keys */
+    int tier, tier_layer;
+    int from_tier, from_layer;
 };
 
 /* A mixture of experts (arXiv 1701.06538), as Mixtral and later families have it: the `n_used` with the largest logits

@@ -225,13 +225,6 @@ static void rotate_heads(const struct pp_cpu *c, const struct stage *s, const st
         c->ops->rope(x + i + r->at, rope->dim, r->halves, r->back ? back : cos_sin);
 }
 
-static bool is_stream_op(enum pp_op_kind kind)
-{
-    return kind == PP_OP_MIX || kind == PP_OP_SPREAD || kind == PP_OP_ROOTS || kind == PP_OP_MATCH ||
-           kind == PP_OP_SPARSEN || kind == PP_OP_RECALL || kind == PP_OP_CONNECT || kind == PP_OP_READ_STREAMS ||
-           kind == PP_OP_WRITE_STREAMS;
-}
-
 static void affine(const struct pp_cpu *c, const struct row_op *r, const float *x, float *y)
 {
     const int64_t width = r->n_heads ? r->n / r->n_heads : 0;
@@ -247,46 +240,67 @@ static void affine(const struct pp_cpu *c, const struct row_op *r, const float *
         c->ops->apply(PP_FN_SCALE, r->factors[h], x + h * width, width, y + h * width);
 }
 
-static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
+static void run_row_op(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
-    for (int i = 0; i < s->n_row_ops; i++) {
-        const struct row_op *r = &s->row_ops[i];
-        const float *x = r->in >= 0 ? slot_row(c, r->in, row) : NULL;
-        float *y = slot_row(c, r->out, row);
-        if (r->kind == PP_OP_LOOKUP || r->kind == PP_OP_NGRAM)
-            look_up(c, s, r, row);
-        else if (r->kind == PP_OP_HASH)
-            look_up_hashes(c, s, r, row);
-        else if (r->kind == PP_OP_TOKEN)
-            put_token(c, s, r, row);
-        else if (r->kind == PP_OP_NORM)
-            pp_cpu_norm(c, &r->norm, x, r->n, y);
-        else if (r->kind == PP_OP_HEAD_NORM)
-            for (int h = 0; h < r->n_heads; h++) {
-                const struct norm norm = pp_cpu_norm_of_head(&r->norm, h);
-                pp_cpu_norm(c, &norm, x + h * r->n, r->n, y + h * r->n);
-            }
-        else if (r->kind == PP_OP_ROPE)
-            rotate_heads(c, s, r, row, y);
-        else if (r->kind == PP_OP_GATE)
-            c->ops->gate(r->fn, r->scale, x, slot_row(c, r->in2, row), r->n, y);
-        else if (r->kind == PP_OP_MULTIPLY)
-            c->ops->multiply(x, r->factors ? r->factors : slot_row(c, r->in2, row), r->n, y);
-        else if (r->kind == PP_OP_AFFINE)
-            affine(c, r, x, y);
-        else if (is_stream_op(r->kind))
-            pp_cpu_stream_op(c, r, x, r->in2 >= 0 ? slot_row(c, r->in2, row) : NULL, y);
-        else if (r->kind == PP_OP_TAKE)
-            take(r, x, y);
-        else if (r->kind == PP_OP_APPLY)
-            c->ops->apply(r->fn, r->scale, x, r->n, y);
-        else if (r->kind == PP_OP_WEIGH)
-            weigh(c, r, x, slot_row(c, r->in2, row), y);
-        else if (r->scale != 0.0f)
+    const float *x = r->in >= 0 ? slot_row(c, r->in, row) : NULL;
+    const float *x2 = r->in2 >= 0 ? slot_row(c, r->in2, row) : NULL;
+    float *y = slot_row(c, r->out, row);
+    switch (r->kind) {
+    case PP_OP_LOOKUP:
+    case PP_OP_NGRAM:
+        look_up(c, s, r, row);
+        break;
+    case PP_OP_HASH:
+        look_up_hashes(c, s, r, row);
+        break;
+    case PP_OP_TOKEN:
+        put_token(c, s, r, row);
+        break;
+    case PP_OP_NORM:
+        pp_cpu_norm(c, &r->norm, x, r->n, y);
+        break;
+    case PP_OP_HEAD_NORM:
+        for (int h = 0; h < r->n_heads; h++) {
+            const struct norm norm = pp_cpu_norm_of_head(&r->norm, h);
+            pp_cpu_norm(c, &norm, x + h * r->n, r->n, y + h * r->n);
+        }
+        break;
+    case PP_OP_ROPE:
+        rotate_heads(c, s, r, row, y);
+        break;
+    case PP_OP_GATE:
+        c->ops->gate(r->fn, r->scale, x, x2, r->n, y);
+        break;
+    case PP_OP_MULTIPLY:
+        c->ops->multiply(x, r->factors ? r->factors : x2, r->n, y);
+        break;
+    case PP_OP_AFFINE:
+        affine(c, r, x, y);
+        break;
+    case PP_OP_TAKE:
+        take(r, x, y);
+        break;
+    case PP_OP_APPLY:
+        c->ops->apply(r->fn, r->scale, x, r->n, y);
+        break;
+    case PP_OP_WEIGH:
+        weigh(c, r, x, x2, y);
+        break;
+    case PP_OP_ADD:
+        if (r->scale != 0.0f)
             c->ops->add_scaled(y, x, r->scale, r->n);
         else
             c->ops->add(y, x, r->n);
+        break;
+    default:
+        pp_cpu_stream_op(c, r, x, x2, y);
     }
+}
+
+static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
+{
+    for (int i = 0; i < s->n_row_ops; i++)
+        run_row_op(c, s, &s->row_ops[i], row);
 }
 
 /* --- the pass ------------------------------------------------------------------------------------------------- */

@@ -434,79 +434,111 @@ static enum pp_code lower_recurrence(struct lowering *l)
     return (scans ? pp_cpu_scan_add : pp_cpu_recur_add)(l->c, s, op, l->err);
 }
 
+/* Whether the next operation is one of a row by itself, not a part of what is fused. */
 static bool is_row_op(const struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
-    return op && (op->kind == PP_OP_ADD || op->kind == PP_OP_GATE || op->kind == PP_OP_APPLY ||
-                  op->kind == PP_OP_WEIGH || op->kind == PP_OP_LOOKUP || op->kind == PP_OP_TAKE ||
-                  op->kind == PP_OP_TOKEN || op->kind == PP_OP_NGRAM || op->kind == PP_OP_HASH ||
-                  op->kind == PP_OP_ROOTS || op->kind == PP_OP_MIX ||
-                  op->kind == PP_OP_SPREAD || op->kind == PP_OP_MATCH ||
-                  op->kind == PP_OP_SPARSEN || op->kind == PP_OP_RECALL || op->kind == PP_OP_CONNECT ||
-                  op->kind == PP_OP_READ_STREAMS || op->kind == PP_OP_WRITE_STREAMS ||
-                  (op->kind == PP_OP_ROPE && op->period) || op->kind == PP_OP_AFFINE ||
-                  (op->kind == PP_OP_MULTIPLY && !product_is_of_convolution(l)) ||
-                  (op->kind == PP_OP_HEAD_NORM && !norm_is_of_attention(l)) ||
-                  (op->kind == PP_OP_NORM && !norm_is_of_projection(l) && !norm_is_of_experts(l)));
-}
-
-/* How many streams there are, how long each is, and what numbers of connections are made of. */
-static enum pp_code take_connection(struct lowering *l, const struct pp_op *op, struct row_op *r)
-{
-    r->n_heads = (int)op->count;
-    r->connection = op->connection;
-    if (op->kind == PP_OP_WRITE_STREAMS) {
-        r->n = l->plan->slots[op->in].width;
-        r->mixes = l->plan->slots[op->in2].width > 2 * op->count;
+    switch (op ? op->kind : PP_OP_RESULT) {
+    case PP_OP_NORM:
+        return !norm_is_of_projection(l) && !norm_is_of_experts(l);
+    case PP_OP_HEAD_NORM:
+        return !norm_is_of_attention(l);
+    case PP_OP_MULTIPLY:
+        return !product_is_of_convolution(l);
+    case PP_OP_ROPE:
+        return op->period != 0;
+    case PP_OP_LOOKUP:
+    case PP_OP_TOKEN:
+    case PP_OP_NGRAM:
+    case PP_OP_HASH:
+    case PP_OP_GATE:
+    case PP_OP_AFFINE:
+    case PP_OP_WEIGH:
+    case PP_OP_APPLY:
+    case PP_OP_ADD:
+    case PP_OP_TAKE:
+    case PP_OP_SPARSEN:
+    case PP_OP_MATCH:
+    case PP_OP_RECALL:
+    case PP_OP_MIX:
+    case PP_OP_SPREAD:
+    case PP_OP_CONNECT:
+    case PP_OP_READ_STREAMS:
+    case PP_OP_WRITE_STREAMS:
+    case PP_OP_ROOTS:
+        return true;
+    default:
+        return false;
     }
-    if (op->kind == PP_OP_CONNECT && (!(r->factors = pp_cpu_float_vector(l->c, op->weight, l->err)) ||
-                                      !(r->added = pp_cpu_float_vector(l->c, op->bias, l->err))))
-        return l->err->code;
-    return PP_OK;
 }
 
-/* What an operation of a row has of the model's tensors. */
+/* A vector of the model's, if there is one. */
+static bool take_vector(struct lowering *l, const struct pp_tensor *t, const float **to)
+{
+    return !t || (*to = pp_cpu_float_vector(l->c, t, l->err)) != NULL;
+}
+
+/* What an operation of a row has of the model's tensors, and of how many parts which of its slots is. */
 static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, struct row_op *r)
 {
-    if (op->kind == PP_OP_LOOKUP || op->kind == PP_OP_NGRAM || op->kind == PP_OP_HASH)
+    const struct pp_slot *slots = l->plan->slots;
+    const float *number = NULL;
+    bool good = true;
+    switch (op->kind) {
+    case PP_OP_LOOKUP:
+    case PP_OP_NGRAM:
+    case PP_OP_HASH:
         r->table = op->weight;
-    if (op->kind == PP_OP_ROOTS) {
-        r->n_heads = (int)op->count;
-        r->n = l->plan->slots[op->in].width / op->count;
-    }
-    if (op->kind == PP_OP_NORM || op->kind == PP_OP_HEAD_NORM) {
+        break;
+    case PP_OP_NORM:
+    case PP_OP_HEAD_NORM:
         r->n = op->weight->ne[0];
-        r->n_heads = (int)(l->plan->slots[op->out].width / r->n);
+        r->n_heads = (int)(slots[op->out].width / r->n);
         return take_norm(l, op, &r->norm);
-    }
-    if (op->kind == PP_OP_CONNECT || op->kind == PP_OP_READ_STREAMS || op->kind == PP_OP_WRITE_STREAMS)
-        return take_connection(l, op, r);
-    if (op->kind == PP_OP_MIX || op->kind == PP_OP_SPREAD) {
-        r->n_heads = (int)op->count;
-        r->n = l->plan->slots[op->out].width / op->count;
-    }
-    if (op->kind == PP_OP_RECALL) {
-        r->n_heads = (int)op->count;
-        if (!(r->factors = pp_cpu_float_vector(l->c, op->weight, l->err)))
-            return l->err->code;
-    }
-    if (op->kind == PP_OP_WEIGH)
-        r->n_heads = (int)l->plan->slots[op->in].width;
-    if (op->kind == PP_OP_MULTIPLY && op->weight && !(r->factors = pp_cpu_float_vector(l->c, op->weight, l->err)))
-        return l->err->code;
-    if (op->kind == PP_OP_AFFINE) {
+    case PP_OP_MULTIPLY:
+        good = take_vector(l, op->weight, &r->factors);
+        break;
+    case PP_OP_AFFINE:
         r->n_heads = op->weight ? (int)op->weight->ne[0] : 0;
-        if ((op->weight && !(r->factors = pp_cpu_float_vector(l->c, op->weight, l->err))) ||
-            (op->bias && !(r->added = pp_cpu_float_vector(l->c, op->bias, l->err))))
-            return l->err->code;
+        good = take_vector(l, op->weight, &r->factors) && take_vector(l, op->bias, &r->added);
+        break;
+    case PP_OP_APPLY:
+        good = take_vector(l, op->weight, &number);
+        r->scale = number ? number[0] : r->scale;
+        break;
+    case PP_OP_WEIGH:
+        r->n_heads = (int)slots[op->in].width;
+        break;
+    case PP_OP_RECALL:
+        r->n_heads = (int)op->count;
+        good = take_vector(l, op->weight, &r->factors);
+        break;
+    case PP_OP_MIX:
+    case PP_OP_SPREAD:
+        r->n_heads = (int)op->count;
+        r->n = slots[op->out].width / op->count;
+        break;
+    case PP_OP_ROOTS:
+        r->n_heads = (int)op->count;
+        r->n = slots[op->in].width / op->count;
+        break;
+    case PP_OP_CONNECT:
+        r->n_heads = (int)op->count;
+        r->connection = op->connection;
+        good = take_vector(l, op->weight, &r->factors) && take_vector(l, op->bias, &r->added);
+        break;
+    case PP_OP_READ_STREAMS:
+        r->n_heads = (int)op->count;
+        break;
+    case PP_OP_WRITE_STREAMS:
+        r->n_heads = (int)op->count;
+        r->n = slots[op->in].width;
+        r->mixes = slots[op->in2].width > 2 * op->count;
+        break;
+    default:
+        break;
     }
-    if (op->kind == PP_OP_APPLY && op->weight) {
-        const float *number = pp_cpu_float_vector(l->c, op->weight, l->err);
-        if (!number)
-            return l->err->code;
-        r->scale = number[0];
-    }
-    return PP_OK;
+    return good ? PP_OK : l->err->code;
 }
 
 /* As many as there are of is_row_op() */
@@ -604,26 +636,6 @@ static enum pp_code lower_next(struct lowering *l)
         return lower_recurrence(l);
     case PP_OP_MULTIPLY:
         return product_is_of_convolution(l) ? lower_convolution(l) : lower_rows(l);
-    case PP_OP_AFFINE:
-    case PP_OP_LOOKUP:
-    case PP_OP_TOKEN:
-    case PP_OP_NGRAM:
-    case PP_OP_HASH:
-    case PP_OP_ROOTS:
-    case PP_OP_MIX:
-    case PP_OP_SPREAD:
-    case PP_OP_RECALL:
-    case PP_OP_CONNECT:
-    case PP_OP_READ_STREAMS:
-    case PP_OP_WRITE_STREAMS:
-    case PP_OP_MATCH:
-    case PP_OP_SPARSEN:
-    case PP_OP_ADD:
-    case PP_OP_GATE:
-    case PP_OP_APPLY:
-    case PP_OP_WEIGH:
-    case PP_OP_TAKE:
-        return lower_rows(l);
     case PP_OP_SELECT:
         s = new_stage(l, STAGE_SELECT);
         s->in = s->out = op->in;
@@ -636,6 +648,8 @@ static enum pp_code lower_next(struct lowering *l)
         l->at++;
         return PP_OK;
     default:
+        if (is_row_op(l))
+            return lower_rows(l);
         return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend cannot run operation %d here", (int)op->kind);
     }
 }

@@ -182,24 +182,44 @@ static void roots(const struct row_op *r, const float *x, const float *x2, float
     }
 }
 
+/* In place. */
+static void spread(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *numbers, float *y)
+{
+    for (int j = 0; j < r->n_heads; j++)
+        c->ops->add_scaled(y + j * r->n, x, 1 + numbers[j], r->n);
+}
+
 void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *x2, float *y)
 {
-    if (r->kind == PP_OP_MIX)
+    switch (r->kind) {
+    case PP_OP_MIX:
         mix(c, x, x2, r->n_heads, r->n, y);
-    for (int j = 0; r->kind == PP_OP_SPREAD && j < r->n_heads; j++)
-        c->ops->add_scaled(y + j * r->n, x, 1 + x2[j], r->n);
-    if (r->kind == PP_OP_ROOTS)
+        break;
+    case PP_OP_SPREAD:
+        spread(c, r, x, x2, y);
+        break;
+    case PP_OP_ROOTS:
         roots(r, x, x2, y);
-    if (r->kind == PP_OP_MATCH)
+        break;
+    case PP_OP_MATCH:
         c->ops->apply(PP_FN_SCALE, length(x2, r->n, 0) / length(x, r->n, 1e-5f), x, r->n, y);
-    if (r->kind == PP_OP_RECALL)
+        break;
+    case PP_OP_RECALL:
         recall(c, r, x, x2, y);
-    if (r->kind == PP_OP_SPARSEN)
+        break;
+    case PP_OP_SPARSEN:
         sparsen(x, r->n, r->scale, y);
-    if (r->kind == PP_OP_CONNECT)
+        break;
+    case PP_OP_CONNECT:
         connect(r, x, y);
-    if (r->kind == PP_OP_READ_STREAMS)
+        break;
+    case PP_OP_READ_STREAMS:
         read_streams(c, r, x, x2, y);
-    if (r->kind == PP_OP_WRITE_STREAMS)
+        break;
+    case PP_OP_WRITE_STREAMS:
         write_streams(c, r, x, x2, y);
+        break;
+    default: /* lower.c has no others for rows */
+        break;
+    }
 }
