@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "engine/adapter_file.h"
-#include "engine/hparams.h"
 
 bool pp_adapter_is_of_experts(const char *name)
 {

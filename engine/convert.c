@@ -1,12 +1,9 @@
 #include "engine/convert.h"
 
 #include "engine/adapter_file.h"
-#include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "engine/export.h"
 #include "engine/file_type.h"
-#include "engine/gguf.h"
-#include "engine/hf.h"
 #include "engine/source.h"
 
 /* --- what type -------------------------------------------------------------------------------------------- */

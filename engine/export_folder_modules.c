@@ -5,8 +5,6 @@
 #include <string.h>
 
 #include "engine/base/json.h"
-#include "engine/base/map.h"
-#include "engine/base/mem.h"
 #include "engine/engine.h"
 #include "engine/export_folder_int.h"
 #include "engine/hf.h"

@@ -8,7 +8,6 @@
 #include "engine/export.h"
 #include "engine/hf_quant_int.h"
 #include "engine/hparams.h"
-#include "engine/quant.h"
 
 enum { MAX_STATE = 1 << 16 }; /* bytes of bitsandbytes' JSON */
 

@@ -1,11 +1,6 @@
 #include "engine/model.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/base/mem.h"
-#include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/text.h"
 

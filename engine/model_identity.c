@@ -10,7 +10,6 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/gguf.h"
-#include "engine/hparams.h"
 #include "engine/model.h"
 
 /* --- where it is kept -------------------------------------------------------------------------------------- */

@@ -1,6 +1,5 @@
 /* quantize.c - which tensor gets which type. The rules are those of llama-quantize (February 2025, no importance
  * matrix), so that files of the same name have the same quality and size as elsewhere. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -8,7 +8,6 @@
  * Guesses (speculate.h) become further rows of an answer: the target computes all of them in one pass and chooses at
  * every place as it would have anyway. Answers that are written side by side each have their own. */
 #include "engine/base/clock.h"
-#include "engine/base/mem.h"
 #include "engine/generate_int.h"
 
 /* What one answer has in the pass. */

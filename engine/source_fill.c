@@ -11,7 +11,6 @@
 #include "engine/export.h"
 #include "engine/file_type.h"
 #include "engine/pool.h"
-#include "engine/quant.h"
 #include "engine/rows.h"
 #include "engine/source_int.h"
 enum { ALIGN = 64 };

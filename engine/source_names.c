@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/hparams.h"
 #include "engine/source.h"
 
 static const char of_streams[] = "altup_"; /* what the names of streams' matrices begin with */

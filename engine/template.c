@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/base/utf8.h"
 #include "engine/jinja_ast.h"
 #include "engine/jinja_eval.h"
 #include "engine/text.h"

@@ -5,7 +5,6 @@
  * Tokens of DNA have U+E000 at their end, since six letters may be a token of other text, too. */
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "engine/tokenizer_internal.h"
 
 enum { LETTERS = 6, MARK_LEN = 3 };

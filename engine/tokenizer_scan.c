@@ -7,7 +7,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
 

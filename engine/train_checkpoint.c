@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/base/buf.h"
-#include "engine/base/mem.h"
 #include "engine/gguf.h"
 #include "engine/train_int.h"
 

@@ -4,7 +4,6 @@
 
 #include "engine/base/mem.h"
 #include "engine/quant.h"
-#include "engine/rope.h"
 #include "engine/train_int.h"
 
 /* The operations of a layer in their order. */

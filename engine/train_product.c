@@ -2,7 +2,6 @@
  *
  *   forward   u = scale A x        y = W x + bias + B u
  *   backward  du = scale B' dy     dB += dy u'    dA += du x'    dx += W' dy + A' du        (' is turned) */
-#include "engine/base/mem.h"
 #include "engine/train_int.h"
 
 enum { MOST_JOBS = 6, FEWEST_ROWS = 48 };

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/buf.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/base/word.h"

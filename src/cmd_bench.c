@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/mem.h"
 #include "src/adapter_names.h"
 #include "src/cmd_bench.h"
 #include "src/commands.h"

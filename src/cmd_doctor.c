@@ -8,7 +8,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "engine/base/mem.h"
 #include "engine/base/memory.h"
 #include "engine/base/topology.h"
 #include "engine/bench.h"

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "src/adapter_names.h"
 #include "src/registry.h"
 #include "src/store.h"

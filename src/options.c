@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/mem.h"
 #include "engine/base/word.h"
 #include "src/adapter_names.h"
 #include "src/config.h"

@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/base/mem.h"
 #include "engine/base/word.h"
 #include "src/near.h"
 #include "src/registry.h"

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "engine/base/part_name.h"
 #include "engine/engine.h"

@@ -4,7 +4,6 @@
  * enough, the least urgent answer is parked: it lets go of its pages, and goes on when another one has ended. */
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "src/worker_int.h"
 
 /* --- beginning -------------------------------------------------------------------------------------------- */

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "src/worker_int.h"
 
 enum {

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "engine/base/buf.h"
-#include "engine/base/mem.h"
 
 enum { OPEN = 24, A_COMMIT = 20000, VOCABULARY = 50000 };
 static const int64_t FIRST_MS = 1600000000000, BETWEEN_MS = 60000;

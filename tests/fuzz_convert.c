@@ -6,7 +6,6 @@
 #include "engine/convert.h"
 #include "engine/source.h"
 #include "tests/hostile.h"
-#include "tests/support.h"
 
 static const char *const names[] = {"config.json", "model.safetensors", NULL};
 

@@ -7,7 +7,6 @@
 #include "engine/convert.h"
 #include "engine/types.h"
 #include "tests/hostile.h"
-#include "tests/support.h"
 #include "tests/tiny_model.h"
 
 static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors", NULL};

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "engine/tokenizer_internal.h"
 #include "tests/hostile.h"
 #include "tests/tokenizers.h"

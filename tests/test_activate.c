@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/adapter_file.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine_int.h"

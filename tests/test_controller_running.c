@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/mem.h"
 #include "tests/backend_fake.h"
 
 static const struct pp_chat_message *alternative(size_t i)

@@ -15,7 +15,6 @@
 #include "engine/hf.h"
 #include "engine/hf_form.h"
 #include "engine/quant.h"
-#include "engine/safetensors.h"
 #include "engine/tensor_forms.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_checks.h"

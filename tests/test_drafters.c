@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "engine/base/map.h"
-#include "engine/base/mem.h"
 #include "tests/backend_fake.h"
 #include "tests/support.h"
 

@@ -12,7 +12,6 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
-#include "engine/cpu/isa.h"
 #include "engine/engine.h"
 #include "engine/hf.h"
 #include "engine/rows.h"

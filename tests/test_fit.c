@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/base/mem.h"
 #include "engine/base/memory.h"
 #include "engine/bench.h"
 #include "engine/cpu/matmul.h"

@@ -1,10 +1,8 @@
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/cpu/ops.h"
 #include "engine/kv.h"

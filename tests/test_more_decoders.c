@@ -1,15 +1,12 @@
 /* test_more_decoders.c - what test_folder_decoders.c tests, of further families. */
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/arch/arch.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
-#include "engine/hf.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_checks.h"
-#include "tests/passes.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 

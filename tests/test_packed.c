@@ -15,7 +15,6 @@
 #include "engine/imatrix.h"
 #include "engine/quant.h"
 #include "engine/rows.h"
-#include "engine/safetensors.h"
 #include "engine/source.h"
 #include "tests/packed_folder.h"
 #include "tests/support.h"

@@ -11,7 +11,6 @@
 
 #include "engine/convert.h"
 #include "engine/engine.h"
-#include "engine/quant.h"
 #include "engine/safetensors.h"
 #include "engine/source.h"
 #include "tests/compressed_model.h"

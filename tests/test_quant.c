@@ -4,7 +4,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "engine/base/mem.h"
 #include "engine/quant.h"
 #include "engine/quant_many.h"
 #include "engine/safetensors.h"

@@ -2,11 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "engine/reasoning.h"
 #include "src/prompt.h"
 #include "tests/support.h"
-#include "tests/tokenizers.h"
 
 /* --- samples ------------------------------------------------------------------------------------------------ */
 

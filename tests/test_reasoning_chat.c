@@ -3,7 +3,6 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "src/parts.h"
 #include "src/store.h"
 #include "src/thinking.h"

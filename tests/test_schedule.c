@@ -2,9 +2,7 @@
  * waiting, and what happens when pages run out. */
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "engine/engine_int.h"
-#include "engine/text.h"
 #include "tests/support.h"
 
 #define STARTER "engine/starter/starter-Q4_K_M.gguf"

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "engine/engine_int.h"
 #include "engine/types.h"
 #include "tests/support.h"

@@ -9,8 +9,6 @@
 #include "engine/cpu/ops.h"
 #include "engine/engine_int.h"
 #include "src/event.h"
-#include "src/paths.h"
-#include "src/worker.h"
 #include "tests/convolved.h"
 #include "tests/decoder_model.h"
 #include "tests/expert_model.h"

@@ -8,7 +8,6 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/hparams.h"
-#include "engine/quant.h"
 #include "engine/source.h"
 #include "tests/gguf_file.h"
 #include "tests/support.h"

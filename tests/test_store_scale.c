@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "src/store_internal.h"
 #include "tests/fill_store.h"
 

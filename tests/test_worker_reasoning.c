@@ -7,7 +7,6 @@
 #include "engine/kv.h"
 #include "engine/text.h"
 #include "src/event.h"
-#include "src/worker.h"
 #include "tests/support.h"
 #include "tests/worker_fixture.h"
 

@@ -4,8 +4,6 @@
 
 #include "engine/base/mem.h"
 #include "src/event.h"
-#include "src/paths.h"
-#include "src/worker.h"
 #include "tests/support.h"
 #include "tests/worker_fixture.h"
 

@@ -1,6 +1,5 @@
 #include "ui/inputrc.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,7 +1,6 @@
 #include "ui/view_activity.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "src/figures.h"
 #include "ui/state.h"

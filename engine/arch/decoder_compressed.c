@@ -7,7 +7,6 @@
  * 2512.02556): what the published code multiplies them by, and the Hadamard matrix on both sides of them, change no
  * order. It also rounds keys to FP8 and those of the index to FP4, which is not done here. As values are keys, a part
  * of them is rotated; it is turned back in what attention gives, by the row's position. */
-#include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
 

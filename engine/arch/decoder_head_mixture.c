@@ -1,7 +1,6 @@
 /* decoder_head_mixture.c - mixtures of heads of attention (arXiv 2210.05144) as JetMoE has them: all rows have the same
  * few keys and values, but each has queries by those experts only that it uses, as many of each as there are heads of
  * keys; and what a head gave goes through a matrix of the expert that made its query. */
-#include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
 

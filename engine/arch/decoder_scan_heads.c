@@ -1,6 +1,5 @@
 /* decoder_scan_heads.c - the first Zamba's Mamba (arXiv 2405.16712): several scans side by side, each of a part of the
  * channels with steps, B and C of its own. One matrix gives by turns what goes into the convolution and what gates. */
-#include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
 

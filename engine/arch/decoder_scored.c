@@ -4,7 +4,6 @@
  * queries have a constant there, so that the cache keeps it: as many times as a block of a quantised cache has values,
  * which it holds as exactly as one. */
 #include <math.h>
-#include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
 

@@ -2,7 +2,6 @@
  * up with what attention and a feed-forward part make of the stream and the embeddings side by side. The matrices of
  * those two are the same in several layers, in turns; in each, products of low rank are added to them. And those of the
  * first Zamba, with Mamba's scans and one block without such products. */
-#include <math.h>
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"

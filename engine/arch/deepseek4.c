@@ -7,7 +7,6 @@
  * sines do not become longer with YaRN, and scores do not grow. */
 #include <cjson/cJSON.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/arch/families.h"

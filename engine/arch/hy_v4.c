@@ -11,7 +11,6 @@
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
-#include "engine/hparams_int.h"
 
 #define LAYER "model.layers.{}."
 #define CONNECTION(before, gguf_name)                                                                                 \

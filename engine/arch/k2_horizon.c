@@ -5,7 +5,6 @@
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
-#include "engine/hparams_int.h"
 
 static const char *const classes[] = {"K2HorizonForCausalLM", "k2_horizon", NULL};
 static const struct pp_arch_usual usual[] = {

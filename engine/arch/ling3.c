@@ -3,7 +3,6 @@
  * latent attention with a gate for each head; DeepSeek V3's experts. */
 #include <cjson/cJSON.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/arch/families.h"

@@ -5,7 +5,6 @@
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
-#include "engine/hparams_int.h"
 
 static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm"},

@@ -4,7 +4,6 @@
  * rotated. Files have the factor in norms of heads. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"

@@ -5,13 +5,11 @@
  * Rows of the table of those embeddings are found by hashes: transformers derives their numbers from a seed, and each
  * has rows of its own, a prime number of them. Files hold the numbers, of which the seed is found again. */
 #include <cjson/cJSON.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
-#include "engine/hparams_int.h"
 
 #define LAYER "model.layers.{}."
 #define PLE LAYER "ple."

@@ -1,7 +1,6 @@
 /* rwkv6qwen2.c - RWKV 6 in Qwen 2's layers (QRWKV6, arXiv 2505.03005): states in place of attention, whose heads have
  * keys and values in common, and all else as Qwen 2 has it. Folders have the five ways to mix in another order. */
 #include <cjson/cJSON.h>
-#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/arch/rwkv.h"

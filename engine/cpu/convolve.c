@@ -5,7 +5,6 @@
  * other, so that a row finds its predecessors whether they are of this pass or of an earlier one. */
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "engine/cpu/program.h"
 #include "engine/quant.h"
 

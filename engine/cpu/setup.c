@@ -7,7 +7,6 @@
 #include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
 #include "engine/cpu/stream_ahead.h"
-#include "engine/quant.h"
 #include "engine/rope.h"
 
 void *pp_cpu_memory_take(struct pp_cpu *c, int64_t count, size_t size)
