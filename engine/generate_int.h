@@ -44,7 +44,7 @@ struct pp_gen {
 
 /* --- generate.c --- */
 
-bool pp_gen_ends(const struct pp_gen *g, int32_t token);
+bool pp_gen_ends(const struct pp_gen *g, int32_t token); /* the answer is over with it */
 /* Chooses the token behind tokens[0..n_history); -1 if none can be. */
 struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history);
 /* Takes a chosen token, which had been guessed or not, into the answer. True if the answer is over. */

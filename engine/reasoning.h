@@ -40,6 +40,7 @@ enum pp_answer_begin {
     PP_BEGINS_REASONING, /* the template has opened the reasoning */
     PP_BEGINS_ANSWER,    /* ... or has closed it */
 };
+/* By the tag that the prompt, of n bytes, ends with. */
 enum pp_answer_begin pp_reasoning_begins(const struct pp_reasoning *r, const char *prompt, size_t n);
 
 /* To go on with an answer of which there is something: what stands before its reasoning, and between that and the rest;

@@ -112,7 +112,7 @@ static inline int64_t pp_way_row(int64_t ways, int64_t row)
     return way == 0 ? row + OTHER * ways : way == OTHER ? row - OTHER * ways : row;
 }
 
-float pp_number(const struct pp_numbers *n, int64_t i);
+float pp_number(const struct pp_numbers *n, int64_t i); /* the i-th; NAN where E8M0 or E4M3 say so */
 
 /* Which row of what is there a row of ours is, by row_first, row_step and heads. */
 int64_t pp_rows_there(const struct pp_rows *r, int64_t row);

@@ -17,6 +17,7 @@ struct pp_sampler {
     int32_t *counts;                /* [n_vocab]: all zero between calls */
 };
 
+/* Makes its arrays; PP_ERR_NOMEM leaves nothing to be freed. */
 enum pp_code pp_sampler_init(struct pp_sampler *s, int64_t n_vocab, struct pp_error *err);
 void pp_sampler_free(struct pp_sampler *s);
 

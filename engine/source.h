@@ -29,9 +29,11 @@ enum {
     PP_LAYER_DENSE = 8,      /* one feed-forward part, although the model has experts */
     PP_LAYER_CONVOLVED = 16, /* a short convolution in place of attention */
     PP_LAYER_RECURRENT = 32, /* states instead of attention */
-    PP_LAYER_SHARING = 128,  /* has a part whose weights are those of other layers, too */
     PP_LAYER_SHARED = 64,    /* reads the cache of the last layer before it that has one of its shape and window */
-    PP_LAYER_PICKED_BEFORE = 128, /* sees what the index of the last layer before it that has one picked */
+    /* The last bit is one of two, as no family has both: */
+    PP_LAYER_SHARING = 128,  /* Zambas: has a part whose weights are those of other layers, too */
+    PP_LAYER_PICKED_BEFORE = 128, /* with index_top_k: sees what the index of the last layer before it that has one
+                                     picked */
 };
 
 enum pp_stream_scale { PP_STREAM_STATES, PP_STREAM_ATTENTION, PP_STREAM_FF, PP_N_STREAM_SCALES };

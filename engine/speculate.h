@@ -43,6 +43,7 @@ enum {
     PP_LOOKUP_FULL = 32,  /* more are not counted */
 };
 
+/* For contexts of at most n_ctx tokens; it knows none yet. PP_ERR_NOMEM leaves nothing to be freed. */
 enum pp_code pp_lookup_init(struct pp_lookup *l, int64_t n_ctx, struct pp_error *err);
 void pp_lookup_free(struct pp_lookup *l);
 /* Makes it know tokens[0 .. n): goes on from what it knows, or back. They must begin with what it knew. */
@@ -64,7 +65,7 @@ struct pp_copy {
     int behind;       /* tokens of the answer since it was left */
 };
 
-void pp_copy_init(struct pp_copy *c);
+void pp_copy_init(struct pp_copy *c); /* nothing is copied */
 /* Follows the answer to tokens[0 .. n), of which a lookup has found `length` tokens before tokens[from]. */
 void pp_copy_set(struct pp_copy *c, const int32_t *tokens, int64_t n, int64_t from, int length);
 /* Where a copy that was left goes on, at an index < n; -1: nowhere. *agreed: how many tokens have shown that it does;
@@ -82,6 +83,8 @@ struct pp_shortlist {
     double missed;        /* of the tokens chosen of late, those that were not in it */
 };
 
+/* Begins with the first groups of the vocabulary, where the most frequent tokens are. PP_ERR_NOMEM leaves nothing to be
+ * freed. */
 enum pp_code pp_shortlist_init(struct pp_shortlist *l, int64_t n_vocab, struct pp_error *err);
 void pp_shortlist_free(struct pp_shortlist *l);
 /* Takes in what is new in tokens[0 .. n), of which the first n_prompt were not chosen. */

@@ -1,6 +1,6 @@
 /* arch.h - what a model family looks like in files: its names on both sides and where its numbers stand.
  *
- * One struct pp_arch per family, in a file of its own (engine/arch/NAME_names.c), listed in engine/arch/arch.c. */
+ * One struct pp_arch per family, in engine/arch/NAME.c with those that resemble it, listed in engine/arch/arch.c. */
 #ifndef PP_ENGINE_ARCH_ARCH_H
 #define PP_ENGINE_ARCH_ARCH_H
 
@@ -255,7 +255,7 @@ struct pp_arch {
     /* Fill what the family adds to the common fields, and refuse what its plan cannot compute. May be NULL. */
     enum pp_code (*from_config)(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
     enum pp_code (*from_gguf)(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
-    /* Writes what only this family has (export.c writes the rest). May be NULL. */
+    /* Writes what only this family has (export_keys.c writes the rest). May be NULL. */
     void (*to_gguf)(const struct pp_hparams *hp, struct pp_gguf_writer *w);
     /* config.json of a GGUF file: adds what export_config.c does not, and replaces what is not so in this family. NULL:
      * none can be written. */

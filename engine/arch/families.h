@@ -102,6 +102,7 @@ struct pp_expert_keys {
     const char *n_dense;                /* layers before the first with experts */
     const char *normed, *scale;         /* of weights */
 };
+/* Fills what these keys say, of which any may be absent; PP_ERR_FORMAT names one that is no number. And writes them. */
 enum pp_code pp_config_experts(const struct cJSON *config, const struct pp_expert_keys *keys, struct pp_hparams *hp,
                                struct pp_error *err);
 void pp_config_put_experts(const struct pp_hparams *hp, const struct pp_expert_keys *keys, struct cJSON *config);

@@ -50,6 +50,7 @@ void pp_map_let_go(const void *begin, const void *end);
 bool pp_map_over(void *at, size_t size, int fd, uint64_t offset);
 
 struct stat;
+/* Of a file that stat or fstat looked at. */
 struct pp_file_id pp_file_id(const struct stat *st);
 
 /* Reads a whole regular file of at most `limit` bytes into fresh memory (pp_free), NUL-terminated.

@@ -27,7 +27,7 @@ bool pp_isa_runs(enum pp_isa isa);
 #else
 #define PP_BY_FMA(plain, fma) (plain)
 #endif
-bool pp_isa_fuses(void);
+bool pp_isa_fuses(void); /* whether this processor does, and this build knows it; thread-safe */
 /* For tests: as if this processor did not. */
 void pp_isa_assume_no_fma(bool none);
 /* The best set that runs. */

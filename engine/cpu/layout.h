@@ -38,6 +38,7 @@ struct pp_weight {
     atomic_llong n_left;        /* groups that are not READY */
 };
 
+/* An empty list of weights of a model, which must outlive it. PP_ERR_NOMEM. */
 enum pp_code pp_weights_new(const struct pp_model *m, struct pp_weights **out, struct pp_error *err);
 void pp_weights_free(struct pp_weights *w); /* NULL is fine */
 /* The weight of this tensor, added if it is not there yet; NULL: out of memory. Before pp_weights_place. */
@@ -63,10 +64,11 @@ static inline bool pp_weight_ready(struct pp_weight *w, int64_t row0, int64_t ro
 void pp_weights_bad(struct pp_weights *w, const struct pp_tensor *t);
 /* PP_ERR_FORMAT names the tensor that is BAD; PP_ERR_IO: the layout's file shrank while it was mapped. Cheap. */
 enum pp_code pp_weights_check(const struct pp_weights *w, struct pp_error *err);
+/* PP_ERR_FORMAT: that a tensor holds such a value. */
 enum pp_code pp_fail_values(const struct pp_tensor *t, struct pp_error *err);
 
-/* Makes everything that is missing, now, and waits until it is written, if it is kept. For who measures. */
 struct pp_pool;
+/* Makes everything that is missing, now, and waits until it is written, if it is kept. For who measures. */
 enum pp_code pp_weights_finish(struct pp_weights *w, struct pp_pool *pool, const struct pp_cancel *cancel,
                                struct pp_error *err);
 
@@ -78,6 +80,7 @@ struct pp_weights_state {
     uint64_t book_keeping;      /* memory besides */
     bool from_cache;            /* mapped from the start */
 };
+/* As it is at this moment; while others make weights, of a moment ago. */
 struct pp_weights_state pp_weights_state(const struct pp_weights *w);
 
 #endif

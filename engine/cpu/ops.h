@@ -271,6 +271,7 @@ struct pp_cpu_ops {
     void (*decay_step)(const struct pp_delta_step *s);
 };
 
+/* The functions of a set that runs (pp_isa_runs); of one without functions of its own the scalar ones. */
 const struct pp_cpu_ops *pp_cpu_ops(enum pp_isa isa);
 
 #endif

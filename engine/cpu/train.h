@@ -53,6 +53,7 @@ struct pp_train_ops {
     void (*rms_norm_backward)(const float *x, const float *w, const float *dy, float eps, int64_t n, float *dx);
 };
 
+/* The functions of a set that runs; of one without functions of its own the scalar ones. */
 const struct pp_train_ops *pp_train_ops(enum pp_isa isa);
 
 #endif
