@@ -33,6 +33,11 @@ struct pp_export_item {
  * once has no more of it in memory than what it is at. They are read again if need be. What is no file stays. */
 void pp_source_let_go(const struct pp_source *s, const struct pp_tensor *t, int64_t first, int64_t n);
 
+/* export_keys.c: adds all that a file says of a model besides its tensors. file_type: general.file_type, or -1; opt: or
+ * NULL; its imatrix is named. PP_ERR_UNSUPPORTED: GGUF has no words for something. */
+enum pp_code pp_export_keys(struct pp_gguf_writer *w, const struct pp_source *s, int file_type,
+                            const struct pp_convert_options *opt, struct pp_error *err);
+
 /* Announces and writes all items; finishing the file is left to the caller. Memory: a few megabytes, or one row if that
  * is more. */
 enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_item *items, size_t n,
@@ -43,10 +48,10 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
 enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const uint32_t *types, int file_type,
                              const struct pp_convert_options *opt, struct pp_error *err);
 
-/* export_config.c: config.json of a model, of a GGUF file's or a folder's. tied: the output is the embeddings; t: the
- * vocabulary, or NULL. cJSON_Delete. PP_ERR_UNSUPPORTED: there are no words for it. */
 struct cJSON;
 struct pp_tokenizer;
+/* export_config.c: config.json of a model, of a GGUF file's or a folder's. tied: the output is the embeddings; t: the
+ * vocabulary, or NULL. *json: cJSON_Delete. PP_ERR_UNSUPPORTED: there are no words for it. */
 enum pp_code pp_export_config(const struct pp_source *s, const struct pp_tokenizer *t, bool tied, struct cJSON **json,
                               struct pp_error *err);
 
