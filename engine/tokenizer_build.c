@@ -695,7 +695,8 @@ static void build_unknown(struct pp_tokenizer *t, const struct tok_spec *spec)
     t->fuse_unknown = spec->fuse_unknown && t->byte_unknown >= 0;
 }
 
-static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
+/* What the file says, as far as it is so in a tokenizer of this kind. */
+static void take_settings(struct pp_tokenizer *t, const struct tok_spec *spec)
 {
     t->kind = spec->kind;
     t->bos = checked_id(spec->bos, spec->n);
@@ -712,6 +713,16 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     t->breaks = spec->breaks;
     t->apart = spec->apart && spec->kind == TOK_UNIGRAM && spec->scores;
     t->each_unknown = spec->each_unknown;
+    t->whole_words = spec->whole_words && t->kind == TOK_CHARACTERS;
+    t->ignore_merges |= t->whole_words;
+    t->spelled = spec->spelled && (t->kind == TOK_CHARACTERS || t->kind == TOK_UNIGRAM);
+    t->dna = spec->dna && t->kind == TOK_BYTE_LEVEL;
+    t->bare_spaces = spec->bare_spaces;
+    t->covered = spec->covered;
+}
+
+static enum pp_code take_word_end(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
+{
     if (spec->word_end.len >= sizeof t->word_end || (spec->word_end.len && t->unk < 0))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks the ends of words (\"%.*s\"), but has no token "
                        "for what is unknown, or the mark is too long",
@@ -719,13 +730,15 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
     if (spec->word_end.len)
         memcpy(t->word_end, spec->word_end.data, spec->word_end.len);
     t->n_word_end = spec->word_end.len;
-    t->whole_words = spec->whole_words && t->kind == TOK_CHARACTERS;
-    t->ignore_merges |= t->whole_words;
-    t->spelled = spec->spelled && (t->kind == TOK_CHARACTERS || t->kind == TOK_UNIGRAM);
-    t->dna = spec->dna && t->kind == TOK_BYTE_LEVEL;
-    t->bare_spaces = spec->bare_spaces;
-    t->covered = spec->covered;
-    enum pp_code code = build_vocab(t, spec, err);
+    return PP_OK;
+}
+
+static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
+{
+    take_settings(t, spec);
+    enum pp_code code = take_word_end(t, spec, err);
+    if (!code)
+        code = build_vocab(t, spec, err);
     if (!code && t->apart && spec->exact.len)
         code = build_exact(t, spec, err);
     if (!code && !spec->scores)

@@ -649,10 +649,57 @@ static void write_id(struct pp_gguf_writer *w, const char *key, int32_t id)
         pp_gguf_add_u32(w, key, (uint32_t)id);
 }
 
+static void write_bert(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
+{
+    if (!t->bert.lower || !t->bert.strip_accents) {
+        pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.lowercase", t->bert.lower);
+        pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.strip_accents", t->bert.strip_accents);
+    }
+    if (!t->bert.clean)
+        pp_gguf_add_bool(w, "pippin.tokenizer.clean", false);
+    if (!t->bert.chinese)
+        pp_gguf_add_bool(w, "pippin.tokenizer.chinese", false);
+    write_id(w, "tokenizer.ggml.cls_token_id", t->bos);
+    write_id(w, "tokenizer.ggml.seperator_token_id", t->eos);
+}
+
+/* What other programs' files have no keys for, where it is not as usual. */
+static void write_own(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
+{
+    const struct {
+        const char *key;
+        bool on;
+    } flags[] = {
+        {"pippin.tokenizer.split_spaces", t->split_spaces},
+        {"pippin.tokenizer.split_white", t->split_white},
+        {"pippin.tokenizer.apart", t->apart},
+        {"pippin.tokenizer.each_unknown", t->each_unknown},
+        {"pippin.tokenizer.drop_unknown", t->kind == TOK_SPM && t->drop_unknown},
+        {"pippin.tokenizer.bare_spaces", t->bare_spaces},
+        {"pippin.tokenizer.spelled", t->spelled},
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (flags[i].on)
+            pp_gguf_add_bool(w, flags[i].key, true);
+    if (t->strip)
+        pp_gguf_add_u32(w, "pippin.tokenizer.strip", t->strip);
+    if (t->exact)
+        pp_gguf_add_u8_array(w, "pippin.tokenizer.scores", (const uint8_t *)t->exact, t->n_vocab * sizeof *t->exact);
+    if (t->longest_word)
+        pp_gguf_add_u32(w, "pippin.tokenizer.longest_word", t->longest_word);
+    if (t->breaks.on)
+        pp_gguf_add_i32_array(w, "pippin.tokenizer.breaks",
+                              (const int32_t[]){(int32_t)t->breaks.alike, (int32_t)t->breaks.spaces}, 2);
+    if (!t->steps)
+        return;
+    pp_gguf_add_text(w, "pippin.tokenizer.normalizers", tok_steps_json(t->steps));
+    if (t->covered)
+        pp_gguf_add_u32(w, "pippin.tokenizer.covered", t->covered);
+}
+
 static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
 {
-    const char *model = t->dna ? "hybriddna" : kind_names[t->kind];
-    pp_gguf_add_text(w, "tokenizer.ggml.model", model);
+    pp_gguf_add_text(w, "tokenizer.ggml.model", t->dna ? "hybriddna" : kind_names[t->kind]);
     if (t->kind == TOK_BYTE_LEVEL) {
         write_split(t, w);
     } else if (t->kind == TOK_CHARACTERS) {
@@ -665,57 +712,20 @@ static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_write
         pp_gguf_add_bool(w, "tokenizer.ggml.remove_extra_whitespaces", t->squeeze || t->split_white);
     if (t->charsmap)
         pp_gguf_add_u8_array(w, "tokenizer.ggml.precompiled_charsmap", (const uint8_t *)t->charsmap, t->charsmap_len);
-    if (t->strip)
-        pp_gguf_add_u32(w, "pippin.tokenizer.strip", t->strip);
-    if (t->split_spaces)
-        pp_gguf_add_bool(w, "pippin.tokenizer.split_spaces", true);
-    if (t->split_white)
-        pp_gguf_add_bool(w, "pippin.tokenizer.split_white", true);
-    if (t->apart)
-        pp_gguf_add_bool(w, "pippin.tokenizer.apart", true);
-    if (t->exact)
-        pp_gguf_add_u8_array(w, "pippin.tokenizer.scores", (const uint8_t *)t->exact, t->n_vocab * sizeof *t->exact);
-    if (t->each_unknown)
-        pp_gguf_add_bool(w, "pippin.tokenizer.each_unknown", true);
-    if (t->kind == TOK_SPM && t->drop_unknown)
-        pp_gguf_add_bool(w, "pippin.tokenizer.drop_unknown", true);
-    if (t->bare_spaces)
-        pp_gguf_add_bool(w, "pippin.tokenizer.bare_spaces", true);
-    if (t->spelled)
-        pp_gguf_add_bool(w, "pippin.tokenizer.spelled", true);
-    if (t->kind == TOK_WORDPIECE && (!t->bert.lower || !t->bert.strip_accents)) {
-        pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.lowercase", t->bert.lower);
-        pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.strip_accents", t->bert.strip_accents);
-    }
-    if (t->kind == TOK_WORDPIECE && !t->bert.clean)
-        pp_gguf_add_bool(w, "pippin.tokenizer.clean", false);
-    if (t->kind == TOK_WORDPIECE && !t->bert.chinese)
-        pp_gguf_add_bool(w, "pippin.tokenizer.chinese", false);
-    if (t->longest_word)
-        pp_gguf_add_u32(w, "pippin.tokenizer.longest_word", t->longest_word);
+    write_own(t, w);
     enum pp_code code = write_tokens(t, w, err);
-    if (t->breaks.on)
-        pp_gguf_add_i32_array(w, "pippin.tokenizer.breaks",
-                              (const int32_t[]){(int32_t)t->breaks.alike, (int32_t)t->breaks.spaces}, 2);
     if (!code && (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM || t->kind == TOK_PLAMO))
         code = write_scores(t, w, err);
     else if (!code && (t->kind == TOK_BYTE_LEVEL || t->kind == TOK_CHARACTERS))
         code = write_merges(t, w, err);
     if (!code)
         code = write_flags(t, w, err);
-    if (t->steps) {
-        pp_gguf_add_text(w, "pippin.tokenizer.normalizers", tok_steps_json(t->steps));
-        if (t->covered)
-            pp_gguf_add_u32(w, "pippin.tokenizer.covered", t->covered);
-    }
     write_id(w, "tokenizer.ggml.bos_token_id", t->bos);
     write_id(w, "tokenizer.ggml.eos_token_id", t->eos);
     write_id(w, "tokenizer.ggml.eot_token_id", t->eot);
     write_id(w, "tokenizer.ggml.unknown_token_id", t->unk);
-    if (t->kind == TOK_WORDPIECE) {
-        write_id(w, "tokenizer.ggml.cls_token_id", t->bos);
-        write_id(w, "tokenizer.ggml.seperator_token_id", t->eos);
-    }
+    if (t->kind == TOK_WORDPIECE)
+        write_bert(t, w);
     pp_gguf_add_bool(w, "tokenizer.ggml.add_bos_token", t->add_bos);
     pp_gguf_add_bool(w, "tokenizer.ggml.add_eos_token", t->add_eos);
     return code;
