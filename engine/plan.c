@@ -356,6 +356,15 @@ void pp_plan_add(struct pp_plan *p, struct pp_op op)
         p->ops[p->n_ops - 1] = op;
 }
 
+/* Into an array: what the function was given behind fmt. */
+#define FORMAT(to, fmt)                        \
+    do {                                       \
+        va_list ap;                            \
+        va_start(ap, fmt);                     \
+        vsnprintf(to, sizeof(to), fmt, ap);    \
+        va_end(ap);                            \
+    } while (0)
+
 static const struct pp_tensor *fail_shape(const struct pp_source *s, const struct pp_tensor *t, const int64_t need[3],
                                           struct pp_error *err)
 {
@@ -409,10 +418,7 @@ const struct pp_tensor *pp_plan_tensor(const struct pp_source *s, int64_t rows, 
                                        const char *fmt, ...)
 {
     char name[96];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
-    va_end(ap);
+    FORMAT(name, fmt);
     return checked_tensor(s, name, 0, rows, cols, err);
 }
 
@@ -420,10 +426,7 @@ const struct pp_tensor *pp_plan_table(const struct pp_source *s, int64_t rows, i
                                       const char *fmt, ...)
 {
     char name[96];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
-    va_end(ap);
+    FORMAT(name, fmt);
     const struct pp_tensor *t = pp_source_tensor(s, name);
     if (t && t->type == PP_TYPE_I32 && t->n_dims == 2 && t->ne[0] == cols && t->ne[1] == rows)
         return t;
@@ -436,10 +439,7 @@ const struct pp_tensor *pp_plan_stack(const struct pp_source *s, int64_t n, int6
                                       struct pp_error *err, const char *fmt, ...)
 {
     char name[96];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
-    va_end(ap);
+    FORMAT(name, fmt);
     return checked_tensor(s, name, n, rows, cols, err);
 }
 
@@ -447,10 +447,7 @@ int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, 
                    const char *fmt, ...)
 {
     char base[80], name[96];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(base, sizeof base, fmt, ap);
-    va_end(ap);
+    FORMAT(base, fmt);
     snprintf(name, sizeof name, "%s.weight", base);
     const struct pp_tensor *w = pp_source_tensor(s, name), *b = NULL;
     const bool is_vector = n_out == 1 && w && w->n_dims == 1; /* which a matrix of one row may be */
@@ -591,10 +588,7 @@ const struct pp_tensor *pp_plan_flat(struct pp_plan *p, const struct pp_source *
                                      struct pp_error *err, const char *fmt, ...)
 {
     char name[96];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
-    va_end(ap);
+    FORMAT(name, fmt);
     const struct pp_tensor *t = pp_source_tensor(s, name);
     const bool fits = t && t->ne[0] == cols && (t->ne[1] == rows || t->ne[2] == rows || t->ne[3] == rows) &&
                       (t->ne[1] == 1) + (t->ne[2] == 1) + (t->ne[3] == 1) >= 2 && !t->rows;
@@ -607,10 +601,7 @@ const struct pp_tensor *pp_plan_rows(struct pp_plan *p, const struct pp_source *
                                      struct pp_error *err, const char *fmt, ...)
 {
     char name[96];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
-    va_end(ap);
+    FORMAT(name, fmt);
     const struct pp_tensor *t = pp_source_tensor(s, name);
     const bool apart = t && t->n_dims == 2;
     t = checked_tensor(s, name, 0, apart ? rows : 0, apart ? cols : rows * cols, err);
@@ -628,10 +619,7 @@ const struct pp_tensor *const *pp_plan_tables(struct pp_plan *p, const struct pp
                                               int64_t *n, int64_t width, struct pp_error *err, const char *fmt, ...)
 {
     char base[80], name[112];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(base, sizeof base, fmt, ap);
-    va_end(ap);
+    FORMAT(base, fmt);
     const struct pp_tensor *one = pp_source_tensor(s, whole);
     *n = one ? 1 : *n;
     if (!check_count(s, base, *n, err))
@@ -723,10 +711,7 @@ const struct pp_tensor *const *pp_plan_matrices(struct pp_plan *p, const struct 
                                                 int64_t n_in, struct pp_error *err, const char *fmt, ...)
 {
     char base[80], name[112];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(base, sizeof base, fmt, ap);
-    va_end(ap);
+    FORMAT(base, fmt);
     if (!check_count(s, base, n, err))
         return NULL;
     const struct pp_tensor **matrices = make(p, n, sizeof *matrices, err);
@@ -752,10 +737,7 @@ int pp_plan_heads(struct pp_plan *p, const struct pp_source *s, int n, int64_t n
                   struct pp_error *err, const char *fmt, ...)
 {
     char name[96];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
-    va_end(ap);
+    FORMAT(name, fmt);
     if (!check_count(s, name, n, err))
         return -1;
     const struct pp_tensor *stack = pp_source_tensor(s, name);
