@@ -95,14 +95,17 @@ static void repr_string(struct jinja *j, struct jinja_text *t, struct jinja_valu
     jinja_add_char(j, t, quote);
 }
 
-static void repr_items(struct jinja *j, struct jinja_text *t, const struct jinja_list *list)
+static void repr_items(struct jinja *j, struct jinja_text *t, const char *begin, const struct jinja_list *list,
+                       const char *end)
 {
     jinja_enter(j);
+    jinja_add_str(j, t, begin);
     for (size_t i = 0; i < list->n; i++) {
         if (i)
             jinja_add(j, t, ", ", 2);
         jinja_repr(j, t, list->items[i]);
     }
+    jinja_add_str(j, t, end);
     jinja_leave(j);
 }
 
@@ -130,6 +133,15 @@ static void repr_macro(struct jinja *j, struct jinja_text *t, struct jinja_value
     }
     jinja_add_str(j, t, "<Macro ");
     repr_string(j, t, jinja_str(name->s, name->n));
+    jinja_add_char(j, t, '>');
+}
+
+static void repr_loop(struct jinja *j, struct jinja_text *t, const struct jinja_loop *loop)
+{
+    jinja_add_str(j, t, "<LoopContext ");
+    add_int(j, t, (int64_t)loop->at + 1);
+    jinja_add_char(j, t, '/');
+    add_int(j, t, (int64_t)loop->items->n);
     jinja_add_char(j, t, '>');
 }
 
@@ -179,28 +191,20 @@ void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v)
         add_float(j, t, v.f);
         break;
     case JINJA_LIST:
-        jinja_add_char(j, t, '[');
-        repr_items(j, t, v.list);
-        jinja_add_char(j, t, ']');
+        repr_items(j, t, "[", v.list, "]");
         break;
     case JINJA_TUPLE:
-        jinja_add_char(j, t, '(');
-        repr_items(j, t, v.list);
-        jinja_add_str(j, t, v.list->n == 1 ? ",)" : ")");
+        repr_items(j, t, "(", v.list, v.list->n == 1 ? ",)" : ")");
         break;
     case JINJA_RANGE:
         jinja_add_str(j, t, v.list->name);
         break;
     case JINJA_VIEW:
         jinja_add_str(j, t, v.list->name);
-        jinja_add_str(j, t, "([");
-        repr_items(j, t, v.list);
-        jinja_add_str(j, t, "])");
+        repr_items(j, t, "([", v.list, "])");
         break;
     case JINJA_SET:
-        jinja_add_str(j, t, v.list->n ? "{" : "set(");
-        repr_items(j, t, v.list);
-        jinja_add_str(j, t, v.list->n ? "}" : ")");
+        repr_items(j, t, v.list->n ? "{" : "set(", v.list, v.list->n ? "}" : ")");
         break;
     case JINJA_DICT:
         repr_dict(j, t, v.dict);
@@ -217,11 +221,7 @@ void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v)
         jinja_add_str(j, t, function_name(v.function->name));
         break;
     case JINJA_LOOP:
-        jinja_add_str(j, t, "<LoopContext ");
-        add_int(j, t, (int64_t)v.loop->at + 1);
-        jinja_add_char(j, t, '/');
-        add_int(j, t, (int64_t)v.loop->items->n);
-        jinja_add_char(j, t, '>');
+        repr_loop(j, t, v.loop);
         break;
     case JINJA_SELF:
         jinja_add_str(j, t, "<TemplateReference None>"); /* as of a template that no file is known of */
