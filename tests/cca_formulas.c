@@ -7,37 +7,10 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "tests/decoder_formulas.h"
 #include "tests/support.h"
 
 enum { WIDEST = 512 };
-
-static const struct matrix *of(const struct decoder *d, int l, const char *kind)
-{
-    char name[64];
-    if (l < 0)
-        snprintf(name, sizeof name, "%s", kind);
-    else
-        snprintf(name, sizeof name, "blk.%d.%s", l, kind);
-    const struct matrix *m = decoder_find(d, name);
-    if (!m)
-        fail_msg("the model lacks %s", name);
-    return m;
-}
-
-/* y = W x [+ b], of the e-th matrix of a stack */
-static void product(const struct decoder *d, int l, const char *kind, int e, const double *x, double *y)
-{
-    char weight[40], bias[64];
-    snprintf(weight, sizeof weight, "%s.weight", kind);
-    snprintf(bias, sizeof bias, "blk.%d.%s.bias", l, kind);
-    const struct matrix *w = of(d, l, weight), *b = decoder_find(d, bias);
-    const float *at = w->values + e * w->rows * w->cols;
-    for (int64_t i = 0; i < w->rows; i++) {
-        y[i] = b ? (double)b->values[i] : 0;
-        for (int64_t j = 0; j < w->cols; j++)
-            y[i] += (double)at[i * w->cols + j] * x[j];
-    }
-}
 
 static void root_mean_square(const struct matrix *w, const double *x, double *y)
 {
@@ -50,11 +23,7 @@ static void root_mean_square(const struct matrix *w, const double *x, double *y)
 
 static void scale(const struct decoder *d, int l, const char *kind, double *x)
 {
-    char name[40];
-    snprintf(name, sizeof name, "%s.weight", kind);
-    const float *w = of(d, l, name)->values;
-    snprintf(name, sizeof name, "%s.bias", kind);
-    const float *b = of(d, l, name)->values;
+    const float *w = decoder_part(d, l, kind, ".weight")->values, *b = decoder_part(d, l, kind, ".bias")->values;
     for (int i = 0; i < d->s.n_embd; i++)
         x[i] = (x[i] + (double)b[i]) * (double)w[i];
 }
@@ -109,9 +78,11 @@ static void convolve(const struct decoder *d, int l, const double *at, const dou
                      double *y)
 {
     const struct decoder_shape *s = &d->s;
-    const struct matrix *taps = of(d, l, "attn_qk_conv.weight");
-    const float *bias = of(d, l, "attn_qk_conv.bias")->values, *behind = of(d, l, "attn_qk_mix.bias")->values;
-    const float *last = of(d, l, "attn_qk_mix_last.weight")->values, *own = of(d, l, "attn_qk_mix.weight")->values;
+    const struct matrix *taps = decoder_part(d, l, "attn_qk_conv", ".weight");
+    const float *bias = decoder_part(d, l, "attn_qk_conv", ".bias")->values;
+    const float *behind = decoder_part(d, l, "attn_qk_mix", ".bias")->values;
+    const float *last = decoder_part(d, l, "attn_qk_mix_last", ".weight")->values;
+    const float *own = decoder_part(d, l, "attn_qk_mix", ".weight")->values;
     const int dim = s->head_dim, n = (int)taps->rows;
     double first[WIDEST], second[WIDEST];
     assert_true(n <= WIDEST);
@@ -148,7 +119,7 @@ static void heads_of(const struct decoder *d, int l, const double *qk, int r, do
         turn(s, is_wide(s, l), r, q + h * dim);
     }
     for (int h = 0; h < s->n_head_kv; h++) {
-        make_long(k + h * dim, dim, (double)of(d, l, "attn_k_scale.weight")->values[h]);
+        make_long(k + h * dim, dim, (double)decoder_part(d, l, "attn_k_scale", ".weight")->values[h]);
         turn(s, is_wide(s, l), r, k + h * dim);
     }
 }
@@ -186,15 +157,15 @@ static void attention(const struct decoder *d, int l, double *x, int n)
     assert_non_null(k);
     assert_non_null(v);
     for (int r = 0; r < n; r++) {
-        root_mean_square(of(d, l, "attn_norm.weight"), x + r * s->n_embd, in);
-        product(d, l, "attn_q", 0, in, qk + r * width);
-        product(d, l, "attn_k", 0, in, qk + r * width + n_q);
-        product(d, l, "attn_v", 0, in, v + r * n_kv);
-        product(d, l, "attn_v_last", 0, in, half); /* which the next position has */
+        root_mean_square(decoder_part(d, l, "attn_norm", ".weight"), x + r * s->n_embd, in);
+        decoder_linear(d, l, "attn_q", in, qk + r * width);
+        decoder_linear(d, l, "attn_k", in, qk + r * width + n_q);
+        decoder_linear(d, l, "attn_v", in, v + r * n_kv);
+        decoder_linear(d, l, "attn_v_last", in, half); /* which the next position has */
         memcpy(v + (r + 1) * n_kv + n_kv / 2, half, (size_t)(n_kv / 2) * sizeof *v);
         heads_of(d, l, qk, r, q, k + r * n_kv);
         attend(d, l, q, k, v, r, y);
-        product(d, l, "attn_output", 0, y, in);
+        decoder_linear(d, l, "attn_output", y, in);
         merge(d, l, "attn", x + r * s->n_embd, in);
     }
     pp_free(qk);
@@ -212,31 +183,31 @@ static double gelu(double x)
 static void expert(const struct decoder *d, int l, int e, const double *in, double *out)
 {
     double gate[WIDEST], up[WIDEST];
-    product(d, l, "ffn_gate_exps", e, in, gate);
-    product(d, l, "ffn_up_exps", e, in, up);
+    decoder_linear_of(d, l, "ffn_gate_exps", e, in, gate);
+    decoder_linear_of(d, l, "ffn_up_exps", e, in, up);
     for (int i = 0; i < d->s.n_ff; i++)
         gate[i] *= up[i] / (1 + exp(-gate[i]));
-    product(d, l, "ffn_down_exps", e, gate, out);
+    decoder_linear_of(d, l, "ffn_down_exps", e, gate, out);
 }
 
 /* The expert that is chosen, n_expert being none, and its weight. */
 static int choose(const struct decoder *d, int l, const double *in, double *routed, double *weight)
 {
     const int n = d->s.n_router, n_all = d->s.n_expert + 1;
-    const float *bias = of(d, l, "exp_probs_b.bias")->values;
+    const float *bias = decoder_part(d, l, "exp_probs_b", ".bias")->values;
     double y[WIDEST], z[WIDEST], sum = 0;
     int best = 0;
-    product(d, l, "ffn_router_in", 0, in, y);
+    decoder_linear(d, l, "ffn_router_in", in, y);
     for (int i = 0; i < n; i++)
-        routed[i] = y[i] + (l ? routed[i] * (double)of(d, l, "ffn_router_carry.weight")->values[i] : 0);
-    root_mean_square(of(d, l, "ffn_router_norm.weight"), routed, y);
-    product(d, l, "ffn_router_1", 0, y, z);
+        routed[i] = y[i] + (l ? routed[i] * (double)decoder_part(d, l, "ffn_router_carry", ".weight")->values[i] : 0);
+    root_mean_square(decoder_part(d, l, "ffn_router_norm", ".weight"), routed, y);
+    decoder_linear(d, l, "ffn_router_1", y, z);
     for (int i = 0; i < n; i++)
         z[i] = gelu(z[i]);
-    product(d, l, "ffn_router_2", 0, z, y);
+    decoder_linear(d, l, "ffn_router_2", z, y);
     for (int i = 0; i < n; i++)
         y[i] = gelu(y[i]);
-    product(d, l, "ffn_gate_inp", 0, y, z);
+    decoder_linear(d, l, "ffn_gate_inp", y, z);
     for (int e = 0; e < n_all; e++)
         sum += z[e] = exp(z[e]);
     for (int e = 1; e < n_all; e++)
@@ -251,7 +222,7 @@ void cca_layer(const struct decoder *d, int l, double *x, double *routed, int n)
     attention(d, l, x, n);
     for (int r = 0; r < n; r++) {
         double in[WIDEST], out[WIDEST] = {0}, weight;
-        root_mean_square(of(d, l, "ffn_norm.weight"), x + r * s->n_embd, in);
+        root_mean_square(decoder_part(d, l, "ffn_norm", ".weight"), x + r * s->n_embd, in);
         const int e = choose(d, l, in, routed + r * s->n_router, &weight);
         if (e < s->n_expert)
             expert(d, l, e, in, out);

@@ -1,40 +1,38 @@
 /* decoder_formulas.c - what small random decoders give, in double precision: each step as the families' papers and
- * transformers' models have it. */
+ * transformers' models have it. Layers with states in place of attention are in decoder_scans.c. */
+#include "tests/decoder_formulas.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "tests/cca_formulas.h"
-#include "tests/decoder_model_int.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-/* "attn_q" and ".weight" of a layer; l -1: of none. */
-static const struct matrix *part(const struct decoder *d, int l, const char *kind, const char *end)
+const struct matrix *decoder_part(const struct decoder *d, int l, const char *kind, const char *end)
 {
     const int i = small_find(d->t[0].name, sizeof d->t[0], d->n, l, kind, end);
     return i < 0 ? NULL : &d->t[i];
 }
 
-/* y = W x + b, W being matrix `which` of those that are stacked. */
-static void linear_of(const struct decoder *d, int l, const char *kind, int which, const double *x, double *y)
+void decoder_linear_of(const struct decoder *d, int l, const char *kind, int which, const double *x, double *y)
 {
-    const struct matrix *w = part(d, l, kind, ".weight"), *b = part(d, l, kind, ".bias");
+    const struct matrix *w = decoder_part(d, l, kind, ".weight"), *b = decoder_part(d, l, kind, ".bias");
     assert_non_null(w);
     for (int64_t o = 0; o < w->rows; o++)
         y[o] = (b ? (double)b->values[o] : 0) + small_dot(w->values + (which * w->rows + o) * w->cols, x, w->cols);
 }
 
-static void linear(const struct decoder *d, int l, const char *kind, const double *x, double *y)
+void decoder_linear(const struct decoder *d, int l, const char *kind, const double *x, double *y)
 {
-    linear_of(d, l, kind, 0, x, y);
+    decoder_linear_of(d, l, kind, 0, x, y);
 }
 
-/* LayerNorm, or Llama's root of the mean square, by row `row` of a norm that has several. */
-static void norm(const struct decoder *d, int l, const char *kind, int row, const double *x, double *y)
+void decoder_norm(const struct decoder *d, int l, const char *kind, int row, const double *x, double *y)
 {
-    const struct matrix *w = part(d, l, kind, ".weight"), *b = part(d, l, kind, ".bias");
+    const struct matrix *w = decoder_part(d, l, kind, ".weight"), *b = decoder_part(d, l, kind, ".bias");
     const int size = d->s.norm_groups ? d->s.n_embd / d->s.norm_groups : 0;
     for (int from = 0; size && from < d->s.n_embd; from += size) {
         double sum = 0;
@@ -95,16 +93,15 @@ static void head_norm(const struct decoder *d, int l, const char *name, int h, d
     if (d->s.heads_unit)
         unit(head, d->s.head_dim);
     else
-        norm(d, l, name, h, head, head);
+        decoder_norm(d, l, name, h, head, head);
 }
 
-/* Queries or keys of one position. */
-static void heads(const struct decoder *d, int l, const char *kind, int n_heads, int position, double *x)
+void decoder_heads(const struct decoder *d, int l, const char *kind, int n_heads, int position, double *x)
 {
     char name[32];
     snprintf(name, sizeof name, "%s_norm", kind);
     if (d->s.heads == HEADS_WHOLE)
-        norm(d, l, name, 0, x, x);
+        decoder_norm(d, l, name, 0, x, x);
     for (int h = 0; h < n_heads; h++) {
         double *head = x + h * d->s.head_dim;
         const bool normed = d->s.heads == HEADS_ALIKE || d->s.heads == HEADS_EACH;
@@ -138,12 +135,12 @@ static double slope_of(const struct decoder *d, int h)
     return d->s.alibi == 0.0f ? 0 : d->s.alibi_scaled ? slope * scale_at(d, 0) : slope;
 }
 
-static double gelu(double x)
+double decoder_gelu(double x)
 {
     return x * (1 + erf(x / sqrt(2))) / 2;
 }
 
-static double gelu_tanh(double x)
+double decoder_gelu_tanh(double x)
 {
     return x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))) / 2;
 }
@@ -172,15 +169,15 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
     snprintf(kind[0], sizeof kind[0], "ffn_gate%s", end);
     snprintf(kind[1], sizeof kind[1], "ffn_up%s", end);
     snprintf(kind[2], sizeof kind[2], "ffn_down%s", end);
-    linear_of(d, l, kind[1], e, in, d->s.ff == FF_SILU_FUSED || d->s.ff == FF_GELU_FUSED ? gate : up);
+    decoder_linear_of(d, l, kind[1], e, in, d->s.ff == FF_SILU_FUSED || d->s.ff == FF_GELU_FUSED ? gate : up);
     if (d->s.ff == FF_SILU || d->s.ff == FF_RELU2_GATE || d->s.ff == FF_GELU_GATE || d->s.ff == FF_CLAMPED)
-        linear_of(d, l, kind[0], e, in, gate);
+        decoder_linear_of(d, l, kind[0], e, in, gate);
     for (int i = 0; i < n; i++)
         switch (d->s.ff) {
-        case FF_GELU: up[i] = gelu_tanh(up[i]); break;
-        case FF_GELU_EXACT: up[i] = gelu(up[i]); break;
-        case FF_GELU_FUSED: up[i] *= gelu(gate[i]); break;
-        case FF_GELU_GATE: up[i] *= gelu_tanh(gate[i]); break;
+        case FF_GELU: up[i] = decoder_gelu_tanh(up[i]); break;
+        case FF_GELU_EXACT: up[i] = decoder_gelu(up[i]); break;
+        case FF_GELU_FUSED: up[i] *= decoder_gelu(gate[i]); break;
+        case FF_GELU_GATE: up[i] *= decoder_gelu_tanh(gate[i]); break;
         case FF_XIELU: up[i] = xielu(l, up[i]); break;
         case FF_RELU2_GATE: up[i] *= gate[i] > 0 ? gate[i] * gate[i] : 0; break;
         case FF_CLAMPED: up[i] = clamped(gate[i], up[i], (double)d->s.gate_bound); break;
@@ -189,8 +186,8 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
         default: up[i] *= gate[i] / (1 + exp(-gate[i])); break;
         }
     if (d->s.sub_norms)
-        norm(d, l, "ffn_sub_norm", 0, up, up);
-    linear_of(d, l, kind[2], e, up, out);
+        decoder_norm(d, l, "ffn_sub_norm", 0, up, up);
+    decoder_linear_of(d, l, kind[2], e, up, out);
     pp_free(gate);
 }
 
@@ -199,10 +196,10 @@ static void fused_shared(const struct decoder *d, int l, const double *in, doubl
 {
     const int n = d->s.n_ff_shared;
     double *both = doubles(2 * n);
-    linear(d, l, "ffn_up_shexp", in, both);
+    decoder_linear(d, l, "ffn_up_shexp", in, both);
     for (int i = 0; i < n; i++)
         both[i] *= both[n + i] / (1 + exp(-both[i]));
-    linear(d, l, "ffn_down_shexp", both, out);
+    decoder_linear(d, l, "ffn_down_shexp", both, out);
     pp_free(both);
 }
 
@@ -242,7 +239,7 @@ static void mixture(const struct decoder *d, int l, const double *in, double *ou
     double *p = doubles(d->s.n_expert), *logits = doubles(d->s.n_expert), *one = doubles(d->s.n_embd);
     double sum = 0, used = 0;
     int chosen[8];
-    linear(d, l, "ffn_gate_inp", in, logits);
+    decoder_linear(d, l, "ffn_gate_inp", in, logits);
     for (int e = 0; e < d->s.n_expert; e++)
         sum += p[e] = exp(logits[e]);
     choose(d, p, chosen);
@@ -250,7 +247,7 @@ static void mixture(const struct decoder *d, int l, const double *in, double *ou
         used += p[chosen[i]];
     memset(out, 0, (size_t)d->s.n_embd * sizeof *out);
     for (int i = 0; i < d->s.n_embd && d->s.head_mixture; i++)
-        out[i] = (double)part(d, l, "ffn_output", ".bias")->values[i];
+        out[i] = (double)decoder_part(d, l, "ffn_output", ".bias")->values[i];
     if (d->s.fused_shared)
         fused_shared(d, l, in, out);
     else if (d->s.n_ff_shared)
@@ -267,7 +264,7 @@ static void mixture(const struct decoder *d, int l, const double *in, double *ou
     pp_free(one);
 }
 
-static void feed_forward(const struct decoder *d, int l, const double *in, double *out)
+void decoder_feed_forward(const struct decoder *d, int l, const double *in, double *out)
 {
     if (d->s.n_expert)
         mixture(d, l, in, out);
@@ -282,31 +279,31 @@ static void project(const struct decoder *d, int l, const double *in, double *q,
     if (d->s.head_mixture) {
         int chosen[8];
         double *logits = doubles(d->s.n_expert);
-        linear(d, l, "attn_gate_inp", in, logits);
+        decoder_linear(d, l, "attn_gate_inp", in, logits);
         choose(d, logits, chosen);
         for (int i = 0; i < d->s.n_used; i++)
-            linear_of(d, l, "attn_q_exps", chosen[i], in, q + i * n_kv);
-        linear(d, l, "attn_k", in, k);
-        linear(d, l, "attn_v", in, v);
+            decoder_linear_of(d, l, "attn_q_exps", chosen[i], in, q + i * n_kv);
+        decoder_linear(d, l, "attn_k", in, k);
+        decoder_linear(d, l, "attn_v", in, v);
         pp_free(logits);
         return;
     }
     if (!d->s.joined) {
         double *low = doubles(d->s.q_rank + 1);
         if (d->s.q_rank) {
-            linear(d, l, "attn_q_a", in, low);
-            norm(d, l, "attn_q_a_norm", 0, low, low);
-            linear(d, l, "attn_q_b", low, q);
+            decoder_linear(d, l, "attn_q_a", in, low);
+            decoder_norm(d, l, "attn_q_a_norm", 0, low, low);
+            decoder_linear(d, l, "attn_q_b", low, q);
         } else {
-            linear(d, l, "attn_q", in, q);
+            decoder_linear(d, l, "attn_q", in, q);
         }
-        linear(d, l, "attn_k", in, k);
-        linear(d, l, "attn_v", in, v);
+        decoder_linear(d, l, "attn_k", in, k);
+        decoder_linear(d, l, "attn_v", in, v);
         pp_free(low);
         return;
     }
     double *all = doubles(n_q + 2 * n_kv);
-    linear(d, l, "attn_qkv", in, all);
+    decoder_linear(d, l, "attn_qkv", in, all);
     memcpy(q, all, (size_t)n_q * sizeof *q);
     memcpy(k, all + n_q, (size_t)n_kv * sizeof *k);
     memcpy(v, all + n_q + n_kv, (size_t)n_kv * sizeof *v);
@@ -320,10 +317,10 @@ static void filter(const struct decoder *d, int l, const char *own, const char *
                    double *y)
 {
     double before[FILTER_WIDTH] = {0};
-    linear(d, l, own, x[r], y);
+    decoder_linear(d, l, own, x[r], y);
     if (r > 0)
-        linear(d, l, last, x[r - 1], before);
-    for (int64_t i = 0; i < part(d, l, own, ".weight")->rows; i++)
+        decoder_linear(d, l, last, x[r - 1], before);
+    for (int64_t i = 0; i < decoder_part(d, l, own, ".weight")->rows; i++)
         y[i] += before[i];
 }
 
@@ -342,7 +339,7 @@ static void filter_row(const struct decoder *d, int l, int r, const double *in, 
         square += out[i] * out[i] / n;
     }
     for (int i = 0; i < n; i++)
-        out[i] *= (double)part(d, l, "filter_norm", ".weight")->values[i] / sqrt(square + 1e-6);
+        out[i] *= (double)decoder_part(d, l, "filter_norm", ".weight")->values[i] / sqrt(square + 1e-6);
 }
 
 /* Of queries and keys side by side each head has two neighbours: its query and its key. */
@@ -359,28 +356,27 @@ static void share_heads(const struct decoder *d, double *q, double *k)
     pp_free(both);
 }
 
-/* What a part of a layer reads of the stream, and what it adds to it. */
-static void before(const struct decoder *d, int l, const char *kind, const double *x, double *in)
+void decoder_before(const struct decoder *d, int l, const char *kind, const double *x, double *in)
 {
     if (d->s.norms == POST_NORM)
         memcpy(in, x, (size_t)d->s.n_embd * sizeof *in);
     else
-        norm(d, l, kind, 0, x, in);
+        decoder_norm(d, l, kind, 0, x, in);
 }
 
-static void behind(const struct decoder *d, int l, const char *kind, double *delta, double *x)
+void decoder_behind(const struct decoder *d, int l, const char *kind, double *delta, double *x)
 {
     const char *name = !d->s.swin                                 ? kind
                        : strcmp(kind, "post_attention_norm") == 0 ? "attn_norm"
                                                                   : "ffn_norm";
     if (d->s.norms != PRE_NORM && !d->s.sums)
-        norm(d, l, name, 0, delta, delta);
+        decoder_norm(d, l, name, 0, delta, delta);
     for (int i = 0; i < d->s.n_embd && d->s.key_scores; i++)
-        x[i] *= (double)part(d, l, name[5] == 'a' ? "attn_residual" : "ffn_residual", "")->values[i];
+        x[i] *= (double)decoder_part(d, l, name[5] == 'a' ? "attn_residual" : "ffn_residual", "")->values[i];
     for (int i = 0; i < d->s.n_embd; i++)
         x[i] += delta[i] * (d->s.residual_scale != 0.0f ? (double)d->s.residual_scale : 1);
     if (d->s.sums)
-        norm(d, l, name, 0, x, x);
+        decoder_norm(d, l, name, 0, x, x);
 }
 
 static void clamp(const struct decoder *d, double *x, int n)
@@ -390,138 +386,10 @@ static void clamp(const struct decoder *d, double *x, int n)
         x[i] = fmax(-most, fmin(most, x[i]));
 }
 
-/* LFM2: [B, C, x] = W_in h, and W_out (C * conv(B * x)). */
-static void convolved_layer(const struct decoder *d, int l, double *x, int n)
-{
-    const int width = d->s.n_embd;
-    const struct matrix *taps = part(d, l, "shortconv.conv", ".weight"), *bias = part(d, l, "shortconv.conv", ".bias");
-    double *in = doubles(width), *three = doubles(3 * width), *product = doubles(n * width), *delta = doubles(width);
-    for (int r = 0; r < n; r++) {
-        double *row = x + r * width;
-        before(d, l, "attn_norm", row, in);
-        linear(d, l, "shortconv.in_proj", in, three);
-        for (int i = 0; i < width; i++)
-            product[r * width + i] = three[i] * three[2 * width + i];
-        convolve_row(taps->values, d->s.taps, bias ? bias->values : NULL, product, r, width, in);
-        for (int i = 0; i < width; i++)
-            in[i] *= three[width + i];
-        linear(d, l, "shortconv.out_proj", in, delta);
-        behind(d, l, "post_attention_norm", delta, row);
-        before(d, l, d->s.ffn_norm, row, in);
-        feed_forward(d, l, in, delta);
-        behind(d, l, "post_ffw_norm", delta, row);
-    }
-    double *all[] = {in, three, product, delta};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        pp_free(all[i]);
-}
-
-/* PLaMo 2's states, a position after the other: of each head S = a S + B dt x', y = S' C + D x, times silu(z). What B,
- * C and dt are made of comes out of the convolution of x; z and x are a head's halves. */
-static void states_row(const struct decoder *d, int l, const double *in, int r, double *x, double *states, double *y)
-{
-    const int dim = d->s.head_dim, key = d->s.key_dim, rank = d->s.state_rank, width = d->s.n_state * dim;
-    const struct matrix *A = part(d, l, "ssm_a", ""), *D = part(d, l, "ssm_d", "");
-    double *both = doubles(2 * width), *u = doubles(width), *dt = doubles(d->s.n_state);
-    double *small = doubles(rank + 2 * key);
-    linear(d, l, "ssm_in", in, both);
-    for (int i = 0; i < width; i++)
-        x[r * width + i] = both[i / dim * 2 * dim + dim + i % dim];
-    convolve_row(part(d, l, "ssm_conv1d", ".weight")->values, DECODER_STATE_TAPS, NULL, x, r, width, u);
-    for (int i = 0; i < width; i++)
-        u[i] /= 1 + exp(-u[i]);
-    linear(d, l, "ssm_x", u, small);
-    norm(d, l, "ssm_b_norm", 0, small, small);
-    norm(d, l, "ssm_c_norm", 0, small + key, small + key);
-    norm(d, l, "ssm_dt_norm", 0, small + 2 * key, small + 2 * key);
-    linear(d, l, "ssm_dt", small + 2 * key, dt);
-    for (int i = 0; i < width; i++) {
-        const int h = i / dim;
-        const double step = log1p(exp(dt[h])), a = exp(step * (double)A->values[h]), z = both[h * 2 * dim + i % dim];
-        y[i] = (double)D->values[h] * u[i];
-        for (int n = 0; n < key; n++) {
-            states[i * key + n] = a * states[i * key + n] + small[n] * step * u[i];
-            y[i] += states[i * key + n] * small[key + n];
-        }
-        y[i] *= z / (1 + exp(-z));
-    }
-    double *all[] = {both, u, small, dt};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        pp_free(all[i]);
-}
-
-/* What a layer's states give for position r, the latest: y [width]; x: [positions, width], of which it writes its
- * own; states: what they have become. */
-typedef void state_row_fn(const struct decoder *d, int l, const double *in, int r, double *x, double *states,
-                          double *y);
-
-static void go_through_states(const struct decoder *d, int l, double *x, int n, state_row_fn *state_row, int width,
-                              int n_states, const char *out)
-{
-    const int embd = d->s.n_embd;
-    double *in = doubles(embd), *delta = doubles(embd), *y = doubles(width);
-    double *all_x = doubles(n * width), *states = doubles(n_states);
-    for (int r = 0; r < n; r++) {
-        double *row = x + r * embd;
-        before(d, l, "attn_norm", row, in);
-        state_row(d, l, in, r, all_x, states, y);
-        linear(d, l, out, y, delta);
-        behind(d, l, "post_attention_norm", delta, row);
-        before(d, l, d->s.ffn_norm, row, in);
-        feed_forward(d, l, in, delta);
-        behind(d, l, "post_ffw_norm", delta, row);
-    }
-    double *all[] = {in, delta, y, all_x, states};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        pp_free(all[i]);
-}
-
-static void layer_with_states(const struct decoder *d, int l, double *x, int n)
-{
-    const int width = d->s.n_state * d->s.head_dim;
-    go_through_states(d, l, x, n, states_row, width, width * d->s.key_dim, "ssm_out");
-}
-
-/* Griffin's gates of one position: each block of channels has a matrix of its own, of what the convolution gave. */
-static double lru_gate(const struct decoder *d, int l, const char *kind, int i, const double *in)
-{
-    const struct matrix *w = part(d, l, kind, ".weight"), *b = part(d, l, kind, ".bias");
-    const int size = d->s.lru_width / d->s.n_head, block = i / size;
-    double sum = (double)b->values[i];
-    for (int k = 0; k < size; k++)
-        sum += (double)w->values[(int64_t)i * size + k] * in[block * size + k];
-    return 1 / (1 + exp(-sum));
-}
-
-/* Its states, a position after the other: h = a h + sqrt(1 - a^2) gate x, without the root at the first one, where x is
- * behind its convolution; and a GELU beside them. */
-static void lru_row(const struct decoder *d, int l, const double *in, int r, double *x, double *h, double *y)
-{
-    const int n = d->s.lru_width;
-    const struct matrix *param = part(d, l, "lru_a", "");
-    double *u = doubles(n);
-    linear(d, l, "lru_x", in, x + r * n);
-    linear(d, l, "lru_y", in, y);
-    convolve_row(part(d, l, "lru_conv1d", ".weight")->values, DECODER_STATE_TAPS,
-                 part(d, l, "lru_conv1d", ".bias")->values, x, r, n, u);
-    for (int i = 0; i < n; i++) {
-        const double ln_a = -8 * lru_gate(d, l, "lru_a_gate", i, u) * log1p(exp((double)param->values[i]));
-        const double part_of = r ? sqrt(1 - exp(2 * ln_a)) : 1;
-        h[i] = exp(ln_a) * h[i] + part_of * lru_gate(d, l, "lru_in_gate", i, u) * u[i];
-        y[i] = gelu_tanh(y[i]) * h[i];
-    }
-    pp_free(u);
-}
-
-static void layer_with_lru(const struct decoder *d, int l, double *x, int n)
-{
-    go_through_states(d, l, x, n, lru_row, d->s.lru_width, d->s.lru_width, "lru_out");
-}
-
 /* Baichuan M1: of each head of keys or values, what it was at the position before, and what it is. */
 static void add_before(const struct decoder *d, int l, const char *kind, const double *last, double *y)
 {
-    const struct matrix *w = part(d, l, kind, ".weight");
+    const struct matrix *w = decoder_part(d, l, kind, ".weight");
     for (int i = 0; i < d->s.n_head_kv * d->s.head_dim; i++) {
         const float *taps = w->values + 2 * (i / d->s.head_dim);
         y[i] = (double)taps[0] * last[i] + (double)taps[1] * y[i];
@@ -533,7 +401,7 @@ static void sum_with_last(const struct decoder *d, int l, const double *x, int r
     const int n_q = d->s.n_head * d->s.head_dim, n_kv = d->s.n_head_kv * d->s.head_dim;
     double *in = doubles(d->s.n_embd), *last = doubles(n_q + 2 * n_kv);
     if (r > 0) {
-        before(d, l, "attn_norm", x - d->s.n_embd, in);
+        decoder_before(d, l, "attn_norm", x - d->s.n_embd, in);
         project(d, l, in, last, last + n_q, last + n_q + n_kv);
     }
     add_before(d, l, "attn_k_conv", last + n_q, k);
@@ -550,13 +418,13 @@ static void attention_inputs(const struct decoder *d, int l, const double *x, in
     if (s->first_unnormed && l == 0)
         memcpy(in, x, (size_t)s->n_embd * sizeof *in);
     else
-        before(d, l, s->two_norms ? "attn_norm_2" : "attn_norm", x, in);
+        decoder_before(d, l, s->two_norms ? "attn_norm_2" : "attn_norm", x, in);
     project(d, l, in, q, k, v);
     if (s->filtered) {
         double filtered[FILTER_WIDTH];
         filter_row(d, l, r, in, filtered);
-        linear(d, l, "attn_q", filtered, q);
-        linear(d, l, "attn_k", filtered, k);
+        decoder_linear(d, l, "attn_q", filtered, q);
+        decoder_linear(d, l, "attn_k", filtered, k);
         share_heads(d, q, k);
     }
     if (s->head_taps)
@@ -564,8 +432,8 @@ static void attention_inputs(const struct decoder *d, int l, const double *x, in
     clamp(d, q, s->n_head * s->head_dim);
     clamp(d, k, s->n_head_kv * s->head_dim);
     clamp(d, v, s->n_head_kv * s->head_dim);
-    heads(d, l, "attn_q", s->n_head, r, q);
-    heads(d, l, "attn_k", s->n_head_kv, r, k);
+    decoder_heads(d, l, "attn_q", s->n_head, r, q);
+    decoder_heads(d, l, "attn_k", s->n_head_kv, r, k);
     pp_free(in);
 }
 
@@ -574,8 +442,8 @@ static void gate(const struct decoder *d, int l, const double *x, double *att)
 {
     const int n = d->s.n_head * d->s.head_dim;
     double *in = doubles(d->s.n_embd), *g = doubles(n);
-    before(d, l, "attn_norm", x, in);
-    linear(d, l, "attn_gate", in, g);
+    decoder_before(d, l, "attn_norm", x, in);
+    decoder_linear(d, l, "attn_gate", in, g);
     for (int i = 0; i < n; i++)
         att[i] /= 1 + exp(-g[i]);
     pp_free(in);
@@ -585,7 +453,7 @@ static void gate(const struct decoder *d, int l, const double *x, double *att)
 /* e^(the sum of two vectors' products) */
 static double factor(const struct decoder *d, int l, const char *q, const char *k)
 {
-    const struct matrix *a = part(d, l, q, ""), *b = part(d, l, k, "");
+    const struct matrix *a = decoder_part(d, l, q, ""), *b = decoder_part(d, l, k, "");
     double sum = 0;
     for (int i = 0; i < d->s.head_dim; i++)
         sum += (double)a->values[i] * (double)b->values[i];
@@ -628,8 +496,8 @@ static void key_scores(const struct decoder *d, int l, const double *v, int last
     const int n_kv = d->s.n_head_kv * d->s.head_dim;
     double *all = doubles(d->s.n_head_kv);
     for (int p = 0; p <= last; p++) {
-        linear(d, l, "attn_key_score", v + p * n_kv, all);
-        scores[p] = exp((double)part(d, l, "attn_key_score_a", "")->values[h] * log1p(exp(all[h])));
+        decoder_linear(d, l, "attn_key_score", v + p * n_kv, all);
+        scores[p] = exp((double)decoder_part(d, l, "attn_key_score_a", "")->values[h] * log1p(exp(all[h])));
     }
     pp_free(all);
 }
@@ -673,18 +541,18 @@ static void mixed_heads(const struct decoder *d, int l, const double *x, const d
     const int dim = d->s.head_dim, n_kv = d->s.n_head_kv * dim;
     double *logits = doubles(d->s.n_expert), *in = doubles(d->s.n_embd), *att = doubles(n_kv), sum = 0;
     int chosen[8];
-    before(d, l, "attn_norm", x, in);
-    linear(d, l, "attn_gate_inp", in, logits);
+    decoder_before(d, l, "attn_norm", x, in);
+    decoder_linear(d, l, "attn_gate_inp", in, logits);
     choose(d, logits, chosen);
     for (int i = 0; i < d->s.n_used; i++)
         sum += exp(logits[chosen[i]]);
     for (int i = 0; i < d->s.n_embd; i++)
-        delta[i] = (double)part(d, l, "attn_output", ".bias")->values[i];
+        delta[i] = (double)decoder_part(d, l, "attn_output", ".bias")->values[i];
     for (int i = 0; i < d->s.n_used; i++) {
         for (int h = 0; h < d->s.n_head_kv; h++)
             attend_capped(q + i * n_kv + h * dim, k + h * dim, v + h * dim, 0, last, dim, n_kv, scale_at(d, last), 0,
                           0, 1, att + h * dim);
-        linear_of(d, l, "attn_output_exps", chosen[i], att, in);
+        decoder_linear_of(d, l, "attn_output_exps", chosen[i], att, in);
         for (int o = 0; o < d->s.n_embd; o++)
             delta[o] += in[o] * exp(logits[chosen[i]]) / sum;
     }
@@ -698,7 +566,7 @@ static void sink(const struct decoder *d, int l, const double *q, const double *
 {
     const int dim = d->s.head_dim, n_kv = d->s.n_head_kv * dim, group = d->s.n_head / d->s.n_head_kv;
     for (int h = 0; h < d->s.n_head; h++) {
-        const double own = (double)part(d, l, "attn_sinks", ".weight")->values[h];
+        const double own = (double)decoder_part(d, l, "attn_sinks", ".weight")->values[h];
         double sum = 0;
         for (int p = first; p <= last; p++) {
             double score = 0;
@@ -772,21 +640,21 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         if (s->gated)
             gate(d, l, row, att);
         if (s->sub_norms)
-            norm(d, l, "attn_sub_norm", 0, att, att);
+            decoder_norm(d, l, "attn_sub_norm", 0, att, att);
         if (s->head_mixture)
             mixed_heads(d, l, row, q + r * n_q, k, v, r, delta);
         else
-            linear(d, l, "attn_output", att, delta);
+            decoder_linear(d, l, "attn_output", att, delta);
         if (s->parallel) {
-            before(d, l, "attn_norm", row, in);
-            feed_forward(d, l, in, ff);
+            decoder_before(d, l, "attn_norm", row, in);
+            decoder_feed_forward(d, l, in, ff);
         }
-        behind(d, l, "post_attention_norm", delta, row);
+        decoder_behind(d, l, "post_attention_norm", delta, row);
         if (!s->parallel) {
-            before(d, l, s->ffn_norm, row, in);
-            feed_forward(d, l, in, ff);
+            decoder_before(d, l, s->ffn_norm, row, in);
+            decoder_feed_forward(d, l, in, ff);
         }
-        behind(d, l, "post_ffw_norm", ff, row);
+        decoder_behind(d, l, "post_ffw_norm", ff, row);
     }
     double *all[] = {k, v, q, att, in, delta, ff};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -799,10 +667,10 @@ static void layer(const struct decoder *d, int l, double *x, int n)
 static void lightning_row(const struct decoder *d, int l, const double *in, double *states, double *out)
 {
     const int dim = d->s.head_dim, n = d->s.n_head * dim;
-    const struct matrix *norm = part(d, l, decoder_lightning_name(d, 2), ".weight");
+    const struct matrix *norm = decoder_part(d, l, decoder_lightning_name(d, 2), ".weight");
     double *qkv = doubles(3 * n), *gate = doubles(n), square = 0;
-    linear(d, l, decoder_lightning_name(d, 0), in, qkv);
-    linear(d, l, decoder_lightning_name(d, 1), in, gate);
+    decoder_linear(d, l, decoder_lightning_name(d, 0), in, qkv);
+    decoder_linear(d, l, decoder_lightning_name(d, 1), in, gate);
     for (int i = 0; i < 3 * n; i++)
         qkv[i] /= 1 + exp(-qkv[i]);
     for (int h = 0; h < d->s.n_head; h++) {
@@ -842,7 +710,7 @@ static void normed_stream_layer(const struct decoder *d, int l, double *x, int n
     raw.s.norms = POST_NORM; /* what parts read is not normed once more */
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
-        norm(d, l, "attn_norm", 0, row, row);
+        decoder_norm(d, l, "attn_norm", 0, row, row);
         if (states)
             lightning_row(d, l, row, all_states, att);
         else
@@ -850,179 +718,15 @@ static void normed_stream_layer(const struct decoder *d, int l, double *x, int n
         for (int h = 0; !states && h < s->n_head; h++)
             attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, 0, r, dim, n_kv, scale_at(d, r), 0,
                          att + h * dim);
-        linear(d, l, states ? decoder_lightning_name(d, 3) : "attn_output", att, delta);
+        decoder_linear(d, l, states ? decoder_lightning_name(d, 3) : "attn_output", att, delta);
         add_scaled(d, states ? 0 : 1, delta, row);
-        norm(d, l, "ffn_norm", 0, row, row);
-        feed_forward(d, l, row, delta);
+        decoder_norm(d, l, "ffn_norm", 0, row, row);
+        decoder_feed_forward(d, l, row, delta);
         add_scaled(d, 2, delta, row);
     }
     double *all[] = {k, v, q, att, delta, all_states};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
-}
-
-/* Zamba2's. A product of the block's matrix, and of two matrices of this use of it. */
-static void adapted(const struct decoder *d, int at, const char *kind, int use, bool more, const double *in,
-                    double *out)
-{
-    char down[40], up[40];
-    const int64_t n = part(d, at, kind, ".weight")->rows;
-    double *low = doubles(d->s.zamba.rank), *add = doubles(n);
-    linear(d, at, kind, in, out);
-    snprintf(down, sizeof down, "%s_a.%d", kind, use);
-    snprintf(up, sizeof up, "%s_b.%d", kind, use);
-    if (more) {
-        linear(d, at, down, in, low);
-        linear(d, at, up, low, add);
-    }
-    for (int64_t i = 0; i < n; i++)
-        out[i] += add[i];
-    pp_free(low);
-    pp_free(add);
-}
-
-/* The block: attention and a feed-forward part of position r, of the stream and what went into the first layer; k, v:
- * of all positions of this layer. What it gives goes through one matrix more. */
-static void block_row(const struct decoder *d, int l, const double *x, const double *embedding, int r, double *k,
-                      double *v, double *out)
-{
-    const struct decoder_shape *s = &d->s;
-    const int n = s->n_embd, dim = s->head_dim, n_q = s->n_head * dim, n_kv = s->n_head_kv * dim;
-    const int group = s->n_head / s->n_head_kv;
-    int use;
-    const int at = decoder_zamba_block(s, l, &use);
-    double *both = doubles(2 * n), *q = doubles(n_q), *att = doubles(n_q), *delta = doubles(n);
-    double *gate = doubles(2 * s->n_ff);
-    memcpy(both, x, (size_t)n * sizeof *both);
-    memcpy(both + n, embedding, (size_t)n * sizeof *both);
-    norm(d, at, "shared_norm", 0, both, both);
-    adapted(d, at, "shared_q", use, s->zamba.adapted, both, q);
-    adapted(d, at, "shared_k", use, s->zamba.adapted, both, k + r * n_kv);
-    adapted(d, at, "shared_v", use, s->zamba.adapted, both, v + r * n_kv);
-    if (!s->zamba.n_scan) {
-        heads(d, l, "", s->n_head, r, q);
-        heads(d, l, "", s->n_head_kv, r, k + r * n_kv);
-    }
-    for (int h = 0; h < s->n_head; h++) /* scaled as if heads were half as large */
-        attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, 0, r, dim, n_kv, 1 / sqrt(dim / 2.0), 0,
-                     att + h * dim);
-    linear(d, at, "shared_output", att, delta);
-    norm(d, at, "shared_ffn_norm", 0, delta, delta);
-    if (s->zamba.n_scan) {
-        linear(d, at, "shared_gate", delta, gate);
-        linear(d, at, "shared_up", delta, gate + s->n_ff);
-    } else {
-        adapted(d, at, "shared_up", use, true, delta, gate);
-    }
-    for (int i = 0; i < s->n_ff; i++)
-        gate[i] = gelu(gate[i]) * gate[s->n_ff + i];
-    linear(d, at, "shared_down", gate, delta);
-    linear(d, l, "shared_out", delta, out);
-    double *all[] = {both, q, att, delta, gate};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        pp_free(all[i]);
-}
-
-/* Mamba 2 of a position: S = a S + B dt x', y = S' C + D x, times silu(z), normed in groups. */
-static void mamba2_row(const struct decoder *d, int l, const double *in, int r, double *mixed, double *states,
-                       double *y)
-{
-    const int n_head = d->s.zamba.n_head, n_group = d->s.zamba.n_group, key = d->s.key_dim, dim = 16;
-    const int width = n_head * dim, all = width + 2 * n_group * key, each = width / n_group;
-    const struct matrix *taps = part(d, l, "ssm_conv1d", ".weight"), *bias = part(d, l, "ssm_conv1d", ".bias");
-    double *row = doubles(width + all + n_head), *u = doubles(all);
-    linear(d, l, "ssm_in", in, row);
-    memcpy(mixed + r * all, row + width, (size_t)all * sizeof *mixed);
-    convolve_row(taps->values, DECODER_STATE_TAPS, bias->values, mixed, r, all, u);
-    for (int i = 0; i < all; i++)
-        u[i] /= 1 + exp(-u[i]);
-    for (int i = 0; i < width; i++) {
-        const int h = i / dim, g = h / (n_head / n_group);
-        const double *B = u + width + g * key, *C = B + n_group * key, z = row[i];
-        const double dt = log1p(exp(row[width + all + h] + (double)part(d, l, "ssm_dt", ".bias")->values[h]));
-        const double a = exp(dt * (double)part(d, l, "ssm_a", "")->values[h]);
-        y[i] = (double)part(d, l, "ssm_d", "")->values[h] * u[i];
-        for (int n = 0; n < key; n++) {
-            states[i * key + n] = a * states[i * key + n] + B[n] * dt * u[i];
-            y[i] += states[i * key + n] * C[n];
-        }
-        y[i] *= z / (1 + exp(-z));
-    }
-    for (int g = 0; g < n_group; g++) {
-        double square = 0;
-        for (int i = g * each; i < (g + 1) * each; i++)
-            square += y[i] * y[i] / each;
-        for (int i = g * each; i < (g + 1) * each; i++)
-            y[i] *= (double)part(d, l, "ssm_norm", ".weight")->values[i] / sqrt(square + (double)DECODER_EPSILON);
-    }
-    pp_free(row);
-    pp_free(u);
-}
-
-/* The first Zamba's: what goes into the convolution and what gates take turns; each scan makes steps, B and C of its
- * own channels: S[c] = exp(A[c] dt[c]) S[c] + B dt[c] u[c], y[c] = S[c]' C + D[c] u[c], times silu(z[c]). */
-static void scans_row(const struct decoder *d, int l, const double *in, int r, double *mixed, double *states, double *y)
-{
-    const int key = d->s.key_dim, rank = d->s.zamba.rank, width = 16 * d->s.zamba.n_head;
-    const int one = width / d->s.zamba.n_scan;
-    double *both = doubles(2 * width), *u = doubles(width), *small = doubles(rank + 2 * key), *dt = doubles(one);
-    linear(d, l, "ssm_in", in, both);
-    for (int i = 0; i < width; i++)
-        mixed[r * width + i] = both[2 * i];
-    convolve_row(part(d, l, "ssm_conv1d", ".weight")->values, DECODER_STATE_TAPS,
-                 part(d, l, "ssm_conv1d", ".bias")->values, mixed, r, width, u);
-    for (int i = 0; i < width; i++)
-        u[i] /= 1 + exp(-u[i]);
-    for (int h = 0; h < d->s.zamba.n_scan; h++) {
-        const struct matrix *of_x = part(d, l, "ssm_x", ".weight"), *of_dt = part(d, l, "ssm_dt", ".weight");
-        for (int o = 0; o < rank + 2 * key; o++) {
-            small[o] = 0;
-            for (int i = 0; i < one; i++)
-                small[o] += (double)of_x->values[(h * (rank + 2 * key) + o) * one + i] * u[h * one + i];
-        }
-        for (int c = 0; c < one; c++) {
-            const int i = h * one + c;
-            dt[c] = (double)part(d, l, "ssm_dt", ".bias")->values[i];
-            for (int k = 0; k < rank; k++)
-                dt[c] += (double)of_dt->values[i * rank + k] * small[k];
-            dt[c] = log1p(exp(dt[c]));
-            y[i] = (double)part(d, l, "ssm_d", "")->values[i] * u[i];
-            for (int k = 0; k < key; k++) {
-                const double a = exp((double)part(d, l, "ssm_a", "")->values[i * key + k] * dt[c]);
-                states[i * key + k] = a * states[i * key + k] + small[rank + k] * dt[c] * u[i];
-                y[i] += states[i * key + k] * small[rank + key + k];
-            }
-            y[i] *= both[2 * i + 1] / (1 + exp(-both[2 * i + 1]));
-        }
-    }
-    double *all[] = {both, u, small, dt};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        pp_free(all[i]);
-}
-
-static void zamba_layer(const struct decoder *d, int l, const double *embeddings, double *x, int n)
-{
-    const struct decoder_shape *s = &d->s;
-    const int embd = s->n_embd, n_kv = s->n_head_kv * s->head_dim, width = 16 * s->zamba.n_head;
-    const int all = width + 2 * s->zamba.n_group * s->key_dim;
-    double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *in = doubles(embd), *y = doubles(width);
-    double *mixed = doubles(n * all), *states = doubles(width * s->key_dim), *delta = doubles(embd);
-    for (int r = 0; r < n; r++) {
-        double *row = x + r * embd;
-        memset(in, 0, (size_t)embd * sizeof *in);
-        if (s->zamba.layers[l] == 'h')
-            block_row(d, l, row, embeddings + r * embd, r, k, v, in);
-        for (int i = 0; i < embd; i++)
-            in[i] += row[i];
-        norm(d, l, "attn_norm", 0, in, in);
-        (s->zamba.n_scan ? scans_row : mamba2_row)(d, l, in, r, mixed, states, y);
-        linear(d, l, "ssm_out", y, delta);
-        for (int i = 0; i < embd; i++)
-            row[i] += delta[i];
-    }
-    double *rooms[] = {k, v, in, y, mixed, states, delta};
-    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
-        pp_free(rooms[i]);
 }
 
 /* Attention or what stands in its place, then the feed-forward part; what is missing adds nothing. */
@@ -1038,14 +742,14 @@ static void gapped_layer(const struct decoder *d, int l, double *x, int n)
     for (int r = 0; r < n; r++) {
         double *row = x + r * width;
         if (d->s.n_head) {
-            before(d, l, "attn_norm", row, in);
-            linear(d, l, "attn_output", in, delta);
-            behind(d, l, "", delta, row);
+            decoder_before(d, l, "attn_norm", row, in);
+            decoder_linear(d, l, "attn_output", in, delta);
+            decoder_behind(d, l, "", delta, row);
         }
         if (d->s.n_ff) {
-            before(d, l, d->s.ffn_norm, row, in);
-            feed_forward(d, l, in, delta);
-            behind(d, l, "", delta, row);
+            decoder_before(d, l, d->s.ffn_norm, row, in);
+            decoder_feed_forward(d, l, in, delta);
+            decoder_behind(d, l, "", delta, row);
         }
     }
     pp_free(in);
@@ -1057,8 +761,8 @@ static void vector(const struct decoder *d, const double *in, double *out)
 {
     double *wide = doubles(d->s.n_dense + 1);
     if (d->s.n_dense) {
-        linear(d, -1, "dense_2", in, wide);
-        linear(d, -1, "dense_3", wide, out);
+        decoder_linear(d, -1, "dense_2", in, wide);
+        decoder_linear(d, -1, "dense_3", wide, out);
     } else {
         memcpy(out, in, (size_t)d->s.n_embd * sizeof *out);
     }
@@ -1069,10 +773,10 @@ static void vector(const struct decoder *d, const double *in, double *out)
 static void dense_head(const struct decoder *d, double *x)
 {
     double *y = doubles(d->s.n_embd);
-    linear(d, -1, "output_dense", x, y);
+    decoder_linear(d, -1, "output_dense", x, y);
     for (int i = 0; i < d->s.n_embd; i++)
-        y[i] = gelu(y[i]);
-    norm(d, -1, "output_dense_norm", 0, y, x);
+        y[i] = decoder_gelu(y[i]);
+    decoder_norm(d, -1, "output_dense_norm", 0, y, x);
     pp_free(y);
 }
 
@@ -1094,7 +798,7 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         for (int64_t i = 0; i < table->cols; i++)
             narrow[i] = (double)table->values[ids[r] * table->cols + i] * in_scale;
         if (d->s.n_embd_in)
-            linear(d, -1, "embd_proj", narrow, x + r * width);
+            decoder_linear(d, -1, "embd_proj", narrow, x + r * width);
         else
             memcpy(x + r * width, narrow, (size_t)width * sizeof *x);
     }
@@ -1108,11 +812,11 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         x[i] += k < half ? sin(angle) : cos(angle);
     }
     for (int r = 0; r < n && d->s.embd_norm; r++)
-        norm(d, -1, "token_embd_norm", 0, x + r * width, x + r * width);
+        decoder_norm(d, -1, "token_embd_norm", 0, x + r * width, x + r * width);
     double *embeddings = doubles(n * width);
     memcpy(embeddings, x, (size_t)(n * width) * sizeof *x);
     for (int l = 0; l < d->s.n_layer && d->s.zamba.layers; l++)
-        zamba_layer(d, l, embeddings, x, n);
+        decoder_zamba_layer(d, l, embeddings, x, n);
     pp_free(embeddings);
     double *routed = doubles(n * (d->s.n_router + 1));
     if (d->s.cca)
@@ -1125,11 +829,11 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         struct decoder of_layer = *d;
         const int l = i % d->s.n_layer;
         for (int r = 0; r < n && i > 0 && l == 0 && !d->s.loops_plain; r++)
-            norm(d, -1, d->s.output_norm, 0, x + r * width, x + r * width);
+            decoder_norm(d, -1, d->s.output_norm, 0, x + r * width, x + r * width);
         of_layer.s = decoder_shape_of(&d->s, l);
-        (decoder_convolves(d, l)    ? convolved_layer
-         : decoder_has_states(d, l) ? layer_with_states
-         : decoder_has_lru(d, l)    ? layer_with_lru
+        (decoder_convolves(d, l)    ? decoder_convolved_layer
+         : decoder_has_states(d, l) ? decoder_states_layer
+         : decoder_has_lru(d, l)    ? decoder_lru_layer
          : d->s.lightning           ? normed_stream_layer
          : d->s.uneven              ? gapped_layer
                                     : layer)(&of_layer, l, x, n);
@@ -1138,16 +842,16 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         if (d->s.no_output_norm)
             memcpy(in, x + r * width, (size_t)width * sizeof *in);
         else
-            norm(d, -1, d->s.output_norm, 0, x + r * width, in);
+            decoder_norm(d, -1, d->s.output_norm, 0, x + r * width, in);
         if (d->s.both_ways) {
             vector(d, in, logits + r * width);
             continue;
         }
         if (d->s.n_embd_in)
-            linear(d, -1, "output_proj", in, narrow);
+            decoder_linear(d, -1, "output_proj", in, narrow);
         if (d->s.dense_head)
             dense_head(d, in);
-        linear(d, -1, d->s.tied ? "token_embd" : "output", d->s.n_embd_in ? narrow : in, logits + r * n_vocab);
+        decoder_linear(d, -1, d->s.tied ? "token_embd" : "output", d->s.n_embd_in ? narrow : in, logits + r * n_vocab);
         for (int t = 0; t < n_vocab && d->s.biases & BIAS_OUTPUT && d->s.tied; t++) /* else `linear` has added it */
             logits[r * n_vocab + t] += (double)decoder_find(d, "output.bias")->values[t];
         for (int t = 0; t < n_vocab; t++)
