@@ -319,24 +319,28 @@ static void add_line(struct making *k, const cJSON *messages)
 
 /* Messages by name, each with the names of its children: nodes are objects, the message in them is `inner`, or the node
  * itself (NULL). */
-struct names {
+struct tree {
     const cJSON *nodes;
     const char *inner, *parent, *children, *head;
-    const cJSON **by_name; /* [n] */
+    struct named {
+        const cJSON *json;
+        bool met; /* it is among those to come, or was */
+    } *by_name;   /* [n] */
     size_t n;
 };
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
+    const struct named *x = a, *y = b;
+    return strcmp(x->json->string, y->json->string);
 }
 
-static const cJSON *named(const struct names *t, const char *name)
+static struct named *find_named(const struct tree *t, const char *name)
 {
     char *string = (char *)(uintptr_t)name; /* cJSON's are not const */
-    const cJSON key = {.string = string}, *wanted = &key;
-    const cJSON **found = name ? bsearch(&wanted, t->by_name, t->n, sizeof *t->by_name, by_name) : NULL;
-    return found ? *found : NULL;
+    const cJSON json = {.string = string};
+    const struct named wanted = {.json = &json};
+    return name ? bsearch(&wanted, t->by_name, t->n, sizeof *t->by_name, by_name) : NULL;
 }
 
 /* Nodes to come, the next one last, and what they follow. */
@@ -348,12 +352,16 @@ struct visits {
     size_t n, cap;
 };
 
-static void visit(struct making *k, struct visits *v, const cJSON *node, int64_t parent)
+/* Once: a damaged or hostile file may name a node as often as it likes. */
+static void visit(struct making *k, struct visits *v, struct named *node, int64_t parent)
 {
+    if (node->met || k->code)
+        return;
+    node->met = true;
     if (pp_grow(&v->list, &v->cap, v->n + 1, sizeof *v->list) != 0)
         k->code = pp_fail_nomem(k->err, "the conversations");
     else
-        v->list[v->n++] = (struct visit){node, parent};
+        v->list[v->n++] = (struct visit){node->json, parent};
 }
 
 static void turn_round(struct visits *v, size_t from)
@@ -365,16 +373,15 @@ static void turn_round(struct visits *v, size_t from)
     }
 }
 
-/* From the roots down, children in their order. A hostile file may name a node as often as it likes: no more than all
- * of them are visited. */
-static void walk(struct making *k, const struct names *t)
+/* From the roots down, children in their order. */
+static void walk(struct making *k, const struct tree *t)
 {
     struct visits v = {0};
     const cJSON *child;
-    for (size_t i = 0; i < t->n && !k->code; i++)
-        if (!named(t, text_of(t->by_name[i], t->parent)))
-            visit(k, &v, t->by_name[i], 0);
-    for (size_t visited = 0; v.n && visited < t->n && !k->code; visited++) {
+    for (size_t i = 0; i < t->n; i++)
+        if (!find_named(t, text_of(t->by_name[i].json, t->parent)))
+            visit(k, &v, &t->by_name[i], 0);
+    while (v.n && !k->code) {
         const struct visit at = v.list[--v.n];
         const cJSON *message = t->inner ? pp_json_member(at.node, t->inner) : at.node;
         const int64_t place = cJSON_IsObject(message) ? add_message(k, message, at.parent) : at.parent;
@@ -383,8 +390,8 @@ static void walk(struct making *k, const struct names *t)
             k->c.session.head = place;
         cJSON_ArrayForEach(child, pp_json_member(at.node, t->children))
         {
-            const cJSON *node = cJSON_IsString(child) ? named(t, child->valuestring) : NULL;
-            if (node && v.n - from < t->n && !k->code)
+            struct named *node = cJSON_IsString(child) ? find_named(t, child->valuestring) : NULL;
+            if (node)
                 visit(k, &v, node, place);
         }
         turn_round(&v, from);
@@ -394,7 +401,7 @@ static void walk(struct making *k, const struct names *t)
     pp_free(v.list);
 }
 
-static void add_named(struct making *k, struct names t)
+static void add_named_tree(struct making *k, struct tree t)
 {
     const cJSON *node;
     t.by_name = pp_calloc((size_t)cJSON_GetArraySize(t.nodes) + 1, sizeof *t.by_name);
@@ -405,7 +412,7 @@ static void add_named(struct making *k, struct names t)
     cJSON_ArrayForEach(node, t.nodes)
     {
         if (cJSON_IsObject(node) && node->string)
-            t.by_name[t.n++] = node;
+            t.by_name[t.n++].json = node;
     }
     qsort(t.by_name, t.n, sizeof *t.by_name, by_name);
     walk(k, &t);
@@ -462,11 +469,11 @@ static bool add_any(struct making *k, const cJSON *o)
     messages = messages ? messages : array_of(o, "conversations");
     messages = messages ? messages : array_of(o, "chat_messages");
     if (cJSON_IsObject(pp_json_member(o, "mapping"))) {
-        add_named(k, (struct names){.nodes = pp_json_member(o, "mapping"), .inner = "message", .parent = "parent",
-                                    .children = "children", .head = text_of(o, "current_node")});
+        add_named_tree(k, (struct tree){.nodes = pp_json_member(o, "mapping"), .inner = "message", .parent = "parent",
+                                        .children = "children", .head = text_of(o, "current_node")});
     } else if (cJSON_IsObject(pp_json_member(history, "messages"))) {
-        add_named(k, (struct names){.nodes = pp_json_member(history, "messages"), .parent = "parentId",
-                                    .children = "childrenIds", .head = text_of(history, "currentId")});
+        add_named_tree(k, (struct tree){.nodes = pp_json_member(history, "messages"), .parent = "parentId",
+                                        .children = "childrenIds", .head = text_of(history, "currentId")});
     } else if (messages && k->ours) {
         add_tree(k, messages, branches);
     } else if (messages) {
