@@ -41,7 +41,7 @@ enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct
 {
     *out = NULL;
     size_t stride = (l->page_bytes + 63) / 64 * 64;
-    uint64_t n = limit / stride;
+    uint64_t n = limit / l->page_bytes; /* without what rounds them up: who has counted pages gets as many */
     if (n < 1)
         n = 1;
     if (n > INT32_MAX / 2)

@@ -452,6 +452,22 @@ static void cleared_ahead(void **state)
     pp_kv_pool_free(kv);
 }
 
+/* Room for n pages is room for n pages, also where they are no whole number of lines of memory. */
+static void as_many_as_were_counted(void **state)
+{
+    enum { PAGES = 300 };
+    struct pp_kv_layout l;
+    struct pp_kv_pool *kv;
+    struct pp_error err;
+    (void)state;
+    pp_kv_layout_init_compressed(&l, PP_KV_FP8, 1, 64);
+    pp_kv_layout_share(&l, 4);
+    assert_int_not_equal(l.page_bytes % 64, 0);
+    assert_ok(pp_kv_pool_new(&l, PAGES * l.page_bytes, &kv, &err), err);
+    assert_int_equal(pp_kv_pool_total(kv), PAGES);
+    pp_kv_pool_free(kv);
+}
+
 TEST_GROUP(pages)
 {
     const struct CMUnitTest tests[] = {
@@ -460,6 +476,7 @@ TEST_GROUP(pages)
         cmocka_unit_test(trees_are_kept_first), cmocka_unit_test(vectors_are_not_found),
         cmocka_unit_test(any_order),            cmocka_unit_test(answers_use_them),
         cmocka_unit_test(hardly_any_memory),    cmocka_unit_test(cleared_ahead),
+        cmocka_unit_test(as_many_as_were_counted),
     };
     return cmocka_run_group_tests_name("pages", tests, NULL, NULL);
 }
