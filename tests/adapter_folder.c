@@ -32,6 +32,26 @@ const float *folder_add(struct folder *f, const char *name, int64_t rows, int64_
     return p->data;
 }
 
+static const float *add_exact(struct folder *f, const char *module, const char *half, int64_t rows, int64_t cols)
+{
+    char name[160];
+    snprintf(name, sizeof name, "base_model.model.%s.lora_%s.weight", module, half);
+    float *values = (float *)(uintptr_t)folder_add(f, name, rows, cols, 0, 0.3f); /* ours */
+    for (int64_t i = 0; i < rows * cols; i++)
+        values[i] = rintf(values[i] * 64) / 64;
+    return values;
+}
+
+void folder_add_merged(struct folder *f, const char *module, int rank, double scale, float *w, int64_t n_out,
+                       int64_t n_in)
+{
+    const float *a = add_exact(f, module, "A", rank, n_in), *b = add_exact(f, module, "B", n_out, rank);
+    for (int64_t o = 0; o < n_out; o++)
+        for (int64_t i = 0; i < n_in; i++)
+            for (int k = 0; k < rank; k++)
+                w[o * n_in + i] += (float)(scale * (double)b[o * rank + k] * (double)a[k * n_in + i]);
+}
+
 const float *folder_get(const struct folder *f, const char *name)
 {
     for (int i = 0; i < f->n; i++)
@@ -52,12 +72,10 @@ static void write_file(const char *folder, const char *name, const char *text)
 
 const char *folder_write(const struct folder *f, const char *config, const char *weights)
 {
-    static char paths[8][256];
-    static unsigned serial;
     struct pp_tensor tensors[FOLDER_PARTS] = {0};
     struct pp_error err;
-    char *path = paths[serial++ % 8], file[512];
-    snprintf(path, sizeof paths[0], "%s/kind-%u", test_tmpdir(), serial);
+    const char *path = fresh_path("kind");
+    char file[512];
     assert_int_equal(mkdir(path, 0700), 0);
     write_file(path, "adapter_config.json", config);
     for (int i = 0; i < f->n; i++) {
@@ -125,10 +143,7 @@ static float *merged_values(const struct merged *m, const struct pp_tensor *t)
 
 static const char *merged_end(struct merged *m)
 {
-    static char paths[8][256];
-    static unsigned serial;
-    char *path = paths[serial++ % 8];
-    snprintf(path, sizeof paths[0], "%s/merged-%u.gguf", test_tmpdir(), serial);
+    const char *path = fresh_path("merged.gguf");
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(m->bytes, 1, m->size, file), m->size);

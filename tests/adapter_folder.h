@@ -28,7 +28,11 @@ struct folder {
 /* A tensor of values around `middle`; its data. */
 const float *folder_add(struct folder *f, const char *name, int64_t rows, int64_t cols, float middle, float spread);
 const float *folder_get(const struct folder *f, const char *name); /* or NULL */
-/* Writes a folder with adapter_config.json and the tensors in a file `weights`; its path (static, kept for 8 calls). */
+/* A LoRA of `module` ("model.layers.0.self_attn.q_proj"), of values that halves hold exactly. w [n_out, n_in] becomes
+ * w + scale B A. */
+void folder_add_merged(struct folder *f, const char *module, int rank, double scale, float *w, int64_t n_out,
+                       int64_t n_in);
+/* Writes a folder with adapter_config.json and the tensors in a file `weights`; its path as fresh_path gives it. */
 const char *folder_write(const struct folder *f, const char *config, const char *weights);
 const char *folder_write_peft(const struct folder *f, const char *config);
 void folder_empty(struct folder *f);
@@ -56,7 +60,7 @@ struct merged {
 };
 struct merged merged_begin(const char *model); /* pp_gguf_close, pp_free */
 const struct pp_tensor *merged_tensor(const struct merged *m, const char *name);
-/* Writes the model with the adapter at a strength; scale: of B A. Its path (static, kept for 8 calls). */
+/* Writes the model with the adapter at a strength; scale: of B A. Its path as fresh_path gives it. */
 const char *folder_merge(const struct folder *f, const char *model, int rank, double scale, double strength);
 
 /* A file: the bundled adapter with zeros for all values, as one that was never trained. */

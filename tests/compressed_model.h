@@ -37,7 +37,7 @@ struct compressed_model {
 };
 struct compressed_model *compressed_model_make(const struct compressed_shape *s);
 void compressed_model_free(struct compressed_model *m);
-/* As a GGUF file; static memory, kept for 8 calls. */
+/* Writes the model as a GGUF file; its path as fresh_path gives it. */
 const char *compressed_model_write(const struct compressed_model *m);
 /* Of layer l, or of none, -1; NULL: there is no such tensor. */
 const struct compressed_array *compressed_find(const struct compressed_model *m, int l, const char *kind);

@@ -1,5 +1,4 @@
 /* decoder_checks.c - see decoder_checks.h. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,15 +8,8 @@
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
-#include "engine/gguf.h"
-#include "engine/hf.h"
-#include "engine/hf_form.h"
-#include "engine/quant.h"
-#include "engine/safetensors.h"
-#include "engine/tensor_forms.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_checks.h"
-#include "tests/passes.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -44,53 +36,21 @@ const char *check_decoder(const struct decoder_shape *s)
     return folder;
 }
 
-/* Values of a LoRA that halves hold exactly. */
-static const float *add_exact(struct folder *f, const char *name, int64_t rows, int64_t cols)
-{
-    float *values = (float *)(uintptr_t)folder_add(f, name, rows, cols, 0, 0.3f); /* ours */
-    for (int64_t i = 0; i < rows * cols; i++)
-        values[i] = rintf(values[i] * 64) / 64;
-    return values;
-}
-
-/* W becomes W + scale B A; n_out: rows of W. */
 void merge_lora(struct decoder *d, const char *gguf, struct folder *f, const char *module, int n_out, int rank,
                 double scale)
 {
     struct matrix *w = decoder_find(d, gguf);
     char name[120];
-    snprintf(name, sizeof name, "base_model.model.model.layers.0.%s.lora_A.weight", module);
-    const float *a = add_exact(f, name, rank, w->cols);
-    snprintf(name, sizeof name, "base_model.model.model.layers.0.%s.lora_B.weight", module);
-    const float *b = add_exact(f, name, n_out, rank);
+    snprintf(name, sizeof name, "model.layers.0.%s", module);
     assert_int_equal(w->rows, n_out);
-    for (int64_t o = 0; o < w->rows; o++)
-        for (int64_t i = 0; i < w->cols; i++)
-            for (int k = 0; k < rank; k++)
-                w->values[o * w->cols + i] +=
-                    (float)(scale * (double)b[o * rank + k] * (double)a[k * w->cols + i]);
+    folder_add_merged(f, name, rank, scale, w->values, n_out, w->cols);
 }
 
-/* A model with an adapter gives what the merged weights do. */
 void expect_adapted(const struct decoder *merged, const char *model, const char *path, double room)
 {
-    const int n = SMALL_TEXT * merged->s.n_vocab;
-    struct running r = run_small(model, NULL);
-    struct pp_adapter *adapter;
-    struct pp_error err;
-    int32_t ids[SMALL_TEXT];
     double *want = wanted(merged);
-    float *got = pp_calloc((size_t)n, sizeof *got);
-    small_text(ids, merged->s.n_vocab);
-    assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
-    assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
-    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, got);
-    for (int i = 0; i < n; i++)
-        if (!(fabs((double)got[i] - want[i]) <= room * fmax(1, fabs(want[i]))))
-            fail_msg("%s: value %d is %g, not %g", model, i, (double)got[i], want[i]);
+    assert_adapted(model, path, want, merged->s.n_vocab, room);
     pp_free(want);
-    pp_free(got);
-    stop_adapted(&r, adapter);
 }
 
 void assert_refused(const struct decoder_shape *s, const struct spoilt *cases, size_t n)

@@ -776,7 +776,8 @@ float decoder_xielu(int l, int i)
     return numbers[i];
 }
 
-static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
+/* Numbers that all have, and those that are written where they are not 0. */
+static void write_numbers(struct pp_gguf_writer *w, const struct decoder *d)
 {
     const struct decoder_shape *s = &d->s;
     const struct {
@@ -800,17 +801,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         {"ssm.state_size", s->key_dim},
         {"ssm.time_step_rank", s->zamba.n_scan ? s->zamba.rank : s->n_state + s->zamba.n_head},
         {"ssm.inner_size", s->lru_width ? s->lru_width : s->n_state * s->head_dim + 16 * s->zamba.n_head},
+        {"num_loops", s->loops},
     };
-    uint32_t of_layers[3][64];
-    assert_true(s->n_layer <= 64);
-    for (int l = 0; l < s->n_layer; l++) {
-        const struct decoder_shape of_layer = decoder_shape_of(s, l);
-        of_layers[0][l] = decoder_has_states(d, l) ? 0 : (uint32_t)of_layer.n_head;
-        const bool other = decoder_convolves(d, l) || decoder_has_states(d, l) || decoder_has_lru(d, l) ||
-                           decoder_has_lightning(d, l);
-        of_layers[1][l] = other ? 0 : (uint32_t)of_layer.n_head_kv;
-        of_layers[2][l] = (uint32_t)(of_layer.n_ff * (strcmp(s->arch, "qwen") == 0 ? 2 : 1));
-    }
     const struct {
         const char *key;
         float v;
@@ -820,102 +812,154 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
         {"attention.clamp_kqv", s->qkv_clamp}, {"attention.scale", s->attn_scale},
         {"embedding_scale", s->embd_scale}, {"residual_scale", s->residual_scale},
         {"logit_scale", s->logit_scale}, {"attention.temperature_scale", s->temperature},
-        {"swiglu_clamp_exp", s->gate_bound},
+        {"swiglu_clamp_exp", s->gate_bound}, {"rope.freq_base_swa", s->window ? s->base : 0},
     };
-    pp_gguf_add_text(w, "general.architecture", s->arch);
-    if (s->family)
-        pp_gguf_add_text(w, "pippin.family", s->family);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         pp_gguf_add_u32(w, key(d, numbers[i].key), (uint32_t)numbers[i].v);
-    for (int i = 0; i < 3; i++) {
-        static const char *const sizes[] = {"attention.head_count", "attention.head_count_kv", "feed_forward_length"};
-        const bool gaps = s->taps || s->lru_width || strcmp(s->arch, "minimax") == 0;
-        if (s->uneven || (i == 1 && gaps) || (i < 2 && s->n_state))
-            pp_gguf_add_u32_array(w, key(d, sizes[i]), of_layers[i], (size_t)s->n_layer);
-        else
-            pp_gguf_add_u32(w, key(d, sizes[i]), of_layers[i][0]);
-    }
-    pp_gguf_add_f32(w, key(d, "rope.freq_base"), s->base != 0.0f && !s->window ? s->base : DECODER_ROPE_BASE);
-    if (s->base != 0.0f && s->window)
-        pp_gguf_add_f32(w, key(d, "rope.freq_base_swa"), s->base);
-    const bool mean_square = !s->centred || s->mixer != 0.0f; /* that is what Phi's files call it */
-    pp_gguf_add_f32(w, key(d, mean_square ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
-                    s->epsilon != 0.0f ? s->epsilon : DECODER_EPSILON);
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         if (some[i].v)
             pp_gguf_add_u32(w, key(d, some[i].key), (uint32_t)some[i].v);
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
         if (scales[i].v != 0.0f)
             pp_gguf_add_f32(w, key(d, scales[i].key), scales[i].v);
-    for (int i = 0; s->ff == FF_XIELU && i < 4; i++) {
-        static const char *const names[] = {"xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps"};
-        float one[8];
-        for (int l = 0; l < s->n_layer; l++)
-            one[l] = decoder_xielu(l, i);
-        pp_gguf_add_f32_array(w, names[i], one, (size_t)s->n_layer);
+}
+
+/* --- what layers have --- */
+
+enum { MAX_LAYERS = 64 };
+
+static void write_sizes(struct pp_gguf_writer *w, const struct decoder *d)
+{
+    static const char *const sizes[] = {"attention.head_count", "attention.head_count_kv", "feed_forward_length"};
+    const struct decoder_shape *s = &d->s;
+    const bool gaps = s->taps || s->lru_width || strcmp(s->arch, "minimax") == 0;
+    uint32_t of_layers[3][MAX_LAYERS];
+    for (int l = 0; l < s->n_layer; l++) {
+        const struct decoder_shape of_layer = decoder_shape_of(s, l);
+        of_layers[0][l] = decoder_has_states(d, l) ? 0 : (uint32_t)of_layer.n_head;
+        const bool other = decoder_convolves(d, l) || decoder_has_states(d, l) || decoder_has_lru(d, l) ||
+                           decoder_has_lightning(d, l);
+        of_layers[1][l] = other ? 0 : (uint32_t)of_layer.n_head_kv;
+        of_layers[2][l] = (uint32_t)(of_layer.n_ff * (strcmp(s->arch, "qwen") == 0 ? 2 : 1));
     }
+    for (int i = 0; i < 3; i++)
+        if (s->uneven || (i == 1 && gaps) || (i < 2 && s->n_state))
+            pp_gguf_add_u32_array(w, key(d, sizes[i]), of_layers[i], (size_t)s->n_layer);
+        else
+            pp_gguf_add_u32(w, key(d, sizes[i]), of_layers[i][0]);
+}
+
+static bool is_narrow(const struct decoder *d, int l)
+{
+    return d->s.window && (l + !d->s.wide_first) % d->s.wide != 0;
+}
+
+static bool is_rotated(const struct decoder *d, int l)
+{
+    return d->s.rotated[l] == '1';
+}
+
+static bool is_shared(const struct decoder *d, int l)
+{
+    return d->s.zamba.layers[l] == 'h';
+}
+
+/* Which layers are so. */
+static void write_which(struct pp_gguf_writer *w, const struct decoder *d, const char *name,
+                        bool (*is)(const struct decoder *d, int l))
+{
+    bool which[MAX_LAYERS];
+    for (int l = 0; l < d->s.n_layer; l++)
+        which[l] = is(d, l);
+    pp_gguf_add_bool_array(w, key(d, name), which, (size_t)d->s.n_layer);
+}
+
+static void write_layers(struct pp_gguf_writer *w, const struct decoder *d)
+{
+    const struct decoder_shape *s = &d->s;
+    assert_true(s->n_layer <= MAX_LAYERS);
+    write_sizes(w, d);
+    if (s->say_windows || (s->window && (strcmp(s->arch, "gpt_neo") == 0 || s->n_state)))
+        write_which(w, d, "attention.sliding_window_pattern", is_narrow);
+    if (s->rotated)
+        write_which(w, d, "attention.rope_pattern", is_rotated);
+    if (s->zamba.layers)
+        write_which(w, d, "shared.layers", is_shared);
+    if (s->lightning && strcmp(s->arch, "minimax") != 0)
+        write_which(w, d, "attention.recurrent_layers", decoder_has_lightning);
+}
+
+/* --- what few families have --- */
+
+static void write_xielu(struct pp_gguf_writer *w, const struct decoder *d)
+{
+    static const char *const names[] = {"xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps"};
+    float one[MAX_LAYERS];
+    for (int i = 0; i < 4; i++) {
+        for (int l = 0; l < d->s.n_layer; l++)
+            one[l] = decoder_xielu(l, i);
+        pp_gguf_add_f32_array(w, names[i], one, (size_t)d->s.n_layer);
+    }
+}
+
+static void write_opt(struct pp_gguf_writer *w, const struct decoder_shape *s)
+{
+    pp_gguf_add_bool(w, "opt.norms_of_sums", s->sums);
+    pp_gguf_add_bool(w, "opt.output_norm", !s->no_output_norm);
+    pp_gguf_add_bool(w, "opt.plain_norms", s->norm_plain);
+    if (s->n_embd_in)
+        pp_gguf_add_u32(w, "opt.embedding_length_in", (uint32_t)s->n_embd_in);
+    if (s->ff == FF_GELU_EXACT)
+        pp_gguf_add_text(w, "opt.hidden_activation", "gelu");
+}
+
+static void write_family(struct pp_gguf_writer *w, const struct decoder *d)
+{
+    const struct decoder_shape *s = &d->s;
+    const bool one_scale = s->stream_scales[0][0] == s->stream_scales[1][0] && s->stream_scales[1][1] == 1.0f;
+    if (s->ff == FF_XIELU)
+        write_xielu(w, d);
+    if (s->ff == FF_RELU2_GATE)
+        pp_gguf_add_text(w, key(d, "hidden_activation"), "relu2");
     if (s->head_taps && s->uneven)
         pp_gguf_add_u32(w, key(d, "attention.key_length_swa"), (uint32_t)decoder_shape_of(s, 0).head_dim);
-    bool narrow[64];
-    for (int l = 0; l < s->n_layer; l++)
-        narrow[l] = s->window && (l + !s->wide_first) % s->wide != 0;
-    if (strcmp(s->arch, "gpt_neo") == 0 && s->window)
-        pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
-    if (strcmp(s->arch, "persimmon") == 0)
-        pp_gguf_add_bool(w, key(d, "attention.qkv_by_head"), false);
-    bool rotated[64];
-    for (int l = 0; l < s->n_layer && s->rotated; l++)
-        rotated[l] = s->rotated[l] == '1';
-    if (s->rotated)
-        pp_gguf_add_bool_array(w, key(d, "attention.rope_pattern"), rotated, (size_t)s->n_layer);
-    if (s->loops)
-        pp_gguf_add_u32(w, key(d, "num_loops"), (uint32_t)s->loops);
     if (s->loops_plain)
         pp_gguf_add_bool(w, key(d, "skip_loop_final_norm"), true);
     if (s->sections)
         pp_gguf_add_u32_array(w, key(d, "rope.dimension_sections"), (const uint32_t[]){1, 1, 1, 0}, 4);
-    if (s->say_windows)
-        pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
-    if (s->n_state) { /* which is what other programs expect, but for windows */
+    if (s->n_state) /* which is what other programs expect, but for windows */
         pp_gguf_add_u32(w, key(d, "ssm.group_count"), 0);
-        if (s->window)
-            pp_gguf_add_bool_array(w, key(d, "attention.sliding_window_pattern"), narrow, (size_t)s->n_layer);
-    }
-    bool shares[64];
-    for (int l = 0; l < s->n_layer; l++)
-        shares[l] = s->zamba.layers && s->zamba.layers[l] == 'h';
-    if (s->zamba.layers) {
-        pp_gguf_add_bool_array(w, key(d, "shared.layers"), shares, (size_t)s->n_layer);
-    }
     if (s->zamba.layers && !s->zamba.n_scan) {
         pp_gguf_add_bool(w, key(d, "shared.adapted_attention"), s->zamba.adapted);
         pp_gguf_add_bool(w, key(d, "rope.scaling.finetuned"), !s->unrotated);
     }
-    const bool one_scale = s->stream_scales[0][0] == s->stream_scales[1][0] && s->stream_scales[1][1] == 1.0f;
     if (s->lightning && one_scale)
         pp_gguf_add_f32(w, key(d, "residual_scale"), s->stream_scales[0][0]);
     else if (s->lightning)
         pp_gguf_add_f32_array(w, key(d, "residual_scales"), s->stream_scales[0], 6);
-    bool recurs[64];
-    for (int l = 0; l < s->n_layer; l++)
-        recurs[l] = decoder_has_lightning(d, l);
-    if (s->lightning && strcmp(s->arch, "minimax") != 0)
-        pp_gguf_add_bool_array(w, key(d, "attention.recurrent_layers"), recurs, (size_t)s->n_layer);
+    if (strcmp(s->arch, "opt") == 0)
+        write_opt(w, s);
+    if (strcmp(s->arch, "persimmon") == 0)
+        pp_gguf_add_bool(w, key(d, "attention.qkv_by_head"), false);
     if (strcmp(s->arch, "chameleon") == 0)
         pp_gguf_add_bool(w, key(d, "swin_norm"), s->swin);
-    if (strcmp(s->arch, "opt") == 0) {
-        pp_gguf_add_bool(w, "opt.norms_of_sums", s->sums);
-        pp_gguf_add_bool(w, "opt.output_norm", !s->no_output_norm);
-        pp_gguf_add_bool(w, "opt.plain_norms", s->norm_plain);
-        if (s->n_embd_in)
-            pp_gguf_add_u32(w, "opt.embedding_length_in", (uint32_t)s->n_embd_in);
-        if (s->ff == FF_GELU_EXACT)
-            pp_gguf_add_text(w, "opt.hidden_activation", "gelu");
-    }
-    if (s->ff == FF_RELU2_GATE)
-        pp_gguf_add_text(w, key(d, "hidden_activation"), "relu2");
     if (strcmp(s->arch, "stablelm") == 0 || (strcmp(s->arch, "falcon") == 0 && !s->parallel))
         pp_gguf_add_bool(w, key(d, "use_parallel_residual"), s->parallel);
+}
+
+static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
+{
+    const struct decoder_shape *s = &d->s;
+    const bool mean_square = !s->centred || s->mixer != 0.0f; /* that is what Phi's files call it */
+    pp_gguf_add_text(w, "general.architecture", s->arch);
+    if (s->family)
+        pp_gguf_add_text(w, "pippin.family", s->family);
+    write_numbers(w, d);
+    write_layers(w, d);
+    write_family(w, d);
+    pp_gguf_add_f32(w, key(d, "rope.freq_base"), s->base != 0.0f && !s->window ? s->base : DECODER_ROPE_BASE);
+    pp_gguf_add_f32(w, key(d, mean_square ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"),
+                    s->epsilon != 0.0f ? s->epsilon : DECODER_EPSILON);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
 }
 
@@ -931,12 +975,9 @@ static const char *name_in_file(const struct decoder *d, const char *name, char 
 
 const char *decoder_write(const struct decoder *d)
 {
-    static char paths[8][256];
-    static unsigned serial;
     struct pp_tensor tensors[DECODER_MAX_TENSORS];
     char bare[DECODER_MAX_TENSORS][sizeof d->t[0].name];
-    char *path = paths[serial % 8];
-    snprintf(path, sizeof paths[0], "%s/decoder-%u.gguf", test_tmpdir(), serial++);
+    const char *path = fresh_path("decoder.gguf");
     struct pp_gguf_writer *w = gguf_file_begin(path);
     write_metadata(w, d);
     for (int i = 0; i < d->n; i++) {

@@ -125,7 +125,7 @@ struct decoder;
 struct decoder_shape decoder_shape(const char *arch);
 struct decoder *decoder_make(const struct decoder_shape *s);
 void decoder_free(struct decoder *d);
-/* Writes the model as a GGUF file of F32; its path (static memory, kept for 8 calls). */
+/* Writes the model as a GGUF file of F32; its path as fresh_path gives it. */
 const char *decoder_write(const struct decoder *d);
 /* Replaces the tensor of that name by one of other sizes (rows 0: a vector; cols 0: it is left out). */
 void decoder_spoil(struct decoder *d, const char *name, int64_t rows, int64_t cols);

@@ -271,13 +271,10 @@ static int64_t n_rows(const struct matrix *m)
 
 const char *encoder_write(const struct encoder *e)
 {
-    static char paths[8][256];
-    static unsigned serial;
     struct pp_tensor tensors[MAX_TENSORS];
     uint8_t *stored[MAX_TENSORS];
     struct pp_error err;
-    char *path = paths[serial % 8];
-    snprintf(path, sizeof paths[0], "%s/encoder-%u.gguf", test_tmpdir(), serial++);
+    const char *path = fresh_path("encoder.gguf");
     struct pp_gguf_writer *w = gguf_file_begin(path);
     write_metadata(w, e);
     for (int i = 0; i < e->n; i++) {
@@ -487,17 +484,17 @@ static const char tokenizer_json[] =
 
 const char *encoder_write_folder(const struct encoder *e, bool modules)
 {
-    static char dirs[8][256], names[MAX_TENSORS + 1][112];
-    static unsigned serial;
+    static char names[MAX_TENSORS + 1][112];
     struct pp_tensor list[MAX_TENSORS + 1];
     const float unused[4] = {0};
     struct pp_error err;
-    char path[512], *dir = dirs[serial % 8];
+    const char *dir;
+    char path[512];
     float *table = NULL;
     int n = 0;
     if (has_fused(e))
         return flat_folder(e);
-    snprintf(dir, sizeof dirs[0], "%s/encoder-%u", test_tmpdir(), serial++);
+    dir = fresh_path("encoder");
     assert_int_equal(mkdir(dir, 0700), 0);
     for (; n < e->n; n++) {
         const struct matrix *m = &e->t[n];

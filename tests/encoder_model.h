@@ -24,7 +24,7 @@ struct encoder;
 struct encoder_shape encoder_shape(const char *arch, uint32_t type);
 struct encoder *encoder_make(const struct encoder_shape *s);
 void encoder_free(struct encoder *e);
-/* Writes the model; its path (static memory, kept for 8 calls). */
+/* Writes the model; its path as fresh_path gives it. */
 const char *encoder_write(const struct encoder *e);
 /* The same as a folder of Hugging Face's format, of BERT's or RoBERTa's kind, Nomic's with experts, or Jina's third,
  * with adapters that nobody asked for; the weights are F32. `modules`: with what

@@ -470,64 +470,84 @@ static void add_one_part(struct expert_model *m, int l)
     (kind == 'M' ? add_mamba : kind == '*' ? add_attention : add_feed_forward)(m, l);
 }
 
-struct expert_model *expert_model_make(const struct expert_shape *s)
+/* What stands in attention's place, or it. */
+static void add_mixer(struct expert_model *m, int l)
 {
-    struct expert_model *m = pp_calloc(1, sizeof *m);
-    char ffn_norm[40], output_norm[40], beside_norm[40];
-    assert_non_null(m);
-    assert_true(s->n_expert + s->n_idle <= MAX_EXPERTS);
-    m->s = *s;
-    m->random = s->seed;
-    snprintf(ffn_norm, sizeof ffn_norm, "%s.weight", s->ffn_norm);
-    snprintf(output_norm, sizeof output_norm, "%s.weight", s->output_norm);
-    add(m, -1, "token_embd.weight", 0, s->n_vocab, s->n_embd, 0, 1);
+    const struct expert_shape *s = &m->s;
+    if (expert_recurs(s, l))
+        (s->mamba ? add_mamba : s->kda ? add_kda : s->lightning ? add_lightning : add_states)(m, l);
+    else if (s->kv_rank)
+        add_latent_attention(m, l);
+    else
+        (expert_convolves(s, l) ? add_convolution : add_attention)(m, l);
+    if (s->beside)
+        add_mamba(m, l);
+}
+
+static void add_named_norm(struct expert_model *m, int l, const char *kind)
+{
+    char name[48];
+    snprintf(name, sizeof name, "%s.weight", kind);
+    add_norm(m, l, name, m->s.n_embd);
+}
+
+static void add_layer(struct expert_model *m, int l)
+{
+    const struct expert_shape *s = &m->s;
+    const bool behind = s->stream_rank || (s->norms_behind && !expert_recurs(s, l));
+    if (s->bank_step) {
+        add(m, l, "attn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
+        add(m, l, "ffn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
+    }
+    if (s->n_stream) {
+        add_connection(m, l, "hc_attn");
+        add_connection(m, l, "hc_ffn");
+    }
+    if (!behind)
+        add_named_norm(m, l, "attn_norm");
+    add_mixer(m, l);
+    if (!behind && !s->parallel)
+        add_named_norm(m, l, s->ffn_norm);
+    if (s->beside_norm)
+        add_named_norm(m, l, s->beside_norm);
+    add_feed_forward(m, l);
+    if (s->norm_rank) {
+        add_named_norm(m, l, "post_attention_norm");
+        add_named_norm(m, l, "post_ffw_norm");
+    }
+    if (s->normed_mixture == NORMED_ANYWHERE || (s->normed_mixture && expert_layer(s, l)))
+        add_named_norm(m, l, "post_ffw_norm");
+    if (l >= s->n_layer)
+        add_matrix(m, l, "nextn.eh_proj.weight", s->n_embd, 2 * s->n_embd);
+}
+
+static void add_ngrams(struct expert_model *m)
+{
+    const struct expert_shape *s = &m->s;
     const int n_tables = s->ngram_splits * (s->ngram_size - 1);
-    for (int i = 0; s->ngram_size && i < n_tables; i++) {
+    for (int i = 0; i < n_tables; i++) {
         char name[40];
         snprintf(name, sizeof name, "ngram_embd.%d.weight", i);
         add(m, -1, name, 0, s->ngram_base + 2 * i + 1, s->n_embd / n_tables, 0, 1);
         snprintf(name, sizeof name, "ngram_proj.%d.weight", i);
         add_matrix(m, -1, name, s->n_embd, s->n_embd / n_tables);
     }
+}
+
+struct expert_model *expert_model_make(const struct expert_shape *s)
+{
+    struct expert_model *m = pp_calloc(1, sizeof *m);
+    assert_non_null(m);
+    assert_true(s->n_expert + s->n_idle <= MAX_EXPERTS);
+    m->s = *s;
+    m->random = s->seed;
+    add(m, -1, "token_embd.weight", 0, s->n_vocab, s->n_embd, 0, 1);
+    if (s->ngram_size)
+        add_ngrams(m);
     for (int l = 0; s->kinds && l < s->n_layer; l++)
         add_one_part(m, l);
-    for (int l = 0; !s->kinds && l < s->n_layer + s->n_nextn; l++) {
-        const bool behind = s->stream_rank || (s->norms_behind && !expert_recurs(s, l));
-        if (s->bank_step) {
-            add(m, l, "attn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
-            add(m, l, "ffn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
-        }
-        if (s->n_stream) {
-            add_connection(m, l, "hc_attn");
-            add_connection(m, l, "hc_ffn");
-        }
-        if (!behind)
-            add_norm(m, l, "attn_norm.weight", s->n_embd);
-        (expert_recurs(s, l)      ? (s->mamba       ? add_mamba
-                                     : s->kda       ? add_kda
-                                     : s->lightning ? add_lightning
-                                                    : add_states)
-         : s->kv_rank             ? add_latent_attention
-         : expert_convolves(s, l) ? add_convolution
-                                  : add_attention)(m, l);
-        if (s->beside)
-            add_mamba(m, l);
-        if (!behind && !s->parallel)
-            add_norm(m, l, ffn_norm, s->n_embd);
-        if (s->beside_norm) {
-            snprintf(beside_norm, sizeof beside_norm, "%s.weight", s->beside_norm);
-            add_norm(m, l, beside_norm, s->n_embd);
-        }
-        add_feed_forward(m, l);
-        if (s->norm_rank) {
-            add_norm(m, l, "post_attention_norm.weight", s->n_embd);
-            add_norm(m, l, "post_ffw_norm.weight", s->n_embd);
-        }
-        if (s->normed_mixture == NORMED_ANYWHERE || (s->normed_mixture && expert_layer(s, l)))
-            add_norm(m, l, "post_ffw_norm.weight", s->n_embd);
-        if (l >= s->n_layer)
-            add_matrix(m, l, "nextn.eh_proj.weight", s->n_embd, 2 * s->n_embd);
-    }
+    for (int l = 0; !s->kinds && l < s->n_layer + s->n_nextn; l++)
+        add_layer(m, l);
     if (s->bank_step)
         add(m, -1, "output_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
     if (s->n_stream && !s->stream_rounds)
@@ -535,7 +555,7 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
     if (s->hash.size)
         add_hash(m);
     if (!s->stream_rank)
-        add_norm(m, -1, output_norm, s->n_embd);
+        add_named_norm(m, -1, s->output_norm);
     add(m, -1, "output.weight", 0, s->n_vocab, s->n_embd, 0, sqrtf(3.0f / (float)s->n_embd));
     return m;
 }
@@ -569,7 +589,7 @@ static const char *key(const struct expert_model *m, const char *name)
     return full;
 }
 
-static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *m)
+static void write_numbers(struct pp_gguf_writer *w, const struct expert_model *m)
 {
     const struct expert_shape *s = &m->s;
     const int head = s->nope + s->rope_dim;
@@ -625,76 +645,6 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         {"ngram.size", s->ngram_size}, {"ngram.split_count", s->ngram_splits},
         {"ngram.table_length", s->ngram_base}, {"ngram.end_token_id", s->ngram_end},
     };
-    uint32_t n_head_kv[8], n_ff[8], n_head[8];
-    float bounds[8] = {0};
-    assert_true(s->n_layer <= 8);
-    for (int l = 0; l < s->n_layer; l++) {
-        const bool other = s->kinds ? s->kinds[l] != '*' : expert_convolves(s, l) || expert_recurs(s, l);
-        n_head[l] = (uint32_t)expert_heads(s, l);
-        n_head_kv[l] = other ? 0 : (uint32_t)(s->kda ? s->heads_apart ? 1 : s->n_head : expert_key_heads(s, l));
-        n_ff[l] = !s->kinds ? 0 : (uint32_t)(s->kinds[l] == 'E' ? s->n_ff_expert : s->kinds[l] == '-' ? s->n_ff : 0);
-    }
-    bool windows[8];
-    for (int l = 0; l < s->n_layer; l++)
-        windows[l] = !expert_is_wide(s, l);
-    bool recurs[8];
-    for (int l = 0; l < s->n_layer; l++)
-        recurs[l] = expert_recurs(s, l);
-    if (s->lightning) {
-        pp_gguf_add_bool_array(w, key(m, "attention.recurrent_layers"), recurs, (size_t)s->n_layer);
-        pp_gguf_add_bool(w, key(m, "lightning.silu"), s->states_silu);
-        pp_gguf_add_bool(w, key(m, "lightning.rotated"), !s->states_still);
-    }
-    uint32_t full[8];
-    bool indexes[8];
-    for (int l = 0; l < s->n_layer; l++)
-        full[l] = indexes[l] = expert_picks(s, l);
-    if (s->index_step && strcmp(s->arch, "hyv4") == 0)
-        pp_gguf_add_u32_array(w, key(m, "attention.indexer.is_full"), full, (size_t)s->n_layer);
-    else if (s->index_step && !s->index_untold)
-        pp_gguf_add_bool_array(w, key(m, "attention.indexer.types"), indexes, (size_t)s->n_layer);
-    if (s->local_base != 0.0f || s->parallel || strcmp(s->arch, "maple") == 0)
-        pp_gguf_add_bool_array(w, key(m, "attention.sliding_window_pattern"), windows, (size_t)s->n_layer);
-    if (s->local_base != 0.0f)
-        pp_gguf_add_f32(w, key(m, "rope.freq_base_swa"), s->local_base);
-    if (s->parallel)
-        pp_gguf_add_f32(w, key(m, "logit_scale"), s->logit_scale);
-    if (s->bank_step) {
-        pp_gguf_add_f32(w, key(m, "activation.situ_beta"), 4);
-        pp_gguf_add_f32(w, key(m, "activation.situ_linear_beta"), 25);
-    }
-    if (s->decay_bound != 0.0f)
-        pp_gguf_add_f32(w, key(m, "kda.gate_lower_bound"), s->decay_bound);
-    if (s->stream_rank) {
-        uint32_t ratios[8];
-        for (int l = 0; l < s->n_layer; l++)
-            ratios[l] = expert_recurs(s, l) ? 0 : (uint32_t)s->pool;
-        pp_gguf_add_u32_array(w, key(m, "attention.compress_ratios"), ratios, (size_t)s->n_layer);
-    }
-    if (s->hash.size) {
-        const uint32_t layer = (uint32_t)s->hash.layer;
-        const size_t n = (size_t)((s->hash.size - 1) * s->hash.heads);
-        uint64_t rows[64], offsets[65] = {0};
-        expert_hash_rows(s, rows);
-        for (size_t i = 0; i < n; i++)
-            offsets[i + 1] = offsets[i] + rows[i];
-        pp_gguf_add_u32_array(w, key(m, "ple.layers"), &layer, 1);
-        pp_gguf_add_u64_array(w, key(m, "ple.layer_multipliers"), s->hash.multipliers, (size_t)s->hash.size);
-        pp_gguf_add_u64_array(w, key(m, "ple.head_vocab_sizes"), rows, n);
-        pp_gguf_add_u64_array(w, key(m, "ple.head_offsets"), offsets, n);
-    }
-    if (s->n_stream && !s->stream_rank) {
-        pp_gguf_add_f32(w, key(m, "hyper_connection.epsilon"), s->stream_least);
-        if (!s->stream_rounds)
-            pp_gguf_add_f32(w, key(m, "hyper_connection.magnitude"), s->stream_most);
-    }
-    if (s->q_growth != 0.0f && !s->norm_rank)
-        pp_gguf_add_f32(w, key(m, "attention.q_lora_scale"), s->q_growth);
-    if (s->kv_growth != 0.0f && !s->norm_rank)
-        pp_gguf_add_f32(w, key(m, "attention.kv_lora_scale"), s->kv_growth);
-    if (s->value_scale != 0.0f)
-        pp_gguf_add_f32(w, key(m, "attention.value_scale"), s->value_scale);
-    pp_gguf_add_text(w, "general.architecture", s->arch);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].v)
             pp_gguf_add_u32(w, key(m, numbers[i].key), (uint32_t)numbers[i].v);
@@ -702,41 +652,156 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         pp_gguf_add_u32(w, key(m, "rope.dimension_count"), 0);
     if (!s->n_head && !s->local_heads) /* files of models without attention say so */
         pp_gguf_add_u32(w, key(m, "attention.head_count"), 0);
+}
+
+/* --- what layers have --- */
+
+enum { MAX_LAYERS = 8 };
+
+static bool is_narrow(const struct expert_shape *s, int l)
+{
+    return !expert_is_wide(s, l);
+}
+
+/* Which layers are so. */
+static void write_which(struct pp_gguf_writer *w, const struct expert_model *m, const char *name,
+                        bool (*is)(const struct expert_shape *s, int l))
+{
+    bool which[MAX_LAYERS];
+    for (int l = 0; l < m->s.n_layer; l++)
+        which[l] = is(&m->s, l);
+    pp_gguf_add_bool_array(w, key(m, name), which, (size_t)m->s.n_layer);
+}
+
+static void write_sizes(struct pp_gguf_writer *w, const struct expert_model *m)
+{
+    const struct expert_shape *s = &m->s;
+    uint32_t n_head_kv[MAX_LAYERS], n_ff[MAX_LAYERS], n_head[MAX_LAYERS];
+    for (int l = 0; l < s->n_layer; l++) {
+        const bool other = s->kinds ? s->kinds[l] != '*' : expert_convolves(s, l) || expert_recurs(s, l);
+        n_head[l] = (uint32_t)expert_heads(s, l);
+        n_head_kv[l] = other ? 0 : (uint32_t)(s->kda ? s->heads_apart ? 1 : s->n_head : expert_key_heads(s, l));
+        n_ff[l] = !s->kinds ? 0 : (uint32_t)(s->kinds[l] == 'E' ? s->n_ff_expert : s->kinds[l] == '-' ? s->n_ff : 0);
+    }
     if (s->taps || (s->mamba && !s->beside) || s->local_kv || s->kda)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
     if (s->local_heads)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count"), n_head, (size_t)s->n_layer);
-    const int bounded = s->n_layer - 1 - s->bounded_before;
-    for (int l = s->bounded_gates ? 0 : bounded; l <= bounded; l++)
-        bounds[l] = s->bound;
-    if (s->bound != 0.0f)
-        pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_exp"), bounds, (size_t)s->n_layer);
-    bounds[s->n_layer - 1] = s->bounded_all ? s->bound : s->shared_bound;
-    if (s->bound != 0.0f && (!s->bounded_gates || s->bounded_all))
-        pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_shexp"), bounds, (size_t)s->n_layer);
     if (s->kinds)
         pp_gguf_add_u32_array(w, key(m, "feed_forward_length"), n_ff, (size_t)s->n_layer);
-    pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);
-    if ((s->parallel && !s->centred) || (s->pool && s->kv_rank)) /* which is of other norms, or of the index's */
-        pp_gguf_add_f32(w, key(m, "attention.layer_norm_epsilon"), 0.5f);
-    pp_gguf_add_f32(w, key(m, s->centred ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
-                    s->epsilon != 0.0f ? s->epsilon : (float)EXPERT_EPSILON);
+}
+
+static void write_bounds(struct pp_gguf_writer *w, const struct expert_model *m)
+{
+    const struct expert_shape *s = &m->s;
+    const int bounded = s->n_layer - 1 - s->bounded_before;
+    float bounds[MAX_LAYERS] = {0};
+    if (s->bound == 0.0f)
+        return;
+    for (int l = s->bounded_gates ? 0 : bounded; l <= bounded; l++)
+        bounds[l] = s->bound;
+    pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_exp"), bounds, (size_t)s->n_layer);
+    bounds[s->n_layer - 1] = s->bounded_all ? s->bound : s->shared_bound;
+    if (!s->bounded_gates || s->bounded_all)
+        pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_shexp"), bounds, (size_t)s->n_layer);
+}
+
+static void write_layers(struct pp_gguf_writer *w, const struct expert_model *m)
+{
+    const struct expert_shape *s = &m->s;
+    uint32_t full[MAX_LAYERS], ratios[MAX_LAYERS];
+    assert_true(s->n_layer <= MAX_LAYERS);
+    write_sizes(w, m);
+    write_bounds(w, m);
+    for (int l = 0; l < s->n_layer; l++) {
+        full[l] = expert_picks(s, l);
+        ratios[l] = expert_recurs(s, l) ? 0 : (uint32_t)s->pool;
+    }
+    if (s->lightning)
+        write_which(w, m, "attention.recurrent_layers", expert_recurs);
+    if (s->index_step && strcmp(s->arch, "hyv4") == 0)
+        pp_gguf_add_u32_array(w, key(m, "attention.indexer.is_full"), full, (size_t)s->n_layer);
+    else if (s->index_step && !s->index_untold)
+        write_which(w, m, "attention.indexer.types", expert_picks);
+    if (s->local_base != 0.0f || s->parallel || strcmp(s->arch, "maple") == 0)
+        write_which(w, m, "attention.sliding_window_pattern", is_narrow);
+    if (s->stream_rank)
+        pp_gguf_add_u32_array(w, key(m, "attention.compress_ratios"), ratios, (size_t)s->n_layer);
+}
+
+/* --- what few families have --- */
+
+static void write_hash(struct pp_gguf_writer *w, const struct expert_model *m)
+{
+    const struct expert_shape *s = &m->s;
+    const uint32_t layer = (uint32_t)s->hash.layer;
+    const size_t n = (size_t)((s->hash.size - 1) * s->hash.heads);
+    uint64_t rows[64], offsets[65] = {0};
+    expert_hash_rows(s, rows);
+    for (size_t i = 0; i < n; i++)
+        offsets[i + 1] = offsets[i] + rows[i];
+    pp_gguf_add_u32_array(w, key(m, "ple.layers"), &layer, 1);
+    pp_gguf_add_u64_array(w, key(m, "ple.layer_multipliers"), s->hash.multipliers, (size_t)s->hash.size);
+    pp_gguf_add_u64_array(w, key(m, "ple.head_vocab_sizes"), rows, n);
+    pp_gguf_add_u64_array(w, key(m, "ple.head_offsets"), offsets, n);
+}
+
+/* Of states, streams and tables of hashes. */
+static void write_states(struct pp_gguf_writer *w, const struct expert_model *m)
+{
+    const struct expert_shape *s = &m->s;
+    if (s->lightning) {
+        pp_gguf_add_bool(w, key(m, "lightning.silu"), s->states_silu);
+        pp_gguf_add_bool(w, key(m, "lightning.rotated"), !s->states_still);
+    }
+    if (s->decay_bound != 0.0f)
+        pp_gguf_add_f32(w, key(m, "kda.gate_lower_bound"), s->decay_bound);
     if (strcmp(s->arch, "olmo_hybrid") == 0) {
         pp_gguf_add_bool(w, key(m, "ssm.negative_eigenvalues"), s->twice);
         pp_gguf_add_bool(w, key(m, "rope.scaling.finetuned"), s->wide != 1);
     }
-    if (s->scale != 0.0f)
-        pp_gguf_add_f32(w, key(m, "expert_weights_scale"), s->scale);
+    if (s->scan_norm == SCAN_UNIT)
+        pp_gguf_add_bool(w, key(m, "ssm.dt_b_c_rms"), true);
+    if (s->n_stream && !s->stream_rank) {
+        pp_gguf_add_f32(w, key(m, "hyper_connection.epsilon"), s->stream_least);
+        if (!s->stream_rounds)
+            pp_gguf_add_f32(w, key(m, "hyper_connection.magnitude"), s->stream_most);
+    }
+    if (s->hash.size)
+        write_hash(w, m);
+}
+
+/* Numbers that are written where they are not 0. */
+static void write_some_floats(struct pp_gguf_writer *w, const struct expert_model *m)
+{
+    const struct expert_shape *s = &m->s;
     const struct {
         const char *key;
         float v;
-    } caps[] = {{"attn_logit_softcapping", s->cap}, {"router_logit_softcapping", s->router_cap},
-                {"final_logit_softcapping", s->final_cap}};
-    for (size_t i = 0; i < 3; i++)
-        if (caps[i].v != 0.0f)
-            pp_gguf_add_f32(w, key(m, caps[i].key), caps[i].v);
-    if (s->share)
-        pp_gguf_add_f32(w, key(m, "expert_group_scale"), s->share_scale);
+    } some[] = {
+        {"rope.freq_base_swa", s->local_base},
+        {"attention.q_lora_scale", s->norm_rank ? 0 : s->q_growth},
+        {"attention.kv_lora_scale", s->norm_rank ? 0 : s->kv_growth},
+        {"attention.value_scale", s->value_scale},
+        {"expert_weights_scale", s->scale},
+        {"expert_group_scale", s->share ? s->share_scale : 0},
+        {"attn_logit_softcapping", s->cap},
+        {"router_logit_softcapping", s->router_cap},
+        {"final_logit_softcapping", s->final_cap},
+        {"attention.temperature_scale", s->length ? s->temperature : 0},
+        {"activation.situ_beta", s->bank_step ? 4 : 0},
+        {"activation.situ_linear_beta", s->bank_step ? 25 : 0},
+    };
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        if (some[i].v != 0.0f)
+            pp_gguf_add_f32(w, key(m, some[i].key), some[i].v);
+}
+
+static void write_scales(struct pp_gguf_writer *w, const struct expert_model *m)
+{
+    const struct expert_shape *s = &m->s;
+    if (s->parallel)
+        pp_gguf_add_f32(w, key(m, "logit_scale"), s->logit_scale);
     if (s->cap != 0.0f) { /* Grok's */
         pp_gguf_add_f32(w, key(m, "embedding_scale"), s->embd_scale);
         pp_gguf_add_f32(w, key(m, "logit_scale"), s->logit_scale);
@@ -749,15 +814,27 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
         pp_gguf_add_f32(w, key(m, "logit_scale"), 1 / s->logit_scale);
         pp_gguf_add_bool(w, key(m, "rope.scaling.finetuned"), s->wide != 1);
     }
-    if (s->length)
-        pp_gguf_add_f32(w, key(m, "attention.temperature_scale"), s->temperature);
+}
+
+static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *m)
+{
+    const struct expert_shape *s = &m->s;
+    pp_gguf_add_text(w, "general.architecture", s->arch);
+    write_numbers(w, m);
+    write_layers(w, m);
+    write_states(w, m);
+    write_some_floats(w, m);
+    write_scales(w, m);
+    pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);
+    if ((s->parallel && !s->centred) || (s->pool && s->kv_rank)) /* which is of other norms, or of the index's */
+        pp_gguf_add_f32(w, key(m, "attention.layer_norm_epsilon"), 0.5f);
+    pp_gguf_add_f32(w, key(m, s->centred ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
+                    s->epsilon != 0.0f ? s->epsilon : (float)EXPERT_EPSILON);
     if (s->yarn_factor != 0.0f) {
         pp_gguf_add_text(w, key(m, "rope.scaling.type"), "yarn");
         pp_gguf_add_f32(w, key(m, "rope.scaling.factor"), s->yarn_factor);
         pp_gguf_add_f32(w, key(m, "rope.scaling.yarn_log_multiplier"), s->log_multiplier);
     }
-    if (s->scan_norm == SCAN_UNIT)
-        pp_gguf_add_bool(w, key(m, "ssm.dt_b_c_rms"), true);
     if (s->say_norm)
         pp_gguf_add_bool(w, key(m, "expert_weights_norm"), !s->shares);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
@@ -779,13 +856,10 @@ static float *all_less_one(const struct array *a)
 
 const char *expert_model_write(const struct expert_model *m)
 {
-    static char paths[8][256];
-    static unsigned serial;
     struct pp_tensor tensors[EXPERT_MAX_TENSORS];
     float *less_one[EXPERT_MAX_TENSORS] = {0};
     size_t n = 0;
-    char *path = paths[serial % 8];
-    snprintf(path, sizeof paths[0], "%s/experts-%u.gguf", test_tmpdir(), serial++);
+    const char *path = fresh_path("experts.gguf");
     struct pp_gguf_writer *w = gguf_file_begin(path);
     write_metadata(w, m);
     for (const struct array *a = m->t; a < m->t + m->n; a++) {

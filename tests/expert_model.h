@@ -163,7 +163,7 @@ struct expert_model *expert_model_make(const struct expert_shape *s);
 void expert_model_free(struct expert_model *m);
 void expert_model_say_idle(struct expert_model *m, int n); /* what the file says of it, whatever its tensors are */
 void expert_model_say_ngrams(struct expert_model *m, int size, int splits, int base, int end); /* likewise */
-/* Writes the model as a GGUF file of F32; its path (static memory, kept for 8 calls). */
+/* Writes the model as a GGUF file of F32; its path as fresh_path gives it. */
 const char *expert_model_write(const struct expert_model *m);
 /* What a file of such a model is known by. */
 struct pp_sha256 expert_identity(const struct expert_shape *shape);

@@ -260,11 +260,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct gemma_shape *s
 
 const char *gemma_write(const struct gemma *g)
 {
-    static char paths[8][256];
-    static unsigned serial;
     struct pp_tensor tensors[MAX_TENSORS];
-    char *path = paths[serial % 8];
-    snprintf(path, sizeof paths[0], "%s/gemma-%u.gguf", test_tmpdir(), serial++);
+    const char *path = fresh_path("gemma.gguf");
     struct pp_gguf_writer *w = gguf_file_begin(path);
     write_metadata(w, &g->s);
     for (int i = 0; i < g->n; i++)

@@ -32,7 +32,7 @@ struct gemma_shape gemma_shape(void);
 struct gemma_shape gemma_streams(void);
 struct gemma *gemma_make(const struct gemma_shape *s);
 void gemma_free(struct gemma *g);
-/* Writes the model as a GGUF file of F32; its path (static memory, kept for 8 calls). */
+/* Writes the model as a GGUF file of F32; its path as fresh_path gives it. */
 const char *gemma_write(const struct gemma *g);
 /* logits: [n, n_vocab] */
 void gemma_compute(const struct gemma *g, const int32_t *ids, int n, double *logits);

@@ -12,7 +12,6 @@
 #include "engine/engine.h"
 #include "engine/hf.h"
 #include "engine/safetensors.h"
-#include "engine/snapshot.h"
 #include "tests/passes.h"
 #include "tests/support.h"
 
@@ -216,6 +215,24 @@ void stop_adapted(struct running *r, struct pp_adapter *adapter)
     stop_small(r);
 }
 
+void assert_adapted(const char *model, const char *path, const double *want, int n_vocab, double room)
+{
+    struct running r = run_small(model, NULL);
+    struct pp_adapter *adapter;
+    struct pp_error err;
+    int32_t ids[SMALL_TEXT];
+    float *got = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *got);
+    small_text(ids, n_vocab);
+    assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
+    assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, got);
+    for (int i = 0; i < SMALL_TEXT * n_vocab; i++)
+        if (!(fabs((double)got[i] - want[i]) <= room * fmax(1, fabs(want[i]))))
+            fail_msg("%s: value %d is %g, not %g", model, i, (double)got[i], want[i]);
+    pp_free(got);
+    stop_adapted(&r, adapter);
+}
+
 double small_likeness(const char *path, const char *quant, const double *want, int n_vocab)
 {
     struct running r = run_small(path, quant);
@@ -295,15 +312,6 @@ void assert_goes_back(const char *path, int n_vocab)
     pp_free(want);
     pp_free(got);
     stop_small(&r);
-}
-
-const char *fresh_path(const char *name)
-{
-    static char paths[8][300];
-    static unsigned next;
-    char *path = paths[next % 8];
-    snprintf(path, sizeof paths[0], "%s/small-%u-%s", test_tmpdir(), next++, name);
-    return path;
 }
 
 void assert_tensor(const char *folder, const char *name, int n_dims, int64_t n)

@@ -43,6 +43,9 @@ struct running run_small(const char *path, const char *quant);
 void stop_small(struct running *r);
 /* The same with an adapter that the sequence uses: freed behind that, before its model. */
 void stop_adapted(struct running *r, struct pp_adapter *adapter);
+/* A model gives these logits of the text, [SMALL_TEXT, n_vocab], with the adapter of `path`; each within `room` of it,
+ * or of its size if that is more than 1. */
+void assert_adapted(const char *model, const char *path, const double *want, int n_vocab, double room);
 /* The cosine of what a model says of the text to these logits. */
 double small_likeness(const char *path, const char *quant, const double *want, int n_vocab);
 /* Behind the middle of the text a sequence is saved; another engine goes on with it, at the same bits. */
@@ -70,8 +73,6 @@ void convolve_row(const float *taps, int n_taps, const float *bias, const double
 
 /* --- files --- */
 
-/* A path that nothing is at; static memory, kept for 8 calls. */
-const char *fresh_path(const char *name);
 /* The folder has a tensor of that name, with n values in a row. */
 void assert_tensor(const char *folder, const char *name, int n_dims, int64_t n);
 

@@ -56,11 +56,22 @@ const char *test_tmpdir(void)
     return tmpdir;
 }
 
+enum { KEPT_PATHS = 32 };
+
 const char *test_path(const char *name)
 {
-    static char paths[4][300];
-    static int next;
-    char *path = paths[next++ % 4];
+    static char paths[KEPT_PATHS][300];
+    static unsigned next;
+    char *path = paths[next++ % KEPT_PATHS];
     snprintf(path, sizeof paths[0], "%s/%s", test_tmpdir(), name);
+    return path;
+}
+
+const char *fresh_path(const char *name)
+{
+    static char paths[KEPT_PATHS][300];
+    static unsigned next;
+    char *path = paths[next % KEPT_PATHS];
+    snprintf(path, sizeof paths[0], "%s/%u-%s", test_tmpdir(), next++, name);
     return path;
 }

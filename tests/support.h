@@ -35,8 +35,10 @@ void test_register(struct test_group *g);
 const char *testdata(const char *relative);
 /* A fresh private temporary folder, removed at exit. */
 const char *test_tmpdir(void);
-/* Path of `name` in it, in a static buffer that the next 3 calls keep. */
+/* Path of `name` in it, and a path that nothing is at and that ends with `name`; each in a static buffer that the next
+ * 31 calls keep. */
 const char *test_path(const char *name);
+const char *fresh_path(const char *name);
 /* Fails the test with the error's text if code is not PP_OK. */
 #define assert_ok(code, err)                                                      \
     do {                                                                          \

@@ -17,15 +17,6 @@
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
-static const char *temp_file(const char *name)
-{
-    static char paths[32][256];
-    static unsigned next;
-    char *path = paths[next++ % 32];
-    snprintf(path, sizeof paths[0], "%s/%s", test_tmpdir(), name);
-    return path;
-}
-
 /* --- equality with the reference converter's files ------------------------------------------------------------- */
 
 static void assert_same_tensors(const struct pp_gguf *ours, const struct pp_gguf *reference)
@@ -70,7 +61,7 @@ static void assert_converts(const char *src, const char *reference, const char *
     struct pp_convert_options opt = {.out_type = "F32", .base = base};
     struct pp_gguf *have, *want;
     struct pp_error err;
-    const char *out = temp_file("converted.gguf");
+    const char *out = test_path("converted.gguf");
     assert_ok(pp_convert_to_gguf(src, out, &opt, &err), err);
     assert_ok(pp_gguf_open(out, &have, &err), err);
     assert_ok(pp_gguf_open(reference, &want, &err), err);
@@ -121,7 +112,7 @@ static void test_adapter_base(void **state)
     (void)state;
     if (!src)
         skip();
-    const char *out = temp_file("bard.gguf");
+    const char *out = test_path("bard.gguf");
     assert_int_equal(pp_convert_to_gguf(src, out, &opt, &err), PP_ERR_USAGE); /* no base model to be found */
     opt.base = testdata("starter/draft");
     assert_int_equal(pp_convert_to_gguf(src, out, &opt, &err), PP_ERR_MISMATCH);
@@ -164,7 +155,7 @@ static void add_keys(struct pp_gguf_writer *w)
 static const char *small_model(void)
 {
     float x[ROWS * COLS];
-    const char *path = temp_file("small.gguf");
+    const char *path = test_path("small.gguf");
     for (int64_t i = 0; i < ROWS * COLS; i++)
         x[i] = weight(i);
     const struct pp_tensor tensors[] = {
@@ -241,7 +232,7 @@ static void test_quantize_small(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct seen seen = {0};
         struct pp_convert_options opt = {.progress = note_progress, .user = &seen};
-        const char *out = temp_file("quantized.gguf");
+        const char *out = test_path("quantized.gguf");
         assert_ok(pp_quantize_file(src, out, cases[i].name, &opt, &err), err);
         assert_int_equal(seen.calls, 6);
         assert_int_equal(seen.last, seen.total);
@@ -259,9 +250,9 @@ static void test_quantize_small(void **state)
         pp_source_close(s);
     }
     /* from a quantised file to another type, with the loss that this means */
-    assert_ok(pp_quantize_file(src, temp_file("q8.gguf"), "Q8_0", NULL, &err), err);
-    const char *again = temp_file("again.gguf");
-    assert_ok(pp_quantize_file(temp_file("q8.gguf"), again, "F32", NULL, &err), err);
+    assert_ok(pp_quantize_file(src, test_path("q8.gguf"), "Q8_0", NULL, &err), err);
+    const char *again = test_path("again.gguf");
+    assert_ok(pp_quantize_file(test_path("q8.gguf"), again, "F32", NULL, &err), err);
     assert_ok(pp_source_open(again, &s, &err), err);
     assert_type(s, "blk.0.attn_q.weight", PP_TYPE_F32);
     assert_true(worst(s, "blk.0.attn_q.weight") <= 0.003f);
@@ -278,7 +269,7 @@ static void test_experts_named_twice(void **state)
     struct pp_source *s;
     struct pp_error err;
     float x[4] = {1, 2, 3, 4};
-    const char *path = temp_file("experts.gguf"), *out = temp_file("stacked.gguf");
+    const char *path = test_path("experts.gguf"), *out = test_path("stacked.gguf");
     (void)state;
     struct pp_gguf_writer *w = gguf_file_begin(path);
     add_keys(w);
@@ -301,7 +292,7 @@ static void test_errors(void **state)
     struct pp_cancel stop = {0};
     struct pp_convert_options opt = {.cancel = &stop}, wrong = {.out_type = "Q8_0"};
     struct pp_error err;
-    const char *src = small_model(), *out = temp_file("none.gguf");
+    const char *src = small_model(), *out = test_path("none.gguf");
     (void)state;
     assert_int_equal(pp_quantize_file(src, out, "Q9_Z", NULL, &err), PP_ERR_USAGE);
     assert_non_null(strstr(err.text, "Q4_K_M"));
@@ -309,7 +300,7 @@ static void test_errors(void **state)
     pp_cancel_request(&stop);
     assert_int_equal(pp_quantize_file(src, out, "Q8_0", &opt, &err), PP_ERR_CANCELLED);
     assert_int_equal(pp_convert_to_gguf("/nonexistent", out, NULL, &err), PP_ERR_NOT_FOUND);
-    assert_int_equal(pp_quantize_file(src, "/nonexistent/out.gguf", "Q8_0", NULL, &err), PP_ERR_IO);
+    assert_int_equal(pp_quantize_file(src, test_path("nowhere/out.gguf"), "Q8_0", NULL, &err), PP_ERR_IO);
     assert_int_not_equal(access(out, F_OK), 0);
     assert_int_equal(pp_quantize_file(src, out, "Q9_Z", NULL, &err), PP_ERR_USAGE);
     size_t n = 0;
@@ -323,7 +314,7 @@ static void test_errors(void **state)
 static void test_out_of_memory(void **state)
 {
     struct pp_error err;
-    const char *src = small_model(), *out = temp_file("memory.gguf");
+    const char *src = small_model(), *out = test_path("memory.gguf");
     enum pp_code code = PP_ERR_NOMEM;
     (void)state;
     for (uint64_t at = 1; code != PP_OK && at < 300; at++) {

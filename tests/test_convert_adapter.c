@@ -16,20 +16,10 @@
 #include "tests/adapter_folder.h"
 #include "tests/support.h"
 
-static const char *temporary(const char *name)
-{
-    static char paths[16][256];
-    static unsigned next;
-    char *path = paths[next % 16];
-    snprintf(path, sizeof paths[0], "%s/converted-%u-%s", test_tmpdir(), next, name);
-    next++;
-    return path;
-}
-
 static const char *to_gguf(const char *src, const char *base, const char *type)
 {
     struct pp_error err;
-    const char *out = temporary("adapter.gguf");
+    const char *out = fresh_path("adapter.gguf");
     assert_ok(pp_convert_to_gguf(src, out, &(struct pp_convert_options){.base = base, .out_type = type}, &err), err);
     return out;
 }
@@ -37,7 +27,7 @@ static const char *to_gguf(const char *src, const char *base, const char *type)
 static const char *to_peft(const char *src, const char *base, const char *type)
 {
     struct pp_error err;
-    const char *out = temporary("adapter");
+    const char *out = fresh_path("adapter");
     assert_ok(pp_convert_to_peft(src, out, &(struct pp_convert_options){.base = base, .out_type = type}, &err), err);
     return out;
 }
@@ -195,7 +185,7 @@ static void scales(void **state)
     same_answers(b.engine, without, to_gguf(without, b.path, NULL), 1e-4);
     const char *none = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":0,"
                                              "\"rank_pattern\":{\"down_proj\":3}}");
-    assert_int_equal(pp_convert_to_gguf(none, temporary("none.gguf"), &(struct pp_convert_options){.base = b.path},
+    assert_int_equal(pp_convert_to_gguf(none, fresh_path("none.gguf"), &(struct pp_convert_options){.base = b.path},
                                         &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "alpha is 0"));
     /* An adapter that is there is not written over. */
@@ -203,7 +193,7 @@ static void scales(void **state)
                      PP_ERR_USAGE);
     assert_non_null(strstr(err.text, "there is an adapter in"));
     /* Nor is a folder used into which another process is writing one, and none is left behind where all is wrong. */
-    const char *taken = temporary("taken");
+    const char *taken = fresh_path("taken");
     int lock;
     assert_int_equal(mkdir(taken, 0700), 0);
     assert_ok(pp_lock_folder(taken, &lock, &err), err);
@@ -297,7 +287,7 @@ static void from_mlx(void **state)
 static void is_refused(const char *folder, const char *base, const char *what)
 {
     struct pp_error err;
-    const char *out = temporary("refused.gguf");
+    const char *out = fresh_path("refused.gguf");
     assert_int_equal(pp_convert_to_gguf(folder, out, &(struct pp_convert_options){.base = base}, &err),
                      PP_ERR_UNSUPPORTED);
     if (!strstr(err.text, what) || !strstr(err.text, "blk.0.attn_k.weight"))
@@ -331,16 +321,16 @@ static void refusals(void **state)
     folder_add_lora(&f, &s, 1, 3);
     const char *folder = folder_write_peft(&f, lora), *gguf = to_gguf(folder, base, NULL);
     struct pp_convert_options opt = {.base = base, .out_type = "Q8_0"};
-    assert_int_equal(pp_convert_to_peft(gguf, temporary("x"), &opt, &err), PP_ERR_USAGE);
+    assert_int_equal(pp_convert_to_peft(gguf, fresh_path("x"), &opt, &err), PP_ERR_USAGE);
     opt.out_type = NULL;
-    assert_int_equal(pp_convert_to_peft(folder, temporary("x"), &opt, &err), PP_ERR_USAGE);
-    assert_int_equal(pp_convert_to_gguf(gguf, temporary("x"), &opt, &err), PP_ERR_USAGE);
+    assert_int_equal(pp_convert_to_peft(folder, fresh_path("x"), &opt, &err), PP_ERR_USAGE);
+    assert_int_equal(pp_convert_to_gguf(gguf, fresh_path("x"), &opt, &err), PP_ERR_USAGE);
     assert_int_equal(pp_convert_to_peft(gguf, "/nonexistent/folder/adapter", &opt, &err), PP_ERR_IO);
     assert_int_equal(pp_convert_to_peft(gguf, gguf, &opt, &err), PP_ERR_IO); /* a file is no folder */
     const struct tiny_shape wide = {.n_vocab = 64, .n_embd = 64, .n_layer = 1, .n_head = 1, .n_head_kv = 1,
                                     .head_dim = 64, .n_ff = 64, .n_ctx = 64, .type = PP_TYPE_F32, .seed = 1};
     opt.base = tiny_model(&wide);
-    assert_int_equal(pp_convert_to_peft(gguf, temporary("x"), &opt, &err), PP_ERR_MISMATCH);
+    assert_int_equal(pp_convert_to_peft(gguf, fresh_path("x"), &opt, &err), PP_ERR_MISMATCH);
     folder_empty(&f);
 }
 

@@ -24,16 +24,6 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-/* A path that nothing is at. */
-static const char *fresh(const char *name)
-{
-    static char paths[8][300];
-    static int next;
-    char *path = paths[next % 8];
-    snprintf(path, sizeof paths[0], "%s/%d-%s", test_tmpdir(), next++, name);
-    return path;
-}
-
 static const char *data_of(const char *family, const char *file)
 {
     char path[100];
@@ -65,7 +55,7 @@ static void assert_no_gaps(const char *folder)
 static const char *folder_made_of(const char *src, int bits, const char *out_type)
 {
     const struct pp_convert_options opt = {.bits = bits, .out_type = out_type};
-    const char *dst = fresh("folder");
+    const char *dst = fresh_path("folder");
     struct pp_error err;
     assert_ok(pp_convert_to_folder(src, dst, &opt, &err), err);
     assert_no_gaps(dst);
@@ -75,7 +65,7 @@ static const char *folder_made_of(const char *src, int bits, const char *out_typ
 
 static const char *file_made_of(const char *src)
 {
-    const char *dst = fresh("model.gguf");
+    const char *dst = fresh_path("model.gguf");
     struct pp_error err;
     assert_ok(pp_convert_to_gguf(src, dst, &(struct pp_convert_options){0}, &err), err);
     return dst;
@@ -222,7 +212,7 @@ static void write_fused(struct pp_gguf_writer *w, const struct pp_gguf *g, bool 
 
 static const char *fused_file_of(const char *src)
 {
-    const char *dst = fresh("fused.gguf");
+    const char *dst = fresh_path("fused.gguf");
     struct pp_gguf *g;
     struct pp_error err;
     assert_ok(pp_gguf_open(src, &g, &err), err);
@@ -257,7 +247,7 @@ static void fused_qkv(void **state)
 /* A folder of the family with some keys of config.json in place of its own. */
 static const char *folder_with(const char *family, const char *keys)
 {
-    const char *folder = fresh("changed");
+    const char *folder = fresh_path("changed");
     char path[600], to[700], name[200];
     struct pp_error err;
     cJSON *config, *more = cJSON_Parse(keys), *item;
@@ -353,7 +343,7 @@ static void of_folders(void **state)
         assert_same_answers(families[i], folder, original, 0);
     }
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        const char *packed = fresh("packed"), *floats = fresh("floats");
+        const char *packed = fresh_path("packed"), *floats = fresh_path("floats");
         packed_folder("llama-k256", packed_form(forms[i]), &(struct packed_options){0}, packed, floats);
         const char *folder = folder_made_of(packed, 0, "F32");
         assert_same_weights(folder, floats, 1e-6, true);
@@ -404,7 +394,7 @@ static void other_files(void **state)
     pp_source_close(s);
     snprintf(path, sizeof path, "%s/modules.json", original);
     assert_ok(pp_write_file(path, "[{\"path\":\"../../x\"}]", 21, 0600, &err), err);
-    assert_int_equal(pp_convert_to_folder(original, fresh("refused"), &(struct pp_convert_options){0}, &err),
+    assert_int_equal(pp_convert_to_folder(original, fresh_path("refused"), &(struct pp_convert_options){0}, &err),
                      PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "../../x"));
 }
@@ -447,7 +437,7 @@ static void mlx_and_back(void **state)
         assert_same_weights(mlx, original, 0.008, false);
         assert_same_weights(back, mlx, 1e-6, true);
         assert_same_ids(back, original);
-        const char *q8_0 = fresh("q8_0.gguf");
+        const char *q8_0 = fresh_path("q8_0.gguf");
         const struct pp_convert_options opt = {0};
         struct pp_error err;
         int64_t n;
@@ -470,7 +460,7 @@ static void integers_stay(void **state)
     if (!testdata("architectures"))
         skip();
     for (size_t i = 0; i < 2; i++) {
-        const char *file = fresh("quantised.gguf");
+        const char *file = fresh_path("quantised.gguf");
         const struct pp_convert_options opt = {0};
         assert_ok(pp_quantize_file(data_of("llama-k256", "model.gguf"), file, types[i], &opt, &err), err);
         const char *folder = folder_made_of(file, 4, NULL), *again = file_made_of(folder);
@@ -489,7 +479,7 @@ static void integers_stay(void **state)
         pp_source_close(s);
         pp_source_close(t);
     }
-    const char *packed = fresh("packed");
+    const char *packed = fresh_path("packed");
     packed_folder("llama-k256", packed_form("mlx-2"), &(struct packed_options){0}, packed, NULL);
     const char *folder = folder_made_of(file_made_of(packed), 4, NULL);
     assert_same_weights(folder, packed, 0, true);
@@ -500,7 +490,7 @@ static void integers_stay(void **state)
 /* A file whose frequencies are divided by no scaling that folders know. */
 static const char *odd_divisors(void)
 {
-    const char *path = fresh("odd.gguf");
+    const char *path = fresh_path("odd.gguf");
     char *text;
     size_t size;
     struct pp_source *s;
@@ -532,7 +522,7 @@ static const char *seeing_file_of(const char *src)
 {
     static const char *const left_out[] = {"gemma3.attention.layer_norm_rms_epsilon",
                                            "tokenizer.ggml.add_space_prefix"};
-    const char *dst = fresh("seeing.gguf");
+    const char *dst = fresh_path("seeing.gguf");
     const float two[] = {1, 2};
     struct pp_tensor tensors[256];
     struct pp_gguf *g;
@@ -636,7 +626,7 @@ static void refusals(void **state)
     if (!testdata("architectures"))
         skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *dst = fresh("refused");
+        const char *dst = fresh_path("refused");
         const char *src = data_of(cases[i].family, cases[i].file);
         const enum pp_code code = pp_convert_to_folder(src, dst, &cases[i].opt, &err);
         if (code == PP_OK || !strstr(err.text, cases[i].word))
@@ -647,7 +637,7 @@ static void refusals(void **state)
         assert_int_not_equal(stat(config, &st), 0); /* what is left is no model */
     }
     const char *odd = odd_divisors();
-    assert_int_equal(pp_convert_to_folder(odd, fresh("refused"), &(struct pp_convert_options){0}, &err),
+    assert_int_equal(pp_convert_to_folder(odd, fresh_path("refused"), &(struct pp_convert_options){0}, &err),
                      PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "rope_freqs.weight"));
     static const struct {
@@ -661,7 +651,8 @@ static void refusals(void **state)
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
         char path[100];
         snprintf(path, sizeof path, "tests/corpus/fuzz_model/%s.gguf", damaged[i].file);
-        const enum pp_code code = pp_convert_to_folder(path, fresh("refused"), &(struct pp_convert_options){0}, &err);
+        const enum pp_code code =
+            pp_convert_to_folder(path, fresh_path("refused"), &(struct pp_convert_options){0}, &err);
         if (code != PP_ERR_FORMAT || !strstr(err.text, damaged[i].word))
             fail_msg("%s: code %d, \"%s\"", path, (int)code, err.text);
     }
@@ -675,7 +666,7 @@ static void refusals(void **state)
 static void into_a_folder(void **state)
 {
     const struct pp_convert_options plain = {0};
-    const char *dst = fresh("mine");
+    const char *dst = fresh_path("mine");
     char path[400], *text;
     struct stat st;
     size_t n;
@@ -713,7 +704,7 @@ static void mixture_without_experts(void **state)
     static const char *const files[] = {"no-experts", "no-experts-no-size"};
     (void)state;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        const char *dst = fresh("no-experts");
+        const char *dst = fresh_path("no-experts");
         char path[100];
         struct pp_source *s;
         struct pp_error err;
@@ -745,7 +736,7 @@ static void in_slices(void **state)
         struct decoder *d = decoder_make(&s);
         char first[300];
         snprintf(first, sizeof first, "%s", decoder_write(d));
-        const char *dst = fresh("slices");
+        const char *dst = fresh_path("slices");
         assert_ok(pp_convert_to_folder(first, dst, &f32, &err), err);
         assert_same_weights(first, file_made_of(dst), 0, true);
         decoder_free(d);
@@ -757,7 +748,7 @@ static void without_tensors(void **state)
 {
     static const struct pp_convert_options how[] = {{.bits = 0}, {.bits = 4}};
     static const char header[] = "\x02\0\0\0\0\0\0\0{}";
-    const char *src = fresh("no-tensors");
+    const char *src = fresh_path("no-tensors");
     char to[400];
     struct pp_error err;
     (void)state;
@@ -769,7 +760,7 @@ static void without_tensors(void **state)
     snprintf(to, sizeof to, "%s/model.safetensors", src);
     assert_ok(pp_write_file(to, header, sizeof header - 1, 0600, &err), err);
     for (size_t i = 0; i < 2; i++) {
-        const char *dst = fresh("no-tensors-again");
+        const char *dst = fresh_path("no-tensors-again");
         struct pp_source *s;
         assert_ok(pp_convert_to_folder(src, dst, &how[i], &err), err);
         assert_ok(pp_source_open(dst, &s, &err), err);
@@ -790,7 +781,7 @@ static void weights_that_are_no_numbers(void **state)
     float *weight = &decoder_find(d, "blk.1.ffn_up.weight")->values[64 + 7];
     for (size_t i = 0; i < 2 * sizeof bad / sizeof *bad; i++) {
         const struct pp_convert_options opt = {.out_type = "F16", .bits = i % 2 ? 4 : 8};
-        const char *dst = fresh("no-numbers");
+        const char *dst = fresh_path("no-numbers");
         struct pp_error err;
         *weight = bad[i / 2];
         assert_int_equal(pp_convert_to_folder(decoder_write(d), dst, &opt, &err), PP_ERR_FORMAT);
@@ -810,7 +801,7 @@ static void stopped(void **state)
     if (!testdata("architectures"))
         skip();
     pp_cancel_request(&cancel);
-    const char *dst = fresh("stopped");
+    const char *dst = fresh_path("stopped");
     assert_int_equal(pp_convert_to_folder(data_of("llama", "model.gguf"), dst, &opt, &err), PP_ERR_CANCELLED);
     assert_int_equal(stat(dst, &st), -1);
     assert_int_equal(mkdir(dst, 0700), 0); /* one of the user's is empty again */
@@ -818,11 +809,11 @@ static void stopped(void **state)
     assert_int_equal(rmdir(dst), 0);
     pp_cancel_reset(&cancel);
     uint64_t n = pp_mem_count();
-    assert_ok(pp_convert_to_folder(data_of("llama", "model.gguf"), fresh("whole"), &opt, &err), err);
+    assert_ok(pp_convert_to_folder(data_of("llama", "model.gguf"), fresh_path("whole"), &opt, &err), err);
     n = pp_mem_count() - n;
     for (uint64_t at = 1; at <= n; at += 1 + n / 30) {
         pp_mem_fail_at(at, 0);
-        dst = fresh("starved");
+        dst = fresh_path("starved");
         const bool whole = pp_convert_to_folder(data_of("llama", "model.gguf"), dst, &opt, &err) == PP_OK;
         pp_mem_fail_at(0, 0);
         assert_int_equal(stat(dst, &st), whole ? 0 : -1);

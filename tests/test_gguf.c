@@ -96,13 +96,6 @@ static void assert_refused(struct pp_buf *b, enum pp_code want, const char *text
 
 /* --- round trip -------------------------------------------------------------------------------------------- */
 
-static const char *temp_file(const char *name)
-{
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
-    return path;
-}
-
 static struct pp_gguf_writer *write_sample(const char *path)
 {
     static const struct pp_str words[] = {{"one", 3}, {"", 0}, {"a\0b", 3}, {"\xff\xfe", 2}};
@@ -198,12 +191,12 @@ static void test_round_trip(void **state)
     struct pp_gguf *g;
     struct pp_error err;
     (void)state;
-    finish_sample(write_sample(temp_file("sample.gguf")));
-    assert_ok(pp_gguf_open(temp_file("sample.gguf"), &g, &err), err);
+    finish_sample(write_sample(test_path("sample.gguf")));
+    assert_ok(pp_gguf_open(test_path("sample.gguf"), &g, &err), err);
     check_sample(g);
     /* copied, value by value */
     struct pp_gguf_writer *w;
-    assert_ok(pp_gguf_writer_new(temp_file("copy.gguf"), &w, &err), err);
+    assert_ok(pp_gguf_writer_new(test_path("copy.gguf"), &w, &err), err);
     for (size_t i = 0; i < pp_gguf_n_kv(g); i++)
         pp_gguf_add_copy(w, g, i);
     for (size_t i = 0; i < pp_gguf_n_tensors(g); i++) {
@@ -212,7 +205,7 @@ static void test_round_trip(void **state)
     }
     finish_sample(w);
     pp_gguf_close(g);
-    assert_ok(pp_gguf_open(temp_file("copy.gguf"), &g, &err), err);
+    assert_ok(pp_gguf_open(test_path("copy.gguf"), &g, &err), err);
     check_sample(g);
     pp_gguf_close(g);
 }
@@ -222,7 +215,7 @@ static void test_writer_protects(void **state)
     struct pp_error err;
     struct stat st;
     struct pp_gguf_writer *w;
-    const char *path = temp_file("protect.gguf");
+    const char *path = test_path("protect.gguf");
     (void)state;
     assert_ok(pp_write_file(path, "old", 3, 0644, &err), err);
     w = write_sample(path);
@@ -243,7 +236,7 @@ static void test_writer_protects(void **state)
 /* What is no file keeps its place, and is refused before anything is written. */
 static void test_writer_replaces_files_only(void **state)
 {
-    const char *pipe = temp_file("pipe");
+    const char *pipe = test_path("pipe");
     struct pp_error err;
     struct stat st;
     (void)state;
@@ -276,12 +269,12 @@ static void test_writer_replaces_files_only(void **state)
     close(ends[0]);
     close(ends[1]);
 
-    assert_int_equal(symlink("target.gguf", temp_file("link.gguf")), 0); /* it stays one */
-    finish_sample(write_sample(temp_file("link.gguf")));
-    assert_true(lstat(temp_file("link.gguf"), &st) == 0 && S_ISLNK(st.st_mode));
-    assert_true(lstat(temp_file("target.gguf"), &st) == 0 && S_ISREG(st.st_mode));
-    unlink(temp_file("link.gguf"));
-    unlink(temp_file("target.gguf"));
+    assert_int_equal(symlink("target.gguf", test_path("link.gguf")), 0); /* it stays one */
+    finish_sample(write_sample(test_path("link.gguf")));
+    assert_true(lstat(test_path("link.gguf"), &st) == 0 && S_ISLNK(st.st_mode));
+    assert_true(lstat(test_path("target.gguf"), &st) == 0 && S_ISREG(st.st_mode));
+    unlink(test_path("link.gguf"));
+    unlink(test_path("target.gguf"));
 }
 
 /* What a kill left of a file goes when the file is written again, but not what may still be somebody's. */
@@ -294,7 +287,7 @@ static void test_writer_removes_left(void **state)
     };
     enum { N = sizeof cases / sizeof *cases };
     const struct timespec long_ago[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
-    const char *path = temp_file("again.gguf");
+    const char *path = test_path("again.gguf");
     char left[N][300];
     int fd[N];
     (void)state;
@@ -321,8 +314,8 @@ static void test_writer_removes_left(void **state)
 static void read_sample(char **data, size_t *n)
 {
     struct pp_error err;
-    finish_sample(write_sample(temp_file("sample.gguf")));
-    assert_ok(pp_read_file(temp_file("sample.gguf"), 1 << 20, data, n, &err), err);
+    finish_sample(write_sample(test_path("sample.gguf")));
+    assert_ok(pp_read_file(test_path("sample.gguf"), 1 << 20, data, n, &err), err);
 }
 
 static void test_truncated(void **state)

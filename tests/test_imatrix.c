@@ -19,15 +19,6 @@ enum { ROWS = 40 };
 
 static struct pp_error err;
 
-static const char *temp_file(const char *name)
-{
-    static char paths[8][256];
-    static unsigned next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", test_tmpdir(), name);
-    return path;
-}
-
 /* --- collecting --------------------------------------------------------------------------------------------------- */
 
 struct way {
@@ -188,7 +179,7 @@ static void files_come_back(void **state)
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
     shape.n_expert = 6;
     struct pp_imatrix *m = collect(tiny_model(&shape), (struct way){.threads = 2, .at_once = ROWS}), *back;
-    const char *path = temp_file("come-back.gguf");
+    const char *path = test_path("come-back.gguf");
     struct pp_gguf *g;
     int64_t v;
     struct pp_str s;
@@ -310,7 +301,7 @@ static void several_become_one(void **state)
 /* A GGUF file of one tensor; kind: of what is wrong with it. */
 static const char *gguf_file(const char *general_type, float sum, float count, int64_t n_counts, uint32_t type)
 {
-    const char *path = temp_file("hostile.gguf");
+    const char *path = test_path("hostile.gguf");
     const float sums[4] = {1, sum, 2, 3}, counts[4] = {count, 1, 1, 1};
     struct pp_tensor tensors[] = {float_tensor("a.in_sum2", sums, 4, 1, 0),
                                   float_tensor("a.counts", counts, 1, n_counts, 0)};
@@ -380,12 +371,12 @@ static void nothing_is_not_written(void **state)
     struct pp_importance *e;
     (void)state;
     assert_ok(pp_imatrix_new(&m, &err), err);
-    assert_int_equal(pp_imatrix_write(m, temp_file("none.gguf"), &err), PP_ERR_USAGE);
+    assert_int_equal(pp_imatrix_write(m, test_path("none.gguf"), &err), PP_ERR_USAGE);
     assert_ok(pp_imatrix_entry(m, "a", 4, 1, &e, &err), err);
-    assert_int_equal(pp_imatrix_write(m, temp_file("none.gguf"), &err), PP_ERR_USAGE);
+    assert_int_equal(pp_imatrix_write(m, test_path("none.gguf"), &err), PP_ERR_USAGE);
     e->counts[0] = 1;
     e->sums[1] = NAN; /* a model whose weights are damaged */
-    assert_int_equal(pp_imatrix_write(m, temp_file("none.gguf"), &err), PP_ERR_FORMAT);
+    assert_int_equal(pp_imatrix_write(m, test_path("none.gguf"), &err), PP_ERR_FORMAT);
     pp_imatrix_free(m);
 }
 
@@ -435,7 +426,7 @@ static void what_matters_is_kept_better(void **state)
                                         "Q5_K_S", "Q6_K", "IQ4_NL", "IQ4_XS"};
     static const char name[] = "blk.0.attn_k.weight";
     const struct tiny_shape shape = tiny_shape(PP_TYPE_F32);
-    const char *source = tiny_model(&shape), *plain = temp_file("plain.gguf"), *weighed = temp_file("weighed.gguf");
+    const char *source = tiny_model(&shape), *plain = test_path("plain.gguf"), *weighed = test_path("weighed.gguf");
     struct pp_imatrix *m = lopsided(name, 256, 1);
     struct pp_imatrix_use use;
     const struct pp_convert_options opt = {.imatrix = m, .imatrix_name = "m.gguf", .imatrix_use = &use};
@@ -475,7 +466,7 @@ static void experts_have_their_own(void **state)
     static const char name[] = "blk.0.ffn_up_exps.weight";
     struct tiny_shape shape = tiny_shape(PP_TYPE_F32);
     shape.n_expert = 3;
-    const char *source = tiny_model(&shape), *plain = temp_file("plain.gguf"), *weighed = temp_file("weighed.gguf");
+    const char *source = tiny_model(&shape), *plain = test_path("plain.gguf"), *weighed = test_path("weighed.gguf");
     struct pp_imatrix *m = lopsided(name, 256, 3);
     struct pp_imatrix_use use;
     struct pp_gguf *a, *b;
@@ -502,7 +493,7 @@ static void experts_have_their_own(void **state)
 static void of_another_model(void **state)
 {
     const struct tiny_shape shape = tiny_shape(PP_TYPE_F32);
-    const char *source = tiny_model(&shape), *to = temp_file("another.gguf");
+    const char *source = tiny_model(&shape), *to = test_path("another.gguf");
     struct pp_map map;
     (void)state;
     struct pp_imatrix *m = lopsided("blk.0.attn_k.weight", 512, 1);

@@ -1,18 +1,15 @@
 /* test_states.c - what families with layers of Mamba or Mamba 2 or of the delta rule share with all others, on small
  * random models: conversations that are saved and go on, or are gone back in, MLX's folders, folders that are quantised
  * while they are loaded, and adapters. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
-#include "engine/model.h"
 #include "tests/adapter_folder.h"
 #include "tests/expert_model.h"
 #include "tests/expert_model_int.h"
-#include "tests/passes.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -168,24 +165,11 @@ static void quantised(void **state)
     }
 }
 
-/* W becomes W + 2 B A. */
-static void merge(struct expert_model *m, const char *kind, struct folder *f, const char *module, int rank)
+static void merge(struct expert_model *m, const char *kind, struct folder *f, const char *module)
 {
     const struct array *w = expert_find(m, 0, kind);
-    char name[120];
     assert_non_null(w);
-    snprintf(name, sizeof name, "base_model.model.%s.lora_A.weight", module);
-    float *a = (float *)(uintptr_t)folder_add(f, name, rank, w->cols, 0, 0.3f); /* ours */
-    snprintf(name, sizeof name, "base_model.model.%s.lora_B.weight", module);
-    float *b = (float *)(uintptr_t)folder_add(f, name, w->rows, rank, 0, 0.3f);
-    for (int64_t i = 0; i < rank * w->cols; i++) /* what halves hold exactly */
-        a[i] = rintf(a[i] * 64) / 64;
-    for (int64_t i = 0; i < rank * w->rows; i++)
-        b[i] = rintf(b[i] * 64) / 64;
-    for (int64_t o = 0; o < w->rows; o++)
-        for (int64_t i = 0; i < w->cols; i++)
-            for (int k = 0; k < rank; k++)
-                w->values[o * w->cols + i] += (float)(2 * (double)b[o * rank + k] * (double)a[k * w->cols + i]);
+    folder_add_merged(f, module, 4, 2, w->values, w->rows, w->cols);
 }
 
 /* A LoRA on both sides of the states is what the merged weights are. */
@@ -207,32 +191,21 @@ static void adapters(void **state)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct expert_model *m = make(cases[c].family);
         const int n_vocab = m->s.n_vocab;
-        struct running r = run_small(expert_model_write(m), NULL);
+        const char *model = expert_model_write(m);
         struct folder f = {.random = 5};
-        struct pp_adapter *adapter;
-        struct pp_error err;
         double *want = doubles(SMALL_TEXT * n_vocab);
-        float *got = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *got);
         char target[32], config[160];
         snprintf(target, sizeof target, "%s.weight", cases[c].target);
         snprintf(config, sizeof config, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8,"
                                         "\"target_modules\": [\"%s\", \"%s\"]}",
                  strrchr(cases[c].in, '.') + 1, strrchr(cases[c].out, '.') + 1);
-        merge(m, target, &f, cases[c].in, 4);
-        merge(m, cases[c].family == KIMI ? "attn_output.weight" : "ssm_out.weight", &f, cases[c].out, 4);
+        merge(m, target, &f, cases[c].in);
+        merge(m, cases[c].family == KIMI ? "attn_output.weight" : "ssm_out.weight", &f, cases[c].out);
         small_text(ids, n_vocab);
         expert_model_compute(m, ids, SMALL_TEXT, want);
-        const char *path = folder_write_peft(&f, config);
-        assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
-        assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
-        run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, got);
-        for (int i = 0; i < SMALL_TEXT * n_vocab; i++)
-            if (!(fabs((double)got[i] - want[i]) <= 2e-4 * fmax(1, fabs(want[i]))))
-                fail_msg("%s: value %d is %g, not %g", m->s.arch, i, (double)got[i], want[i]);
+        assert_adapted(model, folder_write_peft(&f, config), want, n_vocab, 2e-4);
         pp_free(want);
-        pp_free(got);
         folder_empty(&f);
-        stop_adapted(&r, adapter);
         expert_model_free(m);
     }
 }

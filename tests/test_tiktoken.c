@@ -21,14 +21,12 @@ static void add_line(struct pp_buf *out, const char *bytes, size_t n, int rank)
     pp_buf_fmt(out, " %d\n", rank);
 }
 
-/* A folder with these files; its path (static memory, kept for 4 calls). */
+/* A folder with these files; its path as fresh_path gives it. */
 static const char *folder(const char *name, const struct pp_buf *ranks, const char *config)
 {
-    static char dirs[4][256];
-    static unsigned serial;
-    char path[512], *dir = dirs[serial % 4];
+    const char *dir = fresh_path("tiktoken");
+    char path[512];
     struct pp_error err;
-    snprintf(dir, sizeof dirs[0], "%s/tiktoken-%u", test_tmpdir(), serial++);
     assert_int_equal(mkdir(dir, 0700), 0);
     snprintf(path, sizeof path, "%s/%s", dir, name);
     assert_ok(pp_write_file(path, ranks->data, ranks->len, 0600, &err), err);

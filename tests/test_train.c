@@ -34,17 +34,6 @@ static struct pp_model *open_model(const char *path)
     return m;
 }
 
-/* A path in the test's folder that nobody had before; in a static buffer that the next 4 calls keep. */
-static const char *fresh(const char *name)
-{
-    static char paths[4][256];
-    static unsigned next;
-    char *path = paths[next % 4];
-    snprintf(path, sizeof paths[0], "%s/train-%u-%s", test_tmpdir(), next, name);
-    next++;
-    return path;
-}
-
 /* --- models and examples -------------------------------------------------------------------------------------- */
 
 static struct pp_train_data *made_up(int n_examples, int n_vocab)
@@ -203,7 +192,7 @@ static void same_logits(const struct pp_model *m)
         t->params[i] = ((float)(pp_train_random(3, 4, i) >> 40) / 8388608.0f - 1.0f) * 0.05f;
     float *got = train_logits(t, s.d, e);
     assert_true(farthest(base, got, n) > 0.05); /* it changes something */
-    const char *folder = fresh("adapter"), *file = fresh("adapter.gguf");
+    const char *folder = fresh_path("adapter"), *file = fresh_path("adapter.gguf");
     assert_ok(pp_trainer_write_peft(t, folder, &err), err);
     assert_ok(pp_trainer_write_gguf(t, file, &err), err);
     const char *const paths[] = {folder, file};
@@ -247,7 +236,7 @@ static void logits_of_long_contexts(void **state)
     (void)state;
     for (int orig = 4; orig <= 64; orig += 60) {
         const struct tiny_shape s = tiny_shape(PP_TYPE_F32);
-        const char *folder = fresh("longrope");
+        const char *folder = fresh_path("longrope");
         char path[600];
         cJSON *config;
         struct pp_error err;
@@ -420,7 +409,7 @@ static void exact_resumption(void **state)
     (void)state;
     struct set s = make_set(PP_TYPE_Q8_0);
     struct pp_error err;
-    const char *path = fresh("checkpoint.gguf");
+    const char *path = fresh_path("checkpoint.gguf");
     struct pp_trainer *whole = trainer_of(&s, few_steps()), *first = trainer_of(&s, few_steps());
     do_steps(whole, 8);
     do_steps(first, 3);
@@ -457,7 +446,7 @@ static void foreign_checkpoints(void **state)
     (void)state;
     struct set s = make_set(PP_TYPE_F32), other_model = make_set(PP_TYPE_F16);
     struct pp_error err;
-    const char *path = fresh("checkpoint.gguf"), *damaged = fresh("damaged.gguf");
+    const char *path = fresh_path("checkpoint.gguf"), *damaged = fresh_path("damaged.gguf");
     struct pp_trainer *t = trainer_of(&s, few_steps());
     do_steps(t, 1);
     assert_ok(pp_trainer_save(t, path, &err), err);
@@ -595,7 +584,7 @@ static void run_and_resume(void **state)
     struct pp_error err;
     struct pp_train_result whole, part, rest;
     struct watcher w = {0};
-    const char *straight = fresh("straight"), *broken = fresh("broken");
+    const char *straight = fresh_path("straight"), *broken = fresh_path("broken");
     assert_ok(run_in(straight, &s, few_steps(), &w, false, &whole, &err), err);
     assert_int_equal(whole.steps, 8);
     assert_int_equal(w.n_validations, 5); /* before, and after 2, 4, 6, 8 */
@@ -641,7 +630,7 @@ static void folder_in_use(void **state)
     struct pp_train_result r;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct watcher w = {0};
-        const char *folder = fresh("used");
+        const char *folder = fresh_path("used");
         char path[600];
         snprintf(path, sizeof path, "%s/%s%s", folder, names[i] ? names[i] : strrchr(folder, '/') + 1,
                  names[i] ? "" : ".gguf");
@@ -654,7 +643,7 @@ static void folder_in_use(void **state)
         assert_false(has(folder, pp_train_checkpoint));
     }
     struct watcher w = {0};
-    const char *folder = fresh("locked");
+    const char *folder = fresh_path("locked");
     assert_int_equal(mkdir(folder, 0700), 0);
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(fd >= 0);
@@ -673,7 +662,7 @@ static void loss_is_no_number(void **state)
     struct pp_error err;
     struct pp_train_result r;
     struct watcher w = {.spoil_at = 3};
-    const char *folder = fresh("spoilt");
+    const char *folder = fresh_path("spoilt");
     assert_int_equal(run_in(folder, &s, few_steps(), &w, false, &r, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "step 4 is no number"));
     assert_non_null(strstr(err.text, "last checkpoint stands"));
@@ -690,7 +679,7 @@ static void full_disk(void **state)
     (void)state;
     struct set s = make_set(PP_TYPE_F32);
     struct pp_error err;
-    const char *path = fresh("checkpoint.gguf"), *folder = fresh("full");
+    const char *path = fresh_path("checkpoint.gguf"), *folder = fresh_path("full");
     struct rlimit old, tight;
     struct pp_trainer *t = trainer_of(&s, few_steps());
     do_steps(t, 1);
@@ -731,7 +720,7 @@ static void goes_on_without_checkpoint(void **state)
     struct set s = make_set(PP_TYPE_F32);
     struct pp_error err;
     struct pp_train_result whole, r;
-    const char *straight = fresh("saved"), *folder = fresh("unsaved");
+    const char *straight = fresh_path("saved"), *folder = fresh_path("unsaved");
     char path[600];
     struct watcher w = {0};
     assert_ok(run_in(straight, &s, few_steps(), &w, false, &whole, &err), err);
@@ -742,7 +731,7 @@ static void goes_on_without_checkpoint(void **state)
     assert_int_equal(w.n_reports, 13);
     same_file(straight, folder, "adapter_model.safetensors");
     assert_false(has(folder, pp_train_checkpoint));
-    folder = fresh("unwritten"); /* and at its end somebody may make room */
+    folder = fresh_path("unwritten"); /* and at its end somebody may make room */
     snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder);
     w = (struct watcher){.blocked_result = path};
     assert_ok(run_in(folder, &s, few_steps(), &w, false, &r, &err), err);
@@ -797,7 +786,7 @@ static void out_of_memory(void **state)
 {
     (void)state;
     struct set s = make_set(PP_TYPE_F32);
-    const char *path = fresh("checkpoint.gguf"), *folder = fresh("oom");
+    const char *path = fresh_path("checkpoint.gguf"), *folder = fresh_path("oom");
     for (uint64_t nth = 1;; nth++) {
         struct pp_error err;
         struct pp_trainer *t = NULL;

@@ -97,7 +97,7 @@ static struct pp_tensor make_tensor(const struct tensor_plan *t, uint32_t type, 
 
 static void end_file(struct pp_gguf_writer *w, const struct tensor_plan *plans, int n, uint32_t type, uint32_t seed)
 {
-    struct pp_tensor tensors[MAX_TENSORS];
+    struct pp_tensor tensors[MAX_TENSORS] = {0};
     for (int i = 0; i < n; i++)
         tensors[i] = make_tensor(&plans[i], type, &seed);
     gguf_file_end(w, tensors, (size_t)n);
@@ -125,12 +125,8 @@ static int list_halves(const struct tiny_shape *s, int rank, struct tensor_plan 
 
 const char *tiny_adapter(const struct tiny_shape *s, int rank)
 {
-    static char paths[8][256];
-    static unsigned next;
-    static unsigned serial;
     struct tensor_plan halves[2 * 8];
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/tiny-adapter-%u.gguf", test_tmpdir(), serial++);
+    const char *path = fresh_path("tiny-adapter.gguf");
     struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_str(w, "general.architecture", "llama", 5);
     pp_gguf_add_str(w, "general.type", "adapter", 7);
