@@ -145,6 +145,39 @@ enum pp_code pp_mamba_in_one_group(const struct pp_hparams *hp, struct pp_error 
 /* A time_step_limit that bounds the steps of states would be another computation. */
 enum pp_code pp_mamba_steps_unbounded(const struct cJSON *config, struct pp_error *err);
 
+/* A block of attention and a feed-forward part that layers have in common, beside their Mamba: its names in Zamba's
+ * folders, which begin with `block`, but for what goes into the feed-forward part. */
+#define PP_SHARED_BLOCK_NAMES(block)                                                                                  \
+    {.hf = "model.layers.{}.linear", .gguf = "blk.{}.shared_out"},                                                    \
+    {.hf = block "input_layernorm", .gguf = "blk.{}.shared_norm"},                                                    \
+    {.hf = block "self_attn.q_proj", .gguf = "blk.{}.shared_q"},                                                      \
+    {.hf = block "self_attn.k_proj", .gguf = "blk.{}.shared_k"},                                                      \
+    {.hf = block "self_attn.v_proj", .gguf = "blk.{}.shared_v"},                                                      \
+    {.hf = block "self_attn.o_proj", .gguf = "blk.{}.shared_output"},                                                 \
+    {.hf = block "pre_ff_layernorm", .gguf = "blk.{}.shared_ffn_norm"},                                               \
+    {.hf = block "feed_forward.down_proj", .gguf = "blk.{}.shared_down"}
+/* Which layers have it: a list of truth values under this key, and layers_block_type. */
+enum pp_code pp_sharing_from_gguf(const struct pp_gguf *g, const char *key, struct pp_hparams *hp,
+                                  struct pp_error *err);
+void pp_sharing_to_gguf(const struct pp_hparams *hp, const char *key, struct pp_gguf_writer *w);
+void pp_sharing_to_config(const struct pp_hparams *hp, struct cJSON *config);
+
+/* Inputs of each layer's own, and norms around what layers have: Gemma's names from 3n on. */
+#define PP_LAYER_INPUT_NAMES                                                                                          \
+    {.hf = "model.embed_tokens_per_layer", .gguf = "per_layer_token_embd"},                                           \
+    {.hf = "model.per_layer_model_projection", .gguf = "per_layer_model_proj"},                                       \
+    {.hf = "model.per_layer_projection_norm", .gguf = "per_layer_proj_norm"},                                         \
+    {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm"},                                         \
+    {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},                                         \
+    {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.post_attention_norm"},                         \
+    {.hf = "model.layers.{}.pre_feedforward_layernorm", .gguf = "blk.{}.ffn_norm"},                                   \
+    {.hf = "model.layers.{}.post_feedforward_layernorm", .gguf = "blk.{}.post_ffw_norm"},                             \
+    {.hf = "model.layers.{}.per_layer_input_gate", .gguf = "blk.{}.inp_gate"},                                        \
+    {.hf = "model.layers.{}.per_layer_projection", .gguf = "blk.{}.proj"},                                            \
+    {.hf = "model.layers.{}.post_per_layer_input_norm", .gguf = "blk.{}.post_norm"}
+/* How those scale their inputs and scores, and rotate in layers with a window. */
+void pp_gemma_scales(struct pp_hparams *hp);
+
 /* Latent attention: names of a folder's tensors, and sizes as DeepSeek's configurations have them. */
 #define PP_LATENT_NAMES                                                                                               \
     {.hf = "model.layers.{}.self_attn.q_a_proj", .gguf = "blk.{}.attn_q_a"},                                          \

@@ -12,19 +12,9 @@
 #define BLOCK "blk.{}."
 
 static const struct pp_arch_name names[] = {
-    {.hf = "model.embed_tokens_per_layer", .gguf = "per_layer_token_embd"},
-    {.hf = "model.per_layer_model_projection", .gguf = "per_layer_model_proj"},
-    {.hf = "model.per_layer_projection_norm", .gguf = "per_layer_proj_norm"},
+    PP_LAYER_INPUT_NAMES,
     {.hf = "model.altup_projections.{}", .gguf = "altup_proj.{}"},
     {.hf = "model.altup_unembed_projections.{}", .gguf = "altup_unembd_proj.{}"},
-    {.hf = LAYER "self_attn.q_norm", .gguf = BLOCK "attn_q_norm"},
-    {.hf = LAYER "self_attn.k_norm", .gguf = BLOCK "attn_k_norm"},
-    {.hf = LAYER "post_attention_layernorm", .gguf = BLOCK "post_attention_norm"},
-    {.hf = LAYER "pre_feedforward_layernorm", .gguf = BLOCK "ffn_norm"},
-    {.hf = LAYER "post_feedforward_layernorm", .gguf = BLOCK "post_ffw_norm"},
-    {.hf = LAYER "per_layer_input_gate", .gguf = BLOCK "inp_gate"},
-    {.hf = LAYER "per_layer_projection", .gguf = BLOCK "proj"},
-    {.hf = LAYER "post_per_layer_input_norm", .gguf = BLOCK "post_norm"},
     {.hf = LAYER "altup.correct_output_scale", .gguf = BLOCK "altup_correct_scale.weight", .whole = true},
     {.hf = LAYER "altup.correction_coefs", .gguf = BLOCK "altup_correct_coef"},
     {.hf = LAYER "altup.prediction_coefs", .gguf = BLOCK "altup_predict_coef"},
@@ -54,7 +44,7 @@ static const struct pp_arch_usual usual[] = {
 enum { SPARSE_LAYERS = 10, USUAL_STREAMS = 4 };
 static const float USUAL_SPARSITY = 1.6448536f; /* a twentieth of a normal distribution is above */
 
-static void common(struct pp_hparams *hp)
+void pp_gemma_scales(struct pp_hparams *hp)
 {
     hp->embd_scale = sqrtf((float)hp->n_embd);
     hp->attn_scale = 1;
@@ -123,7 +113,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
                        "published models have, which pippin needs");
     if (!code)
         code = pp_layers_share(hp, shared, err);
-    common(hp);
+    pp_gemma_scales(hp);
     return code ? code : sparsity_from_config(config, hp, err);
 }
 
@@ -193,7 +183,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata gemma3n.altup.active_idx is %lld, which pippin does not "
                        "compute", (long long)active);
     sparsity_from_gguf(g, hp);
-    common(hp);
+    pp_gemma_scales(hp);
     return pp_layers_share(hp, shared, err);
 }
 

@@ -3,7 +3,6 @@
  * models an input of its own for each layer, and last layers that read the keys and values of layers before them; in
  * the mixture experts beside an ordinary feed-forward part. Norms are stored as they are, unlike Gemma 3's. */
 #include <cjson/cJSON.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,18 +14,8 @@
 #define BLOCK "blk.{}."
 
 static const struct pp_arch_name names[] = {
-    {.hf = "model.embed_tokens_per_layer", .gguf = "per_layer_token_embd"},
-    {.hf = "model.per_layer_model_projection", .gguf = "per_layer_model_proj"},
-    {.hf = "model.per_layer_projection_norm", .gguf = "per_layer_proj_norm"},
-    {.hf = LAYER "self_attn.q_norm", .gguf = BLOCK "attn_q_norm"},
-    {.hf = LAYER "self_attn.k_norm", .gguf = BLOCK "attn_k_norm"},
-    {.hf = LAYER "post_attention_layernorm", .gguf = BLOCK "post_attention_norm"},
-    {.hf = LAYER "pre_feedforward_layernorm", .gguf = BLOCK "ffn_norm"},
-    {.hf = LAYER "post_feedforward_layernorm", .gguf = BLOCK "post_ffw_norm"},
+    PP_LAYER_INPUT_NAMES,
     {.hf = LAYER "layer_scalar", .gguf = BLOCK "layer_output_scale.weight", .whole = true},
-    {.hf = LAYER "per_layer_input_gate", .gguf = BLOCK "inp_gate"},
-    {.hf = LAYER "per_layer_projection", .gguf = BLOCK "proj"},
-    {.hf = LAYER "post_per_layer_input_norm", .gguf = BLOCK "post_norm"},
     {.hf = LAYER "router.proj", .gguf = BLOCK "ffn_gate_inp"},
     {.hf = LAYER "router.scale", .gguf = BLOCK "ffn_gate_inp.scale", .whole = true},
     {.hf = LAYER "router.per_expert_scale", .gguf = BLOCK "ffn_down_exps.scale", .whole = true},
@@ -62,14 +51,6 @@ static const struct pp_arch_usual usual[] = {
 static bool is_wide(const struct pp_hparams *hp, int64_t l)
 {
     return !hp->window || hp->layer[l] & PP_LAYER_WIDE;
-}
-
-static void common(struct pp_hparams *hp)
-{
-    hp->embd_scale = sqrtf((float)hp->n_embd);
-    hp->attn_scale = 1;
-    if (hp->window)
-        pp_layers_local_rope(hp);
 }
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
@@ -168,7 +149,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = wide_from_config(config, hp, err);
     if (!code)
         code = shared_from_config(config, hp, err);
-    common(hp);
+    pp_gemma_scales(hp);
     return code ? code : experts_from_config(config, hp, err);
 }
 
@@ -278,7 +259,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     if (!pp_gguf_has(g, "gemma4.attention.sliding_window_pattern"))
         pp_layers_every(hp, 6, PP_LAYER_WIDE);
     hp->keys_as_values = lacks_values(g, hp);
-    common(hp);
+    pp_gemma_scales(hp);
     find_turning(g, hp);
     return pp_layers_share(hp, shared, err);
 }

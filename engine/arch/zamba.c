@@ -29,16 +29,9 @@ static const struct pp_arch_name names[] = {
     MAMBA("mamba_decoder.", .sharing = true),
     MAMBA("", .only_read = false),
     {.hf = "model.final_layernorm", .gguf = "output_norm"},
-    {.hf = LAYER "linear", .gguf = "blk.{}.shared_out"},
-    {.hf = SHARED "input_layernorm", .gguf = "blk.{}.shared_norm"},
-    {.hf = SHARED "self_attn.q_proj", .gguf = "blk.{}.shared_q"},
-    {.hf = SHARED "self_attn.k_proj", .gguf = "blk.{}.shared_k"},
-    {.hf = SHARED "self_attn.v_proj", .gguf = "blk.{}.shared_v"},
-    {.hf = SHARED "self_attn.o_proj", .gguf = "blk.{}.shared_output"},
-    {.hf = SHARED "pre_ff_layernorm", .gguf = "blk.{}.shared_ffn_norm"},
+    PP_SHARED_BLOCK_NAMES(SHARED),
     {.hf = SHARED "feed_forward.gate_proj", .gguf = "blk.{}.shared_gate"},
     {.hf = SHARED "feed_forward.up_proj", .gguf = "blk.{}.shared_up"},
-    {.hf = SHARED "feed_forward.down_proj", .gguf = "blk.{}.shared_down"},
     {.hf = NULL},
 };
 static const char *const classes[] = {"ZambaForCausalLM", "zamba", NULL};
@@ -70,6 +63,34 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
     return PP_OK;
 }
 
+enum pp_code pp_sharing_from_gguf(const struct pp_gguf *g, const char *key, struct pp_hparams *hp,
+                                  struct pp_error *err)
+{
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        bool shares = false;
+        if (!pp_gguf_array_bool(g, key, (size_t)l, &shares))
+            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it does not name %lld layers", key,
+                           (long long)hp->n_layer);
+        hp->layer[l] |= shares ? PP_LAYER_SHARING : 0;
+    }
+    return PP_OK;
+}
+
+void pp_sharing_to_gguf(const struct pp_hparams *hp, const char *key, struct pp_gguf_writer *w)
+{
+    bool shares[PP_MAX_LAYERS];
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        shares[l] = hp->layer[l] & PP_LAYER_SHARING;
+    pp_gguf_add_bool_array(w, key, shares, (size_t)hp->n_layer);
+}
+
+void pp_sharing_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *types = cJSON_AddArrayToObject(config, "layers_block_type");
+    for (int64_t l = 0; l < hp->n_layer; l++)
+        cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_SHARING ? "hybrid" : "mamba"));
+}
+
 /* Before channels are divided by them. */
 static enum pp_code check_scans(const struct pp_hparams *hp, struct pp_error *err)
 {
@@ -80,29 +101,21 @@ static enum pp_code check_scans(const struct pp_hparams *hp, struct pp_error *er
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    bool shares = false;
     if (!pp_gguf_int(g, scans_key, &hp->n_scan_head))
         return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", scans_key);
     if (check_scans(hp, err))
         return err->code;
-    for (int64_t l = 0; l < hp->n_layer; l++) {
-        if (!pp_gguf_array_bool(g, layers_key, (size_t)l, &shares))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it does not name %lld layers", layers_key,
-                           (long long)hp->n_layer);
-        hp->layer[l] |= shares ? PP_LAYER_SHARING : 0;
-    }
-    const enum pp_code code = pp_scan_from_gguf(g, hp, err);
+    enum pp_code code = pp_sharing_from_gguf(g, layers_key, hp, err);
+    if (!code)
+        code = pp_scan_from_gguf(g, hp, err);
     return code ? code : finish(hp, err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    bool shares[PP_MAX_LAYERS];
-    for (int64_t l = 0; l < hp->n_layer; l++)
-        shares[l] = hp->layer[l] & PP_LAYER_SHARING;
     pp_scan_to_gguf(hp, w);
     pp_gguf_add_u32(w, scans_key, (uint32_t)hp->n_scan_head);
-    pp_gguf_add_bool_array(w, layers_key, shares, (size_t)hp->n_layer);
+    pp_sharing_to_gguf(hp, layers_key, w);
 }
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
@@ -172,9 +185,7 @@ static void put_layers(const struct pp_hparams *hp, cJSON *config)
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    cJSON *types = cJSON_AddArrayToObject(config, "layers_block_type");
-    for (int64_t l = 0; l < hp->n_layer; l++)
-        cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_SHARING ? "hybrid" : "mamba"));
+    pp_sharing_to_config(hp, config);
     put_layers(hp, config);
     cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim");
     pp_config_put(config, "attention_head_dim", hp->head_dim);

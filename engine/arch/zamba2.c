@@ -31,15 +31,8 @@ static const struct pp_arch_name names[] = {
     MAMBA("mamba_decoder.", .sharing = true),
     MAMBA("", .only_read = false),
     {.hf = "model.final_layernorm", .gguf = "output_norm"},
-    {.hf = LAYER "linear", .gguf = "blk.{}.shared_out"},
-    {.hf = SHARED "input_layernorm", .gguf = "blk.{}.shared_norm"},
-    {.hf = SHARED "self_attn.q_proj", .gguf = "blk.{}.shared_q"},
-    {.hf = SHARED "self_attn.k_proj", .gguf = "blk.{}.shared_k"},
-    {.hf = SHARED "self_attn.v_proj", .gguf = "blk.{}.shared_v"},
-    {.hf = SHARED "self_attn.o_proj", .gguf = "blk.{}.shared_output"},
-    {.hf = SHARED "pre_ff_layernorm", .gguf = "blk.{}.shared_ffn_norm"},
+    PP_SHARED_BLOCK_NAMES(SHARED),
     {.hf = SHARED "feed_forward.gate_up_proj", .gguf = "blk.{}.shared_up"},
-    {.hf = SHARED "feed_forward.down_proj", .gguf = "blk.{}.shared_down"},
     ADAPTER("self_attn.linear_q", "shared_q"),
     ADAPTER("self_attn.linear_k", "shared_k"),
     ADAPTER("self_attn.linear_v", "shared_v"),
@@ -82,16 +75,12 @@ static enum pp_code finish(struct pp_hparams *hp, bool rotated, struct pp_error 
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    bool rotated = true, shares = false;
+    bool rotated = true;
     enum pp_code code = pp_mamba_from_gguf(g, hp, err);
+    if (!code)
+        code = pp_sharing_from_gguf(g, layers_key, hp, err);
     if (code)
         return code;
-    for (int64_t l = 0; l < hp->n_layer; l++) {
-        if (!pp_gguf_array_bool(g, layers_key, (size_t)l, &shares))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it does not name %lld layers", layers_key,
-                           (long long)hp->n_layer);
-        hp->layer[l] |= shares ? PP_LAYER_SHARING : 0;
-    }
     if (!pp_gguf_int(g, blocks_key, &hp->n_shared_block) || !pp_gguf_int(g, rank_key, &hp->adapter_rank))
         return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s or %s", blocks_key, rank_key);
     pp_gguf_bool(g, rotated_key, &rotated);
@@ -101,11 +90,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    bool shares[PP_MAX_LAYERS];
-    for (int64_t l = 0; l < hp->n_layer; l++)
-        shares[l] = hp->layer[l] & PP_LAYER_SHARING;
     pp_states_to_gguf(hp, w);
-    pp_gguf_add_bool_array(w, layers_key, shares, (size_t)hp->n_layer);
+    pp_sharing_to_gguf(hp, layers_key, w);
     pp_gguf_add_u32(w, blocks_key, (uint32_t)hp->n_shared_block);
     pp_gguf_add_u32(w, rank_key, (uint32_t)hp->adapter_rank);
     pp_gguf_add_bool(w, "zamba2.shared.adapted_attention", hp->adapted_attention);
@@ -162,9 +148,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    cJSON *types = cJSON_AddArrayToObject(config, "layers_block_type");
-    for (int64_t l = 0; l < hp->n_layer; l++)
-        cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_SHARING ? "hybrid" : "mamba"));
+    pp_sharing_to_config(hp, config);
     cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim");
     pp_mamba_expanded_to_config(hp, &keys, config);
     pp_config_put(config, "num_mem_blocks", hp->n_shared_block);
