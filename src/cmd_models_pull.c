@@ -530,16 +530,10 @@ static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char
     struct pp_buf path = {0};
     struct stat st;
     pp_buf_fmt(&path, "%s/%s", folder, r->name);
-    if (path.bad)
-        return pp_fail_nomem(err, "a path");
-    if (strchr(r->name, '/')) { /* a module's folder */
-        path.data[path.len - strlen(strrchr(r->name, '/'))] = 0;
-        const enum pp_code made = pp_make_dirs(path.data, err);
-        path.data[path.len - strlen(strrchr(r->name, '/'))] = '/';
-        if (made) {
-            pp_buf_free(&path);
-            return made;
-        }
+    enum pp_code code = path.bad ? pp_fail_nomem(err, "a path") : pp_make_dirs_of(path.data, err);
+    if (code) {
+        pp_buf_free(&path);
+        return code;
     }
     const struct pp_fetch f = {
         .url = r->url,
@@ -553,7 +547,8 @@ static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char
         .cancel = l->cancel,
     };
     bool right = false;
-    enum pp_code code = stat(path.data, &st) == 0 ? look_at(l, &f, &st, sha256, &right, err) : PP_OK;
+    if (stat(path.data, &st) == 0)
+        code = look_at(l, &f, &st, sha256, &right, err);
     if (right) {
         pp_cli_say("%s is there already", path.data);
     } else if (!code) {
@@ -599,7 +594,7 @@ static enum pp_code fetch_all(struct pull *l, char **path, char sha256[65], stru
     if (l->o->sha256 && l->n_files != 1)
         return pp_fail(err, PP_ERR_USAGE, "--sha256 is of one file, and the model has %zu", l->n_files);
     pp_buf_fmt(&folder, l->folder ? "%s/models/%s" : "%s/models", l->p->data, l->folder);
-    enum pp_code code = folder.bad ? pp_fail_nomem(err, "a path") : pp_make_dirs(folder.data, err);
+    enum pp_code code = folder.bad ? pp_fail_nomem(err, "a path") : PP_OK;
     for (size_t i = 0; i < l->n_files && !code; i++)
         code = fetch_one(l, &l->files[i], folder.data, sha256, err);
     if (l->n_files != 1)

@@ -136,6 +136,17 @@ enum pp_code pp_make_dirs(const char *path, struct pp_error *err)
     return make_one(part, err);
 }
 
+enum pp_code pp_make_dirs_of(const char *file, struct pp_error *err)
+{
+    char folder[PATH_MAX];
+    const char *slash = strrchr(file, '/');
+    if (!slash || slash == file)
+        return PP_OK;
+    if (!join(folder, sizeof folder, "%.*s", (int)(slash - file), file))
+        return pp_fail(err, PP_ERR_IO, "the path is too long: %.100s...", file);
+    return pp_make_dirs(folder, err);
+}
+
 static bool exists(const char *path)
 {
     struct stat st;

@@ -24,6 +24,8 @@ struct pp_paths {
 enum pp_code pp_paths_init(struct pp_paths *p, struct pp_error *err);
 /* mkdir -p with mode 0700 for what is new. */
 enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
+/* Likewise the folder that a file is to be in. */
+enum pp_code pp_make_dirs_of(const char *file, struct pp_error *err);
 
 /* What stands behind the last slash of a path, or all of it. */
 const char *pp_base_name(const char *path);

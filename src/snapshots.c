@@ -184,11 +184,8 @@ uint64_t pp_snapshot_largest(const char *cache_dir, size_t n)
 
 static enum pp_code begin(const struct pp_snapshot_writer *w, struct pp_error *err)
 {
-    char folder[PP_SNAPSHOT_PATH];
     uint64_t bytes;
-    const char *slash = strrchr(w->base, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - w->base) : 1, slash ? w->base : ".");
-    enum pp_code code = pp_make_dirs(folder, err);
+    enum pp_code code = pp_make_dirs_of(w->base, err);
     if (!code)
         code = pp_save_plan(w->save, w->quota, &bytes, err);
     if (!code && !pp_snapshot_make_room(w->base, bytes, w->quota))

@@ -352,16 +352,8 @@ static enum pp_code make_file(const char *path, struct pp_error *err)
     struct stat st;
     if (stat(path, &st) == 0)
         return S_ISREG(st.st_mode) ? PP_OK : pp_fail(err, PP_ERR_IO, "%s is not a regular file; move it away", path);
-    const char *slash = strrchr(path, '/');
-    if (slash && slash != path) {
-        char *folder = pp_strndup(path, (size_t)(slash - path));
-        if (!folder)
-            return pp_fail_nomem(err, "a folder name");
-        enum pp_code code = pp_make_dirs(folder, err);
-        pp_free(folder);
-        if (code)
-            return pp_fail_advice(err, "set HOME, or XDG_DATA_HOME, to a folder of your own");
-    }
+    if (pp_make_dirs_of(path, err) != PP_OK)
+        return pp_fail_advice(err, "set HOME, or XDG_DATA_HOME, to a folder of your own");
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 && errno != EEXIST)
         return pp_fail(err, PP_ERR_IO, "cannot make the database %s: %s", path, strerror(errno));

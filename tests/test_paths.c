@@ -134,6 +134,14 @@ static void make_dirs(void **state)
     assert_int_equal(pp_make_dirs(file, &err), PP_ERR_IO);
     assert_ok(pp_make_dirs("/", &err), err);
     assert_int_equal(pp_make_dirs("/proc/no/such", &err), PP_ERR_IO);
+    snprintf(file, sizeof file, "%s/p/d/e/name", test_tmpdir());
+    snprintf(path, sizeof path, "%s/p/d/e", test_tmpdir());
+    assert_ok(pp_make_dirs_of(file, &err), err);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_not_equal(stat(file, &st), 0);
+    assert_ok(pp_make_dirs_of("name", &err), err);
+    assert_ok(pp_make_dirs_of("/name", &err), err);
+    assert_int_equal(pp_make_dirs_of("/proc/no/such", &err), PP_ERR_IO);
 }
 
 static void touch(const char *folder, const char *name)
