@@ -15,15 +15,36 @@
 #include "engine/rows.h"
 #include "engine/source_int.h"
 #include "engine/tensor_forms.h"
-/* config.json names a class, or at least a model type; with a class that has no output (MistralModel) the type, too. */
+/* Whether the name of a class says that it writes texts, and nothing that pippin lacks. */
+static bool writes_text(const char *name)
+{
+    static const char *const ends[] = {"ForCausalLM", "LMHeadModel", "ForConditionalGeneration"};
+    bool ok = false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        ok = ok || pp_ends_with(name, ends[i]);
+    return ok && !strstr(name, "Bidirectional") && !pp_arch_missing(name);
+}
+
+static bool is_known(const char *family)
+{
+    return pp_arch_by_class(family) || pp_wrapper_by_class(family);
+}
+
+/* config.json names a class, or at least a model type; with a class that has no output (MistralModel) the type, too. By
+ * the type alone transformers picks its own code, which is what counts where the class is one that nobody knows, as
+ * programs for training write theirs (PeftModelForCausalLM), and no other code comes with the folder. */
 static const char *family_of(const cJSON *config)
 {
     const cJSON *list = pp_json_member(config, "architectures");
     const cJSON *first = cJSON_IsArray(list) ? list->child : NULL;
     const cJSON *type = pp_json_member(config, "model_type");
     const char *name = cJSON_IsString(first) ? first->valuestring : cJSON_IsString(type) ? type->valuestring : "";
-    const bool headless = pp_ends_with(name, "Model") && !pp_arch_by_class(name);
-    return headless && cJSON_IsString(type) && pp_arch_by_class(type->valuestring) ? type->valuestring : name;
+    const bool has_own_code = cJSON_IsObject(pp_json_member(config, "auto_map"));
+    if (is_known(name) || !cJSON_IsString(type))
+        return name;
+    if (pp_ends_with(name, "Model") && pp_arch_by_class(type->valuestring))
+        return type->valuestring;
+    return writes_text(name) && !has_own_code && is_known(type->valuestring) ? type->valuestring : name;
 }
 
 /* The family of the language model that something else stands around. */
@@ -31,7 +52,9 @@ static const char *family_in(const struct pp_arch_wrapper *wrapper, const cJSON 
 {
     const cJSON *own = pp_wrapped_config(wrapper, config);
     const char *type = cJSON_GetStringValue(pp_json_member(own, "model_type"));
-    const char *usual = pp_wrapped_type(family_of(config));
+    const char *usual = pp_wrapped_type(wrapper, config, family_of(config));
+    if (wrapper->fixes_type)
+        return usual ? usual : family_of(config);
     const char *said = type ? type : own ? family_of(own) : family_of(config);
     return own && !*said && usual ? usual : said;
 }
@@ -113,9 +136,12 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
     bool ok = config != NULL;
     type = pp_json_member(config, "model_type");
     if (s->wrapper) {
-        if (ok && cJSON_IsObject(own) && !*family_of(own) && pp_wrapped_type(family_of(whole))) {
+        const char *usual = pp_wrapped_type(s->wrapper, whole, family_of(whole));
+        if (ok && cJSON_IsObject(own) && usual && (s->wrapper->fixes_type || !*family_of(own))) {
+            cJSON_DeleteItemFromObjectCaseSensitive(config, "auto_map"); /* the class of the whole */
+            cJSON_DeleteItemFromObjectCaseSensitive(config, "architectures");
             cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
-            type = cJSON_AddStringToObject(config, "model_type", pp_wrapped_type(family_of(whole)));
+            type = cJSON_AddStringToObject(config, "model_type", usual);
             ok = type != NULL;
         }
         ok = ok && add_missing(config, pp_wrapped_usual(cJSON_IsString(type) ? type->valuestring : ""));
@@ -505,6 +531,12 @@ enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
         return code;
     const cJSON *config = pp_hf_config(s->hf);
     s->wrapper = pp_wrapper_by_class(family_of(config));
+    if (s->wrapper && !pp_wrapped_config(s->wrapper, config)) {
+        const char *const *keys = s->wrapper->keys;
+        return pp_fail(err, PP_ERR_FORMAT, "%s: config.json has no object %s%s%s, which would say what the language "
+                       "model in %.60s is", s->path, keys[0], keys[1] ? "." : "", keys[1] ? keys[1] : "",
+                       family_of(config));
+    }
     const struct pp_arch *arch = arch_of(config, s->wrapper);
     if (!arch) {
         const char *name = s->wrapper ? family_in(s->wrapper, config) : family_of(config);

@@ -546,6 +546,7 @@ static void write_wrapped(const char *dir, const char *family, const char *hf_cl
         }
     cJSON_AddItemToObject(config, "architectures", cJSON_CreateStringArray(&hf_class, 1));
     cJSON_AddItemToObject(config, "tie_word_embeddings", tie);
+    cJSON_AddNumberToObject(config, "query_num", 96); /* MiniCPM-V's, which then is 2.5 */
     text = cJSON_PrintUnformatted(config);
     snprintf(path, sizeof path, "%s/config.json", dir);
     assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
@@ -599,6 +600,10 @@ static void wrapped_models(void **state)
          "encoder.input_linear.bias", true},
         {"qwen3moe", "Qwen3OmniMoeForConditionalGeneration", {"thinker_config", "text_config"}, "thinker.model.",
          "talker.codec_head.bias", true},
+        {"qwen3", "Ovis2_5", {"llm_config"}, "llm.model.", "visual_tokenizer.vit.a.bias", false},
+        {"qwen2", "LlavaQwenForCausalLM", {NULL}, "model.", "model.mm_projector.0.bias", true},
+        {"phi3", "Phi3VForCausalLM", {NULL}, "model.", "model.vision_embed_tokens.glb_GN", true},
+        {"llama", "MiniCPMV", {NULL}, "llm.model.", "resampler.ln_q.bias", true},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -651,6 +656,7 @@ static void other_classes(void **state)
          {"model.mtp_layers.0.input_proj.weight", "model.mtp_layers.0.mlp.up_proj.weight",
           "model.mtp_layers.0.final_layernorm.weight"}, false},
         {"llama", "AquilaForCausalLM", "aquila", {NULL}, false},
+        {"llama", "PeftModelForCausalLM", "llama", {NULL}, false}, /* a class of the program that trained it */
     };
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -984,7 +990,7 @@ static void lies(void **state)
         {"stablelm", "\"qk_layernorm\": false", "\"qk_layernorm\": true", "attn_q_norm"},
         {"qwen2", "\"model_type\": \"qwen2\"", "\"quantization_config\": {\"bits\": 4}, \"model_type\": \"qwen2\"",
          "quantization_config"},
-        {"qwen2", "\"Qwen2ForCausalLM\"", "\"Qwen9ForCausalLM\"", "qwen2, qwen3"}, /* the families that are known */
+        {"qwen2", "\"Qwen2ForCausalLM\"", "\"Qwen9ForThinking\"", "qwen2, qwen3"}, /* the families that are known */
     };
     (void)state;
     if (!testdata("architectures"))

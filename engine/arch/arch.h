@@ -281,13 +281,16 @@ bool pp_arch_is_kind(const struct cJSON *config, const char *model_type, const c
 /* Models around a language model of any family: wrapped.c. */
 struct pp_arch_wrapper {
     const char *const *classes;       /* NULL at the end */
-    const char *keys[2];              /* where config.json has the language model's part, one in the other */
+    const char *keys[2];              /* where config.json has the language model's part, one in the other; none: all of
+                                         it is that */
+    bool fixes_type;                  /* model_type is what pp_wrapped_type says, whatever stands there */
     bool rope_outside;                /* rope_scaling may stand beside that part instead */
 };
 const struct pp_arch_wrapper *pp_wrapper_by_class(const char *hf_class); /* or NULL */
 const struct cJSON *pp_wrapped_config(const struct pp_arch_wrapper *w, const struct cJSON *config); /* or NULL */
-/* model_type of such a part that does not say its own, by the class of the whole; NULL: that does not fix it. */
-const char *pp_wrapped_type(const char *hf_class);
+/* model_type of such a part that does not say its own, by the configuration and the class of the whole; NULL: that does
+ * not fix it. */
+const char *pp_wrapped_type(const struct pp_arch_wrapper *w, const struct cJSON *whole, const char *hf_class);
 const char *pp_wrapped_usual(const char *model_type); /* an object of what such a part may leave out */
 bool pp_name_begins(const char *name, const char *begin);
 /* The family's name for a tensor of the language model; false, *name then being empty: it is the same. */

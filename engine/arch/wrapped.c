@@ -1,11 +1,13 @@
 /* wrapped.c - folders of models that see or hear, and whose part that reads and writes text is a model of any family,
- * which their configuration has in an object of its own: LLaVA, InternVL, SmolVLM, Kimi VL, Qwen's Omni and others.
- * Families that have such models of their own say it themselves (struct pp_arch_parts). */
+ * which their configuration has in an object of its own: LLaVA, InternVL, SmolVLM, Kimi VL, Qwen's Omni and others. Of
+ * others, such as the first LLaVA and MiniCPM-V, all of the configuration is the language model's. Families that have
+ * such models of their own say it themselves (struct pp_arch_parts). */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 
 static const char *const usual_classes[] = {
     "LlavaForConditionalGeneration", "llava", "LlavaNextForConditionalGeneration", "llava_next",
@@ -23,8 +25,27 @@ static const char *const usual_classes[] = {
     "PerceptionLMForConditionalGeneration", "perception_lm", "JanusForConditionalGeneration", "janus",
     "DeepseekVLForConditionalGeneration", "deepseek_vl", "Idefics2ForConditionalGeneration", "idefics2",
     "VideoLlama3ForConditionalGeneration", "video_llama_3", "GraniteSpeechForConditionalGeneration", "granite_speech",
-    "KimiK3ForConditionalGeneration", "kimi_k3", NULL};
-static const char *const llm_classes[] = {"InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", NULL};
+    "KimiK3ForConditionalGeneration", "kimi_k3", "DeepseekVLHybridForConditionalGeneration", "deepseek_vl_hybrid",
+    "MusicFlamingoForConditionalGeneration", "musicflamingo", "Blip2ForConditionalGeneration", "blip-2",
+    "InstructBlipForConditionalGeneration", "instructblip", "InternS1ForConditionalGeneration", "interns1",
+    "OpenCUAForConditionalGeneration", "opencua", "BeeForConditionalGeneration", "bee",
+    "Eagle2_5_VLForConditionalGeneration", "eagle_2_5_vl", "MantisForConditionalGeneration", "mantis",
+    "TarsierForConditionalGeneration", "tarsier",
+    "GraniteSpeechPlusForConditionalGeneration", "granite_speech_plus", NULL};
+static const char *const llm_classes[] = {
+    "InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3",
+    "nemotron_h_nano_omni", "Llama_Nemotron_Nano_VL", "H2OVLChatModel", "h2ovl_chat", "NVLM_D",
+    "SkyworkR1VChatModel", "SkyworkChatModel", "skywork_chat", "Ovis", "ovis", "Ovis2_5", "ovis2_5", NULL};
+static const char *const language_classes[] = {"DeepseekVLV2ForCausalLM", "deepseek_vl_v2", NULL};
+/* Their configuration is the language model's, with more in it: */
+static const char *const flat_classes[] = {
+    "LlavaLlamaForCausalLM", "llava_llama", "LlavaMistralForCausalLM", "llava_mistral", "LlavaQwenForCausalLM",
+    "llava_qwen", "LlavaQwen2ForCausalLM", "llava_qwen2", "llava-qwen2", "MobileLlamaForCausalLM", "mobilevlm",
+    "BunnyLlamaForCausalLM", "bunny-llama", "BunnyQwenForCausalLM", "BunnyQwen2ForCausalLM", "bunny-qwen2",
+    "BunnyPhi3ForCausalLM", "bunny-phi3", "Phi3VForCausalLM", "phi3_v", "GOTQwenForCausalLM", "GOT",
+    "DotsOCRForCausalLM", "dots_ocr", "KeyeForConditionalGeneration", "Keye", "KeyeVL1_5ForConditionalGeneration",
+    "KeyeVL1_5", "Videollama3Qwen2ForCausalLM", "videollama3_qwen2", "MiniCPMV", "minicpmv", "MiniCPMO", "minicpmo",
+    NULL};
 static const char *const omni_classes[] = {"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni",
                                            "Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe", NULL};
 
@@ -38,6 +59,8 @@ static const struct pp_arch_wrapper wrappers[] = {
     {.classes = step_classes, .keys = {"text_config"}, .rope_outside = true},
     {.classes = step3_classes, .keys = {"text_config"}},
     {.classes = omni_classes, .keys = {"thinker_config", "text_config"}},
+    {.classes = language_classes, .keys = {"language_config"}, .fixes_type = true},
+    {.classes = flat_classes, .fixes_type = true},
 };
 
 /* The family of the text where its configuration does not say it: that which the class around it has by itself in
@@ -73,14 +96,62 @@ static const struct {
     {{"Idefics2ForConditionalGeneration", "idefics2"}, "mistral"},
     {{"VideoLlama3ForConditionalGeneration", "video_llama_3"}, "qwen2"},
     {{"GraniteSpeechForConditionalGeneration", "granite_speech"}, "granite"},
+    {{"GraniteSpeechPlusForConditionalGeneration", "granite_speech_plus"}, "granite"},
     {{"Step3VLForConditionalGeneration", "step3_vl"}, "step3_text"},
     {{"NemotronH_Nano_VL_V2"}, "nemotron_h"},
     {{"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni"}, "qwen2_5_omni_text"},
     {{"Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe"}, "qwen3_omni_moe_text"},
+    {{"DeepseekVLHybridForConditionalGeneration", "deepseek_vl_hybrid"}, "llama"},
+    {{"MusicFlamingoForConditionalGeneration", "musicflamingo"}, "qwen2"},
+    {{"Blip2ForConditionalGeneration", "blip-2"}, "opt"},
+    {{"LlavaLlamaForCausalLM", "llava_llama"}, "llama"},
+    {{"LlavaMistralForCausalLM", "llava_mistral"}, "mistral"},
+    {{"LlavaQwenForCausalLM", "llava_qwen"}, "qwen2"},
+    {{"LlavaQwen2ForCausalLM", "llava_qwen2", "llava-qwen2"}, "qwen2"},
+    {{"MobileLlamaForCausalLM", "mobilevlm"}, "llama"},
+    {{"BunnyLlamaForCausalLM", "bunny-llama"}, "llama"},
+    {{"BunnyQwenForCausalLM", "BunnyQwen2ForCausalLM", "bunny-qwen2"}, "qwen2"},
+    {{"BunnyPhi3ForCausalLM", "bunny-phi3"}, "phi3"},
+    {{"Phi3VForCausalLM", "phi3_v"}, "phi3"},
+    {{"GOTQwenForCausalLM", "GOT"}, "qwen2"},
+    {{"DotsOCRForCausalLM", "dots_ocr"}, "qwen2"},
+    {{"KeyeForConditionalGeneration", "Keye"}, "qwen3"},
+    {{"KeyeVL1_5ForConditionalGeneration", "KeyeVL1_5"}, "qwen3"},
+    {{"Videollama3Qwen2ForCausalLM", "videollama3_qwen2"}, "qwen2"},
 };
 
-const char *pp_wrapped_type(const char *hf_class)
+/* MiniCPM-V and MiniCPM-o: what is inside is another family with each version, which the first ones do not say. */
+static const char *minicpm_type(const cJSON *whole, bool hears)
 {
+    static const struct {
+        double version;
+        const char *of_v, *of_o;
+    } known[] = {{2.0, "minicpm", NULL}, {2.5, "llama", NULL}, {2.6, "qwen2", "qwen2"}, {4.0, "llama", NULL},
+                 {4.5, "qwen3", "qwen3"}};
+    const cJSON *said = pp_json_member(whole, "version");
+    const cJSON *width = pp_json_member(whole, "hidden_size"), *queries = pp_json_member(whole, "query_num");
+    double version = cJSON_IsNumber(said) ? said->valuedouble : 0;
+    if (cJSON_IsString(said))
+        version = strtod(said->valuestring, NULL);
+    if (!said && cJSON_IsNumber(width) && cJSON_IsNumber(queries))
+        version = width->valuedouble == 2304.0 && queries->valuedouble == 64.0 ? 2.0 : 2.5;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].version == version)
+            return hears ? known[i].of_o : known[i].of_v;
+    return NULL;
+}
+
+const char *pp_wrapped_type(const struct pp_arch_wrapper *w, const cJSON *whole, const char *hf_class)
+{
+    const cJSON *own = pp_wrapped_config(w, whole);
+    if (w->classes == language_classes) /* without latent attention it is what DeepSeek-OCR has */
+        return cJSON_IsFalse(pp_json_member(own, "use_mla"))
+                   ? "deepseek_ocr"
+                   : cJSON_GetStringValue(pp_json_member(own, "model_type"));
+    if (strcmp(hf_class, "MiniCPMV") == 0 || strcmp(hf_class, "minicpmv") == 0)
+        return minicpm_type(whole, false);
+    if (strcmp(hf_class, "MiniCPMO") == 0 || strcmp(hf_class, "minicpmo") == 0)
+        return minicpm_type(whole, true);
     for (size_t i = 0; i < sizeof inner / sizeof *inner; i++)
         for (int k = 0; k < 3 && inner[i].names[k]; k++)
             if (strcmp(inner[i].names[k], hf_class) == 0)
@@ -91,7 +162,7 @@ const char *pp_wrapped_type(const char *hf_class)
 /* What names of the text's tensors begin with, and what families have instead. */
 static const char *const prefixes[][2] = {
     {"model.language_model.", "model."}, {"language_model.", ""}, {"model.text_model.", "model."}, {"text_model.", ""},
-    {"thinker.model.", "model."}, {"thinker.lm_head.", "lm_head."},
+    {"thinker.model.", "model."}, {"thinker.lm_head.", "lm_head."}, {"llm.", ""}, {"language.", ""},
 };
 
 static const char *const others[] = {
@@ -103,7 +174,12 @@ static const char *const others[] = {
     "image_tower.", "model.video_tower.", "model.image_tower.", "visual_embeddings_table.",
     "model.visual_embeddings_table.", "model.projector.", "projector.", "encoder.", "aligner.", "model.aligner.",
     "generation_embeddings.", "generation_aligner.", "generation_head.", "model.generation_embeddings.",
-    "model.generation_aligner.", "model.generation_head.", NULL};
+    "model.generation_aligner.", "model.generation_head.", "vision.", "view_seperator", "tile_indicators", "vpm.",
+    "resampler.", "apm.", "tts.", "audio_projection_layer.", "audio_avg_pooler.", "model.vision_embed_tokens.",
+    "visual_tokenizer.", "vte.", "visual.", "mlp_AR.", "sound_encoder.", "sound_projection.", "qformer.",
+    "query_tokens", "language_projection.", "model.vision_tower_high.", "model.mm_projector_vary.",
+    "model.high_res_vision_model.", "model.high_res_vision_neck.", "model.high_res_vision_proj.",
+    "model.high_res_vision_alpha", NULL};
 
 /* What transformers takes for granted in families whose own models always say it. */
 static const struct {
