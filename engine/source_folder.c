@@ -381,9 +381,11 @@ static enum pp_code take_head_norms(struct pp_source *s, struct pp_error *err)
 static enum pp_code take_mixes(struct pp_source *s, struct pp_error *err)
 {
     const char *letters = s->hp.rwkv6 ? "wkvrg" : s->hp.rwkv_ranks[3] ? "rwkvag" : "rwkva";
-    const char *before = s->hp.rwkv6 && !s->hp.rwkv_qwen ? "rwkv.blocks." : "model.layers.";
+    const bool own = !s->hp.rwkv6 && s->hp.other_names;
+    const char *before = own ? "rwkv7.blocks." : s->hp.rwkv6 && !s->hp.rwkv_qwen ? "rwkv.blocks." : "model.layers.";
     const char *behind = s->hp.rwkv_qwen ? (s->hp.rwkv6 ? ".self_attn.time_maa_" : ".self_attn.time_mixer.x_")
                          : s->hp.rwkv6   ? ".attention.time_maa_"
+                         : own           ? ".att.x_"
                                          : ".attn.x_";
     const int64_t n = s->hp.n_embd, n_mixes = (int64_t)strlen(letters);
     for (int64_t l = 0; l < s->hp.n_layer; l++) {

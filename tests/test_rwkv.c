@@ -279,6 +279,114 @@ static void logits_6_of_fla(void **state)
     rwkv_drop();
 }
 
+/* Tensors of RWKV 7 as transformers has them, under RWKV's own names: matrices of low rank are stored [n_in, n_out],
+ * vectors [1, 1, n], and how inputs are mixed in a vector each. */
+static const struct {
+    const char *theirs, *ours;
+    enum { AS_IT_IS, TURNED, DEEP, BY_HEADS, MIXED } form;
+} own_names[] = {
+    {"ln1.weight", "attn_norm.weight", AS_IT_IS}, {"ln1.bias", "attn_norm.bias", AS_IT_IS},
+    {"ln2.weight", "attn_norm_2.weight", AS_IT_IS}, {"ln2.bias", "attn_norm_2.bias", AS_IT_IS},
+    {"att.x_r", "0", MIXED}, {"att.x_w", "1", MIXED}, {"att.x_k", "2", MIXED}, {"att.x_v", "3", MIXED},
+    {"att.x_a", "4", MIXED}, {"att.x_g", "5", MIXED}, {"att.w0", "time_mix_w0.weight", DEEP},
+    {"att.w1", "time_mix_w1.weight", TURNED}, {"att.w2", "time_mix_w2.weight", TURNED},
+    {"att.a0", "time_mix_a0.weight", DEEP}, {"att.a1", "time_mix_a1.weight", TURNED},
+    {"att.a2", "time_mix_a2.weight", TURNED}, {"att.v0", "time_mix_v0.weight", DEEP},
+    {"att.v1", "time_mix_v1.weight", TURNED}, {"att.v2", "time_mix_v2.weight", TURNED},
+    {"att.g1", "time_mix_g1.weight", TURNED}, {"att.g2", "time_mix_g2.weight", TURNED},
+    {"att.k_k", "time_mix_k_k.weight", DEEP}, {"att.k_a", "time_mix_k_a.weight", DEEP},
+    {"att.r_k", "time_mix_r_k.weight", BY_HEADS}, {"att.receptance.weight", "time_mix_receptance.weight", AS_IT_IS},
+    {"att.key.weight", "time_mix_key.weight", AS_IT_IS}, {"att.value.weight", "time_mix_value.weight", AS_IT_IS},
+    {"att.output.weight", "time_mix_output.weight", AS_IT_IS}, {"att.ln_x.weight", "time_mix_ln.weight", AS_IT_IS},
+    {"att.ln_x.bias", "time_mix_ln.bias", AS_IT_IS}, {"ffn.x_k", "channel_mix_lerp_k.weight", DEEP},
+    {"ffn.key.weight", "channel_mix_key.weight", AS_IT_IS}, {"ffn.value.weight", "channel_mix_value.weight", AS_IT_IS},
+};
+
+/* One of those, whose values are the caller's. */
+static struct pp_tensor in_own_form(int l, const char *ours, int form)
+{
+    const struct array *a = rwkv_find(l, form == MIXED ? "time_mix_lerp_fused.weight" : ours);
+    const int64_t rows = form == MIXED || !a->rows ? 1 : a->rows;
+    float *values = pp_calloc((size_t)(rows * a->cols), sizeof *values);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < a->cols; c++)
+            values[form == TURNED ? c * rows + r : r * a->cols + c] =
+                a->values[(form == MIXED ? ours[0] - '0' : r) * a->cols + c];
+    struct pp_tensor t = {.type = PP_TYPE_F32, .n_dims = a->rows ? 2 : 1, .ne = {a->cols, rows, 1, 1}, .data = values,
+                          .size = (size_t)(rows * a->cols) * sizeof *values};
+    if (form == TURNED) {
+        t.ne[0] = rows;
+        t.ne[1] = a->cols;
+    } else if (form == BY_HEADS) {
+        t.n_dims = 2;
+        t.ne[0] = HEAD;
+        t.ne[1] = N / HEAD;
+    } else if (form == DEEP || form == MIXED) {
+        t.n_dims = 3;
+    }
+    return t;
+}
+
+static const char *write_own(const char *config)
+{
+    enum { OTHERS = 6 };
+    static const char *const others[OTHERS][2] = {
+        {"rwkv7.emb.weight", "token_embd.weight"}, {"rwkv7.blocks.0.ln0.weight", "token_embd_norm.weight"},
+        {"rwkv7.blocks.0.ln0.bias", "token_embd_norm.bias"}, {"rwkv7.ln_out.weight", "output_norm.weight"},
+        {"rwkv7.ln_out.bias", "output_norm.bias"}, {"head.weight", "output.weight"}};
+    enum { OF_LAYER = sizeof own_names / sizeof *own_names, ALL = OTHERS + LAYERS * OF_LAYER };
+    const char *dir = fresh_path("rwkv7-own");
+    struct pp_tensor list[ALL];
+    char names[ALL][80], path[400];
+    struct pp_error err;
+    for (int i = 0; i < ALL; i++) {
+        const int l = i < OTHERS ? -1 : (i - OTHERS) / OF_LAYER, k = l < 0 ? i : (i - OTHERS) % OF_LAYER;
+        list[i] = l < 0 ? in_own_form(l, others[k][1], AS_IT_IS) : in_own_form(l, own_names[k].ours, own_names[k].form);
+        if (l < 0)
+            snprintf(names[i], sizeof names[i], "%s", others[k][0]);
+        else
+            snprintf(names[i], sizeof names[i], "rwkv7.blocks.%d.%s", l, own_names[k].theirs);
+        list[i].name = names[i];
+    }
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, list, ALL, &err), err);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, config, strlen(config), 0600, &err), err);
+    for (int i = 0; i < ALL; i++)
+        pp_free((void *)(uintptr_t)list[i].data);
+    return dir;
+}
+
+/* RWKV 7 as transformers has it; what is made of it, files and flash-linear-attention's folders, computes the same. */
+static void logits_of_own_names(void **state)
+{
+    static const char config[] =
+        "{\"architectures\": [\"Rwkv7ForCausalLM\"], \"model_type\": \"rwkv7\", \"hidden_size\": 64, "
+        "\"intermediate_size\": 96, \"num_hidden_layers\": 3, \"num_heads\": 2, \"head_dim\": 32, "
+        "\"vocab_size\": 70, \"decay_low_rank_dim\": 32, \"a_low_rank_dim\": 64, \"v_low_rank_dim\": 32, "
+        "\"gate_low_rank_dim\": 96, \"norm_eps\": 1e-5, \"norm_bias\": true, \"use_deep_embed\": false, "
+        "\"wkv_state_dtype\": \"float32\", \"tie_word_embeddings\": false}";
+    int32_t ids[SMALL_TEXT];
+    double *want = doubles(SMALL_TEXT * VOCAB);
+    const char *file = fresh_path("own.gguf"), *other = fresh_path("rwkv7-fla");
+    struct pp_error err;
+    (void)state;
+    small_text(ids, VOCAB);
+    rwkv7_make();
+    rwkv7_compute(ids, SMALL_TEXT, want);
+    const char *folder = write_own(config);
+    assert_logits(want, VOCAB, folder);
+    assert_likeness(folder, "q8_0", want, 0.99);
+    assert_ok(pp_convert_to_folder(folder, other, &(struct pp_convert_options){0}, &err), err);
+    assert_logits(want, VOCAB, other);
+    assert_tensor(other, "model.layers.1.attn.x_g", 3, N);
+    assert_ok(pp_convert_to_gguf(folder, file, &(struct pp_convert_options){0}, &err), err);
+    assert_logits(want, VOCAB, file);
+    pp_free(want);
+    rwkv_drop();
+}
+
 /* Everywhere the same: a file, in eight bits, its folder, and the file that is made of that; the folder's path. */
 static const char *check_qwen(const struct version *v, const char *again)
 {
@@ -609,6 +717,7 @@ TEST_GROUP(rwkv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits), cmocka_unit_test(logits_6), cmocka_unit_test(logits_6_of_fla),
+        cmocka_unit_test(logits_of_own_names),
         cmocka_unit_test(logits_arwkv), cmocka_unit_test(logits_qrwkv), cmocka_unit_test(logits_4),
         cmocka_unit_test(bad_files_4), cmocka_unit_test(bad_files_qwen), cmocka_unit_test(bad_files_6),
         cmocka_unit_test(gone_back), cmocka_unit_test(saved), cmocka_unit_test(adapters),

@@ -1,6 +1,7 @@
 /* rwkv7.c - RWKV 7 (arXiv 2503.14456): neither attention nor a cache, and LayerNorm. Folders are those of the library
- * flash-linear-attention. */
+ * flash-linear-attention; those of transformers, whose names are RWKV's own, are read. */
 #include <cjson/cJSON.h>
+#include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/arch/rwkv.h"
@@ -16,6 +17,17 @@
     {.hf = MIX letter "_lora.lora.0", .gguf = "blk.{}.time_mix_" letter "1"},                              \
     {.hf = MIX letter "_lora.lora.2.weight", .gguf = "blk.{}.time_mix_" letter "2.weight", .whole = true}, \
     VECTOR(MIX letter "_lora.lora.2.bias", "time_mix_" letter "0")
+
+#define OWN "rwkv7.blocks.{}."
+#define OWN_DEEP(from, to) \
+    {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_DEEP, .whole = true, .only_read = true}
+#define OWN_TURNED(from, to) \
+    {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_TURNED, .whole = true, .only_read = true}
+#define OWN_LOW(letter) \
+    OWN_TURNED("att." letter "1", "time_mix_" letter "1"), OWN_TURNED("att." letter "2", "time_mix_" letter "2")
+#define OWN_BLEND(letter, number)                                                                                \
+    {.hf = OWN "att.x_" letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_MIX, .whole = true, \
+     .only_read = true}
 
 static const struct pp_arch_name names[] = {
     {.hf = "model.embeddings", .gguf = "token_embd"},
@@ -38,9 +50,28 @@ static const struct pp_arch_name names[] = {
     VECTOR(LAYER "ffn.x_k", "channel_mix_lerp_k"),
     {.hf = LAYER "ffn.key", .gguf = "blk.{}.channel_mix_key"},
     {.hf = LAYER "ffn.value", .gguf = "blk.{}.channel_mix_value"},
+    {.hf = "rwkv7.emb", .gguf = "token_embd", .only_read = true},
+    {.hf = "rwkv7.blocks.0.ln0", .gguf = "token_embd_norm", .only_read = true},
+    {.hf = "rwkv7.ln_out", .gguf = "output_norm", .only_read = true},
+    {.hf = "head", .gguf = "output", .only_read = true},
+    {.hf = OWN "ln1", .gguf = "blk.{}.attn_norm", .only_read = true},
+    {.hf = OWN "ln2", .gguf = "blk.{}.attn_norm_2", .only_read = true},
+    OWN_BLEND("r", "0"), OWN_BLEND("w", "1"), OWN_BLEND("k", "2"), OWN_BLEND("v", "3"), OWN_BLEND("a", "4"),
+    OWN_BLEND("g", "5"),
+    OWN_LOW("w"), OWN_LOW("a"), OWN_LOW("v"), OWN_LOW("g"),
+    OWN_DEEP("att.w0", "time_mix_w0"), OWN_DEEP("att.a0", "time_mix_a0"), OWN_DEEP("att.v0", "time_mix_v0"),
+    OWN_DEEP("att.k_k", "time_mix_k_k"), OWN_DEEP("att.k_a", "time_mix_k_a"), OWN_DEEP("ffn.x_k", "channel_mix_lerp_k"),
+    {.hf = OWN "att.r_k", .gguf = "blk.{}.time_mix_r_k.weight", .form = PP_HF_HEADS, .whole = true, .only_read = true},
+    {.hf = OWN "att.receptance", .gguf = "blk.{}.time_mix_receptance", .only_read = true},
+    {.hf = OWN "att.key", .gguf = "blk.{}.time_mix_key", .only_read = true},
+    {.hf = OWN "att.value", .gguf = "blk.{}.time_mix_value", .only_read = true},
+    {.hf = OWN "att.output", .gguf = "blk.{}.time_mix_output", .only_read = true},
+    {.hf = OWN "att.ln_x", .gguf = "blk.{}.time_mix_ln", .only_read = true},
+    {.hf = OWN "ffn.key", .gguf = "blk.{}.channel_mix_key", .only_read = true},
+    {.hf = OWN "ffn.value", .gguf = "blk.{}.channel_mix_value", .only_read = true},
     {.hf = NULL},
 };
-static const char *const classes[] = {"RWKV7ForCausalLM", "rwkv7", NULL};
+static const char *const classes[] = {"RWKV7ForCausalLM", "rwkv7", "Rwkv7ForCausalLM", NULL};
 /* What decoders are asked for is not there: from_config. */
 static const struct pp_arch_usual usual[] = {
     {.json = "{\"num_attention_heads\": 1}"},
@@ -75,11 +106,23 @@ static enum pp_code check_kind(const cJSON *config, struct pp_error *err)
     return pp_config_activation(config, "hidden_act", function_names, err);
 }
 
+/* As transformers has it. */
+static bool has_own_names(const cJSON *config)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
+    const char *first = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
+    return first ? strcmp(first, "Rwkv7ForCausalLM") == 0 : cJSON_HasObjectItem(config, "wkv_state_dtype");
+}
+
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t head_size = 64, n_heads = 0;
     enum pp_code code = check_kind(config, err);
     hp->norm_eps = 1e-5f;
+    hp->other_names = has_own_names(config);
+    if (!code && pp_config_flag(config, "use_deep_embed", false))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_deep_embed is true; a table of tokens that multiplies "
+                       "values is not supported in this family");
     if (!code)
         code = pp_config_float(config, "norm_eps", &hp->norm_eps, err);
     if (!code)
