@@ -207,6 +207,24 @@ static enum pp_code add_parts(struct pp_tensor_list *l, const struct pp_tensor *
     return code;
 }
 
+/* The biases of q, k and v, one behind the other. */
+static enum pp_code add_biases(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
+                               const char (*names)[NAME], struct pp_error *err)
+{
+    const int64_t n_part[] = {hp->n_head * hp->head_dim, hp->n_head_kv * hp->head_dim, hp->n_head_kv * hp->head_dim};
+    const char *data = t->data;
+    enum pp_code code = PP_OK;
+    for (int part = 0; part < 3 && !code; part++) {
+        struct pp_tensor one = *t;
+        one.ne[0] = n_part[part];
+        one.size = pp_type_row_bytes(t->type, n_part[part]);
+        one.data = data;
+        data += one.size;
+        code = pp_tensor_list_add(l, &one, names[part], false, err);
+    }
+    return code;
+}
+
 /* q, k and v, each a tensor; else one, in which they come one behind the other. */
 static enum pp_code add_heads(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
                               const struct pp_hparams *hp, const char *name, struct pp_error *err)
@@ -215,9 +233,13 @@ static enum pp_code add_heads(struct pp_tensor_list *l, const struct pp_tensor *
     char own[3][NAME];
     const char *const parts[] = {apart ? own[0] : name, own[1], own[2]};
     struct pp_rows rows;
-    if ((apart && !pp_hf_qkv_names(name, own)) || t->n_dims != 2 || !pp_hf_part_rows(form, hp, t->ne[1], 0, &rows))
+    const bool biases = form == PP_HF_QKV_STACKED && t->n_dims == 1 && pp_type_info(t->type)->block_elements == 1;
+    if ((apart && !pp_hf_qkv_names(name, own)) || (t->n_dims != 2 && !biases) ||
+        !pp_hf_part_rows(form, hp, t->ne[biases ? 0 : 1], 0, &rows))
         return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s does not have the rows of %lld heads of queries and %lld of "
                        "keys and values", t->name, (long long)hp->n_head, (long long)hp->n_head_kv);
+    if (biases)
+        return add_biases(l, t, hp, own, err);
     return add_parts(l, t, form, hp, apart ? 3 : 1, parts, err);
 }
 

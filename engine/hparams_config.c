@@ -92,6 +92,8 @@ static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struc
     const char *name = cJSON_IsString(type) ? type->valuestring : "default";
     if (strcmp(name, "yarn") == 0 && pp_json_member(rope, "long_factor"))
         name = "longrope"; /* what Phi 3 calls so */
+    if (strcmp(name, "deepseek_yarn") == 0)
+        name = "yarn"; /* Sarvam */
     if (strcmp(name, "default") == 0 || strcmp(name, "mrope") == 0 || strcmp(name, "xdrope") == 0)
         /* for text these are the same; what an xdrope has an alpha for is the family's business */
         return PP_OK;

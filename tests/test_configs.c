@@ -34,6 +34,7 @@ static const char *folder_of(const cJSON *config, const char *embeddings)
                            : strstr(embeddings, "model.encoder")        ? "decoder.weight"
                            : strstr(embeddings, "tok_embeddings")       ? "output.weight"
                            : strncmp(embeddings, "rwkv.", 5) == 0       ? "head.weight"
+                           : strstr(embeddings, "wte.embedding")        ? "model.transformer.wte.new_embedding"
                            : strncmp(embeddings, "biogpt.", 7) == 0     ? "output_projection.weight"
                                                                         : "lm_head.weight");
     const size_t whole = ((size_t)n + 7) / 8 * 8;
@@ -84,6 +85,8 @@ static const char *embeddings_of(const cJSON *config)
         strcmp(type->valuestring, "gpt_neo") == 0 || strcmp(type->valuestring, "codegen") == 0 ||
         strcmp(type->valuestring, "dbrx") == 0)
         return "transformer.wte.weight";
+    if (strncmp(type->valuestring, "molmo", 5) == 0)
+        return "model.transformer.wte.embedding";
     if (strcmp(type->valuestring, "telechat") == 0)
         return "transformer.word_embeddings.weight";
     if (strcmp(type->valuestring, "sarvam_moe") == 0 || strcmp(type->valuestring, "bailing_hybrid") == 0)
@@ -143,8 +146,8 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(n_near), ONE(far_step), ONE(near_step), ONE(kv_taps), ONE(norms_of_sums), ONE(plain_norms),
         ONE(no_output_norm), ONE(n_embd_in),
         ONE(qkv_pieces), ONE(post_norms), ONE(differential), ONE(key_scores),
-        ONE(n_loops), ONE(loops_unnormed), ONE(head_mixture), ONE(n_scan_head), ONE(query_scale),
-        ONE(attn_log_length), ONE(dense_beside), ONE(router_softcap),
+        ONE(yarn_log_multiplier), ONE(n_loops), ONE(loops_unnormed), ONE(head_mixture), ONE(n_scan_head),
+        ONE(query_scale), ONE(attn_log_length), ONE(dense_beside), ONE(router_softcap),
         ONE(n_index_head), ONE(index_dim), ONE(index_top_k), ONE(index_halves), ONE(hyper),
         ONE(index_block), ONE(index_local), ONE(index_pooled), ONE(stream_mean), ONE(stream_rank), ONE(state_sigmoids),
         ONE(norm_groups), ONE(norm_rank), ONE(state_scale),

@@ -24,6 +24,7 @@
 #include "engine/text.h"
 #include "engine/train.h"
 #include "engine/types.h"
+#include "tests/decoder_checks.h"
 #include "tests/passes.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
@@ -716,6 +717,114 @@ static void other_classes(void **state)
     }
 }
 
+/* The tensor of a layer's projection, whose values are BF16; all but the last are joined with the next, rows behind
+ * rows. Room for them: the caller's. */
+static struct pp_tensor joined(const struct pp_safetensors *from, int layer, const char *const names[3], uint16_t *room)
+{
+    struct pp_tensor all = {.type = PP_TYPE_BF16, .data = room};
+    for (int i = 0; i < 3 && names[i]; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "model.layers.%d.%s", layer, names[i]);
+        const struct pp_tensor *t = pp_safetensors_find(from, name);
+        assert_non_null(t);
+        memcpy((char *)room + all.size, t->data, t->size);
+        const int last = t->n_dims - 1;
+        const int64_t rows = all.n_dims ? all.ne[last] : 0;
+        all.n_dims = t->n_dims;
+        memcpy(all.ne, t->ne, sizeof all.ne);
+        all.ne[last] += rows;
+        all.size += t->size;
+    }
+    return all;
+}
+
+/* The tiny Qwen 2 and Qwen 3 as Molmo and Molmo 2 have them: what they compute, and what is made of them, has the same
+ * bits. */
+static void molmo(void **state)
+{
+    enum { MOST = 64, ROOM = 1 << 17, PARTS = 9 };
+    static const struct {
+        const char *names[3], *first, *second; /* as the first and the second Molmo call them; NULL: they do not */
+    } parts[PARTS] = {
+        {{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+         "att_proj.weight", "self_attn.att_proj.weight"},
+        {{"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"}, "att_proj.bias", NULL},
+        {{"mlp.up_proj.weight", "mlp.gate_proj.weight"}, "ff_proj.weight", "mlp.ff_proj.weight"},
+        {{"mlp.down_proj.weight"}, "ff_out.weight", "mlp.ff_out.weight"},
+        {{"self_attn.o_proj.weight"}, "attn_out.weight", "self_attn.attn_out.weight"},
+        {{"input_layernorm.weight"}, "attn_norm.weight", "attn_norm.weight"},
+        {{"post_attention_layernorm.weight"}, "ff_norm.weight", "ff_norm.weight"},
+        {{"self_attn.q_norm.weight"}, NULL, "self_attn.q_norm.weight"},
+        {{"self_attn.k_norm.weight"}, NULL, "self_attn.k_norm.weight"},
+    };
+    static const char *const families[] = {"qwen2", "qwen3"}, *const configs[] = {
+        "{\"architectures\": [\"MolmoForCausalLM\"], \"model_type\": \"molmo\", \"hidden_size\": 64, "
+        "\"intermediate_size\": 320, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+        "\"num_key_value_heads\": 2, \"vocab_size\": 512, \"embedding_size\": 512, \"layer_norm_eps\": 1e-6, "
+        "\"rope_theta\": 1000000.0, \"qkv_bias\": true, \"norm_after\": false, \"layer_norm_type\": \"rms\", "
+        "\"max_position_embeddings\": 256}",
+        "{\"architectures\": [\"Molmo2ForConditionalGeneration\"], \"model_type\": \"molmo2\", \"text_config\": {"
+        "\"model_type\": \"molmo2_text\", \"hidden_size\": 64, \"intermediate_size\": 160, \"head_dim\": 32, "
+        "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 512, "
+        "\"layer_norm_eps\": 1e-6, \"rope_theta\": 1000000.0, \"qkv_bias\": false, \"use_qk_norm\": true, "
+        "\"qk_norm_type\": \"qwen3\", \"norm_after\": false, \"max_position_embeddings\": 256}}"};
+    (void)state;
+    for (int second = 0; second < 2; second++) {
+        struct pp_tensor t[MOST];
+        char names[MOST][96], dir[300], path[700];
+        uint16_t *room = pp_malloc(2 * ROOM), *at = room;
+        struct pp_safetensors *from;
+        struct pp_error err;
+        size_t n = 0, n_logits;
+        if (!testdata("architectures"))
+            skip();
+        snprintf(path, sizeof path, "%s/model.safetensors", folder_of(families[second]));
+        assert_ok(pp_safetensors_open(path, &from, &err), err);
+        const struct pp_tensor *embeddings = pp_safetensors_find(from, "model.embed_tokens.weight");
+        const struct pp_tensor *output = pp_safetensors_find(from, "lm_head.weight"); /* Qwen 3's is the embeddings */
+        const struct pp_tensor *whole[] = {embeddings, pp_safetensors_find(from, "model.norm.weight"),
+                                           output ? output : embeddings, embeddings};
+        const char *const called[] = {"model.transformer.wte.embedding", "model.transformer.ln_f.weight",
+                                      second ? "lm_head.weight" : "model.transformer.ff_out.weight",
+                                      "model.transformer.wte.new_embedding"};
+        for (; n < 4; n++) {
+            t[n] = *whole[n];
+            snprintf(names[n], sizeof names[n], "%s", called[n]);
+        }
+        for (int i = 0; i < 2 * PARTS; i++) {
+            const char *name = second ? parts[i / 2].second : parts[i / 2].first;
+            if (!name)
+                continue;
+            t[n] = joined(from, i % 2, parts[i / 2].names, at);
+            at += t[n].size / 2;
+            snprintf(names[n++], sizeof names[0], "model.transformer.blocks.%d.%s", i % 2, name);
+        }
+        assert_true(at <= room + ROOM);
+        for (size_t i = 0; i < n; i++)
+            t[i].name = names[i];
+        snprintf(dir, sizeof dir, "%s/molmo-%d", test_tmpdir(), second);
+        assert_int_equal(mkdir(dir, 0700), 0);
+        snprintf(path, sizeof path, "%s/model.safetensors", dir);
+        assert_ok(pp_safetensors_write(path, t, n, &err), err);
+        snprintf(path, sizeof path, "%s/config.json", dir);
+        assert_ok(pp_write_file(path, configs[second], strlen(configs[second]), 0600, &err), err);
+        pp_safetensors_close(from);
+        pp_free(room);
+        float *want = small_logits(folder_of(families[second]), PP_KV_F32, &n_logits);
+        const char *made[] = {dir, fresh_path("molmo.gguf"), fresh_path("molmo-folder")};
+        assert_ok(pp_convert_to_gguf(dir, made[1], &(struct pp_convert_options){0}, &err), err);
+        assert_ok(pp_convert_to_folder(dir, made[2], &(struct pp_convert_options){0}, &err), err);
+        for (int i = 0; i < 3; i++) {
+            float *logits = small_logits(made[i], PP_KV_F32, &n);
+            assert_int_equal(n, n_logits);
+            assert_memory_equal(logits, want, n * sizeof *logits);
+            pp_free(logits);
+        }
+        assert_config(made[2], "architectures", second ? "Qwen3ForCausalLM" : "Qwen2ForCausalLM");
+        pp_free(want);
+    }
+}
+
 /* Llama 3.2 Vision around the tiny Llama: layers 1 and 3 look at pictures, and there are rows behind the vocabulary. */
 static void write_mllama(const char *dir, const char *layers)
 {
@@ -1052,6 +1161,7 @@ TEST_GROUP(families)
         cmocka_unit_test(layers_for_pictures),
         cmocka_unit_test(wrapped_names),
         cmocka_unit_test(lies),               cmocka_unit_test(missing_tensors),
+        cmocka_unit_test(molmo),
     };
     return cmocka_run_group_tests_name("families", tests, NULL, NULL);
 }

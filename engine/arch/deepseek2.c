@@ -13,7 +13,8 @@
 
 static const char *const classes[] = {
     "DeepseekV3ForCausalLM", "deepseek_v3", "DeepseekV2ForCausalLM", "deepseek_v2", "Glm4MoeLiteForCausalLM",
-    "glm4_moe_lite", "kimi_k2", "KimiK2ForCausalLM", "YoutuForCausalLM", "youtu", NULL};
+    "glm4_moe_lite", "kimi_k2", "KimiK2ForCausalLM", "YoutuForCausalLM", "youtu", "youtu_llm",
+    "SarvamMLAForCausalLM", "sarvam_mla", NULL};
 
 #define ATTENTION "model.layers.{}.self_attn."
 
@@ -40,6 +41,9 @@ static const struct pp_arch_usual usual[] = {
      .json = "{\"vocab_size\": 128256, \"hidden_size\": 2048, \"intermediate_size\": 6144,"
              "\"num_hidden_layers\": 32, \"num_attention_heads\": 16, \"max_position_embeddings\": 131072,"
              "\"q_lora_rank\": 1536, \"tie_word_embeddings\": true}"},
+    {.model_type = "sarvam_mla", .hf_class = "SarvamMLAForCausalLM",
+     .json = "{\"q_lora_rank\": null, \"num_shared_experts\": 1, \"first_k_dense_replace\": 1,"
+             "\"routed_scaling_factor\": 2.5, \"norm_topk_prob\": true}"},
     {.model_type = "deepseek_v2", .hf_class = "DeepseekV2ForCausalLM",
      .json = "{\"q_lora_rank\": 1536, \"n_routed_experts\": 64, \"n_shared_experts\": 2,"
              "\"moe_intermediate_size\": 1407}"},
@@ -51,6 +55,12 @@ static const struct pp_arch_usual usual[] = {
 static const struct pp_expert_keys expert_keys = {
     .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "n_shared_experts",
+    .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+
+/* Sarvam 105B's, which is V3 but for these. */
+static const struct pp_expert_keys sarvam_keys = {
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
+    .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
     .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 /* Scores of heads of this size; YaRN makes them larger, and cosines and sines as they are. */
@@ -93,13 +103,28 @@ enum pp_code pp_latent_from_config(const cJSON *config, struct pp_hparams *hp, s
     return code;
 }
 
+static enum pp_code check_sarvam(const cJSON *config, struct pp_error *err)
+{
+    int64_t step = 1;
+    const enum pp_code code = pp_config_int(config, "moe_layer_freq", &step, err);
+    const char *what = step != 1                                   ? "moe_layer_freq"
+                       : says(config, "score_function", "softmax") ? "score_function"
+                                                                   : NULL;
+    return code || !what ? code
+                         : pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s says what pippin does not compute in this "
+                                   "family", what);
+}
+
 /* V2 says how experts are chosen, V3 that they are weighed by sigmoids, or, in transformers' own, nothing. */
 static enum pp_code routing_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const bool v2 = pp_arch_is_kind(config, "deepseek_v2", "DeepseekV2ForCausalLM");
     const bool mistral = pp_arch_is_kind(config, "mistral4", "Mistral4ForCausalLM");
+    const bool sarvam = pp_arch_is_kind(config, "sarvam_mla", "SarvamMLAForCausalLM");
     int64_t step = 1;
-    enum pp_code code = pp_config_experts(config, &expert_keys, hp, err);
+    enum pp_code code = pp_config_experts(config, sarvam ? &sarvam_keys : &expert_keys, hp, err);
+    if (!code && sarvam)
+        code = check_sarvam(config, err);
     if (!code)
         code = pp_config_int(config, "moe_layer_freq", &step, err);
     for (int64_t l = 0; step > 0 && l < hp->n_layer && l < PP_MAX_LAYERS; l++)

@@ -121,8 +121,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     hp->norm_eps = 1e-5f;
     hp->other_names = has_own_names(config);
     if (!code && pp_config_flag(config, "use_deep_embed", false))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_deep_embed is true; a table of tokens that multiplies "
-                       "values is not supported in this family");
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_deep_embed is true; a table of tokens that "
+                       "multiplies values is not supported in this family");
     if (!code)
         code = pp_config_float(config, "norm_eps", &hp->norm_eps, err);
     if (!code)

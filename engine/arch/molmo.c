@@ -1,0 +1,129 @@
+/* molmo.c - folders of Molmo and Molmo 2 (arXiv 2409.17146): the text is a Qwen 2 or a Qwen 3, under names and in
+ * matrices of its own: queries, keys and values are one, and so are what a gate multiplies and the gate. What is made
+ * of them is of those families. The rows of embeddings that are for pictures are left out, as no text has their
+ * tokens. */
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#include "engine/arch/families.h"
+#include "engine/hparams.h"
+
+#define BLOCK "model.transformer.blocks.{}."
+
+#define EMBEDDINGS                                                                                                     \
+    {.hf = "model.transformer.wte.embedding", .gguf = "token_embd.weight", .whole = true, .only_read = true}
+#define PROJECTIONS(attention, mlp)                                                                                    \
+    {.hf = BLOCK "attn_norm", .gguf = "blk.{}.attn_norm", .only_read = true},                                          \
+    {.hf = BLOCK attention "att_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED, .only_read = true},       \
+    {.hf = BLOCK attention "attn_out", .gguf = "blk.{}.attn_output", .only_read = true},                               \
+    {.hf = BLOCK "ff_norm", .gguf = "blk.{}.ffn_norm", .only_read = true},                                             \
+    {.hf = BLOCK mlp "ff_proj.weight", .gguf = "blk.{}.ffn_up.weight", .second = "blk.{}.ffn_gate.weight",             \
+     .form = PP_HF_HALVES, .whole = true, .only_read = true},                                                          \
+    {.hf = BLOCK mlp "ff_out", .gguf = "blk.{}.ffn_down", .only_read = true},                                          \
+    {.hf = "model.transformer.ln_f", .gguf = "output_norm", .only_read = true}
+
+static const struct pp_arch_name names[] = {
+    EMBEDDINGS,
+    PROJECTIONS("", ""),
+    {.hf = "model.transformer.ff_out", .gguf = "output", .only_read = true},
+    {.hf = NULL},
+};
+static const struct pp_arch_name names_2[] = {
+    EMBEDDINGS,
+    PROJECTIONS("self_attn.", "mlp."),
+    {.hf = BLOCK "self_attn.q_norm", .gguf = "blk.{}.attn_q_norm", .only_read = true},
+    {.hf = BLOCK "self_attn.k_norm", .gguf = "blk.{}.attn_k_norm", .only_read = true},
+    {.hf = "lm_head", .gguf = "output", .only_read = true},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"MolmoForCausalLM", "molmo", NULL};
+static const char *const classes_2[] = {"Molmo2ForConditionalGeneration", "molmo2", "molmo2_text", NULL};
+static const char *const prefixes[] = {NULL};
+static const char *const others[] = {"model.vision_backbone.", "model.transformer.wte.new_embedding", NULL};
+static const struct pp_arch_parts parts = {.model_type = "molmo", .prefixes = prefixes, .others = others};
+static const struct pp_arch_parts parts_2 = {.model_type = "molmo2_text", .prefixes = prefixes, .others = others};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"vocab_size\": 152064, \"hidden_size\": 3584, \"intermediate_size\": 37888, \"num_hidden_layers\": 28,"
+             "\"num_attention_heads\": 28, \"num_key_value_heads\": 4, \"max_position_embeddings\": 4096,"
+             "\"layer_norm_eps\": 1e-5, \"rope_theta\": 1000000, \"qkv_bias\": true}"},
+    {.json = NULL},
+};
+static const struct pp_arch_usual usual_2[] = {
+    {.json = "{\"vocab_size\": 152064, \"hidden_size\": 3584, \"intermediate_size\": 18944, \"num_hidden_layers\": 48,"
+             "\"num_attention_heads\": 28, \"num_key_value_heads\": 4, \"head_dim\": 128,"
+             "\"max_position_embeddings\": 4096, \"layer_norm_eps\": 1e-6, \"rope_theta\": 1000000,"
+             "\"use_qk_norm\": false, \"qk_norm_type\": \"olmo\", \"qkv_bias\": true}"},
+    {.json = NULL},
+};
+
+static enum pp_code not_so(const char *key, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s says that the text is of another family than Qwen, which "
+                   "pippin does not run in Molmo's folders", key);
+}
+
+/* What both have: RMS norms before both parts, SiLU, and an output of its own. */
+static enum pp_code read_common(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const char *norm = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "layer_norm_type"));
+    const cJSON *clip = cJSON_GetObjectItemCaseSensitive(config, "clip_qkv");
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling_layers");
+    hp->other_names = true;
+    if (pp_config_flag(config, "norm_after", false))
+        return not_so("norm_after", err);
+    if (norm && strcmp(norm, "rms") != 0)
+        return not_so("layer_norm_type", err);
+    if (clip && !cJSON_IsNull(clip))
+        return not_so("clip_qkv", err);
+    if (own && !cJSON_IsNull(own))
+        return not_so("rope_scaling_layers", err);
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    return code ? code : pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = read_common(config, hp, err);
+    if (!code && pp_config_flag(config, "attention_layer_norm", false))
+        code = not_so("attention_layer_norm", err);
+    if (!code && !pp_config_flag(config, "qkv_bias", false))
+        code = not_so("qkv_bias", err);
+    if (!code && cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "moe_num_experts")))
+        code = not_so("moe_num_experts", err);
+    if (!code)
+        code = pp_config_int(config, "embedding_size", &hp->n_vocab, err);
+    hp->n_ff /= 2; /* of both */
+    return code;
+}
+
+static enum pp_code from_config_2(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const char *kind = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "qk_norm_type"));
+    enum pp_code code = read_common(config, hp, err);
+    if (!code && (!pp_config_flag(config, "use_qk_norm", false) || !kind || strcmp(kind, "qwen3") != 0))
+        code = not_so("use_qk_norm or qk_norm_type", err);
+    return code;
+}
+
+const struct pp_arch pp_arch_molmo = {
+    .name = "qwen2",
+    .hf_classes = classes,
+    .names = names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .parts = &parts,
+    .gguf_neox = true,
+    .from_config = from_config,
+};
+
+const struct pp_arch pp_arch_molmo2 = {
+    .name = "qwen3",
+    .hf_classes = classes_2,
+    .names = names_2,
+    .ignored = pp_common_ignored,
+    .usual = usual_2,
+    .parts = &parts_2,
+    .gguf_neox = true,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD},
+    .from_config = from_config_2,
+};
