@@ -226,7 +226,8 @@ static bool is_of_shared(const struct pp_hparams *hp, const char *name)
 /* What a number of each layer is made of when the plan is. */
 static bool is_of_difference(const struct pp_hparams *hp, const char *name)
 {
-    return hp->differential && strstr(name, ".attn_lambda_");
+    return hp->differential && (strstr(name, ".attn_lambda_") ||
+                                (hp->heads_alternate && strstr(name, ".attn_sub_norm.")));
 }
 
 /* What layers have in common, which a folder may have for each of them. */

@@ -199,6 +199,11 @@ struct pp_hparams {
     bool loops_unnormed;    /* the last norm stands behind the last of those only, else behind each */
     bool differential;      /* what the second half of the heads gives is taken off what the first half does, and both
                                see values of two heads side by side: DiffLlama's */
+    bool heads_alternate;   /* of those the heads of both kinds take turns, and what they give is normed with weights:
+                               Phi 4 Flash's */
+    int64_t memory_layer;   /* what this layer's scan gives, before its gate, is what later layers let through by gates
+                               of their own, which have neither attention nor states (PP_LAYER_SHARING without
+                               PP_LAYER_SHARED); 0: there are none */
     bool head_mixture;      /* queries, and what becomes of their heads' results, are made by those experts that a row
                                uses, as many heads each as there are of keys: JetMoE's */
     bool convolved_heads;   /* queries and keys go through two convolutions and are of length 1, and half of the values

@@ -2,11 +2,16 @@
 #include <string.h>
 
 #include "engine/arch/arch.h"
+#include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
+#include "engine/hf.h"
+#include "engine/source.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_checks.h"
+#include "tests/passes.h"
+#include "tests/sambay_model.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -129,6 +134,41 @@ static void step3(void **state)
     decoder_free(d);
 }
 
+/* Phi 4 mini Flash: from a file, from a folder that says its window once or for each layer, and from what is made of
+ * that; folders are not written. */
+static void phi4flash(void **state)
+{
+    static const char *const windows[] = {"11", "[null, 11, null, 11, null, null, null, null]"};
+    int32_t ids[SMALL_TEXT];
+    double *want = doubles(SMALL_TEXT * SAMBAY_VOCAB);
+    const char *made = fresh_path("sambay-made.gguf"), *quantised = fresh_path("sambay-q8_0.gguf");
+    struct pp_source *source;
+    struct pp_error err;
+    (void)state;
+    sambay_make();
+    small_text(ids, SAMBAY_VOCAB);
+    sambay_compute(ids, SMALL_TEXT, want);
+    const char *file = sambay_file();
+    assert_logits(want, SAMBAY_VOCAB, file);
+    assert_same_bits(file, PP_KV_F32);
+    assert_goes_back(file, SAMBAY_VOCAB);
+    assert_resumes(file, SAMBAY_VOCAB);
+    for (int i = 0; i < 2; i++)
+        assert_logits(want, SAMBAY_VOCAB, sambay_folder(windows[i]));
+    const char *folder = sambay_folder(windows[0]);
+    assert_ok(pp_convert_to_gguf(folder, made, &(struct pp_convert_options){0}, &err), err);
+    assert_logits(want, SAMBAY_VOCAB, made);
+    assert_ok(pp_quantize_file(made, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
+    assert_true(small_likeness(quantised, NULL, want, SAMBAY_VOCAB) > 0.99);
+    assert_int_not_equal(pp_convert_to_folder(made, fresh_path("sambay-no"), &(struct pp_convert_options){0}, &err),
+                         PP_OK);
+    folder = sambay_folder("[null, 11, null, 11, null, 11, null, null]"); /* the layer that others read has one, too */
+    assert_int_equal(pp_source_open(folder, &source, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "sliding_window has 11 for layer 5"));
+    sambay_drop();
+    pp_free(want);
+}
+
 TEST_GROUP(more_decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +177,7 @@ TEST_GROUP(more_decoders)
         cmocka_unit_test(lora_of_zaya),
         cmocka_unit_test(quantised_zaya),
         cmocka_unit_test(step3),
+        cmocka_unit_test(phi4flash),
     };
     return cmocka_run_group_tests_name("more_decoders", tests, NULL, NULL);
 }

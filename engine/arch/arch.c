@@ -47,6 +47,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_deepseek4, &pp_arch_hy_v4, &pp_arch_maple, &pp_arch_minimax_m3, &pp_arch_bailing_linear,
     &pp_arch_bailing_hybrid, &pp_arch_gigachat35, &pp_arch_phi3small, &pp_arch_baichuan_m1, &pp_arch_klear,
     &pp_arch_biogpt, &pp_arch_zaya, &pp_arch_step3, &pp_arch_molmo, &pp_arch_molmo2,
+    &pp_arch_phi4flash,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)
@@ -228,7 +229,8 @@ static const struct pp_arch_name *find_name(const struct pp_arch_name *table, co
 {
     for (const struct pp_arch_name *n = table; n && n->hf; n++)
         if (!n->hashed && (!n->dense || (hp && !hp->n_expert)) && match(n->hf, hf, holes, rest) &&
-            (n->whole ? **rest == 0 : is_suffix(*rest)) && (!n->recurrent || is_of_layer(n, hp, holes)))
+            (n->whole ? **rest == 0 : is_suffix(*rest)) &&
+            ((!n->recurrent && !n->sharing) || is_of_layer(n, hp, holes)))
             return n;
     return NULL;
 }

@@ -1,12 +1,17 @@
 /* decoder_difference.c - attention that is the difference of two (arXiv 2410.05258) as DiffLlama has it: the second
  * half of the heads sees the same values as the first, and what it gives is taken off what the first half gives, times
  * a number of the layer. A head's values are two of the usual kind side by side, so that there are half as many heads
- * of results, each twice as long; they are normed without weights. */
+ * of results, each twice as long; they are normed without weights.
+ *
+ * In Phi 4 Flash (arXiv 2507.06607) heads of both kinds take turns instead of being halves, so that the two of values
+ * lie side by side as they come, and norms have weights. */
 #include <math.h>
 
 #include "engine/arch/decoder_int.h"
 #include "engine/base/mem.h"
 #include "engine/rows.h"
+
+static const float WEIGHTED_EPS = 1e-5f; /* of norms with weights, whatever that of others is */
 
 /* What each layer's number begins with, and what is left of results: a layer's own constant, and 1 less it. */
 static double initial(int l)
@@ -38,9 +43,30 @@ static bool find_factor(struct builder *b, int l, int which, double *factor)
     return good;
 }
 
+/* Of heads that take turns all of the first kind, then all of the second: n values from one slot to another. */
+static void add_kinds(struct builder *b, int l, int in, int64_t n, int out)
+{
+    const int64_t dim = b->shape.head_dim;
+    for (int64_t i = 0; i < 2; i++)
+        add_take(b, l, in, 2 * dim, i * dim, dim, pp_plan_part(b->p, out, i * n / 2, n / 2));
+}
+
+static void add_alternate(struct builder *b, int l)
+{
+    add_kinds(b, l, b->tiled, b->n_q, b->q);
+    if (b->hp->layer[l] & PP_LAYER_SHARED)
+        return;
+    add_kinds(b, l, b->pairs, b->n_kv, b->k);
+    add_repeat(b, l, b->values, b->n_kv, 2, b->v);
+}
+
 bool pp_difference_values(struct builder *b, int l)
 {
     const int64_t dim = b->shape.head_dim, half = b->shape.n_head_kv / 2;
+    if (b->hp->heads_alternate) {
+        add_alternate(b, l);
+        return true;
+    }
     for (int64_t i = 0; i < half; i++) /* heads i and i + half side by side */
         add_take(b, l, b->values, half * dim, i * dim, dim, pp_plan_part(b->p, b->pairs, 2 * i * dim, 2 * dim));
     add_repeat(b, l, b->pairs, b->n_kv, 2, b->v);
@@ -55,20 +81,26 @@ bool pp_difference_result(struct builder *b, int l)
     float *numbers;
     if (!find_factor(b, l, 1, &factors[0]) || !find_factor(b, l, 2, &factors[1]))
         return false;
-    const struct pp_tensor *left = pp_plan_numbers(b->p, dim, &numbers, b->err);
-    for (int64_t i = 0; left && i < dim; i++)
-        numbers[i] = (float)(1 - initial(l));
+    const struct pp_tensor *left = pp_plan_numbers(b->p, dim, &numbers, b->err), *weight = NULL;
+    if (!left || (b->hp->heads_alternate &&
+                  (!(weight = pp_plan_tensor(b->s, 0, dim, b->err, "blk.%d.attn_sub_norm.weight", l)) ||
+                   pp_tensor_floats(weight, 0, 1, numbers, b->err) != PP_OK)))
+        return false;
+    for (int64_t i = 0; i < dim; i++)
+        numbers[i] = (float)((1 - initial(l)) * (weight ? (double)numbers[i] : 1));
     const float taken = (float)(factors[0] - factors[1] + initial(l));
     if (taken != 0.0f)
         add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = -taken, .in = second, .in2 = NONE,
                               .out = first});
-    add(b, (struct pp_op){.kind = PP_OP_HEAD_NORM, .layer = l, .weight = left, .in = first, .in2 = NONE,
-                          .out = first});
-    return left != NULL;
+    add(b, (struct pp_op){.kind = PP_OP_HEAD_NORM, .layer = l, .scale = weight ? WEIGHTED_EPS : 0, .weight = left,
+                          .in = first, .in2 = NONE, .out = first});
+    return true;
 }
 
 void pp_difference_slots(struct builder *b)
 {
     b->values = pp_plan_slot(b->p, b->n_kv);
     b->pairs = pp_plan_slot(b->p, b->n_kv);
+    if (b->hp->heads_alternate)
+        b->tiled = pp_plan_slot(b->p, b->n_q);
 }

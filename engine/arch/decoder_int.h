@@ -77,6 +77,7 @@ struct builder {
         state_ba, state_decays, state, state_normed;
     int state_steps, state_raw, state_low; /* what Mamba's steps are made of, B and C, side by side; the first of them,
                                               and normed, if they are */
+    int memory;              /* what a layer's scan gave before its gate, for later layers */
     const struct pp_tensor *low_ones, *key_ones; /* of those norms without weights */
     const struct pp_tensor *state_ones; /* of norms of groups, whose weights come behind */
     /* RWKV's: by how much the last position's input is larger; that mixed with the row's own; what keys are before they
@@ -199,6 +200,9 @@ void pp_delta_slots(struct builder *b);
 bool pp_scan_input(struct builder *b, int l);
 bool pp_scan_result(struct builder *b, int l);
 void pp_scan_slots(struct builder *b);
+/* Whether a layer lets through what another one's scan gave; from `normed` to `delta`. */
+bool pp_reads_memory(const struct builder *b, int l);
+bool pp_memory_result(struct builder *b, int l);
 /* Several scans side by side, from `normed` to `delta`. */
 bool pp_scan_heads_result(struct builder *b, int l);
 void pp_scan_heads_slots(struct builder *b);

@@ -124,14 +124,14 @@ static bool add_qkv(struct builder *b, int l)
         return add_mixed_heads(b, l);
     if ((q = pp_plan_linear(b->p, b->s, gated ? 2 * b->n_q : b->n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0)
         return false;
-    add_linear(b, l, q, in, gated ? b->q_gate : b->hp->heads_tiled ? b->tiled : b->q);
+    add_linear(b, l, q, in, gated ? b->q_gate : b->hp->heads_tiled || b->hp->heads_alternate ? b->tiled : b->q);
     if (b->hp->heads_tiled)
         add_grouping(b, l, b->tiled, b->shape.n_head_kv, b->q);
     if (shared)
         return true;
     if ((k = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_k", l)) < 0)
         return false;
-    add_linear(b, l, k, in, b->k);
+    add_linear(b, l, k, in, b->hp->heads_alternate ? b->pairs : b->k);
     if (same) {
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = b->k, .in2 = NONE,
                               .out = b->v});
@@ -605,7 +605,7 @@ static void make_mamba_slots(struct builder *b)
 static bool is_attention(const struct builder *b, int l)
 {
     const int others = PP_LAYER_CONVOLVED | (b->hp->states_beside ? 0 : PP_LAYER_RECURRENT);
-    return !b->hp->kv_lora_rank && !b->hp->compressed && !(b->hp->layer[l] & others);
+    return !b->hp->kv_lora_rank && !b->hp->compressed && !(b->hp->layer[l] & others) && !pp_reads_memory(b, l);
 }
 
 static bool is_mamba(const struct builder *b, int l)
@@ -618,6 +618,8 @@ bool pp_mixer_input(struct builder *b, int l)
     if (is_attention(b, l) && (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l)) ||
                                (pp_blocks_picked(b, l) && !pp_blocks_input(b, l))))
         return false;
+    if (pp_reads_memory(b, l))
+        return add_norm(b, l, "attn_norm", b->x, b->normed);
     if (!is_mamba(b, l))
         return true;
     return (is_attention(b, l) || add_norm(b, l, "attn_norm", b->x, b->normed)) &&
@@ -635,6 +637,8 @@ static bool add_beside(struct builder *b, int l)
 
 bool pp_mixer_result(struct builder *b, int l)
 {
+    if (pp_reads_memory(b, l))
+        return pp_memory_result(b, l);
     if (b->hp->layer[l] & PP_LAYER_CONVOLVED)
         return add_convolution(b, l);
     if (b->hp->layer[l] & PP_LAYER_RECURRENT)

@@ -90,6 +90,13 @@ static bool find_channels(struct builder *b, int l, struct pp_recurrence *r)
     return r->direct != NULL;
 }
 
+/* What was kept of a layer's scan, as far as the gate lets it through: gated memory units (arXiv 2507.06607). */
+static void add_memory_gate(struct builder *b, int l)
+{
+    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SILU, .layer = l, .in = b->state_gate, .in2 = b->memory,
+                          .out = b->state});
+}
+
 bool pp_scan_result(struct builder *b, int l)
 {
     const int64_t n = channels(b), key = b->hp->state_key_dim, width = b->hp->state_value_dim;
@@ -113,10 +120,29 @@ bool pp_scan_result(struct builder *b, int l)
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = 1, .n_head = (int)b->hp->n_state_head, .key_dim = (int)key,
                                       .value_dim = (int)width, .n_inputs = by_head ? 0 : (int)(2 * width + key)};
+    const bool kept = b->hp->memory_layer && l == b->hp->memory_layer;
     add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r),
-                          .in = b->state_gate, .in2 = NONE, .out = b->state});
+                          .in = kept ? NONE : b->state_gate, .in2 = NONE, .out = kept ? b->memory : b->state});
+    if (kept)
+        add_memory_gate(b, l);
     add_linear(b, l, out, b->state, b->delta);
     return true;
+}
+
+bool pp_reads_memory(const struct builder *b, int l)
+{
+    return b->hp->memory_layer && (b->hp->layer[l] & (PP_LAYER_SHARING | PP_LAYER_SHARED)) == PP_LAYER_SHARING;
+}
+
+bool pp_memory_result(struct builder *b, int l)
+{
+    const int in = pp_plan_linear(b->p, b->s, channels(b), b->hp->n_embd, b->err, "blk.%d.ssm_in", l);
+    const int out = in < 0 ? -1 : pp_plan_linear(b->p, b->s, b->hp->n_embd, channels(b), b->err, "blk.%d.attn_output",
+                                                 l);
+    add_linear(b, l, in, b->normed, b->state_gate);
+    add_memory_gate(b, l);
+    add_linear(b, l, out, b->state, b->delta);
+    return out >= 0;
 }
 
 /* One matrix gives what goes into the convolution, and the gate; another one what steps are made of, B and C, of which
@@ -137,4 +163,6 @@ void pp_scan_slots(struct builder *b)
     b->state_low = pp_plan_slot(p, rank);
     b->decay = pp_plan_slot(p, n_steps(b));
     b->state = pp_plan_slot(p, n);
+    if (b->hp->memory_layer)
+        b->memory = pp_plan_slot(p, n);
 }

@@ -161,7 +161,7 @@ static void step_mamba(const struct scan *x, const float *inputs, int row, float
         step.out = out;
     }
     x->c->ops->scan_step(&step);
-    if (row >= 0)
+    if (row >= 0 && x->s->in >= 0)
         x->c->ops->gate(PP_FN_SILU, 0, slot_row(x->c, x->s->in, row) + first, out, width, out);
 }
 
