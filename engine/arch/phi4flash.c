@@ -49,8 +49,8 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     const int64_t middle = hp->n_layer / 2;
     if (hp->n_layer < 4 || hp->n_layer > PP_MAX_LAYERS || hp->n_layer % 4 != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of this family with %lld layers is not supported; they come in "
-                       "fours", (long long)hp->n_layer);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of this family with %lld layers is not supported; they come "
+                       "in fours", (long long)hp->n_layer);
     if (hp->n_head_kv < 2 || hp->n_head_kv % 2 != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld heads of keys, of which no pairs can be made",
                        (long long)hp->n_head_kv);

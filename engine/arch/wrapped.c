@@ -179,7 +179,7 @@ static const char *const others[] = {
     "visual_tokenizer.", "vte.", "visual.", "mlp_AR.", "sound_encoder.", "sound_projection.", "qformer.",
     "query_tokens", "language_projection.", "model.vision_tower_high.", "model.mm_projector_vary.",
     "model.high_res_vision_model.", "model.high_res_vision_neck.", "model.high_res_vision_proj.",
-    "model.high_res_vision_alpha", NULL};
+    "model.high_res_vision_alpha", "model.vision_resampler.", NULL};
 
 /* What transformers takes for granted in families whose own models always say it. */
 static const struct {
