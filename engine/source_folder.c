@@ -522,6 +522,24 @@ static void find_post_norms(struct pp_source *s)
         s->hp.post_norms = s->hp.post_norms && pp_source_tensor(s, "blk.0.post_attention_norm.weight");
 }
 
+/* Of a family that nobody knows: where what it computes stands, if that is code that came with it. */
+static enum pp_code fail_unknown(const struct pp_source *s, const cJSON *config, const char *family,
+                                 struct pp_error *err)
+{
+    static const char *const classes[] = {"AutoModelForCausalLM", "AutoModel"};
+    const cJSON *map = pp_json_member(config, "auto_map");
+    const char *said = NULL;
+    char name[64], code[80];
+    for (size_t i = 0; i < sizeof classes / sizeof *classes && !said; i++)
+        said = cJSON_GetStringValue(pp_json_member(map, classes[i]));
+    pp_clean_name(family, strlen(family), name, sizeof name);
+    if (!said || pp_arch_missing(name))
+        return pp_source_fail_family(s->path, name, err);
+    pp_clean_name(said, strlen(said), code, sizeof code);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not know: what it computes "
+                   "is code that comes with it (%s), and pippin runs no code of models", s->path, name, code);
+}
+
 enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
 {
     if (!pp_file_exists(s->path, "config.json"))
@@ -542,9 +560,7 @@ enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
     const struct pp_arch *arch = arch_of(config, s->wrapper);
     if (!arch) {
         const char *name = s->wrapper ? family_in(s->wrapper, config) : family_of(config);
-        char family[64];
-        pp_clean_name(name, strlen(name), family, sizeof family);
-        return pp_source_fail_family(s->path, family, err);
+        return fail_unknown(s, config, name, err);
     }
     strcpy(s->hp.arch, arch->name);
     pp_title_of_path(s->path, s->hp.name, sizeof s->hp.name);
