@@ -31,7 +31,8 @@ static const char *const usual_classes[] = {
     "OpenCUAForConditionalGeneration", "opencua", "BeeForConditionalGeneration", "bee",
     "Eagle2_5_VLForConditionalGeneration", "eagle_2_5_vl", "MantisForConditionalGeneration", "mantis",
     "TarsierForConditionalGeneration", "tarsier",
-    "GraniteSpeechPlusForConditionalGeneration", "granite_speech_plus", NULL};
+    "GraniteSpeechPlusForConditionalGeneration", "granite_speech_plus", "Qwen2_5OmniThinkerForConditionalGeneration",
+    "qwen2_5_omni_thinker", "Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_thinker", NULL};
 static const char *const llm_classes[] = {
     "InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3",
     "nemotron_h_nano_omni", "Llama_Nemotron_Nano_VL", "H2OVLChatModel", "h2ovl_chat", "NVLM_D",
