@@ -2,6 +2,7 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -21,6 +22,29 @@ enum pp_code pp_adapter_reserve(struct pp_adapter_file *f, size_t n_tensors, str
     f->targets = pp_calloc(n_tensors, sizeof *f->targets);
     if (!f->targets || !pp_name_index_init(&f->index, n_tensors))
         return pp_fail_nomem(err, "the list of an adapter's matrices");
+    f->cap = n_tensors;
+    return PP_OK;
+}
+
+enum pp_code pp_adapter_grow(struct pp_adapter_file *f, size_t more, struct pp_error *err)
+{
+    const size_t cap = f->n + more > 2 * f->cap ? f->n + more : 2 * f->cap;
+    struct pp_name_index index;
+    if (f->n + more <= f->cap)
+        return PP_OK;
+    struct pp_adapter_target *targets = pp_calloc(cap, sizeof *targets);
+    if (!targets || !pp_name_index_init(&index, cap)) {
+        pp_free(targets);
+        return pp_fail_nomem(err, "the list of an adapter's matrices");
+    }
+    memcpy(targets, f->targets, f->n * sizeof *targets);
+    for (size_t i = 0; i < f->n; i++)
+        pp_name_index_add(&index, targets[i].name, strlen(targets[i].name));
+    pp_free(f->targets);
+    pp_name_index_free(&f->index);
+    f->targets = targets;
+    f->index = index;
+    f->cap = cap;
     return PP_OK;
 }
 
@@ -58,13 +82,16 @@ enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, si
     const bool shaped =
         part == PP_PART_WEIGHT ? t->n_dims == 1 || t->n_dims == 2 : t->n_dims == (is_matrix(part) ? 2 : 1);
     if (t->n_dims == 3 && (part == PP_PART_A || part == PP_PART_B))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is a stack of %lld matrices, as of experts; "
-                       "adapters of experts are not supported", f->path, t->name, (long long)t->ne[2]);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is a stack of %lld matrices, but %s is one matrix",
+                       f->path, t->name, (long long)t->ne[2], name);
     if (!shaped || !t->size || !pp_type_info(t->type)->runnable)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not a %s of a type that pippin can run", f->path,
                        t->name, part == PP_PART_WEIGHT ? "matrix or vector" : is_matrix(part) ? "matrix" : "vector");
     if (i == SIZE_MAX) {
-        char *copy = pp_strndup(name, len);
+        const enum pp_code code = pp_adapter_grow(f, 1, err);
+        char *copy = code ? NULL : pp_strndup(name, len);
+        if (code)
+            return code;
         if (!copy)
             return pp_fail_nomem(err, "the list of an adapter's matrices");
         i = f->n++;
@@ -96,12 +123,14 @@ static enum pp_code read_low_rank(const struct pp_adapter_file *f, struct pp_ada
         return PP_OK;
     if (!t->a.data || !t->b.data)
         return pp_fail(err, PP_ERR_FORMAT, "%s has only one half of the adapter for %s", f->path, t->name);
-    t->rank = t->a.ne[!t->a_turned];
-    t->n_in = t->a.ne[t->a_turned];
-    t->n_out = t->b.ne[!t->b_turned];
-    if (t->rank != t->b.ne[t->b_turned])
+    const int64_t a[] = {t->a_columns.n ? t->a_columns.n : t->a.ne[0], t->a.ne[1]};
+    const int64_t b[] = {t->b_columns.n ? t->b_columns.n : t->b.ne[0], t->b.ne[1]};
+    t->rank = a[!t->a_turned];
+    t->n_in = a[t->a_turned];
+    t->n_out = b[!t->b_turned];
+    if (t->rank != b[t->b_turned])
         return pp_fail(err, PP_ERR_FORMAT, "%s: the two halves for %s have ranks %lld and %lld", f->path, t->name,
-                       (long long)t->rank, (long long)t->b.ne[t->b_turned]);
+                       (long long)t->rank, (long long)b[t->b_turned]);
     return PP_OK;
 }
 
@@ -258,6 +287,22 @@ static enum pp_code check_name(const char *path, struct pp_error *err)
     return PP_OK;
 }
 
+/* Whether a name is that of experts' matrices, up to its end: "blk.3.ffn_gate_exps.weight", or that of two kinds
+ * together, a gate's rows, then those of the value. */
+static bool gguf_stack(const char *name, const char *end, struct pp_adapter_stack *s)
+{
+    static const char both[] = ".ffn_gate_up_exps.weight";
+    snprintf(s->name, sizeof s->name, "%.*s", (int)(end - name), name);
+    const char *at = pp_name_ending(s->name, both);
+    if (at) {
+        const int stem = (int)(at - s->name);
+        snprintf(s->second, sizeof s->second, "%.*s.ffn_up_exps.weight", stem, name);
+        snprintf(s->name, sizeof s->name, "%.*s.ffn_gate_exps.weight", stem, name);
+        s->form = PP_HF_HALVES;
+    }
+    return pp_adapter_is_stack(s->name);
+}
+
 static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
 {
     enum pp_code code = pp_gguf_open(f->path, &f->gguf, err);
@@ -273,7 +318,10 @@ static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
     for (size_t i = 0; i < n && !code; i++) {
         const struct pp_tensor *t = pp_gguf_tensor_at(f->gguf, i);
         const char *a = pp_name_ending(t->name, ".lora_a"), *b = pp_name_ending(t->name, ".lora_b");
-        if (t->n_dims == 1 && pp_name_ending(t->name, "_norm.weight")) /* as mergekit extracts them */
+        struct pp_adapter_stack stack = {0};
+        if ((a || b) && gguf_stack(t->name, a ? a : b, &stack))
+            code = pp_adapter_add_stack(f, &stack, a ? PP_PART_A : PP_PART_B, t, err);
+        else if (t->n_dims == 1 && pp_name_ending(t->name, "_norm.weight")) /* as mergekit extracts them */
             code = pp_adapter_add_part(f, t->name, strlen(t->name), PP_PART_WEIGHT, t, err);
         else if (!a && !b)
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %s is not part of a LoRA matrix", f->path, t->name);
@@ -282,7 +330,8 @@ static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
                                        err);
     }
     for (size_t i = 0; i < f->n; i++) /* of embeddings A lies as the table does: a token, a row */
-        f->targets[i].a_turned = strcmp(f->targets[i].name, "token_embd.weight") == 0;
+        if (strcmp(f->targets[i].name, "token_embd.weight") == 0)
+            f->targets[i].a_turned = true;
     if (!code)
         code = pp_adapter_check_targets(f, err);
     for (size_t i = 0; i < f->n && !code; i++) {
@@ -294,7 +343,7 @@ static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
 
 /* --- the interface ------------------------------------------------------------------------------------- */
 
-static enum pp_code open_file(const char *path, const struct pp_arch *wanted, struct pp_adapter_file **out,
+static enum pp_code open_file(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,
                               struct pp_error *err)
 {
     struct stat st;
@@ -304,13 +353,15 @@ static enum pp_code open_file(const char *path, const struct pp_arch *wanted, st
         pp_free(f);
         return pp_fail_nomem(err, path);
     }
-    f->wanted = wanted;
+    f->hp = hp;
+    f->wanted = hp ? pp_arch_by_name(hp->arch) : NULL;
     bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     enum pp_code code = folder ? pp_adapter_open_folder(f, err) : open_gguf(f, err);
     if (code) {
         pp_adapter_file_close(f);
         return code;
     }
+    f->hp = NULL;
     *out = f;
     return PP_OK;
 }
@@ -330,7 +381,7 @@ static bool is_for(const struct pp_adapter_file *f, const struct pp_hparams *hp)
 enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,
                                       struct pp_error *err)
 {
-    enum pp_code code = open_file(path, pp_arch_by_name(hp->arch), out, err);
+    enum pp_code code = open_file(path, hp, out, err);
     if (!code && !is_for(*out, hp)) {
         pp_fail(err, PP_ERR_MISMATCH, "%s is for models of the family %s, but this one is of the family %s", path,
                 (*out)->arch->name, hp->arch);
@@ -432,6 +483,14 @@ static bool is_idle(const struct pp_adapter_target *t)
     if (t->b_bias.data && t->scale != 0.0f && !all_are(&t->b_bias, 0))
         return false;
     return !t->ia3.data || all_are(&t->ia3, 1);
+}
+
+bool pp_adapter_file_of_experts(const struct pp_adapter_file *f)
+{
+    size_t i = 0;
+    while (i < f->n && !pp_adapter_is_of_experts(f->targets[i].name))
+        i++;
+    return i < f->n;
 }
 
 bool pp_adapter_file_output_tokens(const struct pp_adapter_file *f)

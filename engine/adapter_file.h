@@ -4,6 +4,7 @@
  * (arXiv 2402.09353) and IA3 (arXiv 2205.05638).
  * MLX: adapter_config.json with lora_parameters and adapters.safetensors, as https://github.com/ml-explore/mlx-lm
  * writes them; LoRA and DoRA. Their matrices are A [n_in, r] and B [r, n_out].
+ * Of experts each one's matrix is a target; how folders and files have them is told in adapter_experts.c.
  * GGUF: general.type "adapter", adapter.type "lora", adapter.lora.alpha, and tensors NAME.lora_a, NAME.lora_b; of an
  * activated LoRA adapter.alora.invocation_tokens.
  * Nothing is copied: matrices point into the mapped file. Immutable after opening; any thread may read it. */
@@ -20,6 +21,11 @@
 
 struct pp_adapter_file;
 
+/* Of each row of a half some values, where a file has those of several experts in one. n 0: all. */
+struct pp_adapter_columns {
+    int64_t first, step, n;
+};
+
 /* One adapted matrix. Parts that the adapter does not have are without data.
  *
  *   LoRA   y = W x + scale * (B (A x) + b_bias)
@@ -30,6 +36,7 @@ struct pp_adapter_target {
     const char *name;      /* GGUF name of W: "blk.0.attn_q.weight" */
     struct pp_tensor a;    /* [r, n_in], that is ne = {n_in, r} */
     struct pp_tensor b;    /* [n_out, r], that is ne = {r, n_out} */
+    struct pp_adapter_columns a_columns, b_columns;
     bool a_turned, b_turned; /* they lie the other way round: [n_in, r], [r, n_out] */
     struct pp_tensor b_bias, magnitude, bias; /* [n_out] */
     struct pp_tensor weight; /* of the same shape as W; of a norm a vector */
@@ -68,8 +75,9 @@ bool pp_adapter_file_hf_order(const struct pp_adapter_file *f);
  * and a value, they are three or two, and have the same A. */
 enum { PP_ADAPTER_MATRICES = 3 };
 int pp_adapter_matrices(const struct pp_adapter_target *t, char names[PP_ADAPTER_MATRICES][PP_HF_NAME]);
-/* Whether a tensor is one of a mixture of experts, whose matrices cannot be changed. */
+/* Whether a tensor is one of a mixture of experts; and whether a file changes any. */
 bool pp_adapter_is_of_experts(const char *name);
+bool pp_adapter_file_of_experts(const struct pp_adapter_file *f);
 /* Whether a folder has the matrix in a form of which our A and B, or what else there is, can be told. */
 bool pp_adapter_form_fits(const struct pp_adapter_target *t);
 /* Whether a folder's module is such, or has the rows of q, k and v in one matrix by heads. */

@@ -17,6 +17,7 @@ struct pp_adapter_file {
     struct pp_safetensors *weights;      /* of a folder */
     struct cJSON *config;                /* of a folder */
     const struct pp_arch *arch;
+    const struct pp_hparams *hp;         /* while it is opened: of the model that it is for; or NULL */
     const struct pp_arch *wanted;        /* if the modules' names are those of several families; or NULL */
     enum { PP_ADAPTER_LORA, PP_ADAPTER_DORA, PP_ADAPTER_IA3 } kind;
     char name[128];
@@ -24,7 +25,7 @@ struct pp_adapter_file {
     int32_t *invocation;                 /* [n_invocation] */
     size_t n_invocation;
     struct pp_adapter_target *targets;   /* names are pp_free'd */
-    size_t n;
+    size_t n, cap;
     struct pp_name_index index;          /* of the targets' names */
 };
 
@@ -42,6 +43,8 @@ enum pp_adapter_part {
 
 /* Room for as many targets as there are tensors. */
 enum pp_code pp_adapter_reserve(struct pp_adapter_file *f, size_t n_tensors, struct pp_error *err);
+/* Room for so many more than there are now. */
+enum pp_code pp_adapter_grow(struct pp_adapter_file *f, size_t more, struct pp_error *err);
 /* Notes tensor t as a part of what changes the matrix with a GGUF name. */
 enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, size_t len, enum pp_adapter_part part,
                                  const struct pp_tensor *t, struct pp_error *err);
@@ -54,6 +57,31 @@ enum pp_code pp_adapter_bad_invocation(const struct pp_adapter_file *f, struct p
 enum pp_code pp_adapter_is_pickle(const char *path, struct pp_error *err);
 /* Where the end of a string begins if it ends so and is longer; else NULL. */
 const char *pp_name_ending(const char *s, const char *end);
+
+/* adapter_experts.c: a LoRA of all experts' matrices of a kind. */
+struct pp_adapter_stack {
+    char name[PP_HF_NAME], second[PP_HF_NAME]; /* "blk.3.ffn_gate_exps.weight"; and the other matrix's that is in the
+                                                  same parameter, or "" */
+    char module[192];        /* as patterns of ranks know it: "model.layers.3.mlp.experts.gate_up_proj" */
+    enum pp_hf_form form;    /* of one expert's matrices in that */
+    bool flat;               /* as PEFT has it, in two dimensions */
+    bool transposed;         /* the model's parameter is [n, n_in, n_out] */
+    bool swapped;            /* what is called A is B, and turned */
+    int64_t rank;            /* of flat ones, for each expert; set by the caller */
+    int64_t n;               /* experts; set by pp_adapter_add_stack */
+};
+bool pp_adapter_is_stack(const char *gguf); /* a tensor's name */
+/* What tensor t of a module in a family's folder is of, whose name is no matrix's: target_parameters says. false: of
+ * nothing. */
+bool pp_adapter_find_stack(const struct pp_adapter_file *f, const struct pp_arch *arch, const char *module, size_t len,
+                           enum pp_adapter_part part, const struct pp_tensor *t, struct pp_adapter_stack *s);
+/* The same of a module whose matrix is called so in GGUF files; second: "" if it has none. */
+bool pp_adapter_translated_stack(const struct pp_adapter_file *f, const char *gguf, const char *second,
+                                 enum pp_hf_form form, const char *module, size_t len, enum pp_adapter_part part,
+                                 const struct pp_tensor *t, struct pp_adapter_stack *s);
+/* Notes its tensor as a part of each expert's target. */
+enum pp_code pp_adapter_add_stack(struct pp_adapter_file *f, struct pp_adapter_stack *s, enum pp_adapter_part part,
+                                  const struct pp_tensor *t, struct pp_error *err);
 
 /* adapter_folder.c: PEFT's and MLX's. */
 enum pp_code pp_adapter_open_folder(struct pp_adapter_file *f, struct pp_error *err);

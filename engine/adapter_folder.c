@@ -19,7 +19,6 @@ static const struct {
     const char *name, *what;
 } refused[] = {
     {"layer_replication", "layers that are gone through several times"},
-    {"target_parameters", "LoRA of parameters that are no modules, such as experts' matrices"},
     {"arrow_config", "adapters chosen token by token"},
     {"use_qalora", "LoRA of groups of inputs"},
     {"use_bdlora", "LoRA of blocks"},
@@ -195,27 +194,30 @@ static bool translate(const struct pp_arch *arch, const struct part_name *p, str
     return !t->gguf.bad && !t->weight.bad && !t->second.bad;
 }
 
-static size_t count_known(const struct pp_safetensors *weights, const struct ending *endings,
-                          const struct pp_arch *arch, struct translation *to)
+static size_t count_known(const struct pp_adapter_file *f, const struct ending *endings, const struct pp_arch *arch,
+                          struct translation *to)
 {
+    struct pp_adapter_stack stack;
     struct part_name p;
     size_t n = 0;
-    for (size_t t = 0; t < pp_safetensors_n(weights); t++)
-        n += split_name(pp_safetensors_at(weights, t)->name, endings, &p) && translate(arch, &p, to);
+    for (size_t t = 0; t < pp_safetensors_n(f->weights); t++)
+        n += split_name(pp_safetensors_at(f->weights, t)->name, endings, &p) &&
+             (translate(arch, &p, to) || pp_adapter_find_stack(f, arch, p.module, p.len, p.part,
+                                                               pp_safetensors_at(f->weights, t), &stack));
     return n;
 }
 
 /* The folder does not name the family: the one that is wanted if it knows some of its matrices, or else the first of
  * those that know most. */
-static const struct pp_arch *guess_family(const struct pp_safetensors *weights, const struct ending *endings,
-                                          const struct pp_arch *wanted, struct translation *to)
+static const struct pp_arch *guess_family(const struct pp_adapter_file *f, const struct ending *endings,
+                                          struct translation *to)
 {
     const struct pp_arch *arch, *best = NULL;
     size_t most = 0;
-    if (wanted && count_known(weights, endings, wanted, to))
-        return wanted;
+    if (f->wanted && count_known(f, endings, f->wanted, to))
+        return f->wanted;
     for (size_t i = 0; (arch = pp_arch_at(i)); i++) {
-        const size_t n = count_known(weights, endings, arch, to);
+        const size_t n = count_known(f, endings, arch, to);
         best = n > most ? arch : best;
         most = n > most ? n : most;
     }
@@ -310,29 +312,76 @@ static enum pp_code read_tokens(const struct pp_adapter_file *f, const char *mod
 
 /* --- tensors ------------------------------------------------------------------------------------------------- */
 
+/* What a tensor of a folder is: a part of one matrix's adapter, or of all those of a stack. */
+struct place {
+    struct part_name name;
+    bool stacked;
+    struct pp_adapter_stack stack;
+};
+
+static bool find_place(const struct pp_adapter_file *f, const struct per_module *m, const struct pp_tensor *t,
+                       struct translation *to, struct place *p)
+{
+    if (!split_name(t->name, m->endings, &p->name))
+        return false;
+    const char *module = p->name.module;
+    const size_t len = p->name.len;
+    const enum pp_adapter_part part = p->name.part;
+    if (!translate(f->arch, &p->name, to))
+        return p->stacked = pp_adapter_find_stack(f, f->arch, module, len, part, t, &p->stack);
+    p->stacked = (part == PP_PART_A || part == PP_PART_B) &&
+                 pp_adapter_translated_stack(f, pp_buf_cstr(&to->gguf), to->second.len ? pp_buf_cstr(&to->second) : "",
+                                             to->form, module, len, part, t, &p->stack);
+    return true;
+}
+
+/* Adds all targets of a stack's tensor, whose rank for each expert the configuration says. */
+static enum pp_code add_stack(struct pp_adapter_file *f, const struct per_module *m, struct place *p,
+                              const struct pp_tensor *t, struct pp_buf *modules, struct pp_error *err)
+{
+    const size_t before = f->n;
+    const cJSON *r = member(f, "r");
+    double rank = cJSON_IsNumber(r) ? r->valuedouble : 8; /* PEFT's default */
+    enum pp_code code = p->stack.flat && m->ranks ? pp_module_patterns_find(m->ranks, p->stack.module, &rank, err)
+                                                  : PP_OK;
+    p->stack.rank = rank >= 1 && rank <= INT32_MAX ? (int64_t)rank : 0;
+    if (!code)
+        code = pp_adapter_add_stack(f, &p->stack, p->name.part, t, err);
+    for (size_t i = before; i < f->n; i++) {
+        pp_buf_str(modules, p->stack.module);
+        pp_buf_char(modules, 0);
+    }
+    return code;
+}
+
 /* modules: the own name of each target's module, one after the other, each ended by a zero. */
 static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_module *m, const struct pp_tensor *t,
                                struct translation *to, struct pp_buf *modules, struct pp_error *err)
 {
-    struct part_name p;
-    if (!split_name(t->name, m->endings, &p) || !translate(f->arch, &p, to))
+    struct place place = {0};
+    const struct part_name *p = &place.name;
+    if (!find_place(f, m, t, to, &place))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not part of a matrix's adapter in the family %s",
                        f->path, t->name, f->arch->name);
-    if (f->kind == PP_ADAPTER_LORA && p.part == PP_PART_MAGNITUDE)
+    if (f->kind == PP_ADAPTER_LORA && p->part == PP_PART_MAGNITUDE)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has magnitudes (%.200s), but does not say that it is a DoRA",
                        f->path, t->name);
-    if (p.part == PP_PART_NOTHING)
+    if (p->part == PP_PART_NOTHING)
         return PP_OK;
-    if (p.part != PP_PART_WEIGHT && p.part != PP_PART_TOKENS && (f->kind == PP_ADAPTER_IA3) != (p.part == PP_PART_IA3))
+    if (p->part != PP_PART_WEIGHT && p->part != PP_PART_TOKENS &&
+        (f->kind == PP_ADAPTER_IA3) != (p->part == PP_PART_IA3))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s does not belong in an adapter of the kind %s",
                        f->path, t->name, pp_adapter_file_kind(f));
+    if (place.stacked)
+        return add_stack(f, m, &place, t, modules, err);
     size_t before = f->n;
-    enum pp_code code = pp_adapter_add_part(f, to->gguf.data, to->gguf.len, p.part, t, err);
+    enum pp_code code = pp_adapter_add_part(f, to->gguf.data, to->gguf.len, p->part, t, err);
     if (!code && f->n > before) {
         f->targets[before].form = to->form;
+        f->targets[before].a_turned = f->targets[before].b_turned = m->endings == mlx_endings;
         if (to->second.len && !(f->targets[before].second = pp_strndup(to->second.data, to->second.len)))
             return pp_fail_nomem(err, "the list of an adapter's matrices");
-        pp_buf_add(modules, p.module, p.len);
+        pp_buf_add(modules, p->module, p->len);
         pp_buf_char(modules, 0);
     }
     return code;
@@ -358,7 +407,7 @@ static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_mod
     size_t n = pp_safetensors_n(f->weights);
     enum pp_code code = pp_adapter_reserve(f, n, err);
     if (!code) {
-        f->arch = guess_family(f->weights, m->endings, f->wanted, &to);
+        f->arch = guess_family(f, m->endings, &to);
         if (!f->arch && !n)
             code = pp_fail(err, PP_ERR_FORMAT, "%s has a file of weights with nothing in it", f->path);
         else if (!f->arch)
@@ -367,8 +416,6 @@ static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_mod
     }
     for (size_t i = 0; i < n && !code; i++)
         code = add_tensor(f, m, pp_safetensors_at(f->weights, i), &to, modules, err);
-    for (size_t i = 0; i < f->n; i++)
-        f->targets[i].a_turned = f->targets[i].b_turned = m->endings == mlx_endings;
     translation_free(&to);
     if (!code && modules->bad)
         code = pp_fail_nomem(err, "the list of an adapter's matrices");

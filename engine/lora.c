@@ -8,11 +8,13 @@
 #include "engine/hparams.h"
 #include "engine/model.h"
 
+const struct pp_lora_target pp_lora_no_target = {0};
+
 int pp_adapter_set_room(const struct pp_adapter_set *set, int linear)
 {
     int room = 0;
     for (int i = 0; i < set->n; i++)
-        room += pp_low_rank_room(set->use[i].adapter->targets[linear].rank);
+        room += pp_low_rank_room(pp_adapter_target_at(set->use[i].adapter, linear)->rank);
     return room;
 }
 
@@ -23,7 +25,7 @@ static struct pp_sha256 adapter_identity(const struct pp_adapter *a)
     struct pp_sha256_stream s;
     pp_sha256_begin(&s);
     pp_sha256_update(&s, arithmetic, sizeof arithmetic);
-    for (int i = 0; i < a->n_linears; i++) {
+    for (int i = 0; i < a->n_targets; i++) {
         const struct pp_lora_target *t = &a->targets[i];
         if (!t->rank)
             continue;
@@ -74,8 +76,8 @@ static char *describe_targets(const struct pp_adapter_file *f)
 {
     struct pp_buf b = {0};
     for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
-        char kind[64];
-        const char *name = pp_adapter_file_at(f, i)->name;
+        char kind[256], name[256]; /* of experts the whole stack's */
+        pp_stack_name(pp_adapter_file_at(f, i)->name, name);
         const char *dot = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
         snprintf(kind, sizeof kind, "%s", dot ? dot + 1 : name);
         char *end = strrchr(kind, '.');
@@ -105,8 +107,9 @@ static enum pp_code load(const struct pp_model *m, const char *path, bool exact,
         char name[256];
         pp_name_of_path(path, name, sizeof name);
         a->model = m;
-        a->n_linears = m->plan.n_linears;
-        a->targets = pp_calloc((size_t)a->n_linears, sizeof *a->targets);
+        a->of_experts = pp_adapter_file_of_experts(f);
+        a->n_targets = a->of_experts ? pp_plan_n_targets(&m->plan) : m->plan.n_linears;
+        a->targets = pp_calloc((size_t)a->n_targets, sizeof *a->targets);
         a->path = pp_strdup(path);
         a->name = pp_strdup(name);
         a->target_names = describe_targets(f);
@@ -160,7 +163,7 @@ void pp_adapter_free(struct pp_adapter *a)
 {
     if (!a)
         return;
-    for (int i = 0; a->targets && i < a->n_linears; i++)
+    for (int i = 0; a->targets && i < a->n_targets; i++)
         pp_lora_free_kinds(&a->targets[i]);
     pp_lora_arena_free(a);
     pp_lora_free_replaced(a);

@@ -70,8 +70,9 @@ struct pp_lora_embedding {
 struct pp_adapter {
     const struct pp_model *model;   /* that it was loaded for: shapes and the order of projections are its */
     struct pp_adapter_info info;
-    struct pp_lora_target *targets; /* [n_linears of the model's plan] */
-    int n_linears;
+    struct pp_lora_target *targets; /* [n_targets], by the index of pp_plan_target */
+    int n_targets;                  /* as many as the model has linears, or with its experts' matrices */
+    bool of_experts;                /* the latter */
     uint8_t *arena;                 /* A and B of all of them, in the order in which a token reads them */
     void *mapping;                  /* in which it lies; NULL: it is the allocator's */
     size_t mapped_bytes;
@@ -89,6 +90,13 @@ struct pp_adapter_set {
     int n;
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
 };
+
+/* What an adapter does to the matrix of this index; nothing, if that is an expert's and it does nothing to those. */
+extern const struct pp_lora_target pp_lora_no_target;
+static inline const struct pp_lora_target *pp_adapter_target_at(const struct pp_adapter *a, int linear)
+{
+    return linear < a->n_targets ? &a->targets[linear] : &pp_lora_no_target;
+}
 
 /* Floats for all A x that a set brings to a row of one projection; 0: none. */
 int pp_adapter_set_room(const struct pp_adapter_set *set, int linear);

@@ -73,34 +73,64 @@ static void to_floats(uint32_t type, const uint8_t *from, int64_t n, float *to)
         pp_dequantize_row(type, from, to, n);
 }
 
+/* Of a row of a type of floats those values. */
+static void to_some_floats(uint32_t type, const uint8_t *from, const struct pp_adapter_columns *c, float *to)
+{
+    const size_t size = (size_t)pp_type_info(type)->block_bytes;
+    from += (size_t)c->first * size;
+    for (int64_t i = 0; i < c->n; i++, from += (size_t)c->step * size) {
+        uint16_t half;
+        if (type == PP_TYPE_F32) {
+            memcpy(to + i, from, sizeof *to);
+            continue;
+        }
+        memcpy(&half, from, sizeof half);
+        to[i] = type == PP_TYPE_F16 ? pp_f16_to_f32(half) : pp_bf16_to_f32(half);
+    }
+}
+
 /* n rows of a tensor, rows r to r + n - 1 of the result. */
-static void read_rows(const struct pp_tensor *t, pp_lora_order order, int64_t r, int64_t n, float *to)
+static void read_rows(const struct pp_tensor *t, const struct pp_adapter_columns *columns, pp_lora_order order,
+                      int64_t r, int64_t n, float *to)
 {
     const size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
     const uint8_t *data = t->data;
-    if (!order) /* they are neighbours, and whole blocks each */
+    const bool some = columns && columns->n;
+    if (!order && !some) /* they are neighbours, and whole blocks each */
         to_floats(t->type, data + (size_t)r * row_bytes, n * t->ne[0], to);
-    for (int64_t i = 0; order && i < n; i++)
-        to_floats(t->type, data + (size_t)pp_lora_file_row(order, r + i) * row_bytes, t->ne[0], to + i * t->ne[0]);
+    for (int64_t i = 0; (order || some) && i < n; i++) {
+        const uint8_t *row = data + (size_t)pp_lora_file_row(order, r + i) * row_bytes;
+        if (some)
+            to_some_floats(t->type, row, columns, to + i * columns->n);
+        else
+            to_floats(t->type, row, t->ne[0], to + i * t->ne[0]);
+    }
 }
 
 /* Rows that are read at a time: what they take stays in the nearest cache. */
-static int64_t rows_at_once(const struct pp_tensor *t)
+static int64_t rows_at_once(int64_t n)
 {
     const int64_t floats = 4096;
-    return t->ne[0] < floats ? floats / t->ne[0] : 1;
+    return n < floats ? floats / n : 1;
 }
 
-/* n_out: rows of the result; order: of these. row: [ne[0]], room; used only if turned. */
-static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, int64_t n_out,
+/* Values of a row. */
+static int64_t width_of(const struct pp_tensor *t, const struct pp_adapter_columns *columns)
+{
+    return columns && columns->n ? columns->n : t->ne[0];
+}
+
+/* n_out: rows of the result; order: of these; columns: of t, or NULL: all. row: [ne[0]], room; used only if turned. */
+static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tensor *t,
+                                const struct pp_adapter_columns *columns, bool turned, int64_t n_out,
                                 pp_lora_order order, float *row, float *out, float *most, struct pp_error *err)
 {
-    const int64_t n = t->ne[0], rows = turned ? t->ne[1] : n_out, most_rows = turned ? 1 : rows_at_once(t);
+    const int64_t n = width_of(t, columns), rows = turned ? t->ne[1] : n_out, most_rows = turned ? 1 : rows_at_once(n);
     *most = 0;
     for (int64_t r = 0; r < rows; r += most_rows) {
         const int64_t n_rows = rows - r < most_rows ? rows - r : most_rows;
         float *to = turned ? row : out + r * n;
-        read_rows(t, turned ? NULL : order, r, n_rows, to);
+        read_rows(t, columns, turned ? NULL : order, r, n_rows, to);
         if (!look_at(to, n_rows * n, most))
             return pp_fail(err, PP_ERR_FORMAT,
                            "adapter %s: %.200s holds values that are no numbers; the file is damaged, get it again",
@@ -126,16 +156,18 @@ enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_ta
                           struct pp_error *err)
 {
     const struct pp_tensor *const tensors[2] = {&t->a, &t->b};
+    const struct pp_adapter_columns *const columns[2] = {&t->a_columns, &t->b_columns};
     const bool turned[2] = {t->a_turned, t->b_turned};
     enum pp_code code = PP_OK;
     for (int half = 0; half < 2 && !code; half++) {
         const struct pp_tensor *from = tensors[half];
-        const size_t row = (size_t)from->ne[0] * sizeof(float), all = row * (size_t)from->ne[1]; /* it fits a file */
+        const size_t row = (size_t)width_of(from, columns[half]) * sizeof(float);
+        const size_t all = row * (size_t)from->ne[1]; /* it fits a file */
         float *to = room_for(room, half ? HALF_B : HALF_A, all), *one = turned[half] ? room_for(room, ROW, row) : NULL;
         out->values[half] = to;
         code = to && (one || !turned[half])
-                   ? read_tensor(a, from, turned[half], half ? n_out : t->rank, half ? orders->outputs : NULL, one, to,
-                                 &out->most[half], err)
+                   ? read_tensor(a, from, columns[half], turned[half], half ? n_out : t->rank,
+                                 half ? orders->outputs : NULL, one, to, &out->most[half], err)
                    : pp_fail_nomem(err, "an adapter");
         if (!code && !half && orders->inputs) {
             one = room_for(room, ROW, (size_t)t->n_in * sizeof *one);
@@ -166,7 +198,7 @@ enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *
     const size_t bytes = (size_t)t->ne[0] * sizeof **out;
     float *row = pp_malloc(bytes), most;
     *out = pp_malloc(bytes * (size_t)t->ne[1]);
-    const enum pp_code code = *out && row ? read_tensor(a, t, turned, t->ne[!turned], NULL, row, *out, &most, err)
+    const enum pp_code code = *out && row ? read_tensor(a, t, NULL, turned, t->ne[!turned], NULL, row, *out, &most, err)
                                           : pp_fail_nomem(err, "an adapter");
     pp_free(row);
     return code;
@@ -340,7 +372,7 @@ void pp_lora_arena_free(struct pp_adapter *a)
 enum pp_code pp_lora_hold(struct pp_adapter *a, int linear, uint32_t type, const struct pp_lora_halves *from,
                           struct pp_lora_room *room, struct pp_error *err)
 {
-    const struct pp_tensor *w = a->model->plan.linears[linear].w;
+    const struct pp_tensor *w = pp_plan_target(&a->model->plan, linear).w;
     struct pp_lora_target *t = &a->targets[linear];
     const float *down = from->values[0];
     const int64_t n_in = w->ne[0];

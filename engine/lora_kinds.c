@@ -87,8 +87,11 @@ static enum pp_code load_bias(const struct loading *l)
         code = read_vector(l, &l->t->bias, l->n_out, true, &trained);
     if (!code && l->t->b_bias.data)
         code = read_vector(l, &l->t->b_bias, l->n_out, true, &of_b);
-    if (!code && trained && l->linear->b)
-        pp_dequantize_row(l->linear->b->type, l->linear->b->data, l->to->bias, l->n_out);
+    const struct pp_tensor *own = l->linear->b;
+    if (!code && trained && own)
+        pp_dequantize_row(own->type,
+                          (const uint8_t *)own->data + (size_t)l->linear->row * pp_type_row_bytes(own->type, l->n_out),
+                          l->to->bias, l->n_out);
     for (int64_t i = 0; i < l->n_out && !code; i++)
         l->to->bias[i] = (trained ? trained[i] - l->to->bias[i] : 0.0f) + (of_b ? l->t->scale * of_b[i] : 0.0f);
     pp_free(trained);
@@ -258,9 +261,9 @@ enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct p
                                 pp_lora_order order, const struct pp_lora_halves *halves,
                                 struct pp_error *err)
 {
-    const struct pp_linear *base = &a->model->plan.linears[linear];
+    const struct pp_linear base = pp_plan_target(&a->model->plan, linear);
     const struct loading l = {
-        .a = a, .t = t, .to = &a->targets[linear], .linear = base, .n_in = base->w->ne[0], .n_out = base->w->ne[1],
+        .a = a, .t = t, .to = &a->targets[linear], .linear = &base, .n_in = base.w->ne[0], .n_out = base.w->ne[1],
         .order = order, .err = err,
     };
     enum pp_code code = PP_OK;
@@ -327,9 +330,11 @@ static void hash_floats(struct pp_sha256_stream *s, const char *what, int index,
 void pp_lora_hash_kinds(const struct pp_adapter *a, struct pp_sha256_stream *s)
 {
     const struct pp_lora_embedding *e = &a->embedding;
-    for (int i = 0; i < a->n_linears; i++) {
+    for (int i = 0; i < a->n_targets; i++) {
         const struct pp_lora_target *t = &a->targets[i];
-        const struct pp_tensor *w = a->model->plan.linears[i].w;
+        const struct pp_tensor *w = pp_plan_target(&a->model->plan, i).w;
+        if (!w)
+            continue;
         hash_floats(s, "bias", i, t->bias, w->ne[1]);
         hash_floats(s, "input", i, t->input, w->ne[0]);
         hash_floats(s, "output", i, t->output, w->ne[1]);

@@ -9,6 +9,7 @@
 #include "engine/hparams.h"
 #include "engine/lora.h"
 #include "engine/model.h"
+#include "engine/name_index.h"
 #include "engine/pool.h"
 #include "engine/state_order.h"
 
@@ -40,6 +41,10 @@ struct loading {
     struct job *jobs;        /* [n] */
     int n;
     struct hand *hands;      /* [threads] */
+    /* Of an adapter of experts: the names of their matrices, and which of pp_plan_target each is. */
+    struct pp_name_index experts;
+    char (*names)[PP_HF_NAME];
+    int *targets;
 };
 
 /* --- held against the model ------------------------------------------------------------------------------------ */
@@ -57,6 +62,38 @@ static int linear_by_name(const struct pp_plan *plan, const char *name)
             tied = i;
     }
     return tied;
+}
+
+/* Learns what the model's experts' matrices are called. */
+static enum pp_code name_experts(struct loading *l, struct pp_error *err)
+{
+    const struct pp_plan *plan = &l->a->model->plan;
+    const size_t n = (size_t)plan->n_expert_targets;
+    if (!l->a->of_experts)
+        return PP_OK;
+    l->names = pp_calloc(n, sizeof *l->names);
+    l->targets = pp_calloc(n, sizeof *l->targets);
+    if (!l->names || !l->targets || !pp_name_index_init(&l->experts, n))
+        return pp_fail_nomem(err, "an adapter");
+    for (int i = plan->n_linears; i < pp_plan_n_targets(plan); i++) {
+        const struct pp_tensor *w = pp_plan_target(plan, i).w;
+        char *name = l->names[l->experts.n];
+        if (!w)
+            continue;
+        pp_matrix_name(w->name, name, sizeof *l->names);
+        l->targets[l->experts.n] = i;
+        if (!pp_name_index_add(&l->experts, name, strlen(name)))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s changes experts, and this model uses %s several times; "
+                           "that is not supported", l->a->path, name);
+    }
+    return PP_OK;
+}
+
+/* The index in pp_plan_target; -1: there is none. */
+static int target_by_name(const struct loading *l, const char *name)
+{
+    const size_t i = pp_name_index_find(&l->experts, name, strlen(name));
+    return i != SIZE_MAX ? l->targets[i] : linear_by_name(&l->a->model->plan, name);
 }
 
 /* Whether a tensor is of the matrices of heads of latent attention, or of groups of heads (DeepSeek V4), which cannot
@@ -115,15 +152,15 @@ static const struct pp_by_keys *find_by_keys(const struct pp_plan *plan, const c
 }
 
 /* name: of one of its matrices, the job's. */
-static enum pp_code check_target(const struct pp_model *m, const struct pp_adapter *a, const char *name,
-                                 struct job *job, struct pp_error *err)
+static enum pp_code check_target(const struct loading *l, const char *name, struct job *job, struct pp_error *err)
 {
+    const struct pp_adapter *a = l->a;
+    const struct pp_model *m = a->model;
     const struct pp_adapter_target *t = job->target;
-    job->linear = linear_by_name(&m->plan, name);
-    if (job->linear < 0 && pp_adapter_is_of_experts(name))
-        return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "adapter %s changes %s, a matrix of an expert; adapters of experts are not supported", a->path,
-                       name);
+    job->linear = target_by_name(l, name);
+    if (job->linear >= m->plan.n_linears && (t->weight.data || t->ia3_input))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s %s %s, a matrix of an expert; that is not supported",
+                       a->path, t->weight.data ? "replaces" : "scales the input of", name);
     if (job->linear < 0 && is_of_heads(name))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "adapter %s changes %s, of the matrices of heads of latent attention or of groups of heads; "
@@ -132,7 +169,7 @@ static enum pp_code check_target(const struct pp_model *m, const struct pp_adapt
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s changes %s, which %s does not have; it was made for another model", a->path, name,
                        m->info.name);
-    const struct pp_tensor *w = m->plan.linears[job->linear].w;
+    const struct pp_tensor *w = pp_plan_target(&m->plan, job->linear).w;
     const int64_t n_out = part_outputs(job, pp_source_hparams(m->source));
     if ((t->n_in && t->n_in != w->ne[0]) || (t->n_out && n_out != w->ne[1]))
         return pp_fail(err, PP_ERR_MISMATCH,
@@ -168,12 +205,14 @@ static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error 
 {
     size_t bytes = 0;
     for (int half = 0; half < 2; half++)
-        for (int i = 0; i < a->n_linears; i++) {
+        for (int i = 0; i < a->n_targets; i++) {
             struct pp_lora_target *t = &a->targets[i];
-            const struct pp_tensor *w = a->model->plan.linears[i].w;
-            const uint32_t type = exact || !is_q8(a->model, w) ? PP_TYPE_F32 : PP_TYPE_Q8_0;
             t->places[half] = bytes;
-            bytes += t->rank ? pp_lora_held_bytes(w, t->rank, type, half) : 0;
+            if (!t->rank)
+                continue;
+            const struct pp_tensor *w = pp_plan_target(&a->model->plan, i).w;
+            const uint32_t type = exact || !is_q8(a->model, w) ? PP_TYPE_F32 : PP_TYPE_Q8_0;
+            bytes += pp_lora_held_bytes(w, t->rank, type, half);
         }
     return bytes ? pp_lora_arena_new(a, bytes, err) : PP_OK;
 }
@@ -184,7 +223,7 @@ static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error 
 static enum pp_code load_halves(const struct loading *l, const struct job *job, const struct pp_lora_orders *orders,
                                 struct pp_lora_room *room, struct pp_lora_halves *halves, struct pp_error *err)
 {
-    const struct pp_tensor *w = l->a->model->plan.linears[job->linear].w;
+    const struct pp_tensor *w = pp_plan_target(&l->a->model->plan, job->linear).w;
     const enum pp_code code =
         job->tokens ? pp_lora_token_halves(l->a, job->target, w, room, halves, err)
                     : pp_lora_read(l->a, job->target, w->ne[1], orders, room, halves, err);
@@ -201,7 +240,7 @@ static enum pp_code find_orders(const struct loading *l, const struct job *job, 
 {
     const struct pp_hparams *hp = pp_source_hparams(l->a->model->source);
     struct pp_state_order heads;
-    const struct pp_tensor *w = l->a->model->plan.linears[job->linear].w;
+    const struct pp_tensor *w = pp_plan_target(&l->a->model->plan, job->linear).w;
     const bool hf = pp_adapter_file_hf_order(l->file);
     const bool pairs = hf != hp->rope_neox && pp_arch_rows(pp_arch_by_name(hp->arch), w->name) != PP_ROWS_SAME;
     const bool reordered = !job->keys && is_reordered(l->a->model, w->name, hf, &heads);
@@ -232,7 +271,7 @@ static enum pp_code load_matrix(const struct loading *l, const struct job *job, 
 {
     struct pp_adapter *a = l->a;
     const struct pp_adapter_target *t = job->target;
-    const struct pp_tensor *w = a->model->plan.linears[job->linear].w;
+    const struct pp_tensor *w = pp_plan_target(&a->model->plan, job->linear).w;
     const struct pp_lora_target *own = &a->targets[job->linear];
     struct pp_lora_halves halves = {0};
     struct pp_lora_orders orders;
@@ -270,7 +309,7 @@ static int threads_for(const struct loading *l)
     size_t bytes = 0;
     for (int i = 0; i < l->n; i++) {
         const struct pp_adapter_target *t = l->jobs[i].target;
-        const struct pp_tensor *w = l->a->model->plan.linears[l->jobs[i].linear].w;
+        const struct pp_tensor *w = pp_plan_target(&l->a->model->plan, l->jobs[i].linear).w;
         bytes += t->a.size + t->b.size + t->weight.size + (t->magnitude.data ? w->size : 0); /* a DoRA reads all of W */
     }
     return bytes > few_bytes ? MOST : 1;
@@ -316,7 +355,7 @@ static enum pp_code list_output_tokens(struct loading *l, const struct pp_adapte
     const enum pp_code code =
         !own ? pp_fail(err, PP_ERR_MISMATCH, "adapter %s changes %s, which %s does not have", a->path, t->name,
                        a->model->info.name)
-             : pp_lora_check_output_tokens(a, t, a->model->plan.linears[job.linear].w, err);
+             : pp_lora_check_output_tokens(a, t, pp_plan_target(&a->model->plan, job.linear).w, err);
     if (code)
         return code;
     if (own->taken)
@@ -338,7 +377,7 @@ static enum pp_code load_embeddings(struct loading *l, const struct pp_adapter_t
         code = pp_lora_load_tokens(a, t, pp_lora_table(&a->model->plan), err);
     const int output = linear_by_name(&a->model->plan, "output.weight");
     if (!code && t->tokens.data && output >= 0 && !pp_adapter_file_output_tokens(l->file) &&
-        pp_lora_is_tied(t, pp_lora_table(&a->model->plan), a->model->plan.linears[output].w))
+        pp_lora_is_tied(t, pp_lora_table(&a->model->plan), pp_plan_target(&a->model->plan, output).w))
         code = list_output_tokens(l, t, err); /* PEFT keeps them tied */
     return code || !t->rank ? code : pp_lora_load_embedding(a, t, err);
 }
@@ -361,7 +400,7 @@ static enum pp_code list_target(struct loading *l, const struct pp_adapter_targe
     const int n = keys ? 2 : pp_adapter_matrices(t, names);
     for (int part = 0; part < n && !code; part++) {
         struct job job = {.target = t, .part = part, .keys = keys};
-        code = check_target(a->model, a, names[part], &job, err);
+        code = check_target(l, names[part], &job, err);
         if (code)
             return code;
         struct pp_lora_target *own = &a->targets[job.linear];
@@ -378,13 +417,16 @@ enum pp_code pp_lora_load_targets(struct pp_adapter *a, const struct pp_adapter_
 {
     const size_t n = pp_adapter_file_n(f);
     struct loading l = {.a = a, .file = f, .exact = exact, .jobs = pp_calloc(n * PP_ADAPTER_MATRICES, sizeof *l.jobs)};
-    enum pp_code code = l.jobs ? PP_OK : pp_fail_nomem(err, "an adapter");
+    enum pp_code code = l.jobs ? name_experts(&l, err) : pp_fail_nomem(err, "an adapter");
     for (size_t i = 0; i < n && !code; i++)
         code = list_target(&l, pp_adapter_file_at(f, i), err);
     if (!code)
         code = make_room(a, exact, err);
     if (!code && l.n)
         code = do_jobs(&l, err);
+    pp_name_index_free(&l.experts);
+    pp_free(l.names);
+    pp_free(l.targets);
     pp_free(l.jobs);
     return code;
 }

@@ -15,7 +15,7 @@ bool pp_adapter_set_replaces(const struct pp_adapter_set *set)
         const struct pp_adapter *a = set->use[k].adapter;
         if (a->norms || a->embedding.table || a->embedding.n_tokens)
             return true;
-        for (int i = 0; i < a->n_linears; i++)
+        for (int i = 0; i < a->n_targets; i++)
             if (a->targets[i].w_data)
                 return true;
     }
@@ -143,7 +143,7 @@ static uint32_t held_type(const struct pp_tensor *w, const struct rows *r)
 
 static enum pp_code hold(struct pp_adapter *a, int linear, const struct rows *r, struct pp_error *err)
 {
-    const struct pp_tensor *w = a->model->plan.linears[linear].w;
+    const struct pp_tensor *w = pp_plan_target(&a->model->plan, linear).w;
     struct pp_lora_target *to = &a->targets[linear];
     const struct pp_matrix m = {.type = held_type(w, r), .n_rows = w->ne[1], .n_cols = w->ne[0]};
     const bool packed = m.type == PP_TYPE_Q8_0;
@@ -159,7 +159,7 @@ static enum pp_code hold(struct pp_adapter *a, int linear, const struct rows *r,
 enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
                                  pp_lora_order order, struct pp_error *err)
 {
-    const struct pp_tensor *w = a->model->plan.linears[linear].w;
+    const struct pp_tensor *w = pp_plan_target(&a->model->plan, linear).w;
     const struct rows r = {.from = &t->weight, .order = order};
     float *room = pp_malloc(2 * (size_t)w->ne[0] * sizeof *room);
     bool same = false;
@@ -173,7 +173,8 @@ enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct 
 
 enum pp_code pp_lora_scale_columns(struct pp_adapter *a, int linear, const float *scales, struct pp_error *err)
 {
-    return hold(a, linear, &(struct rows){.from = a->model->plan.linears[linear].w, .column_scales = scales}, err);
+    const struct rows r = {.from = pp_plan_target(&a->model->plan, linear).w, .column_scales = scales};
+    return hold(a, linear, &r, err);
 }
 
 /* --- norms and embeddings ------------------------------------------------------------------------------------ */
@@ -261,7 +262,7 @@ enum pp_code pp_lora_load_table(struct pp_adapter *a, const struct pp_adapter_ta
 
 void pp_lora_free_replaced(struct pp_adapter *a)
 {
-    for (int i = 0; a->targets && i < a->n_linears; i++)
+    for (int i = 0; a->targets && i < a->n_targets; i++)
         pp_free(a->targets[i].w_data);
     for (int i = 0; a->norms && i < a->model->plan.n_ops; i++)
         pp_free(a->norms[i]);
@@ -283,7 +284,7 @@ static void hash(struct pp_sha256_stream *s, const char *what, int index, uint32
 void pp_lora_hash_replaced(const struct pp_adapter *a, struct pp_sha256_stream *s)
 {
     const struct pp_plan *plan = &a->model->plan;
-    for (int i = 0; i < a->n_linears; i++)
+    for (int i = 0; i < a->n_targets; i++)
         if (a->targets[i].w_data)
             hash(s, "matrix", i, a->targets[i].w.type, a->targets[i].w_data, a->targets[i].w_bytes);
     for (int i = 0; a->norms && i < plan->n_ops; i++)

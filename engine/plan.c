@@ -764,7 +764,33 @@ int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e)
     if (!grow_by_one(p, &p->experts, &p->n_experts, &p->cap_experts, sizeof *p->experts))
         return 0;
     p->experts[p->n_experts - 1] = *e;
+    p->experts[p->n_experts - 1].first_target = p->n_expert_targets;
+    p->n_expert_targets += PP_EXPERT_KINDS * pp_experts_matrices(e);
     return p->n_experts - 1;
+}
+
+int pp_plan_n_targets(const struct pp_plan *p)
+{
+    return p->n_linears + p->n_expert_targets;
+}
+
+int pp_plan_expert_target(const struct pp_plan *p, const struct pp_experts *of, enum pp_expert_kind kind, int e)
+{
+    return p->n_linears + of->first_target + (int)kind * pp_experts_matrices(of) + e;
+}
+
+struct pp_linear pp_plan_target(const struct pp_plan *p, int index)
+{
+    if (index < p->n_linears)
+        return p->linears[index];
+    int i = p->n_experts - 1;
+    while (p->n_linears + p->experts[i].first_target > index)
+        i--;
+    const struct pp_experts *x = &p->experts[i];
+    const struct pp_tensor *const *const w[PP_EXPERT_KINDS] = {x->gate, x->up, x->down};
+    const struct pp_tensor *const b[PP_EXPERT_KINDS] = {x->gate_b, x->up_b, x->down_b};
+    const int n = pp_experts_matrices(x), in = index - p->n_linears - x->first_target, kind = in / n;
+    return (struct pp_linear){.w = w[kind] ? w[kind][in % n] : NULL, .b = b[kind], .index = index, .row = in % n};
 }
 
 int pp_plan_recurrence(struct pp_plan *p, const struct pp_recurrence *r)

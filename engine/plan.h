@@ -209,6 +209,7 @@ struct pp_linear {
     const struct pp_tensor *w; /* [n_out, n_in] */
     const struct pp_tensor *b; /* [n_out], or NULL */
     int index;                 /* in pp_plan.linears */
+    int row;                   /* of pp_plan_target: b's, where that is a stack's [n, n_out]; else 0 */
 };
 
 /* What an operation does not use is 0, and slots are -1. */
@@ -283,6 +284,7 @@ struct pp_experts {
     const struct pp_tensor *const *gate, *const *up; /* [n / share], each [n_ff, n_in]; gate NULL: W_down(fn(W_up x)) */
     const struct pp_tensor *const *down;             /* [n / share], each [n_out, n_ff], or [n_out, n_in] */
     const struct pp_tensor *gate_b, *up_b, *down_b;  /* [n, n_out], or NULL */
+    int first_target;                                /* its place in pp_plan_target; set by pp_plan_experts */
 };
 
 /* How many matrices of each kind there are. */
@@ -415,6 +417,7 @@ struct pp_plan {
     int n_slots, cap_slots;
     struct pp_experts *experts;
     int n_experts, cap_experts;
+    int n_expert_targets;            /* matrices of all of them */
     struct pp_heads *heads;
     int n_heads, cap_heads;
     struct pp_recurrence *recurrences;
@@ -501,6 +504,14 @@ const struct pp_tensor *pp_plan_silence(struct pp_plan *p, const struct pp_hpara
 const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions, int64_t n, bool fairseq,
                                           struct pp_error *err);
 int pp_plan_experts(struct pp_plan *p, const struct pp_experts *e); /* its index */
+/* What adapters attach to: the linears, by their index, and behind them the matrices of all mixtures, of each those of
+ * its gates, then `up`, then `down`; those of a kind that a mixture does not have have no w. The result's index is the
+ * one asked for. */
+int pp_plan_n_targets(const struct pp_plan *p);
+struct pp_linear pp_plan_target(const struct pp_plan *p, int index);
+enum pp_expert_kind { PP_EXPERT_GATE, PP_EXPERT_UP, PP_EXPERT_DOWN, PP_EXPERT_KINDS };
+/* The index of a mixture's e-th matrix of a kind. */
+int pp_plan_expert_target(const struct pp_plan *p, const struct pp_experts *of, enum pp_expert_kind kind, int e);
 int pp_plan_recurrence(struct pp_plan *p, const struct pp_recurrence *r); /* its index */
 /* Registers the matrices [n_out, n_in] of n heads, at least 1, which are one tensor, one behind the other. Its index,
  * or -1 with *err set. */

@@ -380,6 +380,9 @@ bool pp_stack_is_flat(const char *name);
 /* The tensor in which GGUF has an expert's matrix, whether it is one of its own or a part of that already (pp_plan's
  * "blk.0.ffn_up_exps.weight[3]"); of others the same name. */
 void pp_stack_name(const char *matrix, char out[256]);
+/* What a matrix in a stack of experts (pp_plan's "blk.0.ffn_up_exps.weight[3]") is called where it is a tensor of its
+ * own: "blk.0.ffn_up.3.weight"; of others the same name. */
+void pp_matrix_name(const char *matrix, char *out, size_t cap);
 /* By GGUF name, or NULL. For a folder, q and k projections are NOT permuted: hparams.rope_neox says so. */
 const struct pp_tensor *pp_source_tensor(const struct pp_source *s, const char *gguf_name);
 size_t pp_source_n_tensors(const struct pp_source *s);

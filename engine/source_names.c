@@ -70,6 +70,20 @@ bool pp_is_for_pictures(const struct pp_hparams *hp, const char *gguf_name)
     return strcmp(hp->arch, "cogvlm") == 0 && sscanf(gguf_name, "blk.%4d.vis_%n", &l, &end) == 1 && end > 0;
 }
 
+void pp_matrix_name(const char *matrix, char *out, size_t cap)
+{
+    static const char *const ends[][2] = {{"_chexps.weight[", "_ch"}, {"_exps.weight[", ""}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const char *at = strstr(matrix, ends[i][0]);
+        if (!at)
+            continue;
+        snprintf(out, cap, "%.*s%s.%ld.weight", (int)(at - matrix), matrix, ends[i][1],
+                 strtol(at + strlen(ends[i][0]), NULL, 10));
+        return;
+    }
+    snprintf(out, cap, "%s", matrix);
+}
+
 void pp_stack_name(const char *matrix, char out[256])
 {
     const char *number = pp_expert_number(matrix), *bracket = strchr(matrix, '[');

@@ -56,7 +56,7 @@ static void held_is_near(uint32_t type, uint32_t held, int rank)
     const char *path = tiny_adapter(&shape, rank);
     assert_ok(pp_adapter_load(m, path, &near, &err), err);
     assert_ok(pp_adapter_load_exact(m, path, &exact, &err), err);
-    for (int i = 0; i < near->n_linears; i++) {
+    for (int i = 0; i < near->n_targets; i++) {
         const bool packed = pp_pack_needed(m->plan.linears[i].w->type);
         if (near->targets[i].rank)
             assert_int_equal(near->targets[i].a.type, packed ? held : PP_TYPE_F16);

@@ -839,7 +839,6 @@ static void test_peft_refused(void **state)
         {",\"layer_replication\":[[0,1]]", "layer_replication"},
         {",\"init_lora_weights\":\"pissa_niter_4\"", "path_initial_model_for_weight_conversion"},
         {",\"init_lora_weights\":\"OLoRA\"", "OLoRA"},
-        {",\"target_parameters\":[\"mlp.experts.down_proj\"]", "target_parameters: LoRA of parameters"},
         {",\"use_qalora\":true", "use_qalora: LoRA of groups"},
         {",\"alpha_pattern\":{\"(q_proj\":4}", "alpha_pattern"},
         {",\"alpha_pattern\":{\"q_proj\":\"4\"}", "alpha_pattern"},

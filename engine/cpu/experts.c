@@ -12,8 +12,10 @@
 enum phase {
     ROUTE,         /* one item: choices, weights and places of all rows; of a single row also PREPARE */
     PREPARE,       /* of rows: normed, in all their places */
+    LOWER,         /* of one of the experts that have rows: A x of adapters of its gate, or up; only if there are any */
     GATE_UP,       /* of some weight rows of one of the experts that have rows */
     PREPARE_DOWN,  /* of places */
+    LOWER_DOWN,    /* as LOWER */
     DOWN,          /* as GATE_UP */
     SUM,           /* of rows */
 };
@@ -23,15 +25,15 @@ static const int64_t MOST_MACS = 200000000, MOST_BYTES = 16000000, ITEM_BYTES = 
 
 /* --- weights -------------------------------------------------------------------------------------------------- */
 
-/* One kind of matrix of all experts; b: [n, n_out] or NULL. */
+/* One kind of matrix of all experts; b: [n, n_out] or NULL; first_target: of adapters, the first one's. */
 static enum pp_code add_matrices(struct pp_cpu *c, const struct pp_tensor *const *w, const struct pp_tensor *b, int n,
-                                 struct projection **out, struct pp_error *err)
+                                 int first_target, struct projection **out, struct pp_error *err)
 {
     struct projection *p = *out = pp_calloc((size_t)n, sizeof *p);
     if (!p)
         return pp_fail_nomem(err, "the model's experts");
     for (int e = 0; e < n; e++) {
-        p[e] = (struct projection){.linear = -1, .out = -1,
+        p[e] = (struct projection){.linear = first_target + e, .out = -1,
                                    .w = {.type = w[e]->type, .n_rows = w[e]->ne[1], .n_cols = w[e]->ne[0]}};
         if (!(p[e].weight = pp_weights_add_new(c->weights, w[e])))
             return pp_fail_nomem(err, "the model's weights");
@@ -93,11 +95,14 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
         return err->code;
     if (from->table && take_table(x, from->table, err))
         return err->code;
-    enum pp_code code = from->gate ? add_matrices(c, from->gate, from->gate_b, x->n_matrices, &x->gate, err) : PP_OK;
-    if (!code && from->up)
-        code = add_matrices(c, from->up, from->up_b, x->n_matrices, &x->up, err);
-    if (!code)
-        code = add_matrices(c, from->down, from->down_b, x->n_matrices, &x->down, err);
+    const struct pp_tensor *const *const w[] = {from->gate, from->up, from->down};
+    const struct pp_tensor *const b[] = {from->gate_b, from->up_b, from->down_b};
+    struct projection **const to[] = {&x->gate, &x->up, &x->down};
+    enum pp_code code = PP_OK;
+    for (int k = 0; k < PP_EXPERT_KINDS && !code; k++)
+        if (w[k])
+            code = add_matrices(c, w[k], b[k], x->n_matrices,
+                                pp_plan_expert_target(&c->model->plan, from, (enum pp_expert_kind)k, 0), to[k], err);
     for (int e = 0; !code && e < x->n_matrices; e++) {
         const uint32_t up_type = (x->up ? x->up : x->down)[e].w.type;
         const uint32_t gate_type = x->gate ? x->gate[e].w.type : up_type;
@@ -175,13 +180,14 @@ bool pp_cpu_experts_new(struct pp_cpu *c)
     r->weight = pp_cpu_memory_take(c, places, sizeof *r->weight);
     r->place = pp_cpu_memory_take(c, places, sizeof *r->place);
     r->input_weight = pp_cpu_memory_take(c, places, sizeof *r->input_weight);
+    r->row = pp_cpu_memory_take(c, places, sizeof *r->row);
     r->active = pp_cpu_memory_take(c, n, sizeof *r->active);
     r->first = pp_cpu_memory_take(c, n + 1, sizeof *r->first);
     r->count = pp_cpu_memory_take(c, n, sizeof *r->count);
     r->part = pp_cpu_memory_take(c, n, sizeof *r->part);
     r->score = pp_cpu_memory_take(c, n, sizeof *r->score);
-    if (!r->choice || !r->weight || !r->place || !r->input_weight || !r->active || !r->first || !r->count ||
-        !r->part || !r->score)
+    if (!r->choice || !r->weight || !r->place || !r->input_weight || !r->row || !r->active || !r->first ||
+        !r->count || !r->part || !r->score)
         return false;
     if (idle) {
         r->kept_stride = round_up(n_in, 64);
@@ -215,6 +221,8 @@ void pp_cpu_experts_free(struct pp_cpu *c)
     pp_free(r->weight);
     pp_free(r->place);
     pp_free(r->input_weight);
+    pp_free(r->row);
+    pp_free(r->lora);
     pp_free(r->idle_weight);
     pp_free(r->kept);
     pp_free(r->active);
@@ -378,8 +386,11 @@ static void sort_places(const struct experts *x, struct routing *r, int m)
         r->count[e] = r->n_places - r->count[e]; /* the expert's next place */
     }
     r->first[r->n_active] = r->n_places;
-    for (int i = 0; i < n_pairs; i++)
+    for (int i = 0; i < n_pairs; i++) {
         r->place[i] = r->choice[i] < 0 ? -1 : r->count[r->choice[i]]++;
+        if (r->place[i] >= 0)
+            r->row[r->place[i]] = i / x->n_used;
+    }
 }
 
 /* Of a row's experts those that have the same matrices work once. */
@@ -432,6 +443,7 @@ static void route(struct pp_cpu *c, const struct stage *s, int m)
     for (int i = 0; x->idle && i < m; i++)
         r->idle_weight[i] = take_idle(x, r->choice + i * x->n_used, r->weight + i * x->n_used);
     sort_places(x, r, m);
+    r->adapted = pp_cpu_experts_adapted(c, s, m);
     for (int i = 0; x->weighed_inputs && i < m * x->n_used; i++) {
         if (r->place[i] >= 0)
             r->input_weight[r->place[i]] = r->weight[i];
@@ -516,10 +528,11 @@ static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int th
         return;
     if (x->quantize)
         quantize(c, &r->in, place[first], to, x->n_in, x->twins);
+    const bool plain = x->plain || pp_cpu_experts_row_adapted(c, s, row); /* adapters may be held in floats */
     for (int j = first + 1; j < x->n_used; j++) {
         if (place[j] < 0)
             continue;
-        if (x->plain)
+        if (plain)
             memcpy(floats_at(&r->in, place[j]), to, (size_t)x->n_in * sizeof *to);
         if (x->quantize)
             copy_quantized(&r->in, place[first], place[j]);
@@ -559,39 +572,61 @@ static int blocks_of(const struct stage *s, int m, int phase)
     return (int)((w->n_rows + rows - 1) / rows);
 }
 
-/* Weight rows row0 .. row1 - 1 of one expert for n rows; element [i * stride + r] of y is row i's for weight row r. */
-static bool multiply(struct pp_cpu *c, const struct projection *p, const struct pp_acts *acts, int n, int64_t row0,
+/* Weight rows row0 .. row1 - 1 of one kind for all rows of the a-th active expert, with what adapters add; element
+ * [i * stride + r] of y is its row i's for weight row r. */
+static bool multiply(struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int a, int64_t row0,
                      int64_t row1, float *y, int64_t stride, void *kernel)
 {
+    const struct experts *x = s->experts;
+    const struct routing *r = &c->routing;
+    const struct projection *const kinds[] = {x->gate, x->up, x->down};
+    const struct projection *p = &kinds[kind][r->active[a]];
+    const int n = r->first[a + 1] - r->first[a];
+    const struct pp_acts acts = pp_acts_from(kind == PP_EXPERT_DOWN && x->up ? &r->hidden : &r->in, r->first[a]);
     if (!pp_cpu_weight_ready(c, p, row0, row1))
         return false;
-    c->mm->by_type[p->w.type](&p->w, row0, row1, acts, n, y, stride, kernel);
-    for (int i = 0; p->bias && i < n; i++)
+    c->mm->by_type[p->w.type](&p->w, row0, row1, &acts, n, y, stride, kernel);
+    if (r->adapted)
+        pp_cpu_experts_adapt(c, s, kind, a, row0, row1, y, stride);
+    for (int i = 0; p->bias && !r->adapted && i < n; i++)
         c->ops->add(y + i * stride + row0, p->bias + row0, row1 - row0);
     return true;
 }
 
-/* Some weight rows of gate, if there is one, and up for the rows of the a-th active expert. */
-static void gate_up(struct pp_cpu *c, const struct experts *x, int a, int64_t row0, int64_t row1, int thread)
+/* Counts the inputs of the a-th active expert's gate and up, or down. */
+static void count_inputs(const struct pp_cpu *c, const struct experts *x, int a, bool down)
 {
     const struct routing *r = &c->routing;
-    const struct thread_scratch *own = &c->threads[thread];
-    const int e = r->active[a], first = r->first[a], n = r->first[a + 1] - first;
-    const struct pp_acts acts = pp_acts_from(&r->in, first);
-    int64_t groups = c->result_floats / (PP_GROUP_ROWS * (int64_t)n), step = (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
+    const struct pp_acts acts = pp_acts_from(down && x->up ? &r->hidden : &r->in, r->first[a]);
+    const int e = r->active[a], n = r->first[a + 1] - r->first[a];
     const struct projection *of[2];
     int n_of = 0;
-    if (x->gate)
+    if (down)
+        of[n_of++] = &x->down[e];
+    else if (x->gate)
         of[n_of++] = &x->gate[e];
-    of[n_of++] = &x->up[e];
+    if (!down)
+        of[n_of++] = &x->up[e];
+    pp_cpu_count(&acts, n, of, n_of);
+}
+
+/* Some weight rows of gate, if there is one, and up for the rows of the a-th active expert. */
+static void gate_up(struct pp_cpu *c, const struct stage *s, int a, int64_t row0, int64_t row1, int thread)
+{
+    const struct experts *x = s->experts;
+    const struct routing *r = &c->routing;
+    const struct thread_scratch *own = &c->threads[thread];
+    const int first = r->first[a], n = r->first[a + 1] - first, n_of = x->gate ? 2 : 1;
+    int64_t groups = c->result_floats / (PP_GROUP_ROWS * (int64_t)n), step = (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
     if (c->imatrix && row0 == 0)
-        pp_cpu_count(&acts, n, of, n_of);
+        count_inputs(c, x, a, false);
     for (int64_t at = row0; at < row1; at += step) {
         const int64_t end = at + step < row1 ? at + step : row1, stride = round_up(end - at, PP_GROUP_ROWS);
         float *results[2]; /* as if weight row 0 were `at` places before */
         for (int i = 0; i < n_of; i++) {
+            const enum pp_expert_kind kind = x->gate && i == 0 ? PP_EXPERT_GATE : PP_EXPERT_UP;
             results[i] = (float *)((uintptr_t)own->results[i] - (size_t)at * sizeof(float));
-            if (!multiply(c, of[i], &acts, n, at, end, results[i], stride, own->kernel))
+            if (!multiply(c, s, kind, a, at, end, results[i], stride, own->kernel))
                 return;
         }
         for (int i = 0; x->weighed_inputs && i < n_of * n; i++) { /* products of inputs that were not weighed */
@@ -615,26 +650,35 @@ static float *result_at(const struct routing *r, const struct experts *x, int pl
     return x->up ? r->out + place * r->out_stride : floats_at(&r->hidden, place);
 }
 
-static void down(struct pp_cpu *c, const struct experts *x, int a, int64_t row0, int64_t row1, int thread)
+static void down(struct pp_cpu *c, const struct stage *s, int a, int64_t row0, int64_t row1, int thread)
 {
+    const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
-    const int e = r->active[a], first = r->first[a], n = r->first[a + 1] - first;
-    const struct pp_acts acts = pp_acts_from(x->up ? &r->hidden : &r->in, first);
     if (c->imatrix && row0 == 0)
-        pp_cpu_count(&acts, n, (const struct projection *[]){&x->down[e]}, 1);
-    multiply(c, &x->down[e], &acts, n, row0, row1, result_at(r, x, first),
+        count_inputs(c, x, a, true);
+    multiply(c, s, PP_EXPERT_DOWN, a, row0, row1, result_at(r, x, r->first[a]),
              x->up ? r->out_stride : r->hidden.f32_stride, c->threads[thread].kernel);
 }
 
 static void run_block(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
 {
-    const struct experts *x = s->experts;
     const struct pp_matrix *w = matrix_of(s, phase);
     const int blocks = blocks_of(s, m, phase), a = item / blocks;
     const int64_t rows = item_rows(w, m), row0 = item % blocks * rows;
     const int64_t row1 = row0 + rows < w->n_rows ? row0 + rows : w->n_rows;
     if (a < c->routing.n_active) /* there may be fewer than rows could choose */
-        (phase == DOWN ? down : gate_up)(c, x, a, row0, row1, thread);
+        (phase == DOWN ? down : gate_up)(c, s, a, row0, row1, thread);
+}
+
+/* A x of one of the experts that have rows. */
+static void run_lower(const struct pp_cpu *c, const struct stage *s, int phase, int item, int thread)
+{
+    const int n_kinds = phase == LOWER && s->experts->gate ? 2 : 1, a = item / n_kinds;
+    const enum pp_expert_kind kind = phase == LOWER_DOWN                  ? PP_EXPERT_DOWN
+                                     : n_kinds == 2 && item % n_kinds == 0 ? PP_EXPERT_GATE
+                                                                          : PP_EXPERT_UP;
+    if (a < c->routing.n_active)
+        pp_cpu_experts_lower(c, s, kind, a, c->threads[thread].kernel);
 }
 
 /* A row's result: its experts' ones with their weights, in the order of its choices, and what those give that give what
@@ -677,11 +721,13 @@ void pp_cpu_experts_phases(const struct pp_cpu *c, const struct stage *s, int m,
 {
     const struct experts *x = s->experts;
     const int places = m * x->n_used, active = places < x->n_matrices ? places : x->n_matrices;
-    (void)c;
+    const bool adapted = pp_cpu_experts_adapted(c, s, m);
     n_items[ROUTE] = 1;
     n_items[PREPARE] = m > 1 ? m : 0;
+    n_items[LOWER] = x->up && adapted ? active * (x->gate ? 2 : 1) : 0;
     n_items[GATE_UP] = x->up ? active * blocks_of(s, m, GATE_UP) : 0;
     n_items[PREPARE_DOWN] = x->quantize_down ? places : 0;
+    n_items[LOWER_DOWN] = adapted ? active : 0;
     n_items[DOWN] = active * blocks_of(s, m, DOWN);
     n_items[SUM] = m;
 }
@@ -690,6 +736,8 @@ int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m,
 {
     enum { ROWS = 8 };
     (void)c;
+    if (phase == LOWER || phase == LOWER_DOWN)
+        return 1;
     if (phase != GATE_UP && phase != DOWN)
         return ROWS;
     const struct pp_matrix *w = matrix_of(s, phase);
@@ -710,6 +758,10 @@ void pp_cpu_experts_item(struct pp_cpu *c, const struct stage *s, int m, int pha
         break;
     case PREPARE:
         prepare_row(c, s, item, thread);
+        break;
+    case LOWER:
+    case LOWER_DOWN:
+        run_lower(c, s, phase, item, thread);
         break;
     case GATE_UP:
     case DOWN:

@@ -104,9 +104,9 @@ static enum pp_profile_kind part_kind(const struct pp_cpu *c, const struct part 
     if ((part->stage->kind == STAGE_ATTEND || part->stage->kind == STAGE_PICK) && part->phase == 0)
         return PP_PROFILE_STORE;
     if (part->stage->kind == STAGE_EXPERTS) /* experts.c: enum phase */
-        return part->phase == 2                       ? PP_PROFILE_GATE_UP
-               : part->phase == 4                     ? PP_PROFILE_DOWN
-               : part->phase == 1 || part->phase == 3 ? PP_PROFILE_PREPARE
+        return part->phase == 3                       ? PP_PROFILE_GATE_UP
+               : part->phase == 6                     ? PP_PROFILE_DOWN
+               : part->phase >= 1 && part->phase <= 5 ? PP_PROFILE_PREPARE
                                                       : PP_PROFILE_OTHER;
     return (enum pp_profile_kind)c->profile->kinds[part->stage - c->stages];
 }

@@ -53,7 +53,7 @@ struct row_op {
 };
 
 struct projection {
-    int linear;                 /* for adapters */
+    int linear;                 /* for adapters: its place in pp_plan_target */
     struct pp_matrix w;
     struct pp_weight *weight;   /* whether w's data are made */
     const float *bias;          /* [n_rows], or NULL */
@@ -163,7 +163,7 @@ struct stage {
 };
 
 /* A stage runs in several phases; each becomes a part of the pool's work, behind which the threads meet. */
-enum { MAX_PHASES = 6 };
+enum { MAX_PHASES = 8 };
 
 /* Memory that a thread will read soon, of which it asks for some lines at a time (project.c). */
 struct requests {
@@ -280,6 +280,10 @@ struct routing {
     float *kept;                /* [max_rows, kept_stride]: what they give, with that weight */
     int64_t kept_stride;
     float *input_weight;        /* [places], where weights multiply inputs; `weight` is then 1 */
+    int32_t *row;               /* [places]: whose they are */
+    bool adapted;               /* some row has adapters of experts */
+    float *lora;                /* [places, lora_width]: A x of gate and up, then of down; NULL: none were needed yet */
+    int64_t lora_width;
     int32_t *active;            /* [n_expert]: those that have rows */
     int32_t *first;             /* [n_expert + 1]: the first place of each of those; behind the last, n_places */
     int32_t *count;             /* [n_expert] */
@@ -457,6 +461,16 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
 void pp_cpu_experts_point(struct pp_cpu *c); /* their kernels learn where the weights are */
 bool pp_cpu_experts_new(struct pp_cpu *c);
 void pp_cpu_experts_free(struct pp_cpu *c);
+/* experts_adapt.c: whether a row, or one of m, has adapters of experts; room for what a set makes of a row. */
+bool pp_cpu_experts_row_adapted(const struct pp_cpu *c, const struct stage *s, int row);
+bool pp_cpu_experts_adapted(const struct pp_cpu *c, const struct stage *s, int m);
+bool pp_cpu_experts_reserve(struct pp_cpu *c, const struct pp_adapter_set *set);
+/* A x of all rows of the active-th of the experts that have rows. */
+void pp_cpu_experts_lower(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,
+                          void *kernel);
+/* All that comes behind its W x, as pp_cpu_adapt: element [i * stride + r] of y is its row i's for weight row r. */
+void pp_cpu_experts_adapt(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,
+                          int64_t row0, int64_t row1, float *y, int64_t stride);
 /* heads.c: the weights of a stage, memory for the widest, an item, and how many a thread may take at a time. */
 enum pp_code pp_cpu_heads_add(struct pp_cpu *c, struct stage *s, const struct pp_heads *heads, struct pp_error *err);
 bool pp_cpu_heads_new(struct pp_cpu *c);
@@ -505,6 +519,13 @@ enum pp_code pp_cpu_count_begin(struct pp_cpu *c, const struct pp_tensor *w, int
                                 struct pp_error *err);
 /* Counts m rows of input to n projections that share it. Once for each pass, by one thread. */
 void pp_cpu_count(const struct pp_acts *acts, int m, const struct projection *const *p, int n);
+/* adapt.c: A x of n rows for one adapter and matrix, as add_low_rank wants it: out [n, stride]. */
+void pp_cpu_multiply_a(const struct pp_cpu *c, const struct pp_lora_target *t, const struct pp_acts *x, int n,
+                       float *out, int64_t stride, void *kernel);
+/* All that comes behind W x, outputs row0 .. row1 - 1, of neighbouring rows that have one set (or NULL), the model's
+ * own bias included. rows.down: what pp_cpu_multiply_a made of them for the adapters of the set, one behind the other. */
+void pp_cpu_adapt(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
+                  struct pp_low_rank_rows rows, int64_t row0, int64_t row1);
 /* project.c: a stage's norm for a row with this set, whose adapters may replace it; room: [n]. */
 struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *set, int64_t n, float *room);
 

@@ -45,15 +45,6 @@ static void ask_for_some(struct requests *r)
     ask_for(r, SOME_LINES);
 }
 
-/* A x of n rows of a set for one adapter and projection, as add_low_rank wants it. */
-static void multiply_a(const struct pp_cpu *c, const struct pp_lora_target *t, const struct pp_acts *x, int n,
-                       float *out, void *kernel)
-{
-    c->mm->by_type[t->a.type](&t->a, 0, t->rank, x, n, out, c->lora_width, kernel);
-    for (int i = 0; t->b.type == PP_TYPE_Q8_0 && i < n; i++)
-        c->ops->round_low_rank(out + i * c->lora_width, t->rank);
-}
-
 /* Whether what an A of this type meets is there until all rows of the stage are prepared. */
 static bool keeps_input(const struct stage *s, uint32_t type)
 {
@@ -72,7 +63,7 @@ static void lora_down(const struct pp_cpu *c, const struct stage *s, const struc
         for (int k = 0; k < set->n; k++) {
             const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[p].linear];
             if (t->rank && (which == DOWN_ALL || (which == DOWN_KEPT) == keeps_input(s, t->a.type)))
-                multiply_a(c, t, x, n, out, kernel);
+                pp_cpu_multiply_a(c, t, x, n, out, c->lora_width, kernel);
             out += pp_low_rank_room(t->rank);
         }
 }
@@ -85,20 +76,6 @@ static const float *down_of(const struct stage *s, int projection, const struct 
     return down;
 }
 
-/* y[r] += scale * B (A x) for rows row0 .. row1 - 1 of one projection, of batch rows that have the same set; down: what
- * lora_down made of them. */
-static void lora_up(const struct pp_cpu *c, const struct stage *s, int projection, const struct pp_adapter_set *set,
-                    struct pp_low_rank_rows rows, int64_t row0, int64_t row1)
-{
-    rows.down = down_of(s, projection, set, rows.down);
-    for (int k = 0; k < set->n; k++) {
-        const struct pp_lora_target *t = &set->use[k].adapter->targets[s->projections[projection].linear];
-        if (t->rank)
-            c->ops->add_low_rank(&t->b, &rows, t->scale * set->use[k].scale, row0, row1);
-        rows.down += pp_low_rank_room(t->rank);
-    }
-}
-
 /* Batch rows from i on that have the same adapters. */
 static int alike_from(const struct pp_cpu *c, const struct stage *s, int i, int m)
 {
@@ -107,116 +84,6 @@ static int alike_from(const struct pp_cpu *c, const struct stage *s, int i, int 
     while (i + n < m && batch_row(c, s, i + n)->adapters == set)
         n++;
     return n;
-}
-
-/* --- adapters of other kinds (lora.h) ------------------------------------------------------------------------- */
-
-static bool is_special(const struct pp_adapter_set *set, int linear)
-{
-    for (int k = 0; k < set->n; k++)
-        if (set->use[k].adapter->targets[linear].special)
-            return true;
-    return false;
-}
-
-enum { SPECIAL_ROWS = 256 }; /* outputs worked on at a time; a multiple of 16 */
-
-/* g_k of n outputs, row0 being the first; n_out: of the projection. */
-static void dora_gains(const struct pp_lora_target *t, float strength, int64_t n_out, int64_t row0, int64_t n,
-                       float *gain)
-{
-    const float *magnitude = t->dora + row0, *mixed = magnitude + n_out, *square = mixed + n_out;
-    for (int64_t i = 0; i < n; i++) {
-        float norm = 1.0f + strength * (mixed[i] + strength * square[i]);
-        norm = norm > 1e-12f ? norm : 1e-12f; /* W + B A is zero, or rounding says so */
-        gain[i] = (1.0f + strength * magnitude[i]) / sqrtf(norm);
-    }
-}
-
-/* What stands before and behind W x for n outputs from row0 on: g and o, and each DoRA's g_k. */
-struct gains {
-    float all[SPECIAL_ROWS], output[SPECIAL_ROWS], own[PP_MAX_ADAPTERS][SPECIAL_ROWS];
-};
-
-static void find_gains(const struct pp_adapter_set *set, const struct projection *p, int64_t row0, int64_t n,
-                       struct gains *g)
-{
-    for (int64_t i = 0; i < n; i++)
-        g->all[i] = g->output[i] = 1.0f;
-    for (int k = 0; k < set->n; k++) {
-        const struct pp_lora_target *t = &set->use[k].adapter->targets[p->linear];
-        const float strength = set->use[k].scale;
-        if (t->dora)
-            dora_gains(t, strength, p->w.n_rows, row0, n, g->own[k]);
-        for (int64_t i = 0; t->dora && i < n; i++)
-            g->all[i] += g->own[k][i] - 1.0f;
-        for (int64_t i = 0; t->output && i < n; i++)
-            g->output[i] *= 1.0f + strength * t->output[row0 + i];
-    }
-}
-
-/* y = o (g y + b) for n outputs; y and b are those of the first. */
-static void apply_gains(const struct gains *g, const float *bias, int64_t n, float *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] *= g->all[i];
-    for (int64_t i = 0; bias && i < n; i++)
-        y[i] += bias[i];
-    for (int64_t i = 0; i < n; i++)
-        y[i] *= g->output[i];
-}
-
-/* What an adapter of a set adds to n outputs from row0 on; gain: g_k of a DoRA. */
-static void add_special(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_use *use,
-                        const float *gain, struct pp_low_rank_rows rows, int64_t row0, int64_t n)
-{
-    enum { AT_ONCE = 4 };
-    const struct pp_lora_target *t = &use->adapter->targets[p->linear];
-    float sums[AT_ONCE][SPECIAL_ROWS];
-    if (t->rank && !t->dora)
-        c->ops->add_low_rank(&t->b, &rows, t->scale * use->scale, row0, row0 + n);
-    for (int first = 0; t->dora && first < rows.n; first += AT_ONCE) {
-        const int some = rows.n - first < AT_ONCE ? rows.n - first : AT_ONCE;
-        struct pp_low_rank_rows to = {.n = some, .y_stride = SPECIAL_ROWS, .down_stride = rows.down_stride};
-        to.y = (float *)((uintptr_t)sums - (size_t)row0 * sizeof(float)); /* as if output 0 were row0 places before */
-        to.down = rows.down + first * rows.down_stride;
-        memset(sums, 0, (size_t)some * sizeof *sums);
-        if (t->rank)
-            c->ops->add_low_rank(&t->b, &to, t->scale * use->scale, row0, row0 + n);
-        for (int k = 0; k < some; k++) {
-            float *y = rows.y + (first + k) * rows.y_stride + row0;
-            for (int64_t i = 0; i < n; i++)
-                y[i] += gain[i] * sums[k][i];
-        }
-    }
-    for (int k = 0; t->bias && k < rows.n; k++) {
-        float *y = rows.y + k * rows.y_stride + row0;
-        for (int64_t i = 0; i < n; i++)
-            y[i] += use->scale * t->bias[row0 + i];
-    }
-}
-
-/* Everything behind W x of rows whose set holds adapters of other kinds, the model's own bias included. */
-static void adapt_special(const struct pp_cpu *c, const struct stage *s, int projection,
-                          const struct pp_adapter_set *set, struct pp_low_rank_rows rows, int64_t row0, int64_t row1)
-{
-    const struct projection *p = &s->projections[projection];
-    struct gains gains;
-    if (rows.down)
-        rows.down = down_of(s, projection, set, rows.down);
-    for (int64_t r = row0; r < row1; r += SPECIAL_ROWS) {
-        const int64_t n = row1 - r < SPECIAL_ROWS ? row1 - r : SPECIAL_ROWS;
-        struct pp_low_rank_rows of_one = rows;
-        find_gains(set, p, r, n, &gains);
-        for (int i = 0; i < rows.n; i++)
-            apply_gains(&gains, p->bias ? p->bias + r : NULL, n, rows.y + i * rows.y_stride + r);
-        for (int k = 0; k < set->n; k++) {
-            const int rank = set->use[k].adapter->targets[p->linear].rank;
-            add_special(c, p, &set->use[k], gains.own[k], of_one, r, n);
-            if (rank)
-                of_one.down += pp_low_rank_room(rank);
-        }
-    }
 }
 
 /* The input of a projection times the scales of a set's IA3s. */
@@ -549,7 +416,7 @@ static void run_unit(const struct pp_cpu *c, const struct pp_acts *acts, const s
                      const struct thread_scratch *own)
 {
     const struct pp_acts x = pp_acts_from(acts, u->first);
-    multiply_a(c, u->target, &x, u->n, lora + u->first * c->lora_width + u->at, own->kernel);
+    pp_cpu_multiply_a(c, u->target, &x, u->n, lora + u->first * c->lora_width + u->at, c->lora_width, own->kernel);
 }
 
 /* Takes a product of the stage; n_down: there are none left. */
@@ -654,22 +521,17 @@ static void adapt_rows(const struct pp_cpu *c, const struct stage *s, int projec
     const struct projection *p = &s->projections[projection];
     for (int first = 0, n; first < m; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
-        const bool adapted = set && set->n, special = adapted && is_special(set, p->linear);
-        float *y = to.y + first * to.stride;
         n = alike_from(c, s, first, m);
-        const struct pp_low_rank_rows rows = {
+        struct pp_low_rank_rows rows = {
             .n = n,
-            .y = y,
+            .y = to.y + first * to.stride,
             .down = c->lora_width ? all + first * c->lora_width : NULL, /* there may be no such room yet */
             .y_stride = to.stride,
             .down_stride = c->lora_width,
         };
-        if (special)
-            adapt_special(c, s, projection, set, rows, row0, row1);
-        else if (adapted)
-            lora_up(c, s, projection, set, rows, row0, row1);
-        for (int i = 0; p->bias && !special && i < n; i++)
-            c->ops->add(y + i * to.stride + row0, p->bias + row0, row1 - row0);
+        if (rows.down && set && set->n)
+            rows.down = down_of(s, projection, set, rows.down);
+        pp_cpu_adapt(c, p, set, rows, row0, row1);
     }
 }
 

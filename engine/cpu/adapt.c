@@ -1,0 +1,145 @@
+/* adapt.c - what adapters do behind a product with W (lora.h), for neighbouring rows that have the same of them: of
+ * projections and of experts. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/program.h"
+
+void pp_cpu_multiply_a(const struct pp_cpu *c, const struct pp_lora_target *t, const struct pp_acts *x, int n,
+                       float *out, int64_t stride, void *kernel)
+{
+    c->mm->by_type[t->a.type](&t->a, 0, t->rank, x, n, out, stride, kernel);
+    for (int i = 0; t->b.type == PP_TYPE_Q8_0 && i < n; i++)
+        c->ops->round_low_rank(out + i * stride, t->rank);
+}
+
+/* y[r] += scale * B (A x). */
+static void lora_up(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
+                    struct pp_low_rank_rows rows, int64_t row0, int64_t row1)
+{
+    for (int k = 0; k < set->n; k++) {
+        const struct pp_lora_target *t = pp_adapter_target_at(set->use[k].adapter, p->linear);
+        if (t->rank)
+            c->ops->add_low_rank(&t->b, &rows, t->scale * set->use[k].scale, row0, row1);
+        rows.down += pp_low_rank_room(t->rank);
+    }
+}
+
+/* --- adapters of other kinds --------------------------------------------------------------------------------- */
+
+static bool is_special(const struct pp_adapter_set *set, int linear)
+{
+    for (int k = 0; k < set->n; k++)
+        if (pp_adapter_target_at(set->use[k].adapter, linear)->special)
+            return true;
+    return false;
+}
+
+enum { SPECIAL_ROWS = 256 }; /* outputs worked on at a time; a multiple of 16 */
+
+/* g_k of n outputs, row0 being the first; n_out: of the projection. */
+static void dora_gains(const struct pp_lora_target *t, float strength, int64_t n_out, int64_t row0, int64_t n,
+                       float *gain)
+{
+    const float *magnitude = t->dora + row0, *mixed = magnitude + n_out, *square = mixed + n_out;
+    for (int64_t i = 0; i < n; i++) {
+        float norm = 1.0f + strength * (mixed[i] + strength * square[i]);
+        norm = norm > 1e-12f ? norm : 1e-12f; /* W + B A is zero, or rounding says so */
+        gain[i] = (1.0f + strength * magnitude[i]) / sqrtf(norm);
+    }
+}
+
+/* What stands before and behind W x for n outputs from row0 on: g and o, and each DoRA's g_k. */
+struct gains {
+    float all[SPECIAL_ROWS], output[SPECIAL_ROWS], own[PP_MAX_ADAPTERS][SPECIAL_ROWS];
+};
+
+static void find_gains(const struct pp_adapter_set *set, const struct projection *p, int64_t row0, int64_t n,
+                       struct gains *g)
+{
+    for (int64_t i = 0; i < n; i++)
+        g->all[i] = g->output[i] = 1.0f;
+    for (int k = 0; k < set->n; k++) {
+        const struct pp_lora_target *t = pp_adapter_target_at(set->use[k].adapter, p->linear);
+        const float strength = set->use[k].scale;
+        if (t->dora)
+            dora_gains(t, strength, p->w.n_rows, row0, n, g->own[k]);
+        for (int64_t i = 0; t->dora && i < n; i++)
+            g->all[i] += g->own[k][i] - 1.0f;
+        for (int64_t i = 0; t->output && i < n; i++)
+            g->output[i] *= 1.0f + strength * t->output[row0 + i];
+    }
+}
+
+/* y = o (g y + b) for n outputs; y and b are those of the first. */
+static void apply_gains(const struct gains *g, const float *bias, int64_t n, float *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= g->all[i];
+    for (int64_t i = 0; bias && i < n; i++)
+        y[i] += bias[i];
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= g->output[i];
+}
+
+/* What an adapter of a set adds to n outputs from row0 on; gain: g_k of a DoRA. */
+static void add_special(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_use *use,
+                        const float *gain, struct pp_low_rank_rows rows, int64_t row0, int64_t n)
+{
+    enum { AT_ONCE = 4 };
+    const struct pp_lora_target *t = pp_adapter_target_at(use->adapter, p->linear);
+    float sums[AT_ONCE][SPECIAL_ROWS];
+    if (t->rank && !t->dora)
+        c->ops->add_low_rank(&t->b, &rows, t->scale * use->scale, row0, row0 + n);
+    for (int first = 0; t->dora && first < rows.n; first += AT_ONCE) {
+        const int some = rows.n - first < AT_ONCE ? rows.n - first : AT_ONCE;
+        struct pp_low_rank_rows to = {.n = some, .y_stride = SPECIAL_ROWS, .down_stride = rows.down_stride};
+        to.y = (float *)((uintptr_t)sums - (size_t)row0 * sizeof(float)); /* as if output 0 were row0 places before */
+        to.down = rows.down + first * rows.down_stride;
+        memset(sums, 0, (size_t)some * sizeof *sums);
+        if (t->rank)
+            c->ops->add_low_rank(&t->b, &to, t->scale * use->scale, row0, row0 + n);
+        for (int k = 0; k < some; k++) {
+            float *y = rows.y + (first + k) * rows.y_stride + row0;
+            for (int64_t i = 0; i < n; i++)
+                y[i] += gain[i] * sums[k][i];
+        }
+    }
+    for (int k = 0; t->bias && k < rows.n; k++) {
+        float *y = rows.y + k * rows.y_stride + row0;
+        for (int64_t i = 0; i < n; i++)
+            y[i] += use->scale * t->bias[row0 + i];
+    }
+}
+
+/* Everything behind W x of rows whose set holds adapters of other kinds, the model's own bias included. */
+static void adapt_special(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
+                          struct pp_low_rank_rows rows, int64_t row0, int64_t row1)
+{
+    struct gains gains;
+    for (int64_t r = row0; r < row1; r += SPECIAL_ROWS) {
+        const int64_t n = row1 - r < SPECIAL_ROWS ? row1 - r : SPECIAL_ROWS;
+        struct pp_low_rank_rows of_one = rows;
+        find_gains(set, p, r, n, &gains);
+        for (int i = 0; i < rows.n; i++)
+            apply_gains(&gains, p->bias ? p->bias + r : NULL, n, rows.y + i * rows.y_stride + r);
+        for (int k = 0; k < set->n; k++) {
+            const int rank = pp_adapter_target_at(set->use[k].adapter, p->linear)->rank;
+            add_special(c, p, &set->use[k], gains.own[k], of_one, r, n);
+            if (rank)
+                of_one.down += pp_low_rank_room(rank);
+        }
+    }
+}
+
+void pp_cpu_adapt(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
+                  struct pp_low_rank_rows rows, int64_t row0, int64_t row1)
+{
+    const bool adapted = set && set->n, special = adapted && is_special(set, p->linear);
+    if (special)
+        adapt_special(c, p, set, rows, row0, row1);
+    else if (adapted)
+        lora_up(c, p, set, rows, row0, row1);
+    for (int i = 0; p->bias && !special && i < rows.n; i++)
+        c->ops->add(rows.y + i * rows.y_stride + row0, p->bias + row0, row1 - row0);
+}

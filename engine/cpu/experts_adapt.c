@@ -1,0 +1,140 @@
+/* experts_adapt.c - adapters of experts. What they add to a row hangs on the expert and on the row's own adapters: of
+ * the rows of one expert neighbours that have the same are taken together, as projections do it. A x of all places is
+ * made in a phase before each product, because everyone who multiplies some rows of W needs it. */
+#include "engine/base/mem.h"
+#include "engine/cpu/program.h"
+
+static const struct pp_batch_row *batch_row(const struct pp_cpu *c, const struct stage *s, int i)
+{
+    return &c->batch->rows[s->selected ? c->batch->output_rows[i] : i];
+}
+
+bool pp_cpu_experts_row_adapted(const struct pp_cpu *c, const struct stage *s, int row)
+{
+    const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
+    for (int k = 0; set && k < set->n; k++)
+        if (set->use[k].adapter->of_experts)
+            return true;
+    return false;
+}
+
+bool pp_cpu_experts_adapted(const struct pp_cpu *c, const struct stage *s, int m)
+{
+    for (int i = 0; i < m; i++)
+        if (pp_cpu_experts_row_adapted(c, s, i))
+            return true;
+    return false;
+}
+
+/* Floats for A x of a place, for what it is at the same time: gate and up, or down. */
+static int64_t room_of(const struct experts *x, const struct pp_adapter_set *set, int e)
+{
+    const int64_t gate = x->gate ? pp_adapter_set_room(set, x->gate[e].linear) : 0;
+    const int64_t up = x->up ? pp_adapter_set_room(set, x->up[e].linear) : 0;
+    const int64_t down = pp_adapter_set_room(set, x->down[e].linear);
+    return gate + up > down ? gate + up : down;
+}
+
+static bool has_experts(const struct pp_adapter_set *set)
+{
+    for (int k = 0; k < set->n; k++)
+        if (set->use[k].adapter->of_experts)
+            return true;
+    return false;
+}
+
+bool pp_cpu_experts_reserve(struct pp_cpu *c, const struct pp_adapter_set *set)
+{
+    struct routing *r = &c->routing;
+    int64_t widest = 0, n_used = 0;
+    for (int i = 0; has_experts(set) && i < c->model->plan.n_experts; i++) {
+        const struct experts *x = &c->experts[i];
+        n_used = x->n_used > n_used ? x->n_used : n_used;
+        for (int e = 0; e < x->n_matrices; e++) {
+            const int64_t room = room_of(x, set, e);
+            widest = room > widest ? room : widest;
+        }
+    }
+    if (widest <= r->lora_width)
+        return true;
+    for (int i = 0; i < c->model->plan.n_experts; i++)
+        n_used = c->experts[i].n_used > n_used ? c->experts[i].n_used : n_used;
+    const int64_t places = c->max_rows * n_used;
+    float *p = pp_cpu_memory_take(c, places * widest, sizeof *p);
+    if (!p)
+        return false;
+    if (r->lora)
+        c->memory -= (uint64_t)(places * r->lora_width) * sizeof *p;
+    pp_free(r->lora);
+    r->lora = p;
+    r->lora_width = widest;
+    return true;
+}
+
+static const struct pp_adapter_set *set_at(const struct pp_cpu *c, const struct stage *s, int place)
+{
+    return batch_row(c, s, c->routing.row[place])->adapters;
+}
+
+/* Places from `first` on, before `end`, whose rows have the same adapters. */
+static int alike_from(const struct pp_cpu *c, const struct stage *s, int first, int end)
+{
+    const struct pp_adapter_set *set = set_at(c, s, first);
+    int n = 1;
+    while (first + n < end && set_at(c, s, first + n) == set)
+        n++;
+    return n;
+}
+
+/* Where A x of a matrix begins in a place's row: those of the gate come before those of `up`. */
+static int64_t room_before(const struct experts *x, enum pp_expert_kind kind, int e, const struct pp_adapter_set *set)
+{
+    return kind == PP_EXPERT_UP && x->gate ? pp_adapter_set_room(set, x->gate[e].linear) : 0;
+}
+
+static const struct projection *matrix_of(const struct experts *x, enum pp_expert_kind kind, int e)
+{
+    const struct projection *const kinds[] = {x->gate, x->up, x->down};
+    return &kinds[kind][e];
+}
+
+void pp_cpu_experts_lower(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,
+                          void *kernel)
+{
+    const struct experts *x = s->experts;
+    const struct routing *r = &c->routing;
+    const int e = r->active[active], end = r->first[active + 1];
+    const struct projection *p = matrix_of(x, kind, e);
+    for (int first = r->first[active], n; first < end; first += n) {
+        const struct pp_adapter_set *set = set_at(c, s, first);
+        n = alike_from(c, s, first, end);
+        if (!set || !set->n)
+            continue;
+        const struct pp_acts acts = pp_acts_from(kind == PP_EXPERT_DOWN && x->up ? &r->hidden : &r->in, first);
+        float *out = r->lora + first * r->lora_width + room_before(x, kind, e, set);
+        for (int k = 0; k < set->n; k++) {
+            const struct pp_lora_target *t = pp_adapter_target_at(set->use[k].adapter, p->linear);
+            if (t->rank)
+                pp_cpu_multiply_a(c, t, &acts, n, out, r->lora_width, kernel);
+            out += pp_low_rank_room(t->rank);
+        }
+    }
+}
+
+void pp_cpu_experts_adapt(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,
+                          int64_t row0, int64_t row1, float *y, int64_t stride)
+{
+    const struct experts *x = s->experts;
+    const struct routing *r = &c->routing;
+    const int e = r->active[active], begin = r->first[active], end = r->first[active + 1];
+    const struct projection *p = matrix_of(x, kind, e);
+    for (int first = begin, n; first < end; first += n) {
+        const struct pp_adapter_set *set = set_at(c, s, first);
+        n = alike_from(c, s, first, end);
+        struct pp_low_rank_rows rows = {.n = n, .y = y + (first - begin) * stride, .y_stride = stride,
+                                        .down_stride = r->lora_width};
+        if (r->lora && set && set->n)
+            rows.down = r->lora + first * r->lora_width + room_before(x, kind, e, set);
+        pp_cpu_adapt(c, p, set, rows, row0, row1);
+    }
+}

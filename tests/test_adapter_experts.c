@@ -1,0 +1,540 @@
+/* test_adapter_experts.c - adapters of experts: the logits of the folder that they were merged into, from a LoRA of
+ * each expert's module, from PEFT's target_parameters as its versions write them, and from MLX's stacks; rows of one
+ * batch under several sets as each alone. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/base/word.h"
+#include "engine/convert.h"
+#include "engine/engine.h"
+#include "engine/quant.h"
+#include "engine/safetensors.h"
+#include "tests/adapter_folder.h"
+#include "tests/passes.h"
+#include "tests/small_model.h"
+#include "tests/support.h"
+
+enum { N_LAYERS = 2, N_EXPERTS = 4, WIDTH = 64 };
+
+/* A folder of the test data: two layers of four experts, 64 wide. */
+struct family {
+    const char *folder;
+    int n_ff;
+    bool transposed;                  /* experts' matrices are stacks, of inputs and then outputs, gates in turns */
+    const char *experts;              /* "model.layers.%d.mlp.experts", as files call them */
+    const char *gate, *up, *down;     /* of an expert */
+};
+
+static const struct family families[] = {
+    {"mixtral", 160, false, "model.layers.%d.block_sparse_moe.experts", "w1", "w3", "w2"},
+    {"qwen3moe", 64, false, "model.layers.%d.mlp.experts", "gate_proj", "up_proj", "down_proj"},
+    {"gptoss", 160, true, "model.layers.%d.mlp.experts", NULL, NULL, NULL},
+};
+enum { MIXTRAL, QWEN3MOE, GPTOSS, N_FAMILIES };
+
+static const char *path_of(const struct family *f)
+{
+    static char path[512];
+    const char *all = testdata("architectures");
+    if (!all)
+        skip();
+    snprintf(path, sizeof path, "%s/%s", all ? all : "", f->folder);
+    return path;
+}
+
+/* --- what an adapter does, from its formulas ----------------------------------------------------------------- */
+
+enum part_kind { GATE_UP, DOWN, N_KINDS };
+
+/* W += delta: of each layer, kind and expert a matrix [n_out, n_in], the gate's outputs before those of up. */
+struct deltas {
+    const struct family *family;
+    double *of[N_LAYERS][N_KINDS][N_EXPERTS];
+};
+
+static int n_outputs(const struct family *f, int kind)
+{
+    return kind == DOWN ? WIDTH : 2 * f->n_ff;
+}
+
+static int n_inputs(const struct family *f, int kind)
+{
+    return kind == DOWN ? f->n_ff : WIDTH;
+}
+
+static struct deltas deltas_new(const struct family *f)
+{
+    struct deltas d = {.family = f};
+    for (int l = 0; l < N_LAYERS; l++)
+        for (int kind = 0; kind < N_KINDS; kind++)
+            for (int e = 0; e < N_EXPERTS; e++)
+                d.of[l][kind][e] = doubles(n_outputs(f, kind) * n_inputs(f, kind));
+    return d;
+}
+
+static void deltas_free(struct deltas *d)
+{
+    for (int l = 0; l < N_LAYERS; l++)
+        for (int kind = 0; kind < N_KINDS; kind++)
+            for (int e = 0; e < N_EXPERTS; e++)
+                pp_free(d->of[l][kind][e]);
+}
+
+/* The folder's tensor, its layer known, as floats with what is added to it; pp_free. NULL: nothing is. */
+static float *changed(const struct deltas *d, const struct pp_tensor *t, int l)
+{
+    const struct family *f = d->family;
+    const char *at = strstr(t->name, ".experts.");
+    const int64_t n = t->ne[0] * t->ne[1] * t->ne[2];
+    const bool down = at && f->down ? strstr(at, f->down) != NULL : at && strcmp(at, ".experts.down_proj") == 0;
+    if (!at || pp_ends_with(at, "_bias"))
+        return NULL;
+    const int kind = down ? DOWN : GATE_UP, n_out = n_outputs(f, kind), n_in = n_inputs(f, kind);
+    const int first = f->up && strstr(at, f->up) ? f->n_ff : 0;
+    float *w = pp_malloc((size_t)n * sizeof *w);
+    pp_dequantize_row(t->type, t->data, w, n);
+    for (int64_t i = 0; i < n; i++) {
+        if (!f->transposed) {
+            w[i] = (float)((double)w[i] + d->of[l][kind][at[9] - '0'][(first + i / n_in) * n_in + i % n_in]);
+            continue;
+        }
+        const int64_t e = i / (n_in * n_out), in = i / n_out % n_in, turn = i % n_out;
+        const int64_t out = down ? turn : turn / 2 + turn % 2 * f->n_ff;
+        w[i] = (float)((double)w[i] + d->of[l][kind][e][out * n_in + in]);
+    }
+    return w;
+}
+
+static void copy_config(const char *from, const char *to)
+{
+    char path[600], *text;
+    size_t n;
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/config.json", from);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    snprintf(path, sizeof path, "%s/config.json", to);
+    assert_ok(pp_write_file(path, text, n, 0600, &err), err);
+    pp_free(text);
+}
+
+/* The model with the deltas added; the folder's path. */
+static const char *merged(const struct deltas *d)
+{
+    enum { MOST = 64 };
+    const char *from = path_of(d->family), *to = fresh_path("merged");
+    struct pp_tensor tensors[MOST];
+    float *values[MOST];
+    struct pp_safetensors *s;
+    struct pp_error err;
+    char path[600];
+    int n_changed = 0;
+    assert_int_equal(mkdir(to, 0700), 0);
+    copy_config(from, to);
+    snprintf(path, sizeof path, "%s/model.safetensors", from);
+    assert_ok(pp_safetensors_open(path, &s, &err), err);
+    const size_t n = pp_safetensors_n(s);
+    assert_true(n <= MOST);
+    for (size_t i = 0; i < n; i++) {
+        int l = 0;
+        tensors[i] = *pp_safetensors_at(s, i);
+        sscanf(tensors[i].name, "model.layers.%1d.", &l);
+        float *w = changed(d, &tensors[i], l);
+        if (!w)
+            continue;
+        values[n_changed++] = w;
+        tensors[i].data = w;
+        tensors[i].type = PP_TYPE_F32;
+        tensors[i].size = (size_t)(tensors[i].ne[0] * tensors[i].ne[1] * tensors[i].ne[2]) * sizeof *w;
+    }
+    assert_int_equal(n_changed, N_LAYERS * (d->family->transposed ? 2 : 3 * N_EXPERTS));
+    snprintf(path, sizeof path, "%s/model.safetensors", to);
+    assert_ok(pp_safetensors_write(path, tensors, n, &err), err);
+    for (int i = 0; i < n_changed; i++)
+        pp_free(values[i]);
+    pp_safetensors_close(s);
+    return to;
+}
+
+/* --- adapters ------------------------------------------------------------------------------------------------- */
+
+/* Gates and what they multiply have another rank and alpha than `down`. */
+enum { RANK = 3, ALPHA = 6, WIDE_RANK = 2, WIDE_ALPHA = 5 };
+#define CONFIG "\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6"
+
+static void add_product(double *to, const float *a, const float *b, int n_out, int n_in, int rank, double scale)
+{
+    for (int o = 0; o < n_out; o++)
+        for (int i = 0; i < n_in; i++)
+            for (int k = 0; k < rank; k++)
+                to[o * n_in + i] += scale * (double)b[o * rank + k] * (double)a[k * n_in + i];
+}
+
+/* A LoRA of each expert's module; some experts of the second layer have none. */
+static const char *of_modules(struct deltas *d, struct folder *f)
+{
+    const struct family *m = d->family;
+    const char *const names[] = {m->gate, m->up, m->down};
+    for (int l = 0; l < N_LAYERS; l++)
+        for (int e = 0; e < N_EXPERTS - l; e++)
+            for (int k = 0; k < 3; k++) {
+                const int kind = k == 2 ? DOWN : GATE_UP, n_in = n_inputs(m, kind), n_out = k == 2 ? WIDTH : m->n_ff;
+                char module[96], name[160];
+                snprintf(module, sizeof module, m->experts, l);
+                snprintf(name, sizeof name, "base_model.model.%s.%d.%s.lora_A.weight", module, e, names[k]);
+                const float *a = folder_add(f, name, RANK, n_in, 0, 0.2f);
+                snprintf(name, sizeof name, "base_model.model.%s.%d.%s.lora_B.weight", module, e, names[k]);
+                const float *b = folder_add(f, name, n_out, RANK, 0, 0.2f);
+                add_product(d->of[l][kind][e] + (k == 1 ? m->n_ff * n_in : 0), a, b, n_out, n_in, RANK,
+                            (double)ALPHA / RANK);
+            }
+    return folder_write_peft(f, "{" CONFIG "}");
+}
+
+/* The two parameters' LoRAs as a version of PEFT writes them: lora_A is [n_expert r, dimension 1] of a parameter and
+ * lora_B [dimension 2, r n_expert], or with `swap` the other way round; the delta of element [e][i][o] is then the sum
+ * over k of A[e r + k][i] B[o][k n_expert + e]. */
+static const char *of_parameters(struct deltas *d, struct folder *f, bool swap, const char *version)
+{
+    const struct family *m = d->family;
+    char config[400];
+    for (int l = 0; l < N_LAYERS; l++)
+        for (int kind = 0; kind < N_KINDS; kind++) {
+            const int n_in = n_inputs(m, kind), n_out = n_outputs(m, kind);
+            const int rank = kind == DOWN ? RANK : WIDE_RANK, alpha = kind == DOWN ? ALPHA : WIDE_ALPHA;
+            const int dims[2] = {m->transposed ? n_in : n_out, m->transposed ? n_out : n_in};
+            const int of_a = dims[swap], of_b = dims[!swap];
+            char module[96], name[160];
+            /* the last parameter of a module is wrapped around the first */
+            snprintf(module, sizeof module, "base_model.model.model.layers.%d.mlp.experts%s", l,
+                     kind == DOWN ? "" : ".base_layer");
+            snprintf(name, sizeof name, "%s.lora_A.weight", module);
+            const float *a = folder_add(f, name, N_EXPERTS * rank, of_a, 0, 0.2f);
+            snprintf(name, sizeof name, "%s.lora_B.weight", module);
+            const float *b = folder_add(f, name, of_b, N_EXPERTS * rank, 0, 0.2f);
+            for (int e = 0; e < N_EXPERTS; e++)
+                for (int first = 0; first < dims[0]; first++)
+                    for (int second = 0; second < dims[1]; second++) {
+                        const int i = swap ? second : first, o = swap ? first : second;
+                        const int in = m->transposed ? first : second, out = m->transposed ? second : first;
+                        const int ours = kind == GATE_UP && m->transposed ? out / 2 + out % 2 * m->n_ff : out;
+                        for (int k = 0; k < rank; k++)
+                            d->of[l][kind][e][ours * n_in + in] += (double)alpha / rank *
+                                                                  (double)a[(e * rank + k) * of_a + i] *
+                                                                  (double)b[o * N_EXPERTS * rank + k * N_EXPERTS + e];
+                    }
+        }
+    snprintf(config, sizeof config,
+             "{" CONFIG ",\"peft_version\":\"%s\",\"rank_pattern\":{\".*\\\\.gate_up_proj\":2},\"alpha_pattern\":"
+             "{\".*\\\\.gate_up_proj\":5},\"target_modules\":[],\"target_parameters\":[\"mlp.experts.down_proj\","
+             "\"mlp.experts.gate_up_proj\"]}", version);
+    return folder_write_peft(f, config);
+}
+
+/* --- logits ---------------------------------------------------------------------------------------------------- */
+
+/* [SMALL_TEXT, n_vocab]; pp_free. adapter: NULL for the model alone. */
+static float *logits_of(const char *model, const char *adapter, int *n)
+{
+    struct running r = run_small(model, NULL);
+    const int n_vocab = (int)pp_model_info(r.m)->n_vocab;
+    struct pp_adapter *a = NULL;
+    struct pp_error err;
+    int32_t ids[SMALL_TEXT];
+    float *out = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *out);
+    small_text(ids, n_vocab);
+    if (adapter) {
+        assert_ok(pp_adapter_load_exact(r.m, adapter, &a, &err), err);
+        assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, 1}, 1, &err), err);
+    }
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 29, out);
+    stop_adapted(&r, a);
+    *n = SMALL_TEXT * n_vocab;
+    return out;
+}
+
+static double farthest(const float *a, const float *b, int n)
+{
+    double most = 0;
+    for (int i = 0; i < n; i++)
+        most = fmax(most, fabs((double)a[i] - (double)b[i]) / fmax(1, fabs((double)b[i])));
+    return most;
+}
+
+static void check_same(const char *model, const char *adapter, const float *want)
+{
+    int n;
+    float *got = logits_of(model, adapter, &n);
+    if (!(farthest(got, want, n) < 2e-4))
+        fail_msg("%s on %s is %g off", adapter, model, farthest(got, want, n));
+    pp_free(got);
+}
+
+/* The adapter on the folder and on the file that is made of it gives what the merged folder does. */
+static void check_adapter(struct deltas *d, struct folder *f, const char *adapter)
+{
+    const char *model = path_of(d->family);
+    int n;
+    float *want = logits_of(merged(d), NULL, &n), *alone = logits_of(model, NULL, &n);
+    assert_true(farthest(alone, want, n) > 0.01);
+    check_same(model, adapter, want);
+    pp_free(want);
+    pp_free(alone);
+    deltas_free(d);
+    folder_empty(f);
+}
+
+static void modules(void **state)
+{
+    (void)state;
+    for (int i = MIXTRAL; i <= QWEN3MOE; i++) {
+        struct deltas d = deltas_new(&families[i]);
+        struct folder f = {.random = 3};
+        check_adapter(&d, &f, of_modules(&d, &f));
+    }
+}
+
+/* Of Qwen 3's `down`, which is as wide as high, the version alone tells which half is which. */
+static void parameters(void **state)
+{
+    static const struct {
+        int family;
+        bool swap;
+        const char *version;
+    } cases[] = {
+        {MIXTRAL, true, "0.19.1"}, {MIXTRAL, false, "0.17.0"}, {QWEN3MOE, true, "0.20.0"}, {QWEN3MOE, false, "0.19.0"},
+        {GPTOSS, false, "0.19.1"}, {GPTOSS, true, "0.19.0"},   {GPTOSS, false, "0.17.1"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct deltas d = deltas_new(&families[cases[i].family]);
+        struct folder f = {.random = 3};
+        check_adapter(&d, &f, of_parameters(&d, &f, cases[i].swap, cases[i].version));
+    }
+}
+
+/* As MLX writes them, and as nobody should. */
+static void stacks(void **state)
+{
+    static const char mlx[] = "{\"fine_tune_type\": \"lora\", \"lora_parameters\": {\"scale\": 2.5}}";
+    static const char *const kinds[] = {"gate_proj", "up_proj", "down_proj"};
+    const struct family *m = &families[QWEN3MOE];
+    struct deltas d = deltas_new(m);
+    struct folder f = {.random = 4}, none = {0};
+    struct pp_tensor tensors[N_LAYERS * 3 * 2];
+    struct pp_error err;
+    char path[512];
+    int n = 0;
+    (void)state;
+    for (int l = 0; l < N_LAYERS; l++)
+        for (int k = 0; k < 3; k++) {
+            const int kind = k == 2 ? DOWN : GATE_UP, n_in = n_inputs(m, kind), n_out = k == 2 ? WIDTH : m->n_ff;
+            const float *halves[2];
+            for (int half = 0; half < 2; half++) {
+                char name[160];
+                snprintf(name, sizeof name, "model.layers.%d.mlp.switch_mlp.%s.lora_%c", l, kinds[k], 'a' + half);
+                const int rows = half ? n_out : RANK, cols = half ? RANK : n_in;
+                halves[half] = folder_add(&f, name, N_EXPERTS * rows, cols, 0, 0.2f);
+                tensors[n++] = (struct pp_tensor){.name = f.parts[f.n - 1].name, .type = PP_TYPE_F32, .n_dims = 3,
+                                                  .ne = {cols, rows, N_EXPERTS, 1}, .data = halves[half],
+                                                  .size = (size_t)(N_EXPERTS * rows * cols) * sizeof(float)};
+            }
+            for (int e = 0; e < N_EXPERTS; e++)
+                add_product(d.of[l][kind][e] + (k == 1 ? m->n_ff * n_in : 0), halves[0] + e * RANK * n_in,
+                            halves[1] + e * n_out * RANK, n_out, n_in, RANK, 2.5);
+        }
+    const char *folder = folder_write(&none, mlx, "none.safetensors");
+    snprintf(path, sizeof path, "%s/adapters.safetensors", folder);
+    assert_ok(pp_safetensors_write(path, tensors, (size_t)n, &err), err);
+    check_adapter(&d, &f, folder);
+}
+
+static void bad(void **state)
+{
+    static const char down[] = "\"target_parameters\":[\"mlp.experts.down_proj\"]";
+    static const struct {
+        const char *module, *config;
+        int rows_a, cols_a, rows_b, cols_b;
+        const char *text;
+    } cases[] = {
+        {"mlp.experts", down, 10, 64, 64, 12, "is 10 wide, which is not the rank 3"},
+        {"mlp.experts", down, 12, 64, 64, 15, "has only one half"},
+        {"mlp.experts", down, 15, 64, 64, 15, "blk.1.ffn_down.4.weight, which"},
+        {"mlp.experts", down, 12, 48, 64, 12, "is made for a matrix of 64 x 48, but in"},
+        {"mlp.experts.base_layer", down, 12, 64, 64, 12, "is not part of a matrix's adapter"},
+        {"mlp.experts", "\"target_parameters\":[\"other.experts.down_proj\", 7]", 12, 64, 64, 12, "is not part of"},
+        {"mlp.experts", "\"bias\":\"none\"", 12, 64, 64, 12, "is not part of"},
+        {"mlp.experts.2.down_proj", "\"target_modules\":[\"down_proj\"]", 3, 64, 64, 3, NULL},
+        {"mlp.gate", "\"target_parameters\":[\"mlp.gate.weight\"]", 3, 64, 4, 3, NULL},
+    };
+    struct running r = run_small(path_of(&families[QWEN3MOE]), NULL);
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct folder f = {.random = 2};
+        struct pp_adapter *a = NULL;
+        struct pp_error err;
+        char name[160], config[300];
+        for (int half = 0; half < 2; half++) {
+            snprintf(name, sizeof name, "base_model.model.model.layers.1.%s.lora_%c.weight", cases[i].module,
+                     'A' + half);
+            folder_add(&f, name, half ? cases[i].rows_b : cases[i].rows_a, half ? cases[i].cols_b : cases[i].cols_a, 0,
+                       0.2f);
+        }
+        folder_add(&f, "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight", 3, WIDTH, 0, 1);
+        folder_add(&f, "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight", WIDTH, 3, 0, 1);
+        snprintf(config, sizeof config, "{" CONFIG ",%s}", cases[i].config);
+        const enum pp_code code = pp_adapter_load(r.m, folder_write_peft(&f, config), &a, &err);
+        if (!cases[i].text)
+            assert_int_equal(code, PP_OK);
+        else if (!code || !strstr(err.text, cases[i].text))
+            fail_msg("case %zu: \"%s\" does not say \"%s\"", i, code ? err.text : "", cases[i].text);
+        pp_adapter_free(a);
+        folder_empty(&f);
+    }
+    stop_small(&r);
+}
+
+/* --- several sets in one batch --------------------------------------------------------------------------------- */
+
+enum { N_SETS = 5, TEXT = 18 };
+
+static const char *write_adapter(const struct family *m, uint32_t random, bool of_each)
+{
+    struct deltas d = deltas_new(m);
+    struct folder f = {.random = random};
+    const char *path = of_each ? of_modules(&d, &f) : of_parameters(&d, &f, !m->transposed, "0.19.1");
+    deltas_free(&d);
+    folder_empty(&f);
+    return path;
+}
+
+static const char *attention_adapter(uint32_t random)
+{
+    struct folder f = {.random = random};
+    folder_add(&f, "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight", RANK, WIDTH, 0, 0.2f);
+    folder_add(&f, "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight", WIDTH, RANK, 0, 0.2f);
+    const char *path = folder_write_peft(&f, "{" CONFIG "}");
+    folder_empty(&f);
+    return path;
+}
+
+struct sets {
+    struct pp_adapter *a[3];
+    struct pp_adapter_use uses[N_SETS][3];
+    int n[N_SETS];
+};
+
+static struct sets sets_load(const struct pp_model *m, const struct family *f)
+{
+    const char *const paths[3] = {write_adapter(f, 5, false), write_adapter(f, 9, !f->transposed),
+                                  attention_adapter(7)};
+    struct sets s = {.n = {0, 1, 1, 3, 1}};
+    struct pp_error err;
+    for (int i = 0; i < 3; i++)
+        assert_ok(pp_adapter_load(m, paths[i], &s.a[i], &err), err);
+    s.uses[1][0] = (struct pp_adapter_use){s.a[0], 1};
+    s.uses[2][0] = (struct pp_adapter_use){s.a[1], 0.7f};
+    s.uses[3][0] = (struct pp_adapter_use){s.a[1], -0.4f};
+    s.uses[3][1] = (struct pp_adapter_use){s.a[2], 1.2f};
+    s.uses[3][2] = (struct pp_adapter_use){s.a[0], 0.6f};
+    s.uses[4][0] = (struct pp_adapter_use){s.a[2], 1};
+    return s;
+}
+
+/* Tokens [TEXT] of all sets, [N_SETS][TEXT][n_vocab], `together` of each at a time, in one batch or else each alone;
+ * pp_free. The last steps allocate nothing. */
+static float *run_sets(const struct pp_model *m, const struct sets *sets, const char *kernels, int n_threads,
+                       int at_once, bool together)
+{
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = n_threads, .kv_memory = 32u << 20,
+                                          .n_ctx = SMALL_TEXT, .kernels = kernels, .activations = PP_ACT_PAIR};
+    const int n_vocab = (int)pp_model_info(m)->n_vocab;
+    float *out = pp_calloc((size_t)(N_SETS * TEXT * n_vocab), sizeof *out);
+    struct pp_row rows[N_SETS * TEXT];
+    struct pp_seq *seqs[N_SETS];
+    struct pp_engine *e;
+    struct pp_error err;
+    uint64_t allocated = 0;
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    for (int i = 0; i < N_SETS; i++) {
+        assert_ok(pp_seq_new(e, &seqs[i], &err), err);
+        assert_ok(pp_seq_set_adapters(seqs[i], sets->uses[i], sets->n[i], &err), err);
+    }
+    for (int at = 0; at < TEXT; at += at_once) {
+        int n = 0;
+        if (at + 2 * at_once >= TEXT && !allocated)
+            allocated = pp_mem_count();
+        for (int i = 0; i < N_SETS; i++) {
+            const int first = n;
+            for (int k = 0; k < at_once && at + k < TEXT; k++)
+                rows[n++] = (struct pp_row){.seq = seqs[i], .token = 3 + (at + k) * 37 % 500,
+                                            .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+            if (together && i < N_SETS - 1)
+                continue;
+            assert_ok(pp_step(e, rows, n, NULL, &err), err);
+            for (int k = 0; k < n; k++) {
+                const int set = together ? k / (n / N_SETS) : i, in = together ? k % (n / N_SETS) : k - first;
+                memcpy(out + (set * TEXT + at + in) * n_vocab, pp_step_output(e, k), (size_t)n_vocab * sizeof *out);
+            }
+            n = 0;
+        }
+    }
+    assert_true(pp_mem_count() == allocated);
+    for (int i = 0; i < N_SETS; i++)
+        pp_seq_free(seqs[i]);
+    pp_engine_free(e);
+    return out;
+}
+
+/* quant: what the weights become, or NULL. */
+static void check_sets(const struct family *f, const char *quant)
+{
+    struct pp_model *m;
+    struct pp_error err;
+    assert_ok(pp_model_open_as(path_of(f), quant, NULL, &m, &err), err);
+    struct sets sets = sets_load(m, f);
+    const size_t of_set = (size_t)TEXT * (size_t)pp_model_info(m)->n_vocab;
+    float *want = run_sets(m, &sets, NULL, 1, 1, false);
+    for (int i = 1; i < N_SETS; i++)
+        for (int k = 0; k < i; k++)
+            assert_memory_not_equal(want + (size_t)i * of_set, want + (size_t)k * of_set, of_set * sizeof *want);
+    const struct {
+        const char *kernels;
+        int n_threads, at_once;
+    } manners[] = {{NULL, 2, 1}, {NULL, 3, 3}, {"scalar", 2, 6}};
+    for (size_t i = 0; i < sizeof manners / sizeof *manners; i++) {
+        float *got = run_sets(m, &sets, manners[i].kernels, manners[i].n_threads, manners[i].at_once, true);
+        for (int k = 0; k < N_SETS; k++)
+            if (memcmp(got + (size_t)k * of_set, want + (size_t)k * of_set, of_set * sizeof *got) != 0)
+                fail_msg("%s as %s: set %d has other bits in a batch, %d at a time", f->folder,
+                         quant ? quant : "stored", k, manners[i].at_once);
+        pp_free(got);
+    }
+    pp_free(want);
+    for (int i = 0; i < 3; i++)
+        pp_adapter_free(sets.a[i]);
+    pp_model_close(m);
+}
+
+static void sets_in_a_batch(void **state)
+{
+    (void)state;
+    check_sets(&families[MIXTRAL], NULL);
+    check_sets(&families[QWEN3MOE], "q4_0");
+    check_sets(&families[GPTOSS], "q8_0");
+}
+
+TEST_GROUP(adapter_experts)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(modules),
+        cmocka_unit_test(parameters),
+        cmocka_unit_test(stacks),
+        cmocka_unit_test(bad),
+        cmocka_unit_test(sets_in_a_batch),
+    };
+    return cmocka_run_group_tests_name("adapter_experts", tests, NULL, NULL);
+}
