@@ -241,9 +241,8 @@ enum pp_code pp_adapter_add_stack(struct pp_adapter_file *f, struct pp_adapter_s
                                   const struct pp_tensor *t, struct pp_error *err)
 {
     if ((part != PP_PART_A && part != PP_PART_B) || t->n_dims != (s->flat ? 2 : 3) ||
-        pp_type_info(t->type)->block_elements != 1)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is no half of a LoRA of experts in a type of floats",
-                       f->path, t->name);
+        (s->flat && pp_type_info(t->type)->block_elements != 1))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is no half of a LoRA of experts", f->path, t->name);
     const int64_t width = part == PP_PART_A ? t->ne[1] : t->ne[0];
     if (s->flat && (s->rank < 1 || width % s->rank != 0))
         return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s is %lld wide, which is not the rank %lld for each of some "

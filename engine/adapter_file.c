@@ -523,6 +523,12 @@ size_t pp_adapter_file_n(const struct pp_adapter_file *f)
     return f->n;
 }
 
+const struct pp_adapter_target *pp_adapter_file_find(const struct pp_adapter_file *f, const char *name)
+{
+    const size_t i = pp_name_index_find(&f->index, name, strlen(name));
+    return i == SIZE_MAX ? NULL : &f->targets[i];
+}
+
 const struct pp_adapter_target *pp_adapter_file_at(const struct pp_adapter_file *f, size_t i)
 {
     return &f->targets[i];

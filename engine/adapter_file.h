@@ -99,6 +99,8 @@ const int32_t *pp_adapter_file_invocation(const struct pp_adapter_file *f, size_
 bool pp_adapter_file_output_tokens(const struct pp_adapter_file *f);
 float pp_adapter_file_alpha(const struct pp_adapter_file *f);      /* the file's own lora_alpha */
 size_t pp_adapter_file_n(const struct pp_adapter_file *f);
+/* The target of that GGUF name, or NULL. */
+const struct pp_adapter_target *pp_adapter_file_find(const struct pp_adapter_file *f, const char *name);
 const struct pp_adapter_target *pp_adapter_file_at(const struct pp_adapter_file *f, size_t i);
 /* An error that names the file if the mapped file shrank. */
 enum pp_code pp_adapter_file_check(const struct pp_adapter_file *f, struct pp_error *err);

@@ -15,6 +15,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
+#include "engine/convert_experts.h"
 #include "engine/export.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
@@ -88,9 +89,11 @@ static enum pp_code check_fit(const struct pp_source *base, const struct pp_adap
                               const char *name, struct pp_error *err)
 {
     const struct pp_tensor *w = pp_source_tensor(base, name);
-    if (pp_adapter_is_of_experts(name))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, a matrix of an expert; adapters of experts "
-                       "are not supported", name);
+    if (!w && pp_adapter_is_of_experts(name)) { /* files have all of a kind in one */
+        char stack[256];
+        pp_stack_name(name, stack);
+        w = pp_source_tensor(base, stack);
+    }
     if (!w && strcmp(name, "output.weight") == 0)
         w = pp_source_tensor(base, "token_embd.weight"); /* they are tied */
     if (!w)
@@ -289,6 +292,7 @@ struct to_gguf {
     size_t n;
     struct pp_buf names;
     struct copies copies;
+    struct pp_expert_groups experts;
 };
 
 static void add_item(struct to_gguf *g, const char *name, const char *end, const struct pp_tensor *from,
@@ -343,7 +347,7 @@ static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_targe
         return code;
     if (t->weight.data)
         add_item(g, t->name, "", &t->weight, 0, 1.0f);
-    if (!t->rank)
+    if (!t->rank || pp_is_of_group(t, g->base, true))
         return PP_OK;
     const struct pp_tensor *a = t->a_turned != t->embedding ? turned(&g->copies, &t->a, err) : &t->a;
     const struct pp_tensor *b = a && t->b_turned ? turned(&g->copies, &t->b, err) : &t->b;
@@ -354,11 +358,32 @@ static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_targe
     return code;
 }
 
+/* Those of all experts. */
+static enum pp_code list_experts(struct to_gguf *g, const struct pp_expert_group *of, struct pp_error *err)
+{
+    struct pp_tensor halves[2];
+    const float rest = of->scale * (float)of->rank / g->alpha, factor = fabsf(rest - 1.0f) < 1e-6f ? 1.0f : rest;
+    const enum pp_code code = pp_expert_group_tensors(of, false, halves, err);
+    if (code)
+        return code;
+    for (int half = 0; half < 2; half++) {
+        struct pp_tensor *to = &g->copies.tensors[g->copies.n++];
+        *to = halves[half];
+        to->name = of->name;
+        add_item(g, of->name, half ? ".lora_b" : ".lora_a", to, 0, half ? factor : 1.0f);
+    }
+    return PP_OK;
+}
+
 static enum pp_code list_targets(struct to_gguf *g, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < pp_adapter_file_n(g->file) && !code; i++)
         code = list_target(g, pp_adapter_file_at(g->file, i), err);
+    if (!code)
+        code = pp_expert_groups_make(g->file, g->base, true, &g->experts, err);
+    for (size_t i = 0; i < g->experts.n && !code; i++)
+        code = list_experts(g, &g->experts.g[i], err);
     if (!code && g->names.bad)
         code = pp_fail_nomem(err, "the list of tensors");
     const char *name = g->names.data;
@@ -402,7 +427,7 @@ static enum pp_code to_gguf(const struct pp_adapter_file *f, const struct pp_sou
         .file = f, .base = base, .alpha = file_alpha(f), .wanted = wanted,
         .permuted = pp_adapter_file_hf_order(f) && !arch_of(base)->gguf_neox,
         .items = pp_calloc((1 + 2 * PP_ADAPTER_MATRICES) * n, sizeof *g.items),
-        .copies = room_for((2 + PP_ADAPTER_MATRICES) * n),
+        .copies = room_for(2 * (1 + PP_ADAPTER_MATRICES) * n),
     };
     enum pp_code code = g.items && g.copies.tensors ? PP_OK : pp_fail_nomem(err, "the list of tensors");
     if (!code)
@@ -414,6 +439,7 @@ static enum pp_code to_gguf(const struct pp_adapter_file *f, const struct pp_sou
     pp_free(g.items);
     pp_buf_free(&g.names);
     free_copies(&g.copies);
+    pp_expert_groups_free(&g.experts);
     return code;
 }
 
@@ -450,7 +476,8 @@ struct to_peft {
     struct copies tensors;      /* all of the new file; data that lie in the old one are not copied */
     bool *owned;                /* [tensors.cap] */
     struct pp_buf names;
-    cJSON *config, *modules, *saved, *ranks, *alphas;
+    cJSON *config, *modules, *saved, *ranks, *alphas, *parameters;
+    struct pp_expert_groups experts;
 };
 
 /* The module that a GGUF name's weight belongs to: "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj". */
@@ -545,17 +572,18 @@ static enum pp_code add_tensor(struct to_peft *p, const struct pp_tensor *t, con
     return code;
 }
 
-/* How many targets have a GGUF name that differs from this in the layer only. */
-static int64_t n_alike(const struct pp_adapter_file *f, const char *name)
+/* Whether there is a target like this one in all layers. */
+static bool is_in_all_layers(const struct to_peft *p, const char *name)
 {
     const char *kind = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
-    int64_t n = 0;
-    for (size_t i = 0; kind && i < pp_adapter_file_n(f); i++) {
-        const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-        const char *other = strncmp(t->name, "blk.", 4) == 0 ? strchr(t->name + 4, '.') : NULL;
-        n += other && strcmp(other, kind) == 0;
+    const int64_t n_layer = pp_source_hparams(p->base)->n_layer;
+    int64_t l = 0;
+    char other[256];
+    for (bool there = kind != NULL; there && l < n_layer; l += there) {
+        snprintf(other, sizeof other, "blk.%d%s", (int)l, kind);
+        there = pp_adapter_file_find(p->file, other) != NULL;
     }
-    return n;
+    return l == n_layer;
 }
 
 /* Modules that are changed in every layer go by their last name, as people write it; others by their whole one, so that
@@ -563,8 +591,7 @@ static int64_t n_alike(const struct pp_adapter_file *f, const char *name)
 static bool add_module(struct to_peft *p, cJSON *list, const struct pp_adapter_target *t, const char *module)
 {
     const char *dot = strrchr(module, '.');
-    const bool all = n_alike(p->file, t->name) == pp_source_hparams(p->base)->n_layer;
-    return pp_peft_add_once(list, all && dot ? dot + 1 : module);
+    return pp_peft_add_once(list, dot && is_in_all_layers(p, t->name) ? dot + 1 : module);
 }
 
 /* A and B of a module. */
@@ -598,11 +625,65 @@ static enum pp_code add_halves(struct to_peft *p, const struct pp_adapter_target
     return code;
 }
 
+/* Where a module's rank and alpha are not those of most. */
+static bool add_numbers(struct to_peft *p, const char *module, int64_t rank, float scale, int64_t usual_rank,
+                        float alpha)
+{
+    const float own = scale * (float)rank;
+    bool ok = rank == usual_rank || cJSON_AddNumberToObject(p->ranks, module, (double)rank);
+    if (own != alpha && fabsf(own / alpha - 1.0f) > 1e-6f)
+        ok = ok && cJSON_AddNumberToObject(p->alphas, module, (double)own);
+    return ok;
+}
+
+/* A tensor that is new: its data are taken. */
+static bool take_tensor(struct to_peft *p, const struct pp_tensor *t, const char *module, const char *end)
+{
+    pp_buf_fmt(&p->names, "base_model.model.%s%s%c", module, end, 0);
+    p->owned[p->tensors.n] = true;
+    p->tensors.tensors[p->tensors.n++] = *t;
+    return !p->names.bad;
+}
+
+/* Experts' matrices that are a parameter of a module, as PEFT since 0.19.1 has it: where the module has two, what is
+ * added to its first one is the inner. */
+static enum pp_code add_parameter(struct to_peft *p, struct pp_expert_group *g, int64_t usual_rank, float alpha,
+                                  struct pp_error *err)
+{
+    static const char *const two[] = {".experts.gate_up_proj", ".experts.down_proj"};
+    const char *dot = strrchr(g->name, '.'), *first = pp_name_ending(g->name, two[0]);
+    struct pp_tensor halves[2];
+    struct pp_buf module = {0};
+    bool inner = false;
+    for (size_t i = 0; first && i < p->experts.n; i++) {
+        const char *other = p->experts.g[i].name, *end = pp_name_ending(other, two[1]);
+        inner = inner || (end && end - other == first - g->name && strncmp(other, g->name, (size_t)(end - other)) == 0);
+    }
+    if (p->wanted >= 0)
+        g->type = (uint32_t)p->wanted;
+    enum pp_code code = dot ? pp_expert_group_tensors(g, true, halves, err)
+                            : pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", g->name);
+    if (code)
+        return code;
+    pp_buf_fmt(&module, "%.*s%s", (int)(dot - g->name), g->name, inner ? ".base_layer" : "");
+    bool ok = true;
+    for (int half = 0; half < 2; half++)
+        ok = take_tensor(p, &halves[half], pp_buf_cstr(&module), half ? ".lora_B.weight" : ".lora_A.weight") && ok;
+    if (!p->parameters && (p->parameters = cJSON_AddArrayToObject(p->config, "target_parameters")))
+        ok = ok && cJSON_AddStringToObject(p->config, "peft_version", "0.19.1");
+    ok = ok && p->parameters && pp_peft_add_once(p->parameters, g->name) &&
+         add_numbers(p, g->name, g->rank, g->scale, usual_rank, alpha) && !module.bad;
+    pp_buf_free(&module);
+    return ok ? PP_OK : pp_fail_nomem(err, "an adapter's configuration");
+}
+
 static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target *t, int64_t usual_rank, float alpha,
                                struct pp_error *err)
 {
     struct pp_buf module = {0};
     enum pp_code code = check_fit(p->base, t, 0, t->name, err);
+    if (pp_is_of_group(t, p->base, false))
+        return code;
     if (!code && !module_name(p->base, t->name, &module))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", t->name);
     if (!code)
@@ -615,11 +696,7 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
     }
     if (!code && t->rank) {
         code = add_halves(p, t, name, err);
-        ok = add_module(p, p->modules, t, name) && ok;
-        if (t->rank != usual_rank)
-            ok = ok && cJSON_AddNumberToObject(p->ranks, name, (double)t->rank);
-        if (t->scale * (float)t->rank != alpha && fabsf(t->scale * (float)t->rank / alpha - 1.0f) > 1e-6f)
-            ok = ok && cJSON_AddNumberToObject(p->alphas, name, (double)(t->scale * (float)t->rank));
+        ok = add_module(p, p->modules, t, name) && add_numbers(p, name, t->rank, t->scale, usual_rank, alpha) && ok;
     }
     if (!code && (!ok || module.bad))
         code = pp_fail_nomem(err, "an adapter's configuration");
@@ -658,13 +735,16 @@ static enum pp_code write_folder(struct to_peft *p, const char *dst, struct pp_e
 static int64_t usual_rank(const struct pp_adapter_file *f)
 {
     int64_t usual = 0;
-    size_t most = 0;
-    for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
+    size_t most = 0, n_all = pp_adapter_file_n(f), counted = 0;
+    for (size_t i = 0; i < n_all && n_all - counted > most; i++) { /* no other can have more than are left */
         const int64_t rank = pp_adapter_file_at(f, i)->rank;
-        size_t n = 0;
-        for (size_t k = i; rank && k < pp_adapter_file_n(f); k++)
+        size_t n = 0, before = 0;
+        for (size_t k = 0; k < i && !before; k++)
+            before = pp_adapter_file_at(f, k)->rank == rank;
+        for (size_t k = i; !before && k < n_all; k++)
             n += pp_adapter_file_at(f, k)->rank == rank;
-        if (n > most) {
+        counted += n;
+        if (rank && n > most) {
             most = n;
             usual = rank;
         }
@@ -692,6 +772,10 @@ static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_sou
         code = opt && pp_cancelled(opt->cancel) ? pp_fail(err, PP_ERR_CANCELLED, "stopped; no file was written")
                                                 : add_target(&p, pp_adapter_file_at(f, i), rank, alpha, err);
     }
+    if (!code)
+        code = pp_expert_groups_make(f, base, false, &p.experts, err);
+    for (size_t i = 0; i < p.experts.n && !code; i++)
+        code = add_parameter(&p, &p.experts.g[i], rank, alpha, err);
     if (!code && p.names.bad)
         code = pp_fail_nomem(err, "the list of tensors");
     if (!code)
@@ -703,6 +787,7 @@ static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_sou
             p.tensors.tensors[i].data = NULL;
     p.tensors.n = p.tensors.cap;
     free_copies(&p.tensors);
+    pp_expert_groups_free(&p.experts);
     pp_free(p.owned);
     pp_buf_free(&p.names);
     cJSON_Delete(p.saved);

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "engine/adapter_file.h"
+#include "engine/adapter_join.h"
 #include "engine/arch/arch.h"
 #include "engine/base/mem.h"
 #include "engine/cpu/layout.h"
@@ -73,22 +74,6 @@ static void to_floats(uint32_t type, const uint8_t *from, int64_t n, float *to)
         pp_dequantize_row(type, from, to, n);
 }
 
-/* Of a row of a type of floats those values. */
-static void to_some_floats(uint32_t type, const uint8_t *from, const struct pp_adapter_columns *c, float *to)
-{
-    const size_t size = (size_t)pp_type_info(type)->block_bytes;
-    from += (size_t)c->first * size;
-    for (int64_t i = 0; i < c->n; i++, from += (size_t)c->step * size) {
-        uint16_t half;
-        if (type == PP_TYPE_F32) {
-            memcpy(to + i, from, sizeof *to);
-            continue;
-        }
-        memcpy(&half, from, sizeof half);
-        to[i] = type == PP_TYPE_F16 ? pp_f16_to_f32(half) : pp_bf16_to_f32(half);
-    }
-}
-
 /* n rows of a tensor, rows r to r + n - 1 of the result. */
 static void read_rows(const struct pp_tensor *t, const struct pp_adapter_columns *columns, pp_lora_order order,
                       int64_t r, int64_t n, float *to)
@@ -101,7 +86,7 @@ static void read_rows(const struct pp_tensor *t, const struct pp_adapter_columns
     for (int64_t i = 0; (order || some) && i < n; i++) {
         const uint8_t *row = data + (size_t)pp_lora_file_row(order, r + i) * row_bytes;
         if (some)
-            to_some_floats(t->type, row, columns, to + i * columns->n);
+            pp_adapter_values(t->type, row, columns, to + i * columns->n);
         else
             to_floats(t->type, row, t->ne[0], to + i * t->ne[0]);
     }

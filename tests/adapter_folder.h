@@ -11,7 +11,7 @@
 #include "engine/types.h"
 #include "tests/tiny_model.h"
 
-enum { FOLDER_PARTS = 64, FOLDER_MODULES = 8, FOLDER_HEAD_DIM = 64 };
+enum { FOLDER_PARTS = 72, FOLDER_MODULES = 8, FOLDER_HEAD_DIM = 64 };
 
 struct part {
     char name[160];

@@ -54,6 +54,7 @@ enum part_kind { GATE_UP, DOWN, N_KINDS };
 struct deltas {
     const struct family *family;
     double *of[N_LAYERS][N_KINDS][N_EXPERTS];
+    const float *lengths[N_LAYERS][N_KINDS][N_EXPERTS][2]; /* DoRA: of the rows of gate and up, or of down; or NULL */
 };
 
 static int n_outputs(const struct family *f, int kind)
@@ -97,11 +98,17 @@ static float *changed(const struct deltas *d, const struct pp_tensor *t, int l)
     const int first = f->up && strstr(at, f->up) ? f->n_ff : 0;
     float *w = pp_malloc((size_t)n * sizeof *w);
     pp_dequantize_row(t->type, t->data, w, n);
-    for (int64_t i = 0; i < n; i++) {
-        if (!f->transposed) {
-            w[i] = (float)((double)w[i] + d->of[l][kind][at[9] - '0'][(first + i / n_in) * n_in + i % n_in]);
-            continue;
+    for (int64_t row = 0; !f->transposed && row < t->ne[1]; row++) {
+        const float *lengths = d->lengths[l][kind][at[9] - '0'][first > 0];
+        double square = 0;
+        for (int64_t i = row * n_in; i < (row + 1) * n_in; i++) {
+            w[i] = (float)((double)w[i] + d->of[l][kind][at[9] - '0'][first * n_in + i]);
+            square += (double)w[i] * (double)w[i];
         }
+        for (int64_t i = row * n_in; lengths && i < (row + 1) * n_in; i++)
+            w[i] = (float)((double)w[i] * (double)lengths[row] / sqrt(square));
+    }
+    for (int64_t i = 0; f->transposed && i < n; i++) {
         const int64_t e = i / (n_in * n_out), in = i / n_out % n_in, turn = i % n_out;
         const int64_t out = down ? turn : turn / 2 + turn % 2 * f->n_ff;
         w[i] = (float)((double)w[i] + d->of[l][kind][e][out * n_in + in]);
@@ -173,8 +180,8 @@ static void add_product(double *to, const float *a, const float *b, int n_out, i
                 to[o * n_in + i] += scale * (double)b[o * rank + k] * (double)a[k * n_in + i];
 }
 
-/* A LoRA of each expert's module; some experts of the second layer have none. */
-static const char *of_modules(struct deltas *d, struct folder *f)
+/* A LoRA, or a DoRA, of each expert's module; some experts of the second layer have none. */
+static const char *of_modules(struct deltas *d, struct folder *f, bool dora)
 {
     const struct family *m = d->family;
     const char *const names[] = {m->gate, m->up, m->down};
@@ -190,8 +197,11 @@ static const char *of_modules(struct deltas *d, struct folder *f)
                 const float *b = folder_add(f, name, n_out, RANK, 0, 0.2f);
                 add_product(d->of[l][kind][e] + (k == 1 ? m->n_ff * n_in : 0), a, b, n_out, n_in, RANK,
                             (double)ALPHA / RANK);
+                snprintf(name, sizeof name, "base_model.model.%s.%d.%s.lora_magnitude_vector", module, e, names[k]);
+                if (dora)
+                    d->lengths[l][kind][e][k == 1] = folder_add(f, name, n_out, 0, 0.3f, 0.1f);
             }
-    return folder_write_peft(f, "{" CONFIG "}");
+    return folder_write_peft(f, dora ? "{" CONFIG ",\"use_dora\":true}" : "{" CONFIG "}");
 }
 
 /* The two parameters' LoRAs as a version of PEFT writes them: lora_A is [n_expert r, dimension 1] of a parameter and
@@ -273,14 +283,61 @@ static void check_same(const char *model, const char *adapter, const float *want
     pp_free(got);
 }
 
-/* The adapter on the folder and on the file that is made of it gives what the merged folder does. */
-static void check_adapter(struct deltas *d, struct folder *f, const char *adapter)
+/* Both folders have the same tensors under the same names. GGUF has one alpha, so that B of `down` has its own. */
+static void assert_same_tensors(const char *a, const char *b)
 {
-    const char *model = path_of(d->family);
+    struct pp_safetensors *s[2];
+    struct pp_error err;
+    char path[512];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/adapter_model.safetensors", i ? b : a);
+        assert_ok(pp_safetensors_open(path, &s[i], &err), err);
+    }
+    assert_int_equal(pp_safetensors_n(s[0]), pp_safetensors_n(s[1]));
+    for (size_t i = 0; i < pp_safetensors_n(s[0]); i++) {
+        const struct pp_tensor *t = pp_safetensors_at(s[0], i), *u = pp_safetensors_find(s[1], t->name);
+        if (strstr(t->name, "experts.lora_B"))
+            continue;
+        if (!u || t->type != u->type || memcmp(t->ne, u->ne, sizeof t->ne) != 0 ||
+            memcmp(t->data, u->data, t->size) != 0)
+            fail_msg("%s is not the same", t->name);
+    }
+    pp_safetensors_close(s[0]);
+    pp_safetensors_close(s[1]);
+}
+
+/* A GGUF file of a family's folder. */
+static const char *file_of(const struct family *f)
+{
+    static char paths[N_FAMILIES][300];
+    char *path = paths[f - families];
+    struct pp_error err;
+    if (*path)
+        return path;
+    snprintf(path, sizeof paths[0], "%s", fresh_path("model.gguf"));
+    assert_ok(pp_convert_to_gguf(path_of(f), path, &(struct pp_convert_options){0}, &err), err);
+    return path;
+}
+
+/* The adapter on the folder and on the file that is made of it gives what the merged folder does, and so do a GGUF
+ * adapter that is made of it and the folder that is made of that, whose tensors may be the first one's. */
+static void check_adapter(struct deltas *d, struct folder *f, const char *adapter, bool exact)
+{
+    const char *model = path_of(d->family), *file = file_of(d->family);
+    const char *gguf = fresh_path("adapter.gguf"), *again = fresh_path("adapter");
+    struct pp_error err;
     int n;
     float *want = logits_of(merged(d), NULL, &n), *alone = logits_of(model, NULL, &n);
     assert_true(farthest(alone, want, n) > 0.01);
+    assert_ok(pp_convert_to_gguf(adapter, gguf, &(struct pp_convert_options){.base = model}, &err), err);
+    assert_ok(pp_convert_to_peft(gguf, again, &(struct pp_convert_options){.base = file}, &err), err);
     check_same(model, adapter, want);
+    check_same(file, adapter, want);
+    check_same(model, gguf, want);
+    check_same(file, gguf, want);
+    check_same(model, again, want);
+    if (exact)
+        assert_same_tensors(adapter, again);
     pp_free(want);
     pp_free(alone);
     deltas_free(d);
@@ -293,8 +350,24 @@ static void modules(void **state)
     for (int i = MIXTRAL; i <= QWEN3MOE; i++) {
         struct deltas d = deltas_new(&families[i]);
         struct folder f = {.random = 3};
-        check_adapter(&d, &f, of_modules(&d, &f));
+        check_adapter(&d, &f, of_modules(&d, &f, false), false);
     }
+}
+
+/* Other kinds than plain LoRA are for experts, too; GGUF has no place for them. */
+static void doras(void **state)
+{
+    struct deltas d = deltas_new(&families[MIXTRAL]);
+    struct folder f = {.random = 6};
+    int n;
+    (void)state;
+    const char *adapter = of_modules(&d, &f, true);
+    float *want = logits_of(merged(&d), NULL, &n);
+    check_same(path_of(d.family), adapter, want);
+    check_same(file_of(d.family), adapter, want);
+    pp_free(want);
+    deltas_free(&d);
+    folder_empty(&f);
 }
 
 /* Of Qwen 3's `down`, which is as wide as high, the version alone tells which half is which. */
@@ -312,7 +385,8 @@ static void parameters(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct deltas d = deltas_new(&families[cases[i].family]);
         struct folder f = {.random = 3};
-        check_adapter(&d, &f, of_parameters(&d, &f, cases[i].swap, cases[i].version));
+        check_adapter(&d, &f, of_parameters(&d, &f, cases[i].swap, cases[i].version),
+                      cases[i].family == GPTOSS && !cases[i].swap);
     }
 }
 
@@ -349,7 +423,7 @@ static void stacks(void **state)
     const char *folder = folder_write(&none, mlx, "none.safetensors");
     snprintf(path, sizeof path, "%s/adapters.safetensors", folder);
     assert_ok(pp_safetensors_write(path, tensors, (size_t)n, &err), err);
-    check_adapter(&d, &f, folder);
+    check_adapter(&d, &f, folder, false);
 }
 
 static void bad(void **state)
@@ -405,7 +479,7 @@ static const char *write_adapter(const struct family *m, uint32_t random, bool o
 {
     struct deltas d = deltas_new(m);
     struct folder f = {.random = random};
-    const char *path = of_each ? of_modules(&d, &f) : of_parameters(&d, &f, !m->transposed, "0.19.1");
+    const char *path = of_each ? of_modules(&d, &f, false) : of_parameters(&d, &f, !m->transposed, "0.19.1");
     deltas_free(&d);
     folder_empty(&f);
     return path;
@@ -531,6 +605,7 @@ TEST_GROUP(adapter_experts)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(modules),
+        cmocka_unit_test(doras),
         cmocka_unit_test(parameters),
         cmocka_unit_test(stacks),
         cmocka_unit_test(bad),

@@ -523,7 +523,7 @@ void pp_cpu_count(const struct pp_acts *acts, int m, const struct projection *co
 void pp_cpu_multiply_a(const struct pp_cpu *c, const struct pp_lora_target *t, const struct pp_acts *x, int n,
                        float *out, int64_t stride, void *kernel);
 /* All that comes behind W x, outputs row0 .. row1 - 1, of neighbouring rows that have one set (or NULL), the model's
- * own bias included. rows.down: what pp_cpu_multiply_a made of them for the adapters of the set, one behind the other. */
+ * own bias included. rows.down: what pp_cpu_multiply_a made of them for the set's adapters, one behind the other. */
 void pp_cpu_adapt(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
                   struct pp_low_rank_rows rows, int64_t row0, int64_t row1);
 /* project.c: a stage's norm for a row with this set, whose adapters may replace it; room: [n]. */

@@ -1,0 +1,143 @@
+#include "engine/adapter_join.h"
+
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/quant.h"
+
+void pp_adapter_values(uint32_t type, const uint8_t *from, const struct pp_adapter_columns *c, float *to)
+{
+    const size_t size = (size_t)pp_type_info(type)->block_bytes;
+    from += (size_t)c->first * size;
+    for (int64_t i = 0; i < c->n; i++, from += (size_t)c->step * size) {
+        uint16_t half;
+        if (type == PP_TYPE_F32) {
+            memcpy(to + i, from, sizeof *to);
+            continue;
+        }
+        memcpy(&half, from, sizeof half);
+        to[i] = type == PP_TYPE_F16 ? pp_f16_to_f32(half) : pp_bf16_to_f32(half);
+    }
+}
+
+static bool is_float(uint32_t type)
+{
+    return type == PP_TYPE_F32 || type == PP_TYPE_F16 || type == PP_TYPE_BF16;
+}
+
+void pp_adapter_half_row(const struct pp_adapter_target *t, int half, int64_t row, float *out)
+{
+    const struct pp_tensor *from = half ? &t->b : &t->a;
+    const struct pp_adapter_columns *c = half ? &t->b_columns : &t->a_columns;
+    const bool turned = half ? t->b_turned : t->a_turned;
+    const size_t row_bytes = pp_type_row_bytes(from->type, from->ne[0]);
+    const uint8_t *data = from->data;
+    if (turned) { /* a column: values that lie a row apart */
+        const struct pp_adapter_columns down = {.first = c->first + row * (c->n ? c->step : 1), .step = from->ne[0],
+                                                .n = from->ne[1]};
+        pp_adapter_values(from->type, data, &down, out);
+    } else if (c->n) {
+        pp_adapter_values(from->type, data + (size_t)row * row_bytes, c, out);
+    } else {
+        pp_dequantize_row(from->type, data + (size_t)row * row_bytes, out, from->ne[0]);
+    }
+}
+
+/* --- joined -------------------------------------------------------------------------------------------------- */
+
+/* Whether two targets have the same A, lying the same way. */
+static bool same_a(const struct pp_adapter_target *a, const struct pp_adapter_target *b)
+{
+    return a == b || (a->a.type == b->a.type && a->rank == b->rank && a->a_turned == b->a_turned &&
+                      !a->a_columns.n && !b->a_columns.n && a->n_in == b->n_in &&
+                      memcmp(a->a.data, b->a.data,
+                             pp_type_row_bytes(a->a.type, a->a.ne[0]) * (size_t)a->a.ne[1]) == 0);
+}
+
+static const struct pp_adapter_target *first_target(const struct pp_joined_part *parts, int n)
+{
+    int i = 0;
+    while (i < n && !parts[i].target)
+        i++;
+    return i < n ? parts[i].target : NULL;
+}
+
+static bool all_same_a(const struct pp_joined_part *parts, int n)
+{
+    const struct pp_adapter_target *first = first_target(parts, n);
+    for (int i = 0; i < n; i++)
+        if (parts[i].target && !same_a(first, parts[i].target))
+            return false;
+    return true;
+}
+
+int64_t pp_adapter_joined_rank(const struct pp_joined_part *parts, int n, uint32_t *type)
+{
+    const struct pp_adapter_target *first = first_target(parts, n);
+    int64_t rank = 0;
+    *type = first ? first->a.type : PP_TYPE_F32;
+    for (int i = 0; i < n; i++) {
+        const struct pp_adapter_target *t = parts[i].target;
+        if (!t)
+            continue;
+        rank += t->rank;
+        if (!is_float(t->a.type) || t->a.type != *type || t->b.type != *type || t->scale != first->scale)
+            *type = PP_TYPE_F32;
+    }
+    return first && all_same_a(parts, n) ? first->rank : rank;
+}
+
+static void add_b(const struct pp_joined_part *p, int64_t first_row, int64_t first_rank, float factor,
+                  struct pp_joined *out)
+{
+    for (int64_t r = 0; r < p->n_out; r++) {
+        float *to = out->b + (p->to ? p->to[r] : first_row + r) * out->rank + first_rank;
+        pp_adapter_half_row(p->target, 1, p->from ? p->from[r] : r, to);
+        for (int64_t k = 0; factor != 1.0f && k < p->target->rank; k++)
+            to[k] *= factor;
+    }
+}
+
+/* The first that is not 0, if there is one. */
+static float scale_of(const struct pp_joined_part *parts, int n)
+{
+    float scale = 0;
+    for (int i = 0; i < n && scale == 0.0f; i++)
+        scale = parts[i].target ? parts[i].target->scale : 0;
+    return scale;
+}
+
+bool pp_adapter_join(const struct pp_joined_part *parts, int n, int64_t n_in, int64_t n_out, int64_t least,
+                     struct pp_joined *out)
+{
+    const struct pp_adapter_target *first = first_target(parts, n);
+    const bool same = first && all_same_a(parts, n);
+    uint32_t type;
+    int64_t row = 0, rank = 0;
+    *out = (struct pp_joined){.rank = pp_adapter_joined_rank(parts, n, &type), .scale = scale_of(parts, n)};
+    out->rank = out->rank > least ? out->rank : least;
+    out->a = pp_calloc((size_t)(out->rank * n_in), sizeof *out->a);
+    out->b = pp_calloc((size_t)(out->rank * n_out), sizeof *out->b);
+    if (!out->a || !out->b) {
+        pp_joined_free(out);
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        const struct pp_adapter_target *t = parts[i].target;
+        const float factor = !t || t->scale == out->scale ? 1.0f : t->scale / out->scale;
+        for (int64_t k = 0; t && k < t->rank && (!same || t == first); k++)
+            pp_adapter_half_row(t, 0, k, out->a + (rank + k) * n_in);
+        if (t)
+            add_b(&parts[i], row, same ? 0 : rank, factor, out);
+        rank += t && !same ? t->rank : 0;
+        row += parts[i].n_out;
+    }
+    return true;
+}
+
+void pp_joined_free(struct pp_joined *j)
+{
+    pp_free(j->a);
+    pp_free(j->b);
+    *j = (struct pp_joined){0};
+}

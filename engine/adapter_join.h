@@ -1,0 +1,38 @@
+/* adapter_join.h - the LoRA of a matrix that is several others below each other, made of theirs. Private to the engine.
+ *
+ * With W's rows those of W_1, W_2 ... in some order, and s_k B_k A_k added to each, B A is added to W, where A is
+ * A_1, A_2 ... one below the other and B's rows are those of the B_k, beside zeros. If all A_k are the same, A is that
+ * and B has their rank alone. */
+#ifndef PP_ENGINE_ADAPTER_JOIN_H
+#define PP_ENGINE_ADAPTER_JOIN_H
+
+#include "engine/adapter_file.h"
+
+/* Those values of a row of a type of floats: to [columns->n]. */
+void pp_adapter_values(uint32_t type, const uint8_t *row, const struct pp_adapter_columns *columns, float *to);
+/* Row `row` of a half, `half` 0: A [rank, n_in], 1: B [n_out, rank], as the file has its inputs and outputs. */
+void pp_adapter_half_row(const struct pp_adapter_target *t, int half, int64_t row, float *out);
+
+enum { PP_JOINED_PARTS = 3 };
+
+struct pp_joined_part {
+    const struct pp_adapter_target *target; /* with A and B; NULL: there is none, and nothing is added */
+    int64_t n_out;
+    const int32_t *from;   /* [n_out]: which of the target's outputs each is; NULL: the same */
+    const int32_t *to;     /* [n_out]: which row of the whole it becomes; NULL: they are behind those before */
+};
+
+struct pp_joined {
+    int64_t rank;
+    float scale;           /* of the first part that has one which is not 0; what others' are besides is in B */
+    float *a, *b;          /* [rank, n_in], [n_out, rank]; pp_free */
+};
+
+/* least: a larger rank is made of zeros. false: out of memory. */
+bool pp_adapter_join(const struct pp_joined_part *parts, int n, int64_t n_in, int64_t n_out, int64_t least,
+                     struct pp_joined *out);
+/* The rank that comes of it, and the type that holds all values: one of floats. */
+int64_t pp_adapter_joined_rank(const struct pp_joined_part *parts, int n, uint32_t *type);
+void pp_joined_free(struct pp_joined *j);
+
+#endif
