@@ -3,8 +3,8 @@
  *
  *   PEFT, a module for each expert   as any other module
  *   PEFT, target_parameters          [n_expert, ..., ...] is a parameter of a module. For r of each expert, A is
- *                                    [n_expert r, n_in], the rows of one expert side by side, and B [n_out, r n_expert],
- *                                    value k of expert e being number k n_expert + e of a row
+ *                                    [n_expert r, n_in], the rows of one expert side by side, and B
+ *                                    [n_out, r n_expert], value k of expert e being number k n_expert + e of a row
  *                                    (huggingface/peft, tuners/lora/layer.py, ParamWrapper.get_delta_weight)
  *   MLX, GGUF                        A is [n_expert, r, n_in], B [n_expert, n_out, r]
  *
@@ -245,12 +245,12 @@ enum pp_code pp_adapter_add_stack(struct pp_adapter_file *f, struct pp_adapter_s
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is no half of a LoRA of experts", f->path, t->name);
     const int64_t width = part == PP_PART_A ? t->ne[1] : t->ne[0];
     if (s->flat && (s->rank < 1 || width % s->rank != 0))
-        return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s is %lld wide, which is not the rank %lld for each of some "
-                       "experts", f->path, t->name, (long long)width, (long long)s->rank);
+        return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s is %lld wide, which is not the rank %lld for each of "
+                       "some experts", f->path, t->name, (long long)width, (long long)s->rank);
     s->n = s->flat ? width / s->rank : t->ne[2];
     if (s->n < 1 || s->n > PP_MAX_EXPERTS)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is of %lld experts; there can be %d", f->path, t->name,
-                       (long long)s->n, PP_MAX_EXPERTS);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is of %lld experts; there can be %d", f->path,
+                       t->name, (long long)s->n, PP_MAX_EXPERTS);
     enum pp_code code = pp_adapter_grow(f, (size_t)s->n, err);
     for (int64_t e = 0; e < s->n && !code; e++)
         code = add_expert(f, s, part, t, e, err);
