@@ -165,9 +165,10 @@ static enum pp_code check_target(const struct pp_adapter_file *f, struct pp_adap
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s changes the token embeddings by other means than LoRA or others in their place, which is "
                        "not supported", f->path);
-    if (!code && t->bias.data && pp_name_ending(t->name, "norm.weight"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a bias of its own for the norm %s (%.200s), which is not "
-                       "supported", f->path, t->name, t->bias.name);
+    if (!code && t->bias.data && pp_name_ending(t->name, "norm.weight") &&
+        (t->rank || t->magnitude.data || t->b_bias.data || t->ia3.data))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s both replaces the bias of the norm %s and changes it otherwise, "
+                       "which is not supported", f->path, t->name);
     const struct pp_tensor *vectors[] = {&t->magnitude, &t->b_bias, &t->bias};
     for (int i = 0; i < 3 && !code; i++)
         if (vectors[i]->data)

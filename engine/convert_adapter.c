@@ -19,6 +19,7 @@
 #include "engine/export.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
+#include "engine/hf_form.h"
 #include "engine/hparams.h"
 #include "engine/peft_write.h"
 #include "engine/quant.h"
@@ -205,6 +206,23 @@ static const struct pp_tensor *moved_columns(struct copies *c, const struct pp_t
     return to;
 }
 
+/* A norm's vector with a number added to each value, in F32; its data are pp_free'd. NULL: out of memory. */
+static uint8_t *shifted(const struct pp_tensor *t, float added, struct pp_tensor *to)
+{
+    const int64_t n = t->ne[0];
+    float *f = pp_malloc((size_t)n * sizeof *f);
+    if (!f)
+        return NULL;
+    pp_dequantize_row(t->type, t->data, f, n);
+    for (int64_t i = 0; i < n; i++)
+        f[i] += added;
+    *to = *t;
+    to->type = PP_TYPE_F32;
+    to->size = (size_t)n * sizeof *f;
+    to->data = f;
+    return (uint8_t *)f;
+}
+
 /* Of a matrix whose heads GGUF files have in another order than folders: which row of the old file each of the new one
  * is, or which column; pp_free. *from NULL: it is none. */
 static enum pp_code find_heads(const struct pp_source *base, const struct pp_adapter_target *t, const char *name,
@@ -345,8 +363,13 @@ static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_targe
         code = check_fit(g->base, t, part, names[part], err);
     if (code)
         return code;
+    const float added = pp_hf_added(t->form);
+    struct pp_tensor *norm = added != 0.0f ? &g->copies.tensors[g->copies.n] : NULL;
+    if (norm && !shifted(&t->weight, added, norm))
+        return pp_fail_nomem(err, t->name);
+    g->copies.n += norm != NULL;
     if (t->weight.data)
-        add_item(g, t->name, "", &t->weight, 0, 1.0f);
+        add_item(g, t->name, "", norm ? norm : &t->weight, 0, 1.0f);
     if (!t->rank || pp_is_of_group(t, g->base, true))
         return PP_OK;
     const struct pp_tensor *a = t->a_turned != t->embedding ? turned(&g->copies, &t->a, err) : &t->a;
@@ -645,6 +668,19 @@ static bool take_tensor(struct to_peft *p, const struct pp_tensor *t, const char
     return !p->names.bad;
 }
 
+/* A norm in the model's place. */
+static enum pp_code add_norm(struct to_peft *p, const struct pp_adapter_target *t, const char *module,
+                             struct pp_error *err)
+{
+    const float added = pp_hf_added(form_of(arch_of(p->base), t->name));
+    struct pp_tensor stored;
+    if (added == 0.0f)
+        return add_tensor(p, &t->weight, NULL, module, ".weight", err);
+    if (!shifted(&t->weight, -added, &stored))
+        return pp_fail_nomem(err, t->name);
+    return take_tensor(p, &stored, module, ".weight") ? PP_OK : pp_fail_nomem(err, t->name);
+}
+
 /* Experts' matrices that are a parameter of a module, as PEFT since 0.19.1 has it: where the module has two, what is
  * added to its first one is the inner. */
 static enum pp_code add_parameter(struct to_peft *p, struct pp_expert_group *g, int64_t usual_rank, float alpha,
@@ -691,7 +727,7 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
     const char *name = pp_buf_cstr(&module);
     bool ok = true;
     if (!code && t->weight.data) {
-        code = add_tensor(p, &t->weight, NULL, name, ".weight", err);
+        code = add_norm(p, t, name, err);
         ok = add_module(p, p->saved, t, name);
     }
     if (!code && t->rank) {

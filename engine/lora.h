@@ -67,6 +67,11 @@ struct pp_lora_embedding {
     float *token_rows;     /* [n_tokens, n_embd] */
 };
 
+/* In place of a norm's vectors [n]; NULL: the model's own. */
+struct pp_lora_norm {
+    float *weight, *bias;
+};
+
 struct pp_adapter {
     const struct pp_model *model;   /* that it was loaded for: shapes and the order of projections are its */
     struct pp_adapter_info info;
@@ -77,7 +82,7 @@ struct pp_adapter {
     void *mapping;                  /* in which it lies; NULL: it is the allocator's */
     size_t mapped_bytes;
     struct pp_lora_embedding embedding;
-    float **norms;                  /* [n_ops of the model's plan]: in place of that norm's weight; NULL: it has none */
+    struct pp_lora_norm *norms;     /* [n_ops of the model's plan]; NULL: it has none */
     struct pp_sha256 identity;      /* of all targets: goes into the KV key */
     char *path, *name, *target_names;
     atomic_bool acts;               /* some target changes something */

@@ -187,38 +187,52 @@ static int norm_by_name(const struct pp_plan *plan, const char *name)
     return i < plan->n_ops ? i : -1;
 }
 
+/* A vector of the file in the place of one of the model's norms, which folders have without `added`; *held stays NULL
+ * where it has the same values. */
+static enum pp_code load_vector(struct pp_adapter *a, const struct pp_adapter_target *t, const struct pp_tensor *from,
+                                const struct pp_tensor *model, float added, float **held, struct pp_error *err)
+{
+    const int64_t n = model->ne[0], padded = (n + 15) / 16 * 16;
+    if (from->ne[0] != n)
+        return pp_fail(err, PP_ERR_MISMATCH, "adapter %s: its %s has %lld values, but that of %s has %lld", a->path,
+                       t->name, (long long)from->ne[0], a->model->info.name, (long long)n);
+    float *own = pp_malloc((size_t)n * sizeof *own), *to = pp_aligned(64, (size_t)padded * sizeof *to);
+    enum pp_code code = own && to ? read_row(a, &(struct rows){.from = from}, 0, to, err)
+                                  : pp_fail_nomem(err, "an adapter");
+    for (int64_t i = 0; i < n && !code; i++)
+        to[i] += added;
+    for (int64_t i = n; i < padded && !code; i++)
+        to[i] = 0;
+    if (!code)
+        pp_dequantize_row(model->type, model->data, own, n);
+    if (!code && memcmp(own, to, (size_t)n * sizeof *own) != 0) {
+        *held = to;
+        to = NULL;
+        a->acts = true;
+    }
+    pp_free(own);
+    pp_free(to);
+    return code;
+}
+
 enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err)
 {
     const struct pp_plan *plan = &a->model->plan;
-    const char *model = a->model->info.name;
     const int op = norm_by_name(plan, t->name);
-    if (op < 0)
+    if (op < 0 || (t->bias.data && !plan->ops[op].bias))
         return pp_fail(err, PP_ERR_MISMATCH,
-                       "adapter %s replaces %s, which %s does not have as a norm; it was made for another model",
-                       a->path, t->name, model);
-    const struct pp_tensor *w = plan->ops[op].weight;
-    const int64_t n = w->ne[0];
-    if (t->n_out != n)
-        return pp_fail(err, PP_ERR_MISMATCH, "adapter %s: its %s has %lld values, but that of %s has %lld", a->path,
-                       t->name, (long long)t->n_out, model, (long long)n);
-    const struct rows r = {.from = &t->weight};
-    float *room = pp_malloc(2 * (size_t)n * sizeof *room), *held = NULL;
-    bool same = false;
-    enum pp_code code = room ? same_values(a, &r, w, 1, room, &same, err) : pp_fail_nomem(err, "an adapter");
-    if (!code && !same) {
-        if (!a->norms)
-            a->norms = pp_calloc((size_t)plan->n_ops, sizeof *a->norms);
-        held = a->norms ? pp_aligned(64, (size_t)(n + 15) / 16 * 16 * sizeof *held) : NULL;
-        if (!held)
-            code = pp_fail_nomem(err, "an adapter");
-    }
-    if (held) {
-        memset(held, 0, (size_t)(n + 15) / 16 * 16 * sizeof *held);
-        memcpy(held, room, (size_t)n * sizeof *held);
-        a->norms[op] = held;
-        a->acts = true;
-    }
-    pp_free(room);
+                       "adapter %s replaces %s%s, which %s does not have as a norm%s; it was made for another model",
+                       a->path, op < 0 ? "" : "the bias of ", t->name, a->model->info.name, op < 0 ? "" : "'s");
+    if (!a->norms && !(a->norms = pp_calloc((size_t)plan->n_ops, sizeof *a->norms)))
+        return pp_fail_nomem(err, "an adapter");
+    struct pp_lora_norm *to = &a->norms[op];
+    if (to->weight || to->bias)
+        return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);
+    enum pp_code code = PP_OK;
+    if (t->weight.data)
+        code = load_vector(a, t, &t->weight, plan->ops[op].weight, pp_hf_added(t->form), &to->weight, err);
+    if (!code && t->bias.data)
+        code = load_vector(a, t, &t->bias, plan->ops[op].bias, 0, &to->bias, err);
     return code;
 }
 
@@ -264,8 +278,10 @@ void pp_lora_free_replaced(struct pp_adapter *a)
 {
     for (int i = 0; a->targets && i < a->n_targets; i++)
         pp_free(a->targets[i].w_data);
-    for (int i = 0; a->norms && i < a->model->plan.n_ops; i++)
-        pp_free(a->norms[i]);
+    for (int i = 0; a->norms && i < a->model->plan.n_ops; i++) {
+        pp_free(a->norms[i].weight);
+        pp_free(a->norms[i].bias);
+    }
     pp_free(a->norms);
     pp_free(a->embedding.table);
     pp_free(a->embedding.tokens);
@@ -287,9 +303,12 @@ void pp_lora_hash_replaced(const struct pp_adapter *a, struct pp_sha256_stream *
     for (int i = 0; i < a->n_targets; i++)
         if (a->targets[i].w_data)
             hash(s, "matrix", i, a->targets[i].w.type, a->targets[i].w_data, a->targets[i].w_bytes);
-    for (int i = 0; a->norms && i < plan->n_ops; i++)
-        if (a->norms[i])
-            hash(s, "norm", i, PP_TYPE_F32, a->norms[i], (size_t)plan->ops[i].weight->ne[0] * sizeof(float));
+    for (int i = 0; a->norms && i < plan->n_ops; i++) {
+        if (a->norms[i].weight)
+            hash(s, "norm", i, PP_TYPE_F32, a->norms[i].weight, (size_t)plan->ops[i].weight->ne[0] * sizeof(float));
+        if (a->norms[i].bias)
+            hash(s, "norm's bias", i, PP_TYPE_F32, a->norms[i].bias, (size_t)plan->ops[i].bias->ne[0] * sizeof(float));
+    }
     const struct pp_lora_embedding *e = &a->embedding;
     if (e->n_tokens) {
         const int64_t width = pp_embedding_width(pp_source_hparams(a->model->source));

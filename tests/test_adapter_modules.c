@@ -95,7 +95,7 @@ static const char *change_folder(const char *model, const char *const *names, ch
 }
 
 /* [SMALL_TEXT, n_vocab]; pp_free. adapter: NULL for the model alone. */
-static float *logits_of(const char *model, const char *adapter, int n_vocab)
+static float *logits_at(const char *model, const char *adapter, float strength, int n_vocab)
 {
     struct running r = run_small(model, NULL);
     struct pp_adapter *a = NULL;
@@ -105,11 +105,16 @@ static float *logits_of(const char *model, const char *adapter, int n_vocab)
     small_text(ids, n_vocab);
     if (adapter) {
         assert_ok(pp_adapter_load_exact(r.m, adapter, &a, &err), err);
-        assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, 1}, 1, &err), err);
+        assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, strength}, 1, &err), err);
     }
     run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, out);
     stop_adapted(&r, a);
     return out;
+}
+
+static float *logits_of(const char *model, const char *adapter, int n_vocab)
+{
+    return logits_at(model, adapter, 1, n_vocab);
 }
 
 static double farthest(const float *a, const float *b, int n)
@@ -243,6 +248,64 @@ static void heads_elsewhere(void **state)
     check_modules("plamo", attention, true);
 }
 
+/* --- norms --------------------------------------------------------------------------------------------------- */
+
+/* A norm's vector and half of what is to stand for it. */
+static float *replace_norm(struct folder *f, const struct pp_tensor *w)
+{
+    char name[160];
+    snprintf(name, sizeof name, "base_model.model.%s", w->name);
+    const float *own = folder_add(f, name, w->ne[0], 0, ends_so(w->name, ".bias") ? 0.2f : 0.8f, 0.5f);
+    float *out = pp_malloc(w->size);
+    for (int64_t i = 0; i < w->ne[0]; i++)
+        out[i] = ((const float *)w->data)[i] / 2 + own[i] / 2;
+    return out;
+}
+
+/* Weights and biases of norms in the model's place, or biases alone; some are stored without 1. */
+static void norms(void **state)
+{
+    static const struct {
+        const char *arch, *names[4];
+        bool back; /* they have a place in GGUF */
+    } cases[] = {
+        {"orion", {"post_attention_layernorm.weight", "post_attention_layernorm.bias", "model.norm.bias"}, false},
+        {"starcoder", {"ln_2.bias", "ln_f.bias"}, false},
+        {"nemotron", {"input_layernorm.weight", "model.norm.bias"}, false},
+        {"vaultgemma", {"input_layernorm.weight", "model.norm.weight"}, true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct decoder_shape s = decoder_shape(cases[i].arch);
+        struct decoder *d = decoder_make(&s);
+        struct folder f = {.random = 8};
+        struct pp_error err;
+        const int n = SMALL_TEXT * s.n_vocab;
+        const char *file = decoder_write(d), *model = fresh_path("model");
+        assert_ok(pp_convert_to_folder(file, model, &(struct pp_convert_options){0}, &err), err);
+        const char *merged = change_folder(model, cases[i].names, replace_norm, &f);
+        const char *peft = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"modules_to_save\":[\"norm\"]}");
+        float *want = logits_of(merged, NULL, s.n_vocab), *alone = logits_of(model, NULL, s.n_vocab);
+        assert_true(farthest(alone, want, n) > 0.01);
+        const char *gguf = fresh_path("adapter.gguf"), *again = fresh_path("adapter");
+        const struct pp_convert_options base = {.base = file};
+        assert_int_equal(pp_convert_to_gguf(peft, gguf, &base, &err), cases[i].back ? PP_OK : PP_ERR_UNSUPPORTED);
+        if (cases[i].back)
+            assert_ok(pp_convert_to_peft(gguf, again, &base, &err), err);
+        const char *const pairs[][2] = {{model, peft}, {file, peft}, {model, gguf}, {file, again}};
+        for (int k = 0; k < (cases[i].back ? 4 : 2); k++) {
+            float *got = logits_at(pairs[k][0], pairs[k][1], 0.5f, s.n_vocab);
+            if (!(farthest(got, want, n) < 1e-4))
+                fail_msg("%s: %s on %s is %g off", cases[i].arch, pairs[k][1], pairs[k][0], farthest(got, want, n));
+            pp_free(got);
+        }
+        pp_free(want);
+        pp_free(alone);
+        folder_empty(&f);
+        decoder_free(d);
+    }
+}
+
 /* --- tokens with embeddings of their own --------------------------------------------------------------------- */
 
 static const int own_ids[] = {9, 2, 30};
@@ -339,8 +402,8 @@ static void bad_tokens(void **state)
     assert_non_null(strstr(err.text, "no tensor for them"));
     folder_empty(&f);
     folder_add(&f, "base_model.model.transformer.ln_f.bias", s.n_embd, 0, 0, 1);
-    assert_int_equal(pp_adapter_load(r.m, folder_write_peft(&f, config), &a, &err), PP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "bias of its own for the norm output_norm.weight (base_model.model.tr"));
+    assert_int_equal(pp_adapter_load(r.m, folder_write_peft(&f, config), &a, &err), PP_ERR_MISMATCH);
+    assert_non_null(strstr(err.text, "the bias of output_norm.weight, which"));
     folder_empty(&f);
     stop_small(&r);
     decoder_free(d);
@@ -412,6 +475,7 @@ TEST_GROUP(adapter_modules)
         cmocka_unit_test(by_head),         cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
         cmocka_unit_test(by_keys),         cmocka_unit_test(own_tokens),   cmocka_unit_test(bad_tokens),
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
+        cmocka_unit_test(norms),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }

@@ -335,7 +335,7 @@ struct pp_cpu {
     struct pick_plan pick;
     struct experts *experts;    /* [plan.n_experts] */
     struct routing routing;
-    int64_t replaced_floats;    /* whole rows of a tensor, and 16 results of each row of the largest batch */
+    int64_t replaced_floats;    /* two whole rows, or 16 results of each row of the largest batch */
     int64_t lora_width;         /* of `lora` rows: ranks of all adapters of a row for one stage */
     struct shared_down *down;   /* [n_stages] */
     const void **listed_begins; /* [n threads] as `begins` of a stage, where only some logits are wanted */
@@ -526,7 +526,7 @@ void pp_cpu_multiply_a(const struct pp_cpu *c, const struct pp_lora_target *t, c
  * own bias included. rows.down: what pp_cpu_multiply_a made of them for the set's adapters, one behind the other. */
 void pp_cpu_adapt(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
                   struct pp_low_rank_rows rows, int64_t row0, int64_t row1);
-/* project.c: a stage's norm for a row with this set, whose adapters may replace it; room: [n]. */
+/* project.c: a stage's norm for a row with this set, whose adapters may replace it; room: twice n, in whole 16s. */
 struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *set, int64_t n, float *room);
 
 /* How many items each phase of a stage has for m rows of the current batch (0: the phase is left out), and one of them.

@@ -130,27 +130,35 @@ static float left_of_matrix(const struct pp_adapter_set *set, int linear, int *n
     return left;
 }
 
-struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *set, int64_t n, float *room)
+/* A norm's vector [n] where sets' adapters have others in its place: made in `room`, or the model's own. */
+static const float *replaced_vector(const struct pp_adapter_set *set, int op, bool bias, const float *own, int64_t n,
+                                    float *room)
 {
-    struct norm norm = s->norm;
+    const float *others[PP_MAX_ADAPTERS] = {NULL};
     float left = 1.0f;
     bool any = false;
-    for (int k = 0; set && k < set->n; k++)
-        if (set->use[k].adapter->norms && set->use[k].adapter->norms[s->norm_op]) {
+    for (int k = 0; set && k < set->n; k++) {
+        const struct pp_lora_norm *norms = set->use[k].adapter->norms;
+        if (norms && (others[k] = bias ? norms[op].bias : norms[op].weight)) {
             left -= set->use[k].scale;
             any = true;
         }
-    if (!any)
-        return norm;
-    for (int64_t i = 0; i < n; i++)
-        room[i] = left * s->norm.weight[i];
-    for (int k = 0; k < set->n; k++) {
-        const float *own = set->use[k].adapter->norms ? set->use[k].adapter->norms[s->norm_op] : NULL;
-        const float strength = set->use[k].scale;
-        for (int64_t i = 0; own && i < n; i++)
-            room[i] += strength * own[i];
     }
-    norm.weight = room;
+    if (!any)
+        return own;
+    for (int64_t i = 0; i < n; i++)
+        room[i] = left * own[i];
+    for (int k = 0; k < set->n; k++)
+        for (int64_t i = 0; others[k] && i < n; i++)
+            room[i] += set->use[k].scale * others[k][i];
+    return room;
+}
+
+struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *set, int64_t n, float *room)
+{
+    struct norm norm = s->norm;
+    norm.weight = replaced_vector(set, s->norm_op, false, norm.weight, n, room);
+    norm.bias = replaced_vector(set, s->norm_op, true, norm.bias, n, room ? room + (n + 15) / 16 * 16 : NULL);
     return norm;
 }
 

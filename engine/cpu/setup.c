@@ -312,8 +312,8 @@ static bool make_scaled(struct pp_cpu *c)
 static bool make_replaced(struct pp_cpu *c)
 {
     c->replaced_floats = c->result_floats;
-    if (c->replaced_floats < c->model->info.n_embd + 16)
-        c->replaced_floats = c->model->info.n_embd + 16;
+    if (c->replaced_floats < 2 * (c->acts_width + 16))
+        c->replaced_floats = 2 * (c->acts_width + 16);
     for (int i = 0; i < pp_pool_n(c->pool); i++) {
         struct thread_scratch *t = &c->threads[i];
         if (!t->replaced && !(t->replaced = pp_cpu_memory_take(c, c->replaced_floats, sizeof(float))))
@@ -343,7 +343,8 @@ static enum pp_code check_norms(const struct pp_cpu *c, const struct pp_adapter_
 {
     for (int k = 0; k < set->n; k++)
         for (int op = 0; set->use[k].adapter->norms && op < c->model->plan.n_ops; op++)
-            if (set->use[k].adapter->norms[op] && !is_replaceable(c, op))
+            if ((set->use[k].adapter->norms[op].weight || set->use[k].adapter->norms[op].bias) &&
+                !is_replaceable(c, op))
                 return pp_fail(err, PP_ERR_UNSUPPORTED,
                                "adapter %s replaces %s, a norm that the CPU backend cannot replace",
                                set->use[k].adapter->info.name, c->model->plan.ops[op].weight->name);
