@@ -194,32 +194,103 @@ static bool translate(const struct pp_arch *arch, const struct part_name *p, str
     return !t->gguf.bad && !t->weight.bad && !t->second.bad;
 }
 
+/* A module's name with another last word, translated; NULL: the family has none such. */
+static const struct pp_arch_name *find_other(const struct pp_arch *arch, const struct part_name *p, const char *word,
+                                             const char *other, struct pp_buf *gguf, struct pp_buf *second)
+{
+    const size_t n = strlen(word);
+    const struct pp_arch_name *entry = NULL;
+    struct pp_buf name = {0};
+    if (p->len <= n || strncmp(p->module + p->len - n, word, n) != 0)
+        return NULL;
+    pp_buf_fmt(&name, "%.*s%s.weight", (int)(p->len - n), p->module, other);
+    const bool found = !name.bad && pp_arch_translate(arch, NULL, pp_buf_cstr(&name), &entry, gguf, second) ==
+                                        PP_NAME_FOUND;
+    pp_buf_free(&name);
+    return found && !gguf->bad && !second->bad ? entry : NULL;
+}
+
+/* Replaces a word of a GGUF name; false: it is not there. */
+static bool replace_word(struct pp_buf *name, const char *word, const char *other)
+{
+    struct pp_buf made = {0};
+    const char *all = pp_buf_cstr(name), *at = strstr(all, word);
+    if (!at)
+        return false;
+    pp_buf_fmt(&made, "%.*s%s%s", (int)(at - all), all, other, at + strlen(word));
+    pp_buf_free(name);
+    *name = made;
+    return !name->bad;
+}
+
+/* Modules that folders of the family have in one, or in several, where this one has it the other way round. */
+static bool translate_otherwise(const struct pp_arch *arch, const struct part_name *p, struct translation *t)
+{
+    static const char *const parts[3][2] = {{".q_proj", ".attn_q."}, {".k_proj", ".attn_k."}, {".v_proj", ".attn_v."}};
+    static const char qkv[] = ".qkv_proj", gate_up[] = ".gate_up_proj";
+    const struct pp_arch_name *entry;
+    struct pp_buf none = {0};
+    bool found = false;
+    t->form = PP_HF_SAME;
+    pp_buf_clear(&t->second);
+    if (find_other(arch, p, qkv, parts[0][0], &t->gguf, &t->second)) {
+        t->form = PP_HF_QKV_STACKED;
+        return replace_word(&t->gguf, parts[0][1], ".attn_qkv.");
+    }
+    if (find_other(arch, p, gate_up, ".gate_proj", &t->gguf, &none) &&
+        find_other(arch, p, gate_up, ".up_proj", &t->second, &none)) {
+        t->form = PP_HF_HALVES;
+        found = strstr(pp_buf_cstr(&t->gguf), ".ffn_gate") != NULL;
+    }
+    for (int i = 0; i < 3 && !found; i++) {
+        entry = find_other(arch, p, parts[i][0], qkv, &t->gguf, &t->second);
+        found = entry && (entry->form == PP_HF_SAME || entry->form == PP_HF_QKV_STACKED) &&
+                replace_word(&t->gguf, ".attn_qkv.", parts[i][1]);
+    }
+    for (int i = 0; i < 2 && !found; i++) {
+        entry = find_other(arch, p, i ? ".up_proj" : ".gate_proj", gate_up, &t->gguf, &t->second);
+        if (entry && entry->form == PP_HF_HALVES && t->second.len) /* the gate's name, and that of `up` */
+            found = i ? replace_word(&t->gguf, ".ffn_gate", ".ffn_up") : true;
+        else if (entry && entry->form == PP_HF_SAME)
+            found = i || replace_word(&t->gguf, ".ffn_up", ".ffn_gate");
+        if (found)
+            pp_buf_clear(&t->second);
+    }
+    pp_buf_free(&none);
+    return found;
+}
+
+/* otherwise: also modules that the family has in other pieces. */
 static size_t count_known(const struct pp_adapter_file *f, const struct ending *endings, const struct pp_arch *arch,
-                          struct translation *to)
+                          bool otherwise, struct translation *to)
 {
     struct pp_adapter_stack stack;
     struct part_name p;
     size_t n = 0;
     for (size_t t = 0; t < pp_safetensors_n(f->weights); t++)
         n += split_name(pp_safetensors_at(f->weights, t)->name, endings, &p) &&
-             (translate(arch, &p, to) || pp_adapter_find_stack(f, arch, p.module, p.len, p.part,
-                                                               pp_safetensors_at(f->weights, t), &stack));
+             (translate(arch, &p, to) || (otherwise && translate_otherwise(arch, &p, to)) ||
+              pp_adapter_find_stack(f, arch, p.module, p.len, p.part, pp_safetensors_at(f->weights, t), &stack));
     return n;
 }
 
 /* The folder does not name the family: the one that is wanted if it knows some of its matrices, or else the first of
- * those that know most. */
+ * those that know most, and most of those as their own. */
 static const struct pp_arch *guess_family(const struct pp_adapter_file *f, const struct ending *endings,
                                           struct translation *to)
 {
     const struct pp_arch *arch, *best = NULL;
-    size_t most = 0;
-    if (f->wanted && count_known(f, endings, f->wanted, to))
+    size_t most = 0, most_own = 0;
+    if (f->wanted && count_known(f, endings, f->wanted, true, to))
         return f->wanted;
     for (size_t i = 0; (arch = pp_arch_at(i)); i++) {
-        const size_t n = count_known(f, endings, arch, to);
-        best = n > most ? arch : best;
-        most = n > most ? n : most;
+        const size_t n = count_known(f, endings, arch, true, to);
+        const size_t own = n && n >= most ? count_known(f, endings, arch, false, to) : 0;
+        if (n > most || (n && n == most && own > most_own)) {
+            best = arch;
+            most = n;
+            most_own = own;
+        }
     }
     return best;
 }
@@ -327,7 +398,7 @@ static bool find_place(const struct pp_adapter_file *f, const struct per_module 
     const char *module = p->name.module;
     const size_t len = p->name.len;
     const enum pp_adapter_part part = p->name.part;
-    if (!translate(f->arch, &p->name, to))
+    if (!translate(f->arch, &p->name, to) && !translate_otherwise(f->arch, &p->name, to))
         return p->stacked = pp_adapter_find_stack(f, f->arch, module, len, part, t, &p->stack);
     p->stacked = (part == PP_PART_A || part == PP_PART_B) &&
                  pp_adapter_translated_stack(f, pp_buf_cstr(&to->gguf), to->second.len ? pp_buf_cstr(&to->second) : "",

@@ -1,9 +1,13 @@
 #include "engine/adapter_join.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "engine/arch/arch.h"
 #include "engine/base/mem.h"
+#include "engine/hparams.h"
 #include "engine/quant.h"
+#include "engine/rows.h"
 
 void pp_adapter_values(uint32_t type, const uint8_t *from, const struct pp_adapter_columns *c, float *to)
 {
@@ -140,4 +144,95 @@ void pp_joined_free(struct pp_joined *j)
     pp_free(j->a);
     pp_free(j->b);
     *j = (struct pp_joined){0};
+}
+
+/* --- by names ------------------------------------------------------------------------------------------------ */
+
+int pp_adapter_whole_name(const char *part, char whole[PP_HF_NAME], enum pp_hf_form *form)
+{
+    static const struct {
+        const char *part, *whole;
+        int place;
+        enum pp_hf_form form;
+    } names[] = {
+        {".attn_q.weight", ".attn_qkv.weight", 0, PP_HF_QKV_STACKED},
+        {".attn_k.weight", ".attn_qkv.weight", 1, PP_HF_QKV_STACKED},
+        {".attn_v.weight", ".attn_qkv.weight", 2, PP_HF_QKV_STACKED},
+        {".ffn_gate.weight", ".ffn_up.weight", 0, PP_HF_HALVES},
+        {".ffn_up.weight", ".ffn_up.weight", 1, PP_HF_HALVES},
+        {".ffn_gate_shexp.weight", ".ffn_up_shexp.weight", 0, PP_HF_HALVES},
+        {".ffn_up_shexp.weight", ".ffn_up_shexp.weight", 1, PP_HF_HALVES},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t n = strlen(part), m = strlen(names[i].part);
+        if (n <= m || strcmp(part + n - m, names[i].part) != 0)
+            continue;
+        snprintf(whole, PP_HF_NAME, "%.*s%s", (int)(n - m), part, names[i].whole);
+        *form = names[i].form;
+        return names[i].place;
+    }
+    return -1;
+}
+
+bool pp_join_add(struct pp_join *j, int place, const char *name, const struct pp_adapter_target *t, int part)
+{
+    if (j->of[place])
+        return false;
+    j->of[place] = t;
+    j->part[place] = part;
+    snprintf(j->names[place], PP_HF_NAME, "%s", name);
+    return true;
+}
+
+int64_t pp_join_rank(const struct pp_join *j, uint32_t *type)
+{
+    struct pp_joined_part parts[PP_JOINED_PARTS] = {{0}};
+    for (int i = 0; i < PP_JOINED_PARTS; i++)
+        parts[i].target = j->of[i];
+    return pp_adapter_joined_rank(parts, PP_JOINED_PARTS, type);
+}
+
+/* Where the rows of a part lie in the whole, and in its target. from, to: new, pp_free. */
+static enum pp_code find_rows(const struct pp_join *j, int place, const struct pp_hparams *hp,
+                              const struct pp_join_way *way, int64_t n_out, struct pp_joined_part *part,
+                              int32_t **from, int32_t **to, struct pp_error *err)
+{
+    const struct pp_adapter_target *t = j->of[place];
+    const bool pairs = pp_arch_rows(pp_arch_by_name(hp->arch), j->names[place]) != PP_ROWS_SAME;
+    struct pp_rows rows;
+    const int64_t n = pp_hf_part_rows(way->form, hp, n_out, place, &rows) ? rows.n_rows : 0;
+    if (n == 0 || pp_adapter_part_outputs(t, hp, j->part[place]) != n)
+        return pp_fail(err, PP_ERR_MISMATCH, "the adapter's %s has %lld outputs, but %s has %lld for it", t->name,
+                       (long long)t->n_out, j->name, (long long)n);
+    *from = pp_malloc((size_t)n * sizeof **from);
+    *to = pp_malloc((size_t)n * sizeof **to);
+    if (!*from || !*to)
+        return pp_fail_nomem(err, "an adapter's rows");
+    const struct pp_adapter_target whole = {.name = j->name, .form = way->form, .n_out = n_out, .second = j->name};
+    pp_adapter_outputs(t, hp, j->part[place], pairs ? way->from : PP_PAIRS_SAME, *from);
+    pp_adapter_outputs(&whole, hp, place, pairs ? way->to : PP_PAIRS_SAME, *to);
+    *part = (struct pp_joined_part){.target = t, .n_out = n, .from = *from, .to = *to};
+    return PP_OK;
+}
+
+enum pp_code pp_join_make(const struct pp_join *j, const struct pp_hparams *hp, const struct pp_join_way *way,
+                          int64_t n_in, int64_t n_out, struct pp_joined *out, struct pp_error *err)
+{
+    struct pp_joined_part parts[PP_JOINED_PARTS] = {{0}};
+    int32_t *from[PP_JOINED_PARTS] = {NULL}, *to[PP_JOINED_PARTS] = {NULL};
+    enum pp_code code = PP_OK;
+    for (int i = 0; i < PP_JOINED_PARTS && !code; i++) {
+        if (j->of[i] && j->of[i]->n_in != n_in)
+            code = pp_fail(err, PP_ERR_MISMATCH, "the adapter's %s has %lld inputs, but %s has %lld", j->of[i]->name,
+                           (long long)j->of[i]->n_in, j->name, (long long)n_in);
+        else if (j->of[i])
+            code = find_rows(j, i, hp, way, n_out, &parts[i], &from[i], &to[i], err);
+    }
+    if (!code && !pp_adapter_join(parts, PP_JOINED_PARTS, n_in, n_out, 0, out))
+        code = pp_fail_nomem(err, "an adapter's matrices");
+    for (int i = 0; i < PP_JOINED_PARTS; i++) {
+        pp_free(from[i]);
+        pp_free(to[i]);
+    }
+    return code;
 }

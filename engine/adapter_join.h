@@ -35,4 +35,32 @@ bool pp_adapter_join(const struct pp_joined_part *parts, int n, int64_t n_in, in
 int64_t pp_adapter_joined_rank(const struct pp_joined_part *parts, int n, uint32_t *type);
 void pp_joined_free(struct pp_joined *j);
 
+/* --- q, k and v, or a gate and what it multiplies, in one ------------------------------------------------------- */
+
+/* What such a matrix is called that has this one's rows among others', or where there is no gate of its own, more of
+ * its own: "blk.3.attn_qkv.weight" of "blk.3.attn_k.weight", "blk.3.ffn_up.weight" of "blk.3.ffn_gate.weight" and
+ * "blk.3.ffn_up.weight". Returns which part it is, or -1: of none; *form: how GGUF files have them in the whole. */
+int pp_adapter_whole_name(const char *part, char whole[PP_HF_NAME], enum pp_hf_form *form);
+
+/* Targets that change parts of one matrix. */
+struct pp_join {
+    char name[PP_HF_NAME];                                        /* the whole's */
+    const struct pp_adapter_target *of[PP_JOINED_PARTS];          /* NULL: that part is not changed */
+    int part[PP_JOINED_PARTS];                                    /* of a target's matrices (pp_adapter_matrices) */
+    char names[PP_JOINED_PARTS][PP_HF_NAME];
+};
+/* How rows lie: those of parts in the whole; and pairs of rotated heads in the targets beside ours, and in the whole. */
+struct pp_join_way {
+    enum pp_hf_form form;
+    enum pp_adapter_pairs from, to;
+};
+/* Adds a target's matrix of that name; false: there is one already. */
+bool pp_join_add(struct pp_join *j, int place, const char *name, const struct pp_adapter_target *t, int part);
+/* The rank that comes of it, and as pp_adapter_joined_rank. */
+int64_t pp_join_rank(const struct pp_join *j, uint32_t *type);
+/* A and B of the whole [n_out, n_in] in a model with these numbers. PP_ERR_MISMATCH: parts are not as large as theirs
+ * of that. */
+enum pp_code pp_join_make(const struct pp_join *j, const struct pp_hparams *hp, const struct pp_join_way *way,
+                          int64_t n_in, int64_t n_out, struct pp_joined *out, struct pp_error *err);
+
 #endif

@@ -311,6 +311,8 @@ struct to_gguf {
     struct pp_buf names;
     struct copies copies;
     struct pp_expert_groups experts;
+    struct pp_join *joins;      /* [n_joins]: matrices of which targets change parts */
+    size_t n_joins;
 };
 
 static void add_item(struct to_gguf *g, const char *name, const char *end, const struct pp_tensor *from,
@@ -351,6 +353,34 @@ static enum pp_code list_part(struct to_gguf *g, const struct pp_adapter_target 
     return PP_OK;
 }
 
+/* The matrix of which the model's file has this one's rows among others', or NULL. name: a part's, as big as n_out. */
+static const struct pp_tensor *find_whole(const struct pp_source *base, const char *name, int64_t n_out, int *place,
+                                          enum pp_hf_form *form)
+{
+    const struct pp_tensor *own = pp_source_tensor(base, name);
+    char whole[PP_HF_NAME];
+    struct pp_rows rows;
+    *place = pp_adapter_whole_name(name, whole, form);
+    const struct pp_tensor *w = *place < 0 ? NULL : pp_source_tensor(base, whole);
+    const bool fits = w && (!own || own == w) && w->ne[1] != n_out &&
+                      pp_hf_part_rows(*form, pp_source_hparams(base), w->ne[1], *place, &rows) && rows.n_rows == n_out;
+    return fits ? w : NULL;
+}
+
+/* Notes that a target changes a part of such a matrix. */
+static enum pp_code note_part(struct to_gguf *g, const struct pp_adapter_target *t, int part, const char *name,
+                              const struct pp_tensor *whole, int place, struct pp_error *err)
+{
+    size_t i = 0;
+    while (i < g->n_joins && strcmp(g->joins[i].name, whole->name) != 0)
+        i++;
+    if (i == g->n_joins)
+        snprintf(g->joins[g->n_joins++].name, PP_HF_NAME, "%s", whole->name);
+    return pp_join_add(&g->joins[i], place, name, t, part)
+               ? PP_OK
+               : pp_fail(err, PP_ERR_FORMAT, "the adapter has %s twice", name);
+}
+
 /* A of embeddings lies as the table does, a token, a row: turned. */
 static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_target *t, struct pp_error *err)
 {
@@ -359,8 +389,16 @@ static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_targe
     enum pp_code code = check_plain(t, err);
     if (!code && !pp_adapter_form_fits(t))
         code = fail_form(t->name, err);
-    for (int part = 0; part < n && !code; part++)
-        code = check_fit(g->base, t, part, names[part], err);
+    bool of_whole[PP_ADAPTER_MATRICES] = {false};
+    for (int part = 0; part < n && !code; part++) {
+        const int64_t n_out = pp_adapter_part_outputs(t, pp_source_hparams(g->base), part);
+        enum pp_hf_form form;
+        int place;
+        const struct pp_tensor *whole = t->rank ? find_whole(g->base, names[part], n_out, &place, &form) : NULL;
+        of_whole[part] = whole != NULL;
+        code = whole ? note_part(g, t, part, names[part], whole, place, err)
+                     : check_fit(g->base, t, part, names[part], err);
+    }
     if (code)
         return code;
     const float added = pp_hf_added(t->form);
@@ -377,7 +415,8 @@ static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_targe
     if (!a || !b)
         return err ? err->code : PP_ERR_NOMEM;
     for (int part = 0; part < n && !code; part++)
-        code = list_part(g, t, part, names[part], a, b, err);
+        if (!of_whole[part])
+            code = list_part(g, t, part, names[part], a, b, err);
     return code;
 }
 
@@ -398,6 +437,48 @@ static enum pp_code list_experts(struct to_gguf *g, const struct pp_expert_group
     return PP_OK;
 }
 
+/* A new tensor of floats [n_rows, n_cols] in a type of floats. Room in c. NULL: out of memory. */
+static const struct pp_tensor *made(struct copies *c, const char *name, const float *f, int64_t n_cols, int64_t n_rows,
+                                    uint32_t type)
+{
+    const size_t row_bytes = pp_type_row_bytes(type, n_cols);
+    uint8_t *data = c->n < c->cap ? pp_malloc(row_bytes * (size_t)n_rows) : NULL;
+    struct pp_error err;
+    if (!data || pp_quantize_rows(type, f, data, n_rows, n_cols, NULL, &err)) {
+        pp_free(data);
+        return NULL;
+    }
+    struct pp_tensor *to = &c->tensors[c->n++];
+    *to = (struct pp_tensor){.name = name, .type = type, .n_dims = 2, .ne = {n_cols, n_rows, 1, 1}, .data = data,
+                             .size = row_bytes * (size_t)n_rows};
+    return to;
+}
+
+static enum pp_code list_join(struct to_gguf *g, const struct pp_join *j, struct pp_error *err)
+{
+    const struct pp_tensor *w = pp_source_tensor(g->base, j->name);
+    struct pp_join_way way = {.from = g->permuted ? PP_PAIRS_TO_GGUF : PP_PAIRS_SAME};
+    struct pp_joined joined = {0};
+    char whole[PP_HF_NAME];
+    uint32_t type;
+    for (int i = 0; i < PP_JOINED_PARTS; i++)
+        if (j->of[i])
+            pp_adapter_whole_name(j->names[i], whole, &way.form);
+    pp_join_rank(j, &type);
+    const enum pp_code code = pp_join_make(j, pp_source_hparams(g->base), &way, w->ne[0], w->ne[1], &joined, err);
+    if (code)
+        return code;
+    const float rest = joined.scale * (float)joined.rank / g->alpha, factor = fabsf(rest - 1.0f) < 1e-6f ? 1.0f : rest;
+    const struct pp_tensor *a = made(&g->copies, j->name, joined.a, w->ne[0], joined.rank, type);
+    const struct pp_tensor *b = a ? made(&g->copies, j->name, joined.b, joined.rank, w->ne[1], type) : NULL;
+    pp_joined_free(&joined);
+    if (!b)
+        return pp_fail_nomem(err, j->name);
+    add_item(g, j->name, ".lora_a", a, 0, 1.0f);
+    add_item(g, j->name, ".lora_b", b, 0, factor);
+    return PP_OK;
+}
+
 static enum pp_code list_targets(struct to_gguf *g, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -407,6 +488,8 @@ static enum pp_code list_targets(struct to_gguf *g, struct pp_error *err)
         code = pp_expert_groups_make(g->file, g->base, true, &g->experts, err);
     for (size_t i = 0; i < g->experts.n && !code; i++)
         code = list_experts(g, &g->experts.g[i], err);
+    for (size_t i = 0; i < g->n_joins && !code; i++)
+        code = list_join(g, &g->joins[i], err);
     if (!code && g->names.bad)
         code = pp_fail_nomem(err, "the list of tensors");
     const char *name = g->names.data;
@@ -451,8 +534,9 @@ static enum pp_code to_gguf(const struct pp_adapter_file *f, const struct pp_sou
         .permuted = pp_adapter_file_hf_order(f) && !arch_of(base)->gguf_neox,
         .items = pp_calloc((1 + 2 * PP_ADAPTER_MATRICES) * n, sizeof *g.items),
         .copies = room_for(2 * (1 + PP_ADAPTER_MATRICES) * n),
+        .joins = pp_calloc(PP_ADAPTER_MATRICES * n, sizeof *g.joins),
     };
-    enum pp_code code = g.items && g.copies.tensors ? PP_OK : pp_fail_nomem(err, "the list of tensors");
+    enum pp_code code = g.items && g.joins && g.copies.tensors ? PP_OK : pp_fail_nomem(err, "the list of tensors");
     if (!code)
         code = list_targets(&g, err);
     if (!code && changes_nothing(f))
@@ -463,6 +547,7 @@ static enum pp_code to_gguf(const struct pp_adapter_file *f, const struct pp_sou
     pp_buf_free(&g.names);
     free_copies(&g.copies);
     pp_expert_groups_free(&g.experts);
+    pp_free(g.joins);
     return code;
 }
 

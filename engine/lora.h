@@ -147,6 +147,9 @@ struct pp_lora_orders {
 enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_target *t, int64_t n_out,
                           const struct pp_lora_orders *orders, struct pp_lora_room *room, struct pp_lora_halves *out,
                           struct pp_error *err);
+/* Finds the largest of halves that were made of a matrix's; refuses likewise. name: of that. */
+enum pp_code pp_lora_look(const struct pp_adapter *a, const char *name, int64_t n_a, int64_t n_b,
+                          struct pp_lora_halves *halves, struct pp_error *err);
 /* Room for so many floats of each half; false: out of memory. */
 bool pp_lora_halves_room(struct pp_lora_room *room, int64_t n_a, int64_t n_b, float *halves[2]);
 int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n); /* for an order; NULL: out of memory */

@@ -1,9 +1,11 @@
 /* lora_load.c - all that an adapter's file changes, read and converted. First everything is held against the model, and
  * what is held in the end gets its place; then the matrices are converted by several threads, each by one of them. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/adapter_file.h"
+#include "engine/adapter_join.h"
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
 #include "engine/hparams.h"
@@ -25,6 +27,7 @@ struct job {
     int linear;
     bool tokens; /* rows of it that stand for the model's are what changes */
     const struct pp_by_keys *keys; /* the target's is the whole that this is a part of; or NULL */
+    const struct pp_join *join;    /* several targets change it, each a part; `target` is NULL then. Or NULL */
 };
 
 /* What a thread needs for itself. */
@@ -40,6 +43,11 @@ struct loading {
     bool exact;
     struct job *jobs;        /* [n] */
     int n;
+    struct pp_join *joins;   /* [n_joins], of targets whose matrices the model has in one, */
+    int *joined;             /* and the index of that */
+    int n_joins;
+    struct pp_adapter_target *split; /* [n_split]: targets whose matrix the model has apart, said to be several */
+    int n_split;
     struct hand *hands;      /* [threads] */
     /* Of an adapter of experts: the names of their matrices, and which of pp_plan_target each is. */
     struct pp_name_index experts;
@@ -149,6 +157,96 @@ static const struct pp_by_keys *find_by_keys(const struct pp_plan *plan, const c
         return linear_by_name(plan, parts[0]) >= 0 ? k : NULL;
     }
     return NULL;
+}
+
+/* The index of a matrix of which the job's, called so, is a part in the model, and which part; -1: it is not. */
+static int find_whole(const struct loading *l, const char *name, const struct job *job, int *place)
+{
+    const struct pp_model *m = l->a->model;
+    const struct pp_adapter_target *t = job->target;
+    const int own = target_by_name(l, name);
+    char whole[PP_HF_NAME];
+    enum pp_hf_form form;
+    struct pp_rows rows;
+    *place = pp_adapter_whole_name(name, whole, &form);
+    const int linear = *place < 0 ? -1 : linear_by_name(&m->plan, whole);
+    if (linear < 0 || (own >= 0 && own != linear) || !t->rank)
+        return -1;
+    const struct pp_tensor *w = m->plan.linears[linear].w;
+    const int64_t n_out = part_outputs(job, pp_source_hparams(m->source));
+    const bool fits = pp_hf_part_rows(form, pp_source_hparams(m->source), w->ne[1], *place, &rows) &&
+                      rows.n_rows == n_out && n_out != w->ne[1];
+    return fits ? linear : -1;
+}
+
+/* Notes that a target changes that part of a matrix. */
+static enum pp_code join_target(struct loading *l, const char *name, const struct job *job, int linear, int place,
+                                struct pp_error *err)
+{
+    const struct pp_adapter_target *t = job->target;
+    struct pp_adapter *a = l->a;
+    int i = 0;
+    if (t->bias.data || t->b_bias.data || t->magnitude.data || t->ia3.data || t->weight.data || t->tokens.data)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s changes %s by more than a LoRA, but %s has it in one matrix "
+                       "with others; that is not supported", a->path, name, a->model->info.name);
+    while (i < l->n_joins && l->joined[i] != linear)
+        i++;
+    const bool is_new = i == l->n_joins;
+    struct pp_join *j = &l->joins[i];
+    if (is_new) {
+        char whole[PP_HF_NAME];
+        enum pp_hf_form form;
+        pp_adapter_whole_name(name, whole, &form);
+        snprintf(j->name, sizeof j->name, "%s", whole);
+        l->joined[l->n_joins++] = linear;
+    }
+    if ((is_new && a->targets[linear].taken) || !pp_join_add(j, place, name, t, job->part))
+        return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, name);
+    a->targets[linear].taken = true;
+    return PP_OK;
+}
+
+/* When all targets are known. */
+static enum pp_code finish_joins(struct loading *l, struct pp_error *err)
+{
+    for (int i = 0; i < l->n_joins; i++) {
+        uint32_t type;
+        const int64_t rank = pp_join_rank(&l->joins[i], &type);
+        if (rank > MAX_RANK)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld together; at most %d can be run",
+                           l->a->path, l->joins[i].name, (long long)rank, MAX_RANK);
+        l->a->targets[l->joined[i]].rank = (int)rank;
+        l->jobs[l->n++] = (struct job){.linear = l->joined[i], .join = &l->joins[i]};
+    }
+    return PP_OK;
+}
+
+/* What a file has in one, but the model apart: the target as one of several matrices, or itself. */
+static const struct pp_adapter_target *split_target(struct loading *l, const struct pp_adapter_target *t)
+{
+    static const char qkv[] = ".attn_qkv.weight";
+    const struct pp_plan *plan = &l->a->model->plan;
+    char gate[PP_HF_NAME], parts[3][PP_HF_NAME];
+    const char *up = strstr(t->name, ".ffn_up.weight");
+    struct pp_adapter_target *own = &l->split[l->n_split];
+    *own = *t;
+    if (pp_ends_with(t->name, qkv) && linear_by_name(plan, t->name) < 0 && pp_hf_qkv_names(t->name, parts) &&
+        linear_by_name(plan, parts[1]) >= 0 && (t->form == PP_HF_SAME || t->form == PP_HF_QKV_BY_HEAD)) {
+        own->form = t->form == PP_HF_SAME ? PP_HF_QKV_STACKED : PP_HF_QKV_BY_GROUP;
+        l->n_split++;
+        return own;
+    }
+    const int linear = up && t->form == PP_HF_SAME && !t->second ? linear_by_name(plan, t->name) : -1;
+    if (linear < 0 || t->n_out != 2 * plan->linears[linear].w->ne[1])
+        return t;
+    snprintf(gate, sizeof gate, "%.*s.ffn_gate.weight", (int)(up - t->name), t->name);
+    if (linear_by_name(plan, gate) < 0)
+        return t;
+    own->name = plan->linears[linear_by_name(plan, gate)].w->name;
+    own->second = plan->linears[linear].w->name;
+    own->form = PP_HF_HALVES;
+    l->n_split++;
+    return own;
 }
 
 /* name: of one of its matrices, the job's. */
@@ -266,6 +364,36 @@ static enum pp_code find_orders(const struct loading *l, const struct job *job, 
     return PP_OK;
 }
 
+/* Of a matrix of which several targets change parts. */
+static enum pp_code load_joined(const struct loading *l, const struct job *job, struct pp_lora_room *room,
+                                struct pp_error *err)
+{
+    struct pp_adapter *a = l->a;
+    const struct pp_hparams *hp = pp_source_hparams(a->model->source);
+    const struct pp_tensor *w = pp_plan_target(&a->model->plan, job->linear).w;
+    const bool hf = pp_adapter_file_hf_order(l->file), pairs = hf != hp->rope_neox;
+    char whole[PP_HF_NAME];
+    struct pp_join_way way = {.from = !pairs ? PP_PAIRS_SAME : hf ? PP_PAIRS_TO_GGUF : PP_PAIRS_TO_HF};
+    struct pp_joined joined = {0};
+    for (int i = 0; i < PP_JOINED_PARTS; i++)
+        if (job->join->of[i])
+            pp_adapter_whole_name(job->join->names[i], whole, &way.form);
+    enum pp_code code = pp_join_make(job->join, hp, &way, w->ne[0], w->ne[1], &joined, err);
+    if (code)
+        return code;
+    struct pp_lora_halves halves = {.values = {joined.a, joined.b}};
+    code = pp_lora_look(a, job->join->name, joined.rank * w->ne[0], joined.rank * w->ne[1], &halves, err);
+    a->targets[job->linear].scale = joined.scale;
+    if (!code)
+        code = pp_lora_hold(a, job->linear,
+                            held_type(a->model, w, l->exact, fmaxf(halves.most[0], halves.most[1])), &halves, room,
+                            err);
+    if (!code && joined.scale != 0.0f && halves.most[0] != 0.0f && halves.most[1] != 0.0f)
+        atomic_store_explicit(&a->acts, true, memory_order_relaxed);
+    pp_joined_free(&joined);
+    return code;
+}
+
 static enum pp_code load_matrix(const struct loading *l, const struct job *job, struct pp_lora_room *room,
                                 struct pp_error *err)
 {
@@ -294,7 +422,8 @@ static void do_job(void *arg, int part, int item, int thread)
     struct hand *h = &l->hands[thread];
     struct pp_error err;
     (void)part;
-    const enum pp_code code = load_matrix(l, &l->jobs[item], &h->room, &err);
+    const struct job *job = &l->jobs[item];
+    const enum pp_code code = (job->join ? load_joined : load_matrix)(l, job, &h->room, &err);
     if (code && item < h->failed) {
         h->failed = item;
         h->error = err;
@@ -309,6 +438,8 @@ static int threads_for(const struct loading *l)
     size_t bytes = 0;
     for (int i = 0; i < l->n; i++) {
         const struct pp_adapter_target *t = l->jobs[i].target;
+        if (!t)
+            continue;
         const struct pp_tensor *w = pp_plan_target(&l->a->model->plan, l->jobs[i].linear).w;
         bytes += t->a.size + t->b.size + t->weight.size + (t->magnitude.data ? w->size : 0); /* a DoRA reads all of W */
     }
@@ -396,10 +527,17 @@ static enum pp_code list_target(struct loading *l, const struct pp_adapter_targe
         return load_embeddings(l, t, err);
     if (t->tokens.data)
         return list_output_tokens(l, t, err);
+    t = split_target(l, t);
     const struct pp_by_keys *keys = find_by_keys(&a->model->plan, t->name, names);
     const int n = keys ? 2 : pp_adapter_matrices(t, names);
     for (int part = 0; part < n && !code; part++) {
         struct job job = {.target = t, .part = part, .keys = keys};
+        int place;
+        const int whole = find_whole(l, names[part], &job, &place);
+        if (whole >= 0) {
+            code = join_target(l, names[part], &job, whole, place, err);
+            continue;
+        }
         code = check_target(l, names[part], &job, err);
         if (code)
             return code;
@@ -416,10 +554,17 @@ enum pp_code pp_lora_load_targets(struct pp_adapter *a, const struct pp_adapter_
                                   struct pp_error *err)
 {
     const size_t n = pp_adapter_file_n(f);
-    struct loading l = {.a = a, .file = f, .exact = exact, .jobs = pp_calloc(n * PP_ADAPTER_MATRICES, sizeof *l.jobs)};
-    enum pp_code code = l.jobs ? name_experts(&l, err) : pp_fail_nomem(err, "an adapter");
+    struct loading l = {
+        .a = a, .file = f, .exact = exact, .jobs = pp_calloc(n * PP_ADAPTER_MATRICES, sizeof *l.jobs),
+        .joins = pp_calloc(n * PP_ADAPTER_MATRICES, sizeof *l.joins),
+        .joined = pp_calloc(n * PP_ADAPTER_MATRICES, sizeof *l.joined), .split = pp_calloc(n + 1, sizeof *l.split),
+    };
+    enum pp_code code = l.jobs && l.joins && l.joined && l.split ? name_experts(&l, err)
+                                                                 : pp_fail_nomem(err, "an adapter");
     for (size_t i = 0; i < n && !code; i++)
         code = list_target(&l, pp_adapter_file_at(f, i), err);
+    if (!code)
+        code = finish_joins(&l, err);
     if (!code)
         code = make_room(a, exact, err);
     if (!code && l.n)
@@ -427,6 +572,9 @@ enum pp_code pp_lora_load_targets(struct pp_adapter *a, const struct pp_adapter_
     pp_name_index_free(&l.experts);
     pp_free(l.names);
     pp_free(l.targets);
+    pp_free(l.joins);
+    pp_free(l.joined);
+    pp_free(l.split);
     pp_free(l.jobs);
     return code;
 }

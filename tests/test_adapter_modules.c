@@ -10,6 +10,8 @@
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
+#include "engine/export.h"
+#include "engine/gguf.h"
 #include "engine/safetensors.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_model.h"
@@ -190,6 +192,150 @@ static void two_in_one(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
         check_modules(archs[i], modules, false);
+}
+
+/* --- in other pieces than the model's folder -------------------------------------------------------------------- */
+
+/* rows of W [n_in wide] += scale B A of a module that is called as W's, but with another last word. */
+static void merge_rows(struct folder *f, const struct pp_tensor *w, const char *word, const char *other, int64_t first,
+                       int64_t n, float *out)
+{
+    const int stem = (int)(strstr(w->name, word) - w->name);
+    char name[160];
+    snprintf(name, sizeof name, "base_model.model.%.*s%s.lora_A.weight", stem, w->name, other);
+    const float *a = folder_add(f, name, RANK, w->ne[0], 0, 0.2f);
+    snprintf(name, sizeof name, "base_model.model.%.*s%s.lora_B.weight", stem, w->name, other);
+    const float *b = folder_add(f, name, n, RANK, 0, 0.2f);
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t i = 0; i < w->ne[0]; i++)
+            for (int k = 0; k < RANK; k++)
+                out[(first + r) * w->ne[0] + i] += ALPHA / RANK * b[r * RANK + k] * a[k * w->ne[0] + i];
+}
+
+/* LoRAs of q and v, and of gates and what they multiply, for modules that have them in one; heads are 12 wide. */
+static float *merge_apart(struct folder *f, const struct pp_tensor *w)
+{
+    float *out = pp_malloc(w->size);
+    const int64_t n = w->ne[1];
+    memcpy(out, w->data, w->size);
+    if (strstr(w->name, "gate_up_proj")) {
+        merge_rows(f, w, "gate_up_proj", "up_proj", n / 2, n / 2, out);
+        merge_rows(f, w, "gate_up_proj", "gate_proj", 0, n / 2, out);
+        return out;
+    }
+    merge_rows(f, w, "qkv_proj", "v_proj", n / 4 * 3, n / 4, out);
+    merge_rows(f, w, "qkv_proj", "q_proj", 0, n / 2, out);
+    return out;
+}
+
+/* Of an adapter that has in one what the model has apart: A and B of the whole are there already. */
+static float *merge_together(struct folder *f, const struct pp_tensor *w)
+{
+    static const struct {
+        const char *own, *whole;
+        int first, of; /* eighths of its rows */
+    } parts[] = {{"q_proj", "qkv_proj", 0, 4}, {"k_proj", "qkv_proj", 4, 2}, {"v_proj", "qkv_proj", 6, 2},
+                 {"gate_proj", "gate_up_proj", 0, 4}, {"up_proj", "gate_up_proj", 4, 4}};
+    float *out = pp_malloc(w->size);
+    char name[160];
+    int i = 0;
+    while (!strstr(w->name, parts[i].own))
+        i++;
+    const int64_t n_rows = w->ne[1] * 8 / parts[i].of, first = n_rows * parts[i].first / 8, n_in = w->ne[0];
+    const int stem = (int)(strstr(w->name, parts[i].own) - w->name);
+    const float *halves[2];
+    for (int half = 0; half < 2; half++) {
+        snprintf(name, sizeof name, "base_model.model.%.*s%s.lora_%c.weight", stem, w->name, parts[i].whole,
+                 'A' + half);
+        halves[half] = folder_get(f, name);
+        if (!halves[half])
+            halves[half] = folder_add(f, name, half ? n_rows : RANK, half ? RANK : n_in, 0, 0.2f);
+    }
+    memcpy(out, w->data, w->size);
+    for (int64_t r = 0; r < w->ne[1]; r++)
+        for (int64_t c = 0; c < n_in; c++)
+            for (int k = 0; k < RANK; k++)
+                out[r * n_in + c] += ALPHA / RANK * halves[1][(first + r) * RANK + k] * halves[0][k * n_in + c];
+    return out;
+}
+
+/* The same as a GGUF adapter that is in the folder's pieces, which others may write; its path. */
+static const char *write_gguf(const struct folder *f, const char *arch)
+{
+    static const char *const words[][2] = {
+        {".qkv_proj.", "attn_qkv"},  {".q_proj.", "attn_q"},  {".v_proj.", "attn_v"},
+        {".gate_up_proj.", "ffn_up"}, {".up_proj.", "ffn_up"}, {".gate_proj.", "ffn_gate"}};
+    static char names[FOLDER_PARTS][64];
+    struct pp_export_item items[FOLDER_PARTS] = {{0}};
+    struct pp_tensor tensors[FOLDER_PARTS];
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    const char *path = fresh_path("pieces.gguf");
+    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    pp_gguf_add_text(w, "general.architecture", arch);
+    pp_gguf_add_text(w, "general.type", "adapter");
+    pp_gguf_add_text(w, "adapter.type", "lora");
+    pp_gguf_add_f32(w, "adapter.lora.alpha", ALPHA);
+    for (int i = 0; i < f->n; i++) {
+        const struct part *p = &f->parts[i];
+        int k = 0;
+        while (!strstr(p->name, words[k][0]))
+            k++;
+        snprintf(names[i], sizeof names[i], "blk.%c.%s.weight.lora_%c", *(strpbrk(p->name, "0123456789")), words[k][1],
+                 strstr(p->name, "lora_A") ? 'a' : 'b');
+        tensors[i] = (struct pp_tensor){.name = names[i], .type = PP_TYPE_F32, .n_dims = 2, .data = p->data,
+                                        .ne = {p->cols, p->rows, 1, 1}, .size = (size_t)(p->rows * p->cols) * 4};
+        items[i] = (struct pp_export_item){.from = &tensors[i], .name = names[i], .type = PP_TYPE_F32, .factor = 1};
+    }
+    assert_ok(pp_export_items(w, items, (size_t)f->n, NULL, &err), err);
+    assert_ok(pp_gguf_writer_finish(w, &err), err);
+    pp_gguf_writer_free(w);
+    return path;
+}
+
+/* From the folder, as a GGUF adapter, and back, on the model's folder and on its file; and, if rows lie alike in files
+ * and folders, as a GGUF adapter in the same pieces. */
+static void check_pieces(const char *arch, const char *const *names, change_fn *change, bool alike)
+{
+    struct decoder_shape s = decoder_shape(arch);
+    s.n_layer = 2;
+    struct decoder *d = decoder_make(&s);
+    struct folder f = {.random = 5};
+    struct pp_error err;
+    const int n = SMALL_TEXT * s.n_vocab;
+    const char *file = decoder_write(d), *model = fresh_path("model"), *gguf = fresh_path("adapter.gguf");
+    const char *again = fresh_path("adapter");
+    const struct pp_convert_options base = {.base = file};
+    assert_ok(pp_convert_to_folder(file, model, &(struct pp_convert_options){0}, &err), err);
+    const char *merged = change_folder(model, names, change, &f), *peft = folder_write_peft(&f, config);
+    float *want = logits_of(merged, NULL, s.n_vocab), *alone = logits_of(model, NULL, s.n_vocab);
+    assert_true(farthest(alone, want, n) > 0.01);
+    assert_ok(pp_convert_to_gguf(peft, gguf, &base, &err), err);
+    assert_ok(pp_convert_to_peft(gguf, again, &base, &err), err);
+    const char *pieces = alike ? write_gguf(&f, arch) : gguf;
+    const char *const pairs[][2] = {{model, peft},  {file, peft},    {model, gguf}, {file, gguf},
+                                    {model, again}, {model, pieces}, {file, pieces}};
+    for (int i = 0; i < 7; i++) {
+        float *got = logits_of(pairs[i][0], pairs[i][1], s.n_vocab);
+        if (!(farthest(got, want, n) < 1e-4))
+            fail_msg("%s: %s on %s is %g off", arch, pairs[i][1], pairs[i][0], farthest(got, want, n));
+        pp_free(got);
+    }
+    pp_free(want);
+    pp_free(alone);
+    folder_empty(&f);
+    decoder_free(d);
+}
+
+static void other_pieces(void **state)
+{
+    static const char *const whole[] = {".qkv_proj.weight", ".gate_up_proj.weight", NULL};
+    static const char *const parts[] = {".q_proj.weight", ".k_proj.weight", ".v_proj.weight", ".gate_proj.weight",
+                                        ".up_proj.weight", NULL};
+    (void)state;
+    check_pieces("plamo3", whole, merge_apart, true);
+    check_pieces("pangu-embedded", parts, merge_together, true);
+    check_pieces("xverse", parts, merge_together, false); /* whose files have pairs of heads side by side */
 }
 
 /* A model of three layers with states and one with attention. */
@@ -475,7 +621,7 @@ TEST_GROUP(adapter_modules)
         cmocka_unit_test(by_head),         cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
         cmocka_unit_test(by_keys),         cmocka_unit_test(own_tokens),   cmocka_unit_test(bad_tokens),
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
-        cmocka_unit_test(norms),
+        cmocka_unit_test(norms),           cmocka_unit_test(other_pieces),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }
