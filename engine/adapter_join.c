@@ -148,7 +148,7 @@ void pp_joined_free(struct pp_joined *j)
 
 /* --- by names ------------------------------------------------------------------------------------------------ */
 
-int pp_adapter_whole_name(const char *part, char whole[PP_HF_NAME], enum pp_hf_form *form)
+int pp_adapter_whole_name(const char *part, char whole[PP_HF_NAME], struct pp_join_way *way)
 {
     static const struct {
         const char *part, *whole;
@@ -163,12 +163,23 @@ int pp_adapter_whole_name(const char *part, char whole[PP_HF_NAME], enum pp_hf_f
         {".ffn_gate_shexp.weight", ".ffn_up_shexp.weight", 0, PP_HF_HALVES},
         {".ffn_up_shexp.weight", ".ffn_up_shexp.weight", 1, PP_HF_HALVES},
     };
+    const size_t n = strlen(part);
+    for (int i = 0; i < 2 * PP_BY_KEYS; i++) {
+        const struct pp_by_keys *k = &pp_by_keys[i / 2];
+        const size_t m = strlen(k->parts[i % 2]);
+        if (n <= m || strcmp(part + n - m, k->parts[i % 2]) != 0)
+            continue;
+        snprintf(whole, PP_HF_NAME, "%.*s%s", (int)(n - m), part, k->whole);
+        way->keys = k;
+        return i % 2;
+    }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const size_t n = strlen(part), m = strlen(names[i].part);
+        const size_t m = strlen(names[i].part);
         if (n <= m || strcmp(part + n - m, names[i].part) != 0)
             continue;
         snprintf(whole, PP_HF_NAME, "%.*s%s", (int)(n - m), part, names[i].whole);
-        *form = names[i].form;
+        way->form = names[i].form;
+        way->keys = NULL;
         return names[i].place;
     }
     return -1;
@@ -200,7 +211,9 @@ static enum pp_code find_rows(const struct pp_join *j, int place, const struct p
     const struct pp_adapter_target *t = j->of[place];
     const bool pairs = pp_arch_rows(pp_arch_by_name(hp->arch), j->names[place]) != PP_ROWS_SAME;
     struct pp_rows rows;
-    const int64_t n = pp_hf_part_rows(way->form, hp, n_out, place, &rows) ? rows.n_rows : 0;
+    const int64_t n = way->keys ? pp_key_part_rows(hp, way->keys->kinds[place])
+                      : pp_hf_part_rows(way->form, hp, n_out, place, &rows) ? rows.n_rows
+                                                                            : 0;
     if (n == 0 || pp_adapter_part_outputs(t, hp, j->part[place]) != n)
         return pp_fail(err, PP_ERR_MISMATCH, "the adapter's %s has %lld outputs, but %s has %lld for it", t->name,
                        (long long)t->n_out, j->name, (long long)n);
@@ -210,7 +223,10 @@ static enum pp_code find_rows(const struct pp_join *j, int place, const struct p
         return pp_fail_nomem(err, "an adapter's rows");
     const struct pp_adapter_target whole = {.name = j->name, .form = way->form, .n_out = n_out, .second = j->name};
     pp_adapter_outputs(t, hp, j->part[place], pairs ? way->from : PP_PAIRS_SAME, *from);
-    pp_adapter_outputs(&whole, hp, place, pairs ? way->to : PP_PAIRS_SAME, *to);
+    for (int64_t r = 0; way->keys && r < n; r++)
+        (*to)[r] = (int32_t)pp_key_part_row(hp, way->keys->kinds[place], r);
+    if (!way->keys)
+        pp_adapter_outputs(&whole, hp, place, pairs ? way->to : PP_PAIRS_SAME, *to);
     *part = (struct pp_joined_part){.target = t, .n_out = n, .from = *from, .to = *to};
     return PP_OK;
 }

@@ -7,6 +7,7 @@
 #define PP_ENGINE_ADAPTER_JOIN_H
 
 #include "engine/adapter_file.h"
+#include "engine/state_order.h"
 
 /* Those values of a row of a type of floats: to [columns->n]. */
 void pp_adapter_values(uint32_t type, const uint8_t *row, const struct pp_adapter_columns *columns, float *to);
@@ -39,8 +40,10 @@ void pp_joined_free(struct pp_joined *j);
 
 /* What such a matrix is called that has this one's rows among others', or where there is no gate of its own, more of
  * its own: "blk.3.attn_qkv.weight" of "blk.3.attn_k.weight", "blk.3.ffn_up.weight" of "blk.3.ffn_gate.weight" and
- * "blk.3.ffn_up.weight". Returns which part it is, or -1: of none; *form: how GGUF files have them in the whole. */
-int pp_adapter_whole_name(const char *part, char whole[PP_HF_NAME], enum pp_hf_form *form);
+ * "blk.3.ffn_up.weight", "blk.3.ssm_in.weight" of "blk.3.attn_gate.weight". Returns which part it is, or -1: of none;
+ * *way: how their rows lie in the whole. */
+struct pp_join_way;
+int pp_adapter_whole_name(const char *part, char whole[PP_HF_NAME], struct pp_join_way *way);
 
 /* Targets that change parts of one matrix. */
 struct pp_join {
@@ -49,9 +52,11 @@ struct pp_join {
     int part[PP_JOINED_PARTS];                                    /* of a target's matrices (pp_adapter_matrices) */
     char names[PP_JOINED_PARTS][PP_HF_NAME];
 };
-/* How rows lie: those of parts in the whole; and pairs of rotated heads in the targets beside ours, and in the whole. */
+/* How rows lie: those of parts in the whole, where they may be by keys instead; and pairs of rotated heads in the
+ * targets beside ours, and in the whole. */
 struct pp_join_way {
     enum pp_hf_form form;
+    const struct pp_by_keys *keys; /* or NULL */
     enum pp_adapter_pairs from, to;
 };
 /* Adds a target's matrix of that name; false: there is one already. */

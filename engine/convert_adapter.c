@@ -324,6 +324,49 @@ static void add_item(struct to_gguf *g, const char *name, const char *end, const
     pp_buf_fmt(&g->names, "%s%s%c", name, end, 0);
 }
 
+/* What a folder has by keys and the model's file in parts: both of them. */
+static enum pp_code list_keys(struct to_gguf *g, const struct pp_adapter_target *t, const struct pp_by_keys *keys,
+                              const struct pp_tensor *a, const struct pp_tensor *b, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(g->base);
+    const int stem = (int)(strlen(t->name) - strlen(keys->whole));
+    for (int part = 0; part < 2; part++) {
+        const int64_t n = pp_key_part_rows(hp, keys->kinds[part]);
+        int32_t *from = pp_malloc((size_t)n * sizeof *from);
+        char name[PP_HF_NAME];
+        for (int64_t r = 0; from && r < n; r++)
+            from[r] = (int32_t)pp_key_part_row(hp, keys->kinds[part], r);
+        const struct pp_tensor *rows = from ? moved(&g->copies, b, from, n, err) : NULL;
+        pp_free(from);
+        if (!rows)
+            return pp_fail_nomem(err, t->name);
+        snprintf(name, sizeof name, "%.*s%s", stem, t->name, keys->parts[part]);
+        add_item(g, name, ".lora_a", a, 0, 1.0f);
+        add_item(g, name, ".lora_b", rows, 0, rest_of_scale(t, g->alpha));
+    }
+    return PP_OK;
+}
+
+/* Whether a target is such, and fits. */
+static const struct pp_by_keys *find_parts(const struct pp_source *base, const struct pp_adapter_target *t)
+{
+    const struct pp_hparams *hp = pp_source_hparams(base);
+    for (int i = 0; i < PP_BY_KEYS; i++) {
+        const struct pp_by_keys *k = &pp_by_keys[i];
+        const char *end = pp_name_ending(t->name, k->whole);
+        char name[PP_HF_NAME];
+        if (!end || pp_source_tensor(base, t->name))
+            continue;
+        snprintf(name, sizeof name, "%.*s%s", (int)(end - t->name), t->name, k->parts[0]);
+        const struct pp_tensor *w = pp_source_tensor(base, name);
+        return w && w->ne[0] == t->n_in &&
+                       t->n_out == pp_key_part_rows(hp, k->kinds[0]) + pp_key_part_rows(hp, k->kinds[1])
+                   ? k
+                   : NULL;
+    }
+    return NULL;
+}
+
 /* Of a module's outputs those of one of its matrices. */
 static enum pp_code list_part(struct to_gguf *g, const struct pp_adapter_target *t, int part, const char *name,
                               const struct pp_tensor *a, const struct pp_tensor *b, struct pp_error *err)
@@ -354,16 +397,17 @@ static enum pp_code list_part(struct to_gguf *g, const struct pp_adapter_target 
 }
 
 /* The matrix of which the model's file has this one's rows among others', or NULL. name: a part's, as big as n_out. */
-static const struct pp_tensor *find_whole(const struct pp_source *base, const char *name, int64_t n_out, int *place,
-                                          enum pp_hf_form *form)
+static const struct pp_tensor *find_whole(const struct pp_source *base, const char *name, int64_t n_out, int *place)
 {
     const struct pp_tensor *own = pp_source_tensor(base, name);
     char whole[PP_HF_NAME];
+    struct pp_join_way way = {0};
     struct pp_rows rows;
-    *place = pp_adapter_whole_name(name, whole, form);
-    const struct pp_tensor *w = *place < 0 ? NULL : pp_source_tensor(base, whole);
+    *place = pp_adapter_whole_name(name, whole, &way);
+    const struct pp_tensor *w = *place < 0 || way.keys ? NULL : pp_source_tensor(base, whole);
     const bool fits = w && (!own || own == w) && w->ne[1] != n_out &&
-                      pp_hf_part_rows(*form, pp_source_hparams(base), w->ne[1], *place, &rows) && rows.n_rows == n_out;
+                      pp_hf_part_rows(way.form, pp_source_hparams(base), w->ne[1], *place, &rows) &&
+                      rows.n_rows == n_out;
     return fits ? w : NULL;
 }
 
@@ -390,11 +434,11 @@ static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_targe
     if (!code && !pp_adapter_form_fits(t))
         code = fail_form(t->name, err);
     bool of_whole[PP_ADAPTER_MATRICES] = {false};
-    for (int part = 0; part < n && !code; part++) {
+    const struct pp_by_keys *keys = t->rank ? find_parts(g->base, t) : NULL;
+    for (int part = 0; part < n && !code && !keys; part++) {
         const int64_t n_out = pp_adapter_part_outputs(t, pp_source_hparams(g->base), part);
-        enum pp_hf_form form;
         int place;
-        const struct pp_tensor *whole = t->rank ? find_whole(g->base, names[part], n_out, &place, &form) : NULL;
+        const struct pp_tensor *whole = t->rank ? find_whole(g->base, names[part], n_out, &place) : NULL;
         of_whole[part] = whole != NULL;
         code = whole ? note_part(g, t, part, names[part], whole, place, err)
                      : check_fit(g->base, t, part, names[part], err);
@@ -414,6 +458,8 @@ static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_targe
     const struct pp_tensor *b = a && t->b_turned ? turned(&g->copies, &t->b, err) : &t->b;
     if (!a || !b)
         return err ? err->code : PP_ERR_NOMEM;
+    if (keys)
+        return list_keys(g, t, keys, a, b, err);
     for (int part = 0; part < n && !code; part++)
         if (!of_whole[part])
             code = list_part(g, t, part, names[part], a, b, err);
@@ -463,7 +509,7 @@ static enum pp_code list_join(struct to_gguf *g, const struct pp_join *j, struct
     uint32_t type;
     for (int i = 0; i < PP_JOINED_PARTS; i++)
         if (j->of[i])
-            pp_adapter_whole_name(j->names[i], whole, &way.form);
+            pp_adapter_whole_name(j->names[i], whole, &way);
     pp_join_rank(j, &type);
     const enum pp_code code = pp_join_make(j, pp_source_hparams(g->base), &way, w->ne[0], w->ne[1], &joined, err);
     if (code)
@@ -576,6 +622,8 @@ enum pp_code pp_convert_adapter(const char *src, const char *dst, int wanted, co
 
 /* --- to PEFT ------------------------------------------------------------------------------------------------- */
 
+struct module_join;
+
 struct to_peft {
     const struct pp_adapter_file *file;
     const struct pp_source *base;
@@ -586,6 +634,8 @@ struct to_peft {
     struct pp_buf names;
     cJSON *config, *modules, *saved, *ranks, *alphas, *parameters;
     struct pp_expert_groups experts;
+    struct module_join *joins;  /* [n_joins] */
+    size_t n_joins;
 };
 
 /* The module that a GGUF name's weight belongs to: "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj". */
@@ -611,7 +661,131 @@ static enum pp_hf_form form_of(const struct pp_arch *arch, const char *name)
     return pp_arch_form(arch, name);
 }
 
-/* A module of a folder may have other matrices, too, or be made of what is there otherwise. */
+/* A module of a folder that has several matrices of a file, of which targets change some. */
+struct module_join {
+    struct pp_join join;        /* called as the module */
+    enum pp_hf_form form;
+    const struct pp_by_keys *keys;
+    int64_t n_out;
+};
+
+/* Rows of both of the model's matrices, or of all three, or 0. */
+static int64_t rows_of(const struct pp_source *base, const char names[][PP_HF_NAME], int n)
+{
+    int64_t rows = 0;
+    for (int i = 0; i < n; i++) {
+        const struct pp_tensor *w = pp_source_tensor(base, names[i]);
+        if (!w)
+            return 0;
+        rows += w->ne[1];
+    }
+    return rows;
+}
+
+/* By keys: the module of a whole of which files have this part. */
+static bool find_keys(const struct pp_source *base, const char *name, struct module_join *m, struct pp_buf *module,
+                      int *place)
+{
+    char names[2][PP_HF_NAME], whole[PP_HF_NAME];
+    for (int i = 0; i < 2 * PP_BY_KEYS; i++) {
+        const struct pp_by_keys *k = &pp_by_keys[i / 2];
+        const char *end = pp_name_ending(name, k->parts[i % 2]);
+        if (!end)
+            continue;
+        const int stem = (int)(end - name);
+        snprintf(whole, sizeof whole, "%.*s%s", stem, name, k->whole);
+        for (int part = 0; part < 2; part++)
+            snprintf(names[part], PP_HF_NAME, "%.*s%s", stem, name, k->parts[part]);
+        m->keys = k;
+        const struct pp_tensor *w = pp_source_tensor(base, whole); /* a folder's own */
+        m->n_out = w ? w->ne[1] : rows_of(base, names, 2);
+        *place = i % 2;
+        return m->n_out && !pp_arch_hf_module(arch_of(base), pp_source_hparams(base), name, module) &&
+               module_name(base, whole, module);
+    }
+    return false;
+}
+
+/* Whether a target is such a part, and the model has the whole, with as many inputs. */
+static bool is_of_keys(const struct pp_source *base, const struct pp_adapter_target *t)
+{
+    char whole[PP_HF_NAME];
+    struct pp_join_way way = {0};
+    const struct pp_tensor *w = pp_adapter_whole_name(t->name, whole, &way) >= 0 && way.keys
+                                    ? pp_source_tensor(base, whole)
+                                    : NULL;
+    return w && w->ne[0] == t->n_in && !pp_source_tensor(base, t->name);
+}
+
+/* The module that has a file's matrix and others, and which part of it that is; false: there is none such. */
+static bool find_module(const struct pp_source *base, const char *name, struct module_join *m, struct pp_buf *module,
+                        int *place)
+{
+    static const char *const kinds[] = {".attn_q.weight", ".attn_k.weight", ".attn_v.weight"};
+    const struct pp_arch *arch = arch_of(base);
+    const struct pp_hparams *hp = pp_source_hparams(base);
+    char names[3][PP_HF_NAME], whole[PP_HF_NAME];
+    struct pp_buf hf = {0}, gguf = {0}, second = {0};
+    for (*place = 0; *place < 3; ++*place) {
+        const char *end = pp_name_ending(name, kinds[*place]);
+        if (!end)
+            continue;
+        snprintf(whole, sizeof whole, "%.*s.attn_qkv.weight", (int)(end - name), name);
+        const struct pp_adapter_target of_three = {.form = pp_arch_form(arch, whole)};
+        if (!pp_adapter_is_by_rows(&of_three) || of_three.form == PP_HF_QKV_BY_HEAD || !pp_hf_qkv_names(whole, names))
+            break;
+        m->form = of_three.form;
+        m->n_out = rows_of(base, names, 3);
+        return m->n_out && module_name(base, whole, module);
+    }
+    if (find_keys(base, name, m, module, place))
+        return true;
+    m->keys = NULL;
+    const struct pp_arch_name *entry = pp_arch_hf_name(arch, hp, name, false, &hf);
+    bool found = entry && entry->second && pp_name_ending(pp_buf_cstr(&hf), ".weight") &&
+                 pp_arch_translate(arch, hp, pp_buf_cstr(&hf), &entry, &gguf, &second) == PP_NAME_FOUND &&
+                 !gguf.bad && !second.bad && entry->second;
+    if (found) {
+        snprintf(names[0], PP_HF_NAME, "%s", pp_buf_cstr(&gguf));
+        snprintf(names[1], PP_HF_NAME, "%s", pp_buf_cstr(&second));
+        *place = strcmp(names[1], name) == 0;
+        m->form = entry->form;
+        m->n_out = rows_of(base, names, 2);
+        pp_buf_clear(module);
+        pp_buf_add(module, hf.data, hf.len - strlen(".weight"));
+        found = m->n_out > 0 && !module->bad;
+    }
+    pp_buf_free(&hf);
+    pp_buf_free(&gguf);
+    pp_buf_free(&second);
+    return found;
+}
+
+/* Notes a target that changes a part of such a module; *noted: it does. */
+static enum pp_code note_module(struct to_peft *p, const struct pp_adapter_target *t, bool *noted, struct pp_error *err)
+{
+    struct module_join m = {0};
+    struct pp_buf module = {0};
+    int place;
+    size_t i = 0;
+    *noted = t->rank && find_module(p->base, t->name, &m, &module, &place) && module.len < PP_HF_NAME;
+    if (!*noted) {
+        pp_buf_free(&module);
+        return PP_OK;
+    }
+    while (i < p->n_joins && strcmp(p->joins[i].join.name, pp_buf_cstr(&module)) != 0)
+        i++;
+    if (i == p->n_joins) {
+        p->joins[p->n_joins++] = m;
+        snprintf(p->joins[i].join.name, PP_HF_NAME, "%s", pp_buf_cstr(&module));
+    }
+    pp_buf_free(&module);
+    return pp_join_add(&p->joins[i].join, place, t->name, t, 0)
+               ? PP_OK
+               : pp_fail(err, PP_ERR_FORMAT, "the adapter has %s twice", t->name);
+}
+
+/* A module of a folder may be made of what is there otherwise. */
 static enum pp_code check_folder_form(const struct to_peft *p, const struct pp_adapter_target *t, struct pp_error *err)
 {
     struct pp_adapter_target there = *t;
@@ -798,12 +972,51 @@ static enum pp_code add_parameter(struct to_peft *p, struct pp_expert_group *g, 
     return ok ? PP_OK : pp_fail_nomem(err, "an adapter's configuration");
 }
 
+/* A and B of a module that has several matrices. */
+static enum pp_code add_joined(struct to_peft *p, const struct module_join *m, int64_t usual_rank, float alpha,
+                               struct pp_error *err)
+{
+    const struct pp_join_way way = {.form = m->form, .keys = m->keys,
+                                    .to = p->permuted ? PP_PAIRS_TO_GGUF : PP_PAIRS_SAME};
+    const struct pp_adapter_target *first = NULL;
+    struct copies c = room_for(2);
+    struct pp_joined joined = {0};
+    uint32_t type;
+    for (int i = PP_JOINED_PARTS - 1; i >= 0; i--)
+        first = m->join.of[i] ? m->join.of[i] : first;
+    pp_join_rank(&m->join, &type);
+    enum pp_code code =
+        pp_join_make(&m->join, pp_source_hparams(p->base), &way, first->n_in, m->n_out, &joined, err);
+    if (p->wanted >= 0)
+        type = (uint32_t)p->wanted;
+    const char *name = m->join.name;
+    if (!code && (!made(&c, name, joined.a, first->n_in, joined.rank, type) ||
+                  !made(&c, name, joined.b, joined.rank, m->n_out, type)))
+        code = pp_fail_nomem(err, name);
+    for (int half = 0; half < 2 && !code; half++) {
+        const bool taken = take_tensor(p, &c.tensors[half], name, half ? ".lora_B.weight" : ".lora_A.weight");
+        c.tensors[half].data = NULL;
+        code = taken ? PP_OK : pp_fail_nomem(err, name);
+    }
+    if (!code && (!add_module(p, p->modules, first, name) ||
+                  !add_numbers(p, name, joined.rank, joined.scale, usual_rank, alpha)))
+        code = pp_fail_nomem(err, "an adapter's configuration");
+    pp_joined_free(&joined);
+    free_copies(&c);
+    return code;
+}
+
 static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target *t, int64_t usual_rank, float alpha,
                                struct pp_error *err)
 {
     struct pp_buf module = {0};
-    enum pp_code code = check_fit(p->base, t, 0, t->name, err);
+    enum pp_code code = is_of_keys(p->base, t) ? PP_OK : check_fit(p->base, t, 0, t->name, err);
+    bool noted = false;
     if (pp_is_of_group(t, p->base, false))
+        return code;
+    if (!code)
+        code = note_module(p, t, &noted, err);
+    if (noted)
         return code;
     if (!code && !module_name(p->base, t->name, &module))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", t->name);
@@ -882,10 +1095,11 @@ static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_sou
         .file = f, .base = base, .wanted = wanted,
         .permuted = !arch_of(base)->gguf_neox,
         .tensors = room_for(3 * n), .owned = pp_calloc(3 * n, sizeof *p.owned),
+        .joins = pp_calloc(n, sizeof *p.joins),
     };
     const float alpha = pp_adapter_file_alpha(f) != 0.0f ? pp_adapter_file_alpha(f) : (float)rank; /* 0: not scaled */
     enum pp_code code = PP_OK;
-    if (!p.tensors.tensors || !p.owned || !add_config(&p, opt ? opt->base : NULL, rank ? rank : 8, alpha))
+    if (!p.tensors.tensors || !p.owned || !p.joins || !add_config(&p, opt ? opt->base : NULL, rank ? rank : 8, alpha))
         code = pp_fail_nomem(err, "an adapter's configuration");
     for (size_t i = 0; i < n && !code; i++) {
         if (opt && opt->progress)
@@ -895,6 +1109,8 @@ static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_sou
     }
     if (!code)
         code = pp_expert_groups_make(f, base, false, &p.experts, err);
+    for (size_t i = 0; i < p.n_joins && !code; i++)
+        code = add_joined(&p, &p.joins[i], rank, alpha, err);
     for (size_t i = 0; i < p.experts.n && !code; i++)
         code = add_parameter(&p, &p.experts.g[i], rank, alpha, err);
     if (!code && p.names.bad)
@@ -909,6 +1125,7 @@ static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_sou
     p.tensors.n = p.tensors.cap;
     free_copies(&p.tensors);
     pp_expert_groups_free(&p.experts);
+    pp_free(p.joins);
     pp_free(p.owned);
     pp_buf_free(&p.names);
     cJSON_Delete(p.saved);

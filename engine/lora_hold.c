@@ -171,8 +171,9 @@ enum pp_code pp_lora_look(const struct pp_adapter *a, const char *name, int64_t 
     halves->most[0] = halves->most[1] = 0;
     if (look_at(halves->values[0], n_a, &halves->most[0]) && look_at(halves->values[1], n_b, &halves->most[1]))
         return PP_OK;
-    return pp_fail(err, PP_ERR_FORMAT, "adapter %s: what it has for %.200s holds values that are no numbers; the file is "
-                   "damaged, get it again", a->path, name);
+    return pp_fail(err, PP_ERR_FORMAT,
+                   "adapter %s: what it has for %.200s holds values that are no numbers; the file is damaged, get it "
+                   "again", a->path, name);
 }
 
 bool pp_lora_halves_room(struct pp_lora_room *room, int64_t n_a, int64_t n_b, float *halves[2])

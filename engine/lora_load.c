@@ -166,17 +166,19 @@ static int find_whole(const struct loading *l, const char *name, const struct jo
     const struct pp_adapter_target *t = job->target;
     const int own = target_by_name(l, name);
     char whole[PP_HF_NAME];
-    enum pp_hf_form form;
-    struct pp_rows rows;
-    *place = pp_adapter_whole_name(name, whole, &form);
+    struct pp_join_way way = {0};
+    struct pp_rows rows = {0};
+    *place = pp_adapter_whole_name(name, whole, &way);
     const int linear = *place < 0 ? -1 : linear_by_name(&m->plan, whole);
     if (linear < 0 || (own >= 0 && own != linear) || !t->rank)
         return -1;
     const struct pp_tensor *w = m->plan.linears[linear].w;
     const int64_t n_out = part_outputs(job, pp_source_hparams(m->source));
-    const bool fits = pp_hf_part_rows(form, pp_source_hparams(m->source), w->ne[1], *place, &rows) &&
-                      rows.n_rows == n_out && n_out != w->ne[1];
-    return fits ? linear : -1;
+    if (way.keys)
+        rows.n_rows = pp_key_part_rows(pp_source_hparams(m->source), way.keys->kinds[*place]);
+    else if (!pp_hf_part_rows(way.form, pp_source_hparams(m->source), w->ne[1], *place, &rows))
+        return -1;
+    return rows.n_rows == n_out && n_out != w->ne[1] ? linear : -1;
 }
 
 /* Notes that a target changes that part of a matrix. */
@@ -187,16 +189,17 @@ static enum pp_code join_target(struct loading *l, const char *name, const struc
     struct pp_adapter *a = l->a;
     int i = 0;
     if (t->bias.data || t->b_bias.data || t->magnitude.data || t->ia3.data || t->weight.data || t->tokens.data)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s changes %s by more than a LoRA, but %s has it in one matrix "
-                       "with others; that is not supported", a->path, name, a->model->info.name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "adapter %s changes %s by more than a LoRA, but %s has it in one matrix with others; that is "
+                       "not supported", a->path, name, a->model->info.name);
     while (i < l->n_joins && l->joined[i] != linear)
         i++;
     const bool is_new = i == l->n_joins;
     struct pp_join *j = &l->joins[i];
     if (is_new) {
         char whole[PP_HF_NAME];
-        enum pp_hf_form form;
-        pp_adapter_whole_name(name, whole, &form);
+        struct pp_join_way way;
+        pp_adapter_whole_name(name, whole, &way);
         snprintf(j->name, sizeof j->name, "%s", whole);
         l->joined[l->n_joins++] = linear;
     }
@@ -377,7 +380,7 @@ static enum pp_code load_joined(const struct loading *l, const struct job *job, 
     struct pp_joined joined = {0};
     for (int i = 0; i < PP_JOINED_PARTS; i++)
         if (job->join->of[i])
-            pp_adapter_whole_name(job->join->names[i], whole, &way.form);
+            pp_adapter_whole_name(job->join->names[i], whole, &way);
     enum pp_code code = pp_join_make(job->join, hp, &way, w->ne[0], w->ne[1], &joined, err);
     if (code)
         return code;
