@@ -1,10 +1,13 @@
 /* cmd_lora.c - pippin lora list, info: which adapters there are, and what they change. Training: cmd_lora_train.c. */
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/adapter_file.h"
 #include "engine/base/mem.h"
+#include "engine/source.h"
 #include "src/adapter_names.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
@@ -106,6 +109,30 @@ static void add_name(struct pp_buf *b, const char *name, size_t least)
         pp_buf_char(b, ' ');
 }
 
+/* How many experts a target and those like it are of, if it is the first of them; 0: it is a later one. 1: it is no
+ * expert's, or others of the stack are not like it. */
+static int experts_alike(const struct pp_adapter_file *f, const struct pp_adapter_target *t)
+{
+    const char *number = pp_adapter_is_of_experts(t->name) ? pp_expert_number(t->name) : NULL;
+    const struct pp_adapter_target *first = NULL;
+    int n = 0;
+    for (int e = 0; number && e < PP_MAX_EXPERTS; e++) {
+        char name[256];
+        snprintf(name, sizeof name, "%.*s%d.weight", (int)(number - t->name), t->name, e);
+        const struct pp_adapter_target *other = pp_adapter_file_find(f, name);
+        if (!other && e > strtol(number, NULL, 10))
+            break;
+        if (!other)
+            continue;
+        first = first ? first : other;
+        n++;
+        if (!other->rank || other->rank != first->rank || other->scale != first->scale || other->magnitude.data ||
+            other->bias.data || other->b_bias.data || other->weight.data || other->ia3.data)
+            return 1;
+    }
+    return !number ? 1 : t == first ? n : 0;
+}
+
 static void text_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets,
                          const struct effect *effect)
 {
@@ -135,12 +162,19 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
                    effect->changed, 100 * effect->off / effect->changed);
     for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
         const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
+        const int n_experts = experts_alike(f, t);
+        char stack[256];
+        if (!n_experts)
+            continue;
+        pp_stack_name(t->name, stack);
         pp_buf_str(b, "  ");
-        add_name(b, t->name, 32);
+        add_name(b, n_experts > 1 ? stack : t->name, 32);
         pp_buf_char(b, ' ');
         if (t->rank)
             pp_buf_fmt(b, "%5lld -> %-5lld rank %-4lld %-5s scale %g", (long long)t->n_in, (long long)t->n_out,
                        (long long)t->rank, stored_type(t), (double)t->scale);
+        if (n_experts > 1)
+            pp_buf_fmt(b, ", in each of %d experts", n_experts);
         if (t->weight.data && t->weight.n_dims == 1)
             pp_buf_fmt(b, "%lld values %-5s in place of the model's", (long long)t->n_out, stored_type(t));
         else if (t->weight.data)

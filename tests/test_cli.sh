@@ -600,6 +600,17 @@ run run --lora engine/starter/bard.gguf --temp 0 -n 8 -p Hello
 holds "for what the path is" cmp "$tmp/by-name" "$tmp/out"
 run run --lora baard -p Hello; expect "but no others" 3
 expect_match "the nearest is told, and all" "$tmp/err" 'no adapter "baard"; did you mean "bard"\?.* bard, barista$'
+mkdir "$tmp/experts"
+module=base_model.model.model.layers.0.mlp.experts
+header='{"'$module'.lora_A.weight":{"dtype":"F32","shape":[2,4],"data_offsets":[0,32]},"'$module'.lora_B.weight":'
+header=$header'{"dtype":"F32","shape":[3,2],"data_offsets":[32,56]}}'
+while [ $((${#header} % 8)) -ne 0 ]; do header="$header "; done
+{ printf "\\$(printf %03o $((${#header} % 256)))\\$(printf %03o $((${#header} / 256)))\000\000\000\000\000\000%s" \
+         "$header"; head -c 56 /dev/zero; } >"$tmp/experts/adapter_model.safetensors"
+echo '{"peft_type":"LORA","r":1,"target_parameters":["experts.down_proj"],"peft_version":"0.20.0"}' \
+     >"$tmp/experts/adapter_config.json"
+run lora info "$tmp/experts"
+expect_match "experts are told of in a line" "$tmp/out" 'blk.0.ffn_down_exps.weight .* in each of 2 experts'
 run lora info whatever; expect "nor does lora info" 3
 expect_match "which names what there is" "$tmp/err" 'no adapter "whatever"; by name there are bard, barista$'
 run bench quick -p 4 -n 2 -r 1 --lora "$tmp/none.gguf"; expect "nor bench" 3
