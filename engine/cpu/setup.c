@@ -183,6 +183,15 @@ static enum pp_code rope_setup(struct pp_cpu *c, int64_t n_ctx, struct pp_error 
     return PP_OK;
 }
 
+/* Parts of a pass at most: only mixtures have as many phases as there can be. */
+static int most_parts(const struct pp_cpu *c)
+{
+    int n = 0;
+    for (int i = 0; i < c->n_stages; i++)
+        n += c->stages[i].kind == STAGE_EXPERTS ? MAX_PHASES : MAX_PHASES - 2;
+    return n;
+}
+
 enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const struct pp_kv_layout *kv,
                         const struct pp_cpu_options *opt, pp_progress *progress, void *user, struct pp_cpu **out,
                         struct pp_error *err)
@@ -226,7 +235,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     c->max_rows = opt->max_rows;
     c->n_ropes = hp->rope_base_local != 0.0f ? 2 : 1;
     code = pp_cpu_lower(c, opt, progress, user, err);
-    if (!code && MAX_PHASES * c->n_stages > PP_POOL_MAX_PARTS)
+    if (!code && most_parts(c) > PP_POOL_MAX_PARTS)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "a model of %d stages is deeper than the CPU backend can run",
                        c->n_stages);
     if (!code && (!pp_cpu_slots_new(c) || !make_scratch(c) || !pp_cpu_project_begins(c)))
