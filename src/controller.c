@@ -135,8 +135,25 @@ void pp_controller_load(struct pp_controller *c, const char *typed)
         ctl_notice(c, true, "%s", err.text); /* the model that is there stays */
         return;
     }
-    if (ctl_set_string(c, &c->wanted_model, model))
+    if (ctl_set_string(c, &c->wanted_model, model)) {
+        c->wanted_in = c->session.id;
         start_load(c, path, NULL);
+    }
+}
+
+/* The conversation in which the model was named remembers it, also if it was left meanwhile; one that is not stored yet
+ * has whatever is there when it is. */
+static void remember_loaded(struct pp_controller *c)
+{
+    const int64_t here = c->session.id, there = c->wanted_in;
+    if (!c->wanted_model || !ctl_set_string(c, &c->model, c->wanted_model))
+        return;
+    if ((!here || here == there) && ctl_set_string(c, &c->session.model, c->model))
+        ctl_update_session(c, UPDATE_CHOICES);
+    if (there && there != here)
+        ctl_remember_model(c, there, c->model);
+    if (here && here != there)
+        ctl_tell_other_model(c);
 }
 
 static void on_loaded(struct pp_controller *c, const struct pp_event *e)
@@ -146,8 +163,7 @@ static void on_loaded(struct pp_controller *c, const struct pp_event *e)
     c->status.ctx_total = e->info->n_ctx;
     ctl_name_own_template(c, e->info);
     ctl_set_state(c, PP_STATE_IDLE);
-    if (c->wanted_model && ctl_set_string(c, &c->session.model, c->wanted_model))
-        ctl_update_session(c, UPDATE_CHOICES);
+    remember_loaded(c);
     ctl_forget_fits(c);
     ctl_forget_drafters(c);
     ctl_scan(c);
@@ -322,6 +338,8 @@ static enum pp_code load_first(struct pp_controller *c, struct pp_error *err)
     if (code == PP_OK && c->o->draft &&
         (code = pp_resolve_model(c->paths, c->o->draft, draft, sizeof draft, err)) != PP_OK)
         pp_fail_prefix(err, "draft model");
+    if (code == PP_OK && !ctl_set_string(c, &c->model, model))
+        code = pp_fail_nomem(err, "the name of the model");
     if (code == PP_OK)
         start_load(c, path, c->o->draft ? draft : NULL);
     return code;
@@ -506,6 +524,7 @@ void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
     pp_buf_free(&c->title_text);
     pp_free(c->template_source);
     pp_free(c->unsent);
+    pp_free(c->model);
     pp_free(c->wanted_model);
     pp_free(c->import_stopped);
     pp_free(c);

@@ -179,6 +179,8 @@ static void take_session(struct pp_controller *c, struct ctl_job *j)
     c->session.updated = j->session.updated;
     c->lock_fd = j->lock_fd;
     j->lock_fd = -1;
+    if (c->unsaved_bits & UPDATE_TITLE) /* it was named meanwhile */
+        return;
     char *title = c->session.title;
     c->session.title = j->session.title;
     j->session.title = title;
@@ -475,7 +477,7 @@ void ctl_run_afterwards(struct pp_controller *c)
         ctl_start_open(c, c->then_session);
         break;
     case THEN_DELETE:
-        ctl_start_delete(c, c->then_session);
+        pp_controller_delete(c, c->then_session);
         break;
     case THEN_FORK:
         ctl_start_fork(c, (int)c->then_session);

@@ -106,6 +106,7 @@ struct ctl_overflow {
     int64_t question, from;
     char *note;                   /* the summary */
     int64_t session;              /* whose answer it was */
+    bool temporary;               /* in which database */
 };
 
 /* A conversation that is not on the screen and in which answers are being written. */
@@ -140,9 +141,12 @@ struct pp_controller {
     uint64_t epoch;               /* changes when another conversation is on screen */
     bool switching;               /* a job that replaces the conversation is under way */
     bool stepping;                /* ... to another branch of it */
+    int64_t opening;              /* ... by this one, which is read */
     int more_steps;               /* that were asked for meanwhile */
     unsigned unsaved_bits;        /* enum update_bits: what of it could not be saved, and goes with what comes next */
+    char *model;                  /* that is loaded, as it was named; "": it was not */
     char *wanted_model;           /* that is being loaded, as the user named it; NULL: the first one */
+    int64_t wanted_in;            /* the conversation that it was named in; 0: in one that is not stored yet */
     struct pp_error open_err;     /* how the last opening went */
     enum afterwards then;
     int64_t then_session;         /* or, of a fork, how many questions it leaves out */
@@ -153,7 +157,7 @@ struct pp_controller {
     struct ctl_away *away;
     int64_t unseen[64];           /* conversations with an answer that was not looked at: [n_unseen] */
     size_t n_unseen;
-    int64_t ended_meanwhile;      /* conversation of the last answer that ended while one is being opened */
+    bool ended_meanwhile;         /* an answer in the conversation that is being opened has ended since */
     struct pp_branch group;       /* the alternatives side by side */
     struct ctl_compared {         /* what those are written under that differ in their adapters */
         int64_t message;          /* 0 until it is saved */
@@ -276,8 +280,11 @@ void ctl_free_running(struct pp_controller *c);
 /* The conversation that the command line asks for, or an empty one. Waits for the database. */
 enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err);
 /* Writes what has changed in the stored session: bits of enum update_bits. */
-enum update_bits { UPDATE_TITLE = 1, UPDATE_CHOICES = 2, UPDATE_HEAD = 4 };
+enum update_bits { UPDATE_TITLE = 1, UPDATE_CHOICES = 2, UPDATE_HEAD = 4, UPDATE_MODEL = 8 /* of the choices */ };
 void ctl_update_session(struct pp_controller *c, unsigned bits);
+void ctl_remember_model(struct pp_controller *c, int64_t session, const char *model); /* of one not on the screen */
+/* A conversation is on the screen, or another model is there: says so if it is not the one that it was had with. */
+void ctl_tell_other_model(struct pp_controller *c);
 void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m); /* which of how many it is */
 void ctl_update_unsaved(struct pp_controller *c); /* tries again what could not be saved of the conversation, if any */
 void ctl_head_saved(struct pp_controller *c, int64_t head); /* a job has saved that the conversation ends there */

@@ -195,6 +195,8 @@ void ctl_run_update(struct pp_job *job, struct pp_store *st)
         swap_strings(&now.title, &j->session.title);
     if (j->bits & UPDATE_HEAD)
         now.head = j->session.head;
+    if (j->bits & UPDATE_MODEL)
+        swap_strings(&now.model, &j->session.model);
     if (j->bits & UPDATE_CHOICES) {
         swap_strings(&now.model, &j->session.model);
         swap_strings(&now.template_name, &j->session.template_name);

@@ -140,7 +140,8 @@ static void note_later(struct pp_controller *c, const struct ctl_overflow *o)
     const size_t most = sizeof c->overflow_later / sizeof *c->overflow_later;
     if (c->n_overflow_later == most)
         memmove(c->overflow_later, c->overflow_later + 1, --c->n_overflow_later * sizeof *c->overflow_later);
-    c->overflow_later[c->n_overflow_later++] = *o;
+    c->overflow_later[c->n_overflow_later] = *o;
+    c->overflow_later[c->n_overflow_later++].temporary = c->temporary;
 }
 
 /* A summary of a conversation that was left meanwhile is noted there; what it was made for goes on later. */
@@ -182,7 +183,7 @@ void ctl_overflow_come_back(struct pp_controller *c)
 {
     for (size_t i = 0; i < c->n_overflow_later; i++) {
         const struct ctl_overflow o = c->overflow_later[i];
-        if (o.session != c->session.id)
+        if (o.session != c->session.id || o.temporary != c->temporary)
             continue;
         memmove(&c->overflow_later[i], &c->overflow_later[i + 1],
                 (--c->n_overflow_later - i) * sizeof *c->overflow_later);

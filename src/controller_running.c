@@ -549,8 +549,7 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
     ctl_note_speed(c, r, e);
     ctl_overflow_ended(c, r, e);
     ctl_running_drop(c, r);
-    if (c->switching)
-        c->ended_meanwhile = session;
+    c->ended_meanwhile = c->ended_meanwhile || session == c->opening;
     if (first_in(c, session))
         return; /* others are still being written there */
     struct ctl_away *a = away_of(c, session);

@@ -54,8 +54,10 @@ void ctl_update_session(struct pp_controller *c, unsigned bits)
     if (bits & UPDATE_CHOICES)
         ctl_note_choices(c);
     ctl_mark_current(c);
-    if (!c->session.id)
-        return; /* it is stored with its first message */
+    if (!c->session.id) { /* it is stored with its first message, or is just being stored as it was */
+        c->unsaved_bits |= c->state == PP_STATE_SAVING ? bits : 0;
+        return;
+    }
     struct ctl_job *j = ctl_job_new(c, ctl_run_update, on_updated);
     if (j && !ctl_copy_session(&j->session, &c->session)) {
         ctl_notice(c, true, "out of memory");
@@ -75,6 +77,19 @@ void ctl_update_unsaved(struct pp_controller *c)
 {
     if (c->unsaved_bits)
         ctl_update_session(c, 0);
+}
+
+void ctl_remember_model(struct pp_controller *c, int64_t session, const char *model)
+{
+    struct ctl_job *j = ctl_job_new(c, ctl_run_update, on_updated);
+    if (!j)
+        return;
+    j->bits = UPDATE_MODEL;
+    j->session.id = session;
+    if (ctl_set_string(c, &j->session.model, model))
+        ctl_job_post(c, j);
+    else
+        ctl_job_free(&j->job);
 }
 
 void ctl_head_saved(struct pp_controller *c, int64_t head)
@@ -169,21 +184,36 @@ static bool enter(struct pp_controller *c, struct ctl_job *j)
     return true;
 }
 
+void ctl_tell_other_model(struct pp_controller *c)
+{
+    const char *had = c->session.model;
+    char path[512];
+    if (!c->session.id || c->state == PP_STATE_LOADING || !c->status.model.name[0] || strcmp(had, c->model) == 0)
+        return;
+    if (pp_resolve_model(c->paths, had, path, sizeof path, NULL) != PP_OK)
+        ctl_notice(c, false, "the model of this conversation is gone: %s; %s answers now", had, c->status.model.name);
+    else if (strcmp(path, c->status.model.path) != 0)
+        ctl_notice(c, false, "this conversation was had with another model; %s answers now. /model %s goes back to it",
+                   c->status.model.name, *had ? had : "starter");
+}
+
 static void on_opened(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
     c->switching = false;
+    c->opening = 0;
     c->open_err = job->err;
     c->open_err.code = job->code;
     if (job->code == PP_OK && enter(c, j)) {
         pp_free(c->template_source);
         c->template_source = j->text;
         j->text = NULL;
+        ctl_tell_other_model(c);
         ctl_apply_session(c);
         if (j->query)
             ctl_notice(c, true, "%s", j->query);
-        if (c->ended_meanwhile == c->session.id)
+        if (c->ended_meanwhile)
             ctl_start_open(c, c->session.id); /* what was read may lack the end of an answer */
         else {
             ctl_prepare(c);
@@ -253,6 +283,8 @@ void ctl_start_new(struct pp_controller *c)
     leave_session(c); /* it may want the title */
     pp_free(s->title);
     s->title = untitled;
+    if (c->model)
+        ctl_set_string(c, &s->model, c->model); /* and not the one that the other was had with */
     c->epoch++;
     s->id = s->head = s->n_messages = 0;
     s->key[0] = 0;
@@ -276,7 +308,8 @@ void ctl_start_open(struct pp_controller *c, int64_t session)
     if (j) {
         j->id = session;
         j->lock_fd = session == c->session.id ? ctl_share_lock(c->lock_fd) : ctl_away_lock(c, session);
-        c->ended_meanwhile = 0;
+        c->ended_meanwhile = false;
+        c->opening = session;
         post_switch(c, j);
     }
 }
@@ -303,6 +336,7 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
         }
         c->temporary = on;
         c->n_unseen = 0;
+        c->wanted_in = c->overflow_question = 0; /* numbers of the other database */
         ctl_list_forget(c);
         ctl_mark_current(c);
         ctl_notice(c, false, on ? "nothing of this chat goes to the disk; it is gone when you leave, and with "
@@ -511,7 +545,7 @@ void pp_controller_delete(struct pp_controller *c, int64_t session)
     if (session && session != c->session.id) {
         if (!ctl_delete_away(c, session))
             ctl_start_delete(c, session);
-    } else if (!c->session.id) {
+    } else if (!c->session.id && c->state != PP_STATE_SAVING) {
         pp_controller_new_session(c); /* nothing of it is stored */
         if (!c->branch.n)
             ctl_notice(c, false, "there is nothing to delete yet");

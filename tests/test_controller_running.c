@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
 #include "tests/backend_fake.h"
 
 static const struct pp_chat_message *alternative(size_t i)
@@ -342,6 +344,155 @@ static void many_steps(void **state)
     assert_string_equal(fix_status()->notice, "answer 4 of 4"); /* there the key is answered, too */
 }
 
+/* Two answers end while one of their conversations is being opened: its end is there, whichever came last. */
+static void several_end_while_one_is_opened(void **state)
+{
+    (void)state;
+    int64_t first = fix_ask("hello");
+    fake_text(&fix, "one ", 1);
+    pp_controller_new_session(fix.c);
+    fix_ask("and you?");
+    fixture_flush(&fix);
+    pp_controller_open(fix.c, first);
+    fake_choose(&fix, 0);
+    fake_text(&fix, "two", 2);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    fake_choose(&fix, 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, pp_controller_session_id(fix.c) == first);
+    pump_until(&fix, fix_message(1)->state == PP_MESSAGE_COMPLETE);
+    assert_string_equal(fix_message(1)->text, "one two");
+}
+
+/* --- while the first question is being saved --------------------------------------------------------------- */
+
+static struct pp_session stored_session(int64_t id)
+{
+    struct pp_session s = {0};
+    struct pp_store *st;
+    struct pp_error err;
+    fixture_flush(&fix);
+    assert_ok(pp_store_open_to_read(fix.paths.db, &st, &err), err);
+    assert_ok(pp_store_session_get(st, id, &s, &err), err);
+    pp_store_close(st);
+    return s;
+}
+
+/* What is chosen for a conversation while it is being stored for the first time is stored, too. */
+static void chosen_while_saving(void **state)
+{
+    (void)state;
+    assert_true(pp_controller_send(fix.c, "hello"));
+    assert_int_equal(fix_status()->state, PP_STATE_SAVING);
+    pp_controller_rename(fix.c, 0, "greetings");
+    assert_int_equal(fix_slash("/system Be brief."), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/set temp 0.25"), PP_SLASH_DONE);
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
+    assert_string_equal(fix_status()->title, "greetings");
+    struct pp_session s = stored_session(pp_controller_session_id(fix.c));
+    assert_string_equal(s.title, "greetings");
+    assert_string_equal(s.system, "Be brief.");
+    assert_non_null(strstr(s.settings, "0.25"));
+    assert_int_equal(s.head, fix_message(1)->id);
+    pp_session_clear(&s);
+}
+
+static void deleted_while_saving(void **state)
+{
+    (void)state;
+    assert_true(pp_controller_send(fix.c, "hello"));
+    assert_int_equal(fix_slash("/delete yes"), PP_SLASH_DONE);
+    pump_until(&fix, fix.fake->forgets == 1);
+    assert_int_equal(pp_controller_session_id(fix.c), 0);
+    assert_int_equal(pp_controller_n_messages(fix.c), 0);
+    pp_controller_refresh_sessions(fix.c, "");
+    fixture_flush(&fix);
+    assert_int_equal(pp_controller_n_sessions(fix.c), 0);
+}
+
+/* --- which model a conversation is had with ---------------------------------------------------------------- */
+
+static char other[700];
+
+/* Two conversations, the second with another model; the first is on the screen again. */
+static void with_two_models(int64_t id[static 2])
+{
+    struct pp_error err;
+    char command[800], first[600];
+    snprintf(other, sizeof other, "%s/other.gguf", fix.paths.data);
+    snprintf(first, sizeof first, "%s", fix.model);
+    snprintf(command, sizeof command, "/model %s", other);
+    assert_ok(pp_write_file(other, "x", 1, 0600, &err), err);
+    id[0] = fix_ask("hello");
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pp_controller_new_session(fix.c);
+    fixture_turn(&fix, "and you?", "me?");
+    id[1] = pp_controller_session_id(fix.c);
+    assert_int_equal(fix_slash(command), PP_SLASH_DONE);
+    snprintf(fix.model, sizeof fix.model, "%.599s", other);
+    fake_loaded(&fix);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    snprintf(fix.model, sizeof fix.model, "%s", first);
+    open_session(id[0]);
+}
+
+static void another_model_is_told(void **state)
+{
+    int64_t id[2];
+    (void)state;
+    with_two_models(id);
+    assert_non_null(strstr(fix_status()->notice, "another model"));
+    assert_non_null(strstr(fix_status()->notice, fix.model));
+    fixture_turn(&fix, "and", "so on");
+    struct pp_session s = stored_session(id[0]);
+    assert_string_equal(s.model, fix.model); /* nobody has chosen another one for it */
+    pp_session_clear(&s);
+    const uint64_t told = fix_status()->notice_serial;
+    open_session(id[1]);
+    assert_int_equal(fix_status()->notice_serial, told);
+
+    /* a new one is had with what is there, wherever it was begun */
+    open_session(id[0]);
+    pp_controller_new_session(fix.c);
+    s = stored_session(fix_ask("a third"));
+    assert_string_equal(s.model, other);
+    pp_session_clear(&s);
+}
+
+/* The model that is loaded belongs to the conversation that it was named in, and not to the one on the screen. */
+static void left_while_loading(void **state)
+{
+    int64_t id[2];
+    (void)state;
+    with_two_models(id);
+    open_session(id[1]);
+    pp_controller_load(fix.c, fix.model);
+    assert_int_equal(fix_status()->state, PP_STATE_LOADING);
+    open_session(id[0]);
+    pp_controller_load(fix.c, other); /* not now */
+    open_session(id[1]);
+    open_session(id[0]);
+    const uint64_t told = fix_status()->notice_serial;
+    fake_loaded(&fix);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_int_equal(fix_status()->notice_serial, told); /* it is the one that this was had with */
+    for (int i = 0; i < 2; i++) {
+        struct pp_session s = stored_session(id[i]);
+        assert_string_equal(s.model, fix.model);
+        pp_session_clear(&s);
+    }
+    pp_controller_new_session(fix.c);
+    pp_controller_load(fix.c, other);
+    open_session(id[1]);
+    snprintf(fix.model, sizeof fix.model, "%.599s", other);
+    fake_loaded(&fix);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_non_null(strstr(fix_status()->notice, "another model"));
+    struct pp_session s = stored_session(id[1]);
+    assert_string_not_equal(s.model, other);
+    pp_session_clear(&s);
+}
+
 TEST_GROUP(controller_running)
 {
 #define READY(f) cmocka_unit_test_setup_teardown(f, fix_setup_ready, fix_teardown)
@@ -350,7 +501,9 @@ TEST_GROUP(controller_running)
         READY(left_while_saving), READY(deleted_elsewhere),        READY(deleted_here),
         READY(fails_elsewhere),   READY(no_other_model_meanwhile), READY(side_by_side),
         READY(all_are_stopped),   READY(alternatives_elsewhere),   READY(slash_command),
-        READY(many_steps),
+        READY(many_steps),        READY(several_end_while_one_is_opened),
+        READY(chosen_while_saving), READY(deleted_while_saving), READY(another_model_is_told),
+        READY(left_while_loading),
     };
     return cmocka_run_group_tests_name("controller_running", tests, NULL, NULL);
 }

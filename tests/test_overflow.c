@@ -356,6 +356,34 @@ static void an_answer_elsewhere_goes_on_later(void **state)
     assert_int_equal(fix.fake->generations, 5);
 }
 
+/* ... and not in one of the other database that happens to have the same number. */
+static void not_in_a_temporary_one(void **state)
+{
+    (void)state;
+    assert_true(pp_controller_set_overflow(fix.c, "shift"));
+    three_turns();
+    const int64_t here = pp_controller_session_id(fix.c);
+    assert_true(pp_controller_send(fix.c, "question four"));
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_PREFILL);
+    const int64_t answer = fix.fake->message_id;
+    pp_controller_new_session(fix.c);
+    fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
+    fixture_flush(&fix);
+    assert_int_equal(fix_slash("/temporary"), PP_SLASH_DONE);
+    three_turns();
+    fixture_turn(&fix, "question four", "answer four");
+    assert_int_equal(pp_controller_session_id(fix.c), here);
+    assert_int_equal(fix.fake->message_id, answer);
+    pp_controller_new_session(fix.c);
+    pp_controller_open(fix.c, here);
+    pump_until(&fix, pp_controller_session_id(fix.c) == here);
+    fixture_flush(&fix);
+    assert_int_equal(fix.fake->generations, 8);
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
+    pp_controller_open(fix.c, here);
+    pump_until(&fix, fix.fake->generations == 9); /* there it goes on */
+}
+
 static void a_summary_takes_their_place(void **state)
 {
     const char *note;
@@ -576,6 +604,7 @@ TEST_GROUP(overflow)
         cmocka_unit_test_setup_teardown(stopping_is_left_alone, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(an_answer_that_runs_into_the_end_goes_on, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(an_answer_elsewhere_goes_on_later, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(not_in_a_temporary_one, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(a_summary_takes_their_place, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(compacted, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(summed_up_elsewhere, fix_setup_ready, fix_teardown),
