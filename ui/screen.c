@@ -149,14 +149,25 @@ enum pp_code pp_screen_open(struct pp_error *err)
     return PP_OK;
 }
 
+/* A terminal without a second screen keeps ours, and is left in its last line: what comes next must not stand within
+ * what was there. */
+static void give_terminal_back(void)
+{
+    write_all(paste_off, strlen(paste_off));
+    endwin();
+    if (!exit_ca_mode && clr_eol) {
+        putp(clr_eol);
+        fflush(stdout);
+    }
+    scr.taken = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.before);
+}
+
 void pp_screen_close(void)
 {
     if (!scr.screen)
         return;
-    write_all(paste_off, strlen(paste_off));
-    endwin();
-    scr.taken = 0;
-    tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.before);
+    give_terminal_back();
     pp_signals_close();
     delscreen(scr.screen);
     scr.screen = NULL;
@@ -169,10 +180,7 @@ size_t pp_screen_typed_ahead(void)
 
 void pp_screen_pause(void)
 {
-    write_all(paste_off, strlen(paste_off));
-    endwin();
-    scr.taken = 0;
-    tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.before);
+    give_terminal_back();
 }
 
 void pp_screen_resume(void)

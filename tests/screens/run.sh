@@ -465,6 +465,10 @@ leave() {
         keys C-c && see "exit=0" &&
         see "pippin --resume 0123456789abcdef" && cmp -s "$work/before" "$work/after"
 }
+leave_the_only_screen() { # of a terminal that has no second one: what is told then does not stand within ours
+    start 80x24 TERM=vt100 && see ready && say hi && see "You said" && keys F10 && see "exit=0" && see "pippin --resume" &&
+        ! screen | sed -n '/pippin --resume/,$p' | grep -q "Quit"
+}
 leave_by_ctrl_d() { start 80x24 && see ready && keys C-d && see "exit=0" && cmp -s "$work/before" "$work/after"; }
 
 menus() {
@@ -814,7 +818,7 @@ history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
+stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown"
