@@ -317,10 +317,13 @@ static void database(struct doctor *d)
     if (stat(d->p->db, &file) != 0) {
         line(d, "database", "%s: not there yet", d->p->db);
         flag(d, "there", false);
-    } else if (pp_store_open_to_read(d->p->db, &st, &err) != PP_OK || pp_store_session_count(st, &n, &err) != PP_OK) {
-        line(d, "database", "%s: cannot be read", d->p->db);
+    } else if (pp_store_open_to_read(d->p->db, &st, &err) != PP_OK ||
+               pp_store_check(st, d->p->db, &err) != PP_OK || pp_store_session_count(st, &n, &err) != PP_OK) {
+        line(d, "database", "%s: cannot be used", d->p->db);
         flag(d, "there", true);
-        problem(d, "%s: %s", d->p->db, err.text);
+        if (!strstr(err.text, d->p->db))
+            pp_fail_prefix(&err, "%s", d->p->db);
+        problem(d, "%s", err.text);
     } else {
         line(d, "database", "%s: %lld conversation%s, %.1f MB", d->p->db, (long long)n, n == 1 ? "" : "s",
              (double)file.st_size / 1e6);

@@ -359,7 +359,7 @@ bool ctl_make_disk(struct pp_controller *c)
     return !code;
 }
 
-/* Where nothing can be kept, and no conversation is asked for that was, the chat works without. */
+/* Where nothing can be kept, or is to be, and no conversation is asked for that was, the chat works without. */
 static enum pp_code start_io(struct pp_controller *c, struct pp_error *err)
 {
     c->temporary = c->o->temporary;
@@ -371,10 +371,16 @@ static enum pp_code start_io(struct pp_controller *c, struct pp_error *err)
         ctl_notice(c, false, "this chat is temporary: nothing of it goes to the disk");
     if (!code)
         return c->temporary ? pp_io_temporary(c->io, true, err) : PP_OK;
-    if (code != PP_ERR_IO || c->o->resume || c->o->resume_latest)
+    const bool asked_for = c->o->resume || c->o->resume_latest, unusable = code != PP_ERR_IO; /* newer, or damaged */
+    if (unusable && !asked_for && code != PP_ERR_NOMEM && !c->temporary)
+        return pp_fail_advice(err, "`pippin --temporary` chats without it");
+    if (asked_for || code == PP_ERR_NOMEM)
         return code;
     if (!c->temporary)
         ctl_notice(c, true, "nothing of this chat is kept: %s", err->text);
+    else if (unusable)
+        ctl_notice(c, true, "nor are presets and notes kept: %s", err->text);
+    c->unusable = unusable;
     c->temporary = c->no_disk = true;
     return pp_io_start(":memory:", c->events, &c->io, err);
 }

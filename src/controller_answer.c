@@ -165,7 +165,9 @@ static void saving_failed(struct pp_controller *c, struct ctl_job *j)
         c->unsent = j->user.content;
         j->user.content = NULL;
     }
-    ctl_notice(c, true, "not saved and not sent: %s", j->job.err.text);
+    const bool damaged = j->job.err.code == PP_ERR_FORMAT && !c->temporary;
+    ctl_notice(c, true, "not saved and not sent: %s%s", j->job.err.text,
+               damaged ? "; /temporary chats without it" : "");
     ctl_head_not_saved(c);
     ctl_set_state(c, PP_STATE_IDLE);
     ctl_run_afterwards(c);

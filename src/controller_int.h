@@ -135,7 +135,8 @@ struct pp_controller {
     struct pp_session session;    /* strings never NULL; id 0 while unsaved */
     int lock_fd;                  /* of the session, -1 */
     bool temporary;               /* conversations are in memory alone, and have no locks */
-    bool no_disk;                 /* ... because they can be nowhere else */
+    bool no_disk;                 /* ... because they can be nowhere else, */
+    bool unusable;                /* the database being damaged, or a newer pippin's */
     bool unmade;                  /* there is no database on the disk yet, and a temporary chat makes none of itself */
     struct pp_branch branch;
     uint64_t epoch;               /* changes when another conversation is on screen */

@@ -319,7 +319,8 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
 {
     struct pp_error err;
     if (c->no_disk && !on)
-        ctl_notice(c, true, "nothing can be kept: %s cannot be written to", c->paths->data);
+        ctl_notice(c, true, "nothing can be kept: %s cannot be %s", c->unusable ? c->paths->db : c->paths->data,
+                   c->unusable ? "used; `pippin doctor` says why" : "written to");
     else if (c->temporary == on)
         ctl_notice(c, false, on ? "this chat is temporary; /temporary off ends that" : "this chat is not temporary");
     else if (c->import)

@@ -164,6 +164,8 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
         return pp_fail(err, PP_ERR_FORMAT,
                        "cannot %s: the database is damaged; copy it, then see `sqlite3 FILE .recover`", what);
     case SQLITE_CANTOPEN:
+        if (st->db && (sqlite3_system_errno(st->db) == EMFILE || sqlite3_system_errno(st->db) == ENFILE))
+            return pp_fail(err, PP_ERR_IO, "cannot %s: too many files are open; raise `ulimit -n`", what);
         return pp_fail(err, PP_ERR_IO,
                        "cannot %s: the database cannot be opened; check that its folder is there and can be written to",
                        what);

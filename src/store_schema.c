@@ -236,6 +236,23 @@ static enum pp_code check_owner(struct pp_store *st, const char *path, int64_t *
     return PP_OK;
 }
 
+/* A row, "ok", if nothing is wrong; else what is. */
+enum pp_code pp_store_check(struct pp_store *st, const char *path, struct pp_error *err)
+{
+    int64_t version;
+    sqlite3_stmt *stmt = NULL;
+    enum pp_code code = check_owner(st, path, &version, err);
+    if (code != PP_OK)
+        return code;
+    int rc = sqlite3_prepare_v2(st->db, "PRAGMA quick_check(1)", -1, &stmt, NULL);
+    if (rc == SQLITE_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW)
+        rc = sqlite3_stricmp((const char *)sqlite3_column_text(stmt, 0), "ok") == 0 ? SQLITE_OK : SQLITE_CORRUPT;
+    if (rc != SQLITE_OK)
+        code = unreadable(st, rc, path, err);
+    sqlite3_finalize(stmt);
+    return code;
+}
+
 bool pp_store_is_ours(struct pp_store *st)
 {
     int64_t application = 0;

@@ -732,6 +732,12 @@ home env XDG_CACHE_HOME=/nothing-there "$pippin" doctor --json
 expect_match "what would be made in / is asked of /" "$tmp/out" \
     "\"path\": \"/nothing-there/pippin\", \"there\": false, \"writable\": $can"
 
+mkdir -m 700 -p "$tmp/newer/pippin"
+cp "$XDG_DATA_HOME/pippin/pippin.db" "$tmp/newer/pippin/"
+printf '\0\0\0\143' | dd of="$tmp/newer/pippin/pippin.db" bs=1 seek=60 conv=notrunc 2>/dev/null # its user_version
+home env XDG_DATA_HOME="$tmp/newer" "$pippin" doctor; expect "a database of a newer version" 1
+expect_match "is a problem" "$tmp/out" '^database .*pippin.db: cannot be used' '^! .*pippin.db was written by a newer pippin'
+
 # --- conversations to files and back ---------------------------------------------------------------------------
 
 run run --save --temp 0 -n 8 --seed 18446744073709551615 --system "Be kind." -p "$who" </dev/null

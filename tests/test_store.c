@@ -610,9 +610,64 @@ static void copies_without_messages(void **state)
     pp_store_close(st);
 }
 
+/* What `pippin doctor` asks: pages that nobody has read yet are looked at, too. */
+static void checked(void **state)
+{
+    (void)state;
+    struct pp_store *st;
+    const char *path = fresh();
+    int64_t n;
+    char text[400];
+    st = open_store(path);
+    const int64_t id = add_session(st, "one");
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    for (int i = 0; i < 40; i++)
+        add_message(st, id, 0, PP_ROLE_USER, text);
+    assert_ok(pp_store_check(st, path, &err), err);
+    pp_store_close(st);
+    FILE *f = fopen(path, "r+b"); /* the last page of a table */
+    assert_non_null(f);
+    const int64_t page = raw_int(path, "PRAGMA page_size"),
+                  root = raw_int(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'tag'");
+    assert_int_equal(fseek(f, (long)((root - 1) * page), SEEK_SET), 0);
+    memset(text, 0xEE, 64);
+    assert_int_equal(fwrite(text, 1, 64, f), 64);
+    fclose(f);
+    assert_ok(pp_store_open_to_read(path, &st, &err), err);
+    assert_ok(pp_store_session_count(st, &n, &err), err);
+    assert_int_equal(pp_store_check(st, path, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "damaged"));
+    pp_store_close(st);
+    path = fresh();
+    pp_store_close(open_store(path));
+    raw_sql(path, "PRAGMA user_version = 99");
+    assert_ok(pp_store_open_to_read(path, &st, &err), err);
+    assert_int_equal(pp_store_check(st, path, &err), PP_ERR_UNSUPPORTED);
+    pp_store_close(st);
+}
+
 static void write_text(const char *path, const char *text, size_t n)
 {
     assert_ok(pp_write_file(path, text, n, 0600, &err), err);
+}
+
+static void too_many_files(void **state)
+{
+    (void)state;
+    struct rlimit before, none;
+    struct pp_store *st;
+    const char *path = fresh();
+    pp_store_close(open_store(path));
+    const int next = dup(0); /* the lowest number that is free */
+    close(next);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = (struct rlimit){(rlim_t)next, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const enum pp_code code = pp_store_open(path, &st, &err);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(code, PP_ERR_IO);
+    assert_non_null(strstr(err.text, "ulimit -n"));
 }
 
 static void strange_files(void **state)
@@ -1117,9 +1172,11 @@ TEST_GROUP(store)
         cmocka_unit_test(clock_set_back),
         cmocka_unit_test(message_tree),        cmocka_unit_test(message_round_trip),
         cmocka_unit_test(search),              cmocka_unit_test(delete_long_conversation),
-        cmocka_unit_test(migration),           cmocka_unit_test(strange_files),
+        cmocka_unit_test(migration),           cmocka_unit_test(too_many_files),
+        cmocka_unit_test(strange_files),
         cmocka_unit_test(copies),
         cmocka_unit_test(copies_without_messages),
+        cmocka_unit_test(checked),
         cmocka_unit_test(bit_rot),             cmocka_unit_test(concurrent_programs),
         cmocka_unit_test(killed_in_mid_write), cmocka_unit_test(a_full_disk),
         cmocka_unit_test(only_looked_at),      cmocka_unit_test(nothing_to_look_at),

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <sqlite3.h>
+
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "tests/backend_fake.h"
@@ -122,6 +124,72 @@ static void test_nowhere_to_keep(void **state)
     fixture_stop(&fix);
 }
 
+/* A database that this pippin cannot use: who wants nothing kept chats all the same, others are told how to. */
+static void test_beside_a_newer_database(void **state)
+{
+    (void)state;
+    struct pp_error err;
+    sqlite3 *db;
+    fixture_ready(&fix);
+    fixture_turn(&fix, "kept", "yes");
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    assert_int_equal(sqlite3_open(fix.paths.db, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 99", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(fixture_start(&fix, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "newer pippin"));
+    assert_non_null(strstr(err.text, "pippin --temporary"));
+    fix.o.temporary = true;
+    fixture_ready(&fix);
+    assert_true(fix_status()->temporary && !fix_status()->unwanted);
+    assert_non_null(strstr(fix_status()->notice, "newer pippin"));
+    fixture_turn(&fix, "one", "a");
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
+    assert_non_null(strstr(fix_status()->notice, "cannot be used"));
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    fixture_stop(&fix);
+    fix.o.resume_latest = true; /* what is asked for by name is not left out in silence */
+    assert_int_equal(fixture_start(&fix, &err), PP_ERR_UNSUPPORTED);
+}
+
+/* One that turns out to be damaged only when something is to be saved. */
+static void test_beside_a_damaged_database(void **state)
+{
+    (void)state;
+    const char rubbish[64] = {1, 2, 3};
+    int64_t at;
+    sqlite3 *db;
+    sqlite3_stmt *stmt;
+    fixture_ready(&fix);
+    fixture_turn(&fix, "kept", "yes");
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    assert_int_equal(sqlite3_open(fix.paths.db, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "PRAGMA wal_checkpoint(TRUNCATE)", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "SELECT (rootpage - 1) * page_size FROM sqlite_schema, pragma_page_size "
+                                            "WHERE name = 'message'", -1, &stmt, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    at = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    sqlite3_close(db);
+    FILE *f = fopen(fix.paths.db, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, (long)at, SEEK_SET), 0);
+    assert_int_equal(fwrite(rubbish, 1, sizeof rubbish, f), sizeof rubbish);
+    fclose(f);
+    fixture_ready(&fix);
+    assert_true(pp_controller_send(fix.c, "lost?"));
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_non_null(strstr(fix_status()->notice, "damaged"));
+    assert_non_null(strstr(fix_status()->notice, "; /temporary"));
+    char *unsent = pp_controller_take_unsent(fix.c);
+    assert_string_equal(unsent, "lost?");
+    pp_free(unsent);
+    assert_int_equal(fix_slash("/temporary"), PP_SLASH_DONE);
+    fixture_turn(&fix, "lost?", "no");
+}
+
 TEST_GROUP(temporary)
 {
     const struct CMUnitTest tests[] = {
@@ -129,6 +197,8 @@ TEST_GROUP(temporary)
         cmocka_unit_test_setup_teardown(test_temporary_from_the_start, fix_setup, fix_teardown),
         cmocka_unit_test_setup_teardown(test_temporary_without_room, fix_setup, fix_teardown),
         cmocka_unit_test_setup_teardown(test_nowhere_to_keep, fix_setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_beside_a_newer_database, fix_setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_beside_a_damaged_database, fix_setup, fix_teardown),
     };
     return cmocka_run_group_tests_name("temporary", tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -224,6 +225,22 @@ static void own_name(void **state)
     assert_null(strstr(err.text, ".tmp"));
 }
 
+/* Not an error of the file: more memory would help, or a higher limit. */
+static void larger_than_memory(void **state)
+{
+    char path[64];
+    struct pp_map map;
+    struct pp_error err;
+    (void)state;
+    const int fd = memfd_create("large", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)1 << 50) != 0)
+        skip();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    assert_int_equal(pp_map_open(path, &map, &err), PP_ERR_NOMEM);
+    assert_non_null(strstr(err.text, "ulimit -v"));
+    close(fd);
+}
+
 TEST_GROUP(whole_io)
 {
     const struct CMUnitTest tests[] = {
@@ -234,6 +251,7 @@ TEST_GROUP(whole_io)
         cmocka_unit_test(names),
         cmocka_unit_test(links),
         cmocka_unit_test(own_name),
+        cmocka_unit_test(larger_than_memory),
     };
     return cmocka_run_group_tests_name("whole_io", tests, NULL, NULL);
 }

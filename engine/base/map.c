@@ -165,6 +165,8 @@ enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *
     void *data = size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
     int saved = errno;
     close(fd);
+    if (data == MAP_FAILED && saved == ENOMEM)
+        return pp_fail(err, PP_ERR_NOMEM, "%s is larger than what may be mapped; raise `ulimit -v`", path);
     if (data == MAP_FAILED)
         return pp_fail(err, PP_ERR_IO, "cannot map %s: %s", path, strerror(saved));
     char *name = pp_strdup(path);
