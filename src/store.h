@@ -37,8 +37,8 @@ enum pp_code pp_store_copy_begin(const char *path, struct pp_store_copy **out, s
 enum pp_code pp_store_copy_more(struct pp_store_copy *c, bool *done, struct pp_error *err);
 enum pp_code pp_store_copy_end(struct pp_store_copy *c, struct pp_store **out, struct pp_error *err);
 void pp_store_copy_free(struct pp_store_copy *c);
-/* Whether this pippin can use an open store, and all of its pages can be read: takes a second for some 300 MB. path: for
- * the message. PP_ERR_FORMAT: it is damaged, or none of ours; PP_ERR_UNSUPPORTED: a newer pippin's. */
+/* Whether this pippin can use an open store, and all of its pages can be read: takes a second for some 300 MB. path:
+ * for the message. PP_ERR_FORMAT: it is damaged, or none of ours; PP_ERR_UNSUPPORTED: a newer pippin's. */
 enum pp_code pp_store_check(struct pp_store *s, const char *path, struct pp_error *err);
 bool pp_store_is_database(const char *path); /* whosever */
 void pp_store_close(struct pp_store *s);

@@ -27,8 +27,8 @@ struct pp_map {
     int slot; /* private: index in the table that the signal handler reads */
 };
 
-/* Maps a regular file whole. The file may be closed, renamed or deleted afterwards. PP_ERR_NOMEM: it is larger than what
- * the process may map. */
+/* Maps a regular file whole. The file may be closed, renamed or deleted afterwards. PP_ERR_NOMEM: it is larger than
+ * what the process may map. */
 enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *err);
 void pp_map_close(struct pp_map *map); /* a zeroed or closed map is fine */
 /* True once part of the file was found missing; the data read since then are zeros. */
