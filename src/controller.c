@@ -166,7 +166,7 @@ static void on_loaded(struct pp_controller *c, const struct pp_event *e)
     remember_loaded(c);
     ctl_forget_fits(c);
     ctl_forget_drafters(c);
-    ctl_scan(c);
+    ctl_scan(c, false);
     if (e->info->draft_reason[0])
         ctl_notice(c, true, "no draft: %s", e->info->draft_reason);
     if (pp_sampling_check(&c->sampling, e->info->n_vocab, &err) != PP_OK)
@@ -400,7 +400,7 @@ static enum pp_code start(struct pp_controller *c, pp_backend_factory *factory, 
         (code = factory(c->events, c->io, c->paths->cache, &c->backend, err)) || (code = ctl_open_first(c, err)) ||
         (code = ctl_apply_options(c, err)) || (code = load_first(c, err)))
         return code;
-    ctl_scan(c);
+    ctl_scan(c, false);
     ctl_index_start(c);
     if (c->session.id)
         ctl_update_session(c, UPDATE_CHOICES); /* what this command line has chosen stays with the conversation */

@@ -218,6 +218,7 @@ struct pp_adapter_entry {
     bool on;
     enum pp_fit fit;         /* whether it fits the loaded model; known after pp_controller_inspect_adapters */
     char reason[256];        /* why not */
+    uint64_t stamp;          /* of its files, when that was known */
     struct pp_adapter_facts facts; /* if it does */
     char note[200];          /* the user's own line; "" for none */
     bool added;              /* the user named its path */
@@ -232,6 +233,9 @@ size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int step);
 /* Asks which of them fit and what they are; PP_DIRTY_LISTS as it becomes known. One that does not fit cannot be
  * switched on. */
 void pp_controller_inspect_adapters(struct pp_controller *c);
+/* Somebody looks at the list of adapters or of templates: what has come since it was made appears in it, what has gone
+ * and is off goes, and what other files lie in the place of are asked about anew. */
+void pp_controller_look_around(struct pp_controller *c);
 void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *note);
 /* Lists a file or folder for good, or the adapters that lie in a folder. "~/" is the home folder. */
 void pp_controller_add_adapter(struct pp_controller *c, const char *path);

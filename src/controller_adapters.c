@@ -65,6 +65,29 @@ static void put_in_order(struct adapter_list *l, const struct pp_adapter_mix *s)
     }
 }
 
+/* What is known of one, but not whether it fits where its files are other ones by now. */
+static void know_again(struct pp_adapter_entry *a, const struct pp_adapter_entry *old)
+{
+    const uint64_t stamp = a->stamp ? a->stamp : ctl_adapter_stamp(old->path);
+    *a = *old;
+    if (stamp != old->stamp)
+        a->fit = PP_FIT_UNKNOWN;
+}
+
+/* Those that were there already keep their order, before the others. */
+static void old_ones_first(struct adapter_list *l, const struct adapter_list *old)
+{
+    size_t place = 0;
+    for (size_t i = 0; i < old->n; i++) {
+        const struct pp_adapter_entry *a = by_path(l, old->items[i].path);
+        if (!a)
+            continue;
+        const struct pp_adapter_entry moved = *a;
+        memmove(&l->items[place + 1], &l->items[place], (size_t)(a - &l->items[place]) * sizeof *a);
+        l->items[place++] = moved;
+    }
+}
+
 /* What is found replaces the list, but what is switched on stays in it, and what is known of them. */
 void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found)
 {
@@ -75,11 +98,13 @@ void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found)
         struct pp_adapter_entry *a = keep ? ctl_adapter_add(&found->adapters, old->path)
                                           : by_path(&found->adapters, old->path);
         if (a)
-            *a = *old;
+            know_again(a, old);
     }
+    if (found->flag)
+        old_ones_first(&found->adapters, &c->adapters);
     for (size_t i = 0; i < found->n_notes; i++) {
         struct pp_adapter_entry *a = by_path(&found->adapters, found->notes[i].path);
-        if (!a)
+        if (!a || (found->flag && by_path(&c->adapters, a->path))) /* its note is what the user has made of it since */
             continue;
         snprintf(a->note, sizeof a->note, "%s", found->notes[i].note);
         a->added = found->notes[i].added;
@@ -147,6 +172,7 @@ void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
     struct pp_adapter_entry *a = by_path(&c->adapters, e->text);
     if (a) {
         a->fit = e->adapter ? PP_FIT_YES : PP_FIT_NO;
+        a->stamp = ctl_adapter_stamp(a->path);
         if (e->adapter)
             a->facts = *e->adapter;
         else
@@ -318,6 +344,8 @@ void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float
     if (i >= c->adapters.n)
         return;
     struct pp_adapter_entry *a = &c->adapters.items[i];
+    if (on && a->fit == PP_FIT_NO && ctl_adapter_stamp(a->path) != a->stamp)
+        a->fit = PP_FIT_UNKNOWN; /* other files are there now */
     if (on && a->fit == PP_FIT_NO) {
         ctl_notice(c, true, "%s does not fit this model: %s", a->name, a->reason);
         return;

@@ -418,20 +418,31 @@ static void on_scanned(struct pp_job *job, void *controller)
     struct ctl_job *j = (struct ctl_job *)job;
     c->n_scans--;
     ctl_adapters_found(c, j);
-    ctl_presets_found(c, j);
+    if (!j->flag)
+        ctl_presets_found(c, j); /* later on they are what the user makes of them here */
     for (size_t i = 0; i < j->templates.n; i++)
         ctl_add_template(&c->templates, j->templates.items[i].name, j->templates.items[i].detail);
     if (job->code != PP_OK)
         ctl_notice(c, true, "%s", job->err.text);
     ctl_mark_current(c);
+    if (j->flag)
+        pp_controller_inspect_adapters(c);
     ctl_job_free(job);
 }
 
-void ctl_scan(struct pp_controller *c)
+void pp_controller_look_around(struct pp_controller *c)
+{
+    pp_controller_inspect_adapters(c);
+    if (!c->n_scans && c->state != PP_STATE_LOADING && c->state != PP_STATE_CLOSING)
+        ctl_scan(c, true);
+}
+
+void ctl_scan(struct pp_controller *c, bool again)
 {
     struct ctl_job *j = ctl_job_new(c, ctl_run_scan, on_scanned);
     if (!j)
         return;
+    j->flag = again;
     snprintf(j->model, sizeof j->model, "%s", c->status.model.path);
     j->job.of_disk = true;
     c->n_scans++;

@@ -388,8 +388,8 @@ void ctl_add_named(struct named_list *l, const char *name, const char *detail);
 void ctl_add_template(struct named_list *l, const char *name, const char *detail);
 /* What the first of them stands for with this model. */
 void ctl_name_own_template(struct pp_controller *c, const struct pp_loaded *l);
-/* Starts the search for adapters and templates (a job). */
-void ctl_scan(struct pp_controller *c);
+/* Starts the search for adapters and templates (a job). again: it was done for this model already. */
+void ctl_scan(struct pp_controller *c, bool again);
 void ctl_mark_current(struct pp_controller *c); /* after choices changed: the lists' `current`, the status line */
 /* Finds an entry by a word of the user: name, else unique prefix; -1. */
 int ctl_find_named(const struct named_list *l, const char *word);
@@ -402,6 +402,8 @@ int ctl_better(int found, size_t i, const char *name, const char *word, bool *ex
 int ctl_find_adapter(const struct pp_controller *c, const char *word);
 /* Takes over what a search has found; leaves in the job what is to be freed. */
 void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found);
+/* Any thread: of an adapter's files, other than 0 for those that are there; changes when they do. */
+uint64_t ctl_adapter_stamp(const char *path);
 void ctl_forget_fits(struct pp_controller *c); /* another model was loaded */
 /* An answer is written without an adapter that it was wanted under: it says so, and the adapter is off. */
 void ctl_on_without(struct pp_controller *c, const struct pp_event *e);

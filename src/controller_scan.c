@@ -87,7 +87,30 @@ static void find_templates(struct ctl_job *j)
     free_names(names, n);
 }
 
-/* In: model (its path, "" if none is loaded). Out: adapters, templates, notes, presets. */
+static uint64_t mix(uint64_t h, const char *file)
+{
+    struct stat st;
+    if (stat(file, &st) != 0 || !S_ISREG(st.st_mode))
+        return h;
+    const uint64_t of[] = {(uint64_t)st.st_dev, (uint64_t)st.st_ino, (uint64_t)st.st_size,
+                           (uint64_t)st.st_mtim.tv_sec, (uint64_t)st.st_mtim.tv_nsec};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        h = (h ^ of[i]) * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    return h;
+}
+
+uint64_t ctl_adapter_stamp(const char *path)
+{
+    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors", "adapters.safetensors"};
+    char file[PATH_MAX];
+    uint64_t h = mix(0, path);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (snprintf(file, sizeof file, "%s/%s", path, files[i]) < (int)sizeof file)
+            h = mix(h, file);
+    return h;
+}
+
+/* In: model (its path, "" if none is loaded). Out: adapters with their stamps, templates, notes, presets. */
 void ctl_run_scan(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -107,6 +130,8 @@ void ctl_run_scan(struct pp_job *job, struct pp_store *st)
     for (size_t i = 0; i < j->n_notes; i++)
         if (j->notes[i].added)
             ctl_adapter_add(&j->adapters, j->notes[i].path);
+    for (size_t i = 0; i < j->adapters.n; i++)
+        j->adapters.items[i].stamp = ctl_adapter_stamp(j->adapters.items[i].path);
 }
 
 static void find_models(struct ctl_job *j, const char *folder)

@@ -752,7 +752,7 @@ size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int by)
     return to;
 }
 
-void pp_controller_inspect_adapters(struct pp_controller *c)
+void pp_controller_look_around(struct pp_controller *c)
 {
     for (int i = 0; i < ADAPTERS; i++) {
         struct pp_adapter_entry *a = &c->adapters[i];

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -348,6 +349,66 @@ static void misfits_stay_off(void **state)
     assert_string_equal(fix_status()->adapters, "barista 0.50");
 }
 
+/* F3 shows what lies there now: what came, what went, and whether what lies in the place of another fits. */
+static void folder_changes(void **state)
+{
+    (void)state;
+    char path[700];
+    struct pp_error err;
+    fixture_flush(&fix);
+    fixture_pump(&fix);
+    assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
+    pp_controller_look_around(fix.c);
+    fake_adapter(&fix, "it is half a file");
+    pump_until(&fix, fix.fake->inspections == 2);
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, entry("barista")->fit == PP_FIT_YES && pp_controller_settled(fix.c));
+    assert_int_equal(fix.fake->inspections, 2); /* nothing was found that was not asked about */
+    assert_int_equal(fix_slash("/lora bard"), PP_SLASH_ERROR);
+    pp_controller_note_adapter(fix.c, 0, "mine");
+
+    /* it becomes whole: it may be switched on, and the list says of itself that it fits */
+    snprintf(path, sizeof path, "%s", entry("bard")->path);
+    assert_ok(pp_write_file(path, "whole now", 9, 0600, &err), err);
+    assert_int_equal(fix_slash("/lora bard"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
+    assert_int_equal(entry("bard")->fit, PP_FIT_UNKNOWN);
+    assert_int_equal(pp_controller_move_adapter(fix.c, 0, 1), 1);
+    snprintf(path, sizeof path, "%s/adapters", fix.paths.data);
+    assert_ok(pp_make_dirs(path, &err), err);
+    snprintf(path, sizeof path, "%s/adapters/another.gguf", fix.paths.data);
+    assert_ok(pp_write_file(path, "x", 1, 0600, &err), err);
+    pp_controller_look_around(fix.c);
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, entry("bard")->fit == PP_FIT_YES && pp_controller_settled(fix.c));
+    size_t n;
+    const struct pp_adapter_entry *list = pp_controller_adapters(fix.c, &n);
+    assert_int_equal(n, 3);
+    assert_string_equal(list[0].name, "barista"); /* in the order that it was given */
+    assert_string_equal(list[1].note, "mine");
+    assert_string_equal(list[2].name, "another");
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, entry("another")->fit == PP_FIT_YES);
+
+    assert_int_equal(unlink(path), 0);
+    pp_controller_look_around(fix.c);
+    pump_until(&fix, pp_controller_settled(fix.c));
+    pp_controller_adapters(fix.c, &n);
+    assert_int_equal(n, 2);
+    assert_ok(pp_write_file(path, "y", 1, 0600, &err), err);
+    pp_controller_look_around(fix.c);
+    pump_until(&fix, pp_controller_settled(fix.c));
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, entry("another")->fit == PP_FIT_YES);
+    assert_int_equal(fix_slash("/lora another"), PP_SLASH_DONE);
+    assert_int_equal(unlink(path), 0);
+    pp_controller_look_around(fix.c);
+    pump_until(&fix, entry("another")->fit == PP_FIT_UNKNOWN);
+    pp_controller_adapters(fix.c, &n);
+    assert_int_equal(n, 3); /* what is on stays, and is asked about */
+    assert_true(entry("another")->on);
+}
+
 /* What could not be asked is asked again when it is wanted again. */
 static void asked_again(void **state)
 {
@@ -446,6 +507,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(two_of_a_name, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(still_looked_for, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(misfits_stay_off, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(folder_changes, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(asked_again, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(the_price_of_a_switch, setup, fix_teardown),
     };

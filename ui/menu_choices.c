@@ -3,6 +3,12 @@
 
 #include "ui/state.h"
 
+static void open_templates(struct pp_ui *ui, struct pp_menu *m)
+{
+    (void)m;
+    pp_controller_look_around(ui->controller);
+}
+
 static void choose_template(struct pp_ui *ui, struct pp_menu *m)
 {
     pp_controller_set_template(ui->controller, m->selected);
@@ -11,7 +17,7 @@ static void choose_template(struct pp_ui *ui, struct pp_menu *m)
 
 const struct pp_menu_class pp_menu_templates = {
     .title = "Chat template", .hint = "Enter chooses   Esc closes", .empty = "The model brings no template.",
-    .columns = true,
+    .columns = true, .open = open_templates,
     .named = pp_controller_templates, .choose = choose_template,
 };
 

@@ -39,7 +39,7 @@ static size_t count(struct pp_ui *ui, struct pp_menu *m)
 static void open_menu(struct pp_ui *ui, struct pp_menu *m)
 {
     (void)m;
-    pp_controller_inspect_adapters(ui->controller);
+    pp_controller_look_around(ui->controller);
 }
 
 /* Its file; where others in the list have one of that name, as many folders before it as tell them apart. */
