@@ -8,7 +8,7 @@
  *   "think"   thinks first, "ponder" until it is stopped
  *   "long"    two hundred lines at once                       "refuse"   the text cannot be taken now
  *   "guessed" every other piece of the echo was guessed
- *   "unsaved" the text is taken, but cannot be saved
+ *   "unsaved" the text is taken, but cannot be saved          "warned"   something is wrong, and then all is well
  *   "the disk is full" nothing is saved until "make room"
  *   "title TEXT" names the conversation
  * Everything else is echoed. PIPPIN_FAKE_SEARCH=N: a search in the list takes N ticks, and finds the last one; it has
@@ -247,6 +247,8 @@ static void end_answer(struct pp_controller *c, enum pp_message_state state)
         m->shown.thinking = false;
         m->shown.revision = ++c->revisions;
     }
+    if (strstr(pp_buf_cstr(&c->script), "warned"))
+        say(c, false, "and that was all");
     set_state(c, PP_STATE_IDLE);
 }
 
@@ -346,6 +348,8 @@ static void tick(struct pp_controller *c)
         if (c->ticks == PREFILL_TICKS) {
             set_state(c, PP_STATE_ANSWER);
             add_message(c, PP_ROLE_ASSISTANT, "")->shown.state = PP_MESSAGE_PARTIAL;
+            if (strstr(pp_buf_cstr(&c->script), "warned"))
+                say(c, true, "answered without it");
         }
         break;
     case PP_STATE_ANSWER:

@@ -227,12 +227,14 @@ static void end_lost_edit(struct pp_ui *ui)
     ui->dirty = PP_DRAW_ALL;
 }
 
-/* What is wrong at the start is not wiped away by what else is told then, before anybody can have read it. */
+/* What is wrong is not wiped away by what else is told, before anybody can have read it: at the start, and where an answer
+ * that began with it has ended. */
 static void tell(struct pp_ui *ui, const char *notice, bool error)
 {
     char before[sizeof ui->notice];
+    const bool unread = !ui->read_at || (!error && pp_now_ns() < ui->notice_at + NOTICE_MIN_NS);
     snprintf(before, sizeof before, "%s", ui->notice);
-    if (!ui->read_at && *before && ui->notice_is_error && !strstr(notice, before) &&
+    if (unread && *before && ui->notice_is_error && !strstr(notice, before) &&
         strlen(before) + strlen(notice) + 1 < sizeof ui->notice)
         pp_ui_notice(ui, true, "%s\n%s", before, notice);
     else
