@@ -388,6 +388,12 @@ static void loading(void *user, uint64_t done, uint64_t total)
     pp_cli_bar_show(user, "loading", done, total);
 }
 
+bool pp_cli_is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name,
                                const struct pp_engine_options *opt, struct pp_error *err)
 {
@@ -396,6 +402,8 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
     with_cache.cache_dir = p->cache;
     m->paths = p;
     enum pp_code code = pp_resolve_model(p, name, m->path, sizeof m->path, err);
+    if (!code && m->quant_if_folder && !pp_cli_is_folder(m->path))
+        m->quant = m->imatrix = NULL;
     if (!code)
         code = pp_model_open_as(m->path, m->quant, m->imatrix, &m->model, err);
     if (!code && !m->embeds)

@@ -91,10 +91,12 @@ struct pp_cli_model {
     bool embeds;                /* may be an encoder */
     const char *quant;          /* what it is quantised to while it is loaded; or NULL */
     const char *imatrix;        /* and weighed by; or NULL */
+    bool quant_if_folder;       /* ... if it is one: the type is pippin.conf's, which is not about this model */
 };
 
 /* -t, --ctx-size, --kv-type, --kv-memory, --kernels as the engine wants them. */
 struct pp_engine_options pp_cli_engine_options(const struct pp_options *o);
+bool pp_cli_is_folder(const char *path);
 /* Opens the model (`name` as for -m) and makes an engine of it. */
 enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name,
                                const struct pp_engine_options *opt, struct pp_error *err);

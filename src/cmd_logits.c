@@ -88,6 +88,7 @@ static enum pp_code logits(const struct pp_options *o, const struct pp_paths *p,
     if (!code)
         code = read_ids(o, &ids, &n, err);
     m.quant = o->quant;
+    m.quant_if_folder = !pp_options_given(o, "quant");
     m.imatrix = o->imatrix.file;
     if (!code)
         code = pp_cli_model_open(&m, p, o->model, &opt, err);

@@ -155,6 +155,7 @@ static enum pp_code perplexity(const struct pp_options *o, const struct pp_paths
     if (!code && n_ctx < 4)
         code = pp_fail(err, PP_ERR_USAGE, "a chunk needs at least 4 tokens, not -c %zu", n_ctx);
     m.quant = o->quant;
+    m.quant_if_folder = !pp_options_given(o, "quant");
     m.imatrix = o->imatrix.file;
     if (!code)
         code = pp_cli_model_open(&m, p, o->model, &opt, err);

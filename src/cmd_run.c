@@ -119,7 +119,7 @@ static enum pp_code check_options(const struct pp_options *o, struct pp_error *e
     if (o->raw && (o->save || o->resume_latest || o->resume))
         return pp_fail(err, PP_ERR_USAGE,
                        "--raw knows no turns and no conversations; leave out --save, --continue and --resume");
-    if (o->raw && (o->system || o->chat_template_file))
+    if (o->raw && (pp_options_given(o, "system") || pp_options_given(o, "chat-template-file")))
         return pp_fail(err, PP_ERR_USAGE, "--raw uses no chat template; leave out --system and --chat-template-file");
     return PP_OK;
 }
@@ -193,10 +193,16 @@ static enum pp_code add_stored_adapters(struct run *r, const char *json, struct 
 
 static enum pp_code load(struct run *r, struct pp_error *err)
 {
-    const char *stored = r->session.session.model;
-    const char *name = !r->o->model[0] && stored ? stored : r->o->model;
+    const char *stored = r->session.session.model, *name = r->o->model;
+    if (!name[0] && stored && stored[0]) {
+        char path[sizeof r->target.path];
+        name = stored;
+        if (pp_resolve_model(r->p, name, path, sizeof path, err) != PP_OK)
+            return pp_fail_prefix(err, "the model of this conversation (-m names another one)");
+    }
     struct pp_engine_options opt = pp_cli_engine_options(r->o);
     r->target.quant = r->o->quant;
+    r->target.quant_if_folder = !pp_options_given(r->o, "quant");
     r->target.imatrix = r->o->imatrix.file;
     enum pp_code code = pp_cli_model_open(&r->target, r->p, name, &opt, err);
     if (!code && !pp_model_tokenizer(r->target.model))
@@ -712,6 +718,29 @@ static void recall_settings(struct run *r)
         r->sampling.seed = fresh_seed();
 }
 
+/* What pippin.conf and the environment say is for conversations that are begun: in others that counts which they
+ * remember, unless the command line says otherwise. A draft was chosen for the model beside it. */
+static void recall_choices(struct run *r)
+{
+    const struct pp_session *s = &r->session.session;
+    struct pp_options *o = &r->options;
+    if (!r->session.kept || r->session.fresh)
+        return;
+    if (!pp_options_given(o, "model") && s->model && *s->model) {
+        o->model = "";
+        if (!pp_options_given(o, "model-draft")) {
+            o->draft = NULL;
+            o->n_draft_lora = 0;
+        }
+    }
+    if (!pp_options_given(o, "system"))
+        o->system = NULL;
+    if (!pp_options_given(o, "lora") && !pp_options_given(o, "lora-scaled") && s->adapters && *s->adapters)
+        o->n_lora = 0;
+    if (!pp_options_given(o, "chat-template-file") && r->session.template_source)
+        o->chat_template_file = NULL;
+}
+
 static enum pp_code run(struct run *r, struct pp_error *err)
 {
     enum pp_code code = check_options(r->o, err);
@@ -720,6 +749,7 @@ static enum pp_code run(struct run *r, struct pp_error *err)
     if (!code)
         code = run_session_open(&r->session, r->o, r->p, err);
     recall_settings(r);
+    recall_choices(r);
     if (!code)
         code = load(r, err);
     if (!code)

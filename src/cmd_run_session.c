@@ -1,7 +1,9 @@
 /* cmd_run_session.c - what `pippin run --save` keeps: messages in the store, KV in a snapshot. */
 #include "src/cmd_run.h"
 
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -82,7 +84,7 @@ enum pp_code run_session_open(struct run_session *rs, const struct pp_options *o
         code = read_again(rs, err);
     if (!code)
         code = read_branch(rs, err);
-    return code ? code : read_template(rs, p, err);
+    return code || pp_options_given(o, "chat-template-file") ? code : read_template(rs, p, err);
 }
 
 void run_session_close(struct run_session *rs)
@@ -112,10 +114,14 @@ static bool replace(char **slot, const char *value)
 static bool take_choices(struct pp_session *s, const struct pp_options *o, const struct pp_buf *question,
                          const struct run_note *note)
 {
-    char title[PP_TITLE_BYTES];
+    char title[PP_TITLE_BYTES], path[PATH_MAX];
     bool ok = true;
-    if (o->model[0] || !s->model)
-        ok = replace(&s->model, o->model);
+    if (o->model[0] || !s->model) {
+        pp_model_reference(o->model, path);
+        ok = replace(&s->model, path);
+    }
+    if (ok && o->chat_template_file)
+        ok = replace(&s->template_name, realpath(o->chat_template_file, path) ? path : o->chat_template_file);
     if (ok && (o->system || !s->system))
         ok = replace(&s->system, o->system ? o->system : "");
     if (ok && (o->n_lora || !s->adapters))

@@ -1,4 +1,5 @@
 /* controller.c - the controller's life, its states, and what it does with events. */
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,6 +62,13 @@ bool ctl_set_string(struct pp_controller *c, char **slot, const char *value)
     return true;
 }
 
+bool ctl_set_model(struct pp_controller *c, char **slot, const char *name)
+{
+    char path[PATH_MAX];
+    pp_model_reference(name, path);
+    return ctl_set_string(c, slot, path);
+}
+
 /* --- loading ---------------------------------------------------------------------------------------------- */
 
 static bool is_folder(const char *path)
@@ -75,7 +83,9 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
     if (!draft && pp_bundled_draft(c->paths, model, bundled, sizeof bundled))
         draft = bundled;
     struct pp_adapter_choice adapters[PP_MAX_LORA_OPTIONS];
-    bool first = !c->wanted_model; /* the adapters were named for its draft */
+    const bool first = !c->wanted_model; /* the adapters were named for its draft */
+    /* Files are used as they are; the one that was named together with a type is refused. */
+    const bool quantised = is_folder(model) || (first && pp_options_given(c->o, "quant"));
     for (int i = 0; i < c->o->n_draft_lora; i++)
         adapters[i] = (struct pp_adapter_choice){c->o->draft_lora[i].path, c->o->draft_lora[i].scale};
     struct pp_load_request r = {
@@ -83,8 +93,8 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
         .draft = draft,
         .draft_adapters = adapters,
         .n_draft_adapters = first ? c->o->n_draft_lora : 0,
-        .quant = is_folder(model) ? c->o->quant : NULL, /* files that are chosen later are used as they are */
-        .imatrix = is_folder(model) ? c->o->imatrix.file : NULL,
+        .quant = quantised ? c->o->quant : NULL,
+        .imatrix = quantised ? c->o->imatrix.file : NULL,
         .engine = {.n_threads = c->o->threads,
                    .kv_type = c->o->kv_type,
                    .n_ctx = c->o->ctx_size,
@@ -135,7 +145,7 @@ void pp_controller_load(struct pp_controller *c, const char *typed)
         ctl_notice(c, true, "%s", err.text); /* the model that is there stays */
         return;
     }
-    if (ctl_set_string(c, &c->wanted_model, model)) {
+    if (ctl_set_model(c, &c->wanted_model, model)) {
         c->wanted_in = c->session.id;
         start_load(c, path, NULL);
     }
@@ -322,26 +332,26 @@ const struct pp_status *pp_controller_status(const struct pp_controller *c)
 
 /* --- life ------------------------------------------------------------------------------------------------- */
 
-/* The model of the command line; without one, the one that the resumed conversation was had with. */
+/* What the first conversation is had with: ctl_apply_options. The draft of pippin.conf is for the model there. */
 static enum pp_code load_first(struct pp_controller *c, struct pp_error *err)
 {
-    const char *model = c->o->model ? c->o->model : "";
-    char path[512], draft[512];
-    if (!*model && c->session.id && *c->session.model) {
-        if (pp_resolve_model(c->paths, c->session.model, path, sizeof path, NULL) == PP_OK)
-            model = c->session.model;
-        else
-            ctl_notice(c, true, "%s, the model of this conversation, is gone; the starter answers instead",
-                       c->session.model);
+    const char *model = c->session.model, *wanted = c->o->draft;
+    char path[512], draft[512], own[PATH_MAX];
+    pp_model_reference(c->o->model, own);
+    if (strcmp(model, own) != 0 && pp_resolve_model(c->paths, model, path, sizeof path, NULL) != PP_OK) {
+        ctl_notice(c, true, "%s, the model of this conversation, is gone; %s answers instead", model,
+                   *own ? own : "the starter");
+        model = own;
     }
+    if (strcmp(model, own) != 0 && !pp_options_given(c->o, "model-draft"))
+        wanted = NULL;
     enum pp_code code = pp_resolve_model(c->paths, model, path, sizeof path, err);
-    if (code == PP_OK && c->o->draft &&
-        (code = pp_resolve_model(c->paths, c->o->draft, draft, sizeof draft, err)) != PP_OK)
+    if (code == PP_OK && wanted && (code = pp_resolve_model(c->paths, wanted, draft, sizeof draft, err)) != PP_OK)
         pp_fail_prefix(err, "draft model");
     if (code == PP_OK && !ctl_set_string(c, &c->model, model))
         code = pp_fail_nomem(err, "the name of the model");
     if (code == PP_OK)
-        start_load(c, path, c->o->draft ? draft : NULL);
+        start_load(c, path, wanted ? draft : NULL);
     return code;
 }
 
@@ -393,7 +403,7 @@ static enum pp_code start(struct pp_controller *c, pp_backend_factory *factory, 
     c->status.acceptance = c->status.eta_s = -1;
     c->status.unsaved = c->unsaved;
     c->status.notice = c->status.adapters = c->status.persona = c->status.template_name = "";
-    if (!ctl_copy_session(&c->session, &empty) || !ctl_set_string(c, &c->session.model, c->o->model))
+    if (!ctl_copy_session(&c->session, &empty) || !ctl_set_model(c, &c->session.model, c->o->model))
         return pp_fail_nomem(err, "the conversation");
     if ((code = pp_queue_new(EVENT_CAPACITY, &c->events, err)) || (code = ctl_choices_init(c, err)) ||
         (code = start_io(c, err)) ||

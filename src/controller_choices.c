@@ -449,8 +449,16 @@ void ctl_scan(struct pp_controller *c, bool again)
     ctl_job_post(c, j);
 }
 
+/* Whether an option counts for the first conversation: one that is gone on with remembers its own, and only the command
+ * line is stronger. */
+static bool counts(const struct pp_controller *c, const char *option)
+{
+    return !c->session.id || pp_options_given(c->o, option);
+}
+
 static void add_options_adapters(struct pp_controller *c)
 {
+    const bool count = counts(c, "lora") || pp_options_given(c->o, "lora-scaled") || !*c->session.adapters;
     char real[PATH_MAX];
     struct pp_error err;
     for (int i = 0; i < c->o->n_lora; i++) {
@@ -460,7 +468,7 @@ static void add_options_adapters(struct pp_controller *c)
             continue;
         }
         struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, realpath(path, real) ? real : path);
-        if (a) {
+        if (a && count) {
             a->on = true;
             a->scale = pp_adapter_strength(c->o->lora[i].scale);
             if (a->scale != c->o->lora[i].scale)
@@ -493,12 +501,16 @@ static void apply_given_params(struct pp_controller *c)
         if ((ctl_params[i].kind == CTL_FLOAT || ctl_params[i].kind == CTL_INT) &&
             pp_options_given(c->o, ctl_params[i].name))
             ctl_param_put(c, &ctl_params[i], ctl_param_get(c, &c->o->sampling, &ctl_params[i]));
-    if (c->o->seed_given) {
+    if (pp_options_given(c->o, "seed") && c->o->seed_given) {
         c->sampling.seed = c->o->sampling.seed;
         c->seed_fixed = true;
     }
-    if (c->o->n_predict >= 0)
+    if (pp_options_given(c->o, "predict"))
         c->max_tokens = c->o->n_predict;
+    if (pp_options_given(c->o, "draft-max") && c->o->draft_max > 0)
+        c->draft_max = c->o->draft_max;
+    if (pp_options_given(c->o, "draft-p-min"))
+        c->draft_p_min = c->o->draft_p_min;
 }
 
 static enum pp_drafter drafter_wanted(const struct pp_options *o)
@@ -511,20 +523,23 @@ enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err)
 {
     add_options_adapters(c);
     apply_given_params(c);
-    if (*c->o->model && !ctl_set_string(c, &c->session.model, c->o->model))
+    if (*c->o->model && (counts(c, "model") || !*c->session.model) &&
+        !ctl_set_model(c, &c->session.model, c->o->model))
         return pp_fail_nomem(err, "the conversation");
-    if (c->o->system) {
+    if (c->o->system && counts(c, "system")) {
         if (!ctl_set_string(c, &c->session.system, c->o->system))
             return pp_fail_nomem(err, "the system prompt");
         c->persona[0] = 0;
     }
-    if (c->o->no_draft || c->o->use_draft || c->o->draft || c->o->drafter)
+    if (pp_options_given(c->o, "no-draft") || pp_options_given(c->o, "use-draft") ||
+        pp_options_given(c->o, "model-draft") || pp_options_given(c->o, "drafter"))
         c->drafter = drafter_wanted(c->o);
     if (pp_options_given(c->o, "overflow"))
         c->overflow = ctl_default_overflow(c);
     if (pp_options_given(c->o, "thinking"))
         c->thinking = ctl_default_thinking(c);
-    return c->o->chat_template_file ? use_template_file(c, err) : PP_OK;
+    const bool own = !counts(c, "chat-template-file") && *c->session.template_name;
+    return c->o->chat_template_file && !own ? use_template_file(c, err) : PP_OK;
 }
 
 void ctl_reset_params(struct pp_controller *c)

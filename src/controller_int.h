@@ -237,6 +237,7 @@ void ctl_dirty(struct pp_controller *c, unsigned bits);
 void ctl_set_state(struct pp_controller *c, enum pp_state s);
 /* Replaces an owned string; false (with a notice): out of memory. */
 bool ctl_set_string(struct pp_controller *c, char **slot, const char *value);
+bool ctl_set_model(struct pp_controller *c, char **slot, const char *name); /* what is remembered of it */
 
 /* --- controller_answer.c --- */
 

@@ -186,7 +186,7 @@ static bool enter(struct pp_controller *c, struct ctl_job *j)
 
 void ctl_tell_other_model(struct pp_controller *c)
 {
-    const char *had = c->session.model;
+    const char *had = *c->session.model ? c->session.model : c->o->model; /* "": whichever is used by default */
     char path[512];
     if (!c->session.id || c->state == PP_STATE_LOADING || !c->status.model.name[0] || strcmp(had, c->model) == 0)
         return;

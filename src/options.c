@@ -419,6 +419,9 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
         o->draft = NULL;
     if (ps.draft_lora < ps.model || ps.draft_lora < ps.draft)
         o->n_draft_lora = 0;
+    /* So were adapters; where none stands beside them, they are for whichever is used. */
+    if (ps.config_model && ps.lora == PP_SOURCE_CONFIG && ps.model > PP_SOURCE_CONFIG)
+        o->n_lora = 0;
     name_adapters(paths, o->model, o->lora, o->n_lora);
     name_adapters(paths, o->draft, o->draft_lora, o->n_draft_lora);
     name_once(o->lora, &o->n_lora);

@@ -33,6 +33,7 @@ struct pp_parse {
     enum pp_source source;                          /* of the value being set */
     /* of what is there: a stronger source begins a list anew */
     enum pp_source model, draft, lora, draft_lora, stops, bias;
+    bool config_model;                              /* pippin.conf names one */
 };
 
 struct pp_option;

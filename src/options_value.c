@@ -275,6 +275,7 @@ enum pp_code pp_set_model(struct pp_parse *ps, const struct pp_option *opt, cons
     if (!*value && ps->source == PP_SOURCE_COMMAND_LINE) /* an unset variable of a script must not mean another model */
         return pp_fail(err, PP_ERR_USAGE, "%s has no name behind it; leave it out for the default model", shown);
     ps->model = ps->source;
+    ps->config_model = ps->config_model || (*value && ps->source == PP_SOURCE_CONFIG);
     return pp_set_text(ps, opt, value, shown, err);
 }
 

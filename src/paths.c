@@ -247,6 +247,17 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
                    name, p->data);
 }
 
+/* Links stay what they are: what they lead to often has no name that says what it is. */
+void pp_model_reference(const char *name, char *out)
+{
+    char here[PATH_MAX];
+    const char *behind = strncmp(name, "./", 2) == 0 ? name + 2 : name;
+    const bool relative = name[0] && name[0] != '/' && exists(name) && getcwd(here, sizeof here);
+    const int n = relative ? snprintf(out, PATH_MAX, "%s/%s", here[1] ? here : "", behind) : PATH_MAX;
+    if (n >= PATH_MAX)
+        snprintf(out, PATH_MAX, "%s", name);
+}
+
 enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err)
 {
     if (!name || !*name || strcmp(name, "starter") == 0) {

@@ -15,6 +15,7 @@ struct fake_backend {
     bool hold_close;             /* close does not answer */
     uint64_t cancelled;          /* the last request that was */
     char left[17], forgotten[17], shown[17];
+    char loaded[600], loaded_draft[600]; /* the last that were to be */
     /* all generations: [generations] */
     struct fake_asked {
         uint64_t request, seed;

@@ -19,8 +19,10 @@ static void send_event(struct pp_event *e)
 
 static void fake_load(struct pp_backend *b, const struct pp_load_request *r)
 {
-    (void)b, (void)r;
+    (void)b;
     fake.loads++;
+    snprintf(fake.loaded, sizeof fake.loaded, "%s", r->model);
+    snprintf(fake.loaded_draft, sizeof fake.loaded_draft, "%s", r->draft ? r->draft : "");
 }
 
 /* The promise of the controller: what the user wrote is committed before the model sees it. */

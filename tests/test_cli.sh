@@ -618,6 +618,41 @@ expect_match "which says it, too" "$tmp/err" 'no adapter ".*none.gguf"; by name 
 run run --lora bard:0.5 -p Hello; expect "nor does --lora take a strength" 3
 expect_match "which names what does" "$tmp/err" 'no adapter "bard:0.5"; .*; a strength behind .* --lora-scaled$'
 
+# --- what a conversation remembers, and pippin.conf -----------------------------------------------------------------
+
+mkdir -p "$tmp/folder" "$XDG_CONFIG_HOME/pippin"
+cp engine/starter/starter-draft-Q4_0.gguf "$tmp/folder/small.gguf"
+printf '{%% for m in messages %%}<{{ m.content }}>{%% endfor %%}' >"$tmp/folder/t.jinja"
+case $pippin in /*) at=$pippin ;; *) at=$PWD/$pippin ;; esac
+(cd "$tmp/folder" && exec "$at" run --save -n 4 -m small.gguf --chat-template-file t.jinja -sys Kind. -p Hello --stats) \
+    >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?
+expect "a model of the current folder" 0
+first=$(sed -n 's/.*"prompt_tokens": \([0-9]*\).*/\1/p' "$tmp/err")
+printf '[model]\nmodel = starter\nlora = bard\nquant = q8_0\n[sampling]\nsystem = Be brief, and then be briefer.\n' \
+    >"$XDG_CONFIG_HOME/pippin/pippin.conf"
+run run --continue -n 4 -p Hello --stats; expect "is gone on with from another one, whatever pippin.conf says" 0
+expect_match "with its own draft, adapters and template" "$tmp/err" '"model": "Pippin Starter Draft"'
+again=$(sed -n 's/.*"prompt_tokens": \([0-9]*\).*/\1/p' "$tmp/err")
+holds "and its own system prompt: twice the text, and the answer" [ "$again" -le $((2 * first + 8)) ]
+run run --continue -n 4 -m starter -p Hello --stats; expect "-m is stronger" 0
+expect_match "and counts" "$tmp/err" '"model": "Pippin Starter"'
+run run --continue -n 4 -p Hello --stats; expect_match "from then on" "$tmp/err" '"model": "Pippin Starter"'
+run run -n 4 -p Hello; expect "a type of pippin.conf is for folders" 0
+run bench quick -p 4 -n 2 -r 1; expect "in bench, too" 0
+run run -n 4 -p Hello --quant q8_0; expect "one of the command line is refused" 2
+printf '%s\n' Hello >"$tmp/line"
+"$pippin" chat --plain --temporary -n 4 --quant q8_0 <"$tmp/line" >"$tmp/out" 2>"$tmp/err"; code=$?
+expect "in the chat, too" 1
+run run -n 4 -m "$tmp/folder/small.gguf" -p Hello; expect "adapters are for the model beside them" 0
+run run --raw -n 4 -p Hello; expect "--raw passes the system prompt of pippin.conf over" 0
+run run --raw -n 4 -p Hello --system x; expect "but not that of the command line" 2
+rm "$tmp/folder/small.gguf" "$XDG_CONFIG_HOME/pippin/pippin.conf"
+run run --save -n 4 -m engine/starter/starter-draft-Q4_0.gguf -p Hello
+cp engine/starter/starter-draft-Q4_0.gguf "$tmp/folder/small.gguf"
+run run --continue -n 4 -m "$tmp/folder/small.gguf" -p Hello; rm "$tmp/folder/small.gguf"
+run run --continue -n 4 -p Hello; expect "a model that is gone" 3
+expect_match "is said to be the conversation's" "$tmp/err" 'the model of this conversation \(-m names another one\): .*small.gguf'
+
 # --- nowhere to keep anything -----------------------------------------------------------------------------------
 
 home() { env -u XDG_CONFIG_HOME -u XDG_DATA_HOME -u XDG_STATE_HOME -u XDG_CACHE_HOME "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }

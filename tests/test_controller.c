@@ -798,6 +798,12 @@ static void test_choices_are_kept(void **state)
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
 }
 
+static void parse_options(char **argv, int argc)
+{
+    struct pp_error err;
+    assert_ok(pp_options_parse(argc, argv, &fix.paths, &fix.o, &err), err);
+}
+
 /* Guesses are made unless that is switched off, and the conversation remembers; the command line is above that. */
 static void test_draft_choice(void **state)
 {
@@ -806,26 +812,25 @@ static void test_draft_choice(void **state)
     assert_true(fix.fake->use_draft && fix.fake->lookup);
     fixture_flush(&fix);
     fixture_stop(&fix);
-    fix.o.resume_latest = true;
-    fix.o.drafter = "model";
+    parse_options((char *[]){"pippin", "chat", "--continue", "--drafter", "model"}, 5);
     fixture_ready(&fix);
     fixture_turn(&fix, "with a draft", "2");
     assert_true(fix.fake->use_draft && !fix.fake->lookup);
     fixture_flush(&fix);
     fixture_stop(&fix);
-    fix.o.drafter = NULL;
+    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
     fixture_ready(&fix);
     fixture_turn(&fix, "as before", "3");
     assert_true(fix.fake->use_draft && !fix.fake->lookup);
     fixture_flush(&fix);
     fixture_stop(&fix);
-    fix.o.use_draft = fix.o.no_draft = true;
+    parse_options((char *[]){"pippin", "chat", "--continue", "--no-draft"}, 4);
     fixture_ready(&fix);
     fixture_turn(&fix, "not now", "4");
     assert_false(fix.fake->use_draft || fix.fake->lookup);
     fixture_flush(&fix);
     fixture_stop(&fix);
-    fix.o.use_draft = fix.o.no_draft = false;
+    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
     fixture_ready(&fix);
     fixture_turn(&fix, "nor now", "5");
     assert_false(fix.fake->use_draft || fix.fake->lookup);
@@ -845,12 +850,6 @@ static void test_damaged_adapter_is_listed(void **state)
     fixture_ready(&fix);
     pump_until(&fix, (pp_controller_adapters(fix.c, &n), n) == 1);
     assert_string_equal(pp_controller_adapters(fix.c, &n)->name, "broken");
-}
-
-static void parse_options(char **argv, int argc)
-{
-    struct pp_error err;
-    assert_ok(pp_options_parse(argc, argv, &fix.paths, &fix.o, &err), err);
 }
 
 /* What the command line alone has chosen is stored with the conversation, and what it says later is above that. */
@@ -903,6 +902,62 @@ static void test_options_are_kept(void **state)
     fixture_ready(&fix);
     fixture_turn(&fix, "five", "5");
     assert_true(fix.fake->sampling.temp == 0.8f);
+}
+
+static void configure(const char *text)
+{
+    char path[700];
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/pippin.conf", fix.paths.config);
+    assert_ok(pp_make_dirs(fix.paths.config, &err), err);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+}
+
+/* pippin.conf is for conversations that are begun: what others remember is above it, and is not changed by it. */
+static void test_configuration_is_weaker(void **state)
+{
+    char conf[4000], template[700], other[700];
+    struct pp_error err;
+    (void)state;
+    snprintf(template, sizeof template, "%s/t.jinja", fix.paths.data);
+    snprintf(other, sizeof other, "%s/other.gguf", fix.paths.data);
+    assert_ok(pp_write_file(template, "{{ messages }}", 14, 0600, &err), err);
+    assert_ok(pp_write_file(other, "x", 1, 0600, &err), err);
+    parse_options((char *[]){"pippin", "chat", "-m", fix.model, "--system", "Be kind.", "--seed", "5", "-n", "100",
+                             "--drafter", "lookup", "--chat-template-file", template}, 14);
+    fixture_ready(&fix);
+    fixture_turn(&fix, "one", "1");
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+
+    snprintf(conf, sizeof conf,
+             "[model]\nmodel = %s\nmodel-draft = %s\nlora = %s/bard.gguf\ndrafter = model\nchat-template-file = %s\n"
+             "[sampling]\nsystem = Be brief.\nseed = 6\npredict = 50\n", other, other, fix.paths.data, fix.model);
+    configure(conf);
+    for (int i = 0; i < 2; i++) {
+        parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
+        fixture_ready(&fix);
+        assert_string_equal(fix_status()->adapters, "");
+        fixture_turn(&fix, "two", "2");
+        assert_non_null(strstr(fix.fake->messages, "Be kind."));
+        assert_string_equal(fix.fake->template_source, "{{ messages }}");
+        assert_int_equal(fix.fake->sampling.seed, 5);
+        assert_int_equal(fix.fake->max_tokens, 100);
+        assert_true(fix.fake->lookup && !fix.fake->use_draft);
+        assert_string_equal(fix.fake->loaded, fix.model);
+        assert_string_equal(fix.fake->loaded_draft, ""); /* that of the other model */
+        fixture_flush(&fix);
+        fixture_stop(&fix);
+    }
+    parse_options((char *[]){"pippin", "chat"}, 2); /* a new one */
+    fixture_ready(&fix);
+    assert_string_equal(fix_status()->adapters, "bard 1.00");
+    assert_string_equal(fix.fake->loaded, other);
+    assert_string_equal(fix.fake->loaded_draft, other);
+    fixture_turn(&fix, "one", "1");
+    assert_non_null(strstr(fix.fake->messages, "Be brief."));
+    assert_int_equal(fix.fake->sampling.seed, 6);
+    assert_int_equal(fix.fake->max_tokens, 50);
 }
 
 /* A change of choices that was posted before an answer was added must not take the head back. */
@@ -1063,6 +1118,7 @@ TEST_GROUP(controller)
         READY(test_a_search_comes_by_pages),
         FRESH(test_choices_are_kept),
         FRESH(test_options_are_kept),
+        FRESH(test_configuration_is_weaker),
         FRESH(test_damaged_adapter_is_listed),
         READY(test_draft_choice),
         READY(test_update_keeps_head),

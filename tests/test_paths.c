@@ -372,6 +372,36 @@ static void typed_paths(void **state)
     assert_string_equal(there, literal);
 }
 
+/* What a conversation remembers leads to the model from any folder; a name stays a name, a link a link. */
+static void references(void **state)
+{
+    char here[PATH_MAX], out[PATH_MAX], wanted[PATH_MAX + 40], folder[600];
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/references", test_tmpdir());
+    assert_ok(pp_make_dirs(folder, &err), err);
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(folder), 0);
+    assert_ok(pp_write_file("m.gguf", "x", 1, 0600, &err), err);
+    assert_int_equal(symlink("m.gguf", "link.gguf"), 0);
+    assert_non_null(getcwd(folder, sizeof folder));
+    static const char *const typed[] = {"m.gguf", "./m.gguf", "link.gguf", "../references/m.gguf"};
+    static const char *const leads[] = {"m.gguf", "m.gguf", "link.gguf", "../references/m.gguf"};
+    for (size_t i = 0; i < sizeof typed / sizeof *typed; i++) {
+        pp_model_reference(typed[i], out);
+        snprintf(wanted, sizeof wanted, "%s/%s", folder, leads[i]);
+        assert_string_equal(out, wanted);
+        assert_int_equal(access(out, R_OK), 0);
+    }
+    pp_model_reference(wanted, out);
+    assert_string_equal(out, wanted);
+    static const char *const names[] = {"", "starter", "a-name", "./gone.gguf"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        pp_model_reference(names[i], out);
+        assert_string_equal(out, names[i]);
+    }
+    assert_int_equal(chdir(here), 0);
+}
+
 TEST_GROUP(paths)
 {
     const struct CMUnitTest tests[] = {
@@ -383,6 +413,7 @@ TEST_GROUP(paths)
         cmocka_unit_test_setup_teardown(typed_paths, set_up, tear_down),
         cmocka_unit_test(bundled_draft),
         cmocka_unit_test(template_path),
+        cmocka_unit_test(references),
         cmocka_unit_test(nearness),
         cmocka_unit_test(base_names),
         cmocka_unit_test(cases),
