@@ -494,7 +494,7 @@ static enum pp_code use_template_file(struct pp_controller *c, struct pp_error *
     return ctl_set_string(c, &c->session.template_name, real) ? PP_OK : pp_fail_nomem(err, "the chat template");
 }
 
-/* True if a parameter was given for this run: it is neither the default nor what pippin.conf says. */
+/* Parameters of the command line; what pippin.conf says of them is there already, or was remembered otherwise. */
 static void apply_given_params(struct pp_controller *c)
 {
     for (size_t i = 0; i < ctl_n_params; i++)

@@ -44,8 +44,8 @@ enum pp_code pp_template_path(const struct pp_paths *p, const char *name, char *
 /* Turns what the user gave for -m into a path: an existing file or folder; a file name in data/models; "" or "starter"
  * the bundled target. PP_ERR_NOT_FOUND names near misses. */
 enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err);
-/* What is remembered of what the user gave: where it leads to a file or folder that is there, its path from the root on,
- * so that it leads there from any folder; else the name as it is. out: [PATH_MAX] */
+/* What is remembered of what the user gave: where it leads to a file or folder that is there, its path from the root
+ * on, so that it leads there from any folder; else the name as it is. out: [PATH_MAX] */
 void pp_model_reference(const char *name, char *out);
 /* The draft that the model at this path brings: the bundled ones do. False: it brings none. */
 bool pp_bundled_draft(const struct pp_paths *p, const char *model, char *out, size_t cap);

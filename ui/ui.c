@@ -227,8 +227,8 @@ static void end_lost_edit(struct pp_ui *ui)
     ui->dirty = PP_DRAW_ALL;
 }
 
-/* What is wrong is not wiped away by what else is told, before anybody can have read it: at the start, and where an answer
- * that began with it has ended. */
+/* What is wrong is not wiped away by what else is told, before anybody can have read it: at the start, and where an
+ * answer that began with it has ended. */
 static void tell(struct pp_ui *ui, const char *notice, bool error)
 {
     char before[sizeof ui->notice];
