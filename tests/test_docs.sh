@@ -41,6 +41,12 @@ check "commands in pippin(1)" "$(for c in $commands; do missing man/pippin.1 "Cm
 slash=$(sed -n '/^static const struct slash table/,/^};/s/^ *{"\([a-z]*\)".*/\1/p' src/slash.c)
 check "the table of slash commands is read" "$([ "$(echo "$slash" | wc -l)" -gt 15 ] || echo "only: $slash")"
 check "slash commands in pippin(1)" "$(for c in $slash; do missing man/pippin.1 "^\.It Ic /$c( |\$)"; done)"
+others=$(sed -n '/^static const struct slash table/,/^};/s/^ *{"[a-z]*", *"\([^"]*\)".*/\1/p' src/slash.c)
+check "other words for them in pippin(1)" \
+    "$(for w in $(echo "$others" | tr -d '?'); do missing man/pippin.1 "^\.Ic .*/$w( |\$)"; done)"
+variables=$(cat src/*.c ui/*.c | grep -o 'getenv("[A-Z_]*")\|\.env = "[A-Z_]*"' | sed 's/.*"\(.*\)".*/\1/' | sort -u)
+check "variables of the environment are found" "$([ "$(echo "$variables" | wc -l)" -gt 10 ] || echo "only: $variables")"
+check "they are in pippin(1)" "$(for v in $variables; do missing man/pippin.1 "^\.It Ev (.* )?$v( |\$)"; done)"
 check "F-keys in pippin(1)" "$(for n in 1 2 3 4 5 6 7 8 9 10; do missing man/pippin.1 "^\.It Sy (.* )?F$n\$"; done)"
 keys=$(sed -n 's/^    {"\([^"]*\)", "[^"]*"},$/\1/p' ui/menu_help.c | tr ', ' '\n\n' |
     grep -E '^(Alt|Ctrl|Shift)-' | sed 's/\\\\$/\\\\e/' | sort -u) # a backslash is \e there

@@ -162,6 +162,9 @@ void pp_ui_keep_theme(struct pp_ui *ui, const char *id)
     snprintf(ui->settings.theme, sizeof ui->settings.theme, "%.63s", id);
     if (pp_ui_save_settings(ui, &err) != PP_OK)
         pp_ui_notice(ui, true, "%s", err.text);
+    else if (ui->options->theme && !pp_options_given(ui->options, "theme") && strcmp(ui->options->theme, id) != 0)
+        pp_ui_notice(ui, false, "pippin.conf names another theme, %s, which comes back with the next start",
+                     ui->options->theme);
 }
 
 void pp_ui_leave(struct pp_ui *ui)

@@ -590,6 +590,10 @@ themes() {
         say "/theme $work/my.theme" && see "used until you leave" && has "$work/state/pippin/ui.ini" "theme = harbour" &&
         say "/theme ../../etc/passwd" && see "passwd is no theme"
 }
+configured_theme() { # is stronger than what the menu keeps: that is said (to the double no option counts as given)
+    start 80x24 "" "--theme paper" && see ready && say "/theme paper" && ! shows "names another" &&
+        say "/theme mono" && see "names another theme, paper,"
+}
 broken_theme() {
     rm "$work/config/pippin/themes" && mkdir "$work/config/pippin/themes" &&
         cp "$root"/themes/*.theme "$work/config/pippin/themes" &&
@@ -822,7 +826,7 @@ history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes selected_row no_color tint
+stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes configured_theme selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown"
