@@ -162,6 +162,8 @@ static enum pp_code check_room(const struct running *r, struct pp_error *err)
 static enum pp_code begin(struct running *r, struct pp_error *err)
 {
     const char *folder = r->run->folder;
+    if (r->run->resume && !exists(folder)) /* nothing is made that nobody asked for */
+        return pp_fail(err, PP_ERR_USAGE, "there is no training to continue: there is no folder %s", folder);
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
     struct stat st;

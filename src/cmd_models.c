@@ -341,6 +341,8 @@ static enum pp_code check_tag(const char *tag, struct pp_error *err)
         return pp_fail(err, PP_ERR_USAGE,
                        "\"%s\" cannot be a tag: 1 to 64 bytes, no blanks, slashes or control characters, and not a dot "
                        "or a dash in front", tag);
+    if (!pp_registry_can_find(tag))
+        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is the name of the bundled model; give another tag", tag);
     return PP_OK;
 }
 
@@ -394,6 +396,9 @@ static enum pp_code check_name(const char *name, struct pp_error *err)
     enum { MOST = 100 };
     if (name && (!*name || strlen(name) > MOST || has_controls(name)))
         return pp_fail(err, PP_ERR_USAGE, "--name takes 1 to %d bytes of one line, without control characters", MOST);
+    if (name && !pp_registry_can_find(name))
+        return pp_fail(err, PP_ERR_USAGE, "by the name \"%s\" no model could be found: %s; give another one", name,
+                       strchr("/.", name[0]) ? "it is taken for a path" : "it is that of the bundled model");
     return PP_OK;
 }
 

@@ -75,6 +75,11 @@ static char *facts_of(const struct pp_model_info *info)
     return copy;
 }
 
+bool pp_registry_can_find(const char *name)
+{
+    return name[0] && name[0] != '/' && name[0] != '.' && strcmp(name, "starter") != 0;
+}
+
 enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_model_entry *out, struct pp_error *err)
 {
     struct pp_model *m;
@@ -93,10 +98,16 @@ enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_mod
     out->bytes = (int64_t)info->bytes;
     free(real);
     pp_model_close(m);
-    if (out->path && out->name && out->facts && out->source && out->sha256 && out->tags)
+    const bool whole = out->path && out->name && out->facts && out->source && out->sha256 && out->tags;
+    if (whole && pp_registry_can_find(out->name))
         return PP_OK;
+    if (whole)
+        code = pp_fail(err, PP_ERR_USAGE, "\"%s\" is no name by which %s could be found; give another one with --name",
+                       out->name, path);
+    else
+        code = pp_fail_nomem(err, "the model");
     pp_model_entry_clear(out);
-    return pp_fail_nomem(err, "the model");
+    return code;
 }
 
 /* --- finding ------------------------------------------------------------------------------------------------ */

@@ -6,8 +6,10 @@
 #include "src/paths.h"
 #include "src/store.h"
 
+/* Whether -m finds a model by this name: it is not taken for a path, or for the bundled model. */
+bool pp_registry_can_find(const char *name);
 /* What is to be noted of a model: opens it, as far as its numbers go. name NULL: the file's. Release with
- * pp_model_entry_clear. Errors as of pp_model_open. */
+ * pp_model_entry_clear. Errors as of pp_model_open; PP_ERR_USAGE: by its name it could not be found. */
 enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_model_entry *out, struct pp_error *err);
 /* The path of the model with this name or tag, if there is a database and the model still lies there. False: no. */
 bool pp_registry_find(const struct pp_paths *p, const char *word, char *out, size_t cap);

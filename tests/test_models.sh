@@ -39,7 +39,14 @@ models rm two_lines
 models add engine/starter/starter-Q4_K_M.gguf; expect "added again it keeps that name" 0 '' '^(pippin: )?Tiny is '
 models add engine/starter; expect "with the folder as well" 0 '' '^(pippin: )?Tiny is '
 models; expect "and is listed by it" 0 '^Tiny .*/starter-Q4_K_M.gguf$'
-models add --name starter engine/starter/starter-Q4_K_M.gguf; expect "a new one is taken" 0 '' 'starter is '
+models add --name huge engine/starter/starter-Q4_K_M.gguf; expect "a new one is taken" 0 '' 'huge is '
+models add --name starter engine/starter/starter-Q4_K_M.gguf; expect "but not that of the bundled model" 2 '' 'no model could be found'
+for name in /huge .huge ./huge; do
+    models add --name $name engine/starter/starter-Q4_K_M.gguf; expect "nor $name" 2 '' 'taken for a path'
+done
+cp engine/starter/starter-draft-Q4_0.gguf "$tmp/starter.gguf"
+models add "$tmp/starter.gguf"; expect "nor if the file has it" 2 '' 'another one with --name'
+models tag huge starter; expect "nor as a tag" 2 '' 'the bundled model'
 models add --name Tiny engine/starter/starter-Q4_K_M.gguf; expect "and the old one again" 0 '' 'Tiny is '
 models rm starter-draft-Q4_0; expect "the other of that folder" 0
 models tag TINY fast good; expect "tags" 0

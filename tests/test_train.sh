@@ -33,7 +33,8 @@ train "$tmp/empty.jsonl" -o "$tmp/x"; expect "an empty file" 2 'empty.jsonl hold
 { cat "$tmp/six.jsonl"; echo '{"messages": [{"role": "user", "content": "Who?"}]}'; } >"$tmp/bad.jsonl"
 train "$tmp/bad.jsonl" -o "$tmp/x"; expect "a line without an answer" 1 'bad.jsonl, line 7: no message is the assistant'
 train "$tmp/six.jsonl" -o "$tmp/x" --train-memory 1M; expect "too little memory" 4 'needs [0-9]+ MB .* 1 MB may be used'
-train "$tmp/six.jsonl" -o "$tmp/x" --continue; expect "nothing to continue" 2 'no training to continue'
+train "$tmp/six.jsonl" -o "$tmp/y" --continue; expect "nothing to continue" 2 'no training to continue'
+holds "and no folder is made for it" [ ! -e "$tmp/y" ]
 train "$tmp/six.jsonl" -o /dev/null/x; expect "a folder that cannot be" 1 'cannot make the folder /dev/null/x'
 train "$tmp/six.jsonl" -o "$tmp/six.jsonl"; expect "a folder that is a file" 2 'six.jsonl is not a folder; name another'
 holds "and nothing was written" [ ! -e "$tmp/x/adapter_config.json" ]
