@@ -246,6 +246,9 @@ static void run_relabel(struct pp_job *job, struct pp_store *st)
 static void relabel(struct pp_controller *c, struct ctl_running *r)
 {
     struct pp_branch *places[] = {&c->branch, &c->group};
+    for (int i = 0; i < c->n_compared; i++)
+        if (c->compared[i].message == r->message)
+            c->compared[i].set = r->set;
     struct ctl_job *j = ctl_job_new(c, run_relabel, on_stored);
     if (!j)
         return;
@@ -262,6 +265,18 @@ static void relabel(struct pp_controller *c, struct ctl_running *r)
         ctl_job_post(c, j);
     else
         ctl_job_free(&j->job);
+}
+
+void ctl_note_other_set(struct pp_controller *c, struct ctl_running *r, const char *begun)
+{
+    char now[sizeof ((struct pp_chat_message *)0)->adapters], before[sizeof now];
+    pp_adapter_mix_label(&r->set, now, sizeof now);
+    if (strcmp(now, begun) == 0)
+        return;
+    snprintf(before, sizeof before, "%s", begun); /* it is overwritten */
+    relabel(c, r);
+    ctl_notice(c, false, "this answer goes on %s%s; it was begun %s%s", *now ? "under " : "without an adapter", now,
+               *before ? "under " : "without an adapter", before);
 }
 
 void ctl_on_without(struct pp_controller *c, const struct pp_event *e)

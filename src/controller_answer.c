@@ -59,7 +59,7 @@ static void no_generation(struct pp_controller *c)
 static void start_generation(struct pp_controller *c, const struct pp_chat_message *answer, bool go_on, uint64_t seed)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
-    struct pp_adapter_mix set = ctl_set_of(c, answer->id);
+    struct pp_adapter_mix set = go_on ? ctl_set_now(c) : ctl_set_of(c, answer->id);
     char *messages;
     struct ctl_running *run = ctl_running_add(c, answer);
     if (!run || !ctl_overflow_prepare(c, run, &messages)) {
@@ -69,6 +69,8 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         return;
     }
     run->set = set;
+    if (go_on && (answer->len || answer->reasoning_len))
+        ctl_note_other_set(c, run, answer->adapters);
     run->sibling = answer->sibling;
     run->n_siblings = answer->n_siblings;
     struct pp_generate_request r = {

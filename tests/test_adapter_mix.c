@@ -324,6 +324,49 @@ static void still_looked_for(void **state)
     assert_non_null(strstr(fix_status()->notice, "there is no adapter"));
 }
 
+/* What an answer is gone on with is what is on, and its head says so from then on. */
+static void goes_on_under_others(void **state)
+{
+    struct pp_store *st;
+    struct pp_error err;
+    struct pp_message m;
+    (void)state;
+    fixture_turn(&fix, "hello", "hi");
+    assert_int_equal(fix_slash("/lora barista off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE);
+    pump_until(&fix, fix.fake->generations == 2);
+    assert_string_equal(fix.fake->asked[1].adapters, "bard 1.00");
+    assert_string_equal(pp_controller_message(fix.c, 1)->adapters, "bard 1.00");
+    assert_non_null(strstr(fix_status()->notice, "under bard 1.00; it was begun under bard 1.00, barista 0.50"));
+    finish_all(1, 1);
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    assert_ok(pp_store_message_get(st, fix.fake->asked[1].message_id, &m, &err), err);
+    assert_null(strstr(m.adapters, "barista"));
+    pp_message_clear(&m);
+    pp_store_close(st);
+    const uint64_t told = fix_status()->notice_serial;
+    assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE); /* under the same: nothing to tell */
+    finish_all(2, 1);
+    assert_int_equal(fix_status()->notice_serial, told);
+
+    /* of answers that were compared, too: what is on counts, and choosing it again brings that back */
+    assert_int_equal(fix_slash("/compare none barista"), PP_SLASH_DONE);
+    pump_until(&fix, fix.fake->generations == 5);
+    finish_all(3, 2);
+    pp_controller_sibling(fix.c, 1, 1);
+    assert_string_equal(fix_status()->adapters, "barista 0.50");
+    assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora bard 0.25"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE);
+    pump_until(&fix, fix.fake->generations == 6);
+    assert_string_equal(fix.fake->asked[5].adapters, "bard 0.25");
+    finish_all(5, 1);
+    pp_controller_sibling(fix.c, 1, -1);
+    assert_string_equal(fix_status()->adapters, "");
+    pp_controller_sibling(fix.c, 1, 1);
+    assert_string_equal(fix_status()->adapters, "bard 0.25");
+}
+
 static void misfits_stay_off(void **state)
 {
     (void)state;
@@ -508,6 +551,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(still_looked_for, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(misfits_stay_off, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(folder_changes, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(goes_on_under_others, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(asked_again, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(the_price_of_a_switch, setup, fix_teardown),
     };
