@@ -406,8 +406,8 @@ void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found);
 /* Any thread: of an adapter's files, other than 0 for those that are there; changes when they do. */
 uint64_t ctl_adapter_stamp(const char *path);
 void ctl_forget_fits(struct pp_controller *c); /* another model was loaded */
-/* An answer goes on that was written under adapters with the label `begun` so far: says so, and notes it with the answer,
- * if they are other ones now. */
+/* An answer goes on that was written under adapters with the label `begun` so far: if they are other ones now, says so,
+ * and notes it with the answer. */
 void ctl_note_other_set(struct pp_controller *c, struct ctl_running *r, const char *begun);
 /* An answer is written without an adapter that it was wanted under: it says so, and the adapter is off. */
 void ctl_on_without(struct pp_controller *c, const struct pp_event *e);
