@@ -151,6 +151,8 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
 /* Steps back over the last n questions and their answers, which stay as a branch. False, with a notice: there are not
  * so many, or it cannot be done now. */
 bool pp_controller_undo(struct pp_controller *c, int n);
+/* Steps forward again, to the end of the youngest branch that goes on from here. */
+void pp_controller_redo(struct pp_controller *c);
 /* Shows the branch left (-1) or right (+1) of a message. */
 void pp_controller_sibling(struct pp_controller *c, size_t message, int step);
 /* A new conversation that begins with this branch, without its last n_back questions and what follows them; pages are

@@ -237,8 +237,12 @@ static void on_saved(struct pp_job *job, void *controller)
     if (job->code == PP_OK) {
         if (!c->session.id)
             take_session(c, j);
-        if (j->user.content)
-            c->branch.items[last(c)].msg.id = j->user.id;
+        if (j->user.content) {
+            struct pp_chat_message *q = &c->branch.items[last(c)].msg;
+            q->id = j->user.id;
+            q->sibling = j->user.sibling;
+            q->n_siblings = j->user.sibling + 1;
+        }
         ctl_head_saved(c, j->answer.id);
         if (!append_answers(c, j))
             job->code = pp_fail_nomem(&job->err, "the answer");

@@ -101,6 +101,12 @@ void ctl_run_template(struct pp_job *job, struct pp_store *st)
 
 /* --- conversations ---------------------------------------------------------------------------------------- */
 
+/* Among its siblings, also those that the screen does not know of, because they were taken back. */
+static enum pp_code find_place(struct pp_store *st, struct pp_message *m, struct pp_error *err)
+{
+    return pp_store_siblings_before(st, m->session, m->parent, m->id, &m->sibling, err);
+}
+
 static enum pp_code add_turn(struct ctl_job *j, struct pp_store *st, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -113,21 +119,27 @@ static enum pp_code add_turn(struct ctl_job *j, struct pp_store *st, struct pp_e
         j->user.session = j->session.id;
         code = pp_store_message_add(st, &j->user, err);
         j->answer.parent = j->user.id;
+        if (code == PP_OK)
+            code = find_place(st, &j->user, err);
     }
     if (code == PP_OK) {
         j->answer.session = j->session.id;
         code = pp_store_message_add(st, &j->answer, err);
+        if (code == PP_OK)
+            code = find_place(st, &j->answer, err);
     }
     for (int i = 0; i < j->n_more && code == PP_OK; i++) {
         j->more[i].session = j->session.id;
         j->more[i].parent = j->answer.parent;
+        j->more[i].sibling = j->answer.sibling + 1 + i;
         code = pp_store_message_add(st, &j->more[i], err);
     }
     return code;
 }
 
 /* In: session (id 0: it is added first, and locked), user (its content NULL: there is none to add), answer, and those
- * beside it. Out: the ids of all, lock_fd. All of it is committed, or nothing: the screen still has the text then. */
+ * beside it. Out: ids and places of all, lock_fd. All of it is committed, or nothing: the screen still has the text
+ * then. */
 void ctl_run_send(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -208,14 +220,22 @@ void ctl_run_update(struct pp_job *job, struct pp_store *st)
     pp_session_clear(&now);
 }
 
-/* In: session.id, id (the parent message, 0 for the first), step (which of its children). Out: session.head, list and
- * n. */
+/* In: session.id, id (the parent message, 0 for the first), step (which of its children; -1: the youngest). Out:
+ * session.head, list and n. */
 void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
     int64_t leaf = 0;
+    int n = 0;
     struct pp_session now = {0};
-    job->code = pp_store_descend(st, j->session.id, j->id, j->step, &leaf, &job->err);
+    if (j->step < 0)
+        job->code = pp_store_siblings_before(st, j->session.id, j->id, INT64_MAX, &n, &job->err);
+    if (job->code == PP_OK && j->step < 0 && !n)
+        job->code = pp_fail(&job->err, PP_ERR_NOT_FOUND, "nothing was taken back here");
+    if (j->step < 0)
+        j->step = n - 1;
+    if (job->code == PP_OK)
+        job->code = pp_store_descend(st, j->session.id, j->id, j->step, &leaf, &job->err);
     if (job->code == PP_OK)
         job->code = pp_store_session_get(st, j->session.id, &now, &job->err);
     if (job->code == PP_OK) {

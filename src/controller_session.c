@@ -370,7 +370,9 @@ static void on_sibling(struct pp_job *job, void *controller)
         ctl_show_context(c);
         ctl_show_running(c);
         ctl_prepare(c);
-        if (j->at < c->branch.n)
+        if (j->flag)
+            ctl_notice(c, false, "what was taken back is there again");
+        else if (j->at < c->branch.n)
             ctl_tell_branch(c, &c->branch.items[j->at].msg);
         if (more)
             pp_controller_sibling(c, j->at, more);
@@ -437,6 +439,23 @@ bool pp_controller_undo(struct pp_controller *c, int n_back)
     ctl_update_session(c, UPDATE_HEAD);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
     return true;
+}
+
+void pp_controller_redo(struct pp_controller *c)
+{
+    if (!ctl_may_change(c))
+        return;
+    struct ctl_job *j = c->session.id ? ctl_job_new(c, ctl_run_sibling, on_sibling) : NULL;
+    if (!c->session.id)
+        ctl_notice(c, true, "nothing was taken back here");
+    if (!j)
+        return;
+    j->session.id = c->session.id;
+    j->id = c->branch.n ? c->branch.items[c->branch.n - 1].msg.id : 0;
+    j->step = -1;
+    j->at = c->branch.n;
+    j->flag = true;
+    post_switch(c, j);
 }
 
 static void on_forked(struct pp_job *job, void *controller)

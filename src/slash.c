@@ -330,9 +330,16 @@ static enum pp_slash do_undo(struct pp_controller *c, char *arg)
     if (!pp_controller_undo(c, n))
         return PP_SLASH_ERROR;
     if (n == 1)
-        ctl_notice(c, false, "the last question is taken back, and stays as a branch");
+        ctl_notice(c, false, "the last question is taken back, and stays as a branch; /redo brings it back");
     else
-        ctl_notice(c, false, "the last %d questions are taken back, and stay as a branch", n);
+        ctl_notice(c, false, "the last %d questions are taken back, and stay as a branch; /redo brings them back", n);
+    return PP_SLASH_DONE;
+}
+
+static enum pp_slash do_redo(struct pp_controller *c, char *arg)
+{
+    (void)arg;
+    pp_controller_redo(c);
     return PP_SLASH_DONE;
 }
 
@@ -475,6 +482,7 @@ static const struct slash table[] = {
     {"continue", "cont", "", "go on with an answer that was stopped", do_continue, 0},
     {"edit", "", "", "change your last message", NULL, PP_SLASH_EDIT_LAST},
     {"undo", "back", "[N]", "take back the last question and its answer, or the last N", do_undo, 0},
+    {"redo", "", "", "bring back what /undo took", do_redo, 0},
     {"copy", "", "", "copy the last answer", NULL, PP_SLASH_COPY},
     {"model", "load", "[NAME]", "load another model, or show this one", do_model, 0},
     {"lora", "adapter adapters", "[NAME [STRENGTH | off] | off | save NAME | preset NAME | drop NAME | add FILE]",

@@ -196,6 +196,9 @@ enum pp_code pp_store_conversation_extend(struct pp_store *st, int64_t session, 
 enum pp_code pp_store_beginnings(struct pp_store *st,
                                  void (*take)(void *user, int64_t session, const char *text, size_t len), void *user,
                                  struct pp_error *err);
+/* How many children of message `parent` (0: roots) are older than message `id`. */
+enum pp_code pp_store_siblings_before(struct pp_store *st, int64_t session, int64_t parent, int64_t id, int *n,
+                                      struct pp_error *err);
 /* The youngest leaf below the `sibling`th child of message `parent` in a session (parent 0: the roots). */
 enum pp_code pp_store_descend(struct pp_store *st, int64_t session, int64_t parent, int sibling, int64_t *leaf,
                               struct pp_error *err);

@@ -271,6 +271,26 @@ enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_messag
     return code || *n ? code : pp_fail(err, PP_ERR_NOT_FOUND, "the message does not exist any more");
 }
 
+enum pp_code pp_store_siblings_before(struct pp_store *st, int64_t session, int64_t parent, int64_t id, int *n,
+                                      struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    *n = 0;
+    enum pp_code code = pp_store_stmt(st, PP_STMT_MESSAGE_BEFORE, &stmt, err);
+    if (code)
+        return code;
+    sqlite3_bind_int64(stmt, 1, session);
+    pp_store_bind_id(stmt, 2, parent);
+    sqlite3_bind_int64(stmt, 3, id);
+    const int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW)
+        *n = sqlite3_column_int(stmt, 0);
+    else
+        code = pp_store_fail(st, rc, "read the conversation", err);
+    pp_store_done(stmt);
+    return code;
+}
+
 enum pp_code pp_store_descend(struct pp_store *st, int64_t session, int64_t parent, int sibling, int64_t *leaf,
                               struct pp_error *err)
 {

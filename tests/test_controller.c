@@ -412,7 +412,17 @@ static void test_edit_and_undo(void **state)
     assert_int_equal(fix_message(2)->n_siblings, 2);
     pp_controller_undo(fix.c, 1);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    assert_int_equal(fix_slash("/redo"), PP_SLASH_DONE); /* and forward again */
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 4);
+    assert_string_equal(fix_message(2)->text, "TWO");
+    assert_string_equal(fix_status()->notice, "what was taken back is there again");
+    pp_controller_redo(fix.c);
+    pump_until(&fix, fix_status()->notice_is_error);
+    assert_string_equal(fix_status()->notice, "nothing was taken back here");
+    pp_controller_undo(fix.c, 1);
     fixture_turn(&fix, "three", "d");
+    assert_int_equal(fix_message(2)->n_siblings, 3); /* what was taken back counts */
+    assert_int_equal(fix_message(2)->sibling, 2);
     assert_int_equal(pp_controller_n_messages(fix.c), 4);
     assert_string_equal(fix.fake->messages,
                         "[{\"role\":\"user\",\"content\":\"one\"},{\"role\":\"assistant\",\"content\":\"a\"},"
@@ -423,19 +433,24 @@ static void test_edit_and_undo(void **state)
     pp_controller_undo(fix.c, 1);
     assert_true(fix_status()->notice_is_error);
     fixture_flush(&fix);
+    pp_controller_redo(fix.c); /* all of it */
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 4);
+    pp_controller_undo(fix.c, 2);
     fixture_turn(&fix, "ONE", "e");
     fixture_flush(&fix);
+    assert_int_equal(fix_message(0)->n_siblings, 2);
+    const int prepared = fix.fake->preparations;
     int64_t id = pp_controller_session_id(fix.c);
     pp_controller_new_session(fix.c);
     pp_controller_open(fix.c, id);
     pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
     assert_int_equal(fix_message(0)->n_siblings, 2);
-    assert_int_equal(fix.fake->preparations, 1); /* what is on the screen will be asked something */
+    assert_int_equal(fix.fake->preparations, prepared + 1); /* what is on the screen will be asked something */
     assert_non_null(strstr(fix.fake->prepared, fix_status()->session_key));
     assert_non_null(strstr(fix.fake->prepared, "ONE"));
     pp_controller_sibling(fix.c, 0, -1);
     pump_until(&fix, strcmp(fix_message(0)->text, "one") == 0);
-    assert_int_equal(fix.fake->preparations, 2);
+    assert_int_equal(fix.fake->preparations, prepared + 2);
     assert_non_null(strstr(fix.fake->prepared, "three"));
     assert_int_equal(pp_controller_n_messages(fix.c), 4); /* the youngest leaf below */
     assert_string_equal(fix_message(2)->text, "three");

@@ -34,7 +34,7 @@ static struct pp_search question(const char *text, size_t limit)
 static const enum pp_stmt quick[] = {
     PP_STMT_SESSION_GET,     PP_STMT_SESSION_FIND,  PP_STMT_SESSION_LATEST, PP_STMT_SESSIONS_OLDER,
     PP_STMT_SESSIONS_NEWER,  PP_STMT_SEARCH_NEWEST, PP_STMT_SEARCH_BEST,    PP_STMT_SEARCH_TITLES,
-    PP_STMT_MESSAGE_BRANCH,  PP_STMT_MESSAGE_GET,   PP_STMT_INDEX_NEXT,     PP_STMT_INDEX_ADD,
+    PP_STMT_MESSAGE_BRANCH,  PP_STMT_MESSAGE_BEFORE, PP_STMT_MESSAGE_GET,   PP_STMT_INDEX_NEXT,     PP_STMT_INDEX_ADD,
 };
 
 /* What follows an index or a rowid is SEARCH, or a SCAN in the order of an index or of a full-text table. */
