@@ -697,6 +697,8 @@ static void recall_settings(struct run *r)
             snprintf(value, sizeof value, "%.17g", item->valuedouble);
         if (cJSON_IsNumber(item))
             good = pp_options_recall(o, item->string, value, NULL) != PP_ERR_USAGE && good;
+        if (strcmp(item->string, "seed") == 0 && cJSON_IsNull(item) && !pp_options_given(o, "seed"))
+            o->seed_given = false; /* a new one each time, whatever pippin.conf says */
         if (strcmp(item->string, "draft") == 0 && cJSON_IsBool(item) && !draft_given) {
             o->use_draft = cJSON_IsTrue(item);
             o->no_draft = !o->use_draft;

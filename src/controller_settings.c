@@ -2,8 +2,8 @@
  *
  * adapters: those that are on, as in adapter_mix.h
  * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "drafter": "lookup",
- *           "overflow": "shift", "thinking": "off", "persona": "pirate"}: what is not the default; "draft" always,
- *           because pippin.conf may change what that is
+ *           "overflow": "shift", "thinking": "off", "persona": "pirate"}: what is not the default, or not what
+ *           pippin.conf makes of that; "seed" null: a new one each time; "draft" always
  * params:   of one answer: the same, complete, with the seed that was used */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -57,21 +57,36 @@ char *ctl_adapters_json(const struct pp_controller *c)
     return pp_adapter_mix_json(&now);
 }
 
-/* What differs from the command line's choice, as JSON (pp_free); NULL if out of memory. */
+/* Whether a parameter is other than it is without any choice, or than pippin.conf and the command line have it: then it
+ * is what was chosen here, also where pippin.conf says something else. */
+static bool is_chosen(const struct pp_controller *c, const struct ctl_param *p)
+{
+    const struct pp_sampling standard = pp_sampling_default();
+    const double v = ctl_param_get(c, &c->sampling, p);
+    switch (p->kind) {
+    case CTL_SEED:
+        return c->seed_fixed || c->o->seed_given;
+    case CTL_MAX_TOKENS:
+        return v >= 0 || c->o->n_predict >= 0;
+    case CTL_DRAFT_MAX:
+        return v != PP_DRAFT_MAX || (c->o->draft_max > 0 && c->o->draft_max != PP_DRAFT_MAX);
+    case CTL_DRAFT_P_MIN:
+        return v > 0 || c->o->draft_p_min > 0;
+    default:
+        return v != ctl_param_get(c, &standard, p) || v != ctl_param_get(c, &c->o->sampling, p);
+    }
+}
+
+/* What was chosen, as JSON (pp_free); NULL if out of memory. */
 static char *settings_json(const struct pp_controller *c)
 {
-    struct pp_sampling standard = pp_sampling_default();
     cJSON *o = cJSON_CreateObject();
     bool ok = o;
     for (size_t i = 0; ok && i < ctl_n_params; i++) {
         const struct ctl_param *p = &ctl_params[i];
-        double v = ctl_param_get(c, &c->sampling, p);
-        bool differs = p->kind == CTL_SEED         ? c->seed_fixed
-                       : p->kind == CTL_MAX_TOKENS ? v >= 0
-                       : p->kind == CTL_DRAFT_MAX  ? v != PP_DRAFT_MAX
-                       : p->kind == CTL_DRAFT_P_MIN ? v > 0
-                                                   : v != ctl_param_get(c, &standard, p);
-        if (differs)
+        if (p->kind == CTL_SEED && !c->seed_fixed && is_chosen(c, p))
+            ok = cJSON_AddNullToObject(o, p->name);
+        else if (is_chosen(c, p))
             ok = add_param(o, c, &c->sampling, p);
     }
     if (ok)
@@ -154,6 +169,10 @@ static void apply_draft(struct pp_controller *c, const cJSON *value)
 static bool apply_param(struct pp_controller *c, const struct ctl_param *p, const cJSON *value)
 {
     uint64_t seed;
+    if (p->kind == CTL_SEED && cJSON_IsNull(value)) {
+        c->seed_fixed = false;
+        return true;
+    }
     if (p->kind != CTL_SEED)
         return cJSON_IsNumber(value) && ctl_param_put(c, p, value->valuedouble);
     const bool good = pp_json_whole(value, &seed);

@@ -947,7 +947,8 @@ static void test_configuration_is_weaker(void **state)
 
     snprintf(conf, sizeof conf,
              "[model]\nmodel = %s\nmodel-draft = %s\nlora = %s/bard.gguf\ndrafter = model\nchat-template-file = %s\n"
-             "[sampling]\nsystem = Be brief.\nseed = 6\npredict = 50\n", other, other, fix.paths.data, fix.model);
+             "draft-max = 3\n[sampling]\nsystem = Be brief.\nseed = 6\npredict = 50\ntemp = 0.25\n", other, other,
+             fix.paths.data, fix.model);
     configure(conf);
     for (int i = 0; i < 2; i++) {
         parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
@@ -973,6 +974,23 @@ static void test_configuration_is_weaker(void **state)
     assert_non_null(strstr(fix.fake->messages, "Be brief."));
     assert_int_equal(fix.fake->sampling.seed, 6);
     assert_int_equal(fix.fake->max_tokens, 50);
+    assert_true(fix.fake->sampling.temp == 0.25f);
+
+    /* what would be so without a choice is a choice where pippin.conf says something else */
+    assert_int_equal(fix_slash("/set temp 0.8"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/set n -1"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/set seed random"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/set draft-max 8"), PP_SLASH_DONE);
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
+    fixture_ready(&fix);
+    fixture_turn(&fix, "two", "2");
+    assert_true(fix.fake->sampling.temp == 0.8f);
+    assert_int_equal(fix.fake->max_tokens, -1);
+    assert_int_not_equal(fix.fake->sampling.seed, 6);
+    assert_int_equal(fix.fake->draft_max, 8);
+    assert_false(fix_status()->notice_is_error);
 }
 
 /* A change of choices that was posted before an answer was added must not take the head back. */
