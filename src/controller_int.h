@@ -144,6 +144,10 @@ struct pp_controller {
     bool stepping;                /* ... to another branch of it */
     int64_t opening;              /* ... by this one, which is read */
     int more_steps;               /* that were asked for meanwhile */
+    struct ctl_undone {           /* by the last steps back, one behind the other: */
+        int64_t session;          /* in this conversation, */
+        int64_t at, leaf;         /* which ends with message `at` since (0: it is empty), what led to `leaf` */
+    } undone;
     unsigned unsaved_bits;        /* enum update_bits: what of it could not be saved, and goes with what comes next */
     char *model;                  /* that is loaded, as it was named; "": it was not */
     char *wanted_model;           /* that is being loaded, as the user named it; NULL: the first one */

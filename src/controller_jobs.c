@@ -220,22 +220,27 @@ void ctl_run_update(struct pp_job *job, struct pp_store *st)
     pp_session_clear(&now);
 }
 
-/* In: session.id, id (the parent message, 0 for the first), step (which of its children; -1: the youngest). Out:
- * session.head, list and n. */
+/* The end of the branch that goes on with the youngest child of message j->id. */
+static enum pp_code youngest(struct ctl_job *j, struct pp_store *st, int64_t *leaf, struct pp_error *err)
+{
+    int n = 0;
+    enum pp_code code = pp_store_siblings_before(st, j->session.id, j->id, INT64_MAX, &n, err);
+    if (code == PP_OK && !n)
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "nothing was taken back here");
+    return code ? code : pp_store_descend(st, j->session.id, j->id, n - 1, leaf, err);
+}
+
+/* In: session.id, id (the parent message, 0 for the first), step (which of its children; -1: the one that leads to
+ * session.head, or if that is 0 the youngest). Out: session.head, list and n. */
 void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
-    int64_t leaf = 0;
-    int n = 0;
+    int64_t leaf = j->session.head;
     struct pp_session now = {0};
-    if (j->step < 0)
-        job->code = pp_store_siblings_before(st, j->session.id, j->id, INT64_MAX, &n, &job->err);
-    if (job->code == PP_OK && j->step < 0 && !n)
-        job->code = pp_fail(&job->err, PP_ERR_NOT_FOUND, "nothing was taken back here");
-    if (j->step < 0)
-        j->step = n - 1;
-    if (job->code == PP_OK)
+    if (j->step >= 0)
         job->code = pp_store_descend(st, j->session.id, j->id, j->step, &leaf, &job->err);
+    else if (!leaf)
+        job->code = youngest(j, st, &leaf, &job->err);
     if (job->code == PP_OK)
         job->code = pp_store_session_get(st, j->session.id, &now, &job->err);
     if (job->code == PP_OK) {

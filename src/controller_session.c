@@ -338,6 +338,7 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
         c->temporary = on;
         c->n_unseen = 0;
         c->wanted_in = c->overflow_question = 0; /* numbers of the other database */
+        c->undone = (struct ctl_undone){0};
         ctl_list_forget(c);
         ctl_mark_current(c);
         ctl_notice(c, false, on ? "nothing of this chat goes to the disk; it is gone when you leave, and with "
@@ -431,6 +432,11 @@ bool pp_controller_undo(struct pp_controller *c, int n_back)
         }
         n--;
     }
+    struct ctl_undone *u = &c->undone;
+    if (u->session != c->session.id || u->at != c->session.head)
+        u->leaf = c->session.head;
+    u->session = c->session.id;
+    u->at = n ? c->branch.items[n - 1].msg.id : 0;
     pp_branch_truncate(&c->branch, n);
     pp_branch_truncate(&c->group, 0);
     c->session.head = n ? c->branch.items[n - 1].msg.id : 0;
@@ -452,6 +458,8 @@ void pp_controller_redo(struct pp_controller *c)
         return;
     j->session.id = c->session.id;
     j->id = c->branch.n ? c->branch.items[c->branch.n - 1].msg.id : 0;
+    if (c->undone.session == c->session.id && c->undone.at == j->id)
+        j->session.head = c->undone.leaf;
     j->step = -1;
     j->at = c->branch.n;
     j->flag = true;

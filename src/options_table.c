@@ -60,7 +60,7 @@ const struct pp_option pp_option_specs[] = {
     {.name = "model", .others = "-m", .arg = "MODEL", .choices = "MODEL", .set = pp_set_model, AT(model),
      .commands = ENGINE | TEXT_COMMANDS | PP_BIT(LORA), .section = "model", .env = "LLAMA_ARG_MODEL",
      .group = PP_GROUP_MODEL,
-     .help = "GGUF file, model folder, or a name in the models folder; default: the starter"},
+     .help = "GGUF file, model folder, or a name: of `pippin models`, or in the models folder; default: the starter"},
     {.name = "model-draft", .others = "-md --draft-model", .arg = "MODEL", .choices = "MODEL", .set = pp_set_draft,
      AT(draft), .commands = DRAFT, .section = "model", .group = PP_GROUP_MODEL,
      .help = "small model that drafts tokens for the large one"},

@@ -419,6 +419,16 @@ static void test_edit_and_undo(void **state)
     pp_controller_redo(fix.c);
     pump_until(&fix, fix_status()->notice_is_error);
     assert_string_equal(fix_status()->notice, "nothing was taken back here");
+    pp_controller_sibling(fix.c, 2, -1); /* to the very end that was on the screen, step by step */
+    pump_until(&fix, strcmp(fix_message(2)->text, "two") == 0);
+    pp_controller_undo(fix.c, 1);
+    pp_controller_undo(fix.c, 1);
+    assert_int_equal(pp_controller_n_messages(fix.c), 0);
+    pp_controller_redo(fix.c);
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 4);
+    assert_string_equal(fix_message(2)->text, "two");
+    pp_controller_sibling(fix.c, 2, 1);
+    pump_until(&fix, strcmp(fix_message(2)->text, "TWO") == 0);
     pp_controller_undo(fix.c, 1);
     fixture_turn(&fix, "three", "d");
     assert_int_equal(fix_message(2)->n_siblings, 3); /* what was taken back counts */
