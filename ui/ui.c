@@ -250,6 +250,10 @@ static void pump(struct pp_ui *ui)
     if (ui->session != pp_controller_session_id(ui->controller)) { /* a change belongs to its conversation */
         ui->session = pp_controller_session_id(ui->controller);
         ui->editing = ui->sent_edit = 0;
+        if (ui->held) /* it was meant for the one before */
+            pp_ui_notice(ui, false, "another conversation is open: what was to be sent is not; Enter sends it here");
+        pp_free(ui->held);
+        ui->held = NULL;
         pp_ui_show_found(ui);
     }
     take_back_unsent(ui);

@@ -305,7 +305,10 @@ enter_while_loading() {
         start 80x24 PIPPIN_FAKE_LOADS=200 && say "asked early" && see "sent once it is there" && keys Escape &&
         see ready && sleep 0.2 && see "› asked early" && ! screen | grep -qF "You said" &&
         start 80x24 PIPPIN_FAKE_LOADS=200 && say "asked early" && see "sent once it is there" && keys F2 &&
-        see "Enter opens" && see ready && sleep 0.2 && keys Escape && see "You said: asked early"
+        see "Enter opens" && see ready && sleep 0.2 && keys Escape && see "You said: asked early" &&
+        start 80x24 PIPPIN_FAKE_LOADS=400 && say "asked early" && see "sent once it is there" && keys F2 &&
+        see "Enter opens" && keys Down Enter && see "What was it like" && see "was to be sent is not" && see ready &&
+        sleep 0.2 && see "› asked early" && ! screen | grep -qF "You said"
 }
 lone_escape() { # with nothing to stop, it takes nothing of what is typed next
     start 80x24 && see ready && keys Escape && sleep 0.3 && text "Tell me" && see "› Tell me" && keys M-b && text "X" &&
