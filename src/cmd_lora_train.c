@@ -1,5 +1,6 @@
 /* cmd_lora_train.c - pippin lora train: an adapter from examples. What is learnt and how is engine/train.h's; here are
  * files, the bar with its plot of the loss, and the summary. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -295,6 +296,15 @@ static void say_plan(const struct job *j)
                i->n_kept < i->n_layers ? ", and computes layers twice to save more" : "");
 }
 
+/* The adapter says what it was trained on: that leads there from any folder. */
+static void from_the_root(char *path, size_t cap)
+{
+    char whole[PATH_MAX];
+    pp_model_reference(path, whole);
+    if (strlen(whole) < cap)
+        strcpy(path, whole);
+}
+
 static enum pp_code prepare(const struct pp_options *o, const struct pp_paths *p, struct job *j, struct pp_error *err)
 {
     j->opt = o->train;
@@ -307,6 +317,8 @@ static enum pp_code prepare(const struct pp_options *o, const struct pp_paths *p
         code = pp_fail(err, PP_ERR_USAGE, "say where the adapter goes: pippin lora train FILE -o FOLDER");
     if (!code)
         code = pp_resolve_model(p, o->model, j->path, sizeof j->path, err);
+    if (!code)
+        from_the_root(j->path, sizeof j->path);
     if (!code)
         code = pp_model_open(j->path, &j->model, err);
     if (!code && o->chat_template_file)

@@ -8,9 +8,11 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -188,7 +190,7 @@ static enum pp_code add_stored_adapters(struct run *r, const char *json, struct 
             code = pp_cli_model_adapter(&r->target, path->valuestring, (float)scale->valuedouble, err);
     }
     cJSON_Delete(list);
-    return code;
+    return code ? pp_fail_prefix(err, "an adapter of this conversation (--lora names others)") : code;
 }
 
 static enum pp_code load(struct run *r, struct pp_error *err)
@@ -222,13 +224,16 @@ static enum pp_code load(struct run *r, struct pp_error *err)
 
 /* --- notes and figures ------------------------------------------------------------------------------------ */
 
+/* Their paths lead to them from any folder. */
 static void adapters_json(const struct run *r, struct pp_buf *b)
 {
+    char real[PATH_MAX];
     pp_buf_char(b, '[');
     for (int i = 0; i < r->target.n_adapters; i++) {
+        const char *path = pp_adapter_info(r->target.adapters[i])->path;
         pp_cli_json_next(b);
         pp_buf_char(b, '{');
-        pp_cli_json_str(b, "path", pp_adapter_info(r->target.adapters[i])->path);
+        pp_cli_json_str(b, "path", realpath(path, real) ? real : path);
         pp_cli_json_real(b, "scale", (double)r->target.uses[i].scale, 4);
         pp_buf_char(b, '}');
     }
@@ -726,9 +731,11 @@ static void recall_choices(struct run *r)
 {
     const struct pp_session *s = &r->session.session;
     struct pp_options *o = &r->options;
+    char own[PATH_MAX];
     if (!r->session.kept || r->session.fresh)
         return;
-    if (!pp_options_given(o, "model") && s->model && *s->model) {
+    pp_model_reference(o->model, own);
+    if (!pp_options_given(o, "model") && s->model && *s->model && strcmp(s->model, own) != 0) {
         o->model = "";
         if (!pp_options_given(o, "model-draft")) {
             o->draft = NULL;

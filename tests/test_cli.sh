@@ -624,6 +624,12 @@ mkdir -p "$tmp/folder" "$XDG_CONFIG_HOME/pippin"
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/folder/small.gguf"
 printf '{%% for m in messages %%}<{{ m.content }}>{%% endfor %%}' >"$tmp/folder/t.jinja"
 case $pippin in /*) at=$pippin ;; *) at=$PWD/$pippin ;; esac
+cp engine/starter/bard.gguf "$tmp/folder/own.gguf"
+(cd "$tmp/folder" && exec "$at" run --save -n 4 --temp 0 --lora ./own.gguf -p Hello) >"$tmp/out" 2>"$tmp/err" </dev/null
+run run --continue -n 4 -p "$who" </dev/null; expect "an adapter of the current folder is found again from another" 0
+rm "$tmp/folder/own.gguf"
+run run --continue -n 4 -p "$who" </dev/null; expect "one that is gone" 3
+expect_match "is said to be the conversation's, too" "$tmp/err" 'an adapter of this conversation .*own.gguf'
 (cd "$tmp/folder" && exec "$at" run --save -n 4 -m small.gguf --chat-template-file t.jinja -sys Kind. -p Hello --stats) \
     >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?
 expect "a model of the current folder" 0
@@ -637,6 +643,13 @@ holds "and its own system prompt: twice the text, and the answer" [ "$again" -le
 run run --continue -n 4 -m starter -p Hello --stats; expect "-m is stronger" 0
 expect_match "and counts" "$tmp/err" '"model": "Pippin Starter"'
 run run --continue -n 4 -p Hello --stats; expect_match "from then on" "$tmp/err" '"model": "Pippin Starter"'
+run run --save -n 4 -m "$PWD/engine/starter/starter-Q4_K_M.gguf" -p Hello
+printf '[model]\nmodel = %s\nmodel-draft = %s\n' "$PWD/engine/starter/starter-Q4_K_M.gguf" "$tmp/folder/small.gguf" \
+    >"$XDG_CONFIG_HOME/pippin/pippin.conf"
+run run --continue -n 40 --temp 0 --draft-always -p "$who" --stats; expect "a draft of pippin.conf" 0
+expect_match "is for the model beside it" "$tmp/err" '"draft_tokens": [1-9]'
+printf '[model]\nmodel = starter\nlora = bard\nquant = q8_0\n[sampling]\nsystem = Be brief.\n' \
+    >"$XDG_CONFIG_HOME/pippin/pippin.conf"
 run run -n 4 -p Hello; expect "a type of pippin.conf is for folders" 0
 run bench quick -p 4 -n 2 -r 1; expect "in bench, too" 0
 run run -n 4 -p Hello --quant q8_0; expect "one of the command line is refused" 2

@@ -56,7 +56,7 @@ train -m "$tmp/two" "$tmp/tools.jsonl" -o "$tmp/x" --chat-template-file "$tmp/ow
 
 small="--val $tmp/one.jsonl --rank 2 --targets q,v --batch 2 --steps 8 --eval-every 1 --lr 1e-3"
 # shellcheck disable=SC2086
-train "$tmp/six.jsonl" -o "$tmp/verse" $small --json
+train "$tmp/six.jsonl" -o "$tmp/verse" $small --json -m engine/starter/starter-Q4_K_M.gguf
 expect "a training" 0 'training: 6 examples, [0-9]+ tokens of which [0-9]+ are learnt' 'needs [0-9]+ MB' \
     'validation: 1 example, ' 'step 8 of 8, loss [0-9.]+, validation loss [0-9.]+'
 for key in adapter steps first_validation_loss validation_loss memory_bytes seconds; do
@@ -66,6 +66,8 @@ holds "which is one line" [ "$(wc -l <"$tmp/out")" = 1 ]
 for file in adapter_config.json adapter_model.safetensors verse.gguf; do
     holds "$file is there" [ -s "$tmp/verse/$file" ]
 done
+holds "and says from the root on where its model is" \
+    grep -q '"base_model_name_or_path":[[:space:]]*"/.*/engine/starter/starter-Q4_K_M.gguf"' "$tmp/verse/adapter_config.json"
 holds "the checkpoint is gone" [ ! -e "$tmp/verse/checkpoint.gguf" ]
 for adapter in verse verse/verse.gguf; do
     "$pippin" lora info "$tmp/$adapter" -m starter --json >"$tmp/out" 2>"$tmp/err"
