@@ -248,6 +248,8 @@ static void pump(struct pp_ui *ui)
 {
     unsigned dirty = pp_controller_pump(ui->controller);
     if (ui->session != pp_controller_session_id(ui->controller)) { /* a change belongs to its conversation */
+        if (ui->session) /* and so does what was told in it */
+            pp_ui_clear_notice(ui);
         ui->session = pp_controller_session_id(ui->controller);
         ui->editing = ui->sent_edit = 0;
         if (ui->held) /* it was meant for the one before */

@@ -370,6 +370,11 @@ long_notice() { # one that is cut says so
     start 40x10 && see ready && say "/read $work/no-such-folder/and/a/file/that/has/a/name/which/is/far/too/long/for/all/lines/on/a/screen/of/forty/columns/so/that/it/is/cut$(printf '/more%.0s' $(seq 60))" &&
         see "cannot open" && becomes 0 is_cut || { why=${why:-"no mark where it is cut"}; return 1; }
 }
+notice_stays_behind() { # what is wrong in one conversation is not told in another
+    start 80x24 && see ready && keys F2 && see "Enter opens" && keys Down Enter && see "What was it like" &&
+        say "/nonsense" && see "There is no such command" && keys F2 && see "Enter opens" && keys Enter &&
+        see "Rain in the harbour" && gone "There is no such command"
+}
 two_notices() { # what went wrong as an answer began is still told when it has ended at once; the next message ends that
     start 80x24 && see ready && say warned && see "and that was all" && see "answered without it" && say again &&
         gone "answered without it" && see "You said: again"
@@ -827,7 +832,7 @@ markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarg
 paste_megabyte paste_without_memory paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
 enter_while_loading lone_escape no_locale editor
-editor_writes_too_much editor_writes_no_text editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices not_saved unsaved_stays
+editor_writes_too_much editor_writes_no_text editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes configured_theme selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
