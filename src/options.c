@@ -113,6 +113,8 @@ static enum pp_code unknown_command(const char *name, struct pp_error *err)
 {
     if (strcmp(name, "devices") == 0)
         return pp_fail(err, PP_ERR_USAGE, "there is no `pippin devices`; `pippin doctor` tells of processor and GPUs");
+    if (strcmp(name, "version") == 0) /* and not "sessions" */
+        return pp_fail(err, PP_ERR_USAGE, "unknown command \"version\"; did you mean --version?");
     if (strchr(name, '/') || pp_ends_with(name, ".gguf"))
         return pp_fail(err, PP_ERR_USAGE, "\"%s\" is no command; to chat with a model, type pippin -m %s", name, name);
     struct pp_near near = {.wanted = name};

@@ -302,6 +302,7 @@ static void commands(void **state)
     refuse("--sytem|run|-p|x", "did you mean --system?");
     refuse("-hf|owner/name", "models pull");
     refuse("devices", "pippin doctor");
+    refuse("version", "did you mean --version?");
     accept("doctor|--json");
     refuse("doctor|list", "list");
     accept("sessions|export|1234|--format|jsonl|-o|x");
