@@ -70,6 +70,7 @@ static int n_inputs(const struct family *f, int kind)
 static struct deltas deltas_new(const struct family *f)
 {
     struct deltas d = {.family = f};
+    path_of(f); /* if it is not there, the test is left out before anything is made */
     for (int l = 0; l < N_LAYERS; l++)
         for (int kind = 0; kind < N_KINDS; kind++)
             for (int e = 0; e < N_EXPERTS; e++)
