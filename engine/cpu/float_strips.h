@@ -1,22 +1,22 @@
 /* float_strips.h - products with float weights and many activation rows for matmul_avx512.c: STRIP_ROWS weight rows are
- * converted to float32, some hundred columns at a time, into the thread's scratch, where they stay in the L1 cache while
- * the activation rows of a slab pass, three at a time. A block of CHUNK_ROWS weight rows meets those columns of the slab
- * before the next columns are begun, so that the L2 cache need not hold more of it, however long its rows are. The 16
- * partial sums of each product are kept between two strips, so that their order is the canonical one of matmul.h.
- * Private to engine/cpu. */
+ * converted to float32, some hundred columns at a time, into the thread's scratch, where they stay in the L1 cache
+ * while the activation rows of a slab pass, three at a time. A block of CHUNK_ROWS weight rows meets those columns of
+ * the slab before the next columns are begun, so that the L2 cache need not hold more of it, however long its rows
+ * are. The 16 partial sums of each product are kept between two strips, so that their order is the canonical one of
+ * matmul.h. Private to engine/cpu. */
 
 enum {
     STRIP_ROWS = 8,
     STRIP_COLS = 768, /* at most */
     NARROW_COLS = 512,
     STRIP_ACTS = 3,   /* 24 sums in registers */
-    CHUNK_ROWS = 64,  /* weight rows that meet the same columns of a slab: what they share of it comes from the L2 cache */
+    CHUNK_ROWS = 64,  /* weight rows that meet the same columns of a slab: all but the first find them in L2 */
     SLAB_ACTS = 57,   /* activation rows between two conversions of the same weights: whole threes, whose sums with a
                        * chunk's rows fit the scratch */
 };
 
-/* Columns of a strip, a multiple of 16; results do not depend on it. Its weights, three rows of activations and the sums
- * that pass must fit the L1 cache together: wide ones where that has 48 KiB, narrow ones where it has 32. */
+/* Columns of a strip, a multiple of 16; results do not depend on it. Its weights, three rows of activations and the
+ * sums that pass must fit the L1 cache together: wide ones where that has 48 KiB, narrow ones where it has 32. */
 static int64_t strip_cols = STRIP_COLS;
 
 __attribute__((constructor)) static void choose_strips(void)
