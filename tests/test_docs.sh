@@ -44,6 +44,9 @@ check "slash commands in pippin(1)" "$(for c in $slash; do missing man/pippin.1 
 others=$(sed -n '/^static const struct slash table/,/^};/s/^ *{"[a-z]*", *"\([^"]*\)".*/\1/p' src/slash.c)
 check "other words for them in pippin(1)" \
     "$(for w in $(echo "$others" | tr -d '?'); do missing man/pippin.1 "^\.Ic .*/$w( |\$)"; done)"
+taught=$(sed -n 's,^\.\(Ic\|Dl\) /\([a-z]*\).*,\2,p' man/pippin-tutorial.7)
+check "slash commands of pippin-tutorial(7) are read" "$([ "$(echo "$taught" | wc -l)" -gt 8 ] || echo "only: $taught")"
+check "they are commands" "$(for t in $taught; do echo "$slash" | grep -qx "$t" || printf '%s ' "$t"; done)"
 variables=$(cat src/*.c ui/*.c | grep -o 'getenv("[A-Z_]*")\|\.env = "[A-Z_]*"' | sed 's/.*"\(.*\)".*/\1/' | sort -u)
 check "variables of the environment are found" "$([ "$(echo "$variables" | wc -l)" -gt 10 ] || echo "only: $variables")"
 check "they are in pippin(1)" "$(for v in $variables; do missing man/pippin.1 "^\.It Ev (.* )?$v( |\$)"; done)"
@@ -72,7 +75,7 @@ check "vocabularies with a tokenizer.json in pippin(1)" "$(missing "$tmp/kinds" 
 
 # "referenced manual not found" depends on what is installed, STYLE on taste
 command -v mandoc >/dev/null &&
-    check "mandoc finds nothing to warn of" "$(mandoc -T lint -W warning man/*.[15] 2>/dev/null)"
+    check "mandoc finds nothing to warn of" "$(mandoc -T lint -W warning man/*.[157] 2>/dev/null)"
 
 # --- the files of the README and of doc/ are there ------------------------------------------------------------------
 
@@ -123,6 +126,9 @@ run_examples() {
 sed -n '/^\.Sh EXAMPLES/,/^\.Sh SEE/p' man/pippin.1 | grep -E '(^|\| )pippin ' >"$tmp/examples"
 check "examples of pippin(1) are read" "$([ "$(wc -l <"$tmp/examples")" -gt 5 ] || cat "$tmp/examples")"
 run_examples "pippin(1)"
+grep -E '(^|\| )pippin ' man/pippin-tutorial.7 | grep -v '^\.' >"$tmp/examples"
+check "examples of pippin-tutorial(7) are read" "$([ "$(wc -l <"$tmp/examples")" -gt 4 ] || cat "$tmp/examples")"
+run_examples "pippin-tutorial(7)"
 # Those of the README that answer are cut short: their length is not what is tested.
 sed -n '/^```sh/,/^```$/p' README.md |
     sed -n 's/ *#.*//; s/pippin run/pippin run -n 8/; s/pippin bench/pippin bench -n 2 -p 8 -r 1/; /pippin /p' |
