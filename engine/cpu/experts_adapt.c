@@ -9,13 +9,18 @@ static const struct pp_batch_row *batch_row(const struct pp_cpu *c, const struct
     return &c->batch->rows[s->selected ? c->batch->output_rows[i] : i];
 }
 
-bool pp_cpu_experts_row_adapted(const struct pp_cpu *c, const struct stage *s, int row)
+static bool has_experts(const struct pp_adapter_set *set)
 {
-    const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
-    for (int k = 0; set && k < set->n; k++)
+    for (int k = 0; k < set->n; k++)
         if (set->use[k].adapter->of_experts)
             return true;
     return false;
+}
+
+bool pp_cpu_experts_row_adapted(const struct pp_cpu *c, const struct stage *s, int row)
+{
+    const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
+    return set && has_experts(set);
 }
 
 bool pp_cpu_experts_adapted(const struct pp_cpu *c, const struct stage *s, int m)
@@ -35,21 +40,12 @@ static int64_t room_of(const struct experts *x, const struct pp_adapter_set *set
     return gate + up > down ? gate + up : down;
 }
 
-static bool has_experts(const struct pp_adapter_set *set)
-{
-    for (int k = 0; k < set->n; k++)
-        if (set->use[k].adapter->of_experts)
-            return true;
-    return false;
-}
-
 bool pp_cpu_experts_reserve(struct pp_cpu *c, const struct pp_adapter_set *set)
 {
     struct routing *r = &c->routing;
     int64_t widest = 0, n_used = 0;
     for (int i = 0; has_experts(set) && i < c->model->plan.n_experts; i++) {
         const struct experts *x = &c->experts[i];
-        n_used = x->n_used > n_used ? x->n_used : n_used;
         for (int e = 0; e < x->n_matrices; e++) {
             const int64_t room = room_of(x, set, e);
             widest = room > widest ? room : widest;
