@@ -300,6 +300,44 @@ void folder_add_lora(struct folder *f, const struct tiny_shape *s, int module, i
     folder_add_named(f, module, ".lora_B.weight", n_out, rank, 0, 0.1f);
 }
 
+void folder_copy_config(const char *from, const char *to)
+{
+    char path[600], *text;
+    size_t n;
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/config.json", from);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    snprintf(path, sizeof path, "%s/config.json", to);
+    assert_ok(pp_write_file(path, text, n, 0600, &err), err);
+    pp_free(text);
+}
+
+void folder_same_tensors(const char *a, const char *b, const char *but)
+{
+    struct pp_safetensors *s[2];
+    struct pp_error err;
+    char path[512];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/adapter_model.safetensors", i ? b : a);
+        assert_ok(pp_safetensors_open(path, &s[i], &err), err);
+    }
+    assert_int_equal(pp_safetensors_n(s[0]), pp_safetensors_n(s[1]));
+    for (size_t i = 0; i < pp_safetensors_n(s[0]); i++) {
+        const struct pp_tensor *t = pp_safetensors_at(s[0], i), *u = pp_safetensors_find(s[1], t->name);
+        if (but && strstr(t->name, but))
+            continue;
+        if (!u)
+            fail_msg("%s is missing", t->name);
+        assert_int_equal(t->type, u->type);
+        assert_int_equal(t->n_dims, u->n_dims);
+        assert_memory_equal(t->ne, u->ne, sizeof t->ne);
+        if (memcmp(t->data, u->data, t->size) != 0)
+            fail_msg("%s differs", t->name);
+    }
+    pp_safetensors_close(s[0]);
+    pp_safetensors_close(s[1]);
+}
+
 /* GGUF lays a tensor's data out behind the last one's entry, which is its name and 32 bytes, from a multiple of 32
  * on. */
 const char *adapter_never_trained(void)

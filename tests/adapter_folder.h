@@ -63,6 +63,12 @@ const struct pp_tensor *merged_tensor(const struct merged *m, const char *name);
 /* Writes the model with the adapter at a strength; scale: of B A. Its path as fresh_path gives it. */
 const char *folder_merge(const struct folder *f, const char *model, int rank, double scale, double strength);
 
+/* A model's config.json, unchanged. */
+void folder_copy_config(const char *from, const char *to);
+/* Both adapters' folders have the same tensors under the same names; but: NULL, or a part of names whose values need
+ * not agree. */
+void folder_same_tensors(const char *a, const char *b, const char *but);
+
 /* A file: the bundled adapter with zeros for all values, as one that was never trained. */
 const char *adapter_never_trained(void);
 

@@ -117,18 +117,6 @@ static float *changed(const struct deltas *d, const struct pp_tensor *t, int l)
     return w;
 }
 
-static void copy_config(const char *from, const char *to)
-{
-    char path[600], *text;
-    size_t n;
-    struct pp_error err;
-    snprintf(path, sizeof path, "%s/config.json", from);
-    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
-    snprintf(path, sizeof path, "%s/config.json", to);
-    assert_ok(pp_write_file(path, text, n, 0600, &err), err);
-    pp_free(text);
-}
-
 /* The model with the deltas added; the folder's path. */
 static const char *merged(const struct deltas *d)
 {
@@ -141,7 +129,7 @@ static const char *merged(const struct deltas *d)
     char path[600];
     int n_changed = 0;
     assert_int_equal(mkdir(to, 0700), 0);
-    copy_config(from, to);
+    folder_copy_config(from, to);
     snprintf(path, sizeof path, "%s/model.safetensors", from);
     assert_ok(pp_safetensors_open(path, &s, &err), err);
     const size_t n = pp_safetensors_n(s);
@@ -284,29 +272,6 @@ static void check_same(const char *model, const char *adapter, const float *want
     pp_free(got);
 }
 
-/* Both folders have the same tensors under the same names. GGUF has one alpha, so that B of `down` has its own. */
-static void assert_same_tensors(const char *a, const char *b)
-{
-    struct pp_safetensors *s[2];
-    struct pp_error err;
-    char path[512];
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/adapter_model.safetensors", i ? b : a);
-        assert_ok(pp_safetensors_open(path, &s[i], &err), err);
-    }
-    assert_int_equal(pp_safetensors_n(s[0]), pp_safetensors_n(s[1]));
-    for (size_t i = 0; i < pp_safetensors_n(s[0]); i++) {
-        const struct pp_tensor *t = pp_safetensors_at(s[0], i), *u = pp_safetensors_find(s[1], t->name);
-        if (strstr(t->name, "experts.lora_B"))
-            continue;
-        if (!u || t->type != u->type || memcmp(t->ne, u->ne, sizeof t->ne) != 0 ||
-            memcmp(t->data, u->data, t->size) != 0)
-            fail_msg("%s is not the same", t->name);
-    }
-    pp_safetensors_close(s[0]);
-    pp_safetensors_close(s[1]);
-}
-
 /* A GGUF file of a family's folder. */
 static const char *file_of(const struct family *f)
 {
@@ -338,7 +303,7 @@ static void check_adapter(struct deltas *d, struct folder *f, const char *adapte
     check_same(file, gguf, want);
     check_same(model, again, want);
     if (exact)
-        assert_same_tensors(adapter, again);
+        folder_same_tensors(adapter, again, "experts.lora_B"); /* GGUF has one alpha: B of `down` has its own */
     pp_free(want);
     pp_free(alone);
     deltas_free(d);

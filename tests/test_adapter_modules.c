@@ -49,18 +49,6 @@ static float *merge(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
-static void copy_config(const char *from, const char *to)
-{
-    char path[512], *text;
-    size_t n;
-    struct pp_error err;
-    snprintf(path, sizeof path, "%s/config.json", from);
-    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
-    snprintf(path, sizeof path, "%s/config.json", to);
-    assert_ok(pp_write_file(path, text, n, 0600, &err), err);
-    pp_free(text);
-}
-
 /* What becomes of a folder's tensor: its new values (pp_free), whose parts of an adapter go into f, or NULL. */
 typedef float *change_fn(struct folder *f, const struct pp_tensor *w);
 
@@ -76,7 +64,7 @@ static const char *change_folder(const char *model, const char *const *names, ch
     int n_changed = 0;
     const char *to = fresh_path("merged");
     assert_int_equal(mkdir(to, 0700), 0);
-    copy_config(model, to);
+    folder_copy_config(model, to);
     snprintf(path, sizeof path, "%s/model.safetensors", model);
     assert_ok(pp_safetensors_open(path, &s, &err), err);
     const size_t n = pp_safetensors_n(s);

@@ -32,31 +32,6 @@ static const char *to_peft(const char *src, const char *base, const char *type)
     return out;
 }
 
-/* Both have the same tensors under the same names. */
-static void same_tensors(const char *a, const char *b)
-{
-    struct pp_safetensors *s[2];
-    struct pp_error err;
-    char path[512];
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/adapter_model.safetensors", i ? b : a);
-        assert_ok(pp_safetensors_open(path, &s[i], &err), err);
-    }
-    assert_int_equal(pp_safetensors_n(s[0]), pp_safetensors_n(s[1]));
-    for (size_t i = 0; i < pp_safetensors_n(s[0]); i++) {
-        const struct pp_tensor *t = pp_safetensors_at(s[0], i), *u = pp_safetensors_find(s[1], t->name);
-        if (!u)
-            fail_msg("%s is missing", t->name);
-        assert_int_equal(t->type, u->type);
-        assert_int_equal(t->n_dims, u->n_dims);
-        assert_memory_equal(t->ne, u->ne, sizeof t->ne);
-        if (memcmp(t->data, u->data, t->size) != 0)
-            fail_msg("%s differs", t->name);
-    }
-    pp_safetensors_close(s[0]);
-    pp_safetensors_close(s[1]);
-}
-
 /* Logits behind three tokens under an adapter as it is stored; pp_free. *identity: the adapter's. */
 static float *logits_with(struct pp_engine *e, const char *path, struct pp_sha256 *identity)
 {
@@ -141,13 +116,14 @@ static void there_and_back(void **state)
     for (int i = 0; i < 3; i++) {
         const char *gguf = to_gguf(folder, b.path, i ? types[i] : NULL), *back = to_peft(gguf, b.path, NULL);
         if (i == 0)
-            same_tensors(folder, back);
-        same_tensors(back, to_peft(to_gguf(back, b.path, NULL), b.path, NULL)); /* as stored, in every type */
+            folder_same_tensors(folder, back, NULL);
+        /* as stored, in every type */
+        folder_same_tensors(back, to_peft(to_gguf(back, b.path, NULL), b.path, NULL), NULL);
         same_answers(b.engine, gguf, back, 0);
         if (i == 0)
             same_answers(b.engine, folder, gguf, 0);
     }
-    same_tensors(folder, to_peft(to_gguf(folder, b.path, NULL), b.path, "F32"));
+    folder_same_tensors(folder, to_peft(to_gguf(folder, b.path, NULL), b.path, "F32"), NULL);
     folder_empty(&f);
     close_base(&b);
 }
@@ -167,7 +143,7 @@ static void scales(void **state)
     const char *ranks = folder_write_peft(
         &f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":6,\"rank_pattern\":{\"down_proj\":3}}");
     const char *back = to_peft(to_gguf(ranks, b.path, NULL), b.path, NULL);
-    same_tensors(ranks, back);
+    folder_same_tensors(ranks, back, NULL);
     same_answers(b.engine, ranks, back, 0);
     const char *rslora = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":6,\"use_rslora\":true,"
                                                "\"rank_pattern\":{\"down_proj\":3}}");
@@ -276,7 +252,7 @@ static void from_mlx(void **state)
     const char *want = folder_write_peft(&peft, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":12}");
     const char *gguf = to_gguf(from, b.path, NULL);
     same_answers(b.engine, from, gguf, 0);
-    same_tensors(want, to_peft(gguf, b.path, NULL));
+    folder_same_tensors(want, to_peft(gguf, b.path, NULL), NULL);
     folder_empty(&peft);
     folder_empty(&mlx);
     close_base(&b);
@@ -352,7 +328,7 @@ static void bundled_kinds(void **state)
         snprintf(relative, sizeof relative, "architectures/%s", i < 2 ? "llama" : "llama-k256");
         struct base b = open_base(testdata(relative));
         const char *back = to_peft(reference, NULL, NULL); /* the model lies beside it */
-        same_tensors(source, to_peft(to_gguf(source, b.path, NULL), b.path, NULL));
+        folder_same_tensors(source, to_peft(to_gguf(source, b.path, NULL), b.path, NULL), NULL);
         same_answers(b.engine, reference, back, 0);
         same_answers(b.engine, source, back, 1e-5);
         close_base(&b);

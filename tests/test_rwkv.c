@@ -213,6 +213,22 @@ static void in_their_order(const struct array *a, float *to)
     }
 }
 
+/* A folder of the n tensors, whose values are freed; its path as fresh_path gives it. */
+static const char *write_folder(const char *name, const struct pp_tensor *list, int n, const char *config)
+{
+    const char *dir = fresh_path(name);
+    char path[400];
+    struct pp_error err;
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, list, (size_t)n, &err), err);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, config, strlen(config), 0600, &err), err);
+    for (int i = 0; i < n; i++)
+        pp_free((void *)(uintptr_t)list[i].data);
+    return dir;
+}
+
 static const char *write_fla(const char *config)
 {
     enum { OTHERS = 6 };
@@ -221,10 +237,8 @@ static const char *write_fla(const char *config)
         {"model.layers.0.pre_norm.bias", "token_embd_norm.bias"}, {"model.norm.weight", "output_norm.weight"},
         {"model.norm.bias", "output_norm.bias"}, {"lm_head.weight", "output.weight"}};
     enum { OF_LAYER = sizeof fla_names / sizeof *fla_names, ALL = OTHERS + LAYERS * OF_LAYER };
-    const char *dir = fresh_path("fla");
     struct pp_tensor list[ALL];
-    char names[ALL][80], path[400];
-    struct pp_error err;
+    char names[ALL][80];
     for (int i = 0; i < ALL; i++) {
         const int l = i < OTHERS ? -1 : (i - OTHERS) / OF_LAYER, k = (i - OTHERS) % OF_LAYER;
         const struct array *a = rwkv_find(l, l < 0 ? others[i][1] : fla_names[k].ours);
@@ -240,14 +254,7 @@ static const char *write_fla(const char *config)
                                      .ne = {across ? a->cols * MIXES_6 : a->cols, across ? N : a->rows ? a->rows : 1,
                                             1, 1}, .size = (size_t)n * sizeof *values};
     }
-    assert_int_equal(mkdir(dir, 0700), 0);
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    assert_ok(pp_safetensors_write(path, list, ALL, &err), err);
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    assert_ok(pp_write_file(path, config, strlen(config), 0600, &err), err);
-    for (int i = 0; i < ALL; i++)
-        pp_free((void *)(uintptr_t)list[i].data);
-    return dir;
+    return write_folder("fla", list, ALL, config);
 }
 
 /* RWKV 6 as flash-linear-attention has it, whose heads' norms have a smaller epsilon: what is made of it computes the
@@ -335,10 +342,8 @@ static const char *write_own(const char *config)
         {"rwkv7.blocks.0.ln0.bias", "token_embd_norm.bias"}, {"rwkv7.ln_out.weight", "output_norm.weight"},
         {"rwkv7.ln_out.bias", "output_norm.bias"}, {"head.weight", "output.weight"}};
     enum { OF_LAYER = sizeof own_names / sizeof *own_names, ALL = OTHERS + LAYERS * OF_LAYER };
-    const char *dir = fresh_path("rwkv7-own");
     struct pp_tensor list[ALL];
-    char names[ALL][80], path[400];
-    struct pp_error err;
+    char names[ALL][80];
     for (int i = 0; i < ALL; i++) {
         const int l = i < OTHERS ? -1 : (i - OTHERS) / OF_LAYER, k = l < 0 ? i : (i - OTHERS) % OF_LAYER;
         list[i] = l < 0 ? in_own_form(l, others[k][1], AS_IT_IS) : in_own_form(l, own_names[k].ours, own_names[k].form);
@@ -348,14 +353,7 @@ static const char *write_own(const char *config)
             snprintf(names[i], sizeof names[i], "rwkv7.blocks.%d.%s", l, own_names[k].theirs);
         list[i].name = names[i];
     }
-    assert_int_equal(mkdir(dir, 0700), 0);
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    assert_ok(pp_safetensors_write(path, list, ALL, &err), err);
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    assert_ok(pp_write_file(path, config, strlen(config), 0600, &err), err);
-    for (int i = 0; i < ALL; i++)
-        pp_free((void *)(uintptr_t)list[i].data);
-    return dir;
+    return write_folder("rwkv7-own", list, ALL, config);
 }
 
 /* RWKV 7 as transformers has it; what is made of it, files and flash-linear-attention's folders, computes the same. */
