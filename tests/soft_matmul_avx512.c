@@ -3,7 +3,7 @@
 #include "tests/soft_avx512.h"
 
 #define pp_matmul_avx512 pp_matmul_avx512_soft
-#define pp_units_avx512 pp_units_avx512_soft
+#define pp_units_of_avx512 pp_units_of_avx512_soft
 #include "engine/cpu/matmul_avx512.c"
 
 /* Behind the choice for this processor, which its own kernels are tested with: strips as on those of the other kind. */

@@ -57,6 +57,23 @@ static void bits_and_shifts(void **state)
     assert_int_equal(_mm512_max_epu32(_mm512_set1_epi32(-1), a).u32[1], 0xffffffff);
 }
 
+static void bytes_and_lanes_by_masks(void **state)
+{
+    (void)state;
+    const uint64_t odd = _mm512_test_epi8_mask(counting(), _mm512_set1_epi8(1));
+    assert_int_equal(odd, 0xaaaaaaaaaaaaaaaaull);
+    const __m512i less = _mm512_mask_sub_epi8(counting(), odd, _mm512_setzero_si512(), counting());
+    assert_int_equal(less.u8[5], 251);
+    assert_int_equal(less.u8[6], 6);
+    const __m512i wide = _mm512_mask_broadcastq_epi64(counting(), 1 << 3, _mm_set_epi64x(1, -2));
+    assert_int_equal(wide.i64[3], -2);
+    assert_int_equal(wide.u8[32], 32);
+    int32_t lanes[8];
+    _mm256_storeu_si256((__m256i *)lanes, _mm256_mask_broadcastd_epi32(_mm256_set1_epi32(7), 0x82, _mm_set1_epi32(9)));
+    for (int l = 0; l < 8; l++)
+        assert_int_equal(lanes[l], l == 1 || l == 7 ? 9 : 7);
+}
+
 static void conversions(void **state)
 {
     (void)state;
@@ -139,6 +156,7 @@ TEST_GROUP(soft_isa)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(byte_dot_products), cmocka_unit_test(bits_and_shifts), cmocka_unit_test(conversions),
         cmocka_unit_test(floats),            cmocka_unit_test(masked_memory),   cmocka_unit_test(permutations),
+        cmocka_unit_test(bytes_and_lanes_by_masks),
     };
     if (!pp_isa_runs(PP_ISA_AVX2)) {
         printf("skip: the model is compiled for AVX2\n");

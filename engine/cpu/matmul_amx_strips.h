@@ -438,7 +438,7 @@ INLINE void join_twins(const uint8_t *opened, size_t step, uint8_t *unit, __m512
 INLINE void open_strip(const struct chunk *c, uint8_t *strip, int64_t b, int g, uint8_t *elsewhere,
                        const enum kind kind)
 {
-    pp_open_fn *const open = pp_units_avx512[c->w->type].open;
+    pp_open_fn *const open = pp_units_of_avx512(c->w->type)->open;
     const __m512i offset = _mm512_set1_epi8((char)unit_offset(c->w->type));
     const int n = strip_units(c, b, kind);
     const uint8_t *group = pp_pack_group(c->w, c->row0 + PP_GROUP_ROWS * g);

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 enum { LANES = 16 };
-#define PP_UNIT_FNS pp_units_avx512
+#define PP_UNITS_OF pp_units_of_avx512
 #define PP_VNNI_LANES 16
 
 #define VEC static inline __attribute__((always_inline, unused))

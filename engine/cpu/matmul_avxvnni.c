@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { LANES = 8 };
-#define PP_UNIT_FNS pp_units_avxvnni
+#define PP_UNITS_OF pp_units_of_avxvnni
 #define PP_VNNI_LANES 8
 
 #define VEC static inline __attribute__((always_inline, unused))

@@ -183,7 +183,7 @@ INLINE __m256i few_words(const uint32_t type, const struct opened *o, const int8
     {
         __m256i x = broadcast4(q + 4 * k);
         if (pp_type_signs(type))
-            x = _mm256_sign_epi8(x, _mm256_or_si256((__m256i)o->minus[k], _mm256_set1_epi8(1)));
+            x = _mm256_sign_epi8(x, _mm256_or_si256((__m256i)signs_of(o, k), _mm256_set1_epi8(1)));
         __m256i two = _mm256_maddubs_epi16((__m256i)o->w[k], x);
         words = now(k == v ? two : _mm256_add_epi16(words, two));
     }

@@ -10,7 +10,7 @@
  * heads and bodies (pack.h), whose routines are those of open_units.h, but that few_rows() says how many rows are few.
  *
  * The including file has defined: ivec and fvec, LANES (an enumerator) and PP_VNNI_LANES (the same for #if),
- * PP_UNIT_FNS (a table of open_units.h), and
+ * PP_UNITS_OF(type) (of open_units.h), and
  *   i_load (aligned), i_store, i_zero, i_set1, i_set4 (4 bytes in all lanes), i_and, i_pick (a & mask | c),
  *   i_down16, i_down32, i_up32 (shifts), i_dot4 (sums += 4 products of unsigned a and signed b), i_to_f, i_as_f,
  *   f_load, f_store (aligned), f_load_some, f_store_some (the first n lanes), f_zero, f_set1, f_add, f_mul,
@@ -774,7 +774,7 @@ INLINE int64_t few_rows(uint32_t type)
 static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                           float *y, int64_t y_stride, void *scratch)
 {
-    const struct pp_unit_fns *fns = PP_UNIT_FNS + w->type;
+    const struct pp_unit_fns *fns = PP_UNITS_OF(w->type);
 #define FEW(kind) few_blocks(kind, w, row0, row1, x, m, y, y_stride, scratch, fns->few)
 #define MANY(kind) many_blocks(kind, w, row0, row1, x, m, y, y_stride, scratch, fns->open)
     if (m <= few_rows(w->type)) {

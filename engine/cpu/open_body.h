@@ -26,9 +26,9 @@
  * it is negative. What a caller does not use, costs nothing. */
 struct opened {
     uvec w[8];     /* w[v]: byte 4 r + i belongs to row r, column 4 v + i */
-    uvec minus[8]; /* likewise; pp_type_signs(type): the highest bit says that w is to be negated */
     uvec high[8];  /* likewise; pp_type_wide(type): w as low + 16 high, each below 16 */
     uvec low[8];
+    uvec signs;    /* pp_type_signs(type): of 32 columns as pack.h has them, w is to be negated where one is set */
     fvec d, min;
     ivec sc[2], m[2];
 };
@@ -37,6 +37,8 @@ typedef int8_t sbvec __attribute__((vector_size(4 * ROWS)));
 
 #ifndef OPEN
 #define OPEN static inline __attribute__((always_inline))
+#endif
+#ifndef OPEN_UNROLL
 #define OPEN_UNROLL _Pragma("GCC unroll 16")
 #endif
 
@@ -135,15 +137,21 @@ OPEN void open_table(const uvec *code, const uint8_t *table, uvec *w)
         w[v] = lookup16(table, code[v]);
 }
 
+/* Of columns 4 v to 4 v + 3: the highest bit of a byte says that w is to be negated. */
+OPEN uvec signs_of(const struct opened *o, const int v)
+{
+    return o->signs << (7 - PP_SIGN_BIT(v));
+}
+
 /* The weights themselves, in signed bytes. */
 OPEN void open_signed(const uint32_t type, struct opened *o)
 {
     OPEN_UNROLL for (int v = 0; v < 8; v++)
     {
-        const bvec minus = (bvec)((sbvec)o->minus[v] < 0);
-        if (pp_type_signs(type))
+        if (pp_type_signs(type)) {
+            const bvec minus = (bvec)((sbvec)signs_of(o, v) < 0);
             o->w[v] = (uvec)(((bvec)o->w[v] ^ minus) - minus);
-        else
+        } else
             o->w[v] = (uvec)((bvec)o->w[v] - (uint8_t)pp_type_offset(type));
     }
 }
@@ -350,13 +358,6 @@ OPEN void open_eights(const uint64_t *book, const struct indexes *n, uvec *w)
         gather_pairs_joined(book, n, k, w + 2 * k);
 }
 
-/* Signs of 32 columns as pack.h has them: those of columns 4 v + i to the highest bits. */
-OPEN void open_signs(uvec signs, uvec *minus)
-{
-    OPEN_UNROLL for (int v = 0; v < 8; v++)
-        minus[v] = signs << (7 - PP_SIGN_BIT(v));
-}
-
 /* From the 28 signs of a word: what makes their number even in every eight columns comes into the last four bits. */
 OPEN uvec even_signs(uvec word)
 {
@@ -386,7 +387,7 @@ OPEN void open_iq2_xxs(struct packed_at p, int row, struct opened *o)
     uvec word = load_u(k->q[p.sub].word + 4 * row);
     OPEN_UNROLL for (int i = 0; i < 4; i++)
         gather_pairs_rows(pp_grid_iq2_xxs, k->q[p.sub].index[i] + row, o->w + 2 * i);
-    open_signs(even_signs(word), o->minus);
+    o->signs = even_signs(word);
     open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.125f));
 }
 
@@ -394,7 +395,7 @@ OPEN void open_iq2_xs(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq2_xs_pack *k = (const void *)p.body;
     open_eights(pp_grid_iq2_xs, p.indexes, o->w);
-    open_signs(even_signs(load_u(k->q[p.sub].word + 4 * row)), o->minus);
+    o->signs = even_signs(load_u(k->q[p.sub].word + 4 * row));
     two_odd_scales(k->scales[p.sub] + row, rows_f16(p.head + 2 * row), o);
 }
 
@@ -402,7 +403,7 @@ OPEN void open_iq2_s(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq2_s_pack *k = (const void *)p.body;
     open_eights(pp_grid_iq2_s, p.indexes, o->w);
-    open_signs(load_u(k->q[p.sub].signs + 4 * row), o->minus);
+    o->signs = load_u(k->q[p.sub].signs + 4 * row);
     two_odd_scales(k->scales[p.sub] + row, rows_f16(p.head + 2 * row), o);
 }
 
@@ -412,7 +413,7 @@ OPEN void open_iq3_xxs(struct packed_at p, int row, struct opened *o)
     uvec word = load_u(k->q[p.sub].word + 4 * row);
     OPEN_UNROLL for (int v = 0; v < 8; v++)
         o->w[v] = gather_rows(pp_grid_iq3_xxs, k->q[p.sub].index[v] + row);
-    open_signs(even_signs(word), o->minus);
+    o->signs = even_signs(word);
     open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.25f));
 }
 
@@ -422,7 +423,7 @@ OPEN void open_iq3_s(struct packed_at p, int row, struct opened *o)
     const uvec scale = rows_u8(k->scales[p.sub / 2] + row) >> p.sub % 2 * 4 & 15;
     OPEN_UNROLL for (int v = 0; v < 8; v++)
         o->w[v] = gather_joined(pp_grid_iq3_s, p.indexes + v / 4, v % 4);
-    open_signs(load_u(k->q[p.sub].signs + 4 * row), o->minus);
+    o->signs = load_u(k->q[p.sub].signs + 4 * row);
     open_scales(o, rows_f16(p.head + 2 * row) * odd_scale(scale));
 }
 

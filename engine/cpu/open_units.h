@@ -136,5 +136,15 @@ struct pp_unit_fns {
     pp_few_fn *few;
 };
 extern const struct pp_unit_fns pp_units_avxvnni[PP_TYPE_LIMIT], pp_units_avx512[PP_TYPE_LIMIT];
+/* Of code books only, which loads look up instead of gathers. */
+extern const struct pp_unit_fns pp_units_loads_avx512[PP_TYPE_LIMIT];
+
+/* A type's for AVX-512: of those two ways the one that is faster here. Any thread. */
+const struct pp_unit_fns *pp_units_of_avx512(uint32_t type);
+/* There is one way only. */
+PP_UNITS const struct pp_unit_fns *pp_units_of_avxvnni(uint32_t type)
+{
+    return pp_units_avxvnni + type;
+}
 
 #endif

@@ -24,6 +24,12 @@ OPEN_ROWS fvec fnma_rows(fvec a, fvec b, fvec c)
     return (fvec)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
 
+OPEN_ROWS uvec signed_above_128(uvec w, uvec signs, const int bit)
+{
+    const __m256i minus = (__m256i)(signs << (7 - bit) | ((uvec){0} + 0x01010101u)); /* nowhere 0 */
+    return (uvec)_mm256_sign_epi8((__m256i)w, minus) ^ ((uvec){0} + 0x80808080u);
+}
+
 #define PP_UNIT_FNS pp_units_avxvnni
 #include "engine/cpu/open_units_body.h"
 

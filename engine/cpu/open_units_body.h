@@ -1,9 +1,15 @@
 /* open_units_body.h - the routines per type of open_units.h, for those that have heads and bodies. The including file
  * has defined what open_body.h asks for and included it, the name of its table, PP_UNIT_FNS, and
+ * of what types it is, PP_UNIT_TYPES, where it is not of all, and
  *   ivec dot4(sums, w, q)  sums += the products of unsigned bytes with the 4 signed ones at q
- *   fvec fma_rows(a, b, c), fnma_rows(a, b, c)  a b + c and -a b + c, rounded once */
+ *   fvec fma_rows(a, b, c), fnma_rows(a, b, c)  a b + c and -a b + c, rounded once
+ *   uvec signed_above_128(w, signs, bit)  bytes below 128, negated where a byte of signs has that bit, and 128 */
 #include "engine/cpu/open_units.h"
 #include "engine/cpu/stream_ahead.h"
+
+#ifndef PP_UNIT_TYPES
+#define PP_UNIT_TYPES PP_BLOCK_TYPES
+#endif
 
 OPEN void put_floats(uint8_t *to, fvec v)
 {
@@ -20,9 +26,8 @@ OPEN void make_unsigned(const uint32_t type, struct opened *o)
 {
     if (!pp_type_signs(type))
         return;
-    open_signed(type, o);
     OPEN_UNROLL for (int v = 0; v < SLICES; v++)
-        o->w[v] ^= bytes_of(128);
+        o->w[v] = signed_above_128(o->w[v], o->signs, PP_SIGN_BIT(v));
 }
 
 typedef uint16_t hvec __attribute__((vector_size(4 * ROWS)));
@@ -81,7 +86,7 @@ OPEN void put_opened(const uint32_t type, struct opened *o, uint8_t *to)
             put_opened(PP_TYPE_##TYPE, &o, to);                                                                        \
         }                                                                                                              \
     }
-PP_BLOCK_TYPES(OPEN_UNIT)
+PP_UNIT_TYPES(OPEN_UNIT)
 #undef OPEN_UNIT
 
 /* --- few activation rows ------------------------------------------------------------------------------------------ */
@@ -203,9 +208,9 @@ OPEN void few_group(const uint32_t type, open_fn *open, const uint8_t *group, in
         else                                                                                                           \
             few_group(PP_TYPE_##TYPE, open_##name, group, n_cols, b, n, job);                                          \
     }
-PP_BLOCK_TYPES(FEW)
+PP_UNIT_TYPES(FEW)
 #undef FEW
 
 #define ENTRY(TYPE, name) [PP_TYPE_##TYPE] = {open_unit_##name, few_##name},
-const struct pp_unit_fns PP_UNIT_FNS[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
+const struct pp_unit_fns PP_UNIT_FNS[PP_TYPE_LIMIT] = {PP_UNIT_TYPES(ENTRY)};
 #undef ENTRY

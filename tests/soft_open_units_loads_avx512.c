@@ -1,0 +1,16 @@
+/* soft_open_units_loads_avx512.c - opening for AVX-512, code books by loads, over the software model of the
+ * instructions. */
+#if defined(__x86_64__)
+#include "tests/soft_avx512.h"
+
+#define pp_units_avx512 pp_units_avx512_soft
+#define pp_units_loads_avx512 pp_units_loads_avx512_soft
+#define pp_units_of_avx512 pp_units_of_avx512_soft
+#include "engine/cpu/open_units_loads_avx512.c"
+
+/* No clock chooses here: vectors take loads, tiles take gathers. */
+const struct pp_unit_fns *pp_units_of_avx512_soft(uint32_t type)
+{
+    return (pp_units_loads_avx512_soft[type].few ? pp_units_loads_avx512_soft : pp_units_avx512_soft) + type;
+}
+#endif
