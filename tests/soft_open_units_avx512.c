@@ -1,4 +1,5 @@
-/* soft_open_units_avx512.c - opening for AVX-512, code books by gathers, over the software model of the instructions. */
+/* soft_open_units_avx512.c - opening for AVX-512, code books by gathers, over the software model of the
+ * instructions. */
 #if defined(__x86_64__)
 #include "tests/soft_avx512.h"
 

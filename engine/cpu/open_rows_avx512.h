@@ -121,7 +121,8 @@ OPEN_ROWS struct four four_words(const uint16_t *p, const int k)
 /* v with the entry in one of its 8 lanes of 64 bits. */
 OPEN_ROWS __m512i put_pair(__m512i v, const int lane, const uint64_t *entry)
 {
-    return _mm512_mask_broadcastq_epi64(v, (__mmask8)(1u << lane), _mm_loadl_epi64((const __m128i *)(const void *)entry));
+    const __m128i pair = _mm_loadl_epi64((const __m128i *)(const void *)entry);
+    return _mm512_mask_broadcastq_epi64(v, (__mmask8)(1u << lane), pair);
 }
 
 /* Of rows 4 k to 4 k + 3: the first two into v, the others into w, lanes 2 k and 2 k + 1. */

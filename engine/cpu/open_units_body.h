@@ -153,6 +153,18 @@ OPEN fvec few_product(const uint32_t type, const struct few_weights *w, const in
     return acc;
 }
 
+enum { SUBS = 8 /* blocks of 32 columns in one of the file, where there are indexes to be joined */ };
+
+/* Joins the indexes of blocks b to end - 1 that the block of the file with block b has. */
+OPEN void join_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, int64_t end, int row,
+                     struct indexes n[SUBS][INDEXES])
+{
+    do {
+        const struct packed_at p = packed_at(type, group, n_cols, b);
+        join(type, p, row, n[p.sub]);
+    } while (++b < end && b % SUBS);
+}
+
 /* Blocks [from, to) behind b0 of the rows from `row` on of a group, with m rows; M: m where that is a constant. */
 OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t b0,
                      int64_t from, int64_t to, int row, const struct few_job *job, const int M)
@@ -164,13 +176,22 @@ OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, i
     fvec acc[MOST];
     for (int64_t i = 0; i < m; i++)
         memcpy(acc + i, job->acc[i] + row, sizeof *acc);
+    struct indexes n[SUBS][INDEXES];
+    const bool ahead = !PP_GATHERS && is_joined(type);
     for (int64_t b = from; b < to; b += together) {
         struct few_weights w[2];
+        if (ahead && (b == from || (b0 + b) % SUBS == 0))
+            join_ahead(type, group, n_cols, b0 + b, b0 + to, row, n);
         OPEN_UNROLL for (int t = 0; t < together; t++)
         {
             if (row == 0)
                 stream_ahead(group + pace * (size_t)(b0 + b + t), pace);
-            open_one(type, open, packed_at(type, group, n_cols, b0 + b + t), row, &w[t].o);
+            struct packed_at p = packed_at(type, group, n_cols, b0 + b + t);
+            p.indexes = n[p.sub];
+            if (ahead)
+                open(p, row, &w[t].o);
+            else
+                open_one(type, open, p, row, &w[t].o);
             make_unsigned(type, &w[t].o);
             few_scales(kind_of(type), &w[t]);
         }
