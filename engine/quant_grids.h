@@ -11,6 +11,10 @@ extern uint64_t pp_grid_iq2_xxs[256], pp_grid_iq2_xs[512], pp_grid_iq2_s[1024], 
 /* Four per entry: magnitudes 4, 12, ..., 52, 62 and 1, 3, ..., 15. */
 extern uint32_t pp_grid_iq3_xxs[256], pp_grid_iq3_s[512];
 
+/* The same as the file format's definition has them: 2 bits per weight for eights, 4 for fours, the first one lowest,
+ * which count the magnitudes. */
+extern const uint16_t pp_packed_iq2_xxs[256], pp_packed_iq2_xs[512], pp_packed_iq3_xxs[256], pp_packed_iq3_s[512];
+
 /* IQ4_NL, IQ4_XS: the value of a nibble; MXFP4: twice the value of an E2M1 number. */
 #define PP_IQ4_VALUES {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 #define PP_MXFP4_VALUES {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}

@@ -796,6 +796,28 @@ SOFT __m512i soft_mm512_mask_shuffle_epi8(__m512i a, uint64_t live, __m512i b, _
     EACH(64) a.u8[l] = live >> l & 1 ? moved.u8[l] : a.u8[l];
     return a;
 }
+SOFT uint32_t soft_mm512_test_epi16_mask(__m512i a, __m512i b)
+{
+    uint32_t r = 0;
+    EACH(32) r |= (uint32_t)((a.u16[l] & b.u16[l]) != 0) << l;
+    return r;
+}
+SOFT __m512i soft_mm512_mask_mov_epi16(__m512i a, uint32_t live, __m512i b)
+{
+    EACH(32) a.u16[l] = live >> l & 1 ? b.u16[l] : a.u16[l];
+    return a;
+}
+SOFT __m512i soft_mm512_permutex2var_epi16(__m512i a, __m512i at, __m512i b)
+{
+    __m512i r;
+    EACH(32) r.u16[l] = at.u16[l] & 32 ? b.u16[at.u16[l] & 31] : a.u16[at.u16[l] & 31];
+    return r;
+}
+SOFT __m512i soft_mm512_srlv_epi16(__m512i a, __m512i b)
+{
+    EACH(32) a.u16[l] = b.u16[l] < 16 ? (uint16_t)(a.u16[l] >> b.u16[l]) : 0;
+    return a;
+}
 SOFT uint64_t soft_mm512_test_epi8_mask(__m512i a, __m512i b)
 {
     uint64_t r = 0;
@@ -1075,6 +1097,10 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm512_srai_epi32 soft_mm512_srai_epi32
 #define _mm512_shuffle_epi8 soft_mm512_shuffle_epi8
 #define _mm512_mask_shuffle_epi8 soft_mm512_mask_shuffle_epi8
+#define _mm512_test_epi16_mask soft_mm512_test_epi16_mask
+#define _mm512_mask_mov_epi16 soft_mm512_mask_mov_epi16
+#define _mm512_permutex2var_epi16 soft_mm512_permutex2var_epi16
+#define _mm512_srlv_epi16 soft_mm512_srlv_epi16
 #define _mm512_test_epi8_mask soft_mm512_test_epi8_mask
 #define _mm512_mask_sub_epi8 soft_mm512_mask_sub_epi8
 #define _mm512_mask_broadcastq_epi64 soft_mm512_mask_broadcastq_epi64

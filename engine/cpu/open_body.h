@@ -358,6 +358,32 @@ OPEN void open_eights(const uint64_t *book, const struct indexes *n, uvec *w)
         gather_pairs_joined(book, n, k, w + 2 * k);
 }
 
+/* Of books that some processors need not look up (open_registers_avx512.h). */
+#ifndef PP_BOOKS_IN_REGISTERS
+OPEN void eights_iq2_xxs(const uint8_t (*index)[16], int row, uvec *w)
+{
+    OPEN_UNROLL for (int k = 0; k < 4; k++)
+        gather_pairs_rows(pp_grid_iq2_xxs, index[k] + row, w + 2 * k);
+}
+
+OPEN void fours_iq3_xxs(const uint8_t (*index)[16], int row, uvec *w)
+{
+    OPEN_UNROLL for (int v = 0; v < 8; v++)
+        w[v] = gather_rows(pp_grid_iq3_xxs, index[v] + row);
+}
+
+OPEN void eights_iq2_xs(const struct indexes *n, uvec *w)
+{
+    open_eights(pp_grid_iq2_xs, n, w);
+}
+
+OPEN void fours_iq3_s(const struct indexes *n, uvec *w)
+{
+    OPEN_UNROLL for (int v = 0; v < 8; v++)
+        w[v] = gather_joined(pp_grid_iq3_s, n + v / 4, v % 4);
+}
+#endif
+
 /* From the 28 signs of a word: what makes their number even in every eight columns comes into the last four bits. */
 OPEN uvec even_signs(uvec word)
 {
@@ -385,8 +411,7 @@ OPEN void open_iq2_xxs(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq2_xxs_pack *k = (const void *)p.body;
     uvec word = load_u(k->q[p.sub].word + 4 * row);
-    OPEN_UNROLL for (int i = 0; i < 4; i++)
-        gather_pairs_rows(pp_grid_iq2_xxs, k->q[p.sub].index[i] + row, o->w + 2 * i);
+    eights_iq2_xxs(k->q[p.sub].index, row, o->w);
     o->signs = even_signs(word);
     open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.125f));
 }
@@ -394,7 +419,7 @@ OPEN void open_iq2_xxs(struct packed_at p, int row, struct opened *o)
 OPEN void open_iq2_xs(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq2_xs_pack *k = (const void *)p.body;
-    open_eights(pp_grid_iq2_xs, p.indexes, o->w);
+    eights_iq2_xs(p.indexes, o->w);
     o->signs = even_signs(load_u(k->q[p.sub].word + 4 * row));
     two_odd_scales(k->scales[p.sub] + row, rows_f16(p.head + 2 * row), o);
 }
@@ -411,8 +436,7 @@ OPEN void open_iq3_xxs(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq3_xxs_pack *k = (const void *)p.body;
     uvec word = load_u(k->q[p.sub].word + 4 * row);
-    OPEN_UNROLL for (int v = 0; v < 8; v++)
-        o->w[v] = gather_rows(pp_grid_iq3_xxs, k->q[p.sub].index[v] + row);
+    fours_iq3_xxs(k->q[p.sub].index, row, o->w);
     o->signs = even_signs(word);
     open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.25f));
 }
@@ -421,8 +445,7 @@ OPEN void open_iq3_s(struct packed_at p, int row, struct opened *o)
 {
     const struct pp_iq3_s_pack *k = (const void *)p.body;
     const uvec scale = rows_u8(k->scales[p.sub / 2] + row) >> p.sub % 2 * 4 & 15;
-    OPEN_UNROLL for (int v = 0; v < 8; v++)
-        o->w[v] = gather_joined(pp_grid_iq3_s, p.indexes + v / 4, v % 4);
+    fours_iq3_s(p.indexes, o->w);
     o->signs = load_u(k->q[p.sub].signs + 4 * row);
     open_scales(o, rows_f16(p.head + 2 * row) * odd_scale(scale));
 }

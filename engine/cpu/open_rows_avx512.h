@@ -80,9 +80,23 @@ OPEN_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
 }
 
 #include "engine/cpu/open_gathers.h"
+
+/* Two numbers of every row, 16 bits each, of which there are two such pairs. Of four rows, in 16 bytes, the second
+ * number is JOINED_APART bytes behind the first, the next row's JOINED_STEP; and which they are of the four. */
+OPEN_ROWS __m512i two_of_joined(const struct indexes *n, const int pair)
+{
+    return to_i(pair ? n->odd : n->even);
+}
+
+enum { JOINED_APART = 2, JOINED_STEP = 4 };
+
+OPEN_ROWS int joined_number(const int pair, const int which)
+{
+    return pair + 2 * which;
+}
 #else
-/* An entry is loaded and blended into its lane by one instruction. Then taking indexes apart is the most that is left to
- * do. */
+/* An entry is loaded and blended into its lane by one instruction. Then taking indexes apart is the most that is left
+ * to do. */
 
 /* Of rows 4 k to 4 k + 3. */
 struct four {
@@ -183,6 +197,18 @@ OPEN_ROWS void join_indexes(uvec low, uvec high, struct indexes *to)
     __asm__("" : "+m"(*to));
 }
 
+OPEN_ROWS __m512i two_of_joined(const struct indexes *n, const int pair)
+{
+    return _mm512_load_si512(n->n[pair]);
+}
+
+enum { JOINED_APART = 8, JOINED_STEP = 2 };
+
+OPEN_ROWS int joined_number(const int pair, const int which)
+{
+    return 2 * pair + which;
+}
+
 OPEN_ROWS struct four joined(const struct indexes *i, const int number, const int k)
 {
     return four_words(i->n[number / 2][k][number % 2], k);
@@ -211,6 +237,8 @@ OPEN_ROWS uvec spread_byte(uvec v, const int k)
     __m512i byte = _mm512_broadcast_i32x4(_mm_add_epi8(first, _mm_set1_epi8((char)k)));
     return from_i(_mm512_shuffle_epi8(to_i(v), byte));
 }
+
+#include "engine/cpu/open_registers_avx512.h"
 
 OPEN_ROWS ivec dot4(ivec sums, uvec w, const int8_t *q)
 {
