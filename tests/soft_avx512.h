@@ -834,13 +834,6 @@ SOFT __m512i soft_mm512_mask_broadcastq_epi64(__m512i r, uint8_t live, __m128i a
     EACH(8) r.i64[l] = live >> l & 1 ? _mm_cvtsi128_si64(a) : r.i64[l];
     return r;
 }
-SOFT __m256i soft_mm256_mask_broadcastd_epi32(__m256i r, uint8_t live, __m128i a)
-{
-    int32_t lanes[8];
-    _mm256_storeu_si256((__m256i *)(void *)lanes, r);
-    EACH(8) lanes[l] = live >> l & 1 ? _mm_cvtsi128_si32(a) : lanes[l];
-    return _mm256_loadu_si256((const __m256i *)(const void *)lanes);
-}
 SOFT __m512i soft_mm512_i32gather_epi32(__m512i at, const void *base, int scale)
 {
     __m512i r;
@@ -1104,7 +1097,6 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm512_test_epi8_mask soft_mm512_test_epi8_mask
 #define _mm512_mask_sub_epi8 soft_mm512_mask_sub_epi8
 #define _mm512_mask_broadcastq_epi64 soft_mm512_mask_broadcastq_epi64
-#define _mm256_mask_broadcastd_epi32 soft_mm256_mask_broadcastd_epi32
 #undef _mm512_i32gather_epi32
 #define _mm512_i32gather_epi32 soft_mm512_i32gather_epi32
 #undef _mm512_i32gather_epi64

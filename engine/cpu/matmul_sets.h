@@ -8,10 +8,11 @@
  * them all. */
 #define PP_BLOCK_TYPES(X)                                                                                     \
     X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1) X(Q2_K, q2_k) X(Q3_K, q3_k) X(Q5_K, q5_k) X(IQ4_NL, iq4_nl)        \
-    X(IQ4_XS, iq4_xs) X(MXFP4, mxfp4) X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) PP_CODE_BOOK_TYPES(X)
-#define PP_CODE_BOOK_TYPES(X)                                                                                 \
-    X(IQ2_XXS, iq2_xxs) X(IQ2_XS, iq2_xs) X(IQ2_S, iq2_s) X(IQ3_XXS, iq3_xxs) X(IQ3_S, iq3_s) X(IQ1_S, iq1_s)     \
-    X(IQ1_M, iq1_m)
+    X(IQ4_XS, iq4_xs) X(MXFP4, mxfp4) X(TQ1_0, tq1_0) X(TQ2_0, tq2_0) X(IQ2_XXS, iq2_xxs) X(IQ3_XXS, iq3_xxs)       \
+    PP_LARGE_BOOK_TYPES(X)
+/* Code books with more than 256 entries. */
+#define PP_LARGE_BOOK_TYPES(X)                                                                                \
+    X(IQ2_XS, iq2_xs) X(IQ2_S, iq2_s) X(IQ3_S, iq3_s) X(IQ1_S, iq1_s) X(IQ1_M, iq1_m)
 
 /* For a set's table: all of them by `fn`. */
 #define PP_BLOCKS_BY(fn)                                                                                      \

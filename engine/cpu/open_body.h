@@ -358,8 +358,12 @@ OPEN void open_eights(const uint64_t *book, const struct indexes *n, uvec *w)
         gather_pairs_joined(book, n, k, w + 2 * k);
 }
 
-/* Of books that some processors need not look up (open_registers_avx512.h). */
-#ifndef PP_BOOKS_IN_REGISTERS
+/* Of books that some processors need not look up, up to so many entries (open_registers_avx512.h). */
+#ifndef PP_BOOKS_PERMUTED
+#define PP_BOOKS_PERMUTED 0
+#endif
+
+#if PP_BOOKS_PERMUTED < 256
 OPEN void eights_iq2_xxs(const uint8_t (*index)[16], int row, uvec *w)
 {
     OPEN_UNROLL for (int k = 0; k < 4; k++)
@@ -371,7 +375,9 @@ OPEN void fours_iq3_xxs(const uint8_t (*index)[16], int row, uvec *w)
     OPEN_UNROLL for (int v = 0; v < 8; v++)
         w[v] = gather_rows(pp_grid_iq3_xxs, index[v] + row);
 }
+#endif
 
+#if PP_BOOKS_PERMUTED < 512
 OPEN void eights_iq2_xs(const struct indexes *n, uvec *w)
 {
     open_eights(pp_grid_iq2_xs, n, w);

@@ -1,6 +1,6 @@
-/* open_choice.c - how code books are looked up with AVX-512: by gathers, or by a load for each row. Both give the same
- * bits. On an Emerald Rapids gathers take two thirds of the time; on a Cascade Lake, whose microcode lets nothing pass
- * them, more than twice as long; and nothing that a processor says of itself tells. So both are timed once. */
+/* open_choice.c - how large code books are looked up with AVX-512: by gathers, or by a load for each row. Both give the
+ * same bits. On an Emerald Rapids gathers take up to a third less time; on a Cascade Lake, whose microcode lets nothing
+ * pass them, more than twice as long; and nothing that a processor says of itself tells. So both are timed once. */
 #if defined(__x86_64__)
 #include <assert.h>
 #include <pthread.h>
@@ -16,14 +16,14 @@ static bool loads_are_faster;
 /* Time of a group of weights and one row: what decoding does. */
 static uint64_t time_of(const struct pp_unit_fns *fns)
 {
-    static const uint8_t group[N_COLS / 256 * (sizeof(struct pp_iq2_xxs_pack) + 64)] __attribute__((aligned(64)));
+    static const uint8_t group[N_COLS / 256 * (sizeof(struct pp_iq2_s_pack) + 64)] __attribute__((aligned(64)));
     static const int8_t q[N_COLS];
     static const struct side side[N_BLOCKS / CHUNK];
     float acc[1][PP_GROUP_ROWS] __attribute__((aligned(64))) = {{0}};
     const struct few_job job = {.side = side, .q = q, .q_stride = N_COLS, .m = 1, .acc = acc};
-    assert(pp_pack_group_bytes(PP_TYPE_IQ2_XXS, N_COLS) <= sizeof group);
+    assert(pp_pack_group_bytes(PP_TYPE_IQ2_S, N_COLS) <= sizeof group);
     const uint64_t begin = pp_now_ns();
-    fns[PP_TYPE_IQ2_XXS].few(group, N_COLS, 0, N_BLOCKS, &job);
+    fns[PP_TYPE_IQ2_S].few(group, N_COLS, 0, N_BLOCKS, &job);
     return pp_now_ns() - begin;
 }
 

@@ -1,13 +1,14 @@
-/* open_registers_avx512.h - code books of 256 and 512 entries that need no lookup in memory: an entry is 16 bits, of
- * which a permutation finds 32 at a time among 64, and what they stand for is worked out behind it. One row, a Cascade
- * Lake, ns for 16 x 32: IQ3_XXS 39 where loads took 63, IQ3_S 58 (72), IQ2_XXS 31 (37), IQ2_XS 41 (45). Private to
- * engine/cpu. */
+/* open_registers_avx512.h - code books that need no lookup in memory: an entry is 16 bits, of which a permutation finds
+ * 32 at a time among 64, and what they stand for is worked out behind it. The including file has defined
+ * PP_BOOKS_PERMUTED: how many entries these books have at most, 256 or 512. Private to engine/cpu.
+ *
+ * One row, ns for 16 x 32: on a Cascade Lake IQ3_XXS takes 39 where loads take 63, IQ3_S 58 (72), IQ2_XXS 31 (37),
+ * IQ2_XS 41 (45). On an Emerald Rapids, in its two states, IQ3_XXS takes 32 and 47 where gathers take 31 and 62, IQ2_XXS as long
+ * as these; 512 entries lose: IQ3_S 46 (42), IQ2_XS 35 (29). */
 #ifndef PP_CPU_OPEN_REGISTERS_AVX512_H
 #define PP_CPU_OPEN_REGISTERS_AVX512_H
 
 #include "engine/quant_grids.h"
-
-#define PP_BOOKS_IN_REGISTERS
 
 enum { PERMUTED = 64, MOST_PERMUTED = 512 / PERMUTED };
 
@@ -108,30 +109,33 @@ OPEN_ROWS void fours_iq3_xxs(const uint8_t (*index)[16], int row, uvec *w)
     }
 }
 
-OPEN_ROWS struct place place_of_joined(const int which)
+#if PP_BOOKS_PERMUTED >= 512
+/* Numbers 2 i and 2 i + 1 of all rows, as struct indexes has them: of row r of four at bytes 2 r and 8 + 2 r. */
+OPEN_ROWS __m512i two_of_joined(const struct indexes *n, const int i)
 {
-    return (struct place){JOINED_APART * which, JOINED_STEP};
+    return _mm512_load_si512(n->n[i]);
 }
 
 OPEN_ROWS void eights_iq2_xs(const struct indexes *n, uvec *w)
 {
-    OPEN_UNROLL for (int k = 0; k < 2; k++)
+    OPEN_UNROLL for (int i = 0; i < 2; i++)
     {
-        const __m512i packed = find_packed(pp_packed_iq2_xs, 512, two_of_joined(n, k));
-        OPEN_UNROLL for (int which = 0; which < 2; which++)
-            spread_eights(packed, place_of_joined(which), w + 2 * joined_number(k, which));
+        const __m512i packed = find_packed(pp_packed_iq2_xs, 512, two_of_joined(n, i));
+        spread_eights(packed, (struct place){0, 2}, w + 4 * i);
+        spread_eights(packed, (struct place){8, 2}, w + 4 * i + 2);
     }
 }
 
 OPEN_ROWS void fours_iq3_s(const struct indexes *n, uvec *w)
 {
     const __m128i table = _mm_setr_epi8(1, 3, 5, 7, 9, 11, 13, 15, 0, 0, 0, 0, 0, 0, 0, 0);
-    OPEN_UNROLL for (int k = 0; k < 4; k++)
+    OPEN_UNROLL for (int i = 0; i < 4; i++)
     {
-        const __m512i packed = find_packed(pp_packed_iq3_s, 512, two_of_joined(n + k / 2, k % 2));
-        OPEN_UNROLL for (int which = 0; which < 2; which++)
-            w[4 * (k / 2) + joined_number(k % 2, which)] = spread_fours(packed, place_of_joined(which), table);
+        const __m512i packed = find_packed(pp_packed_iq3_s, 512, two_of_joined(n + i / 2, i % 2));
+        w[2 * i] = spread_fours(packed, (struct place){0, 2}, table);
+        w[2 * i + 1] = spread_fours(packed, (struct place){8, 2}, table);
     }
 }
+#endif
 
 #endif

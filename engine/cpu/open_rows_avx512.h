@@ -81,19 +81,7 @@ OPEN_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
 
 #include "engine/cpu/open_gathers.h"
 
-/* Two numbers of every row, 16 bits each, of which there are two such pairs. Of four rows, in 16 bytes, the second
- * number is JOINED_APART bytes behind the first, the next row's JOINED_STEP; and which they are of the four. */
-OPEN_ROWS __m512i two_of_joined(const struct indexes *n, const int pair)
-{
-    return to_i(pair ? n->odd : n->even);
-}
-
-enum { JOINED_APART = 2, JOINED_STEP = 4 };
-
-OPEN_ROWS int joined_number(const int pair, const int which)
-{
-    return pair + 2 * which;
-}
+#define PP_BOOKS_PERMUTED 256
 #else
 /* An entry is loaded and blended into its lane by one instruction. Then taking indexes apart is the most that is left
  * to do. */
@@ -102,25 +90,6 @@ OPEN_ROWS int joined_number(const int pair, const int which)
 struct four {
     uint32_t i[4];
 };
-
-/* The two lowest bytes have registers of their own names, so one shift brings the next two. A compiler that knew of it
- * would make a copy and a shift for each byte. */
-OPEN_ROWS uint32_t shifted16(uint32_t n)
-{
-    n >>= 16;
-#ifdef __x86_64__
-    __asm__("" : "+Q"(n));
-#endif
-    return n;
-}
-
-OPEN_ROWS struct four four_bytes(const uint8_t *p)
-{
-    uint32_t n;
-    memcpy(&n, p, sizeof n);
-    const uint32_t m = shifted16(n);
-    return (struct four){{n & 255, n >> 8 & 255, m & 255, m >> 8}};
-}
 
 /* Every other time one by one: what loads and what shifts have an equal share then. */
 OPEN_ROWS struct four four_words(const uint16_t *p, const int k)
@@ -154,35 +123,6 @@ OPEN_ROWS void split_pairs(__m512i v, __m512i w, uvec *to)
     to[1] = from_i(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
 }
 
-OPEN_ROWS void gather_pairs_rows(const uint64_t *t, const uint8_t *p, uvec *to)
-{
-    __m512i v = _mm512_setzero_si512(), w = v;
-    OPEN_UNROLL for (int k = 0; k < 4; k++)
-        put_pairs(&v, &w, k, t, four_bytes(p + 4 * k));
-    split_pairs(v, w, to);
-}
-
-/* Lanes 4 k to 4 k + 3 of 8. */
-OPEN_ROWS __m256i put_four(__m256i v, const int k, const uint32_t *t, struct four f)
-{
-    OPEN_UNROLL for (int r = 0; r < 4; r++)
-        v = _mm256_mask_broadcastd_epi32(v, (__mmask8)(1u << (4 * k + r)), _mm_cvtsi32_si128((int)t[f.i[r]]));
-    return v;
-}
-
-OPEN_ROWS uvec both_eights(__m256i low, __m256i high)
-{
-    return from_i(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
-}
-
-OPEN_ROWS uvec gather_rows(const uint32_t *t, const uint8_t *p)
-{
-    __m256i v[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    OPEN_UNROLL for (int k = 0; k < 4; k++)
-        v[k / 2] = put_four(v[k / 2], k % 2, t, four_bytes(p + 4 * k));
-    return both_eights(v[0], v[1]);
-}
-
 /* Indexes as addresses take them: from memory, for what takes them out of a vector is busy with shuffling. */
 struct indexes {
     uint16_t n[2][4][2][4] __attribute__((aligned(64))); /* number 2 i + j of row 4 k + r: [i][k][j][r] */
@@ -197,29 +137,9 @@ OPEN_ROWS void join_indexes(uvec low, uvec high, struct indexes *to)
     __asm__("" : "+m"(*to));
 }
 
-OPEN_ROWS __m512i two_of_joined(const struct indexes *n, const int pair)
-{
-    return _mm512_load_si512(n->n[pair]);
-}
-
-enum { JOINED_APART = 8, JOINED_STEP = 2 };
-
-OPEN_ROWS int joined_number(const int pair, const int which)
-{
-    return 2 * pair + which;
-}
-
 OPEN_ROWS struct four joined(const struct indexes *i, const int number, const int k)
 {
     return four_words(i->n[number / 2][k][number % 2], k);
-}
-
-OPEN_ROWS uvec gather_joined(const uint32_t *t, const struct indexes *i, const int number)
-{
-    __m256i v[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    OPEN_UNROLL for (int k = 0; k < 4; k++)
-        v[k / 2] = put_four(v[k / 2], k % 2, t, joined(i, number, k));
-    return both_eights(v[0], v[1]);
 }
 
 OPEN_ROWS void gather_pairs_joined(const uint64_t *t, const struct indexes *i, const int number, uvec *to)
@@ -229,6 +149,8 @@ OPEN_ROWS void gather_pairs_joined(const uint64_t *t, const struct indexes *i, c
         put_pairs(&v, &w, k, t, joined(i, number, k));
     split_pairs(v, w, to);
 }
+
+#define PP_BOOKS_PERMUTED 512
 #endif
 
 OPEN_ROWS uvec spread_byte(uvec v, const int k)

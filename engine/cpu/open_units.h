@@ -136,7 +136,7 @@ struct pp_unit_fns {
     pp_few_fn *few;
 };
 extern const struct pp_unit_fns pp_units_avxvnni[PP_TYPE_LIMIT], pp_units_avx512[PP_TYPE_LIMIT];
-/* Of code books only, which loads look up instead of gathers. */
+/* Of large code books only, which are looked up without gathers. */
 extern const struct pp_unit_fns pp_units_loads_avx512[PP_TYPE_LIMIT];
 
 /* A type's for AVX-512: of those two ways the one that is faster here. Any thread. */

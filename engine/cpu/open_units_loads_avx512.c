@@ -1,5 +1,5 @@
-/* open_units_loads_avx512.c - the types with code books, opened for AVX-512 where loads look them up sooner than the
- * processor's own gathers do (open_choice.c). */
+/* open_units_loads_avx512.c - the types with large code books, opened for AVX-512 without gathers where these are slow
+ * (open_choice.c). */
 #if defined(__x86_64__)
 
 #define PP_GATHERS 0
@@ -7,7 +7,7 @@
 
 #include "engine/cpu/open_body.h"
 
-#define PP_UNIT_TYPES PP_CODE_BOOK_TYPES
+#define PP_UNIT_TYPES PP_LARGE_BOOK_TYPES
 #define PP_UNIT_FNS pp_units_loads_avx512
 #include "engine/cpu/open_units_body.h"
 
