@@ -3,8 +3,8 @@
  * PP_BOOKS_PERMUTED: how many entries these books have at most, 256 or 512. Private to engine/cpu.
  *
  * One row, ns for 16 x 32: on a Cascade Lake IQ3_XXS takes 39 where loads take 63, IQ3_S 58 (72), IQ2_XXS 31 (37),
- * IQ2_XS 41 (45). On an Emerald Rapids, in its two states, IQ3_XXS takes 32 and 47 where gathers take 31 and 62, IQ2_XXS as long
- * as these; 512 entries lose: IQ3_S 46 (42), IQ2_XS 35 (29). */
+ * IQ2_XS 41 (45). On an Emerald Rapids, in its two states, IQ3_XXS takes 32 and 47 where gathers take 31 and 62, and
+ * IQ2_XXS as long as these; 512 entries lose there: IQ3_S 46 (42), IQ2_XS 35 (29). */
 #ifndef PP_CPU_OPEN_REGISTERS_AVX512_H
 #define PP_CPU_OPEN_REGISTERS_AVX512_H
 
