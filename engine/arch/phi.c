@@ -266,15 +266,16 @@ static enum pp_code check_limit(float limit, struct pp_error *err)
                                        "one above 0 is supported", (double)limit);
 }
 
-/* Sizes of feed-forward parts, either itself or by the model's. */
+/* Sizes of feed-forward parts, either itself or by the model's, which is refused elsewhere where it is too large. */
 static enum pp_code small_n_ff(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum { PAD = 256, MOST = 1 << 22 };
     int64_t times = 0;
     enum pp_code code = pp_config_int(config, "ff_dim_multiplier", &times, err);
-    if (!code && times > 0 && times < MOST)
+    const bool by_model = !code && times > 0 && times < MOST && hp->n_embd < MOST;
+    if (by_model)
         hp->n_ff = times * (hp->n_embd / 3) * 2;
-    if (!code && times > 0 && times < MOST && pp_config_flag(config, "gegelu_pad_to_256", true))
+    if (by_model && pp_config_flag(config, "gegelu_pad_to_256", true))
         hp->n_ff = (hp->n_ff + PAD - 1) / PAD * PAD;
     if (!code && (times < 0 || times >= MOST))
         code = pp_fail(err, PP_ERR_FORMAT, "config.json: ff_dim_multiplier is %lld, which cannot be right",
