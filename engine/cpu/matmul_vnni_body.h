@@ -764,8 +764,8 @@ INLINE void many_blocks(const enum kind kind, const struct pp_matrix *w, int64_t
 }
 
 /* So many activation rows meet these types as they come; more repay opening a unit. Measured: at 8 rows units were 1.0
- * to 1.5 times as fast with 16 lanes, at 4 rows mostly slower; with 8 lanes that is so at 4 and 2. There a grid of IQ3 is
- * looked up for 4 columns at a time, which takes longer than the products of a row. */
+ * to 1.5 times as fast with 16 lanes, at 4 rows mostly slower; with 8 lanes that is so at 4 and 2. There a grid of IQ3
+ * is looked up for 4 columns at a time, which takes longer than the products of a row. */
 INLINE int64_t few_rows(uint32_t type)
 {
     return LANES == 8 && (type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS) ? 1 : LANES / 4;
