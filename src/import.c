@@ -647,6 +647,20 @@ static enum pp_code mend_escapes(const char *text, size_t n, char **copy, struct
     return PP_OK;
 }
 
+/* What is in the file if that is one value; a message by itself becomes a list of it. False: no memory. */
+static bool as_list(cJSON **whole)
+{
+    if (!*whole || !is_message(*whole))
+        return true;
+    cJSON *list = cJSON_CreateArray();
+    if (!list || !cJSON_AddItemToArray(list, *whole)) {
+        cJSON_Delete(list);
+        return false;
+    }
+    *whole = list;
+    return true;
+}
+
 static enum pp_code read_values(const char *text, size_t n, struct pp_import *out, struct pp_error *err)
 {
     size_t bad = 0;
@@ -655,9 +669,11 @@ static enum pp_code read_values(const char *text, size_t n, struct pp_import *ou
     if (nul)
         return no_json(text, n, (size_t)(nul - text), err);
     cJSON *whole = parse(text, n, &bad);
-    if (whole && !is_message(whole))
+    if (!as_list(&whole))
+        code = pp_fail_nomem(err, "the conversations");
+    else if (whole)
         code = add_value(out, whole, err);
-    else if (whole || is_lines(text, n))
+    else if (is_lines(text, n))
         code = add_lines(out, text, n, err);
     else
         code = no_json(text, n, bad, err);

@@ -297,6 +297,23 @@ static void other_programs(void **state)
                 "{\"sender\":\"assistant\",\"text\":\"Hi\"},{\"sender\":\"human\",\"text\":\"Bye\"}]}]", "", "N");
 }
 
+static void a_message_by_itself(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "{\"role\": \"user\", \"content\": \"Hello\"}",
+        "{\n  \"role\": \"user\",\n  \"content\": \"Hello\"\n}\n",
+        "[\n{\"role\": \"user\",\n\"content\": \"Hello\"}]",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct pp_import im = read_text(texts[i]);
+        assert_int_equal(im.n, 1);
+        assert_int_equal(im.list[0].n, 1);
+        assert_string_equal(im.list[0].messages[0].content, "Hello");
+        pp_import_free(&im);
+    }
+}
+
 /* Trees: of two answers the one that was on the screen is, too; what tools said goes, and its children stay. */
 static void trees_of_other_programs(void **state)
 {
@@ -758,6 +775,7 @@ TEST_GROUP(export)
         cmocka_unit_test(zeros_in_a_file),
         cmocka_unit_test(markdown), cmocka_unit_test(fences),
         cmocka_unit_test(other_programs),
+        cmocka_unit_test(a_message_by_itself),
         cmocka_unit_test(trees_of_other_programs),
         cmocka_unit_test(carried_on_elsewhere),
         cmocka_unit_test(mistakes),
