@@ -183,6 +183,10 @@ paste_without_memory() { # it says so, and goes on; what was there stays
         done
     keys C-j && text "END" && see "  END"
 }
+paste_of_no_text() { # it stays in the line, to be mended
+    start 80x24 && see ready && printf 'caf\351 here' | paste && see "here" && keys Enter && see "no text in UTF-8" &&
+        gone "You said" && see "here" && keys C-u && say "and so on" && see "You said: and so on"
+}
 paste_without_end() {
     start 80x24 && see ready && text "$(printf '\033[200~one\ntwo')" && see "where the paste ends" && see "› one" &&
         text "!" && see "two!" && keys Enter && see "You said: one" && see ready &&
@@ -829,7 +833,7 @@ long_typed() {
 
 cases="greeting_80x24 size_of_another absurd_sizes greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarged_to_the_tail new_text_mark many_messages loading_ends paste_lines
-paste_megabyte paste_without_memory paste_without_end paste_behind_a_menu paste_while_leaving multi_line
+paste_megabyte paste_without_memory paste_of_no_text paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
