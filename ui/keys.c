@@ -213,7 +213,8 @@ bool pp_ui_accept(void *user, const char *text)
         return true;
     pp_ui_clear_notice(ui);
     if (!pp_utf8_valid(text, strlen(text))) { /* as without a screen: a model can make nothing of it */
-        pp_ui_notice(ui, true, "this is no text in UTF-8: nothing of it was sent; iconv makes UTF-8 of other encodings");
+        pp_ui_notice(ui, true,
+                     "this is no text in UTF-8: nothing of it was sent; iconv makes UTF-8 of other encodings");
         return false;
     }
     const enum pp_slash command = text[0] == '/' ? slash(ui, text) : PP_SLASH_TEXT;
