@@ -250,25 +250,12 @@ INLINE __m256i both(ivec low, ivec high)
     return _mm256_blend_epi16((__m256i)low, _mm256_slli_epi32((__m256i)high, 16), 0xaa);
 }
 
-enum { SUBS = 8 /* blocks of 32 columns in one of the file, where there are indexes to be joined */ };
-
-/* Joins the indexes of blocks b to end - 1 that the block of the file with block b has. */
-INLINE void join_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, int64_t end,
-                       struct indexes n[SUBS][2][INDEXES])
-{
-    do {
-        const struct packed_at p = packed_at(type, group, n_cols, b);
-        UNROLL for (int h = 0; h < 2; h++)
-            join(type, p, ROWS * h, n[p.sub][h]);
-    } while (++b < end && b % SUBS);
-}
-
 /* A block's rows from `row` on, opened. n: the joined indexes of the block of the file that it is in. */
 INLINE void few_open(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t b, const int h,
-                     struct indexes n[SUBS][2][INDEXES], struct few_weights *w)
+                     struct indexes n[SUBS][INDEXES], struct few_weights *w)
 {
     struct packed_at p = packed_at(type, group, n_cols, b);
-    p.indexes = is_joined(type) ? n[p.sub][h] : NULL;
+    p.indexes = is_joined(type) ? n[p.sub] : NULL;
     open(p, ROWS * h, &w->o);
     if (pp_type_halved(type)) {
         w->sc[0] = twice(w->o.sc[0]);
@@ -284,7 +271,7 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
                       const struct act_tile *x, float *y, int64_t y_stride, int64_t m, const int M)
 {
     const size_t pace = pp_pack_group_bytes(type, n_cols) / (size_t)(n_cols / 32);
-    struct indexes n[SUBS][2][INDEXES];
+    struct indexes n[2][SUBS][INDEXES];
     __m256 acc[2][FEW_ROWS];
     const int64_t rows = M ? M : m;
     const int together = pp_type_twins(type) ? 2 : 1;
@@ -296,8 +283,9 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
         acc[1][i] = _mm256_loadu_ps(sums + 8);
     }
     for (int64_t b = 0; b < x->n_blocks; b += together) {
-        if (is_joined(type) && (b == 0 || (x->block0 + b) % SUBS == 0))
-            join_ahead(type, group, n_cols, x->block0 + b, x->block0 + x->n_blocks, n);
+        const bool joins = is_joined(type) && (b == 0 || (x->block0 + b) % SUBS == 0);
+        for (int h = 0; joins && h < 2; h++)
+            join_ahead(type, group, n_cols, x->block0 + b, x->block0 + x->n_blocks, ROWS * h, n[h]);
         UNROLL for (int h = 0; h < 2; h++)
         {
             struct few_weights w[2];
@@ -306,7 +294,7 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
             {
                 if (h == 0)
                     stream_ahead(group + pace * (size_t)(x->block0 + b + t), pace);
-                few_open(type, open, group, n_cols, x->block0 + b + t, h, n, &w[t]);
+                few_open(type, open, group, n_cols, x->block0 + b + t, h, n[h], &w[t]);
                 for (int64_t i = 0; i < rows; i++) {
                     const __m256i sum = few_sum(type, &w[t], x, (b + t) * rows + i);
                     isum[i] = t ? _mm256_add_epi32(isum[i], sum) : sum;

@@ -488,6 +488,18 @@ OPEN void open_iq1_m(struct packed_at p, int row, struct opened *o)
 
 typedef void open_fn(struct packed_at p, int row, struct opened *o);
 
+enum { SUBS = 8 /* blocks of 32 columns in one of the file, where there are indexes to be joined */ };
+
+/* Joins the indexes of blocks b to end - 1 that the block of the file with block b has. */
+OPEN void join_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, int64_t end, int row,
+                     struct indexes n[SUBS][INDEXES])
+{
+    do {
+        const struct packed_at p = packed_at(type, group, n_cols, b);
+        join(type, p, row, n[p.sub]);
+    } while (++b < end && b % SUBS);
+}
+
 /* One block, its indexes made on the way. */
 OPEN void open_one(const uint32_t type, open_fn *open, struct packed_at p, int row, struct opened *o)
 {

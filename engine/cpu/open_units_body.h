@@ -153,18 +153,6 @@ OPEN fvec few_product(const uint32_t type, const struct few_weights *w, const in
     return acc;
 }
 
-enum { SUBS = 8 /* blocks of 32 columns in one of the file, where there are indexes to be joined */ };
-
-/* Joins the indexes of blocks b to end - 1 that the block of the file with block b has. */
-OPEN void join_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, int64_t end, int row,
-                     struct indexes n[SUBS][INDEXES])
-{
-    do {
-        const struct packed_at p = packed_at(type, group, n_cols, b);
-        join(type, p, row, n[p.sub]);
-    } while (++b < end && b % SUBS);
-}
-
 /* Blocks [from, to) behind b0 of the rows from `row` on of a group, with m rows; M: m where that is a constant. */
 OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t b0,
                      int64_t from, int64_t to, int row, const struct few_job *job, const int M)
