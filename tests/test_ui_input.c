@@ -175,6 +175,31 @@ static void a_paste_of_bytes(void **state)
     pp_input_free(in);
 }
 
+static void a_paste_behind_escape(void **state)
+{
+    (void)state;
+    static const char text[] = "\033\033[200~one\ntwo\033[201~\033\033[2~";
+    for (size_t piece = 1; piece < sizeof text; piece++) {
+        struct pp_input *in = fresh();
+        struct pp_key got[4] = {0};
+        int n = 0;
+        for (size_t i = 0; i < sizeof text - 1; i += piece) {
+            pp_input_feed(in, text + i, sizeof text - 1 - i < piece ? sizeof text - 1 - i : piece);
+            while (n < 3 && pp_input_next(in, &got[n])) {
+                if (n == 1)
+                    assert_string_equal(got[n].text, "one\ntwo");
+                n++;
+            }
+        }
+        assert_int_equal(n, 3);
+        assert_int_equal(got[0].cp, 033);
+        assert_int_equal(got[0].mods, 0);
+        assert_int_equal(got[1].type, PP_KEY_PASTE);
+        assert_int_equal(got[2].mods, PP_MOD_ALT); /* rxvt's Alt-Insert */
+        pp_input_free(in);
+    }
+}
+
 /* A terminal, or a program between, forgets the end mark: keys must not be swallowed for ever. */
 static void a_paste_without_end(void **state)
 {
@@ -363,7 +388,7 @@ TEST_GROUP(ui_input)
         cmocka_unit_test(typed_ahead),
         cmocka_unit_test(one_by_one), cmocka_unit_test(cut_and_glued), cmocka_unit_test(lone_escape),
             cmocka_unit_test(pastes),
-        cmocka_unit_test(a_paste_of_bytes),
+        cmocka_unit_test(a_paste_of_bytes), cmocka_unit_test(a_paste_behind_escape),
         cmocka_unit_test(a_paste_without_end),
         cmocka_unit_test(behind_a_paste_without_end),
         cmocka_unit_test(a_paste_that_pauses), cmocka_unit_test(a_large_paste), cmocka_unit_test(a_lost_paste),

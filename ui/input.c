@@ -324,6 +324,20 @@ static enum step step_learned(const struct pp_input *in, struct view *v, struct 
     return result;
 }
 
+/* Escape and a paste right behind it, as a slow line brings both at once: no Alt goes with a paste, whose text would
+ * be keys without its mark. */
+static enum step step_before_paste(struct view *v, struct pp_key *key)
+{
+    const size_t mark = strlen(paste_begin), n = v->n - 1 < mark ? v->n - 1 : mark;
+    if (memcmp(v->s + 1, paste_begin, n) != 0)
+        return STEP_NOTHING;
+    if (n < mark)
+        return STEP_MORE;
+    set_char(key, ESC);
+    v->used = 1;
+    return STEP_KEY;
+}
+
 static enum step step_escape(const struct pp_input *in, struct view *v, struct pp_key *key)
 {
     if (v->n == 1)
@@ -338,8 +352,9 @@ static enum step step_escape(const struct pp_input *in, struct view *v, struct p
     case 'O': result = step_ss3(v, 2, key); break;
     case ']': case 'P': case '_': case '^': case 'X': result = step_string(v, 2); break;
     case ESC:
-        if (v->n == 2)
-            return STEP_MORE;
+        result = step_before_paste(v, key);
+        if (result != STEP_NOTHING)
+            return result;
         if (v->s[2] == '[' || v->s[2] == 'O') { /* rxvt: Alt with a key that has a sequence */
             result = v->s[2] == '[' ? step_csi(v, 3, key) : step_ss3(v, 3, key);
             key->mods |= PP_MOD_ALT;
