@@ -1,5 +1,5 @@
-/* store_fixture.h - stores for tests, and what is in their files without the store's help. All of it fails the test where
- * it cannot be done. */
+/* store_fixture.h - stores for tests, and what is in their files without the store's help. All of it fails the test
+ * where it cannot be done. */
 #ifndef PP_TESTS_STORE_FIXTURE_H
 #define PP_TESTS_STORE_FIXTURE_H
 
