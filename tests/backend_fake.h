@@ -74,11 +74,16 @@ extern struct fixture fix;
 int fix_setup(void **state);
 int fix_setup_ready(void **state);
 int fix_teardown(void **state);
+#define READY(test) cmocka_unit_test_setup_teardown(test, fix_setup_ready, fix_teardown)
+#define FRESH(test) cmocka_unit_test_setup_teardown(test, fix_setup, fix_teardown)
+struct pp_store *fix_store(void); /* its database, opened once more */
 const struct pp_status *fix_status(void);
 const struct pp_chat_message *fix_message(size_t i); /* fails the test if there is none */
 enum pp_slash fix_slash(const char *line);
 /* Sends a question; returns when it has reached the backend. The conversation's id. */
 int64_t fix_ask(const char *question);
+/* All of the answer to what was asked, of one token. */
+void fix_answer(const char *text);
 
 /* What the backend tells, of the last generation or the one chosen since. */
 void fake_choose(struct fixture *f, int generation); /* from 0 */

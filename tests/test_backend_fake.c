@@ -485,11 +485,28 @@ enum pp_slash fix_slash(const char *line)
     return pp_controller_slash(fix.c, line, arg, sizeof arg);
 }
 
+struct pp_store *fix_store(void)
+{
+    struct pp_store *st;
+    struct pp_error err;
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    return st;
+}
+
 int64_t fix_ask(const char *question)
 {
     assert_true(pp_controller_send(fix.c, question));
     pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
     return pp_controller_session_id(fix.c);
+}
+
+void fix_answer(const char *text)
+{
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
+    assert_true(fix.fake->committed);
+    fake_text(&fix, text, 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
 }
 
 /* --- a job that only comes back --------------------------------------------------------------------------- */

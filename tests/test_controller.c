@@ -3,26 +3,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/store_internal.h"
 #include "src/title.h"
 #include "tests/backend_fake.h"
 #include "tests/fill_store.h"
 
-static struct pp_store *open_store(void)
-{
-    struct pp_store *st;
-    struct pp_error err;
-    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
-    return st;
-}
-
 /* The text of a message in the database, in a static buffer; its state in *state. */
 static const char *stored(int64_t id, enum pp_message_state *state)
 {
     static char text[512];
-    struct pp_store *st = open_store();
+    struct pp_store *st = fix_store();
     struct pp_message *list;
     size_t n;
     struct pp_error err;
@@ -284,7 +275,7 @@ static void test_quit_idle(void **state)
 
 static size_t n_stored_messages(void)
 {
-    struct pp_store *st = open_store();
+    struct pp_store *st = fix_store();
     struct pp_session s = {0};
     struct pp_error err;
     assert_ok(pp_store_session_latest(st, &s, &err), err);
@@ -339,7 +330,7 @@ static void test_io_error(void **state)
     (void)state;
     fixture_turn(&fix, "one", "1");
     fixture_turn(&fix, "two", "2");
-    struct pp_store *st = open_store();
+    struct pp_store *st = fix_store();
     assert_ok(pp_store_session_delete(st, pp_controller_session_id(fix.c), &err), err); /* somebody else did */
     pp_store_close(st);
     assert_true(pp_controller_send(fix.c, "three"));
@@ -363,15 +354,6 @@ static void test_io_error(void **state)
 
 /* --- the tree --------------------------------------------------------------------------------------------- */
 
-static void answer(const char *text)
-{
-    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
-    assert_true(fix.fake->committed);
-    fake_text(&fix, text, 1);
-    fake_done(&fix, PP_FINISH_END, PP_OK);
-    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
-}
-
 static void test_regenerate(void **state)
 {
     (void)state;
@@ -379,7 +361,7 @@ static void test_regenerate(void **state)
     assert_int_equal(fix_status()->state, PP_STATE_IDLE); /* nothing to be made anew */
     fixture_turn(&fix, "one", "a");
     pp_controller_regenerate(fix.c, 1);
-    answer("b");
+    fix_answer("b");
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     assert_string_equal(fix_message(1)->text, "b");
     assert_int_equal(fix_message(1)->n_siblings, 2);
@@ -406,7 +388,7 @@ static void test_edit_and_undo(void **state)
     assert_false(pp_controller_edit(fix.c, 1, "not mine"));
     assert_false(pp_controller_edit(fix.c, 9, "nobody's"));
     assert_true(pp_controller_edit(fix.c, 2, "TWO"));
-    answer("c");
+    fix_answer("c");
     assert_int_equal(pp_controller_n_messages(fix.c), 4);
     assert_string_equal(fix_message(2)->text, "TWO");
     assert_int_equal(fix_message(2)->n_siblings, 2);
@@ -681,7 +663,7 @@ static void test_list_rename_delete(void **state)
 /* 300 conversations from before this controller opened the database. */
 static void fill(void)
 {
-    struct pp_store *st = open_store();
+    struct pp_store *st = fix_store();
     pp_store_close(st);
     struct fill_options o = {.sessions = 300, .messages = 900, .words = 4, .seed = 3, .everywhere = "everywhere"};
     assert_int_equal(fill_store(fix.paths.db, &o), 0);
@@ -702,7 +684,7 @@ static void test_the_list_comes_by_pages(void **state)
     size_t n;
     (void)state;
     fill();
-    struct pp_store *st = open_store();
+    struct pp_store *st = fix_store();
     assert_ok(list_sessions(st, "", &all, &n, &err), err);
     pp_store_close(st);
     assert_int_equal(n, 300);
@@ -746,336 +728,6 @@ static void test_a_search_comes_by_pages(void **state)
     assert_int_equal(pp_controller_n_sessions(fix.c), 300);
     pp_controller_refresh_sessions(fix.c, "nothingofthekind");
     pump_until(&fix, pp_controller_n_sessions(fix.c) == 0);
-}
-
-/* --- choices ---------------------------------------------------------------------------------------------- */
-
-static int find(const struct pp_named *l, size_t n, const char *name)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(l[i].name, name) == 0)
-            return (int)i;
-    return -1;
-}
-
-static void test_choices_are_kept(void **state)
-{
-    size_t n;
-    char adapter[700];
-    (void)state;
-    snprintf(adapter, sizeof adapter, "%s/bard.gguf", fix.paths.data);
-    fix.o.lora[0].path = adapter;
-    fix.o.lora[0].scale = 1;
-    fix.o.n_lora = 1;
-    fixture_ready(&fix);
-    pp_controller_set_adapter(fix.c, 0, true, 0.75f);
-    const struct pp_named *list = pp_controller_personas(fix.c, &n);
-    int pirate = find(list, n, "pirate");
-    assert_true(pirate > 0);
-    pp_controller_set_persona(fix.c, (size_t)pirate);
-    assert_non_null(strstr(fix_status()->notice, ": pirate"));
-    assert_true(pp_controller_set_param(fix.c, "temp", "0.1"));
-    assert_true(pp_controller_set_param(fix.c, "seed", "77"));
-    assert_true(pp_controller_set_param(fix.c, "repeat-penalty", "0.01")); /* bounds are the options' */
-    assert_true(pp_controller_set_param(fix.c, "frequency-penalty", "-100"));
-    assert_false(pp_controller_set_param(fix.c, "presence-penalty", "100.1"));
-    assert_true(pp_controller_set_drafter(fix.c, PP_DRAFTER_LOOKUP));
-    assert_non_null(strstr(fix_status()->notice, "come from lookup"));
-    assert_true(pp_controller_set_param(fix.c, "draft-max", "3"));
-    assert_true(pp_controller_set_param(fix.c, "draft-p-min", "0.5"));
-    list = pp_controller_templates(fix.c, &n);
-    int chatml = find(list, n, "chatml");
-    assert_true(chatml > 0);
-    pp_controller_set_template(fix.c, (size_t)chatml);
-    fixture_flush(&fix);
-    assert_non_null(strstr(fix_status()->notice, ": chatml")); /* a choice is told, also by a menu that has closed */
-    fix_ask("ahoy");
-    assert_int_equal(fix.fake->n_adapters, 1);
-    assert_true(fix.fake->scale == 0.75f);
-    assert_true(fix.fake->lookup && !fix.fake->use_draft);
-    assert_int_equal(fix.fake->draft_max, 3);
-    assert_false(fix.fake->draft_always);
-    assert_near(fix.fake->draft_p_min, 0.5, 1e-6);
-    assert_int_equal(fix.fake->sampling.seed, 77);
-    assert_true(fix.fake->sampling.temp == 0.1f);
-    assert_non_null(strstr(fix.fake->messages, "\"system\""));
-    assert_true(fix.fake->template_source[0]);
-    fake_done(&fix, PP_FINISH_END, PP_OK);
-    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-
-    fix.o.n_lora = 0;
-    fix.o.resume_latest = fix.o.draft_always = true;
-    fixture_ready(&fix);
-    assert_string_equal(fix_status()->persona, "pirate");
-    assert_string_equal(fix_status()->template_name, "chatml");
-    assert_string_equal(fix_status()->adapters, "bard 0.75");
-    assert_int_equal(fix_status()->drafter, PP_DRAFTER_LOOKUP);
-    fix_ask("ahoy");
-    assert_int_equal(fix.fake->n_adapters, 1);
-    assert_true(fix.fake->lookup && !fix.fake->use_draft && fix.fake->draft_max == 3 && fix.fake->draft_always);
-    assert_near(fix.fake->draft_p_min, 0.5, 1e-6);
-    assert_int_equal(fix.fake->sampling.seed, 77);
-    assert_true(fix.fake->sampling.repeat_penalty == 0.01f && fix.fake->sampling.frequency_penalty == -100);
-    assert_true(fix.fake->template_source[0]);
-    fake_done(&fix, PP_FINISH_END, PP_OK);
-    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
-}
-
-static void parse_options(char **argv, int argc)
-{
-    struct pp_error err;
-    assert_ok(pp_options_parse(argc, argv, &fix.paths, &fix.o, &err), err);
-}
-
-/* Guesses are made unless that is switched off, and the conversation remembers; the command line is above that. */
-static void test_draft_choice(void **state)
-{
-    (void)state;
-    fixture_turn(&fix, "plain", "1");
-    assert_true(fix.fake->use_draft && fix.fake->lookup);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue", "--drafter", "model"}, 5);
-    fixture_ready(&fix);
-    fixture_turn(&fix, "with a draft", "2");
-    assert_true(fix.fake->use_draft && !fix.fake->lookup);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
-    fixture_ready(&fix);
-    fixture_turn(&fix, "as before", "3");
-    assert_true(fix.fake->use_draft && !fix.fake->lookup);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue", "--no-draft"}, 4);
-    fixture_ready(&fix);
-    fixture_turn(&fix, "not now", "4");
-    assert_false(fix.fake->use_draft || fix.fake->lookup);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
-    fixture_ready(&fix);
-    fixture_turn(&fix, "nor now", "5");
-    assert_false(fix.fake->use_draft || fix.fake->lookup);
-}
-
-/* A damaged adapter is not hidden: using it tells what is wrong with it. */
-static void test_damaged_adapter_is_listed(void **state)
-{
-    char path[700];
-    struct pp_error err;
-    size_t n = 0;
-    (void)state;
-    snprintf(path, sizeof path, "%s/adapters", fix.paths.data);
-    assert_ok(pp_make_dirs(path, &err), err);
-    snprintf(path, sizeof path, "%s/adapters/broken.gguf", fix.paths.data);
-    assert_ok(pp_write_file(path, "GGUF", 4, 0600, &err), err);
-    fixture_ready(&fix);
-    pump_until(&fix, (pp_controller_adapters(fix.c, &n), n) == 1);
-    assert_string_equal(pp_controller_adapters(fix.c, &n)->name, "broken");
-}
-
-/* What the command line alone has chosen is stored with the conversation, and what it says later is above that. */
-static void test_options_are_kept(void **state)
-{
-    char adapter[700];
-    (void)state;
-    snprintf(adapter, sizeof adapter, "%s/bard.gguf", fix.paths.data);
-    fix.o.lora[0].path = adapter;
-    fix.o.lora[0].scale = 0.5f;
-    fix.o.n_lora = 1;
-    fix.o.sampling.temp = 0.25f;
-    fix.o.sampling.seed = 18446744073709551615u;
-    fix.o.seed_given = true;
-    fix.o.system = "Be kind.";
-    fixture_ready(&fix);
-    fixture_turn(&fix, "one", "1");
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    fix.o = (struct pp_options){.command = "chat",
-                                .model = "",
-                                .draft_max = 4,
-                                .n_predict = -1,
-                                .sampling = pp_sampling_default(),
-                                .resume_latest = true};
-    fixture_ready(&fix); /* its own model, too */
-    assert_string_equal(fix_status()->adapters, "bard 0.50");
-    fixture_turn(&fix, "two", "2");
-    assert_true(fix.fake->sampling.temp == 0.25f);
-    assert_true(fix.fake->sampling.seed == 18446744073709551615u);
-    assert_non_null(strstr(fix.fake->messages, "Be kind."));
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue", "--temp", "0.5", "--system", "Be brief."}, 7);
-    fixture_ready(&fix);
-    fixture_turn(&fix, "three", "3");
-    assert_true(fix.fake->sampling.temp == 0.5f);
-    assert_true(fix.fake->sampling.seed == 18446744073709551615u);
-    assert_non_null(strstr(fix.fake->messages, "Be brief."));
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
-    fixture_ready(&fix);
-    fixture_turn(&fix, "four", "4");
-    assert_true(fix.fake->sampling.temp == 0.5f);
-    assert_non_null(strstr(fix.fake->messages, "Be brief."));
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue", "--temp", "0.8"}, 5); /* said, though it is the default */
-    fixture_ready(&fix);
-    fixture_turn(&fix, "five", "5");
-    assert_true(fix.fake->sampling.temp == 0.8f);
-}
-
-static void configure(const char *text)
-{
-    char path[700];
-    struct pp_error err;
-    snprintf(path, sizeof path, "%s/pippin.conf", fix.paths.config);
-    assert_ok(pp_make_dirs(fix.paths.config, &err), err);
-    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
-}
-
-/* pippin.conf is for conversations that are begun: what others remember is above it, and is not changed by it. */
-static void test_configuration_is_weaker(void **state)
-{
-    char conf[4000], template[700], other[700];
-    struct pp_error err;
-    (void)state;
-    snprintf(template, sizeof template, "%s/t.jinja", fix.paths.data);
-    snprintf(other, sizeof other, "%s/other.gguf", fix.paths.data);
-    assert_ok(pp_write_file(template, "{{ messages }}", 14, 0600, &err), err);
-    assert_ok(pp_write_file(other, "x", 1, 0600, &err), err);
-    parse_options((char *[]){"pippin", "chat", "-m", fix.model, "--system", "Be kind.", "--seed", "5", "-n", "100",
-                             "--drafter", "lookup", "--chat-template-file", template}, 14);
-    fixture_ready(&fix);
-    fixture_turn(&fix, "one", "1");
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-
-    snprintf(conf, sizeof conf,
-             "[model]\nmodel = %s\nmodel-draft = %s\nlora = %s/bard.gguf\ndrafter = model\nchat-template-file = %s\n"
-             "draft-max = 3\n[sampling]\nsystem = Be brief.\nseed = 6\npredict = 50\ntemp = 0.25\n", other, other,
-             fix.paths.data, fix.model);
-    configure(conf);
-    for (int i = 0; i < 2; i++) {
-        parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
-        fixture_ready(&fix);
-        assert_string_equal(fix_status()->adapters, "");
-        fixture_turn(&fix, "two", "2");
-        assert_non_null(strstr(fix.fake->messages, "Be kind."));
-        assert_string_equal(fix.fake->template_source, "{{ messages }}");
-        assert_int_equal(fix.fake->sampling.seed, 5);
-        assert_int_equal(fix.fake->max_tokens, 100);
-        assert_true(fix.fake->lookup && !fix.fake->use_draft);
-        assert_string_equal(fix.fake->loaded, fix.model);
-        assert_string_equal(fix.fake->loaded_draft, ""); /* that of the other model */
-        fixture_flush(&fix);
-        fixture_stop(&fix);
-    }
-    parse_options((char *[]){"pippin", "chat"}, 2); /* a new one */
-    fixture_ready(&fix);
-    assert_string_equal(fix_status()->adapters, "bard 1.00");
-    assert_string_equal(fix.fake->loaded, other);
-    assert_string_equal(fix.fake->loaded_draft, other);
-    fixture_turn(&fix, "one", "1");
-    assert_non_null(strstr(fix.fake->messages, "Be brief."));
-    assert_int_equal(fix.fake->sampling.seed, 6);
-    assert_int_equal(fix.fake->max_tokens, 50);
-    assert_true(fix.fake->sampling.temp == 0.25f);
-
-    /* what would be so without a choice is a choice where pippin.conf says something else */
-    assert_int_equal(fix_slash("/set temp 0.8"), PP_SLASH_DONE);
-    assert_int_equal(fix_slash("/set n -1"), PP_SLASH_DONE);
-    assert_int_equal(fix_slash("/set seed random"), PP_SLASH_DONE);
-    assert_int_equal(fix_slash("/set draft-max 8"), PP_SLASH_DONE);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
-    fixture_ready(&fix);
-    fixture_turn(&fix, "two", "2");
-    assert_true(fix.fake->sampling.temp == 0.8f);
-    assert_int_equal(fix.fake->max_tokens, -1);
-    assert_int_not_equal(fix.fake->sampling.seed, 6);
-    assert_int_equal(fix.fake->draft_max, 8);
-    assert_false(fix_status()->notice_is_error);
-}
-
-/* A change of choices that was posted before an answer was added must not take the head back. */
-static void test_update_keeps_head(void **state)
-{
-    (void)state;
-    fixture_turn(&fix, "one", "a");
-    int64_t id = pp_controller_session_id(fix.c);
-    assert_true(pp_controller_send(fix.c, "two"));
-    assert_true(pp_controller_set_param(fix.c, "temp", "0.5"));
-    answer("b");
-    pp_controller_set_system(fix.c, "x");
-    fixture_flush(&fix);
-    pp_controller_new_session(fix.c);
-    pp_controller_open(fix.c, id);
-    pump_until(&fix, pp_controller_session_id(fix.c) == id);
-    assert_int_equal(pp_controller_n_messages(fix.c), 4);
-}
-
-static void test_malformed_settings(void **state)
-{
-    static const char *const settings[] = {
-        "{broken", "[]", "{\"temp\":\"hot\"}", "{\"temp\":1e300,\"top-k\":2.5}", "{\"persona\":7}", "\"x\""};
-    static const char *const adapters[] = {"[", "{}", "[1,null,{\"path\":5}]", "[{\"path\":\"\"}]", "[{\"scale\":1}]",
-                                           "7"};
-    struct pp_error err;
-    (void)state;
-    fixture_turn(&fix, "hello", "hi");
-    int64_t id = pp_controller_session_id(fix.c);
-    for (size_t i = 0; i < 6; i++) {
-        pp_controller_new_session(fix.c);
-        fixture_flush(&fix);
-        struct pp_store *st = open_store();
-        struct pp_session s = {0};
-        assert_ok(pp_store_session_get(st, id, &s, &err), err);
-        pp_free(s.settings);
-        pp_free(s.adapters);
-        s.settings = pp_strdup(settings[i]);
-        s.adapters = pp_strdup(adapters[i]);
-        assert_ok(pp_store_session_update(st, &s, &err), err);
-        pp_session_clear(&s);
-        pp_store_close(st);
-        pp_controller_open(fix.c, id);
-        pump_until(&fix, pp_controller_session_id(fix.c) == id);
-        assert_true(fix_status()->notice_is_error);
-        assert_int_equal(pp_controller_n_messages(fix.c), 2);
-        assert_string_equal(fix_status()->adapters, "");
-        fixture_turn(&fix, "still there?", "yes");
-        assert_true(fix.fake->sampling.temp == pp_sampling_default().temp);
-        pp_controller_undo(fix.c, 1);
-    }
-}
-
-static void test_missing_template(void **state)
-{
-    struct pp_error err;
-    (void)state;
-    fixture_turn(&fix, "hello", "hi");
-    int64_t id = pp_controller_session_id(fix.c);
-    pp_controller_new_session(fix.c);
-    fixture_flush(&fix);
-    struct pp_store *st = open_store();
-    struct pp_session s = {0};
-    assert_ok(pp_store_session_get(st, id, &s, &err), err);
-    pp_free(s.template_name);
-    s.template_name = pp_strdup("gone");
-    assert_ok(pp_store_session_update(st, &s, &err), err);
-    pp_session_clear(&s);
-    pp_store_close(st);
-    pp_controller_open(fix.c, id);
-    pump_until(&fix, pp_controller_session_id(fix.c) == id);
-    assert_true(fix_status()->notice_is_error);
-    assert_non_null(strstr(fix_status()->notice, "gone"));
-    fixture_turn(&fix, "works?", "yes");
-    assert_string_equal(fix.fake->template_source, "");
 }
 
 /* --- pieces ----------------------------------------------------------------------------------------------- */
@@ -1127,9 +779,6 @@ static void test_branch_json(void **state)
     pp_branch_free(&b);
 }
 
-#define READY(test) cmocka_unit_test_setup_teardown(test, fix_setup_ready, fix_teardown)
-#define FRESH(test) cmocka_unit_test_setup_teardown(test, fix_setup, fix_teardown)
-
 TEST_GROUP(controller)
 {
     const struct CMUnitTest tests[] = {
@@ -1159,14 +808,6 @@ TEST_GROUP(controller)
         READY(test_list_rename_delete),
         READY(test_the_list_comes_by_pages),
         READY(test_a_search_comes_by_pages),
-        FRESH(test_choices_are_kept),
-        FRESH(test_options_are_kept),
-        FRESH(test_configuration_is_weaker),
-        FRESH(test_damaged_adapter_is_listed),
-        READY(test_draft_choice),
-        READY(test_update_keeps_head),
-        READY(test_malformed_settings),
-        READY(test_missing_template),
         cmocka_unit_test(test_title),
         cmocka_unit_test(test_branch_json),
     };

@@ -495,7 +495,6 @@ static void left_while_loading(void **state)
 
 TEST_GROUP(controller_running)
 {
-#define READY(f) cmocka_unit_test_setup_teardown(f, fix_setup_ready, fix_teardown)
     const struct CMUnitTest tests[] = {
         READY(goes_on_elsewhere), READY(back_while_it_is_written), READY(ends_while_it_is_opened),
         READY(left_while_saving), READY(deleted_elsewhere),        READY(deleted_here),
