@@ -14,7 +14,7 @@ trap 'kill $lanes 2>/dev/null; for f in "$tmp"/pid.*; do [ -s "$f" ] && kill "$(
 first='tests/test_arm.sh tests/screens/run.sh tests/test_cli.sh kill snapshot tests/test_quants.sh speculate invariance
        convert_memory packed experts expert_states windows encoder tests/test_train.sh rwkv folder_decoders mixtures
        soft_ops worker ops soft_matmul train tests/test_models_pull.sh tokenizer_plamo families latent decoders generate
-       worker_several tokenizer_split matmul'
+       worker_several tokenizer_split matmul seeing store_files'
 
 all_jobs() {
     printf '%s\n' $first

@@ -27,6 +27,16 @@ const char *testdata(const char *relative)
     return path;
 }
 
+const char *architecture(const char *name)
+{
+    char relative[128];
+    snprintf(relative, sizeof relative, "architectures/%s", name);
+    const char *path = testdata(relative);
+    if (!path)
+        skip();
+    return path ? path : "";
+}
+
 static char tmpdir[64];
 static pid_t tmpdir_owner;
 

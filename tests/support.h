@@ -33,6 +33,8 @@ void test_register(struct test_group *g);
  * calls keep; NULL if the folder is absent, after printing "skip: ...". If the folder is there but the file is not, the
  * test fails. */
 const char *testdata(const char *relative);
+/* The folder of one of its model families, in the same way; skips the test where there is none. */
+const char *architecture(const char *name);
 /* A fresh private temporary folder, removed at exit. */
 const char *test_tmpdir(void);
 /* Path of `name` in it, and a path that nothing is at and that ends with `name`; each in a static buffer that the next

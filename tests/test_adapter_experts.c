@@ -36,16 +36,6 @@ static const struct family families[] = {
 };
 enum { MIXTRAL, QWEN3MOE, GPTOSS, N_FAMILIES };
 
-static const char *path_of(const struct family *f)
-{
-    static char path[512];
-    const char *all = testdata("architectures");
-    if (!all)
-        skip();
-    snprintf(path, sizeof path, "%s/%s", all ? all : "", f->folder);
-    return path;
-}
-
 /* --- what an adapter does, from its formulas ----------------------------------------------------------------- */
 
 enum part_kind { GATE_UP, DOWN, N_KINDS };
@@ -70,7 +60,7 @@ static int n_inputs(const struct family *f, int kind)
 static struct deltas deltas_new(const struct family *f)
 {
     struct deltas d = {.family = f};
-    path_of(f); /* if it is not there, the test is left out before anything is made */
+    architecture(f->folder); /* if it is not there, the test is left out before anything is made */
     for (int l = 0; l < N_LAYERS; l++)
         for (int kind = 0; kind < N_KINDS; kind++)
             for (int e = 0; e < N_EXPERTS; e++)
@@ -121,7 +111,7 @@ static float *changed(const struct deltas *d, const struct pp_tensor *t, int l)
 static const char *merged(const struct deltas *d)
 {
     enum { MOST = 64 };
-    const char *from = path_of(d->family), *to = fresh_path("merged");
+    const char *from = architecture(d->family->folder), *to = fresh_path("merged");
     struct pp_tensor tensors[MOST];
     float *values[MOST];
     struct pp_safetensors *s;
@@ -281,7 +271,7 @@ static const char *file_of(const struct family *f)
     if (*path)
         return path;
     snprintf(path, sizeof paths[0], "%s", fresh_path("model.gguf"));
-    assert_ok(pp_convert_to_gguf(path_of(f), path, &(struct pp_convert_options){0}, &err), err);
+    assert_ok(pp_convert_to_gguf(architecture(f->folder), path, &(struct pp_convert_options){0}, &err), err);
     return path;
 }
 
@@ -289,7 +279,7 @@ static const char *file_of(const struct family *f)
  * adapter that is made of it and the folder that is made of that, whose tensors may be the first one's. */
 static void check_adapter(struct deltas *d, struct folder *f, const char *adapter, bool exact)
 {
-    const char *model = path_of(d->family), *file = file_of(d->family);
+    const char *model = architecture(d->family->folder), *file = file_of(d->family);
     const char *gguf = fresh_path("adapter.gguf"), *again = fresh_path("adapter");
     struct pp_error err;
     int n;
@@ -329,7 +319,7 @@ static void doras(void **state)
     (void)state;
     const char *adapter = of_modules(&d, &f, true);
     float *want = logits_of(merged(&d), NULL, &n);
-    check_same(path_of(d.family), adapter, want);
+    check_same(architecture(d.family->folder), adapter, want);
     check_same(file_of(d.family), adapter, want);
     pp_free(want);
     deltas_free(&d);
@@ -410,7 +400,7 @@ static void bad(void **state)
         {"mlp.experts.2.down_proj", "\"target_modules\":[\"down_proj\"]", 3, 64, 64, 3, NULL},
         {"mlp.gate", "\"target_parameters\":[\"mlp.gate.weight\"]", 3, 64, 4, 3, NULL},
     };
-    struct running r = run_small(path_of(&families[QWEN3MOE]), NULL);
+    struct running r = run_small(architecture(families[QWEN3MOE].folder), NULL);
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct folder f = {.random = 2};
@@ -534,7 +524,7 @@ static void check_sets(const struct family *f, const char *quant)
 {
     struct pp_model *m;
     struct pp_error err;
-    assert_ok(pp_model_open_as(path_of(f), quant, NULL, &m, &err), err);
+    assert_ok(pp_model_open_as(architecture(f->folder), quant, NULL, &m, &err), err);
     struct sets sets = sets_load(m, f);
     const size_t of_set = (size_t)TEXT * (size_t)pp_model_info(m)->n_vocab;
     float *want = run_sets(m, &sets, NULL, 1, 1, false);
