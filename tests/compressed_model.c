@@ -25,28 +25,11 @@ struct compressed_shape compressed_shape(void)
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-static float next(struct compressed_model *m)
+static void add(struct compressed_model *m, int l, const char *kind, int64_t matrices, int64_t rows, int64_t cols,
+                float middle, float spread)
 {
-    m->random = m->random * 1664525u + 1013904223u;
-    return (float)(m->random >> 8) / 8388608.0f - 1.0f;
-}
-
-static struct compressed_array *add(struct compressed_model *m, int l, const char *kind, int64_t matrices, int64_t rows,
-                                    int64_t cols, float middle, float spread)
-{
-    struct compressed_array *a = &m->t[m->n++];
-    const int64_t n = (matrices ? matrices : 1) * (rows ? rows : 1) * cols;
-    assert_true(m->n <= COMPRESSED_TENSORS);
-    *a = (struct compressed_array){.matrices = matrices, .rows = rows, .cols = cols,
-                                   .values = pp_calloc((size_t)n, sizeof(float))};
-    assert_non_null(a->values);
-    if (l < 0)
-        snprintf(a->name, sizeof a->name, "%s", kind);
-    else
-        snprintf(a->name, sizeof a->name, "blk.%d.%s", l, kind);
-    for (int64_t i = 0; i < n; i++)
-        a->values[i] = middle + spread * next(m);
-    return a;
+    assert_true(m->n < COMPRESSED_TENSORS);
+    array_make(&m->t[m->n++], l, kind, matrices, rows, cols, middle, spread, &m->random);
 }
 
 static void add_matrix(struct compressed_model *m, int l, const char *kind, int64_t rows, int64_t cols)
@@ -85,17 +68,19 @@ static void add_compressor(struct compressed_model *m, int l, const char *name, 
     add_norm(m, l, kind, dim);
 }
 
+static const char table_name[] = "ffn_gate_tid2eid.weight";
+
 static void add_table(struct compressed_model *m, int l)
 {
     const struct compressed_shape *s = &m->s;
-    struct compressed_array *a = add(m, l, "ffn_gate_tid2eid.weight", 0, s->n_vocab, s->n_used, 0, 0);
-    a->whole = pp_calloc((size_t)(s->n_vocab * s->n_used), sizeof *a->whole);
-    assert_non_null(a->whole);
+    int32_t *table = m->tables[l] = pp_calloc((size_t)(s->n_vocab * s->n_used), sizeof *table);
+    assert_non_null(table);
+    add(m, l, table_name, 0, s->n_vocab, s->n_used, 0, 0);
     for (int t = 0; t < s->n_vocab; t++)
         for (int i = 0; i < s->n_used; i++) /* each another one */
-            a->whole[t * s->n_used + i] = (t * 5 + i * (1 + 2 * (t % 2))) % s->n_expert;
+            table[t * s->n_used + i] = (t * 5 + i * (1 + 2 * (t % 2))) % s->n_expert;
     if (s->bad_table)
-        a->whole[7] = s->n_expert;
+        table[7] = s->n_expert;
 }
 
 static void add_layer(struct compressed_model *m, int l)
@@ -153,8 +138,9 @@ void compressed_model_free(struct compressed_model *m)
 {
     for (int i = 0; i < m->n; i++) {
         pp_free(m->t[i].values);
-        pp_free(m->t[i].whole);
     }
+    for (int l = 0; l < COMPRESSED_LAYERS; l++)
+        pp_free(m->tables[l]);
     pp_free(m);
 }
 
@@ -211,19 +197,18 @@ const char *compressed_model_write(const struct compressed_model *m)
     struct pp_tensor tensors[sizeof m->t / sizeof *m->t];
     struct pp_gguf_writer *w = gguf_file_begin(path);
     write_metadata(w, &m->s);
-    for (int i = 0; i < m->n; i++) {
-        const struct compressed_array *a = &m->t[i];
-        tensors[i] = float_tensor(a->name, a->values, a->cols, a->rows, a->matrices);
-        if (a->whole) { /* numbers of the same size */
-            tensors[i].type = PP_TYPE_I32;
-            tensors[i].data = a->whole;
-        }
+    for (int i = 0; i < m->n; i++)
+        tensors[i] = array_tensor(&m->t[i]);
+    for (int l = 0; l < m->s.n_table; l++) { /* numbers of the same size */
+        struct pp_tensor *t = &tensors[compressed_find(m, l, table_name) - m->t];
+        t->type = PP_TYPE_I32;
+        t->data = m->tables[l];
     }
     gguf_file_end(w, tensors, (size_t)m->n);
     return path;
 }
 
-const struct compressed_array *compressed_find(const struct compressed_model *m, int l, const char *kind)
+const struct array *compressed_find(const struct compressed_model *m, int l, const char *kind)
 {
     const int i = small_find(m->t[0].name, sizeof m->t[0], m->n, l, kind, "");
     return i < 0 ? NULL : &m->t[i];
@@ -237,7 +222,7 @@ static double sigmoid(double x)
 }
 
 /* y = W x; rows first .. first + n - 1 of all matrices, one behind the other */
-static void product(const struct compressed_array *w, int64_t first, int64_t n, const double *x, double *y)
+static void product(const struct array *w, int64_t first, int64_t n, const double *x, double *y)
 {
     for (int64_t o = 0; o < n; o++) {
         y[o] = 0;
@@ -248,7 +233,7 @@ static void product(const struct compressed_array *w, int64_t first, int64_t n, 
 
 static void linear(const struct compressed_model *m, int l, const char *kind, const double *x, double *y)
 {
-    const struct compressed_array *w = compressed_find(m, l, kind);
+    const struct array *w = compressed_find(m, l, kind);
     assert_non_null(w);
     product(w, 0, w->rows, x, y);
 }
@@ -256,7 +241,7 @@ static void linear(const struct compressed_model *m, int l, const char *kind, co
 /* By the root of the mean square; kind NULL: without a weight. */
 static void norm(const struct compressed_model *m, int l, const char *kind, int n, const double *x, double *y)
 {
-    const struct compressed_array *w = kind ? compressed_find(m, l, kind) : NULL;
+    const struct array *w = kind ? compressed_find(m, l, kind) : NULL;
     double square = 0;
     for (int i = 0; i < n; i++)
         square += x[i] * x[i] / n;
@@ -450,7 +435,7 @@ static void attention(const struct compressed_model *m, int l, double *x, int n)
 {
     const struct compressed_shape *s = &m->s;
     const int dim = s->head_dim, stride = s->compress[l], wide = s->n_stream * s->n_embd;
-    const struct compressed_array *o_a = compressed_find(m, l, "attn_output_a.weight");
+    const struct array *o_a = compressed_find(m, l, "attn_output_a.weight");
     const float *sinks = compressed_find(m, l, "attn_sinks.weight")->values;
     struct blocks blocks = make_blocks(n, dim), index = make_blocks(n, s->index_dim);
     double *in = doubles(s->n_embd), *own = doubles(n * dim), *low = doubles(s->q_rank), write[8], matrix[64];
@@ -521,8 +506,8 @@ static void add_expert(const struct compressed_model *m, int l, const char *end,
 static void experts(const struct compressed_model *m, int l, int32_t token, const double *in, double *out)
 {
     const struct compressed_shape *s = &m->s;
-    const struct compressed_array *table = compressed_find(m, l, "ffn_gate_tid2eid.weight");
-    const struct compressed_array *bias = compressed_find(m, l, "exp_probs_b.bias");
+    const struct array *bias = compressed_find(m, l, "exp_probs_b.bias");
+    const int32_t *table = m->tables[l];
     double part[32], score[32], sum = 0;
     bool works[32] = {false};
     linear(m, l, "ffn_gate_inp.weight", in, part);
@@ -537,7 +522,7 @@ static void experts(const struct compressed_model *m, int l, int32_t token, cons
         works[e] = !table && before < s->n_used;
     }
     for (int i = 0; table && i < s->n_used; i++)
-        works[table->whole[token * s->n_used + i]] = true;
+        works[table[token * s->n_used + i]] = true;
     for (int e = 0; e < s->n_expert; e++)
         sum += works[e] ? part[e] : 0;
     memset(out, 0, (size_t)s->n_embd * sizeof *out);
@@ -550,7 +535,7 @@ static void experts(const struct compressed_model *m, int l, int32_t token, cons
 void compressed_model_compute(const struct compressed_model *m, const int32_t *ids, int n, double *logits)
 {
     const struct compressed_shape *s = &m->s;
-    const struct compressed_array *table = compressed_find(m, -1, "token_embd.weight");
+    const struct array *table = compressed_find(m, -1, "token_embd.weight");
     const int wide = s->n_stream * s->n_embd;
     double *x = doubles(n * wide), *in = doubles(s->n_embd), *delta = doubles(s->n_embd), write[8], matrix[64];
     for (int r = 0; r < n; r++)

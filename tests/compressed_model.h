@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "engine/base/hash.h"
+#include "tests/random_array.h"
 
 enum { COMPRESSED_LAYERS = 8, COMPRESSED_TENSORS = 320 };
 
@@ -26,13 +27,9 @@ struct compressed_shape compressed_shape(void);
 
 struct compressed_model {
     struct compressed_shape s;
-    struct compressed_array {
-        char name[56];
-        int64_t matrices, rows, cols;       /* rows 0: a vector; matrices 0: one */
-        float *values;
-        int32_t *whole;                     /* instead */
-    } t[COMPRESSED_TENSORS];
+    struct array t[COMPRESSED_TENSORS];
     int n;
+    int32_t *tables[COMPRESSED_LAYERS];     /* [n_vocab, n_used], in place of the values of such a tensor; or NULL */
     uint32_t random;
 };
 struct compressed_model *compressed_model_make(const struct compressed_shape *s);
@@ -40,7 +37,7 @@ void compressed_model_free(struct compressed_model *m);
 /* Writes the model as a GGUF file; its path as fresh_path gives it. */
 const char *compressed_model_write(const struct compressed_model *m);
 /* Of layer l, or of none, -1; NULL: there is no such tensor. */
-const struct compressed_array *compressed_find(const struct compressed_model *m, int l, const char *kind);
+const struct array *compressed_find(const struct compressed_model *m, int l, const char *kind);
 /* logits: [n, n_vocab] */
 void compressed_model_compute(const struct compressed_model *m, const int32_t *ids, int n, double *logits);
 

@@ -21,28 +21,12 @@ struct expert_shape expert_shape(const char *arch)
 
 /* --- weights ------------------------------------------------------------------------------------------------- */
 
-static float next(struct expert_model *m)
-{
-    m->random = m->random * 1664525u + 1013904223u;
-    return (float)(m->random >> 8) / 8388608.0f - 1.0f;
-}
-
 /* Uniform around a middle. l -1: of no layer. */
 static void add(struct expert_model *m, int l, const char *kind, int64_t matrices, int64_t rows, int64_t cols,
                 float middle, float spread)
 {
-    struct array *a = &m->t[m->n++];
-    const int64_t n = (matrices ? matrices : 1) * (rows ? rows : 1) * cols;
-    assert_true(m->n <= EXPERT_MAX_TENSORS);
-    *a = (struct array){.matrices = matrices, .rows = rows, .cols = cols,
-                        .values = pp_malloc((size_t)n * sizeof(float))};
-    assert_non_null(a->values);
-    if (l < 0)
-        snprintf(a->name, sizeof a->name, "%s", kind);
-    else
-        snprintf(a->name, sizeof a->name, "blk.%d.%s", l, kind);
-    for (int64_t i = 0; i < n; i++)
-        a->values[i] = middle + spread * next(m);
+    assert_true(m->n < EXPERT_MAX_TENSORS);
+    array_make(&m->t[m->n++], l, kind, matrices, rows, cols, middle, spread, &m->random);
 }
 
 static void add_matrix(struct expert_model *m, int l, const char *kind, int64_t rows, int64_t cols)
@@ -840,16 +824,11 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
 }
 
-static int64_t n_values(const struct array *a)
-{
-    return (a->matrices ? a->matrices : 1) * (a->rows ? a->rows : 1) * a->cols;
-}
-
 static float *all_less_one(const struct array *a)
 {
-    float *values = pp_malloc((size_t)n_values(a) * sizeof *values);
+    float *values = pp_malloc((size_t)array_size(a) * sizeof *values);
     assert_non_null(values);
-    for (int64_t i = 0; i < n_values(a); i++)
+    for (int64_t i = 0; i < array_size(a); i++)
         values[i] = a->values[i] - 1;
     return values;
 }
@@ -865,7 +844,7 @@ const char *expert_model_write(const struct expert_model *m)
     for (const struct array *a = m->t; a < m->t + m->n; a++) {
         if (!is_in_file(m, a))
             continue;
-        tensors[n] = float_tensor(a->name, a->values, a->cols, a->rows, a->matrices);
+        tensors[n] = array_tensor(a);
         if (m->s.lacks_ones && strstr(a->name, "norm.weight"))
             tensors[n].data = less_one[n] = all_less_one(a);
         n++;

@@ -4,16 +4,11 @@
 #define PP_TESTS_EXPERT_MODEL_INT_H
 
 #include "tests/expert_model.h"
+#include "tests/random_array.h"
 
 enum { EXPERT_MAX_TENSORS = 256, MAX_EXPERTS = 128, INDEX_HEADS = 3, INDEX_DIM = 20 };
 #define EXPERT_EPSILON 1e-5
 #define EXPERT_ROPE_BASE 10000.0
-
-struct array {
-    char name[48];
-    int64_t matrices, rows, cols; /* 0: one dimension fewer */
-    float *values;
-};
 
 struct expert_model {
     struct expert_shape s;

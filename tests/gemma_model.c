@@ -6,21 +6,16 @@
 
 #include "engine/base/mem.h"
 #include "tests/gguf_file.h"
+#include "tests/random_array.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
 enum { MAX_TENSORS = 200 };
 static const double EPSILON = 1e-5, BASE = 1e6, LOCAL_BASE = 10000, DEVIATIONS = 0.5;
 
-struct tensor {
-    char name[48];
-    int64_t stack, rows, cols; /* 0: one dimension fewer */
-    float *values;
-};
-
 struct gemma {
     struct gemma_shape s;
-    struct tensor t[MAX_TENSORS];
+    struct array t[MAX_TENSORS];
     int n;
     uint32_t random;
 };
@@ -72,26 +67,11 @@ static int ff_of(const struct gemma_shape *s, int l)
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-static float next(struct gemma *g)
-{
-    g->random = g->random * 1664525u + 1013904223u;
-    return (float)(g->random >> 8) / 8388608.0f - 1.0f;
-}
-
-static void add(struct gemma *g, int l, const char *kind, int64_t stack, int64_t rows, int64_t cols, float middle,
+static void add(struct gemma *g, int l, const char *kind, int64_t matrices, int64_t rows, int64_t cols, float middle,
                 float spread)
 {
-    struct tensor *t = &g->t[g->n++];
-    const int64_t n = (stack ? stack : 1) * (rows ? rows : 1) * cols;
-    assert_true(g->n <= MAX_TENSORS);
-    *t = (struct tensor){.stack = stack, .rows = rows, .cols = cols, .values = pp_malloc((size_t)n * sizeof(float))};
-    assert_non_null(t->values);
-    if (l < 0)
-        snprintf(t->name, sizeof t->name, "%s", kind);
-    else
-        snprintf(t->name, sizeof t->name, "blk.%d.%s", l, kind);
-    for (int64_t i = 0; i < n; i++)
-        t->values[i] = middle + spread * next(g);
+    assert_true(g->n < MAX_TENSORS);
+    array_make(&g->t[g->n++], l, kind, matrices, rows, cols, middle, spread, &g->random);
 }
 
 static void add_matrix(struct gemma *g, int l, const char *kind, int64_t rows, int64_t cols)
@@ -265,14 +245,14 @@ const char *gemma_write(const struct gemma *g)
     struct pp_gguf_writer *w = gguf_file_begin(path);
     write_metadata(w, &g->s);
     for (int i = 0; i < g->n; i++)
-        tensors[i] = float_tensor(g->t[i].name, g->t[i].values, g->t[i].cols, g->t[i].rows, g->t[i].stack);
+        tensors[i] = array_tensor(&g->t[i]);
     gguf_file_end(w, tensors, (size_t)g->n);
     return path;
 }
 
 /* --- formulas ----------------------------------------------------------------------------------------------------- */
 
-static const struct tensor *find(const struct gemma *g, int l, const char *kind)
+static const struct array *find(const struct gemma *g, int l, const char *kind)
 {
     const int i = small_find(g->t[0].name, sizeof g->t[0], g->n, l, kind, "");
     if (i < 0)
@@ -283,7 +263,7 @@ static const struct tensor *find(const struct gemma *g, int l, const char *kind)
 /* y = W x; W being number `which` of a stack. */
 static void linear(const struct gemma *g, int l, const char *kind, int which, const double *x, double *y)
 {
-    const struct tensor *w = find(g, l, kind);
+    const struct array *w = find(g, l, kind);
     for (int64_t o = 0; o < w->rows; o++)
         y[o] = small_dot(w->values + (which * w->rows + o) * w->cols, x, w->cols);
 }
@@ -291,7 +271,7 @@ static void linear(const struct gemma *g, int l, const char *kind, int which, co
 /* kind NULL: without weights */
 static void norm(const struct gemma *g, int l, const char *kind, int n, const double *x, double *y)
 {
-    const struct tensor *w = kind ? find(g, l, kind) : NULL;
+    const struct array *w = kind ? find(g, l, kind) : NULL;
     double square = 0;
     for (int i = 0; i < n; i++)
         square += x[i] * x[i] / n;
@@ -452,7 +432,7 @@ static void own_inputs(const struct gemma *g, int token, const double *x, double
 {
     const struct gemma_shape *s = &g->s;
     const int n = s->n_embd_layer, all = s->n_layer * n;
-    const struct tensor *table = find(g, -1, "per_layer_token_embd.weight");
+    const struct array *table = find(g, -1, "per_layer_token_embd.weight");
     linear(g, -1, "per_layer_model_proj.weight", 0, x, own);
     for (int i = 0; i < all; i++)
         own[i] /= sqrt(s->n_embd);
@@ -569,7 +549,7 @@ static void all_streams(const struct gemma *g, const struct cache *caches, int p
 void gemma_compute(const struct gemma *g, const int32_t *ids, int n, double *logits)
 {
     const struct gemma_shape *s = &g->s;
-    const struct tensor *embd = find(g, -1, "token_embd.weight");
+    const struct array *embd = find(g, -1, "token_embd.weight");
     const int own_size = s->n_layer * s->n_embd_layer + 1;
     struct cache caches[16];
     double *x = doubles(s->n_embd), *own = doubles(own_size);

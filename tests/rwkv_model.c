@@ -16,25 +16,10 @@ struct array arrays[MAX_TENSORS];
 int n_arrays;
 static uint32_t random_state;
 
-static float next(void)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return (float)(random_state >> 8) / 8388608.0f - 1.0f;
-}
-
 static void add(int l, const char *kind, int64_t rows, int64_t cols, float middle, float spread)
 {
-    struct array *a = &arrays[n_arrays++];
-    const int64_t n = (rows ? rows : 1) * cols;
-    assert_true(n_arrays <= MAX_TENSORS);
-    *a = (struct array){.rows = rows, .cols = cols, .values = pp_calloc((size_t)n, sizeof(float))};
-    assert_non_null(a->values);
-    if (l < 0)
-        snprintf(a->name, sizeof a->name, "%s", kind);
-    else
-        snprintf(a->name, sizeof a->name, "blk.%d.%s", l, kind);
-    for (int64_t i = 0; i < n; i++)
-        a->values[i] = middle + spread * next();
+    assert_true(n_arrays < MAX_TENSORS);
+    array_make(&arrays[n_arrays++], l, kind, 0, rows, cols, middle, spread, &random_state);
 }
 
 static void add_norm(int l, const char *kind)
@@ -127,7 +112,7 @@ const char *rwkv_write_numbers(const char *arch, const struct number *numbers, s
         if (a->rows == MIXES_6 * N)
             *to = float_tensor(a->name, a->values, a->cols, N, MIXES_6);
         else
-            *to = float_tensor(a->name, a->values, a->cols, a->rows, 0);
+            *to = array_tensor(a);
         if (strstr(a->name, "lerp_fused")) {
             to->n_dims = 4;
             to->ne[1] = 1;

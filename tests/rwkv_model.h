@@ -8,16 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tests/random_array.h"
+
 enum { N = 64, HEAD = 32, HEADS = N / HEAD, FF = 96, VOCAB = 70, LAYERS = 3, MIXES = 6, MAX_TENSORS = 160 };
 enum { MIXES_6 = 5, MIX_RANK = 32, DECAY_RANK = 64 }; /* RWKV 6's */
 enum { KEYS = HEADS / 2 }; /* QRWKV's heads that have keys and values for the others, too */
 extern const int rwkv_ranks[4]; /* of decays, beta, values and gates */
-
-struct array {
-    char name[48];
-    int64_t rows, cols; /* rows 0: a vector */
-    float *values;
-};
 
 extern struct array arrays[MAX_TENSORS];
 extern int n_arrays;

@@ -9,42 +9,23 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
-#include "engine/gguf.h"
 #include "engine/safetensors.h"
+#include "tests/gguf_file.h"
+#include "tests/random_array.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
 enum { N = 64, HEADS = 8, KEY_HEADS = 4, HEAD = N / HEADS, FF = 96, LAYERS = 8, MIDDLE = LAYERS / 2, INNER = 2 * N,
        STATE = 16, RANK = 4, TAPS = 4, MOST = 160 };
 
-static struct array {
-    char name[48];
-    int64_t rows, cols; /* rows 0: a vector */
-    float *v;
-} arrays[MOST];
+static struct array arrays[MOST];
 static int n_arrays;
 static uint32_t random_state;
 
-static float next(void)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return (float)(random_state >> 8) / (float)(1 << 23) - 1;
-}
-
 static void add(int l, const char *kind, int64_t rows, int64_t cols, float middle, float range)
 {
-    struct array *a = &arrays[n_arrays++];
-    const int64_t n = (rows ? rows : 1) * cols;
-    assert_true(n_arrays <= MOST);
-    if (l < 0)
-        snprintf(a->name, sizeof a->name, "%s", kind);
-    else
-        snprintf(a->name, sizeof a->name, "blk.%d.%s", l, kind);
-    a->rows = rows;
-    a->cols = cols;
-    a->v = pp_malloc((size_t)n * sizeof *a->v);
-    for (int64_t i = 0; i < n; i++)
-        a->v[i] = middle + range * next();
+    assert_true(n_arrays < MOST);
+    array_make(&arrays[n_arrays++], l, kind, 0, rows, cols, middle, range, &random_state);
 }
 
 static void add_norm(int l, const char *kind)
@@ -125,7 +106,7 @@ void sambay_make(void)
 void sambay_drop(void)
 {
     while (n_arrays > 0)
-        pp_free(arrays[--n_arrays].v);
+        pp_free(arrays[--n_arrays].values);
 }
 
 static const struct array *find(int l, const char *kind)
@@ -146,10 +127,9 @@ const char *sambay_file(void)
                    {"attention.sliding_window", SAMBAY_WINDOW}, {"ssm.conv_kernel", TAPS}, {"ssm.state_size", STATE},
                    {"ssm.time_step_rank", RANK}, {"ssm.inner_size", INNER}, {"vocab_size", SAMBAY_VOCAB}};
     const char *path = fresh_path("sambay.gguf");
-    struct pp_gguf_writer *w;
-    struct pp_error err;
+    struct pp_tensor tensors[MOST];
     char key[64];
-    assert_ok(pp_gguf_writer_new(path, &w, &err), err);
+    struct pp_gguf_writer *w = gguf_file_begin(path);
     pp_gguf_add_text(w, "general.architecture", "phi4flash");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         snprintf(key, sizeof key, "phi4flash.%s", numbers[i].key);
@@ -158,15 +138,8 @@ const char *sambay_file(void)
     pp_gguf_add_f32(w, "phi4flash.attention.layer_norm_epsilon", 1e-5f);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
     for (int i = 0; i < n_arrays; i++)
-        pp_gguf_add_tensor(w, arrays[i].name, PP_TYPE_F32, arrays[i].rows ? 2 : 1,
-                           (const int64_t[]){arrays[i].cols, arrays[i].rows});
-    assert_ok(pp_gguf_writer_begin(w, &err), err);
-    for (int i = 0; i < n_arrays; i++)
-        assert_ok(pp_gguf_write(w, arrays[i].v,
-                                (size_t)((arrays[i].rows ? arrays[i].rows : 1) * arrays[i].cols) * sizeof(float), &err),
-                  err);
-    assert_ok(pp_gguf_writer_finish(w, &err), err);
-    pp_gguf_writer_free(w);
+        tensors[i] = array_tensor(&arrays[i]);
+    gguf_file_end(w, tensors, (size_t)n_arrays);
     return path;
 }
 
@@ -205,8 +178,8 @@ static struct pp_tensor in_their_form(int l, const char *const ours[3])
     int64_t n = 0;
     for (int i = 0; i < 3 && ours[i] && (i == 0 || has(l, ours[i])); i++) {
         const struct array *a = find(l, ours[i]);
-        const int64_t more = (a->rows ? a->rows : 1) * a->cols;
-        memcpy(values + n, a->v, (size_t)more * sizeof *values);
+        const int64_t more = array_size(a);
+        memcpy(values + n, a->values, (size_t)more * sizeof *values);
         n += more;
         t.n_dims = a->rows ? 2 : 1;
         t.ne[0] = a->rows ? a->cols : n;
@@ -278,7 +251,7 @@ static void multiply(int l, const char *kind, const double *x, double *y)
     snprintf(name, sizeof name, "%s.bias", kind);
     const struct array *bias = has(l, name) ? find(l, name) : NULL;
     for (int64_t r = 0; r < w->rows; r++)
-        y[r] = small_dot(w->v + r * w->cols, x, w->cols) + (bias ? (double)bias->v[r] : 0);
+        y[r] = small_dot(w->values + r * w->cols, x, w->cols) + (bias ? (double)bias->values[r] : 0);
 }
 
 static void layer_norm(int l, const char *kind, const double *x, double *y)
@@ -294,7 +267,7 @@ static void layer_norm(int l, const char *kind, const double *x, double *y)
     for (int i = 0; i < N; i++)
         square += (x[i] - mean) * (x[i] - mean) / N;
     for (int i = 0; i < N; i++)
-        y[i] = (x[i] - mean) / sqrt(square + 1e-5) * (double)w->v[i] + (double)b->v[i];
+        y[i] = (x[i] - mean) / sqrt(square + 1e-5) * (double)w->values[i] + (double)b->values[i];
 }
 
 /* Mamba, from the normed inputs of all positions; scanned: [n][INNER], what comes of it before the gate. */
@@ -307,19 +280,19 @@ static void scan(int l, const double *normed, int n, double *scanned, double *ou
         double u[INNER], small[RANK + 2 * STATE], step[INNER], gated[INNER];
         multiply(l, "ssm_in", normed + t * N, both + t * 2 * INNER);
         for (int c = 0; c < INNER; c++) {
-            double sum = (double)bias->v[c];
+            double sum = (double)bias->values[c];
             for (int i = 0; i < TAPS && i <= t; i++)
-                sum += (double)taps->v[c * TAPS + TAPS - 1 - i] * both[(t - i) * 2 * INNER + c];
+                sum += (double)taps->values[c * TAPS + TAPS - 1 - i] * both[(t - i) * 2 * INNER + c];
             u[c] = silu(sum);
         }
         multiply(l, "ssm_x", u, small);
         multiply(l, "ssm_dt", small, step);
         for (int c = 0; c < INNER; c++) {
             const double dt = log1p(exp(step[c]));
-            double y = (double)direct->v[c] * u[c];
+            double y = (double)direct->values[c] * u[c];
             for (int k = 0; k < STATE; k++) {
                 double *s = &state[c * STATE + k];
-                *s = *s * exp(dt * (double)a->v[c * STATE + k]) + dt * small[RANK + k] * u[c];
+                *s = *s * exp(dt * (double)a->values[c * STATE + k]) + dt * small[RANK + k] * u[c];
                 y += *s * small[RANK + STATE + k];
             }
             scanned[t * INNER + c] = y;
@@ -336,7 +309,7 @@ static double factor(int l, const char *q, const char *k)
     const struct array *a = find(l, q), *b = find(l, k);
     double sum = 0;
     for (int i = 0; i < HEAD; i++)
-        sum += (double)a->v[i] * (double)b->v[i];
+        sum += (double)a->values[i] * (double)b->values[i];
     return exp(sum);
 }
 
@@ -385,7 +358,7 @@ static void difference(int l, const double *normed, int n, double *k, double *v,
                 square += pair[i] * pair[i] / (2 * HEAD);
             }
             for (int i = 0; i < 2 * HEAD; i++)
-                pair[i] *= (1 - begin) * (double)weight->v[i] / sqrt(square + 1e-5);
+                pair[i] *= (1 - begin) * (double)weight->values[i] / sqrt(square + 1e-5);
         }
         multiply(l, "attn_output", all, out + t * N);
     }
@@ -397,7 +370,7 @@ void sambay_compute(const int32_t *ids, int n, double *logits)
     double *x = doubles(n * N), *normed = doubles(n * N), *out = doubles(n * N), *memory = doubles(n * INNER);
     double *k = doubles(n * KEY_HEADS * HEAD), *v = doubles(n * KEY_HEADS * HEAD);
     for (int i = 0; i < n * N; i++)
-        x[i] = (double)embd->v[ids[i / N] * N + i % N];
+        x[i] = (double)embd->values[ids[i / N] * N + i % N];
     for (int l = 0; l < LAYERS; l++) {
         for (int t = 0; t < n; t++)
             layer_norm(l, "attn_norm", x + t * N, normed + t * N);
@@ -429,7 +402,7 @@ void sambay_compute(const int32_t *ids, int n, double *logits)
         double y[N];
         layer_norm(-1, "output_norm", x + t * N, y);
         for (int i = 0; i < SAMBAY_VOCAB; i++)
-            logits[t * SAMBAY_VOCAB + i] = small_dot(embd->v + i * N, y, N);
+            logits[t * SAMBAY_VOCAB + i] = small_dot(embd->values + i * N, y, N);
     }
     pp_free(x);
     pp_free(normed);
