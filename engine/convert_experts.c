@@ -114,17 +114,17 @@ static enum pp_code add_matrix(struct grouping *g, const struct pp_adapter_targe
     const long e = strtol(pp_expert_number(matrix), NULL, 10);
     if (e >= to->n_experts)
         return pp_fail(err, PP_ERR_MISMATCH, "the adapter changes %s, but there are %d experts", matrix, to->n_experts);
-    if (!to->rows[place] && g->to_gguf && pp_adapter_is_by_rows(t)) {
-        if (!(to->rows[place] = pp_malloc((size_t)n_out * sizeof *to->rows[place])))
+    const bool by_rows = pp_adapter_is_by_rows(t); /* which others of the group may not be */
+    if (by_rows && !to->from[place]) {
+        if (!(to->from[place] = pp_malloc((size_t)n_out * sizeof *to->from[place])))
             return pp_fail_nomem(err, "an adapter's rows");
-        pp_adapter_outputs(t, hp, part, PP_PAIRS_SAME, to->rows[place]);
+        pp_adapter_outputs(t, hp, part, PP_PAIRS_SAME, to->from[place]);
     }
-    if (!to->rows[place] && !g->to_gguf && (code = folder_rows(entry, place, n_out, &to->rows[place], err)))
+    if (!to->to[place] && !g->to_gguf && (code = folder_rows(entry, place, n_out, &to->to[place], err)))
         return code;
     to->n_out = to->n_parts * n_out;
-    to->parts[(int)e * to->n_parts + place] =
-        (struct pp_joined_part){.target = t, .n_out = n_out, .from = g->to_gguf ? to->rows[place] : NULL,
-                                .to = g->to_gguf ? NULL : to->rows[place]};
+    to->parts[(int)e * to->n_parts + place] = (struct pp_joined_part){
+        .target = t, .n_out = n_out, .from = by_rows ? to->from[place] : NULL, .to = to->to[place]};
     return PP_OK;
 }
 
@@ -180,8 +180,10 @@ void pp_expert_groups_free(struct pp_expert_groups *groups)
 {
     for (size_t i = 0; i < groups->n; i++) {
         pp_free(groups->g[i].parts);
-        for (int k = 0; k < PP_JOINED_PARTS; k++)
-            pp_free(groups->g[i].rows[k]);
+        for (int k = 0; k < PP_JOINED_PARTS; k++) {
+            pp_free(groups->g[i].from[k]);
+            pp_free(groups->g[i].to[k]);
+        }
     }
     pp_free(groups->g);
 }

@@ -13,7 +13,7 @@ struct pp_expert_group {
     struct pp_joined_part *parts; /* [n_experts, n_parts] */
     int n_experts, n_parts;
     int64_t n_in, n_out;          /* of an expert */
-    int32_t *rows[PP_JOINED_PARTS]; /* what `from` or `to` of each part points at, or NULL */
+    int32_t *from[PP_JOINED_PARTS], *to[PP_JOINED_PARTS]; /* what those of each part point at, or NULL */
     int64_t rank;                 /* the largest of an expert's */
     float scale;                  /* of all */
     uint32_t type;                /* that holds all values */

@@ -492,11 +492,12 @@ static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_sou
                             const struct pp_convert_options *opt, struct pp_error *err)
 {
     const size_t n = pp_adapter_file_n(f);
+    const size_t most = 2 * PP_ADAPTER_MATRICES * n; /* tensors: each of an expert's matrices may be of another group */
     const int64_t rank = usual_rank(f);
     struct to_peft p = {
         .file = f, .base = base, .wanted = wanted,
         .permuted = !pp_convert_arch(base)->gguf_neox,
-        .tensors = pp_copies_new(3 * n), .owned = pp_calloc(3 * n, sizeof *p.owned),
+        .tensors = pp_copies_new(most), .owned = pp_calloc(most, sizeof *p.owned),
         .joins = pp_calloc(n, sizeof *p.joins),
     };
     const float alpha = pp_adapter_file_alpha(f) != 0.0f ? pp_adapter_file_alpha(f) : (float)rank; /* 0: not scaled */

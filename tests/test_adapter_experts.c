@@ -14,7 +14,10 @@
 #include "engine/quant.h"
 #include "engine/safetensors.h"
 #include "tests/adapter_folder.h"
+#include "tests/decoder_model.h"
+#include "tests/gguf_file.h"
 #include "tests/passes.h"
+#include "tests/random_array.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -22,7 +25,7 @@ enum { N_LAYERS = 2, N_EXPERTS = 4, WIDTH = 64 };
 
 /* A folder of the test data: two layers of four experts, 64 wide. */
 struct family {
-    const char *folder;
+    const char *folder, *arch;        /* of the test data; what GGUF files call the family */
     int n_ff;
     bool transposed;                  /* experts' matrices are stacks, of inputs and then outputs, gates in turns */
     const char *experts;              /* "model.layers.%d.mlp.experts", as files call them */
@@ -30,9 +33,9 @@ struct family {
 };
 
 static const struct family families[] = {
-    {"mixtral", 160, false, "model.layers.%d.block_sparse_moe.experts", "w1", "w3", "w2"},
-    {"qwen3moe", 64, false, "model.layers.%d.mlp.experts", "gate_proj", "up_proj", "down_proj"},
-    {"gptoss", 160, true, "model.layers.%d.mlp.experts", NULL, NULL, NULL},
+    {"mixtral", "llama", 160, false, "model.layers.%d.block_sparse_moe.experts", "w1", "w3", "w2"},
+    {"qwen3moe", "qwen3moe", 64, false, "model.layers.%d.mlp.experts", "gate_proj", "up_proj", "down_proj"},
+    {"gptoss", "gpt-oss", 160, true, "model.layers.%d.mlp.experts", NULL, NULL, NULL},
 };
 enum { MIXTRAL, QWEN3MOE, GPTOSS, N_FAMILIES };
 
@@ -382,6 +385,120 @@ static void stacks(void **state)
     check_adapter(&d, &f, folder, false);
 }
 
+/* Of some experts both matrices are a parameter's, of another one is a module's: each finds its own rows. */
+static void of_both_kinds(void **state)
+{
+    enum { SOME = 2 };
+    static const char *const parts[][2] = {{"experts.lora_A", "experts.lora_B"},
+                                           {"experts.3.up_proj.lora_A", "experts.3.up_proj.lora_B"}};
+    const struct family *m = &families[QWEN3MOE];
+    const char *model = architecture(m->folder), *gguf = fresh_path("both.gguf");
+    const int shapes[][2][2] = {{{SOME * RANK, WIDTH}, {2 * m->n_ff, SOME * RANK}}, {{RANK, WIDTH}, {m->n_ff, RANK}}};
+    struct folder f = {.random = 11};
+    struct pp_error err;
+    char name[160];
+    int n;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "base_model.model.model.layers.1.mlp.%s.weight", parts[i / 2][i % 2]);
+        folder_add(&f, name, shapes[i / 2][i % 2][0], shapes[i / 2][i % 2][1], 0, 0.2f);
+    }
+    const char *folder = folder_write_peft(&f, "{" CONFIG ",\"peft_version\":\"0.20.0\",\"target_parameters\":"
+                                               "[\"mlp.experts.gate_up_proj\"]}");
+    float *want = logits_of(model, folder, &n), *alone = logits_of(model, NULL, &n);
+    assert_true(farthest(alone, want, n) > 0.01);
+    assert_ok(pp_convert_to_gguf(folder, gguf, &(struct pp_convert_options){.base = model}, &err), err);
+    check_same(model, gguf, want);
+    pp_free(want);
+    pp_free(alone);
+    folder_empty(&f);
+}
+
+/* --- GGUF adapters of gate and up in one stack ------------------------------------------------------------------ */
+
+/* A and B of a layer, of the first n_experts; their values are the caller's. */
+static void make_fused(struct array halves[2], int l, int n_experts, int n_in, int n_out, uint32_t *random)
+{
+    array_make(&halves[0], l, "ffn_gate_up_exps.weight.lora_a", n_experts, RANK, n_in, 0, 0.2f, random);
+    array_make(&halves[1], l, "ffn_gate_up_exps.weight.lora_b", n_experts, n_out, RANK, 0, 0.2f, random);
+}
+
+static const char *write_gguf(const char *arch, const struct array *halves, int n)
+{
+    const char *path = fresh_path("fused.gguf");
+    struct pp_tensor tensors[2 * N_LAYERS];
+    struct pp_gguf_writer *w = gguf_file_begin(path);
+    pp_gguf_add_text(w, "general.architecture", arch);
+    pp_gguf_add_text(w, "general.type", "adapter");
+    pp_gguf_add_text(w, "adapter.type", "lora");
+    pp_gguf_add_f32(w, "adapter.lora.alpha", ALPHA);
+    for (int i = 0; i < n; i++)
+        tensors[i] = array_tensor(&halves[i]);
+    gguf_file_end(w, tensors, (size_t)n);
+    return path;
+}
+
+/* As the folder that it was merged into; where folders have gate and up together, too, one is made of it. */
+static void fused(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_FAMILIES; i++) {
+        const struct family *m = &families[i];
+        struct deltas d = deltas_new(m);
+        const struct pp_convert_options base = {.base = file_of(m)};
+        const int n_out = n_outputs(m, GATE_UP);
+        const char *again = fresh_path("again");
+        struct array halves[2 * N_LAYERS];
+        struct pp_error err;
+        uint32_t random = 8;
+        int n;
+        for (int l = 0; l < N_LAYERS; l++) {
+            const struct array *a = &halves[2 * l], *b = a + 1;
+            make_fused(&halves[2 * l], l, N_EXPERTS, WIDTH, n_out, &random);
+            for (int e = 0; e < N_EXPERTS; e++)
+                add_product(d.of[l][GATE_UP][e], a->values + e * RANK * WIDTH, b->values + e * n_out * RANK, n_out,
+                            WIDTH, RANK, (double)ALPHA / RANK);
+        }
+        const char *gguf = write_gguf(m->arch, halves, 2 * N_LAYERS);
+        float *want = logits_of(merged(&d), NULL, &n);
+        check_same(file_of(m), gguf, want);
+        check_same(architecture(m->folder), gguf, want);
+        const enum pp_code code = pp_convert_to_peft(gguf, again, &base, &err);
+        assert_int_equal(code, m->transposed ? PP_OK : PP_ERR_UNSUPPORTED);
+        if (m->transposed)
+            check_same(file_of(m), again, want);
+        pp_free(want);
+        for (int k = 0; k < 2 * N_LAYERS; k++)
+            pp_free(halves[k].values);
+        deltas_free(&d);
+    }
+}
+
+/* Step 3's folders have gate and up apart, each of all experts: of one pair of tensors there come two, however few
+ * experts the first one is of. */
+static void of_one_expert(void **state)
+{
+    const struct decoder_shape s = decoder_shape("step3_text");
+    struct decoder *d = decoder_make(&s);
+    const char *model = decoder_write(d), *folder = fresh_path("of-one");
+    struct array halves[2];
+    struct pp_error err;
+    uint32_t random = 9;
+    int n;
+    (void)state;
+    make_fused(halves, 1, 1, s.n_embd, 2 * s.n_ff, &random);
+    const char *gguf = write_gguf(s.arch, halves, 2);
+    float *want = logits_of(model, gguf, &n), *alone = logits_of(model, NULL, &n);
+    assert_true(farthest(alone, want, n) > 0.01);
+    assert_ok(pp_convert_to_peft(gguf, folder, &(struct pp_convert_options){.base = model}, &err), err);
+    check_same(model, folder, want);
+    pp_free(want);
+    pp_free(alone);
+    for (int half = 0; half < 2; half++)
+        pp_free(halves[half].values);
+    decoder_free(d);
+}
+
 static void bad(void **state)
 {
     static const char down[] = "\"target_parameters\":[\"mlp.experts.down_proj\"]";
@@ -564,6 +681,9 @@ TEST_GROUP(adapter_experts)
         cmocka_unit_test(doras),
         cmocka_unit_test(parameters),
         cmocka_unit_test(stacks),
+        cmocka_unit_test(of_both_kinds),
+        cmocka_unit_test(fused),
+        cmocka_unit_test(of_one_expert),
         cmocka_unit_test(bad),
         cmocka_unit_test(sets_in_a_batch),
     };
