@@ -133,7 +133,8 @@ const struct pp_status *pp_controller_status(const struct pp_controller *c);
 
 /* --- conversation ----------------------------------------------------------------------------------------- */
 
-/* text is copied. False (with a notice) if it cannot be taken now: the caller keeps the text in the input line. */
+/* text is copied. False (with a notice) if it cannot be taken now, or is no UTF-8: the caller keeps the text in the
+ * input line. */
 bool pp_controller_send(struct pp_controller *c, const char *text);
 /* A message that was taken but could not be saved (the notice says why): to be put back into the input line. The
  * caller's (pp_free); NULL if there is none. */
@@ -267,7 +268,7 @@ const struct pp_named *pp_controller_templates(const struct pp_controller *c, si
 void pp_controller_set_template(struct pp_controller *c, size_t i);
 const struct pp_named *pp_controller_personas(const struct pp_controller *c, size_t *n);
 void pp_controller_set_persona(struct pp_controller *c, size_t i);
-void pp_controller_set_system(struct pp_controller *c, const char *text); /* "" for none */
+bool pp_controller_set_system(struct pp_controller *c, const char *text); /* "" for none; false: a notice says why */
 /* Models that could guess: registered ones, those beside the model and in data/models, and the one that does. */
 struct pp_drafter_entry {
     char name[128];

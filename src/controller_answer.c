@@ -5,6 +5,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/controller_int.h"
 #include "src/title.h"
 
@@ -39,6 +40,24 @@ bool ctl_may_answer(struct pp_controller *c)
     else if (c->state == PP_STATE_FAILED)
         ctl_notice(c, true, "no model is loaded; choose one with /model");
     return c->state == PP_STATE_IDLE;
+}
+
+bool ctl_may_keep(struct pp_controller *c, const char *text)
+{
+    const size_t n = strlen(text);
+    size_t line = 1;
+    for (size_t i = 0; i < n;) {
+        int32_t cp;
+        const size_t len = pp_utf8_decode(text + i, n - i, &cp);
+        line += cp == '\n';
+        i += len;
+        if (cp >= 0)
+            continue;
+        ctl_notice(c, true, "not taken: <%02X> in line %zu is no UTF-8; iconv makes UTF-8 of other encodings",
+                   (unsigned)(unsigned char)text[i - 1], line);
+        return false;
+    }
+    return true;
 }
 
 /* --- from the saved question to the worker ---------------------------------------------------------------- */
@@ -366,7 +385,7 @@ static bool blank(const char *text)
 
 bool pp_controller_send(struct pp_controller *c, const char *text)
 {
-    if (blank(text) || !ctl_may_answer(c))
+    if (blank(text) || !ctl_may_answer(c) || !ctl_may_keep(c, text))
         return false;
     return save_turn(c, c->branch.n, text, 1, NULL);
 }
@@ -384,7 +403,7 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
         ctl_notice(c, true, "only what you wrote yourself can be edited");
         return false;
     }
-    if (blank(text) || !ctl_may_answer(c))
+    if (blank(text) || !ctl_may_answer(c) || !ctl_may_keep(c, text))
         return false;
     return save_turn(c, message, text, 1, NULL);
 }

@@ -336,12 +336,13 @@ void pp_controller_set_persona(struct pp_controller *c, size_t i)
     ctl_notice(c, false, "persona from the next answer on: %s", c->personas.items[i].name);
 }
 
-void pp_controller_set_system(struct pp_controller *c, const char *text)
+bool pp_controller_set_system(struct pp_controller *c, const char *text)
 {
-    if (!ctl_set_string(c, &c->session.system, text))
-        return;
+    if (!ctl_may_keep(c, text) || !ctl_set_string(c, &c->session.system, text))
+        return false;
     c->persona[0] = 0;
     ctl_update_session(c, UPDATE_CHOICES);
+    return true;
 }
 
 /* --- lists and status ------------------------------------------------------------------------------------- */

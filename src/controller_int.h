@@ -251,6 +251,8 @@ void ctl_run_afterwards(struct pp_controller *c);
 bool ctl_may_change(struct pp_controller *c);
 /* ... and the model may be asked for an answer. */
 bool ctl_may_answer(struct pp_controller *c);
+/* ... and what the user wrote may be kept: it is UTF-8, and a model can make something of it. */
+bool ctl_may_keep(struct pp_controller *c, const char *text);
 
 /* --- controller_running.c --- */
 

@@ -525,6 +525,8 @@ void ctl_start_fork(struct pp_controller *c, int n_back)
 void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title)
 {
     char line[PP_TITLE_BYTES];
+    if (!ctl_may_keep(c, title))
+        return;
     pp_title(title, strlen(title), line);
     ctl_title_cancel(c);
     ctl_rename(c, session, line);

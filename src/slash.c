@@ -252,7 +252,8 @@ static enum pp_slash do_system(struct pp_controller *c, char *arg)
         return PP_SLASH_DONE;
     }
     bool off = is_off(arg);
-    pp_controller_set_system(c, off ? "" : arg);
+    if (!pp_controller_set_system(c, off ? "" : arg))
+        return PP_SLASH_ERROR;
     ctl_notice(c, false, off ? "no system prompt from now on" : "the system prompt counts from the next answer on");
     return PP_SLASH_DONE;
 }

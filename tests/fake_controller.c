@@ -854,9 +854,10 @@ void pp_controller_set_persona(struct pp_controller *c, size_t i)
     c->status.persona = i ? c->personas[i].name : "";
 }
 
-void pp_controller_set_system(struct pp_controller *c, const char *text)
+bool pp_controller_set_system(struct pp_controller *c, const char *text)
 {
     say(c, false, text);
+    return true;
 }
 
 const char *pp_drafter_name(enum pp_drafter d)

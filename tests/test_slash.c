@@ -336,6 +336,28 @@ static void test_options_that_do_nothing(void **state)
     assert_non_null(strstr(notice(), "token 256, and this model has tokens 0 to 255"));
 }
 
+/* Words with bytes that are no UTF-8 are not kept; they stay with the user, who is told where. */
+static void test_other_bytes(void **state)
+{
+    (void)state;
+    assert_false(pp_controller_send(fix.c, "\xC3\xA9t\xC3\xA9\nM\374ller, caf\xC3"));
+    assert_non_null(strstr(notice(), "<FC> in line 2 is no UTF-8"));
+    assert_false(pp_controller_send(fix.c, "caf\xC3"));
+    assert_non_null(strstr(notice(), "<C3> in line 1"));
+    assert_int_equal(fix_slash("/system M\374ller"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "<FC> in line 1"));
+    fixture_turn(&fix, "\xC3\xA9t\xC3\xA9", "yes");
+    assert_string_equal(fix_message(0)->text, "\xC3\xA9t\xC3\xA9");
+    assert_false(pp_controller_edit(fix.c, 0, "a\xFF"));
+    assert_non_null(strstr(notice(), "<FF> in line 1"));
+    pp_controller_rename(fix.c, 0, "M\374ller");
+    assert_non_null(strstr(notice(), "<FC> in line 1"));
+    fixture_flush(&fix);
+    assert_string_equal(fix_status()->title, "\xC3\xA9t\xC3\xA9");
+    assert_int_equal(fix_slash("/system"), PP_SLASH_DONE);
+    assert_string_equal(notice(), "there is no system prompt");
+}
+
 static void test_figures(void **state)
 {
     (void)state;
@@ -381,6 +403,7 @@ TEST_GROUP(slash)
         cmocka_unit_test_setup_teardown(test_model_at_home, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_conversation, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_options_that_do_nothing, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_other_bytes, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_table, fix_setup_ready, fix_teardown),
         cmocka_unit_test(test_figures),
     };
