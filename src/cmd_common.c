@@ -482,6 +482,16 @@ static bool same_file(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
+enum pp_code pp_cli_may_replace(const char *output, bool (*own)(const char *path), const char *what,
+                                struct pp_error *err)
+{
+    struct stat st;
+    if (stat(output, &st) != 0 || !S_ISREG(st.st_mode) || !st.st_size || own(output))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_USAGE, "there is %s already, which is not %s, and it stays as it is; name another file",
+                   output, what);
+}
+
 enum pp_code pp_cli_apart(const char *output, const char *input, struct pp_error *err)
 {
     struct stat out, in, folder;

@@ -109,6 +109,11 @@ enum pp_code pp_cli_model_seq(struct pp_cli_model *m, struct pp_seq **out, struc
 enum pp_code pp_cli_check_draft(const struct pp_model *target, const struct pp_model *draft, struct pp_error *err);
 void pp_cli_model_close(struct pp_cli_model *m);
 
+/* That output may be written: nothing has the name, or an empty file, or one of which `own` says that it is what the
+ * command writes (`what`, for the error: "a GGUF file"). PP_ERR_USAGE: another file has it, and stays. What is no file
+ * at all is not judged here. */
+enum pp_code pp_cli_may_replace(const char *output, bool (*own)(const char *path), const char *what,
+                                struct pp_error *err);
 /* That no file is written over one it is made of: PP_ERR_USAGE if output is this input (NULL or "-": none), or one of
  * the files in it if it is a folder. */
 enum pp_code pp_cli_apart(const char *output, const char *input, struct pp_error *err);

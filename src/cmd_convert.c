@@ -59,6 +59,17 @@ static bool to_folder(const struct pp_options *o, bool from_file, const char *ds
     return o->convert_to ? strcmp(o->convert_to, "gguf") != 0 : from_file && !pp_case_ends_with(dst, ".gguf");
 }
 
+/* Of these, too, an older one may be replaced: a model is made again from the same source. */
+static bool is_gguf(const char *path)
+{
+    char magic[4] = "";
+    FILE *f = fopen(path, "rbe");
+    const bool is = f && fread(magic, 1, sizeof magic, f) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
+    if (f)
+        fclose(f);
+    return is;
+}
+
 /* To what --to says, or the names; an adapter in GGUF to a folder, any other to GGUF. */
 static enum pp_code convert_file(const struct pp_options *o, const char *src, const char *dst,
                                  struct pp_convert_options *opt, struct pp_error *err)
@@ -120,6 +131,8 @@ static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p
     }
     if (!code)
         code = pp_cli_apart(o->args[1], opt.base, err);
+    if (!code)
+        code = pp_cli_may_replace(o->args[1], is_gguf, "a GGUF file", err);
     if (!code)
         code = read_imatrix(o, &opt, &imatrix, err);
     if (!code)

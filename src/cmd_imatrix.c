@@ -5,6 +5,7 @@
  * last chunk that was written. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -149,6 +150,39 @@ static enum pp_code take_up(struct work *w, struct pp_error *err)
     return PP_OK;
 }
 
+static bool is_imatrix(const char *path)
+{
+    struct pp_imatrix *m;
+    if (pp_imatrix_read(path, &m, NULL))
+        return false;
+    pp_imatrix_free(m);
+    return true;
+}
+
+/* What is in the new file, too. */
+static bool keeps_output(const struct work *w)
+{
+    for (int i = 0; i < w->o->imatrix.n_in_files; i++)
+        if (pp_cli_apart(w->output, w->o->imatrix.in_files[i], NULL))
+            return true;
+    return w->o->resume_latest;
+}
+
+/* Hours may be in a matrix, and its name is the same if none is said: who forgets --continue does not begin it anew. */
+static enum pp_code check_output(const struct work *w, struct pp_error *err)
+{
+    struct stat st;
+    enum pp_code code = pp_check_target(w->output, err);
+    if (!code)
+        code = pp_cli_apart(w->output, w->o->file, err);
+    if (code || keeps_output(w) || stat(w->output, &st) != 0 || !st.st_size)
+        return code;
+    code = pp_cli_may_replace(w->output, is_imatrix, "an importance matrix", err);
+    return code ? code
+                : pp_fail(err, PP_ERR_USAGE, "there is %s already, and it stays as it is; --continue goes on with it, "
+                          "--in-file adds it, or name another -o", w->output);
+}
+
 static enum pp_code add_files(struct work *w, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -200,7 +234,7 @@ int pp_cmd_imatrix(const struct pp_options *o, const struct pp_paths *p)
     if (!code && w.n_ctx < 4)
         code = pp_fail(&err, PP_ERR_USAGE, "a chunk needs at least 4 tokens, not -c %u", w.n_ctx);
     if (!code)
-        code = pp_check_target(w.output, &err); /* before anything is read */
+        code = check_output(&w, &err); /* before anything is read */
     if (!code)
         code = take_up(&w, &err);
     if (!code)

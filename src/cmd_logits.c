@@ -6,6 +6,17 @@
 #include "src/cmd_common.h"
 #include "src/commands.h"
 
+/* Logits are made again soon: what is nothing else may be replaced by newer ones. */
+static bool is_logits(const char *path)
+{
+    struct pp_safetensors *s;
+    if (pp_safetensors_open(path, &s, NULL))
+        return false;
+    const bool is = pp_safetensors_n(s) == 1 && pp_safetensors_find(s, "logits");
+    pp_safetensors_close(s);
+    return is;
+}
+
 /* --ids, else the list in the file of -f or on stdin. */
 static enum pp_code read_ids(const struct pp_options *o, int32_t **ids, size_t *n, struct pp_error *err)
 {
@@ -85,6 +96,10 @@ static enum pp_code logits(const struct pp_options *o, const struct pp_paths *p,
     enum pp_code code = pp_cli_args(o, 0, 0, "", err);
     if (!code && !o->output)
         code = pp_fail(err, PP_ERR_USAGE, "logits needs the name of the file to write: -o FILE.safetensors");
+    if (!code)
+        code = pp_cli_apart(o->output, o->file, err);
+    if (!code)
+        code = pp_cli_may_replace(o->output, is_logits, "a file of logits", err);
     if (!code)
         code = read_ids(o, &ids, &n, err);
     m.quant = o->quant;

@@ -412,6 +412,30 @@ holds "whose file others may read as the user's umask says" [ "$(stat -c %a "$tm
 (ulimit -f 8; "$pippin" logits --ids 0,1,2 -o "$tmp/short.safetensors" 2>"$tmp/err"); code=$?
 expect "ulimit -f is an error" 1
 expect_match "that is told" "$tmp/err" 'cannot write .*short.safetensors: File too large'
+# What a command has written may be written anew; what others have stays. Hours are in a matrix: it is not begun anew.
+run logits --ids 3 -o "$tmp/l.safetensors"; expect "newer logits" 0
+: >"$tmp/empty"
+run logits --ids 3 -o "$tmp/empty"; expect "and over an empty file" 0
+holds "which are they" cmp -s "$tmp/empty" "$tmp/l.safetensors"
+echo 'a diary' >"$tmp/diary"
+cp "$tmp/diary" "$tmp/diary.copy"
+run logits --ids 0 -o "$tmp/diary"; expect "logits over a diary" 2
+expect_match "which is said" "$tmp/err" 'diary already, which is not a file of logits, and it stays'
+cp "$tmp/own-folder/model.safetensors" "$tmp/weights.safetensors"
+run logits --ids 0 -o "$tmp/weights.safetensors"; expect "over weights" 2
+run imatrix -f "$tmp/own/ids" -c 64 --chunks 1 -o "$tmp/diary"; expect "an imatrix over a diary" 2
+expect_match "which is said, too" "$tmp/err" 'diary already, which is not an importance matrix'
+run quantize "$tmp/own/model.gguf" "$tmp/diary" q8_0; expect "a model over it" 2
+expect_match "and that" "$tmp/err" 'diary already, which is not a GGUF file'
+holds "all stay" cmp -s "$tmp/diary" "$tmp/diary.copy"
+holds "the weights, too" cmp -s "$tmp/weights.safetensors" "$tmp/own-folder/model.safetensors"
+cp "$tmp/kept/im.gguf" "$tmp/im.gguf"
+run imatrix -f "$tmp/own/ids" -c 64 --chunks 1 -o "$tmp/im.gguf"; expect "an imatrix that is there" 2
+expect_match "and what goes on with it" "$tmp/err" 'im.gguf already, and it stays as it is; --continue goes on'
+holds "is not begun anew" cmp -s "$tmp/im.gguf" "$tmp/kept/im.gguf"
+run imatrix --in-file "$tmp/im.gguf" -o "$tmp/im.gguf"; expect "but keeps what it adds" 0
+cp "$tmp/own/model.gguf" "$tmp/again.gguf"
+run quantize "$tmp/own/model.gguf" "$tmp/again.gguf" f32; expect "a model over an older one" 0
 mkfifo "$tmp/pipe"
 run logits --ids 0 -o "$tmp/pipe"; expect "logits over what is no file" 1
 holds "which stays what it is" [ -p "$tmp/pipe" ]
