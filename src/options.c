@@ -220,7 +220,7 @@ static enum pp_code from_persona(const struct pp_config_entry *e, const char *na
         return pp_fail(err, PP_ERR_USAGE, "%s: the name of a persona has from 1 to %d bytes", shown, (int)MOST);
     if (pp_casecmp(name, "none") == 0)
         return pp_fail(err, PP_ERR_USAGE, "%s: \"none\" means no persona; choose another name", shown);
-    return PP_OK;
+    return pp_check_words(e->value, shown, err);
 }
 
 static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entry *e, unsigned command,

@@ -136,7 +136,7 @@ const struct pp_option pp_option_specs[] = {
      .section = "model", .group = PP_GROUP_MODEL, .help = "only cpu in this version"},
 
     /* answer */
-    {.name = "system", .others = "-sys --system-prompt", .arg = "TEXT", .set = pp_set_text, AT(system),
+    {.name = "system", .others = "-sys --system-prompt", .arg = "TEXT", .set = pp_set_words, AT(system),
      .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER, .help = "system prompt; default: none"},
     {.name = "chat-template-file", .arg = "FILE", .choices = "FILE", .set = pp_set_file, AT(chat_template_file),
      .commands = TALK | PP_BIT(TEMPLATE) | LORA, .section = "model", .group = PP_GROUP_ANSWER,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/base/word.h"
 #include "src/options_internal.h"
 #include "src/snapshots.h"
@@ -238,6 +239,20 @@ enum pp_code pp_set_text(struct pp_parse *ps, const struct pp_option *opt, const
     (void)shown, (void)err;
     *(const char **)field(ps, opt) = value;
     return PP_OK;
+}
+
+enum pp_code pp_check_words(const char *text, const char *shown, struct pp_error *err)
+{
+    return pp_utf8_valid(text, strlen(text))
+               ? PP_OK
+               : pp_fail(err, PP_ERR_USAGE, "%s is no text in UTF-8; iconv makes UTF-8 of other encodings", shown);
+}
+
+enum pp_code pp_set_words(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                          struct pp_error *err)
+{
+    const enum pp_code code = pp_check_words(value, shown, err);
+    return code ? code : pp_set_text(ps, opt, value, shown, err);
 }
 
 /* An unset variable of a script, most often. */

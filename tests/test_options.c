@@ -533,6 +533,13 @@ static void conf_format(void **state)
     accept("chat");
     write_conf("[persona 0123456789 123456789 123456789 1234567890]\nsystem = x\n"); /* not all of it would be kept */
     refuse("chat", "pippin.conf:2: system: the name of a persona has");
+    write_conf("[persona Pirate]\nsystem = M\374ller\n"); /* as /system in the chat */
+    refuse("chat", "pippin.conf:2: system is no text in UTF-8");
+    write_conf("[sampling]\nsystem = M\374ller\n");
+    refuse("run|-p|x", "pippin.conf:2: system is no text in UTF-8");
+    remove_conf();
+    refuse("run|-p|x|-sys|M\374ller", "-sys is no text in UTF-8");
+    accept("run|-p|x|-sys|M\303\274ller");
     write_conf("[persona ]\nsystem = x\n");
     refuse("chat", "the name of a persona has");
     write_conf("[persona None]\nsystem = x\n");
