@@ -137,6 +137,9 @@ static void say_what_is_missing(const struct pp_import *im, const char *file)
     if (im->no_text)
         pp_cli_say("%s: %zu part%s of messages left out: pictures or files", file, im->no_text,
                    im->no_text == 1 ? "" : "s");
+    if (im->no_utf8)
+        pp_cli_say("%s: %zu byte%s no UTF-8, and became U+FFFD; if the file is text in another encoding, make UTF-8 of "
+                   "it with iconv, and import that", file, im->no_utf8, im->no_utf8 == 1 ? " was" : "s were");
 }
 
 static enum pp_code put(struct importing *k, struct pp_conversation *c, struct pp_error *err)
@@ -182,17 +185,18 @@ static enum pp_code import_file(struct importing *k, const char *file, struct pp
 {
     if (strcmp(file, "-") != 0 && pp_store_is_database(file))
         return import_database(k, file, err);
+    const char *name = strcmp(file, "-") == 0 ? "standard input" : file;
     struct pp_buf text = {0};
     struct pp_import im = {0};
     enum pp_code code = pp_cli_read(file, &text, err);
     if (!code && (code = pp_import_read(pp_buf_cstr(&text), text.len, &im, err)))
-        pp_fail_prefix(err, "%s", strcmp(file, "-") == 0 ? "standard input" : file);
+        pp_fail_prefix(err, "%s", name);
     pp_buf_free(&text);
     for (size_t i = 0; !code && i < im.n; i++)
         code = import_one(k, &im.list[i], i, im.n, err);
     pp_cli_bar_clear(&k->bar);
     if (!code)
-        say_what_is_missing(&im, file);
+        say_what_is_missing(&im, name);
     pp_import_free(&im);
     return code;
 }

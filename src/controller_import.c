@@ -198,6 +198,8 @@ static void add_outcome(struct pp_buf *b, const struct ctl_import *m, const char
     if (m->text.left_out + m->text.no_text)
         pp_buf_fmt(b, "; left out: %zu messages of tools or without text, %zu pictures or files", m->text.left_out,
                    m->text.no_text);
+    if (m->text.no_utf8)
+        pp_buf_fmt(b, "; bytes that were no UTF-8 and became U+FFFD: %zu", m->text.no_utf8);
     if (*r->lost)
         pp_buf_fmt(b, "; this machine has no %s", r->lost);
 }

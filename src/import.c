@@ -7,6 +7,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/base/word.h"
 #include "src/json_numbers.h"
 #include "src/title.h"
@@ -595,6 +596,28 @@ static enum pp_code no_json(const char *text, size_t n, size_t bad, struct pp_er
                    "this is no JSON, as line %zu shows; conversations are read from JSON and JSONL", line);
 }
 
+/* JSON is UTF-8 (RFC 8259, 8.1); cJSON takes any bytes. The text with U+FFFD for what is none, and how many bytes that
+ * were; *bad 0: *mended is empty, and the text is as it should be. */
+static enum pp_code mend_bytes(const char *text, size_t n, struct pp_buf *mended, size_t *bad, struct pp_error *err)
+{
+    size_t from = 0;
+    *bad = 0;
+    for (size_t i = 0; i < n;) {
+        int32_t cp = text[i];
+        const size_t len = (unsigned char)text[i] < 0x80 ? 1 : pp_utf8_decode(text + i, n - i, &cp);
+        if (cp < 0) {
+            pp_buf_add(mended, text + from, i - from);
+            pp_buf_str(mended, "\xEF\xBF\xBD");
+            from = i + len;
+            ++*bad;
+        }
+        i += len;
+    }
+    if (*bad)
+        pp_buf_add(mended, text + from, n - from);
+    return mended->bad ? pp_fail_nomem(err, "the conversations") : PP_OK;
+}
+
 /* The number of an escape \uXXXX at s; -1: there is none. */
 static int32_t escaped(const char *s, size_t n)
 {
@@ -691,11 +714,21 @@ enum pp_code pp_import_read(const char *text, size_t n, struct pp_import *out, s
         text += 3;
         n -= 3;
     }
-    char *copy;
-    enum pp_code code = mend_escapes(text, n, &copy, err);
+    char *copy = NULL;
+    struct pp_buf mended = {0};
+    size_t no_utf8;
+    enum pp_code code = mend_bytes(text, n, &mended, &no_utf8, err);
+    if (no_utf8) {
+        text = pp_buf_cstr(&mended);
+        n = mended.len;
+    }
+    if (!code)
+        code = mend_escapes(text, n, &copy, err);
     if (!code)
         code = read_values(copy ? copy : text, n, out, err);
+    out->no_utf8 = no_utf8;
     pp_free(copy);
+    pp_buf_free(&mended);
     if (code)
         pp_import_free(out);
     return code;

@@ -13,6 +13,7 @@ struct pp_import {
     size_t n, cap;
     size_t left_out;              /* messages that are neither the user's nor an answer, or have no text */
     size_t no_text;               /* parts of messages that are not text: pictures, files */
+    size_t no_utf8;               /* bytes of the text that are no UTF-8, each of which became U+FFFD */
 };
 
 /* U+0000 becomes U+FFFD, as in exports. PP_ERR_FORMAT says where; then nothing is in *out. */

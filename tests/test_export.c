@@ -199,6 +199,24 @@ static void bytes_that_are_no_text(void **state)
     pp_import_free(&im);
 }
 
+/* A file that is no UTF-8 everywhere: all that is stays, and what is not is counted. */
+static void bytes_in_a_file(void **state)
+{
+    (void)state;
+    struct pp_import im = read_text("{\"title\":\"T\374\",\"messages\":["
+                                    "{\"role\":\"system\",\"content\":\"S\377\"},"
+                                    "{\"role\":\"user\",\"content\":\"M\374ller \xC3\xA9 \\u0000 caf\303\"}]}");
+    assert_int_equal(im.no_utf8, 4);
+    assert_string_equal(im.list[0].session.title, "T\xEF\xBF\xBD");
+    assert_string_equal(im.list[0].session.system, "S\xEF\xBF\xBD");
+    assert_string_equal(im.list[0].messages[0].content,
+                        "M\xEF\xBF\xBDller \xC3\xA9 \xEF\xBF\xBD caf\xEF\xBF\xBD");
+    pp_import_free(&im);
+    im = read_text("[{\"role\":\"user\",\"content\":\"\xC3\xA9\"}]");
+    assert_int_equal(im.no_utf8, 0);
+    pp_import_free(&im);
+}
+
 /* Nor does a byte of zero, as files have them after a crash, end a text unseen. */
 static void zeros_in_a_file(void **state)
 {
@@ -772,7 +790,7 @@ TEST_GROUP(export)
         cmocka_unit_test(comes_back),
         cmocka_unit_test(several),
         cmocka_unit_test(bytes_that_are_no_text),
-        cmocka_unit_test(zeros_in_a_file),
+        cmocka_unit_test(zeros_in_a_file), cmocka_unit_test(bytes_in_a_file),
         cmocka_unit_test(markdown), cmocka_unit_test(fences),
         cmocka_unit_test(other_programs),
         cmocka_unit_test(a_message_by_itself),
