@@ -373,8 +373,8 @@ static void expand(const uint16_t *packed, int n, int weights, const int8_t *val
 /* Before main, so that no reader has to ask whether it is done: 5,000 small steps. */
 __attribute__((constructor)) static void expand_all(void)
 {
-    static const int8_t two[4] = {8, 25, 43}, one[4] = {0, 8, 16};
-    static const int8_t three_xxs[16] = {4, 12, 20, 28, 36, 44, 52, 62}, three_s[16] = {1, 3, 5, 7, 9, 11, 13, 15};
+    static const int8_t two[4] = PP_IQ2_MAGNITUDES, one[4] = {0, 8, 16};
+    static const int8_t three_xxs[16] = PP_IQ3_XXS_MAGNITUDES, three_s[16] = PP_IQ3_S_MAGNITUDES;
     expand(pp_packed_iq2_xxs, 256, 8, two, pp_grid_iq2_xxs);
     expand(pp_packed_iq2_xs, 512, 8, two, pp_grid_iq2_xs);
     expand(packed_iq2_s, 1024, 8, two, pp_grid_iq2_s);

@@ -5,10 +5,13 @@
 
 #include <stdint.h>
 
-/* Eight weights per entry, a byte each, the first one lowest: magnitudes 8, 25, 43; for IQ1 0, 8 and 16, which stand
- * for -1, 0 and 1. */
+/* Eight weights per entry, a byte each, the first one lowest: magnitudes; for IQ1 0, 8 and 16, which stand for -1, 0
+ * and 1. */
+#define PP_IQ2_MAGNITUDES {8, 25, 43}
 extern uint64_t pp_grid_iq2_xxs[256], pp_grid_iq2_xs[512], pp_grid_iq2_s[1024], pp_grid_iq1[2048];
-/* Four per entry: magnitudes 4, 12, ..., 52, 62 and 1, 3, ..., 15. */
+/* Four per entry. */
+#define PP_IQ3_XXS_MAGNITUDES {4, 12, 20, 28, 36, 44, 52, 62}
+#define PP_IQ3_S_MAGNITUDES {1, 3, 5, 7, 9, 11, 13, 15}
 extern uint32_t pp_grid_iq3_xxs[256], pp_grid_iq3_s[512];
 
 /* The same as the file format's definition has them: 2 bits per weight for eights, 4 for fours, the first one lowest,

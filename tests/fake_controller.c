@@ -29,6 +29,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 
 enum { TICK_NS = 5000000, LOAD_TICKS = 10, PREFILL_TICKS = 30, PIECE = 6, SESSIONS = 3, ADAPTERS = 3, CHOICES = 3,
     PARAMS = 4, PRESETS = 3 };
@@ -443,6 +444,10 @@ bool pp_controller_send(struct pp_controller *c, const char *text)
 {
     if (c->status.state != PP_STATE_IDLE || strstr(text, "refuse")) {
         say(c, true, "Not now: wait until the answer is there.");
+        return false;
+    }
+    if (!pp_utf8_valid(text, strlen(text))) {
+        say(c, true, "not taken: that is no UTF-8");
         return false;
     }
     if (strncmp(text, "title ", 6) == 0)

@@ -714,7 +714,7 @@ printf '%s\n' "$who" "$who" | "$pippin" --plain -n 4 >/dev/full 2>"$tmp/err"; co
 expect "a plain chat that cannot be written" 1
 expect_match "says so" "$tmp/err" '^pippin: cannot write the output: '
 printf 'caf\351\n/sessions\n%s\n' "$who" | XDG_DATA_HOME="$tmp/latin" "$pippin" --plain --temp 0 -n 8 >"$tmp/out" 2>&1; code=$?
-expect_match "a line in another encoding is refused, and the next one answered" "$tmp/out" '^That line is no text in UTF-8' 'Hello! I am Pippin'
+expect_match "a line in another encoding is refused, and the next one answered" "$tmp/out" '^not taken: <..> in line 1 is no UTF-8' 'Hello! I am Pippin'
 holds "and nothing of it is kept" sh -c "! grep -q '^[0-9a-f]\{16\} ' '$tmp/out'"
 printf '\001\n/sessions\n' | XDG_DATA_HOME="$tmp/bytes" "$pippin" --plain -n 1 >"$tmp/out" 2>&1; code=$?
 expect_match "a question without letters has no title, which is said" "$tmp/out" 'after 1 token, as set' '^[0-9a-f]{16}  \(without a title\)$'

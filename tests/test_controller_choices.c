@@ -17,15 +17,41 @@ static int find(const struct pp_named *l, size_t n, const char *name)
     return -1;
 }
 
+/* As `--lora-scaled bard.gguf:SCALE` does; path: where its name is kept. */
+static void ask_for_bard(char path[700], float scale)
+{
+    snprintf(path, 700, "%s/bard.gguf", fix.paths.data);
+    fix.o.lora[0].path = path;
+    fix.o.lora[0].scale = scale;
+    fix.o.n_lora = 1;
+}
+
+static void parse_options(char **argv, int argc)
+{
+    struct pp_error err;
+    assert_ok(pp_options_parse(argc, argv, &fix.paths, &fix.o, &err), err);
+}
+
+static void leave(void)
+{
+    fixture_flush(&fix);
+    fixture_stop(&fix);
+}
+
+/* The program is left, and started again with other arguments. */
+static void start_again(char **argv, int argc)
+{
+    leave();
+    parse_options(argv, argc);
+    fixture_ready(&fix);
+}
+
 static void test_choices_are_kept(void **state)
 {
     size_t n;
     char adapter[700];
     (void)state;
-    snprintf(adapter, sizeof adapter, "%s/bard.gguf", fix.paths.data);
-    fix.o.lora[0].path = adapter;
-    fix.o.lora[0].scale = 1;
-    fix.o.n_lora = 1;
+    ask_for_bard(adapter, 1);
     fixture_ready(&fix);
     pp_controller_set_adapter(fix.c, 0, true, 0.75f);
     const struct pp_named *list = pp_controller_personas(fix.c, &n);
@@ -61,8 +87,7 @@ static void test_choices_are_kept(void **state)
     assert_true(fix.fake->template_source[0]);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
+    leave();
 
     fix.o.n_lora = 0;
     fix.o.resume_latest = fix.o.draft_always = true;
@@ -82,40 +107,22 @@ static void test_choices_are_kept(void **state)
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
 }
 
-static void parse_options(char **argv, int argc)
-{
-    struct pp_error err;
-    assert_ok(pp_options_parse(argc, argv, &fix.paths, &fix.o, &err), err);
-}
-
 /* Guesses are made unless that is switched off, and the conversation remembers; the command line is above that. */
 static void test_draft_choice(void **state)
 {
     (void)state;
     fixture_turn(&fix, "plain", "1");
     assert_true(fix.fake->use_draft && fix.fake->lookup);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue", "--drafter", "model"}, 5);
-    fixture_ready(&fix);
+    start_again((char *[]){"pippin", "chat", "--continue", "--drafter", "model"}, 5);
     fixture_turn(&fix, "with a draft", "2");
     assert_true(fix.fake->use_draft && !fix.fake->lookup);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
-    fixture_ready(&fix);
+    start_again((char *[]){"pippin", "chat", "--continue"}, 3);
     fixture_turn(&fix, "as before", "3");
     assert_true(fix.fake->use_draft && !fix.fake->lookup);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue", "--no-draft"}, 4);
-    fixture_ready(&fix);
+    start_again((char *[]){"pippin", "chat", "--continue", "--no-draft"}, 4);
     fixture_turn(&fix, "not now", "4");
     assert_false(fix.fake->use_draft || fix.fake->lookup);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
-    fixture_ready(&fix);
+    start_again((char *[]){"pippin", "chat", "--continue"}, 3);
     fixture_turn(&fix, "nor now", "5");
     assert_false(fix.fake->use_draft || fix.fake->lookup);
 }
@@ -141,18 +148,14 @@ static void test_options_are_kept(void **state)
 {
     char adapter[700];
     (void)state;
-    snprintf(adapter, sizeof adapter, "%s/bard.gguf", fix.paths.data);
-    fix.o.lora[0].path = adapter;
-    fix.o.lora[0].scale = 0.5f;
-    fix.o.n_lora = 1;
+    ask_for_bard(adapter, 0.5f);
     fix.o.sampling.temp = 0.25f;
     fix.o.sampling.seed = 18446744073709551615u;
     fix.o.seed_given = true;
     fix.o.system = "Be kind.";
     fixture_ready(&fix);
     fixture_turn(&fix, "one", "1");
-    fixture_flush(&fix);
-    fixture_stop(&fix);
+    leave();
     fix.o = (struct pp_options){.command = "chat",
                                 .model = "",
                                 .draft_max = 4,
@@ -165,25 +168,16 @@ static void test_options_are_kept(void **state)
     assert_true(fix.fake->sampling.temp == 0.25f);
     assert_true(fix.fake->sampling.seed == 18446744073709551615u);
     assert_non_null(strstr(fix.fake->messages, "Be kind."));
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue", "--temp", "0.5", "--system", "Be brief."}, 7);
-    fixture_ready(&fix);
+    start_again((char *[]){"pippin", "chat", "--continue", "--temp", "0.5", "--system", "Be brief."}, 7);
     fixture_turn(&fix, "three", "3");
     assert_true(fix.fake->sampling.temp == 0.5f);
     assert_true(fix.fake->sampling.seed == 18446744073709551615u);
     assert_non_null(strstr(fix.fake->messages, "Be brief."));
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
-    fixture_ready(&fix);
+    start_again((char *[]){"pippin", "chat", "--continue"}, 3);
     fixture_turn(&fix, "four", "4");
     assert_true(fix.fake->sampling.temp == 0.5f);
     assert_non_null(strstr(fix.fake->messages, "Be brief."));
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue", "--temp", "0.8"}, 5); /* said, though it is the default */
-    fixture_ready(&fix);
+    start_again((char *[]){"pippin", "chat", "--continue", "--temp", "0.8"}, 5); /* said, though it is the default */
     fixture_turn(&fix, "five", "5");
     assert_true(fix.fake->sampling.temp == 0.8f);
 }
@@ -211,8 +205,7 @@ static void test_configuration_is_weaker(void **state)
                              "--drafter", "lookup", "--chat-template-file", template}, 14);
     fixture_ready(&fix);
     fixture_turn(&fix, "one", "1");
-    fixture_flush(&fix);
-    fixture_stop(&fix);
+    leave();
 
     snprintf(conf, sizeof conf,
              "[model]\nmodel = %s\nmodel-draft = %s\nlora = %s/bard.gguf\ndrafter = model\nchat-template-file = %s\n"
@@ -231,8 +224,7 @@ static void test_configuration_is_weaker(void **state)
         assert_true(fix.fake->lookup && !fix.fake->use_draft);
         assert_string_equal(fix.fake->loaded, fix.model);
         assert_string_equal(fix.fake->loaded_draft, ""); /* that of the other model */
-        fixture_flush(&fix);
-        fixture_stop(&fix);
+        leave();
     }
     parse_options((char *[]){"pippin", "chat"}, 2); /* a new one */
     fixture_ready(&fix);
@@ -250,10 +242,7 @@ static void test_configuration_is_weaker(void **state)
     assert_int_equal(fix_slash("/set n -1"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/set seed random"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/set draft-max 8"), PP_SLASH_DONE);
-    fixture_flush(&fix);
-    fixture_stop(&fix);
-    parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
-    fixture_ready(&fix);
+    start_again((char *[]){"pippin", "chat", "--continue"}, 3);
     fixture_turn(&fix, "two", "2");
     assert_true(fix.fake->sampling.temp == 0.8f);
     assert_int_equal(fix.fake->max_tokens, -1);

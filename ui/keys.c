@@ -4,7 +4,6 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
-#include "engine/base/utf8.h"
 #include "ui/edit.h"
 #include "ui/editor.h"
 #include "ui/screen.h"
@@ -212,11 +211,6 @@ bool pp_ui_accept(void *user, const char *text)
     if (is_blank(text))
         return true;
     pp_ui_clear_notice(ui);
-    if (!pp_utf8_valid(text, strlen(text))) { /* as without a screen: a model can make nothing of it */
-        pp_ui_notice(ui, true,
-                     "this is no text in UTF-8: nothing of it was sent; iconv makes UTF-8 of other encodings");
-        return false;
-    }
     const enum pp_slash command = text[0] == '/' ? slash(ui, text) : PP_SLASH_TEXT;
     bool taken = command != PP_SLASH_TEXT;
     if (command == PP_SLASH_KEEP)

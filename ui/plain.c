@@ -401,10 +401,6 @@ static void choose_reasoning(struct plain *p, const char *word)
 static void take_line(struct plain *p, const char *line)
 {
     char arg[512];
-    if (!pp_utf8_valid(line, strlen(line))) { /* as `pippin run` does: a model can make nothing of it */
-        say(p, "That line is no text in UTF-8: nothing of it was sent; iconv makes UTF-8 of other encodings.");
-        return;
-    }
     enum pp_slash slash = line[0] == '/' ? pp_controller_slash(p->c, line, arg, sizeof arg) : PP_SLASH_TEXT;
     p->prompted = false;
     switch (slash) {

@@ -51,31 +51,27 @@ OPEN_ROWS __m512i take_bytes(__m512i from, const int step, const int a, const in
     return _mm512_shuffle_epi8(from, _mm512_broadcast_i32x4(pattern));
 }
 
-OPEN_ROWS uvec magnitudes(__m512i codes, __m128i table)
-{
-    return from_i(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes));
-}
-
 /* Eight columns of 2 bits each. Of the four in a byte the upper two are shifted down, so that the first and the third
  * are below 4, the second and the fourth four times what they should be. */
 OPEN_ROWS void spread_eights(__m512i packed, const struct place p, uvec *w)
 {
-    const __m128i table = _mm_setr_epi8(8, 25, 43, 0, 25, 0, 0, 0, 43, 0, 0, 0, 0, 0, 0, 0);
+    static const uint8_t of[] = PP_IQ2_MAGNITUDES;
+    const uint8_t table[16] = {of[0], of[1], of[2], [4 * 1] = of[1], [4 * 2] = of[2]};
     const __m512i upper = _mm512_set1_epi32(4 << 16), two = _mm512_set1_epi16(0x0c03);
     OPEN_UNROLL for (int k = 0; k < 2; k++)
     {
         const int at = p.at + k;
         const __m512i codes = _mm512_srlv_epi16(take_bytes(packed, p.step, at, at, at, at), upper);
-        w[k] = magnitudes(_mm512_and_si512(codes, two), table);
+        w[k] = lookup16(table, from_i(_mm512_and_si512(codes, two)));
     }
 }
 
 /* Four columns of 4 bits each, of which the second one is a byte above the first. */
-OPEN_ROWS uvec spread_fours(__m512i packed, const struct place p, __m128i table)
+OPEN_ROWS uvec spread_fours(__m512i packed, const struct place p, const uint8_t table[16])
 {
     const __m512i bytes = take_bytes(packed, p.step, p.at, -1, p.at + 1, -1);
     const __m512i codes = _mm512_or_si512(bytes, _mm512_slli_epi16(bytes, 4));
-    return magnitudes(_mm512_and_si512(codes, _mm512_set1_epi8(15)), table);
+    return lookup16(table, from_i(_mm512_and_si512(codes, _mm512_set1_epi8(15))));
 }
 
 /* Two rows of indexes that are bytes, as find_packed takes them: of row r at bytes 4 r and 4 r + 2. */
@@ -100,7 +96,7 @@ OPEN_ROWS void eights_iq2_xxs(const uint8_t (*index)[16], int row, uvec *w)
 OPEN_ROWS void fours_iq3_xxs(const uint8_t (*index)[16], int row, uvec *w)
 {
     (void)row;
-    const __m128i table = _mm_setr_epi8(4, 12, 20, 28, 36, 44, 52, 62, 0, 0, 0, 0, 0, 0, 0, 0);
+    static const uint8_t table[16] = PP_IQ3_XXS_MAGNITUDES;
     OPEN_UNROLL for (int v = 0; v < 8; v += 2)
     {
         const __m512i packed = find_packed(pp_packed_iq3_xxs, 256, two_of_bytes(index + v));
@@ -128,7 +124,7 @@ OPEN_ROWS void eights_iq2_xs(const struct indexes *n, uvec *w)
 
 OPEN_ROWS void fours_iq3_s(const struct indexes *n, uvec *w)
 {
-    const __m128i table = _mm_setr_epi8(1, 3, 5, 7, 9, 11, 13, 15, 0, 0, 0, 0, 0, 0, 0, 0);
+    static const uint8_t table[16] = PP_IQ3_S_MAGNITUDES;
     OPEN_UNROLL for (int i = 0; i < 4; i++)
     {
         const __m512i packed = find_packed(pp_packed_iq3_s, 512, two_of_joined(n + i / 2, i % 2));

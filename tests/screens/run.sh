@@ -184,7 +184,7 @@ paste_without_memory() { # it says so, and goes on; what was there stays
     keys C-j && text "END" && see "  END"
 }
 paste_of_no_text() { # it stays in the line, to be mended
-    start 80x24 && see ready && printf 'caf\351 here' | paste && see "here" && keys Enter && see "no text in UTF-8" &&
+    start 80x24 && see ready && printf 'caf\351 here' | paste && see "here" && keys Enter && see "not taken: that is no UTF-8" &&
         gone "You said" && see "here" && keys C-u && say "and so on" && see "You said: and so on"
 }
 paste_without_end() {
