@@ -16,6 +16,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "engine/convert.h"
 #include "src/adapter_names.h"
 #include "src/json_numbers.h"
 #include "src/plain_text.h"
@@ -480,6 +481,15 @@ void pp_cli_model_close(struct pp_cli_model *m)
 static bool same_file(const struct stat *a, const struct stat *b)
 {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+bool pp_cli_is_imatrix(const char *path)
+{
+    struct pp_imatrix *m;
+    if (pp_imatrix_read(path, &m, NULL))
+        return false;
+    pp_imatrix_free(m);
+    return true;
 }
 
 enum pp_code pp_cli_may_replace(const char *output, bool (*own)(const char *path), const char *what,

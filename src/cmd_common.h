@@ -114,6 +114,7 @@ void pp_cli_model_close(struct pp_cli_model *m);
  * at all is not judged here. */
 enum pp_code pp_cli_may_replace(const char *output, bool (*own)(const char *path), const char *what,
                                 struct pp_error *err);
+bool pp_cli_is_imatrix(const char *path);
 /* That no file is written over one it is made of: PP_ERR_USAGE if output is this input (NULL or "-": none), or one of
  * the files in it if it is a folder. */
 enum pp_code pp_cli_apart(const char *output, const char *input, struct pp_error *err);

@@ -59,15 +59,15 @@ static bool to_folder(const struct pp_options *o, bool from_file, const char *ds
     return o->convert_to ? strcmp(o->convert_to, "gguf") != 0 : from_file && !pp_case_ends_with(dst, ".gguf");
 }
 
-/* Of these, too, an older one may be replaced: a model is made again from the same source. */
-static bool is_gguf(const char *path)
+/* Of these an older one may be replaced: a model is made again from the same source. Hours may be in a matrix. */
+static bool is_weights(const char *path)
 {
     char magic[4] = "";
     FILE *f = fopen(path, "rbe");
     const bool is = f && fread(magic, 1, sizeof magic, f) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
     if (f)
         fclose(f);
-    return is;
+    return is && !pp_cli_is_imatrix(path);
 }
 
 /* To what --to says, or the names; an adapter in GGUF to a folder, any other to GGUF. */
@@ -132,7 +132,7 @@ static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p
     if (!code)
         code = pp_cli_apart(o->args[1], opt.base, err);
     if (!code)
-        code = pp_cli_may_replace(o->args[1], is_gguf, "a GGUF file", err);
+        code = pp_cli_may_replace(o->args[1], is_weights, "a GGUF file of weights", err);
     if (!code)
         code = read_imatrix(o, &opt, &imatrix, err);
     if (!code)

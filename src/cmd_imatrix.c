@@ -150,15 +150,6 @@ static enum pp_code take_up(struct work *w, struct pp_error *err)
     return PP_OK;
 }
 
-static bool is_imatrix(const char *path)
-{
-    struct pp_imatrix *m;
-    if (pp_imatrix_read(path, &m, NULL))
-        return false;
-    pp_imatrix_free(m);
-    return true;
-}
-
 /* What is in the new file, too. */
 static bool keeps_output(const struct work *w)
 {
@@ -177,7 +168,7 @@ static enum pp_code check_output(const struct work *w, struct pp_error *err)
         code = pp_cli_apart(w->output, w->o->file, err);
     if (code || keeps_output(w) || stat(w->output, &st) != 0 || !st.st_size)
         return code;
-    code = pp_cli_may_replace(w->output, is_imatrix, "an importance matrix", err);
+    code = pp_cli_may_replace(w->output, pp_cli_is_imatrix, "an importance matrix", err);
     return code ? code
                 : pp_fail(err, PP_ERR_USAGE, "there is %s already, and it stays as it is; --continue goes on with it, "
                           "--in-file adds it, or name another -o", w->output);

@@ -432,6 +432,7 @@ holds "the weights, too" cmp -s "$tmp/weights.safetensors" "$tmp/own-folder/mode
 cp "$tmp/kept/im.gguf" "$tmp/im.gguf"
 run imatrix -f "$tmp/own/ids" -c 64 --chunks 1 -o "$tmp/im.gguf"; expect "an imatrix that is there" 2
 expect_match "and what goes on with it" "$tmp/err" 'im.gguf already, and it stays as it is; --continue goes on'
+run quantize starter "$tmp/im.gguf" q4_0; expect "a model over an imatrix that it does not read" 2
 holds "is not begun anew" cmp -s "$tmp/im.gguf" "$tmp/kept/im.gguf"
 run imatrix --in-file "$tmp/im.gguf" -o "$tmp/im.gguf"; expect "but keeps what it adds" 0
 cp "$tmp/own/model.gguf" "$tmp/again.gguf"
