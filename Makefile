@@ -21,7 +21,8 @@ LIBS_ENGINE := -lcjson -lpcre2-8 -lutf8proc -lxxhash -lnettle -lpthread -lm
 LIBS_APP    := -lcurl -lsqlite3 -linih -lmd4c -lreadline -lncursesw -ltinfo
 LIBS_TEST   := -lcmocka
 
-WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla \
+        -Werror=implicit-function-declaration
 OPT  ?= -O3 -g
 # -ffp-contract=off: a multiply and an add stay two roundings unless the source says fma; results depend on it.
 CFLAGS_ALL  := -std=gnu17 $(OPT) $(WARN) -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread \

@@ -36,7 +36,9 @@ VEC ivec i_pick(ivec a, ivec mask, ivec c)
 }
 VEC ivec i_down16(ivec a, const int by) { return _mm512_srli_epi16(a, by); }
 VEC ivec i_down32(ivec a, const int by) { return _mm512_srli_epi32(a, (unsigned)by); }
+VEC ivec i_over16(ivec a) { return _mm512_srai_epi32(a, 4); }
 VEC ivec i_up32(ivec a, const int by) { return _mm512_slli_epi32(a, (unsigned)by); }
+VEC ivec i_add(ivec a, ivec b) { return _mm512_add_epi32(a, b); }
 VEC ivec i_dot4(ivec sums, ivec a, ivec b) { return _mm512_dpbusd_epi32(sums, a, b); }
 VEC fvec i_to_f(ivec a) { return _mm512_cvtepi32_ps(a); }
 VEC fvec i_as_f(ivec a) { return _mm512_castsi512_ps(a); }

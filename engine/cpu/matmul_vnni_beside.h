@@ -14,9 +14,16 @@ INLINE bool scales_apart(const uint32_t type)
     return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
 }
 
+/* Whether a byte is two weights. */
+INLINE bool has_two_digits(const uint32_t type)
+{
+    return type == PP_TYPE_Q4_0 || type == PP_TYPE_Q4_K;
+}
+
 /* BESIDE_SLICES lines of slices of a group, the step-th of a block, and what else they hold: of Q4_K the next block's,
  * of the others the second half's. ahead: bytes from a line to the one it asks for. isum[0]: of the block or its first
- * half; isum[1]: of the next block or the second half, if that has a sum of its own. */
+ * half; isum[1]: of the next block or the second half. High digits stay where they are, so that their sum is 16 times
+ * what it should be: one shift of the sum instead of one for each line. */
 INLINE void beside_slices(const uint32_t type, const struct block *w, const int step, const int8_t *q, size_t ahead,
                           ivec *isum)
 {
@@ -28,26 +35,29 @@ INLINE void beside_slices(const uint32_t type, const struct block *w, const int 
         ivec loaded = i_load(line);
         STREAM_NEAR(loaded, line, ahead);
         isum[0] = i_dot4(isum[0], open_slice(type, w, v, 0, false), i_set4(q + 4 * v));
-        if (type == PP_TYPE_Q4_K)
-            isum[1] = i_dot4(isum[1], open_slice(type, w, v, 0, true), i_set4(q + 32 + 4 * v));
-        else if (type == PP_TYPE_Q4_0)
-            isum[0] = i_dot4(isum[0], open_slice(type, w, 4 + v, 0, false), i_set4(q + 16 + 4 * v));
+        if (has_two_digits(type))
+            isum[1] = i_dot4(isum[1], i_and(loaded, i_set1((int32_t)0xf0f0f0f0)),
+                             i_set4(q + (type == PP_TYPE_Q4_K ? 32 : 16) + 4 * v));
         else if (type == PP_TYPE_Q6_K)
             isum[1] = i_dot4(isum[1], open_slice(type, w, 4 + v, 0, false), i_set4(q + 16 + 4 * v));
     }
 }
 
 /* Asks for a line of a group's scales: if they lie apart, for what BESIDE_AHEAD blocks further on need; else, block by
- * block, for the lines of a struct's. */
+ * block (of Q4_K two by two), for the lines of a struct's. */
 INLINE void ask_for_scales(const uint32_t type, const struct block *w, int64_t b, int64_t left, size_t ahead,
                            size_t next_scales)
 {
     enum { HEAD_LINES = 5 };
+    const int blocks = type == PP_TYPE_Q4_K ? 2 : 1;
     const uintptr_t at = (uintptr_t)w->scales;
-    if (scales_apart(type))
+    if (scales_apart(type)) {
         __builtin_prefetch((const void *)(at + (left > BESIDE_AHEAD ? 32 * BESIDE_AHEAD : next_scales)), 0, 3);
-    else if (b % 8 < HEAD_LINES)
-        __builtin_prefetch((const void *)(at + ahead + PP_SLICE * (size_t)(b % 8)), 0, 3);
+        return;
+    }
+    UNROLL for (int k = 0; k < 2; k++)
+        if (k < blocks && b % 8 + k < HEAD_LINES)
+            __builtin_prefetch((const void *)(at + ahead + PP_SLICE * (size_t)(b % 8 + k)), 0, 3);
 }
 
 /* What BESIDE groups lie behind: group g begins at first + g * bytes. */
@@ -88,6 +98,14 @@ INLINE void sums_beside(const uint32_t type, const struct beside *groups, const 
             const struct block w = beside_block(type, groups, g, at->b);
             beside_slices(type, &w, step, at->q, ahead, isum[g]);
         }
+    if (!has_two_digits(type))
+        return;
+    UNROLL for (int g = 0; g < BESIDE; g++)
+    {
+        isum[g][1] = i_over16(isum[g][1]);
+        if (type == PP_TYPE_Q4_0)
+            isum[g][0] = i_add(isum[g][0], isum[g][1]);
+    }
 }
 
 /* acc[g] += what block b gives of each group, of Q4_K also what block b + 1 does. twin: of Q6_K what the first of two
@@ -117,7 +135,7 @@ INLINE void multiply_beside(const uint32_t type, const struct beside *groups, co
         else
             acc[g] = add_block(kind, acc[g], is_twins(kind) ? f_add(twin[g], sum) : sum, scale, NULL, at->s, at->in);
         if (type == PP_TYPE_Q4_K) {
-            w = beside_block(type, groups, g, at->b + 1);
+            w.in++;
             open_scales(type, &w, 0, scale);
             acc[g] = add_block(kind, acc[g], i_to_f(isum[g][1]), scale, NULL, at->s, at->in + 1);
         }
