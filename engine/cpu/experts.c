@@ -660,14 +660,21 @@ static void down(struct pp_cpu *c, const struct stage *s, int a, int64_t row0, i
              x->up ? r->out_stride : r->hidden.f32_stride, c->threads[thread].kernel);
 }
 
-static void run_block(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
+/* Items [first, end) of GATE_UP or DOWN. Those of one expert are neighbouring weight rows and go through together, so
+ * that kernels have long stretches to read. */
+static void run_blocks(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread)
 {
     const struct pp_matrix *w = matrix_of(s, phase);
-    const int blocks = blocks_of(s, m, phase), a = item / blocks;
-    const int64_t rows = item_rows(w, m), row0 = item % blocks * rows;
-    const int64_t row1 = row0 + rows < w->n_rows ? row0 + rows : w->n_rows;
-    if (a < c->routing.n_active) /* there may be fewer than rows could choose */
-        (phase == DOWN ? down : gate_up)(c, s, a, row0, row1, thread);
+    const int blocks = blocks_of(s, m, phase);
+    const int64_t rows = item_rows(w, m);
+    for (int item = first; item < end;) {
+        const int a = item / blocks, from = item % blocks, left = end - item;
+        const int to = left < blocks - from ? from + left : blocks;
+        const int64_t row1 = to * rows < w->n_rows ? to * rows : w->n_rows;
+        if (a < c->routing.n_active) /* there may be fewer than rows could choose */
+            (phase == DOWN ? down : gate_up)(c, s, a, from * rows, row1, thread);
+        item += to - from;
+    }
 }
 
 /* A x of one of the experts that have rows. */
@@ -747,7 +754,7 @@ int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m,
     return n < 1 ? 1 : n > INT16_MAX ? INT16_MAX : (int)n;
 }
 
-void pp_cpu_experts_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
+static void run_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
 {
     const struct experts *x = s->experts;
     switch ((enum phase)phase) {
@@ -763,10 +770,6 @@ void pp_cpu_experts_item(struct pp_cpu *c, const struct stage *s, int m, int pha
     case LOWER_DOWN:
         run_lower(c, s, phase, item, thread);
         break;
-    case GATE_UP:
-    case DOWN:
-        run_block(c, s, m, phase, item, thread);
-        break;
     case PREPARE_DOWN:
         if (item < c->routing.n_places)
             quantize(c, &c->routing.hidden, item, floats_at(&c->routing.hidden, item), x->n_ff, x->twins_down);
@@ -774,5 +777,18 @@ void pp_cpu_experts_item(struct pp_cpu *c, const struct stage *s, int m, int pha
     case SUM:
         sum_row(c, s, item);
         break;
+    case GATE_UP:
+    case DOWN: /* run_blocks() */
+        break;
     }
+}
+
+void pp_cpu_experts_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread)
+{
+    if (phase == GATE_UP || phase == DOWN) {
+        run_blocks(c, s, m, phase, first, end, thread);
+        return;
+    }
+    for (int i = first; i < end; i++)
+        run_item(c, s, m, phase, i, thread);
 }

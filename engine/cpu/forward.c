@@ -370,8 +370,7 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
             run_row_ops(c, s, i);
         break;
     case STAGE_EXPERTS:
-        for (int i = first; i < end; i++)
-            pp_cpu_experts_item(c, s, part->m, part->phase, i, thread);
+        pp_cpu_experts_items(c, s, part->m, part->phase, first, end, thread);
         break;
     case STAGE_SELECT:
         select_rows(c, s);

@@ -535,10 +535,11 @@ typedef void pp_cpu_phases_fn(const struct pp_cpu *c, const struct stage *s, int
 typedef void pp_cpu_item_fn(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread);
 pp_cpu_phases_fn pp_cpu_project_phases, pp_cpu_attend_phases, pp_cpu_experts_phases; /* project.c, attend.c, ... */
 pp_cpu_phases_fn pp_cpu_recur_phases, pp_cpu_pick_phases, pp_cpu_compress_phases;
-pp_cpu_item_fn pp_cpu_compress_item, pp_cpu_attend_item, pp_cpu_experts_item, pp_cpu_recur_item, pp_cpu_pick_item;
+pp_cpu_item_fn pp_cpu_compress_item, pp_cpu_attend_item, pp_cpu_recur_item, pp_cpu_pick_item;
 /* Items of experts and of projections are small; a thread takes several neighbours at once: first .. end - 1, at most
  * as many as are worth 2 ms. */
 int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase);
+void pp_cpu_experts_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread);
 int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase);
 void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread);
 /* Finds out where the threads begin to read each stage's weights. false: out of memory. */
