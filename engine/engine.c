@@ -273,6 +273,8 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     e->max_rows = opt->max_rows                                     ? opt->max_rows
                   : m->plan.encoder && e->n_ctx > (int)PP_USUAL_ROWS ? (int)e->n_ctx
                                                                      : PP_USUAL_ROWS;
+    e->chunks.n_expert = m->info.n_expert;
+    e->chunks.n_expert_used = m->info.n_expert_used;
     code = make_batch_and_pool(e, opt, err);
     if (!code) /* where nobody asked for a size, what fits is taken, but not less than this */
         code = pp_model_check_fits(m, opt->kv_type, opt->n_ctx || e->n_ctx < LEAST_CTX ? e->n_ctx : LEAST_CTX,

@@ -1,9 +1,19 @@
 #include "engine/prompt_chunks.h"
 
+#include <math.h>
+
+/* Rows of a pass from which on each costs as little as it can. */
+static double cheap_rows(const struct pp_prompt_chunks *p)
+{
+    return PP_CHEAP_ROWS * (p->n_expert_used > 0 ? (double)p->n_expert / (double)p->n_expert_used : 1);
+}
+
 int pp_chunk_rows(const struct pp_prompt_chunks *p, bool others_wait, int max_rows)
 {
-    const double limit_ns = others_wait ? 1e8 : 5e8;
-    double rows = p->row_ns > 0 ? limit_ns / p->row_ns : PP_LEAST_CHUNK;
+    const double short_ns = others_wait ? 1e8 : 5e8, long_ns = 2e9;
+    double rows = p->row_ns > 0 ? short_ns / p->row_ns : PP_LEAST_CHUNK;
+    if (!others_wait && p->row_ns > 0 && rows < cheap_rows(p))
+        rows = fmin(cheap_rows(p), long_ns / p->row_ns);
     if (rows >= max_rows)
         return max_rows;
     /* whole tiles of the kernels */

@@ -30,9 +30,26 @@ static void a_chunk_fills_its_time(void **state)
     assert_int_equal(settled(18e6, 2.1e6, false), 224);
     /* 8 billion: 16 rows take longer than others should wait, but no fewer are worth a pass */
     assert_int_equal(settled(130e6, 14e6, true), PP_LEAST_CHUNK);
-    assert_int_equal(settled(130e6, 14e6, false), 32);
+    assert_int_equal(settled(130e6, 14e6, false), PP_CHEAP_ROWS);
+    /* 30 billion: more than two seconds would be too long */
+    assert_int_equal(settled(500e6, 50e6, false), 32);
     /* a small model */
     assert_int_equal(settled(1e6, 0.05e6, true), MAX_ROWS);
+}
+
+/* Of experts each meets few of the rows: so more rows of a pass are worth its time, while nobody waits. */
+static void experts_want_more_rows(void **state)
+{
+    struct pp_prompt_chunks c = {.row_ns = 12e6, .n_expert = 64, .n_expert_used = 8};
+    (void)state;
+    assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), 160); /* two seconds */
+    assert_int_equal(pp_chunk_rows(&c, true, MAX_ROWS), PP_LEAST_CHUNK);
+    c.n_expert = 8;
+    assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), PP_CHEAP_ROWS);
+    c.n_expert = c.n_expert_used = 0;
+    assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), PP_CHEAP_ROWS);
+    c.row_ns = 3e6; /* enough of them take less than half a second, which is filled */
+    assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), 160);
 }
 
 static void the_end_of_a_prompt_tells_nothing(void **state)
@@ -52,7 +69,7 @@ static void disturbed_passes_are_forgotten(void **state)
     struct pp_prompt_chunks c = {0};
     (void)state;
     pp_chunk_took(&c, 48, 3000000000);
-    assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), PP_LEAST_CHUNK);
+    assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), 2 * PP_LEAST_CHUNK);
     pp_chunk_took(&c, PP_LEAST_CHUNK, 38000000);
     assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), 208);
 }
@@ -71,6 +88,7 @@ TEST_GROUP(prompt_chunks)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chunk_fills_its_time),
+        cmocka_unit_test(experts_want_more_rows),
         cmocka_unit_test(the_end_of_a_prompt_tells_nothing),
         cmocka_unit_test(disturbed_passes_are_forgotten),
         cmocka_unit_test(there_is_no_more_than_room),
