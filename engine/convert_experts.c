@@ -48,9 +48,11 @@ static enum pp_code name_group(const struct grouping *g, const char *matrix, cha
         return PP_OK;
     }
     *entry = pp_arch_hf_name(arch_of(g->base), pp_source_hparams(g->base), stack, false, &hf);
-    const bool known = *entry && !hf.bad && hf.len < 190;
+    const bool known = *entry && hf.len < 190, bad = hf.bad;
     snprintf(name, 192, "%.190s", known ? pp_buf_cstr(&hf) : "");
     pp_buf_free(&hf);
+    if (bad)
+        return pp_fail_nomem(err, matrix);
     if (!known)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", matrix);
     /* the second's line names it as such: its own stack is not what the line begins with */

@@ -157,6 +157,7 @@ static bool find_module(const struct pp_source *base, const char *name, struct m
         pp_buf_add(module, hf.data, hf.len - strlen(".weight"));
         found = m->n_out > 0 && !module->bad;
     }
+    module->bad = module->bad || hf.bad || gguf.bad || second.bad;
     pp_buf_free(&hf);
     pp_buf_free(&gguf);
     pp_buf_free(&second);
@@ -172,8 +173,9 @@ static enum pp_code note_module(struct to_peft *p, const struct pp_adapter_targe
     size_t i = 0;
     *noted = t->rank && find_module(p->base, t->name, &m, &module, &place) && module.len < PP_HF_NAME;
     if (!*noted) {
+        const bool bad = module.bad;
         pp_buf_free(&module);
-        return PP_OK;
+        return bad ? pp_fail_nomem(err, t->name) : PP_OK;
     }
     while (i < p->n_joins && strcmp(p->joins[i].join.name, pp_buf_cstr(&module)) != 0)
         i++;
@@ -291,9 +293,11 @@ static enum pp_code add_halves(struct to_peft *p, const struct pp_adapter_target
         code = pp_convert_find_heads(p->base, t, t->name, false, &heads, &columns, err);
     if (!code && heads && columns && !(a = pp_copies_moved_columns(&c, a, heads, err)))
         code = err ? err->code : PP_ERR_NOMEM;
-    if (!code && t->a_turned && !(a = pp_convert_is_float(a->type) ? pp_copies_turned(&c, a, err) : NULL))
+    if (!code && t->a_turned && !pp_convert_is_float(a->type))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s cannot be turned round: it is %s", t->a.name,
                        pp_type_info(t->a.type)->name);
+    if (!code && t->a_turned && !(a = pp_copies_turned(&c, a, err)))
+        code = err ? err->code : PP_ERR_NOMEM;
     if (!code)
         code = add_tensor(p, a, NULL, module, t->embedding ? ".lora_embedding_A" : ".lora_A.weight", err);
     if (!code && c.n && !p->owned[p->tensors.n - 1]) { /* the copy lives on */
@@ -421,7 +425,8 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
     if (noted)
         return code;
     if (!code && !module_name(p->base, t->name, &module))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", t->name);
+        code = module.bad ? pp_fail_nomem(err, t->name)
+                          : pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", t->name);
     if (!code)
         code = check_folder_form(p, t, err);
     const char *name = pp_buf_cstr(&module);

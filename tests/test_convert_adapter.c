@@ -310,6 +310,46 @@ static void refusals(void **state)
     folder_empty(&f);
 }
 
+static void remove_adapter(const char *folder)
+{
+    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors", "README.md"};
+    char path[512];
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        unlink(path);
+    }
+    assert_int_equal(rmdir(folder), 0);
+}
+
+/* Whatever memory there is not, that is what is said; and no adapter is left behind. */
+static void out_of_memory(void **state)
+{
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
+    struct folder f = {.random = 27};
+    struct pp_error err;
+    const struct pp_convert_options opt = {.base = tiny_model(&s)};
+    (void)state;
+    make_folder(&f, &s, 2);
+    const char *gguf = to_gguf(folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":2}"),
+                               opt.base, NULL);
+    const uint64_t before = pp_mem_count();
+    to_peft(gguf, opt.base, NULL);
+    const uint64_t n = pp_mem_count() - before;
+    assert_true(n > 100 && n < 5000);
+    const char *out = fresh_path("memory");
+    for (uint64_t at = 1; at <= n; at++) {
+        pp_mem_fail_at(at, 0);
+        const enum pp_code code = pp_convert_to_peft(gguf, out, &opt, &err);
+        pp_mem_fail_at(0, 0);
+        if (code && code != PP_ERR_NOMEM) /* some can be done without */
+            fail_msg("without the allocation %d: %s", (int)at, err.text);
+        assert_true(!code || access(out, F_OK) != 0);
+        if (!code)
+            remove_adapter(out);
+    }
+    folder_empty(&f);
+}
+
 /* --- adapters of others ------------------------------------------------------------------------------------------ */
 
 static void bundled_kinds(void **state)
@@ -340,6 +380,7 @@ TEST_GROUP(convert_adapter)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_and_back), cmocka_unit_test(scales),   cmocka_unit_test(folded_in_f32),
         cmocka_unit_test(from_mlx),       cmocka_unit_test(refusals), cmocka_unit_test(bundled_kinds),
+        cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests_name("convert_adapter", tests, NULL, NULL);
 }
