@@ -292,8 +292,6 @@ static enum pp_code extend(struct pp_importer *im, struct match *m, struct pp_co
         result->outcome = PP_IMPORT_BUSY;
         return PP_OK;
     }
-    if (lock >= 0)
-        im->held[im->n_held++] = lock;
     if (!code)
         code = begin_batch(im, err);
     for (size_t i = 0; i < there->n; i++)
@@ -301,6 +299,10 @@ static enum pp_code extend(struct pp_importer *im, struct match *m, struct pp_co
     if (!code)
         code = pp_store_conversation_extend(im->st, m->here.session.id, there->messages, there->n, new_head(m, there),
                                             there->session.updated, err);
+    if (lock >= 0 && !code)
+        im->held[im->n_held++] = lock;
+    else if (lock >= 0) /* nothing of it is in the batch */
+        close(lock);
     result->outcome = PP_IMPORT_EXTENDED;
     return code;
 }

@@ -107,6 +107,37 @@ static void batches(void **state)
     pp_store_close(st);
 }
 
+/* A conversation that cannot grow is not kept from others, and who imports may go on with the next, however many there
+ * are. */
+static void refused(void **state)
+{
+    enum { MOST = 80 }; /* more than locks are held */
+    (void)state;
+    struct pp_store *st;
+    struct pp_importer *im;
+    struct pp_import_result r;
+    const char *locks = test_path("refused locks");
+    assert_ok(pp_store_open(test_path("refused.db"), &st, &err), err);
+    assert_ok(pp_importer_new(st, locks, false, &im, &err), err);
+    for (int i = 0; i < MOST; i++) {
+        char first[32];
+        int lock;
+        snprintf(first, sizeof first, "refused %d", i);
+        assert_int_equal(put(im, first, 2), PP_IMPORT_ADDED);
+        struct pp_conversation bad = line_of(first, 3);
+        bad.messages[2].parent = 9;
+        assert_int_equal(pp_importer_put(im, &bad, &r, &err), PP_ERR_FORMAT);
+        assert_ok(pp_session_lock(locks, bad.session.key, &lock, &err), err);
+        close(lock);
+        pp_conversation_clear(&bad);
+    }
+    assert_int_equal(put(im, "refused 0", 4), PP_IMPORT_EXTENDED);
+    assert_ok(pp_importer_flush(im, &err), err);
+    assert_int_equal(count(st), MOST);
+    pp_importer_free(im);
+    pp_store_close(st);
+}
+
 /* --- in the chat ------------------------------------------------------------------------------------------ */
 
 enum { MANY = 1500 };
@@ -229,7 +260,7 @@ static void a_pipe_is_not_opened_to_ask(void **state)
 TEST_GROUP(import)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches),
+        cmocka_unit_test(batches), cmocka_unit_test(refused),
         cmocka_unit_test(a_pipe_is_not_opened_to_ask),
         cmocka_unit_test_setup_teardown(beside_a_chat, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(left_in_the_middle, fix_setup_ready, fix_teardown),
