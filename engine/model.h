@@ -15,7 +15,8 @@ struct pp_model {
     struct pp_model_info info;
     char *name;                     /* of info */
     bool files_known;
-    struct pp_hash128 files;        /* what the file system said of the model's files when they were opened */
+    struct pp_hash128 files;        /* what the file system said of the model's files when they were opened, and what
+                                       numbers were read from them */
     pthread_mutex_t identity_lock;
     bool identity_known;            /* -- protected by identity_lock */
     struct pp_sha256 identity;      /* -- protected by identity_lock */

@@ -45,28 +45,8 @@ static void add_folder(struct pp_buf *b, const char *folder)
         free(names);
 }
 
-void pp_model_note_files(struct pp_model *m)
-{
-    struct pp_buf b = {0};
-    const char *folder = pp_source_folder(m->source);
-    for (int i = 0; i < pp_source_n_files(m->source); i++)
-        if (pp_gguf_file_id(pp_source_file(m->source, i))->ino)
-            add_id(&b, pp_gguf_file_id(pp_source_file(m->source, i)));
-    if (folder) {
-        add_folder(&b, folder);
-        if (pp_source_quant(m->source))
-            pp_buf_str(&b, pp_source_quant(m->source));
-        if (pp_source_imatrix(m->source))
-            add_stat(&b, pp_source_imatrix(m->source));
-    }
-    m->files_known = !b.bad && b.len;
-    if (m->files_known)
-        m->files = pp_hash128(b.data, b.len);
-    pp_buf_free(&b);
-}
-
 /* CACHE/identity/HASH: 64 hexadecimal digits and a newline. "" if there is no such place. The hash is of the files that
- * were opened: a path may lead to others by now. */
+ * were opened, as a path may lead to others by now, and of the numbers that were read from them. */
 static void cache_path(const struct pp_model *m, const char *cache_dir, char *out, size_t cap)
 {
     const int n = snprintf(out, cap, "%s/identity/%016llx%016llx", cache_dir, (unsigned long long)m->files.hi,
@@ -254,9 +234,10 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
 /* The same of what each layer may have. */
 static void hash_rare_layers(struct pp_sha256_stream *s, const struct pp_hparams *hp)
 {
-    for (int i = 0; i < PP_N_STREAM_SCALES; i++)
-        if (hp->stream_scales[i][0] != 0.0f || hp->stream_scales[i][1] != 0.0f)
-            pp_sha256_update(s, hp->stream_scales[i], sizeof hp->stream_scales[i]);
+    for (int i = 0; i < PP_N_STREAM_SCALES; i++) {
+        hash_of_layer(s, i, 'A', hp->stream_scales[i][0]); /* of a part instead of a layer */
+        hash_of_layer(s, i, 'B', hp->stream_scales[i][1]);
+    }
     for (int l = 0; l < (int)hp->n_layer; l++) {
         const uint8_t special[4] = {hp->layer[l], (uint8_t)l, (uint8_t)(l >> 8), 'L'};
         if (hp->layer[l])
@@ -285,9 +266,46 @@ static void hash_hparams(struct pp_sha256_stream *s, const struct pp_hparams *hp
                           (double)hp->rope_beta_slow);
     if (hp->window)
         n += (size_t)snprintf(text + n, sizeof text - n, "window %lld\n", (long long)hp->window);
-    pp_sha256_update(s, text, n); /* at most 64 + 20 numbers of 24 characters */
+    if (hp->rope_scaling == PP_ROPE_LONG) /* cosines are the larger the longer it is */
+        n += (size_t)snprintf(text + n, sizeof text - n, "context %lld\n", (long long)hp->n_ctx_train);
+    pp_sha256_update(s, text, n); /* at most 64 + 21 numbers of 24 characters */
     hash_rare(s, hp);
     hash_rare_layers(s, hp);
+}
+
+/* Another version of pippin may read other numbers from the same files: it is not to take the identity that this one
+ * found for its own. */
+static void add_hparams(struct pp_buf *b, const struct pp_hparams *hp)
+{
+    struct pp_sha256_stream s;
+    char hex[65];
+    pp_sha256_begin(&s);
+    hash_hparams(&s, hp);
+    const struct pp_sha256 hash = pp_sha256_end(&s);
+    pp_sha256_hex(&hash, hex);
+    pp_buf_str(b, hex);
+}
+
+void pp_model_note_files(struct pp_model *m)
+{
+    struct pp_buf b = {0};
+    const char *folder = pp_source_folder(m->source);
+    for (int i = 0; i < pp_source_n_files(m->source); i++)
+        if (pp_gguf_file_id(pp_source_file(m->source, i))->ino)
+            add_id(&b, pp_gguf_file_id(pp_source_file(m->source, i)));
+    if (folder) {
+        add_folder(&b, folder);
+        if (pp_source_quant(m->source))
+            pp_buf_str(&b, pp_source_quant(m->source));
+        if (pp_source_imatrix(m->source))
+            add_stat(&b, pp_source_imatrix(m->source));
+    }
+    m->files_known = b.len > 0;
+    add_hparams(&b, pp_source_hparams(m->source));
+    m->files_known = m->files_known && !b.bad;
+    if (m->files_known)
+        m->files = pp_hash128(b.data, b.len);
+    pp_buf_free(&b);
 }
 
 static struct pp_sha256 hash_model(const struct pp_source *source)

@@ -619,6 +619,74 @@ static void replaced_while_open(void **state)
     assert_memory_equal(&new, &ids[1], sizeof new);
 }
 
+/* The identity of the model at `path` if its numbers were those that `change` makes of them. */
+static struct pp_sha256 identity_with(const char *path, void (*change)(struct pp_hparams *hp), const char *cache)
+{
+    struct pp_model *m;
+    struct pp_sha256 id;
+    struct pp_error err;
+    assert_ok(pp_model_open(path, &m, &err), err);
+    change((struct pp_hparams *)(uintptr_t)pp_source_hparams(m->source)); /* as if they had been read so */
+    pp_model_note_files(m);
+    assert_ok(pp_model_identity(m, cache, &id, &err), err);
+    pp_model_close(m);
+    return id;
+}
+
+static void as_they_are(struct pp_hparams *hp)
+{
+    (void)hp;
+}
+
+static void other_base(struct pp_hparams *hp)
+{
+    hp->rope_base *= 2;
+}
+
+static void scaled_states(struct pp_hparams *hp)
+{
+    hp->stream_scales[PP_STREAM_STATES][0] = 2;
+}
+
+static void scaled_ff(struct pp_hparams *hp)
+{
+    hp->stream_scales[PP_STREAM_FF][0] = 2;
+}
+
+static void long_context(struct pp_hparams *hp)
+{
+    hp->rope_scaling = PP_ROPE_LONG;
+    hp->rope_orig_ctx = 4096;
+    hp->n_ctx_train = 8192;
+}
+
+static void longer_context(struct pp_hparams *hp)
+{
+    long_context(hp);
+    hp->n_ctx_train = 65536;
+}
+
+/* Numbers that results depend on are part of it, each for itself; and what is remembered is of these numbers: a later
+ * version may read others from the same files. */
+static void identity_of_numbers(void **state)
+{
+    static void (*const changes[])(struct pp_hparams *hp) = {as_they_are,  other_base,    scaled_states, scaled_ff,
+                                                             long_context, longer_context};
+    enum { N = sizeof changes / sizeof *changes };
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    struct pp_sha256 ids[N];
+    (void)state;
+    shape.seed = 21;
+    const char *path = tiny_model(&shape);
+    for (int i = 0; i < N; i++) {
+        ids[i] = identity_with(path, changes[i], test_tmpdir());
+        const struct pp_sha256 computed = identity_with(path, changes[i], NULL);
+        assert_memory_equal(&ids[i], &computed, sizeof computed);
+        for (int k = 0; k < i; k++)
+            assert_memory_not_equal(&ids[k], &ids[i], sizeof ids[i]);
+    }
+}
+
 TEST_GROUP(generate)
 {
     const struct CMUnitTest tests[] = {
@@ -631,6 +699,7 @@ TEST_GROUP(generate)
         cmocka_unit_test(context_end),              cmocka_unit_test(cancelled_prompt),
         cmocka_unit_test(adapters_and_pages),       cmocka_unit_test(goes_on_after_restart),
         cmocka_unit_test(identities),               cmocka_unit_test(damaged_adapter),
+        cmocka_unit_test(identity_of_numbers),
     };
     return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
 }
