@@ -40,6 +40,9 @@ enum pp_code pp_config_activation(const struct cJSON *config, const char *key, c
                                   struct pp_error *err);
 /* What config.json, or an object like it, says of RoPE: base, scaling, and how much of a head is rotated. */
 enum pp_code pp_config_rope(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+/* Whether an item of a list of kinds of layers is this word, or what transformers calls the same since version 5.18, or
+ * called so before. */
+bool pp_config_is_layer_word(const struct cJSON *item, const char *word);
 /* A list under `key` of a word for each layer, if it is there: layers called `with` get the bit, those called `without`
  * lose it; other words are refused. */
 enum pp_code pp_config_layer_words(const struct cJSON *config, const char *key, const char *with, const char *without,

@@ -278,6 +278,24 @@ enum pp_code pp_config_activation(const cJSON *config, const char *key, const ch
                    fn->valuestring, known[0]);
 }
 
+/* What a kind of layers is called now. */
+static const char *layer_word(const char *word)
+{
+    static const char *const renamed[][2] = {{"mamba", "linear_attention"},
+                                             {"attention", "full_attention"},
+                                             {"deepseek_sparse_attention", "indexed_attention"},
+                                             {"qwen_sparse_attention", "indexed_attention"}};
+    for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
+        if (strcmp(renamed[i][0], word) == 0)
+            return renamed[i][1];
+    return word;
+}
+
+bool pp_config_is_layer_word(const cJSON *item, const char *word)
+{
+    return cJSON_IsString(item) && strcmp(layer_word(item->valuestring), layer_word(word)) == 0;
+}
+
 enum pp_code pp_config_layer_words(const cJSON *config, const char *key, const char *with, const char *without,
                                    uint8_t bit, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -289,11 +307,10 @@ enum pp_code pp_config_layer_words(const cJSON *config, const char *key, const c
         return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", key, (long long)hp->n_layer);
     cJSON_ArrayForEach(item, list)
     {
-        const char *word = cJSON_IsString(item) ? item->valuestring : "";
-        const bool has = strcmp(word, with) == 0;
-        if (!has && strcmp(word, without) != 0)
+        const bool has = pp_config_is_layer_word(item, with);
+        if (!has && !pp_config_is_layer_word(item, without))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s has \"%.40s\", which is not supported for this "
-                           "family; %s and %s are", key, word, with, without);
+                           "family; %s and %s are", key, cJSON_IsString(item) ? item->valuestring : "", with, without);
         hp->layer[l] = (uint8_t)((hp->layer[l] & ~bit) | (has ? bit : 0));
         l++;
     }

@@ -135,11 +135,12 @@ static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *h
         return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", key, (long long)hp->n_layer);
     cJSON_ArrayForEach(item, list)
     {
-        const char *word = cJSON_IsString(item) ? item->valuestring : "";
-        const bool linear = strcmp(word, "linear_attention") == 0;
-        if (!linear && strcmp(word, "deepseek_sparse_attention") != 0 && strcmp(word, "full_attention") != 0)
+        const bool linear = pp_config_is_layer_word(item, "linear_attention");
+        if (!linear && !pp_config_is_layer_word(item, "deepseek_sparse_attention") &&
+            !pp_config_is_layer_word(item, "full_attention"))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s has \"%.40s\", which is not supported for this "
-                           "family; linear_attention and deepseek_sparse_attention are", key, word);
+                           "family; linear_attention and deepseek_sparse_attention are", key,
+                           cJSON_IsString(item) ? item->valuestring : "");
         hp->layer[l++] |= linear ? PP_LAYER_RECURRENT : 0;
     }
     return PP_OK;

@@ -79,11 +79,11 @@ static enum pp_code kinds_from_config(const cJSON *config, int64_t n_layer, bool
         return pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers", (long long)n_layer);
     cJSON_ArrayForEach(item, types)
     {
-        const char *word = cJSON_IsString(item) ? item->valuestring : "";
-        const bool full = strcmp(word, "full_attention") == 0;
-        if (!full && strcmp(word, sparse_word) != 0)
+        const bool full = pp_config_is_layer_word(item, "full_attention");
+        if (!full && !pp_config_is_layer_word(item, sparse_word))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layer_types has \"%.40s\", which is not supported "
-                           "for this family; %s and full_attention are", word, sparse_word);
+                           "for this family; %s and full_attention are", cJSON_IsString(item) ? item->valuestring : "",
+                           sparse_word);
         n_full += full;
     }
     *sparse = n_full == 0;

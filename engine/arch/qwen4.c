@@ -150,8 +150,7 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
 static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char key[] = "layer_types";
-    static const char *const words[] = {"linear_attention", "deepseek_sparse_attention", "full_attention",
-                                        "hybrid_indexed", "qwen_sparse_attention"};
+    static const char *const words[] = {"linear_attention", "indexed_attention", "full_attention", "hybrid_indexed"};
     enum { N_WORDS = sizeof words / sizeof *words };
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
     int64_t l = 0, step = 4;
@@ -164,13 +163,12 @@ static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *h
         return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", key, (long long)hp->n_layer);
     cJSON_ArrayForEach(item, list)
     {
-        const char *word = cJSON_IsString(item) ? item->valuestring : "";
         int i = 0;
-        while (i < N_WORDS && strcmp(word, words[i]) != 0)
+        while (i < N_WORDS && !pp_config_is_layer_word(item, words[i]))
             i++;
         if (i == N_WORDS)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s has \"%.40s\", which is not supported for this "
-                           "family", key, word);
+                           "family", key, cJSON_IsString(item) ? item->valuestring : "");
         hp->layer[l++] |= i == 0 ? PP_LAYER_RECURRENT : 0;
     }
     return PP_OK;
