@@ -573,6 +573,7 @@ static void apertus(void **state)
     const char *folder = check_decoder(&s);
     assert_tensor(folder, "model.layers.1.mlp.act_fn.alpha_p", 1, 1);
     assert_tensor(folder, "model.layers.1.feedforward_layernorm.weight", 1, s.n_embd);
+    assert_config(folder, "rope_parameters", "default"); /* without a word it would be scaled */
 }
 
 /* XVERSE, openPangu and MiniCPM; the first StarCoder and the first Qwen. */

@@ -36,15 +36,21 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     const cJSON *after = cJSON_GetObjectItemCaseSensitive(config, "post_norm");
     if (cJSON_IsFalse(norms) || cJSON_IsTrue(after))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: qk_norm or post_norm is not what Apertus has");
-    (void)hp;
+    if (!pp_config_says_rope(config)) {
+        hp->rope_scaling = PP_ROPE_LLAMA3;
+        hp->rope_factor = 8;
+        hp->rope_low_freq = 1;
+        hp->rope_high_freq = 4;
+        hp->rope_orig_ctx = 8192;
+    }
     return pp_config_activation(config, "hidden_act", known, err);
 }
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    (void)hp;
     cJSON_AddTrueToObject(config, "qk_norm");
     cJSON_AddFalseToObject(config, "post_norm");
+    pp_config_put_unscaled(config, hp);
 }
 
 const struct pp_arch pp_arch_apertus = {

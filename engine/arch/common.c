@@ -157,6 +157,11 @@ enum pp_code pp_config_qwen_window(const cJSON *config, struct pp_hparams *hp, s
     return code ? code : pp_config_layer_types(config, hp, err);
 }
 
+bool pp_config_says_rope(const cJSON *config)
+{
+    return pp_json_member(config, "rope_parameters") || pp_json_member(config, "rope_scaling");
+}
+
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static void put_item(cJSON *config, const char *key, cJSON *item)
@@ -186,6 +191,15 @@ void pp_config_put_class(cJSON *config, const char *hf_class, const char *model_
 {
     put_item(config, "architectures", cJSON_CreateStringArray(&hf_class, 1));
     pp_config_put_text(config, "model_type", model_type);
+}
+
+void pp_config_put_unscaled(cJSON *config, const struct pp_hparams *hp)
+{
+    if (hp->rope_scaling != PP_ROPE_NONE)
+        return;
+    cJSON *rope = cJSON_AddObjectToObject(config, "rope_parameters");
+    pp_config_put_text(rope, "rope_type", "default");
+    pp_config_put_float(rope, "rope_theta", hp->rope_base);
 }
 
 void pp_config_put_layer_types(cJSON *config, const struct pp_hparams *hp)

@@ -69,11 +69,7 @@ static void ministral_to_config(const struct pp_hparams *hp, struct cJSON *confi
 static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     ministral_to_config(hp, config);
-    if (hp->rope_scaling == PP_ROPE_NONE) { /* which must be said */
-        cJSON *rope = cJSON_AddObjectToObject(config, "rope_parameters");
-        pp_config_put_text(rope, "rope_type", "default");
-        pp_config_put_float(rope, "rope_theta", hp->rope_base);
-    }
+    pp_config_put_unscaled(config, hp);
 }
 
 const struct pp_arch pp_arch_cwm = {

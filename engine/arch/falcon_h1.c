@@ -113,6 +113,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_int(config, "mamba_d_ssm", &inner, err);
     if (!code)
         code = read_scales(config, hp, err);
+    if (!code && !inner) /* null: as wide as elsewhere */
+        return pp_mamba_expanded_from_config(config, &pp_mamba_keys, hp, err);
     return code ? code : pp_mamba_from_config(config, &pp_mamba_keys, inner, hp, err);
 }
 

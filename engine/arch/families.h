@@ -89,6 +89,8 @@ enum pp_code pp_config_window(const struct cJSON *config, int64_t otherwise, str
                               struct pp_error *err);
 /* Qwen's: only if `use_sliding_window`, and by default only in layers from max_window_layers on. */
 enum pp_code pp_config_qwen_window(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+/* Whether config.json says how RoPE is scaled, be it that it is not. */
+bool pp_config_says_rope(const struct cJSON *config);
 /* Refuses a RoPE of layers with a window that is scaled. rope: an object, or NULL. */
 enum pp_code pp_config_unscaled(const struct cJSON *rope, struct pp_error *err);
 /* The number of a key that must be there as one, or absent. */
@@ -292,6 +294,8 @@ enum pp_code pp_scan_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, s
 void pp_scan_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_scan_to_config(const struct pp_hparams *hp, const struct pp_scan_keys *keys, struct cJSON *config);
 
+/* For to_config, of families that scale RoPE where nothing is said of it: says that it is not scaled, if it is not. */
+void pp_config_put_unscaled(struct cJSON *config, const struct pp_hparams *hp);
 /* For to_config: the window and each layer's type. */
 void pp_config_put_layer_types(struct cJSON *config, const struct pp_hparams *hp);
 /* Qwen's, if there is a window. */

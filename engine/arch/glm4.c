@@ -21,6 +21,7 @@ static const char *const classes[] = {"Glm4ForCausalLM", "Glm4vForConditionalGen
 static const struct pp_arch_parts parts = {
     .model_type = "glm4", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
 static const struct pp_arch_usual usual[] = {
+    {"glm4v_text", NULL, "{\"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 32768}"},
     {"glm_ocr_text", NULL,
      "{\"vocab_size\": 59392, \"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 16,"
      "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": null, \"rms_norm_eps\": 1e-5,"

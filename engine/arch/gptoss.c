@@ -24,9 +24,34 @@ static const struct pp_arch_name names[] = {
 static const char *const other_names[] = {"gptoss", NULL}; /* ollama's */
 static const char *const classes[] = {"GptOssForCausalLM", "gpt_oss", NULL};
 
+/* What is not to be had otherwise: the clamped gate has these numbers. */
+static enum pp_code check_gate(const struct cJSON *config, struct pp_error *err)
+{
+    static const struct {
+        const char *key;
+        float v;
+    } numbers[] = {{"swiglu_limit", 7}, {"swiglu_alpha", 1.702f}};
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++) {
+        float v = numbers[i].v;
+        code = pp_config_float(config, numbers[i].key, &v, err);
+        if (!code && v != numbers[i].v)
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is %g; only %g is supported", numbers[i].key,
+                           (double)v, (double)numbers[i].v);
+    }
+    return code;
+}
+
 static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    float limit = 7;
+    if (!pp_config_says_rope(config)) {
+        hp->rope_scaling = PP_ROPE_YARN;
+        hp->rope_factor = 32;
+        hp->rope_beta_fast = 32;
+        hp->rope_beta_slow = 1;
+        hp->rope_no_truncate = true;
+        hp->rope_orig_ctx = 4096;
+    }
     hp->n_expert = 128;
     hp->n_expert_used = 4;
     hp->n_ff_expert = hp->n_ff;
@@ -39,9 +64,7 @@ static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *h
     if (!code)
         code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code)
-        code = pp_config_float(config, "swiglu_limit", &limit, err);
-    if (!code && limit != 7.0f)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: swiglu_limit is %g; only 7 is supported", (double)limit);
+        code = check_gate(config, err);
     return code ? code : pp_config_layer_types(config, hp, err);
 }
 
@@ -68,6 +91,7 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
     pp_config_put(config, "num_experts_per_tok", hp->n_expert_used);
     pp_config_put(config, "intermediate_size", hp->n_ff_expert);
     pp_config_put_float(config, "swiglu_limit", 7);
+    pp_config_put_unscaled(config, hp);
 }
 
 static const struct pp_arch_usual usual[] = {

@@ -41,7 +41,10 @@ static const struct pp_arch_usual usual[] = {
     {"ministral3", "Ministral3ForCausalLM",
      "{\"vocab_size\": 131072, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 34,"
      "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 128, \"rms_norm_eps\": 1e-5,"
-     "\"max_position_embeddings\": 262144}"},
+     "\"max_position_embeddings\": 262144, \"rope_parameters\": {\"rope_type\": \"yarn\","
+     "\"rope_theta\": 1000000.0, \"factor\": 16.0, \"original_max_position_embeddings\": 16384,"
+     "\"beta_fast\": 32.0, \"beta_slow\": 1.0, \"mscale\": 1.0, \"mscale_all_dim\": 1.0,"
+     "\"llama_4_scaling_beta\": 0.1}}"},
     {"emu3_text_model", "Emu3ForCausalLM",
      "{\"vocab_size\": 184622, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 32,"
      "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 9216,"

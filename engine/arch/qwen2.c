@@ -22,7 +22,14 @@ static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *h
     return code ? code : pp_config_qwen_window(config, hp, err);
 }
 
+#define USUAL_VL "{\"num_key_value_heads\": 8, \"rms_norm_eps\": 1e-5, \"rope_theta\": 1000000.0}"
+
 static const struct pp_arch_usual usual[] = {
+    {"qwen2_vl", NULL, USUAL_VL},
+    {"qwen2_vl_text", NULL, USUAL_VL},
+    {"qwen2_5_vl", NULL, USUAL_VL},
+    {"qwen2_5_vl_text", NULL, USUAL_VL},
+    {"qwen2_5_omni_text", NULL, "{\"num_key_value_heads\": 4, \"rope_theta\": 1000000.0}"},
     {.json = "{\"num_key_value_heads\": 32, \"max_position_embeddings\": 32768}"},
     {.json = NULL},
 };

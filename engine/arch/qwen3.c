@@ -47,7 +47,7 @@ static const struct pp_expert_keys expert_keys = {
 static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = from_config(config, hp, err);
-    hp->n_expert = 128;
+    hp->n_expert = pp_arch_is_kind(config, "qwen3_vl_moe_text", NULL) ? 60 : 128;
     if (!code) /* transformers 5 */
         code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
     if (!code)
@@ -64,11 +64,20 @@ static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp
     return PP_OK;
 }
 
+#define USUAL_VL "{\"rope_theta\": 500000.0, \"max_position_embeddings\": 128000}"
+
 static const struct pp_arch_usual usual[] = {
+    {"qwen3_vl_text", NULL, USUAL_VL},
+    {"qwen3_vl", NULL, USUAL_VL},
     {.json = "{\"num_key_value_heads\": 32, \"head_dim\": 128, \"max_position_embeddings\": 32768}"},
     {.json = NULL},
 };
+/* Weights of experts add up to 1 in models that see, whose configuration has no word for it, and in those that hear. */
 static const struct pp_arch_usual moe_usual[] = {
+    {"qwen3_vl_moe_text", NULL,
+     "{\"num_key_value_heads\": 16, \"max_position_embeddings\": 128000, \"rope_theta\": 500000.0,"
+     "\"num_experts_per_tok\": 4, \"moe_intermediate_size\": 1408, \"norm_topk_prob\": true}"},
+    {"qwen3_omni_moe_text", NULL, "{\"rope_theta\": 1000000.0, \"norm_topk_prob\": true}"},
     {.json = "{\"num_key_value_heads\": 4, \"max_position_embeddings\": 32768, \"num_experts_per_tok\": 8,"
              "\"moe_intermediate_size\": 768}"},
     {.json = NULL},
@@ -117,8 +126,10 @@ const struct pp_arch pp_arch_qwen3moe = {
 static const char *const mellum_classes[] = {"MellumForCausalLM", "mellum", NULL};
 static const struct pp_arch_usual mellum_usual[] = {
     {.json = "{\"num_key_value_heads\": 4, \"head_dim\": 128, \"max_position_embeddings\": 131072,"
-             "\"num_experts_per_tok\": 8, \"num_experts\": 64, \"moe_intermediate_size\": 896,"
-             "\"norm_topk_prob\": true, \"sliding_window\": 1024}"},
+             "\"num_experts_per_tok\": 8, \"moe_intermediate_size\": 896, \"norm_topk_prob\": true,"
+             "\"sliding_window\": 1024, \"rope_parameters\": {"
+             "\"full_attention\": {\"rope_type\": \"default\", \"rope_theta\": 500000.0},"
+             "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}}"},
     {.json = NULL},
 };
 
@@ -128,6 +139,9 @@ static enum pp_code mellum_from_config(const cJSON *config, struct pp_hparams *h
     const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"), *type;
     const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    hp->n_expert = 64;
+    if (!code) /* as transformers writes it */
+        code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
     if (!code)
