@@ -134,7 +134,7 @@ static enum pp_code routing_from_config(const cJSON *config, struct pp_hparams *
     hp->expert_group_largest = says(config, "topk_method", "group_limited_greedy");
     if (says(config, "topk_method", "greedy") || (v2 && !cJSON_HasObjectItem(config, "topk_method")))
         hp->n_expert_group = hp->n_expert_group_used = 0;
-    return code;
+    return code ? code : pp_config_mlp_types(config, hp, err); /* GLM's, which come before a number of dense layers */
 }
 
 void pp_latent_to_config(const struct pp_hparams *hp, cJSON *config)

@@ -51,13 +51,19 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {"KimiLinearForCausalLM", "kimi_linear", NULL};
 static const struct pp_arch_usual usual[] = {
     {.json = "{\"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128,"
-             "\"moe_renormalize\": true, \"routed_scaling_factor\": 1.0}"},
+             "\"moe_renormalize\": true, \"norm_topk_prob\": true, \"routed_scaling_factor\": 1.0}"},
     {.json = NULL},
 };
 static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_token", .n_ff = "moe_intermediate_size",
     .n_groups = "num_expert_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
     .n_dense = "first_k_dense_replace", .normed = "moe_renormalize", .scale = "routed_scaling_factor"};
+
+/* As transformers calls them. */
+static const struct pp_expert_keys plain_keys = {
+    .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
+    .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "n_shared_experts",
+    .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 /* A state of each head, as wide as it is long; attention that is not rotated. */
 static void set_states(struct pp_hparams *hp, int64_t head_dim)
@@ -101,6 +107,12 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
+/* Whether transformers wrote it, which has no object for states, and keys as other families have them. */
+static bool is_plain(const cJSON *config)
+{
+    return cJSON_HasObjectItem(config, "linear_head_dim");
+}
+
 /* What Kimi K3's configurations say under the same name. */
 static enum pp_code check_known(const cJSON *config, const cJSON *states, struct pp_error *err)
 {
@@ -113,7 +125,7 @@ static enum pp_code check_known(const cJSON *config, const cJSON *states, struct
     if (pp_config_flag(config, "mla_use_output_gate", false) || pp_config_flag(states, "use_full_rank_gate", false))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: there are gates of Kimi K3, but not "
                        "attn_res_block_size, which is not supported");
-    if (!pp_config_flag(config, "mla_use_nope", false))
+    if (!pp_config_flag(config, "mla_use_nope", is_plain(config)))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: mla_use_nope is not true, and attention that is rotated "
                        "is not supported in this family");
     return pp_config_activation(config, "hidden_act", pp_silu_names, err);
@@ -135,18 +147,23 @@ static enum pp_code layers_from_config(const cJSON *states, struct pp_hparams *h
     return PP_OK;
 }
 
-static enum pp_code states_from_config(const cJSON *states, struct pp_hparams *hp, struct pp_error *err)
+static enum pp_code states_from_config(const cJSON *config, const cJSON *states, struct pp_hparams *hp,
+                                       struct pp_error *err)
 {
-    int64_t n_heads = hp->n_head, head_dim = 0;
-    enum pp_code code = pp_config_int(states, "num_heads", &n_heads, err);
-    if (!code)
-        code = pp_config_int(states, "head_dim", &head_dim, err);
-    if (!code)
-        code = pp_config_int(states, "short_conv_kernel_size", &hp->conv_taps, err);
+    static const char *const keys[2][3] = {{"num_heads", "head_dim", "short_conv_kernel_size"},
+                                           {"linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"}};
+    const bool plain = is_plain(config);
+    int64_t n_heads = hp->n_head, head_dim = 0, *const numbers[] = {&n_heads, &head_dim, &hp->conv_taps};
+    enum pp_code code = PP_OK;
+    for (int i = 0; i < 3 && !code; i++)
+        code = pp_config_int(plain ? config : states, keys[plain][i], numbers[i], err);
     if (!code && n_heads != hp->n_head)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %lld heads of states beside %lld of attention are not "
                        "supported", (long long)n_heads, (long long)hp->n_head);
     set_states(hp, head_dim);
+    if (!code && plain && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "layer_types")))
+        return pp_config_layer_words(config, "layer_types", "linear_attention", "full_attention", PP_LAYER_RECURRENT,
+                                     hp, err);
     return code ? code : layers_from_config(states, hp, err);
 }
 
@@ -155,7 +172,7 @@ static enum pp_code experts_from_config(const cJSON *config, struct pp_hparams *
     static const char key[] = "moe_router_activation_func";
     const char *chosen = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, key));
     int64_t step = 1;
-    enum pp_code code = pp_config_experts(config, &expert_keys, hp, err);
+    enum pp_code code = pp_config_experts(config, is_plain(config) ? &plain_keys : &expert_keys, hp, err);
     if (!code)
         code = pp_config_int(config, "moe_layer_freq", &step, err);
     for (int64_t l = 0; step > 0 && l < hp->n_layer; l++)
@@ -173,8 +190,10 @@ static enum pp_code sizes_from_config(const cJSON *config, const cJSON *states, 
     if (!code && !cJSON_HasObjectItem(config, "max_position_embeddings"))
         code = pp_config_int(config, "model_max_length", &hp->n_ctx_train, err);
     if (!code)
-        code = states_from_config(states, hp, err);
-    return code ? code : experts_from_config(config, hp, err);
+        code = states_from_config(config, states, hp, err);
+    if (!code)
+        code = experts_from_config(config, hp, err);
+    return code ? code : pp_config_mlp_types(config, hp, err);
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
