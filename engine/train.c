@@ -291,11 +291,13 @@ static enum pp_code check_length(const struct pp_trainer *t, struct pp_error *er
 {
     const struct pp_hparams *hp = pp_source_hparams(t->model->source);
     const int64_t most = hp->attn_temperature != 0.0f ? hp->rope_orig_ctx : hp->n_ctx_train; /* where scores grow not */
-    if ((int64_t)t->data->info.longest <= most)
+    const size_t checked = t->validation ? t->validation->info.longest : 0;
+    const size_t longest = t->data->info.longest > checked ? t->data->info.longest : checked;
+    if ((int64_t)longest <= most)
         return PP_OK;
     return pp_fail(err, PP_ERR_USAGE, "examples have up to %zu tokens, but the model was made for %lld; take a smaller "
                                       "--max-length",
-                   t->data->info.longest, (long long)most);
+                   longest, (long long)most);
 }
 
 enum pp_code pp_trainer_new(const struct pp_model *m, const struct pp_train_data *data,

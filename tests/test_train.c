@@ -778,6 +778,15 @@ static void bad_options(void **state)
     struct pp_train_options opt = few_steps();
     assert_int_equal(pp_trainer_new(too_long.m, too_long.d, NULL, &opt, &t, &err), PP_ERR_USAGE);
     assert_non_null(strstr(err.text, "--max-length"));
+    /* Nor are examples for validation computed beyond what it was made for. */
+    static const int32_t tokens[] = {4, 5, 6, 7};
+    static const uint8_t learnt[] = {0, 1, 1, 1};
+    too_long.v = too_long.d;
+    too_long.d = pp_calloc(1, sizeof *too_long.d);
+    assert_non_null(too_long.d);
+    assert_ok(pp_train_data_add(too_long.d, tokens, learnt, 4, 16, &err), err);
+    assert_int_equal(pp_trainer_new(too_long.m, too_long.d, too_long.v, &opt, &t, &err), PP_ERR_USAGE);
+    assert_non_null(strstr(err.text, "--max-length"));
     set_free(&too_long);
 }
 
