@@ -86,11 +86,13 @@ static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_w
     return both_ways && arch && arch->both_ways ? arch->both_ways : arch;
 }
 
-/* Whether a configuration says something; what it says of RoPE may have the name that transformers 4 has for it. */
-static bool says(const cJSON *config, const char *key)
+/* Whether a configuration says what is usual otherwise. What it says of RoPE may have the name that transformers 4 has
+ * for it, which knows no other one in layers of another kind. */
+static bool says(const cJSON *config, const cJSON *usual)
 {
-    return pp_json_member(config, key) ||
-           (strcmp(key, "rope_parameters") == 0 && cJSON_IsObject(pp_json_member(config, "rope_scaling")));
+    return pp_json_member(config, usual->string) ||
+           (strcmp(usual->string, "rope_parameters") == 0 && pp_json_member(usual, "rope_type") &&
+            cJSON_IsObject(pp_json_member(config, "rope_scaling")));
 }
 
 /* Adds the members of a JSON object that the configuration lacks. */
@@ -100,7 +102,7 @@ static bool add_missing(cJSON *config, const char *json)
     bool ok = usual != NULL;
     for (cJSON *item = ok ? usual->child : NULL; item && ok; item = next) {
         next = item->next;
-        if (!says(config, item->string)) {
+        if (!says(config, item)) {
             cJSON *copy = cJSON_Duplicate(item, true);
             ok = cJSON_AddItemToObject(config, item->string, copy);
             if (!ok)
