@@ -268,12 +268,15 @@ static enum pp_code find(struct pp_importer *im, const struct pp_conversation *t
 
 /* --- putting it in ------------------------------------------------------------------------------------------------ */
 
-/* The place in the file of the new tip: the file's, if that goes on from the one here; else 0. */
+/* The place in the file of the new tip: the file's, if that goes on from the one here; else 0. A message before its
+ * parent, which the store refuses, is not followed. */
 static int64_t new_head(const struct match *m, const struct pp_conversation *there)
 {
-    int64_t at = there->session.head;
-    while (at > 0 && !m->places[at - 1])
-        at = there->messages[at - 1].parent;
+    int64_t at = there->session.head <= (int64_t)there->n ? there->session.head : 0;
+    while (at > 0 && !m->places[at - 1]) {
+        const int64_t parent = there->messages[at - 1].parent;
+        at = parent < at ? parent : 0;
+    }
     const int64_t from = at > 0 ? m->places[at - 1] : 0;
     return at != there->session.head && from == m->here.session.head ? there->session.head : 0;
 }

@@ -125,7 +125,7 @@ static void refused(void **state)
         snprintf(first, sizeof first, "refused %d", i);
         assert_int_equal(put(im, first, 2), PP_IMPORT_ADDED);
         struct pp_conversation bad = line_of(first, 3);
-        bad.messages[2].parent = 9;
+        bad.messages[2].parent = i ? (int64_t)1 << 40 : 3; /* there is none; itself */
         assert_int_equal(pp_importer_put(im, &bad, &r, &err), PP_ERR_FORMAT);
         assert_ok(pp_session_lock(locks, bad.session.key, &lock, &err), err);
         close(lock);
