@@ -62,6 +62,7 @@ static void bad_themes(void **state)
         {"title = x\n", "line 1: 'title'"},
         {"[styles]\nthis is not INI\n", "line 2: "},
         {"[styles\n", "line 1: "},
+        {"[styles]\nthis is not INI\ntext = blurple\n", "line 2: this is not NAME = VALUE"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
@@ -72,6 +73,42 @@ static void bad_themes(void **state)
             fail_msg("'%s' does not say '%s'", err.text, table[i].expect);
         assert_int_equal(t.looks[PP_SLOT_STATUS].flags, PP_REVERSE); /* something to draw with */
     }
+}
+
+/* Lines longer than those that inih knows are not taken for two; a comment may be one. */
+static void long_lines(void **state)
+{
+    (void)state;
+    char text[1000], x[301], bold[301];
+    struct pp_theme t;
+    struct pp_error err;
+    memset(x, 'x', 300);
+    x[300] = 0;
+    for (int i = 0; i < 60; i++)
+        memcpy(bold + 5 * i, "bold ", 6);
+    snprintf(text, sizeof text, "# %s\nname = Long\n[styles]\n ; %s\ntext = red\n# %s", x, x, x);
+    assert_ok(parse(text, &t, &err), err);
+    assert_string_equal(t.title, "Long");
+    assert_int_equal(t.looks[PP_SLOT_TEXT].fg.value, 1);
+    snprintf(text, sizeof text, "# %s\n[styles]\ncode = blue\ntext = %sred\n", x, bold);
+    assert_int_equal(parse(text, &t, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "x.theme, line 4: the line is too long: 'text = bold "));
+    snprintf(text, sizeof text, "[styles]\ncode = %.164s blue\n", bold); /* fits */
+    assert_ok(parse(text, &t, &err), err);
+    assert_int_equal(t.looks[PP_SLOT_CODE].fg.value, 4);
+}
+
+static void binary_bytes(void **state)
+{
+    (void)state;
+    struct pp_theme t;
+    struct pp_error err;
+    char text[] = "name = X\n[styles]\ntext = red\0blue\n";
+    FILE *f = fmemopen(text, sizeof text - 1, "r");
+    assert_non_null(f);
+    assert_int_equal(pp_theme_parse(f, "x.theme", &t, &err), PP_ERR_FORMAT);
+    fclose(f);
+    assert_string_equal(err.text, "x.theme, line 3: this is no text.");
 }
 
 static void every_theme_in_the_folder_is_good(void **state)
@@ -429,7 +466,7 @@ static void grey_is_seen(void **state)
 TEST_GROUP(ui_theme)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grey_is_seen),
+        cmocka_unit_test(grey_is_seen), cmocka_unit_test(long_lines), cmocka_unit_test(binary_bytes),
         cmocka_unit_test(good_theme), cmocka_unit_test(bad_themes), cmocka_unit_test(every_theme_in_the_folder_is_good),
         cmocka_unit_test(colors), cmocka_unit_test(settings), cmocka_unit_test(pipes_for_files),
         cmocka_unit_test(history), cmocka_unit_test(closed_themes), cmocka_unit_test(shared_history),

@@ -124,9 +124,12 @@ int pp_color_reduce_on(struct pp_color c, int bg, int colors)
 
 struct parser {
     struct pp_theme *t;
+    FILE *file;
     struct { char name[32]; struct pp_color color; } palette[MAX_PALETTE];
     int n_palette;
-    char reason[256]; /* of the first error */
+    int line;         /* the one read last */
+    char reason[256]; /* of the first line that was refused */
+    int refused;      /* its number; 0: none */
 };
 
 static bool ansi_color(const char *s, struct pp_color *c)
@@ -180,8 +183,10 @@ static unsigned parse_attribute(const char *s)
 
 static int refuse(struct parser *p, const char *fmt, const char *what)
 {
-    if (!p->reason[0])
+    if (!p->refused) {
         snprintf(p->reason, sizeof p->reason, fmt, what);
+        p->refused = p->line;
+    }
     return 0;
 }
 
@@ -242,6 +247,31 @@ static int on_entry(void *user, const char *section, const char *name, const cha
     return refuse(p, "there is no style '%s'", name);
 }
 
+/* What inih reads from. It takes what a line has behind INI_MAX_LINE bytes for a line of its own: none gets there that
+ * is longer. A comment may have any length. */
+static char *next_line(char *out, int size, void *user)
+{
+    struct parser *p = user;
+    int n = 0, c;
+    bool fits = true, is_text = true;
+    while ((c = getc(p->file)) != EOF && c != '\n') {
+        is_text = is_text && c;
+        fits = fits && n + 2 < size; /* \n, NUL */
+        if (fits)
+            out[n++] = (char)c;
+    }
+    if (c == EOF && n == 0)
+        return NULL;
+    out[n] = '\0';
+    p->line++;
+    const char *first = out + strspn(out, " \t");
+    if (*first == ';' || *first == '#')
+        n = 0;
+    else if (!is_text || !fits)
+        n = refuse(p, is_text ? "the line is too long: '%.40s...'" : "this is no text", out);
+    return strcpy(out + n, "\n") - n;
+}
+
 /* A theme that does not know of guesses shows them all the same, to those who ask for it. */
 static void inherit(struct pp_theme *t)
 {
@@ -274,15 +304,16 @@ static void use_plain(struct pp_theme *t)
 
 enum pp_code pp_theme_parse(FILE *f, const char *file, struct pp_theme *t, struct pp_error *err)
 {
-    struct parser p = {.t = t};
+    struct parser p = {.t = t, .file = f};
     *t = (struct pp_theme){0};
-    int line = ini_parse_file(f, on_entry, &p);
-    if (line != 0) {
+    const int line = ini_parse_stream(next_line, &p, on_entry, &p);
+    if (line != 0 || p.refused) {
         use_plain(t);
         if (line < 0)
             return pp_fail(err, PP_ERR_IO, "the theme %s cannot be read", file);
-        return pp_fail(err, PP_ERR_FORMAT, "%s, line %d: %s.", file, line,
-                       p.reason[0] ? p.reason : "this is not NAME = VALUE");
+        const bool refused = p.refused && (!line || p.refused <= line);
+        return pp_fail(err, PP_ERR_FORMAT, "%s, line %d: %s.", file, refused ? p.refused : line,
+                       refused ? p.reason : "this is not NAME = VALUE");
     }
     inherit(t);
     return PP_OK;
