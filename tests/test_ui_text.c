@@ -3,10 +3,14 @@
 
 #include <locale.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "ui/field.h"
+#include "ui/format.h"
 #include "ui/sanitize.h"
 #include "ui/text.h"
 #include "ui/wrap.h"
@@ -176,12 +180,44 @@ static void paths(void **state)
     assert_string_equal(completed("~no-such-user/file"), "~no-such-user/file");
 }
 
+static const char *age(int64_t seconds)
+{
+    static char text[32];
+    pp_format_age(text, sizeof text, 1700000000, 1700000000 + seconds); /* 2023-11-14, 22:13 UTC */
+    return text;
+}
+
+static void ages(void **state)
+{
+    enum { MINUTE = 60, HOUR = 3600, DAY = 24 * HOUR };
+    char *zone = getenv("TZ") ? pp_strdup(getenv("TZ")) : NULL;
+    (void)state;
+    setenv("TZ", "UTC0", 1);
+    tzset();
+    assert_string_equal(age(0), "now");
+    assert_string_equal(age(MINUTE - 1), "now");
+    assert_string_equal(age(MINUTE), "1 min ago");
+    assert_string_equal(age(5 * HOUR), "5 h ago");
+    assert_string_equal(age(DAY), "yesterday");
+    assert_string_equal(age(13 * DAY), "13 days ago");
+    assert_string_equal(age(14 * DAY), "2023-11-14");
+    assert_string_equal(age(-HOUR), "now"); /* the clock was set back */
+    assert_string_equal(age(-DAY), "2023-11-14");
+    assert_string_equal(age(-400 * DAY), "2023-11-14");
+    if (zone)
+        setenv("TZ", zone, 1);
+    else
+        unsetenv("TZ");
+    tzset();
+    pp_free(zone);
+}
+
 TEST_GROUP(ui_text)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(marks), cmocka_unit_test(tabs_go_on_across_pieces),
             cmocka_unit_test(nothing_dangerous_reaches_the_cells),
-        cmocka_unit_test(clusters), cmocka_unit_test(wrapping), cmocka_unit_test(paths),
+        cmocka_unit_test(clusters), cmocka_unit_test(wrapping), cmocka_unit_test(paths), cmocka_unit_test(ages),
     };
     return cmocka_run_group_tests_name("ui_text", tests, utf8_locale, NULL);
 }

@@ -8,14 +8,16 @@ void pp_format_age(char *out, size_t cap, int64_t when, int64_t now)
     int64_t minutes = (now - when) / 60, hours = minutes / 60, days = hours / 24;
     time_t t = (time_t)when;
     struct tm local;
-    if (minutes < 1)
+    if (days < 0 || days >= 14) { /* also ahead of the clock, which may have been set back */
+        if (!localtime_r(&t, &local) || strftime(out, cap, "%Y-%m-%d", &local) == 0)
+            snprintf(out, cap, "long ago");
+    } else if (minutes < 1) {
         snprintf(out, cap, "now");
-    else if (hours < 1)
+    } else if (hours < 1) {
         snprintf(out, cap, "%d min ago", (int)minutes);
-    else if (days < 1)
+    } else if (days < 1) {
         snprintf(out, cap, "%d h ago", (int)hours);
-    else if (days < 14)
+    } else {
         snprintf(out, cap, days == 1 ? "yesterday" : "%d days ago", (int)days);
-    else if (!localtime_r(&t, &local) || strftime(out, cap, "%Y-%m-%d", &local) == 0)
-        snprintf(out, cap, "long ago");
+    }
 }

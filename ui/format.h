@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* "now", "5 min", "3 h", "yesterday", "12 d", "2026-03-14" */
+/* "now", "5 min ago", "3 h ago", "yesterday", "12 days ago", "2026-03-14"; what is a day or more ahead of now, because
+ * the clock was set back since, has its date, too. In seconds since 1970. */
 void pp_format_age(char *out, size_t cap, int64_t when, int64_t now);
 
 #endif
