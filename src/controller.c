@@ -499,7 +499,7 @@ static void stop_io(struct pp_controller *c, struct pp_last_words *w)
     ctl_rescue_list(c, &r);
     const bool saved = pp_io_stop(c->io, &ending);
     w->gone = r.text[0] != '\0';
-    w->saved = saved || c->temporary;
+    w->saved = saved || c->temporary || (r.gone && !r.n); /* with the database, but nothing was said here */
     if (w->gone)
         snprintf(w->text, sizeof w->text, "%s", r.text);
 }

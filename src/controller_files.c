@@ -149,6 +149,7 @@ void ctl_rescue(void *rescue, struct pp_store *st)
     char path[PATH];
     enum pp_code code = PP_OK;
     struct pp_export x = {.form = PP_EXPORT_JSON, .several = r->n > 1};
+    r->gone = true;
     for (size_t i = 0; i < r->n; i++) {
         struct pp_conversation c;
         if ((code = pp_conversation_read(st, r->sessions[i], &c, &err)))

@@ -345,6 +345,7 @@ struct ctl_rescue {
     char key[17];                 /* of the first */
     int64_t sessions[16];         /* [n] */
     size_t n;
+    bool gone;                    /* out: the database is */
     char text[1200];              /* out: what is told of it; "" for nothing */
 };
 /* The conversation on the screen, and those in which answers are still being written. */

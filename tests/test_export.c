@@ -781,7 +781,7 @@ static void rescued(void **state)
     assert_int_equal(unlink(fix.paths.db), 0);
     pp_controller_close(fix.c, &w);
     fix.c = NULL;
-    assert_true(!w.gone && !*w.text);
+    assert_true(w.saved && !w.gone && !*w.text);
 }
 
 TEST_GROUP(export)
