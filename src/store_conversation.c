@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "engine/base/buf.h"
@@ -135,15 +136,6 @@ enum pp_code pp_store_beginnings(struct pp_store *st,
 
 /* --- a copy of all ---------------------------------------------------------------------------------------------- */
 
-static bool sync_file(const char *path)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    const bool synced = fsync(fd) == 0;
-    return close(fd) == 0 && synced;
-}
-
 /* What is left of a copy that failed. */
 static void remove_copy(const char *name)
 {
@@ -167,24 +159,27 @@ enum pp_code pp_store_backup(struct pp_store *s, const char *path, struct pp_err
     pp_buf_fmt(&name, "%s%s.%ld.tmp", path[0] == '/' ? "" : "./", path, (long)getpid()); /* ":memory:" is a file here */
     if (name.bad)
         return pp_fail_nomem(err, "a file name");
+    pp_remove_left(path);
     remove_copy(name.data); /* of a process that died and had our id */
     const int fd = open(name.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); /* SQLite fills an empty file */
     if (fd < 0)
         code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     else
-        close(fd);
+        flock(fd, LOCK_EX | LOCK_NB); /* it is not left yet; SQLite's locks are of another kind */
     if (!code)
         code = pp_store_stmt(s, PP_STMT_BACKUP, &stmt, err);
     if (!code) {
         pp_store_bind_text(stmt, 1, name.data);
         code = pp_store_finish(s, stmt, what, err);
     }
-    if (!code && !sync_file(name.data))
+    if (!code && fsync(fd) != 0)
         code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     if (!code)
         code = pp_name_new_file(name.data, path, err);
     if (code && fd >= 0)
         remove_copy(name.data);
+    if (fd >= 0)
+        close(fd);
     pp_buf_free(&name);
     return code;
 }

@@ -538,7 +538,8 @@ static void nothing_to_look_at(void **state)
 static void copy_is_killed(void **state)
 {
     (void)state;
-    char copy[300], text[300], left[340];
+    const struct timespec long_ago[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    char copy[300], text[300], left[340], journal[360];
     const char *path = fresh_store();
     struct pp_store *st = open_store(path);
     const int64_t s = add_session(st, "x");
@@ -547,7 +548,7 @@ static void copy_is_killed(void **state)
     pp_store_close(st);
     snprintf(copy, sizeof copy, "%s/killed.db", test_tmpdir());
     snprintf(text, sizeof text, "%s/killed.md", test_tmpdir());
-    for (int i = 0; i < 2; i++) {
+    for (int copying = 0; copying < 2; copying++) {
         int status;
         const pid_t pid = fork();
         if (pid == 0) {
@@ -558,22 +559,31 @@ static void copy_is_killed(void **state)
             while (long_text.len < 100000)
                 pp_buf_str(&long_text, "words ");
             if (pp_store_open(path, &st, &e) == PP_OK && setrlimit(RLIMIT_FSIZE, &limit) == 0) {
-                if (i)
-                    pp_export_write(text, &long_text, &e);
-                else
+                if (copying)
                     pp_store_backup(st, copy, &e);
+                else
+                    pp_export_write(text, &long_text, &e);
             }
             _exit(1);
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);
         assert_true(WIFSIGNALED(status));
-        assert_int_not_equal(access(i ? text : copy, F_OK), 0);
-        snprintf(left, sizeof left, "%s.%ld.tmp", i ? text : copy, (long)pid);
+        assert_int_not_equal(access(copying ? copy : text, F_OK), 0);
+        snprintf(left, sizeof left, "%s.%ld.tmp", copying ? copy : text, (long)pid);
         assert_int_equal(access(left, F_OK), 0);
-        unlink(left);
+        if (!copying)
+            unlink(left);
     }
+    snprintf(journal, sizeof journal, "%s-journal", left);
+    assert_int_equal(access(journal, F_OK), 0);
     st = open_store(path);
     assert_ok(pp_store_backup(st, copy, &err), err);
+    assert_int_equal(access(left, F_OK), 0); /* it may still be somebody's */
+    unlink(copy);
+    assert_int_equal(utimensat(AT_FDCWD, left, long_ago, 0), 0);
+    assert_ok(pp_store_backup(st, copy, &err), err); /* as large as this one: it goes */
+    assert_int_not_equal(access(left, F_OK), 0);
+    assert_int_not_equal(access(journal, F_OK), 0);
     assert_int_equal(pp_store_backup(st, copy, &err), PP_ERR_IO);
     assert_non_null(strstr(err.text, "already, and it stays as it is"));
     pp_store_close(st);

@@ -384,16 +384,21 @@ static bool is_temporary_of(const char *entry, const char *name)
     return digits && strcmp(entry + n + 1 + digits, ".tmp") == 0;
 }
 
+/* With what a database that was being copied has beside it. */
 static void remove_if_left(int folder, const char *name)
 {
     enum { YOUNG_S = 60 };
+    char journal[NAME_MAX + 16];
     struct stat st;
     const int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_mtime + YOUNG_S < time(NULL) &&
-        flock(fd, LOCK_EX | LOCK_NB) == 0)
+        flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        snprintf(journal, sizeof journal, "%s-journal", name);
+        unlinkat(folder, journal, 0);
         unlinkat(folder, name, 0);
+    }
     close(fd);
 }
 

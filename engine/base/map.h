@@ -79,8 +79,8 @@ enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_erro
 /* That there is no such file yet. */
 enum pp_code pp_check_new(const char *path, struct pp_error *err);
 
-/* Removes what processes that died have left of path, PATH.PID.tmp: it may be as large as a model. What is locked, or
- * younger than a minute, may still be somebody's. */
+/* Removes what processes that died have left of path, PATH.PID.tmp: it may be as large as a model; with it a database's
+ * PATH.PID.tmp-journal. What is locked, or younger than a minute, may still be somebody's. */
 void pp_remove_left(const char *path);
 
 /* Replaces path, which that allows, or what it leads to, by the bytes: temporary file beside it, fsync, rename, fsync
