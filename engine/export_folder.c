@@ -207,16 +207,28 @@ static int is_visible(const struct dirent *d)
     return d->d_name[0] != '.';
 }
 
+/* The weights of one that was killed: nobody else writes here now. */
+static bool is_left(const char *name)
+{
+    return strncmp(name, "model.safetensors.", 18) == 0 && pp_ends_with(name, ".tmp");
+}
+
 /* What lies there may be anything of the user's, and much of it would be written over. */
 static enum pp_code check_empty(const struct folder *f)
 {
     struct dirent **found;
+    const char *left = NULL;
     const int n = scandir(f->dst, &found, is_visible, alphasort);
     enum pp_code code = PP_OK;
     if (n < 0)
         return pp_fail(f->err, PP_ERR_IO, "cannot read the folder %s: %s", f->dst, strerror(errno));
+    for (int i = 0; i < n; i++)
+        left = is_left(found[i]->d_name) ? found[i]->d_name : left;
     if (n && (pp_file_exists(f->dst, "config.json") || pp_file_exists(f->dst, "model.safetensors")))
         code = pp_fail(f->err, PP_ERR_USAGE, "there is a model in %s already; name another folder", f->dst);
+    else if (left)
+        code = pp_fail(f->err, PP_ERR_USAGE, "in the folder %s is what a conversion that was broken off has left, such "
+                       "as %.60s: remove the folder, or name another", f->dst, left);
     else if (n)
         code = pp_fail(f->err, PP_ERR_USAGE, "the folder %s is not empty: %.60s is in it; name another, or one that is "
                        "not there yet", f->dst, found[0]->d_name);

@@ -367,6 +367,9 @@ run template --chat-template-file "$tmp/t.jinja" -f "$tmp/messages"; expect "a t
 # a model with a template for chats and another one for tools, in every form
 printf '[{"type": "function", "function": {"name": "now"}}]' >"$tmp/tools"
 run convert starter "$tmp/two"; expect "the starter as a folder" 0
+mkdir "$tmp/broken-off" && touch "$tmp/broken-off/chat_template.jinja" "$tmp/broken-off/model.safetensors.77.tmp"
+run convert starter "$tmp/broken-off"; expect "not into what a killed conversion has left" 2
+expect_match "which is said" "$tmp/err" 'has left, such as model.safetensors.77.tmp: remove the folder'
 mkdir -p "$tmp/two/additional_chat_templates"
 printf 'chat {{ messages[0].content }}' >"$tmp/two/chat_template.jinja"
 printf '{{ tools[0].function.name }} for {{ messages[0].content }}' \
