@@ -117,6 +117,8 @@ void pp_cpu_norm(const struct pp_cpu *c, const struct norm *norm, const float *x
         c->ops->layer_norm(x, norm->weight, norm->bias, eps, n, y);
     else
         c->ops->rms_norm(x, norm->weight, eps, n, y);
+    if (norm->bias && !norm->centred)
+        c->ops->add(y, norm->bias, n);
 }
 
 static void take(const struct row_op *r, const float *x, float *y)
