@@ -254,9 +254,9 @@ static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_er
     int64_t n = 0;
     for (int64_t l = 0; l < hp->n_layer; l++)
         n += (hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT)) != 0;
-    if (n && !hp->conv_taps && !hp->lightning)
+    if (n && !hp->conv_taps && !hp->lightning && !hp->mlstm)
         return pp_fail(err, PP_ERR_FORMAT, "the model does not say at how many positions its convolutions look");
-    if (n == hp->n_layer && !hp->mamba && !hp->rwkv)
+    if (n == hp->n_layer && !hp->mamba && !hp->rwkv && !hp->mlstm)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of which no layer has attention is not supported");
     return pp_check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
 }
@@ -278,6 +278,16 @@ static enum pp_code check_lightning(const struct pp_hparams *hp, struct pp_error
         return pp_fail(err, PP_ERR_FORMAT, "the model says that %lld values of keys of states are rotated, which have "
                        "%lld", (long long)hp->rope_dim, (long long)hp->state_key_dim);
     return PP_OK;
+}
+
+/* Gates that are exponents: behind e^40 a million times there is as much room again in a float. */
+static enum pp_code check_gates(const struct pp_hparams *hp, struct pp_error *err)
+{
+    const float most = 40;
+    if (hp->gate_cap > 0 && hp->gate_cap <= most)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the model's gates, which are exponents, are capped by %g; that must be "
+                   "more than 0 and at most %g", (double)hp->gate_cap, (double)most);
 }
 
 static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *err)
@@ -309,6 +319,8 @@ static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *e
     if (hp->state_eps != 0.0f && check_positive("epsilon of states", hp->state_eps, err))
         return err->code;
     if (hp->lightning && check_lightning(hp, err))
+        return err->code;
+    if (hp->mlstm && check_gates(hp, err))
         return err->code;
     return pp_check_range("number of values that steps of states are made of", hp->state_rank, 0, 1 << 16, err);
 }

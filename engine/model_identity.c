@@ -178,6 +178,8 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"mamba", hp->mamba},
         {"rwkv", hp->rwkv},
         {"kda", hp->kda},
+        {"mlstm", hp->mlstm},
+        {"gate cap", (double)hp->gate_cap},
         {"rwkv in qwen", hp->rwkv_qwen},
         {"decay bound", (double)hp->decay_bound},
         {"rwkv 4", hp->rwkv4},

@@ -353,7 +353,19 @@ struct pp_heads {
  *
  *   out = (a + exp(direct + k) v) / (b + exp(direct + k)),  a = exp(rate) a + exp(k) v,  b = exp(rate) b + exp(k)
  *
- * What is kept is a, b and a number m: both are exp(m) times as large, so that keys may be anything. */
+ * What is kept is a, b and a number m: both are exp(m) times as large, so that keys may be anything.
+ *
+ * Or xLSTM's (arXiv 2405.04517, 2503.13427), where each head has a key of its own, q and k as they come, and besides a
+ * vector n and a number m, which are 0 before the first position, too:
+ *
+ *   S = sigmoid(decay) S + exp(beta) k v',  n = sigmoid(decay) n + exp(beta) k,
+ *   m = max(ln sigmoid(decay) + m, beta),   out = S' q / (max(|n . q|, 1) + eps exp(m))
+ *
+ * normed by LayerNorm by the head's part of `weight` and `bias` and multiplied by sigmoid(in). The published code keeps
+ * S and n divided by exp(m), which comes to the same: beta is bounded, so that they need not be. n is the column of S
+ * that values of 1 would give: the state is PP_STATE_BESIDE columns wider than values are, n is the first of those, and
+ * in u, which no other kind has there, the second is a position's m. */
+enum { PP_STATE_BESIDE = 16 };
 struct pp_recurrence {
     struct pp_state_shape shape;
     enum pp_recurrence_kind {
@@ -367,9 +379,11 @@ struct pp_recurrence {
         PP_RECUR_LRU,
         PP_RECUR_LIGHTNING,
         PP_RECUR_WKV,
+        PP_RECUR_MLSTM,
     } kind;
     float bound;                     /* Kimi Linear's: 0, or ln a = bound / (1 + exp(-|rate| decay)) */
-    bool sigmoids;                   /* the delta rule's results are multiplied by sigmoid(in) */
+    bool sigmoids;                   /* results are multiplied by sigmoid(in), of the delta rule only then */
+    float eps;                       /* xLSTM's */
     bool twice;                      /* the delta rule's beta is twice the sigmoid, so that a state may turn over */
     bool tiled;                      /* head h goes with key head h modulo n_key_head; else it is among neighbours that
                                         have one key head */
@@ -382,7 +396,7 @@ struct pp_recurrence {
     const struct pp_tensor *rate, *bias; /* [n_head]; Mamba 2's and Kimi Linear's rate [n_head, 1]; Mamba's
                                         [n_head * value_dim, key_dim], and NULL; Kimi Linear has no bias; Griffin's
                                         and RWKV 4's have one value for each channel, and so has
-                                        `direct` */
+                                        `direct`; xLSTM has neither */
     const struct pp_tensor *direct;  /* Mamba 2's D [n_head, 1], Mamba's [n_head * value_dim], RWKV 7's
                                         [n_head * key_dim], RWKV 6's [n_head, key_dim] */
 };

@@ -148,6 +148,12 @@ struct pp_hparams {
                                of their size: Ling's. 0: all together, with an epsilon of its own: MiniMax's */
     bool state_silu;        /* with state_groups: queries, keys and values go through SiLU, which MiniMax's always do */
     bool state_rotated;     /* with state_groups: queries and keys are rotated, by halves */
+    bool mlstm;             /* or xLSTM's, as many keys as heads; what they give is divided by state_eps, too, which may
+                               be 0; */
+    float gate_cap;         /* their gates, which are exponents, are softly capped by this */
+    bool fused_parts;       /* what goes into them is one matrix, their gates are another, and gate and value of the
+                               feed-forward part a third */
+    bool biased_parts;      /* something is added behind all of those, and their norm */
     bool kda;               /* or the delta rule with a decay for each row of a state: Kimi Linear's */
     int64_t bank_step;      /* what comes into each such layer, from the first on, is kept, and what parts and the
                                output read is a mixture of that and the stream, which begins anew there; 0: none */

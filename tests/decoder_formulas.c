@@ -167,7 +167,7 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
     double *gate = doubles(2 * n), *up = gate + n;
     char kind[3][32];
     snprintf(kind[0], sizeof kind[0], "ffn_gate%s", end);
-    snprintf(kind[1], sizeof kind[1], "ffn_up%s", end);
+    snprintf(kind[1], sizeof kind[1], d->s.mlstm.fused ? "ffn_gate_up%s" : "ffn_up%s", end);
     snprintf(kind[2], sizeof kind[2], "ffn_down%s", end);
     decoder_linear_of(d, l, kind[1], e, in, d->s.ff == FF_SILU_FUSED || d->s.ff == FF_GELU_FUSED ? gate : up);
     if (d->s.ff == FF_SILU || d->s.ff == FF_RELU2_GATE || d->s.ff == FF_GELU_GATE || d->s.ff == FF_CLAMPED)
@@ -834,6 +834,7 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         (decoder_convolves(d, l)    ? decoder_convolved_layer
          : decoder_has_states(d, l) ? decoder_states_layer
          : decoder_has_lru(d, l)    ? decoder_lru_layer
+         : decoder_has_mlstm(d)     ? decoder_mlstm_layer
          : d->s.lightning           ? normed_stream_layer
          : d->s.uneven              ? gapped_layer
                                     : layer)(&of_layer, l, x, n);

@@ -26,6 +26,7 @@ double decoder_gelu_tanh(double x);
 void decoder_convolved_layer(const struct decoder *d, int l, double *x, int n);
 void decoder_states_layer(const struct decoder *d, int l, double *x, int n); /* PLaMo 2's */
 void decoder_lru_layer(const struct decoder *d, int l, double *x, int n);    /* Griffin's */
+void decoder_mlstm_layer(const struct decoder *d, int l, double *x, int n);  /* xLSTM's */
 /* embeddings: what went into the first layer, [n, n_embd] */
 void decoder_zamba_layer(const struct decoder *d, int l, const double *embeddings, double *x, int n);
 

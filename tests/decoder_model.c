@@ -93,6 +93,8 @@ static const struct decoder_shape families[] = {
      .rope_dim = 8, .n_layer = 4, .n_expert = 6, .n_used = 2},
     {.arch = "minimax-01", .lightning = true, .stream_scales = {{1.5f, 1}, {1.5f, 1}, {1.5f, 1}}, .head_dim = 16,
      .rope_dim = 8, .n_layer = 4, .n_expert = 6, .n_used = 2},
+    {.arch = "xlstm", .mlstm = {.n_head = 2, .key_dim = 16, .cap = 4, .eps = 0.125f}, .head_dim = 32, .rope_dim = 2,
+     .n_layer = 3, .final_cap = 1.5f},
     {.arch = "zamba2", .zamba = {"mhhmhh", 6, 2, 2, 8, true}, .n_layer = 6, .n_head_kv = 4, .head_dim = 24,
      .key_dim = 16, .ff = FF_GELU_FUSED, .tied = true},
     {.arch = "llama", .family = "helium", .neighbours = true},
@@ -450,6 +452,35 @@ bool decoder_has_lightning(const struct decoder *d, int l)
     return d->s.lightning && l % 2 == 1;
 }
 
+bool decoder_has_mlstm(const struct decoder *d)
+{
+    return d->s.mlstm.n_head != 0;
+}
+
+/* xLSTM's. */
+static void add_mlstm(struct decoder *d, int l)
+{
+    const struct decoder_shape *s = &d->s;
+    const int heads = s->mlstm.n_head, keys = heads * s->mlstm.key_dim, values = heads * s->head_dim, n = s->n_embd;
+    const bool bias = s->biases & BIAS_QKV;
+    add_block_norm(d, l, "attn_norm");
+    if (s->mlstm.fused) {
+        add_matrix(d, l, "mlstm_in", 2 * (keys + values), n, bias);
+        add_matrix(d, l, "mlstm_gates", 2 * heads, n, true);
+    } else {
+        add_matrix(d, l, "attn_q", keys, n, bias);
+        add_matrix(d, l, "attn_k", keys, n, bias);
+        add_matrix(d, l, "attn_v", values, n, bias);
+        add_matrix(d, l, "attn_gate", values, n, bias);
+        add_matrix(d, l, "mlstm_in_gate", heads, n, true);
+        add_matrix(d, l, "mlstm_forget_gate", heads, n, true);
+    }
+    char name[48];
+    snprintf(name, sizeof name, "blk.%d.mlstm_norm", l);
+    add_norm(d, name, 0, values, bias);
+    add_matrix(d, l, "attn_output", n, values, bias);
+}
+
 const char *decoder_lightning_name(const struct decoder *d, int which)
 {
     static const char *const names[2][4] = {{"attn_qkv", "attn_gate", "attn_norm_2", "attn_output"},
@@ -645,7 +676,7 @@ static void add_feed_forward(struct decoder *d, int l)
     } else {
         if (s->ff == FF_SILU || s->ff == FF_RELU2_GATE || s->ff == FF_GELU_GATE || s->ff == FF_CLAMPED)
             add_matrix(d, l, "ffn_gate", s->n_ff, s->n_embd, bias);
-        add_matrix(d, l, "ffn_up", fused ? 2 * s->n_ff : s->n_ff, s->n_embd, bias);
+        add_matrix(d, l, s->mlstm.fused ? "ffn_gate_up" : "ffn_up", fused ? 2 * s->n_ff : s->n_ff, s->n_embd, bias);
         add_matrix(d, l, "ffn_down", s->n_embd, s->n_ff, bias || s->biases & BIAS_DOWN);
         shrink(d);
         if (s->sub_norms)
@@ -699,6 +730,7 @@ struct decoder *decoder_make(const struct decoder_shape *s)
          : decoder_has_states(d, l) ? add_states
          : decoder_has_lru(d, l)    ? add_lru
          : decoder_has_lightning(d, l) ? add_lightning
+         : decoder_has_mlstm(d)     ? add_mlstm
                                     : add_attention)(d, l);
         add_feed_forward(d, l);
     }
@@ -913,6 +945,17 @@ static void write_opt(struct pp_gguf_writer *w, const struct decoder_shape *s)
         pp_gguf_add_text(w, "opt.hidden_activation", "gelu");
 }
 
+static void write_mlstm(struct pp_gguf_writer *w, const struct decoder_shape *s)
+{
+    pp_gguf_add_u32(w, "xlstm.mlstm.head_count", (uint32_t)s->mlstm.n_head);
+    pp_gguf_add_u32(w, "xlstm.mlstm.key_length", (uint32_t)s->mlstm.key_dim);
+    pp_gguf_add_u32(w, "xlstm.mlstm.value_length", (uint32_t)s->head_dim);
+    pp_gguf_add_f32(w, "xlstm.mlstm.gate_softcapping", s->mlstm.cap);
+    pp_gguf_add_f32(w, "xlstm.mlstm.epsilon", s->mlstm.eps);
+    pp_gguf_add_bool(w, "xlstm.mlstm.fused", s->mlstm.fused);
+    pp_gguf_add_bool(w, "xlstm.mlstm.biased", s->biases & BIAS_QKV);
+}
+
 static void write_family(struct pp_gguf_writer *w, const struct decoder *d)
 {
     const struct decoder_shape *s = &d->s;
@@ -937,6 +980,8 @@ static void write_family(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_f32(w, key(d, "residual_scale"), s->stream_scales[0][0]);
     else if (s->lightning)
         pp_gguf_add_f32_array(w, key(d, "residual_scales"), s->stream_scales[0], 6);
+    if (decoder_has_mlstm(d))
+        write_mlstm(w, s);
     if (strcmp(s->arch, "opt") == 0)
         write_opt(w, s);
     if (strcmp(s->arch, "persimmon") == 0)

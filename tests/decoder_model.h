@@ -92,6 +92,13 @@ struct decoder_shape {
         int n_scan; /* or the first Zamba's, with Mamba in so many scans, whose steps have `rank`; 0: it is not */
     } zamba;
     int lru_width;         /* or Griffin's recurrence, but for each third layer; 0: there is none */
+    /* Or xLSTM's states in all layers: so many of key_dim x head_dim, whose gates are capped; their matrices, and gate
+     * and value of feed-forward parts, may be fused. */
+    struct {
+        int n_head, key_dim;
+        float cap, eps;
+        bool fused;
+    } mlstm;
     bool sections;         /* files say which pairs turn by which of three positions, which are one for text */
     int loops;             /* all layers are gone through so often, with the last norm behind each time; 0: once */
     bool loops_plain;      /* or behind the last time only */

@@ -34,6 +34,7 @@ bool decoder_convolves(const struct decoder *d, int l); /* a layer, in place of 
 bool decoder_has_states(const struct decoder *d, int l); /* likewise */
 bool decoder_has_lru(const struct decoder *d, int l);    /* likewise */
 bool decoder_has_lightning(const struct decoder *d, int l); /* likewise */
+bool decoder_has_mlstm(const struct decoder *d); /* all layers */
 const char *decoder_lightning_name(const struct decoder *d, int which); /* what goes in, gate, norm, what comes out */
 /* In which layer's tensors the block of a layer is, and how many layers before it have one. */
 int decoder_zamba_block(const struct decoder_shape *s, int l, int *use);

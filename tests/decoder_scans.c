@@ -1,5 +1,6 @@
 /* decoder_scans.c - formulas of what small random decoders have in attention's place, or beside it in turns: short
- * convolutions, PLaMo 2's states and Griffin's, and Zamba's, with the blocks that its layers have in common. */
+ * convolutions, the states of PLaMo 2, Griffin, xLSTM and Zamba, with the blocks that this one's layers have in
+ * common. */
 #include "tests/decoder_formulas.h"
 
 #include <math.h>
@@ -8,6 +9,7 @@
 
 #include "engine/base/mem.h"
 #include "tests/small_model.h"
+#include "tests/support.h"
 
 /* LFM2: [B, C, x] = W_in h, and W_out (C * conv(B * x)). */
 void decoder_convolved_layer(const struct decoder *d, int l, double *x, int n)
@@ -136,6 +138,193 @@ static void lru_row(const struct decoder *d, int l, const double *in, int r, dou
 void decoder_lru_layer(const struct decoder *d, int l, double *x, int n)
 {
     go_through_states(d, l, x, n, lru_row, d->s.lru_width, d->s.lru_width, "lru_out");
+}
+
+/* What a position brings to xLSTM's heads: the logarithms of what is left of a state and of what the position counts
+ * for, and queries, divided by the root of their size, keys, values and gates. */
+struct mlstm_inputs {
+    double *q, *k, *v, *gate, *left, *counts;
+};
+
+static void mlstm_inputs(const struct decoder *d, int l, const double *in, const struct mlstm_inputs *to)
+{
+    const int heads = d->s.mlstm.n_head, key = d->s.mlstm.key_dim, n_k = heads * key, n_v = heads * d->s.head_dim;
+    const double cap = (double)d->s.mlstm.cap;
+    double *all = doubles(2 * (n_k + n_v)), *gates = doubles(2 * heads);
+    if (d->s.mlstm.fused) {
+        decoder_linear(d, l, "mlstm_in", in, all);
+        decoder_linear(d, l, "mlstm_gates", in, gates);
+    } else {
+        decoder_linear(d, l, "attn_q", in, all);
+        decoder_linear(d, l, "attn_k", in, all + n_k);
+        decoder_linear(d, l, "attn_v", in, all + 2 * n_k);
+        decoder_linear(d, l, "attn_gate", in, all + 2 * n_k + n_v);
+        decoder_linear(d, l, "mlstm_in_gate", in, gates);
+        decoder_linear(d, l, "mlstm_forget_gate", in, gates + heads);
+    }
+    for (int i = 0; i < n_k; i++) {
+        to->q[i] = all[i] / sqrt(key);
+        to->k[i] = all[n_k + i];
+    }
+    memcpy(to->v, all + 2 * n_k, (size_t)n_v * sizeof *all);
+    memcpy(to->gate, all + 2 * n_k + n_v, (size_t)n_v * sizeof *all);
+    for (int h = 0; h < heads; h++) {
+        to->counts[h] = cap * tanh(gates[h] / cap);
+        to->left[h] = -log1p(exp(-cap * tanh(gates[heads + h] / cap)));
+    }
+    pp_free(all);
+    pp_free(gates);
+}
+
+/* A head's states: C and n as they are behind exp(m). */
+struct mlstm_state {
+    double *C, *n, m;
+};
+
+/* C = e^f C + e^i k v' and n = e^f n + e^i k, both divided by e^m. */
+static void mlstm_add(struct mlstm_state *s, double f, double i, double m, const double *k, const double *v, int key,
+                      int value)
+{
+    const double left = exp(f + s->m - m), counts = exp(i - m);
+    for (int a = 0; a < key; a++) {
+        s->n[a] = left * s->n[a] + counts * k[a];
+        for (int b = 0; b < value; b++)
+            s->C[a * value + b] = left * s->C[a * value + b] + counts * k[a] * v[b];
+    }
+    s->m = m;
+}
+
+static double dot(const double *a, const double *b, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+/* A head's position by position: m = max(f + m, i), and out = C' q / (max(|n . q|, e^-m) + eps). x: [n] */
+static void mlstm_by_steps(const struct decoder *d, const struct mlstm_inputs *x, int n, int h, double *out)
+{
+    const int key = d->s.mlstm.key_dim, value = d->s.head_dim, n_v = d->s.mlstm.n_head * value;
+    struct mlstm_state s = {.C = doubles(key * value), .n = doubles(key)};
+    for (int t = 0; t < n; t++) {
+        const double *q = x[t].q + h * key, f = x[t].left[h], i = x[t].counts[h];
+        mlstm_add(&s, f, i, fmax(f + s.m, i), x[t].k + h * key, x[t].v + h * value, key, value);
+        const double by = fmax(fabs(dot(s.n, q, key)), exp(-s.m)) + (double)d->s.mlstm.eps;
+        for (int b = 0; b < value; b++) {
+            double sum = 0;
+            for (int a = 0; a < key; a++)
+                sum += s.C[a * value + b] * q[a];
+            out[t * n_v + h * value + b] = sum / by;
+        }
+    }
+    pp_free(s.C);
+    pp_free(s.n);
+}
+
+/* The same of a piece of `n` positions at once, from the states before it, which become those behind it: with F[t] the
+ * sum of f up to t, position j counts for e^(F[t] - F[j] + i[j]) at t. */
+static void mlstm_piece(const struct decoder *d, const struct mlstm_inputs *x, int n, int h, struct mlstm_state *s,
+                        double *out)
+{
+    const int key = d->s.mlstm.key_dim, value = d->s.head_dim, n_v = d->s.mlstm.n_head * value;
+    double *F = doubles(n), most = 0;
+    for (int t = 0; t < n; t++) {
+        const double *q = x[t].q + h * key;
+        double *y = out + t * n_v + h * value, below = 0;
+        F[t] = (t ? F[t - 1] : 0) + x[t].left[h];
+        most = F[t] + s->m;
+        for (int j = 0; j <= t; j++)
+            most = fmax(most, F[t] - F[j] + x[j].counts[h]);
+        const double before = exp(F[t] + s->m - most);
+        below = before * dot(s->n, q, key);
+        for (int b = 0; b < value; b++) {
+            y[b] = 0;
+            for (int a = 0; a < key; a++)
+                y[b] += before * s->C[a * value + b] * q[a];
+        }
+        for (int j = 0; j <= t; j++) {
+            const double score = exp(F[t] - F[j] + x[j].counts[h] - most) * dot(x[j].k + h * key, q, key);
+            below += score;
+            for (int b = 0; b < value; b++)
+                y[b] += score * x[j].v[h * value + b];
+        }
+        for (int b = 0; b < value; b++)
+            y[b] /= fmax(fabs(below), exp(-most)) + (double)d->s.mlstm.eps;
+    }
+    for (int j = 0; j < n; j++) /* what is there is decayed once, with the first of them */
+        mlstm_add(s, j ? 0 : F[n - 1], F[n - 1] - F[j] + x[j].counts[h], most, x[j].k + h * key, x[j].v + h * value,
+                  key, value);
+    pp_free(F);
+}
+
+/* What heads give, [n, values], by either formula, which must say the same. */
+static void mlstm_heads(const struct decoder *d, const struct mlstm_inputs *x, int n, double *out)
+{
+    enum { PIECE = 25 };
+    const int key = d->s.mlstm.key_dim, value = d->s.head_dim, n_v = d->s.mlstm.n_head * value;
+    double *other = doubles(n * n_v);
+    for (int h = 0; h < d->s.mlstm.n_head; h++) {
+        struct mlstm_state s = {.C = doubles(key * value), .n = doubles(key)};
+        mlstm_by_steps(d, x, n, h, out);
+        for (int t = 0; t < n; t += PIECE)
+            mlstm_piece(d, x + t, n - t < PIECE ? n - t : PIECE, h, &s, other + t * n_v);
+        pp_free(s.C);
+        pp_free(s.n);
+    }
+    for (int i = 0; i < n * n_v; i++)
+        assert_true(fabs(out[i] - other[i]) <= 1e-9 * (1 + fabs(out[i])));
+    pp_free(other);
+}
+
+/* Of each head of a position: LayerNorm, by its part of the vectors, times a sigmoid. */
+static void mlstm_result(const struct decoder *d, int l, const struct mlstm_inputs *x, double *y)
+{
+    const struct matrix *w = decoder_part(d, l, "mlstm_norm", ".weight");
+    const struct matrix *b = decoder_part(d, l, "mlstm_norm", ".bias");
+    const int value = d->s.head_dim;
+    for (int at = 0; at < d->s.mlstm.n_head * value; at += value) {
+        double mean = 0, square = 0;
+        for (int i = at; i < at + value; i++)
+            mean += y[i] / value;
+        for (int i = at; i < at + value; i++)
+            square += (y[i] - mean) * (y[i] - mean) / value;
+        for (int i = at; i < at + value; i++)
+            y[i] = ((y[i] - mean) / sqrt(square + (double)DECODER_EPSILON) * (double)w->values[i] +
+                    (b ? (double)b->values[i] : 0)) / (1 + exp(-x->gate[i]));
+    }
+}
+
+void decoder_mlstm_layer(const struct decoder *d, int l, double *x, int n)
+{
+    const int embd = d->s.n_embd, heads = d->s.mlstm.n_head, n_k = heads * d->s.mlstm.key_dim,
+              n_v = heads * d->s.head_dim, each = 2 * (n_k + n_v + heads);
+    double *room = doubles(n * each), *y = doubles(n * n_v), *in = doubles(embd), *delta = doubles(embd);
+    struct mlstm_inputs *inputs = pp_calloc((size_t)n, sizeof *inputs);
+    assert_non_null(inputs);
+    for (int r = 0; r < n; r++) {
+        double *own = room + r * each;
+        inputs[r] = (struct mlstm_inputs){.q = own, .k = own + n_k, .v = own + 2 * n_k, .gate = own + 2 * n_k + n_v,
+                                          .left = own + 2 * (n_k + n_v), .counts = own + 2 * (n_k + n_v) + heads};
+        decoder_norm(d, l, "attn_norm", 0, x + r * embd, in);
+        mlstm_inputs(d, l, in, &inputs[r]);
+    }
+    mlstm_heads(d, inputs, n, y);
+    for (int r = 0; r < n; r++) {
+        double *row = x + r * embd;
+        mlstm_result(d, l, &inputs[r], y + r * n_v);
+        decoder_linear(d, l, "attn_output", y + r * n_v, delta);
+        for (int i = 0; i < embd; i++)
+            row[i] += delta[i];
+        decoder_norm(d, l, "ffn_norm", 0, row, in);
+        decoder_feed_forward(d, l, in, delta);
+        for (int i = 0; i < embd; i++)
+            row[i] += delta[i];
+    }
+    double *all[] = {room, y, in, delta};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+    pp_free(inputs);
 }
 
 /* Zamba2's. A product of the block's matrix, and of two matrices of this use of it. */

@@ -58,7 +58,8 @@ static const char *embeddings_of(const cJSON *config)
     if (strcmp(type->valuestring, "falcon") == 0 || strncmp(type->valuestring, "RefinedWeb", 10) == 0)
         return "transformer.word_embeddings.weight";
     if (strcmp(type->valuestring, "nemotron_h") == 0 || strcmp(type->valuestring, "mamba2") == 0 ||
-        strcmp(type->valuestring, "mamba") == 0 || strcmp(type->valuestring, "falcon_mamba") == 0)
+        strcmp(type->valuestring, "mamba") == 0 || strcmp(type->valuestring, "falcon_mamba") == 0 ||
+        strcmp(type->valuestring, "xlstm") == 0)
         return "backbone.embeddings.weight";
     if (strcmp(type->valuestring, "openelm") == 0)
         return "transformer.token_embeddings.weight";
@@ -160,7 +161,8 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(compressed), ONE(o_groups), ONE(o_rank), ONE(n_table_layer),
         ONE(expert_roots), {"compress_first", (double)hp->compress[0]}, {"compress_third", (double)hp->compress[2]},
         {"compress_last", (double)hp->compress[hp->n_layer - 1]},
-        ONE(state_groups), ONE(state_silu), ONE(state_rotated),
+        ONE(state_groups), ONE(state_silu), ONE(state_rotated), ONE(mlstm), ONE(gate_cap), ONE(fused_parts),
+        ONE(biased_parts),
         {"written_least", (double)hp->connection.write_least},
         {"stream_least", (double)hp->connection.least}, {"stream_most", (double)hp->connection.most},
         {"ngram_size", (double)hp->ngram.size}, {"ngram_splits", (double)hp->ngram.splits},

@@ -1,12 +1,14 @@
 /* test_state_decoders.c - what test_folder_decoders.c tests, of families with states in attention's place: Zamba's,
- * with blocks that layers have in common, Griffin's, and MiniMax's lightning attention. */
+ * with blocks that layers have in common, Griffin's, MiniMax's lightning attention, and xLSTM's. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/engine.h"
 #include "tests/decoder_checks.h"
+#include "tests/passes.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
 
@@ -220,12 +222,205 @@ static void bad_minimax(void **state)
     }
 }
 
+/* A folder's file with other names of queries, keys and values, which some versions of transformers have. */
+static void rename_heads(const char *folder)
+{
+    static const char *const names[3][2] = {{"mlstm_layer.q.", "mlstm_layer.query."},
+                                            {"mlstm_layer.k.", "mlstm_layer.key."},
+                                            {"mlstm_layer.v.", "mlstm_layer.value."}};
+    char path[400], *bytes;
+    struct pp_error err;
+    struct pp_buf to = {0};
+    size_t n;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_ok(pp_read_file(path, 1 << 24, &bytes, &n, &err), err);
+    uint64_t head;
+    memcpy(&head, bytes, sizeof head);
+    const char *at = bytes + 8, *end = at + head;
+    pp_buf_add(&to, bytes, 8);
+    int found = 0;
+    while (at < end) {
+        size_t skip = 0;
+        for (int i = 0; i < 3 && !skip; i++)
+            if (strncmp(at, names[i][0], strlen(names[i][0])) == 0) {
+                pp_buf_str(&to, names[i][1]);
+                skip = strlen(names[i][0]);
+                found++;
+            }
+        if (!skip)
+            pp_buf_add(&to, at, skip = 1);
+        at += skip;
+    }
+    assert_true(found == 9);
+    while (to.len % 8)
+        pp_buf_str(&to, " ");
+    head = to.len - 8;
+    pp_buf_add(&to, end, (size_t)(bytes + n - end));
+    assert_false(to.bad);
+    memcpy(to.data, &head, sizeof head);
+    assert_ok(pp_write_file(path, to.data, to.len, 0600, &err), err);
+    pp_buf_free(&to);
+    pp_free(bytes);
+}
+
+static int best(const double *logits, int n)
+{
+    int at = 0;
+    for (int t = 1; t < n; t++)
+        at = logits[t] > logits[at] ? t : at;
+    return at;
+}
+
+/* What is chosen behind a text, token by token, is what the formulas choose. */
+static void check_greedy(const struct decoder *d, const char *file)
+{
+    enum { TEXT = 60, ANSWER = 8 };
+    const int n_vocab = d->s.n_vocab;
+    int32_t ids[SMALL_TEXT];
+    double *want = doubles(SMALL_TEXT * n_vocab), *got = doubles(n_vocab);
+    float *logits = pp_calloc((size_t)(TEXT * n_vocab), sizeof *logits);
+    struct running r = run_small(file, NULL);
+    assert_non_null(logits);
+    small_text(ids, n_vocab);
+    run_in_passes(r.e, r.s, ids, TEXT, TEXT, logits);
+    for (int i = TEXT; i < TEXT + ANSWER; i++) {
+        const float *last = i == TEXT ? logits + (TEXT - 1) * n_vocab : logits;
+        decoder_compute(d, ids, i, want);
+        for (int t = 0; t < n_vocab; t++)
+            got[t] = (double)last[t];
+        ids[i] = best(want + (i - 1) * n_vocab, n_vocab);
+        assert_int_equal(best(got, n_vocab), ids[i]);
+        run_in_passes(r.e, r.s, &ids[i], 1, 1, logits);
+    }
+    stop_small(&r);
+    pp_free(logits);
+    pp_free(want);
+    pp_free(got);
+}
+
+/* A LoRA of what values are made of, and of one that states' results go through, is what the merged weights are. */
+static void check_adapter(struct decoder *d, const char *file)
+{
+    static const char *const modules[][2] = {{"backbone.blocks.0.mlstm_layer.v", "blk.0.attn_v.weight"},
+                                             {"backbone.blocks.1.mlstm_layer.out_proj", "blk.1.attn_output.weight"},
+                                             {"backbone.blocks.2.mlstm_layer.igate_preact",
+                                              "blk.2.mlstm_in_gate.weight"}};
+    struct folder f = {.random = 5};
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
+        struct matrix *w = decoder_find(d, modules[i][1]);
+        folder_add_merged(&f, modules[i][0], 4, 2, w->values, w->rows, w->cols);
+    }
+    const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8, "
+                                             "\"target_modules\": [\"v\", \"out_proj\", \"igate_preact\"]}");
+    expect_adapted(d, file, path, 1e-3);
+    folder_empty(&f);
+}
+
+/* xLSTM: matrix memories in all layers, whose numbers grow with an exponent; one matrix for each of what goes into them
+ * or one for all, with and without something added behind. */
+static void xlstm(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("xlstm");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "backbone.blocks.0.mlstm_layer.k.weight", 2, s.n_embd);
+    assert_tensor(folder, "backbone.blocks.2.mlstm_layer.fgate_preact.bias", 1, s.mlstm.n_head);
+    assert_tensor(folder, "backbone.blocks.1.mlstm_layer.multihead_norm.weight", 1, s.mlstm.n_head * s.head_dim);
+    assert_tensor(folder, "backbone.blocks.1.ffn.proj_down.weight", 2, s.n_ff);
+    assert_config(folder, "\"weight_mode\"", "single");
+    rename_heads(folder);
+    check_other(&s, folder);
+    check_quantised(&s);
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d);
+    assert_resumes(file, s.n_vocab);
+    assert_goes_back(file, s.n_vocab);
+    check_greedy(d, file);
+    check_adapter(d, file);
+    decoder_free(d);
+    s.mlstm.fused = s.tied = s.norm_bias = true;
+    s.ff = FF_SILU_FUSED;
+    s.biases = BIAS_QKV | BIAS_FF;
+    folder = check_decoder(&s);
+    assert_tensor(folder, "backbone.blocks.0.mlstm_layer.qkv_opreact.bias", 1,
+                  2 * s.mlstm.n_head * (s.mlstm.key_dim + s.head_dim));
+    assert_tensor(folder, "backbone.blocks.0.ffn.proj_up_gate_z.weight", 2, s.n_embd);
+    assert_config(folder, "\"weight_mode\"", "fused");
+    assert_config(folder, "\"use_bias\"", "true");
+}
+
+/* Gates as large as they may be, keys that are longer than values, and nothing but 1 to divide by. */
+static void xlstm_gates(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("xlstm");
+    s.mlstm.n_head = 3;
+    s.mlstm.key_dim = 48;
+    s.mlstm.cap = 40;
+    s.mlstm.eps = 0;
+    s.head_dim = 16;
+    s.final_cap = 0;
+    s.n_layer = 2;
+    struct decoder *d = decoder_make(&s);
+    double *want = doubles(SMALL_TEXT * s.n_vocab);
+    int32_t ids[SMALL_TEXT];
+    for (int l = 0; l < s.n_layer; l++) /* all of what gates can be is there */
+        for (int gate = 0; gate < 2; gate++) {
+            char name[48];
+            snprintf(name, sizeof name, "blk.%d.%s.weight", l, gate ? "mlstm_in_gate" : "mlstm_forget_gate");
+            struct matrix *w = decoder_find(d, name);
+            for (int64_t i = 0; i < w->rows * w->cols; i++)
+                w->values[i] *= 8;
+        }
+    small_text(ids, s.n_vocab);
+    decoder_compute(d, ids, SMALL_TEXT, want);
+    assert_logits(want, s.n_vocab, decoder_write(d));
+    pp_free(want);
+    decoder_free(d);
+}
+
+/* Files that contradict themselves about it. */
+static void bad_xlstm(void **state)
+{
+    static const struct spoilt cases[] = {
+        {"blk.0.mlstm_in_gate.bias", 0, 0, "missing"},
+        {"blk.1.mlstm_forget_gate.weight", 3, 48, "3 x 48"},
+        {"blk.1.mlstm_norm.weight", 0, 32, "32 values"},
+        {"blk.0.attn_k.weight", 64, 48, "64 x 48"},
+        {"blk.2.attn_gate.weight", 0, 0, "missing"},
+        {"blk.2.attn_output.weight", 48, 32, "48 x 32"},
+    };
+    static const struct {
+        int n_head, key_dim;
+        float cap, eps;
+        const char *word;
+    } numbers[] = {{0, 16, 4, 0, "lacks xlstm.mlstm.head_count"}, {4097, 16, 4, 0, "number of heads with states"},
+                   {2, 24, 4, 0, "24 x 32 values"}, {2, 16, 0, 0, "capped by 0"},
+                   {2, 16, 41, 0, "capped by 41"}, {2, 16, NAN, 0, "capped by"}, {2, 16, 4, -1, "epsilon of states"}};
+    struct decoder_shape s = decoder_shape("xlstm");
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct decoder *d = decoder_make(&s);
+        d->s.mlstm.n_head = numbers[i].n_head;
+        d->s.mlstm.key_dim = numbers[i].key_dim;
+        d->s.mlstm.cap = numbers[i].cap;
+        d->s.mlstm.eps = numbers[i].eps;
+        if (pp_model_open(decoder_write(d), &m, &err) == PP_OK || !strstr(err.text, numbers[i].word))
+            fail_msg("case %zu: %s", i, err.text);
+        decoder_free(d);
+    }
+}
+
 TEST_GROUP(state_decoders)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(zamba), cmocka_unit_test(bad_zamba), cmocka_unit_test(zamba2), cmocka_unit_test(bad_zamba2),
         cmocka_unit_test(recurrent_gemma), cmocka_unit_test(bad_recurrent_gemma), cmocka_unit_test(minimax),
-        cmocka_unit_test(bad_minimax),
+        cmocka_unit_test(bad_minimax), cmocka_unit_test(xlstm), cmocka_unit_test(xlstm_gates),
+        cmocka_unit_test(bad_xlstm),
     };
     return cmocka_run_group_tests_name("state_decoders", tests, NULL, NULL);
 }

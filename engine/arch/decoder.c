@@ -535,7 +535,7 @@ static void make_slots(struct builder *b)
     b->normed = hp->stream_rank ? b->x : pp_plan_slot(p, hp->n_embd);
     b->delta = pp_plan_slot(p, hp->n_embd);
     pp_mixer_slots(b, widest_shape(hp));
-    if (b->d->fused_gate) {
+    if (b->d->fused_gate || hp->fused_parts) {
         b->gate_up = pp_plan_slot(p, 2 * hp->n_ff);
         b->gate = pp_plan_part(p, b->gate_up, 0, hp->n_ff);
         b->up = pp_plan_part(p, b->gate_up, hp->n_ff, hp->n_ff);

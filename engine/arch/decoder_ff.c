@@ -36,12 +36,13 @@ static bool add_fn(struct builder *b, int l, int in, int in2)
 bool pp_ff_up(struct builder *b, int l, int in)
 {
     const int64_t n_ff = b->shape.n_ff, n_embd = b->hp->n_embd;
-    const bool fused = b->d->fused_gate;
+    const bool fused = b->d->fused_gate || b->hp->fused_parts;
     int gate = 0, up;
     if (!fused && !b->d->ungated &&
         (gate = pp_plan_linear(b->p, b->s, n_ff, n_embd, b->err, "blk.%d.ffn_gate", l)) < 0)
         return false;
-    if ((up = pp_plan_linear(b->p, b->s, fused ? 2 * n_ff : n_ff, n_embd, b->err, "blk.%d.ffn_up", l)) < 0)
+    if ((up = pp_plan_linear(b->p, b->s, fused ? 2 * n_ff : n_ff, n_embd, b->err, "blk.%d.%s", l,
+                             b->hp->fused_parts ? "ffn_gate_up" : "ffn_up")) < 0)
         return false;
     if (!fused && !b->d->ungated)
         add_linear(b, l, gate, in, b->gate);

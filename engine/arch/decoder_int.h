@@ -1,12 +1,12 @@
 /* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
  * layers that read other positions, decoder_ff.c the others, decoder_altup.c several streams, decoder_delta.c the delta
- * rule, decoder_lightning.c lightning attention, decoder_difference.c what makes a difference of attention,
- * decoder_scored.c keys with scores, decoder_blocks.c an index that picks blocks, decoder_compressed.c attention to
- * compressed blocks, decoder_filter.c filters in front of queries and keys, decoder_cca.c convolutions behind them,
- * decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have parts in common, decoder_hyper.c
- * hyper-connections, decoder_ngram.c embeddings of several tokens, decoder_hash.c those of Qwen 4, decoder_scan.c,
- * decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c and decoder_lru.c what has states that are
- * made step by step. Private to them. */
+ * rule, decoder_lightning.c lightning attention, decoder_mlstm.c xLSTM's states, decoder_difference.c what makes a
+ * difference of attention, decoder_scored.c keys with scores, decoder_blocks.c an index that picks blocks,
+ * decoder_compressed.c attention to compressed blocks, decoder_filter.c filters in front of queries and keys,
+ * decoder_cca.c convolutions behind them, decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have
+ * parts in common, decoder_hyper.c hyper-connections, decoder_ngram.c embeddings of several tokens, decoder_hash.c
+ * those of Qwen 4, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c and
+ * decoder_lru.c what has states that are made step by step. Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -217,6 +217,9 @@ void pp_zamba_slots(struct builder *b);
 /* Lightning attention, from the residual stream. */
 bool pp_lightning_result(struct builder *b, int l);
 void pp_lightning_slots(struct builder *b);
+/* xLSTM's states, from the residual stream to `delta`. */
+bool pp_mlstm_result(struct builder *b, int l);
+void pp_mlstm_slots(struct builder *b);
 /* RWKV 7, 6 and 4: a whole layer; the part with states alone, from the residual stream to `delta`; and slots. */
 bool pp_rwkv7_layer(struct builder *b, int l);
 bool pp_rwkv7_result(struct builder *b, int l);

@@ -644,6 +644,7 @@ bool pp_mixer_result(struct builder *b, int l)
     if (b->hp->layer[l] & PP_LAYER_RECURRENT)
         return b->hp->states_beside ? add_beside(b, l)
                : b->hp->lightning   ? pp_lightning_result(b, l)
+               : b->hp->mlstm       ? pp_mlstm_result(b, l)
                : b->hp->lru_width   ? pp_lru_result(b, l)
                : b->hp->rwkv        ? (b->hp->rwkv6 ? pp_rwkv6_result : pp_rwkv7_result)(b, l)
                : b->hp->state_rank  ? pp_scan_result(b, l)
@@ -704,6 +705,7 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         b->q_gate = pp_plan_slot(p, 2 * b->n_q);
     if (hp->n_state_head)
         (hp->lightning    ? pp_lightning_slots
+         : hp->mlstm      ? pp_mlstm_slots
          : hp->lru_width  ? pp_lru_slots
          : hp->rwkv4      ? pp_rwkv4_slots
          : hp->rwkv6      ? pp_rwkv6_slots

@@ -62,7 +62,6 @@ static const struct {
     {"llavatopdownllama", elsewhere},
     {"granite4vision", "the LoRA that its folder has beside its weights, which are another model's without it"},
     {"hrmtext", "two stacks of layers that are gone through in cycles, and a prompt of which all is seen at once"},
-    {"xlstm", "the xLSTM's states, whose gates are exponential"},
     {"blt", "patches of bytes, and what makes bytes of them again"},
     {"cpmant", "relative positions in buckets, and prompts in segments"},
     {"cpmbee", "relative positions in buckets, and prompts in segments"},

@@ -7,7 +7,7 @@
  *
  * so that a row writes nothing but its own k, u and G, and what many rows read of S are products of matrices. Pages
  * end where they end, however rows come about: so each row has the same bits in all passes. An item takes some heads
- * that share a key, and the rows of the batch one after the other. */
+ * that share a key, and the rows of the batch one after the other. xLSTM's n is a column of S like those of values. */
 #include <math.h>
 #include <string.h>
 
@@ -28,6 +28,7 @@ struct room {
     float *dots;     /* of those with the page's keys [2 ROWS_AT_ONCE, 64] */
     float *products; /* and with a state [2 ROWS_AT_ONCE, value_dim] */
     float *scratch;  /* [key_dim, 64] */
+    float *wide;     /* a row's values and what stands beside them, and what the state gives of those [2, value_dim] */
 };
 
 static size_t lay_out(const struct pp_state_shape *shape, float *memory, struct room *r)
@@ -35,7 +36,8 @@ static size_t lay_out(const struct pp_state_shape *shape, float *memory, struct 
     const size_t n = 2 * (size_t)ROWS_AT_ONCE, key = (size_t)shape->key_dim, value = (size_t)shape->value_dim;
     *r = (struct room){.x = memory, .dots = memory + n * key, .products = memory + n * (key + PP_PAGE_TOKENS),
                        .scratch = memory + n * (key + PP_PAGE_TOKENS + value)};
-    return (n * (key + PP_PAGE_TOKENS + value) + key * PP_PAGE_TOKENS) * sizeof *memory;
+    r->wide = r->scratch + key * PP_PAGE_TOKENS;
+    return (n * (key + PP_PAGE_TOKENS + value) + key * PP_PAGE_TOKENS + 2 * value) * sizeof *memory;
 }
 
 size_t pp_cpu_recur_bytes(const struct pp_kv_layout *kv)
@@ -77,12 +79,30 @@ static bool is_mamba(const struct pp_recurrence *r)
 /* Queries, keys and values are used as they come, and nothing is taken off them. */
 static bool is_plain(const struct pp_recurrence *r)
 {
-    return is_mamba(r) || r->kind == PP_RECUR_LIGHTNING;
+    return is_mamba(r) || r->kind == PP_RECUR_LIGHTNING || r->kind == PP_RECUR_MLSTM;
+}
+
+/* How many values a head gives. */
+static int n_given(const struct pp_recurrence *r)
+{
+    return r->shape.value_dim - (r->kind == PP_RECUR_MLSTM ? PP_STATE_BESIDE : 0);
+}
+
+/* The norm of what xLSTM's heads give. */
+static enum pp_code add_mlstm(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
+{
+    s->norm = (struct norm){.centred = true, .stride = n_given(s->recurrence), .eps = op->scale};
+    if (!(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)) ||
+        (op->bias && !(s->norm.bias = pp_cpu_float_vector(c, op->bias, err))))
+        return err->code;
+    return PP_OK;
 }
 
 enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const struct pp_recurrence *r = s->recurrence;
+    if (r->kind == PP_RECUR_MLSTM)
+        return add_mlstm(c, s, op, err);
     if (!(s->rate = pp_cpu_recur_numbers(c, r->rate, err)))
         return err->code;
     if (r->kind == PP_RECUR_LIGHTNING)
@@ -217,12 +237,68 @@ static double step_of(const struct run *run, int i, int head)
     return softplus((double)of_head(run, run->r->decay, i, head) + (double)run->s->bias[head]);
 }
 
+/* ln of what is left of the state behind the position. */
+static double decay_of(const struct run *run, int i, int head)
+{
+    if (run->r->kind == PP_RECUR_MLSTM)
+        return -softplus(-(double)of_head(run, run->r->decay, i, head));
+    return (double)run->s->rate[head] * step_of(run, i, head);
+}
+
+/* What values are multiplied by. */
+static float weight_of(const struct run *run, int i, int head)
+{
+    if (run->r->kind == PP_RECUR_MLSTM)
+        return expf(of_head(run, run->r->beta, i, head));
+    return is_plain(run->r) ? (float)step_of(run, i, head) : beta_of(run, i, head);
+}
+
+/* xLSTM's values, with 1 for n beside them. */
+static const float *with_one(const struct run *run, const float *v)
+{
+    const int value = run->r->shape.value_dim, given = n_given(run->r);
+    float *wide = run->room.wide;
+    memcpy(wide, v, (size_t)given * sizeof *wide);
+    memset(wide + given, 0, (size_t)(value - given) * sizeof *wide);
+    wide[given] = 1;
+    return wide;
+}
+
+/* Its largest logarithm of what a position counts for, from the position before, which is in the page, or the last of
+ * the page before it, or is none. */
+static double largest(const struct run *run, const struct pp_kv_state *state, int at, double ln_left, double ln_new,
+                      int head)
+{
+    const int value = run->r->shape.value_dim, place = n_given(run->r) + 1;
+    double m = 0;
+    if (at)
+        m = (double)state->u[(at - 1) * value + place];
+    else if (run->before)
+        m = (double)pp_kv_state_head(run->kv, run->before, run->s->layer, head).u[(PP_PAGE_TOKENS - 1) * value + place];
+    return fmax(ln_left + m, ln_new);
+}
+
+/* From what the state gave for values and n to what the head gives; and m goes to its place. */
+static void divide(const struct run *run, const struct pp_kv_state *state, int i, int head, const float *wide,
+                   float *out)
+{
+    const int value = run->r->shape.value_dim, given = n_given(run->r), at = run->at + i;
+    const double left = decay_of(run, i, head), new = (double)of_head(run, run->r->beta, i, head);
+    const float m = (float)largest(run, state, at, left, new, head);
+    const double most = fmax(fabs((double)wide[given]), 1);
+    state->u[at * value + given + 1] = m;
+    run->c->ops->apply(PP_FN_SCALE, (float)(1 / (most + (double)run->r->eps * exp((double)m))), wide, given, out);
+    const struct norm norm = pp_cpu_norm_of_head(&run->s->norm, head);
+    pp_cpu_norm(run->c, &norm, out, given, out);
+}
+
 static void run_head(const struct run *run, int head)
 {
     const struct stage *s = run->s;
     const struct pp_state_shape *shape = &run->r->shape;
     const struct pp_kv_state state = pp_kv_state_head(run->kv, run->page, s->layer, head);
-    const int n = run->n, value = shape->value_dim;
+    const int n = run->n, value = shape->value_dim, given = n_given(run->r);
+    const bool divides = run->r->kind == PP_RECUR_MLSTM;
     if (run->at == 0)
         begin_page(run, head);
     run->c->ops->products(&(struct pp_products){.x = run->room.x, .x_stride = shape->key_dim,
@@ -231,23 +307,25 @@ static void run_head(const struct run *run, int head)
                                                 .y_stride = value, .n_cols = value});
     for (int i = 0; i < n; i++) {
         const int at = run->at + i;
-        float *out = slot_row(run->c, s->out, run->row + i) + head * value;
-        const float *v = slot_row(run->c, run->r->v, run->row + i) + head * value;
-        const double step = step_of(run, i, head);
-        state.decay[at] = (at ? state.decay[at - 1] : 0) + (double)s->rate[head] * step;
+        float *out = slot_row(run->c, s->out, run->row + i) + head * given;
+        float *gives = divides ? run->room.wide + value : out;
+        const float *v = slot_row(run->c, run->r->v, run->row + i) + head * given;
+        state.decay[at] = (at ? state.decay[at - 1] : 0) + decay_of(run, i, head);
         run->c->ops->recur_row(&(struct pp_recur_row){
             .at = at, .width = value, .corrects = !is_plain(run->r), .decay = state.decay, .u = state.u,
-            .beta = is_plain(run->r) ? (float)step : beta_of(run, i, head),
+            .beta = weight_of(run, i, head),
             .query_dots = run->room.dots + i * PP_PAGE_TOKENS, .key_dots = run->room.dots + (n + i) * PP_PAGE_TOKENS,
             .query_state = run->room.products + i * value, .key_state = run->room.products + (n + i) * value,
-            .v = v, .out = out});
-        if (is_mamba(run->r))
+            .v = divides ? with_one(run, v) : v, .out = gives});
+        if (divides)
+            divide(run, &state, i, head, gives, out);
+        else if (is_mamba(run->r))
             run->c->ops->add_scaled(out, v, s->direct[head], value);
         else if (!is_plain(run->r))
             pp_cpu_norm(run->c, &s->norm, out, value, out);
         if (s->in >= 0)
             run->c->ops->gate(run->r->sigmoids ? PP_FN_SIGMOID : PP_FN_SILU, 0,
-                              slot_row(run->c, s->in, run->row + i) + head * value, out, value, out);
+                              slot_row(run->c, s->in, run->row + i) + head * given, out, given, out);
     }
 }
 

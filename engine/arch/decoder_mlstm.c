@@ -1,0 +1,85 @@
+/* decoder_mlstm.c - xLSTM's matrix memories (mLSTM, arXiv 2405.04517, 2503.13427) as a part of a decoder's layers:
+ * linear attention whose gates, a number for each head, say what is forgotten and, as an exponent, what a position
+ * counts for. What states give is normed by head and goes through gates of values. */
+#include <math.h>
+#include <stdio.h>
+
+#include "engine/arch/decoder_int.h"
+
+/* A projection of the normed input. */
+static bool add_projection(struct builder *b, int l, const char *kind, int64_t n_out, int out)
+{
+    const int linear = pp_plan_linear(b->p, b->s, n_out, b->hp->n_embd, b->err, "blk.%d.%s", l, kind);
+    add_linear(b, l, linear, b->normed, out);
+    return linear >= 0;
+}
+
+/* The gates' numbers, which are not the same without what is added behind. */
+static bool add_gates(struct builder *b, int l, const char *kind, int64_t n, int out)
+{
+    return pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s.bias", l, kind) && add_projection(b, l, kind, n, out);
+}
+
+static bool add_input(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t n_head = hp->n_state_head, n_k = n_head * hp->state_key_dim, n_v = n_head * hp->state_value_dim;
+    if (hp->fused_parts)
+        return add_projection(b, l, "mlstm_in", 2 * (n_k + n_v), b->state_in) &&
+               add_gates(b, l, "mlstm_gates", 2 * n_head, b->state_ba);
+    return add_projection(b, l, "attn_q", n_k, b->state_q) && add_projection(b, l, "attn_k", n_k, b->state_k) &&
+           add_projection(b, l, "attn_v", n_v, b->state_v) && add_projection(b, l, "attn_gate", n_v, b->state_gate) &&
+           add_gates(b, l, "mlstm_in_gate", n_head, b->beta) && add_gates(b, l, "mlstm_forget_gate", n_head, b->decay);
+}
+
+/* The norm of what heads give, which each has weights of its own for. */
+static bool find_norm(struct builder *b, int l, struct pp_op *op)
+{
+    static const char kind[] = "mlstm_norm";
+    const int64_t n = b->hp->n_state_head * b->hp->state_value_dim;
+    if (!(op->weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s.weight", l, kind)))
+        return false;
+    return !pp_decoder_has(b, l, "mlstm_norm.bias") ||
+           (op->bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s.bias", l, kind)) != NULL;
+}
+
+bool pp_mlstm_result(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int n_head = (int)hp->n_state_head;
+    struct pp_recurrence r = {.kind = PP_RECUR_MLSTM, .sigmoids = true, .eps = hp->state_eps, .q = b->state_q,
+                              .k = b->state_k, .v = b->state_v, .decay = b->decay, .beta = b->beta, .look = NONE,
+                              .neighbours = n_head, .stride = n_head};
+    struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l, .in = b->state_gate, .in2 = NONE, .out = b->state};
+    r.shape = (struct pp_state_shape){.n_key_head = n_head, .n_head = n_head, .key_dim = (int)hp->state_key_dim,
+                                      .value_dim = (int)hp->state_value_dim + PP_STATE_BESIDE};
+    if (!add_norm(b, l, "attn_norm", b->x, b->normed) || !add_input(b, l) || !find_norm(b, l, &recur))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_CAP, .scale = hp->gate_cap, .layer = l, .in = b->state_ba,
+                          .in2 = NONE, .out = b->state_ba});
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)hp->state_key_dim),
+                          .layer = l, .in = b->state_q, .in2 = NONE, .out = b->state_q});
+    recur.recurrence = pp_plan_recurrence(b->p, &r);
+    add(b, recur);
+    const int out = pp_plan_linear(b->p, b->s, hp->n_embd, n_head * hp->state_value_dim, b->err, "blk.%d.attn_output",
+                                   l);
+    add_linear(b, l, out, b->state, b->delta);
+    return out >= 0;
+}
+
+/* Of one matrix queries, keys, values and gates come in this order, and of another the gates of positions, then those
+ * that forget. */
+void pp_mlstm_slots(struct builder *b)
+{
+    const int64_t n_head = b->hp->n_state_head, n_k = n_head * b->hp->state_key_dim,
+                  n_v = n_head * b->hp->state_value_dim;
+    b->state_in = pp_plan_slot(b->p, 2 * (n_k + n_v));
+    b->state_q = pp_plan_part(b->p, b->state_in, 0, n_k);
+    b->state_k = pp_plan_part(b->p, b->state_in, n_k, n_k);
+    b->state_v = pp_plan_part(b->p, b->state_in, 2 * n_k, n_v);
+    b->state_gate = pp_plan_part(b->p, b->state_in, 2 * n_k + n_v, n_v);
+    b->state_ba = pp_plan_slot(b->p, 2 * n_head);
+    b->beta = pp_plan_part(b->p, b->state_ba, 0, n_head);
+    b->decay = pp_plan_part(b->p, b->state_ba, n_head, n_head);
+    b->state = pp_plan_slot(b->p, n_v);
+}
