@@ -229,28 +229,23 @@ static float beta_of(const struct run *run, int i, int head)
     return run->r->twice ? 2 * beta : beta;
 }
 
-/* How far a position goes: what rates are multiplied by, and Mamba 2's values. */
+/* How far a position goes: what rates are multiplied by, and Mamba 2's values; xLSTM's is already the logarithm of what
+ * is left. */
 static double step_of(const struct run *run, int i, int head)
 {
-    if (run->r->kind == PP_RECUR_LIGHTNING)
-        return 1;
-    return softplus((double)of_head(run, run->r->decay, i, head) + (double)run->s->bias[head]);
-}
-
-/* ln of what is left of the state behind the position. */
-static double decay_of(const struct run *run, int i, int head)
-{
-    if (run->r->kind == PP_RECUR_MLSTM)
-        return -softplus(-(double)of_head(run, run->r->decay, i, head));
-    return (double)run->s->rate[head] * step_of(run, i, head);
+    switch (run->r->kind) {
+    case PP_RECUR_LIGHTNING: return 1;
+    case PP_RECUR_MLSTM: return -softplus(-(double)of_head(run, run->r->decay, i, head));
+    default: return softplus((double)of_head(run, run->r->decay, i, head) + (double)run->s->bias[head]);
+    }
 }
 
 /* What values are multiplied by. */
-static float weight_of(const struct run *run, int i, int head)
+static float weight_of(const struct run *run, int i, int head, double step)
 {
     if (run->r->kind == PP_RECUR_MLSTM)
         return expf(of_head(run, run->r->beta, i, head));
-    return is_plain(run->r) ? (float)step_of(run, i, head) : beta_of(run, i, head);
+    return is_plain(run->r) ? (float)step : beta_of(run, i, head);
 }
 
 /* xLSTM's values, with 1 for n beside them. */
@@ -266,8 +261,8 @@ static const float *with_one(const struct run *run, const float *v)
 
 /* Its largest logarithm of what a position counts for, from the position before, which is in the page, or the last of
  * the page before it, or is none. */
-static double largest(const struct run *run, const struct pp_kv_state *state, int at, double ln_left, double ln_new,
-                      int head)
+static double largest(const struct run *run, const struct pp_kv_state *state, int at, int head, double ln_left,
+                      double ln_new)
 {
     const int value = run->r->shape.value_dim, place = n_given(run->r) + 1;
     double m = 0;
@@ -279,12 +274,11 @@ static double largest(const struct run *run, const struct pp_kv_state *state, in
 }
 
 /* From what the state gave for values and n to what the head gives; and m goes to its place. */
-static void divide(const struct run *run, const struct pp_kv_state *state, int i, int head, const float *wide,
-                   float *out)
+static void divide(const struct run *run, const struct pp_kv_state *state, int i, int head, double ln_left,
+                   const float *wide, float *out)
 {
     const int value = run->r->shape.value_dim, given = n_given(run->r), at = run->at + i;
-    const double left = decay_of(run, i, head), new = (double)of_head(run, run->r->beta, i, head);
-    const float m = (float)largest(run, state, at, left, new, head);
+    const float m = (float)largest(run, state, at, head, ln_left, (double)of_head(run, run->r->beta, i, head));
     const double most = fmax(fabs((double)wide[given]), 1);
     state->u[at * value + given + 1] = m;
     run->c->ops->apply(PP_FN_SCALE, (float)(1 / (most + (double)run->r->eps * exp((double)m))), wide, given, out);
@@ -310,15 +304,16 @@ static void run_head(const struct run *run, int head)
         float *out = slot_row(run->c, s->out, run->row + i) + head * given;
         float *gives = divides ? run->room.wide + value : out;
         const float *v = slot_row(run->c, run->r->v, run->row + i) + head * given;
-        state.decay[at] = (at ? state.decay[at - 1] : 0) + decay_of(run, i, head);
+        const double step = step_of(run, i, head);
+        state.decay[at] = (at ? state.decay[at - 1] : 0) + (divides ? step : (double)s->rate[head] * step);
         run->c->ops->recur_row(&(struct pp_recur_row){
             .at = at, .width = value, .corrects = !is_plain(run->r), .decay = state.decay, .u = state.u,
-            .beta = weight_of(run, i, head),
+            .beta = weight_of(run, i, head, step),
             .query_dots = run->room.dots + i * PP_PAGE_TOKENS, .key_dots = run->room.dots + (n + i) * PP_PAGE_TOKENS,
             .query_state = run->room.products + i * value, .key_state = run->room.products + (n + i) * value,
             .v = divides ? with_one(run, v) : v, .out = gives});
         if (divides)
-            divide(run, &state, i, head, gives, out);
+            divide(run, &state, i, head, step, gives, out);
         else if (is_mamba(run->r))
             run->c->ops->add_scaled(out, v, s->direct[head], value);
         else if (!is_plain(run->r))
