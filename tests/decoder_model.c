@@ -93,8 +93,8 @@ static const struct decoder_shape families[] = {
      .rope_dim = 8, .n_layer = 4, .n_expert = 6, .n_used = 2},
     {.arch = "minimax-01", .lightning = true, .stream_scales = {{1.5f, 1}, {1.5f, 1}, {1.5f, 1}}, .head_dim = 16,
      .rope_dim = 8, .n_layer = 4, .n_expert = 6, .n_used = 2},
-    {.arch = "xlstm", .mlstm = {.n_head = 2, .key_dim = 16, .cap = 4, .eps = 0.125f}, .head_dim = 32, .rope_dim = 2,
-     .n_layer = 3, .final_cap = 1.5f},
+    {.arch = "xlstm", .mlstm = {.n_head = 2, .key_dim = 16, .cap = 4, .eps = 0.125f}, .epsilon = 0.05f,
+     .head_dim = 32, .rope_dim = 2, .n_layer = 3, .final_cap = 1.5f},
     {.arch = "zamba2", .zamba = {"mhhmhh", 6, 2, 2, 8, true}, .n_layer = 6, .n_head_kv = 4, .head_dim = 24,
      .key_dim = 16, .ff = FF_GELU_FUSED, .tied = true},
     {.arch = "llama", .family = "helium", .neighbours = true},
@@ -457,6 +457,13 @@ bool decoder_has_mlstm(const struct decoder *d)
     return d->s.mlstm.n_head != 0;
 }
 
+/* The last vector's values from the first-th on become larger: gates that forget, forget little then. */
+static void lift(struct decoder *d, int first)
+{
+    for (int64_t i = first; i < last_of(d)->cols; i++)
+        last_of(d)->values[i] += 3;
+}
+
 /* xLSTM's. */
 static void add_mlstm(struct decoder *d, int l)
 {
@@ -467,6 +474,7 @@ static void add_mlstm(struct decoder *d, int l)
     if (s->mlstm.fused) {
         add_matrix(d, l, "mlstm_in", 2 * (keys + values), n, bias);
         add_matrix(d, l, "mlstm_gates", 2 * heads, n, true);
+        lift(d, heads);
     } else {
         add_matrix(d, l, "attn_q", keys, n, bias);
         add_matrix(d, l, "attn_k", keys, n, bias);
@@ -474,6 +482,7 @@ static void add_mlstm(struct decoder *d, int l)
         add_matrix(d, l, "attn_gate", values, n, bias);
         add_matrix(d, l, "mlstm_in_gate", heads, n, true);
         add_matrix(d, l, "mlstm_forget_gate", heads, n, true);
+        lift(d, 0);
     }
     char name[48];
     snprintf(name, sizeof name, "blk.%d.mlstm_norm", l);

@@ -277,7 +277,8 @@ static void mlstm_heads(const struct decoder *d, const struct mlstm_inputs *x, i
     pp_free(other);
 }
 
-/* Of each head of a position: LayerNorm, by its part of the vectors, times a sigmoid. */
+/* Of each head of a position: LayerNorm, by its part of the vectors, times a sigmoid. What heads were divided by comes
+ * to something because of the epsilon alone, so that this is large. */
 static void mlstm_result(const struct decoder *d, int l, const struct mlstm_inputs *x, double *y)
 {
     const struct matrix *w = decoder_part(d, l, "mlstm_norm", ".weight");
@@ -290,7 +291,7 @@ static void mlstm_result(const struct decoder *d, int l, const struct mlstm_inpu
         for (int i = at; i < at + value; i++)
             square += (y[i] - mean) * (y[i] - mean) / value;
         for (int i = at; i < at + value; i++)
-            y[i] = ((y[i] - mean) / sqrt(square + (double)DECODER_EPSILON) * (double)w->values[i] +
+            y[i] = ((y[i] - mean) / sqrt(square + (double)d->s.epsilon) * (double)w->values[i] +
                     (b ? (double)b->values[i] : 0)) / (1 + exp(-x->gate[i]));
     }
 }
