@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "ui/draw.h"
 #include "ui/state.h"
 #include "ui/view_notice.h"
@@ -26,21 +27,34 @@ static size_t count(struct pp_ui *ui)
     return n;
 }
 
-static struct pp_menu_row row_at(struct pp_ui *ui, size_t i)
+/* Text that had no room is cut behind a whole character. */
+static void end_whole(char *text)
+{
+    text[pp_utf8_complete(text, strlen(text))] = 0;
+}
+
+static void fill_row(struct pp_ui *ui, size_t i, struct pp_menu_row *row)
 {
     const struct pp_menu_class *cls = ui->menu.cls;
-    struct pp_menu_row row = {0};
     size_t n;
     if (!cls->named) {
-        cls->row(ui, &ui->menu, i, &row);
-        return row;
+        cls->row(ui, &ui->menu, i, row);
+        return;
     }
     const struct pp_named *list = cls->named(ui->controller, &n);
     if (i < n) {
-        snprintf(row.left, sizeof row.left, "%s", list[i].name);
-        snprintf(row.right, sizeof row.right, "%.127s", list[i].detail);
-        row.current = list[i].current;
+        snprintf(row->left, sizeof row->left, "%s", list[i].name);
+        snprintf(row->right, sizeof row->right, "%.127s", list[i].detail);
+        row->current = list[i].current;
     }
+}
+
+static struct pp_menu_row row_at(struct pp_ui *ui, size_t i)
+{
+    struct pp_menu_row row = {0};
+    fill_row(ui, i, &row);
+    end_whole(row.left);
+    end_whole(row.right);
     return row;
 }
 

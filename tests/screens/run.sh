@@ -571,6 +571,11 @@ menu_fields() { # what is pasted is one line; keys of readline; what has no room
         see "xxxxx" && keys Escape && gone "New title" && keys F3 && see barista && keys n && see "Note:" &&
         yes 'für' | head -n 60 | tr -d '\n' | paste && see "no room for more" && keys Enter && see "note: fürfür" # whole letters
 }
+long_titles() { # end with a whole character, though most of it has no width
+    start 80x24 && see ready && keys F2 && see "Rain in" && keys C-r && see "New title" && keys C-u &&
+        { printf Fog; yes "$(printf '\342\200\215')" | head -n 130 | tr -d '\n'; } | paste && see "New title: Fog" &&
+        keys Enter && gone "New title" && see Fog && gone "<E2>"
+}
 edit_is_given_up() { # also when nothing is left of it
     start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
         see "› first words" && keys C-u && see "› Edit the message" && keys C-c && see "› Write a message" &&
@@ -838,7 +843,7 @@ history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields help_in_full menus_over_wide_text menus_small themes configured_theme selected_row no_color tint
+stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small themes configured_theme selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown"
