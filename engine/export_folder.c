@@ -207,12 +207,6 @@ static int is_visible(const struct dirent *d)
     return d->d_name[0] != '.';
 }
 
-/* The weights of one that was killed: nobody else writes here now. */
-static bool is_left(const char *name)
-{
-    return strncmp(name, "model.safetensors.", 18) == 0 && pp_ends_with(name, ".tmp");
-}
-
 /* What lies there may be anything of the user's, and much of it would be written over. */
 static enum pp_code check_empty(const struct folder *f)
 {
@@ -222,8 +216,8 @@ static enum pp_code check_empty(const struct folder *f)
     enum pp_code code = PP_OK;
     if (n < 0)
         return pp_fail(f->err, PP_ERR_IO, "cannot read the folder %s: %s", f->dst, strerror(errno));
-    for (int i = 0; i < n; i++)
-        left = is_left(found[i]->d_name) ? found[i]->d_name : left;
+    for (int i = 0; i < n; i++) /* of one that was killed: nobody else writes here now */
+        left = pp_is_temporary_of(found[i]->d_name, "model.safetensors") ? found[i]->d_name : left;
     if (n && (pp_file_exists(f->dst, "config.json") || pp_file_exists(f->dst, "model.safetensors")))
         code = pp_fail(f->err, PP_ERR_USAGE, "there is a model in %s already; name another folder", f->dst);
     else if (left)

@@ -13,9 +13,11 @@
  * A string is u64 length and bytes; an array is u32 element type, u64 count, elements. Little-endian throughout. */
 #include "engine/gguf.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/cut_off.h"
 #include "engine/base/cursor.h"
@@ -404,6 +406,17 @@ static enum pp_code open_bytes(struct pp_map *map, const void *data, size_t size
     return PP_OK;
 }
 
+bool pp_gguf_is(const char *path)
+{
+    char magic[4];
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const bool is = fd >= 0 && read(fd, magic, sizeof magic) == (ssize_t)sizeof magic &&
+                    memcmp(magic, "GGUF", sizeof magic) == 0;
+    if (fd >= 0)
+        close(fd);
+    return is;
+}
+
 enum pp_code pp_gguf_open(const char *path, struct pp_gguf **out, struct pp_error *err)
 {
     struct pp_map map;
@@ -550,6 +563,25 @@ bool pp_gguf_float(const struct pp_gguf *g, const char *key, double *v)
 {
     const struct kv *kv = find(g, key);
     return kv && to_float(kv->type, kv->items, 0, v);
+}
+
+static enum pp_code no_number(const char *key, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", key);
+}
+
+enum pp_code pp_gguf_need_int(const struct pp_gguf *g, const char *key, int64_t *v, struct pp_error *err)
+{
+    return pp_gguf_int(g, key, v) ? PP_OK : no_number(key, err);
+}
+
+enum pp_code pp_gguf_need_float(const struct pp_gguf *g, const char *key, float *v, struct pp_error *err)
+{
+    double number;
+    if (!pp_gguf_float(g, key, &number))
+        return no_number(key, err);
+    *v = (float)number;
+    return PP_OK;
 }
 
 bool pp_gguf_bool(const struct pp_gguf *g, const char *key, bool *v)

@@ -17,6 +17,8 @@
 
 struct pp_gguf;
 
+/* Whether a file begins as GGUF files do; what may be behind that is not looked at. Does not wait for a pipe. */
+bool pp_gguf_is(const char *path);
 /* Opens and maps a file. */
 enum pp_code pp_gguf_open(const char *path, struct pp_gguf **out, struct pp_error *err);
 /* The same from memory that stays valid until pp_gguf_close; `name` appears in errors. For tests and fuzzing. */
@@ -53,6 +55,9 @@ bool pp_gguf_float(const struct pp_gguf *g, const char *key, double *v);
 bool pp_gguf_bool(const struct pp_gguf *g, const char *key, bool *v);
 bool pp_gguf_string(const struct pp_gguf *g, const char *key, struct pp_str *v);
 bool pp_gguf_string_is(const struct pp_gguf *g, const char *key, const char *value); /* false if it is not there */
+/* Of what a model cannot do without; PP_ERR_FORMAT names the key. */
+enum pp_code pp_gguf_need_int(const struct pp_gguf *g, const char *key, int64_t *v, struct pp_error *err);
+enum pp_code pp_gguf_need_float(const struct pp_gguf *g, const char *key, float *v, struct pp_error *err);
 
 /* Arrays: element type and count; then elements by index. Strings in O(1) (an index is built at opening). */
 bool pp_gguf_array(const struct pp_gguf *g, const char *key, enum pp_gguf_type *type, size_t *n);

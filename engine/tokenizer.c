@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -162,17 +161,6 @@ static char *folder_of(const char *path)
     return slash == path ? pp_strdup("/") : pp_strndup(path, (size_t)(slash - path));
 }
 
-static bool is_gguf(const char *path)
-{
-    char magic[4];
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    bool yes = fd >= 0 && read(fd, magic, sizeof magic) == (ssize_t)sizeof magic &&
-               memcmp(magic, "GGUF", sizeof magic) == 0;
-    if (fd >= 0)
-        close(fd);
-    return yes;
-}
-
 enum pp_code pp_tokenizer_open(const char *path, struct pp_tokenizer **out, struct pp_error *err)
 {
     struct stat st;
@@ -183,7 +171,7 @@ enum pp_code pp_tokenizer_open(const char *path, struct pp_tokenizer **out, stru
     }
     if (S_ISDIR(st.st_mode))
         return open_folder(path, out, err);
-    if (is_gguf(path)) {
+    if (pp_gguf_is(path)) {
         struct pp_gguf *g;
         enum pp_code code = pp_gguf_open(path, &g, err);
         if (code)

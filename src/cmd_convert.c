@@ -6,6 +6,7 @@
 #include "engine/adapter_file.h"
 #include "engine/base/word.h"
 #include "engine/convert.h"
+#include "engine/gguf.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
 
@@ -62,12 +63,7 @@ static bool to_folder(const struct pp_options *o, bool from_file, const char *ds
 /* Of these an older one may be replaced: a model is made again from the same source. Hours may be in a matrix. */
 static bool is_weights(const char *path)
 {
-    char magic[4] = "";
-    FILE *f = fopen(path, "rbe");
-    const bool is = f && fread(magic, 1, sizeof magic, f) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
-    if (f)
-        fclose(f);
-    return is && !pp_cli_is_imatrix(path);
+    return pp_gguf_is(path) && !pp_cli_is_imatrix(path);
 }
 
 /* To what --to says, or the names; an adapter in GGUF to a folder, any other to GGUF. */

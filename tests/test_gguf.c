@@ -144,6 +144,23 @@ static void assert_word(const struct pp_gguf *g, const char *key, size_t i, cons
     assert_memory_equal(s.data, want, len);
 }
 
+/* What a model cannot do without is named where it is not there, or another type. */
+static void check_needed(const struct pp_gguf *g)
+{
+    struct pp_error err;
+    int64_t i = 0;
+    float f = 0;
+    assert_int_equal(pp_gguf_need_int(g, "a.u64.small", &i, &err), PP_OK);
+    assert_int_equal(i, 7);
+    assert_int_equal(pp_gguf_need_int(g, "a.f32", &i, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "a.f32"));
+    assert_int_equal(pp_gguf_need_float(g, "a.f32", &f, &err), PP_OK);
+    assert_true(f == 0.1f);
+    assert_int_equal(pp_gguf_need_float(g, "a.missing", &f, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "a.missing"));
+    assert_true(f == 0.1f);
+}
+
 static void check_sample(const struct pp_gguf *g)
 {
     int64_t i = 0;
@@ -158,6 +175,7 @@ static void check_sample(const struct pp_gguf *g)
     assert_true(pp_gguf_float(g, "a.f32", &d) && (float)d == 0.1f);
     assert_true(pp_gguf_float(g, "a.u64.small", &d) && d == 7.0);
     assert_false(pp_gguf_int(g, "a.f32", &i));
+    check_needed(g);
     assert_true(pp_gguf_bool(g, "a.yes", &yes) && yes);
     assert_true(pp_gguf_bool(g, "a.no", &no) && !no);
     assert_true(pp_gguf_string(g, "a.empty", &s) && s.len == 0);

@@ -50,8 +50,8 @@ enum pp_code pp_states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp,
         int64_t *v = i < N_STATE_KEYS ? (int64_t *)(void *)((char *)hp + state_keys[i].place) : &inner;
         snprintf(full, sizeof full, "%.*s.%s", (int)(family.len < 64 ? family.len : 64), family.data,
                  i < N_STATE_KEYS ? state_keys[i].key : inner_key);
-        if (!pp_gguf_int(g, full, v))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", full);
+        if (pp_gguf_need_int(g, full, v, err))
+            return PP_ERR_FORMAT;
     }
     if (hp->n_state_head < 1 || inner % hp->n_state_head != 0)
         return pp_fail(err, PP_ERR_FORMAT, "the metadata's numbers of states cannot be: %lld values of %lld heads",
@@ -208,8 +208,8 @@ enum pp_code pp_scan_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, s
     int64_t inner = 0;
     for (int i = 0; i <= N_SCAN_NUMBERS; i++) {
         scan_key(hp, i < N_SCAN_NUMBERS ? scan_numbers[i].key : "ssm.inner_size", full);
-        if (!pp_gguf_int(g, full, i < N_SCAN_NUMBERS ? number_at(hp, i) : &inner))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", full);
+        if (pp_gguf_need_int(g, full, i < N_SCAN_NUMBERS ? number_at(hp, i) : &inner, err))
+            return PP_ERR_FORMAT;
     }
     divide_channels(hp, inner);
     return check_rank(hp, err);

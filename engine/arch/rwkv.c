@@ -37,13 +37,12 @@ enum pp_code pp_rwkv_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, c
     if (shifts != known)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the model mixes %lld inputs of a layer with those of the position "
                        "before; pippin knows models of this family with %lld", (long long)shifts, (long long)known);
-    if (!pp_gguf_int(g, key_of(hp, "wkv.head_size", key), &head_size))
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", key);
-    for (int i = 0; i < n; i++)
-        if (!pp_gguf_int(g, key_of(hp, rank_keys[i], key), &hp->rwkv_ranks[i]))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", key);
-    pp_rwkv_states_only(hp, head_size);
-    return PP_OK;
+    enum pp_code code = pp_gguf_need_int(g, key_of(hp, "wkv.head_size", key), &head_size, err);
+    for (int i = 0; i < n && !code; i++)
+        code = pp_gguf_need_int(g, key_of(hp, rank_keys[i], key), &hp->rwkv_ranks[i], err);
+    if (!code)
+        pp_rwkv_states_only(hp, head_size);
+    return code;
 }
 
 void pp_rwkv_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w, const char *const *rank_keys, int n)

@@ -82,15 +82,13 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         float *v;
     } numbers[] = {{"gate_softcapping", &hp->gate_cap}, {"epsilon", &hp->state_eps}};
     char key[KEY];
-    double v;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (!pp_gguf_int(g, key_of(sizes[i].name, key), sizes[i].v))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", key);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        if (!pp_gguf_float(g, key_of(numbers[i].name, key), &v))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", key);
-        *numbers[i].v = (float)v;
-    }
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !code; i++)
+        code = pp_gguf_need_int(g, key_of(sizes[i].name, key), sizes[i].v, err);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
+        code = pp_gguf_need_float(g, key_of(numbers[i].name, key), numbers[i].v, err);
+    if (code)
+        return code;
     pp_gguf_bool(g, key_of("fused", key), &hp->fused_parts);
     pp_gguf_bool(g, key_of("biased", key), &hp->biased_parts);
     only_states(hp);

@@ -374,8 +374,7 @@ enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_erro
     return code ? code : pp_name_file(temp, path, err);
 }
 
-/* Whether it is NAME.PID.tmp. */
-static bool is_temporary_of(const char *entry, const char *name)
+bool pp_is_temporary_of(const char *entry, const char *name)
 {
     const size_t n = strlen(name);
     if (strncmp(entry, name, n) != 0 || entry[n] != '.')
@@ -409,7 +408,7 @@ void pp_remove_left(const char *path)
     DIR *d = folder ? opendir(folder) : NULL;
     pp_free(folder);
     for (struct dirent *e; d && (e = readdir(d));)
-        if (is_temporary_of(e->d_name, slash ? slash + 1 : path))
+        if (pp_is_temporary_of(e->d_name, slash ? slash + 1 : path))
             remove_if_left(dirfd(d), e->d_name);
     if (d)
         closedir(d);

@@ -79,6 +79,8 @@ enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_erro
 /* That there is no such file yet. */
 enum pp_code pp_check_new(const char *path, struct pp_error *err);
 
+/* Whether a file's name is NAME.PID.tmp: of something that is, or was, being written. */
+bool pp_is_temporary_of(const char *entry, const char *name);
 /* Removes what processes that died have left of path, PATH.PID.tmp: it may be as large as a model; with it a database's
  * PATH.PID.tmp-journal. What is locked, or younger than a minute, may still be somebody's. */
 void pp_remove_left(const char *path);
