@@ -345,9 +345,9 @@ struct pp_gen_turn {
 
 /* One forward pass of the target for up to PP_MAX_TURNS answers of one engine, the most urgent first. Who has read the
  * prompt gets a token, or several if what was guessed of the answer is right; prompts are read in chunks of about
- * 100 ms, or of half a second if nobody waits meanwhile; the first in line gets most. Prompts that begin alike are
- * computed once. Each answer is the same, token for token, as it would be alone. PP_ERR_CANCELLED: nothing was
- * computed; asking again, with all or some of the answers, goes on there. */
+ * 100 ms, or if nobody waits meanwhile half a second, at most two (prompt_chunks.h); the first in line gets most.
+ * Prompts that begin alike are computed once. Each answer is the same, token for token, as it would be alone.
+ * PP_ERR_CANCELLED: nothing was computed; asking again, with all or some of the answers, goes on there. */
 enum pp_code pp_gen_step(struct pp_gen_turn *turns, int n, const struct pp_cancel *cancel, struct pp_error *err);
 bool pp_gen_computing_prompt(const struct pp_gen *g); /* no token was chosen yet */
 /* Lets go of the answer's pages, so that others can go on; its next steps compute them again. */
