@@ -14,7 +14,7 @@
 #include "engine/quant.h"
 #include "engine/random_rows.h"
 
-enum { MOST_RANK = 256, PARTS = 3 /* of a target, at most */ };
+enum { MOST_RANK = 256, PARTS = 3 /* of a target, at most */, STACKS = 2 * PP_EXPERT_KINDS /* of a mixture */ };
 
 /* A tensor of the file; its data and its name are pp_free'd. */
 struct made {
@@ -38,18 +38,24 @@ static bool is_changed(const struct pp_random_adapter *spec, const struct pp_ten
     return spec->all ? strncmp(w->name, "blk.", 4) == 0 : strstr(w->name, ".attn_q.") || strstr(w->name, ".attn_v.");
 }
 
-/* Room for a tensor [rows, n] of floats; NULL: out of memory. */
-static float *add_tensor(struct made *m, const char *name, const char *ending, int n_dims, int64_t n, int64_t rows)
+/* A tensor without data, which is noise that is made while it is written. */
+static bool name_tensor(struct made *m, const char *name, const char *ending, int n_dims, int64_t n, int64_t rows)
 {
     const size_t size = strlen(name) + strlen(ending) + 1;
-    float *data = pp_malloc((size_t)(n * rows) * sizeof *data);
     char *whole = pp_malloc(size);
     if (whole)
         snprintf(whole, size, "%s%s", name, ending);
     m->tensors[m->n++] = (struct pp_tensor){.name = whole, .type = PP_TYPE_F32, .n_dims = n_dims,
-                                            .ne = {n, rows, 1, 1}, .data = data,
-                                            .size = (size_t)(n * rows) * sizeof *data};
-    return whole ? data : NULL;
+                                            .ne = {n, rows, 1, 1}, .size = (size_t)(n * rows) * sizeof(float)};
+    return whole != NULL;
+}
+
+/* Room for a tensor [rows, n] of floats; NULL: out of memory. */
+static float *add_tensor(struct made *m, const char *name, const char *ending, int n_dims, int64_t n, int64_t rows)
+{
+    float *data = name_tensor(m, name, ending, n_dims, n, rows) ? pp_malloc((size_t)(n * rows) * sizeof *data) : NULL;
+    m->tensors[m->n - 1].data = data;
+    return data;
 }
 
 /* A matrix of noise. */
@@ -101,7 +107,8 @@ static bool add_target(struct made *m, const struct pp_tensor *w, const char *mo
     const int rank = m->spec->rank;
     char name[256];
     if (!module)
-        return add_matrix(m, w->name, ".lora_a", w->ne[0], rank) && add_matrix(m, w->name, ".lora_b", rank, w->ne[1]);
+        return name_tensor(m, w->name, ".lora_a", 2, w->ne[0], rank) &&
+               name_tensor(m, w->name, ".lora_b", 2, rank, w->ne[1]);
     const char *dot = strrchr(module, '.'), *last = dot ? dot + 1 : module;
     snprintf(name, sizeof name, "base_model.model.%.200s", module);
     if (!pp_peft_add_once(m->modules, last) ||
@@ -131,6 +138,51 @@ static enum pp_code add_targets(struct made *m, bool folder, struct pp_error *er
     return code;
 }
 
+/* What changes the matrices of one kind of a mixture's experts: stacks [n, rank, n_in] and [n, n_out, rank]. first: the
+ * first one's matrix, "blk.3.ffn_up_exps.weight[0]", or, read from a file of its own, "blk.3.ffn_up.0.weight". */
+static bool add_stack(struct made *m, const struct pp_tensor *first, int n)
+{
+    const char *alone = strstr(first->name, ".0.weight"), *end = alone ? alone : strstr(first->name, "[0]");
+    char name[128];
+    if (!end) /* a family that calls them otherwise */
+        return true;
+    snprintf(name, sizeof name, "%.*s%s", (int)(end - first->name), first->name, alone ? "_exps.weight" : "");
+    for (int b = 0; b < 2; b++) {
+        const int64_t rank = m->spec->rank;
+        if (!name_tensor(m, name, b ? ".lora_b" : ".lora_a", 3, b ? rank : first->ne[0], b ? first->ne[1] : rank))
+            return false;
+        m->tensors[m->n - 1].ne[2] = n;
+        m->tensors[m->n - 1].size *= (size_t)n;
+    }
+    return true;
+}
+
+static bool add_stacks(struct made *m)
+{
+    for (int i = 0; i < m->model->plan.n_experts; i++) {
+        const struct pp_experts *x = &m->model->plan.experts[i];
+        const struct pp_tensor *const *const kinds[] = {x->gate, x->up, x->down};
+        for (int k = 0; k < PP_EXPERT_KINDS; k++)
+            if (kinds[k] && !add_stack(m, kinds[k][0], pp_experts_matrices(x)))
+                return false;
+    }
+    return true;
+}
+
+static enum pp_code write_noise(struct pp_random *random, const struct pp_tensor *t, struct pp_gguf_writer *w,
+                                struct pp_error *err)
+{
+    const size_t bytes = (size_t)t->ne[0] * sizeof(float);
+    float *row = pp_malloc(bytes);
+    enum pp_code code = row ? PP_OK : pp_fail_nomem(err, "an adapter");
+    for (size_t done = 0; done < t->size && !code; done += bytes) {
+        pp_random_row(random, PP_TYPE_F32, t->ne[0], row);
+        code = pp_gguf_write(w, row, bytes, err);
+    }
+    pp_free(row);
+    return code;
+}
+
 static enum pp_code write_gguf(const struct made *m, const char *path, struct pp_error *err)
 {
     struct pp_gguf_writer *w;
@@ -143,10 +195,10 @@ static enum pp_code write_gguf(const struct made *m, const char *path, struct pp
     pp_gguf_add_text(w, "adapter.type", "lora");
     pp_gguf_add_f32(w, "adapter.lora.alpha", (float)m->spec->rank / 8); /* a small change */
     for (size_t i = 0; i < m->n; i++)
-        pp_gguf_add_tensor(w, m->tensors[i].name, PP_TYPE_F32, 2, m->tensors[i].ne);
+        pp_gguf_add_tensor(w, m->tensors[i].name, PP_TYPE_F32, m->tensors[i].n_dims, m->tensors[i].ne);
     code = pp_gguf_writer_begin(w, err);
     for (size_t i = 0; i < m->n && !code; i++)
-        code = pp_gguf_write(w, m->tensors[i].data, m->tensors[i].size, err);
+        code = write_noise(m->random, &m->tensors[i], w, err);
     if (!code)
         code = pp_gguf_writer_finish(w, err);
     pp_gguf_writer_free(w);
@@ -162,7 +214,8 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_r
     if (!ia3 && (spec->rank < 1 || spec->rank > MOST_RANK))
         return pp_fail(err, PP_ERR_USAGE, "an adapter's rank is 1 to %d", MOST_RANK);
     made.random = pp_random_new(spec->seed);
-    made.tensors = pp_calloc(PARTS * (size_t)m->plan.n_linears, sizeof *made.tensors);
+    made.tensors = pp_calloc(PARTS * (size_t)m->plan.n_linears + STACKS * (size_t)m->plan.n_experts,
+                             sizeof *made.tensors);
     if (folder)
         made.config = ia3 ? pp_peft_ia3_config(&made.modules, &made.feedforward)
                           : pp_peft_lora_config(&lora, &made.modules);
@@ -170,6 +223,8 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_r
                                                                                 : pp_fail_nomem(err, "an adapter");
     if (!code)
         code = add_targets(&made, folder, err);
+    if (!code && !folder && spec->all && !add_stacks(&made))
+        code = pp_fail_nomem(err, "an adapter");
     if (!code)
         code = folder ? pp_peft_write(path, made.config, made.tensors, made.n, err) : write_gguf(&made, path, err);
     for (size_t i = 0; made.tensors && i < made.n; i++) {

@@ -22,10 +22,10 @@ static float folder_next(struct folder *f)
 /* A tensor of values around `middle`; its data. */
 const float *folder_add(struct folder *f, const char *name, int64_t rows, int64_t cols, float middle, float spread)
 {
-    struct part *p = &f->parts[f->n++];
+    struct folder_part *p = &f->parts[f->n++];
     int64_t n = rows * (cols ? cols : 1);
     assert_true(f->n <= FOLDER_PARTS);
-    *p = (struct part){.rows = rows, .cols = cols, .data = pp_malloc((size_t)n * sizeof(float))};
+    *p = (struct folder_part){.rows = rows, .cols = cols, .data = pp_malloc((size_t)n * sizeof(float))};
     snprintf(p->name, sizeof p->name, "%s", name);
     for (int64_t i = 0; i < n; i++)
         p->data[i] = middle + spread * folder_next(f);
@@ -79,7 +79,7 @@ const char *folder_write(const struct folder *f, const char *config, const char 
     assert_int_equal(mkdir(path, 0700), 0);
     write_file(path, "adapter_config.json", config);
     for (int i = 0; i < f->n; i++) {
-        const struct part *p = &f->parts[i];
+        const struct folder_part *p = &f->parts[i];
         tensors[i].name = p->name;
         tensors[i].type = PP_TYPE_F32;
         tensors[i].n_dims = p->cols ? 2 : 1;

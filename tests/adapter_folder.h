@@ -13,14 +13,14 @@
 
 enum { FOLDER_PARTS = 72, FOLDER_MODULES = 8, FOLDER_HEAD_DIM = 64 };
 
-struct part {
+struct folder_part {
     char name[160];
     float *data;
     int64_t rows, cols; /* as in the file; cols 0: a vector */
 };
 
 struct folder {
-    struct part parts[FOLDER_PARTS];
+    struct folder_part parts[FOLDER_PARTS];
     int n;
     uint32_t random;
 };

@@ -10,7 +10,8 @@
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
 #include "engine/convert.h"
-#include "engine/engine.h"
+#include "engine/cpu/program.h"
+#include "engine/engine_int.h"
 #include "engine/quant.h"
 #include "engine/safetensors.h"
 #include "tests/adapter_folder.h"
@@ -674,6 +675,45 @@ static void sets_in_a_batch(void **state)
     check_sets(&families[GPTOSS], "q8_0");
 }
 
+/* Barriers of a pass over so many rows, which have `n` of the adapters. */
+static int count_barriers(struct pp_engine *e, const struct pp_adapter_use *uses, int n, int n_rows)
+{
+    struct pp_row rows[TEXT];
+    struct pp_error err;
+    struct pp_seq *s;
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    assert_ok(pp_seq_set_adapters(s, uses, n, &err), err);
+    for (int i = 0; i < n_rows; i++)
+        rows[i] = (struct pp_row){.seq = s, .token = 3 + i, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+    assert_ok(pp_step(e, rows, n_rows, NULL, &err), err);
+    pp_seq_free(s);
+    return e->cpu->n_parts;
+}
+
+/* Threads meet no more often for the sake of adapters of experts. */
+static void no_barrier_more(void **state)
+{
+    (void)state;
+    const struct family *const tried[] = {&families[MIXTRAL], &families[GPTOSS]};
+    for (int i = 0; i < 2; i++) {
+        const struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 64u << 20};
+        struct pp_error err;
+        struct pp_model *m;
+        struct pp_engine *e;
+        assert_ok(pp_model_open_as(architecture(tried[i]->folder), "q8_0", NULL, &m, &err), err);
+        assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+        struct sets sets = sets_load(m, tried[i]);
+        const struct pp_adapter_use uses[] = {{sets.a[0], 1}, {sets.a[1], 0.5f}};
+        for (int n_rows = 1; n_rows <= TEXT; n_rows++)
+            for (int n = 1; n <= 2; n++)
+                assert_int_equal(count_barriers(e, uses, n, n_rows), count_barriers(e, NULL, 0, n_rows));
+        pp_engine_free(e);
+        for (int k = 0; k < 3; k++)
+            pp_adapter_free(sets.a[k]);
+        pp_model_close(m);
+    }
+}
+
 TEST_GROUP(adapter_experts)
 {
     const struct CMUnitTest tests[] = {
@@ -686,6 +726,7 @@ TEST_GROUP(adapter_experts)
         cmocka_unit_test(of_one_expert),
         cmocka_unit_test(bad),
         cmocka_unit_test(sets_in_a_batch),
+        cmocka_unit_test(no_barrier_more),
     };
     return cmocka_run_group_tests_name("adapter_experts", tests, NULL, NULL);
 }

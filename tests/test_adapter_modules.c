@@ -267,7 +267,7 @@ static const char *write_gguf(const struct folder *f, const char *arch)
     pp_gguf_add_text(w, "adapter.type", "lora");
     pp_gguf_add_f32(w, "adapter.lora.alpha", ALPHA);
     for (int i = 0; i < f->n; i++) {
-        const struct part *p = &f->parts[i];
+        const struct folder_part *p = &f->parts[i];
         int k = 0;
         while (!strstr(p->name, words[k][0]))
             k++;

@@ -268,6 +268,29 @@ static void random_adapters_fit(void **state)
     pp_model_close(m);
 }
 
+static void random_adapters_of_experts(void **state)
+{
+    (void)state;
+    char path[512], adapter[512];
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_adapter *a;
+    path_of(path, sizeof path, "mixture.gguf");
+    path_of(adapter, sizeof adapter, "adapter.gguf");
+    write_model(path, "olmoe-7b-a1b", "q4_0", 1);
+    assert_ok(pp_model_open(path, &m, &err), err);
+    const struct pp_random_adapter spec = {.kind = PP_RANDOM_LORA, .rank = 1, .all = true, .seed = 1};
+    assert_ok(pp_random_adapter_write(m, &spec, adapter, &err), err);
+    assert_ok(pp_adapter_load(m, adapter, &a, &err), err);
+    assert_string_equal(pp_adapter_info(a)->targets, "attn_q attn_k attn_v attn_output ffn_gate_inp ffn_gate_exps "
+                        "ffn_up_exps ffn_down_exps");
+    assert_false(pp_adapter_info(a)->idle);
+    pp_adapter_free(a);
+    pp_model_close(m);
+    unlink(path);
+    unlink(adapter);
+}
+
 TEST_GROUP(bench)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +302,7 @@ TEST_GROUP(bench)
         cmocka_unit_test(reads_memory),
         cmocka_unit_test(products_by_themselves),
         cmocka_unit_test(random_adapters_fit),
+        cmocka_unit_test(random_adapters_of_experts),
     };
     return cmocka_run_group_tests_name("bench", tests, NULL, NULL);
 }

@@ -239,7 +239,7 @@ static void from_mlx(void **state)
     folder_add_lora(&peft, &s, 0, 4);
     folder_add_lora(&peft, &s, 6, 4);
     for (int i = 0; i < peft.n; i++) {
-        const struct part *p = &peft.parts[i];
+        const struct folder_part *p = &peft.parts[i];
         const char *end = strstr(p->name, ".lora_");
         char name[160];
         snprintf(name, sizeof name, "%.*s.lora_%c", (int)(end - p->name) - 17, p->name + 17, end[6] == 'A' ? 'a' : 'b');

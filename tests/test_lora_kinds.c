@@ -531,7 +531,7 @@ static void mlx(void **state)
     for (int with_dora = 0; with_dora < 2; with_dora++) {
         make_dora(&peft, &s);
         for (int i = 0; i < peft.n; i++) {
-            const struct part *p = &peft.parts[i];
+            const struct folder_part *p = &peft.parts[i];
             bool vector = p->cols == 0;
             if (vector && !with_dora)
                 continue;

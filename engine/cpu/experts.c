@@ -12,10 +12,8 @@
 enum phase {
     ROUTE,         /* one item: choices, weights and places of all rows; of a single row also PREPARE */
     PREPARE,       /* of rows: normed, in all their places */
-    LOWER,         /* of one of the experts that have rows: A x of adapters of its gate, or up; only if there are any */
     GATE_UP,       /* of some weight rows of one of the experts that have rows */
     PREPARE_DOWN,  /* of places */
-    LOWER_DOWN,    /* as LOWER */
     DOWN,          /* as GATE_UP */
     SUM,           /* of rows */
 };
@@ -186,8 +184,9 @@ bool pp_cpu_experts_new(struct pp_cpu *c)
     r->count = pp_cpu_memory_take(c, n, sizeof *r->count);
     r->part = pp_cpu_memory_take(c, n, sizeof *r->part);
     r->score = pp_cpu_memory_take(c, n, sizeof *r->score);
+    r->lowered = pp_cpu_memory_take(c, PP_EXPERT_KINDS * n, sizeof *r->lowered);
     if (!r->choice || !r->weight || !r->place || !r->input_weight || !r->row || !r->active || !r->first ||
-        !r->count || !r->part || !r->score)
+        !r->count || !r->part || !r->score || !r->lowered)
         return false;
     if (idle) {
         r->kept_stride = round_up(n_in, 64);
@@ -230,6 +229,7 @@ void pp_cpu_experts_free(struct pp_cpu *c)
     pp_free(r->count);
     pp_free(r->part);
     pp_free(r->score);
+    pp_free(r->lowered);
 }
 
 /* --- routing --------------------------------------------------------------------------------------------------- */
@@ -444,6 +444,8 @@ static void route(struct pp_cpu *c, const struct stage *s, int m)
         r->idle_weight[i] = take_idle(x, r->choice + i * x->n_used, r->weight + i * x->n_used);
     sort_places(x, r, m);
     r->adapted = pp_cpu_experts_adapted(c, s, m);
+    if (r->adapted)
+        pp_cpu_experts_begin_adapt(c, s);
     for (int i = 0; x->weighed_inputs && i < m * x->n_used; i++) {
         if (r->place[i] >= 0)
             r->input_weight[r->place[i]] = r->weight[i];
@@ -585,6 +587,8 @@ static bool multiply(struct pp_cpu *c, const struct stage *s, enum pp_expert_kin
     const struct pp_acts acts = pp_acts_from(kind == PP_EXPERT_DOWN && x->up ? &r->hidden : &r->in, r->first[a]);
     if (!pp_cpu_weight_ready(c, p, row0, row1))
         return false;
+    if (r->adapted)
+        pp_cpu_experts_lower(c, s, kind, a, kernel);
     c->mm->by_type[p->w.type](&p->w, row0, row1, &acts, n, y, stride, kernel);
     if (r->adapted)
         pp_cpu_experts_adapt(c, s, kind, a, row0, row1, y, stride);
@@ -677,17 +681,6 @@ static void run_blocks(struct pp_cpu *c, const struct stage *s, int m, int phase
     }
 }
 
-/* A x of one of the experts that have rows. */
-static void run_lower(const struct pp_cpu *c, const struct stage *s, int phase, int item, int thread)
-{
-    const int n_kinds = phase == LOWER && s->experts->gate ? 2 : 1, a = item / n_kinds;
-    const enum pp_expert_kind kind = phase == LOWER_DOWN                  ? PP_EXPERT_DOWN
-                                     : n_kinds == 2 && item % n_kinds == 0 ? PP_EXPERT_GATE
-                                                                          : PP_EXPERT_UP;
-    if (a < c->routing.n_active)
-        pp_cpu_experts_lower(c, s, kind, a, c->threads[thread].kernel);
-}
-
 /* A row's result: its experts' ones with their weights, in the order of its choices, and what those give that give what
  * they read; made where the first one's is. */
 static void sum_row(const struct pp_cpu *c, const struct stage *s, int row)
@@ -728,13 +721,11 @@ void pp_cpu_experts_phases(const struct pp_cpu *c, const struct stage *s, int m,
 {
     const struct experts *x = s->experts;
     const int places = m * x->n_used, active = places < x->n_matrices ? places : x->n_matrices;
-    const bool adapted = pp_cpu_experts_adapted(c, s, m);
+    (void)c;
     n_items[ROUTE] = 1;
     n_items[PREPARE] = m > 1 ? m : 0;
-    n_items[LOWER] = x->up && adapted ? active * (x->gate ? 2 : 1) : 0;
     n_items[GATE_UP] = x->up ? active * blocks_of(s, m, GATE_UP) : 0;
     n_items[PREPARE_DOWN] = x->quantize_down ? places : 0;
-    n_items[LOWER_DOWN] = adapted ? active : 0;
     n_items[DOWN] = active * blocks_of(s, m, DOWN);
     n_items[SUM] = m;
 }
@@ -743,8 +734,6 @@ int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m,
 {
     enum { ROWS = 8 };
     (void)c;
-    if (phase == LOWER || phase == LOWER_DOWN)
-        return 1;
     if (phase != GATE_UP && phase != DOWN)
         return ROWS;
     const struct pp_matrix *w = matrix_of(s, phase);
@@ -765,10 +754,6 @@ static void run_item(struct pp_cpu *c, const struct stage *s, int m, int phase, 
         break;
     case PREPARE:
         prepare_row(c, s, item, thread);
-        break;
-    case LOWER:
-    case LOWER_DOWN:
-        run_lower(c, s, phase, item, thread);
         break;
     case PREPARE_DOWN:
         if (item < c->routing.n_places)

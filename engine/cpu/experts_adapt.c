@@ -1,6 +1,9 @@
 /* experts_adapt.c - adapters of experts. What they add to a row hangs on the expert and on the row's own adapters: of
- * the rows of one expert neighbours that have the same are taken together, as projections do it. A x of all places is
- * made in a phase before each product, because everyone who multiplies some rows of W needs it. */
+ * the rows of one expert neighbours that have the same are taken together, as projections do it. A x of an expert's
+ * rows is made by the thread that is first to multiply with some weight rows of that expert. Whoever else does goes on
+ * to W x meanwhile and waits only behind that, where B needs it: there is no barrier more than without adapters. */
+#include <sched.h>
+
 #include "engine/base/mem.h"
 #include "engine/cpu/program.h"
 
@@ -67,6 +70,10 @@ bool pp_cpu_experts_reserve(struct pp_cpu *c, const struct pp_adapter_set *set)
     return true;
 }
 
+/* --- a pass --------------------------------------------------------------------------------------------------- */
+
+enum { UNMADE, BEING_MADE, MADE }; /* A x of the rows of one expert, for one kind of matrix */
+
 static const struct pp_adapter_set *set_at(const struct pp_cpu *c, const struct stage *s, int place)
 {
     return batch_row(c, s, c->routing.row[place])->adapters;
@@ -94,8 +101,7 @@ static const struct projection *matrix_of(const struct experts *x, enum pp_exper
     return &kinds[kind][e];
 }
 
-void pp_cpu_experts_lower(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,
-                          void *kernel)
+static void lower_all(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active, void *kernel)
 {
     const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
@@ -117,9 +123,46 @@ void pp_cpu_experts_lower(const struct pp_cpu *c, const struct stage *s, enum pp
     }
 }
 
+static atomic_int *state_of(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active)
+{
+    return &c->routing.lowered[(int)kind * s->experts->n_matrices + active];
+}
+
+void pp_cpu_experts_begin_adapt(const struct pp_cpu *c, const struct stage *s)
+{
+    for (int i = 0; i < PP_EXPERT_KINDS * s->experts->n_matrices; i++)
+        atomic_store_explicit(&c->routing.lowered[i], UNMADE, memory_order_relaxed);
+}
+
+void pp_cpu_experts_lower(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,
+                          void *kernel)
+{
+    atomic_int *state = state_of(c, s, kind, active);
+    int unmade = UNMADE;
+    if (!atomic_compare_exchange_strong_explicit(state, &unmade, BEING_MADE, memory_order_relaxed,
+                                                 memory_order_relaxed))
+        return;
+    lower_all(c, s, kind, active, kernel);
+    atomic_store_explicit(state, MADE, memory_order_release);
+}
+
+/* Who makes it waits for nobody, but there may be more threads than cores. */
+static void await_lower(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active)
+{
+    enum { PATIENCE = 2000 };
+    const atomic_int *state = state_of(c, s, kind, active);
+    for (int i = 0; atomic_load_explicit(state, memory_order_acquire) != MADE; i++) {
+        if (i < PATIENCE)
+            pp_pool_relax();
+        else
+            sched_yield();
+    }
+}
+
 void pp_cpu_experts_adapt(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,
                           int64_t row0, int64_t row1, float *y, int64_t stride)
 {
+    await_lower(c, s, kind, active);
     const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
     const int e = r->active[active], begin = r->first[active], end = r->first[active + 1];

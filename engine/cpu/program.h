@@ -284,6 +284,7 @@ struct routing {
     bool adapted;               /* some row has adapters of experts */
     float *lora;                /* [places, lora_width]: A x of gate and up, then of down; NULL: none were needed yet */
     int64_t lora_width;
+    atomic_int *lowered;        /* [PP_EXPERT_KINDS, n_matrices]: whether that of an active expert is made */
     int32_t *active;            /* [n_expert]: those that have rows */
     int32_t *first;             /* [n_expert + 1]: the first place of each of those; behind the last, n_places */
     int32_t *count;             /* [n_expert] */
@@ -465,10 +466,13 @@ void pp_cpu_experts_free(struct pp_cpu *c);
 bool pp_cpu_experts_row_adapted(const struct pp_cpu *c, const struct stage *s, int row);
 bool pp_cpu_experts_adapted(const struct pp_cpu *c, const struct stage *s, int m);
 bool pp_cpu_experts_reserve(struct pp_cpu *c, const struct pp_adapter_set *set);
-/* A x of all rows of the active-th of the experts that have rows. */
+/* Before a mixture's products: no A x is made yet. */
+void pp_cpu_experts_begin_adapt(const struct pp_cpu *c, const struct stage *s);
+/* A x of all rows of the active-th of the experts that have rows, unless another thread makes it or did. Any thread. */
 void pp_cpu_experts_lower(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,
                           void *kernel);
-/* All that comes behind its W x, as pp_cpu_adapt: element [i * stride + r] of y is its row i's for weight row r. */
+/* All that comes behind its W x, as pp_cpu_adapt, once A x is made: element [i * stride + r] of y is its row i's for
+ * weight row r. */
 void pp_cpu_experts_adapt(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,
                           int64_t row0, int64_t row1, float *y, int64_t stride);
 /* heads.c: the weights of a stage, memory for the widest, an item, and how many a thread may take at a time. */
