@@ -13,8 +13,8 @@ const char *pp_profile_name(enum pp_profile_kind kind)
         [PP_PROFILE_QKV] = "q, k, v",         [PP_PROFILE_STORE] = "rotate, store",
         [PP_PROFILE_ATTENTION] = "attention", [PP_PROFILE_ATTN_OUT] = "attention output",
         [PP_PROFILE_GATE_UP] = "gate+up",     [PP_PROFILE_DOWN] = "down",
-        [PP_PROFILE_LOGITS] = "logits",       [PP_PROFILE_OTHER] = "other",
-        [PP_PROFILE_WAIT] = "waiting",
+        [PP_PROFILE_ROUTE] = "routing, sum",  [PP_PROFILE_LOGITS] = "logits",
+        [PP_PROFILE_OTHER] = "other",         [PP_PROFILE_WAIT] = "waiting",
     };
     return kind < PP_PROFILE_COUNT ? names[kind] : "";
 }

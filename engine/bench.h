@@ -23,6 +23,7 @@ enum pp_profile_kind {
     PP_PROFILE_ATTN_OUT,
     PP_PROFILE_GATE_UP,
     PP_PROFILE_DOWN,
+    PP_PROFILE_ROUTE,     /* the choice of experts, the sum of what they give */
     PP_PROFILE_LOGITS,
     PP_PROFILE_OTHER,     /* other projections, the choice of rows */
     PP_PROFILE_WAIT,      /* threads' time outside of work items: waiting for others, taking items */

@@ -81,6 +81,8 @@ static void add_table(struct compressed_model *m, int l)
             table[t * s->n_used + i] = (t * 5 + i * (1 + 2 * (t % 2))) % s->n_expert;
     if (s->bad_table)
         table[7] = s->n_expert;
+    if (s->double_table)
+        table[s->n_used + 1] = table[s->n_used];
 }
 
 static void add_layer(struct compressed_model *m, int l)

@@ -21,7 +21,8 @@ struct compressed_shape {
     float yarn_factor;                      /* in layers with blocks; 0: RoPE is not scaled */
     int yarn_ctx, n_ctx;
     bool says_nextn;                        /* the file counts a layer that guesses, though it has none */
-    bool bad_table;                         /* it names an expert that there is not */
+    bool bad_table;                         /* it names an expert that there is not, */
+    bool double_table;                      /* or one twice */
 };
 struct compressed_shape compressed_shape(void);
 

@@ -176,7 +176,7 @@ static void profile_adds_up(void **state)
     assert_int_equal(p.lines[PP_PROFILE_ATTENTION].macs, 2ull * 2 * 288 * (2 + (3 + 10) * 8 / 2));
     assert_int_equal(p.lines[PP_PROFILE_ATTENTION].bytes, (uint64_t)((2 + 10) * pp_engine_kv_read_bytes(e, 1)));
     for (int k = PP_PROFILE_QKV; k <= PP_PROFILE_LOGITS; k++)
-        assert_true(k == PP_PROFILE_STORE || p.lines[k].items > 0);
+        assert_true(k == PP_PROFILE_STORE || k == PP_PROFILE_ROUTE || p.lines[k].items > 0);
     assert_true(p.lines[PP_PROFILE_PREPARE].items > 0);
     assert_ok(pp_engine_profile(e, false, &err), err);
     step(e, s, 1);
@@ -186,6 +186,38 @@ static void profile_adds_up(void **state)
     pp_seq_free(s);
     pp_engine_free(e);
     pp_model_close(m);
+}
+
+/* The phases of a mixture are counted for what they are. */
+static void profile_of_experts(void **state)
+{
+    (void)state;
+    enum { N_EMBD = 2048, N_FF = 1024, N_USED = 8 };
+    char path[512];
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+    struct pp_profile p;
+    const struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 64};
+    path_of(path, sizeof path, "experts.gguf");
+    write_model(path, "olmoe-7b-a1b", "q8_0", 1);
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    for (int n_rows = 1; n_rows <= 8; n_rows += 7) {
+        assert_ok(pp_engine_profile(e, true, &err), err);
+        step(e, s, n_rows);
+        pp_engine_profile_get(e, &p);
+        assert_int_equal(p.lines[PP_PROFILE_GATE_UP].macs, (uint64_t)n_rows * N_USED * 2 * N_EMBD * N_FF);
+        assert_int_equal(p.lines[PP_PROFILE_DOWN].macs, (uint64_t)n_rows * N_USED * N_EMBD * N_FF);
+        for (int k = PP_PROFILE_GATE_UP; k <= PP_PROFILE_ROUTE; k++)
+            assert_true(p.lines[k].items > 0);
+    }
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
+    unlink(path);
 }
 
 static void reads_memory(void **state)
@@ -299,6 +331,7 @@ TEST_GROUP(bench)
         cmocka_unit_test(random_models_of_no_kind),
         cmocka_unit_test(every_shape_is_found),
         cmocka_unit_test(profile_adds_up),
+        cmocka_unit_test(profile_of_experts),
         cmocka_unit_test(reads_memory),
         cmocka_unit_test(products_by_themselves),
         cmocka_unit_test(random_adapters_fit),

@@ -365,10 +365,10 @@ static void goes_far_back(void **state)
 /* Numbers that cannot be. */
 static void bad_numbers(void **state)
 {
-    struct compressed_shape shapes[7];
+    struct compressed_shape shapes[8];
     static const char *const words[] = {"makes one of 3 positions", "makes one of 2 positions", "number of groups",
                                         "names an expert 8", "blocks that an index picks", "attention window",
-                                        "there cannot be 3 groups"};
+                                        "there cannot be 3 groups", "twice for token 1"};
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         shapes[i] = compressed_shape();
@@ -379,6 +379,7 @@ static void bad_numbers(void **state)
     shapes[4].top_k = 0;
     shapes[5].window = 0;
     shapes[6].o_groups = 3;
+    shapes[7].double_table = true;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct pp_model *m = NULL;
         struct pp_engine *e = NULL;

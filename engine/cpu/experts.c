@@ -1,22 +1,12 @@
 /* experts.c - stages of a mixture of experts: rows are sorted by the experts that work on them, each expert's matrices
  * are multiplied with all its rows at once, and every row adds up what its own experts gave, the one with the largest
  * logit first. A row's bits depend on nothing but the row: kernels give the same for any number of rows. */
-#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "engine/base/mem.h"
 #include "engine/cpu/pack.h"
 #include "engine/cpu/program.h"
-
-enum phase {
-    ROUTE,         /* one item: choices, weights and places of all rows; of a single row also PREPARE */
-    PREPARE,       /* of rows: normed, in all their places */
-    GATE_UP,       /* of some weight rows of one of the experts that have rows */
-    PREPARE_DOWN,  /* of places */
-    DOWN,          /* as GATE_UP */
-    SUM,           /* of rows */
-};
 
 /* As in project.c: what a thread takes at a time at most, and bytes of weights in one item at few rows. */
 static const int64_t MOST_MACS = 200000000, MOST_BYTES = 16000000, ITEM_BYTES = 32768;
@@ -47,6 +37,15 @@ static enum pp_code add_matrices(struct pp_cpu *c, const struct pp_tensor *const
     return PP_OK;
 }
 
+/* Whether the n-th name of a token is one of those before it. */
+static bool names_before(const int32_t *names, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (names[i] == names[n])
+            return true;
+    return false;
+}
+
 /* Which experts tokens go to is read where it lies. */
 static enum pp_code take_table(struct experts *x, const struct pp_tensor *t, struct pp_error *err)
 {
@@ -56,6 +55,9 @@ static enum pp_code take_table(struct experts *x, const struct pp_tensor *t, str
         if (x->table[i] < 0 || x->table[i] >= x->n_matrices)
             return pp_fail(err, PP_ERR_FORMAT, "tensor %s names an expert %d, of which there is none; the model is "
                            "damaged, get it again", t->name, (int)x->table[i]);
+        else if (names_before(x->table + i / t->ne[0] * t->ne[0], (int)(i % t->ne[0])))
+            return pp_fail(err, PP_ERR_FORMAT, "tensor %s names expert %d twice for token %lld; the model is damaged, "
+                           "get it again", t->name, (int)x->table[i], (long long)(i / t->ne[0]));
     return PP_OK;
 }
 
@@ -182,11 +184,10 @@ bool pp_cpu_experts_new(struct pp_cpu *c)
     r->active = pp_cpu_memory_take(c, n, sizeof *r->active);
     r->first = pp_cpu_memory_take(c, n + 1, sizeof *r->first);
     r->count = pp_cpu_memory_take(c, n, sizeof *r->count);
-    r->part = pp_cpu_memory_take(c, n, sizeof *r->part);
-    r->score = pp_cpu_memory_take(c, n, sizeof *r->score);
+    r->ready = pp_cpu_memory_take(c, n, sizeof *r->ready);
     r->lowered = pp_cpu_memory_take(c, PP_EXPERT_KINDS * n, sizeof *r->lowered);
     if (!r->choice || !r->weight || !r->place || !r->input_weight || !r->row || !r->active || !r->first ||
-        !r->count || !r->part || !r->score || !r->lowered)
+        !r->count || !r->ready || !r->lowered)
         return false;
     if (idle) {
         r->kept_stride = round_up(n_in, 64);
@@ -227,230 +228,8 @@ void pp_cpu_experts_free(struct pp_cpu *c)
     pp_free(r->active);
     pp_free(r->first);
     pp_free(r->count);
-    pp_free(r->part);
-    pp_free(r->score);
+    pp_free(r->ready);
     pp_free(r->lowered);
-}
-
-/* --- routing --------------------------------------------------------------------------------------------------- */
-
-/* The largest of n numbers that are not taken, the first of equals; what is no number only if there is nothing else. */
-static int largest(const float *v, const uint8_t *taken, int n)
-{
-    int best = -1;
-    for (int i = 0; i < n; i++)
-        if (!taken[i] && (best < 0 || v[i] > v[best] || (isnan(v[best]) && !isnan(v[i]))))
-            best = i;
-    return best;
-}
-
-/* What a group is chosen by: its largest score, or the sum of its two largest. */
-static float score_group(const float *score, int n, bool by_largest)
-{
-    uint8_t taken[PP_MAX_EXPERTS] = {0};
-    const int first = largest(score, taken, n);
-    taken[first] = 1;
-    return n > 1 && !by_largest ? score[first] + score[largest(score, taken, n)] : score[first];
-}
-
-/* Takes away the experts of all groups but those with the largest scores. */
-static void leave_groups(const struct experts *x, const float *score, uint8_t *taken)
-{
-    const int size = x->n / x->n_groups;
-    float groups[PP_MAX_EXPERTS];
-    uint8_t chosen[PP_MAX_EXPERTS] = {0};
-    for (int g = 0; g < x->n_groups; g++)
-        groups[g] = score_group(score + g * size, size, x->groups_by_largest);
-    for (int i = 0; i < x->n_groups_used; i++)
-        chosen[largest(groups, chosen, x->n_groups)] = 1;
-    for (int e = 0; e < x->n; e++)
-        taken[e] = !chosen[e / size];
-}
-
-/* The n_used experts with the largest scores, that one first. */
-static void choose(const struct experts *x, const float *score, int32_t *choice)
-{
-    uint8_t taken[PP_MAX_EXPERTS] = {0};
-    if (x->n_groups)
-        leave_groups(x, score, taken);
-    for (int j = 0; j < x->n_used; j++) {
-        choice[j] = largest(score, taken, x->n);
-        taken[choice[j]] = 1;
-    }
-}
-
-/* The softmax of the chosen logits, or their shares in that of all. */
-static void weigh(const struct experts *x, const float *logits, const int32_t *choice, float *weight)
-{
-    const float top = logits[choice[0]];
-    float sum = 0;
-    for (int e = 0; x->shares && e < x->n; e++)
-        sum += expf(logits[e] - top);
-    for (int j = 0; j < x->n_used; j++) {
-        weight[j] = expf(logits[choice[j]] - top);
-        sum += x->shares ? 0 : weight[j];
-    }
-    for (int j = 0; j < x->n_used; j++)
-        weight[j] = weight[j] / sum * x->scale;
-}
-
-/* Of a softplus, which is the number itself where exp would overflow. */
-static float root(float x)
-{
-    return sqrtf(x > 20 ? x : log1pf(expf(x)));
-}
-
-/* Of each expert the sigmoid of its logit, the root of that's softplus, or its part of the softmax of all. */
-static void part_of_each(const struct experts *x, const float *logits, float *part)
-{
-    float top = -INFINITY, sum = 0;
-    for (int e = 0; e < x->n; e++)
-        top = fmaxf(top, logits[e]);
-    for (int e = 0; e < x->n; e++) {
-        part[e] = x->roots      ? root(logits[e])
-                  : x->sigmoids ? 1 / (1 + expf(-logits[e]))
-                                : expf(logits[e] - top);
-        sum += part[e];
-    }
-    for (int e = 0; !x->sigmoids && !x->roots && e < x->n; e++)
-        part[e] /= sum;
-}
-
-/* The weights of chosen experts out of their parts. */
-static void weigh_parts(const struct experts *x, const float *part, const int32_t *choice, float *weight)
-{
-    float sum = 0;
-    for (int j = 0; j < x->n_used; j++)
-        sum += part[choice[j]];
-    for (int j = 0; j < x->n_used; j++)
-        weight[j] = (x->shares ? part[choice[j]] : part[choice[j]] / fmaxf(sum, 1e-20f)) * x->scale;
-}
-
-/* SparseMixer's choice: what is not near the largest that is left takes no part in its softmax. */
-static void mix(const struct experts *x, const float *logits, int32_t *choice, float *weight)
-{
-    uint8_t taken[PP_MAX_EXPERTS] = {0};
-    for (int j = 0; j < x->n_used; j++) {
-        const int best = choice[j] = largest(logits, taken, x->n);
-        const float top = logits[best];
-        float sum = 0;
-        for (int e = 0; e < x->n; e++)
-            if (!taken[e] && !((top - logits[e]) / fmaxf(fabsf(logits[e]), top) > 2 * x->mixer))
-                sum += expf(logits[e] - top);
-        weight[j] = x->scale / sum;
-        taken[best] = 1;
-    }
-}
-
-/* A row's experts and their weights. Logits are in the order of what softmax and sigmoids give, so that those need not
- * be computed for a choice that nothing is added to; of large ones the sigmoids are all 1. */
-static void route_row(struct routing *r, const struct experts *x, int64_t token, const float *logits, int32_t *choice,
-                      float *weight)
-{
-    if (x->mixer != 0.0f) {
-        mix(x, logits, choice, weight);
-        return;
-    }
-    const bool plain = !x->choice_bias && !x->n_groups, chosen = x->table != NULL;
-    if (chosen)
-        memcpy(choice, x->table + token * x->n_used, (size_t)x->n_used * sizeof *choice);
-    else if (plain)
-        choose(x, logits, choice);
-    if (plain && !chosen && !x->sigmoids && !x->roots) {
-        weigh(x, logits, choice, weight);
-        return;
-    }
-    part_of_each(x, logits, r->part);
-    for (int e = 0; e < x->n && !plain; e++)
-        r->score[e] = r->part[e] + (x->choice_bias ? x->choice_bias[e] : 0);
-    if (!plain && !chosen)
-        choose(x, r->score, choice);
-    weigh_parts(x, r->part, choice, weight);
-}
-
-/* Places: experts ascending, and the rows of each. */
-static void sort_places(const struct experts *x, struct routing *r, int m)
-{
-    const int n_pairs = m * x->n_used;
-    memset(r->count, 0, (size_t)x->n_matrices * sizeof *r->count);
-    for (int i = 0; i < n_pairs; i++)
-        if (r->choice[i] >= 0)
-            r->count[r->choice[i]]++;
-    r->n_active = r->n_places = 0;
-    for (int e = 0; e < x->n_matrices; e++) {
-        if (!r->count[e])
-            continue;
-        r->active[r->n_active] = e;
-        r->first[r->n_active++] = r->n_places;
-        r->n_places += r->count[e];
-        r->count[e] = r->n_places - r->count[e]; /* the expert's next place */
-    }
-    r->first[r->n_active] = r->n_places;
-    for (int i = 0; i < n_pairs; i++) {
-        r->place[i] = r->choice[i] < 0 ? -1 : r->count[r->choice[i]]++;
-        if (r->place[i] >= 0)
-            r->row[r->place[i]] = i / x->n_used;
-    }
-}
-
-/* Of a row's experts those that have the same matrices work once. */
-static void join_shared(const struct experts *x, int32_t *choice, float *weight)
-{
-    for (int j = 0; j < x->n_used; j++) {
-        int first = 0;
-        choice[j] /= x->share;
-        while (choice[first] != choice[j])
-            first++;
-        if (first == j)
-            continue;
-        weight[first] += weight[j];
-        choice[j] = -1;
-    }
-}
-
-/* Those that give what they read need no place; what their weights come to. */
-static float take_idle(const struct experts *x, int32_t *choice, const float *weight)
-{
-    float sum = 0;
-    for (int j = 0; j < x->n_used; j++) {
-        if (choice[j] < x->n_matrices)
-            continue;
-        sum += x->silent ? 0 : weight[j];
-        choice[j] = -1;
-    }
-    return sum;
-}
-
-/* By which a table is read: that of a row which is none is the first. */
-static int64_t token_of(const struct pp_cpu *c, const struct stage *s, int row)
-{
-    const int64_t token = c->batch->rows[s->selected ? c->batch->output_rows[row] : row].token;
-    return token >= 0 && token < s->experts->n_tokens ? token : 0;
-}
-
-static void route(struct pp_cpu *c, const struct stage *s, int m)
-{
-    const struct experts *x = s->experts;
-    struct routing *r = &c->routing;
-    for (int i = 0; i < m; i++)
-        route_row(r, x, token_of(c, s, i), slot_row(c, s->router, i), r->choice + i * x->n_used,
-                  r->weight + i * x->n_used);
-    for (int i = 0; x->scales && i < m * x->n_used; i++)
-        if (r->choice[i] < x->n_matrices * x->share)
-            r->weight[i] *= x->scales[r->choice[i]];
-    for (int i = 0; x->share > 1 && i < m; i++)
-        join_shared(x, r->choice + i * x->n_used, r->weight + i * x->n_used);
-    for (int i = 0; x->idle && i < m; i++)
-        r->idle_weight[i] = take_idle(x, r->choice + i * x->n_used, r->weight + i * x->n_used);
-    sort_places(x, r, m);
-    r->adapted = pp_cpu_experts_adapted(c, s, m);
-    if (r->adapted)
-        pp_cpu_experts_begin_adapt(c, s);
-    for (int i = 0; x->weighed_inputs && i < m * x->n_used; i++) {
-        if (r->place[i] >= 0)
-            r->input_weight[r->place[i]] = r->weight[i];
-        r->weight[i] = 1;
-    }
 }
 
 /* --- activations ------------------------------------------------------------------------------------------------ */
@@ -564,7 +343,7 @@ static int64_t item_rows(const struct pp_matrix *w, int m)
 /* The matrix by which a phase's items are cut. */
 static const struct pp_matrix *matrix_of(const struct stage *s, int phase)
 {
-    return phase == DOWN || !s->experts->up ? &s->experts->down->w : &s->experts->up->w;
+    return phase == EXPERTS_DOWN || !s->experts->up ? &s->experts->down->w : &s->experts->up->w;
 }
 
 static int blocks_of(const struct stage *s, int m, int phase)
@@ -654,18 +433,38 @@ static float *result_at(const struct routing *r, const struct experts *x, int pl
     return x->up ? r->out + place * r->out_stride : floats_at(&r->hidden, place);
 }
 
+/* What a place's down matrix reads. */
+static void prepare_place(const struct pp_cpu *c, const struct stage *s, int place)
+{
+    const struct pp_acts *hidden = &c->routing.hidden;
+    quantize(c, hidden, place, floats_at(hidden, place), s->experts->n_ff, s->experts->twins_down);
+}
+
+/* The same of a single row, where the n-th active expert has the n-th place, by whoever comes to need it first. */
+static void prepare_once(const struct pp_cpu *c, const struct stage *s, int a)
+{
+    pp_once *once = &c->routing.ready[a];
+    if (pp_once_mine(once)) {
+        prepare_place(c, s, a);
+        pp_once_done(once);
+    }
+    pp_once_await(once);
+}
+
 static void down(struct pp_cpu *c, const struct stage *s, int a, int64_t row0, int64_t row1, int thread)
 {
     const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
+    if (r->prepares_once && x->quantize_down)
+        prepare_once(c, s, a);
     if (c->imatrix && row0 == 0)
         count_inputs(c, x, a, true);
     multiply(c, s, PP_EXPERT_DOWN, a, row0, row1, result_at(r, x, r->first[a]),
              x->up ? r->out_stride : r->hidden.f32_stride, c->threads[thread].kernel);
 }
 
-/* Items [first, end) of GATE_UP or DOWN. Those of one expert are neighbouring weight rows and go through together, so
- * that kernels have long stretches to read. */
+/* Items [first, end) of EXPERTS_GATE_UP or EXPERTS_DOWN. Those of one expert are neighbouring weight rows and go
+ * through together, so that kernels have long stretches to read. */
 static void run_blocks(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread)
 {
     const struct pp_matrix *w = matrix_of(s, phase);
@@ -676,43 +475,67 @@ static void run_blocks(struct pp_cpu *c, const struct stage *s, int m, int phase
         const int to = left < blocks - from ? from + left : blocks;
         const int64_t row1 = to * rows < w->n_rows ? to * rows : w->n_rows;
         if (a < c->routing.n_active) /* there may be fewer than rows could choose */
-            (phase == DOWN ? down : gate_up)(c, s, a, from * rows, row1, thread);
+            (phase == EXPERTS_DOWN ? down : gate_up)(c, s, a, from * rows, row1, thread);
         item += to - from;
     }
 }
 
-/* A row's result: its experts' ones with their weights, in the order of its choices, and what those give that give what
- * they read; made where the first one's is. */
-static void sum_row(const struct pp_cpu *c, const struct stage *s, int row)
+/* Behind the sum of what a row's experts give, of columns at .. end - 1: what is added to it, and where it goes.
+ * sum: that of column `at`. first: which of the row's choices has its first place, or -1. */
+static void finish_sum(const struct pp_cpu *c, const struct stage *s, int row, int first, int64_t at, int64_t end,
+                       float *sum)
+{
+    const struct experts *x = s->experts;
+    const struct routing *r = &c->routing;
+    const int64_t n = end - at;
+    float *out = slot_row(c, s->out, row) + at;
+    if (first >= 0 && is_kept(r, x, row, first))
+        c->ops->add(sum, r->kept + row * r->kept_stride + at, n);
+    if (x->bias)
+        c->ops->add(sum, x->bias + at, n);
+    if (s->epilogue != EPILOGUE_ADD)
+        memcpy(out, sum, (size_t)n * sizeof *out);
+    else if (s->scale != 0.0f)
+        c->ops->add_scaled(out, sum, s->scale, n);
+    else
+        c->ops->add(out, sum, n);
+}
+
+/* Columns at .. end - 1 of a row's result: its experts' ones with their weights, in the order of its choices, and what
+ * those give that give what they read; made where the first one's is. */
+static void sum_row(const struct pp_cpu *c, const struct stage *s, int row, int64_t at, int64_t end)
 {
     const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
     const int32_t *place = r->place + row * x->n_used;
     const float *weight = r->weight + row * x->n_used;
-    float *out = slot_row(c, s->out, row);
+    const int64_t n = end - at;
     if (x->apart) {
+        float *out = slot_row(c, s->out, row) + at;
         for (int j = 0; j < x->n_used; j++)
-            memcpy(out + j * x->n_out, result_at(r, x, place[j]), (size_t)x->n_out * sizeof *out);
+            memcpy(out + j * x->n_out, result_at(r, x, place[j]) + at, (size_t)n * sizeof *out);
         return;
     }
     const int first = first_place(x, place);
-    float *kept = x->idle ? r->kept + row * r->kept_stride : NULL;
-    float *sum = first < 0 ? kept : result_at(r, x, place[first]);
+    float *sum = (first < 0 ? r->kept + row * r->kept_stride : result_at(r, x, place[first])) + at;
     if (first >= 0)
-        c->ops->apply(PP_FN_SCALE, weight[first], sum, x->n_out, sum);
+        c->ops->apply(PP_FN_SCALE, weight[first], sum, n, sum);
     for (int j = first + 1; first >= 0 && j < x->n_used; j++)
         if (place[j] >= 0)
-            c->ops->add_scaled(sum, result_at(r, x, place[j]), weight[j], x->n_out);
-    if (first >= 0 && is_kept(r, x, row, first))
-        c->ops->add(sum, kept, x->n_out);
-    if (x->bias)
-        c->ops->add(sum, x->bias, x->n_out);
-    if (s->epilogue != EPILOGUE_ADD)
-        memcpy(out, sum, (size_t)x->n_out * sizeof *out);
-    else if (s->scale != 0.0f)
-        c->ops->add_scaled(out, sum, s->scale, x->n_out);
+            c->ops->add_scaled(sum, result_at(r, x, place[j]) + at, weight[j], n);
+    finish_sum(c, s, row, first, at, end, sum);
+}
+
+/* Of a single row the threads sum some columns each: most of what it reads is in another one's cache. */
+enum { SUM_COLUMNS = 128 };
+
+static void run_sum(const struct pp_cpu *c, const struct stage *s, int m, int item)
+{
+    const int64_t n = s->experts->n_out, at = (int64_t)item * SUM_COLUMNS, end = at + SUM_COLUMNS;
+    if (m > 1)
+        sum_row(c, s, item, 0, n);
     else
-        c->ops->add(out, sum, x->n_out);
+        sum_row(c, s, 0, at, end < n ? end : n);
 }
 
 /* --- the stage -------------------------------------------------------------------------------------------------- */
@@ -721,59 +544,77 @@ void pp_cpu_experts_phases(const struct pp_cpu *c, const struct stage *s, int m,
 {
     const struct experts *x = s->experts;
     const int places = m * x->n_used, active = places < x->n_matrices ? places : x->n_matrices;
+    const bool one = m == 1;
     (void)c;
-    n_items[ROUTE] = 1;
-    n_items[PREPARE] = m > 1 ? m : 0;
-    n_items[GATE_UP] = x->up ? active * blocks_of(s, m, GATE_UP) : 0;
-    n_items[PREPARE_DOWN] = x->quantize_down ? places : 0;
-    n_items[DOWN] = active * blocks_of(s, m, DOWN);
-    n_items[SUM] = m;
+    n_items[EXPERTS_CHOOSE] = one ? 0 : m;
+    n_items[EXPERTS_PLACE] = 1;
+    n_items[EXPERTS_PREPARE] = one ? 0 : m;
+    n_items[EXPERTS_GATE_UP] = x->up ? active * blocks_of(s, m, EXPERTS_GATE_UP) : 0;
+    n_items[EXPERTS_PREPARE_DOWN] = one || !x->quantize_down ? 0 : places;
+    n_items[EXPERTS_DOWN] = active * blocks_of(s, m, EXPERTS_DOWN);
+    n_items[EXPERTS_SUM] = one ? (int)((x->n_out + SUM_COLUMNS - 1) / SUM_COLUMNS) : m;
 }
 
 int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase)
 {
     enum { ROWS = 8 };
     (void)c;
-    if (phase != GATE_UP && phase != DOWN)
+    if (phase != EXPERTS_GATE_UP && phase != EXPERTS_DOWN)
         return ROWS;
     const struct pp_matrix *w = matrix_of(s, phase);
-    const int64_t rows = item_rows(w, m) * (phase == GATE_UP && s->experts->gate ? 2 : 1);
+    const int64_t rows = item_rows(w, m) * (phase == EXPERTS_GATE_UP && s->experts->gate ? 2 : 1);
     const int64_t by_macs = MOST_MACS / (rows * w->n_cols * m), by_bytes = MOST_BYTES / (rows * row_bytes(w));
     const int64_t n = by_macs < by_bytes ? by_macs : by_bytes;
     return n < 1 ? 1 : n > INT16_MAX ? INT16_MAX : (int)n;
 }
 
+static void place(struct pp_cpu *c, const struct stage *s, int m, int thread)
+{
+    struct routing *r = &c->routing;
+    if (m == 1)
+        pp_cpu_route_row(c, s, 0);
+    pp_cpu_route_places(c, s, m);
+    r->adapted = pp_cpu_experts_adapted(c, s, m);
+    if (r->adapted)
+        pp_cpu_experts_begin_adapt(c, s);
+    r->prepares_once = m == 1;
+    if (m > 1)
+        return;
+    for (int a = 0; a < r->n_active; a++)
+        pp_once_reset(&r->ready[a]);
+    prepare_row(c, s, 0, thread);
+}
+
 static void run_item(struct pp_cpu *c, const struct stage *s, int m, int phase, int item, int thread)
 {
-    const struct experts *x = s->experts;
-    switch ((enum phase)phase) {
-    case ROUTE:
-        route(c, s, m);
-        if (m == 1)
-            prepare_row(c, s, 0, thread);
+    switch ((enum experts_phase)phase) {
+    case EXPERTS_CHOOSE:
+        pp_cpu_route_row(c, s, item);
         break;
-    case PREPARE:
+    case EXPERTS_PLACE:
+        place(c, s, m, thread);
+        break;
+    case EXPERTS_PREPARE:
         prepare_row(c, s, item, thread);
         break;
-    case PREPARE_DOWN:
+    case EXPERTS_PREPARE_DOWN:
         if (item < c->routing.n_places)
-            quantize(c, &c->routing.hidden, item, floats_at(&c->routing.hidden, item), x->n_ff, x->twins_down);
+            prepare_place(c, s, item);
         break;
-    case SUM:
-        sum_row(c, s, item);
+    case EXPERTS_SUM:
+        run_sum(c, s, m, item);
         break;
-    case GATE_UP:
-    case DOWN: /* run_blocks() */
+    case EXPERTS_GATE_UP:
+    case EXPERTS_DOWN: /* pp_cpu_experts_items() */
         break;
     }
 }
 
 void pp_cpu_experts_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread)
 {
-    if (phase == GATE_UP || phase == DOWN) {
+    if (phase == EXPERTS_GATE_UP || phase == EXPERTS_DOWN)
         run_blocks(c, s, m, phase, first, end, thread);
-        return;
-    }
-    for (int i = first; i < end; i++)
-        run_item(c, s, m, phase, i, thread);
+    else
+        for (int i = first; i < end; i++)
+            run_item(c, s, m, phase, i, thread);
 }

@@ -2,8 +2,6 @@
  * the rows of one expert neighbours that have the same are taken together, as projections do it. A x of an expert's
  * rows is made by the thread that is first to multiply with some weight rows of that expert. Whoever else does goes on
  * to W x meanwhile and waits only behind that, where B needs it: there is no barrier more than without adapters. */
-#include <sched.h>
-
 #include "engine/base/mem.h"
 #include "engine/cpu/program.h"
 
@@ -72,8 +70,6 @@ bool pp_cpu_experts_reserve(struct pp_cpu *c, const struct pp_adapter_set *set)
 
 /* --- a pass --------------------------------------------------------------------------------------------------- */
 
-enum { UNMADE, BEING_MADE, MADE }; /* A x of the rows of one expert, for one kind of matrix */
-
 static const struct pp_adapter_set *set_at(const struct pp_cpu *c, const struct stage *s, int place)
 {
     return batch_row(c, s, c->routing.row[place])->adapters;
@@ -123,7 +119,8 @@ static void lower_all(const struct pp_cpu *c, const struct stage *s, enum pp_exp
     }
 }
 
-static atomic_int *state_of(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active)
+/* A x of the rows of one expert, for one kind of matrix. */
+static pp_once *lowered(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active)
 {
     return &c->routing.lowered[(int)kind * s->experts->n_matrices + active];
 }
@@ -131,38 +128,23 @@ static atomic_int *state_of(const struct pp_cpu *c, const struct stage *s, enum 
 void pp_cpu_experts_begin_adapt(const struct pp_cpu *c, const struct stage *s)
 {
     for (int i = 0; i < PP_EXPERT_KINDS * s->experts->n_matrices; i++)
-        atomic_store_explicit(&c->routing.lowered[i], UNMADE, memory_order_relaxed);
+        pp_once_reset(&c->routing.lowered[i]);
 }
 
 void pp_cpu_experts_lower(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,
                           void *kernel)
 {
-    atomic_int *state = state_of(c, s, kind, active);
-    int unmade = UNMADE;
-    if (!atomic_compare_exchange_strong_explicit(state, &unmade, BEING_MADE, memory_order_relaxed,
-                                                 memory_order_relaxed))
+    pp_once *once = lowered(c, s, kind, active);
+    if (!pp_once_mine(once))
         return;
     lower_all(c, s, kind, active, kernel);
-    atomic_store_explicit(state, MADE, memory_order_release);
-}
-
-/* Who makes it waits for nobody, but there may be more threads than cores. */
-static void await_lower(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active)
-{
-    enum { PATIENCE = 2000 };
-    const atomic_int *state = state_of(c, s, kind, active);
-    for (int i = 0; atomic_load_explicit(state, memory_order_acquire) != MADE; i++) {
-        if (i < PATIENCE)
-            pp_pool_relax();
-        else
-            sched_yield();
-    }
+    pp_once_done(once);
 }
 
 void pp_cpu_experts_adapt(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,
                           int64_t row0, int64_t row1, float *y, int64_t stride)
 {
-    await_lower(c, s, kind, active);
+    pp_once_await(lowered(c, s, kind, active));
     const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
     const int e = r->active[active], begin = r->first[active], end = r->first[active + 1];

@@ -97,17 +97,32 @@ enum pp_code pp_cpu_profile(struct pp_cpu *c, bool on, struct pp_error *err)
 
 /* --- while a pass runs --------------------------------------------------------------------------------------- */
 
+static enum pp_profile_kind experts_kind(enum experts_phase phase)
+{
+    switch (phase) {
+    case EXPERTS_PREPARE:
+    case EXPERTS_PREPARE_DOWN:
+        return PP_PROFILE_PREPARE;
+    case EXPERTS_GATE_UP:
+        return PP_PROFILE_GATE_UP;
+    case EXPERTS_DOWN:
+        return PP_PROFILE_DOWN;
+    case EXPERTS_CHOOSE:
+    case EXPERTS_PLACE:
+    case EXPERTS_SUM:
+        break;
+    }
+    return PP_PROFILE_ROUTE;
+}
+
 static enum pp_profile_kind part_kind(const struct pp_cpu *c, const struct part *part)
 {
     if (part->stage->kind == STAGE_PROJECT && part->phase == 0)
         return PP_PROFILE_PREPARE;
     if ((part->stage->kind == STAGE_ATTEND || part->stage->kind == STAGE_PICK) && part->phase == 0)
         return PP_PROFILE_STORE;
-    if (part->stage->kind == STAGE_EXPERTS) /* experts.c: enum phase */
-        return part->phase == 3                       ? PP_PROFILE_GATE_UP
-               : part->phase == 6                     ? PP_PROFILE_DOWN
-               : part->phase >= 1 && part->phase <= 5 ? PP_PROFILE_PREPARE
-                                                      : PP_PROFILE_OTHER;
+    if (part->stage->kind == STAGE_EXPERTS)
+        return experts_kind((enum experts_phase)part->phase);
     return (enum pp_profile_kind)c->profile->kinds[part->stage - c->stages];
 }
 

@@ -8,6 +8,7 @@
 #include "engine/cpu/layout.h"
 #include "engine/cpu/matmul.h"
 #include "engine/cpu/matmul_bf16.h"
+#include "engine/cpu/once.h"
 #include "engine/cpu/ops.h"
 #include "engine/cpu/stream_choice.h"
 
@@ -165,6 +166,17 @@ struct stage {
 /* A stage runs in several phases; each becomes a part of the pool's work, behind which the threads meet. */
 enum { MAX_PHASES = 8 };
 
+/* Those of a mixture of experts. */
+enum experts_phase {
+    EXPERTS_CHOOSE,        /* of rows, where there are several */
+    EXPERTS_PLACE,         /* one item: the places of all rows; of a single one also its choice, and EXPERTS_PREPARE */
+    EXPERTS_PREPARE,       /* of rows: normed, in all their places */
+    EXPERTS_GATE_UP,       /* of some weight rows of one of the experts that have rows */
+    EXPERTS_PREPARE_DOWN,  /* of places; of a single row who first needs one makes it */
+    EXPERTS_DOWN,          /* as EXPERTS_GATE_UP */
+    EXPERTS_SUM,           /* of rows, or some columns of a single one */
+};
+
 /* Memory that a thread will read soon, of which it asks for some lines at a time (project.c). */
 struct requests {
     uintptr_t at, end;
@@ -284,12 +296,12 @@ struct routing {
     bool adapted;               /* some row has adapters of experts */
     float *lora;                /* [places, lora_width]: A x of gate and up, then of down; NULL: none were needed yet */
     int64_t lora_width;
-    atomic_int *lowered;        /* [PP_EXPERT_KINDS, n_matrices]: whether that of an active expert is made */
+    pp_once *lowered;           /* [PP_EXPERT_KINDS, n_matrices]: that of an active expert */
+    bool prepares_once;         /* a single row has no EXPERTS_PREPARE_DOWN: */
+    pp_once *ready;             /* [n_expert]: what the down matrix of an active expert reads */
     int32_t *active;            /* [n_expert]: those that have rows */
     int32_t *first;             /* [n_expert + 1]: the first place of each of those; behind the last, n_places */
     int32_t *count;             /* [n_expert] */
-    float *part;                /* [n_expert] of a row: sigmoids, or parts of a softmax */
-    float *score;               /* [n_expert] of a row: what experts are chosen by */
     uint8_t *region;            /* where the following lie, in pages of their own */
     size_t region_bytes;
     struct pp_acts in, hidden;  /* of places; hidden.f32: what gate and up give */
@@ -462,6 +474,10 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
 void pp_cpu_experts_point(struct pp_cpu *c); /* their kernels learn where the weights are */
 bool pp_cpu_experts_new(struct pp_cpu *c);
 void pp_cpu_experts_free(struct pp_cpu *c);
+/* route.c: a row's experts and their weights, out of its logits. Any thread, for rows that no other one works on. */
+void pp_cpu_route_row(const struct pp_cpu *c, const struct stage *s, int row);
+/* Once all m rows have theirs: their places. One thread. */
+void pp_cpu_route_places(struct pp_cpu *c, const struct stage *s, int m);
 /* experts_adapt.c: whether a row, or one of m, has adapters of experts; room for what a set makes of a row. */
 bool pp_cpu_experts_row_adapted(const struct pp_cpu *c, const struct stage *s, int row);
 bool pp_cpu_experts_adapted(const struct pp_cpu *c, const struct stage *s, int m);

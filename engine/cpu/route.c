@@ -1,0 +1,228 @@
+/* route.c - which of a mixture's experts work on which rows, and in which places: those of one expert lie side by side,
+ * so that its matrices are multiplied with all of them at once. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/program.h"
+
+/* The largest of n numbers that are not taken, the first of equals; what is no number only if there is nothing else. */
+static int largest(const float *v, const uint8_t *taken, int n)
+{
+    int best = -1;
+    for (int i = 0; i < n; i++)
+        if (!taken[i] && (best < 0 || v[i] > v[best] || (isnan(v[best]) && !isnan(v[i]))))
+            best = i;
+    return best;
+}
+
+/* What a group is chosen by: its largest score, or the sum of its two largest. */
+static float score_group(const float *score, int n, bool by_largest)
+{
+    uint8_t taken[PP_MAX_EXPERTS] = {0};
+    const int first = largest(score, taken, n);
+    taken[first] = 1;
+    return n > 1 && !by_largest ? score[first] + score[largest(score, taken, n)] : score[first];
+}
+
+/* Takes away the experts of all groups but those with the largest scores. */
+static void leave_groups(const struct experts *x, const float *score, uint8_t *taken)
+{
+    const int size = x->n / x->n_groups;
+    float groups[PP_MAX_EXPERTS];
+    uint8_t chosen[PP_MAX_EXPERTS] = {0};
+    for (int g = 0; g < x->n_groups; g++)
+        groups[g] = score_group(score + g * size, size, x->groups_by_largest);
+    for (int i = 0; i < x->n_groups_used; i++)
+        chosen[largest(groups, chosen, x->n_groups)] = 1;
+    for (int e = 0; e < x->n; e++)
+        taken[e] = !chosen[e / size];
+}
+
+/* The n_used experts with the largest scores, that one first. */
+static void choose(const struct experts *x, const float *score, int32_t *choice)
+{
+    uint8_t taken[PP_MAX_EXPERTS] = {0};
+    if (x->n_groups)
+        leave_groups(x, score, taken);
+    for (int j = 0; j < x->n_used; j++) {
+        choice[j] = largest(score, taken, x->n);
+        taken[choice[j]] = 1;
+    }
+}
+
+/* The softmax of the chosen logits, or their shares in that of all. */
+static void weigh(const struct experts *x, const float *logits, const int32_t *choice, float *weight)
+{
+    const float top = logits[choice[0]];
+    float sum = 0;
+    for (int e = 0; x->shares && e < x->n; e++)
+        sum += expf(logits[e] - top);
+    for (int j = 0; j < x->n_used; j++) {
+        weight[j] = expf(logits[choice[j]] - top);
+        sum += x->shares ? 0 : weight[j];
+    }
+    for (int j = 0; j < x->n_used; j++)
+        weight[j] = weight[j] / sum * x->scale;
+}
+
+/* Of a softplus, which is the number itself where exp would overflow. */
+static float root(float x)
+{
+    return sqrtf(x > 20 ? x : log1pf(expf(x)));
+}
+
+/* Of each expert the sigmoid of its logit, the root of that's softplus, or its part of the softmax of all. */
+static void part_of_each(const struct experts *x, const float *logits, float *part)
+{
+    float top = -INFINITY, sum = 0;
+    for (int e = 0; e < x->n; e++)
+        top = fmaxf(top, logits[e]);
+    for (int e = 0; e < x->n; e++) {
+        part[e] = x->roots      ? root(logits[e])
+                  : x->sigmoids ? 1 / (1 + expf(-logits[e]))
+                                : expf(logits[e] - top);
+        sum += part[e];
+    }
+    for (int e = 0; !x->sigmoids && !x->roots && e < x->n; e++)
+        part[e] /= sum;
+}
+
+/* The weights of chosen experts out of their parts. */
+static void weigh_parts(const struct experts *x, const float *part, const int32_t *choice, float *weight)
+{
+    float sum = 0;
+    for (int j = 0; j < x->n_used; j++)
+        sum += part[choice[j]];
+    for (int j = 0; j < x->n_used; j++)
+        weight[j] = (x->shares ? part[choice[j]] : part[choice[j]] / fmaxf(sum, 1e-20f)) * x->scale;
+}
+
+/* SparseMixer's choice: what is not near the largest that is left takes no part in its softmax. */
+static void mix(const struct experts *x, const float *logits, int32_t *choice, float *weight)
+{
+    uint8_t taken[PP_MAX_EXPERTS] = {0};
+    for (int j = 0; j < x->n_used; j++) {
+        const int best = choice[j] = largest(logits, taken, x->n);
+        const float top = logits[best];
+        float sum = 0;
+        for (int e = 0; e < x->n; e++)
+            if (!taken[e] && !((top - logits[e]) / fmaxf(fabsf(logits[e]), top) > 2 * x->mixer))
+                sum += expf(logits[e] - top);
+        weight[j] = x->scale / sum;
+        taken[best] = 1;
+    }
+}
+
+/* A row's experts and their weights. Logits are in the order of what softmax and sigmoids give, so that those need not
+ * be computed for a choice that nothing is added to; of large ones the sigmoids are all 1. */
+static void choose_experts(const struct experts *x, int64_t token, const float *logits, int32_t *choice, float *weight)
+{
+    if (x->mixer != 0.0f) {
+        mix(x, logits, choice, weight);
+        return;
+    }
+    const bool plain = !x->choice_bias && !x->n_groups, chosen = x->table != NULL;
+    if (chosen)
+        memcpy(choice, x->table + token * x->n_used, (size_t)x->n_used * sizeof *choice);
+    else if (plain)
+        choose(x, logits, choice);
+    if (plain && !chosen && !x->sigmoids && !x->roots) {
+        weigh(x, logits, choice, weight);
+        return;
+    }
+    float part[PP_MAX_EXPERTS], score[PP_MAX_EXPERTS];
+    part_of_each(x, logits, part);
+    for (int e = 0; e < x->n && !plain; e++)
+        score[e] = part[e] + (x->choice_bias ? x->choice_bias[e] : 0);
+    if (!plain && !chosen)
+        choose(x, score, choice);
+    weigh_parts(x, part, choice, weight);
+}
+
+/* Places: experts ascending, and the rows of each. */
+static void sort_places(const struct experts *x, struct routing *r, int m)
+{
+    const int n_pairs = m * x->n_used;
+    memset(r->count, 0, (size_t)x->n_matrices * sizeof *r->count);
+    for (int i = 0; i < n_pairs; i++)
+        if (r->choice[i] >= 0)
+            r->count[r->choice[i]]++;
+    r->n_active = r->n_places = 0;
+    for (int e = 0; e < x->n_matrices; e++) {
+        if (!r->count[e])
+            continue;
+        r->active[r->n_active] = e;
+        r->first[r->n_active++] = r->n_places;
+        r->n_places += r->count[e];
+        r->count[e] = r->n_places - r->count[e]; /* the expert's next place */
+    }
+    r->first[r->n_active] = r->n_places;
+    for (int i = 0; i < n_pairs; i++) {
+        r->place[i] = r->choice[i] < 0 ? -1 : r->count[r->choice[i]]++;
+        if (r->place[i] >= 0)
+            r->row[r->place[i]] = i / x->n_used;
+    }
+}
+
+/* Of a row's experts those that have the same matrices work once. */
+static void join_shared(const struct experts *x, int32_t *choice, float *weight)
+{
+    for (int j = 0; j < x->n_used; j++) {
+        int first = 0;
+        choice[j] /= x->share;
+        while (choice[first] != choice[j])
+            first++;
+        if (first == j)
+            continue;
+        weight[first] += weight[j];
+        choice[j] = -1;
+    }
+}
+
+/* Those that give what they read need no place; what their weights come to. */
+static float take_idle(const struct experts *x, int32_t *choice, const float *weight)
+{
+    float sum = 0;
+    for (int j = 0; j < x->n_used; j++) {
+        if (choice[j] < x->n_matrices)
+            continue;
+        sum += x->silent ? 0 : weight[j];
+        choice[j] = -1;
+    }
+    return sum;
+}
+
+/* By which a table is read: that of a row which is none is the first. */
+static int64_t token_of(const struct pp_cpu *c, const struct stage *s, int row)
+{
+    const int64_t token = c->batch->rows[s->selected ? c->batch->output_rows[row] : row].token;
+    return token >= 0 && token < s->experts->n_tokens ? token : 0;
+}
+
+void pp_cpu_route_row(const struct pp_cpu *c, const struct stage *s, int row)
+{
+    const struct experts *x = s->experts;
+    const struct routing *r = &c->routing;
+    int32_t *choice = r->choice + row * x->n_used;
+    float *weight = r->weight + row * x->n_used;
+    choose_experts(x, token_of(c, s, row), slot_row(c, s->router, row), choice, weight);
+    for (int j = 0; x->scales && j < x->n_used; j++)
+        if (choice[j] < x->n_matrices * x->share)
+            weight[j] *= x->scales[choice[j]];
+    if (x->share > 1)
+        join_shared(x, choice, weight);
+    if (x->idle)
+        r->idle_weight[row] = take_idle(x, choice, weight);
+}
+
+void pp_cpu_route_places(struct pp_cpu *c, const struct stage *s, int m)
+{
+    const struct experts *x = s->experts;
+    struct routing *r = &c->routing;
+    sort_places(x, r, m);
+    for (int i = 0; x->weighed_inputs && i < m * x->n_used; i++) {
+        if (r->place[i] >= 0)
+            r->input_weight[r->place[i]] = r->weight[i];
+        r->weight[i] = 1;
+    }
+}
