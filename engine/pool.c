@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/float_mode.h"
 #include "engine/base/mem.h"
 #include "engine/base/priority.h"
 #include "engine/base/topology.h"
@@ -57,6 +58,7 @@ struct pp_pool {
     const struct pp_pool_part *parts;      /* [n_parts], or NULL: */
     const int *n_items;                    /* [n_parts], one at a time */
     int n_parts;
+    atomic_uint float_mode;                /* the caller's */
     /* for good */
     int n;
     int n_lanes;
@@ -69,6 +71,7 @@ struct pp_pool {
         pthread_t id;
         int index, lane;
         const void *read_ahead;            /* what was asked for last */
+        unsigned float_mode;
     } *threads;                            /* [n]; the first is the caller */
 };
 
@@ -204,6 +207,16 @@ static int take(const struct pp_pool *p, struct share *s, bool own, int *first)
     }
 }
 
+/* Before items that were taken: they are of the current run. */
+static void compute_as_caller(struct pp_pool *p, int thread)
+{
+    const unsigned mode = atomic_load_explicit(&p->float_mode, memory_order_relaxed);
+    if (thread == 0 || p->threads[thread].float_mode == mode)
+        return;
+    pp_float_mode_set(mode);
+    p->threads[thread].float_mode = mode;
+}
+
 /* Works on a lane until it is empty, on the thread's own share first if it is there. Items are reported together: one
  * counter is enough for many threads. */
 static void work_on(struct pp_pool *p, struct lane *lane, int thread)
@@ -214,6 +227,7 @@ static void work_on(struct pp_pool *p, struct lane *lane, int thread)
         int whose = lane->first_thread + (home ? (mine + i) % lane->n_threads : i);
         while ((n = take(p, &p->shares[whose], whose == thread, &first)) > 0) {
             int part = atomic_load_explicit(&p->shares[whose].part, memory_order_relaxed);
+            compute_as_caller(p, thread);
             p->fn(p->arg, part, first, first + n, thread);
             done += n;
         }
@@ -260,6 +274,7 @@ static void *thread_main(void *arg)
     if (p->topology.n_nodes > 1)
         (void)sched_setaffinity(0, sizeof node->cpus, &node->cpus);
     pp_priority_compute();
+    t->float_mode = pp_float_mode();
     for (;;) {
         unsigned epoch = atomic_load_explicit(&p->epoch, memory_order_acquire);
         if (atomic_load_explicit(&p->quit, memory_order_acquire))
@@ -290,6 +305,7 @@ static void run(struct pp_pool *p)
     int lane = callers_lane(p);
     p->part = -1;
     atomic_store_explicit(&p->over, false, memory_order_relaxed);
+    atomic_store_explicit(&p->float_mode, pp_float_mode(), memory_order_relaxed);
     open_next(p);
     for (;;) {
         unsigned epoch = atomic_load_explicit(&p->epoch, memory_order_acquire);

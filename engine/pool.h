@@ -44,7 +44,8 @@ struct pp_pool_part {
     const void *const *begins;
 };
 
-/* Items first .. end - 1 of a part. thread: 0 .. pp_pool_n - 1, for scratch memory. */
+/* Items first .. end - 1 of a part. thread: 0 .. pp_pool_n - 1, for scratch memory. All threads compute as the caller
+ * does (base/float_mode.h). */
 typedef void pp_pool_range_fn(void *arg, int part, int first, int end, int thread);
 /* Runs all parts and returns when they are done. What an item wrote is seen by every item of later parts. One caller at
  * a time; parts: [n_parts], not to be changed meanwhile. Allocates nothing. */

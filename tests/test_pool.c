@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/float_mode.h"
 #include "engine/base/topology.h"
 #include "engine/cpu/program.h"
 #include "engine/engine_int.h"
@@ -472,6 +473,93 @@ static int parts_of_a_row(int n_layer)
     return n;
 }
 
+/* --- small numbers --- */
+
+struct tiny_products {
+    atomic_int n_flushed, n_kept, seen[2];
+};
+
+/* What the thread makes of two numbers whose product is no normal one; returns when both threads have been here. */
+static void multiply_tiny(void *arg, int part, int item, int thread)
+{
+    struct tiny_products *t = arg;
+    volatile float x = 0x1p-100f, product = x * 0x1p-40f;
+    (void)part;
+    (void)item;
+    atomic_fetch_add(product == 0 ? &t->n_flushed : &t->n_kept, 1);
+    atomic_store(&t->seen[thread], 1);
+    while (!atomic_load(&t->seen[0]) || !atomic_load(&t->seen[1]))
+        pp_pool_relax();
+}
+
+static void threads_compute_as_the_caller(void **state)
+{
+    enum { RUNS = 20 };
+    static const int n_items = 4;
+    const unsigned own = pp_float_mode(), flushing = pp_float_mode_flushing(own);
+    const bool flushes = flushing != own; /* processors that are slow with them */
+    struct pp_pool *p;
+    struct pp_error err;
+    (void)state;
+    pp_pool_assume_cpus(2);
+    assert_ok(pp_pool_new(2, &p, &err), err);
+    for (int run = 0; run < RUNS; run++) {
+        struct tiny_products t = {0};
+        pp_float_mode_set(run % 2 ? flushing : own);
+        pp_pool_run(p, multiply_tiny, &t, &n_items, 1);
+        pp_float_mode_set(own);
+        assert_int_equal(atomic_load(run % 2 && flushes ? &t.n_flushed : &t.n_kept), n_items);
+    }
+    pp_pool_free(p);
+    pp_pool_assume_cpus(0);
+}
+
+static struct {
+    const struct pp_matmul_kernels *real;
+    atomic_int calls, wrong;
+} watched;
+
+static void watching_quantize(const float *x, int64_t n, bool twins, int8_t *q, float *d, int32_t *sum)
+{
+    const unsigned mode = pp_float_mode();
+    atomic_fetch_add(&watched.calls, 1);
+    atomic_fetch_add(&watched.wrong, mode != pp_float_mode_flushing(mode));
+    watched.real->quantize(x, n, twins, q, d, sum);
+}
+
+/* A pass has no patience with them, on any thread; who asks for it keeps his own way. */
+static void passes_flush_tiny_numbers(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 64, .kv_memory = 8u << 20, .max_rows = 16};
+    const unsigned own = pp_float_mode();
+    struct pp_matmul_kernels kernels;
+    struct pp_row rows[16];
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    watched.real = e->cpu->mm;
+    kernels = *watched.real;
+    kernels.quantize = watching_quantize;
+    e->cpu->mm = &kernels;
+    for (int i = 0; i < 16; i++)
+        rows[i] = (struct pp_row){.seq = s, .token = i, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+    assert_ok(pp_step(e, rows, 16, NULL, &err), err);
+    assert_ok(pp_step(e, rows, 1, NULL, &err), err);
+    assert_true(atomic_load(&watched.calls) > 16);
+    assert_int_equal(atomic_load(&watched.wrong), 0);
+    assert_int_equal(pp_float_mode(), own);
+    e->cpu->mm = watched.real;
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
 /* The threads meet behind each part. */
 static void few_parts_a_layer(void **state)
 {
@@ -488,6 +576,7 @@ TEST_GROUP(pool)
         cmocka_unit_test(topologies),                cmocka_unit_test(caches),
         cmocka_unit_test(quotas),                    cmocka_unit_test(nodes_share_items),
         cmocka_unit_test(few_parts_a_layer),         cmocka_unit_test(shares_are_read_in_order),
+        cmocka_unit_test(passes_flush_tiny_numbers), cmocka_unit_test(threads_compute_as_the_caller),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }

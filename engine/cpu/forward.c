@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/float_mode.h"
 #include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
 #include "engine/quant.h"
@@ -492,12 +493,15 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     c->routing.in.way = c->routing.hidden.way = pp_cpu_way(c);
     const bool timed = batch->n == 1 && !c->profile && c->stream.n_ways > 1;
     const uint64_t begin = timed ? pp_now_ns() : 0;
+    const unsigned mode = pp_float_mode();
+    pp_float_mode_set(pp_float_mode_flushing(mode)); /* states decay, and with them their weights */
     if (c->profile) {
         pp_cpu_profile_run(c);
     } else {
         pp_cpu_begin_alone(c, pp_cpu_run_items);
         pp_pool_run_parts(c->pool, pp_cpu_run_items, c, c->work, c->n_parts);
     }
+    pp_float_mode_set(mode);
     c->batch = NULL;
     enum pp_code code = pp_weights_check(c->weights, err);
     if (code)
