@@ -118,6 +118,8 @@ static void recur_row(const struct pp_recur_row *r)
     recur_weights(r, &w);
     for (; col + PRODUCT_WIDE_FEW * LANES <= r->width; col += PRODUCT_WIDE_FEW * LANES)
         recur_columns(r, &w, col, PRODUCT_WIDE_FEW);
+    for (; col + PRODUCT_WIDE_FEW / 2 * LANES <= r->width; col += PRODUCT_WIDE_FEW / 2 * LANES)
+        recur_columns(r, &w, col, PRODUCT_WIDE_FEW / 2);
     for (; col < r->width; col += LANES)
         recur_columns(r, &w, col, 1);
 }
