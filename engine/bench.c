@@ -3,8 +3,10 @@
 
 #include <math.h>
 
+#include "engine/base/mem.h"
 #include "engine/cpu/profile.h"
 #include "engine/engine_int.h"
+#include "engine/sampler.h"
 
 const char *pp_profile_name(enum pp_profile_kind kind)
 {
@@ -65,12 +67,27 @@ static double picked_blocks(const struct pp_engine *e, int64_t stride)
     return INFINITY;
 }
 
+/* What a row reads of states: as they are behind the position before, or at the page's beginning, and then the keys and
+ * values of half a page. */
+static double state_bytes(const struct pp_kv_layout *l)
+{
+    const struct pp_state_shape *s = &l->state;
+    double values = (double)s->n_head * (double)s->key_dim * (double)s->value_dim;
+    if (!s->n_inputs)
+        values += PP_PAGE_TOKENS / 2 * ((double)s->n_key_head * s->key_dim + (double)s->n_head * s->value_dim);
+    return (double)l->n_layer * values * (double)sizeof(float);
+}
+
 double pp_engine_kv_read_bytes(const struct pp_engine *e, double n)
 {
     double bytes = 0;
     for (int t = 0; t < e->n_tiers; t++) {
         const struct pp_tier_plan *tier = &e->model->plan.tiers[t];
         const struct pp_kv_layout *l = pp_kv_pool_layout(e->tier[t].kv);
+        if (l->kind == PP_TIER_STATE) {
+            bytes += state_bytes(l);
+            continue;
+        }
         const int64_t stride = pp_tier_has_keys(l->kind) && tier->kind != PP_TIER_ATTENTION ? l->stride : 1;
         double seen = n / (double)stride; /* keys */
         if (tier->window && seen > (double)tier->window)
@@ -84,4 +101,40 @@ double pp_engine_kv_read_bytes(const struct pp_engine *e, double n)
         bytes += pp_tier_has_keys(l->kind) ? seen * (double)l->page_bytes / l->slots : 0;
     }
     return bytes;
+}
+
+/* --- choosing a token -------------------------------------------------------------------------------------------- */
+
+struct pp_choosing {
+    struct pp_sampler sampler;
+    struct pp_sampling how;
+};
+
+enum pp_code pp_choosing_new(int64_t n_vocab, struct pp_choosing **out, struct pp_error *err)
+{
+    struct pp_choosing *c = *out = pp_calloc(1, sizeof *c);
+    if (!c)
+        return pp_fail_nomem(err, "the sampler");
+    c->how = pp_sampling_default();
+    c->how.seed = 1;
+    enum pp_code code = pp_sampler_init(&c->sampler, n_vocab, err);
+    if (code) {
+        pp_free(c);
+        *out = NULL;
+    }
+    return code;
+}
+
+void pp_choosing_free(struct pp_choosing *c)
+{
+    if (!c)
+        return;
+    pp_sampler_free(&c->sampler);
+    pp_free(c);
+}
+
+int32_t pp_choosing_token(struct pp_choosing *c, const float *logits, int64_t position)
+{
+    const int32_t token = pp_sampler_choose(&c->sampler, &c->how, logits, NULL, position).token;
+    return token < 0 ? 0 : token;
 }

@@ -57,8 +57,18 @@ void pp_engine_profile_get(const struct pp_engine *e, struct pp_profile *out);
 uint64_t pp_engine_pass_bytes(const struct pp_engine *e);
 /* Bytes of K and V, of all layers, and of the keys by which an index finds them, that a row uses which has n positions
  * up to its own: in layers with a window, or whose positions an index picks, no more than it sees. (Of the latter
- * neighbours may be read along: attend.c.) */
+ * neighbours may be read along: attend.c.) Of layers with states those, and the keys and values of half a page. */
 double pp_engine_kv_read_bytes(const struct pp_engine *e, double n);
+
+/* --- choosing a token ------------------------------------------------------------------------------------ */
+
+/* The usual sampling, with a seed of its own. */
+struct pp_choosing;
+
+enum pp_code pp_choosing_new(int64_t n_vocab, struct pp_choosing **out, struct pp_error *err);
+void pp_choosing_free(struct pp_choosing *c); /* NULL is fine */
+/* The token for a position; 0 if all are forbidden. logits: float [n_vocab]. */
+int32_t pp_choosing_token(struct pp_choosing *c, const float *logits, int64_t position);
 
 /* --- how fast memory is read ----------------------------------------------------------------------------- */
 

@@ -47,6 +47,7 @@ struct measuring {
     size_t n_cells, cap_cells;
     int32_t *tokens;    /* [n_tokens]; the same on every machine: what they are does not matter to a dense model */
     int64_t n_tokens;
+    struct pp_choosing *choosing;
     double *choose_us;  /* [repetitions]: of the first decode */
     char telling[160];  /* what is being done, for the bar; */
     uint64_t done, total; /* cells of that, or what stands for them */
@@ -276,7 +277,6 @@ static enum pp_code run_decode(struct measuring *m, const struct lane *l, const 
                                double *choose_us, struct pp_error *err)
 {
     struct bench *b = m->b;
-    int64_t n_vocab = pp_model_info(b->model)->n_vocab;
     int32_t token = m->tokens[l->points[c->point].depth];
     uint64_t pass_ns = 0, choose_ns = 0;
     for (int64_t i = 0; i < b->n_gen; i++) {
@@ -288,7 +288,7 @@ static enum pp_code run_decode(struct measuring *m, const struct lane *l, const 
         if (code)
             return code;
         uint64_t computed = pp_now_ns();
-        token = bench_most_likely(pp_step_output(l->engine, 0), n_vocab);
+        token = pp_choosing_token(m->choosing, pp_step_output(l->engine, 0), i);
         pass_ns += computed - start;
         choose_ns += pp_now_ns() - computed;
     }
@@ -608,7 +608,8 @@ static enum pp_code prepare(struct measuring *m, struct pp_error *err)
         x ^= x << 5;
         m->tokens[i] = (int32_t)(x % (uint64_t)pp_model_info(b->model)->n_vocab);
     }
-    return list_cells(m, err);
+    enum pp_code code = pp_choosing_new(pp_model_info(b->model)->n_vocab, &m->choosing, err);
+    return code ? code : list_cells(m, err);
 }
 
 /* Engines keep a copy of the weights each. */
@@ -638,6 +639,7 @@ enum pp_code bench_measure(struct bench *b, struct pp_error *err)
     pp_free(m->cells);
     pp_free(m->tokens);
     pp_free(m->choose_us);
+    pp_choosing_free(m->choosing);
     pp_free(m);
     return code;
 }

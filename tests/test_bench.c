@@ -220,6 +220,46 @@ static void profile_of_experts(void **state)
     unlink(path);
 }
 
+/* What a token reads of a layer with states: those, and keys and values of half a page of 64 positions. */
+static void states_are_read(void **state)
+{
+    (void)state;
+    char path[512];
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_engine *e;
+    const struct pp_random_shape *shape = pp_random_shape_by_name("qwen3.5-2b");
+    const struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 64};
+    path_of(path, sizeof path, "states.gguf");
+    write_model(path, shape->name, "q4_0", 4); /* the fourth has attention */
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    const int64_t keys = shape->n_state_key_head * shape->state_dim, values = shape->n_state_head * shape->state_dim;
+    const double states = 3 * 4.0 * (double)(values * shape->state_dim + 32 * (keys + values));
+    assert_true(pp_engine_kv_read_bytes(e, 0) == states);
+    assert_true(pp_engine_kv_read_bytes(e, 40) > states);
+    pp_engine_free(e);
+    pp_model_close(m);
+    unlink(path);
+}
+
+static void chooses_tokens(void **state)
+{
+    enum { N = 100 };
+    (void)state;
+    struct pp_choosing *c;
+    struct pp_error err;
+    float logits[N];
+    assert_ok(pp_choosing_new(N, &c, &err), err);
+    for (int i = 0; i < N; i++)
+        logits[i] = i == 70 ? 1 : -100;
+    assert_int_equal(pp_choosing_token(c, logits, 3), 70);
+    for (int i = 0; i < N; i++)
+        logits[i] = -INFINITY;
+    assert_int_equal(pp_choosing_token(c, logits, 4), 0);
+    pp_choosing_free(c);
+}
+
 static void reads_memory(void **state)
 {
     (void)state;
@@ -332,6 +372,8 @@ TEST_GROUP(bench)
         cmocka_unit_test(every_shape_is_found),
         cmocka_unit_test(profile_adds_up),
         cmocka_unit_test(profile_of_experts),
+        cmocka_unit_test(states_are_read),
+        cmocka_unit_test(chooses_tokens),
         cmocka_unit_test(reads_memory),
         cmocka_unit_test(products_by_themselves),
         cmocka_unit_test(random_adapters_fit),
