@@ -5,6 +5,7 @@
  * instead of all (arXiv 1604.06174). Both give the same bits. */
 #include <string.h>
 
+#include "engine/base/float_mode.h"
 #include "engine/quant.h"
 #include "engine/train_int.h"
 
@@ -14,7 +15,10 @@ enum { ROWS_AT_ONCE = 8 };
 
 void pp_train_run_items(struct pp_trainer *t, int n, pp_pool_fn *fn, void *arg)
 {
+    const unsigned mode = pp_float_mode();
+    pp_float_mode_set(pp_float_mode_flushing(mode)); /* probabilities and their gradients may be as small as can be */
     pp_pool_run(t->pool, fn, arg, &n, 1);
+    pp_float_mode_set(mode);
 }
 
 float *pp_train_scratch(struct pp_trainer *t, int thread)
