@@ -78,6 +78,7 @@ struct pp_adapter {
     struct pp_lora_target *targets; /* [n_targets], by the index of pp_plan_target */
     int n_targets;                  /* as many as the model has linears, or with its experts' matrices */
     bool of_experts;                /* the latter */
+    bool scales_experts;            /* and what goes into some of those: what is between two of an expert's matrices */
     uint8_t *arena;                 /* A and B of all of them, in the order in which a token reads them */
     void *mapping;                  /* in which it lies; NULL: it is the allocator's */
     size_t mapped_bytes;

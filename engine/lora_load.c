@@ -259,7 +259,8 @@ static enum pp_code check_target(const struct loading *l, const char *name, stru
     const struct pp_model *m = a->model;
     const struct pp_adapter_target *t = job->target;
     job->linear = target_by_name(l, name);
-    if (job->linear >= m->plan.n_linears && (t->weight.data || t->ia3_input))
+    const bool shared = t->ia3_input && !pp_plan_is_expert_down(&m->plan, job->linear); /* with other matrices */
+    if (job->linear >= m->plan.n_linears && (t->weight.data || shared))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s %s %s, a matrix of an expert; that is not supported",
                        a->path, t->weight.data ? "replaces" : "scales the input of", name);
     if (job->linear < 0 && is_of_heads(name))
@@ -572,6 +573,8 @@ enum pp_code pp_lora_load_targets(struct pp_adapter *a, const struct pp_adapter_
         code = make_room(a, exact, err);
     if (!code && l.n)
         code = do_jobs(&l, err);
+    for (int i = a->model->plan.n_linears; i < a->n_targets && !code; i++)
+        a->scales_experts |= a->targets[i].input != NULL;
     pp_name_index_free(&l.experts);
     pp_free(l.names);
     pp_free(l.targets);

@@ -779,6 +779,17 @@ int pp_plan_expert_target(const struct pp_plan *p, const struct pp_experts *of, 
     return p->n_linears + of->first_target + (int)kind * pp_experts_matrices(of) + e;
 }
 
+bool pp_plan_is_expert_down(const struct pp_plan *p, int index)
+{
+    for (int i = 0; i < p->n_experts; i++) {
+        const struct pp_experts *x = &p->experts[i];
+        const int first = pp_plan_expert_target(p, x, PP_EXPERT_DOWN, 0);
+        if (x->up && index >= first && index < first + pp_experts_matrices(x))
+            return true;
+    }
+    return false;
+}
+
 struct pp_linear pp_plan_target(const struct pp_plan *p, int index)
 {
     if (index < p->n_linears)

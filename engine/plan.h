@@ -526,6 +526,8 @@ struct pp_linear pp_plan_target(const struct pp_plan *p, int index);
 enum pp_expert_kind { PP_EXPERT_GATE, PP_EXPERT_UP, PP_EXPERT_DOWN, PP_EXPERT_KINDS };
 /* The index of a mixture's e-th matrix of a kind. */
 int pp_plan_expert_target(const struct pp_plan *p, const struct pp_experts *of, enum pp_expert_kind kind, int e);
+/* Whether a target is the second of an expert's matrices, which alone reads what its first ones give. */
+bool pp_plan_is_expert_down(const struct pp_plan *p, int index);
 int pp_plan_recurrence(struct pp_plan *p, const struct pp_recurrence *r); /* its index */
 /* Registers the matrices [n_out, n_in] of n heads, at least 1, which are one tensor, one behind the other. Its index,
  * or -1 with *err set. */

@@ -49,6 +49,7 @@ struct deltas {
     const struct family *family;
     double *of[N_LAYERS][N_KINDS][N_EXPERTS];
     const float *lengths[N_LAYERS][N_KINDS][N_EXPERTS][2]; /* DoRA: of the rows of gate and up, or of down; or NULL */
+    const float *columns[N_LAYERS][N_EXPERTS];             /* IA3: by which those of down are multiplied before; or NULL */
 };
 
 static int n_outputs(const struct family *f, int kind)
@@ -96,7 +97,10 @@ static float *changed(const struct deltas *d, const struct pp_tensor *t, int l)
     for (int64_t row = 0; !f->transposed && row < t->ne[1]; row++) {
         const float *lengths = d->lengths[l][kind][at[9] - '0'][first > 0];
         double square = 0;
+        const float *columns = down ? d->columns[l][at[9] - '0'] : NULL;
         for (int64_t i = row * n_in; i < (row + 1) * n_in; i++) {
+            if (columns)
+                w[i] *= columns[i - row * n_in];
             w[i] = (float)((double)w[i] + d->of[l][kind][at[9] - '0'][first * n_in + i]);
             square += (double)w[i] * (double)w[i];
         }
@@ -330,6 +334,70 @@ static void doras(void **state)
     folder_empty(&f);
 }
 
+/* IA3 as PEFT does it with Mixtral by default: what is between an expert's matrices is scaled. Not of all experts. */
+static const char *ia3_of_modules(struct deltas *d, struct folder *f)
+{
+    const struct family *m = d->family;
+    char config[200], module[96], name[160];
+    for (int l = 0; l < N_LAYERS; l++)
+        for (int e = l; e < N_EXPERTS; e++) {
+            snprintf(module, sizeof module, m->experts, l);
+            snprintf(name, sizeof name, "base_model.model.%s.%d.%s.ia3_l", module, e, m->down);
+            d->columns[l][e] = folder_add(f, name, 1, m->n_ff, 0.5f, 0.4f);
+        }
+    snprintf(config, sizeof config,
+             "{\"peft_type\":\"IA3\",\"target_modules\":[\"%s\"],\"feedforward_modules\":[\"%s\"]}", m->down, m->down);
+    return folder_write_peft(f, config);
+}
+
+/* Two adapters at once. */
+static float *logits_of_both(const char *model, const char *first, const char *second, int *n)
+{
+    struct running r = run_small(model, NULL);
+    const int n_vocab = (int)pp_model_info(r.m)->n_vocab;
+    struct pp_adapter *a, *b;
+    struct pp_error err;
+    int32_t ids[SMALL_TEXT];
+    float *out = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *out);
+    small_text(ids, n_vocab);
+    assert_ok(pp_adapter_load_exact(r.m, first, &a, &err), err);
+    assert_ok(pp_adapter_load_exact(r.m, second, &b, &err), err);
+    const struct pp_adapter_use uses[] = {{a, 1}, {b, 1}};
+    assert_ok(pp_seq_set_adapters(r.s, uses, 2, &err), err);
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 29, out);
+    stop_adapted(&r, a);
+    pp_adapter_free(b);
+    *n = SMALL_TEXT * n_vocab;
+    return out;
+}
+
+/* Alone, and beside a LoRA, whose A reads what is not scaled. */
+static void ia3(void **state)
+{
+    (void)state;
+    for (int i = MIXTRAL; i <= QWEN3MOE; i++) {
+        struct deltas d = deltas_new(&families[i]);
+        struct folder scales = {.random = 8}, lora = {.random = 3};
+        const char *model = architecture(families[i].folder), *by_scales = ia3_of_modules(&d, &scales);
+        int n;
+        float *want = logits_of(merged(&d), NULL, &n), *alone = logits_of(model, NULL, &n);
+        assert_true(farthest(alone, want, n) > 0.01);
+        check_same(model, by_scales, want);
+        check_same(file_of(&families[i]), by_scales, want);
+        pp_free(want);
+        const char *by_lora = of_modules(&d, &lora, false);
+        want = logits_of(merged(&d), NULL, &n);
+        float *got = logits_of_both(model, by_lora, by_scales, &n);
+        assert_true(farthest(got, want, n) < 2e-4);
+        pp_free(got);
+        pp_free(want);
+        pp_free(alone);
+        deltas_free(&d);
+        folder_empty(&scales);
+        folder_empty(&lora);
+    }
+}
+
 /* Of Qwen 3's `down`, which is as wide as high, the version alone tells which half is which. */
 static void parameters(void **state)
 {
@@ -545,9 +613,26 @@ static void bad(void **state)
     stop_small(&r);
 }
 
+/* What a gate reads is read by others, too. */
+static void scales_of_shared_inputs(void **state)
+{
+    struct running r = run_small(architecture(families[MIXTRAL].folder), NULL);
+    struct folder f = {.random = 2};
+    struct pp_adapter *a;
+    struct pp_error err;
+    (void)state;
+    folder_add(&f, "base_model.model.model.layers.1.block_sparse_moe.experts.2.w1.ia3_l", 1, WIDTH, 0.5f, 0.4f);
+    const char *path = folder_write_peft(&f, "{\"peft_type\":\"IA3\",\"target_modules\":[\"w1\"],\"feedforward_modules\":"
+                                             "[\"w1\"]}");
+    assert_int_equal(pp_adapter_load(r.m, path, &a, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "scales the input of blk.1.ffn_gate.2.weight, a matrix of an expert"));
+    folder_empty(&f);
+    stop_small(&r);
+}
+
 /* --- several sets in one batch --------------------------------------------------------------------------------- */
 
-enum { N_SETS = 5, TEXT = 18 };
+enum { N_ADAPTERS = 4, N_SETS = 7, TEXT = 18 };
 
 static const char *write_adapter(const struct family *m, uint32_t random, bool of_each)
 {
@@ -569,19 +654,29 @@ static const char *attention_adapter(uint32_t random)
     return path;
 }
 
+static const char *scales_adapter(const struct family *m)
+{
+    struct deltas d = deltas_new(m);
+    struct folder f = {.random = 11};
+    const char *path = ia3_of_modules(&d, &f);
+    deltas_free(&d);
+    folder_empty(&f);
+    return path;
+}
+
 struct sets {
-    struct pp_adapter *a[3];
+    struct pp_adapter *a[N_ADAPTERS];
     struct pp_adapter_use uses[N_SETS][3];
     int n[N_SETS];
 };
 
 static struct sets sets_load(const struct pp_model *m, const struct family *f)
 {
-    const char *const paths[3] = {write_adapter(f, 5, false), write_adapter(f, 9, !f->transposed),
-                                  attention_adapter(7)};
-    struct sets s = {.n = {0, 1, 1, 3, 1}};
+    const char *const paths[] = {write_adapter(f, 5, false), write_adapter(f, 9, !f->transposed), attention_adapter(7),
+                                 f->transposed ? attention_adapter(8) : scales_adapter(f)};
+    struct sets s = {.n = {0, 1, 1, 3, 1, 1, 2}};
     struct pp_error err;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < N_ADAPTERS; i++)
         assert_ok(pp_adapter_load(m, paths[i], &s.a[i], &err), err);
     s.uses[1][0] = (struct pp_adapter_use){s.a[0], 1};
     s.uses[2][0] = (struct pp_adapter_use){s.a[1], 0.7f};
@@ -589,6 +684,9 @@ static struct sets sets_load(const struct pp_model *m, const struct family *f)
     s.uses[3][1] = (struct pp_adapter_use){s.a[2], 1.2f};
     s.uses[3][2] = (struct pp_adapter_use){s.a[0], 0.6f};
     s.uses[4][0] = (struct pp_adapter_use){s.a[2], 1};
+    s.uses[5][0] = (struct pp_adapter_use){s.a[3], 0.8f};
+    s.uses[6][0] = (struct pp_adapter_use){s.a[3], -0.5f};
+    s.uses[6][1] = (struct pp_adapter_use){s.a[1], 0.9f};
     return s;
 }
 
@@ -662,7 +760,7 @@ static void check_sets(const struct family *f, const char *quant)
         pp_free(got);
     }
     pp_free(want);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < N_ADAPTERS; i++)
         pp_adapter_free(sets.a[i]);
     pp_model_close(m);
 }
@@ -710,7 +808,7 @@ static void no_barrier_more(void **state)
             for (int n = 1; n <= 2; n++)
                 assert_int_equal(count_barriers(e, uses, n, n_rows), count_barriers(e, NULL, 0, n_rows));
         pp_engine_free(e);
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < N_ADAPTERS; k++)
             pp_adapter_free(sets.a[k]);
         pp_model_close(m);
     }
@@ -721,12 +819,14 @@ TEST_GROUP(adapter_experts)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(modules),
         cmocka_unit_test(doras),
+        cmocka_unit_test(ia3),
         cmocka_unit_test(parameters),
         cmocka_unit_test(stacks),
         cmocka_unit_test(of_both_kinds),
         cmocka_unit_test(fused),
         cmocka_unit_test(of_one_expert),
         cmocka_unit_test(bad),
+        cmocka_unit_test(scales_of_shared_inputs),
         cmocka_unit_test(sets_in_a_batch),
         cmocka_unit_test(no_barrier_more),
     };

@@ -13,6 +13,15 @@ void pp_cpu_multiply_a(const struct pp_cpu *c, const struct pp_lora_target *t, c
         c->ops->round_low_rank(out + i * stride, t->rank);
 }
 
+void pp_cpu_scale_input(const struct pp_adapter_set *set, int linear, int64_t n, float *x)
+{
+    for (int k = 0; set && k < set->n; k++) {
+        const float *scales = pp_adapter_target_at(set->use[k].adapter, linear)->input, strength = set->use[k].scale;
+        for (int64_t i = 0; scales && i < n; i++)
+            x[i] *= 1.0f + strength * scales[i];
+    }
+}
+
 /* y[r] += scale * B (A x). */
 static void lora_up(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
                     struct pp_low_rank_rows rows, int64_t row0, int64_t row1)

@@ -434,18 +434,25 @@ static float *result_at(const struct routing *r, const struct experts *x, int pl
 }
 
 /* What a place's down matrix reads. */
-static void prepare_place(const struct pp_cpu *c, const struct stage *s, int place)
+static void prepare_place(const struct pp_cpu *c, const struct stage *s, int place, int thread)
 {
+    const struct experts *x = s->experts;
     const struct pp_acts *hidden = &c->routing.hidden;
-    quantize(c, hidden, place, floats_at(hidden, place), s->experts->n_ff, s->experts->twins_down);
+    if (x->quantize_down)
+        quantize(c, hidden, place, floats_at(hidden, place), x->n_ff, x->twins_down);
+    if (!c->routing.scaled || !pp_cpu_experts_place_scaled(c, s, place))
+        return;
+    pp_cpu_experts_scale(c, s, place, c->threads[thread].kernel);
+    if (x->quantize_down)
+        quantize(c, hidden, place, floats_at(hidden, place), x->n_ff, x->twins_down);
 }
 
 /* The same of a single row, where the n-th active expert has the n-th place, by whoever comes to need it first. */
-static void prepare_once(const struct pp_cpu *c, const struct stage *s, int a)
+static void prepare_once(const struct pp_cpu *c, const struct stage *s, int a, int thread)
 {
     pp_once *once = &c->routing.ready[a];
     if (pp_once_mine(once)) {
-        prepare_place(c, s, a);
+        prepare_place(c, s, a, thread);
         pp_once_done(once);
     }
     pp_once_await(once);
@@ -455,8 +462,8 @@ static void down(struct pp_cpu *c, const struct stage *s, int a, int64_t row0, i
 {
     const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
-    if (r->prepares_once && x->quantize_down)
-        prepare_once(c, s, a);
+    if (r->prepares_once && (x->quantize_down || r->scaled))
+        prepare_once(c, s, a, thread);
     if (c->imatrix && row0 == 0)
         count_inputs(c, x, a, true);
     multiply(c, s, PP_EXPERT_DOWN, a, row0, row1, result_at(r, x, r->first[a]),
@@ -545,12 +552,11 @@ void pp_cpu_experts_phases(const struct pp_cpu *c, const struct stage *s, int m,
     const struct experts *x = s->experts;
     const int places = m * x->n_used, active = places < x->n_matrices ? places : x->n_matrices;
     const bool one = m == 1;
-    (void)c;
     n_items[EXPERTS_CHOOSE] = one ? 0 : m;
     n_items[EXPERTS_PLACE] = 1;
     n_items[EXPERTS_PREPARE] = one ? 0 : m;
     n_items[EXPERTS_GATE_UP] = x->up ? active * blocks_of(s, m, EXPERTS_GATE_UP) : 0;
-    n_items[EXPERTS_PREPARE_DOWN] = one || !x->quantize_down ? 0 : places;
+    n_items[EXPERTS_PREPARE_DOWN] = !one && (x->quantize_down || pp_cpu_experts_scaled(c, s, m)) ? places : 0;
     n_items[EXPERTS_DOWN] = active * blocks_of(s, m, EXPERTS_DOWN);
     n_items[EXPERTS_SUM] = one ? (int)((x->n_out + SUM_COLUMNS - 1) / SUM_COLUMNS) : m;
 }
@@ -575,6 +581,7 @@ static void place(struct pp_cpu *c, const struct stage *s, int m, int thread)
         pp_cpu_route_row(c, s, 0);
     pp_cpu_route_places(c, s, m);
     r->adapted = pp_cpu_experts_adapted(c, s, m);
+    r->scaled = pp_cpu_experts_scaled(c, s, m);
     if (r->adapted)
         pp_cpu_experts_begin_adapt(c, s);
     r->prepares_once = m == 1;
@@ -599,7 +606,7 @@ static void run_item(struct pp_cpu *c, const struct stage *s, int m, int phase, 
         break;
     case EXPERTS_PREPARE_DOWN:
         if (item < c->routing.n_places)
-            prepare_place(c, s, item);
+            prepare_place(c, s, item, thread);
         break;
     case EXPERTS_SUM:
         run_sum(c, s, m, item);

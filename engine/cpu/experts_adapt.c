@@ -32,6 +32,17 @@ bool pp_cpu_experts_adapted(const struct pp_cpu *c, const struct stage *s, int m
     return false;
 }
 
+bool pp_cpu_experts_scaled(const struct pp_cpu *c, const struct stage *s, int m)
+{
+    for (int i = 0; i < m && s->experts->up; i++) {
+        const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
+        for (int k = 0; set && k < set->n; k++)
+            if (set->use[k].adapter->scales_experts)
+                return true;
+    }
+    return false;
+}
+
 /* Floats for A x of a place, for what it is at the same time: gate and up, or down. */
 static int64_t room_of(const struct experts *x, const struct pp_adapter_set *set, int e)
 {
@@ -97,6 +108,21 @@ static const struct projection *matrix_of(const struct experts *x, enum pp_exper
     return &kinds[kind][e];
 }
 
+/* A x of n places from `first` on, which have this set. x: of the first one. */
+static void lower_some(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int e,
+                       const struct pp_adapter_set *set, const struct pp_acts *x, int first, int n, void *kernel)
+{
+    const struct routing *r = &c->routing;
+    const int linear = matrix_of(s->experts, kind, e)->linear;
+    float *out = r->lora + first * r->lora_width + room_before(s->experts, kind, e, set);
+    for (int k = 0; k < set->n; k++) {
+        const struct pp_lora_target *t = pp_adapter_target_at(set->use[k].adapter, linear);
+        if (t->rank)
+            pp_cpu_multiply_a(c, t, x, n, out, r->lora_width, kernel);
+        out += pp_low_rank_room(t->rank);
+    }
+}
+
 static void lower_all(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active, void *kernel)
 {
     const struct experts *x = s->experts;
@@ -106,17 +132,38 @@ static void lower_all(const struct pp_cpu *c, const struct stage *s, enum pp_exp
     for (int first = r->first[active], n; first < end; first += n) {
         const struct pp_adapter_set *set = set_at(c, s, first);
         n = alike_from(c, s, first, end);
-        if (!set || !set->n)
+        if (!set || !set->n || (kind == PP_EXPERT_DOWN && pp_adapter_set_scales_input(set, p->linear)))
             continue;
         const struct pp_acts acts = pp_acts_from(kind == PP_EXPERT_DOWN && x->up ? &r->hidden : &r->in, first);
-        float *out = r->lora + first * r->lora_width + room_before(x, kind, e, set);
-        for (int k = 0; k < set->n; k++) {
-            const struct pp_lora_target *t = pp_adapter_target_at(set->use[k].adapter, p->linear);
-            if (t->rank)
-                pp_cpu_multiply_a(c, t, &acts, n, out, r->lora_width, kernel);
-            out += pp_low_rank_room(t->rank);
-        }
+        lower_some(c, s, kind, e, set, &acts, first, n, kernel);
     }
+}
+
+/* The expert of a place. */
+static int expert_at(const struct routing *r, int place)
+{
+    int a = 0;
+    while (r->first[a + 1] <= place)
+        a++;
+    return r->active[a];
+}
+
+bool pp_cpu_experts_place_scaled(const struct pp_cpu *c, const struct stage *s, int place)
+{
+    const struct pp_adapter_set *set = set_at(c, s, place);
+    const int e = expert_at(&c->routing, place);
+    return set && pp_adapter_set_scales_input(set, s->experts->down[e].linear);
+}
+
+void pp_cpu_experts_scale(const struct pp_cpu *c, const struct stage *s, int place, void *kernel)
+{
+    const struct routing *r = &c->routing;
+    const struct pp_adapter_set *set = set_at(c, s, place);
+    const struct pp_acts acts = pp_acts_from(&r->hidden, place);
+    const int e = expert_at(r, place);
+    if (r->lora)
+        lower_some(c, s, PP_EXPERT_DOWN, e, set, &acts, place, 1, kernel);
+    pp_cpu_scale_input(set, s->experts->down[e].linear, s->experts->n_ff, (float *)(uintptr_t)acts.f32);
 }
 
 /* A x of the rows of one expert, for one kind of matrix. */

@@ -293,7 +293,8 @@ struct routing {
     int64_t kept_stride;
     float *input_weight;        /* [places], where weights multiply inputs; `weight` is then 1 */
     int32_t *row;               /* [places]: whose they are */
-    bool adapted;               /* some row has adapters of experts */
+    bool adapted;               /* some row has adapters of experts, */
+    bool scaled;                /* that scale what goes into down matrices */
     float *lora;                /* [places, lora_width]: A x of gate and up, then of down; NULL: none were needed yet */
     int64_t lora_width;
     pp_once *lowered;           /* [PP_EXPERT_KINDS, n_matrices]: that of an active expert */
@@ -482,6 +483,11 @@ void pp_cpu_route_places(struct pp_cpu *c, const struct stage *s, int m);
 bool pp_cpu_experts_row_adapted(const struct pp_cpu *c, const struct stage *s, int row);
 bool pp_cpu_experts_adapted(const struct pp_cpu *c, const struct stage *s, int m);
 bool pp_cpu_experts_reserve(struct pp_cpu *c, const struct pp_adapter_set *set);
+/* Whether some of m rows have adapters that scale what goes into down matrices; whether those of a place do. */
+bool pp_cpu_experts_scaled(const struct pp_cpu *c, const struct stage *s, int m);
+bool pp_cpu_experts_place_scaled(const struct pp_cpu *c, const struct stage *s, int place);
+/* Scales that; before, A x is made of it, for which it must be ready. */
+void pp_cpu_experts_scale(const struct pp_cpu *c, const struct stage *s, int place, void *kernel);
 /* Before a mixture's products: no A x is made yet. */
 void pp_cpu_experts_begin_adapt(const struct pp_cpu *c, const struct stage *s);
 /* A x of all rows of the active-th of the experts that have rows, unless another thread makes it or did. Any thread. */
@@ -542,6 +548,8 @@ void pp_cpu_count(const struct pp_acts *acts, int m, const struct projection *co
 /* adapt.c: A x of n rows for one adapter and matrix, as add_low_rank wants it: out [n, stride]. */
 void pp_cpu_multiply_a(const struct pp_cpu *c, const struct pp_lora_target *t, const struct pp_acts *x, int n,
                        float *out, int64_t stride, void *kernel);
+/* The input [n] of a matrix times the scales of a set's IA3s; set may be NULL. */
+void pp_cpu_scale_input(const struct pp_adapter_set *set, int linear, int64_t n, float *x);
 /* All that comes behind W x, outputs row0 .. row1 - 1, of neighbouring rows that have one set (or NULL), the model's
  * own bias included. rows.down: what pp_cpu_multiply_a made of them for the set's adapters, one behind the other. */
 void pp_cpu_adapt(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,

@@ -86,18 +86,6 @@ static int alike_from(const struct pp_cpu *c, const struct stage *s, int i, int 
     return n;
 }
 
-/* The input of a projection times the scales of a set's IA3s. */
-static void scale_input(const struct pp_adapter_set *set, int linear, const float *x, int64_t n, float *out)
-{
-    if (out != x)
-        memcpy(out, x, (size_t)n * sizeof *x);
-    for (int k = 0; set && k < set->n; k++) {
-        const float *scales = set->use[k].adapter->targets[linear].input, strength = set->use[k].scale;
-        for (int64_t i = 0; scales && i < n; i++)
-            out[i] *= 1.0f + strength * scales[i];
-    }
-}
-
 /* Whether an adapter of some row scales the input of this stage, which then has one projection and no norm. */
 static bool scales_rows(const struct pp_cpu *c, const struct stage *s, int m)
 {
@@ -334,7 +322,9 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     }
     if (to->is_scaled || scales) { /* others may read the slot at this time, unless rows are prepared together */
         float *scaled = to == own ? own->scaled + row * c->acts_width : x;
-        scale_input(set, linear, x, n, scaled);
+        if (scaled != x)
+            memcpy(scaled, x, (size_t)n * sizeof *x);
+        pp_cpu_scale_input(set, linear, n, scaled);
         if (scales)
             convert_row(c, s, scaled, bf16, &acts, soon);
     }
