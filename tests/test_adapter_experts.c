@@ -49,7 +49,7 @@ struct deltas {
     const struct family *family;
     double *of[N_LAYERS][N_KINDS][N_EXPERTS];
     const float *lengths[N_LAYERS][N_KINDS][N_EXPERTS][2]; /* DoRA: of the rows of gate and up, or of down; or NULL */
-    const float *columns[N_LAYERS][N_EXPERTS];             /* IA3: by which those of down are multiplied before; or NULL */
+    const float *columns[N_LAYERS][N_EXPERTS];             /* IA3: what those of down are multiplied by before, or NULL */
 };
 
 static int n_outputs(const struct family *f, int kind)
@@ -622,8 +622,8 @@ static void scales_of_shared_inputs(void **state)
     struct pp_error err;
     (void)state;
     folder_add(&f, "base_model.model.model.layers.1.block_sparse_moe.experts.2.w1.ia3_l", 1, WIDTH, 0.5f, 0.4f);
-    const char *path = folder_write_peft(&f, "{\"peft_type\":\"IA3\",\"target_modules\":[\"w1\"],\"feedforward_modules\":"
-                                             "[\"w1\"]}");
+    const char *path = folder_write_peft(
+        &f, "{\"peft_type\":\"IA3\",\"target_modules\":[\"w1\"],\"feedforward_modules\":[\"w1\"]}");
     assert_int_equal(pp_adapter_load(r.m, path, &a, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "scales the input of blk.1.ffn_gate.2.weight, a matrix of an expert"));
     folder_empty(&f);
