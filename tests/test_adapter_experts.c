@@ -49,7 +49,7 @@ struct deltas {
     const struct family *family;
     double *of[N_LAYERS][N_KINDS][N_EXPERTS];
     const float *lengths[N_LAYERS][N_KINDS][N_EXPERTS][2]; /* DoRA: of the rows of gate and up, or of down; or NULL */
-    const float *columns[N_LAYERS][N_EXPERTS];             /* IA3: what those of down are multiplied by before, or NULL */
+    const float *columns[N_LAYERS][N_EXPERTS]; /* IA3: what those of down are multiplied by before, or NULL */
 };
 
 static int n_outputs(const struct family *f, int kind)
