@@ -221,33 +221,47 @@ static enum pp_code refuse_extrapolation(const struct section *s, float usual, s
     return code;
 }
 
-/* GGUF's attention factor multiplies the usual 0.1 ln(factor) + 1, or the quotient that a multiplier of the logarithm
- * gives; ours replaces it. */
+/* What files say about the magnitude of YaRN; ours replaces the usual 0.1 ln(factor) + 1. Their attn_factor multiplies
+ * it, or the quotient that a multiplier of the logarithm gives. But files of OLMo 3 have the configuration's number
+ * there, which replaces it, too: one that is the usual magnitude itself is never meant to be squared. yarn_attn_factor
+ * is the configuration's number always; 1 is what Grok's multiply with, and what converters write where nothing is
+ * said. */
+static enum pp_code gguf_magnitude(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+{
+    const float usual = 0.1f * logf(hp->rope_factor) + 1.0f;
+    float factor = 1, whole = 1, log_multiplier = 0;
+    enum pp_code code = gguf_float(s, "rope.scaling.attn_factor", false, &factor, err);
+    if (!code)
+        code = gguf_float(s, "rope.scaling.yarn_attn_factor", false, &whole, err);
+    if (!code)
+        code = gguf_float(s, "rope.scaling.yarn_log_multiplier", false, &log_multiplier, err);
+    if (code)
+        return code;
+    if (fabsf(factor / usual - 1.0f) < 1e-4f)
+        factor = 1;
+    if (log_multiplier != 0.0f)
+        hp->rope_attn_factor = factor * pp_hparams_yarn_magnitude(hp->rope_factor, 1, log_multiplier);
+    else if (factor != 1.0f)
+        hp->rope_attn_factor = factor * usual;
+    else if (whole != 1.0f && fabsf(whole / usual - 1.0f) >= 1e-4f)
+        hp->rope_attn_factor = whole;
+    return PP_OK;
+}
+
 static enum pp_code gguf_yarn(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
-    float attn = 1, log_multiplier = 0;
     hp->rope_scaling = PP_ROPE_YARN;
     hp->rope_orig_ctx = hp->n_ctx_train;
     hp->rope_beta_fast = 32;
     hp->rope_beta_slow = 1;
     enum pp_code code = gguf_int(s, "rope.scaling.original_context_length", false, &hp->rope_orig_ctx, err);
     if (!code)
-        code = gguf_float(s, "rope.scaling.attn_factor", false, &attn, err);
-    if (!code)
-        code = gguf_float(s, "rope.scaling.yarn_attn_factor", false, &attn, err);
-    if (!code)
         code = gguf_float(s, "rope.scaling.yarn_beta_fast", false, &hp->rope_beta_fast, err);
     if (!code)
         code = gguf_float(s, "rope.scaling.yarn_beta_slow", false, &hp->rope_beta_slow, err);
     if (!code)
         code = refuse_extrapolation(s, 1, err);
-    if (!code)
-        code = gguf_float(s, "rope.scaling.yarn_log_multiplier", false, &log_multiplier, err);
-    if (!code && log_multiplier != 0.0f)
-        hp->rope_attn_factor = attn * pp_hparams_yarn_magnitude(hp->rope_factor, 1, log_multiplier);
-    else if (!code && attn != 1.0f)
-        hp->rope_attn_factor = attn * (0.1f * logf(hp->rope_factor) + 1.0f);
-    return code;
+    return code ? code : gguf_magnitude(s, hp, err);
 }
 
 /* Without YaRN or LongRoPE nothing makes up for scores getting smaller. */

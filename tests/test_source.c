@@ -392,6 +392,40 @@ static void test_gguf_metadata(void **state)
     assert_non_null(strstr(err.text, "--lora"));
 }
 
+/* What YaRN makes of queries and keys: 0.1 ln(factor) + 1, and what files say beside it. */
+static void test_gguf_magnitude(void **state)
+{
+    static const float usual = 1.48520303f; /* of 128: 0.1 * 4.85203026 + 1 */
+    static const struct {
+        const char *key;
+        float v, magnitude; /* 0: the usual one */
+    } cases[] = {
+        {"llama.rope.scaling.factor", 128, 0},
+        {"llama.rope.scaling.attn_factor", 1, 0},
+        {"llama.rope.scaling.attn_factor", 0.5f, 0.742601515f},
+        {"llama.rope.scaling.attn_factor", 1.4852030263919618f, usual},
+        {"llama.rope.scaling.yarn_attn_factor", 1, 0},
+        {"llama.rope.scaling.yarn_attn_factor", 1.4852030263919618f, usual},
+        {"llama.rope.scaling.yarn_attn_factor", 1.25f, 1.25f},
+    };
+    char path[256];
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    snprintf(path, sizeof path, "%s/magnitude.gguf", test_tmpdir());
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_gguf_writer *w = begin_gguf(path, "");
+        pp_gguf_add_text(w, "llama.rope.scaling.type", "yarn");
+        if (i)
+            pp_gguf_add_f32(w, "llama.rope.scaling.factor", 128);
+        pp_gguf_add_f32(w, cases[i].key, cases[i].v);
+        assert_ok(finish_and_open(w, path, &s, &err), err);
+        const float is = pp_source_hparams(s)->rope_attn_factor;
+        assert_true(fabsf((is > 0 ? is : usual) - (cases[i].magnitude > 0 ? cases[i].magnitude : usual)) < 1e-6f);
+        pp_source_close(s);
+    }
+}
+
 /* A file of the family that has two names, and keys that say that something else is to be computed. */
 static void test_gguf_other(void **state)
 {
@@ -914,7 +948,8 @@ TEST_GROUP(source)
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_templates),
         cmocka_unit_test(test_gguf_metadata),
-        cmocka_unit_test(test_gguf_other), cmocka_unit_test(test_gguf_ollama), cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_gguf_other), cmocka_unit_test(test_gguf_magnitude),
+        cmocka_unit_test(test_gguf_ollama), cmocka_unit_test(test_missing),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_titles),
         cmocka_unit_test(test_reference_models),
