@@ -59,9 +59,7 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
 static enum pp_code check_config(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t rotated = hp->rope_dim;
-    enum pp_code code = pp_mamba_steps_unbounded(config, err);
-    if (!code)
-        code = pp_config_int(config, "attn_rotary_emb", &rotated, err);
+    enum pp_code code = pp_config_int(config, "attn_rotary_emb", &rotated, err);
     if (!code && rotated != hp->rope_dim)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_rotary_emb is %lld, but half of a head of %lld is "
                        "rotated in this family", (long long)rotated, (long long)hp->head_dim);

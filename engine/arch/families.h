@@ -130,7 +130,7 @@ struct pp_mamba_keys {
 };
 extern const struct pp_mamba_keys pp_mamba_keys;
 extern const struct pp_arch_name pp_mamba_names[]; /* what both Mambas alone call alike */
-/* inner: values of all heads, where their size is not said. */
+/* inner: values of all heads, where their size is not said. Bounds of the steps of states are refused. */
 enum pp_code pp_mamba_from_config(const struct cJSON *config, const struct pp_mamba_keys *keys, int64_t inner,
                                   struct pp_hparams *hp, struct pp_error *err);
 /* The sizes of states, Mamba's or not; and Mamba's. */
@@ -145,8 +145,6 @@ void pp_mamba_expanded_to_config(const struct pp_hparams *hp, const struct pp_ma
 /* Of families whose norm behind the gate is of all heads: transformers and GGUF files disagree on what it would be in
  * groups. */
 enum pp_code pp_mamba_in_one_group(const struct pp_hparams *hp, struct pp_error *err);
-/* A time_step_limit that bounds the steps of states would be another computation. */
-enum pp_code pp_mamba_steps_unbounded(const struct cJSON *config, struct pp_error *err);
 
 /* A block of attention and a feed-forward part that layers have in common, beside their Mamba: its names in Zamba's
  * folders, which begin with `block`, but for what goes into the feed-forward part. */

@@ -94,8 +94,12 @@ static enum pp_code gates_from(const cJSON *config, struct pp_hparams *hp, struc
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
+    const char *score = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "moe_router_score_func"));
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     hp->expert_sigmoids = true;
+    if (!code && score && strcmp(score, "sigmoid") != 0)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: moe_router_score_func \"%.40s\" is not supported for "
+                       "this family; sigmoid is", score);
     if (!code && pp_config_flag(config, "moe_apply_router_weight_on_input", false))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: moe_apply_router_weight_on_input is not supported");
     if (!code)

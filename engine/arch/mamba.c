@@ -77,6 +77,20 @@ void pp_states_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     }
 }
 
+/* Bounds of the steps of states would be another computation; one that no step reaches stands for infinity. */
+static enum pp_code check_steps(const cJSON *config, struct pp_error *err)
+{
+    static const char *const keys[] = {"time_step_limit", "mamba_dt_limit"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const cJSON *limit = cJSON_GetObjectItemCaseSensitive(config, keys[i]);
+        const cJSON *least = cJSON_GetArrayItem(limit, 0), *most = cJSON_GetArrayItem(limit, 1);
+        if ((cJSON_IsNumber(least) && least->valuedouble > 0) || (cJSON_IsNumber(most) && most->valuedouble < 1e9))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s bounds the steps of states, which pippin does not "
+                           "compute", keys[i]);
+    }
+    return PP_OK;
+}
+
 enum pp_code pp_mamba_from_config(const cJSON *config, const struct pp_mamba_keys *keys, int64_t inner,
                                   struct pp_hparams *hp, struct pp_error *err)
 {
@@ -87,7 +101,7 @@ enum pp_code pp_mamba_from_config(const cJSON *config, const struct pp_mamba_key
         {keys->taps, &hp->conv_taps}, {keys->key_dim, &hp->state_key_dim}, {keys->n_groups, &hp->n_state_key_head},
         {keys->n_heads, &hp->n_state_head},
     };
-    enum pp_code code = PP_OK;
+    enum pp_code code = check_steps(config, err);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
         code = pp_config_int(config, numbers[i].key, numbers[i].v, err);
     if (!code && (hp->n_state_head < 1 || hp->n_state_head > 1 << 20))
@@ -133,16 +147,6 @@ enum pp_code pp_mamba_in_one_group(const struct pp_hparams *hp, struct pp_error 
     return hp->n_state_key_head == 1 ? PP_OK
                                      : pp_fail(err, PP_ERR_UNSUPPORTED, "Mamba's B and C in %lld groups are not "
                                                "supported in this family", (long long)hp->n_state_key_head);
-}
-
-enum pp_code pp_mamba_steps_unbounded(const cJSON *config, struct pp_error *err)
-{
-    const cJSON *limit = cJSON_GetObjectItemCaseSensitive(config, "time_step_limit");
-    const cJSON *least = cJSON_GetArrayItem(limit, 0), *most = cJSON_GetArrayItem(limit, 1);
-    if ((cJSON_IsNumber(least) && least->valuedouble > 0) || (cJSON_IsNumber(most) && most->valuedouble < 1e30))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: time_step_limit bounds the steps of states, which pippin "
-                       "does not compute");
-    return PP_OK;
 }
 
 void pp_mamba_alone(struct pp_hparams *hp)

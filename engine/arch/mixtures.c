@@ -130,6 +130,21 @@ static const struct pp_arch_usual dots1_usual[] = {
     {.json = NULL},
 };
 
+/* Layers from max_window_layers on would have a window, or those that are listed; published models have none. */
+static enum pp_code dots1_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *type;
+    const bool windowed = !cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, "sliding_window"));
+    int64_t first = 62;
+    enum pp_code code = pp_config_int(config, "max_window_layers", &first, err);
+    bool some = windowed && !cJSON_IsArray(types) && first < hp->n_layer;
+    cJSON_ArrayForEach(type, types)
+        some |= cJSON_IsString(type) && strcmp(type->valuestring, "sliding_attention") == 0;
+    if (!code && some)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layers with a window are not supported for this family");
+    return code ? code : sigmoids_from_config(config, hp, err);
+}
+
 const struct pp_arch pp_arch_dots1 = {
     .name = "dots1",
     .hf_classes = dots1_classes,
@@ -141,7 +156,7 @@ const struct pp_arch pp_arch_dots1 = {
     .gguf_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .usual = dots1_usual,
-    .from_config = sigmoids_from_config,
+    .from_config = dots1_from_config,
     .to_config = to_config,
 };
 

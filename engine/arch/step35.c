@@ -142,9 +142,28 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
     return PP_OK;
 }
 
+/* RoPE is scaled in the layers of these types alone, and in all layers where none is listed. */
+static enum pp_code check_scaled(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "yarn_only_types"), *type;
+    bool full = false, local = false;
+    cJSON_ArrayForEach(type, types)
+    {
+        const char *word = cJSON_GetStringValue(type);
+        full |= word && strcmp(word, "full_attention") == 0;
+        local |= word && strcmp(word, "sliding_attention") == 0;
+    }
+    if (hp->rope_scaling == PP_ROPE_NONE || (full && !local))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: yarn_only_types does not name full_attention alone, and RoPE "
+                   "that is scaled in layers with a window is not supported for this family");
+}
+
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = check_words(config, err);
+    if (!code)
+        code = check_scaled(config, hp, err);
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
     hp->expert_sigmoids = hp->head_gates = true;

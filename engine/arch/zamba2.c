@@ -100,13 +100,12 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* What would be computed otherwise. */
-static enum pp_code check_config(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
+static enum pp_code check_eps(const struct pp_hparams *hp, struct pp_error *err)
 {
-    if (!(fabsf(hp->norm_eps - 1e-5f) < 1e-9f)) /* that of what states give is fixed */
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rms_norm_eps is %g; only 1e-05 is supported in this "
-                       "family", (double)hp->norm_eps);
-    return pp_mamba_steps_unbounded(config, err);
+    if (fabsf(hp->norm_eps - 1e-5f) < 1e-9f) /* that of what states give is fixed */
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rms_norm_eps is %g; only 1e-05 is supported in this family",
+                   (double)hp->norm_eps);
 }
 
 /* transformers has a list for those that have none, which fits one size of model only. */
@@ -131,7 +130,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     hp->head_dim = hp->rope_dim = 2 * hp->n_embd / hp->n_head;
     enum pp_code code = pp_config_gelu(config, "hidden_act", PP_ACTIVATION_GELU, hp, err);
     if (!code)
-        code = check_config(config, hp, err);
+        code = check_eps(hp, err);
     if (!code)
         code = read_layers(config, hp, err);
     if (!code)
