@@ -578,6 +578,33 @@ static void test_gguf_ollama(void **state)
     }
 }
 
+/* Gemma 3 without a window: no layer has the RoPE of those with one. */
+static void test_gguf_no_window(void **state)
+{
+    static const char *const keys[] = {"gemma3.block_count",         "gemma3.context_length", "gemma3.embedding_length",
+                                       "gemma3.feed_forward_length", "gemma3.attention.head_count",
+                                       "gemma3.vocab_size",          "gemma3.attention.sliding_window"};
+    static const uint32_t numbers[] = {7, 256, 256, 512, 4, 16, 64};
+    char path[256];
+    (void)state;
+    snprintf(path, sizeof path, "%s/no_window.gguf", test_tmpdir());
+    for (int windows = 0; windows < 2; windows++) {
+        struct pp_gguf_writer *w = gguf_file_begin(path);
+        struct pp_source *s;
+        struct pp_error err;
+        int64_t n_local = 0;
+        pp_gguf_add_text(w, "general.architecture", "gemma3");
+        pp_gguf_add_f32(w, "gemma3.attention.layer_norm_rms_epsilon", 1e-6f);
+        for (int k = 0; k < 6 + windows; k++)
+            pp_gguf_add_u32(w, keys[k], numbers[k]);
+        assert_ok(finish_and_open(w, path, &s, &err), err);
+        for (int l = 0; l < 7; l++)
+            n_local += pp_source_hparams(s)->layer[l] & PP_LAYER_LOCAL_ROPE ? 1 : 0;
+        assert_int_equal(n_local, windows ? 6 : 0);
+        pp_source_close(s);
+    }
+}
+
 static void test_out_of_memory(void **state)
 {
     struct pp_source *s;
@@ -949,7 +976,7 @@ TEST_GROUP(source)
         cmocka_unit_test(test_templates),
         cmocka_unit_test(test_gguf_metadata),
         cmocka_unit_test(test_gguf_other), cmocka_unit_test(test_gguf_magnitude),
-        cmocka_unit_test(test_gguf_ollama), cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_gguf_ollama), cmocka_unit_test(test_gguf_no_window), cmocka_unit_test(test_missing),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_titles),
         cmocka_unit_test(test_reference_models),

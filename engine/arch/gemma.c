@@ -168,7 +168,9 @@ static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, s
     if (!pp_gguf_has(g, "gemma3.rope.freq_base"))
         hp->rope_base = 1e6f;
     as_ollama(g, hp);
-    if (!pp_gguf_has(g, "gemma3.attention.sliding_window_pattern"))
+    if (!hp->window) /* converters leave it out where no layer has one */
+        pp_layers_every(hp, 1, PP_LAYER_WIDE);
+    else if (!pp_gguf_has(g, "gemma3.attention.sliding_window_pattern"))
         pp_layers_every(hp, 6, PP_LAYER_WIDE);
     pp_layers_local_rope(hp);
     usual_scale(hp, 62);
