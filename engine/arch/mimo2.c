@@ -92,8 +92,11 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = layers_from(config, "hybrid_layer_pattern", 0, PP_LAYER_WIDE, hp, err);
     if (!code)
         code = layers_from(config, "moe_layer_freq", 0, PP_LAYER_DENSE, hp, err);
+    hp->window = 128;
     if (!code)
-        code = pp_config_window(config, 128, hp, err);
+        code = pp_config_int(config, "sliding_window_size", &hp->window, err);
+    if (!code)
+        code = pp_config_window(config, hp->window, hp, err);
     if (!code)
         code = heads_from(config, hp, err);
     if (!code)
