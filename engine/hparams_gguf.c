@@ -181,6 +181,8 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
         code = gguf_int(s, ints[i].key, false, ints[i].v, err);
     full_key(s, "use_parallel_residual", full);
     pp_gguf_bool(s->g, full, &hp->parallel);
+    full_key(s, "norm_top_k_prob", full); /* ollama's name */
+    pp_gguf_bool(s->g, full, &normed);
     full_key(s, "expert_weights_norm", full);
     pp_gguf_bool(s->g, full, &normed);
     hp->expert_shares = !normed;

@@ -605,6 +605,52 @@ static void test_gguf_no_window(void **state)
     }
 }
 
+/* What other converters say beside the usual keys: whose weights are not normed, and in which order heads come. */
+static void test_gguf_marks(void **state)
+{
+    static const char *const keys[] = {"block_count", "context_length", "embedding_length", "feed_forward_length",
+                                       "attention.head_count", "vocab_size", "ssm.conv_kernel", "ssm.state_size",
+                                       "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size"};
+    static const uint32_t numbers[] = {4, 256, 256, 512, 4, 16, 4, 16, 2, 4, 64};
+    static const char *const families[] = {"qwen3next", "qwen35"};
+    char path[256], key[96];
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    snprintf(path, sizeof path, "%s/marks.gguf", test_tmpdir());
+    for (int i = 0; i < 4; i++) {
+        const char *family = families[i / 2];
+        struct pp_gguf_writer *w = gguf_file_begin(path);
+        pp_gguf_add_text(w, "general.architecture", family);
+        snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", family);
+        pp_gguf_add_f32(w, key, 1e-6f);
+        for (int k = 0; k < 11; k++) {
+            snprintf(key, sizeof key, "%s.%s", family, keys[k]);
+            pp_gguf_add_u32(w, key, numbers[k]);
+        }
+        snprintf(key, sizeof key, "%s.ssm.v_head_reordered", family);
+        pp_gguf_add_bool(w, key, i % 2);
+        const enum pp_code code = finish_and_open(w, path, &s, &err);
+        if (i / 2 == i % 2) {
+            assert_ok(code, err);
+            assert_int_equal(pp_source_hparams(s)->state_tiled, i % 2);
+            pp_source_close(s);
+        } else {
+            assert_int_equal(code, PP_ERR_UNSUPPORTED);
+            assert_non_null(strstr(err.text, key));
+        }
+    }
+    for (int normed = 0; normed < 2; normed++) {
+        struct pp_gguf_writer *w = begin_gguf(path, "");
+        pp_gguf_add_u32(w, "llama.expert_count", 4);
+        pp_gguf_add_u32(w, "llama.expert_used_count", 2);
+        pp_gguf_add_bool(w, "llama.norm_top_k_prob", normed);
+        assert_ok(finish_and_open(w, path, &s, &err), err);
+        assert_int_equal(pp_source_hparams(s)->expert_shares, !normed);
+        pp_source_close(s);
+    }
+}
+
 static void test_out_of_memory(void **state)
 {
     struct pp_source *s;
@@ -976,7 +1022,8 @@ TEST_GROUP(source)
         cmocka_unit_test(test_templates),
         cmocka_unit_test(test_gguf_metadata),
         cmocka_unit_test(test_gguf_other), cmocka_unit_test(test_gguf_magnitude),
-        cmocka_unit_test(test_gguf_ollama), cmocka_unit_test(test_gguf_no_window), cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_gguf_ollama), cmocka_unit_test(test_gguf_no_window),
+        cmocka_unit_test(test_gguf_marks), cmocka_unit_test(test_missing),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_titles),
         cmocka_unit_test(test_reference_models),

@@ -33,11 +33,29 @@ enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, 
     return PP_OK;
 }
 
-/* In GGUF files heads take turns with the keys. */
+/* `tiled`: heads take turns with the keys. Some converters say so; files of their own that have it the other way round
+ * than all others would be read wrongly. */
+static enum pp_code heads_from_gguf(const struct pp_gguf *g, bool tiled, struct pp_hparams *hp, struct pp_error *err)
+{
+    char key[96];
+    bool said = tiled;
+    snprintf(key, sizeof key, "%.60s.ssm.v_head_reordered", hp->arch);
+    pp_gguf_bool(g, key, &said);
+    if (said != tiled)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is %s, which is not supported for this family", key,
+                       said ? "true" : "false");
+    hp->state_tiled = tiled;
+    return pp_delta_from_gguf(g, hp, err);
+}
+
+static enum pp_code next_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    return heads_from_gguf(g, false, hp, err);
+}
+
 static enum pp_code tiled_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    hp->state_tiled = true;
-    return pp_delta_from_gguf(g, hp, err);
+    return heads_from_gguf(g, true, hp, err);
 }
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
@@ -194,7 +212,7 @@ const struct pp_arch pp_arch_qwen3next = {
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
     .from_config = next_from_config,
-    .from_gguf = pp_delta_from_gguf,
+    .from_gguf = next_from_gguf,
     .to_gguf = pp_delta_to_gguf,
     .to_config = next_to_config,
 };
