@@ -220,15 +220,16 @@ static enum pp_code read_characters(const struct pp_gguf *g, struct tok_spec *sp
     return code;
 }
 
-/* Whether it is SentencePiece's kind whose merges are ranked. Some files call it gpt2 and say so by a name of a split
- * rule, though nothing is split. */
+/* Whether it is SentencePiece's kind whose merges are ranked. Some files call it gpt2, or llama, as ollama's of Gemma 4
+ * do, and say so by a name of a split rule, though nothing is split. */
 static bool is_ranked(const struct pp_gguf *g)
 {
     static const char *const rules[] = {"gemma4", "granite-embed-multi-311m", "sarvam-moe"};
-    bool ranked = pp_gguf_string_is(g, "tokenizer.ggml.model", "gemma4");
+    static const char kind[] = "tokenizer.ggml.model";
+    const bool other = pp_gguf_string_is(g, kind, "gpt2") || pp_gguf_string_is(g, kind, "llama");
+    bool ranked = pp_gguf_string_is(g, kind, "gemma4");
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        ranked = ranked || (pp_gguf_string_is(g, "tokenizer.ggml.model", "gpt2") &&
-                            pp_gguf_string_is(g, "tokenizer.ggml.pre", rules[i]));
+        ranked = ranked || (other && pp_gguf_string_is(g, "tokenizer.ggml.pre", rules[i]));
     return ranked;
 }
 

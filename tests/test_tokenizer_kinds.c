@@ -567,6 +567,7 @@ static void ranked(void **state)
     (void)state;
     check_ranked("gemma4", "default");
     check_ranked("gpt2", "granite-embed-multi-311m");
+    check_ranked("llama", "gemma4");
     check_ranked("gpt2", "sarvam-moe");
 }
 
