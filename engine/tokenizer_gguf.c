@@ -49,6 +49,8 @@ static int shown_len(struct pp_str s)
     return s.len < 64 ? (int)s.len : 64;
 }
 
+static const char table_key[] = "tokenizer.ggml.precompiled_charsmap"; /* SentencePiece's, of characters */
+
 /* tokenizer.ggml.model, by enum tok_kind */
 static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert", "rwkv", "plamo2", "whitespace"};
 enum { N_KINDS = sizeof kind_names / sizeof *kind_names };
@@ -270,8 +272,8 @@ static enum pp_code read_unigram(const struct pp_gguf *g, struct tok_spec *spec,
     pp_gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &spec->squeeze);
     if (!code && !spec->scores)
         return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has no scores (tokenizer.ggml.scores)");
-    if (!code && pp_gguf_array(g, "tokenizer.ggml.precompiled_charsmap", &type, &n))
-        spec->charsmap = pp_gguf_array_bytes(g, "tokenizer.ggml.precompiled_charsmap");
+    if (!code && pp_gguf_array(g, table_key, &type, &n))
+        spec->charsmap = pp_gguf_array_bytes(g, table_key);
     if (!code && pp_gguf_array(g, "pippin.tokenizer.scores", &type, &n))
         spec->exact = pp_gguf_array_bytes(g, "pippin.tokenizer.scores");
     return code;
@@ -485,14 +487,38 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
     return code;
 }
 
+/* Some of ollama's files have the table of characters in base 64, a string for each character. *map: pp_free. */
+static enum pp_code decode_table(const struct pp_gguf *g, struct tok_spec *spec, char **map, struct pp_error *err)
+{
+    struct pp_buf text = {0};
+    struct pp_str one;
+    enum pp_gguf_type type;
+    size_t n, size;
+    if (spec->kind != TOK_UNIGRAM || !pp_gguf_array(g, table_key, &type, &n) || type != PP_GGUF_STRING)
+        return PP_OK;
+    for (size_t i = 0; i < n; i++)
+        if (pp_gguf_array_string(g, table_key, i, &one))
+            pp_buf_add(&text, one.data, one.len);
+    const enum pp_code code = text.bad ? pp_fail_nomem(err, table_key)
+                                       : tok_read_charsmap(pp_buf_cstr(&text), map, &size, err);
+    if (!code)
+        spec->charsmap = (struct pp_str){*map, size};
+    pp_buf_free(&text);
+    return code;
+}
+
 enum pp_code tok_from_gguf(const struct pp_gguf *g, struct pp_tokenizer **out, struct pp_error *err)
 {
     struct tok_spec spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1};
+    char *map = NULL;
     *out = NULL;
     enum pp_code code = read_spec(g, &spec, err);
     if (!code)
+        code = decode_table(g, &spec, &map, err);
+    if (!code)
         code = tok_build(&spec, out, err);
     tok_spec_free(&spec);
+    pp_free(map);
     return code;
 }
 
@@ -712,7 +738,7 @@ static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_write
     if (t->kind == TOK_UNIGRAM)
         pp_gguf_add_bool(w, "tokenizer.ggml.remove_extra_whitespaces", t->squeeze || t->split_white);
     if (t->charsmap)
-        pp_gguf_add_u8_array(w, "tokenizer.ggml.precompiled_charsmap", (const uint8_t *)t->charsmap, t->charsmap_len);
+        pp_gguf_add_u8_array(w, table_key, (const uint8_t *)t->charsmap, t->charsmap_len);
     write_own(t, w);
     enum pp_code code = write_tokens(t, w, err);
     if (!code && (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM || t->kind == TOK_PLAMO))

@@ -12,6 +12,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
+#include "tests/gguf_file.h"
 #include "tests/support.h"
 #include "tests/tokenizers.h"
 
@@ -283,30 +284,80 @@ static void every_space_begins_a_word(void **state)
     }
 }
 
+/* A table in which "A" becomes "b": a unit of the root, one of the byte, and one with the value. */
+enum { UNITS = 256, TABLE = 4 + 4 * UNITS + 2 };
+
+static void fill_table(uint32_t map[(TABLE + 3) / 4])
+{
+    memset(map, 0, (TABLE + 3) / 4 * sizeof *map);
+    map[0] = 4 * UNITS;
+    map[1] = 1u << 10;                             /* children at 1 ^ byte */
+    map[1 + (1 ^ 'A')] = 1u << 8 | 2u << 10 | 'A'; /* a value is there: at 2 ^ this place */
+    map[1 + (1 ^ 'A' ^ 2)] = 0x80000000u;          /* 0, the offset of its text */
+    memcpy((char *)map + 4 + 4 * UNITS, "b", 2);
+}
+
 /* A BPE vocabulary with SentencePiece's table of characters: the table is another step. */
 static void tables(void **state)
 {
-    /* "A" becomes "b": a unit of the root, one of the byte, and one with the value */
     static const char json[] =
         "{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"%s\"},"
         "\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},"
         "\"merges\":[]}}";
-    enum { UNITS = 256, BYTES = 4 + 4 * UNITS + 2 };
-    uint32_t map[(BYTES + 3) / 4] = {4 * UNITS};
-    map[1] = 1u << 10;                                /* children at 1 ^ byte */
-    map[1 + (1 ^ 'A')] = 1u << 8 | 2u << 10 | 'A';    /* a value is there: at 2 ^ this place */
-    map[1 + (1 ^ 'A' ^ 2)] = 0x80000000u;             /* 0, the offset of its text */
-    memcpy((char *)map + 4 + 4 * UNITS, "b", 2);
+    uint32_t map[(TABLE + 3) / 4];
     char text[2000], base64[1500];
     struct pp_tokenizer *t;
     struct pp_error err;
     (void)state;
-    base64_encode_raw(base64, BYTES, (const uint8_t *)map);
-    base64[BASE64_ENCODE_RAW_LENGTH(BYTES)] = 0;
+    fill_table(map);
+    base64_encode_raw(base64, TABLE, (const uint8_t *)map);
+    base64[BASE64_ENCODE_RAW_LENGTH(TABLE)] = 0;
     snprintf(text, sizeof text, json, base64);
     assert_ok(tok_from_json(text, strlen(text), NULL, &t, &err), err);
     expect_tokens(t, "aAa", 0, "a|b|a");
     pp_tokenizer_free(t);
+}
+
+/* Files of unigrams with that table: as bytes, in base 64 with a string for each character, and as what it is not. */
+static void tables_in_files(void **state)
+{
+    static const struct pp_str tokens[] = {{"<unk>", 5}, {"a", 1}, {"b", 1}, {TOK_SPACE, TOK_SPACE_LEN}};
+    static const float scores[] = {0, -1, -1, -1};
+    static const int32_t types[] = {2, 1, 1, 1};
+    static const char key[] = "tokenizer.ggml.precompiled_charsmap";
+    enum { N = sizeof tokens / sizeof *tokens, BASE64 = BASE64_ENCODE_RAW_LENGTH(TABLE) };
+    uint32_t map[(TABLE + 3) / 4];
+    char base64[BASE64], path[256];
+    struct pp_str letters[BASE64];
+    struct pp_error err;
+    (void)state;
+    fill_table(map);
+    base64_encode_raw(base64, TABLE, (const uint8_t *)map);
+    for (size_t i = 0; i < BASE64; i++)
+        letters[i] = (struct pp_str){base64 + i, 1};
+    snprintf(path, sizeof path, "%s/table.gguf", test_tmpdir());
+    for (int i = 0; i < 3; i++) {
+        struct pp_gguf_writer *w = gguf_file_begin(path);
+        struct pp_tokenizer *t;
+        pp_gguf_add_text(w, "general.architecture", "bert");
+        pp_gguf_add_text(w, "tokenizer.ggml.model", "t5");
+        pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", tokens, N);
+        pp_gguf_add_f32_array(w, "tokenizer.ggml.scores", scores, N);
+        pp_gguf_add_i32_array(w, "tokenizer.ggml.token_type", types, N);
+        if (i == 0)
+            pp_gguf_add_u8_array(w, key, (const uint8_t *)map, TABLE);
+        else
+            pp_gguf_add_str_array(w, key, letters + (i - 1), BASE64 - (size_t)(i - 1));
+        gguf_file_end(w, NULL, 0);
+        const enum pp_code code = pp_tokenizer_open(path, &t, &err);
+        if (i < 2) {
+            assert_ok(code, err);
+            expect_tokens(t, "aAa", 0, " |a|b|a");
+            pp_tokenizer_free(t);
+        } else {
+            assert_int_equal(code, PP_ERR_FORMAT);
+        }
+    }
 }
 
 static void refused(void **state)
@@ -389,7 +440,7 @@ TEST_GROUP(tokenizer_normal)
         cmocka_unit_test(every_character), cmocka_unit_test(mixed_characters), cmocka_unit_test(odd_texts),
         cmocka_unit_test(steps), cmocka_unit_test(steps_of_other_kinds), cmocka_unit_test(refused),
         cmocka_unit_test(spaces_around_tokens),
-        cmocka_unit_test(every_space_begins_a_word), cmocka_unit_test(tables),
+        cmocka_unit_test(every_space_begins_a_word), cmocka_unit_test(tables), cmocka_unit_test(tables_in_files),
         cmocka_unit_test(failed_allocations),
     };
     return cmocka_run_group_tests_name("tokenizer_normal", tests, NULL, NULL);
