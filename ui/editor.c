@@ -26,11 +26,11 @@ static enum pp_code write_file(const char *path, int fd, const char *text, struc
                ? PP_OK : pp_fail(err, PP_ERR_IO, "%s cannot be written: %s", path, strerror(errno));
 }
 
-/* The editor may have replaced the file: it is opened anew. */
+/* The editor may have replaced the file: it is opened anew, and a pipe in its place is not waited for. */
 static enum pp_code read_file(const char *path, char **out, struct pp_error *err)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         if (fd >= 0)
             close(fd);

@@ -16,24 +16,33 @@ static int most_rows(int width)
     return rows > ROWS ? rows : ROWS;
 }
 
-/* A text, cut into lines, of which those are drawn that a has room for behind its first `at`. Returns the line behind
- * it; a.h counts only if it is drawn. */
+/* A text, cut into lines, of which those are drawn that a has room for behind its first `at`. What there is no room for
+ * is left out of the middle: names stand in front, and what is wrong and what to do behind. Returns the line behind the
+ * last one; a.h counts only if it is drawn. */
 static int text_lines(const char *text, struct pp_area a, pp_style style, int at, bool draw)
 {
     struct pp_buf clean = {0};
     pp_sanitize(&clean, text, strlen(text), PP_CLEAN_TEXT, NULL);
     const char *s = pp_buf_cstr(&clean);
-    const int most = draw ? a.h : most_rows(a.w);
-    for (size_t pos = 0; pos < clean.len && at < most; at++) {
+    const int most = draw ? a.h : most_rows(a.w), room = most > at ? most - at : 0;
+    int n = 0;
+    for (size_t pos = 0; pos < clean.len; n++)
+        pos = pp_wrap(s, clean.len, pos, a.w, true).next;
+    const int out = n > room ? n - room : 0, head = out ? (room + 1) / 2 : n;
+    size_t pos = 0;
+    for (int i = 0; draw && i < n; i++) {
         const struct pp_wrapped w = pp_wrap(s, clean.len, pos, a.w, true);
-        const bool cut = w.next < clean.len && at + 1 == most;
-        const int used = draw ? pp_draw_clean(a.y + at, a.x, a.w - cut, s + pos, w.end - pos, style) : 0;
-        if (draw && cut)
-            pp_draw_text(a.y + at, a.x + used, 1, "…", style);
+        const bool cut = out && i + 1 == head;
+        if (i < head || i >= head + out) {
+            const int used = pp_draw_clean(a.y + at, a.x, a.w - cut, s + pos, w.end - pos, style);
+            if (cut)
+                pp_draw_text(a.y + at, a.x + used, 1, "…", style);
+            at++;
+        }
         pos = w.next;
     }
     pp_buf_free(&clean);
-    return at;
+    return draw ? at : at + n - out;
 }
 
 bool pp_notice_urgent(const struct pp_ui *ui)

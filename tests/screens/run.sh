@@ -340,6 +340,11 @@ editor_writes_no_text() { # what was in the line stays there
             see "› start" && keys F10 && see "exit=0" && ls "$work"/state/pippin/message-*.md >/dev/null || return 1
     done
 }
+editor_leaves_a_pipe() { # nobody would ever write to it; one that is no file is left alone
+    printf '#!/bin/sh\nrm "$1" && mkfifo "$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
+    start 80x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "cannot be read" && text "ed" &&
+        see "› started"
+}
 editor_without_memory() { # what it wrote stays there if it cannot come into the line
     command -v prlimit >/dev/null || return 0
     printf '#!/bin/sh\nhead -c 15000000 /dev/zero | tr "\\0" x >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
@@ -370,9 +375,10 @@ editor_takes_keys() { # Ctrl-C and Ctrl-\ are its own; it knows nothing of how w
         keys C-c && sleep 0.3 && keys 'C-\' && see "written after 2 keys" && keys Enter && see "You said: written"
 }
 is_cut() { screen | grep -q '[a-z/]… *$'; }
-long_notice() { # one that is cut says so
+long_notice() { # one that is cut says so, and its end, which says what is wrong, stays
     start 40x10 && see ready && say "/read $work/no-such-folder/and/a/file/that/has/a/name/which/is/far/too/long/for/all/lines/on/a/screen/of/forty/columns/so/that/it/is/cut$(printf '/more%.0s' $(seq 60))" &&
-        see "cannot open" && becomes 0 is_cut || { why=${why:-"no mark where it is cut"}; return 1; }
+        see "cannot open" && becomes 0 is_cut && see ": No such file" ||
+        { why=${why:-"no mark where it is cut"}; return 1; }
 }
 notice_stays_behind() { # what is wrong in one conversation is not told in another
     start 80x24 && see ready && keys F2 && see "Enter opens" && keys Down Enter && see "What was it like" &&
@@ -841,7 +847,7 @@ markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarg
 paste_megabyte paste_without_memory paste_of_no_text paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
 enter_while_loading lone_escape no_locale editor
-editor_writes_too_much editor_writes_no_text editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
+editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small themes configured_theme selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
