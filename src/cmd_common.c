@@ -69,6 +69,12 @@ void pp_cli_say(const char *fmt, ...)
     pp_buf_free(&text);
 }
 
+/* Why a write before has failed, which nobody has noted: the next one fails for that, too, or ends a broken output. */
+static const char *why_lost(void)
+{
+    return write(STDOUT_FILENO, "\n", 1) < 0 ? strerror(errno) : "an earlier write failed";
+}
+
 /* Also where a write before has told that, and errno no longer does. */
 bool pp_cli_reader_gone(void)
 {
@@ -83,7 +89,7 @@ int pp_cli_end(enum pp_code code, const struct pp_error *err)
     if (lost && pp_cancelled(&stop)) /* the signal has ended a write to somebody who did not read on */
         return pp_exit_code(PP_ERR_CANCELLED);
     if (lost && !pp_cli_reader_gone())
-        pp_cli_say("cannot write the output: %s", errno ? strerror(errno) : "an earlier write failed");
+        pp_cli_say("cannot write the output: %s", errno ? strerror(errno) : why_lost());
     if (code == PP_ERR_CANCELLED)
         return pp_exit_code(code); /* whoever asked for it knows */
     if (code != PP_OK) {
@@ -199,8 +205,12 @@ enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const cha
     return pp_fail(err, PP_ERR_USAGE, "usage: pippin %s%s%s %s", o->command, gap, sub, what);
 }
 
-static enum pp_code fail_id(const char *s, size_t n, struct pp_error *err)
+/* s: from where none begins. */
+static enum pp_code fail_id(const char *s, size_t left, struct pp_error *err)
 {
+    size_t n = left > 0; /* at least what stands there */
+    while (n < left && s[n] && !strchr("], \t\r\n", s[n]))
+        n++;
     return pp_fail(err, PP_ERR_USAGE, "\"%.*s\" is no token id; give them as 1,2,3 or [1, 2, 3]",
                    (int)(n < 20 ? n : 20), s);
 }

@@ -576,7 +576,10 @@ static enum pp_code find_files(struct pull *l, const char *what, struct pp_error
         return pp_fail(err, PP_ERR_USAGE,
                        "pull takes an address (https://...), hf:OWNER/NAME[:FILE] or ollama:NAME[:TAG]");
     if (base && !strstr(base, "://"))
-        return pp_fail(err, PP_ERR_USAGE, "%s is no address; it begins with https://", base);
+        return pp_fail(err, PP_ERR_USAGE,
+                       "\"%s\", where %s leads to, is no address; it begins with https:// (%s)", base,
+                       hub ? "hf:" : "ollama:", hub ? "--hf-base, HF_ENDPOINT, or hf-base in pippin.conf"
+                                                    : "--ollama-base, or ollama-base in pippin.conf");
     if (base && names_user(base))
         return pp_fail(err, PP_ERR_USAGE,
                        "an address with a name or password in it is seen by all who see the command; leave it out, and "

@@ -220,7 +220,13 @@ static enum pp_code parts_gather(const struct pp_options *o, const struct pp_pat
         pp_buf_clear(&t->eos);
         pp_buf_str(&t->eos, o->eos_text);
     }
-    return code ? code : pp_cli_input(o, &t->messages, err);
+    if (!code)
+        code = pp_cli_input(o, &t->messages, err);
+    const char *messages = pp_buf_cstr(&t->messages); /* what is wrong inside of an array the template's reader tells */
+    if (!code && messages[strspn(messages, " \t\r\n")] != '[')
+        code = pp_fail(err, PP_ERR_USAGE, "the messages are no JSON array; send one, such as "
+                                          "[{\"role\": \"user\", \"content\": \"Hi\"}]");
+    return code;
 }
 
 static enum pp_code template_render(const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)

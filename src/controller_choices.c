@@ -130,7 +130,7 @@ static bool set_seed(struct pp_controller *c, const char *value)
     char *end;
     errno = 0;
     const unsigned long long seed = strtoull(value, &end, 10);
-    if (pp_casecmp(value, "random") == 0) {
+    if (pp_casecmp(value, "random") == 0 || strcmp(value, "-1") == 0) { /* as --seed has it */
         c->seed_fixed = false;
         return true;
     }
@@ -153,10 +153,10 @@ static bool set_number(struct pp_controller *c, const struct ctl_param *p, const
     return false;
 }
 
-/* What other programs call parameters of ours. */
+/* What other programs, and the long options, call parameters of ours. */
 static const struct { const char *theirs, *ours; } other_names[] = {
-    {"temperature", "temp"}, {"repetition-penalty", "repeat-penalty"}, {"n-predict", "n"}, {"num-predict", "n"},
-    {"max-tokens", "n"},     {"max-new-tokens", "n"},
+    {"temperature", "temp"}, {"repetition-penalty", "repeat-penalty"}, {"predict", "n"}, {"n-predict", "n"},
+    {"num-predict", "n"},    {"max-tokens", "n"},                     {"max-new-tokens", "n"},
 };
 
 static const struct ctl_param *param_by_other_name(const char *word)

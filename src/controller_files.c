@@ -35,11 +35,17 @@ static bool own_name(const char *folder, const char *title, char out[PATH])
     return true;
 }
 
+/* Whether nothing, or nothing between quotes, was typed. */
+static bool is_empty(const char *typed)
+{
+    return !*typed || strcmp(typed, "\"\"") == 0 || strcmp(typed, "''") == 0;
+}
+
 /* Where it is to be written, as typed: "" or a folder wants a name of our own. */
 static enum pp_code target(const char *typed, const char *title, char out[PATH], struct pp_error *err)
 {
     char path[PATH] = "";
-    bool fits = !*typed || pp_expand_home(typed, path, sizeof path);
+    bool fits = is_empty(typed) || pp_expand_home(typed, path, sizeof path);
     if (fits && *path && !is_folder(path)) {
         snprintf(out, PATH, "%s", path);
         return pp_export_check_name(out, err);

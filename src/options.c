@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/utf8.h"
 #include "engine/base/word.h"
 #include "src/adapter_names.h"
 #include "src/config.h"
@@ -218,6 +219,9 @@ static enum pp_code from_persona(const struct pp_config_entry *e, const char *na
         return pp_fail(err, PP_ERR_USAGE, "%s is unknown; a [persona NAME] has `system = ...`", shown);
     if (!*name || strlen(name) > MOST)
         return pp_fail(err, PP_ERR_USAGE, "%s: the name of a persona has from 1 to %d bytes", shown, (int)MOST);
+    if (!pp_utf8_valid(name, strlen(name))) /* it goes into the settings of conversations, which are JSON */
+        return pp_fail(err, PP_ERR_USAGE, "%s: the name of the persona is no text in UTF-8; iconv makes UTF-8 of other "
+                                          "encodings", shown);
     if (pp_casecmp(name, "none") == 0)
         return pp_fail(err, PP_ERR_USAGE, "%s: \"none\" means no persona; choose another name", shown);
     return pp_check_words(e->value, shown, err);
@@ -226,8 +230,10 @@ static enum pp_code from_persona(const struct pp_config_entry *e, const char *na
 static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entry *e, unsigned command,
                                 struct pp_error *err)
 {
-    char shown[160];
+    char shown[PATH_MAX + 160]; /* pp_fail takes the middle out of what is too long, not the line and the name */
     snprintf(shown, sizeof shown, "%s:%d: %s", pp_config_path(ps->o->config), e->line, e->key);
+    if (!*e->key)
+        return pp_fail(err, PP_ERR_USAGE, "%sthere is no name before the value; a line is `name = value`", shown);
     bool known_section = pp_word_in("model sampling ui", e->section, strlen(e->section));
     struct pp_near near = {.wanted = e->key};
     for (size_t i = 0; known_section && i < pp_n_option_specs; i++) {

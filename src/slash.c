@@ -237,8 +237,8 @@ static enum pp_slash do_set(struct pp_controller *c, char *arg)
     if (*value)
         *value++ = 0;
     value += strspn(value, " \t=");
-    if (!*value) {
-        ctl_notice(c, true, "/set %s VALUE", *arg ? arg : "NAME");
+    if (!*arg) {
+        ctl_notice(c, true, "/set NAME VALUE");
         return PP_SLASH_ERROR;
     }
     return pp_controller_set_param(c, arg, value) ? PP_SLASH_DONE : PP_SLASH_ERROR;

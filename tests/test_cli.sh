@@ -174,6 +174,8 @@ holds "nothing is said of help that nobody reads to its end" [ ! -s "$tmp/err" ]
 if [ -w /dev/full ]; then
     "$pippin" run --temp 0 -n 8 -p "$who" </dev/null >/dev/full 2>"$tmp/err"; code=$?; expect "a full disk" 1
     "$pippin" tokenize -p "$who" >/dev/full 2>"$tmp/err"; code=$?; expect "a full disk, at the end" 1
+    echo Hello | "$pippin" embed >/dev/full 2>"$tmp/err"; code=$?; expect "a full disk, before the end" 1
+    expect_match "of which the reason is told" "$tmp/err" 'cannot write the output: No space left'
 fi
 {
     "$pippin" run --temp 0 --ignore-eos --ctx-size 2048 -n 1500 -p "$who" </dev/null 2>"$tmp/err"
@@ -351,6 +353,10 @@ printf '[4]\n[999999]\n' | "$pippin" detokenize >"$tmp/out" 2>"$tmp/err"
 code=$?
 expect "an id beyond the vocabulary" 2
 holds "is named by its line" grep -q "line 2" "$tmp/err"
+echo '[4, -1, 5]' | "$pippin" detokenize >"$tmp/out" 2>"$tmp/err"; code=$?; expect "what is no id" 2
+holds "is named as it stands" grep -q '"-1" is no token id' "$tmp/err"
+echo Hello | "$pippin" template >"$tmp/out" 2>"$tmp/err"; code=$?; expect "messages that are none" 2
+holds "are not laid to the template" grep -q '^pippin: the messages are no JSON array; send one' "$tmp/err"
 printf '[{"role": "user", "content": "Hi \\"x\\""}]' >"$tmp/messages"
 run template -f "$tmp/messages"
 expect_match "template renders" "$tmp/out" 'user' 'Hi "x"' 'assistant'

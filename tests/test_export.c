@@ -1,5 +1,6 @@
 /* test_export.c - conversations as files: what was exported comes back the same, what other programs write is read, and
  * nothing in a file does harm. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -706,6 +707,12 @@ static void in_the_chat(void **state)
         assert_int_equal(fix_slash(line), PP_SLASH_DONE);
         pump_until(&fix, says(i == 1 ? "/a folder/one.md now" : "/a folder/one-2.md now"));
     }
+    char here[PATH_MAX]; /* nothing between quotes is no name either */
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(test_path("a folder")), 0);
+    assert_int_equal(fix_slash("/export \"\""), PP_SLASH_DONE);
+    pump_until(&fix, says("/a folder/one-3.md now"));
+    assert_int_equal(chdir(here), 0);
     path = test_path("chat.jsonl");
     snprintf(line, sizeof line, "/export %s", test_path("chat.pdf"));
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);

@@ -40,6 +40,7 @@ never=$!
 pull; expect "pull what? usage" 2
 pull nonsense; expect "what is no address" 2 'hf:OWNER/NAME'
 pull "$at/"; expect "an address of no file" 2 'names no file'
+HF_ENDPOINT=hub.example pull hf:o/n; expect "a hub that is none" 2 '"hub.example", where hf: leads to, .*HF_ENDPOINT'
 pull "$at/plain/a.gguf"; expect "a file" 0 "a is .*/models/a.gguf"
 whole "is there" a.gguf
 "$pippin" models list --json >"$tmp/out"

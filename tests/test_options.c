@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/buf.h"
@@ -544,6 +545,20 @@ static void conf_format(void **state)
     refuse("chat", "the name of a persona has");
     write_conf("[persona None]\nsystem = x\n");
     refuse("chat", "choose another name");
+    write_conf("[persona M\374ller]\nsystem = x\n");
+    refuse("chat", "pippin.conf:2: system: the name of the persona is no text in UTF-8");
+    write_conf("[sampling]\n= 3\n");
+    refuse("run", "pippin.conf:2: there is no name before the value");
+    char *deep = pp_strdup(paths.config), folder[300]; /* where the path is longer than a line of a message */
+    snprintf(folder, sizeof folder, "%s/%0200d", deep, 0);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    snprintf(paths.config, sizeof paths.config, "%s", folder);
+    write_conf("[sampling]\ntemp = warm\n");
+    refuse("run", "pippin.conf:2: temp expects a number from 0 to 100");
+    remove_conf();
+    assert_int_equal(rmdir(folder), 0);
+    snprintf(paths.config, sizeof paths.config, "%s", deep);
+    pp_free(deep);
 
     struct pp_config *c;
     char path[600];

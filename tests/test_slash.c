@@ -188,6 +188,15 @@ static void test_set(void **state)
     assert_string_equal(param("seed"), "99");
     assert_int_equal(fix_slash("/set seed random"), PP_SLASH_DONE);
     assert_string_equal(param("seed"), "random");
+    assert_int_equal(fix_slash("/set seed 99"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/set seed -1"), PP_SLASH_DONE); /* as --seed has it */
+    assert_string_equal(param("seed"), "random");
+    assert_int_equal(fix_slash("/set predict 7"), PP_SLASH_DONE); /* as the long option is called */
+    assert_string_equal(param("n"), "7");
+    assert_int_equal(fix_slash("/set temp"), PP_SLASH_ERROR); /* says what it takes */
+    assert_non_null(strstr(notice(), "from 0 to 100"));
+    assert_int_equal(fix_slash("/set colour"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "there is no parameter \"colour\""));
 }
 
 static void test_draft_and_persona(void **state)
