@@ -32,6 +32,8 @@ static struct {
     char *kept;           /* a text that was not taken, to be put back; readline's */
     char *before;         /* what was typed before that one, or one that was taken, was looked up in the history, */
     int looked_up;        /* at this place; NULL: it was not */
+    char *asked;          /* the line in which a search that asks was begun, */
+    int asked_at, asked_point; /* its place in the history, and the cursor in it */
 } ed;
 
 /* --- what readline calls ----------------------------------------------------------------------------------- */
@@ -97,17 +99,28 @@ static int on_tab(int count, int key)
     return 0;
 }
 
-/* vi's searches. readline takes what is searched for as a pattern there, and tries it at every byte of every line: of a
- * long one that takes minutes. As text it is found at once; a ^ still stands for the beginning. */
+/* Searches that ask what for: vi's / and ?, Emacs's Alt-P and Alt-N. Of vi's readline takes that as a pattern, and tries
+ * it at every byte of every line: of a long one that takes minutes. As text it is found at once; a ^ still stands for the
+ * beginning. Where nothing is found, readline would forget what became of the line. */
+static void note_line(void)
+{
+    pp_free(ed.asked);
+    ed.asked = pp_strdup(rl_line_buffer);
+    ed.asked_at = where_history();
+    ed.asked_point = rl_point;
+}
+
 static int search_back(int count, int key)
 {
     (void)key;
+    note_line();
     return rl_noninc_reverse_search(count, ':');
 }
 
 static int search_on(int count, int key)
 {
     (void)key;
+    note_line();
     return rl_noninc_forward_search(count, ':');
 }
 
@@ -149,6 +162,10 @@ static void bind_keys(void)
     }
     if (rl_function_of_keyseq("\030\022", emacs_standard_keymap, NULL) == rl_re_read_init_file)
         rl_bind_keyseq_in_map("\\C-x\\C-r", on_read_again, emacs_standard_keymap);
+    if (rl_function_of_keyseq("\033p", emacs_standard_keymap, NULL) == rl_noninc_reverse_search)
+        rl_bind_keyseq_in_map("\\ep", search_back, emacs_standard_keymap);
+    if (rl_function_of_keyseq("\033n", emacs_standard_keymap, NULL) == rl_noninc_forward_search)
+        rl_bind_keyseq_in_map("\\en", search_on, emacs_standard_keymap);
     rl_bind_key_in_map('/', search_back, vi_movement_keymap);
     rl_bind_key_in_map('?', search_on, vi_movement_keymap);
     rl_bind_key_in_map('n', search_back_again, vi_movement_keymap);
@@ -281,6 +298,7 @@ void pp_edit_close(void)
         fclose(ed.nowhere);
     free(ed.kept);
     pp_free(ed.before);
+    pp_free(ed.asked);
     memset(&ed, 0, sizeof ed);
 }
 
@@ -423,10 +441,72 @@ static void keep_whole(const struct before *b)
     }
 }
 
+/* The line as it was when a search was begun that has found nothing, or was given up. */
+static void back_to_asked(void)
+{
+    if (!has_room(strlen(ed.asked)))
+        return;
+    if (ed.asked_at < history_length) { /* readline has brought back what was typed before that was looked up */
+        char *before = pp_strdup(rl_line_buffer);
+        rl_replace_line(before ? before : "", 1); /* its undo list must not be that of what is saved, and freed twice */
+        pp_free(before);
+        rl_maybe_save_line();
+        history_set_pos(ed.asked_at);
+        const HIST_ENTRY *older = current_history();
+        rl_replace_line(older ? older->line : "", 1);
+    }
+    if (strcmp(ed.asked, rl_line_buffer) != 0)
+        set_line(ed.asked);
+    if (ed.asked_point <= rl_end)
+        rl_point = ed.asked_point;
+}
+
+/* What was found has taken the place of what was typed, which readline forgets: it becomes an earlier line, in memory. */
+static void keep_asked(void)
+{
+    const char *s = ed.asked;
+    const int at = where_history() < history_length ? where_history() : -1;
+    if (!s[strspn(s, " \t\n")] || strcmp(s, rl_line_buffer) == 0)
+        return;
+    add_history(s);
+    using_history();
+    if (at >= 0)
+        history_set_pos(at);
+}
+
+/* After a search that asked; wanted: what for, NULL if it was given up. What is not found is not lost: whoever does not
+ * know where Alt-P led may have written a message. */
+static void after_asking(const char *wanted)
+{
+    const char *words = wanted ? wanted + (*wanted == '^') : ""; /* at the beginning of a line */
+    const bool found = *words && strstr(rl_line_buffer, words);
+    if (ed.asked && found)
+        keep_asked();
+    else if (ed.asked)
+        back_to_asked();
+    pp_free(ed.asked);
+    ed.asked = NULL;
+    if (found || !*words)
+        return;
+    struct pp_buf text = {0};
+    pp_buf_fmt(&text, "no earlier message has \"%s\" in it; nothing was sent", words);
+    ed.hooks.complain(ed.hooks.user, pp_buf_cstr(&text));
+    pp_buf_free(&text);
+    if (rl_end == 0 && !pp_edit_vi())
+        pp_edit_set(wanted);
+}
+
 void pp_edit_feed(const char *bytes, size_t n)
 {
     if (n > sizeof ed.queue)
         return;
+    const bool asking = RL_ISSTATE(RL_STATE_NSEARCH), enter = n == 1 && (*bytes == '\r' || *bytes == '\n');
+    if (asking && bytes[0] == '\033') { /* readline would take it for a part of what is searched for */
+        if (n == 1)
+            pp_edit_feed("\a", 1);
+        return;
+    }
+    char *wanted = asking && enter ? pp_strdup(rl_line_buffer) : NULL;
     /* A key that is a sequence ends a search, but readline leaves half a key behind then, and a prefix such as Ctrl-X
      * brings it down. Esc alone ends it cleanly. */
     if (RL_ISSTATE(RL_STATE_ISEARCH) && ((n > 1 && bytes[0] == '\033') || (n == 1 && strchr("\t\030", bytes[0]))))
@@ -442,6 +522,9 @@ void pp_edit_feed(const char *bytes, size_t n)
     }
     if (!searching && !pp_edit_searching())
         keep_whole(&before);
+    if (asking && !RL_ISSTATE(RL_STATE_NSEARCH))
+        after_asking(wanted);
+    pp_free(wanted);
 }
 
 bool pp_edit_insert(const char *text, size_t n)
@@ -549,6 +632,8 @@ size_t pp_edit_cursor(void)
 
 const char *pp_edit_message(void)
 {
+    if (RL_ISSTATE(RL_STATE_NSEARCH))
+        return "earlier messages with this in them: Enter looks, Esc gives it up";
     return rl_display_prompt && rl_display_prompt != rl_prompt && *rl_display_prompt ? rl_display_prompt : NULL;
 }
 

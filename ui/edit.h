@@ -42,7 +42,7 @@ void pp_edit_take_rest(char *rest[static 2]);
 const char *pp_edit_text(void);
 size_t pp_edit_len(void);
 size_t pp_edit_cursor(void);         /* byte offset, at a character's start */
-const char *pp_edit_message(void);   /* what readline says instead of a prompt: "(reverse-i-search)`foo': "; or NULL */
+const char *pp_edit_message(void);   /* what stands instead of a prompt: "(reverse-i-search)`foo': "; or NULL */
 bool pp_edit_searching(void);        /* in an incremental search or in the middle of a command of several keys */
 bool pp_edit_vi(void);               /* keys as in vi */
 bool pp_edit_vi_command(void);       /* of these, its command mode */

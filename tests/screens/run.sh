@@ -291,6 +291,18 @@ search_ends_with_a_key() { # such as End, and a prefix behind it is one
         see "alpha one more" && keys C-c C-r && text "alp" && see "reverse-i-search" && keys M-b && gone "reverse-i-search" &&
         text "X" && see "Xalpha one" && keys C-c && text "$(printf '\022\033[F\030\tyes')" && see "yes"
 }
+search_asks() { # Alt-P: what it waits for is said, keys are no text, and what is not found stays
+    start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && keys M-p && see "Esc gives it up" &&
+        keys Escape && gone "Esc gives it up" && text "typed" && keys M-p && text "alp" && keys Left Enter &&
+        gone "Esc gives it up" && see "› alpha one" && text "X " && see "› X alpha one" &&
+        keys M-p && text "none" && see "› none" && keys Escape && see "› X alpha one" && keys M-p && text "none" &&
+        keys Enter && see 'has "none" in it' && see "› X alpha one" &&
+        keys C-c && text "half" && keys Up && see "› X alpha one" && keys Up && see "› typed" && keys Up && see "› alpha one" &&
+        text " more" && keys M-p && text "zz" && keys Escape && see "› alpha one more" &&
+        keys Down Down Down && see "› half" && keys Up Up Up && see "› alpha one more" && keys M-p && text "zz" &&
+        keys Enter && see 'has "zz" in it' && see "› alpha one more" && keys Down Down Down && see "› half" && keys C-u && see "› Write a message" && keys M-p &&
+        text "A long message" && keys Enter && see 'has "A long message" in it' && see "› A long message"
+}
 typed_ahead() {
     t kill-session -t =case 2>/dev/null
     t new-session -d -s case -x 80 -y 24 "sleep 1; $program; cat >/dev/null" && sleep 0.3 && say "typed early" &&
@@ -845,7 +857,7 @@ long_typed() {
 cases="greeting_80x24 size_of_another absurd_sizes greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarged_to_the_tail new_text_mark many_messages loading_ends paste_lines
 paste_megabyte paste_without_memory paste_of_no_text paste_without_end paste_behind_a_menu paste_while_leaving multi_line
-history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key typed_ahead
+history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key search_asks typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
