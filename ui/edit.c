@@ -99,9 +99,9 @@ static int on_tab(int count, int key)
     return 0;
 }
 
-/* Searches that ask what for: vi's / and ?, Emacs's Alt-P and Alt-N. Of vi's readline takes that as a pattern, and tries
- * it at every byte of every line: of a long one that takes minutes. As text it is found at once; a ^ still stands for the
- * beginning. Where nothing is found, readline would forget what became of the line. */
+/* Searches that ask what for: vi's / and ?, Emacs's Alt-P and Alt-N. In vi's readline takes that as a pattern, and
+ * tries it at every byte of every line: of a long one that takes minutes. As text it is found at once; a ^ still stands
+ * for the beginning. Where nothing is found, readline would forget what became of the line. */
 static void note_line(void)
 {
     pp_free(ed.asked);
@@ -461,7 +461,7 @@ static void back_to_asked(void)
         rl_point = ed.asked_point;
 }
 
-/* What was found has taken the place of what was typed, which readline forgets: it becomes an earlier line, in memory. */
+/* What was found has taken the place of what was typed, which readline forgets: that becomes an earlier line. */
 static void keep_asked(void)
 {
     const char *s = ed.asked;
