@@ -164,18 +164,19 @@ static bool find_module(const struct pp_source *base, const char *name, struct m
     return found;
 }
 
-/* Notes a target that changes a part of such a module; *noted: it does. */
-static enum pp_code note_module(struct to_peft *p, const struct pp_adapter_target *t, bool *noted, struct pp_error *err)
+/* Notes a target whose matrix `name` (pp_adapter_matrices) is a part of such a module; *noted: it is. */
+static enum pp_code note_module(struct to_peft *p, const struct pp_adapter_target *t, int part, const char *name,
+                                bool *noted, struct pp_error *err)
 {
     struct module_join m = {0};
     struct pp_buf module = {0};
     int place;
     size_t i = 0;
-    *noted = t->rank && find_module(p->base, t->name, &m, &module, &place) && module.len < PP_HF_NAME;
+    *noted = t->rank && find_module(p->base, name, &m, &module, &place) && module.len < PP_HF_NAME;
     if (!*noted) {
         const bool bad = module.bad;
         pp_buf_free(&module);
-        return bad ? pp_fail_nomem(err, t->name) : PP_OK;
+        return bad ? pp_fail_nomem(err, name) : PP_OK;
     }
     while (i < p->n_joins && strcmp(p->joins[i].join.name, pp_buf_cstr(&module)) != 0)
         i++;
@@ -184,18 +185,20 @@ static enum pp_code note_module(struct to_peft *p, const struct pp_adapter_targe
         snprintf(p->joins[i].join.name, PP_HF_NAME, "%s", pp_buf_cstr(&module));
     }
     pp_buf_free(&module);
-    return pp_join_add(&p->joins[i].join, place, t->name, t, 0)
+    return pp_join_add(&p->joins[i].join, place, name, t, part)
                ? PP_OK
-               : pp_fail(err, PP_ERR_FORMAT, "the adapter has %s twice", t->name);
+               : pp_fail(err, PP_ERR_FORMAT, "the adapter has %s twice", name);
 }
 
-/* A module of a folder may be made of what is there otherwise. */
-static enum pp_code check_folder_form(const struct to_peft *p, const struct pp_adapter_target *t, struct pp_error *err)
+/* A module of a folder may be made of what is there otherwise. name: of the target's matrices that of the module. */
+static enum pp_code check_folder_form(const struct to_peft *p, const struct pp_adapter_target *t, const char *name,
+                                      struct pp_error *err)
 {
     struct pp_adapter_target there = *t;
-    there.form = form_of(pp_convert_arch(p->base), t->name);
+    there.form = form_of(pp_convert_arch(p->base), name);
+    there.second = NULL;
     const bool several = pp_adapter_is_by_rows(&there) && there.form != PP_HF_QKV_BY_HEAD;
-    return several || !pp_adapter_form_fits(&there) ? pp_convert_fail_form(t->name, err) : PP_OK;
+    return several || !pp_adapter_form_fits(&there) ? pp_convert_fail_form(name, err) : PP_OK;
 }
 
 /* Where a folder has the outputs of a matrix: which of ours each of its is, pp_free; *order NULL: the same. */
@@ -313,6 +316,25 @@ static enum pp_code add_halves(struct to_peft *p, const struct pp_adapter_target
     return code;
 }
 
+/* A and B of the module of one of two matrices that a file has in one: A is that of both, of B those are its rows. */
+static enum pp_code add_half(struct to_peft *p, const struct pp_adapter_target *t, int part, const char *module,
+                             struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(p->base);
+    const int64_t n = pp_adapter_part_outputs(t, hp, part);
+    struct pp_tensor b = t->b;
+    int32_t *order = pp_malloc((size_t)n * sizeof *order);
+    if (!order)
+        return pp_fail_nomem(err, t->name);
+    pp_adapter_outputs(t, hp, part, PP_PAIRS_SAME, order);
+    b.ne[1] = n;
+    enum pp_code code = add_tensor(p, &t->a, NULL, module, ".lora_A.weight", err);
+    if (!code)
+        code = add_tensor(p, &b, order, module, ".lora_B.weight", err);
+    pp_free(order);
+    return code;
+}
+
 /* Where a module's rank and alpha are not those of most. */
 static bool add_numbers(struct to_peft *p, const char *module, int64_t rank, float scale, int64_t usual_rank,
                         float alpha)
@@ -412,36 +434,47 @@ static enum pp_code add_joined(struct to_peft *p, const struct module_join *m, i
     return code;
 }
 
-static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target *t, int64_t usual_rank, float alpha,
-                               struct pp_error *err)
+/* One of a target's matrices, which is called so. */
+static enum pp_code add_matrix(struct to_peft *p, const struct pp_adapter_target *t, int part, const char *matrix,
+                               int64_t usual_rank, float alpha, struct pp_error *err)
 {
     struct pp_buf module = {0};
-    enum pp_code code = is_of_keys(p->base, t) ? PP_OK : pp_convert_check_fit(p->base, t, 0, t->name, err);
-    bool noted = false;
-    if (pp_is_of_group(t, p->base, false))
-        return code;
-    if (!code)
-        code = note_module(p, t, &noted, err);
+    bool noted = false, ok = true;
+    enum pp_code code = note_module(p, t, part, matrix, &noted, err);
     if (noted)
         return code;
-    if (!code && !module_name(p->base, t->name, &module))
-        code = module.bad ? pp_fail_nomem(err, t->name)
-                          : pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", t->name);
+    if (!code && !module_name(p->base, matrix, &module))
+        code = module.bad ? pp_fail_nomem(err, matrix)
+                          : pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", matrix);
     if (!code)
-        code = check_folder_form(p, t, err);
+        code = check_folder_form(p, t, matrix, err);
     const char *name = pp_buf_cstr(&module);
-    bool ok = true;
     if (!code && t->weight.data) {
         code = add_norm(p, t, name, err);
         ok = add_module(p, p->saved, t, name);
     }
     if (!code && t->rank) {
-        code = add_halves(p, t, name, err);
+        code = t->second ? add_half(p, t, part, name, err) : add_halves(p, t, name, err);
         ok = add_module(p, p->modules, t, name) && add_numbers(p, name, t->rank, t->scale, usual_rank, alpha) && ok;
     }
     if (!code && (!ok || module.bad))
         code = pp_fail_nomem(err, "an adapter's configuration");
     pp_buf_free(&module);
+    return code;
+}
+
+static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target *t, int64_t usual_rank, float alpha,
+                               struct pp_error *err)
+{
+    const char *const matrices[] = {t->name, t->second}; /* the latter of gates and values in one only */
+    enum pp_code code = PP_OK;
+    for (int part = 0; part < 2 && matrices[part] && !code; part++)
+        if (part || !is_of_keys(p->base, t))
+            code = pp_convert_check_fit(p->base, t, part, matrices[part], err);
+    if (pp_is_of_group(t, p->base, false))
+        return code;
+    for (int part = 0; part < 2 && matrices[part] && !code; part++)
+        code = add_matrix(p, t, part, matrices[part], usual_rank, alpha, err);
     return code;
 }
 
