@@ -121,6 +121,8 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"pieces", (double)hp->qkv_pieces},
         {"norms behind parts", hp->post_norms},
         {"difference", hp->differential},
+        {"difference as before", hp->difference_before},
+        {"powers of gates", hp->poly_gates},
         {"scores of keys", hp->key_scores},
         {"convolved heads", hp->convolved_heads},
         {"silent experts", hp->idle_silent},

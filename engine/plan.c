@@ -226,6 +226,8 @@ static bool is_of_shared(const struct pp_hparams *hp, const char *name)
 /* What a number of each layer is made of when the plan is. */
 static bool is_of_difference(const struct pp_hparams *hp, const char *name)
 {
+    if (hp->poly_gates && strstr(name, ".ffn_poly."))
+        return true;
     return hp->differential && (strstr(name, ".attn_lambda_") ||
                                 (hp->heads_alternate && strstr(name, ".attn_sub_norm.")));
 }

@@ -206,7 +206,10 @@ struct pp_hparams {
     bool differential;      /* what the second half of the heads gives is taken off what the first half does, and both
                                see values of two heads side by side: DiffLlama's */
     bool heads_alternate;   /* of those the heads of both kinds take turns, and what they give is normed with weights:
-                               Phi 4 Flash's */
+                               Phi 4 Flash's and Motif's */
+    bool difference_before; /* a layer's number begins with what in other families that of the layer before does:
+                               Motif's */
+    bool poly_gates;        /* gates are sums of their normed powers (decoder_poly.c): Motif's */
     int64_t memory_layer;   /* what this layer's scan gives, before its gate, is what later layers let through by gates
                                of their own, which have neither attention nor states (PP_LAYER_SHARING without
                                PP_LAYER_SHARED); 0: there are none */

@@ -160,6 +160,23 @@ static double clamped(double g, double u, double most)
     return g / (1 + exp(-1.702 * g)) * (fmax(-most, fmin(most, u)) + 1);
 }
 
+/* Motif: of n gates their cubes, squares and themselves, each divided by the root of its mean square and times a number
+ * of the layer, and another number. */
+static void poly(const struct decoder *d, int l, int n, double *gate)
+{
+    const float *w = decoder_part(d, l, "ffn_poly", ".weight")->values;
+    double squares[3] = {1e-6, 1e-6, 1e-6};
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < 3; k++)
+            squares[k] += pow(gate[i], 2 * (3 - k)) / n;
+    for (int i = 0; i < n; i++) {
+        double sum = (double)decoder_part(d, l, "ffn_poly", ".bias")->values[0];
+        for (int k = 0; k < 3; k++)
+            sum += (double)w[k] * pow(gate[i], 3 - k) / sqrt(squares[k]);
+        gate[i] = sum;
+    }
+}
+
 /* One matrix after the other, n values between them. end: of their names; e: which expert, if there are several. */
 static void one_feed_forward(const struct decoder *d, int l, const char *end, int e, int n, const double *in,
                              double *out)
@@ -170,8 +187,10 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
     snprintf(kind[1], sizeof kind[1], d->s.mlstm.fused ? "ffn_gate_up%s" : "ffn_up%s", end);
     snprintf(kind[2], sizeof kind[2], "ffn_down%s", end);
     decoder_linear_of(d, l, kind[1], e, in, d->s.ff == FF_SILU_FUSED || d->s.ff == FF_GELU_FUSED ? gate : up);
-    if (d->s.ff == FF_SILU || d->s.ff == FF_RELU2_GATE || d->s.ff == FF_GELU_GATE || d->s.ff == FF_CLAMPED)
+    if (decoder_has_gate(d))
         decoder_linear_of(d, l, kind[0], e, in, gate);
+    if (d->s.ff == FF_POLY)
+        poly(d, l, n, gate);
     for (int i = 0; i < n; i++)
         switch (d->s.ff) {
         case FF_GELU: up[i] = decoder_gelu_tanh(up[i]); break;
@@ -181,6 +200,7 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
         case FF_XIELU: up[i] = xielu(l, up[i]); break;
         case FF_RELU2_GATE: up[i] *= gate[i] > 0 ? gate[i] * gate[i] : 0; break;
         case FF_CLAMPED: up[i] = clamped(gate[i], up[i], (double)d->s.gate_bound); break;
+        case FF_POLY: up[i] *= gate[i]; break;
         case FF_RELU: up[i] = fmax(up[i], 0); break;
         case FF_RELU2: up[i] = up[i] > 0 ? up[i] * up[i] : 0; break;
         default: up[i] *= gate[i] / (1 + exp(-gate[i])); break;
@@ -465,26 +485,30 @@ static double factor(const struct decoder *d, int l, const char *q, const char *
 static void difference(const struct decoder *d, int l, const double *q, const double *k, const double *v, int last,
                        double *att)
 {
+    const bool turns = d->s.alternate;
     const int dim = d->s.head_dim, half = d->s.n_head / 2, n_kv = d->s.n_head_kv * dim;
-    const int group = d->s.n_head / d->s.n_head_kv;
-    const double initial = 0.8 - 0.6 * exp(-0.3 * l);
+    const int group = d->s.n_head / d->s.n_head_kv, n_pairs = d->s.n_head_kv / 2;
+    const double initial = 0.8 - 0.6 * exp(-0.3 * (turns ? l - 1 : l));
     const double lambda = factor(d, l, "attn_lambda_q1", "attn_lambda_k1") -
                           factor(d, l, "attn_lambda_q2", "attn_lambda_k2") + initial;
     double *one = doubles(2 * dim), *two = doubles(2 * dim);
     for (int h = 0; h < half; h++) {
-        const int heads[] = {h, h + half};
         double square = 0;
         for (int i = 0; i < 4; i++) { /* of each head's weights, each of the two values */
-            const int head = heads[i / 2], value = heads[i % 2];
-            attend_capped(q + head * dim, k + head / group * dim, v + value / group * dim, 0, last, dim, n_kv,
-                          scale_at(d, last), 0, 0, 1, (i / 2 ? two : one) + i % 2 * dim);
+            const int head = turns ? 2 * h + i / 2 : h + i / 2 * half;
+            const int key = turns ? h / group * 2 + i / 2 : head / group;
+            const int value = turns ? h / group * 2 + i % 2 : h / group + i % 2 * n_pairs;
+            attend_capped(q + head * dim, k + key * dim, v + value * dim, 0, last, dim, n_kv, scale_at(d, last), 0, 0,
+                          1, (i / 2 ? two : one) + i % 2 * dim);
         }
         for (int i = 0; i < 2 * dim; i++) {
             one[i] -= lambda * two[i];
             square += one[i] * one[i] / (2 * dim);
         }
+        const double root = sqrt(square + (turns ? 1e-5 : (double)DECODER_EPSILON));
         for (int i = 0; i < 2 * dim; i++)
-            att[h * 2 * dim + i] = (1 - initial) * one[i] / sqrt(square + (double)DECODER_EPSILON);
+            att[h * 2 * dim + i] = (1 - initial) * one[i] / root *
+                                   (turns ? (double)decoder_part(d, l, "attn_sub_norm", ".weight")->values[i] : 1);
     }
     pp_free(one);
     pp_free(two);

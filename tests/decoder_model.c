@@ -111,6 +111,7 @@ static const struct decoder_shape families[] = {
     {.arch = "hyperclovax", .norms = BOTH_NORMS, .attn_scale = 0.2f, .embd_scale = 3, .residual_scale = 0.5f,
      .logit_scale = 0.25f},
     {.arch = "diffllama", .differential = true},
+    {.arch = "motif", .differential = true, .alternate = true, .ff = FF_POLY},
     {.arch = "jetmoe", .head_mixture = true, .n_expert = 6, .n_used = 2, .tied = true},
     {.arch = "openai-gpt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
      .joined = true, .tied = true, .norms = POST_NORM, .swin = true, .sums = true, .no_output_norm = true,
@@ -407,6 +408,8 @@ static void add_attention(struct decoder *d, int l)
         static const char *const numbers[] = {"attn_lambda_q1", "attn_lambda_k1", "attn_lambda_q2", "attn_lambda_k2"};
         add_number(d, l, numbers[i], s->head_dim, 0, 0.5f);
     }
+    if (s->alternate)
+        add_sub_norm(d, l, "attn_sub_norm", 2 * s->head_dim);
     if (s->key_scores) {
         add_matrix(d, l, "attn_key_score", s->n_head_kv, n_kv, s->biases & BIAS_QKV);
         add_number(d, l, "attn_key_score_a", s->n_head_kv, 0, 0.5f);
@@ -662,6 +665,12 @@ static void add_shared(struct decoder *d, int l)
     add_matrix(d, l, "ffn_down_shexp", d->s.n_embd, d->s.n_ff_shared, false);
 }
 
+bool decoder_has_gate(const struct decoder *d)
+{
+    const int ff = d->s.ff;
+    return ff == FF_SILU || ff == FF_RELU2_GATE || ff == FF_GELU_GATE || ff == FF_CLAMPED || ff == FF_POLY;
+}
+
 static void add_feed_forward(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
@@ -683,8 +692,12 @@ static void add_feed_forward(struct decoder *d, int l)
         if (s->n_ff_shared)
             add_shared(d, l);
     } else {
-        if (s->ff == FF_SILU || s->ff == FF_RELU2_GATE || s->ff == FF_GELU_GATE || s->ff == FF_CLAMPED)
+        if (decoder_has_gate(d))
             add_matrix(d, l, "ffn_gate", s->n_ff, s->n_embd, bias);
+        if (s->ff == FF_POLY) {
+            add_number(d, l, "ffn_poly.weight", 3, 0.5f, 0.5f);
+            add_number(d, l, "ffn_poly.bias", 1, 0, 0.5f);
+        }
         add_matrix(d, l, s->mlstm.fused ? "ffn_gate_up" : "ffn_up", fused ? 2 * s->n_ff : s->n_ff, s->n_embd, bias);
         add_matrix(d, l, "ffn_down", s->n_embd, s->n_ff, bias || s->biases & BIAS_DOWN);
         shrink(d);

@@ -37,7 +37,7 @@ struct decoder_shape {
     /* From GELU on there is no gate but in the last; of FUSED gate and value are one matrix. */
     enum {
         FF_SILU, FF_SILU_FUSED, FF_GELU_FUSED, FF_GELU_GATE, FF_RELU2_GATE, FF_GELU, FF_GELU_EXACT, FF_RELU2, FF_XIELU,
-        FF_RELU, FF_CLAMPED
+        FF_RELU, FF_CLAMPED, FF_POLY
     } ff;
     float gate_bound;      /* CLAMPED: gates are at most this, and what they multiply is within it */
     /* Heads see the last so many blocks of 64 positions, and each so many-th before those, the next head one that is
@@ -105,6 +105,7 @@ struct decoder_shape {
     bool filtered;         /* Yuan 2's: queries and keys read the input through two convolutions, and share vectors */
     bool key_scores;       /* Doge's: keys have scores of their own, and parts multiply the stream */
     bool differential;     /* DiffLlama's: attention is the difference of two */
+    bool alternate;        /* of heads that take turns, and what they give is normed with weights: Motif's */
     const char *output_norm; /* NULL: output_norm */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */
     bool wide_first;       /* the first layer does, then each wide-th behind it */

@@ -32,6 +32,7 @@ float decoder_xielu(int l, int i);
 
 bool decoder_convolves(const struct decoder *d, int l); /* a layer, in place of attention */
 bool decoder_has_states(const struct decoder *d, int l); /* likewise */
+bool decoder_has_gate(const struct decoder *d);           /* a matrix of gates in feed-forward parts */
 bool decoder_has_lru(const struct decoder *d, int l);    /* likewise */
 bool decoder_has_lightning(const struct decoder *d, int l); /* likewise */
 bool decoder_has_mlstm(const struct decoder *d); /* all layers */

@@ -450,6 +450,33 @@ static void diffllama(void **state)
     assert_unknown_form(&uneven, "layers that differ");
 }
 
+/* Motif: the difference of heads that take turns, and gates that are sums of normed powers. */
+static void motif(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("motif");
+    s.n_head = 8;
+    s.n_head_kv = 4; /* two pairs of keys, each for two of queries */
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.subln.weight", 1, 2 * s.head_dim);
+    assert_tensor(folder, "model.layers.1.mlp.act_fn.weight", 1, 3);
+    assert_tensor(folder, "model.layers.1.mlp.act_fn.bias", 1, 1);
+    s.n_head_kv = 8;
+    s.tied = true;
+    check_decoder(&s);
+    s.n_embd = 64;
+    s.head_dim = s.rope_dim = 32;
+    check_quantised(&s);
+    const struct spoilt cases[] = {{"blk.1.attn_lambda_q1", 0, 8, "attn_lambda_q1"},
+                                   {"blk.1.attn_sub_norm.weight", 0, 32, "attn_sub_norm"},
+                                   {"blk.0.ffn_poly.weight", 0, 2, "ffn_poly.weight"},
+                                   {"blk.1.ffn_poly.bias", 0, 0, "ffn_poly.bias"}};
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    s.n_head_kv = 1;
+    const struct spoilt odd = {"blk.0.attn_k.weight", s.head_dim, s.n_embd, "no pairs"};
+    assert_refused(&s, &odd, 1);
+}
+
 /* An adapter that has no place in a model is refused, by name. */
 static void refuse_adapted(const char *model, const char *path, const char *word)
 {
@@ -900,7 +927,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(codegen_in_eight), cmocka_unit_test(persimmon), cmocka_unit_test(paddleocr),
         cmocka_unit_test(cogvlm), cmocka_unit_test(fuyu), cmocka_unit_test(windows_in_llama),
         cmocka_unit_test(vaultgemma), cmocka_unit_test(helium), cmocka_unit_test(nanochat),
-        cmocka_unit_test(muse_glimmer), cmocka_unit_test(diffllama), cmocka_unit_test(doge), cmocka_unit_test(jetmoe),
+        cmocka_unit_test(muse_glimmer), cmocka_unit_test(diffllama), cmocka_unit_test(motif), cmocka_unit_test(doge), cmocka_unit_test(jetmoe),
         cmocka_unit_test(openai_gpt), cmocka_unit_test(ctrl), cmocka_unit_test(granite_swa), cmocka_unit_test(aria),
         cmocka_unit_test(cohere_compass), cmocka_unit_test(looped), cmocka_unit_test(lora_of_loops),
         cmocka_unit_test(norms_of_loops), cmocka_unit_test(modernbert_decoder), cmocka_unit_test(kormo),

@@ -544,6 +544,8 @@ static void make_slots(struct builder *b)
         b->up = pp_plan_slot(p, hp->n_ff);
     }
     b->act = pp_plan_slot(p, hp->n_ff);
+    if (hp->poly_gates)
+        pp_poly_slots(b);
     b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert + hp->n_expert_idle : 1);
     if (hp->norm_rank) { /* norms are of the stream, and of the vectors of latent attention, which may be wider */
         const int64_t low = hp->q_lora_rank > hp->kv_lora_rank ? hp->q_lora_rank : hp->kv_lora_rank;

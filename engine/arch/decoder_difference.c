@@ -4,7 +4,7 @@
  * of results, each twice as long; they are normed without weights.
  *
  * In Phi 4 Flash (arXiv 2507.06607) heads of both kinds take turns instead of being halves, so that the two of values
- * lie side by side as they come, and norms have weights. */
+ * lie side by side as they come, and norms have weights. Motif (arXiv 2508.09148) has the same, with rotated heads. */
 #include <math.h>
 
 #include "engine/arch/decoder_int.h"
@@ -14,9 +14,9 @@
 static const float WEIGHTED_EPS = 1e-5f; /* of norms with weights, whatever that of others is */
 
 /* What each layer's number begins with, and what is left of results: a layer's own constant, and 1 less it. */
-static double initial(int l)
+static double initial(const struct builder *b, int l)
 {
-    return 0.8 - 0.6 * exp(-0.3 * l);
+    return 0.8 - 0.6 * exp(-0.3 * (b->hp->difference_before ? l - 1 : l));
 }
 
 /* The exponential of what two vectors have in common. False: *err is set. */
@@ -87,8 +87,8 @@ bool pp_difference_result(struct builder *b, int l)
                    pp_tensor_floats(weight, 0, 1, numbers, b->err) != PP_OK)))
         return false;
     for (int64_t i = 0; i < dim; i++)
-        numbers[i] = (float)((1 - initial(l)) * (weight ? (double)numbers[i] : 1));
-    const float taken = (float)(factors[0] - factors[1] + initial(l));
+        numbers[i] = (float)((1 - initial(b, l)) * (weight ? (double)numbers[i] : 1));
+    const float taken = (float)(factors[0] - factors[1] + initial(b, l));
     if (taken != 0.0f)
         add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = -taken, .in = second, .in2 = NONE,
                               .out = first});

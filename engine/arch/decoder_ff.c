@@ -50,7 +50,9 @@ bool pp_ff_up(struct builder *b, int l, int in)
     if (b->hp->sparsity[l] != 0.0f)
         add(b, (struct pp_op){.kind = PP_OP_SPARSEN, .scale = b->hp->sparsity[l], .layer = l, .in = b->gate,
                               .in2 = NONE, .out = b->gate});
-    return b->d->ungated ? add_fn(b, l, b->up, NONE) : add_fn(b, l, b->gate, b->up);
+    return b->hp->poly_gates ? pp_poly_gate(b, l)
+           : b->d->ungated   ? add_fn(b, l, b->up, NONE)
+                             : add_fn(b, l, b->gate, b->up);
 }
 
 bool pp_ff_down(struct builder *b, int l)

@@ -89,6 +89,7 @@ struct builder {
     int embedding, both, both_normed, adapted; /* Zamba2's: what went into the first layer; that beside the stream; what
                                  products of low rank give */
     int gate_up, gate, up, act, router;
+    int square, cube;        /* gates' powers */
     int narrow, narrow_out;  /* what goes into experts that are narrower than the stream, and what they give */
     int bank, recalled;      /* what came into some layers, side by side; a mixture of that and the stream */
     int64_t n_banked;        /* so many are there */
@@ -147,6 +148,9 @@ bool pp_ff_added(struct builder *b, int l);
  * only one for both); from an input to `act`; and from there to `delta`. */
 bool pp_ff_norm(struct builder *b, int l);
 bool pp_ff_up(struct builder *b, int l, int in);
+/* `gate` becomes a sum of its normed powers, and times `up` `act`. */
+bool pp_poly_gate(struct builder *b, int l);
+void pp_poly_slots(struct builder *b);
 bool pp_ff_down(struct builder *b, int l);
 /* A mixture of experts, from the stream to `delta`; of a family that chooses before attention, how it does. */
 bool pp_experts_result(struct builder *b, int l);

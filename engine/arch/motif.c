@@ -1,0 +1,89 @@
+/* motif.c - Motif 2.6B (arXiv 2508.09148): Llama whose attention is the difference of two, of heads that take turns
+ * (decoder_difference.c), and whose gates are sums of normed powers (decoder_poly.c). Its files are pippin's own. */
+#include <cjson/cJSON.h>
+#include <math.h>
+
+#include "engine/arch/families.h"
+#include "engine/base/json.h"
+#include "engine/hparams.h"
+
+#define LAYER "model.layers.{}."
+#define NUMBERS(name)                                                                                                  \
+    {.hf = LAYER "self_attn.lambda_" name, .gguf = "blk.{}.attn_lambda_" name, .whole = true}
+
+static const struct pp_arch_name names[] = {
+    NUMBERS("q1"), NUMBERS("k1"), NUMBERS("q2"), NUMBERS("k2"),
+    {.hf = LAYER "self_attn.subln", .gguf = "blk.{}.attn_sub_norm"},
+    {.hf = LAYER "mlp.act_fn", .gguf = "blk.{}.ffn_poly"},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"MotifForCausalLM", "motif", "Motif", NULL};
+static const char *const functions[] = {"poly_norm", NULL};
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"rms_norm_eps\": 1e-6}"},
+    {.json = NULL},
+};
+
+static const float HEADS_EPS = 1e-5f; /* of norms of what attention gives */
+
+/* Two heads of queries, of keys and of values make one. */
+static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->differential = hp->heads_alternate = hp->difference_before = hp->poly_gates = true;
+    if (hp->uneven)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in their heads or widths, which "
+                       "attention as a difference (%s) is not computed with", hp->arch);
+    if (hp->n_head_kv >= 2 && hp->n_head_kv % 2 == 0)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld heads of keys, of which no pairs can be made",
+                   (long long)hp->n_head_kv);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    float eps = HEADS_EPS;
+    enum pp_code code = pp_config_activation(config, "hidden_act", functions, err);
+    if (!code)
+        code = pp_config_float(config, "attn_rms_norm_eps", &eps, err);
+    if (code)
+        return code;
+    if (cJSON_IsNumber(pp_json_member(config, "num_noise_heads")))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: num_noise_heads is there, as in Motif 2 12.7B: attention "
+                       "as the difference of groups of heads and one that they have in common, which pippin lacks");
+    if (cJSON_IsNumber(pp_json_member(config, "kv_lora_rank")))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: kv_lora_rank is there, as in Motif 3: latent attention "
+                       "as a difference, which pippin lacks");
+    if (pp_config_flag(config, "use_sliding_window", false))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_sliding_window is true, which is not supported in "
+                       "this family");
+    if (fabsf(eps - HEADS_EPS) > 1e-9f)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_rms_norm_eps is %g; only 1e-5 is supported",
+                       (double)eps);
+    return finish(hp, err);
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g;
+    return finish(hp, err);
+}
+
+static void to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    (void)hp;
+    pp_config_put_text(config, "hidden_act", functions[0]);
+    pp_config_put_float(config, "attn_rms_norm_eps", HEADS_EPS);
+}
+
+const struct pp_arch pp_arch_motif = {
+    .name = "motif",
+    .hf_classes = classes,
+    .names = names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .gguf_neox = true,
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+    .to_config = to_config,
+};
