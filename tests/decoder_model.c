@@ -99,6 +99,7 @@ static const struct decoder_shape families[] = {
      .key_dim = 16, .ff = FF_GELU_FUSED, .tied = true},
     {.arch = "llama", .family = "helium", .neighbours = true},
     {.arch = "llama", .family = "kormo", .neighbours = true},
+    {.arch = "llama", .family = "lille-130m", .neighbours = true, .tied = true},
     {.arch = "llama", .family = "telechat", .neighbours = true, .tied = true, .biases = BIAS_O | BIAS_DOWN},
     {.arch = "granite", .neighbours = true, .embd_scale = 3, .residual_scale = 1, .logit_scale = 4,
      .logit_divided = true},

@@ -32,7 +32,7 @@ static const char *folder_of(const cJSON *config, const char *embeddings)
                            strncmp(embeddings, "gpt_neox", 8) == 0      ? "embed_out.weight"
                            : strstr(embeddings, "embeddings.tok_embed") ? "decoder.weight"
                            : strstr(embeddings, "model.encoder")        ? "decoder.weight"
-                           : strstr(embeddings, "tok_embeddings")       ? "output.weight"
+                           : strstr(embeddings, "model.tok_embeddings") ? "output.weight"
                            : strncmp(embeddings, "rwkv.", 5) == 0       ? "head.weight"
                            : strstr(embeddings, "wte.embedding")        ? "model.transformer.wte.new_embedding"
                            : strncmp(embeddings, "biogpt.", 7) == 0     ? "output_projection.weight"
@@ -61,6 +61,8 @@ static const char *embeddings_of(const cJSON *config)
         strcmp(type->valuestring, "mamba") == 0 || strcmp(type->valuestring, "falcon_mamba") == 0 ||
         strcmp(type->valuestring, "xlstm") == 0)
         return "backbone.embeddings.weight";
+    if (strcmp(type->valuestring, "lille-130m") == 0)
+        return "transformer.tok_embeddings.weight";
     if (strcmp(type->valuestring, "openelm") == 0)
         return "transformer.token_embeddings.weight";
     if (strcmp(type->valuestring, "modernbert") == 0 || strcmp(type->valuestring, "modernbert-decoder") == 0)

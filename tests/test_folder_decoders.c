@@ -866,6 +866,23 @@ static void helium(void **state)
     decoder_free(d);
 }
 
+/* Lille: Llama by other names, whose config.json does not say how wide feed-forward parts are. */
+static void lille(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("lille-130m");
+    s.n_embd = 96;
+    s.n_head = 8;
+    s.n_ff = 256;
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "transformer.layers.1.attention.qkv_proj.weight", 2, s.n_embd);
+    assert_config(folder, "architectures", "LilleForCausalLM");
+    leave_out(folder, "intermediate_size");
+    leave_out(folder, "num_key_value_heads");
+    leave_out(folder, "max_position_embeddings");
+    check_other(&s, folder);
+}
+
 /* nanochat: norms without weights, also of what goes into the first layer, and heads that turn backwards. */
 static void nanochat(void **state)
 {
@@ -927,7 +944,8 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(codegen_in_eight), cmocka_unit_test(persimmon), cmocka_unit_test(paddleocr),
         cmocka_unit_test(cogvlm), cmocka_unit_test(fuyu), cmocka_unit_test(windows_in_llama),
         cmocka_unit_test(vaultgemma), cmocka_unit_test(helium), cmocka_unit_test(nanochat),
-        cmocka_unit_test(muse_glimmer), cmocka_unit_test(diffllama), cmocka_unit_test(motif), cmocka_unit_test(doge), cmocka_unit_test(jetmoe),
+        cmocka_unit_test(muse_glimmer), cmocka_unit_test(diffllama), cmocka_unit_test(doge), cmocka_unit_test(jetmoe),
+        cmocka_unit_test(motif), cmocka_unit_test(lille),
         cmocka_unit_test(openai_gpt), cmocka_unit_test(ctrl), cmocka_unit_test(granite_swa), cmocka_unit_test(aria),
         cmocka_unit_test(cohere_compass), cmocka_unit_test(looped), cmocka_unit_test(lora_of_loops),
         cmocka_unit_test(norms_of_loops), cmocka_unit_test(modernbert_decoder), cmocka_unit_test(kormo),

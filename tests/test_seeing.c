@@ -248,6 +248,7 @@ static void wrapped_models(void **state)
         {"qwen3", "Ovis2_5", {"llm_config"}, "llm.model.", "visual_tokenizer.vit.a.bias", false},
         {"qwen2", "LlavaQwenForCausalLM", {NULL}, "model.", "model.mm_projector.0.bias", true},
         {"phi3", "Phi3VForCausalLM", {NULL}, "model.", "model.vision_embed_tokens.glb_GN", true},
+        {"phi3", "Phi4ForCausalLMV", {NULL}, "model.", "model.vision_tower.vision_tower.a.bias", true},
         {"llama", "MiniCPMV", {NULL}, "llm.model.", "resampler.ln_q.bias", true},
     };
     (void)state;

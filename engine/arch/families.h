@@ -50,7 +50,7 @@ extern const struct pp_arch pp_arch_maple, pp_arch_minimax_m3, pp_arch_bailing_l
 extern const struct pp_arch pp_arch_kormo, pp_arch_hyperclovax, pp_arch_diffllama, pp_arch_telechat, pp_arch_yuan;
 extern const struct pp_arch pp_arch_qwen4, pp_arch_k2_horizon;
 extern const struct pp_arch pp_arch_glm5_next, pp_arch_gigachat35, pp_arch_phi3small;
-extern const struct pp_arch pp_arch_baichuan_m1, pp_arch_klear, pp_arch_xlstm, pp_arch_motif;
+extern const struct pp_arch pp_arch_baichuan_m1, pp_arch_klear, pp_arch_xlstm, pp_arch_motif, pp_arch_lille;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];

@@ -306,6 +306,64 @@ const struct pp_arch pp_arch_helium = {
     .to_config = nothing_more,
 };
 
+/* --- Lille ------------------------------------------------------------------------------------------------------ */
+
+static const char *const lille_classes[] = {"LilleForCausalLM", "lille-130m", NULL};
+static const struct pp_arch_name lille_names[] = {
+    {.hf = "transformer.tok_embeddings", .gguf = "token_embd"},
+    {.hf = "transformer.norm", .gguf = "output_norm"},
+    {.hf = "lm_head", .gguf = "output"},
+    {.hf = "transformer.layers.{}.attention.norm", .gguf = "blk.{}.attn_norm"},
+    {.hf = "transformer.layers.{}.attention.qkv_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED},
+    {.hf = "transformer.layers.{}.attention.out_proj", .gguf = "blk.{}.attn_output"},
+    {.hf = "transformer.layers.{}.feed_forward.norm", .gguf = "blk.{}.ffn_norm"},
+    {.hf = "transformer.layers.{}.feed_forward.gate_proj", .gguf = "blk.{}.ffn_gate"},
+    {.hf = "transformer.layers.{}.feed_forward.up_proj", .gguf = "blk.{}.ffn_up"},
+    {.hf = "transformer.layers.{}.feed_forward.down_proj", .gguf = "blk.{}.ffn_down"},
+    {.hf = NULL},
+};
+static const struct pp_arch_usual lille_usual[] = {
+    {.json = "{\"tie_word_embeddings\": true}"},
+    {.json = NULL},
+};
+
+/* Feed-forward parts are 8 / 3 as wide as the model, to the nearest multiple of 256, of two the even one; config.json
+ * does not say it. */
+static enum pp_code lille_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    const int64_t wanted = 8 * hp->n_embd / 3, below = wanted / 256, rest = wanted % 256;
+    hp->n_ff = 256 * (below + (rest > 128 || (rest == 128 && below % 2)));
+    enum pp_code code = pp_config_int(config, "intermediate_size", &hp->n_ff, err);
+    if (!code)
+        code = pp_config_int(config, "n_kv_heads", &hp->n_head_kv, err);
+    if (!code)
+        code = pp_config_int(config, "block_size", &hp->n_ctx_train, err);
+    return code ? code : pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
+}
+
+static void lille_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put(config, "n_embd", hp->n_embd);
+    pp_config_put(config, "n_layer", hp->n_layer);
+    pp_config_put(config, "n_head", hp->n_head);
+    pp_config_put(config, "n_kv_heads", hp->n_head_kv);
+    pp_config_put(config, "block_size", hp->n_ctx_train);
+}
+
+/* Llama with names and numbers of its own; its rows are in the order of Llama's files as they come. */
+const struct pp_arch pp_arch_lille = {
+    .name = "lille-130m",
+    .file_name = "llama",
+    .hf_classes = lille_classes,
+    .names = lille_names,
+    .ignored = pp_common_ignored,
+    .usual = lille_usual,
+    .hf_pairs = true,
+    .from_config = lille_from_config,
+    .to_config = lille_to_config,
+    .hf_eps = "layer_norm_eps",
+};
+
 /* --- KORMo ------------------------------------------------------------------------------------------------------ */
 
 static const char *const kormo_classes[] = {"KORMoForCausalLM", "kormo", NULL};

@@ -46,7 +46,7 @@ static const char *const flat_classes[] = {
     "BunnyPhi3ForCausalLM", "bunny-phi3", "Phi3VForCausalLM", "phi3_v", "GOTQwenForCausalLM", "GOT",
     "DotsOCRForCausalLM", "dots_ocr", "KeyeForConditionalGeneration", "Keye", "KeyeVL1_5ForConditionalGeneration",
     "KeyeVL1_5", "Videollama3Qwen2ForCausalLM", "videollama3_qwen2", "MiniCPMV", "minicpmv", "MiniCPMO", "minicpmo",
-    NULL};
+    "Phi4ForCausalLMV", "phi4-siglip", "YoutuVLForConditionalGeneration", "youtu_vl", NULL};
 static const char *const omni_classes[] = {"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni",
                                            "Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe", NULL};
 
@@ -119,6 +119,8 @@ static const struct {
     {{"KeyeForConditionalGeneration", "Keye"}, "qwen3"},
     {{"KeyeVL1_5ForConditionalGeneration", "KeyeVL1_5"}, "qwen3"},
     {{"Videollama3Qwen2ForCausalLM", "videollama3_qwen2"}, "qwen2"},
+    {{"Phi4ForCausalLMV", "phi4-siglip"}, "phi3"},
+    {{"YoutuVLForConditionalGeneration", "youtu_vl"}, "youtu"},
 };
 
 /* MiniCPM-V and MiniCPM-o: what is inside is another family with each version, which the first ones do not say. */
@@ -180,7 +182,7 @@ static const char *const others[] = {
     "visual_tokenizer.", "vte.", "visual.", "mlp_AR.", "sound_encoder.", "sound_projection.", "qformer.",
     "query_tokens", "language_projection.", "model.vision_tower_high.", "model.mm_projector_vary.",
     "model.high_res_vision_model.", "model.high_res_vision_neck.", "model.high_res_vision_proj.",
-    "model.high_res_vision_alpha", "model.vision_resampler.", NULL};
+    "model.high_res_vision_alpha", "model.vision_resampler.", "siglip2.", "merger.", NULL};
 
 /* What transformers takes for granted in families whose own models always say it. */
 static const struct {
