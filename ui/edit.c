@@ -99,6 +99,24 @@ static int on_tab(int count, int key)
     return 0;
 }
 
+/* What something else takes the place of, and readline would forget, becomes an earlier line. */
+static void keep(const char *line)
+{
+    const int at = where_history() < history_length ? where_history() : -1;
+    if (!line[strspn(line, " \t\n")])
+        return;
+    add_history(line);
+    using_history();
+    if (at >= 0)
+        history_set_pos(at);
+}
+
+static int revert(int count, int key)
+{
+    keep(rl_line_buffer);
+    return rl_revert_line(count, key);
+}
+
 /* Searches that ask what for: vi's / and ?, Emacs's Alt-P and Alt-N. In vi's readline takes that as a pattern, and
  * tries it at every byte of every line: of a long one that takes minutes. As text it is found at once; a ^ still stands
  * for the beginning. Where nothing is found, readline would forget what became of the line. */
@@ -154,18 +172,23 @@ static void bind_keys(void)
         {"\\e[1;3D", rl_backward_word}, {"\\e[3~", rl_delete}, {"\\e[1~", rl_beg_of_line}, {"\\e[4~", rl_end_of_line},
         {"\\e[7~", rl_beg_of_line}, {"\\e[8~", rl_end_of_line}, {"\\e[3;5~", rl_kill_word},
     };
+    static const struct { const char *keys; rl_command_func_t *theirs, *ours; bool vi; } usual[] = {
+        {"\030\022", rl_re_read_init_file, on_read_again, false},
+        {"\033p", rl_noninc_reverse_search, search_back, false}, {"\033n", rl_noninc_forward_search, search_on, false},
+        {"\033r", rl_revert_line, revert, false},
+        {"\033#", rl_insert_comment, NULL, false}, {"#", rl_insert_comment, NULL, true}, /* which sends the line so */
+    };
     Keymap maps[] = {emacs_standard_keymap, vi_insertion_keymap};
     for (int m = 0; m < 2; m++) {
         for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
             rl_bind_keyseq_if_unbound_in_map(table[i].keys, table[i].function, maps[m]);
         rl_bind_key_in_map('\t', on_tab, maps[m]);
     }
-    if (rl_function_of_keyseq("\030\022", emacs_standard_keymap, NULL) == rl_re_read_init_file)
-        rl_bind_keyseq_in_map("\\C-x\\C-r", on_read_again, emacs_standard_keymap);
-    if (rl_function_of_keyseq("\033p", emacs_standard_keymap, NULL) == rl_noninc_reverse_search)
-        rl_bind_keyseq_in_map("\\ep", search_back, emacs_standard_keymap);
-    if (rl_function_of_keyseq("\033n", emacs_standard_keymap, NULL) == rl_noninc_forward_search)
-        rl_bind_keyseq_in_map("\\en", search_on, emacs_standard_keymap);
+    for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) {
+        Keymap map = usual[i].vi ? vi_movement_keymap : emacs_standard_keymap;
+        if (rl_function_of_keyseq(usual[i].keys, map, NULL) == usual[i].theirs)
+            rl_bind_keyseq_in_map(usual[i].keys, usual[i].ours, map);
+    }
     rl_bind_key_in_map('/', search_back, vi_movement_keymap);
     rl_bind_key_in_map('?', search_on, vi_movement_keymap);
     rl_bind_key_in_map('n', search_back_again, vi_movement_keymap);
@@ -461,29 +484,16 @@ static void back_to_asked(void)
         rl_point = ed.asked_point;
 }
 
-/* What was found has taken the place of what was typed, which readline forgets: that becomes an earlier line. */
-static void keep_asked(void)
-{
-    const char *s = ed.asked;
-    const int at = where_history() < history_length ? where_history() : -1;
-    if (!s[strspn(s, " \t\n")] || strcmp(s, rl_line_buffer) == 0)
-        return;
-    add_history(s);
-    using_history();
-    if (at >= 0)
-        history_set_pos(at);
-}
-
 /* After a search that asked; wanted: what for, NULL if it was given up. What is not found is not lost: whoever does not
  * know where Alt-P led may have written a message. */
 static void after_asking(const char *wanted)
 {
     const char *words = wanted ? wanted + (*wanted == '^') : ""; /* at the beginning of a line */
     const bool found = *words && strstr(rl_line_buffer, words);
-    if (ed.asked && found)
-        keep_asked();
-    else if (ed.asked)
+    if (ed.asked && !found)
         back_to_asked();
+    else if (ed.asked && strcmp(ed.asked, rl_line_buffer) != 0)
+        keep(ed.asked);
     pp_free(ed.asked);
     ed.asked = NULL;
     if (found || !*words)
