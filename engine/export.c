@@ -273,7 +273,7 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
                                        "ssm_conv1d.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight",
                                        "ssm_conv1d_v.weight", "shortconv.conv.weight", ".attn_qk_conv.weight",
                                        "lru_conv1d.weight", ".indexer.proj.weight", "mlstm_in_gate.weight",
-                                       "mlstm_forget_gate.weight", "mlstm_gates.weight",
+                                       "mlstm_forget_gate.weight", "mlstm_gates.weight", "loop_gate.weight",
                                        "attn_compressor_ape.weight", "indexer_compressor_ape.weight",
                                        "hc_attn_fn.weight", "hc_ffn_fn.weight", "output_hc_fn.weight",
                                        ".ssm_a", ".ssm_d", "time_mix_lerp_fused.weight", "time_mix_w1.weight",

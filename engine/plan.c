@@ -123,8 +123,9 @@ enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, 
                                "convolution",
                                pp_source_path(s), PP_MAX_TIERS);
             struct pp_tier_plan *tier = &p->tiers[op->tier];
-            op->tier_layer = op->kind == PP_OP_ATTENTION ? tier->n_layer - 1 : tier->n_layer++;
-            if (op->tier_layer < 0)
+            op->tier_layer = op->kind != PP_OP_ATTENTION ? tier->n_layer++ : op->seen ? op->seen - 1
+                                                                           : tier->n_layer - 1;
+            if (op->tier_layer < 0 || op->tier_layer >= tier->n_layer)
                 return pp_fail(err, PP_ERR_FORMAT, "%s: layer %d reads keys and values of a layer before it, but "
                                "there is none like it", pp_source_path(s), op->layer);
         }

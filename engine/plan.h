@@ -227,6 +227,8 @@ struct pp_op {
                                         in an encoder to either side */
     int64_t stride;                  /* positions of a block that becomes one key; 0: there are none */
     int64_t local;
+    int seen;                        /* PP_OP_ATTENTION: keys and values are those that the seen-th of the tier's
+                                        layers has stored, counted from 1; 0: the last that has */
     bool centred, back, by_position, pooled;
     bool halves;                     /* values i and i + rope_dim / 2 are rotated together; else neighbours */
     bool local_rope;                 /* PP_OP_ROPE: by the frequencies of rope_base_local */

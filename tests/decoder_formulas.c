@@ -685,6 +685,57 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         pp_free(all[i]);
 }
 
+/* IQuest Coder Loop: the first time keys and values are kept; the second time each head sees those, and its own within
+ * the window, each by as much as a sigmoid of its query says. */
+static void looped_layer(const struct decoder *d, int l, double *x, int n, bool first, double *keys, double *values)
+{
+    const struct decoder_shape *s = &d->s;
+    const int dim = s->head_dim, n_q = s->n_head * dim, n_kv = s->n_head_kv * dim, group = s->n_head / s->n_head_kv;
+    const struct matrix *w = decoder_part(d, l, "loop_gate", ".weight"), *b = decoder_part(d, l, "loop_gate", ".bias");
+    double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n * n_q), *old = doubles(n_q);
+    double *att = doubles(n_q), *in = doubles(s->n_embd), *delta = doubles(s->n_embd);
+    for (int r = 0; r < n; r++)
+        attention_inputs(d, l, x + r * s->n_embd, r, q + r * n_q, (first ? keys : k) + r * n_kv,
+                         (first ? values : v) + r * n_kv);
+    for (int r = 0; r < n && !first; r++) {
+        const int begin = r >= s->window ? r - s->window + 1 : 0;
+        for (int h = 0; h < s->n_head; h++) {
+            const double *query = q + r * n_q + h * dim;
+            const int at = h / group * dim;
+            double score = (double)b->values[h];
+            for (int i = 0; i < dim; i++)
+                score += query[i] * (double)w->values[h * dim + i];
+            const double share = 1 / (1 + exp(-score));
+            attend_capped(query, keys + at, values + at, 0, r, dim, n_kv, scale_at(d, r), 0, 0, 1, old + h * dim);
+            attend_capped(query, k + at, v + at, begin, r, dim, n_kv, scale_at(d, r), 0, 0, 1, att + h * dim);
+            for (int i = h * dim; i < (h + 1) * dim; i++)
+                att[i] = share * old[i] + (1 - share) * att[i];
+        }
+        double *row = x + r * s->n_embd;
+        decoder_linear(d, l, "attn_output", att, delta);
+        decoder_behind(d, l, "post_attention_norm", delta, row);
+        decoder_before(d, l, s->ffn_norm, row, in);
+        decoder_feed_forward(d, l, in, delta);
+        decoder_behind(d, l, "post_ffw_norm", delta, row);
+    }
+    if (first)
+        layer(d, l, x, n);
+    double *all[] = {k, v, q, old, att, in, delta};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        pp_free(all[i]);
+}
+
+static void mixed_loops(const struct decoder *d, double *x, int n)
+{
+    const int size = n * d->s.n_head_kv * d->s.head_dim;
+    double *keys = doubles(2 * size * d->s.n_layer), *values = keys + size * d->s.n_layer;
+    for (int i = 0; i < 2 * d->s.n_layer; i++) {
+        const int l = i % d->s.n_layer;
+        looped_layer(d, l, x, n, i < d->s.n_layer, keys + l * size, values + l * size);
+    }
+    pp_free(keys);
+}
+
 /* States of lightning attention: S = a S + k v', out = S' q, where a is a constant of the head and the layer; of a head
  * all of q, then k, then v come out of one matrix, behind SiLU. What they give is normed, all of it together, with an
  * epsilon of its own, and goes through a gate. */
@@ -849,7 +900,9 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         cca_layer(d, l, x, routed, n);
     pp_free(routed);
     const int n_times = d->s.loops ? d->s.n_layer * d->s.loops : d->s.n_layer;
-    for (int i = 0; i < n_times && !d->s.zamba.layers && !d->s.cca; i++) {
+    if (d->s.loops_mixed)
+        mixed_loops(d, x, n);
+    for (int i = 0; i < n_times && !d->s.zamba.layers && !d->s.cca && !d->s.loops_mixed; i++) {
         struct decoder of_layer = *d;
         const int l = i % d->s.n_layer;
         for (int r = 0; r < n && i > 0 && l == 0 && !d->s.loops_plain; r++)

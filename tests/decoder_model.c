@@ -130,6 +130,7 @@ static const struct decoder_shape families[] = {
      .n_head_kv = 4, .head_dim = 24, .key_dim = 16, .ff = FF_GELU_GATE, .tied = true},
     {.arch = "doge", .heads = HEADS_ALIKE, .key_scores = true},
     {.arch = "nanbeige", .neighbours = true, .loops = 2},
+    {.arch = "iquestloopcoder", .loops = 2, .loops_plain = true, .loops_mixed = true, .window = 7, .wide = 1},
     {.arch = "k2-horizon", .norm_groups = 3},
     {.arch = "ouro", .neighbours = true, .norms = BOTH_NORMS, .loops = 3},
     {.arch = "flex_olmo", .norms = POST_NORM, .heads = HEADS_WHOLE, .n_expert = 6, .n_used = 3, .shares = true},
@@ -409,6 +410,8 @@ static void add_attention(struct decoder *d, int l)
         static const char *const numbers[] = {"attn_lambda_q1", "attn_lambda_k1", "attn_lambda_q2", "attn_lambda_k2"};
         add_number(d, l, numbers[i], s->head_dim, 0, 0.5f);
     }
+    if (s->loops_mixed)
+        add_matrix(d, l, "loop_gate", s->n_head, s->head_dim, true);
     if (s->alternate)
         add_sub_norm(d, l, "attn_sub_norm", 2 * s->head_dim);
     if (s->key_scores) {
@@ -989,7 +992,7 @@ static void write_family(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_text(w, key(d, "hidden_activation"), "relu2");
     if (s->head_taps && s->uneven)
         pp_gguf_add_u32(w, key(d, "attention.key_length_swa"), (uint32_t)decoder_shape_of(s, 0).head_dim);
-    if (s->loops_plain)
+    if (s->loops_plain && !s->loops_mixed)
         pp_gguf_add_bool(w, key(d, "skip_loop_final_norm"), true);
     if (s->sections)
         pp_gguf_add_u32_array(w, key(d, "rope.dimension_sections"), (const uint32_t[]){1, 1, 1, 0}, 4);

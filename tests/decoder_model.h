@@ -101,6 +101,7 @@ struct decoder_shape {
     } mlstm;
     bool sections;         /* files say which pairs turn by which of three positions, which are one for text */
     int loops;             /* all layers are gone through so often, with the last norm behind each time; 0: once */
+    bool loops_mixed;      /* the second time sees the first time's keys, and its own within the window: IQuest's */
     bool loops_plain;      /* or behind the last time only */
     bool filtered;         /* Yuan 2's: queries and keys read the input through two convolutions, and share vectors */
     bool key_scores;       /* Doge's: keys have scores of their own, and parts multiply the stream */

@@ -514,6 +514,27 @@ static void looped(void **state)
     assert_refused(&s, &(struct spoilt){"output_norm.weight", 0, s.n_embd, "number of loops"}, 1);
 }
 
+/* IQuest Coder Loop: the second loop sees keys of both. */
+static void iquest_loop(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("iquestloopcoder");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.gate_projections.1.weight", 2, s.head_dim);
+    assert_tensor(folder, "model.gate_projections.1.bias", 1, s.n_head);
+    assert_config(folder, "loop_window_size", "7");
+    s.n_layer = 3;
+    s.n_head_kv = 4;
+    s.tied = true;
+    check_decoder(&s);
+    s.head_dim = s.rope_dim = 32;
+    s.n_embd = 64;
+    check_quantised(&s);
+    const struct spoilt cases[] = {{"blk.1.loop_gate.weight", s.n_head, 16, "loop_gate.weight"},
+                                   {"blk.0.loop_gate.bias", 0, 0, "loop_gate.bias"}};
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+}
+
 /* An adapter's change of a matrix is one of it in all loops: so is that of the matrix itself. */
 static void lora_of_loops(void **state)
 {
@@ -945,7 +966,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(cogvlm), cmocka_unit_test(fuyu), cmocka_unit_test(windows_in_llama),
         cmocka_unit_test(vaultgemma), cmocka_unit_test(helium), cmocka_unit_test(nanochat),
         cmocka_unit_test(muse_glimmer), cmocka_unit_test(diffllama), cmocka_unit_test(doge), cmocka_unit_test(jetmoe),
-        cmocka_unit_test(motif), cmocka_unit_test(lille),
+        cmocka_unit_test(motif), cmocka_unit_test(lille), cmocka_unit_test(iquest_loop),
         cmocka_unit_test(openai_gpt), cmocka_unit_test(ctrl), cmocka_unit_test(granite_swa), cmocka_unit_test(aria),
         cmocka_unit_test(cohere_compass), cmocka_unit_test(looped), cmocka_unit_test(lora_of_loops),
         cmocka_unit_test(norms_of_loops), cmocka_unit_test(modernbert_decoder), cmocka_unit_test(kormo),

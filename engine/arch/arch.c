@@ -46,7 +46,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_axk1, &pp_arch_cohere_compass, &pp_arch_longcat_flash, &pp_arch_bailingmoe3, &pp_arch_kimi_k3,
     &pp_arch_deepseek4, &pp_arch_hy_v4, &pp_arch_maple, &pp_arch_minimax_m3, &pp_arch_bailing_linear,
     &pp_arch_bailing_hybrid, &pp_arch_gigachat35, &pp_arch_phi3small, &pp_arch_baichuan_m1, &pp_arch_klear,
-    &pp_arch_xlstm, &pp_arch_motif, &pp_arch_lille,
+    &pp_arch_xlstm, &pp_arch_motif, &pp_arch_lille, &pp_arch_iquest_loop,
     &pp_arch_biogpt, &pp_arch_zaya, &pp_arch_step3, &pp_arch_molmo, &pp_arch_molmo2,
     &pp_arch_phi4flash,
 };

@@ -709,6 +709,7 @@ static bool add_loops(struct builder *b)
 {
     const int n_layer = (int)b->hp->n_layer, n_loops = b->hp->n_loops ? (int)b->hp->n_loops : 1;
     for (int i = 0; i < n_loops; i++) {
+        b->loop = i;
         struct pp_op norm = {.kind = PP_OP_NORM, .in = b->x, .in2 = NONE, .out = b->x};
         if (i > 0 && !b->hp->loops_unnormed) {
             if (!pp_decoder_find_norm(b, "output_norm", b->hp->n_embd, &norm))

@@ -89,6 +89,8 @@ struct builder {
     int embedding, both, both_normed, adapted; /* Zamba2's: what went into the first layer; that beside the stream; what
                                  products of low rank give */
     int gate_up, gate, up, act, router;
+    int loop;                /* how often all layers were gone through before */
+    int first_att, loop_gate; /* what the first time's keys give, and each head's share of that */
     int square, cube;        /* gates' powers */
     int narrow, narrow_out;  /* what goes into experts that are narrower than the stream, and what they give */
     int bank, recalled;      /* what came into some layers, side by side; a mixture of that and the stream */
@@ -148,6 +150,9 @@ bool pp_ff_added(struct builder *b, int l);
  * only one for both); from an input to `act`; and from there to `delta`. */
 bool pp_ff_norm(struct builder *b, int l);
 bool pp_ff_up(struct builder *b, int l, int in);
+/* Attention of the second time through layers, from q, k and v to `delta`. */
+bool pp_loop_attention(struct builder *b, int l);
+void pp_loop_slots(struct builder *b);
 /* `gate` becomes a sum of its normed powers, and times `up` `act`. */
 bool pp_poly_gate(struct builder *b, int l);
 void pp_poly_slots(struct builder *b);

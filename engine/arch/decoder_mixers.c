@@ -263,6 +263,8 @@ static bool add_attention(struct builder *b, int l)
         add_clamp(b, l, b->k);
         add_clamp(b, l, b->v);
     }
+    if (hp->loops_mixed && b->loop)
+        return pp_loop_attention(b, l);
     if (hp->differential && !pp_difference_values(b, l))
         return false;
     if (b->d->norm_behind_rope)
@@ -695,6 +697,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         b->head_router = pp_plan_slot(p, hp->n_expert);
     if (hp->differential)
         pp_difference_slots(b);
+    if (hp->loops_mixed)
+        pp_loop_slots(b);
     if (hp->filtered)
         pp_filter_slots(b);
     if (hp->key_scores)

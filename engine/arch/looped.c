@@ -1,6 +1,8 @@
 /* looped.c - families whose layers are gone through several times, one loop after the other, with the same weights but
  * keys and values of each time's own: Nanbeige 4.2, which is Llama's but for that, and Ouro (arXiv 2510.25741), with
- * norms before and behind both parts. The last norm stands behind each loop; positions are the same in all of them. */
+ * norms before and behind both parts. The last norm stands behind each loop; positions are the same in all of them.
+ * IQuest Coder Loop, Llama's too, goes through them twice, sees in the second loop keys of both (decoder_loops.c), and
+ * has the last norm behind that only. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -169,4 +171,65 @@ const struct pp_arch pp_arch_ouro = {
     .from_gguf = ouro_from_gguf,
     .to_gguf = ouro_to_gguf,
     .to_config = ouro_to_config,
+};
+
+/* --- IQuest Coder Loop ------------------------------------------------------------------------------------------ */
+
+static const char *const iquest_classes[] = {"IQuestLoopCoderForCausalLM", "iquestloopcoder", NULL};
+static const struct pp_arch_name iquest_names[] = {
+    {.hf = "model.gate_projections.{}", .gguf = "blk.{}.loop_gate"},
+    {.hf = NULL},
+};
+
+/* The window is the second loop's own. */
+static enum pp_code iquest_finish(struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->n_loops = 2;
+    hp->loops_mixed = hp->loops_unnormed = true;
+    pp_layers_every(hp, 1, PP_LAYER_WIDE);
+    if (hp->uneven)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in their heads or widths, which "
+                       "loops that see each other (%s) are not computed with", hp->arch);
+    enum pp_code code = pp_check_range("window of the second loop", hp->window, 1, 1 << 24, err);
+    return code ? code : check_loops(hp, err);
+}
+
+static enum pp_code iquest_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t n_loops = 2;
+    enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
+    hp->window = 64;
+    if (!code)
+        code = pp_config_int(config, "loop_num", &n_loops, err);
+    if (!code)
+        code = pp_config_int(config, "loop_window_size", &hp->window, err);
+    if (!code && n_loops != 2)
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: loop_num is %lld; only 2 is supported in this family",
+                       (long long)n_loops);
+    return code ? code : iquest_finish(hp, err);
+}
+
+static enum pp_code iquest_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g;
+    return iquest_finish(hp, err);
+}
+
+static void iquest_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    pp_config_put_text(config, "hidden_act", "silu");
+    pp_config_put(config, "loop_num", hp->n_loops);
+    pp_config_put(config, "loop_window_size", hp->window);
+}
+
+const struct pp_arch pp_arch_iquest_loop = {
+    .name = "iquestloopcoder",
+    .hf_classes = iquest_classes,
+    .names = iquest_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .from_config = iquest_from_config,
+    .from_gguf = iquest_from_gguf,
+    .to_config = iquest_to_config,
 };

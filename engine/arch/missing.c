@@ -88,7 +88,6 @@ static const struct {
     {"inklingmm", "scores that are learned for each distance, and short convolutions within layers"},
     {"motif2", "attention as the difference of groups of heads and one that they have in common"},
     {"motif3", "latent attention as a difference"},
-    {"iquestloopcoder", "a second round through its layers that sees the keys of the first, mixed by gates"},
     {"minicpmsala", "attention that picks blocks of positions (InfLLM), beside lightning attention with gates"},
     {"hymba", "Mamba and attention within one layer, layers that share keys, and tokens before each text"},
     {"jetnemotron", "convolutions whose taps are made for each position"},

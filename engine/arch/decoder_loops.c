@@ -1,0 +1,50 @@
+/* decoder_loops.c - attention of the second time through layers, where that sees what the first time left behind, as
+ * IQuest Coder Loop has it. With the row's new queries q, and keys and values of the same layer,
+ *
+ *   first = attention to those of the first time, at all positions
+ *   second = attention to those of the second time, within a window
+ *   out = g first + (1 - g) second,  g = sigmoid(q . w + b), of each head
+ *
+ * w and b being numbers of the head. */
+#include "engine/arch/decoder_int.h"
+
+/* In the slot itself, which is read three times: what attention rotates for itself is not kept. */
+static void add_rope(struct builder *b, int l, int slot)
+{
+    add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .halves = b->hp->rope_neox, .period = b->shape.head_dim,
+                          .in = slot, .in2 = NONE, .out = slot});
+}
+
+bool pp_loop_attention(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t n = b->shape.n_head;
+    const int gates = pp_plan_heads(b->p, b->s, (int)n, 1, b->shape.head_dim, b->err, "blk.%d.loop_gate.weight", l);
+    const int o = gates < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, b->n_att, b->err, "blk.%d.attn_output", l);
+    struct pp_op bias = {.kind = PP_OP_AFFINE, .layer = l, .in = b->loop_gate, .in2 = NONE, .out = b->loop_gate};
+    if (o < 0 || !(bias.bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.loop_gate.bias", l)))
+        return false;
+    add_rope(b, l, b->q);
+    add_rope(b, l, b->k);
+    add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = hp->window, .in = b->k, .in2 = b->v,
+                          .out = NONE});
+    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = hp->window, .in = b->q, .in2 = NONE,
+                          .out = b->att});
+    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .seen = l + 1, .in = b->q, .in2 = NONE,
+                          .out = b->first_att});
+    add(b, (struct pp_op){.kind = PP_OP_HEADS, .layer = l, .heads = gates, .in = b->q, .in2 = NONE,
+                          .out = b->loop_gate});
+    add(b, bias);
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = -1, .in = b->att, .in2 = NONE, .out = b->first_att});
+    add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->loop_gate,
+                          .in2 = b->first_att, .out = b->first_att});
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = 1, .in = b->first_att, .in2 = NONE, .out = b->att});
+    add_linear(b, l, o, b->att, b->delta);
+    return true;
+}
+
+void pp_loop_slots(struct builder *b)
+{
+    b->first_att = pp_plan_slot(b->p, b->n_att);
+    b->loop_gate = pp_plan_slot(b->p, b->shape.n_head);
+}
