@@ -125,8 +125,9 @@ enum pp_random_kind { PP_RANDOM_LORA, PP_RANDOM_DORA, PP_RANDOM_IA3 };
 struct pp_random_adapter {
     enum pp_random_kind kind;
     int rank;               /* of LoRA and DoRA */
-    bool all;               /* these change all projections of the layers, LoRAs those of experts, too; else those of
-                               queries and values; IA3 those of keys, values and the last of the feed-forward part */
+    bool all;               /* these change all projections of the layers, else those of queries and values; IA3 those
+                               of keys, values and the last of the feed-forward part */
+    uint64_t expert_bytes;  /* a LoRA of all of them also those of experts, if that takes no more bytes of the file */
     uint64_t seed;
 };
 /* An adapter for `m` of small noise: a LoRA is written as a GGUF file, the others as a folder of PEFT's. */

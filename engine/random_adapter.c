@@ -157,6 +157,20 @@ static bool add_stack(struct made *m, const struct pp_tensor *first, int n)
     return true;
 }
 
+/* Bytes of those of all experts. */
+static uint64_t stacks_bytes(const struct made *m)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < m->model->plan.n_experts; i++) {
+        const struct pp_experts *x = &m->model->plan.experts[i];
+        const struct pp_tensor *const *const kinds[] = {x->gate, x->up, x->down};
+        for (int k = 0; k < PP_EXPERT_KINDS; k++)
+            if (kinds[k])
+                sum += (uint64_t)(kinds[k][0]->ne[0] + kinds[k][0]->ne[1]) * (uint64_t)pp_experts_matrices(x);
+    }
+    return sum * (uint64_t)m->spec->rank * sizeof(float);
+}
+
 static bool add_stacks(struct made *m)
 {
     for (int i = 0; i < m->model->plan.n_experts; i++) {
@@ -223,7 +237,7 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_r
                                                                                 : pp_fail_nomem(err, "an adapter");
     if (!code)
         code = add_targets(&made, folder, err);
-    if (!code && !folder && spec->all && !add_stacks(&made))
+    if (!code && !folder && spec->all && stacks_bytes(&made) <= spec->expert_bytes && !add_stacks(&made))
         code = pp_fail_nomem(err, "an adapter");
     if (!code)
         code = folder ? pp_peft_write(path, made.config, made.tensors, made.n, err) : write_gguf(&made, path, err);

@@ -351,13 +351,19 @@ static void random_adapters_of_experts(void **state)
     path_of(adapter, sizeof adapter, "adapter.gguf");
     write_model(path, "olmoe-7b-a1b", "q4_0", 1);
     assert_ok(pp_model_open(path, &m, &err), err);
-    const struct pp_random_adapter spec = {.kind = PP_RANDOM_LORA, .rank = 1, .all = true, .seed = 1};
-    assert_ok(pp_random_adapter_write(m, &spec, adapter, &err), err);
-    assert_ok(pp_adapter_load(m, adapter, &a, &err), err);
-    assert_string_equal(pp_adapter_info(a)->targets, "attn_q attn_k attn_v attn_output ffn_gate_inp ffn_gate_exps "
-                        "ffn_up_exps ffn_down_exps");
-    assert_false(pp_adapter_info(a)->idle);
-    pp_adapter_free(a);
+    static const char *const targets[] = {
+        "attn_q attn_k attn_v attn_output ffn_gate_inp",
+        "attn_q attn_k attn_v attn_output ffn_gate_inp ffn_gate_exps ffn_up_exps ffn_down_exps"};
+    const uint64_t bytes = 64 * 3 * (2048 + 1024) * sizeof(float);
+    for (int fit = 0; fit < 2; fit++) {
+        const struct pp_random_adapter spec = {.kind = PP_RANDOM_LORA, .rank = 1, .all = true, .seed = 1,
+                                               .expert_bytes = bytes - 1 + (uint64_t)fit};
+        assert_ok(pp_random_adapter_write(m, &spec, adapter, &err), err);
+        assert_ok(pp_adapter_load(m, adapter, &a, &err), err);
+        assert_string_equal(pp_adapter_info(a)->targets, targets[fit]);
+        assert_false(pp_adapter_info(a)->idle);
+        pp_adapter_free(a);
+    }
     pp_model_close(m);
     unlink(path);
     unlink(adapter);
