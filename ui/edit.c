@@ -508,6 +508,7 @@ static void after_asking(const char *wanted)
 
 void pp_edit_feed(const char *bytes, size_t n)
 {
+    enum { MOST_TIMES = 1000 }; /* a command is done: readline itself would fill all memory */
     if (n > sizeof ed.queue)
         return;
     const bool asking = RL_ISSTATE(RL_STATE_NSEARCH), enter = n == 1 && (*bytes == '\r' || *bytes == '\n');
@@ -529,6 +530,8 @@ void pp_edit_feed(const char *bytes, size_t n)
     while (ed.taken < ed.queued) {
         rl_callback_read_char();
         put_back();
+        if (rl_numeric_arg > MOST_TIMES) /* numbers that were typed where they are counts */
+            rl_numeric_arg = MOST_TIMES;
     }
     if (!searching && !pp_edit_searching())
         keep_whole(&before);

@@ -310,6 +310,11 @@ keys_that_would_lose() { # readline's: one sends the line as a comment, one take
         start 80x24 INPUTRC="$work/vi" && see ready && text "some words" && keys Escape && see "‹ some words" &&
         text "#A more" && see "› some words more"
 }
+counted_keys() { # a number in front of a command, as happens where somebody types one, does not fill the memory
+    printf 'set editing-mode vi\n' >"$work/vi"
+    start 80x24 INPUTRC="$work/vi" && see ready && text "some words" && keys Escape && see "‹ some words" &&
+        text "yb99999999pA!" && see "word!" && keys C-c && text "and on" && see "› and on"
+}
 typed_ahead() {
     t kill-session -t =case 2>/dev/null
     t new-session -d -s case -x 80 -y 24 "sleep 1; $program; cat >/dev/null" && sleep 0.3 && say "typed early" &&
@@ -864,7 +869,7 @@ long_typed() {
 cases="greeting_80x24 size_of_another absurd_sizes greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarged_to_the_tail new_text_mark many_messages loading_ends paste_lines
 paste_megabyte paste_without_memory paste_of_no_text paste_without_end paste_behind_a_menu paste_while_leaving multi_line
-history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key search_asks keys_that_would_lose typed_ahead
+history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key search_asks keys_that_would_lose counted_keys typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
