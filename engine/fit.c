@@ -69,8 +69,8 @@ static int64_t rare_values(const struct pp_hparams *hp)
         n += hp->n_head * hp->head_dim;
     if (hp->convolved_heads) /* queries and keys five times, their means, and values of the position before */
         n += (7 * hp->n_head + 8 * hp->n_head_kv) * hp->head_dim;
-    if (hp->differential) /* values as they come and in pairs; and queries in another order */
-        n += (2 * hp->n_head_kv + (hp->heads_alternate ? hp->n_head : 0)) * hp->head_dim;
+    if (hp->differential) /* values as they come, in pairs and twice; results twice as long; queries in another order */
+        n += (3 * hp->n_head_kv + hp->n_head + (hp->heads_alternate ? hp->n_head : 0)) * hp->head_dim;
     if (hp->poly_gates) /* their powers */
         n += 2 * hp->n_ff;
     if (hp->loops_mixed) /* what the first time's keys give, and the shares of that */

@@ -312,7 +312,8 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     enum pp_name_match match = pp_arch_translate(arch, &s->hp, hf, &entry, name, second);
     if (name->bad || second->bad || own->packed.bad || own->recounted.bad)
         return pp_fail_nomem(err, "the list of tensors");
-    if (own->role == PP_HF_PART || !there || is_behind_layers(s, hf))
+    if (own->role == PP_HF_PART || !there || is_behind_layers(s, hf) ||
+        (s->wrapper && pp_wrapped_beside(s->wrapper, t->name)))
         return PP_OK;
     if (match == PP_NAME_UNKNOWN && s->wrapper && pp_is_beside_text(t->name))
         return PP_OK;

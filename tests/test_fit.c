@@ -84,7 +84,8 @@ static void rows_of_rare_families(void **state)
     static const struct {
         const char *arch;
         double least; /* of what a row takes */
-    } cases[] = {{"kormo", 0.7}, {"zamba", 0.8}, {"zamba2", 0.8}, {"doge", 0.8}, {"jetmoe", 0.9}, {"yuan", 0.8}};
+    } cases[] = {{"kormo", 0.7}, {"zamba", 0.8}, {"zamba2", 0.8}, {"doge", 0.8}, {"jetmoe", 0.9}, {"yuan", 0.8},
+                 {"diffllama", 0.7}, {"motif", 0.7}, {"iquestloopcoder", 0.8}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct decoder_shape s = decoder_shape(cases[i].arch);

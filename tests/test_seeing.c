@@ -249,6 +249,7 @@ static void wrapped_models(void **state)
         {"qwen2", "LlavaQwenForCausalLM", {NULL}, "model.", "model.mm_projector.0.bias", true},
         {"phi3", "Phi3VForCausalLM", {NULL}, "model.", "model.vision_embed_tokens.glb_GN", true},
         {"phi3", "Phi4ForCausalLMV", {NULL}, "model.", "model.vision_tower.vision_tower.a.bias", true},
+        {"llama", "Sarashina2VisionForCausalLM", {"text_config"}, "llm.model.", "norm.weight", true},
         {"llama", "MiniCPMV", {NULL}, "llm.model.", "resampler.ln_q.bias", true},
     };
     (void)state;

@@ -285,6 +285,7 @@ struct pp_arch_wrapper {
                                          it is that */
     bool fixes_type;                  /* model_type is what pp_wrapped_type says, whatever stands there */
     bool rope_outside;                /* rope_scaling may stand beside that part instead */
+    bool own_norm;                    /* "norm." is not the text's last norm, as in other folders, but of pictures */
 };
 const struct pp_arch_wrapper *pp_wrapper_by_class(const char *hf_class); /* or NULL */
 const struct cJSON *pp_wrapped_config(const struct pp_arch_wrapper *w, const struct cJSON *config); /* or NULL */
@@ -296,6 +297,8 @@ bool pp_name_begins(const char *name, const char *begin);
 /* The family's name for a tensor of the language model; false, *name then being empty: it is the same. */
 bool pp_wrapped_name(const char *hf, struct pp_buf *name);
 bool pp_is_beside_text(const char *hf); /* a tensor of what sees or hears */
+/* Likewise, though the text's may be called so in other folders. */
+bool pp_wrapped_beside(const struct pp_arch_wrapper *w, const char *hf);
 /* Marks the layers of a language model's configuration that only look at pictures, and makes it that of the model
  * without them. There need not be any. */
 enum pp_code pp_wrapped_leave_layers(struct cJSON *config, bool left_out[PP_MAX_LAYERS], struct pp_error *err);

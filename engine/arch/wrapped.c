@@ -54,11 +54,14 @@ static const char *const step_classes[] = {"StepVLForConditionalGeneration", "st
                                            "Step3p7ForConditionalGeneration", "step3p7", NULL};
 static const char *const step3_classes[] = {"Step3VLForConditionalGeneration", "step3_vl", NULL};
 
+static const char *const sarashina_classes[] = {"Sarashina2VisionForCausalLM", "sarashina2_vision", NULL};
+
 static const struct pp_arch_wrapper wrappers[] = {
     {.classes = usual_classes, .keys = {"text_config"}},
     {.classes = llm_classes, .keys = {"llm_config"}},
     {.classes = step_classes, .keys = {"text_config"}, .rope_outside = true},
     {.classes = step3_classes, .keys = {"text_config"}},
+    {.classes = sarashina_classes, .keys = {"text_config"}, .own_norm = true},
     {.classes = omni_classes, .keys = {"thinker_config", "text_config"}},
     {.classes = language_classes, .keys = {"language_config"}, .fixes_type = true},
     {.classes = flat_classes, .fixes_type = true},
@@ -119,6 +122,7 @@ static const struct {
     {{"KeyeForConditionalGeneration", "Keye"}, "qwen3"},
     {{"KeyeVL1_5ForConditionalGeneration", "KeyeVL1_5"}, "qwen3"},
     {{"Videollama3Qwen2ForCausalLM", "videollama3_qwen2"}, "qwen2"},
+    {{"Sarashina2VisionForCausalLM", "sarashina2_vision"}, "llama"},
     {{"Phi4ForCausalLMV", "phi4-siglip"}, "phi3"},
     {{"YoutuVLForConditionalGeneration", "youtu_vl"}, "youtu"},
 };
@@ -301,4 +305,9 @@ bool pp_is_beside_text(const char *hf)
         if (pp_name_begins(hf, *p))
             return true;
     return false;
+}
+
+bool pp_wrapped_beside(const struct pp_arch_wrapper *w, const char *hf)
+{
+    return w->own_norm && pp_name_begins(hf, "norm.");
 }
