@@ -73,8 +73,8 @@ static int64_t rare_values(const struct pp_hparams *hp)
         n += (3 * hp->n_head_kv + hp->n_head + (hp->heads_alternate ? hp->n_head : 0)) * hp->head_dim;
     if (hp->poly_gates) /* their powers */
         n += 2 * hp->n_ff;
-    if (hp->loops_mixed) /* what the first time's keys give, and the shares of that */
-        n += hp->n_head * (hp->head_dim + 1);
+    if (hp->loops_mixed) /* queries once more, what the first time's keys give, and the shares of that */
+        n += hp->n_head * (2 * hp->head_dim + 1);
     n += 4 * hp->router_rank;
     if (hp->filtered) /* the position before, what both convolutions give, room for one, and queries beside keys */
         n += 3 * hp->n_embd + 2 * hp->n_head * hp->head_dim;

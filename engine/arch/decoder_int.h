@@ -90,7 +90,7 @@ struct builder {
                                  products of low rank give */
     int gate_up, gate, up, act, router;
     int loop;                /* how often all layers were gone through before */
-    int first_att, loop_gate; /* what the first time's keys give, and each head's share of that */
+    int loop_q, first_att, loop_gate; /* queries; what the first time's keys give, and each head's share of that */
     int square, cube;        /* gates' powers */
     int narrow, narrow_out;  /* what goes into experts that are narrower than the stream, and what they give */
     int bank, recalled;      /* what came into some layers, side by side; a mixture of that and the stream */

@@ -8,11 +8,21 @@
  * w and b being numbers of the head. */
 #include "engine/arch/decoder_int.h"
 
-/* In the slot itself, which is read three times: what attention rotates for itself is not kept. */
-static void add_rope(struct builder *b, int l, int slot)
+static void add_rope(struct builder *b, int l, int slot, int64_t period)
 {
-    add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .halves = b->hp->rope_neox, .period = b->shape.head_dim,
+    add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .halves = period && b->hp->rope_neox, .period = period,
                           .in = slot, .in2 = NONE, .out = slot});
+}
+
+/* What attention rotates for itself is not kept: gates and the first time's keys see a copy of the queries. Keys of the
+ * second time are rotated by their attention as all keys are, so that it knows how to turn them. */
+static void add_rotations(struct builder *b, int l)
+{
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = b->q, .in2 = NONE,
+                          .out = b->loop_q});
+    add_rope(b, l, b->loop_q, b->shape.head_dim);
+    add_rope(b, l, b->q, 0);
+    add_rope(b, l, b->k, 0);
 }
 
 bool pp_loop_attention(struct builder *b, int l)
@@ -24,15 +34,14 @@ bool pp_loop_attention(struct builder *b, int l)
     struct pp_op bias = {.kind = PP_OP_AFFINE, .layer = l, .in = b->loop_gate, .in2 = NONE, .out = b->loop_gate};
     if (o < 0 || !(bias.bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.loop_gate.bias", l)))
         return false;
-    add_rope(b, l, b->q);
-    add_rope(b, l, b->k);
+    add_rotations(b, l);
     add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = hp->window, .in = b->k, .in2 = b->v,
                           .out = NONE});
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = hp->window, .in = b->q, .in2 = NONE,
                           .out = b->att});
-    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .seen = l + 1, .in = b->q, .in2 = NONE,
+    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .seen = l + 1, .in = b->loop_q, .in2 = NONE,
                           .out = b->first_att});
-    add(b, (struct pp_op){.kind = PP_OP_HEADS, .layer = l, .heads = gates, .in = b->q, .in2 = NONE,
+    add(b, (struct pp_op){.kind = PP_OP_HEADS, .layer = l, .heads = gates, .in = b->loop_q, .in2 = NONE,
                           .out = b->loop_gate});
     add(b, bias);
     add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = -1, .in = b->att, .in2 = NONE, .out = b->first_att});
@@ -46,5 +55,6 @@ bool pp_loop_attention(struct builder *b, int l)
 void pp_loop_slots(struct builder *b)
 {
     b->first_att = pp_plan_slot(b->p, b->n_att);
+    b->loop_q = pp_plan_slot(b->p, b->n_q);
     b->loop_gate = pp_plan_slot(b->p, b->shape.n_head);
 }
