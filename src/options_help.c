@@ -155,14 +155,14 @@ static void bash_values(FILE *out, const struct pp_option *opt)
         fputs(") return ;;\n", out);
 }
 
-static void bash(FILE *out)
+/* Completes names that only the program knows. Of several conversations the titles are shown, too; the one that is left
+ * is put in alone. Adapters lie beside the model that the line names. */
+static void bash_names(FILE *out)
 {
-    fputs("# bash completion for pippin, made by `pippin --completion bash`\n"
-          /* of several conversations the titles are shown, too; the one that is left is put in alone */
-          "_pippin_names()\n{\n"
+    fputs("_pippin_names()\n{\n"
           "    local name note i\n"
           "    local -a model=()\n"
-          "    for ((i = 1; i + 1 < COMP_CWORD; i++)); do\n" /* adapters lie beside it */
+          "    for ((i = 1; i + 1 < COMP_CWORD; i++)); do\n"
           "        case ${COMP_WORDS[i]} in -m|--model) model=(-m \"${COMP_WORDS[i + 1]/#\\~/$HOME}\") ;; esac\n"
           "    done\n"
           "    while IFS=$'\\t' read -r name note; do\n"
@@ -175,23 +175,26 @@ static void bash(FILE *out)
           "    elif [[ ${#COMPREPLY[@]} == 1 ]]; then\n"
           "        COMPREPLY=(\"${COMPREPLY[0]%%  *}\")\n"
           "    fi\n"
-          "}\n"
-          "_pippin()\n{\n"
-          "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
-          "    local command= word options= subcommands=\n"
-          "    COMPREPLY=()\n"
-          "    for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
+          "}\n",
+          out);
+}
+
+/* Finds the command in the line: the first word that is one. */
+static void bash_command(FILE *out)
+{
+    fputs("    for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
           "        case \" ",
           out);
     print_commands(out);
     fputs(" \" in *\" $word \"*) command=$word; break ;; esac\n"
-          "    done\n"
-          "    case \"$prev\" in\n",
+          "    done\n",
           out);
-    for (size_t i = 0; i < pp_n_option_specs; i++)
-        if (pp_option_specs[i].arg)
-            bash_values(out, &pp_option_specs[i]);
-    fputs("    esac\n    case \"${command:-chat}\" in\n", out);
+}
+
+/* Which subcommands and options each command has; those of the chat are also what may stand before any command. */
+static void bash_options(FILE *out)
+{
+    fputs("    case \"${command:-chat}\" in\n", out);
     for (int c = 0; c < PP_CMD_COUNT; c++) {
         unsigned bits = c == PP_CMD_CHAT ? PP_BIT(CHAT) | PP_BIT(RUN) : 1u << c;
         fprintf(out, "    %s) subcommands=\"%s\" options=\"", pp_command_specs[c].name,
@@ -201,8 +204,13 @@ static void bash(FILE *out)
                 print_spellings(out, &pp_option_specs[i], " ");
         fputs("\" ;;\n", out);
     }
-    fputs("    esac\n"
-          "    if [[ $cur == -* ]]; then\n"
+    fputs("    esac\n", out);
+}
+
+/* What the word at the cursor may be, where no option before it takes it for its value. */
+static void bash_words(FILE *out)
+{
+    fputs("    if [[ $cur == -* ]]; then\n"
           "        COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
           "    elif [[ -z $command ]]; then\n"
           "        COMPREPLY=($(compgen -W \"",
@@ -219,8 +227,28 @@ static void bash(FILE *out)
                 named_words[i].command, named_words[i].subcommands, named_words[i].names);
     fputs("        esac\n"
           "        COMPREPLY=($(compgen -f -- \"$cur\"))\n"
-          "    fi\n"
-          "}\n"
+          "    fi\n",
+          out);
+}
+
+static void bash(FILE *out)
+{
+    fputs("# bash completion for pippin, made by `pippin --completion bash`\n", out);
+    bash_names(out);
+    fputs("_pippin()\n{\n"
+          "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
+          "    local command= word options= subcommands=\n"
+          "    COMPREPLY=()\n",
+          out);
+    bash_command(out);
+    fputs("    case \"$prev\" in\n", out);
+    for (size_t i = 0; i < pp_n_option_specs; i++)
+        if (pp_option_specs[i].arg)
+            bash_values(out, &pp_option_specs[i]);
+    fputs("    esac\n", out);
+    bash_options(out);
+    bash_words(out);
+    fputs("}\n"
           "complete -o filenames -F _pippin pippin\n",
           out);
 }
