@@ -213,17 +213,32 @@ static void tell_unsaved(struct pp_controller *c, const struct pp_error *why)
     }
 }
 
+static void on_load_progress(struct pp_controller *c, const struct pp_event *e)
+{
+    if (c->state != PP_STATE_LOADING)
+        return;
+    c->status.progress_done = e->done;
+    c->status.progress_total = e->total;
+    ctl_dirty(c, PP_DIRTY_STATUS);
+}
+
+static void on_context(struct pp_controller *c, const struct pp_event *e)
+{
+    if (!ctl_in_front(c, e->request))
+        return;
+    c->status.ctx_used = (int64_t)e->done;
+    c->status.ctx_moved = e->n;
+    c->status.ctx_total = (int64_t)e->total;
+    ctl_dirty(c, PP_DIRTY_STATUS);
+}
+
 static void take_event(struct pp_controller *c, struct pp_event *e)
 {
     if (ctl_title_event(c, e))
         return;
     switch (e->type) {
     case PP_EVENT_LOAD_PROGRESS:
-        if (c->state == PP_STATE_LOADING) {
-            c->status.progress_done = e->done;
-            c->status.progress_total = e->total;
-            ctl_dirty(c, PP_DIRTY_STATUS);
-        }
+        on_load_progress(c, e);
         break;
     case PP_EVENT_LOADED:
         if (e->info)
@@ -242,12 +257,7 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
         ctl_on_done(c, e);
         break;
     case PP_EVENT_CONTEXT:
-        if (!ctl_in_front(c, e->request))
-            break;
-        c->status.ctx_used = (int64_t)e->done;
-        c->status.ctx_moved = e->n;
-        c->status.ctx_total = (int64_t)e->total;
-        ctl_dirty(c, PP_DIRTY_STATUS);
+        on_context(c, e);
         break;
     case PP_EVENT_OVERFLOW:
         ctl_on_overflow(c, e);
