@@ -317,6 +317,51 @@ static void select_rows(struct pp_cpu *c, const struct stage *s)
     }
 }
 
+/* One item of a stage whose items have nothing in common that is better done once. */
+static void run_item(struct pp_cpu *c, const struct part *part, int i, int thread)
+{
+    const struct stage *s = part->stage;
+    switch (s->kind) {
+    case STAGE_EMBED:
+        embed_row(c, s, i, thread);
+        break;
+    case STAGE_HEADS:
+        pp_cpu_heads_item(c, s, part->m, i, thread);
+        break;
+    case STAGE_COMPRESS:
+        pp_cpu_compress_item(c, s, part->m, part->phase, i, thread);
+        break;
+    case STAGE_KEEP:
+        pp_cpu_keep_item(c, s, i);
+        break;
+    case STAGE_PICK:
+        pp_cpu_pick_item(c, s, part->m, part->phase, i, thread);
+        break;
+    case STAGE_ATTEND:
+        pp_cpu_attend_item(c, s, part->m, part->phase, i, thread);
+        break;
+    case STAGE_CONVOLVE:
+        pp_cpu_convolve_item(c, s, part->m, i);
+        break;
+    case STAGE_POOL:
+        pp_cpu_pool_item(c, s, part->m, i);
+        break;
+    case STAGE_RECUR:
+        pp_cpu_recur_item(c, s, part->m, part->phase, i, thread);
+        break;
+    case STAGE_SCAN:
+        pp_cpu_scan_item(c, s, part->m, i);
+        break;
+    case STAGE_ROWS:
+        run_row_ops(c, s, i);
+        break;
+    case STAGE_PROJECT:
+    case STAGE_EXPERTS:
+    case STAGE_SELECT:
+        break; /* pp_cpu_run_items takes these several at a time */
+    }
+}
+
 void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
 {
     struct pp_cpu *c = arg;
@@ -324,61 +369,15 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
     const struct stage *s = part->stage;
     if (abandoned(c))
         return;
-    switch (s->kind) {
-    case STAGE_EMBED:
-        for (int i = first; i < end; i++)
-            embed_row(c, s, i, thread);
-        break;
-    case STAGE_PROJECT:
+    if (s->kind == STAGE_PROJECT)
         pp_cpu_project_items(c, s, part->m, part->phase, first, end, thread);
-        break;
-    case STAGE_HEADS:
-        for (int i = first; i < end; i++)
-            pp_cpu_heads_item(c, s, part->m, i, thread);
-        break;
-    case STAGE_COMPRESS:
-        for (int i = first; i < end; i++)
-            pp_cpu_compress_item(c, s, part->m, part->phase, i, thread);
-        break;
-    case STAGE_KEEP:
-        for (int i = first; i < end; i++)
-            pp_cpu_keep_item(c, s, i);
-        break;
-    case STAGE_PICK:
-        for (int i = first; i < end; i++)
-            pp_cpu_pick_item(c, s, part->m, part->phase, i, thread);
-        break;
-    case STAGE_ATTEND:
-        for (int i = first; i < end; i++)
-            pp_cpu_attend_item(c, s, part->m, part->phase, i, thread);
-        break;
-    case STAGE_CONVOLVE:
-        for (int i = first; i < end; i++)
-            pp_cpu_convolve_item(c, s, part->m, i);
-        break;
-    case STAGE_POOL:
-        for (int i = first; i < end; i++)
-            pp_cpu_pool_item(c, s, part->m, i);
-        break;
-    case STAGE_RECUR:
-        for (int i = first; i < end; i++)
-            pp_cpu_recur_item(c, s, part->m, part->phase, i, thread);
-        break;
-    case STAGE_SCAN:
-        for (int i = first; i < end; i++)
-            pp_cpu_scan_item(c, s, part->m, i);
-        break;
-    case STAGE_ROWS:
-        for (int i = first; i < end; i++)
-            run_row_ops(c, s, i);
-        break;
-    case STAGE_EXPERTS:
+    else if (s->kind == STAGE_EXPERTS)
         pp_cpu_experts_items(c, s, part->m, part->phase, first, end, thread);
-        break;
-    case STAGE_SELECT:
+    else if (s->kind == STAGE_SELECT)
         select_rows(c, s);
-        break;
-    }
+    else
+        for (int i = first; i < end; i++)
+            run_item(c, part, i, thread);
 }
 
 /* Items that a thread may take at a time: together no more than about 2 ms. */
