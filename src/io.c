@@ -383,9 +383,11 @@ static void save_answers(struct pp_io *io, bool ended_only)
         io->commit_at = now + commit_after_ns;
 }
 
+/* What was taken for the answer was reasoning. A gap in it goes along, or nobody would be told of it. */
 static void take_back(struct answer *a)
 {
     pp_buf_add(&a->reasoning, a->text.data, a->text.len);
+    a->reasoning.bad = a->reasoning.bad || a->text.bad;
     pp_buf_clear(&a->text);
     a->taken_back = a->taken_back || !a->begun;
 }

@@ -475,12 +475,20 @@ static void reasoning(void **state)
     tear_down(&f);
 }
 
+/* An answer with reasoning "new" behind what it had; it may have been taken for text at first. */
+static void write_new(struct fixture *f, int64_t answer, bool taken_back)
+{
+    pp_io_answer_add(f->io, answer, taken_back ? PP_PART_ANSWER : PP_PART_REASONING, "new", 3);
+    if (taken_back)
+        pp_io_answer_add(f->io, answer, PP_PART_TAKE_BACK, "", 0);
+    pp_io_answer_end(f->io, answer, PP_MESSAGE_COMPLETE, NULL, 3);
+}
+
 /* Whichever piece of memory is not to be had: all of an answer is saved, or it is said that a part is lost. */
-static void no_memory(void **state)
+static void check_no_memory(bool taken_back)
 {
     enum { MOST = 60 };
     struct fixture f;
-    (void)state;
     set_up(&f, 64);
     for (uint64_t nth = 1; nth <= MOST; nth++) {
         struct pp_message m;
@@ -488,8 +496,7 @@ static void no_memory(void **state)
         const struct pp_answer_text before = {"", 0, "old ", 4};
         assert_ok(pp_store_message_write(f.store, a, &before, PP_MESSAGE_CANCELLED, NULL, 0, &err), err);
         pp_mem_fail_at(nth, 0);
-        pp_io_answer_add(f.io, a, PP_PART_REASONING, "new", 3);
-        pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 3);
+        write_new(&f, a, taken_back);
         const bool saved = pp_io_stop(f.io, NULL);
         pp_mem_fail_at(0, 0);
         enum pp_code code = PP_OK;
@@ -502,6 +509,13 @@ static void no_memory(void **state)
         assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err);
     }
     tear_down(&f);
+}
+
+static void no_memory(void **state)
+{
+    (void)state;
+    check_no_memory(false);
+    check_no_memory(true);
 }
 
 TEST_GROUP(io)
