@@ -533,10 +533,12 @@ static bool is_blank(const char *s, size_t n)
 static enum pp_code add_line(struct reader *r, const char *line, size_t n, struct pp_error *err)
 {
     const char *end = NULL;
-    cJSON *object = memchr(line, 0, n) ? NULL : cJSON_ParseWithLengthOpts(line, n, &end, false);
+    cJSON *object = NULL;
+    enum pp_code code = memchr(line, 0, n) ? PP_OK : pp_json_parse(line, n, "the object", &end, &object, err);
+    if (code)
+        return code;
     const cJSON *messages = pp_json_member(object, "messages");
     const cJSON *text = pp_json_member(object, "text");
-    enum pp_code code;
     if (!cJSON_IsObject(object) || !is_blank(end, n - (size_t)(end - line)))
         code = pp_fail(err, PP_ERR_FORMAT, "this is no JSON object on one line");
     else if (!pp_utf8_valid(line, n))

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/buf.h"
 #include "engine/engine.h"
 #include "engine/text.h"
 #include "engine/train_int.h"
@@ -247,6 +248,24 @@ static void bad_lines(void **state)
     pp_model_close(wordless);
 }
 
+/* Each of its values would take several times the memory that it takes in the line. */
+static void too_many_values(void **state)
+{
+    (void)state;
+    enum { MOST = 4000000 };
+    static const char begin[] = "{\"text\": \"fine enough\", \"more\": [", end[] = "0]}";
+    struct pp_train_data *d;
+    struct pp_error err;
+    struct pp_buf line = {0};
+    pp_buf_str(&line, begin);
+    for (int i = 0; i < MOST; i++)
+        pp_buf_add(&line, "0,", 2);
+    pp_buf_str(&line, end);
+    assert_int_equal(parse_for(model, pp_buf_cstr(&line), NULL, 64, &d, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "line 1: the object has more than"));
+    pp_buf_free(&line);
+}
+
 /* Good lines with bytes changed, taken out and doubled: examples or an error, never anything else. */
 static void hostile_lines(void **state)
 {
@@ -352,7 +371,8 @@ TEST_GROUP(train_data)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_learnt), cmocka_unit_test(changing_templates), cmocka_unit_test(texts_and_lengths),
-        cmocka_unit_test(bad_lines), cmocka_unit_test(hostile_lines), cmocka_unit_test(parts_and_weights),
+        cmocka_unit_test(bad_lines), cmocka_unit_test(too_many_values), cmocka_unit_test(hostile_lines),
+        cmocka_unit_test(parts_and_weights),
         cmocka_unit_test(bad_messages), cmocka_unit_test(other_models),
     };
     return cmocka_run_group_tests_name("train_data", tests, setup, teardown);
