@@ -15,7 +15,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -26,6 +25,7 @@
 #include "engine/base/other_file.h"
 #include "engine/base/utf8.h"
 #include "engine/name_index.h"
+#include "engine/tensor_overlap.h"
 
 enum {
     HEADER_BYTES = 24,
@@ -263,29 +263,6 @@ static enum pp_code read_tensor_name(struct pp_gguf *g, struct pp_cursor *c, cha
     return PP_OK;
 }
 
-static int by_address(const void *a, const void *b)
-{
-    const struct pp_tensor *x = *(const struct pp_tensor *const *)a, *y = *(const struct pp_tensor *const *)b;
-    return x->data < y->data ? -1 : x->data > y->data;
-}
-
-static enum pp_code check_overlaps(const struct pp_gguf *g, struct pp_error *err)
-{
-    const struct pp_tensor **order = pp_malloc(g->n_tensors * sizeof *order);
-    enum pp_code code = PP_OK;
-    if (!order)
-        return pp_fail_nomem(err, "the list of tensors");
-    for (size_t i = 0; i < g->n_tensors; i++)
-        order[i] = &g->tensors[i];
-    qsort(order, g->n_tensors, sizeof *order, by_address);
-    for (size_t i = 1; i < g->n_tensors && !code; i++)
-        if ((const uint8_t *)order[i - 1]->data + order[i - 1]->size > (const uint8_t *)order[i]->data)
-            code = pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensors %s and %s overlap", g->name, order[i - 1]->name,
-                           order[i]->name);
-    pp_free(order);
-    return code;
-}
-
 /* Some tensors lie beyond the end of the file: it lacks its end, if none is where no file reaches. */
 static enum pp_code fail_beyond_end(const struct pp_gguf *g, const struct pp_tensor *first, uint64_t begin,
                                     const uint64_t *offsets, struct pp_error *err)
@@ -321,7 +298,7 @@ static enum pp_code place_tensors(struct pp_gguf *g, size_t list_end, const uint
             return fail_beyond_end(g, t, begin, offsets, err);
         t->data = g->data + begin + offsets[i];
     }
-    return check_overlaps(g, err);
+    return pp_tensors_check_overlap(g->tensors, g->n_tensors, g->name, err);
 }
 
 static enum pp_code read_tensors(struct pp_gguf *g, struct pp_cursor *c, uint64_t n, struct pp_error *err)

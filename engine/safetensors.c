@@ -3,7 +3,6 @@
 #include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/cut_off.h"
@@ -14,6 +13,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/other_file.h"
 #include "engine/name_index.h"
+#include "engine/tensor_overlap.h"
 
 enum {
     LENGTH_BYTES = 8,
@@ -145,31 +145,6 @@ static enum pp_code read_tensor(struct pp_safetensors *s, const cJSON *item, con
     return PP_OK;
 }
 
-static int by_address(const void *a, const void *b)
-{
-    const struct pp_tensor *x = *(const struct pp_tensor *const *)a, *y = *(const struct pp_tensor *const *)b;
-    if (x->data != y->data)
-        return x->data < y->data ? -1 : 1;
-    return x->size < y->size ? -1 : x->size > y->size; /* empty ones first: they overlap nothing */
-}
-
-static enum pp_code check_overlaps(const struct pp_safetensors *s, struct pp_error *err)
-{
-    const struct pp_tensor **order = pp_malloc(s->n * sizeof *order);
-    enum pp_code code = PP_OK;
-    if (!order)
-        return pp_fail_nomem(err, "the list of tensors");
-    for (size_t i = 0; i < s->n; i++)
-        order[i] = &s->tensors[i];
-    qsort(order, s->n, sizeof *order, by_address);
-    for (size_t i = 1; i < s->n && !code; i++)
-        if ((const uint8_t *)order[i - 1]->data + order[i - 1]->size > (const uint8_t *)order[i]->data)
-            code = pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensors %.200s and %.200s overlap", s->name,
-                           order[i - 1]->name, order[i]->name);
-    pp_free(order);
-    return code;
-}
-
 /* An object with nothing but spaces behind it. */
 static enum pp_code parse_header(struct pp_safetensors *s, const char *text, size_t length, struct pp_error *err)
 {
@@ -211,7 +186,7 @@ static enum pp_code parse(struct pp_safetensors *s, struct pp_error *err)
         if (code)
             return code;
     }
-    return check_overlaps(s, err);
+    return pp_tensors_check_overlap(s->tensors, s->n, s->name, err);
 }
 
 /* Takes over the map (zeroed for memory). */
