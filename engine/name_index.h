@@ -1,6 +1,7 @@
 /* name_index.h - from a name to its number in O(1), for the tables of files. Private to the engine.
  *
- * Names are numbered in the order in which they are added and are not copied: they must outlive the index. */
+ * Names are numbered from 0 in the order in which they are added. They are not copied: they must outlive the index.
+ * Any thread may search while nobody adds. */
 #ifndef PP_ENGINE_NAME_INDEX_H
 #define PP_ENGINE_NAME_INDEX_H
 

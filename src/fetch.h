@@ -9,14 +9,16 @@
 #include "engine/base/cancel.h"
 #include "engine/base/error.h"
 
-/* "%.*s" of an address in what is shown or kept: without what follows a question mark, which may be a key. */
+/* Arguments for "%.*s": an address as it may be shown or kept, without what follows a question mark, which may be a
+ * key. */
 #define PP_SHOWN_URL(url) (int)strcspn(url, "?#"), url
 
-/* total 0: not known. rate: bytes a second of late. */
+/* Called by the thread that fetches. done, total: bytes; total 0: not known. rate: bytes a second of late. */
 typedef void pp_fetch_progress(void *user, uint64_t done, uint64_t total, double rate);
 
 struct pp_fetch;
-/* Whether the whole file can be what is wanted. PP_ERR_FORMAT, with the reason: it does not stay. */
+/* Looks at the file, which is whole, before it gets its name. PP_ERR_FORMAT: it is not what is wanted, and is removed;
+ * *err says why. fd stays the caller's. */
 typedef enum pp_code pp_fetch_check(const struct pp_fetch *f, int fd, struct pp_error *err);
 
 struct pp_fetch {

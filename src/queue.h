@@ -11,9 +11,12 @@
 
 struct pp_queue;
 
+/* capacity: items, at least 1. */
 enum pp_code pp_queue_new(size_t capacity, struct pp_queue **out, struct pp_error *err);
-void pp_queue_free(struct pp_queue *q);             /* must be empty: items are the callers' */
-/* Waits while the queue is full. False once the queue is closed: the item stays the caller's. */
+/* Must be empty, as the items are the callers', and no other thread may still be in a call with it: a push wakes the
+ * one who pops before it returns. NULL is fine. */
+void pp_queue_free(struct pp_queue *q);
+/* Hands over the item. Waits while the queue is full. False once the queue is closed: the item stays the caller's. */
 bool pp_queue_push(struct pp_queue *q, void *item);
 bool pp_queue_try_push(struct pp_queue *q, void *item); /* false also when full */
 void *pp_queue_try_pop(struct pp_queue *q);         /* NULL if empty */

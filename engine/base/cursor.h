@@ -1,7 +1,7 @@
 /* cursor.h - the bounds-checked reader through which every untrusted binary file is read.
  *
  * A read past the end returns zeros and makes the cursor `bad`; a caller may read a whole structure and check
- * once. All integers are little-endian. No function here allocates. */
+ * once. All integers are little-endian. No function here allocates. A cursor belongs to one thread at a time. */
 #ifndef PP_BASE_CURSOR_H
 #define PP_BASE_CURSOR_H
 
@@ -16,8 +16,9 @@ struct pp_cursor {
     bool bad;    /* a read went past the end */
 };
 
+/* Begins at byte 0 of data, which stays the caller's and must outlive the cursor. */
 struct pp_cursor pp_cursor(const void *data, size_t size);
-size_t pp_cursor_left(const struct pp_cursor *c);
+size_t pp_cursor_left(const struct pp_cursor *c); /* bytes from here to the end */
 uint8_t pp_cursor_u8(struct pp_cursor *c);
 uint16_t pp_cursor_u16(struct pp_cursor *c);
 uint32_t pp_cursor_u32(struct pp_cursor *c);

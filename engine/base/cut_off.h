@@ -6,10 +6,10 @@
 
 #include "engine/base/error.h"
 
-enum { PP_FILE_BITS = 46 }; /* nothing that a file says lies behind 2^46 bytes is meant: it is damaged */
+enum { PP_FILE_BITS = 46 }; /* a file that names a place beyond 2^46 bytes is damaged, not cut off */
 
-/* PP_ERR_FORMAT of a file of `have` bytes that needs `want` at least: how much is missing, and what to do. what: such
- * as "tensor output.weight", which lies beyond its end. */
+/* Fails with PP_ERR_FORMAT for the file `name`, which has `have` bytes and needs `want` at least: the message says how
+ * much is missing and what to do. what: the thing that lies beyond the end, such as "tensor output.weight". */
 enum pp_code pp_fail_cut_off(struct pp_error *err, const char *name, const char *what, uint64_t have, uint64_t want);
 
 #endif

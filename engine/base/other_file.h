@@ -7,8 +7,8 @@
 
 #include "engine/base/error.h"
 
-/* Fails with PP_ERR_FORMAT and says what the n bytes at data look like and what to do, if that is
- * known. PP_OK: it is not. name: of the file, as it is shown. */
+/* data: the first n bytes of a file. If they look like something known, fails with PP_ERR_FORMAT and a message that
+ * says what, and what to do; if not, PP_OK. name: the file's, for the message. */
 enum pp_code pp_fail_other_file(const char *name, const void *data, size_t n, struct pp_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* utf8.h - what the engine needs to know of UTF-8; width and graphemes are the screen's business. */
+/* utf8.h - what the engine needs to know of UTF-8; width and graphemes are the screen's business. Any thread. */
 #ifndef PP_BASE_UTF8_H
 #define PP_BASE_UTF8_H
 
@@ -11,6 +11,7 @@
 size_t pp_utf8_decode(const char *s, size_t n, int32_t *cp);
 /* Writes cp (0 to 0x10FFFF) to out and returns 1 to 4. */
 size_t pp_utf8_encode(int32_t cp, char out[4]);
+/* Whether all of s[0..n) is UTF-8. U+0000 is; halves of surrogate pairs and overlong forms are not. */
 bool pp_utf8_valid(const char *s, size_t n);
 /* Length of the longest prefix of s[0..n) that does not end inside a character: what may be shown now while
  * more bytes are to come. Bytes that can never become a character count as complete. */

@@ -9,17 +9,17 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Opens a file for reading; close it with fclose. NULL: errno says why, EINVAL where it is none: a pipe would be waited
- * for, and a device may have no end. */
+/* Opens a regular file for reading; close it with fclose. NULL: errno says why. Anything but a regular file is refused
+ * with EINVAL: one would wait for a pipe, and a device may have no end. */
 FILE *pp_open_regular(const char *path);
 
-/* Writes n bytes where the file is at. false: errno says why; some of them may be there. */
+/* Writes n bytes at the file's position. false: errno says why; some of the bytes may have been written. */
 bool pp_write_whole(int fd, const void *data, size_t n);
-/* Likewise at a place in a file. */
+/* Likewise at byte `at` of the file, whose position stays. */
 bool pp_write_at(int fd, const void *data, size_t n, uint64_t at);
-/* Reads n bytes from a place in a file. false: errno says why; EIO where the file ends before. */
+/* Reads n bytes from byte `at` of the file. false: errno says why, EIO if the file ends before the n bytes do. */
 bool pp_read_at(int fd, void *data, size_t n, uint64_t at);
-/* Likewise, but keeps what can be read; how many bytes those are. */
+/* Likewise, but stops where the file ends or cannot be read. Returns how many bytes were read. */
 size_t pp_read_some_at(int fd, void *data, size_t n, uint64_t at);
 
 #endif
