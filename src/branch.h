@@ -26,10 +26,10 @@ struct pp_branch {
 struct pp_branch_item *pp_branch_append(struct pp_branch *b, enum pp_role role, const char *text, size_t len);
 /* Adds to the text of message i; false: out of memory, the text is as before. */
 bool pp_branch_grow(struct pp_branch *b, size_t i, const char *text, size_t len);
-/* Adds to its reasoning; likewise. */
+/* Adds to the reasoning of message i; false as above. */
 bool pp_branch_think(struct pp_branch *b, size_t i, const char *text, size_t len);
 void pp_branch_set_state(struct pp_branch *b, size_t i, enum pp_message_state state);
-/* The adapters of an answer, as the store has them (JSON), as people read them. */
+/* Notes the adapters of an answer, as people read them. json: as the store has them; "" or NULL: none. */
 void pp_branch_set_adapters(struct pp_branch_item *it, const char *json);
 void pp_branch_touch(struct pp_branch *b, size_t i); /* gives message i a new revision */
 void pp_branch_truncate(struct pp_branch *b, size_t n);
@@ -37,11 +37,12 @@ void pp_branch_truncate(struct pp_branch *b, size_t n);
 bool pp_branch_assign(struct pp_branch *b, const struct pp_message *list, size_t n);
 void pp_branch_free(struct pp_branch *b);
 
-/* Where the context of an answer behind the first n messages begins, as the last of them says that has something to
- * say: the place of its first message, 0 for all of them. *note: what the model is told of those before it, "" for
- * nothing; lives as long as the branch is not changed. */
+/* Where the context of an answer behind the first n messages begins: the index of the first message that the model
+ * sees, 0 for all. The last of the n messages that has this written down (pp_branch_set_context) decides. *note: what
+ * the model is told of the messages before; "" for nothing. It lives until the branch is changed. */
 size_t pp_branch_context(const struct pp_branch *b, size_t n, const char **note);
-/* Writes that down in message i. False: out of memory, nothing changed. */
+/* Writes a beginning and a note down in message i. from: the id of the context's first message; 0: none is written
+ * down any more. False: out of memory, nothing changed. */
 bool pp_branch_set_context(struct pp_branch *b, size_t i, int64_t from, const char *note);
 /* The system prompt with the note behind it; pp_free; NULL: out of memory. */
 char *pp_branch_system(const char *system, const char *note);

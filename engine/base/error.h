@@ -27,15 +27,16 @@ struct pp_error {
     char text[512]; /* UTF-8, one sentence or two, no trailing newline */
 };
 
-/* Fills *err (if not NULL) and returns code. Of a text that is too long the middle goes. */
+/* Fills *err (if not NULL) and returns code. A text that does not fit loses its middle: both ends say most. */
 enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts "prefix: " before the text that is already in *err; returns err->code, and PP_ERR_IO if err is NULL: who has a
- * code of his own returns that. */
+/* Puts "prefix: " before the text that is already in *err; returns err->code, or PP_ERR_IO if err is NULL: a
+ * caller that has the code returns its own instead. */
 enum pp_code pp_fail_prefix(struct pp_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Puts "; advice" behind the text that is already in *err, of which what does not fit is cut; returns the same. */
+/* Puts "; advice" behind the text that is already in *err, which is cut if both do not fit. Returns what
+ * pp_fail_prefix returns. */
 enum pp_code pp_fail_advice(struct pp_error *err, const char *advice);
 
 /* PP_ERR_NOMEM with the usual sentence; `what` names the thing that did not fit ("the token table"). */

@@ -13,7 +13,8 @@
 
 #include "engine/base/error.h"
 
-/* What the file system said of a file when it was opened: another or a changed file says something else. No padding. */
+/* What the file system said of a file when it was opened; it differs for another file, and once the file is changed.
+ * Without padding, so that memcmp compares two. */
 struct pp_file_id {
     uint64_t dev, ino, size;
     int64_t mtime_s, mtime_ns;
@@ -40,9 +41,9 @@ int pp_map_watch(const void *data, size_t size);
 void pp_map_unwatch(int watch);         /* before the pages are unmapped; -1 is fine */
 bool pp_map_watch_lost(int watch);      /* -1: never */
 
-/* What a mapped file has from `begin` to `end` need not stay in memory; it is read again if need be. What shares a page
- * with it goes, too, as one touch brings back all of a large page, with what was let go of before. Anything else than
- * such a file stays. */
+/* The bytes of a mapped file from `begin` to before `end` need not stay in memory; they are read again when they are
+ * touched. Whatever shares a page with them goes, too: one touch brings back all of a large page, and with it what was
+ * let go of before. Memory that is no mapped file is left alone. */
 void pp_map_let_go(const void *begin, const void *end);
 
 /* Puts read-only pages of a file, from `offset` on, or with fd -1 zeros, over [at, at + size), which is mapped already
@@ -51,44 +52,47 @@ void pp_map_let_go(const void *begin, const void *end);
 bool pp_map_over(void *at, size_t size, int fd, uint64_t offset);
 
 struct stat;
-/* Of a file that stat or fstat looked at. */
+/* st: as stat or fstat filled it. */
 struct pp_file_id pp_file_id(const struct stat *st);
 
 /* Reads a whole regular file of at most `limit` bytes into fresh memory (pp_free), NUL-terminated.
  * Larger files fail with PP_ERR_FORMAT. */
 enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err);
 
-/* What is written if path is: path itself, or what the link with that name leads to in the end, whether it is there or
- * not: a file that takes a link's place would leave its target as it was. What leads to anything but a file stays as it
- * is called, to be refused by that name. *to: pp_free; NULL after an error. */
+/* Which file to replace when path is written: path itself or, if it is a symbolic link, the file that it leads to in the
+ * end, which need not exist yet. (A file that took the link's place would leave the link's target as it was.) A link to
+ * anything but a regular file is not followed, so that it is refused by the name that the user gave. *to: pp_free; NULL
+ * after an error. */
 enum pp_code pp_follow_links(const char *path, char **to, struct pp_error *err);
 
-/* Fails if path is there and no regular file: a file that is renamed over a device or a pipe would take its place. And
- * if its folder is not there or takes no files. */
+/* Fails if path exists and is no regular file: a file that is renamed over a device or a pipe would take its place.
+ * Also fails if its folder does not exist or takes no files. */
 enum pp_code pp_check_target(const char *path, struct pp_error *err);
 
-/* Keeps a folder for one who fills it: two would leave what is of both. *lock is closed to release it, and -1 where it
- * cannot be locked: some file systems have no locks, and there nobody waits. PP_ERR_BUSY: somebody else has it. */
+/* Locks a folder while one process fills it: two would leave a mixture of both. *lock: a descriptor, to be closed to
+ * release the folder; -1 if it cannot be opened. Where the file system has no locks this is PP_OK, too, and nothing
+ * keeps others out. PP_ERR_BUSY: another process has the folder; this does not wait. */
 enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err);
 
-/* Gives a file that is whole and on the disk (fsync) its name, for good: the folder is on the disk then, too. What had
- * the name is replaced. PP_ERR_IO: that cannot be; then all is as before. */
+/* Renames temp, which is whole and on the disk (fsync), to path and then syncs the folder, so that the name lasts as
+ * well. A file that had the name is replaced. PP_ERR_IO: it cannot be renamed; then all is as before. */
 enum pp_code pp_name_file(const char *temp, const char *path, struct pp_error *err);
-/* Likewise a new file: what has the name stays, and that is PP_ERR_IO, too. */
+/* Likewise, but never replaces: if something has the name already, it stays, and that is PP_ERR_IO, too. */
 enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_error *err);
-/* That there is no such file yet. */
+/* Fails if something has the name `path` already, or if its folder does not exist or takes no files. */
 enum pp_code pp_check_new(const char *path, struct pp_error *err);
 
-/* Whether a file's name is NAME.PID.tmp: of something that is, or was, being written. */
+/* Whether `entry`, a file's name, is NAME.PID.tmp: a temporary file of something that is, or was, being written. */
 bool pp_is_temporary_of(const char *entry, const char *name);
-/* Removes what processes that died have left of path, PATH.PID.tmp: it may be as large as a model; with it a database's
- * PATH.PID.tmp-journal. What is locked, or younger than a minute, may still be somebody's. */
+/* Removes the temporary files PATH.PID.tmp that processes left when they died, which may be as large as a model, and
+ * with a database PATH.PID.tmp-journal. One that is locked, or younger than a minute, stays: somebody may be writing
+ * it. */
 void pp_remove_left(const char *path);
 
-/* Replaces path, which that allows, or what it leads to, by the bytes: temporary file beside it, fsync, rename, fsync
- * of the folder. `mode` as in open(2). */
+/* Replaces path (or the file that the link leads to, see pp_follow_links) by the bytes, if pp_check_target allows it:
+ * temporary file beside it, fsync, rename, fsync of the folder. `mode` as in open(2). */
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
-/* Likewise a new file: one that is there stays, and none is there before it is whole. */
+/* Likewise, but never replaces (see pp_name_new_file). Nothing has the name before the file is whole. */
 enum pp_code pp_write_new_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
 
 #endif
