@@ -60,9 +60,9 @@ struct pp_file_id pp_file_id(const struct stat *st);
 enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err);
 
 /* Which file to replace when path is written: path itself or, if it is a symbolic link, the file that it leads to in
- * the end, which need not exist yet. (A file that took the link's place would leave the link's target as it was.) A link
- * to anything but a regular file is not followed, so that it is refused by the name that the user gave. *to: pp_free;
- * NULL after an error. */
+ * the end, which need not exist yet. (A file that took the link's place would leave the link's target as it was.) A
+ * link to anything but a regular file is not followed, so that it is refused by the name that the user gave. *to:
+ * pp_free; NULL after an error. */
 enum pp_code pp_follow_links(const char *path, char **to, struct pp_error *err);
 
 /* Fails if path exists and is no regular file: a file that is renamed over a device or a pipe would take its place.
