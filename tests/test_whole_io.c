@@ -14,6 +14,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "tests/support.h"
 
 enum { N = 1 << 20 };
@@ -241,6 +242,22 @@ static void larger_than_memory(void **state)
     close(fd);
 }
 
+/* A file's name before an error is cut between characters, wherever that is. */
+static void long_prefixes(void **state)
+{
+    (void)state;
+    for (int shift = 0; shift < 4; shift++) {
+        struct pp_error err;
+        char name[512] = "abc";
+        for (size_t n = (size_t)shift; n + 4 < sizeof name; n += 4)
+            memcpy(name + n, "\xf0\x9f\x98\x80", 5);
+        pp_fail(&err, PP_ERR_FORMAT, "is damaged");
+        assert_int_equal(pp_fail_prefix(&err, "%s", name), PP_ERR_FORMAT);
+        assert_true(pp_utf8_valid(err.text, strlen(err.text)));
+        assert_non_null(strstr(err.text, ": is damaged"));
+    }
+}
+
 TEST_GROUP(whole_io)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +269,7 @@ TEST_GROUP(whole_io)
         cmocka_unit_test(links),
         cmocka_unit_test(own_name),
         cmocka_unit_test(larger_than_memory),
+        cmocka_unit_test(long_prefixes),
     };
     return cmocka_run_group_tests_name("whole_io", tests, NULL, NULL);
 }

@@ -69,6 +69,7 @@ enum pp_code pp_fail_prefix(struct pp_error *err, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(prefix, sizeof prefix, fmt, ap);
     va_end(ap);
+    trim_partial_utf8(prefix, sizeof prefix);
     return pp_fail(err, err->code, "%s: %s", prefix, old);
 }
 
