@@ -323,6 +323,8 @@ static void insert_paste(struct pp_ui *ui, const struct pp_key *key)
         pp_ui_notice(ui, true, "the paste was longer than %d MB: its end was left out", PP_MAX_PASTE >> 20);
     else if (key->open_end)
         pp_ui_notice(ui, false, "the terminal has not said where the paste ends; what has come of it stands here");
+    else if (ui->menu.cls)
+        pp_ui_notice(ui, false, "what was pasted stands in the line behind this menu");
 }
 
 static void begin_line(struct pp_ui *ui)

@@ -194,7 +194,8 @@ paste_without_end() {
         has "$work/state/pippin/history" "seen, still coming"
 }
 paste_behind_a_menu() { # that takes no text
-    start 80x24 && see ready && keys F8 && see "Enter changes" && printf 'two\nlines' | paste && keys Escape &&
+    start 80x24 && see ready && keys F8 && see "Enter changes" && printf 'two\nlines' | paste &&
+        see "stands in the line behind" && keys Escape &&
         gone "Enter changes" && see "› two" && see "lines" && keys C-c && see "Write a message" && keys F2 &&
         see "Rain in" && printf 'evil' | paste && see "Search: evil" && keys Escape && see "› Write a message"
 }
