@@ -157,22 +157,11 @@ static bool add_stack(struct made *m, const struct pp_tensor *first, int n)
     return true;
 }
 
-/* Bytes of those of all experts. */
-static uint64_t stacks_bytes(const struct made *m)
-{
-    uint64_t sum = 0;
-    for (int i = 0; i < m->model->plan.n_experts; i++) {
-        const struct pp_experts *x = &m->model->plan.experts[i];
-        const struct pp_tensor *const *const kinds[] = {x->gate, x->up, x->down};
-        for (int k = 0; k < PP_EXPERT_KINDS; k++)
-            if (kinds[k])
-                sum += (uint64_t)(kinds[k][0]->ne[0] + kinds[k][0]->ne[1]) * (uint64_t)pp_experts_matrices(x);
-    }
-    return sum * (uint64_t)m->spec->rank * sizeof(float);
-}
-
+/* Those of all mixtures, unless they are too many bytes. */
 static bool add_stacks(struct made *m)
 {
+    const size_t before = m->n;
+    uint64_t bytes = 0;
     for (int i = 0; i < m->model->plan.n_experts; i++) {
         const struct pp_experts *x = &m->model->plan.experts[i];
         const struct pp_tensor *const *const kinds[] = {x->gate, x->up, x->down};
@@ -180,6 +169,10 @@ static bool add_stacks(struct made *m)
             if (kinds[k] && !add_stack(m, kinds[k][0], pp_experts_matrices(x)))
                 return false;
     }
+    for (size_t i = before; i < m->n; i++)
+        bytes += m->tensors[i].size;
+    while (bytes > m->spec->expert_bytes && m->n > before)
+        pp_free((void *)(uintptr_t)m->tensors[--m->n].name);
     return true;
 }
 
@@ -237,7 +230,7 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_r
                                                                                 : pp_fail_nomem(err, "an adapter");
     if (!code)
         code = add_targets(&made, folder, err);
-    if (!code && !folder && spec->all && stacks_bytes(&made) <= spec->expert_bytes && !add_stacks(&made))
+    if (!code && !folder && spec->all && !add_stacks(&made))
         code = pp_fail_nomem(err, "an adapter");
     if (!code)
         code = folder ? pp_peft_write(path, made.config, made.tensors, made.n, err) : write_gguf(&made, path, err);

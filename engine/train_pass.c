@@ -15,8 +15,7 @@ enum { ROWS_AT_ONCE = 8 };
 
 void pp_train_run_items(struct pp_trainer *t, int n, pp_pool_fn *fn, void *arg)
 {
-    const unsigned mode = pp_float_mode();
-    pp_float_mode_set(pp_float_mode_flushing(mode)); /* probabilities and their gradients may be as small as can be */
+    const unsigned mode = pp_float_mode_flush(); /* probabilities and their gradients may be as small as can be */
     pp_pool_run(t->pool, fn, arg, &n, 1);
     pp_float_mode_set(mode);
 }

@@ -104,7 +104,6 @@ void bench_show_prompt(void *user, uint64_t done, uint64_t total);
 
 /* cmd_bench_measure.c: everything that is passes of one model */
 enum pp_code bench_measure(struct bench *b, struct pp_error *err);
-int32_t bench_most_likely(const float *logits, int64_t n); /* the token; n > 0 */
 
 /* cmd_bench_micro.c, cmd_bench_start.c, cmd_bench_trace.c, cmd_bench_resume.c, cmd_bench_sessions.c */
 enum pp_code bench_micro(struct bench *b, struct pp_error *err);

@@ -246,15 +246,6 @@ static void close_lane(struct lane *l)
 
 /* --- one cell, once --------------------------------------------------------------------------------------------- */
 
-int32_t bench_most_likely(const float *logits, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return (int32_t)best;
-}
-
 static double rate(int64_t tokens, uint64_t ns)
 {
     return ns ? (double)tokens * 1e9 / (double)ns : 0;

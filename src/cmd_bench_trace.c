@@ -38,6 +38,16 @@ struct trace {
     int32_t choice;         /* behind the prompt that was computed last */
 };
 
+/* The token; n > 0. */
+static int32_t most_likely(const float *logits, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return (int32_t)best;
+}
+
 /* The same requests on every machine. */
 static void draw_requests(struct trace *t, double s)
 {
@@ -87,7 +97,7 @@ static enum pp_code take_choice(void *user, size_t i, const float *logits, struc
 {
     struct trace *t = user;
     (void)i, (void)err;
-    t->choice = bench_most_likely(logits, pp_model_info(t->b->model)->n_vocab);
+    t->choice = most_likely(logits, pp_model_info(t->b->model)->n_vocab);
     return PP_OK;
 }
 
@@ -141,7 +151,7 @@ static enum pp_code answer_all(struct trace *t, struct pp_error *err)
     }
     enum pp_code code = pp_step(t->engine, rows, n, t->b->cancel, err);
     for (int i = 0; i < n && !code; i++) {
-        who[i]->token = bench_most_likely(pp_step_output(t->engine, i), n_vocab);
+        who[i]->token = most_likely(pp_step_output(t->engine, i), n_vocab);
         if (--who[i]->left > 0)
             continue;
         t->latency_ms[t->n_ended++] = (double)(pp_now_ns() - who[i]->begin) / 1e6;

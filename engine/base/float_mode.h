@@ -38,4 +38,12 @@ static inline unsigned pp_float_mode_flushing(unsigned mode)
 #endif
 }
 
+/* From now on this thread computes so. Returns how it did before. */
+static inline unsigned pp_float_mode_flush(void)
+{
+    const unsigned mode = pp_float_mode();
+    pp_float_mode_set(pp_float_mode_flushing(mode));
+    return mode;
+}
+
 #endif

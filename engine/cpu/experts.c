@@ -462,8 +462,6 @@ static void down(struct pp_cpu *c, const struct stage *s, int a, int64_t row0, i
 {
     const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
-    if (r->prepares_once && (x->quantize_down || r->scaled))
-        prepare_once(c, s, a, thread);
     if (c->imatrix && row0 == 0)
         count_inputs(c, x, a, true);
     multiply(c, s, PP_EXPERT_DOWN, a, row0, row1, result_at(r, x, r->first[a]),
@@ -477,10 +475,13 @@ static void run_blocks(struct pp_cpu *c, const struct stage *s, int m, int phase
     const struct pp_matrix *w = matrix_of(s, phase);
     const int blocks = blocks_of(s, m, phase);
     const int64_t rows = item_rows(w, m);
+    const bool once = phase == EXPERTS_DOWN && m == 1 && (s->experts->quantize_down || c->routing.scaled);
     for (int item = first; item < end;) {
         const int a = item / blocks, from = item % blocks, left = end - item;
         const int to = left < blocks - from ? from + left : blocks;
         const int64_t row1 = to * rows < w->n_rows ? to * rows : w->n_rows;
+        if (once && a < c->routing.n_active)
+            prepare_once(c, s, a, thread);
         if (a < c->routing.n_active) /* there may be fewer than rows could choose */
             (phase == EXPERTS_DOWN ? down : gate_up)(c, s, a, from * rows, row1, thread);
         item += to - from;
@@ -584,7 +585,6 @@ static void place(struct pp_cpu *c, const struct stage *s, int m, int thread)
     r->scaled = pp_cpu_experts_scaled(c, s, m);
     if (r->adapted)
         pp_cpu_experts_begin_adapt(c, s);
-    r->prepares_once = m == 1;
     if (m > 1)
         return;
     for (int a = 0; a < r->n_active; a++)

@@ -174,8 +174,9 @@ static pp_once *lowered(const struct pp_cpu *c, const struct stage *s, enum pp_e
 
 void pp_cpu_experts_begin_adapt(const struct pp_cpu *c, const struct stage *s)
 {
-    for (int i = 0; i < PP_EXPERT_KINDS * s->experts->n_matrices; i++)
-        pp_once_reset(&c->routing.lowered[i]);
+    for (int kind = 0; kind < PP_EXPERT_KINDS; kind++)
+        for (int a = 0; a < c->routing.n_active; a++)
+            pp_once_reset(lowered(c, s, (enum pp_expert_kind)kind, a));
 }
 
 void pp_cpu_experts_lower(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active,

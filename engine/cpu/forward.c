@@ -492,8 +492,7 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     c->routing.in.way = c->routing.hidden.way = pp_cpu_way(c);
     const bool timed = batch->n == 1 && !c->profile && c->stream.n_ways > 1;
     const uint64_t begin = timed ? pp_now_ns() : 0;
-    const unsigned mode = pp_float_mode();
-    pp_float_mode_set(pp_float_mode_flushing(mode)); /* states decay, and with them their weights */
+    const unsigned mode = pp_float_mode_flush(); /* states decay, and with them their weights */
     if (c->profile) {
         pp_cpu_profile_run(c);
     } else {

@@ -298,8 +298,7 @@ struct routing {
     float *lora;                /* [places, lora_width]: A x of gate and up, then of down; NULL: none were needed yet */
     int64_t lora_width;
     pp_once *lowered;           /* [PP_EXPERT_KINDS, n_matrices]: that of an active expert */
-    bool prepares_once;         /* a single row has no EXPERTS_PREPARE_DOWN: */
-    pp_once *ready;             /* [n_expert]: what the down matrix of an active expert reads */
+    pp_once *ready;             /* [n_expert]: of a single row, what the down matrix of an active expert reads */
     int32_t *active;            /* [n_expert]: those that have rows */
     int32_t *first;             /* [n_expert + 1]: the first place of each of those; behind the last, n_places */
     int32_t *count;             /* [n_expert] */
