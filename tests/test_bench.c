@@ -30,6 +30,35 @@ static void step(struct pp_engine *e, struct pp_seq *s, int n)
     assert_ok(pp_step(e, rows, n, NULL, &err), err);
 }
 
+/* A random model and what runs it. */
+struct rig {
+    char path[512];
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+};
+
+static struct rig rig_of(const char *shape, const char *type, int64_t n_layers, int n_threads)
+{
+    const struct pp_engine_options opt = {.n_threads = n_threads, .n_ctx = 64};
+    struct pp_error err;
+    struct rig r;
+    path_of(r.path, sizeof r.path, "rig.gguf");
+    write_model(r.path, shape, type, n_layers);
+    assert_ok(pp_model_open(r.path, &r.m, &err), err);
+    assert_ok(pp_engine_new(r.m, &opt, NULL, NULL, &r.e, &err), err);
+    assert_ok(pp_seq_new(r.e, &r.s, &err), err);
+    return r;
+}
+
+static void rig_free(struct rig *r)
+{
+    pp_seq_free(r->s);
+    pp_engine_free(r->e);
+    pp_model_close(r->m);
+    unlink(r->path);
+}
+
 static void random_models_run(void **state)
 {
     (void)state;
@@ -193,54 +222,32 @@ static void profile_of_experts(void **state)
 {
     (void)state;
     enum { N_EMBD = 2048, N_FF = 1024, N_USED = 8 };
-    char path[512];
+    struct rig r = rig_of("olmoe-7b-a1b", "q8_0", 1, 1);
     struct pp_error err;
-    struct pp_model *m;
-    struct pp_engine *e;
-    struct pp_seq *s;
     struct pp_profile p;
-    const struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 64};
-    path_of(path, sizeof path, "experts.gguf");
-    write_model(path, "olmoe-7b-a1b", "q8_0", 1);
-    assert_ok(pp_model_open(path, &m, &err), err);
-    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
-    assert_ok(pp_seq_new(e, &s, &err), err);
     for (int n_rows = 1; n_rows <= 8; n_rows += 7) {
-        assert_ok(pp_engine_profile(e, true, &err), err);
-        step(e, s, n_rows);
-        pp_engine_profile_get(e, &p);
+        assert_ok(pp_engine_profile(r.e, true, &err), err);
+        step(r.e, r.s, n_rows);
+        pp_engine_profile_get(r.e, &p);
         assert_int_equal(p.lines[PP_PROFILE_GATE_UP].macs, (uint64_t)n_rows * N_USED * 2 * N_EMBD * N_FF);
         assert_int_equal(p.lines[PP_PROFILE_DOWN].macs, (uint64_t)n_rows * N_USED * N_EMBD * N_FF);
         for (int k = PP_PROFILE_GATE_UP; k <= PP_PROFILE_ROUTE; k++)
             assert_true(p.lines[k].items > 0);
     }
-    pp_seq_free(s);
-    pp_engine_free(e);
-    pp_model_close(m);
-    unlink(path);
+    rig_free(&r);
 }
 
 /* What a token reads of a layer with states: those, and keys and values of half a page of 64 positions. */
 static void states_are_read(void **state)
 {
     (void)state;
-    char path[512];
-    struct pp_error err;
-    struct pp_model *m;
-    struct pp_engine *e;
     const struct pp_random_shape *shape = pp_random_shape_by_name("qwen3.5-2b");
-    const struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 64};
-    path_of(path, sizeof path, "states.gguf");
-    write_model(path, shape->name, "q4_0", 4); /* the fourth has attention */
-    assert_ok(pp_model_open(path, &m, &err), err);
-    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    struct rig r = rig_of(shape->name, "q4_0", 4, 1); /* the fourth layer has attention */
     const int64_t keys = shape->n_state_key_head * shape->state_dim, values = shape->n_state_head * shape->state_dim;
     const double states = 3 * 4.0 * (double)(values * shape->state_dim + 32 * (keys + values));
-    assert_true(pp_engine_kv_read_bytes(e, 0) == states);
-    assert_true(pp_engine_kv_read_bytes(e, 40) > states);
-    pp_engine_free(e);
-    pp_model_close(m);
-    unlink(path);
+    assert_true(pp_engine_kv_read_bytes(r.e, 0) == states);
+    assert_true(pp_engine_kv_read_bytes(r.e, 40) > states);
+    rig_free(&r);
 }
 
 static void chooses_tokens(void **state)
