@@ -166,18 +166,11 @@ static void every_shape_is_found(void **state)
 static void profile_adds_up(void **state)
 {
     (void)state;
-    char path[512];
+    struct rig r = rig_of("stories-15m", "q8_0", 2, 2);
+    struct pp_engine *e = r.e;
+    struct pp_seq *s = r.s;
     struct pp_error err;
-    struct pp_model *m;
-    struct pp_engine *e;
-    struct pp_seq *s;
     struct pp_profile p;
-    struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 64};
-    path_of(path, sizeof path, "profile.gguf");
-    write_model(path, "stories-15m", "q8_0", 2);
-    assert_ok(pp_model_open(path, &m, &err), err);
-    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
-    assert_ok(pp_seq_new(e, &s, &err), err);
     step(e, s, 1);
     pp_engine_profile_get(e, &p);
     assert_int_equal(p.passes, 0); /* it is off */
@@ -212,9 +205,7 @@ static void profile_adds_up(void **state)
     pp_engine_profile_get(e, &p);
     assert_int_equal(p.passes, 0);
     assert_ok(pp_engine_profile(e, true, &err), err); /* an engine may go with it on */
-    pp_seq_free(s);
-    pp_engine_free(e);
-    pp_model_close(m);
+    rig_free(&r);
 }
 
 /* The phases of a mixture are counted for what they are. */
