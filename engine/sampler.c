@@ -21,19 +21,18 @@ enum pp_code pp_sampler_init(struct pp_sampler *s, int64_t n_vocab, struct pp_er
 {
     *s = (struct pp_sampler){.n_vocab = (int32_t)n_vocab};
     s->logits = pp_malloc((size_t)n_vocab * sizeof *s->logits);
-    s->candidates = pp_malloc((size_t)n_vocab * sizeof *s->candidates);
     s->counts = pp_calloc((size_t)n_vocab, sizeof *s->counts);
-    if (!s->logits || !s->candidates || !s->counts) {
+    enum pp_code code = !s->logits || !s->counts ? pp_fail_nomem(err, "the sampler")
+                                                 : pp_candidates_init(&s->candidates, s->n_vocab, err);
+    if (code)
         pp_sampler_free(s);
-        return pp_fail_nomem(err, "the sampler");
-    }
-    return PP_OK;
+    return code;
 }
 
 void pp_sampler_free(struct pp_sampler *s)
 {
     pp_free(s->logits);
-    pp_free(s->candidates);
+    pp_candidates_free(&s->candidates);
     pp_free(s->counts);
     *s = (struct pp_sampler){0};
 }
@@ -81,81 +80,21 @@ static void logit_bias(struct pp_sampler *s, const struct pp_sampling *p)
 
 /* --- candidates ------------------------------------------------------------------------------------------------ */
 
-/* Larger logits first; equal ones by token, so that the order is total. */
-static int better(const struct pp_candidate *a, const struct pp_candidate *b)
+/* The least logit of those at least p times as likely as the best (arXiv 2407.01082). */
+static float least_by_min_p(const struct pp_candidates *c, float p)
 {
-    return a->logit != b->logit ? a->logit > b->logit : a->token < b->token;
-}
-
-static int compare(const void *a, const void *b)
-{
-    return better(a, b) ? -1 : better(b, a) ? 1 : 0;
-}
-
-/* A heap whose root is the worst candidate. */
-static void sift_down(struct pp_candidate *heap, int n, int i)
-{
-    for (;;) {
-        int worst = i, left = 2 * i + 1, right = left + 1;
-        if (left < n && better(&heap[worst], &heap[left]))
-            worst = left;
-        if (right < n && better(&heap[worst], &heap[right]))
-            worst = right;
-        if (worst == i)
-            return;
-        struct pp_candidate t = heap[i];
-        heap[i] = heap[worst];
-        heap[worst] = t;
-        i = worst;
-    }
-}
-
-enum { LOOK = 32 };
-
-/* Whether one of x[0 .. LOOK) is greater than `least`; a NaN never is. A loop that compilers make vector code of: what
- * looks at every logit costs as much as a small model's layer. */
-static bool any_above(const float *x, float least)
-{
-    int any = 0;
-    for (int i = 0; i < LOOK; i++)
-        any |= x[i] > least;
-    return any;
-}
-
-/* The k best of all logits (k <= 0: all), best first. Returns how many. */
-static int top_k(struct pp_sampler *s, const float *logits, int k)
-{
-    int n = s->n_vocab;
-    struct pp_candidate *c = s->candidates;
-    if (k <= 0 || k > n)
-        k = n;
-    for (int i = 0; i < k; i++) /* NaN, which has no place in an order, counts as forbidden */
-        c[i] = (struct pp_candidate){i, isnan(logits[i]) ? -INFINITY : logits[i]};
-    if (k < n) {
-        for (int i = k / 2 - 1; i >= 0; i--)
-            sift_down(c, k, i);
-        for (int i = k; i < n; i++) {
-            while (i + LOOK <= n && !any_above(logits + i, c[0].logit))
-                i += LOOK;
-            if (i == n || !(logits[i] > c[0].logit)) /* on equal logits the earlier token is better and already there */
-                continue;
-            c[0] = (struct pp_candidate){i, logits[i]};
-            sift_down(c, k, 0);
-        }
-    }
-    qsort(c, (size_t)k, sizeof *c, compare);
-    return k;
+    return p <= 0.0f ? -INFINITY : p < 1.0f ? c->largest + logf(p) : c->largest;
 }
 
 /* The fewest candidates whose probabilities reach p together (nucleus sampling, arXiv 1904.09751). */
-static int top_p(const struct pp_candidate *c, int n, float p)
+static int32_t top_p(const struct pp_candidate *c, int32_t n, float p)
 {
     double total = 0, sum = 0;
     if (p >= 1.0f)
         return n;
-    for (int i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++)
         total += exp((double)(c[i].logit - c[0].logit));
-    for (int i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n; i++) {
         sum += exp((double)(c[i].logit - c[0].logit));
         if (sum >= (double)p * total)
             return i + 1;
@@ -163,13 +102,9 @@ static int top_p(const struct pp_candidate *c, int n, float p)
     return n;
 }
 
-/* Candidates at least p times as likely as the best (arXiv 2407.01082). */
-static int min_p(const struct pp_candidate *c, int n, float p)
+static int32_t min_p(const struct pp_candidate *c, int32_t n, float least)
 {
-    if (p <= 0.0f)
-        return n;
-    float least = c[0].logit + logf(p);
-    int kept = 1;
+    int32_t kept = 1;
     while (kept < n && c[kept].logit >= least)
         kept++;
     return kept;
@@ -186,73 +121,126 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Gumbel noise -log(-log u) of (seed, position, token), u uniform in (0, 1). */
-static double gumbel(uint64_t seed, int64_t position, int32_t token)
+/* Gumbel noise -log(-log u) of (seed, position, token), u uniform in (0, 1): what of it is alike for all tokens, the
+ * token's own 53 bits of u, and the noise that they make. */
+static uint64_t noise_of(uint64_t seed, int64_t position)
 {
-    uint64_t h = mix(mix(mix(seed) ^ (uint64_t)position) ^ (uint64_t)(uint32_t)token);
-    double u = ((double)(h >> 11) + 0.5) * 0x1p-53;
+    return mix(mix(seed) ^ (uint64_t)position);
+}
+
+static uint64_t noise_bits(uint64_t noise, int32_t token)
+{
+    return mix(noise ^ (uint64_t)(uint32_t)token) >> 11;
+}
+
+static double gumbel(uint64_t bits)
+{
+    double u = ((double)bits + 0.5) * 0x1p-53;
     return -log(-log(u));
 }
 
-/* Takes a score into the two best. */
-static void consider(struct pp_choice *c, double *second, double *best, int32_t token, double score)
+/* u < 1 - 2^-54 bounds it. */
+#define LARGEST_NOISE 37.5
+
+/* Bits below these make less noise than `needed`. A part in a million is left for what logarithms round. */
+static uint64_t least_bits(double needed)
 {
-    if (score > *best) {
-        *second = *best;
+    return needed > -3.0 ? (uint64_t)(exp(-exp(-needed)) * (1.0 - 1e-6) * 0x1p53) : 0;
+}
+
+/* The two best scores so far. */
+struct scores {
+    double best, second;
+};
+
+static void consider(struct pp_choice *c, struct scores *s, int32_t token, double score)
+{
+    if (score > s->best) {
+        s->second = s->best;
         c->second = c->token;
-        *best = score;
+        s->best = score;
         c->token = token;
-    } else if (score > *second) {
-        *second = score;
+    } else if (score > s->second) {
+        s->second = score;
         c->second = token;
     }
 }
 
-static struct pp_choice choose(const struct pp_candidate *c, int n, const struct pp_sampling *p, int64_t position)
+static struct pp_choice chosen(struct pp_choice made, const struct scores *s, int32_t most_likely)
 {
-    /* u < 1 - 2^-54 bounds the noise: a candidate that could not win even with the largest noise need not draw any.
-     * They are sorted, so the rest cannot either. */
-    const double largest_noise = 37.5;
-    struct pp_choice made = {.token = -1, .second = -1};
-    double best = -INFINITY, second = -INFINITY;
-    for (int i = 0; i < n; i++) {
-        double score = (double)c[i].logit / (double)p->temp;
-        if (score + largest_noise < best)
-            break;
-        consider(&made, &second, &best, c[i].token, score + gumbel(p->seed, position, c[i].token));
-    }
-    if (made.token < 0) /* scores that are no numbers: the most likely one */
-        made.token = c[0].token;
-    made.margin = (float)(best - second);
+    if (made.token < 0) /* scores that are no numbers */
+        made.token = most_likely;
+    made.margin = (float)(s->best - s->second);
     return made;
 }
 
-static struct pp_choice most_likely(const float *logits, int32_t n)
+/* Of c [n], best first: one that could not win even with the largest noise need not draw any, nor need the rest. */
+static struct pp_choice choose(const struct pp_candidate *c, int32_t n, const struct pp_sampling *p, int64_t position)
 {
+    const uint64_t noise = noise_of(p->seed, position);
     struct pp_choice made = {.token = -1, .second = -1};
-    float best = -INFINITY, second = -INFINITY;
+    struct scores s = {-INFINITY, -INFINITY};
     for (int32_t i = 0; i < n; i++) {
-        while (i + LOOK <= n && !any_above(logits + i, second))
-            i += LOOK;
-        if (i == n)
+        double score = (double)c[i].logit / (double)p->temp;
+        if (score + LARGEST_NOISE < s.best)
             break;
-        if (logits[i] > best) {
-            second = best;
-            made.second = made.token;
-            best = logits[i];
-            made.token = i;
-        } else if (logits[i] > second) {
-            second = logits[i];
-            made.second = i;
+        consider(&made, &s, c[i].token, score + gumbel(noise_bits(noise, c[i].token)));
+    }
+    return chosen(made, &s, c[0].token);
+}
+
+/* Of all that are at least `least`. What a block's largest logit would need to come in second tells for all of it which
+ * bits are too few, so that hardly any token's noise is computed. */
+static struct pp_choice choose_of_all(const struct pp_candidates *c, const struct pp_sampling *p, float least,
+                                      int64_t position)
+{
+    const uint64_t noise = noise_of(p->seed, position);
+    struct pp_choice made = {.token = -1, .second = -1};
+    struct scores s = {-INFINITY, -INFINITY};
+    int32_t likely = 0;
+    for (int32_t block = 0; block < c->n_blocks; block++) {
+        const int32_t first = block * PP_LOGIT_BLOCK;
+        const int32_t end = c->n - first < PP_LOGIT_BLOCK ? c->n : first + PP_LOGIT_BLOCK;
+        const float top = c->block_tops[block];
+        double needed = s.second - (double)top / (double)p->temp;
+        if (needed > LARGEST_NOISE || !(top >= least))
+            continue;
+        uint64_t bits_needed = least_bits(needed);
+        for (int32_t i = first; i < end; i++) {
+            const uint64_t bits = noise_bits(noise, i);
+            if (bits < bits_needed || !(c->logits[i] >= least) || c->logits[i] == -INFINITY)
+                continue;
+            likely = c->logits[i] > c->logits[likely] ? i : likely;
+            consider(&made, &s, i, (double)c->logits[i] / (double)p->temp + gumbel(bits));
+            bits_needed = least_bits(s.second - (double)top / (double)p->temp);
         }
     }
-    made.margin = best - second;
-    return made;
+    return chosen(made, &s, likely);
+}
+
+static struct pp_choice most_likely(struct pp_candidates *c)
+{
+    const int32_t n = pp_candidates_best(c, 2);
+    return (struct pp_choice){.token = n > 0 ? c->list[0].token : -1,
+                              .second = n > 1 ? c->list[1].token : -1,
+                              .margin = n > 1 ? c->list[0].logit - c->list[1].logit : INFINITY};
 }
 
 static bool changes_logits(const struct pp_sampling *p)
 {
     return p->n_bias > 0 || p->repeat_penalty != 1.0f || p->frequency_penalty != 0.0f || p->presence_penalty != 0.0f;
+}
+
+/* Where top-k is off, the others are a least logit, and nothing is put in order. */
+static struct pp_choice filter_and_choose(struct pp_candidates *c, const struct pp_sampling *p, int64_t position)
+{
+    const float least = least_by_min_p(c, p->min_p);
+    if (p->top_k <= 0 || p->top_k >= c->n) {
+        const float of_nucleus = p->top_p < 1.0f ? pp_candidates_nucleus(c, p->top_p) : -INFINITY;
+        return choose_of_all(c, p, fmaxf(least, of_nucleus), position);
+    }
+    const int32_t k = pp_candidates_best(c, p->top_k);
+    return choose(c->list, min_p(c->list, top_p(c->list, k, p->top_p), least), p, position);
 }
 
 struct pp_choice pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
@@ -264,12 +252,8 @@ struct pp_choice pp_sampler_choose(struct pp_sampler *s, const struct pp_samplin
         logit_bias(s, p);
         logits = s->logits;
     }
-    if (p->temp <= 0.0f)
-        return most_likely(logits, s->n_vocab);
-    int n = top_k(s, logits, p->top_k);
-    if (s->candidates[0].logit == -INFINITY)
+    pp_candidates_look(&s->candidates, logits, s->n_vocab);
+    if (s->candidates.largest == -INFINITY)
         return (struct pp_choice){.token = -1, .second = -1};
-    n = top_p(s->candidates, n, p->top_p);
-    n = min_p(s->candidates, n, p->min_p);
-    return choose(s->candidates, n, p, n_history);
+    return p->temp <= 0.0f ? most_likely(&s->candidates) : filter_and_choose(&s->candidates, p, n_history);
 }

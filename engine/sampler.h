@@ -2,18 +2,14 @@
 #ifndef PP_ENGINE_SAMPLER_H
 #define PP_ENGINE_SAMPLER_H
 
+#include "engine/candidates.h"
 #include "engine/engine.h"
-
-struct pp_candidate {
-    int32_t token;
-    float logit;
-};
 
 /* Work space for one vocabulary; the choices themselves allocate nothing. */
 struct pp_sampler {
-    int32_t n_vocab;
+    int32_t n_vocab;                /* may be made less meanwhile: logits behind it are not looked at */
     float *logits;                  /* [n_vocab]: after penalties and bias */
-    struct pp_candidate *candidates; /* [n_vocab] */
+    struct pp_candidates candidates;
     int32_t *counts;                /* [n_vocab]: all zero between calls */
 };
 

@@ -1,5 +1,6 @@
 /* test_sampler.c - each link of the chain by itself, their order, and the distribution of the choice. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/sampler.h"
@@ -228,12 +229,132 @@ static void nothing_to_choose(void **state)
     assert_int_equal(choose_one(&p, logits, NULL, 0), -1);
 }
 
+/* --- large vocabularies ---------------------------------------------------------------------------------------- */
+
+enum { MOST = 3001 };
+
+static int by_logit(const void *a, const void *b)
+{
+    const struct pp_candidate *x = a, *y = b;
+    return x->logit != y->logit ? (x->logit < y->logit) - (x->logit > y->logit) : x->token - y->token;
+}
+
+static int32_t put_all_in_order(const float *l, int32_t n, struct pp_candidate *list)
+{
+    int32_t allowed = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (l[i] > -INFINITY)
+            list[allowed++] = (struct pp_candidate){i, l[i]};
+    qsort(list, (size_t)allowed, sizeof *list, by_logit);
+    return allowed;
+}
+
+/* Logits as a model has them; coarse ones, many of them equal; with forbidden ones; all but three of those. */
+static void make_logits(float *l, int32_t n, int kind)
+{
+    for (int32_t i = 0; i < n; i++) {
+        const uint32_t bits = (uint32_t)i * 2654435761u ^ (uint32_t)n;
+        l[i] = 12.0f * sinf((float)(bits >> 8)) * sinf((float)(bits & 0xffff));
+        if (kind == 1)
+            l[i] = floorf(l[i] / 4);
+        if ((kind == 2 && bits % 3 == 0) || (kind == 3 && i > 2))
+            l[i] = bits % 2 ? NAN : -INFINITY;
+    }
+}
+
+static void expect_best(struct pp_candidates *c, const float *l, const struct pp_candidate *all, int32_t allowed)
+{
+    const int32_t counts[] = {1, 2, 3, 40, 300, c->n / 2 + 1, c->n};
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+        const int32_t n = pp_candidates_best(c, counts[k]);
+        assert_int_equal(n, counts[k] < allowed ? counts[k] : allowed);
+        for (int32_t i = 0; i < n; i++)
+            if (c->list[i].token != all[i].token || !(c->list[i].logit == l[all[i].token]))
+                fail_msg("%d of %d: token %d instead of %d", (int)i, (int)n, (int)c->list[i].token, (int)all[i].token);
+    }
+}
+
+static void expect_nucleus(struct pp_candidates *c, const struct pp_candidate *all, int32_t allowed)
+{
+    static const float shares[] = {0.0f, 0.1f, 0.5f, 0.9f, 0.95f, 0.999f};
+    double total = 0;
+    for (int32_t i = 0; i < allowed; i++)
+        total += exp((double)all[i].logit - (double)all[0].logit);
+    for (size_t k = 0; k < sizeof shares / sizeof *shares; k++) {
+        const float least = pp_candidates_nucleus(c, shares[k]);
+        double with = 0, without = 0;
+        for (int32_t i = 0; i < allowed && all[i].logit >= least; i++) {
+            const double weight = exp((double)all[i].logit - (double)all[0].logit) / total;
+            with += weight;
+            without += all[i].logit > least ? weight : 0;
+        }
+        if (with < (double)shares[k] - 1e-5 || without > (double)shares[k] + 1e-5)
+            fail_msg("a nucleus of %g has %g, and %g without its last", (double)shares[k], with, without);
+    }
+}
+
+static void candidates(void **state)
+{
+    static const int32_t sizes[] = {1, 2, 63, 64, 65, 1023, 1024, 1025, MOST};
+    static float l[MOST];
+    static struct pp_candidate all[MOST];
+    (void)state;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int kind = 0; kind < 4; kind++) {
+            struct pp_candidates c;
+            struct pp_error err;
+            make_logits(l, sizes[s], kind);
+            const int32_t allowed = put_all_in_order(l, sizes[s], all);
+            assert_ok(pp_candidates_init(&c, sizes[s], &err), err);
+            pp_candidates_look(&c, l, sizes[s]);
+            if (allowed) {
+                assert_true(c.largest == all[0].logit);
+                expect_best(&c, l, all, allowed);
+                expect_nucleus(&c, all, allowed);
+            } else {
+                assert_true(c.largest == -INFINITY);
+                assert_int_equal(pp_candidates_best(&c, 2), 0);
+            }
+            pp_candidates_free(&c);
+        }
+}
+
+/* Without top-k nothing is put in order: the choice is that of a top-k which leaves out one token, never chosen. */
+static void unordered(void **state)
+{
+    static float l[MOST];
+    static const float filter[][2] = {{1, 0}, {0.9f, 0}, {1, 0.01f}, {0.999f, 0.001f}};
+    struct pp_sampler s;
+    struct pp_error err;
+    double kinds = 0;
+    (void)state;
+    make_logits(l, MOST, 0);
+    for (int i = 0; i < MOST; i++)
+        l[i] *= 0.3f;
+    l[100] = -1000;
+    assert_ok(pp_sampler_init(&s, MOST, &err), err);
+    for (int i = 0; i < 100; i++)
+        for (size_t f = 0; f < sizeof filter / sizeof *filter; f++) {
+            struct pp_sampling p = off();
+            p.temp = i % 2 ? 1 : 0.5f, p.top_p = filter[f][0], p.min_p = filter[f][1];
+            struct pp_choice a = pp_sampler_choose(&s, &p, l, NULL, i);
+            p.top_k = MOST - 1;
+            struct pp_choice b = pp_sampler_choose(&s, &p, l, NULL, i);
+            if (a.token != b.token || a.second != b.second || a.margin != b.margin)
+                fail_msg("place %d, filter %zu: %d before %d by %g, in order %d before %d by %g", i, f, (int)a.token,
+                         (int)a.second, (double)a.margin, (int)b.token, (int)b.second, (double)b.margin);
+            kinds += a.token != pp_sampler_choose(&s, &p, l, NULL, i + 1000).token;
+        }
+    assert_true(kinds > 200); /* the test would say nothing if all were alike */
+    pp_sampler_free(&s);
+}
+
 TEST_GROUP(sampler)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(distribution),      cmocka_unit_test(independence), cmocka_unit_test(greedy_and_bias),
         cmocka_unit_test(penalties),         cmocka_unit_test(filters),      cmocka_unit_test(ties_and_extremes),
-        cmocka_unit_test(nothing_to_choose),
+        cmocka_unit_test(nothing_to_choose), cmocka_unit_test(candidates),   cmocka_unit_test(unordered),
     };
     return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
 }
