@@ -1,13 +1,21 @@
 /* quant_many.c - see quant_many.h. */
 #include "engine/quant_many.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "engine/quant_grids.h"
 
 #if defined(__x86_64__) && !defined(PP_SCALAR_ONLY)
 #include <immintrin.h>
 #define WIDER 1
 #endif
+
+#define ALWAYS inline __attribute__((always_inline))
+
+enum { IQ4_STEPS = 15 };
+static const float iq4_values[IQ4_STEPS + 1] = PP_IQ4_VALUES;
 
 /* --- one scale: four floats -------------------------------------------------------------------------------------- */
 
@@ -18,6 +26,7 @@
 #define SPLAT(f) _mm_set1_ps(f)
 #define AT_LEAST(lo, v) _mm_max_ps(lo, v) /* of both if one is no number, the second */
 #define AT_MOST(hi, v) _mm_min_ps(hi, v)
+#define MORE_ABOVE(q, v, x, step) ((q) + _mm_and_ps(_mm_cmpgt_ps(v, SPLAT(x)), SPLAT(step)))
 
 #else
 
@@ -41,6 +50,7 @@ static inline four select4(four_masks mask, four yes, four no)
 #define SPLAT(f) ((four){f, f, f, f})
 #define AT_LEAST(lo, v) select4(v < lo, lo, v)
 #define AT_MOST(hi, v) select4(v > hi, hi, v)
+#define MORE_ABOVE(q, v, x, step) ((q) + select4((v) > SPLAT(x), SPLAT(step), SPLAT(0)))
 
 #endif
 
@@ -63,6 +73,7 @@ static inline four select4(four_masks mask, four yes, four no)
 #define SPLAT(f) _mm256_set1_ps(f)
 #define AT_LEAST(lo, v) _mm256_max_ps(lo, v)
 #define AT_MOST(hi, v) _mm256_min_ps(hi, v)
+#define MORE_ABOVE(q, v, x, step) ((q) + _mm256_and_ps(_mm256_cmp_ps(v, SPLAT(x), _CMP_GT_OQ), SPLAT(step)))
 #include "engine/quant_many_body.h"
 
 #define WIDTH 4
@@ -74,6 +85,7 @@ static inline four select4(four_masks mask, four yes, four no)
 #define SPLAT(f) _mm512_set1_ps(f)
 #define AT_LEAST(lo, v) _mm512_max_ps(lo, v)
 #define AT_MOST(hi, v) _mm512_min_ps(hi, v)
+#define MORE_ABOVE(q, v, x, step) _mm512_mask_add_ps(q, _mm512_cmp_ps_mask(v, SPLAT(x), _CMP_GT_OQ), q, SPLAT(step))
 #include "engine/quant_many_body.h"
 
 #endif

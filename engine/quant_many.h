@@ -6,7 +6,8 @@
 
 enum { PP_MANY_MOST = 4 }; /* scales at once */
 
-/* Values x, with weights w; n is a multiple of 4. q: whole numbers from lo to hi. */
+/* Values x, with weights w; n is a multiple of 4. q: whole numbers from lo to hi, or those of IQ4's table, which go
+ * from lo to hi. */
 struct pp_many_block {
     const float *x, *w; /* [n] */
     int n;
@@ -25,6 +26,9 @@ struct pp_many {
     void (*scaled_sums)(const struct pp_many_block *b, const float *inverse, struct pp_many_sums *out);
     /* errors w (x - scale * q)^2, with q = x / scale; scale 0: q is 0 */
     void (*scaled_errors)(const struct pp_many_block *b, const float *scale, float *out);
+    /* The same with q the nearest number of the table; of two as near the smaller */
+    void (*table_sums)(const struct pp_many_block *b, const float *inverse, struct pp_many_sums *out);
+    void (*table_errors)(const struct pp_many_block *b, const float *scale, float *out);
     /* q = (x + min) * inverse */
     void (*affine_sums)(const struct pp_many_block *b, const float *inverse, const float *min,
                         struct pp_many_sums *out);

@@ -1,6 +1,7 @@
 /* quant_many_body.h - the body of quant_many.c, for one width of vectors. Before it comes: WIDTH (scales at once),
  * V (a vector of 4 * WIDTH floats), NAME(f), TARGET, and of floats LOAD(p) (all of a vector), SPREAD(p) (four, for each
- * scale), SPLAT(f), AT_LEAST(lo, v) and AT_MOST(hi, v), which let pass what is no number. */
+ * scale), SPLAT(f), AT_LEAST(lo, v) and AT_MOST(hi, v), which let pass what is no number, and MORE_ABOVE(q, v, x, step):
+ * q, and where v > x a step more. */
 
 /* Of each scale its own number, four times. */
 static TARGET inline V NAME(each)(const float *of)
@@ -28,14 +29,29 @@ static TARGET inline V NAME(whole)(V v, float lo, float hi)
     return (v + magic) - magic;
 }
 
-static TARGET void NAME(scaled_sums)(const struct pp_many_block *b, const float *inverse, struct pp_many_sums *out)
+/* The nearest of IQ4's table: its first number, and from each middle that v lies beyond a step to the next. */
+static TARGET inline V NAME(of_table)(V v)
+{
+    V q = SPLAT(iq4_values[0]);
+    for (int k = 0; k < IQ4_STEPS; k++)
+        q = MORE_ABOVE(q, v, 0.5f * (iq4_values[k] + iq4_values[k + 1]), iq4_values[k + 1] - iq4_values[k]);
+    return q;
+}
+
+static TARGET inline V NAME(number)(V v, const struct pp_many_block *b, const bool of_table)
+{
+    return of_table ? NAME(of_table)(v) : NAME(whole)(v, b->lo, b->hi);
+}
+
+static TARGET ALWAYS void NAME(sums)(const struct pp_many_block *b, const float *inverse, struct pp_many_sums *out,
+                                     const bool of_table)
 {
     const V inv = NAME(each)(inverse);
     V xq = SPLAT(0), qq = SPLAT(0);
     float sums[2][WIDTH];
     for (int i = 0; i < b->n; i += 4) {
         const V x = SPREAD(b->x + i), w = SPREAD(b->w + i);
-        const V q = NAME(whole)(x * inv, b->lo, b->hi);
+        const V q = NAME(number)(x * inv, b, of_table);
         xq += w * x * q;
         qq += w * q * q;
     }
@@ -45,7 +61,8 @@ static TARGET void NAME(scaled_sums)(const struct pp_many_block *b, const float 
         out[k] = (struct pp_many_sums){.xq = sums[0][k], .qq = sums[1][k]};
 }
 
-static TARGET void NAME(scaled_errors)(const struct pp_many_block *b, const float *scale, float *out)
+static TARGET ALWAYS void NAME(errors)(const struct pp_many_block *b, const float *scale, float *out,
+                                       const bool of_table)
 {
     float inverse[WIDTH];
     for (int k = 0; k < WIDTH; k++)
@@ -54,10 +71,30 @@ static TARGET void NAME(scaled_errors)(const struct pp_many_block *b, const floa
     V error = SPLAT(0);
     for (int i = 0; i < b->n; i += 4) {
         const V x = SPREAD(b->x + i);
-        const V off = x - by * NAME(whole)(x * inv, b->lo, b->hi);
+        const V off = x - by * NAME(number)(x * inv, b, of_table);
         error += SPREAD(b->w + i) * off * off;
     }
     NAME(totals)(error, out);
+}
+
+static TARGET void NAME(scaled_sums)(const struct pp_many_block *b, const float *inverse, struct pp_many_sums *out)
+{
+    NAME(sums)(b, inverse, out, false);
+}
+
+static TARGET void NAME(scaled_errors)(const struct pp_many_block *b, const float *scale, float *out)
+{
+    NAME(errors)(b, scale, out, false);
+}
+
+static TARGET void NAME(table_sums)(const struct pp_many_block *b, const float *inverse, struct pp_many_sums *out)
+{
+    NAME(sums)(b, inverse, out, true);
+}
+
+static TARGET void NAME(table_errors)(const struct pp_many_block *b, const float *scale, float *out)
+{
+    NAME(errors)(b, scale, out, true);
 }
 
 static TARGET void NAME(affine_sums)(const struct pp_many_block *b, const float *inverse, const float *min,
@@ -100,7 +137,9 @@ static TARGET void NAME(affine_errors)(const struct pp_many_block *b, const floa
 }
 
 static const struct pp_many NAME(many) = {
-    WIDTH, NAME(scaled_sums), NAME(scaled_errors), NAME(affine_sums), NAME(affine_errors),
+    WIDTH,
+    NAME(scaled_sums), NAME(scaled_errors), NAME(table_sums),
+    NAME(table_errors), NAME(affine_sums), NAME(affine_errors),
 };
 
 #undef WIDTH
@@ -112,3 +151,4 @@ static const struct pp_many NAME(many) = {
 #undef SPLAT
 #undef AT_LEAST
 #undef AT_MOST
+#undef MORE_ABOVE

@@ -79,6 +79,7 @@ struct symmetric {
     const float *x, *w; /* [n] */
     int n;              /* a multiple of 4 */
     int lo, hi;
+    bool table;         /* q are the numbers of IQ4's table, not all from lo to hi */
 };
 
 /* With q fixed by 1/scale: the best scale is xq / qq, and it lowers the error by xq^2 / qq. */
@@ -98,14 +99,14 @@ static void try_symmetric(const struct symmetric *s, float *inverse, int n, stru
     const struct pp_many_block b = symmetric_block_of(s);
     fill_up(inverse, n, many->width);
     for (int i = 0; i < n; i += many->width)
-        many->scaled_sums(&b, inverse + i, out + i);
+        (s->table ? many->table_sums : many->scaled_sums)(&b, inverse + i, out + i);
 }
 
 static struct symmetric_sums symmetric_sums(const struct symmetric *s, float inverse)
 {
     const struct pp_many_block b = symmetric_block_of(s);
     struct pp_many_sums out;
-    pp_many(1)->scaled_sums(&b, &inverse, &out);
+    (s->table ? pp_many(1)->table_sums : pp_many(1)->scaled_sums)(&b, &inverse, &out);
     return (struct symmetric_sums){out.xq, out.qq};
 }
 
@@ -116,12 +117,14 @@ static void symmetric_errors(const struct symmetric *s, float *scale, int n, flo
     const struct pp_many_block b = symmetric_block_of(s);
     fill_up(scale, n, many->width);
     for (int i = 0; i < n; i += many->width)
-        many->scaled_errors(&b, scale + i, out + i);
+        (s->table ? many->table_errors : many->scaled_errors)(&b, scale + i, out + i);
 }
 
-/* Tries to put the largest value on either end of the range and up to one step off, then lets scale and q settle. */
+/* Tries to put the largest value on either end of the range and up to one off (of a table, 14: its numbers there are so
+ * far apart), then lets scale and q settle. */
 static float search_symmetric(const struct symmetric *s, int steps)
 {
+    const float off = s->table ? 14 : 1;
     float peak = peak_of(s->x, s->n), best_gain = 0, best = 0, inverse[MOST_TRIED];
     struct pp_many_sums tried[MOST_TRIED];
     int n = 0;
@@ -130,7 +133,7 @@ static float search_symmetric(const struct symmetric *s, int steps)
     for (int side = 0; side < 2; side++)
         for (int step = -steps; step <= steps; step++) {
             float end = side ? (float)s->hi : (float)s->lo;
-            inverse[n++] = (end + (float)step / (float)steps) / peak;
+            inverse[n++] = (end + off * (float)step / (float)steps) / peak;
         }
     try_symmetric(s, inverse, n, tried);
     for (int i = 0; i < n; i++)
@@ -174,7 +177,7 @@ static void quantize_q8_0(const float *x, const float *importance, void *dst)
     struct pp_block_q8_0 b;
     float w[32];
     weigh(x, importance, most_of(importance, 32), 32, false, w);
-    struct symmetric s = {x, w, 32, -127, 127};
+    struct symmetric s = {x, w, 32, -127, 127, false};
     b.d = search_half(&s, search_symmetric(&s, 3));
     float d = pp_f16_to_f32(b.d), inverse = d != 0 ? 1 / d : 0;
     for (int i = 0; i < 32; i++)
@@ -187,7 +190,7 @@ static uint16_t symmetric_block(const float *x, const float *importance, int les
 {
     float w[32];
     weigh(x, importance, most_of(importance, 32), 32, false, w);
-    struct symmetric s = {x, w, 32, -less, less - 1};
+    struct symmetric s = {x, w, 32, -less, less - 1, false};
     uint16_t d16 = search_half(&s, search_symmetric(&s, 10));
     float d = pp_f16_to_f32(d16), inverse = d != 0 ? 1 / d : 0;
     for (int i = 0; i < 32; i++)
@@ -242,7 +245,7 @@ struct scaled_choice {
 
 static struct symmetric scaled_sub(const struct scaled_form *form, const float *x, const float *w, int sub)
 {
-    return (struct symmetric){x + 16 * sub, w + 16 * sub, 16, form->lo, form->hi};
+    return (struct symmetric){x + 16 * sub, w + 16 * sub, 16, form->lo, form->hi, false};
 }
 
 /* For a given d: the best scale of each sub-block, near the one it would like. */
@@ -686,67 +689,28 @@ static void quantize_q2_k(const float *x, const float *importance, void *dst)
 /* --- IQ4: values of a table --------------------------------------------------------------------------------------- */
 
 static const int8_t iq4_values[16] = PP_IQ4_VALUES;
+enum { IQ4_STEPS = 7 };
 
-/* The number of the nearest value. */
-static int nearest_iq4(float v)
+static struct symmetric iq4_problem(const float *x, const float *w)
 {
-    int k = 0;
-    while (k < 15 && v > 0.5f * (float)(iq4_values[k] + iq4_values[k + 1]))
-        k++;
-    return k;
+    return (struct symmetric){x, w, 32, iq4_values[0], iq4_values[15], true};
 }
 
-static struct symmetric_sums iq4_sums(const float *x, const float *w, float inverse)
-{
-    struct symmetric_sums s = {0, 0};
-    for (int i = 0; i < 32; i++) {
-        float q = (float)iq4_values[nearest_iq4(x[i] * inverse)];
-        s.xq += w[i] * x[i] * q;
-        s.qq += w[i] * q * q;
-    }
-    return s;
-}
-
-static float iq4_error(const float *x, const float *w, float scale)
-{
-    float inverse = scale != 0 ? 1 / scale : 0, error = 0;
-    for (int i = 0; i < 32; i++) {
-        float off = x[i] - scale * (float)iq4_values[nearest_iq4(x[i] * inverse)];
-        error += w[i] * off * off;
-    }
-    return error;
-}
-
-/* As search_symmetric: the largest value on either end of the table and near it, then scale and q settle. */
-static float search_iq4(const float *x, const float *w)
-{
-    float peak = peak_of(x, 32), best_gain = 0, best = 0;
-    if (fabsf(peak) < TINY)
-        return 0;
-    for (int side = 0; side < 2; side++)
-        for (int step = -7; step <= 7; step++) {
-            struct symmetric_sums s = iq4_sums(x, w, (float)(iq4_values[side ? 15 : 0] + 2 * step) / peak);
-            if (s.qq > 0 && s.xq * s.xq > best_gain * s.qq) {
-                best_gain = s.xq * s.xq / s.qq;
-                best = s.xq / s.qq;
-            }
-        }
-    for (int round = 0; round < 4 && best != 0; round++) {
-        struct symmetric_sums s = iq4_sums(x, w, 1 / best);
-        if (!(s.qq > 0) || !(s.xq * s.xq > best_gain * s.qq))
-            break;
-        best_gain = s.xq * s.xq / s.qq;
-        best = s.xq / s.qq;
-    }
-    return best;
-}
-
+/* The numbers of the nearest values: of how many middles between two of them each lies beyond. */
 static void put_iq4(const float *x, float scale, uint8_t to[16])
 {
+    int32_t number[32] = {0};
+    float inverse = scale != 0 ? 1 / scale : 0, v[32];
     uint8_t q[32];
-    float inverse = scale != 0 ? 1 / scale : 0;
     for (int i = 0; i < 32; i++)
-        q[i] = (uint8_t)nearest_iq4(x[i] * inverse);
+        v[i] = x[i] * inverse;
+    for (int k = 0; k < 15; k++) {
+        const float middle = 0.5f * (float)(iq4_values[k] + iq4_values[k + 1]);
+        for (int i = 0; i < 32; i++)
+            number[i] += v[i] > middle;
+    }
+    for (int i = 0; i < 32; i++)
+        q[i] = (uint8_t)number[i];
     put_nibbles(q, to);
 }
 
@@ -755,9 +719,27 @@ static void quantize_iq4_nl(const float *x, const float *importance, void *dst)
     struct pp_block_iq4_nl b;
     float w[32];
     weigh(x, importance, most_of(importance, 32), 32, true, w);
-    b.d = pp_f32_to_f16(search_iq4(x, w));
+    const struct symmetric s = iq4_problem(x, w);
+    b.d = pp_f32_to_f16(search_symmetric(&s, IQ4_STEPS));
     put_iq4(x, pp_f16_to_f32(b.d), b.q);
     memcpy(dst, &b, sizeof b);
+}
+
+/* The whole-number scale of d, near the one that 32 values would like. */
+static int choose_iq4(const struct symmetric *s, float wish, float d)
+{
+    const int middle = d != 0 ? quantise1(wish / d, -32, 31) : 0;
+    float scales[PP_MANY_MOST], errors[PP_MANY_MOST];
+    int tried[3] = {middle}, n = 0, best = 0;
+    for (int scale = middle - 1; scale <= middle + 1; scale++)
+        if (scale >= -32 && scale <= 31) {
+            tried[n] = scale;
+            scales[n++] = d * (float)scale;
+        }
+    symmetric_errors(s, scales, n, errors);
+    for (int i = 1; i < n; i++)
+        best = errors[i] < errors[best] ? i : best;
+    return tried[best];
 }
 
 static void quantize_iq4_xs(const float *x, const float *importance, void *dst)
@@ -767,23 +749,17 @@ static void quantize_iq4_xs(const float *x, const float *importance, void *dst)
     float w[256], wish[8];
     for (int sub = 0; sub < 8; sub++) {
         weigh(x + 32 * sub, importance ? importance + 32 * sub : NULL, most, 32, true, w + 32 * sub);
-        wish[sub] = search_iq4(x + 32 * sub, w + 32 * sub);
+        const struct symmetric s = iq4_problem(x + 32 * sub, w + 32 * sub);
+        wish[sub] = search_symmetric(&s, IQ4_STEPS);
     }
     b.d = pp_f32_to_f16(peak_of(wish, 8) / -32);
     const float d = pp_f16_to_f32(b.d);
     for (int sub = 0; sub < 8; sub++) {
-        int middle = d != 0 ? quantise1(wish[sub] / d, -32, 31) : 0, best = middle;
-        float best_error = INFINITY;
-        for (int scale = middle - 1; scale <= middle + 1; scale++) {
-            float error = iq4_error(x + 32 * sub, w + 32 * sub, d * (float)scale);
-            if (scale < -32 || scale > 31 || !(error < best_error))
-                continue;
-            best_error = error;
-            best = scale;
-        }
-        put_iq4(x + 32 * sub, d * (float)best, b.q + 16 * sub);
-        b.scales_low[sub / 2] = (uint8_t)(b.scales_low[sub / 2] | ((best + 32) & 15) << sub % 2 * 4);
-        b.scales_high = (uint16_t)(b.scales_high | (best + 32) >> 4 << 2 * sub);
+        const struct symmetric s = iq4_problem(x + 32 * sub, w + 32 * sub);
+        const int scale = choose_iq4(&s, wish[sub], d);
+        put_iq4(x + 32 * sub, d * (float)scale, b.q + 16 * sub);
+        b.scales_low[sub / 2] = (uint8_t)(b.scales_low[sub / 2] | ((scale + 32) & 15) << sub % 2 * 4);
+        b.scales_high = (uint16_t)(b.scales_high | (scale + 32) >> 4 << 2 * sub);
     }
     memcpy(dst, &b, sizeof b);
 }
