@@ -1,7 +1,7 @@
 /* quant_many_body.h - the body of quant_many.c, for one width of vectors. Before it comes: WIDTH (scales at once),
  * V (a vector of 4 * WIDTH floats), NAME(f), TARGET, and of floats LOAD(p) (all of a vector), SPREAD(p) (four, for each
- * scale), SPLAT(f), AT_LEAST(lo, v) and AT_MOST(hi, v), which let pass what is no number, and MORE_ABOVE(q, v, x, step):
- * q, and where v > x a step more. */
+ * scale), SPLAT(f), AT_LEAST(lo, v) and AT_MOST(hi, v), which let pass what is no number, and
+ * MORE_ABOVE(q, v, x, step): q, and where v > x a step more. */
 
 /* Of each scale its own number, four times. */
 static TARGET inline V NAME(each)(const float *of)
