@@ -523,8 +523,8 @@ void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
     }
     if (ui->menu.cls) {
         if (passes_menu(ui, key))
-            insert_paste(ui, key);
-        if (!terminal_key(ui, key) && !switch_menu(ui, function_of(key)))
+            insert_paste(ui, key); /* which is no key of the menu's: it would take the notice for read */
+        else if (!terminal_key(ui, key) && !switch_menu(ui, function_of(key)))
             pp_menu_key(ui, key);
     } else if (!own_key(ui, key)) {
         feed(key);

@@ -197,7 +197,9 @@ paste_behind_a_menu() { # that takes no text
     start 80x24 && see ready && keys F8 && see "Enter changes" && printf 'two\nlines' | paste &&
         see "stands in the line behind" && keys Escape &&
         gone "Enter changes" && see "› two" && see "lines" && keys C-c && see "Write a message" && keys F2 &&
-        see "Rain in" && printf 'evil' | paste && see "Search: evil" && keys Escape && see "› Write a message"
+        see "Rain in" && printf 'evil' | paste && see "Search: evil" && keys Escape && see "› Write a message" &&
+        start 44x14 && see ready && keys F8 && see "Enter changes" && printf 'two\nlines' | paste &&
+        see "stands in the line behind" && see "this menu" && keys Down && gone "this menu" && see "Enter changes"
 }
 paste_while_leaving() { # it pauses while the rest is being saved; and what was being searched for is not in its way
     start 80x24 PIPPIN_FAKE_CLOSES=300 && see ready && text "$(printf 'begun\033[200~ and pasted')" && see "› begun" &&
