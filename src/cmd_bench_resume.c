@@ -372,13 +372,26 @@ static enum pp_code resume_at(struct resume *r, int64_t tokens, struct pp_error 
     return code;
 }
 
+/* An empty conversation has nothing to save: alone that is no measurement, beside others there is nothing to say. */
+static enum pp_code nothing_to_save(const struct bench *b, struct pp_error *err)
+{
+    if (b->what == BENCH_RESUME)
+        return pp_fail(err, PP_ERR_USAGE, "bench resume measures what is saved of a conversation, and of 0 tokens that "
+                                          "is nothing; give --depth a number from 1 on");
+    pp_cli_say("resume is left out: of 0 tokens (--depth) nothing is saved");
+    return PP_OK;
+}
+
 enum pp_code bench_resume(struct bench *b, struct pp_error *err)
 {
     struct resume r = {.b = b, .options = pp_cli_engine_options(b->o)};
     struct pp_engine_options *opt = &r.options;
-    int64_t longest = b->n_prompt;
+    int64_t deepest = 0, longest = b->n_prompt;
     for (int64_t i = 0; i < b->n_depths; i++)
-        longest = b->depths[i] > longest ? b->depths[i] : longest;
+        deepest = b->depths[i] > deepest ? b->depths[i] : deepest;
+    if (b->n_depths && !deepest)
+        return nothing_to_save(b, err);
+    longest = deepest > longest ? deepest : longest;
     opt->cache_dir = b->temporary ? NULL : b->paths->cache;
     opt->n_threads = (int)b->threads[0];
     opt->kv_type = (enum pp_kv_type)b->kv_types[0];

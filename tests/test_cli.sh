@@ -549,6 +549,8 @@ expect_match "which goes on" "$tmp/err" 'after chunk 1 of 3: cannot write .*/ful
     'after chunk 2 of 3: ' '^pippin: cannot write '
 holds "and leaves nothing" [ ! -e "$tmp/full.gguf" ]
 
+run bench resume --depth 0; expect "bench of an empty conversation that is saved" 2
+expect_match "says what is missing" "$tmp/err" "give --depth a number from 1 on"
 run bench resume --depth 0,100,70 -r 2 --json
 expect_match "bench of a conversation saved and read again" "$tmp/out" '"name": "100 tokens saved", "what": "save"' \
     '"name": "70 tokens read again", "what": "resume", "unit": "ms"' '"what": "resume_rate", "unit": "MB/s"'
