@@ -414,7 +414,7 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
     m->paths = p;
     enum pp_code code = pp_resolve_model(p, name, m->path, sizeof m->path, err);
     if (!code && m->quant_if_folder && !pp_cli_is_folder(m->path))
-        m->quant = m->imatrix = NULL;
+        m->quant = NULL; /* then an importance matrix, which was named for this model, is refused */
     if (!code)
         code = pp_model_open_as(m->path, m->quant, m->imatrix, &m->model, err);
     if (!code && !m->embeds)

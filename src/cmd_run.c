@@ -113,19 +113,6 @@ static enum pp_code read_question(struct run *r, struct pp_error *err)
     return PP_OK;
 }
 
-static enum pp_code check_options(const struct pp_options *o, struct pp_error *err)
-{
-    enum pp_code code = pp_cli_args(o, 0, 0, "", err);
-    if (code)
-        return code;
-    if (o->raw && (o->save || o->resume_latest || o->resume))
-        return pp_fail(err, PP_ERR_USAGE,
-                       "--raw knows no turns and no conversations; leave out --save, --continue and --resume");
-    if (o->raw && (pp_options_given(o, "system") || pp_options_given(o, "chat-template-file")))
-        return pp_fail(err, PP_ERR_USAGE, "--raw uses no chat template; leave out --system and --chat-template-file");
-    return PP_OK;
-}
-
 /* --- loading ---------------------------------------------------------------------------------------------- */
 
 static bool drafts(const struct run *r, const char *who)
@@ -752,9 +739,7 @@ static void recall_choices(struct run *r)
 
 static enum pp_code run(struct run *r, struct pp_error *err)
 {
-    enum pp_code code = check_options(r->o, err);
-    if (!code)
-        code = read_question(r, err);
+    enum pp_code code = read_question(r, err);
     if (!code)
         code = run_session_open(&r->session, r->o, r->p, err);
     recall_settings(r);

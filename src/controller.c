@@ -84,7 +84,8 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
         draft = bundled;
     struct pp_adapter_choice adapters[PP_MAX_LORA_OPTIONS];
     const bool first = !c->wanted_model; /* the adapters were named for its draft */
-    /* Files are used as they are; the one that was named together with a type is refused. */
+    /* Files are used as they are; the one that was named together with a type or an importance
+     * matrix is refused. */
     const bool quantised = is_folder(model) || (first && pp_options_given(c->o, "quant"));
     for (int i = 0; i < c->o->n_draft_lora; i++)
         adapters[i] = (struct pp_adapter_choice){c->o->draft_lora[i].path, c->o->draft_lora[i].scale};
@@ -94,7 +95,7 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
         .draft_adapters = adapters,
         .n_draft_adapters = first ? c->o->n_draft_lora : 0,
         .quant = quantised ? c->o->quant : NULL,
-        .imatrix = quantised ? c->o->imatrix.file : NULL,
+        .imatrix = quantised || first ? c->o->imatrix.file : NULL,
         .engine = {.n_threads = c->o->threads,
                    .kv_type = c->o->kv_type,
                    .n_ctx = c->o->ctx_size,

@@ -416,12 +416,10 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
         code = read_environment(&ps, 1u << cmd, err);
     if (!code)
         code = read_command_line(&ps, argc, argv, cmd, l.command_at, err);
+    if (!code && !l.only_talk)
+        code = pp_options_check(o, cmd, err);
     if (code)
         return code;
-    if (o->resume && o->resume_latest)
-        return pp_fail(err, PP_ERR_USAGE, "--continue and --resume exclude each other; give one of them");
-    if (o->temporary && (o->resume || o->resume_latest))
-        return pp_fail(err, PP_ERR_USAGE, "--temporary begins anew: it excludes --continue and --resume");
     /* A draft was chosen for the model that stands beside it, not for one that a stronger source names. */
     if (o->draft && ps.draft < ps.model)
         o->draft = NULL;

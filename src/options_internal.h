@@ -75,6 +75,12 @@ bool pp_word_in(const char *list, const char *word, size_t n);
 /* The next word of such a list: sets *word and *n, moves *list; false at the end. */
 bool pp_next_word(const char **list, const char **word, size_t *n);
 
+/* --- options_check.c --------------------------------------------------------------------------------------------- */
+
+/* Whether what stands on the command line of `cmd` goes together: PP_ERR_USAGE names an option that would do nothing,
+ * and says what to do. */
+enum pp_code pp_options_check(const struct pp_options *o, enum pp_cmd cmd, struct pp_error *err);
+
 /* --- options_value.c --------------------------------------------------------------------------------------------- */
 
 /* That a model can make something of it; PP_ERR_USAGE names `shown`. */

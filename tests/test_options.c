@@ -106,7 +106,7 @@ static void values(void **state)
     (void)state;
     accept("run|-m|a.gguf|--ctx-size=4096|-n|32|--temp|0|--top-k|1|--top-p|0.5|--min-p|1e-2|--repeat-penalty|1.1|"
            "--frequency-penalty|-0.5|--presence-penalty|0.5|--repeat-last-n|-1|-t|2|--kv-type|f16|--kv-memory|3G|"
-           "--seed|18446744073709551615|-sys|Be brief.|-p|hi there|-f|-|--stats|--save|--raw|--ignore-eos|-md|d.gguf|"
+           "--seed|18446744073709551615|-sys|Be brief.|-p|hi there|-f|-|--stats|--save|--ignore-eos|-md|d.gguf|"
            "--draft-max|5|--draft-always|--drafter|lookup|--draft-p-min|0.4|"
            "--kernels|scalar|--activations|bf16|--chat-template-file|t.jinja");
     assert_string_equal(o.command, "run");
@@ -128,7 +128,7 @@ static void values(void **state)
     assert_string_equal(o.system, "Be brief.");
     assert_string_equal(o.prompt, "hi there");
     assert_string_equal(o.file, "-");
-    assert_true(o.stats && o.save && o.raw && o.ignore_eos);
+    assert_true(o.stats && o.save && !o.raw && o.ignore_eos);
     assert_string_equal(o.draft, "d.gguf");
     assert_int_equal(o.draft_max, 5);
     assert_true(o.draft_always);
@@ -138,7 +138,8 @@ static void values(void **state)
     assert_int_equal(pp_options_activations(&o), PP_ACT_BF16);
     accept("run");
     assert_int_equal(pp_options_activations(&o), PP_ACT_AUTO);
-    accept("run|--activations|auto");
+    accept("run|--raw|--activations|auto");
+    assert_true(o.raw);
     assert_int_equal(pp_options_activations(&o), PP_ACT_AUTO);
     accept("run|--activations|f32");
     assert_int_equal(pp_options_activations(&o), PP_ACT_F32);
@@ -412,6 +413,55 @@ static void remove_conf(void)
     char path[600];
     snprintf(path, sizeof path, "%s/pippin.conf", paths.config);
     unlink(path);
+}
+
+/* What would do nothing as it is given is refused, and the error says what to do. */
+static void idle_options(void **state)
+{
+    (void)state;
+    refuse("run|-p|x|--imatrix|im.gguf", "add --quant TYPE");
+    refuse("--imatrix|im.gguf", "add --quant TYPE");
+    accept("run|-p|x|--imatrix|im.gguf|--quant|q4_0");
+    accept("quantize|a|b|q4_0|--imatrix|im.gguf");
+    refuse("convert|a|b|--imatrix|im.gguf", "belongs to: ");
+    refuse("sessions|--best-first", "--best-first does nothing here: it is of `pippin sessions search`; leave it out");
+    refuse("sessions|rm|abcd|--limit|3", "it is of `pippin sessions list` or `search`");
+    refuse("sessions|backup|x|--json", "`pippin sessions list`, `search`, `show`, `export` or `import`");
+    accept("sessions|--limit|3");
+    accept("sessions|export|--all|--json");
+    refuse("sessions|export|abcd|--format|md|--json", "--format excludes --json");
+    refuse("models|add|x|--sha256|aa", "pippin models pull");
+    refuse("models|-c|512", "pippin models info");
+    accept("models|info|starter|-c|512|--kv-type|f16");
+    refuse("lora|list|--rank|4", "pippin lora train");
+    refuse("lora|info|x|-o|y", "pippin lora train");
+    accept("lora|info|x|-t|1");
+    refuse("lora|train|x|-o|y|--val|a|--val-share|0.2", "--val excludes --val-share");
+    refuse("lora|train|x|-o|y|--steps|4|--epochs|2", "--steps excludes --epochs");
+    refuse("logits|--ids|1,2|-f|x|-o|y", "--ids excludes --file; give one of them");
+    refuse("run|--raw|-p|x|--thinking|off", "--raw excludes --thinking: it uses no chat template");
+    refuse("run|--raw|-p|x|--save", "--raw excludes --save: it knows no turns");
+    refuse("chat|--temporary|--resume|abcd", "--temporary excludes --resume: it begins anew");
+    refuse("run|-p|x|--no-draft|--draft-always", "--no-draft excludes --draft-always");
+    accept("run|-p|x|-md|small.gguf|--draft-max|4|--no-draft"); /* even with a draft model at hand */
+    refuse("bench|--threshold|3", "add that, or leave --threshold out");
+    refuse("bench|--write|x.gguf", "--shape");
+    refuse("bench|--type|q4_0", "--shape");
+    accept("bench|micro|--type|q4_0");
+    refuse("bench|start|--depth|64", "`kernels`, `memory`, `micro`, `resume` or `all`");
+    accept("bench|start|resume|--depth|64");
+    accept("bench|--depth|64|--rows|2");
+    refuse("bench|-md|small.gguf", "pippin bench draft");
+    refuse("bench|-m|x|--shape|stories-15m", "--shape excludes --model");
+    refuse("bench|--compare|a|b|-n|4", "--compare excludes --n-gen: it measures nothing");
+    accept("bench|--compare|a|b|--threshold|3%|--json");
+    refuse("imatrix|--in-file|a|--chunks|3", "add -f FILE");
+    accept("imatrix|--in-file|a|--chunks|3|-f|x");
+    write_conf("[model]\nquant = q4_0\nctx-size = 512\n[sampling]\nseed = 3\n");
+    accept("run|-p|x|--imatrix|im.gguf"); /* a configuration says the type, too, */
+    accept("models|list");                /* and is for all commands at once */
+    accept("lora|list");
+    remove_conf();
 }
 
 static void precedence(void **state)
@@ -739,7 +789,7 @@ TEST_GROUP(options)
     const struct CMUnitTest tests[] = {
         TEST(defaults),   TEST(values),           TEST(lists),           TEST(strict_numbers),
         TEST(commands),   TEST(no_command_word),  TEST(many_words),      TEST(unknown_options),
-        TEST(help_and_version),
+        TEST(help_and_version), TEST(idle_options),
         TEST(precedence), TEST(conf_format),      TEST(conf_of_noise),   TEST(table_is_consistent),
         TEST(help_texts), TEST(completion),       TEST(recalled),
     };

@@ -1,0 +1,173 @@
+/* options_check.c - options that a command has, but that would do nothing as they are given: of another of its words,
+ * without what they belong to, or beside what they contradict. Whoever writes one expects something of it, so that it
+ * is refused, with what to do. Only the command line is looked at: pippin.conf and the environment are for all
+ * commands at once. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "src/options_internal.h"
+
+/* Names of options are the long ones without dashes; all lists are separated by spaces. */
+
+#define TALK (PP_BIT(CHAT) | PP_BIT(RUN))
+#define TRAINING                                                                                                       \
+    "chat-template-file seed continue output rank alpha rslora targets lr warmup weight-decay clip batch accumulate "  \
+    "epochs steps max-length val val-share eval-every train-memory"
+
+/* Options of some of the words behind a command: its subcommands, or what `pippin bench` measures. */
+static const struct {
+    enum pp_cmd command;
+    const char *options;
+    const char *words;
+} of_words[] = {
+    {PP_CMD_SESSIONS, "limit", "list search"},
+    {PP_CMD_SESSIONS, "best-first", "search"},
+    {PP_CMD_SESSIONS, "output format all", "export"},
+    {PP_CMD_SESSIONS, "again", "import"},
+    {PP_CMD_SESSIONS, "json", "list search show export import"},
+    {PP_CMD_MODELS, "name", "add pull"},
+    {PP_CMD_MODELS, "sha256 hf-base ollama-base", "pull"},
+    {PP_CMD_MODELS, "ctx-size kv-type", "info"},
+    {PP_CMD_MODELS, "json", "list info"},
+    {PP_CMD_LORA, TRAINING, "train"},
+    {PP_CMD_LORA, "threads kernels", "info train"},
+    {PP_CMD_BENCH, "depth", "quick depth rows threads kv kernels memory micro resume all"},
+    {PP_CMD_BENCH, "rows", "quick depth rows threads kv kernels memory micro several all"},
+    {PP_CMD_BENCH, "rank", "lora all"},
+    {PP_CMD_BENCH, "adapters requests zipf", "trace all"},
+    {PP_CMD_BENCH, "model-draft draft-lora no-draft draft-max", "draft"},
+    {PP_CMD_BENCH, "file", "draft tokenizer all"},
+};
+
+/* Options that are for another one: without it they are left out or it is added. */
+static const struct {
+    enum pp_cmd command;
+    const char *options;
+    const char *needed; /* any one of these will do */
+} of_options[] = {
+    {PP_CMD_BENCH, "layers vocab write", "shape"},
+    {PP_CMD_BENCH, "threshold", "compare"},
+};
+
+static const struct {
+    unsigned commands;
+    const char *option;
+    const char *others; /* any one of these contradicts it */
+    const char *why;    /* or NULL, where the names say it */
+} contradictions[] = {
+    {TALK, "continue", "resume", NULL},
+    {TALK, "temporary", "continue resume", "it begins anew"},
+    {TALK, "use-draft", "no-draft", NULL},
+    {TALK, "no-draft", "draft-always", NULL},
+    {PP_BIT(RUN), "raw", "save continue resume", "it knows no turns and no conversations"},
+    {PP_BIT(RUN), "raw", "system chat-template-file thinking", "it uses no chat template"},
+    {PP_BIT(RUN), "raw", "overflow", "what it is given is not cut"},
+    {PP_BIT(SESSIONS), "format", "json", NULL},
+    {PP_BIT(LOGITS), "ids", "file", NULL},
+    {PP_BIT(LORA), "val", "val-share", NULL},
+    {PP_BIT(LORA), "steps", "epochs", NULL},
+    {PP_BIT(BENCH), "shape", "model", NULL},
+    {PP_BIT(BENCH), "adapters", "lora lora-scaled", NULL},
+    {PP_BIT(BENCH), "compare", "shape write model file depth rows n-prompt n-gen repetitions", "it measures nothing"},
+    {PP_BIT(BENCH), "write", "depth rows n-prompt n-gen repetitions", "nothing is measured"},
+};
+
+/* The first option of a list that stands on the command line, in name; false: none does. */
+static bool any_given(const struct pp_options *o, const char *list, char name[32])
+{
+    const char *word;
+    size_t n;
+    while (pp_next_word(&list, &word, &n)) {
+        snprintf(name, 32, "%.*s", (int)n, word);
+        if (pp_options_given(o, name))
+            return true;
+    }
+    return false;
+}
+
+/* One of these words stands behind the command, or is what it does without a word. */
+static bool says_one_of(const struct pp_options *o, enum pp_cmd cmd, const char *words)
+{
+    if (cmd != PP_CMD_BENCH) {
+        const char *word = o->subcommand ? o->subcommand : "list";
+        return pp_word_in(words, word, strlen(word));
+    }
+    for (int i = 0; i < o->n_args; i++)
+        if (pp_word_in(words, o->args[i], strlen(o->args[i])))
+            return true;
+    return !o->n_args && pp_word_in(words, "quick", 5);
+}
+
+/* "`pippin sessions list` or `search`" */
+static void name_words(struct pp_buf *out, const char *command, const char *words)
+{
+    const char *word;
+    size_t n;
+    pp_buf_fmt(out, "`pippin %s ", command);
+    for (bool first = true; pp_next_word(&words, &word, &n); first = false)
+        pp_buf_fmt(out, "%s%.*s`", first ? "" : words[strspn(words, " ")] ? ", `" : " or `", (int)n, word);
+}
+
+static enum pp_code check_words(const struct pp_options *o, enum pp_cmd cmd, struct pp_error *err)
+{
+    char name[32];
+    for (size_t i = 0; i < sizeof of_words / sizeof *of_words; i++) {
+        if (of_words[i].command != cmd || !any_given(o, of_words[i].options, name) ||
+            says_one_of(o, cmd, of_words[i].words))
+            continue;
+        struct pp_buf where = {0};
+        name_words(&where, o->command, of_words[i].words);
+        const enum pp_code code = pp_fail(err, PP_ERR_USAGE, "--%s does nothing here: it is of %s; leave it out", name,
+                                          pp_buf_cstr(&where));
+        pp_buf_free(&where);
+        return code;
+    }
+    return PP_OK;
+}
+
+/* The type of --quant may also stand in pippin.conf. */
+static enum pp_code check_imatrix(const struct pp_options *o, enum pp_cmd cmd, struct pp_error *err)
+{
+    if (!o->imatrix.file || o->quant || cmd == PP_CMD_QUANTIZE)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_USAGE, "--imatrix weighs what quantising costs, and nothing is quantised; add --quant "
+                                      "TYPE with a model folder, or leave --imatrix out");
+}
+
+/* Files that are only added up read no text, so that there is no model either. */
+static enum pp_code check_adding(const struct pp_options *o, enum pp_cmd cmd, struct pp_error *err)
+{
+    static const char of_reading[] = "model chunks process-output output-frequency ctx-size quant lora lora-scaled";
+    char name[32];
+    if (cmd != PP_CMD_IMATRIX || !o->imatrix.n_in_files || o->file || !any_given(o, of_reading, name))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_USAGE, "--%s is for reading a text, and --in-file alone reads none; add -f FILE, or "
+                                      "leave --%s out", name, name);
+}
+
+enum pp_code pp_options_check(const struct pp_options *o, enum pp_cmd cmd, struct pp_error *err)
+{
+    char name[32];
+    for (size_t i = 0; i < sizeof contradictions / sizeof *contradictions; i++) {
+        const char *why = contradictions[i].why;
+        if (contradictions[i].commands & 1u << cmd && pp_options_given(o, contradictions[i].option) &&
+            any_given(o, contradictions[i].others, name))
+            return pp_fail(err, PP_ERR_USAGE, "--%s excludes --%s%s%s; give one of them", contradictions[i].option,
+                           name, why ? ": " : "", why ? why : "");
+    }
+    for (size_t i = 0; i < sizeof of_options / sizeof *of_options; i++)
+        if (of_options[i].command == cmd && any_given(o, of_options[i].options, name)) {
+            char needed[32];
+            if (!any_given(o, of_options[i].needed, needed))
+                return pp_fail(err, PP_ERR_USAGE, "--%s does nothing without --%s; add that, or leave --%s out", name,
+                               of_options[i].needed, name);
+        }
+    if (cmd == PP_CMD_BENCH && pp_options_given(o, "type") && !o->bench.shape && !says_one_of(o, cmd, "micro all"))
+        return pp_fail(err, PP_ERR_USAGE, "--type is of random weights; say in which --shape, or leave --type out");
+    /* With --compare the words behind bench are files. */
+    enum pp_code code = cmd == PP_CMD_BENCH && o->bench.compare ? PP_OK : check_words(o, cmd, err);
+    if (!code)
+        code = check_imatrix(o, cmd, err);
+    return code ? code : check_adding(o, cmd, err);
+}
