@@ -960,7 +960,7 @@ if [ -d "$data/starter" ]; then
     run run --raw -n 2 -m "$tmp/llama-hf" --quant q4_0 --imatrix "$tmp/whole.gguf" -p a </dev/null
     expect "not by another model's" 1
     run run --raw -n 2 -m "$tmp/llama-hf" --imatrix "$tmp/llama.imatrix" -p a </dev/null; expect "nor alone" 2
-    expect_match "and it says why" "$tmp/err" 'give --quant, too'
+    expect_match "and it says why" "$tmp/err" 'add --quant TYPE'
     run bench -m "$tmp/llama-8.gguf" --quant q4_0 --n-prompt 8 --n-gen 2 -r 1; expect "a file is not" 2
     run bench -m "$tmp/llama-q8.gguf" --n-prompt 8 --n-gen 2 -r 1 --json
     expect_match "the quantised file runs" "$tmp/out" '"type": "Q8_0"' '"decode_tps": [1-9]'
