@@ -9,6 +9,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/gguf.h"
 
 enum { ALIGNMENT = 32 };
@@ -211,7 +212,7 @@ void pp_gguf_add_tensor(struct pp_gguf_writer *w, const char *name, uint32_t typ
 {
     size_t bytes = tensor_bytes(type, n_dims, ne);
     if (!bytes) {
-        snprintf(w->problem, sizeof w->problem, "tensor %.80s has a shape that its type cannot have", name);
+        pp_utf8_print(w->problem, sizeof w->problem, "tensor %.80s has a shape that its type cannot have", name);
         return;
     }
     if (pp_grow(&w->sizes, &w->sizes_cap, (size_t)w->n_tensors + 1, sizeof *w->sizes) != 0) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "engine/base/utf8.h"
 #include "engine/export.h"
 #include "engine/hf_quant_int.h"
 #include "engine/hparams.h"
@@ -57,7 +58,7 @@ static enum pp_code need_dtype(const struct opening *o, const struct pp_tensor *
     char what[64];
     if (strcmp(dtype, want) == 0)
         return PP_OK;
-    snprintf(what, sizeof what, "is %.20s, not %.20s", dtype, want);
+    pp_utf8_print(what, sizeof what, "is %.20s, not %.20s", dtype, want);
     return fail_piece(o, t->name, what);
 }
 

@@ -12,6 +12,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/other_file.h"
+#include "engine/base/utf8.h"
 #include "engine/name_index.h"
 #include "engine/tensor_overlap.h"
 
@@ -102,7 +103,7 @@ static enum pp_code fail_beyond_end(const struct pp_safetensors *s, const char *
         want = end > want ? end : want;
     }
     char what[256];
-    snprintf(what, sizeof what, "tensor %.200s", first);
+    pp_utf8_print(what, sizeof what, "tensor %.200s", first);
     return pp_fail_cut_off(err, s->name, what, s->size, s->size - room + want);
 }
 

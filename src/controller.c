@@ -8,6 +8,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/controller_int.h"
 #include "src/worker.h"
 
@@ -27,7 +28,7 @@ void ctl_notice(struct pp_controller *c, bool is_error, const char *fmt, ...)
     if (at)
         c->notice[len] = '\n';
     va_start(ap, fmt);
-    vsnprintf(c->notice + at, sizeof c->notice - at, fmt, ap);
+    pp_utf8_vprint(c->notice + at, sizeof c->notice - at, fmt, ap);
     va_end(ap);
     c->status.notice = c->notice;
     c->status.notice_is_error = is_error || (at && c->status.notice_is_error);

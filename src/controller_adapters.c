@@ -164,7 +164,7 @@ static void note_reason(struct pp_adapter_entry *a, const char *why)
     const size_t n = strlen(a->path);
     if (strncmp(why, "adapter ", 8) == 0 && strncmp(why + 8, a->path, n) == 0 && strncmp(why + 8 + n, ": ", 2) == 0)
         why += 8 + n + 2;
-    snprintf(a->reason, sizeof a->reason, "%.255s", why);
+    pp_utf8_print(a->reason, sizeof a->reason, "%s", why);
 }
 
 void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
@@ -306,8 +306,7 @@ void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *n
     if (i >= c->adapters.n)
         return;
     struct pp_adapter_entry *a = &c->adapters.items[i];
-    snprintf(a->note, sizeof a->note, "%s", note);
-    a->note[pp_utf8_complete(a->note, strlen(a->note))] = 0;
+    pp_utf8_print(a->note, sizeof a->note, "%s", note);
     ctl_store_words(c, ctl_run_note, a->path, a->note, a->added);
     ctl_dirty(c, PP_DIRTY_LISTS);
 }

@@ -9,6 +9,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/base/word.h"
 #include "engine/text.h"
 #include "src/adapter_names.h"
@@ -255,8 +256,8 @@ void ctl_add_named(struct named_list *l, const char *name, const char *detail)
         return; /* a shorter list is better than none */
     struct pp_named *e = &l->items[l->n++];
     *e = (struct pp_named){0};
-    snprintf(e->name, sizeof e->name, "%s", name);
-    snprintf(e->detail, sizeof e->detail, "%s", detail);
+    pp_utf8_print(e->name, sizeof e->name, "%s", name);
+    pp_utf8_print(e->detail, sizeof e->detail, "%s", detail);
 }
 
 void ctl_add_template(struct named_list *l, const char *name, const char *detail)

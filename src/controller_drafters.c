@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/controller_int.h"
 
 enum { MAX_DRAFTERS = 64 };
@@ -37,10 +38,10 @@ void ctl_drafter_add(struct drafter_list *l, const char *path, const char *name)
         d = &l->items[l->n++];
         *d = (struct pp_drafter_entry){0};
         snprintf(d->path, sizeof d->path, "%s", real);
-        snprintf(d->name, sizeof d->name, "%.127s", file);
+        pp_utf8_print(d->name, sizeof d->name, "%s", file);
     }
     if (name && *name)
-        snprintf(d->name, sizeof d->name, "%.127s", name);
+        pp_utf8_print(d->name, sizeof d->name, "%s", name);
 }
 
 /* --- looking for them ------------------------------------------------------------------------------------- */
@@ -114,7 +115,7 @@ void ctl_on_drafter(struct pp_controller *c, const struct pp_event *e)
         if (e->drafter)
             d->facts = *e->drafter;
         else
-            snprintf(d->reason, sizeof d->reason, "%.255s", e->err.text);
+            pp_utf8_print(d->reason, sizeof d->reason, "%s", e->err.text);
     }
     ctl_dirty(c, PP_DIRTY_LISTS);
     if (c->finding_drafters)

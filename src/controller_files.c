@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/controller_int.h"
 #include "src/export.h"
 
@@ -168,12 +169,12 @@ void ctl_rescue(void *rescue, struct pp_store *st)
     pp_buf_free(&x.out);
     if (!r->n)
         return;
-    const int n = snprintf(r->text, sizeof r->text,
-                           "Not saved: %.300s was deleted, moved or replaced while pippin was running.\n",
-                           r->paths->db);
+    const size_t n = pp_utf8_print(r->text, sizeof r->text,
+                                   "Not saved: %.300s was deleted, moved or replaced while pippin was running.\n",
+                                   r->paths->db);
     if (code)
-        snprintf(r->text + n, sizeof r->text - (size_t)n, "Nor could the conversation be kept elsewhere: %s", err.text);
+        pp_utf8_print(r->text + n, sizeof r->text - n, "Nor could the conversation be kept elsewhere: %s", err.text);
     else
-        snprintf(r->text + n, sizeof r->text - (size_t)n,
-                 "The conversation is in %.300s now; to have it back: pippin sessions import %.300s", path, path);
+        pp_utf8_print(r->text + n, sizeof r->text - n,
+                      "The conversation is in %.300s now; to have it back: pippin sessions import %.300s", path, path);
 }

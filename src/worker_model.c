@@ -7,6 +7,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/thread.h"
 #include "src/worker_int.h"
 
@@ -171,7 +172,7 @@ void worker_unload(struct pp_worker *w)
 static void describe_builtin(const struct pp_worker *w, const struct pp_model_info *m, struct pp_loaded *l)
 {
     const char *why, *name = pp_template_instead(pp_model_tokenizer(w->target->model), m->name, m->path, &why);
-    snprintf(l->instead, sizeof l->instead, "%s%s%.60s", name, why ? ", by " : "", why ? why : "");
+    pp_utf8_print(l->instead, sizeof l->instead, "%s%s%.60s", name, why ? ", by " : "", why ? why : "");
 }
 
 struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason)
@@ -180,13 +181,13 @@ struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason)
     if (!l)
         return NULL;
     const struct pp_model_info *m = pp_model_info(w->target->model);
-    snprintf(l->name, sizeof l->name, "%s", m->name);
+    pp_utf8_print(l->name, sizeof l->name, "%s", m->name);
     snprintf(l->type_name, sizeof l->type_name, "%s", m->type_name);
     snprintf(l->path, sizeof l->path, "%s", m->path);
     const struct pp_model_info *d = w->draft.engine ? pp_model_info(w->draft.model->model) : NULL;
-    snprintf(l->draft_name, sizeof l->draft_name, "%s", d ? d->name : "");
+    pp_utf8_print(l->draft_name, sizeof l->draft_name, "%s", d ? d->name : "");
     snprintf(l->draft_path, sizeof l->draft_path, "%s", d ? d->path : "");
-    snprintf(l->draft_reason, sizeof l->draft_reason, "%.255s", draft_reason);
+    pp_utf8_print(l->draft_reason, sizeof l->draft_reason, "%s", draft_reason);
     snprintf(l->kernels, sizeof l->kernels, "%s", pp_engine_kernels(w->engine));
     l->n_threads = pp_engine_n_threads(w->engine);
     l->n_ctx = pp_engine_n_ctx(w->engine);

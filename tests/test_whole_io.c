@@ -12,6 +12,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
@@ -258,6 +259,36 @@ static void long_prefixes(void **state)
     }
 }
 
+/* Nor does a precision cut one, wherever the text around it ends; what is whole stays, other encodings' words too. */
+static void precisions(void **state)
+{
+    static const char face[] = "\xf0\x9f\x98\x80", name[] = "a\xc3\xa9" "b\xe2\x82\xac" "c\xf0\x9f\x98\x80" "d";
+    struct pp_error err;
+    struct pp_buf b = {0};
+    char out[16], tight[8];
+    (void)state;
+    for (int n = 0; n <= (int)strlen(name); n++) {
+        char fmt[32];
+        const size_t whole = pp_utf8_complete(name, (size_t)n);
+        snprintf(fmt, sizeof fmt, "<%%.%ds>", n);
+        assert_int_equal(pp_utf8_print(out, sizeof out, fmt, name), whole + 2);
+        assert_memory_equal(out + 1, name, whole);
+        assert_string_equal(out + 1 + whole, ">");
+        const size_t room = sizeof tight - 2 < whole ? pp_utf8_complete(name, sizeof tight - 2) : whole;
+        const bool ends = (size_t)n + 2 < sizeof tight;
+        assert_int_equal(pp_utf8_print(tight, sizeof tight, fmt, name), 1 + room + ends);
+        assert_true(pp_utf8_valid(tight, strlen(tight)));
+    }
+    pp_fail(&err, PP_ERR_FORMAT, "tensor %.5s lies, %.2f", "ab\xf0\x9f\x98\x80", 1.5);
+    assert_string_equal(err.text, "tensor ab lies, 1.50");
+    pp_buf_fmt(&b, "%s|%.3s|%.1s", face, face, "\xc3\xa9");
+    assert_string_equal(pp_buf_cstr(&b), "\xf0\x9f\x98\x80||");
+    assert_int_equal(b.len, 6);
+    pp_buf_free(&b);
+    pp_fail(&err, PP_ERR_IO, "cannot open %s", "caf\xe9.gguf"); /* nothing was cut */
+    assert_string_equal(err.text, "cannot open caf\xe9.gguf");
+}
+
 TEST_GROUP(whole_io)
 {
     const struct CMUnitTest tests[] = {
@@ -270,6 +301,7 @@ TEST_GROUP(whole_io)
         cmocka_unit_test(own_name),
         cmocka_unit_test(larger_than_memory),
         cmocka_unit_test(long_prefixes),
+        cmocka_unit_test(precisions),
     };
     return cmocka_run_group_tests_name("whole_io", tests, NULL, NULL);
 }

@@ -43,8 +43,8 @@ static void fill_row(struct pp_ui *ui, size_t i, struct pp_menu_row *row)
     }
     const struct pp_named *list = cls->named(ui->controller, &n);
     if (i < n) {
-        snprintf(row->left, sizeof row->left, "%s", list[i].name);
-        snprintf(row->right, sizeof row->right, "%.127s", list[i].detail);
+        pp_utf8_print(row->left, sizeof row->left, "%s", list[i].name);
+        pp_utf8_print(row->right, sizeof row->right, "%s", list[i].detail);
         row->current = list[i].current;
     }
 }
@@ -109,7 +109,7 @@ void pp_menu_confirm(struct pp_ui *ui, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(ui->menu.question, sizeof ui->menu.question, fmt, ap);
+    pp_utf8_vprint(ui->menu.question, sizeof ui->menu.question, fmt, ap);
     va_end(ap);
     ui->menu.mode = PP_MENU_CONFIRM;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "ui/menu.h"
 #include "ui/state.h"
 
@@ -61,7 +62,7 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
     row->heading = i >= PP_DRAFTERS;
     snprintf(row->left, sizeof row->left, "%s", row->heading ? "Draft models" : rows[i]);
     if (i == PP_DRAFTER_MODEL)
-        snprintf(row->right, sizeof row->right, "%.127s", none ? "there is none" : s->model.draft_name);
+        pp_utf8_print(row->right, sizeof row->right, "%s", none ? "there is none" : s->model.draft_name);
     row->dim = i == PP_DRAFTER_MODEL && none;
     row->current = (size_t)s->drafter == i;
 }

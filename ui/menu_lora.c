@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/adapter_mix.h"
 #include "src/figures.h"
 #include "src/paths.h"
@@ -65,7 +66,7 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
     if (row->dim)
         snprintf(row->right, sizeof row->right, "does not fit");
     else if (ui->at.cols >= ROOM_FOR_FILES)
-        snprintf(row->right, sizeof row->right, "%.100s  %+.2f", file_of(ui, a), (double)a->scale);
+        pp_utf8_print(row->right, sizeof row->right, "%.100s  %+.2f", file_of(ui, a), (double)a->scale);
     else
         snprintf(row->right, sizeof row->right, "%+.2f", (double)a->scale);
 }

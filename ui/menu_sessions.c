@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/base/utf8.h"
 #include "src/export.h"
 #include "ui/format.h"
 #include "ui/state.h"
@@ -47,7 +48,7 @@ static void describe_hit(const struct pp_session *s, char *out, size_t cap)
     bool cut = n > TITLE;
     for (n = cut ? TITLE : n; cut && n && ((unsigned char)title[n] & 0xC0) == 0x80;)
         n--;
-    snprintf(out, cap, "%.*s%s: %.200s", (int)n, title, cut ? "…" : "", s->excerpt);
+    pp_utf8_print(out, cap, "%.*s%s: %.200s", (int)n, title, cut ? "…" : "", s->excerpt);
     for (char *c = out; *c; c++)
         if (*c == '\n' || *c == '\r' || *c == '\t')
             *c = ' ';

@@ -346,8 +346,8 @@ static void list_named(struct plain *p, const struct pp_named *(*get)(const stru
     const struct pp_named *list = get(p->c, &n);
     for (size_t i = 0; i < n; i++) {
         char line[512];
-        snprintf(line, sizeof line, "%s%s%s%.300s", list[i].name, list[i].current ? " (chosen)" : "",
-                 list[i].detail[0] ? ": " : "", list[i].detail);
+        pp_utf8_print(line, sizeof line, "%s%s%s%.300s", list[i].name, list[i].current ? " (chosen)" : "",
+                      list[i].detail[0] ? ": " : "", list[i].detail);
         say(p, line);
     }
     say(p, hint);
@@ -359,8 +359,8 @@ static void list_adapters(struct plain *p)
     const struct pp_adapter_entry *list = pp_controller_adapters(p->c, &n);
     for (size_t i = 0; i < n; i++) {
         char line[200];
-        snprintf(line, sizeof line, "%.100s: %s, strength %.2f", list[i].name,
-                 list[i].fit == PP_FIT_NO ? "does not fit" : list[i].on ? "on" : "off", (double)list[i].scale);
+        pp_utf8_print(line, sizeof line, "%.100s: %s, strength %.2f", list[i].name,
+                      list[i].fit == PP_FIT_NO ? "does not fit" : list[i].on ? "on" : "off", (double)list[i].scale);
         say(p, line);
     }
     say(p, n ? "/lora NAME switches one on, /lora NAME off off, /lora off all of them."
@@ -371,8 +371,8 @@ static void tell_drafter(struct plain *p)
 {
     const struct pp_status *s = pp_controller_status(p->c);
     char line[300];
-    snprintf(line, sizeof line, "Guesses: %s; draft model: %.100s. /draft auto, model, lookup, off or file NAME "
-             "changes it.", pp_drafter_name(s->drafter), s->model.draft_name[0] ? s->model.draft_name : "none");
+    pp_utf8_print(line, sizeof line, "Guesses: %s; draft model: %.100s. /draft auto, model, lookup, off or file NAME "
+                  "changes it.", pp_drafter_name(s->drafter), s->model.draft_name[0] ? s->model.draft_name : "none");
     say(p, line);
 }
 

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/base/whole_io.h"
 #include "engine/base/word.h"
 
@@ -184,7 +185,7 @@ static unsigned parse_attribute(const char *s)
 static int refuse(struct parser *p, const char *fmt, const char *what)
 {
     if (!p->refused) {
-        snprintf(p->reason, sizeof p->reason, fmt, what);
+        pp_utf8_print(p->reason, sizeof p->reason, fmt, what);
         p->refused = p->line;
     }
     return 0;

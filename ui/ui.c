@@ -15,6 +15,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/priority.h"
+#include "engine/base/utf8.h"
 #include "src/open_files.h"
 #include "src/plain_text.h"
 #include "ui/complete.h"
@@ -41,7 +42,7 @@ void pp_ui_notice(struct pp_ui *ui, bool error, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(ui->notice, sizeof ui->notice, fmt, ap);
+    pp_utf8_vprint(ui->notice, sizeof ui->notice, fmt, ap);
     va_end(ap);
     ui->notice_is_error = error;
     ui->notice_at = pp_now_ns();

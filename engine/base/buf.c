@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 
 static bool reserve(struct pp_buf *b, size_t extra)
 {
@@ -50,8 +51,7 @@ void pp_buf_vfmt(struct pp_buf *b, const char *fmt, va_list ap)
     }
     if (!reserve(b, (size_t)n))
         return;
-    vsnprintf(b->data + b->len, (size_t)n + 1, fmt, ap);
-    b->len += (size_t)n;
+    b->len += pp_utf8_vprint(b->data + b->len, (size_t)n + 1, fmt, ap);
 }
 
 void pp_buf_fmt(struct pp_buf *b, const char *fmt, ...)

@@ -5,23 +5,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-
-/* vsnprintf may cut a UTF-8 character in two; drops the incomplete tail. */
-static void trim_partial_utf8(char *text, size_t cap)
-{
-    size_t n = strlen(text);
-    if (n + 1 < cap)
-        return; /* nothing was cut */
-    size_t i = n;
-    while (i > 0 && ((unsigned char)text[i - 1] & 0xC0) == 0x80)
-        i--;
-    if (i == 0)
-        return;
-    unsigned char lead = (unsigned char)text[i - 1];
-    size_t need = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
-    if (n - (i - 1) < need)
-        text[i - 1] = 0;
-}
+#include "engine/base/utf8.h"
 
 static bool goes_on(char c) { return ((unsigned char)c & 0xC0) == 0x80; }
 
@@ -29,6 +13,10 @@ static bool goes_on(char c) { return ((unsigned char)c & 0xC0) == 0x80; }
 static void fit(char *text, size_t cap, const char *whole, size_t n)
 {
     static const char gap[] = "...";
+    if (n < cap) { /* after all: halves of characters were taken out of it */
+        memcpy(text, whole, n + 1);
+        return;
+    }
     const size_t kept = cap / 3;
     size_t head = cap - 1 - strlen(gap) - kept, tail = n - kept;
     while (head > 0 && goes_on(whole[head]))
@@ -45,12 +33,12 @@ enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, .
         va_start(ap, fmt);
         va_copy(again, ap);
         err->code = code;
-        const int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
+        const int n = vsnprintf(NULL, 0, fmt, again);
         char *whole = n >= (int)sizeof err->text ? pp_malloc((size_t)n + 1) : NULL;
-        if (whole && vsnprintf(whole, (size_t)n + 1, fmt, again) == n)
-            fit(err->text, sizeof err->text, whole, (size_t)n);
+        if (whole)
+            fit(err->text, sizeof err->text, whole, pp_utf8_vprint(whole, (size_t)n + 1, fmt, ap));
         else
-            trim_partial_utf8(err->text, sizeof err->text);
+            pp_utf8_vprint(err->text, sizeof err->text, fmt, ap);
         pp_free(whole);
         va_end(again);
         va_end(ap);
@@ -67,9 +55,8 @@ enum pp_code pp_fail_prefix(struct pp_error *err, const char *fmt, ...)
     memcpy(old, err->text, sizeof old);
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(prefix, sizeof prefix, fmt, ap);
+    pp_utf8_vprint(prefix, sizeof prefix, fmt, ap);
     va_end(ap);
-    trim_partial_utf8(prefix, sizeof prefix);
     return pp_fail(err, err->code, "%s: %s", prefix, old);
 }
 
@@ -79,8 +66,7 @@ enum pp_code pp_fail_advice(struct pp_error *err, const char *advice)
         return PP_ERR_IO;
     const size_t room = sizeof err->text - strlen(advice) - strlen("; ");
     char old[sizeof err->text];
-    snprintf(old, room, "%s", err->text);
-    trim_partial_utf8(old, room);
+    pp_utf8_print(old, room, "%s", err->text);
     return pp_fail(err, err->code, "%s; %s", old, advice);
 }
 

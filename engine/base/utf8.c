@@ -1,5 +1,8 @@
 #include "engine/base/utf8.h"
 
+#include <stdio.h>
+#include <string.h>
+
 /* Number of bytes that a lead byte announces; 0 if it cannot lead. */
 static size_t announced(unsigned char lead)
 {
@@ -91,5 +94,61 @@ size_t pp_utf8_complete(const char *s, size_t n)
             return n;
         return n - i;
     }
+    return n;
+}
+
+/* Whether a format cuts a text by a precision: "%.40s". */
+static bool cuts(const char *fmt)
+{
+    for (const char *p = fmt; (p = strstr(p, "%.")); p += 2)
+        if (p[2 + strspn(p + 2, "0123456789")] == 's' && p[2] != 's')
+            return true;
+    return false;
+}
+
+/* How many bytes of s[0..n) there are of the character that begins there, which may end early. */
+static size_t begun(const char *s, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    const size_t whole = announced(p[0]);
+    size_t have = 1;
+    if (whole > 1 && n > 1 && second_byte_fits(p[0], p[1]))
+        for (have = 2; have < whole && have < n && (p[have] & 0xC0) == 0x80;)
+            have++;
+    return have;
+}
+
+size_t pp_utf8_mend(char *s, size_t n, const char *fmt)
+{
+    size_t kept = cuts(fmt) ? 0 : n;
+    for (size_t i = kept; i < n;) {
+        const size_t have = begun(s + i, n - i);
+        if (have >= announced((unsigned char)s[i])) {
+            memmove(s + kept, s + i, have);
+            kept += have;
+        }
+        i += have;
+    }
+    s[kept] = 0;
+    return kept;
+}
+
+size_t pp_utf8_vprint(char *out, size_t cap, const char *fmt, va_list ap)
+{
+    const int n = vsnprintf(out, cap, fmt, ap);
+    if (n < 0) {
+        *out = 0;
+        return 0;
+    }
+    const size_t room = cap - 1;
+    return pp_utf8_mend(out, (size_t)n <= room ? (size_t)n : pp_utf8_complete(out, room), fmt);
+}
+
+size_t pp_utf8_print(char *out, size_t cap, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const size_t n = pp_utf8_vprint(out, cap, fmt, ap);
+    va_end(ap);
     return n;
 }

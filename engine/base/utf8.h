@@ -2,6 +2,7 @@
 #ifndef PP_BASE_UTF8_H
 #define PP_BASE_UTF8_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,5 +17,13 @@ bool pp_utf8_valid(const char *s, size_t n);
 /* Length of the longest prefix of s[0..n) that does not end inside a character: what may be shown now while
  * more bytes are to come. Bytes that can never become a character count as complete. */
 size_t pp_utf8_complete(const char *s, size_t n);
+/* Takes out of s[0..n), for which s has a byte more, what a precision such as %.40s of the format has left of a
+ * character: its first bytes, where they do not go on. Nothing is done for a format without one. Ends s and returns its
+ * new length. Bytes of another encoding that look like such a beginning go, too; they are no text to show either. */
+size_t pp_utf8_mend(char *s, size_t n, const char *fmt);
+/* As snprintf, but no character is cut, neither at the end of out[0..cap) nor by a precision. cap must not be 0.
+ * Returns the length of what stands in out. */
+size_t pp_utf8_print(char *out, size_t cap, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+size_t pp_utf8_vprint(char *out, size_t cap, const char *fmt, va_list ap) __attribute__((format(printf, 3, 0)));
 
 #endif
