@@ -40,7 +40,7 @@ static bool by_values(const struct pp_tensor *t)
     return pp_type_info(t->type)->block_elements == 1;
 }
 
-static enum pp_code fail_shape(const struct pp_tensor *t, struct pp_error *err)
+enum pp_code pp_hf_fail_shape(const struct pp_tensor *t, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_FORMAT, "tensor %.200s has %lld x %lld x %lld values, which is not the shape it needs",
                    t->name, (long long)t->ne[2], (long long)t->ne[1], (long long)t->ne[0]);
@@ -59,7 +59,7 @@ float pp_hf_added(enum pp_hf_form form)
 /* w + 1 or the like, in F32: the sum of a bfloat16 and 1 is exact there. */
 static enum pp_code plus(const struct pp_tensor *t, float added, struct pp_tensor *out, struct pp_error *err)
 {
-    enum pp_code code = t->n_dims == 1 ? make(PP_TYPE_F32, t->ne[0], 0, 0, out, err) : fail_shape(t, err);
+    enum pp_code code = t->n_dims == 1 ? make(PP_TYPE_F32, t->ne[0], 0, 0, out, err) : pp_hf_fail_shape(t, err);
     if (code)
         return code;
     float *f = (float *)bytes_of(out);
@@ -74,7 +74,7 @@ static enum pp_code biases_apart(const struct pp_tensor *t, int n_dims, struct p
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
     if (!by_values(t) || t->n_dims != n_dims || t->ne[0] % 2 != 0)
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     for (int part = 0; part < 2; part++) {
         enum pp_code code = make(t->type, t->ne[0] / 2, n_dims == 1 ? 0 : t->ne[1], 0, &out[part], err);
         for (int64_t i = 0; !code && i < t->ne[0] / 2 * t->ne[1]; i++)
@@ -93,7 +93,7 @@ static enum pp_code qkv_together(const struct pp_tensor *t, const struct pp_hpar
     const int64_t before[] = {0, hp->n_head, hp->n_head + hp->n_head_kv}; /* heads */
     const size_t size = pp_type_row_bytes(t->type, 1);
     if (hp->head_dim <= 0 || t->n_dims != 1 || t->ne[0] != (hp->n_head + 2 * hp->n_head_kv) * hp->head_dim || !size)
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     enum pp_code code = make(t->type, t->ne[0], 0, 0, out, err);
     for (int64_t r = 0, in; !code && r < t->ne[0]; r++) {
         const int part = pp_hf_qkv_row(PP_HF_QKV_BY_GROUP, hp, r, &in);
@@ -109,7 +109,7 @@ static enum pp_code behind_reserved(const struct pp_tensor *t, int64_t n_reserve
 {
     const size_t row = pp_type_row_bytes(t->type, t->ne[0]);
     if (t->n_dims != 2 || n_reserved >= t->ne[1] || !row)
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     enum pp_code code = make(t->type, t->ne[0], t->ne[1] - n_reserved, 0, out, err);
     if (!code)
         memcpy(bytes_of(out), (const uint8_t *)t->data + (size_t)n_reserved * row, out->size);
@@ -119,14 +119,14 @@ static enum pp_code behind_reserved(const struct pp_tensor *t, int64_t n_reserve
 /* A matrix of one row, or what is a vector already. */
 static enum pp_code one_row(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
-    return t->n_dims > 2 || t->ne[1] != 1 ? fail_shape(t, err) : reshaped(t, t->ne[0], 0, 0, out, err);
+    return t->n_dims > 2 || t->ne[1] != 1 ? pp_hf_fail_shape(t, err) : reshaped(t, t->ne[0], 0, 0, out, err);
 }
 
 /* The taps of each channel, wherever the dimension of one stands. */
 static enum pp_code channels(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims != 3 || (t->ne[0] != 1 && t->ne[1] != 1) || !by_values(t))
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     return reshaped(t, t->ne[0] * t->ne[1], t->ne[2], 0, out, err);
 }
 
@@ -134,7 +134,7 @@ static enum pp_code channels(const struct pp_tensor *t, struct pp_tensor *out, s
 static enum pp_code head_taps(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims < 3 || t->ne[1] != 1 || t->ne[3] != 1 || !by_values(t))
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     return reshaped(t, t->ne[0], t->ne[2], 0, out, err);
 }
 
@@ -155,7 +155,7 @@ static enum pp_code exps(const struct pp_tensor *t, float sign, struct pp_tensor
 {
     const int64_t n = t->ne[0] * t->ne[1] * t->ne[2];
     if (t->n_dims > 3 || !by_values(t))
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     enum pp_code code = make(PP_TYPE_F32, t->ne[0], t->n_dims > 1 ? t->ne[1] : 0, t->n_dims > 2 ? t->ne[2] : 0, out,
                              err);
     if (code)
@@ -183,7 +183,7 @@ static enum pp_code rates(const struct pp_tensor *t, const struct pp_hparams *hp
 static enum pp_code column(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims != 1 || !by_values(t))
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     const enum pp_code code = sign != 0.0f ? exps(t, sign, out, err) : reshaped(t, t->ne[0], 0, 0, out, err);
     if (code)
         return code;
@@ -202,7 +202,7 @@ static enum pp_code column_between(const struct pp_tensor *t, float sign, struct
     vector.n_dims = 1;
     vector.ne[1] = vector.ne[2] = vector.ne[3] = 1;
     if (t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3] != vector.ne[0])
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     return column(&vector, sign, out, err);
 }
 
@@ -210,7 +210,7 @@ static enum pp_code column_between(const struct pp_tensor *t, float sign, struct
 static enum pp_code flat(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims > 2 || !by_values(t))
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     return reshaped(t, t->ne[0] * t->ne[1], 0, 0, out, err);
 }
 
@@ -218,7 +218,7 @@ static enum pp_code flat(const struct pp_tensor *t, struct pp_tensor *out, struc
 static enum pp_code not_deep(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->ne[1] * t->ne[2] * t->ne[3] != 1 || !by_values(t))
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     return reshaped(t, t->ne[0], 0, 0, out, err);
 }
 
@@ -226,7 +226,7 @@ static enum pp_code not_deep(const struct pp_tensor *t, struct pp_tensor *out, s
 static enum pp_code rest(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->ne[1] * t->ne[2] * t->ne[3] != 1 || !by_values(t))
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     enum pp_code code = make(PP_TYPE_F32, t->ne[0], 0, 0, out, err);
     if (code)
         return code;
@@ -241,7 +241,7 @@ static enum pp_code rest(const struct pp_tensor *t, struct pp_tensor *out, struc
 static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims != 1 || n_rows < 1 || t->ne[0] % n_rows != 0 || !by_values(t))
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     return reshaped(t, t->ne[0] / n_rows, n_rows, 0, out, err);
 }
 
@@ -251,7 +251,7 @@ static enum pp_code taps_apart(const struct pp_tensor *t, bool deep, struct pp_t
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
     const int64_t *ne = t->ne + deep; /* behind a dimension of one */
     if (!by_values(t) || (deep && t->ne[0] != 1) || ne[0] != 2 || t->n_dims != 3 + deep)
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     for (int tap = 0; tap < 2; tap++) {
         const enum pp_code code = make(t->type, ne[1], ne[2], 0, &out[tap], err);
         if (code)
@@ -270,7 +270,7 @@ static const int way_there[N_WAYS] = {1, 2, 3, 0, 4}; /* of w, k, v, r, g in r, 
 static enum pp_code ways_of_rows(const struct pp_tensor *t, bool apart, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims != 2 || t->ne[1] % N_WAYS != 0 || (apart && t->ne[1] != N_WAYS) || !by_values(t))
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     enum pp_code code = make(t->type, t->ne[0], t->ne[1], 0, out, err);
     const size_t size = out->size / N_WAYS;
     for (size_t i = 0; i < N_WAYS && !code; i++)
@@ -289,7 +289,7 @@ static enum pp_code ways_of_columns(const struct pp_tensor *t, struct pp_tensor 
     const int64_t n = t->ne[0] / N_WAYS;
     const size_t size = pp_type_row_bytes(t->type, n);
     if (t->n_dims != 2 || t->ne[0] % N_WAYS != 0 || !by_values(t))
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     enum pp_code code = make(t->type, n, t->ne[1], N_WAYS, out, err);
     for (int64_t i = 0; i < N_WAYS * t->ne[1] && !code; i++)
         memcpy(bytes_of(out) + (size_t)i * size,
@@ -374,7 +374,7 @@ static enum pp_code transform(const struct pp_tensor *t, enum pp_hf_form form, c
     case PP_HF_WHOLE:
         break;
     }
-    return fail_shape(t, err);
+    return pp_hf_fail_shape(t, err);
 }
 
 enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,

@@ -14,6 +14,9 @@
 enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
                              struct pp_tensor out[2], int *n, struct pp_error *err);
 
+/* PP_ERR_FORMAT: names t and its shape, which is not that of its form. */
+enum pp_code pp_hf_fail_shape(const struct pp_tensor *t, struct pp_error *err);
+
 /* What a norm of this form is stored without; 0: nothing. */
 float pp_hf_added(enum pp_hf_form form);
 

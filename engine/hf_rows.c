@@ -44,17 +44,11 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
     }
 }
 
-static enum pp_code fail_shape(const struct pp_tensor *t, struct pp_error *err)
-{
-    return pp_fail(err, PP_ERR_FORMAT, "tensor %.200s has %lld x %lld x %lld values, which is not the shape it needs",
-                   t->name, (long long)t->ne[2], (long long)t->ne[1], (long long)t->ne[0]);
-}
-
 enum pp_code pp_hf_stack(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
                          struct pp_error *err)
 {
     if (t->n_dims != 2 || hp->n_expert < 1 || t->ne[1] % hp->n_expert != 0)
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     *out = *t;
     out->n_dims = 3;
     out->ne[1] /= hp->n_expert;
@@ -104,7 +98,7 @@ static enum pp_code add_turned(struct pp_tensor_list *l, const struct pp_tensor 
     const int64_t n_out = t->ne[0] / n_parts;
     enum pp_code code = PP_OK;
     if (t->n_dims != n_dims || pp_type_info(t->type)->block_elements != 1 || t->ne[0] % n_parts != 0)
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     for (int part = 0; part < n_parts && !code; part++) {
         struct pp_rows rows = turned(t, n_parts);
         rows.row_first = behind ? part * n_out : part;
@@ -121,7 +115,7 @@ static enum pp_code add_ways(struct pp_tensor_list *l, const struct pp_tensor *t
     enum { N_WAYS = 5 };
     const bool good = apart ? t->n_dims == 3 && t->ne[2] == N_WAYS : t->n_dims == 2 && t->ne[0] % N_WAYS == 0;
     if (!good || pp_type_info(t->type)->block_elements != 1)
-        return fail_shape(t, err);
+        return pp_hf_fail_shape(t, err);
     struct pp_rows rows = turned(t, 1);
     rows.ways = rows.n_rows / N_WAYS;
     return add(l, &rows, apart ? N_WAYS : 0, name, err);
@@ -202,7 +196,7 @@ static enum pp_code add_parts(struct pp_tensor_list *l, const struct pp_tensor *
     for (int part = 0; part < n_parts && !code; part++) {
         struct pp_rows rows = stored(t);
         code = t->n_dims == 2 && pp_hf_part_rows(form, hp, t->ne[1], part, &rows) ? add(l, &rows, 0, names[part], err)
-                                                                                  : fail_shape(t, err);
+                                                                                  : pp_hf_fail_shape(t, err);
     }
     return code;
 }
@@ -271,7 +265,7 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
     case PP_HF_UNIT_ROWS:
     case PP_HF_EIGHTFOLD:
         if (t->n_dims != 2)
-            return fail_shape(t, err);
+            return pp_hf_fail_shape(t, err);
         rows = stored(t);
         rows.unit = form == PP_HF_UNIT_ROWS;
         rows.as_blocks = false;

@@ -152,15 +152,6 @@ enum pp_code pp_tokenizer_from_source(const struct pp_source *s, struct pp_token
     return open_folder(pp_source_folder(s), out, err);
 }
 
-/* The folder of a file: what stands before the last slash. NULL when out of memory. */
-static char *folder_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        return pp_strdup(".");
-    return slash == path ? pp_strdup("/") : pp_strndup(path, (size_t)(slash - path));
-}
-
 enum pp_code pp_tokenizer_open(const char *path, struct pp_tokenizer **out, struct pp_error *err)
 {
     struct stat st;
@@ -180,7 +171,7 @@ enum pp_code pp_tokenizer_open(const char *path, struct pp_tokenizer **out, stru
         pp_gguf_close(g);
         return code;
     }
-    char *folder = folder_of(path);
+    char *folder = pp_folder_of(path);
     if (!folder)
         return pp_fail_nomem(err, "a path");
     enum pp_code code = open_file(path, folder, out, err);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/convert.h"
@@ -519,8 +520,7 @@ enum pp_code pp_cli_apart(const char *output, const char *input, struct pp_error
         return PP_OK;
     bool apart = !same_file(&out, &in);
     if (apart && S_ISDIR(in.st_mode)) {
-        const char *slash = strrchr(output, '/');
-        char *parent = pp_strndup(slash ? output : ".", slash ? (size_t)(slash - output) + 1 : 1);
+        char *parent = pp_folder_of(output);
         if (!parent)
             return pp_fail_nomem(err, "a file name");
         apart = stat(parent, &folder) != 0 || !same_file(&folder, &in);
@@ -622,6 +622,14 @@ static enum pp_code feed(struct pp_engine *e, struct pp_seq *seq, const int32_t 
     }
     pp_free(rows);
     return code;
+}
+
+enum pp_code pp_cli_keep_row(void *user, size_t i, const float *logits, struct pp_error *err)
+{
+    const struct pp_cli_rows *r = user;
+    (void)err;
+    memcpy(r->values + i * r->n_vocab, logits, r->n_vocab * sizeof *logits);
+    return PP_OK;
 }
 
 enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,

@@ -136,6 +136,12 @@ void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out);
 typedef enum pp_code pp_cli_row_done(void *user, size_t i, const float *logits, struct pp_error *err);
 enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
                          pp_cli_row_done *row_done, void *user, const struct pp_cancel *cancel, struct pp_error *err);
+/* Rows that are kept, all of them from the first token on: `user` of the pp_cli_row_done that copies them there. */
+struct pp_cli_rows {
+    float *values; /* [n, n_vocab], the caller's */
+    size_t n_vocab;
+};
+pp_cli_row_done pp_cli_keep_row;
 /* The same for somebody who is told before each step how many of the n are computed. */
 enum pp_code pp_cli_feed_shown(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n,
                                size_t first_output, pp_progress *progress, void *user, const struct pp_cancel *cancel,

@@ -44,43 +44,30 @@ static enum pp_code check_ids(const int32_t *ids, size_t n, int64_t n_vocab, str
     return PP_OK;
 }
 
-struct table {
-    float *rows; /* [n, n_vocab] */
-    size_t n_vocab;
-};
-
-static enum pp_code keep_row(void *user, size_t i, const float *logits, struct pp_error *err)
-{
-    struct table *t = user;
-    (void)err;
-    memcpy(t->rows + i * t->n_vocab, logits, t->n_vocab * sizeof *logits);
-    return PP_OK;
-}
-
 static enum pp_code compute(struct pp_cli_model *m, const int32_t *ids, size_t n, const char *output,
                             const struct pp_cancel *cancel, struct pp_error *err)
 {
-    struct table t = {.n_vocab = (size_t)pp_model_info(m->model)->n_vocab};
+    struct pp_cli_rows t = {.n_vocab = (size_t)pp_model_info(m->model)->n_vocab};
     struct pp_seq *seq = NULL;
     size_t bytes;
-    if (__builtin_mul_overflow(n, t.n_vocab * sizeof(float), &bytes) || !(t.rows = pp_malloc(bytes)))
+    if (__builtin_mul_overflow(n, t.n_vocab * sizeof(float), &bytes) || !(t.values = pp_malloc(bytes)))
         return pp_fail_nomem(err, "the logits");
     enum pp_code code = pp_cli_model_seq(m, &seq, err);
     if (!code)
-        code = pp_cli_feed(m->engine, seq, ids, n, 0, keep_row, &t, cancel, err);
+        code = pp_cli_feed(m->engine, seq, ids, n, 0, pp_cli_keep_row, &t, cancel, err);
     if (!code) {
         struct pp_tensor tensor = {
             .name = "logits",
             .type = PP_TYPE_F32,
             .n_dims = 2,
             .ne = {(int64_t)t.n_vocab, (int64_t)n},
-            .data = t.rows,
+            .data = t.values,
             .size = bytes,
         };
         code = pp_safetensors_write(output, &tensor, 1, err);
     }
     pp_seq_free(seq);
-    pp_free(t.rows);
+    pp_free(t.values);
     return code;
 }
 

@@ -234,21 +234,8 @@ static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, s
 
 enum { EFFECT_TOKENS = 16 };
 
-struct rows {
-    float *values; /* [EFFECT_TOKENS, n_vocab] */
-    size_t n_vocab;
-};
-
-static enum pp_code keep_row(void *user, size_t i, const float *logits, struct pp_error *err)
-{
-    const struct rows *r = user;
-    (void)err;
-    memcpy(r->values + i * r->n_vocab, logits, r->n_vocab * sizeof *logits);
-    return PP_OK;
-}
-
 /* Logits of a few tokens; a: NULL for the model alone. */
-static enum pp_code logits_under(struct pp_engine *e, const struct pp_adapter *a, struct rows *to,
+static enum pp_code logits_under(struct pp_engine *e, const struct pp_adapter *a, struct pp_cli_rows *to,
                                  const struct pp_cancel *cancel, struct pp_error *err)
 {
     int32_t ids[EFFECT_TOKENS];
@@ -259,12 +246,12 @@ static enum pp_code logits_under(struct pp_engine *e, const struct pp_adapter *a
     if (!code)
         code = pp_seq_set_adapters(s, &(struct pp_adapter_use){a, 1}, a ? 1 : 0, err);
     if (!code)
-        code = pp_cli_feed(e, s, ids, EFFECT_TOKENS, 0, keep_row, to, cancel, err);
+        code = pp_cli_feed(e, s, ids, EFFECT_TOKENS, 0, pp_cli_keep_row, to, cancel, err);
     pp_seq_free(s);
     return code;
 }
 
-static double distance(const struct rows *a, const struct rows *b)
+static double distance(const struct pp_cli_rows *a, const struct pp_cli_rows *b)
 {
     const size_t n = EFFECT_TOKENS * a->n_vocab;
     double sum = 0;
@@ -280,7 +267,7 @@ static enum pp_code find_effect(const struct pp_options *o, const struct pp_mode
     struct pp_engine_options opt = pp_cli_engine_options(o);
     struct pp_adapter *stored = NULL;
     struct pp_engine *e = NULL;
-    struct rows rows[3];
+    struct pp_cli_rows rows[3];
     const struct pp_adapter *under[3] = {NULL, held, NULL};
     const size_t n_vocab = (size_t)pp_model_info(m)->n_vocab;
     opt.kv_type = PP_KV_F32;
@@ -290,7 +277,7 @@ static enum pp_code find_effect(const struct pp_options *o, const struct pp_mode
     if (!code)
         code = pp_engine_new(m, &opt, NULL, NULL, &e, err);
     for (int i = 0; i < 3; i++) {
-        rows[i] = (struct rows){pp_calloc(EFFECT_TOKENS * n_vocab, sizeof(float)), n_vocab};
+        rows[i] = (struct pp_cli_rows){pp_calloc(EFFECT_TOKENS * n_vocab, sizeof(float)), n_vocab};
         if (!code)
             code = rows[i].values ? logits_under(e, under[i], &rows[i], cancel, err) : pp_fail_nomem(err, "logits");
     }

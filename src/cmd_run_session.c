@@ -20,25 +20,14 @@ static enum pp_code lock_session(struct run_session *rs, const struct pp_paths *
     return pp_session_lock(locks, rs->session.key, &rs->lock_fd, err);
 }
 
-/* The template that the conversation was given on the screen: one of ours, NAME.jinja among the user's, or a path. */
+/* The template that the conversation was given on the screen. */
 static enum pp_code read_template(struct run_session *rs, const struct pp_paths *p, struct pp_error *err)
 {
     const char *name = rs->session.template_name;
-    char path[1200];
-    struct pp_buf text = {0};
     if (!name || !*name)
         return PP_OK;
-    const char *builtin = pp_template_builtin(name);
-    enum pp_code code = builtin ? PP_OK : pp_template_path(p, name, path, sizeof path, err);
-    if (builtin)
-        pp_buf_str(&text, builtin);
-    else if (!code)
-        code = pp_cli_read(path, &text, err);
-    rs->template_source = code ? NULL : pp_buf_take(&text);
-    pp_buf_free(&text);
-    if (code)
-        return pp_fail_prefix(err, "the chat template of this conversation");
-    return rs->template_source ? PP_OK : pp_fail_nomem(err, "the chat template");
+    enum pp_code code = pp_template_source(p, name, &rs->template_source, err);
+    return code ? pp_fail_prefix(err, "the chat template of this conversation") : PP_OK;
 }
 
 static enum pp_code read_branch(struct run_session *rs, struct pp_error *err)
@@ -52,14 +41,6 @@ static enum pp_code read_branch(struct run_session *rs, struct pp_error *err)
         code = pp_fail_nomem(err, "the conversation");
     pp_message_list_free(list, n);
     return code;
-}
-
-/* Another program may have added to the conversation, or deleted it, before the lock was ours. */
-static enum pp_code read_again(struct run_session *rs, struct pp_error *err)
-{
-    int64_t id = rs->session.id;
-    pp_session_clear(&rs->session);
-    return pp_store_session_get(rs->store, id, &rs->session, err);
 }
 
 enum pp_code run_session_open(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
@@ -81,7 +62,7 @@ enum pp_code run_session_open(struct run_session *rs, const struct pp_options *o
     if (!code)
         code = lock_session(rs, p, err);
     if (!code)
-        code = read_again(rs, err);
+        code = pp_store_session_again(rs->store, &rs->session, err);
     if (!code)
         code = read_branch(rs, err);
     return code || pp_options_given(o, "chat-template-file") ? code : read_template(rs, p, err);

@@ -1,13 +1,13 @@
 /* controller_jobs.c - what the io thread does for the controller: every use of the database and of slow files. */
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/text.h"
 #include "src/controller_int.h"
-
-enum { MAX_TEMPLATE_BYTES = 1 << 20 };
+#include "src/prompt.h"
 
 struct ctl_job *ctl_job_new(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *),
                             void (*done)(struct pp_job *, void *))
@@ -61,27 +61,16 @@ void ctl_job_post(struct pp_controller *c, struct ctl_job *j)
 
 /* --- templates -------------------------------------------------------------------------------------------- */
 
-/* The source of a template by name: one that comes with pippin, NAME.jinja in the configuration folder, or a path. */
+/* The source of a template by name, if it can be read as one; *source NULL with an error. */
 static enum pp_code read_template(const struct pp_paths *paths, const char *name, char **source, struct pp_error *err)
 {
-    const char *builtin = pp_template_builtin(name);
-    char path[1200];
-    size_t size;
-    if (builtin) {
-        *source = pp_strdup(builtin);
-        return *source ? PP_OK : pp_fail_nomem(err, "the chat template");
-    }
-    *source = NULL;
-    enum pp_code code = pp_template_path(paths, name, path, sizeof path, err);
-    if (!code)
-        code = pp_read_file(path, MAX_TEMPLATE_BYTES, source, &size, err);
-    if (code != PP_OK)
+    struct pp_template *t = NULL;
+    enum pp_code code = pp_template_source(paths, name, source, err);
+    if (code)
         return pp_fail_prefix(err, "chat template %s", name);
-    struct pp_template *t;
-    code = pp_template_parse(*source, size, name, &t, err);
-    if (code == PP_OK) {
-        pp_template_free(t);
-    } else {
+    code = pp_template_parse(*source, strlen(*source), name, &t, err);
+    pp_template_free(t);
+    if (code) {
         pp_free(*source);
         *source = NULL;
     }
@@ -160,14 +149,6 @@ static enum pp_code load_branch(struct ctl_job *j, struct pp_store *st, struct p
     return pp_store_branch(st, j->session.head, &j->list, &j->n, err);
 }
 
-/* Another program may have added to the conversation, or deleted it, before the lock was ours. */
-static enum pp_code read_again(struct ctl_job *j, struct pp_store *st, struct pp_error *err)
-{
-    int64_t id = j->session.id;
-    pp_session_clear(&j->session);
-    return pp_store_session_get(st, id, &j->session, err);
-}
-
 /* In: id, or key (unique prefix), or neither for the latest; lock_fd, if this program has its lock. Out: session, list
  * and n, lock_fd, text (its template's source), query (a complaint about the template, or NULL). */
 void ctl_run_open(struct pp_job *job, struct pp_store *st)
@@ -182,7 +163,7 @@ void ctl_run_open(struct pp_job *job, struct pp_store *st)
     if (job->code == PP_OK && j->lock_fd < 0)
         job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, &job->err);
     if (job->code == PP_OK)
-        job->code = read_again(j, st, &job->err);
+        job->code = pp_store_session_again(st, &j->session, &job->err);
     if (job->code == PP_OK)
         job->code = load_branch(j, st, &job->err);
 }

@@ -12,10 +12,12 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "src/paths.h"
 
-enum { MARK_BYTES = 3, N_MARKS = 32 };
+enum { MARK_BYTES = 3, N_MARKS = 32, MAX_TEMPLATE_BYTES = 1 << 20 };
 
 struct ids {
     int32_t *v;
@@ -324,4 +326,16 @@ enum pp_code pp_prompt_tokens(const struct pp_prompt_input *in, int32_t **out, s
     *out = ids.v;
     *n = ids.n;
     return PP_OK;
+}
+
+enum pp_code pp_template_source(const struct pp_paths *paths, const char *name, char **source, struct pp_error *err)
+{
+    const char *builtin = pp_template_builtin(name);
+    char path[1200];
+    size_t size;
+    *source = NULL;
+    if (builtin)
+        return (*source = pp_strdup(builtin)) ? PP_OK : pp_fail_nomem(err, "the chat template");
+    enum pp_code code = pp_template_path(paths, name, path, sizeof path, err);
+    return code ? code : pp_read_file(path, MAX_TEMPLATE_BYTES, source, &size, err);
 }

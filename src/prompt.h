@@ -10,6 +10,8 @@
 #include "engine/reasoning.h"
 #include "engine/text.h"
 
+struct pp_paths;
+
 struct pp_prompt_input {
     const struct pp_tokenizer *tokenizer;
     const struct pp_template *tmpl;
@@ -23,6 +25,11 @@ struct pp_prompt_input {
     enum pp_answer_begin *begins; /* out: what the model goes on with; may be NULL */
     int64_t now;                 /* as in struct pp_template_input */
 };
+
+/* The source of a chat template by the name that conversations keep: one that comes with pippin, else a file of at most
+ * 1 MiB (pp_template_path). *source is the caller's (pp_free), NULL with an error. Reads a file: not for the UI
+ * thread. */
+enum pp_code pp_template_source(const struct pp_paths *paths, const char *name, char **source, struct pp_error *err);
 
 /* *ids [*n] is the caller's (pp_free). Control tokens that the template writes become those tokens; the same texts
  * inside of messages ("<|im_end|>" in something pasted) stay text, so that nobody can speak in another's role. BOS

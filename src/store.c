@@ -632,6 +632,13 @@ enum pp_code pp_store_session_get(struct pp_store *st, int64_t id, struct pp_ses
     return one_session(st, stmt, out, err);
 }
 
+enum pp_code pp_store_session_again(struct pp_store *st, struct pp_session *s, struct pp_error *err)
+{
+    const int64_t id = s->id;
+    pp_session_clear(s);
+    return pp_store_session_get(st, id, s, err);
+}
+
 enum pp_code pp_store_session_latest(struct pp_store *st, struct pp_session *out, struct pp_error *err)
 {
     sqlite3_stmt *stmt;

@@ -86,6 +86,9 @@ enum pp_code pp_store_session_add(struct pp_store *st, struct pp_session *s, str
 /* id: the 16 digits or a unique prefix of them (at least 4). PP_ERR_NOT_FOUND, or PP_ERR_USAGE if ambiguous. */
 enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct pp_session *out, struct pp_error *err);
 enum pp_code pp_store_session_get(struct pp_store *st, int64_t id, struct pp_session *out, struct pp_error *err);
+/* *s anew, by its id: another program may have added to it, or deleted it, before its lock was ours. With an error *s
+ * is empty. */
+enum pp_code pp_store_session_again(struct pp_store *st, struct pp_session *s, struct pp_error *err);
 enum pp_code pp_store_session_latest(struct pp_store *st, struct pp_session *out, struct pp_error *err);
 /* The list, newest first, a page at a time: at most `limit` conversations that come after `from` (NULL: the newest
  * ones), or, with `newer`, before it (NULL: the oldest ones). Of *from only id and updated_ms are read. *list has *n

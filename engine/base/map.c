@@ -241,8 +241,7 @@ enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *s
     return PP_OK;
 }
 
-/* The folder that holds it; pp_free. */
-static char *folder_of(const char *path)
+char *pp_folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? pp_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : pp_strdup(".");
@@ -251,7 +250,7 @@ static char *folder_of(const char *path)
 /* A rename is durable only when the folder that holds the name is, too. Best effort: some file systems refuse. */
 static void sync_folder(const char *path)
 {
-    char *folder = folder_of(path);
+    char *folder = pp_folder_of(path);
     int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd >= 0) {
         fsync(fd);
@@ -263,7 +262,7 @@ static void sync_folder(const char *path)
 /* Whether files can be made and renamed beside it. */
 static enum pp_code check_folder(const char *path, struct pp_error *err)
 {
-    char *folder = folder_of(path);
+    char *folder = pp_folder_of(path);
     if (!folder)
         return pp_fail_nomem(err, "a file name");
     const int why = access(folder, W_OK | X_OK) == 0 ? 0 : errno;
@@ -404,7 +403,7 @@ static void remove_if_left(int folder, const char *name)
 void pp_remove_left(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    char *folder = folder_of(path);
+    char *folder = pp_folder_of(path);
     DIR *d = folder ? opendir(folder) : NULL;
     pp_free(folder);
     for (struct dirent *e; d && (e = readdir(d));)

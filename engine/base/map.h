@@ -55,6 +55,9 @@ struct stat;
 /* st: as stat or fstat filled it. */
 struct pp_file_id pp_file_id(const struct stat *st);
 
+/* The folder that holds what path names, which need not be there: "." of a name alone. pp_free; NULL: out of memory. */
+char *pp_folder_of(const char *path);
+
 /* Reads a whole regular file of at most `limit` bytes into fresh memory (pp_free), NUL-terminated.
  * Larger files fail with PP_ERR_FORMAT. */
 enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err);
