@@ -1,7 +1,10 @@
 /* convert.h - making files: folders to GGUF, adapters to GGUF, importance matrices, quantising. Public header of
  * libpippin.
  *
- * Memory stays bounded for models: one tensor at a time. Output appears by rename when it is complete. */
+ * Memory stays bounded for models: a slice of a tensor at a time. Output appears by rename when it is complete, so that
+ * after any error what was there is as it was. Any thread, several at once if they write different files; a
+ * struct pp_imatrix belongs to one at a time. All conversions: PP_ERR_USAGE: a type that there is not, or a target that
+ * may not be written over; PP_ERR_FORMAT: the source is damaged; PP_ERR_IO; PP_ERR_CANCELLED. */
 #ifndef PP_ENGINE_CONVERT_H
 #define PP_ENGINE_CONVERT_H
 
@@ -58,7 +61,7 @@ struct pp_imatrix_use {
 
 /* --- converting ------------------------------------------------------------------------------------------ */
 
-/* Called between tensors; done and total in bytes of source tensors. */
+/* Called between tensors, on the thread that converts; done and total in bytes of source tensors. */
 typedef void pp_convert_progress(void *user, const char *tensor, size_t done, size_t total);
 
 struct pp_convert_options {

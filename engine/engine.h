@@ -38,8 +38,8 @@ enum pp_kv_type {
     PP_KV_Q4_0,                 /* rotated */
     PP_KV_Q8_0,                 /* rotated */
 };
-int pp_kv_type_by_name(const char *name); /* "q8", "q8_0", "f16", "f32", "fp8", "q4_0"; -1 if unknown */
-const char *pp_kv_type_name(enum pp_kv_type t);
+int pp_kv_type_by_name(const char *name); /* "q8", "q8_0", "f16", "f32", "fp8", "q4_0"; -1 if unknown. Any thread */
+const char *pp_kv_type_name(enum pp_kv_type t); /* one of these; static */
 
 /* How the vectors of a text's tokens become one, as the model's makers meant it. The numbers are those of GGUF's
  * pooling_type, plus 1. */
@@ -52,6 +52,7 @@ enum pp_pooling {
     PP_POOLING_RANK,            /* it rates pairs of texts instead */
 };
 
+/* Its strings live as long as the model. */
 struct pp_model_info {
     const char *path;          /* as given */
     const char *name;          /* general.name, or the file's base name; printable UTF-8 */
@@ -69,7 +70,9 @@ struct pp_model_info {
 };
 
 /* Maps and checks a model: every tensor it needs is there with the right shape and a type that can run. The weights are
- * read when an engine is made of it. */
+ * read when an engine is made of it. path: a GGUF file, the first of several, or a folder as Hugging Face or MLX has
+ * it. PP_ERR_NOT_FOUND, PP_ERR_IO; PP_ERR_FORMAT: it is damaged or incomplete; PP_ERR_UNSUPPORTED: of a family or a
+ * kind that does not run, which the text names. Any thread. */
 enum pp_code pp_model_open(const char *path, struct pp_model **out, struct pp_error *err);
 /* The same; quant: NULL, or what the matrices of a folder are quantised to when an engine is made of it, "q4_k" for
  * example (convert.h, pp_quantize_name). imatrix: NULL, or the file of an importance matrix that weighs this.
@@ -84,7 +87,8 @@ const struct pp_tokenizer *pp_model_tokenizer(const struct pp_model *m); /* NULL
 enum pp_code pp_model_check_writes(const struct pp_model *m, struct pp_error *err);
 /* How many positions a sequence has where nobody says: the training context, at most 16,384. */
 int64_t pp_model_usual_ctx(const struct pp_model *m);
-/* Bytes of KV pages that one conversation of n_ctx tokens holds. */
+/* Bytes of KV pages that one conversation of n_ctx tokens holds: whole pages of 64 tokens, of layers with a window
+ * those of three windows, which it holds while it can go back. */
 uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx);
 /* SHA-256 over the model's content: what snapshots and adapters are tied to. Reads the whole file the first time (about
  * 1 s/GB), so call it where nobody waits; cache_dir (or NULL) keeps the answer by device, inode, size and mtime.
@@ -196,7 +200,8 @@ struct pp_adapter_use {
 /* An empty one without adapters, for pp_seq_free (NULL is fine), which is before the engine's end. PP_ERR_NOMEM. */
 enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_error *err);
 void pp_seq_free(struct pp_seq *s);
-/* A new sequence with the first n tokens of s. Shares its pages: no KV is copied. */
+/* A new sequence of the same engine with the first n tokens of s (all, if it has fewer) and its adapters. Shares its
+ * pages: no KV is copied; the first of the two that writes into a page gets one of its own. PP_ERR_NOMEM. */
 enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struct pp_error *err);
 /* Lets go of all tokens but the first n. Of models with windows, convolutions or states fewer may stay, back to a place
  * from which they can go on: pp_seq_len says how many. */
@@ -210,8 +215,8 @@ void pp_seq_truncate(struct pp_seq *s, int64_t n);
 enum pp_code pp_seq_cut(struct pp_seq *s, int64_t from, int64_t to, struct pp_error *err);
 /* How many tokens from the first on have the values that they should have: all, but for pp_seq_cut. */
 int64_t pp_seq_exact(const struct pp_seq *s);
-int64_t pp_seq_len(const struct pp_seq *s);
-const int32_t *pp_seq_tokens(const struct pp_seq *s); /* [len] */
+int64_t pp_seq_len(const struct pp_seq *s);           /* tokens that are computed */
+const int32_t *pp_seq_tokens(const struct pp_seq *s); /* [len]; -1 for a vector. Valid until s changes */
 /* Which adapters rows of this sequence are computed with from now on. If the set differs from the one its pages were
  * made with, the pages are let go (len becomes 0): KV of one set is never read under another. PP_ERR_USAGE: more than
  * PP_MAX_ADAPTERS, or a strength that is no number; PP_ERR_MISMATCH: one was loaded for another model. */
@@ -259,15 +264,17 @@ enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, cons
 /* Results of the last step: float [n_vocab] or [n_embd]; NULL if the row asked for none. Valid until the next step. */
 const float *pp_step_output(const struct pp_engine *e, int row);
 /* After a step with a tree at the end of s: of the positions from `base` on, keeps those in keep[0..n) (ascending) and
- * drops the rest. */
+ * drops the rest. PP_ERR_USAGE: they do not ascend, s does not have them, or a window has let go of them; then s is as
+ * before. */
 enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, int n, struct pp_error *err);
 
 /* --- sampling ------------------------------------------------------------------------------------------ */
 
 enum { PP_MAX_LOGIT_BIAS = 64 };
 
-/* The chain, in this order: repetition, frequency and presence penalties; logit bias; top-k; top-p; min-p; temperature;
- * and the choice: argmax over log p + Gumbel noise of (seed, position, token). temp <= 0: the most likely token. */
+/* The chain, in this order: repetition penalty (arXiv 1909.05858), frequency and presence penalties; logit bias; top-k;
+ * top-p (arXiv 1904.09751); min-p (arXiv 2407.01082); temperature; and the choice: argmax over log p + Gumbel noise of
+ * (seed, position, token), which is a draw from p. temp <= 0: the most likely token. */
 struct pp_sampling {
     float temp;               /* 0.8 */
     int top_k;                /* 40; 0: off */
@@ -325,7 +332,8 @@ enum pp_finish { PP_FINISH_NONE = 0, PP_FINISH_END, PP_FINISH_LENGTH, PP_FINISH_
 /* Prepares seq to continue `prompt` [n] (n >= 1): keeps the common prefix, and goes on with pages that another sequence
  * of the engine, living or gone, has computed for the same tokens under the same adapters. The rest is computed by
  * pp_gen_step, with that of other answers. Strings in opt are copied; seq and opt->draft must outlive the answer and
- * belong to no other. */
+ * belong to no other. PP_ERR_USAGE: an empty prompt; PP_ERR_UNSUPPORTED: an encoder; PP_ERR_CONTEXT: the prompt leaves
+ * no room for an answer; PP_ERR_NOMEM. */
 enum pp_code pp_gen_begin(struct pp_seq *seq, const int32_t *prompt, int64_t n, const struct pp_gen_options *opt,
                           struct pp_gen **out, struct pp_error *err);
 
@@ -364,7 +372,7 @@ enum pp_code pp_gen_next(struct pp_gen *g, const struct pp_cancel *cancel, struc
                          enum pp_finish *finish, struct pp_error *err);
 /* What was held back (an incomplete character or stop text) when an answer is cut short; guessed: as in a turn. */
 void pp_gen_flush(struct pp_gen *g, struct pp_buf *text, struct pp_buf *guessed);
-/* All tokens chosen so far, the end token included if there was one. */
+/* All tokens chosen so far, [*n], the end token included if there was one. Valid until the next step of g. */
 const int32_t *pp_gen_tokens(const struct pp_gen *g, int64_t *n);
 void pp_gen_free(struct pp_gen *g); /* before its sequence; NULL is fine */
 

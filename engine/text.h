@@ -32,7 +32,7 @@ enum pp_tokenize_flags {
     PP_TOKENIZE_ON = 4,      /* the text goes on with one before it: what is put before texts is not put before it */
 };
 /* text: n bytes, need not be valid UTF-8. Sets *ids (pp_free) and *n_ids. Exactly the ids of the reference
- * tokenizer for every byte string. Thread-safe. */
+ * tokenizer for every byte string. PP_ERR_USAGE: the text is too long to be cut at once; PP_ERR_NOMEM. Thread-safe. */
 enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **ids,
                          size_t *n_ids, struct pp_error *err);
 /* The bytes of one token as they stand in text. Control tokens give nothing unless `special`. Ids out of range give
@@ -50,7 +50,7 @@ bool pp_tokenizer_adds_bos(const struct pp_tokenizer *t);
 bool pp_tokenizer_is_end(const struct pp_tokenizer *t, int32_t id);
 /* The id of a token by its exact text, or -1. */
 int32_t pp_tokenizer_find(const struct pp_tokenizer *t, const char *text, size_t n);
-/* Same kind, size and texts. On false, *err (if any) says why. */
+/* Same kind, size and texts. On false, *err (if any) says why: PP_ERR_MISMATCH. */
 bool pp_tokenizer_equal(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err);
 /* Two models understand each other's ids: the same but for ids that are not used, of which models of one family often
  * have different numbers behind their tokens. For drafts. */
@@ -83,7 +83,8 @@ struct pp_template_input {
     int64_t now;                /* seconds since the epoch for strftime_now, shown as UTC */
 };
 
-/* name appears in errors ("chat template of model.gguf"). Errors give the line. */
+/* source: n bytes, at most 1 MiB. name appears in errors ("chat template of model.gguf"), and is copied. PP_ERR_FORMAT
+ * gives the line. */
 enum pp_code pp_template_parse(const char *source, size_t n, const char *name, struct pp_template **out,
                                struct pp_error *err);
 void pp_template_free(struct pp_template *t);
@@ -101,14 +102,16 @@ bool pp_role_is_foreign(const char *role);
 enum pp_template_text { PP_TEMPLATE_WRITES = 1, PP_TEMPLATE_LOOKS_FOR = 2 };
 /* Whether this text stands among those that it writes out, and those that it compares or looks for in messages. */
 unsigned pp_template_text(const struct pp_template *t, const char *text, size_t n);
-/* Appends the prompt text. An error that the template raises (raise_exception) is PP_ERR_FORMAT with its message. */
+/* Appends the prompt text. An error that the template raises (raise_exception) is PP_ERR_FORMAT with its message; so is
+ * one that takes too many steps, too much memory or writes too much. */
 enum pp_code pp_template_render(const struct pp_template *t, const struct pp_template_input *in, struct pp_buf *out,
                                 struct pp_error *err);
 /* The same with any variables: vars_json is a JSON object. For tests of the engine alone. */
 enum pp_code pp_template_render_vars(const struct pp_template *t, const char *vars_json, int64_t now,
                                      struct pp_buf *out, struct pp_error *err);
 /* Templates that come with pippin, by name: "chatml", "llama3", "llama2", "mistral", "gemma", "phi3", "zephyr",
- * "alpaca", "vicuna", "command-r", "deepseek", "gpt-oss", "plain". i from 0; NULL at the end. */
+ * "alpaca", "vicuna", "command-r", "deepseek", "deepseek-v3.1", "deepseek-v4", "gpt-oss", "plain". i from 0; NULL at
+ * the end. All of it is static. */
 const char *pp_template_builtin_name(size_t i);
 const char *pp_template_builtin(const char *name); /* its source, or NULL */
 /* The name of that which a model without one wants, by clear evidence: tokens that its vocabulary has for it (t may be

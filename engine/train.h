@@ -134,12 +134,13 @@ struct pp_train_step {
  * PP_ERR_FORMAT: the loss or the gradient is no number. */
 enum pp_code pp_trainer_step(struct pp_trainer *t, const struct pp_cancel *cancel, struct pp_train_step *done,
                              struct pp_error *err);
-/* Mean of -log p over the learnt tokens of the validation examples (or of other data). */
+/* *loss: mean of -log p, in nats, over the learnt tokens of the validation examples (or of other data). PP_ERR_USAGE:
+ * they are longer than the examples that the trainer was made for; PP_ERR_CANCELLED. Changes nothing. */
 enum pp_code pp_trainer_validate(struct pp_trainer *t, const struct pp_train_data *data, const struct pp_cancel *cancel,
                                  double *loss, struct pp_error *err);
 
 /* Everything that a training needs to go on, in one file (format: pippin-formats(5)), which appears by rename when it
- * is complete. */
+ * is complete. PP_ERR_IO: a full disk, say; the file that was there stays. */
 enum pp_code pp_trainer_save(const struct pp_trainer *t, const char *path, struct pp_error *err);
 /* Goes on where a file stopped: to the bit. PP_ERR_MISMATCH names what differs: model, data, options, examples for
  * validation; PP_ERR_FORMAT: the file is damaged; PP_ERR_NOT_FOUND. After a failure only pp_trainer_free may be
@@ -147,7 +148,7 @@ enum pp_code pp_trainer_save(const struct pp_trainer *t, const char *path, struc
 enum pp_code pp_trainer_load(struct pp_trainer *t, const char *path, struct pp_error *err);
 
 /* The adapter as it is now: adapter_config.json and adapter_model.safetensors in a folder, which is made if need be;
- * and a GGUF adapter. Both appear by rename. */
+ * and a GGUF adapter. Both appear by rename. PP_ERR_UNSUPPORTED: the family has no such name for a projection. */
 enum pp_code pp_trainer_write_peft(const struct pp_trainer *t, const char *folder, struct pp_error *err);
 enum pp_code pp_trainer_write_gguf(const struct pp_trainer *t, const char *path, struct pp_error *err);
 

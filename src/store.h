@@ -85,10 +85,12 @@ void pp_session_clear(struct pp_session *s); /* frees the strings */
 enum pp_code pp_store_session_add(struct pp_store *st, struct pp_session *s, struct pp_error *err);
 /* id: the 16 digits or a unique prefix of them (at least 4). PP_ERR_NOT_FOUND, or PP_ERR_USAGE if ambiguous. */
 enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct pp_session *out, struct pp_error *err);
+/* By its row. *out is the caller's, here and in all of these (pp_session_clear). PP_ERR_NOT_FOUND. */
 enum pp_code pp_store_session_get(struct pp_store *st, int64_t id, struct pp_session *out, struct pp_error *err);
 /* *s anew, by its id: another program may have added to it, or deleted it, before its lock was ours. With an error *s
  * is empty. */
 enum pp_code pp_store_session_again(struct pp_store *st, struct pp_session *s, struct pp_error *err);
+/* The one that changed last. PP_ERR_NOT_FOUND: nothing is saved yet. */
 enum pp_code pp_store_session_latest(struct pp_store *st, struct pp_session *out, struct pp_error *err);
 /* The list, newest first, a page at a time: at most `limit` conversations that come after `from` (NULL: the newest
  * ones), or, with `newer`, before it (NULL: the oldest ones). Of *from only id and updated_ms are read. *list has *n
@@ -124,6 +126,8 @@ enum pp_code pp_store_index_more(struct pp_store *st, int64_t limit, int64_t *le
 
 /* Writes title, model, template_name, system, adapters, settings and head. */
 enum pp_code pp_store_session_update(struct pp_store *st, const struct pp_session *s, struct pp_error *err);
+/* With all of its messages and its place in the search; what has been computed of it is the caller's to remove
+ * (pp_snapshot_remove). */
 enum pp_code pp_store_session_delete(struct pp_store *st, int64_t id, struct pp_error *err);
 
 /* --- messages ---------------------------------------------------------------------------------------------------- */
@@ -178,8 +182,9 @@ enum pp_code pp_store_message_context(struct pp_store *st, int64_t id, int64_t f
                                       struct pp_error *err);
 /* Another set of adapters, as JSON: one of those that were wanted for an answer could not be had. */
 enum pp_code pp_store_message_adapters(struct pp_store *st, int64_t id, const char *adapters, struct pp_error *err);
+/* *out is the caller's (pp_message_clear). PP_ERR_NOT_FOUND. */
 enum pp_code pp_store_message_get(struct pp_store *st, int64_t id, struct pp_message *out, struct pp_error *err);
-/* The branch that ends in `leaf`, first message first. leaf 0: empty. */
+/* The branch that ends in `leaf`, first message first. leaf 0: empty. *list [*n]: pp_message_list_free. */
 enum pp_code pp_store_branch(struct pp_store *st, int64_t leaf, struct pp_message **list, size_t *n,
                              struct pp_error *err);
 void pp_message_list_free(struct pp_message *list, size_t n);

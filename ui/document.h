@@ -14,6 +14,7 @@
 #include "src/fence.h"
 #include "ui/layout.h"
 
+/* Zero-initialise; pp_document_free at the end. Of a text that grew too large for memory layout.bad tells. */
 struct pp_document {
     struct pp_layout layout;
     /* how it was laid out; a change starts from the beginning */
@@ -35,7 +36,8 @@ struct pp_document {
     size_t n_runs;
 };
 
-/* Makes doc->layout show s[0..n). With markdown false the text is shown as it is. */
+/* Makes doc->layout show s[0..n), which is untrusted and need not stay, in lines of at most `width` cells. With
+ * markdown false the text is shown as it is. base: the style of ordinary words. */
 void pp_document_update(struct pp_document *doc, const char *s, size_t n, int width, bool markdown, pp_style base);
 /* The same with a tint where the text was guessed: `runs` as in struct pp_chat_message, of bytes of s. They may only
  * grow with the text. NULL: no tint. */

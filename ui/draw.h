@@ -10,22 +10,27 @@
 #include "ui/style.h"
 #include "ui/theme.h"
 
+/* A rectangle of cells: its upper left corner, rows and columns. All places here are cells, (0, 0) the upper left one;
+ * what does not fit on the screen is not drawn. */
 struct pp_area {
     int y, x, h, w;
 };
 
+/* How styles look from now on. no_color: attributes alone. What the terminal cannot show becomes the nearest that it
+ * can (theme.h). */
 void pp_draw_theme(const struct pp_theme *t, bool no_color);
-void pp_draw_erase(struct pp_area a, pp_style style);
+void pp_draw_erase(struct pp_area a, pp_style style); /* blanks in the style's background */
 /* Clean text on one line, at most max_w cells: returns the cells used. A grapheme that does not fit is left out. */
 int pp_draw_clean(int y, int x, int max_w, const char *s, size_t n, pp_style style);
-/* Any text: sanitised to one line, cut with an ellipsis. */
+/* Any text: sanitised to one line, cut with an ellipsis. Returns the cells used, as does pp_draw_fmt. */
 int pp_draw_text(int y, int x, int max_w, const char *s, pp_style style);
 int pp_draw_width(const char *s); /* cells that it takes where there is room; needs no screen */
 int pp_draw_fmt(int y, int x, int max_w, pp_style style, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-void pp_draw_hline(int y, int x, int w, pp_style style);
-void pp_draw_vbar(int y, int x, pp_style style);
-/* A bar of w cells, filled to done / total in eighths of a cell. */
+void pp_draw_hline(int y, int x, int w, pp_style style); /* a rule of w cells */
+void pp_draw_vbar(int y, int x, pp_style style);         /* one cell of the bar beside a message */
+/* A bar of w cells, of which a share from 0 to 1 is filled, in eighths of a cell. */
 void pp_draw_bar(int y, int x, int w, double share, pp_style style);
+/* A frame along the inside of a, with a title (any text) in its upper edge. */
 void pp_draw_box(struct pp_area a, const char *title, pp_style border, pp_style title_style);
 
 #endif

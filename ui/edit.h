@@ -26,7 +26,8 @@ struct pp_edit_hooks {
 enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks, struct pp_error *err);
 void pp_edit_close(void);
 
-void pp_edit_feed(const char *bytes, size_t n); /* of one key */
+/* The bytes of one key, as the terminal sent them: readline does what is bound to it, and the hooks are called. */
+void pp_edit_feed(const char *bytes, size_t n);
 /* At the cursor, literally, as one change for undo. False: there is no memory for it, and the line is as it was. */
 bool pp_edit_insert(const char *text, size_t n);
 bool pp_edit_set(const char *text);              /* cursor at the end. False: likewise */
@@ -39,8 +40,9 @@ enum pp_code pp_edit_remember(const char *text, bool keep, struct pp_error *err)
  * line becomes empty. */
 void pp_edit_take_rest(char *rest[static 2]);
 
+/* The line as it is, terminated; lines are parted by \n. Valid until the next call that changes it. */
 const char *pp_edit_text(void);
-size_t pp_edit_len(void);
+size_t pp_edit_len(void);            /* bytes */
 size_t pp_edit_cursor(void);         /* byte offset, at a character's start */
 const char *pp_edit_message(void);   /* what stands instead of a prompt: "(reverse-i-search)`foo': "; or NULL */
 bool pp_edit_searching(void);        /* in an incremental search or in the middle of a command of several keys */

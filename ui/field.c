@@ -12,10 +12,7 @@
 
 void pp_field_set(struct pp_field *f, const char *text)
 {
-    snprintf(f->text, sizeof f->text, "%s", text);
-    f->len = pp_utf8_complete(f->text, strlen(f->text));
-    f->text[f->len] = '\0';
-    f->cursor = f->len;
+    f->len = f->cursor = pp_utf8_print(f->text, sizeof f->text, "%s", text);
 }
 
 static void insert(struct pp_field *f, const char *s, size_t n)

@@ -1,4 +1,4 @@
-/* field.h - one short line of text to type, in menus: a search, a new title, a number. */
+/* field.h - one short line of text to type, in menus: a search, a new title, a number. UI thread. */
 #ifndef PP_UI_FIELD_H
 #define PP_UI_FIELD_H
 
@@ -16,6 +16,7 @@ struct pp_field {
     bool full;          /* there was no room for all that the last key brought */
 };
 
+/* The text, cut between characters if there is no room for all, with the cursor behind it. `most` stays. */
 void pp_field_set(struct pp_field *f, const char *text);
 /* Makes the path that is typed as long as all paths that begin so agree. *several (may be NULL): their names, where
  * there are some to choose from and nothing could be added. */

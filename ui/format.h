@@ -1,4 +1,4 @@
-/* format.h - times for people. */
+/* format.h - times for people. Any thread. */
 #ifndef PP_UI_FORMAT_H
 #define PP_UI_FORMAT_H
 

@@ -14,7 +14,7 @@ enum { PP_HISTORY_ENTRIES = 2000, PP_HISTORY_ENTRY_MAX = 64 * 1024 };
  * rewritten. No file is no error. */
 enum pp_code pp_history_load(const char *path, void (*add)(void *user, const char *text), void *user,
                              struct pp_error *err);
-/* Longer texts than PP_HISTORY_ENTRY_MAX are not kept. */
+/* Longer texts than PP_HISTORY_ENTRY_MAX are not kept. PP_ERR_IO: a full disk, say; the file is as it was. */
 enum pp_code pp_history_append(const char *path, const char *text, struct pp_error *err);
 
 #endif

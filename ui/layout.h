@@ -2,7 +2,7 @@
  *
  * Built by appending; rewound to a mark when the end of a streaming answer is laid out anew. Offsets instead of
  * pointers, so that growing moves nothing that matters. An allocation that fails makes it `bad`: what is there may
- * be drawn, it is incomplete. */
+ * be drawn, it is incomplete. UI thread. */
 #ifndef PP_UI_LAYOUT_H
 #define PP_UI_LAYOUT_H
 
@@ -48,8 +48,8 @@ struct pp_layout_mark {
 };
 
 void pp_layout_free(struct pp_layout *l); /* and makes it empty again */
-struct pp_layout_mark pp_layout_mark(const struct pp_layout *l);
-void pp_layout_rewind(struct pp_layout *l, struct pp_layout_mark mark);
+struct pp_layout_mark pp_layout_mark(const struct pp_layout *l); /* how far it goes now */
+void pp_layout_rewind(struct pp_layout *l, struct pp_layout_mark mark); /* takes off what came since; memory stays */
 size_t pp_layout_bytes(const struct pp_layout *l); /* memory it holds */
 
 /* Appends clean text to what will be the next lines. */
@@ -62,7 +62,7 @@ struct pp_frame {
 };
 /* Makes lines of the text from byte `from` on; at least one line. Code is not broken at words. */
 void pp_layout_lines(struct pp_layout *l, size_t from, const struct pp_frame *f);
-void pp_layout_blank(struct pp_layout *l, uint8_t quote);
+void pp_layout_blank(struct pp_layout *l, uint8_t quote); /* an empty line, with as many bars of quotes before it */
 /* Index of the run that text offset `at` lies in. */
 size_t pp_layout_run(const struct pp_layout *l, uint32_t at);
 

@@ -10,7 +10,8 @@
 
 #include "ui/layout.h"
 
-/* s[0..n) is clean text (sanitize.h) of a few kilobytes; base is the style of ordinary words. */
+/* Appends the lines of s[0..n), clean text (sanitize.h) of a few kilobytes, each of at most `width` cells, to l; base
+ * is the style of ordinary words. Out of memory: l->bad. */
 void pp_markdown(struct pp_layout *l, const char *s, size_t n, int width, pp_style base);
 
 #endif

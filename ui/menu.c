@@ -91,7 +91,7 @@ void pp_menu_close(struct pp_ui *ui)
 void pp_menu_ask(struct pp_ui *ui, const char *question, const char *text)
 {
     ui->menu.mode = PP_MENU_ASK;
-    snprintf(ui->menu.question, sizeof ui->menu.question, "%s", question);
+    pp_utf8_print(ui->menu.question, sizeof ui->menu.question, "%s", question);
     ui->menu.field = (struct pp_field){0};
     pp_field_set(&ui->menu.field, text);
 }

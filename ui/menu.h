@@ -69,13 +69,16 @@ struct pp_menu {
     void *data;        /* of the class; freed by its close() */
 };
 
+/* Shows a menu of this class, and closes the one that is open. */
 void pp_menu_open(struct pp_ui *ui, const struct pp_menu_class *cls);
-void pp_menu_close(struct pp_ui *ui);
+void pp_menu_close(struct pp_ui *ui);  /* none open: nothing */
 void pp_menu_cancel(struct pp_ui *ui); /* closes it as Esc does */
+/* What a key does in the open menu; the notice that stands there has been read then. */
 void pp_menu_key(struct pp_ui *ui, const struct pp_key *key);
 void pp_menu_settle(struct pp_ui *ui); /* rows may have come: a choice that waited for them is made */
 void pp_menu_draw(struct pp_ui *ui); /* and places the cursor */
-/* Below the list: a line to type, or a yes or no. */
+/* Below the list: a line to type, which begins with text, or a yes or no. The class' answered() or confirmed() gets the
+ * answer; Esc takes the question away. */
 void pp_menu_ask(struct pp_ui *ui, const char *question, const char *text);
 void pp_menu_confirm(struct pp_ui *ui, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void pp_menu_complete_path(struct pp_ui *ui); /* that is typed there; a notice says what there is to choose from */

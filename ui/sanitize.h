@@ -24,7 +24,8 @@
 
 enum pp_clean { PP_CLEAN_TEXT, PP_CLEAN_LINE };
 
-/* Appends s[0..n), cleaned, to out. column (or NULL): where the text begins on its line, for tabs; updated. */
+/* Appends s[0..n), cleaned, to out (out->bad: no memory). column (or NULL): the cell of its line where the text begins,
+ * for tabs; updated. */
 void pp_sanitize(struct pp_buf *out, const char *s, size_t n, enum pp_clean mode, int *column);
 /* Whether pp_sanitize shows cp as itself. */
 bool pp_char_is_clean(int32_t cp);

@@ -11,7 +11,7 @@
 /* Full screen, no echo, keys one by one; signal handlers as in signals.h. PP_ERR_UNSUPPORTED: not a terminal, or one
  * that cannot move its cursor. */
 enum pp_code pp_screen_open(struct pp_error *err);
-void pp_screen_close(void);
+void pp_screen_close(void);         /* the terminal is as it was; nothing where it is not open */
 size_t pp_screen_typed_ahead(void); /* bytes that waited when it was opened */
 /* Between these two the terminal is as it was before: for an editor, for Ctrl-Z. */
 void pp_screen_pause(void);
@@ -20,7 +20,8 @@ void pp_screen_resize(int *rows, int *cols); /* takes the terminal's size */
 void pp_screen_repaint(void);                /* the next refresh draws every cell */
 /* Tells the decoder which sequences this terminal's entry gives for the keys. */
 void pp_screen_learn_keys(struct pp_input *in);
-/* Puts text on the clipboard by OSC 52, where the terminal allows it. False: too long. */
+/* Puts text on the clipboard by OSC 52, where the terminal allows it, which it does not tell. False: it is too long, or
+ * there is no memory. */
 bool pp_screen_copy(const char *text, size_t n);
 
 #endif

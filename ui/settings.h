@@ -1,4 +1,5 @@
-/* settings.h - what the screen remembers from one start to the next: $XDG_STATE_HOME/pippin/ui.ini. */
+/* settings.h - what the screen remembers from one start to the next: $XDG_STATE_HOME/pippin/ui.ini (format:
+ * pippin-formats(5)). UI thread. */
 #ifndef PP_UI_SETTINGS_H
 #define PP_UI_SETTINGS_H
 
@@ -14,6 +15,7 @@ struct pp_settings {
 
 /* Fills *s; a missing file gives the defaults, an unreadable line is skipped. */
 void pp_settings_load(const char *path, struct pp_settings *s);
+/* Replaces the file (0600), whose folder must exist. PP_ERR_IO: it stays as it was. */
 enum pp_code pp_settings_save(const char *path, const struct pp_settings *s, struct pp_error *err);
 
 #endif

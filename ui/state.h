@@ -68,18 +68,21 @@ struct pp_ui {
 };
 
 /* --- ui.c */
+/* Says something above the input line, in the place of what was said before; sanitised when it is drawn, cut between
+ * characters. The first key after two seconds takes it away; an error stays until Esc, or until a line is sent. */
 void pp_ui_notice(struct pp_ui *ui, bool error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void pp_ui_clear_notice(struct pp_ui *ui);
-void pp_ui_leave(struct pp_ui *ui);
-void pp_ui_resize(struct pp_ui *ui);
-void pp_ui_suspend(struct pp_ui *ui);
+void pp_ui_leave(struct pp_ui *ui);   /* begins to; the loop ends when the controller is closed */
+void pp_ui_resize(struct pp_ui *ui);  /* takes the terminal's size, and draws anew */
+void pp_ui_suspend(struct pp_ui *ui); /* Ctrl-Z: returns when the job goes on */
 /* Uses a theme; a broken one leaves a notice and a plain look, and is false. */
 bool pp_ui_use_theme(struct pp_ui *ui, const char *id);
 void pp_ui_show_found(struct pp_ui *ui); /* what a search has found, if it is in the conversation on the screen */
 void pp_ui_keep_theme(struct pp_ui *ui, const char *id); /* and remembers it for the next start */
-enum pp_code pp_ui_save_settings(struct pp_ui *ui, struct pp_error *err);
+enum pp_code pp_ui_save_settings(struct pp_ui *ui, struct pp_error *err); /* ui->settings, to their file */
 
 /* --- keys.c */
+/* What a key does, in the menu that is open or else in the line and the conversation. */
 void pp_ui_key(struct pp_ui *ui, const struct pp_key *key);
 bool pp_ui_accept(void *user, const char *text);        /* Enter: see edit.h */
 void pp_ui_send_held(struct pp_ui *ui);                 /* the model has been loaded, and no menu is open */

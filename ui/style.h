@@ -1,4 +1,5 @@
-/* style.h - what a piece of text means to the eye: a slot of the theme, and emphasis on top of it. */
+/* style.h - what a piece of text means to the eye: a slot of the theme, and emphasis on top of it; the
+ * colours of both are the theme's (theme.h). */
 #ifndef PP_UI_STYLE_H
 #define PP_UI_STYLE_H
 

@@ -1,4 +1,4 @@
-/* text_file.h - files of text for the input line: /read. */
+/* text_file.h - files of text for the input line: /read. Any thread. */
 #ifndef PP_UI_TEXT_FILE_H
 #define PP_UI_TEXT_FILE_H
 

@@ -9,7 +9,7 @@
  *
  * A colour is default (the terminal's own), a palette name, black red green yellow blue magenta cyan white,
  * bright-red and so on, 0 to 255, or #rrggbb. Attributes: bold dim italic underline reverse. What a slot leaves open
- * comes from its parent (the table in theme.c). Files are untrusted: every error names the line. */
+ * comes from its parent (the table in theme.c). Files are untrusted: every error names the line. Any thread. */
 #ifndef PP_UI_THEME_H
 #define PP_UI_THEME_H
 
@@ -43,7 +43,7 @@ enum pp_code pp_theme_parse(FILE *f, const char *file, struct pp_theme *t, struc
 /* id: a theme in config/themes or the bundled folder, or (with a slash) a file. PP_ERR_NOT_FOUND lists the names
  * there are. */
 enum pp_code pp_theme_load(const struct pp_paths *paths, const char *id, struct pp_theme *t, struct pp_error *err);
-/* Names of all themes, sorted; *ids is pp_malloced, one block. */
+/* Names of all themes, each once, sorted: *ids [*n] is one block (pp_free). */
 enum pp_code pp_theme_list(const struct pp_paths *paths, char (**ids)[64], size_t *n, struct pp_error *err);
 
 /* The colour number that comes nearest on a terminal with so many colours (8, 16, 88, 256, or 1 << 24 for direct

@@ -7,8 +7,8 @@
 
 struct pp_ui;
 
-size_t pp_activity_height(struct pp_ui *ui);
-void pp_activity_draw(struct pp_ui *ui, size_t line, int y);
-void pp_activity_greet(struct pp_ui *ui);
+size_t pp_activity_height(struct pp_ui *ui); /* lines that it takes; 0: there is nothing to wait for */
+void pp_activity_draw(struct pp_ui *ui, size_t line, int y); /* one of them, in row y of the screen */
+void pp_activity_greet(struct pp_ui *ui);    /* in the middle of the transcript's place */
 
 #endif

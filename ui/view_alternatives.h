@@ -23,6 +23,6 @@ struct pp_column {
 int pp_alternatives_columns(const struct pp_ui *ui);
 /* Lines with names, footers and the empty one at the end, as of a message. */
 size_t pp_alternatives_height(struct pp_ui *ui);
-void pp_alternatives_draw(struct pp_ui *ui, size_t line, int y);
+void pp_alternatives_draw(struct pp_ui *ui, size_t line, int y); /* one of them, in row y of the screen */
 
 #endif

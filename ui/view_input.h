@@ -20,7 +20,7 @@ struct pp_input_view {
 /* Lays the text out for a box `cols` wide; returns the lines it needs. */
 size_t pp_input_measure(struct pp_input_view *v, int cols);
 void pp_input_draw(struct pp_ui *ui); /* and places the cursor */
-/* title of the conversation, a search under way, whether there is new text below */
+/* The rule in ui->at.rule: title of the conversation, a search under way, whether there is new text below. */
 void pp_rule_draw(struct pp_ui *ui);
 void pp_input_view_free(struct pp_input_view *v);
 

@@ -25,11 +25,12 @@ void pp_reasoning_free(struct pp_reasoning_lines *r);
 
 /* "thought for 312 tokens, 1.2 s", "thinking, 312 tokens" */
 void pp_reasoning_heading(const struct pp_chat_message *m, char *out, size_t cap);
+/* Whether all of it is shown, and not its heading alone. */
 bool pp_reasoning_open(const struct pp_chat_message *m, enum pp_reasoning_view how);
 /* How many lines it takes; 0: none. Lays it out if it is open. */
 size_t pp_reasoning_height(struct pp_reasoning_lines *r, const struct pp_chat_message *m, enum pp_reasoning_view how,
                            int width);
-/* One of them. */
+/* One of them, in w cells from (y, x) on. */
 void pp_reasoning_draw(const struct pp_reasoning_lines *r, const struct pp_chat_message *m, enum pp_reasoning_view how,
                        size_t line, int y, int x, int w);
 

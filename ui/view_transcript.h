@@ -42,14 +42,15 @@ struct pp_transcript {
     struct pp_column columns[PP_MAX_ALTERNATIVES]; /* instead of the last message's entry */
 };
 
+/* Draws ui->at.transcript: the messages that are seen there, the greeting, or what is waited for. */
 void pp_transcript_draw(struct pp_ui *ui);
-/* One line of laid out text. */
+/* One line of laid out text, in w cells from (y, x) on. */
 void pp_transcript_draw_line(const struct pp_layout *l, size_t line, int y, int x, int w);
 void pp_transcript_scroll(struct pp_ui *ui, int lines); /* < 0: towards the beginning */
 /* Scrolls to a message, and in it to the first line that has the word, if one does; "" is its beginning. */
 void pp_transcript_show(struct pp_ui *ui, size_t message, const char *word);
-void pp_transcript_home(struct pp_ui *ui);
-void pp_transcript_end(struct pp_ui *ui);
+void pp_transcript_home(struct pp_ui *ui); /* to the first line of all */
+void pp_transcript_end(struct pp_ui *ui);  /* to the tail, which is followed again */
 void pp_transcript_free(struct pp_transcript *t);
 
 #endif

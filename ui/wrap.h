@@ -1,4 +1,4 @@
-/* wrap.h - where a line ends: clean text (sanitize.h) cut into screen lines of whole graphemes. */
+/* wrap.h - where a line ends: clean text (sanitize.h) cut into screen lines of whole graphemes. Any thread. */
 #ifndef PP_UI_WRAP_H
 #define PP_UI_WRAP_H
 
