@@ -118,12 +118,12 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
 
 void pp_cpu_experts_point(struct pp_cpu *c)
 {
-    for (int i = 0; i < c->model->plan.n_experts; i++) {
-        struct projection *const kinds[] = {c->experts[i].gate, c->experts[i].up, c->experts[i].down};
-        for (int k = 0; k < 3; k++)
-            for (int e = 0; kinds[k] && e < c->experts[i].n_matrices; e++)
-                kinds[k][e].w.data = kinds[k][e].weight->data;
-    }
+    for (int i = 0; i < c->model->plan.n_experts; i++)
+        for (int k = 0; k < PP_EXPERT_KINDS; k++) {
+            struct projection *p = expert_matrices(&c->experts[i], (enum pp_expert_kind)k);
+            for (int e = 0; p && e < c->experts[i].n_matrices; e++)
+                p[e].w.data = p[e].weight->data;
+        }
 }
 
 /* --- memory ---------------------------------------------------------------------------------------------------- */
@@ -288,7 +288,7 @@ static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int th
     const struct experts *x = s->experts;
     struct routing *r = &c->routing;
     struct thread_scratch *own = &c->threads[thread];
-    const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
+    const struct pp_batch_row *of = batch_row(c, s, row);
     const int32_t *place = r->place + row * x->n_used;
     if (x->of_parts) {
         prepare_parts(c, s, row);
@@ -360,8 +360,7 @@ static bool multiply(struct pp_cpu *c, const struct stage *s, enum pp_expert_kin
 {
     const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
-    const struct projection *const kinds[] = {x->gate, x->up, x->down};
-    const struct projection *p = &kinds[kind][r->active[a]];
+    const struct projection *p = &expert_matrices(x, kind)[r->active[a]];
     const int n = r->first[a + 1] - r->first[a];
     const struct pp_acts acts = pp_acts_from(kind == PP_EXPERT_DOWN && x->up ? &r->hidden : &r->in, r->first[a]);
     if (!pp_cpu_weight_ready(c, p, row0, row1))
@@ -562,10 +561,9 @@ void pp_cpu_experts_phases(const struct pp_cpu *c, const struct stage *s, int m,
     n_items[EXPERTS_SUM] = one ? (int)((x->n_out + SUM_COLUMNS - 1) / SUM_COLUMNS) : m;
 }
 
-int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase)
+int pp_cpu_experts_at_once(const struct stage *s, int m, int phase)
 {
     enum { ROWS = 8 };
-    (void)c;
     if (phase != EXPERTS_GATE_UP && phase != EXPERTS_DOWN)
         return ROWS;
     const struct pp_matrix *w = matrix_of(s, phase);

@@ -5,11 +5,6 @@
 #include "engine/base/mem.h"
 #include "engine/cpu/program.h"
 
-static const struct pp_batch_row *batch_row(const struct pp_cpu *c, const struct stage *s, int i)
-{
-    return &c->batch->rows[s->selected ? c->batch->output_rows[i] : i];
-}
-
 static bool has_experts(const struct pp_adapter_set *set)
 {
     for (int k = 0; k < set->n; k++)
@@ -102,18 +97,12 @@ static int64_t room_before(const struct experts *x, enum pp_expert_kind kind, in
     return kind == PP_EXPERT_UP && x->gate ? pp_adapter_set_room(set, x->gate[e].linear) : 0;
 }
 
-static const struct projection *matrix_of(const struct experts *x, enum pp_expert_kind kind, int e)
-{
-    const struct projection *const kinds[] = {x->gate, x->up, x->down};
-    return &kinds[kind][e];
-}
-
 /* A x of n places from `first` on, which have this set. x: of the first one. */
 static void lower_some(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int e,
                        const struct pp_adapter_set *set, const struct pp_acts *x, int first, int n, void *kernel)
 {
     const struct routing *r = &c->routing;
-    const int linear = matrix_of(s->experts, kind, e)->linear;
+    const int linear = expert_matrices(s->experts, kind)[e].linear;
     float *out = r->lora + first * r->lora_width + room_before(s->experts, kind, e, set);
     for (int k = 0; k < set->n; k++) {
         const struct pp_lora_target *t = pp_adapter_target_at(set->use[k].adapter, linear);
@@ -128,7 +117,7 @@ static void lower_all(const struct pp_cpu *c, const struct stage *s, enum pp_exp
     const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
     const int e = r->active[active], end = r->first[active + 1];
-    const struct projection *p = matrix_of(x, kind, e);
+    const struct projection *p = &expert_matrices(x, kind)[e];
     for (int first = r->first[active], n; first < end; first += n) {
         const struct pp_adapter_set *set = set_at(c, s, first);
         n = alike_from(c, s, first, end);
@@ -196,7 +185,7 @@ void pp_cpu_experts_adapt(const struct pp_cpu *c, const struct stage *s, enum pp
     const struct experts *x = s->experts;
     const struct routing *r = &c->routing;
     const int e = r->active[active], begin = r->first[active], end = r->first[active + 1];
-    const struct projection *p = matrix_of(x, kind, e);
+    const struct projection *p = &expert_matrices(x, kind)[e];
     for (int first = begin, n; first < end; first += n) {
         const struct pp_adapter_set *set = set_at(c, s, first);
         n = alike_from(c, s, first, end);

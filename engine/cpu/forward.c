@@ -19,6 +19,16 @@ static bool abandoned(struct pp_cpu *c)
     return true;
 }
 
+/* Row `row` of a table in floats, y [ne[0]]; a row with a value that is no number is noted, and y stays as it was. */
+static void open_row(struct pp_cpu *c, const struct pp_tensor *t, int64_t row, float *y)
+{
+    const uint8_t *values = (const uint8_t *)t->data + (size_t)row * pp_type_row_bytes(t->type, t->ne[0]);
+    if (pp_row_finite(t->type, values, t->ne[0]))
+        pp_dequantize_row(t->type, values, y, t->ne[0]);
+    else
+        pp_weights_bad(c->weights, t);
+}
+
 /* --- embedding ------------------------------------------------------------------------------------------------ */
 
 void pp_cpu_rope_at(const struct rope *rope, int64_t position, float *cos_sin)
@@ -34,10 +44,10 @@ void pp_cpu_rope_at(const struct rope *rope, int64_t position, float *cos_sin)
  * them than the table. */
 static void add_row(struct pp_cpu *c, const struct pp_tensor *t, int64_t row, float *x)
 {
-    float one[256];
+    enum { PIECE = 256 }; /* values at a time: whole blocks of every type */
+    float one[PIECE];
     const uint8_t *values = (const uint8_t *)t->data + (size_t)row * pp_type_row_bytes(t->type, t->ne[0]);
-    const int step = pp_type_info(t->type)->block_elements > 1 ? 256 / pp_type_info(t->type)->block_elements : 256;
-    const int64_t piece = step * pp_type_info(t->type)->block_elements;
+    const int64_t piece = PIECE / pp_type_info(t->type)->block_elements * pp_type_info(t->type)->block_elements;
     if (!pp_row_finite(t->type, values, t->ne[0]))
         pp_weights_bad(c->weights, t);
     for (int64_t at = 0; at < t->ne[0]; at += piece) {
@@ -80,14 +90,10 @@ static void replace_embedding(const struct pp_cpu *c, const struct pp_batch_row 
 static void embed_row(struct pp_cpu *c, const struct stage *s, int i, int thread)
 {
     const struct pp_tensor *t = s->table;
-    size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
     const struct pp_batch_row *row = &c->batch->rows[i];
     float *x = slot_row(c, s->out, i);
-    const uint8_t *values = (const uint8_t *)t->data + (size_t)(row->token >= 0 ? row->token : 0) * row_bytes;
-    if (row->token >= 0 && !pp_row_finite(t->type, values, t->ne[0]))
-        pp_weights_bad(c->weights, t);
-    else if (row->token >= 0)
-        pp_dequantize_row(t->type, values, x, t->ne[0]);
+    if (row->token >= 0)
+        open_row(c, t, row->token, x);
     else
         memcpy(x, row->vector, (size_t)t->ne[0] * sizeof *x);
     if (row->token >= 0 && row->adapters)
@@ -144,18 +150,13 @@ static int64_t ngram_row(const struct row_op *r, int64_t token, const float *bef
 static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
     const struct pp_tensor *t = r->table;
-    const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
+    const struct pp_batch_row *of = batch_row(c, s, row);
     const int64_t token = of->token > 0 ? of->token : 0;
     const int64_t wanted = r->kind == PP_OP_NGRAM ? ngram_row(r, token, slot_row(c, r->in, row))
                            : r->by_position       ? of->position
                                                   : of->token;
-    const int64_t at = wanted >= 0 && wanted < t->ne[1] ? wanted : 0;
-    const uint8_t *values = (const uint8_t *)t->data + (size_t)at * pp_type_row_bytes(t->type, t->ne[0]);
     float *y = slot_row(c, r->out, row);
-    if (!pp_row_finite(t->type, values, t->ne[0]))
-        pp_weights_bad(c->weights, t);
-    else
-        pp_dequantize_row(t->type, values, y, t->ne[0]);
+    open_row(c, t, wanted >= 0 && wanted < t->ne[1] ? wanted : 0, y);
     if (r->scale != 0.0f)
         c->ops->apply(PP_FN_SCALE, r->scale, y, t->ne[0], y);
 }
@@ -164,19 +165,14 @@ static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op
 static void take_table_row(struct pp_cpu *c, const struct row_op *r, int64_t at, float *y)
 {
     const struct pp_tensor *t = r->tables[at / r->table->ne[1]];
-    const uint8_t *values = (const uint8_t *)t->data +
-                            (size_t)(at % t->ne[1]) * pp_type_row_bytes(t->type, t->ne[0]);
-    if (!pp_row_finite(t->type, values, t->ne[0]))
-        pp_weights_bad(c->weights, t);
-    else
-        pp_dequantize_row(t->type, values, y, t->ne[0]);
+    open_row(c, t, at % t->ne[1], y);
 }
 
 /* What the row's token and those before it lead to; products are within 63 bits, as multipliers are made for that. */
 static void look_up_hashes(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
     const struct pp_hashed *h = r->hashed;
-    const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
+    const struct pp_batch_row *of = batch_row(c, s, row);
     const float *before = slot_row(c, r->in, row);
     uint64_t hash = (uint64_t)(of->token > 0 ? of->token : 0) * (uint64_t)h->multiplier[0];
     float *y = slot_row(c, r->out, row);
@@ -196,7 +192,7 @@ static void look_up_hashes(struct pp_cpu *c, const struct stage *s, const struct
 /* Vocabularies are small enough that floats are exact. */
 static void put_token(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
-    const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
+    const struct pp_batch_row *of = batch_row(c, s, row);
     float *y = slot_row(c, r->out, row);
     for (int64_t i = 0; i < r->n; i++)
         y[i] = (float)((of->token > 0 ? of->token : 0) + r->at);
@@ -220,7 +216,7 @@ static void weigh(const struct pp_cpu *c, const struct row_op *r, const float *x
 static void rotate_heads(const struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row, float *x)
 {
     const struct rope *rope = &c->ropes[r->local];
-    const float *cos_sin = rope->cos_sin + (s->selected ? c->batch->output_rows[row] : row) * rope->dim;
+    const float *cos_sin = rope->cos_sin + batch_index(c, s, row) * rope->dim;
     float back[PP_MAX_HEAD_DIM];
     for (int64_t i = 0; r->back && i < rope->dim; i++)
         back[i] = i % 2 ? -cos_sin[i] : cos_sin[i];
@@ -386,7 +382,7 @@ static int at_once(const struct pp_cpu *c, const struct stage *s, int m, int pha
     enum { EMBEDDINGS = 8, ROWS = 8 };
     switch (s->kind) {
     case STAGE_EXPERTS:
-        return pp_cpu_experts_at_once(c, s, m, phase);
+        return pp_cpu_experts_at_once(s, m, phase);
     case STAGE_HEADS:
         return pp_cpu_heads_at_once(s, m);
     case STAGE_SCAN:

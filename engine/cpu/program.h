@@ -64,6 +64,7 @@ struct projection {
 };
 
 /* A mixture of experts: those of its matrices that are float are read where they lie. */
+/* What has no comment is as in struct pp_experts (plan.h). */
 struct experts {
     int n, n_used;              /* experts that are chosen from, and of them for each row */
     int n_matrices, share;      /* neighbours that have the same matrices */
@@ -415,6 +416,25 @@ static inline float *slot_row(const struct pp_cpu *c, int slot, int64_t row)
     return c->slots[slot] + row * c->strides[slot];
 }
 
+/* Which row of the batch row i of a stage is: after SELECT only those with an output are left. */
+static inline int batch_index(const struct pp_cpu *c, const struct stage *s, int i)
+{
+    return s->selected ? c->batch->output_rows[i] : i;
+}
+
+static inline const struct pp_batch_row *batch_row(const struct pp_cpu *c, const struct stage *s, int i)
+{
+    return &c->batch->rows[batch_index(c, s, i)];
+}
+
+/* One kind of matrix of all experts: [n_matrices], or NULL where they have none of that kind. */
+static inline struct projection *expert_matrices(const struct experts *x, enum pp_expert_kind kind)
+{
+    struct projection *const kinds[PP_EXPERT_KINDS] = {
+        [PP_EXPERT_GATE] = x->gate, [PP_EXPERT_UP] = x->up, [PP_EXPERT_DOWN] = x->down};
+    return kinds[kind];
+}
+
 /* slots.c: makes the slots, see there; pp_cpu_slots_free undoes it. false: out of memory. */
 bool pp_cpu_slots_new(struct pp_cpu *c);
 void pp_cpu_slots_free(struct pp_cpu *c);
@@ -565,7 +585,7 @@ pp_cpu_phases_fn pp_cpu_recur_phases, pp_cpu_pick_phases, pp_cpu_compress_phases
 pp_cpu_item_fn pp_cpu_compress_item, pp_cpu_attend_item, pp_cpu_recur_item, pp_cpu_pick_item;
 /* Items of experts and of projections are small; a thread takes several neighbours at once: first .. end - 1, at most
  * as many as are worth 2 ms. */
-int pp_cpu_experts_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase);
+int pp_cpu_experts_at_once(const struct stage *s, int m, int phase);
 void pp_cpu_experts_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread);
 int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase);
 void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread);

@@ -16,12 +16,6 @@ static const int64_t MOST_MACS = 400000000, MOST_BYTES = 16000000;
  * beside what it costs to begin one. */
 static const int64_t ITEM_BYTES = 32768;
 
-/* The batch row behind row i of a stage: after SELECT only those with an output are left. */
-static const struct pp_batch_row *batch_row(const struct pp_cpu *c, const struct stage *s, int i)
-{
-    return &c->batch->rows[s->selected ? c->batch->output_rows[i] : i];
-}
-
 static int64_t row_bytes(const struct pp_matrix *w)
 {
     return (int64_t)pp_type_row_bytes(w->type, w->n_cols);

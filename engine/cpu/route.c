@@ -195,7 +195,7 @@ static float take_idle(const struct experts *x, int32_t *choice, const float *we
 /* By which a table is read: that of a row which is none is the first. */
 static int64_t token_of(const struct pp_cpu *c, const struct stage *s, int row)
 {
-    const int64_t token = c->batch->rows[s->selected ? c->batch->output_rows[row] : row].token;
+    const int64_t token = batch_row(c, s, row)->token;
     return token >= 0 && token < s->experts->n_tokens ? token : 0;
 }
 
