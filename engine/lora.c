@@ -92,6 +92,46 @@ static char *describe_targets(const struct pp_adapter_file *f)
     return pp_buf_take(&b);
 }
 
+/* With its name and room for all that it may change; NULL: out of memory. */
+static struct pp_adapter *new_adapter(const struct pp_model *m, const char *path, const struct pp_adapter_file *f)
+{
+    char name[256];
+    struct pp_adapter *a = pp_calloc(1, sizeof *a);
+    if (!a)
+        return NULL;
+    pp_name_of_path(path, name, sizeof name);
+    a->model = m;
+    a->of_experts = pp_adapter_file_of_experts(f);
+    a->n_targets = a->of_experts ? pp_plan_n_targets(&m->plan) : m->plan.n_linears;
+    a->targets = pp_calloc((size_t)a->n_targets, sizeof *a->targets);
+    a->path = pp_strdup(path);
+    a->name = pp_strdup(name);
+    a->target_names = describe_targets(f);
+    if (a->targets && a->path && a->name && a->target_names)
+        return a;
+    pp_adapter_free(a);
+    return NULL;
+}
+
+/* What pp_adapter_info says, once all of it is loaded. */
+static void describe(struct pp_adapter *a, const struct pp_adapter_file *f)
+{
+    for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
+        const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
+        a->info.bytes += t->a.size + t->b.size + t->magnitude.size + t->bias.size + t->b_bias.size + t->ia3.size +
+                         t->weight.size + t->tokens.size;
+        if (t->rank > a->info.rank)
+            a->info.rank = (int)t->rank;
+    }
+    a->info.n_targets = (int)pp_adapter_file_n(f);
+    a->info.alpha = pp_adapter_file_alpha(f);
+    a->info.kind = pp_adapter_file_kind(f);
+    a->info.idle = !a->acts && (!a->embedding.rank || pp_adapter_file_idle(f));
+    a->info.path = a->path;
+    a->info.name = a->name;
+    a->info.targets = a->target_names;
+}
+
 static enum pp_code load(const struct pp_model *m, const char *path, bool exact, struct pp_adapter **out,
                          struct pp_error *err)
 {
@@ -102,47 +142,19 @@ static enum pp_code load(const struct pp_model *m, const char *path, bool exact,
         code = pp_adapter_file_open_for(path, pp_source_hparams(m->source), &f, err);
     if (code)
         return code;
-    struct pp_adapter *a = pp_calloc(1, sizeof *a);
-    if (a) {
-        char name[256];
-        pp_name_of_path(path, name, sizeof name);
-        a->model = m;
-        a->of_experts = pp_adapter_file_of_experts(f);
-        a->n_targets = a->of_experts ? pp_plan_n_targets(&m->plan) : m->plan.n_linears;
-        a->targets = pp_calloc((size_t)a->n_targets, sizeof *a->targets);
-        a->path = pp_strdup(path);
-        a->name = pp_strdup(name);
-        a->target_names = describe_targets(f);
-    }
-    if (!a || !a->targets || !a->path || !a->name || !a->target_names) {
-        pp_adapter_file_close(f);
-        pp_adapter_free(a);
-        return pp_fail_nomem(err, "an adapter");
-    }
-    code = pp_lora_load_targets(a, f, exact, err);
-    for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
-        const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-        a->info.bytes += t->a.size + t->b.size + t->magnitude.size + t->bias.size + t->b_bias.size + t->ia3.size +
-                         t->weight.size + t->tokens.size;
-        if (t->rank > a->info.rank)
-            a->info.rank = (int)t->rank;
-    }
+    struct pp_adapter *a = new_adapter(m, path, f);
+    code = a ? pp_lora_load_targets(a, f, exact, err) : pp_fail_nomem(err, "an adapter");
     if (!code)
         code = take_invocation(a, f, err);
     if (!code)
         code = pp_adapter_file_check(f, err);
-    a->info.n_targets = (int)pp_adapter_file_n(f);
-    a->info.alpha = pp_adapter_file_alpha(f);
-    a->info.kind = pp_adapter_file_kind(f);
-    a->info.idle = !a->acts && (!a->embedding.rank || pp_adapter_file_idle(f));
-    pp_adapter_file_close(f);
     if (code) {
+        pp_adapter_file_close(f);
         pp_adapter_free(a);
         return code;
     }
-    a->info.path = a->path;
-    a->info.name = a->name;
-    a->info.targets = a->target_names;
+    describe(a, f);
+    pp_adapter_file_close(f);
     a->identity = adapter_identity(a);
     *out = a;
     return PP_OK;
