@@ -406,6 +406,12 @@ bool pp_cli_is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+struct pp_cli_model pp_cli_model_asked(const struct pp_options *o)
+{
+    return (struct pp_cli_model){
+        .quant = o->quant, .quant_if_folder = !pp_options_given(o, "quant"), .imatrix = o->imatrix.file};
+}
+
 enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name,
                                const struct pp_engine_options *opt, struct pp_error *err)
 {

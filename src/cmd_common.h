@@ -78,7 +78,8 @@ void pp_cli_json_next(struct pp_buf *b);                   /* the comma, where o
 
 /* --- models ----------------------------------------------------------------------------------------------- */
 
-/* A model with engine and adapters. Zero-initialise; release with pp_cli_model_close, also after an error. */
+/* A model with engine and adapters. Zero-initialise, or pp_cli_model_asked; release with pp_cli_model_close, also after
+ * an error. */
 struct pp_cli_model {
     char path[1024];
     const struct pp_paths *paths;
@@ -93,6 +94,9 @@ struct pp_cli_model {
     const char *imatrix;        /* and weighed by; or NULL */
     bool quant_if_folder;       /* ... if it is one: the type is pippin.conf's, which is not about this model */
 };
+
+/* One that --quant and --imatrix are known of, and nothing else. */
+struct pp_cli_model pp_cli_model_asked(const struct pp_options *o);
 
 /* -t, --ctx-size, --kv-type, --kv-memory, --kernels as the engine wants them. */
 struct pp_engine_options pp_cli_engine_options(const struct pp_options *o);

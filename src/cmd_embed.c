@@ -262,13 +262,12 @@ static enum pp_code prepare(struct embed *e, struct pp_error *err)
 
 int pp_cmd_embed(const struct pp_options *o, const struct pp_paths *p)
 {
-    struct embed e = {.o = o, .cancel = pp_cli_begin(),
-                      .m = {.embeds = true, .quant = o->quant, .imatrix = o->imatrix.file,
-                            .quant_if_folder = !pp_options_given(o, "quant")}};
+    struct embed e = {.o = o, .cancel = pp_cli_begin(), .m = pp_cli_model_asked(o)};
     struct pp_engine_options opt = pp_cli_engine_options(o);
     struct pp_buf text = {0};
     struct pp_error err = {0};
     enum pp_code code = pp_cli_args(o, 0, 0, "", &err);
+    e.m.embeds = true;
     if (!code)
         code = pp_cli_input(o, &text, &err);
     if (!code)

@@ -100,7 +100,7 @@ static enum pp_code read_chunks(struct work *w, struct pp_cli_model *m, int32_t 
 
 static enum pp_code read_text(struct work *w, const struct pp_paths *p, struct pp_error *err)
 {
-    struct pp_cli_model m = {.quant = w->o->quant, .quant_if_folder = !pp_options_given(w->o, "quant")};
+    struct pp_cli_model m = pp_cli_model_asked(w->o);
     struct pp_engine_options opt = pp_cli_engine_options(w->o);
     int32_t *tokens = NULL;
     size_t n = 0;

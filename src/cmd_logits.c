@@ -74,10 +74,11 @@ static enum pp_code compute(struct pp_cli_model *m, const int32_t *ids, size_t n
 static enum pp_code logits(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel,
                            struct pp_error *err)
 {
-    struct pp_cli_model m = {0};
+    struct pp_cli_model m = pp_cli_model_asked(o);
     struct pp_engine_options opt = pp_cli_engine_options(o);
     int32_t *ids = NULL;
     size_t n = 0;
+    m.exact_adapters = true;
     if (!o->kv_type_given)
         opt.kv_type = PP_KV_F32;
     enum pp_code code = pp_cli_args(o, 0, 0, "", err);
@@ -89,14 +90,10 @@ static enum pp_code logits(const struct pp_options *o, const struct pp_paths *p,
         code = pp_cli_may_replace(o->output, is_logits, "a file of logits", err);
     if (!code)
         code = read_ids(o, &ids, &n, err);
-    m.quant = o->quant;
-    m.quant_if_folder = !pp_options_given(o, "quant");
-    m.imatrix = o->imatrix.file;
     if (!code)
         code = pp_cli_model_open(&m, p, o->model, &opt, err);
     if (!code)
         code = check_ids(ids, n, pp_model_info(m.model)->n_vocab, err);
-    m.exact_adapters = true;
     if (!code)
         code = pp_cli_model_adapters(&m, o, err);
     if (!code)

@@ -142,7 +142,7 @@ static enum pp_code measure(const struct pp_options *o, struct pp_cli_model *m, 
 static enum pp_code perplexity(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel,
                                struct pp_error *err)
 {
-    struct pp_cli_model m = {0};
+    struct pp_cli_model m = pp_cli_model_asked(o);
     struct pp_engine_options opt = pp_cli_engine_options(o);
     int32_t *tokens = NULL;
     size_t n = 0;
@@ -154,9 +154,6 @@ static enum pp_code perplexity(const struct pp_options *o, const struct pp_paths
     enum pp_code code = pp_cli_args(o, 0, 0, "", err);
     if (!code && n_ctx < 4)
         code = pp_fail(err, PP_ERR_USAGE, "a chunk needs at least 4 tokens, not -c %zu", n_ctx);
-    m.quant = o->quant;
-    m.quant_if_folder = !pp_options_given(o, "quant");
-    m.imatrix = o->imatrix.file;
     if (!code)
         code = pp_cli_model_open(&m, p, o->model, &opt, err);
     if (!code)

@@ -190,9 +190,7 @@ static enum pp_code load(struct run *r, struct pp_error *err)
             return pp_fail_prefix(err, "the model of this conversation (-m names another one)");
     }
     struct pp_engine_options opt = pp_cli_engine_options(r->o);
-    r->target.quant = r->o->quant;
-    r->target.quant_if_folder = !pp_options_given(r->o, "quant");
-    r->target.imatrix = r->o->imatrix.file;
+    r->target = pp_cli_model_asked(r->o);
     enum pp_code code = pp_cli_model_open(&r->target, r->p, name, &opt, err);
     if (!code && !pp_model_tokenizer(r->target.model))
         code = pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot answer in words", r->target.path);
