@@ -1,6 +1,8 @@
 /* options_help.c - help texts and shell completion, written from the tables. */
 #include <string.h>
 
+#include "engine/base/buf.h"
+#include "engine/convert.h"
 #include "src/options_internal.h"
 
 static const char *const group_titles[PP_GROUP_COUNT] = {
@@ -76,6 +78,24 @@ static void print_program_help(FILE *out)
     print_options(out, PP_BIT(CHAT) | PP_BIT(RUN));
 }
 
+/* What the words of the usage line may be, or where that stands. */
+static void print_words(FILE *out, enum pp_cmd cmd, const struct pp_command_spec *spec)
+{
+    struct pp_buf text = {0};
+    if (cmd == PP_CMD_QUANTIZE) {
+        pp_buf_str(&text, "TYPE, in any letter case:");
+        for (size_t i = 0; pp_quantize_type(i); i++)
+            pp_buf_fmt(&text, "%s %s", i ? "," : "", pp_quantize_type(i));
+    } else if (cmd == PP_CMD_BENCH) {
+        pp_buf_str(&text, "What each word measures: pippin(1), MEASURING.");
+    } else if (spec->subcommands) {
+        pp_buf_str(&text, "What each of these does: pippin(1), DESCRIPTION.");
+    }
+    if (text.len)
+        print_wrapped(out, pp_buf_cstr(&text), 0);
+    pp_buf_free(&text);
+}
+
 void pp_options_help(FILE *out, const char *command)
 {
     enum pp_cmd cmd = command ? pp_command_spec_find(command) : PP_CMD_COUNT;
@@ -89,6 +109,7 @@ void pp_options_help(FILE *out, const char *command)
     snprintf(usage, sizeof usage, "pippin %s %s [OPTIONS]", spec->name, spec->args);
     fputs("Usage: ", out);
     print_wrapped(out, usage, 7);
+    print_words(out, cmd, spec);
     print_options(out, 1u << cmd);
 }
 

@@ -186,10 +186,11 @@ const struct pp_option pp_option_specs[] = {
      .help = "go on when the model wants to end"},
     {.name = "prompt", .others = "-p", .arg = "TEXT", .set = pp_set_text, AT(prompt),
      .commands = RUN | TEXT_COMMANDS | PP_BIT(EMBED),
-     .group = PP_GROUP_ANSWER, .help = "the prompt"},
+     .group = PP_GROUP_ANSWER, .help = "the prompt, or the text or the messages that the command is about"},
     {.name = "file", .others = "-f", .arg = "FILE", .choices = "FILE", .set = pp_set_file, AT(file),
      .commands = RUN | TEXT_COMMANDS | MEASURE, .group = PP_GROUP_ANSWER,
-     .help = "read it from a file (-: stdin)"},
+     .help = "read that from a file (-: stdin); logits: the ids; bench: the conversations of draft, the text of "
+             "tokenizer"},
     {.name = "raw", .set = pp_set_flag, AT(raw), .commands = RUN, .group = PP_GROUP_ANSWER,
      .help = "give the prompt to the model as it stands, without a chat template"},
 
