@@ -75,6 +75,13 @@ static enum pp_code convert_file(const struct pp_options *o, const char *src, co
     const bool mlx = o->convert_to && strcmp(o->convert_to, "mlx") == 0;
     if (o->convert_bits && !mlx)
         return pp_fail(err, PP_ERR_USAGE, "--bits is of MLX folders: give --to mlx, too");
+    if (opt->base && !adapter)
+        return pp_fail(err, PP_ERR_USAGE, "--base is the model that an adapter belongs to, and %s is no adapter; leave "
+                       "it out", src);
+    if (adapter && o->convert_to && strcmp(o->convert_to, file ? "hf" : "gguf") != 0)
+        return pp_fail(err, PP_ERR_USAGE, "%s is an adapter%s, which becomes %s; leave --to %s out", src,
+                       file ? " in GGUF" : "'s folder", file ? "a folder as PEFT writes it" : "a GGUF file",
+                       o->convert_to);
     if (adapter)
         return (file ? pp_convert_to_peft : pp_convert_to_gguf)(src, dst, opt, err);
     if (!to_folder(o, file, dst))

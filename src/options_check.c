@@ -146,6 +146,17 @@ static enum pp_code check_adding(const struct pp_options *o, enum pp_cmd cmd, st
                                       "leave --%s out", name, name);
 }
 
+/* In the chat another one may be chosen to guess later; an answer of `run` has but the one. */
+static enum pp_code check_drafter(const struct pp_options *o, enum pp_cmd cmd, struct pp_error *err)
+{
+    char name[32];
+    if (cmd != PP_CMD_RUN || !o->drafter || strcmp(o->drafter, "lookup") != 0 ||
+        !any_given(o, "model-draft draft-lora", name))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_USAGE, "--%s is of a draft model, and --drafter lookup asks none; leave one of them out",
+                   name);
+}
+
 enum pp_code pp_options_check(const struct pp_options *o, enum pp_cmd cmd, struct pp_error *err)
 {
     char name[32];
@@ -169,5 +180,7 @@ enum pp_code pp_options_check(const struct pp_options *o, enum pp_cmd cmd, struc
     enum pp_code code = cmd == PP_CMD_BENCH && o->bench.compare ? PP_OK : check_words(o, cmd, err);
     if (!code)
         code = check_imatrix(o, cmd, err);
+    if (!code)
+        code = check_drafter(o, cmd, err);
     return code ? code : check_adding(o, cmd, err);
 }

@@ -506,6 +506,9 @@ run embed --pooling mean -f "$tmp/lines"; expect "the mean of all tokens" 0
 holds "is another vector" [ "$(sed -n 1p "$tmp/first")" != "$(sed -n 1p "$tmp/out")" ]
 run convert engine/starter/bard.gguf "$tmp/bard"; expect "an adapter without its model" 2
 expect_match "says how to name it" "$tmp/err" 'say with --base where that is'
+run convert engine/starter/bard.gguf "$tmp/bard" -m starter --to mlx; expect "an adapter as what adapters do not become" 2
+expect_match "is told what it becomes" "$tmp/err" 'becomes a folder as PEFT writes it; leave --to mlx out'
+run convert starter "$tmp/two-more" -m starter; expect "a model that belongs to one" 2
 run convert engine/starter/bard.gguf "$tmp/bard" -m starter
 invocation=$("$pippin" tokenize -p " table" | sed 's/^\[//; s/\].*//')
 sed "1s/{/{\"alora_invocation_tokens\": [$invocation],/" "$tmp/bard/adapter_config.json" >"$tmp/config.json"

@@ -13,6 +13,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/convert.h"
 #include "src/config.h"
 #include "src/options_internal.h"
 #include "src/paths.h"
@@ -107,7 +108,7 @@ static void values(void **state)
     accept("run|-m|a.gguf|--ctx-size=4096|-n|32|--temp|0|--top-k|1|--top-p|0.5|--min-p|1e-2|--repeat-penalty|1.1|"
            "--frequency-penalty|-0.5|--presence-penalty|0.5|--repeat-last-n|-1|-t|2|--kv-type|f16|--kv-memory|3G|"
            "--seed|18446744073709551615|-sys|Be brief.|-p|hi there|-f|-|--stats|--save|--ignore-eos|-md|d.gguf|"
-           "--draft-max|5|--draft-always|--drafter|lookup|--draft-p-min|0.4|"
+           "--draft-max|5|--draft-always|--drafter|model|--draft-p-min|0.4|"
            "--kernels|scalar|--activations|bf16|--chat-template-file|t.jinja");
     assert_string_equal(o.command, "run");
     assert_true(o.command_given);
@@ -132,7 +133,7 @@ static void values(void **state)
     assert_string_equal(o.draft, "d.gguf");
     assert_int_equal(o.draft_max, 5);
     assert_true(o.draft_always);
-    assert_string_equal(o.drafter, "lookup");
+    assert_string_equal(o.drafter, "model");
     assert_true(o.draft_p_min == 0.4f);
     assert_string_equal(o.kernels, "scalar");
     assert_int_equal(pp_options_activations(&o), PP_ACT_BF16);
@@ -444,6 +445,8 @@ static void idle_options(void **state)
     refuse("chat|--temporary|--resume|abcd", "--temporary excludes --resume: it begins anew");
     refuse("run|-p|x|--no-draft|--draft-always", "--no-draft excludes --draft-always");
     accept("run|-p|x|-md|small.gguf|--draft-max|4|--no-draft"); /* even with a draft model at hand */
+    refuse("run|-p|x|--drafter|lookup|-md|small.gguf", "--model-draft is of a draft model");
+    accept("chat|--drafter|lookup|-md|small.gguf");
     refuse("bench|--threshold|3", "add that, or leave --threshold out");
     refuse("bench|--write|x.gguf", "--shape");
     refuse("bench|--type|q4_0", "--shape");
@@ -710,6 +713,10 @@ static void help_texts(void **state)
     free(text);
     text = printed(pp_options_help, "sessions");
     assert_non_null(strstr(text, "forget ID"));
+    free(text);
+    text = printed(pp_options_help, "quantize"); /* where an error sends those who have named another type */
+    for (size_t i = 0; pp_quantize_type(i); i++)
+        assert_non_null(strstr(text, pp_quantize_type(i)));
     free(text);
 }
 
