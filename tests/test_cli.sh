@@ -475,6 +475,7 @@ expect_match "the one pass of two tokens is measured" "$tmp/out" '^decode 2, 0 a
 run bench kernels rows -p 8 -n 2 -r 1
 expect_match "and as text" "$tmp/out" '^rows 16 same @ 8 ' 'times one row$' '^  gate.up ' '^memory is read at '
 run bench speed; expect "bench of an unknown word" 2
+expect_match "is told those that there are" "$tmp/err" 'measure "speed"; it knows quick, depth, .*, trace, sessions and all$'
 run bench --depth 1,x; expect "bench with a depth that is none" 2
 run bench --rows 0; expect "bench of no rows" 2
 run bench -t 2,; expect "bench with a list that ends early" 2
