@@ -269,14 +269,21 @@ static void relabel(struct pp_controller *c, struct ctl_running *r)
 
 void ctl_note_other_set(struct pp_controller *c, struct ctl_running *r, const char *begun)
 {
-    char now[sizeof ((struct pp_chat_message *)0)->adapters], before[sizeof now];
+    char now[sizeof ((struct pp_chat_message *)0)->adapters];
     pp_adapter_mix_label(&r->set, now, sizeof now);
     if (strcmp(now, begun) == 0)
         return;
-    snprintf(before, sizeof before, "%s", begun); /* it is overwritten */
-    relabel(c, r);
+    r->relabel = true;
     ctl_notice(c, false, "this answer goes on %s%s; it was begun %s%s", *now ? "under " : "without an adapter", now,
-               *before ? "under " : "without an adapter", before);
+               *begun ? "under " : "without an adapter", begun);
+}
+
+void ctl_note_said(struct pp_controller *c, struct ctl_running *r)
+{
+    r->said = true;
+    if (r->relabel)
+        relabel(c, r);
+    r->relabel = false;
 }
 
 void ctl_on_without(struct pp_controller *c, const struct pp_event *e)
@@ -285,7 +292,10 @@ void ctl_on_without(struct pp_controller *c, const struct pp_event *e)
     bool off = false;
     if (r) {
         pp_adapter_mix_remove(&r->set, e->text);
-        relabel(c, r);
+        if (r->text.len || r->reasoning.len)
+            r->relabel = true; /* it was begun with that one */
+        else
+            relabel(c, r);
     }
     for (size_t i = 0; r && r->session == c->session.id && i < c->adapters.n; i++) {
         struct pp_adapter_entry *a = &c->adapters.items[i];

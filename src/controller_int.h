@@ -87,6 +87,7 @@ struct ctl_running {
     uint32_t guessed_at[PP_STATS_GUESSES], stood_at[PP_STATS_GUESSES];
     bool begun;                   /* a token has come, if only the one that ends the answer */
     bool said;                    /* text or reasoning has come */
+    bool relabel;                 /* it goes on under other adapters, which is noted when it says something */
     bool beside;                  /* another one was written at the same time */
     /* controller_overflow.c */
     enum pp_overflow overflow;    /* what is to be done when it does not fit */
@@ -413,9 +414,10 @@ void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found);
 /* Any thread: of an adapter's files, other than 0 for those that are there; changes when they do. */
 uint64_t ctl_adapter_stamp(const char *path);
 void ctl_forget_fits(struct pp_controller *c); /* another model was loaded */
-/* An answer goes on that was written under adapters with the label `begun` so far: if they are other ones now, says so,
- * and notes it with the answer. */
+/* An answer goes on that was written under adapters with the label `begun` so far: if they are other ones now, says so.
+ * It is noted with the answer once that has more text (ctl_note_said): one to which nothing is added stays what it was. */
 void ctl_note_other_set(struct pp_controller *c, struct ctl_running *r, const char *begun);
+void ctl_note_said(struct pp_controller *c, struct ctl_running *r); /* text or reasoning has come */
 /* An answer is written without an adapter that it was wanted under: it says so, and the adapter is off. */
 void ctl_on_without(struct pp_controller *c, const struct pp_event *e);
 void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e);

@@ -463,7 +463,8 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
     if (!r)
         return;
     r->begun = true;
-    r->said = r->said || e->text_len || e->thoughts.len;
+    if (e->text_len || e->thoughts.len)
+        ctl_note_said(c, r);
     take_stats(r, &e->stats);
     struct lacking lacking = {e->text_len, e->thoughts.len, e->thoughts.take_back};
     take_thoughts(r, &e->thoughts);

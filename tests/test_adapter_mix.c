@@ -336,9 +336,24 @@ static void goes_on_under_others(void **state)
     assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 2);
     assert_string_equal(fix.fake->asked[1].adapters, "bard 1.00");
-    assert_string_equal(pp_controller_message(fix.c, 1)->adapters, "bard 1.00");
     assert_non_null(strstr(fix_status()->notice, "under bard 1.00; it was begun under bard 1.00, barista 0.50"));
-    finish_all(1, 1);
+
+    /* the model adds nothing, and so the answer stays what it was written under */
+    fake_choose(&fix, 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    fixture_flush(&fix);
+    assert_string_equal(pp_controller_message(fix.c, 1)->adapters, "bard 1.00, barista 0.50");
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    assert_ok(pp_store_message_get(st, fix.fake->asked[1].message_id, &m, &err), err);
+    assert_non_null(strstr(m.adapters, "barista"));
+    pp_message_clear(&m);
+    pp_store_close(st);
+
+    assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE);
+    pump_until(&fix, fix.fake->generations == 3);
+    finish_all(2, 1);
+    assert_string_equal(pp_controller_message(fix.c, 1)->adapters, "bard 1.00");
     assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
     assert_ok(pp_store_message_get(st, fix.fake->asked[1].message_id, &m, &err), err);
     assert_null(strstr(m.adapters, "barista"));
@@ -346,21 +361,21 @@ static void goes_on_under_others(void **state)
     pp_store_close(st);
     const uint64_t told = fix_status()->notice_serial;
     assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE); /* under the same: nothing to tell */
-    finish_all(2, 1);
+    finish_all(3, 1);
     assert_int_equal(fix_status()->notice_serial, told);
 
     /* of answers that were compared, too: what is on counts, and choosing it again brings that back */
     assert_int_equal(fix_slash("/compare none barista"), PP_SLASH_DONE);
-    pump_until(&fix, fix.fake->generations == 5);
-    finish_all(3, 2);
+    pump_until(&fix, fix.fake->generations == 6);
+    finish_all(4, 2);
     pp_controller_sibling(fix.c, 1, 1);
     assert_string_equal(fix_status()->adapters, "barista 0.50");
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/lora bard 0.25"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE);
-    pump_until(&fix, fix.fake->generations == 6);
-    assert_string_equal(fix.fake->asked[5].adapters, "bard 0.25");
-    finish_all(5, 1);
+    pump_until(&fix, fix.fake->generations == 7);
+    assert_string_equal(fix.fake->asked[6].adapters, "bard 0.25");
+    finish_all(6, 1);
     pp_controller_sibling(fix.c, 1, -1);
     assert_string_equal(fix_status()->adapters, "");
     pp_controller_sibling(fix.c, 1, 1);
