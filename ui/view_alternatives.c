@@ -5,6 +5,7 @@
 
 #include "ui/draw.h"
 #include "ui/state.h"
+#include "ui/text.h"
 
 enum { LEAST_WIDTH = 24, MOST_WIDTH = 100, FRAME = 3 /* the bar, and a space on either side */ };
 enum shown { TEXT, THOUGHTS, HEADING };
@@ -84,10 +85,15 @@ static bool have_adapters(const struct pp_ui *ui)
 /* Which one it is, and what it is written under. */
 static void draw_head(const struct pp_ui *ui, const struct pp_chat_message *m, bool chosen, struct pp_area a)
 {
-    int used = pp_draw_fmt(a.y, a.x, a.w, chosen ? PP_SLOT_ASSISTANT_NAME : PP_SLOT_DIM,
-                           chosen ? "pippin ‹ %d of %d ›" : "%d of %d", m->sibling + 1, m->n_siblings);
-    if (have_adapters(ui) && used + 2 < a.w)
-        pp_draw_text(a.y, a.x + used + 2, a.w - used - 2, m->adapters[0] ? m->adapters : "no adapter", PP_SLOT_DIM);
+    const char *under = !have_adapters(ui) ? "" : m->adapters[0] ? m->adapters : "no adapter";
+    const char *format = chosen ? "pippin ‹ %d of %d ›" : "%d of %d";
+    char place[64];
+    snprintf(place, sizeof place, format, m->sibling + 1, m->n_siblings);
+    if (chosen && pp_text_width(place, strlen(place)) + 2 + pp_text_width(under, strlen(under)) > a.w) /* cut it less */
+        snprintf(place, sizeof place, "‹ %d of %d ›", m->sibling + 1, m->n_siblings);
+    const int used = pp_draw_text(a.y, a.x, a.w, place, chosen ? PP_SLOT_ASSISTANT_NAME : PP_SLOT_DIM);
+    if (*under && used + 2 < a.w)
+        pp_draw_text(a.y, a.x + used + 2, a.w - used - 2, under, PP_SLOT_DIM);
 }
 
 static void draw_column(struct pp_ui *ui, int i, bool chosen, size_t line, struct pp_area a)

@@ -8,12 +8,13 @@
 #include "ui/state.h"
 #include "ui/text.h"
 
-enum { MAX_ITEMS = 12, METER_CELLS = 6, SEPARATOR_CELLS = 3 };
+enum { MAX_ITEMS = 12, METER_CELLS = 6, SEPARATOR_CELLS = 3, MAX_CELLS = 40 };
 
 static const char separator[] = " · ";
 
 struct item {
     char text[160];   /* clean */
+    char brief[24];   /* what stands in its place before it goes; "": nothing does */
     pp_style style;
     int rank;         /* the highest goes first when there is no room */
     double meter;     /* < 0: none; else a bar before the text */
@@ -34,12 +35,31 @@ static struct item *add(struct items *items, int rank, pp_style style, const cha
     struct pp_buf clean = {0};
     pp_sanitize(&clean, text, strlen(text), PP_CLEAN_LINE, NULL);
     const char *s = pp_buf_cstr(&clean);
-    size_t fit = pp_text_fit(s, clean.len < sizeof it->text ? clean.len : sizeof it->text - 1, 40, NULL);
+    static const char more[] = "…";
+    const size_t room = sizeof it->text - sizeof more;
+    const size_t len = clean.len < room ? clean.len : room;
+    size_t fit = pp_text_fit(s, len, MAX_CELLS, NULL);
+    const bool cut = fit < clean.len;
+    if (cut)
+        fit = pp_text_fit(s, len, MAX_CELLS - 1, NULL);
     *it = (struct item){.style = style, .rank = rank, .meter = -1};
     memcpy(it->text, s, fit);
-    it->width = pp_text_width(it->text, fit);
+    memcpy(it->text + fit, more, cut ? sizeof more : 0);
+    it->width = pp_text_width(it->text, strlen(it->text));
     pp_buf_free(&clean);
     return it;
+}
+
+/* What is on is said as long as anything is: where there is no room for names, how many they are. */
+static void add_adapters(struct items *items, struct pp_ui *ui, const char *names)
+{
+    size_t n, on = 0;
+    const struct pp_adapter_entry *list = pp_controller_adapters(ui->controller, &n);
+    struct item *it = add(items, 4, PP_SLOT_STATUS, names);
+    for (size_t i = 0; i < n; i++)
+        on += list[i].on;
+    if (it)
+        snprintf(it->brief, sizeof it->brief, on == 1 ? "%zu adapter" : "%zu adapters", on);
 }
 
 static const char *state_word(const struct pp_status *s)
@@ -72,8 +92,10 @@ static void add_context(struct items *items, const struct pp_status *s)
     }
 }
 
-static void collect(struct items *items, const struct pp_status *s, int elsewhere)
+static void collect(struct items *items, struct pp_ui *ui)
 {
+    const struct pp_status *s = pp_controller_status(ui->controller);
+    const int elsewhere = pp_controller_n_elsewhere(ui->controller);
     char text[400];
     add(items, 0, PP_SLOT_STATUS_STRONG, state_word(s));
     add(items, 1, PP_SLOT_STATUS_STRONG, s->temporary ? "temporary" : "");
@@ -92,7 +114,7 @@ static void collect(struct items *items, const struct pp_status *s, int elsewher
         snprintf(text, sizeof text, elsewhere == 1 ? "%d answer elsewhere" : "%d answers elsewhere", elsewhere);
         add(items, 4, PP_SLOT_STATUS_STRONG, text);
     }
-    add(items, 4, PP_SLOT_STATUS, s->adapters);
+    add_adapters(items, ui, s->adapters);
     if (s->drafter != PP_DRAFTER_OFF && s->acceptance >= 0) {
         int n = snprintf(text, sizeof text, "draft %.0f %%", (double)s->acceptance * 100);
         if (s->speedup > 0)
@@ -121,6 +143,15 @@ static int total_width(const struct items *items)
     return width;
 }
 
+static void make_brief(struct item *it)
+{
+    enum { STAYS = 2 }; /* longer than the model's name */
+    memcpy(it->text, it->brief, sizeof it->brief);
+    it->brief[0] = 0;
+    it->width = pp_text_width(it->text, strlen(it->text));
+    it->rank = STAYS;
+}
+
 /* Leaves out one thing: the meter's bar before anything is lost that cannot be seen in another place. */
 static void shrink(struct items *items)
 {
@@ -129,6 +160,10 @@ static void shrink(struct items *items)
         struct item *it = &items->list[i];
         if (it->rank > items->list[last].rank)
             last = i;
+    }
+    if (items->list[last].brief[0]) {
+        make_brief(&items->list[last]);
+        return;
     }
     for (int i = 0; i < items->n && items->list[last].rank <= 3; i++) {
         if (items->list[i].meter >= 0) {
@@ -147,7 +182,7 @@ void pp_status_draw(struct pp_ui *ui)
     if (a.h == 0)
         return;
     struct items items = {.n = 0};
-    collect(&items, pp_controller_status(ui->controller), pp_controller_n_elsewhere(ui->controller));
+    collect(&items, ui);
     while (items.n > 1 && total_width(&items) > a.w)
         shrink(&items);
     pp_draw_erase(a, PP_SLOT_STATUS);

@@ -548,7 +548,7 @@ adapters() {
         keys Escape && gone "There are none" && see "LoRA adapters" && keys F3 && gone "LoRA adapters" &&
         keys F3 && see whale && keys End && see "64 wide, not 576" && see "room in two lines" &&
         keys a && see "Tab completes" && text "$work/con" && keys Tab && see "config/" && keys Enter Escape &&
-        see "/config/"
+        see "/config/" && see "barista -0.50" && resize 44x14 && see "· 1 adapter" && resize 90x30 && see "barista -0.50"
 }
 first_adapter() { screen | grep -o '\[[ x]\] [a-z]*' | sed -n 1p | grep -q "$1"; }
 adapters_change_places() { # while something is asked of one: what is answered is that one's
@@ -568,7 +568,7 @@ presets_change_places() { # while one is about to be deleted: it is that one tha
 }
 comparison() {
     start 90x24 && see ready && say Hello && see "You said: Hello" && say "/regen 2" && see "no adapter" &&
-        see "3 of 3  bard 0.80" && resize 40x20 && keys S-Right && see "‹ 3 of 3 ›  bard 0.80"
+        see "3 of 3  bard 0.80" && resize 58x20 && see "▎ ‹ 2 of 3 ›  no adapter " && resize 40x20 && keys S-Right && see "‹ 3 of 3 ›  bard 0.80"
 }
 menu_tells() { # what went wrong in a menu that hides the notices, until the next key; the choice before the title
     start 40x10 && see ready && keys F8 && see "Enter changes" && keys Enter && see "temp:" && text x && keys Enter &&
