@@ -143,9 +143,9 @@ char *pp_controller_take_unsent(struct pp_controller *c);
 bool pp_controller_cancel(struct pp_controller *c);
 /* n new siblings of the last answer, 1 to PP_MAX_ALTERNATIVES; several are written side by side. */
 void pp_controller_regenerate(struct pp_controller *c, int n);
-/* Answers to the last question under other adapters, side by side; n from 2. Each set as in /compare. The conversation
- * goes on with the adapters of the one that is chosen. False: a notice says why. */
-bool pp_controller_compare(struct pp_controller *c, char *const *sets, int n);
+/* Answers to the last question under other adapters, side by side. Two sets or more, as behind /compare; the text is
+ * changed. The conversation goes on with the adapters of the one that is chosen. False: a notice says why. */
+bool pp_controller_compare(struct pp_controller *c, char *sets);
 void pp_controller_continue(struct pp_controller *c);    /* goes on with a stopped answer */
 /* A new branch from a changed message of the user. */
 bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text);

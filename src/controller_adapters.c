@@ -476,48 +476,86 @@ static bool no_adapter(struct pp_controller *c, const char *word)
     return false;
 }
 
-/* NAME, or NAME:STRENGTH */
-static bool add_by_name(struct pp_controller *c, char *word, struct pp_adapter_mix *set)
+/* How much of a text is an adapter's whole name or path, behind which a set goes on or ends: the longest that is. These
+ * may have spaces, '+' and ':' in them. 0: none is. */
+static size_t whole_name(const struct pp_controller *c, const char *text)
 {
-    int i = ctl_find_adapter(c, word);
-    char *colon = i < 0 ? strrchr(word, ':') : NULL;
+    size_t most = 0;
+    for (size_t i = 0; i < c->adapters.n; i++) {
+        const struct pp_adapter_entry *a = &c->adapters.items[i];
+        const size_t n = strlen(a->name), m = strlen(a->path);
+        if (n > most && pp_ncasecmp(a->name, text, n) == 0 && strchr(" \t+:", text[n]))
+            most = n;
+        if (m > most && strncmp(a->path, text, m) == 0 && strchr(" \t+:", text[m]))
+            most = m;
+    }
+    return most;
+}
+
+/* Where a text goes on behind its first n bytes, which are ended. */
+static char *cut(char *text, size_t n, char *was)
+{
+    *was = text[n];
+    text[n] = 0;
+    return *was ? text + n + 1 : text + n;
+}
+
+/* NAME, or NAME:STRENGTH, at the beginning of *text, which is moved behind it and the '+' that follows; false, with a
+ * notice, if it is none. */
+static bool add_by_name(struct pp_controller *c, char **text, struct pp_adapter_mix *set, bool *more)
+{
+    char *name = *text, *rest, end;
+    size_t n = whole_name(c, name);
+    if (!n) {
+        n = strcspn(name, " \t+");
+        for (size_t k = n; k > 0; k--)
+            if (name[k - 1] == ':') {
+                n = k - 1;
+                break;
+            }
+    }
+    rest = cut(name, n, &end);
+    const int i = ctl_find_adapter(c, name);
     float scale = i >= 0 ? c->adapters.items[i].scale : 1;
-    if (colon) {
-        *colon = 0;
-        i = ctl_find_adapter(c, word);
-        if (!pp_adapter_strength_read(colon + 1, &scale)) {
-            ctl_notice(c, true, "\"%s\" is no strength: a number from -%d to %d", colon + 1, PP_ADAPTER_MOST,
+    if (end == ':') {
+        const char *number = rest;
+        rest = cut(rest, strcspn(rest, " \t+"), &end);
+        if (!pp_adapter_strength_read(number, &scale)) {
+            ctl_notice(c, true, "\"%s\" is no strength: a number from -%d to %d", number, PP_ADAPTER_MOST,
                        PP_ADAPTER_MOST);
             return false;
         }
     }
     if (i < 0)
-        return no_adapter(c, word);
+        return no_adapter(c, name);
     if (!pp_adapter_mix_add(set, c->adapters.items[i].path, scale)) {
         ctl_notice(c, true, "%d adapters at a time are the limit", PP_MAX_ADAPTERS);
         return false;
     }
+    *more = end == '+';
+    *text = rest;
     return true;
 }
 
-bool ctl_set_parse(struct pp_controller *c, char *word, struct pp_adapter_mix *set)
+bool ctl_set_parse(struct pp_controller *c, char **text, struct pp_adapter_mix *set)
 {
+    char *word = *text, end;
+    const size_t n = strcspn(word, " \t");
     *set = (struct pp_adapter_mix){0};
-    if (pp_casecmp(word, "none") == 0 || pp_casecmp(word, "off") == 0)
-        return true;
-    int preset = ctl_find_named(&c->presets, word), adapter = ctl_find_adapter(c, word);
-    bool same = preset >= 0 && pp_casecmp(c->presets.items[preset].name, word) == 0,
-         adapter_same = adapter >= 0 && pp_casecmp(c->adapters.items[adapter].name, word) == 0;
-    if (preset >= 0 && !adapter_same && (same || adapter < 0)) {
-        *set = c->preset_sets[preset];
+    char *rest = cut(word, n, &end);
+    const int preset = ctl_find_named(&c->presets, word), adapter = ctl_find_adapter(c, word);
+    const bool same = preset >= 0 && pp_casecmp(c->presets.items[preset].name, word) == 0,
+               adapter_same = adapter >= 0 && pp_casecmp(c->adapters.items[adapter].name, word) == 0,
+               none = pp_casecmp(word, "none") == 0 || pp_casecmp(word, "off") == 0;
+    word[n] = end;
+    if (none || (preset >= 0 && !adapter_same && (same || adapter < 0) && whole_name(c, word) <= n)) {
+        if (!none)
+            *set = c->preset_sets[preset];
+        *text = rest;
         return true;
     }
-    for (char *part = word, *plus; part; part = plus) {
-        plus = strchr(part, '+');
-        if (plus)
-            *plus++ = 0;
-        if (!add_by_name(c, part, set))
-            return false;
-    }
-    return true;
+    bool good = true;
+    for (bool more = true; good && more;)
+        good = add_by_name(c, text, set, &more);
+    return good;
 }

@@ -430,23 +430,30 @@ void pp_controller_regenerate(struct pp_controller *c, int n_answers)
     answer_anew(c, n_answers, NULL);
 }
 
-bool pp_controller_compare(struct pp_controller *c, char *const *words, int n)
+bool pp_controller_compare(struct pp_controller *c, char *text)
 {
     struct pp_adapter_mix sets[PP_MAX_ALTERNATIVES];
-    if (n < 2 || n > PP_MAX_ALTERNATIVES) {
-        ctl_notice(c, true, "2 to %d sets of adapters can be compared", PP_MAX_ALTERNATIVES);
+    int n = 0;
+    for (text += strspn(text, " \t"); *text; text += strspn(text, " \t")) {
+        if (n == PP_MAX_ALTERNATIVES) {
+            ctl_notice(c, true, "2 to %d sets of adapters can be compared", PP_MAX_ALTERNATIVES);
+            return false;
+        }
+        if (!ctl_set_parse(c, &text, &sets[n]))
+            return false;
+        n++;
+    }
+    if (n < 2) {
+        ctl_notice(c, true, "/compare takes two or more of: none, an adapter, bard:0.5+barista");
         return false;
     }
-    for (int i = 0; i < n; i++) {
-        if (!ctl_set_parse(c, words[i], &sets[i]))
-            return false;
+    for (int i = 0; i < n; i++)
         for (int k = 0; k < i; k++)
             if (pp_adapter_mix_equal(&sets[k], &sets[i])) { /* with one seed they would say the same */
                 ctl_notice(c, true, "sets %d and %d are the same, and so would their answers be; name different ones",
                            k + 1, i + 1);
                 return false;
             }
-    }
     return answer_anew(c, n, sets);
 }
 

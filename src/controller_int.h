@@ -415,7 +415,7 @@ void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found);
 uint64_t ctl_adapter_stamp(const char *path);
 void ctl_forget_fits(struct pp_controller *c); /* another model was loaded */
 /* An answer goes on that was written under adapters with the label `begun` so far: if they are other ones now, says so.
- * It is noted with the answer once that has more text (ctl_note_said): one to which nothing is added stays what it was. */
+ * That is noted with the answer once it has more text (ctl_note_said): what gets none stays what it was. */
 void ctl_note_other_set(struct pp_controller *c, struct ctl_running *r, const char *begun);
 void ctl_note_said(struct pp_controller *c, struct ctl_running *r); /* text or reasoning has come */
 /* An answer is written without an adapter that it was wanted under: it says so, and the adapter is off. */
@@ -456,8 +456,9 @@ bool ctl_set_put(struct pp_controller *c, const struct pp_adapter_mix *s);
 struct pp_adapter_mix ctl_set_of(const struct pp_controller *c, int64_t message);
 /* The conversation goes on with that one. */
 void ctl_set_follow(struct pp_controller *c, int64_t message);
-/* "none", or adapters with strengths: "bard", "bard:0.5+barista". Changes word. False: a notice says why. */
-bool ctl_set_parse(struct pp_controller *c, char *word, struct pp_adapter_mix *set);
+/* The set at the beginning of *text, which is changed and moved behind it: "none", a preset, or adapters with
+ * strengths ("bard", "bard:0.5+barista"), whose names may have several words. False: a notice says why. */
+bool ctl_set_parse(struct pp_controller *c, char **text, struct pp_adapter_mix *set);
 
 /* --- controller_thinking.c --- */
 

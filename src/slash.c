@@ -303,15 +303,7 @@ static enum pp_slash do_regen(struct pp_controller *c, char *arg)
 
 static enum pp_slash do_compare(struct pp_controller *c, char *arg)
 {
-    char *words[PP_MAX_ALTERNATIVES + 1];
-    int n = 0;
-    for (char *rest, *w = strtok_r(arg, " \t", &rest); w && n <= PP_MAX_ALTERNATIVES; w = strtok_r(NULL, " \t", &rest))
-        words[n++] = w;
-    if (n < 2) {
-        ctl_notice(c, true, "/compare takes two or more of: none, an adapter, bard:0.5+barista");
-        return PP_SLASH_ERROR;
-    }
-    return pp_controller_compare(c, words, n) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+    return pp_controller_compare(c, arg) ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
 static enum pp_slash do_continue(struct pp_controller *c, char *arg)

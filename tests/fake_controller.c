@@ -147,7 +147,7 @@ static void fill_lists(struct pp_controller *c)
     c->adapters[0] = (struct pp_adapter_entry){.name = "bard", .path = "/models/bard.gguf", .scale = 1};
     c->adapters[1] = (struct pp_adapter_entry){.name = "barista", .path = "/models/barista.gguf", .scale = 1,
                                                .decode_tokens = 90, .decode_ns = 2000000000};
-    c->adapters[2] = (struct pp_adapter_entry){.name = "whale", .path = "/models/whale.gguf", .scale = 1};
+    c->adapters[2] = (struct pp_adapter_entry){.name = "old whale", .path = "/models/whale.gguf", .scale = 1};
 }
 
 enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths *paths, struct pp_controller **out,
@@ -765,7 +765,7 @@ void pp_controller_look_around(struct pp_controller *c)
 {
     for (int i = 0; i < ADAPTERS; i++) {
         struct pp_adapter_entry *a = &c->adapters[i];
-        a->fit = strcmp(a->name, "whale") == 0 ? PP_FIT_NO : PP_FIT_YES;
+        a->fit = strcmp(a->name, "old whale") == 0 ? PP_FIT_NO : PP_FIT_YES;
         a->facts = (struct pp_adapter_facts){.rank = 16, .n_targets = 42, .bytes = 2300000, .targets = "attn_q ffn_up",
                                                .idle = strcmp(a->name, "barista") == 0};
         snprintf(a->reason, sizeof a->reason,

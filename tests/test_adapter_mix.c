@@ -305,6 +305,40 @@ static void two_of_a_name(void **state)
     assert_true(!all[0].on && all[2].on && all[2].scale == 0.3f);
 }
 
+/* Names that have in them what ends a name elsewhere. */
+static void odd_names(void **state)
+{
+    static const char *const names[] = {"bard of avon", "a+b", "x:0.5"};
+    char folder[800], line[900];
+    struct pp_error err;
+    size_t n;
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(folder, sizeof folder, "%s/more/%s", fix.paths.data, names[i]);
+        assert_ok(pp_make_dirs(folder, &err), err);
+        snprintf(line, sizeof line, "%s/adapter_config.json", folder);
+        assert_ok(pp_write_file(line, "{}", 2, 0600, &err), err);
+    }
+    snprintf(line, sizeof line, "/lora add %s/more", fix.paths.data);
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    pump_until(&fix, (pp_controller_adapters(fix.c, &n), n == 5));
+    fixture_turn(&fix, "hello", "hi");
+    assert_int_equal(fix_slash("/compare bard of avon bard Bard of Avon:0.5+a+b:2 x:0.5 x:0.5:-1  a+b:0.25+x:0.5:0.75"),
+                     PP_SLASH_DONE);
+    pump_until(&fix, fix.fake->generations == 7);
+    static const char *const written[] = {"bard of avon 1.00",           "bard 1.00",   "bard of avon 0.50, a+b 2.00",
+                                          "x:0.5 1.00",        "x:0.5 -1.00", "a+b 0.25, x:0.5 0.75"};
+    for (int i = 0; i < 6; i++)
+        assert_string_equal(fix.fake->asked[1 + i].adapters, written[i]);
+    finish_all(1, 6);
+    assert_int_equal(fix_slash("/lora bard of avon 0.5"), PP_SLASH_DONE);
+    snprintf(line, sizeof line, "/compare none %s/more/a+b:0.5", fix.paths.data);
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    pump_until(&fix, fix.fake->generations == 9);
+    assert_string_equal(fix.fake->asked[8].adapters, "a+b 0.50");
+    finish_all(7, 2);
+}
+
 /* --- what they are and cost ------------------------------------------------------------------------------- */
 
 /* What is not known yet is not said not to be there, and the line stays to be tried again. */
@@ -563,6 +597,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(presets, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(added_with_a_note, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(two_of_a_name, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(odd_names, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(still_looked_for, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(misfits_stay_off, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(folder_changes, setup, fix_teardown),

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "src/complete_names.h"
 #include "src/completion.h"
 #include "ui/state.h"
@@ -82,13 +83,27 @@ static void offer_arguments(struct pp_ui *ui, struct pp_completion *c, const cha
         pp_completion_offer_words(c, args);
 }
 
-/* The last set of /compare, or in it the last adapter behind a '+'. */
+/* Whether an adapter's name begins so. */
+static bool begins_adapter(struct pp_ui *ui, const char *text)
+{
+    size_t n;
+    const struct pp_adapter_entry *list = pp_controller_adapters(ui->controller, &n);
+    for (size_t i = 0; i < n; i++)
+        if (pp_ncasecmp(list[i].name, text, strlen(text)) == 0)
+            return true;
+    return false;
+}
+
+/* The last set of /compare, or in it the last adapter behind a '+', whose name may have several words. */
 static char *complete_set(struct pp_ui *ui, const char *line, struct pp_buf *several)
 {
     struct pp_completion c;
     size_t at = strlen(line);
     while (!strchr(" +", line[at - 1]))
         at--;
+    for (size_t k = at; k >= strlen("/compare "); k--)
+        if (strchr(" +", line[k - 1]) && begins_adapter(ui, line + k))
+            at = k;
     pp_completion_begin(&c, line, at);
     offer_adapters(ui, &c);
     offer_named(ui, &c, pp_controller_presets);

@@ -449,6 +449,8 @@ completion() { # behind commands, too; what there is to choose from is told
     start 80x24 && see ready && text "/te" && keys Tab && see "› /template" && text "ch" && keys Tab &&
         see "› /template chatml" && keys C-u && text "/lora ba" && keys Tab Tab && see "  bard  barista" &&
         see "› /lora bar" && keys C-u && text "/theme li" && keys Tab && see "› /theme light" && keys C-u &&
+        text "/compare none OLD" && keys Tab && see "› /compare none old whale" && keys C-u &&
+        text "/compare bard+old w" && keys Tab && see "› /compare bard+old whale" && keys C-u &&
         text "/draft l" && keys Tab && see "› /draft lookup" && keys C-u && text "/read $work/two/f" && keys Tab && see "  file  folder/" &&
         keys C-u && text "/read " && keys Tab && see "LICENSE  Makefile  " && see "› /read" &&
         keys C-u F3 && see barista && keys a && see "Tab completes" && keys Tab && see "LICENSE  Makefile  " &&
@@ -553,7 +555,7 @@ adapters() {
 first_adapter() { screen | grep -o '\[[ x]\] [a-z]*' | sed -n 1p | grep -q "$1"; }
 adapters_change_places() { # while something is asked of one: what is answered is that one's
     start 90x30 PIPPIN_FAKE_LOADS=300 && keys F3 && see "no note" && becomes 0 first_adapter bard && keys n && see "Note:" &&
-        text "for verse" && becomes 0 first_adapter whale && keys Enter && see "no note" && keys End &&
+        text "for verse" && becomes 0 first_adapter old && keys Enter && see "no note" && keys End &&
         see "note: for verse" && keys 0 && text ".5" && see "Strength: 0.5" && keys Enter && see "[x] bard"
 }
 presets_of_long_names() { # these are cut, with room before what they are
