@@ -2,6 +2,7 @@
  * be learnt, from what, and how, stands beside them as text, so that a difference can be named. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/buf.h"
@@ -66,21 +67,51 @@ static struct pp_str value_of(struct pp_str text, const char *name, size_t n)
     return (struct pp_str){"nothing", 7};
 }
 
-static const char *advice(const char *name, size_t n)
+/* What lines say that have a hash behind it, which says nothing to anybody. */
+static const char *changed(struct pp_str name)
 {
-    return n == 5 && memcmp(name, "model", n) == 0  ? "it belongs to another model"
-           : n == 4 && memcmp(name, "data", n) == 0 ? "the examples have changed"
-           : n == strlen(validation_name) && memcmp(name, validation_name, n) == 0
-               ? "the examples for validation have changed"
-                                                    : "give the same options, or another folder";
+    static const struct {
+        const char *name, *says;
+    } hashed[] = {{"model", "it belongs to another model"},
+                  {"data", "the examples have changed"},
+                  {validation_name, "the examples for validation have changed"}};
+    for (size_t i = 0; i < sizeof hashed / sizeof *hashed; i++)
+        if (name.len == strlen(hashed[i].name) && memcmp(name.data, hashed[i].name, name.len) == 0)
+            return hashed[i].says;
+    return NULL;
+}
+
+/* A value as people write it, unless exact: 0.0002, not 0.000199999995; "10 examples" without their hash. */
+static void tell(struct pp_str value, bool exact, char out[static 80])
+{
+    char *end;
+    while (value.len && value.data[value.len - 1] == ' ')
+        value.len--;
+    snprintf(out, 80, "%.*s", (int)(value.len < 80 ? value.len : 80), value.data);
+    const double number = strtod(out, &end);
+    if (!exact && end > out && !*end && strchr(out, '.'))
+        snprintf(out, 80, "%.6g", number);
+    if ((end = strstr(out, " examples ")))
+        end[strlen(" examples")] = 0;
 }
 
 static enum pp_code differs(const char *path, struct pp_str name, struct pp_str there, struct pp_str here,
                             struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %.*s is %.*s there and %.*s here; %s", path,
-                   (int)name.len, name.data, (int)(there.len < 80 ? there.len : 80), there.data,
-                   (int)(here.len < 80 ? here.len : 80), here.data, advice(name.data, name.len));
+    const char *what = changed(name);
+    char old[80], new[80];
+    tell(there, false, old);
+    tell(here, false, new);
+    if (!what && strcmp(old, new) == 0) {
+        tell(there, true, old);
+        tell(here, true, new);
+    }
+    if (what && (name.data[0] == 'm' || strcmp(old, new) == 0))
+        return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %s", path, what);
+    if (what)
+        return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %s: %s there, %s here", path, what, old, new);
+    return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %.*s is %s there and %s here; give the same options, "
+                   "or another folder", path, (int)name.len, name.data, old, new);
 }
 
 /* Names the first line of ours that the checkpoint has otherwise. */

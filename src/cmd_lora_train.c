@@ -14,6 +14,7 @@
 #include "engine/train.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
+#include "src/figures.h"
 
 /* --- progress ------------------------------------------------------------------------------------------------- */
 
@@ -290,8 +291,8 @@ static void say_plan(const struct job *j)
     say_data("training", j->data);
     if (j->validation)
         say_data("validation", j->validation);
-    pp_cli_say("%.2f million values to learn (rank %d), %lld step%s on %d thread%s; needs %.0f MB besides the model%s",
-               (double)i->n_params / 1e6, j->opt.rank, (long long)i->n_steps, i->n_steps == 1 ? "" : "s", i->n_threads,
+    pp_cli_say("%s values to learn (rank %d), %lld step%s on %d thread%s; needs %.0f MB besides the model%s",
+               pp_count((int64_t)i->n_params).text, j->opt.rank, (long long)i->n_steps, i->n_steps == 1 ? "" : "s", i->n_threads,
                i->n_threads == 1 ? "" : "s", (double)i->bytes / 1e6,
                i->n_kept < i->n_layers ? ", and computes layers twice to save more" : "");
 }
