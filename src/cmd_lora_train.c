@@ -292,8 +292,8 @@ static void say_plan(const struct job *j)
     if (j->validation)
         say_data("validation", j->validation);
     pp_cli_say("%s values to learn (rank %d), %lld step%s on %d thread%s; needs %.0f MB besides the model%s",
-               pp_count((int64_t)i->n_params).text, j->opt.rank, (long long)i->n_steps, i->n_steps == 1 ? "" : "s", i->n_threads,
-               i->n_threads == 1 ? "" : "s", (double)i->bytes / 1e6,
+               pp_count((int64_t)i->n_params).text, j->opt.rank, (long long)i->n_steps, i->n_steps == 1 ? "" : "s",
+               i->n_threads, i->n_threads == 1 ? "" : "s", (double)i->bytes / 1e6,
                i->n_kept < i->n_layers ? ", and computes layers twice to save more" : "");
 }
 
