@@ -525,7 +525,7 @@ static enum pp_code list_target(struct loading *l, const struct pp_adapter_targe
     enum pp_code code = check_form(a->model, a, t, pp_adapter_file_hf_order(l->file), err);
     if (code)
         return code;
-    if (t->weight.n_dims == 1 || (t->bias.data && pp_ends_with(t->name, "norm.weight")))
+    if (t->weight.n_dims == 1 || ((t->weight.data || t->bias.data) && pp_ends_with(t->name, "norm.weight")))
         return pp_lora_load_norm(a, t, err);
     if (t->embedding)
         return load_embeddings(l, t, err);

@@ -182,7 +182,8 @@ enum pp_code pp_lora_scale_columns(struct pp_adapter *a, int linear, const float
 static int norm_by_name(const struct pp_plan *plan, const char *name)
 {
     int i = 0;
-    while (i < plan->n_ops && !(plan->ops[i].kind == PP_OP_NORM && strcmp(plan->ops[i].weight->name, name) == 0))
+    while (i < plan->n_ops && !((plan->ops[i].kind == PP_OP_NORM || plan->ops[i].kind == PP_OP_HEAD_NORM) &&
+                                strcmp(plan->ops[i].weight->name, name) == 0))
         i++;
     return i < plan->n_ops ? i : -1;
 }
@@ -215,6 +216,19 @@ static enum pp_code load_vector(struct pp_adapter *a, const struct pp_adapter_ta
     return code;
 }
 
+/* Keys that are normed behind their rotation: whoever moves them in the cache takes them back to before the model's own
+ * weights (pp_seq_cut). */
+static bool is_of_rotated_keys(const struct pp_plan *plan, int op)
+{
+    const struct pp_op *norm = &plan->ops[op];
+    bool rotated = false, kept = false;
+    for (int i = op - 1; i >= 0 && plan->ops[i].layer == norm->layer; i--)
+        rotated = rotated || (plan->ops[i].kind == PP_OP_ROPE && plan->ops[i].in == norm->in);
+    for (int i = op + 1; i < plan->n_ops && plan->ops[i].layer == norm->layer; i++)
+        kept = kept || (plan->ops[i].kind == PP_OP_KV_STORE && plan->ops[i].in == norm->out);
+    return norm->kind == PP_OP_HEAD_NORM && rotated && kept;
+}
+
 enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_target *t, struct pp_error *err)
 {
     const struct pp_plan *plan = &a->model->plan;
@@ -225,6 +239,13 @@ enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_tar
                        a->path, op < 0 ? "" : "the bias of ", t->name, a->model->info.name, op < 0 ? "" : "'s");
     if (!a->norms && !(a->norms = pp_calloc((size_t)plan->n_ops, sizeof *a->norms)))
         return pp_fail_nomem(err, "an adapter");
+    if (plan->ops[op].weight->n_dims > 1 || t->weight.n_dims > 1 ||
+        pp_arch_rows(pp_arch_by_name(pp_source_hparams(a->model->source)->arch), t->name) != PP_ROWS_SAME)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s replaces %s, of which each head has its own; that is not "
+                       "supported", a->path, t->name);
+    if (is_of_rotated_keys(plan, op))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s replaces %s, a norm of keys behind their rotation; that is "
+                       "not supported", a->path, t->name);
     struct pp_lora_norm *to = &a->norms[op];
     if (to->weight || to->bias)
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);

@@ -395,6 +395,10 @@ static void norms(void **state)
         {"starcoder", {"ln_2.bias", "ln_f.bias"}, false},
         {"nemotron", {"input_layernorm.weight", "model.norm.bias"}, false},
         {"vaultgemma", {"input_layernorm.weight", "model.norm.weight"}, true},
+        {"exaone4", {"post_attention_layernorm.weight", "q_norm.weight", "k_norm.weight"}, true},
+        {"glm4", {"post_self_attn_layernorm.weight", "post_mlp_layernorm.weight"}, true},
+        {"olmoe", {"q_norm.weight", "k_norm.weight"}, true},
+        {"ouro", {"input_layernorm_2.weight", "post_attention_layernorm_2.weight"}, true},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -423,6 +427,39 @@ static void norms(void **state)
         }
         pp_free(want);
         pp_free(alone);
+        folder_empty(&f);
+        decoder_free(d);
+    }
+}
+
+/* Norms that cannot be replaced are refused when the adapter is loaded, and named. */
+static void other_norms(void **state)
+{
+    static const struct {
+        const char *arch, *name;
+        int64_t rows, n;
+        const char *says;
+    } cases[] = {
+        {"hunyuan-dense", "self_attn.key_layernorm", 12, 0, "blk.0.attn_k_norm.weight, a norm of keys behind their"},
+        {"chameleon", "self_attn.q_norm", 4, 12, "blk.0.attn_q_norm.weight, of which each head has its own"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct decoder_shape s = decoder_shape(cases[i].arch);
+        struct decoder *d = decoder_make(&s);
+        struct folder f = {.random = 8};
+        struct pp_error err;
+        struct pp_model *m;
+        struct pp_adapter *a;
+        char name[160];
+        snprintf(name, sizeof name, "base_model.model.model.layers.0.%s.weight", cases[i].name);
+        folder_add(&f, name, cases[i].rows, cases[i].n, 0.8f, 0.5f);
+        const char *peft = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"modules_to_save\":[\"norm\"]}");
+        assert_ok(pp_model_open(decoder_write(d), &m, &err), err);
+        assert_int_equal(pp_adapter_load(m, peft, &a, &err), PP_ERR_UNSUPPORTED);
+        if (!strstr(err.text, cases[i].says) || !strstr(err.text, peft))
+            fail_msg("%s: %s", cases[i].arch, err.text);
+        pp_model_close(m);
         folder_empty(&f);
         decoder_free(d);
     }
@@ -597,7 +634,7 @@ TEST_GROUP(adapter_modules)
         cmocka_unit_test(by_head),         cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
         cmocka_unit_test(by_keys),         cmocka_unit_test(own_tokens),   cmocka_unit_test(bad_tokens),
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
-        cmocka_unit_test(norms),           cmocka_unit_test(other_pieces),
+        cmocka_unit_test(norms),           cmocka_unit_test(other_norms),  cmocka_unit_test(other_pieces),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }

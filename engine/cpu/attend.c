@@ -324,12 +324,15 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, const struct n
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     const struct rope *rope = s->rope >= 0 ? &c->ropes[s->rope] : NULL;
+    const struct pp_adapter_set *set = c->batch->rows[row].adapters;
+    float room[2 * PP_MAX_HEAD_DIM];
+    const struct norm all = norm->weight ? pp_cpu_norm_of(norm, set, kv->head_dim, room) : *norm;
     for (int h = 0; h < n_heads; h++) {
         float *head = x + h * kv->head_dim, *rotated = head + pp_cpu_rotated_from(hp);
         if (rope && s->norm_behind_rope)
             c->ops->rope(rotated, rope->dim, hp->rope_neox, rope->cos_sin + row * rope->dim);
-        if (norm->weight) {
-            const struct norm own = pp_cpu_norm_of_head(norm, first + h);
+        if (all.weight) {
+            const struct norm own = pp_cpu_norm_of_head(&all, first + h);
             pp_cpu_norm(c, &own, head, kv->head_dim, head);
         }
         if (rope && !s->norm_behind_rope)
@@ -348,8 +351,11 @@ static void store(const struct pp_cpu *c, const struct stage *s, int row, int kv
     float *k = slot_row(c, s->k, row) + kv_head * kv->head_dim;
     float *v = slot_row(c, s->v, row) + kv_head * (kv->v_in_k ? kv->head_dim : kv->v_dim);
     rotate(c, s, &s->k_norm, row, k, kv_head, 1);
-    if (s->v_norm.weight)
-        pp_cpu_norm(c, &s->v_norm, v, kv->v_dim, v);
+    if (s->v_norm.weight) {
+        float room[2 * PP_MAX_HEAD_DIM];
+        const struct norm norm = pp_cpu_norm_of(&s->v_norm, r->adapters, kv->v_dim, room);
+        pp_cpu_norm(c, &norm, v, kv->v_dim, v);
+    }
     if (kv->rotate && !kv->v_in_k)
         c->ops->hadamard(v, kv->v_dim, kv->rotate);
     c->ops->kv_store(kv, r->pages[s->tier][r->slot / PP_PAGE_TOKENS], pp_kv_head_offset(kv, s->layer, kv_head),

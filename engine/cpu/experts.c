@@ -298,7 +298,7 @@ static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int th
     float *kept = x->idle ? r->kept + row * r->kept_stride : NULL;
     float *to = first < 0 ? kept : floats_at(&r->in, place[first]);
     if (s->norm.weight) {
-        const struct norm norm = pp_cpu_norm_of(s, of->adapters, x->n_in, own->replaced);
+        const struct norm norm = pp_cpu_norm_of(&s->norm, of->adapters, x->n_in, own->replaced);
         pp_cpu_norm(c, &norm, slot_row(c, s->in, row), x->n_in, to);
     } else {
         memcpy(to, slot_row(c, s->in, row), (size_t)x->n_in * sizeof *to);

@@ -239,7 +239,20 @@ static void affine(const struct pp_cpu *c, const struct row_op *r, const float *
         c->ops->apply(PP_FN_SCALE, r->factors[h], x + h * width, width, y + h * width);
 }
 
-static void run_row_op(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
+/* A norm, or one of each head, that stands by itself. */
+static void norm_row(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row, int thread)
+{
+    const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
+    const struct norm norm = pp_cpu_norm_of(&r->norm, of->adapters, r->n, c->threads[thread].replaced);
+    const float *x = slot_row(c, r->in, row);
+    float *y = slot_row(c, r->out, row);
+    for (int h = 0; h < (r->kind == PP_OP_HEAD_NORM ? r->n_heads : 1); h++) {
+        const struct norm own = pp_cpu_norm_of_head(&norm, h);
+        pp_cpu_norm(c, &own, x + h * r->n, r->n, y + h * r->n);
+    }
+}
+
+static void run_row_op(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row, int thread)
 {
     const float *x = r->in >= 0 ? slot_row(c, r->in, row) : NULL;
     const float *x2 = r->in2 >= 0 ? slot_row(c, r->in2, row) : NULL;
@@ -256,13 +269,8 @@ static void run_row_op(struct pp_cpu *c, const struct stage *s, const struct row
         put_token(c, s, r, row);
         break;
     case PP_OP_NORM:
-        pp_cpu_norm(c, &r->norm, x, r->n, y);
-        break;
     case PP_OP_HEAD_NORM:
-        for (int h = 0; h < r->n_heads; h++) {
-            const struct norm norm = pp_cpu_norm_of_head(&r->norm, h);
-            pp_cpu_norm(c, &norm, x + h * r->n, r->n, y + h * r->n);
-        }
+        norm_row(c, s, r, row, thread);
         break;
     case PP_OP_ROPE:
         rotate_heads(c, s, r, row, y);
@@ -296,10 +304,10 @@ static void run_row_op(struct pp_cpu *c, const struct stage *s, const struct row
     }
 }
 
-static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row)
+static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row, int thread)
 {
     for (int i = 0; i < s->n_row_ops; i++)
-        run_row_op(c, s, &s->row_ops[i], row);
+        run_row_op(c, s, &s->row_ops[i], row, thread);
 }
 
 /* --- the pass ------------------------------------------------------------------------------------------------- */
@@ -349,7 +357,7 @@ static void run_item(struct pp_cpu *c, const struct part *part, int i, int threa
         pp_cpu_scan_item(c, s, part->m, i);
         break;
     case STAGE_ROWS:
-        run_row_ops(c, s, i);
+        run_row_ops(c, s, i, thread);
         break;
     case STAGE_PROJECT:
     case STAGE_EXPERTS:

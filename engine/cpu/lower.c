@@ -144,6 +144,7 @@ static enum pp_code take_norm(struct lowering *l, const struct pp_op *op, struct
 {
     norm->centred = op->centred;
     norm->eps = op->kind == PP_OP_NORM || op->kind == PP_OP_HEAD_NORM ? op->scale : 0;
+    norm->op = first_with(l->plan, op->weight);
     norm->stride = op->weight->n_dims > 1 ? padded(op->weight->ne[0]) : 0;
     if (!(norm->weight = pp_cpu_float_vector(l->c, op->weight, l->err)) ||
         (op->bias && !(norm->bias = pp_cpu_float_vector(l->c, op->bias, l->err))))
@@ -204,7 +205,6 @@ static enum pp_code lower_projections(struct lowering *l)
         if (code)
             return code;
         s->in = norm->in;
-        s->norm_op = first_with(l->plan, norm->weight);
         input = norm->out;
         l->at++;
     } else {
@@ -569,7 +569,6 @@ static enum pp_code lower_experts(struct lowering *l)
     enum pp_code code = PP_OK;
     if (next_is(l, PP_OP_NORM)) {
         s->in = peek(l, 0)->in;
-        s->norm_op = first_with(l->plan, peek(l, 0)->weight);
         code = take_norm(l, peek(l, 0), &s->norm);
         l->at++;
     } else {

@@ -27,6 +27,7 @@ struct norm {
     bool centred;               /* LayerNorm */
     int64_t stride;             /* of heads: from one's vectors to the next one's; 0: all have the same */
     float eps;                  /* 0: the model's */
+    int op;                     /* the plan's first operation with its weight, by which adapters replace it */
 };
 
 /* Something small that is done to a row of a slot by itself. */
@@ -99,7 +100,6 @@ struct stage {
                                    added to */
     /* PROJECT */
     struct norm norm;           /* of the input; EXPERTS, too */
-    int norm_op;                /* the plan's first with its weight, by which adapters replace it */
     int norm_out;               /* slot for the normed input, if somebody wants it later; -1: nobody */
     int n_projections;
     struct projection projections[MAX_GROUPED];
@@ -573,8 +573,8 @@ void pp_cpu_scale_input(const struct pp_adapter_set *set, int linear, int64_t n,
  * own bias included. rows.down: what pp_cpu_multiply_a made of them for the set's adapters, one behind the other. */
 void pp_cpu_adapt(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
                   struct pp_low_rank_rows rows, int64_t row0, int64_t row1);
-/* project.c: a stage's norm for a row with this set, whose adapters may replace it; room: twice n, in whole 16s. */
-struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *set, int64_t n, float *room);
+/* project.c: a norm of n values for a row with this set, whose adapters may replace it; room: twice n, in whole 16s. */
+struct norm pp_cpu_norm_of(const struct norm *norm, const struct pp_adapter_set *set, int64_t n, float *room);
 
 /* How many items each phase of a stage has for m rows of the current batch (0: the phase is left out), and one of them.
  * thread: whose scratch it may use. */

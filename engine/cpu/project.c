@@ -136,12 +136,14 @@ static const float *replaced_vector(const struct pp_adapter_set *set, int op, bo
     return room;
 }
 
-struct norm pp_cpu_norm_of(const struct stage *s, const struct pp_adapter_set *set, int64_t n, float *room)
+struct norm pp_cpu_norm_of(const struct norm *norm, const struct pp_adapter_set *set, int64_t n, float *room)
 {
-    struct norm norm = s->norm;
-    norm.weight = replaced_vector(set, s->norm_op, false, norm.weight, n, room);
-    norm.bias = replaced_vector(set, s->norm_op, true, norm.bias, n, room ? room + (n + 15) / 16 * 16 : NULL);
-    return norm;
+    struct norm own = *norm;
+    if (!set || !set->n)
+        return own;
+    own.weight = replaced_vector(set, norm->op, false, norm->weight, n, room);
+    own.bias = replaced_vector(set, norm->op, true, norm->bias, n, room ? room + (n + 15) / 16 * 16 : NULL);
+    return own;
 }
 
 static pp_matmul_fn *kernel_for(const struct pp_cpu *c, uint32_t type)
@@ -295,7 +297,7 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     if (s->norm.weight) {
         float *normed = normed_row(c, s, row, to, own);
         ask_for_some(soon);
-        const struct norm norm = pp_cpu_norm_of(s, set, n, own->replaced);
+        const struct norm norm = pp_cpu_norm_of(&s->norm, set, n, own->replaced);
         pp_cpu_norm(c, &norm, x, n, normed);
         x = normed;
     }

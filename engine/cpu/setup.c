@@ -334,20 +334,39 @@ static bool make_replaced(struct pp_cpu *c)
     return true;
 }
 
-/* Whether all norms with this one's weight are part of projections: of layers that are gone through several times there
- * are several, and stages call them by the first one. */
+static int is_with(const struct norm *norm, int op)
+{
+    return norm->weight && norm->op == op;
+}
+
+/* How many norms of a stage adapters replace by this operation. Keys that are normed behind their rotation are not
+ * among them: whoever moves them takes them back to before the model's own weights (turn.c). */
+static int count_replaceable(const struct stage *s, int op)
+{
+    const bool attends = s->kind == STAGE_ATTEND;
+    int n = (s->kind == STAGE_PROJECT || s->kind == STAGE_EXPERTS) && is_with(&s->norm, op);
+    for (int i = 0; s->kind == STAGE_ROWS && i < s->n_row_ops; i++)
+        n += is_with(&s->row_ops[i].norm, op);
+    if (attends)
+        n += is_with(&s->q_norm, op) + is_with(&s->v_norm, op) + (is_with(&s->k_norm, op) && !s->norm_behind_rope);
+    return n;
+}
+
+/* Whether all norms with this one's weight can be replaced: of layers that are gone through several times there are
+ * several, and stages call them by the first one. */
 static bool is_replaceable(const struct pp_cpu *c, int op)
 {
     const struct pp_plan *plan = &c->model->plan;
     int n_norms = 0, n_stages = 0;
     for (int i = op; i < plan->n_ops; i++)
-        n_norms += plan->ops[i].kind == PP_OP_NORM && plan->ops[i].weight == plan->ops[op].weight;
+        n_norms += (plan->ops[i].kind == PP_OP_NORM || plan->ops[i].kind == PP_OP_HEAD_NORM) &&
+                   plan->ops[i].weight == plan->ops[op].weight;
     for (int i = 0; i < c->n_stages; i++)
-        n_stages += is_normed(&c->stages[i]) && c->stages[i].norm_op == op;
-    return n_stages == n_norms;
+        n_stages += count_replaceable(&c->stages[i], op);
+    return n_stages == n_norms && plan->ops[op].weight->ne[0] <= c->acts_width;
 }
 
-/* Norms are replaced where they are part of projections; others would silently stay the model's. */
+/* Other norms would silently stay the model's. */
 static enum pp_code check_norms(const struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err)
 {
     for (int k = 0; k < set->n; k++)
@@ -356,7 +375,7 @@ static enum pp_code check_norms(const struct pp_cpu *c, const struct pp_adapter_
                 !is_replaceable(c, op))
                 return pp_fail(err, PP_ERR_UNSUPPORTED,
                                "adapter %s replaces %s, a norm that the CPU backend cannot replace",
-                               set->use[k].adapter->info.name, c->model->plan.ops[op].weight->name);
+                               set->use[k].adapter->path, c->model->plan.ops[op].weight->name);
     return PP_OK;
 }
 
