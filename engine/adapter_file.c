@@ -459,6 +459,11 @@ const char *pp_adapter_file_base(const struct pp_adapter_file *f)
     return cJSON_GetStringValue(pp_json_member(f->config, "base_model_name_or_path"));
 }
 
+size_t pp_adapter_file_beside(const struct pp_adapter_file *f)
+{
+    return f->n_beside;
+}
+
 /* Reads no further than to the first value that differs. */
 static bool all_are(const struct pp_tensor *t, float value)
 {

@@ -91,6 +91,8 @@ void pp_adapter_outputs(const struct pp_adapter_target *t, const struct pp_hpara
                         enum pp_adapter_pairs pairs, int32_t *rows);
 /* For PEFT: base_model_name_or_path, or NULL. */
 const char *pp_adapter_file_base(const struct pp_adapter_file *f);
+/* How many tensors were left out because they change parts of the model that do not run here: what sees or hears. */
+size_t pp_adapter_file_beside(const struct pp_adapter_file *f);
 /* True if it can be told without the model that the adapter changes nothing: all A or B are zeros, all scales 1. */
 bool pp_adapter_file_idle(const struct pp_adapter_file *f);
 /* Activated LoRA: tokens behind the last of which in a prompt it acts; *n 0: it acts everywhere. */

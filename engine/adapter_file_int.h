@@ -26,6 +26,7 @@ struct pp_adapter_file {
     size_t n_invocation;
     struct pp_adapter_target *targets;   /* names are pp_free'd */
     size_t n, cap;
+    size_t n_beside;                     /* tensors of parts of the model that do not run here */
     struct pp_name_index index;          /* of the targets' names */
 };
 

@@ -406,6 +406,20 @@ static bool find_place(const struct pp_adapter_file *f, const struct per_module 
     return true;
 }
 
+/* Whether a tensor is of a part of the model that does not run here: what sees or hears, above all. */
+static bool is_beside_text(const struct pp_arch *arch, const struct part_name *p)
+{
+    struct translation to = {0};
+    const struct pp_arch_name *entry;
+    pp_buf_fmt(&to.weight, "%.*s.weight", (int)p->len, p->module);
+    const bool beside = !to.weight.bad &&
+                        (pp_is_beside_text(pp_buf_cstr(&to.weight)) ||
+                         pp_arch_translate(arch, NULL, pp_buf_cstr(&to.weight), &entry, &to.gguf, &to.second) ==
+                             PP_NAME_IGNORED);
+    translation_free(&to);
+    return beside;
+}
+
 /* Adds all targets of a stack's tensor, whose rank for each expert the configuration says. */
 static enum pp_code add_stack(struct pp_adapter_file *f, const struct per_module *m, struct place *p,
                               const struct pp_tensor *t, struct pp_buf *modules, struct pp_error *err)
@@ -431,7 +445,12 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
 {
     struct place place = {0};
     const struct part_name *p = &place.name;
-    if (!find_place(f, m, t, to, &place))
+    const bool found = find_place(f, m, t, to, &place);
+    if (!found && p->module && is_beside_text(f->arch, p)) {
+        f->n_beside++;
+        return PP_OK;
+    }
+    if (!found)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not part of a matrix's adapter in the family %s",
                        f->path, t->name, f->arch->name);
     if (f->kind == PP_ADAPTER_LORA && p->part == PP_PART_MAGNITUDE)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/adapter_file.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
@@ -628,6 +629,45 @@ static void stacks(void **state)
     decoder_free(d);
 }
 
+/* What changes the parts of a model that see or hear is left out, unless nothing else is there. */
+static void beside_text(void **state)
+{
+    static const char *const others[] = {"model.visual.blocks.0.attn.qkv", "vision_tower.encoder.layers.0.mlp.fc1",
+                                         "model.multi_modal_projector.linear_1"};
+    const struct decoder_shape s = decoder_shape("arcee");
+    struct decoder *d = decoder_make(&s);
+    const char *file = decoder_write(d), *paths[2];
+    struct pp_adapter_file *a;
+    struct pp_error err;
+    float *got[2];
+    (void)state;
+    for (int with = 0; with < 2; with++) {
+        struct folder f = {.random = 5};
+        folder_add(&f, "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight", 3, 48, 0, 0.5f);
+        folder_add(&f, "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_B.weight", 48, 3, 0, 0.5f);
+        for (size_t i = 0; with && i < sizeof others / sizeof *others; i++) {
+            char name[200];
+            snprintf(name, sizeof name, "base_model.model.%s.lora_A.weight", others[i]);
+            folder_add(&f, name, 3, 7, 0, 0.5f);
+        }
+        paths[with] = folder_write_peft(&f, config);
+        got[with] = logits_of(file, paths[with], s.n_vocab);
+        folder_empty(&f);
+    }
+    assert_memory_equal(got[0], got[1], (size_t)(SMALL_TEXT * s.n_vocab) * sizeof(float));
+    assert_ok(pp_adapter_file_open(paths[1], &a, &err), err);
+    assert_int_equal(pp_adapter_file_n(a), 1);
+    assert_int_equal(pp_adapter_file_beside(a), 3);
+    pp_adapter_file_close(a);
+    struct folder f = {.random = 5};
+    folder_add(&f, "base_model.model.model.visual.blocks.0.attn.qkv.lora_A.weight", 3, 7, 0, 0.5f);
+    assert_int_equal(pp_adapter_file_open(folder_write_peft(&f, config), &a, &err), PP_ERR_UNSUPPORTED);
+    folder_empty(&f);
+    pp_free(got[0]);
+    pp_free(got[1]);
+    decoder_free(d);
+}
+
 TEST_GROUP(adapter_modules)
 {
     const struct CMUnitTest tests[] = {
@@ -635,6 +675,7 @@ TEST_GROUP(adapter_modules)
         cmocka_unit_test(by_keys),         cmocka_unit_test(own_tokens),   cmocka_unit_test(bad_tokens),
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
         cmocka_unit_test(norms),           cmocka_unit_test(other_norms),  cmocka_unit_test(other_pieces),
+        cmocka_unit_test(beside_text),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }

@@ -183,8 +183,8 @@ static const char *const others[] = {
     "generation_embeddings.", "generation_aligner.", "generation_head.", "model.generation_embeddings.",
     "model.generation_aligner.", "model.generation_head.", "vision.", "view_seperator", "tile_indicators", "vpm.",
     "resampler.", "apm.", "tts.", "audio_projection_layer.", "audio_avg_pooler.", "model.vision_embed_tokens.",
-    "visual_tokenizer.", "vte.", "visual.", "mlp_AR.", "sound_encoder.", "sound_projection.", "qformer.",
-    "query_tokens", "language_projection.", "model.vision_tower_high.", "model.mm_projector_vary.",
+    "visual_tokenizer.", "vte.", "visual.", "model.visual.", "mlp_AR.", "sound_encoder.", "sound_projection.",
+    "qformer.", "query_tokens", "language_projection.", "model.vision_tower_high.", "model.mm_projector_vary.",
     "model.high_res_vision_model.", "model.high_res_vision_neck.", "model.high_res_vision_proj.",
     "model.high_res_vision_alpha", "model.vision_resampler.", "siglip2.", "merger.", NULL};
 
