@@ -249,6 +249,7 @@ float pp_controller_plain_speed(const struct pp_controller *c);
  * i >= their number: as things are. PP_DIRTY_LISTS when it becomes known. */
 struct pp_switch_cost {
     bool known;
+    bool failed;    /* it will not be known: an adapter that is on is not there, or cannot be used */
     bool at_hand;   /* next to nothing */
     int64_t tokens;
     float seconds;  /* < 0: not known, nothing was read or written yet */

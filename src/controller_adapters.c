@@ -178,6 +178,7 @@ void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
         else
             note_reason(a, e->err.text);
     }
+    ctl_costs_again(c);
     ctl_dirty(c, PP_DIRTY_LISTS);
     if (c->inspecting)
         inspect_next(c);

@@ -72,7 +72,7 @@ void ctl_prepare(struct pp_controller *c)
 
 static struct pp_switch_cost tell(const struct pp_controller *c, const struct ctl_cost *cost)
 {
-    struct pp_switch_cost s = {.known = cost->known, .seconds = -1};
+    struct pp_switch_cost s = {.known = cost->known, .failed = cost->failed, .seconds = -1};
     const bool measured = c->prefill_tps > 0;
     const float tps = measured ? c->prefill_tps : c->decode_tps; /* to read takes no longer than to write */
     s.tokens = (int64_t)(cost->total - cost->cached);
@@ -100,13 +100,21 @@ struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t 
     return tell(c, cost);
 }
 
+void ctl_costs_again(struct pp_controller *c)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->costs[i].failed)
+            c->costs[i] = (struct ctl_cost){0};
+}
+
 void ctl_on_cost(struct pp_controller *c, const struct pp_event *e)
 {
     for (int i = 0; i < 2; i++) {
         struct ctl_cost *cost = &c->costs[i];
-        if (!cost->request || cost->request != e->request || e->err.code != PP_OK)
+        if (!cost->request || cost->request != e->request)
             continue;
-        cost->known = true;
+        cost->known = e->err.code == PP_OK;
+        cost->failed = !cost->known;
         cost->total = e->total;
         cost->cached = e->cached;
         ctl_dirty(c, PP_DIRTY_LISTS);

@@ -175,6 +175,7 @@ struct pp_controller {
         struct pp_adapter_mix set;
         uint64_t epoch, revision; /* of the conversation and of its branch */
         bool known;
+        bool failed;              /* an adapter of the set cannot be used */
         uint64_t total, cached;
     } costs[2];
     bool inspecting;
@@ -445,6 +446,7 @@ void ctl_presets_free(struct pp_controller *c);
 /* --- controller_cost.c --- */
 
 void ctl_on_cost(struct pp_controller *c, const struct pp_event *e);
+void ctl_costs_again(struct pp_controller *c); /* one that was not to be had may be now: an adapter was looked at */
 /* Another branch is on the screen, or a model is there for it: what was saved of it may be read. */
 void ctl_prepare(struct pp_controller *c);
 size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);

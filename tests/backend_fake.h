@@ -98,6 +98,7 @@ void fake_adapter(struct fixture *f, const char *misfit); /* the one that was as
 void fake_drafter(struct fixture *f, const char *misfit);
 void fake_draft(struct fixture *f, const char *misfit);
 void fake_cost(struct fixture *f, uint64_t total, uint64_t cached);
+void fake_no_cost(struct fixture *f); /* an adapter of the set cannot be used */
 void fake_overflow(struct fixture *f, int n, bool done);
 void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code);
 

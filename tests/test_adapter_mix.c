@@ -560,6 +560,12 @@ static void the_price_of_a_switch(void **state)
     fake_cost(&fix, 1000, 995);
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
     assert_true(pp_controller_switch_cost(fix.c, 9).at_hand);
+    assert_int_equal(fix_slash("/lora bard 0.75"), PP_SLASH_DONE); /* of which an adapter is gone: asked once */
+    assert_false(pp_controller_switch_cost(fix.c, 9).failed);
+    fake_no_cost(&fix);
+    pump_until(&fix, pp_controller_switch_cost(fix.c, 9).failed);
+    assert_false(pp_controller_switch_cost(fix.c, 9).known);
+    assert_int_equal(fix.fake->prices--, 3);
     assert_int_equal(fix_slash("/lora bard 0.5"), PP_SLASH_DONE); /* another set: another price */
     assert_false(pp_controller_switch_cost(fix.c, 9).known);
     assert_int_equal(fix.fake->prices, 3);

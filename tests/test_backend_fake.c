@@ -404,6 +404,16 @@ void fake_cost(struct fixture *f, uint64_t total, uint64_t cached)
     send_event(e);
 }
 
+void fake_no_cost(struct fixture *f)
+{
+    (void)f;
+    struct pp_event *e = pp_event_new(PP_EVENT_COST);
+    assert_non_null(e);
+    e->request = fake.price_request;
+    pp_fail(&e->err, PP_ERR_NOT_FOUND, "there is no such adapter");
+    send_event(e);
+}
+
 void fake_overflow(struct fixture *f, int n, bool done)
 {
     struct pp_event *e = pp_event_new(PP_EVENT_OVERFLOW);

@@ -121,7 +121,9 @@ static void describe_cost(const char *what, const struct pp_switch_cost *cost, c
         snprintf(time, sizeof time, ", in less than 0.1 s");
     else if (cost->seconds >= 0)
         snprintf(time, sizeof time, ", %s %.1f s", cost->at_most ? "at most" : "about", (double)cost->seconds);
-    if (!cost->known)
+    if (cost->failed)
+        snprintf(line, cap, "%s: not known, as an adapter cannot be used", what);
+    else if (!cost->known)
         snprintf(line, cap, "%s: …", what);
     else if (cost->at_hand)
         snprintf(line, cap, "%s: at hand", what);
