@@ -283,7 +283,7 @@ static const struct pp_arch *guess_family(const struct pp_adapter_file *f, const
     size_t most = 0, most_own = 0;
     if (f->wanted && count_known(f, endings, f->wanted, true, to))
         return f->wanted;
-    for (size_t i = 0; (arch = pp_arch_at(i)); i++) {
+    for (size_t i = 0; (arch = pp_arch_at(i)) && (!best || most_own < pp_safetensors_n(f->weights)); i++) {
         const size_t n = count_known(f, endings, arch, true, to);
         const size_t own = n && n >= most ? count_known(f, endings, arch, false, to) : 0;
         if (n > most || (n && n == most && own > most_own)) {
