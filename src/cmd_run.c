@@ -218,7 +218,7 @@ static void adapters_json(const struct run *r, struct pp_buf *b)
         const char *path = pp_adapter_info(r->target.adapters[i])->path;
         pp_cli_json_next(b);
         pp_buf_char(b, '{');
-        pp_cli_json_str(b, "path", realpath(path, real) ? real : path);
+        pp_cli_json_str(b, "path", pp_whole_path(path, real) ? real : path);
         pp_cli_json_real(b, "scale", (double)r->target.uses[i].scale, 4);
         pp_buf_char(b, '}');
     }

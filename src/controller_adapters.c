@@ -44,7 +44,7 @@ static bool is_option(const struct pp_controller *c, const char *path)
 {
     char real[PATH_MAX];
     for (int i = 0; i < c->o->n_lora; i++)
-        if (strcmp(path, realpath(c->o->lora[i].path, real) ? real : c->o->lora[i].path) == 0)
+        if (strcmp(path, pp_whole_path(c->o->lora[i].path, real) ? real : c->o->lora[i].path) == 0)
             return true;
     return false;
 }

@@ -469,7 +469,7 @@ static void add_options_adapters(struct pp_controller *c)
             ctl_notice(c, true, "%s", err.text);
             continue;
         }
-        struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, realpath(path, real) ? real : path);
+        struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, pp_whole_path(path, real) ? real : path);
         if (a && count) {
             a->on = true;
             a->scale = pp_adapter_strength(c->o->lora[i].scale);

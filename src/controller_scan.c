@@ -65,7 +65,7 @@ static void find_adapters(struct ctl_job *j, const char *folder, bool all)
         if (len < 0 || (size_t)len >= sizeof path || !(pp_case_ends_with(path, ".gguf") || is_folder(path)))
             continue;
         probed++;
-        if ((all || pp_is_adapter(path)) && realpath(path, real))
+        if ((all || pp_is_adapter(path)) && pp_whole_path(path, real))
             ctl_adapter_add(&j->adapters, real);
     }
     free_names(names, n);
@@ -174,11 +174,11 @@ void ctl_run_find_drafters(struct pp_job *job, struct pp_store *st)
     j->drafters.n = left;
 }
 
-/* The path that a user means, as the file system knows it. */
-static bool find_path(const char *text, char real[static PATH_MAX])
+/* The path that a user means, from the root. */
+static bool find_path(const char *text, char whole[static PATH_MAX])
 {
     char path[PATH_MAX];
-    return pp_expand_home(text, path, sizeof path) && realpath(path, real);
+    return pp_expand_home(text, path, sizeof path) && pp_whole_path(path, whole);
 }
 
 /* In: key, a path as it was typed. Out: adapters, stored as added: this one, or those that lie in the folder. */

@@ -170,6 +170,22 @@ const char *pp_base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+bool pp_whole_path(const char *path, char *out)
+{
+    char folder[PATH_MAX];
+    const char *name = pp_base_name(path);
+    const int n = snprintf(folder, sizeof folder, "%.*s", (int)(name - path), path);
+    if (!exists(path))
+        return false;
+    if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || n < 0 || (size_t)n >= sizeof folder)
+        return realpath(path, out) != NULL;
+    if (!realpath(n ? folder : ".", out))
+        return false;
+    const size_t len = strlen(out);
+    const int more = snprintf(out + len, PATH_MAX - len, "%s%s", len > 1 ? "/" : "", name);
+    return more >= 0 && (size_t)more < PATH_MAX - len;
+}
+
 const char *pp_path_end(const char *path, const char *other)
 {
     const char *end = pp_base_name(path);

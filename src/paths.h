@@ -29,6 +29,10 @@ enum pp_code pp_make_dirs_of(const char *file, struct pp_error *err);
 
 /* What stands behind the last slash of a path, or all of it. */
 const char *pp_base_name(const char *path);
+/* The path of something that is there from the root, without links among its folders, but with its own name, which may
+ * be that of a link: what stores of downloads call the file itself says nothing to anybody. out: [PATH_MAX]. False: it
+ * is not there. */
+bool pp_whole_path(const char *path, char *out);
 /* As much of the end of a path as tells it apart from another: its last name, or the folders before it, too, down to
  * one that differs. Borrowed from path. */
 const char *pp_path_end(const char *path, const char *other);

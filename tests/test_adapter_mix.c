@@ -305,6 +305,31 @@ static void two_of_a_name(void **state)
     assert_true(!all[0].on && all[2].on && all[2].scale == 0.3f);
 }
 
+/* An adapter is called as the link to it is, not as a store of downloads calls the file. */
+static void by_a_link(void **state)
+{
+    char store[800], link[900], line[1000];
+    struct pp_error err;
+    (void)state;
+    snprintf(store, sizeof store, "%s/store/0a1b2c", fix.paths.data);
+    assert_ok(pp_make_dirs(store, &err), err);
+    snprintf(line, sizeof line, "%s/adapter_config.json", store);
+    assert_ok(pp_write_file(line, "{}", 2, 0600, &err), err);
+    snprintf(link, sizeof link, "%s/shown", fix.paths.data);
+    assert_ok(pp_make_dirs(link, &err), err);
+    snprintf(link, sizeof link, "%s/shown/evening", fix.paths.data);
+    assert_int_equal(symlink(store, link), 0);
+    for (int whole = 0; whole < 2; whole++) {
+        snprintf(line, sizeof line, "/lora add %s/shown%s", fix.paths.data, whole ? "/evening" : "");
+        assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+        pump_until(&fix, strstr(fix_status()->notice, whole ? "evening is in" : "in the list"));
+        assert_string_equal(entry("evening")->path, link);
+        assert_null(entry("0a1b2c"));
+    }
+    assert_int_equal(fix_slash("/lora evening 0.5"), PP_SLASH_DONE);
+    assert_string_equal(fix_status()->adapters, "bard 1.00, barista 0.50, evening 0.50");
+}
+
 /* Names that have in them what ends a name elsewhere. */
 static void odd_names(void **state)
 {
@@ -603,6 +628,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(presets, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(added_with_a_note, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(two_of_a_name, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(by_a_link, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(odd_names, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(still_looked_for, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(misfits_stay_off, setup, fix_teardown),
