@@ -322,6 +322,12 @@ void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *n
     ctl_dirty(c, PP_DIRTY_LISTS);
 }
 
+void ctl_tell_more_adapters(struct pp_controller *c)
+{
+    ctl_notice(c, true, "not all adapters are listed: %d at most are looked for in folders; /lora add FILE lists "
+               "another one", CTL_MAX_ADAPTERS);
+}
+
 static void on_added(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
@@ -337,6 +343,8 @@ static void on_added(struct pp_job *job, void *controller)
         ctl_notice(c, false,
                    j->adapters.n == 1 ? "%s is in the list now" : "%s and what lies beside it are in the list",
                    j->adapters.items[0].name);
+    if (j->too_many)
+        ctl_tell_more_adapters(c);
     ctl_dirty(c, PP_DIRTY_LISTS);
     pp_controller_inspect_adapters(c);
     ctl_job_free(job);

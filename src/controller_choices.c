@@ -426,6 +426,8 @@ static void on_scanned(struct pp_job *job, void *controller)
         ctl_add_template(&c->templates, j->templates.items[i].name, j->templates.items[i].detail);
     if (job->code != PP_OK)
         ctl_notice(c, true, "%s", job->err.text);
+    if (j->too_many && !j->flag)
+        ctl_tell_more_adapters(c);
     ctl_mark_current(c);
     if (j->flag)
         pp_controller_inspect_adapters(c);

@@ -410,6 +410,7 @@ int ctl_better(int found, size_t i, const char *name, const char *word, bool *ex
 /* --- controller_adapters.c --- */
 
 int ctl_find_adapter(const struct pp_controller *c, const char *word);
+void ctl_tell_more_adapters(struct pp_controller *c); /* that not all were found */
 /* Takes over what a search has found; leaves in the job what is to be freed. */
 void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found);
 /* Any thread: of an adapter's files, other than 0 for those that are there; changes when they do. */
@@ -480,6 +481,7 @@ void ctl_apply_session(struct pp_controller *c);
 /* --- controller_jobs.c --- */
 
 /* One kind of job serves them all; each run_ function says which members it reads and fills. */
+enum { CTL_MAX_ADAPTERS = 256 }; /* that are found in folders */
 struct ctl_job {
     struct pp_job job;           /* first */
     struct pp_session session;
@@ -500,6 +502,7 @@ struct ctl_job {
     const struct pp_paths *paths;
     char lock_dir[600], model[512];
     struct adapter_list adapters;
+    bool too_many;                 /* more than CTL_MAX_ADAPTERS, or than are looked for in one folder */
     struct drafter_list drafters;
     struct named_list templates;
     struct pp_adapter_note *notes; /* [n_notes] */

@@ -12,7 +12,7 @@
 #include "src/controller_int.h"
 #include "src/registry.h"
 
-enum { MAX_ENTRIES = 256, MAX_PROBED = 64, MAX_ADAPTERS_LISTED = 64 };
+enum { MAX_ENTRIES = 8192, MAX_PROBED = 256 }; /* of a folder; files that are opened in it */
 
 static bool is_folder(const char *path)
 {
@@ -54,18 +54,21 @@ static void free_names(char **names, size_t n)
 }
 
 /* The adapters in a folder: GGUF files and PEFT folders. In one that is `all` adapters nothing is left out: a damaged
- * one is refused with the reason when it is used. */
+ * one is refused with the reason when it is used. There may be more than are looked at. */
 static void find_adapters(struct ctl_job *j, const char *folder, bool all)
 {
     char path[PATH_MAX], real[PATH_MAX];
     size_t n, probed = 0;
     char **names = list_folder(folder, &n);
-    for (size_t i = 0; i < n && probed < MAX_PROBED && j->adapters.n < MAX_ADAPTERS_LISTED; i++) {
+    for (size_t i = 0; i < n && !j->too_many; i++) {
         int len = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        if (len < 0 || (size_t)len >= sizeof path || !(pp_case_ends_with(path, ".gguf") || is_folder(path)))
+        const bool file = pp_case_ends_with(path, ".gguf");
+        if (len < 0 || (size_t)len >= sizeof path || !(file || is_folder(path)))
             continue;
-        probed++;
-        if ((all || pp_is_adapter(path)) && pp_whole_path(path, real))
+        probed += file && !all;
+        if (probed > MAX_PROBED || j->adapters.n == CTL_MAX_ADAPTERS)
+            j->too_many = all || pp_is_adapter(path);
+        else if ((all || pp_is_adapter(path)) && pp_whole_path(path, real))
             ctl_adapter_add(&j->adapters, real);
     }
     free_names(names, n);

@@ -330,6 +330,28 @@ static void by_a_link(void **state)
     assert_string_equal(fix_status()->adapters, "bard 1.00, barista 0.50, evening 0.50");
 }
 
+/* Many are listed, and whether there are more is told of. */
+static void many(void **state)
+{
+    enum { LISTED = 256 };
+    char folder[800], line[900];
+    struct pp_error err;
+    size_t n;
+    (void)state;
+    for (int i = 0; i <= LISTED; i++) {
+        snprintf(folder, sizeof folder, "%s/adapters/a%03d", fix.paths.data, i);
+        assert_ok(pp_make_dirs(folder, &err), err);
+        snprintf(line, sizeof line, "%s/adapter_config.json", folder);
+        assert_ok(pp_write_file(line, "{}", 2, 0600, &err), err);
+    }
+    again();
+    pump_until(&fix, strstr(fix_status()->notice, "not all adapters are listed"));
+    pp_controller_adapters(fix.c, &n);
+    assert_int_equal(n, LISTED);
+    assert_non_null(entry("a255"));
+    assert_null(entry("a256"));
+}
+
 /* Names that have in them what ends a name elsewhere. */
 static void odd_names(void **state)
 {
@@ -629,6 +651,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(added_with_a_note, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(two_of_a_name, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(by_a_link, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(many, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(odd_names, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(still_looked_for, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(misfits_stay_off, setup, fix_teardown),
