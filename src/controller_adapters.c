@@ -481,7 +481,7 @@ static bool no_adapter(struct pp_controller *c, const char *word)
     if (near.best[0])
         ctl_notice(c, true, "there is no adapter \"%s\"; did you mean \"%s\"?", word, near.best);
     else
-        ctl_notice(c, true, "there is no adapter \"%s\"; F3 lists them", word);
+        ctl_notice(c, true, "there is no adapter \"%s\"; /lora lists them", word);
     return false;
 }
 

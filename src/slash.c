@@ -166,7 +166,7 @@ static enum pp_slash no_such_adapter(struct pp_controller *c, const char *arg)
         return PP_SLASH_KEEP;
     }
     if (!strchr(arg, '/') && !pp_case_ends_with(arg, ".gguf"))
-        return not_found(c, &near, n_begin, "adapter", "F3");
+        return not_found(c, &near, n_begin, "adapter", "/lora");
     ctl_notice(c, true, "there is no adapter \"%s\" in the list; /lora add %s takes a file into it", arg, arg);
     return PP_SLASH_ERROR;
 }
@@ -264,7 +264,7 @@ static enum pp_slash do_template(struct pp_controller *c, char *arg)
         return PP_SLASH_TEMPLATE_MENU;
     int i = ctl_find_named(&c->templates, arg);
     if (i < 0)
-        return not_listed(c, &c->templates, "template", arg, "F4");
+        return not_listed(c, &c->templates, "template", arg, "/template");
     pp_controller_set_template(c, (size_t)i);
     return PP_SLASH_DONE;
 }
@@ -275,7 +275,7 @@ static enum pp_slash do_persona(struct pp_controller *c, char *arg)
         return PP_SLASH_PERSONA_MENU;
     int i = ctl_find_named(&c->persona_names, arg);
     if (i < 0)
-        return not_listed(c, &c->persona_names, "persona", arg, "F5");
+        return not_listed(c, &c->persona_names, "persona", arg, "/persona");
     pp_controller_set_persona(c, (size_t)i);
     return PP_SLASH_DONE;
 }

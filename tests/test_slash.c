@@ -228,7 +228,7 @@ static void test_template(void **state)
 {
     (void)state;
     assert_int_equal(fix_slash("/template nonsense"), PP_SLASH_ERROR);
-    assert_non_null(strstr(notice(), "F4 lists them"));
+    assert_non_null(strstr(notice(), "/template lists them"));
     assert_int_equal(fix_slash("/template llama"), PP_SLASH_ERROR); /* not that there is none */
     assert_non_null(strstr(notice(), "2 templates begin with \"llama\""));
     assert_int_equal(fix_slash("/template chatml"), PP_SLASH_DONE);
@@ -264,7 +264,7 @@ static void test_lora(void **state)
     assert_int_equal(fix_slash("/lora brad"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "did you mean \"bard\""));
     assert_int_equal(fix_slash("/lora quite-another"), PP_SLASH_ERROR);
-    assert_non_null(strstr(notice(), "F3 lists them"));
+    assert_non_null(strstr(notice(), "/lora lists them"));
     assert_int_equal(fix_slash("/lora ~/mine.gguf"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "/lora add ~/mine.gguf"));
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
