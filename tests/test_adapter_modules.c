@@ -433,6 +433,62 @@ static void norms(void **state)
     }
 }
 
+/* Norms that stand by themselves and those of heads are each row's own: a batch gives what rows give alone. */
+static void norms_in_a_batch(void **state)
+{
+    enum { SETS = 4, ROWS = 3 };
+    static const char *const names[] = {"post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"};
+    static const float scales[SETS] = {0, 1, -0.5f, 0.25f};
+    const struct decoder_shape s = decoder_shape("exaone4");
+    struct decoder *d = decoder_make(&s);
+    struct folder f = {.random = 9};
+    struct pp_error err;
+    struct pp_adapter *a;
+    struct pp_seq *alone[SETS], *together[SETS];
+    struct pp_row rows[SETS * ROWS];
+    const size_t bytes = (size_t)s.n_vocab * sizeof(float);
+    float *want = pp_malloc(SETS * ROWS * bytes);
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char name[160];
+        snprintf(name, sizeof name, "base_model.model.model.layers.1.%s.weight", names[i]);
+        folder_add(&f, name, i ? s.head_dim : s.n_embd, 0, 0.8f, 0.5f);
+    }
+    struct running r = run_small(decoder_write(d), NULL);
+    const char *peft = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"modules_to_save\":[\"norm\"]}");
+    assert_ok(pp_adapter_load(r.m, peft, &a, &err), err);
+    for (int i = 0; i < SETS * ROWS; i++) {
+        const int set = i / ROWS;
+        const struct pp_adapter_use use = {a, scales[set]};
+        if (i % ROWS == 0) {
+            assert_ok(pp_seq_new(r.e, &alone[set], &err), err);
+            assert_ok(pp_seq_new(r.e, &together[set], &err), err);
+            assert_ok(pp_seq_set_adapters(alone[set], &use, 1, &err), err);
+            assert_ok(pp_seq_set_adapters(together[set], &use, 1, &err), err);
+        }
+        rows[i] = (struct pp_row){.seq = alone[set], .token = 5 + 3 * (i % ROWS), .parent = PP_PARENT_PREVIOUS,
+                                  .out = PP_OUT_LOGITS};
+        assert_ok(pp_step(r.e, &rows[i], 1, NULL, &err), err);
+        memcpy(want + i * s.n_vocab, pp_step_output(r.e, 0), bytes);
+        rows[i].seq = together[set];
+    }
+    assert_ok(pp_step(r.e, rows, SETS * ROWS, NULL, &err), err);
+    for (int i = 0; i < SETS * ROWS; i++) {
+        assert_memory_equal(pp_step_output(r.e, i), want + i * s.n_vocab, bytes);
+        if (i >= ROWS)
+            assert_memory_not_equal(want + i * s.n_vocab, want + i % ROWS * s.n_vocab, bytes);
+    }
+    for (int i = 0; i < SETS; i++) {
+        pp_seq_free(alone[i]);
+        pp_seq_free(together[i]);
+    }
+    pp_free(want);
+    pp_adapter_free(a);
+    stop_small(&r);
+    folder_empty(&f);
+    decoder_free(d);
+}
+
 /* Norms that cannot be replaced are refused when the adapter is loaded, and named. */
 static void other_norms(void **state)
 {
@@ -675,7 +731,7 @@ TEST_GROUP(adapter_modules)
         cmocka_unit_test(by_keys),         cmocka_unit_test(own_tokens),   cmocka_unit_test(bad_tokens),
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
         cmocka_unit_test(norms),           cmocka_unit_test(other_norms),  cmocka_unit_test(other_pieces),
-        cmocka_unit_test(beside_text),
+        cmocka_unit_test(beside_text),     cmocka_unit_test(norms_in_a_batch),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }
