@@ -134,10 +134,6 @@ static enum pp_code read_tensor(struct pp_safetensors *s, const cJSON *item, con
                        end - begin);
     t->type = dtype->type;
     t->data = data + begin;
-    if (dtype->type < PP_TYPE_LIMIT && (uintptr_t)t->data % dtype->bytes != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s: tensor %.200s is not aligned; save the file again with a newer safetensors", s->name,
-                       t->name);
     t->size = (size_t)bytes;
     s->dtypes[s->n] = dtype->name;
     if (!pp_name_index_add(&s->index, t->name, strlen(t->name)))

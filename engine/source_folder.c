@@ -478,6 +478,29 @@ static bool is_multiplied(const struct pp_source *s)
     return false;
 }
 
+/* Whether a tensor's numbers lie where they cannot be read in place. */
+static bool is_unaligned(const struct pp_tensor *t)
+{
+    return !t->rows && t->type < PP_TYPE_LIMIT && pp_type_info(t->type)->block_elements == 1 &&
+           (uintptr_t)t->data % pp_type_info(t->type)->block_bytes != 0;
+}
+
+/* Not every program that writes safetensors has the data begin at a multiple of eight (MLX does not, nor did the
+ * library itself before 0.3), so that all of a file's tensors may lie at odd addresses. What is small is copied at once,
+ * as it may be looked at before weights are needed; large matrices are when those are filled. */
+static enum pp_code align_tensors(struct pp_source *s, struct pp_error *err)
+{
+    enum { SMALL = 1 << 17 }; /* bytes */
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < s->list.n && !code; i++) {
+        struct pp_tensor *t = &s->list.t[i];
+        if (is_unaligned(t))
+            code = t->n_dims == 1 || t->size <= SMALL ? pp_tensor_list_copy(&s->list, i, err)
+                                                      : pp_tensor_list_by_rows(&s->list, i, err);
+    }
+    return code;
+}
+
 static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
     const cJSON *tie = pp_json_member(s->text_config, "tie_word_embeddings");
@@ -508,6 +531,8 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
         code = take_scores(s, err);
     if (!code && s->hp.rwkv && !s->hp.rwkv6 && !s->hp.rwkv4)
         code = take_first_values(s, err);
+    if (!code)
+        code = align_tensors(s, err);
     return code ? code : pp_source_index(s, err);
 }
 

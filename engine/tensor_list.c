@@ -1,6 +1,7 @@
 #include "engine/tensor_list.h"
 
 #include <stdint.h>
+#include <string.h>
 
 #include "engine/base/mem.h"
 
@@ -32,6 +33,32 @@ struct pp_rows *pp_tensor_list_rows(struct pp_tensor_list *l, struct pp_error *e
     else
         pp_fail_nomem(err, "the list of tensors");
     return rows;
+}
+
+enum pp_code pp_tensor_list_copy(struct pp_tensor_list *l, size_t i, struct pp_error *err)
+{
+    struct pp_tensor *t = &l->t[i];
+    void *data = pp_grow(&l->made, &l->cap_made, l->n_made + 1, sizeof *l->made) ? NULL : pp_malloc(t->size);
+    if (!data)
+        return pp_fail_nomem(err, t->name);
+    memcpy(data, t->data, t->size);
+    l->made[l->n_made++] = data;
+    t->data = data;
+    return PP_OK;
+}
+
+enum pp_code pp_tensor_list_by_rows(struct pp_tensor_list *l, size_t i, struct pp_error *err)
+{
+    struct pp_rows *rows = pp_tensor_list_rows(l, err);
+    struct pp_tensor *t = &l->t[i];
+    if (!rows)
+        return PP_ERR_NOMEM;
+    *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type = t->type, .type_there = t->type, .as_blocks = true,
+                             .n_cols = t->ne[0], .n_rows = t->ne[1] * t->ne[2] * t->ne[3], .weights = t->data,
+                             .row_step = 1};
+    t->rows = rows;
+    t->data = NULL;
+    return PP_OK;
 }
 
 enum pp_code pp_tensor_list_add_turns(struct pp_tensor_list *l, struct pp_tensor *t, const char *first,

@@ -24,6 +24,9 @@ enum pp_code pp_tensor_list_add(struct pp_tensor_list *l, const struct pp_tensor
                                 struct pp_error *err);
 /* Room for the description of a tensor that is made row by row, which is the list's; NULL: *err is set. */
 struct pp_rows *pp_tensor_list_rows(struct pp_tensor_list *l, struct pp_error *err);
+/* Has the data of tensor i, which has no rows, in memory of the list's: a copy now, or made row by row as they are. */
+enum pp_code pp_tensor_list_copy(struct pp_tensor_list *l, size_t i, struct pp_error *err);
+enum pp_code pp_tensor_list_by_rows(struct pp_tensor_list *l, size_t i, struct pp_error *err);
 /* Adds the two tensors whose rows take turns in t, which is made row by row. PP_ERR_FORMAT: its rows are odd. */
 enum pp_code pp_tensor_list_add_turns(struct pp_tensor_list *l, struct pp_tensor *t, const char *first,
                                       const char *second, struct pp_error *err);
