@@ -482,12 +482,12 @@ static bool is_multiplied(const struct pp_source *s)
 static bool is_unaligned(const struct pp_tensor *t)
 {
     return !t->rows && t->type < PP_TYPE_LIMIT && pp_type_info(t->type)->block_elements == 1 &&
-           (uintptr_t)t->data % pp_type_info(t->type)->block_bytes != 0;
+           (uintptr_t)t->data % (size_t)pp_type_info(t->type)->block_bytes != 0;
 }
 
-/* Not every program that writes safetensors has the data begin at a multiple of eight (MLX does not, nor did the
- * library itself before 0.3), so that all of a file's tensors may lie at odd addresses. What is small is copied at once,
- * as it may be looked at before weights are needed; large matrices are when those are filled. */
+/* Not every program that writes safetensors has the data begin at a multiple of eight: MLX does not, nor did the
+ * library itself before 0.3. So all tensors of a file may lie at odd addresses. What is small is copied at once, as it
+ * may be looked at before weights are needed; large matrices are when those are filled. */
 static enum pp_code align_tensors(struct pp_source *s, struct pp_error *err)
 {
     enum { SMALL = 1 << 17 }; /* bytes */

@@ -59,6 +59,21 @@ static void add_text(struct pp_buf *b, const char *s)
     add_quoted(b, (struct pp_str){s, strlen(s)});
 }
 
+/* An expression: scripts by the names that other programs have for them (tokenizer_regex.c). */
+static void add_expression(struct pp_buf *b, const char *s)
+{
+    static const char script[] = "p{sc:";
+    struct pp_buf text = {0};
+    for (const char *at; (at = strstr(s, script)); s = at + sizeof script - 1) {
+        pp_buf_add(&text, s, (size_t)(at - s));
+        pp_buf_str(&text, "p{");
+    }
+    pp_buf_str(&text, s);
+    add_text(b, pp_buf_cstr(&text));
+    b->bad |= text.bad;
+    pp_buf_free(&text);
+}
+
 static bool is_added(const struct pp_tokenizer *t, uint32_t i)
 {
     return t->type[i] == TOK_CONTROL || t->type[i] == TOK_USER || t->type[i] == TOK_UNKNOWN;
@@ -98,7 +113,7 @@ static void json_split(const char *const *patterns, bool add_space, struct pp_bu
     pp_buf_str(b, " \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [\n");
     for (; *patterns; patterns++) {
         pp_buf_str(b, "  {\"type\": \"Split\", \"pattern\": {\"Regex\": ");
-        add_text(b, *patterns);
+        add_expression(b, *patterns);
         pp_buf_str(b, "}, \"behavior\": \"Isolated\", \"invert\": false},\n");
     }
     pp_buf_str(b, "  {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
@@ -125,7 +140,10 @@ static void json_words(const struct pp_tokenizer *t, struct pp_buf *b)
         const size_t n = strlen(rest);
         const bool literal = n > 4 && strncmp(rest, "\\Q", 2) == 0 && strcmp(rest + n - 2, "\\E") == 0;
         pp_buf_fmt(b, "  {\"type\": \"Split\", \"pattern\": {\"%s\": ", literal ? "String" : "Regex");
-        add_quoted(b, literal ? (struct pp_str){rest + 2, n - 4} : (struct pp_str){rest, n});
+        if (literal)
+            add_quoted(b, (struct pp_str){rest + 2, n - 4});
+        else
+            add_expression(b, rest);
         pp_buf_fmt(b, "}, \"behavior\": \"%s\", \"invert\": %s}%s\n", name, inverted ? "true" : "false",
                    behind);
     }

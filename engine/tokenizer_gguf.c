@@ -200,7 +200,7 @@ static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, s
 /* White space is dropped; llama.cpp has words of small letters, if the file says so. */
 static enum pp_code read_characters(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
-    static const char words[] = "(?#others removed)\\S+", lower[] = "[{\"type\":\"Lowercase\"}]";
+    static const char words[] = "(?#others removed)[^" TOK_WHITE_SPACE "]+", lower[] = "[{\"type\":\"Lowercase\"}]";
     bool small = false, add_space = false;
     int64_t packed = 0;
     enum pp_code code = read_patterns(g, spec, err);

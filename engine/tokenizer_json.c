@@ -34,8 +34,9 @@ struct reader {
     char *charsmap;                /* decoded here */
     struct pp_buf pieces;          /* WordPiece's texts as they are kept */
     unsigned template_parts;       /* read so far */
-    char *owned[TOK_MAX_PATTERNS]; /* patterns made here */
+    char *owned[2 * TOK_MAX_PATTERNS]; /* patterns made here */
     size_t n_owned;
+    bool foreign[TOK_MAX_PATTERNS]; /* patterns that are expressions of the file */
 };
 
 /* Absent and null are the default. */
@@ -201,7 +202,7 @@ static enum pp_code add_behaving(struct reader *r, const char *behavior, const c
                                  const char *close, struct pp_error *err)
 {
     struct pp_buf text = {0};
-    if (r->n_owned == TOK_MAX_PATTERNS)
+    if (r->spec.n_patterns == TOK_MAX_PATTERNS)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text in more than %d steps", TOK_MAX_PATTERNS);
     pp_buf_fmt(&text, "%s%s%s%s", behavior, open, pattern, close);
     if (!(r->owned[r->n_owned] = pp_buf_take(&text)))
@@ -216,6 +217,27 @@ static enum pp_code add_literal(struct reader *r, const char *behavior, const ch
     return add_behaving(r, behavior, "\\Q", text, "\\E", err);
 }
 
+/* Has the expressions of the file, of which no rule is made, in our dialect. */
+static enum pp_code translate_patterns(struct reader *r, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < r->spec.n_patterns && !code; i++) {
+        struct pp_buf text = {0};
+        if (!r->foreign[i])
+            continue;
+        code = tok_regex(r->spec.patterns[i].data, &text, err);
+        char *made = code ? NULL : pp_buf_take(&text);
+        pp_buf_free(&text);
+        if (!code && !made)
+            code = pp_fail_nomem(err, "the split patterns");
+        if (code)
+            break;
+        r->owned[r->n_owned++] = made;
+        r->spec.patterns[i] = (struct pp_str){made, strlen(made)};
+    }
+    return code;
+}
+
 static enum pp_code read_split(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     const cJSON *pattern = pp_json_member(node, "pattern");
@@ -227,6 +249,8 @@ static enum pp_code read_split(struct reader *r, const cJSON *node, struct pp_er
         return PP_OK; /* no spaces are left to split at */
     if (!behavior || !(regex || (text && *text)))
         return unsupported("pre-tokenizer", node, err);
+    if (r->spec.n_patterns < TOK_MAX_PATTERNS)
+        r->foreign[r->spec.n_patterns] = regex != NULL;
     if (regex && (!*behavior || (inverted && strcmp(pp_json_text(node, "behavior"), "Removed") == 0 &&
                                  tok_pattern_is_total(regex)))) /* that leaves nothing to be removed */
         return add_pattern(r, regex, err);
@@ -248,9 +272,9 @@ static enum pp_code read_length(struct reader *r, const cJSON *node, struct pp_e
 /* Pre-tokenizers that are patterns. */
 static enum pp_code read_named(struct reader *r, const cJSON *node, struct pp_error *err)
 {
-    static const char space[] = "(?!\\x{180E})\\s";
+    static const char space[] = "[" TOK_WHITE_SPACE "]";
     static const char word[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]+|"
-                               "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}\\s]+";
+                               "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}" TOK_WHITE_SPACE "]+";
     const char *given = pp_json_text(node, "behavior");
     const char *behavior = tok_behavior(*given ? given : "Isolated", false);
     if (is_type(node, "Digits"))
@@ -644,7 +668,7 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
                        "only where tokens are made of characters, not of bytes", end);
     if (spec->kind == TOK_CHARACTERS) {
         decide_characters(r, fallback);
-        return PP_OK;
+        return translate_patterns(r, err);
     }
     if (spec->kind == TOK_SPM) {
         if (spec->n_patterns)
@@ -657,7 +681,7 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
     spec->rule = tok_rule_by_patterns(spec->patterns, spec->n_patterns);
     if (spec->rule)
         spec->add_bos = spec->rule->add_bos; /* unless the files say otherwise */
-    return PP_OK;
+    return spec->rule ? PP_OK : translate_patterns(r, err);
 }
 
 static enum pp_code read_all(struct reader *r, struct pp_error *err)

@@ -24,7 +24,7 @@ enum {
     INVALID_STANDS_FOR = '\x01', /* a byte that is not UTF-8 is split like this one: neither letter, number nor space */
 };
 
-#define WS "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define WS TOK_WHITE_SPACE
 #define SPACE "[" WS "]"
 #define CONTRACTION "'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
 #define SPACES_TO_LAST SPACE "+(?![^" WS "])|" SPACE "+"
@@ -643,25 +643,34 @@ static bool in_time(struct tok_split_state *st)
     return pp_now_ns() < st->deadline_ns;
 }
 
+/* The next match at or after `from`, which may be empty, but not where the text is cut already. */
 static enum pp_code match_expression(const struct splitting *sp, size_t level, const char *piece, size_t n, size_t from,
                                      struct match *m)
 {
     const pcre2_code *code = sp->s->levels[level].code;
     pcre2_match_data *found = sp->st->found[level];
-    const uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
-    int rc = pcre2_match(code, (PCRE2_SPTR)piece, n, from, options, found, sp->s->limits);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(code, (PCRE2_SPTR)piece, n, from, options | PCRE2_NO_JIT, found, sp->s->limits);
-    if (rc == PCRE2_ERROR_NOMEMORY || rc == PCRE2_ERROR_HEAPLIMIT)
-        return pp_fail_nomem(sp->err, "splitting the text into words");
-    if ((rc < 0 && rc != PCRE2_ERROR_NOMATCH) || !in_time(sp->st))
-        return pp_fail(sp->err, PP_ERR_UNSUPPORTED, "a split pattern of this tokenizer takes too long on this text");
-    if (rc < 0)
-        return PP_OK;
-    const PCRE2_SIZE *at = pcre2_get_ovector_pointer(found);
-    if (at[0] < from || at[1] <= at[0] || at[1] > n)
-        return pp_fail(sp->err, PP_ERR_UNSUPPORTED, "a split pattern of this tokenizer moves backwards");
-    *m = (struct match){at[0], at[1]};
+    for (size_t at = from; at < n;) {
+        const uint32_t options = PCRE2_NO_UTF_CHECK;
+        int rc = pcre2_match(code, (PCRE2_SPTR)piece, n, at, options, found, sp->s->limits);
+        if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+            rc = pcre2_match(code, (PCRE2_SPTR)piece, n, at, options | PCRE2_NO_JIT, found, sp->s->limits);
+        if (rc == PCRE2_ERROR_NOMEMORY || rc == PCRE2_ERROR_HEAPLIMIT)
+            return pp_fail_nomem(sp->err, "splitting the text into words");
+        if ((rc < 0 && rc != PCRE2_ERROR_NOMATCH) || !in_time(sp->st))
+            return pp_fail(sp->err, PP_ERR_UNSUPPORTED, "a split pattern of this tokenizer takes too long on this "
+                           "text");
+        if (rc < 0)
+            return PP_OK;
+        const PCRE2_SIZE *v = pcre2_get_ovector_pointer(found);
+        if (v[0] < at || v[1] < v[0] || v[1] > n)
+            return pp_fail(sp->err, PP_ERR_UNSUPPORTED, "a split pattern of this tokenizer moves backwards");
+        if (v[1] > from) {
+            *m = (struct match){v[0], v[1]};
+            return PP_OK;
+        }
+        int32_t c;
+        at += pp_utf8_decode(piece + at, n - at, &c);
+    }
     return PP_OK;
 }
 
@@ -678,7 +687,7 @@ static const char *find_scan(tok_scan_fn scan, const char *p, const char *end, c
     return NULL;
 }
 
-/* The next match of a pattern at or after `from`. */
+/* The next match of a pattern at or after `from`; n, n: there is none. Where it is empty, the text is only cut. */
 static enum pp_code next_match(const struct splitting *sp, size_t level, const char *piece, size_t n, size_t from,
                                struct match *m)
 {
@@ -802,7 +811,8 @@ static enum pp_code split_behaving(const struct splitting *sp, size_t level, con
         if (!code)
             code = add_part(sp, level, piece, &last, (struct part){pos, m.begin, inverted});
         if (!code)
-            code = add_part(sp, level, piece, &last, (struct part){m.begin, m.end, !inverted});
+            code = m.end > m.begin ? add_part(sp, level, piece, &last, (struct part){m.begin, m.end, !inverted})
+                                   : end_part(sp, level, piece, &last);
         if (code)
             return code;
         pos = m.end;

@@ -57,13 +57,19 @@ static enum pp_code copy_text(const char *text, char **to, size_t *n, struct pp_
     return *to ? PP_OK : pp_fail_nomem(err, "the tokenizer's normalizer");
 }
 
-static enum pp_code compile(const char *pattern, struct step *s, struct pp_error *err)
+static enum pp_code compile(const char *expression, struct step *s, struct pp_error *err)
 {
+    struct pp_buf pattern = {0};
     int problem;
     PCRE2_SIZE at;
-    s->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                            PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_DOLLAR_ENDONLY |
-                            PCRE2_NEVER_BACKSLASH_C, &problem, &at, NULL);
+    enum pp_code code = tok_regex(expression, &pattern, err);
+    if (!code)
+        s->code = pcre2_compile((PCRE2_SPTR)pp_buf_cstr(&pattern), PCRE2_ZERO_TERMINATED,
+                                PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_DOLLAR_ENDONLY |
+                                PCRE2_NEVER_BACKSLASH_C, &problem, &at, NULL);
+    pp_buf_free(&pattern);
+    if (code)
+        return code;
     if (!s->code) {
         PCRE2_UCHAR why[160];
         pcre2_get_error_message(problem, why, sizeof why);
@@ -322,7 +328,7 @@ static enum pp_code replace(const struct step *s, struct pp_str *text, struct pp
 static enum pp_code match(const struct step *s, struct pp_str text, size_t from, pcre2_match_data *found,
                           pcre2_match_context *limits, bool *there, struct running *r)
 {
-    const uint32_t options = PCRE2_NOTEMPTY;
+    const uint32_t options = 0;
     int rc = pcre2_match(s->code, (PCRE2_SPTR)text.data, text.len, from, options, found, limits);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
         rc = pcre2_match(s->code, (PCRE2_SPTR)text.data, text.len, from, options | PCRE2_NO_JIT, found, limits);
@@ -335,27 +341,35 @@ static enum pp_code match(const struct step *s, struct pp_str text, size_t from,
     return PP_OK;
 }
 
+/* Matches may be empty, but for one behind another. */
 static enum pp_code replace_matches(const struct step *s, struct pp_str *text, struct pp_buf *out,
                                     pcre2_match_data *found, pcre2_match_context *limits, struct running *r)
 {
-    size_t at = 0;
-    bool there = true;
-    for (unsigned count = 1; at < text->len && out->len <= r->most; count++) {
-        enum pp_code code = match(s, *text, at, found, limits, &there, r);
-        if (code || !there) {
-            if (code || at == 0)
-                return code;
+    size_t at = 0, behind = SIZE_MAX; /* the last match */
+    for (size_t from = 0, count = 1; text->len && from <= text->len && out->len <= r->most; count++) {
+        bool there = false;
+        enum pp_code code = match(s, *text, from, found, limits, &there, r);
+        if (code)
+            return code;
+        if (!there)
             break;
-        }
         const PCRE2_SIZE *v = pcre2_get_ovector_pointer(found);
-        if (v[0] < at || v[1] <= v[0] || v[1] > text->len ||
+        if (v[0] < from || v[1] < v[0] || v[1] > text->len ||
             (count % CLOCK_EVERY == 0 && pp_now_ns() > r->deadline_ns))
             return pp_fail(r->err, PP_ERR_UNSUPPORTED, "an expression of this tokenizer's normalizer moves backwards "
                            "or takes too long on this text");
+        from = v[1];
+        if (v[1] == behind) {
+            int32_t c;
+            from += from < text->len ? pp_utf8_decode(text->data + from, text->len - from, &c) : 1;
+            continue;
+        }
         pp_buf_add(out, text->data + at, v[0] - at);
         pp_buf_add(out, s->to, s->n_to);
-        at = v[1];
+        at = behind = v[1];
     }
+    if (behind == SIZE_MAX)
+        return PP_OK;
     pp_buf_add(out, text->data + at, text->len - at);
     *text = (struct pp_str){pp_buf_cstr(out), out->len};
     return PP_OK;

@@ -279,8 +279,11 @@ static void test_patterns(void **state)
     struct pp_tokenizer *t = hello("l+", false); /* matches and what lies between */
     expect_tokens(t, "hello", 0, "he|ll|o");
     pp_tokenizer_free(t);
-    t = hello("(?=e)|x*", false); /* empty matches split nothing */
-    expect_tokens(t, "hello", 0, "hello");
+    t = hello("(?=e)|(?<=ll)", false); /* empty matches cut, too */
+    expect_tokens(t, "hello", 0, "h|e|ll|o");
+    pp_tokenizer_free(t);
+    t = hello("x*", false);
+    expect_tokens(t, "hello", 0, "h|e|l|l|o");
     pp_tokenizer_free(t);
     /* A pattern that backtracks without end fails, soon. */
     t = hello("(a+)+$", false);

@@ -1,0 +1,328 @@
+/* tokenizer_regex.c - expressions of a tokenizer.json as PCRE2 reads them.
+ *
+ * The library that such files come from matches them with Oniguruma, in its Ruby syntax:
+ * https://github.com/kkos/oniguruma, doc/RE. There classes may hold classes and be cut with others ([\w&&[^\d]]), \w is
+ * letters, marks, decimal digits and connectors, \h a hexadecimal digit, ^ and $ are at every line's ends, properties
+ * have long names, and (?m) lets the point match line feeds. What is written here instead means the same in both
+ * dialects, as it may stand in a tokenizer.json again. The rest is copied. */
+#include <stdio.h>
+#include <string.h>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "engine/base/buf.h"
+#include "engine/tokenizer_internal.h"
+
+enum {
+    MAX_DEPTH = 64, /* of groups; of classes, each of which is written out again where it is cut with another */
+    MAX_CLASSES = 6,
+    MAX_OUT = 1 << 16,
+};
+
+#define ALPHA "\\p{Alphabetic}"
+#define WORD ALPHA "\\p{M}\\p{Nd}\\p{Pc}"
+#define LATIN_WORD WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}" /* outside of classes fractions and powers, too */
+#define HEX "0-9A-Fa-f"
+#define ANY "[\\x{0}-\\x{10FFFF}]"
+#define BETWEEN(a, b) "(?<" a "[" LATIN_WORD "])(?" b "[" LATIN_WORD "])"
+
+struct regex {
+    const char *p;
+    struct pp_buf *out;
+    bool dot_all[MAX_DEPTH]; /* of the groups that are open */
+    int depth, classes;
+    bool bad;                /* no expression, or one that goes too deep */
+};
+
+/* Properties that PCRE2 lacks under this name, or has otherwise; spaces, hyphens and underscores do not count. */
+static const struct {
+    const char *name, *body;
+} properties[] = {
+    {"alnum", ALPHA "\\p{Nd}"},     {"alpha", ALPHA},               {"blank", "\\t\\p{Zs}"},
+    {"cntrl", "\\p{Cc}"},           {"digit", "\\p{Nd}"},           {"lower", "\\p{Lowercase}"},
+    {"upper", "\\p{Uppercase}"},    {"punct", "\\p{P}"},            {"space", TOK_WHITE_SPACE},
+    {"xdigit", HEX},                {"word", WORD},                 {"letter", "\\p{L}"},
+    {"graph", "[:graph:]"},         {"print", "[:print:]"},
+    {"uppercaseletter", "\\p{Lu}"}, {"lowercaseletter", "\\p{Ll}"}, {"titlecaseletter", "\\p{Lt}"},
+    {"casedletter", "\\p{Lu}\\p{Ll}\\p{Lt}"},                       {"modifierletter", "\\p{Lm}"},
+    {"otherletter", "\\p{Lo}"},     {"mark", "\\p{M}"},             {"combiningmark", "\\p{M}"},
+    {"nonspacingmark", "\\p{Mn}"},  {"spacingmark", "\\p{Mc}"},     {"enclosingmark", "\\p{Me}"},
+    {"number", "\\p{N}"},           {"decimalnumber", "\\p{Nd}"},   {"letternumber", "\\p{Nl}"},
+    {"othernumber", "\\p{No}"},     {"punctuation", "\\p{P}"},      {"connectorpunctuation", "\\p{Pc}"},
+    {"dashpunctuation", "\\p{Pd}"}, {"openpunctuation", "\\p{Ps}"}, {"closepunctuation", "\\p{Pe}"},
+    {"initialpunctuation", "\\p{Pi}"},                              {"finalpunctuation", "\\p{Pf}"},
+    {"otherpunctuation", "\\p{Po}"}, {"symbol", "\\p{S}"},          {"mathsymbol", "\\p{Sm}"},
+    {"currencysymbol", "\\p{Sc}"},  {"modifiersymbol", "\\p{Sk}"},  {"othersymbol", "\\p{So}"},
+    {"separator", "\\p{Z}"},        {"spaceseparator", "\\p{Zs}"},  {"lineseparator", "\\p{Zl}"},
+    {"paragraphseparator", "\\p{Zp}"}, {"other", "\\p{C}"},         {"control", "\\p{Cc}"},
+    {"format", "\\p{Cf}"},          {"privateuse", "\\p{Co}"},      {"unassigned", "\\p{Cn}"},
+};
+
+static const char *property(const char *name, size_t n, bool posix)
+{
+    char plain[32];
+    size_t len = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!strchr(" -_", name[i])) {
+            if (len == sizeof plain - 1)
+                return NULL;
+            plain[len++] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] - 'A' + 'a' : name[i]);
+        }
+    plain[len] = 0;
+    if (posix && strcmp(plain, "punct") == 0)
+        return "\\p{P}\\p{S}";
+    for (size_t i = 0; i < sizeof properties / sizeof *properties; i++)
+        if (strcmp(properties[i].name, plain) == 0)
+            return properties[i].body;
+    return NULL;
+}
+
+/* What stands for a set of characters at p, \w or \p{Letter} or [:alpha:] with its first bracket: how many bytes it
+ * has, and the set as part of a class; 0: there is none that needs other words. */
+static size_t set_at(const char *p, const char **body, bool *negated)
+{
+    static const struct {
+        char lower, upper;
+        const char *body;
+    } sets[] = {{'w', 'W', WORD}, {'s', 'S', TOK_WHITE_SPACE}, {'h', 'H', HEX}};
+    for (size_t i = 0; p[0] == '\\' && i < sizeof sets / sizeof *sets; i++)
+        if (p[1] == sets[i].lower || p[1] == sets[i].upper) {
+            *body = sets[i].body;
+            *negated = p[1] == sets[i].upper;
+            return 2;
+        }
+    const bool posix = p[0] == '[' && p[1] == ':', braces = p[0] == '\\' && (p[1] == 'p' || p[1] == 'P') && p[2] == '{';
+    if (!posix && !braces)
+        return 0;
+    const char *name = p + 2 + braces, *end = strpbrk(name, posix ? ":]" : "}");
+    *negated = p[1] == 'P';
+    if (*name == '^')
+        name++, *negated = !*negated;
+    if (!end || (posix && (end[0] != ':' || end[1] != ']')) || !(*body = property(name, (size_t)(end - name), posix)))
+        return 0;
+    return (size_t)(end - p) + (posix ? 2 : 1);
+}
+
+/* A property by its name in braces, n bytes at p. Scripts are those that characters have, not those they are used in,
+ * as PCRE2 takes \p{Han}. */
+static void copy_property(const char *p, size_t n, struct pp_buf *to)
+{
+    const bool negated = p[3] == '^';
+    const int len = (int)n - 4 - negated;
+    char script[64];
+    int problem;
+    PCRE2_SIZE at;
+    pcre2_code *code = NULL;
+    const int size = snprintf(script, sizeof script, "\\p{sc:%.*s}", len, p + 3 + negated);
+    if (size > 0 && size < (int)sizeof script && len > 2)
+        code = pcre2_compile((PCRE2_SPTR)script, (PCRE2_SIZE)size, PCRE2_UTF, &problem, &at, NULL);
+    if (code)
+        pp_buf_fmt(to, "\\%c%s", (p[1] == 'P') != negated ? 'P' : 'p', script + 2);
+    else
+        pp_buf_add(to, p, n);
+    pcre2_code_free(code);
+}
+
+/* One character of a class, escaped or not: as many bytes as it has. \u00e9 and \v are written otherwise. */
+static void copy_character(struct regex *r, struct pp_buf *to)
+{
+    const char *p = r->p;
+    size_t n = 1;
+    if (*p == '\\' && (p[1] == 'p' || p[1] == 'P') && p[2] == '{' && strchr(p, '}')) {
+        n = (size_t)(strchr(p, '}') - p) + 1;
+        copy_property(p, n, to);
+        r->p += n;
+        return;
+    }
+    if (*p == '\\' && p[1] == 'u' && strspn(p + 2, "0123456789abcdefABCDEF") >= 4) {
+        pp_buf_fmt(to, "\\x{%.4s}", p + 2);
+        r->p += 6;
+        return;
+    }
+    if (*p == '\\' && p[1] == 'v') {
+        pp_buf_str(to, "\\x0b");
+        r->p += 2;
+        return;
+    }
+    if (*p == '\\' && p[1] == 'x' && p[2] == '{' && strchr(p, '}'))
+        n = (size_t)(strchr(p, '}') - p) + 1;
+    else if (*p == '\\' && p[1])
+        n = 2;
+    if (*p == ']' || (*p == '^' && !to->len)) /* which would end a class, or turn it round */
+        pp_buf_char(to, '\\');
+    pp_buf_add(to, p, n);
+    r->p += n;
+}
+
+/* The characters of a class up to where it is cut with others, as a union. */
+struct union_of {
+    struct pp_buf plain;  /* what stands between brackets */
+    struct pp_buf others; /* "|" and what matches one character, and again */
+};
+
+static void take_class(struct regex *r, struct pp_buf *to);
+
+/* Whether the next bytes are a character that may end a range. */
+static bool is_character(const char *p)
+{
+    return *p && *p != ']' && *p != '[' && !(p[0] == '&' && p[1] == '&') &&
+           !(*p == '\\' && p[1] && strchr("wWsShHdDpPRX", p[1]));
+}
+
+static void take_union(struct regex *r, struct union_of *u)
+{
+    bool before = false; /* a character that a range may begin with */
+    for (bool first = true; !r->bad && *r->p && (*r->p != ']' || (first && strchr(r->p + 1, ']'))); first = false) {
+        const char *body;
+        bool negated;
+        if (r->p[0] == '&' && r->p[1] == '&')
+            return;
+        const size_t n = set_at(r->p, &body, &negated);
+        if (n && negated)
+            pp_buf_fmt(&u->others, "|[^%s]", body);
+        else if (n)
+            pp_buf_str(&u->plain, body);
+        else if (*r->p == '[') {
+            pp_buf_char(&u->others, '|');
+            take_class(r, &u->others);
+        } else if (*r->p == '-' && before && is_character(r->p + 1)) {
+            pp_buf_char(&u->plain, '-');
+            r->p++;
+            copy_character(r, &u->plain);
+        } else if (*r->p == '-') {
+            pp_buf_str(&u->plain, "\\-");
+            r->p++;
+        } else {
+            before = is_character(r->p);
+            copy_character(r, &u->plain);
+            continue;
+        }
+        r->p += n;
+        before = false;
+    }
+    r->bad |= !*r->p;
+}
+
+static void write_union(const struct union_of *u, bool negated, struct pp_buf *to)
+{
+    if (!u->others.len) {
+        pp_buf_fmt(to, u->plain.len ? negated ? "[^%s]" : "[%s]" : negated ? ANY : "(?!)", pp_buf_cstr(&u->plain));
+        return;
+    }
+    pp_buf_str(to, negated ? "(?:(?!" : "(?:");
+    if (u->plain.len)
+        pp_buf_fmt(to, "[%s]%s", pp_buf_cstr(&u->plain), pp_buf_cstr(&u->others));
+    else
+        pp_buf_str(to, pp_buf_cstr(&u->others) + 1);
+    pp_buf_str(to, negated ? ")" ANY ")" : ")");
+}
+
+/* A class, from its first bracket on: what matches one character. */
+static void take_class(struct regex *r, struct pp_buf *to)
+{
+    struct pp_buf cut = {0}, last = {0}; /* all but the last of what is cut with each other */
+    const bool negated = r->p[1] == '^';
+    bool more = true;
+    r->p += 1 + negated;
+    r->bad |= ++r->classes > MAX_CLASSES;
+    for (bool first = true; more && !r->bad; first = false) {
+        struct union_of u = {0};
+        take_union(r, &u);
+        if (r->bad)
+            break;
+        if (!first)
+            pp_buf_fmt(&cut, "(?=%s)", pp_buf_cstr(&last));
+        more = *r->p == '&';
+        pp_buf_clear(&last);
+        write_union(&u, first && !more && negated, &last);
+        r->bad |= u.plain.bad || u.others.bad;
+        pp_buf_free(&u.plain);
+        pp_buf_free(&u.others);
+        r->p += more ? 2 : 1;
+    }
+    r->classes--;
+    if (!cut.len)
+        pp_buf_str(to, pp_buf_cstr(&last));
+    else
+        pp_buf_fmt(to, negated ? "(?:(?!%s%s)" ANY ")" : "(?:%s%s)", pp_buf_cstr(&cut), pp_buf_cstr(&last));
+    pp_buf_free(&cut);
+    pp_buf_free(&last);
+}
+
+/* What opens a group; of options those that mean something else. */
+static void take_group(struct regex *r)
+{
+    const bool options = r->p[1] == '?' && r->p[2] && strchr("imx-", r->p[2]);
+    bool off = false, dot_all = r->dot_all[r->depth];
+    if (r->p[1] == '?' && r->p[2] == '#') { /* a comment */
+        const char *end = strchr(r->p, ')');
+        r->bad |= !end;
+        pp_buf_add(r->out, r->p, end ? (size_t)(end + 1 - r->p) : 0);
+        r->p = end ? end + 1 : r->p;
+        return;
+    }
+    pp_buf_add(r->out, r->p, options ? 2 : 1);
+    r->p += options ? 2 : 1;
+    for (; options && *r->p && strchr("imx-", *r->p); r->p++) {
+        off |= *r->p == '-';
+        dot_all = *r->p == 'm' ? !off : dot_all;
+        if (*r->p != 'm')
+            pp_buf_char(r->out, *r->p);
+    }
+    if (options && *r->p == ')') { /* for the rest of the group that is open */
+        r->dot_all[r->depth] = dot_all;
+        return;
+    }
+    r->bad |= r->depth + 1 == MAX_DEPTH;
+    if (!r->bad)
+        r->dot_all[++r->depth] = dot_all;
+}
+
+static void take_next(struct regex *r)
+{
+    const char *body, *p = r->p;
+    bool negated;
+    const size_t n = *p == '\\' ? set_at(p, &body, &negated) : 0;
+    if (n) {
+        body = p[1] == 'w' || p[1] == 'W' ? LATIN_WORD : body;
+        pp_buf_fmt(r->out, negated ? "[^%s]" : "[%s]", body);
+        r->p += n;
+    } else if (*p == '\\' && (p[1] == 'b' || p[1] == 'B')) {
+        pp_buf_str(r->out, p[1] == 'b' ? "(?:" BETWEEN("=", "!") "|" BETWEEN("!", "=") ")"
+                                       : "(?:" BETWEEN("=", "=") "|" BETWEEN("!", "!") ")");
+        r->p += 2;
+    } else if (*p == '\\') {
+        copy_character(r, r->out);
+    } else if (*p == '[') {
+        take_class(r, r->out);
+    } else if (*p == '(') {
+        take_group(r);
+    } else if (*p == '^' || *p == '$') {
+        pp_buf_str(r->out, *p == '^' ? "(?<![^\\n])" : "(?![^\\n])");
+        r->p++;
+    } else if (*p == '.' && r->dot_all[r->depth]) {
+        pp_buf_str(r->out, ANY);
+        r->p++;
+    } else if (p[0] == '{' && p[1] == ',') {
+        pp_buf_str(r->out, "{0");
+        r->p++;
+    } else {
+        r->depth -= *p == ')' && r->depth > 0;
+        pp_buf_char(r->out, *p);
+        r->p++;
+    }
+}
+
+enum pp_code tok_regex(const char *expression, struct pp_buf *out, struct pp_error *err)
+{
+    struct regex r = {.p = expression, .out = out};
+    while (*r.p && !r.bad && !out->bad && out->len < MAX_OUT)
+        take_next(&r);
+    if (out->bad)
+        return pp_fail_nomem(err, "an expression of the tokenizer");
+    if (r.bad || *r.p)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "an expression of the tokenizer cannot be used: \"%.60s\" lacks its "
+                       "end, or goes too deep", expression);
+    return PP_OK;
+}
