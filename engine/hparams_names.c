@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/part_name.h"
 #include "engine/base/utf8.h"
 #include "engine/hparams.h"
 
@@ -60,18 +61,6 @@ static void title_word(char *word, size_t n)
             word[i] = (char)(word[i] - 'a' + 'A');
 }
 
-/* Where the last part of a path begins; *end: where it ends, without slashes behind it. */
-static size_t last_part(const char *path, size_t *end)
-{
-    *end = strlen(path);
-    while (*end > 1 && path[*end - 1] == '/')
-        --*end;
-    size_t begin = *end;
-    while (begin > 0 && path[begin - 1] != '/')
-        begin--;
-    return begin;
-}
-
 /* "." and "..", which name no folder. */
 static bool is_dots(const char *part, size_t n)
 {
@@ -80,13 +69,14 @@ static bool is_dots(const char *part, size_t n)
 
 void pp_name_of_path(const char *path, char *out, size_t out_size)
 {
-    size_t end, begin = last_part(path, &end);
-    char *real = is_dots(path + begin, end - begin) ? realpath(path, NULL) : NULL;
+    size_t n;
+    const char *name = pp_path_name(path, &n);
+    char *real = is_dots(name, n) ? realpath(path, NULL) : NULL;
     if (real)
-        begin = last_part(path = real, &end);
-    if (end - begin > 5 && strncmp(path + end - 5, ".gguf", 5) == 0)
-        end -= 5;
-    pp_clean_name(path + begin, end - begin, out, out_size);
+        name = pp_path_name(real, &n);
+    if (n > 5 && strncmp(name + n - 5, ".gguf", 5) == 0)
+        n -= 5;
+    pp_clean_name(name, n, out, out_size);
     free(real);
 }
 

@@ -303,7 +303,7 @@ static enum pp_code info(struct models *c, struct pp_error *err)
 static enum pp_code find(struct models *c, const char *word, char **path, struct pp_error *err)
 {
     enum pp_code code = pp_store_model_find(c->st, word, path, err);
-    char *real = code == PP_ERR_NOT_FOUND ? realpath(word, NULL) : NULL;
+    char *real = code == PP_ERR_NOT_FOUND ? pp_registry_path(word) : NULL;
     struct pp_model_entry *l;
     size_t n;
     if (real && pp_store_model_list(c->st, &l, &n, NULL) == PP_OK) {
@@ -312,7 +312,7 @@ static enum pp_code find(struct models *c, const char *word, char **path, struct
                 *path = pp_strdup(real);
         pp_model_entry_list_free(l, n);
     }
-    free(real);
+    pp_free(real);
     if (*path)
         return PP_OK;
     if (code == PP_ERR_NOT_FOUND) {

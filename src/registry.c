@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "engine/base/part_name.h"
 #include "engine/engine.h"
@@ -24,13 +25,8 @@ static bool ends_with(const char *s, size_t n, const char *ending)
  * as names are. real: where it leads, which names what "." and ".." mean; or NULL. */
 static char *name_of(const char *path, const char *real)
 {
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    const char *begin = path + n;
-    while (begin > path && begin[-1] != '/')
-        begin--;
-    n = (size_t)(path + n - begin);
+    size_t n;
+    const char *begin = pp_path_name(path, &n);
     if (real && (n == 1 || n == 2) && begin[0] == '.' && begin[n - 1] == '.')
         return name_of(real, NULL);
     if (ends_with(begin, n, ".gguf"))
@@ -40,6 +36,28 @@ static char *name_of(const char *path, const char *real)
         if ((unsigned char)*s < ' ' || *s == 127)
             *s = '_';
     return name;
+}
+
+/* Parts of a model are found beside each other by their names, which those that links lead to need not have, as in the
+ * cache of Hugging Face's programs. */
+char *pp_registry_path(const char *path)
+{
+    struct stat st;
+    const char *name = strrchr(path, '/'), *own = name ? name + 1 : path;
+    if (stat(path, &st) != 0 || S_ISDIR(st.st_mode) || !*own) {
+        char *real = realpath(path, NULL), *copy = real ? pp_strdup(real) : NULL;
+        free(real);
+        return copy;
+    }
+    char *folder = name ? pp_strndup(path, (size_t)(own - path)) : pp_strdup(".");
+    char *real = folder ? realpath(folder, NULL) : NULL;
+    struct pp_buf out = {0};
+    if (real)
+        pp_buf_fmt(&out, "%s%s%s", real, real[1] ? "/" : "", own);
+    char *whole = real ? pp_buf_take(&out) : NULL;
+    free(real);
+    pp_free(folder);
+    return whole;
 }
 
 bool pp_registry_looks_like(const char *path)
@@ -87,16 +105,14 @@ enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_mod
     enum pp_code code = pp_model_open(path, &m, err);
     if (code)
         return code;
-    char *real = realpath(path, NULL);
     const struct pp_model_info *info = pp_model_info(m);
-    out->path = real ? pp_strdup(real) : NULL;
-    out->name = name ? pp_strdup(name) : name_of(path, real);
+    out->path = pp_registry_path(path);
+    out->name = name ? pp_strdup(name) : name_of(path, out->path);
     out->facts = facts_of(info);
     out->source = pp_strdup("");
     out->sha256 = pp_strdup("");
     out->tags = pp_strdup("");
     out->bytes = (int64_t)info->bytes;
-    free(real);
     pp_model_close(m);
     const bool whole = out->path && out->name && out->facts && out->source && out->sha256 && out->tags;
     if (whole && pp_registry_can_find(out->name))

@@ -73,6 +73,18 @@ models; expect "all gone" 0 '' 'no model is registered'
 [ -f engine/starter/starter-Q4_K_M.gguf ] && pass "files stay" || fail "files stay" "gone"
 
 
+# the cache of Hugging Face's programs: links with names to files without, in folders with none
+hub="$tmp/hub/models--acme--Tiny-Model"
+mkdir -p "$hub/blobs" "$hub/snapshots/0123abcd/Q4" "$tmp/hub/models--acme--Folder/snapshots"
+"$pippin" convert engine/starter/starter-draft-Q4_0.gguf "$tmp/hub/models--acme--Folder/snapshots/4567cdef" >"$tmp/out" 2>&1
+cp engine/starter/starter-draft-Q4_0.gguf "$hub/blobs/89ab"
+ln -s ../../blobs/89ab "$hub/snapshots/0123abcd/Tiny-Q4_0.gguf"
+models add "$tmp/hub"; expect "a cache of snapshots" 0 '' 'Folder is .*/snapshots/4567cdef$'
+expect "whose files are called as the links are" 0 '' 'Tiny-Q4_0 is .*/snapshots/0123abcd/Tiny-Q4_0.gguf$'
+"$pippin" tokenize -m Tiny-Q4_0 -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and found so" 0 '^\['
+models rm "$hub/snapshots/0123abcd/Tiny-Q4_0.gguf"; expect "and forgotten" 0
+models rm Folder; expect "and so is the folder" 0
+
 # where one is, by a name of its own
 "$pippin" convert engine/starter/starter-draft-Q4_0.gguf "$tmp/Nearby" >"$tmp/out" 2>"$tmp/err"; code=$?; expect "a model folder" 0
 program=$(cd "$(dirname "$pippin")" && pwd)/$(basename "$pippin")

@@ -1,5 +1,5 @@
-/* part_name.h - names of models in several files: NAME-00001-of-00003, as llama-gguf-split and transformers have
- * them. */
+/* part_name.h - names of models in several files, NAME-00001-of-00003, as llama-gguf-split and transformers have them,
+ * and in paths. */
 #ifndef PP_BASE_PART_NAME_H
 #define PP_BASE_PART_NAME_H
 
@@ -12,5 +12,9 @@ enum {
 
 /* Whether the n characters of a name, without ".gguf", end so: PP_PART_ENDING, or 0. */
 size_t pp_part_ending(const char *name, size_t n);
+
+/* What a path calls what is there, *n bytes within it: its last part, without slashes behind it; but NAME of a
+ * snapshot in the cache of Hugging Face's programs, .../models--OWNER--NAME/snapshots/HASH. */
+const char *pp_path_name(const char *path, size_t *n);
 
 #endif
