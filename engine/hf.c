@@ -1,7 +1,9 @@
 #include "engine/hf.h"
 
 #include <cjson/cJSON.h>
+#include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -10,6 +12,8 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/other_file.h"
+#include "engine/base/part_name.h"
+#include "engine/base/word.h"
 #include "engine/engine.h"
 #include "engine/name_index.h"
 #include "engine/safetensors.h"
@@ -214,6 +218,73 @@ static enum pp_code take_shards(struct pp_hf *hf, const char *folder, struct pp_
     return code;
 }
 
+/* --- shards without a list ------------------------------------------------------------------------------ */
+
+static bool is_weights(const char *name, const char *stem)
+{
+    return plain_name(name) && strncmp(name, stem, strlen(stem)) == 0 && pp_ends_with(name, ".safetensors");
+}
+
+/* Opens all files of a folder whose names begin so, in the order of their names. */
+static enum pp_code open_unlisted(struct pp_hf *hf, const char *folder, const char *stem, struct pp_error *err)
+{
+    struct dirent **found;
+    enum pp_code code = PP_OK;
+    const int n = scandir(folder, &found, NULL, alphasort);
+    int n_parts = 0, n_said = 0;
+    for (int i = 0; i < n; i++) {
+        const char *name = found[i]->d_name;
+        const bool take = !code && is_weights(name, stem);
+        const size_t part = take ? pp_part_ending(name, strlen(name) - strlen(".safetensors")) : 0;
+        if (take && hf->n_shards == MAX_SHARDS)
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has more than %d shards", folder, MAX_SHARDS);
+        else if (take)
+            code = open_shard(hf, folder, name, err);
+        n_parts += part > 0;
+        n_said = part ? atoi(strstr(name + strlen(name) - strlen(".safetensors") - part, "-of-") + 4) : n_said;
+    }
+    for (int i = 0; i < n; i++)
+        free(found[i]);
+    if (n >= 0)
+        free(found);
+    if (!code && n_parts < n_said)
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has %d of the %d files of its weights (*-of-%05d.safetensors); fetch "
+                       "the others", folder, n_parts, n_said, n_said);
+    return code;
+}
+
+/* What MLX's programs read without a list, of today and of before, and what older quantising ones wrote: all
+ * model*.safetensors, else all weights*.safetensors, else the only file. */
+static enum pp_code take_unlisted(struct pp_hf *hf, const char *folder, struct pp_error *err)
+{
+    static const char *const stems[] = {"model", "weights", ""};
+    struct pp_name_index names = {0};
+    enum pp_code code = PP_OK;
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof stems / sizeof *stems && !hf->n_shards && !code; i++)
+        code = open_unlisted(hf, folder, stems[i], err);
+    if (!code && !hf->n_shards)
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s; models in other formats (.bin, .pth) cannot be read",
+                       folder, single_file);
+    for (size_t i = 0; i < hf->n_shards; i++)
+        n += pp_safetensors_n(hf->shards[i]);
+    if (code)
+        return code;
+    hf->tensors = pp_calloc(n + MAX_DENSE, sizeof *hf->tensors);
+    if (!hf->tensors || !pp_name_index_init(&names, n))
+        code = pp_fail_nomem(err, "the list of tensors");
+    for (size_t i = 0; i < hf->n_shards; i++)
+        for (size_t k = 0; k < pp_safetensors_n(hf->shards[i]) && !code; k++) {
+            const struct pp_tensor *t = pp_safetensors_at(hf->shards[i], k);
+            if (!pp_name_index_add(&names, t->name, strlen(t->name)))
+                code = pp_fail(err, PP_ERR_FORMAT, "%s has no %s, and tensor %.200s in more than one file", folder,
+                               index_file, t->name);
+            hf->tensors[hf->n++] = (struct hf_tensor){hf->shards[i], t};
+        }
+    pp_name_index_free(&names);
+    return code;
+}
+
 /* What NVIDIA's modelopt says of a folder, often in this file only, becomes quantization_config of config.json. */
 static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct pp_error *err)
 {
@@ -238,6 +309,47 @@ static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct p
     return code;
 }
 
+/* AWQ's own file has its numbers under other names. */
+static bool add_awq(cJSON *to, const cJSON *from)
+{
+    static const char *const names[][2] = {
+        {"w_bit", "bits"}, {"q_group_size", "group_size"}, {"zero_point", "zero_point"}, {"version", "version"},
+    };
+    bool ok = cJSON_AddStringToObject(to, "quant_method", "awq") != NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && ok; i++) {
+        const cJSON *item = pp_json_member(from, names[i][0]);
+        cJSON *copy = item ? cJSON_Duplicate(item, true) : NULL;
+        ok = !item || (copy && cJSON_AddItemToObject(to, names[i][1], copy));
+    }
+    return ok;
+}
+
+/* What AutoGPTQ and AutoAWQ said of a folder in files of theirs, before config.json had a place for it. */
+static enum pp_code take_quantize_config(struct pp_hf *hf, const char *folder, struct pp_error *err)
+{
+    static const char *const files[] = {"quantize_config.json", "quant_config.json"}; /* GPTQ's, AWQ's */
+    const bool awq = !pp_file_exists(folder, files[0]);
+    cJSON *json, *quant = NULL;
+    if (pp_json_member(hf->config, "quantization_config") || pp_json_member(hf->config, "quantization") ||
+        !pp_file_exists(folder, files[awq]))
+        return PP_OK;
+    enum pp_code code = pp_json_read(folder, files[awq], &json, err);
+    if (code)
+        return code;
+    if (cJSON_IsNumber(pp_json_member(json, awq ? "w_bit" : "bits"))) {
+        quant = awq ? cJSON_CreateObject() : cJSON_Duplicate(json, true);
+        const bool named = quant && (awq ? add_awq(quant, json)
+                                         : pp_json_member(quant, "quant_method") ||
+                                               cJSON_AddStringToObject(quant, "quant_method", "gptq"));
+        if (!named || !cJSON_AddItemToObject(hf->config, "quantization_config", quant)) {
+            cJSON_Delete(quant);
+            code = pp_fail_nomem(err, files[awq]);
+        }
+    }
+    cJSON_Delete(json);
+    return code;
+}
+
 static enum pp_code take_dense_layers(struct pp_hf *hf, const char *folder, struct pp_error *err);
 
 enum pp_code pp_hf_open_config(const char *folder, struct pp_hf **out, struct pp_error *err)
@@ -249,6 +361,8 @@ enum pp_code pp_hf_open_config(const char *folder, struct pp_hf **out, struct pp
     enum pp_code code = pp_json_read(folder, "config.json", &hf->config, err);
     if (!code)
         code = take_modelopt(hf, folder, err);
+    if (!code)
+        code = take_quantize_config(hf, folder, err);
     if (code) {
         pp_hf_close(hf);
         return code;
@@ -265,8 +379,7 @@ enum pp_code pp_hf_open_tensors(struct pp_hf *hf, const char *folder, struct pp_
     else if (pp_file_exists(folder, single_file))
         code = take_single(hf, folder, err);
     else
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s; models in other formats (.bin, .pth) cannot be read",
-                       folder, single_file);
+        code = take_unlisted(hf, folder, err);
     return code ? code : take_dense_layers(hf, folder, err);
 }
 

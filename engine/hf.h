@@ -1,7 +1,8 @@
 /* hf.h - a Hugging Face model folder as it is: config.json and tensors under their own names. Private to the engine.
  *
- * Tensors come from model.safetensors, or from the shards that model.safetensors.index.json lists. Nothing is
- * copied. Immutable after opening; any thread. */
+ * Tensors come from model.safetensors, or from the shards that model.safetensors.index.json lists; where neither is,
+ * from what lies there: model*.safetensors, weights*.safetensors, or the only such file. Nothing is copied.
+ * Immutable after opening; any thread. */
 #ifndef PP_ENGINE_HF_H
 #define PP_ENGINE_HF_H
 

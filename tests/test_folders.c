@@ -874,6 +874,47 @@ static void at_odd_addresses(void **state)
     }
 }
 
+/* Weights under other names than transformers has for them, without a list of them. */
+static void without_a_list(void **state)
+{
+    static const char *const names[][2] = {
+        {"weights.00.safetensors", "weights.01.safetensors"},
+        {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"},
+        {"gptq_model-4bit-128g.safetensors", NULL},
+    };
+    struct pp_safetensors *all;
+    struct pp_error err;
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    assert_ok(pp_safetensors_open(data_of("llama", "model.safetensors"), &all, &err), err);
+    const size_t n = pp_safetensors_n(all);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *folder = fresh_path("unlisted");
+        char path[400];
+        struct pp_source *s;
+        assert_int_equal(mkdir(folder, 0777), 0);
+        copy_shifted("llama", "config.json", folder);
+        for (size_t part = 0; part < 2 && names[i][part]; part++) {
+            const size_t begin = part * (n / 2), end = part || !names[i][1] ? n : n / 2;
+            snprintf(path, sizeof path, "%s/%s", folder, names[i][part]);
+            assert_ok(pp_safetensors_write(path, pp_safetensors_at(all, begin), end - begin, &err), err);
+        }
+        assert_same_weights(data_of("llama", ""), folder, 0, true);
+        if (i == 2)
+            continue; /* the second file again, and away */
+        if (i == 0) {
+            snprintf(path, sizeof path, "%s/weights.02.safetensors", folder);
+            assert_ok(pp_safetensors_write(path, pp_safetensors_at(all, 0), 1, &err), err);
+        } else {
+            assert_int_equal(unlink(path), 0);
+        }
+        assert_int_equal(pp_source_open(folder, &s, &err), i ? PP_ERR_NOT_FOUND : PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, i ? "has 1 of the 2 files of its weights" : "in more than one file"));
+    }
+    pp_safetensors_close(all);
+}
+
 static void let_go(void **state)
 {
     static const char *const models[] = {"llama-k256", "gpt2"};
@@ -910,7 +951,7 @@ TEST_GROUP(folders)
         cmocka_unit_test(in_slices),
         cmocka_unit_test(without_tensors),
         cmocka_unit_test(refusals),      cmocka_unit_test(stopped),       cmocka_unit_test(let_go),
-        cmocka_unit_test(at_odd_addresses),
+        cmocka_unit_test(at_odd_addresses), cmocka_unit_test(without_a_list),
         cmocka_unit_test(into_a_folder), cmocka_unit_test(other_files),
     };
     return cmocka_run_group_tests_name("folders", tests, NULL, NULL);

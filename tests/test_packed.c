@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -571,6 +572,39 @@ static void stopped(void **state)
     }
 }
 
+/* --- what a file beside config.json says -------------------------------------------------------------------------- */
+
+/* config.json without its part about quantising, which AutoGPTQ and AutoAWQ had in files of their own. */
+static void in_a_file_of_its_own(void **state)
+{
+    static const struct {
+        const char *form, *file, *text;
+    } cases[] = {
+        {"gptq-order", "quantize_config.json",
+         "{\"bits\": 4, \"group_size\": 32, \"damp_percent\": 0.01, \"desc_act\": true, \"sym\": false}"},
+        {"awq-32", "quant_config.json",
+         "{\"zero_point\": true, \"q_group_size\": 32, \"w_bit\": 4, \"version\": \"GEMM\"}"},
+    };
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *packed = test_path("packed"), *floats = test_path("floats");
+        char path[600];
+        struct pp_error err;
+        float *said, *again;
+        packed_folder(family, packed_form(cases[i].form), &plain_options, packed, floats);
+        logits_differ(packed, NULL, &said);
+        packed_config(family, NULL, &plain_options, packed);
+        snprintf(path, sizeof path, "%s/%s", packed, cases[i].file);
+        assert_ok(pp_write_file(path, cases[i].text, strlen(cases[i].text), 0600, &err), err);
+        assert_true(logits_differ(packed, said, &again) == 0);
+        assert_int_equal(unlink(path), 0);
+        free(said);
+        free(again);
+    }
+}
+
 /* --- rows that fill no word --------------------------------------------------------------------------------------- */
 
 /* Nine rows of 32 weights, all 5: the zero points of eight are in the middle, but not that of the last, whose word is
@@ -679,6 +713,7 @@ static void many_at_a_time(void **state)
 TEST_GROUP(packed)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(in_a_file_of_its_own),
         cmocka_unit_test(every_form), cmocka_unit_test(to_floats),    cmocka_unit_test(refusals),
         cmocka_unit_test(told_beside), cmocka_unit_test(last_zero_point),
         cmocka_unit_test(no_numbers), cmocka_unit_test(stopped),      cmocka_unit_test(while_loading),
