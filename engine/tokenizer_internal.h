@@ -108,9 +108,9 @@ enum { TOK_MAX_LENGTH = 1 << 24 };
 /* Unicode's White_Space in a class of an expression; PCRE2's own has U+180E besides. */
 #define TOK_WHITE_SPACE                                                                                      \
     "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-/* Appends an expression of a tokenizer.json as PCRE2 reads it, which means the same to the library that such files come
- * from. PP_ERR_UNSUPPORTED: it is none. */
-enum pp_code tok_regex(const char *expression, struct pp_buf *out, struct pp_error *err);
+/* Appends an expression of a tokenizer.json, or of tiktoken (rust), as PCRE2 reads it, which means the same to the
+ * library that it comes from. PP_ERR_UNSUPPORTED: it is none. */
+enum pp_code tok_regex(const char *expression, bool rust, struct pp_buf *out, struct pp_error *err);
 
 struct tok_splitter; /* compiled; immutable, for any thread */
 enum pp_code tok_splitter_new(const struct pp_str *patterns, size_t n, struct tok_splitter **out, struct pp_error *err);

@@ -225,7 +225,7 @@ static enum pp_code translate_patterns(struct reader *r, struct pp_error *err)
         struct pp_buf text = {0};
         if (!r->foreign[i])
             continue;
-        code = tok_regex(r->spec.patterns[i].data, &text, err);
+        code = tok_regex(r->spec.patterns[i].data, false, &text, err);
         char *made = code ? NULL : pp_buf_take(&text);
         pp_buf_free(&text);
         if (!code && !made)

@@ -1,10 +1,11 @@
-/* tokenizer_regex.c - expressions of a tokenizer.json as PCRE2 reads them.
+/* tokenizer_regex.c - expressions of other libraries as PCRE2 reads them.
  *
- * The library that such files come from matches them with Oniguruma, in its Ruby syntax:
+ * The library that tokenizer.json comes from matches them with Oniguruma, in its Ruby syntax:
  * https://github.com/kkos/oniguruma, doc/RE. There classes may hold classes and be cut with others ([\w&&[^\d]]), \w is
  * letters, marks, decimal digits and connectors, \h a hexadecimal digit, ^ and $ are at every line's ends, properties
  * have long names, and (?m) lets the point match line feeds. What is written here instead means the same in both
- * dialects, as it may stand in a tokenizer.json again. The rest is copied. */
+ * dialects, as it may stand in a tokenizer.json again. The rest is copied. Tiktoken's are Rust's, whose classes are the
+ * same, but whose ^ and $ are at the text's ends, and whose words have joiners: https://docs.rs/regex. */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,13 +26,17 @@ enum {
 #define LATIN_WORD WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}" /* outside of classes fractions and powers, too */
 #define HEX "0-9A-Fa-f"
 #define ANY "[\\x{0}-\\x{10FFFF}]"
-#define BETWEEN(a, b) "(?<" a "[" LATIN_WORD "])(?" b "[" LATIN_WORD "])"
+#define JOINED_WORD WORD "\\x{200c}\\x{200d}"
+#define BETWEEN(a, b, word) "(?<" a "[" word "])(?" b "[" word "])"
+#define WORD_ENDS(word) "(?:" BETWEEN("=", "!", word) "|" BETWEEN("!", "=", word) ")"
+#define NO_WORD_ENDS(word) "(?:" BETWEEN("=", "=", word) "|" BETWEEN("!", "!", word) ")"
 
 struct regex {
     const char *p;
     struct pp_buf *out;
     bool dot_all[MAX_DEPTH]; /* of the groups that are open */
     int depth, classes;
+    bool rust;
     bool bad;                /* no expression, or one that goes too deep */
 };
 
@@ -253,7 +258,7 @@ static void take_class(struct regex *r, struct pp_buf *to)
 /* What opens a group; of options those that mean something else. */
 static void take_group(struct regex *r)
 {
-    const bool options = r->p[1] == '?' && r->p[2] && strchr("imx-", r->p[2]);
+    const bool options = !r->rust && r->p[1] == '?' && r->p[2] && strchr("imx-", r->p[2]);
     bool off = false, dot_all = r->dot_all[r->depth];
     if (r->p[1] == '?' && r->p[2] == '#') { /* a comment */
         const char *end = strchr(r->p, ')');
@@ -279,18 +284,26 @@ static void take_group(struct regex *r)
         r->dot_all[++r->depth] = dot_all;
 }
 
+/* \b and \B */
+static const char *word_ends(const struct regex *r, bool not)
+{
+    static const char *const ends[2][2] = {{WORD_ENDS(LATIN_WORD), NO_WORD_ENDS(LATIN_WORD)},
+                                           {WORD_ENDS(JOINED_WORD), NO_WORD_ENDS(JOINED_WORD)}};
+    return ends[r->rust][not];
+}
+
 static void take_next(struct regex *r)
 {
     const char *body, *p = r->p;
     bool negated;
     const size_t n = *p == '\\' ? set_at(p, &body, &negated) : 0;
     if (n) {
-        body = p[1] == 'w' || p[1] == 'W' ? LATIN_WORD : body;
+        if (p[1] == 'w' || p[1] == 'W')
+            body = r->rust ? JOINED_WORD : LATIN_WORD;
         pp_buf_fmt(r->out, negated ? "[^%s]" : "[%s]", body);
         r->p += n;
     } else if (*p == '\\' && (p[1] == 'b' || p[1] == 'B')) {
-        pp_buf_str(r->out, p[1] == 'b' ? "(?:" BETWEEN("=", "!") "|" BETWEEN("!", "=") ")"
-                                       : "(?:" BETWEEN("=", "=") "|" BETWEEN("!", "!") ")");
+        pp_buf_str(r->out, word_ends(r, p[1] == 'B'));
         r->p += 2;
     } else if (*p == '\\') {
         copy_character(r, r->out);
@@ -298,13 +311,13 @@ static void take_next(struct regex *r)
         take_class(r, r->out);
     } else if (*p == '(') {
         take_group(r);
-    } else if (*p == '^' || *p == '$') {
+    } else if ((*p == '^' || *p == '$') && !r->rust) {
         pp_buf_str(r->out, *p == '^' ? "(?<![^\\n])" : "(?![^\\n])");
         r->p++;
     } else if (*p == '.' && r->dot_all[r->depth]) {
         pp_buf_str(r->out, ANY);
         r->p++;
-    } else if (p[0] == '{' && p[1] == ',') {
+    } else if (p[0] == '{' && p[1] == ',' && !r->rust) {
         pp_buf_str(r->out, "{0");
         r->p++;
     } else {
@@ -314,9 +327,9 @@ static void take_next(struct regex *r)
     }
 }
 
-enum pp_code tok_regex(const char *expression, struct pp_buf *out, struct pp_error *err)
+enum pp_code tok_regex(const char *expression, bool rust, struct pp_buf *out, struct pp_error *err)
 {
-    struct regex r = {.p = expression, .out = out};
+    struct regex r = {.p = expression, .out = out, .rust = rust};
     while (*r.p && !r.bad && !out->bad && out->len < MAX_OUT)
         take_next(&r);
     if (out->bad)

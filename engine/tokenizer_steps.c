@@ -62,7 +62,7 @@ static enum pp_code compile(const char *expression, struct step *s, struct pp_er
     struct pp_buf pattern = {0};
     int problem;
     PCRE2_SIZE at;
-    enum pp_code code = tok_regex(expression, &pattern, err);
+    enum pp_code code = tok_regex(expression, false, &pattern, err);
     if (!code)
         s->code = pcre2_compile((PCRE2_SPTR)pp_buf_cstr(&pattern), PCRE2_ZERO_TERMINATED,
                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_DOLLAR_ENDONLY |

@@ -33,6 +33,7 @@ struct reader {
     struct entry *entries;     /* in the order of their ids */
     size_t n, cap;
     struct pp_buf spelled;     /* never grows: the entries point into it */
+    struct pp_buf pattern;     /* as PCRE2 reads it */
     struct pp_name_index index; /* of the entries, in their order */
     struct tok_spec spec;
     size_t merges_cap;
@@ -278,6 +279,18 @@ static enum pp_code add_control(struct tok_spec *spec, const struct control *c, 
     return code;
 }
 
+/* The rule that a file's expression is, or that expression in our dialect. */
+static enum pp_code take_pattern(struct reader *r, const char *pattern, struct pp_error *err)
+{
+    struct pp_str *to = &r->spec.patterns[r->spec.n_patterns++];
+    *to = (struct pp_str){pattern, strlen(pattern)};
+    r->spec.rule = tok_rule_by_patterns(to, 1);
+    const enum pp_code code = r->spec.rule ? PP_OK : tok_regex(pattern, true, &r->pattern, err);
+    if (!code && !r->spec.rule)
+        *to = (struct pp_str){pp_buf_cstr(&r->pattern), r->pattern.len};
+    return code;
+}
+
 static enum pp_code complete(struct reader *r, const char *name, const struct tok_config *cfg, struct pp_error *err)
 {
     struct tok_spec *spec = &r->spec;
@@ -291,15 +304,13 @@ static enum pp_code complete(struct reader *r, const char *name, const struct to
                        "regular expression as pat_str in a tokenizer_config.json beside it");
     spec->kind = TOK_BYTE_LEVEL;
     spec->ignore_merges = true;
-    if (pattern) {
-        spec->patterns[spec->n_patterns++] = (struct pp_str){pattern, strlen(pattern)};
-        spec->rule = tok_rule_by_patterns(spec->patterns, 1);
-    } else {
+    enum pp_code code = pattern ? take_pattern(r, pattern, err) : PP_OK;
+    if (!pattern)
         spec->rule = tok_rule_by_name(p->rule, strlen(p->rule));
-    }
     if (spec->rule)
         spec->add_bos = spec->rule->add_bos;
-    enum pp_code code = p && !has_control ? add_control(spec, p->control, err) : PP_OK;
+    if (!code && p && !has_control)
+        code = add_control(spec, p->control, err);
     if (!code)
         code = tok_config_apply(cfg, spec, err);
     if (!code && spec->add_bos && spec->bos < 0)
@@ -333,6 +344,7 @@ static void free_reader(struct reader *r)
     tok_spec_free(&r->spec);
     pp_name_index_free(&r->index);
     pp_buf_free(&r->spelled);
+    pp_buf_free(&r->pattern);
     pp_free(r->entries);
 }
 
@@ -456,12 +468,12 @@ enum pp_code tok_from_tekken(const cJSON *root, const char *folder, struct pp_to
         name_control(&r, pp_json_member(root, "special_tokens"), n_control);
         spec->kind = TOK_BYTE_LEVEL;
         spec->ignore_merges = spec->add_bos = true;
-        spec->patterns[spec->n_patterns++] = (struct pp_str){pattern, strlen(pattern)};
-        spec->rule = tok_rule_by_patterns(spec->patterns, 1);
+        code = take_pattern(&r, pattern, err);
         spec->bos = tok_spec_find(spec, "<s>", 3);
         spec->eos = tok_spec_find(spec, "</s>", 4);
         spec->unk = tok_spec_find(spec, "<unk>", 5);
-        code = tok_config_apply(&cfg, spec, err);
+        if (!code)
+            code = tok_config_apply(&cfg, spec, err);
     }
     if (!code)
         code = tok_build(spec, out, err);

@@ -253,6 +253,13 @@ static void folders(void **state)
     t = open_tokenizer(folder("tokenizer.model", &ranks, config)); /* as Meta's */
     expect_tokens(t, "abab", 0, "ab|ab");
     pp_tokenizer_free(t);
+    /* an expression in Rust's dialect: a class that is cut with another one */
+    t = open_tokenizer(folder("x.tiktoken", &ranks, "{\"pat_str\": \"[\\\\w&&[^b]]|b$\"}"));
+    struct pp_tokenizer *again = through_gguf(t);
+    expect_tokens(t, "ababa", 0, "a|b|a|b|a");
+    expect_tokens(again, "ababa", 0, "a|b|a|b|a");
+    pp_tokenizer_free(again);
+    pp_tokenizer_free(t);
     pp_buf_free(&ranks);
 }
 
