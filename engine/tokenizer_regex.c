@@ -18,7 +18,7 @@
 enum {
     MAX_DEPTH = 64, /* of groups; of classes, each of which is written out again where it is cut with another */
     MAX_CLASSES = 6,
-    MAX_OUT = 1 << 16,
+    MAX_OUT = 1 << 16, /* bytes; also of what is read */
 };
 
 #define ALPHA "\\p{Alphabetic}"
@@ -329,7 +329,7 @@ static void take_next(struct regex *r)
 
 enum pp_code tok_regex(const char *expression, bool rust, struct pp_buf *out, struct pp_error *err)
 {
-    struct regex r = {.p = expression, .out = out, .rust = rust};
+    struct regex r = {.p = expression, .out = out, .rust = rust, .bad = strlen(expression) > MAX_OUT};
     while (*r.p && !r.bad && !out->bad && out->len < MAX_OUT)
         take_next(&r);
     if (out->bad)
