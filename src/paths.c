@@ -274,6 +274,28 @@ void pp_model_reference(const char *name, char *out)
         snprintf(out, PATH_MAX, "%s", name);
 }
 
+/* A repository's folder in the cache of Hugging Face's programs stands for the snapshot that its refs/main names. */
+static bool to_snapshot(const char *name, char *out, size_t cap)
+{
+    char path[PATH_MAX], hash[65] = "";
+    if (!join(path, sizeof path, "%s/refs/main", name))
+        return false;
+    FILE *f = fopen(path, "re");
+    const bool read = f && fgets(hash, sizeof hash, f);
+    if (f)
+        fclose(f);
+    hash[strcspn(hash, "\r\n")] = 0;
+    const size_t n = strlen(name), rest = (size_t)snprintf(path, sizeof path, "/snapshots/%s", hash);
+    if (!read || !hash[0] || hash[0] == '.' || strchr(hash, '/') || n + rest >= cap)
+        return false;
+    memcpy(out, name, n);
+    memcpy(out + n, path, rest + 1);
+    if (pp_registry_looks_like(out))
+        return true;
+    out[0] = 0;
+    return false;
+}
+
 enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err)
 {
     if (!name || !*name || strcmp(name, "starter") == 0) {
@@ -284,6 +306,8 @@ enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *
                    ? PP_OK
                    : pp_fail(err, PP_ERR_USAGE, "the path of the starter model is too long");
     }
+    if (exists(name) && to_snapshot(name, out, cap))
+        return PP_OK;
     if (exists(name))
         return join(out, cap, "%s", name) ? PP_OK : pp_fail(err, PP_ERR_USAGE, "the path of the model is too long");
     if (name[0] != '/' && name[0] != '.') {

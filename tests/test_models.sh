@@ -84,6 +84,13 @@ expect "whose files are called as the links are" 0 '' 'Tiny-Q4_0 is .*/snapshots
 "$pippin" tokenize -m Tiny-Q4_0 -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and found so" 0 '^\['
 models rm "$hub/snapshots/0123abcd/Tiny-Q4_0.gguf"; expect "and forgotten" 0
 models rm Folder; expect "and so is the folder" 0
+mkdir "$tmp/hub/models--acme--Folder/refs"
+printf 4567cdef >"$tmp/hub/models--acme--Folder/refs/main"
+"$pippin" tokenize -m "$tmp/hub/models--acme--Folder" -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?
+expect "a repository there is its newest snapshot" 0 '^\['
+printf ../../.. >"$tmp/hub/models--acme--Folder/refs/main"
+"$pippin" tokenize -m "$tmp/hub/models--acme--Folder" -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?
+expect "and nothing else" 3 '' 'models--acme--Folder'
 
 # where one is, by a name of its own
 "$pippin" convert engine/starter/starter-draft-Q4_0.gguf "$tmp/Nearby" >"$tmp/out" 2>"$tmp/err"; code=$?; expect "a model folder" 0
