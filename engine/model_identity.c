@@ -122,6 +122,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"norms behind parts", hp->post_norms},
         {"difference", hp->differential},
         {"difference as before", hp->difference_before},
+        {"heads of noise", (double)hp->n_noise_head},
         {"powers of gates", hp->poly_gates},
         {"scores of keys", hp->key_scores},
         {"convolved heads", hp->convolved_heads},

@@ -210,6 +210,9 @@ struct pp_hparams {
                                Phi 4 Flash's and Motif's */
     bool difference_before; /* a layer's number begins with what in other families that of the layer before does:
                                Motif's */
+    int64_t n_noise_head;   /* heads of the second kind are only so many, each behind a group of the first kind, and
+                               what it gives is taken off what every head of the group does. n_head and attention count
+                               it as often: Motif 2's; 0: there are as many of either */
     bool poly_gates;        /* gates are sums of their normed powers (decoder_poly.c): Motif's */
     int64_t memory_layer;   /* what this layer's scan gives, before its gate, is what later layers let through by gates
                                of their own, which have neither attention nor states (PP_LAYER_SHARING without

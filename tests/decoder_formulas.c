@@ -488,6 +488,7 @@ static void difference(const struct decoder *d, int l, const double *q, const do
     const bool turns = d->s.alternate;
     const int dim = d->s.head_dim, half = d->s.n_head / 2, n_kv = d->s.n_head_kv * dim;
     const int group = d->s.n_head / d->s.n_head_kv, n_pairs = d->s.n_head_kv / 2;
+    const int first = d->s.n_noise ? half / d->s.n_noise : 1; /* heads before one that is taken off them */
     const double initial = 0.8 - 0.6 * exp(-0.3 * (turns ? l - 1 : l));
     const double lambda = factor(d, l, "attn_lambda_q1", "attn_lambda_k1") -
                           factor(d, l, "attn_lambda_q2", "attn_lambda_k2") + initial;
@@ -495,7 +496,7 @@ static void difference(const struct decoder *d, int l, const double *q, const do
     for (int h = 0; h < half; h++) {
         double square = 0;
         for (int i = 0; i < 4; i++) { /* of each head's weights, each of the two values */
-            const int head = turns ? 2 * h + i / 2 : h + i / 2 * half;
+            const int head = turns ? h / first * (first + 1) + (i / 2 ? first : h % first) : h + i / 2 * half;
             const int key = turns ? h / group * 2 + i / 2 : head / group;
             const int value = turns ? h / group * 2 + i % 2 : h / group + i % 2 * n_pairs;
             attend_capped(q + head * dim, k + key * dim, v + value * dim, 0, last, dim, n_kv, scale_at(d, last), 0, 0,

@@ -380,7 +380,8 @@ static void add_attention(struct decoder *d, int l)
             add_sub_norm(d, l, "attn_q_a_norm", s->q_rank);
             add_matrix(d, l, "attn_q_b", n_q, s->q_rank, false);
         } else {
-            add_matrix(d, l, "attn_q", n_q, n, s->biases & BIAS_QKV);
+            add_matrix(d, l, "attn_q", s->n_noise ? n_q / 2 + s->n_noise * s->head_dim : n_q, n,
+                       s->biases & BIAS_QKV);
         }
         for (int64_t i = 0; s->attn_scale == 1.0f && i < n_q * n; i++) /* scores would be too large for one answer */
             last_of(d)->values[i] /= sqrtf((float)s->head_dim);
@@ -859,7 +860,7 @@ static void write_numbers(struct pp_gguf_writer *w, const struct decoder *d)
         {"ssm.state_size", s->key_dim},
         {"ssm.time_step_rank", s->zamba.n_scan ? s->zamba.rank : s->n_state + s->zamba.n_head},
         {"ssm.inner_size", s->lru_width ? s->lru_width : s->n_state * s->head_dim + 16 * s->zamba.n_head},
-        {"num_loops", s->loops},
+        {"num_loops", s->loops}, {"attention.noise_head_count", s->n_noise},
     };
     const struct {
         const char *key;

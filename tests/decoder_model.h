@@ -107,6 +107,8 @@ struct decoder_shape {
     bool key_scores;       /* Doge's: keys have scores of their own, and parts multiply the stream */
     bool differential;     /* DiffLlama's: attention is the difference of two */
     bool alternate;        /* of heads that take turns, and what they give is normed with weights: Motif's */
+    int n_noise;           /* so many heads of the second kind stand behind groups of the first, and count in n_head as
+                              often as there are others in a group; 0: they take turns */
     const char *output_norm; /* NULL: output_norm */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */
     bool wide_first;       /* the first layer does, then each wide-th behind it */

@@ -148,7 +148,7 @@ static double number_of(const struct pp_source *s, const char *name)
         {"silent_3_first", (double)hp->silent[3].first}, {"silent_3_end", (double)hp->silent[3].end},
         ONE(n_near), ONE(far_step), ONE(near_step), ONE(kv_taps), ONE(norms_of_sums), ONE(plain_norms),
         ONE(no_output_norm), ONE(n_embd_in),
-        ONE(qkv_pieces), ONE(post_norms), ONE(differential), ONE(poly_gates), ONE(key_scores),
+        ONE(qkv_pieces), ONE(post_norms), ONE(differential), ONE(n_noise_head), ONE(poly_gates), ONE(key_scores),
         ONE(yarn_log_multiplier), ONE(n_loops), ONE(loops_unnormed), ONE(head_mixture), ONE(n_scan_head),
         ONE(query_scale), ONE(attn_log_length), ONE(dense_beside), ONE(router_softcap),
         ONE(n_index_head), ONE(index_dim), ONE(index_top_k), ONE(index_halves), ONE(hyper),

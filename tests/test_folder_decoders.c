@@ -477,6 +477,32 @@ static void motif(void **state)
     assert_refused(&s, &odd, 1);
 }
 
+/* Motif 2: three heads of queries and one that is taken off them, four times, over two pairs of keys; and with a pair
+ * for each group. */
+static void motif_2(void **state)
+{
+    (void)state;
+    struct decoder_shape s = decoder_shape("motif");
+    s.n_head = 24;
+    s.n_head_kv = 4;
+    s.n_noise = 4;
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.1.self_attn.q_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.self_attn.o_proj.weight", 2, 24 * s.head_dim);
+    assert_config(folder, "num_attention_heads", "16");
+    assert_config(folder, "num_noise_heads", "4");
+    s.n_head_kv = 8;
+    check_decoder(&s);
+    const struct spoilt whole = {"blk.1.attn_q.weight", 24 * s.head_dim, s.n_embd, "blk.1.attn_q"};
+    assert_refused(&s, &whole, 1);
+    static const int noise[] = {5, 6, -1}; /* no equal groups; more pairs of keys than those; none */
+    for (int i = 0; i < 3; i++) {
+        s.n_noise = noise[i];
+        const struct spoilt odd = {"blk.1.attn_q.weight", 16 * s.head_dim, s.n_embd, "noise_head_count"};
+        assert_refused(&s, &odd, 1);
+    }
+}
+
 /* An adapter that has no place in a model is refused, by name. */
 static void refuse_adapted(const char *model, const char *path, const char *word)
 {
@@ -966,7 +992,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(cogvlm), cmocka_unit_test(fuyu), cmocka_unit_test(windows_in_llama),
         cmocka_unit_test(vaultgemma), cmocka_unit_test(helium), cmocka_unit_test(nanochat),
         cmocka_unit_test(muse_glimmer), cmocka_unit_test(diffllama), cmocka_unit_test(doge), cmocka_unit_test(jetmoe),
-        cmocka_unit_test(motif), cmocka_unit_test(lille), cmocka_unit_test(iquest_loop),
+        cmocka_unit_test(motif), cmocka_unit_test(motif_2), cmocka_unit_test(lille), cmocka_unit_test(iquest_loop),
         cmocka_unit_test(openai_gpt), cmocka_unit_test(ctrl), cmocka_unit_test(granite_swa), cmocka_unit_test(aria),
         cmocka_unit_test(cohere_compass), cmocka_unit_test(looped), cmocka_unit_test(lora_of_loops),
         cmocka_unit_test(norms_of_loops), cmocka_unit_test(modernbert_decoder), cmocka_unit_test(kormo),

@@ -4,7 +4,9 @@
  * of results, each twice as long; they are normed without weights.
  *
  * In Phi 4 Flash (arXiv 2507.06607) heads of both kinds take turns instead of being halves, so that the two of values
- * lie side by side as they come, and norms have weights. Motif (arXiv 2508.09148) has the same, with rotated heads. */
+ * lie side by side as they come, and norms have weights. Motif (arXiv 2508.09148) has the same, with rotated heads. In
+ * Motif 2 (arXiv 2510.06949) queries come in groups, of the first kind all but the last one. Queries of the second kind
+ * stand there as often as there are others in the group, so that all heads of keys have as many queries. */
 #include <math.h>
 
 #include "engine/arch/decoder_int.h"
@@ -51,9 +53,24 @@ static void add_kinds(struct builder *b, int l, int in, int64_t n, int out)
         add_take(b, l, in, 2 * dim, i * dim, dim, pp_plan_part(b->p, out, i * n / 2, n / 2));
 }
 
+/* Queries of the first kind in a group. */
+static int64_t in_group(const struct builder *b)
+{
+    return b->hp->n_noise_head ? b->shape.n_head / 2 / b->hp->n_noise_head : 1;
+}
+
+int64_t pp_difference_queries(const struct builder *b)
+{
+    return b->hp->n_noise_head ? b->n_q / 2 + b->hp->n_noise_head * b->shape.head_dim : b->n_q;
+}
+
 static void add_alternate(struct builder *b, int l)
 {
-    add_kinds(b, l, b->tiled, b->n_q, b->q);
+    const int64_t dim = b->shape.head_dim, n = in_group(b), half = b->n_q / 2;
+    add_take(b, l, b->tiled, (n + 1) * dim, 0, n * dim, pp_plan_part(b->p, b->q, 0, half));
+    add(b, (struct pp_op){.kind = PP_OP_TAKE, .layer = l, .in = b->tiled, .in2 = NONE,
+                          .out = pp_plan_part(b->p, b->q, half, half), .period = (n + 1) * dim, .at = n * dim,
+                          .count = dim, .times = n});
     if (b->hp->layer[l] & PP_LAYER_SHARED)
         return;
     add_kinds(b, l, b->pairs, b->n_kv, b->k);
@@ -102,5 +119,5 @@ void pp_difference_slots(struct builder *b)
     b->values = pp_plan_slot(b->p, b->n_kv);
     b->pairs = pp_plan_slot(b->p, b->n_kv);
     if (b->hp->heads_alternate)
-        b->tiled = pp_plan_slot(b->p, b->n_q);
+        b->tiled = pp_plan_slot(b->p, pp_difference_queries(b));
 }

@@ -176,6 +176,7 @@ bool pp_mixer_input(struct builder *b, int l);
 bool pp_mixer_result(struct builder *b, int l);
 /* Attention that is a difference: from `values` to `v`, and from what attention gives to half of it. */
 bool pp_difference_values(struct builder *b, int l);
+int64_t pp_difference_queries(const struct builder *b); /* values that attn_q gives */
 bool pp_difference_result(struct builder *b, int l);
 void pp_difference_slots(struct builder *b);
 /* A mixture of heads: from `normed`, which it makes anew, to `tiled`, and from there to `delta`. */

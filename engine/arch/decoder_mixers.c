@@ -122,7 +122,8 @@ static bool add_qkv(struct builder *b, int l)
     const bool gated = b->d->gated_queries, shared = is_shared(b, l), same = compressed(b, l);
     if (b->hp->head_mixture)
         return add_mixed_heads(b, l);
-    if ((q = pp_plan_linear(b->p, b->s, gated ? 2 * b->n_q : b->n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0)
+    const int64_t n_q = gated ? 2 * b->n_q : pp_difference_queries(b);
+    if ((q = pp_plan_linear(b->p, b->s, n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0)
         return false;
     add_linear(b, l, q, in, gated ? b->q_gate : b->hp->heads_tiled || b->hp->heads_alternate ? b->tiled : b->q);
     if (b->hp->heads_tiled)

@@ -86,7 +86,6 @@ static const struct {
     {"inkling", "scores that are learned for each distance, and short convolutions within layers"},
     {"inklingtext", "scores that are learned for each distance, and short convolutions within layers"},
     {"inklingmm", "scores that are learned for each distance, and short convolutions within layers"},
-    {"motif2", "attention as the difference of groups of heads and one that they have in common"},
     {"motif3", "latent attention as a difference"},
     {"minicpmsala", "attention that picks blocks of positions (InfLLM), beside lightning attention with gates"},
     {"hymba", "Mamba and attention within one layer, layers that share keys, and tokens before each text"},

@@ -1,10 +1,12 @@
 /* motif.c - Motif 2.6B (arXiv 2508.09148): Llama whose attention is the difference of two, of heads that take turns
- * (decoder_difference.c), and whose gates are sums of normed powers (decoder_poly.c). Its files are pippin's own. */
+ * (decoder_difference.c), and whose gates are sums of normed powers (decoder_poly.c). In Motif 2 12.7B (arXiv
+ * 2511.07464) a few heads of queries are taken off groups of others. Its files are pippin's own. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
 #include "engine/arch/families.h"
 #include "engine/base/json.h"
+#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."
@@ -26,6 +28,22 @@ static const struct pp_arch_usual usual[] = {
 
 static const float HEADS_EPS = 1e-5f; /* of norms of what attention gives */
 
+static const char noise_json[] = "num_noise_heads", noise_gguf[] = "motif.attention.noise_head_count";
+
+/* So many heads of queries of the first kind, in n groups. */
+static enum pp_code set_groups(int64_t first, int64_t n, const char *label, struct pp_hparams *hp,
+                               struct pp_error *err)
+{
+    const int64_t pairs = hp->n_head_kv / 2;
+    if (n < 1 || first < 1 || first % n != 0 || pairs < 1 || n % pairs != 0)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is %lld, beside %lld other heads and %lld of keys: those make no "
+                       "groups of as many heads, as many for each pair of keys", label, (long long)n,
+                       (long long)first, (long long)hp->n_head_kv);
+    hp->n_noise_head = n;
+    hp->n_head = 2 * first;
+    return PP_OK;
+}
+
 /* Two heads of queries, of keys and of values make one. */
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
@@ -39,6 +57,20 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
                    (long long)hp->n_head_kv);
 }
 
+/* Motif 2's heads. Of keys there may be more of the first kind than of the second, but no such model is published. */
+static enum pp_code groups_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t n = 0, ratio = 1;
+    enum pp_code code = finish(hp, err);
+    if (code || !cJSON_IsNumber(pp_json_member(config, noise_json)))
+        return code;
+    if ((code = pp_config_int(config, noise_json, &n, err)) || (code = pp_config_int(config, "k_ratio", &ratio, err)))
+        return code;
+    if (ratio != 1)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: k_ratio is %lld; only 1 is supported", (long long)ratio);
+    return set_groups(n > 0 ? hp->n_head - n : 0, n, noise_json, hp, err);
+}
+
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float eps = HEADS_EPS;
@@ -47,9 +79,6 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_float(config, "attn_rms_norm_eps", &eps, err);
     if (code)
         return code;
-    if (cJSON_IsNumber(pp_json_member(config, "num_noise_heads")))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: num_noise_heads is there, as in Motif 2 12.7B: attention "
-                       "as the difference of groups of heads and one that they have in common, which pippin lacks");
     if (cJSON_IsNumber(pp_json_member(config, "kv_lora_rank")))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: kv_lora_rank is there, as in Motif 3: latent attention "
                        "as a difference, which pippin lacks");
@@ -59,18 +88,31 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (fabsf(eps - HEADS_EPS) > 1e-9f)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_rms_norm_eps is %g; only 1e-5 is supported",
                        (double)eps);
-    return finish(hp, err);
+    return groups_from_config(config, hp, err);
 }
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    (void)g;
-    return finish(hp, err);
+    int64_t n = 0;
+    enum pp_code code = finish(hp, err);
+    if (code || !pp_gguf_int(g, noise_gguf, &n))
+        return code;
+    return set_groups(hp->n_head / 2, n, noise_gguf, hp, err);
+}
+
+static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
+{
+    if (hp->n_noise_head)
+        pp_gguf_add_u32(w, noise_gguf, (uint32_t)hp->n_noise_head);
 }
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    (void)hp;
+    if (hp->n_noise_head) {
+        pp_config_put(config, "num_attention_heads", hp->n_head / 2 + hp->n_noise_head);
+        pp_config_put(config, noise_json, hp->n_noise_head);
+        pp_config_put(config, "k_ratio", 1);
+    }
     pp_config_put_text(config, "hidden_act", functions[0]);
     pp_config_put_float(config, "attn_rms_norm_eps", HEADS_EPS);
 }
@@ -85,5 +127,6 @@ const struct pp_arch pp_arch_motif = {
     .gguf_neox = true,
     .from_config = from_config,
     .from_gguf = from_gguf,
+    .to_gguf = to_gguf,
     .to_config = to_config,
 };
