@@ -171,6 +171,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"state groups", (double)hp->state_groups},
         {"state silu", hp->state_silu},
         {"rotated states", hp->state_rotated},
+        {"steady states", hp->state_steady},
         {"plain norms", hp->plain_norms},
         {"no last norm", hp->no_output_norm},
         {"two norms", hp->two_norms},

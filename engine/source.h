@@ -148,6 +148,8 @@ struct pp_hparams {
                                of their size: Ling's. 0: all together, with an epsilon of its own: MiniMax's */
     bool state_silu;        /* with state_groups: queries, keys and values go through SiLU, which MiniMax's always do */
     bool state_rotated;     /* with state_groups: queries and keys are rotated, by halves */
+    bool state_steady;      /* lightning attention's states forget as fast in all layers: MiniCPM-SALA's; else slower in
+                               later ones */
     bool mlstm;             /* or xLSTM's, as many keys as heads; what they give is divided by state_eps, too, which may
                                be 0; */
     float gate_cap;         /* their gates, which are exponents, are softly capped by this */

@@ -916,14 +916,19 @@ static void lightning(const struct expert_model *m, int l, const double *in, int
     halves.kv_rank = 0;
     for (int r = 0; r < n; r++) {
         double *row = out + r * width;
-        expert_linear(m, l, "attn_qkv", in + r * m->s.n_embd, qkv);
+        for (int i = 0; i < 3 && m->s.steady; i++)
+            expert_linear(m, l, (const char *[]){"attn_q", "attn_k", "attn_v"}[i], in + r * m->s.n_embd,
+                          qkv + i * width);
+        if (!m->s.steady)
+            expert_linear(m, l, "attn_qkv", in + r * m->s.n_embd, qkv);
         expert_linear(m, l, "attn_gate", in + r * m->s.n_embd, gate);
         for (int i = 0; i < 3 * width; i++)
             qkv[i] *= m->s.states_silu ? sigmoid(qkv[i]) : 1;
         for (int h = 0; h < n_head; h++) {
             double *q = qkv + h * dim, *k = q + width, *v = k + width, *S = states + h * dim * dim;
             const double slope = pow(2, -8.0 * (h + 1) / n_head);
-            const double a = exp(-slope * (1 - (double)l / (m->s.n_layer - 1) + 1e-5));
+            const double depth = m->s.steady ? 1 : 1 - (double)l / (m->s.n_layer - 1) + 1e-5;
+            const double a = exp(-slope * depth);
             norm(m, l, "attn_q_norm", q, q);
             norm(m, l, "attn_k_norm", k, k);
             if (!m->s.states_still) {

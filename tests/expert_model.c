@@ -198,7 +198,10 @@ bool expert_recurs(const struct expert_shape *s, int l)
 static void add_lightning(struct expert_model *m, int l)
 {
     const int n = m->s.n_state * m->s.key_dim;
-    add_matrix(m, l, "attn_qkv.weight", 3 * n, m->s.n_embd);
+    for (int i = 0; i < 3 && m->s.steady; i++)
+        add_matrix(m, l, (const char *[]){"attn_q.weight", "attn_k.weight", "attn_v.weight"}[i], n, m->s.n_embd);
+    if (!m->s.steady)
+        add_matrix(m, l, "attn_qkv.weight", 3 * n, m->s.n_embd);
     add_norm(m, l, "attn_q_norm.weight", m->s.key_dim);
     add_norm(m, l, "attn_k_norm.weight", m->s.key_dim);
     add_matrix(m, l, "attn_gate.weight", n, m->s.n_embd);

@@ -95,6 +95,7 @@ struct expert_shape {
                                `full` but the last; layers behind the last whole group have attention */
     int norm_groups;        /* lightning: what it gives is normed in so many groups */
     bool states_silu, states_still; /* lightning: q, k and v go through SiLU; q and k are not rotated */
+    bool steady;            /* lightning: states forget as fast in all layers, and q, k and v have a matrix each */
     bool whole_rank;        /* kda: decays and gates come of one matrix each */
     bool whole_gates;       /* kda: gates only */
     int bank_step;          /* what comes into each such layer is kept, and what parts read is a mixture of that and the

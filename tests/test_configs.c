@@ -163,7 +163,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(compressed), ONE(o_groups), ONE(o_rank), ONE(n_table_layer),
         ONE(expert_roots), {"compress_first", (double)hp->compress[0]}, {"compress_third", (double)hp->compress[2]},
         {"compress_last", (double)hp->compress[hp->n_layer - 1]},
-        ONE(state_groups), ONE(state_silu), ONE(state_rotated), ONE(mlstm), ONE(gate_cap), ONE(fused_parts),
+        ONE(state_groups), ONE(state_silu), ONE(state_rotated), ONE(state_steady), ONE(mlstm), ONE(gate_cap), ONE(fused_parts),
         ONE(biased_parts),
         {"written_least", (double)hp->connection.write_least},
         {"stream_least", (double)hp->connection.least}, {"stream_most", (double)hp->connection.most},

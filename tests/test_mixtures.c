@@ -495,6 +495,43 @@ static void ling25_goes_on(void **state)
     }
 }
 
+/* MiniCPM-SALA: lightning attention whose states forget as fast in all layers, or attention with gates that knows no
+ * positions, in any order. */
+static struct expert_shape sala_shape(void)
+{
+    struct expert_shape s = expert_shape("minicpm_sala");
+    s.lightning = s.steady = s.gated = s.say_scales = true;
+    s.n_layer = s.n_dense = 5;
+    s.full = 2;
+    s.wide = 1;
+    s.n_expert = s.n_used = 0;
+    s.n_state = s.n_state_key = s.n_head;
+    s.key_dim = s.value_dim = s.rope_dim = s.head_dim;
+    s.norm_groups = 1;
+    s.embd_scale = 3;
+    s.residual_scale = 0.6f;
+    s.logit_scale = 0.5f;
+    return s;
+}
+
+static void sala(void **state)
+{
+    (void)state;
+    struct expert_shape s = sala_shape();
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "model.layers.0.self_attn.z_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.self_attn.o_norm.weight", 1, s.n_head * s.head_dim);
+    assert_tensor(folder, "model.layers.1.self_attn.o_gate.weight", 2, s.n_embd);
+    goes_on(&s);
+    s.full = 6; /* none of any kind: all layers are a remainder */
+    struct expert_model *m = expert_model_make(&s);
+    struct pp_model *model;
+    struct pp_error err;
+    assert_int_equal(pp_model_open(expert_model_write(m), &model, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "lightning attention"));
+    expert_model_free(m);
+}
+
 static void bad_ling25(void **state)
 {
     static const struct {
@@ -673,7 +710,7 @@ TEST_GROUP(mixtures)
         cmocka_unit_test(longcat), cmocka_unit_test(longcat_goes_on), cmocka_unit_test(bad_longcat),
         cmocka_unit_test(ling3),           cmocka_unit_test(ling3_goes_on),   cmocka_unit_test(bad_ling3),
         cmocka_unit_test(kimi_k3),         cmocka_unit_test(kimi_k3_goes_on), cmocka_unit_test(bad_kimi_k3),
-        cmocka_unit_test(ling25),          cmocka_unit_test(ling25_goes_on),  cmocka_unit_test(bad_ling25),
+        cmocka_unit_test(ling25),          cmocka_unit_test(ling25_goes_on),  cmocka_unit_test(sala), cmocka_unit_test(bad_ling25),
         cmocka_unit_test(gigachat),        cmocka_unit_test(gigachat_file),   cmocka_unit_test(gigachat_goes_on),
         cmocka_unit_test(scaled_ling),
         cmocka_unit_test(minimax_m3),      cmocka_unit_test(minimax_m3_goes_on), cmocka_unit_test(bad_minimax_m3),

@@ -1,6 +1,7 @@
 /* decoder_lightning.c - lightning attention (arXiv 2401.04658, 2501.08313) as a part of a decoder's layers: linear
  * attention whose states forget at a rate that the head and the layer have from the start. What states give is normed,
- * all heads together or in groups, and goes through a gate. Ling's queries and keys are normed and rotated, too. */
+ * all heads together or in groups, and goes through a gate. Ling's queries and keys are normed and rotated, too, and so
+ * are those of MiniCPM-SALA, whose states forget at the same rate in all layers. */
 #include <math.h>
 #include <stdio.h>
 
@@ -15,7 +16,7 @@ static const struct pp_tensor *make_rates(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_state_head;
     const double more = b->hp->state_groups ? 0 : 1e-5, last = (double)b->hp->n_layer - 1 + more;
-    const double depth = 1 - (l ? l / last : 0) + 1e-5;
+    const double depth = b->hp->state_steady ? 1 : 1 - (l ? l / last : 0) + 1e-5;
     float *numbers;
     const struct pp_tensor *t = pp_plan_numbers(b->p, n, &numbers, b->err);
     for (int64_t h = 0; t && h < n; h++)
@@ -28,6 +29,25 @@ static const struct lightning_names {
     const char *in, *gate, *norm, *out;
 } usual_names = {"attn_qkv", "attn_gate", "attn_norm_2", "attn_output"},
   first_names = {"ssm_in", "ssm_gate", "ssm_norm", "ssm_out"};
+
+/* Queries, keys and values of x: one matrix, or three where the file has them apart. */
+static bool add_projections(struct builder *b, int l, const char *joined, int64_t n, int x)
+{
+    const char *const names[] = {"attn_q", "attn_k", "attn_v"};
+    const int slots[] = {b->state_q, b->state_k, b->state_v};
+    if (!b->hp->state_groups || !pp_decoder_has(b, l, "attn_q.weight")) {
+        const int in = pp_plan_linear(b->p, b->s, 3 * n, b->hp->n_embd, b->err, "blk.%d.%s", l, joined);
+        add_linear(b, l, in, x, b->state_in);
+        return in >= 0;
+    }
+    for (int i = 0; i < 3; i++) {
+        const int in = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.%s", l, names[i]);
+        if (in < 0)
+            return false;
+        add_linear(b, l, in, x, slots[i]);
+    }
+    return true;
+}
 
 /* A head's queries or keys, normed if there is a norm, and rotated if they are. */
 static bool add_heads(struct builder *b, int l, const char *kind, int slot)
@@ -101,14 +121,14 @@ bool pp_lightning_result(struct builder *b, int l)
                               .decay = b->state_v, .beta = NONE, .look = NONE};
     if (!b->d->normed_stream && !add_norm(b, l, "attn_norm", b->x, b->normed))
         return false;
-    const int in = pp_plan_linear(b->p, b->s, 3 * n, hp->n_embd, b->err, "blk.%d.%s", l, names->in);
-    const int gate = in < 0 ? -1 : pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "blk.%d.%s", l, names->gate);
+    if (!add_projections(b, l, names->in, n, x))
+        return false;
+    const int gate = pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "blk.%d.%s", l, names->gate);
     const int out = gate < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, n, b->err, "blk.%d.%s", l, names->out);
     if (out < 0 || !(r.rate = make_rates(b, l)))
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_head, .n_head = (int)hp->n_state_head,
                                       .key_dim = (int)dim, .value_dim = (int)dim};
-    add_linear(b, l, in, x, b->state_in);
     add_linear(b, l, gate, x, b->state_gate);
     if (!add_input(b, l))
         return false;

@@ -51,6 +51,7 @@ extern const struct pp_arch pp_arch_kormo, pp_arch_hyperclovax, pp_arch_diffllam
 extern const struct pp_arch pp_arch_qwen4, pp_arch_k2_horizon;
 extern const struct pp_arch pp_arch_glm5_next, pp_arch_gigachat35, pp_arch_phi3small;
 extern const struct pp_arch pp_arch_baichuan_m1, pp_arch_klear, pp_arch_xlstm, pp_arch_motif, pp_arch_lille;
+extern const struct pp_arch pp_arch_minicpm_sala;
 extern const struct pp_arch pp_arch_iquest_loop;
 
 /* The names of Llama's tensors, which most later families kept. */
@@ -262,6 +263,10 @@ enum pp_code pp_delta_sizes_from_config(const struct cJSON *config, struct pp_hp
 void pp_qwen_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_delta_to_config(const struct pp_hparams *hp, struct cJSON *config);
+
+/* What MiniCPM's configurations scale: embeddings, what parts add, logits; SiLU. */
+enum pp_code pp_minicpm_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
+void pp_minicpm_to_config(const struct pp_hparams *hp, struct cJSON *config);
 
 /* Ling's layers come in groups of so many, of which the last has attention and the others states; those behind the last
  * whole group have attention, too. What config.json says of that; the size; PP_ERR_UNSUPPORTED: layers are

@@ -544,7 +544,7 @@ static const struct pp_arch_usual minicpm_usual[] = {
     {.json = NULL},
 };
 
-static enum pp_code minicpm_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_minicpm_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float depth = 1, base = 1;
     enum pp_code code = silu_only(config, hp, err);
@@ -572,7 +572,7 @@ static enum pp_code minicpm_from_gguf(const struct pp_gguf *g, struct pp_hparams
     return PP_OK;
 }
 
-static void minicpm_to_config(const struct pp_hparams *hp, struct cJSON *config)
+void pp_minicpm_to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     pp_config_put_float(config, "scale_emb", hp->embd_scale);
     pp_config_put_float(config, "scale_depth", hp->residual_scale * sqrtf((float)hp->n_layer));
@@ -587,7 +587,7 @@ const struct pp_arch pp_arch_minicpm = {
     .ignored = pp_common_ignored,
     .usual = minicpm_usual,
     .gguf_divides_logits = true,
-    .from_config = minicpm_from_config,
+    .from_config = pp_minicpm_from_config,
     .from_gguf = minicpm_from_gguf,
-    .to_config = minicpm_to_config,
+    .to_config = pp_minicpm_to_config,
 };
