@@ -1,6 +1,6 @@
 /* minicpm_sala.c - MiniCPM-SALA (OpenBMB): MiniCPM whose layers have lightning attention (arXiv 2401.04658), whose
- * queries and keys are normed and rotated, or attention of the usual kind with gates, which knows no positions. Its files
- * are pippin's own.
+ * queries and keys are normed and rotated, or attention of the usual kind with gates, which knows no positions. Its
+ * files are pippin's own.
  *
  * In contexts from dense_len on that attention would see only some blocks of positions (InfLLM), which is not computed:
  * no context is as long. */
