@@ -38,6 +38,9 @@ extern const char *const pp_activation_names[PP_N_ACTIVATIONS];
 /* What `key` of config.json says must be among `known` (NULL at the end), or absent. */
 enum pp_code pp_config_activation(const struct cJSON *config, const char *key, const char *const *known,
                                   struct pp_error *err);
+/* The same of a word that is no activation: errors name the key. */
+enum pp_code pp_config_word(const struct cJSON *config, const char *key, const char *const *known,
+                            struct pp_error *err);
 /* What config.json, or an object like it, says of RoPE: base, scaling, and how much of a head is rotated. */
 enum pp_code pp_config_rope(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 /* Whether an item of a list of kinds of layers is this word, or what transformers calls the same since version 5.18, or

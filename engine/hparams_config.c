@@ -278,6 +278,17 @@ enum pp_code pp_config_activation(const cJSON *config, const char *key, const ch
                    fn->valuestring, known[0]);
 }
 
+enum pp_code pp_config_word(const cJSON *config, const char *key, const char *const *known, struct pp_error *err)
+{
+    const char *said = cJSON_GetStringValue(pp_json_member(config, key));
+    const char *const *k = known;
+    while (said && *k && strcmp(*k, said) != 0)
+        k++;
+    return *k ? PP_OK
+              : pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s \"%.40s\" is not supported for this family; %s is",
+                        key, said, known[0]);
+}
+
 /* What a kind of layers is called now. */
 static const char *layer_word(const char *word)
 {

@@ -121,8 +121,14 @@ static enum pp_code routing_from_config(const cJSON *config, struct pp_hparams *
     const bool v2 = pp_arch_is_kind(config, "deepseek_v2", "DeepseekV2ForCausalLM");
     const bool mistral = pp_arch_is_kind(config, "mistral4", "Mistral4ForCausalLM");
     const bool sarvam = pp_arch_is_kind(config, "sarvam_mla", "SarvamMLAForCausalLM");
+    static const char *const scores[] = {"sigmoid", "softmax", NULL};
+    static const char *const choices[] = {"noaux_tc", "greedy", "group_limited_greedy", NULL};
     int64_t step = 1;
     enum pp_code code = pp_config_experts(config, sarvam ? &sarvam_keys : &expert_keys, hp, err);
+    if (!code)
+        code = pp_config_word(config, "scoring_func", scores, err);
+    if (!code)
+        code = pp_config_word(config, "topk_method", choices, err);
     if (!code && sarvam)
         code = check_sarvam(config, err);
     if (!code)

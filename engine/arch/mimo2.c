@@ -81,9 +81,14 @@ static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struc
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
+    static const char *const scores[] = {"sigmoid", NULL}, *const choices[] = {"noaux_tc", NULL};
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     hp->expert_sigmoids = true;
     hp->rope_base_local = hp->rope_base;
+    if (!code)
+        code = pp_config_word(config, "scoring_func", scores, err);
+    if (!code)
+        code = pp_config_word(config, "topk_method", choices, err);
     if (!code)
         code = pp_config_float(config, "layernorm_epsilon", &hp->norm_eps, err);
     if (!code)

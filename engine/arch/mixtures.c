@@ -235,10 +235,24 @@ static const struct pp_arch_usual minimax_usual[] = {
 };
 static const struct pp_expert_keys minimax_keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok"};
 
+/* M1's layers of other kinds are none of M2's. */
+static enum pp_code minimax_check(const cJSON *config, struct pp_error *err)
+{
+    static const char *const scores[] = {"sigmoid", NULL};
+    const cJSON *kind;
+    cJSON_ArrayForEach(kind, cJSON_GetObjectItemCaseSensitive(config, "attn_type_list"))
+        if (!cJSON_IsNumber(kind) || kind->valuedouble != 1)
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_type_list has something else than 1, which is "
+                           "not supported for this family");
+    return pp_config_word(config, "scoring_func", scores, err);
+}
+
 static enum pp_code minimax_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     hp->expert_sigmoids = true;
+    if (!code)
+        code = minimax_check(config, err);
     if (!code)
         code = pp_config_int(config, "rotary_dim", &hp->rope_dim, err);
     return code ? code : pp_config_experts(config, &minimax_keys, hp, err);

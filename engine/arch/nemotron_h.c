@@ -155,11 +155,22 @@ static enum pp_code read_heads(const cJSON *config, struct pp_hparams *hp, struc
     return code;
 }
 
+/* Words that configurations have for what no published model of the family does. */
+static enum pp_code check_words(const cJSON *config, struct pp_error *err)
+{
+    if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "sliding_window")))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: sliding_window is set, which is not supported for this "
+                       "family");
+    return pp_config_word(config, "mamba_hidden_act", pp_silu_names, err);
+}
+
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     char kinds[PP_MAX_LAYERS + 1];
     const int64_t n_ff = hp->n_ff;
     enum pp_code code = pp_config_activation(config, "mlp_hidden_act", pp_relu2_names, err);
+    if (!code)
+        code = check_words(config, err);
     hp->norm_eps = 1e-5f;
     if (!code)
         code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
