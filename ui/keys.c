@@ -522,10 +522,11 @@ void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
         return;
     }
     if (ui->menu.cls) {
-        if (passes_menu(ui, key))
-            insert_paste(ui, key); /* which is no key of the menu's: it would take the notice for read */
-        else if (!terminal_key(ui, key) && !switch_menu(ui, function_of(key)))
-            pp_menu_key(ui, key);
+        const bool passes = passes_menu(ui, key);
+        if (!terminal_key(ui, key) && !switch_menu(ui, function_of(key)))
+            pp_menu_key(ui, key); /* which may close it */
+        if (passes)
+            insert_paste(ui, key); /* then, as a key of the menu's takes the notice before it for read */
     } else if (!own_key(ui, key)) {
         feed(key);
     }

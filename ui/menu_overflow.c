@@ -42,7 +42,7 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
     if (!letter && key->type != PP_KEY_PASTE)
         return false;
     pp_menu_close(ui);
-    if (letter) /* a paste is there already */
+    if (letter) /* a paste goes into the line by itself */
         pp_ui_key(ui, key);
     return true;
 }
