@@ -352,10 +352,7 @@ int pp_cmd_lora(const struct pp_options *o, const struct pp_paths *p)
         code = list(o, p, &err);
     else if (strcmp(o->subcommand, "info") == 0)
         code = info(o, p, cancel, &err);
-    else if (strcmp(o->subcommand, "train") == 0)
+    else /* "train": the options know no other word */
         code = pp_cmd_lora_train(o, p, cancel, &err);
-    else
-        code = pp_fail(&err, PP_ERR_USAGE, "there is no \"pippin lora %s\"; there are list, info and train",
-                       o->subcommand);
     return pp_cli_end(code, &err);
 }

@@ -234,52 +234,77 @@ static enum pp_code drop_all(const struct pp_options *o, const struct pp_paths *
 
 /* --- the command ------------------------------------------------------------------------------------------ */
 
-static enum pp_code dispatch(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st,
-                             const struct pp_cancel *cancel, struct pp_error *err)
+struct work {
+    const struct pp_options *o;
+    const struct pp_paths *p;
+    struct pp_store *st;
+    const struct pp_cancel *cancel;
+};
+
+static enum pp_code do_list(const struct work *w, struct pp_error *err)
 {
-    const char *sub = o->subcommand ? o->subcommand : "list";
-    enum pp_code code;
-    if (strcmp(sub, "list") == 0)
-        return (code = pp_cli_args(o, 0, 0, "", err)) ? code : list(o, st, false, err);
-    if (strcmp(sub, "search") == 0)
-        return (code = pp_cli_args(o, 1, 1, "TEXT", err)) ? code : list(o, st, true, err);
-    if (strcmp(sub, "show") == 0)
-        return (code = pp_cli_args(o, 1, 1, "ID", err)) ? code : show(o, st, o->args[0], err);
-    if (strcmp(sub, "export") == 0)
-        return sessions_export(o, st, cancel, err);
-    if (strcmp(sub, "import") == 0)
-        return sessions_import(o, p, st, cancel, err);
-    if (strcmp(sub, "backup") == 0)
-        return (code = pp_cli_args(o, 1, 1, "FILE", err)) ? code : pp_store_backup(st, o->args[0], err);
-    if (strcmp(sub, "rm") == 0)
-        return drop_all(o, p, st, true, err);
-    if (strcmp(sub, "forget") == 0)
-        return drop_all(o, p, st, false, err);
-    return pp_fail(err, PP_ERR_USAGE,
-                   "there is no \"pippin sessions %s\"; there are list, search, show, export, import, backup, rm and "
-                   "forget",
-                   sub);
+    enum pp_code code = pp_cli_args(w->o, 0, 0, "", err);
+    return code ? code : list(w->o, w->st, false, err);
 }
 
-static bool only_looks(const struct pp_options *o)
+static enum pp_code do_search(const struct work *w, struct pp_error *err)
 {
-    static const char *const words[] = {"list", "search", "show", "export", "backup"};
-    for (size_t i = 0; o->subcommand && i < sizeof words / sizeof *words; i++)
-        if (strcmp(o->subcommand, words[i]) == 0)
-            return true;
-    return !o->subcommand;
+    enum pp_code code = pp_cli_args(w->o, 1, 1, "TEXT", err);
+    return code ? code : list(w->o, w->st, true, err);
+}
+
+static enum pp_code do_show(const struct work *w, struct pp_error *err)
+{
+    enum pp_code code = pp_cli_args(w->o, 1, 1, "ID", err);
+    return code ? code : show(w->o, w->st, w->o->args[0], err);
+}
+
+static enum pp_code do_export(const struct work *w, struct pp_error *err)
+{
+    return sessions_export(w->o, w->st, w->cancel, err);
+}
+
+static enum pp_code do_import(const struct work *w, struct pp_error *err)
+{
+    return sessions_import(w->o, w->p, w->st, w->cancel, err);
+}
+
+static enum pp_code do_backup(const struct work *w, struct pp_error *err)
+{
+    enum pp_code code = pp_cli_args(w->o, 1, 1, "FILE", err);
+    return code ? code : pp_store_backup(w->st, w->o->args[0], err);
+}
+
+static enum pp_code do_rm(const struct work *w, struct pp_error *err)
+{
+    return drop_all(w->o, w->p, w->st, true, err);
+}
+
+static enum pp_code do_forget(const struct work *w, struct pp_error *err)
+{
+    return drop_all(w->o, w->p, w->st, false, err);
 }
 
 int pp_cmd_sessions(const struct pp_options *o, const struct pp_paths *p)
 {
+    static const struct {
+        const char *name;
+        enum pp_code (*run)(const struct work *, struct pp_error *);
+        bool only_looks; /* on a full disk, too */
+    } words[] = {{"list", do_list, true},     {"search", do_search, true}, {"show", do_show, true},
+                 {"export", do_export, true}, {"backup", do_backup, true}, {"import", do_import, false},
+                 {"rm", do_rm, false},        {"forget", do_forget, false}};
     struct pp_error err = {0};
-    struct pp_store *st = NULL;
-    const struct pp_cancel *cancel = pp_cli_begin();
-    enum pp_code code = (only_looks(o) ? pp_store_open_to_look : pp_store_open)(p->db, &st, &err);
+    struct work w = {.o = o, .p = p, .cancel = pp_cli_begin()};
+    size_t i = 0;
+    while (i + 1 < sizeof words / sizeof *words && /* the options know no other words */
+           strcmp(words[i].name, o->subcommand ? o->subcommand : "list") != 0)
+        i++;
+    enum pp_code code = (words[i].only_looks ? pp_store_open_to_look : pp_store_open)(p->db, &w.st, &err);
     if (!code) {
-        pp_store_cancel_with(st, cancel);
-        code = dispatch(o, p, st, cancel, &err);
+        pp_store_cancel_with(w.st, w.cancel);
+        code = words[i].run(&w, &err);
     }
-    pp_store_close(st);
+    pp_store_close(w.st);
     return pp_cli_end(code, &err);
 }
