@@ -9,6 +9,7 @@
 #include "engine/arch/arch.h"
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/convert.h"
 #include "engine/convert_adapter_int.h"
 #include "engine/convert_experts.h"
@@ -79,6 +80,20 @@ const struct pp_arch *pp_convert_arch(const struct pp_source *base)
     return pp_arch_by_name(pp_source_hparams(base)->arch);
 }
 
+/* The matrix that models with latent attention have as one of keys and one of values (pp_split_heads): its sizes. */
+static bool sizes_of_heads(const struct pp_source *base, const char *name, struct pp_tensor *w)
+{
+    static const char end[] = ".attn_kv_b.weight";
+    const struct pp_hparams *hp = pp_source_hparams(base);
+    char keys[PP_HF_NAME];
+    if (!pp_ends_with(name, end))
+        return false;
+    snprintf(keys, sizeof keys, "%.*s.attn_k_b.weight", (int)(strlen(name) - strlen(end)), name);
+    *w = (struct pp_tensor){.n_dims = 2,
+                            .ne = {hp->kv_lora_rank, hp->n_head * (hp->qk_nope_dim + hp->v_head_dim), 1, 1}};
+    return pp_source_tensor(base, keys);
+}
+
 /* name: of the target's matrices (pp_adapter_matrices) this one. */
 enum pp_code pp_convert_check_fit(const struct pp_source *base, const struct pp_adapter_target *t, int part,
                                   const char *name, struct pp_error *err)
@@ -91,6 +106,9 @@ enum pp_code pp_convert_check_fit(const struct pp_source *base, const struct pp_
     }
     if (!w && strcmp(name, "output.weight") == 0)
         w = pp_source_tensor(base, "token_embd.weight"); /* they are tied */
+    struct pp_tensor of_heads;
+    if (!w && sizes_of_heads(base, name, &of_heads))
+        w = &of_heads;
     if (!w)
         return pp_fail(err, PP_ERR_MISMATCH, "the adapter changes %s, which %s does not have", name,
                        pp_source_path(base));

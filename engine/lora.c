@@ -39,6 +39,7 @@ static struct pp_sha256 adapter_identity(const struct pp_adapter *a)
     }
     pp_lora_hash_kinds(a, &s);
     pp_lora_hash_replaced(a, &s);
+    pp_lora_hash_heads(a, &s);
     pp_sha256_update(&s, a->invocation, (size_t)a->n_invocation * sizeof *a->invocation);
     return pp_sha256_end(&s);
 }
@@ -179,6 +180,7 @@ void pp_adapter_free(struct pp_adapter *a)
         pp_lora_free_kinds(&a->targets[i]);
     pp_lora_arena_free(a);
     pp_lora_free_replaced(a);
+    pp_lora_free_heads(a);
     pp_free(a->embedding.a);
     pp_free(a->embedding.b_data);
     pp_free(a->targets);

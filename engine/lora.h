@@ -15,7 +15,9 @@
  *
  *   W + sum over k of strength_k (W_k - W) = (1 - sum of strength_k) W + sum of strength_k W_k
  *
- * so that at strength 1 it is W_k and nothing else. The same holds for norms and for the table of embeddings. */
+ * so that at strength 1 it is W_k and nothing else. The same holds for norms and for the table of embeddings.
+ *
+ * What latent attention has for each head has LoRAs only, which are made of one of both matrices (lora_heads.c). */
 #ifndef PP_ENGINE_LORA_H
 #define PP_ENGINE_LORA_H
 
@@ -72,6 +74,18 @@ struct pp_lora_norm {
     float *weight, *bias;
 };
 
+/* Of matrices of heads: each head's own A and B, but for one of the two, which all have the same of. F16, or F32 if
+ * values are too large for that or halves are held as they are stored. */
+struct pp_lora_heads {
+    int rank;               /* 0: they are not changed */
+    float scale;            /* alpha / rank */
+    int n;                  /* heads */
+    struct pp_matrix *a;    /* [n], each [rank, n_in] */
+    struct pp_low_rank *b;  /* [n], each [n_out, rank] */
+    uint8_t *data;          /* theirs, aligned to 64 bytes */
+    size_t bytes;
+};
+
 struct pp_adapter {
     const struct pp_model *model;   /* that it was loaded for: shapes and the order of projections are its */
     struct pp_adapter_info info;
@@ -80,6 +94,7 @@ struct pp_adapter {
     bool of_experts;                /* the latter */
     bool scales_experts;            /* and what goes into some of those: what is between two of an expert's matrices */
     uint8_t *arena;                 /* A and B of all of them, in the order in which a token reads them */
+    struct pp_lora_heads *heads;    /* [n_heads of the model's plan]; NULL: it changes none */
     void *mapping;                  /* in which it lies; NULL: it is the allocator's */
     size_t mapped_bytes;
     struct pp_lora_embedding embedding;
@@ -106,6 +121,18 @@ static inline const struct pp_lora_target *pp_adapter_target_at(const struct pp_
 
 /* Floats for all A x that a set brings to a row of one projection; 0: none. */
 int pp_adapter_set_room(const struct pp_adapter_set *set, int linear);
+
+/* What an adapter does to the matrices of heads of this index in the plan. */
+extern const struct pp_lora_heads pp_lora_no_heads;
+static inline const struct pp_lora_heads *pp_adapter_heads_at(const struct pp_adapter *a, int heads)
+{
+    return a->heads ? &a->heads[heads] : &pp_lora_no_heads;
+}
+
+/* Floats for the A x that any one adapter of a set brings to a row of one head of those; 0: none. */
+int pp_adapter_set_heads_room(const struct pp_adapter_set *set, int heads);
+/* The index by which adapters know matrices of heads in the plan: of those that are of one tensor, the first. */
+int pp_lora_first_heads(const struct pp_plan *plan, const struct pp_heads *heads);
 
 /* --- between the files of adapters --------------------------------------------------------------------------- */
 
@@ -193,6 +220,23 @@ void pp_lora_free_replaced(struct pp_adapter *a);
 void pp_lora_hash_replaced(const struct pp_adapter *a, struct pp_sha256_stream *s);
 /* Whether something of the model is replaced by one of a set. */
 bool pp_adapter_set_replaces(const struct pp_adapter_set *set);
+
+/* lora_heads.c: the matrix of which latent attention's heads have their parts. Where those are in the plan: */
+struct pp_lora_heads_at {
+    int keys, values;
+};
+/* false: this is not such a matrix, or the model has none of the name. */
+bool pp_lora_find_heads(const struct pp_plan *plan, const char *name, struct pp_lora_heads_at *at);
+/* Holds a target's sizes against the model's, and notes its rank and scale. PP_ERR_UNSUPPORTED: it is more than a
+ * LoRA. One thread. */
+enum pp_code pp_lora_list_heads(struct pp_adapter *a, const struct pp_adapter_target *t,
+                                const struct pp_lora_heads_at *at, struct pp_error *err);
+/* Reads and converts what was listed; several threads may, each another. */
+enum pp_code pp_lora_load_heads(struct pp_adapter *a, const struct pp_adapter_target *t,
+                                const struct pp_lora_heads_at *at, bool exact, struct pp_lora_room *room,
+                                struct pp_error *err);
+void pp_lora_free_heads(struct pp_adapter *a);
+void pp_lora_hash_heads(const struct pp_adapter *a, struct pp_sha256_stream *s); /* goes into its identity */
 
 /* lora_tokens.c: rows of the table that stand for the model's. table: the model's, or NULL. */
 enum pp_code pp_lora_load_tokens(struct pp_adapter *a, const struct pp_adapter_target *t, const struct pp_tensor *table,

@@ -28,6 +28,8 @@ struct job {
     bool tokens; /* rows of it that stand for the model's are what changes */
     const struct pp_by_keys *keys; /* the target's is the whole that this is a part of; or NULL */
     const struct pp_join *join;    /* several targets change it, each a part; `target` is NULL then. Or NULL */
+    bool of_heads;                 /* it is not in the model, but a part of each of its matrices of heads `at` */
+    struct pp_lora_heads_at at;
 };
 
 /* What a thread needs for itself. */
@@ -104,12 +106,11 @@ static int target_by_name(const struct loading *l, const char *name)
     return i != SIZE_MAX ? l->targets[i] : linear_by_name(&l->a->model->plan, name);
 }
 
-/* Whether a tensor is of the matrices of heads of latent attention, or of groups of heads (DeepSeek V4), which cannot
- * be changed either. */
+/* Whether a tensor is of those of one kind of the heads of latent attention, which are changed together only
+ * (lora_heads.c), or of groups of heads (DeepSeek V4), which cannot be changed either. */
 static bool is_of_heads(const char *name)
 {
-    return strstr(name, ".attn_kv_b.") || strstr(name, ".attn_k_b.") || strstr(name, ".attn_v_b.") ||
-           strstr(name, ".attn_output_a.");
+    return strstr(name, ".attn_k_b.") || strstr(name, ".attn_v_b.") || strstr(name, ".attn_output_a.");
 }
 
 /* Whether the file has the heads of a matrix in another order than the model, which is then how those change places. */
@@ -265,7 +266,7 @@ static enum pp_code check_target(const struct loading *l, const char *name, stru
                        a->path, t->weight.data ? "replaces" : "scales the input of", name);
     if (job->linear < 0 && is_of_heads(name))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "adapter %s changes %s, of the matrices of heads of latent attention or of groups of heads; "
+                       "adapter %s changes %s, keys or values alone of latent attention's heads, or groups of heads; "
                        "adapters of these are not supported", a->path, name);
     if (job->linear < 0)
         return pp_fail(err, PP_ERR_MISMATCH,
@@ -420,6 +421,12 @@ static enum pp_code load_matrix(const struct loading *l, const struct job *job, 
     return code;
 }
 
+static enum pp_code load_heads(const struct loading *l, const struct job *job, struct pp_lora_room *room,
+                               struct pp_error *err)
+{
+    return pp_lora_load_heads(l->a, job->target, &job->at, l->exact, room, err);
+}
+
 static void do_job(void *arg, int part, int item, int thread)
 {
     const struct loading *l = arg;
@@ -427,7 +434,9 @@ static void do_job(void *arg, int part, int item, int thread)
     struct pp_error err;
     (void)part;
     const struct job *job = &l->jobs[item];
-    const enum pp_code code = (job->join ? load_joined : load_matrix)(l, job, &h->room, &err);
+    const enum pp_code code = (job->join       ? load_joined
+                               : job->of_heads ? load_heads
+                                               : load_matrix)(l, job, &h->room, &err);
     if (code && item < h->failed) {
         h->failed = item;
         h->error = err;
@@ -444,6 +453,10 @@ static int threads_for(const struct loading *l)
         const struct pp_adapter_target *t = l->jobs[i].target;
         if (!t)
             continue;
+        if (l->jobs[i].of_heads) {
+            bytes += t->a.size + t->b.size;
+            continue;
+        }
         const struct pp_tensor *w = pp_plan_target(&l->a->model->plan, l->jobs[i].linear).w;
         bytes += t->a.size + t->b.size + t->weight.size + (t->magnitude.data ? w->size : 0); /* a DoRA reads all of W */
     }
@@ -531,6 +544,13 @@ static enum pp_code list_target(struct loading *l, const struct pp_adapter_targe
         return load_embeddings(l, t, err);
     if (t->tokens.data)
         return list_output_tokens(l, t, err);
+    struct job heads = {.target = t, .of_heads = true};
+    if (pp_lora_find_heads(&a->model->plan, t->name, &heads.at)) {
+        code = pp_lora_list_heads(a, t, &heads.at, err);
+        if (!code)
+            l->jobs[l->n++] = heads;
+        return code;
+    }
     t = split_target(l, t);
     const struct pp_by_keys *keys = find_by_keys(&a->model->plan, t->name, names);
     const int n = keys ? 2 : pp_adapter_matrices(t, names);

@@ -1,11 +1,13 @@
 /* heads.c - stages in which each head of a row is multiplied with a matrix of its own: in latent attention what brings
  * queries to where the cache's vectors are, and what attention gives from there to values. The matrices are small and
- * many, so an item is a head, and whoever takes it quantises that head of the rows for itself. */
+ * many, so an item is a head, and whoever takes it quantises that head of the rows for itself, and adds what adapters
+ * bring to it. */
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/cpu/pack.h"
 #include "engine/cpu/program.h"
+#include "engine/lora.h"
 
 /* Rows that are quantised at a time; as in project.c, what a thread takes at a time at most. */
 enum { ROWS_AT_ONCE = 64 };
@@ -14,6 +16,7 @@ static const int64_t MOST_MACS = 200000000, MOST_BYTES = 16000000;
 enum pp_code pp_cpu_heads_add(struct pp_cpu *c, struct stage *s, const struct pp_heads *heads, struct pp_error *err)
 {
     s->n_heads = heads->n;
+    s->of_heads = pp_lora_first_heads(&c->model->plan, heads);
     s->heads = pp_calloc((size_t)heads->n, sizeof *s->heads);
     if (!s->heads)
         return pp_fail_nomem(err, "the matrices of heads");
@@ -89,6 +92,42 @@ static void count(const struct pp_cpu *c, const struct stage *s, int head, int m
     pp_cpu_count(&a, m, &p, 1);
 }
 
+/* y += scale B (A x) for one head of rows first .. first + n - 1, which all have an adapter. The products with A go
+ * where a thread keeps those of few rows of a projection, of which none is under way. */
+static void add_lora(const struct pp_cpu *c, const struct stage *s, const struct pp_lora_heads *l, float strength,
+                     int head, int first, int n, int thread)
+{
+    const int64_t in = head * head_width(c, s, s->in), out = head * head_width(c, s, s->out);
+    const int64_t room = pp_low_rank_room(l->rank), most = PRIVATE_ROWS * c->lora_width / room;
+    float *down = c->threads[thread].lora;
+    for (int some; n > 0; first += some, n -= some) {
+        some = n < most ? n : (int)most;
+        const struct pp_acts x = {.f32 = slot_row(c, s->in, first) + in, .f32_stride = c->strides[s->in],
+                                  .way = pp_cpu_way(c)};
+        c->mm->by_type[l->a[head].type](&l->a[head], 0, l->rank, &x, some, down, room, c->threads[thread].kernel);
+        c->ops->add_low_rank(&l->b[head],
+                             &(struct pp_low_rank_rows){.n = some, .y = slot_row(c, s->out, first) + out, .down = down,
+                                                        .y_stride = c->strides[s->out], .down_stride = room},
+                             l->scale * strength, 0, s->heads[head].w.n_rows);
+    }
+}
+
+/* What adapters bring to one head of all rows, once there is room for some. */
+static void adapt(const struct pp_cpu *c, const struct stage *s, int m, int head, int thread)
+{
+    for (int first = 0, n; c->lora_width && first < m; first += n) {
+        const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
+        n = 1;
+        while (first + n < m && batch_row(c, s, first + n)->adapters == set)
+            n++;
+        for (int k = 0; set && k < set->n; k++) {
+            const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k].adapter, s->of_heads);
+            if (l->rank)
+                add_lora(c, s, l, set->use[k].scale, head, first, n, thread);
+        }
+    }
+}
+
 void pp_cpu_heads_item(struct pp_cpu *c, const struct stage *s, int m, int head, int thread)
 {
     const struct projection *p = &s->heads[head];
@@ -104,6 +143,7 @@ void pp_cpu_heads_item(struct pp_cpu *c, const struct stage *s, int m, int head,
         c->mm->by_type[p->w.type](&p->w, 0, n_out, &a, n, slot_row(c, s->out, first) + out, c->strides[s->out],
                                   c->threads[thread].kernel);
     }
+    adapt(c, s, m, head, thread);
     for (int i = 0; behind && i < m; i++)
         memcpy(slot_row(c, s->out, i) + out + n_out, slot_row(c, s->in, i) + in + n_in,
                (size_t)behind * sizeof(float));

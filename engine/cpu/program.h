@@ -124,6 +124,7 @@ struct stage {
     /* HEADS */
     struct projection *heads;   /* [n_heads] */
     int n_heads;
+    int of_heads;               /* for adapters: their place in the plan (pp_lora_first_heads) */
     /* ATTEND */
     int tier, layer;            /* where the cache has it: the layer's place in its tier */
     int q, k, v;                /* k -1: keys and values are there already */

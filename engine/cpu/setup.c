@@ -389,6 +389,8 @@ enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, 
             width += pp_adapter_set_room(set, c->stages[i].projections[p].linear);
             scales = scales || pp_adapter_set_scales_input(set, c->stages[i].projections[p].linear);
         }
+        if (c->stages[i].kind == STAGE_HEADS)
+            width = pp_adapter_set_heads_room(set, c->stages[i].of_heads);
         if (width > widest)
             widest = width;
     }

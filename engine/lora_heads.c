@@ -1,0 +1,226 @@
+/* lora_heads.c - LoRAs of the matrix that latent attention makes keys and values of (kv_b_proj, arXiv 2405.04434). The
+ * model has its W [n_head (n_key + n_value), n_latent] as two matrices for each head, W_k [n_key, n_latent] turned,
+ * which queries are multiplied by, and W_v [n_value, n_latent] for what attention gives. With B_k and B_v as a head's
+ * rows of B, what is added to W, s B A, adds to them
+ *
+ *   W_k' + s A' B_k'        a LoRA of the turned matrix: A of it is B_k' [r, n_key], B of it A' [n_latent, r]
+ *   W_v  + s B_v A
+ *
+ * so that of keys B is the same for all heads, and of values A is. What the cache holds is made before and knows
+ * nothing of it. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/adapter_file.h"
+#include "engine/base/mem.h"
+#include "engine/base/word.h"
+#include "engine/lora.h"
+#include "engine/model.h"
+#include "engine/quant.h"
+
+static const char both_end[] = ".attn_kv_b.weight";
+
+const struct pp_lora_heads pp_lora_no_heads = {0};
+
+/* --- held against the model ------------------------------------------------------------------------------------ */
+
+/* The first matrices of heads in the plan that are of this tensor; -1: there are none. */
+static int find_heads(const struct pp_plan *plan, const char *both, char kind)
+{
+    char name[PP_HF_NAME];
+    snprintf(name, sizeof name, "%.*s.attn_%c_b.weight[0]", (int)(strlen(both) - strlen(both_end)), both, kind);
+    for (int i = 0; i < plan->n_heads; i++)
+        if (strcmp(plan->heads[i].w[0]->name, name) == 0)
+            return i;
+    return -1;
+}
+
+bool pp_lora_find_heads(const struct pp_plan *plan, const char *name, struct pp_lora_heads_at *at)
+{
+    if (!pp_ends_with(name, both_end))
+        return false;
+    *at = (struct pp_lora_heads_at){find_heads(plan, name, 'k'), find_heads(plan, name, 'v')};
+    return at->keys >= 0 && at->values >= 0;
+}
+
+int pp_lora_first_heads(const struct pp_plan *plan, const struct pp_heads *heads)
+{
+    int i = 0;
+    while (strcmp(plan->heads[i].w[0]->name, heads->w[0]->name) != 0)
+        i++;
+    return i;
+}
+
+enum pp_code pp_lora_list_heads(struct pp_adapter *a, const struct pp_adapter_target *t,
+                                const struct pp_lora_heads_at *at, struct pp_error *err)
+{
+    const struct pp_plan *plan = &a->model->plan;
+    const struct pp_heads *keys = &plan->heads[at->keys], *values = &plan->heads[at->values];
+    const int64_t n_in = keys->w[0]->ne[1], n_out = keys->n * (keys->w[0]->ne[0] + values->w[0]->ne[1]);
+    if (t->bias.data || t->b_bias.data || t->magnitude.data || t->ia3.data || t->weight.data || t->tokens.data)
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "adapter %s changes %s, of the heads of latent attention, by more than a LoRA; that is not "
+                       "supported", a->path, t->name);
+    if (t->n_in != n_in || t->n_out != n_out)
+        return pp_fail(err, PP_ERR_MISMATCH,
+                       "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,
+                       t->name, (long long)t->n_out, (long long)t->n_in, a->model->info.name, (long long)n_out,
+                       (long long)n_in);
+    if (t->rank > PP_LOW_RANK_MAX)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld; at most %d can be run", a->path, t->name,
+                       (long long)t->rank, PP_LOW_RANK_MAX);
+    if (!a->heads && !(a->heads = pp_calloc((size_t)plan->n_heads, sizeof *a->heads)))
+        return pp_fail_nomem(err, "an adapter");
+    if (a->heads[at->keys].rank)
+        return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);
+    a->heads[at->keys].rank = a->heads[at->values].rank = (int)t->rank;
+    a->heads[at->keys].scale = a->heads[at->values].scale = t->scale;
+    return PP_OK;
+}
+
+/* --- as the kernels read them ---------------------------------------------------------------------------------- */
+
+/* Places for A and B of all heads, one of which all have the same of. */
+static bool make_room(struct pp_lora_heads *l, const struct pp_heads *heads, uint32_t type, bool same_b)
+{
+    const struct pp_tensor *w = heads->w[0];
+    const size_t n = (size_t)heads->n, n_a = same_b ? n : 1, n_b = same_b ? 1 : n;
+    const size_t a_bytes = pp_lora_held_bytes(w, l->rank, type, 0), b_bytes = pp_lora_held_bytes(w, l->rank, type, 1);
+    l->n = heads->n;
+    l->bytes = n_a * a_bytes + n_b * b_bytes;
+    l->a = pp_calloc(n, sizeof *l->a);
+    l->b = pp_calloc(n, sizeof *l->b);
+    l->data = pp_aligned(64, l->bytes);
+    if (!l->a || !l->b || !l->data)
+        return false;
+    memset(l->data, 0, l->bytes); /* their ends are hashed, too */
+    for (size_t h = 0; h < n; h++) {
+        l->a[h] = (struct pp_matrix){.type = type, .n_rows = l->rank, .n_cols = w->ne[0], .alone = true,
+                                     .data = l->data + (h < n_a ? h : 0) * a_bytes};
+        l->b[h] = (struct pp_low_rank){.type = type, .rank = l->rank,
+                                       .data = l->data + n_a * a_bytes + (h < n_b ? h : 0) * b_bytes};
+    }
+    return true;
+}
+
+/* from [rows, cols] to [cols, rows] */
+static void turn(const float *from, int64_t rows, int64_t cols, float *to)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < cols; i++)
+            to[i * rows + r] = from[r * cols + i];
+}
+
+static void hold_a(const struct pp_matrix *a, const float *values)
+{
+    void *to = (void *)(uintptr_t)a->data; /* ours */
+    if (a->type == PP_TYPE_F16)
+        pp_floats_to_f16(values, to, a->n_rows * a->n_cols);
+    else
+        memcpy(to, values, (size_t)(a->n_rows * a->n_cols) * sizeof *values);
+}
+
+static enum pp_code hold_b(struct pp_low_rank *b, const float *values, int64_t n_out, float most,
+                           struct pp_lora_room *room, struct pp_error *err)
+{
+    return pp_lora_lay_out_b(values, n_out, b, (uint8_t *)(uintptr_t)b->data, most, room, err);
+}
+
+/* Where a head's rows of B [n_head (n_key + n_value), rank] are. */
+struct rows_of_heads {
+    const float *b;
+    int64_t of_head, from; /* floats */
+};
+
+static enum pp_code hold_keys(struct pp_lora_heads *l, const struct pp_tensor *w, const struct pp_lora_halves *from,
+                              const struct rows_of_heads *rows, struct pp_lora_room *room, struct pp_error *err)
+{
+    const int64_t n_key = w->ne[0], n_latent = w->ne[1];
+    float *turned = pp_malloc((size_t)(l->rank * (n_key > n_latent ? n_key : n_latent)) * sizeof *turned);
+    if (!turned)
+        return pp_fail_nomem(err, "an adapter");
+    turn(from->values[0], l->rank, n_latent, turned);
+    const enum pp_code code = hold_b(&l->b[0], turned, n_latent, from->most[0], room, err);
+    for (int h = 0; h < l->n; h++) {
+        turn(rows->b + h * rows->of_head + rows->from, n_key, l->rank, turned);
+        hold_a(&l->a[h], turned);
+        l->b[h] = l->b[0];
+    }
+    pp_free(turned);
+    return code;
+}
+
+static enum pp_code hold_values(struct pp_lora_heads *l, const struct pp_tensor *w, const struct pp_lora_halves *from,
+                                const struct rows_of_heads *rows, struct pp_lora_room *room, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    hold_a(&l->a[0], from->values[0]);
+    for (int h = 0; h < l->n && !code; h++)
+        code = hold_b(&l->b[h], rows->b + h * rows->of_head + rows->from, w->ne[1], from->most[1], room, err);
+    return code;
+}
+
+enum pp_code pp_lora_load_heads(struct pp_adapter *a, const struct pp_adapter_target *t,
+                                const struct pp_lora_heads_at *at, bool exact, struct pp_lora_room *room,
+                                struct pp_error *err)
+{
+    const float most_f16 = 65504.0f;
+    const struct pp_heads *keys = &a->model->plan.heads[at->keys], *values = &a->model->plan.heads[at->values];
+    struct pp_lora_heads *of_keys = &a->heads[at->keys], *of_values = &a->heads[at->values];
+    struct pp_lora_halves halves;
+    enum pp_code code = pp_lora_read(a, t, t->n_out, &(struct pp_lora_orders){0}, room, &halves, err);
+    if (code)
+        return code;
+    const uint32_t type = exact || !(fmaxf(halves.most[0], halves.most[1]) < most_f16) ? PP_TYPE_F32 : PP_TYPE_F16;
+    const int64_t n_key = keys->w[0]->ne[0] * t->rank, n_value = values->w[0]->ne[1] * t->rank;
+    struct rows_of_heads rows = {.b = halves.values[1], .of_head = n_key + n_value};
+    if (!make_room(of_keys, keys, type, true) || !make_room(of_values, values, type, false))
+        return pp_fail_nomem(err, "an adapter");
+    code = hold_keys(of_keys, keys->w[0], &halves, &rows, room, err);
+    rows.from = n_key;
+    if (!code)
+        code = hold_values(of_values, values->w[0], &halves, &rows, room, err);
+    if (!code && t->scale != 0.0f && halves.most[0] != 0.0f && halves.most[1] != 0.0f)
+        atomic_store_explicit(&a->acts, true, memory_order_relaxed);
+    return code;
+}
+
+/* --- room, identity and end ------------------------------------------------------------------------------------ */
+
+int pp_adapter_set_heads_room(const struct pp_adapter_set *set, int heads)
+{
+    int most = 0;
+    for (int k = 0; k < set->n; k++) {
+        const int room = pp_low_rank_room(pp_adapter_heads_at(set->use[k].adapter, heads)->rank);
+        most = room > most ? room : most;
+    }
+    return most;
+}
+
+void pp_lora_hash_heads(const struct pp_adapter *a, struct pp_sha256_stream *s)
+{
+    static const char what[] = "heads";
+    for (int i = 0; a->heads && i < a->model->plan.n_heads; i++) {
+        const struct pp_lora_heads *l = &a->heads[i];
+        if (!l->rank)
+            continue;
+        const struct pp_hash128 sum = pp_hash128(l->data, l->bytes);
+        pp_sha256_update(s, what, sizeof what);
+        pp_sha256_update(s, &i, sizeof i);
+        pp_sha256_update(s, &l->a->type, sizeof l->a->type);
+        pp_sha256_update(s, &l->rank, sizeof l->rank);
+        pp_sha256_update(s, &l->scale, sizeof l->scale);
+        pp_sha256_update(s, &sum, sizeof sum);
+    }
+}
+
+void pp_lora_free_heads(struct pp_adapter *a)
+{
+    for (int i = 0; a->heads && i < a->model->plan.n_heads; i++) {
+        pp_free(a->heads[i].a);
+        pp_free(a->heads[i].b);
+        pp_free(a->heads[i].data);
+    }
+    pp_free(a->heads);
+}
