@@ -234,17 +234,16 @@ static void take_class(struct regex *r, struct pp_buf *to)
     for (bool first = true; more && !r->bad; first = false) {
         struct union_of u = {0};
         take_union(r, &u);
-        if (r->bad)
-            break;
+        more = *r->p == '&';
         if (!first)
             pp_buf_fmt(&cut, "(?=%s)", pp_buf_cstr(&last));
-        more = *r->p == '&';
         pp_buf_clear(&last);
+        if (!r->bad) /* else the text may have ended */
+            r->p += more ? 2 : 1;
         write_union(&u, first && !more && negated, &last);
         r->bad |= u.plain.bad || u.others.bad;
         pp_buf_free(&u.plain);
         pp_buf_free(&u.others);
-        r->p += more ? 2 : 1;
     }
     r->classes--;
     if (!cut.len)
