@@ -36,12 +36,6 @@ void pp_candidates_free(struct pp_candidates *c)
     *c = (struct pp_candidates){0};
 }
 
-static int32_t block_size(const struct pp_candidates *c, int32_t block)
-{
-    const int32_t rest = c->n - block * PP_LOGIT_BLOCK;
-    return rest < PP_LOGIT_BLOCK ? rest : PP_LOGIT_BLOCK;
-}
-
 /* What is no number is never greater. */
 static float greater(float x, float most)
 {
@@ -74,8 +68,8 @@ void pp_candidates_look(struct pp_candidates *c, const float *logits, int32_t n)
     c->n_blocks = blocks_of(n);
     c->largest = -INFINITY;
     for (int32_t b = 0; b < c->n_blocks; b++) {
-        float *tops = c->group_tops + (size_t)b * LANES;
-        c->block_tops[b] = find_tops(logits + b * PP_LOGIT_BLOCK, block_size(c, b), tops);
+        const int32_t first = b * PP_LOGIT_BLOCK, size = pp_candidates_block_end(c, first) - first;
+        c->block_tops[b] = find_tops(logits + first, size, c->group_tops + (size_t)b * LANES);
         c->largest = greater(c->block_tops[b], c->largest);
     }
 }
@@ -174,7 +168,7 @@ static int32_t gather(struct pp_candidates *c, float least)
 {
     int32_t n = 0;
     for (int32_t b = 0; b < c->n_blocks; b++) {
-        const int32_t first = b * PP_LOGIT_BLOCK, end = first + block_size(c, b);
+        const int32_t first = b * PP_LOGIT_BLOCK, end = pp_candidates_block_end(c, first);
         for (int l = 0; c->block_tops[b] >= least && l < LANES; l++)
             for (int32_t i = c->group_tops[b * LANES + l] >= least ? first + l : end; i < end; i += LANES)
                 if (c->logits[i] >= least)
@@ -264,7 +258,7 @@ float pp_candidates_nucleus(struct pp_candidates *c, float p)
     double bins[N_BINS] = {0}, reached = 0;
     int32_t n = 0, last = 0;
     for (int32_t i = 0; i < c->n; i += PP_LOGIT_BLOCK)
-        fill_bins(c->logits + i, c->n - i < PP_LOGIT_BLOCK ? c->n - i : PP_LOGIT_BLOCK, c->largest, bins);
+        fill_bins(c->logits + i, pp_candidates_block_end(c, i) - i, c->largest, bins);
     for (int32_t b = 0; b < N_BINS; b++)
         reached += bins[b];
     reached *= (double)p;

@@ -31,6 +31,12 @@ struct pp_candidates {
     struct pp_candidate *list; /* what was found last */
 };
 
+/* Behind the last logit of a block that begins at `first`. */
+static inline int32_t pp_candidates_block_end(const struct pp_candidates *c, int32_t first)
+{
+    return c->n - first < PP_LOGIT_BLOCK ? c->n : first + PP_LOGIT_BLOCK;
+}
+
 /* Makes its arrays for up to `room` logits; PP_ERR_NOMEM leaves nothing to be freed. Later calls allocate nothing. */
 enum pp_code pp_candidates_init(struct pp_candidates *c, int32_t room, struct pp_error *err);
 void pp_candidates_free(struct pp_candidates *c);

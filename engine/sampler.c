@@ -199,10 +199,9 @@ static struct pp_choice choose_of_all(const struct pp_candidates *c, const struc
     struct scores s = {-INFINITY, -INFINITY};
     int32_t likely = 0;
     for (int32_t block = 0; block < c->n_blocks; block++) {
-        const int32_t first = block * PP_LOGIT_BLOCK;
-        const int32_t end = c->n - first < PP_LOGIT_BLOCK ? c->n : first + PP_LOGIT_BLOCK;
+        const int32_t first = block * PP_LOGIT_BLOCK, end = pp_candidates_block_end(c, first);
         const float top = c->block_tops[block];
-        double needed = s.second - (double)top / (double)p->temp;
+        const double needed = s.second - (double)top / (double)p->temp;
         if (needed > LARGEST_NOISE || !(top >= least))
             continue;
         uint64_t bits_needed = least_bits(needed);
