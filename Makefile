@@ -47,7 +47,7 @@ FUZZERS    := $(patsubst tests/%.c,%,$(sort $(wildcard tests/fuzz_*.c)))
 HEADERS    := $(wildcard engine/*.h engine/*/*.h src/*.h ui/*.h tests/*.h)
 
 # Those that are compiled for one instruction set: their end names it.
-ISA_FILES  := $(foreach i,fma avx2 avxvnni avx512 amx neon dotprod i8mm,%_$(i).c)
+ISA_FILES  := $(foreach i,fma avx2 avxvnni avx512 avx512bf16 amx neon dotprod i8mm,%_$(i).c)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 OBJ_LIB  := $(call obj,$(SRC_BASE) $(SRC_ENGINE))
@@ -78,6 +78,8 @@ $(BUILD)/obj/engine/cpu/%_avx2.o:   CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/cpu/%_avxvnni.o: CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c -mavxvnni
 $(BUILD)/obj/engine/cpu/%_avx512.o: CFLAGS_ISA := $(QUICK) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
                                                   -mprefer-vector-width=512
+$(BUILD)/obj/engine/cpu/%_avx512bf16.o: CFLAGS_ISA := $(QUICK) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma -mf16c \
+                                                      -mprefer-vector-width=512
 $(BUILD)/obj/engine/cpu/%_amx.o:    CFLAGS_ISA := $(QUICK) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c \
                                                   -mprefer-vector-width=512 -mamx-tile -mamx-int8 -mamx-bf16
 # The tests' model of instructions that this machine may lack.

@@ -769,6 +769,11 @@ SOFT __m512i soft_mm512_srai_epi16(__m512i a, int by)
     EACH(32) a.i16[l] = (int16_t)(a.i16[l] >> (by < 16 ? by : 15));
     return a;
 }
+SOFT __m512i soft_mm512_rol_epi32(__m512i a, unsigned by)
+{
+    EACH(16) a.u32[l] = a.u32[l] << by % 32 | a.u32[l] >> (32 - by) % 32;
+    return a;
+}
 SOFT __m512i soft_mm512_slli_epi32(__m512i a, unsigned by)
 {
     EACH(16) a.u32[l] = (uint32_t)(by < 32 ? a.u32[l] << by : 0);
@@ -958,6 +963,22 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 {
     return soft_mm256_dpbusd_avx_epi32(acc, a, b);
 }
+/* Two columns of bfloat16 to each sum, that of the upper half first, each rounded to nearest even. That subnormal
+ * inputs and results (tiny after rounding) are zeros is the rounding mode's doing here, the instruction's own there: so
+ * it was seen on a Zen 4, with all exponents. */
+SOFT __m512 soft_dot_pairs(__m512 acc, __m512i a, __m512i b)
+{
+    EACH(16)
+    {
+        const uint32_t upper[] = {a.u32[l] & 0xffff0000, b.u32[l] & 0xffff0000};
+        const uint32_t lower[] = {a.u32[l] << 16, b.u32[l] << 16};
+        float u[2], v[2];
+        memcpy(u, upper, sizeof u);
+        memcpy(v, lower, sizeof v);
+        acc.f[l] = fmaf(v[0], v[1], fmaf(u[0], u[1], acc.f[l]));
+    }
+    return acc;
+}
 
 /* --- the intrinsics' names -------------------------------------------------------------------------------------- */
 
@@ -1085,6 +1106,8 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm512_slli_epi16 soft_mm512_slli_epi16
 #define _mm512_srli_epi16 soft_mm512_srli_epi16
 #define _mm512_srai_epi16 soft_mm512_srai_epi16
+#undef _mm512_rol_epi32
+#define _mm512_rol_epi32 soft_mm512_rol_epi32
 #define _mm512_slli_epi32 soft_mm512_slli_epi32
 #define _mm512_srli_epi32 soft_mm512_srli_epi32
 #define _mm512_srai_epi32 soft_mm512_srai_epi32
@@ -1119,6 +1142,7 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 #define _mm256_dpbusd_avx_epi32 soft_mm256_dpbusd_avx_epi32
 #define _mm256_dpwssd_avx_epi32 soft_mm256_dpwssd_avx_epi32
 #define _mm256_dpbusd_epi32 soft_mm256_dpbusd_epi32
+#define DOT_PAIRS soft_dot_pairs /* _mm512_dpbf16_ps() */
 
 #undef EACH
 #undef SOFT

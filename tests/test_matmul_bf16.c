@@ -11,7 +11,7 @@
 #include "tests/support.h"
 
 #if defined(__x86_64__)
-extern const struct pp_bf16_kernels pp_bf16_amx_soft; /* over the software model of the instructions */
+extern const struct pp_bf16_kernels pp_bf16_amx_soft, pp_bf16_avx512_soft; /* over models of the instructions */
 #endif
 
 static uint64_t rng_state;
@@ -26,14 +26,16 @@ static uint32_t rnd(void)
 /* The sets besides the scalar one; NULL: there are no more. Some may be the same. */
 static const struct pp_bf16_kernels *other_set(int i)
 {
-    static const struct pp_bf16_kernels *found[PP_ISA_COUNT + 1];
+    static const struct pp_bf16_kernels *found[PP_ISA_COUNT + 2];
     int n = 0;
     for (int isa = PP_ISA_SCALAR + 1; isa < PP_ISA_COUNT; isa++)
         if (pp_isa_runs((enum pp_isa)isa) && pp_bf16_kernels((enum pp_isa)isa) != &pp_bf16_scalar)
             found[n++] = pp_bf16_kernels((enum pp_isa)isa);
 #if defined(__x86_64__)
-    if (pp_isa_runs(PP_ISA_AVX2))
+    if (pp_isa_runs(PP_ISA_AVX2)) {
         found[n++] = &pp_bf16_amx_soft;
+        found[n++] = &pp_bf16_avx512_soft;
+    }
 #endif
     return i < n ? found[i] : NULL;
 }
@@ -174,13 +176,20 @@ struct problem {
     int64_t rows, cols, m, stride;
     uint8_t *w;      /* at an odd address */
     float *x;        /* [m, cols] */
-    uint16_t *xb;    /* [m, stride] */
+    uint16_t *xb;    /* [m, stride], as the set wants them that was last compared */
     float *expect;   /* [m, rows] by the definition */
 };
 
 static struct pp_acts acts_of(const struct problem *p)
 {
     return (struct pp_acts){.bf16 = p->xb, .bf16_stride = p->stride, .bf16_parts = p->parts};
+}
+
+static void split_all(const struct pp_bf16_kernels *set, const struct problem *p)
+{
+    memset(p->xb, 0xff, (size_t)(p->m * p->stride) * sizeof *p->xb); /* NaN behind the padding */
+    for (int64_t i = 0; i < p->m; i++)
+        set->split(p->x + i * p->cols, p->cols, p->parts, p->xb + i * p->stride);
 }
 
 static struct problem make_problem(uint32_t type, int parts, int64_t rows, int64_t cols, int64_t m, enum kind kind)
@@ -199,9 +208,7 @@ static struct problem make_problem(uint32_t type, int parts, int64_t rows, int64
     }
     for (int64_t i = 0; i < m * cols; i++)
         p.x[i] = rnd_float(kind);
-    memset(p.xb, 0xff, (size_t)(m * p.stride) * sizeof *p.xb); /* NaN behind the padding */
-    for (int64_t i = 0; i < m; i++)
-        pp_bf16_scalar.split(p.x + i * cols, cols, parts, p.xb + i * p.stride);
+    split_all(&pp_bf16_scalar, &p);
     const struct pp_matrix w = {type, rows, cols, .data = p.w + 1};
     const struct pp_acts acts = acts_of(&p);
     pp_bf16_scalar.matmul(&w, 0, rows, &acts, m, p.expect, rows, scratch);
@@ -242,9 +249,11 @@ static void check_shape(int64_t rows, int64_t cols, enum kind kind)
     static const int ms[] = {1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 23, 31, 32, 33, 49, 64};
     for (int which = 0; which < 4; which++) {
         struct problem p = make_problem(which % 2 ? PP_TYPE_F16 : PP_TYPE_BF16, 1 + which / 2, rows, cols, 64, kind);
-        for (int i = 0; other_set(i); i++)
+        for (int i = 0; other_set(i); i++) {
+            split_all(other_set(i), &p);
             for (size_t k = 0; k < sizeof ms / sizeof *ms; k++)
                 compare(other_set(i), &p, ms[k]);
+        }
         free_problem(&p);
     }
 }
@@ -290,6 +299,39 @@ static void scalar_products_match_doubles(void **state)
     }
 }
 
+/* Whichever columns a set puts side by side. */
+static void check_split(const struct pp_bf16_kernels *set, const float *x, int n, int parts, const float *expect)
+{
+    enum { MOST = 128 };
+    uint16_t out[2 * MOST + 1], sorted[2][MOST];
+    float joined[MOST + 1], in_place[MOST];
+    const int padded = (n + 31) / 32 * 32;
+    for (int k = 0; k <= parts * padded; k++)
+        out[k] = 0x4d4d;
+    joined[n] = 77;
+    set->split(x, n, parts, out);
+    assert_int_equal(out[parts * padded], 0x4d4d);
+    set->join(out, n, parts, joined);
+    assert_true(joined[n] == 77);
+    for (int k = 0; k < n; k++)
+        assert_true(same(joined[k], expect[k]));
+    /* Behind x there are as many zeros as the padding has columns; -0 is x's own. */
+    for (int part = 0; part < parts; part++) {
+        int zeros = 0, others = 0;
+        for (int k = 0; k < padded; k++)
+            sorted[part][k] = out[k / 32 * 32 * parts + part * 32 + k % 32];
+        for (int k = n / 32 * 32; k < padded; k++)
+            zeros += sorted[part][k] == 0;
+        for (int k = n / 32 * 32; k < n; k++)
+            others += part == 0 && x[k] != 0 && fabsf(x[k]) > 0x1p-130f;
+        assert_true(zeros >= padded - n && zeros <= padded - n / 32 * 32 - others);
+    }
+    memcpy(in_place, x, (size_t)n * sizeof *x);
+    set->split(in_place, n, parts, (uint16_t *)(void *)in_place);
+    if (n % 32 == 0)
+        assert_memory_equal(in_place, out, (size_t)(parts * n) * sizeof *out);
+}
+
 static void every_set_splits_alike(void **state)
 {
     (void)state;
@@ -297,30 +339,18 @@ static void every_set_splits_alike(void **state)
     float x[100], joined[100];
     for (int n = 1; n <= 100; n++)
         for (int parts = 1; parts <= 2; parts++) {
-            uint16_t expect[256], out[256];
+            uint16_t out[256];
             for (int k = 0; k < n; k++) {
                 uint32_t bits = rnd() * 2 + rnd() % 2;
                 memcpy(x + k, &bits, sizeof bits);
                 if (rnd() % 4 == 0)
                     x[k] = rnd_float(WIDE);
             }
-            const size_t bytes = (size_t)(n + 31) / 32 * 64 * (size_t)parts;
-            memset(expect, 55, sizeof expect);
-            pp_bf16_scalar.split(x, n, parts, expect);
-            for (int k = n; k % 32; k++)
-                for (int part = 0; part < parts; part++)
-                    assert_int_equal(expect[k / 32 * 32 * parts + part * 32 + k % 16 * 2 + k % 32 / 16], 0);
-            for (int i = 0; other_set(i); i++) {
-                memset(out, 77, sizeof out);
-                other_set(i)->split(x, n, parts, out);
-                assert_memory_equal(out, expect, bytes);
-                float in_place[128];
-                memcpy(in_place, x, sizeof x);
-                other_set(i)->split(in_place, n, parts, (uint16_t *)(void *)in_place);
-                if (n % 32 == 0)
-                    assert_memory_equal(in_place, expect, bytes);
-            }
-            pp_bf16_join(expect, n, parts, joined);
+            pp_bf16_scalar.split(x, n, parts, out);
+            pp_bf16_scalar.join(out, n, parts, joined);
+            check_split(&pp_bf16_scalar, x, n, parts, joined);
+            for (int i = 0; other_set(i); i++)
+                check_split(other_set(i), x, n, parts, joined);
             for (int k = 0; k < n; k++) {
                 const bool cut = fabsf(x[k]) >= 0x1.ffp127f;
                 const double most = (parts > 1 ? 0x1p-17 : 0x1p-8) * (cut ? 2 : 1);

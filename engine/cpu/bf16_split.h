@@ -1,5 +1,5 @@
-/* bf16_split.h - activations in parts, for the kernel sets of matmul_bf16.h: a loop that compilers turn into vectors of
- * whatever width they may use. Private to engine/cpu. */
+/* bf16_split.h - activations in parts and back, for the kernel sets of matmul_bf16.h: loops that compilers turn into
+ * vectors of whatever width they may use. Private to engine/cpu. */
 #ifndef PP_CPU_BF16_SPLIT_H
 #define PP_CPU_BF16_SPLIT_H
 
@@ -34,16 +34,30 @@ static inline __attribute__((always_inline)) uint32_t round_lower(uint32_t bits,
     return (bits & 0x7fffffff) < 0x7f800000 ? round_upper(bits_of(float_of(bits) - float_of(upper))) : 0;
 }
 
-/* As struct pp_bf16_kernels has it. */
-static void split_row(const float *x, int64_t n, int parts, uint16_t *out)
+/* How columns of a block share 32 bits: k and k + 16; or k + 1 and k, of which VDPBF16PS takes the second first. */
+enum pairing { HALVES, NEIGHBOURS };
+
+static inline __attribute__((always_inline)) int low_column(int pair, const enum pairing how)
 {
-    enum { HALF = PP_BF16_BLOCK / 2 };
+    return how == HALVES ? pair : 2 * pair + 1;
+}
+
+static inline __attribute__((always_inline)) int high_column(int pair, const enum pairing how)
+{
+    return how == HALVES ? pair + PP_BF16_BLOCK / 2 : 2 * pair;
+}
+
+/* As struct pp_bf16_kernels has them. */
+static inline __attribute__((always_inline)) void split_as(const float *x, int64_t n, int parts, uint16_t *out,
+                                                           const enum pairing how)
+{
+    enum { PAIRS = PP_BF16_BLOCK / 2 };
     for (int64_t at = 0; at < n; at += PP_BF16_BLOCK, out += parts * PP_BF16_BLOCK) {
         float block[PP_BF16_BLOCK] = {0};
-        uint32_t upper[HALF], lower[HALF];
+        uint32_t upper[PAIRS], lower[PAIRS];
         memcpy(block, x + at, (size_t)(n - at < PP_BF16_BLOCK ? n - at : PP_BF16_BLOCK) * sizeof *x);
-        for (int k = 0; k < HALF; k++) {
-            const uint32_t a = bits_of(block[k]), b = bits_of(block[k + HALF]);
+        for (int k = 0; k < PAIRS; k++) {
+            const uint32_t a = bits_of(block[low_column(k, how)]), b = bits_of(block[high_column(k, how)]);
             const uint32_t a0 = round_upper(a), b0 = round_upper(b);
             upper[k] = a0 >> 16 | b0;
             lower[k] = round_lower(a, a0) >> 16 | round_lower(b, b0);
@@ -53,5 +67,30 @@ static void split_row(const float *x, int64_t n, int parts, uint16_t *out)
             memcpy(out + PP_BF16_BLOCK, lower, sizeof lower);
     }
 }
+
+static inline __attribute__((always_inline)) void join_as(const uint16_t *in, int64_t n, int parts, float *x,
+                                                          const enum pairing how)
+{
+    for (int64_t at = 0; at < n; at += PP_BF16_BLOCK, in += parts * PP_BF16_BLOCK) {
+        float block[PP_BF16_BLOCK];
+        for (int k = 0; k < PP_BF16_BLOCK; k++) {
+            const int column = k % 2 ? high_column(k / 2, how) : low_column(k / 2, how);
+            const float upper = float_of((uint32_t)in[k] << 16);
+            block[column] = upper + (parts > 1 ? float_of((uint32_t)in[PP_BF16_BLOCK + k] << 16) : 0.0f);
+        }
+        memcpy(x + at, block, (size_t)(n - at < PP_BF16_BLOCK ? n - at : PP_BF16_BLOCK) * sizeof *x);
+    }
+}
+
+/* A set's two functions. */
+#define PP_BF16_SPLIT_AND_JOIN(how)                                           \
+    static void split_row(const float *x, int64_t n, int parts, uint16_t *out) \
+    {                                                                         \
+        split_as(x, n, parts, out, how);                                      \
+    }                                                                         \
+    static void join_row(const uint16_t *in, int64_t n, int parts, float *x)  \
+    {                                                                         \
+        join_as(in, n, parts, x, how);                                        \
+    }
 
 #endif

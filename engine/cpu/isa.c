@@ -29,6 +29,12 @@ static bool has_avx_vnni(void)
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
 
+static bool has_avx512_bf16(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
+}
+
 /* The tiles' registers are large: a process has to ask the kernel for them, once. */
 static bool has_amx(void)
 {
@@ -86,17 +92,36 @@ static bool cpu_has(enum pp_isa isa)
 }
 #endif
 
-/* Asked once: in a virtual machine each question that cpu_has puts to the processor takes tens of microseconds. */
+#if !defined(__x86_64__)
+static bool has_avx512_bf16(void)
+{
+    return false;
+}
+#endif
+
+/* Asked once: in a virtual machine each question that is put to the processor takes tens of microseconds. */
+enum answer { UNKNOWN, YES, NO };
+
 bool pp_isa_runs(enum pp_isa isa)
 {
-    enum { UNKNOWN, RUNS, RUNS_NOT };
     static atomic_int answers[PP_ISA_COUNT];
     int answer = atomic_load_explicit(&answers[isa], memory_order_relaxed);
     if (answer == UNKNOWN) {
-        answer = pp_matmul_kernels(isa) && cpu_has(isa) ? RUNS : RUNS_NOT;
+        answer = pp_matmul_kernels(isa) && cpu_has(isa) ? YES : NO;
         atomic_store_explicit(&answers[isa], answer, memory_order_relaxed);
     }
-    return answer == RUNS;
+    return answer == YES;
+}
+
+bool pp_isa_multiplies_bf16(void)
+{
+    static atomic_int answer;
+    int now = atomic_load_explicit(&answer, memory_order_relaxed);
+    if (now == UNKNOWN) {
+        now = pp_isa_runs(PP_ISA_AVX512) && has_avx512_bf16() ? YES : NO;
+        atomic_store_explicit(&answer, now, memory_order_relaxed);
+    }
+    return now == YES;
 }
 
 static atomic_bool no_fma;

@@ -30,6 +30,7 @@ bool pp_isa_runs(enum pp_isa isa);
 bool pp_isa_fuses(void); /* whether this processor does, and this build knows it; thread-safe */
 /* For tests: as if this processor did not. */
 void pp_isa_assume_no_fma(bool none);
+bool pp_isa_multiplies_bf16(void); /* whether it has AVX512-BF16 beside what PP_ISA_AVX512 needs; thread-safe */
 /* The best set that runs. */
 enum pp_isa pp_isa_best(void);
 const char *pp_isa_name(enum pp_isa isa); /* "scalar", "avx2", "avxvnni", "avx512", "amx", "neon", "dotprod", "i8mm" */

@@ -19,7 +19,8 @@
  * all rounded to nearest even, with subnormal inputs and results (tiny after rounding) taken for zeros of their sign. A
  * short tail counts as zeros in x and w. This is the order of the Intel SDM's operation section of TDPBF16PS, with
  * columns k and k + 16 as a pair: halves of a row, because F16 weights are converted 16 at a time. VDPBF16PS of
- * AVX512-BF16 adds in another one and is therefore not used.
+ * AVX512-BF16 adds the two products of a pair to one sum, first that of the upper half, each rounded: with columns
+ * k + 1 and k as a pair it gives the same bits.
  *
  * The fourth product, lower w times lower x, is left out. Measured with uniform random numbers against double
  * precision, 2,048 columns, as a share of the results' size: F16 weights with two parts of x 4.5e-6, BF16 weights 2e-6,
@@ -35,22 +36,21 @@ enum {
 };
 
 struct pp_bf16_kernels {
-    /* x: float [n] -> [blocks][parts][16] pairs of bfloat16, columns k and k + 16 of the block; padded with 0.
-     * out may begin where x does, if n is a multiple of 32. */
+    /* x: float [n] -> [blocks][parts][16] pairs of bfloat16, whichever columns of the block the set's kernels want side
+     * by side; padded with 0. out may begin where x does, if n is a multiple of 32. */
     void (*split)(const float *x, int64_t n, int parts, uint16_t *out);
+    /* n activations from their parts: x but for what was left of it. */
+    void (*join)(const uint16_t *in, int64_t n, int parts, float *x);
     /* F16 or BF16 weights with x->bf16 */
     pp_matmul_fn *matmul;
 };
-
-/* n activations from their parts: x but for what was left of it. */
-void pp_bf16_join(const uint16_t *in, int64_t n, int parts, float *x);
 
 /* Never NULL. */
 const struct pp_bf16_kernels *pp_bf16_kernels(enum pp_isa isa);
 
 extern const struct pp_bf16_kernels pp_bf16_scalar;
 #if defined(__x86_64__)
-extern const struct pp_bf16_kernels pp_bf16_fma, pp_bf16_avx2, pp_bf16_amx;
+extern const struct pp_bf16_kernels pp_bf16_fma, pp_bf16_avx2, pp_bf16_avx512, pp_bf16_amx;
 #endif
 
 #endif

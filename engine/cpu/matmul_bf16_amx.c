@@ -11,11 +11,7 @@
 
 #include "engine/cpu/amx_tiles.h"
 #include "engine/cpu/bf16_split.h"
-
-#ifndef UNROLL /* the tests' model of the instructions brings its own */
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "engine/cpu/transpose16.h"
 
 enum {
     TILE_ROWS = 16,
@@ -30,6 +26,8 @@ enum {
 };
 
 enum part { UPPER, LOWER };
+
+PP_BF16_SPLIT_AND_JOIN(HALVES)
 
 /* In the thread's scratch. */
 struct few_work {
@@ -49,37 +47,6 @@ _Static_assert(sizeof(struct few_work) <= PP_MATMUL_SCRATCH && sizeof(struct man
 static int64_t at_most(int64_t n, int64_t most)
 {
     return n < most ? n : most;
-}
-
-/* --- tiles -------------------------------------------------------------------------------------------------------- */
-
-/* Transposes 16 x 16 numbers of 32 bits. */
-INLINE void transpose(const __m512i *r, __m512i *out)
-{
-    __m512i pairs[16], fours[16];
-    UNROLL for (int i = 0; i < 16; i += 2)
-    {
-        pairs[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        pairs[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    UNROLL for (int i = 0; i < 16; i += 4)
-    {
-        fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-        fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-        fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-        fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-    }
-    UNROLL for (int c = 0; c < 4; c++) /* 128-bit lane l of fours[i + c] is column 4 l + c of rows i .. i + 3 */
-    {
-        __m512i even0 = _mm512_shuffle_i32x4(fours[c], fours[4 + c], 0x88);
-        __m512i even1 = _mm512_shuffle_i32x4(fours[8 + c], fours[12 + c], 0x88);
-        __m512i odd0 = _mm512_shuffle_i32x4(fours[c], fours[4 + c], 0xdd);
-        __m512i odd1 = _mm512_shuffle_i32x4(fours[8 + c], fours[12 + c], 0xdd);
-        out[c] = _mm512_shuffle_i32x4(even0, even1, 0x88);
-        out[4 + c] = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
-        out[8 + c] = _mm512_shuffle_i32x4(even0, even1, 0xdd);
-        out[12 + c] = _mm512_shuffle_i32x4(odd0, odd1, 0xdd);
-    }
 }
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
@@ -203,7 +170,7 @@ INLINE void order_rows(const uint16_t *x, int64_t x_stride, int64_t rows, uint8_
     __m512i r[TILE_ROWS], out[TILE_ROWS];
     UNROLL for (int i = 0; i < TILE_ROWS; i++)
         r[i] = i < MOST && i < rows ? _mm512_loadu_si512(x + i * x_stride) : _mm512_setzero_si512();
-    transpose(r, out);
+    transpose16(r, out);
     UNROLL for (int i = 0; i < TILE_ROWS; i++)
         _mm512_mask_storeu_epi32(to + 4 * MOST * i, (__mmask16)((1u << MOST) - 1), out[i]);
 }
@@ -234,7 +201,7 @@ static void load_sums(float (*sums)[TILE_ROWS], const float *y, int64_t y_stride
     const __mmask16 live = (__mmask16)(0xffffu >> (TILE_ROWS - lanes));
     UNROLL for (int i = 0; i < TILE_ROWS; i++)
         r[i] = i < rows ? _mm512_maskz_loadu_epi32(live, y + i * y_stride) : _mm512_setzero_si512();
-    transpose(r, out);
+    transpose16(r, out);
     UNROLL for (int i = 0; i < TILE_ROWS; i++)
         _mm512_store_si512(sums[i], out[i]);
 }
@@ -245,7 +212,7 @@ static void store_sums(float (*sums)[TILE_ROWS], float *y, int64_t y_stride, int
     const __mmask16 live = (__mmask16)(0xffffu >> (TILE_ROWS - lanes));
     UNROLL for (int i = 0; i < TILE_ROWS; i++)
         r[i] = _mm512_load_si512(sums[i]);
-    transpose(r, out);
+    transpose16(r, out);
     UNROLL for (int i = 0; i < TILE_ROWS; i++)
         if (i < rows)
             _mm512_mask_storeu_epi32(y + i * y_stride, live, out[i]);
@@ -502,7 +469,7 @@ INLINE void order_unit(uint8_t *unit)
     __m512i r[TILE_ROWS], out[TILE_ROWS];
     UNROLL for (int i = 0; i < TILE_ROWS; i++)
         r[i] = _mm512_load_si512(unit + 64 * i);
-    transpose(r, out);
+    transpose16(r, out);
     UNROLL for (int i = 0; i < TILE_ROWS; i++)
         _mm512_store_si512(unit + 64 * i, out[i]);
 }
@@ -563,7 +530,7 @@ static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
     _tile_release(); /* tiles in use make every switch of threads dearer */
 }
 
-const struct pp_bf16_kernels pp_bf16_amx = {.split = split_row, .matmul = matmul};
+const struct pp_bf16_kernels pp_bf16_amx = {.split = split_row, .join = join_row, .matmul = matmul};
 
 #else
 typedef int pp_matmul_bf16_amx_is_for_x86_64;

@@ -22,6 +22,8 @@ _Static_assert(sizeof(struct panel) <= PP_MATMUL_SCRATCH, "a thread's scratch");
 
 enum part { UPPER, LOWER };
 
+PP_BF16_SPLIT_AND_JOIN(HALVES)
+
 /* Transposes 8 x 8 numbers of 32 bits. */
 INLINE void transpose(__m256i r[LANES])
 {
@@ -188,7 +190,7 @@ static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
     _mm_setcsr(before);
 }
 
-const struct pp_bf16_kernels pp_bf16_avx2 = {.split = split_row, .matmul = matmul};
+const struct pp_bf16_kernels pp_bf16_avx2 = {.split = split_row, .join = join_row, .matmul = matmul};
 
 #else
 typedef int pp_matmul_bf16_avx2_is_for_x86_64;

@@ -5,6 +5,8 @@
 #include "engine/cpu/matmul_bf16.h"
 #include "engine/quant.h"
 
+PP_BF16_SPLIT_AND_JOIN(HALVES)
+
 static float flush(float x)
 {
     return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
@@ -73,4 +75,4 @@ static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
                                         x->bf16 + i * x->bf16_stride, x->bf16_parts, w->n_cols);
 }
 
-const struct pp_bf16_kernels pp_bf16_scalar = {.split = split_row, .matmul = matmul};
+const struct pp_bf16_kernels pp_bf16_scalar = {.split = split_row, .join = join_row, .matmul = matmul};

@@ -162,7 +162,7 @@ static void multiply_replaced(const struct pp_cpu *c, const struct stage *s, con
         struct pp_acts x = pp_acts_from(acts, i);
         n = joins && m - i > PRIVATE_ROWS ? PRIVATE_ROWS : m - i;
         for (int k = 0; joins && k < n; k++)
-            pp_bf16_join(x.bf16 + k * x.bf16_stride, w->n_cols, x.bf16_parts, own->joined + k * c->acts_width);
+            c->bf16->join(x.bf16 + k * x.bf16_stride, w->n_cols, x.bf16_parts, own->joined + k * c->acts_width);
         if (joins) {
             x.f32 = own->joined;
             x.f32_stride = c->acts_width;

@@ -1,0 +1,236 @@
+/* matmul_avx512bf16.c - the products with bfloat16 activations for AVX512-BF16: a lane is a weight row. VDPBF16PS takes
+ * two columns at a time to a sum, the upper half's first, so that 8 of them are one half of a block in the order of
+ * matmul_bf16.h.
+ *
+ * Weights are brought into that order strip by strip, and many activation rows meet a strip while it lies in the L1
+ * cache. y holds what the strips before have summed. */
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "engine/cpu/bf16_split.h"
+#include "engine/cpu/transpose16.h"
+
+enum {
+    PAIRS = PP_BF16_BLOCK / 2,
+    GROUPS = 2,        /* of 16 weight rows, in a strip */
+    STRIP_ROWS = GROUPS * PP_GROUP_ROWS,
+    STRIP_COLS = 256,
+    STRIP_BLOCKS = STRIP_COLS / PP_BF16_BLOCK,
+    TILE_ACTS = 4,     /* with two groups 8 sums of a half, of the other, and of all: 24 registers */
+    FEW_ACTS = 8,      /* so few rows are in the L1 cache anyway: weights are read in the order in which they lie */
+    CHUNK_ROWS = 128,  /* weight rows that meet the same columns of many rows, which stay in the L2 cache with their sums */
+};
+
+enum part { UPPER, LOWER };
+
+PP_BF16_SPLIT_AND_JOIN(NEIGHBOURS)
+
+/* In the thread's scratch: lane r of a pair's vector is weight row r of the group. */
+typedef uint32_t strip_block[PAIRS][GROUPS][PP_GROUP_ROWS];
+
+struct strip_memory {
+    strip_block words[PP_BF16_PARTS][STRIP_BLOCKS];
+};
+
+_Static_assert(sizeof(struct strip_memory) <= PP_MATMUL_SCRATCH, "a thread's scratch");
+
+#ifndef DOT_PAIRS /* the tests' model of the instructions brings its own */
+#define DOT_PAIRS(acc, w, x) _mm512_dpbf16_ps(acc, (__m512bh)(w), (__m512bh)(x))
+#endif
+
+/* --- weights ------------------------------------------------------------------------------------------------------ */
+
+/* The upper halves of 32 floats, as the pairs of the columns k + 1 and k. */
+INLINE __m512i pair_uppers(__m512 a, __m512 b)
+{
+    static const uint16_t at[] = {3,  1,  7,  5,  11, 9,  15, 13, 19, 17, 23, 21, 27, 25, 31, 29,
+                                  35, 33, 39, 37, 43, 41, 47, 45, 51, 49, 55, 53, 59, 57, 63, 61};
+    return _mm512_permutex2var_epi16(_mm512_castps_si512(a), _mm512_loadu_si512(at), _mm512_castps_si512(b));
+}
+
+INLINE __m512 without_upper(__m512 w)
+{
+    const __m512i upper = _mm512_and_si512(_mm512_castps_si512(w), _mm512_set1_epi32(-65536));
+    return _mm512_sub_ps(w, _mm512_castsi512_ps(upper));
+}
+
+/* 32 columns of a row, those that are `live`; the others are zeros. */
+INLINE void load_pairs(const uint8_t *w, __mmask32 live, const uint32_t type, __m512i *parts)
+{
+    const __m512i row = _mm512_maskz_loadu_epi16(live, w);
+    if (type == PP_TYPE_BF16) {
+        parts[UPPER] = _mm512_rol_epi32(row, 16);
+        return;
+    }
+    const __m512 a = _mm512_cvtph_ps(_mm512_castsi512_si256(row));
+    const __m512 b = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(row, 1));
+    parts[UPPER] = pair_uppers(a, b);
+    parts[LOWER] = pair_uppers(without_upper(a), without_upper(b));
+}
+
+INLINE void store_block(const __m512i *rows, strip_block *to, int g)
+{
+    __m512i pairs[PAIRS];
+    transpose16(rows, pairs);
+    UNROLL for (int k = 0; k < PAIRS; k++)
+        _mm512_store_si512((*to)[k][g], pairs[k]);
+}
+
+/* Weight rows [row, row + rows), at most a strip, and the columns [k, k + n), at most a strip. */
+struct strip {
+    struct strip_memory *memory;
+    int64_t row, rows, k, n;
+    const uint8_t *w;      /* of the first row and column */
+    size_t row_bytes;
+    const uint8_t *next;   /* of the strip that will be next: it is asked for meanwhile, into the L2 cache */
+};
+
+/* 32 columns of a group, from column k of the strip on. */
+INLINE void convert_block(const struct strip *s, int g, int64_t k, const uint32_t type)
+{
+    __m512i upper[PP_GROUP_ROWS], lower[PP_GROUP_ROWS];
+    const int64_t n = s->n - k;
+    const __mmask32 live = n >= PP_BF16_BLOCK ? 0xffffffff : (1u << n) - 1;
+    UNROLL for (int r = 0; r < PP_GROUP_ROWS; r++)
+    {
+        const int64_t row = g * PP_GROUP_ROWS + r;
+        const size_t at = (size_t)row * s->row_bytes + 2 * (size_t)k;
+        __m512i parts[PP_BF16_PARTS] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+        if (row < s->rows)
+            load_pairs(s->w + at, live, type, parts);
+        __builtin_prefetch((const void *)((uintptr_t)s->next + at), 0, 2);
+        upper[r] = parts[UPPER];
+        lower[r] = parts[LOWER];
+    }
+    store_block(upper, &s->memory->words[UPPER][k / PP_BF16_BLOCK], g);
+    if (type == PP_TYPE_F16)
+        store_block(lower, &s->memory->words[LOWER][k / PP_BF16_BLOCK], g);
+}
+
+INLINE void convert_strip(const struct strip *s, const uint32_t type)
+{
+    for (int64_t k = 0; k < s->n; k += PP_BF16_BLOCK)
+        for (int g = 0; g < GROUPS; g++)
+            convert_block(s, g, k, type);
+}
+
+/* --- products ----------------------------------------------------------------------------------------------------- */
+
+/* sums[i][g] of half a block: w: its first pair's weights; x: that of the first activation row. */
+INLINE void add_half(const uint32_t (*w)[GROUPS][PP_GROUP_ROWS], const uint32_t *x, int64_t x_stride,
+                     __m512 (*sums)[GROUPS], const int M)
+{
+    UNROLL for (int i = 0; i < M; i++)
+        UNROLL for (int g = 0; g < GROUPS; g++)
+            sums[i][g] = _mm512_setzero_ps();
+    UNROLL for (int k = 0; k < PAIRS / 2; k++)
+    {
+        __m512i wk[GROUPS];
+        UNROLL for (int g = 0; g < GROUPS; g++)
+            wk[g] = _mm512_load_si512(w[k][g]);
+        UNROLL for (int i = 0; i < M; i++)
+        {
+            const __m512i xk = _mm512_set1_epi32((int)x[i * x_stride + k]);
+            UNROLL for (int g = 0; g < GROUPS; g++)
+                sums[i][g] = DOT_PAIRS(sums[i][g], wk[g], xk);
+        }
+    }
+}
+
+INLINE void add_product(const strip_block *w, const uint32_t *x, int64_t x_stride, __m512 (*acc)[GROUPS], const int M)
+{
+    __m512 first[TILE_ACTS][GROUPS], second[TILE_ACTS][GROUPS];
+    add_half(*w, x, x_stride, first, M);
+    add_half(*w + PAIRS / 2, x + PAIRS / 2, x_stride, second, M);
+    UNROLL for (int i = 0; i < M; i++)
+        UNROLL for (int g = 0; g < GROUPS; g++)
+            acc[i][g] = _mm512_add_ps(acc[i][g], _mm512_add_ps(first[i][g], second[i][g]));
+}
+
+/* Which of a group's rows there are. */
+INLINE __mmask16 live_rows(const struct strip *s, int g)
+{
+    const int64_t n = s->rows - g * PP_GROUP_ROWS;
+    return (__mmask16)(n >= PP_GROUP_ROWS ? 0xffff : n > 0 ? (1u << n) - 1 : 0);
+}
+
+/* M activation rows; x: the first one's pairs from the strip's first column on; y: its sums with the strip's rows. */
+INLINE void run_tile(const struct strip *s, const uint32_t *x, int64_t x_stride, int parts, float *y, int64_t y_stride,
+                     const uint32_t type, const int M)
+{
+    const struct strip_memory *memory = s->memory;
+    __m512 acc[TILE_ACTS][GROUPS];
+    UNROLL for (int i = 0; i < M; i++)
+        UNROLL for (int g = 0; g < GROUPS; g++)
+            acc[i][g] = s->k ? _mm512_maskz_loadu_ps(live_rows(s, g), y + i * y_stride + g * PP_GROUP_ROWS)
+                             : _mm512_setzero_ps();
+    for (int64_t b = 0; b * PP_BF16_BLOCK < s->n; b++, x += parts * PAIRS) {
+        if (type == PP_TYPE_F16)
+            add_product(&memory->words[LOWER][b], x, x_stride, acc, M);
+        add_product(&memory->words[UPPER][b], x, x_stride, acc, M);
+        if (parts > 1)
+            add_product(&memory->words[UPPER][b], x + PAIRS, x_stride, acc, M);
+    }
+    UNROLL for (int i = 0; i < M; i++)
+        UNROLL for (int g = 0; g < GROUPS; g++)
+            _mm512_mask_storeu_ps(y + i * y_stride + g * PP_GROUP_ROWS, live_rows(s, g), acc[i][g]);
+}
+
+INLINE void run_strip(const struct strip *s, const struct pp_acts *x, int64_t m, float *y, int64_t y_stride,
+                      const uint32_t type)
+{
+    const int64_t x_stride = x->bf16_stride / 2;
+    const uint32_t *xk = (const uint32_t *)(const void *)x->bf16 + s->k / 2 * x->bf16_parts;
+    int64_t i = 0;
+    convert_strip(s, type);
+    y += s->row;
+    for (; i + TILE_ACTS <= m; i += TILE_ACTS)
+        run_tile(s, xk + i * x_stride, x_stride, x->bf16_parts, y + i * y_stride, y_stride, type, TILE_ACTS);
+    for (; i < m; i++)
+        run_tile(s, xk + i * x_stride, x_stride, x->bf16_parts, y + i * y_stride, y_stride, type, 1);
+}
+
+/* Weight rows [row0, row1), which meet the same columns before the next ones come. Not inlined: all of it runs between
+ * the two changes of the control register in matmul(). */
+static __attribute__((noinline)) void run_chunk(const struct pp_matrix *w, int64_t row0, int64_t row1,
+                                                const struct pp_acts *x, int64_t m, float *y, int64_t y_stride,
+                                                struct strip_memory *memory)
+{
+    const size_t row_bytes = 2 * (size_t)w->n_cols;
+    for (int64_t k = 0; k < w->n_cols; k += STRIP_COLS)
+        for (int64_t row = row0; row < row1; row += STRIP_ROWS) {
+            const int64_t n = w->n_cols - k < STRIP_COLS ? w->n_cols - k : STRIP_COLS;
+            const uint8_t *at = (const uint8_t *)w->data + (size_t)row * row_bytes + 2 * (size_t)k;
+            const bool chunk_goes_on = row + STRIP_ROWS < row1, row_goes_on = k + n < w->n_cols;
+            const uint8_t *next = (const uint8_t *)w->data;
+            next += chunk_goes_on ? (size_t)(row + STRIP_ROWS) * row_bytes + 2 * (size_t)k
+                    : row_goes_on ? (size_t)row0 * row_bytes + 2 * (size_t)(k + n) : (size_t)row1 * row_bytes;
+            const struct strip s = {memory, row, row1 - row < STRIP_ROWS ? row1 - row : STRIP_ROWS, k, n, at, row_bytes,
+                                    next};
+            if (w->type == PP_TYPE_F16)
+                run_strip(&s, x, m, y, y_stride, PP_TYPE_F16);
+            else
+                run_strip(&s, x, m, y, y_stride, PP_TYPE_BF16);
+        }
+}
+
+static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
+                   int64_t y_stride, void *scratch)
+{
+    /* For the additions; VDPBF16PS has these rules without being told. */
+    enum { FLUSH_RESULTS = 0x8000, FLUSH_INPUTS = 0x0040 };
+    const unsigned before = _mm_getcsr();
+    const int64_t rows = m <= FEW_ACTS ? STRIP_ROWS : CHUNK_ROWS;
+    _mm_setcsr((before & ~(unsigned)_MM_ROUND_MASK) | FLUSH_RESULTS | FLUSH_INPUTS);
+    for (int64_t row = row0; row < row1; row += rows)
+        run_chunk(w, row, row1 - row < rows ? row1 : row + rows, x, m, y, y_stride, scratch);
+    _mm_setcsr(before);
+}
+
+const struct pp_bf16_kernels pp_bf16_avx512 = {.split = split_row, .join = join_row, .matmul = matmul};
+
+#else
+typedef int pp_matmul_avx512bf16_is_for_x86_64;
+#endif
