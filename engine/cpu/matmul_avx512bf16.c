@@ -16,11 +16,11 @@ enum {
     PAIRS = PP_BF16_BLOCK / 2,
     GROUPS = 2,        /* of 16 weight rows, in a strip */
     STRIP_ROWS = GROUPS * PP_GROUP_ROWS,
-    STRIP_COLS = 256,
+    STRIP_COLS = 512,
     STRIP_BLOCKS = STRIP_COLS / PP_BF16_BLOCK,
     TILE_ACTS = 4,     /* with two groups 8 sums of a half, of the other, and of all: 24 registers */
-    FEW_ACTS = 8,      /* so few rows are in the L1 cache anyway: weights are read in the order in which they lie */
-    CHUNK_ROWS = 128,  /* weight rows that meet the same columns of many rows, which stay in the L2 cache with their sums */
+    FEW_ACTS = 4,
+    CHUNK_ROWS = 128,  /* weight rows that meet the same columns of many rows: they and their sums stay in the L2 cache */
 };
 
 enum part { UPPER, LOWER };
@@ -78,6 +78,12 @@ INLINE void store_block(const __m512i *rows, strip_block *to, int g)
         _mm512_store_si512((*to)[k][g], pairs[k]);
 }
 
+/* Which of n columns a block has. */
+INLINE __mmask32 live_columns(int64_t n)
+{
+    return n >= PP_BF16_BLOCK ? 0xffffffff : (1u << n) - 1;
+}
+
 /* Weight rows [row, row + rows), at most a strip, and the columns [k, k + n), at most a strip. */
 struct strip {
     struct strip_memory *memory;
@@ -91,8 +97,7 @@ struct strip {
 INLINE void convert_block(const struct strip *s, int g, int64_t k, const uint32_t type)
 {
     __m512i upper[PP_GROUP_ROWS], lower[PP_GROUP_ROWS];
-    const int64_t n = s->n - k;
-    const __mmask32 live = n >= PP_BF16_BLOCK ? 0xffffffff : (1u << n) - 1;
+    const __mmask32 live = live_columns(s->n - k);
     UNROLL for (int r = 0; r < PP_GROUP_ROWS; r++)
     {
         const int64_t row = g * PP_GROUP_ROWS + r;
@@ -118,6 +123,16 @@ INLINE void convert_strip(const struct strip *s, const uint32_t type)
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
+/* A value that is to be loaded once, for all its products. */
+INLINE void hold(__m512i *a)
+{
+#if defined(__AVX512F__) /* not where the tests' software model stands for the instructions */
+    __asm__("" : "+v"(*a));
+#else
+    (void)a;
+#endif
+}
+
 /* sums[i][g] of half a block: w: its first pair's weights; x: that of the first activation row. */
 INLINE void add_half(const uint32_t (*w)[GROUPS][PP_GROUP_ROWS], const uint32_t *x, int64_t x_stride,
                      __m512 (*sums)[GROUPS], const int M)
@@ -125,11 +140,14 @@ INLINE void add_half(const uint32_t (*w)[GROUPS][PP_GROUP_ROWS], const uint32_t 
     UNROLL for (int i = 0; i < M; i++)
         UNROLL for (int g = 0; g < GROUPS; g++)
             sums[i][g] = _mm512_setzero_ps();
-    UNROLL for (int k = 0; k < PAIRS / 2; k++)
-    {
+#pragma GCC unroll 2
+    for (int k = 0; k < PAIRS / 2; k++) {
         __m512i wk[GROUPS];
         UNROLL for (int g = 0; g < GROUPS; g++)
+        {
             wk[g] = _mm512_load_si512(w[k][g]);
+            hold(&wk[g]);
+        }
         UNROLL for (int i = 0; i < M; i++)
         {
             const __m512i xk = _mm512_set1_epi32((int)x[i * x_stride + k]);
@@ -192,6 +210,101 @@ INLINE void run_strip(const struct strip *s, const struct pp_acts *x, int64_t m,
         run_tile(s, xk + i * x_stride, x_stride, x->bf16_parts, y + i * y_stride, y_stride, type, 1);
 }
 
+/* --- few activation rows ------------------------------------------------------------------------------------------ */
+
+/* A group's weights, from a column on, that meet few rows: they go from the file through the registers. */
+struct few {
+    const uint8_t *w;  /* of its first row */
+    size_t row_bytes;
+    int64_t rows, n;   /* columns there are */
+    __m512i pairs[PAIRS];
+};
+
+INLINE void load_group(struct few *f, const uint32_t type, const enum part part)
+{
+    __m512i rows[PP_GROUP_ROWS];
+    const __mmask32 live = live_columns(f->n);
+    UNROLL for (int r = 0; r < PP_GROUP_ROWS; r++)
+    {
+        __m512i parts[PP_BF16_PARTS] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+        if (r < f->rows)
+            load_pairs(f->w + (size_t)r * f->row_bytes, live, type, parts);
+        rows[r] = parts[part];
+    }
+    transpose16(rows, f->pairs);
+}
+
+INLINE void add_few(const struct few *f, const uint32_t *x, int64_t x_stride, __m512 *acc, const int M)
+{
+    UNROLL for (int i = 0; i < M; i++)
+    {
+        __m512 halves[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        UNROLL for (int k = 0; k < PAIRS / 2; k++)
+            UNROLL for (int h = 0; h < 2; h++)
+            {
+                const int pair = h * PAIRS / 2 + k;
+                halves[h] = DOT_PAIRS(halves[h], f->pairs[pair], _mm512_set1_epi32((int)x[i * x_stride + pair]));
+            }
+        acc[i] = _mm512_add_ps(acc[i], _mm512_add_ps(halves[0], halves[1]));
+    }
+}
+
+/* M activation rows with a group of weight rows; y: of the first of them. */
+INLINE void run_few(struct few *f, const uint32_t *x, int64_t x_stride, int parts, float *y, int64_t y_stride,
+                    const uint32_t type, const int M)
+{
+    uintptr_t next = (uintptr_t)f->w + PP_GROUP_ROWS * f->row_bytes;
+    const __mmask16 live = (__mmask16)((1u << f->rows) - 1);
+    __m512 acc[FEW_ACTS];
+    UNROLL for (int i = 0; i < M; i++)
+        acc[i] = _mm512_setzero_ps();
+    for (; f->n > 0; f->n -= PP_BF16_BLOCK, f->w += 2 * PP_BF16_BLOCK, x += parts * PAIRS) {
+        UNROLL for (int r = 0; r < PP_GROUP_ROWS; r++, next += 64)
+            __builtin_prefetch((const void *)next, 0, 2);
+        if (type == PP_TYPE_F16) {
+            load_group(f, type, LOWER);
+            add_few(f, x, x_stride, acc, M);
+        }
+        load_group(f, type, UPPER);
+        add_few(f, x, x_stride, acc, M);
+        if (parts > 1)
+            add_few(f, x + PAIRS, x_stride, acc, M);
+    }
+    UNROLL for (int i = 0; i < M; i++)
+        _mm512_mask_storeu_ps(y + i * y_stride, live, acc[i]);
+}
+
+INLINE void few_of_type(struct few *f, const struct pp_acts *x, int64_t m, float *y, int64_t y_stride,
+                        const uint32_t type)
+{
+    const uint32_t *pairs = (const uint32_t *)(const void *)x->bf16;
+    const int64_t stride = x->bf16_stride / 2;
+    if (m == 1)
+        run_few(f, pairs, stride, x->bf16_parts, y, y_stride, type, 1);
+    else if (m == 2)
+        run_few(f, pairs, stride, x->bf16_parts, y, y_stride, type, 2);
+    else if (m == 3)
+        run_few(f, pairs, stride, x->bf16_parts, y, y_stride, type, 3);
+    else
+        run_few(f, pairs, stride, x->bf16_parts, y, y_stride, type, 4);
+}
+
+static __attribute__((noinline)) void few_rows(const struct pp_matrix *w, int64_t row0, int64_t row1,
+                                               const struct pp_acts *x, int64_t m, float *y, int64_t y_stride)
+{
+    const size_t row_bytes = 2 * (size_t)w->n_cols;
+    for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
+        struct few f = {.w = (const uint8_t *)w->data + (size_t)row * row_bytes, .row_bytes = row_bytes,
+                        .rows = row1 - row < PP_GROUP_ROWS ? row1 - row : PP_GROUP_ROWS, .n = w->n_cols};
+        if (w->type == PP_TYPE_F16)
+            few_of_type(&f, x, m, y + row, y_stride, PP_TYPE_F16);
+        else
+            few_of_type(&f, x, m, y + row, y_stride, PP_TYPE_BF16);
+    }
+}
+
+/* --- many --------------------------------------------------------------------------------------------------------- */
+
 /* Weight rows [row0, row1), which meet the same columns before the next ones come. Not inlined: all of it runs between
  * the two changes of the control register in matmul(). */
 static __attribute__((noinline)) void run_chunk(const struct pp_matrix *w, int64_t row0, int64_t row1,
@@ -222,10 +335,12 @@ static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
     /* For the additions; VDPBF16PS has these rules without being told. */
     enum { FLUSH_RESULTS = 0x8000, FLUSH_INPUTS = 0x0040 };
     const unsigned before = _mm_getcsr();
-    const int64_t rows = m <= FEW_ACTS ? STRIP_ROWS : CHUNK_ROWS;
     _mm_setcsr((before & ~(unsigned)_MM_ROUND_MASK) | FLUSH_RESULTS | FLUSH_INPUTS);
-    for (int64_t row = row0; row < row1; row += rows)
-        run_chunk(w, row, row1 - row < rows ? row1 : row + rows, x, m, y, y_stride, scratch);
+    if (m <= FEW_ACTS)
+        few_rows(w, row0, row1, x, m, y, y_stride);
+    else
+        for (int64_t row = row0; row < row1; row += CHUNK_ROWS)
+            run_chunk(w, row, row1 - row < CHUNK_ROWS ? row1 : row + CHUNK_ROWS, x, m, y, y_stride, scratch);
     _mm_setcsr(before);
 }
 
