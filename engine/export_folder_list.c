@@ -40,7 +40,7 @@ static bool is_left_out(const struct folder *f, const struct pp_tensor *t)
     return is_of_module(f, t) || pp_is_behind_layers(pp_source_hparams(f->s), t->name) ||
            pp_is_of_first_values(pp_source_hparams(f->s), t->name) ||
            pp_is_for_pictures(pp_source_hparams(f->s), t->name) || is_made_norm(f, t) ||
-           strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0 ||
+           strcmp(t->name, pp_skip_shares) == 0 || strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0 ||
            strcmp(t->name, "rope_freqs.weight") == 0;
 }
 

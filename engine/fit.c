@@ -100,6 +100,7 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     values += (uint64_t)(hp->n_ff_shared + 2 * hp->n_embd_expert);
     if (hp->bank_step) /* what is kept of layers, and the mixture of it */
         values += (uint64_t)((hp->n_layer + hp->bank_step - 1) / hp->bank_step + 1) * (uint64_t)hp->n_embd;
+    values += hp->skip_share != 0.0f ? 2 * (uint64_t)hp->n_embd : 0; /* what some layers keep */
     values += hp->n_expert_idle ? (uint64_t)hp->n_embd : 0; /* what they give */
     values += 2 * (uint64_t)(hp->n_layer * hp->n_embd_layer + hp->n_stream * hp->n_embd);
     if (hp->kv_lora_rank) /* each head's query, and what attention gives for it, as wide as the cache's vectors */

@@ -161,6 +161,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"state tiled", hp->state_tiled},
         {"state twice", hp->state_twice},
         {"kept layers", (double)hp->bank_step},
+        {"skipped share", (double)hp->skip_share},
         {"picked positions", (double)hp->index_top_k},
         {"index by halves", hp->index_halves},
         {"norms of sums", hp->norms_of_sums},
@@ -253,6 +254,7 @@ static void hash_rare_layers(struct pp_sha256_stream *s, const struct pp_hparams
         hash_of_layer(s, l, 'G', hp->gate_bound[l]);
         hash_of_layer(s, l, 'E', hp->expert_bound[l]);
         hash_of_layer(s, l, 'C', (float)hp->compress[l]);
+        hash_of_layer(s, l, 'K', (float)hp->skips[l]);
         if (hp->uneven)
             pp_sha256_update(s, &hp->sizes[l], sizeof hp->sizes[l]);
     }

@@ -280,6 +280,7 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
                             pp_is_for_pictures(pp_source_hparams(s), t->name) ||
                             is_of_block(pp_source_hparams(s), t->name) ||
                             is_of_difference(pp_source_hparams(s), t->name) ||
+                            (pp_source_hparams(s)->skip_share != 0.0f && strcmp(t->name, pp_skip_shares) == 0) ||
                             pp_is_of_first_values(pp_source_hparams(s), t->name);
         if (!beside && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "

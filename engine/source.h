@@ -159,6 +159,11 @@ struct pp_hparams {
     bool kda;               /* or the delta rule with a decay for each row of a state: Kimi Linear's */
     int64_t bank_step;      /* what comes into each such layer, from the first on, is kept, and what parts and the
                                output read is a mixture of that and the stream, which begins anew there; 0: none */
+    /* Solar Pro's: bits 0 and 1: what comes into the layer is kept in the first or the second of two places; bits 2 and
+     * 3: it becomes a mixture of what is there and itself, of the former this share, which files have as a tensor. 0:
+     * no layer has any. */
+    uint8_t skips[PP_MAX_LAYERS];
+    float skip_share;
     float decay_bound;      /* kda: logarithms of decays are this times a sigmoid; 0: they have no bound */
     bool state_norm;        /* what they give is normed, where only some of the family's models do that: of Falcon-H1's
                                and ARWKV's */
@@ -387,6 +392,8 @@ const char *pp_expert_number(const char *name);
 bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name);
 /* Whether it is what RWKV's first layer would mix its values with themselves by: files have it, nobody reads it. */
 bool pp_is_of_first_values(const struct pp_hparams *hp, const char *gguf_name);
+/* The tensor in which files have both shares of pp_hparams.skips: of what was kept, and of the stream. */
+extern const char pp_skip_shares[];
 /* Whether it is one of the matrices that CogVLM has for pictures beside those for text. */
 bool pp_is_for_pictures(const struct pp_hparams *hp, const char *gguf_name);
 /* Of how many such matrices GGUF makes one tensor; and whether that is a matrix of all their rows, not a stack. */

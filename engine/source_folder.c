@@ -365,6 +365,19 @@ static enum pp_code take_rope_factors(struct pp_source *s, const char *key, cons
     return pp_source_add(s, &t, name, true, err);
 }
 
+/* Solar Pro's two shares. */
+static enum pp_code take_shares(struct pp_source *s, struct pp_error *err)
+{
+    float *shares = pp_calloc(2, sizeof *shares);
+    if (!shares)
+        return pp_fail_nomem(err, pp_skip_shares);
+    shares[0] = s->hp.skip_share;
+    shares[1] = 1 - s->hp.skip_share;
+    const struct pp_tensor t = {.type = PP_TYPE_F32, .n_dims = 1, .ne = {2, 1, 1, 1}, .data = shares,
+                                .size = 2 * sizeof *shares};
+    return pp_source_add(s, &t, pp_skip_shares, true, err);
+}
+
 /* What files have for the weights of norms of heads, of which the folder has none. */
 static enum pp_code take_head_norms(struct pp_source *s, struct pp_error *err)
 {
@@ -523,6 +536,8 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
         code = pp_join_head_norms(&s->list, &s->hp, err);
     if (!code && s->hp.query_scale != 0.0f)
         code = take_head_norms(s, err);
+    if (!code && s->hp.skip_share != 0.0f)
+        code = take_shares(s, err);
     if (!code && s->hp.kv_lora_rank)
         code = pp_split_heads(&s->list, &s->hp, err);
     if (!code && s->hp.rwkv && !s->hp.rwkv4)

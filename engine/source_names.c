@@ -64,6 +64,8 @@ bool pp_is_of_first_values(const struct pp_hparams *hp, const char *gguf_name)
            strcmp(gguf_name + n + 1, ".weight") == 0;
 }
 
+const char pp_skip_shares[] = "bskcn_tv.weight";
+
 bool pp_is_for_pictures(const struct pp_hparams *hp, const char *gguf_name)
 {
     int l, end = 0;

@@ -862,6 +862,22 @@ static double capped(const struct decoder *d, double logit)
     return cap != 0 ? cap * tanh(logit / cap) : logit;
 }
 
+/* Solar Pro: what comes into layers is kept in one of two places, `kept`, and mixed into what comes into later ones. */
+static void mix_skipped(const struct decoder *d, int l, double *x, int n, double *kept)
+{
+    const int bits = d->s.skips ? decoder_skips(&d->s, l) : 0, size = n * d->s.n_embd;
+    const double share = (double)d->s.skip_share;
+    for (int i = 0; i < 4 * size; i++) {
+        double *value = &x[i % size], *place = &kept[i % (2 * size)];
+        if (bits >> i / size & 1) {
+            if (i < 2 * size)
+                *place = *value;
+            else
+                *value = share * *place + (1 - share) * *value;
+        }
+    }
+}
+
 void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double *logits)
 {
     const int width = d->s.n_embd, n_vocab = d->s.n_vocab;
@@ -900,6 +916,7 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
     for (int l = 0; l < d->s.n_layer && d->s.cca; l++)
         cca_layer(d, l, x, routed, n);
     pp_free(routed);
+    double *kept = doubles(2 * n * width);
     const int n_times = d->s.loops ? d->s.n_layer * d->s.loops : d->s.n_layer;
     if (d->s.loops_mixed)
         mixed_loops(d, x, n);
@@ -909,6 +926,7 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         for (int r = 0; r < n && i > 0 && l == 0 && !d->s.loops_plain; r++)
             decoder_norm(d, -1, d->s.output_norm, 0, x + r * width, x + r * width);
         of_layer.s = decoder_shape_of(&d->s, l);
+        mix_skipped(d, l, x, n, kept);
         (decoder_convolves(d, l)    ? decoder_convolved_layer
          : decoder_has_states(d, l) ? decoder_states_layer
          : decoder_has_lru(d, l)    ? decoder_lru_layer
@@ -917,6 +935,7 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
          : d->s.uneven              ? gapped_layer
                                     : layer)(&of_layer, l, x, n);
     }
+    pp_free(kept);
     for (int r = 0; r < n; r++) {
         if (d->s.no_output_norm)
             memcpy(in, x + r * width, (size_t)width * sizeof *in);

@@ -113,6 +113,7 @@ static const struct decoder_shape families[] = {
      .logit_scale = 0.25f},
     {.arch = "diffllama", .differential = true},
     {.arch = "motif", .differential = true, .alternate = true, .ff = FF_POLY},
+    {.arch = "solar", .neighbours = true, .skips = "13c02848", .skip_share = 0.75f, .n_layer = 8},
     {.arch = "jetmoe", .head_mixture = true, .n_expert = 6, .n_used = 2, .tied = true},
     {.arch = "openai-gpt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
      .joined = true, .tied = true, .norms = POST_NORM, .swin = true, .sums = true, .no_output_norm = true,
@@ -745,6 +746,10 @@ struct decoder *decoder_make(const struct decoder_shape *s)
         for (int i = 0; i < s->rope_dim / 2; i++)
             d->t[d->n - 1].values[i] = (float)decoder_stretch(s, i);
     }
+    if (s->skips) {
+        add(d, "bskcn_tv.weight", 0, 2, s->skip_share, 0);
+        last_of(d)->values[1] = 1 - s->skip_share;
+    }
     if (s->embd_norm && !s->norm_plain && !s->embd_plain)
         add_norm(d, "token_embd_norm", 0, s->n_embd, s->norm_bias);
     if (s->cca)
@@ -827,6 +832,12 @@ double decoder_stretch(const struct decoder_shape *s, int i)
     const double turns = context / (6.283185307179586 * pow((double)DECODER_ROPE_BASE, 2.0 * i / s->rope_dim));
     const double smooth = (turns - 1) / 3;
     return s->stretched == 0.0f || turns > 4 ? 1 : turns < 1 ? factor : 1 / ((1 - smooth) / factor + smooth);
+}
+
+int decoder_skips(const struct decoder_shape *s, int l)
+{
+    const char c = s->skips[l];
+    return c >= 'a' ? c - 'a' + 10 : c - '0';
 }
 
 float decoder_xielu(int l, int i)
@@ -961,6 +972,19 @@ static void write_xielu(struct pp_gguf_writer *w, const struct decoder *d)
     }
 }
 
+/* ollama's: a number of each layer for each of four lists. */
+static void write_skips(struct pp_gguf_writer *w, const struct decoder *d)
+{
+    for (int i = 0; i < 4; i++) {
+        uint32_t of_layers[MAX_LAYERS];
+        char name[64];
+        snprintf(name, sizeof name, "attention.block_skip_connection.%d", i);
+        for (int l = 0; l < d->s.n_layer; l++)
+            of_layers[l] = (uint32_t)decoder_skips(&d->s, l) >> i & 1;
+        pp_gguf_add_u32_array(w, key(d, name), of_layers, (size_t)d->s.n_layer);
+    }
+}
+
 static void write_opt(struct pp_gguf_writer *w, const struct decoder_shape *s)
 {
     pp_gguf_add_bool(w, "opt.norms_of_sums", s->sums);
@@ -989,6 +1013,8 @@ static void write_family(struct pp_gguf_writer *w, const struct decoder *d)
     const bool one_scale = s->stream_scales[0][0] == s->stream_scales[1][0] && s->stream_scales[1][1] == 1.0f;
     if (s->ff == FF_XIELU)
         write_xielu(w, d);
+    if (s->skips)
+        write_skips(w, d);
     if (s->ff == FF_RELU2_GATE)
         pp_gguf_add_text(w, key(d, "hidden_activation"), "relu2");
     if (s->head_taps && s->uneven)

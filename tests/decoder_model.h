@@ -109,6 +109,10 @@ struct decoder_shape {
     bool alternate;        /* of heads that take turns, and what they give is normed with weights: Motif's */
     int n_noise;           /* so many heads of the second kind stand behind groups of the first, and count in n_head as
                               often as there are others in a group; 0: they take turns */
+    /* Solar Pro's: of each layer '0' .. 'f', whose bits say that the stream before it is kept, in the first or second
+     * place, and that so much of what is there is mixed into it; NULL: none is. */
+    const char *skips;
+    float skip_share;
     const char *output_norm; /* NULL: output_norm */
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */
     bool wide_first;       /* the first layer does, then each wide-th behind it */

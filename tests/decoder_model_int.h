@@ -27,6 +27,9 @@ struct decoder {
  * factor, those that are shorter than a quarter of it not at all. */
 double decoder_stretch(const struct decoder_shape *s, int i);
 
+/* The bits of a layer of `skips`. */
+int decoder_skips(const struct decoder_shape *s, int l);
+
 /* Number i, of alpha_p, alpha_n, beta and eps, of a layer's activation. */
 float decoder_xielu(int l, int i);
 

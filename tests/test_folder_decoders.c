@@ -477,6 +477,36 @@ static void motif(void **state)
     assert_refused(&s, &odd, 1);
 }
 
+/* Solar Pro: layers that keep the stream in either place, or both, and mix what is there into it; places that are
+ * filled anew; and what contradicts itself. */
+static void solar(void **state)
+{
+    static const char *const nothing_kept[] = {"40000000", "01800000", "10000080"};
+    static const struct spoilt cases[] = {
+        {"bskcn_tv.weight", 0, 0, "bskcn_tv.weight is missing"},
+        {"bskcn_tv.weight", 0, 3, "not two numbers"},
+        {"bskcn_tv.weight", 0, 2, "not all of a mixture"},
+    };
+    (void)state;
+    struct decoder_shape s = decoder_shape("solar");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.layers.7.self_attn.q_proj.weight", 2, s.n_embd);
+    assert_config(folder, "bskcn_1", "[0, 1]");
+    assert_config(folder, "bskcn_2", "[1, 4]");
+    assert_config(folder, "bskcn_3", "[2, 6]");
+    assert_config(folder, "bskcn_4", "[2, 5, 7]");
+    assert_config(folder, "bskcn_tv", "0.75]");
+    s.biases = BIAS_QKV | BIAS_O | BIAS_FF;
+    s.tied = true;
+    check_decoder(&s);
+    assert_refused(&s, cases, sizeof cases / sizeof *cases);
+    for (int i = 0; i < 3; i++) {
+        const struct spoilt same = {"output_norm.weight", 0, s.n_embd, "none has kept it"};
+        s.skips = nothing_kept[i];
+        assert_refused(&s, &same, 1);
+    }
+}
+
 /* Motif 2: three heads of queries and one that is taken off them, four times, over two pairs of keys; and with a pair
  * for each group. */
 static void motif_2(void **state)
@@ -978,6 +1008,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(vaultgemma), cmocka_unit_test(helium), cmocka_unit_test(nanochat),
         cmocka_unit_test(muse_glimmer), cmocka_unit_test(diffllama), cmocka_unit_test(doge), cmocka_unit_test(jetmoe),
         cmocka_unit_test(motif), cmocka_unit_test(motif_2), cmocka_unit_test(lille), cmocka_unit_test(iquest_loop),
+        cmocka_unit_test(solar),
         cmocka_unit_test(openai_gpt), cmocka_unit_test(ctrl), cmocka_unit_test(granite_swa), cmocka_unit_test(aria),
         cmocka_unit_test(cohere_compass), cmocka_unit_test(looped), cmocka_unit_test(lora_of_loops),
         cmocka_unit_test(norms_of_loops), cmocka_unit_test(modernbert_decoder), cmocka_unit_test(kormo),

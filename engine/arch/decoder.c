@@ -497,9 +497,28 @@ static bool add_normed_stream(struct builder *b, int l)
     return true;
 }
 
+/* Solar Pro: what comes into the layer is kept, and is mixed with what is. */
+static void add_skips(struct builder *b, int l)
+{
+    const float share = b->hp->skip_share;
+    const int skips = b->hp->skips[l];
+    for (int i = 0; i < 2; i++)
+        if (skips >> i & 1)
+            add_copy(b, l, b->x, b->skipped[i]);
+    for (int i = 0; i < 2; i++) {
+        if (!(skips >> (i + 2) & 1))
+            continue;
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1 - share, .layer = l, .in = b->x,
+                              .in2 = NONE, .out = b->x});
+        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = share, .in = b->skipped[i], .in2 = NONE,
+                              .out = b->x});
+    }
+}
+
 static bool add_layer(struct builder *b, int l)
 {
     pp_mixer_shape(b, pp_layer_shape(b->hp, l));
+    add_skips(b, l);
     if (b->hp->rwkv && !b->hp->rwkv_qwen)
         return (b->hp->rwkv4 ? pp_rwkv4_layer : b->hp->rwkv6 ? pp_rwkv6_layer : pp_rwkv7_layer)(b, l);
     if (b->hp->hyper)
@@ -572,6 +591,8 @@ static void make_slots(struct builder *b)
         b->bank = pp_plan_slot(p, (hp->n_layer + hp->bank_step - 1) / hp->bank_step * hp->n_embd);
         b->recalled = pp_plan_slot(p, hp->n_embd);
     }
+    for (int i = 0; i < 2 && hp->skip_share != 0.0f; i++)
+        b->skipped[i] = pp_plan_slot(p, hp->n_embd);
     if (hp->n_shared_block)
         pp_zamba_slots(b);
     if (hp->n_ff_shared || (hp->parallel && hp->n_expert) || b->d->mixture_beside || hp->dense_beside ||

@@ -95,6 +95,7 @@ struct builder {
     int narrow, narrow_out;  /* what goes into experts that are narrower than the stream, and what they give */
     int bank, recalled;      /* what came into some layers, side by side; a mixture of that and the stream */
     int64_t n_banked;        /* so many are there */
+    int skipped[2];          /* with skip_share: what came into the last layer that kept it, in each place */
     int shared_both, shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
 };
 static inline void add(struct builder *b, struct pp_op op)

@@ -99,7 +99,6 @@ static const struct {
     {"panguultramoe", "norms in front of and behind each part beside latent attention"},
     {"k2horizonmoe", "its mixtures of experts (MoVA)"},
     {"phixtral", "a mixture of experts in Phi 2's layers"},
-    {"solar", "layers that are fed with what came into earlier ones (Solar Pro)"},
     {"mobilellm", "layers that neighbours share (layer_sharing)"},
     {"internlm2ve", "experts for pictures within layers"},
     {"internlmxcomposer2", "adapters for pictures within layers"},
