@@ -55,8 +55,9 @@ static int64_t state_values(const struct pp_hparams *hp)
         return scans * (6 * channels + 2 * (hp->state_rank + hp->state_key_dim));
     if (hp->rwkv4) /* a difference, a mixture, keys, values, gates, what channels give, and what a gate is made of */
         return 7 * hp->n_embd;
-    /* what goes into the convolution, comes out of it, gates, and what states give */
-    return 4 * (hp->n_state_key_head * hp->state_key_dim + channels) + hp->state_rank;
+    /* what goes into the convolution, comes out of it, gates, and what states give; and taps that are made */
+    const int64_t taps = hp->tap_rank ? hp->tap_rank + channels * hp->conv_taps : 0;
+    return taps + 4 * (hp->n_state_key_head * hp->state_key_dim + channels) + hp->state_rank;
 }
 
 /* Those that stand between a stream and attention, or beside it, in a few families. */

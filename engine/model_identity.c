@@ -160,6 +160,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"state value size", (double)hp->state_value_dim},
         {"state tiled", hp->state_tiled},
         {"state twice", hp->state_twice},
+        {"taps' rank", (double)hp->tap_rank},
         {"kept layers", (double)hp->bank_step},
         {"skipped share", (double)hp->skip_share},
         {"picked positions", (double)hp->index_top_k},

@@ -103,7 +103,8 @@ enum pp_op_kind {
     PP_OP_PICK,
     /* bias + the sum over j of weight[:, j] * what x was window - 1 - j positions before, in a tree at that ancestor,
      * or 0 before the first position. weight: [width, window], or fewer rows, each for as many neighbouring values.
-     * With a `period` it has a column for each such position only, counted back from the row's own. x is cached. */
+     * With a `period` it has a column for each such position only, counted back from the row's own. x is cached.
+     * Without a weight y is the row's own, [width, window], and there is no bias. */
     PP_OP_CONVOLVE,
     /* The mean of x over the positions of the row's block of `period` up to its own. With a weight [period, width of
      * out], x is twice as wide, the second half being scores: the mean of the first halves, each value weighed by the

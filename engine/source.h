@@ -131,6 +131,8 @@ struct pp_hparams {
     bool state_unit;        /* those values, B and C are normed without weights, */
     float state_eps;        /* with this epsilon; 0: norm_eps; or what the delta rule gives is */
     bool state_twice;       /* the delta rule's beta goes up to 2 */
+    int64_t tap_rank;       /* queries and keys of the delta rule have no convolution, and the taps of its values' are
+                               made for each position, of so many values: Jet-Nemotron's; 0: they are weights */
     bool rwkv;              /* or RWKV's, whose layers are made otherwise: */
     bool rwkv4, rwkv6;      /* those of RWKV 4 or 6, else of RWKV 7 */
     bool rwkv_qwen;         /* in Qwen 2's layers: their norms and feed-forward part, and RWKV in place of attention */

@@ -257,9 +257,15 @@ static void add_apart(struct expert_model *m, int l)
         snprintf(name, sizeof name, "attn_%c.weight", "qkv"[i]);
         add_matrix(m, l, name, n, s->n_embd);
         snprintf(name, sizeof name, "ssm_conv1d_%c.weight", "qkv"[i]);
-        add(m, l, name, 0, n, s->state_taps, 0, 1);
+        if (!s->tap_rank)
+            add(m, l, name, 0, n, s->state_taps, 0, 1);
     }
     add_matrix(m, l, "attn_gate.weight", s->n_state * s->value_dim, s->n_embd);
+    if (!s->tap_rank)
+        return;
+    add_matrix(m, l, "ssm_taps_a.weight", s->tap_rank, s->n_embd);
+    add_matrix(m, l, "ssm_taps_b.weight", s->n_state * s->value_dim * s->state_taps, s->tap_rank);
+    add(m, l, "ssm_taps_b.bias", 0, 0, s->n_state * s->value_dim * s->state_taps, 0, 0.5f);
 }
 
 /* Matrices of low rank, for decays and for gates; convolutions with a dimension of one, as Kimi Linear's files. */
@@ -616,7 +622,7 @@ static void write_numbers(struct pp_gguf_writer *w, const struct expert_model *m
         {"attention.sliding_window", s->window},
         {"interleave_moe_layer_step", strcmp(s->arch, "ernie4_5-moe") == 0 ? 1 : s->step},
         {"attention.temperature_length", s->length ? s->length : s->log_length}, {"shortconv.l_cache", s->taps},
-        {"ssm.conv_kernel", s->state_taps},
+        {"ssm.conv_kernel", s->state_taps}, {"ssm.tap_rank", s->tap_rank},
         {"ssm.state_size", s->key_dim}, {"ssm.group_count", s->rank ? 0 : s->n_state_key},
         {"ssm.time_step_rank", s->rank ? s->rank : s->n_state},
         {"ssm.inner_size", s->n_state * s->value_dim}, {"full_attention_interval", s->full},
@@ -770,7 +776,7 @@ static void write_some_floats(struct pp_gguf_writer *w, const struct expert_mode
         {"attention.q_lora_scale", s->norm_rank ? 0 : s->q_growth},
         {"attention.kv_lora_scale", s->norm_rank ? 0 : s->kv_growth},
         {"attention.value_scale", s->value_scale},
-        {"expert_weights_scale", s->scale},
+        {"expert_weights_scale", s->scale}, {"ssm.layer_norm_rms_epsilon", s->state_eps},
         {"expert_group_scale", s->share ? s->share_scale : 0},
         {"attn_logit_softcapping", s->cap},
         {"router_logit_softcapping", s->router_cap},

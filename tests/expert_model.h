@@ -89,6 +89,9 @@ struct expert_shape {
     bool tiled;             /* head h goes with key head h modulo n_state_key, instead of h * n_state_key / n_state */
     bool apart;             /* queries, keys and values of states have a matrix and a convolution each; queries of
                                attention have no gates */
+    int tap_rank;           /* apart: queries and keys have no convolution, and each position makes the taps of its
+                               values', of so many values; 0: not so */
+    float state_eps;        /* of norms of what states give; 0: 1e-5 */
     bool kda;               /* likewise, beside latent attention; states, of which each head has a key of its own and
                                value_dim is key_dim, decay row by row */
     bool lightning;         /* or lightning attention, of n_state heads of key_dim values: in all layers of a group of

@@ -79,13 +79,28 @@ static double ln_a_of(const struct expert_model *m, int l, int h, const double *
     return number(m, l, "ssm_a", h) * log1p(exp(x + number(m, l, "ssm_dt.bias", h)));
 }
 
-/* The t-th tap of value i of what goes into convolutions. */
-static double tap(const struct expert_model *m, int l, int64_t i, int t)
+/* Jet-Nemotron's taps of values at one position: taps [n_state * value_dim, state_taps]. */
+static void make_taps(const struct expert_model *m, int l, const double *in, double *taps)
+{
+    double *low = doubles(m->s.tap_rank + 1);
+    for (int i = 0; i < m->s.tap_rank; i++) {
+        const double x = row_of(m, l, "ssm_taps_a.weight", i, in);
+        low[i] = x / (1 + exp(-x));
+    }
+    for (int i = 0; m->s.tap_rank && i < m->s.n_state * m->s.value_dim * m->s.state_taps; i++)
+        taps[i] = row_of(m, l, "ssm_taps_b.weight", i, low) + number(m, l, "ssm_taps_b.bias", i);
+    pp_free(low);
+}
+
+/* The t-th tap of value i of what goes into convolutions, `made` being what the position has made. */
+static double tap(const struct expert_model *m, int l, int64_t i, int t, const double *made)
 {
     const struct expert_shape *s = &m->s;
     const int64_t keys = s->n_state_key * s->key_dim;
     const int part = i < keys ? 0 : i < 2 * keys ? 1 : 2;
     char name[40] = "ssm_conv1d.weight";
+    if (s->tap_rank)
+        return part == 2 ? made[(i - 2 * keys) * s->state_taps + t] : t == s->state_taps - 1;
     if (s->apart)
         snprintf(name, sizeof name, "ssm_conv1d_%c.weight", "qkv"[part]);
     const struct array *taps = expert_find(m, l, name);
@@ -118,12 +133,13 @@ static void step(const struct expert_shape *s, double *state, const double *q, c
 
 static void norm_and_gate(const struct expert_model *m, int l, const double *gate, double *out)
 {
+    const double eps = m->s.state_eps != 0.0f ? (double)m->s.state_eps : EXPERT_EPSILON;
     const int n = m->s.value_dim;
     double square = 0;
     for (int i = 0; i < n; i++)
         square += out[i] * out[i] / n;
     for (int i = 0; i < n; i++)
-        out[i] = out[i] / sqrt(square + EXPERT_EPSILON) * number(m, l, "ssm_norm.weight", i) *
+        out[i] = out[i] / sqrt(square + eps) * number(m, l, "ssm_norm.weight", i) *
                  (m->s.state_sigmoids ? 1 : gate[i]) / (1 + exp(-gate[i])) *
                  (m->s.state_scale != 0.0f ? (double)m->s.state_scale : 1);
 }
@@ -134,15 +150,16 @@ void expert_states(const struct expert_model *m, int l, const double *in, int n,
     const int keys = s->n_state_key * s->key_dim, values = s->n_state * s->value_dim, width = 2 * keys + values;
     double *mixed = doubles(n * width), *x = doubles(width), *gate = doubles(values);
     double *states = doubles(s->n_state * s->key_dim * s->value_dim);
-    double *q = doubles(s->key_dim), *k = doubles(s->key_dim);
+    double *q = doubles(s->key_dim), *k = doubles(s->key_dim), *taps = doubles(values * s->state_taps);
     for (int r = 0; r < n; r++) {
         const double *row = in + r * s->n_embd;
         project(m, l, row, mixed + r * width, gate);
+        make_taps(m, l, row, taps);
         for (int i = 0; i < width; i++) {
             double sum = 0;
             for (int t = 0; t < s->state_taps; t++)
                 if (r - s->state_taps + 1 + t >= 0)
-                    sum += mixed[(r - s->state_taps + 1 + t) * width + i] * tap(m, l, i, t);
+                    sum += mixed[(r - s->state_taps + 1 + t) * width + i] * tap(m, l, i, t, taps);
             x[i] = sum / (1 + exp(-sum));
         }
         for (int h = 0; h < s->n_state; h++) {
@@ -154,7 +171,7 @@ void expert_states(const struct expert_model *m, int l, const double *in, int n,
             norm_and_gate(m, l, gate + h * s->value_dim, head);
         }
     }
-    double *all[] = {mixed, x, gate, states, q, k};
+    double *all[] = {mixed, x, gate, states, q, k, taps};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }

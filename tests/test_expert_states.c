@@ -125,6 +125,60 @@ static void olmo_hybrid(void **state)
     check_experts(&s);
 }
 
+static void refuse_rank(const struct expert_shape *s, int rank, const char *word)
+{
+    struct expert_shape odd = *s;
+    odd.tap_rank = rank;
+    struct expert_model *m = expert_model_make(&odd);
+    struct pp_model *model;
+    struct pp_error err;
+    assert_int_not_equal(pp_model_open(expert_model_write(m), &model, &err), PP_OK);
+    assert_non_null(strstr(err.text, word));
+    expert_model_free(m);
+}
+
+/* Jet-Nemotron: values behind taps that each position makes, between layers with attention, some of which have a
+ * window; without a window; and values of another size than keys, of which few columns make no whole registers. */
+static void jet_nemotron(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("jet_nemotron");
+    s.apart = s.biases = true;
+    s.qk_norm = QK_PLAIN;
+    s.ffn_norm = "ffn_norm";
+    s.n_layer = 6;
+    s.full = 2;
+    s.n_state_key = s.n_state;
+    s.rope_dim = s.head_dim;
+    s.tap_rank = 25; /* a fifth, rounded down */
+    s.state_eps = 0.01f;
+    s.window = 7;
+    s.wide = 4;
+    s.local_base = 10000; /* all are rotated, as usual */
+    s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "model.layers.0.self_attn.dynamic_conv1d.kernel_generator.w1.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.self_attn.dynamic_conv1d.kernel_generator.w2.bias", 1,
+                  s.n_state * s.value_dim * s.state_taps);
+    assert_tensor(folder, "model.layers.2.self_attn.o_proj.weight", 2, s.n_state * s.value_dim);
+    assert_tensor(folder, "model.layers.3.self_attn.o_proj.weight", 2, s.n_head * s.head_dim);
+    assert_tensor(folder, "model.layers.3.self_attn.q_proj.bias", 1, s.n_head * s.head_dim);
+    s.window = s.wide = 0;
+    s.local_base = 0;
+    s.key_dim = 48;
+    s.value_dim = 112;
+    s.state_taps = 3;
+    s.tap_rank = 40;
+    check_experts(&s);
+    s.state_taps = 1;
+    s.n_state = s.n_state_key = 3; /* 336 columns: more than are turned at once, and not all of them again */
+    s.tap_rank = 42;
+    check_experts(&s);
+    refuse_rank(&s, 43, "no whole part");
+    refuse_rank(&s, 337, "rank of a convolution's taps");
+}
+
 /* Taps of convolutions and logarithms of rates, with dimensions of one wherever folders have them. */
 static void forms_of_states(void **state)
 {
@@ -480,6 +534,7 @@ TEST_GROUP(expert_states)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen3_next), cmocka_unit_test(qwen35), cmocka_unit_test(olmo_hybrid),
+        cmocka_unit_test(jet_nemotron),
         cmocka_unit_test(forms_of_states), cmocka_unit_test(kimi_linear), cmocka_unit_test(granite_hybrid),
         cmocka_unit_test(nemotron_h), cmocka_unit_test(mamba2), cmocka_unit_test(mamba), cmocka_unit_test(bad_channels),
         cmocka_unit_test(jamba), cmocka_unit_test(bamba), cmocka_unit_test(falcon_h1),

@@ -13,7 +13,7 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-enum { OLMO = 6, KIMI, BAMBA, N_FAMILIES };
+enum { OLMO = 6, KIMI, BAMBA, JET, N_FAMILIES };
 
 static struct expert_shape olmo_hybrid(void)
 {
@@ -63,7 +63,23 @@ static struct expert_shape bamba(void)
     return s;
 }
 
-/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2, Falcon Mamba, Jamba, OLMo hybrid, Kimi Linear, Bamba. */
+static struct expert_shape jet_nemotron(void)
+{
+    struct expert_shape s = expert_shape("jet_nemotron");
+    s.full = 3;
+    s.apart = s.biases = true;
+    s.n_state = s.n_state_key = 4;
+    s.key_dim = 16;
+    s.value_dim = 32;
+    s.state_taps = 4;
+    s.tap_rank = 32;
+    s.state_eps = 0.01f;
+    s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    return s;
+}
+
+/* Granite 4, Nemotron 3, Falcon-H1, Mamba 2, Falcon Mamba, Jamba, OLMo hybrid, Kimi Linear, Bamba, Jet-Nemotron. */
 static struct expert_shape shape_of(int family)
 {
     static const char *const archs[] = {"granitehybrid", "nemotron_h_moe", "falcon-h1", "mamba2", "mamba", "jamba"};
@@ -73,6 +89,8 @@ static struct expert_shape shape_of(int family)
         return kimi_linear();
     if (family == BAMBA)
         return bamba();
+    if (family == JET)
+        return jet_nemotron();
     struct expert_shape s = expert_shape(archs[family]);
     s.n_layer = 3;
     s.full = 3;
@@ -185,7 +203,10 @@ static void adapters(void **state)
                  {BAMBA, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj", "ssm_in"},
                  {5, "model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj", "ssm_in"},
                  {OLMO, "model.layers.0.linear_attn.v_proj", "model.layers.0.linear_attn.o_proj", "attn_v"},
-                 {KIMI, "model.layers.0.self_attn.v_proj", "model.layers.0.self_attn.o_proj", "attn_v"}};
+                 {KIMI, "model.layers.0.self_attn.v_proj", "model.layers.0.self_attn.o_proj", "attn_v"},
+                 {JET, "model.layers.0.self_attn.v_proj", "model.layers.0.self_attn.o_proj", "attn_v"},
+                 {JET, "model.layers.0.self_attn.dynamic_conv1d.kernel_generator.w2", "model.layers.0.self_attn.o_proj",
+                  "ssm_taps_b"}};
     int32_t ids[SMALL_TEXT];
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

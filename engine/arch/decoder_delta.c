@@ -1,6 +1,9 @@
 /* decoder_delta.c - the gated delta rule (arXiv 2412.06464) as a part of a decoder's layers, behind short convolutions
  * of queries, keys and values: Qwen3-Next has one for all three, OLMo hybrid and Kimi Linear one for each. Kimi
- * Linear's (arXiv 2510.26692) has decays for each row of a state, which come of a product of low rank, as gates do. */
+ * Linear's (arXiv 2510.26692) has decays for each row of a state, which come of a product of low rank, as gates do.
+ *
+ * Jet-Nemotron (arXiv 2508.15884) has one for values only, whose taps are made anew for each position: of what the
+ * layer reads, by two matrices with SiLU between them. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
@@ -20,7 +23,7 @@ static const char letters[] = "qkv";
 
 static bool is_apart(const struct builder *b, int l)
 {
-    return pp_decoder_has(b, l, "ssm_conv1d_q.weight");
+    return b->hp->tap_rank || pp_decoder_has(b, l, "ssm_conv1d_q.weight");
 }
 
 static int64_t part_width(const struct builder *b, int part)
@@ -48,9 +51,31 @@ static void add_convolution(struct builder *b, int l, const struct pp_tensor *ta
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = out, .in2 = NONE, .out = out});
 }
 
+/* The same where taps are the row's own; queries and keys only go through SiLU. */
+static bool add_made_convolution(struct builder *b, int l)
+{
+    const int64_t rank = b->hp->tap_rank, values = part_width(b, V);
+    const int low = pp_plan_linear(b->p, b->s, rank, b->hp->n_embd, b->err, "blk.%d.ssm_taps_a", l);
+    const int taps = low < 0 ? -1 : pp_plan_linear(b->p, b->s, values * b->hp->conv_taps, rank, b->err,
+                                                   "blk.%d.ssm_taps_b", l);
+    const int in[] = {b->mixed_q, b->mixed_k, b->tap_low}, out[] = {b->state_q, b->state_k, b->tap_low};
+    add_linear(b, l, low, b->normed, b->tap_low);
+    for (int i = 0; i < 3; i++)
+        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = in[i], .in2 = NONE,
+                              .out = out[i]});
+    add_linear(b, l, taps, b->tap_low, b->made_taps);
+    add(b, (struct pp_op){.kind = PP_OP_CONVOLVE, .layer = l, .window = b->hp->conv_taps, .in = b->mixed_v,
+                          .in2 = b->made_taps, .out = b->state_v});
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->state_v, .in2 = NONE,
+                          .out = b->state_v});
+    return taps >= 0;
+}
+
 /* From `mixed` to queries, keys and values. */
 static bool add_convolutions(struct builder *b, int l)
 {
+    if (b->hp->tap_rank)
+        return add_made_convolution(b, l);
     const int in[N_PARTS] = {b->mixed_q, b->mixed_k, b->mixed_v}, out[N_PARTS] = {b->state_q, b->state_k, b->state_v};
     const int64_t taps = b->hp->conv_taps;
     const struct pp_tensor *weight;
@@ -253,6 +278,10 @@ void pp_delta_slots(struct builder *b)
         b->state_raw = pp_plan_slot(p, hp->state_key_dim);
         b->state_decays = pp_plan_slot(p, keys);
         return;
+    }
+    if (hp->tap_rank) {
+        b->tap_low = pp_plan_slot(p, hp->tap_rank);
+        b->made_taps = pp_plan_slot(p, values * hp->conv_taps);
     }
     b->decay = pp_plan_slot(p, n);
     b->state_in = pp_plan_slot(p, 2 * (keys + values));

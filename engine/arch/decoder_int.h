@@ -75,6 +75,8 @@ struct builder {
      * gate; beta and decay; those that are in one matrix; what states give. */
     int mixed, state_q, state_k, state_v, mixed_q, mixed_k, mixed_v, state_gate, beta, decay, state_in,
         state_ba, state_decays, state, state_normed;
+    int tap_low, made_taps;  /* with tap_rank: what a position's taps are made of, and those, the last one's behind the
+                                others of each value */
     int state_steps, state_raw, state_low; /* what Mamba's steps are made of, B and C, side by side; the first of them,
                                               and normed, if they are */
     int memory;              /* what a layer's scan gave before its gate, for later layers */

@@ -88,8 +88,6 @@ static const struct {
     {"inklingmm", "scores that are learned for each distance, and short convolutions within layers"},
     {"motif3", "latent attention as a difference"},
     {"hymba", "Mamba and attention within one layer, layers that share keys, and tokens before each text"},
-    {"jetnemotron", "convolutions whose taps are made for each position"},
-    {"jetvlm", "convolutions whose taps are made for each position"},
     {"nemotronflash", "states of several kinds, and tokens before each text"},
     {"stripedhyena", "Hyena's long filters"},
     {"hyena", "Hyena's long filters"},

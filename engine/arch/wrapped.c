@@ -30,7 +30,7 @@ static const char *const usual_classes[] = {
     "InstructBlipForConditionalGeneration", "instructblip", "InternS1ForConditionalGeneration", "interns1",
     "OpenCUAForConditionalGeneration", "opencua", "BeeForConditionalGeneration", "bee",
     "Eagle2_5_VLForConditionalGeneration", "eagle_2_5_vl", "MantisForConditionalGeneration", "mantis",
-    "TarsierForConditionalGeneration", "tarsier",
+    "TarsierForConditionalGeneration", "tarsier", "JetVLMForConditionalGeneration", "jet_vlm",
     "GraniteSpeechPlusForConditionalGeneration", "granite_speech_plus", "Qwen2_5OmniThinkerForConditionalGeneration",
     "qwen2_5_omni_thinker", "Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_thinker", NULL};
 static const char *const llm_classes[] = {
@@ -125,6 +125,7 @@ static const struct {
     {{"Sarashina2VisionForCausalLM", "sarashina2_vision"}, "llama"},
     {{"Phi4ForCausalLMV", "phi4-siglip"}, "phi3"},
     {{"YoutuVLForConditionalGeneration", "youtu_vl"}, "youtu"},
+    {{"JetVLMForConditionalGeneration", "jet_vlm"}, "jet_nemotron"},
 };
 
 /* MiniCPM-V and MiniCPM-o: what is inside is another family with each version, which the first ones do not say. */

@@ -13,12 +13,12 @@ enum {
     COLUMNS = 256,          /* otherwise of an item: whole registers, and all its taps stay in the L1 cache */
 };
 
-enum pp_code pp_cpu_convolve_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
+/* The weights of a stage. */
+static enum pp_code add_taps(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const struct pp_tensor *t = op->weight;
-    const int64_t width = c->model->plan.slots[op->in].width, each = width / t->ne[1];
-    const int64_t stride = (width + 15) / 16 * 16;
-    const int n_taps = (int)t->ne[0];
+    const int64_t width = s->width, each = width / t->ne[1], stride = (width + 15) / 16 * 16;
+    const int n_taps = s->n_taps;
     float *taps = pp_cpu_memory_keep(c, n_taps * stride, sizeof *taps), one[PP_MAX_TAPS];
     if (!taps)
         return pp_fail_nomem(err, t->name);
@@ -30,15 +30,20 @@ enum pp_code pp_cpu_convolve_add(struct pp_cpu *c, struct stage *s, const struct
         for (int j = 0; j < n_taps; j++)
             taps[j * stride + r] = one[j];
     }
-    if (op->bias && !(s->bias = pp_cpu_float_vector(c, op->bias, err)))
-        return err->code;
+    s->taps = taps;
+    return PP_OK;
+}
+
+enum pp_code pp_cpu_convolve_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
+{
     s->tier = op->tier;
     s->layer = op->tier_layer;
-    s->taps = taps;
-    s->n_taps = n_taps;
+    s->n_taps = op->weight ? (int)op->weight->ne[0] : (int)op->window;
     s->tap_step = op->period ? (int)op->period : 1;
-    s->width = width;
-    return PP_OK;
+    s->width = c->model->plan.slots[op->in].width;
+    if (op->bias && !(s->bias = pp_cpu_float_vector(c, op->bias, err)))
+        return err->code;
+    return op->weight ? add_taps(c, s, op, err) : PP_OK;
 }
 
 void pp_cpu_rows_before(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r, int n,
@@ -72,6 +77,24 @@ int pp_cpu_convolve_items(const struct stage *s, int m)
     return (int)((s->width + columns - 1) / columns);
 }
 
+/* Sums of n values by the row's own taps, [n, n_taps], which are turned for the kernel a few columns at a time. */
+static void convolve_by_own(struct pp_cpu *c, const struct stage *s, float *const *at, const float *taps, int64_t n,
+                            float *y)
+{
+    float turned[PP_MAX_TAPS * COLUMNS], *x[PP_MAX_TAPS];
+    for (int64_t first = 0; first < n; first += COLUMNS) {
+        const int64_t few = n - first < COLUMNS ? n - first : COLUMNS, whole = (few + 15) / 16 * 16;
+        for (int j = 0; j < s->n_taps; j++) {
+            float *column = turned + j * COLUMNS;
+            for (int64_t i = 0; i < few; i++)
+                column[i] = taps[(first + i) * s->n_taps + j];
+            memset(column + few, 0, (size_t)(whole - few) * sizeof *column);
+            x[j] = at[j] ? at[j] + first : NULL;
+        }
+        c->ops->convolve(s->n_taps, x, turned, COLUMNS, NULL, few, y + first);
+    }
+}
+
 void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int item)
 {
     const int64_t columns = columns_of_item(s, m), first = item * columns, stride = (s->width + 15) / 16 * 16;
@@ -87,7 +110,10 @@ void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int it
             c->ops->multiply(x, slot_row(c, s->in2, i) + first, n, at[s->n_taps - 1]);
         else
             memcpy(at[s->n_taps - 1], x, (size_t)n * sizeof *x);
-        c->ops->convolve(s->n_taps, at, s->taps + first, stride, s->bias ? s->bias + first : NULL, n, y);
+        if (s->taps)
+            c->ops->convolve(s->n_taps, at, s->taps + first, stride, s->bias ? s->bias + first : NULL, n, y);
+        else
+            convolve_by_own(c, s, at, slot_row(c, s->row_taps, i) + first * s->n_taps, n, y);
         if (s->epilogue == EPILOGUE_APPLY)
             c->ops->apply(s->fn, s->scale, y, n, y);
         if (s->gate >= 0)

@@ -403,6 +403,7 @@ static enum pp_code lower_convolution(struct lowering *l)
     s->in2 = s->gate = -1;
     if (next_is(l, PP_OP_MULTIPLY))
         s->in2 = peek(l, 0)->in2, l->at++;
+    s->row_taps = peek(l, 0)->in2;
     enum pp_code code = pp_cpu_convolve_add(l->c, s, peek(l, 0), l->err);
     s->out = peek(l, 0)->out;
     l->at++;

@@ -141,11 +141,12 @@ struct stage {
     int64_t rotated_from;       /* PICK: the first of them */
     /* CONVOLVE: tier and layer as above; epilogue: none, or APPLY */
     int in2;                    /* slot: its input is in times in2; -1: in */
+    int row_taps;               /* slot: of each row its own taps, [width, n_taps]; -1: there are `taps` */
     int gate;                   /* slot that its result is multiplied by, behind the epilogue; -1: none */
     int64_t width;
     int n_taps;
     int tap_step;               /* positions from one to the next */
-    const float *taps;          /* [n_taps, width padded to 16], the one of the oldest position first */
+    const float *taps;          /* [n_taps, width padded to 16], the one of the oldest position first; or NULL */
     const float *bias;          /* [width], or NULL */
     /* POOL: tier, layer and width as above; n_taps: positions of a block; taps: what is added to scores at each, or
        NULL: there are no scores */

@@ -62,6 +62,8 @@ static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
                    ? READS : UNUSED;
     if (s->kind == STAGE_POOL)
         use |= slot == whole_slot(c, s->in) ? READS : UNUSED;
+    if (s->kind == STAGE_CONVOLVE && s->row_taps >= 0)
+        use |= slot == whole_slot(c, s->row_taps) ? READS : UNUSED;
     if (s->kind == STAGE_CONVOLVE)
         use |= slot == whole_slot(c, s->in) || slot == whole_slot(c, s->in2) || slot == whole_slot(c, s->gate) ? READS
                                                                                                                : UNUSED;
