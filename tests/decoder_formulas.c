@@ -68,7 +68,7 @@ static bool is_wide(const struct decoder *d, int l)
 static void rotate(const struct decoder *d, int l, double *head, int position)
 {
     const double base = (double)(d->s.base != 0.0f && (!d->s.window || !is_wide(d, l)) ? d->s.base : DECODER_ROPE_BASE);
-    const int dim = d->s.rope_dim;
+    const int dim = d->s.wide_rope && is_wide(d, l) ? d->s.wide_rope : d->s.rope_dim;
     for (int i = 0; i < dim / 2; i++) {
         double *x = &head[d->s.neighbours ? 2 * i : i], *y = &head[d->s.neighbours ? 2 * i + 1 : i + dim / 2];
         const double turn = d->s.backwards ? -position : position, a = *x, b = *y;
@@ -195,7 +195,8 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
         switch (d->s.ff) {
         case FF_GELU: up[i] = decoder_gelu_tanh(up[i]); break;
         case FF_GELU_EXACT: up[i] = decoder_gelu(up[i]); break;
-        case FF_GELU_FUSED: up[i] *= decoder_gelu(gate[i]); break;
+        case FF_GELU_FUSED:
+        case FF_GELU_EXACT_GATE: up[i] *= decoder_gelu(gate[i]); break;
         case FF_GELU_GATE: up[i] *= decoder_gelu_tanh(gate[i]); break;
         case FF_XIELU: up[i] = xielu(l, up[i]); break;
         case FF_RELU2_GATE: up[i] *= gate[i] > 0 ? gate[i] * gate[i] : 0; break;
@@ -465,7 +466,7 @@ static void gate(const struct decoder *d, int l, const double *x, double *att)
     decoder_before(d, l, "attn_norm", x, in);
     decoder_linear(d, l, "attn_gate", in, g);
     for (int i = 0; i < n; i++)
-        att[i] /= 1 + exp(-g[i]);
+        att[i] /= 1 + exp(-g[d->s.head_gates ? i / d->s.head_dim : i]);
     pp_free(in);
     pp_free(g);
 }

@@ -113,6 +113,8 @@ static const struct decoder_shape families[] = {
      .logit_scale = 0.25f},
     {.arch = "diffllama", .differential = true},
     {.arch = "motif", .differential = true, .alternate = true, .ff = FF_POLY},
+    {.arch = "spark2_5", .joined = true, .tied = true, .ff = FF_GELU_EXACT_GATE, .gated = true, .head_gates = true,
+     .window = 7, .wide = 4, .say_windows = true, .base = 500, .wide_rope = 4, .n_layer = 5},
     {.arch = "solar", .neighbours = true, .skips = "13c02848", .skip_share = 0.75f, .n_layer = 8},
     {.arch = "jetmoe", .head_mixture = true, .n_expert = 6, .n_used = 2, .tied = true},
     {.arch = "openai-gpt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
@@ -407,7 +409,7 @@ static void add_attention(struct decoder *d, int l)
         fill(d, s->query_scale != 0.0f ? 1 : 0);
     }
     if (s->gated)
-        add_matrix(d, l, "attn_gate", n_q, n, false);
+        add_matrix(d, l, "attn_gate", s->head_gates ? s->n_head : n_q, n, s->head_gates && s->biases & BIAS_QKV);
     for (int i = 0; i < 4 && s->differential; i++) {
         static const char *const numbers[] = {"attn_lambda_q1", "attn_lambda_k1", "attn_lambda_q2", "attn_lambda_k2"};
         add_number(d, l, numbers[i], s->head_dim, 0, 0.5f);
@@ -674,7 +676,8 @@ static void add_shared(struct decoder *d, int l)
 bool decoder_has_gate(const struct decoder *d)
 {
     const int ff = d->s.ff;
-    return ff == FF_SILU || ff == FF_RELU2_GATE || ff == FF_GELU_GATE || ff == FF_CLAMPED || ff == FF_POLY;
+    return ff == FF_SILU || ff == FF_RELU2_GATE || ff == FF_GELU_GATE || ff == FF_GELU_EXACT_GATE ||
+           ff == FF_CLAMPED || ff == FF_POLY;
 }
 
 static void add_feed_forward(struct decoder *d, int l)
@@ -856,8 +859,9 @@ static void write_numbers(struct pp_gguf_writer *w, const struct decoder *d)
     } numbers[] = {
         {"block_count", s->n_layer}, {"context_length", s->n_ctx}, {"embedding_length", s->n_embd},
         {"attention.key_length", s->head_dim},
-        {"attention.value_length", s->head_dim}, {"rope.dimension_count", s->rope_dim},
+        {"attention.value_length", s->head_dim}, {"rope.dimension_count", s->wide_rope ? s->wide_rope : s->rope_dim},
     }, some[] = {
+        {"rope.dimension_count_swa", s->wide_rope ? s->rope_dim : 0},
         {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, {"router_length", s->n_router},
         {"attention.q_lora_rank", s->q_rank},
         {"attention.group_norm_groups", s->norm_groups},

@@ -30,14 +30,15 @@ struct decoder_shape {
     enum { PRE_NORM = 0, POST_NORM = 1, BOTH_NORMS = 2 } norms; /* of what goes in, of what comes out */
     float behind_eps;      /* those of what comes out have this epsilon, and come out small; 0: that of all norms */
     bool gated;            /* what attention gives is multiplied by sigmoids of its input: attn_gate */
+    bool head_gates;       /* of which there is one for each head, not for each value */
     bool embd_plain;       /* embd_norm: without weights */
     float query_scale;     /* HEADS_ALIKE: norms of queries multiply by this, those of keys by 1 */
     bool sub_norms;        /* and of what goes into the last matrices of attention and feed-forward part */
     const char *ffn_norm;  /* NULL: ffn_norm; where parallel, there is none */
     /* From GELU on there is no gate but in the last; of FUSED gate and value are one matrix. */
     enum {
-        FF_SILU, FF_SILU_FUSED, FF_GELU_FUSED, FF_GELU_GATE, FF_RELU2_GATE, FF_GELU, FF_GELU_EXACT, FF_RELU2, FF_XIELU,
-        FF_RELU, FF_CLAMPED, FF_POLY
+        FF_SILU, FF_SILU_FUSED, FF_GELU_FUSED, FF_GELU_GATE, FF_GELU_EXACT_GATE, FF_RELU2_GATE, FF_GELU, FF_GELU_EXACT,
+        FF_RELU2, FF_XIELU, FF_RELU, FF_CLAMPED, FF_POLY
     } ff;
     float gate_bound;      /* CLAMPED: gates are at most this, and what they multiply is within it */
     /* Heads see the last so many blocks of 64 positions, and each so many-th before those, the next head one that is
@@ -117,6 +118,7 @@ struct decoder_shape {
     int window, wide;      /* each wide-th layer sees everything, the others so many positions */
     bool wide_first;       /* the first layer does, then each wide-th behind it */
     bool wide_unrotated;   /* and is not rotated */
+    int wide_rope;         /* or so much of its heads is, of the others' rope_dim; 0: the same of all */
     bool say_windows;      /* files say which layers those are */
     float stretched;       /* long waves are, by this factor, as Llama 3 has it; 0: none are */
     bool backwards;        /* heads turn the other way round */

@@ -128,7 +128,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(qkv_clamp), ONE(attn_softcap),
         ONE(final_softcap), ONE(embd_scale), ONE(residual_scale), ONE(logit_scale), ONE(n_expert), ONE(n_expert_used),
         ONE(v_head_dim),
-        ONE(n_ff_expert), ONE(norm_eps), ONE(rope_base), ONE(rope_base_local), ONE(rope_dim),
+        ONE(n_ff_expert), ONE(norm_eps), ONE(rope_base), ONE(rope_base_local), ONE(rope_dim), ONE(rope_dim_local),
         ONE(rope_backwards), ONE(lru_width), ONE(lightning), ONE(n_shared_block),
         ONE(adapter_rank), ONE(adapted_attention), ONE(rope_scaling),
         ONE(rope_factor), ONE(rope_low_freq), ONE(rope_high_freq), ONE(rope_orig_ctx), ONE(rope_attn_factor),

@@ -507,6 +507,61 @@ static void solar(void **state)
     }
 }
 
+/* Spark-X2.5: with matrices of its own for q, k and v, biases and an output; with windows elsewhere, and none. */
+static void spark(void **state)
+{
+    static const struct spoilt gates[] = {{"blk.1.attn_gate.weight", 3, 48, "attn_gate"}};
+    (void)state;
+    struct decoder_shape s = decoder_shape("spark2_5");
+    const char *folder = check_decoder(&s);
+    assert_tensor(folder, "model.embedding.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.self_attn.q_k_v_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.self_attn.g_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.4.self_attn.out_proj.weight", 2, s.n_head * s.head_dim);
+    assert_config(folder, "hidden_act", "gelu");
+    assert_config(folder, "gate_attn_act_mode", "sigmoid");
+    assert_config(folder, "sliding_window", "7");
+    assert_refused(&s, gates, 1);
+    s.joined = s.tied = false;
+    s.biases = BIAS_QKV | BIAS_O | BIAS_FF;
+    s.wide = 2;
+    check_decoder(&s);
+    s = decoder_shape("spark2_5");
+    s.say_windows = false;
+    const struct spoilt same = {"output_norm.weight", 0, s.n_embd, "sliding_window_pattern is missing"};
+    assert_refused(&s, &same, 1);
+    s.window = s.wide_rope = 0;
+    s.base = 0;
+    s.n_layer = 3;
+    check_decoder(&s);
+}
+
+/* Its matrices, by the names that adapters call them. */
+static void lora_of_spark(void **state)
+{
+    (void)state;
+    const struct decoder_shape s = decoder_shape("spark2_5");
+    const int n_qkv = (s.n_head + 2 * s.n_head_kv) * s.head_dim;
+    struct decoder *d = decoder_make(&s);
+    struct folder f = {.random = 5};
+    const char *file = decoder_write(d), *folder = fresh_path("folder");
+    struct pp_error err;
+    assert_ok(pp_convert_to_folder(file, folder, &(struct pp_convert_options){0}, &err), err);
+    merge_lora(d, "blk.0.attn_qkv.weight", &f, "self_attn.q_k_v_proj", n_qkv, 4, 2);
+    merge_lora(d, "blk.0.attn_gate.weight", &f, "self_attn.g_proj", s.n_head, 4, 2);
+    merge_lora(d, "blk.0.attn_output.weight", &f, "self_attn.out_proj", s.n_embd, 4, 2);
+    merge_lora(d, "blk.0.ffn_gate.weight", &f, "mlp.gate_proj", s.n_ff, 4, 2);
+    const char *path = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8}");
+    expect_adapted(d, file, path, 1e-4);
+    expect_adapted(d, folder, path, 1e-4);
+    folder_empty(&f);
+    struct decoder_shape even = s;
+    even.n_embd = 64;
+    even.n_ff = 64;
+    check_quantised_folder(&even);
+    decoder_free(d);
+}
+
 /* Motif 2: three heads of queries and one that is taken off them, four times, over two pairs of keys; and with a pair
  * for each group. */
 static void motif_2(void **state)
@@ -1008,7 +1063,7 @@ TEST_GROUP(folder_decoders)
         cmocka_unit_test(vaultgemma), cmocka_unit_test(helium), cmocka_unit_test(nanochat),
         cmocka_unit_test(muse_glimmer), cmocka_unit_test(diffllama), cmocka_unit_test(doge), cmocka_unit_test(jetmoe),
         cmocka_unit_test(motif), cmocka_unit_test(motif_2), cmocka_unit_test(lille), cmocka_unit_test(iquest_loop),
-        cmocka_unit_test(solar),
+        cmocka_unit_test(solar), cmocka_unit_test(spark), cmocka_unit_test(lora_of_spark),
         cmocka_unit_test(openai_gpt), cmocka_unit_test(ctrl), cmocka_unit_test(granite_swa), cmocka_unit_test(aria),
         cmocka_unit_test(cohere_compass), cmocka_unit_test(looped), cmocka_unit_test(lora_of_loops),
         cmocka_unit_test(norms_of_loops), cmocka_unit_test(modernbert_decoder), cmocka_unit_test(kormo),

@@ -213,6 +213,24 @@ void pp_config_put_layer_types(cJSON *config, const struct pp_hparams *hp)
     put_item(config, "layer_types", types);
 }
 
+void pp_config_put_ropes(cJSON *config, const struct pp_hparams *hp)
+{
+    cJSON *both = cJSON_CreateObject(), *full = cJSON_DetachItemFromObjectCaseSensitive(config, "rope_scaling");
+    if (!full && (full = cJSON_CreateObject()))
+        pp_config_put_text(full, "rope_type", "default");
+    pp_config_put_float(full, "rope_theta", hp->rope_base);
+    pp_config_put_float(full, "partial_rotary_factor", (float)hp->rope_dim / (float)hp->head_dim);
+    cJSON_AddItemToObject(both, "full_attention", full);
+    if (hp->window) {
+        cJSON *local = cJSON_AddObjectToObject(both, "sliding_attention");
+        pp_config_put_text(local, "rope_type", "default");
+        pp_config_put_float(local, "rope_theta", hp->rope_base_local);
+        pp_config_put_float(local, "partial_rotary_factor", (float)hp->rope_dim_local / (float)hp->head_dim);
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "partial_rotary_factor");
+    cJSON_AddItemToObject(config, "rope_parameters", both);
+}
+
 void pp_config_put_qwen_window(const struct pp_hparams *hp, cJSON *config)
 {
     cJSON_AddBoolToObject(config, "use_sliding_window", hp->window != 0);

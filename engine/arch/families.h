@@ -52,7 +52,7 @@ extern const struct pp_arch pp_arch_qwen4, pp_arch_k2_horizon;
 extern const struct pp_arch pp_arch_glm5_next, pp_arch_gigachat35, pp_arch_phi3small;
 extern const struct pp_arch pp_arch_baichuan_m1, pp_arch_klear, pp_arch_xlstm, pp_arch_motif, pp_arch_lille;
 extern const struct pp_arch pp_arch_minicpm_sala;
-extern const struct pp_arch pp_arch_iquest_loop, pp_arch_solar, pp_arch_jet_nemotron;
+extern const struct pp_arch pp_arch_iquest_loop, pp_arch_solar, pp_arch_spark, pp_arch_jet_nemotron;
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
@@ -302,6 +302,8 @@ void pp_scan_to_config(const struct pp_hparams *hp, const struct pp_scan_keys *k
 void pp_config_put_unscaled(struct cJSON *config, const struct pp_hparams *hp);
 /* For to_config: the window and each layer's type. */
 void pp_config_put_layer_types(struct cJSON *config, const struct pp_hparams *hp);
+/* RoPE of layers without a window, and of those with one, in objects of rope_parameters. */
+void pp_config_put_ropes(struct cJSON *config, const struct pp_hparams *hp);
 /* Qwen's, if there is a window. */
 void pp_config_put_qwen_window(const struct pp_hparams *hp, struct cJSON *config);
 

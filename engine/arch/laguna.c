@@ -124,29 +124,11 @@ static void put_heads(const struct pp_hparams *hp, cJSON *config)
         cJSON_AddItemToArray(list, cJSON_CreateNumber((double)pp_layer_shape(hp, l).n_head));
 }
 
-static void put_rope(const struct pp_hparams *hp, cJSON *config)
-{
-    cJSON *both = cJSON_CreateObject(), *full = cJSON_DetachItemFromObjectCaseSensitive(config, "rope_scaling");
-    if (!full && (full = cJSON_CreateObject()))
-        pp_config_put_text(full, "rope_type", "default");
-    pp_config_put_float(full, "rope_theta", hp->rope_base);
-    pp_config_put_float(full, "partial_rotary_factor", (float)hp->rope_dim / (float)hp->head_dim);
-    cJSON_AddItemToObject(both, "full_attention", full);
-    if (hp->window) {
-        cJSON *local = cJSON_AddObjectToObject(both, "sliding_attention");
-        pp_config_put_text(local, "rope_type", "default");
-        pp_config_put_float(local, "rope_theta", hp->rope_base_local);
-        pp_config_put_float(local, "partial_rotary_factor", (float)hp->rope_dim_local / (float)hp->head_dim);
-    }
-    cJSON_DeleteItemFromObjectCaseSensitive(config, "partial_rotary_factor");
-    cJSON_AddItemToObject(config, "rope_parameters", both);
-}
-
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
     pp_config_put_experts(hp, &expert_keys, config);
     pp_config_put_mlp_types(hp, config);
-    put_rope(hp, config);
+    pp_config_put_ropes(config, hp);
     pp_config_put(config, "num_attention_heads", pp_layer_shape(hp, 0).n_head);
     if (hp->uneven)
         put_heads(hp, config);
