@@ -13,6 +13,8 @@ static const char sound[] = "streams of sound beside the text";
 static const char pictures[] = "layers that look at pictures";
 static const char of_fla[] = "that kind of layers of flash-linear-attention, of which pippin runs RWKV 6 and 7";
 static const char heard[] = "the part that hears, without which its text says nothing";
+static const char speaks[] = "an output that writes text (it makes speech)";
+static const char acts[] = "an output that writes text (it moves robots)";
 static const char elsewhere[] = "its language model, which is a folder of its own (give that one with -m)";
 
 static const struct {
@@ -21,6 +23,15 @@ static const struct {
     {"bailingmoelinear", "the gates and norms of the first models of its kind"},
     {"rwkv7qwen2", "RWKV 7's states behind rotated heads"},
     {"rwkv7qwen3", "RWKV 7's states behind rotated heads"},
+    {"berrylm", "attention to what came out of earlier blocks, behind gates, and states that decay row by row beside "
+                "heads of keys that several share"},
+    {"interns1pro", "heads that are rotated by mixtures of waves (FoPE)"},
+    {"unlimitedocr", "a window beside a prompt of which all stays in sight"},
+    {"clef", "an output that writes text (it scores options)"},
+    {"clip", "a language model, which is another file (this one has what sees or hears)"},
+    {"pi0", acts},
+    {"qwen3tts", speaks},
+    {"pockettts", speaks},
     {"talkie", "its layers, of which there are files of several kinds that cannot be told apart"},
     {"deepseek41", "blocks of which layers share keys, candidates that an index picks from, and embeddings of several "
                    "tokens within layers"},
@@ -76,6 +87,7 @@ static const struct {
     {"musicgen", sound},
     {"musicgenmelody", sound},
     {"csm", sound},
+    {"nemotronvoicechat", sound},
     {"dia", sound},
     {"higgsaudiov2", sound},
     {"kyutaispeechtotext", sound},
@@ -112,6 +124,7 @@ static const struct {
     {"afm7", "layers that see the keys of an earlier one (Apple's foundation models), and adapters in their folder"},
     {"transfoxl", "positions relative to each other, and what the segment before left behind"},
     {"mega", "moving averages with gates of their own, and attention within chunks"},
+    {"fairseq2llama", "Llama's tensors by their usual names (fairseq2 has its own)"},
     {"openllama", "Open-Llama's norm of embeddings"},
     {"gptsanjapanese", "a prompt of which all is seen at once, and experts that are left out when full"},
     {"git", bert},
@@ -120,6 +133,10 @@ static const struct {
     {"qwen3asr", heard},
     {"glmasr", heard},
     {"voxtralrealtime", heard},
+    {"voxtralrealtimetext", heard},
+    {"qwen3asrrealtimegeneration", heard},
+    {"vibevoiceasr", heard},
+    {"funasr", heard},
     {"glmimage", "what makes pictures"},
     {"bagel", "what makes pictures"},
     {"abc", of_fla},
@@ -179,6 +196,9 @@ static const struct {
     {"nllbmoe", two_stacks},
     {"fsmt", two_stacks},
     {"whisper", two_stacks},
+    {"moonshinestreaming", two_stacks},
+    {"cohereasr", two_stacks},
+    {"ppformulanet", two_stacks},
     {"speechtotext", two_stacks},
     {"speech2text", two_stacks},
     {"seamlessm4t", two_stacks},
@@ -242,6 +262,9 @@ static const struct {
     {"maskedlm", "an output that writes text from left to right (it fills gaps)"},
     {"imageclassification", "an output that writes text (it judges pictures)"},
     {"objectdetection", "an output that writes text (it finds things in pictures)"},
+    {"texttospeech", speaks},
+    {"actionprediction", acts},
+    {"imagemodeling", "an output that writes text (it paints pictures)"},
     {"forctc", "an output that writes text from left to right (it writes down sound)"},
 };
 

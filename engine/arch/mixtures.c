@@ -403,7 +403,7 @@ const struct pp_arch pp_arch_ernie45_vl = {
 
 static const char *const bailing_classes[] = {"BailingMoeForCausalLM", "bailing_moe", NULL};
 static const char *const bailing2_classes[] = {"BailingMoeV2ForCausalLM", "bailing_moe_v2", "SarvamMoEForCausalLM",
-                                              "sarvam_moe", NULL};
+                                              "sarvam_moe", "Param2MoEForCausalLM", "param2moe", NULL};
 static const struct pp_arch_name bailing_names[] = {
     {.hf = "model.word_embeddings", .gguf = "token_embd"},
     {.hf = "model.layers.{}.attention.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED},
@@ -423,6 +423,8 @@ static const struct pp_arch_name bailing2_names[] = {
 };
 static const struct pp_arch_usual bailing2_usual[] = {
     {.model_type = "sarvam_moe", .hf_class = "SarvamMoEForCausalLM", .json = "{\"partial_rotary_factor\": 1.0}"},
+    {.model_type = "param2moe", .hf_class = "Param2MoEForCausalLM",
+     .json = "{\"partial_rotary_factor\": 1.0, \"norm_topk_prob\": true}"},
     {.json = "{\"partial_rotary_factor\": 0.5, \"num_experts_per_tok\": 8, \"norm_topk_prob\": true}"},
     {.json = NULL},
 };

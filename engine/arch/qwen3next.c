@@ -227,8 +227,13 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "qwen3_5_text",
                                       "qwen3_5", NULL};
 static const char *const moe_classes[] = {"Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration",
-                                          "qwen3_5_moe_text", "qwen3_5_moe", NULL};
-static const char *const seeing_others[] = {"visual.", "model.visual.", "mtp.", "model.mtp.", NULL};
+                                          "qwen3_5_moe_text", "qwen3_5_moe",
+                                          "InternS2PreviewForConditionalGeneration", "intern_s2_preview",
+                                          "interns2_preview_text", NULL};
+/* And of InternS2 what looks at series of numbers. */
+static const char *const seeing_others[] = {"visual.", "model.visual.", "mtp.", "model.mtp.", "time_series.",
+                                            "model.time_series.", "time_series_forecaster.",
+                                            "model.time_series_forecaster.", NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "qwen3_5_text", .prefixes = pp_qwen_prefixes, .others = seeing_others};
 static const struct pp_arch_parts moe_parts = {

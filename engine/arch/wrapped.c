@@ -32,11 +32,14 @@ static const char *const usual_classes[] = {
     "Eagle2_5_VLForConditionalGeneration", "eagle_2_5_vl", "MantisForConditionalGeneration", "mantis",
     "TarsierForConditionalGeneration", "tarsier", "JetVLMForConditionalGeneration", "jet_vlm",
     "GraniteSpeechPlusForConditionalGeneration", "granite_speech_plus", "Qwen2_5OmniThinkerForConditionalGeneration",
-    "qwen2_5_omni_thinker", "Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_thinker", NULL};
+    "qwen2_5_omni_thinker", "Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_thinker",
+    "QianfanOCRForConditionalGeneration", "qianfan_ocr", "PPChart2TableForConditionalGeneration", "pp_chart2table",
+    "RForConditionalGeneration", NULL};
 static const char *const llm_classes[] = {
     "InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3",
     "nemotron_h_nano_omni", "Llama_Nemotron_Nano_VL", "H2OVLChatModel", "h2ovl_chat", "NVLM_D",
-    "SkyworkR1VChatModel", "SkyworkChatModel", "skywork_chat", "Ovis", "ovis", "Ovis2_5", "ovis2_5", NULL};
+    "SkyworkR1VChatModel", "SkyworkChatModel", "skywork_chat", "Ovis", "ovis", "Ovis2_5", "ovis2_5",
+    "Ovis2_6ForCausalLM", "ovis2_6", "Ovis2_6_MoeForCausalLM", "ovis2_6_moe", NULL};
 static const char *const language_classes[] = {"DeepseekVLV2ForCausalLM", "deepseek_vl_v2", NULL};
 /* Their configuration is the language model's, with more in it: */
 static const char *const flat_classes[] = {
@@ -93,6 +96,8 @@ static const struct {
     {{"VideoLlavaForConditionalGeneration", "video_llava"}, "llama"},
     {{"LlavaNextVideoForConditionalGeneration", "llava_next_video"}, "llama"},
     {{"GotOcr2ForConditionalGeneration", "got_ocr2"}, "qwen2"},
+    {{"PPChart2TableForConditionalGeneration", "pp_chart2table"}, "qwen2"},
+    {{"QianfanOCRForConditionalGeneration", "qianfan_ocr"}, "qwen3"},
     {{"Ovis2ForConditionalGeneration", "ovis2"}, "qwen2"},
     {{"PerceptionLMForConditionalGeneration", "perception_lm"}, "llama"},
     {{"JanusForConditionalGeneration", "janus"}, "llama"},
