@@ -246,6 +246,17 @@ static void wrapped_models(void **state)
         {"qwen3moe", "Qwen3OmniMoeForConditionalGeneration", {"thinker_config", "text_config"}, "thinker.model.",
          "talker.codec_head.bias", true},
         {"qwen3", "Ovis2_5", {"llm_config"}, "llm.model.", "visual_tokenizer.vit.a.bias", false},
+        {"qwen3", "Ovis2_6ForCausalLM", {"llm_config"}, "llm.model.", "visual_tokenizer.vit.a.bias", false},
+        {"qwen3", "QianfanOCRForConditionalGeneration", {"text_config"}, "language_model.model.", "mlp1.1.bias", true},
+        {"qwen3", "RForConditionalGeneration", {"text_config"}, "model.language_model.",
+         "model.multi_modal_projector.pre_norm.bias", false},
+        {"qwen3", "MageVLForConditionalGeneration", {"text_config"}, "model.language_model.", "model.visual.a.bias",
+         true},
+        {"llama", "HCXVisionV2ForCausalLM", {"text_config"}, "model.language_model.model.",
+         "model.mm_projector.0.bias", false},
+        {"llama", "LLMjpVLModel", {"llm_config"}, "language_model.model.", "vision_backbone.a.bias", false},
+        {"llama", "MultiModalityCausalLM", {"language_config"}, "language_model.model.", "gen_vision_model.a.bias",
+         true},
         {"qwen2", "LlavaQwenForCausalLM", {NULL}, "model.", "model.mm_projector.0.bias", true},
         {"phi3", "Phi3VForCausalLM", {NULL}, "model.", "model.vision_embed_tokens.glb_GN", true},
         {"phi3", "Phi4ForCausalLMV", {NULL}, "model.", "model.vision_tower.vision_tower.a.bias", true},
@@ -632,7 +643,8 @@ static void layers_for_pictures(void **state)
 /* Names of the output, which stands beside the rest or in it. */
 static void wrapped_names(void **state)
 {
-    static const char *const outputs[] = {"lm_head.weight", "language_model.lm_head.weight", "thinker.lm_head.weight"};
+    static const char *const outputs[] = {"lm_head.weight", "language_model.lm_head.weight", "thinker.lm_head.weight",
+                                          "model.language_model.lm_head.weight"};
     struct pp_buf name = {0};
     (void)state;
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {

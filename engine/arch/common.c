@@ -49,6 +49,7 @@ const char *const pp_common_ignored[] = {".rotary_emb.inv_freq", ".attn.bias", "
                                          ".attention.masked_bias", NULL};
 
 const char *const pp_text_prefixes[] = {
+    "model.language_model.model.", "model.", "model.language_model.lm_head", "lm_head",
     "model.language_model.", "model.", "language_model.model.", "model.", "language_model.lm_head", "lm_head", NULL};
 const char *const pp_picture_parts[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
                                         "model.multi_modal_projector.", NULL};

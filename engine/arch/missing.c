@@ -15,6 +15,9 @@ static const char of_fla[] = "that kind of layers of flash-linear-attention, of 
 static const char heard[] = "the part that hears, without which its text says nothing";
 static const char speaks[] = "an output that writes text (it makes speech)";
 static const char acts[] = "an output that writes text (it moves robots)";
+static const char finds[] = "an output that writes text (it finds things in pictures)";
+static const char pangu[] = "keys and values that belong to no position, and several residual streams, beside latent "
+                            "attention with windows and an index";
 static const char elsewhere[] = "its language model, which is a folder of its own (give that one with -m)";
 
 static const struct {
@@ -26,9 +29,14 @@ static const struct {
     {"berrylm", "attention to what came out of earlier blocks, behind gates, and states that decay row by row beside "
                 "heads of keys that several share"},
     {"interns1pro", "heads that are rotated by mixtures of waves (FoPE)"},
+    {"openpanguv2", pangu},
+    {"openpangu", pangu},
+    {"olmo", "other names of its tensors (of OLMo pippin runs the folders that are called -hf)"},
     {"unlimitedocr", "a window beside a prompt of which all stays in sight"},
     {"clef", "an output that writes text (it scores options)"},
     {"clip", "a language model, which is another file (this one has what sees or hears)"},
+    {"locateanything", finds},
+    {"falconperception", finds},
     {"pi0", acts},
     {"qwen3tts", speaks},
     {"pockettts", speaks},
@@ -246,6 +254,8 @@ static const struct {
     const char *part, *missing;
 } parts[] = {
     {"eagle3", drafts},
+    {"dflash", drafts},
+    {"dspark", drafts},
     {"eaglellama", drafts},
     {"eaglemistral", drafts},
     {"eagleminicpm", drafts},
@@ -261,7 +271,7 @@ static const struct {
     {"rewardmodel", "an output that writes text (it judges texts)"},
     {"maskedlm", "an output that writes text from left to right (it fills gaps)"},
     {"imageclassification", "an output that writes text (it judges pictures)"},
-    {"objectdetection", "an output that writes text (it finds things in pictures)"},
+    {"objectdetection", finds},
     {"texttospeech", speaks},
     {"actionprediction", acts},
     {"imagemodeling", "an output that writes text (it paints pictures)"},

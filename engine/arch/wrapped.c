@@ -34,13 +34,15 @@ static const char *const usual_classes[] = {
     "GraniteSpeechPlusForConditionalGeneration", "granite_speech_plus", "Qwen2_5OmniThinkerForConditionalGeneration",
     "qwen2_5_omni_thinker", "Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_thinker",
     "QianfanOCRForConditionalGeneration", "qianfan_ocr", "PPChart2TableForConditionalGeneration", "pp_chart2table",
-    "RForConditionalGeneration", NULL};
+    "RForConditionalGeneration", "MageVLForConditionalGeneration", "mage_vl", "HCXVisionV2ForCausalLM", NULL};
 static const char *const llm_classes[] = {
     "InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3",
     "nemotron_h_nano_omni", "Llama_Nemotron_Nano_VL", "H2OVLChatModel", "h2ovl_chat", "NVLM_D",
     "SkyworkR1VChatModel", "SkyworkChatModel", "skywork_chat", "Ovis", "ovis", "Ovis2_5", "ovis2_5",
-    "Ovis2_6ForCausalLM", "ovis2_6", "Ovis2_6_MoeForCausalLM", "ovis2_6_moe", NULL};
+    "Ovis2_6ForCausalLM", "ovis2_6", "Ovis2_6_MoeForCausalLM", "ovis2_6_moe", "LLMjpVLModel", "llmjpvl", NULL};
 static const char *const language_classes[] = {"DeepseekVLV2ForCausalLM", "deepseek_vl_v2", NULL};
+/* Janus and the first DeepSeek-VL, as their own program has them. */
+static const char *const modality_classes[] = {"MultiModalityCausalLM", "multi_modality", NULL};
 /* Their configuration is the language model's, with more in it: */
 static const char *const flat_classes[] = {
     "LlavaLlamaForCausalLM", "llava_llama", "LlavaMistralForCausalLM", "llava_mistral", "LlavaQwenForCausalLM",
@@ -67,6 +69,7 @@ static const struct pp_arch_wrapper wrappers[] = {
     {.classes = sarashina_classes, .keys = {"text_config"}, .own_norm = true},
     {.classes = omni_classes, .keys = {"thinker_config", "text_config"}},
     {.classes = language_classes, .keys = {"language_config"}, .fixes_type = true},
+    {.classes = modality_classes, .keys = {"language_config"}},
     {.classes = flat_classes, .fixes_type = true},
 };
 
@@ -131,6 +134,8 @@ static const struct {
     {{"Phi4ForCausalLMV", "phi4-siglip"}, "phi3"},
     {{"YoutuVLForConditionalGeneration", "youtu_vl"}, "youtu"},
     {{"JetVLMForConditionalGeneration", "jet_vlm"}, "jet_nemotron"},
+    {{"MageVLForConditionalGeneration", "mage_vl"}, "qwen3"},
+    {{"MultiModalityCausalLM", "multi_modality"}, "llama"},
 };
 
 /* MiniCPM-V and MiniCPM-o: what is inside is another family with each version, which the first ones do not say. */
@@ -174,6 +179,7 @@ const char *pp_wrapped_type(const struct pp_arch_wrapper *w, const cJSON *whole,
 
 /* What names of the text's tensors begin with, and what families have instead. */
 static const char *const prefixes[][2] = {
+    {"model.language_model.model.", "model."}, {"model.language_model.lm_head.", "lm_head."},
     {"model.language_model.", "model."}, {"language_model.", ""}, {"model.text_model.", "model."}, {"text_model.", ""},
     {"thinker.model.", "model."}, {"thinker.lm_head.", "lm_head."}, {"llm.", ""}, {"language.", ""},
 };
@@ -186,6 +192,7 @@ static const char *const others[] = {
     "thinker.audio_tower.", "talker.", "token2wav.", "code2wav.", "vqmodel.", "model.vqmodel.", "video_tower.",
     "image_tower.", "model.video_tower.", "model.image_tower.", "visual_embeddings_table.",
     "model.visual_embeddings_table.", "model.projector.", "projector.", "encoder.", "aligner.", "model.aligner.",
+    "gen_vision_model.", "gen_aligner.", "gen_head.", "gen_embed.", "vision_backbone.",
     "generation_embeddings.", "generation_aligner.", "generation_head.", "model.generation_embeddings.",
     "model.generation_aligner.", "model.generation_head.", "vision.", "view_seperator", "tile_indicators", "vpm.",
     "resampler.", "apm.", "tts.", "audio_projection_layer.", "audio_avg_pooler.", "model.vision_embed_tokens.",
