@@ -257,6 +257,10 @@ static void wrapped_models(void **state)
         {"llama", "LLMjpVLModel", {"llm_config"}, "language_model.model.", "vision_backbone.a.bias", false},
         {"llama", "MultiModalityCausalLM", {"language_config"}, "language_model.model.", "gen_vision_model.a.bias",
          true},
+        {"llama", "HCXVisionForCausalLM", {"language_config"}, "language_model.model.", "image_newline", false},
+        {"llama", "KananaVForConditionalGeneration", {"text_config"}, "language_model.model.", "abstractor.a.bias",
+         true},
+        {"gemma2", "MERaLiON2ForConditionalGeneration", {"text_config"}, "text_decoder.model.", "ln_speech.bias", true},
         {"qwen2", "LlavaQwenForCausalLM", {NULL}, "model.", "model.mm_projector.0.bias", true},
         {"phi3", "Phi3VForCausalLM", {NULL}, "model.", "model.vision_embed_tokens.glb_GN", true},
         {"phi3", "Phi4ForCausalLMV", {NULL}, "model.", "model.vision_tower.vision_tower.a.bias", true},
@@ -644,7 +648,7 @@ static void layers_for_pictures(void **state)
 static void wrapped_names(void **state)
 {
     static const char *const outputs[] = {"lm_head.weight", "language_model.lm_head.weight", "thinker.lm_head.weight",
-                                          "model.language_model.lm_head.weight"};
+                                          "model.language_model.lm_head.weight", "text_decoder.lm_head.weight"};
     struct pp_buf name = {0};
     (void)state;
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {

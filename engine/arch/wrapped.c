@@ -34,15 +34,17 @@ static const char *const usual_classes[] = {
     "GraniteSpeechPlusForConditionalGeneration", "granite_speech_plus", "Qwen2_5OmniThinkerForConditionalGeneration",
     "qwen2_5_omni_thinker", "Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_thinker",
     "QianfanOCRForConditionalGeneration", "qianfan_ocr", "PPChart2TableForConditionalGeneration", "pp_chart2table",
-    "RForConditionalGeneration", "MageVLForConditionalGeneration", "mage_vl", "HCXVisionV2ForCausalLM", NULL};
+    "RForConditionalGeneration", "MageVLForConditionalGeneration", "mage_vl", "HCXVisionV2ForCausalLM",
+    "KananaVForConditionalGeneration", "MERaLiON2ForConditionalGeneration", "meralion2", NULL};
 static const char *const llm_classes[] = {
     "InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3",
     "nemotron_h_nano_omni", "Llama_Nemotron_Nano_VL", "H2OVLChatModel", "h2ovl_chat", "NVLM_D",
     "SkyworkR1VChatModel", "SkyworkChatModel", "skywork_chat", "Ovis", "ovis", "Ovis2_5", "ovis2_5",
     "Ovis2_6ForCausalLM", "ovis2_6", "Ovis2_6_MoeForCausalLM", "ovis2_6_moe", "LLMjpVLModel", "llmjpvl", NULL};
 static const char *const language_classes[] = {"DeepseekVLV2ForCausalLM", "deepseek_vl_v2", NULL};
-/* Janus and the first DeepSeek-VL, as their own program has them. */
-static const char *const modality_classes[] = {"MultiModalityCausalLM", "multi_modality", NULL};
+/* Janus and the first DeepSeek-VL, as their own program has them, and HyperCLOVA X's first that sees. */
+static const char *const modality_classes[] = {"MultiModalityCausalLM", "multi_modality", "HCXVisionForCausalLM",
+                                               "hyperclovax_vlm", NULL};
 /* Their configuration is the language model's, with more in it: */
 static const char *const flat_classes[] = {
     "LlavaLlamaForCausalLM", "llava_llama", "LlavaMistralForCausalLM", "llava_mistral", "LlavaQwenForCausalLM",
@@ -136,6 +138,8 @@ static const struct {
     {{"JetVLMForConditionalGeneration", "jet_vlm"}, "jet_nemotron"},
     {{"MageVLForConditionalGeneration", "mage_vl"}, "qwen3"},
     {{"MultiModalityCausalLM", "multi_modality"}, "llama"},
+    {{"KananaVForConditionalGeneration"}, "llama"},
+    {{"MERaLiON2ForConditionalGeneration", "meralion2"}, "gemma2"},
 };
 
 /* MiniCPM-V and MiniCPM-o: what is inside is another family with each version, which the first ones do not say. */
@@ -182,6 +186,7 @@ static const char *const prefixes[][2] = {
     {"model.language_model.model.", "model."}, {"model.language_model.lm_head.", "lm_head."},
     {"model.language_model.", "model."}, {"language_model.", ""}, {"model.text_model.", "model."}, {"text_model.", ""},
     {"thinker.model.", "model."}, {"thinker.lm_head.", "lm_head."}, {"llm.", ""}, {"language.", ""},
+    {"text_decoder.", ""},
 };
 
 static const char *const others[] = {
@@ -193,6 +198,7 @@ static const char *const others[] = {
     "image_tower.", "model.video_tower.", "model.image_tower.", "visual_embeddings_table.",
     "model.visual_embeddings_table.", "model.projector.", "projector.", "encoder.", "aligner.", "model.aligner.",
     "gen_vision_model.", "gen_aligner.", "gen_head.", "gen_embed.", "vision_backbone.",
+    "abstractor.", "speech_encoder.", "speech_audio_adapter.", "ln_speech.",
     "generation_embeddings.", "generation_aligner.", "generation_head.", "model.generation_embeddings.",
     "model.generation_aligner.", "model.generation_head.", "vision.", "view_seperator", "tile_indicators", "vpm.",
     "resampler.", "apm.", "tts.", "audio_projection_layer.", "audio_avg_pooler.", "model.vision_embed_tokens.",
