@@ -35,6 +35,7 @@ static const char *folder_of(const cJSON *config, const char *embeddings)
                            : strstr(embeddings, "model.tok_embeddings") ? "output.weight"
                            : strncmp(embeddings, "rwkv.", 5) == 0       ? "head.weight"
                            : strstr(embeddings, "wte.embedding")        ? "model.transformer.wte.new_embedding"
+                           : strstr(embeddings, "model.transformer.")   ? "model.transformer.ff_out.weight"
                            : strncmp(embeddings, "biogpt.", 7) == 0     ? "output_projection.weight"
                                                                         : "lm_head.weight");
     const size_t whole = ((size_t)n + 7) / 8 * 8;
@@ -90,6 +91,8 @@ static const char *embeddings_of(const cJSON *config)
         return "transformer.wte.weight";
     if (strncmp(type->valuestring, "molmo", 5) == 0)
         return "model.transformer.wte.embedding";
+    if (strcmp(type->valuestring, "hf_olmo") == 0)
+        return "model.transformer.wte.weight";
     if (strcmp(type->valuestring, "telechat") == 0)
         return "transformer.word_embeddings.weight";
     if (strcmp(type->valuestring, "sarvam_moe") == 0 || strcmp(type->valuestring, "bailing_hybrid") == 0)

@@ -1,12 +1,16 @@
 /* test_more_decoders.c - what test_folder_decoders.c tests, of further families. */
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/arch/arch.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/engine.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
+#include "engine/safetensors.h"
 #include "engine/source.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_checks.h"
@@ -169,6 +173,93 @@ static void phi4flash(void **state)
     pp_free(want);
 }
 
+/* A tensor of a folder that was written, under the name of OLMo's first program; joined to what is there. */
+static void take_as_first(const struct pp_safetensors *from, const char *name, struct pp_tensor *t, char *room)
+{
+    const struct pp_tensor *one = pp_safetensors_find(from, name);
+    assert_non_null(one);
+    assert_int_equal(one->type, PP_TYPE_F32);
+    memcpy(room + t->size, one->data, one->size);
+    const int64_t rows = t->size ? t->ne[1] : 0;
+    const char *called = t->name;
+    const size_t size = t->size + one->size;
+    *t = *one;
+    t->name = called;
+    t->data = room;
+    t->size = size;
+    t->ne[1] += rows;
+}
+
+static void write_first_olmo(const char *from, const char *to, const struct decoder_shape *s, const char *more)
+{
+    enum { MOST = 32, ROOM = 1 << 15 };
+    static const struct {
+        const char *own, *others[4];
+    } parts[] = {{"att_proj", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+                 {"attn_out", {"self_attn.o_proj"}}, {"ff_proj", {"mlp.up_proj", "mlp.gate_proj"}},
+                 {"ff_out", {"mlp.down_proj"}}};
+    struct pp_tensor t[MOST] = {{.name = "model.transformer.wte.weight"}, {.name = "model.transformer.ff_out.weight"}};
+    char names[MOST][80], path[700], config[900];
+    char *room = pp_malloc(MOST * ROOM);
+    struct pp_safetensors *old;
+    struct pp_error err;
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/model.safetensors", from);
+    assert_ok(pp_safetensors_open(path, &old, &err), err);
+    take_as_first(old, "model.embed_tokens.weight", &t[n], room);
+    if (!s->tied)
+        take_as_first(old, "lm_head.weight", &t[n + 1], room + ROOM);
+    n += s->tied ? 1 : 2;
+    for (int l = 0; l < s->n_layer; l++)
+        for (int i = 0; i < 4; i++, n++) {
+            snprintf(names[n], sizeof names[n], "model.transformer.blocks.%d.%s.weight", l, parts[i].own);
+            t[n] = (struct pp_tensor){.name = names[n]};
+            for (const char *const *other = parts[i].others; *other; other++) {
+                snprintf(path, sizeof path, "model.layers.%d.%s.weight", l, *other);
+                take_as_first(old, path, &t[n], room + n * ROOM);
+                assert_true(t[n].size <= ROOM);
+            }
+        }
+    snprintf(path, sizeof path, "%s/model.safetensors", to);
+    assert_ok(pp_safetensors_write(path, t, n, &err), err);
+    snprintf(config, sizeof config,
+             "{\"architectures\": [\"OLMoForCausalLM\"], \"model_type\": \"hf_olmo\", \"d_model\": %d, \"n_heads\": %d,"
+             "\"n_kv_heads\": %d, \"n_layers\": %d, \"mlp_hidden_size\": %d, \"max_sequence_length\": %d,"
+             "\"vocab_size\": 9, \"embedding_size\": %d, \"activation_type\": \"swiglu\", \"rope\": true,"
+             "\"block_type\": \"sequential\", \"layer_norm_type\": \"default\", \"layer_norm_with_affine\": false,"
+             "\"include_bias\": false, \"weight_tying\": %s, \"rope_theta\": %g%s}",
+             s->n_embd, s->n_head, s->n_head_kv, s->n_layer, 2 * s->n_ff, s->n_ctx, s->n_vocab,
+             s->tied ? "true" : "false", (double)DECODER_ROPE_BASE, more);
+    snprintf(path, sizeof path, "%s/config.json", to);
+    assert_ok(pp_write_file(path, config, strlen(config), 0600, &err), err);
+    pp_safetensors_close(old);
+    pp_free(room);
+}
+
+/* OLMo in the folders of its first program, with bounds and an output, and without. */
+static void first_olmo(void **state)
+{
+    struct decoder_shape s = decoder_shape("olmo");
+    struct pp_error err;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        s.epsilon = 1e-5f;
+        s.tied = i;
+        s.qkv_clamp = i ? 0 : 0.5f;
+        struct decoder *d = decoder_make(&s);
+        const char *folder = fresh_path("olmo"), *first = fresh_path("first-olmo"), *again = fresh_path("olmo-again");
+        assert_ok(pp_convert_to_folder(decoder_write(d), folder, &(struct pp_convert_options){0}, &err), err);
+        assert_int_equal(mkdir(first, 0700), 0);
+        write_first_olmo(folder, first, &s, i ? ", \"clip_qkv\": null" : ", \"clip_qkv\": 0.5");
+        check_other(&s, first);
+        assert_ok(pp_convert_to_folder(first, again, &(struct pp_convert_options){0}, &err), err);
+        check_other(&s, again);
+        assert_tensor(again, "model.layers.1.self_attn.v_proj.weight", 2, s.n_embd);
+        assert_config(again, "architectures", "OlmoForCausalLM");
+        decoder_free(d);
+    }
+}
+
 TEST_GROUP(more_decoders)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +269,7 @@ TEST_GROUP(more_decoders)
         cmocka_unit_test(quantised_zaya),
         cmocka_unit_test(step3),
         cmocka_unit_test(phi4flash),
+        cmocka_unit_test(first_olmo),
     };
     return cmocka_run_group_tests_name("more_decoders", tests, NULL, NULL);
 }

@@ -48,6 +48,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_bailing_hybrid, &pp_arch_gigachat35, &pp_arch_phi3small, &pp_arch_baichuan_m1, &pp_arch_klear,
     &pp_arch_xlstm, &pp_arch_motif, &pp_arch_lille, &pp_arch_iquest_loop,
     &pp_arch_biogpt, &pp_arch_zaya, &pp_arch_step3, &pp_arch_molmo, &pp_arch_molmo2,
+    &pp_arch_olmo_first,
     &pp_arch_phi4flash, &pp_arch_minicpm_sala, &pp_arch_solar, &pp_arch_spark,
     &pp_arch_jet_nemotron,
 };

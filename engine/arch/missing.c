@@ -31,7 +31,6 @@ static const struct {
     {"interns1pro", "heads that are rotated by mixtures of waves (FoPE)"},
     {"openpanguv2", pangu},
     {"openpangu", pangu},
-    {"olmo", "other names of its tensors (of OLMo pippin runs the folders that are called -hf)"},
     {"unlimitedocr", "a window beside a prompt of which all stays in sight"},
     {"clef", "an output that writes text (it scores options)"},
     {"clip", "a language model, which is another file (this one has what sees or hears)"},

@@ -1,5 +1,7 @@
 /* olmo.c - OLMo of 2024 (arXiv 2402.00838): Llama whose LayerNorms have no weights, and perhaps bounds for queries,
- * keys and values. */
+ * keys and values; also in the folders of its first program, with keys and names of their own, and matrices that are
+ * one: queries, keys and values, and what a gate multiplies and the gate. What is made of those is as transformers has
+ * it. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -31,5 +33,75 @@ const struct pp_arch pp_arch_olmo = {
     .decoder = {.layer_norm = true, .plain_norm = true},
     .from_config = from_config,
     .to_config = to_config,
+    .hf_eps = "layer_norm_eps",
+};
+
+/* --- folders of its first program --------------------------------------------------------------------------------- */
+
+#define BLOCK "model.transformer.blocks.{}."
+
+static const struct pp_arch_name first_names[] = {
+    {.hf = "model.transformer.wte", .gguf = "token_embd", .only_read = true},
+    {.hf = BLOCK "att_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED, .only_read = true},
+    {.hf = BLOCK "attn_out", .gguf = "blk.{}.attn_output", .only_read = true},
+    {.hf = BLOCK "ff_proj.weight", .gguf = "blk.{}.ffn_up.weight", .second = "blk.{}.ffn_gate.weight",
+     .form = PP_HF_HALVES, .whole = true, .only_read = true},
+    {.hf = BLOCK "ff_out", .gguf = "blk.{}.ffn_down", .only_read = true},
+    {.hf = "model.transformer.ff_out", .gguf = "output", .only_read = true},
+    {.hf = NULL},
+};
+static const char *const first_classes[] = {"OLMoForCausalLM", "hf_olmo", NULL};
+static const struct pp_arch_usual first_usual[] = {{.json = "{\"intermediate_size\": null}"}, {.json = NULL}};
+
+/* Its program can do more than published models need. */
+static enum pp_code check_first(const cJSON *config, struct pp_error *err)
+{
+    static const struct {
+        const char *key, *only;
+    } words[] = {{"activation_type", "swiglu"}, {"block_type", "sequential"}, {"layer_norm_type", "default"}};
+    static const struct {
+        const char *key;
+        bool usual, only;
+    } flags[] = {{"rope", false, true}, {"layer_norm_with_affine", true, false}, {"alibi", false, false},
+                 {"attention_layer_norm", false, false}, {"norm_after", false, false}, {"include_bias", true, false},
+                 {"embedding_layer_norm", false, false}, {"scale_logits", false, false}};
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < sizeof words / sizeof *words && !code; i++)
+        code = pp_config_word(config, words[i].key, (const char *const[]){words[i].only, NULL}, err);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags && !code; i++)
+        if (pp_config_flag(config, flags[i].key, flags[i].usual) != flags[i].only)
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is not %s, which is not supported for OLMo as its "
+                           "first program has it", flags[i].key, flags[i].only ? "true" : "false");
+    return code;
+}
+
+static enum pp_code first_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t ratio = 4, both = 0;
+    const struct {
+        const char *key;
+        int64_t *v;
+    } numbers[] = {{"mlp_ratio", &ratio}, {"mlp_hidden_size", &both}, {"n_kv_heads", &hp->n_head_kv},
+                   {"max_sequence_length", &hp->n_ctx_train}, {"embedding_size", &hp->n_vocab}};
+    enum pp_code code = check_first(config, err);
+    hp->n_head_kv = pp_config_flag(config, "multi_query_attention", false) ? 1 : hp->n_head;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
+        code = pp_config_int(config, numbers[i].key, numbers[i].v, err);
+    hp->n_ff = (both ? both : ratio * hp->n_embd) / 2; /* of what a gate multiplies and the gate together */
+    hp->other_names = true;
+    hp->norm_eps = 1e-5f;
+    if (!code)
+        code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
+    return code ? code : pp_config_float(config, "clip_qkv", &hp->qkv_clamp, err);
+}
+
+const struct pp_arch pp_arch_olmo_first = {
+    .name = "olmo",
+    .hf_classes = first_classes,
+    .names = first_names,
+    .ignored = pp_common_ignored,
+    .usual = first_usual,
+    .decoder = {.layer_norm = true, .plain_norm = true},
+    .from_config = first_from_config,
     .hf_eps = "layer_norm_eps",
 };
