@@ -737,6 +737,11 @@ expect_match "a question without letters has no title, which is said" "$tmp/out"
 printf '%s\n' "$who" /new "$who" /fork "$who" /quit | timeout 60 "$pippin" --plain --temp 0 -n 4 >"$tmp/out" 2>&1; code=$?
 expect "a plain chat of several conversations" 0
 holds "answers in each of them" [ "$(grep -c '^stopped after 4' "$tmp/out")" = 3 ]
+printf '%s\n' "$who" "/delete yes" | "$pippin" --plain --temp 0 -n 4 >"$tmp/out" 2>&1; code=$?
+expect_match "a plain chat whose conversation was deleted" "$tmp/out" '^deleted: Hello, who are you'
+holds "tells of no way back to it" sh -c '! grep -q -- --resume "$0"' "$tmp/out"
+printf '%s\n' "$who" /temporary "$who" | "$pippin" --plain --temp 0 -n 4 >"$tmp/out" 2>&1; code=$?
+holds "nor one that ends as a temporary one" sh -c '! grep -q -- --resume "$0"' "$tmp/out"
 printf '%s\n' "/lora bard 0.5" "$who" | "$pippin" --plain --temp 0 -n 8 >"$tmp/out" 2>&1; code=$?
 expect "a plain chat that begins with an adapter" 0
 expect_match "which is found before the line is taken" "$tmp/out" '^bard is on, strength 0.50'

@@ -306,6 +306,8 @@ static void pump(struct plain *p)
     }
     if (s->session_key && *s->session_key)
         snprintf(p->last_key, sizeof p->last_key, "%s", s->session_key);
+    else if (!p->leaving)
+        p->last_key[0] = '\0'; /* the last one was deleted or left, or nothing is kept */
     bool before = answering(p->state), now = answering(s->state);
     if (before || now)
         write_answer(p, !now);
