@@ -74,11 +74,16 @@ static void no_generation(struct pp_controller *c)
     ctl_show_running(c); /* those beside it may have begun */
 }
 
+static struct ctl_asked asked_now(const struct pp_controller *c)
+{
+    return (struct ctl_asked){ctl_set_now(c), c->sampling, c->max_tokens};
+}
+
 /* The worker is to write an answer to the branch without its last message, or to go on with what there is of it. */
 static void start_generation(struct pp_controller *c, const struct pp_chat_message *answer, bool go_on, uint64_t seed)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
-    struct pp_adapter_mix set = go_on ? ctl_set_now(c) : ctl_set_of(c, answer->id);
+    struct ctl_asked with = go_on ? asked_now(c) : c->asked;
     char *messages;
     struct ctl_running *run = ctl_running_add(c, answer);
     if (!run || !ctl_overflow_prepare(c, run, &messages)) {
@@ -87,7 +92,10 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         no_generation(c);
         return;
     }
-    run->set = set;
+    if (!go_on && c->n_compared)
+        with.set = ctl_set_of(c, answer->id);
+    run->set = with.set;
+    run->max_tokens = with.max_tokens;
     if (go_on && (answer->len || answer->reasoning_len))
         ctl_note_other_set(c, run, answer->adapters);
     run->sibling = answer->sibling;
@@ -105,14 +113,14 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         .thinking = c->thinking,
         .template_source = c->template_source,
         .adapters = adapters,
-        .n_adapters = (int)ctl_set_choices(&set, adapters),
+        .n_adapters = (int)ctl_set_choices(&with.set, adapters),
         .use_draft = c->drafter == PP_DRAFTER_AUTO || c->drafter == PP_DRAFTER_MODEL,
         .lookup = c->drafter == PP_DRAFTER_AUTO || c->drafter == PP_DRAFTER_LOOKUP,
         .draft_p_min = c->draft_p_min,
         .draft_max = c->draft_max,
         .draft_always = c->o->draft_always,
-        .sampling = c->sampling,
-        .max_tokens = c->max_tokens,
+        .sampling = with.sampling,
+        .max_tokens = with.max_tokens,
         .stops = c->o->stops,
         .n_stops = c->o->n_stops,
         .ignore_end = c->o->ignore_eos,
@@ -236,14 +244,14 @@ static bool append_answers(struct pp_controller *c, const struct ctl_job *j)
 static uint64_t seed_of(const struct pp_controller *c, int alternative)
 {
     if (c->n_compared || !alternative)
-        return c->sampling.seed;
-    return (c->sampling.seed + (uint64_t)alternative * UINT64_C(0x9E3779B97F4A7C15)) & MAX_SEED;
+        return c->asked.sampling.seed;
+    return (c->asked.sampling.seed + (uint64_t)alternative * UINT64_C(0x9E3779B97F4A7C15)) & MAX_SEED;
 }
 
 static void start_answers(struct pp_controller *c)
 {
     if (!c->group.n)
-        start_generation(c, &c->branch.items[last(c)].msg, false, c->sampling.seed);
+        start_generation(c, &c->branch.items[last(c)].msg, false, seed_of(c, 0));
     for (size_t i = 0; i < c->group.n; i++)
         start_generation(c, &c->group.items[i].msg, false, seed_of(c, (int)i));
 }
@@ -334,6 +342,7 @@ static bool save_turn(struct pp_controller *c, size_t n, const char *text, int n
     const struct pp_chat_message *old = n < c->branch.n ? &c->branch.items[n].msg : NULL;
     int sibling = old ? old->n_siblings : 0;
     choose_seed(c);
+    c->asked = asked_now(c);
     c->n_compared = sets ? n_answers : 0;
     for (int i = 0; i < c->n_compared; i++)
         c->compared[i] = (struct ctl_compared){.set = sets[i]};

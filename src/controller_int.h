@@ -82,6 +82,7 @@ struct ctl_running {
     int64_t prompt_tokens;        /* 0: not known yet */
     uint64_t done, total;         /* of the prompt, in tokens */
     uint64_t prompt_started_ns;
+    int64_t max_tokens;           /* < 0: no limit */
     float eta_s, tokens_per_s, acceptance, speedup; /* as in struct pp_status and struct pp_chat_message */
     int n_guessed;
     uint32_t guessed_at[PP_STATS_GUESSES], stood_at[PP_STATS_GUESSES];
@@ -186,6 +187,11 @@ struct pp_controller {
     float decode_tps;             /* of the last answer that was; 0: none */
     uint64_t plain_tokens, plain_ns; /* decoded without adapters */
     bool cancel_asked;            /* SAVING */
+    struct ctl_asked {            /* SAVING: what the answers are noted with; what is chosen meanwhile is for later */
+        struct pp_adapter_mix set;
+        struct pp_sampling sampling;
+        int64_t max_tokens;
+    } asked;
     size_t saving_keep;           /* SAVING: how much of the branch stands if saving fails ... */
     struct pp_branch saved_tail;  /* ... and what was cut from it for the new branch */
     char *unsent;                 /* a message that could not be saved */

@@ -503,8 +503,8 @@ static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *
     else if (said_nothing)
         ctl_notice(c, false, "the model answered with nothing; /regen lets it try again");
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_LENGTH)
-        ctl_notice(c, false, "stopped after %s token%s, as set; /continue goes on", pp_count(c->max_tokens).text,
-                   c->max_tokens == 1 ? "" : "s");
+        ctl_notice(c, false, "stopped after %s token%s, as set; /continue goes on", pp_count(r->max_tokens).text,
+                   r->max_tokens == 1 ? "" : "s");
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT)
         ctl_notice(c, true,
                    "the context is full: start a new conversation with /new, or begin with a larger --ctx-size");

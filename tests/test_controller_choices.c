@@ -107,6 +107,38 @@ static void test_choices_are_kept(void **state)
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
 }
 
+/* What is chosen while the question is being saved, which takes long where another program holds the database, is for
+ * the next answer: this one is noted with what was chosen before. */
+static void test_chosen_while_saving(void **state)
+{
+    char adapter[700];
+    (void)state;
+    ask_for_bard(adapter, 1);
+    fixture_ready(&fix);
+    assert_true(pp_controller_set_param(fix.c, "seed", "7"));
+    assert_true(pp_controller_set_param(fix.c, "n", "300"));
+    assert_true(pp_controller_send(fix.c, "hello"));
+    pp_controller_set_adapter(fix.c, 0, false, 1);
+    assert_true(pp_controller_set_param(fix.c, "temp", "0.1"));
+    assert_true(pp_controller_set_param(fix.c, "seed", "8"));
+    assert_true(pp_controller_set_param(fix.c, "n", "5"));
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
+    assert_string_equal(fix_message(1)->adapters, "bard 1.00");
+    assert_string_equal(fix.fake->asked[0].adapters, "bard 1.00");
+    assert_true(fix.fake->sampling.temp == fix.o.sampling.temp);
+    assert_int_equal(fix.fake->sampling.seed, 7);
+    assert_int_equal(fix.fake->max_tokens, 300);
+    fake_done(&fix, PP_FINISH_LENGTH, PP_OK);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_non_null(strstr(fix_status()->notice, "after 300 tokens"));
+    assert_string_equal(fix_status()->adapters, "");
+    fix_ask("and now");
+    assert_string_equal(fix.fake->asked[1].adapters, "");
+    assert_true(fix.fake->sampling.temp == 0.1f);
+    assert_int_equal(fix.fake->sampling.seed, 8);
+    assert_int_equal(fix.fake->max_tokens, 5);
+}
+
 /* Guesses are made unless that is switched off, and the conversation remembers; the command line is above that. */
 static void test_draft_choice(void **state)
 {
@@ -330,6 +362,7 @@ TEST_GROUP(controller_choices)
 {
     const struct CMUnitTest tests[] = {
         FRESH(test_choices_are_kept),
+        FRESH(test_chosen_while_saving),
         FRESH(test_options_are_kept),
         FRESH(test_configuration_is_weaker),
         FRESH(test_damaged_adapter_is_listed),
