@@ -22,7 +22,7 @@
 #define NEWEST_FIRST " ORDER BY s.updated_ms DESC, s.id DESC"
 
 #define SEARCH_COLUMNS                                                                                          \
-    "SELECT t.rowid, m.session, snippet(message_text, 0, '', '', '…', 12) FROM message_text t"              \
+    "SELECT t.rowid, m.session, snippet(message_text, 0, '', '', '…', ?3) FROM message_text t"              \
     " CROSS JOIN message m INDEXED BY message_session ON m.id = t.rowid WHERE t.message_text MATCH ?1 "
 
 #define MESSAGE_COLUMNS                                                                                         \

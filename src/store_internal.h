@@ -123,8 +123,14 @@ enum pp_code pp_store_after_others(struct pp_store *st, int64_t session, int64_t
 enum pp_code pp_store_read_messages(struct pp_store *st, sqlite3_stmt *stmt, struct pp_message **list, size_t *n,
                                     struct pp_error *err);
 
-/* store_list.c: the SQL functions that the statements use. An SQLite result. */
+/* store_list.c: the SQL functions that the statements use, and what follows. An SQLite result. */
 int pp_store_prepare_lists(struct pp_store *st);
+
+/* store_words.c: the tokenizer `pippin` of the search's index, without which nothing can be written to the tables that
+ * are searched. An SQLite result. */
+int pp_store_prepare_words(sqlite3 *db);
+/* Whether a text has letters of scripts without blanks between words, each of which is a token. */
+bool pp_store_has_unspaced(const char *text);
 
 /* store_schema.c: settings of the connection, checks, migrations. */
 enum pp_code pp_store_prepare_schema(struct pp_store *st, const char *path, struct pp_error *err);

@@ -70,8 +70,9 @@ static void sql_fresh(sqlite3_context *context, int n, sqlite3_value **values)
 
 int pp_store_prepare_lists(struct pp_store *st)
 {
-    return sqlite3_create_function_v2(st->db, "fresh", 1, SQLITE_UTF8 | SQLITE_DIRECTONLY, st, sql_fresh, NULL, NULL,
-                                      NULL);
+    const int rc = sqlite3_create_function_v2(st->db, "fresh", 1, SQLITE_UTF8 | SQLITE_DIRECTONLY, st, sql_fresh, NULL,
+                                              NULL, NULL);
+    return rc == SQLITE_OK ? pp_store_prepare_words(st->db) : rc;
 }
 
 /* --- the list ---------------------------------------------------------------------------------------------------- */
@@ -294,6 +295,7 @@ static enum pp_code take_messages(struct finding *f, sqlite3_stmt *stmt, bool ra
 
 static enum pp_code find_all(struct finding *f, const char *match, bool *ranked, struct pp_error *err)
 {
+    enum { EXCERPT_WORDS = 12, EXCERPT_LETTERS = 28 }; /* tokens that fill a line */
     sqlite3_stmt *stmt;
     int64_t n = 0;
     enum pp_code code = find_titles(f, match, err);
@@ -309,6 +311,7 @@ static enum pp_code find_all(struct finding *f, const char *match, bool *ranked,
     pp_store_bind_text(stmt, 1, match);
     if (!*ranked)
         sqlite3_bind_int64(stmt, 2, f->what->before);
+    sqlite3_bind_int(stmt, 3, pp_store_has_unspaced(match) ? EXCERPT_LETTERS : EXCERPT_WORDS);
     code = take_messages(f, stmt, *ranked, err);
     pp_store_done(stmt);
     return code ? code : take_titles(f, 0, err);

@@ -156,6 +156,18 @@ static const char step_models[] =
 /* What a model thought before it answered. No search finds it: it is not what was said. */
 static const char step_reasoning[] = "ALTER TABLE message ADD COLUMN reasoning TEXT NOT NULL DEFAULT '';";
 
+/* Words of scripts without blanks between them are found wherever they stand: store_words.c. The triggers stay; what
+ * messages there are is indexed anew as in step_scale. */
+static const char step_words[] =
+    "DROP TABLE session_text;"
+    "DROP TABLE message_text;"
+    "CREATE VIRTUAL TABLE session_text USING fts5 ("
+    "  title, content = 'session', content_rowid = 'id', tokenize = 'pippin');"
+    "CREATE VIRTUAL TABLE message_text USING fts5 ("
+    "  content, content = 'message', content_rowid = 'id', tokenize = 'pippin', prefix = '1 2 3');"
+    "UPDATE search_state SET indexed_from = (SELECT coalesce(max(id) + 1, 0) FROM message);"
+    "INSERT INTO session_text (session_text) VALUES ('rebuild');";
+
 /* Step i leads from version i to i + 1; its last word is the new version number. */
 static const struct {
     const char *sql;
@@ -167,6 +179,7 @@ static const struct {
     {step_adapters, "PRAGMA user_version = 4"},
     {step_models, "PRAGMA user_version = 5"},
     {step_reasoning, "PRAGMA user_version = 6"},
+    {step_words, "PRAGMA user_version = 7"},
 };
 enum { VERSION = sizeof steps / sizeof steps[0] };
 

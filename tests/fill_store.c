@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/buf.h"
+#include "src/store_internal.h"
 
 enum { OPEN = 24, A_COMMIT = 20000, VOCABULARY = 50000 };
 static const int64_t FIRST_MS = 1600000000000, BETWEEN_MS = 60000;
@@ -212,6 +213,7 @@ static bool prepare(struct fill *f, const char *path)
                                   " VALUES (?1, ?2, ?3, 0, ?4, '', '[]', '{}', '', ?5, ?6)";
     static const char touch[] = "UPDATE session SET head = ?2, updated_ms = ?3 WHERE id = ?1";
     return sqlite3_open_v2(path, &f->db, SQLITE_OPEN_READWRITE, NULL) == SQLITE_OK &&
+           pp_store_prepare_words(f->db) == SQLITE_OK &&
            sqlite3_exec(f->db, "PRAGMA synchronous = OFF; PRAGMA foreign_keys = ON; PRAGMA cache_size = -200000; BEGIN",
                         NULL, NULL, NULL) == SQLITE_OK &&
            sqlite3_prepare_v2(f->db, session, -1, &f->session, NULL) == SQLITE_OK &&

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/store_internal.h"
 #include "tests/fill_store.h"
 #include "tests/support.h"
 
@@ -48,11 +49,19 @@ int64_t add_message(struct pp_store *st, int64_t session, int64_t parent, enum p
     return m.id;
 }
 
-void raw_sql(const char *path, const char *sql)
+/* As another program opens it that knows the words of the index. */
+static sqlite3 *raw_open(const char *path)
 {
     sqlite3 *db;
-    char *message = NULL;
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(pp_store_prepare_words(db), SQLITE_OK);
+    return db;
+}
+
+void raw_sql(const char *path, const char *sql)
+{
+    sqlite3 *db = raw_open(path);
+    char *message = NULL;
     if (sqlite3_exec(db, sql, NULL, NULL, &message) != SQLITE_OK)
         fail_msg("%s: %s", sql, message);
     sqlite3_close(db);
@@ -60,9 +69,8 @@ void raw_sql(const char *path, const char *sql)
 
 int64_t raw_int(const char *path, const char *sql)
 {
-    sqlite3 *db;
+    sqlite3 *db = raw_open(path);
     sqlite3_stmt *stmt = NULL;
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &stmt, NULL), SQLITE_OK);
     assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
     int64_t v = sqlite3_column_int64(stmt, 0);
@@ -73,9 +81,8 @@ int64_t raw_int(const char *path, const char *sql)
 
 void assert_store_sound(const char *path)
 {
-    sqlite3 *db;
+    sqlite3 *db = raw_open(path);
     sqlite3_stmt *stmt = NULL;
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
     assert_int_equal(sqlite3_prepare_v2(db, "PRAGMA integrity_check", -1, &stmt, NULL), SQLITE_OK);
     assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
     assert_string_equal(sqlite3_column_text(stmt, 0), "ok");

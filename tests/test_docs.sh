@@ -47,6 +47,8 @@ check "other words for them in pippin(1)" \
 taught=$(sed -n 's,^\.\(Ic\|Dl\) /\([a-z]*\).*,\2,p' man/pippin-tutorial.7)
 check "slash commands of pippin-tutorial(7) are read" "$([ "$(echo "$taught" | wc -l)" -gt 8 ] || echo "only: $taught")"
 check "they are commands" "$(for t in $taught; do echo "$slash" | grep -qx "$t" || printf '%s ' "$t"; done)"
+schema=$(grep -c '"PRAGMA user_version = [0-9]' src/store_schema.c)
+check "the schema's version in pippin-formats(5)" "$(missing man/pippin-formats.5 "migrations .*: $schema today")"
 variables=$(cat src/*.c ui/*.c | grep -o 'getenv("[A-Z_]*")\|\.env = "[A-Z_]*"' | sed 's/.*"\(.*\)".*/\1/' | sort -u)
 check "variables of the environment are found" "$([ "$(echo "$variables" | wc -l)" -gt 10 ] || echo "only: $variables")"
 check "they are in pippin(1)" "$(for v in $variables; do missing man/pippin.1 "^\.It Ev (.* )?$v( |\$)"; done)"

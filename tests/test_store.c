@@ -370,6 +370,41 @@ static void search(void **state)
     assert_store_sound(path);
 }
 
+/* What stands between others of scripts without blanks, and what is written in letters among them. */
+static void search_without_blanks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *query;
+        size_t n;
+    } asked[] = {
+        {"文章", 1},   {"です", 1},          {"日本", 2},     {"日本語の文章", 1}, {"語本", 0},    {"文章 日本", 1},
+        {"模型", 1},   {"gpt", 1},           {"GPT模型", 1},  {"カレ", 1},         {"ไทย", 1},     {"ไทยภ", 0},
+        {"역사", 1},   {"한국 역사", 1},     {"𠮷野", 1},     {"ｶﾚｰ", 1},          {"日本 -gpt", 1}, {"gpt4", 0},
+        {"\"文章で\"", 1}, {"\"文 章\"", 1}, {"、", 0},     {"um", 1},           {"lauter", 0}, {"ü文", 1},
+    };
+    struct pp_session *list;
+    size_t n;
+    const char *path = fresh_store();
+    struct pp_store *st = open_store(path);
+    int64_t s[3] = {add_session(st, "今日の予定"), add_session(st, "ภาษาไทยไม่มีช่องว่าง"), add_session(st, "")};
+    int64_t m = add_message(st, s[0], 0, PP_ROLE_USER, "これは日本語の文章です。カレー、ｶﾚｰ。𠮷野家");
+    add_message(st, s[1], 0, PP_ROLE_USER, "我们在日本使用GPT模型。 Umlaute ü文");
+    add_message(st, s[2], 0, PP_ROLE_USER, "한국의 역사는 깁니다");
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+        if (hits(st, asked[i].query) != asked[i].n)
+            fail_msg("%s: %zu hits", asked[i].query, hits(st, asked[i].query));
+    assert_int_equal(hits(st, "予定"), 1);
+    assert_ok(list_sessions(st, "文章", &list, &n, &err), err);
+    assert_non_null(strstr(list[0].excerpt, "これは日本語の文章です。カレー"));
+    pp_session_list_free(list, n);
+    assert_ok(write_answer(st, m, "別の文", PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
+    assert_int_equal(hits(st, "日本"), 1);
+    assert_int_equal(hits(st, "の文"), 1);
+    pp_store_close(st);
+    assert_store_sound(path);
+}
+
 TEST_GROUP(store)
 {
     const struct CMUnitTest tests[] = {
@@ -381,6 +416,7 @@ TEST_GROUP(store)
         cmocka_unit_test(message_tree),
         cmocka_unit_test(message_round_trip),
         cmocka_unit_test(search),
+        cmocka_unit_test(search_without_blanks),
         cmocka_unit_test(delete_long_conversation),
     };
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);

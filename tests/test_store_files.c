@@ -101,9 +101,38 @@ static void migration(void **state)
     pp_message_list_free(list, n);
     pp_session_clear(&s);
     pp_store_close(st);
-    assert_int_equal(raw_int(path, "PRAGMA user_version"), 6);
+    assert_int_equal(raw_int(path, "PRAGMA user_version"), 7);
     assert_store_sound(path);
     pp_store_close(open_store(path)); /* and once more, with nothing to do */
+}
+
+/* The index as version 6 had it, without the words that stand between others. */
+static void migration_of_words(void **state)
+{
+    (void)state;
+    int64_t left;
+    const char *path = fresh_store();
+    struct pp_store *st = open_store(path);
+    const int64_t s = add_session(st, "今日の予定");
+    add_message(st, s, 0, PP_ROLE_USER, "これは日本語の文章です");
+    pp_store_close(st);
+    raw_sql(path, "DROP TABLE session_text; DROP TABLE message_text;"
+                  "CREATE VIRTUAL TABLE session_text USING fts5 (title, content = 'session', content_rowid = 'id',"
+                  " tokenize = 'unicode61 remove_diacritics 2');"
+                  "CREATE VIRTUAL TABLE message_text USING fts5 (content, content = 'message', content_rowid = 'id',"
+                  " tokenize = 'unicode61 remove_diacritics 2', prefix = '1 2 3');"
+                  "INSERT INTO session_text (session_text) VALUES ('rebuild');"
+                  "INSERT INTO message_text (message_text) VALUES ('rebuild');"
+                  "PRAGMA user_version = 6;");
+    st = open_store(path);
+    assert_int_equal(hits(st, "予定"), 1);
+    assert_int_equal(hits(st, "文章"), 0); /* bit by bit */
+    assert_ok(pp_store_index_more(st, 10, &left, &err), err);
+    assert_int_equal(left, 0);
+    assert_int_equal(hits(st, "文章"), 1);
+    assert_ok(pp_store_session_delete(st, s, &err), err);
+    pp_store_close(st);
+    assert_store_sound(path);
 }
 
 /* Of any version, also one in a file that nobody may write to; it stays what it is. */
@@ -729,6 +758,7 @@ TEST_GROUP(store_files)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cancelled),
         cmocka_unit_test(migration),
+        cmocka_unit_test(migration_of_words),
         cmocka_unit_test(too_many_files),
         cmocka_unit_test(strange_files),
         cmocka_unit_test(copies),
