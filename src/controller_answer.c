@@ -80,10 +80,10 @@ static struct ctl_asked asked_now(const struct pp_controller *c)
 }
 
 /* The worker is to write an answer to the branch without its last message, or to go on with what there is of it. */
-static void start_generation(struct pp_controller *c, const struct pp_chat_message *answer, bool go_on, uint64_t seed)
+static void start_generation(struct pp_controller *c, const struct pp_chat_message *answer, bool go_on,
+                             const struct ctl_asked *with)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
-    struct ctl_asked with = go_on ? asked_now(c) : c->asked;
     char *messages;
     struct ctl_running *run = ctl_running_add(c, answer);
     if (!run || !ctl_overflow_prepare(c, run, &messages)) {
@@ -92,10 +92,8 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         no_generation(c);
         return;
     }
-    if (!go_on && c->n_compared)
-        with.set = ctl_set_of(c, answer->id);
-    run->set = with.set;
-    run->max_tokens = with.max_tokens;
+    run->set = with->set;
+    run->max_tokens = with->max_tokens;
     if (go_on && (answer->len || answer->reasoning_len))
         ctl_note_other_set(c, run, answer->adapters);
     run->sibling = answer->sibling;
@@ -113,21 +111,20 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         .thinking = c->thinking,
         .template_source = c->template_source,
         .adapters = adapters,
-        .n_adapters = (int)ctl_set_choices(&with.set, adapters),
+        .n_adapters = (int)ctl_set_choices(&with->set, adapters),
         .use_draft = c->drafter == PP_DRAFTER_AUTO || c->drafter == PP_DRAFTER_MODEL,
         .lookup = c->drafter == PP_DRAFTER_AUTO || c->drafter == PP_DRAFTER_LOOKUP,
         .draft_p_min = c->draft_p_min,
         .draft_max = c->draft_max,
         .draft_always = c->o->draft_always,
-        .sampling = with.sampling,
-        .max_tokens = with.max_tokens,
+        .sampling = with->sampling,
+        .max_tokens = with->max_tokens,
         .stops = c->o->stops,
         .n_stops = c->o->n_stops,
         .ignore_end = c->o->ignore_eos,
         .message_id = answer->id,
         .overflow = run->overflow,
     };
-    r.sampling.seed = seed;
     c->cancel_asked = false;
     c->status.progress_done = c->status.progress_total = 0;
     c->status.eta_s = -1;
@@ -248,12 +245,40 @@ static uint64_t seed_of(const struct pp_controller *c, int alternative)
     return (c->asked.sampling.seed + (uint64_t)alternative * UINT64_C(0x9E3779B97F4A7C15)) & MAX_SEED;
 }
 
+/* What the i-th answer was asked for with. */
+static struct ctl_asked asked_for(const struct pp_controller *c, const struct pp_chat_message *answer, size_t i)
+{
+    struct ctl_asked with = c->asked;
+    if (c->n_compared)
+        with.set = ctl_set_of(c, answer->id);
+    with.sampling.seed = seed_of(c, (int)i);
+    return with;
+}
+
+/* Those that stand side by side, or (some) only those that ended for want of room, which go on. False: none does. */
+static bool start_group(struct pp_controller *c, bool some)
+{
+    bool any = false;
+    for (size_t i = 0; i < c->group.n; i++) {
+        const struct pp_chat_message *m = &c->group.items[i].msg;
+        const struct ctl_asked with = asked_for(c, m, i);
+        if (some && !ctl_overflow_had_no_room(c, m->id))
+            continue;
+        pp_branch_set_state(&c->group, i, PP_MESSAGE_PARTIAL);
+        if (m->id == c->branch.items[last(c)].msg.id)
+            pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
+        start_generation(c, m, some, &with);
+        any = true;
+    }
+    return any;
+}
+
 static void start_answers(struct pp_controller *c)
 {
-    if (!c->group.n)
-        start_generation(c, &c->branch.items[last(c)].msg, false, seed_of(c, 0));
-    for (size_t i = 0; i < c->group.n; i++)
-        start_generation(c, &c->group.items[i].msg, false, seed_of(c, (int)i));
+    const struct pp_chat_message *m = &c->branch.items[last(c)].msg;
+    const struct ctl_asked with = asked_for(c, m, 0);
+    if (!start_group(c, false))
+        start_generation(c, m, false, &with);
 }
 
 /* UI thread: question and answer are in the database. */
@@ -343,6 +368,7 @@ static bool save_turn(struct pp_controller *c, size_t n, const char *text, int n
     int sibling = old ? old->n_siblings : 0;
     choose_seed(c);
     c->asked = asked_now(c);
+    c->n_without_room = 0;
     c->n_compared = sets ? n_answers : 0;
     for (int i = 0; i < c->n_compared; i++)
         c->compared[i] = (struct ctl_compared){.set = sets[i]};
@@ -466,6 +492,15 @@ bool pp_controller_compare(struct pp_controller *c, char *text)
     return answer_anew(c, n, sets);
 }
 
+/* The text moves when it grows: the request copies it at once. */
+static void go_on_with_last(struct pp_controller *c)
+{
+    const struct ctl_asked with = asked_now(c);
+    pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
+    ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
+    start_generation(c, &c->branch.items[last(c)].msg, true, &with);
+}
+
 void pp_controller_continue(struct pp_controller *c)
 {
     if (!ctl_may_answer(c))
@@ -476,20 +511,19 @@ void pp_controller_continue(struct pp_controller *c)
                               : "there is no answer that could be continued");
         return;
     }
-    /* The text moves when it grows: the request copies it at once. */
-    pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
-    ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
-    start_generation(c, m, true, c->sampling.seed);
+    go_on_with_last(c);
 }
 
 void ctl_answer_again(struct pp_controller *c)
 {
     if (!c->branch.n || c->branch.items[last(c)].msg.role != PP_ROLE_ASSISTANT)
         return;
-    const struct pp_chat_message *m = &c->branch.items[last(c)].msg;
-    pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
-    ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
-    start_generation(c, m, true, c->sampling.seed);
+    const bool any = start_group(c, true);
+    c->n_without_room = 0; /* of those that go on, some may be again */
+    if (any)
+        ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
+    else
+        go_on_with_last(c);
 }
 
 bool pp_controller_cancel(struct pp_controller *c)

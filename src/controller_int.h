@@ -107,7 +107,7 @@ struct ctl_overflow {
     enum pp_overflow how;
     int64_t question, from;
     char *note;                   /* the summary */
-    int64_t session;              /* whose answer it was */
+    int64_t session, message;     /* whose answer it was, and which */
     bool temporary;               /* in which database */
 };
 
@@ -234,6 +234,8 @@ struct pp_controller {
     struct ctl_overflow overflow_next;
     struct ctl_overflow overflow_later[16]; /* [n_overflow_later]: of conversations that are not on the screen */
     size_t n_overflow_later;
+    int64_t without_room[PP_MAX_ALTERNATIVES]; /* [n_without_room]: of the answers side by side, those that ended so */
+    int n_without_room;
     int64_t overflow_question, overflow_from; /* the user was asked: as in struct ctl_overflow; 0: not asked */
 
     struct pp_status status;
@@ -314,7 +316,8 @@ void ctl_start_fork(struct pp_controller *c, int n_back);
 void ctl_start_delete(struct pp_controller *c, int64_t session);
 bool ctl_copy_session(struct pp_session *to, const struct pp_session *from);
 
-/* Writes the last answer of the branch again, or goes on with what is there of it. */
+/* Writes the last answer of the branch again, or goes on with what is there of it; of several side by side all that
+ * ended for want of room. */
 void ctl_answer_again(struct pp_controller *c);
 
 /* --- controller_overflow.c --- */
@@ -329,6 +332,7 @@ void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e);
 void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e);
 /* Then, with the screen at rest: goes on, or asks the user. */
 void ctl_overflow_act(struct pp_controller *c);
+bool ctl_overflow_had_no_room(const struct pp_controller *c, int64_t message); /* one of those side by side */
 /* A conversation is on the screen again: what was to be done when its answer ended elsewhere. */
 void ctl_overflow_come_back(struct pp_controller *c);
 

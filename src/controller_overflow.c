@@ -130,7 +130,7 @@ static struct ctl_overflow follows(const struct ctl_running *r, const struct pp_
     if (!r->question || r->summary || (!did_not_fit && !ran_out) || r->overflow == PP_OVERFLOW_STOP)
         return (struct ctl_overflow){0};
     return (struct ctl_overflow){.what = CTL_OVERFLOW_ANSWER, .how = r->overflow, .question = r->question,
-                                 .from = did_not_fit ? r->next_from : 0, .session = r->session};
+                                 .from = did_not_fit ? r->next_from : 0, .session = r->session, .message = r->message};
 }
 
 /* For when the conversation is on the screen again. The oldest is forgotten where there are too many: its answer stays
@@ -157,12 +157,39 @@ static void keep_summary(struct pp_controller *c, const struct ctl_running *r)
         note_later(c, &later);
 }
 
+bool ctl_overflow_had_no_room(const struct pp_controller *c, int64_t message)
+{
+    for (int i = 0; i < c->n_without_room; i++)
+        if (c->without_room[i] == message)
+            return true;
+    return false;
+}
+
+/* One of several that were written side by side, which go on, or not, when the last of them has ended. */
+static bool is_beside(const struct pp_controller *c, const struct ctl_running *r)
+{
+    for (size_t i = 0; i < c->group.n; i++)
+        if (c->group.items[i].msg.id == r->message)
+            return true;
+    return false;
+}
+
+static void note_without_room(struct pp_controller *c, const struct ctl_overflow *o)
+{
+    if (!ctl_overflow_had_no_room(c, o->message) && c->n_without_room < PP_MAX_ALTERNATIVES)
+        c->without_room[c->n_without_room++] = o->message;
+    c->overflow_next = *o;
+}
+
 void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e)
 {
     struct ctl_overflow *o = &c->overflow_next;
-    bool in_front = ctl_in_front(c, r->request) && !c->group.n;
-    pp_free(o->note);
-    *o = (struct ctl_overflow){0};
+    const bool beside = is_beside(c, r), in_front = ctl_in_front(c, r->request) && !beside;
+    const bool stopped = e->err.code == PP_ERR_CANCELLED || c->then != THEN_NOTHING;
+    if (!beside || stopped || o->session != c->session.id || o->question != r->question) { /* not of one beside it */
+        pp_free(o->note);
+        *o = (struct ctl_overflow){0};
+    }
     if (r->session != c->session.id) {
         struct ctl_overflow later = follows(r, e, r->n_turns > 1);
         if (r->summary && e->err.code == PP_OK)
@@ -173,28 +200,42 @@ void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const st
     }
     if (c->then != THEN_NOTHING)
         return;
+    struct ctl_overflow next = {0};
     if (r->summary)
         take_summary(c, r, e);
-    else if (in_front)
-        *o = follows(r, e, r->n_turns > 1 && older_turns(c)); /* n_turns: without those that are left out */
+    else if (in_front || beside)
+        next = follows(r, e, r->n_turns > 1 && older_turns(c)); /* n_turns: without those that are left out */
+    if (in_front)
+        *o = next;
+    else if (next.what)
+        note_without_room(c, &next);
+}
+
+/* Whether it is about the answer that the branch ends with. message 0: about any to that question. */
+static bool is_about_last(const struct pp_controller *c, const struct ctl_overflow *o)
+{
+    const size_t n = c->branch.n;
+    const struct pp_chat_message *answer = n > 1 ? &c->branch.items[n - 1].msg : NULL;
+    return answer && answer->role == PP_ROLE_ASSISTANT && c->branch.items[n - 2].msg.id == o->question &&
+           (!o->message || o->message == answer->id);
 }
 
 void ctl_overflow_come_back(struct pp_controller *c)
 {
+    struct ctl_overflow found = {0};
+    size_t kept = 0;
     for (size_t i = 0; i < c->n_overflow_later; i++) {
         const struct ctl_overflow o = c->overflow_later[i];
         if (o.session != c->session.id || o.temporary != c->temporary)
-            continue;
-        memmove(&c->overflow_later[i], &c->overflow_later[i + 1],
-                (--c->n_overflow_later - i) * sizeof *c->overflow_later);
-        bool still = c->branch.n > 1 && c->branch.items[c->branch.n - 2].msg.id == o.question &&
-                     c->branch.items[c->branch.n - 1].msg.role == PP_ROLE_ASSISTANT;
-        if (still && c->state == PP_STATE_IDLE) {
-            c->overflow_next = o;
-            ctl_overflow_act(c);
-        }
-        return;
+            c->overflow_later[kept++] = o;
+        else if (!found.what && is_about_last(c, &o))
+            found = o;
     }
+    c->n_overflow_later = kept;
+    if (!found.what || c->state != PP_STATE_IDLE)
+        return;
+    c->overflow_next = found;
+    ctl_overflow_act(c);
 }
 
 /* Writes the last answer again, or what is missing of it. */

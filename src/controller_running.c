@@ -493,6 +493,8 @@ static void tell_failure(struct pp_controller *c, const char *why)
 static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
 {
     const bool said_nothing = e->err.code == PP_OK && e->finish == PP_FINISH_END && !r->said;
+    if (c->overflow_next.what == CTL_OVERFLOW_ANSWER && c->overflow_next.message == r->message)
+        return; /* what is done about it is told */
     if (e->err.code == PP_ERR_CONTEXT && e->n)
         ctl_notice(c, true, "%s; /edit changes it, /undo takes it back, and what you write next is sent without it",
                    e->err.text);
@@ -545,10 +547,10 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
     take_stats(r, &e->stats);
     r->thinking = false;
     show(c, r, nothing);
+    ctl_overflow_ended(c, r, e);
     if (session == c->session.id)
         show_end(c, r, e);
     ctl_note_speed(c, r, e);
-    ctl_overflow_ended(c, r, e);
     ctl_running_drop(c, r);
     c->ended_meanwhile = c->ended_meanwhile || session == c->opening;
     if (first_in(c, session))

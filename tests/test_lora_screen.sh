@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_lora_screen.sh - the real program with the bundled starter in a private tmux: bard on, off, and half with barista.
 # Each answer says on the screen what it was written under. Then an adapter whose name a terminal would obey, a paste with
-# the bytes of Ctrl-C, Ctrl-Z and Ctrl-\, and a pipe in place of a file.
+# the bytes of Ctrl-C, Ctrl-Z and Ctrl-\, a pipe in place of a file, and a context that is full.
 program=${PIPPIN:-${BUILD:-build}/pippin}
 case $program in /*) ;; *) program=$PWD/$program ;; esac
 command -v tmux >/dev/null || { echo "skip: no tmux"; echo "0 passed, 0 failed"; exit 0; }
@@ -48,8 +48,16 @@ hostile() { # a name with control characters leaves the menu's frame whole, too
         printf 'one \003 two \032 three \034 four' >"$work/paste" && t load-buffer "$work/paste" &&
         t paste-buffer -p -r -t chat: && see "four" && keys 'C-\' && see "pippin --resume"
 }
+no_room() { # answers side by side that could not begin are not shown as if they went on
+    t kill-session -t =chat
+    t new-session -d -s chat -x 100 -y 50 "$program -t 1 --seed 7 --temp 0 -n 12 -c 64 --overflow stop; sleep 100"
+    see " ready " && say "Tell me about the sea." && see " ready · " &&
+        say "And what of the ships, the old harbour, the lighthouse, and all the people who live there and wait for them?" && see "the context holds 64" &&
+        see "■ unfinished" && say "/compare none bard" && see "3 of 3" && see "■ unfinished" 1 && keys C-l &&
+        grep -q "■ unfinished .*■ unfinished" "$work/screen"
+}
 passed=0
-for part in conversation hostile; do
+for part in conversation hostile no_room; do
     if $part; then
         echo "ok   $part"
         passed=$((passed + 1))

@@ -324,6 +324,126 @@ static void an_answer_that_runs_into_the_end_goes_on(void **state)
     assert_int_equal(context(&note), 8);
 }
 
+/* The answers from generation `first` on, which stand side by side, do not fit. */
+static void none_fits(int first, int n, int to_drop)
+{
+    for (int i = first; i < first + n; i++) {
+        fake_choose(&fix, i);
+        fake_overflow(&fix, to_drop, false);
+        fake_done(&fix, PP_FINISH_NONE, PP_ERR_CONTEXT);
+    }
+}
+
+/* Each is asked for again as it was, with its own seed. */
+static void are_asked_again(int first, int again, int n)
+{
+    wait_for_request(again + n);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(fix.fake->asked[again + i].message_id, fix.fake->asked[first + i].message_id);
+        assert_int_equal(fix.fake->asked[again + i].seed, fix.fake->asked[first + i].seed);
+        fake_choose(&fix, again + i);
+        fake_text(&fix, "here it is", 2);
+        fake_done(&fix, PP_FINISH_END, PP_OK);
+    }
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    for (int i = 0; i < n; i++)
+        assert_string_equal(pp_controller_alternative(fix.c, (size_t)i)->text, "here it is");
+}
+
+/* Answers that stand side by side are no exception. */
+static void several_answers_go_on(void **state)
+{
+    const char *note;
+    (void)state;
+    assert_true(pp_controller_set_overflow(fix.c, "summarise"));
+    three_turns();
+    pp_controller_regenerate(fix.c, 3);
+    wait_for_request(6);
+    none_fits(3, 3, 4);
+    wait_for_request(7);
+    assert_int_equal(fix.fake->message_id, 0);
+    assert_true(sent("Summarise"));
+    fake_text(&fix, "They spoke of two things.", 5);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    are_asked_again(3, 7, 3);
+    assert_true(sent("They spoke of two things.") && !sent("answer two"));
+    assert_int_equal(context(&note), 4);
+
+    fixture_turn(&fix, "question four", "answer four");
+    assert_true(pp_controller_set_overflow(fix.c, "ask"));
+    const uint64_t serial = pp_controller_status(fix.c)->overflow_serial;
+    pp_controller_regenerate(fix.c, 2);
+    wait_for_request(13);
+    none_fits(11, 2, 2);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_int_equal(pp_controller_status(fix.c)->overflow_serial, serial + 1); /* once */
+    assert_true(pp_controller_overflow_asked(fix.c));
+    pp_controller_overflow(fix.c, PP_OVERFLOW_SHIFT);
+    are_asked_again(11, 13, 2);
+    assert_int_equal(fix.fake->overflow, PP_OVERFLOW_SHIFT);
+}
+
+/* ... and only those that need to, unless the user has stopped them. */
+static void some_of_several_go_on(void **state)
+{
+    (void)state;
+    assert_true(pp_controller_set_overflow(fix.c, "shift"));
+    three_turns();
+    pp_controller_regenerate(fix.c, 2);
+    wait_for_request(5);
+    fake_choose(&fix, 4);
+    fake_text(&fix, "half an", 2);
+    fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
+    fake_choose(&fix, 3);
+    fake_text(&fix, "whole", 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    wait_for_request(6);
+    assert_int_equal(fix.fake->message_id, pp_controller_alternative(fix.c, 1)->id);
+    assert_string_equal(fix.fake->continue_text, "half an");
+    assert_null(strstr(pp_controller_status(fix.c)->notice, "/new"));
+    fake_text(&fix, " answer", 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_string_equal(pp_controller_alternative(fix.c, 1)->text, "half an answer");
+    assert_string_equal(pp_controller_message(fix.c, 5)->text, "whole");
+
+    pp_controller_regenerate(fix.c, 2);
+    wait_for_request(8);
+    fake_choose(&fix, 7);
+    fake_text(&fix, "half an", 2);
+    fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
+    fake_choose(&fix, 6);
+    assert_true(pp_controller_cancel(fix.c));
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    fixture_flush(&fix);
+    assert_int_equal(fix.fake->generations, 8);
+}
+
+/* Of several that nobody saw, the one that is chosen, if it was not whole. */
+static void some_of_several_elsewhere(void **state)
+{
+    (void)state;
+    assert_true(pp_controller_set_overflow(fix.c, "shift"));
+    three_turns();
+    const int64_t here = pp_controller_session_id(fix.c);
+    pp_controller_regenerate(fix.c, 2);
+    wait_for_request(5);
+    pp_controller_new_session(fix.c);
+    fake_choose(&fix, 4);
+    fake_text(&fix, "half an", 2);
+    fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
+    fake_choose(&fix, 3);
+    fake_text(&fix, "whole", 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    fixture_flush(&fix);
+    pp_controller_open(fix.c, here);
+    pump_until(&fix, pp_controller_session_id(fix.c) == here);
+    fixture_flush(&fix);
+    assert_int_equal(fix.fake->generations, 5);
+    assert_int_equal(fixture_state(&fix), PP_STATE_IDLE);
+}
+
 /* One that nobody sees goes on when its conversation is opened again. */
 static void an_answer_elsewhere_goes_on_later(void **state)
 {
@@ -603,6 +723,9 @@ TEST_GROUP(overflow)
         cmocka_unit_test_setup_teardown(the_user_is_asked, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(stopping_is_left_alone, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(an_answer_that_runs_into_the_end_goes_on, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(several_answers_go_on, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(some_of_several_go_on, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(some_of_several_elsewhere, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(an_answer_elsewhere_goes_on_later, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(not_in_a_temporary_one, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(a_summary_takes_their_place, fix_setup_ready, fix_teardown),

@@ -67,11 +67,13 @@ size_t pp_alternatives_height(struct pp_ui *ui)
     return 1 + most + 1 + 1;
 }
 
-static const char *footer(const struct pp_chat_message *m)
+static const char *footer(const struct pp_ui *ui, const struct pp_chat_message *m)
 {
     if (m->too_long && !m->len)
         return "■ too long";
-    return m->state == PP_MESSAGE_CANCELLED ? "■ stopped" : m->state == PP_MESSAGE_COMPLETE ? NULL : "…";
+    if (m->state != PP_MESSAGE_PARTIAL)
+        return m->state == PP_MESSAGE_CANCELLED ? "■ stopped" : NULL;
+    return pp_transcript_running(ui) ? "…" : "■ unfinished";
 }
 
 static bool have_adapters(const struct pp_ui *ui)
@@ -100,7 +102,7 @@ static void draw_column(struct pp_ui *ui, int i, bool chosen, size_t line, struc
 {
     const struct pp_chat_message *m = pp_controller_alternative(ui->controller, (size_t)i);
     const struct pp_layout *l = layout_of(ui, i, a.w);
-    const char *foot = footer(m);
+    const char *foot = footer(ui, m);
     if (line > l->n_lines + (foot ? 1 : 0))
         return;
     pp_draw_vbar(a.y, a.x - 2, chosen ? PP_SLOT_ASSISTANT_NAME : PP_SLOT_BORDER);

@@ -41,7 +41,7 @@ static int text_width(const struct pp_ui *ui)
 
 /* --- heights ------------------------------------------------------------------------------------------------ */
 
-static bool is_running(const struct pp_ui *ui)
+bool pp_transcript_running(const struct pp_ui *ui)
 {
     enum pp_state s = pp_controller_status(ui->controller)->state;
     return s == PP_STATE_SAVING || s == PP_STATE_PREFILL || s == PP_STATE_ANSWER;
@@ -55,7 +55,7 @@ static const char *footer(const struct pp_ui *ui, size_t i, const struct pp_chat
         return "■ stopped";
     if (m->too_long && !m->len)
         return "■ the question is too long for the context";
-    return is_running(ui) && i + 1 == pp_controller_n_messages(ui->controller) ? NULL : "■ unfinished";
+    return pp_transcript_running(ui) && i + 1 == pp_controller_n_messages(ui->controller) ? NULL : "■ unfinished";
 }
 
 static bool fit_entries(struct pp_transcript *t, size_t n)

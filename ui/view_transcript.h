@@ -44,6 +44,7 @@ struct pp_transcript {
 
 /* Draws ui->at.transcript: the messages that are seen there, the greeting, or what is waited for. */
 void pp_transcript_draw(struct pp_ui *ui);
+bool pp_transcript_running(const struct pp_ui *ui); /* an answer in it is being written, or about to be */
 /* One line of laid out text, in w cells from (y, x) on. */
 void pp_transcript_draw_line(const struct pp_layout *l, size_t line, int y, int x, int w);
 void pp_transcript_scroll(struct pp_ui *ui, int lines); /* < 0: towards the beginning */
