@@ -39,6 +39,7 @@ struct ctl_import {
     struct pp_session *sessions;
     struct pp_import text;      /* of any other file */
     size_t at, n;               /* the next conversation of how many */
+    size_t n_damaged, damaged;  /* how many of them could not be read, and the first of those */
     struct pp_importer *to;
     struct outcome now, kept;   /* with what is not committed yet, and without */
     size_t kept_at;
@@ -134,8 +135,12 @@ static enum pp_code put_next(struct ctl_import *m, struct pp_error *err)
     if (m->from && m->at < m->n) {
         struct pp_conversation c;
         code = pp_conversation_read(m->from, m->sessions[m->at].id, &c, err);
-        if (!code)
+        if (code == PP_ERR_FORMAT) { /* the others are wanted all the more */
+            m->damaged = m->n_damaged++ ? m->damaged : m->at;
+            code = PP_OK;
+        } else if (!code) {
             code = put(m, &c, err);
+        }
         pp_conversation_clear(&c);
     } else if (m->at < m->n) {
         code = put(m, &m->text.list[m->at], err);
@@ -144,6 +149,8 @@ static enum pp_code put_next(struct ctl_import *m, struct pp_error *err)
         m->step = IMPORT_DONE;
     if (!code)
         note_kept(m);
+    if (!code && m->step == IMPORT_DONE && m->n_damaged)
+        code = pp_conversation_damaged(m->n_damaged, m->n, &m->sessions[m->damaged], err);
     return code;
 }
 

@@ -49,20 +49,35 @@ enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_con
     return PP_OK;
 }
 
-enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, struct pp_error *err)
+enum pp_code pp_conversation_damaged(size_t n_damaged, size_t n, const struct pp_session *first, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: %zu of %zu conversations could not be read, of which "
+                   "the first is %s \"%.100s\"; all others were", n_damaged, n, first->key, first->title);
+}
+
+enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, size_t *n_damaged,
+                                  struct pp_error *err)
 {
     struct pp_session *list;
-    size_t n;
+    size_t n, first = 0;
+    *n_damaged = 0;
     enum pp_code code = pp_store_session_page(st, NULL, false, SIZE_MAX, &list, &n, err);
     if (code)
         return code;
     for (size_t i = 0; !code && i < n; i++) {
         struct pp_conversation c;
         code = pp_conversation_read(st, list[i].id, &c, err);
-        if (!code)
+        if (code == PP_ERR_FORMAT) {
+            first = *n_damaged ? first : i;
+            ++*n_damaged;
+            code = PP_OK;
+        } else if (!code) {
             code = take(user, &c, i, n, err);
+        }
         pp_conversation_clear(&c);
     }
+    if (!code && *n_damaged)
+        code = pp_conversation_damaged(*n_damaged, n, &list[first], err);
     pp_session_list_free(list, n);
     return code;
 }

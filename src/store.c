@@ -163,7 +163,8 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
         return pp_fail(err, PP_ERR_FORMAT,
-                       "cannot %s: the database is damaged; copy it, then see `sqlite3 FILE .recover`", what);
+                       "cannot %s: the database is damaged; copy it, save what can be read with `pippin sessions "
+                       "export --all -o FILE.jsonl`, move it away, and import FILE.jsonl", what);
     case SQLITE_CANTOPEN:
         if (st->db && (sqlite3_system_errno(st->db) == EMFILE || sqlite3_system_errno(st->db) == ENFILE))
             return pp_fail(err, PP_ERR_IO, "cannot %s: too many files are open; raise `ulimit -n`", what);

@@ -260,7 +260,10 @@ enum pp_code pp_store_check(struct pp_store *st, const char *path, struct pp_err
     int rc = sqlite3_prepare_v2(st->db, "PRAGMA quick_check(1)", -1, &stmt, NULL);
     if (rc == SQLITE_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW)
         rc = sqlite3_stricmp((const char *)sqlite3_column_text(stmt, 0), "ok") == 0 ? SQLITE_OK : SQLITE_CORRUPT;
-    if (rc != SQLITE_OK)
+    if ((rc & 0xFF) == SQLITE_CORRUPT) /* it can be opened */
+        code = pp_fail(err, PP_ERR_FORMAT, "%s is damaged; copy it, save what can be read with `pippin sessions "
+                       "export --all -o FILE.jsonl`, move it away, and import FILE.jsonl", path);
+    else if (rc != SQLITE_OK)
         code = unreadable(st, rc, path, err);
     sqlite3_finalize(stmt);
     return code;

@@ -904,6 +904,27 @@ holds "which all is here already" [ "$(grep -c 'here already)$' "$tmp/out")" = "
 XDG_DATA_HOME="$tmp/third" "$pippin" sessions import "$tmp/saved.db" >"$tmp/out" 2>"$tmp/err"; code=$?
 expect "or into an empty database" 0
 holds "all of it" [ "$(wc -l <"$tmp/out")" = "$(wc -l <"$tmp/before")" ]
+# A page of a message is damaged: the other conversations are written, and read by an import, all the same.
+filler=$(head -c 3000 /dev/zero | tr '\0' y)
+{
+    echo '{"messages": [{"role": "user", "content": "before it"}, {"role": "assistant", "content": "yes"}]}'
+    echo "{\"messages\": [{\"role\": \"user\", \"content\": \"torn $filler\"}, {\"role\": \"assistant\"," \
+        "\"content\": \"DAMAGED $filler\"}, {\"role\": \"user\", \"content\": \"$filler\"}]}"
+    echo '{"messages": [{"role": "user", "content": "behind it"}, {"role": "assistant", "content": "no"}]}'
+} >"$tmp/three.jsonl"
+torn() { XDG_DATA_HOME="$tmp/torn" run "$@"; }
+torn sessions import "$tmp/three.jsonl"
+at=$(grep -abo DAMAGED "$tmp/torn/pippin/pippin.db" | head -n 1 | cut -d: -f1)
+dd if=/dev/zero of="$tmp/torn/pippin/pippin.db" bs=4096 seek=$((at / 4096)) count=1 conv=notrunc 2>/dev/null
+torn sessions export --all --format jsonl; expect "an export of all from a damaged database" 1
+holds "has the other conversations" [ "$(grep -c '"before it"\|"behind it"' "$tmp/out")" = 2 ]
+expect_match "and names the one that it lacks" "$tmp/err" '1 of 3 conversations could not be read.*"torn y'
+XDG_DATA_HOME="$tmp/mended" run sessions import "$tmp/torn/pippin/pippin.db"; expect "an import of it" 1
+holds "reads them, too" [ "$(XDG_DATA_HOME="$tmp/mended" "$pippin" sessions list | grep -c 'before it\|behind it')" = 2 ]
+printf '%s\n' "/import $tmp/torn/pippin/pippin.db" /sessions |
+    XDG_DATA_HOME="$tmp/chatted" "$pippin" --plain >"$tmp/out" 2>&1
+expect_match "and so does that of the chat" "$tmp/out" '1 of 3 conversations could not be read' 'before it' 'behind it'
+torn doctor; expect_match "and how to get them is told" "$tmp/out" 'is damaged; .*sessions export --all'
 run sessions backup "$tmp/nowhere/x.db"; expect "not to a folder that is not there" 1
 program=$(cd "$(dirname "$pippin")" && pwd)/$(basename "$pippin")
 (cd "$tmp" && "$program" sessions backup :memory: 2>"$tmp/err"); code=$?
