@@ -59,7 +59,7 @@ static const struct {
     {TALK, "continue", "resume", NULL},
     {TALK, "temporary", "continue resume", "it begins anew"},
     {TALK, "use-draft", "no-draft", NULL},
-    {TALK, "no-draft", "draft-always", NULL},
+    {TALK, "no-draft", "draft-always drafter", NULL},
     {PP_BIT(RUN), "raw", "save continue resume", "it knows no turns and no conversations"},
     {PP_BIT(RUN), "raw", "system chat-template-file thinking", "it uses no chat template"},
     {PP_BIT(RUN), "raw", "overflow", "what it is given is not cut"},

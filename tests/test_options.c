@@ -444,6 +444,7 @@ static void idle_options(void **state)
     refuse("run|--raw|-p|x|--save", "--raw excludes --save: it knows no turns");
     refuse("chat|--temporary|--resume|abcd", "--temporary excludes --resume: it begins anew");
     refuse("run|-p|x|--no-draft|--draft-always", "--no-draft excludes --draft-always");
+    refuse("run|-p|x|--drafter|lookup|--no-draft", "--no-draft excludes --drafter"); /* which says who guesses */
     accept("run|-p|x|-md|small.gguf|--draft-max|4|--no-draft"); /* even with a draft model at hand */
     refuse("run|-p|x|--drafter|lookup|-md|small.gguf", "--model-draft is of a draft model");
     accept("chat|--drafter|lookup|-md|small.gguf");
