@@ -66,6 +66,43 @@ static void markdown(void **state)
     shows("", 60, true, "");
 }
 
+static void tables(void **state)
+{
+    (void)state;
+    shows("| a | bcd |\n|---|--:|\n| **x** y | 1 |\n| z |", 60, true,
+          "{a}  { │ }{bcd}\n{────┼────}\n{x} y{ │ }  1\nz  { │ }   \n");
+    shows("a\n\n| 日本 | b |\n|:-:|---|\n| x | |\n\nb", 60, true, "a\n\n{日本}{ │ }{b}\n{─────┼──}\n x  { │ }\n\nb\n");
+    shows("| one two three | b |\n|---|---|\n| four five six | seven eight |", 20, true,
+          "{one two}  { │ }{b}\n{three}    { │ }\n{──────────┼─────────}\nfour five{ │ }seven\nsix      { │ }eight\n");
+    shows("| a | b |\n|---|---|\n| `x\\|y<br>` | 1<br>2<br/>3 |", 60, true,
+          "{a}      { │ }{b}\n{────────┼──}\n{x|y<br>}{ │ }1\n       { │ }2\n       { │ }3\n");
+    shows("- | a | b |\n  |---|---|\n  | 1 | 2 |\n- c", 60, true,
+          "{• }\n..{a}{ │ }{b}\n..{──┼──}\n..1{ │ }2\n{• }c\n");
+    shows("> | a | b |\n> |---|---|\n> | 1 | 2 |", 60, true, ">..{a}{ │ }{b}\n>..{──┼──}\n>..{1}{ │ }{2}\n");
+    shows("| a | b |\n|---|---|", 60, true, "{a}{ │ }{b}\n");
+    shows("| a | b |\n|---|---|\n| cccccc | dddddd |", 12, true,
+          "| a | b |\n|---|---|\n| cccccc |\ndddddd |\n"); /* no room */
+    shows("| a | b |\nno table", 60, true, "| a | b |\nno table\n");
+    shows("| a | b |\n|---|---|\n| 1 | 2 |", 60, false, "| a | b |\n|---|---|\n| 1 | 2 |\n");
+}
+
+/* Rows of one line are not parted; one of several makes rules between all. A table as long as answers get is one. */
+static void large_tables(void **state)
+{
+    (void)state;
+    shows("| a | b |\n|---|---|\n| 1 | 2<br>3 |\n| 4 | 5 |", 60, true,
+          "{a}{ │ }{b}\n{──┼──}\n1{ │ }2\n { │ }3\n{──┼──}\n4{ │ }5\n");
+    struct pp_buf source = {0};
+    struct pp_document doc = {0};
+    pp_buf_str(&source, "| key | value |\n|---|---|\n");
+    for (int i = 0; i < 300; i++)
+        pp_buf_fmt(&source, "| key %d | a value of some words, %d |\n", i, i * i);
+    pp_document_update(&doc, source.data, source.len, 60, true, PP_SLOT_ASSISTANT);
+    assert_int_equal(doc.layout.n_lines, 302);
+    pp_document_free(&doc);
+    pp_buf_free(&source);
+}
+
 static void code_blocks(void **state)
 {
     (void)state;
@@ -86,7 +123,9 @@ static void plain(void **state)
 
 static const char everything[] =
     "# Heading\n\nSome **bold** words,\nlines and `code`.\n\n- one\n- two\n\n  inside two\n- three\n\n"
-    "1. first\n\n2. second\n\n> quote\n> more\n\n```python\ndef f():\n\n    return '```'\n```\n"
+    "1. first\n\n2. second\n\n> quote\n> more\n\n"
+    "| a | b |\n|---|:-:|\n| long cells here | of **several** words |\n| c |\n\n"
+    "```python\ndef f():\n\n    return '```'\n```\n"
     "after\r\nthat \033[2J 日本語の文章 e\xcc\x81\n\n~~~\nopen fence\n\n\nend";
 
 static void streaming_is_the_same(void **state)
@@ -173,7 +212,8 @@ static void survives_anything(void **state)
 TEST_GROUP(ui_markdown)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(markdown), cmocka_unit_test(code_blocks), cmocka_unit_test(plain),
+        cmocka_unit_test(markdown), cmocka_unit_test(tables), cmocka_unit_test(large_tables),
+        cmocka_unit_test(code_blocks), cmocka_unit_test(plain),
             cmocka_unit_test(streaming_is_the_same),
         cmocka_unit_test(a_megabyte_streams), cmocka_unit_test(survives_anything),
     };

@@ -7,7 +7,7 @@
 #include "ui/markdown.h"
 #include "ui/sanitize.h"
 
-enum { SEGMENT_MAX = 4096, LINE_MAX_BYTES = 8192, FENCE_INDENT_MAX = 12 };
+enum { SEGMENT_MAX = 4096, TABLE_MAX = 16384, LINE_MAX_BYTES = 8192, FENCE_INDENT_MAX = 12 };
 
 enum segment_kind { SEGMENT_TEXT, SEGMENT_FENCE_OPEN, SEGMENT_FENCE_CLOSE, SEGMENT_CODE };
 
@@ -60,6 +60,14 @@ static bool is_blank(const char *s, size_t from, size_t to)
     return from == to;
 }
 
+/* Of a table, as models write them. */
+static bool is_row(const char *s, size_t from, size_t to)
+{
+    while (from < to && s[from] == ' ')
+        from++;
+    return from < to && s[from] == '|';
+}
+
 /* --- segments ---------------------------------------------------------------------------------------------- */
 
 static struct segment code_segment(const struct pp_document *doc, const char *s, size_t n)
@@ -106,9 +114,10 @@ static struct segment text_segment(const char *s, size_t n, size_t pos)
             seg.complete = true;
             return seg;
         }
+        const size_t most = is_row(s, at, line.end) ? TABLE_MAX : SEGMENT_MAX; /* what is cut off would be no table */
         seg.end = line.end;
         seg.next = at = line.next;
-        if (line.cut || (line.whole && at - pos >= SEGMENT_MAX)) {
+        if (line.cut || (line.whole && at - pos >= most)) {
             seg.complete = seg.cut = true;
             return seg;
         }

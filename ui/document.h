@@ -1,9 +1,9 @@
 /* document.h - a message on its way to the screen: source text in, layout out, only the end anew while it grows.
  *
  * The source is cut into segments that can be laid out alone: paragraphs between blank lines, single lines of a
- * fenced code block, at most a few kilobytes each. A segment whose end has been seen is settled and never touched
- * again; the last one is laid out anew at each update. So an update costs what is new plus one segment, however long
- * the message is. UI thread. */
+ * fenced code block, at most a few kilobytes each, a table up to 16. A segment whose end has been seen is settled and
+ * never touched again; the last one is laid out anew at each update. So an update costs what is new plus one segment,
+ * however long the message is. UI thread. */
 #ifndef PP_UI_DOCUMENT_H
 #define PP_UI_DOCUMENT_H
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ui/table.h"
+
 enum { MAX_LISTS = 12, MAX_QUOTES = 6 };
 
 struct list {
@@ -29,6 +31,9 @@ struct writer {
     bool gap;             /* a blank line goes before the next paragraph */
     size_t first_line;    /* lines of the layout before this piece: no gap there */
     size_t link_start;
+    struct pp_table table;
+    bool in_table;
+    bool no_room;         /* for a table: this piece is laid out again without any */
 };
 
 static struct list *innermost(struct writer *w)
@@ -127,6 +132,43 @@ static void leave_list(struct writer *w)
     w->gap = w->n_lists == 0 || !innermost(w)->tight;
 }
 
+/* Its cells are one paragraph until it ends. */
+static void enter_table(struct writer *w, const MD_BLOCK_TABLE_DETAIL *detail)
+{
+    close_paragraph(w);
+    if (w->bullet_pending) { /* that of a list stands above it */
+        open_paragraph(w);
+        close_paragraph(w);
+    }
+    open_paragraph(w);
+    w->in_table = true;
+    w->table.mark = pp_layout_mark(w->l);
+    w->table.n = 0;
+    w->table.n_columns = detail->col_count;
+    w->table.n_heads = detail->head_row_count;
+}
+
+static void leave_table(struct writer *w)
+{
+    const struct list *list = innermost(w);
+    const int indent = quote_indent(w) + (list ? list->text_indent : 0);
+    const struct pp_frame f = {w->width, indent, indent, (uint8_t)w->quotes, PP_LINE_TEXT};
+    w->open = w->in_table = false;
+    w->gap = true;
+    if (!pp_table_lines(&w->table, w->l, &f, w->base))
+        w->no_room = true;
+}
+
+static void enter_cell(struct writer *w, const MD_BLOCK_TD_DETAIL *detail)
+{
+    const size_t column = w->table.n_columns ? w->table.n % w->table.n_columns : 0;
+    if (column < PP_TABLE_COLUMNS)
+        w->table.align[column] = detail->align == MD_ALIGN_RIGHT    ? PP_ALIGN_RIGHT
+                                 : detail->align == MD_ALIGN_CENTER ? PP_ALIGN_CENTER
+                                                                    : PP_ALIGN_LEFT;
+    pp_table_begin_cell(&w->table, w->l);
+}
+
 static int enter_block(MD_BLOCKTYPE type, void *detail, void *user)
 {
     struct writer *w = user;
@@ -162,6 +204,16 @@ static int enter_block(MD_BLOCKTYPE type, void *detail, void *user)
         w->open = false;
         pp_layout_lines(w->l, w->l->text.len, &(struct pp_frame){w->width, 0, 0, (uint8_t)w->quotes, PP_LINE_RULE});
         w->gap = true;
+        break;
+    case MD_BLOCK_TABLE:
+        enter_table(w, detail);
+        break;
+    case MD_BLOCK_TH:
+        w->bold++;
+        enter_cell(w, detail);
+        break;
+    case MD_BLOCK_TD:
+        enter_cell(w, detail);
         break;
     default:
         break;
@@ -204,6 +256,16 @@ static int leave_block(MD_BLOCKTYPE type, void *detail, void *user)
     case MD_BLOCK_P:
         close_paragraph(w);
         w->gap = true;
+        break;
+    case MD_BLOCK_TABLE:
+        leave_table(w);
+        break;
+    case MD_BLOCK_TH:
+        w->bold--;
+        pp_table_end_cell(&w->table, w->l);
+        break;
+    case MD_BLOCK_TD:
+        pp_table_end_cell(&w->table, w->l);
         break;
     default:
         break;
@@ -280,6 +342,19 @@ static const char *entity(const char *s, size_t n)
     return NULL;
 }
 
+/* A bar that is no border has a backslash before it there. */
+static void code_in_table(struct writer *w, const char *s, size_t n)
+{
+    size_t from = 0;
+    for (size_t i = 0; i + 1 < n; i++) {
+        if (s[i] != '\\' || s[i + 1] != '|')
+            continue;
+        pp_layout_text(w->l, s + from, i - from, style_now(w));
+        from = i + 1;
+    }
+    pp_layout_text(w->l, s + from, n - from, style_now(w));
+}
+
 static int text(MD_TEXTTYPE type, const MD_CHAR *s, MD_SIZE n, void *user)
 {
     struct writer *w = user;
@@ -289,15 +364,18 @@ static int text(MD_TEXTTYPE type, const MD_CHAR *s, MD_SIZE n, void *user)
         pp_layout_text(w->l, "\n", 1, style_now(w));
     else if (known)
         pp_layout_text(w->l, known, strlen(known), style_now(w));
+    else if (type == MD_TEXT_CODE && w->in_table)
+        code_in_table(w, s, n);
     else if (type != MD_TEXT_NULLCHAR)
         pp_layout_text(w->l, s, n, style_now(w));
     return w->l->bad;
 }
 
-void pp_markdown(struct pp_layout *l, const char *s, size_t n, int width, pp_style base)
+/* False: a table has no room. */
+static bool write_all(struct pp_layout *l, const char *s, size_t n, int width, pp_style base, bool tables)
 {
-    static const MD_PARSER parser = {
-        .flags = MD_FLAG_NOHTML | MD_FLAG_NOINDENTEDCODEBLOCKS | MD_FLAG_STRIKETHROUGH,
+    const MD_PARSER parser = {
+        .flags = MD_FLAG_NOHTML | MD_FLAG_NOINDENTEDCODEBLOCKS | MD_FLAG_STRIKETHROUGH | (tables ? MD_FLAG_TABLES : 0),
         .enter_block = enter_block,
         .leave_block = leave_block,
         .enter_span = enter_span,
@@ -308,4 +386,15 @@ void pp_markdown(struct pp_layout *l, const char *s, size_t n, int width, pp_sty
     if (md_parse(s, (MD_SIZE)n, &parser, &w) != 0)
         l->bad = true;
     close_paragraph(&w);
+    pp_table_free(&w.table);
+    return !w.no_room;
+}
+
+void pp_markdown(struct pp_layout *l, const char *s, size_t n, int width, pp_style base)
+{
+    const struct pp_layout_mark mark = pp_layout_mark(l);
+    if (write_all(l, s, n, width, base, true) || l->bad)
+        return;
+    pp_layout_rewind(l, mark); /* as it was written, then */
+    write_all(l, s, n, width, base, false);
 }

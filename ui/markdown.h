@@ -1,8 +1,9 @@
 /* markdown.h - one piece of Markdown (some paragraphs, lists, quotes; no fenced code, document.c takes that out)
  * made into lines.
  *
- * Parsed with md4c: emphasis, code spans, links (their address is shown), headings, lists, quotes, rules. Line ends
- * inside a paragraph stay line ends, as models mean them. HTML is text. */
+ * Parsed with md4c: emphasis, code spans, links (their address is shown), headings, lists, quotes, rules,
+ * tables (table.h) as far as the screen has room for their columns. Line ends inside a paragraph stay line ends, as
+ * models mean them. HTML is text, but for <br> in a table. */
 #ifndef PP_UI_MARKDOWN_H
 #define PP_UI_MARKDOWN_H
 
