@@ -156,6 +156,9 @@ bool pp_controller_undo(struct pp_controller *c, int n);
 void pp_controller_redo(struct pp_controller *c);
 /* Shows the branch left (-1) or right (+1) of a message. */
 void pp_controller_sibling(struct pp_controller *c, size_t message, int step);
+/* Shows the youngest branch of this conversation that has the message; PP_DIRTY_TRANSCRIPT when it is there. False: it
+ * cannot be done now. */
+bool pp_controller_show_branch_of(struct pp_controller *c, int64_t message);
 /* A new conversation that begins with this branch, without its last n_back questions and what follows them; pages are
  * shared. */
 void pp_controller_fork(struct pp_controller *c, int n_back);

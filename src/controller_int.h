@@ -537,6 +537,7 @@ void ctl_run_send(struct pp_job *job, struct pp_store *st);
 void ctl_run_open(struct pp_job *job, struct pp_store *st);
 void ctl_run_update(struct pp_job *job, struct pp_store *st);
 void ctl_run_sibling(struct pp_job *job, struct pp_store *st);
+void ctl_run_branch_of(struct pp_job *job, struct pp_store *st);
 void ctl_run_fork(struct pp_job *job, struct pp_store *st);
 void ctl_run_delete(struct pp_job *job, struct pp_store *st);
 void ctl_run_template(struct pp_job *job, struct pp_store *st);

@@ -211,17 +211,11 @@ static enum pp_code youngest(struct ctl_job *j, struct pp_store *st, int64_t *le
     return code ? code : pp_store_descend(st, j->session.id, j->id, n - 1, leaf, err);
 }
 
-/* In: session.id, id (the parent message, 0 for the first), step (which of its children; -1: the one that leads to
- * session.head, or if that is 0 the youngest). Out: session.head, list and n. */
-void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
+/* The conversation ends with `leaf` from now on. */
+static void end_with(struct ctl_job *j, struct pp_store *st, int64_t leaf)
 {
-    struct ctl_job *j = (struct ctl_job *)job;
-    int64_t leaf = j->session.head;
+    struct pp_job *job = &j->job;
     struct pp_session now = {0};
-    if (j->step >= 0)
-        job->code = pp_store_descend(st, j->session.id, j->id, j->step, &leaf, &job->err);
-    else if (!leaf)
-        job->code = youngest(j, st, &leaf, &job->err);
     if (job->code == PP_OK)
         job->code = pp_store_session_get(st, j->session.id, &now, &job->err);
     if (job->code == PP_OK) {
@@ -232,6 +226,31 @@ void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
     if (job->code == PP_OK)
         job->code = pp_store_branch(st, leaf, &j->list, &j->n, &job->err);
     j->session.head = leaf;
+}
+
+/* In: session.id, id (the parent message, 0 for the first), step (which of its children; -1: the one that leads to
+ * session.head, or if that is 0 the youngest). Out: session.head, list and n. */
+void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    int64_t leaf = j->session.head;
+    if (j->step >= 0)
+        job->code = pp_store_descend(st, j->session.id, j->id, j->step, &leaf, &job->err);
+    else if (!leaf)
+        job->code = youngest(j, st, &leaf, &job->err);
+    end_with(j, st, leaf);
+}
+
+/* In: session.id, id (a message). Out: session.head, list and n: of the youngest branch that has it. */
+void ctl_run_branch_of(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    int64_t leaf = j->id;
+    int n = 0;
+    job->code = pp_store_siblings_before(st, j->session.id, j->id, INT64_MAX, &n, &job->err);
+    if (job->code == PP_OK && n)
+        job->code = pp_store_descend(st, j->session.id, j->id, n - 1, &leaf, &job->err);
+    end_with(j, st, leaf);
 }
 
 /* The place of message `id` in list[0 .. n), from 1 on; 0 if it is none of them. */

@@ -357,32 +357,63 @@ void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m)
                m->n_siblings);
 }
 
+/* Shows the branch that a job has read. False, with a notice: it has none. */
+static bool take_branch(struct pp_controller *c, struct ctl_job *j)
+{
+    struct pp_job *job = &j->job;
+    c->switching = c->stepping = false;
+    c->more_steps = 0;
+    ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
+    if (job->code == PP_OK && !pp_branch_assign(&c->branch, j->list, j->n))
+        job->code = pp_fail_nomem(&job->err, "the messages");
+    if (job->code != PP_OK) {
+        ctl_notice(c, true, "%s", job->err.text);
+        ctl_head_not_saved(c);
+        return false;
+    }
+    ctl_head_saved(c, j->session.head);
+    ctl_show_context(c);
+    ctl_show_running(c);
+    ctl_prepare(c);
+    return true;
+}
+
 static void on_sibling(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
     const int more = c->more_steps;
-    c->switching = c->stepping = false;
-    c->more_steps = 0;
-    if (job->code == PP_OK && !pp_branch_assign(&c->branch, j->list, j->n))
-        job->code = pp_fail_nomem(&job->err, "the messages");
-    if (job->code == PP_OK) {
-        ctl_head_saved(c, j->session.head);
-        ctl_show_context(c);
-        ctl_show_running(c);
-        ctl_prepare(c);
+    if (take_branch(c, j)) {
         if (j->flag)
             ctl_notice(c, false, "what was taken back is there again");
         else if (j->at < c->branch.n)
             ctl_tell_branch(c, &c->branch.items[j->at].msg);
         if (more)
             pp_controller_sibling(c, j->at, more);
-    } else {
-        ctl_notice(c, true, "%s", job->err.text);
-        ctl_head_not_saved(c);
     }
-    ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
     ctl_job_free(job);
+}
+
+static void on_branch_of(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    if (take_branch(c, (struct ctl_job *)job))
+        ctl_notice(c, false, "what was found is on another branch of this conversation, which is shown now");
+    ctl_job_free(job);
+}
+
+bool pp_controller_show_branch_of(struct pp_controller *c, int64_t message)
+{
+    if (!c->session.id || c->switching || ctl_answering(c) || c->state == PP_STATE_CLOSING)
+        return false;
+    struct ctl_job *j = ctl_job_new(c, ctl_run_branch_of, on_branch_of);
+    if (!j)
+        return false;
+    pp_branch_truncate(&c->group, 0);
+    j->session.id = c->session.id;
+    j->id = message;
+    post_switch(c, j);
+    return true;
 }
 
 void pp_controller_sibling(struct pp_controller *c, size_t message, int step)

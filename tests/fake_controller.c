@@ -12,7 +12,7 @@
  *   "the disk is full" nothing is saved until "make room"
  *   "title TEXT" names the conversation
  * Everything else is echoed. PIPPIN_FAKE_SEARCH=N: a search in the list takes N ticks, and finds the last one; it has
- * two hundred messages more then with PIPPIN_FAKE_HIT=N, and number N is found.
+ * two hundred messages more then with PIPPIN_FAKE_HIT=N, and number N is found; 998 is on another branch.
  * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave;
  * with PIPPIN_FAKE_STUCK nothing tells that it has ended, but whoever asks.
  * PIPPIN_FAKE_TEMPORARY keeps nothing: as it is wanted, or ("unwanted") as it cannot.
@@ -586,6 +586,17 @@ void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
     if (to >= 0 && to < m->n_siblings)
         m->sibling = to;
     c->dirty |= PP_DIRTY_TRANSCRIPT;
+}
+
+bool pp_controller_show_branch_of(struct pp_controller *c, int64_t message)
+{
+    if (message != 998)
+        return false;
+    add_message(c, PP_ROLE_ASSISTANT, "It stands on another branch.")->shown.id = message;
+    for (int i = 0; i < 50; i++)
+        add_message(c, PP_ROLE_USER, "and on");
+    say(c, false, "another branch");
+    return true;
 }
 
 void pp_controller_fork(struct pp_controller *c, int n_back)

@@ -449,6 +449,39 @@ static void test_edit_and_undo(void **state)
     assert_int_equal(fix_message(2)->n_siblings, 3);
 }
 
+/* What a search has found: the branch that it is on, down to its youngest end. */
+static void test_branch_of(void **state)
+{
+    (void)state;
+    assert_false(pp_controller_show_branch_of(fix.c, 1)); /* nothing is there yet */
+    fixture_turn(&fix, "one", "a");
+    fixture_turn(&fix, "two", "b");
+    fixture_turn(&fix, "three", "c");
+    const int64_t two = fix_message(2)->id, c = fix_message(5)->id, here = pp_controller_session_id(fix.c);
+    assert_true(pp_controller_edit(fix.c, 0, "ONE"));
+    assert_false(pp_controller_show_branch_of(fix.c, two)); /* not now */
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
+    fix_answer("d");
+    assert_true(pp_controller_show_branch_of(fix.c, two));
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 6);
+    assert_int_equal(fix_message(2)->id, two);
+    assert_non_null(strstr(fix_status()->notice, "another branch"));
+    pp_controller_sibling(fix.c, 0, 1);
+    pump_until(&fix, strcmp(fix_message(0)->text, "ONE") == 0);
+    assert_true(pp_controller_show_branch_of(fix.c, c)); /* nothing is below it */
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 6);
+    pp_controller_new_session(fix.c);
+    pp_controller_open(fix.c, here); /* the conversation ends so from now on */
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 6);
+    assert_int_equal(fix_message(5)->id, c);
+    assert_true(pp_controller_show_branch_of(fix.c, 99)); /* nobody's */
+    pump_until(&fix, fix_status()->notice_is_error);
+    assert_int_equal(pp_controller_n_messages(fix.c), 6);
+    fixture_flush(&fix);
+    fixture_turn(&fix, "four", "e");
+    assert_int_equal(pp_controller_n_messages(fix.c), 8);
+}
+
 static int count_commit(void *n)
 {
     ++*(int *)n;
@@ -799,6 +832,7 @@ TEST_GROUP(controller)
         READY(test_io_error),
         READY(test_regenerate),
         READY(test_edit_and_undo),
+        READY(test_branch_of),
         cmocka_unit_test(test_fork_at_once),
         READY(test_fork),
         READY(test_context_comes_back),

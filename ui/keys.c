@@ -516,6 +516,10 @@ void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
         pp_ui_clear_notice(ui);
     }
     ui->dirty |= PP_DRAW_INPUT;
+    if (ui->found.asked) { /* the user goes on before it is there */
+        ui->found.session = ui->found.message = 0;
+        ui->found.asked = false;
+    }
     if (ui->leaving) {
         if (key->type == PP_KEY_PASTE) /* it was still coming when all ended */
             insert_paste(ui, key);

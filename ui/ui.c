@@ -208,15 +208,19 @@ void pp_ui_show_found(struct pp_ui *ui)
 {
     const size_t n = pp_controller_n_messages(ui->controller);
     const int64_t wanted = ui->found.session == pp_controller_session_id(ui->controller) ? ui->found.message : 0;
+    const bool asked = ui->found.asked;
     size_t i = 0;
-    ui->found.session = ui->found.message = 0;
-    if (!wanted)
-        return;
-    while (i < n && pp_controller_message(ui->controller, i)->id != wanted)
+    while (wanted && i < n && pp_controller_message(ui->controller, i)->id != wanted)
         i++;
-    if (i < n)
+    if (wanted && i == n && asked)
+        return; /* its branch is on its way */
+    ui->found.asked = wanted && i == n && pp_controller_show_branch_of(ui->controller, wanted);
+    if (ui->found.asked)
+        return;
+    ui->found.session = ui->found.message = 0;
+    if (wanted && i < n)
         pp_transcript_show(ui, i, ui->found.word);
-    else
+    else if (wanted)
         pp_ui_notice(ui, false, "what was found is on another branch of this conversation");
 }
 
@@ -259,6 +263,8 @@ static void pump(struct pp_ui *ui)
         ui->held = NULL;
         pp_ui_show_found(ui);
     }
+    if (ui->found.asked && (dirty & PP_DIRTY_TRANSCRIPT))
+        pp_ui_show_found(ui);
     take_back_unsent(ui);
     end_lost_edit(ui);
     const struct pp_status *s = pp_controller_status(ui->controller);

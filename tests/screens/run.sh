@@ -746,13 +746,15 @@ impatient_search() { # Enter before anything is found opens what is found, not w
     start 80x24 PIPPIN_FAKE_SEARCH=80 && see ready && keys F2 && see "Rain in" && text "evil" && keys Enter Escape &&
         gone "Search" && sleep 0.6 && ! screen | grep -qF "─ Evil" || { why=${why:-"it was opened after Esc"}; return 1; }
 }
-found_is_shown() { # also in the conversation that is open, and not where it is on another branch
+found_is_shown() { # also in the conversation that is open, and on another branch
     start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=70" && see ready && keys F2 && see "Rain in" && text "old" &&
         see "what was found" && keys Enter && see "old message 70" && gone "the lamps" &&
         gone "new text" && keys End && see "the lamps" &&
         keys F2 && see "what was found" && text "old" && keys Enter && see "old message 70" || return 1
     start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=999" && see ready && keys F2 && see "Rain in" && text "old" &&
-        see "what was found" && keys Enter && see "on another branch" && see "the lamps"
+        see "what was found" && keys Enter && see "on another branch" && see "the lamps" &&
+        start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=998" && see ready && keys F2 && see "Rain in" && text "old" &&
+        see "what was found" && keys Enter && see "It stands on another branch" && keys End && gone "It stands"
 }
 elsewhere() {
     start 80x24 PIPPIN_FAKE_ELSEWHERE=2 && see "2 answers elsewhere" && keys F2 && see "answering" && see "✎ 雨の港" &&
