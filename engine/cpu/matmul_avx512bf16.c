@@ -20,7 +20,7 @@ enum {
     STRIP_BLOCKS = STRIP_COLS / PP_BF16_BLOCK,
     TILE_ACTS = 4,     /* with two groups 8 sums of a half, of the other, and of all: 24 registers */
     FEW_ACTS = 4,
-    CHUNK_ROWS = 128,  /* weight rows that meet the same columns of many rows: they and their sums stay in the L2 cache */
+    CHUNK_ROWS = 128,  /* weight rows that meet the same columns of many rows, which stay in the L2 cache */
 };
 
 enum part { UPPER, LOWER };
