@@ -101,13 +101,9 @@ static enum pp_code load_bias(const struct loading *l)
 
 /* --- IA3 ----------------------------------------------------------------------------------------------------- */
 
-static bool reads(const struct pp_op *op, int slot)
-{
-    return op->in == slot || op->in2 == slot;
-}
-
-/* Whether a projection's input is read by nothing else and does not come from a norm: only then it can be scaled alone
- * and where it lies. Otherwise W's columns are, in a copy of it that stands for W. */
+/* Whether a projection's input does not come from a norm, and is read by nobody behind the projection nor by another
+ * one before it, which may be of the same stage: only then it can be scaled alone and where it lies. Otherwise W's
+ * columns are, in a copy of it that stands for W. */
 static bool has_own_input(const struct pp_plan *p, int linear)
 {
     int at = 0;
@@ -120,14 +116,9 @@ static bool has_own_input(const struct pp_plan *p, int linear)
     const int slot = p->ops[at].in;
     int i = at - 1;
     for (; i >= 0 && p->ops[i].out != slot; i--)
-        if (reads(&p->ops[i], slot))
+        if (p->ops[i].kind == PP_OP_LINEAR && pp_plan_op_reads(p, &p->ops[i], slot))
             return false;
-    if (i < 0 || p->ops[i].kind == PP_OP_NORM)
-        return false;
-    for (i = at + 1; i < p->n_ops && p->ops[i].out != slot; i++)
-        if (reads(&p->ops[i], slot))
-            return false;
-    return i == p->n_ops || !reads(&p->ops[i], slot);
+    return i >= 0 && p->ops[i].kind != PP_OP_NORM && !pp_plan_reads(p, slot, at + 1);
 }
 
 static enum pp_code load_ia3(const struct loading *l, int index)

@@ -460,6 +460,8 @@ bool pp_plan_has_states(const struct pp_plan *plan);
 /* Whether what is in a slot, or in some of it, is read by the from-th operation or one behind it, before it is written
  * anew. What a backend fuses away must not be. */
 bool pp_plan_reads(const struct pp_plan *plan, int slot, int from);
+/* Whether this operation does. */
+bool pp_plan_op_reads(const struct pp_plan *plan, const struct pp_op *op, int slot);
 /* The last step of pp_plan_build: gives every layer its place in a tier, those of attention first, each kind in the
  * order of the plan. PP_ERR_UNSUPPORTED: there would be more than PP_MAX_TIERS. */
 enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err);

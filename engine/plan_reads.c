@@ -26,7 +26,7 @@ static bool recurrence_reads(const struct pp_plan *p, const struct pp_recurrence
            (r->kind == PP_RECUR_RWKV7 && overlap(p, r->look, slot));
 }
 
-static bool op_reads(const struct pp_plan *p, const struct pp_op *op, int slot)
+bool pp_plan_op_reads(const struct pp_plan *p, const struct pp_op *op, int slot)
 {
     const bool adds = op->kind == PP_OP_ADD || op->kind == PP_OP_SPREAD || op->kind == PP_OP_WRITE_STREAMS;
     return overlap(p, op->in, slot) || overlap(p, op->in2, slot) || (adds && overlap(p, op->out, slot)) ||
@@ -38,7 +38,7 @@ bool pp_plan_reads(const struct pp_plan *p, int slot, int from)
 {
     int64_t done = p->slots[slot].at; /* parts may be written one after the other */
     for (int i = from; i < p->n_ops; i++) {
-        if (op_reads(p, &p->ops[i], slot))
+        if (pp_plan_op_reads(p, &p->ops[i], slot))
             return true;
         done = written(p, p->ops[i].out, slot, done);
         if (done >= p->slots[slot].at + p->slots[slot].width)

@@ -522,6 +522,47 @@ static void other_norms(void **state)
     }
 }
 
+/* --- scales of inputs ----------------------------------------------------------------------------------------- */
+
+/* W with the columns of another strength: IA3 of a feed-forward part. */
+static float *scale_inputs(struct folder *f, const struct pp_tensor *w)
+{
+    char name[160];
+    snprintf(name, sizeof name, "base_model.model.%.*s.ia3_l", (int)(strlen(w->name) - strlen(".weight")), w->name);
+    const float *scales = folder_add(f, name, 1, w->ne[0], 1, 0.9f);
+    float *out = pp_malloc(w->size);
+    for (int64_t o = 0; o < w->ne[1]; o++)
+        for (int64_t i = 0; i < w->ne[0]; i++)
+            out[o * w->ne[0] + i] = ((const float *)w->data)[o * w->ne[0] + i] * scales[i];
+    return out;
+}
+
+/* Inputs that others read, too, keep their values for those: of what a scan's steps are made of the scan itself. */
+static void shared_inputs(void **state)
+{
+    static const char *const steps[] = {".bcdt_proj.weight", NULL};
+    const struct decoder_shape s = decoder_shape("plamo2");
+    struct decoder *d = decoder_make(&s);
+    struct folder f = {.random = 8};
+    struct pp_error err;
+    const int n = SMALL_TEXT * s.n_vocab;
+    const char *file = decoder_write(d), *model = fresh_path("model");
+    (void)state;
+    assert_ok(pp_convert_to_folder(file, model, &(struct pp_convert_options){0}, &err), err);
+    const char *merged = change_folder(model, steps, scale_inputs, &f);
+    const char *peft = folder_write_peft(&f, "{\"peft_type\":\"IA3\",\"feedforward_modules\":[\"bcdt_proj\"]}");
+    float *want = logits_of(merged, NULL, s.n_vocab), *alone = logits_of(model, NULL, s.n_vocab);
+    assert_true(farthest(alone, want, n) > 0.01);
+    float *got = logits_of(model, peft, s.n_vocab);
+    if (!(farthest(got, want, n) < 1e-4))
+        fail_msg("%s on %s is %g off", peft, model, farthest(got, want, n));
+    pp_free(got);
+    pp_free(want);
+    pp_free(alone);
+    folder_empty(&f);
+    decoder_free(d);
+}
+
 /* --- tokens with embeddings of their own --------------------------------------------------------------------- */
 
 static const int own_ids[] = {9, 2, 30};
@@ -732,6 +773,7 @@ TEST_GROUP(adapter_modules)
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
         cmocka_unit_test(norms),           cmocka_unit_test(other_norms),  cmocka_unit_test(other_pieces),
         cmocka_unit_test(beside_text),     cmocka_unit_test(norms_in_a_batch),
+        cmocka_unit_test(shared_inputs),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }
