@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/cpu/isa.h"
@@ -259,6 +260,13 @@ static void quantised(void **state)
     assert_ok(pp_adapter_load(r.m, merge(m, false, 6), &other, &err), err);
     assert_int_equal(pp_engine_at_hand(r.e, &(struct pp_adapter_use){other, 1}, 1, ids, SMALL_TEXT), 0);
     assert_int_equal(pp_engine_at_hand(r.e, &(struct pp_adapter_use){a, 0.5f}, 1, ids, SMALL_TEXT), 0);
+    pp_adapter_free(other);
+    static const char half[] = "{\"peft_type\":\"LORA\",\"r\":5,\"lora_alpha\":5}"; /* the same matrices */
+    char path[512];
+    snprintf(path, sizeof path, "%s/adapter_config.json", adapter);
+    assert_ok(pp_write_file(path, half, strlen(half), 0600, &err), err);
+    assert_ok(pp_adapter_load(r.m, adapter, &other, &err), err);
+    assert_int_equal(pp_engine_at_hand(r.e, &(struct pp_adapter_use){other, 1}, 1, ids, SMALL_TEXT), 0);
     pp_adapter_free(other);
     for (int64_t i = 0; i < n; i++) {
         far[0] += fabs((double)got[0][i] - want[i]);

@@ -601,6 +601,52 @@ static void identities(void **state)
     close_run(&r);
 }
 
+/* So is all that a LoRA's matrices are multiplied by, and where it acts: B held as whole numbers and doubled differs in
+ * its unit alone. */
+static void identities_of_loras(void **state)
+{
+    enum { LORAS = 8, RANK = 4 };
+    static const char *const configs[] = {
+        "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":4}", "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8}",
+        "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":4,\"alora_invocation_tokens\":[7,8]}",
+        "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":4,\"alora_invocation_tokens\":[7,8,9]}"};
+    static const struct {
+        int config;
+        bool embeddings;
+        int changed; /* which half is doubled; -1: none */
+    } loras[LORAS] = {{0, false, -1}, {1, false, -1}, {0, false, 1}, {2, false, -1},
+                      {3, false, -1}, {0, true, -1},  {1, true, -1}, {0, true, 1}};
+    static const uint32_t types[] = {PP_TYPE_F32, PP_TYPE_Q8_0};
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        const struct tiny_shape s = biased_shape(types[t]);
+        struct run r = open_run(tiny_model(&s), 1);
+        struct pp_sha256 seen[LORAS];
+        for (int i = 0; i < LORAS; i++) {
+            struct folder f = {.random = 11};
+            struct pp_adapter *a;
+            struct pp_error err;
+            if (loras[i].embeddings) {
+                folder_add(&f, "base_model.model.model.embed_tokens.lora_embedding_A", RANK, s.n_vocab, 0, 0.2f);
+                folder_add(&f, "base_model.model.model.embed_tokens.lora_embedding_B", s.n_embd, RANK, 0, 0.2f);
+            } else {
+                folder_add_lora(&f, &s, 4, RANK);
+            }
+            const struct folder_part *half = loras[i].changed < 0 ? NULL : &f.parts[loras[i].changed];
+            for (int64_t k = 0; half && k < half->rows * half->cols; k++)
+                half->data[k] *= 2;
+            assert_ok(pp_adapter_load(r.model, folder_write_peft(&f, configs[loras[i].config]), &a, &err), err);
+            seen[i] = a->identity;
+            for (int k = 0; k < i; k++)
+                if (memcmp(&seen[k], &seen[i], sizeof seen[i]) == 0)
+                    fail_msg("type %u: LoRAs %d and %d have one identity", types[t], k, i);
+            pp_adapter_free(a);
+            folder_empty(&f);
+        }
+        close_run(&r);
+    }
+}
+
 static bool idle(const struct folder *f, const char *config, const struct run *r)
 {
     struct pp_adapter_file *file;
@@ -693,6 +739,7 @@ TEST_GROUP(lora_kinds)
         cmocka_unit_test(all_kernels),
         cmocka_unit_test(mlx),
         cmocka_unit_test(identities),
+        cmocka_unit_test(identities_of_loras),
         cmocka_unit_test(idle_adapters),
     };
     return cmocka_run_group_tests_name("lora_kinds", tests, NULL, NULL);
