@@ -199,6 +199,26 @@ static void base_pages_are_reused(void **state)
         pp_seq_free(all[i]);
 }
 
+/* What stands on the next page may end an invocation on this one: then less of it is computed with the adapter than
+ * where the same tokens hold the last one whole. */
+static void ended_on_the_next_page(void **state)
+{
+    enum { BEGIN = 2 * PP_PAGE_TOKENS, WHOLE = BEGIN - 50, ENDED = BEGIN - 2 };
+    int32_t tokens[LENGTH], got[8], expected[8];
+    (void)state;
+    memcpy(tokens, text(WHOLE, ENDED), sizeof tokens);
+    tokens[5] = 61; /* no page of another test fits */
+    const struct pp_adapter_use use = {fix.invoked, 1};
+    struct pp_seq *first = sequence(fix.invoked, 1), *second = sequence(fix.invoked, 1);
+    assert_int_equal(answer(first, tokens, LENGTH, got), 0);
+    assert_int_equal(pp_engine_at_hand(fix.engine, &use, 1, tokens, LENGTH), LENGTH / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
+    tokens[BEGIN] = 61;
+    assert_int_equal(pp_engine_at_hand(fix.engine, &use, 1, tokens, LENGTH), PP_PAGE_TOKENS);
+    assert_int_equal(answer(second, tokens, LENGTH, expected), PP_PAGE_TOKENS);
+    pp_seq_free(first);
+    pp_seq_free(second);
+}
+
 /* Two prompts under different adapters that are read together share what comes before the invocation. */
 static void shared_while_read(void **state)
 {
@@ -354,6 +374,7 @@ TEST_GROUP(activate)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(acts_behind_its_invocation),
         cmocka_unit_test(base_pages_are_reused),
+        cmocka_unit_test(ended_on_the_next_page),
         cmocka_unit_test(shared_while_read),
         cmocka_unit_test(snapshots),
         cmocka_unit_test(files),

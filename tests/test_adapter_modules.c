@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "engine/export.h"
 #include "engine/gguf.h"
+#include "engine/lora.h"
 #include "engine/safetensors.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_model.h"
@@ -624,6 +625,50 @@ static void own_tokens(void **state)
     check_tokens("qwen", both, "{\"lm_head\": [9, 2, 30], \"transformer.wte\": [9, 2, 30]}");
 }
 
+/* An adapter that differs in the bias of a norm, in a value of a token's row or in which token that is, is another. */
+static void identities(void **state)
+{
+    static const struct {
+        const char *arch, *config, *name;
+        float changed;
+    } cases[] = {
+        {"orion", "{\"peft_type\":\"LORA\",\"modules_to_save\":[\"norm\"]}", "model.norm.bias", 0},
+        {"orion", "{\"peft_type\":\"LORA\",\"modules_to_save\":[\"norm\"]}", "model.norm.bias", 0.25f},
+        {"qwen", "{\"peft_type\":\"LORA\",\"trainable_token_indices\":{\"wte\":[9]}}",
+         "transformer.wte.token_adapter.trainable_tokens_delta", 0},
+        {"qwen", "{\"peft_type\":\"LORA\",\"trainable_token_indices\":{\"wte\":[9]}}",
+         "transformer.wte.token_adapter.trainable_tokens_delta", 0.25f},
+        {"qwen", "{\"peft_type\":\"LORA\",\"trainable_token_indices\":{\"wte\":[8]}}",
+         "transformer.wte.token_adapter.trainable_tokens_delta", 0},
+    };
+    enum { CASES = sizeof cases / sizeof *cases };
+    struct pp_sha256 seen[CASES];
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        const struct decoder_shape s = decoder_shape(cases[i].arch);
+        struct decoder *d = decoder_make(&s);
+        struct folder f = {.random = 9};
+        struct pp_adapter *a;
+        struct pp_model *m;
+        struct pp_error err;
+        char name[160];
+        snprintf(name, sizeof name, "base_model.model.%s", cases[i].name);
+        const bool row = strstr(name, "delta") != NULL;
+        folder_add(&f, name, row ? 1 : s.n_embd, row ? s.n_embd : 0, 0, 0.5f);
+        f.parts[0].data[7] += cases[i].changed;
+        assert_ok(pp_model_open(decoder_write(d), &m, &err), err);
+        assert_ok(pp_adapter_load(m, folder_write_peft(&f, cases[i].config), &a, &err), err);
+        seen[i] = a->identity;
+        for (int k = 0; k < i; k++)
+            if (memcmp(&seen[k], &seen[i], sizeof seen[i]) == 0)
+                fail_msg("%s: adapters %d and %d have one identity", cases[i].name, k, i);
+        pp_adapter_free(a);
+        pp_model_close(m);
+        folder_empty(&f);
+        decoder_free(d);
+    }
+}
+
 static void bad_tokens(void **state)
 {
     static const struct {
@@ -773,7 +818,7 @@ TEST_GROUP(adapter_modules)
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
         cmocka_unit_test(norms),           cmocka_unit_test(other_norms),  cmocka_unit_test(other_pieces),
         cmocka_unit_test(beside_text),     cmocka_unit_test(norms_in_a_batch),
-        cmocka_unit_test(shared_inputs),
+        cmocka_unit_test(shared_inputs),   cmocka_unit_test(identities),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }

@@ -166,6 +166,30 @@ static void adapters_apart(void **state)
     unrig(&r);
 }
 
+/* The last page, which is not full, is found under the adapters before, but only behind the same pages. */
+static void tails_behind_others(void **state)
+{
+    (void)state;
+    struct rig r = rig(64, PP_KV_F16);
+    int32_t text[MOST];
+    float *a = pp_malloc(r.row), *b = pp_malloc(r.row);
+    write_text(text, MOST, 3);
+    struct pp_seq *s = new_seq(&r), *other = new_seq(&r);
+    assert_int_equal(ask(&r, s, text, 150, 64, NULL), 0);
+    use_adapter(&r, s, 1); /* lets go of it */
+    assert_int_equal(ask(&r, other, text, 150, 64, NULL), 149);
+    text[100]++;
+    assert_int_equal(ask(&r, other, text, 128, 64, NULL), 100);
+    assert_int_equal(ask(&r, other, text, 150, 64, a), 128);
+    ask_cold(0, PP_KV_F16, text, 150, b);
+    assert_memory_equal(a, b, r.row);
+    pp_seq_free(s);
+    pp_seq_free(other);
+    pp_free(a);
+    pp_free(b);
+    unrig(&r);
+}
+
 /* Held pages stay; of the others those that were held longest ago make room. */
 static void room_is_made(void **state)
 {
@@ -472,6 +496,7 @@ TEST_GROUP(pages)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(found_again),          cmocka_unit_test(adapters_apart),
+        cmocka_unit_test(tails_behind_others),
         cmocka_unit_test(room_is_made),         cmocka_unit_test(no_room_to_copy),
         cmocka_unit_test(trees_are_kept_first), cmocka_unit_test(vectors_are_not_found),
         cmocka_unit_test(any_order),            cmocka_unit_test(answers_use_them),
