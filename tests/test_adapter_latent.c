@@ -323,6 +323,34 @@ static void refused(void **state)
 #undef MODULE
 }
 
+/* Whichever allocation fails while it is loaded or put on, that is what is said. */
+static void out_of_memory(void **state)
+{
+    const struct expert_shape s = shape(true);
+    struct expert_model *m = expert_model_make(&s);
+    struct running r = run_small(expert_model_write(m), NULL);
+    const char *path = merge(m, true, 5);
+    enum pp_code code = PP_ERR_NOMEM;
+    struct pp_adapter *a = NULL;
+    struct pp_error err;
+    (void)state;
+    for (uint64_t nth = 1; code; nth++) {
+        pp_mem_fail_at(nth, 0);
+        code = pp_adapter_load(r.m, path, &a, &err);
+        if (!code)
+            code = pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, 1}, 1, &err);
+        pp_mem_fail_at(0, 0);
+        if (code && code != PP_ERR_NOMEM)
+            fail_msg("allocation %d failed and the error was %d: %s", (int)nth, (int)code, err.text);
+        if (code) {
+            pp_adapter_free(a);
+            a = NULL;
+        }
+    }
+    expert_model_free(m);
+    stop_adapted(&r, a);
+}
+
 TEST_GROUP(adapter_latent)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +358,7 @@ TEST_GROUP(adapter_latent)
         cmocka_unit_test(sets_of_rows),
         cmocka_unit_test(quantised),
         cmocka_unit_test(refused),
+        cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests_name("adapter_latent", tests, NULL, NULL);
 }

@@ -724,6 +724,82 @@ static void idle_adapters(void **state)
     close_run(&r);
 }
 
+/* Whichever allocation fails while an adapter is loaded, or put on, that is what is said; the next attempt is as if
+ * there had been none. */
+static void loads_without_memory(const struct tiny_shape *s, const struct folder *f, const char *config)
+{
+    struct run r = open_run(tiny_model(s), 2);
+    struct pp_adapter *a = NULL;
+    struct pp_error err = {0};
+    struct pp_seq *seq;
+    enum pp_code code = PP_ERR_NOMEM;
+    const char *path = folder_write_peft(f, config);
+    for (uint64_t nth = 1; code; nth++) {
+        pp_mem_fail_at(nth, 0);
+        code = pp_adapter_load(r.model, path, &a, &err);
+        pp_mem_fail_at(0, 0);
+        if (code && code != PP_ERR_NOMEM)
+            fail_msg("allocation %d failed and the error was %d: %s", (int)nth, (int)code, err.text);
+        assert_true(nth < 10000);
+    }
+    float *alone = logits_of(&r, NULL, 0);
+    assert_ok(pp_seq_new(r.engine, &seq, &err), err);
+    code = PP_ERR_NOMEM;
+    for (uint64_t nth = 1; code; nth++) {
+        pp_mem_fail_at(nth, 0);
+        code = pp_seq_set_adapters(seq, &(struct pp_adapter_use){a, 1}, 1, &err);
+        pp_mem_fail_at(0, 0);
+        assert_true(!code || (code == PP_ERR_NOMEM && !pp_seq_uses(seq, a)));
+        float *still = logits_of(&r, NULL, 0);
+        assert_memory_equal(alone, still, (size_t)(TOKENS * s->n_vocab) * sizeof *alone);
+        pp_free(still);
+    }
+    pp_seq_free(seq);
+    struct run fresh = open_run(r.model->info.path, 2);
+    struct pp_adapter *again;
+    assert_ok(pp_adapter_load(fresh.model, path, &again, &err), err);
+    float *got = logits_of(&r, &(struct pp_adapter_use){a, 1}, 1);
+    float *want = logits_of(&fresh, &(struct pp_adapter_use){again, 1}, 1);
+    assert_memory_equal(got, want, (size_t)(TOKENS * s->n_vocab) * sizeof *got);
+    assert_memory_not_equal(got, alone, sizeof *got);
+    pp_free(got);
+    pp_free(want);
+    pp_free(alone);
+    pp_adapter_free(a);
+    pp_adapter_free(again);
+    close_run(&r);
+    close_run(&fresh);
+}
+
+static void out_of_memory(void **state)
+{
+    static const uint32_t types[] = {PP_TYPE_F32, PP_TYPE_Q8_0};
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        const struct tiny_shape s = biased_shape(types[t]);
+        struct folder f = {.random = 14};
+        folder_add_lora(&f, &s, 3, 4);
+        folder_add(&f, "base_model.model.model.embed_tokens.lora_embedding_A", 4, s.n_vocab, 0, 0.2f);
+        folder_add(&f, "base_model.model.model.embed_tokens.lora_embedding_B", s.n_embd, 4, 0, 0.2f);
+        loads_without_memory(&s, &f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8}");
+        folder_empty(&f);
+        make_dora(&f, &s);
+        loads_without_memory(&s, &f, dora_config);
+        folder_empty(&f);
+        make_ia3(&f, &s);
+        folder_add_named(&f, 5, ".ia3_l", 1, s.n_embd, 1, 0.5f);
+        loads_without_memory(&s, &f, ia3_config);
+        folder_empty(&f);
+        make_replaced(&f, &s);
+        loads_without_memory(&s, &f, replaced_config);
+        folder_empty(&f);
+        folder_add(&f, "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta", 2, s.n_embd, 0,
+                   0.5f);
+        loads_without_memory(&s, &f, "{\"peft_type\":\"LORA\",\"trainable_token_indices\":[10,3]}");
+        folder_empty(&f);
+    }
+}
+
 TEST_GROUP(lora_kinds)
 {
     const struct CMUnitTest tests[] = {
@@ -741,6 +817,7 @@ TEST_GROUP(lora_kinds)
         cmocka_unit_test(identities),
         cmocka_unit_test(identities_of_loras),
         cmocka_unit_test(idle_adapters),
+        cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests_name("lora_kinds", tests, NULL, NULL);
 }
