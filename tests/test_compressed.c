@@ -12,7 +12,7 @@
 #include "engine/convert.h"
 #include "engine/cpu/isa.h"
 #include "engine/cpu/ops.h"
-#include "engine/engine.h"
+#include "engine/engine_int.h"
 #include "engine/kv.h"
 #include "engine/safetensors.h"
 #include "engine/source.h"
@@ -125,6 +125,15 @@ static float *run_long(const char *path, const int32_t *ids, int n, int n_thread
     pp_engine_free(e);
     pp_model_close(m);
     return logits;
+}
+
+/* The tier of keys that stand for more positions than a page has. */
+static int wide_tier(const struct pp_engine *e)
+{
+    int t = 0;
+    while (pp_kv_pool_layout(e->tier[t].kv)->stride <= PP_PAGE_TOKENS)
+        t++;
+    return t;
 }
 
 /* Blocks of two pages, a window of published models, and more keys than are in a chunk. */
@@ -345,7 +354,17 @@ static void goes_far_back(void **state)
     assert_ok(pp_model_open(path, &m, &err), err);
     assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
     assert_ok(pp_seq_new(e, &q, &err), err);
+    const int wide = wide_tier(e);
+    struct pp_kv_pool *kv = e->tier[wide].kv;
+    memset(pp_page_data(kv, 0), 0x3F, 4 * pp_kv_pool_layout(kv)->page_bytes); /* as if others had had it */
     run_in_passes(e, q, ids, N, 64, got);
+    for (int page = 0; page < 4; page++) { /* every second one has a key, the others nothing of what was there */
+        float key[PP_MAX_HEAD_DIM], sum = 0;
+        pp_kv_load_head_position(pp_kv_pool_layout(kv), q->tier[wide].page_data[page], 0, key, NULL);
+        for (int i = 0; i < s.head_dim; i++)
+            sum += fabsf(key[i]);
+        assert_int_equal(sum > 0, page % 2);
+    }
     for (size_t k = 0; k < sizeof to / sizeof *to; k++) {
         pp_seq_truncate(q, to[k]);
         const int64_t from = pp_seq_len(q);
