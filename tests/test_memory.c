@@ -294,6 +294,65 @@ static void few_and_many_outputs(void **state)
     pp_model_close(m);
 }
 
+/* --- sums of chunks ------------------------------------------------------------------------------------------- */
+
+/* Items share a tile's chunks only if there is room for the sums of all of them, and then use no more than that. */
+static void sums_of_chunks(void **state)
+{
+    enum { LENGTH = 900, ROOM = 1 << 16 };
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    const struct pp_engine_options opt = {.n_threads = 4, .n_ctx = 1024, .kv_memory = 64u << 20};
+    struct pp_row rows[64];
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *s;
+    struct pp_error err;
+    (void)state;
+    pp_pool_assume_cpus(4);
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    pp_pool_assume_cpus(0);
+    assert_ok(pp_seq_new(e, &s, &err), err);
+    struct pp_cpu *c = e->cpu;
+    float *const own = c->attention_room, *room = pp_malloc(ROOM * sizeof *room), *want = NULL;
+    const int64_t floats = c->attention_floats;
+    const size_t bytes = (size_t)pp_model_info(m)->n_vocab * sizeof *want;
+    int64_t used = 0;
+    for (int at = 0; at < LENGTH; at += 60) {
+        for (int i = 0; i < 60; i++)
+            rows[i] = (struct pp_row){.seq = s, .token = 3 + (at + i) * 7 % 300, .parent = PP_PARENT_PREVIOUS};
+        assert_ok(pp_step(e, rows, 60, NULL, &err), err);
+    }
+    for (int i = 0; i < 3; i++) { /* all the room; as much as was used; a float less */
+        c->attention_room = room;
+        c->attention_floats = i == 0 ? ROOM : i == 1 ? used : used - 1;
+        memset(room, 0x5A, ROOM * sizeof *room);
+        rows[0] = (struct pp_row){.seq = s, .token = 11, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+        assert_ok(pp_step(e, rows, 1, NULL, &err), err);
+        int64_t end = ROOM;
+        uint32_t none;
+        memset(&none, 0x5A, sizeof none);
+        while (end > 0 && memcmp(room + end - 1, &none, sizeof none) == 0)
+            end--;
+        if (i == 0) {
+            used = end;
+            assert_in_range(used, 1, ROOM - 1);
+            want = pp_malloc(bytes);
+            memcpy(want, pp_step_output(e, 0), bytes);
+        }
+        assert_int_equal(end, i < 2 ? used : 0);
+        assert_memory_equal(pp_step_output(e, 0), want, bytes);
+        pp_seq_truncate(s, LENGTH);
+    }
+    c->attention_room = own;
+    c->attention_floats = floats;
+    pp_free(room);
+    pp_free(want);
+    pp_seq_free(s);
+    pp_engine_free(e);
+    pp_model_close(m);
+}
+
 TEST_GROUP(memory)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +364,7 @@ TEST_GROUP(memory)
         cmocka_unit_test(rows_do_not_compete),
         cmocka_unit_test(logits_of_wanted_rows_only),
         cmocka_unit_test(few_and_many_outputs),
+        cmocka_unit_test(sums_of_chunks),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
 }
