@@ -5,6 +5,7 @@
 
 #include "engine/engine_int.h"
 #include "engine/types.h"
+#include "tests/decoder_model.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -87,6 +88,28 @@ static void some_logits(void **state)
     }
 }
 
+/* What is not listed stays so whatever comes behind the output's matrix: logits that are multiplied and capped. */
+static void capped_logits(void **state)
+{
+    static const int32_t mixed[] = {1, 2, 3, 9, 30, 31, 32, 40, GROUPS - 2};
+    const struct pp_token_groups list = {mixed, sizeof mixed / sizeof *mixed};
+    struct decoder_shape s = decoder_shape("muse-glimmer");
+    struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 64};
+    struct pp_model *model;
+    struct pp_engine *e;
+    struct pp_error err;
+    (void)state;
+    s.n_vocab = VOCAB;
+    struct decoder *d = decoder_make(&s);
+    assert_ok(pp_model_open(decoder_write(d), &model, &err), err);
+    assert_ok(pp_engine_new(model, &opt, NULL, NULL, &e, &err), err);
+    for (int rows = 1; rows <= ROWS; rows++)
+        check_list(e, NULL, rows, &list);
+    pp_engine_free(e);
+    pp_model_close(model);
+    decoder_free(d);
+}
+
 static struct pp_token_groups groups_of(const struct pp_shortlist *l)
 {
     for (int i = 1; i < l->n; i++)
@@ -156,7 +179,7 @@ static void rare_texts(void **state)
 
 TEST_GROUP(shortlist)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(some_logits), cmocka_unit_test(what_was_said),
-                                       cmocka_unit_test(rare_texts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(some_logits), cmocka_unit_test(capped_logits),
+                                       cmocka_unit_test(what_was_said), cmocka_unit_test(rare_texts)};
     return cmocka_run_group_tests_name("shortlist", tests, NULL, NULL);
 }

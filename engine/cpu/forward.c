@@ -504,6 +504,8 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
         pp_pool_run_parts(c->pool, pp_cpu_run_items, c, c->work, c->n_parts);
     }
     pp_float_mode_set(mode);
+    if (batch->only && batch->n_outputs && c->stages[c->n_stages - 1].kind != STAGE_PROJECT)
+        pp_cpu_project_silence(c);
     c->batch = NULL;
     enum pp_code code = pp_weights_check(c->weights, err);
     if (code)

@@ -595,6 +595,9 @@ void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int ph
 bool pp_cpu_project_begins(struct pp_cpu *c);
 /* What was found, or for this pass of m rows, if it wants some logits only, where those begin. */
 const void **pp_cpu_project_begins_at(struct pp_cpu *c, const struct stage *s, int m);
+/* Once more, behind a pass that wants some logits only: what comes behind the product may have made something else of
+ * the others. */
+void pp_cpu_project_silence(const struct pp_cpu *c);
 /* Before each pass: nothing of it is multiplied with an adapter's A yet. */
 void pp_cpu_project_reset(struct pp_cpu *c);
 /* Puts the weights of all stages on the memory nodes of the threads that multiply with them. */

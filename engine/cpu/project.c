@@ -737,6 +737,15 @@ static void multiply_listed(struct pp_cpu *c, const struct stage *s, int m, int 
     }
 }
 
+void pp_cpu_project_silence(const struct pp_cpu *c)
+{
+    const struct pp_token_groups *only = c->batch->only;
+    const int64_t n = c->model->plan.slots[c->logits_slot].width;
+    for (int i = 0; i <= only->n; i++)
+        silence(c, c->batch->n_outputs, i ? ((int64_t)only->groups[i - 1] + 1) * PP_TOKEN_GROUP : 0,
+                i < only->n ? (int64_t)only->groups[i] * PP_TOKEN_GROUP : n);
+}
+
 /* --- the stage ------------------------------------------------------------------------------------------------- */
 
 void pp_cpu_project_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
