@@ -43,7 +43,7 @@ enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_con
     struct pp_message *m = out->messages;
     for (size_t i = out->n; i-- > 0;) { /* from behind: ids before are still ids */
         m[i].parent = place_of(m, i, m[i].parent);
-        m[i].context_from = place_of(m, i, m[i].context_from);
+        m[i].context_from = place_of(m, i + 1, m[i].context_from); /* or itself */
     }
     out->session.head = place_of(m, out->n, out->session.head);
     return PP_OK;

@@ -6,8 +6,8 @@
 #include "src/paths.h"
 #include "src/store.h"
 
-/* Messages are called by their place, from 1 on: session.head, parent (an earlier place) and context_from, 0 for
- * none. */
+/* Messages are called by their place, from 1 on: session.head, parent (an earlier place) and context_from (likewise, or
+ * its own), 0 for none. */
 struct pp_conversation {
     struct pp_session session;
     struct pp_message *messages; /* [n] */

@@ -288,7 +288,7 @@ static void add_tree(struct making *k, const cJSON *messages, const cJSON *branc
     for (size_t i = 0; list && i < n && !k->code; i++) {
         struct node *at = &list[i];
         const struct node *parent = at->parent ? node_of(list, i, at->parent) : NULL;
-        const struct node *from = node_of(list, i, number_of(at->json, "context_from"));
+        const struct node *from = node_of(list, i + 1, number_of(at->json, "context_from"));
         const size_t before = k->c.n;
         if (!at->id || (i && at->id == list[i - 1].id) || (at->parent && !parent))
             k->code = pp_fail(k->err, PP_ERR_FORMAT,

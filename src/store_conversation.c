@@ -31,6 +31,20 @@ static int64_t id_at(const int64_t *ids, int64_t place, size_t n, bool *ok)
     return *ok && place ? ids[place - 1] : 0;
 }
 
+/* One that has its own id: the context of its answers begins with itself, as /compact leaves it. */
+static enum pp_code begin_context_there(struct pp_store *st, const struct pp_message *m, const char *what,
+                                        struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    const enum pp_code code = pp_store_stmt(st, PP_STMT_MESSAGE_CONTEXT, &stmt, err);
+    if (code)
+        return code;
+    sqlite3_bind_int64(stmt, 1, m->id);
+    sqlite3_bind_int64(stmt, 2, m->id);
+    pp_store_bind_text(stmt, 3, m->context_note);
+    return pp_store_finish(st, stmt, what, err);
+}
+
 /* Those of the messages that have no id yet. ids: of all of them, by their places. */
 static enum pp_code insert_messages(struct pp_store *st, int64_t session, const struct pp_message *m, int64_t *ids,
                                     size_t n, int64_t now, const char *what, struct pp_error *err)
@@ -39,11 +53,14 @@ static enum pp_code insert_messages(struct pp_store *st, int64_t session, const 
     enum pp_code code = PP_OK;
     for (size_t i = 0; !code && ok && i < n; i++) {
         struct pp_message one = m[i]; /* the strings stay the caller's */
+        const bool fresh = !one.id, from_itself = one.context_from == (int64_t)i + 1;
         one.session = session;
         one.parent = id_at(ids, one.parent, i, &ok);
-        one.context_from = id_at(ids, one.context_from, i, &ok);
-        if (ok && !one.id)
+        one.context_from = from_itself ? 0 : id_at(ids, one.context_from, i, &ok);
+        if (ok && fresh)
             code = pp_store_insert_message(st, &one, one.created ? one.created * 1000 : now, what, err);
+        if (ok && fresh && !code && from_itself)
+            code = begin_context_there(st, &one, what, err);
         ids[i] = one.id;
     }
     return code || ok ? code : pp_fail(err, PP_ERR_FORMAT, "cannot %s: a message follows one that is not there", what);

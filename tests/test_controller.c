@@ -503,7 +503,7 @@ static void test_fork_at_once(void **state)
     for (int i = 0; i < 4; i++)
         m[i] = (struct pp_message){.parent = i, .role = i % 2 ? PP_ROLE_ASSISTANT : PP_ROLE_USER,
                                    .content = i % 2 ? "answer" : "question", .content_len = i % 2 ? 6 : 8,
-                                   .context_from = i == 3 ? 3 : 0};
+                                   .context_from = i == 3 ? 2 : i == 2 ? 3 : 0};
     s.head = 4;
     assert_ok(pp_store_conversation_add(st, &s, m, 4, &err), err);
     j->lock_fd = -1;
@@ -520,7 +520,8 @@ static void test_fork_at_once(void **state)
         assert_int_equal(j->list[i].parent, i ? j->list[i - 1].id : 0);
         assert_string_equal(j->list[i].content, m[i].content);
     }
-    assert_int_equal(j->list[3].context_from, j->list[2].id);
+    assert_int_equal(j->list[3].context_from, j->list[1].id);
+    assert_int_equal(j->list[2].context_from, j->list[2].id); /* as /compact leaves it */
     ctl_job_free(&j->job);
     pp_store_close(st);
 }

@@ -61,9 +61,9 @@ static void make(struct pp_conversation *c)
     m->n_tokens = 9;
     add(c, PP_ROLE_USER, 2, "first branch");
     add(c, PP_ROLE_ASSISTANT, 3, "its \xE2\x80\xAE" "answer \xC2\x9B" "2J");
-    add(c, PP_ROLE_ASSISTANT, 3, "");
+    add(c, PP_ROLE_ASSISTANT, 3, "")->context_from = 2; /* an earlier one */
     m = add(c, PP_ROLE_USER, 2, "second branch");
-    m->context_from = 2;
+    m->context_from = 6; /* itself, as /compact leaves it */
     m->context_note = pp_strdup("They had said hello.");
     add(c, PP_ROLE_ASSISTANT, 6, "the end")->state = PP_MESSAGE_PARTIAL;
 }
