@@ -597,6 +597,11 @@ static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request
         *again = r->status >= 500 || r->status == 429;
         return refused(f->url, r->status, err);
     }
+    if (r->asked && !r->began) { /* the part is not the whole for that */
+        *again = true;
+        return pp_fail(err, PP_ERR_IO, "%.*s: the server sends nothing where the rest was asked for",
+                       PP_SHOWN_URL(f->url));
+    }
     r->total = announced(r) ? announced(r) : r->have;
     return PP_OK;
 }

@@ -9,6 +9,7 @@
  *   /changed/F   another ETag each time, and breaks off the first time
  *   /swap/F      half of another file; then, of this one, no byte; then as it should be
  *   /416/F       breaks off, then says that the rest is not there, once       /weak/F   breaks off; no strong ETag
+ *   /empty/F     breaks off, then says once that the whole is nothing         /nothing/F   that the rest is
  *   /redirect/F  sends to /plain/F     /loop/F  to itself     /away/F  to another protocol
  *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
  *   /endless/F  says no length, and goes on behind the end; so does the list's file endless.gguf
@@ -148,7 +149,8 @@ static void send_file(const struct answer *a)
     }
     const uint64_t size = (uint64_t)st.st_size;
     snprintf(tag, sizeof tag, "\"v%d\"", is(a, "changed") ? n : is(a, "swap") && n > 1 ? 2 : 1);
-    const bool once = is(a, "norange") || is(a, "changed") || is(a, "416") || is(a, "weak");
+    const bool once = is(a, "norange") || is(a, "changed") || is(a, "416") || is(a, "weak") || is(a, "empty") ||
+                      is(a, "nothing");
     const bool breaks = is(a, "cut") || is(a, "never") || (n == 1 && once);
     const bool part = a->range && !is(a, "norange") && !is(a, "never") &&
                       (!a->range_from[0] || strcmp(a->range_from, tag) == 0);
@@ -156,6 +158,8 @@ static void send_file(const struct answer *a)
     if (part && (from >= size || (is(a, "416") && n == 2))) {
         snprintf(head, sizeof head, "Content-Range: bytes */%" PRIu64 "\r\n", size);
         status(a->fd, "416 Range Not Satisfiable", head);
+    } else if (n == 2 && (is(a, "empty") || is(a, "nothing"))) {
+        status(a->fd, is(a, "empty") ? "200 OK" : "206 Partial Content", "");
     } else if (is(a, "endless") || is(a, "growing") || is(a, "nosize")) {
         say(a->fd, "HTTP/1.1 200 OK\r\nConnection: close\r\n");
         say(a->fd, is(a, "growing") ? "ETag: \"v1\"\r\n\r\n" : "\r\n");
