@@ -193,7 +193,8 @@ enum pp_code pp_store_messages(struct pp_store *st, int64_t session, struct pp_m
                                struct pp_error *err);
 /* Adds a whole conversation, or nothing. In *s and m[0 .. n) messages are called by their place, from 1 on: head,
  * parent (of an earlier place) and context_from (likewise, or its own), 0 for none; `created` and `updated` stay as
- * they are given; 0 is now, and `updated` then later than all others. Fills all ids, and the key. */
+ * they are given; 0 is now, and `updated` then later than all others; one to come is now, too. Fills all ids, and the
+ * key. */
 enum pp_code pp_store_conversation_add(struct pp_store *st, struct pp_session *s, struct pp_message *m, size_t n,
                                        struct pp_error *err);
 /* Adds to a conversation those of m[0 .. n) that have no id; the others are in it. parent, context_from and `head` are

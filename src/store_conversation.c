@@ -66,12 +66,19 @@ static enum pp_code insert_messages(struct pp_store *st, int64_t session, const 
     return code || ok ? code : pp_fail(err, PP_ERR_FORMAT, "cannot %s: a message follows one that is not there", what);
 }
 
+/* When a conversation from elsewhere was used last, in milliseconds. What is used here comes behind that: a time to
+ * come, as a file may say anything, would be the date of all that follows. */
+static int64_t used_at(int64_t seconds, int64_t now)
+{
+    return seconds && seconds <= now / 1000 ? seconds * 1000 : now;
+}
+
 static enum pp_code insert_all(struct pp_store *st, struct pp_session *s, const struct pp_message *m, int64_t *ids,
                                size_t n, int64_t now, const char *what, struct pp_error *err)
 {
     bool ok = true;
     const int64_t created = s->created ? s->created * 1000 : now;
-    int64_t updated = s->updated ? s->updated * 1000 : now;
+    int64_t updated = used_at(s->updated, now);
     enum pp_code code = s->updated ? PP_OK : pp_store_after_others(st, 0, &updated, what, err);
     if (!code)
         code = pp_store_insert_session(st, s, created, updated, what, err);
@@ -125,7 +132,7 @@ enum pp_code pp_store_conversation_extend(struct pp_store *st, int64_t session, 
         code = insert_messages(st, session, m, ids, n, now, what, err);
         const int64_t tip = id_at(ids, head, n, &ok);
         if (!code && tip)
-            code = pp_store_move_head(st, session, tip, updated ? updated * 1000 : now, what, err);
+            code = pp_store_move_head(st, session, tip, used_at(updated, now), what, err);
         code = pp_store_end(st, code, what, err);
     }
     pp_free(ids);

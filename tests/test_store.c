@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/mem.h"
@@ -172,6 +173,30 @@ static void clock_set_back(void **state)
     assert_ok(pp_store_session_latest(st, &latest, &err), err);
     assert_int_equal(latest.id, first);
     pp_session_clear(&latest);
+    pp_store_close(st);
+}
+
+/* What a file says of the time does not date what is used later. */
+static void from_the_future(void **state)
+{
+    (void)state;
+    enum { YEARS = 1000 };
+    const int64_t far = (int64_t)time(NULL) + (int64_t)YEARS * 31556952;
+    struct pp_store *st = open_store(":memory:");
+    struct pp_session copy = {.title = (char[]){"a copy"}, .created = far, .updated = far, .head = 1}, got;
+    struct pp_message m[2] = {{.role = PP_ROLE_USER, .content = (char[]){"hello"}, .content_len = 5}};
+    assert_ok(pp_store_conversation_add(st, &copy, m, 1, &err), err);
+    assert_ok(pp_store_session_get(st, copy.id, &got, &err), err);
+    assert_true(got.created == far && got.updated < far - 1000);
+    pp_session_clear(&got);
+    m[1] = m[0];
+    m[1].id = 0;
+    m[1].parent = 1;
+    assert_ok(pp_store_conversation_extend(st, copy.id, m, 2, 2, far, &err), err);
+    add_message(st, add_session(st, "here"), 0, PP_ROLE_USER, "hello");
+    assert_ok(pp_store_session_latest(st, &got, &err), err);
+    assert_true(strcmp(got.title, "here") == 0 && got.updated < far - 1000);
+    pp_session_clear(&got);
     pp_store_close(st);
 }
 
@@ -413,6 +438,7 @@ TEST_GROUP(store)
         cmocka_unit_test(find_by_prefix),
         cmocka_unit_test(newest_first),
         cmocka_unit_test(clock_set_back),
+        cmocka_unit_test(from_the_future),
         cmocka_unit_test(message_tree),
         cmocka_unit_test(message_round_trip),
         cmocka_unit_test(search),
