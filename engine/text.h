@@ -80,7 +80,7 @@ struct pp_template_input {
     const char *bos_text;       /* "" if there is none */
     const char *eos_text;
     bool add_generation_prompt;
-    int64_t now;                /* seconds since the epoch for strftime_now, shown as UTC */
+    int64_t now;                /* for strftime_now: what it shows, as seconds since the epoch in UTC */
 };
 
 /* source: n bytes, at most 1 MiB. name appears in errors ("chat template of model.gguf"), and is copied. PP_ERR_FORMAT

@@ -1,6 +1,5 @@
 /* cmd_run_prompt.c - from messages to tokens, for `pippin run`. */
 #include <string.h>
-#include <time.h>
 
 #include "engine/base/mem.h"
 #include "src/cmd_run.h"
@@ -82,7 +81,7 @@ static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_ove
             .reasoning = &r->marks,
             .skip_reasoning = at_once,
             .begins = &r->begins,
-            .now = (int64_t)time(NULL),
+            .now = pp_prompt_now(),
         };
         code = pp_overflow_prompt(&in, pp_engine_n_ctx(r->target.engine), how, ids, n, dropped, err);
     }

@@ -7,6 +7,7 @@
 #include "engine/source.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
+#include "src/prompt.h"
 
 /* --- tokenize --------------------------------------------------------------------------------------------- */
 
@@ -136,7 +137,7 @@ int pp_cmd_detokenize(const struct pp_options *o, const struct pp_paths *p)
 
 /* --- template --------------------------------------------------------------------------------------------- */
 
-/* "2026-03-14 15:09:26", taken as UTC. */
+/* "2026-03-14 15:09:26", as the template is to show it. */
 static enum pp_code parse_now(const char *text, int64_t *now, struct pp_error *err)
 {
     struct tm tm = {0};
@@ -234,7 +235,7 @@ static enum pp_code template_render(const struct pp_options *o, const struct pp_
     struct parts t = {0};
     struct pp_template *tmpl = NULL;
     struct pp_buf out = {0};
-    int64_t now = (int64_t)time(NULL);
+    int64_t now = pp_prompt_now();
     enum pp_code code = pp_cli_args(o, 0, 0, "", err);
     if (!code && o->now)
         code = parse_now(o->now, &now, err);

@@ -10,12 +10,20 @@
 
 #include <cjson/cJSON.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "src/paths.h"
+
+int64_t pp_prompt_now(void)
+{
+    const time_t now = time(NULL);
+    struct tm here;
+    return (int64_t)now + (localtime_r(&now, &here) ? here.tm_gmtoff : 0);
+}
 
 enum { MARK_BYTES = 3, N_MARKS = 32, MAX_TEMPLATE_BYTES = 1 << 20 };
 

@@ -26,6 +26,9 @@ struct pp_prompt_input {
     int64_t now;                 /* as in struct pp_template_input */
 };
 
+/* `now` of a prompt: the clock on the user's wall, as templates of other programs get it. Any thread. */
+int64_t pp_prompt_now(void);
+
 /* The source of a chat template by the name that conversations keep: one that comes with pippin, else a file of at most
  * 1 MiB (pp_template_path). *source is the caller's (pp_free), NULL with an error. Reads a file: not for the UI
  * thread. */

@@ -5,7 +5,6 @@
  * queue is full: a terminal that stands still must not stop the answer or its saving. */
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
@@ -285,7 +284,7 @@ static enum pp_code render(struct pp_worker *w, const struct pp_generate_request
         .reasoning = &out->reasoning,
         .skip_reasoning = r->skip_reasoning,
         .begins = &out->begins,
-        .now = (int64_t)time(NULL),
+        .now = pp_prompt_now(),
     };
     return pp_overflow_prompt(&in, pp_engine_n_ctx(w->engine), r->overflow, &out->ids, &out->n, &out->dropped, err);
 }

@@ -366,6 +366,13 @@ END
 run template --chat-template-file "$tmp/t.jinja" --bos-text "<s>" --eos-text "</s>" --now "2026-03-14 15:09:26" \
     -f "$tmp/messages"
 expect_out "a template of one's own, exactly" '<s>Hi "x"</s>2026-03-14 15'
+for zone in WST11 EST-13; do
+    printf '{{ strftime_now("%%Y-%%m-%%d %%H") }}' >"$tmp/clock.jinja"
+    TZ=$zone date '+%Y-%m-%d %H' >"$tmp/hour"
+    TZ=$zone "$pippin" template --chat-template-file "$tmp/clock.jinja" -f "$tmp/messages" >"$tmp/out"
+    TZ=$zone date '+%Y-%m-%d %H' >>"$tmp/hour"
+    holds "a template's clock is the user's, $zone" grep -qxF "$(cat "$tmp/out")" "$tmp/hour"
+done
 run template --now yesterday -f "$tmp/messages"; expect "a time that is none" 2
 printf '{%% if %%}' >"$tmp/t.jinja"
 run template --chat-template-file "$tmp/t.jinja" -f "$tmp/messages"; expect "a template with an error" 1

@@ -1,6 +1,8 @@
 /* test_prompt.c - what a conversation becomes before the model reads it. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
@@ -251,10 +253,32 @@ static void no_nul(void **state)
     pp_tokenizer_free(t);
 }
 
+/* In the evening the date in London is not that of the user in California. */
+static void time_of_day_here(void **state)
+{
+    char *before = getenv("TZ") ? pp_strdup(getenv("TZ")) : NULL;
+    (void)state;
+    for (int hours = -12; hours <= 12; hours += 8) {
+        char zone[24];
+        snprintf(zone, sizeof zone, "XXX%d:30", -hours); /* POSIX counts to the west */
+        setenv("TZ", zone, 1);
+        tzset();
+        const int64_t ahead = pp_prompt_now() - (int64_t)time(NULL), wanted = hours * 3600 + (hours < 0 ? -1800 : 1800);
+        assert_true(ahead == wanted || ahead == wanted - 1);
+    }
+    if (before)
+        setenv("TZ", before, 1);
+    else
+        unsetenv("TZ");
+    tzset();
+    pp_free(before);
+}
+
 TEST_GROUP(prompt)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_reasoning),
                                        cmocka_unit_test(many_controls), cmocka_unit_test(markers),
-                                       cmocka_unit_test(no_space_inside), cmocka_unit_test(no_nul)};
+                                       cmocka_unit_test(no_space_inside), cmocka_unit_test(no_nul),
+                                       cmocka_unit_test(time_of_day_here)};
     return cmocka_run_group_tests_name("prompt", tests, NULL, NULL);
 }
