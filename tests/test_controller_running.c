@@ -205,6 +205,8 @@ static void side_by_side(void **state)
     assert_int_equal(pp_controller_n_alternatives(fix.c), 3);
     assert_int_not_equal(fix.fake->asked[1].seed, fix.fake->asked[2].seed);
     assert_int_not_equal(fix.fake->asked[2].seed, fix.fake->asked[3].seed);
+    for (int i = 1; i <= 3; i++) /* other programs that read it from JSON have the same number */
+        assert_true(fix.fake->asked[i].seed < UINT64_C(1) << 53);
     assert_int_equal(fix_message(1)->id, fix.fake->asked[1].message_id);
     assert_int_equal(fix_message(1)->sibling, 1);
     assert_int_equal(fix_message(1)->n_siblings, 4);

@@ -138,6 +138,30 @@ static void refused(void **state)
     pp_store_close(st);
 }
 
+/* What is here is looked at once, at the beginning: of it something may be deleted since. */
+static void deleted_meanwhile(void **state)
+{
+    (void)state;
+    struct pp_store *st, *other;
+    struct pp_importer *im;
+    struct pp_session s;
+    const char *path = test_path("deleted.db"), *locks = test_path("deleted locks");
+    assert_ok(pp_store_open(path, &st, &err), err);
+    assert_ok(pp_store_open(path, &other, &err), err);
+    assert_ok(pp_importer_new(st, locks, false, &im, &err), err);
+    assert_int_equal(put(im, "deleted", 2), PP_IMPORT_ADDED);
+    assert_ok(pp_importer_flush(im, &err), err);
+    assert_ok(pp_store_session_latest(other, &s, &err), err);
+    assert_ok(pp_store_session_delete(other, s.id, &err), err);
+    pp_session_clear(&s);
+    assert_int_equal(put(im, "deleted", 2), PP_IMPORT_ADDED);
+    assert_ok(pp_importer_flush(im, &err), err);
+    assert_int_equal(count(other), 1);
+    pp_importer_free(im);
+    pp_store_close(other);
+    pp_store_close(st);
+}
+
 /* --- in the chat ------------------------------------------------------------------------------------------ */
 
 enum { MANY = 1500 };
@@ -260,7 +284,7 @@ static void a_pipe_is_not_opened_to_ask(void **state)
 TEST_GROUP(import)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches), cmocka_unit_test(refused),
+        cmocka_unit_test(batches), cmocka_unit_test(refused), cmocka_unit_test(deleted_meanwhile),
         cmocka_unit_test(a_pipe_is_not_opened_to_ask),
         cmocka_unit_test_setup_teardown(beside_a_chat, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(left_in_the_middle, fix_setup_ready, fix_teardown),

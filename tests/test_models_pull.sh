@@ -237,6 +237,8 @@ listed v-F16 s-00001-of-00002 s-00002-of-00002 v-Q4_K
 pull hf:o/n:S --hf-base "$at"; expect "a split model by its name" 0 'fetching .*/s-00002-of-00002.gguf$'
 rm "$models"/s-0000*.gguf
 HF_ENDPOINT=$at pull hf:o/n:s-00001 ; expect "all parts of a split model" 0; whole "the second one too" s-00002-of-00002.gguf
+"$pippin" models list --json >"$tmp/out"
+holds "no part's checksum is the model's" grep -q '"path": "[^"]*/s-00001-of-00002.gguf".*"source": "hf:o/n:s-00001", "sha256": "", ' "$tmp/out"
 pull hf:o/n:s-00001 --hf-base "$at" --sha256 "$sum"; expect "one checksum for several files" 2 'has 2'
 echo other >"$models/l.gguf"
 printf '[%s]' "$(file l.gguf "$size" "$sum")" >"$tmp/www/list.json"

@@ -1,8 +1,10 @@
 /* test_worker_adapters.c - adapters and draft models of the local backend: what is asked about them, and how they come
  * and go. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/map.h"
@@ -129,6 +131,17 @@ static void changed_folder(void **state)
     snprintf(file, sizeof file, "%s/adapter_config.json", path);
     assert_ok(pp_write_file(file, text, strlen(text), 0600, &err), err);
     assert_true(seen_idle(path));
+    /* written anew in its place, as long as before, and within the same second */
+    struct stat st;
+    assert_int_equal(stat(file, &st), 0);
+    snprintf(text, sizeof text, config, 3);
+    assert_int_equal(strlen(text), st.st_size);
+    const int fd = open(file, O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && pwrite(fd, text, strlen(text), 0) == st.st_size);
+    st.st_mtim.tv_nsec ^= 1;
+    assert_int_equal(futimens(fd, (struct timespec[]){st.st_mtim, st.st_mtim}), 0);
+    close(fd);
+    assert_false(seen_idle(path));
     talk_end();
 }
 
