@@ -231,7 +231,7 @@ static enum pp_code open_model(struct bench *b, struct pp_error *err)
 {
     enum pp_code code = b->o->bench.shape ? make_random(b, err)
                                           : pp_resolve_model(b->paths, b->o->model, b->path, sizeof b->path, err);
-    const bool as_it_is = !pp_options_given(b->o, "quant") && !pp_cli_is_folder(b->path);
+    const bool as_it_is = !pp_options_given(b->o, "quant") && !pp_is_folder(b->path);
     if (!code)
         code = pp_model_open_as(b->path, as_it_is ? NULL : b->o->quant, b->o->imatrix.file, &b->model, err);
     if (!code)

@@ -400,12 +400,6 @@ static void loading(void *user, uint64_t done, uint64_t total)
     pp_cli_bar_show(user, "loading", done, total);
 }
 
-bool pp_cli_is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 struct pp_cli_model pp_cli_model_asked(const struct pp_options *o)
 {
     return (struct pp_cli_model){
@@ -420,7 +414,7 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
     with_cache.cache_dir = p->cache;
     m->paths = p;
     enum pp_code code = pp_resolve_model(p, name, m->path, sizeof m->path, err);
-    if (!code && m->quant_if_folder && !pp_cli_is_folder(m->path))
+    if (!code && m->quant_if_folder && !pp_is_folder(m->path))
         m->quant = NULL; /* then an importance matrix, which was named for this model, is refused */
     if (!code)
         code = pp_model_open_as(m->path, m->quant, m->imatrix, &m->model, err);

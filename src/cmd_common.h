@@ -100,7 +100,6 @@ struct pp_cli_model pp_cli_model_asked(const struct pp_options *o);
 
 /* -t, --ctx-size, --kv-type, --kv-memory, --kernels as the engine wants them. */
 struct pp_engine_options pp_cli_engine_options(const struct pp_options *o);
-bool pp_cli_is_folder(const char *path);
 /* Opens the model (`name` as for -m) and makes an engine of it. */
 enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name,
                                const struct pp_engine_options *opt, struct pp_error *err);

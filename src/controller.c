@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -72,12 +71,6 @@ bool ctl_set_model(struct pp_controller *c, char **slot, const char *name)
 
 /* --- loading ---------------------------------------------------------------------------------------------- */
 
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 static void start_load(struct pp_controller *c, const char *model, const char *draft)
 {
     char bundled[600];
@@ -87,7 +80,7 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
     const bool first = !c->wanted_model; /* the adapters were named for its draft */
     /* Files are used as they are; the one that was named together with a type or an importance
      * matrix is refused. */
-    const bool quantised = is_folder(model) || (first && pp_options_given(c->o, "quant"));
+    const bool quantised = pp_is_folder(model) || (first && pp_options_given(c->o, "quant"));
     for (int i = 0; i < c->o->n_draft_lora; i++)
         adapters[i] = (struct pp_adapter_choice){c->o->draft_lora[i].path, c->o->draft_lora[i].scale};
     struct pp_load_request r = {

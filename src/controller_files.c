@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/mem.h"
@@ -13,12 +12,6 @@
 enum { PATH = 4096 };
 
 /* --- export ------------------------------------------------------------------------------------------------- */
-
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
 
 /* A name of its own in a folder ("": the current one): NAME.md, NAME-2.md, ... False: it would be too long. */
 static bool own_name(const char *folder, const char *title, char out[PATH])
@@ -47,7 +40,7 @@ static enum pp_code target(const char *typed, const char *title, char out[PATH],
 {
     char path[PATH] = "";
     bool fits = is_empty(typed) || pp_expand_home(typed, path, sizeof path);
-    if (fits && *path && !is_folder(path)) {
+    if (fits && *path && !pp_is_folder(path)) {
         snprintf(out, PATH, "%s", path);
         return pp_export_check_name(out, err);
     }

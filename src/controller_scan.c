@@ -14,12 +14,6 @@
 
 enum { MAX_ENTRIES = 8192, MAX_PROBED = 256 }; /* of a folder; files that are opened in it */
 
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -63,7 +57,7 @@ static void find_adapters(struct ctl_job *j, const char *folder, bool all)
     for (size_t i = 0; i < n && !j->too_many; i++) {
         int len = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         const bool file = pp_case_ends_with(path, ".gguf");
-        if (len < 0 || (size_t)len >= sizeof path || !(file || is_folder(path)))
+        if (len < 0 || (size_t)len >= sizeof path || !(file || pp_is_folder(path)))
             continue;
         probed += file && !all;
         if (probed > MAX_PROBED || j->adapters.n == CTL_MAX_ADAPTERS)
@@ -119,7 +113,7 @@ void ctl_run_scan(struct pp_job *job, struct pp_store *st)
     struct ctl_job *j = (struct ctl_job *)job;
     char folder[600];
     char *slash = strrchr(j->model, '/');
-    if (j->model[0] && !is_folder(j->model)) {
+    if (j->model[0] && !pp_is_folder(j->model)) {
         if (slash)
             *slash = 0;
         find_adapters(j, slash ? (slash == j->model ? "/" : j->model) : ".", false);

@@ -164,6 +164,12 @@ static void try_entries(struct pp_near *near, const char *folder)
     closedir(d);
 }
 
+bool pp_is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 const char *pp_base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');

@@ -27,6 +27,7 @@ enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
 /* Likewise the folder that a file is to be in. */
 enum pp_code pp_make_dirs_of(const char *file, struct pp_error *err);
 
+bool pp_is_folder(const char *path); /* or a link to one */
 /* What stands behind the last slash of a path, or all of it. */
 const char *pp_base_name(const char *path);
 /* The path of something that is there from the root, without links among its folders, but with its own name, which may
