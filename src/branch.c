@@ -153,6 +153,14 @@ bool pp_branch_assign(struct pp_branch *b, const struct pp_message *list, size_t
     return true;
 }
 
+size_t pp_branch_place(const struct pp_branch *b, int64_t message)
+{
+    size_t i = 0;
+    while (i < b->n && b->items[i].msg.id != message)
+        i++;
+    return i;
+}
+
 /* --- where the context begins ------------------------------------------------------------------------------ */
 
 size_t pp_branch_context(const struct pp_branch *b, size_t n, const char **note)
@@ -162,11 +170,10 @@ size_t pp_branch_context(const struct pp_branch *b, size_t n, const char **note)
         const struct pp_branch_item *it = &b->items[i];
         if (!it->msg.context_from)
             continue;
-        for (size_t k = 0; k <= i; k++) {
-            if (b->items[k].msg.id == it->msg.context_from) {
-                *note = pp_buf_cstr(&it->note);
-                return k;
-            }
+        const size_t from = pp_branch_place(b, it->msg.context_from);
+        if (from <= i) {
+            *note = pp_buf_cstr(&it->note);
+            return from;
         }
     }
     return 0;

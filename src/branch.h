@@ -37,6 +37,9 @@ void pp_branch_truncate(struct pp_branch *b, size_t n);
 bool pp_branch_assign(struct pp_branch *b, const struct pp_message *list, size_t n);
 void pp_branch_free(struct pp_branch *b);
 
+/* The index of a message by its id; b->n: it is none of the branch. */
+size_t pp_branch_place(const struct pp_branch *b, int64_t message);
+
 /* Where the context of an answer behind the first n messages begins: the index of the first message that the model
  * sees, 0 for all. The last of the n messages that has this written down (pp_branch_set_context) decides. *note: what
  * the model is told of the messages before; "" for nothing. It lives until the branch is changed. */

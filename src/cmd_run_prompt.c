@@ -178,14 +178,6 @@ static enum pp_code write_summary(struct run *r, const int32_t *ids, size_t n, s
     return code;
 }
 
-static size_t place_of(const struct pp_branch *b, int64_t message)
-{
-    size_t i = 0;
-    while (i < b->n && b->items[i].msg.id != message)
-        i++;
-    return i;
-}
-
 /* Has the model sum up the messages of the view before the one at place `to`. *note: pp_free; "" if it says nothing. */
 static enum pp_code summarise(struct run *r, const struct view *v, size_t to, char **note, struct pp_error *err)
 {
@@ -215,7 +207,7 @@ static enum pp_code summarised_prompt(struct run *r, const struct view *v, size_
 {
     struct view rest;
     char *note = NULL;
-    size_t to = place_of(&r->session.branch, v->turns[dropped]), more = 0;
+    size_t to = pp_branch_place(&r->session.branch, v->turns[dropped]), more = 0;
     pp_cli_say("the context is full: the model summarises the oldest %zu messages", dropped);
     enum pp_code code = summarise(r, v, to, &note, err);
     if (!code)

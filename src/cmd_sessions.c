@@ -114,11 +114,6 @@ static enum pp_code list(const struct pp_options *o, struct pp_store *st, bool s
 
 /* --- show ------------------------------------------------------------------------------------------------- */
 
-static const char *state_name(enum pp_message_state state)
-{
-    return state == PP_MESSAGE_COMPLETE ? "complete" : state == PP_MESSAGE_CANCELLED ? "cancelled" : "partial";
-}
-
 static void show_json(struct pp_buf *b, const struct pp_session *s, const struct pp_message *m, size_t n)
 {
     pp_buf_char(b, '{');
@@ -132,7 +127,7 @@ static void show_json(struct pp_buf *b, const struct pp_session *s, const struct
         pp_cli_json_int(b, "id", m[i].id);
         pp_cli_json_int(b, "parent", m[i].parent);
         pp_cli_json_str(b, "role", pp_role_name(m[i].role));
-        pp_cli_json_str(b, "state", state_name(m[i].state));
+        pp_cli_json_str(b, "state", pp_message_state_name(m[i].state));
         pp_cli_json_name(b, "content");
         pp_cli_json_string(b, m[i].content ? m[i].content : "", m[i].content_len);
         if (m[i].reasoning_len) {
@@ -162,7 +157,7 @@ static void show_text(struct pp_buf *b, const struct pp_session *s, const struct
     for (size_t i = 0; i < n; i++) {
         pp_buf_fmt(b, "\n%s", pp_role_name(m[i].role));
         if (m[i].state != PP_MESSAGE_COMPLETE)
-            pp_buf_fmt(b, " (%s)", state_name(m[i].state));
+            pp_buf_fmt(b, " (%s)", pp_message_state_name(m[i].state));
         pp_buf_str(b, ":\n");
         pp_buf_add(b, m[i].content, m[i].content_len);
         pp_buf_char(b, '\n');

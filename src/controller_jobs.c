@@ -7,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "engine/text.h"
 #include "src/controller_int.h"
+#include "src/conversation.h"
 #include "src/prompt.h"
 
 struct ctl_job *ctl_job_new(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *),
@@ -253,21 +254,12 @@ void ctl_run_branch_of(struct pp_job *job, struct pp_store *st)
     end_with(j, st, leaf);
 }
 
-/* The place of message `id` in list[0 .. n), from 1 on; 0 if it is none of them. */
-static int64_t place_of(const struct pp_message *list, size_t n, int64_t id)
-{
-    for (size_t i = 0; id && i < n; i++)
-        if (list[i].id == id)
-            return (int64_t)i + 1;
-    return 0;
-}
-
 static enum pp_code copy_branch(struct ctl_job *j, struct pp_store *st, struct pp_message *list, size_t n,
                                 struct pp_error *err)
 {
     for (size_t i = 0; i < n; i++) {
         list[i].parent = (int64_t)i;
-        list[i].context_from = place_of(list, n, list[i].context_from);
+        list[i].context_from = pp_message_place(list, n, list[i].context_from);
         list[i].created = 0; /* now */
     }
     j->session.created = j->session.updated = 0;

@@ -42,14 +42,6 @@ size_t pp_controller_context(const struct pp_controller *c, const char **note)
     return pp_branch_context(&c->branch, c->branch.n, note);
 }
 
-static size_t place_of(const struct pp_controller *c, int64_t message)
-{
-    size_t i = 0;
-    while (i < c->branch.n && c->branch.items[i].msg.id != message)
-        i++;
-    return i;
-}
-
 /* --- noting it ---------------------------------------------------------------------------------------------- */
 
 static void on_marked(struct pp_job *job, void *controller)
@@ -69,7 +61,7 @@ static void run_mark(struct pp_job *job, struct pp_store *st)
 /* The answers to `question` see the conversation from message `from` on, and `note`. */
 static void mark(struct pp_controller *c, int64_t question, int64_t from, const char *note)
 {
-    size_t i = place_of(c, question);
+    size_t i = pp_branch_place(&c->branch, question);
     struct ctl_job *j = ctl_job_new(c, run_mark, on_marked);
     bool ok = j && (j->text = pp_strdup(note)) &&
               (i == c->branch.n || pp_branch_set_context(&c->branch, i, from, note));
@@ -262,7 +254,7 @@ static bool summarise(struct pp_controller *c, int64_t question, int64_t next, b
     static const struct pp_chat_message nowhere;
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
     const char *note;
-    size_t from = pp_branch_context(&c->branch, c->branch.n, &note), to = place_of(c, next);
+    size_t from = pp_branch_context(&c->branch, c->branch.n, &note), to = pp_branch_place(&c->branch, next);
     char *messages = summary_messages(c, from, to < c->branch.n ? to : from, note);
     struct ctl_running *run = messages ? ctl_running_add(c, &nowhere) : NULL;
     if (!run) {

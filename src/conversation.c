@@ -23,8 +23,7 @@ static int by_id(const void *key, const void *element)
     return a < b ? -1 : a > b;
 }
 
-/* The place of a message among those before it, which ascend by their ids; 0: it is none of them. */
-static int64_t place_of(const struct pp_message *list, size_t n, int64_t id)
+int64_t pp_message_place(const struct pp_message *list, size_t n, int64_t id)
 {
     const struct pp_message *m = id && n ? bsearch(&id, list, n, sizeof *list, by_id) : NULL;
     return m ? m - list + 1 : 0;
@@ -42,10 +41,10 @@ enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_con
     }
     struct pp_message *m = out->messages;
     for (size_t i = out->n; i-- > 0;) { /* from behind: ids before are still ids */
-        m[i].parent = place_of(m, i, m[i].parent);
-        m[i].context_from = place_of(m, i + 1, m[i].context_from); /* or itself */
+        m[i].parent = pp_message_place(m, i, m[i].parent);
+        m[i].context_from = pp_message_place(m, i + 1, m[i].context_from); /* or itself */
     }
-    out->session.head = place_of(m, out->n, out->session.head);
+    out->session.head = pp_message_place(m, out->n, out->session.head);
     return PP_OK;
 }
 

@@ -14,6 +14,9 @@ struct pp_conversation {
     size_t n;
 };
 
+/* The place of a message by its id in list[0 .. n), whose ids ascend; 0: it is none of them, or id is 0. */
+int64_t pp_message_place(const struct pp_message *list, size_t n, int64_t id);
+
 void pp_conversation_clear(struct pp_conversation *c);
 /* id of a session. */
 enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_conversation *out, struct pp_error *err);

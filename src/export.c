@@ -208,7 +208,7 @@ static cJSON *message_json(const struct pp_message *m, size_t place, int64_t par
               add_number(o, "id", (int64_t)place) &&
               (parent < 0 || cJSON_AddNumberToObject(o, "parent", (double)parent));
     if (ok && m->state != PP_MESSAGE_COMPLETE)
-        ok = cJSON_AddStringToObject(o, "state", m->state == PP_MESSAGE_CANCELLED ? "cancelled" : "partial");
+        ok = cJSON_AddStringToObject(o, "state", pp_message_state_name(m->state));
     ok = ok && add_text_member(o, "model", m->model) && add_kept(o, "adapters", m->adapters) &&
          add_kept(o, "params", m->params) && add_kept(o, "stats", m->stats) && add_number(o, "tokens", m->n_tokens) &&
          add_number(o, "created", m->created) && add_number(o, "context_from", m->context_from) &&

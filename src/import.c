@@ -147,7 +147,6 @@ static char *take(struct making *k, struct pp_buf *b, size_t *len)
 /* What the program itself noted of an answer. */
 static void add_notes(struct making *k, struct pp_message *m, const cJSON *o)
 {
-    const char *state = text_of(o, "state");
     copy(k, &m->model, text_of(o, "model"));
     if (!k->ours)
         return;
@@ -156,10 +155,7 @@ static void add_notes(struct making *k, struct pp_message *m, const cJSON *o)
     copy_kept(k, &m->stats, o, "stats");
     copy(k, &m->context_note, text_of(o, "context_note"));
     m->n_tokens = number_of(o, "tokens");
-    if (state && strcmp(state, "cancelled") == 0)
-        m->state = PP_MESSAGE_CANCELLED;
-    else if (state && strcmp(state, "partial") == 0)
-        m->state = PP_MESSAGE_PARTIAL;
+    m->state = pp_message_state_by_name(text_of(o, "state"));
 }
 
 /* Behind those that stand before it. */

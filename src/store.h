@@ -140,6 +140,8 @@ enum pp_message_state {
     PP_MESSAGE_PARTIAL,   /* being written, or its writer died */
     PP_MESSAGE_CANCELLED, /* stopped by the user; what is there stays */
 };
+const char *pp_message_state_name(enum pp_message_state s); /* "complete", "partial", "cancelled" */
+enum pp_message_state pp_message_state_by_name(const char *name); /* complete for any other word, and for NULL */
 
 struct pp_message {
     int64_t id;

@@ -12,6 +12,21 @@ const char *pp_role_name(enum pp_role r)
     return r <= PP_ROLE_ASSISTANT ? names[r] : "unknown";
 }
 
+static const char *const states[] = {"complete", "partial", "cancelled"};
+
+const char *pp_message_state_name(enum pp_message_state s)
+{
+    return states[s];
+}
+
+enum pp_message_state pp_message_state_by_name(const char *name)
+{
+    int s = PP_MESSAGE_CANCELLED;
+    while (s > PP_MESSAGE_COMPLETE && (!name || strcmp(name, states[s]) != 0))
+        s--;
+    return (enum pp_message_state)s;
+}
+
 void pp_message_clear(struct pp_message *m)
 {
     pp_free(m->content);
