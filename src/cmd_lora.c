@@ -52,6 +52,20 @@ struct effect {
     double changed, off;
 };
 
+static void json_target(struct pp_buf *b, const struct pp_adapter_target *t)
+{
+    pp_cli_json_next(b);
+    pp_buf_char(b, '{');
+    pp_cli_json_str(b, "tensor", t->name);
+    pp_cli_json_int(b, "rank", t->rank);
+    pp_cli_json_int(b, "n_in", t->n_in);
+    pp_cli_json_int(b, "n_out", t->n_out);
+    pp_cli_json_str(b, "type", stored_type(t));
+    pp_cli_json_bool(b, "replaces", t->weight.data);
+    pp_cli_json_real(b, "scale", (double)t->scale, 6);
+    pp_buf_char(b, '}');
+}
+
 static void json_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets,
                          const struct effect *effect)
 {
@@ -80,19 +94,8 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     if (with_targets) {
         pp_cli_json_name(b, "targets");
         pp_buf_char(b, '[');
-        for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
-            const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-            pp_cli_json_next(b);
-            pp_buf_char(b, '{');
-            pp_cli_json_str(b, "tensor", t->name);
-            pp_cli_json_int(b, "rank", t->rank);
-            pp_cli_json_int(b, "n_in", t->n_in);
-            pp_cli_json_int(b, "n_out", t->n_out);
-            pp_cli_json_str(b, "type", stored_type(t));
-            pp_cli_json_bool(b, "replaces", t->weight.data);
-            pp_cli_json_real(b, "scale", (double)t->scale, 6);
-            pp_buf_char(b, '}');
-        }
+        for (size_t i = 0; i < pp_adapter_file_n(f); i++)
+            json_target(b, pp_adapter_file_at(f, i));
         pp_buf_char(b, ']');
     }
     if (effect->changed > 0) {
@@ -135,6 +138,40 @@ static int experts_alike(const struct pp_adapter_file *f, const struct pp_adapte
     return !number ? 1 : t == first ? n : 0;
 }
 
+/* A line; experts that are alike have one together. */
+static void text_target(struct pp_buf *b, const struct pp_adapter_file *f, const struct pp_adapter_target *t)
+{
+    const int n_experts = experts_alike(f, t);
+    char stack[256];
+    if (!n_experts)
+        return;
+    pp_stack_name(t->name, stack);
+    pp_buf_str(b, "  ");
+    add_name(b, n_experts > 1 ? stack : t->name, 32);
+    pp_buf_char(b, ' ');
+    if (t->rank)
+        pp_buf_fmt(b, "%5lld -> %-5lld rank %-4lld %-5s scale %g", (long long)t->n_in, (long long)t->n_out,
+                   (long long)t->rank, stored_type(t), (double)t->scale);
+    if (n_experts > 1)
+        pp_buf_fmt(b, ", in each of %d experts", n_experts);
+    if (t->weight.data && t->weight.n_dims == 1)
+        pp_buf_fmt(b, "%lld values %-5s in place of the model's", (long long)t->n_out, stored_type(t));
+    else if (t->weight.data)
+        pp_buf_fmt(b, "%5lld -> %-5lld %-5s in place of the model's", (long long)t->n_in, (long long)t->n_out,
+                   pp_type_info(t->weight.type)->name);
+    if (t->magnitude.data)
+        pp_buf_str(b, " magnitudes");
+    if (t->bias.data || t->b_bias.data)
+        pp_buf_str(b, " biases");
+    if (t->tokens.data)
+        pp_buf_fmt(b, "%lld tokens of %lld values %s", (long long)t->tokens.ne[1], (long long)t->tokens.ne[0],
+                   pp_type_info(t->tokens.type)->name);
+    if (t->ia3.data)
+        pp_buf_fmt(b, "scales of %lld %s %s", (long long)(t->ia3_input ? t->n_in : t->n_out),
+                   t->ia3_input ? "inputs" : "outputs", stored_type(t));
+    pp_buf_char(b, '\n');
+}
+
 static void text_adapter(struct pp_buf *b, const char *path, const struct pp_adapter_file *f, bool with_targets,
                          const struct effect *effect)
 {
@@ -165,38 +202,8 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     if (effect->changed > 0)
         pp_buf_fmt(b, "changes logits by %.3g; as it is held, by %.2f %% of that otherwise than as it is stored\n",
                    effect->changed, 100 * effect->off / effect->changed);
-    for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
-        const struct pp_adapter_target *t = pp_adapter_file_at(f, i);
-        const int n_experts = experts_alike(f, t);
-        char stack[256];
-        if (!n_experts)
-            continue;
-        pp_stack_name(t->name, stack);
-        pp_buf_str(b, "  ");
-        add_name(b, n_experts > 1 ? stack : t->name, 32);
-        pp_buf_char(b, ' ');
-        if (t->rank)
-            pp_buf_fmt(b, "%5lld -> %-5lld rank %-4lld %-5s scale %g", (long long)t->n_in, (long long)t->n_out,
-                       (long long)t->rank, stored_type(t), (double)t->scale);
-        if (n_experts > 1)
-            pp_buf_fmt(b, ", in each of %d experts", n_experts);
-        if (t->weight.data && t->weight.n_dims == 1)
-            pp_buf_fmt(b, "%lld values %-5s in place of the model's", (long long)t->n_out, stored_type(t));
-        else if (t->weight.data)
-            pp_buf_fmt(b, "%5lld -> %-5lld %-5s in place of the model's", (long long)t->n_in, (long long)t->n_out,
-                       pp_type_info(t->weight.type)->name);
-        if (t->magnitude.data)
-            pp_buf_str(b, " magnitudes");
-        if (t->bias.data || t->b_bias.data)
-            pp_buf_str(b, " biases");
-        if (t->tokens.data)
-            pp_buf_fmt(b, "%lld tokens of %lld values %s", (long long)t->tokens.ne[1], (long long)t->tokens.ne[0],
-                       pp_type_info(t->tokens.type)->name);
-        if (t->ia3.data)
-            pp_buf_fmt(b, "scales of %lld %s %s", (long long)(t->ia3_input ? t->n_in : t->n_out),
-                       t->ia3_input ? "inputs" : "outputs", stored_type(t));
-        pp_buf_char(b, '\n');
-    }
+    for (size_t i = 0; i < pp_adapter_file_n(f); i++)
+        text_target(b, f, pp_adapter_file_at(f, i));
 }
 
 /* One adapter into *b. */

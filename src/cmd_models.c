@@ -225,55 +225,75 @@ static struct pp_figure parameters(int64_t n)
     return f;
 }
 
-static void print_info(struct models *c, const char *path, const struct pp_model *m)
+/* What is told of a model: what it is, and the memory that it needs with a context of n_ctx tokens. */
+struct telling {
+    const struct pp_model_info *info;
+    const char *path;
+    int64_t n_ctx;
+    struct pp_memory_need need;
+    uint64_t sum, available; /* bytes */
+};
+
+static void json_info(struct pp_buf *b, const struct telling *t)
 {
-    const struct pp_model_info *info = pp_model_info(m);
-    const int64_t n_ctx = c->o->ctx_size ? c->o->ctx_size : pp_model_usual_ctx(m);
-    const struct pp_memory_need need = pp_model_memory(m, c->o->kv_type, n_ctx, 0);
-    const uint64_t available = pp_memory_free(), sum = pp_memory_sum(&need);
-    if (c->o->json) {
-        pp_cli_json_next(&c->out);
-        pp_buf_char(&c->out, '{');
-        pp_cli_json_str(&c->out, "name", info->name);
-        pp_cli_json_str(&c->out, "path", path);
-        pp_cli_json_str(&c->out, "arch", info->arch);
-        pp_cli_json_str(&c->out, "type", info->type_name);
-        pp_cli_json_int(&c->out, "params", info->n_params);
-        if (info->n_expert) {
-            pp_cli_json_int(&c->out, "active_params", info->n_params_active);
-            pp_cli_json_int(&c->out, "experts", info->n_expert);
-            pp_cli_json_int(&c->out, "experts_used", info->n_expert_used);
-        }
-        pp_cli_json_int(&c->out, "layers", info->n_layer);
-        pp_cli_json_int(&c->out, "heads", info->n_head);
-        pp_cli_json_int(&c->out, "kv_heads", info->n_head_kv);
-        pp_cli_json_int(&c->out, "embedding", info->n_embd);
-        pp_cli_json_int(&c->out, "vocabulary", info->n_vocab);
-        pp_cli_json_int(&c->out, "context", info->n_ctx_train);
-        pp_cli_json_count(&c->out, "weights_bytes", info->bytes);
-        pp_cli_json_int(&c->out, "kv_tokens", n_ctx);
-        pp_cli_json_count(&c->out, "kv_bytes", need.kv);
-        pp_cli_json_count(&c->out, "weights_memory", need.weights);
-        pp_cli_json_count(&c->out, "work_bytes", need.work);
-        pp_cli_json_count(&c->out, "memory_needed", sum);
-        pp_cli_json_count(&c->out, "memory_free", available);
-        pp_buf_char(&c->out, '}');
-        return;
+    const struct pp_model_info *info = t->info;
+    pp_cli_json_next(b);
+    pp_buf_char(b, '{');
+    pp_cli_json_str(b, "name", info->name);
+    pp_cli_json_str(b, "path", t->path);
+    pp_cli_json_str(b, "arch", info->arch);
+    pp_cli_json_str(b, "type", info->type_name);
+    pp_cli_json_int(b, "params", info->n_params);
+    if (info->n_expert) {
+        pp_cli_json_int(b, "active_params", info->n_params_active);
+        pp_cli_json_int(b, "experts", info->n_expert);
+        pp_cli_json_int(b, "experts_used", info->n_expert_used);
     }
-    pp_buf_fmt(&c->out, "%s\n  %s\n", info->name, path);
-    pp_buf_fmt(&c->out, "  %s, %s, %s parameters, vocabulary of %lld\n", info->arch, info->type_name,
+    pp_cli_json_int(b, "layers", info->n_layer);
+    pp_cli_json_int(b, "heads", info->n_head);
+    pp_cli_json_int(b, "kv_heads", info->n_head_kv);
+    pp_cli_json_int(b, "embedding", info->n_embd);
+    pp_cli_json_int(b, "vocabulary", info->n_vocab);
+    pp_cli_json_int(b, "context", info->n_ctx_train);
+    pp_cli_json_count(b, "weights_bytes", info->bytes);
+    pp_cli_json_int(b, "kv_tokens", t->n_ctx);
+    pp_cli_json_count(b, "kv_bytes", t->need.kv);
+    pp_cli_json_count(b, "weights_memory", t->need.weights);
+    pp_cli_json_count(b, "work_bytes", t->need.work);
+    pp_cli_json_count(b, "memory_needed", t->sum);
+    pp_cli_json_count(b, "memory_free", t->available);
+    pp_buf_char(b, '}');
+}
+
+static void text_info(struct pp_buf *b, const struct telling *t, enum pp_kv_type kv_type)
+{
+    const struct pp_model_info *info = t->info;
+    pp_buf_fmt(b, "%s\n  %s\n", info->name, t->path);
+    pp_buf_fmt(b, "  %s, %s, %s parameters, vocabulary of %lld\n", info->arch, info->type_name,
                parameters(info->n_params).text, (long long)info->n_vocab);
     if (info->n_expert)
-        pp_buf_fmt(&c->out, "  a token needs %s of them: %lld of %lld experts in each layer that has any\n",
+        pp_buf_fmt(b, "  a token needs %s of them: %lld of %lld experts in each layer that has any\n",
                    parameters(info->n_params_active).text, (long long)info->n_expert_used, (long long)info->n_expert);
-    pp_buf_fmt(&c->out, "  %lld layers of %lld, %lld heads over %lld of %lld, trained for %lld tokens\n",
+    pp_buf_fmt(b, "  %lld layers of %lld, %lld heads over %lld of %lld, trained for %lld tokens\n",
                (long long)info->n_layer, (long long)info->n_embd, (long long)info->n_head, (long long)info->n_head_kv,
                (long long)info->head_dim, (long long)info->n_ctx_train);
-    pp_buf_fmt(&c->out,
+    pp_buf_fmt(b,
                "  needs %.2f GB for weights and %.2f GB for %lld tokens of context in %s, %.2f GB with room to work in;"
                " %.2f GB are free%s\n",
-               (double)need.weights / 1e9, (double)need.kv / 1e9, (long long)n_ctx, pp_kv_type_name(c->o->kv_type),
-               (double)sum / 1e9, (double)available / 1e9, sum > available ? ": too little" : "");
+               (double)t->need.weights / 1e9, (double)t->need.kv / 1e9, (long long)t->n_ctx, pp_kv_type_name(kv_type),
+               (double)t->sum / 1e9, (double)t->available / 1e9, t->sum > t->available ? ": too little" : "");
+}
+
+static void print_info(struct models *c, const char *path, const struct pp_model *m)
+{
+    struct telling t = {.info = pp_model_info(m), .path = path, .available = pp_memory_free()};
+    t.n_ctx = c->o->ctx_size ? c->o->ctx_size : pp_model_usual_ctx(m);
+    t.need = pp_model_memory(m, c->o->kv_type, t.n_ctx, 0);
+    t.sum = pp_memory_sum(&t.need);
+    if (c->o->json)
+        json_info(&c->out, &t);
+    else
+        text_info(&c->out, &t, c->o->kv_type);
 }
 
 static enum pp_code info(struct models *c, struct pp_error *err)
