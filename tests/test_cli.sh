@@ -187,6 +187,12 @@ if command -v script >/dev/null; then
     script -qec "$pippin run" "$tmp/typescript" </dev/null >/dev/null 2>&1
     code=$?
     expect "a terminal and no prompt: usage, no question" 2
+    mkdir "$tmp/names" && touch "$tmp/names/odd-$(printf 'mod\033cel').gguf" # what is near may be anybody's name
+    for how in chat --plain 'run -p x'; do
+        script -qec "$pippin $how -m $tmp/names/odd-model.gguf" /dev/null </dev/null >"$tmp/out" 2>&1
+        expect_match "$how: a model that is not there" "$tmp/out" 'did you mean'
+        holds "and no terminal obeys a file's name" [ "$(tr -cd '\033' <"$tmp/out" | wc -c)" -eq 0 ]
+    done
 fi
 
 # --- conversations ----------------------------------------------------------------------------------------------

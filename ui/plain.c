@@ -11,6 +11,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "src/cmd_common.h"
 #include "src/controller.h"
 #include "src/figures.h"
 #include "ui/sanitize.h"
@@ -544,7 +545,7 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
     if (code == PP_OK && !install_signals())
         code = pp_fail(&err, PP_ERR_IO, "no pipe for signals: %s", strerror(errno));
     if (code != PP_OK) {
-        fprintf(stderr, "pippin: %s\n", err.text);
+        pp_cli_say("%s", err.text);
         if (p.c)
             pp_controller_free(p.c);
         return pp_exit_code(code);
@@ -559,7 +560,7 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
     pp_plain_last_words(&w, p.last_key);
     flush(&p);
     if (p.lost && p.lost != EPIPE)
-        fprintf(stderr, "pippin: cannot write the output: %s\n", strerror(p.lost));
+        pp_cli_say("cannot write the output: %s", strerror(p.lost));
     pp_buf_free(&p.typed.text);
     pp_buf_free(&p.held);
     return p.failed || p.lost ? 1 : 0;

@@ -16,6 +16,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/priority.h"
 #include "engine/base/utf8.h"
+#include "src/cmd_common.h"
 #include "src/open_files.h"
 #include "src/plain_text.h"
 #include "ui/complete.h"
@@ -571,7 +572,7 @@ int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
     struct pp_error err;
     enum pp_code code = pp_open_files_check(PP_OPEN_FILES_CHAT, &err);
     if (code != PP_OK) {
-        fprintf(stderr, "pippin: %s\n", err.text);
+        pp_cli_say("%s", err.text);
         return pp_exit_code(code);
     }
     set_locale();
@@ -598,7 +599,7 @@ int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
         tell_rest(ui);
     }
     else
-        fprintf(stderr, "pippin: %s\n", err.text);
+        pp_cli_say("%s", err.text);
     if (ui) {
         pp_buf_free(&ui->unsent);
         pp_buf_free(&ui->unsent_in);
