@@ -60,6 +60,7 @@ static char *kept_of(const cJSON *o, const char *name)
 struct making {
     struct pp_conversation c;
     size_t cap;
+    struct pp_buf system;   /* what the system prompt is so far */
     struct pp_import *im;
     bool ours;              /* it says that it was exported by pippin */
     enum pp_code code;
@@ -159,16 +160,13 @@ static void add_notes(struct making *k, struct pp_message *m, const cJSON *o)
 }
 
 /* Behind those that stand before it. */
-static void add_system(struct making *k, struct pp_buf *text)
+static void add_system(struct making *k, const struct pp_buf *text)
 {
-    struct pp_buf all = {0};
-    const char *so_far = k->c.session.system;
-    pp_buf_fmt(&all, "%s%s%s", so_far ? so_far : "", so_far && *so_far && text->len ? "\n\n" : "", pp_buf_cstr(text));
-    if (all.bad)
+    if (k->system.len && text->len)
+        pp_buf_str(&k->system, "\n\n");
+    pp_buf_add(&k->system, text->data, text->len);
+    if (k->system.bad || text->bad)
         k->code = pp_fail_nomem(k->err, "the conversations");
-    else
-        copy(k, &k->c.session.system, pp_buf_cstr(&all));
-    pp_buf_free(&all);
 }
 
 /* Adds a message behind the one at the place `parent` and returns its own place; one that is none of a conversation is
@@ -451,7 +449,6 @@ static void add_session(struct making *k, const cJSON *o)
     struct pp_session *s = &k->c.session;
     s->created = time_of(o, begun, k->ours);
     s->updated = time_of(o, changed, k->ours);
-    copy(k, &s->system, "");
     copy(k, &s->model, k->ours ? text_of(o, "model") : NULL);
     copy(k, &s->template_name, k->ours ? text_of(o, "template") : NULL);
     copy_kept(k, &s->adapters, k->ours ? o : NULL, "adapters");
@@ -491,8 +488,11 @@ static enum pp_code add_conversation(struct pp_import *im, const cJSON *o, struc
                          "...}, ...]}, and what pippin(1) names", im->n + 1);
     const char *title = text_of(o, "title");
     if (!k.code)
+        copy(&k, &k.c.session.system, pp_buf_cstr(&k.system));
+    pp_buf_free(&k.system);
+    if (!k.code)
         add_title(&k, title ? title : text_of(o, "name"));
-    const bool wanted = !k.code && (k.c.n || (k.c.session.system && *k.c.session.system));
+    const bool wanted = !k.code && (k.c.n || *k.c.session.system);
     if (wanted && pp_grow(&im->list, &im->cap, im->n + 1, sizeof *im->list) != 0)
         k.code = pp_fail_nomem(err, "the conversations");
     if (wanted && !k.code)

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/export.h"
@@ -169,6 +170,28 @@ static void several(void **state)
             pp_buf_free(&text);
         }
     pp_conversation_clear(&c);
+}
+
+/* A system prompt in very many pieces is put together in no more time than it takes to read them. */
+static void system_in_pieces(void **state)
+{
+    enum { MANY = 20000, SECONDS = 10 }; /* a hundredth of that is needed */
+    static const char piece[] = "{\"role\":\"system\",\"content\":\"sixty-nine bytes of what is to be said at the "
+                                "beginning of the whole.\"},";
+    (void)state;
+    struct pp_buf text = {0};
+    pp_buf_str(&text, "[");
+    for (int i = 0; i < MANY; i++)
+        pp_buf_str(&text, piece);
+    pp_buf_str(&text, "{\"role\":\"user\",\"content\":\"Hi\"}]");
+    const uint64_t began = pp_now_ns();
+    struct pp_import im = read_text(pp_buf_cstr(&text));
+    assert_true(pp_now_ns() - began < (uint64_t)SECONDS * 1000000000);
+    assert_true(im.n == 1 && im.list[0].n == 1);
+    assert_int_equal(strlen(im.list[0].session.system), MANY * 71 - 2);
+    assert_non_null(strstr(im.list[0].session.system, "whole.\n\nsixty-nine"));
+    pp_import_free(&im);
+    pp_buf_free(&text);
 }
 
 /* Bytes that are no UTF-8, and NULs, become U+FFFD, as on the screen. */
@@ -796,6 +819,7 @@ TEST_GROUP(export)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comes_back),
         cmocka_unit_test(several),
+        cmocka_unit_test(system_in_pieces),
         cmocka_unit_test(bytes_that_are_no_text),
         cmocka_unit_test(zeros_in_a_file), cmocka_unit_test(bytes_in_a_file),
         cmocka_unit_test(markdown), cmocka_unit_test(fences),
