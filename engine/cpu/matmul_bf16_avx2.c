@@ -1,5 +1,5 @@
 /* matmul_bf16_avx2.c - the products with bfloat16 activations for AVX2 and FMA: a lane is a weight row. They are
- * here for the same bits on machines without AMX, where float32 activations cost no more. */
+ * here for the same bits on machines without AMX or AVX512-BF16, where float32 activations cost no more. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
