@@ -71,7 +71,7 @@ char *pp_completion_take(struct pp_completion *c, struct pp_buf *several)
         const bool adds = same > c->len || c->n == 1;
         pp_buf_add(&out, c->line, c->at);
         pp_buf_add(&out, adds ? c->first : c->line + c->at, same);
-        if (c->n == 1 && c->first[same - 1] != ' ')
+        if (c->n == 1 && same && c->first[same - 1] != ' ')
             pp_buf_char(&out, ' ');
         if (!adds && several)
             pp_buf_str(several, pp_buf_cstr(&c->all));

@@ -84,6 +84,12 @@ static void whole_letters(void **state)
     assert_string_equal(pp_buf_cstr(&list), "");
     pp_free(got);
     pp_buf_free(&list);
+    pp_completion_begin(&c, "/m ", 3);
+    pp_completion_offer(&c, "\xc3"); /* a file's name may be anything */
+    got = pp_completion_take(&c, &list);
+    assert_string_equal(got, "/m ");
+    pp_free(got);
+    pp_buf_free(&list);
 }
 
 TEST_GROUP(completion)

@@ -517,19 +517,24 @@ void pp_plain_waiting(const char *what)
     fflush(stdout);
 }
 
+/* A line that ends with words from outside. */
+static void say_clean(const char *before, const char *text)
+{
+    struct pp_buf clean = {0};
+    pp_sanitize(&clean, text, strlen(text), PP_CLEAN_TEXT, NULL);
+    printf("%s%s\n", before, pp_buf_cstr(&clean));
+    pp_buf_free(&clean);
+}
+
 void pp_plain_last_words(const struct pp_last_words *w, const char *key)
 {
     const bool saved = w->saved;
-    if (w->text[0]) {
-        struct pp_buf clean = {0};
-        pp_sanitize(&clean, w->text, strlen(w->text), PP_CLEAN_TEXT, NULL);
-        printf("%s\n", pp_buf_cstr(&clean));
-        pp_buf_free(&clean);
-    }
+    if (w->text[0])
+        say_clean("", w->text);
     if (w->gone) /* all is said */
         return;
     if (!saved && w->why[0])
-        printf("The end of the last answer is lost: %s\n", w->why);
+        say_clean("The end of the last answer is lost: ", w->why);
     else if (!saved)
         printf("The end of the last answer could not be saved; is the disk full?\n");
     if (key[0])
