@@ -8,11 +8,11 @@
 enum {
     STRIP_ROWS = 8,
     STRIP_COLS = 768, /* at most */
-    NARROW_COLS = 512,
+    NARROW_COLS = 704,
     STRIP_ACTS = 3,   /* 24 sums in registers */
-    CHUNK_ROWS = 64,  /* weight rows that meet the same columns of a slab: all but the first find them in L2 */
-    SLAB_ACTS = 57,   /* activation rows between two conversions of the same weights: whole threes, whose sums with a
-                       * chunk's rows fit the scratch */
+    CHUNK_ROWS = 16,  /* weight rows that meet the same columns of a slab: all but the first find them in L2 */
+    SLAB_ACTS = 192,  /* activation rows between two conversions of the same weights, at most: whole threes, whose sums
+                       * with a chunk's rows fit the scratch */
 };
 
 /* Columns of a strip, a multiple of 16; results do not depend on it. Its weights, three rows of activations and the
@@ -209,8 +209,10 @@ INLINE void strip_chunk(const struct pp_matrix *w, int64_t row0, int64_t row1, c
 INLINE void float_strips(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                          float *y, int64_t y_stride, const uint32_t type, struct strip_memory *memory)
 {
-    for (int64_t i = 0; i < m; i += SLAB_ACTS)
+    const int64_t n_slabs = (m + SLAB_ACTS - 1) / SLAB_ACTS; /* alike: a small one would be mostly conversion */
+    const int64_t slab = ((m + n_slabs - 1) / n_slabs + STRIP_ACTS - 1) / STRIP_ACTS * STRIP_ACTS;
+    for (int64_t i = 0; i < m; i += slab)
         for (int64_t row = row0; row < row1; row += CHUNK_ROWS)
-            strip_chunk(w, row, row1 - row < CHUNK_ROWS ? row1 : row + CHUNK_ROWS, x, i,
-                        m - i < SLAB_ACTS ? m - i : SLAB_ACTS, y, y_stride, type, memory);
+            strip_chunk(w, row, row1 - row < CHUNK_ROWS ? row1 : row + CHUNK_ROWS, x, i, m - i < slab ? m - i : slab, y,
+                        y_stride, type, memory);
 }
