@@ -470,7 +470,9 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
         same = set.use[i].adapter == s->adapters.use[i].adapter && set.use[i].scale == s->adapters.use[i].scale;
     if (same)
         return PP_OK;
-    enum pp_code code = pp_cpu_reserve(s->engine->cpu, &set, err);
+    enum pp_code code = pp_adapter_set_check(&set, err);
+    if (!code)
+        code = pp_cpu_reserve(s->engine->cpu, &set, err);
     if (code)
         return code;
     pp_tail_keep(s);

@@ -219,7 +219,9 @@ int64_t pp_seq_len(const struct pp_seq *s);           /* tokens that are compute
 const int32_t *pp_seq_tokens(const struct pp_seq *s); /* [len]; -1 for a vector. Valid until s changes */
 /* Which adapters rows of this sequence are computed with from now on. If the set differs from the one its pages were
  * made with, the pages are let go (len becomes 0): KV of one set is never read under another. PP_ERR_USAGE: more than
- * PP_MAX_ADAPTERS, or a strength that is no number; PP_ERR_MISMATCH: one was loaded for another model. */
+ * PP_MAX_ADAPTERS, or a strength that is no number; PP_ERR_MISMATCH: one was loaded for another model;
+ * PP_ERR_UNSUPPORTED: two cannot be mixed, such as IA3s of one matrix's input that other matrices read, too, or the
+ * backend cannot do what one changes. On failure s is as before. */
 enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *use, int n, struct pp_error *err);
 bool pp_seq_uses(const struct pp_seq *s, const struct pp_adapter *a); /* it is one of them: it must not be freed */
 /* Tells adapters that must be invoked where in s they act: from the last time on that their invocation stands in

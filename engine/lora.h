@@ -17,6 +17,10 @@
  *
  * so that at strength 1 it is W_k and nothing else. The same holds for norms and for the table of embeddings.
  *
+ * An IA3 whose input other matrices read, too, has such a W_k: W with its columns scaled. Two of those would add up
+ * instead of multiplying, as would one and another matrix in W's place: they are not put into one set
+ * (pp_adapter_set_check).
+ *
  * What latent attention has for each head has LoRAs only, which are made of one of both matrices (lora_heads.c). */
 #ifndef PP_ENGINE_LORA_H
 #define PP_ENGINE_LORA_H
@@ -42,6 +46,7 @@ struct pp_lora_target {
                               activations, else as it is stored */
     void *w_data;
     size_t w_bytes;
+    bool w_scaled;         /* that is W itself, its columns scaled: an IA3's */
     bool special;          /* some of the following is there: other kinds than plain LoRA */
     float *bias;           /* [n_out] added, times the strength */
     float *input;          /* IA3: scale - 1 [n_in] */
@@ -220,6 +225,8 @@ void pp_lora_free_replaced(struct pp_adapter *a);
 void pp_lora_hash_replaced(const struct pp_adapter *a, struct pp_sha256_stream *s);
 /* Whether something of the model is replaced by one of a set. */
 bool pp_adapter_set_replaces(const struct pp_adapter_set *set);
+/* PP_ERR_UNSUPPORTED: two of a set have a matrix in the same one's place, and not both one that adds up. */
+enum pp_code pp_adapter_set_check(const struct pp_adapter_set *set, struct pp_error *err);
 
 /* lora_heads.c: the matrix of which latent attention's heads have their parts. Where those are in the plan: */
 struct pp_lora_heads_at {

@@ -22,6 +22,32 @@ bool pp_adapter_set_replaces(const struct pp_adapter_set *set)
     return false;
 }
 
+/* Of the adapters of a set from k on the next that has a matrix of its own in W's place; none: set->n. */
+static int next_with(const struct pp_adapter_set *set, int linear, int k)
+{
+    while (k < set->n && !set->use[k].adapter->targets[linear].w_data)
+        k++;
+    return k;
+}
+
+enum pp_code pp_adapter_set_check(const struct pp_adapter_set *set, struct pp_error *err)
+{
+    const struct pp_plan *plan = set->n ? &set->use[0].adapter->model->plan : NULL;
+    for (int i = 0; plan && i < plan->n_linears; i++) {
+        bool scaled = false;
+        for (int last = set->n, k = next_with(set, i, 0); k < set->n; last = k, k = next_with(set, i, k + 1)) {
+            scaled = scaled || set->use[k].adapter->targets[i].w_scaled;
+            if (last < k && scaled)
+                return pp_fail(err, PP_ERR_UNSUPPORTED,
+                               "adapters %s and %s cannot be on at once, switch one of them off: both change %s, and "
+                               "an IA3 of its input, which other matrices read, too, cannot be mixed with that",
+                               set->use[last].adapter->info.name, set->use[k].adapter->info.name,
+                               plan->linears[i].w->name);
+        }
+    }
+    return PP_OK;
+}
+
 /* --- where rows come from ------------------------------------------------------------------------------------ */
 
 /* A matrix of the file, or W with its columns scaled. */
@@ -174,6 +200,7 @@ enum pp_code pp_lora_load_matrix(struct pp_adapter *a, int linear, const struct 
 enum pp_code pp_lora_scale_columns(struct pp_adapter *a, int linear, const float *scales, struct pp_error *err)
 {
     const struct rows r = {.from = pp_plan_target(&a->model->plan, linear).w, .column_scales = scales};
+    a->targets[linear].w_scaled = true;
     return hold(a, linear, &r, err);
 }
 

@@ -86,22 +86,41 @@ static const char *change_folder(const char *model, const char *const *names, ch
     return to;
 }
 
-/* [SMALL_TEXT, n_vocab]; pp_free. adapter: NULL for the model alone. */
-static float *logits_at(const char *model, const char *adapter, float strength, int n_vocab)
+/* An adapter's folder or file, and how strong it is on. */
+struct on {
+    const char *path;
+    float strength;
+};
+
+/* [SMALL_TEXT, n_vocab]; pp_free. */
+static float *logits_under(const char *model, const struct on *on, int n_on, int n_vocab)
 {
+    enum { MOST = 4 };
     struct running r = run_small(model, NULL);
-    struct pp_adapter *a = NULL;
+    struct pp_adapter_use uses[MOST] = {{NULL, 0}};
     struct pp_error err;
     int32_t ids[SMALL_TEXT];
     float *out = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *out);
     small_text(ids, n_vocab);
-    if (adapter) {
-        assert_ok(pp_adapter_load_exact(r.m, adapter, &a, &err), err);
-        assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, strength}, 1, &err), err);
+    for (int i = 0; i < n_on; i++) {
+        struct pp_adapter *a;
+        assert_ok(pp_adapter_load_exact(r.m, on[i].path, &a, &err), err);
+        uses[i] = (struct pp_adapter_use){a, on[i].strength};
     }
+    assert_ok(pp_seq_set_adapters(r.s, uses, n_on, &err), err);
     run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, out);
-    stop_adapted(&r, a);
+    pp_seq_free(r.s);
+    r.s = NULL;
+    for (int i = 0; i < n_on; i++)
+        pp_adapter_free((struct pp_adapter *)(uintptr_t)uses[i].adapter);
+    stop_small(&r);
     return out;
+}
+
+/* adapter: NULL for the model alone. */
+static float *logits_at(const char *model, const char *adapter, float strength, int n_vocab)
+{
+    return logits_under(model, &(struct on){adapter, strength}, adapter ? 1 : 0, n_vocab);
 }
 
 static float *logits_of(const char *model, const char *adapter, int n_vocab)
@@ -525,8 +544,8 @@ static void other_norms(void **state)
 
 /* --- scales of inputs ----------------------------------------------------------------------------------------- */
 
-/* W with the columns of another strength: IA3 of a feed-forward part. */
-static float *scale_inputs(struct folder *f, const struct pp_tensor *w)
+/* W with its columns scaled: IA3 of a feed-forward part, at a strength. */
+static float *scale_inputs_by(struct folder *f, const struct pp_tensor *w, float strength)
 {
     char name[160];
     snprintf(name, sizeof name, "base_model.model.%.*s.ia3_l", (int)(strlen(w->name) - strlen(".weight")), w->name);
@@ -534,9 +553,13 @@ static float *scale_inputs(struct folder *f, const struct pp_tensor *w)
     float *out = pp_malloc(w->size);
     for (int64_t o = 0; o < w->ne[1]; o++)
         for (int64_t i = 0; i < w->ne[0]; i++)
-            out[o * w->ne[0] + i] = ((const float *)w->data)[o * w->ne[0] + i] * scales[i];
+            out[o * w->ne[0] + i] =
+                ((const float *)w->data)[o * w->ne[0] + i] * (1 + strength * (scales[i] - 1));
     return out;
 }
+
+static float *scale_inputs(struct folder *f, const struct pp_tensor *w) { return scale_inputs_by(f, w, 1); }
+static float *scale_inputs_less(struct folder *f, const struct pp_tensor *w) { return scale_inputs_by(f, w, 0.6f); }
 
 /* Inputs that others read, too, keep their values for those: of what a scan's steps are made of the scan itself. */
 static void shared_inputs(void **state)
@@ -561,6 +584,104 @@ static void shared_inputs(void **state)
     pp_free(want);
     pp_free(alone);
     folder_empty(&f);
+    decoder_free(d);
+}
+
+static void check_under(const char *model, const struct on *on, int n_on, const char *merged, int n_vocab)
+{
+    float *want = logits_of(merged, NULL, n_vocab), *got = logits_under(model, on, n_on, n_vocab);
+    const double off = farthest(got, want, SMALL_TEXT * n_vocab);
+    if (!(off < 1e-4))
+        fail_msg("%s with %s, %d on, gives what is %g off", on[0].path, on[n_on - 1].path, n_on, off);
+    pp_free(got);
+    pp_free(want);
+}
+
+static float *replace_matrix(struct folder *f, const struct pp_tensor *w)
+{
+    char name[160];
+    snprintf(name, sizeof name, "base_model.model.%s", w->name);
+    const float *values = folder_add(f, name, w->ne[1], w->ne[0], 0, 0.2f);
+    float *out = pp_malloc(w->size);
+    memcpy(out, values, w->size);
+    return out;
+}
+
+/* Two IA3s of one shared input, or one and a matrix in its matrix's place, are refused by their names, in any order and
+ * with others between them, and what was on stays on; two such matrices are not. */
+static void check_mixes(const char *model, const struct on *on, const char *whole, const char *lora)
+{
+    enum { N = 5, MIXES = 7, A = 0, B, W, V, L };
+    static const struct {
+        int n, use[3];
+        bool refused;
+    } mixes[MIXES] = {{2, {A, B}, true},     {3, {B, L, A}, true}, {2, {A, W}, true}, {2, {W, A}, true},
+                      {3, {W, V, B}, true}, {2, {W, V}, false},   {2, {A, L}, false}};
+    const char *const paths[N] = {on[0].path, on[1].path, whole, whole, lora};
+    struct running r = run_small(model, NULL);
+    struct pp_adapter *a[N];
+    struct pp_error err;
+    const struct pp_row row = {.seq = r.s, .token = 5, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+    for (int i = 0; i < N; i++)
+        assert_ok(pp_adapter_load(r.m, paths[i], &a[i], &err), err);
+    for (int i = 0; i < MIXES; i++) {
+        struct pp_adapter_use uses[3] = {{NULL, 0}};
+        for (int k = 0; k < mixes[i].n; k++)
+            uses[k] = (struct pp_adapter_use){a[mixes[i].use[k]], 0.5f};
+        const struct pp_adapter *first = uses[0].adapter, *last = uses[mixes[i].n - 1].adapter;
+        assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a[B], 0.25f}, 1, &err), err);
+        pp_seq_truncate(r.s, 0);
+        assert_ok(pp_step(r.e, &row, 1, NULL, &err), err);
+        const enum pp_code code = pp_seq_set_adapters(r.s, uses, mixes[i].n, &err);
+        assert_int_equal(code, mixes[i].refused ? PP_ERR_UNSUPPORTED : PP_OK);
+        assert_int_equal(pp_seq_len(r.s), mixes[i].refused);
+        assert_int_equal(pp_seq_uses(r.s, a[B]), mixes[i].refused);
+        assert_int_equal(pp_seq_uses(r.s, a[mixes[i].use[0]]), !mixes[i].refused || mixes[i].use[0] == B);
+        if (mixes[i].refused && !(strstr(err.text, first->name) && strstr(err.text, last->name) &&
+                                  strstr(err.text, "switch one of them off")))
+            fail_msg("mix %d: %s", i, err.text);
+        uses[0].scale = 0; /* the same as absent */
+        if (mixes[i].n == 2)
+            assert_ok(pp_seq_set_adapters(r.s, uses, 2, &err), err);
+    }
+    pp_seq_free(r.s);
+    r.s = NULL;
+    for (int i = 0; i < N; i++)
+        pp_adapter_free(a[i]);
+    stop_small(&r);
+}
+
+/* IA3s of one input multiply where it is scaled itself; where others read it, too, only one is taken. LoRAs beside one
+ * read what is not scaled. */
+static void mixed_inputs(void **state)
+{
+    static const char *const shared[] = {".bcdt_proj.weight", NULL}, *const own[] = {".down_proj.weight", NULL};
+    static const char ia3[] = "{\"peft_type\":\"IA3\",\"feedforward_modules\":[\"bcdt_proj\",\"down_proj\"]}";
+    static const char saved[] = "{\"peft_type\":\"LORA\",\"modules_to_save\":[\"bcdt_proj\"]}";
+    const struct decoder_shape s = decoder_shape("plamo2");
+    struct decoder *d = decoder_make(&s);
+    struct pp_error err;
+    const char *model = fresh_path("model");
+    (void)state;
+    assert_ok(pp_convert_to_folder(decoder_write(d), model, &(struct pp_convert_options){0}, &err), err);
+    for (int i = 0; i < 2; i++) {
+        struct folder f[4] = {{.random = 8}, {.random = 9}, {.random = 10}, {.random = 11}};
+        const char *const *names = i ? shared : own;
+        const char *once = change_folder(model, names, scale_inputs_less, &f[0]);
+        const char *twice = change_folder(once, names, scale_inputs, &f[1]);
+        const char *beside = change_folder(once, names, merge, &f[2]);
+        const struct on on[] = {{folder_write_peft(&f[0], ia3), 0.6f}, {folder_write_peft(&f[1], ia3), 1}};
+        const struct on lora[] = {on[0], {folder_write_peft(&f[2], config), 1}};
+        check_under(model, on, 1, once, s.n_vocab);
+        check_under(model, lora, 2, beside, s.n_vocab);
+        change_folder(model, names, replace_matrix, &f[3]);
+        if (i)
+            check_mixes(model, on, folder_write_peft(&f[3], saved), lora[1].path);
+        else
+            check_under(model, on, 2, twice, s.n_vocab);
+        for (int k = 0; k < 4; k++)
+            folder_empty(&f[k]);
+    }
     decoder_free(d);
 }
 
@@ -818,7 +939,8 @@ TEST_GROUP(adapter_modules)
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
         cmocka_unit_test(norms),           cmocka_unit_test(other_norms),  cmocka_unit_test(other_pieces),
         cmocka_unit_test(beside_text),     cmocka_unit_test(norms_in_a_batch),
-        cmocka_unit_test(shared_inputs),   cmocka_unit_test(identities),
+        cmocka_unit_test(shared_inputs),   cmocka_unit_test(mixed_inputs),
+        cmocka_unit_test(identities),
     };
     return cmocka_run_group_tests_name("adapter_modules", tests, NULL, NULL);
 }
