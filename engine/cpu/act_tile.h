@@ -12,6 +12,7 @@
 
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"
+#include "engine/cpu/stream_ahead.h"
 
 /* Blocks times rows: 8 rows of 16384 columns are still one tile, so that weights are read from front to back. */
 enum { ACT_TILE_ENTRIES = 4096 };
@@ -24,6 +25,7 @@ struct act_tile {
     const int32_t *bias;  /* [n_blocks, M], or [n_blocks, M, 2] for Q6_K; of types with two scales in a block
                            * act_sums_of_16 */
     int64_t block0, n_blocks;
+    enum pp_stream_way how; /* weights further on are asked for */
 };
 
 struct act_tile_memory {
@@ -102,7 +104,7 @@ static inline struct act_tile act_tile_make(uint32_t type, const struct pp_acts 
                                             int64_t n_blocks, struct act_tile_memory *memory)
 {
     const int64_t most = ACT_TILE_ENTRIES / m / 8 * 8, n = n_blocks < most ? n_blocks : most;
-    struct act_tile t = {memory->q, memory->d, memory->dsum, memory->bias, block0, n};
+    struct act_tile t = {memory->q, memory->d, memory->dsum, memory->bias, block0, n, stream_way_of(x, m)};
     for (int64_t i = 0; i < m; i++) {
         const int8_t *q = x->q + i * x->q_stride + 32 * block0;
         const float *d = x->d + i * x->b_stride + block0;

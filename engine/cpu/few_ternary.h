@@ -110,7 +110,7 @@ OPEN void ternary_group(const uint8_t *group, int64_t n_cols, int64_t b, int64_t
     for (int64_t at = 0; at < n; at += TERNARY_BLOCKS) {
         const struct ternary_acts x = ternary_acts(job, at, M);
         const struct packed_at p = packed_at(PP_TYPE_TQ1_0, group, n_cols, b + at);
-        stream_ahead(group + pace * (size_t)(b + at), pace * TERNARY_BLOCKS);
+        stream_ahead(group + pace * (size_t)(b + at), pace * TERNARY_BLOCKS, job->how);
         OPEN_UNROLL for (int part = 0; part < PARTS_OF_GROUP; part++)
             ternary_columns(p, part * ROWS, &x, acc[part], M);
     }

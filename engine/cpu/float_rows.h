@@ -9,22 +9,24 @@
 enum { FLOAT_R_SOON = 2 };
 
 INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride,
-                       float *y, int64_t y_stride, const uint32_t type, const bool ahead, const int R, const int M)
+                       float *y, int64_t y_stride, const uint32_t type, enum pp_stream_way how, const int R,
+                       const int M)
 {
     size_t row_bytes = (size_t)w->n_cols * (type == PP_TYPE_F32 ? 4 : 2);
     const uint8_t *data = w->data;
     int64_t row = row0;
     for (; row + R <= row1; row += R)
-        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, ahead,
+        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, how,
                    R, M);
     for (; row < row1; row++)
-        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, ahead,
+        float_tile(data + (size_t)row * row_bytes, row_bytes, x, x_stride, w->n_cols, y + row, y_stride, type, how,
                    1, M);
 }
 
 INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                          float *y, int64_t y_stride, const uint32_t type)
 {
+    const enum pp_stream_way how = stream_way_of(x, m);
     for (int64_t row = row0; row < row1; row += 64) { /* rows that stay in cache over all activations */
         int64_t end = row + 64 < row1 ? row + 64 : row1;
         for (int64_t i = 0; i < m; i += FLOAT_M) {
@@ -33,23 +35,23 @@ INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, 
             switch (m - i) {
             case 1:
                 if (FLOAT_BESIDE && x->way == PP_WAY_BESIDE)
-                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, false, FLOAT_R(1), 1);
-                else if (pp_stream_way == PP_STREAM_SOON)
-                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R_SOON, 1);
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, PP_STREAM_NOT, FLOAT_R(1), 1);
+                else if (how == PP_STREAM_SOON)
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, how, FLOAT_R_SOON, 1);
                 else
-                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R(1), 1);
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, how, FLOAT_R(1), 1);
                 break;
             case 2:
-                if (pp_stream_way == PP_STREAM_SOON)
-                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R_SOON, 2);
+                if (how == PP_STREAM_SOON)
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, how, FLOAT_R_SOON, 2);
                 else
-                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R(2), 2);
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, how, FLOAT_R(2), 2);
                 break;
             case 3:
-                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R(3), 3);
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, how, FLOAT_R(3), 3);
                 break;
             default:
-                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, true, FLOAT_R(FLOAT_M), FLOAT_M);
+                float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, how, FLOAT_R(FLOAT_M), FLOAT_M);
             }
         }
     }

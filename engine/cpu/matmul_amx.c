@@ -342,7 +342,7 @@ static float dot(const float *a, const float *b, int64_t n)
 
 const struct pp_matmul_kernels pp_matmul_amx = {
     .uses_scratch = true,
-    .has_way = {[PP_WAY_NEAR] = true, [PP_WAY_BESIDE] = true},
+    .tried = {[PP_STREAM_PAGES] = {PP_WAY_NEAR, PP_WAY_BESIDE}},
     .quantize = quantize,
     .dot = dot,
     .by_type =

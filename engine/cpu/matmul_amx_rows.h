@@ -185,7 +185,7 @@ INLINE void stream_rows(const struct rows_job *job, const struct rows_type type,
     for (int64_t t = 0; t < n_quads + 2; t++) {
         int32_t(*sums)[TILE_ROWS][PP_GROUP_ROWS] = k->sums[t % 2];
         int32_t(*sums_met)[TILE_ROWS][PP_GROUP_ROWS] = k->sums[(t + 1) % 2];
-        stream_ahead(opened.group + type.pace * (size_t)opened.b, type.pace * QUAD);
+        stream_ahead(opened.group + type.pace * (size_t)opened.b, type.pace * QUAD, pp_stream_way);
         UNROLL for (int j = 0; j < QUAD; j++)
         {
             __m512 scale[MAX_SCALES];

@@ -597,9 +597,9 @@ INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64
 
 /* R weight rows times M activation rows, R * M at most 6. Nothing is asked for ahead. */
 INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
-                       int64_t y_stride, const uint32_t type, const bool ahead, const int R, const int M)
+                       int64_t y_stride, const uint32_t type, enum pp_stream_way how, const int R, const int M)
 {
-    (void)ahead;
+    (void)how;
     const size_t size = type == PP_TYPE_F32 ? 4 : 2;
     float32x4_t acc[6][4];
     UNROLL for (int k = 0; k < R * M; k++)
@@ -629,7 +629,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
 static float dot(const float *a, const float *b, int64_t n)
 {
     float result;
-    float_tile((const uint8_t *)a, 0, b, 0, n, &result, 0, PP_TYPE_F32, false, 1, 1);
+    float_tile((const uint8_t *)a, 0, b, 0, n, &result, 0, PP_TYPE_F32, PP_STREAM_NOT, 1, 1);
     return result;
 }
 

@@ -92,7 +92,7 @@ INLINE void tile_q8_0(const struct act_tile *x, int64_t b, const uint8_t *group,
     const int8_t *q = x->q + 32 * M * b;
     __m256i isum[2 * MAX_ACTS];
     if (asks == ASKS_STREAM)
-        stream_ahead(group + PACE * (x->block0 + b), PACE);
+        stream_ahead(group + PACE * (x->block0 + b), PACE, x->how);
     else if (asks == ASKS_NEAR)
         UNROLL for (size_t v = 0; v < 8; v++)
             fetch_line(w, PP_NEAR_AHEAD + PP_SLICE * v);
@@ -152,7 +152,7 @@ INLINE void tile_q4_0(const struct act_tile *x, int64_t b, const uint8_t *group,
     const int8_t *q = x->q + 32 * M * b;
     __m256i words[2 * MAX_ACTS];
     if (asks)
-        stream_ahead(group + PACE * (x->block0 + b), PACE);
+        stream_ahead(group + PACE * (x->block0 + b), PACE, x->how);
     UNROLL for (int v = 0; v < 4; v++)
     {
         /* Four rows fill the registers with their sums for both halves only if activations are met once. */
@@ -213,7 +213,7 @@ INLINE void tile_q4_k(const struct act_tile *x, int64_t b, const uint8_t *group,
     enum { PACE = sizeof(struct pp_q4_k_pack) / 4 };
     const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + (x->block0 + b) / 8;
     if (asks)
-        stream_ahead((const char *)p + PACE * (b / 2 % 4), PACE);
+        stream_ahead((const char *)p + PACE * (b / 2 % 4), PACE, x->how);
     block_q4_k(x, b, p, false, half, acc, H, M);
     block_q4_k(x, b + 1, p, true, half, acc, H, M);
 }
@@ -276,7 +276,7 @@ INLINE void tile_q6_k(const struct act_tile *x, int64_t b, const uint8_t *group,
     enum { PACE = sizeof(struct pp_q6_k_pack) / 4 };
     const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
     if (asks)
-        stream_ahead((const char *)p + PACE * (b / 2 % 4), PACE);
+        stream_ahead((const char *)p + PACE * (b / 2 % 4), PACE, x->how);
     UNROLL for (int h = 0; h < H; h++)
     {
         __m256 first[MAX_ACTS], second[MAX_ACTS];
@@ -463,7 +463,7 @@ INLINE float sum_lanes(__m256 low, __m256 high)
 
 /* acc += 16 columns of R weight rows times M activation rows. ahead: weights further on are asked for. */
 INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t k,
-                       __m256 (*acc)[2], const uint32_t type, const bool ahead, const int R, const int M)
+                       __m256 (*acc)[2], const uint32_t type, enum pp_stream_way how, const int R, const int M)
 {
     UNROLL for (int half = 0; half < 2; half++)
     {
@@ -472,8 +472,8 @@ INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64
         {
             const uint8_t *row = w + (size_t)r * row_bytes;
             wk[r] = load_floats(row, k + LANES * half, type);
-            if (ahead && half == 0 && (type == PP_TYPE_F32 || k % 32 == 0))
-                stream_line(row, (size_t)(type == PP_TYPE_F32 ? 4 * k : 2 * k), row_bytes, (size_t)R);
+            if (how != PP_STREAM_NOT && half == 0 && (type == PP_TYPE_F32 || k % 32 == 0))
+                stream_line(row, (size_t)(type == PP_TYPE_F32 ? 4 * k : 2 * k), row_bytes, (size_t)R, how);
         }
         UNROLL for (int i = 0; i < M; i++)
         {
@@ -486,7 +486,7 @@ INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64
 
 /* R weight rows times M activation rows, R and M at most 4. */
 INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
-                       int64_t y_stride, const uint32_t type, const bool ahead, const int R, const int M)
+                       int64_t y_stride, const uint32_t type, enum pp_stream_way how, const int R, const int M)
 {
     const size_t size = type == PP_TYPE_F32 ? 4 : 2;
     __m256 acc[8][2];
@@ -494,7 +494,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
         acc[k][0] = acc[k][1] = _mm256_setzero_ps();
     int64_t k = 0;
     for (; k + 16 <= n; k += 16)
-        float_step(w, row_bytes, x, x_stride, k, acc, type, ahead, R, M);
+        float_step(w, row_bytes, x, x_stride, k, acc, type, how, R, M);
     if (k < n) { /* the tail, with zeros behind it */
         uint8_t w_rest[4][16 * 4] = {{0}};
         float x_rest[4][16] = {{0}};
@@ -502,7 +502,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
             memcpy(w_rest[r], w + (size_t)r * row_bytes + (size_t)k * size, (size_t)(n - k) * size);
         for (int i = 0; i < M; i++)
             memcpy(x_rest[i], x + i * x_stride + k, (size_t)(n - k) * sizeof *x);
-        float_step(w_rest[0], sizeof w_rest[0], x_rest[0], 16, 0, acc, type, ahead, R, M);
+        float_step(w_rest[0], sizeof w_rest[0], x_rest[0], 16, 0, acc, type, PP_STREAM_NOT, R, M);
     }
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int i = 0; i < M; i++)
@@ -531,12 +531,14 @@ static void matmul_floats(const struct pp_matrix *w, int64_t row0, int64_t row1,
 static float dot(const float *a, const float *b, int64_t n)
 {
     float result;
-    float_tile((const uint8_t *)a, 0, b, 0, n, &result, 0, PP_TYPE_F32, true, 1, 1);
+    float_tile((const uint8_t *)a, 0, b, 0, n, &result, 0, PP_TYPE_F32, PP_STREAM_NOT, 1, 1);
     return result;
 }
 
 const struct pp_matmul_kernels pp_matmul_avx2 = {
-    .has_way = {[PP_WAY_BESIDE] = true},
+    .tried = {[PP_STREAM_FAR] = {PP_WAY_SOON, PP_WAY_BESIDE},
+              [PP_STREAM_PAGES] = {PP_WAY_BESIDE},
+              [PP_STREAM_SOON] = {PP_WAY_BESIDE}},
     .quantize = quantize,
     .dot = dot,
     .by_type =

@@ -184,7 +184,7 @@ INLINE float sum_lanes(__m512 p)
 
 /* R weight rows times M activation rows. ahead: meanwhile those further on are asked for. */
 INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
-                       int64_t y_stride, const uint32_t type, const bool ahead, const int R, const int M)
+                       int64_t y_stride, const uint32_t type, enum pp_stream_way how, const int R, const int M)
 {
     __m512 acc[16];
     UNROLL for (int k = 0; k < R * M; k++)
@@ -196,8 +196,8 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
         {
             const uint8_t *row = w + (size_t)r * row_bytes;
             wk[r] = load_floats(row, k, live, type);
-            if (ahead && (type == PP_TYPE_F32 || k % 32 == 0))
-                stream_line(row, (size_t)(type == PP_TYPE_F32 ? 4 * k : 2 * k), row_bytes, (size_t)R);
+            if (how != PP_STREAM_NOT && (type == PP_TYPE_F32 || k % 32 == 0))
+                stream_line(row, (size_t)(type == PP_TYPE_F32 ? 4 * k : 2 * k), row_bytes, (size_t)R, how);
         }
         UNROLL for (int i = 0; i < M; i++)
         {
@@ -259,7 +259,9 @@ static float dot(const float *a, const float *b, int64_t n)
 }
 
 const struct pp_matmul_kernels pp_matmul_avx512 = {
-    .has_way = {[PP_WAY_NEAR] = true, [PP_WAY_BESIDE] = true},
+    .tried = {[PP_STREAM_FAR] = {PP_WAY_SOON},
+              [PP_STREAM_PAGES] = {PP_WAY_NEAR, PP_WAY_BESIDE},
+              [PP_STREAM_SOON] = {PP_WAY_BESIDE}},
     .quantize = quantize,
     .dot = dot,
     .by_type =

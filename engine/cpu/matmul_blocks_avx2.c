@@ -293,7 +293,7 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
             UNROLL for (int t = 0; t < together; t++)
             {
                 if (h == 0)
-                    stream_ahead(group + pace * (size_t)(x->block0 + b + t), pace);
+                    stream_ahead(group + pace * (size_t)(x->block0 + b + t), pace, x->how);
                 few_open(type, open, group, n_cols, x->block0 + b + t, h, n[h], &w[t]);
                 for (int64_t i = 0; i < rows; i++) {
                     const __m256i sum = few_sum(type, &w[t], x, (b + t) * rows + i);

@@ -1,6 +1,9 @@
-/* matmul_vnni_beside.h - one activation row and vectors of a whole group: some groups of weights side by side, two
+/* matmul_vnni_beside.h - one activation row and vectors of a whole group: GROUPS groups of weights side by side, two
  * lines of each in turn, each of which asks for one near by. So the processor has as many streams to follow, and none
- * of them ends soon. Private to matmul_vnni_body.h, which says what its vectors are. */
+ * of them ends soon. Or one group, for what lies further on is asked as pp_stream_way says: half as long a chain of
+ * sums for each block as where several rows meet them, and a line of two blocks is loaded once. Of two and four groups
+ * asked for so, only what lies in caches comes faster. Private to matmul_vnni_body.h, which says what its vectors
+ * are. */
 
 enum {
     BESIDE = 8,       /* groups: their sums, two vectors each, fit the registers */
@@ -20,20 +23,29 @@ INLINE bool has_two_digits(const uint32_t type)
     return type == PP_TYPE_Q4_0 || type == PP_TYPE_Q4_K;
 }
 
-/* BESIDE_SLICES lines of slices of a group, the step-th of a block, and what else they hold: of Q4_K the next block's,
- * of the others the second half's. ahead: bytes from a line to the one it asks for. isum[0]: of the block or its first
- * half; isum[1]: of the next block or the second half. High digits stay where they are, so that their sum is 16 times
- * what it should be: one shift of the sum instead of one for each line. */
-INLINE void beside_slices(const uint32_t type, const struct block *w, const int step, const int8_t *q, size_t ahead,
-                          ivec *isum)
+/* Whether a single group of one row comes faster like this than as several rows have it. Two cores of a Zen 4,
+ * tokens/s, medians of nine rounds in turn: Q4_K 170 and 208, Q6_K 93 and 98, Q4_0 136 and 147; Q8_0 97 and 86.
+ * Intel's, which ask for weights page by page, are no faster with it. */
+INLINE bool goes_alone(const uint32_t type)
 {
-    if (type == PP_TYPE_Q6_K) /* a line of high bits for two of low ones */
+    return type != PP_TYPE_Q8_0;
+}
+
+/* BESIDE_SLICES lines of slices of a group, the step-th of a block, and what else they hold: of Q4_K the next block's,
+ * of the others the second half's. ahead: bytes from a line to the one it asks for, if near. isum[0]: of the block or
+ * its first half; isum[1]: of the next block or the second half. High digits stay where they are, so that their sum is
+ * 16 times what it should be: one shift of the sum instead of one for each line. */
+INLINE void beside_slices(const uint32_t type, const struct block *w, const int step, const int8_t *q, const bool near,
+                          size_t ahead, ivec *isum)
+{
+    if (near && type == PP_TYPE_Q6_K) /* a line of high bits for two of low ones */
         __builtin_prefetch((const void *)((uintptr_t)w->bytes + PP_SLICE * (size_t)(4 + step) + ahead), 0, 3);
     UNROLL for (int v = step * BESIDE_SLICES; v < (step + 1) * BESIDE_SLICES; v++)
     {
         const uint8_t *line = w->bytes + PP_SLICE * v;
         ivec loaded = i_load(line);
-        STREAM_NEAR(loaded, line, ahead);
+        if (near)
+            STREAM_NEAR(loaded, line, ahead);
         isum[0] = i_dot4(isum[0], open_slice(type, w, v, 0, false), i_set4(q + 4 * v));
         if (has_two_digits(type))
             isum[1] = i_dot4(isum[1], i_and(loaded, i_set1((int32_t)0xf0f0f0f0)),
@@ -60,7 +72,7 @@ INLINE void ask_for_scales(const uint32_t type, const struct block *w, int64_t b
             __builtin_prefetch((const void *)(at + ahead + PP_SLICE * (size_t)(b % 8 + k)), 0, 3);
 }
 
-/* What BESIDE groups lie behind: group g begins at first + g * bytes. */
+/* Groups that lie one behind the other: group g begins at first + g * bytes. */
 struct beside {
     const uint8_t *first;
     size_t bytes;
@@ -83,24 +95,24 @@ struct beside_step {
 
 /* isum[g]: the integer sums of each group's block, see beside_slices(). */
 INLINE void sums_beside(const uint32_t type, const struct beside *groups, const struct beside_step *at, size_t ahead,
-                        ivec (*isum)[2])
+                        ivec (*isum)[2], const int GROUPS)
 {
     const enum kind kind = kind_of(type);
     const int steps = (type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_K ? 8 : 4) / BESIDE_SLICES;
-    UNROLL for (int g = 0; g < BESIDE; g++)
+    UNROLL for (int g = 0; g < GROUPS; g++)
     {
         isum[g][0] = first_sum(kind, at->s, at->in, 0);
         isum[g][1] = is_halved(kind) ? first_sum(kind, at->s, at->in, 1) : i_zero();
     }
     UNROLL for (int step = 0; step < steps; step++)
-        UNROLL for (int g = 0; g < BESIDE; g++)
+        UNROLL for (int g = 0; g < GROUPS; g++)
         {
             const struct block w = beside_block(type, groups, g, at->b);
-            beside_slices(type, &w, step, at->q, ahead, isum[g]);
+            beside_slices(type, &w, step, at->q, GROUPS > 1, ahead, isum[g]);
         }
     if (!has_two_digits(type))
         return;
-    UNROLL for (int g = 0; g < BESIDE; g++)
+    UNROLL for (int g = 0; g < GROUPS; g++)
     {
         isum[g][1] = i_over16(isum[g][1]);
         if (type == PP_TYPE_Q4_0)
@@ -111,7 +123,7 @@ INLINE void sums_beside(const uint32_t type, const struct beside *groups, const 
 /* acc[g] += what block b gives of each group, of Q4_K also what block b + 1 does. twin: of Q6_K what the first of two
  * twins gives, and so the second one finds. */
 INLINE void multiply_beside(const uint32_t type, const struct beside *groups, const struct beside_step *at,
-                            const bool second, fvec *twin, fvec *acc)
+                            const bool second, fvec *twin, fvec *acc, const int GROUPS)
 {
     const enum kind kind = kind_of(type);
     const size_t pace = type == PP_TYPE_Q8_0 ? 512 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 256;
@@ -121,12 +133,13 @@ INLINE void multiply_beside(const uint32_t type, const struct beside *groups, co
     const size_t next_scales = (size_t)BESIDE * groups->bytes - scale_bytes + 32 * BESIDE_AHEAD;
     const size_t ahead = PP_NEAR_AHEAD + ((size_t)at->left * pace <= PP_NEAR_AHEAD ? jump : 0);
     ivec isum[BESIDE][2];
-    sums_beside(type, groups, at, ahead, isum);
-    UNROLL for (int g = 0; g < BESIDE; g++)
+    sums_beside(type, groups, at, ahead, isum, GROUPS);
+    UNROLL for (int g = 0; g < GROUPS; g++)
     {
         fvec scale[MAX_SCALES];
         struct block w = beside_block(type, groups, g, at->b);
-        ask_for_scales(type, &w, at->b, at->left, ahead, next_scales);
+        if (GROUPS > 1)
+            ask_for_scales(type, &w, at->b, at->left, ahead, next_scales);
         open_scales(type, &w, 0, scale);
         const fvec whole = is_halved(kind) ? first_half(isum[g][0], scale) : f_zero();
         const fvec sum = block_sum(kind, isum[g][is_halved(kind)], whole, scale);
@@ -142,26 +155,32 @@ INLINE void multiply_beside(const uint32_t type, const struct beside *groups, co
     }
 }
 
-/* Rows [row, row1) as far as there are BESIDE groups of them, over the n_blocks from b0 on; the first row behind. */
+/* Rows [row, row1) as far as there are GROUPS groups of them, over the n_blocks from b0 on; the first row behind. */
 INLINE int64_t beside_rows(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t b0,
-                           int64_t n_blocks, const struct side *side, const struct pp_acts *x, float *y)
+                           int64_t n_blocks, const struct side *side, const struct pp_acts *x, float *y,
+                           const int GROUPS)
 {
-    for (; row1 - row >= BESIDE * PP_GROUP_ROWS; row += BESIDE * PP_GROUP_ROWS) {
+    const enum pp_stream_way how = stream_way_of(x, 1);
+    const int STEP = blocks_together(type);
+    for (; row1 - row >= GROUPS * PP_GROUP_ROWS; row += GROUPS * PP_GROUP_ROWS) {
         const struct beside groups = {pp_pack_group(w, row), pp_pack_group_bytes(type, w->n_cols), w->n_cols};
         fvec acc[BESIDE], twin[BESIDE];
-        UNROLL for (int g = 0; g < BESIDE; g++)
+        UNROLL for (int g = 0; g < GROUPS; g++)
             acc[g] = b0 ? f_load_some(y + row + PP_GROUP_ROWS * g, LANES) : f_zero();
-        for (int64_t b = 0; b < n_blocks; b += blocks_together(type)) {
+        const uint8_t *used = groups.first + pace_of(type) * (size_t)b0;
+        for (int64_t b = 0; b < n_blocks; b += STEP, used += (size_t)STEP * pace_of(type)) {
             const struct side *s = side + b / CHUNK;
             const int8_t *q = x->q + 32 * (b0 + b);
+            if (GROUPS == 1)
+                stream_ahead(used, (size_t)STEP * pace_of(type), how);
             const struct beside_step at = {b0 + b, n_blocks - b, s, (int)(b % CHUNK), q};
-            multiply_beside(type, &groups, &at, false, twin, acc);
+            multiply_beside(type, &groups, &at, false, twin, acc, GROUPS);
             if (is_twins(kind_of(type))) {
                 const struct beside_step then = {at.b + 1, at.left - 1, s, at.in + 1, q + 32};
-                multiply_beside(type, &groups, &then, true, twin, acc);
+                multiply_beside(type, &groups, &then, true, twin, acc, GROUPS);
             }
         }
-        UNROLL for (int g = 0; g < BESIDE; g++)
+        UNROLL for (int g = 0; g < GROUPS; g++)
             f_store_some(y + row + PP_GROUP_ROWS * g, LANES, acc[g]);
     }
     return row;

@@ -246,6 +246,12 @@ INLINE bool goes_near(const uint32_t type)
     return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
 }
 
+/* Bytes of a group for a block, scales included. */
+INLINE size_t pace_of(const uint32_t type)
+{
+    return type == PP_TYPE_Q8_0 ? 544 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 288;
+}
+
 /* Block b of a chunk and of one group with M rows. near: each line of weights, once loaded, asks for another. twin:
  * what the first of two twins gives is left there for the second one, which is odd. */
 INLINE void stream_block(const uint32_t type, const struct block *w, const bool odd, const struct side *s, int b,
@@ -312,8 +318,9 @@ INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_co
                          const struct side *side, const struct pp_acts *x, fvec (*acc)[STREAM_ACTS], const bool near,
                          bool alone, const int M)
 {
+    const enum pp_stream_way how = stream_way_of(x, M);
     const uint8_t *next = block_at(type, group + pp_pack_group_bytes(type, n_cols), n_cols, b0).bytes;
-    const size_t pace = type == PP_TYPE_Q8_0 ? 544 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 288;
+    const size_t pace = pace_of(type);
     const int STEP = blocks_together(type);
     const uint8_t *used = group + pace * (size_t)b0;
     const int8_t *q[STREAM_ACTS];
@@ -325,7 +332,7 @@ INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_co
         for (; b < n; b += STEP, used += (size_t)STEP * pace) {
             struct block even = block_at(type, group, n_cols, b0 + c + b);
             if (!near)
-                stream_ahead(used, (size_t)STEP * pace);
+                stream_ahead(used, (size_t)STEP * pace, how);
             stream_block(type, &even, false, side, b, q, acc, twin, near, M);
             if (near && !alone && n_blocks - c <= CHUNK)
                 fetch(next + PP_NEAR_AHEAD / CHUNK * b, PP_NEAR_AHEAD / CHUNK);
@@ -375,7 +382,9 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
             int64_t row = row0;
 #if PP_VNNI_LANES == 16
             if (x->way == PP_WAY_BESIDE)
-                row = beside_rows(type, w, row0, row1, b, n, side, x, y);
+                row = beside_rows(type, w, row0, row1, b, n, side, x, y, BESIDE);
+            else if (!near && goes_alone(type) && stream_way_of(x, 1) != PP_STREAM_PAGES)
+                row = beside_rows(type, w, row0, row1, b, n, side, x, y, 1);
 #endif
             stream_rows(type, w, row, row1, b, n, side, x, y, y_stride, near, 1);
             break;
@@ -721,7 +730,7 @@ INLINE void few_blocks(const enum kind kind, const struct pp_matrix *w, int64_t 
         for (int64_t c = 0; c < n; c += CHUNK)
             for (int64_t i = 0; i < m; i++)
                 make_side(kind, less, x, i, b + c, n - c < CHUNK ? n - c : CHUNK, side + c / CHUNK * m + i);
-        const struct few_job job = {side, x->q + 32 * b, x->q_stride, m, acc};
+        const struct few_job job = {side, x->q + 32 * b, x->q_stride, m, acc, stream_way_of(x, m)};
         for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
             const size_t live = (size_t)(row1 - row < PP_GROUP_ROWS ? row1 - row : PP_GROUP_ROWS) * sizeof **acc;
             memset(acc, 0, (size_t)m * sizeof *acc);

@@ -125,6 +125,7 @@ struct few_job {
     const int8_t *q;         /* [m, q_stride], of block b */
     int64_t q_stride, m;
     float (*acc)[PP_GROUP_ROWS]; /* [m]; aligned to a vector */
+    enum pp_stream_way how;      /* weights further on are asked for */
 };
 
 /* acc += the products of the n blocks of a group from block b on, b a multiple of CHUNK. */

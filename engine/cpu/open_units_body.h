@@ -173,7 +173,7 @@ OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, i
         OPEN_UNROLL for (int t = 0; t < together; t++)
         {
             if (row == 0)
-                stream_ahead(group + pace * (size_t)(b0 + b + t), pace);
+                stream_ahead(group + pace * (size_t)(b0 + b + t), pace, job->how);
             struct packed_at p = packed_at(type, group, n_cols, b0 + b + t);
             p.indexes = n[p.sub];
             if (ahead)

@@ -376,7 +376,7 @@ struct pp_cpu {
     const struct pp_cancel *cancel;
     uint64_t pass;
     struct pp_stream_choice stream; /* how it reads weights: as ways[stream.way] */
-    enum pp_weights_way ways[PP_WEIGHTS_WAYS]; /* [stream.n_ways], the usual one first */
+    enum pp_weights_way ways[PP_STREAM_CHOICES]; /* [stream.n_ways], the usual one first */
     atomic_bool abandoned;
     struct part {
         struct stage *stage;

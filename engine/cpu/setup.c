@@ -115,13 +115,13 @@ static void make_room(struct pp_cpu *c)
         c->result_floats = PP_GROUP_ROWS * c->max_rows;
 }
 
-/* The ways of reading weights that passes try. To go near pays only where else pages are asked for. */
+/* The ways of reading weights that passes try. */
 static void list_ways(struct pp_cpu *c)
 {
+    const enum pp_weights_way *tried = c->mm->tried[pp_stream_way];
     c->stream.n_ways = 1; /* the usual one */
-    for (int way = PP_WAY_USUAL + 1; way < PP_WEIGHTS_WAYS; way++)
-        if (c->mm->has_way[way] && (way != PP_WAY_NEAR || pp_stream_way == PP_STREAM_PAGES))
-            c->ways[c->stream.n_ways++] = (enum pp_weights_way)way;
+    for (int i = 0; i < PP_WAYS_TRIED && tried[i] != PP_WAY_USUAL; i++)
+        c->ways[c->stream.n_ways++] = tried[i];
 }
 
 static bool make_scratch(struct pp_cpu *c)

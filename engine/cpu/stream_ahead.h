@@ -16,6 +16,9 @@
  *   no more than pages.
  * - AMD's does well with a line asked for early, into the second cache, and badly with many pages. Measured on one core
  *   of a Zen 4, one row of Q4_0: 11 GB/s without, 15 with eight pages, 19 from 6 KiB ahead, 27 from 16 KiB ahead.
+ *   Where memory is at its fastest, another Zen 4 decodes faster with requests as for a Zen 5, tokens/s with AVX-512,
+ *   medians of nine rounds in turn: Q8_0 93 and 103, Q4_K 193 and 208. Several rows, which take longer for the same
+ *   bytes, lose: 8 rows of Q8_0 12.5 and 17.9 ms. So passes of one row try it.
  * - A Zen 5 wants it sooner and into the first cache. Kernels alone on two cores with AVX-512, one row, 16 KiB ahead
  *   into the second cache and 4 KiB ahead into the first one, GB/s: Q4_0 41.2 and 47.6, Q4_K 38.0 and 44.2, Q6_K 39.5
  *   and 43.4, Q8_0 36.2 and 41.0, Q2_K 22.9 and 39.8, of 48 to 52 in a read test; 3 and 5 KiB, and 4 KiB into the
@@ -33,26 +36,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/cpu/matmul.h"
+
 /* How it is asked for; set before main, by the processor's maker and family. */
-enum pp_stream_way {
-    PP_STREAM_FAR,   /* 16 KiB ahead, into the second cache */
-    PP_STREAM_PAGES, /* in eight pages */
-    PP_STREAM_SOON,  /* 4 KiB ahead, into the first cache */
-};
 extern enum pp_stream_way pp_stream_way;
+
+/* How products with m of these activation rows ask. */
+static inline __attribute__((always_inline)) enum pp_stream_way stream_way_of(const struct pp_acts *x, int64_t m)
+{
+    return x->way == PP_WAY_SOON && m == 1 ? PP_STREAM_SOON : pp_stream_way;
+}
 
 /* To be called with each piece [p, p + bytes) of a stream once, in order. Eight lines are asked for at a time, when the
  * stream enters eight others: a handful of instructions for 512 bytes. If nothing is there, no harm is done. */
-static inline __attribute__((always_inline)) void stream_ahead(const void *p, size_t bytes)
+static inline __attribute__((always_inline)) void stream_ahead(const void *p, size_t bytes,
+                                                               enum pp_stream_way how)
 {
     enum { LINE = 64, PAGE = 4096, PAGES = 8, STEP = PAGES * LINE, SPAN = PAGES * PAGE, FAR = 16384, SOON = 4096 };
     uintptr_t at = ((uintptr_t)p + STEP - 1) / STEP * STEP, end = (uintptr_t)p + bytes;
     for (; at < end; at += STEP) {
-        if (pp_stream_way == PP_STREAM_PAGES) {
+        if (how == PP_STREAM_PAGES) {
             uintptr_t next = at / SPAN * SPAN + SPAN + at % SPAN / PAGES;
             _Pragma("GCC unroll 8") for (int i = 0; i < PAGES; i++)
                 __builtin_prefetch((const void *)(next + (uintptr_t)(i * PAGE)), 0, 3);
-        } else if (pp_stream_way == PP_STREAM_SOON) {
+        } else if (how == PP_STREAM_SOON) {
             _Pragma("GCC unroll 8") for (int i = 0; i < PAGES; i++)
                 __builtin_prefetch((const void *)(at + SOON + (uintptr_t)(i * LINE)), 0, 3);
         } else {
@@ -76,16 +83,16 @@ enum { PP_NEAR_AHEAD = 2048 };
  * first. On a Zen 5 two rows side by side, each asked for 4 KiB ahead, come at 63 GB/s of 73 in a read test, eight rows
  * with the next eight asked for at 49. */
 static inline __attribute__((always_inline)) void stream_line(const uint8_t *row, size_t at, size_t row_bytes,
-                                                              const size_t R)
+                                                              const size_t R, enum pp_stream_way how)
 {
-    if (pp_stream_way == PP_STREAM_SOON) {
+    if (how == PP_STREAM_SOON) {
         const size_t next = at + 8192 / R;
         const uintptr_t line = (uintptr_t)row + (next < row_bytes ? next : next + (R - 1) * row_bytes);
         __builtin_prefetch((const void *)line, 0, 3);
         return;
     }
     const uintptr_t line = (uintptr_t)row + at + R * row_bytes;
-    if (pp_stream_way == PP_STREAM_PAGES)
+    if (how == PP_STREAM_PAGES)
         __builtin_prefetch((const void *)line, 0, 3);
     else
         __builtin_prefetch((const void *)line, 0, 2);
