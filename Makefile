@@ -213,12 +213,9 @@ tsan: | $(DEPS)    ## the unit tests under ThreadSanitizer
 FUZZ_SECONDS ?= 600
 FUZZ_FLAGS := -std=gnu17 -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=undefined -ffp-contract=off -D_GNU_SOURCE -DPP_SCALAR_ONLY \
               -DPP_VERSION='"$(VERSION)"' -DPP_DATADIR='"$(PREFIX)/share/pippin"' -I.
-# The scalar kernels are enough here, and clang then needs no per-file flags. Of the application only what reads untrusted bytes.
-SRC_FUZZED := $(SRC_BASE) $(filter-out $(ISA_FILES),$(SRC_ENGINE)) $(wildcard src/store*.c src/options*.c) \
-              $(foreach n,adapter_mix adapter_names cmd_bench_compare cmd_common cmd_models_pull config conversation export \
-                fence fetch import import_store json_numbers near paths plain_text registry title,src/$(n).c) \
-              tests/gguf_file.c tests/hostile.c tests/support.c tests/tiny_model.c tests/tokenizers.c \
-              $(foreach n,document history input layout markdown sanitize settings text text_file theme wrap,ui/$(n).c)
+# The scalar kernels are enough here, and clang then needs no per-file flags. Of the rest the linker takes what a target asks for.
+SRC_FUZZED := $(SRC_BASE) $(filter-out $(ISA_FILES),$(SRC_ENGINE)) $(SRC_APP) $(SRC_UI) \
+              $(foreach n,gguf_file hostile support tiny_model tokenizers,tests/$(n).c)
 fuzz_obj    = $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(1))
 
 $(BUILD)/fuzz/obj/%.o: %.c | $(DEPS)
