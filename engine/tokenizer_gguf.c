@@ -238,6 +238,8 @@ static bool is_ranked(const struct pp_gguf *g)
 static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
     struct pp_str family = {"", 0};
+    enum pp_gguf_type type;
+    size_t n;
     bool add_space = true, by_rank = false;
     int64_t packed;
     spec->add_bos = true;
@@ -258,6 +260,9 @@ static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, str
     by_rank = by_rank || is_ranked(g);
     if (is_ranked(g))
         tok_spec_mark_bytes(spec); /* some files do not say it */
+    pp_gguf_bool(g, "pippin.tokenizer.squeeze", &spec->squeeze);
+    if (pp_gguf_array(g, table_key, &type, &n))
+        spec->charsmap = pp_gguf_array_bytes(g, table_key);
     return by_rank ? read_merges(g, spec, err) : read_scores(g, spec, err);
 }
 
@@ -272,8 +277,6 @@ static enum pp_code read_unigram(const struct pp_gguf *g, struct tok_spec *spec,
     pp_gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &spec->squeeze);
     if (!code && !spec->scores)
         return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has no scores (tokenizer.ggml.scores)");
-    if (!code && pp_gguf_array(g, table_key, &type, &n))
-        spec->charsmap = pp_gguf_array_bytes(g, table_key);
     if (!code && pp_gguf_array(g, "pippin.tokenizer.scores", &type, &n))
         spec->exact = pp_gguf_array_bytes(g, "pippin.tokenizer.scores");
     return code;
@@ -703,6 +706,7 @@ static void write_own(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
         {"pippin.tokenizer.each_unknown", t->each_unknown},
         {"pippin.tokenizer.drop_unknown", t->kind == TOK_SPM && t->drop_unknown},
         {"pippin.tokenizer.bare_spaces", t->bare_spaces},
+        {"pippin.tokenizer.squeeze", t->kind == TOK_SPM && t->squeeze},
         {"pippin.tokenizer.spelled", t->spelled},
     };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)

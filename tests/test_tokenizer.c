@@ -561,6 +561,28 @@ static void test_spm_to_gguf(void **state)
     pp_tokenizer_free(other);
 }
 
+/* What a model's normalizer does to text before, a file keeps: spaces that are too many, and a table of characters. */
+static void test_spm_normalizer_to_gguf(void **state)
+{
+    struct pp_buf b = {0}, normalizer = {0};
+    struct pp_tokenizer *other = open_tokenizer("tests/data/sonnets-unigram.model"), *a;
+    const struct pp_buf table = {.data = other->charsmap, .len = other->charsmap_len};
+    struct pp_error err;
+    (void)state;
+    spm_model(&b, true, 2);
+    put_message(&normalizer, 2, &table);
+    put_message(&b, 3, &normalizer);
+    assert_ok(tok_from_sentencepiece(b.data, b.len, NULL, &a, &err), err);
+    struct pp_tokenizer *both[] = {a, through_gguf(a)};
+    for (int i = 0; i < 2; i++) {
+        expect_tokens(both[i], "  hello   \xe2\x91\xa0 ", 0, " hello| |1"); /* U+2460, a 1 in a circle */
+        pp_tokenizer_free(both[i]);
+    }
+    pp_tokenizer_free(other);
+    pp_buf_free(&normalizer);
+    pp_buf_free(&b);
+}
+
 /* The same kind of vocabulary as a tokenizer.json: merges by rank instead of scores. */
 static void test_spm_json(void **state)
 {
@@ -946,6 +968,7 @@ TEST_GROUP(tokenizer)
         cmocka_unit_test(test_long_white_space),
         cmocka_unit_test(test_spm_long_word),
         cmocka_unit_test(test_spm_to_gguf),
+        cmocka_unit_test(test_spm_normalizer_to_gguf),
         cmocka_unit_test(test_spm_json),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_odd_vocabulary),
