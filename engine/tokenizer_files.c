@@ -7,6 +7,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/hf.h"
 #include "engine/tokenizer_internal.h"
 
@@ -220,13 +221,27 @@ static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
     pp_buf_str(b, "}},\n");
 }
 
+/* An added token that words would become if it stood in the vocabulary, and must not. */
+static bool is_outside(const struct pp_tokenizer *t, uint32_t i)
+{
+    const struct pp_str s = tok_text(t, i);
+    int32_t c;
+    if (!is_added(t, i) || tok_mergeable(t, i) || (int64_t)i == t->unk || (int64_t)i == t->byte_unknown)
+        return false;
+    return t->flags[i] & TOK_OUTSIDE || (s.len && pp_utf8_decode(s.data, s.len, &c) == s.len);
+}
+
 static void json_vocab(const struct pp_tokenizer *t, struct pp_buf *b)
 {
+    bool first = true;
     pp_buf_str(b, "\"vocab\": {");
     for (uint32_t i = 0; i < t->n_vocab; i++) {
-        pp_buf_str(b, i ? ",\n  " : "\n  ");
+        if (is_outside(t, i))
+            continue;
+        pp_buf_str(b, first ? "\n  " : ",\n  ");
         add_quoted(b, tok_text(t, i));
         pp_buf_fmt(b, ": %u", i);
+        first = false;
     }
     pp_buf_str(b, "}");
 }

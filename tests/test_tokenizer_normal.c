@@ -228,6 +228,33 @@ static void steps_of_other_kinds(void **state)
     pp_tokenizer_free(t);
 }
 
+/* What a word never becomes, because the model does not know it as a token, is not among its tokens in a folder either.
+ */
+static void tokens_that_words_never_become(void **state)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true},"
+        "{\"id\":3,\"content\":\"\u2603\",\"special\":true},"
+        "{\"id\":4,\"content\":\"+\",\"single_word\":true}],\"pre_tokenizer\":{\"type\":\"Whitespace\"},"
+        "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,\"a\":1,\"b\":2},\"merges\":[]}}";
+    struct pp_tokenizer *t[3];
+    struct pp_error err;
+    char folder[300];
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/outside", test_tmpdir());
+    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_ok(tok_from_json(json, sizeof json - 1, NULL, &t[0], &err), err);
+    t[1] = through_gguf(t[0]);
+    assert_ok(pp_tokenizer_to_folder(t[0], folder, &err), err);
+    t[2] = open_tokenizer(folder);
+    for (int i = 0; i < 3; i++) {
+        expect_tokens(t[i], "a\u2603b", 0, " a|<unk>| b");
+        expect_tokens(t[i], "a\u2603b", PP_TOKENIZE_SPECIAL, " a|\u2603| b");
+        expect_tokens(t[i], "a+b +", 0, " a|<unk>| b|+");
+        pp_tokenizer_free(t[i]);
+    }
+}
+
 /* A space is put before each stretch of text that does not begin with one; white space of any kind goes with an added
  * token that takes it. */
 static void spaces_around_tokens(void **state)
@@ -439,6 +466,7 @@ TEST_GROUP(tokenizer_normal)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_character), cmocka_unit_test(mixed_characters), cmocka_unit_test(odd_texts),
         cmocka_unit_test(steps), cmocka_unit_test(steps_of_other_kinds), cmocka_unit_test(refused),
+        cmocka_unit_test(tokens_that_words_never_become),
         cmocka_unit_test(spaces_around_tokens),
         cmocka_unit_test(every_space_begins_a_word), cmocka_unit_test(tables), cmocka_unit_test(tables_in_files),
         cmocka_unit_test(failed_allocations),
