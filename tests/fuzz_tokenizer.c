@@ -1,8 +1,11 @@
 /* fuzz_tokenizer.c - any bytes as a tokenizer.json or tekken.json (if they begin with a brace), as PLaMo's
  * tokenizer.jsonl (with a bracket), as tiktoken's ranks or RWKV's vocabulary (if they begin so) or as a SentencePiece
- * model; what loads tokenizes a text and turns it back. RWKV's is written again, and then stays as it is. */
+ * model; what loads tokenizes a text and turns it back, and so does what is read of it where it was written as a GGUF
+ * file or as a folder. RWKV's is written again, and then stays as it is. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/mem.h"
 #include "engine/tokenizer_internal.h"
@@ -37,6 +40,70 @@ static void check_rwkv(const struct pp_tokenizer *t)
     pp_buf_free(&twice);
 }
 
+static void check_same_ids(const struct pp_tokenizer *a, const struct pp_tokenizer *b)
+{
+    static const char text[] = "Hello  world, it's 1234 \xe4\xb8\xad\xe6\x96\x87 \n\n\t</s><s>[INST] x\xff\x80 "
+                               "\xe2\x96\x81 ab<|eot_id|> <unk>aaaa";
+    for (unsigned flags = 0; flags < 8; flags++) {
+        int32_t *ids[2];
+        size_t n[2];
+        const enum pp_code code = pp_tokenize(a, text, sizeof text - 1, flags, &ids[0], &n[0], NULL);
+        if (pp_tokenize(b, text, sizeof text - 1, flags, &ids[1], &n[1], NULL) != code)
+            abort();
+        if (code)
+            continue;
+        if (n[0] != n[1] || memcmp(ids[0], ids[1], n[0] * sizeof *ids[0]) != 0) {
+            for (int i = 0; i < 2; i++)
+                for (size_t k = 0; k < n[i]; k++)
+                    fprintf(stderr, "%d%c", ids[i][k], k + 1 < n[i] ? ' ' : '\n');
+            abort();
+        }
+        pp_free(ids[0]);
+        pp_free(ids[1]);
+    }
+}
+
+static void check_reads_again(const struct pp_tokenizer *t, const char *path)
+{
+    struct pp_tokenizer *again;
+    struct pp_error err = {0};
+    if (pp_tokenizer_open(path, &again, &err) || !pp_tokenizer_equal(t, again, &err)) {
+        fprintf(stderr, "%s: %s\n", path, err.text);
+        abort();
+    }
+    check_same_ids(t, again);
+    pp_tokenizer_free(again);
+}
+
+/* Of a few kinds a GGUF file's readers look for these among the tokens where nothing names them. */
+static bool names_all(const struct pp_tokenizer *t)
+{
+    return t->kind == TOK_BYTE_LEVEL || (t->bos >= 0 && t->eos >= 0 && t->unk >= 0);
+}
+
+static void check_written(const struct pp_tokenizer *t)
+{
+    const struct hostile_room *room = hostile_room();
+    struct pp_gguf_writer *w;
+    struct pp_error err;
+    if (pp_gguf_writer_new(room->file, &w, &err))
+        abort();
+    pp_gguf_add_text(w, "general.architecture", "llama");
+    enum pp_code code = pp_tokenizer_to_gguf(t, 0, w, &err);
+    if (!code)
+        code = pp_gguf_writer_begin(w, &err);
+    if (!code)
+        code = pp_gguf_writer_finish(w, &err);
+    pp_gguf_writer_free(w);
+    if (!code && names_all(t))
+        check_reads_again(t, room->file);
+    if (mkdir(room->folder, 0700))
+        abort();
+    if (!pp_tokenizer_to_folder(t, room->folder, &err))
+        check_reads_again(t, room->folder);
+    hostile_room_empty();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct pp_tokenizer *t;
@@ -52,6 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         code = tok_from_sentencepiece(data, size, NULL, &t, &err);
     if (code == PP_OK) {
         hostile_tokenize(t);
+        check_written(t);
         if (t->kind == TOK_RWKV)
             check_rwkv(t);
         pp_tokenizer_free(t);
