@@ -1,12 +1,15 @@
 /* fuzz_config.c - the bytes as each of the small files beside the program: pippin.conf, a theme, what the screen
- * remembers, the input line's history, and a text for /read. */
+ * remembers, the input line's history, its keys, and a text for /read. */
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "src/config.h"
+#include "src/options.h"
 #include "tests/hostile.h"
 #include "ui/history.h"
+#include "ui/inputrc.h"
 #include "ui/settings.h"
 #include "ui/text_file.h"
 #include "ui/theme.h"
@@ -105,6 +108,32 @@ static void as_history(const uint8_t *data, size_t size)
     free_entries(&again);
 }
 
+/* A file of keys may name others: itself, too. */
+static void as_keys(const uint8_t *data, size_t size)
+{
+    struct pp_buf flat = {0};
+    struct pp_error err;
+    (void)pp_inputrc_look(hostile_file(0, data, size), &flat, &err);
+    if (flat.bad)
+        __builtin_trap();
+    pp_buf_free(&flat);
+}
+
+/* Every option that can stand there is set, for two commands. What it keeps until exit is small. */
+static void as_options(const uint8_t *data, size_t size)
+{
+    static const char *const names[] = {"pippin.conf", NULL};
+    static struct pp_options o;
+    static struct pp_paths paths;
+    struct pp_error err;
+    snprintf(paths.config, sizeof paths.config, "%s", hostile_folder(names));
+    hostile_file(0, data, size);
+    for (int i = 0; i < 2; i++) {
+        memset(&o, 0, sizeof o);
+        (void)pp_options_parse(2, (char *[]){"pippin", i ? "bench" : "chat", NULL}, &paths, &o, &err);
+    }
+}
+
 static void as_text(const uint8_t *data, size_t size)
 {
     struct pp_error err;
@@ -122,6 +151,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     as_theme(data, size);
     as_settings(data, size);
     as_history(data, size);
+    as_keys(data, size);
+    as_options(data, size);
     as_text(data, size);
     return 0;
 }

@@ -1,11 +1,14 @@
 /* fuzz_import.c - the bytes are a file of conversations: what is read is written again, and then stays as it is. Or
- * they are a database, whose conversations are written, and what is read of that stays as it is, too. */
+ * they are a database, whose conversations are written, and what is read of that stays as it is, too; and all else that
+ * is asked of one is asked of it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "src/adapter_mix.h"
 #include "src/export.h"
 #include "src/import.h"
 #include "tests/hostile.h"
@@ -86,6 +89,51 @@ static enum pp_code take(void *user, struct pp_conversation *c, size_t i, size_t
     return PP_OK;
 }
 
+/* What the lists of the screen and of the commands show. */
+static void ask_all(struct pp_store *st)
+{
+    static const struct pp_search search = {.text = "\"a b\" he", .best_first = true, .before = INT64_MAX, .limit = 5};
+    struct pp_session *sessions, one;
+    struct pp_message *messages;
+    struct pp_adapter_note *notes;
+    struct pp_preset *presets;
+    struct pp_model_entry *models;
+    struct pp_adapter_mix mix;
+    struct pp_error err;
+    int64_t left = 1, leaf;
+    size_t n, n_messages;
+    char *path;
+    for (int i = 0; i < 3 && left > 0; i++)
+        if (pp_store_index_more(st, 2, &left, &err))
+            break;
+    if (!pp_store_session_latest(st, &one, &err))
+        pp_session_clear(&one);
+    for (int newer = 0; newer < 2; newer++) {
+        if (pp_store_session_page(st, NULL, newer, 5, &sessions, &n, &err))
+            continue;
+        for (size_t i = 0; i < n; i++) {
+            pp_adapter_mix_read(sessions[i].adapters, &mix);
+            if (!pp_store_branch(st, sessions[i].head, &messages, &n_messages, &err))
+                pp_message_list_free(messages, n_messages);
+            (void)pp_store_descend(st, sessions[i].id, 0, 0, &leaf, &err);
+        }
+        pp_session_list_free(sessions, n);
+    }
+    if (!pp_store_search(st, &search, &sessions, &n, NULL, &err))
+        pp_session_list_free(sessions, n);
+    if (!pp_store_adapter_list(st, &notes, &n, &err))
+        pp_adapter_note_list_free(notes, n);
+    if (!pp_store_preset_list(st, &presets, &n, &err)) {
+        for (size_t i = 0; i < n; i++)
+            pp_adapter_mix_read(presets[i].adapters, &mix);
+        pp_preset_list_free(presets, n);
+    }
+    if (!pp_store_model_list(st, &models, &n, &err))
+        pp_model_entry_list_free(models, n);
+    if (!pp_store_model_find(st, "a", &path, &err))
+        pp_free(path);
+}
+
 static int database(const uint8_t *data, size_t size)
 {
     struct pp_store *st;
@@ -95,6 +143,7 @@ static int database(const uint8_t *data, size_t size)
     if (pp_store_open_copy(file, NULL, &st, &err))
         return 0;
     pp_conversation_each(st, take, NULL, &(size_t){0}, &err);
+    ask_all(st);
     pp_store_close(st);
     return 0;
 }
