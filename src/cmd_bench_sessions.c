@@ -12,7 +12,9 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/cmd_bench.h"
+#include "src/plain_text.h"
 #include "src/store.h"
 
 enum { PAGE = 64, WORD_BYTES = 48, SAMPLE = 200, MAX_WORDS = 20000 };
@@ -53,9 +55,21 @@ static bool letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (unsigned char)c >= 0x80;
 }
 
+/* Of whole characters, none of which a terminal obeys: the results name it. */
+static bool can_be_shown(const char *word, size_t len)
+{
+    int32_t cp;
+    for (size_t at = 0; at < len;) {
+        at += pp_utf8_decode(word + at, len - at, &cp);
+        if (cp < 0 || pp_char_is_obeyed(cp))
+            return false;
+    }
+    return true;
+}
+
 static void count_word(struct sample *s, const char *word, size_t len, int message, int *last)
 {
-    if (len < 2 || len >= WORD_BYTES)
+    if (len < 2 || len >= WORD_BYTES || !can_be_shown(word, len))
         return;
     int i = 0;
     while (i < s->n && (strncmp(s->words[i].text, word, len) != 0 || s->words[i].text[len]))
@@ -95,7 +109,7 @@ static void pick_phrase(struct questions *q, const struct pp_message *m)
             a++;
         while (a && text[a] == ' ' && letter(text[a + 1 + b]))
             b++;
-        if (a > 1 && b > 1 && a < WORD_BYTES && b < WORD_BYTES)
+        if (a > 1 && b > 1 && a < WORD_BYTES && b < WORD_BYTES && can_be_shown(text, a + 1 + b))
             snprintf(q->phrase, sizeof q->phrase, "\"%.*s\"", (int)(a + 1 + b), text);
     }
 }
@@ -127,6 +141,17 @@ static void consider(struct measured *x, const struct pp_session *s)
     }
 }
 
+/* How many bytes the first n characters have. */
+static int bytes_of_first(const char *text, int n)
+{
+    const size_t len = strlen(text);
+    size_t at = 0;
+    int32_t cp;
+    for (int i = 0; i < n && at < len; i++)
+        at += pp_utf8_decode(text + at, len - at, &cp);
+    return (int)at;
+}
+
 static void choose_words(struct questions *q, const struct sample *s)
 {
     const struct word *most = NULL, *least = NULL;
@@ -139,10 +164,10 @@ static void choose_words(struct questions *q, const struct sample *s)
     }
     if (!most)
         return;
-    snprintf(q->common, sizeof q->common, "\"%.*s\"", WORD_BYTES - 3, most->text);
-    snprintf(q->rare, sizeof q->rare, "\"%.*s\"", WORD_BYTES - 3, least->text);
-    snprintf(q->prefix, sizeof q->prefix, "%.3s", most->text);
-    snprintf(q->letter, sizeof q->letter, "%.1s", most->text);
+    pp_utf8_print(q->common, sizeof q->common, "\"%.*s\"", WORD_BYTES - 3, most->text);
+    pp_utf8_print(q->rare, sizeof q->rare, "\"%.*s\"", WORD_BYTES - 3, least->text);
+    snprintf(q->prefix, sizeof q->prefix, "%.*s", bytes_of_first(most->text, 3), most->text);
+    snprintf(q->letter, sizeof q->letter, "%.*s", bytes_of_first(most->text, 1), most->text);
 }
 
 static enum pp_code prepare(struct measured *x, struct pp_error *err)
@@ -233,8 +258,8 @@ static enum pp_code measure(struct measured *x, const struct question *q, bool c
         return pp_fail_nomem(err, "the results");
     r->what = "sessions";
     r->unit = "ms";
-    snprintf(r->name, sizeof r->name, "%s%s%.40s%s", q->name, q->text ? " " : "", q->text ? q->text : "",
-             cold ? ", cold" : "");
+    pp_utf8_print(r->name, sizeof r->name, "%s%s%.40s%s", q->name, q->text ? " " : "", q->text ? q->text : "",
+                  cold ? ", cold" : "");
     enum pp_code code = PP_OK;
     for (int i = -1; i < b->repetitions && !code; i++) {
         if (pp_cancelled(b->cancel))

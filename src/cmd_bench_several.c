@@ -142,6 +142,8 @@ enum pp_code bench_several(struct bench *b, struct pp_error *err)
     }
     if (most > MOST)
         return pp_fail(err, PP_ERR_USAGE, "at most %d conversations are answered at once", MOST);
+    if (b->n_gen < 2) /* the first token comes with the prompt */
+        return pp_fail(err, PP_ERR_USAGE, "bench several needs -n 2 or more");
     opt.cache_dir = b->temporary ? NULL : b->paths->cache;
     opt.n_threads = (int)b->threads[0];
     opt.kv_type = (enum pp_kv_type)b->kv_types[0];

@@ -579,6 +579,37 @@ if [ -r "$data/tokenizers/gpt-2.gguf" ]; then
     run bench tokenizer -m "$data/tokenizers/gpt-2.gguf" -r 1
     expect_match "bench of a vocabulary without a model" "$tmp/out" 'gpt-2.gguf  50257 tokens' 'detokenize it .* MB/s'
 fi
+run bench several --rows 1,3 -p 8 -n 4 -r 2 --json
+expect_match "bench of several conversations" "$tmp/out" '"name": "1 conversation", [^}]*"median": [1-9]' \
+    '"name": "3 conversations", [^}]*"median": [1-9][^}]*"rows": 3'
+run bench several --rows 17 -p 8 -n 4 -r 1; expect "bench of more conversations than there may be" 2
+run bench several -p 8 -n 1 -r 1; expect "bench of several answers of one token" 2
+expect_match "says how many it takes" "$tmp/err" 'needs -n 2 or more'
+cat >"$tmp/talks.jsonl" <<'END'
+{"m": [["user", "Hi"], ["assistant", "Hello."]]}
+no JSON
+{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I."}]}
+END
+run bench draft -f "$tmp/talks.jsonl" -n 3 -r 1
+expect_match "bench of guesses in given conversations" "$tmp/out" '^conversations, no guesses  .*1\.00 times none' \
+    '^conversations, draft, a tree of 4 ' '^a quotation, lookup .* 100 % stood' '^code again, draft and lookup '
+run bench draft -f "$tmp/talks.jsonl" --no-draft -n 3 -r 1
+holds "without a draft none is measured" [ "$(grep -c ', draft' "$tmp/out")-$(grep -c ', lookup' "$tmp/out")" = 0-4 ]
+echo >"$tmp/none.jsonl"
+run bench draft -f "$tmp/none.jsonl" -n 3 -r 1; expect "bench of guesses in no conversations" 1
+run bench draft -n 1 -r 1; expect "bench of guesses behind one token" 2
+was=$XDG_DATA_HOME XDG_DATA_HOME="$tmp/lists"
+run bench sessions -r 1; expect "bench of lists without conversations" 3
+# The commonest word has two bytes a letter, the rarest and longest one would be control characters.
+cat >"$tmp/accents.jsonl" <<'END'
+{"messages": [{"role": "user", "content": "été été \u009b\u009b\u009b\u009b"}, {"role": "assistant", "content": "日本語日本語日本語日本語日本語 été"}]}
+END
+run sessions import "$tmp/accents.jsonl"; run bench sessions -r 1
+expect_match "bench of lists and searches" "$tmp/out" '^list, first page, cold ' '^search, three letters été ' \
+    '^search, one letter é, cold ' '^search, rare word "日本語日本語日本語日本語日 '
+XDG_DATA_HOME=$was
+holds "whose words are whole and safe to show" python3 -c 'import sys, unicodedata
+sys.exit(any(unicodedata.category(c) == "Cc" for c in open(sys.argv[1], encoding="utf-8").read() if c != "\n"))' "$tmp/out"
 run bench micro --rows 1,3 --depth 64,600 -r 1
 expect_match "bench of kernels by themselves" "$tmp/out" '^matmul q6_k [a-z0-9]*, 3 rows +[0-9.]* GMAC/s' \
     '^attention llama-3.1-8b KV q8, 128 rows @ 64 ' '^attention llama-3.1-8b KV q8, 8 rows @ 600 '
