@@ -296,25 +296,41 @@ static void print_info(struct models *c, const char *path, const struct pp_model
         text_info(&c->out, &t, c->o->kv_type);
 }
 
-static enum pp_code info(struct models *c, struct pp_error *err)
+static enum pp_code info_of(struct models *c, const char *name, struct pp_error *err)
 {
     char path[4096];
-    enum pp_code code = pp_cli_args(c->o, 1, PP_MAX_POSITIONAL, "NAME...", err);
-    if (!code && c->o->json)
+    struct pp_model *m;
+    enum pp_code code = pp_resolve_model(c->p, name, path, sizeof path, err);
+    if (!code)
+        code = pp_model_open(path, &m, err);
+    if (code)
+        return code;
+    print_info(c, path, m);
+    pp_model_close(m);
+    return PP_OK;
+}
+
+/* A wrong name does not keep the others back. */
+static enum pp_code info(struct models *c, struct pp_error *err)
+{
+    enum pp_code failed = pp_cli_args(c->o, 1, PP_MAX_POSITIONAL, "NAME...", err);
+    if (failed)
+        return failed;
+    if (c->o->json)
         pp_buf_char(&c->out, '[');
-    for (int i = 0; i < c->o->n_args && !code; i++) {
-        struct pp_model *m;
-        code = pp_resolve_model(c->p, c->o->args[i], path, sizeof path, err);
+    for (int i = 0; i < c->o->n_args; i++) {
+        struct pp_error why;
+        const enum pp_code code = info_of(c, c->o->args[i], &why);
         if (!code)
-            code = pp_model_open(path, &m, err);
-        if (!code) {
-            print_info(c, path, m);
-            pp_model_close(m);
-        }
+            continue;
+        if (failed)
+            pp_cli_say("%s", err->text);
+        failed = code;
+        *err = why;
     }
-    if (!code && c->o->json)
+    if (c->o->json)
         pp_buf_str(&c->out, "]\n");
-    return code;
+    return failed;
 }
 
 /* --- tag, untag, rm ----------------------------------------------------------------------------------------- */
@@ -441,7 +457,7 @@ int pp_cmd_models(const struct pp_options *o, const struct pp_paths *p)
             code = words[i].run(&c, &err);
     if (!code && c.out.bad)
         code = pp_fail_nomem(&err, "the list");
-    if (!code && c.out.len)
+    if (c.out.len && !c.out.bad)
         pp_cli_print(c.out.data, c.out.len);
     pp_buf_free(&c.out);
     pp_store_close(c.st);

@@ -58,6 +58,9 @@ models tag small tiny; expect "nor is another model's name one" 2 '' 'is the nam
 models tag smal fast; expect "the nearest name" 3 '' 'did you mean "small"'
 models info fast; expect "what it is" 0 'needs [0-9.]+ GB for weights and [0-9.]+ GB for [0-9]+ tokens .* [0-9.]+ GB are free$'
 models info small -c 128 --json; expect "for a context" 0 '"kv_tokens": 128, "kv_bytes": [1-9]'
+models info absent small gone; expect "what there is, beside what there is not" 3 'small.gguf$' '"absent'
+expect "which is told, too" 3 '' '"gone'
+models info small absent --json; expect "and as JSON" 3 '^\[\{"name": "Pippin[^]]*\]$' absent
 "$pippin" tokenize -m FAST -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "used by a tag" 0 '^\['
 "$pippin" tokenize -m good -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and by the other's" 0 '^\['
 "$pippin" tokenize -m tinny -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "or the nearest is told" 3 '' 'did you mean "Tiny"'
