@@ -42,6 +42,7 @@ struct pp_generate_request {
     const char *continue_reasoning; /* ... and its reasoning, or NULL; with its tokens and its time */
     int64_t reasoning_tokens;
     uint64_t reasoning_ns;
+    int64_t continue_tokens;        /* ... those of both; 0: not known, they are counted */
     bool skip_reasoning;            /* the model is to answer at once, whatever its template says */
     enum pp_thinking thinking;      /* what the template's switch says, if it has one */
     const char *template_source;    /* Jinja, or NULL: the model's own (or "plain" if it has none) */

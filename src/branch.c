@@ -112,6 +112,7 @@ static void read_stats(const char *json, struct pp_branch_item *it)
         m->acceptance = fminf((float)(accepted->valuedouble / drafted->valuedouble), 1.0f);
     const cJSON *finish = pp_json_member(o, "finish");
     m->too_long = cJSON_IsString(finish) && strcmp(finish->valuestring, PP_OVERFLOW_TOO_LONG) == 0;
+    m->ended = cJSON_IsString(finish) && strcmp(finish->valuestring, "end") == 0 && m->n_tokens > 0;
     const cJSON *speedup = pp_json_member(o, "speedup");
     if (cJSON_IsNumber(speedup) && cJSON_IsNumber(written) && cJSON_IsNumber(accepted))
         m->speedup = pp_speedup(speedup->valuedouble, written->valuedouble, accepted->valuedouble);

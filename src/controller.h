@@ -72,7 +72,8 @@ struct pp_chat_message {
     float reasoning_s;      /* seconds; 0: unknown */
     uint64_t revision;      /* changes whenever text or state do: for caches of wrapped lines */
     int sibling, n_siblings;
-    int64_t n_tokens;
+    int64_t n_tokens;       /* of an answer, reasoning and all; 0: unknown */
+    bool ended;             /* the last of them says that the answer ends there */
     int64_t ctx_used;       /* tokens of an answer and of all that it was given; 0: not known */
     float tokens_per_s;     /* of the answer; 0 if unknown */
     float acceptance;       /* share of guessed tokens that stood; < 0: nothing was guessed */

@@ -108,6 +108,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         .continue_reasoning = go_on && answer->reasoning_len ? answer->reasoning : NULL,
         .reasoning_tokens = run->reasoning_tokens,
         .reasoning_ns = run->reasoning_ns,
+        .continue_tokens = run->base,
         .thinking = c->thinking,
         .template_source = c->template_source,
         .adapters = adapters,

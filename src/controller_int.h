@@ -77,7 +77,7 @@ struct ctl_running {
     bool thinking;                /* the text has not begun */
     int64_t reasoning_tokens;
     uint64_t reasoning_ns;
-    int64_t base;                 /* tokens that the continued answer had before */
+    int64_t base;                 /* tokens of the text and reasoning that are continued; 0: not known */
     int64_t n_tokens;             /* and since */
     int64_t prompt_tokens;        /* 0: not known yet */
     uint64_t done, total;         /* of the prompt, in tokens */

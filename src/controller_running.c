@@ -34,7 +34,7 @@ struct ctl_running *ctl_running_add(struct pp_controller *c, const struct pp_cha
     r->request = ++c->request;
     r->session = c->session.id;
     r->message = m->id;
-    r->base = m->len || m->reasoning_len ? m->n_tokens : 0;
+    r->base = m->len || m->reasoning_len ? m->n_tokens - m->ended : 0; /* no end stands in the middle */
     r->reasoning_tokens = m->reasoning_tokens;
     r->reasoning_ns = (uint64_t)((double)m->reasoning_s * 1e9);
     r->eta_s = r->acceptance = -1;
@@ -145,6 +145,7 @@ static void show_in(struct pp_branch *b, size_t i, const struct ctl_running *r, 
 {
     struct pp_branch_item *it = &b->items[i];
     it->msg.n_tokens = r->base + r->n_tokens;
+    it->msg.ended = false;
     it->msg.ctx_used = r->begun ? r->prompt_tokens + r->n_tokens : 0;
     it->msg.tokens_per_s = r->tokens_per_s;
     it->msg.acceptance = r->acceptance;
@@ -517,14 +518,17 @@ static void show_end(struct pp_controller *c, const struct ctl_running *r, const
     enum pp_message_state s = e->err.code == PP_OK              ? PP_MESSAGE_COMPLETE
                               : e->err.code == PP_ERR_CANCELLED ? PP_MESSAGE_CANCELLED
                                                                 : PP_MESSAGE_PARTIAL;
+    const bool ended = e->err.code == PP_OK && e->finish == PP_FINISH_END;
     for (size_t i = 0; i < c->group.n; i++) {
         if (c->group.items[i].msg.id != r->message)
             continue;
         c->group.items[i].msg.too_long = e->n != 0;
+        c->group.items[i].msg.ended = ended;
         pp_branch_set_state(&c->group, i, s);
     }
     if (in_front(c, r)) {
         c->branch.items[c->branch.n - 1].msg.too_long = e->n != 0;
+        c->branch.items[c->branch.n - 1].msg.ended = ended;
         pp_branch_set_state(&c->branch, c->branch.n - 1, s);
         c->prompt_tokens = e->stats.prompt_tokens;
         c->cached_tokens = e->stats.cached_tokens;

@@ -307,7 +307,8 @@ static enum pp_code make_prompt(struct answer *a, struct prompt *p, struct pp_er
     return code;
 }
 
-/* How many tokens the text has that an answer goes on from: they count as the answer's. */
+/* How many tokens the text has that an answer goes on from, where nobody knows how many they were: they count as the
+ * answer's. */
 static int64_t count_tokens(const struct pp_worker *w, const char *text)
 {
     int32_t *ids;
@@ -417,11 +418,13 @@ static enum pp_code begin(struct answer *a, struct pp_error *err)
 {
     const struct pp_generate_request *r = asked(a);
     struct prompt p = {0};
+    a->n_before = r->continue_tokens;
     enum pp_code code = make_prompt(a, &p, err);
     if (code == PP_OK && !pp_parts_begin(&a->parts, &p.reasoning, p.begins))
         code = pp_fail_nomem(err, "an answer");
     if (code == PP_OK) {
-        a->n_before = r->reasoning_tokens + count_tokens(a->w, r->continue_text);
+        if (!a->n_before)
+            a->n_before = r->reasoning_tokens + count_tokens(a->w, r->continue_text);
         a->parts.any_reasoning = r->continue_reasoning != NULL;
         a->parts.n_reasoning = r->reasoning_tokens;
         a->parts.reasoning_ns = r->reasoning_ns;
@@ -467,7 +470,7 @@ static struct pp_event *conclude(struct pp_worker *w, const struct pp_generate_r
     stats_json(s, a, finish, err->code, &json);
     if (r->message_id)
         pp_io_answer_end(w->io, r->message_id, state_after(err->code), json.bad ? NULL : pp_buf_cstr(&json),
-                         (a ? a->n_before : 0) + (int64_t)s->decode_tokens);
+                         (a ? a->n_before : r->continue_tokens) + (int64_t)s->decode_tokens);
     pp_buf_free(&json);
     struct pp_event *e = pp_event_new(PP_EVENT_DONE);
     if (e) {

@@ -264,7 +264,7 @@ struct answer {
     struct answer_text pending;  /* not sent to the screen yet */
     int pending_tokens;
     uint64_t sent_ns, progress_ns;
-    int64_t n_before;            /* tokens of the text that is continued */
+    int64_t n_before;            /* tokens of the text and reasoning that are continued */
     bool too_long;               /* its question alone does not fit into the context */
     uint64_t restored_tokens;    /* from a snapshot, for this answer */
     bool parked;                 /* there were no pages for it: it waits until another answer has ended */

@@ -28,7 +28,7 @@ struct fake_backend {
     char messages[4096], continue_text[256], continue_reasoning[256], continue_guessed[256];
     char key[17], template_source[256];
     struct pp_sampling sampling;
-    int64_t max_tokens;
+    int64_t max_tokens, continue_tokens;
     enum pp_overflow overflow;
     bool background, skip_reasoning, unkept;
     enum pp_thinking thinking;

@@ -69,6 +69,7 @@ static void fake_generate(struct pp_backend *b, const struct pp_generate_request
     fake.message_id = r->message_id;
     snprintf(fake.messages, sizeof fake.messages, "%s", r->messages_json);
     snprintf(fake.continue_text, sizeof fake.continue_text, "%s", r->continue_text ? r->continue_text : "");
+    fake.continue_tokens = r->continue_tokens;
     struct pp_buf guessed = {0};
     if (r->continue_guessed)
         pp_guessed_json(r->continue_guessed, &guessed);

@@ -160,6 +160,23 @@ static void test_cancel_saving(void **state)
     assert_string_equal(fix_message(3)->text, "yes");
 }
 
+/* What an answer has is counted without the token that ended it, which nothing goes on from. */
+static void test_continue_after_opening(void **state)
+{
+    (void)state;
+    const int64_t id = fix_ask("hello");
+    fix.fake->stats = "{\"finish\":\"end\"}"; /* of three tokens */
+    fix_answer("Hi there!");
+    pp_controller_new_session(fix.c);
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 0);
+    pp_controller_open(fix.c, id);
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
+    pp_controller_continue(fix.c);
+    assert_int_equal(fix.fake->continue_tokens, 2);
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+}
+
 static void test_cancel_answer(void **state)
 {
     enum pp_message_state ms;
@@ -183,6 +200,7 @@ static void test_cancel_answer(void **state)
 
     pp_controller_continue(fix.c);
     assert_string_equal(fix.fake->continue_text, "half an");
+    assert_int_equal(fix.fake->continue_tokens, 2);
     assert_int_equal(fix.fake->message_id, fix_message(3)->id);
     fake_text(&fix, " answer", 3);
     fake_done(&fix, PP_FINISH_END, PP_OK);
@@ -192,6 +210,7 @@ static void test_cancel_answer(void **state)
     assert_string_equal(stored(fix_message(3)->id, &ms), "half an answer");
 
     pp_controller_continue(fix.c); /* it is at its end: the model has nothing to add but the token that says so */
+    assert_int_equal(fix.fake->continue_tokens, 4); /* ... which it said before, and that is not gone on from */
     fake_text(&fix, "", 1);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
@@ -823,6 +842,7 @@ TEST_GROUP(controller)
         FRESH(test_no_such_model),
         READY(test_cancel_saving),
         READY(test_cancel_answer),
+        READY(test_continue_after_opening),
         READY(test_answer_fails),
         FRESH(test_quit_loading),
         READY(test_unsaved),

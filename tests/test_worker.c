@@ -39,6 +39,16 @@ static const char *stored(int64_t id, enum pp_message_state *state, char stats[s
     return text;
 }
 
+static int64_t n_tokens_of(int64_t id)
+{
+    struct pp_message m;
+    struct pp_error err;
+    assert_ok(pp_store_message_get(talk.store, id, &m, &err), err);
+    const int64_t n = m.n_tokens;
+    pp_message_clear(&m);
+    return n;
+}
+
 static void wait_stored(int64_t id, const char *text)
 {
     enum pp_message_state ms;
@@ -237,8 +247,14 @@ static void test_limits(void **state)
     assert_string_equal(talk_answer(r), "Hello! I am Pippin, a ");
     assert_int_equal(talk.done.finish, PP_FINISH_STOP);
     r.n_stops = 0;
+    r.message_id = add_messages();
     r.continue_text = "Hello! I am Pippin, a";
+    r.continue_tokens = 1000; /* a text says nothing about how many tokens it was written in */
     assert_string_equal(talk_answer(r), HELLO_ANSWER + strlen(r.continue_text));
+    const int64_t all = 1000 + (int64_t)talk.done.stats.decode_tokens;
+    wait_stored(r.message_id, HELLO_ANSWER + strlen(r.continue_text));
+    assert_int_equal(n_tokens_of(r.message_id), all);
+    r.continue_tokens = r.message_id = 0;
     assert_int_equal(talk_load(testdata("starter/target"), NULL, 16, NULL), PP_OK);
     talk_answer(talk_request(
         ASK("This is far too long for a context of sixteen tokens, as everybody can see at a glance.")));
