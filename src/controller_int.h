@@ -327,6 +327,8 @@ enum pp_overflow ctl_default_overflow(const struct pp_controller *c);
 /* The messages for an answer (the last of the branch), as JSON (pp_free); notes in *run what a drop needs to know.
  * False: out of memory. */
 bool ctl_overflow_prepare(struct pp_controller *c, struct ctl_running *run, char **messages);
+/* Whether there are older turns than the one under way in the context. */
+bool ctl_overflow_older_turns(const struct pp_controller *c);
 void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e);
 /* An answer has ended; before it is forgotten. */
 void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e);

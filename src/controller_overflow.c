@@ -93,8 +93,7 @@ void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e)
 
 /* --- what comes after an answer ----------------------------------------------------------------------------- */
 
-/* Whether there are older turns than the one under way in the context. */
-static bool older_turns(const struct pp_controller *c)
+bool ctl_overflow_older_turns(const struct pp_controller *c)
 {
     const char *note;
     for (size_t i = pp_branch_context(&c->branch, c->branch.n, &note) + 1; i < c->branch.n; i++)
@@ -195,8 +194,8 @@ void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const st
     struct ctl_overflow next = {0};
     if (r->summary)
         take_summary(c, r, e);
-    else if (in_front || beside)
-        next = follows(r, e, r->n_turns > 1 && older_turns(c)); /* n_turns: without those that are left out */
+    else if (in_front || beside) /* n_turns: without those that are left out */
+        next = follows(r, e, r->n_turns > 1 && ctl_overflow_older_turns(c));
     if (in_front)
         *o = next;
     else if (next.what)
@@ -345,7 +344,7 @@ bool pp_controller_compact(struct pp_controller *c)
         n--;
     if (!ctl_may_answer(c))
         return false;
-    if (!n || !older_turns(c)) {
+    if (!n || !ctl_overflow_older_turns(c)) {
         ctl_notice(c, true, n ? "only the last turn is in the context: there is nothing to sum up"
                               : "there is nothing to sum up yet");
         return false;

@@ -491,6 +491,23 @@ static void tell_failure(struct pp_controller *c, const char *why)
         ctl_notice(c, true, "%s", why);
 }
 
+/* Of what gives room, what can be done here. */
+static void tell_no_room(struct pp_controller *c, const struct ctl_running *r)
+{
+    const struct pp_loaded *m = &c->status.model;
+    char larger[80] = "";
+    if (m->n_ctx < m->n_ctx_train)
+        snprintf(larger, sizeof larger, "; this model takes a larger --ctx-size, up to %s",
+                 pp_count(m->n_ctx_train).text);
+    if (r->n_turns > 1 && ctl_overflow_older_turns(c))
+        ctl_notice(c, true,
+                   "the context is full: /compact sums up the older turns, /overflow shift leaves out the oldest, and "
+                   "%s goes on then; /fork 1 is a copy without this question, /new a new conversation%s",
+                   r->text.len || r->reasoning.len ? "/continue" : "/regen", larger);
+    else
+        ctl_notice(c, true, "the context is full with this one turn: /new begins a new conversation%s", larger);
+}
+
 static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
 {
     const bool said_nothing = e->err.code == PP_OK && e->finish == PP_FINISH_END && !r->said;
@@ -499,6 +516,8 @@ static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *
     if (e->err.code == PP_ERR_CONTEXT && e->n)
         ctl_notice(c, true, "%s; /edit changes it, /undo takes it back, and what you write next is sent without it",
                    e->err.text);
+    else if (e->err.code == PP_ERR_CONTEXT && r->next_from) /* older turns were in the way */
+        tell_no_room(c, r);
     else if (e->err.code != PP_OK && e->err.code != PP_ERR_CANCELLED)
         tell_failure(c, e->err.text);
     else if (said_nothing && r->text.len)
@@ -509,8 +528,7 @@ static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *
         ctl_notice(c, false, "stopped after %s token%s, as set; /continue goes on", pp_count(r->max_tokens).text,
                    r->max_tokens == 1 ? "" : "s");
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT)
-        ctl_notice(c, true,
-                   "the context is full: start a new conversation with /new, or begin with a larger --ctx-size");
+        tell_no_room(c, r);
 }
 
 static void show_end(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)

@@ -46,7 +46,7 @@ struct pp_loaded {
     char draft_reason[256];   /* why there is none although one was asked for */
     char kernels[16];
     int n_threads;
-    int64_t n_ctx, n_params, n_vocab;
+    int64_t n_ctx, n_ctx_train, n_params, n_vocab;
     uint64_t bytes;
     int has_template;
     char instead[96];          /* of a model without a template: the one that serves, and why: "vicuna, by its name" */

@@ -191,6 +191,7 @@ struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason)
     snprintf(l->kernels, sizeof l->kernels, "%s", pp_engine_kernels(w->engine));
     l->n_threads = pp_engine_n_threads(w->engine);
     l->n_ctx = pp_engine_n_ctx(w->engine);
+    l->n_ctx_train = m->n_ctx_train;
     l->n_params = m->n_params;
     l->n_vocab = m->n_vocab;
     l->bytes = m->bytes;

@@ -281,6 +281,7 @@ void fake_loaded(struct fixture *f)
                                   .kernels = "scalar",
                                   .n_threads = 1,
                                   .n_ctx = 512,
+                                  .n_ctx_train = 2048,
                                   .thinking_choices = fake.thinking_choices};
     snprintf(e->info->path, sizeof e->info->path, "%.500s", f->model);
     send_event(e);

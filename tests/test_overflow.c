@@ -292,8 +292,24 @@ static void stopping_is_left_alone(void **state)
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_CONTEXT);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_false(pp_controller_overflow_asked(fix.c));
+    assert_non_null(strstr(fix_status()->notice, "/regen goes on"));
     assert_int_equal(fix.fake->generations, 4);
     assert_int_equal(context(&note), 0);
+
+    assert_true(pp_controller_send(fix.c, "question five")); /* what gives room is told */
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_PREFILL);
+    fake_text(&fix, "half an", 2);
+    fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_non_null(strstr(fix_status()->notice, "/continue goes on"));
+    assert_non_null(strstr(fix_status()->notice, "up to 2,048"));
+    fix.c->status.model.n_ctx = 2048;
+    ask("question six", 4, false);
+    fake_text(&fix, "half an", 2);
+    fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
+    assert_non_null(strstr(fix_status()->notice, "/fork 1"));
+    assert_null(strstr(fix_status()->notice, "--ctx-size")); /* the model knows no more */
 }
 
 static void an_answer_that_runs_into_the_end_goes_on(void **state)
@@ -704,7 +720,8 @@ static void too_long_a_question_is_left_behind(void **state)
     s = pp_controller_status(c);
     assert_false(answered(c, question));
     assert_true(answered(c, "What is the sea?"));
-    assert_non_null(strstr(s->notice, "the context is full: start a new conversation"));
+    assert_non_null(strstr(s->notice, "the context is full with this one turn: /new begins"));
+    assert_non_null(strstr(s->notice, "a larger --ctx-size, up to 2,048"));
     pp_controller_continue(c);
     settle(c);
     assert_false(pp_controller_message(c, 3)->too_long); /* it was answered */
