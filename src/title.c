@@ -17,22 +17,35 @@ static size_t run_of(const char *s, size_t n, int first, int last)
     return i;
 }
 
-/* Bytes of the terminal's escape sequence that begins at s, or 0 (ECMA-48, 5.3 to 5.6): ESC [ parameters, ESC ] text up
- * to BEL or ESC \, and ESC with one more character. Of a text that is too long or does not end, only its beginning
- * counts. */
-static size_t escape_sequence(const char *s, size_t n)
+enum { ESC = 0x1b, BEL = 7 };
+
+static bool ends_string(const char *s, size_t n)
 {
-    enum { ESC = 0x1b, BEL = 7, MOST = 4096 };
+    return s[0] == BEL || (n > 1 && s[0] == ESC && s[1] == '\\');
+}
+
+/* Bytes of the terminal's escape sequence that begins at s[at], or 0 (ECMA-48, 5.3 to 5.6): ESC [ parameters, ESC ] text up
+ * to BEL or ESC \, and ESC with one more character. Of a text that is too long or does not end, only its beginning
+ * counts. *end: the first end of such a text that was found, which is looked for once, however many begin before it. */
+static size_t escape_sequence(const char *text, size_t at, size_t n_text, size_t *end)
+{
+    enum { MOST = 4096 };
+    const char *s = text + at;
+    const size_t n = n_text - at;
     if (n < 2 || s[0] != ESC)
         return 0;
     if (s[1] == '[') {
         size_t len = 2 + run_of(s + 2, n - 2, 0x20, 0x3f);
         return len + run_of(s + len, len < n, 0x40, 0x7e);
     }
-    if (memchr("]PX^_", s[1], 5))
-        for (size_t i = 2; i < n && i < MOST; i++)
-            if (s[i] == BEL || (s[i] == ESC && i + 1 < n && s[i + 1] == '\\'))
-                return i + 1 + (s[i] == ESC);
+    if (memchr("]PX^_", s[1], 5)) {
+        if (*end < at + 2)
+            *end = at + 2;
+        while (*end < n_text && !ends_string(text + *end, n_text - *end))
+            ++*end;
+        if (*end < n_text && *end - at < MOST)
+            return *end - at + 1 + (text[*end] == ESC);
+    }
     const size_t len = 1 + run_of(s + 1, n - 1, 0x20, 0x2f);
     return len + run_of(s + len, len < n, 0x30, 0x7e);
 }
@@ -42,8 +55,9 @@ void pp_title(const char *text, size_t n, char out[PP_TITLE_BYTES])
     size_t len = 0;
     int characters = 0;
     bool space = false, cut = false;
+    size_t end = 0;
     for (size_t i = 0; i < n;) {
-        const size_t escape = escape_sequence(text + i, n - i);
+        const size_t escape = escape_sequence(text, i, n, &end);
         if (escape) {
             i += escape;
             continue;

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "src/store_internal.h"
 #include "src/title.h"
@@ -810,6 +811,18 @@ static void test_title(void **state)
     pp_title(text, strlen(text), out);
     assert_true(strlen(out) < sizeof out);
     assert_string_equal(out + strlen(out) - 3, "…");
+
+    enum { MANY = 8 << 20 }; /* bytes of escape sequences of which only the last ends, and that takes its time once */
+    char *long_text = pp_malloc(MANY);
+    assert_non_null(long_text);
+    for (int i = 0; i < MANY; i++)
+        long_text[i] = i % 2 ? ']' : 0x1b;
+    memcpy(long_text + MANY - 8, "\x1b]0;\aend", 8);
+    const uint64_t began = pp_now_ns();
+    pp_title(long_text, MANY, out);
+    assert_true(pp_now_ns() - began < 2000000000u);
+    assert_string_equal(out, "end");
+    pp_free(long_text);
 }
 
 static void test_branch_json(void **state)
