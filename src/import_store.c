@@ -7,8 +7,10 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 
-/* An open hash table, by what conversations begin with; there may be several of a kind. At most half is filled. */
-struct beginning {
+/* An open hash table of conversations by what they have; there may be several of a kind. At most half is filled. What
+ * one has is the first message, this with the time when it began, and, once somebody has asked among those of its
+ * first message, every message with all that stands before it (a line). */
+struct trait {
     uint64_t hash;
     int64_t session; /* 0: none */
 };
@@ -20,7 +22,7 @@ struct pp_importer {
     struct pp_store *st;
     const char *locks;
     bool again;
-    struct beginning *slots; /* [mask + 1] */
+    struct trait *slots;     /* [mask + 1] */
     size_t mask, n;
     bool no_memory;
     bool batch;              /* something is not committed yet */
@@ -31,20 +33,20 @@ struct pp_importer {
     struct pp_error lost;    /* how a batch failed */
 };
 
-/* --- conversations by what they begin with ------------------------------------------------------------------------ */
+/* --- conversations by what they have ------------------------------------------------------------------------ */
 
-static void place(struct beginning *slots, size_t mask, struct beginning b)
+static void place(struct trait *slots, size_t mask, struct trait t)
 {
-    size_t i = (size_t)b.hash & mask;
+    size_t i = (size_t)t.hash & mask;
     while (slots[i].session)
         i = (i + 1) & mask;
-    slots[i] = b;
+    slots[i] = t;
 }
 
 static bool grow(struct pp_importer *im)
 {
     const size_t mask = im->mask ? 2 * im->mask + 1 : 1023;
-    struct beginning *larger = pp_calloc(mask + 1, sizeof *larger);
+    struct trait *larger = pp_calloc(mask + 1, sizeof *larger);
     if (!larger)
         return false;
     for (size_t i = 0; im->slots && i <= im->mask; i++)
@@ -56,15 +58,56 @@ static bool grow(struct pp_importer *im)
     return true;
 }
 
-static void note(void *importer, int64_t session, const char *text, size_t len)
+static void note(struct pp_importer *im, uint64_t hash, int64_t session)
 {
-    struct pp_importer *im = importer;
     if (2 * (im->n + 1) > im->mask && !grow(im)) {
         im->no_memory = true;
         return;
     }
-    place(im->slots, im->mask, (struct beginning){XXH3_64bits(text, len), session});
+    place(im->slots, im->mask, (struct trait){hash, session});
     im->n++;
+}
+
+/* The place of the next one that has this, from *at on, which begins as the hash; NULL: there are no more. */
+static const struct trait *next_with(const struct pp_importer *im, uint64_t hash, size_t *at)
+{
+    while (im->slots) {
+        const struct trait *t = &im->slots[*at & im->mask];
+        ++*at;
+        if (!t->session)
+            return NULL;
+        if (t->hash == hash)
+            return t;
+    }
+    return NULL;
+}
+
+static uint64_t hash_of(const char *text, size_t len)
+{
+    return XXH3_64bits(text ? text : "", text ? len : 0);
+}
+
+static uint64_t with(uint64_t hash, int64_t more)
+{
+    return XXH3_64bits_withSeed(&more, sizeof more, hash);
+}
+
+static uint64_t begun_at(uint64_t begin, int64_t created)
+{
+    return with(begin, created);
+}
+
+/* That the lines of those that begin so are in the table. */
+static uint64_t lines_mark(uint64_t begin)
+{
+    return with(begin, -1);
+}
+
+static void note_beginning(void *importer, int64_t session, int64_t created, const char *text, size_t len)
+{
+    const uint64_t begin = hash_of(text, len);
+    note(importer, begin, session);
+    note(importer, begun_at(begin, created), session);
 }
 
 /* What another import adds meanwhile is not among what this one has looked at: all would be there twice. */
@@ -85,7 +128,7 @@ enum pp_code pp_importer_new(struct pp_store *st, const char *locks, bool again,
     *im = (struct pp_importer){.st = st, .locks = locks, .again = again, .alone = -1};
     enum pp_code code = again ? PP_OK : be_alone(im, err);
     if (!code && !again)
-        code = pp_store_beginnings(st, note, im, err);
+        code = pp_store_beginnings(st, note_beginning, im, err);
     if (!code && im->no_memory)
         code = pp_fail_nomem(err, "the conversations");
     if (code)
@@ -235,26 +278,122 @@ static bool same_session(const struct match *m, const struct pp_conversation *th
     return m->n_missing == 0 || (timed && m->places[0]);
 }
 
-/* Of those that begin alike the one that lacks least; best->here.session.id 0: it is none of them. */
+/* A hash of each message with those before it, by role and text; the lines of conversations that begin alike never
+ * stand in each other's place, whatever else is in the table. out: [c->n]. */
+static void hash_lines(const struct pp_conversation *c, uint64_t begin, uint64_t *out)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        const struct pp_message *m = &c->messages[i];
+        const bool behind = m->parent > 0 && m->parent <= (int64_t)i;
+        const uint64_t parts[] = {behind ? out[m->parent - 1] : begin, (uint64_t)m->role,
+                                  hash_of(m->content, m->content_len), hash_of(m->reasoning, m->reasoning_len)};
+        out[i] = XXH3_64bits(parts, sizeof parts);
+    }
+}
+
+static void note_lines(struct pp_importer *im, const struct pp_conversation *c, uint64_t begin, int64_t session)
+{
+    uint64_t *lines = pp_calloc(c->n + 1, sizeof *lines);
+    im->no_memory = im->no_memory || !lines;
+    if (!lines)
+        return;
+    hash_lines(c, begin, lines);
+    for (size_t i = 0; i < c->n; i++)
+        note(im, lines[i], session);
+    pp_free(lines);
+}
+
+/* One that another program has deleted meanwhile is empty. */
+static enum pp_code read_here(struct pp_importer *im, int64_t session, struct pp_conversation *here,
+                              struct pp_error *err)
+{
+    const enum pp_code code = pp_conversation_read(im->st, session, here, err);
+    if (code != PP_ERR_NOT_FOUND)
+        return code;
+    *here = (struct pp_conversation){0};
+    return PP_OK;
+}
+
+static bool lines_known(const struct pp_importer *im, uint64_t begin)
+{
+    size_t at = (size_t)lines_mark(begin);
+    return next_with(im, lines_mark(begin), &at);
+}
+
+/* Reads all that begin so, once. */
+static enum pp_code learn_lines(struct pp_importer *im, uint64_t begin, struct pp_error *err)
+{
+    enum pp_code code = PP_OK;
+    int64_t *sessions = NULL;
+    size_t n = 0, cap = 0, at = (size_t)begin;
+    for (const struct trait *t; (t = next_with(im, begin, &at));) {
+        if (pp_grow(&sessions, &cap, n + 1, sizeof *sessions) != 0)
+            code = pp_fail_nomem(err, "the conversations");
+        if (code)
+            break;
+        sessions[n++] = t->session;
+    }
+    for (size_t i = 0; i < n && !code; i++) {
+        struct pp_conversation here = {0};
+        code = read_here(im, sessions[i], &here, err);
+        if (!code)
+            note_lines(im, &here, begin, sessions[i]);
+        pp_conversation_clear(&here);
+    }
+    pp_free(sessions);
+    note(im, lines_mark(begin), -1);
+    return code;
+}
+
+/* What a conversation must have to be that of the file, as few others as possible have. Where no times are told, all of
+ * the file's is to be here, so that its last line will do: of whole messages, others may have grown since. */
+static enum pp_code trait_of(struct pp_importer *im, const struct pp_conversation *there, uint64_t begin,
+                             uint64_t *trait, struct pp_error *err)
+{
+    bool *whole = pp_calloc(there->n + 1, sizeof *whole);
+    uint64_t *lines = pp_calloc(there->n + 1, sizeof *lines);
+    enum pp_code code = whole && lines ? PP_OK : pp_fail_nomem(err, "the conversations");
+    *trait = there->session.created ? begun_at(begin, there->session.created) : begin;
+    if (!code && !there->session.created && !lines_known(im, begin))
+        code = learn_lines(im, begin, err);
+    if (!code && im->no_memory)
+        code = pp_fail_nomem(err, "the conversations");
+    if (!code)
+        hash_lines(there, begin, lines);
+    for (size_t i = 0; !code && i < there->n && !there->session.created; i++) {
+        const struct pp_message *m = &there->messages[i];
+        const bool behind = m->parent > 0 && m->parent <= (int64_t)i;
+        whole[i] = m->state == PP_MESSAGE_COMPLETE && (!m->parent || (behind && whole[m->parent - 1]));
+        if (whole[i])
+            *trait = lines[i];
+    }
+    pp_free(whole);
+    pp_free(lines);
+    return code;
+}
+
+static uint64_t beginning_of(const struct pp_conversation *c)
+{
+    return c->n ? hash_of(c->messages[0].content, c->messages[0].content_len) : hash_of("", 0);
+}
+
+/* Of those that have what it must have the one that lacks least; best->here.session.id 0: it is none of them. */
 static enum pp_code find(struct pp_importer *im, const struct pp_conversation *there, struct match *best,
                          struct pp_error *err)
 {
-    const struct pp_message *begin = there->n ? &there->messages[0] : NULL;
-    const uint64_t hash = XXH3_64bits(begin && begin->content ? begin->content : "", begin ? begin->content_len : 0);
-    enum pp_code code = PP_OK;
+    uint64_t trait = 0;
     *best = (struct match){0};
-    for (size_t i = (size_t)hash & im->mask; !code && im->slots && im->slots[i].session; i = (i + 1) & im->mask) {
+    if (im->again)
+        return PP_OK;
+    enum pp_code code = trait_of(im, there, beginning_of(there), &trait, err);
+    size_t at = (size_t)trait;
+    for (const struct trait *t; !code && (t = next_with(im, trait, &at));) {
         struct match m = {0};
-        if (im->slots[i].hash != hash)
-            continue;
-        code = pp_conversation_read(im->st, im->slots[i].session, &m.here, err);
-        if (code == PP_ERR_NOT_FOUND) { /* another program has just deleted it */
-            code = PP_OK;
-            continue;
-        }
-        if (!code)
+        code = read_here(im, t->session, &m.here, err);
+        if (!code && m.here.session.id)
             code = find_messages(&m, there, err);
-        if (!code && same_session(&m, there) && (!best->here.session.id || m.n_missing < best->n_missing)) {
+        if (!code && m.here.session.id && same_session(&m, there) &&
+            (!best->here.session.id || m.n_missing < best->n_missing)) {
             const struct match swap = *best;
             *best = m;
             m = swap;
@@ -317,8 +456,13 @@ static enum pp_code add(struct pp_importer *im, struct pp_conversation *c, struc
     if (!code)
         code = pp_conversation_add(im->st, c, err);
     *result = (struct pp_import_result){PP_IMPORT_ADDED, c->n};
-    if (!code && !im->again)
-        note(im, c->session.id, c->n ? or_empty(c->messages[0].content) : "", c->n ? c->messages[0].content_len : 0);
+    if (!code && !im->again) {
+        const uint64_t begin = beginning_of(c);
+        note(im, begin, c->session.id);
+        note(im, begun_at(begin, c->session.created), c->session.id);
+        if (lines_known(im, begin))
+            note_lines(im, c, begin, c->session.id);
+    }
     if (!code && im->no_memory)
         code = pp_fail_nomem(err, "the conversations");
     c->session.n_messages = (int64_t)c->n;
@@ -336,8 +480,11 @@ enum pp_code pp_importer_put(struct pp_importer *im, struct pp_conversation *c, 
     } else if (!code) {
         if (m.n_missing)
             code = extend(im, &m, c, result, err);
-        if (result->outcome == PP_IMPORT_EXTENDED)
+        if (result->outcome == PP_IMPORT_EXTENDED) {
             m.here.session.n_messages += (int64_t)m.n_missing;
+            if (lines_known(im, beginning_of(c)))
+                note_lines(im, c, beginning_of(c), m.here.session.id);
+        }
         const struct pp_session swap = c->session;
         c->session = m.here.session;
         m.here.session = swap;

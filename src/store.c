@@ -97,7 +97,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " SELECT max(id) FROM below",
     [PP_STMT_MESSAGE_BEFORE] = "SELECT count(*) FROM message WHERE session = ?1 AND parent IS ?2 AND id < ?3",
     [PP_STMT_BEGINNINGS] =
-        "SELECT s.id, m.content FROM session s LEFT JOIN message m ON m.id ="
+        "SELECT s.id, s.created_ms, m.content FROM session s LEFT JOIN message m ON m.id ="
         " (SELECT min(f.id) FROM message f WHERE f.session = s.id AND f.parent IS NULL)",
     [PP_STMT_ADAPTER_PUT] =
         "INSERT INTO adapter (path, note, added) VALUES (?1, coalesce(?2, ''), ?3)"

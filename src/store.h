@@ -203,10 +203,9 @@ enum pp_code pp_store_conversation_add(struct pp_store *st, struct pp_session *s
  * places, as above; head 0: the tip stays where it is. updated: as above, if the tip moves. All of it or nothing. */
 enum pp_code pp_store_conversation_extend(struct pp_store *st, int64_t session, const struct pp_message *m, size_t n,
                                           int64_t head, int64_t updated, struct pp_error *err);
-/* The first message of every conversation; "" where there is none. */
-enum pp_code pp_store_beginnings(struct pp_store *st,
-                                 void (*take)(void *user, int64_t session, const char *text, size_t len), void *user,
-                                 struct pp_error *err);
+/* The first message of every conversation, "" where there is none, and when it began (seconds). */
+typedef void pp_store_beginning(void *user, int64_t session, int64_t created, const char *text, size_t len);
+enum pp_code pp_store_beginnings(struct pp_store *st, pp_store_beginning *take, void *user, struct pp_error *err);
 /* How many children of message `parent` (0: roots) are older than message `id`. */
 enum pp_code pp_store_siblings_before(struct pp_store *st, int64_t session, int64_t parent, int64_t id, int *n,
                                       struct pp_error *err);

@@ -139,9 +139,7 @@ enum pp_code pp_store_conversation_extend(struct pp_store *st, int64_t session, 
     return code;
 }
 
-enum pp_code pp_store_beginnings(struct pp_store *st,
-                                 void (*take)(void *user, int64_t session, const char *text, size_t len), void *user,
-                                 struct pp_error *err)
+enum pp_code pp_store_beginnings(struct pp_store *st, pp_store_beginning *take, void *user, struct pp_error *err)
 {
     sqlite3_stmt *stmt;
     int rc;
@@ -149,8 +147,9 @@ enum pp_code pp_store_beginnings(struct pp_store *st,
     if (code)
         return code;
     while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
-        const void *text = sqlite3_column_text(stmt, 1);
-        take(user, sqlite3_column_int64(stmt, 0), text ? text : "", (size_t)sqlite3_column_bytes(stmt, 1));
+        const void *text = sqlite3_column_text(stmt, 2);
+        take(user, sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1) / 1000, text ? text : "",
+             (size_t)sqlite3_column_bytes(stmt, 2));
     }
     if (rc != SQLITE_DONE)
         code = pp_store_fail(st, rc, "read the conversations", err);

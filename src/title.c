@@ -24,9 +24,10 @@ static bool ends_string(const char *s, size_t n)
     return s[0] == BEL || (n > 1 && s[0] == ESC && s[1] == '\\');
 }
 
-/* Bytes of the terminal's escape sequence that begins at s[at], or 0 (ECMA-48, 5.3 to 5.6): ESC [ parameters, ESC ] text up
- * to BEL or ESC \, and ESC with one more character. Of a text that is too long or does not end, only its beginning
- * counts. *end: the first end of such a text that was found, which is looked for once, however many begin before it. */
+/* Bytes of the terminal's escape sequence that begins at text[at], or 0 (ECMA-48, 5.3 to 5.6): ESC [ parameters, ESC ]
+ * text up to BEL or ESC \, and ESC with one more character. Of a text that is too long or does not end, only its
+ * beginning counts. *end: the first end of such a text that was found, which is looked for once, however many begin
+ * before it. */
 static size_t escape_sequence(const char *text, size_t at, size_t n_text, size_t *end)
 {
     enum { MOST = 4096 };

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/import_store.h"
@@ -104,6 +105,58 @@ static void batches(void **state)
     assert_ok(pp_importer_new(other, test_path("batch locks"), false, &second, &err), err);
     pp_importer_free(second);
     pp_store_close(other);
+    pp_store_close(st);
+}
+
+/* One of a file without times: "Hi", number i as the answer, and so on; a line of n. */
+static enum pp_import_outcome put_number(struct pp_importer *im, int i, size_t n)
+{
+    struct pp_import_result r;
+    struct pp_conversation c = line_of("Hi", n);
+    c.session.created = c.session.updated = 0;
+    for (size_t k = 0; k < n; k++) {
+        char text[32];
+        snprintf(text, sizeof text, k ? "%d" : "Hi", i);
+        pp_free(c.messages[k].content);
+        c.messages[k].content = pp_strdup(text);
+        c.messages[k].content_len = strlen(text);
+        c.messages[k].created = 0;
+    }
+    assert_ok(pp_importer_put(im, &c, &r, &err), err);
+    pp_conversation_clear(&c);
+    return r.outcome;
+}
+
+/* Each is compared with those that it can be, not with all that begin so. */
+static void many_begin_alike(void **state)
+{
+    enum { MANY = 1500, SECONDS = 5 };
+    (void)state;
+    struct pp_store *st;
+    struct pp_importer *im;
+    assert_ok(pp_store_open(test_path("alike.db"), &st, &err), err);
+    assert_ok(pp_importer_new(st, test_path("alike locks"), false, &im, &err), err);
+    const uint64_t began = pp_now_ns();
+    for (int i = 0; i < MANY; i++)
+        assert_int_equal(put_number(im, i, 4), PP_IMPORT_ADDED);
+    pp_importer_free(im);
+    assert_ok(pp_importer_new(st, test_path("alike locks"), false, &im, &err), err); /* of another day */
+    for (int i = 0; i < MANY; i++)
+        assert_int_equal(put_number(im, i, (size_t)(i % 4 + 1)), PP_IMPORT_HERE);
+    assert_true(pp_now_ns() - began < UINT64_C(1000000000) * SECONDS); /* squared it would be half a minute */
+    assert_int_equal(put_number(im, 7, 6), PP_IMPORT_ADDED); /* nobody knows that it is the same */
+    assert_int_equal(put_number(im, 7, 5), PP_IMPORT_HERE);
+    struct pp_conversation c = line_of("Hi", 2);
+    struct pp_import_result r;
+    c.messages[0].created = c.messages[1].created = c.session.created = 0;
+    c.messages[1].state = PP_MESSAGE_PARTIAL; /* what it has become begins so */
+    c.messages[1].content[1] = 0;
+    c.messages[1].content_len = 1;
+    c.messages[1].content[0] = '9';
+    assert_ok(pp_importer_put(im, &c, &r, &err), err);
+    assert_int_equal(r.outcome, PP_IMPORT_HERE);
+    pp_conversation_clear(&c);
+    pp_importer_free(im);
     pp_store_close(st);
 }
 
@@ -284,8 +337,8 @@ static void a_pipe_is_not_opened_to_ask(void **state)
 TEST_GROUP(import)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches), cmocka_unit_test(refused), cmocka_unit_test(deleted_meanwhile),
-        cmocka_unit_test(a_pipe_is_not_opened_to_ask),
+        cmocka_unit_test(batches), cmocka_unit_test(many_begin_alike), cmocka_unit_test(refused),
+        cmocka_unit_test(deleted_meanwhile), cmocka_unit_test(a_pipe_is_not_opened_to_ask),
         cmocka_unit_test_setup_teardown(beside_a_chat, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(left_in_the_middle, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(in_turn, fix_setup_ready, fix_teardown),
