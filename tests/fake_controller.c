@@ -12,7 +12,8 @@
  *   "the disk is full" nothing is saved until "make room"
  *   "title TEXT" names the conversation
  * Everything else is echoed. PIPPIN_FAKE_SEARCH=N: a search in the list takes N ticks, and finds the last one; it has
- * two hundred messages more then with PIPPIN_FAKE_HIT=N, and number N is found; 998 is on another branch.
+ * two hundred messages more then with PIPPIN_FAKE_HIT=N, and number N is found; 998 is on another branch, and 0 is its
+ * title.
  * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave;
  * with PIPPIN_FAKE_STUCK nothing tells that it has ended, but whoever asks.
  * PIPPIN_FAKE_TEMPORARY keeps nothing: as it is wanted, or ("unwanted") as it cannot.
@@ -318,7 +319,7 @@ static void tick(struct pp_controller *c)
         c->dirty |= PP_DIRTY_LISTS;
         while (c->n_sessions > 1)
             pp_controller_delete(c, c->sessions[0].id);
-        if (getenv("PIPPIN_FAKE_HIT")) {
+        if (getenv("PIPPIN_FAKE_HIT") && atoi(getenv("PIPPIN_FAKE_HIT"))) {
             c->sessions[0].hit = atoi(getenv("PIPPIN_FAKE_HIT"));
             c->sessions[0].excerpt = excerpt;
         }

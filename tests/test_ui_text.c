@@ -11,6 +11,7 @@
 #include "engine/base/utf8.h"
 #include "ui/field.h"
 #include "ui/format.h"
+#include "ui/found.h"
 #include "ui/sanitize.h"
 #include "ui/text.h"
 #include "ui/wrap.h"
@@ -212,10 +213,26 @@ static void ages(void **state)
     pp_free(zone);
 }
 
+static void words_found(void **state)
+{
+    (void)state;
+    assert_true(pp_found_in("The Old man and the sea", "sea"));
+    assert_true(pp_found_in("The Old man and the sea", "  old \"THE se"));
+    assert_true(pp_found_in("Über das Café", "cafe uber"));
+    assert_true(pp_found_in("\u041c\u043e\u0440\u0435", "\u043c\u043e\u0440"));
+    assert_true(pp_found_in("\u96e8\u306e\u6e2f", "\u6e2f")); /* no blanks stand between words */
+    assert_false(pp_found_in("nausea", "sea"));
+    assert_true(pp_found_in("nausea at sea", "sea"));
+    assert_false(pp_found_in("The Old man", "old sea"));
+    assert_false(pp_found_in("The Old man", " \" "));
+    assert_false(pp_found_in("The Old man", ""));
+    assert_false(pp_found_in("\xff old", "old")); /* nothing is made of what is no text */
+}
+
 TEST_GROUP(ui_text)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(marks), cmocka_unit_test(tabs_go_on_across_pieces),
+        cmocka_unit_test(words_found), cmocka_unit_test(marks), cmocka_unit_test(tabs_go_on_across_pieces),
             cmocka_unit_test(nothing_dangerous_reaches_the_cells),
         cmocka_unit_test(clusters), cmocka_unit_test(wrapping), cmocka_unit_test(paths), cmocka_unit_test(ages),
     };

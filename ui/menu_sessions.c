@@ -81,13 +81,16 @@ static void searched(struct pp_ui *ui, struct pp_menu *m)
     pp_controller_refresh_sessions(ui->controller, m->search.text);
 }
 
-/* What the search has found in a message is shown when its conversation is there. */
+/* What the search has found in a message is shown when its conversation is there; of a title, which may be made of what
+ * was written, what the messages have of it. */
 static void note_found(struct pp_ui *ui, const struct pp_menu *m, const struct pp_session *s)
 {
     static const char between[] = " \t\"";
     const char *word = m->search.text + strspn(m->search.text, between);
     ui->found.session = s->id;
-    ui->found.message = *word && s->excerpt && *s->excerpt ? s->hit : 0;
+    const bool in_message = s->excerpt && *s->excerpt;
+    ui->found.message = *word && in_message ? s->hit : 0;
+    pp_utf8_print(ui->found.search, sizeof ui->found.search, "%s", in_message ? "" : word);
     snprintf(ui->found.word, sizeof ui->found.word, "%.*s", (int)strcspn(word, between), word);
 }
 

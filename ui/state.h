@@ -56,6 +56,7 @@ struct pp_ui {
     struct {
         int64_t session, message;     /* 0: none */
         char word[64];
+        char search[256];             /* where it was the title: the newest message that has it, too, is shown */
         bool asked;                   /* it is on another branch, which is on its way */
     } found;                          /* by a search: shown as soon as its conversation is on the screen */
     size_t editing;                   /* /edit: index + 1 of the message that the input line will replace; 0 for none */

@@ -21,6 +21,7 @@
 #include "src/plain_text.h"
 #include "ui/complete.h"
 #include "ui/edit.h"
+#include "ui/found.h"
 #include "ui/history.h"
 #include "ui/plain.h"
 #include "ui/screen.h"
@@ -205,10 +206,22 @@ static void take_back_unsent(struct pp_ui *ui)
     ui->dirty = PP_DRAW_ALL;
 }
 
+/* The newest message on the screen that has what was found in the title; 0: none. */
+static int64_t message_with(const struct pp_ui *ui, const char *search)
+{
+    for (size_t i = *search ? pp_controller_n_messages(ui->controller) : 0; i-- > 0;) {
+        const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
+        if (pp_found_in(m->text, search))
+            return m->id;
+    }
+    return 0;
+}
+
 void pp_ui_show_found(struct pp_ui *ui)
 {
     const size_t n = pp_controller_n_messages(ui->controller);
-    const int64_t wanted = ui->found.session == pp_controller_session_id(ui->controller) ? ui->found.message : 0;
+    const bool here = ui->found.session == pp_controller_session_id(ui->controller);
+    const int64_t wanted = !here ? 0 : ui->found.message ? ui->found.message : message_with(ui, ui->found.search);
     const bool asked = ui->found.asked;
     size_t i = 0;
     while (wanted && i < n && pp_controller_message(ui->controller, i)->id != wanted)
@@ -219,6 +232,7 @@ void pp_ui_show_found(struct pp_ui *ui)
     if (ui->found.asked)
         return;
     ui->found.session = ui->found.message = 0;
+    ui->found.search[0] = '\0';
     if (wanted && i < n)
         pp_transcript_show(ui, i, ui->found.word);
     else if (wanted)

@@ -754,7 +754,9 @@ found_is_shown() { # also in the conversation that is open, and on another branc
     start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=999" && see ready && keys F2 && see "Rain in" && text "old" &&
         see "what was found" && keys Enter && see "on another branch" && see "the lamps" &&
         start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=998" && see ready && keys F2 && see "Rain in" && text "old" &&
-        see "what was found" && keys Enter && see "It stands on another branch" && keys End && gone "It stands"
+        see "what was found" && keys Enter && see "It stands on another branch" && keys End && gone "It stands" &&
+        start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=0" && see ready && keys F2 && see "Rain in" && text "70 OLD" &&
+        gone "Rain in" && keys Enter && see "old message 70" && gone "the lamps"
 }
 elsewhere() {
     start 80x24 PIPPIN_FAKE_ELSEWHERE=2 && see "2 answers elsewhere" && keys F2 && see "answering" && see "✎ 雨の港" &&
