@@ -379,6 +379,7 @@ static void *worker_main(void *arg)
     }
     slots_save(w, CLOSE_WAIT_MS);
     worker_unload(w);
+    request_free(w->next_draft);
     worker_send(w, pp_event_new(PP_EVENT_CLOSED));
     return NULL;
 }

@@ -87,8 +87,6 @@ static void drop(struct worker_draft *d)
 void draft_drop(struct pp_worker *w)
 {
     drop(&w->draft);
-    request_free(w->next_draft);
-    w->next_draft = NULL;
 }
 
 static enum pp_code add_adapters(struct worker_draft *d, const struct pp_load_request *r, struct pp_error *err)
@@ -162,6 +160,8 @@ void worker_change_draft(struct pp_worker *w)
     how.draft = r->key;
     if (e && !w->engine) {
         pp_fail(&e->err, PP_ERR_NOT_FOUND, "there is no model that it could guess for");
+    } else if (e && same_file(pp_model_info(w->target->model)->path, r->key)) { /* that was loaded meanwhile */
+        pp_fail(&e->err, PP_ERR_MISMATCH, "it is the model itself");
     } else if (e && load(w, &how, &fresh, &e->err) == PP_OK) {
         slots_drop_drafts(w);
         drop(&w->draft);

@@ -128,7 +128,7 @@ struct pp_worker {
     struct pp_load_request loaded;       /* how: without paths */
     char kernels[16];                    /* of that */
     struct worker_draft draft;
-    struct request *next_draft;          /* a change that waits for the answers under way; NULL: none */
+    struct request *next_draft;          /* waits for the answers under way, or another model; NULL: none */
     struct cached_adapter adapters[WORKER_ADAPTERS];
     int n_adapters;
     struct slot slots[WORKER_SLOTS];

@@ -295,6 +295,19 @@ static void test_drafts(void **state)
     assert_string_equal(pp_buf_cstr(&talk.text), plain);
     pp_event_free(talk_event(PP_EVENT_DRAFT));
     assert_string_equal(talk_answer(r), plain);
+    /* ... also when another model is loaded then, for which it guesses */
+    talk_post(r);
+    talk_take_in(true);
+    talk.backend->ops->draft(talk.backend, DRAFT);
+    assert_int_equal(talk_load(STARTER, NULL, 256, &info), PP_OK);
+    struct pp_event *e = talk_event(PP_EVENT_DRAFT);
+    assert_string_equal(e->info->draft_path, DRAFT);
+    assert_int_equal(e->info->n_ctx, 256);
+    pp_event_free(e);
+    talk.backend->ops->draft(talk.backend, STARTER);
+    e = talk_event(PP_EVENT_DRAFT);
+    assert_non_null(strstr(e->err.text, "the model itself"));
+    pp_event_free(e);
     pp_free(plain);
     assert_int_equal(talk_load(text, NULL, 0, NULL), PP_ERR_FORMAT);
     talk_end();
