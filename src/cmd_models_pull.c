@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -42,6 +43,8 @@ struct pull {
     char *folder;             /* below the models folder, for a model of several files; or NULL */
     char *token;
     struct pp_cli_bar bar;
+    uint64_t heard, heard_ns; /* bytes of the file under way, and since when there are no more; 0: it begins */
+    int tell_s;               /* after so many seconds without a byte that is told */
 };
 
 /* --- what is to be fetched ---------------------------------------------------------------------------------------- */
@@ -455,9 +458,29 @@ static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct
 
 /* --- fetching ----------------------------------------------------------------------------------------------------- */
 
+/* A bar that stands still says little, and where there is none nothing does. */
+static void tell_silence(struct pull *l, uint64_t done)
+{
+    enum { QUIET_S = 10, EVERY_S = 60 };
+    const uint64_t now = pp_now_ns();
+    if (!l->heard_ns || done != l->heard) {
+        l->heard = done;
+        l->heard_ns = now;
+        l->tell_s = QUIET_S;
+    }
+    const int silent = (int)((now - l->heard_ns) / 1000000000);
+    if (silent < l->tell_s)
+        return;
+    pp_cli_bar_clear(&l->bar);
+    pp_cli_say("nothing has come for %d s; the server is waited for, %d minutes at most", silent,
+               PP_FETCH_PATIENCE_S / 60);
+    l->tell_s += l->tell_s < EVERY_S ? EVERY_S - l->tell_s : EVERY_S;
+}
+
 static void progress(void *pull, uint64_t done, uint64_t total, double rate)
 {
     struct pull *l = pull;
+    tell_silence(l, done);
     char what[120];
     int n = total ? snprintf(what, sizeof what, "%.2f of %.2f GB", (double)done / 1e9, (double)total / 1e9)
                   : snprintf(what, sizeof what, "%.2f GB, and nobody says of how many", (double)done / 1e9);
@@ -553,6 +576,7 @@ static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char
         pp_cli_say("%s is there already", path.data);
     } else if (!code) {
         pp_cli_say("fetching %.*s", PP_SHOWN_URL(r->url));
+        l->heard_ns = 0;
         code = pp_fetch_file(&f, sha256, err);
     }
     pp_cli_bar_clear(&l->bar);

@@ -31,6 +31,7 @@ enum {
     PIECE = 1 << 20,
     LOOK = 256 << 10,        /* bytes between two looks at how much room there is */
 };
+_Static_assert(PP_FETCH_PATIENCE_S == (TRIES + 1) * STALL_S, "the one that brought something, and those that do not");
 /* What a kill or a power cut may cost. */
 static const uint64_t note_after_ns = 1000000000;
 

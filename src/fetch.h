@@ -16,6 +16,8 @@
 /* Called by the thread that fetches. done, total: bytes; total 0: not known. rate: bytes a second of late. */
 typedef void pp_fetch_progress(void *user, uint64_t done, uint64_t total, double rate);
 
+enum { PP_FETCH_PATIENCE_S = 360 }; /* how long at most a server is waited for that sends nothing any more */
+
 struct pp_fetch;
 /* Looks at the file, which is whole, before it gets its name. PP_ERR_FORMAT: it is not what is wanted, and is removed;
  * *err says why. fd stays the caller's. */

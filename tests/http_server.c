@@ -14,6 +14,7 @@
  *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
  *   /endless/F  says no length, and goes on behind the end; so does the list's file endless.gguf
  *   /growing/F  likewise, and with an ETag             /nosize/F   says no length, and ends where the file does
+ *   /stall/F     sends half, and then nothing for a minute
  *   /leak/F      sends to /secret/F of this server under another name
  *   /api/models/o/n/tree/main    a list of files, at /o/n/resolve/main/F; of o/p only with that authorization,
  *                                and with a Link header that link.txt says, but for ?cursor=N: that is list-N.json
@@ -151,7 +152,7 @@ static void send_file(const struct answer *a)
     snprintf(tag, sizeof tag, "\"v%d\"", is(a, "changed") ? n : is(a, "swap") && n > 1 ? 2 : 1);
     const bool once = is(a, "norange") || is(a, "changed") || is(a, "416") || is(a, "weak") || is(a, "empty") ||
                       is(a, "nothing");
-    const bool breaks = is(a, "cut") || is(a, "never") || (n == 1 && once);
+    bool breaks = is(a, "cut") || is(a, "never") || (n == 1 && once);
     const bool part = a->range && !is(a, "norange") && !is(a, "never") &&
                       (!a->range_from[0] || strcmp(a->range_from, tag) == 0);
     const uint64_t from = part ? a->from : 0, announced = size - from + (is(a, "long") ? 5000 : 0);
@@ -176,11 +177,14 @@ static void send_file(const struct answer *a)
                           "Content-Range: bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64 "\r\n", from, size - 1, size);
         snprintf(head + k, sizeof head - (size_t)k, "\r\n");
         say(a->fd, head);
+        breaks = breaks || is(a, "stall");
         uint64_t end = breaks && size - from > TAIL ? from + (size - from) / 2 : size;
         if (is(a, "swap") && n == 1)
             send_bytes(a->fd, fd, size / 2, size, false); /* the other file begins as this one ends */
         else if (!is(a, "swap") || n > 2)
             send_bytes(a->fd, fd, from, end, is(a, "slow"));
+        if (is(a, "stall"))
+            sleep(60);
     }
     close(fd);
 }

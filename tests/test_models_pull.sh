@@ -2,7 +2,7 @@
 # test_models_pull.sh - pippin models pull from a server on this machine that misbehaves (tests/http_server.c).
 . tests/commands.sh
 build=${BUILD:-build}
-trap 'kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
+trap 'kill "$server" "$staller" 2>/dev/null; rm -rf "$tmp"' EXIT
 export no_proxy='*'
 model=engine/starter/starter-draft-Q4_0.gguf
 models=$tmp/data/pippin/models
@@ -22,7 +22,7 @@ whole() {
 }
 
 mkdir -p "$tmp/www" "$tmp/config/pippin"
-for n in aa ab a b c d e f g h i j k l m n o p v w x y z twice endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
+for n in aa ab a b c d e f g h i j k l m n o p v w x y z u twice endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
 printf 'not a model' >"$tmp/www/text.gguf"
 printf '\n<!DOCTYPE html>\n<html><body>Please sign in</body></html>\n' >"$tmp/www/page.gguf"
 sum=$(sha256sum "$model" | cut -d' ' -f1)
@@ -36,6 +36,13 @@ at=http://127.0.0.1:$(cat "$tmp/port")
 # takes some seconds, in which it waits; see the end
 (timeout 60 "$pippin" models pull "$at/never/v.gguf" >/dev/null 2>"$tmp/never"; echo $? >"$tmp/never-code") &
 never=$!
+
+"$build/http-server" "$tmp/www" >"$tmp/stall-port" 2>/dev/null & # one that answers nobody else meanwhile
+staller=$!
+for _ in 1 2 3 4 5 6 7 8 9 10; do [ -s "$tmp/stall-port" ] && break; sleep 0.1; done
+(timeout -s INT 15 "$pippin" models pull "http://127.0.0.1:$(cat "$tmp/stall-port")/stall/u.gguf" >/dev/null 2>"$tmp/stall"
+echo $? >"$tmp/stall-code") &
+stall=$!
 
 pull; expect "pull what? usage" 2
 pull nonsense; expect "what is no address" 2 'hf:OWNER/NAME'
@@ -301,6 +308,9 @@ pull hf:o/n --hf-base "$at"; expect "an answer that is no JSON" 1 'no JSON'
 pull ollama:m --ollama-base "$at"; expect "ollama:" 0 'm-latest is '; whole "is there" m-latest.gguf
 pull ollama:m:elsewhere --ollama-base "$at"; expect "a manifest that leads elsewhere" 1 'by no checksum'
 
+wait $stall; code=$(cat "$tmp/stall-code"); mv "$tmp/stall" "$tmp/err"
+expect "a server that sends nothing any more is waited for aloud" 124 'nothing has come for 1[0-9] s; .* waited for, 6 minutes'
+expect "and what it sent is kept" 124 'MB are kept'
 wait $never; code=$(cat "$tmp/never-code"); mv "$tmp/never" "$tmp/err"
 expect "a line that breaks until nothing more is tried" 1 'breaks off .*; do it again later'
 # What there is of it may be of another file, whatever the ETag says.
