@@ -23,28 +23,35 @@ static enum pp_code interrupted(struct pp_error *err)
     return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
 }
 
-static enum pp_code add(struct pp_export *x, struct pp_store *st, int64_t id, struct pp_error *err)
-{
-    struct pp_conversation c;
-    enum pp_code code = pp_conversation_read(st, id, &c, err);
-    if (!code) {
-        pp_export_add(x, &c);
-        pp_conversation_clear(&c);
-    }
-    return code;
-}
-
+/* Of a damaged database what can be read of each: PP_ERR_FORMAT with *n_damaged > 0, as of all. */
 static enum pp_code add_named(struct pp_export *x, const struct pp_options *o, struct pp_store *st,
-                              struct pp_error *err)
+                              size_t *n_damaged, struct pp_error *err)
 {
+    struct pp_damage damage = {0};
+    struct pp_session first = {0};
     enum pp_code code = PP_OK;
     for (int i = 0; !code && i < o->n_args; i++) {
         struct pp_session s;
+        struct pp_conversation c;
+        size_t lost;
         if ((code = pp_store_session_find(st, o->args[i], &s, err)))
-            return code;
-        code = add(x, st, s.id, err);
+            break;
+        code = pp_conversation_salvage(st, s.id, &c, &lost, err);
         pp_session_clear(&s);
+        if (code)
+            break;
+        pp_damage_add(&damage, 0, lost);
+        pp_export_add(x, &c);
+        if (lost && damage.n == 1) {
+            first = c.session;
+            c.session = (struct pp_session){0};
+        }
+        pp_conversation_clear(&c);
     }
+    *n_damaged = code ? 0 : damage.n;
+    if (!code && damage.n)
+        code = pp_damage_tell(&damage, (size_t)o->n_args, &first, err);
+    pp_session_clear(&first);
     return code;
 }
 
@@ -85,7 +92,7 @@ enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, co
     const bool named_only = o->output && !o->export_format && !o->json;
     enum pp_code code = named_only ? pp_export_check_name(o->output, err) : PP_OK;
     if (!code)
-        code = o->export_all ? add_all(&x, st, cancel, &n_damaged, err) : add_named(&x, o, st, err);
+        code = o->export_all ? add_all(&x, st, cancel, &n_damaged, err) : add_named(&x, o, st, &n_damaged, err);
     if (n_damaged) /* the others are wanted all the more */
         damaged = *err, code = PP_OK;
     if (!code)

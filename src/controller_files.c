@@ -48,13 +48,14 @@ static enum pp_code target(const char *typed, const char *title, char out[PATH],
     return fits ? PP_OK : pp_fail(err, PP_ERR_IO, "so long a path is not possible");
 }
 
-/* In: id, key (the path as typed, "" or a folder: one is made of the title). Out: text, the path. */
+/* In: id, key (the path as typed, "" or a folder: one is made of the title). Out: text, the path; n, how many messages
+ * of it could not be read. */
 static void run_export(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
     struct pp_conversation c;
     char path[PATH], *real;
-    job->code = pp_conversation_read(st, j->id, &c, &job->err);
+    job->code = pp_conversation_salvage(st, j->id, &c, &j->n, &job->err);
     if (job->code)
         return;
     job->code = target(j->key, c.session.title, path, &job->err);
@@ -77,6 +78,10 @@ static void on_exported(struct pp_job *job, void *controller)
     struct ctl_job *j = (struct ctl_job *)job;
     if (job->code)
         ctl_notice(controller, true, "%s", job->err.text);
+    else if (j->n)
+        ctl_notice(controller, true,
+                   "the database is damaged: %zu message%s of the conversation could not be read; all others are in %s "
+                   "now", j->n, j->n == 1 ? "" : "s", j->text ? j->text : "the file");
     else
         ctl_notice(controller, false, "the conversation is in %s now", j->text ? j->text : "the file");
     ctl_job_free(job);

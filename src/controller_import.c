@@ -39,7 +39,7 @@ struct ctl_import {
     struct pp_session *sessions;
     struct pp_import text;      /* of any other file */
     size_t at, n;               /* the next conversation of how many */
-    size_t n_damaged, damaged;  /* how many of them could not be read, and the first of those */
+    struct pp_damage damage;
     struct pp_importer *to;
     struct outcome now, kept;   /* with what is not committed yet, and without */
     size_t kept_at;
@@ -134,11 +134,14 @@ static enum pp_code put_next(struct ctl_import *m, struct pp_error *err)
     enum pp_code code = PP_OK;
     if (m->from && m->at < m->n) {
         struct pp_conversation c;
-        code = pp_conversation_read(m->from, m->sessions[m->at].id, &c, err);
+        size_t lost;
+        const int64_t were = m->sessions[m->at].n_messages;
+        code = pp_conversation_salvage(m->from, m->sessions[m->at].id, &c, &lost, err);
         if (code == PP_ERR_FORMAT) { /* the others are wanted all the more */
-            m->damaged = m->n_damaged++ ? m->damaged : m->at;
+            pp_damage_add(&m->damage, m->at, were > 0 ? (size_t)were : 1);
             code = PP_OK;
         } else if (!code) {
+            pp_damage_add(&m->damage, m->at, lost);
             code = put(m, &c, err);
         }
         pp_conversation_clear(&c);
@@ -149,8 +152,8 @@ static enum pp_code put_next(struct ctl_import *m, struct pp_error *err)
         m->step = IMPORT_DONE;
     if (!code)
         note_kept(m);
-    if (!code && m->step == IMPORT_DONE && m->n_damaged)
-        code = pp_conversation_damaged(m->n_damaged, m->n, &m->sessions[m->damaged], err);
+    if (!code && m->step == IMPORT_DONE && m->damage.n)
+        code = pp_damage_tell(&m->damage, m->n, &m->sessions[m->damage.first], err);
     return code;
 }
 

@@ -29,54 +29,90 @@ int64_t pp_message_place(const struct pp_message *list, size_t n, int64_t id)
     return m ? m - list + 1 : 0;
 }
 
+/* Ids become places. */
+static void place_messages(struct pp_conversation *c)
+{
+    struct pp_message *m = c->messages;
+    for (size_t i = c->n; i-- > 0;) { /* from behind: ids before are still ids */
+        m[i].parent = pp_message_place(m, i, m[i].parent);
+        m[i].context_from = pp_message_place(m, i + 1, m[i].context_from); /* or itself */
+    }
+    c->session.head = pp_message_place(m, c->n, c->session.head);
+}
+
 enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_conversation *out, struct pp_error *err)
 {
     *out = (struct pp_conversation){0};
     enum pp_code code = pp_store_session_get(st, id, &out->session, err);
     if (!code)
         code = pp_store_messages(st, id, &out->messages, &out->n, err);
-    if (code) {
+    if (code)
+        pp_conversation_clear(out);
+    else
+        place_messages(out);
+    return code;
+}
+
+enum pp_code pp_conversation_salvage(struct pp_store *st, int64_t id, struct pp_conversation *out, size_t *n_lost,
+                                     struct pp_error *err)
+{
+    struct pp_error why;
+    *n_lost = 0;
+    enum pp_code code = pp_conversation_read(st, id, out, err);
+    if (code != PP_ERR_FORMAT || pp_store_session_get(st, id, &out->session, &why) != PP_OK)
+        return code;
+    if (pp_store_salvage(st, id, &out->session.head, &out->messages, &out->n, n_lost, &why) != PP_OK || !out->n) {
         pp_conversation_clear(out);
         return code;
     }
-    struct pp_message *m = out->messages;
-    for (size_t i = out->n; i-- > 0;) { /* from behind: ids before are still ids */
-        m[i].parent = pp_message_place(m, i, m[i].parent);
-        m[i].context_from = pp_message_place(m, i + 1, m[i].context_from); /* or itself */
-    }
-    out->session.head = pp_message_place(m, out->n, out->session.head);
+    const size_t were = out->session.n_messages > 0 ? (size_t)out->session.n_messages : 0;
+    if (were > out->n + *n_lost) /* some are not even named any more */
+        *n_lost = were - out->n;
+    place_messages(out);
     return PP_OK;
 }
 
-enum pp_code pp_conversation_damaged(size_t n_damaged, size_t n, const struct pp_session *first, struct pp_error *err)
+void pp_damage_add(struct pp_damage *d, size_t conversation, size_t lost)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: %zu of %zu conversations could not be read, of which "
-                   "the first is %s \"%.100s\"; all others were", n_damaged, n, first->key, first->title);
+    if (!lost)
+        return;
+    d->first = d->n++ ? d->first : conversation;
+    d->messages += lost;
+}
+
+enum pp_code pp_damage_tell(const struct pp_damage *d, size_t n, const struct pp_session *first, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: %zu of %zu conversations could not be read whole, of "
+                   "which the first is %s \"%.100s\"; %zu message%s lost, and all else was read", d->n, n, first->key,
+                   first->title, d->messages, d->messages == 1 ? " is" : "s are");
 }
 
 enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, size_t *n_damaged,
                                   struct pp_error *err)
 {
     struct pp_session *list;
-    size_t n, first = 0;
+    struct pp_damage damage = {0};
+    size_t n;
     *n_damaged = 0;
     enum pp_code code = pp_store_session_page(st, NULL, false, SIZE_MAX, &list, &n, err);
     if (code)
         return code;
     for (size_t i = 0; !code && i < n; i++) {
         struct pp_conversation c;
-        code = pp_conversation_read(st, list[i].id, &c, err);
+        size_t lost;
+        code = pp_conversation_salvage(st, list[i].id, &c, &lost, err);
         if (code == PP_ERR_FORMAT) {
-            first = *n_damaged ? first : i;
-            ++*n_damaged;
+            pp_damage_add(&damage, i, list[i].n_messages > 0 ? (size_t)list[i].n_messages : 1);
             code = PP_OK;
         } else if (!code) {
+            pp_damage_add(&damage, i, lost);
             code = take(user, &c, i, n, err);
         }
         pp_conversation_clear(&c);
     }
-    if (!code && *n_damaged)
-        code = pp_conversation_damaged(*n_damaged, n, &list[first], err);
+    *n_damaged = code ? 0 : damage.n;
+    if (!code && damage.n)
+        code = pp_damage_tell(&damage, n, &list[damage.first], err);
     pp_session_list_free(list, n);
     return code;
 }

@@ -20,14 +20,25 @@ int64_t pp_message_place(const struct pp_message *list, size_t n, int64_t id);
 void pp_conversation_clear(struct pp_conversation *c);
 /* id of a session. */
 enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_conversation *out, struct pp_error *err);
+/* The same of a database that may be damaged: what can be read of it. *n_lost: messages that cannot; 0: it is whole. */
+enum pp_code pp_conversation_salvage(struct pp_store *st, int64_t id, struct pp_conversation *out, size_t *n_lost,
+                                     struct pp_error *err);
 /* Hands all conversations of a store to `take`, the newest first and one at a time; what it leaves in *c is cleared.
- * PP_ERR_FORMAT with *n_damaged > 0: the database is damaged, and so many could not be read, but all others were. */
+ * PP_ERR_FORMAT with *n_damaged > 0: the database is damaged, and so many are not whole, or could not be read at all;
+ * but all else was. */
 typedef enum pp_code pp_conversation_take(void *user, struct pp_conversation *c, size_t i, size_t n,
                                           struct pp_error *err);
 enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, size_t *n_damaged,
                                   struct pp_error *err);
-/* Says of how many, and of which first, that they could not be read. PP_ERR_FORMAT. */
-enum pp_code pp_conversation_damaged(size_t n_damaged, size_t n, const struct pp_session *first, struct pp_error *err);
+/* What a damage has cost. */
+struct pp_damage {
+    size_t n, first; /* conversations that are not whole; which of all is the first of them */
+    size_t messages; /* that are lost in them */
+};
+/* One of `lost` messages; lost 0: it is whole. */
+void pp_damage_add(struct pp_damage *d, size_t conversation, size_t lost);
+/* Says it of n conversations, and which the first is. PP_ERR_FORMAT. */
+enum pp_code pp_damage_tell(const struct pp_damage *d, size_t n, const struct pp_session *first, struct pp_error *err);
 /* Adds it as a new one; session gets its id and key. */
 enum pp_code pp_conversation_add(struct pp_store *st, struct pp_conversation *c, struct pp_error *err);
 /* The branch that ends in the head: places, first message first, into out [c->n]; returns how many. */

@@ -25,12 +25,13 @@
     "SELECT t.rowid, m.session, snippet(message_text, 0, '', '', '…', ?3) FROM message_text t"              \
     " CROSS JOIN message m INDEXED BY message_session ON m.id = t.rowid WHERE t.message_text MATCH ?1 "
 
-#define MESSAGE_COLUMNS                                                                                         \
+#define MESSAGE_COLUMNS_AND(siblings)                                                                           \
     " m.id, m.session, m.parent, m.role, m.state, m.content, m.model, m.adapters, m.params, m.stats,"           \
-    " m.n_tokens, m.created_ms,"                                                                                \
+    " m.n_tokens, m.created_ms," siblings ", m.context_from, m.context_note, m.reasoning "
+#define SIBLINGS                                                                                                \
     " (SELECT count(*) FROM message s WHERE s.session = m.session AND s.parent IS m.parent),"                   \
-    " (SELECT count(*) FROM message s WHERE s.session = m.session AND s.parent IS m.parent AND s.id < m.id),"   \
-    " m.context_from, m.context_note, m.reasoning "
+    " (SELECT count(*) FROM message s WHERE s.session = m.session AND s.parent IS m.parent AND s.id < m.id)"
+#define MESSAGE_COLUMNS MESSAGE_COLUMNS_AND(SIBLINGS)
 
 static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_BEGIN] = "BEGIN IMMEDIATE",
@@ -88,6 +89,11 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " SELECT p.id, p.parent FROM line JOIN message p ON p.id = line.parent AND p.id < line.id)"
         " SELECT" MESSAGE_COLUMNS "FROM line JOIN message m ON m.id = line.id ORDER BY m.id",
     [PP_STMT_MESSAGE_ALL] = "SELECT" MESSAGE_COLUMNS "FROM message m WHERE m.session = ?1 ORDER BY m.id",
+    /* Of a damaged table. Neither touches it, and nothing is sorted, so that the rows before a damage are had. */
+    [PP_STMT_MESSAGE_PLACES] =
+        "SELECT id, coalesce(parent, 0) FROM message INDEXED BY message_parent WHERE session = ?1",
+    [PP_STMT_MESSAGE_IDS] = "SELECT id, -1 FROM message INDEXED BY sqlite_autoindex_message_1 WHERE session = ?1",
+    [PP_STMT_MESSAGE_ALONE] = "SELECT" MESSAGE_COLUMNS_AND(" 1, 0") "FROM message m WHERE m.id = ?1 AND m.session = ?2",
     /* Children are younger than their parents: the youngest descendant is a leaf. */
     [PP_STMT_MESSAGE_DESCEND] =
         "WITH RECURSIVE below (id) AS ("

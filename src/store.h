@@ -193,6 +193,10 @@ void pp_message_list_free(struct pp_message *list, size_t n);
 /* All messages of a conversation, each behind its parent. */
 enum pp_code pp_store_messages(struct pp_store *st, int64_t session, struct pp_message **list, size_t *n,
                                struct pp_error *err);
+/* The same of a damaged database, as far as it can be read; *n_lost: how many of its messages cannot. What followed a
+ * lost one follows what that did, and so does *head, which is the last message if nothing is left before it. */
+enum pp_code pp_store_salvage(struct pp_store *st, int64_t session, int64_t *head, struct pp_message **list, size_t *n,
+                              size_t *n_lost, struct pp_error *err);
 /* Adds a whole conversation, or nothing. In *s and m[0 .. n) messages are called by their place, from 1 on: head,
  * parent (of an earlier place) and context_from (likewise, or its own), 0 for none; `created` and `updated` stay as
  * they are given; 0 is now, and `updated` then later than all others; one to come is now, too. Fills all ids, and the

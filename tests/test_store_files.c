@@ -192,6 +192,82 @@ static void copies_without_messages(void **state)
     pp_store_close(st);
 }
 
+enum { SALVAGED = 3, LINE = 40 };
+
+/* Overwrites the beginning of the page that has a text. */
+static void damage_page_with(const char *path, const char *text)
+{
+    char *bytes, rot[64];
+    size_t n;
+    const size_t page = (size_t)raw_int(path, "PRAGMA page_size");
+    assert_ok(pp_read_file(path, 1 << 26, &bytes, &n, &err), err);
+    const char *at = memmem(bytes, n, text, strlen(text));
+    assert_non_null(at);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, (long)((size_t)(at - bytes) / page * page), SEEK_SET), 0);
+    memset(rot, 0xEE, sizeof rot);
+    assert_int_equal(fwrite(rot, 1, sizeof rot, f), sizeof rot);
+    fclose(f);
+    pp_free(bytes);
+}
+
+struct salvaged {
+    size_t conversations, messages, branch;
+};
+
+static enum pp_code take_salvaged(void *user, struct pp_conversation *c, size_t i, size_t n, struct pp_error *e)
+{
+    struct salvaged *s = user;
+    size_t places[LINE];
+    (void)i;
+    (void)e;
+    assert_int_equal(n, SALVAGED);
+    s->conversations++;
+    s->messages += c->n;
+    assert_true(c->n <= LINE);
+    const size_t branch = pp_conversation_branch(c, places);
+    s->branch += branch;
+    for (size_t k = 0; k < branch; k++) /* nothing is torn off */
+        assert_int_equal(places[k], k + 1);
+    return PP_OK;
+}
+
+/* A page costs the messages on it, and what followed them follows what they did. */
+static void salvaged(void **state)
+{
+    (void)state;
+    const char *path = fresh_store();
+    char text[1500], *lost[] = {"session 2 message 17 ", "session 2 message 40 "};
+    struct pp_store *st = open_store(path);
+    for (int k = 1; k <= SALVAGED; k++) {
+        int64_t parent = 0, id = add_session(st, "of several");
+        for (int i = 1; i <= LINE; i++) {
+            int n = snprintf(text, sizeof text, "session %d message %d ", k, i);
+            memset(text + n, 'x', sizeof text - 1 - (size_t)n);
+            text[sizeof text - 1] = 0;
+            parent = add_message(st, id, parent, i % 2 ? PP_ROLE_USER : PP_ROLE_ASSISTANT, text);
+        }
+    }
+    pp_store_close(st);
+    for (int i = 0; i < 2; i++) {
+        struct salvaged s = {0};
+        size_t n_damaged, n_lost;
+        char told[64];
+        damage_page_with(path, lost[i]); /* one in the middle, and then the one that the conversation ends in, too */
+        assert_ok(pp_store_open_to_read(path, &st, &err), err);
+        assert_int_equal(pp_conversation_each(st, take_salvaged, &s, &n_damaged, &err), PP_ERR_FORMAT);
+        assert_int_equal(n_damaged, 1);
+        assert_int_equal(s.conversations, SALVAGED);
+        assert_true(s.messages < SALVAGED * LINE && s.messages > SALVAGED * LINE - 10);
+        assert_int_equal(s.branch, s.messages);
+        n_lost = SALVAGED * LINE - s.messages;
+        snprintf(told, sizeof told, "%zu message%s lost", n_lost, n_lost == 1 ? " is" : "s are");
+        assert_non_null(strstr(err.text, told));
+        pp_store_close(st);
+    }
+}
+
 /* What `pippin doctor` asks: pages that nobody has read yet are looked at, too. */
 static void checked(void **state)
 {
@@ -330,6 +406,9 @@ static void bit_rot(void **state)
                 pp_message_list_free(list, n);
             if (list_sessions(st, "gamma", &sessions, &n, &err) == PP_OK)
                 pp_session_list_free(sessions, n);
+            struct pp_conversation c;
+            if (pp_conversation_salvage(st, s, &c, &n, &err) == PP_OK)
+                pp_conversation_clear(&c);
             pp_store_session_delete(st, s, &err);
             pp_store_close(st);
         }
@@ -765,6 +844,7 @@ TEST_GROUP(store_files)
         cmocka_unit_test(strange_files),
         cmocka_unit_test(copies),
         cmocka_unit_test(copies_without_messages),
+        cmocka_unit_test(salvaged),
         cmocka_unit_test(checked),
         cmocka_unit_test(bit_rot),
         cmocka_unit_test(concurrent_programs),
