@@ -88,6 +88,7 @@ struct pp_options {
     bool stats;                /* --stats */
     bool json;                 /* --json */
     bool plain;                /* --plain: no full screen, lines only */
+    bool mouse;                /* --mouse: its wheel is ours */
     bool no_color;             /* NO_COLOR or --no-color */
     const char *theme;         /* --theme */
     const char *titles;        /* --titles first-words|model; NULL: first-words */

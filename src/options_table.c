@@ -232,6 +232,8 @@ const struct pp_option pp_option_specs[] = {
      .group = PP_GROUP_OUTPUT, .help = "print JSON"},
     {.name = "plain", .set = pp_set_flag, AT(plain), .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "lines only, no full screen"},
+    {.name = "mouse", .set = pp_set_flag, AT(mouse), .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
+     .help = "the wheel scrolls; text is selected with Shift held then"},
     {.name = "theme", .arg = "NAME", .choices = "dark light harbour paper mono terminal", .set = pp_set_text, AT(theme),
      .commands = CHAT, .section = "ui", .group = PP_GROUP_OUTPUT,
      .help = "colours: dark, light, harbour, paper, mono, terminal, or a theme of your own"},

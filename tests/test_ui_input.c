@@ -31,6 +31,8 @@ static const struct { const char *bytes; enum pp_key_type type; unsigned mods; i
     {"\033[P", PP_KEY_F1, 0, 0}, {"\033[[E", PP_KEY_F5, 0, 0}, {"\033[15~", PP_KEY_F5, 0, 0},
     {"\033[21~", PP_KEY_F10, 0, 0}, {"\033[1;2P", PP_KEY_F1, PP_MOD_SHIFT, 0},
     {"\033[13;2u", PP_KEY_ENTER, PP_MOD_SHIFT, '\r'}, {"\033[27;2;13~", PP_KEY_ENTER, PP_MOD_SHIFT, '\r'},
+    {"\033[<64;10;5M", PP_KEY_WHEEL_UP, 0, 0}, {"\033[<65;4000;5M", PP_KEY_WHEEL_DOWN, 0, 0},
+    {"\033[<69;1;1M", PP_KEY_WHEEL_DOWN, 0, 0}, {"\033[<2;1;1M", PP_KEY_CLICK, 0, 0},
     {"\033[99;5u", PP_KEY_CHAR, 0, 3}, {"\033[27u", PP_KEY_ESC, 0, 27},
 };
 enum { KEYS = sizeof keys / sizeof keys[0] };
@@ -324,7 +326,8 @@ static void replies_are_swallowed(void **state)
 {
     static const char *const replies[] = {"\033]11;rgb:0000/0000/0000\a", "\033]11;rgb:0/0/0\033\\", "\033P1+r\033\\",
         "\033[?62;c",
-                                          "\033[<0;1;1M", "\033[M !!", "\033[M#\x80\r",
+                                          "\033[<0;1;1m", "\033[<35;1;1M", "\033[<66;1;1M", "\033[<0;1M",
+        "\033[M !!", "\033[M#\x80\r",
                                           "\033[12;40$y", "\033_Gx\033\\", "\033[999999999999;9~",
                                               "\xff\xfe", "\xed\xa0\x80"};
     (void)state;

@@ -16,6 +16,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--plain") == 0)
             o.plain = true;
+        else if (strcmp(argv[i], "--mouse") == 0)
+            o.mouse = true;
         else if (strcmp(argv[i], "--theme") == 0 && i + 1 < argc)
             o.theme = argv[++i];
         else if (strcmp(argv[i], "--reasoning") == 0 && i + 1 < argc)

@@ -184,6 +184,18 @@ static bool may_be_char(int cp)
     return cp > 0 && cp < 0x110000 && !(cp >= 0xD800 && cp < 0xE000);
 }
 
+/* Button, column and row, as xterm's mode 1006 reports them; a release ends in m. */
+static bool key_of_mouse(struct pp_key *key, const int *params, int n_params, char final)
+{
+    enum { SHIFT = 4, META = 8, CTRL = 16, MOTION = 32, WHEEL = 64 };
+    if (n_params != 3 || final != 'M' || (params[0] & MOTION))
+        return false;
+    const int button = params[0] & ~(SHIFT | META | CTRL);
+    key->mods = 0;
+    key->type = button == WHEEL ? PP_KEY_WHEEL_UP : button == WHEEL + 1 ? PP_KEY_WHEEL_DOWN : PP_KEY_CLICK;
+    return button < WHEEL + 2;
+}
+
 /* What a complete control sequence means. False: nothing. */
 static bool key_of_csi(struct pp_key *key, const int *params, int n_params, char final)
 {
@@ -222,6 +234,7 @@ static enum step step_csi(struct view *v, size_t at, struct pp_key *key)
 {
     int params[MAX_PARAMS] = {0}, n_params = 0;
     bool private = false;
+    const bool mouse = at < v->n && v->s[at] == '<';
     if (at < v->n && v->s[at] == '[') { /* the Linux console: ESC [ [ A to E */
         if (at + 1 == v->n)
             return STEP_MORE;
@@ -255,6 +268,8 @@ static enum step step_csi(struct view *v, size_t at, struct pp_key *key)
             return v->n < v->used ? STEP_MORE : STEP_NOTHING;
         } else {
             v->used = i + 1;
+            if (mouse)
+                return key_of_mouse(key, params, n_params, c) ? STEP_KEY : STEP_NOTHING;
             return !private && key_of_csi(key, params, n_params, c) ? STEP_KEY : STEP_NOTHING;
         }
     }

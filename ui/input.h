@@ -21,6 +21,7 @@ enum pp_key_type {
     PP_KEY_INSERT, PP_KEY_DELETE,
     PP_KEY_F1, PP_KEY_F2, PP_KEY_F3, PP_KEY_F4, PP_KEY_F5, PP_KEY_F6, PP_KEY_F7, PP_KEY_F8, PP_KEY_F9, PP_KEY_F10,
     PP_KEY_F11, PP_KEY_F12,
+    PP_KEY_WHEEL_UP, PP_KEY_WHEEL_DOWN, PP_KEY_CLICK, /* any other button of the mouse */
     PP_KEY_PASTE, /* text, len: as the terminal sent it, line ends made \n, NULs left out */
 };
 enum { PP_MOD_SHIFT = 1, PP_MOD_ALT = 2, PP_MOD_CTRL = 4 };

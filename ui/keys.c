@@ -508,8 +508,26 @@ static bool passes_menu(const struct pp_ui *ui, const struct pp_key *key)
     return key->type == PP_KEY_PASTE && m->mode != PP_MENU_ASK && !(m->mode == PP_MENU_LIST && m->cls->search);
 }
 
+/* The mouse is asked for its wheel alone, and there is no asking for less: who wants to select as usual is told how. */
+static bool mouse_key(struct pp_ui *ui, enum pp_key_type type)
+{
+    enum { LINES_AT_ONCE = 3 };
+    const int step = type == PP_KEY_WHEEL_UP ? -1 : type == PP_KEY_WHEEL_DOWN ? 1 : 0;
+    if (!step && type != PP_KEY_CLICK)
+        return false;
+    if (!step && ui->options->mouse)
+        pp_ui_notice(ui, false, "with Shift held the mouse selects and pastes, as it does without --mouse");
+    if (step && ui->menu.cls)
+        pp_menu_wheel(ui, step);
+    else if (step)
+        pp_transcript_scroll(ui, step * LINES_AT_ONCE);
+    return true;
+}
+
 void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
 {
+    if (mouse_key(ui, key->type))
+        return;
     bool interrupt_key = key->type == PP_KEY_CHAR && key->cp == PP_CTRL('c');
     if (!interrupt_key && ui->interrupted_at) {
         ui->interrupted_at = 0;

@@ -193,6 +193,16 @@ static bool move_selection(struct pp_ui *ui, enum pp_key_type key)
     }
 }
 
+void pp_menu_wheel(struct pp_ui *ui, int rows)
+{
+    const struct pp_menu *m = &ui->menu;
+    if (m->mode != PP_MENU_LIST)
+        return;
+    ui->dirty |= PP_DRAW_MENU;
+    select_row(ui, rows > 0 ? m->selected + (size_t)rows
+                   : m->selected > (size_t)-rows ? m->selected - (size_t)-rows : 0);
+}
+
 void pp_menu_cancel(struct pp_ui *ui)
 {
     if (ui->menu.cls->cancel)

@@ -24,6 +24,7 @@ static const struct {
     {NULL, "Moving"},
     {"PgUp, PgDn", "a page"},
     {"Shift-Up, Shift-Down", "a line (also with Ctrl)"},
+    {"the wheel, with --mouse", "three lines"},
     {"Home, End", "the beginning, the end (when nothing is typed)"},
     {NULL, "Program"},
     {"F2", "conversations"},

@@ -20,6 +20,8 @@ enum {
     MOST_ROWS = 1000, MOST_COLS = 4000 /* ncurses keeps several cells for each of these */
 };
 
+/* Buttons and the wheel, in a form without limits to the size of the screen. */
+static const char mouse_on[] = "\033[?1000h\033[?1006h", mouse_off[] = "\033[?1006l\033[?1000l";
 static const char paste_on[] = "\033[?2004h", paste_off[] = "\033[?2004l";
 
 static struct {
@@ -31,6 +33,7 @@ static struct {
     char give_back[256];
     size_t give_back_len;
     int typed_ahead; /* bytes */
+    bool mouse;
 } scr;
 
 static void write_all(const char *s, size_t n)
@@ -58,8 +61,8 @@ static void add_capability(const char *name)
 
 static void prepare_give_back(void)
 {
-    scr.give_back_len = strlen(paste_off);
-    memcpy(scr.give_back, paste_off, scr.give_back_len);
+    scr.give_back_len = (size_t)snprintf(scr.give_back, sizeof scr.give_back, "%s%s", paste_off,
+                                         scr.mouse ? mouse_off : "");
     add_capability("op");
     add_capability("sgr0");
     add_capability("cnorm");
@@ -105,7 +108,14 @@ static void set_modes(void)
     def_prog_mode();
 }
 
-enum pp_code pp_screen_open(struct pp_error *err)
+static void set_reports(bool on)
+{
+    write_all(on ? paste_on : paste_off, strlen(on ? paste_on : paste_off));
+    if (scr.mouse)
+        write_all(on ? mouse_on : mouse_off, strlen(on ? mouse_on : mouse_off));
+}
+
+enum pp_code pp_screen_open(bool mouse, struct pp_error *err)
 {
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &scr.before) != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "this is no terminal; use `pippin run` or --plain");
@@ -133,6 +143,7 @@ enum pp_code pp_screen_open(struct pp_error *err)
         scr.screen = NULL;
         return pp_fail(err, PP_ERR_UNSUPPORTED, "this terminal cannot move its cursor; use --plain");
     }
+    scr.mouse = mouse;
     prepare_give_back();
     scr.taken = 1;
     static bool registered;
@@ -145,7 +156,7 @@ enum pp_code pp_screen_open(struct pp_error *err)
         start_color();
         use_default_colors();
     }
-    write_all(paste_on, strlen(paste_on));
+    set_reports(true);
     return PP_OK;
 }
 
@@ -153,7 +164,7 @@ enum pp_code pp_screen_open(struct pp_error *err)
  * what was there. */
 static void give_terminal_back(void)
 {
-    write_all(paste_off, strlen(paste_off));
+    set_reports(false);
     endwin();
     if (!exit_ca_mode && clr_eol) {
         putp(clr_eol);
@@ -187,7 +198,7 @@ void pp_screen_resume(void)
 {
     tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.ours);
     scr.taken = 1;
-    write_all(paste_on, strlen(paste_on));
+    set_reports(true);
     pp_screen_repaint();
     refresh();
 }

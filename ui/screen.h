@@ -9,8 +9,8 @@
 #include "ui/input.h"
 
 /* Full screen, no echo, keys one by one; signal handlers as in signals.h. PP_ERR_UNSUPPORTED: not a terminal, or one
- * that cannot move its cursor. */
-enum pp_code pp_screen_open(struct pp_error *err);
+ * that cannot move its cursor. mouse: it is to report its buttons and its wheel. */
+enum pp_code pp_screen_open(bool mouse, struct pp_error *err);
 void pp_screen_close(void);         /* the terminal is as it was; nothing where it is not open */
 size_t pp_screen_typed_ahead(void); /* bytes that waited when it was opened */
 /* Between these two the terminal is as it was before: for an editor, for Ctrl-Z. */

@@ -490,7 +490,7 @@ static enum pp_code start(struct pp_ui *ui, struct pp_error *err)
     ui->keyboard = pp_input_new();
     if (!ui->keyboard)
         return pp_fail_nomem(err, "the keyboard");
-    enum pp_code code = pp_screen_open(err);
+    enum pp_code code = pp_screen_open(ui->options->mouse, err);
     if (code != PP_OK)
         return code;
     pp_screen_learn_keys(ui->keyboard);

@@ -726,6 +726,23 @@ crash() { # SIGNAL
     [ "$(ask_tmux '#{alternate_on}')" = 0 ] &&
         cmp -s "$work/before" "$work/after" || { why="the terminal was not given back"; return 1; }
 }
+# The terminal's wheel, as it reports it when it is asked to; else the mouse is not ours.
+mouse_reports() { becomes 0 reported "$1"; }
+reported() { [ "$(ask_tmux '#{mouse_any_flag}#{mouse_sgr_flag}')" = "$1" ]; }
+mouse_key() { t send-keys -t case: -H 1b 5b 3c $1 3b 35 3b 35 4d; } # of a button: its digits in hexadecimal
+mouse() {
+    wheel_up="36 34" wheel_down="36 35"
+    start 80x20 "" "--mouse --theme dark" && see ready && mouse_reports 11 && say long && see "line 200 of" && mouse_key "$wheel_up" &&
+        gone "line 200 of" && see "line 197 of" && mouse_key "$wheel_down" && see "line 200 of" && text "typed" &&
+        mouse_key 30 && see "with Shift held" && see "› typed" && keys F7 && see "• dark" && mouse_key "$wheel_down" &&
+        keys Enter && gone "• dark" && keys F7 && see "• harbour" && mouse_key "$wheel_up" &&
+        keys Enter && gone "• harbour" && keys F7 && see "• dark" && keys Escape && gone "• dark" &&
+        kill -ABRT "$(pid_of)" && see "exit=" && mouse_reports 00 && start 80x20 && see ready && mouse_reports 00 || return 1
+    t kill-session -t =case
+    t new-session -d -s case -x 80 -y 24 "PS1='shell> ' sh -i" && see "shell>" && say "$program --mouse" && see ready &&
+        mouse_reports 11 && keys C-z && see "shell>" && mouse_reports 00 && say fg && see "Write a message" &&
+        mouse_reports 11 && keys C-d && mouse_reports 00
+}
 # Three answers in columns; Shift-Right chooses; a narrow window shows the chosen one alone.
 alternatives() {
     start 90x24 && see ready && say Hello && see "You said: Hello" && say "/regen 3" && see "2 of 4 ›" &&
@@ -885,7 +902,7 @@ slash_commands completion read_file full_context full_while_typing full_and_typi
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small themes configured_theme selected_row no_color tint
 drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
-alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown"
+alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown mouse"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
