@@ -271,6 +271,7 @@ static void pump(struct pp_ui *ui)
         if (ui->session) /* and so does what was told in it */
             pp_ui_clear_notice(ui);
         ui->session = pp_controller_session_id(ui->controller);
+        pp_transcript_end(ui); /* where the other one was read says nothing about this one */
         ui->editing = ui->sent_edit = 0;
         if (ui->held) /* it was meant for the one before */
             pp_ui_notice(ui, false, "another conversation is open: what was to be sent is not; Enter sends it here");

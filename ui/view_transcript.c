@@ -456,7 +456,9 @@ void pp_transcript_draw(struct pp_ui *ui)
     ui->transcript.frame++;
     if (!ready(ui))
         return;
-    if (n == 0) {
+    if (n == 0) { /* all is seen of it */
+        ui->transcript.away = false;
+        note_new_text(ui);
         pp_activity_greet(ui);
         return;
     }

@@ -149,7 +149,8 @@ enlarged_to_the_tail() { # it follows from then on; one whose tail is still belo
 new_text_mark() {
     start 80x12 "" && see ready && say long && see "line 200 of" && see ready && keys PPage && say slow &&
         see "word 20" && keys PPage &&
-        see "↓ new text" && keys End && gone "↓ new text" && keys Escape
+        see "↓ new text" && keys End && gone "↓ new text" && keys PPage && see "↓ new text" && keys Escape &&
+        see ready && say /undo && say /undo && gone "line 200 of" && gone "↓ new text"
 }
 many_messages() {
     start 80x24 PIPPIN_FAKE_MESSAGES=10000 && see "message number 10000" && keys Home && see "message number 1" &&
