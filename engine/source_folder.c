@@ -590,6 +590,21 @@ static enum pp_code fail_unknown(const struct pp_source *s, const cJSON *config,
                    "is code that comes with it (%s), and pippin runs no code of models", s->path, name, code);
 }
 
+/* Any decoder of transformers becomes an encoder by one of these words (models for embeddings have them). */
+static enum pp_code check_direction(const struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
+{
+    static const char ahead[] = "use_bidirectional_attention", causal[] = "is_causal";
+    const cJSON *said = pp_json_member(s->text_config, ahead);
+    const char *word = cJSON_GetStringValue(said); /* "vision" is about pictures alone */
+    const char *key = cJSON_IsFalse(pp_json_member(s->text_config, causal))                 ? causal
+                      : cJSON_IsTrue(said) || (word && strcmp(word, "vision") != 0) ? ahead
+                                                                                    : NULL;
+    if (!key || pp_arch_encodes(arch))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: by %s layers look ahead, which is not supported in this "
+                   "family", key);
+}
+
 enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
 {
     if (!pp_file_exists(s->path, "config.json"))
@@ -616,6 +631,8 @@ enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
     pp_title_of_path(s->path, s->hp.name, sizeof s->hp.name);
     s->hp.rope_neox = !arch->hf_pairs;
     code = complete_config(s, arch, err);
+    if (!code)
+        code = check_direction(s, arch, err);
     if (!code)
         code = pp_hf_quant_read(config, s->text_config, &s->quant, err);
     if (!code)

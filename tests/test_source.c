@@ -127,6 +127,9 @@ static void test_config(void **state)
     pp_source_close(s);
     assert_ok(open_config(",\"rope_scaling\":null,\"head_dim\":null,\"sliding_window\":null", &s, &err), err);
     pp_source_close(s);
+    /* no layer looks ahead but where there are pictures */
+    assert_ok(open_config(",\"is_causal\":true,\"use_bidirectional_attention\":\"vision\"", &s, &err), err);
+    pp_source_close(s);
 }
 
 /* Mistral's window; it has one unless null says otherwise, and Llama has none. */
@@ -176,6 +179,10 @@ static void test_bad_config(void **state)
         {",\"rope_scaling\":{\"rope_type\":\"spiral\",\"factor\":2}", PP_ERR_UNSUPPORTED, "spiral"},
         {",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}", PP_ERR_FORMAT, "factor"},
         {",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":2}", PP_ERR_FORMAT, "frequency"},
+        /* models for embeddings that are called decoders */
+        {",\"is_causal\":false", PP_ERR_UNSUPPORTED, "by is_causal layers look ahead"},
+        {",\"use_bidirectional_attention\":true", PP_ERR_UNSUPPORTED, "use_bidirectional_attention"},
+        {",\"use_bidirectional_attention\":\"all\"", PP_ERR_UNSUPPORTED, "use_bidirectional_attention"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -126,9 +126,6 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
     const cJSON *local = cJSON_GetObjectItemCaseSensitive(rope, "sliding_attention");
-    const char *ahead = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "use_bidirectional_attention"));
-    if (ahead && strcmp(ahead, "all") == 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "this model's attention looks ahead, so that it cannot write text");
     enum pp_code code = pp_config_activation(config, "hidden_activation", pp_gelu_tanh_names, err);
     if (!code)
         code = pp_config_window(config, 512, hp, err);
