@@ -34,6 +34,7 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
     case PP_HF_UNIT_ROWS:
     case PP_HF_WAYS:
     case PP_HF_WAYS_APART:
+    case PP_HF_BACKWARDS:
     case PP_HF_EIGHTFOLD:
         return true;
     case PP_HF_QKV_BY_HEAD:
@@ -263,10 +264,12 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
         code = pp_hf_stack(t, hp, &stack, err);
         return code ? code : add_turned(l, &stack, 3, 1, false, names, err);
     case PP_HF_UNIT_ROWS:
+    case PP_HF_BACKWARDS:
     case PP_HF_EIGHTFOLD:
-        if (t->n_dims != 2)
+        if (t->n_dims != 2 || (form == PP_HF_BACKWARDS && t->ne[1] % hp->head_dim != 0))
             return pp_hf_fail_shape(t, err);
         rows = stored(t);
+        rows.back_dim = form == PP_HF_BACKWARDS ? hp->head_dim : 0;
         rows.unit = form == PP_HF_UNIT_ROWS;
         rows.as_blocks = false;
         if (form == PP_HF_EIGHTFOLD) {

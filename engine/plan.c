@@ -249,6 +249,21 @@ static bool is_of_idle_index(const struct pp_hparams *hp, const char *name)
     return hp->index_top_k && hp->layer[l] & PP_LAYER_PICKED_BEFORE;
 }
 
+/* What parts are multiplied by, where that is in the plan (decoder_gains.c). */
+static bool is_gain(const struct pp_hparams *hp, const char *name)
+{
+    static const char *const kinds[] = {"attn_q_norm.weight", "attn_output.scale", "ffn_down.scale",
+                                        "layer_output_scale.weight"};
+    const struct pp_arch *arch = pp_arch_by_name(hp->arch);
+    int l = -1, end = 0;
+    if (!arch || !arch->decoder.gains || sscanf(name, "blk.%4d.%n", &l, &end) != 1 || !end || l < 0 || l >= hp->n_layer)
+        return false;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(name + end, kinds[i]) == 0)
+            return true;
+    return false;
+}
+
 /* The norm of what experts give, in a layer without: folders may have it all the same. */
 static bool is_of_no_mixture(const struct pp_source *s, const char *name)
 {
@@ -280,6 +295,7 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
                             pp_is_for_pictures(pp_source_hparams(s), t->name) ||
                             is_of_block(pp_source_hparams(s), t->name) ||
                             is_of_difference(pp_source_hparams(s), t->name) ||
+                            is_gain(pp_source_hparams(s), t->name) ||
                             (pp_source_hparams(s)->skip_share != 0.0f && strcmp(t->name, pp_skip_shares) == 0) ||
                             pp_is_of_first_values(pp_source_hparams(s), t->name);
         if (!beside && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
@@ -508,6 +524,18 @@ const struct pp_tensor *pp_plan_numbers(struct pp_plan *p, int64_t n, float **nu
 {
     const struct pp_tensor *t = make_vector(p, "numbers", n, 0, 0, 0, err);
     *numbers = t ? (float *)(uintptr_t)t->data : NULL; /* ours */
+    return t;
+}
+
+const struct pp_tensor *pp_plan_number_rows(struct pp_plan *p, int64_t rows, int64_t cols, float **numbers,
+                                            struct pp_error *err)
+{
+    struct pp_tensor *t = (struct pp_tensor *)(uintptr_t)pp_plan_numbers(p, rows * cols, numbers, err); /* ours */
+    if (t) {
+        t->n_dims = 2;
+        t->ne[0] = cols;
+        t->ne[1] = rows;
+    }
     return t;
 }
 

@@ -514,6 +514,9 @@ void pp_plan_linear_bias(struct pp_plan *p, int linear, const struct pp_tensor *
 const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_error *err);
 /* n numbers that the caller fills in, 0 as yet; NULL: *err is set. */
 const struct pp_tensor *pp_plan_numbers(struct pp_plan *p, int64_t n, float **numbers, struct pp_error *err);
+/* The same of a matrix [rows, cols]. */
+const struct pp_tensor *pp_plan_number_rows(struct pp_plan *p, int64_t rows, int64_t cols, float **numbers,
+                                            struct pp_error *err);
 /* What is added to logits: 0, but to those of tokens that are never given so little that they are not chosen; NULL:
  * *err is set. */
 const struct pp_tensor *pp_plan_silence(struct pp_plan *p, const struct pp_hparams *hp, struct pp_error *err);

@@ -636,7 +636,7 @@ static void scale_row(const struct pp_rows *r, int64_t row, float *to)
         to[i] *= r->scaled[part].by;
 }
 
-enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
+static enum pp_code stored_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
 {
     if (r->form == PP_FORM_TURNED)
         return columns_floats(r, first, n, to, err);
@@ -659,6 +659,15 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
         scale_row(r, row, to);
     }
     return PP_OK;
+}
+
+enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
+{
+    const enum pp_code code = stored_floats(r, first, n, to, err);
+    for (int64_t i = 0; i < n && r->back_dim; i++)
+        for (int64_t k = 0; k < r->n_cols && (first + i) % r->back_dim >= r->back_dim / 2; k++)
+            to[i * r->n_cols + k] = -to[i * r->n_cols + k];
+    return code;
 }
 
 void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd)

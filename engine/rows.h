@@ -68,6 +68,7 @@ struct pp_rows {
         float by;
     } scaled[5];                /* FLOATS: rows before the first end are multiplied by its number, and so on */
     int n_scaled;
+    int64_t back_dim;           /* of each so many rows those of the second half have the other sign; 0: none has */
     const struct pp_tensor *of, *with; /* KEYS, VALUES: of this matrix. BOTH: of these two */
     int64_t head_keys, head_values;    /* rows of each head in a matrix of both */
     /* integers */

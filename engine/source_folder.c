@@ -230,17 +230,28 @@ static void leave_rows(const struct pp_source *s, struct pp_rows *rows, const ch
         rows->n_rows = s->hp.n_vocab;
 }
 
+/* Signs of rows change on their way; types that nothing is quantised to do not hold what comes of that. */
+static void turn_back(struct pp_rows *rows, struct pp_tensor *t, int64_t head_dim)
+{
+    rows->back_dim = head_dim;
+    rows->as_blocks = false;
+    if (rows->type != PP_TYPE_MXFP4 && rows->type != PP_TYPE_TQ2_0)
+        return;
+    rows->type = t->type = PP_TYPE_Q8_0;
+    t->size = pp_type_row_bytes(t->type, t->ne[0]) * (size_t)t->ne[1];
+}
+
 /* Adds the matrix whose first part is tensor i. */
 static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form form, const struct pp_buf *name,
                                const struct pp_buf *second, struct pp_error *err)
 {
     const bool in_turns = s->quant.method == PP_QUANT_MXFP4 && form == PP_HF_EXPERTS_GATE_UP;
-    const bool by_head = form == PP_HF_QKV_BY_HEAD;
+    const bool by_head = form == PP_HF_QKV_BY_HEAD, backwards = form == PP_HF_BACKWARDS;
     struct pp_tensor t;
     struct pp_rows *rows = pp_tensor_list_rows(&s->list, err);
     if (!rows)
         return PP_ERR_NOMEM;
-    if (!is_in_order(s->quant.method, form) && !in_turns && !by_head)
+    if (!is_in_order(s->quant.method, form) && !in_turns && !by_head && !backwards)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s: tensor %.200s is quantised, which cannot be read for a family (%s) that stores it in "
                        "another order; take a model that is not quantised, or a GGUF file",
@@ -254,6 +265,8 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
         return code;
     }
     leave_rows(s, rows, pp_buf_cstr(name), &t);
+    if (backwards)
+        turn_back(rows, &t, s->hp.head_dim);
     if (by_head) {
         rows->n_head = s->hp.n_head;
         rows->n_head_kv = s->hp.n_head_kv;
@@ -572,6 +585,20 @@ static void find_post_norms(struct pp_source *s)
         s->hp.post_norms = s->hp.post_norms && pp_source_tensor(s, "blk.0.post_attention_norm.weight");
 }
 
+/* A number of the model's that a folder has as a tensor. Where it is within the matrix instead, that is called as in
+ * other families. */
+static enum pp_code find_logit_scale(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
+{
+    const struct pp_tensor *t = arch->hf_logit_scale ? pp_hf_find(s->hf, arch->hf_logit_scale, NULL) : NULL;
+    if (!arch->hf_logit_scale || (!t && pp_hf_find(s->hf, "lm_head.weight", NULL)))
+        return PP_OK;
+    if (!t || t->size != pp_type_row_bytes(t->type, 1) || pp_type_info(t->type)->block_elements != 1)
+        return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s, which multiplies the logits, is missing or not one number",
+                       s->path, arch->hf_logit_scale);
+    pp_dequantize_row(t->type, t->data, &s->hp.logit_scale, 1);
+    return pp_hparams_check(&s->hp, err);
+}
+
 /* Of a family that nobody knows: where what it computes stands, if that is code that came with it. */
 static enum pp_code fail_unknown(const struct pp_source *s, const cJSON *config, const char *family,
                                  struct pp_error *err)
@@ -648,6 +675,8 @@ enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
         return code;
     }
     code = pp_hf_open_tensors(s->hf, s->path, err); /* not before: what is not run is named even without weights */
+    if (!code)
+        code = find_logit_scale(s, arch, err);
     if (!code)
         code = take_tensors(s, arch, err);
     const struct pp_tensor *dense = code ? NULL : pp_source_tensor(s, "dense_2.weight");

@@ -497,7 +497,7 @@ static void test_gguf_other(void **state)
 static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
-        {"talkie", "layers"},
+        {"dots3", "sizes"},
         {"RWKV7Qwen3ForCausalLM", "rotated"},
     };
     char path[256];

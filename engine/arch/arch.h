@@ -85,6 +85,8 @@ enum pp_hf_form {
     PP_HF_INDEX,          /* the rows of an index's queries, then those of its key: the tensors of this name and of
                              `second` */
     PP_HF_WHOLE,          /* a matrix of whole numbers, I32 or I64 */
+    PP_HF_BACKWARDS,      /* a matrix of heads that turn the other way round: the rows of the second half of each have
+                             the other sign; only read */
     PP_HF_EIGHTFOLD,      /* a matrix that is an eighth of ours, whose heads' norms have an epsilon 64 times as large */
 };
 
@@ -166,6 +168,9 @@ struct pp_decoder {
     bool bounded_gates;       /* where gates are bounded, they are before SiLU, not behind */
     bool index_behind;        /* of an index's heads the last values are rotated, not the first */
     bool index_usual_eps;     /* its key's norm has the epsilon of all norms, not one of its own */
+    bool gains;               /* heads of queries, behind their norm, are multiplied by the numbers of attn_q_norm, what
+                                 parts give by attn_output.scale and ffn_down.scale, where they are there; and what came
+                                 into the first layer is added behind each, times layer_output_scale */
     bool sinks;               /* attn_sinks */
     bool some_sinks;          /* layers that have them */
     bool gated_queries;       /* attn_q gives for each head a query, then what a gate's sigmoids are made of by which
@@ -263,6 +268,7 @@ struct pp_arch {
     /* Of families with PP_HF_SCALED: what is said of weights as they come becomes what is true of those that were
      * multiplied. tied: the output is the embeddings. Or NULL. */
     void (*scaled_config)(const struct pp_hparams *hp, bool tied, struct cJSON *config);
+    const char *hf_logit_scale;       /* the tensor of a folder that is hparams.logit_scale; or NULL */
     const char *hf_eps;               /* what it calls the norms' epsilon; NULL: rms_norm_eps */
 };
 

@@ -168,6 +168,15 @@ static bool add_result(struct builder *b, int l, const char *post_norm)
         return add_scaled_part(b, l, post_norm == behind_attention ? "attn" : "ffn");
     if (b->d->weighed_stream && !add_stream_weight(b, l, post_norm == behind_attention ? "attn" : "ffn"))
         return false;
+    if (b->d->gains) {
+        float gain;
+        if (!pp_gains_number(b, l, post_norm == behind_attention ? "attn_output.scale" : "ffn_down.scale", 1, &gain))
+            return false;
+        if (gain != 0.0f)
+            add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = gain, .in = b->delta, .in2 = NONE,
+                                  .out = b->x});
+        return true;
+    }
     if (b->hp->norms_of_sums) {
         add_residual(b, l);
         return add_norm(b, l, post_norm_name(b, l, post_norm), b->x, b->x);
@@ -532,7 +541,8 @@ static bool add_layer(struct builder *b, int l)
     if (b->hp->gaps)
         return b->hp->one_part ? add_one_part(b, l) : add_what_is_there(b, l);
     return add_parts(b, l) && (!b->hp->n_embd_layer || add_layer_input(b, l)) &&
-           (!pp_decoder_has(b, l, "layer_output_scale.weight") || add_layer_scale(b, l));
+           (b->d->gains ? pp_gains_first(b, l)
+                        : !pp_decoder_has(b, l, "layer_output_scale.weight") || add_layer_scale(b, l));
 }
 
 /* As wide as the widest layer needs. */
@@ -593,6 +603,8 @@ static void make_slots(struct builder *b)
     }
     for (int i = 0; i < 2 && hp->skip_share != 0.0f; i++)
         b->skipped[i] = pp_plan_slot(p, hp->n_embd);
+    if (b->d->gains)
+        b->first = pp_plan_slot(p, hp->n_embd);
     if (hp->n_shared_block)
         pp_zamba_slots(b);
     if (hp->n_ff_shared || (hp->parallel && hp->n_expert) || b->d->mixture_beside || hp->dense_beside ||
@@ -662,6 +674,8 @@ static bool add_embedding(struct builder *b)
                               : !pp_decoder_find_norm(b, "token_embd_norm", hp->n_embd, &norm))
         return false;
     add(b, norm);
+    if (b->d->gains)
+        add_copy(b, 0, b->x, b->first);
     return true;
 }
 

@@ -6,7 +6,8 @@
  * decoder_cca.c convolutions behind them, decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have
  * parts in common, decoder_hyper.c hyper-connections, decoder_ngram.c embeddings of several tokens, decoder_hash.c
  * those of Qwen 4, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c and
- * decoder_lru.c what has states that are made step by step. Private to them. */
+ * decoder_lru.c what has states that are made step by step, decoder_gains.c numbers by which parts are multiplied.
+ * Private to them. */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -97,6 +98,7 @@ struct builder {
     int narrow, narrow_out;  /* what goes into experts that are narrower than the stream, and what they give */
     int bank, recalled;      /* what came into some layers, side by side; a mixture of that and the stream */
     int64_t n_banked;        /* so many are there */
+    int first;               /* with gains: what came into the first layer */
     int skipped[2];          /* with skip_share: what came into the last layer that kept it, in each place */
     int shared_both, shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
 };
@@ -193,6 +195,11 @@ void pp_filter_slots(struct builder *b);
 bool pp_convolved_heads(struct builder *b, int l);
 void pp_convolved_slots(struct builder *b);
 bool pp_deep_router(struct builder *b, int l);
+/* The number in the layer's tensor of that kind, `usual` if it is not there; the heads of q, normed, times theirs; and
+ * behind the layer what came into the first one. */
+bool pp_gains_number(struct builder *b, int l, const char *kind, float usual, float *v);
+bool pp_gains_queries(struct builder *b, int l);
+bool pp_gains_first(struct builder *b, int l);
 /* Keys with scores: from q, and from k and v, to wide_q and wide_k. */
 bool pp_scored_queries(struct builder *b, int l);
 bool pp_scored_keys(struct builder *b, int l);

@@ -207,7 +207,10 @@ static void add_unit_norm(struct builder *b, int l, int slot)
 static bool add_qk_norms(struct builder *b, int l)
 {
     if (b->d->unit_heads && b->hp->qk_norm && !(b->hp->layer[l] & PP_LAYER_UNROTATED)) {
-        add_unit_norm(b, l, b->q);
+        if (!b->d->gains)
+            add_unit_norm(b, l, b->q);
+        else if (!pp_gains_queries(b, l))
+            return false;
         add_unit_norm(b, l, b->k);
     }
     const bool perhaps = b->d->qk_norm == PP_QK_PERHAPS || b->d->qk_norm == PP_QK_WHOLE_PERHAPS;

@@ -38,6 +38,7 @@ extern const struct pp_arch pp_arch_opt, pp_arch_gptneo, pp_arch_codegen, pp_arc
 extern const struct pp_arch pp_arch_biogpt, pp_arch_zaya, pp_arch_step3;
 extern const struct pp_arch pp_arch_paddleocr, pp_arch_deepseek2_ocr, pp_arch_cogvlm;
 extern const struct pp_arch pp_arch_cwm, pp_arch_ministral, pp_arch_vaultgemma;
+extern const struct pp_arch pp_arch_talkie;
 extern const struct pp_arch pp_arch_helium, pp_arch_nanochat, pp_arch_flex_olmo, pp_arch_bamba;
 extern const struct pp_arch pp_arch_nanbeige, pp_arch_ouro, pp_arch_modernbert_decoder, pp_arch_doge;
 extern const struct pp_arch pp_arch_jetmoe, pp_arch_zamba, pp_arch_openai_gpt, pp_arch_ctrl;

@@ -39,7 +39,6 @@ static const struct {
     {"pi0", acts},
     {"qwen3tts", speaks},
     {"pockettts", speaks},
-    {"talkie", "its layers, of which there are files of several kinds that cannot be told apart"},
     {"deepseek41", "blocks of which layers share keys, candidates that an index picks from, and embeddings of several "
                    "tokens within layers"},
     {"deepseekv41", "blocks of which layers share keys, candidates that an index picks from, and embeddings of several "

@@ -1,0 +1,68 @@
+/* talkie.c - Talkie (talkie-1930-13b): a Llama whose norms, those of heads behind their rotation included, multiply by
+ * nothing, with numbers instead: one for each head of queries, one for what attention and one for what the feed-forward
+ * part gives in each layer, one for the logits. And what came into the first layer goes into each one's result, times a
+ * number of that layer's. Folders are as the port of it has them whose code comes with it (TalkieForCausalLM); their
+ * heads turn the other way round, and in files the rows of half of each have the other sign instead. Files may have the
+ * numbers of parts within the matrices. */
+#include <cjson/cJSON.h>
+#include <float.h>
+
+#include "engine/arch/families.h"
+#include "engine/gguf.h"
+#include "engine/hparams.h"
+
+#define LAYER "model.blocks.{}."
+
+static const struct pp_arch_name names[] = {
+    {.hf = "model.embed", .gguf = "token_embd"},
+    {.hf = "lm_head", .gguf = "output.weight", .whole = true},
+    {.hf = "lm_head", .gguf = "output", .only_read = true},
+    {.hf = LAYER "attn.attn_query", .gguf = "blk.{}.attn_q", .form = PP_HF_BACKWARDS},
+    {.hf = LAYER "attn.attn_key", .gguf = "blk.{}.attn_k", .form = PP_HF_BACKWARDS},
+    {.hf = LAYER "attn.attn_value", .gguf = "blk.{}.attn_v"},
+    {.hf = LAYER "attn.attn_resid", .gguf = "blk.{}.attn_output"},
+    {.hf = LAYER "attn.head_gain.head_g", .gguf = "blk.{}.attn_q_norm.weight", .form = PP_HF_COLUMN, .whole = true},
+    {.hf = LAYER "attn_gain.a_g", .gguf = "blk.{}.attn_output.scale", .whole = true},
+    {.hf = LAYER "mlp.mlp_gate", .gguf = "blk.{}.ffn_gate"},
+    {.hf = LAYER "mlp.mlp_linear", .gguf = "blk.{}.ffn_up"},
+    {.hf = LAYER "mlp.mlp_resid", .gguf = "blk.{}.ffn_down"},
+    {.hf = LAYER "mlp_gain.a_g", .gguf = "blk.{}.ffn_down.scale", .whole = true},
+    {.hf = LAYER "embed_skip.a_g", .gguf = "blk.{}.layer_output_scale.weight", .whole = true},
+    {.hf = NULL},
+};
+static const char *const classes[] = {"TalkieForCausalLM", "talkie", NULL};
+static const char output_gain[] = "lm_head_gain.w_g";
+static const char *const ignored[] = {output_gain, NULL}; /* is a number of the model's, not a tensor */
+static const struct pp_arch_usual usual[] = {
+    {.json = "{\"vocab_size\": 65540, \"hidden_size\": 5120, \"intermediate_size\": 13696, \"num_hidden_layers\": 40,"
+             "\"num_attention_heads\": 40, \"head_dim\": 128, \"max_position_embeddings\": 2048,"
+             "\"rope_theta\": 1000000}"},
+    {.json = NULL},
+};
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    hp->qk_norm = true;
+    hp->norm_eps = FLT_EPSILON; /* as PyTorch has it where nothing is said */
+    return pp_config_activation(config, "hidden_act", pp_silu_names, err);
+}
+
+static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+{
+    (void)g, (void)err;
+    hp->qk_norm = true;
+    return PP_OK;
+}
+
+const struct pp_arch pp_arch_talkie = {
+    .name = "talkie",
+    .hf_classes = classes,
+    .names = names,
+    .ignored = ignored,
+    .usual = usual,
+    .gguf_neox = true,
+    .hf_logit_scale = output_gain,
+    .decoder = {.plain_norm = true, .embd_norm = true, .unit_heads = true, .norm_behind_rope = true, .gains = true},
+    .from_config = from_config,
+    .from_gguf = from_gguf,
+};
