@@ -144,7 +144,10 @@ static bool is_swapped(const struct pp_adapter_file *f, const struct pp_adapter_
     if (!hp)
         return version_swaps(f, s->transposed);
     const int64_t n_embd = hp->n_embd_expert ? hp->n_embd_expert : hp->n_embd;
-    const int64_t n_ff = hp->n_ff_expert * (s->second[0] ? 2 : 1);
+    int l = 0;
+    if (sscanf(s->name, "blk.%4d.", &l) != 1 || l < 0 || l >= hp->n_layer)
+        l = 0;
+    const int64_t n_ff = (int64_t)pp_layer_experts(hp, l).n_ff * (s->second[0] ? 2 : 1);
     const bool down = strstr(s->name, ".ffn_down") != NULL;
     const int64_t n_in = down ? n_ff : n_embd, n_out = down ? n_embd : n_ff;
     return n_in == n_out ? version_swaps(f, s->transposed) : n == (part == PP_PART_A ? n_out : n_in);

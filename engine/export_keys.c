@@ -90,6 +90,18 @@ static void add_windows(struct keys *k, const struct pp_arch *arch, const struct
     pp_gguf_add_bool_array(k->w, key(k, "attention.sliding_window_pattern"), windowed, (size_t)hp->n_layer);
 }
 
+/* Both numbers of each layer, 0 where there are no experts. */
+static void add_uneven_experts(struct keys *k, const struct pp_hparams *hp)
+{
+    int32_t n_used[PP_MAX_LAYERS], n_ff[PP_MAX_LAYERS];
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        n_used[l] = hp->layer_experts[l].n_used;
+        n_ff[l] = hp->layer_experts[l].n_ff;
+    }
+    pp_gguf_add_i32_array(k->w, key(k, "expert_used_count"), n_used, (size_t)hp->n_layer);
+    pp_gguf_add_i32_array(k->w, key(k, "expert_feed_forward_length"), n_ff, (size_t)hp->n_layer);
+}
+
 static void add_experts(struct keys *k, const struct pp_arch *arch, const struct pp_hparams *hp)
 {
     enum { SOFTMAX = 1, SIGMOIDS = 2, ROOTS = 4 };
@@ -97,10 +109,15 @@ static void add_experts(struct keys *k, const struct pp_arch *arch, const struct
     while (n_dense < hp->n_layer && has_bit(hp, n_dense, PP_LAYER_DENSE))
         n_dense++;
     add_number(k, "expert_count", hp->n_expert);
-    add_number(k, "expert_used_count", hp->n_expert_used);
-    add_number(k, "expert_feed_forward_length", hp->n_ff_expert);
+    if (hp->uneven_experts) {
+        add_uneven_experts(k, hp);
+    } else {
+        add_number(k, "expert_used_count", hp->n_expert_used);
+        add_number(k, "expert_feed_forward_length", hp->n_ff_expert);
+    }
     if (hp->n_ff_shared) {
-        add_number(k, "expert_shared_count", hp->n_ff_shared % hp->n_ff_expert ? 1 : hp->n_ff_shared / hp->n_ff_expert);
+        const bool several = !hp->uneven_experts && hp->n_ff_shared % hp->n_ff_expert == 0;
+        add_number(k, "expert_shared_count", several ? hp->n_ff_shared / hp->n_ff_expert : 1);
         add_number(k, "expert_shared_feed_forward_length", hp->n_ff_shared);
     }
     if (n_dense || hp->n_ff_shared) /* other programs want to be told that there are none */

@@ -231,18 +231,28 @@ static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct
     return PP_OK;
 }
 
+/* How many layers there are; null: as many as blocks are listed. */
+static enum pp_code config_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const keys[] = {"n_layer", "n_layers", "num_layers", "num_hidden_layers",
+                                       "num_transformer_layers", NULL};
+    const cJSON *blocks = pp_json_member(config, "block_configs");
+    if (!cJSON_IsNull(pp_json_member(config, "num_hidden_layers")) || !cJSON_IsArray(blocks))
+        return config_size(config, keys, &hp->n_layer, err);
+    hp->n_layer = cJSON_GetArraySize(blocks);
+    return PP_OK;
+}
+
 enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const vocab[] = {"padded_vocab_size", "vocab_size", NULL};
     static const char *const embd[] = {"n_embd", "n_embed", "d_model", "hidden_size", "model_dim", NULL};
-    static const char *const layers[] = {"n_layer", "n_layers", "num_layers", "num_hidden_layers",
-                                         "num_transformer_layers", NULL};
     static const char *const heads[] = {"n_head", "n_heads", "num_attention_heads", "num_heads", "attention_heads",
                                         "num_attention_heads", NULL}; /* the last is what errors say is missing */
     enum pp_code code;
     if ((code = config_size(config, vocab, &hp->n_vocab, err)) ||
         (code = config_size(config, embd, &hp->n_embd, err)) ||
-        (code = config_size(config, layers, &hp->n_layer, err)) || (code = pp_check_layers(hp, err)) ||
+        (code = config_layers(config, hp, err)) || (code = pp_check_layers(hp, err)) ||
         (code = config_size(config, heads, &hp->n_head, err)))
         return code;
     hp->n_ff = 4 * hp->n_embd; /* GPT-2 need not say it */

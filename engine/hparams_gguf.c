@@ -143,6 +143,37 @@ static enum pp_code gguf_gating(const struct section *s, struct pp_hparams *hp, 
     return code;
 }
 
+/* A number of experts that may be another in each layer, at `place` in what is known of each; *v: the largest. */
+static enum pp_code gguf_of_experts(const struct section *s, const char *key, size_t place, int64_t *v,
+                                    struct pp_hparams *hp, struct pp_error *err)
+{
+    const struct pp_arch *arch = pp_arch_by_name(hp->arch);
+    enum pp_gguf_type type;
+    size_t n = 0;
+    int64_t of_layer = *v;
+    char full[192];
+    full_key(s, key, full);
+    const bool differs = pp_gguf_array(s->g, full, &type, &n) && !same_for_all(s, full, &of_layer);
+    if (!differs || !arch || !arch->uneven_experts) {
+        const enum pp_code code = gguf_int(s, key, false, v, err);
+        for (int64_t l = 0; l < hp->n_layer && !code && *v >= 0 && *v <= INT32_MAX; l++)
+            memcpy((char *)&hp->layer_experts[l] + place, &(int32_t){(int32_t)*v}, sizeof(int32_t));
+        return code;
+    }
+    if (n < (size_t)hp->n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "metadata %s has %zu numbers for %lld layers", full, n,
+                       (long long)hp->n_layer);
+    *v = 0;
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        if (!pp_gguf_array_int(s->g, full, (size_t)l, &of_layer) || of_layer < 0 || of_layer > INT32_MAX)
+            return pp_fail(err, PP_ERR_FORMAT, "metadata %s has something else than sizes", full);
+        *v = of_layer > *v ? of_layer : *v;
+        memcpy((char *)&hp->layer_experts[l] + place, &(int32_t){(int32_t)of_layer}, sizeof(int32_t));
+    }
+    hp->uneven_experts = true;
+    return PP_OK;
+}
+
 /* What only some families have; what their keys mean is the same in all of them unless from_gguf says otherwise. */
 static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -166,8 +197,6 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
         int64_t *v;
     } ints[] = {
         {"expert_count", &hp->n_expert},
-        {"expert_used_count", &hp->n_expert_used},
-        {"expert_feed_forward_length", &hp->n_ff_expert},
         {"expert_group_count", &hp->n_expert_group},
         {"expert_group_used_count", &hp->n_expert_group_used},
     };
@@ -179,6 +208,12 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
         code = gguf_float(s, floats[i].key, false, floats[i].v, err);
     for (size_t i = 0; i < sizeof ints / sizeof *ints && !code; i++)
         code = gguf_int(s, ints[i].key, false, ints[i].v, err);
+    if (!code)
+        code = gguf_of_experts(s, "expert_used_count", offsetof(struct pp_layer_experts, n_used), &hp->n_expert_used,
+                               hp, err);
+    if (!code)
+        code = gguf_of_experts(s, "expert_feed_forward_length", offsetof(struct pp_layer_experts, n_ff),
+                               &hp->n_ff_expert, hp, err);
     full_key(s, "use_parallel_residual", full);
     pp_gguf_bool(s->g, full, &hp->parallel);
     full_key(s, "norm_top_k_prob", full); /* ollama's name */

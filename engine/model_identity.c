@@ -258,6 +258,8 @@ static void hash_rare_layers(struct pp_sha256_stream *s, const struct pp_hparams
         hash_of_layer(s, l, 'K', (float)hp->skips[l]);
         if (hp->uneven)
             pp_sha256_update(s, &hp->sizes[l], sizeof hp->sizes[l]);
+        if (hp->uneven_experts)
+            hash_of_layer(s, l, 'U', (float)hp->layer_experts[l].n_used);
     }
 }
 

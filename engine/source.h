@@ -267,6 +267,10 @@ struct pp_hparams {
                                layer before are added: ZAYA's; 0: by the input itself */
     int64_t n_expert_used;  /* of them for each row */
     int64_t n_ff_expert;
+    bool uneven_experts;    /* layers differ in both, of which these are the largest: */
+    struct pp_layer_experts {
+        int32_t n_used, n_ff; /* 0: the layer has no experts */
+    } layer_experts[PP_MAX_LAYERS];
     int64_t n_embd_expert;  /* of what goes into experts and comes out of them; 0: n_embd */
     bool other_names;       /* a folder's names are not those that are written: the configuration is another, too */
     bool other_experts;     /* a folder has some for pictures behind these, which nobody uses */
@@ -329,6 +333,13 @@ struct pp_hparams {
 static inline int64_t pp_embedding_width(const struct pp_hparams *hp)
 {
     return hp->n_embd_in ? hp->n_embd_in : hp->n_embd;
+}
+
+/* How many of a layer's experts a row uses, and how wide they are. */
+static inline struct pp_layer_experts pp_layer_experts(const struct pp_hparams *hp, int64_t l)
+{
+    return hp->uneven_experts ? hp->layer_experts[l]
+                              : (struct pp_layer_experts){(int32_t)hp->n_expert_used, (int32_t)hp->n_ff_expert};
 }
 
 /* What attention and the feed-forward part of one layer are as wide as. */

@@ -227,6 +227,7 @@ static void route(const struct expert_model *m, int l, const double *in, double 
     const struct array *bias = expert_find(m, l, "exp_probs_b.bias");
     double logits[MAX_EXPERTS], part[MAX_EXPERTS], score[MAX_EXPERTS], groups[MAX_EXPERTS] = {0}, sum = 0;
     const int n = s->n_expert + s->n_idle, size = s->n_groups ? n / s->n_groups : n;
+    const int n_used = s->uneven ? s->uneven[l][0] : s->n_used;
     expert_linear(m, l, "ffn_gate_inp", in, logits);
     for (int e = 0; e < n; e++)
         logits[e] = capped((double)s->router_cap, logits[e]);
@@ -244,7 +245,7 @@ static void route(const struct expert_model *m, int l, const double *in, double 
             score[e] = -INFINITY;
     sum = 0;
     for (int e = 0; e < n; e++)
-        sum += weight[e] = rank(score, n, e) < s->n_used ? part[e] : 0;
+        sum += weight[e] = rank(score, n, e) < n_used ? part[e] : 0;
     for (int e = 0; e < n; e++)
         weight[e] *= (s->shares ? 1 : 1 / sum) * (s->scale != 0.0f ? (double)s->scale : 1);
     const struct array *scales = expert_find(m, l, "ffn_down_exps.scale");

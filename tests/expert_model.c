@@ -332,7 +332,7 @@ static void add_states(struct expert_model *m, int l)
 static void add_experts(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
-    const int n = s->n_expert, ff = s->n_ff_expert, shared = s->n_ff_shared;
+    const int n = s->n_expert, ff = s->uneven ? s->uneven[l][1] : s->n_ff_expert, shared = s->n_ff_shared;
     int width = s->n_embd;
     add(m, l, "ffn_gate_inp.weight", 0, n + s->n_idle, width, 0, 2 * sqrtf(3.0f / (float)width));
     if (s->n_embd_expert) {
@@ -614,7 +614,8 @@ static void write_numbers(struct pp_gguf_writer *w, const struct expert_model *m
         {"rope.scaling.original_context_length", s->yarn_ctx},
         {"rope.dimension_count", s->wide_rope && strcmp(s->arch, "step35") != 0 ? s->wide_rope : s->rope_dim},
         {"expert_count", s->n_expert},
-        {"expert_used_count", s->n_used}, {"expert_feed_forward_length", s->n_ff_expert},
+        {"expert_used_count", s->uneven ? 0 : s->n_used},
+        {"expert_feed_forward_length", s->uneven ? 0 : s->n_ff_expert},
         {"expert_shared_count", s->n_ff_shared / s->n_ff_expert},
         {"expert_shared_feed_forward_length", s->n_ff_shared}, {"leading_dense_block_count", s->n_dense},
         {"expert_group_count", s->n_groups}, {"expert_group_used_count", s->n_groups_used},
@@ -669,12 +670,14 @@ static void write_which(struct pp_gguf_writer *w, const struct expert_model *m, 
 static void write_sizes(struct pp_gguf_writer *w, const struct expert_model *m)
 {
     const struct expert_shape *s = &m->s;
-    uint32_t n_head_kv[MAX_LAYERS], n_ff[MAX_LAYERS], n_head[MAX_LAYERS];
+    uint32_t n_head_kv[MAX_LAYERS], n_ff[MAX_LAYERS], n_head[MAX_LAYERS], n_used[MAX_LAYERS];
     for (int l = 0; l < s->n_layer; l++) {
         const bool other = s->kinds ? s->kinds[l] != '*' : expert_convolves(s, l) || expert_recurs(s, l);
         n_head[l] = (uint32_t)expert_heads(s, l);
         n_head_kv[l] = other ? 0 : (uint32_t)(s->kda ? s->heads_apart ? 1 : s->n_head : expert_key_heads(s, l));
-        n_ff[l] = !s->kinds ? 0 : (uint32_t)(s->kinds[l] == 'E' ? s->n_ff_expert : s->kinds[l] == '-' ? s->n_ff : 0);
+        const int ff = s->uneven ? s->uneven[l][1] : s->n_ff_expert;
+        n_ff[l] = !s->kinds ? 0 : (uint32_t)(s->kinds[l] == 'E' ? ff : s->kinds[l] == '-' ? s->n_ff : 0);
+        n_used[l] = s->uneven ? (uint32_t)s->uneven[l][0] : 0;
     }
     if (s->taps || (s->mamba && !s->beside) || s->local_kv || s->kda)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count_kv"), n_head_kv, (size_t)s->n_layer);
@@ -682,6 +685,10 @@ static void write_sizes(struct pp_gguf_writer *w, const struct expert_model *m)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count"), n_head, (size_t)s->n_layer);
     if (s->kinds)
         pp_gguf_add_u32_array(w, key(m, "feed_forward_length"), n_ff, (size_t)s->n_layer);
+    if (s->uneven) { /* what other layers say is passed over */
+        pp_gguf_add_u32_array(w, key(m, "expert_used_count"), n_used, (size_t)s->n_layer);
+        pp_gguf_add_u32_array(w, key(m, "expert_feed_forward_length"), n_ff, (size_t)s->n_layer);
+    }
 }
 
 static void write_bounds(struct pp_gguf_writer *w, const struct expert_model *m)

@@ -44,6 +44,7 @@ struct expert_shape {
     int step;               /* each such layer has experts; 0: all do */
     bool weighed_inputs;    /* weights multiply what goes into experts */
     int n_expert, n_used, n_ff_expert, n_ff_shared, n_dense;
+    const int (*uneven)[2]; /* of each layer n_used and n_ff_expert, which files then have for each; or NULL */
     enum { MIXTURE_PLAIN, MIXTURE_NORMED, NORMED_ANYWHERE } normed_mixture; /* what experts give is normed; files may
                                have the norm of other layers, too */
     bool shared_weight;     /* the shared expert's result has a weight: a sigmoid */

@@ -6,12 +6,14 @@
 #include <string.h>
 
 #include "engine/arch/arch.h"
+#include "engine/base/buf.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
 #include "engine/hf_form.h"
 #include "engine/rows.h"
 #include "engine/source.h"
+#include "tests/decoder_checks.h"
 #include "tests/expert_checks.h"
 #include "tests/expert_model.h"
 #include "tests/small_model.h"
@@ -326,6 +328,78 @@ static void nemotron_h(void **state)
     assert_tensor(folder, "backbone.layers.1.mixer.experts.7.up_proj.weight", 2, s.n_embd_expert);
 }
 
+/* config.json says `to` in the first place where it says `from`. */
+static void change_config(const char *folder, const char *from, const char *to)
+{
+    char path[400], *text;
+    struct pp_buf b = {0};
+    struct pp_error err;
+    size_t n;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    char *at = strstr(text, from);
+    if (!at)
+        fail_msg("%s does not have %s: %s", path, from, text);
+    pp_buf_fmt(&b, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    assert_ok(pp_write_file(path, b.data, b.len, 0600, &err), err);
+    pp_buf_free(&b);
+    pp_free(text);
+}
+
+/* Nemotron-H as it is made smaller: mixtures that differ. */
+static void nemotron_puzzle(void **state)
+{
+    static const int uneven[6][2] = {{0, 0}, {4, 96}, {0, 0}, {0, 0}, {3, 32}, {5, 64}};
+    static const int none[6][2] = {{0, 0}, {4, 96}, {0, 0}, {0, 0}, {0, 32}, {2, 64}};
+    struct pp_source *source;
+    struct pp_error err;
+    (void)state;
+    struct expert_shape s = state_shape("nemotron_h_moe");
+    s.ffn_norm = "attn_norm";
+    s.qk_norm = QK_PLAIN;
+    s.mamba = s.neighbours = s.ungated = true;
+    s.wide = 1; /* not rotated */
+    s.rope_dim = 16;
+    s.n_state = 6;
+    s.n_state_key = 3;
+    s.n_layer = 6;
+    s.kinds = "MEM*EE";
+    s.n_expert = 8;
+    s.n_used = 3;
+    s.n_ff_shared = 64;
+    s.n_embd_expert = 32;
+    s.sigmoids = s.choice_bias = s.say_norm = true;
+    s.scale = 2.5f;
+    s.uneven = uneven;
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "backbone.layers.1.mixer.experts.7.down_proj.weight", 2, 96);
+    assert_tensor(folder, "backbone.layers.4.mixer.experts.7.down_proj.weight", 2, 32);
+    assert_config(folder, "architectures", "NemotronHPuzzleForCausalLM");
+    /* what lists have is not said besides */
+    change_config(folder, "\"num_hidden_layers\":\t6", "\"num_hidden_layers\":\tnull");
+    assert_ok(pp_source_open(folder, &source, &err), err);
+    assert_int_equal(pp_source_hparams(source)->n_layer, 6);
+    pp_source_close(source);
+    change_config(folder, "\"num_experts_per_tok\":\t3\n", "\"num_experts_per_tok\":\t99\n");
+    assert_int_equal(pp_source_open(folder, &source, &err), PP_ERR_FORMAT);
+    change_config(folder, "\"num_experts_per_tok\":\t99\n", "\"num_experts_per_tok\":\t3, \"n_routed_experts\": 4\n");
+    assert_int_equal(pp_source_open(folder, &source, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "n_routed_experts of layer 4 is 4"));
+    s.uneven = none;
+    struct expert_model *m = expert_model_make(&s);
+    assert_int_equal(pp_source_open(expert_model_write(m), &source, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "layer 4 has experts of 32 values, of which each row uses 0"));
+    expert_model_free(m);
+    /* of other families files with such lists are refused */
+    s = expert_shape("olmoe");
+    s.n_layer = 2;
+    s.uneven = (const int[2][2]){{2, 32}, {3, 32}};
+    m = expert_model_make(&s);
+    assert_int_equal(pp_source_open(expert_model_write(m), &source, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "expert_used_count"));
+    expert_model_free(m);
+}
+
 /* Nothing but Mamba 2. */
 static void mamba2(void **state)
 {
@@ -536,7 +610,8 @@ TEST_GROUP(expert_states)
         cmocka_unit_test(qwen3_next), cmocka_unit_test(qwen35), cmocka_unit_test(olmo_hybrid),
         cmocka_unit_test(jet_nemotron),
         cmocka_unit_test(forms_of_states), cmocka_unit_test(kimi_linear), cmocka_unit_test(granite_hybrid),
-        cmocka_unit_test(nemotron_h), cmocka_unit_test(mamba2), cmocka_unit_test(mamba), cmocka_unit_test(bad_channels),
+        cmocka_unit_test(nemotron_h), cmocka_unit_test(nemotron_puzzle),
+        cmocka_unit_test(mamba2), cmocka_unit_test(mamba), cmocka_unit_test(bad_channels),
         cmocka_unit_test(jamba), cmocka_unit_test(bamba), cmocka_unit_test(falcon_h1),
         cmocka_unit_test(falcon_h1_scales),
     };

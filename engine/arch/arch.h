@@ -249,6 +249,7 @@ struct pp_arch {
     bool yarn_no_truncate;            /* rope_no_truncate */
     bool gguf_shares;                 /* expert_shares */
     bool gguf_sigmoids;               /* expert_sigmoids */
+    bool uneven_experts;              /* hparams.uneven_experts may be set */
     bool gguf_states_apart;           /* what goes into states comes of a matrix each, not of one by keys (ssm_in,
                                          ssm_ba) as folders have it */
     bool gguf_joined_heads;           /* attn_kv_b instead of attn_k_b and attn_v_b, and what goes with it */

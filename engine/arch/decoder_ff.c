@@ -81,8 +81,8 @@ static bool find_biases(struct builder *b, int l, struct pp_experts *e)
         const char *kind;
         int64_t n_out;
         const struct pp_tensor **to;
-    } biases[] = {{"gate", b->hp->n_ff_expert, &e->gate_b},
-                  {"up", b->hp->n_ff_expert, &e->up_b},
+    } biases[] = {{"gate", pp_layer_experts(b->hp, l).n_ff, &e->gate_b},
+                  {"up", pp_layer_experts(b->hp, l).n_ff, &e->up_b},
                   {"down", b->hp->n_embd_expert ? b->hp->n_embd_expert : b->hp->n_embd, &e->down_b}};
     for (int i = 0; i < 3; i++) {
         char name[64];
@@ -214,10 +214,11 @@ bool pp_experts_choose(struct builder *b, int l)
 bool pp_experts_result(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
-    const int64_t n_embd = hp->n_embd_expert ? hp->n_embd_expert : hp->n_embd, n_ff = hp->n_ff_expert;
+    const struct pp_layer_experts of_layer = pp_layer_experts(hp, l);
+    const int64_t n_embd = hp->n_embd_expert ? hp->n_embd_expert : hp->n_embd, n_ff = of_layer.n_ff;
     struct pp_experts e = {.n = (int)(hp->n_expert + hp->n_expert_idle), .idle = (int)hp->n_expert_idle,
                            .silent = hp->idle_silent,
-                           .n_used = (int)hp->n_expert_used, .shares = hp->expert_shares,
+                           .n_used = of_layer.n_used, .shares = hp->expert_shares,
                            .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer, .scale = hp->expert_scale,
                            .weighed_inputs = b->d->weighed_inputs, .bound = hp->expert_bound[l],
                            .fn = gate_fn(b, hp->expert_bound[l])};

@@ -1,13 +1,14 @@
 /* nemotron_h.c - Nemotron-H and Nemotron 3 (arXiv 2504.03624, 2512.20848): layers of one part each: Mamba 2 in several
  * groups, attention that does not rotate heads, the squared ReLU without a gate, or a mixture of such experts, which
- * may be narrower than the residual stream. */
+ * may be narrower than the residual stream. In those that were made smaller (NemotronHPuzzleForCausalLM) mixtures
+ * differ in how wide their experts are and in how many a row uses; their configuration lists all layers. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
-#include "engine/hparams.h"
+#include "engine/hparams_int.h"
 
 #define LAYER "backbone.layers.{}."
 #define MIXER LAYER "mixer."
@@ -45,7 +46,8 @@ static const struct pp_arch_name names[] = {
     {.hf = MIXER "switch_mlp.fc2", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
     {.hf = NULL},
 };
-static const char *const classes[] = {"NemotronHForCausalLM", "nemotron_h", NULL};
+static const char *const classes[] = {"NemotronHForCausalLM", "nemotron_h", "NemotronHPuzzleForCausalLM",
+                                      "nemotron_h_puzzle", NULL};
 static const char *const other_names[] = {"nemotron_h_moe", NULL};
 static const char *const prefixes[] = {"model.", "backbone.", NULL};
 static const char *const others[] = {"mtp.", NULL}; /* they guess further tokens */
@@ -88,6 +90,18 @@ static enum kind kind_of(const struct pp_hparams *hp, int64_t l)
                                                                : FEED_FORWARD;
 }
 
+/* Where mixtures differ, each has as many experts as a row uses, and a width. */
+static enum pp_code check_mixtures(const struct pp_hparams *hp, struct pp_error *err)
+{
+    for (int64_t l = 0; l < hp->n_layer && hp->uneven_experts; l++) {
+        const struct pp_layer_experts of = hp->layer_experts[l];
+        if (kind_of(hp, l) == EXPERTS && (of.n_used < 1 || of.n_used > hp->n_expert || of.n_ff < 1))
+            return pp_fail(err, PP_ERR_FORMAT, "layer %lld has experts of %d values, of which each row uses %d; that "
+                           "cannot be", (long long)l, (int)of.n_ff, (int)of.n_used);
+    }
+    return PP_OK;
+}
+
 /* --- GGUF -------------------------------------------------------------------------------------------------------- */
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
@@ -95,7 +109,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     for (int64_t l = 0; l < hp->n_layer; l++)
         set_kind(hp, l, kind_of(hp, l), hp->sizes[l].n_ff);
     pp_gguf_int(g, "nemotron_h_moe.moe_latent_size", &hp->n_embd_expert);
-    return pp_mamba_from_gguf(g, hp, err);
+    const enum pp_code code = check_mixtures(hp, err);
+    return code ? code : pp_mamba_from_gguf(g, hp, err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
@@ -121,18 +136,76 @@ static enum kind kind_called(const char *word)
     return 0;
 }
 
-/* A letter for each layer, or a list of words. */
+/* What a block says of its experts, or what all say. */
+static enum pp_code read_block(const cJSON *block, int64_t l, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const same[] = {"n_routed_experts", "moe_latent_size", "moe_shared_expert_intermediate_size"};
+    const int64_t want[] = {hp->n_expert, hp->n_embd_expert, hp->n_ff_shared};
+    int64_t n_used = hp->n_expert_used, n_ff = hp->n_ff_expert;
+    enum pp_code code = pp_config_int(block, "num_experts_per_tok", &n_used, err);
+    if (!code)
+        code = pp_config_int(block, "moe_intermediate_size", &n_ff, err);
+    for (size_t i = 0; i < sizeof same / sizeof *same && !code; i++) {
+        int64_t v = want[i];
+        code = pp_config_int(block, same[i], &v, err);
+        if (!code && v != want[i])
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s of layer %lld is %lld, and %lld in others; only "
+                           "num_experts_per_tok and moe_intermediate_size may differ", same[i], (long long)l,
+                           (long long)v, (long long)want[i]);
+    }
+    if (!code)
+        code = pp_check_range("number of experts used", n_used, 1, PP_MAX_EXPERTS_USED, err);
+    if (!code)
+        code = pp_check_range("feed-forward size of an expert", n_ff, 1, 1 << 22, err);
+    if (!code)
+        hp->layer_experts[l] = (struct pp_layer_experts){(int32_t)n_used, (int32_t)n_ff};
+    return code;
+}
+
+/* Mixtures that differ, behind what all have alike. */
+static enum pp_code read_mixtures(const cJSON *config, const char *kinds, struct pp_hparams *hp, struct pp_error *err)
+{
+    const cJSON *blocks = cJSON_GetObjectItemCaseSensitive(config, "block_configs"), *block;
+    int64_t l = 0, n_used = 0, n_ff = 0;
+    enum pp_code code = PP_OK;
+    if (!cJSON_IsArray(blocks))
+        return PP_OK;
+    hp->uneven_experts = true;
+    cJSON_ArrayForEach(block, blocks)
+    {
+        if (code)
+            return code;
+        if (kinds[l] == EXPERTS)
+            code = read_block(block, l, hp, err);
+        n_used = hp->layer_experts[l].n_used > n_used ? hp->layer_experts[l].n_used : n_used;
+        n_ff = hp->layer_experts[l].n_ff > n_ff ? hp->layer_experts[l].n_ff : n_ff;
+        l++;
+    }
+    hp->n_expert_used = n_used;
+    hp->n_ff_expert = n_ff;
+    return code;
+}
+
+/* A letter for each layer, or a list of words, or what blocks say, which counts before both. */
 static enum pp_code read_kinds(const cJSON *config, int64_t n_layer, char kinds[PP_MAX_LAYERS + 1],
                                struct pp_error *err)
 {
     const char *pattern =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hybrid_override_pattern"));
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "layers_block_type"), *item;
+    const cJSON *blocks = cJSON_GetObjectItemCaseSensitive(config, "block_configs");
     size_t n = 0;
     if (!cJSON_IsArray(list))
         list = cJSON_GetObjectItemCaseSensitive(config, "layer_types");
     memset(kinds, 0, PP_MAX_LAYERS + 1);
-    if (pattern)
+    if (cJSON_IsArray(blocks)) {
+        cJSON_ArrayForEach(item, blocks)
+        {
+            const char *word = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "block_type"));
+            if (n < PP_MAX_LAYERS)
+                kinds[n++] = (char)kind_called(word ? word : "");
+        }
+    } else if (pattern)
         snprintf(kinds, PP_MAX_LAYERS + 1, "%s", pattern);
     else
         cJSON_ArrayForEach(item, list)
@@ -183,19 +256,42 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_experts(config, &expert_keys, hp, err);
         if (!code)
             code = pp_config_int(config, "moe_latent_size", &hp->n_embd_expert, err);
+        if (!code)
+            code = read_mixtures(config, kinds, hp, err);
     }
     if (code || n_ff > 1 << 22 || hp->n_ff_expert > 1 << 22 || hp->n_head > 1 << 13 || hp->n_head_kv > 1 << 13)
         return code; /* such sizes will be refused */
     hp->n_ff = 0;
     for (int64_t l = 0; l < hp->n_layer; l++) {
         const enum kind kind = (enum kind)kinds[l];
-        const int64_t n = kind == EXPERTS ? hp->n_ff_expert : kind == FEED_FORWARD ? n_ff : 0;
+        const int64_t n = kind == EXPERTS ? pp_layer_experts(hp, l).n_ff : kind == FEED_FORWARD ? n_ff : 0;
         set_kind(hp, l, kind, n);
         hp->n_ff = n > hp->n_ff ? n : hp->n_ff;
     }
     if (!hp->n_ff)
         hp->n_ff = n_ff; /* of no layer */
     return pp_mamba_from_config(config, &mamba_keys, 0, hp, err);
+}
+
+/* Mixtures that differ. */
+static void put_blocks(const struct pp_hparams *hp, cJSON *config)
+{
+    cJSON *blocks = cJSON_AddArrayToObject(config, "block_configs");
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        const enum kind kind = kind_of(hp, l);
+        cJSON *block = cJSON_CreateObject();
+        cJSON_AddStringToObject(block, "block_type", kind == MAMBA       ? "mamba"
+                                                     : kind == ATTENTION ? "attention"
+                                                     : kind == EXPERTS   ? "moe"
+                                                                         : "mlp");
+        if (kind == EXPERTS) {
+            pp_config_put(block, "moe_intermediate_size", hp->layer_experts[l].n_ff);
+            pp_config_put(block, "num_experts_per_tok", hp->layer_experts[l].n_used);
+        }
+        cJSON_AddItemToArray(blocks, block);
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "hybrid_override_pattern");
+    pp_config_put_class(config, "NemotronHPuzzleForCausalLM", "nemotron_h_puzzle");
 }
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
@@ -219,6 +315,8 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "n_shared_experts", hp->n_ff_shared ? 1 : 0);
     if (hp->n_embd_expert)
         pp_config_put(config, "moe_latent_size", hp->n_embd_expert);
+    if (hp->uneven_experts)
+        put_blocks(hp, config);
 }
 
 const struct pp_arch pp_arch_nemotron_h = {
@@ -232,6 +330,7 @@ const struct pp_arch pp_arch_nemotron_h = {
     .usual = usual,
     .parts = &parts,
     .gguf_sigmoids = true,
+    .uneven_experts = true,
     .decoder = {.ungated = true, .fn = PP_FN_RELU2, .ffn_norm = "attn_norm"},
     .from_config = from_config,
     .from_gguf = from_gguf,
