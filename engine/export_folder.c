@@ -149,6 +149,23 @@ static enum pp_code write_tokenizer(struct folder *f, const struct pp_tokenizer 
     return pp_tokenizer_to_folder(t, f->dst, f->err);
 }
 
+/* Of a file: what folders have there is not all in files. */
+static enum pp_code write_generation(struct folder *f)
+{
+    size_t n;
+    const int32_t *suppressed = pp_source_suppressed(f->s, &n);
+    struct pp_buf text = {0};
+    if (n == 0)
+        return PP_OK;
+    for (size_t i = 0; i < n; i++)
+        pp_buf_fmt(&text, "%s%d", i ? ", " : "{\"suppress_tokens\": [", (int)suppressed[i]);
+    pp_buf_fmt(&text, "]}\n");
+    const enum pp_code code = text.bad ? pp_fail_nomem(f->err, f->dst)
+                                       : pp_folder_write(f, "generation_config.json", text.data, text.len);
+    pp_buf_free(&text);
+    return code;
+}
+
 static enum pp_code write_vocabulary(struct folder *f, const struct pp_tokenizer *t)
 {
     static const char *const files[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json",
@@ -171,6 +188,8 @@ static enum pp_code write_vocabulary(struct folder *f, const struct pp_tokenizer
         return code;
     if (t && !code)
         code = write_tokenizer(f, t);
+    if (!code)
+        code = write_generation(f);
     return !code && chat ? pp_folder_write(f, "chat_template.jinja", chat, strlen(chat)) : code;
 }
 

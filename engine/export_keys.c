@@ -323,6 +323,10 @@ static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_sour
         return code;
     code = pp_tokenizer_to_gguf(t, pp_source_hparams(s)->n_vocab, w, err);
     pp_tokenizer_free(t);
+    size_t n_suppressed;
+    const int32_t *suppressed = pp_source_suppressed(s, &n_suppressed);
+    if (n_suppressed)
+        pp_gguf_add_i32_array(w, pp_suppressed_key, suppressed, n_suppressed);
     if (!code && pp_source_chat_template(s))
         pp_gguf_add_text(w, "tokenizer.chat_template", pp_source_chat_template(s));
     if (!code && pp_source_tool_template(s) != pp_source_chat_template(s)) {

@@ -201,6 +201,7 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
         pp_grow(&g->held_guessed.data, &g->held_guessed.cap, MAX_PIECE, 1) != 0)
         return pp_fail_nomem(err, "an answer");
     enum pp_code code = pp_sampler_init(&g->sampler, e->model->info.n_vocab, err);
+    g->sampler.suppressed = pp_source_suppressed(e->model->source, &g->sampler.n_suppressed);
     if (!code)
         code = copy_stops(g, opt, err);
     if (!code)

@@ -78,6 +78,13 @@ static void logit_bias(struct pp_sampler *s, const struct pp_sampling *p)
             s->logits[p->bias[i].token] += p->bias[i].bias;
 }
 
+static void suppress(struct pp_sampler *s)
+{
+    for (size_t i = 0; i < s->n_suppressed; i++)
+        if (s->suppressed[i] >= 0 && s->suppressed[i] < s->n_vocab)
+            s->logits[s->suppressed[i]] = -INFINITY;
+}
+
 /* --- candidates ------------------------------------------------------------------------------------------------ */
 
 /* The least logit of those at least p times as likely as the best (arXiv 2407.01082). */
@@ -245,10 +252,11 @@ static struct pp_choice filter_and_choose(struct pp_candidates *c, const struct 
 struct pp_choice pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
                                    const int32_t *history, int64_t n_history)
 {
-    if (changes_logits(p)) {
+    if (changes_logits(p) || s->n_suppressed) {
         memcpy(s->logits, logits, (size_t)s->n_vocab * sizeof *logits);
         penalties(s, p, history, n_history);
         logit_bias(s, p);
+        suppress(s);
         logits = s->logits;
     }
     pp_candidates_look(&s->candidates, logits, s->n_vocab);

@@ -11,6 +11,8 @@ struct pp_sampler {
     float *logits;                  /* [n_vocab]: after penalties and bias */
     struct pp_candidates candidates;
     int32_t *counts;                /* [n_vocab]: all zero between calls */
+    const int32_t *suppressed;      /* [n_suppressed]: tokens that are never chosen; the caller's, none at first */
+    size_t n_suppressed;
 };
 
 /* Makes its arrays; PP_ERR_NOMEM leaves nothing to be freed. */

@@ -219,6 +219,8 @@ enum pp_code pp_source_open_as(const char *path, const char *quant, const char *
     }
     pthread_mutex_init(&s->fill_lock, NULL);
     enum pp_code code = S_ISDIR(st.st_mode) ? pp_source_open_folder(s, err) : open_gguf(s, err);
+    if (!code)
+        code = pp_source_find_suppressed(s, err);
     if (!code && quant)
         code = pp_source_quantize(s, quant, err);
     if (!code && imatrix)
@@ -252,6 +254,7 @@ void pp_source_close(struct pp_source *s)
     pp_free(s->imatrix_path);
     pp_free(s->chat_template);
     pp_free(s->tool_template);
+    pp_free(s->suppressed);
     pp_free(s->path);
     pp_free(s);
 }

@@ -398,6 +398,9 @@ enum pp_code pp_source_check_adapters(const struct pp_source *s, struct pp_error
 const char *pp_source_quant(const struct pp_source *s);           /* "Q4_K_M": what it is quantised to; or NULL */
 const char *pp_source_imatrix(const struct pp_source *s);         /* the path of what that is weighed by; or NULL */
 const struct pp_hparams *pp_source_hparams(const struct pp_source *s);
+/* Tokens that the model is never to write, as it says itself: [n], the source's. */
+const int32_t *pp_source_suppressed(const struct pp_source *s, size_t *n);
+extern const char pp_suppressed_key[]; /* what GGUF calls their list */
 /* "blk.0.ffn_up.3.weight" is a matrix of one expert, "altup_proj.1.weight" one of a stream: where the number is, or
  * NULL. A number has one spelling, so that no matrix is in two stacks. */
 const char *pp_expert_number(const char *name);

@@ -30,6 +30,8 @@ struct pp_source {
     cJSON *text_config;         /* of a folder: what config.json says of the language model, completed */
     struct pp_hparams hp;
     char *chat_template, *tool_template;
+    int32_t *suppressed;        /* [n_suppressed] */
+    size_t n_suppressed;
     struct pp_tensor_list list; /* under their GGUF names; of one file that has them as they are used: none */
     uint8_t *room;              /* for their data: mapped, nothing is there before it is written */
     size_t room_size;
@@ -51,6 +53,8 @@ enum pp_code pp_source_add(struct pp_source *s, const struct pp_tensor *t, const
 enum pp_code pp_source_index(struct pp_source *s, struct pp_error *err);
 /* Opens the folder at s->path. */
 enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err);
+/* Reads which tokens are never to be written. */
+enum pp_code pp_source_find_suppressed(struct pp_source *s, struct pp_error *err);
 /* What pippin quantize would make of the folder, its matrices are made into when they are loaded. quant: as
  * pp_quantize_name takes it. */
 enum pp_code pp_source_quantize(struct pp_source *s, const char *quant, struct pp_error *err);

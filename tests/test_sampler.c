@@ -112,6 +112,33 @@ static void greedy_and_bias(void **state)
     assert_int_equal(choose_one(&p, logits, NULL, 0), 0);
 }
 
+/* Tokens that the model never writes: whatever else is asked for, and no others. */
+static void suppressed(void **state)
+{
+    static const int32_t never[] = {-1, 0, 7, N, 1000};
+    struct pp_sampling p = off();
+    struct pp_sampler s;
+    struct pp_error err;
+    (void)state;
+    assert_ok(pp_sampler_init(&s, N, &err), err);
+    for (int i = 0; i < 3; i++) {
+        p.temp = i == 2 ? 2 : 0;
+        p.n_bias = i > 0;
+        p.bias[0].token = 7, p.bias[0].bias = 20;
+        s.suppressed = NULL, s.n_suppressed = 0;
+        assert_int_equal(pp_sampler_choose(&s, &p, logits, NULL, 0).token, i ? 7 : 0);
+        s.suppressed = never, s.n_suppressed = sizeof never / sizeof *never;
+        if (i < 2)
+            assert_int_equal(pp_sampler_choose(&s, &p, logits, NULL, 0).token, 6);
+        for (int k = 0; i == 2 && k < 1000; k++) {
+            p.seed = (uint64_t)k;
+            const int32_t token = pp_sampler_choose(&s, &p, logits, NULL, 0).token;
+            assert_true(token != 0 && token != 7);
+        }
+    }
+    pp_sampler_free(&s);
+}
+
 static void penalties(void **state)
 {
     struct pp_sampling p = off();
@@ -353,6 +380,7 @@ TEST_GROUP(sampler)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(distribution),      cmocka_unit_test(independence), cmocka_unit_test(greedy_and_bias),
+        cmocka_unit_test(suppressed),
         cmocka_unit_test(penalties),         cmocka_unit_test(filters),      cmocka_unit_test(ties_and_extremes),
         cmocka_unit_test(nothing_to_choose), cmocka_unit_test(candidates),   cmocka_unit_test(unordered),
     };
