@@ -160,6 +160,14 @@ const char *pp_engine_kernels(const struct pp_engine *e); /* "avx512"; "amx+pair
 
 struct pp_adapter;
 
+/* Of which of the model's matrices an adapter has one of its own in their place, and which of those is the model's with
+ * its columns scaled (an IA3 of an input that other matrices read, too): a bit for each matrix, in the model's order;
+ * what is beyond the last bit is left out. */
+enum { PP_PLACE_WORDS = 64 };
+struct pp_adapter_places {
+    uint64_t own[PP_PLACE_WORDS], scaled[PP_PLACE_WORDS];
+};
+
 struct pp_adapter_info {
     const char *path;
     const char *name;      /* file or folder base name */
@@ -172,7 +180,11 @@ struct pp_adapter_info {
     int n_invocation;      /* tokens that invoke it: it acts behind the last time they stand in a prompt; 0: always */
     const int32_t *invocation; /* [n_invocation] */
     bool idle;             /* it changes nothing, whatever its strength: it was never trained, for one */
+    struct pp_adapter_places places;
 };
+
+/* Whether two adapters of one model cannot be on at once: pp_seq_set_adapters refuses them. Any thread. */
+bool pp_adapter_places_conflict(const struct pp_adapter_places *a, const struct pp_adapter_places *b);
 
 /* A folder of PEFT (LoRA, DoRA, IA3) or MLX (LoRA, DoRA) or a GGUF adapter, to be used with this very struct pp_model.
  * Checked against it: PP_ERR_MISMATCH names the tensor and both shapes. The weights are copied: the file may go. For

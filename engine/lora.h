@@ -225,6 +225,7 @@ void pp_lora_free_replaced(struct pp_adapter *a);
 void pp_lora_hash_replaced(const struct pp_adapter *a, struct pp_sha256_stream *s);
 /* Whether something of the model is replaced by one of a set. */
 bool pp_adapter_set_replaces(const struct pp_adapter_set *set);
+void pp_lora_note_places(struct pp_adapter *a); /* in its info, when all is loaded */
 /* PP_ERR_UNSUPPORTED: two of a set have a matrix in the same one's place, and not both one that adds up. */
 enum pp_code pp_adapter_set_check(const struct pp_adapter_set *set, struct pp_error *err);
 

@@ -48,6 +48,24 @@ enum pp_code pp_adapter_set_check(const struct pp_adapter_set *set, struct pp_er
     return PP_OK;
 }
 
+void pp_lora_note_places(struct pp_adapter *a)
+{
+    struct pp_adapter_places *p = &a->info.places;
+    for (size_t i = 0; i < (size_t)a->model->plan.n_linears && i / 64 < PP_PLACE_WORDS; i++) {
+        const struct pp_lora_target *t = &a->targets[i];
+        p->own[i / 64] |= (uint64_t)(t->w_data != NULL) << i % 64;
+        p->scaled[i / 64] |= (uint64_t)t->w_scaled << i % 64;
+    }
+}
+
+bool pp_adapter_places_conflict(const struct pp_adapter_places *a, const struct pp_adapter_places *b)
+{
+    uint64_t both = 0;
+    for (int i = 0; i < PP_PLACE_WORDS; i++)
+        both |= (a->own[i] & b->scaled[i]) | (a->scaled[i] & b->own[i]);
+    return both;
+}
+
 /* --- where rows come from ------------------------------------------------------------------------------------ */
 
 /* A matrix of the file, or W with its columns scaled. */

@@ -234,7 +234,11 @@ struct pp_adapter_entry {
 };
 /* Found beside the model, in data/adapters, and by --lora. */
 const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller *c, size_t *n);
-void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale);
+/* The adapter that is on, at another strength than 0, and beside which adapter i cannot be: both change a matrix, one
+ * of them as an IA3 of an input that others read, too. SIZE_MAX: none, as far as is known. */
+size_t pp_controller_adapter_conflict(const struct pp_controller *c, size_t i);
+/* False: nothing is changed, and a notice says why: it does not fit, conflicts with another, or is one too many. */
+bool pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale);
 /* Changes places with the one before (-1) or after it: they are applied in the order of the list. Its new place. */
 size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int step);
 /* Asks which of them fit and what they are; PP_DIRTY_LISTS as it becomes known. One that does not fit cannot be
@@ -254,6 +258,7 @@ float pp_controller_plain_speed(const struct pp_controller *c);
 struct pp_switch_cost {
     bool known;
     bool failed;    /* it will not be known: an adapter that is on is not there, or cannot be used */
+    bool conflict;  /* there will be no answer: two of the adapters conflict */
     bool at_hand;   /* next to nothing */
     int64_t tokens;
     float seconds;  /* < 0: not known, nothing was read or written yet */
@@ -264,7 +269,8 @@ struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t 
 struct pp_named { char name[64]; char detail[256]; bool current; };
 /* Sets of adapters under a name, stored for all conversations; detail: "bard 0.50, barista 0.80". */
 const struct pp_named *pp_controller_presets(const struct pp_controller *c, size_t *n);
-void pp_controller_use_preset(struct pp_controller *c, size_t i);
+/* False: nothing is changed, and a notice says why: two of them conflict. */
+bool pp_controller_use_preset(struct pp_controller *c, size_t i);
 /* What is on, under a name that is new or gets another meaning. False: a notice says why. */
 bool pp_controller_save_preset(struct pp_controller *c, const char *name);
 /* By its name, as what was asked about may stand elsewhere in the list by now. */

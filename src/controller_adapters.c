@@ -134,16 +134,30 @@ int ctl_find_adapter(const struct pp_controller *c, const char *word)
 static void inspect_next(struct pp_controller *c)
 {
     size_t i = 0;
-    while (i < c->adapters.n && c->adapters.items[i].fit != PP_FIT_UNKNOWN)
+    while (i < c->adapters.n && (c->adapters.items[i].fit != PP_FIT_UNKNOWN ||
+                                 (!c->inspecting_all && !c->adapters.items[i].on)))
         i++;
     c->inspecting = i < c->adapters.n && c->backend->ops->inspect(c->backend, c->adapters.items[i].path);
 }
 
+static void inspect(struct pp_controller *c, bool all)
+{
+    if (!c->backend->ops->inspect || !c->status.model.name[0] || c->state == PP_STATE_LOADING)
+        return;
+    c->inspecting_all = all || (c->inspecting && c->inspecting_all);
+    if (!c->inspecting)
+        inspect_next(c);
+}
+
 void pp_controller_inspect_adapters(struct pp_controller *c)
 {
-    if (c->inspecting || !c->backend->ops->inspect || !c->status.model.name[0] || c->state == PP_STATE_LOADING)
-        return;
-    inspect_next(c);
+    inspect(c, true);
+}
+
+void ctl_inspect_set(struct pp_controller *c)
+{
+    if (ctl_set_now(c).n > 1)
+        inspect(c, false);
 }
 
 void ctl_forget_fits(struct pp_controller *c)
@@ -167,6 +181,55 @@ static void note_reason(struct pp_adapter_entry *a, const char *why)
     pp_utf8_print(a->reason, sizeof a->reason, "%s", why);
 }
 
+static bool conflict(const struct pp_adapter_entry *a, const struct pp_adapter_entry *b)
+{
+    return a != b && a->fit == PP_FIT_YES && b->fit == PP_FIT_YES &&
+           pp_adapter_places_conflict(&a->facts.places, &b->facts.places);
+}
+
+static size_t conflict_of(const struct pp_controller *c, const struct pp_adapter_entry *a)
+{
+    for (size_t i = 0; i < c->adapters.n; i++) {
+        const struct pp_adapter_entry *b = &c->adapters.items[i];
+        if (b->on && b->scale != 0 && conflict(a, b))
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+size_t pp_controller_adapter_conflict(const struct pp_controller *c, size_t i)
+{
+    return i < c->adapters.n && c->adapters.items[i].scale != 0 ? conflict_of(c, &c->adapters.items[i]) : SIZE_MAX;
+}
+
+static void tell_conflict(struct pp_controller *c, const struct pp_adapter_entry *a, const struct pp_adapter_entry *b)
+{
+    ctl_notice(c, true, "%s conflicts with %s, they cannot be on at once: both change the same matrix, and an IA3 of "
+               "its input, which other matrices read, too, cannot be mixed with that", a->name, b->name);
+}
+
+bool ctl_set_conflicts(const struct pp_controller *c, const struct pp_adapter_mix *s,
+                       const struct pp_adapter_entry *two[2])
+{
+    for (int i = 0; i < s->n; i++)
+        for (int k = 0; k < i; k++) {
+            two[0] = by_path(&c->adapters, s->item[i].path);
+            two[1] = by_path(&c->adapters, s->item[k].path);
+            if (two[0] && two[1] && s->item[i].scale != 0 && s->item[k].scale != 0 && conflict(two[0], two[1]))
+                return true;
+        }
+    return false;
+}
+
+bool ctl_set_allowed(struct pp_controller *c, const struct pp_adapter_mix *s)
+{
+    const struct pp_adapter_entry *two[2];
+    if (!ctl_set_conflicts(c, s, two))
+        return true;
+    tell_conflict(c, two[0], two[1]);
+    return false;
+}
+
 void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
 {
     struct pp_adapter_entry *a = by_path(&c->adapters, e->text);
@@ -178,6 +241,9 @@ void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
         else
             note_reason(a, e->err.text);
     }
+    const size_t other = a && a->on && a->scale != 0 ? conflict_of(c, a) : SIZE_MAX;
+    if (other != SIZE_MAX)
+        tell_conflict(c, a, &c->adapters.items[other]);
     ctl_costs_again(c);
     ctl_dirty(c, PP_DIRTY_LISTS);
     if (c->inspecting)
@@ -372,25 +438,34 @@ static size_t n_others_on(const struct pp_controller *c, size_t i)
     return n;
 }
 
-void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale)
+bool pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale)
 {
     if (i >= c->adapters.n)
-        return;
+        return false;
     struct pp_adapter_entry *a = &c->adapters.items[i];
     if (on && a->fit == PP_FIT_NO && ctl_adapter_stamp(a->path) != a->stamp)
         a->fit = PP_FIT_UNKNOWN; /* other files are there now */
     if (on && a->fit == PP_FIT_NO) {
         ctl_notice(c, true, "%s does not fit this model: %s", a->name, a->reason);
-        return;
+        return false;
     }
     if (on && n_others_on(c, i) >= PP_MAX_ADAPTERS) {
         ctl_notice(c, true, "%d adapters at a time are the limit; switch another one off first", PP_MAX_ADAPTERS);
-        return;
+        return false;
+    }
+    const bool acts = on && scale != 0, acted = a->on && a->scale != 0;
+    const size_t other = acts && !acted ? conflict_of(c, a) : SIZE_MAX;
+    if (other != SIZE_MAX) {
+        tell_conflict(c, a, &c->adapters.items[other]);
+        return false;
     }
     a->on = on;
     a->scale = pp_adapter_strength(scale);
     ctl_update_session(c, UPDATE_CHOICES);
     ctl_dirty(c, PP_DIRTY_LISTS);
+    if (acts && !acted)
+        ctl_inspect_set(c);
+    return true;
 }
 
 size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int step)

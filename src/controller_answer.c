@@ -475,7 +475,7 @@ bool pp_controller_compare(struct pp_controller *c, char *text)
             ctl_notice(c, true, "2 to %d sets of adapters can be compared", PP_MAX_ALTERNATIVES);
             return false;
         }
-        if (!ctl_set_parse(c, &text, &sets[n]))
+        if (!ctl_set_parse(c, &text, &sets[n]) || !ctl_set_allowed(c, &sets[n]))
             return false;
         n++;
     }

@@ -54,6 +54,7 @@ void ctl_prepare(struct pp_controller *c)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
     char *messages;
+    ctl_inspect_set(c);
     if (!c->backend->ops->prepare || c->state != PP_STATE_IDLE || !c->session.id || !c->branch.n ||
         !(messages = messages_now(c)))
         return;
@@ -88,6 +89,9 @@ struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t 
     bool now = i >= c->adapters.n;
     struct ctl_cost *cost = &c->costs[now];
     struct pp_adapter_mix set = now ? ctl_set_now(c) : set_after(c, i);
+    const struct pp_adapter_entry *two[2];
+    if (ctl_set_conflicts(c, &set, two))
+        return (struct pp_switch_cost){.conflict = true, .seconds = -1};
     if (!c->branch.n)
         return (struct pp_switch_cost){.known = true, .at_hand = true};
     if (c->state != PP_STATE_IDLE || !c->backend->ops->cost || (!now && c->adapters.items[i].fit != PP_FIT_YES))

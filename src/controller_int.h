@@ -179,7 +179,8 @@ struct pp_controller {
         bool failed;              /* an adapter of the set cannot be used */
         uint64_t total, cached;
     } costs[2];
-    bool inspecting;
+    bool inspecting;              /* the worker is asked about an adapter, */
+    bool inspecting_all;          /* and then about all others, not only those that are on */
     size_t n_scans;               /* for adapters and others beside the model, under way */
     size_t n_awaited;             /* jobs of ctl_job_post that are to come back and have not */
     bool finding_drafters;        /* a job does, or the worker is asked about one */
@@ -465,6 +466,13 @@ void ctl_prepare(struct pp_controller *c);
 size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
 size_t ctl_set_choices(const struct pp_adapter_mix *s, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
 struct pp_adapter_mix ctl_set_now(const struct pp_controller *c); /* what is on */
+/* Whether two of a set conflict, as far as is known of them. */
+bool ctl_set_conflicts(const struct pp_controller *c, const struct pp_adapter_mix *s,
+                       const struct pp_adapter_entry *two[2]);
+/* False, with a notice: two of the set conflict. */
+bool ctl_set_allowed(struct pp_controller *c, const struct pp_adapter_mix *s);
+/* Asks about those that are on, if there are several: a notice follows where two conflict. */
+void ctl_inspect_set(struct pp_controller *c);
 /* Makes it what is on; the caller tells of it. False: some could not be listed. */
 bool ctl_set_put(struct pp_controller *c, const struct pp_adapter_mix *s);
 /* The set that an answer of a comparison is written under; for others what is on. */

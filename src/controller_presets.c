@@ -69,16 +69,18 @@ void ctl_presets_free(struct pp_controller *c)
     pp_free(c->preset_sets);
 }
 
-void pp_controller_use_preset(struct pp_controller *c, size_t i)
+bool pp_controller_use_preset(struct pp_controller *c, size_t i)
 {
-    if (i >= c->presets.n)
-        return;
+    if (i >= c->presets.n || !ctl_set_allowed(c, &c->preset_sets[i]))
+        return false;
     if (!ctl_set_put(c, &c->preset_sets[i]))
         ctl_notice(c, true, "out of memory");
     else
         ctl_notice(c, false, "%s: %s", c->presets.items[i].name, c->presets.items[i].detail);
     ctl_update_session(c, UPDATE_CHOICES);
     ctl_mark_current(c);
+    ctl_inspect_set(c);
+    return true;
 }
 
 bool pp_controller_save_preset(struct pp_controller *c, const char *name)

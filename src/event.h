@@ -60,6 +60,7 @@ struct pp_adapter_facts {
     bool idle;                /* it changes nothing */
     uint64_t bytes;           /* as it is held in memory */
     char targets[128];        /* "attn_q ffn_up": untrusted */
+    struct pp_adapter_places places; /* two whose places conflict cannot be on at once */
 };
 
 /* A model that could guess for the one that is loaded. */

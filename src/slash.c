@@ -111,8 +111,7 @@ static enum pp_slash lora_preset(struct pp_controller *c, char *name)
     int i = ctl_find_named(&c->presets, name);
     if (i < 0)
         return not_listed(c, &c->presets, "preset", name, "l in F3");
-    pp_controller_use_preset(c, (size_t)i);
-    return PP_SLASH_DONE;
+    return pp_controller_use_preset(c, (size_t)i) ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
 static enum pp_slash lora_drop(struct pp_controller *c, char *name)
@@ -203,14 +202,15 @@ static enum pp_slash do_lora(struct pp_controller *c, char *arg)
     if (i < 0)
         return no_such_adapter(c, arg);
     const struct pp_adapter_entry *a = &c->adapters.items[i];
-    pp_controller_set_adapter(c, (size_t)i, on, given ? scale : a->scale);
+    if (!pp_controller_set_adapter(c, (size_t)i, on, given ? scale : a->scale))
+        return PP_SLASH_ERROR;
     if (a->on && a->scale == 0.0f)
         ctl_notice(c, false, "%s is on, but at strength 0 it changes nothing", a->name);
     else if (a->on)
         ctl_notice(c, false, "%s is on, strength %.2f", a->name, (double)a->scale);
     else if (!on)
         ctl_notice(c, false, "%s is off", a->name);
-    return a->on == on ? PP_SLASH_DONE : PP_SLASH_ERROR;
+    return PP_SLASH_DONE;
 }
 
 static enum pp_slash do_draft(struct pp_controller *c, char *arg)

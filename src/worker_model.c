@@ -405,7 +405,7 @@ static struct pp_adapter_facts *facts_of(const struct pp_adapter_info *info)
     if (!f)
         return NULL;
     *f = (struct pp_adapter_facts){.rank = info->rank, .n_targets = info->n_targets, .bytes = info->bytes,
-                                   .n_invocation = info->n_invocation, .idle = info->idle};
+                                   .n_invocation = info->n_invocation, .idle = info->idle, .places = info->places};
     snprintf(f->targets, sizeof f->targets, "%s", info->targets);
     return f;
 }

@@ -49,6 +49,7 @@ struct fake_backend {
     int inspections, prices, drafter_inspections;
     bool deaf;                   /* they cannot be asked */
     char drafter_inspected[700], drafter[700];
+    struct pp_adapter_places places; /* of those that fit */
     char inspected[700], price_of[128], price_messages[1024];
     uint64_t price_request;
     bool committed;              /* the question was in the database */

@@ -747,7 +747,7 @@ const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller
     return c->adapters;
 }
 
-void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale)
+bool pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float scale)
 {
     size_t used = 0;
     c->adapters[i].on = on;
@@ -759,6 +759,16 @@ void pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float
                                      : "",
                                      c->adapters[a].name, (double)c->adapters[a].scale);
     c->dirty |= PP_DIRTY_LISTS | PP_DIRTY_STATUS;
+    return true;
+}
+
+/* "bard" is what "barista" conflicts with. */
+size_t pp_controller_adapter_conflict(const struct pp_controller *c, size_t i)
+{
+    size_t k = 0;
+    while (k < ADAPTERS && strcmp(c->adapters[k].name, "barista") != 0)
+        k++;
+    return k < ADAPTERS && c->adapters[k].on && strcmp(c->adapters[i].name, "bard") == 0 ? k : SIZE_MAX;
 }
 
 size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int by)
@@ -813,10 +823,11 @@ const struct pp_named *pp_controller_presets(const struct pp_controller *c, size
     return c->presets;
 }
 
-void pp_controller_use_preset(struct pp_controller *c, size_t i)
+bool pp_controller_use_preset(struct pp_controller *c, size_t i)
 {
     (void)i;
     say(c, false, "used");
+    return true;
 }
 
 bool pp_controller_save_preset(struct pp_controller *c, const char *name)

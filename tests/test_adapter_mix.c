@@ -488,6 +488,54 @@ static void misfits_stay_off(void **state)
     assert_string_equal(fix_status()->adapters, "barista 0.50");
 }
 
+/* Two that cannot be on at once: what the worker said of them is told before an answer is tried. */
+static void conflicts(void **state)
+{
+    (void)state;
+    struct pp_switch_cost cost;
+    fixture_flush(&fix);
+    fixture_pump(&fix);
+    assert_int_equal(fix_slash("/lora save both"), PP_SLASH_DONE);
+    assert_int_equal(fix.fake->inspections, 1); /* both are on */
+    fix.fake->places.own[1] = fix.fake->places.scaled[1] = 6;
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, fix.fake->inspections == 2);
+    assert_null(strstr(fix_status()->notice, "conflicts"));
+    fix.fake->places.own[1] = 4; /* a matrix in the same one's place, as another one has */
+    fix.fake->places.scaled[1] = 0;
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, entry("barista")->fit == PP_FIT_YES);
+    assert_non_null(strstr(fix_status()->notice, "barista conflicts with bard"));
+    assert_int_equal(pp_controller_adapter_conflict(fix.c, 0), 1);
+    assert_int_equal(pp_controller_adapter_conflict(fix.c, 1), 0);
+    fixture_turn(&fix, "hello", "hi");
+    cost = pp_controller_switch_cost(fix.c, SIZE_MAX);
+    assert_true(cost.conflict && !cost.known);
+    assert_false(pp_controller_switch_cost(fix.c, 0).conflict);
+
+    assert_int_equal(fix_slash("/lora barista 0"), PP_SLASH_DONE);
+    assert_true(pp_controller_adapter_conflict(fix.c, 0) == SIZE_MAX); /* as if it were off */
+    assert_int_equal(fix_slash("/lora barista 0.5"), PP_SLASH_ERROR);
+    assert_non_null(strstr(fix_status()->notice, "barista conflicts with bard"));
+    assert_int_equal(fix_slash("/lora bard off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora barista 0.5"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora bard"), PP_SLASH_ERROR);
+    assert_non_null(strstr(fix_status()->notice, "bard conflicts with barista"));
+    assert_false(pp_controller_set_adapter(fix.c, 0, true, 1));
+    assert_int_equal(pp_controller_adapter_conflict(fix.c, 0), 1);
+    assert_true(pp_controller_switch_cost(fix.c, 0).conflict);
+    assert_false(pp_controller_switch_cost(fix.c, SIZE_MAX).conflict);
+    assert_int_equal(fix_slash("/lora preset both"), PP_SLASH_ERROR);
+    assert_non_null(strstr(fix_status()->notice, "barista conflicts with bard"));
+    assert_string_equal(fix_status()->adapters, "barista 0.50");
+    assert_int_equal(fix_slash("/compare none bard:1+barista:1"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/compare none both"), PP_SLASH_ERROR);
+    assert_non_null(strstr(fix_status()->notice, "barista conflicts with bard"));
+    assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora bard"), PP_SLASH_DONE);
+    assert_string_equal(fix_status()->adapters, "bard 1.00");
+}
+
 /* F3 shows what lies there now: what came, what went, and whether what lies in the place of another fits. */
 static void folder_changes(void **state)
 {
@@ -555,8 +603,9 @@ static void asked_again(void **state)
     fixture_flush(&fix);
     fixture_pump(&fix);
     fix.fake->deaf = true;
-    pp_controller_inspect_adapters(fix.c);
-    assert_int_equal(fix.fake->inspections, 1);
+    fix.fake->inspections = 0;
+    fake_loaded(&fix); /* both are on: what they are is asked at once */
+    pump_until(&fix, fix.fake->inspections == 1);
     assert_int_equal(entry("bard")->fit, PP_FIT_UNKNOWN);
     fix.fake->deaf = false;
     pp_controller_inspect_adapters(fix.c);
@@ -655,6 +704,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(odd_names, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(still_looked_for, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(misfits_stay_off, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(conflicts, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(folder_changes, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(goes_on_under_others, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(asked_again, setup, fix_teardown),

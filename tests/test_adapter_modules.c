@@ -637,6 +637,12 @@ static void check_mixes(const char *model, const struct on *on, const char *whol
         assert_int_equal(pp_seq_len(r.s), mixes[i].refused);
         assert_int_equal(pp_seq_uses(r.s, a[B]), mixes[i].refused);
         assert_int_equal(pp_seq_uses(r.s, a[mixes[i].use[0]]), !mixes[i].refused || mixes[i].use[0] == B);
+        bool conflict = false; /* as it can be told of two before */
+        for (int k = 1; k < mixes[i].n; k++)
+            for (int j = 0; j < k; j++)
+                conflict |= pp_adapter_places_conflict(&pp_adapter_info(uses[j].adapter)->places,
+                                                       &pp_adapter_info(uses[k].adapter)->places);
+        assert_int_equal(conflict, mixes[i].refused);
         if (mixes[i].refused && !(strstr(err.text, first->name) && strstr(err.text, last->name) &&
                                   strstr(err.text, "switch one of them off")))
             fail_msg("mix %d: %s", i, err.text);

@@ -358,7 +358,8 @@ void fake_adapter(struct fixture *f, const char *misfit)
     } else {
         e->adapter = pp_calloc(1, sizeof *e->adapter);
         assert_non_null(e->adapter);
-        *e->adapter = (struct pp_adapter_facts){.rank = 8, .n_targets = 14, .bytes = 1000, .targets = "attn_q"};
+        *e->adapter = (struct pp_adapter_facts){.rank = 8, .n_targets = 14, .bytes = 1000, .targets = "attn_q",
+                                                     .places = fake.places};
     }
     send_event(e);
 }

@@ -36,8 +36,8 @@ const struct pp_menu_class pp_menu_personas = {
 
 static void use_preset(struct pp_ui *ui, struct pp_menu *m)
 {
-    pp_controller_use_preset(ui->controller, m->selected);
-    pp_menu_open(ui, &pp_menu_lora);
+    if (pp_controller_use_preset(ui->controller, m->selected))
+        pp_menu_open(ui, &pp_menu_lora);
 }
 
 static bool key_in_presets(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)

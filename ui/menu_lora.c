@@ -62,9 +62,12 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
     if (!a)
         return;
     snprintf(row->left, sizeof row->left, "[%c] %s", a->on ? 'x' : ' ', a->name);
-    row->dim = a->fit == PP_FIT_NO;
-    if (row->dim)
+    const struct pp_adapter_entry *other = at(ui, pp_controller_adapter_conflict(ui->controller, i));
+    row->dim = a->fit == PP_FIT_NO || other;
+    if (a->fit == PP_FIT_NO)
         snprintf(row->right, sizeof row->right, "does not fit");
+    else if (other)
+        pp_utf8_print(row->right, sizeof row->right, "conflicts with %.40s", other->name);
     else if (ui->at.cols >= ROOM_FOR_FILES)
         pp_utf8_print(row->right, sizeof row->right, "%.100s  %+.2f", file_of(ui, a), (double)a->scale);
     else
@@ -87,8 +90,8 @@ static void describe(const struct pp_adapter_entry *a, char *line, size_t cap)
         snprintf(line, cap, "not looked at yet");
 }
 
-/* Why it does not fit, in as many of n lines as that takes. Their number. */
-static int describe_misfit(struct pp_ui *ui, const char *reason, char lines[][PP_MENU_DETAIL], int n)
+/* Why it cannot be on, in as many of n lines as that takes. Their number. */
+static int describe_obstacle(struct pp_ui *ui, const char *reason, char lines[][PP_MENU_DETAIL], int n)
 {
     const size_t len = strlen(reason);
     size_t pos = 0;
@@ -121,7 +124,9 @@ static void describe_cost(const char *what, const struct pp_switch_cost *cost, c
         snprintf(time, sizeof time, ", in less than 0.1 s");
     else if (cost->seconds >= 0)
         snprintf(time, sizeof time, ", %s %.1f s", cost->at_most ? "at most" : "about", (double)cost->seconds);
-    if (cost->failed)
+    if (cost->conflict)
+        snprintf(line, cap, "%s: not possible, as adapters conflict", what);
+    else if (cost->failed)
         snprintf(line, cap, "%s: not known, as an adapter cannot be used", what);
     else if (!cost->known)
         snprintf(line, cap, "%s: …", what);
@@ -136,13 +141,18 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     const struct pp_adapter_entry *a = at(ui, m->selected);
     if (!a)
         return;
+    const struct pp_adapter_entry *other = at(ui, pp_controller_adapter_conflict(ui->controller, m->selected));
+    char conflict[PP_MENU_DETAIL];
     int note = 1;
-    if (a->fit == PP_FIT_NO)
-        note = describe_misfit(ui, a->reason, lines, 3);
+    if (other)
+        snprintf(conflict, sizeof conflict, "conflicts with %.100s: both change the same matrix, one of them as an IA3 "
+                 "of an input that other matrices read, too", other->name);
+    if (a->fit == PP_FIT_NO || other)
+        note = describe_obstacle(ui, other ? conflict : a->reason, lines, other ? 2 : 3);
     else
         describe(a, lines[0], PP_MENU_DETAIL);
     snprintf(lines[note], PP_MENU_DETAIL, a->note[0] ? "note: %s" : "no note%s", a->note);
-    if (a->fit != PP_FIT_NO)
+    if (a->fit != PP_FIT_NO && note < 2)
         describe_speed(ui, a, lines[2], PP_MENU_DETAIL);
     struct pp_switch_cost over = pp_controller_switch_cost(ui->controller, m->selected),
                           now = pp_controller_switch_cost(ui->controller, SIZE_MAX);

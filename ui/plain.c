@@ -361,9 +361,11 @@ static void list_adapters(struct plain *p)
     size_t n;
     const struct pp_adapter_entry *list = pp_controller_adapters(p->c, &n);
     for (size_t i = 0; i < n; i++) {
-        char line[200];
-        pp_utf8_print(line, sizeof line, "%.100s: %s, strength %.2f", list[i].name,
-                      list[i].fit == PP_FIT_NO ? "does not fit" : list[i].on ? "on" : "off", (double)list[i].scale);
+        char line[256];
+        const size_t other = pp_controller_adapter_conflict(p->c, i);
+        pp_utf8_print(line, sizeof line, "%.100s: %s, strength %.2f%s%.60s", list[i].name,
+                      list[i].fit == PP_FIT_NO ? "does not fit" : list[i].on ? "on" : "off", (double)list[i].scale,
+                      other < n ? ", conflicts with " : "", other < n ? list[other].name : "");
         say(p, line);
     }
     say(p, n ? "/lora NAME switches one on, /lora NAME off off, /lora off all of them."

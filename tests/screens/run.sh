@@ -544,7 +544,8 @@ adapters() {
         see "no answer was written with it yet" && see "switched on: 512 tokens will be read again, about 2.5 s" &&
         see "as it is: at hand" && see "does not fit" && same adapters-90x30.txt &&
         keys Down && see "fits, but changes nothing" && see "45 tokens/s with it, 50 without any" && keys Space && see "switched off: 512" &&
-        keys -- -0.5 && see "Strength: -0.5" && keys Enter && see "-0.50" &&
+        keys -- -0.5 && see "Strength: -0.5" && keys Enter && see "-0.50" && keys Up && see "conflicts with barista │" &&
+        see "one of them as an" && see "no note" && keys Down && see "45 tokens/s with it" &&
         keys S-Up && keys n && see "Note:" && text "for coffee" && keys Enter && see "note: for coffee" &&
         keys p && see "as preset:" && text "mornings" && keys Enter && keys l && see "mornings" &&
         see "barista -0.50" && keys DC && see "y deletes the preset, any other" && keys y && see "There are none" &&
