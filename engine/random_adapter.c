@@ -6,9 +6,11 @@
 
 #include "engine/adapter_file.h"
 #include "engine/base/mem.h"
+#include "engine/base/word.h"
 #include "engine/bench.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
+#include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/peft_write.h"
 #include "engine/quant.h"
@@ -138,6 +140,29 @@ static enum pp_code add_targets(struct made *m, bool folder, struct pp_error *er
     return code;
 }
 
+/* What changes the matrix that the heads of latent attention have their parts of: LoRAs alone do. */
+static bool add_heads(struct made *m)
+{
+    static const char end[] = ".attn_k_b.weight[0]";
+    const struct pp_plan *plan = &m->model->plan;
+    for (int i = 0; i < plan->n_heads; i++) {
+        const struct pp_heads *keys = &plan->heads[i];
+        const char *first = keys->w[0]->name;
+        struct pp_lora_heads_at at;
+        char name[PP_HF_NAME];
+        if (!pp_ends_with(first, end) || pp_lora_first_heads(plan, keys) != i)
+            continue;
+        snprintf(name, sizeof name, "%.*s.attn_kv_b.weight", (int)(strlen(first) - strlen(end)), first);
+        if (!pp_lora_find_heads(plan, name, &at))
+            continue;
+        const int64_t of_head = keys->w[0]->ne[0] + plan->heads[at.values].w[0]->ne[1];
+        if (!name_tensor(m, name, ".lora_a", 2, keys->w[0]->ne[1], m->spec->rank) ||
+            !name_tensor(m, name, ".lora_b", 2, m->spec->rank, keys->n * of_head))
+            return false;
+    }
+    return true;
+}
+
 /* What changes the matrices of one kind of a mixture's experts: stacks [n, rank, n_in] and [n, n_out, rank]. first: the
  * first one's matrix, "blk.3.ffn_up_exps.weight[0]", or, read from a file of its own, "blk.3.ffn_up.0.weight". */
 static bool add_stack(struct made *m, const struct pp_tensor *first, int n)
@@ -221,8 +246,8 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_r
     if (!ia3 && (spec->rank < 1 || spec->rank > MOST_RANK))
         return pp_fail(err, PP_ERR_USAGE, "an adapter's rank is 1 to %d", MOST_RANK);
     made.random = pp_random_new(spec->seed);
-    made.tensors = pp_calloc(PARTS * (size_t)m->plan.n_linears + STACKS * (size_t)m->plan.n_experts,
-                             sizeof *made.tensors);
+    made.tensors = pp_calloc(PARTS * (size_t)m->plan.n_linears + STACKS * (size_t)m->plan.n_experts +
+                                 (size_t)m->plan.n_heads, sizeof *made.tensors); /* of keys and values together 2 */
     if (folder)
         made.config = ia3 ? pp_peft_ia3_config(&made.modules, &made.feedforward)
                           : pp_peft_lora_config(&lora, &made.modules);
@@ -230,7 +255,7 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_r
                                                                                 : pp_fail_nomem(err, "an adapter");
     if (!code)
         code = add_targets(&made, folder, err);
-    if (!code && !folder && spec->all && !add_stacks(&made))
+    if (!code && !folder && spec->all && !(add_heads(&made) && add_stacks(&made)))
         code = pp_fail_nomem(err, "an adapter");
     if (!code)
         code = folder ? pp_peft_write(path, made.config, made.tensors, made.n, err) : write_gguf(&made, path, err);

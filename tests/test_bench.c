@@ -367,6 +367,28 @@ static void random_adapters_of_experts(void **state)
     unlink(adapter);
 }
 
+static void random_adapters_of_heads(void **state)
+{
+    (void)state;
+    char path[512], adapter[512];
+    struct pp_error err;
+    struct pp_model *m;
+    struct pp_adapter *a;
+    path_of(path, sizeof path, "latent.gguf");
+    path_of(adapter, sizeof adapter, "adapter.gguf");
+    write_model(path, "deepseek-v2-lite", "q4_0", 1);
+    assert_ok(pp_model_open(path, &m, &err), err);
+    const struct pp_random_adapter spec = {.kind = PP_RANDOM_LORA, .rank = 2, .all = true, .seed = 1};
+    assert_ok(pp_random_adapter_write(m, &spec, adapter, &err), err);
+    assert_ok(pp_adapter_load(m, adapter, &a, &err), err);
+    assert_string_equal(pp_adapter_info(a)->targets,
+                        "attn_q attn_kv_a_mqa attn_output ffn_gate ffn_up ffn_down attn_kv_b");
+    pp_adapter_free(a);
+    pp_model_close(m);
+    unlink(path);
+    unlink(adapter);
+}
+
 TEST_GROUP(bench)
 {
     const struct CMUnitTest tests[] = {
@@ -382,6 +404,7 @@ TEST_GROUP(bench)
         cmocka_unit_test(products_by_themselves),
         cmocka_unit_test(random_adapters_fit),
         cmocka_unit_test(random_adapters_of_experts),
+        cmocka_unit_test(random_adapters_of_heads),
     };
     return cmocka_run_group_tests_name("bench", tests, NULL, NULL);
 }
