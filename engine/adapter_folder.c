@@ -26,6 +26,13 @@ static const struct {
     {"monteclora_config", "LoRA that is drawn"},
 };
 
+/* Those that only training knows, or that are read elsewhere. Options of this kind, "use_..." and "..._config", come
+ * with new versions of PEFT and change what is computed, some of them without a tensor that would tell. */
+static const char *const known[] = {
+    "use_dora", "use_rslora", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config",
+    "megatron_config", "runtime_config",
+};
+
 /* Initialisations that also change the base model's weights, so that the adapter alone does not fit the original. */
 static const char *const refused_init[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 
@@ -48,6 +55,17 @@ static bool is_string(const cJSON *item, const char *s)
     return cJSON_IsString(item) && strcmp(item->valuestring, s) == 0;
 }
 
+/* Whether PEFT knows how to make a LoRA of an adapter of this kind: what adds to a matrix. */
+static bool converts(const cJSON *type)
+{
+    static const char *const kinds[] = {"LOHA", "LOKR", "VERA", "VBLORA", "RANDLORA", "FOURIERFT", "C3A", "MISS",
+                                        "GRALORA", "DELORA", "WAVEFT", "TINYLORA", "UNILORA", "PSOFT"};
+    size_t i = 0;
+    while (i < sizeof kinds / sizeof *kinds && !is_string(type, kinds[i]))
+        i++;
+    return i < sizeof kinds / sizeof *kinds;
+}
+
 static enum pp_code read_kind(struct pp_adapter_file *f, struct pp_error *err)
 {
     const cJSON *type = member(f, "peft_type");
@@ -56,17 +74,31 @@ static enum pp_code read_kind(struct pp_adapter_file *f, struct pp_error *err)
         f->kind = PP_ADAPTER_IA3;
     else if (!is_string(type, "LORA"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA, DoRA or IA3 (peft_type: "
-                       "%.40s)", f->path, cJSON_IsString(type) ? type->valuestring : "none");
+                       "%.40s)%s", f->path, cJSON_IsString(type) ? type->valuestring : "none",
+                       converts(type) ? "; PEFT makes a LoRA that is near it: save_as_lora" : "");
     return PP_OK;
+}
+
+static bool is_known(const char *option)
+{
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(option, known[i]) == 0)
+            return true;
+    return strncmp(option, "use_", 4) != 0 && !pp_ends_with(option, "_config");
 }
 
 static enum pp_code check_features(const struct pp_adapter_file *f, struct pp_error *err)
 {
-    const cJSON *init = member(f, "init_lora_weights");
+    const cJSON *init = member(f, "init_lora_weights"), *option;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (switched_on(member(f, refused[i].name)))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "%s uses %s: %s; that is not supported", f->path, refused[i].name,
                            refused[i].what);
+    cJSON_ArrayForEach(option, f->config)
+        if (switched_on(option) && !is_known(option->string))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s says %.60s, which is not known here and may change what the "
+                           "adapter computes; if it does not, take it out of %s", f->path, option->string,
+                           pp_adapter_config_file);
     for (size_t i = 0; cJSON_IsString(init) && i < sizeof refused_init / sizeof *refused_init; i++)
         if (pp_ncasecmp(init->valuestring, refused_init[i], strlen(refused_init[i])) == 0)
             return pp_fail(err, PP_ERR_UNSUPPORTED,

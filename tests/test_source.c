@@ -934,6 +934,8 @@ static void test_peft_scales(void **state)
         {",\"alpha_pattern\":{\"q_pro\":1,\"[qk]_proj\":8,\"q_proj\":1}", 4.0},
         {",\"alpha_pattern\":{\"a|q_proj\":8},\"rank_pattern\":{\"k_proj\":5,\"[qv]_proj\":2},\"r\":2", 4.0},
         {",\"modules_to_save\":[],\"use_dora\":false,\"bias\":\"none\",\"init_lora_weights\":\"gaussian\"", 3.0},
+        {",\"use_newest\":false,\"newest_config\":{},\"other_config\":null,\"ensure_weight_tying\":true,"
+         "\"velora_config\":{\"num_groups\":32},\"eva_config\":{\"rho\":2.0},\"init_lora_weights\":\"eva\"", 3.0},
     };
     struct pp_adapter_file *f;
     struct pp_error err;
@@ -958,6 +960,8 @@ static void test_peft_refused(void **state)
         {",\"init_lora_weights\":\"pissa_niter_4\"", "path_initial_model_for_weight_conversion"},
         {",\"init_lora_weights\":\"OLoRA\"", "OLoRA"},
         {",\"use_qalora\":true", "use_qalora: LoRA of groups"},
+        {",\"use_newest\":true", "use_newest, which is not known"},
+        {",\"newest_config\":{\"k\":1}", "newest_config, which is not known"},
         {",\"alpha_pattern\":{\"(q_proj\":4}", "alpha_pattern"},
         {",\"alpha_pattern\":{\"q_proj\":\"4\"}", "alpha_pattern"},
         {",\"alpha_pattern\":{\"((.+)+(.+)+)+[!?]\":4}", "too long"},
@@ -976,6 +980,16 @@ static void test_peft_refused(void **state)
         assert_int_equal(open_peft(cases[i].more, NULL, &f, &err), PP_ERR_UNSUPPORTED);
         if (!strstr(err.text, cases[i].text))
             fail_msg("\"%s\" does not say \"%s\"", err.text, cases[i].text);
+    }
+    static const char *const others[] = {"VERA", "OFT", "ADALORA", "PREFIX_TUNING"};
+    char dir[400], text[64];
+    snprintf(dir, sizeof dir, "%s", folder("another-kind"));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        snprintf(text, sizeof text, "{\"peft_type\":\"%s\"}", others[i]);
+        write_text(dir, "adapter_config.json", text);
+        assert_int_equal(pp_adapter_file_open(dir, &f, &err), PP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, others[i]));
+        assert_true((strstr(err.text, "save_as_lora") != NULL) == (i == 0));
     }
     assert_int_equal(open_peft("", unknown, &f, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "it has base_model.model._orig_mod.model.norm.weight"));
