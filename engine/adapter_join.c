@@ -199,14 +199,13 @@ int64_t pp_join_rank(const struct pp_join *j, uint32_t *type)
 {
     struct pp_joined_part parts[PP_JOINED_PARTS] = {{0}};
     for (int i = 0; i < PP_JOINED_PARTS; i++)
-        parts[i].target = j->of[i];
+        parts[i].target = j->of[i] && j->of[i]->rank ? j->of[i] : NULL;
     return pp_adapter_joined_rank(parts, PP_JOINED_PARTS, type);
 }
 
-/* Where the rows of a part lie in the whole, and in its target. from, to: new, pp_free. */
-static enum pp_code find_rows(const struct pp_join *j, int place, const struct pp_hparams *hp,
-                              const struct pp_join_way *way, int64_t n_out, struct pp_joined_part *part,
-                              int32_t **from, int32_t **to, struct pp_error *err)
+enum pp_code pp_join_rows(const struct pp_join *j, int place, const struct pp_hparams *hp,
+                          const struct pp_join_way *way, int64_t n_out, int64_t *n_rows, int32_t **from, int32_t **to,
+                          struct pp_error *err)
 {
     const struct pp_adapter_target *t = j->of[place];
     const bool pairs = pp_arch_rows(pp_arch_by_name(hp->arch), j->names[place]) != PP_ROWS_SAME;
@@ -227,7 +226,7 @@ static enum pp_code find_rows(const struct pp_join *j, int place, const struct p
         (*to)[r] = (int32_t)pp_key_part_row(hp, way->keys->kinds[place], r);
     if (!way->keys)
         pp_adapter_outputs(&whole, hp, place, pairs ? way->to : PP_PAIRS_SAME, *to);
-    *part = (struct pp_joined_part){.target = t, .n_out = n, .from = *from, .to = *to};
+    *n_rows = n;
     return PP_OK;
 }
 
@@ -238,11 +237,15 @@ enum pp_code pp_join_make(const struct pp_join *j, const struct pp_hparams *hp, 
     int32_t *from[PP_JOINED_PARTS] = {NULL}, *to[PP_JOINED_PARTS] = {NULL};
     enum pp_code code = PP_OK;
     for (int i = 0; i < PP_JOINED_PARTS && !code; i++) {
-        if (j->of[i] && j->of[i]->n_in != n_in)
-            code = pp_fail(err, PP_ERR_MISMATCH, "the adapter's %s has %lld inputs, but %s has %lld", j->of[i]->name,
-                           (long long)j->of[i]->n_in, j->name, (long long)n_in);
-        else if (j->of[i])
-            code = find_rows(j, i, hp, way, n_out, &parts[i], &from[i], &to[i], err);
+        const struct pp_adapter_target *t = j->of[i] && j->of[i]->rank ? j->of[i] : NULL;
+        if (t && t->n_in != n_in)
+            code = pp_fail(err, PP_ERR_MISMATCH, "the adapter's %s has %lld inputs, but %s has %lld", t->name,
+                           (long long)t->n_in, j->name, (long long)n_in);
+        else if (t)
+            code = pp_join_rows(j, i, hp, way, n_out, &parts[i].n_out, &from[i], &to[i], err);
+        parts[i].target = t;
+        parts[i].from = from[i];
+        parts[i].to = to[i];
     }
     if (!code && !pp_adapter_join(parts, PP_JOINED_PARTS, n_in, n_out, 0, out))
         code = pp_fail_nomem(err, "an adapter's matrices");

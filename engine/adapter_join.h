@@ -61,10 +61,15 @@ struct pp_join_way {
 };
 /* Adds a target's matrix of that name; false: there is one already. */
 bool pp_join_add(struct pp_join *j, int place, const char *name, const struct pp_adapter_target *t, int part);
-/* The rank that comes of it, and as pp_adapter_joined_rank. */
+/* Where the rows of a part lie in the whole [n_out], and in its target: from, to [n_rows], new, pp_free.
+ * PP_ERR_MISMATCH: it is not as large as there. */
+enum pp_code pp_join_rows(const struct pp_join *j, int place, const struct pp_hparams *hp,
+                          const struct pp_join_way *way, int64_t n_out, int64_t *n_rows, int32_t **from, int32_t **to,
+                          struct pp_error *err);
+/* The rank that comes of it, 0 if no part has A and B, and as pp_adapter_joined_rank. */
 int64_t pp_join_rank(const struct pp_join *j, uint32_t *type);
-/* A and B of the whole [n_out, n_in] in a model with these numbers. PP_ERR_MISMATCH: parts are not as large as theirs
- * of that. */
+/* A and B of the whole [n_out, n_in] in a model with these numbers, if its rank is not 0. PP_ERR_MISMATCH: parts are
+ * not as large as theirs of that. */
 enum pp_code pp_join_make(const struct pp_join *j, const struct pp_hparams *hp, const struct pp_join_way *way,
                           int64_t n_in, int64_t n_out, struct pp_joined *out, struct pp_error *err);
 

@@ -209,6 +209,12 @@ void pp_lora_q8_row(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum
 enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
                                 pp_lora_order order, const struct pp_lora_halves *halves,
                                 struct pp_error *err);
+/* The same of a matrix of which several targets change parts; halves: of all of it, if its rank is not 0. */
+struct pp_join;
+struct pp_join_way;
+enum pp_code pp_lora_load_joined_kinds(struct pp_adapter *a, int linear, const struct pp_join *join,
+                                       const struct pp_join_way *way, const struct pp_lora_halves *halves,
+                                       struct pp_error *err);
 /* Whether nothing of that changes anything; of DoRA, if its A and B do not. */
 bool pp_lora_kinds_idle(const struct pp_lora_target *t, int64_t n_in, int64_t n_out);
 void pp_lora_free_kinds(struct pp_lora_target *t);

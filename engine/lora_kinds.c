@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/adapter_file.h"
+#include "engine/adapter_join.h"
 #include "engine/base/mem.h"
 #include "engine/cpu/layout.h"
 #include "engine/lora.h"
@@ -52,6 +53,7 @@ struct loading {
     const struct pp_linear *linear;
     int64_t n_in, n_out;
     pp_lora_order order; /* of outputs in the file, or NULL */
+    const bool *dora;    /* [n_out]: those that have a magnitude; NULL: all */
     struct pp_error *err;
 };
 
@@ -214,6 +216,8 @@ static enum pp_code dora_rows(const struct loading *l, const struct dora_work *d
     for (int i = 0; i < n; i++) {
         const int64_t r = row0 + i;
         const float *b = d->b + r * rank;
+        if (l->dora && !l->dora[r]) /* zeros: as if there were no DoRA */
+            continue;
         double norm = fmax(sqrt(self_product(d->w + i * d->stride, l->n_in)), LEAST_NORM), square = norm * norm;
         double mixed = 0; /* <W_r, (B A)_r> = sum over k of B[r][k] <W_r, A_k> */
         for (int k = 0; k < rank; k++)
@@ -250,6 +254,23 @@ static enum pp_code load_dora(const struct loading *l, const float *a, const flo
     return code;
 }
 
+static enum pp_code load_kinds(const struct loading *l, int linear, const struct pp_lora_halves *halves)
+{
+    const struct pp_adapter_target *t = l->t;
+    enum pp_code code = PP_OK;
+    l->to->special = t->bias.data || t->b_bias.data || t->ia3.data || t->magnitude.data;
+    if (t->bias.data || t->b_bias.data)
+        code = load_bias(l);
+    if (!code && t->ia3.data)
+        code = load_ia3(l, linear);
+    if (!code && t->magnitude.data && t->rank > MOST_RANK)
+        code = pp_fail(l->err, PP_ERR_UNSUPPORTED, "adapter %s: %s is a DoRA of rank %lld; at most %d can be run",
+                       l->a->path, t->name, (long long)t->rank, MOST_RANK);
+    if (!code && t->magnitude.data)
+        code = load_dora(l, halves->values[0], halves->values[1]);
+    return code;
+}
+
 enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct pp_adapter_target *t,
                                 pp_lora_order order, const struct pp_lora_halves *halves,
                                 struct pp_error *err)
@@ -259,17 +280,123 @@ enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct p
         .a = a, .t = t, .to = &a->targets[linear], .linear = &base, .n_in = base.w->ne[0], .n_out = base.w->ne[1],
         .order = order, .err = err,
     };
+    return load_kinds(&l, linear, halves);
+}
+
+/* --- parts of a matrix ----------------------------------------------------------------------------------------- */
+
+/* Vectors of parts, put together to those of the whole; where a part has none, what changes nothing. */
+struct whole {
+    float *bias, *b_bias, *ia3, *magnitude; /* [n_out], or NULL: no part has one */
+    bool *dora;                             /* [n_out]: there is a magnitude */
+};
+
+static bool make_vector(float **out, bool wanted, int64_t n, float value)
+{
+    if (!wanted || *out)
+        return true;
+    *out = pp_malloc((size_t)n * sizeof **out);
+    for (int64_t i = 0; *out && i < n; i++)
+        (*out)[i] = value;
+    return *out != NULL;
+}
+
+/* Room for what a part has; the bias that is there without one is the model's own. */
+static bool make_vectors(const struct loading *l, const struct pp_adapter_target *t, struct whole *w)
+{
+    const bool first_bias = t->bias.data && !w->bias;
+    const struct pp_tensor *own = l->linear->b;
+    if (t->magnitude.data && !w->dora && !(w->dora = pp_calloc((size_t)l->n_out, sizeof *w->dora)))
+        return false;
+    if (!make_vector(&w->bias, t->bias.data, l->n_out, 0) || !make_vector(&w->b_bias, t->b_bias.data, l->n_out, 0) ||
+        !make_vector(&w->ia3, t->ia3.data, l->n_out, 1) ||
+        !make_vector(&w->magnitude, t->magnitude.data, l->n_out, 0))
+        return false;
+    if (first_bias && own)
+        pp_dequantize_row(own->type,
+                          (const uint8_t *)own->data + (size_t)l->linear->row * pp_type_row_bytes(own->type, l->n_out),
+                          w->bias, l->n_out);
+    return true;
+}
+
+/* Where a part's outputs are in its target, and in the whole. */
+struct part_rows {
+    int64_t n;
+    int32_t *from, *to;
+};
+
+static enum pp_code put_vector(const struct loading *l, const struct pp_tensor *t, const struct part_rows *rows,
+                               float factor, float *out)
+{
+    float *values = NULL;
+    const enum pp_code code = t->data ? pp_lora_floats(l->a, t, false, &values, l->err) : PP_OK;
+    for (int64_t r = 0; t->data && !code && r < rows->n; r++)
+        out[rows->to[r]] = factor * values[rows->from[r]];
+    pp_free(values);
+    return code;
+}
+
+static enum pp_code put_part(const struct loading *l, const struct pp_adapter_target *t, const struct part_rows *rows,
+                             struct whole *w)
+{
+    const float scale = l->to->scale != 0.0f ? t->scale / l->to->scale : 0.0f; /* of the whole */
+    enum pp_code code = make_vectors(l, t, w) ? PP_OK : pp_fail_nomem(l->err, "an adapter");
+    if (!code)
+        code = put_vector(l, &t->bias, rows, 1, w->bias);
+    if (!code)
+        code = put_vector(l, &t->b_bias, rows, scale, w->b_bias);
+    if (!code)
+        code = put_vector(l, &t->ia3, rows, 1, w->ia3);
+    if (!code)
+        code = put_vector(l, &t->magnitude, rows, 1, w->magnitude);
+    for (int64_t r = 0; t->magnitude.data && !code && r < rows->n; r++)
+        w->dora[rows->to[r]] = true;
+    return code;
+}
+
+static struct pp_tensor vector_of(const char *name, const float *values, int64_t n)
+{
+    return (struct pp_tensor){.name = name, .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1}, .data = values,
+                              .size = values ? (size_t)n * sizeof *values : 0};
+}
+
+enum pp_code pp_lora_load_joined_kinds(struct pp_adapter *a, int linear, const struct pp_join *join,
+                                       const struct pp_join_way *way, const struct pp_lora_halves *halves,
+                                       struct pp_error *err)
+{
+    const struct pp_linear base = pp_plan_target(&a->model->plan, linear);
+    struct pp_adapter_target t = {.name = join->name, .rank = a->targets[linear].rank,
+                                  .scale = a->targets[linear].scale};
+    struct loading l = {
+        .a = a, .t = &t, .to = &a->targets[linear], .linear = &base, .n_in = base.w->ne[0], .n_out = base.w->ne[1],
+        .err = err,
+    };
+    struct whole w = {0};
     enum pp_code code = PP_OK;
-    l.to->special = t->bias.data || t->b_bias.data || t->ia3.data || t->magnitude.data;
-    if (t->bias.data || t->b_bias.data)
-        code = load_bias(&l);
-    if (!code && t->ia3.data)
-        code = load_ia3(&l, linear);
-    if (!code && t->magnitude.data && t->rank > MOST_RANK)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s is a DoRA of rank %lld; at most %d can be run", a->path,
-                       t->name, (long long)t->rank, MOST_RANK);
-    if (!code && t->magnitude.data)
-        code = load_dora(&l, halves->values[0], halves->values[1]);
+    for (int i = 0; i < PP_JOINED_PARTS && !code; i++) {
+        const struct pp_adapter_target *part = join->of[i];
+        struct part_rows rows = {0};
+        if (!part || !(part->bias.data || part->b_bias.data || part->ia3.data || part->magnitude.data))
+            continue;
+        code = pp_join_rows(join, i, pp_source_hparams(a->model->source), way, l.n_out, &rows.n, &rows.from, &rows.to,
+                            err);
+        if (!code)
+            code = put_part(&l, part, &rows, &w);
+        pp_free(rows.from);
+        pp_free(rows.to);
+    }
+    t.bias = vector_of(join->name, w.bias, l.n_out);
+    t.b_bias = vector_of(join->name, w.b_bias, l.n_out);
+    t.magnitude = vector_of(join->name, w.magnitude, l.n_out);
+    t.ia3 = vector_of(join->name, w.ia3, l.n_out);
+    l.dora = w.dora;
+    if (!code)
+        code = load_kinds(&l, linear, halves);
+    pp_free(w.bias);
+    pp_free(w.b_bias);
+    pp_free(w.ia3);
+    pp_free(w.magnitude);
+    pp_free(w.dora);
     return code;
 }
 

@@ -171,7 +171,7 @@ static int find_whole(const struct loading *l, const char *name, const struct jo
     struct pp_rows rows = {0};
     *place = pp_adapter_whole_name(name, whole, &way);
     const int linear = *place < 0 ? -1 : linear_by_name(&m->plan, whole);
-    if (linear < 0 || (own >= 0 && own != linear) || !t->rank)
+    if (linear < 0 || (own >= 0 && own != linear) || !t->n_out)
         return -1;
     const struct pp_tensor *w = m->plan.linears[linear].w;
     const int64_t n_out = part_outputs(job, pp_source_hparams(m->source));
@@ -182,6 +182,14 @@ static int find_whole(const struct loading *l, const char *name, const struct jo
     return rows.n_rows == n_out && n_out != w->ne[1] ? linear : -1;
 }
 
+/* Whether the model has a matrix of which this would be a part by its name. */
+static bool is_part(const struct loading *l, const char *name)
+{
+    char whole[PP_HF_NAME];
+    struct pp_join_way way;
+    return pp_adapter_whole_name(name, whole, &way) >= 0 && linear_by_name(&l->a->model->plan, whole) >= 0;
+}
+
 /* Notes that a target changes that part of a matrix. */
 static enum pp_code join_target(struct loading *l, const char *name, const struct job *job, int linear, int place,
                                 struct pp_error *err)
@@ -189,10 +197,10 @@ static enum pp_code join_target(struct loading *l, const char *name, const struc
     const struct pp_adapter_target *t = job->target;
     struct pp_adapter *a = l->a;
     int i = 0;
-    if (t->bias.data || t->b_bias.data || t->magnitude.data || t->ia3.data || t->weight.data || t->tokens.data)
+    if (t->weight.data || t->tokens.data || t->ia3_input)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "adapter %s changes %s by more than a LoRA, but %s has it in one matrix with others; that is "
-                       "not supported", a->path, name, a->model->info.name);
+                       "adapter %s %s %s, but %s has it in one matrix with others; that is not supported", a->path,
+                       t->ia3_input ? "scales the input of" : "replaces", name, a->model->info.name);
     while (i < l->n_joins && l->joined[i] != linear)
         i++;
     const bool is_new = i == l->n_joins;
@@ -268,6 +276,10 @@ static enum pp_code check_target(const struct loading *l, const char *name, stru
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "adapter %s changes %s, keys or values alone of latent attention's heads, or groups of heads; "
                        "adapters of these are not supported", a->path, name);
+    if (job->linear < 0 && t->ia3_input && is_part(l, name))
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "adapter %s scales the input of %s, but %s has it in one matrix with others; that is not "
+                       "supported", a->path, name, m->info.name);
     if (job->linear < 0)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s changes %s, which %s does not have; it was made for another model", a->path, name,
@@ -383,17 +395,25 @@ static enum pp_code load_joined(const struct loading *l, const struct job *job, 
     for (int i = 0; i < PP_JOINED_PARTS; i++)
         if (job->join->of[i])
             pp_adapter_whole_name(job->join->names[i], whole, &way);
-    enum pp_code code = pp_join_make(job->join, hp, &way, w->ne[0], w->ne[1], &joined, err);
+    struct pp_lora_target *own = &a->targets[job->linear];
+    struct pp_lora_halves halves = {0};
+    enum pp_code code = own->rank ? pp_join_make(job->join, hp, &way, w->ne[0], w->ne[1], &joined, err) : PP_OK;
     if (code)
         return code;
-    struct pp_lora_halves halves = {.values = {joined.a, joined.b}};
-    code = pp_lora_look(a, job->join->name, joined.rank * w->ne[0], joined.rank * w->ne[1], &halves, err);
-    a->targets[job->linear].scale = joined.scale;
-    if (!code)
+    own->scale = joined.scale;
+    if (own->rank) {
+        halves.values[0] = joined.a;
+        halves.values[1] = joined.b;
+        code = pp_lora_look(a, job->join->name, joined.rank * w->ne[0], joined.rank * w->ne[1], &halves, err);
+    }
+    if (!code && own->rank)
         code = pp_lora_hold(a, job->linear,
                             held_type(a->model, w, l->exact, fmaxf(halves.most[0], halves.most[1])), &halves, room,
                             err);
-    if (!code && joined.scale != 0.0f && halves.most[0] != 0.0f && halves.most[1] != 0.0f)
+    if (!code)
+        code = pp_lora_load_joined_kinds(a, job->linear, job->join, &way, &halves, err);
+    const bool product = halves.most[0] != 0.0f && halves.most[1] != 0.0f;
+    if (!code && !(pp_lora_kinds_idle(own, w->ne[0], w->ne[1]) && (own->scale == 0.0f || !product)))
         atomic_store_explicit(&a->acts, true, memory_order_relaxed);
     pp_joined_free(&joined);
     return code;
@@ -450,15 +470,13 @@ static int threads_for(const struct loading *l)
     const size_t few_bytes = 2 << 20;
     size_t bytes = 0;
     for (int i = 0; i < l->n; i++) {
-        const struct pp_adapter_target *t = l->jobs[i].target;
-        if (!t)
-            continue;
-        if (l->jobs[i].of_heads) {
-            bytes += t->a.size + t->b.size;
-            continue;
-        }
-        const struct pp_tensor *w = pp_plan_target(&l->a->model->plan, l->jobs[i].linear).w;
-        bytes += t->a.size + t->b.size + t->weight.size + (t->magnitude.data ? w->size : 0); /* a DoRA reads all of W */
+        const struct job *job = &l->jobs[i];
+        const struct pp_tensor *w = job->of_heads ? NULL : pp_plan_target(&l->a->model->plan, job->linear).w;
+        const struct pp_adapter_target *const *of = job->join ? job->join->of : &job->target;
+        for (int k = 0; k < (job->join ? PP_JOINED_PARTS : 1); k++)
+            if (of[k])
+                bytes += of[k]->a.size + of[k]->b.size + of[k]->weight.size +
+                         (of[k]->magnitude.data ? w->size : 0); /* a DoRA reads all of W */
     }
     return bytes > few_bytes ? MOST : 1;
 }

@@ -16,7 +16,7 @@
 #include "engine/lora.h"
 #include "engine/safetensors.h"
 #include "tests/adapter_folder.h"
-#include "tests/decoder_model.h"
+#include "tests/decoder_model_int.h"
 #include "tests/expert_model.h"
 #include "tests/passes.h"
 #include "tests/small_model.h"
@@ -347,6 +347,186 @@ static void other_pieces(void **state)
     check_pieces("plamo3", whole, merge_apart, true);
     check_pieces("pangu-embedded", parts, merge_together, true);
     check_pieces("xverse", parts, merge_together, false); /* whose files have pairs of heads side by side */
+}
+
+/* Rows of W become magnitude / |W + scale B A| (W + scale B A) of a module that is called otherwise. */
+static void dora_rows(struct folder *f, const struct pp_tensor *w, const char *word, const char *other, int64_t first,
+                      int64_t n, float *out)
+{
+    char name[160];
+    merge_rows(f, w, word, other, first, n, out);
+    snprintf(name, sizeof name, "base_model.model.%.*s%s.lora_magnitude_vector",
+             (int)(strstr(w->name, word) - w->name), w->name, other);
+    const float *magnitude = folder_add(f, name, n, 0, 1.5f, 0.5f);
+    for (int64_t r = 0; r < n; r++) {
+        float *row = out + (first + r) * w->ne[0];
+        double square = 0;
+        for (int64_t i = 0; i < w->ne[0]; i++)
+            square += (double)row[i] * (double)row[i];
+        for (int64_t i = 0; i < w->ne[0]; i++)
+            row[i] = (float)((double)row[i] * (double)magnitude[r] / sqrt(square));
+    }
+}
+
+/* DoRAs of q and v, not of k, and of what gates multiply, not of these. */
+static float *dora_apart(struct folder *f, const struct pp_tensor *w)
+{
+    float *out = pp_malloc(w->size);
+    const int64_t n = w->ne[1];
+    memcpy(out, w->data, w->size);
+    if (strstr(w->name, "gate_up_proj")) {
+        dora_rows(f, w, "gate_up_proj", "up_proj", n / 2, n / 2, out);
+        return out;
+    }
+    dora_rows(f, w, "qkv_proj", "v_proj", n / 4 * 3, n / 4, out);
+    dora_rows(f, w, "qkv_proj", "q_proj", 0, n / 2, out);
+    return out;
+}
+
+/* IA3s of k and v, as PEFT has them, and of gates. */
+static float *scale_apart(struct folder *f, const struct pp_tensor *w)
+{
+    static const char *const words[][2] = {{"qkv_proj", "k_proj"}, {"qkv_proj", "v_proj"},
+                                           {"gate_up_proj", "gate_proj"}};
+    float *out = pp_malloc(w->size);
+    memcpy(out, w->data, w->size);
+    for (int i = 0; i < 3; i++) {
+        const char *word = strstr(w->name, words[i][0]);
+        const int64_t n = w->ne[1] / (i < 2 ? 4 : 2), first = i < 2 ? (2 + i) * n : 0;
+        char name[160];
+        if (!word)
+            continue;
+        snprintf(name, sizeof name, "base_model.model.%.*s%s.ia3_l", (int)(word - w->name), w->name, words[i][1]);
+        const float *scales = folder_add(f, name, n, 1, 1, 0.4f);
+        for (int64_t r = 0; r < n * w->ne[0]; r++)
+            out[first * w->ne[0] + r] *= scales[r / w->ne[0]];
+    }
+    return out;
+}
+
+/* More than LoRAs of parts of a matrix, on the model's folder and on its file. */
+static void kinds_of_parts(void **state)
+{
+    static const struct {
+        change_fn *change;
+        const char *config;
+    } cases[] = {
+        {dora_apart, "{\"peft_type\":\"LORA\",\"use_dora\":true,\"r\":3,\"lora_alpha\":6}"},
+        {scale_apart, "{\"peft_type\":\"IA3\",\"feedforward_modules\":[]}"},
+    };
+    static const char *const whole[] = {".qkv_proj.weight", ".gate_up_proj.weight", NULL};
+    struct decoder_shape s = decoder_shape("plamo3");
+    s.n_layer = 2;
+    struct decoder *d = decoder_make(&s);
+    struct pp_error err;
+    const int n = SMALL_TEXT * s.n_vocab;
+    const char *file = decoder_write(d), *model = fresh_path("model");
+    (void)state;
+    assert_ok(pp_convert_to_folder(file, model, &(struct pp_convert_options){0}, &err), err);
+    for (int i = 0; i < 2; i++) {
+        struct folder f = {.random = 6};
+        const char *merged = change_folder(model, whole, cases[i].change, &f);
+        const char *peft = folder_write_peft(&f, cases[i].config);
+        float *want = logits_of(merged, NULL, s.n_vocab), *alone = logits_of(model, NULL, s.n_vocab);
+        assert_true(farthest(alone, want, n) > 0.01);
+        for (int k = 0; k < 2; k++) {
+            float *got = logits_of(k ? file : model, peft, s.n_vocab);
+            if (!(farthest(got, want, n) < 1e-4))
+                fail_msg("%s on %s is %g off", peft, k ? file : model, farthest(got, want, n));
+            pp_free(got);
+        }
+        pp_free(want);
+        pp_free(alone);
+        folder_empty(&f);
+    }
+    decoder_free(d);
+}
+
+/* The same model with q, k and v in one matrix, and in one of each: Phi 2's, as files of several ages have it. */
+static struct decoder *take_apart(const struct decoder *from)
+{
+    static const char *const words[] = {"attn_q", "attn_k", "attn_v"};
+    struct decoder_shape s = from->s;
+    s.joined = false;
+    struct decoder *d = decoder_make(&s);
+    for (int i = 0; i < d->n; i++) {
+        struct matrix *to = &d->t[i];
+        const struct matrix *own = decoder_find(from, to->name);
+        int64_t at = 0; /* rows before it in the whole */
+        char name[48];
+        for (int k = 0; !own && k < 3; k++) {
+            const char *word = strstr(to->name, words[k]);
+            if (!word)
+                continue;
+            snprintf(name, sizeof name, "%.*sattn_qkv%s", (int)(word - to->name), to->name, word + strlen(words[k]));
+            own = decoder_find(from, name);
+            at = k * s.n_head * s.head_dim; /* as many heads of each */
+        }
+        assert_non_null(own);
+        const int64_t width = to->rows ? to->cols : 1, n = to->rows ? to->rows : to->cols;
+        memcpy(to->values, own->values + at * width, (size_t)(n * width) * sizeof *to->values);
+    }
+    return d;
+}
+
+/* Adds an adapter of attention's modules of a layer: a LoRA with biases of its B (kind 0), a DoRA (1), both beside
+ * biases in the model's place, of which the first module, or the second, has only that; or an IA3 (2). */
+static void add_kind(struct folder *f, int l, int kind, const char *const *modules, int64_t n_out, int64_t n_in)
+{
+    for (int m = 0; modules[m]; m++) {
+        char name[160];
+        const bool lora = kind < 2 && (m != kind || !modules[1]);
+        char *end = name + snprintf(name, sizeof name, "base_model.model.model.layers.%d.self_attn.%s", l, modules[m]);
+        if (lora) {
+            strcpy(end, ".lora_A.weight");
+            folder_add(f, name, RANK, n_in, 0, 0.2f);
+            strcpy(end, ".lora_B.weight");
+            folder_add(f, name, n_out, RANK, 0, 0.2f);
+            strcpy(end, kind ? ".lora_magnitude_vector" : ".lora_B.bias");
+            folder_add(f, name, n_out, 0, kind ? 1.5f : 0, 0.4f);
+        }
+        strcpy(end, kind == 2 ? ".ia3_l" : lora ? ".base_layer.bias" : ".bias");
+        if (m != 2 - kind || !modules[1]) /* nor have all of them everything */
+            folder_add(f, name, n_out, kind == 2, kind == 2, 0.4f);
+    }
+}
+
+/* They give on a model with q, k and v in one matrix what they give on the other, at any strength, whether they have
+ * them in one or apart. */
+static void kinds_of_apart(void **state)
+{
+    static const char *const configs[] = {
+        "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6,\"lora_bias\":true,\"bias\":\"all\","
+        "\"alpha_pattern\":{\"k_proj\":2}}",
+        "{\"peft_type\":\"LORA\",\"use_dora\":true,\"r\":3,\"lora_alpha\":6,\"bias\":\"all\"}",
+        "{\"peft_type\":\"IA3\",\"feedforward_modules\":[]}"};
+    static const char *const modules[2][4] = {{"q_proj", "k_proj", "v_proj", NULL}, {"qkv_proj", NULL}};
+    struct decoder_shape s = decoder_shape("phi2");
+    s.joined = true;
+    s.n_layer = 2;
+    struct decoder *whole = decoder_make(&s), *apart = take_apart(whole);
+    const char *files[] = {decoder_write(whole), decoder_write(apart)};
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        struct folder f = {.random = 7};
+        const int kind = i / 2, in_one = i % 2;
+        const float strength = i < 3 ? 1 : 0.6f;
+        for (int l = 0; l < s.n_layer; l++)
+            add_kind(&f, l, kind, modules[in_one], s.n_head * s.head_dim * (in_one ? 3 : 1), s.n_embd);
+        const char *peft = folder_write_peft(&f, configs[kind]);
+        float *got = logits_at(files[0], peft, strength, s.n_vocab),
+              *want = logits_at(files[1], peft, strength, s.n_vocab),
+              *alone = logits_of(files[0], NULL, s.n_vocab);
+        assert_true(farthest(alone, want, SMALL_TEXT * s.n_vocab) > 0.01);
+        if (!(farthest(got, want, SMALL_TEXT * s.n_vocab) < 1e-4))
+            fail_msg("kind %d, in one %d, is %g off", kind, in_one, farthest(got, want, SMALL_TEXT * s.n_vocab));
+        pp_free(got);
+        pp_free(want);
+        pp_free(alone);
+        folder_empty(&f);
+    }
+    decoder_free(whole);
+    decoder_free(apart);
 }
 
 /* A model of three layers with states and one with attention. */
@@ -944,6 +1124,7 @@ TEST_GROUP(adapter_modules)
         cmocka_unit_test(by_keys),         cmocka_unit_test(own_tokens),   cmocka_unit_test(bad_tokens),
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
         cmocka_unit_test(norms),           cmocka_unit_test(other_norms),  cmocka_unit_test(other_pieces),
+        cmocka_unit_test(kinds_of_parts),  cmocka_unit_test(kinds_of_apart),
         cmocka_unit_test(beside_text),     cmocka_unit_test(norms_in_a_batch),
         cmocka_unit_test(shared_inputs),   cmocka_unit_test(mixed_inputs),
         cmocka_unit_test(identities),
