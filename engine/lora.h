@@ -21,7 +21,8 @@
  * instead of multiplying, as would one and another matrix in W's place: they are not put into one set
  * (pp_adapter_set_check).
  *
- * What latent attention has for each head has LoRAs only, which are made of one of both matrices (lora_heads.c). */
+ * What latent attention has for each head has LoRAs and DoRAs only, which are made of one of both matrices
+ * (lora_heads.c). */
 #ifndef PP_ENGINE_LORA_H
 #define PP_ENGINE_LORA_H
 
@@ -30,6 +31,9 @@
 #include "engine/cpu/matmul.h"
 #include "engine/cpu/ops.h"
 #include "engine/engine.h"
+
+/* What is held of a DoRA for each output: magnitude / |W| - 1; 2 scale <W, BA> / |W|^2; scale^2 |BA|^2 / |W|^2. */
+enum { PP_DORA_NUMBERS = 3 };
 
 /* Both halves are held in Q8_0 for weights that meet quantised activations, in F16 for others and for large models,
  * or as they are stored (pp_adapter_load_exact). */
@@ -51,7 +55,7 @@ struct pp_lora_target {
     float *bias;           /* [n_out] added, times the strength */
     float *input;          /* IA3: scale - 1 [n_in] */
     float *output;         /* IA3: scale - 1 [n_out] */
-    float *dora;           /* [3][n_out]: magnitude / |W| - 1; 2 scale <W, BA> / |W|^2; scale^2 |BA|^2 / |W|^2 */
+    float *dora;           /* [PP_DORA_NUMBERS][n_out] */
 };
 
 struct pp_own_token {
@@ -89,6 +93,8 @@ struct pp_lora_heads {
     struct pp_low_rank *b;  /* [n], each [n_out, rank] */
     uint8_t *data;          /* theirs, aligned to 64 bytes */
     size_t bytes;
+    bool turned;            /* of keys: what W's outputs are, goes into these */
+    float *dora;            /* [n][PP_DORA_NUMBERS][outputs of W]; NULL: it is none */
 };
 
 struct pp_adapter {
@@ -136,6 +142,7 @@ static inline const struct pp_lora_heads *pp_adapter_heads_at(const struct pp_ad
 
 /* Floats for the A x that any one adapter of a set brings to a row of one head of those; 0: none. */
 int pp_adapter_set_heads_room(const struct pp_adapter_set *set, int heads);
+bool pp_adapter_set_heads_dora(const struct pp_adapter_set *set); /* one of them is a DoRA of some heads */
 /* The index by which adapters know matrices of heads in the plan: of those that are of one tensor, the first. */
 int pp_lora_first_heads(const struct pp_plan *plan, const struct pp_heads *heads);
 
@@ -215,8 +222,20 @@ struct pp_join_way;
 enum pp_code pp_lora_load_joined_kinds(struct pp_adapter *a, int linear, const struct pp_join *join,
                                        const struct pp_join_way *way, const struct pp_lora_halves *halves,
                                        struct pp_error *err);
+/* Of DoRA: A A^T [rank, rank], and b' G b for a row of B; the numbers of output r, from |W|^2, <W, B A> and |B A|^2 of
+ * its row. At most of PP_DORA_MAX_RANK, for whose square there is room. */
+enum { PP_DORA_MAX_RANK = 1024 };
+void pp_lora_gram(const float *a, int rank, int64_t n, double *gram);
+double pp_lora_gram_norm(const float *b, const double *gram, int rank);
+struct pp_dora_row {
+    double square, mixed, low_rank;
+    double scale; /* alpha / rank */
+    float magnitude;
+};
+void pp_lora_dora_numbers(const struct pp_dora_row *row, int64_t n_out, int64_t r, float *dora);
 /* Whether nothing of that changes anything; of DoRA, if its A and B do not. */
 bool pp_lora_kinds_idle(const struct pp_lora_target *t, int64_t n_in, int64_t n_out);
+bool pp_lora_dora_idle(const float *dora, int64_t n_out); /* NULL: it is none */
 void pp_lora_free_kinds(struct pp_lora_target *t);
 /* lora_replaced.c: what stands for a matrix, a norm or the table of embeddings. What has the base model's values, all
  * of them, is left out. PP_ERR_MISMATCH: the model has no such tensor, or it has another shape. */

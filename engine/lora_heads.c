@@ -7,7 +7,10 @@
  *   W_v  + s B_v A
  *
  * so that of keys B is the same for all heads, and of values A is. What the cache holds is made before and knows
- * nothing of it. */
+ * nothing of it.
+ *
+ * With a DoRA each output of W, a dimension of a head's keys or values, has its g (lora.h): values are multiplied by
+ * it, and so are queries, which stand for keys that were, before they meet W_k'. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +18,7 @@
 #include "engine/adapter_file.h"
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
+#include "engine/cpu/layout.h"
 #include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/quant.h"
@@ -58,18 +62,19 @@ enum pp_code pp_lora_list_heads(struct pp_adapter *a, const struct pp_adapter_ta
     const struct pp_plan *plan = &a->model->plan;
     const struct pp_heads *keys = &plan->heads[at->keys], *values = &plan->heads[at->values];
     const int64_t n_in = keys->w[0]->ne[1], n_out = keys->n * (keys->w[0]->ne[0] + values->w[0]->ne[1]);
-    if (t->bias.data || t->b_bias.data || t->magnitude.data || t->ia3.data || t->weight.data || t->tokens.data)
+    if (t->bias.data || t->b_bias.data || t->ia3.data || t->weight.data || t->tokens.data)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "adapter %s changes %s, of the heads of latent attention, by more than a LoRA; that is not "
-                       "supported", a->path, t->name);
+                       "adapter %s changes %s, of the heads of latent attention, by more than a LoRA or DoRA; that is "
+                       "not supported", a->path, t->name);
     if (t->n_in != n_in || t->n_out != n_out)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,
                        t->name, (long long)t->n_out, (long long)t->n_in, a->model->info.name, (long long)n_out,
                        (long long)n_in);
-    if (t->rank > PP_LOW_RANK_MAX)
+    const int most = t->magnitude.data ? PP_DORA_MAX_RANK : PP_LOW_RANK_MAX;
+    if (t->rank > most)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld; at most %d can be run", a->path, t->name,
-                       (long long)t->rank, PP_LOW_RANK_MAX);
+                       (long long)t->rank, most);
     if (!a->heads && !(a->heads = pp_calloc((size_t)plan->n_heads, sizeof *a->heads)))
         return pp_fail_nomem(err, "an adapter");
     if (a->heads[at->keys].rank)
@@ -161,6 +166,105 @@ static enum pp_code hold_values(struct pp_lora_heads *l, const struct pp_tensor 
     return code;
 }
 
+/* --- DoRA ------------------------------------------------------------------------------------------------------ */
+
+/* What one of both tensors needs. */
+struct dora_work {
+    const double *gram;      /* of A */
+    const float *magnitude;  /* [n_head (n_key + n_value)] */
+    float *row;              /* of W as it is held */
+    double *squares;         /* [outputs]: |W|^2 of its rows */
+    double *products;        /* [rank, outputs]: <W, A_k> of its rows */
+};
+
+/* Adds what a row of W, as it is held, has of the sums over rows of W itself; row j of W', or of W. */
+static void add_sums(const struct dora_work *d, const struct pp_lora_heads *l, const float *a, int64_t n_latent,
+                     int64_t n, int64_t j)
+{
+    const float *w = d->row;
+    if (l->turned) {
+        for (int64_t r = 0; r < n; r++)
+            d->squares[r] += (double)w[r] * (double)w[r];
+        for (int k = 0; k < l->rank; k++)
+            for (int64_t r = 0; r < n; r++)
+                d->products[k * n + r] += (double)a[k * n_latent + j] * (double)w[r];
+        return;
+    }
+    for (int64_t i = 0; i < n_latent; i++)
+        d->squares[j] += (double)w[i] * (double)w[i];
+    for (int k = 0; k < l->rank; k++)
+        for (int64_t i = 0; i < n_latent; i++)
+            d->products[k * n + j] += (double)a[k * n_latent + i] * (double)w[i];
+}
+
+/* The numbers of all outputs of one of both, once its halves are held. */
+static enum pp_code fill_dora(struct pp_lora_heads *l, const struct pp_heads *heads, const struct dora_work *d,
+                              const struct pp_lora_halves *from, const struct rows_of_heads *rows,
+                              struct pp_error *err)
+{
+    const struct pp_tensor *first = heads->w[0];
+    const int64_t n = first->ne[!l->turned], n_latent = first->ne[l->turned];
+    for (int h = 0; h < heads->n; h++) {
+        const struct pp_tensor *w = heads->w[h];
+        const float *b = rows->b + h * rows->of_head + rows->from;
+        const float *magnitude = d->magnitude + (h * rows->of_head + rows->from) / l->rank;
+        memset(d->squares, 0, (size_t)n * sizeof *d->squares);
+        memset(d->products, 0, (size_t)(n * l->rank) * sizeof *d->products);
+        for (int64_t j = 0; j < w->ne[1]; j++) {
+            const uint8_t *row = (const uint8_t *)w->data + (size_t)j * pp_type_row_bytes(w->type, w->ne[0]);
+            if (!pp_row_finite(w->type, row, w->ne[0]))
+                return pp_fail_values(w, err);
+            pp_dequantize_row(w->type, row, d->row, w->ne[0]);
+            add_sums(d, l, from->values[0], n_latent, n, j);
+        }
+        for (int64_t r = 0; r < n; r++) {
+            struct pp_dora_row one = {.square = d->squares[r], .scale = (double)l->scale, .magnitude = magnitude[r],
+                                      .low_rank = pp_lora_gram_norm(b + r * l->rank, d->gram, l->rank)};
+            for (int k = 0; k < l->rank; k++)
+                one.mixed += (double)b[r * l->rank + k] * d->products[k * n + r];
+            pp_lora_dora_numbers(&one, n, r, l->dora + h * PP_DORA_NUMBERS * n);
+        }
+    }
+    return PP_OK;
+}
+
+/* b: the file's B. *acts: magnitudes differ from the norms. */
+static enum pp_code load_dora(struct pp_adapter *a, const struct pp_adapter_target *t,
+                              const struct pp_lora_heads_at *at, const struct pp_lora_halves *halves, bool *acts,
+                              struct pp_error *err)
+{
+    const int places[2] = {at->keys, at->values};
+    const size_t rank = (size_t)t->rank;
+    double *gram = pp_malloc(rank * rank * sizeof *gram);
+    float *magnitude = NULL;
+    struct rows_of_heads rows = {.b = halves->values[1]};
+    enum pp_code code = gram ? pp_lora_floats(a, &t->magnitude, false, &magnitude, err)
+                             : pp_fail_nomem(err, "an adapter");
+    if (!code)
+        pp_lora_gram(halves->values[0], (int)t->rank, t->n_in, gram);
+    rows.of_head = t->n_out / a->model->plan.heads[at->keys].n * t->rank;
+    for (int i = 0; i < 2 && !code; i++) {
+        const struct pp_heads *heads = &a->model->plan.heads[places[i]];
+        struct pp_lora_heads *l = &a->heads[places[i]];
+        const int64_t width = heads->w[0]->ne[0], n = heads->w[0]->ne[!l->turned];
+        struct dora_work d = {.gram = gram, .magnitude = magnitude, .row = pp_malloc((size_t)width * sizeof *d.row),
+                              .squares = pp_malloc((size_t)n * sizeof *d.squares),
+                              .products = pp_malloc((size_t)n * rank * sizeof *d.products)};
+        l->dora = pp_calloc((size_t)heads->n * PP_DORA_NUMBERS * (size_t)n, sizeof *l->dora);
+        code = d.row && d.squares && d.products && l->dora ? fill_dora(l, heads, &d, halves, &rows, err)
+                                                          : pp_fail_nomem(err, "an adapter");
+        for (int h = 0; h < heads->n && !code; h++)
+            *acts = *acts || !pp_lora_dora_idle(l->dora + h * PP_DORA_NUMBERS * n, n);
+        rows.from += n * t->rank;
+        pp_free(d.row);
+        pp_free(d.squares);
+        pp_free(d.products);
+    }
+    pp_free(gram);
+    pp_free(magnitude);
+    return code;
+}
+
 enum pp_code pp_lora_load_heads(struct pp_adapter *a, const struct pp_adapter_target *t,
                                 const struct pp_lora_heads_at *at, bool exact, struct pp_lora_room *room,
                                 struct pp_error *err)
@@ -177,11 +281,15 @@ enum pp_code pp_lora_load_heads(struct pp_adapter *a, const struct pp_adapter_ta
     struct rows_of_heads rows = {.b = halves.values[1], .of_head = n_key + n_value};
     if (!make_room(of_keys, keys, type, true) || !make_room(of_values, values, type, false))
         return pp_fail_nomem(err, "an adapter");
+    of_keys->turned = true;
     code = hold_keys(of_keys, keys->w[0], &halves, &rows, room, err);
     rows.from = n_key;
     if (!code)
         code = hold_values(of_values, values->w[0], &halves, &rows, room, err);
-    if (!code && t->scale != 0.0f && halves.most[0] != 0.0f && halves.most[1] != 0.0f)
+    bool acts = t->scale != 0.0f && halves.most[0] != 0.0f && halves.most[1] != 0.0f;
+    if (!code && t->magnitude.data)
+        code = load_dora(a, t, at, &halves, &acts, err);
+    if (!code && acts)
         atomic_store_explicit(&a->acts, true, memory_order_relaxed);
     return code;
 }
@@ -198,6 +306,17 @@ int pp_adapter_set_heads_room(const struct pp_adapter_set *set, int heads)
     return most;
 }
 
+bool pp_adapter_set_heads_dora(const struct pp_adapter_set *set)
+{
+    for (int k = 0; k < set->n; k++) {
+        const struct pp_adapter *a = set->use[k].adapter;
+        for (int i = 0; a->heads && i < a->model->plan.n_heads; i++)
+            if (a->heads[i].dora)
+                return true;
+    }
+    return false;
+}
+
 void pp_lora_hash_heads(const struct pp_adapter *a, struct pp_sha256_stream *s)
 {
     static const char what[] = "heads";
@@ -212,6 +331,12 @@ void pp_lora_hash_heads(const struct pp_adapter *a, struct pp_sha256_stream *s)
         pp_sha256_update(s, &l->rank, sizeof l->rank);
         pp_sha256_update(s, &l->scale, sizeof l->scale);
         pp_sha256_update(s, &sum, sizeof sum);
+        if (!l->dora)
+            continue;
+        const struct pp_heads *heads = &a->model->plan.heads[i];
+        const struct pp_hash128 numbers = pp_hash128(
+            l->dora, (size_t)(heads->n * PP_DORA_NUMBERS * heads->w[0]->ne[!l->turned]) * sizeof *l->dora);
+        pp_sha256_update(s, &numbers, sizeof numbers);
     }
 }
 
@@ -221,6 +346,7 @@ void pp_lora_free_heads(struct pp_adapter *a)
         pp_free(a->heads[i].a);
         pp_free(a->heads[i].b);
         pp_free(a->heads[i].data);
+        pp_free(a->heads[i].dora);
     }
     pp_free(a->heads);
 }

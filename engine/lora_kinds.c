@@ -11,8 +11,7 @@
 #include "engine/model.h"
 #include "engine/quant.h"
 
-/* Of embeddings and of DoRA, for which rank^2 products are kept. */
-enum { MOST_RANK = 1024 };
+enum { MOST_RANK = 1024 }; /* of embeddings */
 
 bool pp_adapter_set_scales_input(const struct pp_adapter_set *set, int linear)
 {
@@ -32,9 +31,14 @@ static bool all_near_zero(const float *x, int64_t n, float most)
 
 bool pp_lora_kinds_idle(const struct pp_lora_target *t, int64_t n_in, int64_t n_out)
 {
-    const float rounding = 1.0f / 256; /* magnitudes that are the norms, stored in BF16 */
     return all_near_zero(t->bias, n_out, 0) && all_near_zero(t->input, n_in, 0) && all_near_zero(t->output, n_out, 0) &&
-           all_near_zero(t->dora, n_out, rounding);
+           pp_lora_dora_idle(t->dora, n_out);
+}
+
+bool pp_lora_dora_idle(const float *dora, int64_t n_out)
+{
+    const float rounding = 1.0f / 256; /* magnitudes that are the norms, stored in BF16 */
+    return all_near_zero(dora, n_out, rounding);
 }
 
 void pp_lora_free_kinds(struct pp_lora_target *t)
@@ -147,8 +151,7 @@ static enum pp_code load_ia3(const struct loading *l, int index)
 /* Below this a row of W counts as zeros: its magnitude is then that of B A alone. */
 static const double LEAST_NORM = 1e-6;
 
-/* gram = A A^T [rank, rank] */
-static void make_gram(const float *a, int rank, int64_t n, double *gram)
+void pp_lora_gram(const float *a, int rank, int64_t n, double *gram)
 {
     const struct pp_matmul_kernels *mm = pp_matmul_kernels(pp_isa_best());
     for (int i = 0; i < rank; i++)
@@ -156,8 +159,7 @@ static void make_gram(const float *a, int rank, int64_t n, double *gram)
             gram[i * rank + k] = gram[k * rank + i] = (double)mm->dot(a + i * n, a + k * n, n);
 }
 
-/* b' G b for a row of B. */
-static double square_norm(const float *b, const double *gram, int rank)
+double pp_lora_gram_norm(const float *b, const double *gram, int rank)
 {
     double sum = 0;
     for (int i = 0; i < rank; i++) {
@@ -167,6 +169,14 @@ static double square_norm(const float *b, const double *gram, int rank)
         sum += (double)b[i] * g;
     }
     return sum;
+}
+
+void pp_lora_dora_numbers(const struct pp_dora_row *row, int64_t n_out, int64_t r, float *dora)
+{
+    const double norm = fmax(sqrt(row->square), LEAST_NORM), square = norm * norm;
+    dora[r] = (float)((double)row->magnitude / norm - 1);
+    dora[n_out + r] = (float)(2 * row->scale * row->mixed / square);
+    dora[2 * n_out + r] = (float)(row->scale * row->scale * row->low_rank / square);
 }
 
 /* |x|^2 */
@@ -203,7 +213,6 @@ static enum pp_code dora_rows(const struct loading *l, const struct dora_work *d
     const struct pp_tensor *t = l->linear->w;
     const size_t row_bytes = pp_type_row_bytes(t->type, l->n_in);
     const int rank = l->to->rank;
-    const double s = (double)l->to->scale;
     const struct pp_matrix a = {.type = PP_TYPE_F32, .n_rows = rank, .n_cols = l->n_in, .data = d->a};
     const struct pp_acts x = {.f32 = d->w, .f32_stride = d->stride};
     for (int i = 0; i < n; i++) {
@@ -218,13 +227,12 @@ static enum pp_code dora_rows(const struct loading *l, const struct dora_work *d
         const float *b = d->b + r * rank;
         if (l->dora && !l->dora[r]) /* zeros: as if there were no DoRA */
             continue;
-        double norm = fmax(sqrt(self_product(d->w + i * d->stride, l->n_in)), LEAST_NORM), square = norm * norm;
-        double mixed = 0; /* <W_r, (B A)_r> = sum over k of B[r][k] <W_r, A_k> */
-        for (int k = 0; k < rank; k++)
-            mixed += (double)b[k] * (double)d->products[i * rank + k];
-        l->to->dora[r] = (float)((double)d->magnitude[r] / norm - 1);
-        l->to->dora[l->n_out + r] = (float)(2 * s * mixed / square);
-        l->to->dora[2 * l->n_out + r] = (float)(s * s * square_norm(b, d->gram, rank) / square);
+        struct pp_dora_row row = {.square = self_product(d->w + i * d->stride, l->n_in),
+                                  .low_rank = pp_lora_gram_norm(b, d->gram, rank),
+                                  .scale = (double)l->to->scale, .magnitude = d->magnitude[r]};
+        for (int k = 0; k < rank; k++) /* <W_r, (B A)_r> = sum over k of B[r][k] <W_r, A_k> */
+            row.mixed += (double)b[k] * (double)d->products[i * rank + k];
+        pp_lora_dora_numbers(&row, l->n_out, r, l->to->dora);
     }
     return PP_OK;
 }
@@ -237,13 +245,13 @@ static enum pp_code load_dora(const struct loading *l, const float *a, const flo
     d.gram = pp_calloc(rank * rank, sizeof *d.gram);
     d.products = pp_aligned(64, DORA_ROWS * rank * sizeof *d.products);
     d.kernel = pp_aligned(64, PP_MATMUL_SCRATCH);
-    l->to->dora = pp_calloc(3 * (size_t)l->n_out, sizeof *l->to->dora);
+    l->to->dora = pp_calloc(PP_DORA_NUMBERS * (size_t)l->n_out, sizeof *l->to->dora);
     enum pp_code code = d.w && d.gram && d.products && d.kernel && l->to->dora ? PP_OK
                                                                              : pp_fail_nomem(l->err, "an adapter");
     if (!code)
         code = read_vector(l, &l->t->magnitude, l->n_out, true, &d.magnitude);
     if (!code)
-        make_gram(a, l->to->rank, l->n_in, d.gram);
+        pp_lora_gram(a, l->to->rank, l->n_in, d.gram);
     for (int64_t r = 0; r < l->n_out && !code; r += DORA_ROWS)
         code = dora_rows(l, &d, r, l->n_out - r < DORA_ROWS ? (int)(l->n_out - r) : DORA_ROWS);
     pp_free(d.magnitude);
@@ -263,9 +271,9 @@ static enum pp_code load_kinds(const struct loading *l, int linear, const struct
         code = load_bias(l);
     if (!code && t->ia3.data)
         code = load_ia3(l, linear);
-    if (!code && t->magnitude.data && t->rank > MOST_RANK)
+    if (!code && t->magnitude.data && t->rank > PP_DORA_MAX_RANK)
         code = pp_fail(l->err, PP_ERR_UNSUPPORTED, "adapter %s: %s is a DoRA of rank %lld; at most %d can be run",
-                       l->a->path, t->name, (long long)t->rank, MOST_RANK);
+                       l->a->path, t->name, (long long)t->rank, PP_DORA_MAX_RANK);
     if (!code && t->magnitude.data)
         code = load_dora(l, halves->values[0], halves->values[1]);
     return code;
@@ -458,7 +466,7 @@ void pp_lora_hash_kinds(const struct pp_adapter *a, struct pp_sha256_stream *s)
         hash_floats(s, "bias", i, t->bias, w->ne[1]);
         hash_floats(s, "input", i, t->input, w->ne[0]);
         hash_floats(s, "output", i, t->output, w->ne[1]);
-        hash_floats(s, "dora", i, t->dora, 3 * w->ne[1]);
+        hash_floats(s, "dora", i, t->dora, PP_DORA_NUMBERS * w->ne[1]);
     }
     if (!e->rank)
         return;

@@ -471,12 +471,11 @@ static int threads_for(const struct loading *l)
     size_t bytes = 0;
     for (int i = 0; i < l->n; i++) {
         const struct job *job = &l->jobs[i];
-        const struct pp_tensor *w = job->of_heads ? NULL : pp_plan_target(&l->a->model->plan, job->linear).w;
         const struct pp_adapter_target *const *of = job->join ? job->join->of : &job->target;
         for (int k = 0; k < (job->join ? PP_JOINED_PARTS : 1); k++)
             if (of[k])
                 bytes += of[k]->a.size + of[k]->b.size + of[k]->weight.size +
-                         (of[k]->magnitude.data ? w->size : 0); /* a DoRA reads all of W */
+                         (of[k]->magnitude.data ? (size_t)of[k]->n_out * (size_t)of[k]->n_in : 0); /* it reads W */
     }
     return bytes > few_bytes ? MOST : 1;
 }

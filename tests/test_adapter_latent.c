@@ -169,26 +169,19 @@ static void assert_logits_near(const float *got, const double *want, int64_t n, 
             fail_msg("set %d: value %d is %g, not %g", set, (int)i, (double)got[i], want[i]);
 }
 
-/* No adapter, one of that matrix alone, one of everything that is taken off in part, and both at once: as the merged
- * models, and alone, in one batch and on all kernels the same bits. */
-static void sets_of_rows(void **state)
+static const float strengths[SETS][FILES] = {{0, 0}, {1, 0}, {0, -0.5f}, {0.75f, -0.25f}, {-1, 1}};
+
+/* Under these files at these strengths a model gives what those do that they were merged into: alone, in one batch and
+ * on all kernels the same bits. */
+static void check_sets(const char *model, const char *const *files, struct expert_model *const merged[SETS])
 {
-    static const float strengths[SETS][FILES] = {{0, 0}, {1, 0}, {0, -0.5f}, {0.75f, -0.25f}, {-1, 1}};
     static const int n_uses[SETS] = {0, 1, 1, 2, 2};
-    const struct expert_shape s = shape(true);
-    struct expert_model *merged[FILES], *m = expert_model_make(&s);
-    const char *model = expert_model_write(m), *files[FILES];
-    const int64_t n = TOKENS * s.n_vocab;
+    const int n_vocab = merged[0]->s.n_vocab;
+    const int64_t n = TOKENS * n_vocab;
     float *want = pp_calloc((size_t)(SETS * n), sizeof *want), *got = pp_calloc((size_t)(SETS * n), sizeof *got);
     struct pp_error err;
     int32_t ids[SMALL_TEXT];
-    (void)state;
-    small_text(ids, s.n_vocab);
-    for (int k = 0; k < FILES; k++) {
-        merged[k] = expert_model_make(&s);
-        files[k] = merge(merged[k], k, 11 + (uint32_t)k);
-    }
-    expert_model_free(m);
+    small_text(ids, n_vocab);
     for (int isa = PP_ISA_COUNT - 1; isa >= 0; isa--) {
         const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 1 + isa % 3, .kv_memory = 16u << 20,
                                               .kernels = pp_isa_name((enum pp_isa)isa), .n_ctx = 64};
@@ -204,27 +197,192 @@ static void sets_of_rows(void **state)
             assert_ok(pp_adapter_load(loaded, files[k], &a[k], &err), err);
         const struct pp_adapter_use uses[SETS][FILES] = {
             {{NULL, 0}}, {{a[0], 1}}, {{a[1], -0.5f}}, {{a[0], 0.75f}, {a[1], -0.25f}}, {{a[1], 1}, {a[0], -1}}};
-        run_alone(e, uses, n_uses, ids, s.n_vocab, first ? want : got);
+        run_alone(e, uses, n_uses, ids, n_vocab, first ? want : got);
         if (!first)
             assert_memory_equal(want, got, (size_t)(SETS * n) * sizeof *got);
-        run_together(e, uses, n_uses, ids, s.n_vocab, want);
+        run_together(e, uses, n_uses, ids, n_vocab, want);
         for (int k = 0; k < FILES; k++)
             pp_adapter_free(a[k]);
         pp_engine_free(e);
         pp_model_close(loaded);
     }
     for (int i = 0; i < SETS; i++) {
-        m = expert_model_make(&s);
-        mix(m, merged, strengths[i]);
-        double *logits = logits_of(m);
+        double *logits = logits_of(merged[i]);
         assert_logits_near(want + i * n, logits, n, i);
         pp_free(logits);
-        expert_model_free(m);
     }
-    for (int k = 0; k < FILES; k++)
-        expert_model_free(merged[k]);
     pp_free(want);
     pp_free(got);
+}
+
+/* No adapter, one of that matrix alone, one of everything that is taken off in part, and both at once. */
+static void sets_of_rows(void **state)
+{
+    const struct expert_shape s = shape(true);
+    struct expert_model *whole[FILES], *sets[SETS], *m = expert_model_make(&s);
+    const char *model = expert_model_write(m), *files[FILES];
+    (void)state;
+    for (int k = 0; k < FILES; k++) {
+        whole[k] = expert_model_make(&s);
+        files[k] = merge(whole[k], k, 11 + (uint32_t)k);
+    }
+    for (int i = 0; i < SETS; i++) {
+        sets[i] = expert_model_make(&s);
+        mix(sets[i], whole, strengths[i]);
+    }
+    check_sets(model, files, sets);
+    for (int i = 0; i < SETS; i++)
+        expert_model_free(sets[i]);
+    for (int k = 0; k < FILES; k++)
+        expert_model_free(whole[k]);
+    expert_model_free(m);
+}
+
+/* --- DoRA ------------------------------------------------------------------------------------------------------ */
+
+static const char dora_config[] = "{\"peft_type\":\"LORA\",\"use_dora\":true,\"r\":5,\"lora_alpha\":10}";
+#define KV_B "base_model.model.model.layers.%d.self_attn.kv_b_proj.%s"
+
+static const float *part_of(const struct folder *f, int l, const char *end)
+{
+    char name[160];
+    snprintf(name, sizeof name, KV_B, l, end);
+    return folder_get(f, name);
+}
+
+/* Values that F16 holds exactly. */
+static void add_half(struct folder *f, const char *name, int64_t rows, int64_t cols)
+{
+    float *values = (float *)(uintptr_t)folder_add(f, name, rows, cols, 0, 0.1f);
+    for (int64_t i = 0; i < rows * cols; i++)
+        values[i] = roundf(values[i] * 1024) / 1024;
+}
+
+/* Halves of kv_b_proj of all layers, and magnitudes not far from the norms. */
+static void add_halves(struct folder *f, const struct expert_model *m, bool dora)
+{
+    for (int l = 0; l < N_LAYER; l++) {
+        const struct array *w = expert_find(m, l, "attn_kv_b.weight");
+        char name[160];
+        snprintf(name, sizeof name, KV_B, l, "lora_A.weight");
+        add_half(f, name, RANK, w->cols);
+        snprintf(name, sizeof name, KV_B, l, "lora_B.weight");
+        add_half(f, name, w->rows, RANK);
+        snprintf(name, sizeof name, KV_B, l, "lora_magnitude_vector");
+        float *magnitude = dora ? (float *)(uintptr_t)folder_add(f, name, w->rows, 0, 1, 0.4f) : NULL;
+        for (int64_t r = 0; dora && r < w->rows; r++) {
+            double square = 0;
+            for (int64_t i = 0; i < w->cols; i++)
+                square += (double)w->values[r * w->cols + i] * (double)w->values[r * w->cols + i];
+            magnitude[r] *= (float)sqrt(square);
+        }
+    }
+}
+
+/* What is added to W's row, s B A (s is 2); the product of both, and that with itself. */
+static void low_rank_row(const struct folder *f, int l, const float *w, int64_t r, int64_t n, double *row,
+                         double sums[2])
+{
+    const float *a = part_of(f, l, "lora_A.weight"), *b = part_of(f, l, "lora_B.weight");
+    sums[0] = sums[1] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        row[i] = 0;
+        for (int k = 0; k < RANK; k++)
+            row[i] += 2 * (double)b[r * RANK + k] * (double)a[k * n + i];
+        sums[0] += row[i] * (double)w[i];
+        sums[1] += row[i] * row[i];
+    }
+}
+
+/* A row of W becomes g W + sum of g_k strength_k s B_k A_k, as lora.h has it. */
+static void change_row(const struct folder f[FILES], const float *strength, int l, float *w, int64_t r, int64_t n)
+{
+    double row[FILES][64], gains[FILES], all = 1, square = 0;
+    assert_true(n <= 64);
+    for (int64_t i = 0; i < n; i++)
+        square += (double)w[i] * (double)w[i];
+    for (int k = 0; k < FILES; k++) {
+        const float *magnitude = part_of(&f[k], l, "lora_magnitude_vector");
+        const double s = (double)strength[k];
+        double sums[2];
+        low_rank_row(&f[k], l, w, r, n, row[k], sums);
+        gains[k] = magnitude ? (sqrt(square) + s * ((double)magnitude[r] - sqrt(square))) /
+                                   sqrt(square + 2 * s * sums[0] + s * s * sums[1])
+                             : 1;
+        all += gains[k] - 1;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double x = all * (double)w[i];
+        for (int k = 0; k < FILES; k++)
+            x += gains[k] * (double)strength[k] * row[k][i];
+        w[i] = (float)x;
+    }
+}
+
+/* A DoRA beside a LoRA of the matrix, and beside another DoRA. */
+static void doras(void **state)
+{
+    const struct expert_shape s = shape(false);
+    struct expert_model *sets[SETS], *m = expert_model_make(&s);
+    const char *model = expert_model_write(m), *files[FILES];
+    (void)state;
+    for (int both = 0; both < 2; both++) {
+        struct folder f[FILES] = {{.random = 21}, {.random = 22}};
+        add_halves(&f[0], m, true);
+        add_halves(&f[1], m, both);
+        files[0] = folder_write_peft(&f[0], dora_config);
+        files[1] = folder_write_peft(&f[1], both ? dora_config : config);
+        for (int i = 0; i < SETS; i++) {
+            sets[i] = expert_model_make(&s);
+            for (int l = 0; l < N_LAYER; l++) {
+                const struct array *w = expert_find(sets[i], l, "attn_kv_b.weight");
+                for (int64_t r = 0; r < w->rows; r++)
+                    change_row(f, strengths[i], l, w->values + r * w->cols, r, w->cols);
+            }
+        }
+        check_sets(model, files, sets);
+        for (int i = 0; i < SETS; i++)
+            expert_model_free(sets[i]);
+        for (int k = 0; k < FILES; k++)
+            folder_empty(&f[k]);
+    }
+    expert_model_free(m);
+}
+
+/* Of a quantised model, and more rows than are worked on together. */
+static void dora_in_blocks(void **state)
+{
+    struct expert_shape s = shape(true);
+    s.nope = s.v_dim = 32;
+    s.kv_rank = 64;
+    struct expert_model *m = expert_model_make(&s);
+    struct folder f = {.random = 23};
+    struct pp_error err;
+    const char *model = expert_model_write(m), *small = fresh_path("q8_0.gguf");
+    assert_ok(pp_quantize_file(model, small, "Q8_0", &(struct pp_convert_options){0}, &err), err);
+    struct running r = run_small(small, NULL);
+    struct pp_adapter *a;
+    int32_t ids[SMALL_TEXT];
+    float *got[2], *alone = pp_calloc((size_t)(SMALL_TEXT * s.n_vocab), sizeof *alone);
+    (void)state;
+    add_halves(&f, m, true);
+    small_text(ids, s.n_vocab);
+    run_in_passes(r.e, r.s, ids, SMALL_TEXT, 70, alone);
+    assert_ok(pp_adapter_load(r.m, folder_write_peft(&f, dora_config), &a, &err), err);
+    assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, 1}, 1, &err), err);
+    for (int i = 0; i < 2; i++) {
+        got[i] = pp_calloc((size_t)(SMALL_TEXT * s.n_vocab), sizeof *got[i]);
+        pp_seq_truncate(r.s, 0);
+        run_in_passes(r.e, r.s, ids, SMALL_TEXT, i ? 1 : 70, got[i]);
+    }
+    assert_memory_equal(got[0], got[1], (size_t)(SMALL_TEXT * s.n_vocab) * sizeof **got);
+    assert_memory_not_equal(got[0], alone, (size_t)(SMALL_TEXT * s.n_vocab) * sizeof *alone);
+    pp_free(got[0]);
+    pp_free(got[1]);
+    pp_free(alone);
+    folder_empty(&f);
+    expert_model_free(m);
+    stop_adapted(&r, a);
 }
 
 /* A quantised model: any number of rows gives the same bits, near to those of the merged one, from which it is far away
@@ -306,8 +464,8 @@ static void refused(void **state)
     float *room = pp_calloc((size_t)(2 * n_out * s.kv_rank), sizeof *room);
     (void)state;
     folder_add_merged(&f, MODULE, 2, 1, room, n_out, s.kv_rank);
-    folder_add(&f, "base_model.model." MODULE ".lora_magnitude_vector", n_out, 0, 1, 0);
-    assert_refused(r.m, &f, ",\"use_dora\":true", PP_ERR_UNSUPPORTED, "blk.1.attn_kv_b.weight");
+    folder_add(&f, "base_model.model." MODULE ".lora_magnitude_vector", n_out + 1, 0, 1, 0);
+    assert_refused(r.m, &f, ",\"use_dora\":true", PP_ERR_FORMAT, "blk.1.attn_kv_b.weight");
     folder_add_merged(&f, MODULE, 2, 1, room, n_out, s.kv_rank);
     folder_add(&f, "base_model.model." MODULE ".bias", n_out, 0, 1, 0);
     assert_refused(r.m, &f, ",\"bias\":\"lora_only\"", PP_ERR_UNSUPPORTED, "more than a LoRA");
@@ -328,34 +486,41 @@ static void out_of_memory(void **state)
 {
     const struct expert_shape s = shape(true);
     struct expert_model *m = expert_model_make(&s);
-    struct running r = run_small(expert_model_write(m), NULL);
-    const char *path = merge(m, true, 5);
-    enum pp_code code = PP_ERR_NOMEM;
-    struct pp_adapter *a = NULL;
-    struct pp_error err;
+    const char *model = expert_model_write(m);
     (void)state;
-    for (uint64_t nth = 1; code; nth++) {
-        pp_mem_fail_at(nth, 0);
-        code = pp_adapter_load(r.m, path, &a, &err);
-        if (!code)
-            code = pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, 1}, 1, &err);
-        pp_mem_fail_at(0, 0);
-        if (code && code != PP_ERR_NOMEM)
-            fail_msg("allocation %d failed and the error was %d: %s", (int)nth, (int)code, err.text);
-        if (code) {
-            pp_adapter_free(a);
-            a = NULL;
+    for (int dora = 0; dora < 2; dora++) {
+        struct running r = run_small(model, NULL);
+        struct folder f = {.random = 24};
+        add_halves(&f, m, true);
+        const char *path = dora ? folder_write_peft(&f, dora_config) : merge(m, true, 5);
+        enum pp_code code = PP_ERR_NOMEM;
+        struct pp_adapter *a = NULL;
+        struct pp_error err;
+        for (uint64_t nth = 1; code; nth++) {
+            pp_mem_fail_at(nth, 0);
+            code = pp_adapter_load(r.m, path, &a, &err);
+            if (!code)
+                code = pp_seq_set_adapters(r.s, &(struct pp_adapter_use){a, 1}, 1, &err);
+            pp_mem_fail_at(0, 0);
+            if (code && code != PP_ERR_NOMEM)
+                fail_msg("allocation %d failed and the error was %d: %s", (int)nth, (int)code, err.text);
+            if (code) {
+                pp_adapter_free(a);
+                a = NULL;
+            }
         }
+        folder_empty(&f);
+        stop_adapted(&r, a);
     }
     expert_model_free(m);
-    stop_adapted(&r, a);
 }
 
 TEST_GROUP(adapter_latent)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_merged),
-        cmocka_unit_test(sets_of_rows),
+        cmocka_unit_test(sets_of_rows), cmocka_unit_test(doras),
+        cmocka_unit_test(dora_in_blocks),
         cmocka_unit_test(quantised),
         cmocka_unit_test(refused),
         cmocka_unit_test(out_of_memory),

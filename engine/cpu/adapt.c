@@ -46,11 +46,9 @@ static bool is_special(const struct pp_adapter_set *set, int linear)
 
 enum { SPECIAL_ROWS = 256 }; /* outputs worked on at a time; a multiple of 16 */
 
-/* g_k of n outputs, row0 being the first; n_out: of the projection. */
-static void dora_gains(const struct pp_lora_target *t, float strength, int64_t n_out, int64_t row0, int64_t n,
-                       float *gain)
+void pp_cpu_dora_gains(const float *dora, float strength, int64_t n_out, int64_t row0, int64_t n, float *gain)
 {
-    const float *magnitude = t->dora + row0, *mixed = magnitude + n_out, *square = mixed + n_out;
+    const float *magnitude = dora + row0, *mixed = magnitude + n_out, *square = mixed + n_out;
     for (int64_t i = 0; i < n; i++) {
         float norm = 1.0f + strength * (mixed[i] + strength * square[i]);
         norm = norm > 1e-12f ? norm : 1e-12f; /* W + B A is zero, or rounding says so */
@@ -72,7 +70,7 @@ static void find_gains(const struct pp_adapter_set *set, const struct projection
         const struct pp_lora_target *t = pp_adapter_target_at(set->use[k].adapter, p->linear);
         const float strength = set->use[k].scale;
         if (t->dora)
-            dora_gains(t, strength, p->w.n_rows, row0, n, g->own[k]);
+            pp_cpu_dora_gains(t->dora, strength, p->w.n_rows, row0, n, g->own[k]);
         for (int64_t i = 0; t->dora && i < n; i++)
             g->all[i] += g->own[k][i] - 1.0f;
         for (int64_t i = 0; t->output && i < n; i++)

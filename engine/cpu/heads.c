@@ -37,10 +37,15 @@ enum pp_code pp_cpu_heads_add(struct pp_cpu *c, struct stage *s, const struct pp
 bool pp_cpu_heads_new(struct pp_cpu *c)
 {
     int64_t width = 0;
-    for (int i = 0; i < c->n_stages; i++)
-        if (c->stages[i].kind == STAGE_HEADS && c->stages[i].heads->w.n_cols > width)
-            width = c->stages[i].heads->w.n_cols;
+    for (int i = 0; i < c->n_stages; i++) {
+        if (c->stages[i].kind != STAGE_HEADS)
+            continue;
+        const struct pp_matrix *w = &c->stages[i].heads->w;
+        width = w->n_cols > width ? w->n_cols : width;
+        c->head_width = w->n_rows > c->head_width ? w->n_rows : c->head_width;
+    }
     width = (width + 63) / 64 * 64;
+    c->head_width = c->head_width > width ? (c->head_width + 63) / 64 * 64 : width;
     for (int i = 0; width && i < pp_pool_n(c->pool); i++) {
         struct pp_acts *a = &c->threads[i].head;
         *a = (struct pp_acts){.q_stride = width, .b_stride = width / PP_ACT_BLOCK};
@@ -53,9 +58,24 @@ bool pp_cpu_heads_new(struct pp_cpu *c)
     return true;
 }
 
+/* What DoRAs need of a thread: rows that are multiplied by gains, and the gains of all and of one. */
+enum { GAINS = 2 };
+
+bool pp_cpu_heads_reserve(struct pp_cpu *c, const struct pp_adapter_set *set)
+{
+    const bool wanted = pp_adapter_set_heads_dora(set);
+    for (int i = 0; wanted && i < pp_pool_n(c->pool); i++)
+        if (!c->threads[i].head_gains &&
+            !(c->threads[i].head_gains =
+                  pp_cpu_memory_take(c, (ROWS_AT_ONCE + GAINS) * c->head_width, sizeof(float))))
+            return false;
+    return true;
+}
+
 void pp_cpu_heads_free(struct pp_cpu *c)
 {
     for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++) {
+        pp_free(c->threads[i].head_gains);
         pp_free((void *)(uintptr_t)c->threads[i].head.q);
         pp_free((void *)(uintptr_t)c->threads[i].head.d);
         pp_free((void *)(uintptr_t)c->threads[i].head.sum);
@@ -69,6 +89,74 @@ static int64_t head_width(const struct pp_cpu *c, const struct stage *s, int slo
     return c->model->plan.slots[slot].width / s->n_heads;
 }
 
+/* --- gains of DoRAs ---------------------------------------------------------------------------------------------- */
+
+/* Whether one of a set is a DoRA of these heads, of keys (turned) or values. */
+static bool has_dora(const struct pp_adapter_set *set, int heads, bool turned)
+{
+    for (int k = 0; set && k < set->n; k++) {
+        const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k].adapter, heads);
+        if (l->dora && l->turned == turned)
+            return true;
+    }
+    return false;
+}
+
+/* g of n outputs of a head's W under such a set: 1 + the sum of g_k - 1. own: room for n. */
+static void find_gains(const struct stage *s, const struct pp_adapter_set *set, int head, int64_t n, float *all,
+                       float *own)
+{
+    for (int64_t i = 0; i < n; i++)
+        all[i] = 1.0f;
+    for (int k = 0; k < set->n; k++) {
+        const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k].adapter, s->of_heads);
+        if (!l->dora)
+            continue;
+        pp_cpu_dora_gains(l->dora + head * PP_DORA_NUMBERS * n, set->use[k].scale, n, 0, n, own);
+        for (int64_t i = 0; i < n; i++)
+            all[i] += own[i] - 1.0f;
+    }
+}
+
+/* Neighbours from `first` on that have its set, m being the number of all rows. */
+static int alike(const struct pp_cpu *c, const struct stage *s, int first, int m)
+{
+    const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
+    int n = 1;
+    while (first + n < m && batch_row(c, s, first + n)->adapters == set)
+        n++;
+    return n;
+}
+
+/* Whether rows first .. first + n - 1 have DoRAs of what goes into a head, or comes out of it. */
+static bool any_dora(const struct pp_cpu *c, const struct stage *s, int first, int n, bool turned)
+{
+    for (int i = first; c->lora_width && i < first + n; i += alike(c, s, i, first + n))
+        if (has_dora(batch_row(c, s, i)->adapters, s->of_heads, turned))
+            return true;
+    return false;
+}
+
+/* Values `from` of n rows from `first` on, each times g of its set, to `to`, perhaps the same. */
+static void multiply_gains(const struct pp_cpu *c, const struct stage *s, int head, int first, int n, int64_t width,
+                           bool turned, const float *from, int64_t from_stride, float *to, int64_t to_stride,
+                           int thread)
+{
+    float *all = c->threads[thread].head_gains + ROWS_AT_ONCE * c->head_width, *own = all + c->head_width;
+    for (int i = first, some; i < first + n; i += some) {
+        const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
+        const bool dora = has_dora(set, s->of_heads, turned);
+        some = alike(c, s, i, first + n);
+        if (dora)
+            find_gains(s, set, head, width, all, own);
+        for (int k = i - first; k < i - first + some; k++)
+            for (int64_t r = 0; r < width; r++)
+                to[k * to_stride + r] = dora ? all[r] * from[k * from_stride + r] : from[k * from_stride + r];
+    }
+}
+
+/* --- products ---------------------------------------------------------------------------------------------------- */
+
 /* One head of rows first .. first + n - 1, as its kernel reads them. */
 static struct pp_acts take_head(const struct pp_cpu *c, const struct stage *s, int head, int first, int n, int thread)
 {
@@ -76,6 +164,12 @@ static struct pp_acts take_head(const struct pp_cpu *c, const struct stage *s, i
     struct pp_acts a = c->threads[thread].head;
     a.f32 = slot_row(c, s->in, first) + head * head_width(c, s, s->in);
     a.f32_stride = c->strides[s->in];
+    if (any_dora(c, s, first, n, true)) {
+        float *scaled = c->threads[thread].head_gains;
+        multiply_gains(c, s, head, first, n, p->w.n_cols, true, a.f32, a.f32_stride, scaled, c->head_width, thread);
+        a.f32 = scaled;
+        a.f32_stride = c->head_width;
+    }
     a.way = pp_cpu_way(c);
     for (int i = 0; i < n && pp_pack_needed(p->w.type); i++)
         c->mm->quantize(a.f32 + i * a.f32_stride, p->w.n_cols, pp_type_twins(p->w.type),
@@ -92,23 +186,43 @@ static void count(const struct pp_cpu *c, const struct stage *s, int head, int m
     pp_cpu_count(&a, m, &p, 1);
 }
 
-/* y += scale B (A x) for one head of rows first .. first + n - 1, which all have an adapter. The products with A go
- * where a thread keeps those of few rows of a projection, of which none is under way. */
+/* y += scale B (A x) for one head of rows first .. first + n - 1, which all have an adapter; of a DoRA x or B (A x)
+ * times its g. The products with A go where a thread keeps those of few rows of a projection, of which none is under
+ * way. */
 static void add_lora(const struct pp_cpu *c, const struct stage *s, const struct pp_lora_heads *l, float strength,
                      int head, int first, int n, int thread)
 {
-    const int64_t in = head * head_width(c, s, s->in), out = head * head_width(c, s, s->out);
-    const int64_t room = pp_low_rank_room(l->rank), most = PRIVATE_ROWS * c->lora_width / room;
-    float *down = c->threads[thread].lora;
+    const int64_t in = head * head_width(c, s, s->in), out = head * head_width(c, s, s->out), width = c->head_width;
+    const int64_t n_in = s->heads[head].w.n_cols, n_out = s->heads[head].w.n_rows, n_gains = l->turned ? n_in : n_out;
+    const int64_t room = pp_low_rank_room(l->rank), fit = PRIVATE_ROWS * c->lora_width / room;
+    const int64_t most = fit < ROWS_AT_ONCE ? fit : ROWS_AT_ONCE;
+    float *down = c->threads[thread].lora, *made = c->threads[thread].head_gains, *gain = made + ROWS_AT_ONCE * width;
+    if (l->dora)
+        pp_cpu_dora_gains(l->dora + head * PP_DORA_NUMBERS * n_gains, strength, n_gains, 0, n_gains, gain);
     for (int some; n > 0; first += some, n -= some) {
         some = n < most ? n : (int)most;
-        const struct pp_acts x = {.f32 = slot_row(c, s->in, first) + in, .f32_stride = c->strides[s->in],
-                                  .way = pp_cpu_way(c)};
+        struct pp_acts x = {.f32 = slot_row(c, s->in, first) + in, .f32_stride = c->strides[s->in],
+                            .way = pp_cpu_way(c)};
+        struct pp_low_rank_rows rows = {.n = some, .y = slot_row(c, s->out, first) + out, .down = down,
+                                        .y_stride = c->strides[s->out], .down_stride = room};
+        float *y = rows.y;
+        for (int i = 0; l->dora && l->turned && i < some; i++)
+            for (int64_t r = 0; r < n_in; r++)
+                made[i * width + r] = gain[r] * x.f32[i * x.f32_stride + r];
+        if (l->dora && l->turned) {
+            x.f32 = made;
+            x.f32_stride = width;
+        }
         c->mm->by_type[l->a[head].type](&l->a[head], 0, l->rank, &x, some, down, room, c->threads[thread].kernel);
-        c->ops->add_low_rank(&l->b[head],
-                             &(struct pp_low_rank_rows){.n = some, .y = slot_row(c, s->out, first) + out, .down = down,
-                                                        .y_stride = c->strides[s->out], .down_stride = room},
-                             l->scale * strength, 0, s->heads[head].w.n_rows);
+        if (l->dora && !l->turned) {
+            memset(made, 0, (size_t)(some * width) * sizeof *made);
+            rows.y = made;
+            rows.y_stride = width;
+        }
+        c->ops->add_low_rank(&l->b[head], &rows, l->scale * strength, 0, n_out);
+        for (int i = 0; l->dora && !l->turned && i < some; i++)
+            for (int64_t r = 0; r < n_out; r++)
+                y[i * c->strides[s->out] + r] += gain[r] * made[i * width + r];
     }
 }
 
@@ -117,9 +231,7 @@ static void adapt(const struct pp_cpu *c, const struct stage *s, int m, int head
 {
     for (int first = 0, n; c->lora_width && first < m; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
-        n = 1;
-        while (first + n < m && batch_row(c, s, first + n)->adapters == set)
-            n++;
+        n = alike(c, s, first, m);
         for (int k = 0; set && k < set->n; k++) {
             const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k].adapter, s->of_heads);
             if (l->rank)
@@ -140,8 +252,10 @@ void pp_cpu_heads_item(struct pp_cpu *c, const struct stage *s, int m, int head,
     for (int first = 0, n; first < m; first += n) {
         n = m - first < ROWS_AT_ONCE ? m - first : ROWS_AT_ONCE;
         const struct pp_acts a = take_head(c, s, head, first, n, thread);
-        c->mm->by_type[p->w.type](&p->w, 0, n_out, &a, n, slot_row(c, s->out, first) + out, c->strides[s->out],
-                                  c->threads[thread].kernel);
+        float *y = slot_row(c, s->out, first) + out;
+        c->mm->by_type[p->w.type](&p->w, 0, n_out, &a, n, y, c->strides[s->out], c->threads[thread].kernel);
+        if (any_dora(c, s, first, n, false))
+            multiply_gains(c, s, head, first, n, n_out, false, y, c->strides[s->out], y, c->strides[s->out], thread);
     }
     adapt(c, s, m, head, thread);
     for (int i = 0; behind && i < m; i++)

@@ -211,6 +211,7 @@ struct thread_scratch {
     float *d;                   /* [PRIVATE_ROWS, acts_width / 32] */
     int32_t *sum;
     struct pp_acts head;        /* of some rows, quantised (heads.c) */
+    float *head_gains;          /* beside what DoRAs make of it; NULL: there was none (heads.c) */
     struct requests soon;       /* only while it prepares a stage's input */
     float *lora;                /* [PRIVATE_ROWS, lora_width] */
     int n_down;                 /* products of the prepared stage's inputs with adapters' A that the threads share */
@@ -353,6 +354,7 @@ struct pp_cpu {
     struct routing routing;
     int64_t replaced_floats;    /* two whole rows, or 16 results of each row of the largest batch */
     int64_t lora_width;         /* of `lora` rows: ranks of all adapters of a row for one stage */
+    int64_t head_width;         /* of the widest input or output of heads with matrices of their own (heads.c) */
     struct shared_down *down;   /* [n_stages] */
     const void **listed_begins; /* [n threads] as `begins` of a stage, where only some logits are wanted */
 
@@ -521,6 +523,7 @@ void pp_cpu_experts_adapt(const struct pp_cpu *c, const struct stage *s, enum pp
 /* heads.c: the weights of a stage, memory for the widest, an item, and how many a thread may take at a time. */
 enum pp_code pp_cpu_heads_add(struct pp_cpu *c, struct stage *s, const struct pp_heads *heads, struct pp_error *err);
 bool pp_cpu_heads_new(struct pp_cpu *c);
+bool pp_cpu_heads_reserve(struct pp_cpu *c, const struct pp_adapter_set *set); /* false: out of memory */
 void pp_cpu_heads_free(struct pp_cpu *c);
 void pp_cpu_heads_item(struct pp_cpu *c, const struct stage *s, int m, int head, int thread);
 int pp_cpu_heads_at_once(const struct stage *s, int m);
@@ -571,6 +574,8 @@ void pp_cpu_multiply_a(const struct pp_cpu *c, const struct pp_lora_target *t, c
                        float *out, int64_t stride, void *kernel);
 /* The input [n] of a matrix times the scales of a set's IA3s; set may be NULL. */
 void pp_cpu_scale_input(const struct pp_adapter_set *set, int linear, int64_t n, float *x);
+/* g_k of n outputs, row0 being the first; n_out: of the matrix, of which `dora` are the numbers. */
+void pp_cpu_dora_gains(const float *dora, float strength, int64_t n_out, int64_t row0, int64_t n, float *gain);
 /* All that comes behind W x, outputs row0 .. row1 - 1, of neighbouring rows that have one set (or NULL), the model's
  * own bias included. rows.down: what pp_cpu_multiply_a made of them for the set's adapters, one behind the other. */
 void pp_cpu_adapt(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,

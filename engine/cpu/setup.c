@@ -399,7 +399,7 @@ enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, 
         return code;
     if (pp_adapter_set_replaces(set) && !make_replaced(c))
         return pp_fail_nomem(err, "the adapters' work space");
-    if (!pp_cpu_experts_reserve(c, set) || (scales && !make_scaled(c)) ||
+    if (!pp_cpu_experts_reserve(c, set) || (scales && !make_scaled(c)) || !pp_cpu_heads_reserve(c, set) ||
         (widest > c->lora_width && !grow_lora(c, widest)))
         return pp_fail_nomem(err, "the adapters' work space");
     return PP_OK;
