@@ -277,7 +277,7 @@ enum pp_code pp_lora_load_tokens(struct pp_adapter *a, const struct pp_adapter_t
 /* A token's own row; NULL: it has none. */
 const float *pp_lora_token_row(const struct pp_lora_embedding *e, int32_t token, int64_t width);
 /* Whether the output's matrix is the table, or a copy of it that a file has beside it, perhaps in another type. */
-bool pp_lora_is_tied(const struct pp_adapter_target *t, const struct pp_tensor *table, const struct pp_tensor *w);
+bool pp_lora_is_tied(const struct pp_tensor *table, const struct pp_tensor *w);
 /* The same of rows of W, the output's matrix: whether they can be others, and the A and B that make them so. */
 enum pp_code pp_lora_check_output_tokens(const struct pp_adapter *a, const struct pp_adapter_target *t,
                                          const struct pp_tensor *w, struct pp_error *err);

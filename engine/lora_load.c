@@ -542,7 +542,7 @@ static enum pp_code load_embeddings(struct loading *l, const struct pp_adapter_t
         code = pp_lora_load_tokens(a, t, pp_lora_table(&a->model->plan), err);
     const int output = linear_by_name(&a->model->plan, "output.weight");
     if (!code && t->tokens.data && output >= 0 && !pp_adapter_file_output_tokens(l->file) &&
-        pp_lora_is_tied(t, pp_lora_table(&a->model->plan), pp_plan_target(&a->model->plan, output).w))
+        pp_lora_is_tied(pp_lora_table(&a->model->plan), pp_plan_target(&a->model->plan, output).w))
         code = list_output_tokens(l, t, err); /* PEFT keeps them tied */
     return code || !t->rank ? code : pp_lora_load_embedding(a, t, err);
 }

@@ -97,23 +97,26 @@ const float *pp_lora_token_row(const struct pp_lora_embedding *e, int32_t token,
     return found ? e->token_rows + found->row * width : NULL;
 }
 
-bool pp_lora_is_tied(const struct pp_adapter_target *t, const struct pp_tensor *table, const struct pp_tensor *w)
+bool pp_lora_is_tied(const struct pp_tensor *table, const struct pp_tensor *w)
 {
-    const double most = 0.05; /* of a row's square, which is what a type of few bits takes away at most */
-    const int64_t n = w->ne[0];
+    enum { LOOKED_AT = 32 }; /* rows, all over the vocabulary: those of tokens that were never trained may be zeros */
+    const double most = 0.05; /* of the rows' squares, which is what a type of few bits takes away at most */
+    const int64_t n = w->ne[0], n_rows = w->ne[1], step = n_rows > LOOKED_AT ? n_rows / LOOKED_AT : 1;
     double off = 0, all = 0;
     if (w == table || strcmp(w->name, table->name) == 0)
         return true;
-    float *rows = w->ne[1] == table->ne[1] && n == table->ne[0] ? pp_malloc(2 * (size_t)n * sizeof *rows) : NULL;
-    bool tied = rows && pp_tensor_floats(w, t->token_ids[0], 1, rows, NULL) == PP_OK &&
-                pp_tensor_floats(table, t->token_ids[0], 1, rows + n, NULL) == PP_OK;
-    for (int64_t i = 0; tied && i < n; i++) {
-        const double a = (double)rows[i], b = (double)rows[n + i];
-        off += (a - b) * (a - b);
-        all += b * b;
+    float *rows = n_rows == table->ne[1] && n == table->ne[0] ? pp_malloc(2 * (size_t)n * sizeof *rows) : NULL;
+    bool read = rows;
+    for (int64_t r = 0; read && r < n_rows; r += step) {
+        read = pp_tensor_floats(w, r, 1, rows, NULL) == PP_OK && pp_tensor_floats(table, r, 1, rows + n, NULL) == PP_OK;
+        for (int64_t i = 0; read && i < n; i++) {
+            const double a = (double)rows[i], b = (double)rows[n + i];
+            off += (a - b) * (a - b);
+            all += b * b;
+        }
     }
     pp_free(rows);
-    return tied && off <= most * all;
+    return read && all > 0 && off <= most * all;
 }
 
 enum pp_code pp_lora_check_output_tokens(const struct pp_adapter *a, const struct pp_adapter_target *t,

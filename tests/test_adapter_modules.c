@@ -889,8 +889,18 @@ static float *replace_tokens(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
+/* Tokens that were never trained have zeros, in the table and in the output's matrix. */
+static void untrain(struct decoder *d)
+{
+    static const char *const names[] = {"token_embd.weight", "output.weight"};
+    for (int i = 0; i < 2 * OWN; i++) {
+        struct matrix *m = decoder_find(d, names[i % 2]);
+        memset(m->values + own_ids[i / 2] * m->cols, 0, (size_t)m->cols * sizeof *m->values);
+    }
+}
+
 /* indices: of the configuration. */
-static void check_tokens(const char *arch, const char *const *names, const char *indices)
+static void check_tokens(const char *arch, const char *const *names, const char *indices, bool untrained)
 {
     const struct decoder_shape s = decoder_shape(arch);
     struct decoder *d = decoder_make(&s);
@@ -898,6 +908,8 @@ static void check_tokens(const char *arch, const char *const *names, const char 
     struct pp_error err;
     char text[256];
     const int n = SMALL_TEXT * s.n_vocab;
+    if (untrained)
+        untrain(d);
     const char *file = decoder_write(d), *model = fresh_path("model");
     snprintf(text, sizeof text, "{\"peft_type\":\"LORA\",\"trainable_token_indices\":%s}", indices);
     assert_ok(pp_convert_to_folder(file, model, &(struct pp_convert_options){0}, &err), err);
@@ -926,10 +938,11 @@ static void own_tokens(void **state)
     static const char *const output[] = {"lm_head.weight", NULL};
     static const char *const both[] = {"wte.weight", "lm_head.weight", NULL};
     (void)state;
-    check_tokens("opt", table, "[9, 2, 30]");
-    check_tokens("qwen", table, "{\"wte\": [9, 2, 30]}");
-    check_tokens("qwen", output, "{\"lm_head\": [9, 2, 30]}");
-    check_tokens("qwen", both, "{\"lm_head\": [9, 2, 30], \"transformer.wte\": [9, 2, 30]}");
+    check_tokens("opt", table, "[9, 2, 30]", false);
+    check_tokens("qwen", table, "{\"wte\": [9, 2, 30]}", false);
+    check_tokens("qwen", output, "{\"lm_head\": [9, 2, 30]}", false);
+    check_tokens("qwen", both, "{\"lm_head\": [9, 2, 30], \"transformer.wte\": [9, 2, 30]}", false);
+    check_tokens("qwen", table, "{\"wte\": [9, 2, 30]}", true);
 }
 
 /* An adapter that differs in the bias of a norm, in a value of a token's row or in which token that is, is another. */
