@@ -140,27 +140,72 @@ static enum pp_code add_targets(struct made *m, bool folder, struct pp_error *er
     return code;
 }
 
-/* What changes the matrix that the heads of latent attention have their parts of: LoRAs alone do. */
-static bool add_heads(struct made *m)
+/* Norms of the rows of the matrix that the heads of latent attention have their parts of: keys' are held turned. */
+static bool add_head_magnitudes(struct made *m, const char *name, const struct pp_heads *keys,
+                                const struct pp_heads *values)
+{
+    const int64_t n_key = keys->w[0]->ne[0], n_latent = keys->w[0]->ne[1], n_value = values->w[0]->ne[1];
+    const int64_t of_head = n_key + n_value, widest = n_key > n_latent ? n_key : n_latent;
+    float *data = add_tensor(m, name, ".lora_magnitude_vector", 1, keys->n * of_head, 1);
+    float *row = pp_malloc((size_t)widest * sizeof *row);
+    for (int64_t i = 0; data && row && i < keys->n * of_head; i++)
+        data[i] = 0;
+    for (int h = 0; data && row && h < keys->n; h++) {
+        float *to = data + h * of_head;
+        for (int64_t r = 0; r < n_latent + n_value; r++) {
+            const struct pp_tensor *w = r < n_latent ? keys->w[h] : values->w[h];
+            const int64_t n = w->ne[0], at = r < n_latent ? r : r - n_latent;
+            pp_dequantize_row(w->type, (const uint8_t *)w->data + (size_t)at * pp_type_row_bytes(w->type, n), row, n);
+            for (int64_t k = 0; k < n; k++)
+                to[r < n_latent ? k : n_key + at] += row[k] * row[k];
+        }
+        for (int64_t r = 0; r < of_head; r++)
+            to[r] = sqrtf(to[r]);
+    }
+    const bool ok = data && row;
+    pp_free(row);
+    return ok;
+}
+
+/* What changes that matrix, a LoRA or a DoRA. module: as of a projection. */
+static bool add_head_target(struct made *m, const char *name, const char *module, const struct pp_heads *keys,
+                            const struct pp_heads *values)
+{
+    const int64_t n_in = keys->w[0]->ne[1], n_out = keys->n * (keys->w[0]->ne[0] + values->w[0]->ne[1]);
+    const int rank = m->spec->rank;
+    char whole[256];
+    if (!module)
+        return name_tensor(m, name, ".lora_a", 2, n_in, rank) && name_tensor(m, name, ".lora_b", 2, rank, n_out);
+    const char *dot = strrchr(module, '.');
+    snprintf(whole, sizeof whole, "base_model.model.%.200s", module);
+    return pp_peft_add_once(m->modules, dot ? dot + 1 : module) &&
+           add_matrix(m, whole, ".lora_A.weight", n_in, rank) && add_matrix(m, whole, ".lora_B.weight", rank, n_out) &&
+           add_head_magnitudes(m, whole, keys, values);
+}
+
+static enum pp_code add_heads(struct made *m, bool folder, struct pp_error *err)
 {
     static const char end[] = ".attn_k_b.weight[0]";
     const struct pp_plan *plan = &m->model->plan;
-    for (int i = 0; i < plan->n_heads; i++) {
-        const struct pp_heads *keys = &plan->heads[i];
-        const char *first = keys->w[0]->name;
+    const struct pp_arch *arch = pp_arch_by_name(m->model->info.arch);
+    enum pp_code code = PP_OK;
+    for (int i = 0; i < plan->n_heads && !code; i++) {
+        const char *first = plan->heads[i].w[0]->name;
         struct pp_lora_heads_at at;
+        struct pp_buf module = {0};
         char name[PP_HF_NAME];
-        if (!pp_ends_with(first, end) || pp_lora_first_heads(plan, keys) != i)
+        if (!pp_ends_with(first, end) || pp_lora_first_heads(plan, &plan->heads[i]) != i)
             continue;
         snprintf(name, sizeof name, "%.*s.attn_kv_b.weight", (int)(strlen(first) - strlen(end)), first);
-        if (!pp_lora_find_heads(plan, name, &at))
+        if (!pp_lora_find_heads(plan, name, &at) ||
+            (folder && !pp_arch_hf_module(arch, pp_source_hparams(m->model->source), name, &module) && !module.bad))
             continue;
-        const int64_t of_head = keys->w[0]->ne[0] + plan->heads[at.values].w[0]->ne[1];
-        if (!name_tensor(m, name, ".lora_a", 2, keys->w[0]->ne[1], m->spec->rank) ||
-            !name_tensor(m, name, ".lora_b", 2, m->spec->rank, keys->n * of_head))
-            return false;
+        if (module.bad || !add_head_target(m, name, folder ? pp_buf_cstr(&module) : NULL, &plan->heads[at.keys],
+                                           &plan->heads[at.values]))
+            code = pp_fail_nomem(err, "an adapter");
+        pp_buf_free(&module);
     }
-    return true;
+    return code;
 }
 
 /* What changes the matrices of one kind of a mixture's experts: stacks [n, rank, n_in] and [n, n_out, rank]. first: the
@@ -247,7 +292,7 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_r
         return pp_fail(err, PP_ERR_USAGE, "an adapter's rank is 1 to %d", MOST_RANK);
     made.random = pp_random_new(spec->seed);
     made.tensors = pp_calloc(PARTS * (size_t)m->plan.n_linears + STACKS * (size_t)m->plan.n_experts +
-                                 (size_t)m->plan.n_heads, sizeof *made.tensors); /* of keys and values together 2 */
+                                 PARTS * (size_t)m->plan.n_heads, sizeof *made.tensors);
     if (folder)
         made.config = ia3 ? pp_peft_ia3_config(&made.modules, &made.feedforward)
                           : pp_peft_lora_config(&lora, &made.modules);
@@ -255,7 +300,9 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_r
                                                                                 : pp_fail_nomem(err, "an adapter");
     if (!code)
         code = add_targets(&made, folder, err);
-    if (!code && !folder && spec->all && !(add_heads(&made) && add_stacks(&made)))
+    if (!code && !ia3 && spec->all)
+        code = add_heads(&made, folder, err);
+    if (!code && !folder && spec->all && !add_stacks(&made))
         code = pp_fail_nomem(err, "an adapter");
     if (!code)
         code = folder ? pp_peft_write(path, made.config, made.tensors, made.n, err) : write_gguf(&made, path, err);

@@ -7,6 +7,8 @@
 #include "engine/base/memory.h"
 #include "engine/base/topology.h"
 #include "engine/bench.h"
+#include "engine/lora.h"
+#include "engine/model.h"
 #include "tests/support.h"
 
 static void path_of(char *path, size_t size, const char *name)
@@ -378,15 +380,20 @@ static void random_adapters_of_heads(void **state)
     path_of(adapter, sizeof adapter, "adapter.gguf");
     write_model(path, "deepseek-v2-lite", "q4_0", 1);
     assert_ok(pp_model_open(path, &m, &err), err);
-    const struct pp_random_adapter spec = {.kind = PP_RANDOM_LORA, .rank = 2, .all = true, .seed = 1};
-    assert_ok(pp_random_adapter_write(m, &spec, adapter, &err), err);
-    assert_ok(pp_adapter_load(m, adapter, &a, &err), err);
-    assert_string_equal(pp_adapter_info(a)->targets,
-                        "attn_q attn_kv_a_mqa attn_output ffn_gate ffn_up ffn_down attn_kv_b");
-    pp_adapter_free(a);
+    struct pp_random_adapter spec = {.kind = PP_RANDOM_LORA, .rank = 2, .all = true, .seed = 1};
+    for (int dora = 0; dora < 2; dora++) {
+        spec.kind = dora ? PP_RANDOM_DORA : PP_RANDOM_LORA;
+        path_of(adapter, sizeof adapter, dora ? "dora" : "adapter.gguf");
+        assert_ok(pp_random_adapter_write(m, &spec, adapter, &err), err);
+        assert_ok(pp_adapter_load(m, adapter, &a, &err), err);
+        assert_string_equal(pp_adapter_info(a)->targets,
+                            "attn_q attn_kv_a_mqa attn_output ffn_gate ffn_up ffn_down attn_kv_b");
+        for (int i = 0; dora && i < a->model->plan.n_heads; i++) /* magnitudes that are the norms */
+            assert_true(a->heads[i].dora && fabsf(a->heads[i].dora[3]) < 1e-5f);
+        pp_adapter_free(a);
+    }
     pp_model_close(m);
     unlink(path);
-    unlink(adapter);
 }
 
 TEST_GROUP(bench)
