@@ -10,6 +10,7 @@
 #include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/quant.h"
+#include "engine/tensor_forms.h"
 
 enum { MOST_RANK = 1024 }; /* of embeddings */
 
@@ -250,6 +251,8 @@ static enum pp_code load_dora(const struct loading *l, const float *a, const flo
                                                                              : pp_fail_nomem(l->err, "an adapter");
     if (!code)
         code = read_vector(l, &l->t->magnitude, l->n_out, true, &d.magnitude);
+    for (int64_t r = 0; l->t->form == PP_HF_SCALED && !code && r < l->n_out; r++) /* as W's rows were */
+        d.magnitude[r] *= fabsf(pp_hf_row_scale(pp_source_hparams(l->a->model->source), l->linear->w->name, r));
     if (!code)
         pp_lora_gram(a, l->to->rank, l->n_in, d.gram);
     for (int64_t r = 0; r < l->n_out && !code; r += DORA_ROWS)
@@ -440,6 +443,8 @@ enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapte
     e->a_bytes = (size_t)t->n_in * (size_t)t->rank * sizeof *e->a;
     e->rank = (int)t->rank;
     e->scale = t->scale;
+    if (t->form == PP_HF_SCALED)
+        e->scale *= pp_hf_row_scale(pp_source_hparams(a->model->source), t->name, 0);
     return code;
 }
 

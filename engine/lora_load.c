@@ -14,6 +14,7 @@
 #include "engine/name_index.h"
 #include "engine/pool.h"
 #include "engine/state_order.h"
+#include "engine/tensor_forms.h"
 
 /* Ranks are added up over adapters and projections, and work space is made for the sum. */
 enum { MAX_RANK = PP_LOW_RANK_MAX };
@@ -129,7 +130,13 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
                        "adapter %s changes %s, whose heads are in another order in this model's %s; that is not "
                        "supported: use it with the %s", a->path, t->name, hf ? "GGUF file" : "folder",
                        hf ? "folder" : "GGUF file");
-    if (pp_adapter_form_fits(t))
+    if (t->form == PP_HF_SCALED && !pp_hf_says_scales(pp_source_hparams(m->source)))
+        return pp_fail(err, PP_ERR_UNSUPPORTED,
+                       "adapter %s changes %s, which folders of the family %s multiply when they are read, and this "
+                       "model does not say by what: use it with the folder that it was made for", a->path, t->name,
+                       m->info.arch);
+    if (pp_adapter_form_fits(t) ||
+        (t->form == PP_HF_SCALED && !t->weight.data && !t->tokens.data && !t->bias.data && !t->b_bias.data))
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED,
                    "adapter %s changes %s, which models of the family %s keep in another form than we compute with; "
@@ -197,10 +204,11 @@ static enum pp_code join_target(struct loading *l, const char *name, const struc
     const struct pp_adapter_target *t = job->target;
     struct pp_adapter *a = l->a;
     int i = 0;
-    if (t->weight.data || t->tokens.data || t->ia3_input)
+    if (t->weight.data || t->tokens.data || t->ia3_input || t->form == PP_HF_SCALED)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "adapter %s %s %s, but %s has it in one matrix with others; that is not supported", a->path,
-                       t->ia3_input ? "scales the input of" : "replaces", name, a->model->info.name);
+                       t->ia3_input               ? "scales the input of"
+                       : t->form == PP_HF_SCALED ? "changes" : "replaces", name, a->model->info.name);
     while (i < l->n_joins && l->joined[i] != linear)
         i++;
     const bool is_new = i == l->n_joins;
@@ -334,14 +342,29 @@ static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error 
 
 /* --- matrices ---------------------------------------------------------------------------------------------------- */
 
+/* B A of a matrix whose rows were multiplied when they were read. */
+static enum pp_code scale_rows(const struct loading *l, const struct job *job, const struct pp_tensor *w,
+                               struct pp_lora_halves *halves, struct pp_error *err)
+{
+    const struct pp_hparams *hp = pp_source_hparams(l->a->model->source);
+    const int64_t rank = job->target->rank;
+    float *b = (float *)(uintptr_t)halves->values[1]; /* the room's */
+    for (int64_t r = 0; r < w->ne[1]; r++)
+        for (int64_t k = 0; k < rank; k++)
+            b[r * rank + k] *= pp_hf_row_scale(hp, w->name, r);
+    return pp_lora_look(l->a, w->name, rank * w->ne[0], rank * w->ne[1], halves, err);
+}
+
 /* Reads A and B, and holds them. */
 static enum pp_code load_halves(const struct loading *l, const struct job *job, const struct pp_lora_orders *orders,
                                 struct pp_lora_room *room, struct pp_lora_halves *halves, struct pp_error *err)
 {
     const struct pp_tensor *w = pp_plan_target(&l->a->model->plan, job->linear).w;
-    const enum pp_code code =
+    enum pp_code code =
         job->tokens ? pp_lora_token_halves(l->a, job->target, w, room, halves, err)
                     : pp_lora_read(l->a, job->target, w->ne[1], orders, room, halves, err);
+    if (!code && job->target->form == PP_HF_SCALED)
+        code = scale_rows(l, job, w, halves, err);
     if (code)
         return code;
     const float *most = halves->most;

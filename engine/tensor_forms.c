@@ -107,13 +107,47 @@ static const float *scale_of(const struct pp_folder_scales *s, const char *name)
     return NULL;
 }
 
+enum { SSM_PARTS = 5 };
+
+/* Where each part of ssm_in's rows ends. */
+static void find_ends(const struct pp_hparams *hp, int64_t ends[SSM_PARTS])
+{
+    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
+    ends[0] = values;
+    ends[1] = 2 * values;
+    ends[2] = 2 * values + keys;
+    ends[3] = 2 * (values + keys);
+    ends[4] = 2 * (values + keys) + hp->n_state_head;
+}
+
+bool pp_hf_says_scales(const struct pp_hparams *hp)
+{
+    const struct pp_folder_scales *s = &hp->scales;
+    const float all[] = {s->embd, s->q, s->k, s->v, s->attn_output, s->ssm_out, s->ffn_gate, s->ffn_down,
+                         s->ssm_in[0], s->ssm_in[1], s->ssm_in[2], s->ssm_in[3], s->ssm_in[4]};
+    bool any = false;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        any = any || (all[i] != 0.0f && all[i] != 1.0f); /* 0: the family has no such matrix */
+    return s->any && any;
+}
+
+float pp_hf_row_scale(const struct pp_hparams *hp, const char *name, int64_t row)
+{
+    const float *one = scale_of(&hp->scales, name);
+    int64_t ends[SSM_PARTS];
+    int i = 0;
+    find_ends(hp, ends);
+    while (i < SSM_PARTS - 1 && row >= ends[i])
+        i++;
+    return one ? *one : hp->scales.ssm_in[i];
+}
+
 enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
                               const char *name, struct pp_error *err)
 {
     const float *one = scale_of(&hp->scales, name);
-    const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
-    const int64_t ends[] = {values, 2 * values, 2 * values + keys, 2 * (values + keys),
-                            2 * (values + keys) + hp->n_state_head};
+    int64_t ends[SSM_PARTS];
+    find_ends(hp, ends);
     struct pp_rows *rows = pp_tensor_list_rows(l, err);
     struct pp_tensor made = *t;
     if (!rows)
@@ -122,7 +156,7 @@ enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *
         return pp_fail(err, PP_ERR_UNSUPPORTED, "tensor %.200s is no matrix, which pippin needs to multiply it",
                        t->name);
     *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type = PP_TYPE_F32, .type_there = t->type, .weights = t->data,
-                             .row_step = 1, .n_cols = t->ne[0], .n_rows = t->ne[1], .n_scaled = one ? 1 : 5};
+                             .row_step = 1, .n_cols = t->ne[0], .n_rows = t->ne[1], .n_scaled = one ? 1 : SSM_PARTS};
     for (int i = 0; i < rows->n_scaled; i++) {
         rows->scaled[i].end = ends[i];
         rows->scaled[i].by = one ? *one : hp->scales.ssm_in[i];

@@ -52,6 +52,11 @@ enum pp_code pp_hf_halves_add(struct pp_tensor_list *l, const struct pp_tensor *
 enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
                               const char *name, struct pp_error *err);
 
+/* By what row `row` of the matrix of that name is multiplied; and whether the folder says any such number but 1. One
+ * that does not may have been made of a file, in which weights are multiplied already. */
+float pp_hf_row_scale(const struct pp_hparams *hp, const char *name, int64_t row);
+bool pp_hf_says_scales(const struct pp_hparams *hp);
+
 /* In how many pieces a folder's matrix of the form PP_HF_QKV_IN_FOUR comes. */
 int64_t pp_hf_qkv_pieces(const struct pp_hparams *hp);
 

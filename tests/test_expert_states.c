@@ -4,15 +4,19 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/arch/arch.h"
 #include "engine/base/buf.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/convert.h"
+#include "engine/engine.h"
 #include "engine/hf_form.h"
 #include "engine/rows.h"
+#include "engine/safetensors.h"
 #include "engine/source.h"
+#include "tests/adapter_folder.h"
 #include "tests/decoder_checks.h"
 #include "tests/expert_checks.h"
 #include "tests/expert_model.h"
@@ -536,21 +540,8 @@ static void assert_scaled(const struct pp_source *folder, const struct pp_source
     }
 }
 
-/* Numbers of config.json by which weights are multiplied: read once, and of a folder or a file that is made of such a
- * folder not again. */
-static void falcon_h1_scales(void **state)
+static struct expert_shape small_falcon(void)
 {
-    static const char scales[] =
-        "{\"embedding_multiplier\": 2, \"lm_head_multiplier\": 0.5, \"key_multiplier\": 0.25,"
-        "\"attention_in_multiplier\": 1.5, \"attention_out_multiplier\": 0.75, \"ssm_in_multiplier\": 1.25,"
-        "\"ssm_out_multiplier\": 0.7, \"mlp_multipliers\": [0.8, 0.6], \"ssm_multipliers\": [0.5, 2, 0.9, 1.1, 0.3], ";
-    static const struct {
-        const char *name;
-        double by;
-    } whole[] = {{"token_embd.weight", 2}, {"output.weight", 0.5}, {"blk.0.attn_q.weight", 1.5},
-                 {"blk.1.attn_k.weight", 0.375}, {"blk.0.attn_v.weight", 1.5}, {"blk.1.attn_output.weight", 0.75},
-                 {"blk.0.ffn_gate.weight", 0.8}, {"blk.0.ffn_up.weight", 1}};
-    (void)state;
     struct expert_shape s = state_shape("falcon-h1");
     s.ffn_norm = "ffn_norm";
     s.qk_norm = QK_PLAIN;
@@ -561,16 +552,19 @@ static void falcon_h1_scales(void **state)
     s.n_state_key = 1;
     s.full = s.n_expert = s.n_used = 0;
     s.n_dense = s.n_layer;
-    struct expert_model *m = expert_model_make(&s);
-    const char *file = expert_model_write(m), *folder = fresh_path("folder"), *again = fresh_path("again");
-    const char *other = fresh_path("scaled.gguf");
-    const struct pp_convert_options opt = {0};
-    struct pp_source *a, *b;
+    return s;
+}
+
+/* Puts numbers into a folder's config.json by which weights are multiplied. */
+static void add_scales(const char *folder)
+{
+    static const char scales[] =
+        "{\"embedding_multiplier\": 2, \"lm_head_multiplier\": 0.5, \"key_multiplier\": 0.25,"
+        "\"attention_in_multiplier\": 1.5, \"attention_out_multiplier\": 0.75, \"ssm_in_multiplier\": 1.25,"
+        "\"ssm_out_multiplier\": 0.7, \"mlp_multipliers\": [0.8, 0.6], \"ssm_multipliers\": [0.5, 2, 0.9, 1.1, 0.3], ";
     struct pp_error err;
     char path[400], *text, *edited;
-    size_t n, n_a, n_b;
-    expert_model_free(m);
-    assert_ok(pp_convert_to_folder(file, folder, &opt, &err), err);
+    size_t n;
     snprintf(path, sizeof path, "%s/config.json", folder);
     assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
     edited = pp_calloc(n + sizeof scales, 1);
@@ -579,6 +573,29 @@ static void falcon_h1_scales(void **state)
     assert_ok(pp_write_file(path, edited, strlen(edited), 0600, &err), err);
     pp_free(text);
     pp_free(edited);
+}
+
+/* They are read once, and of a folder or a file that is made of such a folder not again. */
+static void falcon_h1_scales(void **state)
+{
+    static const struct {
+        const char *name;
+        double by;
+    } whole[] = {{"token_embd.weight", 2}, {"output.weight", 0.5}, {"blk.0.attn_q.weight", 1.5},
+                 {"blk.1.attn_k.weight", 0.375}, {"blk.0.attn_v.weight", 1.5}, {"blk.1.attn_output.weight", 0.75},
+                 {"blk.0.ffn_gate.weight", 0.8}, {"blk.0.ffn_up.weight", 1}};
+    (void)state;
+    const struct expert_shape s = small_falcon();
+    struct expert_model *m = expert_model_make(&s);
+    const char *file = expert_model_write(m), *folder = fresh_path("folder"), *again = fresh_path("again");
+    const char *other = fresh_path("scaled.gguf");
+    const struct pp_convert_options opt = {0};
+    struct pp_source *a, *b;
+    struct pp_error err;
+    size_t n_a, n_b;
+    expert_model_free(m);
+    assert_ok(pp_convert_to_folder(file, folder, &opt, &err), err);
+    add_scales(folder);
     assert_ok(pp_source_open(folder, &a, &err), err);
     assert_ok(pp_source_open(file, &b, &err), err);
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
@@ -604,6 +621,112 @@ static void falcon_h1_scales(void **state)
     pp_free(want);
 }
 
+/* A LoRA of the embeddings [n_vocab, n_embd]. */
+static void merge_table(struct folder *f, const char *module, int rank, float *table, int64_t n_vocab, int64_t n_embd)
+{
+    char name[192];
+    snprintf(name, sizeof name, "base_model.model.%s.lora_embedding_A", module);
+    const float *a = folder_add(f, name, rank, n_vocab, 0, 0.2f);
+    snprintf(name, sizeof name, "base_model.model.%s.lora_embedding_B", module);
+    const float *b = folder_add(f, name, n_embd, rank, 0, 0.2f);
+    for (int64_t t = 0; t < n_vocab; t++)
+        for (int64_t i = 0; i < n_embd; i++)
+            for (int k = 0; k < rank; k++)
+                table[t * n_embd + i] += 2 * b[i * rank + k] * a[k * n_vocab + t];
+}
+
+/* The folder with LoRAs, or DoRAs, of its matrices merged, whose parts go into f; its path. */
+static const char *merge_folder(const char *folder, bool dora, struct folder *f)
+{
+    enum { MOST = 64, RANK = 3 };
+    const char *to = fresh_path("merged");
+    struct pp_tensor tensors[MOST];
+    struct pp_safetensors *s;
+    struct pp_error err;
+    float *made[MOST];
+    char path[512];
+    assert_int_equal(mkdir(to, 0700), 0);
+    folder_copy_config(folder, to);
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    assert_ok(pp_safetensors_open(path, &s, &err), err);
+    const size_t n = pp_safetensors_n(s);
+    assert_true(n <= MOST);
+    for (size_t i = 0; i < n; i++) {
+        const struct pp_tensor *t = pp_safetensors_at(s, i);
+        const int stem = (int)strlen(t->name) - (int)strlen(".weight");
+        char module[128], name[192];
+        tensors[i] = *t;
+        made[i] = NULL;
+        const bool table = strstr(t->name, "embed_tokens");
+        if (t->n_dims != 2 || (table && dora))
+            continue;
+        tensors[i].data = made[i] = pp_malloc(t->size);
+        memcpy(made[i], t->data, t->size);
+        snprintf(module, sizeof module, "%.*s", stem, t->name);
+        if (table) {
+            merge_table(f, module, RANK, made[i], t->ne[1], t->ne[0]);
+            continue;
+        }
+        folder_add_merged(f, module, RANK, 2, made[i], t->ne[1], t->ne[0]);
+        snprintf(name, sizeof name, "base_model.model.%s.lora_magnitude_vector", module);
+        const float *magnitude = dora ? folder_add(f, name, t->ne[1], 0, 1.5f, 0.5f) : NULL;
+        for (int64_t r = 0; dora && r < t->ne[1]; r++) {
+            float *row = made[i] + r * t->ne[0];
+            double square = 0;
+            for (int64_t k = 0; k < t->ne[0]; k++)
+                square += (double)row[k] * (double)row[k];
+            for (int64_t k = 0; k < t->ne[0]; k++)
+                row[k] = (float)((double)row[k] * (double)magnitude[r] / sqrt(square));
+        }
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", to);
+    assert_ok(pp_safetensors_write(path, tensors, n, &err), err);
+    for (size_t i = 0; i < n; i++)
+        pp_free(made[i]);
+    pp_safetensors_close(s);
+    return to;
+}
+
+/* Adapters of weights that are multiplied when they are read are, too. A file, or a folder of one, does not say by
+ * what, and is refused. */
+static void falcon_h1_adapters(void **state)
+{
+    static const char *const configs[] = {
+        "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6}",
+        "{\"peft_type\":\"LORA\",\"use_dora\":true,\"r\":3,\"lora_alpha\":6}"};
+    const struct expert_shape s = small_falcon();
+    struct expert_model *m = expert_model_make(&s);
+    const char *file = expert_model_write(m), *folder = fresh_path("folder"), *again = fresh_path("again");
+    const struct pp_convert_options opt = {0};
+    struct pp_error err;
+    (void)state;
+    expert_model_free(m);
+    assert_ok(pp_convert_to_folder(file, folder, &opt, &err), err);
+    add_scales(folder);
+    assert_ok(pp_convert_to_folder(folder, again, &opt, &err), err);
+    for (int dora = 0; dora < 2; dora++) {
+        struct folder f = {.random = 31};
+        size_t n;
+        const char *merged = merge_folder(folder, dora, &f), *adapter = folder_write_peft(&f, configs[dora]);
+        float *want = small_logits(merged, PP_KV_F32, &n);
+        double *as_double = doubles((int)n);
+        for (size_t i = 0; i < n; i++)
+            as_double[i] = (double)want[i];
+        assert_adapted(folder, adapter, as_double, s.n_vocab, 1e-3);
+        const char *const others[] = {file, again};
+        for (int i = 0; i < 2; i++) {
+            struct running r = run_small(others[i], NULL);
+            struct pp_adapter *a;
+            assert_int_equal(pp_adapter_load(r.m, adapter, &a, &err), PP_ERR_UNSUPPORTED);
+            assert_non_null(strstr(err.text, "does not say by what"));
+            stop_small(&r);
+        }
+        pp_free(want);
+        pp_free(as_double);
+        folder_empty(&f);
+    }
+}
+
 TEST_GROUP(expert_states)
 {
     const struct CMUnitTest tests[] = {
@@ -613,7 +736,7 @@ TEST_GROUP(expert_states)
         cmocka_unit_test(nemotron_h), cmocka_unit_test(nemotron_puzzle),
         cmocka_unit_test(mamba2), cmocka_unit_test(mamba), cmocka_unit_test(bad_channels),
         cmocka_unit_test(jamba), cmocka_unit_test(bamba), cmocka_unit_test(falcon_h1),
-        cmocka_unit_test(falcon_h1_scales),
+        cmocka_unit_test(falcon_h1_scales), cmocka_unit_test(falcon_h1_adapters),
     };
     return cmocka_run_group_tests_name("expert_states", tests, NULL, NULL);
 }
