@@ -73,9 +73,9 @@ struct pp_menu {
 void pp_menu_open(struct pp_ui *ui, const struct pp_menu_class *cls);
 void pp_menu_close(struct pp_ui *ui);  /* none open: nothing */
 void pp_menu_cancel(struct pp_ui *ui); /* closes it as Esc does */
-/* What a key does in the open menu; the notice that stands there has been read then. */
 /* The wheel of the mouse moves the selection of a list: < 0 up. */
 void pp_menu_wheel(struct pp_ui *ui, int rows);
+/* What a key does in the open menu; the notice that stands there has been read then. */
 void pp_menu_key(struct pp_ui *ui, const struct pp_key *key);
 void pp_menu_settle(struct pp_ui *ui); /* rows may have come: a choice that waited for them is made */
 void pp_menu_draw(struct pp_ui *ui); /* and places the cursor */
