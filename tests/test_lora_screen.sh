@@ -52,7 +52,7 @@ no_room() { # answers side by side that could not begin are not shown as if they
     t kill-session -t =chat
     t new-session -d -s chat -x 100 -y 50 "$program -t 1 --seed 7 --temp 0 -n 12 -c 64 --overflow stop; sleep 100"
     see " ready " && say "Tell me about the sea." && see " ready · " &&
-        say "And what of the ships, the old harbour, the lighthouse, and all the people who live there and wait for them?" && see "the context holds 64" &&
+        say "And what of the ships, the old harbour, the lighthouse, and all the people who live there and wait for them?" && see "the context is full: " &&
         see "■ unfinished" && say "/compare none bard" && see "3 of 3" && see "■ unfinished" 1 && keys C-l &&
         grep -q "■ unfinished .*■ unfinished" "$work/screen"
 }
