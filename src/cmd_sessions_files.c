@@ -33,16 +33,16 @@ static enum pp_code add_named(struct pp_export *x, const struct pp_options *o, s
     for (int i = 0; !code && i < o->n_args; i++) {
         struct pp_session s;
         struct pp_conversation c;
-        size_t lost;
+        struct pp_lost lost;
         if ((code = pp_store_session_find(st, o->args[i], &s, err)))
             break;
         code = pp_conversation_salvage(st, s.id, &c, &lost, err);
         pp_session_clear(&s);
         if (code)
             break;
-        pp_damage_add(&damage, 0, lost);
+        pp_damage_add(&damage, 0, &lost);
         pp_export_add(x, &c);
-        if (lost && damage.n == 1) {
+        if (damage.n == 1 && !first.id) {
             first = c.session;
             c.session = (struct pp_session){0};
         }

@@ -54,10 +54,12 @@ static void run_export(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
     struct pp_conversation c;
+    struct pp_lost lost;
     char path[PATH], *real;
-    job->code = pp_conversation_salvage(st, j->id, &c, &j->n, &job->err);
+    job->code = pp_conversation_salvage(st, j->id, &c, &lost, &job->err);
     if (job->code)
         return;
+    j->n = lost.messages;
     job->code = target(j->key, c.session.title, path, &job->err);
     const int form = job->code ? -1 : pp_export_form_of(path);
     struct pp_export x = {.form = form < 0 ? PP_EXPORT_MARKDOWN : (enum pp_export_form)form};

@@ -96,7 +96,7 @@ static enum pp_code copy(struct ctl_import *m, struct pp_error *err)
     m->copy = NULL;
     m->step = IMPORT_PUT;
     if (!code)
-        code = pp_store_session_page(m->from, NULL, false, SIZE_MAX, &m->sessions, &m->n, err);
+        code = pp_conversation_list(m->from, &m->sessions, &m->n, err);
     return code || m->n ? code : pp_fail(err, PP_ERR_FORMAT, "%s: there is no conversation in it", m->typed);
 }
 
@@ -134,14 +134,13 @@ static enum pp_code put_next(struct ctl_import *m, struct pp_error *err)
     enum pp_code code = PP_OK;
     if (m->from && m->at < m->n) {
         struct pp_conversation c;
-        size_t lost;
-        const int64_t were = m->sessions[m->at].n_messages;
+        struct pp_lost lost;
         code = pp_conversation_salvage(m->from, m->sessions[m->at].id, &c, &lost, err);
         if (code == PP_ERR_FORMAT) { /* the others are wanted all the more */
-            pp_damage_add(&m->damage, m->at, were > 0 ? (size_t)were : 1);
+            pp_damage_add_all(&m->damage, m->at, m->sessions[m->at].n_messages);
             code = PP_OK;
         } else if (!code) {
-            pp_damage_add(&m->damage, m->at, lost);
+            pp_damage_add(&m->damage, m->at, &lost);
             code = put(m, &c, err);
         }
         pp_conversation_clear(&c);

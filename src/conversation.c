@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/text.h"
 #include "src/adapter_mix.h"
+#include "src/title.h"
 
 void pp_conversation_clear(struct pp_conversation *c)
 {
@@ -53,38 +55,86 @@ enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_con
     return code;
 }
 
-enum pp_code pp_conversation_salvage(struct pp_store *st, int64_t id, struct pp_conversation *out, size_t *n_lost,
+/* One whose row is lost. */
+static enum pp_code begin_anew(struct pp_session *s, int64_t id, struct pp_error *err)
+{
+    char **const strings[] = {&s->title, &s->model, &s->template_name, &s->system, &s->adapters, &s->settings};
+    bool ok = true;
+    *s = (struct pp_session){.id = id};
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+        ok = (*strings[i] = pp_strdup("")) && ok;
+    return ok ? PP_OK : pp_fail_nomem(err, "a conversation");
+}
+
+static void take_title(struct pp_conversation *c)
+{
+    char title[PP_TITLE_BYTES];
+    pp_title(c->messages[0].content, c->messages[0].content_len, title);
+    pp_free(c->session.title);
+    c->session.title = pp_strdup(title);
+    c->session.created = c->messages[0].created;
+    c->session.updated = c->messages[c->n - 1].created;
+}
+
+enum pp_code pp_conversation_salvage(struct pp_store *st, int64_t id, struct pp_conversation *out, struct pp_lost *lost,
                                      struct pp_error *err)
 {
     struct pp_error why;
-    *n_lost = 0;
+    *lost = (struct pp_lost){0};
     enum pp_code code = pp_conversation_read(st, id, out, err);
-    if (code != PP_ERR_FORMAT || pp_store_session_get(st, id, &out->session, &why) != PP_OK)
+    if (code != PP_ERR_FORMAT)
         return code;
-    if (pp_store_salvage(st, id, &out->session.head, &out->messages, &out->n, n_lost, &why) != PP_OK || !out->n) {
+    lost->title = pp_store_session_get(st, id, &out->session, &why) == PP_ERR_FORMAT;
+    if (lost->title && begin_anew(&out->session, id, err) != PP_OK)
+        code = PP_ERR_NOMEM;
+    else if (pp_store_salvage(st, id, &out->session.head, &out->messages, &out->n, &lost->messages, &why) == PP_OK &&
+             out->n)
+        code = PP_OK;
+    if (!code && lost->title)
+        take_title(out);
+    if (!code && !out->session.title)
+        code = pp_fail_nomem(err, "a conversation");
+    if (code) {
         pp_conversation_clear(out);
         return code;
     }
     const size_t were = out->session.n_messages > 0 ? (size_t)out->session.n_messages : 0;
-    if (were > out->n + *n_lost) /* some are not even named any more */
-        *n_lost = were - out->n;
+    if (were > out->n + lost->messages) /* some are not even named any more */
+        lost->messages = were - out->n;
     place_messages(out);
     return PP_OK;
 }
 
-void pp_damage_add(struct pp_damage *d, size_t conversation, size_t lost)
+enum pp_code pp_conversation_list(struct pp_store *st, struct pp_session **list, size_t *n, struct pp_error *err)
 {
-    if (!lost)
+    const enum pp_code code = pp_store_session_page(st, NULL, false, SIZE_MAX, list, n, err);
+    return code == PP_ERR_FORMAT ? pp_store_salvage_sessions(st, list, n, err) : code;
+}
+
+void pp_damage_add(struct pp_damage *d, size_t conversation, const struct pp_lost *lost)
+{
+    if (!lost->messages && !lost->title)
         return;
     d->first = d->n++ ? d->first : conversation;
-    d->messages += lost;
+    d->messages += lost->messages;
+    d->titles += lost->title;
+}
+
+void pp_damage_add_all(struct pp_damage *d, size_t conversation, int64_t n)
+{
+    pp_damage_add(d, conversation, &(struct pp_lost){.messages = n > 0 ? (size_t)n : 1, .title = true});
 }
 
 enum pp_code pp_damage_tell(const struct pp_damage *d, size_t n, const struct pp_session *first, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: %zu of %zu conversations could not be read whole, of "
-                   "which the first is %s \"%.100s\"; %zu message%s lost, and all else was read", d->n, n, first->key,
-                   first->title, d->messages, d->messages == 1 ? " is" : "s are");
+    char which[200] = "", titles[80] = "";
+    if (first->key[0]) /* else that is lost, too */
+        pp_utf8_print(which, sizeof which, ", of which the first is %s \"%.100s\"", first->key, first->title);
+    if (d->titles)
+        snprintf(titles, sizeof titles, ", and title and settings of %zu", d->titles);
+    return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: %zu of %zu conversations could not be read whole%s; "
+                   "%zu message%s lost%s; all else was read", d->n, n, which, d->messages,
+                   d->messages == 1 ? " is" : "s are", titles);
 }
 
 enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, size_t *n_damaged,
@@ -94,18 +144,18 @@ enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *tak
     struct pp_damage damage = {0};
     size_t n;
     *n_damaged = 0;
-    enum pp_code code = pp_store_session_page(st, NULL, false, SIZE_MAX, &list, &n, err);
+    enum pp_code code = pp_conversation_list(st, &list, &n, err);
     if (code)
         return code;
     for (size_t i = 0; !code && i < n; i++) {
         struct pp_conversation c;
-        size_t lost;
+        struct pp_lost lost;
         code = pp_conversation_salvage(st, list[i].id, &c, &lost, err);
         if (code == PP_ERR_FORMAT) {
-            pp_damage_add(&damage, i, list[i].n_messages > 0 ? (size_t)list[i].n_messages : 1);
+            pp_damage_add_all(&damage, i, list[i].n_messages);
             code = PP_OK;
         } else if (!code) {
-            pp_damage_add(&damage, i, lost);
+            pp_damage_add(&damage, i, &lost);
             code = take(user, &c, i, n, err);
         }
         pp_conversation_clear(&c);

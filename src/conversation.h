@@ -20,9 +20,16 @@ int64_t pp_message_place(const struct pp_message *list, size_t n, int64_t id);
 void pp_conversation_clear(struct pp_conversation *c);
 /* id of a session. */
 enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_conversation *out, struct pp_error *err);
-/* The same of a database that may be damaged: what can be read of it. *n_lost: messages that cannot; 0: it is whole. */
-enum pp_code pp_conversation_salvage(struct pp_store *st, int64_t id, struct pp_conversation *out, size_t *n_lost,
+/* What of a conversation cannot be read. */
+struct pp_lost {
+    size_t messages;
+    bool title; /* and all else that is no message; it is made anew of the first one */
+};
+/* The same of a database that may be damaged: what can be read of it. */
+enum pp_code pp_conversation_salvage(struct pp_store *st, int64_t id, struct pp_conversation *out, struct pp_lost *lost,
                                      struct pp_error *err);
+/* All that there are, the newest first; those that cannot be read have an id. pp_session_list_free. */
+enum pp_code pp_conversation_list(struct pp_store *st, struct pp_session **list, size_t *n, struct pp_error *err);
 /* Hands all conversations of a store to `take`, the newest first and one at a time; what it leaves in *c is cleared.
  * PP_ERR_FORMAT with *n_damaged > 0: the database is damaged, and so many are not whole, or could not be read at all;
  * but all else was. */
@@ -33,10 +40,12 @@ enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *tak
 /* What a damage has cost. */
 struct pp_damage {
     size_t n, first; /* conversations that are not whole; which of all is the first of them */
-    size_t messages; /* that are lost in them */
+    size_t messages, titles; /* that are lost in them */
 };
-/* One of `lost` messages; lost 0: it is whole. */
-void pp_damage_add(struct pp_damage *d, size_t conversation, size_t lost);
+/* One that may be whole. */
+void pp_damage_add(struct pp_damage *d, size_t conversation, const struct pp_lost *lost);
+/* One of which nothing can be read but that it had n messages. */
+void pp_damage_add_all(struct pp_damage *d, size_t conversation, int64_t n);
 /* Says it of n conversations, and which the first is. PP_ERR_FORMAT. */
 enum pp_code pp_damage_tell(const struct pp_damage *d, size_t n, const struct pp_session *first, struct pp_error *err);
 /* Adds it as a new one; session gets its id and key. */

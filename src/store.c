@@ -89,7 +89,9 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " SELECT p.id, p.parent FROM line JOIN message p ON p.id = line.parent AND p.id < line.id)"
         " SELECT" MESSAGE_COLUMNS "FROM line JOIN message m ON m.id = line.id ORDER BY m.id",
     [PP_STMT_MESSAGE_ALL] = "SELECT" MESSAGE_COLUMNS "FROM message m WHERE m.session = ?1 ORDER BY m.id",
-    /* Of a damaged table. Neither touches it, and nothing is sorted, so that the rows before a damage are had. */
+    /* Of a damaged table. None touches it, and nothing is sorted, so that the rows before a damage are had. */
+    [PP_STMT_SESSION_PLACES] =
+        "SELECT id, updated_ms FROM session INDEXED BY session_updated ORDER BY updated_ms DESC, id DESC",
     [PP_STMT_MESSAGE_PLACES] =
         "SELECT id, coalesce(parent, 0) FROM message INDEXED BY message_parent WHERE session = ?1",
     [PP_STMT_MESSAGE_IDS] = "SELECT id, -1 FROM message INDEXED BY sqlite_autoindex_message_1 WHERE session = ?1",

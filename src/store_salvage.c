@@ -1,4 +1,4 @@
-/* store_salvage.c - what can be read of a conversation in a damaged database.
+/* store_salvage.c - what can be read of a damaged database: which conversations there are, and their messages.
  *
  * The places of its messages, each with what it follows, stand in an index: a page of the table that cannot be read any
  * more does not keep them. So each message is read by itself, and what followed a lost one follows what that did. */
@@ -139,6 +139,43 @@ enum pp_code pp_store_salvage(struct pp_store *st, int64_t session, int64_t *hea
     pp_free(p.at);
     if (code) {
         pp_message_list_free(*list, *n);
+        *list = NULL;
+        *n = 0;
+    }
+    return code;
+}
+
+/* --- which conversations there are --------------------------------------------------------------------------- */
+
+enum pp_code pp_store_salvage_sessions(struct pp_store *st, struct pp_session **list, size_t *n, struct pp_error *err)
+{
+    static const char what[] = "list the conversations";
+    struct places p = {0}; /* its parent is when it was used */
+    sqlite3_stmt *stmt;
+    *list = NULL;
+    *n = 0;
+    enum pp_code code = pp_store_stmt(st, PP_STMT_SESSION_PLACES, &stmt, err);
+    if (!code)
+        code = pp_store_rows(st, stmt, take_place, &p, what, "the list of conversations", err);
+    if (code == PP_ERR_FORMAT && p.n)
+        code = PP_OK;
+    if (!code && p.n && !(*list = pp_calloc(p.n, sizeof **list)))
+        code = pp_fail_nomem(err, "the list of conversations");
+    for (size_t i = 0; !code && i < p.n; i++) {
+        struct pp_session *s = &(*list)[*n];
+        code = pp_store_session_get(st, p.at[i].id, s, err);
+        if (code == PP_ERR_FORMAT) {
+            *s = (struct pp_session){
+                .id = p.at[i].id, .updated = p.at[i].parent / 1000, .updated_ms = p.at[i].parent};
+            code = PP_OK;
+        }
+        *n += !code;
+        if (code == PP_ERR_NOT_FOUND)
+            code = PP_OK;
+    }
+    pp_free(p.at);
+    if (code) {
+        pp_session_list_free(*list, *n);
         *list = NULL;
         *n = 0;
     }

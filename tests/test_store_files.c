@@ -238,7 +238,8 @@ static void salvaged(void **state)
 {
     (void)state;
     const char *path = fresh_store();
-    char text[1500], *lost[] = {"session 2 message 17 ", "session 2 message 40 "};
+    char text[1500];
+    const char *const lost[] = {"session 2 message 17 ", "session 2 message 40 ", "of several"};
     struct pp_store *st = open_store(path);
     for (int k = 1; k <= SALVAGED; k++) {
         int64_t parent = 0, id = add_session(st, "of several");
@@ -250,20 +251,23 @@ static void salvaged(void **state)
         }
     }
     pp_store_close(st);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
+        const bool titles = i == 2;
         struct salvaged s = {0};
         size_t n_damaged, n_lost;
         char told[64];
-        damage_page_with(path, lost[i]); /* one in the middle, and then the one that the conversation ends in, too */
+        damage_page_with(path, lost[i]); /* in the middle, then where a conversation ends, then what is no message */
         assert_ok(pp_store_open_to_read(path, &st, &err), err);
         assert_int_equal(pp_conversation_each(st, take_salvaged, &s, &n_damaged, &err), PP_ERR_FORMAT);
-        assert_int_equal(n_damaged, 1);
+        assert_int_equal(n_damaged, titles ? SALVAGED : 1);
         assert_int_equal(s.conversations, SALVAGED);
         assert_true(s.messages < SALVAGED * LINE && s.messages > SALVAGED * LINE - 10);
         assert_int_equal(s.branch, s.messages);
         n_lost = SALVAGED * LINE - s.messages;
         snprintf(told, sizeof told, "%zu message%s lost", n_lost, n_lost == 1 ? " is" : "s are");
         assert_non_null(strstr(err.text, told));
+        assert_true(titles == (strstr(err.text, "title and settings of 3") != NULL));
+        assert_true(titles == !strstr(err.text, "\"of several\""));
         pp_store_close(st);
     }
 }
@@ -407,8 +411,11 @@ static void bit_rot(void **state)
             if (list_sessions(st, "gamma", &sessions, &n, &err) == PP_OK)
                 pp_session_list_free(sessions, n);
             struct pp_conversation c;
-            if (pp_conversation_salvage(st, s, &c, &n, &err) == PP_OK)
+            struct pp_lost lost;
+            if (pp_conversation_salvage(st, s, &c, &lost, &err) == PP_OK)
                 pp_conversation_clear(&c);
+            if (pp_conversation_list(st, &sessions, &n, &err) == PP_OK)
+                pp_session_list_free(sessions, n);
             pp_store_session_delete(st, s, &err);
             pp_store_close(st);
         }
