@@ -35,7 +35,8 @@ static const char *const usual_classes[] = {
     "qwen2_5_omni_thinker", "Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_thinker",
     "QianfanOCRForConditionalGeneration", "qianfan_ocr", "PPChart2TableForConditionalGeneration", "pp_chart2table",
     "RForConditionalGeneration", "MageVLForConditionalGeneration", "mage_vl", "HCXVisionV2ForCausalLM",
-    "KananaVForConditionalGeneration", "MERaLiON2ForConditionalGeneration", "meralion2", NULL};
+    "KananaVForConditionalGeneration", "MERaLiON2ForConditionalGeneration", "meralion2",
+    "Glm46VForConditionalGeneration", "glm46v", NULL};
 static const char *const llm_classes[] = {
     "InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3",
     "nemotron_h_nano_omni", "Llama_Nemotron_Nano_VL", "H2OVLChatModel", "h2ovl_chat", "NVLM_D",
@@ -136,6 +137,7 @@ static const struct {
     {{"Phi4ForCausalLMV", "phi4-siglip"}, "phi3"},
     {{"YoutuVLForConditionalGeneration", "youtu_vl"}, "youtu"},
     {{"JetVLMForConditionalGeneration", "jet_vlm"}, "jet_nemotron"},
+    {{"Glm46VForConditionalGeneration", "glm46v"}, "glm4v_text"},
     {{"MageVLForConditionalGeneration", "mage_vl"}, "qwen3"},
     {{"MultiModalityCausalLM", "multi_modality"}, "llama"},
     {{"KananaVForConditionalGeneration"}, "llama"},
