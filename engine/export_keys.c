@@ -272,7 +272,8 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     pp_gguf_add_text(w, "general.type", "model");
     pp_gguf_add_text(w, "general.name", hp->name);
     pp_gguf_add_text(w, "general.size_label", label);
-    add_number(&k, "block_count", hp->n_layer);
+    add_number(&k, "block_count", hp->high_cycles ? hp->n_layer / 2 * hp->high_cycles * (hp->low_cycles + 1)
+                                                  : hp->n_layer);
     add_number(&k, "context_length", hp->n_ctx_train);
     add_number(&k, "embedding_length", hp->n_embd);
     if (arch->gguf_ff_of_experts)

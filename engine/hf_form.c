@@ -354,6 +354,7 @@ static enum pp_code transform(const struct pp_tensor *t, enum pp_hf_form form, c
     case PP_HF_EXPERTS_GATE_UP:
     case PP_HF_EXPERTS_HALVES_TURNED:
     case PP_HF_QKV_STACKED:
+    case PP_HF_GATE_QKV:
     case PP_HF_QKV_BY_GROUP:
     case PP_HF_QKV_IN_FOUR:
     case PP_HF_KEYS_VALUES:

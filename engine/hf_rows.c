@@ -27,6 +27,7 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
     case PP_HF_EXPERTS_HALVES_TURNED:
     case PP_HF_EXPERTS_FLAT_TURNED:
     case PP_HF_QKV_STACKED:
+    case PP_HF_GATE_QKV:
     case PP_HF_QKV_BY_GROUP:
     case PP_HF_QKV_IN_FOUR:
     case PP_HF_KEYS_VALUES:
@@ -238,6 +239,30 @@ static enum pp_code add_heads(struct pp_tensor_list *l, const struct pp_tensor *
     return add_parts(l, t, form, hp, apart ? 3 : 1, parts, err);
 }
 
+/* A gate of attention, and q, k and v behind it, each a tensor. */
+static enum pp_code add_gate_and_heads(struct pp_tensor_list *l, const struct pp_tensor *t,
+                                       const struct pp_hparams *hp, const char *name, struct pp_error *err)
+{
+    const int64_t n_q = hp->n_head * hp->head_dim, n_k = hp->n_head_kv * hp->head_dim, n_part[] = {n_q, n_q, n_k, n_k};
+    char own[3][NAME], gate[NAME];
+    const char *const parts[] = {gate, own[0], own[1], own[2]};
+    const char *at = strstr(name, ".attn_qkv.");
+    enum pp_code code = PP_OK;
+    int64_t first = 0;
+    if (!pp_hf_qkv_names(name, own) || t->n_dims != 2 || t->ne[1] != 2 * (n_q + n_k))
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s does not have the rows of %lld heads of gates and queries "
+                       "and %lld of keys and values", t->name, (long long)hp->n_head, (long long)hp->n_head_kv);
+    snprintf(gate, sizeof gate, "%.*s.attn_gate.weight", (int)(at - name), name);
+    for (int part = 0; part < 4 && !code; part++) {
+        struct pp_rows rows = stored(t);
+        rows.n_rows = n_part[part];
+        rows.row_first = first;
+        first += n_part[part];
+        code = add(l, &rows, 0, parts[part], err);
+    }
+    return code;
+}
+
 enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
                             const struct pp_hparams *hp, const char *name, const char *second, struct pp_error *err)
 {
@@ -260,6 +285,8 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
     case PP_HF_IN_TURNS:
     case PP_HF_INDEX:
         return add_parts(l, t, form, hp, 2, names, err);
+    case PP_HF_GATE_QKV:
+        return add_gate_and_heads(l, t, hp, name, err);
     case PP_HF_EXPERTS_FLAT_TURNED:
         code = pp_hf_stack(t, hp, &stack, err);
         return code ? code : add_turned(l, &stack, 3, 1, false, names, err);

@@ -131,6 +131,8 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"mixtures of heads", hp->head_mixture},
         {"scans side by side", (double)hp->n_scan_head},
         {"loops", (double)hp->n_loops},
+        {"low cycles", (double)hp->low_cycles},
+        {"high cycles", (double)hp->high_cycles},
         {"mixed loops", hp->loops_mixed},
         {"loops without norms", hp->loops_unnormed},
         {"queries' scale", (double)hp->query_scale},

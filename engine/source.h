@@ -211,6 +211,10 @@ struct pp_hparams {
     bool heads_tiled;       /* query head h goes with key head h modulo n_head_kv: PLaMo's folders; else neighbours have
                                one in common */
     int64_t n_loops;        /* all layers are gone through so often, with keys and values of each time's own; 0: once */
+    /* HRM-Text's: half of the layers are gone through so often in a row, then the others once, all of that so often;
+     * 0: in no cycles. And whether the model was made to see prompts both ways, which they are not. */
+    int64_t low_cycles, high_cycles;
+    bool prefix_both_ways;
     bool loops_mixed;       /* the second time sees keys of the first, and within the window its own: decoder_loops.c */
     bool loops_unnormed;    /* the last norm stands behind the last of those only, else behind each */
     bool differential;      /* what the second half of the heads gives is taken off what the first half does, and both

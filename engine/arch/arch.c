@@ -46,7 +46,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_axk1, &pp_arch_cohere_compass, &pp_arch_longcat_flash, &pp_arch_bailingmoe3, &pp_arch_kimi_k3,
     &pp_arch_deepseek4, &pp_arch_hy_v4, &pp_arch_maple, &pp_arch_minimax_m3, &pp_arch_bailing_linear,
     &pp_arch_bailing_hybrid, &pp_arch_gigachat35, &pp_arch_phi3small, &pp_arch_baichuan_m1, &pp_arch_klear,
-    &pp_arch_xlstm, &pp_arch_motif, &pp_arch_lille, &pp_arch_iquest_loop,
+    &pp_arch_hrm_text, &pp_arch_xlstm, &pp_arch_motif, &pp_arch_lille, &pp_arch_iquest_loop,
     &pp_arch_biogpt, &pp_arch_zaya, &pp_arch_step3, &pp_arch_molmo, &pp_arch_molmo2,
     &pp_arch_olmo_first,
     &pp_arch_phi4flash, &pp_arch_minicpm_sala, &pp_arch_solar, &pp_arch_spark,
@@ -186,17 +186,23 @@ static void set_layer(struct holes *h, long l)
     h->at[0] = h->room;
 }
 
-/* A folder's number of a layer becomes ours, where one of its layers is two of ours. */
-static void to_our_layer(const struct pp_arch_name *n, struct holes *h)
+/* A folder's number of a layer becomes ours, where one of its layers is two of ours, or it has two stacks. */
+static void to_our_layer(const struct pp_arch_name *n, const struct pp_hparams *hp, struct holes *h)
 {
+    if (n->stack == PP_STACK_HIGH)
+        set_layer(h, layer_of(h) + (long)hp->n_layer / 2);
     if (n->half)
         set_layer(h, 2 * layer_of(h) + n->half - 1);
 }
 
 /* And the other way; false: the line is of the other half. */
-static bool to_folders_layer(const struct pp_arch_name *n, struct holes *h)
+static bool to_folders_layer(const struct pp_arch_name *n, const struct pp_hparams *hp, struct holes *h)
 {
-    const long l = layer_of(h);
+    const long l = layer_of(h), n_low = hp ? (long)hp->n_layer / 2 : 0;
+    if (n->stack && hp && (l >= n_low) != (n->stack == PP_STACK_HIGH))
+        return false;
+    if (n->stack == PP_STACK_HIGH)
+        set_layer(h, l - n_low);
     if (n->half && l % 2 != n->half - 1)
         return false;
     if (n->half)
@@ -226,12 +232,12 @@ static bool is_of_layer(const struct pp_arch_name *n, const struct pp_hparams *h
            (!n->sharing || (l < hp->n_layer && hp->layer[l] & PP_LAYER_SHARING));
 }
 
-/* The line of a table that the name fits. */
+/* The line of a table that the name fits. Without numbers nobody knows which layers those of stacks are. */
 static const struct pp_arch_name *find_name(const struct pp_arch_name *table, const struct pp_hparams *hp,
                                             const char *hf, struct holes *holes, const char **rest)
 {
     for (const struct pp_arch_name *n = table; n && n->hf; n++)
-        if (!n->hashed && (!n->dense || (hp && !hp->n_expert)) && match(n->hf, hf, holes, rest) &&
+        if (!n->hashed && (!n->stack || hp) && (!n->dense || (hp && !hp->n_expert)) && match(n->hf, hf, holes, rest) &&
             (n->whole ? **rest == 0 : is_suffix(*rest)) &&
             ((!n->recurrent && !n->sharing) || is_of_layer(n, hp, holes)))
             return n;
@@ -289,7 +295,7 @@ enum pp_name_match pp_arch_translate(const struct pp_arch *a, const struct pp_hp
     pp_buf_clear(gguf);
     pp_buf_clear(second);
     if ((*entry = find_entry(a, hp, hf, &name, &holes, &rest))) {
-        to_our_layer(*entry, &holes);
+        to_our_layer(*entry, hp, &holes);
         fill_in((*entry)->gguf, &holes, gguf);
         pp_buf_str(gguf, rest);
         if ((*entry)->second)
@@ -329,7 +335,7 @@ static const struct pp_arch_name *find_gguf(const struct pp_arch *a, const struc
         for (const struct pp_arch_name *n = tables[i]; n && n->hf; n++)
             if (!n->only_read && match(n->gguf, gguf_name, holes, rest) &&
                 (n->whole ? **rest == 0 : is_suffix(*rest)) && is_of_layer(n, hp, holes) &&
-                to_folders_layer(n, holes))
+                to_folders_layer(n, hp, holes))
                 return n;
     return NULL;
 }
@@ -358,9 +364,9 @@ static const struct pp_arch_name *find_line(const struct pp_arch_name *table, co
         if (n->mlx != mlx || n->only_read || (n->two_norms && !hp->two_norms) || (n->dense && hp->n_expert))
             continue;
         if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)) &&
-            is_of_layer(n, hp, holes) && to_folders_layer(n, holes))
+            is_of_layer(n, hp, holes) && to_folders_layer(n, hp, holes))
             return n;
-        if (n->second && match(n->second, gguf_name, holes, rest) && **rest == 0 && to_folders_layer(n, holes))
+        if (n->second && match(n->second, gguf_name, holes, rest) && **rest == 0 && to_folders_layer(n, hp, holes))
             return n;
     }
     return NULL;

@@ -40,7 +40,8 @@ enum pp_hf_form {
     PP_HF_BIASES_GATE_UP, /* [n_expert, n_out], in turns as well */
     PP_HF_BEHIND_RESERVED, /* n_reserved_positions rows come first that are no position's */
     PP_HF_QKV_STACKED,    /* the rows of q, then k, then v: attn_q, attn_k and attn_v, and not attn_qkv */
-    PP_HF_QKV_BY_GROUP,   /* likewise, but in the order of PP_HF_QKV_BY_HEAD */
+    PP_HF_GATE_QKV,       /* likewise behind the rows of attn_gate; only read */
+    PP_HF_QKV_BY_GROUP,   /* as PP_HF_QKV_STACKED, but in the order of PP_HF_QKV_BY_HEAD */
     PP_HF_QKV_IN_FOUR,    /* likewise, in PP_HF_QKV_PIECES pieces, or hparams.qkv_pieces: of each those of its heads of
                              q, v and k */
     PP_HF_HALVES,         /* a gate's rows, then those of the value: the tensors of this name and of `second`; of
@@ -109,6 +110,8 @@ struct pp_arch_name {
     bool sharing;         /* likewise layers that use a block of several's */
     int half;             /* a layer of a folder is two of ours: this is of the first (1) or the second (2) of them;
                              0: it is one */
+    enum { PP_STACK_NONE, PP_STACK_LOW, PP_STACK_HIGH } stack; /* layers of the low stack are the first half of ours,
+                             those of the high one the second */
     bool dense;           /* only models without experts do; stands before the line for others */
     bool hashed;          /* the hole of a folder's name is hparams.hashed.layer, which GGUF's does not say; not read */
     const char *second;

@@ -758,6 +758,37 @@ static bool add_loops(struct builder *b)
     return true;
 }
 
+/* HRM-Text's two stacks, between states of two kinds, of which the high one begins as the embeddings and the low one as
+ * a vector: both added up go through a stack and its norm, and become the state of its kind. */
+static bool add_cycles(struct builder *b)
+{
+    const int half = (int)b->hp->n_layer / 2, runs = (int)b->hp->low_cycles + 1;
+    const int low = pp_plan_slot(b->p, b->hp->n_embd), high = pp_plan_slot(b->p, b->hp->n_embd);
+    struct pp_op start = {.kind = PP_OP_AFFINE, .in = b->x, .in2 = NONE, .out = b->x};
+    struct pp_op norm = {.kind = PP_OP_NORM, .in = b->x, .in2 = NONE};
+    if (!(start.bias = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "hrm.z_l_init")) ||
+        !pp_decoder_find_norm(b, "output_norm", b->hp->n_embd, &norm))
+        return false;
+    add_copy(b, 0, b->x, high);
+    for (int run = 0; run < runs * (int)b->hp->high_cycles; run++) {
+        const int first = run % runs == runs - 1 ? half : 0;
+        if (run > 0) {
+            add_copy(b, first, high, b->x);
+            add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = first, .in = low, .in2 = NONE, .out = b->x});
+        } else {
+            add(b, start);
+        }
+        for (int l = first; l < first + half; l++)
+            if (!add_layer(b, l))
+                return false;
+        norm.layer = first + half - 1;
+        norm.out = first ? high : low;
+        add(b, norm);
+    }
+    add_copy(b, 2 * half - 1, high, b->x);
+    return true;
+}
+
 /* Between the last norm and the logits, from b->normed to b->delta. */
 static bool add_dense_head(struct builder *b)
 {
@@ -854,7 +885,8 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
         return err->code;
     make_slots(&b);
     bool good = add_embedding(&b) && (!hp->n_embd_layer || add_layer_inputs(&b));
-    good = good && (!hp->n_stream || split_streams(&b)) && add_loops(&b) && (!hp->n_stream || join_streams(&b)) &&
+    good = good && (!hp->n_stream || split_streams(&b)) &&
+           (hp->high_cycles ? add_cycles(&b) : add_loops(&b)) && (!hp->n_stream || join_streams(&b)) &&
            (d->both_ways ? add_vectors(&b) : add_output(&b));
     return good ? PP_OK : err->code;
 }

@@ -40,7 +40,7 @@ extern const struct pp_arch pp_arch_paddleocr, pp_arch_deepseek2_ocr, pp_arch_co
 extern const struct pp_arch pp_arch_cwm, pp_arch_ministral, pp_arch_vaultgemma;
 extern const struct pp_arch pp_arch_talkie;
 extern const struct pp_arch pp_arch_helium, pp_arch_nanochat, pp_arch_flex_olmo, pp_arch_bamba;
-extern const struct pp_arch pp_arch_nanbeige, pp_arch_ouro, pp_arch_modernbert_decoder, pp_arch_doge;
+extern const struct pp_arch pp_arch_hrm_text, pp_arch_nanbeige, pp_arch_ouro, pp_arch_modernbert_decoder, pp_arch_doge;
 extern const struct pp_arch pp_arch_jetmoe, pp_arch_zamba, pp_arch_openai_gpt, pp_arch_ctrl;
 extern const struct pp_arch pp_arch_granite_swa, pp_arch_aria, pp_arch_axk1;
 extern const struct pp_arch pp_arch_cohere_compass;

@@ -78,7 +78,6 @@ static const struct {
     {"nvila", elsewhere},
     {"llavatopdownllama", elsewhere},
     {"granite4vision", "the LoRA that its folder has beside its weights, which are another model's without it"},
-    {"hrmtext", "two stacks of layers that are gone through in cycles, and a prompt of which all is seen at once"},
     {"blt", "patches of bytes, and what makes bytes of them again"},
     {"cpmant", "relative positions in buckets, and prompts in segments"},
     {"cpmbee", "relative positions in buckets, and prompts in segments"},
