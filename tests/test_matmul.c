@@ -295,7 +295,7 @@ static void reference_products(void **state)
 static enum pp_stream_way next_way(void)
 {
     static int turn;
-    return (enum pp_stream_way)(turn++ % PP_STREAM_NOT);
+    return (enum pp_stream_way)(turn++ % PP_STREAM_WAYS);
 }
 
 /* Rows [0, n_rows) in two calls that meet at a multiple of 16, one of which reads weights in this way and has the

@@ -60,18 +60,21 @@ enum pp_stream_way {
     PP_STREAM_FAR,   /* 16 KiB ahead, into the second cache */
     PP_STREAM_PAGES, /* in eight pages */
     PP_STREAM_SOON,  /* 4 KiB ahead, into the first cache */
-    PP_STREAM_NOT,   /* not at all: no processor's own way */
+    PP_STREAM_WAYS,  /* that a processor can have as its own */
+    PP_STREAM_LESS_FAR = PP_STREAM_WAYS, /* 8 KiB ahead, into the second cache */
+    PP_STREAM_NOT,   /* not at all */
 };
 
 /* How few activation rows meet such weights. Results do not depend on it. */
 enum pp_weights_way {
     PP_WAY_USUAL,  /* one group after the other, what lies further on asked for as pp_stream_way says */
     PP_WAY_NEAR,   /* one group after the other, of Q8_0 and Q4_0 lines near by asked for */
+    PP_WAY_LESS_FAR, /* the same, asked for as PP_STREAM_LESS_FAR */
     PP_WAY_SOON,   /* one row: the same, asked for sooner, PP_STREAM_SOON */
     PP_WAY_BESIDE, /* several groups side by side; AVX2: of Q8_0 and Q4_0 and nothing asked for, nor of floats */
     PP_WEIGHTS_WAYS
 };
-enum { PP_WAYS_TRIED = 2 };
+enum { PP_WAYS_TRIED = 3 };
 
 /* Activations: m rows of n_cols values. The quantised form is filled by quantize(); strides are in elements. */
 struct pp_acts {
@@ -110,7 +113,7 @@ typedef void pp_matmul_fn(const struct pp_matrix *w, int64_t row0, int64_t row1,
 struct pp_matmul_kernels {
     bool uses_scratch;  /* the more there is, the better */
     /* besides the usual one, by the processor's own; PP_WAY_USUAL: none */
-    enum pp_weights_way tried[PP_STREAM_NOT][PP_WAYS_TRIED];
+    enum pp_weights_way tried[PP_STREAM_WAYS][PP_WAYS_TRIED];
     /* x: float [n] -> q [n rounded up to 32, padded with 0], d and sum [blocks]; with twins, of which the last one may
      * be alone */
     void (*quantize)(const float *x, int64_t n, bool twins, int8_t *q, float *d, int32_t *sum);

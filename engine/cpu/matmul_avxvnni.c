@@ -76,7 +76,7 @@ static float dot(const float *a, const float *b, int64_t n)
 }
 
 const struct pp_matmul_kernels pp_matmul_avxvnni = {
-    .tried = {[PP_STREAM_FAR] = {PP_WAY_SOON}, [PP_STREAM_PAGES] = {PP_WAY_NEAR}},
+    .tried = {[PP_STREAM_FAR] = {PP_WAY_LESS_FAR, PP_WAY_SOON}, [PP_STREAM_PAGES] = {PP_WAY_NEAR}},
     .quantize = quantize,
     .dot = dot,
     .by_type =

@@ -16,9 +16,11 @@
  *   no more than pages.
  * - AMD's does well with a line asked for early, into the second cache, and badly with many pages. Measured on one core
  *   of a Zen 4, one row of Q4_0: 11 GB/s without, 15 with eight pages, 19 from 6 KiB ahead, 27 from 16 KiB ahead.
- *   Where memory is at its fastest, another Zen 4 decodes faster with requests as for a Zen 5, tokens/s with AVX-512,
- *   medians of nine rounds in turn: Q8_0 93 and 103, Q4_K 193 and 208. Several rows, which take longer for the same
- *   bytes, lose: 8 rows of Q8_0 12.5 and 17.9 ms. So passes of one row try it.
+ *   Another Zen 4 is faster from 8 KiB ahead, kernels alone on two cores with AVX-512, medians of 80 turns, GB/s: Q6_K
+ *   41.3 and 43.7, Q4_K 39.7 and 41.7, of 48 in a read test. Where its memory is at its fastest it decodes faster with
+ *   requests as for a Zen 5, tokens/s, medians of nine rounds in turn: Q8_0 93 and 103, Q4_K 193 and 208. Several rows,
+ *   which take longer for the same bytes, lose by that: 8 rows of Q8_0 12.5 and 17.9 ms, so that one row alone is read
+ *   so. Passes try both.
  * - A Zen 5 wants it sooner and into the first cache. Kernels alone on two cores with AVX-512, one row, 16 KiB ahead
  *   into the second cache and 4 KiB ahead into the first one, GB/s: Q4_0 41.2 and 47.6, Q4_K 38.0 and 44.2, Q6_K 39.5
  *   and 43.4, Q8_0 36.2 and 41.0, Q2_K 22.9 and 39.8, of 48 to 52 in a read test; 3 and 5 KiB, and 4 KiB into the
@@ -44,7 +46,9 @@ extern enum pp_stream_way pp_stream_way;
 /* How products with m of these activation rows ask. */
 static inline __attribute__((always_inline)) enum pp_stream_way stream_way_of(const struct pp_acts *x, int64_t m)
 {
-    return x->way == PP_WAY_SOON && m == 1 ? PP_STREAM_SOON : pp_stream_way;
+    return x->way == PP_WAY_SOON && m == 1 ? PP_STREAM_SOON
+           : x->way == PP_WAY_LESS_FAR     ? PP_STREAM_LESS_FAR
+                                           : pp_stream_way;
 }
 
 /* To be called with each piece [p, p + bytes) of a stream once, in order. Eight lines are asked for at a time, when the
@@ -52,7 +56,8 @@ static inline __attribute__((always_inline)) enum pp_stream_way stream_way_of(co
 static inline __attribute__((always_inline)) void stream_ahead(const void *p, size_t bytes,
                                                                enum pp_stream_way how)
 {
-    enum { LINE = 64, PAGE = 4096, PAGES = 8, STEP = PAGES * LINE, SPAN = PAGES * PAGE, FAR = 16384, SOON = 4096 };
+    enum { LINE = 64, PAGE = 4096, PAGES = 8, STEP = PAGES * LINE, SPAN = PAGES * PAGE };
+    enum { FAR = 16384, LESS_FAR = 8192, SOON = 4096 };
     uintptr_t at = ((uintptr_t)p + STEP - 1) / STEP * STEP, end = (uintptr_t)p + bytes;
     for (; at < end; at += STEP) {
         if (how == PP_STREAM_PAGES) {
@@ -63,8 +68,9 @@ static inline __attribute__((always_inline)) void stream_ahead(const void *p, si
             _Pragma("GCC unroll 8") for (int i = 0; i < PAGES; i++)
                 __builtin_prefetch((const void *)(at + SOON + (uintptr_t)(i * LINE)), 0, 3);
         } else {
+            const uintptr_t far = how == PP_STREAM_LESS_FAR ? LESS_FAR : FAR;
             _Pragma("GCC unroll 8") for (int i = 0; i < PAGES; i++)
-                __builtin_prefetch((const void *)(at + FAR + (uintptr_t)(i * LINE)), 0, 2);
+                __builtin_prefetch((const void *)(at + far + (uintptr_t)(i * LINE)), 0, 2);
         }
     }
 }

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-enum { PP_STREAM_CHOICES = 3 };
+enum { PP_STREAM_CHOICES = 4 };
 
 /* Begins as zeros, but for the number of ways. */
 struct pp_stream_choice {
