@@ -350,6 +350,23 @@ static void change_config(const char *folder, const char *from, const char *to)
     pp_free(text);
 }
 
+/* More blocks than there can be layers, of which all that are counted as layers are known. */
+static void check_too_many_blocks(const char *folder)
+{
+    struct pp_source *source;
+    struct pp_error err;
+    struct pp_buf b = {0};
+    pp_buf_fmt(&b, "\"block_configs\":\t[{\"block_type\": \"moe\"}, {\"block_type\": \"none\"}");
+    for (int i = 0; i < 2 * PP_MAX_LAYERS; i++)
+        pp_buf_fmt(&b, ", {\"block_type\": \"moe\"}");
+    pp_buf_fmt(&b, ", ");
+    change_config(folder, "\"num_hidden_layers\":\tnull", "\"num_hidden_layers\":\t1");
+    change_config(folder, "\"block_configs\":\t[", pp_buf_cstr(&b));
+    pp_buf_free(&b);
+    assert_int_equal(pp_source_open(folder, &source, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "what the 1 layers are is not said"));
+}
+
 /* Nemotron-H as it is made smaller: mixtures that differ. */
 static void nemotron_puzzle(void **state)
 {
@@ -389,6 +406,7 @@ static void nemotron_puzzle(void **state)
     change_config(folder, "\"num_experts_per_tok\":\t99\n", "\"num_experts_per_tok\":\t3, \"n_routed_experts\": 4\n");
     assert_int_equal(pp_source_open(folder, &source, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "n_routed_experts of layer 4 is 4"));
+    check_too_many_blocks(folder);
     s.uneven = none;
     struct expert_model *m = expert_model_make(&s);
     assert_int_equal(pp_source_open(expert_model_write(m), &source, &err), PP_ERR_FORMAT);

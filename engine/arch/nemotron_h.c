@@ -194,6 +194,7 @@ static enum pp_code read_kinds(const cJSON *config, int64_t n_layer, char kinds[
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hybrid_override_pattern"));
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "layers_block_type"), *item;
     const cJSON *blocks = cJSON_GetObjectItemCaseSensitive(config, "block_configs");
+    const bool unlike = cJSON_IsArray(blocks) && cJSON_GetArraySize(blocks) != n_layer; /* all of them are read later */
     size_t n = 0;
     if (!cJSON_IsArray(list))
         list = cJSON_GetObjectItemCaseSensitive(config, "layer_types");
@@ -211,7 +212,7 @@ static enum pp_code read_kinds(const cJSON *config, int64_t n_layer, char kinds[
         cJSON_ArrayForEach(item, list)
             if (n < PP_MAX_LAYERS)
                 kinds[n++] = (char)kind_called(cJSON_IsString(item) ? item->valuestring : "");
-    if (strspn(kinds, "M*-E") != strlen(kinds) || (int64_t)strlen(kinds) != n_layer)
+    if (unlike || strspn(kinds, "M*-E") != strlen(kinds) || (int64_t)strlen(kinds) != n_layer)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: what the %lld layers are is not said, or in other words "
                        "than pippin knows", (long long)n_layer);
     return PP_OK;
