@@ -23,9 +23,9 @@ static enum pp_code interrupted(struct pp_error *err)
     return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
 }
 
-/* Of a damaged database what can be read of each: PP_ERR_FORMAT with *n_damaged > 0, as of all. */
-static enum pp_code add_named(struct pp_export *x, const struct pp_options *o, struct pp_store *st,
-                              size_t *n_damaged, struct pp_error *err)
+/* Of a damaged database what can be read of each: PP_ERR_FORMAT with *damaged, as of all. */
+static enum pp_code add_named(struct pp_export *x, const struct pp_options *o, struct pp_store *st, bool *damaged,
+                              struct pp_error *err)
 {
     struct pp_damage damage = {0};
     struct pp_session first = {0};
@@ -48,8 +48,8 @@ static enum pp_code add_named(struct pp_export *x, const struct pp_options *o, s
         }
         pp_conversation_clear(&c);
     }
-    *n_damaged = code ? 0 : damage.n;
-    if (!code && damage.n)
+    *damaged = !code && damage.n;
+    if (*damaged)
         code = pp_damage_tell(&damage, (size_t)o->n_args, &first, err);
     pp_session_clear(&first);
     return code;
@@ -71,11 +71,11 @@ static enum pp_code export_one(void *exporting, struct pp_conversation *c, size_
     return PP_OK;
 }
 
-static enum pp_code add_all(struct pp_export *x, struct pp_store *st, const struct pp_cancel *cancel,
-                            size_t *n_damaged, struct pp_error *err)
+static enum pp_code add_all(struct pp_export *x, struct pp_store *st, const struct pp_cancel *cancel, bool *damaged,
+                            struct pp_error *err)
 {
     struct exporting k = {.x = x, .cancel = cancel};
-    const enum pp_code code = pp_conversation_each(st, export_one, &k, n_damaged, err);
+    const enum pp_code code = pp_conversation_each(st, export_one, &k, damaged, err);
     pp_cli_bar_clear(&k.bar);
     return code;
 }
@@ -84,17 +84,17 @@ enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, co
                              struct pp_error *err)
 {
     struct pp_export x = {.form = form_of(o), .several = o->export_all || o->n_args > 1};
-    struct pp_error damaged;
-    size_t n_damaged = 0;
+    struct pp_error damage;
+    bool damaged = false;
     if (o->export_all ? o->n_args > 0 : o->n_args == 0)
         return pp_fail(err, PP_ERR_USAGE, "sessions export takes the IDs of conversations, or --all and none; "
                                           "`pippin sessions list` shows them");
     const bool named_only = o->output && !o->export_format && !o->json;
     enum pp_code code = named_only ? pp_export_check_name(o->output, err) : PP_OK;
     if (!code)
-        code = o->export_all ? add_all(&x, st, cancel, &n_damaged, err) : add_named(&x, o, st, &n_damaged, err);
-    if (n_damaged) /* the others are wanted all the more */
-        damaged = *err, code = PP_OK;
+        code = o->export_all ? add_all(&x, st, cancel, &damaged, err) : add_named(&x, o, st, &damaged, err);
+    if (damaged) /* the others are wanted all the more */
+        damage = *err, code = PP_OK;
     if (!code)
         code = pp_export_end(&x, err);
     if (!code && o->output)
@@ -102,9 +102,9 @@ enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, co
     else if (!code)
         pp_cli_print(pp_buf_cstr(&x.out), x.out.len);
     pp_buf_free(&x.out);
-    if (!code && n_damaged) {
-        *err = damaged;
-        code = damaged.code;
+    if (!code && damaged) {
+        *err = damage;
+        code = damage.code;
     }
     return code;
 }
@@ -187,12 +187,12 @@ static enum pp_code import_one(void *importing, struct pp_conversation *c, size_
 static enum pp_code import_database(struct importing *k, const char *file, struct pp_error *err)
 {
     struct pp_store *st;
-    size_t n_damaged;
+    bool damaged;
     enum pp_code code = pp_store_open_copy(file, k->cancel, &st, err);
     if (code)
         return code;
-    code = pp_conversation_each(st, import_one, k, &n_damaged, err);
-    if (n_damaged)
+    code = pp_conversation_each(st, import_one, k, &damaged, err);
+    if (damaged)
         pp_fail_prefix(err, "%s", file);
     pp_cli_bar_clear(&k->bar);
     pp_store_close(st);

@@ -96,7 +96,7 @@ static enum pp_code copy(struct ctl_import *m, struct pp_error *err)
     m->copy = NULL;
     m->step = IMPORT_PUT;
     if (!code)
-        code = pp_conversation_list(m->from, &m->sessions, &m->n, err);
+        code = pp_conversation_list(m->from, &m->sessions, &m->n, &m->damage, err);
     return code || m->n ? code : pp_fail(err, PP_ERR_FORMAT, "%s: there is no conversation in it", m->typed);
 }
 
@@ -151,7 +151,7 @@ static enum pp_code put_next(struct ctl_import *m, struct pp_error *err)
         m->step = IMPORT_DONE;
     if (!code)
         note_kept(m);
-    if (!code && m->step == IMPORT_DONE && m->damage.n)
+    if (!code && m->step == IMPORT_DONE && pp_damage_any(&m->damage))
         code = pp_damage_tell(&m->damage, m->n, &m->sessions[m->damage.first], err);
     return code;
 }

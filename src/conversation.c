@@ -105,10 +105,15 @@ enum pp_code pp_conversation_salvage(struct pp_store *st, int64_t id, struct pp_
     return PP_OK;
 }
 
-enum pp_code pp_conversation_list(struct pp_store *st, struct pp_session **list, size_t *n, struct pp_error *err)
+enum pp_code pp_conversation_list(struct pp_store *st, struct pp_session **list, size_t *n, struct pp_damage *damage,
+                                  struct pp_error *err)
 {
-    const enum pp_code code = pp_store_session_page(st, NULL, false, SIZE_MAX, list, n, err);
-    return code == PP_ERR_FORMAT ? pp_store_salvage_sessions(st, list, n, err) : code;
+    bool all = true;
+    enum pp_code code = pp_store_session_page(st, NULL, false, SIZE_MAX, list, n, err);
+    if (code == PP_ERR_FORMAT)
+        code = pp_store_salvage_sessions(st, list, n, &all, err);
+    damage->list = !code && !all;
+    return code;
 }
 
 void pp_damage_add(struct pp_damage *d, size_t conversation, const struct pp_lost *lost)
@@ -128,23 +133,26 @@ void pp_damage_add_all(struct pp_damage *d, size_t conversation, int64_t n)
 enum pp_code pp_damage_tell(const struct pp_damage *d, size_t n, const struct pp_session *first, struct pp_error *err)
 {
     char which[200] = "", titles[80] = "";
+    if (!d->n)
+        return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: there may be more conversations than the %zu that "
+                       "could be read", n);
     if (first->key[0]) /* else that is lost, too */
         pp_utf8_print(which, sizeof which, ", of which the first is %s \"%.100s\"", first->key, first->title);
     if (d->titles)
         snprintf(titles, sizeof titles, ", and title and settings of %zu", d->titles);
     return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: %zu of %zu conversations could not be read whole%s; "
-                   "%zu message%s lost%s; all else was read", d->n, n, which, d->messages,
-                   d->messages == 1 ? " is" : "s are", titles);
+                   "%zu message%s lost%s; all else was read%s", d->n, n, which, d->messages,
+                   d->messages == 1 ? " is" : "s are", titles, d->list ? ", but there may be more conversations" : "");
 }
 
-enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, size_t *n_damaged,
+enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, bool *damaged,
                                   struct pp_error *err)
 {
     struct pp_session *list;
     struct pp_damage damage = {0};
     size_t n;
-    *n_damaged = 0;
-    enum pp_code code = pp_conversation_list(st, &list, &n, err);
+    *damaged = false;
+    enum pp_code code = pp_conversation_list(st, &list, &n, &damage, err);
     if (code)
         return code;
     for (size_t i = 0; !code && i < n; i++) {
@@ -160,8 +168,8 @@ enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *tak
         }
         pp_conversation_clear(&c);
     }
-    *n_damaged = code ? 0 : damage.n;
-    if (!code && damage.n)
+    *damaged = !code && pp_damage_any(&damage);
+    if (*damaged)
         code = pp_damage_tell(&damage, n, &list[damage.first], err);
     pp_session_list_free(list, n);
     return code;

@@ -28,20 +28,28 @@ struct pp_lost {
 /* The same of a database that may be damaged: what can be read of it. */
 enum pp_code pp_conversation_salvage(struct pp_store *st, int64_t id, struct pp_conversation *out, struct pp_lost *lost,
                                      struct pp_error *err);
-/* All that there are, the newest first; those that cannot be read have an id. pp_session_list_free. */
-enum pp_code pp_conversation_list(struct pp_store *st, struct pp_session **list, size_t *n, struct pp_error *err);
+struct pp_damage;
+/* All that there are, the newest first; those that cannot be read have an id. pp_session_list_free. Notes in *damage
+ * whether there may be more. */
+enum pp_code pp_conversation_list(struct pp_store *st, struct pp_session **list, size_t *n, struct pp_damage *damage,
+                                  struct pp_error *err);
 /* Hands all conversations of a store to `take`, the newest first and one at a time; what it leaves in *c is cleared.
- * PP_ERR_FORMAT with *n_damaged > 0: the database is damaged, and so many are not whole, or could not be read at all;
- * but all else was. */
+ * PP_ERR_FORMAT with *damaged: the database is, and some are not whole, or could not be read at all; but all else
+ * was. */
 typedef enum pp_code pp_conversation_take(void *user, struct pp_conversation *c, size_t i, size_t n,
                                           struct pp_error *err);
-enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, size_t *n_damaged,
+enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, bool *damaged,
                                   struct pp_error *err);
 /* What a damage has cost. */
 struct pp_damage {
     size_t n, first; /* conversations that are not whole; which of all is the first of them */
     size_t messages, titles; /* that are lost in them */
+    bool list;               /* some may be missing from the list of conversations */
 };
+static inline bool pp_damage_any(const struct pp_damage *d)
+{
+    return d->n || d->list;
+}
 /* One that may be whole. */
 void pp_damage_add(struct pp_damage *d, size_t conversation, const struct pp_lost *lost);
 /* One of which nothing can be read but that it had n messages. */

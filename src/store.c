@@ -92,6 +92,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     /* Of a damaged table. None touches it, and nothing is sorted, so that the rows before a damage are had. */
     [PP_STMT_SESSION_PLACES] =
         "SELECT id, updated_ms FROM session INDEXED BY session_updated ORDER BY updated_ms DESC, id DESC",
+    [PP_STMT_SESSION_IDS] = "SELECT id, -1 FROM session INDEXED BY sqlite_autoindex_session_1",
     [PP_STMT_MESSAGE_PLACES] =
         "SELECT id, coalesce(parent, 0) FROM message INDEXED BY message_parent WHERE session = ?1",
     [PP_STMT_MESSAGE_IDS] = "SELECT id, -1 FROM message INDEXED BY sqlite_autoindex_message_1 WHERE session = ?1",

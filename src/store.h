@@ -193,8 +193,10 @@ void pp_message_list_free(struct pp_message *list, size_t n);
 /* All messages of a conversation, each behind its parent. */
 enum pp_code pp_store_messages(struct pp_store *st, int64_t session, struct pp_message **list, size_t *n,
                                struct pp_error *err);
-/* All conversations of a damaged database, the newest first. Of one that cannot be read its id and `updated` alone. */
-enum pp_code pp_store_salvage_sessions(struct pp_store *st, struct pp_session **list, size_t *n, struct pp_error *err);
+/* All conversations of a damaged database, the newest first. Of one that cannot be read its id and, if that is known,
+ * `updated` alone. *all: none is missing. */
+enum pp_code pp_store_salvage_sessions(struct pp_store *st, struct pp_session **list, size_t *n, bool *all,
+                                       struct pp_error *err);
 /* All messages of one, as far as they can be read; *n_lost: how many of its messages cannot. What followed a
  * lost one follows what that did, and so does *head, which is the last message if nothing is left before it. */
 enum pp_code pp_store_salvage(struct pp_store *st, int64_t session, int64_t *head, struct pp_message **list, size_t *n,

@@ -28,6 +28,7 @@ static bool take_place(void *user, sqlite3_stmt *row)
     return true;
 }
 
+/* session: 0 where all are listed. */
 static enum pp_code take_places(struct pp_store *st, enum pp_stmt which, int64_t session, struct places *p,
                                 struct pp_error *err)
 {
@@ -35,8 +36,10 @@ static enum pp_code take_places(struct pp_store *st, enum pp_stmt which, int64_t
     const enum pp_code code = pp_store_stmt(st, which, &stmt, err);
     if (code)
         return code;
-    sqlite3_bind_int64(stmt, 1, session);
-    return pp_store_rows(st, stmt, take_place, p, "read the conversation", "the conversation", err);
+    if (session)
+        sqlite3_bind_int64(stmt, 1, session);
+    return pp_store_rows(st, stmt, take_place, p, session ? "read the conversation" : "list the conversations",
+                         session ? "the conversation" : "the list of conversations", err);
 }
 
 /* Of two with the same id that whose parent is known comes first. */
@@ -48,12 +51,14 @@ static int by_id(const void *a, const void *b)
     return (x->parent < y->parent) - (x->parent > y->parent);
 }
 
-/* By one index, and where this is damaged itself by another one, too. */
-static enum pp_code find_places(struct pp_store *st, int64_t session, struct places *p, struct pp_error *err)
+/* By one index, and where this is damaged itself by another one, too; *all: one of them could be read to its end. */
+static enum pp_code find_places(struct pp_store *st, const enum pp_stmt by[2], int64_t session, struct places *p,
+                                bool *all, struct pp_error *err)
 {
-    enum pp_code code = take_places(st, PP_STMT_MESSAGE_PLACES, session, p, err);
+    enum pp_code code = take_places(st, by[0], session, p, err);
     if (code == PP_ERR_FORMAT)
-        code = take_places(st, PP_STMT_MESSAGE_IDS, session, p, err);
+        code = take_places(st, by[1], session, p, err);
+    *all = code == PP_OK;
     if (code && (code != PP_ERR_FORMAT || !p->n))
         return code;
     size_t n = 0;
@@ -119,10 +124,12 @@ static enum pp_code read_one(struct pp_store *st, int64_t session, struct place 
 enum pp_code pp_store_salvage(struct pp_store *st, int64_t session, int64_t *head, struct pp_message **list, size_t *n,
                               size_t *n_lost, struct pp_error *err)
 {
+    static const enum pp_stmt by[2] = {PP_STMT_MESSAGE_PLACES, PP_STMT_MESSAGE_IDS};
     struct places p = {0};
+    bool all;
     *list = NULL;
     *n = *n_lost = 0;
-    enum pp_code code = find_places(st, session, &p, err);
+    enum pp_code code = find_places(st, by, session, &p, &all, err);
     if (!code && p.n && !(*list = pp_calloc(p.n, sizeof **list)))
         code = pp_fail_nomem(err, "the conversation");
     for (size_t i = 0; !code && i < p.n; i++) {
@@ -147,32 +154,38 @@ enum pp_code pp_store_salvage(struct pp_store *st, int64_t session, int64_t *hea
 
 /* --- which conversations there are --------------------------------------------------------------------------- */
 
-enum pp_code pp_store_salvage_sessions(struct pp_store *st, struct pp_session **list, size_t *n, struct pp_error *err)
+static int newest_first(const void *a, const void *b)
 {
-    static const char what[] = "list the conversations";
+    const struct pp_session *x = a, *y = b;
+    if (x->updated_ms != y->updated_ms)
+        return x->updated_ms > y->updated_ms ? -1 : 1;
+    return (x->id < y->id) - (x->id > y->id);
+}
+
+enum pp_code pp_store_salvage_sessions(struct pp_store *st, struct pp_session **list, size_t *n, bool *all,
+                                       struct pp_error *err)
+{
+    static const enum pp_stmt by[2] = {PP_STMT_SESSION_PLACES, PP_STMT_SESSION_IDS};
     struct places p = {0}; /* its parent is when it was used */
-    sqlite3_stmt *stmt;
     *list = NULL;
     *n = 0;
-    enum pp_code code = pp_store_stmt(st, PP_STMT_SESSION_PLACES, &stmt, err);
-    if (!code)
-        code = pp_store_rows(st, stmt, take_place, &p, what, "the list of conversations", err);
-    if (code == PP_ERR_FORMAT && p.n)
-        code = PP_OK;
+    enum pp_code code = find_places(st, by, 0, &p, all, err);
     if (!code && p.n && !(*list = pp_calloc(p.n, sizeof **list)))
         code = pp_fail_nomem(err, "the list of conversations");
     for (size_t i = 0; !code && i < p.n; i++) {
         struct pp_session *s = &(*list)[*n];
         code = pp_store_session_get(st, p.at[i].id, s, err);
         if (code == PP_ERR_FORMAT) {
-            *s = (struct pp_session){
-                .id = p.at[i].id, .updated = p.at[i].parent / 1000, .updated_ms = p.at[i].parent};
+            const int64_t used = p.at[i].parent == UNKNOWN ? 0 : p.at[i].parent;
+            *s = (struct pp_session){.id = p.at[i].id, .updated = used / 1000, .updated_ms = used};
             code = PP_OK;
         }
         *n += !code;
         if (code == PP_ERR_NOT_FOUND)
             code = PP_OK;
     }
+    if (*n)
+        qsort(*list, *n, sizeof **list, newest_first);
     pp_free(p.at);
     if (code) {
         pp_session_list_free(*list, *n);

@@ -181,34 +181,56 @@ static void copies_without_messages(void **state)
     (void)state;
     const char *path = fresh_store();
     struct pp_store *st;
-    size_t n_damaged;
+    bool damaged;
     make_folder_of(path);
     raw_sql(path, version_1);
     raw_sql(path, "DELETE FROM message");
     raw_sql(path, "UPDATE session SET head = 2");
     assert_ok(pp_store_open_copy(path, NULL, &st, &err), err);
-    assert_ok(pp_conversation_each(st, take_empty, NULL, &n_damaged, &err), err);
-    assert_int_equal(n_damaged, 0);
+    assert_ok(pp_conversation_each(st, take_empty, NULL, &damaged, &err), err);
+    assert_false(damaged);
     pp_store_close(st);
 }
 
 enum { SALVAGED = 3, LINE = 40 };
 
-/* Overwrites the beginning of the page that has a text. */
-static void damage_page_with(const char *path, const char *text)
+/* Overwrites the beginning of a page, the first being 0. */
+static void damage_page(const char *path, size_t page)
 {
-    char *bytes, rot[64];
-    size_t n;
-    const size_t page = (size_t)raw_int(path, "PRAGMA page_size");
-    assert_ok(pp_read_file(path, 1 << 26, &bytes, &n, &err), err);
-    const char *at = memmem(bytes, n, text, strlen(text));
-    assert_non_null(at);
+    char rot[64];
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
-    assert_int_equal(fseek(f, (long)((size_t)(at - bytes) / page * page), SEEK_SET), 0);
+    assert_int_equal(fseek(f, (long)(page * (size_t)raw_int(path, "PRAGMA page_size")), SEEK_SET), 0);
     memset(rot, 0xEE, sizeof rot);
     assert_int_equal(fwrite(rot, 1, sizeof rot, f), sizeof rot);
     fclose(f);
+}
+
+/* The page that has a text. */
+static void damage_page_with(const char *path, const char *text)
+{
+    char *bytes;
+    size_t n;
+    assert_ok(pp_read_file(path, 1 << 26, &bytes, &n, &err), err);
+    const char *at = memmem(bytes, n, text, strlen(text));
+    assert_non_null(at);
+    damage_page(path, (size_t)(at - bytes) / (size_t)raw_int(path, "PRAGMA page_size"));
+    pp_free(bytes);
+}
+
+/* Of an index that has several pages the one with its least entries (SQLite's file format, 1.6): the first child of its
+ * root. */
+static void damage_first_page_of(const char *path, const char *index)
+{
+    char sql[128], *bytes;
+    size_t n;
+    snprintf(sql, sizeof sql, "SELECT rootpage FROM sqlite_schema WHERE name = '%s'", index);
+    const size_t page = (size_t)raw_int(path, "PRAGMA page_size"), root = (size_t)raw_int(path, sql) - 1;
+    assert_ok(pp_read_file(path, 1 << 26, &bytes, &n, &err), err);
+    const uint8_t *at = (const uint8_t *)bytes + root * page;
+    assert_int_equal(at[0], 2); /* an index, and not its last level */
+    const uint8_t *cell = at + 256 * at[12] + at[13];
+    damage_page(path, ((size_t)cell[0] << 24 | (size_t)cell[1] << 16 | (size_t)cell[2] << 8 | cell[3]) - 1);
     pp_free(bytes);
 }
 
@@ -254,12 +276,13 @@ static void salvaged(void **state)
     for (int i = 0; i < 3; i++) {
         const bool titles = i == 2;
         struct salvaged s = {0};
-        size_t n_damaged, n_lost;
+        size_t n_lost;
+        bool damaged;
         char told[64];
         damage_page_with(path, lost[i]); /* in the middle, then where a conversation ends, then what is no message */
         assert_ok(pp_store_open_to_read(path, &st, &err), err);
-        assert_int_equal(pp_conversation_each(st, take_salvaged, &s, &n_damaged, &err), PP_ERR_FORMAT);
-        assert_int_equal(n_damaged, titles ? SALVAGED : 1);
+        assert_int_equal(pp_conversation_each(st, take_salvaged, &s, &damaged, &err), PP_ERR_FORMAT);
+        assert_true(damaged);
         assert_int_equal(s.conversations, SALVAGED);
         assert_true(s.messages < SALVAGED * LINE && s.messages > SALVAGED * LINE - 10);
         assert_int_equal(s.branch, s.messages);
@@ -268,7 +291,52 @@ static void salvaged(void **state)
         assert_non_null(strstr(err.text, told));
         assert_true(titles == (strstr(err.text, "title and settings of 3") != NULL));
         assert_true(titles == !strstr(err.text, "\"of several\""));
+        snprintf(told, sizeof told, "%d of %d conversations could not be read whole", titles ? SALVAGED : 1, SALVAGED);
+        assert_non_null(strstr(err.text, told));
         pp_store_close(st);
+    }
+}
+
+struct listed {
+    size_t n;
+    int64_t least;
+};
+
+static enum pp_code count_listed(void *user, struct pp_conversation *c, size_t i, size_t n, struct pp_error *e)
+{
+    struct listed *l = user;
+    (void)i;
+    (void)n;
+    (void)e;
+    assert_true(c->session.id < l->least); /* the newest comes first */
+    l->least = c->session.id;
+    l->n++;
+    return PP_OK;
+}
+
+/* Which conversations there are is known by two indexes; where neither is whole, that is told. */
+static void salvaged_list(void **state)
+{
+    (void)state;
+    enum { SEVERAL_PAGES = 600 };
+    static const char *const indexes[] = {"session_updated", "sqlite_autoindex_session_1"};
+    const char *path = fresh_store();
+    struct pp_store *st = open_store(path);
+    for (int i = 0; i < SEVERAL_PAGES; i++)
+        add_session(st, "one of many");
+    pp_store_close(st);
+    for (int i = 0; i < 2; i++) {
+        struct listed l = {.least = INT64_MAX};
+        bool damaged;
+        damage_first_page_of(path, indexes[i]);
+        assert_ok(pp_store_open_to_read(path, &st, &err), err);
+        const enum pp_code code = pp_conversation_each(st, count_listed, &l, &damaged, &err);
+        pp_store_close(st);
+        assert_int_equal(code, i ? PP_ERR_FORMAT : PP_OK);
+        assert_int_equal(damaged, i);
+        assert_true(i ? l.n < SEVERAL_PAGES : l.n == SEVERAL_PAGES);
+        if (i)
+            assert_non_null(strstr(err.text, "there may be more conversations"));
     }
 }
 
@@ -414,7 +482,8 @@ static void bit_rot(void **state)
             struct pp_lost lost;
             if (pp_conversation_salvage(st, s, &c, &lost, &err) == PP_OK)
                 pp_conversation_clear(&c);
-            if (pp_conversation_list(st, &sessions, &n, &err) == PP_OK)
+            struct pp_damage damage;
+            if (pp_conversation_list(st, &sessions, &n, &damage, &err) == PP_OK)
                 pp_session_list_free(sessions, n);
             pp_store_session_delete(st, s, &err);
             pp_store_close(st);
@@ -852,6 +921,7 @@ TEST_GROUP(store_files)
         cmocka_unit_test(copies),
         cmocka_unit_test(copies_without_messages),
         cmocka_unit_test(salvaged),
+        cmocka_unit_test(salvaged_list),
         cmocka_unit_test(checked),
         cmocka_unit_test(bit_rot),
         cmocka_unit_test(concurrent_programs),
