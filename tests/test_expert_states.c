@@ -392,6 +392,9 @@ static void nemotron_puzzle(void **state)
     s.sigmoids = s.choice_bias = s.say_norm = true;
     s.scale = 2.5f;
     s.uneven = uneven;
+    s.kinds = "-EM*EE";
+    check_experts(&s);
+    s.kinds = "MEM*EE";
     const char *folder = check_experts(&s);
     assert_tensor(folder, "backbone.layers.1.mixer.experts.7.down_proj.weight", 2, 96);
     assert_tensor(folder, "backbone.layers.4.mixer.experts.7.down_proj.weight", 2, 32);

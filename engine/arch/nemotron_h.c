@@ -241,8 +241,12 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     char kinds[PP_MAX_LAYERS + 1];
-    const int64_t n_ff = hp->n_ff;
+    int64_t n_ff = hp->n_ff;
     enum pp_code code = pp_config_activation(config, "mlp_hidden_act", pp_relu2_names, err);
+    if (!code && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "block_configs"))) /* beside it not read yet */
+        code = pp_config_int(config, "intermediate_size", &n_ff, err);
+    if (!code)
+        code = pp_check_range("feed-forward size", n_ff, 0, INT64_MAX, err);
     if (!code)
         code = check_words(config, err);
     hp->norm_eps = 1e-5f;
