@@ -91,6 +91,8 @@ static const char *embeddings_of(const cJSON *config)
         return "transformer.wte.weight";
     if (strncmp(type->valuestring, "molmo", 5) == 0)
         return "model.transformer.wte.embedding";
+    if (strcmp(type->valuestring, "jvlm") == 0)
+        return "model.language_model.embedding.embedding";
     if (strcmp(type->valuestring, "hf_olmo") == 0)
         return "model.transformer.wte.weight";
     if (strcmp(type->valuestring, "telechat") == 0)

@@ -20,7 +20,7 @@ extern const struct pp_arch pp_arch_arcee, pp_arch_orion, pp_arch_internlm2, pp_
 extern const struct pp_arch pp_arch_falcon, pp_arch_bloom, pp_arch_mpt, pp_arch_apertus, pp_arch_llama4;
 extern const struct pp_arch pp_arch_xverse, pp_arch_pangu, pp_arch_minicpm, pp_arch_starcoder, pp_arch_qwen;
 extern const struct pp_arch pp_arch_nemotron_h, pp_arch_falcon_h1, pp_arch_mamba2, pp_arch_mamba, pp_arch_jamba;
-extern const struct pp_arch pp_arch_molmo, pp_arch_molmo2, pp_arch_olmo_first, pp_arch_phi4flash;
+extern const struct pp_arch pp_arch_molmo, pp_arch_molmo2, pp_arch_jina_vlm, pp_arch_olmo_first, pp_arch_phi4flash;
 extern const struct pp_arch pp_arch_rwkv4, pp_arch_rwkv6, pp_arch_rwkv7, pp_arch_rwkv6qwen2, pp_arch_arwkv7;
 extern const struct pp_arch pp_arch_lfm2, pp_arch_lfm2moe;
 extern const struct pp_arch pp_arch_qwen3next, pp_arch_qwen35, pp_arch_qwen35moe;

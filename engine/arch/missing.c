@@ -127,8 +127,6 @@ static const struct {
     {"moondream3", "queries and values that are multiplied by what is made of their position"},
     {"falconocr", "heads that are rotated by a picture's rows and columns, too"},
     {"zaya1vl", "adapters for pictures within layers"},
-    {"jinavlm", "Qwen 3's tensors by jina-vlm's own names"},
-    {"jvlm", "Qwen 3's tensors by jina-vlm's own names"},
     {"evolla", "layers that look at proteins"},
     {"afm7", "layers that see the keys of an earlier one (Apple's foundation models), and adapters in their folder"},
     {"transfoxl", "positions relative to each other, and what the segment before left behind"},
