@@ -124,6 +124,9 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
 enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err);
 /* Leaves rows 0, 2, 4 ... of each matrix of a stack of FP4 in r, and makes odd those between. n_rows is even. */
 void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd);
+/* *part: rows first .. first + n - 1 of r as a matrix of their own. False: what they are made of does not lie
+ * together. */
+bool pp_rows_cut(const struct pp_rows *r, int64_t first, int64_t n, struct pp_rows *part);
 /* Lets go of what rows first .. first + n - 1 are made of (pp_map_let_go), as far as it lies together; with the last
  * row of all that is left. */
 void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n);

@@ -38,6 +38,28 @@ size_t pp_rows_weights_size(const struct pp_rows *r)
     }
 }
 
+static void skip_numbers(struct pp_numbers *n, int64_t count)
+{
+    if (n->data)
+        n->data += (size_t)count * number_size(n);
+}
+
+bool pp_rows_cut(const struct pp_rows *r, int64_t first, int64_t n, struct pp_rows *part)
+{
+    const bool lie_together = (r->form == PP_FORM_STREAM && !r->zeros) || (r->form == PP_FORM_FP4 && !r->pitch) ||
+                              (r->form == PP_FORM_FP8 && r->block_rows == 1);
+    if (!lie_together || r->n_head || r->row_first || r->row_step != 1)
+        return false;
+    *part = *r;
+    part->n_rows = n;
+    part->weights += first * (r->form == PP_FORM_STREAM ? r->row_bytes
+                              : r->form == PP_FORM_FP4  ? r->n_cols / 2
+                                                        : r->n_cols);
+    skip_numbers(&part->scales, first * r->scale_stride);
+    skip_numbers(&part->offsets, first * r->scale_stride);
+    return true;
+}
+
 static int64_t n_scales(const struct pp_rows *r)
 {
     switch (r->form) {

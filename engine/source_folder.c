@@ -241,6 +241,41 @@ static void turn_back(struct pp_rows *rows, struct pp_tensor *t, int64_t head_di
     t->size = pp_type_row_bytes(t->type, t->ne[0]) * (size_t)t->ne[1];
 }
 
+static enum pp_code fail_order(const struct pp_source *s, size_t i, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_UNSUPPORTED,
+                   "%s: tensor %.200s is quantised, which cannot be read for a family (%s) that stores it in another "
+                   "order; take a model that is not quantised, or a GGUF file",
+                   s->path, pp_hf_at(s->hf, i)->name, s->hp.arch);
+}
+
+/* Adds the matrices that come one behind the other in t, which is tensor i: queries, keys and values, or two halves. */
+static enum pp_code add_cut(struct pp_source *s, size_t i, const struct pp_tensor *t, enum pp_hf_form form,
+                            const struct pp_buf *name, const struct pp_buf *second, struct pp_error *err)
+{
+    char own[3][PP_HF_NAME];
+    const bool heads = form == PP_HF_QKV_STACKED && pp_hf_qkv_names(pp_buf_cstr(name), own);
+    enum pp_code code = PP_OK;
+    if (t->n_dims != 2 || (!heads && form != PP_HF_HALVES))
+        return fail_order(s, i, err);
+    for (int part = 0; part < (heads ? 3 : 2) && !code; part++) {
+        struct pp_tensor one = *t;
+        struct pp_rows where, *rows = pp_tensor_list_rows(&s->list, err);
+        if (!rows)
+            return PP_ERR_NOMEM;
+        if (!pp_hf_part_rows(form, &s->hp, t->ne[1], part, &where))
+            return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s does not have the rows of what it is made of",
+                           s->path, pp_hf_at(s->hf, i)->name);
+        if (!pp_rows_cut(t->rows, where.row_first, where.n_rows, rows))
+            return fail_order(s, i, err);
+        one.rows = rows;
+        one.ne[1] = where.n_rows;
+        one.size = pp_type_row_bytes(one.type, one.ne[0]) * (size_t)one.ne[1];
+        code = pp_source_add(s, &one, heads ? own[part] : pp_buf_cstr(part ? second : name), false, err);
+    }
+    return code;
+}
+
 /* Adds the matrix whose first part is tensor i. */
 static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form form, const struct pp_buf *name,
                                const struct pp_buf *second, struct pp_error *err)
@@ -251,11 +286,9 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
     struct pp_rows *rows = pp_tensor_list_rows(&s->list, err);
     if (!rows)
         return PP_ERR_NOMEM;
-    if (!is_in_order(s->quant.method, form) && !in_turns && !by_head && !backwards)
-        return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s: tensor %.200s is quantised, which cannot be read for a family (%s) that stores it in "
-                       "another order; take a model that is not quantised, or a GGUF file",
-                       s->path, pp_hf_at(s->hf, i)->name, s->hp.arch);
+    const bool one_behind = form == PP_HF_QKV_STACKED || form == PP_HF_HALVES;
+    if (!is_in_order(s->quant.method, form) && !in_turns && !by_head && !backwards && !one_behind)
+        return fail_order(s, i, err);
     enum pp_code code = pp_hf_quant_open(&s->quant, s->hf, i, rows, &t, err);
     if (!code && by_head && (t.n_dims != 2 || t.ne[1] != (s->hp.n_head + 2 * s->hp.n_head_kv) * s->hp.head_dim))
         code = pp_fail(err, PP_ERR_FORMAT, "tensor %.200s does not have the rows of %lld heads",
@@ -264,6 +297,8 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
         pp_fail_prefix(err, "%s", s->path);
         return code;
     }
+    if (one_behind)
+        return add_cut(s, i, &t, form, name, second, err);
     leave_rows(s, rows, pp_buf_cstr(name), &t);
     if (backwards)
         turn_back(rows, &t, s->hp.head_dim);

@@ -11,6 +11,7 @@
 #include "engine/gguf.h"
 #include "engine/safetensors.h"
 #include "engine/source.h"
+#include "tests/packed_folder.h"
 #include "tests/random_array.h"
 #include "tests/small_model.h"
 #include "tests/support.h"
@@ -221,6 +222,32 @@ static const char *folder(const char *text, bool mlx, bool plain)
     return dir;
 }
 
+/* As MLX has it, with the matrices of layers and the output quantised; what is left of them becomes the model's. */
+static const char *packed(const char *form, const char *whole)
+{
+    const char *dir = folder_of(TEXT ", " USUAL_BLOCK, whole);
+    struct tensor_file f = {.leave_out = NULL};
+    for (int i = 0; i < n_arrays; i++) {
+        const struct array *a = &arrays[i];
+        const int64_t shape[] = {a->rows ? a->rows : a->cols, a->cols};
+        char name[96];
+        name_of(i, true, name);
+        if (i == OUTPUT || (i >= FIRST && a->rows)) {
+            name[strlen(name) - strlen(".weight")] = 0;
+            packed_matrix(&f, packed_form(form), &(struct packed_options){0}, name, 0, a->rows, a->cols, a->values);
+        } else {
+            tensor_file_add(&f, name, "F32", a->rows ? 2 : 1, shape, a->values,
+                            (size_t)array_size(a) * sizeof *a->values);
+        }
+    }
+    const int64_t shape[] = {N};
+    tensor_file_add(&f, "vision_model.layers.0.attn_norm.weight", "F32", 1, shape, arrays[LAST_NORM].values,
+                    N * sizeof(float));
+    tensor_file_add(&f, "vl_connector.pad_embed", "F32", 1, shape, arrays[LAST_NORM].values, N * sizeof(float));
+    tensor_file_write(&f, dir, "model.safetensors");
+    return dir;
+}
+
 static void jina_vlm(void **state)
 {
     const char *made = fresh_path("jina-vlm.gguf"), *quantised = fresh_path("jina-vlm-q8_0.gguf");
@@ -250,6 +277,35 @@ static void jina_vlm(void **state)
     assert_model_type(back);
     assert_logits(want, VOCAB, back);
     pp_free(want);
+    drop();
+}
+
+static void quantised(void **state)
+{
+    static const char *const forms[][2] = {
+        {"mlx-2", ", \"quantization\": {\"bits\": 2, \"group_size\": 32}"},
+        {"mlx-mxfp4", ", \"quantization\": {\"bits\": 4, \"group_size\": 32, \"mode\": \"mxfp4\"}"},
+        {"mlx-mxfp8", ", \"quantization\": {\"bits\": 8, \"group_size\": 32, \"mode\": \"mxfp8\"}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        make();
+        const char *dir = packed(forms[i][0], forms[i][1]);
+        double *want = wanted();
+        const double cosine = small_likeness(dir, NULL, want, VOCAB);
+        if (!(cosine > 0.99))
+            fail_msg("%s: a cosine of %g", forms[i][0], cosine);
+        pp_free(want);
+        drop();
+    }
+    /* one scale for all rows of a matrix is not cut with them */
+    struct pp_source *s;
+    struct pp_error err;
+    make();
+    assert_int_not_equal(pp_source_open(packed("fp8-tensor", ", \"quantization_config\": {\"quant_method\": \"fp8\"}"),
+                                        &s, &err), PP_OK);
+    if (!strstr(err.text, "another order"))
+        fail_msg("%s", err.text);
     drop();
 }
 
@@ -298,6 +354,7 @@ static void refused(void **state)
 
 TEST_GROUP(jina_vlm)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(jina_vlm), cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(jina_vlm), cmocka_unit_test(quantised),
+                                       cmocka_unit_test(refused)};
     return cmocka_run_group_tests_name("jina_vlm", tests, NULL, NULL);
 }
