@@ -47,22 +47,21 @@ static enum pp_code gguf_int(const struct section *s, const char *key, bool requ
     return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is not one integer for all layers, which pippin needs", full);
 }
 
-/* A number that may be another for each layer, which stands at `place` in what the model knows of each; *v: the
- * largest. */
-static enum pp_code gguf_of_layers(const struct section *s, const char *key, bool required, size_t place, int64_t *v,
-                                   struct pp_hparams *hp, struct pp_error *err)
+/* A number that may be another for each layer, for each of which it is put down, 32 bits, `stride` bytes after the last
+ * one's; *v: the largest. *differ: it is another. */
+static enum pp_code gguf_in_layers(const struct section *s, const char *key, bool required, bool may_differ, char *at,
+                                   size_t stride, int64_t n_layer, int64_t *v, bool *differ, struct pp_error *err)
 {
     enum pp_gguf_type type;
     size_t n = 0;
     int64_t same = *v;
     char full[192];
     full_key(s, key, full);
-    const bool differs = pp_gguf_array(s->g, full, &type, &n) && !same_for_all(s, full, &same);
+    const bool differs = may_differ && pp_gguf_array(s->g, full, &type, &n) && !same_for_all(s, full, &same);
     enum pp_code code = differs ? PP_OK : gguf_int(s, key, required, v, err);
-    if (differs && n < (size_t)hp->n_layer)
-        return pp_fail(err, PP_ERR_FORMAT, "metadata %s has %zu numbers for %lld layers", full, n,
-                       (long long)hp->n_layer);
-    for (int64_t l = 0; l < hp->n_layer && !code; l++) {
+    if (differs && n < (size_t)n_layer)
+        return pp_fail(err, PP_ERR_FORMAT, "metadata %s has %zu numbers for %lld layers", full, n, (long long)n_layer);
+    for (int64_t l = 0; l < n_layer && !code; l++, at += stride) {
         int64_t of_layer = *v;
         if (differs && (!pp_gguf_array_int(s->g, full, (size_t)l, &of_layer) || of_layer < 0 || of_layer > INT32_MAX))
             return pp_fail(err, PP_ERR_FORMAT, "metadata %s has something else than sizes", full);
@@ -70,10 +69,18 @@ static enum pp_code gguf_of_layers(const struct section *s, const char *key, boo
             *v = l == 0 || of_layer > *v ? of_layer : *v;
         else if (of_layer < 0 || of_layer > INT32_MAX)
             return PP_OK; /* will be refused */
-        memcpy((char *)&hp->sizes[l] + place, &(int32_t){(int32_t)of_layer}, sizeof(int32_t));
+        memcpy(at, &(int32_t){(int32_t)of_layer}, sizeof(int32_t));
     }
-    hp->uneven |= differs;
+    *differ |= differs;
     return code;
+}
+
+/* Such a number at `place` in what the model knows of each layer. */
+static enum pp_code gguf_of_layers(const struct section *s, const char *key, bool required, size_t place, int64_t *v,
+                                   struct pp_hparams *hp, struct pp_error *err)
+{
+    return gguf_in_layers(s, key, required, true, (char *)hp->sizes + place, sizeof *hp->sizes, hp->n_layer, v,
+                          &hp->uneven, err);
 }
 
 static enum pp_code gguf_float(const struct section *s, const char *key, bool required, float *v, struct pp_error *err)
@@ -143,35 +150,13 @@ static enum pp_code gguf_gating(const struct section *s, struct pp_hparams *hp, 
     return code;
 }
 
-/* A number of experts that may be another in each layer, at `place` in what is known of each; *v: the largest. */
+/* A number of experts at `place` in what is known of each layer's, another in some only where the family has that. */
 static enum pp_code gguf_of_experts(const struct section *s, const char *key, size_t place, int64_t *v,
                                     struct pp_hparams *hp, struct pp_error *err)
 {
     const struct pp_arch *arch = pp_arch_by_name(hp->arch);
-    enum pp_gguf_type type;
-    size_t n = 0;
-    int64_t of_layer = *v;
-    char full[192];
-    full_key(s, key, full);
-    const bool differs = pp_gguf_array(s->g, full, &type, &n) && !same_for_all(s, full, &of_layer);
-    if (!differs || !arch || !arch->uneven_experts) {
-        const enum pp_code code = gguf_int(s, key, false, v, err);
-        for (int64_t l = 0; l < hp->n_layer && !code && *v >= 0 && *v <= INT32_MAX; l++)
-            memcpy((char *)&hp->layer_experts[l] + place, &(int32_t){(int32_t)*v}, sizeof(int32_t));
-        return code;
-    }
-    if (n < (size_t)hp->n_layer)
-        return pp_fail(err, PP_ERR_FORMAT, "metadata %s has %zu numbers for %lld layers", full, n,
-                       (long long)hp->n_layer);
-    *v = 0;
-    for (int64_t l = 0; l < hp->n_layer; l++) {
-        if (!pp_gguf_array_int(s->g, full, (size_t)l, &of_layer) || of_layer < 0 || of_layer > INT32_MAX)
-            return pp_fail(err, PP_ERR_FORMAT, "metadata %s has something else than sizes", full);
-        *v = of_layer > *v ? of_layer : *v;
-        memcpy((char *)&hp->layer_experts[l] + place, &(int32_t){(int32_t)of_layer}, sizeof(int32_t));
-    }
-    hp->uneven_experts = true;
-    return PP_OK;
+    return gguf_in_layers(s, key, false, arch && arch->uneven_experts, (char *)hp->layer_experts + place,
+                          sizeof *hp->layer_experts, hp->n_layer, v, &hp->uneven_experts, err);
 }
 
 /* What only some families have; what their keys mean is the same in all of them unless from_gguf says otherwise. */

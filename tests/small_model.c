@@ -38,6 +38,12 @@ double small_dot(const float *w, const double *x, int64_t n)
     return sum[0] + sum[1] + (sum[2] + sum[3]);
 }
 
+void small_product(const float *w, const double *x, int n_out, int n_in, double *y)
+{
+    for (int i = 0; i < n_out; i++)
+        y[i] = small_dot(w + (int64_t)i * n_in, x, n_in);
+}
+
 double double_dot(const double *a, const double *b, int64_t n)
 {
     double sum[4] = {0};

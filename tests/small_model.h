@@ -14,6 +14,8 @@ enum { SMALL_TEXT = 96 };
 void small_text(int32_t *ids, int n_vocab);
 /* The sum of w[i] x[i]: four sums side by side, because an addition waits for the one before it. */
 double small_dot(const float *w, const double *x, int64_t n);
+/* y = w x; w: [n_out, n_in] */
+void small_product(const float *w, const double *x, int n_out, int n_in, double *y);
 double double_dot(const double *a, const double *b, int64_t n);
 /* Which of n names that lie `step` bytes apart, of at least 8 bytes each, is "blk.L." (nothing if l is -1), `begin` and
  * `end`, or -1. Formulas ask for each a thousand times: it looks first where that was. */

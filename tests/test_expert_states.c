@@ -293,11 +293,9 @@ static void granite_hybrid(void **state)
     assert_tensor(folder, "model.layers.2.shared_mlp.input_linear.weight", 2, s.n_embd);
 }
 
-/* Layers of one part each: Mamba 2 in groups, attention that does not rotate heads, the squared ReLU, experts of it. */
-static void nemotron_h(void **state)
+static struct expert_shape nemotron_shape(const char *arch)
 {
-    (void)state;
-    struct expert_shape s = state_shape("nemotron_h");
+    struct expert_shape s = state_shape(arch);
     s.ffn_norm = "attn_norm";
     s.qk_norm = QK_PLAIN;
     s.mamba = s.neighbours = s.ungated = true;
@@ -305,6 +303,14 @@ static void nemotron_h(void **state)
     s.rope_dim = 16;
     s.n_state = 6;
     s.n_state_key = 3;
+    return s;
+}
+
+/* Layers of one part each: Mamba 2 in groups, attention that does not rotate heads, the squared ReLU, experts of it. */
+static void nemotron_h(void **state)
+{
+    (void)state;
+    struct expert_shape s = nemotron_shape("nemotron_h");
     s.n_layer = 5;
     s.kinds = "M-M*-";
     s.n_expert = s.n_used = 0;
@@ -375,14 +381,7 @@ static void nemotron_puzzle(void **state)
     struct pp_source *source;
     struct pp_error err;
     (void)state;
-    struct expert_shape s = state_shape("nemotron_h_moe");
-    s.ffn_norm = "attn_norm";
-    s.qk_norm = QK_PLAIN;
-    s.mamba = s.neighbours = s.ungated = true;
-    s.wide = 1; /* not rotated */
-    s.rope_dim = 16;
-    s.n_state = 6;
-    s.n_state_key = 3;
+    struct expert_shape s = nemotron_shape("nemotron_h_moe");
     s.n_layer = 6;
     s.kinds = "MEM*EE";
     s.n_expert = 8;

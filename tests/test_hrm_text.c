@@ -62,12 +62,6 @@ static void drop(void)
 
 /* --- formulas ----------------------------------------------------------------------------------------------------- */
 
-static void product(const float *w, const double *x, int n_out, int n_in, double *y)
-{
-    for (int i = 0; i < n_out; i++)
-        y[i] = small_dot(w + (int64_t)i * n_in, x, n_in);
-}
-
 static void unit(const double *x, double *y)
 {
     double square = 0;
@@ -93,10 +87,10 @@ static void layer(int l, int r, double *keys, double *values, double *x)
 {
     double in[N], q[N], gates[N], att[N], delta[N], gate[FF], up[FF];
     unit(x, in);
-    product(of(l, Q), in, N, N, q);
-    product(of(l, GATES), in, N, N, gates);
-    product(of(l, K), in, KV, N, keys + r * KV);
-    product(of(l, V), in, KV, N, values + r * KV);
+    small_product(of(l, Q), in, N, N, q);
+    small_product(of(l, GATES), in, N, N, gates);
+    small_product(of(l, K), in, KV, N, keys + r * KV);
+    small_product(of(l, V), in, KV, N, values + r * KV);
     rotate(q, HEADS, r);
     rotate(keys + r * KV, KV_HEADS, r);
     for (int h = 0; h < HEADS; h++) {
@@ -105,15 +99,15 @@ static void layer(int l, int r, double *keys, double *values, double *x)
     }
     for (int i = 0; i < N; i++)
         att[i] /= 1 + exp(-gates[i]);
-    product(of(l, O), att, N, N, delta);
+    small_product(of(l, O), att, N, N, delta);
     for (int i = 0; i < N; i++)
         x[i] += delta[i];
     unit(x, in);
-    product(of(l, GATE), in, FF, N, gate);
-    product(of(l, UP), in, FF, N, up);
+    small_product(of(l, GATE), in, FF, N, gate);
+    small_product(of(l, UP), in, FF, N, up);
     for (int i = 0; i < FF; i++)
         up[i] *= gate[i] / (1 + exp(-gate[i]));
-    product(of(l, DOWN), up, N, FF, delta);
+    small_product(of(l, DOWN), up, N, FF, delta);
     for (int i = 0; i < N; i++)
         x[i] += delta[i];
 }
@@ -149,7 +143,7 @@ static double *wanted(void)
             stack(STACK, slot, r, low, high, keys, values, high);
             slot += STACK;
         }
-        product(arrays[1].values, high, VOCAB, N, logits + r * VOCAB);
+        small_product(arrays[1].values, high, VOCAB, N, logits + r * VOCAB);
     }
     pp_free(keys);
     pp_free(values);

@@ -65,12 +65,6 @@ static void drop(void)
 
 /* --- formulas ----------------------------------------------------------------------------------------------------- */
 
-static void product(const float *w, const double *x, int n_out, int n_in, double *y)
-{
-    for (int i = 0; i < n_out; i++)
-        y[i] = small_dot(w + (int64_t)i * n_in, x, n_in);
-}
-
 static void norm(const float *w, const double *x, int n, double *y)
 {
     double square = 0;
@@ -99,7 +93,7 @@ static void layer(int l, int r, double *keys, double *values, double *x)
 {
     double in[N], qkv[QUERY + 2 * KV], att[QUERY], delta[N], both[2 * FF];
     norm(of(l, NORM), x, N, in);
-    product(of(l, QKV), in, QUERY + 2 * KV, N, qkv);
+    small_product(of(l, QKV), in, QUERY + 2 * KV, N, qkv);
     heads(qkv, HEADS, of(l, Q_NORM), r);
     heads(qkv + QUERY, KV_HEADS, of(l, K_NORM), r);
     memcpy(keys + r * KV, qkv + QUERY, KV * sizeof *keys);
@@ -109,14 +103,14 @@ static void layer(int l, int r, double *keys, double *values, double *x)
         attend_query(qkv + h * HEAD, keys + shared, values + shared, 0, r, HEAD, KV, 1 / sqrt(HEAD), 0,
                      att + h * HEAD);
     }
-    product(of(l, O), att, N, QUERY, delta);
+    small_product(of(l, O), att, N, QUERY, delta);
     for (int i = 0; i < N; i++)
         x[i] += delta[i];
     norm(of(l, FF_NORM), x, N, in);
-    product(of(l, UP_GATE), in, 2 * FF, N, both);
+    small_product(of(l, UP_GATE), in, 2 * FF, N, both);
     for (int i = 0; i < FF; i++)
         both[i] *= both[FF + i] / (1 + exp(-both[FF + i]));
-    product(of(l, DOWN), both, N, FF, delta);
+    small_product(of(l, DOWN), both, N, FF, delta);
     for (int i = 0; i < N; i++)
         x[i] += delta[i];
 }
@@ -134,7 +128,7 @@ static double *wanted(void)
         for (int l = 0; l < LAYERS; l++)
             layer(l, r, keys + l * SMALL_TEXT * KV, values + l * SMALL_TEXT * KV, x);
         norm(arrays[LAST_NORM].values, x, N, x);
-        product(arrays[OUTPUT].values, x, VOCAB, N, logits + r * VOCAB);
+        small_product(arrays[OUTPUT].values, x, VOCAB, N, logits + r * VOCAB);
     }
     pp_free(keys);
     pp_free(values);

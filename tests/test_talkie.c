@@ -75,12 +75,6 @@ static void drop(void)
 
 /* --- formulas ----------------------------------------------------------------------------------------------------- */
 
-static void product(const float *w, const double *x, int n_out, int n_in, double *y)
-{
-    for (int i = 0; i < n_out; i++)
-        y[i] = small_dot(w + (int64_t)i * n_in, x, n_in);
-}
-
 static void unit(const double *x, int n, double *y)
 {
     double square = 0;
@@ -110,23 +104,23 @@ static void layer(int l, int r, const double *first, double *keys, double *value
 {
     double in[N], q[N], att[N], delta[N], gate[FF], up[FF], *k = keys + (l * SMALL_TEXT + r) * N;
     unit(x, N, in);
-    product(of(l, Q), in, N, N, q);
-    product(of(l, K), in, N, N, k);
-    product(of(l, V), in, N, N, values + (l * SMALL_TEXT + r) * N);
+    small_product(of(l, Q), in, N, N, q);
+    small_product(of(l, K), in, N, N, k);
+    small_product(of(l, V), in, N, N, values + (l * SMALL_TEXT + r) * N);
     heads(q, r, of(l, HEAD_GAIN));
     heads(k, r, NULL);
     for (int h = 0; h < HEADS; h++)
         attend_query(q + h * HEAD, keys + l * SMALL_TEXT * N + h * HEAD, values + l * SMALL_TEXT * N + h * HEAD, 0, r,
                      HEAD, N, 1 / sqrt(HEAD), 0, att + h * HEAD);
-    product(of(l, O), att, N, N, delta);
+    small_product(of(l, O), att, N, N, delta);
     for (int i = 0; i < N; i++)
         x[i] += (double)*of(l, ATTENTION_GAIN) * delta[i];
     unit(x, N, in);
-    product(of(l, GATE), in, FF, N, gate);
-    product(of(l, UP), in, FF, N, up);
+    small_product(of(l, GATE), in, FF, N, gate);
+    small_product(of(l, UP), in, FF, N, up);
     for (int i = 0; i < FF; i++)
         up[i] *= gate[i] / (1 + exp(-gate[i]));
-    product(of(l, DOWN), up, N, FF, delta);
+    small_product(of(l, DOWN), up, N, FF, delta);
     for (int i = 0; i < N; i++)
         x[i] += (double)*of(l, FF_GAIN) * delta[i] + (double)*of(l, SKIP) * first[i];
 }
@@ -146,7 +140,7 @@ static double *wanted(void)
         for (int l = 0; l < LAYERS; l++)
             layer(l, r, first, keys, values, x);
         unit(x, N, x);
-        product(arrays[1].values, x, VOCAB, N, logits + r * VOCAB);
+        small_product(arrays[1].values, x, VOCAB, N, logits + r * VOCAB);
         for (int i = 0; i < VOCAB; i++)
             logits[r * VOCAB + i] *= GAIN;
     }
