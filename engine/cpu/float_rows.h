@@ -27,6 +27,7 @@ INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, 
                          float *y, int64_t y_stride, const uint32_t type)
 {
     const enum pp_stream_way how = stream_way_of(x, m);
+    const bool soon = how == PP_STREAM_SOON || how == PP_STREAM_LINES; /* lines come one by one in either */
     for (int64_t row = row0; row < row1; row += 64) { /* rows that stay in cache over all activations */
         int64_t end = row + 64 < row1 ? row + 64 : row1;
         for (int64_t i = 0; i < m; i += FLOAT_M) {
@@ -36,14 +37,14 @@ INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, 
             case 1:
                 if (FLOAT_BESIDE && x->way == PP_WAY_BESIDE)
                     float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, PP_STREAM_NOT, FLOAT_R(1), 1);
-                else if (how == PP_STREAM_SOON)
-                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, how, FLOAT_R_SOON, 1);
+                else if (soon)
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, PP_STREAM_SOON, FLOAT_R_SOON, 1);
                 else
                     float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, how, FLOAT_R(1), 1);
                 break;
             case 2:
-                if (how == PP_STREAM_SOON)
-                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, how, FLOAT_R_SOON, 2);
+                if (soon)
+                    float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, PP_STREAM_SOON, FLOAT_R_SOON, 2);
                 else
                     float_rows(w, row, end, xi, x->f32_stride, out, y_stride, type, how, FLOAT_R(2), 2);
                 break;

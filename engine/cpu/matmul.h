@@ -62,6 +62,7 @@ enum pp_stream_way {
     PP_STREAM_SOON,  /* 4 KiB ahead, into the first cache */
     PP_STREAM_WAYS,  /* that a processor can have as its own */
     PP_STREAM_LESS_FAR = PP_STREAM_WAYS, /* 8 KiB ahead, into the second cache */
+    PP_STREAM_LINES, /* as PP_STREAM_SOON, but line by line instead of eight at a time */
     PP_STREAM_NOT,   /* not at all */
 };
 
@@ -71,6 +72,7 @@ enum pp_weights_way {
     PP_WAY_NEAR,   /* one group after the other, of Q8_0 and Q4_0 lines near by asked for */
     PP_WAY_LESS_FAR, /* the same, asked for as PP_STREAM_LESS_FAR */
     PP_WAY_SOON,   /* one row: the same, asked for sooner, PP_STREAM_SOON */
+    PP_WAY_LINES,  /* one row or two: the same, asked for as PP_STREAM_LINES */
     PP_WAY_BESIDE, /* several groups side by side; AVX2: of Q8_0 and Q4_0 and nothing asked for, nor of floats */
     PP_WEIGHTS_WAYS
 };

@@ -259,9 +259,9 @@ static float dot(const float *a, const float *b, int64_t n)
 }
 
 const struct pp_matmul_kernels pp_matmul_avx512 = {
-    .tried = {[PP_STREAM_FAR] = {PP_WAY_LESS_FAR, PP_WAY_SOON},
+    .tried = {[PP_STREAM_FAR] = {PP_WAY_LESS_FAR, PP_WAY_LINES},
               [PP_STREAM_PAGES] = {PP_WAY_NEAR, PP_WAY_BESIDE},
-              [PP_STREAM_SOON] = {PP_WAY_BESIDE}},
+              [PP_STREAM_SOON] = {PP_WAY_LINES, PP_WAY_BESIDE}},
     .quantize = quantize,
     .dot = dot,
     .by_type =

@@ -17,10 +17,14 @@
  * - AMD's does well with a line asked for early, into the second cache, and badly with many pages. Measured on one core
  *   of a Zen 4, one row of Q4_0: 11 GB/s without, 15 with eight pages, 19 from 6 KiB ahead, 27 from 16 KiB ahead.
  *   Another Zen 4 is faster from 8 KiB ahead, kernels alone on two cores with AVX-512, medians of 80 turns, GB/s: Q6_K
- *   41.3 and 43.7, Q4_K 39.7 and 41.7, of 48 in a read test. Where its memory is at its fastest it decodes faster with
- *   requests as for a Zen 5, tokens/s, medians of nine rounds in turn: Q8_0 93 and 103, Q4_K 193 and 208. Several rows,
- *   which take longer for the same bytes, lose by that: 8 rows of Q8_0 12.5 and 17.9 ms, so that one row alone is read
- *   so. Passes try both.
+ *   41.3 and 43.7, Q4_K 39.7 and 41.7, of 48 in a read test. Where its memory is at its fastest, what is asked for the
+ *   second cache helps no more than asking for nothing, and eight lines at a time keep loads waiting: there each line
+ *   is asked for alone, 4 KiB ahead, into the first cache. Kernels alone, one row, 300 MB of weights in large pages,
+ *   best of 15 turns of each, GB/s, from 8 KiB ahead, eight lines and one line from 4 KiB ahead: Q6_K 44, 45 and 53,
+ *   Q4_K 50, 52 and 54, Q4_0 49, 48 and 53, Q8_0 43, 51 and 57, of 56 to 62 in a read test; from 3 and 6 KiB ahead Q6_K
+ *   51 and 47, Q4_0 49 and 55. Where memory is slow all of these read what it gives. Several rows, which take longer
+ *   for the same bytes, lose by that: 4 rows of Q6_K 50 and 32, 8 rows of Q8_0 39 and 29. AVX2's kernels, which have
+ *   more to compute for a line, lose with all types but Q8_0: Q6_K 54 and 29. Passes try both.
  * - A Zen 5 wants it sooner and into the first cache. Kernels alone on two cores with AVX-512, one row, 16 KiB ahead
  *   into the second cache and 4 KiB ahead into the first one, GB/s: Q4_0 41.2 and 47.6, Q4_K 38.0 and 44.2, Q6_K 39.5
  *   and 43.4, Q8_0 36.2 and 41.0, Q2_K 22.9 and 39.8, of 48 to 52 in a read test; 3 and 5 KiB, and 4 KiB into the
@@ -46,19 +50,27 @@ extern enum pp_stream_way pp_stream_way;
 /* How products with m of these activation rows ask. */
 static inline __attribute__((always_inline)) enum pp_stream_way stream_way_of(const struct pp_acts *x, int64_t m)
 {
-    return x->way == PP_WAY_SOON && m == 1 ? PP_STREAM_SOON
-           : x->way == PP_WAY_LESS_FAR     ? PP_STREAM_LESS_FAR
-                                           : pp_stream_way;
+    return x->way == PP_WAY_SOON && m == 1    ? PP_STREAM_SOON
+           : x->way == PP_WAY_LINES && m <= 2 ? PP_STREAM_LINES
+           : x->way == PP_WAY_LESS_FAR        ? PP_STREAM_LESS_FAR
+                                              : pp_stream_way;
 }
 
 /* To be called with each piece [p, p + bytes) of a stream once, in order. Eight lines are asked for at a time, when the
- * stream enters eight others: a handful of instructions for 512 bytes. If nothing is there, no harm is done. */
+ * stream enters eight others: a handful of instructions for 512 bytes; or one, when it enters one. If nothing is there,
+ * no harm is done. */
 static inline __attribute__((always_inline)) void stream_ahead(const void *p, size_t bytes,
                                                                enum pp_stream_way how)
 {
     enum { LINE = 64, PAGE = 4096, PAGES = 8, STEP = PAGES * LINE, SPAN = PAGES * PAGE };
     enum { FAR = 16384, LESS_FAR = 8192, SOON = 4096 };
-    uintptr_t at = ((uintptr_t)p + STEP - 1) / STEP * STEP, end = (uintptr_t)p + bytes;
+    const uintptr_t end = (uintptr_t)p + bytes;
+    if (how == PP_STREAM_LINES) {
+        for (uintptr_t line = ((uintptr_t)p + LINE - 1) / LINE * LINE; line < end; line += LINE)
+            __builtin_prefetch((const void *)(line + SOON), 0, 3);
+        return;
+    }
+    uintptr_t at = ((uintptr_t)p + STEP - 1) / STEP * STEP;
     for (; at < end; at += STEP) {
         if (how == PP_STREAM_PAGES) {
             uintptr_t next = at / SPAN * SPAN + SPAN + at % SPAN / PAGES;
