@@ -143,6 +143,12 @@ struct pp_seq {
     bool tree;                   /* some row of it names a parent */
 };
 
+/* What may stand behind advice for a context that is full: nothing if the model was trained for no more. */
+static inline const char *pp_engine_or_larger(const struct pp_engine *e)
+{
+    return e->n_ctx < e->model->info.n_ctx_train ? ", or choose a larger --ctx-size" : "";
+}
+
 /* The set of kernels with this name, or for NULL the best. PP_ERR_USAGE, PP_ERR_UNSUPPORTED. */
 enum pp_code pp_choose_kernels(const char *kernels, enum pp_isa *isa, struct pp_error *err);
 

@@ -234,8 +234,9 @@ enum pp_code pp_gen_begin(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
         return PP_ERR_UNSUPPORTED;
     if (n >= e->n_ctx)
         return pp_fail(err, PP_ERR_CONTEXT,
-                       "the prompt has %lld tokens and the context holds %lld; shorten it, start a new conversation, "
-                       "or choose a larger --ctx-size", (long long)n, (long long)e->n_ctx);
+                       "the prompt has %lld tokens and the context holds %lld; shorten it, or start a new "
+                       "conversation%s",
+                       (long long)n, (long long)e->n_ctx, pp_engine_or_larger(e));
     struct pp_gen *g = pp_calloc(1, sizeof *g);
     if (!g)
         return pp_fail_nomem(err, "an answer");

@@ -63,8 +63,8 @@ static enum pp_code make_room(struct pp_seq *s, int64_t end, struct pp_error *er
     enum pp_code code = PP_OK;
     if (end > e->n_ctx)
         return pp_fail(err, PP_ERR_CONTEXT,
-                       "the context of %lld tokens is full; start a new conversation, or choose a larger --ctx-size",
-                       (long long)e->n_ctx);
+                       "the context of %lld tokens is full; start a new conversation%s", (long long)e->n_ctx,
+                       pp_engine_or_larger(e));
     for (int t = 0; !code && t < e->n_tiers; t++)
         code = make_tier_room(s, t, end, err);
     return code;

@@ -10,6 +10,7 @@
 #include "engine/base/mem.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
+#include "src/overflow.h"
 
 enum { MAX_TEXTS = 16 }; /* that are computed together */
 
@@ -162,12 +163,12 @@ static enum pp_code flush(struct embed *e, struct pp_error *err)
 static enum pp_code fit(struct embed *e, struct text *t, struct pp_error *err)
 {
     const int32_t last = t->n ? t->ids[t->n - 1] : -1;
+    const struct pp_larger larger = pp_overflow_larger(e->n_ctx, pp_model_info(e->m.model)->n_ctx_train);
     if ((int64_t)t->n <= e->n_ctx)
         return PP_OK;
     if (!e->encoder)
-        return pp_fail(err, PP_ERR_CONTEXT,
-                       "line %zu has %zu tokens and the context holds %lld; give a larger --ctx-size", t->line, t->n,
-                       (long long)e->n_ctx);
+        return pp_fail(err, PP_ERR_CONTEXT, "line %zu has %zu tokens and the context holds %lld; %s%s", t->line, t->n,
+                       (long long)e->n_ctx, larger.text[0] ? "give " : "make lines of its parts", larger.text);
     pp_cli_say("line %zu has %zu tokens, of which the model reads %lld; the rest is left out", t->line, t->n,
                (long long)e->n_ctx);
     t->n = (size_t)e->n_ctx;

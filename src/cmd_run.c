@@ -23,6 +23,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "src/commands.h"
+#include "src/figures.h"
 #include "src/json_numbers.h"
 #include "src/overflow.h"
 #include "src/plain_text.h"
@@ -586,6 +587,15 @@ static void say_uninvoked(const struct run *r, const int32_t *ids, size_t n)
     }
 }
 
+static enum pp_code tell_context_full(const struct run *r, struct pp_error *err)
+{
+    const int64_t n_ctx = pp_engine_n_ctx(r->target.engine);
+    const struct pp_larger larger = pp_overflow_larger(n_ctx, pp_model_info(r->target.model)->n_ctx_train);
+    return pp_fail(err, PP_ERR_CONTEXT, "the answer stops here because the context of %s tokens is full%s%s",
+                   pp_count(n_ctx).text, larger.text[0] ? "; give " : ", as many as the model was trained for",
+                   larger.text);
+}
+
 static enum pp_code answer(struct run *r, struct pp_error *err)
 {
     int32_t *ids = NULL;
@@ -605,9 +615,7 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
     else if (code == PP_ERR_CANCELLED && !at_line_start && isatty(STDOUT_FILENO))
         (void)!write(STDOUT_FILENO, "\n", 1); /* the shell's next line is not to begin in the middle of ours */
     if (!code && r->finish == PP_FINISH_CONTEXT)
-        code = pp_fail(err, PP_ERR_CONTEXT,
-                       "the answer stops here because the context of %lld tokens is full; give a larger --ctx-size",
-                       (long long)pp_engine_n_ctx(r->target.engine));
+        code = tell_context_full(r, err);
     return code;
 }
 

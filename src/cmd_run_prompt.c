@@ -83,7 +83,8 @@ static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_ove
             .begins = &r->begins,
             .now = pp_prompt_now(),
         };
-        code = pp_overflow_prompt(&in, pp_engine_n_ctx(r->target.engine), how, ids, n, dropped, err);
+        code = pp_overflow_prompt(&in, pp_engine_n_ctx(r->target.engine), pp_model_info(r->target.model)->n_ctx_train,
+                                  how, ids, n, dropped, err);
     }
     pp_template_free(tmpl);
     pp_buf_free(&source);

@@ -495,17 +495,16 @@ static void tell_failure(struct pp_controller *c, const char *why)
 static void tell_no_room(struct pp_controller *c, const struct ctl_running *r)
 {
     const struct pp_loaded *m = &c->status.model;
-    char larger[80] = "";
-    if (m->n_ctx < m->n_ctx_train)
-        snprintf(larger, sizeof larger, "; this model takes a larger --ctx-size, up to %s",
-                 pp_count(m->n_ctx_train).text);
+    const struct pp_larger larger = pp_overflow_larger(m->n_ctx, m->n_ctx_train);
+    const char *takes = larger.text[0] ? "; this model takes " : "";
     if (r->n_turns > 1 && ctl_overflow_older_turns(c))
         ctl_notice(c, true,
                    "the context is full: /compact sums up the older turns, /overflow shift leaves out the oldest, and "
-                   "%s goes on then; /fork 1 is a copy without this question, /new a new conversation%s",
-                   r->text.len || r->reasoning.len ? "/continue" : "/regen", larger);
+                   "%s goes on then; /fork 1 is a copy without this question, /new a new conversation%s%s",
+                   r->text.len || r->reasoning.len ? "/continue" : "/regen", takes, larger.text);
     else
-        ctl_notice(c, true, "the context is full with this one turn: /new begins a new conversation%s", larger);
+        ctl_notice(c, true, "the context is full with this one turn: /new begins a new conversation%s%s", takes,
+                   larger.text);
 }
 
 static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)

@@ -2,6 +2,7 @@
 #include "src/overflow.h"
 
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/json.h"
@@ -146,24 +147,37 @@ static enum pp_code choose_turn(const struct turns *t, int64_t limit, size_t *tu
 
 /* --- the prompt -------------------------------------------------------------------------------------------------- */
 
-static enum pp_code too_long(size_t n, int64_t n_ctx, size_t dropped, struct pp_error *err)
+struct pp_larger pp_overflow_larger(int64_t n_ctx, int64_t n_ctx_train)
+{
+    struct pp_larger l = {""};
+    if (n_ctx < n_ctx_train)
+        snprintf(l.text, sizeof l.text, "a larger --ctx-size, up to %s", pp_count(n_ctx_train).text);
+    return l;
+}
+
+/* n: tokens of the conversation, or, if nothing of it can go, of its last turn. */
+static enum pp_code too_long(size_t n, int64_t n_ctx, int64_t n_ctx_train, size_t dropped, struct pp_error *err)
 {
     const struct pp_figure count = pp_count((int64_t)n), context = pp_count(n_ctx);
+    const struct pp_larger larger = pp_overflow_larger(n_ctx, n_ctx_train);
+    const char *or_give = larger.text[0] ? ", or give " : "";
     if (dropped)
         return pp_fail(err, PP_ERR_CONTEXT,
                        "the conversation has %s tokens and the context holds %s: shift goes on without the "
                        "oldest turns, summarise with a summary of them (/overflow in the chat, else --overflow); or "
-                       "begin a new one, or give a larger --ctx-size",
-                       count.text, context.text);
+                       "begin a new one%s%s",
+                       count.text, context.text, or_give, larger.text);
     return pp_fail(err, PP_ERR_CONTEXT,
-                   "the last message has %s tokens with what must stand before it, and the context holds %s: make it "
-                   "shorter, or give a larger --ctx-size",
-                   count.text, context.text);
+                   "the last message has %s tokens with what must stand before it, and the context holds %s%s: make it "
+                   "shorter%s%s",
+                   count.text, context.text, larger.text[0] ? "" : ", as many as the model was trained for", or_give,
+                   larger.text);
 }
 
-/* Replaces *ids, too long a prompt, by the one without the oldest turns. */
+/* Replaces *ids, too long a prompt, by the one without the oldest turns. *told becomes the number of tokens of the last
+ * turn alone if that, too, is too long. */
 static enum pp_code shorten(const struct pp_prompt_input *in, int64_t n_ctx, enum pp_overflow how, int32_t **ids,
-                            size_t *n, size_t *dropped, struct pp_error *err)
+                            size_t *n, size_t *dropped, size_t *told, struct pp_error *err)
 {
     int64_t room = pp_overflow_answer_room(n_ctx) + (how == PP_OVERFLOW_SUMMARISE ? pp_overflow_note_room(n_ctx) : 0);
     struct turns t = {.in = in};
@@ -180,6 +194,8 @@ static enum pp_code shorten(const struct pp_prompt_input *in, int64_t n_ctx, enu
         *ids = shorter;
         *n = fewer;
         shorter = NULL;
+    } else if (!code && turn) {
+        *told = fewer;
     }
     pp_free(shorter);
     pp_free(t.starts);
@@ -187,8 +203,8 @@ static enum pp_code shorten(const struct pp_prompt_input *in, int64_t n_ctx, enu
     return code;
 }
 
-enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx, enum pp_overflow how, int32_t **ids,
-                                size_t *n, size_t *dropped, struct pp_error *err)
+enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx, int64_t n_ctx_train,
+                                enum pp_overflow how, int32_t **ids, size_t *n, size_t *dropped, struct pp_error *err)
 {
     bool ahead = pp_overflow_drops(how) || how == PP_OVERFLOW_SUMMARISE;
     int64_t room = ahead ? pp_overflow_note_room(n_ctx) : 1;
@@ -196,12 +212,12 @@ enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx,
     enum pp_code code = pp_prompt_tokens(in, ids, n, err);
     if (code || (int64_t)*n + room <= n_ctx)
         return code;
-    size_t whole = *n;
-    code = shorten(in, n_ctx, how, ids, n, dropped, err);
+    size_t told = *n;
+    code = shorten(in, n_ctx, how, ids, n, dropped, &told, err);
     if (!code && (*dropped ? pp_overflow_drops(how) : (int64_t)*n < n_ctx))
         return PP_OK; /* without the oldest; or nothing can go, and there is a little room yet */
     if (!code)
-        code = too_long(whole, n_ctx, *dropped, err);
+        code = too_long(told, n_ctx, n_ctx_train, *dropped, err);
     pp_free(*ids);
     *ids = NULL;
     return code;

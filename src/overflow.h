@@ -35,13 +35,21 @@ char *pp_overflow_note(const char *summary);
 int64_t pp_overflow_answer_room(int64_t n_ctx);
 int64_t pp_overflow_note_room(int64_t n_ctx);
 
-/* The prompt of in->messages_json, for a context of n_ctx tokens. *ids [*n] is the caller's (pp_free).
+/* What a context that is too small is to become, "a larger --ctx-size, up to 131,072", where the model was trained for
+ * more than these n_ctx tokens; else "". */
+struct pp_larger {
+    char text[72];
+};
+struct pp_larger pp_overflow_larger(int64_t n_ctx, int64_t n_ctx_train);
+
+/* The prompt of in->messages_json, for a context of n_ctx tokens, of a model that was trained for n_ctx_train. *ids
+ * [*n] is the caller's (pp_free).
  *
  * SHIFT and SLIDE: if it does not fit with some room for an answer, without the first *dropped messages (the system
  * prompt is not counted; 0: all of them are there). The others: if it does not fit, PP_ERR_CONTEXT, and *dropped is how
  * many SHIFT would drop; 0 if that would not help: the last turn alone is too long. SUMMARISE looks ahead as SHIFT
  * does. */
-enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx, enum pp_overflow how, int32_t **ids,
-                                size_t *n, size_t *dropped, struct pp_error *err);
+enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx, int64_t n_ctx_train,
+                                enum pp_overflow how, int32_t **ids, size_t *n, size_t *dropped, struct pp_error *err);
 
 #endif

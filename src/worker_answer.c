@@ -286,7 +286,9 @@ static enum pp_code render(struct pp_worker *w, const struct pp_generate_request
         .begins = &out->begins,
         .now = pp_prompt_now(),
     };
-    return pp_overflow_prompt(&in, pp_engine_n_ctx(w->engine), r->overflow, &out->ids, &out->n, &out->dropped, err);
+    const int64_t n_ctx_train = pp_model_info(w->target->model)->n_ctx_train;
+    return pp_overflow_prompt(&in, pp_engine_n_ctx(w->engine), n_ctx_train, r->overflow, &out->ids, &out->n,
+                              &out->dropped, err);
 }
 
 static enum pp_code prompt_of(struct pp_worker *w, const struct pp_generate_request *r, struct prompt *out,

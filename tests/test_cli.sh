@@ -169,6 +169,14 @@ run run --resume 0000 -p x </dev/null; expect "no such conversation" 3
 run sessions frobnicate; expect "no such subcommand" 2
 run run --ignore-eos --ctx-size 64 --temp 0 -p "$who" </dev/null; expect "an answer that fills the context" 5
 holds "which is shown all the same" grep -q "Pippin" "$tmp/out"
+expect_match "and a larger one is advised" "$tmp/err" 'of 64 tokens is full; give a larger --ctx-size, up to 2,048$'
+yes "$long" | head -n 100 >"$tmp/long" # some 2,500 tokens
+run run -f "$tmp/long" </dev/null; expect "a prompt beyond what the model was trained for" 5
+expect_match "is not advised what does not help" "$tmp/err" 'holds 2,048, as many as .* trained for: make it shorter$'
+run run --raw -f "$tmp/long" </dev/null; expect "nor is a raw one" 5
+expect_match "is it" "$tmp/err" 'or start a new conversation$'
+tr '\n' ' ' <"$tmp/long" | "$pippin" embed >"$tmp/out" 2>"$tmp/err"; code=$?; expect "nor a line of embed" 5
+expect_match "is it, either" "$tmp/err" 'holds 2048; make lines of its parts$'
 { sleep 0.2; "$pippin" run --help 2>"$tmp/err"; } | true
 holds "nothing is said of help that nobody reads to its end" [ ! -s "$tmp/err" ]
 if [ -w /dev/full ]; then

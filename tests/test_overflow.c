@@ -66,14 +66,14 @@ struct outcome {
     char text[4000]; /* of the prompt */
 };
 
-static struct outcome prompt(const char *json, int64_t n_ctx, enum pp_overflow how)
+static struct outcome prompt_of(const char *json, int64_t n_ctx, int64_t trained, enum pp_overflow how)
 {
     struct outcome o = {0};
     struct pp_buf text = {0};
     int32_t *ids;
     size_t n;
     struct pp_prompt_input in = {.tokenizer = pp_model_tokenizer(env.model), .tmpl = env.tmpl, .messages_json = json};
-    o.code = pp_overflow_prompt(&in, n_ctx, how, &ids, &n, &o.dropped, &o.err);
+    o.code = pp_overflow_prompt(&in, n_ctx, trained, how, &ids, &n, &o.dropped, &o.err);
     if (o.code != PP_OK) {
         assert_null(ids);
         return o;
@@ -85,6 +85,11 @@ static struct outcome prompt(const char *json, int64_t n_ctx, enum pp_overflow h
     pp_buf_free(&text);
     pp_free(ids);
     return o;
+}
+
+static struct outcome prompt(const char *json, int64_t n_ctx, enum pp_overflow how)
+{
+    return prompt_of(json, n_ctx, 12345, how);
 }
 
 static int64_t whole_length(const char *json)
@@ -155,6 +160,33 @@ static void the_last_turn_stays(void **state)
     assert_ok(o.code, o.err);
     assert_int_equal(o.dropped, 4);
     pp_free(json);
+}
+
+/* The last turn's own tokens are told, not those of the conversation, and a larger context only where the model was
+ * trained for one. */
+static void a_question_that_is_too_long_is_told(void **state)
+{
+    (void)state;
+    if (!env.model)
+        return;
+    char *alone = conversation(0, 300), *behind = conversation(3, 300), *older = conversation(TURNS, 3);
+    char want[200];
+    snprintf(want, sizeof want,
+             "the last message has %lld tokens with what must stand before it, and the context holds 200: make it "
+             "shorter, or give a larger --ctx-size, up to 12,345", (long long)whole_length(alone));
+    assert_string_equal(prompt(alone, 200, PP_OVERFLOW_ASK).err.text, want);
+    assert_string_equal(prompt(behind, 200, PP_OVERFLOW_ASK).err.text, want);
+    assert_string_equal(prompt(behind, 200, PP_OVERFLOW_SHIFT).err.text, want);
+    struct outcome o = prompt_of(behind, 200, 200, PP_OVERFLOW_ASK);
+    assert_int_equal(o.code, PP_ERR_CONTEXT);
+    assert_non_null(strstr(o.err.text, "holds 200, as many as the model was trained for: make it shorter"));
+    assert_null(strstr(o.err.text, "--ctx-size"));
+    o = prompt_of(older, 200, 200, PP_OVERFLOW_ASK);
+    assert_non_null(strstr(o.err.text, "begin a new one"));
+    assert_null(strstr(o.err.text, "--ctx-size"));
+    pp_free(alone);
+    pp_free(behind);
+    pp_free(older);
 }
 
 static void names(void **state)
@@ -735,6 +767,7 @@ TEST_GROUP(overflow)
         cmocka_unit_test_setup_teardown(whole_turns_are_dropped, open_model, close_model),
         cmocka_unit_test_setup_teardown(stopping_says_what_would_go, open_model, close_model),
         cmocka_unit_test_setup_teardown(the_last_turn_stays, open_model, close_model),
+        cmocka_unit_test_setup_teardown(a_question_that_is_too_long_is_told, open_model, close_model),
         cmocka_unit_test(names),
         cmocka_unit_test_setup_teardown(dropped_turns_stay_dropped, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(the_user_is_asked, fix_setup_ready, fix_teardown),
