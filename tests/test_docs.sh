@@ -64,6 +64,10 @@ check "names in pippin.conf(5)" "$(for n in $names; do missing man/pippin.conf.5
 columns=$(sed -n '/^static const char step_/,/;$/s/^ *"  \([a-z0-9_]*\) [A-Z].*/\1/p' src/store_schema.c)
 check "columns of the database in pippin-formats(5)" \
     "$(for c in $columns; do missing man/pippin-formats.5 "^\.It $c Ta"; done)"
+kv_types=$(sed -n '/^static const char \*const kv_names/,/;$/p' engine/kv.c | grep -o '"[a-z0-9_]*"' | tr -d '"')
+check "types of the KV cache are read" "$([ "$(echo "$kv_types" | wc -l)" -gt 4 ] || echo "only: $kv_types")"
+check "what a page of each type holds in pippin-formats(5)" \
+    "$(for k in $kv_types; do missing man/pippin-formats.5 "^\.It ([a-z0-9_]*, )*$k(, [a-z0-9_]*)* Ta .*keys|^\.It $k Ta the same"; done)"
 styles=$(sed -n 's/^    \[PP_SLOT_[A-Z_]*\] = {"\([a-z_]*\)".*/\1/p' ui/theme.c)
 check "styles of themes in pippin.conf(5)" "$(for s in $styles; do missing man/pippin.conf.5 "(^|[ ])$s( |\$)"; done)"
 check "themes in --help" "$(for t in themes/*.theme; do
@@ -77,6 +81,19 @@ check "vocabularies with a tokenizer.json in pippin(1)" "$(missing "$tmp/kinds" 
 
 # in a macro's line a word that begins with a quote loses both: \(dq is one that stays
 check "no quote is lost in the manual" "$(grep -n '^\.[A-Z].* "[^" ]*"[^ "]' man/*.[157])"
+# in a heading, too, a word that is a macro's name is one: \& before it keeps it a word
+macros='A[cdnopqrt]|B[coqrx]|C[dm]|D[coqvx]|E[cmorv]|F[aclnortx]|I[cn]|L[ik]|M[st]|N[msx]|O[copx]|P[acfopq]|Q[cloq]|S[coqxy]|T[an]|Ux|V[at]|X[cor]'
+check "no word of a heading is taken for a macro" "$(grep -nE "^\.S[hs] (.* )?($macros)( |\$)" man/*.[157])"
+check "what stands in a column of the manual has room there" "$(awk '
+    /^\.Bl .*-column/ {n = split($0, w, "\""); for (i = 2; i < n; i += 2) room[i / 2] = length(w[i]); on = 1}
+    /^\.El/ {on = 0}
+    on && /^\.It/ {
+        n = split(substr($0, 5), cell, / ?Ta ?/)
+        for (i = 1; i < n; i++) {
+            gsub(/(^| )[A-Z][a-z] /, "", cell[i])
+            if (length(cell[i]) > room[i]) print FILENAME ":" FNR ": " cell[i]
+        }
+    }' man/*.[157])"
 # "referenced manual not found" depends on what is installed, STYLE on taste
 command -v mandoc >/dev/null &&
     check "mandoc finds nothing to warn of" "$(mandoc -T lint -W warning man/*.[157] 2>/dev/null)"
