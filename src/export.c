@@ -187,6 +187,12 @@ static bool add_number(cJSON *o, const char *name, int64_t v)
     return !v || cJSON_AddNumberToObject(o, name, (double)v);
 }
 
+/* Seconds, and milliseconds where there are any. */
+static bool add_begun(cJSON *o, const char *name, int64_t seconds, int part)
+{
+    return !seconds || cJSON_AddNumberToObject(o, name, (double)(seconds * 1000 + part) / 1000);
+}
+
 /* An object or array that is kept as text; one that is empty, or no JSON, is left out. */
 static bool add_kept(cJSON *o, const char *name, const char *json)
 {
@@ -261,7 +267,7 @@ static cJSON *conversation_json(const struct pp_conversation *c)
     bool ok = branch && o && cJSON_AddNumberToObject(o, "pippin", 1) && add_text_member(o, "title", s->title) &&
               add_text_member(o, "model", s->model) && add_text_member(o, "template", s->template_name) &&
               add_kept(o, "adapters", s->adapters) && add_kept(o, "settings", s->settings) &&
-              add_number(o, "created", s->created) && add_number(o, "updated", s->updated) &&
+              add_begun(o, "created", s->created, s->created_part) && add_number(o, "updated", s->updated) &&
               add_messages(o, c, branch);
     pp_free(branch);
     if (ok)

@@ -47,6 +47,19 @@ static int64_t time_of(const cJSON *o, const char *const names[3], bool ours)
     return 0;
 }
 
+/* The milliseconds behind these seconds. */
+static int part_of(const cJSON *o, const char *const names[3], bool ours)
+{
+    for (int i = 0; i < 3; i++) {
+        const int64_t t = number_of(o, names[i]);
+        if (t > 100000000000 && !ours)
+            return (int)(t % 1000);
+        if (t)
+            return (int)((pp_json_member(o, names[i])->valuedouble - (double)t) * 1000 + 0.5) % 1000;
+    }
+    return 0;
+}
+
 /* An object or array as text, once; NULL: there is none. cJSON_free. */
 static char *kept_of(const cJSON *o, const char *name)
 {
@@ -448,6 +461,7 @@ static void add_session(struct making *k, const cJSON *o)
     static const char *const changed[3] = {"updated", "update_time", "updated_at"};
     struct pp_session *s = &k->c.session;
     s->created = time_of(o, begun, k->ours);
+    s->created_part = s->created ? part_of(o, begun, k->ours) : 0;
     s->updated = time_of(o, changed, k->ours);
     copy(k, &s->model, k->ours ? text_of(o, "model") : NULL);
     copy(k, &s->template_name, k->ours ? text_of(o, "template") : NULL);

@@ -1,6 +1,7 @@
 #include "src/import_store.h"
 
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -8,8 +9,8 @@
 #include "engine/base/mem.h"
 
 /* An open hash table of conversations by what they have; there may be several of a kind. At most half is filled. What
- * one has is the first message, this with the time when it began, and, once somebody has asked among those of its
- * first message, every message with all that stands before it (a line). */
+ * one has is the first message, this with the second when it began, this with the milliseconds, too, and, once somebody
+ * has asked among those of its first message, every message with all that stands before it (a line). */
 struct trait {
     uint64_t hash;
     int64_t session; /* 0: none */
@@ -30,6 +31,7 @@ struct pp_importer {
     int held[BATCH_LOCKS];   /* [n_held] locks of conversations that it changes */
     int n_held;
     int alone;               /* the lock of who imports, or -1 */
+    int64_t given_ms;        /* when the last one began of which no file told it */
     struct pp_error lost;    /* how a batch failed */
 };
 
@@ -97,17 +99,28 @@ static uint64_t begun_at(uint64_t begin, int64_t created)
     return with(begin, created);
 }
 
+/* part: 0 for those of which nobody knows the milliseconds. */
+static uint64_t begun_exactly(uint64_t begin, int64_t created, int part)
+{
+    return with(begun_at(begin, created), part);
+}
+
 /* That the lines of those that begin so are in the table. */
 static uint64_t lines_mark(uint64_t begin)
 {
     return with(begin, -1);
 }
 
-static void note_beginning(void *importer, int64_t session, int64_t created, const char *text, size_t len)
+static void note_begun(struct pp_importer *im, int64_t session, uint64_t begin, int64_t created, int part)
 {
-    const uint64_t begin = hash_of(text, len);
-    note(importer, begin, session);
-    note(importer, begun_at(begin, created), session);
+    note(im, begin, session);
+    note(im, begun_at(begin, created), session);
+    note(im, begun_exactly(begin, created, part), session);
+}
+
+static void note_beginning(void *importer, int64_t session, int64_t created_ms, const char *text, size_t len)
+{
+    note_begun(importer, session, hash_of(text, len), created_ms / 1000, (int)(created_ms % 1000));
 }
 
 /* What another import adds meanwhile is not among what this one has looked at: all would be there twice. */
@@ -273,7 +286,8 @@ static bool same_session(const struct match *m, const struct pp_conversation *th
 {
     const struct pp_session *a = &m->here.session, *b = &there->session;
     const bool timed = b->created && there->n && there->messages[0].created;
-    if (strcmp(or_empty(a->system), or_empty(b->system)) != 0 || !same_time(a->created, b->created))
+    if (strcmp(or_empty(a->system), or_empty(b->system)) != 0 || !same_time(a->created, b->created) ||
+        (a->created_part && !same_time(a->created_part, b->created_part)))
         return false;
     return m->n_missing == 0 || (timed && m->places[0]);
 }
@@ -345,22 +359,22 @@ static enum pp_code learn_lines(struct pp_importer *im, uint64_t begin, struct p
     return code;
 }
 
-/* What a conversation must have to be that of the file, as few others as possible have. Where no times are told, all of
- * the file's is to be here, so that its last line will do: of whole messages, others may have grown since. */
-static enum pp_code trait_of(struct pp_importer *im, const struct pp_conversation *there, uint64_t begin,
-                             uint64_t *trait, struct pp_error *err)
+/* What a conversation must have to be that of the file, where that tells no times: all of the file's is to be here, so
+ * that its last line will do: of whole messages, others may have grown since. */
+static enum pp_code untimed_trait(struct pp_importer *im, const struct pp_conversation *there, uint64_t begin,
+                                  uint64_t *trait, struct pp_error *err)
 {
     bool *whole = pp_calloc(there->n + 1, sizeof *whole);
     uint64_t *lines = pp_calloc(there->n + 1, sizeof *lines);
     enum pp_code code = whole && lines ? PP_OK : pp_fail_nomem(err, "the conversations");
-    *trait = there->session.created ? begun_at(begin, there->session.created) : begin;
-    if (!code && !there->session.created && !lines_known(im, begin))
+    *trait = begin;
+    if (!code && !lines_known(im, begin))
         code = learn_lines(im, begin, err);
     if (!code && im->no_memory)
         code = pp_fail_nomem(err, "the conversations");
     if (!code)
         hash_lines(there, begin, lines);
-    for (size_t i = 0; !code && i < there->n && !there->session.created; i++) {
+    for (size_t i = 0; !code && i < there->n; i++) {
         const struct pp_message *m = &there->messages[i];
         const bool behind = m->parent > 0 && m->parent <= (int64_t)i;
         whole[i] = m->state == PP_MESSAGE_COMPLETE && (!m->parent || (behind && whole[m->parent - 1]));
@@ -372,20 +386,31 @@ static enum pp_code trait_of(struct pp_importer *im, const struct pp_conversatio
     return code;
 }
 
+/* What such a conversation has, and as few others as possible: one or two such things. The milliseconds of one that is
+ * here may not be known, and those of the file neither. */
+static enum pp_code traits_of(struct pp_importer *im, const struct pp_conversation *there, uint64_t begin,
+                              uint64_t traits[2], size_t *n, struct pp_error *err)
+{
+    const int64_t created = there->session.created;
+    const int part = there->session.created_part;
+    *n = part ? 2 : 1;
+    if (!created)
+        return untimed_trait(im, there, begin, &traits[0], err);
+    traits[0] = part ? begun_exactly(begin, created, part) : begun_at(begin, created);
+    traits[1] = begun_exactly(begin, created, 0);
+    return PP_OK;
+}
+
 static uint64_t beginning_of(const struct pp_conversation *c)
 {
     return c->n ? hash_of(c->messages[0].content, c->messages[0].content_len) : hash_of("", 0);
 }
 
-/* Of those that have what it must have the one that lacks least; best->here.session.id 0: it is none of them. */
-static enum pp_code find(struct pp_importer *im, const struct pp_conversation *there, struct match *best,
-                         struct pp_error *err)
+/* Of those with this trait the one that lacks least, if it lacks less than `best`. */
+static enum pp_code find_with(struct pp_importer *im, const struct pp_conversation *there, uint64_t trait,
+                              struct match *best, struct pp_error *err)
 {
-    uint64_t trait = 0;
-    *best = (struct match){0};
-    if (im->again)
-        return PP_OK;
-    enum pp_code code = trait_of(im, there, beginning_of(there), &trait, err);
+    enum pp_code code = PP_OK;
     size_t at = (size_t)trait;
     for (const struct trait *t; !code && (t = next_with(im, trait, &at));) {
         struct match m = {0};
@@ -402,6 +427,21 @@ static enum pp_code find(struct pp_importer *im, const struct pp_conversation *t
         if (best->here.session.id && !best->n_missing)
             break;
     }
+    return code;
+}
+
+/* Of those that have what it must have the one that lacks least; best->here.session.id 0: it is none of them. */
+static enum pp_code find(struct pp_importer *im, const struct pp_conversation *there, struct match *best,
+                         struct pp_error *err)
+{
+    uint64_t traits[2];
+    size_t n = 0;
+    *best = (struct match){0};
+    if (im->again)
+        return PP_OK;
+    enum pp_code code = traits_of(im, there, beginning_of(there), traits, &n, err);
+    for (size_t i = 0; i < n && !code && !best->here.session.id; i++)
+        code = find_with(im, there, traits[i], best, err);
     return code;
 }
 
@@ -449,17 +489,30 @@ static enum pp_code extend(struct pp_importer *im, struct match *m, struct pp_co
     return code;
 }
 
+/* No two have the same time: it tells those that begin alike apart where they come to from here. */
+static void give_time(struct pp_importer *im, struct pp_session *s)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    const int64_t now = (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    im->given_ms = im->given_ms < now ? now : im->given_ms + 1;
+    im->given_ms += im->given_ms % 1000 == 0;
+    s->created = im->given_ms / 1000;
+    s->created_part = (int)(im->given_ms % 1000);
+}
+
 static enum pp_code add(struct pp_importer *im, struct pp_conversation *c, struct pp_import_result *result,
                         struct pp_error *err)
 {
     enum pp_code code = begin_batch(im, err);
+    if (!c->session.created)
+        give_time(im, &c->session);
     if (!code)
         code = pp_conversation_add(im->st, c, err);
     *result = (struct pp_import_result){PP_IMPORT_ADDED, c->n};
     if (!code && !im->again) {
         const uint64_t begin = beginning_of(c);
-        note(im, begin, c->session.id);
-        note(im, begun_at(begin, c->session.created), c->session.id);
+        note_begun(im, c->session.id, begin, c->session.created, c->session.created_part);
         if (lines_known(im, begin))
             note_lines(im, c, begin, c->session.id);
     }

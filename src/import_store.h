@@ -1,9 +1,10 @@
 /* import_store.h - conversations from elsewhere into the store, where some of them may be already: from the same file,
  * or because they were exported here, and have gone on since. Any thread that owns the store.
  *
- * A conversation is the same if it has the same system prompt, began at the same time and with the same first message;
- * where no times are told, if all that the file has of it is here. Messages are the same behind the same message, with
- * the same role, text and time. What is here is never changed: messages that it lacks become branches of it. */
+ * A conversation is the same if it has the same system prompt, began at the same time (to the millisecond, where that
+ * is known) and with the same first message; where no times are told, if all that the file has of it is here. Messages
+ * are the same behind the same message, with the same role, text and time. What is here is never changed: messages that
+ * it lacks become branches of it. */
 #ifndef PP_SRC_IMPORT_STORE_H
 #define PP_SRC_IMPORT_STORE_H
 

@@ -538,6 +538,7 @@ enum pp_code pp_store_read_session(sqlite3_stmt *stmt, struct pp_session *s, str
         .adapters = pp_store_column(stmt, 6, NULL),
         .settings = pp_store_column(stmt, 7, NULL),
         .created = sqlite3_column_int64(stmt, 8) / 1000,
+        .created_part = (int)(sqlite3_column_int64(stmt, 8) % 1000),
         .updated = sqlite3_column_int64(stmt, 9) / 1000,
         .updated_ms = sqlite3_column_int64(stmt, 9),
         .head = sqlite3_column_int64(stmt, 10),
@@ -610,6 +611,7 @@ enum pp_code pp_store_insert_session(struct pp_store *st, struct pp_session *s, 
         return code;
     s->id = sqlite3_last_insert_rowid(st->db);
     s->created = created_ms / 1000;
+    s->created_part = (int)(created_ms % 1000);
     s->updated = updated_ms / 1000;
     s->updated_ms = updated_ms;
     memcpy(s->key, key, sizeof key);

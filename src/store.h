@@ -73,6 +73,7 @@ struct pp_session {
     char *adapters;        /* JSON array of {"path": ..., "scale": ...} */
     char *settings;        /* JSON object: sampling parameters that differ from the default, "draft": true, ... */
     int64_t created, updated; /* seconds since the epoch */
+    int created_part;      /* ... and milliseconds behind those of `created`; 0: perhaps not known */
     int64_t updated_ms;    /* the same in milliseconds; read only: its place in the list */
     int64_t head;          /* message at the tip of the branch on screen, 0 if there is none */
     int64_t n_messages;    /* on all branches; read only */
@@ -81,7 +82,7 @@ struct pp_session {
 };
 void pp_session_clear(struct pp_session *s); /* frees the strings */
 
-/* Fills id, key, created, updated of *s; the strings are taken as given (NULL is ""). */
+/* Fills id, key, created and its part, updated of *s; the strings are taken as given (NULL is ""). */
 enum pp_code pp_store_session_add(struct pp_store *st, struct pp_session *s, struct pp_error *err);
 /* id: the 16 digits or a unique prefix of them (at least 4). PP_ERR_NOT_FOUND, or PP_ERR_USAGE if ambiguous. */
 enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct pp_session *out, struct pp_error *err);
@@ -211,8 +212,8 @@ enum pp_code pp_store_conversation_add(struct pp_store *st, struct pp_session *s
  * places, as above; head 0: the tip stays where it is. updated: as above, if the tip moves. All of it or nothing. */
 enum pp_code pp_store_conversation_extend(struct pp_store *st, int64_t session, const struct pp_message *m, size_t n,
                                           int64_t head, int64_t updated, struct pp_error *err);
-/* The first message of every conversation, "" where there is none, and when it began (seconds). */
-typedef void pp_store_beginning(void *user, int64_t session, int64_t created, const char *text, size_t len);
+/* The first message of every conversation, "" where there is none, and when it began. */
+typedef void pp_store_beginning(void *user, int64_t session, int64_t created_ms, const char *text, size_t len);
 enum pp_code pp_store_beginnings(struct pp_store *st, pp_store_beginning *take, void *user, struct pp_error *err);
 /* How many children of message `parent` (0: roots) are older than message `id`. */
 enum pp_code pp_store_siblings_before(struct pp_store *st, int64_t session, int64_t parent, int64_t id, int *n,

@@ -77,7 +77,7 @@ static enum pp_code insert_all(struct pp_store *st, struct pp_session *s, const 
                                size_t n, int64_t now, const char *what, struct pp_error *err)
 {
     bool ok = true;
-    const int64_t created = s->created ? s->created * 1000 : now;
+    const int64_t created = s->created ? s->created * 1000 + s->created_part : now;
     int64_t updated = used_at(s->updated, now);
     enum pp_code code = s->updated ? PP_OK : pp_store_after_others(st, 0, &updated, what, err);
     if (!code)
@@ -148,7 +148,7 @@ enum pp_code pp_store_beginnings(struct pp_store *st, pp_store_beginning *take, 
         return code;
     while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
         const void *text = sqlite3_column_text(stmt, 2);
-        take(user, sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1) / 1000, text ? text : "",
+        take(user, sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1), text ? text : "",
              (size_t)sqlite3_column_bytes(stmt, 2));
     }
     if (rc != SQLITE_DONE)

@@ -46,7 +46,7 @@ static void make(struct pp_conversation *c)
         .title = pp_strdup("A \x1b[31mred\x1b[0m title"), .model = pp_strdup("starter"),
         .template_name = pp_strdup("chatml"), .system = pp_strdup("Be \"kind\"."),
         .adapters = pp_strdup("[{\"path\":\"engine/starter/bard.gguf\",\"scale\":0.5}]"),
-        .settings = pp_strdup("{\"temp\":0.25,\"seed\":9007199254740991}"), .created = 1700000000,
+        .settings = pp_strdup("{\"temp\":0.25,\"seed\":9007199254740991}"), .created = 1700000000, .created_part = 7,
         .updated = 1700000100, .head = 7,
     };
     add(c, PP_ROLE_USER, 0, "Hello");
@@ -82,7 +82,8 @@ static void assert_same(const struct pp_conversation *a, const struct pp_convers
     assert_text(a->session.system, b->session.system);
     assert_text(a->session.adapters, b->session.adapters);
     assert_text(a->session.settings, b->session.settings);
-    assert_true(a->session.created == b->session.created && a->session.updated == b->session.updated);
+    assert_true(a->session.created == b->session.created && a->session.created_part == b->session.created_part);
+    assert_true(a->session.updated == b->session.updated);
     assert_true(a->session.head == b->session.head && a->n == b->n);
     for (size_t i = 0; i < a->n; i++) {
         const struct pp_message *x = &a->messages[i], *y = &b->messages[i];
@@ -659,6 +660,68 @@ static void without_times(void **state)
     pp_store_close(st);
 }
 
+/* Imports what a text has, and adds it to *out as it is exported from there. */
+static void import_all(struct pp_store *st, const char *text, struct pp_buf *out)
+{
+    struct pp_importer *im;
+    struct pp_import read = read_text(text);
+    struct pp_export x = {.form = PP_EXPORT_JSON, .several = true};
+    assert_ok(pp_importer_new(st, test_path("locks"), false, &im, &err), err);
+    for (size_t i = 0; i < read.n; i++) {
+        struct pp_import_result result;
+        struct pp_conversation c;
+        assert_ok(pp_importer_put(im, &read.list[i], &result, &err), err);
+        assert_int_equal(result.outcome, PP_IMPORT_ADDED);
+        assert_ok(pp_importer_flush(im, &err), err);
+        assert_ok(pp_conversation_read(st, read.list[i].session.id, &c, &err), err);
+        pp_export_add(&x, &c);
+        pp_conversation_clear(&c);
+    }
+    assert_ok(pp_export_end(&x, &err), err);
+    pp_importer_free(im);
+    pp_import_free(&read);
+    *out = x.out;
+}
+
+/* Two that begin with the same question, in one second or when no file says, are two wherever they come to. */
+static void begun_alike(void **state)
+{
+    (void)state;
+    static const char untimed[] =
+        "[{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"},"
+        "               {\"role\": \"assistant\", \"content\": \"A\"}]},"
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"},"
+        "               {\"role\": \"assistant\", \"content\": \"B\"}]}]";
+    static const char form[] =
+        "{\"pippin\": 1, \"created\": %s, \"messages\": ["
+        "{\"role\": \"user\", \"content\": \"Hello\", \"id\": 1, \"created\": 1700000000},"
+        "{\"role\": \"assistant\", \"content\": \"%s\", \"id\": 2, \"created\": 1700000001}]}";
+    struct pp_store *st = open_store(), *other = open_store();
+    struct pp_buf out, again;
+    char text[400];
+    int64_t id, first;
+    size_t n;
+    import_all(st, untimed, &out);
+    import_all(other, out.data, &again);
+    assert_string_equal(out.data, again.data);
+    pp_buf_free(&out);
+    pp_buf_free(&again);
+    snprintf(text, sizeof text, form, "1700000000.25", "A");
+    assert_int_equal(put(st, text, false, &first, &n), PP_IMPORT_ADDED);
+    assert_int_equal(put(st, text, false, &id, &n), PP_IMPORT_HERE);
+    snprintf(text, sizeof text, form, "1700000000.999", "B");
+    assert_int_equal(put(st, text, false, &id, &n), PP_IMPORT_ADDED);
+    snprintf(text, sizeof text, form, "1700000000", "A"); /* an older file; an older database */
+    assert_int_equal(put(st, text, false, &id, &n), PP_IMPORT_HERE);
+    assert_true(id == first);
+    assert_int_equal(put(other, text, false, &first, &n), PP_IMPORT_ADDED);
+    snprintf(text, sizeof text, form, "1700000000.5", "A");
+    assert_int_equal(put(other, text, false, &id, &n), PP_IMPORT_HERE);
+    assert_true(id == first);
+    pp_store_close(st);
+    pp_store_close(other);
+}
+
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
 static void files(void **state)
@@ -833,7 +896,7 @@ TEST_GROUP(export)
         cmocka_unit_test(settled),
         cmocka_unit_test(here_already),
         cmocka_unit_test(goes_on),
-        cmocka_unit_test(without_times),
+        cmocka_unit_test(without_times), cmocka_unit_test(begun_alike),
         cmocka_unit_test(files),
         cmocka_unit_test_setup_teardown(in_the_chat, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(rescued, fix_setup_ready, fix_teardown),
