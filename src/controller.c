@@ -293,7 +293,7 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
 
 bool pp_controller_settled(const struct pp_controller *c)
 {
-    return c->n_awaited == 0;
+    return c->n_awaited == 0 && !c->to_compare;
 }
 
 unsigned pp_controller_pump(struct pp_controller *c)
@@ -545,6 +545,7 @@ void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
     pp_buf_free(&c->title_text);
     pp_free(c->template_source);
     pp_free(c->unsent);
+    pp_free(c->to_compare);
     pp_free(c->model);
     pp_free(c->wanted_model);
     pp_free(c->import_stopped);

@@ -144,8 +144,9 @@ char *pp_controller_take_unsent(struct pp_controller *c);
 bool pp_controller_cancel(struct pp_controller *c);
 /* n new siblings of the last answer, 1 to PP_MAX_ALTERNATIVES; several are written side by side. */
 void pp_controller_regenerate(struct pp_controller *c, int n);
-/* Answers to the last question under other adapters, side by side. Two sets or more, as behind /compare; the text is
- * changed. The conversation goes on with the adapters of the one that is chosen. False: a notice says why. */
+/* Answers to the last question under other adapters, side by side, once it is known that those fit the model. Two sets
+ * or more, as behind /compare; the text is changed. The conversation goes on with the adapters of the one that is
+ * chosen. False: a notice says why. */
 bool pp_controller_compare(struct pp_controller *c, char *sets);
 void pp_controller_continue(struct pp_controller *c);    /* goes on with a stopped answer */
 /* A new branch from a changed message of the user. */
@@ -195,7 +196,8 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
 void pp_controller_import(struct pp_controller *c, const char *path);
 bool pp_controller_importing(const struct pp_controller *c);
 /* Whether all that was asked for is done, as far as it needs the disk: the adapters beside the model are known, one
- * that was added is there, a template was read. What lists and imports do goes on beside. */
+ * that was added is there, a template was read, adapters that are to be compared were looked at. What lists and imports
+ * do goes on beside. */
 bool pp_controller_settled(const struct pp_controller *c);
 /* Asks for the list anew, or for what a search finds (any text, as in struct pp_search; "" for all); PP_DIRTY_LISTS
  * when it is there. What was asked for before and is not there yet is dropped. */

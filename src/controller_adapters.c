@@ -129,13 +129,23 @@ int ctl_find_adapter(const struct pp_controller *c, const char *word)
 
 /* --- what is known of them -------------------------------------------------------------------------------- */
 
+static bool to_be_compared(const struct pp_controller *c, const struct pp_adapter_entry *a)
+{
+    for (int i = 0; c->to_compare && i < c->to_compare->n; i++)
+        for (int k = 0; k < c->to_compare->sets[i].n; k++)
+            if (strcmp(c->to_compare->sets[i].item[k].path, a->path) == 0)
+                return true;
+    return false;
+}
+
 /* One at a time, so that an answer under way waits for none but the one. What cannot be asked now stays unknown until
  * somebody wants to know it again. */
 static void inspect_next(struct pp_controller *c)
 {
     size_t i = 0;
     while (i < c->adapters.n && (c->adapters.items[i].fit != PP_FIT_UNKNOWN ||
-                                 (!c->inspecting_all && !c->adapters.items[i].on)))
+                                 (!c->inspecting_all && !c->adapters.items[i].on &&
+                                  !to_be_compared(c, &c->adapters.items[i]))))
         i++;
     c->inspecting = i < c->adapters.n && c->backend->ops->inspect(c->backend, c->adapters.items[i].path);
 }
@@ -160,8 +170,20 @@ void ctl_inspect_set(struct pp_controller *c)
         inspect(c, false);
 }
 
+bool ctl_inspect_compared(struct pp_controller *c)
+{
+    for (size_t i = 0; i < c->adapters.n; i++)
+        if (c->adapters.items[i].fit == PP_FIT_UNKNOWN && to_be_compared(c, &c->adapters.items[i])) {
+            inspect(c, false);
+            return c->inspecting;
+        }
+    return false;
+}
+
 void ctl_forget_fits(struct pp_controller *c)
 {
+    pp_free(c->to_compare);
+    c->to_compare = NULL;
     for (size_t i = 0; i < c->adapters.n; i++) {
         c->adapters.items[i].fit = PP_FIT_UNKNOWN;
         c->adapters.items[i].decode_tokens = c->adapters.items[i].decode_ns = 0;
@@ -221,9 +243,24 @@ bool ctl_set_conflicts(const struct pp_controller *c, const struct pp_adapter_mi
     return false;
 }
 
+/* With a notice. */
+static bool misfits(struct pp_controller *c, struct pp_adapter_entry *a)
+{
+    if (a->fit == PP_FIT_NO && ctl_adapter_stamp(a->path) != a->stamp)
+        a->fit = PP_FIT_UNKNOWN; /* other files are there now */
+    if (a->fit == PP_FIT_NO)
+        ctl_notice(c, true, "%s does not fit this model: %s", a->name, a->reason);
+    return a->fit == PP_FIT_NO;
+}
+
 bool ctl_set_allowed(struct pp_controller *c, const struct pp_adapter_mix *s)
 {
     const struct pp_adapter_entry *two[2];
+    for (int i = 0; i < s->n; i++) {
+        struct pp_adapter_entry *a = by_path(&c->adapters, s->item[i].path);
+        if (a && misfits(c, a))
+            return false;
+    }
     if (!ctl_set_conflicts(c, s, two))
         return true;
     tell_conflict(c, two[0], two[1]);
@@ -248,6 +285,8 @@ void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
     ctl_dirty(c, PP_DIRTY_LISTS);
     if (c->inspecting)
         inspect_next(c);
+    if (c->to_compare && !ctl_inspect_compared(c))
+        ctl_compare_now(c);
 }
 
 void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
@@ -443,12 +482,8 @@ bool pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float
     if (i >= c->adapters.n)
         return false;
     struct pp_adapter_entry *a = &c->adapters.items[i];
-    if (on && a->fit == PP_FIT_NO && ctl_adapter_stamp(a->path) != a->stamp)
-        a->fit = PP_FIT_UNKNOWN; /* other files are there now */
-    if (on && a->fit == PP_FIT_NO) {
-        ctl_notice(c, true, "%s does not fit this model: %s", a->name, a->reason);
+    if (on && misfits(c, a))
         return false;
-    }
     if (on && n_others_on(c, i) >= PP_MAX_ADAPTERS) {
         ctl_notice(c, true, "%d adapters at a time are the limit; switch another one off first", PP_MAX_ADAPTERS);
         return false;

@@ -466,6 +466,38 @@ void pp_controller_regenerate(struct pp_controller *c, int n_answers)
     answer_anew(c, n_answers, NULL);
 }
 
+/* An answer goes on without an adapter that cannot be used, and would be none of a comparison. */
+static bool ask_before_comparing(struct pp_controller *c, int n, const struct pp_adapter_mix *sets)
+{
+    if (c->state != PP_STATE_IDLE || !c->branch.n)
+        return false;
+    pp_free(c->to_compare);
+    c->to_compare = pp_calloc(1, sizeof *c->to_compare);
+    if (!c->to_compare)
+        return false;
+    *c->to_compare = (struct ctl_to_compare){.n = n, .epoch = c->epoch, .last = id_before(c, c->branch.n)};
+    memcpy(c->to_compare->sets, sets, (size_t)n * sizeof *sets);
+    if (ctl_inspect_compared(c))
+        return true;
+    pp_free(c->to_compare);
+    c->to_compare = NULL;
+    return false;
+}
+
+void ctl_compare_now(struct pp_controller *c)
+{
+    struct ctl_to_compare *asked = c->to_compare;
+    c->to_compare = NULL;
+    bool allowed = true;
+    for (int i = 0; i < asked->n && allowed; i++)
+        allowed = ctl_set_allowed(c, &asked->sets[i]);
+    if (allowed && c->state == PP_STATE_IDLE && asked->epoch == c->epoch && asked->last == id_before(c, c->branch.n))
+        answer_anew(c, asked->n, asked->sets);
+    else if (allowed)
+        ctl_notice(c, true, "nothing is compared: the conversation has gone on meanwhile");
+    pp_free(asked);
+}
+
 bool pp_controller_compare(struct pp_controller *c, char *text)
 {
     struct pp_adapter_mix sets[PP_MAX_ALTERNATIVES];
@@ -490,7 +522,7 @@ bool pp_controller_compare(struct pp_controller *c, char *text)
                            k + 1, i + 1);
                 return false;
             }
-    return answer_anew(c, n, sets);
+    return ask_before_comparing(c, n, sets) || answer_anew(c, n, sets);
 }
 
 /* The text moves when it grows: the request copies it at once. */

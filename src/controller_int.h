@@ -171,6 +171,12 @@ struct pp_controller {
         struct pp_adapter_mix set;
     } compared[PP_MAX_ALTERNATIVES];
     int n_compared;
+    struct ctl_to_compare {       /* NULL, or what is to be compared once it is known whether its adapters fit */
+        struct pp_adapter_mix sets[PP_MAX_ALTERNATIVES];
+        int n;
+        uint64_t epoch;           /* of the conversation ... */
+        int64_t last;             /* ... and the last message of its branch */
+    } *to_compare;
     struct ctl_cost {             /* what the worker was asked about the prices of sets */
         uint64_t request;         /* 0: nothing */
         struct pp_adapter_mix set;
@@ -469,8 +475,12 @@ struct pp_adapter_mix ctl_set_now(const struct pp_controller *c); /* what is on 
 /* Whether two of a set conflict, as far as is known of them. */
 bool ctl_set_conflicts(const struct pp_controller *c, const struct pp_adapter_mix *s,
                        const struct pp_adapter_entry *two[2]);
-/* False, with a notice: two of the set conflict. */
+/* False, with a notice: one of the set does not fit the model, or two conflict, as far as is known of them. */
 bool ctl_set_allowed(struct pp_controller *c, const struct pp_adapter_mix *s);
+/* Asks about those of c->to_compare of which it is not known whether they fit. False: nothing is to be waited for. */
+bool ctl_inspect_compared(struct pp_controller *c);
+/* They are known, as far as they can be. */
+void ctl_compare_now(struct pp_controller *c);
 /* Asks about those that are on, if there are several: a notice follows where two conflict. */
 void ctl_inspect_set(struct pp_controller *c);
 /* Makes it what is on; the caller tells of it. False: some could not be listed. */

@@ -92,6 +92,20 @@ static void finish_all(int first, int n)
     fixture_flush(&fix);
 }
 
+/* Nobody has to wait for what they are. */
+static void all_fit(void)
+{
+    size_t n;
+    pp_controller_adapters(fix.c, &n);
+    pp_controller_inspect_adapters(fix.c);
+    for (size_t i = 0; i < n; i++) {
+        if (pp_controller_adapters(fix.c, &n)[i].fit == PP_FIT_YES)
+            continue;
+        fake_adapter(&fix, NULL);
+        pump_until(&fix, pp_controller_adapters(fix.c, &n)[i].fit == PP_FIT_YES);
+    }
+}
+
 static void compared(void **state)
 {
     struct pp_store *st;
@@ -101,6 +115,7 @@ static void compared(void **state)
     assert_int_equal(fix_slash("/compare none bard"), PP_SLASH_ERROR); /* there is no question */
     fixture_turn(&fix, "hello", "hi");
     assert_string_equal(pp_controller_message(fix.c, 1)->adapters, "bard 1.00, barista 0.50");
+    all_fit();
     assert_int_equal(fix_slash("/compare none bard:0.5+barista bari:2"), PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 4);
     assert_string_equal(fix.fake->asked[1].adapters, "");
@@ -137,6 +152,7 @@ static void compared_and_left(void **state)
     (void)state;
     fixture_turn(&fix, "hello", "hi");
     int64_t id = pp_controller_session_id(fix.c);
+    all_fit();
     assert_int_equal(fix_slash("/compare bard none"), PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 3);
     pp_controller_new_session(fix.c);
@@ -220,6 +236,7 @@ static void presets(void **state)
     assert_string_equal(fix_status()->adapters, "bard 1.00, barista 0.50");
     assert_true(pp_controller_presets(fix.c, &n)[1].current);
     fixture_turn(&fix, "hello", "hi");
+    all_fit();
     assert_int_equal(fix_slash("/compare coffee none"), PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 3);
     assert_string_equal(fix.fake->asked[1].adapters, "barista 0.50");
@@ -370,6 +387,7 @@ static void odd_names(void **state)
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, (pp_controller_adapters(fix.c, &n), n == 5));
     fixture_turn(&fix, "hello", "hi");
+    all_fit();
     assert_int_equal(fix_slash("/compare bard of avon bard Bard of Avon:0.5+a+b:2 x:0.5 x:0.5:-1  a+b:0.25+x:0.5:0.75"),
                      PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 7);
@@ -446,6 +464,7 @@ static void goes_on_under_others(void **state)
     assert_int_equal(fix_status()->notice_serial, told);
 
     /* of answers that were compared, too: what is on counts, and choosing it again brings that back */
+    all_fit();
     assert_int_equal(fix_slash("/compare none barista"), PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 6);
     finish_all(4, 2);
@@ -486,6 +505,50 @@ static void misfits_stay_off(void **state)
     assert_non_null(strstr(fix_status()->notice, "[64, 64]"));
     assert_int_equal(fix_slash("/lora barista"), PP_SLASH_DONE);
     assert_string_equal(fix_status()->adapters, "barista 0.50");
+}
+
+/* Whether they fit is asked first: an answer without the one would be none of the comparison. */
+static void compared_when_known(void **state)
+{
+    static const char misfit[] = "blk.7.attn_v.weight.lora_b holds values that are no numbers";
+    char path[700];
+    struct pp_error err;
+    (void)state;
+    fixture_turn(&fix, "hello", "hi");
+    assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/compare none barista"), PP_SLASH_DONE);
+    fake_adapter(&fix, NULL); /* bard, of which was asked before */
+    pump_until(&fix, entry("bard")->fit == PP_FIT_YES);
+    assert_false(pp_controller_settled(fix.c));
+    assert_int_equal(fix.fake->generations, 1);
+    fake_adapter(&fix, misfit);
+    pump_until(&fix, entry("barista")->fit == PP_FIT_NO && pp_controller_settled(fix.c));
+    assert_non_null(strstr(fix_status()->notice, "barista does not fit this model: blk.7.attn_v.weight.lora_b holds"));
+    assert_int_equal(fix_slash("/compare barista none"), PP_SLASH_ERROR); /* it is known now */
+    assert_non_null(strstr(fix_status()->notice, "barista does not fit this model: blk.7"));
+    assert_int_equal(fix.fake->generations, 1);
+    assert_int_equal(fix_slash("/compare none bard"), PP_SLASH_DONE);
+    pump_until(&fix, fix.fake->generations == 3);
+    finish_all(1, 2);
+
+    /* another file lies there now, but before it is known somebody asks for something else; then nobody does */
+    snprintf(path, sizeof path, "%s", entry("barista")->path);
+    assert_ok(pp_write_file(path, "whole now", 9, 0600, &err), err);
+    assert_int_equal(fix_slash("/compare none barista"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/undo"), PP_SLASH_DONE);
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, entry("barista")->fit == PP_FIT_YES && pp_controller_settled(fix.c));
+    assert_non_null(strstr(fix_status()->notice, "the conversation has gone on meanwhile"));
+    assert_int_equal(fix_slash("/redo"), PP_SLASH_DONE);
+    pump_until(&fix, pp_controller_settled(fix.c));
+    assert_ok(pp_write_file(path, "and again", 9, 0600, &err), err);
+    pp_controller_look_around(fix.c);
+    pump_until(&fix, entry("barista")->fit == PP_FIT_UNKNOWN && pp_controller_settled(fix.c));
+    assert_int_equal(fix_slash("/compare none barista"), PP_SLASH_DONE);
+    assert_int_equal(fix.fake->generations, 3);
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, fix.fake->generations == 5);
+    assert_string_equal(fix.fake->asked[4].adapters, "barista 0.50");
 }
 
 /* Two that cannot be on at once: what the worker said of them is told before an answer is tried. */
@@ -704,6 +767,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(odd_names, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(still_looked_for, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(misfits_stay_off, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(compared_when_known, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(conflicts, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(folder_changes, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(goes_on_under_others, setup, fix_teardown),
