@@ -391,7 +391,7 @@ static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int
  * a^k), each length as often as is to be expected, in any order. Dice alone would make 400 tokens differ by a tenth. */
 static void throw_dice(struct script *s, double a)
 {
-    int runs[FORMULA_TOKENS], n = (int)((1 - a) * FORMULA_TOKENS) + 1, at = 0;
+    int runs[FORMULA_TOKENS + 1], n = (int)((1 - a) * FORMULA_TOKENS) + 1, at = 0;
     for (int i = 0; i < n; i++)
         runs[i] = a > 0 ? (int)(log((i + 0.5) / n) / log(a)) : 0;
     for (int i = n - 1; i > 0; i--) { /* Fisher and Yates */
