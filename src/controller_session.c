@@ -53,6 +53,8 @@ void ctl_update_session(struct pp_controller *c, unsigned bits)
     const unsigned later = pending ? UPDATE_HEAD : 0;
     if (bits & UPDATE_CHOICES)
         ctl_note_choices(c);
+    if (bits & (UPDATE_CHOICES | UPDATE_HEAD)) /* another system prompt or template, or fewer messages */
+        memset(c->costs, 0, sizeof c->costs);
     ctl_mark_current(c);
     if (!c->session.id) { /* it is stored with its first message, or is just being stored as it was */
         c->unsaved_bits |= c->state == PP_STATE_SAVING ? bits : 0;

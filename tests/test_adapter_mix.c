@@ -748,6 +748,14 @@ static void the_price_of_a_switch(void **state)
     pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
     cost = pp_controller_switch_cost(fix.c, 0);
     assert_true(!cost.at_most && !cost.at_hand && cost.seconds > 0.49f && cost.seconds < 0.51f);
+    static const char *const others[] = {"/undo", "/redo", "/system Be brief.", "/persona pirate"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) { /* the prompt is another one */
+        assert_int_equal(fix_slash(others[i]), PP_SLASH_DONE);
+        pump_until(&fix, pp_controller_settled(fix.c) && fix_status()->state == PP_STATE_IDLE);
+        assert_false(pp_controller_switch_cost(fix.c, 0).known);
+        fake_cost(&fix, 1000, 990);
+        pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
+    }
 }
 
 TEST_GROUP(adapter_mix)
