@@ -88,14 +88,15 @@ const struct pp_option pp_option_specs[] = {
      .help = "threads, at most one per core; 0: so many (default)"},
     {.name = "ctx-size", .others = "-c", .arg = "N", .set = pp_set_ctx_size, AT(ctx_size), .min = 0, .max = 1 << 30,
      .commands = ENGINE | PP_BIT(MODELS), .section = "model", .env = "LLAMA_ARG_CTX_SIZE", .group = PP_GROUP_MODEL,
-     .help = "tokens a conversation may have, 32 at least; 0: the model's own, at most 16384 (default)"},
+     .help = "tokens a conversation may have, 32 at least; 0: the model's own, at most 16384 (default); perplexity, "
+             "imatrix: those of a chunk (512)"},
     {.name = "overflow", .arg = "WHAT", .choices = "ask stop shift summarise slide", .set = pp_set_choice, AT(overflow),
      .commands = TALK, .section = "model", .group = PP_GROUP_MODEL,
      .help = "when a conversation outgrows the context: ask (default; without a screen stop), stop, shift (drop the "
              "oldest turns), summarise (them) or slide (shift, computing nothing again: not exact)"},
     {.name = "kv-type", .arg = "TYPE", .choices = "q8 q8_0 f16 f32 fp8 q4_0", .set = pp_set_kv_type,
      .commands = ENGINE | PP_BIT(MODELS), .section = "model", .group = PP_GROUP_MODEL,
-     .help = "type of the KV cache: q8 (default), q8_0, f16, f32, fp8, q4_0"},
+     .help = "type of the KV cache: q8 (default; logits, perplexity, imatrix: f32), q8_0, f16, f32, fp8, q4_0"},
     {.name = "kv-memory", .arg = "BYTES", .set = pp_set_bytes, AT(kv_memory), .commands = ENGINE, .section = "model",
      .group = PP_GROUP_MODEL,
      .help = "limit for the KV cache, such as 512M (a number alone is bytes); default: a quarter of free memory"},
