@@ -83,6 +83,10 @@ pull "$at/plain/i.gguf"; expect "that keeps its name" 0 'Right is '
 pull "$at/plain/text.gguf"; expect "what is no model" 1 'text.gguf: it is no GGUF file; it was not kept'
 pull "$at/nosize/page.gguf"; expect "a page for a browser" 1 'page.gguf: it is no GGUF file but a page for a browser'
 [ -e "$models/text.gguf" ] || [ -e "$models/page.gguf" ] || [ -e "$models/page.gguf.part" ] && fail "neither is kept" "$(ls "$models")" || pass "neither is kept"
+head -c 3000000 "$model" >"$tmp/www/half.gguf"
+pull "$at/plain/half.gguf"; expect "a model that is cut off there" 1 'half.gguf is cut off: .*; move it away first, it is not'
+pull "$at/plain/half.gguf"; expect "and here now" 1 'half.gguf is cut off: .*; move it away first, it is not written over$'
+rm "$models/half.gguf"
 cp "$tmp/www/page.gguf" "$models/page.gguf"
 pull "$at/plain/page.gguf"; expect "one that lies there" 2 'page.gguf is there already, and is another file'
 rm "$models/page.gguf"
