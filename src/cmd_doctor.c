@@ -8,6 +8,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "engine/base/mem.h"
 #include "engine/base/memory.h"
 #include "engine/base/topology.h"
 #include "engine/bench.h"
@@ -284,6 +285,17 @@ static void folders(struct doctor *d)
         pp_buf_char(&d->out, ']');
 }
 
+/* doctor takes few options: it would pass over what keeps others from beginning. */
+static void configuration(struct doctor *d)
+{
+    char program[] = "pippin", chat[] = "chat", *words[] = {program, chat, NULL};
+    struct pp_options *o = pp_calloc(1, sizeof *o);
+    struct pp_error err;
+    if (o && pp_options_parse(2, words, d->p, o, &err) != PP_OK)
+        problem(d, "%s", err.text);
+    pp_free(o);
+}
+
 static void models(struct doctor *d, struct pp_store *st)
 {
     struct pp_model_entry *list;
@@ -384,6 +396,7 @@ int pp_cmd_doctor(const struct pp_options *o, const struct pp_paths *p, const st
     memory(&d);
     gpus(&d);
     starter(&d);
+    configuration(&d);
     folders(&d);
     database(&d);
     terminal(&d, facts);

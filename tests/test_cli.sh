@@ -867,6 +867,11 @@ run --completion models; expect_match "models to complete" "$tmp/out" '^starter	
 run doctor; expect "doctor" 0
 expect_match "names what it found" "$tmp/out" '^processor +[^ ]' '^kernels +(avx2|avxvnni|avx512|amx|neon|dotprod|i8mm), of scalar' \
     '^memory +[0-9.]+ GB, [0-9.]+ GB free' "^database +$XDG_DATA_HOME/pippin/pippin.db: [0-9]+ conversations?," '^no problems found'
+mkdir -p "$tmp/odd/pippin"
+printf '[sampling]\ntemp = hot\n' >"$tmp/odd/pippin/pippin.conf"
+chmod 700 "$tmp/odd/pippin"
+XDG_CONFIG_HOME="$tmp/odd" run doctor; expect "a value of pippin.conf that others stumble over" 1
+expect_match "is told" "$tmp/out" 'pippin.conf:2: temp expects a number'
 run doctor --json --kernels scalar; expect "as JSON" 0
 expect_match "with what was chosen" "$tmp/out" '^\{"version": "[0-9.]+", "processor": \{' '"chosen": "scalar"' '"problems": \[\]\}$'
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/moved.gguf"
