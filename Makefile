@@ -97,14 +97,14 @@ $(BUILD)/obj/engine/cpu/%_i8mm.o:    CFLAGS_ISA := $(ISA_I8MM)
 endif
 
 # Only these goals may install packages; the others look and say what is missing.
-ifneq ($(filter run test deps asan tsan fuzz lint,$(MAKECMDGOALS)),)
-DEPS_FOR := $(if $(filter test deps asan tsan,$(MAKECMDGOALS)),test) $(filter fuzz lint,$(MAKECMDGOALS))
+ifneq ($(filter run test deps asan asan-scripts tsan fuzz lint,$(MAKECMDGOALS)),)
+DEPS_FOR := $(if $(filter test deps asan asan-scripts tsan,$(MAKECMDGOALS)),test) $(filter fuzz lint,$(MAKECMDGOALS))
 else
 DEPS_FOR := look
 endif
 DEPS := $(BUILD)/.deps$(subst $() ,,$(addprefix -,$(DEPS_FOR)))
 
-.PHONY: all run test test-long asan tsan fuzz lint deps latency install uninstall starter clean help
+.PHONY: all run test test-long asan asan-scripts tsan fuzz lint deps latency install uninstall starter clean help
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/pippin $(BUILD)/libpippin.a    ## what a plain make builds: the program and the library
@@ -205,6 +205,13 @@ asan: | $(DEPS)    ## the unit tests under AddressSanitizer and UndefinedBehavio
 	$(Q)$(MAKE) $(call SANITIZED,asan,address$(,)undefined) $(BUILD)/asan/pippin-tests
 	$(Q)UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PIPPIN_TESTDATA=$(TESTDATA) $(BUILD)/asan/pippin-tests $(ARGS)
 
+# What libreadline and libc hold at the end is theirs; what tests limit a process to is less than a sanitized one needs.
+ASAN_SCRIPTS := tests/test_cli.sh tests/screens/run.sh
+asan-scripts: | $(DEPS)    ## the tests of commands and screens, with a program built like that
+	$(Q)$(MAKE) $(call SANITIZED,asan,address$(,)undefined) $(addprefix $(BUILD)/asan/,pippin pippin-fake)
+	$(Q)export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 LSAN_OPTIONS=suppressions=$(CURDIR)/tests/leaks.supp:print_suppressions=0 \
+	  PIPPIN_SANITIZED=1 BUILD=$(BUILD)/asan PIPPIN_TESTDATA=$(TESTDATA); for s in $(ASAN_SCRIPTS); do sh $$s || exit 1; done
+
 tsan: | $(DEPS)    ## the unit tests under ThreadSanitizer
 	$(Q)$(MAKE) $(call SANITIZED,tsan,thread) $(BUILD)/tsan/pippin-tests
 	$(Q)TSAN_OPTIONS=halt_on_error=1 PIPPIN_TESTDATA=$(TESTDATA) $(BUILD)/tsan/pippin-tests $(ARGS)
@@ -288,4 +295,4 @@ clean:    ## remove what was built
 	$(Q)rm -rf $(BUILD)
 
 help:    ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-10s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-12s %s\n' "$$t" "$$d"; done

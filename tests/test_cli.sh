@@ -88,17 +88,19 @@ run run -p "$who" -n 4 --chat-template-file /dev/null </dev/null; expect "a temp
 expect_match "is said to be empty" "$tmp/err" 'made an empty prompt'
 run tokenize -f "$(printf '%5000s' | tr ' ' x)"; expect "a name that is too long" 1
 expect_match "is cut, and what is wrong with it is not" "$tmp/err" '^pippin: cannot open x+\.\.\.x+: File name too long$'
-# Between too little memory for the model and enough for its draft, too, lies what is enough without: the first limit
-# with which there is an answer.
-mib=64
-while [ $mib -lt 1024 ]; do
-    (ulimit -v $((mib * 1024)) && exec "$pippin" run -t 1 --temp 0 -n 32 -p "$who") </dev/null >"$tmp/out" 2>"$tmp/err"
-    code=$?
-    [ $code = 0 ] && break
-    mib=$((mib + 4))
-done
-expect_out "a little memory does without a draft" "$answer$nl"
-expect_match "and it is said" "$tmp/err" 'without a draft model, for which there is too little memory'
+if [ -z "${PIPPIN_SANITIZED:-}" ]; then # a sanitized program needs more addresses than that
+    # Between too little memory for the model and enough for its draft, too, lies what is enough without: the first limit
+    # with which there is an answer.
+    mib=64
+    while [ $mib -lt 1024 ]; do
+        (ulimit -v $((mib * 1024)) && exec "$pippin" run -t 1 --temp 0 -n 32 -p "$who") </dev/null >"$tmp/out" 2>"$tmp/err"
+        code=$?
+        [ $code = 0 ] && break
+        mib=$((mib + 4))
+    done
+    expect_out "a little memory does without a draft" "$answer$nl"
+    expect_match "and it is said" "$tmp/err" 'without a draft model, for which there is too little memory'
+fi
 run run --seed 7 -n 24 -p "Tell me a story." </dev/null
 cp "$tmp/out" "$tmp/first"
 run run --seed 7 -n 24 -p "Tell me a story." --no-draft </dev/null

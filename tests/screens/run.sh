@@ -44,6 +44,8 @@ resize() { t resize-window -t case: -x "${1%x*}" -y "${1#*x}"; }
 paste() { t load-buffer - && t paste-buffer -p -t case:; }
 ask_tmux() { t display-message -t case: -p "$1"; }
 say() { text "$1"; keys Enter; }
+# a sanitized program (make asan-scripts) needs more addresses than there is memory
+can_limit() { command -v prlimit >/dev/null && [ -z "${PIPPIN_SANITIZED:-}" ]; }
 
 # Within 5 seconds the command ends with the status: 0 where something is to appear, 1 where it is to go.
 becomes() { # status, command...
@@ -171,7 +173,7 @@ paste_megabyte() {
         ! grep -q xxxx "$work/state/pippin/history" 2>/dev/null
 }
 paste_without_memory() { # it says so, and goes on; what was there stays
-    command -v prlimit >/dev/null || return 0
+    can_limit || return 0
     for bytes in 45000000 75000000 110000000; do
         start 80x24 "prlimit --as=$bytes" && see ready && text "before " &&
             head -c 16000000 /dev/zero | tr '\0' 'x' | paste && see "the paste was lost" && see "› before" &&
@@ -374,7 +376,7 @@ editor_leaves_a_pipe() { # nobody would ever write to it; one that is no file is
         see "› started"
 }
 editor_without_memory() { # what it wrote stays there if it cannot come into the line
-    command -v prlimit >/dev/null || return 0
+    can_limit || return 0
     printf '#!/bin/sh\nhead -c 15000000 /dev/zero | tr "\\0" x >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     for bytes in 45000000 52000000 60000000; do
         rm -rf "$work/state"
