@@ -345,6 +345,7 @@ static void drop_idle_flags(struct pp_tokenizer *t)
 
 static void build_bytes(struct pp_tokenizer *t)
 {
+    bool any = false;
     for (unsigned byte = 0; byte < 256; byte++) {
         char text[8];
         size_t n;
@@ -352,8 +353,11 @@ static void build_bytes(struct pp_tokenizer *t)
             n = pp_utf8_encode(tok_byte_to_char(byte), text);
         else
             n = (size_t)snprintf(text, sizeof text, "<0x%02X>", byte);
-        t->byte_symbol[byte] = tok_lookup(t, text, n);
+        const uint32_t symbol = tok_lookup(t, text, n);
+        t->byte_symbol[byte] = t->no_bytes ? TOK_NONE : symbol;
+        any = any || symbol != TOK_NONE;
     }
+    t->no_bytes = t->no_bytes && any;
     for (unsigned c = 0; c < 128; c++) {
         char text = (char)c;
         uint32_t symbol = t->kind == TOK_SPM || t->kind == TOK_CHARACTERS ? tok_lookup(t, &text, 1) : TOK_NONE;
@@ -712,6 +716,7 @@ static void take_settings(struct pp_tokenizer *t, const struct tok_spec *spec)
     t->strip = spec->kind == TOK_SPM ? spec->strip : TOK_STRIP_ADDED;
     t->breaks = spec->breaks;
     t->apart = spec->apart && spec->kind == TOK_UNIGRAM && spec->scores;
+    t->no_bytes = spec->no_bytes && t->kind != TOK_BYTE_LEVEL;
     t->each_unknown = spec->each_unknown;
     t->whole_words = spec->whole_words && t->kind == TOK_CHARACTERS;
     t->ignore_merges |= t->whole_words;
@@ -752,10 +757,10 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
         code = build_byte_merges(t, err);
     if (code)
         return code;
-    /* words that are scored by themselves are those of the file */
-    t->words_at_space = (t->kind == TOK_SPM || (t->kind == TOK_UNIGRAM && !t->apart)) && words_begin_at_space(t) &&
-                        tok_lookup(t, TOK_SPACE, TOK_SPACE_LEN) != TOK_NONE;
-    t->split_spaces = spec->split_spaces && (t->apart || any_space_inside(t));
+    /* words that are scored by themselves, or looked up whole, are those of the file */
+    t->words_at_space = ((t->kind == TOK_SPM && !t->ignore_merges) || (t->kind == TOK_UNIGRAM && !t->apart)) &&
+                        words_begin_at_space(t) && tok_lookup(t, TOK_SPACE, TOK_SPACE_LEN) != TOK_NONE;
+    t->split_spaces = spec->split_spaces && (t->apart || t->ignore_merges || any_space_inside(t));
     mark_ends(t);
     if (spec->steps.len)
         code = tok_steps_new(spec->steps, &t->steps, err);

@@ -502,7 +502,7 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
              (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
         what = "other spaces";
     else if (a->byte_unknown != b->byte_unknown || a->fuse_unknown != b->fuse_unknown ||
-             a->each_unknown != b->each_unknown || a->drop_unknown != b->drop_unknown ||
+             a->each_unknown != b->each_unknown || a->no_bytes != b->no_bytes || a->drop_unknown != b->drop_unknown ||
              (a->kind != TOK_BYTE_LEVEL && a->unk != b->unk)) /* there byte_unknown is what counts */
         what = "another token for what is unknown";
     else if (a->dna != b->dna)

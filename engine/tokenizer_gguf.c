@@ -256,6 +256,7 @@ static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, str
         spec->prefix = (struct tok_prefix){packed & 3, packed >> 2 & 3, packed >> 4 & 3};
     if (pp_gguf_int(g, "pippin.tokenizer.strip", &packed) && packed > 0 && packed <= TOK_STRIP_FIRST)
         spec->strip = (uint8_t)packed;
+    pp_gguf_bool(g, "pippin.tokenizer.ignore_merges", &spec->ignore_merges);
     pp_gguf_bool(g, "pippin.tokenizer.by_rank", &by_rank);
     by_rank = by_rank || is_ranked(g);
     if (is_ranked(g))
@@ -428,6 +429,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     if (pp_gguf_string(g, "pippin.tokenizer.normalizers", &spec->steps) &&
         pp_gguf_int(g, "pippin.tokenizer.covered", &covered))
         spec->covered = (uint8_t)(covered & (TOK_COVERS_TABLE | TOK_COVERS_PREFIX));
+    pp_gguf_bool(g, "pippin.tokenizer.no_bytes", &spec->no_bytes);
     pp_gguf_bool(g, "pippin.tokenizer.each_unknown", &spec->each_unknown);
     pp_gguf_bool(g, "pippin.tokenizer.bare_spaces", &spec->bare_spaces);
     pp_gguf_bool(g, "pippin.tokenizer.spelled", &spec->spelled);
@@ -703,6 +705,8 @@ static void write_own(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
         {"pippin.tokenizer.split_spaces", t->split_spaces},
         {"pippin.tokenizer.split_white", t->split_white},
         {"pippin.tokenizer.apart", t->apart},
+        {"pippin.tokenizer.ignore_merges", t->kind == TOK_SPM && t->ignore_merges},
+        {"pippin.tokenizer.no_bytes", t->no_bytes},
         {"pippin.tokenizer.each_unknown", t->each_unknown},
         {"pippin.tokenizer.drop_unknown", t->kind == TOK_SPM && t->drop_unknown},
         {"pippin.tokenizer.bare_spaces", t->bare_spaces},

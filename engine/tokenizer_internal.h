@@ -217,6 +217,7 @@ struct tok_spec {
     bool ignore_merges;            /* a word that is a token is taken whole */
     int64_t byte_unknown;          /* byte level: what a byte that is no token becomes, and 1; 0: left out */
     bool fuse_unknown;             /* ... once for a run of them */
+    bool no_bytes;                 /* but byte level: tokens "<0x0A>" are texts, and not what bytes become */
     bool each_unknown;             /* SPM: an unknown token for each unknown character, not one for a run of them */
     bool add_space;                /* byte level: a space is put before text between added tokens without one */
     struct pp_str word_end;        /* CHARACTERS: what is put behind the last one of a word; or none */
@@ -314,8 +315,11 @@ struct pp_tokenizer {
     struct tok_breaks breaks;
     struct tok_steps *steps;      /* what is done before; or NULL */
     int32_t bos, eos, eot, unk;
+    int32_t lead[1 + TOK_MAX_LEAD]; /* [n_lead] what is put before a text: BOS, and what comes behind it */
+    size_t n_lead;                  /* 0: nothing is */
     int32_t byte_unknown; /* or -1 */
     bool add_bos, add_eos, ignore_merges, add_space, fuse_unknown, each_unknown, bare_spaces;
+    bool no_bytes;                /* there are tokens "<0x0A>", which are texts */
     bool dna;
     bool drop_unknown;            /* merging by rank: there is nothing for what is unknown */
     uint8_t covered;              /* enum tok_covered */

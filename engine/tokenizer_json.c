@@ -454,6 +454,9 @@ static enum pp_code keep_pieces(struct reader *r, struct pp_error *err)
     const char *prefix = pp_json_member(r->model, "continuing_subword_prefix")
                              ? pp_json_text(r->model, "continuing_subword_prefix") : "##";
     const size_t skip = strlen(prefix);
+    if (!skip)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer's pieces do not say which go on with a word, which "
+                       "pippin does not know");
     for (int pass = 0; pass < 2 && !r->pieces.bad; pass++) { /* lengths first: the buffer moves while it grows */
         size_t at = 0;
         for (size_t i = 0; i < r->spec.n; i++) {
@@ -656,6 +659,8 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
         r->byte_level = true;
     spec->ignore_merges = bool_member(r->model, "ignore_merges", false);
     const bool spaced = r->spaces || (fallback && !spec->n_patterns && !r->spells);
+    if (r->byte_level && r->metaspace)
+        return refuse_cutting("byte-level", err);
     if (r->words && (r->byte_level || spaced))
         return refuse_cutting("WordLevel", err);
     if (r->spells && spaced)
@@ -707,6 +712,7 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
     }
     if (!code && !r->wordpiece && !r->unigram && !r->words)
         code = read_merges(r, err);
+    r->spec.no_bytes = !bool_member(r->model, "byte_fallback", false);
     if (!code)
         code = decide_kind(r, err);
     if (!code)

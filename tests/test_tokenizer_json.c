@@ -1,5 +1,6 @@
 /* test_tokenizer_json.c - tokenizer.json as the library that it comes from reads it: small vocabularies with texts and
- * the ids that version 0.22.2 of https://github.com/huggingface/tokenizers gives for them. */
+ * the ids that version 0.22.2 of https://github.com/huggingface/tokenizers gives for them, of the last five cases
+ * 0.23.2. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -259,6 +260,11 @@ static void refused(void **state)
         "{\"normalizer\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]}}",
         "{\"normalizer\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
         "\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}",
+        "{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
+        "\"model\":{\"type\":\"WordPiece\",\"continuing_subword_prefix\":\"\",\"vocab\":{\"a\":0}}}",
+        "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Metaspace\","
+        "\"replacement\":\"\u2581\"},{\"type\":\"ByteLevel\"}]},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}",
         "{\"model\":{\"type\":\"WordSalad\",\"vocab\":{\"a\":0}}}",
     };
     struct pp_tokenizer *t;
