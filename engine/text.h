@@ -45,6 +45,9 @@ int32_t pp_tokenizer_n(const struct pp_tokenizer *t);       /* size of the vocab
 int32_t pp_tokenizer_bos(const struct pp_tokenizer *t);     /* or -1 */
 int32_t pp_tokenizer_eos(const struct pp_tokenizer *t);     /* or -1 */
 bool pp_tokenizer_adds_bos(const struct pp_tokenizer *t);
+/* Sets *ids to what the model wants in front of a text, which belongs to t: BOS, and behind it what some models have
+ * there besides (GLM 4's "[gMASK]<sop>"). Returns how many; 0: nothing. */
+size_t pp_tokenizer_lead(const struct pp_tokenizer *t, const int32_t **ids);
 /* True for every token that ends an answer: eos, eot, eom, and tokens with such names ("<|im_end|>", "<|eot_id|>",
  * "<|end_of_text|>", "<end_of_turn>", "</s>", "<|end|>", "<|endoftext|>") if they are control tokens. */
 bool pp_tokenizer_is_end(const struct pp_tokenizer *t, int32_t id);

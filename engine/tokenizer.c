@@ -533,8 +533,8 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
     /* A template that writes BOS itself does not get a second one. */
     bool bos_written = ends && t->add_bos && control && n && begins_with_bos(t, text, n);
     enum pp_code code = PP_OK;
-    if (ends && t->add_bos && !bos_written)
-        code = tok_ids_add(&r.merger.ids, t->bos, err);
+    for (size_t i = 0; !code && ends && !bos_written && i < t->n_lead; i++)
+        code = tok_ids_add(&r.merger.ids, t->lead[i], err);
     r.n_before = r.merger.ids.n;
     if (!code)
         code = tokenize(&r, text, n, control, err);
@@ -716,6 +716,12 @@ int32_t pp_tokenizer_eos(const struct pp_tokenizer *t)
 bool pp_tokenizer_adds_bos(const struct pp_tokenizer *t)
 {
     return t->add_bos;
+}
+
+size_t pp_tokenizer_lead(const struct pp_tokenizer *t, const int32_t **ids)
+{
+    *ids = t->lead;
+    return t->n_lead;
 }
 
 bool pp_tokenizer_is_end(const struct pp_tokenizer *t, int32_t id)

@@ -699,6 +699,20 @@ static void build_unknown(struct pp_tokenizer *t, const struct tok_spec *spec)
     t->fuse_unknown = spec->fuse_unknown && t->byte_unknown >= 0;
 }
 
+/* Tokens of which one is missing are not put before a text. */
+static void take_lead(struct pp_tokenizer *t, const struct tok_spec *spec)
+{
+    if (!t->add_bos)
+        return;
+    t->lead[0] = t->bos;
+    t->n_lead = 1;
+    for (size_t i = 0; i < spec->n_lead; i++) {
+        const int32_t id = checked_id(spec->lead[i], spec->n);
+        if (id >= 0)
+            t->lead[t->n_lead++] = id;
+    }
+}
+
 /* What the file says, as far as it is so in a tokenizer of this kind. */
 static void take_settings(struct pp_tokenizer *t, const struct tok_spec *spec)
 {
@@ -710,6 +724,7 @@ static void take_settings(struct pp_tokenizer *t, const struct tok_spec *spec)
     t->byte_unknown = -1;
     t->add_bos = spec->add_bos && t->bos >= 0;
     t->add_eos = spec->add_eos && t->eos >= 0;
+    take_lead(t, spec);
     t->ignore_merges = spec->ignore_merges;
     t->add_space = spec->add_space;
     t->prefix = spec->prefix;

@@ -167,8 +167,10 @@ enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spe
         code = pad_to_model(cfg->model, spec, err);
     if (code)
         return code;
-    if (!spec->bos_is_told || makes_template(cfg->tokenizer))
+    if (!spec->bos_is_told || makes_template(cfg->tokenizer)) {
         find_token(cfg->tokenizer, "bos_token", spec, &spec->bos);
+        spec->n_lead = 0;
+    }
     find_token(cfg->tokenizer, "eos_token", spec, &spec->eos);
     find_token(cfg->tokenizer, "unk_token", spec, &spec->unk);
     if (!cfg->tokenizer && spec->bos < 0)

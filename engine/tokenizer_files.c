@@ -189,7 +189,7 @@ static void json_special(const struct pp_tokenizer *t, int32_t id, struct pp_buf
 /* What is put around a text. */
 static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
 {
-    const bool bos = t->add_bos && t->bos >= 0, eos = t->add_eos && t->eos >= 0;
+    const bool bos = t->n_lead > 0, eos = t->add_eos && t->eos >= 0;
     if (!bos && !eos && t->kind == TOK_CHARACTERS) {
         pp_buf_str(b, " \"post_processor\": null,\n");
         return;
@@ -200,16 +200,27 @@ static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
         return;
     }
     pp_buf_str(b, " \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [");
-    if (bos)
-        json_special(t, t->bos, b);
+    for (size_t i = 0; i < t->n_lead; i++) {
+        pp_buf_str(b, i ? ", " : "");
+        json_special(t, t->lead[i], b);
+    }
     pp_buf_fmt(b, "%s{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}%s", bos ? ", " : "", eos ? ", " : "");
     if (eos)
         json_special(t, t->eos, b);
     pp_buf_str(b, "], \"pair\": [{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, "
                   "{\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}], \"special_tokens\": {");
-    const int32_t ids[2] = {bos ? t->bos : t->eos, eos ? t->eos : t->bos};
-    for (int i = 0; i < (ids[0] == ids[1] ? 1 : 2); i++) {
+    int32_t ids[TOK_MAX_LEAD + 2];
+    size_t n = t->n_lead;
+    memcpy(ids, t->lead, n * sizeof *ids);
+    if (eos)
+        ids[n++] = t->eos;
+    for (size_t i = 0; i < n; i++) {
         const struct pp_str text = tok_text(t, (uint32_t)ids[i]);
+        size_t before = 0;
+        while (ids[before] != ids[i])
+            before++;
+        if (before < i) /* it is there already */
+            continue;
         pp_buf_str(b, i ? ", " : "");
         add_quoted(b, text);
         pp_buf_str(b, ": {\"id\": ");
@@ -493,7 +504,8 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
     else if (a->score && memcmp(a->score, b->score, a->n_vocab * sizeof *a->score) != 0)
         what = "other scores";
     else if (a->ignore_merges != b->ignore_merges || a->add_bos != b->add_bos || a->add_eos != b->add_eos ||
-             a->bos != b->bos || a->eos != b->eos)
+             a->bos != b->bos || a->eos != b->eos || a->n_lead != b->n_lead ||
+             memcmp(a->lead, b->lead, a->n_lead * sizeof *a->lead) != 0)
         what = "other tokens at the beginning or end of a text";
     else if (a->apart != b->apart || !a->exact != !b->exact)
         what = "scores that are summed up in another way";

@@ -49,6 +49,7 @@ static int shown_len(struct pp_str s)
     return s.len < 64 ? (int)s.len : 64;
 }
 
+static const char lead_key[] = "pippin.tokenizer.lead"; /* what is put before a text behind BOS */
 static const char table_key[] = "tokenizer.ggml.precompiled_charsmap"; /* SentencePiece's, of characters */
 
 /* tokenizer.ggml.model, by enum tok_kind */
@@ -407,6 +408,16 @@ static void mark_strips(const struct pp_gguf *g, struct tok_spec *spec)
         mark_mask("[MASK]", spec);
 }
 
+static void read_lead(const struct pp_gguf *g, struct tok_spec *spec)
+{
+    enum pp_gguf_type type;
+    size_t n;
+    if (!pp_gguf_array(g, lead_key, &type, &n))
+        return;
+    for (size_t i = 0; i < n && spec->n_lead < TOK_MAX_LEAD; i++)
+        spec->n_lead += pp_gguf_array_int(g, lead_key, i, &spec->lead[spec->n_lead]);
+}
+
 static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
 {
     int64_t eom = -1, covered = 0;
@@ -424,6 +435,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
         spec->flags[eom] |= TOK_END;
     pp_gguf_bool(g, "tokenizer.ggml.add_bos_token", &spec->add_bos);
     pp_gguf_bool(g, "tokenizer.ggml.add_eos_token", &spec->add_eos);
+    read_lead(g, spec);
     for (size_t i = 0; i < sizeof flag_lists / sizeof *flag_lists; i++)
         read_flag_list(g, flag_lists[i].key, flag_lists[i].flag, spec);
     if (pp_gguf_string(g, "pippin.tokenizer.normalizers", &spec->steps) &&
@@ -762,6 +774,8 @@ static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_write
     if (t->kind == TOK_WORDPIECE)
         write_bert(t, w);
     pp_gguf_add_bool(w, "tokenizer.ggml.add_bos_token", t->add_bos);
+    if (t->n_lead > 1)
+        pp_gguf_add_i32_array(w, lead_key, t->lead + 1, t->n_lead - 1);
     pp_gguf_add_bool(w, "tokenizer.ggml.add_eos_token", t->add_eos);
     return code;
 }
@@ -785,5 +799,8 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, int64_t most, st
     first.byte_unknown = kept_id(t->byte_unknown, most);
     first.add_bos = t->add_bos && first.bos >= 0;
     first.add_eos = t->add_eos && first.eos >= 0;
+    first.n_lead = 0;
+    while (first.n_lead < t->n_lead && kept_id(t->lead[first.n_lead], most) >= 0)
+        first.n_lead++;
     return write_all(&first, w, err);
 }

@@ -74,6 +74,7 @@ enum {
     TOK_MAX_HOLES = 1 << 16, /* ids without a token that a file may leave */
     TOK_MAX_PRE = 32,
     TOK_MAX_WORD_END = 16,
+    TOK_MAX_LEAD = 4,
 };
 #define TOK_NONE UINT32_MAX /* "no symbol", "no rank" */
 #define TOK_SPACE "\xe2\x96\x81" /* U+2581, SentencePiece's visible space */
@@ -212,6 +213,8 @@ struct tok_spec {
     struct pp_str patterns[TOK_MAX_PATTERNS]; /* CHARACTERS, too */
     size_t n_patterns;
     int64_t bos, eos, eot, unk;    /* or -1; ids out of range are dropped */
+    int64_t lead[TOK_MAX_LEAD];    /* [n_lead] tokens that come behind BOS where that is put before a text */
+    size_t n_lead;
     bool add_bos, add_eos;
     bool bos_is_told;              /* bos is what comes in front, whatever else is called so */
     bool ignore_merges;            /* a word that is a token is taken whole */

@@ -522,17 +522,29 @@ static enum pp_code read_merges(struct reader *r, struct pp_error *err)
 
 /* --- post-processor ------------------------------------------------------------------------------------ */
 
-static void read_template_part(struct reader *r, const cJSON *part, bool before)
+/* The first token before the text is BOS, and the last one behind it EOS. */
+static enum pp_code read_template_part(struct reader *r, const cJSON *part, bool before, struct pp_error *err)
 {
+    struct tok_spec *spec = &r->spec;
     const char *text = cJSON_GetStringValue(pp_json_member(pp_json_member(part, "SpecialToken"), "id"));
     if (r->template_parts++ >= MAX_TEMPLATE_PARTS)
-        return;
-    int64_t id = text ? tok_spec_find(&r->spec, text, strlen(text)) : -1;
+        return PP_OK;
+    const int64_t id = text ? tok_spec_find(spec, text, strlen(text)) : -1;
     if (id < 0)
-        return;
-    *(before ? &r->spec.add_bos : &r->spec.add_eos) = true;
-    *(before ? &r->spec.bos : &r->spec.eos) = id;
-    r->spec.bos_is_told |= before;
+        return PP_OK;
+    if (!before) {
+        spec->add_eos = true;
+        spec->eos = id;
+    } else if (!spec->add_bos) {
+        spec->add_bos = spec->bos_is_told = true;
+        spec->bos = id;
+    } else if (spec->n_lead == TOK_MAX_LEAD) {
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer puts more than %d tokens before a text",
+                       TOK_MAX_LEAD + 1);
+    } else {
+        spec->lead[spec->n_lead++] = id;
+    }
+    return PP_OK;
 }
 
 /* [text, id] of the token that a text begins or ends with. */
@@ -546,26 +558,30 @@ static void read_end(struct reader *r, const cJSON *pair, bool *add, int64_t *id
 }
 
 /* What the template for one text puts before and after it. */
-static void read_post_processor(struct reader *r, const cJSON *node)
+static enum pp_code read_post_processor(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     const cJSON *part;
+    enum pp_code code = PP_OK;
     if (is_type(node, "Sequence"))
         cJSON_ArrayForEach(part, pp_json_member(node, "processors"))
-            read_post_processor(r, part);
+            if ((code = read_post_processor(r, part, err)))
+                return code;
     if (is_type(node, "RobertaProcessing") || is_type(node, "BertProcessing")) {
         read_end(r, pp_json_member(node, "cls"), &r->spec.add_bos, &r->spec.bos);
         read_end(r, pp_json_member(node, "sep"), &r->spec.add_eos, &r->spec.eos);
     }
     if (!is_type(node, "TemplateProcessing"))
-        return;
+        return PP_OK;
     bool before = true;
     r->spec.add_bos = r->spec.add_eos = false;
+    r->spec.n_lead = 0;
     cJSON_ArrayForEach(part, pp_json_member(node, "single")) {
         if (pp_json_member(part, "Sequence"))
             before = false;
-        else
-            read_template_part(r, part, before);
+        else if ((code = read_template_part(r, part, before, err)))
+            return code;
     }
+    return PP_OK;
 }
 
 /* --- decoder ------------------------------------------------------------------------------------------- */
@@ -721,7 +737,9 @@ static enum pp_code read_all(struct reader *r, struct pp_error *err)
         code = read_decoder(r, pp_json_member(r->root, "decoder"), err);
     if (code)
         return code;
-    read_post_processor(r, pp_json_member(r->root, "post_processor"));
+    code = read_post_processor(r, pp_json_member(r->root, "post_processor"), err);
+    if (code)
+        return code;
     unk = pp_json_text(r->model, "unk_token");
     if (*unk)
         r->spec.unk = tok_spec_find(&r->spec, unk, strlen(unk));

@@ -133,22 +133,25 @@ struct ids {
     size_t n;
 };
 
-/* Tokens of a rendered conversation or a text; BOS stands first where the model wants it, once. */
+/* Tokens of a rendered conversation or a text; BOS, and what goes with it, stands first where the model wants it,
+ * once. */
 static enum pp_code tokenize(const struct reader *r, const char *text, size_t len, bool special, struct ids *out,
                              struct pp_error *err)
 {
-    int32_t *ids, bos = pp_tokenizer_bos(r->tokenizer);
-    size_t n;
+    int32_t *ids;
+    const int32_t *lead;
+    size_t n, n_lead = pp_tokenizer_lead(r->tokenizer, &lead);
     *out = (struct ids){0};
     enum pp_code code = pp_tokenize(r->tokenizer, text, len, special ? PP_TOKENIZE_SPECIAL : 0, &ids, &n, err);
     if (code)
         return code;
-    bool add = bos >= 0 && pp_tokenizer_adds_bos(r->tokenizer) && !(n && ids[0] == bos);
-    out->v = pp_malloc((n + 1) * sizeof *out->v);
+    if (n && n_lead && ids[0] == lead[0])
+        n_lead = 0;
+    out->v = pp_malloc((n + n_lead + 1) * sizeof *out->v);
     if (out->v) {
-        out->v[0] = bos;
-        memcpy(out->v + add, ids, n * sizeof *ids);
-        out->n = n + add;
+        memcpy(out->v, lead, n_lead * sizeof *lead);
+        memcpy(out->v + n_lead, ids, n * sizeof *ids);
+        out->n = n + n_lead;
     }
     pp_free(ids);
     for (size_t i = 0; i < out->n; i++)

@@ -231,16 +231,17 @@ static enum pp_code tokenize(const struct pp_tokenizer *t, const struct pp_buf *
     return code;
 }
 
-static enum pp_code add_bos(const struct pp_tokenizer *t, struct ids *ids, struct pp_error *err)
+static enum pp_code add_lead(const struct pp_tokenizer *t, struct ids *ids, struct pp_error *err)
 {
-    int32_t bos = pp_tokenizer_bos(t);
-    if (bos < 0 || !pp_tokenizer_adds_bos(t) || (ids->n && ids->v[0] == bos))
+    const int32_t *lead;
+    const size_t n = pp_tokenizer_lead(t, &lead);
+    if (!n || (ids->n && ids->v[0] == lead[0]))
         return PP_OK; /* many templates write it themselves */
-    if (pp_grow(&ids->v, &ids->cap, ids->n + 1, sizeof *ids->v) != 0)
+    if (pp_grow(&ids->v, &ids->cap, ids->n + n, sizeof *ids->v) != 0)
         return pp_fail_nomem(err, "the prompt");
-    memmove(ids->v + 1, ids->v, ids->n * sizeof *ids->v);
-    ids->v[0] = bos;
-    ids->n++;
+    memmove(ids->v + n, ids->v, ids->n * sizeof *ids->v);
+    memcpy(ids->v, lead, n * sizeof *lead);
+    ids->n += n;
     return PP_OK;
 }
 
@@ -323,7 +324,7 @@ enum pp_code pp_prompt_tokens(const struct pp_prompt_input *in, int32_t **out, s
     if (code == PP_OK)
         code = tokenize(in->tokenizer, &text, g.marked ? g.mark : NULL, &ids, err);
     if (code == PP_OK)
-        code = add_bos(in->tokenizer, &ids, err);
+        code = add_lead(in->tokenizer, &ids, err);
     if (code == PP_OK && (!text.len || ids.n == 0)) /* to BOS alone the model would answer anything */
         code = pp_fail(err, PP_ERR_FORMAT, "the chat template made an empty prompt");
     pp_buf_free(&text);

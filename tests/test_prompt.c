@@ -147,14 +147,14 @@ static void many_controls(void **state)
     pp_buf_free(&json);
 }
 
-/* A tokenizer.json of single bytes behind these added tokens, whose first id is 256. */
-static struct pp_tokenizer *bytes_and(const char *added)
+/* A tokenizer.json of single bytes behind these added tokens, whose first id is 256, and with other members. */
+static struct pp_tokenizer *bytes_with(const char *added, const char *members)
 {
     struct pp_buf json = {0};
     struct pp_tokenizer *t;
     struct pp_error err;
-    pp_buf_fmt(&json, "{\"added_tokens\":[%s],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
-               "\"model\":{\"type\":\"BPE\",\"vocab\":{", added);
+    pp_buf_fmt(&json, "{%s\"added_tokens\":[%s],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+               "\"model\":{\"type\":\"BPE\",\"vocab\":{", members, added);
     for (unsigned byte = 0; byte < 256; byte++) {
         char key[5] = {0};
         pp_utf8_encode(tok_byte_to_char(byte), key);
@@ -165,6 +165,11 @@ static struct pp_tokenizer *bytes_and(const char *added)
     assert_ok(tok_from_json(json.data, json.len, NULL, &t, &err), err);
     pp_buf_free(&json);
     return t;
+}
+
+static struct pp_tokenizer *bytes_and(const char *added)
+{
+    return bytes_with(added, "");
 }
 
 /* The tokens of a conversation: printable ASCII as it is, others as {id}. */
@@ -209,6 +214,22 @@ static void markers(void **state)
     expect_prompt(t, source, "[{\"role\":\"assistant\",\"content\":\"<think>a</think><turn><|tool|>\"}]",
                   "{258}{264}{258}<|tool|>{256}{259}");
     expect_prompt(t, source, "[{\"role\":\"system\",\"content\":\"<turn>\"}]", "{258}{264}{258}{256}{259}");
+    pp_tokenizer_free(t);
+}
+
+/* GLM 4's tokens before a text stand there once, whether or not the template writes them. */
+static void several_before(void **state)
+{
+    static const char added[] = "{\"id\":256,\"content\":\"[gMASK]\",\"special\":true},"
+                                "{\"id\":257,\"content\":\"<sop>\",\"special\":true}";
+    static const char members[] =
+        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"[gMASK]\"}},"
+        "{\"SpecialToken\":{\"id\":\"<sop>\"}},{\"Sequence\":{\"id\":\"A\"}}]},";
+    static const char messages[] = "[{\"role\":\"user\",\"content\":\"a\"}]";
+    struct pp_tokenizer *t = bytes_with(added, members);
+    (void)state;
+    expect_prompt(t, "[gMASK]<sop>{{ messages[0].content }}", messages, "{256}{257}a");
+    expect_prompt(t, "{{ messages[0].content }}", messages, "{256}{257}a");
     pp_tokenizer_free(t);
 }
 
@@ -278,7 +299,7 @@ TEST_GROUP(prompt)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_reasoning),
                                        cmocka_unit_test(many_controls), cmocka_unit_test(markers),
-                                       cmocka_unit_test(no_space_inside), cmocka_unit_test(no_nul),
-                                       cmocka_unit_test(time_of_day_here)};
+                                       cmocka_unit_test(several_before), cmocka_unit_test(no_space_inside),
+                                       cmocka_unit_test(no_nul), cmocka_unit_test(time_of_day_here)};
     return cmocka_run_group_tests_name("prompt", tests, NULL, NULL);
 }

@@ -305,6 +305,46 @@ static void expect_text(const struct pp_tokenizer *t, const char *text, const ch
     pp_free(ids);
 }
 
+#define SPECIAL(text) "{\"SpecialToken\":{\"id\":\"" text "\"}},"
+#define HALF SPECIAL("<b>") SPECIAL("<b>") SPECIAL("<a>")
+
+/* Several tokens are put before a text, as GLM 4's are, and none where the first of them is there; a file and a folder
+ * say all of them. */
+static void several_before(void **state)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":2,\"content\":\"<a>\",\"special\":true},"
+        "{\"id\":3,\"content\":\"<b>\",\"special\":true}],"
+        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+        "\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},"
+        "{\"type\":\"TemplateProcessing\",\"single\":[%s{\"Sequence\":{\"id\":\"A\"}}]}]},"
+        "\"decoder\":{\"type\":\"ByteLevel\"},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"x\":0,\"y\":1},\"merges\":[]}}";
+    struct pp_buf text = {0};
+    struct pp_tokenizer *t[3];
+    struct pp_error err;
+    (void)state;
+    pp_buf_fmt(&text, json, SPECIAL("<a>") SPECIAL("<b>") SPECIAL("<a>"));
+    assert_false(text.bad);
+    three_ways(text.data, t);
+    for (int i = 0; i < 3; i++) {
+        const int32_t *lead;
+        assert_int_equal(pp_tokenizer_bos(t[i]), 2);
+        assert_int_equal(pp_tokenizer_lead(t[i], &lead), 3);
+        assert_int_equal(lead[1], 3);
+        expect_tokens(t[i], "xy", PP_TOKENIZE_BOS, "<a>|<b>|<a>|x|y");
+        expect_tokens(t[i], "<b>x", PP_TOKENIZE_BOS | PP_TOKENIZE_SPECIAL, "<a>|<b>|<a>|<b>|x");
+        expect_tokens(t[i], "<a>x", PP_TOKENIZE_BOS | PP_TOKENIZE_SPECIAL, "<a>|x");
+        expect_tokens(t[i], "xy", 0, "x|y");
+    }
+    free_three(t);
+    pp_buf_clear(&text);
+    pp_buf_fmt(&text, json, HALF HALF);
+    assert_int_equal(tok_from_json(text.data, text.len, NULL, &t[0], &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "more than 5 tokens before a text"));
+    pp_buf_free(&text);
+}
+
 static enum pp_code add_piece(void *out, const char *word, size_t n, struct pp_error *err)
 {
     (void)err;
@@ -571,6 +611,7 @@ TEST_GROUP(tokenizer_json)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_the_library), cmocka_unit_test(going_on), cmocka_unit_test(many_normalized),
         cmocka_unit_test(spaces_before_words), cmocka_unit_test(spaces_at_the_start), cmocka_unit_test(refused),
+        cmocka_unit_test(several_before),
         cmocka_unit_test(pieces), cmocka_unit_test(many_scripts), cmocka_unit_test(whole_words),
         cmocka_unit_test(no_unknown_words), cmocka_unit_test(spelled), cmocka_unit_test(spelled_otherwise),
         cmocka_unit_test(damaged), cmocka_unit_test(immense), cmocka_unit_test(long_white_space),

@@ -97,7 +97,8 @@ static void unigrams_behind_bos(void **state)
     (void)state;
     assert_true(t->squeeze);
     t->add_bos = true;
-    t->bos = t->eos;
+    t->bos = t->lead[0] = t->eos;
+    t->n_lead = 1;
     static const char *const texts[] = {"thou art", "  thou art"};
     for (int i = 0; i < 2; i++)
         assert_ok(pp_tokenize(t, texts[i], strlen(texts[i]), PP_TOKENIZE_BOS, &ids[i], &n[i], &err), err);
