@@ -483,17 +483,18 @@ struct jinja_value jinja_macro_attribute(struct jinja *j, struct jinja_value mac
 
 /* --- loops ---------------------------------------------------------------------------------------------- */
 
-static const struct jinja_list *filtered(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s,
-                                         const struct jinja_list *all)
+/* Goes on through a loop's sequence until there are n items that its filter keeps. As in Jinja that is not before they
+ * are asked for: a filter may read what earlier turns have set. */
+static bool look_ahead(struct jinja *j, struct jinja_loop *loop, size_t n)
 {
-    struct jinja_list *kept = jinja_list(j);
-    struct jinja_scope *inner = new_scope(j, scope);
-    for (size_t i = 0; i < all->n; i++) {
-        assign(j, inner, s->loop.target, all->items[i]);
-        if (jinja_truth(eval(j, inner, s->loop.filter)))
-            jinja_push(j, kept, all->items[i]);
+    const struct jinja_stmt *s = loop->statement;
+    while (loop->kept && loop->kept->n < n && loop->seen < loop->all->n) {
+        const struct jinja_value item = loop->all->items[loop->seen++];
+        assign(j, loop->sieve, s->loop.target, item);
+        if (jinja_truth(eval(j, loop->sieve, s->loop.filter)))
+            jinja_push(j, loop->kept, item);
     }
-    return kept;
+    return loop->items->n >= n;
 }
 
 /* The scope of the body is emptied at each turn: nothing set in one turn is seen in the next. As in Jinja, what is
@@ -501,17 +502,20 @@ static const struct jinja_list *filtered(struct jinja *j, struct jinja_scope *sc
 static enum flow run_loop(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s,
                           struct jinja_value iterable, size_t depth)
 {
-    const struct jinja_list *items = jinja_iterate(j, iterable);
-    if (s->loop.filter)
-        items = filtered(j, scope, s, items);
+    const struct jinja_list *all = jinja_iterate(j, iterable);
     struct jinja_loop *loop = jinja_zalloc(j, sizeof *loop);
     struct jinja_scope *inner = new_scope(j, scope);
     bool completed = false;
-    *loop = (struct jinja_loop){.items = items, .depth = depth, .statement = s, .outer = scope};
-    for (; loop->at < items->n; loop->at++) {
+    *loop = (struct jinja_loop){.items = all, .depth = depth, .statement = s, .outer = scope};
+    if (s->loop.filter) {
+        loop->all = all;
+        loop->items = loop->kept = jinja_list(j);
+        loop->sieve = new_scope(j, scope);
+    }
+    for (; look_ahead(j, loop, loop->at + 1); loop->at++) {
         inner->n = 0; /* set_variable() counts the turn, even if the body is empty */
         set_variable(j, inner, j->root->loop, (struct jinja_value){.kind = JINJA_LOOP, .loop = loop});
-        assign(j, inner, s->loop.target, items->items[loop->at]);
+        assign(j, inner, s->loop.target, loop->items->items[loop->at]);
         enum flow flow = run_body(j, inner, &s->loop.body);
         completed |= flow == FLOW_ON;
         if (flow == FLOW_BREAK)
@@ -535,26 +539,40 @@ struct jinja_value jinja_call_loop(struct jinja *j, const struct jinja_loop *loo
     return marked(j, jinja_text_value(j, &text));
 }
 
-struct jinja_value jinja_loop_attribute(struct jinja_value v, struct jinja_value name)
+/* What is counted from the end: the whole sequence has to be gone through. */
+static bool counted_from_end(struct jinja *j, struct jinja_loop *loop, struct jinja_value name, int64_t *value)
 {
-    const struct jinja_loop *loop = v.loop;
-    int64_t at = (int64_t)loop->at, n = (int64_t)loop->items->n;
+    const bool length = jinja_equals_cstr(name, "length"), last_is_0 = jinja_equals_cstr(name, "revindex0");
+    if (!length && !last_is_0 && !jinja_equals_cstr(name, "revindex"))
+        return false;
+    look_ahead(j, loop, SIZE_MAX);
+    *value = (int64_t)loop->items->n - (length ? 0 : (int64_t)loop->at + last_is_0);
+    return true;
+}
+
+struct jinja_value jinja_loop_attribute(struct jinja *j, struct jinja_value v, struct jinja_value name)
+{
+    struct jinja_loop *loop = v.loop;
+    const int64_t at = (int64_t)loop->at;
+    int64_t value;
     const struct {
         const char *name;
         int64_t value;
-    } numbers[] = {{"index", at + 1},    {"index0", at}, {"revindex", n - at},           {"revindex0", n - at - 1},
-                   {"length", n},        {"depth", (int64_t)loop->depth}, {"depth0", (int64_t)loop->depth - 1}};
+    } numbers[] = {{"index", at + 1}, {"index0", at}, {"depth", (int64_t)loop->depth},
+                   {"depth0", (int64_t)loop->depth - 1}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (jinja_equals_cstr(name, numbers[i].name))
             return jinja_int(numbers[i].value);
+    if (counted_from_end(j, loop, name, &value))
+        return jinja_int(value);
     if (jinja_equals_cstr(name, "first"))
         return jinja_bool(at == 0);
     if (jinja_equals_cstr(name, "last"))
-        return jinja_bool(at + 1 >= n);
+        return jinja_bool(!look_ahead(j, loop, loop->at + 2));
     if (jinja_equals_cstr(name, "previtem"))
-        return at > 0 && at <= n ? loop->items->items[at - 1] : jinja_missing_attribute(name);
+        return at > 0 && loop->at <= loop->items->n ? loop->items->items[at - 1] : jinja_missing_attribute(name);
     if (jinja_equals_cstr(name, "nextitem"))
-        return at + 1 < n ? loop->items->items[at + 1] : jinja_missing_attribute(name);
+        return look_ahead(j, loop, loop->at + 2) ? loop->items->items[at + 1] : jinja_missing_attribute(name);
     return jinja_missing_attribute(name);
 }
 

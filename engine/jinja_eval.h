@@ -90,12 +90,16 @@ struct jinja_loop {
     const struct jinja_stmt *statement;
     struct jinja_scope *outer;
     struct jinja_value last; /* what changed() saw, or missing */
+    struct jinja_list *kept; /* with a filter: items, of which more may come; else NULL */
+    const struct jinja_list *all; /* what they come from */
+    size_t seen;                  /* how many of those the filter has seen */
+    struct jinja_scope *sieve;    /* where it is evaluated */
 };
 
 struct jinja_value jinja_call_macro(struct jinja *j, const struct jinja_macro *macro, const struct jinja_args *args);
 /* loop(iterable) in a recursive loop. */
 struct jinja_value jinja_call_loop(struct jinja *j, const struct jinja_loop *loop, const struct jinja_args *args);
-struct jinja_value jinja_loop_attribute(struct jinja_value loop, struct jinja_value name);
+struct jinja_value jinja_loop_attribute(struct jinja *j, struct jinja_value loop, struct jinja_value name);
 struct jinja_value jinja_macro_attribute(struct jinja *j, struct jinja_value macro, struct jinja_value name);
 /* What a block prints. */
 struct jinja_value jinja_call_block(struct jinja *j, const struct jinja_stmt *block);

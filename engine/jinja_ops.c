@@ -61,7 +61,7 @@ struct jinja_value jinja_attribute(struct jinja *j, struct jinja_value v, struct
     if (v.kind == JINJA_TUPLE && v.list->name && jinja_equals_cstr(name, "list"))
         return v.list->items[1];
     if (v.kind == JINJA_LOOP)
-        return jinja_loop_attribute(v, name);
+        return jinja_loop_attribute(j, v, name);
     if (v.kind == JINJA_MACRO)
         return jinja_macro_attribute(j, v, name);
     if (v.kind == JINJA_SELF)

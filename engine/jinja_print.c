@@ -136,12 +136,12 @@ static void repr_macro(struct jinja *j, struct jinja_text *t, struct jinja_value
     jinja_add_char(j, t, '>');
 }
 
-static void repr_loop(struct jinja *j, struct jinja_text *t, const struct jinja_loop *loop)
+static void repr_loop(struct jinja *j, struct jinja_text *t, struct jinja_value loop)
 {
     jinja_add_str(j, t, "<LoopContext ");
-    add_int(j, t, (int64_t)loop->at + 1);
+    add_int(j, t, (int64_t)loop.loop->at + 1);
     jinja_add_char(j, t, '/');
-    add_int(j, t, (int64_t)loop->items->n);
+    add_int(j, t, jinja_loop_attribute(j, loop, jinja_cstr("length")).i);
     jinja_add_char(j, t, '>');
 }
 
@@ -221,7 +221,7 @@ void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v)
         jinja_add_str(j, t, function_name(v.function->name));
         break;
     case JINJA_LOOP:
-        repr_loop(j, t, v.loop);
+        repr_loop(j, t, v);
         break;
     case JINJA_SELF:
         jinja_add_str(j, t, "<TemplateReference None>"); /* as of a template that no file is known of */
