@@ -3,6 +3,9 @@
  * functions return, but for the first numbers: of a context positions, of quantising threads and type.
  *
  *   peer LIBLLAMA.so quantize SOURCE TARGET TYPE    TYPE: llama_ftype, which is general.file_type of GGUF files
+ *   peer LIBLLAMA.so blocks SOURCE TARGET TYPE      the matrices of two layers, of F16, in one type of tensors
+ *                                                  (ggml_type), all columns as important: types that want to be
+ *                                                  told, too; some take long to make
  *   peer LIBLLAMA.so greedy MODEL N ID,ID,...       N times the likeliest next token, each with how much its logit is
  *                                                  above the second one's: "ID MARGIN" a line */
 #include <dlfcn.h>
@@ -80,6 +83,80 @@ static int quantize(const char *source, const char *target, int32_t type)
     return llama_model_quantize(source, target, &o) ? 1 : 0;
 }
 
+/* --- one type of tensors ----------------------------------------------------------------------------------------- */
+
+struct gguf_params {
+    bool no_alloc;
+    void **ctx;
+};
+
+static float *ones(int64_t n)
+{
+    float *v = malloc((size_t)n * sizeof *v);
+    for (int64_t i = 0; v && i < n; i++)
+        v[i] = 1.0f;
+    return v;
+}
+
+/* Replaces a tensor of F16 in the file. False: out of memory. */
+static bool put_blocks(void *file, const void *tensor, const char *name, int32_t type)
+{
+    FUNCTION(void *, ggml_get_data, const void *);
+    FUNCTION(int64_t, ggml_nelements, const void *);
+    FUNCTION(int64_t, ggml_nrows, const void *);
+    FUNCTION(int64_t, ggml_blck_size, int32_t);
+    FUNCTION(size_t, ggml_row_size, int32_t, int64_t);
+    FUNCTION(void, ggml_fp16_to_fp32_row, const void *, float *, int64_t);
+    FUNCTION(size_t, ggml_quantize_chunk, int32_t, const float *, void *, int64_t, int64_t, int64_t, const float *);
+    FUNCTION(void, gguf_set_tensor_type, void *, const char *, int32_t);
+    FUNCTION(void, gguf_set_tensor_data, void *, const char *, const void *);
+    const int64_t n = ggml_nelements(tensor), rows = ggml_nrows(tensor), columns = n / rows;
+    if (columns % ggml_blck_size(type))
+        return true;
+    float *values = malloc((size_t)n * sizeof *values), *weights = ones(columns);
+    void *blocks = malloc((size_t)rows * ggml_row_size(type, columns)); /* stays: the file is written later */
+    const bool room = values && weights && blocks;
+    if (room) {
+        ggml_fp16_to_fp32_row(ggml_get_data(tensor), values, n);
+        ggml_quantize_chunk(type, values, blocks, 0, rows, columns, weights);
+        gguf_set_tensor_type(file, name, type);
+        gguf_set_tensor_data(file, name, blocks);
+    }
+    free(values);
+    free(weights);
+    return room;
+}
+
+static int blocks(const char *source, const char *target, int32_t type)
+{
+    enum { F16 = 1 };
+    FUNCTION(void *, gguf_init_from_file, const char *, struct gguf_params);
+    FUNCTION(void *, gguf_init_empty, void);
+    FUNCTION(void, gguf_set_kv, void *, const void *);
+    FUNCTION(void, gguf_add_tensor, void *, const void *);
+    FUNCTION(int64_t, gguf_get_n_tensors, const void *);
+    FUNCTION(const char *, gguf_get_tensor_name, const void *, int64_t);
+    FUNCTION(int32_t, gguf_get_tensor_type, const void *, int64_t);
+    FUNCTION(bool, gguf_write_to_file, const void *, const char *, bool);
+    FUNCTION(void *, ggml_get_tensor, void *, const char *);
+    void *ctx = NULL, *from = gguf_init_from_file(source, (struct gguf_params){false, &ctx});
+    void *to = gguf_init_empty();
+    bool ok = from && ctx && to;
+    if (ok)
+        gguf_set_kv(to, from);
+    for (int64_t i = 0; ok && i < gguf_get_n_tensors(from); i++) {
+        const char *name = gguf_get_tensor_name(from, i);
+        const void *tensor = ggml_get_tensor(ctx, name);
+        gguf_add_tensor(to, tensor);
+        if ((strncmp(name, "blk.0.", 6) == 0 || strncmp(name, "blk.1.", 6) == 0) &&
+            gguf_get_tensor_type(from, i) == F16)
+            ok = put_blocks(to, tensor, name, type);
+    }
+    return ok && gguf_write_to_file(to, target, false) ? 0 : 1;
+}
+
+/* --- the likeliest text ------------------------------------------------------------------------------------------ */
+
 static int32_t likeliest(const float *logits, int32_t n, float *margin)
 {
     int32_t best = 0;
@@ -133,11 +210,14 @@ static int greedy(const char *path, int n_new, char *ids)
 
 int main(int argc, char **argv)
 {
-    const bool make = argc == 6 && strcmp(argv[2], "quantize") == 0, run = argc == 6 && strcmp(argv[2], "greedy") == 0;
-    if (!make && !run) {
-        fputs("usage: peer LIBLLAMA quantize SOURCE TARGET TYPE | peer LIBLLAMA greedy MODEL N IDS\n", stderr);
+    const char *what = argc == 6 ? argv[2] : "";
+    const bool make = strcmp(what, "quantize") == 0, pure = strcmp(what, "blocks") == 0;
+    if (!make && !pure && strcmp(what, "greedy") != 0) {
+        fputs("usage: peer LIBLLAMA quantize|blocks SOURCE TARGET TYPE | peer LIBLLAMA greedy MODEL N IDS\n", stderr);
         return 2;
     }
     begin(argv[1]);
-    return make ? quantize(argv[3], argv[4], atoi(argv[5])) : greedy(argv[3], atoi(argv[4]), argv[5]);
+    return make   ? quantize(argv[3], argv[4], atoi(argv[5]))
+           : pure ? blocks(argv[3], argv[4], atoi(argv[5]))
+                  : greedy(argv[3], atoi(argv[4]), argv[5]);
 }

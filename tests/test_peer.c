@@ -180,6 +180,31 @@ static void their_types(void **state)
     assert_true(n_made > 15);
 }
 
+/* Every type of tensors, those that it makes with an importance matrix alone among them, in two layers' matrices. */
+static void their_blocks(void **state)
+{
+    static const struct {
+        const char *name;
+        int type;
+    } types[] = {
+        {"Q4_0", 2}, {"Q4_1", 3}, {"Q5_0", 6}, {"Q5_1", 7}, {"Q8_0", 8}, {"Q2_K", 10}, {"Q3_K", 11}, {"Q4_K", 12},
+        {"Q5_K", 13}, {"Q6_K", 14}, {"IQ2_XXS", 16}, {"IQ2_XS", 17}, {"IQ3_XXS", 18}, {"IQ1_S", 19}, {"IQ4_NL", 20},
+        {"IQ3_S", 21}, {"IQ2_S", 22}, {"IQ4_XS", 23}, {"IQ1_M", 29}, {"TQ1_0", 34}, {"TQ2_0", 35}, {"MXFP4", 39},
+    };
+    (void)state;
+    if (!library() || !testdata("starter"))
+        skip();
+    fprintf(stderr, "llama.cpp makes blocks, both read:\n");
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        char number[12], file[300];
+        snprintf(number, sizeof number, "%d", types[i].type);
+        snprintf(file, sizeof file, "%s", test_path("blocks.gguf"));
+        if (pclose(peer("blocks", starter(), file, number)) != 0)
+            fail_msg("llama.cpp makes no blocks of %s", types[i].name);
+        compare(types[i].name, file, question, N_QUESTION, 1.0f);
+    }
+}
+
 static void our_types(void **state)
 {
     const struct pp_convert_options opt = {0};
@@ -273,6 +298,7 @@ TEST_GROUP(peer)
         cmocka_unit_test(compressed_blocks),
         cmocka_unit_test(our_types),
         cmocka_unit_test(their_types),
+        cmocka_unit_test(their_blocks),
     };
     return cmocka_run_group_tests_name("peer", tests, NULL, NULL);
 }
