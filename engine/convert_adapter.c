@@ -1,6 +1,7 @@
 /* convert_adapter.c - GGUF adapters out of the folders of PEFT and MLX; and what the way back shares. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -89,8 +90,9 @@ static bool sizes_of_heads(const struct pp_source *base, const char *name, struc
     if (!pp_ends_with(name, end))
         return false;
     snprintf(keys, sizeof keys, "%.*s.attn_k_b.weight", (int)(strlen(name) - strlen(end)), name);
-    *w = (struct pp_tensor){.n_dims = 2,
-                            .ne = {hp->kv_lora_rank, hp->n_head * (hp->qk_nope_dim + hp->v_head_dim), 1, 1}};
+    const int64_t l = strncmp(name, "blk.", 4) == 0 ? strtoll(name + 4, NULL, 10) : 0;
+    const struct pp_latent_shape shape = pp_latent_shape(hp, l > 0 && l < hp->n_layer ? l : 0);
+    *w = (struct pp_tensor){.n_dims = 2, .ne = {shape.rank, shape.n_head * (shape.n_key + shape.n_value), 1, 1}};
     return pp_source_tensor(base, keys);
 }
 

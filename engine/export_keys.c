@@ -204,7 +204,9 @@ static void size_label(int64_t n_params, char out[32])
 }
 
 static const char *const length_keys[] = {"attention.head_count_kv", "attention.key_length", "attention.value_length",
-                                          "attention.key_length_mla", "attention.value_length_mla", NULL};
+                                          "attention.key_length_mla", "attention.value_length_mla",
+                                          "attention.key_length_swa", "attention.value_length_swa",
+                                          "attention.key_length_mla_swa", "attention.value_length_mla_swa", NULL};
 
 /* Whether layers without attention have no key heads. */
 static bool has_layers_without(const struct pp_hparams *hp)
@@ -253,9 +255,13 @@ static void add_lengths(struct keys *k, const struct pp_hparams *hp)
             add_of_layers(k, length_keys[i], hp, offsetof(struct pp_layer_shape, n_head_kv), 1);
         else
             add_number(k, length_keys[i], joined ? of_heads[i] : usual[i]);
+    if (hp->kv_lora_rank_local) {
+        add_number(k, "attention.key_length_mla_swa", hp->qk_nope_dim_local + hp->rope_dim);
+        add_number(k, "attention.value_length_mla_swa", hp->v_head_dim_local);
+    }
     if (hp->head_dim_local) {
         add_number(k, "attention.key_length_swa", hp->head_dim_local);
-        add_number(k, "attention.value_length_swa", hp->head_dim_local);
+        add_number(k, "attention.value_length_swa", rank ? hp->kv_lora_rank_local : hp->head_dim_local);
     }
 }
 
@@ -303,6 +309,8 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
         add_number(&k, "rope.dimension_count_swa", hp->rope_dim_local);
     if (hp->kv_lora_rank)
         add_number(&k, "attention.kv_lora_rank", hp->kv_lora_rank);
+    if (hp->kv_lora_rank_local)
+        add_number(&k, "attention.kv_lora_rank_swa", hp->kv_lora_rank_local);
     if (hp->q_lora_rank)
         add_number(&k, "attention.q_lora_rank", hp->q_lora_rank);
     add_rare(&k, arch, hp);

@@ -90,6 +90,19 @@ static int64_t rare_values(const struct pp_hparams *hp)
     return n;
 }
 
+/* Of latent attention: each head's query, and what attention gives for it, as wide as the cache's vectors, of the
+ * layers where those are the most. */
+static uint64_t latent_values(const struct pp_hparams *hp)
+{
+    int64_t most = 0;
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        const struct pp_latent_shape shape = pp_latent_shape(hp, l);
+        const int64_t n = shape.n_head * (2 * shape.rank + hp->rope_dim);
+        most = n > most ? n : most;
+    }
+    return (uint64_t)most;
+}
+
 /* About what slots, inputs made ready, logits and threads take (slots.c, setup.c, experts.c). */
 static uint64_t work_bytes(const struct pp_model *m, int max_rows)
 {
@@ -104,8 +117,8 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     values += hp->skip_share != 0.0f ? 2 * (uint64_t)hp->n_embd : 0; /* what some layers keep */
     values += hp->n_expert_idle ? (uint64_t)hp->n_embd : 0; /* what they give */
     values += 2 * (uint64_t)(hp->n_layer * hp->n_embd_layer + hp->n_stream * hp->n_embd);
-    if (hp->kv_lora_rank) /* each head's query, and what attention gives for it, as wide as the cache's vectors */
-        values += (uint64_t)(hp->n_head * (hp->head_dim + hp->kv_lora_rank));
+    if (hp->kv_lora_rank)
+        values += latent_values(hp);
     if (hp->index_top_k) /* its heads' queries and weights, its key, and what it picks */
         values += (uint64_t)(hp->n_index_head * (hp->index_dim + 1) + hp->index_dim +
                              hp->index_top_k * (hp->index_block && !hp->index_pooled ? hp->n_index_head : 1));

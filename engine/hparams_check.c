@@ -228,6 +228,18 @@ static enum pp_code check_compressed(const struct pp_hparams *hp, struct pp_erro
     return code;
 }
 
+static enum pp_code check_local_latent(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_check_range("rank of keys and values of layers with a window", hp->kv_lora_rank_local, 2,
+                                       1 << 12, err);
+    if (!code)
+        code = pp_check_range("number of dimensions that are not rotated in layers with a window",
+                              hp->qk_nope_dim_local, 1, 1 << 12, err);
+    if (!code)
+        code = pp_check_range("size of a head's values in layers with a window", hp->v_head_dim_local, 1, 1 << 12, err);
+    return code ? code : check_positive("scale of scores of layers with a window", hp->attn_scale_local, err);
+}
+
 static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_check_range("rank of keys and values", hp->kv_lora_rank, 2, 1 << 12, err);
@@ -237,6 +249,8 @@ static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *e
         code = pp_check_range("number of dimensions that are not rotated", hp->qk_nope_dim, 1, 1 << 12, err);
     if (!code)
         code = pp_check_range("size of a head's values", hp->v_head_dim, 1, 1 << 12, err);
+    if (!code && hp->kv_lora_rank_local)
+        code = check_local_latent(hp, err);
     return code ? code : check_index(hp, err);
 }
 
@@ -323,6 +337,23 @@ static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *e
     if (hp->mlstm && check_gates(hp, err))
         return err->code;
     return pp_check_range("number of values that steps of states are made of", hp->state_rank, 0, 1 << 16, err);
+}
+
+/* Latent attention without a window has the same sizes in all layers, and so has that with one. */
+static enum pp_code check_latent_heads(const struct pp_hparams *hp, struct pp_error *err)
+{
+    int64_t n_head[2] = {0, 0};
+    for (int64_t l = 0; l < hp->n_layer; l++) {
+        const bool local = hp->kv_lora_rank_local && pp_has_window(hp, l);
+        const int64_t n = pp_latent_shape(hp, l).n_head;
+        if (hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT))
+            continue;
+        if (n < 1 || (n_head[local] && n_head[local] != n))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "layers with latent attention of %lld and of %lld heads are not "
+                           "supported", (long long)n_head[local], (long long)n);
+        n_head[local] = n;
+    }
+    return PP_OK;
 }
 
 /* Sizes that differ between layers; the largest are within their limits. */
@@ -479,6 +510,8 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         code = check_compressed(hp, err);
     if (!code)
         code = check_sizes(hp, err);
+    if (!code && hp->kv_lora_rank)
+        code = check_latent_heads(hp, err);
     if (!code)
         code = check_local(hp, err);
     if (!code)

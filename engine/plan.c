@@ -63,7 +63,8 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
                                  .n_head_kv = (int)shape.n_head_kv,
                                  .head_dim = (int)pp_key_width(hp, shape.head_dim),
                                  .v_dim = (int)shape.v_dim,
-                                 .latent_dim = (int)(hp->compressed ? shape.head_dim : hp->kv_lora_rank),
+                                 .latent_dim = (int)(hp->compressed ? shape.head_dim
+                                                                     : pp_latent_shape(hp, op->layer).rank),
                                  .top_k = op->count, .block = op->period, .pooled = op->pooled, .stride = op->stride,
                                  .n_near = sparse ? hp->n_near : 0, .far_step = sparse ? hp->far_step : 0};
 }

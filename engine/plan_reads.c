@@ -1,12 +1,24 @@
 /* plan_reads.c - what operations of a plan read: backends fuse, and keep no vector that nobody asks for again. */
 #include "engine/plan.h"
 
-static bool overlap(const struct pp_plan *p, int a, int b)
+/* Values of a slot that stands for itself. */
+struct range {
+    int base;
+    int64_t from, to;
+};
+
+static struct range range_of(const struct pp_plan *p, int slot)
 {
-    if (a < 0 || b < 0)
+    const struct pp_slot *s = &p->slots[slot];
+    return (struct range){s->base, s->at, s->at + s->width};
+}
+
+static bool overlap(const struct pp_plan *p, int a, struct range r)
+{
+    if (a < 0)
         return false;
-    const struct pp_slot *x = &p->slots[a], *y = &p->slots[b];
-    return x->base == y->base && x->at < y->at + y->width && y->at < x->at + x->width;
+    const struct range x = range_of(p, a);
+    return x.base == r.base && x.from < r.to && r.from < x.to;
 }
 
 /* How far b is written, from its first value on, that had been as far as `done`, once slot a is. */
@@ -19,29 +31,35 @@ static int64_t written(const struct pp_plan *p, int a, int b, int64_t done)
     return x->base == y->base && x->at <= done && end > done ? end : done;
 }
 
-static bool recurrence_reads(const struct pp_plan *p, const struct pp_recurrence *r, int slot)
+static bool recurrence_reads(const struct pp_plan *p, const struct pp_recurrence *r, struct range range)
 {
-    return overlap(p, r->q, slot) || overlap(p, r->k, slot) || overlap(p, r->v, slot) ||
-           overlap(p, r->decay, slot) || overlap(p, r->beta, slot) ||
-           (r->kind == PP_RECUR_RWKV7 && overlap(p, r->look, slot));
+    return overlap(p, r->q, range) || overlap(p, r->k, range) || overlap(p, r->v, range) ||
+           overlap(p, r->decay, range) || overlap(p, r->beta, range) ||
+           (r->kind == PP_RECUR_RWKV7 && overlap(p, r->look, range));
+}
+
+static bool op_reads(const struct pp_plan *p, const struct pp_op *op, struct range range)
+{
+    const bool adds = op->kind == PP_OP_ADD || op->kind == PP_OP_SPREAD || op->kind == PP_OP_WRITE_STREAMS;
+    return overlap(p, op->in, range) || overlap(p, op->in2, range) || (adds && overlap(p, op->out, range)) ||
+           (op->kind == PP_OP_PICK && overlap(p, op->in3, range)) ||
+           (op->kind == PP_OP_RECUR && recurrence_reads(p, &p->recurrences[op->recurrence], range));
 }
 
 bool pp_plan_op_reads(const struct pp_plan *p, const struct pp_op *op, int slot)
 {
-    const bool adds = op->kind == PP_OP_ADD || op->kind == PP_OP_SPREAD || op->kind == PP_OP_WRITE_STREAMS;
-    return overlap(p, op->in, slot) || overlap(p, op->in2, slot) || (adds && overlap(p, op->out, slot)) ||
-           (op->kind == PP_OP_PICK && overlap(p, op->in3, slot)) ||
-           (op->kind == PP_OP_RECUR && recurrence_reads(p, &p->recurrences[op->recurrence], slot));
+    return slot >= 0 && op_reads(p, op, range_of(p, slot));
 }
 
+/* What was written since is not what was there: layers of other widths use the same memory. */
 bool pp_plan_reads(const struct pp_plan *p, int slot, int from)
 {
-    int64_t done = p->slots[slot].at; /* parts may be written one after the other */
+    struct range rest = range_of(p, slot); /* parts may be written one after the other */
     for (int i = from; i < p->n_ops; i++) {
-        if (pp_plan_op_reads(p, &p->ops[i], slot))
+        if (op_reads(p, &p->ops[i], rest))
             return true;
-        done = written(p, p->ops[i].out, slot, done);
-        if (done >= p->slots[slot].at + p->slots[slot].width)
+        rest.from = written(p, p->ops[i].out, slot, rest.from);
+        if (rest.from >= rest.to)
             return false;
     }
     return false;

@@ -102,6 +102,8 @@ struct pp_hparams {
     int64_t qk_nope_dim;    /* of a head's query that are not rotated; rope_dim behind them are, perhaps 0 */
     int64_t v_head_dim;     /* of what attention gives for each head; also of the usual kind, where values are smaller
                                than keys, 0: they are not */
+    int64_t kv_lora_rank_local, qk_nope_dim_local, v_head_dim_local; /* of layers with a window, where they differ; 0:
+                               they do not */
     /* Attention whose rows see only the positions that an index picks: the index's heads and their size, and how many
      * it picks. Up to so many all are seen. 0: there is no index. Each alone, in latent attention (DeepSeek V3.2); or
      * blocks of index_block, for each head of keys by a head of the index's, the last index_local of them in any case
@@ -241,6 +243,7 @@ struct pp_hparams {
                                have it for the weights of those, and ones for keys'. 0: not so, or not known */
     float qkv_clamp;        /* queries, keys and values are at most this large, either way; 0: as large as they are */
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
+    float attn_scale_local; /* with kv_lora_rank_local: of those of layers with a window */
     float attn_temperature; /* scores of the query at position p grow by 1 + attn_temperature ln(1 + floor(p /
                                rope_orig_ctx)); 0: they do not */
     int64_t attn_temperature_length; /* instead of rope_orig_ctx, positions being counted from 1; then scores of layers
@@ -298,6 +301,7 @@ struct pp_hparams {
         bool any;           /* else they are as they come */
         float embd, output, q, k, v, attn_output, ssm_out, ffn_gate, ffn_down;
         float ssm_in[5];    /* the rows that give gates, values, keys, queries and decays of states */
+        bool latents;       /* norms of latent attention's vectors: by the root of n_embd over their size */
     } scales;
     int64_t n_nextn;        /* layers behind the last one that guess further tokens; nobody uses them */
     float norm_eps;
@@ -361,14 +365,28 @@ static inline int64_t pp_key_width(const struct pp_hparams *hp, int64_t head_dim
 {
     return head_dim + (hp->key_scores ? PP_KEY_SCORE : 0);
 }
+static inline bool pp_has_window(const struct pp_hparams *hp, int64_t l)
+{
+    return hp->window && !(hp->layer[l] & PP_LAYER_WIDE);
+}
 static inline struct pp_layer_shape pp_layer_shape(const struct pp_hparams *hp, int64_t l)
 {
-    const bool local = hp->head_dim_local && hp->window && !(hp->layer[l] & PP_LAYER_WIDE);
-    const int64_t head_dim = local ? hp->head_dim_local : hp->head_dim;
+    const int64_t head_dim = hp->head_dim_local && pp_has_window(hp, l) ? hp->head_dim_local : hp->head_dim;
     const int64_t v_dim = pp_value_dim(hp, head_dim);
     if (!hp->uneven)
         return (struct pp_layer_shape){hp->n_head, hp->n_head_kv, head_dim, hp->n_ff, v_dim};
     return (struct pp_layer_shape){hp->sizes[l].n_head, hp->sizes[l].n_head_kv, head_dim, hp->sizes[l].n_ff, v_dim};
+}
+/* Of latent attention: the size of its vector, and of a head's keys, but for what is rotated, and values. */
+struct pp_latent_shape {
+    int64_t n_head, rank, n_key, n_value;
+};
+static inline struct pp_latent_shape pp_latent_shape(const struct pp_hparams *hp, int64_t l)
+{
+    const int64_t n_head = pp_layer_shape(hp, l).n_head;
+    if (hp->kv_lora_rank_local && pp_has_window(hp, l))
+        return (struct pp_latent_shape){n_head, hp->kv_lora_rank_local, hp->qk_nope_dim_local, hp->v_head_dim_local};
+    return (struct pp_latent_shape){n_head, hp->kv_lora_rank, hp->qk_nope_dim, hp->v_head_dim};
 }
 
 /* path: a .gguf file, any of its parts if there are several (source_parts.h), or a folder with config.json and

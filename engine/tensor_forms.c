@@ -1,5 +1,6 @@
 #include "engine/tensor_forms.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "engine/base/word.h"
 #include "engine/gguf.h"
 #include "engine/hf_form.h"
+#include "engine/quant.h"
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */
 
@@ -142,12 +144,31 @@ float pp_hf_row_scale(const struct pp_hparams *hp, const char *name, int64_t row
     return one ? *one : hp->scales.ssm_in[i];
 }
 
+/* A norm of a vector of fewer values than the stream has, which is made as much larger. */
+static enum pp_code add_grown(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
+                              const char *name, struct pp_error *err)
+{
+    const float by = sqrtf((float)hp->n_embd / (float)t->ne[0]);
+    struct pp_tensor made = {.type = PP_TYPE_F32, .n_dims = 1, .ne = {t->ne[0], 1, 1, 1},
+                             .size = (size_t)t->ne[0] * sizeof(float)};
+    float *f = pp_malloc(made.size);
+    if (!f)
+        return pp_fail_nomem(err, t->name);
+    pp_dequantize_row(t->type, t->data, f, t->ne[0]);
+    for (int64_t i = 0; i < t->ne[0]; i++)
+        f[i] *= by;
+    made.data = f;
+    return pp_tensor_list_add(l, &made, name, true, err);
+}
+
 enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
                               const char *name, struct pp_error *err)
 {
     const float *one = scale_of(&hp->scales, name);
     int64_t ends[SSM_PARTS];
     find_ends(hp, ends);
+    if (t->n_dims == 1 && hp->scales.latents)
+        return add_grown(l, t, hp, name, err);
     struct pp_rows *rows = pp_tensor_list_rows(l, err);
     struct pp_tensor made = *t;
     if (!rows)

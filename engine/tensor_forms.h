@@ -48,7 +48,8 @@ enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, cons
 enum pp_code pp_hf_halves_add(struct pp_tensor_list *l, const struct pp_tensor *t, const char *gate, const char *up,
                               struct pp_error *err);
 
-/* A folder's matrix of the form PP_HF_SCALED, under its GGUF name: in F32, as the products may have more digits. */
+/* A folder's matrix of the form PP_HF_SCALED, or with hparams.scales.latents a norm, under its GGUF name: in F32, as
+ * the products may have more digits. */
 enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
                               const char *name, struct pp_error *err);
 

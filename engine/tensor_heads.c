@@ -1,6 +1,7 @@
 /* tensor_heads.c - matrices of heads of latent attention: apart, as we compute with them, and in one (tensor_forms.h).
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -29,7 +30,14 @@ static bool is_float(uint32_t type)
     return pp_type_info(type)->block_elements == 1;
 }
 
-static enum pp_code add_part(struct pp_tensor_list *l, const struct pp_rows *like, const struct pp_hparams *hp,
+/* Of the layer that a matrix is of, "blk.3...."; what names no layer has the sizes of the first. */
+static struct pp_latent_shape shape_of(const char *name, const struct pp_hparams *hp)
+{
+    const long long l = strncmp(name, "blk.", 4) == 0 ? strtoll(name + 4, NULL, 10) : 0;
+    return pp_latent_shape(hp, l > 0 && l < hp->n_layer ? l : 0);
+}
+
+static enum pp_code add_part(struct pp_tensor_list *l, const struct pp_rows *like, const struct pp_latent_shape *shape,
                              struct pp_error *err)
 {
     const bool keys = like->form == PP_FORM_KEYS;
@@ -38,13 +46,13 @@ static enum pp_code add_part(struct pp_tensor_list *l, const struct pp_rows *lik
     if (!rows)
         return PP_ERR_NOMEM;
     *rows = *like;
-    rows->n_cols = keys ? hp->qk_nope_dim : hp->kv_lora_rank;
-    rows->n_rows = hp->n_head * (keys ? hp->kv_lora_rank : hp->v_head_dim);
+    rows->n_cols = keys ? shape->n_key : shape->rank;
+    rows->n_rows = shape->n_head * (keys ? shape->rank : shape->n_value);
     if (keys && !is_float(rows->type))
         rows->type = pp_quantize_fitting_type(PP_TYPE_Q8_0, rows->n_cols);
     rows->as_blocks = !keys && !rows->of->rows;
     const struct pp_tensor part = {.type = rows->type, .n_dims = 3, .rows = rows,
-                                   .ne = {rows->n_cols, rows->n_rows / hp->n_head, hp->n_head, 1},
+                                   .ne = {rows->n_cols, rows->n_rows / shape->n_head, shape->n_head, 1},
                                    .size = pp_type_row_bytes(rows->type, rows->n_cols) * (size_t)rows->n_rows};
     part_name(rows->of->name, keys ? 'k' : 'v', name);
     return pp_tensor_list_add(l, &part, name, false, err);
@@ -54,17 +62,18 @@ static enum pp_code add_part(struct pp_tensor_list *l, const struct pp_rows *lik
 static enum pp_code split(struct pp_tensor_list *l, const struct pp_tensor *both, const struct pp_hparams *hp,
                           struct pp_error *err)
 {
-    const int64_t n_rows = hp->n_head * (hp->qk_nope_dim + hp->v_head_dim);
+    const struct pp_latent_shape shape = shape_of(both->name, hp);
+    const int64_t n_rows = shape.n_head * (shape.n_key + shape.n_value);
     struct pp_rows rows = {.form = PP_FORM_KEYS, .type = both->type, .row_step = 1, .of = both, .weights = both->data,
-                           .head_keys = hp->qk_nope_dim, .head_values = hp->v_head_dim};
-    if (both->n_dims != 2 || both->ne[0] != hp->kv_lora_rank || both->ne[1] != n_rows ||
+                           .head_keys = shape.n_key, .head_values = shape.n_value};
+    if (both->n_dims != 2 || both->ne[0] != shape.rank || both->ne[1] != n_rows ||
         !pp_type_info(both->type)->runnable)
         return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has %lld x %lld values where %lld x %lld are needed",
                        both->name, (long long)both->ne[1], (long long)both->ne[0], (long long)n_rows,
-                       (long long)hp->kv_lora_rank);
-    enum pp_code code = add_part(l, &rows, hp, err);
+                       (long long)shape.rank);
+    enum pp_code code = add_part(l, &rows, &shape, err);
     rows.form = PP_FORM_VALUES;
-    return code ? code : add_part(l, &rows, hp, err);
+    return code ? code : add_part(l, &rows, &shape, err);
 }
 
 /* Memory of a tensor and its name that lives as long as the list. */
@@ -117,9 +126,10 @@ enum pp_code pp_split_heads(struct pp_tensor_list *l, const struct pp_hparams *h
 enum pp_code pp_join_heads(const struct pp_tensor *k_b, const struct pp_tensor *v_b, const struct pp_hparams *hp,
                            struct pp_tensor *both, struct pp_rows *rows, struct pp_error *err)
 {
-    const int64_t keys = hp->qk_nope_dim, values = hp->v_head_dim;
-    if (!v_b || k_b->ne[0] != keys || v_b->ne[0] != hp->kv_lora_rank ||
-        k_b->ne[1] * k_b->ne[2] != hp->n_head * hp->kv_lora_rank || v_b->ne[1] * v_b->ne[2] != hp->n_head * values)
+    const struct pp_latent_shape shape = shape_of(k_b->name, hp);
+    const int64_t keys = shape.n_key, values = shape.n_value;
+    if (!v_b || k_b->ne[0] != keys || v_b->ne[0] != shape.rank ||
+        k_b->ne[1] * k_b->ne[2] != shape.n_head * shape.rank || v_b->ne[1] * v_b->ne[2] != shape.n_head * values)
         return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has no like of values beside it", k_b->name);
     if (k_b->rows && v_b->rows && k_b->rows->form == PP_FORM_KEYS && v_b->rows->form == PP_FORM_VALUES &&
         k_b->rows->of == v_b->rows->of) {
@@ -127,7 +137,7 @@ enum pp_code pp_join_heads(const struct pp_tensor *k_b, const struct pp_tensor *
         return PP_OK;
     }
     *rows = (struct pp_rows){.form = PP_FORM_BOTH, .type = k_b->type, .row_step = 1, .of = k_b, .with = v_b,
-                             .n_cols = hp->kv_lora_rank, .n_rows = hp->n_head * (keys + values), .weights = k_b->data,
+                             .n_cols = shape.rank, .n_rows = shape.n_head * (keys + values), .weights = k_b->data,
                              .head_keys = keys, .head_values = values};
     *both = (struct pp_tensor){.name = k_b->name, .type = k_b->type, .n_dims = 2, .rows = rows, .data = k_b->data,
                                .ne = {rows->n_cols, rows->n_rows, 1, 1},

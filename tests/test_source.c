@@ -498,7 +498,6 @@ static void test_missing(void **state)
 {
     static const char *const cases[][2] = {
         {"dots3", "sizes"},
-        {"Dots3NoteTextForCausalLM", "sizes"},
         {"HunYuanForCausalLM", "CLA"},
         {"RuGPT3XLForCausalLM", "GGUF files"},
         {"molmo_point", "points"},

@@ -171,6 +171,7 @@ struct pp_decoder {
     bool bounded_gates;       /* where gates are bounded, they are before SiLU, not behind */
     bool index_behind;        /* of an index's heads the last values are rotated, not the first */
     bool index_usual_eps;     /* its key's norm has the epsilon of all norms, not one of its own */
+    bool normed_rotated;      /* of latent attention's key what is rotated has a norm, too: attn_k_norm */
     bool gains;               /* heads of queries, behind their norm, are multiplied by the numbers of attn_q_norm, what
                                  parts give by attn_output.scale and ffn_down.scale, where they are there; and what came
                                  into the first layer is added behind each, times layer_output_scale */

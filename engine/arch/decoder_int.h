@@ -15,6 +15,9 @@
 
 enum { NONE = -1 }; /* no slot */
 
+/* Slots of latent attention whose widths layers differ in. */
+enum { LATENT_HEAD_Q, LATENT_Q, LATENT_K, LATENT_ATT, LATENT_VALUES, N_LATENT_SLOTS };
+
 /* A plan in the making. */
 struct builder {
     const struct pp_source *s;
@@ -44,6 +47,8 @@ struct builder {
     int shared_both_shares, expert_part; /* with shared_share: two numbers, and by how much the first is larger */
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
+    int latent[2][N_LATENT_SLOTS]; /* of it, in layers without a window, and in those with one */
+    int k_rotated;           /* the rest of k */
     int pairs;               /* of a difference of attention: values, two heads of which lie side by side; `values`
                                 are those before */
     int head_router;         /* of a mixture of heads: what experts are chosen by */

@@ -329,10 +329,22 @@ struct index_ops {
     int scores;        /* likewise, with pooled keys; else -1 */
 };
 
+/* Whether the layer has a window, and latent attention of other sizes. */
+static bool has_local_latents(const struct builder *b, int l)
+{
+    return b->hp->kv_lora_rank_local && pp_has_window(b->hp, l);
+}
+
+/* Whether it sees only what an index picks. */
+static bool picks(const struct builder *b, int l)
+{
+    return b->hp->index_top_k && !has_local_latents(b, l);
+}
+
 static bool find_index(struct builder *b, int l, struct index_ops *x)
 {
     const struct pp_hparams *hp = b->hp;
-    *x = (struct index_ops){.has = hp->index_top_k && !(hp->layer[l] & PP_LAYER_PICKED_BEFORE), .scores = -1};
+    *x = (struct index_ops){.has = picks(b, l) && !(hp->layer[l] & PP_LAYER_PICKED_BEFORE), .scores = -1};
     if (x->has && hp->index_pooled && (x->scores = pp_plan_linear(b->p, b->s, hp->index_dim, hp->n_embd, b->err,
                                                                   "blk.%d.indexer_compressor_gate", l)) < 0)
         return false;
@@ -371,26 +383,40 @@ static bool add_picks(struct builder *b, int l)
     return true;
 }
 
+/* The slots that are as wide as the layer needs. */
+static void take_latent_slots(struct builder *b, int l, const struct pp_latent_shape *shape)
+{
+    const int *of = b->latent[has_local_latents(b, l)], keys = b->p->bad ? 0 : b->p->slots[of[LATENT_K]].base;
+    b->head_q = of[LATENT_HEAD_Q];
+    b->q = of[LATENT_Q];
+    b->k = of[LATENT_K];
+    b->v = pp_plan_part(b->p, keys, 0, shape->rank);
+    b->k_rotated = pp_plan_part(b->p, keys, shape->rank, b->hp->rope_dim);
+    b->att = of[LATENT_ATT];
+    b->values = of[LATENT_VALUES];
+}
+
 /* Queries of all heads, and beside them c and r. */
-static bool add_latents(struct builder *b, int l)
+static bool add_latents(struct builder *b, int l, const struct pp_latent_shape *shape)
 {
     struct index_ops index;
     const struct pp_hparams *hp = b->hp;
     int gate = -1;
-    const int64_t n_heads_q = hp->n_head * (hp->qk_nope_dim + hp->rope_dim);
+    const int64_t n_heads_q = shape->n_head * (shape->n_key + hp->rope_dim);
     const bool low = hp->q_lora_rank > 0;
     int q, kv, q_b = 0;
     if (!add_norm(b, l, "attn_norm", b->x, b->normed) ||
         (q = pp_plan_linear(b->p, b->s, low ? hp->q_lora_rank : n_heads_q, hp->n_embd, b->err,
                             low ? "blk.%d.attn_q_a" : "blk.%d.attn_q", l)) < 0 ||
         !find_index(b, l, &index) ||
-        (kv = pp_plan_linear(b->p, b->s, hp->head_dim, hp->n_embd, b->err, "blk.%d.attn_kv_a_mqa", l)) < 0 ||
+        (kv = pp_plan_linear(b->p, b->s, shape->rank + hp->rope_dim, hp->n_embd, b->err, "blk.%d.attn_kv_a_mqa",
+                             l)) < 0 ||
         (low && (q_b = pp_plan_linear(b->p, b->s, n_heads_q, hp->q_lora_rank, b->err, "blk.%d.attn_q_b", l)) < 0))
         return false;
     add_linear(b, l, q, b->normed, low ? b->q_low : b->head_q);
     add_linear(b, l, kv, b->normed, b->k);
     if (b->d->gated_attention) { /* a number for each head, or one for each of its values */
-        b->n_gates = hp->head_gates ? hp->n_head : hp->n_head * hp->v_head_dim;
+        b->n_gates = hp->head_gates ? shape->n_head : shape->n_head * shape->n_value;
         if ((gate = pp_plan_linear(b->p, b->s, b->n_gates, hp->n_embd, b->err, "blk.%d.attn_gate", l)) < 0)
             return false;
         b->gates = pp_plan_part(b->p, b->att_gate, 0, b->n_gates);
@@ -411,7 +437,8 @@ static bool add_latents(struct builder *b, int l)
         add_linear(b, l, index.q, b->q_low_normed, b->index_q);
     if (index.has && !add_picks(b, l))
         return false;
-    if (!pp_decoder_norm(b, l, "attn_kv_a_norm", hp->kv_lora_rank, b->v, b->v))
+    if (!pp_decoder_norm(b, l, "attn_kv_a_norm", shape->rank, b->v, b->v) ||
+        (b->d->normed_rotated && !pp_decoder_norm(b, l, "attn_k_norm", hp->rope_dim, b->k_rotated, b->k_rotated)))
         return false;
     if (hp->latent_scale != 0.0f)
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = hp->latent_scale, .layer = l,
@@ -421,7 +448,7 @@ static bool add_latents(struct builder *b, int l)
 
 static bool add_heads(struct builder *b, int l, const char *kind, int64_t n_out, int64_t n_in, int in, int out)
 {
-    const int heads = pp_plan_heads(b->p, b->s, (int)b->hp->n_head, n_out, n_in, b->err, "blk.%d.%s.weight", l, kind);
+    const int heads = pp_plan_heads(b->p, b->s, (int)b->shape.n_head, n_out, n_in, b->err, "blk.%d.%s.weight", l, kind);
     add(b, (struct pp_op){.kind = PP_OP_HEADS, .layer = l, .heads = heads, .in = in, .in2 = NONE, .out = out});
     return heads >= 0;
 }
@@ -430,20 +457,24 @@ static bool add_heads(struct builder *b, int l, const char *kind, int64_t n_out,
 static bool add_latent_attention(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
+    const struct pp_latent_shape shape = pp_latent_shape(hp, l);
     const struct pp_tensor *sinks = NULL;
-    if (b->d->sinks && !(sinks = pp_plan_tensor(b->s, 0, hp->n_head, b->err, "blk.%d.attn_sinks.weight", l)))
+    if (b->d->sinks && !(sinks = pp_plan_tensor(b->s, 0, shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
         return false;
-    if (!add_latents(b, l) || !add_heads(b, l, "attn_k_b", hp->kv_lora_rank, hp->qk_nope_dim, b->head_q, b->q))
+    take_latent_slots(b, l, &shape);
+    if (!add_latents(b, l, &shape) || !add_heads(b, l, "attn_k_b", shape.rank, shape.n_key, b->head_q, b->q))
         return false;
     add_rope(b, l, b->q, b->k);
-    const int64_t period = hp->index_pooled ? hp->index_block : 0;
-    add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .in = b->k, .in2 = b->v, .out = NONE,
-                          .count = hp->index_top_k, .period = period, .pooled = hp->index_pooled});
-    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .weight = sinks, .in = b->q, .in2 = NONE,
-                          .out = b->att, .count = hp->index_top_k, .period = period, .pooled = hp->index_pooled});
-    if (!add_heads(b, l, "attn_v_b", hp->v_head_dim, hp->kv_lora_rank, b->att, b->values))
+    const int64_t period = hp->index_pooled ? hp->index_block : 0, n_picked = picks(b, l) ? hp->index_top_k : 0;
+    const int64_t window = has_local_latents(b, l) ? hp->window : 0;
+    add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = b->k, .in2 = b->v, .out = NONE,
+                          .count = n_picked, .period = period, .pooled = hp->index_pooled});
+    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .weight = sinks, .in = b->q,
+                          .in2 = NONE, .out = b->att, .count = n_picked, .period = period,
+                          .pooled = hp->index_pooled});
+    if (!add_heads(b, l, "attn_v_b", shape.n_value, shape.rank, b->att, b->values))
         return false;
-    const int o = pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_head * hp->v_head_dim, b->err, "blk.%d.attn_output", l);
+    const int o = pp_plan_linear(b->p, b->s, hp->n_embd, shape.n_head * shape.n_value, b->err, "blk.%d.attn_output", l);
     if (o < 0)
         return false;
     if (b->d->gated_attention)
@@ -453,17 +484,38 @@ static bool add_latent_attention(struct builder *b, int l)
     return true;
 }
 
+/* What layers with a window need, where their attention is of other sizes, lies where the others have theirs. */
+static void make_latent_widths(struct builder *b)
+{
+    const struct pp_hparams *hp = b->hp;
+    int64_t widths[2][N_LATENT_SLOTS], of_kind[2] = {0, 0};
+    for (int l = 0; l < (int)hp->n_layer; l++)
+        if (!(hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT)))
+            of_kind[has_local_latents(b, l)] = l;
+    for (int i = 0; i < 2; i++) {
+        const struct pp_latent_shape s = pp_latent_shape(hp, of_kind[i]);
+        const int64_t key = s.rank + hp->rope_dim;
+        widths[i][LATENT_HEAD_Q] = s.n_head * (s.n_key + hp->rope_dim);
+        widths[i][LATENT_Q] = s.n_head * key;
+        widths[i][LATENT_K] = key;
+        widths[i][LATENT_ATT] = s.n_head * s.rank;
+        widths[i][LATENT_VALUES] = s.n_head * s.n_value;
+    }
+    for (int s = 0; s < N_LATENT_SLOTS; s++) {
+        const int base = pp_plan_slot(b->p, widths[widths[1][s] > widths[0][s]][s]);
+        for (int i = 0; i < 2; i++)
+            b->latent[i][s] = pp_plan_part(b->p, base, 0, widths[i][s]);
+    }
+    if (b->d->gated_attention)
+        b->att_gate = pp_plan_slot(b->p, widths[widths[1][LATENT_VALUES] > widths[0][LATENT_VALUES]][LATENT_VALUES]);
+}
+
 static void make_latent_slots(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
     b->q_low = pp_plan_slot(b->p, hp->q_lora_rank ? hp->q_lora_rank : 1);
     b->q_low_normed = pp_plan_slot(b->p, hp->q_lora_rank ? hp->q_lora_rank : 1);
-    b->head_q = pp_plan_slot(b->p, hp->n_head * (hp->qk_nope_dim + hp->rope_dim));
-    b->q = pp_plan_slot(b->p, b->n_q);
-    b->k = pp_plan_slot(b->p, hp->head_dim);
-    b->v = pp_plan_part(b->p, b->k, 0, hp->kv_lora_rank);
-    b->att = pp_plan_slot(b->p, hp->n_head * hp->kv_lora_rank);
-    b->values = pp_plan_slot(b->p, hp->n_head * hp->v_head_dim);
+    make_latent_widths(b);
     if (!hp->index_top_k)
         return;
     b->index_q = pp_plan_slot(b->p, hp->n_index_head * hp->index_dim);
@@ -693,8 +745,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     set_shape(b, widest);
     if (!hp->kv_lora_rank)
         b->att = pp_plan_slot(p, b->n_att);
-    if (b->d->gated_attention || b->d->gated_queries)
-        b->att_gate = pp_plan_slot(p, hp->kv_lora_rank ? hp->n_head * hp->v_head_dim : b->n_att);
+    if ((b->d->gated_attention || b->d->gated_queries) && !hp->kv_lora_rank)
+        b->att_gate = pp_plan_slot(p, b->n_att);
     if (hp->heads_tiled)
         b->tiled = pp_plan_slot(p, b->n_q);
     if (hp->head_mixture)

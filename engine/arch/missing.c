@@ -99,8 +99,6 @@ static const struct {
     {"vibevoice", sound},
     {"axk2", "gates of low rank behind norms, and gates of heads, beside latent attention with an index"},
     {"dots3", "latent attention of two sizes, with windows and without, and an index that layers share"},
-    {"dots3note", "latent attention of two sizes, with windows and without, and an index that layers share"},
-    {"dots3notetext", "latent attention of two sizes, with windows and without, and an index that layers share"},
     {"hunyuan", "keys and values that neighbouring layers share (CLA)"},
     {"rugpt3xl", "GPT-2's tensors by names of its own, which only GGUF files of it have as GPT-2 does"},
     {"molmopoint", "an output that points into pictures"},

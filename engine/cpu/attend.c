@@ -328,7 +328,7 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, const struct n
     float room[2 * PP_MAX_HEAD_DIM];
     const struct norm all = norm->weight ? pp_cpu_norm_of(norm, set, kv->head_dim, room) : *norm;
     for (int h = 0; h < n_heads; h++) {
-        float *head = x + h * kv->head_dim, *rotated = head + pp_cpu_rotated_from(hp);
+        float *head = x + h * kv->head_dim, *rotated = head + pp_cpu_rotated_from(hp, kv);
         if (rope && s->norm_behind_rope)
             c->ops->rope(rotated, rope->dim, hp->rope_neox, rope->cos_sin + row * rope->dim);
         if (all.weight) {

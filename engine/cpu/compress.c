@@ -137,6 +137,6 @@ void pp_cpu_keep_key(const struct pp_cpu *c, int tier, int layer, const struct r
 void pp_cpu_keep_item(struct pp_cpu *c, const struct stage *s, int row)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
-    pp_cpu_keep_key(c, s->tier, s->layer, &c->ropes[0], pp_cpu_rotated_from(hp), hp->rope_neox, row,
-                    slot_row(c, s->k, row));
+    pp_cpu_keep_key(c, s->tier, s->layer, &c->ropes[0], pp_cpu_rotated_from(hp, &c->attend[s->tier].kv), hp->rope_neox,
+                    row, slot_row(c, s->k, row));
 }

@@ -463,10 +463,10 @@ static inline int64_t pp_cpu_row_length(const struct pp_batch_row *r)
     return r->tree_mask ? r->tree_base + __builtin_popcountll(r->tree_mask) : r->sees;
 }
 
-/* The first of a head's values that attention rotates. */
-static inline int64_t pp_cpu_rotated_from(const struct pp_hparams *hp)
+/* The first of the values of a tier's key that attention rotates. */
+static inline int64_t pp_cpu_rotated_from(const struct pp_hparams *hp, const struct pp_kv_layout *kv)
 {
-    return hp->compressed ? hp->head_dim - hp->rope_dim : hp->kv_lora_rank;
+    return hp->compressed || hp->kv_lora_rank ? kv->head_dim - hp->rope_dim : 0;
 }
 
 /* pick.c: memory, made once, with that of threads; and the plan of a pass. */

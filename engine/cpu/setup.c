@@ -229,6 +229,8 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
         c->attend[t].group = n_queries / c->attend[t].share;
         const int64_t dim = kv[t].head_dim - (hp->key_scores ? PP_KEY_SCORE : 0);
         c->attend[t].scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)dim);
+        if (hp->kv_lora_rank_local && m->plan.tiers[t].window)
+            c->attend[t].scale = hp->attn_scale_local;
     }
     c->pool = pool;
     c->imatrix = opt->imatrix;

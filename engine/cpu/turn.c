@@ -31,7 +31,8 @@ static void turn_key(const struct turning *t, const struct stage *s, int head, f
     const float *b = w && s->k_norm.bias ? s->k_norm.bias + head * s->k_norm.stride : NULL;
     for (int i = 0; w && i < t->kv->head_dim; i++)
         k[i] = w[i] != 0.0f ? (k[i] - (b ? b[i] : 0)) / w[i] : 0;
-    t->c->ops->rope(k + pp_cpu_rotated_from(hp), t->c->ropes[s->rope].dim, hp->rope_neox, t->cos_sin[s->rope]);
+    t->c->ops->rope(k + pp_cpu_rotated_from(hp, t->kv), t->c->ropes[s->rope].dim, hp->rope_neox,
+                    t->cos_sin[s->rope]);
     for (int i = 0; w && i < t->kv->head_dim; i++)
         k[i] = k[i] * w[i] + (b ? b[i] : 0);
 }
