@@ -451,7 +451,7 @@ const char *pp_adapter_file_kind(const struct pp_adapter_file *f)
 
 bool pp_adapter_file_hf_order(const struct pp_adapter_file *f)
 {
-    return f->weights != NULL;
+    return f->weights != NULL || f->hf_order;
 }
 
 const char *pp_adapter_file_base(const struct pp_adapter_file *f)
@@ -542,6 +542,8 @@ const struct pp_adapter_target *pp_adapter_file_at(const struct pp_adapter_file 
 
 enum pp_code pp_adapter_file_check(const struct pp_adapter_file *f, struct pp_error *err)
 {
+    if (!f->gguf && !f->weights)
+        return PP_OK; /* the model's own */
     if (f->gguf ? !pp_gguf_lost(f->gguf) : !pp_safetensors_lost(f->weights))
         return PP_OK;
     return pp_fail(err, PP_ERR_IO, "%s was cut short by another program while it was in use; load it again", f->path);

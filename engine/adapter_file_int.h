@@ -16,6 +16,7 @@ struct pp_adapter_file {
     struct pp_gguf *gguf;                /* of a file */
     struct pp_safetensors *weights;      /* of a folder */
     struct cJSON *config;                /* of a folder */
+    bool hf_order;                       /* of neither: what pp_adapter_file_hf_order says */
     const struct pp_arch *arch;
     const struct pp_hparams *hp;         /* while it is opened: of the model that it is for; or NULL */
     const struct pp_arch *wanted;        /* if the modules' names are those of several families; or NULL */

@@ -9,6 +9,7 @@
 #include "engine/base/memory.h"
 #include "engine/engine_int.h"
 #include "engine/fit.h"
+#include "engine/switched.h"
 
 enum { MAX_THREADS = 512 };
 static const int64_t LEAST_CTX = 512;
@@ -221,8 +222,9 @@ static enum pp_code make_batch_and_pool(struct pp_engine *e, const struct pp_eng
     e->rows = pp_calloc((size_t)e->max_rows, sizeof *e->rows);
     e->output_rows = pp_calloc((size_t)e->max_rows, sizeof *e->output_rows);
     e->wanted = pp_calloc((size_t)e->max_rows, sizeof *e->wanted);
+    e->parents = pp_calloc((size_t)e->max_rows, sizeof *e->parents);
     e->batch = pp_calloc((size_t)e->max_rows, sizeof *e->batch);
-    if (!e->rows || !e->output_rows || !e->wanted || !e->batch)
+    if (!e->rows || !e->output_rows || !e->wanted || !e->parents || !e->batch)
         return pp_fail_nomem(err, "the engine");
     if (opt->share_pool) {
         e->pool = opt->share_pool->pool;
@@ -295,6 +297,8 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
                                                    .layout_quota = opt->layout_quota, .cancel = opt->cancel,
                                                    .imatrix = opt->imatrix},
                           progress, user, &e->cpu, err);
+    if (!code)
+        code = pp_switched_new(e, err);
     if (code) {
         pp_engine_free(e);
         return code;
@@ -325,6 +329,7 @@ void pp_engine_free(struct pp_engine *e)
 {
     if (!e)
         return;
+    pp_switched_free(e);
     pp_cpu_free(e->cpu);
     for (int t = 0; t < PP_MAX_TIERS; t++)
         pp_kv_pool_free(e->tier[t].kv);
@@ -334,6 +339,7 @@ void pp_engine_free(struct pp_engine *e)
     pp_free(e->batch);
     pp_free(e->output_rows);
     pp_free(e->wanted);
+    pp_free(e->parents);
     pp_free(e);
 }
 
@@ -459,8 +465,9 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
             continue; /* the same as absent */
         if (!isfinite(use[i].scale))
             return pp_fail(err, PP_ERR_USAGE, "the strength of adapter %s is no number", use[i].adapter->info.name);
-        if (set.n == PP_MAX_ADAPTERS)
-            return pp_fail(err, PP_ERR_USAGE, "at most %d adapters can be on at once", PP_MAX_ADAPTERS);
+        if (set.n == PP_MAX_ADAPTERS - pp_switched_beside(s->engine))
+            return pp_fail(err, PP_ERR_USAGE, "at most %d adapters can be on at once%s", set.n,
+                           set.n < PP_MAX_ADAPTERS ? " beside one of the model's own" : "");
         if (use[i].adapter->model != s->engine->model)
             return pp_fail(err, PP_ERR_MISMATCH, "adapter %s was loaded for another model", use[i].adapter->info.name);
         set.use[set.n++] = use[i];
@@ -473,6 +480,8 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
     enum pp_code code = pp_adapter_set_check(&set, err);
     if (!code)
         code = pp_cpu_reserve(s->engine->cpu, &set, err);
+    if (!code)
+        code = pp_switched_reserve(s->engine, &set, err);
     if (code)
         return code;
     pp_tail_keep(s);

@@ -59,6 +59,7 @@ struct pp_engine {
     struct pp_tier tier[PP_MAX_TIERS];
     int n_tiers;                 /* as the model's plan has them */
     struct pp_cpu *cpu;
+    struct pp_switched *switched; /* adapters of the model's own; NULL: it has none */
     enum pp_isa isa;
     char kernels[16];            /* "amx", "amx+pair" */
     int64_t n_ctx;
@@ -87,6 +88,7 @@ struct pp_engine {
     int n_outputs;               /* of the last step */
     int n_rows;
     enum pp_row_output *wanted;  /* [max_rows]: of the last step */
+    int *parents;                /* [max_rows]: the row before each in its sequence, or tree; -1: none */
 };
 
 /* Places in a sequence that it can be taken back to; see seq_pages.c. */

@@ -15,6 +15,7 @@
 #include "engine/quant.h"
 #include "engine/rope.h"
 #include "engine/rows.h"
+#include "engine/switched.h"
 #include "engine/tensor_forms.h"
 #include "engine/xielu.h"
 
@@ -41,7 +42,8 @@ struct slice {
 /* The tensor that holds a row of the new one; *row: its number there. */
 static const struct pp_tensor *holder(const struct slice *s, int64_t *row)
 {
-    if (s->item->head_dim)
+    const int64_t n_rows = s->item->from->ne[s->item->from->n_dims > 1];
+    if (s->item->head_dim && (!s->item->same_rows || *row < n_rows - s->item->same_rows))
         *row = pp_hf_row(*row, s->item->head_dim);
     if (s->item->heads && !s->item->heads->columns)
         *row = pp_state_row(s->item->heads, *row);
@@ -296,6 +298,13 @@ static int64_t permuted_head_dim(const struct pp_source *s, const struct pp_arch
     return hp->rope_neox != arch->gguf_neox && pp_arch_rows(arch, name) != PP_ROWS_SAME ? hp->head_dim : 0;
 }
 
+/* With that, how many rows behind them have the same order: values in a matrix with queries and keys. */
+static int64_t rows_behind(const struct pp_source *s, const struct pp_arch *arch, const char *name)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    return pp_arch_rows(arch, name) == PP_ROWS_QKV ? hp->n_head_kv * hp->head_dim : 0;
+}
+
 /* Everything that is to be written. */
 struct export_list {
     struct pp_export_item *items;       /* room for two more than twice as many as the source has tensors */
@@ -310,6 +319,12 @@ struct export_list {
     } *joined;                          /* [n_joined]: matrices of heads, in one; or names of what is by keys */
     size_t n_joined;
     struct pp_state_order *orders;      /* [n_tensors] */
+    struct switched {
+        struct switched *next;
+        const struct pp_tensor **parts; /* those, one behind the other */
+        void *none;                     /* the first one's data */
+        struct pp_tensor each[];
+    } *switched;                        /* matrices of the model's own adapters, of each tensor those */
 };
 
 /* Matrices of heads, where the family's files have those of keys and of values in one: of the former, that one. */
@@ -363,6 +378,38 @@ static enum pp_code list_parts(const struct pp_source *s, const struct pp_tensor
     return t->n_dims == 2 && t->ne[1] == n_rows
                ? PP_OK : pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld rows, not %lld", t->name, (long long)t->ne[1],
                                  (long long)n_rows);
+}
+
+/* A half of the model's own adapters, of a folder: GGUF has zeros before the first one's. */
+static enum pp_code list_switched(const struct pp_source *s, const struct pp_tensor *t, uint32_t type,
+                                  struct export_list *list, struct pp_error *err)
+{
+    const int64_t n = t->ne[2];
+    const size_t size = t->size / (size_t)n;
+    struct switched *made = pp_calloc(1, sizeof *made + (size_t)(n + 1) * sizeof *made->each);
+    if (!made)
+        return pp_fail_nomem(err, t->name);
+    made->next = list->switched;
+    list->switched = made;
+    made->parts = pp_calloc((size_t)n + 1, sizeof *made->parts);
+    made->none = pp_calloc(size, 1);
+    if (!made->parts || !made->none)
+        return pp_fail_nomem(err, t->name);
+    struct pp_tensor *each = made->each;
+    const struct pp_tensor **parts = made->parts;
+    for (int64_t k = 0; k <= n; k++) {
+        each[k] = *t;
+        each[k].n_dims = 2;
+        each[k].ne[2] = 1;
+        each[k].size = size;
+        each[k].data = k ? (const uint8_t *)t->data + (size_t)(k - 1) * size : made->none;
+        parts[k] = &each[k];
+    }
+    pp_buf_add(&list->names, t->name, strlen(t->name) + 1);
+    list->items[list->n++] = (struct pp_export_item){
+        .from = parts[0], .parts = parts, .n_parts = n + 1, .type = type, .factor = 1.0f,
+        .head_dim = permuted_head_dim(s, pp_arch_by_name(pp_source_hparams(s)->arch), t->name)};
+    return PP_OK;
 }
 
 /* GGUF has an expert's matrices in one tensor; number: in the name of the first's. */
@@ -444,6 +491,10 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
             code = stack_experts(s, t, number, types[i], list, err);
             continue;
         }
+        if (pp_is_of_switched(pp_source_hparams(s), t->name) && !pp_source_gguf(s)) {
+            code = list_switched(s, t, types[i], list, err);
+            continue;
+        }
         if (number_by_keys(arch, t->name) >= 0) {
             code = list_parts(s, t, number_by_keys(arch, t->name), types[i], list, err);
             continue;
@@ -451,6 +502,7 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
         const bool reordered = !pp_source_gguf(s) && pp_state_order(pp_source_hparams(s), t->name, &list->orders[i]);
         const struct pp_export_item item = {.from = t, .name = t->name, .type = types[i], .factor = 1.0f,
                                             .head_dim = permuted_head_dim(s, arch, t->name),
+                                            .same_rows = rows_behind(s, arch, t->name),
                                             .heads = reordered ? &list->orders[i] : NULL};
         list->items[list->n++] = item;
         const float scale = arch->gguf_scaled_output && !pp_source_gguf(s) ? pp_source_hparams(s)->logit_scale : 0.0f;
@@ -537,6 +589,12 @@ enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const u
     pp_free(list.parts);
     pp_free(list.joined);
     pp_free(list.orders);
+    for (struct switched *next, *made = list.switched; made; made = next) {
+        next = made->next;
+        pp_free(made->parts);
+        pp_free(made->none);
+        pp_free(made);
+    }
     pp_buf_free(&list.names);
     return code;
 }

@@ -22,6 +22,7 @@ struct pp_export_item {
     const struct pp_source *source; /* whose pages are let go of once they are read; or NULL */
     const char *name;             /* in the new file */
     uint32_t type;                /* there; its block divides from->ne[0] */
+    int64_t same_rows;            /* with head_dim: so many of the last rows stay where they are */
     int64_t head_dim;             /* > 0: rows of heads of this size go from Hugging Face's order to GGUF's; 0: as is */
     enum pp_key_part part;        /* or rows of such a part of `from`, which has them by keys; `source` says how many */
     const struct pp_state_order *heads; /* or rows or columns of states go from one order to the other; NULL: as is */

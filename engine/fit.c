@@ -8,6 +8,7 @@
 #include "engine/kv.h"
 #include "engine/model.h"
 #include "engine/source.h"
+#include "engine/switched.h"
 
 static uint64_t plus(uint64_t a, uint64_t b)
 {
@@ -140,6 +141,17 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     return (rows * values + 8 * (uint64_t)info->n_vocab) * sizeof(float) + OF_THREADS;
 }
 
+/* What the model's own adapters take once they are held; about as much as in the file. */
+static uint64_t switched_bytes(const struct pp_model *m)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < pp_source_n_tensors(m->source); i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(m->source, i);
+        bytes += pp_is_of_switched(pp_source_hparams(m->source), t->name) ? t->size : 0;
+    }
+    return bytes;
+}
+
 struct pp_memory_need pp_model_memory(const struct pp_model *m, enum pp_kv_type type, int64_t n_ctx, int max_rows)
 {
     struct pp_memory_need need = {0};
@@ -154,7 +166,7 @@ struct pp_memory_need pp_model_memory(const struct pp_model *m, enum pp_kv_type 
     for (int i = 0; i < m->plan.n_experts; i++)
         add_experts(&need, &m->plan.experts[i]);
     need.kv = pp_model_kv_bytes(m, type, n_ctx);
-    need.work = work_bytes(m, max_rows);
+    need.work = work_bytes(m, max_rows) + switched_bytes(m);
     return need;
 }
 

@@ -367,6 +367,7 @@ static enum pp_code transform(const struct pp_tensor *t, enum pp_hf_form form, c
     case PP_HF_WAYS_APART:
     case PP_HF_BACKWARDS:
     case PP_HF_EIGHTFOLD:
+    case PP_HF_ADAPTERS:
     case PP_HF_HALVES:
     case PP_HF_NUMBER:
     case PP_HF_FLAT:

@@ -134,6 +134,25 @@ static void describe(struct pp_adapter *a, const struct pp_adapter_file *f)
     a->info.targets = a->target_names;
 }
 
+static enum pp_code load_from(const struct pp_model *m, const char *path, const struct pp_adapter_file *f, bool exact,
+                              struct pp_adapter **out, struct pp_error *err)
+{
+    struct pp_adapter *a = new_adapter(m, path, f);
+    enum pp_code code = a ? pp_lora_load_targets(a, f, exact, err) : pp_fail_nomem(err, "an adapter");
+    if (!code)
+        code = take_invocation(a, f, err);
+    if (!code)
+        code = pp_adapter_file_check(f, err);
+    if (code) {
+        pp_adapter_free(a);
+        return code;
+    }
+    describe(a, f);
+    a->identity = adapter_identity(a);
+    *out = a;
+    return PP_OK;
+}
+
 static enum pp_code load(const struct pp_model *m, const char *path, bool exact, struct pp_adapter **out,
                          struct pp_error *err)
 {
@@ -144,22 +163,15 @@ static enum pp_code load(const struct pp_model *m, const char *path, bool exact,
         code = pp_adapter_file_open_for(path, pp_source_hparams(m->source), &f, err);
     if (code)
         return code;
-    struct pp_adapter *a = new_adapter(m, path, f);
-    code = a ? pp_lora_load_targets(a, f, exact, err) : pp_fail_nomem(err, "an adapter");
-    if (!code)
-        code = take_invocation(a, f, err);
-    if (!code)
-        code = pp_adapter_file_check(f, err);
-    if (code) {
-        pp_adapter_file_close(f);
-        pp_adapter_free(a);
-        return code;
-    }
-    describe(a, f);
+    code = load_from(m, path, f, exact, out, err);
     pp_adapter_file_close(f);
-    a->identity = adapter_identity(a);
-    *out = a;
-    return PP_OK;
+    return code;
+}
+
+enum pp_code pp_adapter_load_file(const struct pp_model *m, const struct pp_adapter_file *f, struct pp_adapter **out,
+                                  struct pp_error *err)
+{
+    return load_from(m, pp_source_path(m->source), f, false, out, err);
 }
 
 enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct pp_adapter **out, struct pp_error *err)

@@ -155,6 +155,10 @@ struct pp_adapter_target;
 enum pp_code pp_lora_load_targets(struct pp_adapter *a, const struct pp_adapter_file *f, bool exact,
                                   struct pp_error *err);
 
+/* lora.c: of a file that is open, which lies in the model's own. */
+enum pp_code pp_adapter_load_file(const struct pp_model *m, const struct pp_adapter_file *f, struct pp_adapter **out,
+                                  struct pp_error *err);
+
 /* lora_hold.c: A and B as floats, and as the kernels read them. */
 
 /* Work space of a load, which grows and serves one matrix after the other. Zeroed at first. */

@@ -380,11 +380,16 @@ static enum pp_code find_orders(const struct loading *l, const struct job *job, 
     struct pp_state_order heads;
     const struct pp_tensor *w = pp_plan_target(&l->a->model->plan, job->linear).w;
     const bool hf = pp_adapter_file_hf_order(l->file);
-    const bool pairs = hf != hp->rope_neox && pp_arch_rows(pp_arch_by_name(hp->arch), w->name) != PP_ROWS_SAME;
+    const enum pp_row_order order = pp_arch_rows(pp_arch_by_name(hp->arch), w->name);
+    const bool pairs = hf != hp->rope_neox && order != PP_ROWS_SAME;
     const bool reordered = !job->keys && is_reordered(l->a->model, w->name, hf, &heads);
     const bool inputs = reordered && heads.columns;
     const int64_t n = inputs ? w->ne[0] : w->ne[1];
     *orders = (struct pp_lora_orders){0};
+    if (pairs && order == PP_ROWS_QKV)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s changes %s, whose rows are in another order in this "
+                       "model's %s; that is not supported: use it with the %s", l->a->path, w->name,
+                       hf ? "GGUF file" : "folder", hf ? "folder" : "GGUF file");
     if (!reordered && !job->keys && (!job->target->n_out || (!pairs && !pp_adapter_is_by_rows(job->target))))
         return PP_OK;
     int32_t *rows = pp_lora_order_room(room, n);

@@ -281,6 +281,12 @@ static void hash_hparams(struct pp_sha256_stream *s, const struct pp_hparams *hp
                           (double)hp->rope_factor, (double)hp->rope_low_freq, (double)hp->rope_high_freq,
                           (long long)hp->rope_orig_ctx, (double)hp->rope_attn_factor, (double)hp->rope_beta_fast,
                           (double)hp->rope_beta_slow);
+    if (hp->switched.n) {
+        const size_t size = (size_t)hp->switched.n * sizeof *hp->switched.token;
+        pp_sha256_update(s, hp->switched.token, size);
+        pp_sha256_update(s, hp->switched.read_as, size);
+        pp_sha256_update(s, &hp->switched.gain, sizeof hp->switched.gain);
+    }
     if (hp->window)
         n += (size_t)snprintf(text + n, sizeof text - n, "window %lld\n", (long long)hp->window);
     if (hp->rope_scaling == PP_ROPE_LONG) /* cosines are the larger the longer it is */

@@ -9,6 +9,7 @@
 #include "engine/arch/arch.h"
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
+#include "engine/switched.h"
 
 static enum pp_tier_kind kind_of(const struct pp_op *op)
 {
@@ -294,6 +295,7 @@ static enum pp_code check_all_used(const struct pp_source *s, const struct pp_pl
                             is_of_shared(pp_source_hparams(s), t->name) ||
                             is_of_idle_index(pp_source_hparams(s), t->name) || is_of_no_mixture(s, t->name) ||
                             pp_is_for_pictures(pp_source_hparams(s), t->name) ||
+                            pp_is_of_switched(pp_source_hparams(s), t->name) ||
                             is_of_block(pp_source_hparams(s), t->name) ||
                             is_of_difference(pp_source_hparams(s), t->name) ||
                             is_gain(pp_source_hparams(s), t->name) ||

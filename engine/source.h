@@ -19,6 +19,7 @@ enum {
     PP_MAX_EXPERTS = 1024,     /* of a layer */
     PP_MAX_EXPERTS_USED = 64,  /* by a row */
     PP_MAX_STREAMS = 16,
+    PP_MAX_SWITCHED = 64,      /* adapters that a model has within itself */
     PP_HASH_TOKENS = 4,     /* that have an embedding together, by hashes */
     PP_HASH_HEADS = 64,     /* of those, for all numbers of tokens */
     PP_COMPRESS_PICKED = 4,    /* positions of a block of which an index picks */
@@ -78,6 +79,13 @@ struct pp_hparams {
         int64_t seed;       /* that multipliers were made from */
         int64_t multiplier[PP_HASH_TOKENS], n_rows[PP_HASH_HEADS];
     } hashed;
+    /* LoRAs of its matrices that a model has within itself, n of them: each has a token that switches it on for what
+     * comes behind, and that is read as another one (switched.c). A folder's tensors are of `rank`. */
+    struct pp_switched_tokens {
+        int64_t n, rank;
+        float gain;
+        int32_t token[PP_MAX_SWITCHED], read_as[PP_MAX_SWITCHED];
+    } switched;
     int64_t n_embd_layer;   /* values of an input that each layer has for itself; 0: there is none */
     int64_t n_stream;       /* residual streams, of which layers read the first and write all; 0: there is one */
     bool hyper;             /* or each part of a layer reads a sum of them and writes to all, by numbers that are made

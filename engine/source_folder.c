@@ -186,6 +186,13 @@ static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor 
         made[0].size = pp_type_row_bytes(t->type, t->ne[0]);
         return pp_source_add(s, &made[0], pp_buf_cstr(name), false, err);
     }
+    if (form == PP_HF_ADAPTERS) { /* where they lie */
+        made[0] = *t;
+        made[0].n_dims = 3;
+        made[0].ne[2] = t->ne[2] * t->ne[3];
+        made[0].ne[3] = 1;
+        return pp_source_add(s, &made[0], pp_buf_cstr(name), false, err);
+    }
     if (form == PP_HF_EXPERTS_FLAT) {
         const enum pp_code code = pp_hf_stack(t, &s->hp, &made[0], err);
         return code ? code : pp_source_add(s, &made[0], pp_buf_cstr(name), false, err);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/engine_int.h"
+#include "engine/switched.h"
 
 static enum pp_code no_pages(const struct pp_kv_pool *kv, struct pp_error *err)
 {
@@ -156,8 +157,10 @@ static enum pp_code place_rows(struct pp_engine *e, const struct pp_row *rows, i
         };
         for (int t = 0; t < e->n_tiers; t++)
             b->pages[t] = s->tier[t].page_data;
+        const int previous = s->tree || e->switched ? previous_row(rows, i) : PP_PARENT_COMMITTED;
         if (s->tree)
-            code = place_in_tree(e, rows, i, b, previous_row(rows, i), err);
+            code = place_in_tree(e, rows, i, b, previous, err);
+        e->parents[i] = !s->tree || rows[i].parent == PP_PARENT_PREVIOUS ? previous : rows[i].parent;
         b->adapters = pp_seq_adapters_at(s, b->position);
         e->wanted[i] = rows[i].out;
         if (rows[i].out != PP_OUT_NONE) {
@@ -166,6 +169,8 @@ static enum pp_code place_rows(struct pp_engine *e, const struct pp_row *rows, i
         }
         s->added++;
     }
+    if (!code && e->switched)
+        pp_switched_rows(e, e->parents, n, rows);
     return code ? code : place_ends(e, rows, n, err);
 }
 

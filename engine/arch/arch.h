@@ -22,6 +22,7 @@ enum pp_row_order {
     PP_ROWS_SAME,
     PP_ROWS_Q, /* interleaved within each of n_head heads */
     PP_ROWS_K, /* interleaved within each of n_head_kv heads */
+    PP_ROWS_QKV, /* of both, with v's behind them, which are the same; only written */
 };
 
 /* What a tensor of a Hugging Face folder needs to become one of ours, which are as GGUF files have them. */
@@ -88,6 +89,8 @@ enum pp_hf_form {
     PP_HF_WHOLE,          /* a matrix of whole numbers, I32 or I64 */
     PP_HF_BACKWARDS,      /* a matrix of heads that turn the other way round: the rows of the second half of each have
                              the other sign; only read */
+    PP_HF_ADAPTERS,       /* [n, 1, n_out, n_in]: matrices of n adapters, before which files have one of zeros; only
+                             read */
     PP_HF_EIGHTFOLD,      /* a matrix that is an eighth of ours, whose heads' norms have an epsilon 64 times as large */
 };
 

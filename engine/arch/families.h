@@ -36,6 +36,7 @@ extern const struct pp_arch pp_arch_ernie45_vl, pp_arch_olmo_hybrid, pp_arch_kim
 extern const struct pp_arch pp_arch_cohere2moe, pp_arch_plamo, pp_arch_plamo2, pp_arch_plamo3, pp_arch_chameleon;
 extern const struct pp_arch pp_arch_opt, pp_arch_gptneo, pp_arch_codegen, pp_arch_persimmon, pp_arch_xglm;
 extern const struct pp_arch pp_arch_biogpt, pp_arch_zaya, pp_arch_step3, pp_arch_dots3note;
+extern const struct pp_arch pp_arch_granite_switch;
 extern const struct pp_arch pp_arch_paddleocr, pp_arch_deepseek2_ocr, pp_arch_cogvlm;
 extern const struct pp_arch pp_arch_cwm, pp_arch_ministral, pp_arch_vaultgemma;
 extern const struct pp_arch pp_arch_talkie;

@@ -85,7 +85,6 @@ static const struct {
     {"reformermodelwithlmhead", "attention to positions of the same hash, and layers that are reversed"},
     {"xlm", "embeddings of languages, and text that is cut into words as Moses does it"},
     {"xlmwith", "embeddings of languages, and text that is cut into words as Moses does it"},
-    {"graniteswitch", "adapters that tokens switch on"},
     {"paligemma", "a prompt of which all is seen at once"},
     {"gptneoxjapanese", "a tokenizer for Japanese of its own"},
     {"moshi", sound},
