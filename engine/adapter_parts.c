@@ -6,7 +6,7 @@
 
 bool pp_adapter_is_of_experts(const char *name)
 {
-    static const char *const kinds[] = {".ffn_gate", ".ffn_up", ".ffn_down"};
+    static const char *const kinds[] = {".attn_v", ".ffn_gate", ".ffn_up", ".ffn_down"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const char *at = strstr(name, kinds[i]);
         at = at ? at + strlen(kinds[i]) : "";

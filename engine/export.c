@@ -271,6 +271,7 @@ enum pp_code pp_export_items(struct pp_gguf_writer *w, const struct pp_export_it
 bool pp_export_keeps_f32(const struct pp_tensor *t)
 {
     static const char *const ends[] = {"_norm.weight", ".bias", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight",
+                                       "attn_v_gate.weight",
                                        "position_embd.weight", "token_types.weight",
                                        "ssm_conv1d.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight",
                                        "ssm_conv1d_v.weight", "shortconv.conv.weight", ".attn_qk_conv.weight",

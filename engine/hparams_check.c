@@ -131,6 +131,11 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
         code = pp_check_range("feed-forward size of an expert", hp->n_ff_expert, 1, 1 << 22, err);
     if (!code && hp->n_expert)
         code = pp_check_range("feed-forward size of the shared expert", hp->n_ff_shared, 0, 1 << 22, err);
+    if (!code)
+        code = pp_check_range("number of experts of values", hp->n_value_expert, 0, PP_MAX_EXPERTS, err);
+    if (!code && hp->n_value_expert)
+        code = pp_check_range("number of experts of values used", hp->n_value_expert_used, 1,
+                              hp->n_value_expert < PP_MAX_EXPERTS_USED ? hp->n_value_expert : PP_MAX_EXPERTS_USED, err);
     if (!code && hp->n_expert_share)
         code = pp_check_range("number of experts that share one", hp->n_expert_share, 1, hp->n_expert, err);
     if (!code && hp->n_expert_share && hp->n_expert % hp->n_expert_share != 0)

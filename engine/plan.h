@@ -282,6 +282,7 @@ struct pp_experts {
     /* Without `up` an expert is one matrix, W_down x. What experts give may stand side by side, without weights, that
      * of the one with the largest logit first; and each may read a part of the input, that one the first. */
     bool apart, of_parts;
+    bool applied;                                    /* without `up`: fn(W_down x) is what an expert gives */
     enum pp_fn fn;
     float bound;                                     /* PP_FN_SILU_BOUNDED's and PP_FN_SILU_WITHIN's */
     const struct pp_tensor *const *gate, *const *up; /* [n / share], each [n_ff, n_in]; gate NULL: W_down(fn(W_up x)) */

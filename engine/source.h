@@ -242,6 +242,10 @@ struct pp_hparams {
                                PP_LAYER_SHARED); 0: there are none */
     bool head_mixture;      /* queries, and what becomes of their heads' results, are made by those experts that a row
                                uses, as many heads each as there are of keys: JetMoE's */
+    int64_t n_value_expert, n_value_expert_used; /* layers with experts have values by such as well, of which each row
+                               uses so many: the sum of silu(W x), each with its weight: K2 Horizon's. 0: none */
+    bool flat_head_norms;   /* norms of heads have a vector for each, one behind the other: K2 Horizon's */
+    bool binary_gates;      /* what attention gives is multiplied by log2(1 + 2^g), g being attn_gate's product */
     bool convolved_heads;   /* queries and keys go through two convolutions and are of length 1, and half of the values
                                are those of the position before: ZAYA's */
     bool key_scores;        /* keys have a score of their own, which values give: Doge's */

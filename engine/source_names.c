@@ -15,8 +15,9 @@ static bool is_of_stream(const char *name)
 
 const char *pp_expert_number(const char *name)
 {
-    static const char *const kinds[] = {".ffn_gate.", ".ffn_up.", ".ffn_down.", ".ffn_gate_ch.", ".ffn_up_ch.",
-                                        ".ffn_down_ch.", "altup_proj.", "altup_unembd_proj.", ".ple_embd."};
+    static const char *const kinds[] = {".attn_v.", ".ffn_gate.", ".ffn_up.", ".ffn_down.", ".ffn_gate_ch.",
+                                        ".ffn_up_ch.", ".ffn_down_ch.", "altup_proj.", "altup_unembd_proj.",
+                                        ".ple_embd."};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const char *at = strstr(name, kinds[i]);
         at = at ? at + strlen(kinds[i]) : NULL;
@@ -46,6 +47,8 @@ bool pp_stack_is_flat(const char *name)
 
 int64_t pp_stack_size(const struct pp_hparams *hp, const char *name)
 {
+    if (strstr(name, ".attn_v.") || strstr(name, ".attn_v_exps."))
+        return hp->n_value_expert;
     const int64_t share = is_of_share(name) && hp->n_expert_share ? hp->n_expert_share : 1;
     return is_of_stream(name) ? hp->n_stream - 1 : is_of_table(name) ? hp->hashed.parts : hp->n_expert / share;
 }

@@ -158,6 +158,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(no_output_norm), ONE(n_embd_in),
         ONE(qkv_pieces), ONE(post_norms), ONE(differential), ONE(n_noise_head), ONE(poly_gates), ONE(key_scores),
         ONE(yarn_log_multiplier), ONE(n_loops), ONE(loops_unnormed), ONE(head_mixture), ONE(n_scan_head),
+        ONE(n_value_expert), ONE(n_value_expert_used), ONE(binary_gates),
         ONE(query_scale), ONE(attn_log_length), ONE(dense_beside), ONE(router_softcap),
         ONE(n_index_head), ONE(index_dim), ONE(index_top_k), ONE(index_halves), ONE(hyper),
         ONE(index_block), ONE(index_local), ONE(index_pooled), ONE(stream_mean), ONE(stream_rank), ONE(state_sigmoids),

@@ -9,8 +9,8 @@ static bool find_matrices(struct builder *b, int l, const char *kind, int64_t n_
                           struct pp_experts *e)
 {
     const struct pp_hparams *hp = b->hp;
-    e->n = (int)hp->n_expert;
-    e->n_used = (int)hp->n_expert_used;
+    e->n = e->applied ? (int)hp->n_value_expert : (int)hp->n_expert;
+    e->n_used = e->applied ? (int)hp->n_value_expert_used : (int)hp->n_expert_used;
     e->down = pp_plan_matrices(b->p, b->s, e->n, n_out, n_in, b->err, "blk.%d.%s", l, kind);
     return e->down != NULL;
 }
@@ -38,5 +38,38 @@ bool pp_head_mixture_result(struct builder *b, int l)
         return false;
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->tiled,
                           .in2 = b->head_router, .out = b->delta});
+    return true;
+}
+
+bool pp_has_mixed_values(const struct builder *b, int l)
+{
+    return b->hp->n_value_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
+}
+
+bool pp_mixed_values_router(struct builder *b, int l)
+{
+    const int router = pp_plan_linear(b->p, b->s, b->hp->n_value_expert, b->hp->n_embd, b->err, "blk.%d.attn_v_gate",
+                                      l);
+    if (router < 0)
+        return false;
+    pp_plan_linear_bias(b->p, router, NULL); /* it only chooses */
+    add_linear(b, l, router, b->normed, b->head_router);
+    return true;
+}
+
+bool pp_mixed_values(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    struct pp_experts e = {.applied = true, .fn = PP_FN_SILU, .shares = hp->expert_shares,
+                           .sigmoids = hp->expert_sigmoids, .scale = hp->expert_scale};
+    if (!find_matrices(b, l, "attn_v", b->n_v, hp->n_embd, &e))
+        return false;
+    if (pp_decoder_has(b, l, "attn_v_gate.bias") &&
+        !(e.choice_bias = pp_plan_tensor(b->s, 0, e.n, b->err, "blk.%d.attn_v_gate.bias", l)))
+        return false;
+    if (!add_norm(b, l, "attn_norm", b->x, b->normed)) /* once more: what a projection reads is not kept */
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
+                          .in2 = b->head_router, .out = b->v});
     return true;
 }

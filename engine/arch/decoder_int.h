@@ -51,7 +51,7 @@ struct builder {
     int k_rotated;           /* the rest of k */
     int pairs;               /* of a difference of attention: values, two heads of which lie side by side; `values`
                                 are those before */
-    int head_router;         /* of a mixture of heads: what experts are chosen by */
+    int head_router;         /* of a mixture of heads or of values: what experts are chosen by */
     int step_bias;           /* of scans side by side: what is added to steps */
     /* With convolved heads: queries and keys as they come, behind the first convolution, what that was at the last
      * position, and what its heads become; of each head of queries the mean with its key's, and of those the keys';
@@ -192,6 +192,11 @@ void pp_difference_slots(struct builder *b);
 /* A mixture of heads: from `normed`, which it makes anew, to `tiled`, and from there to `delta`. */
 bool pp_head_mixture_queries(struct builder *b, int l);
 bool pp_head_mixture_result(struct builder *b, int l);
+/* A mixture of values, which only layers with experts have: what they are chosen by, of `normed`, which other
+ * projections read, too; and behind those from `normed`, which it makes anew, to `v`. */
+bool pp_has_mixed_values(const struct builder *b, int l);
+bool pp_mixed_values_router(struct builder *b, int l);
+bool pp_mixed_values(struct builder *b, int l);
 /* Filtered queries and keys, and values, from `normed`. */
 bool pp_shared_share(struct builder *b, int l);
 bool pp_filtered_heads(struct builder *b, int l);

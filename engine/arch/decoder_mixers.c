@@ -10,7 +10,7 @@
 /* --- attention ------------------------------------------------------------------------------------------------ */
 
 /* The vectors of a norm of heads: one for all of them, with what is added behind if there is something, or one for
- * each. */
+ * each, in rows or, in some families, one behind the other. */
 static bool find_head_norm(struct builder *b, const char *name, int64_t n_heads, struct pp_op *norm)
 {
     const int64_t n = b->shape.head_dim;
@@ -19,7 +19,9 @@ static bool find_head_norm(struct builder *b, const char *name, int64_t n_heads,
     const struct pp_tensor *t = pp_source_tensor(b->s, full);
     norm->centred = b->d->layer_norm || b->d->centred_heads;
     norm->scale = b->d->head_eps;
-    norm->weight = pp_plan_tensor(b->s, t && t->n_dims > 1 ? n_heads : 0, n, b->err, "%s", full);
+    norm->weight = b->hp->flat_head_norms
+                       ? pp_plan_rows(b->p, b->s, n_heads, n, b->err, "%s", full)
+                       : pp_plan_tensor(b->s, t && t->n_dims > 1 ? n_heads : 0, n, b->err, "%s", full);
     snprintf(full, sizeof full, "%s.bias", name);
     if (norm->weight && pp_source_tensor(b->s, full) &&
         !(norm->bias = pp_plan_tensor(b->s, norm->weight->n_dims > 1 ? n_heads : 0, n, b->err, "%s", full)))
@@ -139,6 +141,8 @@ static bool add_qkv(struct builder *b, int l)
         return true;
     }
     const bool paired = b->hp->differential;
+    if (pp_has_mixed_values(b, l))
+        return pp_mixed_values_router(b, l);
     if ((v = pp_plan_linear(b->p, b->s, paired ? b->n_kv : b->n_v, n_embd, b->err, "blk.%d.attn_v", l)) < 0)
         return false;
     add_linear(b, l, v, in, paired ? b->values : b->v);
@@ -147,6 +151,11 @@ static bool add_qkv(struct builder *b, int l)
         add_take(b, l, b->q_gate, 2 * b->hp->head_dim, b->hp->head_dim, b->hp->head_dim, b->att_gate);
     }
     return true;
+}
+
+static bool gates_attention(const struct builder *b)
+{
+    return b->d->gated_attention || b->hp->binary_gates;
 }
 
 /* Behind q, k and v, which read the same: a gate for each value, or one for each head. */
@@ -159,9 +168,29 @@ static bool add_attention_gate(struct builder *b, int l)
     return gate >= 0;
 }
 
+/* log2(1 + 2^g) = softplus(g ln 2) / ln 2, in the gates' place; and what attention gave, times that. */
+static void add_binary_gating(struct builder *b, int l)
+{
+    const float ln2 = 0.69314718f;
+    struct pp_op op = {.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = ln2, .layer = l, .in = b->att_gate,
+                       .in2 = NONE, .out = b->att_gate};
+    add(b, op);
+    op.fn = PP_FN_SOFTPLUS;
+    op.scale = 0;
+    add(b, op);
+    op.fn = PP_FN_SCALE;
+    op.scale = 1 / ln2;
+    add(b, op);
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->att_gate, .in2 = b->att, .out = b->att});
+}
+
 /* What attention gave, times what is made of the gates' numbers. */
 static void add_gating(struct builder *b, int l)
 {
+    if (b->hp->binary_gates) {
+        add_binary_gating(b, l);
+        return;
+    }
     struct pp_op op = {.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->att_gate, .in2 = b->att,
                        .out = b->att};
     if (b->d->gated_attention && (b->d->soft_gates || b->hp->head_gates)) {
@@ -287,7 +316,7 @@ static bool add_attention(struct builder *b, int l)
                           .period = n_picked ? hp->index_block : 0, .pooled = n_picked && hp->index_pooled});
     if (hp->differential && !pp_difference_result(b, l))
         return false;
-    if (b->d->gated_attention || b->d->gated_queries)
+    if (gates_attention(b) || b->d->gated_queries)
         add_gating(b, l);
     if (hp->attn_value_scale != 0.0f)
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = hp->attn_value_scale, .layer = l,
@@ -673,7 +702,8 @@ static bool is_mamba(const struct builder *b, int l)
 
 bool pp_mixer_input(struct builder *b, int l)
 {
-    if (is_attention(b, l) && (!add_qkv(b, l) || (b->d->gated_attention && !add_attention_gate(b, l)) ||
+    if (is_attention(b, l) && (!add_qkv(b, l) || (gates_attention(b) && !add_attention_gate(b, l)) ||
+                               (pp_has_mixed_values(b, l) && !pp_mixed_values(b, l)) ||
                                (pp_blocks_picked(b, l) && !pp_blocks_input(b, l))))
         return false;
     if (pp_reads_memory(b, l))
@@ -745,12 +775,12 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     set_shape(b, widest);
     if (!hp->kv_lora_rank)
         b->att = pp_plan_slot(p, b->n_att);
-    if ((b->d->gated_attention || b->d->gated_queries) && !hp->kv_lora_rank)
+    if ((gates_attention(b) || b->d->gated_queries) && !hp->kv_lora_rank)
         b->att_gate = pp_plan_slot(p, b->n_att);
     if (hp->heads_tiled)
         b->tiled = pp_plan_slot(p, b->n_q);
-    if (hp->head_mixture)
-        b->head_router = pp_plan_slot(p, hp->n_expert);
+    if (hp->head_mixture || hp->n_value_expert)
+        b->head_router = pp_plan_slot(p, hp->head_mixture ? hp->n_expert : hp->n_value_expert);
     if (hp->differential)
         pp_difference_slots(b);
     if (hp->loops_mixed)

@@ -113,7 +113,6 @@ static const struct {
     {"pangupromoe", "experts that are picked from each of several groups"},
     {"pangupromoev2", "keys and values that belong to no position (param_sink_number), in front of all others"},
     {"panguultramoe", "norms in front of and behind each part beside latent attention"},
-    {"k2horizonmoe", "its mixtures of experts (MoVA)"},
     {"phixtral", "a mixture of experts in Phi 2's layers"},
     {"mobilellm", "layers that neighbours share (layer_sharing)"},
     {"internlm2ve", "experts for pictures within layers"},

@@ -84,6 +84,7 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->bound = from->bound;
     x->apart = from->apart;
     x->of_parts = from->of_parts;
+    x->applied = from->applied;
     x->n_in = (from->up ? from->up : from->down)[0]->ne[0];
     x->n_ff = from->up ? from->up[0]->ne[1] : 0;
     x->n_out = from->down[0]->ne[1];
@@ -522,6 +523,10 @@ static void sum_row(const struct pp_cpu *c, const struct stage *s, int row, int6
         for (int j = 0; j < x->n_used; j++)
             memcpy(out + j * x->n_out, result_at(r, x, place[j]) + at, (size_t)n * sizeof *out);
         return;
+    }
+    for (int j = 0; x->applied && j < x->n_used; j++) {
+        float *y = result_at(r, x, place[j]) + at;
+        c->ops->apply(x->fn, 0, y, n, y);
     }
     const int first = first_place(x, place);
     float *sum = (first < 0 ? r->kept + row * r->kept_stride : result_at(r, x, place[first])) + at;

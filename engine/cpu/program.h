@@ -83,6 +83,7 @@ struct experts {
     const float *scales;        /* [n_matrices * share]: of those that have matrices; or NULL */
     const float *bias;          /* [n_out], or NULL */
     bool apart, of_parts;       /* results side by side; each reads a part of the input */
+    bool applied;               /* fn of a single matrix's */
     enum pp_fn fn;
     float bound;
     int64_t n_in, n_ff, n_out;
