@@ -99,7 +99,7 @@ static int stored_zero(const struct pp_rows *r, int64_t row, int64_t g)
     const uint8_t *z = r->zeros;
     switch (r->zeros_as) {
     case PP_ZEROS_ACROSS:
-        return (int)(load32(z + 4 * (g * (r->n_rows / per) + row / per)) >> across_place(row) * r->bits & 15);
+        return (int)(load32(z + 4 * (g * (pp_rows_in_words(r) / per) + row / per)) >> across_place(row) * r->bits & 15);
     case PP_ZEROS_STACKED:
         return (int)(load32(z + 4 * (row / per * r->n_groups + g)) >> (int)(row % per) * r->bits &
                      ((1u << r->bits) - 1));
@@ -108,7 +108,7 @@ static int stored_zero(const struct pp_rows *r, int64_t row, int64_t g)
     case PP_ZEROS_BYTES:
         return (int8_t)z[row * r->zero_stride + g];
     default:
-        return (int)stream_at(z + g * (r->n_rows * r->bits / 8), row, r->bits);
+        return (int)stream_at(z + g * (pp_rows_in_words(r) * r->bits / 8), row, r->bits);
     }
 }
 
@@ -142,7 +142,7 @@ static void words_groups(const struct pp_rows *r, int64_t first, int64_t n, stru
         for (int64_t i = 0; i < n; i++) {
             const int64_t row = pp_rows_there(r, first + i);
             t->zero[i * r->n_groups + g] = zero_of(r, row, g);
-            t->scale[i * r->n_groups + g] = pp_number(&r->scales, g * r->n_rows + row);
+            t->scale[i * r->n_groups + g] = pp_number(&r->scales, g * pp_rows_in_words(r) + row);
         }
     pp_rows_sweep_groups(r, n);
 }
@@ -150,13 +150,14 @@ static void words_groups(const struct pp_rows *r, int64_t first, int64_t n, stru
 /* The integers that begin in a row's word w; the last one may end in the next. */
 static void down_word(const struct pp_rows *r, int64_t w, int64_t row, uint8_t *q)
 {
-    const uint32_t word = load32(r->weights + 4 * (w * r->n_rows + row)), mask = (uint32_t)((1ull << r->bits) - 1);
+    const int64_t width = pp_rows_in_words(r);
+    const uint32_t word = load32(r->weights + 4 * (w * width + row)), mask = (uint32_t)((1ull << r->bits) - 1);
     const int64_t begin = (32 * w + r->bits - 1) / r->bits, end = (32 * w + 31) / r->bits + 1;
     for (int64_t c = begin; c < end && c < r->n_cols; c++) {
         const int shift = (int)(c * r->bits - 32 * w);
         uint64_t v = word;
         if (shift + r->bits > 32)
-            v |= (uint64_t)load32(r->weights + 4 * ((w + 1) * r->n_rows + row)) << 32;
+            v |= (uint64_t)load32(r->weights + 4 * ((w + 1) * width + row)) << 32;
         q[c] = (uint8_t)(v >> shift & mask);
     }
 }
@@ -167,7 +168,7 @@ static void down_tile(const struct pp_rows *r, int64_t first, int64_t n, struct 
     for (int64_t w = 0; w < r->n_cols * r->bits / 32; w++) {
         for (int64_t i = 0; i < n; i++)
             down_word(r, w, pp_rows_there(r, first + i), t->q + i * r->n_cols);
-        pp_rows_sweep_past(&past, r->weights + 4 * (w + 1) * r->n_rows);
+        pp_rows_sweep_past(&past, r->weights + 4 * (w + 1) * pp_rows_in_words(r));
     }
     pp_rows_sweep_end(&past, r->weights + pp_rows_weights_size(r));
     words_groups(r, first, n, t);
@@ -176,13 +177,14 @@ static void down_tile(const struct pp_rows *r, int64_t first, int64_t n, struct 
 static void across_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
 {
     struct pp_rows_sweep past = pp_rows_sweep(r, n, r->weights);
+    const int64_t width = pp_rows_in_words(r) / 8;
     for (int64_t c = 0; c < r->n_cols; c++) {
         for (int64_t i = 0; i < n; i++) {
             const int64_t row = pp_rows_there(r, first + i);
-            const uint32_t word = load32(r->weights + 4 * (c * (r->n_rows / 8) + row / 8));
+            const uint32_t word = load32(r->weights + 4 * (c * width + row / 8));
             t->q[i * r->n_cols + c] = (uint8_t)(word >> 4 * across_place(row) & 15);
         }
-        pp_rows_sweep_past(&past, r->weights + 4 * (c + 1) * (r->n_rows / 8));
+        pp_rows_sweep_past(&past, r->weights + 4 * (c + 1) * width);
     }
     pp_rows_sweep_end(&past, r->weights + pp_rows_weights_size(r));
     words_groups(r, first, n, t);

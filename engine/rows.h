@@ -86,6 +86,7 @@ struct pp_rows {
     /* FP4, FLOATS: the rows are row_first, row_first + row_step ... of what is there; TURNED: of each matrix the
      * columns. Else row_step is 1; with n_head they are rows row_first ... in our order */
     int64_t row_first, row_step;
+    int64_t rows_there;         /* DOWN, ACROSS: rows of what is there, if these are some of them; 0: these are all */
     int64_t n_head, n_head_kv, head_dim; /* what is there has the rows of one head of k after the other: of the heads of
                                    q that go with it, of it, and of v's; n_head 0: it is in our order, or with head_dim
                                    every row_step-th head is, the first row being row_first */
@@ -115,6 +116,12 @@ static inline int64_t pp_way_row(int64_t ways, int64_t row)
 
 float pp_number(const struct pp_numbers *n, int64_t i); /* the i-th; NAN where E8M0 or E4M3 say so */
 
+/* How many rows words of integers are of. */
+static inline int64_t pp_rows_in_words(const struct pp_rows *r)
+{
+    return r->rows_there ? r->rows_there : r->n_rows;
+}
+
 /* Which row of what is there a row of ours is, by row_first, row_step and heads. */
 int64_t pp_rows_there(const struct pp_rows *r, int64_t row);
 
@@ -124,8 +131,7 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
 enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err);
 /* Leaves rows 0, 2, 4 ... of each matrix of a stack of FP4 in r, and makes odd those between. n_rows is even. */
 void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd);
-/* *part: rows first .. first + n - 1 of r as a matrix of their own. False: what they are made of does not lie
- * together. */
+/* *part: rows first .. first + n - 1 of r as a matrix of their own. False: that cannot be told apart from others'. */
 bool pp_rows_cut(const struct pp_rows *r, int64_t first, int64_t n, struct pp_rows *part);
 /* Lets go of what rows first .. first + n - 1 are made of (pp_map_let_go), as far as it lies together; with the last
  * row of all that is left. */

@@ -34,7 +34,7 @@ size_t pp_rows_weights_size(const struct pp_rows *r)
     case PP_FORM_BOTH:
         return 0; /* another tensor has them, too */
     default:
-        return n * (size_t)r->bits / 8;
+        return (size_t)(pp_rows_in_words(r) * r->n_cols) * (size_t)r->bits / 8;
     }
 }
 
@@ -44,20 +44,51 @@ static void skip_numbers(struct pp_numbers *n, int64_t count)
         n->data += (size_t)count * number_size(n);
 }
 
+/* Likewise zero points of so many rows; false: those of others are in the same word. */
+static bool skip_zeros(struct pp_rows *r, int64_t rows)
+{
+    const int64_t per = 32 / r->bits;
+    if (!r->zeros)
+        return true;
+    if (r->zeros_as == PP_ZEROS_ALONG)
+        r->zeros += 4 * rows * r->zero_stride;
+    else if (r->zeros_as == PP_ZEROS_BYTES)
+        r->zeros += rows * r->zero_stride;
+    else if (r->zeros_as == PP_ZEROS_STACKED)
+        r->zeros += 4 * (rows / per * r->n_groups);
+    else
+        return false;
+    return r->zeros_as != PP_ZEROS_STACKED || rows % per == 0;
+}
+
 bool pp_rows_cut(const struct pp_rows *r, int64_t first, int64_t n, struct pp_rows *part)
 {
-    const bool lie_together = (r->form == PP_FORM_STREAM && !r->zeros) || (r->form == PP_FORM_FP4 && !r->pitch) ||
-                              (r->form == PP_FORM_FP8 && r->block_rows == 1);
-    if (!lie_together || r->n_head || r->row_first || r->row_step != 1)
+    if (r->n_head || r->head_dim || r->row_first || r->row_step != 1)
         return false;
     *part = *r;
     part->n_rows = n;
-    part->weights += first * (r->form == PP_FORM_STREAM ? r->row_bytes
-                              : r->form == PP_FORM_FP4  ? r->n_cols / 2
-                                                        : r->n_cols);
-    skip_numbers(&part->scales, first * r->scale_stride);
-    skip_numbers(&part->offsets, first * r->scale_stride);
-    return true;
+    switch (r->form) {
+    case PP_FORM_DOWN: /* within words of all rows */
+    case PP_FORM_ACROSS:
+        part->rows_there = r->n_rows;
+        part->row_first = first;
+        return true;
+    case PP_FORM_STREAM:
+        part->weights += first * r->row_bytes;
+        skip_numbers(&part->scales, first * r->scale_stride);
+        skip_numbers(&part->offsets, first * r->scale_stride);
+        return skip_zeros(part, first);
+    case PP_FORM_FP4:
+        part->weights += first * (r->n_cols / 2);
+        skip_numbers(&part->scales, first * r->scale_stride);
+        return !r->pitch;
+    case PP_FORM_FP8: /* from a block's first row on, or all within a block */
+        part->weights += first * r->n_cols;
+        skip_numbers(&part->scales, first / r->block_rows * r->scale_stride);
+        return first % r->block_rows == 0 || first / r->block_rows == (first + n - 1) / r->block_rows;
+    default:
+        return false;
+    }
 }
 
 static int64_t n_scales(const struct pp_rows *r)
@@ -72,7 +103,7 @@ static int64_t n_scales(const struct pp_rows *r)
     case PP_FORM_TABLE:
         return r->codes ? 0 : r->n_rows * r->n_cols / r->block;
     default:
-        return r->n_groups * r->n_rows;
+        return r->n_groups * pp_rows_in_words(r);
     }
 }
 
@@ -84,7 +115,7 @@ static size_t zeros_size(const struct pp_rows *r)
     case PP_ZEROS_BYTES:
         return (size_t)(r->n_rows * r->zero_stride);
     default:
-        return (size_t)(r->n_groups * r->n_rows * r->bits / 8);
+        return (size_t)(r->n_groups * pp_rows_in_words(r) * r->bits / 8);
     }
 }
 

@@ -11,6 +11,7 @@
 #include "engine/gguf.h"
 #include "engine/safetensors.h"
 #include "engine/source.h"
+#include "tests/adapter_folder.h"
 #include "tests/packed_folder.h"
 #include "tests/random_array.h"
 #include "tests/small_model.h"
@@ -216,17 +217,19 @@ static const char *folder(const char *text, bool mlx, bool plain)
     return dir;
 }
 
-/* As MLX has it, with the matrices of layers and the output quantised; what is left of them becomes the model's. */
+/* As MLX has it, with the matrices of layers quantised, and in its own forms and FP8 the output, which has no whole
+ * words of others; what is left of them becomes the model's. */
 static const char *packed(const char *form, const char *whole)
 {
     const char *dir = folder_of(TEXT ", " USUAL_BLOCK, whole);
     struct tensor_file f = {.leave_out = NULL};
+    const bool output = strncmp(form, "mlx", 3) == 0 || strncmp(form, "fp8", 3) == 0;
     for (int i = 0; i < n_arrays; i++) {
         const struct array *a = &arrays[i];
         const int64_t shape[] = {a->rows ? a->rows : a->cols, a->cols};
         char name[96];
         name_of(i, true, name);
-        if (i == OUTPUT || (i >= FIRST && a->rows)) {
+        if ((i == OUTPUT && output) || (i >= FIRST && a->rows)) {
             name[strlen(name) - strlen(".weight")] = 0;
             packed_matrix(&f, packed_form(form), &(struct packed_options){0}, name, 0, a->rows, a->cols, a->values);
         } else {
@@ -274,12 +277,55 @@ static void jina_vlm(void **state)
     drop();
 }
 
+/* A LoRA by the folder's names, on the folder and on the file that was made of it. */
+static void adapted(void **state)
+{
+    static const int kinds[] = {QKV, O, UP_GATE, DOWN};
+    const char *file = fresh_path("jina-vlm-adapted.gguf"), *converted = fresh_path("jina-vlm-adapter.gguf");
+    struct folder f = {.random = 13};
+    struct pp_error err;
+    (void)state;
+    make();
+    const char *dir = folder(TEXT ", " USUAL_BLOCK, false, false);
+    assert_ok(pp_convert_to_gguf(dir, file, &(struct pp_convert_options){0}, &err), err);
+    for (int l = 0; l < LAYERS; l++)
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+            const struct array *a = &arrays[FIRST + l * OF_LAYER + kinds[i]];
+            char name[96];
+            name_of(FIRST + l * OF_LAYER + kinds[i], false, name);
+            name[strlen(name) - strlen(".weight")] = 0;
+            folder_add_merged(&f, name, 2, 1.5, a->values, a->rows, a->cols);
+        }
+    double *want = wanted();
+    const char *adapter = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 3}");
+    assert_adapted(dir, adapter, want, VOCAB, 2e-4);
+    assert_adapted(file, adapter, want, VOCAB, 2e-4);
+    assert_ok(pp_convert_to_gguf(adapter, converted, &(struct pp_convert_options){.base = dir}, &err), err);
+    assert_adapted(file, converted, want, VOCAB, 2e-4);
+    folder_empty(&f);
+    pp_free(want);
+    drop();
+}
+
 static void quantised(void **state)
 {
+#define GPTQ(bits)                                                                                                     \
+    ", \"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": " #bits ", \"group_size\": 32}"
+#define COMPRESSED(bits)                                                                                               \
+    ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "                                           \
+    "\"format\": \"pack-quantized\", \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], "                    \
+    "\"weights\": {\"num_bits\": " #bits ", \"type\": \"int\"}}}, \"ignore\": [\"lm_head\"]}"
     static const char *const forms[][2] = {
         {"mlx-2", ", \"quantization\": {\"bits\": 2, \"group_size\": 32}"},
         {"mlx-mxfp4", ", \"quantization\": {\"bits\": 4, \"group_size\": 32, \"mode\": \"mxfp4\"}"},
         {"mlx-mxfp8", ", \"quantization\": {\"bits\": 8, \"group_size\": 32, \"mode\": \"mxfp8\"}"},
+        {"fp8-tensor", ", \"quantization_config\": {\"quant_method\": \"fp8\"}"},
+        {"gptq-order", GPTQ(4)},
+        {"gptq-2", GPTQ(2)},
+        {"awq-32", ", \"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 32, "
+                   "\"version\": \"gemm\"}"},
+        {"ct-4-zero", COMPRESSED(4)},
+        {"ct-2", COMPRESSED(2)},
     };
     (void)state;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
@@ -292,12 +338,12 @@ static void quantised(void **state)
         pp_free(want);
         drop();
     }
-    /* one scale for all rows of a matrix is not cut with them */
+    /* a block that both halves are in is not cut */
     struct pp_source *s;
     struct pp_error err;
     make();
-    assert_int_not_equal(pp_source_open(packed("fp8-tensor", ", \"quantization_config\": {\"quant_method\": \"fp8\"}"),
-                                        &s, &err), PP_OK);
+    assert_int_not_equal(pp_source_open(packed("fp8", ", \"quantization_config\": {\"quant_method\": \"fp8\", "
+                                                      "\"weight_block_size\": [128, 128]}"), &s, &err), PP_OK);
     if (!strstr(err.text, "another order"))
         fail_msg("%s", err.text);
     drop();
@@ -348,7 +394,7 @@ static void refused(void **state)
 
 TEST_GROUP(jina_vlm)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(jina_vlm), cmocka_unit_test(quantised),
-                                       cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(jina_vlm), cmocka_unit_test(adapted),
+                                       cmocka_unit_test(quantised), cmocka_unit_test(refused)};
     return cmocka_run_group_tests_name("jina_vlm", tests, NULL, NULL);
 }
