@@ -135,8 +135,9 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
                        "adapter %s changes %s, which folders of the family %s multiply when they are read, and this "
                        "model does not say by what: use it with the folder that it was made for", a->path, t->name,
                        m->info.arch);
+    const bool by_rows = t->form == PP_HF_SCALED || t->form == PP_HF_BACKWARDS; /* as B's are, and nothing else's */
     if (pp_adapter_form_fits(t) ||
-        (t->form == PP_HF_SCALED && !t->weight.data && !t->tokens.data && !t->bias.data && !t->b_bias.data))
+        (by_rows && !t->weight.data && !t->tokens.data && !t->bias.data && !t->b_bias.data))
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED,
                    "adapter %s changes %s, which models of the family %s keep in another form than we compute with; "
@@ -342,6 +343,14 @@ static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error 
 
 /* --- matrices ---------------------------------------------------------------------------------------------------- */
 
+/* What a row of the model's was multiplied by: its number, or the other sign within heads that turn the other way. */
+static float row_scale(const struct pp_hparams *hp, enum pp_hf_form form, const char *name, int64_t row)
+{
+    if (form == PP_HF_BACKWARDS)
+        return row % hp->head_dim < hp->head_dim / 2 ? 1 : -1;
+    return pp_hf_row_scale(hp, name, row);
+}
+
 /* B A of a matrix whose rows were multiplied when they were read. */
 static enum pp_code scale_rows(const struct loading *l, const struct job *job, const struct pp_tensor *w,
                                struct pp_lora_halves *halves, struct pp_error *err)
@@ -351,7 +360,7 @@ static enum pp_code scale_rows(const struct loading *l, const struct job *job, c
     float *b = (float *)(uintptr_t)halves->values[1]; /* the room's */
     for (int64_t r = 0; r < w->ne[1]; r++)
         for (int64_t k = 0; k < rank; k++)
-            b[r * rank + k] *= pp_hf_row_scale(hp, w->name, r);
+            b[r * rank + k] *= row_scale(hp, job->target->form, w->name, r);
     return pp_lora_look(l->a, w->name, rank * w->ne[0], rank * w->ne[1], halves, err);
 }
 
@@ -363,7 +372,7 @@ static enum pp_code load_halves(const struct loading *l, const struct job *job, 
     enum pp_code code =
         job->tokens ? pp_lora_token_halves(l->a, job->target, w, room, halves, err)
                     : pp_lora_read(l->a, job->target, w->ne[1], orders, room, halves, err);
-    if (!code && job->target->form == PP_HF_SCALED)
+    if (!code && (job->target->form == PP_HF_SCALED || job->target->form == PP_HF_BACKWARDS))
         code = scale_rows(l, job, w, halves, err);
     if (code)
         return code;

@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "engine/quant.h"
 #include "engine/safetensors.h"
+#include "tests/adapter_folder.h"
 #include "tests/gguf_file.h"
 #include "tests/packed_folder.h"
 #include "tests/random_array.h"
@@ -340,6 +341,37 @@ static void numbers_within(void **state)
     drop();
 }
 
+/* A LoRA by the folder's names, of queries and keys, whose heads turn the other way, too. */
+static void adapted(void **state)
+{
+    static const int kinds[] = {Q, K, V, O, GATE, UP, DOWN};
+    const char *file = fresh_path("talkie-adapted.gguf");
+    struct folder f = {.random = 11};
+    struct pp_error err;
+    (void)state;
+    make();
+    const char *dir = folder_without(NULL, "lm_head.weight");
+    assert_ok(pp_convert_to_gguf(dir, file, &(struct pp_convert_options){0}, &err), err);
+    for (int l = 0; l < LAYERS; l++)
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+            const struct array *a = &arrays[3 + l * OF_LAYER + kinds[i]];
+            char name[96];
+            made_name(3 + l * OF_LAYER + kinds[i], name);
+            name[strlen(name) - strlen(".weight")] = 0;
+            folder_add_merged(&f, name, 2, 1.5, a->values, a->rows, a->cols);
+        }
+    double *want = wanted();
+    const char *adapter = folder_write_peft(&f, "{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 3}");
+    assert_adapted(dir, adapter, want, VOCAB, 2e-4);
+    assert_adapted(file, adapter, want, VOCAB, 2e-4);
+    const struct pp_convert_options to = {.base = dir};
+    assert_int_equal(pp_convert_to_gguf(adapter, fresh_path("talkie-no.gguf"), &to, &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "another form"));
+    folder_empty(&f);
+    pp_free(want);
+    drop();
+}
+
 /* Folders in forms of other programs: signs of halves of heads change there, too. */
 static void quantised(void **state)
 {
@@ -384,6 +416,7 @@ static void incomplete(void **state)
 TEST_GROUP(talkie)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(talkie), cmocka_unit_test(numbers_within),
-                                       cmocka_unit_test(quantised), cmocka_unit_test(incomplete)};
+                                       cmocka_unit_test(adapted), cmocka_unit_test(quantised),
+                                       cmocka_unit_test(incomplete)};
     return cmocka_run_group_tests_name("talkie", tests, NULL, NULL);
 }
