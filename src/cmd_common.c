@@ -17,6 +17,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "engine/base/wish.h"
 #include "engine/convert.h"
 #include "src/adapter_names.h"
 #include "src/json_numbers.h"
@@ -25,11 +26,17 @@
 /* --- signals, talk, exit ---------------------------------------------------------------------------------- */
 
 static struct pp_cancel stop; /* the signal handler has no other way to reach it */
+static struct pp_wish wish;
 
 static void on_stop(int sig)
 {
-    (void)sig;
+    const int error = errno;
+    if (pp_wish_again(&wish) && sig != SIGHUP) {
+        signal(sig, SIG_DFL);
+        raise(sig); /* it is blocked until this returns */
+    }
     pp_cancel_request(&stop);
+    errno = error;
 }
 
 struct pp_cancel *pp_cli_begin(void)
@@ -37,12 +44,11 @@ struct pp_cancel *pp_cli_begin(void)
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction sa = {.sa_handler = on_stop}, old;
     sigemptyset(&sa.sa_mask);
-    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
-        sa.sa_flags = signals[i] == SIGHUP ? 0 : (int)SA_RESETHAND;
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             sigaction(signals[i], &sa, NULL); /* without SA_RESTART: a wait for input or output ends */
-    }
     signal(SIGPIPE, SIG_IGN);
+    pp_wish_reset(&wish);
     pp_cancel_reset(&stop);
     return &stop;
 }

@@ -18,9 +18,9 @@
 
 /* --- signals, talk, exit ---------------------------------------------------------------------------------- */
 
-/* SIGINT, SIGTERM and SIGHUP ask the command to stop through the object returned (a second SIGINT or SIGTERM kills;
- * SIGHUP comes twice when a window is closed); SIGPIPE becomes an error of write. Signals that the caller of the
- * program had ignored stay ignored. Call it once, first. */
+/* SIGINT, SIGTERM and SIGHUP ask the command to stop through the object returned (a second SIGINT or SIGTERM, later
+ * than 0.3 s after the first signal, kills; SIGHUP never does); SIGPIPE becomes an error of write. Signals that the
+ * caller of the program had ignored stay ignored. Call it once, first. */
 struct pp_cancel *pp_cli_begin(void);
 /* "pippin: ...\n" on stderr, safe for a terminal. */
 void pp_cli_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

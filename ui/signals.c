@@ -11,13 +11,14 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/wish.h"
 
 enum { STACK_BYTES = 64 * 1024, PATIENCE_MS = 3000 };
 
 static struct {
     int pipe[2];
     atomic_uint pending;
-    atomic_bool terminated;
+    struct pp_wish terminated;
     void (*restore)(void);
     char *stack;
 } sig = {.pipe = {-1, -1}};
@@ -64,7 +65,7 @@ static void on_gentle(int number)
 {
     int error = errno;
     unsigned bit = bit_of(number);
-    if (number == SIGTERM && atomic_exchange(&sig.terminated, true))
+    if (number == SIGTERM && pp_wish_again(&sig.terminated))
         die_of(number);
     if (bit == PP_SIGNAL_QUIT)
         alarm(1);
@@ -90,7 +91,7 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
 {
     sig.restore = restore;
     atomic_store(&sig.pending, 0);
-    atomic_store(&sig.terminated, false);
+    pp_wish_reset(&sig.terminated);
     if (pipe2(sig.pipe, O_CLOEXEC | O_NONBLOCK) != 0)
         return pp_fail(err, PP_ERR_IO, "no pipe for signals: %s", strerror(errno));
     sig.stack = pp_malloc(STACK_BYTES);

@@ -12,7 +12,7 @@ enum pp_signal {
     PP_SIGNAL_STOP = 2,    /* SIGTSTP from outside; Ctrl-Z is a key here */
     PP_SIGNAL_RESUMED = 4, /* SIGCONT, unless after pp_signals_suspend */
     PP_SIGNAL_INTERRUPT = 8, /* SIGINT */
-    PP_SIGNAL_QUIT = 16,   /* SIGHUP, SIGTERM: save and leave. A second SIGTERM kills at once; SIGHUP comes
+    PP_SIGNAL_QUIT = 16,   /* SIGHUP, SIGTERM: save and leave. A second SIGTERM kills (wish.h); SIGHUP comes
                             * twice when a window is closed, from its shell and from the terminal. A terminal
                             * that takes nothing for three seconds after them is given up: standard output is
                             * /dev/null then */

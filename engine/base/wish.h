@@ -1,0 +1,33 @@
+/* wish.h - a signal that asks to stop, and the next one, which means it.
+ *
+ * Not every second signal is a second wish: timeout(1) sends its signal to the process and then once more to the whole
+ * group, a terminal and a shell both tell that a window is closed. */
+#ifndef PP_BASE_WISH_H
+#define PP_BASE_WISH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/clock.h"
+
+struct pp_wish {
+    _Atomic uint64_t first_ns; /* of the clock; 0: none yet */
+};
+
+/* Whether this signal is a wish of its own after an earlier one: it came more than 0.3 s later than the first. For
+ * signal handlers, in any thread. */
+static inline bool pp_wish_again(struct pp_wish *w)
+{
+    enum { SAME_WISH_NS = 300000000 };
+    const uint64_t now = pp_now_ns();
+    uint64_t first = 0;
+    return !atomic_compare_exchange_strong(&w->first_ns, &first, now) && now - first > SAME_WISH_NS;
+}
+
+static inline void pp_wish_reset(struct pp_wish *w)
+{
+    atomic_store(&w->first_ns, 0);
+}
+
+#endif
