@@ -35,9 +35,10 @@ enum {
     PARTS = PP_GROUP_ROWS / LANES, /* vectors of a group */
     SLICE_BYTES = 4 * LANES,       /* of a vector's share */
     STREAM_ACTS = 8,               /* activation rows that meet streaming weights */
-    STREAM_MOST = 48,              /* that meet them eight by eight, see by_eights() */
     TILE_ACTS = 6,                 /* activation rows at a time that meet opened weights, */
     PAIR = 2,                      /* of that many vectors: 12 integer sums, 12 float sums */
+    FETCH_AT_ONCE = 256,           /* bytes of weights that are asked for at once */
+    SUMS_AFTER = 4,                /* blocks of a tile, the next one's sums are asked for */
     SLAB = 512,                    /* activation rows between two openings of the same weights */
     SPAN = 64 * CHUNK,             /* blocks of streaming weights whose activations are made ready at once */
 };
@@ -500,7 +501,10 @@ INLINE void halved_block(const enum kind kind, const uint8_t *w, const struct si
 }
 
 /* Rows i to i + M - 1; `fetch_at` and `fetch_step`: of the bytes that are asked for, from where on, and how many per
- * block. */
+ * block: a line or a few at the tile's begin, more of them block by block. Sums of the tile that comes next are asked
+ * for, too. Two cores of a Zen 5, 512 rows, billions of multiply-adds a second, medians of 25 turns: Q4_0 434 and 479
+ * without and with requests of sums and fewer of weights, Q6_K 330 and 380, in a calmer minute 489 and 528, 424 and
+ * 458. */
 INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64_t i0, size_t fetch_at,
                          size_t fetch_step, const int vectors, const int M)
 {
@@ -509,7 +513,11 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
     const struct side *s = job->side + i0;
     const int8_t *q[TILE_ACTS];
     float *y = job->y + i0 * job->y_stride;
+    const bool at_once = fetch_step * CHUNK <= FETCH_AT_ONCE;
     fvec acc[PAIR][TILE_ACTS];
+    if (at_once)
+        UNROLL for (int p = 0; p < PAIR; p++)
+            fetch(job->next[p] + fetch_at, fetch_step * CHUNK);
     UNROLL for (int i = 0; i < M; i++)
     {
         q[i] = job->q + (i0 + i) * job->q_stride;
@@ -524,9 +532,14 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
                 isum[p][i] = first_sum(kind, s + i, b, 0);
         UNROLL for (int t = 0; t < TOGETHER; t++)
         {
-            fetch(job->next[0] + fetch_at, fetch_step);
-            fetch(job->next[1] + fetch_at, fetch_step);
-            fetch_at += fetch_step;
+            if (!at_once) {
+                fetch(job->next[0] + fetch_at, fetch_step);
+                fetch(job->next[1] + fetch_at, fetch_step);
+                fetch_at += fetch_step;
+            }
+            if (b + t == SUMS_AFTER)
+                UNROLL for (int i = 0; i < M; i++)
+                    fetch((const uint8_t *)(y + (M + i) * job->y_stride), (size_t)vectors * sizeof(fvec));
             if (t) {
                 w += opened_bytes(kind, vectors, LANES);
                 UNROLL for (int p = 0; p < vectors; p++)
@@ -551,10 +564,19 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
             f_store_some(y + i * job->y_stride + LANES * p, job->live[p], acc[p][i]);
 }
 
+/* Activation rows of a tile. Sums of halves and of blocks do not fit the registers together with those of six rows, so
+ * that some are kept in memory. On a Zen 5 four rows are faster then, billions of multiply-adds a second, medians of 25
+ * turns: Q6_K 466 and 494, IQ2_XS 367 and 386; on an Emerald Rapids slower, 385 and 360, 325 and 297. */
+INLINE int tile_height(const enum kind kind)
+{
+    return is_halved(kind) && pp_stream_way == PP_STREAM_SOON ? 4 : TILE_ACTS;
+}
+
 /* All rows of a job, in tiles of nearly equal height. */
 INLINE void tile_products(const enum kind kind, const struct tile_job *job, const int vectors)
 {
-    int64_t n_tiles = (job->m + TILE_ACTS - 1) / TILE_ACTS;
+    const int HEIGHT = tile_height(kind);
+    int64_t n_tiles = (job->m + HEIGHT - 1) / HEIGHT;
     size_t step = (job->next_bytes + (size_t)(n_tiles * job->n_blocks) - 1) / (size_t)(n_tiles * job->n_blocks);
     for (int64_t t = 0; t < n_tiles; t++) {
         int64_t i = t * job->m / n_tiles, end = (t + 1) * job->m / n_tiles;
@@ -829,10 +851,15 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
  * are read anew for each eight instead of being opened for all. Two cores of a Zen 4, AVX-512, 9, 16, 24 and 48 rows of
  * Q4_0, ms a pass, with tiles 18.4, 30.0, 37.6 and 70.5, by eights 14.1, 22.4, 34.6 and 67.3; of Q8_0 24.9, 30.4, 41.3
  * and 75.7, and 20.5, 26.0, 35.8 and 69.6. On an Emerald Rapids tiles take 30.6, 36.3, 49.7 and 91.7, eights 35.3,
- * 40.1, 62.2 and 118. */
-static bool by_eights(void)
+ * 40.1, 62.2 and 118. On a Zen 5, 9, 12, 16 and 24 rows, billions of multiply-adds a second, with tiles and by eights:
+ * Q4_K 236, 288, 314, 397 and 309, 345, 359, 366; Q4_0 276, 334, 325, 430 and 297, 278, 375, 362; Q6_K 216, 210, 256,
+ * 297 and 242, 247, 269, 286; Q8_0 233, 305, 322, 401 and 199, 280, 282, 329. */
+INLINE bool by_eights(const uint32_t type, int64_t m)
 {
-    return pp_stream_way == PP_STREAM_FAR;
+    enum { MOST = 48, MOST_OF_ZEN_5 = 16 };
+    return pp_stream_way == PP_STREAM_FAR    ? m <= MOST
+           : pp_stream_way == PP_STREAM_SOON ? m <= MOST_OF_ZEN_5 && type != PP_TYPE_Q8_0
+                                             : false;
 }
 
 INLINE void matmul(const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
@@ -843,7 +870,7 @@ INLINE void matmul(const uint32_t type, const struct pp_matrix *w, int64_t row0,
         stream(type, w, row0, row1, x, m, y, y_stride, scratch, true);
     else if (m <= STREAM_ACTS)
         stream(type, w, row0, row1, x, m, y, y_stride, scratch, false);
-    else if (m <= STREAM_MOST && by_eights()) {
+    else if (by_eights(type, m)) {
         for (int64_t i = 0; i < m; i += STREAM_ACTS) {
             const struct pp_acts some = pp_acts_from(x, i);
             stream(type, w, row0, row1, &some, m - i < STREAM_ACTS ? m - i : STREAM_ACTS, y + i * y_stride, y_stride,
