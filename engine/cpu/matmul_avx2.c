@@ -81,6 +81,14 @@ INLINE __m256 signed_bytes(const int8_t *p)
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
 
+/* Asks for what lies further on than block b of a group whose blocks have 32 bytes of scales, all in front, and so many
+ * of weights. */
+INLINE void ask_ahead(const uint8_t *group, size_t weights, int64_t n_cols, int64_t b, enum pp_stream_way how)
+{
+    enum { SCALES = 32 };
+    stream_ahead_apart(group, SCALES, weights, (size_t)n_cols / 32, (size_t)b, how);
+}
+
 /* |w| <= 128 times activations with the sign of w: 2 * 128 * 127 just fits 16 bits, so every product is widened at
  * once. */
 INLINE void tile_q8_0(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
@@ -88,11 +96,10 @@ INLINE void tile_q8_0(const struct act_tile *x, int64_t b, const uint8_t *group,
 {
     const uint8_t *scales = group + 32 * (x->block0 + b);
     const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 8 * PP_SLICE * (x->block0 + b);
-    enum { PACE = 8 * PP_SLICE + 32 }; /* of a block, scales included: the pace at which the group is used */
     const int8_t *q = x->q + 32 * M * b;
     __m256i isum[2 * MAX_ACTS];
     if (asks == ASKS_STREAM)
-        stream_ahead(group + PACE * (x->block0 + b), PACE, x->how);
+        ask_ahead(group, 8 * PP_SLICE, n_cols, x->block0 + b, x->how);
     else if (asks == ASKS_NEAR)
         UNROLL for (size_t v = 0; v < 8; v++)
             fetch_line(w, PP_NEAR_AHEAD + PP_SLICE * v);
@@ -148,11 +155,10 @@ INLINE void tile_q4_0(const struct act_tile *x, int64_t b, const uint8_t *group,
 {
     const uint8_t *scales = group + 32 * (x->block0 + b);
     const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 4 * PP_SLICE * (x->block0 + b);
-    enum { PACE = 4 * PP_SLICE + 32 }; /* as above */
     const int8_t *q = x->q + 32 * M * b;
     __m256i words[2 * MAX_ACTS];
     if (asks)
-        stream_ahead(group + PACE * (x->block0 + b), PACE, x->how);
+        ask_ahead(group, 4 * PP_SLICE, n_cols, x->block0 + b, x->how);
     UNROLL for (int v = 0; v < 4; v++)
     {
         /* Four rows fill the registers with their sums for both halves only if activations are met once. */

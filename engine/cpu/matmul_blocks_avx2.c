@@ -270,7 +270,6 @@ INLINE void few_open(const uint32_t type, open_fn *open, const uint8_t *group, i
 INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t live,
                       const struct act_tile *x, float *y, int64_t y_stride, int64_t m, const int M)
 {
-    const size_t pace = pp_pack_group_bytes(type, n_cols) / (size_t)(n_cols / 32);
     struct indexes n[2][SUBS][INDEXES];
     __m256 acc[2][FEW_ROWS];
     const int64_t rows = M ? M : m;
@@ -293,7 +292,7 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
             UNROLL for (int t = 0; t < together; t++)
             {
                 if (h == 0)
-                    stream_ahead(group + pace * (size_t)(x->block0 + b + t), pace, x->how);
+                    stream_blocks_ahead(type, group, n_cols, x->block0 + b + t, x->how);
                 few_open(type, open, group, n_cols, x->block0 + b + t, h, n[h], &w[t]);
                 for (int64_t i = 0; i < rows; i++) {
                     const __m256i sum = few_sum(type, &w[t], x, (b + t) * rows + i);

@@ -11,12 +11,6 @@ enum {
     BESIDE_AHEAD = 8, /* blocks from a line of scales to the one it asks for */
 };
 
-/* Whether all scales of a group lie before all of its weights. */
-INLINE bool scales_apart(const uint32_t type)
-{
-    return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
-}
-
 /* Whether a byte is two weights. */
 INLINE bool has_two_digits(const uint32_t type)
 {
@@ -167,12 +161,11 @@ INLINE int64_t beside_rows(const uint32_t type, const struct pp_matrix *w, int64
         fvec acc[BESIDE], twin[BESIDE];
         UNROLL for (int g = 0; g < GROUPS; g++)
             acc[g] = b0 ? f_load_some(y + row + PP_GROUP_ROWS * g, LANES) : f_zero();
-        const uint8_t *used = groups.first + pace_of(type) * (size_t)b0;
-        for (int64_t b = 0; b < n_blocks; b += STEP, used += (size_t)STEP * pace_of(type)) {
+        for (int64_t b = 0; b < n_blocks; b += STEP) {
             const struct side *s = side + b / CHUNK;
             const int8_t *q = x->q + 32 * (b0 + b);
             if (GROUPS == 1)
-                stream_ahead(used, (size_t)STEP * pace_of(type), how);
+                ask_ahead(type, groups.first, w->n_cols, b0 + b, how);
             const struct beside_step at = {b0 + b, n_blocks - b, s, (int)(b % CHUNK), q};
             multiply_beside(type, &groups, &at, false, twin, acc, GROUPS);
             if (is_twins(kind_of(type))) {

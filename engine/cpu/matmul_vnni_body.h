@@ -253,6 +253,23 @@ INLINE size_t pace_of(const uint32_t type)
     return type == PP_TYPE_Q8_0 ? 544 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 288;
 }
 
+/* Whether all scales of a group lie before all of its weights. */
+INLINE bool scales_apart(const uint32_t type)
+{
+    return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
+}
+
+/* Asks for what lies further on than block b of a group, and the other one of two that are multiplied together. */
+INLINE void ask_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, enum pp_stream_way how)
+{
+    enum { SCALES = 32 };
+    const size_t pace = pace_of(type), n = (size_t)n_cols / 32;
+    if (scales_apart(type))
+        stream_ahead_apart(group, SCALES, pace - SCALES, n, (size_t)b, how);
+    else
+        stream_ahead(group + pace * (size_t)b, pace * (size_t)blocks_together(type), how);
+}
+
 /* Block b of a chunk and of one group with M rows. near: each line of weights, once loaded, asks for another. twin:
  * what the first of two twins gives is left there for the second one, which is odd. */
 INLINE void stream_block(const uint32_t type, const struct block *w, const bool odd, const struct side *s, int b,
@@ -321,19 +338,17 @@ INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_co
 {
     const enum pp_stream_way how = stream_way_of(x, M);
     const uint8_t *next = block_at(type, group + pp_pack_group_bytes(type, n_cols), n_cols, b0).bytes;
-    const size_t pace = pace_of(type);
     const int STEP = blocks_together(type);
-    const uint8_t *used = group + pace * (size_t)b0;
     const int8_t *q[STREAM_ACTS];
     fvec twin[PARTS][STREAM_ACTS];
     UNROLL for (int i = 0; i < M; i++)
         q[i] = x->q + i * x->q_stride + 32 * b0;
     for (int64_t c = 0; c < n_blocks; c += CHUNK, side += M) {
         int n = n_blocks - c < CHUNK ? (int)(n_blocks - c) : CHUNK, b = 0;
-        for (; b < n; b += STEP, used += (size_t)STEP * pace) {
+        for (; b < n; b += STEP) {
             struct block even = block_at(type, group, n_cols, b0 + c + b);
             if (!near)
-                stream_ahead(used, (size_t)STEP * pace, how);
+                ask_ahead(type, group, n_cols, b0 + c + b, how);
             stream_block(type, &even, false, side, b, q, acc, twin, near, M);
             if (near && !alone && n_blocks - c <= CHUNK)
                 fetch(next + PP_NEAR_AHEAD / CHUNK * b, PP_NEAR_AHEAD / CHUNK);

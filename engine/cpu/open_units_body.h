@@ -158,7 +158,6 @@ OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, i
                      int64_t from, int64_t to, int row, const struct few_job *job, const int M)
 {
     enum { MOST = ROWS / 4 };
-    const size_t pace = pp_pack_group_bytes(type, n_cols) / (size_t)(n_cols / PP_ACT_BLOCK);
     const int64_t m = M ? M : job->m;
     const int together = is_twins(kind_of(type)) ? 2 : 1;
     fvec acc[MOST];
@@ -173,7 +172,7 @@ OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, i
         OPEN_UNROLL for (int t = 0; t < together; t++)
         {
             if (row == 0)
-                stream_ahead(group + pace * (size_t)(b0 + b + t), pace, job->how);
+                stream_blocks_ahead(type, group, n_cols, b0 + b + t, job->how);
             struct packed_at p = packed_at(type, group, n_cols, b0 + b + t);
             p.indexes = n[p.sub];
             if (ahead)
