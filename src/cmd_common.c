@@ -31,10 +31,10 @@ static struct pp_wish wish;
 static void on_stop(int sig)
 {
     const int error = errno;
-    if (pp_wish_again(&wish) && sig != SIGHUP) {
-        signal(sig, SIG_DFL);
-        raise(sig); /* it is blocked until this returns */
-    }
+    if (sig == SIGHUP)
+        pp_wish_again(&wish);
+    else
+        pp_wish_obey(&wish, sig);
     pp_cancel_request(&stop);
     errno = error;
 }

@@ -791,6 +791,18 @@ expect_match "a line in another encoding is refused, and the next one answered" 
 holds "and nothing of it is kept" sh -c "! grep -q '^[0-9a-f]\{16\} ' '$tmp/out'"
 printf '\001\n/sessions\n' | XDG_DATA_HOME="$tmp/bytes" "$pippin" --plain -n 1 >"$tmp/out" 2>&1; code=$?
 expect_match "a question without letters has no title, which is said" "$tmp/out" 'after 1 token, as set' '^[0-9a-f]{16}  \(without a title\)$'
+# As timeout(1) does; a second signal is there sooner or later than the first one's handler.
+mkfifo "$tmp/typed" && exec 9<>"$tmp/typed"
+for i in 1 2 3 4 5; do
+    "$pippin" --plain -n 4 <"$tmp/typed" >"$tmp/out" 2>&1 &
+    pid=$!
+    tries=0
+    while ! grep -q '^> ' "$tmp/out" && [ $tries -lt 500 ]; do sleep 0.02; tries=$((tries + 1)); done
+    kill -TERM $pid; sh -c "kill -TERM $pid" 2>/dev/null
+    wait $pid; code=$?; [ $code = 0 ] || break
+done
+exec 9>&-
+expect "a plain chat is left at a signal that comes twice" 0
 printf '%s\n' "$who" /new "$who" /fork "$who" /quit | timeout 60 "$pippin" --plain --temp 0 -n 4 >"$tmp/out" 2>&1; code=$?
 expect "a plain chat of several conversations" 0
 holds "answers in each of them" [ "$(grep -c '^stopped after 4' "$tmp/out")" = 3 ]

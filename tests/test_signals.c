@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "engine/base/cancel.h"
+#include "engine/base/wish.h"
 #include "src/cmd_common.h"
 #include "src/io.h"
 #include "tests/support.h"
@@ -63,29 +64,58 @@ static void twice(void **state)
     }
 }
 
-/* Nor while the end is saved, when the screen is closed already; Ctrl-C and SIGTERM end that. */
+/* Handlers run at once in two threads: the one that reads the clock first may come second. */
+static void at_once(void **state)
+{
+    struct pp_wish w = {.first_ns = pp_now_ns() + 1000000000};
+    (void)state;
+    assert_false(pp_wish_again(&w));
+    pp_wish_reset(&w);
+    assert_false(pp_wish_again(&w));
+    atomic_store(&w.first_ns, pp_now_ns() - 1000000000);
+    assert_true(pp_wish_again(&w));
+}
+
+/* How a process ends that gets a signal when the screen is closed already, and ends with SAVED if it lives; `before`:
+ * another one asked to leave, or 0; later: not just then. */
+static int status_behind(int before, int number, bool later)
+{
+    const pid_t pid = fork();
+    int status = 0;
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct pp_error err;
+        signal(SIGHUP, SIG_DFL);
+        if (pp_signals_open(nothing, &err) != PP_OK)
+            _exit(1);
+        if (before)
+            raise(before);
+        pp_signals_close();
+        if (later)
+            nanosleep(&(struct timespec){.tv_nsec = 400000000}, NULL);
+        raise(number);
+        _exit(SAVED);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+/* Nor while the end is saved, when the screen is closed already; Ctrl-C and SIGTERM end that, but not the SIGTERM that
+ * comes with the one that asked to leave. */
 static void behind_the_screen(void **state)
 {
     (void)state;
-    static const int numbers[] = {SIGHUP, SIGINT, SIGTERM};
-    for (int i = 0; i < 3; i++) {
-        const pid_t pid = fork();
-        int status = 0;
-        assert_true(pid >= 0);
-        if (pid == 0) {
-            struct pp_error err;
-            signal(SIGHUP, SIG_DFL);
-            if (pp_signals_open(nothing, &err) != PP_OK)
-                _exit(1);
-            pp_signals_close();
-            raise(numbers[i]);
-            _exit(SAVED);
-        }
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        if (numbers[i] == SIGHUP)
-            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == SAVED);
+    static const struct {
+        int before, number;
+        bool later, dies;
+    } cases[] = {{0, SIGHUP, false, false}, {0, SIGINT, false, true}, {0, SIGTERM, false, true},
+                 {SIGTERM, SIGTERM, false, false}, {SIGTERM, SIGTERM, true, true}, {SIGHUP, SIGTERM, false, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const int status = status_behind(cases[i].before, cases[i].number, cases[i].later);
+        if (cases[i].dies)
+            assert_true(WIFSIGNALED(status) && WTERMSIG(status) == cases[i].number);
         else
-            assert_true(WIFSIGNALED(status) && WTERMSIG(status) == numbers[i]);
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == SAVED);
     }
 }
 
@@ -190,7 +220,8 @@ static void last_words(void **state)
 TEST_GROUP(signals)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(twice), cmocka_unit_test(behind_the_screen), cmocka_unit_test(fault_in_io_thread),
+        cmocka_unit_test(twice), cmocka_unit_test(at_once), cmocka_unit_test(behind_the_screen),
+        cmocka_unit_test(fault_in_io_thread),
 #if !defined(__SANITIZE_THREAD__) /* whose runtime keeps a signal back while stdio writes, until that has returned */
         cmocka_unit_test(last_words),
 #endif

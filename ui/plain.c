@@ -11,6 +11,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "engine/base/wish.h"
 #include "src/cmd_common.h"
 #include "src/controller.h"
 #include "src/figures.h"
@@ -47,10 +48,21 @@ struct plain {
 
 static int wake[2] = {-1, -1};
 static atomic_int interrupts, terminated;
+static struct pp_wish wish; /* SIGTERM's */
+
+/* Also of SIGTERM alone while the end is saved. */
+static void on_wish(int number)
+{
+    const int error = errno;
+    pp_wish_obey(&wish, number);
+    errno = error;
+}
 
 static void on_signal(int number)
 {
     int error = errno;
+    if (number == SIGTERM)
+        on_wish(number);
     atomic_fetch_add(number == SIGINT ? &interrupts : &terminated, 1);
     ssize_t unused = write(wake[1], "", 1);
     (void)unused;
@@ -66,7 +78,7 @@ static bool install_signals(void)
     sigaction(SIGINT, &action, NULL);
     if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* as nohup leaves it */
         sigaction(SIGHUP, &action, NULL); /* twice where a window is closed: pp_signal */
-    action.sa_flags = (int)SA_RESETHAND; /* a second one kills at once */
+    pp_wish_reset(&wish);
     sigaction(SIGTERM, &action, NULL);
     return true;
 }
@@ -74,7 +86,7 @@ static bool install_signals(void)
 static void remove_signals(void)
 {
     signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
+    signal(SIGTERM, pp_wish_any(&wish) ? on_wish : SIG_DFL);
     signal(SIGHUP, SIG_IGN); /* a closed window comes twice, and the end is being saved */
     close(wake[0]);
     close(wake[1]);

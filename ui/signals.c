@@ -76,6 +76,14 @@ static void on_gentle(int number)
     errno = error;
 }
 
+/* SIGTERM once the screen is closed, if one has asked to leave: its echo may come while the end is saved. */
+static void on_saving(int number)
+{
+    const int error = errno;
+    pp_wish_obey(&sig.terminated, number);
+    errno = error;
+}
+
 static const int gentle[] = {SIGWINCH, SIGTSTP, SIGCONT, SIGINT, SIGHUP, SIGTERM};
 static const int of_keys[] = {SIGINT, SIGQUIT, SIGTSTP}; /* that a terminal sends to all of a job */
 static const int deadly[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT};
@@ -116,8 +124,12 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
 
 void pp_signals_close(void)
 {
-    for (size_t i = 0; i < sizeof gentle / sizeof gentle[0]; i++)
-        signal(gentle[i], gentle[i] == SIGHUP ? SIG_IGN : SIG_DFL); /* a closed window comes twice */
+    const bool asked = pp_wish_any(&sig.terminated);
+    for (size_t i = 0; i < sizeof gentle / sizeof gentle[0]; i++) {
+        const int number = gentle[i];
+        signal(number, number == SIGHUP ? SIG_IGN /* a closed window comes twice */
+                       : number == SIGTERM && asked ? on_saving : SIG_DFL);
+    }
     for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++) {
         struct sigaction old;
         sigaction(deadly[i], NULL, &old);

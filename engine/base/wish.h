@@ -5,6 +5,7 @@
 #ifndef PP_BASE_WISH_H
 #define PP_BASE_WISH_H
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,7 +23,23 @@ static inline bool pp_wish_again(struct pp_wish *w)
     enum { SAME_WISH_NS = 300000000 };
     const uint64_t now = pp_now_ns();
     uint64_t first = 0;
-    return !atomic_compare_exchange_strong(&w->first_ns, &first, now) && now - first > SAME_WISH_NS;
+    return !atomic_compare_exchange_strong(&w->first_ns, &first, now) &&
+           now > first + SAME_WISH_NS; /* another thread's may be later than now, too */
+}
+
+/* Likewise; if so, the process dies as if there were no handler, as soon as that returns (until then the signal is
+ * blocked). */
+static inline void pp_wish_obey(struct pp_wish *w, int number)
+{
+    if (!pp_wish_again(w))
+        return;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static inline bool pp_wish_any(struct pp_wish *w)
+{
+    return atomic_load(&w->first_ns) != 0;
 }
 
 static inline void pp_wish_reset(struct pp_wish *w)
