@@ -385,8 +385,11 @@ static enum pp_code list_parts(const struct pp_source *s, const struct pp_tensor
 static enum pp_code list_switched(const struct pp_source *s, const struct pp_tensor *t, uint32_t type,
                                   struct export_list *list, struct pp_error *err)
 {
-    const int64_t n = t->ne[2];
+    const int64_t n = pp_source_hparams(s)->switched.n;
     const size_t size = t->size / (size_t)n;
+    if (t->n_dims != 3 || t->ne[2] != n)
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %s does not have the matrices of %lld adapters", t->name,
+                       (long long)n);
     struct switched *made = pp_calloc(1, sizeof *made + (size_t)(n + 1) * sizeof *made->each);
     if (!made)
         return pp_fail_nomem(err, t->name);
