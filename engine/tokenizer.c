@@ -538,8 +538,8 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
     r.n_before = r.merger.ids.n;
     if (!code)
         code = tokenize(&r, text, n, control, err);
-    if (!code && ends && t->add_eos)
-        code = tok_ids_add(&r.merger.ids, t->eos, err);
+    for (size_t i = 0; !code && ends && i < t->n_tail; i++)
+        code = tok_ids_add(&r.merger.ids, t->tail[i], err);
     if (!code && !r.merger.ids.v && !(r.merger.ids.v = pp_malloc(sizeof **ids))) /* no tokens are a list as well */
         code = pp_fail_nomem(err, "the tokens of the text");
     if (!code) {
@@ -677,8 +677,12 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
         size_t before = out->len;
         pp_token_text(t, ids[i], special, out);
         uint8_t type = t->type[ids[i]];
-        if (type == TOK_CONTROL || type == TOK_UNKNOWN || type == TOK_USER) {
-            const bool at_start = out->len == begin;
+        const bool at_start = out->len == begin;
+        if (type == TOK_UNKNOWN || ids[i] == t->unk) { /* it stands for a part of a text, which goes on */
+            may_strip = may_strip && at_start;
+            continue;
+        }
+        if (type == TOK_CONTROL || type == TOK_USER) {
             may_strip = added ? prefix_was_added(type == TOK_USER ? t->prefix.user : t->prefix.control, at_start)
                               : first && at_start;
             continue;

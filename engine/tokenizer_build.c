@@ -683,14 +683,19 @@ static int32_t checked_id(int64_t id, size_t n)
     return id >= 0 && (uint64_t)id < n ? (int32_t)id : -1;
 }
 
+static bool has_all_bytes(const struct pp_tokenizer *t)
+{
+    for (int byte = 0; byte < 256; byte++)
+        if (t->byte_symbol[byte] >= t->n_vocab)
+            return false;
+    return true;
+}
+
 /* Most vocabularies have all bytes, whatever they call the unknown. */
 static void build_unknown(struct pp_tokenizer *t, const struct tok_spec *spec)
 {
-    bool all = true;
-    for (int byte = 0; byte < 256; byte++)
-        all = all && t->byte_symbol[byte] < t->n_vocab;
     t->drop_unknown = (t->kind == TOK_SPM || t->kind == TOK_CHARACTERS) && !t->score && t->unk < 0;
-    if (t->kind != TOK_BYTE_LEVEL || all)
+    if (t->kind != TOK_BYTE_LEVEL || has_all_bytes(t))
         return;
     t->drop_unknown = !t->score && !spec->byte_unknown;
     if (!spec->byte_unknown)
@@ -713,6 +718,19 @@ static void take_lead(struct pp_tokenizer *t, const struct tok_spec *spec)
     }
 }
 
+/* The same of what is put behind it. */
+static void take_tail(struct pp_tokenizer *t, const struct tok_spec *spec)
+{
+    for (size_t i = 0; i < spec->n_tail; i++) {
+        const int32_t id = checked_id(spec->tail[i], spec->n);
+        if (id >= 0)
+            t->tail[t->n_tail++] = id;
+    }
+    if (!spec->n_tail && spec->add_eos && t->eos >= 0)
+        t->tail[t->n_tail++] = t->eos;
+    t->add_eos = t->n_tail > 0;
+}
+
 /* What the file says, as far as it is so in a tokenizer of this kind. */
 static void take_settings(struct pp_tokenizer *t, const struct tok_spec *spec)
 {
@@ -723,8 +741,8 @@ static void take_settings(struct pp_tokenizer *t, const struct tok_spec *spec)
     t->unk = checked_id(spec->unk, spec->n);
     t->byte_unknown = -1;
     t->add_bos = spec->add_bos && t->bos >= 0;
-    t->add_eos = spec->add_eos && t->eos >= 0;
     take_lead(t, spec);
+    take_tail(t, spec);
     t->ignore_merges = spec->ignore_merges;
     t->add_space = spec->add_space;
     t->prefix = spec->prefix;
@@ -772,8 +790,11 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
         code = build_byte_merges(t, err);
     if (code)
         return code;
-    /* words that are scored by themselves, or looked up whole, are those of the file */
+    /* words that are scored by themselves, or looked up whole, are those of the file; what stands beside characters
+     * that are left out can merge across them */
+    const bool drops_letters = t->drop_unknown && !has_all_bytes(t);
     t->words_at_space = ((t->kind == TOK_SPM && !t->ignore_merges) || (t->kind == TOK_UNIGRAM && !t->apart)) &&
+                        !drops_letters &&
                         words_begin_at_space(t) && tok_lookup(t, TOK_SPACE, TOK_SPACE_LEN) != TOK_NONE;
     t->split_spaces = spec->split_spaces && (t->apart || t->ignore_merges || any_space_inside(t));
     mark_ends(t);

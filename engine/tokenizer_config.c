@@ -148,7 +148,8 @@ static enum pp_code pad_to_model(const cJSON *model, struct tok_spec *spec, stru
     return tok_spec_resize(spec, (size_t)size->valuedouble, err);
 }
 
-/* Whether the model's class puts its bos_token in front, whatever a template of tokenizer.json says. */
+/* Whether the model's class puts its bos_token in front, and its eos_token behind, whatever a template of
+ * tokenizer.json says. */
 static bool makes_template(const cJSON *config)
 {
     static const char *const begins[] = {"Llama", "CodeLlama", "Gemma", "Cohere"};
@@ -186,5 +187,7 @@ enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spe
     add = pp_json_member(cfg->tokenizer, "add_eos_token");
     if (cJSON_IsBool(add))
         spec->add_eos = cJSON_IsTrue(add);
+    if (!spec->add_eos || makes_template(cfg->tokenizer))
+        spec->n_tail = 0;
     return PP_OK;
 }

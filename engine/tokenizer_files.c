@@ -189,12 +189,12 @@ static void json_special(const struct pp_tokenizer *t, int32_t id, struct pp_buf
 /* What is put around a text. */
 static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
 {
-    const bool bos = t->n_lead > 0, eos = t->add_eos && t->eos >= 0;
-    if (!bos && !eos && t->kind == TOK_CHARACTERS) {
+    const bool bos = t->n_lead > 0, ends = t->n_tail > 0;
+    if (!bos && !ends && t->kind == TOK_CHARACTERS) {
         pp_buf_str(b, " \"post_processor\": null,\n");
         return;
     }
-    if (!bos && !eos) {
+    if (!bos && !ends) {
         pp_buf_str(b, " \"post_processor\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
                       "\"trim_offsets\": false, \"use_regex\": false},\n");
         return;
@@ -204,16 +204,17 @@ static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
         pp_buf_str(b, i ? ", " : "");
         json_special(t, t->lead[i], b);
     }
-    pp_buf_fmt(b, "%s{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}%s", bos ? ", " : "", eos ? ", " : "");
-    if (eos)
-        json_special(t, t->eos, b);
+    pp_buf_fmt(b, "%s{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}", bos ? ", " : "");
+    for (size_t i = 0; i < t->n_tail; i++) {
+        pp_buf_str(b, ", ");
+        json_special(t, t->tail[i], b);
+    }
     pp_buf_str(b, "], \"pair\": [{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, "
                   "{\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}], \"special_tokens\": {");
-    int32_t ids[TOK_MAX_LEAD + 2];
-    size_t n = t->n_lead;
-    memcpy(ids, t->lead, n * sizeof *ids);
-    if (eos)
-        ids[n++] = t->eos;
+    int32_t ids[2 * (TOK_MAX_LEAD + 1)];
+    const size_t n = t->n_lead + t->n_tail;
+    memcpy(ids, t->lead, t->n_lead * sizeof *ids);
+    memcpy(ids + t->n_lead, t->tail, t->n_tail * sizeof *ids);
     for (size_t i = 0; i < n; i++) {
         const struct pp_str text = tok_text(t, (uint32_t)ids[i]);
         size_t before = 0;
@@ -504,8 +505,9 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
     else if (a->score && memcmp(a->score, b->score, a->n_vocab * sizeof *a->score) != 0)
         what = "other scores";
     else if (a->ignore_merges != b->ignore_merges || a->add_bos != b->add_bos || a->add_eos != b->add_eos ||
-             a->bos != b->bos || a->eos != b->eos || a->n_lead != b->n_lead ||
-             memcmp(a->lead, b->lead, a->n_lead * sizeof *a->lead) != 0)
+             a->bos != b->bos || a->eos != b->eos || a->n_lead != b->n_lead || a->n_tail != b->n_tail ||
+             memcmp(a->lead, b->lead, a->n_lead * sizeof *a->lead) != 0 ||
+             memcmp(a->tail, b->tail, a->n_tail * sizeof *a->tail) != 0)
         what = "other tokens at the beginning or end of a text";
     else if (a->apart != b->apart || !a->exact != !b->exact)
         what = "scores that are summed up in another way";

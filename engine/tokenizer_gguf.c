@@ -30,6 +30,7 @@
  *   chinese        bool              WordPiece: false: Chinese characters are no words of their own
  *   breaks         array of i32      struct tok_breaks, where it is on: alike, spaces
  *   late           array of i32      tokens that are looked for in normalised text
+ *   lead, tail     array of i32      what is put before a text behind BOS, and behind it, where that is not EOS alone
  *   lstrip, rstrip, single_word, spaced, ends  array of i32  tokens with these properties that nothing else tells */
 #include <stdio.h>
 #include <string.h>
@@ -50,6 +51,7 @@ static int shown_len(struct pp_str s)
 }
 
 static const char lead_key[] = "pippin.tokenizer.lead"; /* what is put before a text behind BOS */
+static const char tail_key[] = "pippin.tokenizer.tail"; /* what is put behind a text, where it is not EOS alone */
 static const char table_key[] = "tokenizer.ggml.precompiled_charsmap"; /* SentencePiece's, of characters */
 
 /* tokenizer.ggml.model, by enum tok_kind */
@@ -418,6 +420,16 @@ static void read_lead(const struct pp_gguf *g, struct tok_spec *spec)
         spec->n_lead += pp_gguf_array_int(g, lead_key, i, &spec->lead[spec->n_lead]);
 }
 
+static void read_tail(const struct pp_gguf *g, struct tok_spec *spec)
+{
+    enum pp_gguf_type type;
+    size_t n;
+    if (!pp_gguf_array(g, tail_key, &type, &n))
+        return;
+    for (size_t i = 0; i < n && spec->n_tail < TOK_MAX_LEAD + 1; i++)
+        spec->n_tail += pp_gguf_array_int(g, tail_key, i, &spec->tail[spec->n_tail]);
+}
+
 static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
 {
     int64_t eom = -1, covered = 0;
@@ -436,6 +448,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     pp_gguf_bool(g, "tokenizer.ggml.add_bos_token", &spec->add_bos);
     pp_gguf_bool(g, "tokenizer.ggml.add_eos_token", &spec->add_eos);
     read_lead(g, spec);
+    read_tail(g, spec);
     for (size_t i = 0; i < sizeof flag_lists / sizeof *flag_lists; i++)
         read_flag_list(g, flag_lists[i].key, flag_lists[i].flag, spec);
     if (pp_gguf_string(g, "pippin.tokenizer.normalizers", &spec->steps) &&
@@ -776,7 +789,10 @@ static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_write
     pp_gguf_add_bool(w, "tokenizer.ggml.add_bos_token", t->add_bos);
     if (t->n_lead > 1)
         pp_gguf_add_i32_array(w, lead_key, t->lead + 1, t->n_lead - 1);
-    pp_gguf_add_bool(w, "tokenizer.ggml.add_eos_token", t->add_eos);
+    /* other programs put EOS there, or nothing */
+    pp_gguf_add_bool(w, "tokenizer.ggml.add_eos_token", t->n_tail && t->tail[0] == t->eos);
+    if (t->n_tail > 1 || (t->n_tail && t->tail[0] != t->eos))
+        pp_gguf_add_i32_array(w, tail_key, t->tail, t->n_tail);
     return code;
 }
 
@@ -798,8 +814,10 @@ enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, int64_t most, st
     first.unk = kept_id(t->unk, most);
     first.byte_unknown = kept_id(t->byte_unknown, most);
     first.add_bos = t->add_bos && first.bos >= 0;
-    first.add_eos = t->add_eos && first.eos >= 0;
-    first.n_lead = 0;
+    first.n_lead = first.n_tail = 0;
+    while (first.n_tail < t->n_tail && kept_id(t->tail[first.n_tail], most) >= 0)
+        first.n_tail++;
+    first.add_eos = first.n_tail > 0;
     while (first.n_lead < t->n_lead && kept_id(t->lead[first.n_lead], most) >= 0)
         first.n_lead++;
     return write_all(&first, w, err);

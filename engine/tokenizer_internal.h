@@ -215,6 +215,8 @@ struct tok_spec {
     int64_t bos, eos, eot, unk;    /* or -1; ids out of range are dropped */
     int64_t lead[TOK_MAX_LEAD];    /* [n_lead] tokens that come behind BOS where that is put before a text */
     size_t n_lead;
+    int64_t tail[1 + TOK_MAX_LEAD]; /* [n_tail] tokens that come behind a text; 0 with add_eos: EOS does */
+    size_t n_tail;
     bool add_bos, add_eos;
     bool bos_is_told;              /* bos is what comes in front, whatever else is called so */
     bool ignore_merges;            /* a word that is a token is taken whole */
@@ -320,6 +322,8 @@ struct pp_tokenizer {
     int32_t bos, eos, eot, unk;
     int32_t lead[1 + TOK_MAX_LEAD]; /* [n_lead] what is put before a text: BOS, and what comes behind it */
     size_t n_lead;                  /* 0: nothing is */
+    int32_t tail[1 + TOK_MAX_LEAD]; /* [n_tail] what is put behind a text, which need not be EOS */
+    size_t n_tail;                  /* 0: nothing is */
     int32_t byte_unknown; /* or -1 */
     bool add_bos, add_eos, ignore_merges, add_space, fuse_unknown, each_unknown, bare_spaces;
     bool no_bytes;                /* there are tokens "<0x0A>", which are texts */

@@ -523,18 +523,17 @@ static enum pp_code read_merges(struct reader *r, struct pp_error *err)
 /* --- post-processor ------------------------------------------------------------------------------------ */
 
 /* The first token before the text is BOS, and the last one behind it EOS. */
-static enum pp_code read_template_part(struct reader *r, const cJSON *part, bool before, struct pp_error *err)
+static enum pp_code put_around(struct reader *r, int64_t id, bool before, struct pp_error *err)
 {
     struct tok_spec *spec = &r->spec;
-    const char *text = cJSON_GetStringValue(pp_json_member(pp_json_member(part, "SpecialToken"), "id"));
-    if (r->template_parts++ >= MAX_TEMPLATE_PARTS)
+    if (id < 0 || (uint64_t)id >= spec->n)
         return PP_OK;
-    const int64_t id = text ? tok_spec_find(spec, text, strlen(text)) : -1;
-    if (id < 0)
-        return PP_OK;
-    if (!before) {
+    if (!before && spec->n_tail == TOK_MAX_LEAD + 1) {
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer puts more than %d tokens behind a text",
+                       TOK_MAX_LEAD + 1);
+    } else if (!before) {
         spec->add_eos = true;
-        spec->eos = id;
+        spec->eos = spec->tail[spec->n_tail++] = id;
     } else if (!spec->add_bos) {
         spec->add_bos = spec->bos_is_told = true;
         spec->bos = id;
@@ -547,14 +546,29 @@ static enum pp_code read_template_part(struct reader *r, const cJSON *part, bool
     return PP_OK;
 }
 
-/* [text, id] of the token that a text begins or ends with. */
-static void read_end(struct reader *r, const cJSON *pair, bool *add, int64_t *id)
+/* The name of a part means the tokens that are listed for it, most often the one that is called so. */
+static enum pp_code read_template_part(struct reader *r, const cJSON *part, const cJSON *named, bool before,
+                                       struct pp_error *err)
 {
-    const int64_t found = id_of(cJSON_GetArrayItem(pair, 1));
-    if (found < 0 || (uint64_t)found >= r->spec.n)
-        return;
-    *add = true;
-    *id = found;
+    const char *name = cJSON_GetStringValue(pp_json_member(pp_json_member(part, "SpecialToken"), "id"));
+    enum pp_code code = PP_OK;
+    const cJSON *id;
+    if (!name || r->template_parts++ >= MAX_TEMPLATE_PARTS)
+        return PP_OK;
+    const cJSON *ids = pp_json_member(pp_json_member(named, name), "ids");
+    if (!cJSON_IsArray(ids))
+        return put_around(r, tok_spec_find(&r->spec, name, strlen(name)), before, err);
+    cJSON_ArrayForEach(id, ids)
+        if ((code = put_around(r, id_of(id), before, err)))
+            break;
+    return code;
+}
+
+/* [text, id] of the tokens that a text begins and ends with. */
+static enum pp_code read_ends(struct reader *r, const cJSON *node, struct pp_error *err)
+{
+    enum pp_code code = put_around(r, id_of(cJSON_GetArrayItem(pp_json_member(node, "cls"), 1)), true, err);
+    return code ? code : put_around(r, id_of(cJSON_GetArrayItem(pp_json_member(node, "sep"), 1)), false, err);
 }
 
 /* What the template for one text puts before and after it. */
@@ -566,19 +580,18 @@ static enum pp_code read_post_processor(struct reader *r, const cJSON *node, str
         cJSON_ArrayForEach(part, pp_json_member(node, "processors"))
             if ((code = read_post_processor(r, part, err)))
                 return code;
-    if (is_type(node, "RobertaProcessing") || is_type(node, "BertProcessing")) {
-        read_end(r, pp_json_member(node, "cls"), &r->spec.add_bos, &r->spec.bos);
-        read_end(r, pp_json_member(node, "sep"), &r->spec.add_eos, &r->spec.eos);
-    }
-    if (!is_type(node, "TemplateProcessing"))
+    const bool ends = is_type(node, "RobertaProcessing") || is_type(node, "BertProcessing");
+    if (!ends && !is_type(node, "TemplateProcessing"))
         return PP_OK;
     bool before = true;
     r->spec.add_bos = r->spec.add_eos = false;
-    r->spec.n_lead = 0;
+    r->spec.n_lead = r->spec.n_tail = 0;
+    if (ends)
+        return read_ends(r, node, err);
     cJSON_ArrayForEach(part, pp_json_member(node, "single")) {
         if (pp_json_member(part, "Sequence"))
             before = false;
-        else if ((code = read_template_part(r, part, before, err)))
+        else if ((code = read_template_part(r, part, pp_json_member(node, "special_tokens"), before, err)))
             return code;
     }
     return PP_OK;

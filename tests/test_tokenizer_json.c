@@ -1,6 +1,6 @@
 /* test_tokenizer_json.c - tokenizer.json as the library that it comes from reads it: small vocabularies with texts and
- * the ids that version 0.22.2 of https://github.com/huggingface/tokenizers gives for them, of the last five cases
- * 0.23.2. */
+ * the ids that version 0.22.2 of https://github.com/huggingface/tokenizers gives for them, or 0.23.2, from the case on
+ * of tokens that are called like bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,10 +200,12 @@ static void spaces_at_the_start(void **state)
     static const char prepend[] = "{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},";
     static const char strip[] = ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}";
     static const struct {
-        const char *normalizer, *decoder, *text, *behind_bos;
+        const char *normalizer, *decoder, *text, *behind_bos, *unknown;
     } cases[] = {
-        {prepend, strip, " a", "a"}, {prepend, "", "  a", " a"}, {"", strip, " a", "a"}, {"", "", "  a", " a"},
+        {prepend, strip, " a", "a", "a? a"}, {prepend, "", "  a", " a", " a? a"}, {"", strip, " a", "a", "a? a"},
+        {"", "", "  a", " a", " a? a"},
     };
+    static const int32_t unknown[] = {2, 3, 0, 2, 3}; /* which a text goes on behind */
     static const int32_t ids[] = {2, 2, 3}, behind[] = {1, 2, 3}; /* 1: <s>, 2: a space */
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -226,6 +228,9 @@ static void spaces_at_the_start(void **state)
             pp_buf_clear(&text);
             pp_detokenize(both[k], behind, 3, false, &text);
             assert_string_equal(pp_buf_cstr(&text), cases[i].behind_bos);
+            pp_buf_clear(&text);
+            pp_detokenize(both[k], unknown, 5, false, &text);
+            assert_string_equal(pp_buf_cstr(&text), cases[i].unknown);
             pp_buf_free(&text);
             pp_tokenizer_free(both[k]);
         }
@@ -308,23 +313,24 @@ static void expect_text(const struct pp_tokenizer *t, const char *text, const ch
 #define SPECIAL(text) "{\"SpecialToken\":{\"id\":\"" text "\"}},"
 #define HALF SPECIAL("<b>") SPECIAL("<b>") SPECIAL("<a>")
 
-/* Several tokens are put before a text, as GLM 4's are, and none where the first of them is there; a file and a folder
- * say all of them. */
-static void several_before(void **state)
+/* Several tokens are put before a text, as GLM 4's are, and none where the first of them is there, or behind one; a
+ * file and a folder say all of them. A name may stand for several, or for another token. */
+static void several_around(void **state)
 {
     static const char json[] =
         "{\"added_tokens\":[{\"id\":2,\"content\":\"<a>\",\"special\":true},"
         "{\"id\":3,\"content\":\"<b>\",\"special\":true}],"
         "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
         "\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},"
-        "{\"type\":\"TemplateProcessing\",\"single\":[%s{\"Sequence\":{\"id\":\"A\"}}]}]},"
+        "{\"type\":\"TemplateProcessing\",\"single\":[%s{\"Sequence\":{\"id\":\"A\"}}%s],"
+        "\"special_tokens\":{\"both\":{\"id\":\"both\",\"ids\":[3,2]}}}]},"
         "\"decoder\":{\"type\":\"ByteLevel\"},"
         "\"model\":{\"type\":\"BPE\",\"vocab\":{\"x\":0,\"y\":1},\"merges\":[]}}";
     struct pp_buf text = {0};
     struct pp_tokenizer *t[3];
     struct pp_error err;
     (void)state;
-    pp_buf_fmt(&text, json, SPECIAL("<a>") SPECIAL("<b>") SPECIAL("<a>"));
+    pp_buf_fmt(&text, json, SPECIAL("<a>") SPECIAL("<b>") SPECIAL("<a>"), "");
     assert_false(text.bad);
     three_ways(text.data, t);
     for (int i = 0; i < 3; i++) {
@@ -339,9 +345,23 @@ static void several_before(void **state)
     }
     free_three(t);
     pp_buf_clear(&text);
-    pp_buf_fmt(&text, json, HALF HALF);
+    pp_buf_fmt(&text, json, SPECIAL("both"), "," SPECIAL("<a>") "{\"SpecialToken\":{\"id\":\"both\"}}");
+    three_ways(text.data, t);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pp_tokenizer_bos(t[i]), 3);
+        assert_int_equal(pp_tokenizer_eos(t[i]), 2);
+        expect_tokens(t[i], "xy", PP_TOKENIZE_BOS, "<b>|<a>|x|y|<a>|<b>|<a>");
+        expect_tokens(t[i], "xy", 0, "x|y");
+    }
+    free_three(t);
+    pp_buf_clear(&text);
+    pp_buf_fmt(&text, json, HALF HALF, "");
     assert_int_equal(tok_from_json(text.data, text.len, NULL, &t[0], &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "more than 5 tokens before a text"));
+    pp_buf_clear(&text);
+    pp_buf_fmt(&text, json, "", "," HALF HALF "{}");
+    assert_int_equal(tok_from_json(text.data, text.len, NULL, &t[0], &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "more than 5 tokens behind a text"));
     pp_buf_free(&text);
 }
 
@@ -611,7 +631,7 @@ TEST_GROUP(tokenizer_json)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_the_library), cmocka_unit_test(going_on), cmocka_unit_test(many_normalized),
         cmocka_unit_test(spaces_before_words), cmocka_unit_test(spaces_at_the_start), cmocka_unit_test(refused),
-        cmocka_unit_test(several_before),
+        cmocka_unit_test(several_around),
         cmocka_unit_test(pieces), cmocka_unit_test(many_scripts), cmocka_unit_test(whole_words),
         cmocka_unit_test(no_unknown_words), cmocka_unit_test(spelled), cmocka_unit_test(spelled_otherwise),
         cmocka_unit_test(damaged), cmocka_unit_test(immense), cmocka_unit_test(long_white_space),

@@ -245,6 +245,34 @@ static void in_front(void **state)
     expect_opened("a", PP_TOKENIZE_BOS, "<s>|a");
 }
 
+/* What a template has behind a text is put there, whatever is called the end of one: Qwen 3's for embedding ends texts
+ * with another token than answers. Classes that make their templates anew put eos_token there. */
+static void behind(void **state)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":1,\"content\":\"<|endoftext|>\",\"special\":true},"
+        "{\"id\":2,\"content\":\"<|im_end|>\",\"special\":true}],\"post_processor\":{\"type\":\"TemplateProcessing\","
+        "\"single\":[{\"Sequence\":{\"id\":\"A\"}},{\"SpecialToken\":{\"id\":\"<|endoftext|>\"}}]},"
+        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}";
+    (void)state;
+    new_folder("behind");
+    put_text("tokenizer.json", json);
+    expect_opened("a", PP_TOKENIZE_BOS, "a|<|endoftext|>");
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"Qwen2Tokenizer\",\"eos_token\":\"<|im_end|>\"}");
+    expect_opened("a", PP_TOKENIZE_BOS, "a|<|endoftext|>");
+    struct pp_tokenizer *t = open_tokenizer(folder), *again = through_gguf(t);
+    expect_tokens(again, "a", PP_TOKENIZE_BOS, "a|<|endoftext|>");
+    assert_int_equal(pp_tokenizer_eos(t), 2);
+    assert_int_equal(pp_tokenizer_eos(again), 2);
+    pp_tokenizer_free(t);
+    pp_tokenizer_free(again);
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"Qwen2Tokenizer\",\"add_eos_token\":false}");
+    expect_opened("a", PP_TOKENIZE_BOS, "a");
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"LlamaTokenizerFast\",\"eos_token\":\"<|im_end|>\"}");
+    expect_opened("a", PP_TOKENIZE_BOS, "a|<|im_end|>");
+}
+
 /* The folder's tokenizer, and what a GGUF file and a folder made of it have, cut a text alike. */
 static void expect_everywhere(const char *text, const char *want, const char *shown)
 {
@@ -399,7 +427,7 @@ TEST_GROUP(tokenizer_vocab)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merged), cmocka_unit_test(refused), cmocka_unit_test(listed), cmocka_unit_test(pieces),
-        cmocka_unit_test(in_front), cmocka_unit_test(word_ends), cmocka_unit_test(moses),
+        cmocka_unit_test(in_front), cmocka_unit_test(behind), cmocka_unit_test(word_ends), cmocka_unit_test(moses),
         cmocka_unit_test(bytes_of_characters),
         cmocka_unit_test(failed_allocations),
     };
