@@ -128,10 +128,10 @@ JINJA_FILTER(truncate)
     int64_t room = length - (int64_t)jinja_count_chars(j, end);
     if (room < 0 || leeway < 0)
         jinja_fail(j, "truncate: the length is smaller than that of the end mark, or the leeway is negative");
-    if (self.kind != JINJA_UNDEFINED && self.kind != JINJA_STRING &&
+    if (self.kind != JINJA_STRING &&
         jinja_length(j, self) <= (length > INT64_MAX - leeway ? INT64_MAX : length + leeway))
-        return self; /* a short list stays one */
-    struct jinja_value s = self.kind == JINJA_UNDEFINED ? jinja_str("", 0) : jinja_arg_str(j, self, "");
+        return self; /* a short list stays one, and what is undefined stays so */
+    struct jinja_value s = jinja_arg_str(j, self, "");
     int64_t excess = (int64_t)jinja_count_chars(j, s) - length;
     if (excess <= leeway)
         return s;
@@ -286,6 +286,23 @@ static double round_common(double f, int precision)
     return nearbyint(f / unit) * unit;
 }
 
+/* The same of an integer, to tens, hundreds and so on. */
+static int64_t round_whole(struct jinja *j, int64_t i, int precision)
+{
+    int64_t unit = 1, up;
+    if (precision < -19)
+        return 0;
+    for (; precision < 0; precision++)
+        if (__builtin_mul_overflow(unit, 10, &unit))
+            return 0;
+    const int64_t rest = i % unit, over = rest < 0 ? -rest : rest, kept = i - rest;
+    if (over < unit - over || (over == unit - over && kept / unit % 2 == 0))
+        return kept;
+    if (__builtin_add_overflow(kept, i < 0 ? -unit : unit, &up))
+        jinja_fail(j, "round: the number is too large");
+    return up;
+}
+
 /* Python's are integers: there is no -0, and none that is infinite. */
 static double finite_whole(struct jinja *j, double f)
 {
@@ -308,7 +325,8 @@ JINJA_FILTER(round)
         jinja_fail(j, "round: the precision is from -300 to 300");
     double f = jinja_as_double(self), unit = pow(10, (double)precision);
     if (jinja_equals_cstr(method, "common"))
-        return self.kind == JINJA_FLOAT ? jinja_float(round_common(f, (int)precision)) : jinja_int(jinja_as_int(self));
+        return self.kind == JINJA_FLOAT ? jinja_float(round_common(f, (int)precision))
+                                        : jinja_int(round_whole(j, jinja_as_int(self), (int)precision));
     if (jinja_equals_cstr(method, "ceil"))
         return jinja_float((finite_whole(j, ceil(f * unit))) / unit);
     if (jinja_equals_cstr(method, "floor"))

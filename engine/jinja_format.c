@@ -13,7 +13,8 @@ struct spec {
     struct jinja_value fill; /* one character */
     char align;              /* '<', '>', '^', '=' or 0 */
     char sign;               /* '+', ' ' or 0 */
-    bool alternate, comma;
+    bool alternate;
+    char separator;          /* ',' or '_' between groups of digits, or 0 */
     int64_t width, precision; /* precision -1: not given */
     char type;               /* 0: not given */
 };
@@ -48,27 +49,29 @@ static void add_padded(struct jinja *j, struct jinja_text *t, const struct spec 
     jinja_add(j, t, v.s, v.n);
 }
 
-/* digits has at most NUMBER_SIZE - 200 characters, sign first. Zeros go between sign and digits. */
-static void add_number(struct jinja *j, struct jinja_text *t, const struct spec *spec, const char *digits)
+/* digits: with a minus in front where there is one, [whole] of them before a point or exponent. Zeros go between what
+ * is in front of them, sign and prefix, and the digits. */
+static void add_digits(struct jinja *j, struct jinja_text *t, const struct spec *spec, const char *prefix,
+                       const char *digits, size_t whole, size_t group)
 {
     bool minus = *digits == '-';
-    const char *sign = minus ? "-" : spec->sign == '+' ? "+" : spec->sign == ' ' ? " " : "";
+    char front[8];
     struct jinja_text all = {0};
+    snprintf(front, sizeof front, "%s%s", minus ? "-" : spec->sign == '+' ? "+" : spec->sign == ' ' ? " " : "", prefix);
     digits += minus;
     if (spec->align != '=')
-        jinja_add_str(j, &all, sign);
-    size_t whole = strspn(digits, "0123456789");
+        jinja_add_str(j, &all, front);
     for (size_t i = 0; i < whole; i++) {
-        if (spec->comma && i && (whole - i) % 3 == 0)
-            jinja_add_char(j, &all, ',');
+        if (spec->separator && i && (whole - i) % group == 0)
+            jinja_add_char(j, &all, spec->separator);
         jinja_add_char(j, &all, digits[i]);
     }
     jinja_add_str(j, &all, digits + whole);
     struct jinja_value v = jinja_text_value(j, &all);
     if (spec->align == '=') {
-        jinja_add_str(j, t, sign);
+        jinja_add_str(j, t, front);
         struct spec rest = *spec;
-        rest.width -= (int64_t)strlen(sign);
+        rest.width -= (int64_t)strlen(front);
         rest.align = '>';
         add_padded(j, t, &rest, v, '>');
     } else {
@@ -76,22 +79,24 @@ static void add_number(struct jinja *j, struct jinja_text *t, const struct spec 
     }
 }
 
+/* digits has at most NUMBER_SIZE - 200 characters. */
+static void add_number(struct jinja *j, struct jinja_text *t, const struct spec *spec, const char *digits)
+{
+    add_digits(j, t, spec, "", digits, strspn(digits + (*digits == '-'), "0123456789"), 3);
+}
+
 static void add_integer(struct jinja *j, struct jinja_text *t, const struct spec *spec, int64_t i, char type)
 {
-    char s[NUMBER_SIZE];
-    unsigned long long magnitude = i < 0 ? 0 - (unsigned long long)i : (unsigned long long)i;
-    const char *prefix = !spec->alternate ? "" : type == 'x' ? "0x" : type == 'X' ? "0X" : type == 'o' ? "0o" : "";
-    int digits = spec->precision > 0 ? (int)spec->precision : 1;
-    const char *sign = i < 0 ? "-" : "";
-    if (type == 'x')
-        snprintf(s, sizeof s, "%s%s%.*llx", sign, prefix, digits, magnitude);
-    else if (type == 'X')
-        snprintf(s, sizeof s, "%s%s%.*llX", sign, prefix, digits, magnitude);
-    else if (type == 'o')
-        snprintf(s, sizeof s, "%s%s%.*llo", sign, prefix, digits, magnitude);
-    else
-        snprintf(s, sizeof s, "%s%.*llu", sign, digits, magnitude);
-    add_number(j, t, spec, s);
+    char s[NUMBER_SIZE], prefix[3] = {'0', type, 0};
+    unsigned long long left = i < 0 ? 0 - (unsigned long long)i : (unsigned long long)i;
+    const unsigned base = type == 'b' ? 2 : type == 'o' ? 8 : type == 'd' ? 10 : 16;
+    const size_t least = spec->precision > 0 ? (size_t)spec->precision : 1;
+    size_t at = sizeof s - 1, n = 0;
+    for (s[at] = 0; left || n < least; left /= base, n++)
+        s[--at] = (type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[left % base];
+    if (i < 0)
+        s[--at] = '-';
+    add_digits(j, t, spec, spec->alternate && type != 'd' ? prefix : "", s + at, n, type == 'd' ? 3 : 4);
 }
 
 static void add_real(struct jinja *j, struct jinja_text *t, const struct spec *spec, double f, char type)
@@ -349,7 +354,7 @@ static struct jinja_value field_value(struct jinja *j, struct braces *f)
     }
 }
 
-/* After the colon: [[fill]align][sign][#][0][width][,][.precision][type] */
+/* After the colon: [[fill]align][sign][#][0][width][,|_][.precision][type] */
 static struct spec brace_spec(struct jinja *j, struct pattern *s)
 {
     struct spec spec = {.fill = jinja_cstr(" "), .precision = -1};
@@ -376,16 +381,16 @@ static struct spec brace_spec(struct jinja *j, struct pattern *s)
         }
     }
     spec.width = read_count(j, s, MAX_WIDTH);
-    if (peek(s) == ',') {
-        spec.comma = true;
-        s->p++;
-    }
+    if (peek(s) == ',' || peek(s) == '_')
+        spec.separator = *s->p++;
     if (peek(s) == '.') {
         s->p++;
         spec.precision = read_count(j, s, MAX_PRECISION);
     }
-    if (peek(s) && peek(s) != '}')
+    if (peek(s))
         spec.type = *s->p++;
+    if (s->p < s->end || (spec.separator == ',' && spec.type && strchr("bxXo", spec.type)))
+        jinja_fail(j, "a format has something unknown behind its colon");
     return spec;
 }
 
@@ -413,7 +418,7 @@ static void add_field(struct jinja *j, struct jinja_text *t, const struct spec *
         add_untyped(j, t, spec, v);
     else if (strchr("eEfFgG%", spec->type))
         add_real(j, t, spec, real_argument(j, v), spec->type);
-    else if (strchr("dxXo", spec->type) && spec->precision < 0)
+    else if (strchr("bdxXo", spec->type) && spec->precision < 0)
         add_integer(j, t, spec, integer_argument(j, v, false), spec->type);
     else if (spec->type == 's' && v.kind == JINJA_STRING)
         add_string(j, t, spec, v, '<');
@@ -421,22 +426,41 @@ static void add_field(struct jinja *j, struct jinja_text *t, const struct spec *
         jinja_fail(j, "a value of type %s does not take this format", jinja_type_name(v));
 }
 
+/* From the colon to the brace that closes, with what other arguments say of it: "{:>{}}". */
+static struct jinja_value text_of_spec(struct jinja *j, struct braces *f)
+{
+    struct jinja_text t = {0};
+    f->in.p++;
+    for (;;) {
+        const struct jinja_value text = piece(&f->in, "{}");
+        jinja_add(j, &t, text.s, text.n);
+        if (peek(&f->in) != '{')
+            return jinja_text_value(j, &t);
+        f->in.p++;
+        jinja_print(j, &t, field_value(j, f));
+        if (peek(&f->in) != '}')
+            jinja_fail(j, "a format lacks a } or has something unknown in it");
+        f->in.p++;
+    }
+}
+
 static void add_replacement(struct jinja *j, struct jinja_text *t, struct braces *f)
 {
     struct jinja_value v = field_value(j, f);
     if (peek(&f->in) == '!') {
-        char how = ++f->in.p < f->in.end ? *f->in.p++ : 0;
-        v = how == 'r' || how == 'a' ? repr_of(j, v) : jinja_to_string(j, v);
+        char letter = ++f->in.p < f->in.end ? *f->in.p++ : 0;
+        v = letter == 'r' || letter == 'a' ? repr_of(j, v) : jinja_to_string(j, v);
     }
-    bool formatted = peek(&f->in) == ':' && ++f->in.p < f->in.end && *f->in.p != '}';
-    struct spec spec = formatted ? brace_spec(j, &f->in) : (struct spec){0};
+    const struct jinja_value how = peek(&f->in) == ':' ? text_of_spec(j, f) : jinja_cstr("");
     if (peek(&f->in) != '}')
         jinja_fail(j, "a format lacks a } or has something unknown in it");
     f->in.p++;
-    if (formatted)
-        add_field(j, t, &spec, v);
-    else
+    if (!how.n) {
         jinja_print(j, t, v);
+        return;
+    }
+    const struct spec spec = brace_spec(j, &(struct pattern){how.s, how.s + how.n});
+    add_field(j, t, &spec, v);
 }
 
 struct jinja_value jinja_format(struct jinja *j, struct jinja_value format, const struct jinja_args *args)
