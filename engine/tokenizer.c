@@ -587,6 +587,29 @@ static void spm_text(struct pp_str s, struct pp_buf *out)
     }
 }
 
+/* Signs and endings that BERT's makers write without a space before them. */
+static bool is_spaceless(struct pp_str s)
+{
+    static const char *const texts[] = {".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const size_t n = strlen(texts[i]);
+        if (s.len >= n && memcmp(s.data, texts[i], n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* WordPiece's: U+2581 begins a word, and is no text itself. */
+static void word_text(const struct pp_tokenizer *t, struct pp_str s, struct pp_buf *out)
+{
+    const bool begins = s.len >= TOK_SPACE_LEN && memcmp(s.data, TOK_SPACE, TOK_SPACE_LEN) == 0;
+    s.data += begins ? TOK_SPACE_LEN : 0;
+    s.len -= begins ? TOK_SPACE_LEN : 0;
+    if (begins && !(t->cleanup && is_spaceless(s)))
+        pp_buf_char(out, ' ');
+    pp_buf_add(out, s.data, s.len);
+}
+
 /* What a word's last token ends with stands for the space behind it. */
 static bool ends_word(const struct pp_tokenizer *t, struct pp_str s)
 {
@@ -597,9 +620,12 @@ static bool ends_word(const struct pp_tokenizer *t, struct pp_str s)
 /* Tokens that nothing says how to put together are words to be read. */
 static void characters_text(const struct pp_tokenizer *t, struct pp_str s, struct pp_buf *out)
 {
-    const bool ends = ends_word(t, s);
-    if (t->prefix.start != TOK_PREFIX_NEVER)
+    const bool glued = t->n_glue && s.len >= t->n_glue && memcmp(s.data, t->glue, t->n_glue) == 0;
+    if (t->prefix.start != TOK_PREFIX_NEVER && !glued && !(t->cleanup && is_spaceless(s)))
         pp_buf_char(out, ' ');
+    s.data += glued ? t->n_glue : 0;
+    s.len -= glued ? t->n_glue : 0;
+    const bool ends = ends_word(t, s);
     s.len -= ends ? t->n_word_end : 0;
     if (tok_steps_spell_signs(t->steps))
         tok_moses_shown(s, out);
@@ -654,6 +680,8 @@ void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struc
             pp_buf_char(out, byte);
         else if (t->kind == TOK_PLAMO)
             pp_buf_add(out, s.data, s.len);
+        else if (t->kind == TOK_WORDPIECE)
+            word_text(t, s, out);
         else
             spm_text(s, out);
     }
@@ -666,8 +694,36 @@ static bool prefix_was_added(enum tok_prefix_when when, bool at_start)
     return when == TOK_PREFIX_ALWAYS || (when == TOK_PREFIX_UNLESS_SPACE && at_start);
 }
 
+/* Words and whatever else there is have a space between them, but none before the first. */
+static void joined_text(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special, struct pp_buf *out)
+{
+    const size_t begin = out->len;
+    for (size_t i = 0; i < n; i++) {
+        const size_t before = out->len;
+        if (ids[i] < 0 || (uint32_t)ids[i] >= t->n_vocab)
+            continue;
+        const bool own = t->type[ids[i]] != TOK_NORMAL && t->type[ids[i]] != TOK_BYTE;
+        if (own && before > begin)
+            pp_buf_char(out, ' ');
+        const size_t at = out->len;
+        pp_token_text(t, ids[i], special, out);
+        if (out->len == at) {
+            out->len = before;
+        } else if (!own && before == begin && out->data[before] == ' ') {
+            memmove(out->data + before, out->data + before + 1, out->len - before); /* with the NUL */
+            out->len--;
+        }
+    }
+    if (out->data)
+        out->data[out->len] = 0;
+}
+
 void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special, struct pp_buf *out)
 {
+    if (t->kind == TOK_WORDPIECE || (t->kind == TOK_CHARACTERS && t->prefix.start != TOK_PREFIX_NEVER)) {
+        joined_text(t, ids, n, special, out);
+        return;
+    }
     size_t begin = out->len;
     const bool added = t->strip == TOK_STRIP_ADDED, first = t->strip == TOK_STRIP_FIRST;
     bool may_strip = added ? prefix_was_added(t->prefix.start, true) : first;

@@ -118,13 +118,15 @@ static enum pp_code emit(struct tok_merger *m, const char *word, const struct pi
 
 /* --- short words --------------------------------------------------------------------------------------- */
 
-/* The symbol of a character that ends a word. */
-static uint32_t ending_symbol(const struct pp_tokenizer *t, const char *c, size_t n)
+/* The symbol of a character that does not begin a word, or ends one, where vocabularies mark such. */
+static uint32_t marked_symbol(const struct pp_tokenizer *t, const char *c, size_t n, bool begins, bool ends)
 {
-    char text[8 + TOK_MAX_WORD_END];
-    memcpy(text, c, n);
-    memcpy(text + n, t->word_end, t->n_word_end);
-    const uint32_t symbol = tok_lookup(t, text, n + t->n_word_end);
+    char text[8 + TOK_MAX_WORD_INSIDE + TOK_MAX_WORD_END];
+    const size_t before = begins ? 0 : t->n_word_inside, behind = ends ? t->n_word_end : 0;
+    memcpy(text, t->word_inside, before);
+    memcpy(text + before, c, n);
+    memcpy(text + before + n, t->word_end, behind);
+    const uint32_t symbol = tok_lookup(t, text, before + n + behind);
     return symbol != TOK_NONE && tok_mergeable(t, symbol) ? symbol : TOK_NONE;
 }
 
@@ -144,9 +146,21 @@ static inline struct piece first_piece(const struct pp_tokenizer *t, const char 
         if (p.symbol != TOK_NONE && !tok_mergeable(t, p.symbol))
             p.symbol = TOK_NONE;
     }
-    if (t->n_word_end && from + p.len == n)
-        p.symbol = ending_symbol(t, word + from, p.len);
+    const bool ends = from + p.len == n;
+    if ((t->n_word_end && ends) || (t->n_word_inside && from))
+        p.symbol = marked_symbol(t, word + from, p.len, from == 0, ends);
     return p;
+}
+
+/* Without a token for what is unknown such characters are as if they were not there: those beside them may merge. */
+static inline bool is_left_out(const struct pp_tokenizer *t, const char *word, const struct piece *p)
+{
+    bool bytes = t->kind != TOK_BYTE_LEVEL;
+    if (!t->drop_unknown || p->symbol != TOK_NONE)
+        return false;
+    for (size_t i = 0; i < p->len; i++)
+        bytes = bytes && t->byte_symbol[(uint8_t)word[p->start + i]] < t->n_vocab;
+    return !bytes;
 }
 
 /* Of two single characters. */
@@ -164,8 +178,11 @@ static enum pp_code merge_short(struct tok_merger *m, const char *word, size_t n
     struct piece pieces[SHORT_WORD];
     struct tok_merge merges[SHORT_WORD]; /* [i]: of pieces i and i + 1 */
     size_t count = 0;
-    for (size_t at = 0; at < n; at += pieces[count++].len)
+    for (size_t at = 0; at < n;) {
         pieces[count] = first_piece(t, word, at, n);
+        at += pieces[count].len;
+        count += !is_left_out(t, word, &pieces[count]);
+    }
     for (size_t i = 0; i + 1 < count; i++)
         merges[i] = first_merge(t, word, &pieces[i], &pieces[i + 1]);
     while (count > 1) {
@@ -260,11 +277,16 @@ static enum pp_code merge_long(struct tok_merger *m, const char *word, size_t n,
 {
     uint32_t count = 0;
     m->heap_n = 0;
-    for (size_t at = 0; at < n; at += m->links[count++].piece.len) {
+    for (size_t at = 0; at < n;) {
         if (count == m->links_cap && pp_grow(&m->links, &m->links_cap, (size_t)count + 1, sizeof *m->links))
             return pp_fail_nomem(err, "merging a long word");
-        m->links[count] = (struct tok_link){first_piece(m->t, word, at, n), count - 1, count + 1};
+        const struct piece p = first_piece(m->t, word, at, n);
+        m->links[count] = (struct tok_link){p, count - 1, count + 1};
+        at += p.len;
+        count += !is_left_out(m->t, word, &p);
     }
+    if (!count)
+        return PP_OK;
     m->links[count - 1].next = TOK_NONE; /* the first prev is TOK_NONE by wrapping round */
     for (uint32_t i = 0; i < count; i++) {
         enum pp_code code = offer(m, word, i, err);
@@ -286,31 +308,7 @@ static enum pp_code merge_long(struct tok_merger *m, const char *word, size_t n,
     return PP_OK;
 }
 
-/* Without a token for what is unknown such characters are as if they were not there: those beside them may merge. */
-static enum pp_code drop_unknown(struct tok_merger *m, const char **word, size_t *n, struct pp_error *err)
-{
-    const struct pp_tokenizer *t = m->t;
-    struct piece p;
-    pp_buf_clear(&m->known);
-    for (size_t at = 0; at < *n; at += p.len) {
-        bool bytes = t->kind != TOK_BYTE_LEVEL;
-        p = first_piece(t, *word, at, *n);
-        for (size_t i = 0; i < p.len; i++)
-            bytes = bytes && t->byte_symbol[(uint8_t)(*word)[at + i]] < t->n_vocab;
-        if (p.symbol != TOK_NONE || bytes)
-            pp_buf_add(&m->known, *word + at, p.len);
-    }
-    if (m->known.bad)
-        return pp_fail_nomem(err, "a word");
-    *word = pp_buf_cstr(&m->known);
-    *n = m->known.len;
-    return PP_OK;
-}
-
 enum pp_code tok_bpe_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
 {
-    enum pp_code code = m->t->drop_unknown ? drop_unknown(m, &word, &n, err) : PP_OK;
-    if (code || !n)
-        return code;
     return n <= SHORT_WORD ? merge_short(m, word, n, err) : merge_long(m, word, n, err);
 }

@@ -312,8 +312,9 @@ static enum pp_code build_merges(struct pp_tokenizer *t, const struct tok_spec *
         if (m->left.len == 0 || m->right.len == 0)
             continue;
         pp_buf_clear(&both);
+        const size_t skip = m->right.len < t->n_word_inside ? m->right.len : t->n_word_inside;
         pp_buf_add(&both, m->left.data, m->left.len);
-        pp_buf_add(&both, m->right.data, m->right.len);
+        pp_buf_add(&both, m->right.data + skip, m->right.len - skip);
         if (both.bad)
             code = pp_fail_nomem(err, "the tokenizer's merges");
         if (!code)
@@ -753,28 +754,36 @@ static void take_settings(struct pp_tokenizer *t, const struct tok_spec *spec)
     t->each_unknown = spec->each_unknown;
     t->whole_words = spec->whole_words && t->kind == TOK_CHARACTERS;
     t->ignore_merges |= t->whole_words;
+    t->cleanup = spec->cleanup && (t->kind == TOK_CHARACTERS || t->kind == TOK_WORDPIECE);
     t->spelled = spec->spelled && (t->kind == TOK_CHARACTERS || t->kind == TOK_UNIGRAM);
     t->dna = spec->dna && t->kind == TOK_BYTE_LEVEL;
     t->bare_spaces = spec->bare_spaces;
     t->covered = spec->covered;
 }
 
-static enum pp_code take_word_end(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
+static enum pp_code take_mark(struct pp_str mark, char *to, size_t size, size_t *n, struct pp_error *err)
 {
-    if (spec->word_end.len >= sizeof t->word_end || (spec->word_end.len && t->unk < 0))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks the ends of words (\"%.*s\"), but has no token "
-                       "for what is unknown, or the mark is too long",
-                       (int)(spec->word_end.len < 32 ? spec->word_end.len : 32), spec->word_end.data);
-    if (spec->word_end.len)
-        memcpy(t->word_end, spec->word_end.data, spec->word_end.len);
-    t->n_word_end = spec->word_end.len;
+    if (mark.len >= size)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by a text that is too long "
+                       "(\"%.16s...\")", mark.data);
+    if (mark.len)
+        memcpy(to, mark.data, mark.len);
+    *n = mark.len;
     return PP_OK;
+}
+
+static enum pp_code take_marks(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
+{
+    enum pp_code code = take_mark(spec->word_end, t->word_end, sizeof t->word_end, &t->n_word_end, err);
+    if (!code)
+        code = take_mark(spec->word_inside, t->word_inside, sizeof t->word_inside, &t->n_word_inside, err);
+    return code ? code : take_mark(spec->glue, t->glue, sizeof t->glue, &t->n_glue, err);
 }
 
 static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
 {
     take_settings(t, spec);
-    enum pp_code code = take_word_end(t, spec, err);
+    enum pp_code code = take_marks(t, spec, err);
     if (!code)
         code = build_vocab(t, spec, err);
     if (!code && t->apart && spec->exact.len)

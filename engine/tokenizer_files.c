@@ -162,7 +162,11 @@ static bool has_bytes(const struct pp_tokenizer *t)
 static void json_joined(const struct pp_tokenizer *t, bool bytes, struct pp_buf *b)
 {
     pp_buf_str(b, " \"decoder\": ");
-    if (t->n_word_end) {
+    if (t->n_glue || t->cleanup) {
+        pp_buf_str(b, "{\"type\": \"WordPiece\", \"prefix\": ");
+        add_text(b, t->glue);
+        pp_buf_fmt(b, ", \"cleanup\": %s},\n", t->cleanup ? "true" : "false");
+    } else if (t->n_word_end) {
         pp_buf_str(b, "{\"type\": \"BPEDecoder\", \"suffix\": ");
         add_text(b, t->word_end);
         pp_buf_str(b, "},\n");
@@ -276,7 +280,12 @@ static void json_model(const struct pp_tokenizer *t, bool bytes, struct pp_buf *
         add_quoted(b, tok_text(t, (uint32_t)unknown));
     else
         pp_buf_str(b, "null");
-    pp_buf_str(b, ", \"continuing_subword_prefix\": null, \"end_of_word_suffix\": ");
+    pp_buf_str(b, ", \"continuing_subword_prefix\": ");
+    if (t->n_word_inside)
+        add_text(b, t->word_inside);
+    else
+        pp_buf_str(b, "null");
+    pp_buf_str(b, ", \"end_of_word_suffix\": ");
     if (t->n_word_end)
         add_text(b, t->word_end);
     else
@@ -482,6 +491,8 @@ static enum pp_code write_config(const struct pp_tokenizer *t, const char *folde
 static bool same_words(const struct pp_tokenizer *a, const struct pp_tokenizer *b)
 {
     bool same = a->n_patterns == b->n_patterns && strcmp(a->word_end, b->word_end) == 0 &&
+                strcmp(a->word_inside, b->word_inside) == 0 && strcmp(a->glue, b->glue) == 0 &&
+                a->cleanup == b->cleanup &&
                 a->whole_words == b->whole_words && a->spelled == b->spelled;
     for (size_t i = 0; same && i < a->n_patterns; i++)
         same = strcmp(a->patterns[i], b->patterns[i]) == 0;

@@ -23,6 +23,9 @@
  *   bare_spaces    bool              SentencePiece: spaces are not written as U+2581
  *   inside, outside  i32[]           enum tok_flags, of single characters, or of all where words are looked up whole
  *   word_end       string            BPE of characters: what is put behind the last one of a word
+ *   word_inside    string            BPE of characters: what is put before those that do not begin a word
+ *   glue           string            ... joined by spaces: what a token begins with that takes none before it
+ *   cleanup        bool              words: no space comes before tokens such as "." and "'s"; WordPiece has it so
  *   whole_words    bool              BPE of characters, without merges: a word is a token, or unknown as a whole
  *   spelled        bool              BPE of characters, unigrams: texts of tokens have a character for each byte
  *   longest_word   u32               WordPiece: words of more characters are unknown
@@ -221,6 +224,9 @@ static enum pp_code read_characters(const struct pp_gguf *g, struct tok_spec *sp
         spec->prefix = (struct tok_prefix){packed & 3, packed >> 2 & 3, packed >> 4 & 3};
     pp_gguf_bool(g, "pippin.tokenizer.ignore_merges", &spec->ignore_merges);
     pp_gguf_string(g, "pippin.tokenizer.word_end", &spec->word_end);
+    pp_gguf_string(g, "pippin.tokenizer.word_inside", &spec->word_inside);
+    pp_gguf_string(g, "pippin.tokenizer.glue", &spec->glue);
+    pp_gguf_bool(g, "pippin.tokenizer.cleanup", &spec->cleanup);
     pp_gguf_bool(g, "pippin.tokenizer.whole_words", &spec->whole_words);
     return code;
 }
@@ -325,6 +331,8 @@ static void read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec)
     pp_gguf_bool(g, "tokenizer.ggml.normalizer.strip_accents", &accents);
     if (pp_gguf_int(g, "pippin.tokenizer.longest_word", &longest) && longest > 0 && longest <= INT32_MAX)
         spec->longest_word = (uint32_t)longest;
+    spec->cleanup = true;
+    pp_gguf_bool(g, "pippin.tokenizer.cleanup", &spec->cleanup);
     pp_gguf_bool(g, "pippin.tokenizer.clean", &clean);
     pp_gguf_bool(g, "pippin.tokenizer.chinese", &chinese);
     spec->bert = (struct tok_bert){.clean = clean, .chinese = chinese, .strip_accents = accents, .lower = lower};
@@ -678,6 +686,12 @@ static void write_characters(const struct pp_tokenizer *t, struct pp_gguf_writer
         pp_gguf_add_bool(w, "pippin.tokenizer.ignore_merges", true);
     if (t->n_word_end)
         pp_gguf_add_text(w, "pippin.tokenizer.word_end", t->word_end);
+    if (t->n_word_inside)
+        pp_gguf_add_text(w, "pippin.tokenizer.word_inside", t->word_inside);
+    if (t->n_glue)
+        pp_gguf_add_text(w, "pippin.tokenizer.glue", t->glue);
+    if (t->cleanup)
+        pp_gguf_add_bool(w, "pippin.tokenizer.cleanup", true);
     if (t->whole_words)
         pp_gguf_add_bool(w, "pippin.tokenizer.whole_words", true);
 }
@@ -712,6 +726,8 @@ static void write_bert(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
         pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.lowercase", t->bert.lower);
         pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.strip_accents", t->bert.strip_accents);
     }
+    if (!t->cleanup)
+        pp_gguf_add_bool(w, "pippin.tokenizer.cleanup", false);
     if (!t->bert.clean)
         pp_gguf_add_bool(w, "pippin.tokenizer.clean", false);
     if (!t->bert.chinese)

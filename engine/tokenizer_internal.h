@@ -74,6 +74,7 @@ enum {
     TOK_MAX_HOLES = 1 << 16, /* ids without a token that a file may leave */
     TOK_MAX_PRE = 32,
     TOK_MAX_WORD_END = 16,
+    TOK_MAX_WORD_INSIDE = 16,
     TOK_MAX_LEAD = 4,
 };
 #define TOK_NONE UINT32_MAX /* "no symbol", "no rank" */
@@ -226,6 +227,9 @@ struct tok_spec {
     bool each_unknown;             /* SPM: an unknown token for each unknown character, not one for a run of them */
     bool add_space;                /* byte level: a space is put before text between added tokens without one */
     struct pp_str word_end;        /* CHARACTERS: what is put behind the last one of a word; or none */
+    struct pp_str word_inside;     /* CHARACTERS: what is put before those that do not begin one; or none */
+    struct pp_str glue;            /* CHARACTERS, joined by spaces: what a token begins with that takes none; or none */
+    bool cleanup;                  /* no space is put before tokens such as "." and "'s" */
     bool whole_words;              /* CHARACTERS: a word is a token, or unknown as a whole */
     bool spelled;                  /* CHARACTERS, UNIGRAM: texts of tokens have a character for each byte */
     bool dna;                      /* byte level: what lies between <dna> and </dna> is DNA, six letters a token */
@@ -338,6 +342,11 @@ struct pp_tokenizer {
     bool whole_words, spelled;
     char word_end[TOK_MAX_WORD_END]; /* CHARACTERS: [n_word_end] what is put behind the last one of a word */
     size_t n_word_end;
+    char word_inside[TOK_MAX_WORD_INSIDE]; /* [n_word_inside] what is put before those that do not begin one */
+    size_t n_word_inside;
+    char glue[TOK_MAX_WORD_INSIDE]; /* [n_glue] CHARACTERS: what a token begins with that goes on with the one before */
+    size_t n_glue;
+    bool cleanup;                   /* words: no space is put before tokens such as "." and "'s" */
     struct tok_splitter *splitter; /* byte level */
 };
 
@@ -457,7 +466,7 @@ struct tok_merger {
     int64_t *costs;       /* of tokenizer_plamo.c */
     size_t costs_cap;
     float score;          /* of the words so far: single precision decides between cuts that are nearly equal */
-    struct pp_buf spelled, known;
+    struct pp_buf spelled;
 };
 /* Remembers the words of a text of this many bytes from now on. Without memory for it things go on, slower. */
 void tok_merge_use_cache(struct tok_merger *m, size_t n_text);

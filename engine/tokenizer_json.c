@@ -129,7 +129,8 @@ static enum pp_code read_normalizers(struct reader *r, const cJSON *node, struct
 /* What other programs are told of a step, and the kind of vocabulary does itself where it can. */
 static enum pp_code tell(struct reader *r, const cJSON *node, struct pp_error *err)
 {
-    if (is_prepend(node) && !r->metaspace)
+    const bool spaced = r->spec.kind == TOK_SPM || r->unigram; /* with others prefixes say how texts are joined */
+    if (is_prepend(node) && !r->metaspace && spaced)
         r->spec.prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
     else if (is_type(node, "BertNormalizer"))
         r->spec.bert = tok_bert_of(node);
@@ -633,9 +634,6 @@ static enum pp_code check_model(const struct reader *r, struct pp_error *err)
     if (strcmp(type, "BPE") != 0 && !(*type == '\0' && cJSON_IsArray(pp_json_member(r->model, "merges"))))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer is of the kind \"%.60s\"; pippin knows BPE, Unigram, "
                        "WordPiece and WordLevel", type);
-    if (*pp_json_text(r->model, "continuing_subword_prefix"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by prefixes, which pippin does not "
-                       "know");
     return PP_OK;
 }
 
@@ -658,7 +656,9 @@ static enum pp_code decide_pieces(struct reader *r, struct pp_error *err)
     spec->kind = r->unigram ? TOK_UNIGRAM : TOK_WORDPIECE;
     if (spec->n_patterns || r->byte_level || (r->wordpiece && !r->bert_words))
         return refuse_cutting(r->unigram ? "unigram" : "WordPiece", err);
-    spec->spelled = r->spells && is_type(pp_json_member(r->root, "decoder"), "ByteLevel");
+    const cJSON *decoder = pp_json_member(r->root, "decoder");
+    spec->cleanup = bool_member(decoder, "cleanup", true);
+    spec->spelled = r->spells && is_type(decoder, "ByteLevel");
     return r->spells && (r->wordpiece || r->metaspace || !spec->spelled) ? refuse_spelling(err) : PP_OK;
 }
 
@@ -671,10 +671,15 @@ static void decide_characters(struct reader *r, bool fallback)
     spec->spelled = r->spells && is_type(decoder, "ByteLevel");
     if (fallback)
         tok_spec_mark_bytes(spec);
-    if (spec->word_end.len)
+    if (spec->word_end.len && !is_type(decoder, "WordPiece"))
         return;
     /* with nothing that tells how texts are put together there is a space before each */
-    if (!decoder || cJSON_IsNull(decoder) || (r->words && is_type(decoder, "WordPiece")))
+    if (is_type(decoder, "WordPiece")) {
+        const char *glue = pp_json_text(decoder, "prefix");
+        spec->glue = (struct pp_str){glue, strlen(glue)};
+        spec->cleanup = bool_member(decoder, "cleanup", true);
+    }
+    if (!decoder || cJSON_IsNull(decoder) || is_type(decoder, "WordPiece"))
         spec->prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
 }
 
@@ -700,6 +705,11 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
     if (*end && (spec->kind != TOK_CHARACTERS || fallback))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks the ends of words (\"%.20s\"), which pippin knows "
                        "only where tokens are made of characters, not of bytes", end);
+    const char *inside = pp_json_text(r->model, "continuing_subword_prefix");
+    spec->word_inside = (struct pp_str){inside, strlen(inside)};
+    if (*inside && (spec->kind != TOK_CHARACTERS || fallback))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by a prefix (\"%.20s\"), which "
+                       "pippin knows only where tokens are made of characters, not of bytes", inside);
     if (spec->kind == TOK_CHARACTERS) {
         decide_characters(r, fallback);
         return translate_patterns(r, err);

@@ -55,7 +55,6 @@ void tok_merge_free(struct tok_merger *m)
     pp_free(m->cuts);
     pp_free(m->costs);
     pp_buf_free(&m->spelled);
-    pp_buf_free(&m->known);
     memset(m, 0, sizeof *m);
 }
 

@@ -626,9 +626,12 @@ static void test_refusals(void **state)
     expect_json_refused("{\"model\":{\"type\":\"WordPiece\"}}", PP_ERR_FORMAT);
     expect_json_refused("{\"model\":{\"type\":\"WordSalad\"}}", PP_ERR_UNSUPPORTED);
     expect_json_refused("{\"model\":{\"type\":\"WordLevel\"}}", PP_ERR_FORMAT);
-    expect_json_refused("{\"model\":{\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\","
-                        "\"vocab\":{\"a\":0},\"merges\":[]}}",
-                        PP_ERR_UNSUPPORTED);
+    expect_json_refused("{\"model\":{\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\",\"byte_fallback\":true,"
+                        "\"vocab\":{\"a\":0},\"merges\":[]}}", PP_ERR_UNSUPPORTED);
+    expect_json_refused("{\"model\":{\"type\":\"BPE\",\"continuing_subword_prefix\":\"##\",\"byte_fallback\":true,"
+                        "\"vocab\":{\"a\":0},\"merges\":[]}}", PP_ERR_UNSUPPORTED);
+    expect_json_refused("{\"model\":{\"type\":\"BPE\",\"continuing_subword_prefix\":\"0123456789abcdef\","
+                        "\"vocab\":{\"a\":0},\"merges\":[]}}", PP_ERR_UNSUPPORTED);
     expect_json_refused("{\"normalizer\":{\"type\":\"Bert\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},"
                         "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}", PP_ERR_UNSUPPORTED);
     static const char *const models[] = {

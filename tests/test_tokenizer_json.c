@@ -497,6 +497,60 @@ static void spelled(void **state)
     }
 }
 
+static void expect_joined(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special, const char *want)
+{
+    struct pp_buf out = {0};
+    pp_detokenize(t, ids, n, special, &out);
+    assert_string_equal(pp_buf_cstr(&out), want);
+    pp_buf_free(&out);
+}
+
+/* Words are put together as a WordPiece decoder does it, with its "cleanup" or without it, or with spaces alone. */
+static void joined(void **state)
+{
+#define X_ADDED "{\"added_tokens\":[{\"id\":10,\"content\":\"<x>\",\"special\":true}],"
+#define VOCAB "\"vocab\":{\"~\":0,\"a\":1,\"b\":2,\"##a\":3,\"##b\":4,\"ab\":5,\".\":6,\"'s\":7,\"n't\":8,\"...\":9}"
+#define AS_WORDPIECE(cleanup) "{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":" cleanup "}"
+    static const char *const models[] = {
+        X_ADDED "\"pre_tokenizer\":{\"type\":\"Whitespace\"},\"decoder\":%s,\"model\":{\"type\":\"BPE\","
+        "\"unk_token\":\"~\",\"continuing_subword_prefix\":\"##\"," VOCAB ",\"merges\":[[\"a\",\"##b\"]]}}",
+        X_ADDED "\"pre_tokenizer\":{\"type\":\"Whitespace\"},\"decoder\":%s,\"model\":{\"type\":\"WordLevel\","
+        "\"unk_token\":\"~\"," VOCAB "}}",
+        X_ADDED "\"normalizer\":{\"type\":\"BertNormalizer\"},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
+        "\"decoder\":%s,\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"~\",\"continuing_subword_prefix\":\"##\","
+        VOCAB "}}",
+    };
+    static const int32_t one[] = {1, 3, 5, 6}, two[] = {10, 1, 4, 7, 10, 2, 9}, three[] = {1, 8, 0, 1};
+    static const struct {
+        const char *decoder, *one, *two, *without, *three;
+    } ways[] = {
+        {AS_WORDPIECE("true"), "aa ab.", "<x> ab's <x> b...", "ab's b...", "an't ~ a"},
+        {AS_WORDPIECE("false"), "aa ab .", "<x> ab 's <x> b ...", "ab 's b ...", "a n't ~ a"},
+        {"null", "a ##a ab .", "<x> a ##b 's <x> b ...", "a ##b 's b ...", "a n't ~ a"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (size_t k = 0; k < (i == 2 ? 2 : 3); k++) { /* WordPiece is put together so without a decoder, too */
+            char json[900];
+            struct pp_tokenizer *t[3] = {NULL, NULL, NULL};
+            struct pp_error err;
+            snprintf(json, sizeof json, models[i], ways[k].decoder);
+            if (i < 2) {
+                three_ways(json, t);
+            } else {
+                assert_ok(tok_from_json(json, strlen(json), NULL, &t[0], &err), err);
+                t[1] = through_gguf(t[0]);
+            }
+            for (int way = 0; way < 3 && t[way]; way++) {
+                expect_joined(t[way], one, 4, true, ways[k].one);
+                expect_joined(t[way], two, 7, true, ways[k].two);
+                expect_joined(t[way], two, 7, false, ways[k].without);
+                expect_joined(t[way], three, 4, true, ways[k].three);
+            }
+            free_three(t);
+        }
+}
+
 /* Unigrams of spelled text; and text that is spelled twice, which is turned back once. */
 static void spelled_otherwise(void **state)
 {
@@ -633,7 +687,8 @@ TEST_GROUP(tokenizer_json)
         cmocka_unit_test(spaces_before_words), cmocka_unit_test(spaces_at_the_start), cmocka_unit_test(refused),
         cmocka_unit_test(several_around),
         cmocka_unit_test(pieces), cmocka_unit_test(many_scripts), cmocka_unit_test(whole_words),
-        cmocka_unit_test(no_unknown_words), cmocka_unit_test(spelled), cmocka_unit_test(spelled_otherwise),
+        cmocka_unit_test(no_unknown_words), cmocka_unit_test(spelled), cmocka_unit_test(joined),
+        cmocka_unit_test(spelled_otherwise),
         cmocka_unit_test(damaged), cmocka_unit_test(immense), cmocka_unit_test(long_white_space),
     };
     return cmocka_run_group_tests_name("tokenizer_json", tests, NULL, NULL);
