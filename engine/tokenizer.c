@@ -358,13 +358,21 @@ static enum pp_code white_words(struct run *r, const char *text, size_t n, enum 
     return code;
 }
 
+/* The space that is put in front of texts, where there is nothing of one, or a token, behind it. */
+static enum pp_code lone_prefix(struct run *r, struct pp_error *err)
+{
+    static const char sign[TOK_SPACE_LEN + SLACK] = TOK_SPACE;
+    r->merger.end = sign + sizeof sign;
+    return tok_merge_word(&r->merger, sign, TOK_SPACE_LEN, err);
+}
+
 static enum pp_code spm_stretch(struct run *r, const char *text, size_t n, struct pp_error *err)
 {
     if (!normalize(r, &text, &n))
         return pp_fail_nomem(err, "a copy of the text");
-    if (n == 0)
-        return PP_OK;
     const enum tok_prefix_when when = r->t->covered & TOK_COVERS_PREFIX ? TOK_PREFIX_NEVER : r->prefix;
+    if (n == 0) /* to which SentencePiece has normalised all characters; where it is spaces, they go together */
+        return when == TOK_PREFIX_NEVER || r->t->squeeze ? PP_OK : lone_prefix(r, err);
     return r->t->split_white ? white_words(r, text, n, when, err) : spm_words(r, text, n, when, err);
 }
 
@@ -380,7 +388,7 @@ static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp
         code = tok_rwkv_text(&r->merger, text, n, err);
     } else if (r->t->kind == TOK_PLAMO) {
         code = tok_plamo_text(&r->merger, text, n, err);
-    } else if (r->t->kind == TOK_WORDPIECE) {
+    } else if (r->t->kind == TOK_WORDPIECE && !r->t->splitter) {
         code = tok_bert_words(r->t, text, n, &r->normal, lone_word, &r->merger, err);
     } else if (r->t->add_space && text[0] != ' ' && !goes_on(r)) {
         pp_buf_clear(&r->spaced);
@@ -396,14 +404,6 @@ static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp
     }
     r->prefix = TOK_PREFIX_NEVER;
     return code;
-}
-
-/* The space that is put in front of texts, where one begins with such a token. */
-static enum pp_code lone_prefix(struct run *r, struct pp_error *err)
-{
-    static const char sign[TOK_SPACE_LEN + SLACK] = TOK_SPACE;
-    r->merger.end = sign + sizeof sign;
-    return tok_merge_word(&r->merger, sign, TOK_SPACE_LEN, err);
 }
 
 static enum pp_code special(struct run *r, uint32_t id, struct pp_error *err)

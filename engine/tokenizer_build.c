@@ -817,7 +817,7 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
         code = build_pieces(t, err);
     if (!code)
         code = build_normalizer(t, spec, err);
-    if (!code && (t->kind == TOK_BYTE_LEVEL || t->kind == TOK_CHARACTERS))
+    if (!code && (t->kind == TOK_BYTE_LEVEL || t->kind == TOK_CHARACTERS || spec->split_words))
         code = build_splitter(t, spec, err);
     return code;
 }

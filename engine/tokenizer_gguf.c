@@ -2,7 +2,8 @@
  *
  * Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What a tokenizer.json or tokenizer.model says beyond
  * them is kept under pippin.tokenizer.*, which other readers pass over:
- *   split          array of strings  regular expressions, where no name in tokenizer.ggml.pre means them
+ *   split          array of strings  regular expressions, where no name in tokenizer.ggml.pre means them; WordPiece:
+ *                                    where words are not BERT's
  *   ignore_merges  bool              where it is not what the name in tokenizer.ggml.pre implies
  *   add_space      bool              byte-level kind: a space is put before text that does not begin with one
  *   byte_unknown   u32               byte-level kind: what a byte becomes that is no token; else it is left out
@@ -320,7 +321,7 @@ static enum pp_code read_plamo(const struct pp_gguf *g, struct tok_spec *spec, s
 
 /* Files of other programs do not say what was done to text; nearly all such models are of small letters without
  * accents. */
-static void read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec)
+static enum pp_code read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
     bool cased = false, clean = true, chinese = true, lower, accents;
     int64_t longest = 0;
@@ -341,6 +342,8 @@ static void read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec)
     spec->unk = tok_spec_find(spec, "[UNK]", 5);
     spec->bos = tok_spec_find(spec, "[CLS]", 5);
     spec->eos = tok_spec_find(spec, "[SEP]", 5);
+    spec->split_words = pp_gguf_has(g, "pippin.tokenizer.split");
+    return read_patterns(g, spec, err);
 }
 
 /* Tokens with properties that nothing else tells. */
@@ -506,7 +509,7 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
     if (!code && spec->kind == TOK_UNIGRAM)
         code = read_unigram(g, spec, err);
     if (!code && spec->kind == TOK_WORDPIECE)
-        read_wordpiece(g, spec);
+        code = read_wordpiece(g, spec, err);
     if (!code && spec->kind == TOK_RWKV) {
         spec->bos = spec->eos = 0;
         code = tok_rwkv_unescape(spec, err);
@@ -726,6 +729,8 @@ static void write_bert(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
         pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.lowercase", t->bert.lower);
         pp_gguf_add_bool(w, "tokenizer.ggml.normalizer.strip_accents", t->bert.strip_accents);
     }
+    if (t->splitter)
+        write_patterns(t, w);
     if (!t->cleanup)
         pp_gguf_add_bool(w, "pippin.tokenizer.cleanup", false);
     if (!t->bert.clean)

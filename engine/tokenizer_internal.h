@@ -242,6 +242,7 @@ struct tok_spec {
     bool apart;                    /* UNIGRAM: each word is scored by itself, in double precision, as tokenizer.json has
                                       it; else as SentencePiece does */
     struct tok_bert bert;          /* WORDPIECE */
+    bool split_words;              /* WORDPIECE: words are not BERT's, but what the patterns cut, or the whole text */
     uint32_t longest_word;         /* WORDPIECE: in characters; longer ones are unknown; 0: BERT's */
     struct tok_breaks breaks;      /* PLAMO */
     struct pp_str steps;           /* a JSON list of normalizers, for tok_steps_new(); or none */
@@ -347,7 +348,7 @@ struct pp_tokenizer {
     char glue[TOK_MAX_WORD_INSIDE]; /* [n_glue] CHARACTERS: what a token begins with that goes on with the one before */
     size_t n_glue;
     bool cleanup;                   /* words: no space is put before tokens such as "." and "'s" */
-    struct tok_splitter *splitter; /* byte level */
+    struct tok_splitter *splitter; /* byte level, CHARACTERS; WORDPIECE whose words are not BERT's; else NULL */
 };
 
 static inline struct pp_str tok_text(const struct pp_tokenizer *t, uint32_t symbol)

@@ -147,7 +147,7 @@ static size_t count_own(const struct reader *r)
     const cJSON *const *list = r->normalizers;
     const size_t n = r->n_normalizers;
     if (r->spec.kind == TOK_WORDPIECE)
-        return n && is_type(list[n - 1], "BertNormalizer") && !r->late;
+        return n && !r->spec.split_words && is_type(list[n - 1], "BertNormalizer") && !r->late;
     if (r->spec.kind != TOK_SPM || r->late)
         return 0;
     for (size_t i = 0; i + 2 < n; i++)
@@ -317,6 +317,13 @@ static enum pp_code read_metaspace(struct reader *r, const cJSON *node, struct p
     return PP_OK;
 }
 
+/* The only pre-tokenizer, in a sequence or not. */
+static bool is_alone(const struct reader *r, const cJSON *node)
+{
+    const cJSON *whole = pp_json_member(r->root, "pre_tokenizer"), *list = pp_json_member(whole, "pretokenizers");
+    return node == whole || (cJSON_GetArraySize(list) == 1 && node == cJSON_GetArrayItem(list, 0));
+}
+
 static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     const cJSON *part;
@@ -330,7 +337,7 @@ static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, stru
         }
         return PP_OK;
     }
-    if (r->wordpiece && is_type(node, "BertPreTokenizer") && !r->spec.n_patterns) {
+    if (r->wordpiece && is_type(node, "BertPreTokenizer") && is_alone(r, node)) {
         r->bert_words = true;
         return PP_OK;
     }
@@ -654,12 +661,15 @@ static enum pp_code decide_pieces(struct reader *r, struct pp_error *err)
 {
     struct tok_spec *spec = &r->spec;
     spec->kind = r->unigram ? TOK_UNIGRAM : TOK_WORDPIECE;
-    if (spec->n_patterns || r->byte_level || (r->wordpiece && !r->bert_words))
+    if (r->byte_level || (r->unigram && spec->n_patterns) || (r->wordpiece && (r->metaspace || r->spaces)))
         return refuse_cutting(r->unigram ? "unigram" : "WordPiece", err);
+    spec->split_words = r->wordpiece && (!r->bert_words || spec->n_patterns);
     const cJSON *decoder = pp_json_member(r->root, "decoder");
     spec->cleanup = bool_member(decoder, "cleanup", true);
     spec->spelled = r->spells && is_type(decoder, "ByteLevel");
-    return r->spells && (r->wordpiece || r->metaspace || !spec->spelled) ? refuse_spelling(err) : PP_OK;
+    if (r->spells && (r->wordpiece || r->metaspace || !spec->spelled))
+        return refuse_spelling(err);
+    return r->wordpiece ? translate_patterns(r, err) : PP_OK;
 }
 
 /* Of characters, merged or as whole words. */

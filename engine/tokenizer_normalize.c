@@ -280,6 +280,10 @@ static enum pp_code add_letter(struct words *w, int32_t c)
     char utf8[4];
     if (is_white(c))
         return end_word(w);
+    if (w->t->bert.lower && c == 0x130) { /* I with a dot keeps it */
+        pp_buf_str(w->word, "i\u0307");
+        return PP_OK;
+    }
     if (w->t->bert.lower)
         c = utf8proc_tolower(c);
     const bool alone = is_punctuation(c) || (w->t->bert.chinese && is_chinese(c));

@@ -244,8 +244,9 @@ static void refused(void **state)
 {
     static const char *const bad[] = {
         "{\"pre_tokenizer\":{\"type\":\"Digits\"},\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]}}",
-        "{\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"},\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}",
-        "{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}",
+        "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}",
+        "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\"},"
+        "\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}",
         "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Metaspace\","
         "\"replacement\":\"\u2581\"},{\"type\":\"WhitespaceSplit\"}]},"
         "\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]}}",
