@@ -37,6 +37,7 @@ void pp_tokenizer_free(struct pp_tokenizer *t)
     pp_free(t->byte_merges);
     pp_free(t->special.index.ids);
     pp_free(t->late.index.ids);
+    pp_free(t->spaced.ids);
     pp_free(t->late_of);
     tok_steps_free(t->steps);
     pp_free(t->pieces.ids);
@@ -295,6 +296,52 @@ static enum pp_code merge_spaced(struct run *r, const char *text, size_t n, char
     return tok_merge_word(&r->merger, begin, (size_t)(at - begin), err);
 }
 
+/* A part of written text: cut where a run of U+2581 begins, if the vocabulary allows. */
+static enum pp_code merge_part(struct run *r, const char *begin, const char *end, struct pp_error *err)
+{
+    const char *at = begin;
+    bool in_run = true;
+    enum pp_code code = PP_OK;
+    while (!code && at < end) {
+        const bool space = end - at >= TOK_SPACE_LEN && memcmp(at, TOK_SPACE, TOK_SPACE_LEN) == 0;
+        if (r->t->words_at_space && space && !in_run) {
+            code = tok_merge_word(&r->merger, begin, (size_t)(at - begin), err);
+            begin = at;
+        }
+        in_run = space;
+        at += space ? TOK_SPACE_LEN : 1;
+    }
+    return code || begin == end ? code : tok_merge_word(&r->merger, begin, (size_t)(end - begin), err);
+}
+
+/* The same with user-defined tokens, which are found in text that is wholly written. */
+static enum pp_code merge_around(struct run *r, const char *text, size_t n, char *to, struct pp_error *err)
+{
+    const char *begin = r->spaced.data, *end, *at = begin;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] != ' ') {
+            *to++ = text[i];
+            continue;
+        }
+        memcpy(to, TOK_SPACE, TOK_SPACE_LEN);
+        to += TOK_SPACE_LEN;
+    }
+    end = to;
+    for (size_t len; !code && at < end;) {
+        const uint32_t id = tok_longest_here(r->t, &r->t->spaced, at, (size_t)(end - at), &len);
+        if (id == TOK_NONE) {
+            at += pp_utf8_decode(at, (size_t)(end - at), &(int32_t){0});
+            continue;
+        }
+        code = merge_part(r, begin, at, err);
+        if (!code)
+            code = tok_ids_add(&r->merger.ids, (int32_t)id, err);
+        begin = at += len;
+    }
+    return code ? code : merge_part(r, begin, end, err);
+}
+
 enum { SLACK = 32 };
 
 static size_t count_spaces(const char *text, size_t n)
@@ -333,7 +380,9 @@ static enum pp_code spm_words(struct run *r, const char *text, size_t n, enum to
     memset(to + whole, 0, SLACK);
     if (prefix)
         memcpy(to, TOK_SPACE, TOK_SPACE_LEN);
-    return merge_spaced(r, text, n, to + (prefix ? TOK_SPACE_LEN : 0), err);
+    to += prefix ? TOK_SPACE_LEN : 0;
+    const bool around = r->t->spaced_late && r->t->kind == TOK_SPM;
+    return around ? merge_around(r, text, n, to, err) : merge_spaced(r, text, n, to, err);
 }
 
 /* What is put before a stretch comes before each of its words, and before the first one as before the others if there
@@ -415,8 +464,6 @@ static enum pp_code special(struct run *r, uint32_t id, struct pp_error *err)
         if (code)
             return code;
     }
-    if (t->flags[id] & TOK_SPACED && t->kind == TOK_UNIGRAM)
-        r->merger.score = (float)((double)r->merger.score + tok_unigram_score(t, id));
     r->prefix = t->type[id] == TOK_USER ? t->prefix.user : t->prefix.control;
     return tok_ids_add(&r->merger.ids, (int32_t)id, err);
 }
@@ -726,7 +773,8 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
     }
     size_t begin = out->len;
     const bool added = t->strip == TOK_STRIP_ADDED, first = t->strip == TOK_STRIP_FIRST;
-    bool may_strip = added ? prefix_was_added(t->prefix.start, true) : first;
+    const bool squeezed = t->squeeze && !t->apart; /* no text began with a space, so none does */
+    bool may_strip = added ? squeezed || prefix_was_added(t->prefix.start, true) : first;
     for (size_t i = 0; i < n; i++) {
         if (ids[i] < 0 || (uint32_t)ids[i] >= t->n_vocab)
             continue;
@@ -738,17 +786,18 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
             may_strip = may_strip && at_start;
             continue;
         }
-        if (type == TOK_CONTROL || type == TOK_USER) {
+        const bool spaced = type == TOK_USER && t->spaced_late && t->flags[ids[i]] & TOK_SPACED; /* as a piece is */
+        if (type == TOK_CONTROL || (type == TOK_USER && !spaced)) {
             may_strip = added ? prefix_was_added(type == TOK_USER ? t->prefix.user : t->prefix.control, at_start)
                               : first && at_start;
             continue;
         }
-        if (may_strip && t->kind != TOK_BYTE_LEVEL && !t->spelled && type == TOK_NORMAL && out->len > before &&
-            out->data[before] == ' ') {
+        if (may_strip && t->kind != TOK_BYTE_LEVEL && !t->spelled && (type == TOK_NORMAL || spaced) &&
+            out->len > before && out->data[before] == ' ') {
             memmove(out->data + before, out->data + before + 1, out->len - before); /* with the NUL */
             out->len--;
         }
-        may_strip = false;
+        may_strip = squeezed && out->len == begin;
     }
     const int32_t last = n ? ids[n - 1] : -1;
     if (last >= 0 && (uint32_t)last < t->n_vocab && t->type[last] == TOK_NORMAL && out->len > begin &&

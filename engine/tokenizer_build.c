@@ -413,11 +413,35 @@ static bool any_space_inside(const struct pp_tokenizer *t)
 
 /* --- tokens in the order of their texts ---------------------------------------------------------------- */
 
+/* SentencePiece's user-defined token that is looked for in normalised text. */
+static bool is_spaced(const struct pp_tokenizer *t, uint32_t i)
+{
+    const size_t n = tok_text(t, i).len;
+    return t->spaced_late && t->type[i] == TOK_USER && t->flags[i] & TOK_SPACED && n > 0 && n <= MAX_SPECIAL;
+}
+
+/* Whether there are such: of unigrams they compete with other pieces, and elsewhere signs for spaces are in none but
+ * normalised text. */
+static bool has_spaced(const struct pp_tokenizer *t)
+{
+    if ((t->kind != TOK_SPM && t->kind != TOK_UNIGRAM) || t->apart)
+        return false;
+    for (uint32_t i = 0; i < t->n_vocab; i++) {
+        const struct pp_str s = tok_text(t, i);
+        if (t->type[i] == TOK_USER && t->flags[i] & TOK_SPACED &&
+            (t->kind == TOK_UNIGRAM || memmem(s.data, s.len, TOK_SPACE, TOK_SPACE_LEN)))
+            return true;
+    }
+    return false;
+}
+
 /* Looked for in text as it is; is_late: as it is after the steps that normalise it. */
 static bool is_special(const struct pp_tokenizer *t, uint32_t i)
 {
     uint8_t type = t->type[i];
     size_t n = tok_text(t, i).len;
+    if (is_spaced(t, i))
+        return false;
     return (type == TOK_CONTROL || type == TOK_USER || type == TOK_UNKNOWN) && n > 0 && n <= MAX_SPECIAL &&
            !(t->steps && t->flags[i] & TOK_LATE);
 }
@@ -511,6 +535,19 @@ bool tok_walk(struct tok_walk *w, char byte, uint32_t *token)
     return w->lo < w->hi;
 }
 
+uint32_t tok_longest_here(const struct pp_tokenizer *t, const struct tok_index *index, const char *text, size_t n,
+                          size_t *len)
+{
+    struct tok_walk w = {.t = t, .index = index};
+    uint32_t best = TOK_NONE, token;
+    for (size_t i = 0; i < n && tok_walk(&w, text[i], &token); i++)
+        if (token != TOK_NONE) {
+            best = token;
+            *len = w.depth;
+        }
+    return best;
+}
+
 /* The one byte that is set; -1: there are several; 0: there is none. */
 static int only_one(const bool set[256])
 {
@@ -587,7 +624,10 @@ static enum pp_code build_late(struct pp_tokenizer *t, struct pp_error *err)
 
 static enum pp_code build_specials(struct pp_tokenizer *t, struct pp_error *err)
 {
+    t->spaced_late = has_spaced(t);
     enum pp_code code = build_index(t, is_special, &t->special.index, err);
+    if (!code && t->spaced_late)
+        code = build_index(t, is_spaced, &t->spaced, err);
     if (!code)
         code = build_late(t, err);
     if (code)

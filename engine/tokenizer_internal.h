@@ -314,6 +314,8 @@ struct pp_tokenizer {
     struct tok_specials late;     /* after that; symbols, whose tokens are in late_of */
     uint32_t *late_of;            /* [late.index.n] tokens of the symbols late_begin and so on, in their order */
     uint32_t late_begin;
+    struct tok_index spaced;      /* SPM, UNIGRAM: user-defined tokens that are looked for in normalised text */
+    bool spaced_late;             /* there are such */
     struct tok_index pieces;      /* UNIGRAM, WORDPIECE, RWKV, PLAMO: tokens that words are made of */
     double unknown_score;         /* UNIGRAM: of a character that is no token */
     float best_score;             /* UNIGRAM: the greatest of a piece, if it is above 0; else next to 0 */
@@ -372,6 +374,10 @@ struct tok_merge tok_merge_by_rank(const struct pp_tokenizer *t, uint32_t left, 
 /* True for texts that SentencePiece may produce by merging: not control, unknown or byte tokens, unless they are
  * TOK_INSIDE, nor those that are TOK_OUTSIDE. */
 bool tok_mergeable(const struct pp_tokenizer *t, uint32_t symbol);
+
+/* The longest token of an index that text begins with, or TOK_NONE. *len: its bytes. */
+uint32_t tok_longest_here(const struct pp_tokenizer *t, const struct tok_index *index, const char *text, size_t n,
+                          size_t *len);
 
 /* A walk along a text through an index: begins with depth 0. */
 struct tok_walk {

@@ -80,11 +80,17 @@ static size_t find_replacement(const struct table *t, const char *text, size_t n
     return found;
 }
 
-/* The character at text, or what replaces it. How many bytes it takes. */
-static size_t map_character(const struct table *table, const char *text, size_t n, struct pp_str *to)
+/* The character at text, or what replaces it. How many bytes it takes. User-defined tokens stay as they are. */
+static size_t map_character(const struct pp_tokenizer *t, const struct table *table, const char *text, size_t n,
+                            struct pp_str *to)
 {
     int32_t c;
-    size_t width = find_replacement(table, text, n, false, to);
+    size_t width = 0;
+    if (t->spaced_late && tok_longest_here(t, &t->spaced, text, n, &width) != TOK_NONE) {
+        *to = (struct pp_str){text, width};
+        return width;
+    }
+    width = find_replacement(table, text, n, false, to);
     if (width)
         return width;
     width = pp_utf8_decode(text, n, &c);
@@ -161,7 +167,7 @@ void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, boo
     bool after_space = at_start;
     for (size_t i = 0; i < n;) {
         struct pp_str to;
-        i += map_character(&table, text + i, n - i, &to);
+        i += map_character(t, &table, text + i, n - i, &to);
         while (t->squeeze && after_space && to.len && *to.data == ' ') {
             to.data++;
             to.len--;

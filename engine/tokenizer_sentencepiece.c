@@ -60,7 +60,7 @@ static bool read_field(struct pp_cursor *c, struct field *f)
 
 enum { PIECES = 1, TRAINER = 2, NORMALIZER = 3 };                        /* fields of ModelProto */
 enum { PIECE = 1, SCORE = 2, TYPE = 3 };                                 /* of SentencePiece */
-enum { MODEL_TYPE = 3, SUFFIX = 24, UNK_ID = 40, BOS_ID = 41, EOS_ID = 42 }; /* of TrainerSpec */
+enum { MODEL_TYPE = 3, SUFFIX = 24, BYTE_FALLBACK = 35, UNK_ID = 40, BOS_ID = 41, EOS_ID = 42 }; /* of TrainerSpec */
 enum { CHARSMAP = 2, DUMMY_PREFIX = 3, EXTRA_SPACES = 4 };               /* of NormalizerSpec */
 enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2 };
 
@@ -75,7 +75,8 @@ static int64_t as_int32(uint64_t v)
     return (int32_t)(uint32_t)v;
 }
 
-/* User-defined texts are looked for in plain text, so they have plain spaces. */
+/* User-defined texts are looked for in plain text, so they have plain spaces; but where normalising changes spaces they
+ * are looked for in what comes of it, and keep the signs for them. */
 static enum pp_code plain_spaces(struct pp_str *text, struct pp_buf *plain, struct pp_error *err)
 {
     if (!memmem(text->data, text->len, TOK_SPACE, TOK_SPACE_LEN))
@@ -94,8 +95,7 @@ static enum pp_code plain_spaces(struct pp_str *text, struct pp_buf *plain, stru
     return PP_OK;
 }
 
-static enum pp_code read_piece(struct pp_str bytes, size_t i, struct tok_spec *spec, struct pp_buf *plain,
-                               struct pp_error *err)
+static enum pp_code read_piece(struct pp_str bytes, size_t i, struct tok_spec *spec, struct pp_error *err)
 {
     struct pp_cursor c = pp_cursor(bytes.data, bytes.len);
     struct field f;
@@ -113,10 +113,9 @@ static enum pp_code read_piece(struct pp_str bytes, size_t i, struct tok_spec *s
     }
     if (c.bad)
         return malformed(err);
-    if (spec->types[i] != TOK_USER)
-        return PP_OK;
-    spec->flags[i] |= TOK_SPACED;
-    return plain_spaces(&spec->texts[i], plain, err);
+    if (spec->types[i] == TOK_USER)
+        spec->flags[i] |= TOK_SPACED;
+    return PP_OK;
 }
 
 static enum pp_code read_trainer(struct pp_str bytes, struct tok_spec *spec, struct pp_error *err)
@@ -126,10 +125,14 @@ static enum pp_code read_trainer(struct pp_str bytes, struct tok_spec *spec, str
     uint64_t model = MODEL_UNIGRAM;
     bool suffix = false;
     spec->unk = 0, spec->bos = 1, spec->eos = 2;
+    spec->no_bytes = true;
     while (read_field(&c, &f)) {
         switch (f.number) {
         case MODEL_TYPE:
             model = f.value;
+            break;
+        case BYTE_FALLBACK:
+            spec->no_bytes = f.value == 0;
             break;
         case SUFFIX:
             suffix = f.value != 0;
@@ -192,12 +195,18 @@ static enum pp_code read_model(struct pp_str bytes, struct tok_spec *spec, struc
     c = pp_cursor(bytes.data, bytes.len);
     for (size_t i = 0; !code && read_field(&c, &f);) {
         if (f.number == PIECES)
-            code = read_piece(f.bytes, i++, spec, plain, err);
+            code = read_piece(f.bytes, i++, spec, err);
         else if (f.number == TRAINER)
             code = read_trainer(f.bytes, spec, err);
         else if (f.number == NORMALIZER)
             code = read_normalizer(f.bytes, spec, err);
     }
+    for (size_t i = 0; !code && i < n; i++)
+        spec->no_bytes = spec->no_bytes && spec->types[i] != TOK_BYTE;
+    const bool changes = spec->prefix.start != TOK_PREFIX_NEVER || spec->squeeze || spec->charsmap.len;
+    for (size_t i = 0; !code && spec->kind == TOK_SPM && !changes && i < n; i++)
+        if (spec->flags[i] & TOK_SPACED)
+            code = plain_spaces(&spec->texts[i], plain, err);
     return code;
 }
 

@@ -567,6 +567,9 @@ static void test_spm_normalizer_to_gguf(void **state)
     struct pp_buf b = {0}, normalizer = {0};
     struct pp_tokenizer *other = open_tokenizer("tests/data/sonnets-unigram.model"), *a;
     const struct pp_buf table = {.data = other->charsmap, .len = other->charsmap_len};
+    /* U+0001 becomes nothing: size; units: begin at 2, -, -, 3 = 2 ^ 1: ends here, value at 4 = 3 ^ 7; texts */
+    static char units[] = "\x14\0\0\0" "\0\x08\0\0" "\0\0\0\0" "\0\0\0\0" "\x01\x1d\0\0" "\0\0\0\x80" "";
+    const struct pp_buf nothing = {.data = units, .len = sizeof units};
     struct pp_error err;
     (void)state;
     spm_model(&b, true, 2);
@@ -578,6 +581,16 @@ static void test_spm_normalizer_to_gguf(void **state)
         expect_tokens(both[i], "  hello   \xe2\x91\xa0 ", 0, " hello| |1"); /* U+2460, a 1 in a circle */
         pp_tokenizer_free(both[i]);
     }
+    put_varint(&normalizer, 4 << 3); /* spaces stay, and that in front of a text of which nothing else is left */
+    put_varint(&normalizer, 0);
+    put_message(&normalizer, 2, &nothing);
+    pp_buf_clear(&b);
+    spm_model(&b, true, 2);
+    put_message(&b, 3, &normalizer);
+    assert_ok(tok_from_sentencepiece(b.data, b.len, NULL, &a, &err), err);
+    expect_tokens(a, "\x01", 0, " ");
+    expect_tokens(a, "", 0, "");
+    pp_tokenizer_free(a);
     pp_tokenizer_free(other);
     pp_buf_free(&normalizer);
     pp_buf_free(&b);

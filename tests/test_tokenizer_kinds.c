@@ -153,17 +153,22 @@ static void unigrams_in_json(void **state)
     }
 }
 
-/* A model with two user-defined tokens behind its own, "(" and "1", in the protobuf that such a file is. */
-static struct pp_tokenizer *with_user_defined(const char *model)
+/* A model with user-defined tokens behind its own, in the protobuf that such a file is: "(" and "1", or others with
+ * signs for spaces. */
+static struct pp_tokenizer *with_user_defined(const char *model, bool spaced)
 {
-    static const char more[] = "\x0a\x05\x0a\x01(\x18\x04\x0a\x05\x0a\x01" "1\x18\x04";
+    static const char *const sets[2][5] = {{"(", "1", NULL}, {TOK_SPACE TOK_SPACE, "hth", TOK_SPACE "(a",
+                                                              "a" TOK_SPACE "b", NULL}};
     char path[256], *data;
     size_t n;
     struct pp_error err;
     struct pp_buf out = {0};
     assert_ok(pp_read_file(model, 1 << 20, &data, &n, &err), err);
     pp_buf_add(&out, data, n);
-    pp_buf_add(&out, more, sizeof more - 1);
+    for (const char *const *text = sets[spaced]; *text; text++) {
+        const int len = (int)strlen(*text);
+        pp_buf_fmt(&out, "\x0a%c\x0a%c%s\x18\x04", len + 4, len, *text);
+    }
     snprintf(path, sizeof path, "%s/user-defined.model", test_tmpdir());
     assert_ok(pp_write_file(path, out.data, out.len, 0600, &err), err);
     pp_buf_free(&out);
@@ -185,38 +190,74 @@ static void user_defined_as_sentencepiece(void **state)
         {"unigram", "art \xe2\x96\x81 \xe2\x96\x81", {117, -1}},
         {"bytes", "(a", {259, 600, 290, -1}},          {"bytes", " (a", {259, 259, 600, 290, -1}},
         {"bytes", "a(b th", {287, 600, 389, 394, -1}}, {"bytes", "art\xe2\x96\x81", {355, 259, -1}},
+    }, spaced[] = {
+        {"unigram", "(a", {402, -1}},                  {"unigram", "  (a", {402, -1}},
+        {"unigram", "a  b", {3, 403, -1}},             {"unigram", "a (a hth", {29, 402, 3, 401, -1}},
+        {"unigram", "aa b b", {29, 403, 37, -1}},      {"unigram", TOK_SPACE TOK_SPACE "a", {400, 29, -1}},
+        {"unigram", "thththth", {3, 6, 401, 6, 401, -1}},
+        {"unigram", "   ", {-1}},                      {"unigram", "\xe2\x91\xa0hth", {3, 0, 401, -1}},
+        {"bytes", "(a", {602, -1}},                    {"bytes", "  (a", {600, 602, -1}},
+        {"bytes", "a  b", {287, 600, 389, -1}},        {"bytes", "a (a hth", {287, 602, 259, 601, -1}},
+        {"bytes", "aa b b", {287, 603, 308, -1}},      {"bytes", TOK_SPACE TOK_SPACE "a", {600, 287, -1}},
+        {"bytes", "thththth", {259, 262, 601, 262, 601, -1}},
+        {"bytes", "   ", {600, 600, -1}},              {"bytes", " art  ", {259, 355, 600, -1}},
     };
+    enum { N_CASES = sizeof cases / sizeof *cases, N_SPACED = sizeof spaced / sizeof *spaced };
     struct pp_error err;
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < N_CASES + N_SPACED; i++) {
         char path[64];
-        snprintf(path, sizeof path, "tests/data/sonnets-%s.model", cases[i].model);
-        struct pp_tokenizer *t = with_user_defined(path), *both[] = {t, through_gguf(t)};
+        const bool late = i >= N_CASES;
+        const char *model = late ? spaced[i - N_CASES].model : cases[i].model;
+        const char *text = late ? spaced[i - N_CASES].text : cases[i].text;
+        const int32_t *wanted = late ? spaced[i - N_CASES].ids : cases[i].ids;
+        snprintf(path, sizeof path, "tests/data/sonnets-%s.model", model);
+        struct pp_tokenizer *t = with_user_defined(path, late), *both[] = {t, through_gguf(t)};
         for (int k = 0; k < 2; k++) {
             int32_t *ids;
             size_t n = 0, want = 0;
-            assert_ok(pp_tokenize(both[k], cases[i].text, strlen(cases[i].text), 0, &ids, &n, &err), err);
-            while (cases[i].ids[want] >= 0)
+            assert_ok(pp_tokenize(both[k], text, strlen(text), 0, &ids, &n, &err), err);
+            while (wanted[want] >= 0)
                 want++;
-            if (n != want || memcmp(ids, cases[i].ids, n * sizeof *ids) != 0)
-                fail_msg("%s, \"%s\": %zu ids, of which the first is %d", path, cases[i].text, n, n ? ids[0] : -1);
+            if (n != want || memcmp(ids, wanted, n * sizeof *ids) != 0)
+                fail_msg("%s, \"%s\": %zu ids, of which the first is %d", path, text, n, n ? ids[0] : -1);
+            struct pp_buf back = {0};
+            pp_detokenize(both[k], ids, n, true, &back);
+            if (strcmp(model, "bytes") == 0 && !strstr(text, TOK_SPACE)) /* which keeps spaces */
+                assert_string_equal(pp_buf_cstr(&back), text);
+            pp_buf_free(&back);
             pp_free(ids);
             pp_tokenizer_free(both[k]);
         }
     }
 }
 
+/* Where no text has a space at its beginning none is shown there, as SentencePiece 0.1.97 has it. */
+static void no_space_shown(void **state)
+{
+    static const int32_t ids[] = {3, 3, 29, 29}; /* two of spaces, and " a" */
+    struct pp_tokenizer *t = open_tokenizer("tests/data/sonnets-unigram.model");
+    struct pp_buf out = {0};
+    (void)state;
+    pp_detokenize(t, ids, 4, true, &out);
+    assert_string_equal(pp_buf_cstr(&out), "a a");
+    pp_buf_free(&out);
+    pp_tokenizer_free(t);
+}
+
 /* Such tokens of files by others, and added ones, have no space in front; a folder that is made of them says so. */
 static void user_defined_without_space(void **state)
 {
-    struct pp_tokenizer *t = with_user_defined("tests/data/sonnets-bytes.model"), *again;
+    struct pp_tokenizer *t = with_user_defined("tests/data/sonnets-bytes.model", false), *made = t, *again;
     struct pp_error err;
     char folder[256];
     (void)state;
-    expect_tokens(t, "(a", 0, " |(|a");
-    for (uint32_t i = 0; i < t->n_vocab; i++)
-        t->flags[i] &= (uint8_t)~TOK_SPACED;
-    t->flags[600] |= TOK_RSTRIP;
+    expect_tokens(made, "(a", 0, " |(|a");
+    for (uint32_t i = 0; i < made->n_vocab; i++)
+        made->flags[i] &= (uint8_t)~TOK_SPACED;
+    made->flags[600] |= TOK_RSTRIP;
+    t = through_gguf(made);
+    pp_tokenizer_free(made);
     expect_tokens(t, "( a", 0, "(|a");
     snprintf(folder, sizeof folder, "%s/unspaced", test_tmpdir());
     assert_int_equal(mkdir(folder, 0700), 0);
@@ -752,7 +793,7 @@ TEST_GROUP(tokenizer_kinds)
         cmocka_unit_test(as_sentencepiece), cmocka_unit_test(unigrams_and_back), cmocka_unit_test(unigrams_behind_bos),
         cmocka_unit_test(unigrams_in_json),
         cmocka_unit_test(user_defined_as_sentencepiece),
-        cmocka_unit_test(user_defined_without_space),
+        cmocka_unit_test(no_space_shown), cmocka_unit_test(user_defined_without_space),
         cmocka_unit_test(unigrams_between_white_space),
         cmocka_unit_test(unknown_bytes),
         cmocka_unit_test(hostile_charsmaps), cmocka_unit_test(wordpieces), cmocka_unit_test(rwkv),
