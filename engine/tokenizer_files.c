@@ -244,7 +244,7 @@ static bool is_outside(const struct pp_tokenizer *t, uint32_t i)
     int32_t c;
     if (!is_added(t, i) || tok_mergeable(t, i) || (int64_t)i == t->unk || (int64_t)i == t->byte_unknown)
         return false;
-    return t->flags[i] & TOK_OUTSIDE || (s.len && pp_utf8_decode(s.data, s.len, &c) == s.len);
+    return t->flags[i] & TOK_OUTSIDE || t->ignore_merges || (s.len && pp_utf8_decode(s.data, s.len, &c) == s.len);
 }
 
 static void json_vocab(const struct pp_tokenizer *t, struct pp_buf *b)

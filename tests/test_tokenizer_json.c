@@ -437,7 +437,8 @@ static void whole_words(void **state)
 {
     static const char json[] =
         "{\"added_tokens\":[{\"id\":0,\"content\":\"[UNK]\",\"special\":true},{\"id\":6,\"content\":\"<sep>\","
-        "\"special\":true}],\"normalizer\":{\"type\":\"Lowercase\"},\"pre_tokenizer\":{\"type\":\"Sequence\","
+        "\"special\":true},{\"id\":7,\"content\":\"sep\",\"special\":true}],"
+        "\"normalizer\":{\"type\":\"Lowercase\"},\"pre_tokenizer\":{\"type\":\"Sequence\","
         "\"pretokenizers\":[{\"type\":\"Whitespace\"},{\"type\":\"FixedLength\",\"length\":6}]},\"model\":{\"type\":"
         "\"WordLevel\",\"unk_token\":\"[UNK]\",\"vocab\":{\"[UNK]\":0,\"hello\":1,\",\":2,\"world\":3,\"h\":4,"
         "\"caf\u00e9\":5}}}";
@@ -448,6 +449,8 @@ static void whole_words(void **state)
         expect_tokens(t[i], "Hello, world", 0, " hello| ,| world");
         expect_tokens(t[i], "h hell helloh worldworld", 0, " h|[UNK]|[UNK]|[UNK]|[UNK]"); /* cut behind six letters */
         expect_tokens(t[i], "CAF\u00c9 <sep>h", PP_TOKENIZE_SPECIAL, " caf\u00e9|<sep>| h");
+        expect_tokens(t[i], "h sep", PP_TOKENIZE_SPECIAL, " h|sep");
+        expect_tokens(t[i], "h sep", 0, " h|[UNK]"); /* it was added, and is no word */
         expect_text(t[i], "hello world", "hello world"); /* with nothing that puts them together there are spaces */
     }
     free_three(t);
