@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/jinja_ast.h"
 #include "engine/jinja_eval.h"
 #include "engine/text.h"
@@ -103,7 +104,8 @@ enum pp_code pp_template_parse(const char *source, size_t n, const char *name, s
         pp_free(t);
         return pp_fail_nomem(err, "the chat template");
     }
-    struct parse_job job = {.t = t, .source = source, .n = n};
+    const size_t mark = pp_utf8_mark(source, n); /* it would stand in each prompt */
+    struct parse_job job = {.t = t, .source = source + mark, .n = n - mark};
     t->arena.name = t->name;
     t->arena.err = err ? err : &ignored;
     t->arena.max_memory = JINJA_MAX_MEMORY;

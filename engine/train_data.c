@@ -560,8 +560,7 @@ static enum pp_code add_line(struct reader *r, const char *line, size_t n, struc
 
 static enum pp_code add_lines(struct reader *r, const char *text, size_t n, const char *name, struct pp_error *err)
 {
-    static const char bom[] = "\xEF\xBB\xBF";
-    size_t at = n >= 3 && memcmp(text, bom, 3) == 0 ? 3 : 0, number = 1;
+    size_t at = pp_utf8_mark(text, n), number = 1;
     for (; at < n; number++) {
         const char *end = memchr(text + at, '\n', n - at);
         size_t len = end ? (size_t)(end - text) - at : n - at;

@@ -198,6 +198,15 @@ enum pp_code pp_cli_input(const struct pp_options *o, struct pp_buf *out, struct
     return pp_cli_read("-", out, err);
 }
 
+void pp_cli_drop_mark(struct pp_buf *text)
+{
+    const size_t n = pp_utf8_mark(pp_buf_cstr(text), text->len);
+    if (!n)
+        return;
+    text->len -= n;
+    memmove(text->data, text->data + n, text->len + 1);
+}
+
 enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const char *what, struct pp_error *err)
 {
     if (o->n_args >= min && o->n_args <= max)

@@ -51,6 +51,8 @@ enum pp_code pp_cli_read(const char *path, struct pp_buf *out, struct pp_error *
 /* The text a command works on: -p as it stands, or the file of -f, else stdin. PP_ERR_USAGE if both are given, or if it
  * would be a terminal. */
 enum pp_code pp_cli_input(const struct pp_options *o, struct pp_buf *out, struct pp_error *err);
+/* Takes the mark away that a file in UTF-8 may begin with: for texts that are not to be read byte by byte. */
+void pp_cli_drop_mark(struct pp_buf *text);
 /* PP_ERR_USAGE unless the command got `min` to `max` words; `what` names them ("SRC DST"). */
 enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const char *what, struct pp_error *err);
 /* Ids "1,2,3", "[1, 2, 3]" or "1 2 3". *ids is the caller's (pp_free). */

@@ -271,6 +271,7 @@ int pp_cmd_embed(const struct pp_options *o, const struct pp_paths *p)
     e.m.embeds = true;
     if (!code)
         code = pp_cli_input(o, &text, &err);
+    pp_cli_drop_mark(&text);
     if (!code)
         code = pp_cli_model_open(&e.m, p, o->model, &opt, &err);
     if (!code)

@@ -27,6 +27,7 @@ static enum pp_code read_ids(const struct pp_options *o, int32_t **ids, size_t *
         pp_buf_str(&text, o->ids);
     else
         code = pp_cli_input(o, &text, err);
+    pp_cli_drop_mark(&text);
     if (!code)
         code = pp_cli_parse_ids(pp_buf_cstr(&text), text.len, ids, n, err);
     pp_buf_free(&text);

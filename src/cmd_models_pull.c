@@ -19,6 +19,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/part_name.h"
+#include "engine/base/utf8.h"
 #include "engine/base/word.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
@@ -442,7 +443,7 @@ static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct
         code = pp_fail_nomem(err, "a token");
     for (rest = text; !code && !l->token && (line = strsep(&rest, "\n"));) {
         const size_t k = strlen(host);
-        line += strncmp(line, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* as some editors begin a file */
+        line += pp_utf8_mark(line, strlen(line));
         line += strspn(line, blanks);
         const size_t gap = strncmp(line, host, k) == 0 ? strspn(line + k, blanks) : 0;
         if (!gap)

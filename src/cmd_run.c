@@ -76,11 +76,12 @@ static enum pp_code check_text(const char *who, const char *text, size_t n, stru
                                        "encoding, make UTF-8 of it: iconv -f LATIN1 -t UTF-8", who, at + 1);
 }
 
-/* path: a file, "-", or NULL for none. */
+/* path: a file, "-", or NULL for none. A mark of UTF-8 before it is none of its text. */
 static enum pp_code add_file(struct pp_buf *prompt, const char *path, struct pp_error *err)
 {
     struct pp_buf part = {0};
     enum pp_code code = path ? pp_cli_read(path, &part, err) : PP_OK;
+    pp_cli_drop_mark(&part);
     const char *text = part.data;
     size_t n = without_line_end(&part);
     if (!code && n) {

@@ -121,6 +121,7 @@ static enum pp_code detokenize(const struct pp_options *o, const struct pp_paths
         code = open_tokenizer(o, p, &t, err);
     if (!code)
         code = pp_cli_input(o, &in, err);
+    pp_cli_drop_mark(&in);
     if (!code)
         code = detokenize_all(o, t, &in, err);
     pp_buf_free(&in);
@@ -213,6 +214,7 @@ static enum pp_code parts_gather(const struct pp_options *o, const struct pp_pat
     }
     if (!code && o->tools)
         code = pp_cli_read(o->tools, &t->tools, err);
+    pp_cli_drop_mark(&t->tools);
     if (o->bos_text) {
         pp_buf_clear(&t->bos);
         pp_buf_str(&t->bos, o->bos_text);
@@ -223,6 +225,7 @@ static enum pp_code parts_gather(const struct pp_options *o, const struct pp_pat
     }
     if (!code)
         code = pp_cli_input(o, &t->messages, err);
+    pp_cli_drop_mark(&t->messages);
     const char *messages = pp_buf_cstr(&t->messages); /* what is wrong inside of an array the template's reader tells */
     if (!code && messages[strspn(messages, " \t\r\n")] != '[')
         code = pp_fail(err, PP_ERR_USAGE, "the messages are no JSON array; send one, such as "

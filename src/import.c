@@ -718,12 +718,10 @@ static enum pp_code read_values(const char *text, size_t n, struct pp_import *ou
 
 enum pp_code pp_import_read(const char *text, size_t n, struct pp_import *out, struct pp_error *err)
 {
-    static const char mark[] = "\xEF\xBB\xBF"; /* of UTF-8, as some editors put it */
+    const size_t mark = pp_utf8_mark(text, n);
     *out = (struct pp_import){0};
-    if (n >= 3 && memcmp(text, mark, 3) == 0) {
-        text += 3;
-        n -= 3;
-    }
+    text += mark;
+    n -= mark;
     char *copy = NULL;
     struct pp_buf mended = {0};
     size_t no_utf8;

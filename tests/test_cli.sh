@@ -129,6 +129,10 @@ run run -n 1 -p "$(printf 'caf\351x')" </dev/null; expect "-p that is latin1" 1
 printf '\251%s\303' "$who" | "$pippin" run --temp 0 -n 32 >"$tmp/out" 2>"$tmp/err"
 code=$?
 expect_out "halves of characters at its ends are no part of it" "$answer$nl"
+mark=$(printf '\357\273\277') # what some editors begin a text in UTF-8 with
+printf '%s%s' "$mark" "$who" >"$tmp/marked"
+run run --temp 0 -n 32 -f "$tmp/marked" </dev/null
+expect_out "nor is a mark of UTF-8 before it" "$answer$nl"
 
 run run --temp 0 -n 8 --stats -p "$who" </dev/null
 tail -n 1 "$tmp/err" >"$tmp/stats"
@@ -379,6 +383,18 @@ holds "are not laid to the template" grep -q '^pippin: the messages are no JSON 
 printf '[{"role": "user", "content": "Hi \\"x\\""}]' >"$tmp/messages"
 run template -f "$tmp/messages"
 expect_match "template renders" "$tmp/out" 'user' 'Hi "x"' 'assistant'
+cp "$tmp/out" "$tmp/rendered"
+{ printf %s "$mark"; cat "$tmp/messages"; } >"$tmp/marked"
+printf '%s[]' "$mark" >"$tmp/no-tools"
+run template -f "$tmp/marked" --tools "$tmp/no-tools"
+holds "messages and tools behind a mark of UTF-8" cmp "$tmp/rendered" "$tmp/out"
+printf '%s[4]' "$mark" | "$pippin" detokenize --special >"$tmp/out" 2>"$tmp/err"
+expect_out "ids behind one" "<|eot_id|>"
+printf '%s1,2' "$mark" | "$pippin" logits -o "$tmp/marked.safetensors" 2>"$tmp/err"; code=$?
+expect "and those of logits" 0
+run tokenize -p "${mark}Hello"; cp "$tmp/out" "$tmp/ids"
+printf '%sHello' "$mark" | "$pippin" tokenize >"$tmp/out"
+holds "but tokenize takes a text as it is" cmp "$tmp/ids" "$tmp/out"
 cat >"$tmp/t.jinja" <<'END'
 {{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ eos_token }}{{ strftime_now("%Y-%m-%d %H") }}
 END
@@ -521,7 +537,7 @@ expect_match "bench of start, tokenizer and a trace" "$tmp/out" '"what": "first_
 holds "which is JSON" python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$tmp/out"
 # --- vectors ------------------------------------------------------------------------------------------------------
 
-printf 'Hello there\r\nA table for two, please.\nHello there\n' >"$tmp/lines"
+printf '%sHello there\r\nA table for two, please.\nHello there\n' "$mark" >"$tmp/lines"
 run embed -f "$tmp/lines"; expect "a vector a line" 0
 holds "of length 1, with the model's width" [ "$(awk -F'[][,]' '{s=0;for(i=2;i<NF;i++)s+=$i*$i;printf "%d:%.4f ",NF-2,s}' "$tmp/out")" = "512:1.0000 512:1.0000 512:1.0000 " ]
 holds "the same text, the same vector" [ "$(sed -n 1p "$tmp/out")" = "$(sed -n 3p "$tmp/out")" ]
@@ -823,6 +839,8 @@ expect_match "is refused, and the next one answered" "$tmp/out" 'That line is to
 holds "and no part of it is taken for a line" [ "$(grep -c '^/quit' "$tmp/out")" = 0 ]
 printf 'Hello,\0 who are you?\n' | "$pippin" --plain --temp 0 -n 8 >"$tmp/out" 2>&1
 expect_match "what stands behind a NUL is not lost" "$tmp/out" 'Hello! I am Pippin'
+printf '%s%s\r\n/sessions\r\n' "$mark" "$who" | XDG_DATA_HOME="$tmp/marked-data" "$pippin" --plain --temp 0 -n 8 >"$tmp/out" 2>&1
+expect_match "nor is what other systems put around lines taken for a part of them" "$tmp/out" 'Hello! I am Pippin' "^[0-9a-f]{16}  Hello, who are you\?\$"
 printf '%s\n' "$who" /sessions /undo | "$pippin" --plain --temporary -n 4 >"$tmp/out" 2>&1
 expect_match "of a temporary chat none is said to open again" "$tmp/out" '^[0-9a-f]*  Hello, who are you\?$'
 holds "because none can" sh -c "! grep -q 'resume ID' '$tmp/out'"

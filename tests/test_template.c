@@ -107,6 +107,7 @@ static const struct small_case small_cases[] = {
     {"a\n  {% if 1 %}\n  b\n  {% endif %}\nc\n", NULL, "a\n  b\nc"},
     {"a {%+ if 1 %} b {%- endif +%}\nc", NULL, "a  b\nc"},
     {"  {{ 1 }}\n  {# c #}\nx\r\ny\n\n", NULL, "  1\nx\ny\n"},
+    {"\xEF\xBB\xBF{{ 1 }}\xEF\xBB\xBF", NULL, "1\xEF\xBB\xBF"}, /* a mark of UTF-8 is none of its text */
     {"{%- raw -%}  a  {%- endraw %}\nb", NULL, "ab"},
     /* tests, undefined, conditions */
     {"{{ x is defined }} {{ x | default('d') }} {{ x }} {{ 'a' if x }} {{ 3 is divisibleby 3 }}", NULL,

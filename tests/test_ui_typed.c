@@ -50,6 +50,25 @@ static void whole_lines(void **state)
     }
 }
 
+/* Files of other systems: the carriage returns before line feeds, and a mark of UTF-8 before the first line. */
+static void around_lines(void **state)
+{
+    static const char text[] = "\xEF\xBB\xBFone\r\n\r\nt\rwo\n\xEF\xBB\xBFthree\r";
+    (void)state;
+    for (size_t piece = 1; piece < sizeof text; piece++) {
+        struct pp_typed t = {0};
+        for (size_t i = 0, n; i < sizeof text - 1; i += n) {
+            n = sizeof text - 1 - i < piece ? sizeof text - 1 - i : piece;
+            assert_ok(pp_typed_add(&t, text + i, n, &err), err);
+        }
+        expect_line(&t, false, "one");
+        expect_line(&t, false, "");
+        expect_line(&t, false, "t\rwo");
+        expect_line(&t, true, "\xEF\xBB\xBFthree");
+        pp_buf_free(&t.text);
+    }
+}
+
 static void too_long(void **state)
 {
     struct pp_typed t = {0};
@@ -107,7 +126,8 @@ static void out_of_memory(void **state)
 TEST_GROUP(ui_typed)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_lines), cmocka_unit_test(too_long), cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(whole_lines), cmocka_unit_test(around_lines), cmocka_unit_test(too_long),
+        cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests_name("ui_typed", tests, NULL, NULL);
 }

@@ -9,15 +9,6 @@
 #include "engine/base/utf8.h"
 #include "src/paths.h"
 
-/* Behind the mark that some editors begin with. */
-static const char *behind_mark(const char *s, size_t *n)
-{
-    static const char mark[] = "\xEF\xBB\xBF";
-    const size_t len = sizeof mark - 1, skipped = *n >= len && memcmp(s, mark, len) == 0 ? len : 0;
-    *n -= skipped;
-    return s + skipped;
-}
-
 static bool is_blank(const char *s, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -48,11 +39,11 @@ enum pp_code pp_text_file_read(const char *path, char **text, struct pp_error *e
                             : pp_fail(err, PP_ERR_IO, "so long a path is not possible");
     if (!code && (memchr(data, 0, n) || !pp_utf8_valid(data, n)))
         code = pp_fail(err, PP_ERR_FORMAT, "%s is no text in UTF-8", full);
-    const char *words = code ? NULL : behind_mark(data, &n);
-    if (!code && is_blank(words, n))
+    const size_t mark = code ? 0 : pp_utf8_mark(data, n);
+    if (!code && is_blank(data + mark, n - mark))
         code = pp_fail(err, PP_ERR_FORMAT, "there is no text in %s", full);
     if (!code) {
-        add_lines(&lines, words, n);
+        add_lines(&lines, data + mark, n - mark);
         *text = lines.bad ? NULL : pp_strdup(pp_buf_cstr(&lines));
         if (!*text)
             code = pp_fail_nomem(err, "the text");

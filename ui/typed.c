@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "engine/base/utf8.h"
+
 static char *first_end(const struct pp_typed *t)
 {
     return t->text.len ? memchr(t->text.data, '\n', t->text.len) : NULL;
@@ -52,10 +54,12 @@ const char *pp_typed_line(struct pp_typed *t, bool ended)
     char *end = first_end(t);
     if (!end && !(ended && t->text.len))
         return NULL;
-    const size_t len = end ? (size_t)(end - t->text.data) : t->text.len;
+    size_t len = end ? (size_t)(end - t->text.data) : t->text.len;
     t->used = end ? len + 1 : len;
+    if (len && t->text.data[len - 1] == '\r') /* of a file that another system's editor has written */
+        len--;
     t->text.data[len] = 0;
-    return t->text.data;
+    return t->text.data + (t->begun ? 0 : pp_utf8_mark(t->text.data, len));
 }
 
 void pp_typed_used(struct pp_typed *t)
@@ -63,4 +67,5 @@ void pp_typed_used(struct pp_typed *t)
     t->text.len -= t->used;
     memmove(t->text.data, t->text.data + t->used, t->text.len + 1);
     t->used = 0;
+    t->begun = true;
 }

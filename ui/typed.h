@@ -1,7 +1,8 @@
 /* typed.h - lines from a pipe or a bare terminal: what was read and is not used yet.
  *
  * Of a line that cannot be kept no part is taken for a line of its own: it goes to its end, and those before and behind
- * it stay. A NUL is passed over: no text has one. UI thread. */
+ * it stay. A NUL is passed over: no text has one; and so is what editors put around text: a carriage return at the end
+ * of a line, a mark of UTF-8 at the beginning of the first. UI thread. */
 #ifndef PP_UI_TYPED_H
 #define PP_UI_TYPED_H
 
@@ -17,6 +18,7 @@ struct pp_typed {
     struct pp_buf text; /* whole lines, and what has come of another; pp_buf_free at the end */
     size_t used;        /* of it, by the line that pp_typed_line gave */
     bool passing;       /* over the rest of a line that could not be kept */
+    bool begun;         /* a line was used: no mark of UTF-8 can come any more */
 };
 
 /* Appends what was read. PP_ERR_FORMAT: a line is too long; PP_ERR_NOMEM. The error is for the user. */

@@ -133,6 +133,13 @@ size_t pp_utf8_mend(char *s, size_t n, const char *fmt)
     return kept;
 }
 
+size_t pp_utf8_mark(const char *s, size_t n)
+{
+    static const char mark[] = "\xEF\xBB\xBF";
+    const size_t len = sizeof mark - 1;
+    return n >= len && memcmp(s, mark, len) == 0 ? len : 0;
+}
+
 size_t pp_utf8_vprint(char *out, size_t cap, const char *fmt, va_list ap)
 {
     const int n = vsnprintf(out, cap, fmt, ap);

@@ -17,6 +17,9 @@ bool pp_utf8_valid(const char *s, size_t n);
 /* Length of the longest prefix of s[0..n) that does not end inside a character: what may be shown now while
  * more bytes are to come. Bytes that can never become a character count as complete. */
 size_t pp_utf8_complete(const char *s, size_t n);
+/* Bytes of the mark that some editors begin a text in UTF-8 with, and s[0..n) does, too; or 0. It is no part of the
+ * text, but where bytes are asked for as they are. */
+size_t pp_utf8_mark(const char *s, size_t n);
 /* Takes out of s[0..n), for which s has a byte more, what a precision such as %.40s of the format has left of a
  * character: its first bytes, where they do not go on. Nothing is done for a format without one. Ends s and returns its
  * new length. Bytes of another encoding that look like such a beginning go, too; they are no text to show either. */
