@@ -35,6 +35,7 @@ struct plain {
     size_t group_at;          /* which of them is being written; their number: all are */
     bool amid;                /* some of an answer is written out, and it goes on */
     struct pp_buf held;       /* notices that came meanwhile: lines */
+    int64_t ended;            /* id of the answer behind which its end stands */
     int64_t message;          /* id of the answer being written, and how much of it was */
     size_t written, thought;  /* thought: of its reasoning */
     enum pp_reasoning_view reasoning;
@@ -184,8 +185,9 @@ static void write_message(struct plain *p, const struct pp_chat_message *m)
 
 static void end_message(struct plain *p, const struct pp_chat_message *m)
 {
-    fputs(m && m->state == PP_MESSAGE_CANCELLED ? "\n(stopped)\n\n" : "\n\n", stdout);
+    fputs(m->state == PP_MESSAGE_CANCELLED ? "\n(stopped)\n\n" : "\n\n", stdout);
     flush(p);
+    p->ended = m->id;
 }
 
 static const struct pp_chat_message *last_message(const struct plain *p)
@@ -226,7 +228,7 @@ static bool write_group(struct plain *p, bool over)
         p->group_at++;
     }
     const struct pp_chat_message *front = last_message(p); /* what can be gone on with */
-    p->message = front->id;
+    p->message = p->ended = front->id;
     p->written = front->len;
     p->thought = front->reasoning_len;
     return true;
@@ -235,10 +237,15 @@ static bool write_group(struct plain *p, bool over)
 static void write_answer(struct plain *p, bool over)
 {
     const struct pp_chat_message *m = last_message(p);
-    bool group = write_group(p, over);
-    if (!group && m && m->role == PP_ROLE_ASSISTANT)
-        write_message(p, m);
-    if (!group && over)
+    if (write_group(p, over))
+        return;
+    if (!m || m->role != PP_ROLE_ASSISTANT)
+        return;
+    if (m->id == p->ended && m->state != PP_MESSAGE_PARTIAL)
+        return; /* what was asked behind it could not be saved, and is gone */
+    p->ended = 0;
+    write_message(p, m);
+    if (over)
         end_message(p, m);
 }
 
@@ -257,7 +264,7 @@ static void read_out(struct plain *p)
         fputs(m->role == PP_ROLE_USER ? "> " : "", stdout);
         put(p, m->text ? m->text : "", m->len);
         fputs("\n\n", stdout);
-        p->message = m->id;
+        p->message = p->ended = m->id;
         p->written = m->len;
         p->thought = m->reasoning_len;
     }

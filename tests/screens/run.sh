@@ -846,7 +846,8 @@ stopped_from_outside() {
 plain() {
     start 80x24 "" --plain && see "Ctrl-D leaves" && say "Hello" && see "You said: Hello" && say hostile &&
         see "␛]0;owned␇" && say slow && see "word 9" && keys C-c &&
-        see "(stopped)" && keys C-d && see "exit=0" && see "pippin --resume"
+        see "(stopped)" && say "this is unsaved" && see "not saved and not sent" &&
+        [ "$(screen | grep -c "(stopped)")" = 1 ] && keys C-d && see "exit=0" && see "pippin --resume"
 }
 plain_lists() { # what the menus show
     printf '/lora\n/persona\n/template\n/params\n/draft\n/edit\n/theme\n/overflow\n' | "$program" --plain >"$work/out" 2>&1 &&
