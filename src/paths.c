@@ -240,12 +240,26 @@ enum pp_code pp_template_path(const struct pp_paths *p, const char *name, char *
     return pp_fail(err, PP_ERR_NOT_FOUND, "there is no chat template with so long a name");
 }
 
-/* Looks for names like the given one in data/models and in the folder that it names itself. */
+/* What `models pull` takes. */
+static bool is_address(const char *name)
+{
+    static const char *const begins[] = {"hf:", "ollama:", "https://", "http://"};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        if (strncmp(name, begins[i], strlen(begins[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Looks for names like the given one in data/models and in the folder that it names itself. An address is not told
+ * again: there may be a key in it. */
 static enum pp_code not_found(const struct pp_paths *p, const char *name, struct pp_error *err)
 {
     char folder[PATH_MAX];
     const char *slash = strrchr(name, '/');
     struct pp_near here = {.wanted = slash ? slash + 1 : name}, kept = {.wanted = here.wanted};
+    if (is_address(name))
+        return pp_fail(err, PP_ERR_NOT_FOUND, "a model is named by its path or its name, not by an address; `pippin "
+                       "models pull ADDRESS` fetches it, and says its name");
     if (!slash)
         snprintf(folder, sizeof folder, ".");
     else if (!join(folder, sizeof folder, "%.*s", slash == name ? 1 : (int)(slash - name), name))

@@ -188,6 +188,13 @@ static void resolve(void **state)
     assert_null(strstr(err.text, "did you mean"));
     assert_non_null(strstr(err.text, models));
     assert_int_equal(pp_resolve_model(&p, "/no/such/folder/", out, sizeof out, &err), PP_ERR_NOT_FOUND);
+    static const char *const addresses[] = {"hf:OWNER/NAME", "ollama:name", "https://hub.example/m.gguf?key=secret",
+                                            "http://hub.example/m.gguf"};
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
+        assert_int_equal(pp_resolve_model(&p, addresses[i], out, sizeof out, &err), PP_ERR_NOT_FOUND);
+        assert_non_null(strstr(err.text, "pippin models pull"));
+        assert_null(strstr(err.text, "secret"));
+    }
 
     char small[8];
     assert_int_equal(pp_resolve_model(&p, wanted, small, sizeof small, &err), PP_ERR_USAGE);
