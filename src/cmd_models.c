@@ -66,8 +66,8 @@ static void json_entry(struct pp_buf *b, const struct pp_model_entry *m, const c
 static void line_entry(struct pp_buf *b, const struct pp_model_entry *m, const cJSON *facts)
 {
     const double params = fact(facts, "params"), active = fact(facts, "active_params");
-    const bool small = m->bytes < 100000000;
-    pp_buf_fmt(b, "%-28s %-8s %6.*f%c %8.*f %s  ", m->name, fact_text(facts, "type"), params < 1e9 ? 0 : 1,
+    const bool small = m->bytes < 100000000, whole = params < 1e9 && (params >= 1e6 || params < 1);
+    pp_buf_fmt(b, "%-28s %-8s %6.*f%c %8.*f %s  ", m->name, fact_text(facts, "type"), whole ? 0 : 1,
                params < 1e9 ? params / 1e6 : params / 1e9, params < 1e9 ? 'M' : 'B', small ? 1 : 2,
                (double)m->bytes / (small ? 1e6 : 1e9), small ? "MB" : "GB");
     pp_cli_one_line(b, m->path);
@@ -153,7 +153,8 @@ static enum pp_code add_folder(struct models *c, const char *folder, int depth, 
             enum pp_code bad = add_model(c, path, &why);
             if (bad) {
                 c->n_refused++;
-                pp_cli_say("%s is left out: %s", path, why.text);
+                const bool named = strstr(why.text, path) != NULL;
+                pp_cli_say("left out: %s%s%s", named ? "" : path, named ? "" : ": ", why.text);
             }
         } else if (S_ISDIR(st.st_mode) && depth < MAX_DEPTH) {
             code = add_folder(c, path, depth + 1, err);

@@ -24,7 +24,8 @@ models add "$tmp/store/broken.gguf"; expect "what is no model" 1 '' 'broken.gguf
 models add "$tmp/store/empty"; expect "a folder without models" 3 '' 'no model that pippin can use'
 models add --name x "$tmp/store"; expect "one name for several: usage" 2
 models add "$tmp/store"; expect "a folder, and below" 0 '' 'small is .*deep/er/small.gguf'
-expect "what cannot be used is told" 0 '' 'broken.gguf is left out'
+expect "what cannot be used is told" 0 '' 'left out: .*broken.gguf is no'
+holds "once" [ "$(grep -o broken.gguf "$tmp/err" | wc -l)" = 1 ]
 models; expect "and listed" 0 '^small +Q4_0 +4M +3\.1 MB  .*/deep/er/small.gguf$'
 if grep -Eq 'unseen|00002' "$tmp/out"; then fail "neither hidden files nor parts" "$(cat "$tmp/out")"; else pass "neither hidden files nor parts"; fi
 models add --name Tiny engine/starter/starter-Q4_K_M.gguf; expect "under another name" 0
@@ -51,6 +52,9 @@ models add --name Tiny engine/starter/starter-Q4_K_M.gguf; expect "and the old o
 models rm starter-draft-Q4_0; expect "the other of that folder" 0
 models tag TINY fast good; expect "tags" 0
 models tag small fast; expect "a tag moves" 0 '' 'fast was .*starter-Q4_K_M'
+"$pippin" bench --shape stories-15m --type q8_0 --layers 1 --vocab 1 --write "$tmp/tiniest.gguf" >"$tmp/out" 2>&1
+models add "$tmp/tiniest.gguf"; models; expect "less than a million parameters are not none" 0 '^tiniest +Q8_0 +1\.0M '
+models rm tiniest
 models --json; expect "as JSON" 0 '"name": "small".*"tags": "fast"'
 models tag small 'a b'; expect "what cannot be a tag" 2
 models tag small "$(printf 'a\033[2Jb')"; expect "nor can what moves the cursor" 2 '' 'control characters'
