@@ -1,6 +1,7 @@
 #include "src/cmd_doctor.h"
 
 #include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +9,14 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/memory.h"
 #include "engine/base/topology.h"
 #include "engine/bench.h"
+#include "engine/engine.h"
+#include "engine/text.h"
+#include "src/adapter_names.h"
 #include "src/cmd_common.h"
 #include "src/store.h"
 
@@ -285,14 +290,61 @@ static void folders(struct doctor *d)
         pp_buf_char(&d->out, ']');
 }
 
+static bool named_model(struct doctor *d, const char *option, const char *name)
+{
+    char path[PATH_MAX];
+    struct pp_model *m = NULL;
+    struct pp_error err;
+    enum pp_code code = pp_resolve_model(d->p, name, path, sizeof path, &err);
+    if (!code)
+        code = pp_model_open(path, &m, &err);
+    if (code)
+        problem(d, "%s of pippin.conf or the environment: %s", option, err.text);
+    pp_model_close(m);
+    return !code;
+}
+
+static void named_adapters(struct doctor *d, const char *option, const char *model, const struct pp_lora_option *list,
+                           int n)
+{
+    struct pp_error err;
+    for (int i = 0; i < n; i++)
+        if (pp_adapter_check(d->p, model, list[i].path, &err) != PP_OK)
+            problem(d, "%s of pippin.conf: %s", option, err.text);
+}
+
+static void named_template(struct doctor *d, const char *path)
+{
+    enum { LARGEST = 1 << 20 }; /* as the chat has it */
+    struct pp_template *t = NULL;
+    struct pp_error err;
+    char *source = NULL;
+    size_t n = 0;
+    enum pp_code code = pp_read_file(path, LARGEST, &source, &n, &err);
+    if (!code)
+        code = pp_template_parse(source, n, path, &t, &err);
+    if (code)
+        problem(d, "chat-template-file of pippin.conf: %s", err.text);
+    pp_template_free(t);
+    pp_free(source);
+}
+
 /* doctor takes few options: it would pass over what keeps others from beginning. */
 static void configuration(struct doctor *d)
 {
     char program[] = "pippin", chat[] = "chat", *words[] = {program, chat, NULL};
     struct pp_options *o = pp_calloc(1, sizeof *o);
     struct pp_error err;
-    if (o && pp_options_parse(2, words, d->p, o, &err) != PP_OK)
+    if (o && pp_options_parse(2, words, d->p, o, &err) != PP_OK) {
         problem(d, "%s", err.text);
+    } else if (o) {
+        if (!o->model[0] || named_model(d, "model", o->model)) /* adapters may lie beside it */
+            named_adapters(d, "lora", o->model, o->lora, o->n_lora);
+        if (!o->draft || named_model(d, "model-draft", o->draft))
+            named_adapters(d, "draft-lora", o->draft, o->draft_lora, o->n_draft_lora);
+        if (o->chat_template_file)
+            named_template(d, o->chat_template_file);
+    }
     pp_free(o);
 }
 

@@ -904,6 +904,18 @@ printf '[sampling]\ntemp = hot\n' >"$tmp/odd/pippin/pippin.conf"
 chmod 700 "$tmp/odd/pippin"
 XDG_CONFIG_HOME="$tmp/odd" run doctor; expect "a value of pippin.conf that others stumble over" 1
 expect_match "is told" "$tmp/out" 'pippin.conf:2: temp expects a number'
+printf '[model]\nmodel = lost\nmodel-draft = %s\nlora = bard\n' "$tmp/bad.gguf" >"$tmp/odd/pippin/pippin.conf"
+XDG_CONFIG_HOME="$tmp/odd" run doctor; expect "models that are named there and cannot be used" 1
+expect_match "are told" "$tmp/out" '^! model of pippin.conf .*there is no model "lost"' '^! model-draft of .*bad.gguf is no'
+holds "but not what may lie beside them" [ "$(grep -c '^!' "$tmp/out")" = 2 ]
+printf '{%% for' >"$tmp/open.jinja"
+printf '[model]\nlora = brad\ndraft-lora = gone.gguf\nchat-template-file = %s\n' "$tmp/open.jinja" >"$tmp/odd/pippin/pippin.conf"
+XDG_CONFIG_HOME="$tmp/odd" run doctor; expect "adapters and a template" 1
+expect_match "likewise" "$tmp/out" '^! lora of pippin.conf: there is no adapter "brad"; did you mean "bard"' \
+    '^! draft-lora of pippin.conf: there is no adapter "gone.gguf"' '^! chat-template-file of pippin.conf: .*open.jinja, line 1: '
+printf '[model]\nmodel = starter\nmodel-draft = %s\nlora = bard\n' "$PWD/engine/starter/starter-draft-Q4_0.gguf" \
+    >"$tmp/odd/pippin/pippin.conf"
+XDG_CONFIG_HOME="$tmp/odd" run doctor; expect "what can be used is none" 0
 run doctor --json --kernels scalar; expect "as JSON" 0
 expect_match "with what was chosen" "$tmp/out" '^\{"version": "[0-9.]+", "processor": \{' '"chosen": "scalar"' '"problems": \[\]\}$'
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/moved.gguf"
