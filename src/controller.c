@@ -548,6 +548,7 @@ void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
     pp_free(c->to_compare);
     pp_free(c->model);
     pp_free(c->wanted_model);
+    pp_free(c->system_before);
     pp_free(c->import_stopped);
     pp_free(c);
 }

@@ -215,6 +215,8 @@ struct pp_controller {
     struct named_list templates, persona_names, params;
     struct pp_personas personas;
     char persona[64];             /* "" for none or a system prompt of one's own */
+    char *system_before;          /* what both were before conversations became temporary; NULL: as the options say */
+    char persona_before[64];
     char *template_source;        /* of session.template_name; NULL: the model's own */
     struct pp_sampling sampling;
     bool seed_fixed;

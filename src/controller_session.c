@@ -316,6 +316,18 @@ void ctl_start_open(struct pp_controller *c, int64_t session)
     }
 }
 
+/* The system prompt is written, too: what a temporary chat was told would come into the database with the next one. */
+static bool keep_or_restore_system(struct pp_controller *c, bool temporary)
+{
+    const char *given = c->o->system ? c->o->system : "";
+    if (temporary ? !ctl_set_string(c, &c->system_before, c->session.system)
+                  : !ctl_set_string(c, &c->session.system, c->system_before ? c->system_before : given))
+        return false;
+    char *to = temporary ? c->persona_before : c->persona;
+    memcpy(to, temporary ? c->persona : c->persona_before, sizeof c->persona);
+    return true;
+}
+
 /* What is posted before the change is still for the database that was. */
 bool pp_controller_set_temporary(struct pp_controller *c, bool on)
 {
@@ -333,6 +345,8 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
     else if (on || ctl_make_disk(c)) {
         ctl_title_cancel(c);
         ctl_start_new(c);
+        if (!keep_or_restore_system(c, on))
+            return false;
         if (pp_io_temporary(c->io, on, &err) != PP_OK) {
             ctl_notice(c, true, "%s", err.text);
             return false;

@@ -47,6 +47,36 @@ static void test_temporary(void **state)
     assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
 }
 
+static void expect_system(const char *want)
+{
+    assert_int_equal(fix_slash("/system"), PP_SLASH_DONE);
+    assert_string_equal(fix_status()->notice, want);
+}
+
+/* It would be stored with the next conversation. */
+static void test_temporary_system_prompt(void **state)
+{
+    (void)state;
+    assert_int_equal(fix_slash("/persona pirate"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/temporary"), PP_SLASH_DONE);
+    assert_string_equal(fix_status()->persona, "pirate"); /* what was chosen before goes on */
+    assert_int_equal(fix_slash("/system the secret of it"), PP_SLASH_DONE);
+    fixture_turn(&fix, "secret", "quite");
+    assert_non_null(strstr(fix.fake->messages, "the secret of it"));
+    assert_int_equal(fix_slash("/new"), PP_SLASH_DONE);
+    expect_system("system prompt: the secret of it");
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
+    assert_string_equal(fix_status()->persona, "pirate");
+    fixture_turn(&fix, "kept", "yes");
+    assert_null(strstr(fix.fake->messages, "secret"));
+    assert_int_equal(fix_slash("/system none"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/temporary"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/persona pirate"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
+    assert_string_equal(fix_status()->persona, "");
+    expect_system("there is no system prompt");
+}
+
 /* Where there is no database yet, none is made, not even an empty one, before something is to be kept. */
 static void test_temporary_from_the_start(void **state)
 {
@@ -194,6 +224,7 @@ TEST_GROUP(temporary)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_temporary, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_temporary_system_prompt, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_temporary_from_the_start, fix_setup, fix_teardown),
         cmocka_unit_test_setup_teardown(test_temporary_without_room, fix_setup, fix_teardown),
         cmocka_unit_test_setup_teardown(test_nowhere_to_keep, fix_setup, fix_teardown),
