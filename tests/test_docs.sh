@@ -97,6 +97,13 @@ check "what stands in a column of the manual has room there" "$(awk '
 # "referenced manual not found" depends on what is installed, STYLE on taste
 command -v mandoc >/dev/null &&
     check "mandoc finds nothing to warn of" "$(mandoc -T lint -W warning man/*.[157] 2>/dev/null)"
+# of a column of its own width it breaks what is wider at every word
+check "a table's last column has what the others leave" "$(awk '
+    /^\.Bl .*-column/ {n_widths = (split($0, w, "\"") - 1) / 2; on = 1}
+    on && /^\.It/ {if (split($0, cell, / Ta /) <= n_widths) print FILENAME ":" FNR ": " $0; on = 0}' man/*.[157])"
+command -v groff >/dev/null &&
+    check "and groff breaks all lines at 80 columns" \
+        "$(for page in man/*.[157]; do groff -k -mdoc -Tutf8 -rLL=78n "$page" 2>&1 >/dev/null | grep "can't break"; done)"
 
 # --- the files of the README and of doc/ are there ------------------------------------------------------------------
 
