@@ -4,6 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/mem.h"
 #include "src/cmd_common.h"
 #include "src/cmd_sessions.h"
 #include "src/commands.h"
@@ -196,34 +197,57 @@ static enum pp_code remove_snapshot(const struct pp_paths *p, const char *key, s
     return base[0] ? pp_snapshot_remove(base, err) : PP_OK;
 }
 
-/* Both need the conversation for themselves: a program that has it open would write the snapshot again. */
-static enum pp_code drop(const struct pp_paths *p, struct pp_store *st, const char *id, bool everything,
+/* Both need the conversations for themselves: a program that has one open would write its snapshot again. */
+struct taken {
+    struct pp_session s;
+    int lock;
+};
+
+/* Adds the one of this ID, unless it is there already. */
+static enum pp_code take(const struct pp_paths *p, struct pp_store *st, const char *id, struct taken *list, size_t *n,
                          struct pp_error *err)
 {
-    struct pp_session s;
+    struct taken t = {.lock = -1};
     char locks[600];
-    int lock = -1;
-    enum pp_code code = pp_store_session_find(st, id, &s, err);
+    enum pp_code code = pp_store_session_find(st, id, &t.s, err);
     if (code)
         return code;
+    bool again = false;
+    for (size_t i = 0; i < *n; i++)
+        again = again || list[i].s.id == t.s.id;
     snprintf(locks, sizeof locks, "%s/locks", p->data);
-    code = pp_session_lock(locks, s.key, &lock, err);
-    if (!code && everything)
-        code = pp_store_session_delete(st, s.id, err);
-    if (!code)
-        code = remove_snapshot(p, s.key, err);
-    if (lock >= 0)
-        close(lock);
-    pp_session_clear(&s);
+    if (!again)
+        code = pp_session_lock(locks, t.s.key, &t.lock, err);
+    if (code || again)
+        pp_session_clear(&t.s);
+    else
+        list[(*n)++] = t;
     return code;
 }
 
+/* Of a row of which one cannot be had, all stay as they are. */
 static enum pp_code drop_all(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st, bool everything,
                              struct pp_error *err)
 {
+    size_t n = 0;
+    struct taken *list = NULL;
     enum pp_code code = pp_cli_args(o, 1, PP_MAX_POSITIONAL, "ID...", err);
-    for (int i = 0; !code && i < o->n_args; i++)
-        code = drop(p, st, o->args[i], everything, err);
+    if (!code && !(list = pp_calloc((size_t)o->n_args, sizeof *list)))
+        code = pp_fail_nomem(err, "the conversations");
+    for (int i = 0; !code && i < o->n_args; i++) {
+        code = take(p, st, o->args[i], list, &n, err);
+        if (code == PP_ERR_BUSY && o->n_args > 1)
+            pp_fail_prefix(err, "%s", o->args[i]);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (!code && everything)
+            code = pp_store_session_delete(st, list[i].s.id, err);
+        if (!code)
+            code = remove_snapshot(p, list[i].s.key, err);
+        close(list[i].lock);
+        pp_session_clear(&list[i].s);
+    }
+    pp_free(list);
     return code;
 }
 

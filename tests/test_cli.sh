@@ -343,6 +343,19 @@ run sessions list
 long=$(head -n 1 "$tmp/out" | cut -d ' ' -f 1)
 run run --resume "$long" --temp 0 -n 4 -c 256 -p "$who" </dev/null; expect "is not sent again with the next one" 0
 run sessions rm "$long"
+run run --save --temp 0 -n 1 -p "$who" </dev/null
+more=$(sed -n 's/.*--resume //p' "$tmp/err")
+run sessions rm "$more" ffffffffffffffff "$id"; expect "rm of one that is not there" 3
+run sessions list
+holds "and the others stay" [ "$(grep -c "^\($more\|$id\) " "$tmp/out")" = 2 ]
+if command -v flock >/dev/null && [ -e "$lock" ]; then
+    flock "$lock" "$pippin" sessions rm "$more" "$id" >"$tmp/out" 2>"$tmp/err"; code=$?
+    expect "rm of one that is open elsewhere" 1
+    expect_match "says which" "$tmp/err" "^pippin: $id: this conversation is open"
+fi
+run sessions rm "$more" "$more"; expect "rm of one that is named twice" 0
+run sessions list
+holds "is that of one" [ "$(grep -c . "$tmp/out")" = 1 ]
 run sessions forget "$id"; expect "forget" 0
 holds "removes the snapshot" [ -z "$(find "$tmp/cache" -name "$id*")" ]
 run sessions rm "$id"; expect "rm" 0
