@@ -243,6 +243,17 @@ static enum pp_code config_layers(const cJSON *config, struct pp_hparams *hp, st
     return PP_OK;
 }
 
+/* Families multiply these before all numbers are checked. */
+static enum pp_code check_factors(const struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_check_range("embedding size", hp->n_embd, 1, 1 << 20, err);
+    if (!code)
+        code = pp_check_range("number of heads", hp->n_head, 1, 1 << 13, err);
+    if (!code)
+        code = pp_check_range("number of key heads", hp->n_head_kv, INT32_MIN, 1 << 13, err);
+    return code ? code : pp_check_range("head size", hp->head_dim, INT32_MIN, 1 << 20, err);
+}
+
 enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const vocab[] = {"padded_vocab_size", "vocab_size", NULL};
@@ -267,6 +278,8 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
         !pp_json_int(config, "max_position_embeddings", &hp->n_ctx_train) ||
         !pp_json_float(config, "rms_norm_eps", &hp->norm_eps))
         return fail_number("num_key_value_heads, head_dim, max_position_embeddings or rms_norm_eps", err);
+    if ((code = check_factors(hp, err)))
+        return code;
     if (!pp_json_int(config, "num_nextn_predict_layers", &hp->n_nextn) || hp->n_nextn < 0)
         return fail_number("num_nextn_predict_layers", err);
     for (int64_t l = 0; l < hp->n_layer && hp->uneven; l++) {

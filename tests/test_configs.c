@@ -260,6 +260,57 @@ static void published(void **state)
     cJSON_Delete(all);
 }
 
+/* In the place of some numbers others stand, which one by one may be refused only behind what is made of several. Huge:
+ * of all but those of layers, which are read first, every second one is. */
+static void change_some(cJSON *node, bool huge, uint32_t *random)
+{
+    static const double others[] = {9007199254740991, -9007199254740991, 1099511627776, 2147483647, 1, 0, -1, 3, 0.5};
+    enum { OTHERS = sizeof others / sizeof *others };
+    for (cJSON *item = node->child; item; item = item->next) {
+        *random = *random * 1664525 + 1013904223;
+        if (cJSON_IsNumber(item) && huge && *random >> 31 && !(item->string && strstr(item->string, "layer")))
+            cJSON_SetNumberHelper(item, others[0]);
+        else if (cJSON_IsNumber(item) && !huge && *random >> 30 == 0)
+            cJSON_SetNumberHelper(item, others[(*random >> 8) % OTHERS]);
+        change_some(item, huge, random);
+    }
+}
+
+/* Whatever it says, the sanitizers see what is done with it. */
+static void hostile_numbers(void **state)
+{
+    char *text, path[300];
+    size_t n;
+    struct pp_error err;
+    const cJSON *one;
+    uint32_t random = 1;
+    (void)state;
+    assert_ok(pp_read_file("tests/data/configs.json", 1 << 20, &text, &n, &err), err);
+    cJSON *all = cJSON_ParseWithLength(text, n);
+    pp_free(text);
+    cJSON_ArrayForEach(one, all)
+    {
+        const cJSON *config = cJSON_GetObjectItem(one, "config");
+        const char *folder = folder_of(config, embeddings_of(config));
+        snprintf(path, sizeof path, "%s/config.json", folder);
+        for (int i = 0; i < 2; i++) {
+            struct pp_source *s;
+            cJSON *other = cJSON_Duplicate(config, true);
+            change_some(other, i % 2 > 0, &random);
+            text = cJSON_PrintUnformatted(other);
+            FILE *f = fopen(path, "w"); /* a thousand times, so without waiting for the disk */
+            assert_non_null(f);
+            fputs(text, f);
+            fclose(f);
+            if (pp_source_open(folder, &s, &err) == PP_OK)
+                pp_source_close(s);
+            cJSON_free(text);
+            cJSON_Delete(other);
+        }
+    }
+    cJSON_Delete(all);
+}
+
 /* Python writes a number that JSON does not have. */
 static void infinity(void **state)
 {
@@ -279,6 +330,7 @@ static void infinity(void **state)
 
 TEST_GROUP(configs)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(published), cmocka_unit_test(infinity)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(published), cmocka_unit_test(hostile_numbers),
+                                       cmocka_unit_test(infinity)};
     return cmocka_run_group_tests_name("configs", tests, NULL, NULL);
 }

@@ -349,6 +349,30 @@ static void quantised(void **state)
     drop();
 }
 
+/* Whichever allocation fails, that is what is said: a tensor whose name could not be made is no unknown one. */
+static void out_of_memory(void **state)
+{
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    make();
+    const char *dir = folder(TEXT ", " USUAL_BLOCK, false, false);
+    uint64_t n = pp_mem_count();
+    assert_ok(pp_source_open(dir, &s, &err), err);
+    n = pp_mem_count() - n;
+    pp_source_close(s);
+    for (uint64_t at = 1; at <= n; at++) {
+        pp_mem_fail_at(at, 0);
+        const enum pp_code code = pp_source_open(dir, &s, &err);
+        pp_mem_fail_at(0, 0);
+        if (code == PP_OK)
+            pp_source_close(s);
+        else if (code != PP_ERR_NOMEM)
+            fail_msg("allocation %d failed, and the error was: %s", (int)at, err.text);
+    }
+    drop();
+}
+
 static void refused(void **state)
 {
 #define ATTN(more) TEXT ", " BLOCK(more ATTENTION ", " NORMS, FEED_FORWARD, ", " NORMS)
@@ -375,6 +399,7 @@ static void refused(void **state)
         {FFN("\"bias\": true, "), "bias"},
         {FFN("\"activation_type\": \"gelu\", "), "gelu"},
         {FFN("\"ratio\": 0, "), "ratio"},
+        {FFN("\"size\": 0, \"ratio\": 9007199254740991, "), "ratio"},
         {WHOLE(", \"postnorm\": true"), "postnorm"},
         {WHOLE(", \"attn_lscale_init\": 0.1"), "attn_lscale_init"},
         {WHOLE(", \"lnorm_config\": {\"type\": \"default\"}"), "type"},
@@ -395,6 +420,7 @@ static void refused(void **state)
 TEST_GROUP(jina_vlm)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(jina_vlm), cmocka_unit_test(adapted),
-                                       cmocka_unit_test(quantised), cmocka_unit_test(refused)};
+                                       cmocka_unit_test(quantised), cmocka_unit_test(out_of_memory),
+                                       cmocka_unit_test(refused)};
     return cmocka_run_group_tests_name("jina_vlm", tests, NULL, NULL);
 }

@@ -260,8 +260,10 @@ static const struct pp_arch_name *find_entry(const struct pp_arch *a, const stru
             hf = pp_buf_cstr(name);
             break;
         }
-    if (!name->len && pp_wrapped_name(hf, name))
+    if (!name->len && !name->bad && pp_wrapped_name(hf, name))
         hf = pp_buf_cstr(name);
+    if (name->bad)
+        return NULL;
     const struct pp_arch_name *entry = find_name(a->names, hp, hf, holes, rest);
     if (!entry)
         entry = find_name(a->more_names, hp, hf, holes, rest);
@@ -269,9 +271,9 @@ static const struct pp_arch_name *find_entry(const struct pp_arch *a, const stru
         return entry;
     struct pp_buf whole = {0}; /* of a folder without output, which names what is in `model` as if it were all */
     pp_buf_fmt(&whole, "model.%s", hf);
-    name->bad |= whole.bad;
     pp_buf_clear(name);
     pp_buf_add(name, whole.data, whole.len);
+    name->bad |= whole.bad;
     pp_buf_free(&whole);
     if (!(entry = find_name(a->names, hp, pp_buf_cstr(name), holes, rest)))
         entry = find_name(a->more_names, hp, pp_buf_cstr(name), holes, rest);
@@ -304,6 +306,7 @@ enum pp_name_match pp_arch_translate(const struct pp_arch *a, const struct pp_hp
         pp_buf_free(&name);
         return PP_NAME_FOUND;
     }
+    gguf->bad |= name.bad; /* it may have been found */
     pp_buf_free(&name);
     if (is_of_other_part(a, hf))
         return PP_NAME_IGNORED;

@@ -56,8 +56,10 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_check_range("num_experts_per_tok", hp->n_expert_used, 1, PP_MAX_EXPERTS_USED, err);
     if (!code)
         code = pp_check_range("num_key_value_heads", hp->n_head_kv, 1, 1 << 12, err);
+    if (code)
+        return code;
     hp->n_head = hp->n_expert_used * hp->n_head_kv; /* whatever num_attention_heads says */
-    return code ? code : finish(hp, err);
+    return finish(hp, err);
 }
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)

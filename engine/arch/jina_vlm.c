@@ -137,7 +137,7 @@ static enum pp_code read_ff(const cJSON *config, struct pp_hparams *hp, struct p
         code = pp_config_int(config, "size", &size, err);
     if (!code && (ratio < 1 || ratio > 1024))
         code = pp_fail(err, PP_ERR_FORMAT, "config.json: ratio is not from 1 to 1024");
-    hp->n_ff = size ? size : ratio * hp->n_embd;
+    hp->n_ff = size || code ? size : ratio * hp->n_embd;
     return code;
 }
 

@@ -6,6 +6,7 @@
 
 #include "engine/arch/families.h"
 #include "engine/hparams.h"
+#include "engine/hparams_int.h"
 
 static const char *const classes[] = {"OlmoForCausalLM", "olmo", NULL};
 
@@ -87,7 +88,9 @@ static enum pp_code first_from_config(const cJSON *config, struct pp_hparams *hp
     hp->n_head_kv = pp_config_flag(config, "multi_query_attention", false) ? 1 : hp->n_head;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
         code = pp_config_int(config, numbers[i].key, numbers[i].v, err);
-    hp->n_ff = (both ? both : ratio * hp->n_embd) / 2; /* of what a gate multiplies and the gate together */
+    if (!code)
+        code = pp_check_range("ratio of the feed-forward parts' size", ratio, 1, 1 << 10, err);
+    hp->n_ff = (both || code ? both : ratio * hp->n_embd) / 2; /* of what a gate multiplies and the gate together */
     hp->other_names = true;
     hp->norm_eps = 1e-5f;
     if (!code)
