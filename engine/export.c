@@ -221,6 +221,11 @@ static enum pp_code check_item(const struct pp_export_item *item, struct pp_erro
     if (item->head_dim && rows % item->head_dim != 0)
         return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld rows, which heads of %lld do not divide", item->name,
                        (long long)rows, (long long)item->head_dim);
+    const bool columns = item->heads && item->heads->columns;
+    if (item->heads && (columns ? item->from->ne[0] : rows) != pp_state_order_rows(item->heads))
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld %s, where all heads have %lld", item->name,
+                       (long long)(columns ? item->from->ne[0] : rows), columns ? "columns" : "rows",
+                       (long long)pp_state_order_rows(item->heads));
     return PP_OK;
 }
 

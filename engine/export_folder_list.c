@@ -283,10 +283,9 @@ static enum pp_code check_heads(const struct folder *f, const struct item *item)
 {
     const struct pp_tensor *t = item->from;
     const int64_t n = item->reordered && item->heads.columns ? t->ne[0] : t->ne[t->n_dims > 1];
-    const struct pp_state_order *o = &item->heads;
     bool good = n > 0;
     if (item->reordered)
-        good = n == o->first + o->size * o->n_keys * o->share;
+        good = n == pp_state_order_rows(&item->heads);
     else if (item->order == BY_HEAD)
         good = n == (item->n_head + 2 * item->n_head_kv) * item->head_dim;
     else if (item->order == KEYS_VALUES)

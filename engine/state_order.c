@@ -45,6 +45,11 @@ bool pp_state_order(const struct pp_hparams *hp, const char *gguf_name, struct p
     return false;
 }
 
+int64_t pp_state_order_rows(const struct pp_state_order *o)
+{
+    return o->first + o->size * o->n_keys * o->share;
+}
+
 int64_t pp_state_row(const struct pp_state_order *o, int64_t r)
 {
     if (r < o->first)
@@ -57,7 +62,7 @@ int64_t pp_state_row(const struct pp_state_order *o, int64_t r)
 
 bool pp_state_rows(const struct pp_state_order *o, int64_t n, bool ours, int32_t *rows)
 {
-    if (n != o->first + o->size * o->n_keys * o->share)
+    if (n != pp_state_order_rows(o))
         return false;
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = pp_state_row(o, i);

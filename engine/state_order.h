@@ -32,6 +32,8 @@ int64_t pp_key_part_row(const struct pp_hparams *hp, enum pp_key_part part, int6
 
 /* How a tensor of that GGUF name changes its order from the model's to the other; false: it does not. */
 bool pp_state_order(const struct pp_hparams *hp, const char *gguf_name, struct pp_state_order *order);
+/* How many rows (or columns) it is about; a tensor of others has no such order. */
+int64_t pp_state_order_rows(const struct pp_state_order *order);
 /* The row (or column) of ours that row r of the new one is. */
 int64_t pp_state_row(const struct pp_state_order *order, int64_t r);
 /* The same for all n rows (or columns): rows[i] is where ours has the i-th of the new ones, or with `ours` where the

@@ -1,10 +1,13 @@
 /* test_decoders.c - families, and what only some models of a family have: norms of heads, scores that grow with the
  * position. Small random models give what their formulas say, from a GGUF file, from the folder that is made of it, and
  * from the file that is made of that; with any number of rows and threads the same bits. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/arch/arch.h"
 #include "engine/base/map.h"
@@ -720,6 +723,31 @@ static void bitnet(void **state)
     check_decoder(&s);
 }
 
+/* Heads of another size than the matrices have: what has no place in their order becomes no file. */
+static void heads_of_other_sizes(const char *folder, int head_dim)
+{
+    char path[PATH_MAX], other[12], *text, *at;
+    struct pp_error err;
+    size_t n;
+    snprintf(other, sizeof other, "%d", 2 * head_dim); /* so that heads divide the rows */
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
+    assert_non_null(at = strstr(text, "\"head_dim\":"));
+    at += strcspn(at, "0123456789");
+    assert_int_equal(atoi(at), head_dim);
+    assert_int_equal(strlen(other), strspn(at, "0123456789"));
+    memcpy(at, other, strlen(other));
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    fclose(f);
+    pp_free(text);
+    const char *to = fresh_path("other-heads.gguf");
+    assert_int_equal(pp_quantize_file(folder, to, "Q8_0", &(struct pp_convert_options){0}, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "where all heads have"));
+    assert_int_not_equal(access(to, F_OK), 0);
+}
+
 /* PLaMo: of a folder's four heads of queries the first and the third go with one key, the second and the fourth with
  * the other; so do the columns behind attention. */
 static void plamo(void **state)
@@ -745,6 +773,7 @@ static void plamo(void **state)
     }
     pp_source_close(source);
     decoder_free(d);
+    heads_of_other_sizes(folder, s.head_dim);
     s.n_head_kv = 1;
     check_decoder(&s);
 }
