@@ -1,12 +1,10 @@
 /* float_rows.h - products with float weights, from tiles of R weight rows times M activation rows. Included by
  * matmul_avx2.c, matmul_avx512.c and matmul_arm_body.h behind their float_tile(), with FLOAT_M, the most activation
  * rows of a tile, and FLOAT_R(m), the weight rows of a tile of m, so that the accumulators fit the registers. Where
- * fewer rows side by side come faster (stream_ahead.h) a tile of one or two activation rows has FLOAT_R_SOON. With
- * FLOAT_BESIDE the other way of reading is that nothing is asked for. Private to engine/cpu. */
+ * weights are asked for soon (stream_ahead.h) a tile of one or two activation rows has FLOAT_R_SOON. With FLOAT_BESIDE
+ * the other way of reading is that nothing is asked for. Private to engine/cpu. */
 
 #include "engine/cpu/stream_ahead.h"
-
-enum { FLOAT_R_SOON = 2 };
 
 INLINE void float_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const float *x, int64_t x_stride,
                        float *y, int64_t y_stride, const uint32_t type, enum pp_stream_way how, const int R,

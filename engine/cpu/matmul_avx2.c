@@ -517,6 +517,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
 
 #define FLOAT_M 3
 #define FLOAT_BESIDE 1
+#define FLOAT_R_SOON 2
 #define FLOAT_R(m) ((m) == 1 ? 4 : 2)
 #include "engine/cpu/float_rows.h"
 #include "engine/cpu/matmul_avx2_floats.h"

@@ -213,6 +213,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
 
 #define FLOAT_M 4
 #define FLOAT_BESIDE 0
+#define FLOAT_R_SOON 8
 #define FLOAT_R(m) ((m) <= 2 ? 8 : 4)
 #include "engine/cpu/float_rows.h"
 
