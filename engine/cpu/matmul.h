@@ -59,10 +59,10 @@ struct pp_matrix {
 enum pp_stream_way {
     PP_STREAM_FAR,   /* 16 KiB ahead, into the second cache */
     PP_STREAM_PAGES, /* in eight pages */
-    PP_STREAM_SOON,  /* 4 KiB ahead, into the first cache */
+    PP_STREAM_SOON,  /* 6 KiB ahead, into the first cache */
     PP_STREAM_WAYS,  /* that a processor can have as its own */
     PP_STREAM_LESS_FAR = PP_STREAM_WAYS, /* 8 KiB ahead, into the second cache */
-    PP_STREAM_LINES, /* as PP_STREAM_SOON, but line by line instead of eight at a time */
+    PP_STREAM_LINES, /* 4 KiB ahead, likewise, but line by line instead of eight at a time */
     PP_STREAM_NOT,   /* not at all */
 };
 
