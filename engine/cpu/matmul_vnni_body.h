@@ -397,7 +397,9 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
         case 1: {
             int64_t row = row0;
 #if PP_VNNI_LANES == 16
-            if (x->way == PP_WAY_BESIDE)
+            if (x->way == PP_WAY_BESIDE && pp_stream_way == PP_STREAM_SOON)
+                row = beside_rows(type, w, row0, row1, b, n, side, x, y, BESIDE_OF_ZEN_5);
+            else if (x->way == PP_WAY_BESIDE)
                 row = beside_rows(type, w, row0, row1, b, n, side, x, y, BESIDE);
             else if (!near && goes_alone(type) && stream_way_of(x, 1) != PP_STREAM_PAGES)
                 row = beside_rows(type, w, row0, row1, b, n, side, x, y, 1);
