@@ -133,38 +133,56 @@ INLINE void hold(__m512i *a)
 #endif
 }
 
-/* sums[i][g] of half a block: w: its first pair's weights; x: that of the first activation row. */
-INLINE void add_half(const uint32_t (*w)[GROUPS][PP_GROUP_ROWS], const uint32_t *x, int64_t x_stride,
-                     __m512 (*sums)[GROUPS], const int M)
+/* sums[i][g] += the products of a pair: w: its weights; x: that of the first activation row. */
+INLINE void add_pair(const uint32_t (*w)[PP_GROUP_ROWS], const uint32_t *x, int64_t x_stride, __m512 (*sums)[GROUPS],
+                     const int M)
 {
+    __m512i wk[GROUPS];
+    UNROLL for (int g = 0; g < GROUPS; g++)
+    {
+        wk[g] = _mm512_load_si512(w[g]);
+        hold(&wk[g]);
+    }
     UNROLL for (int i = 0; i < M; i++)
+    {
+        __m512i xk = _mm512_set1_epi32((int)x[i * x_stride]);
+        hold(&xk);
         UNROLL for (int g = 0; g < GROUPS; g++)
-            sums[i][g] = _mm512_setzero_ps();
-#pragma GCC unroll 2
-    for (int k = 0; k < PAIRS / 2; k++) {
-        __m512i wk[GROUPS];
-        UNROLL for (int g = 0; g < GROUPS; g++)
-        {
-            wk[g] = _mm512_load_si512(w[k][g]);
-            hold(&wk[g]);
-        }
-        UNROLL for (int i = 0; i < M; i++)
-        {
-            const __m512i xk = _mm512_set1_epi32((int)x[i * x_stride + k]);
-            UNROLL for (int g = 0; g < GROUPS; g++)
-                sums[i][g] = DOT_PAIRS(sums[i][g], wk[g], xk);
-        }
+            sums[i][g] = DOT_PAIRS(sums[i][g], wk[g], xk);
     }
 }
 
+/* Both halves of a block in turn: the 8 sums of one are too few to keep a Zen 5 busy, which begins two products a
+ * cycle that take six. */
 INLINE void add_product(const strip_block *w, const uint32_t *x, int64_t x_stride, __m512 (*acc)[GROUPS], const int M)
 {
     __m512 first[TILE_ACTS][GROUPS], second[TILE_ACTS][GROUPS];
-    add_half(*w, x, x_stride, first, M);
-    add_half(*w + PAIRS / 2, x + PAIRS / 2, x_stride, second, M);
+    UNROLL for (int i = 0; i < M; i++)
+        UNROLL for (int g = 0; g < GROUPS; g++)
+            first[i][g] = second[i][g] = _mm512_setzero_ps();
+#pragma GCC unroll 2
+    for (int k = 0; k < PAIRS / 2; k++) {
+        add_pair((*w)[k], x + k, x_stride, first, M);
+        add_pair((*w)[PAIRS / 2 + k], x + PAIRS / 2 + k, x_stride, second, M);
+    }
     UNROLL for (int i = 0; i < M; i++)
         UNROLL for (int g = 0; g < GROUPS; g++)
             acc[i][g] = _mm512_add_ps(acc[i][g], _mm512_add_ps(first[i][g], second[i][g]));
+}
+
+/* Asks for what the next tile will have in place of block b, and for one of its rows' sums. If nothing is there, no
+ * harm is done. */
+INLINE void ask_for_next_tile(const uint32_t *x, int64_t x_stride, int parts, const float *y, int64_t y_stride,
+                              int64_t b, const int M)
+{
+    UNROLL for (int i = 0; i < M; i++)
+        for (int p = 0; p < parts; p++)
+            __builtin_prefetch(
+                (const void *)((uintptr_t)x + (size_t)((M + i) * x_stride + p * PAIRS) * sizeof *x), 0, 3);
+    if (b < M)
+        UNROLL for (int g = 0; g < GROUPS; g++)
+            __builtin_prefetch(
+                (const void *)((uintptr_t)y + (size_t)((M + b) * y_stride + g * PP_GROUP_ROWS) * sizeof *y), 1, 3);
 }
 
 /* Which of a group's rows there are. */
@@ -185,6 +203,7 @@ INLINE void run_tile(const struct strip *s, const uint32_t *x, int64_t x_stride,
             acc[i][g] = s->k ? _mm512_maskz_loadu_ps(live_rows(s, g), y + i * y_stride + g * PP_GROUP_ROWS)
                              : _mm512_setzero_ps();
     for (int64_t b = 0; b * PP_BF16_BLOCK < s->n; b++, x += parts * PAIRS) {
+        ask_for_next_tile(x, x_stride, parts, y, y_stride, b, M);
         if (type == PP_TYPE_F16)
             add_product(&memory->words[LOWER][b], x, x_stride, acc, M);
         add_product(&memory->words[UPPER][b], x, x_stride, acc, M);
