@@ -182,13 +182,16 @@ static enum pp_code parts_from_model(const struct pp_options *o, const struct pp
 {
     struct pp_source *s = NULL;
     struct pp_tokenizer *tok = NULL;
-    struct pp_error none;
+    struct pp_error why;
     char path[1024];
     enum pp_code code = pp_resolve_model(p, o->model, path, sizeof path, err);
     if (!code)
         code = pp_source_open(path, &s, err);
-    if (!code && pp_tokenizer_from_source(s, &tok, &none) != PP_OK)
-        tok = NULL;
+    enum pp_code read = code ? PP_OK : pp_tokenizer_from_source(s, &tok, &why);
+    if (read == PP_ERR_NOMEM)
+        code = pp_fail(err, read, "%s", why.text);
+    else if (read && read != PP_ERR_NOT_FOUND && !(o->bos_text && o->eos_text))
+        pp_cli_say("the texts of BOS and EOS are empty (--bos-text and --eos-text say others): %s", why.text);
     if (!code && !o->chat_template_file) {
         code = model_template(s, tok, path, o->tools != NULL, &t->source, err);
         pp_buf_fmt(&t->name, "the chat template of %s", path);
@@ -227,6 +230,8 @@ static enum pp_code parts_gather(const struct pp_options *o, const struct pp_pat
         code = pp_cli_input(o, &t->messages, err);
     pp_cli_drop_mark(&t->messages);
     const char *messages = pp_buf_cstr(&t->messages); /* what is wrong inside of an array the template's reader tells */
+    if (!code && (t->source.bad || t->name.bad || t->messages.bad || t->tools.bad || t->bos.bad || t->eos.bad))
+        code = pp_fail_nomem(err, "the messages");
     if (!code && messages[strspn(messages, " \t\r\n")] != '[')
         code = pp_fail(err, PP_ERR_USAGE, "the messages are no JSON array; send one, such as "
                                           "[{\"role\": \"user\", \"content\": \"Hi\"}]");
@@ -257,6 +262,8 @@ static enum pp_code template_render(const struct pp_options *o, const struct pp_
         };
         code = pp_template_render(tmpl, &in, &out, err);
     }
+    if (!code && out.bad)
+        code = pp_fail_nomem(err, "the prompt");
     if (!code)
         pp_cli_print(pp_buf_cstr(&out), out.len);
     pp_buf_free(&out);

@@ -414,6 +414,12 @@ END
 run template --chat-template-file "$tmp/t.jinja" --bos-text "<s>" --eos-text "</s>" --now "2026-03-14 15:09:26" \
     -f "$tmp/messages"
 expect_out "a template of one's own, exactly" '<s>Hi "x"</s>2026-03-14 15'
+LC_ALL=C sed 's/llama-bpe/llama-bpX/' engine/starter/starter-draft-Q4_0.gguf >"$tmp/odd.gguf"
+run template -m "$tmp/odd.gguf" -f "$tmp/messages"; expect "the template of a model whose vocabulary cannot be read" 0
+expect_match "says what is missing in it" "$tmp/err" '^pippin: the texts of BOS and EOS are empty .* "llama-bpX" is not known'
+run template -m "$tmp/odd.gguf" --bos-text B --eos-text E -f "$tmp/messages"
+holds "but for what is given" [ ! -s "$tmp/err" ]
+rm "$tmp/odd.gguf"
 for zone in WST11 EST-13; do
     printf '{{ strftime_now("%%Y-%%m-%%d %%H") }}' >"$tmp/clock.jinja"
     TZ=$zone date '+%Y-%m-%d %H' >"$tmp/hour"

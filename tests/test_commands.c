@@ -1,7 +1,9 @@
 /* What the commands share: lists of ids, JSON, text for a terminal, the table of commands. */
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 
@@ -190,6 +192,58 @@ static void counts_words(void **state)
     assert_non_null(strstr(err.text, "\"a\""));
 }
 
+/* Its exit code; what it prints is in out, what it says to stderr is not wanted. */
+static int run_quietly(pp_command_fn *command, const struct pp_options *o, struct pp_buf *out, uint64_t fail_at)
+{
+    static const struct pp_paths none;
+    char path[512];
+    snprintf(path, sizeof path, "%s/printed", test_tmpdir());
+    fflush(stdout);
+    const int was[] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
+    const int to[] = {open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600), open("/dev/null", O_WRONLY)};
+    for (int i = 0; i < 2; i++) {
+        assert_true(dup2(to[i], STDOUT_FILENO + i) >= 0);
+        close(to[i]);
+    }
+    pp_mem_fail_at(fail_at, 0);
+    const int code = command(o, &none);
+    pp_mem_fail_at(0, 0);
+    for (int i = 0; i < 2; i++) {
+        dup2(was[i], STDOUT_FILENO + i);
+        close(was[i]);
+    }
+    struct pp_error err;
+    pp_buf_clear(out);
+    assert_ok(pp_cli_read(path, out, &err), err);
+    return code;
+}
+
+/* A text that lacks something, such as its BOS, is worse than none. */
+static void texts_are_whole_or_an_error_without_memory(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {"template", "tokenize", "detokenize"};
+    static const char *const inputs[] = {"[{\"role\": \"user\", \"content\": \"Hi\"}]", "Hi there", "[300, 400]"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        const struct pp_options o = {.command = commands[i], .model = "engine/starter/starter-draft-Q4_0.gguf",
+                                     .prompt = inputs[i]};
+        struct pp_buf whole = {0}, out = {0};
+        const uint64_t before = pp_mem_count();
+        assert_int_equal(run_quietly(pp_command_find(commands[i]), &o, &whole, 0), 0);
+        assert_true(whole.len > 0);
+        const uint64_t n = pp_mem_count() - before;
+        for (uint64_t at = 1; at <= n; at++) {
+            const int code = run_quietly(pp_command_find(commands[i]), &o, &out, at);
+            if (code == 0)
+                assert_string_equal(pp_buf_cstr(&out), pp_buf_cstr(&whole));
+            else
+                assert_int_equal(code, pp_exit_code(PP_ERR_NOMEM));
+        }
+        pp_buf_free(&whole);
+        pp_buf_free(&out);
+    }
+}
+
 static void finds_commands(void **state)
 {
     (void)state;
@@ -214,6 +268,7 @@ TEST_GROUP(commands)
         cmocka_unit_test(plain_text_lets_no_control_through),
         cmocka_unit_test(reads_files_and_says_what_is_wrong),
         cmocka_unit_test(counts_words),
+        cmocka_unit_test(texts_are_whole_or_an_error_without_memory),
         cmocka_unit_test(finds_commands),
     };
     return cmocka_run_group_tests_name("commands", tests, NULL, NULL);
