@@ -314,11 +314,9 @@ static enum pp_code merge_part(struct run *r, const char *begin, const char *end
     return code || begin == end ? code : tok_merge_word(&r->merger, begin, (size_t)(end - begin), err);
 }
 
-/* The same with user-defined tokens, which are found in text that is wholly written. */
-static enum pp_code merge_around(struct run *r, const char *text, size_t n, char *to, struct pp_error *err)
+/* Writes the text with U+2581 for each space where there is room for that. Where it ends. */
+static char *write_spaced(const char *text, size_t n, char *to)
 {
-    const char *begin = r->spaced.data, *end, *at = begin;
-    enum pp_code code = PP_OK;
     for (size_t i = 0; i < n; i++) {
         if (text[i] != ' ') {
             *to++ = text[i];
@@ -327,7 +325,14 @@ static enum pp_code merge_around(struct run *r, const char *text, size_t n, char
         memcpy(to, TOK_SPACE, TOK_SPACE_LEN);
         to += TOK_SPACE_LEN;
     }
-    end = to;
+    return to;
+}
+
+/* The same with user-defined tokens, which are found in text that is wholly written. */
+static enum pp_code merge_around(struct run *r, const char *text, size_t n, char *to, struct pp_error *err)
+{
+    const char *begin = r->spaced.data, *const end = write_spaced(text, n, to), *at = begin;
+    enum pp_code code = PP_OK;
     for (size_t len; !code && at < end;) {
         const uint32_t id = tok_longest_here(r->t, &r->t->spaced, at, (size_t)(end - at), &len);
         if (id == TOK_NONE) {
@@ -381,6 +386,8 @@ static enum pp_code spm_words(struct run *r, const char *text, size_t n, enum to
     if (prefix)
         memcpy(to, TOK_SPACE, TOK_SPACE_LEN);
     to += prefix ? TOK_SPACE_LEN : 0;
+    if (r->t->units)
+        return tok_units_text(&r->merger, r->spaced.data, (size_t)(write_spaced(text, n, to) - r->spaced.data), err);
     const bool around = r->t->spaced_late && r->t->kind == TOK_SPM;
     return around ? merge_around(r, text, n, to, err) : merge_spaced(r, text, n, to, err);
 }
@@ -412,6 +419,8 @@ static enum pp_code lone_prefix(struct run *r, struct pp_error *err)
 {
     static const char sign[TOK_SPACE_LEN + SLACK] = TOK_SPACE;
     r->merger.end = sign + sizeof sign;
+    if (r->t->units)
+        return tok_units_text(&r->merger, sign, TOK_SPACE_LEN, err);
     return tok_merge_word(&r->merger, sign, TOK_SPACE_LEN, err);
 }
 
@@ -419,7 +428,8 @@ static enum pp_code spm_stretch(struct run *r, const char *text, size_t n, struc
 {
     if (!normalize(r, &text, &n))
         return pp_fail_nomem(err, "a copy of the text");
-    const enum tok_prefix_when when = r->t->covered & TOK_COVERS_PREFIX ? TOK_PREFIX_NEVER : r->prefix;
+    const bool covered = r->t->covered & TOK_COVERS_PREFIX || r->t->suffix;
+    const enum tok_prefix_when when = covered ? TOK_PREFIX_NEVER : r->prefix;
     if (n == 0) /* to which SentencePiece has normalised all characters; where it is spaces, they go together */
         return when == TOK_PREFIX_NEVER || r->t->squeeze ? PP_OK : lone_prefix(r, err);
     return r->t->split_white ? white_words(r, text, n, when, err) : spm_words(r, text, n, when, err);
@@ -788,8 +798,8 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
         }
         const bool spaced = type == TOK_USER && t->spaced_late && t->flags[ids[i]] & TOK_SPACED; /* as a piece is */
         if (type == TOK_CONTROL || (type == TOK_USER && !spaced)) {
-            may_strip = added ? prefix_was_added(type == TOK_USER ? t->prefix.user : t->prefix.control, at_start)
-                              : first && at_start;
+            const bool put = prefix_was_added(type == TOK_USER ? t->prefix.user : t->prefix.control, at_start);
+            may_strip = added ? put && (at_start || !t->suffix) : first && at_start;
             continue;
         }
         if (may_strip && t->kind != TOK_BYTE_LEVEL && !t->spelled && (type == TOK_NORMAL || spaced) &&

@@ -420,8 +420,8 @@ static bool is_spaced(const struct pp_tokenizer *t, uint32_t i)
     return t->spaced_late && t->type[i] == TOK_USER && t->flags[i] & TOK_SPACED && n > 0 && n <= MAX_SPECIAL;
 }
 
-/* Whether there are such: of unigrams they compete with other pieces, and elsewhere signs for spaces are in none but
- * normalised text. */
+/* Whether there are such: of unigrams they compete with other pieces, of words they are but some, what is put behind a
+ * text stands behind them, too, and elsewhere signs for spaces are in none but normalised text. */
 static bool has_spaced(const struct pp_tokenizer *t)
 {
     if ((t->kind != TOK_SPM && t->kind != TOK_UNIGRAM) || t->apart)
@@ -429,7 +429,7 @@ static bool has_spaced(const struct pp_tokenizer *t)
     for (uint32_t i = 0; i < t->n_vocab; i++) {
         const struct pp_str s = tok_text(t, i);
         if (t->type[i] == TOK_USER && t->flags[i] & TOK_SPACED &&
-            (t->kind == TOK_UNIGRAM || memmem(s.data, s.len, TOK_SPACE, TOK_SPACE_LEN)))
+            (t->kind == TOK_UNIGRAM || t->units || t->suffix || memmem(s.data, s.len, TOK_SPACE, TOK_SPACE_LEN)))
             return true;
     }
     return false;
@@ -788,6 +788,8 @@ static void take_settings(struct pp_tokenizer *t, const struct tok_spec *spec)
     t->add_space = spec->add_space;
     t->prefix = spec->prefix;
     t->strip = spec->kind == TOK_SPM ? spec->strip : TOK_STRIP_ADDED;
+    t->suffix = spec->suffix && (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM);
+    t->units = t->kind == TOK_SPM ? spec->units : TOK_UNITS_MERGED;
     t->breaks = spec->breaks;
     t->apart = spec->apart && spec->kind == TOK_UNIGRAM && spec->scores;
     t->no_bytes = spec->no_bytes && t->kind != TOK_BYTE_LEVEL;

@@ -384,7 +384,8 @@ static enum pp_code to_sentencepiece(const struct pp_tokenizer *t, const char *f
     for (uint32_t i = 0; i < t->n_vocab; i++)
         put_piece(t, i, &part, &b);
     pp_buf_clear(&part);
-    put_int(&part, 3, t->kind == TOK_UNIGRAM ? 1 : 2);
+    put_int(&part, 3, t->kind == TOK_UNIGRAM ? 1 : t->units == TOK_UNITS_WORDS ? 3 : t->units ? 4 : 2);
+    put_int(&part, 24, t->suffix);
     put_int(&part, 35, t->byte_symbol['a'] != TOK_NONE);
     put_int(&part, 40, t->unk);
     put_int(&part, 41, t->bos);
@@ -442,7 +443,8 @@ static void set_token(cJSON *json, const char *key, const struct pp_tokenizer *t
  * that are cut out before are said to be added ones. */
 static bool is_cut_before(const struct pp_tokenizer *t, uint32_t id)
 {
-    const bool matters = t->kind == TOK_UNIGRAM || (t->kind == TOK_SPM && t->prefix.start != TOK_PREFIX_NEVER);
+    const bool matters = t->kind == TOK_UNIGRAM || t->units || t->suffix ||
+                         (t->kind == TOK_SPM && t->prefix.start != TOK_PREFIX_NEVER);
     return matters && t->type[id] == TOK_USER && !(t->flags[id] & TOK_SPACED);
 }
 
@@ -522,8 +524,10 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
         what = "other tokens at the beginning or end of a text";
     else if (a->apart != b->apart || !a->exact != !b->exact)
         what = "scores that are summed up in another way";
-    else if (a->squeeze != b->squeeze || a->bare_spaces != b->bare_spaces || a->split_spaces != b->split_spaces ||
-             a->split_white != b->split_white ||
+    else if (a->units != b->units)
+        what = "another kind of tokens";
+    else if (a->squeeze != b->squeeze || a->suffix != b->suffix || a->bare_spaces != b->bare_spaces ||
+             a->split_spaces != b->split_spaces || a->split_white != b->split_white ||
              (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
         what = "other spaces";
     else if (a->byte_unknown != b->byte_unknown || a->fuse_unknown != b->fuse_unknown ||

@@ -12,6 +12,7 @@
  *                                    kind does that other programs call gemma4, or gpt2 with
  *                                    certain names of split rules
  *   space_prefix   u32               struct tok_prefix: start | control << 2 | user << 4
+ *   space_suffix   bool              SentencePiece kinds: what that says is put behind text instead
  *   strip          u32               enum tok_strip, SentencePiece kinds: which space a text begins without
  *   split_spaces   bool              SentencePiece kinds: every U+2581 begins a word
  *   split_white    bool              SentencePiece unigrams: words are what lies between white space of any kind
@@ -61,6 +62,8 @@ static const char table_key[] = "tokenizer.ggml.precompiled_charsmap"; /* Senten
 /* tokenizer.ggml.model, by enum tok_kind */
 static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert", "rwkv", "plamo2", "whitespace"};
 enum { N_KINDS = sizeof kind_names / sizeof *kind_names };
+/* The same of kinds that other programs have no names for, by enum tok_units. */
+static const char *const unit_names[] = {"llama", "sentencepiece-char", "sentencepiece-word"};
 
 /* --- reading ------------------------------------------------------------------------------------------- */
 
@@ -468,6 +471,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     pp_gguf_bool(g, "pippin.tokenizer.no_bytes", &spec->no_bytes);
     pp_gguf_bool(g, "pippin.tokenizer.each_unknown", &spec->each_unknown);
     pp_gguf_bool(g, "pippin.tokenizer.bare_spaces", &spec->bare_spaces);
+    pp_gguf_bool(g, "pippin.tokenizer.space_suffix", &spec->suffix);
     pp_gguf_bool(g, "pippin.tokenizer.spelled", &spec->spelled);
     if (pp_gguf_bool(g, "pippin.tokenizer.drop_unknown", &drop) && drop)
         spec->unk = -1;
@@ -500,6 +504,11 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
     spec->dna = str_is(model, "hybriddna");
     if (spec->dna)
         kind = TOK_BYTE_LEVEL;
+    for (uint8_t u = TOK_UNITS_CHARACTERS; u <= TOK_UNITS_WORDS; u++)
+        if (str_is(model, unit_names[u])) {
+            kind = TOK_SPM;
+            spec->units = u;
+        }
     if (kind == N_KINDS)
         return refuse_kind(model, err);
     spec->kind = (enum tok_kind)kind;
@@ -670,9 +679,9 @@ static void write_split(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
         pp_gguf_add_bool(w, "pippin.tokenizer.fuse_unknown", true);
 }
 
-static void write_prefix(struct tok_prefix p, struct pp_gguf_writer *w)
+static void write_prefix(struct tok_prefix p, bool suffix, struct pp_gguf_writer *w)
 {
-    bool add = p.start != TOK_PREFIX_NEVER;
+    bool add = p.start != TOK_PREFIX_NEVER && !suffix;
     uint32_t packed = p.start | (uint32_t)p.control << 2 | (uint32_t)p.user << 4;
     uint32_t usual = add ? TOK_PREFIX_ALWAYS | TOK_PREFIX_ALWAYS << 2 | TOK_PREFIX_ALWAYS << 4 : 0;
     pp_gguf_add_bool(w, "tokenizer.ggml.add_space_prefix", add);
@@ -684,7 +693,7 @@ static void write_characters(const struct pp_tokenizer *t, struct pp_gguf_writer
 {
     pp_gguf_add_text(w, "tokenizer.ggml.pre", "whitespace");
     write_patterns(t, w);
-    write_prefix(t->prefix, w);
+    write_prefix(t->prefix, false, w);
     if (t->ignore_merges)
         pp_gguf_add_bool(w, "pippin.tokenizer.ignore_merges", true);
     if (t->n_word_end)
@@ -756,6 +765,7 @@ static void write_own(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
         {"pippin.tokenizer.each_unknown", t->each_unknown},
         {"pippin.tokenizer.drop_unknown", t->kind == TOK_SPM && t->drop_unknown},
         {"pippin.tokenizer.bare_spaces", t->bare_spaces},
+        {"pippin.tokenizer.space_suffix", t->suffix},
         {"pippin.tokenizer.squeeze", t->kind == TOK_SPM && t->squeeze},
         {"pippin.tokenizer.spelled", t->spelled},
     };
@@ -780,14 +790,15 @@ static void write_own(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
 
 static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
 {
-    pp_gguf_add_text(w, "tokenizer.ggml.model", t->dna ? "hybriddna" : kind_names[t->kind]);
+    pp_gguf_add_text(w, "tokenizer.ggml.model",
+                     t->dna ? "hybriddna" : t->units ? unit_names[t->units] : kind_names[t->kind]);
     if (t->kind == TOK_BYTE_LEVEL) {
         write_split(t, w);
     } else if (t->kind == TOK_CHARACTERS) {
         write_characters(t, w);
     } else if (t->kind != TOK_RWKV) {
         pp_gguf_add_text(w, "tokenizer.ggml.pre", "default");
-        write_prefix(t->prefix, w);
+        write_prefix(t->prefix, t->suffix, w);
     }
     if (t->kind == TOK_UNIGRAM)
         pp_gguf_add_bool(w, "tokenizer.ggml.remove_extra_whitespaces", t->squeeze || t->split_white);

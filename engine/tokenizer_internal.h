@@ -6,7 +6,7 @@
  * Then text is cut at special tokens (tokenizer.c), written as the vocabulary's makers did (tokenizer_steps.c,
  * tokenizer_normalize.c), cut into words (tokenizer_split.c and there), and each word becomes tokens
  * (tokenizer_words.c): by merging single characters (tokenizer_bpe.c), by the likeliest cut (tokenizer_unigram.c), or
- * by the longest piece (tokenizer_wordpiece.c). */
+ * by the longest piece (tokenizer_wordpiece.c); or is one itself (tokenizer_units.c). */
 #ifndef PP_ENGINE_TOKENIZER_INTERNAL_H
 #define PP_ENGINE_TOKENIZER_INTERNAL_H
 
@@ -37,6 +37,9 @@ struct tok_bert {
     bool strip_accents;
     bool lower;
 };
+
+/* SPM: what becomes a token by itself, or that such are merged. */
+enum tok_units { TOK_UNITS_MERGED, TOK_UNITS_CHARACTERS, TOK_UNITS_WORDS };
 
 enum tok_type { /* the numbers of tokenizer.ggml.token_type */
     TOK_NORMAL = 1, TOK_UNKNOWN, TOK_CONTROL, TOK_USER, TOK_UNUSED, TOK_BYTE,
@@ -235,6 +238,8 @@ struct tok_spec {
     bool dna;                      /* byte level: what lies between <dna> and </dna> is DNA, six letters a token */
     struct tok_prefix prefix;      /* SPM, UNIGRAM */
     uint8_t strip;                 /* SPM: enum tok_strip */
+    bool suffix;                   /* SPM, UNIGRAM: the space is put behind text, whatever the prefix is behind */
+    uint8_t units;                 /* SPM: enum tok_units */
     struct pp_str charsmap;        /* SPM, UNIGRAM: SentencePiece's precompiled_charsmap, or none */
     bool squeeze;                  /* SPM, UNIGRAM: one space for several, none at the ends */
     bool split_spaces;             /* SPM, UNIGRAM: every U+2581 begins a word */
@@ -339,6 +344,8 @@ struct pp_tokenizer {
     uint8_t covered;              /* enum tok_covered */
     struct tok_prefix prefix;
     uint8_t strip;                /* enum tok_strip */
+    bool suffix;                  /* what prefix says is put behind each stretch of text instead */
+    uint8_t units;                /* enum tok_units */
     char pre[TOK_MAX_PRE]; /* name of the split rule, "default" for SPM, "" for patterns of its own */
     char *patterns[TOK_MAX_PATTERNS]; /* those, if pre is "" */
     size_t n_patterns;
@@ -394,11 +401,12 @@ bool tok_walk(struct tok_walk *w, char byte, uint32_t *token);
 /* True if text is to be normalised as SentencePiece does. */
 static inline bool tok_normalizes(const struct pp_tokenizer *t)
 {
-    return !(t->covered & TOK_COVERS_TABLE) && (t->charsmap || t->squeeze);
+    return !(t->covered & TOK_COVERS_TABLE) && (t->charsmap || t->squeeze || t->suffix || t->units);
 }
 /* Checks a precompiled_charsmap: PP_ERR_FORMAT. */
 enum pp_code tok_charsmap_check(struct pp_str map, struct pp_error *err);
-/* Appends the text as SentencePiece has it before spaces become U+2581. at_start, at_end: of the whole text. */
+/* Appends the text as SentencePiece has it before spaces become U+2581, with the one that is put behind it. at_start,
+ * at_end: of the whole text. */
 void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, bool at_start, bool at_end,
                    struct pp_buf *out);
 /* Appends the text with its characters replaced as a checked precompiled_charsmap says, grapheme by grapheme as
@@ -486,6 +494,8 @@ double tok_unigram_score(const struct pp_tokenizer *t, uint32_t token);
 enum pp_code tok_bpe_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
 enum pp_code tok_unigram_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
 enum pp_code tok_wordpiece_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err);
+/* tokenizer_units.c: a text whose spaces are written, in a vocabulary of characters or of words. */
+enum pp_code tok_units_text(struct tok_merger *m, const char *text, size_t n, struct pp_error *err);
 /* tokenizer_dna.c: a text between special tokens; plain gets what is no DNA. */
 enum pp_code tok_dna_text(struct tok_merger *m, const char *text, size_t n, tok_word_fn plain, void *ctx,
                           struct pp_error *err);

@@ -164,10 +164,11 @@ void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, boo
     const struct table table = table_of(t->charsmap, t->charsmap_len);
     const size_t begin = out->len;
     size_t last;
-    bool after_space = at_start;
+    bool after_space = at_start, all_spaces = t->squeeze;
     for (size_t i = 0; i < n;) {
         struct pp_str to;
         i += map_character(t, &table, text + i, n - i, &to);
+        all_spaces = all_spaces && to.len == 1 && *to.data == ' ';
         while (t->squeeze && after_space && to.len && *to.data == ' ') {
             to.data++;
             to.len--;
@@ -178,6 +179,8 @@ void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, boo
     }
     while (t->squeeze && at_end && (last = space_at_end(t, out->data + begin, out->len - begin)))
         out->len -= last;
+    if (t->suffix && t->prefix.start != TOK_PREFIX_NEVER && !all_spaces)
+        pp_buf_char(out, ' ');
     if (out->data)
         out->data[out->len] = 0;
 }

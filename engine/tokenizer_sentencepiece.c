@@ -62,7 +62,7 @@ enum { PIECES = 1, TRAINER = 2, NORMALIZER = 3 };                        /* fiel
 enum { PIECE = 1, SCORE = 2, TYPE = 3 };                                 /* of SentencePiece */
 enum { MODEL_TYPE = 3, SUFFIX = 24, BYTE_FALLBACK = 35, UNK_ID = 40, BOS_ID = 41, EOS_ID = 42 }; /* of TrainerSpec */
 enum { CHARSMAP = 2, DUMMY_PREFIX = 3, EXTRA_SPACES = 4 };               /* of NormalizerSpec */
-enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2 };
+enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2, MODEL_WORD = 3, MODEL_CHAR = 4 };
 
 static enum pp_code malformed(struct pp_error *err)
 {
@@ -123,7 +123,6 @@ static enum pp_code read_trainer(struct pp_str bytes, struct tok_spec *spec, str
     struct pp_cursor c = pp_cursor(bytes.data, bytes.len);
     struct field f;
     uint64_t model = MODEL_UNIGRAM;
-    bool suffix = false;
     spec->unk = 0, spec->bos = 1, spec->eos = 2;
     spec->no_bytes = true;
     while (read_field(&c, &f)) {
@@ -135,7 +134,7 @@ static enum pp_code read_trainer(struct pp_str bytes, struct tok_spec *spec, str
             spec->no_bytes = f.value == 0;
             break;
         case SUFFIX:
-            suffix = f.value != 0;
+            spec->suffix = f.value != 0;
             break;
         case UNK_ID:
             spec->unk = as_int32(f.value);
@@ -150,13 +149,13 @@ static enum pp_code read_trainer(struct pp_str bytes, struct tok_spec *spec, str
     }
     if (c.bad)
         return malformed(err);
-    if (model != MODEL_BPE && model != MODEL_UNIGRAM)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model is of type %s; pippin knows BPE and unigram",
-                       model == 3 ? "word" : "char");
-    spec->kind = model == MODEL_BPE ? TOK_SPM : TOK_UNIGRAM;
-    if (suffix)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model writes spaces as suffixes, which pippin does "
-                       "not know");
+    if (model < MODEL_UNIGRAM || model > MODEL_CHAR)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model is of type %llu; pippin knows unigram, BPE, "
+                       "word and char (1 to 4)", (unsigned long long)model);
+    spec->kind = model == MODEL_UNIGRAM ? TOK_UNIGRAM : TOK_SPM;
+    spec->units = model == MODEL_CHAR   ? TOK_UNITS_CHARACTERS
+                  : model == MODEL_WORD ? TOK_UNITS_WORDS
+                                        : TOK_UNITS_MERGED;
     return PP_OK;
 }
 
@@ -203,7 +202,8 @@ static enum pp_code read_model(struct pp_str bytes, struct tok_spec *spec, struc
     }
     for (size_t i = 0; !code && i < n; i++)
         spec->no_bytes = spec->no_bytes && spec->types[i] != TOK_BYTE;
-    const bool changes = spec->prefix.start != TOK_PREFIX_NEVER || spec->squeeze || spec->charsmap.len;
+    const bool changes = spec->prefix.start != TOK_PREFIX_NEVER || spec->squeeze || spec->charsmap.len ||
+                         spec->units || spec->suffix;
     for (size_t i = 0; !code && spec->kind == TOK_SPM && !changes && i < n; i++)
         if (spec->flags[i] & TOK_SPACED)
             code = plain_spaces(&spec->texts[i], plain, err);

@@ -33,6 +33,36 @@ struct pp_tokenizer *through_gguf(const struct pp_tokenizer *t)
     return open_tokenizer(path);
 }
 
+void put_varint(struct pp_buf *b, uint64_t v)
+{
+    for (; v >= 0x80; v >>= 7)
+        pp_buf_char(b, (char)(v | 0x80));
+    pp_buf_char(b, (char)v);
+}
+
+void put_message(struct pp_buf *b, unsigned number, const struct pp_buf *message)
+{
+    put_varint(b, number << 3 | 2);
+    put_varint(b, message->len);
+    pp_buf_add(b, message->data, message->len);
+}
+
+void put_piece(struct pp_buf *b, const char *text, float score, unsigned type)
+{
+    struct pp_buf piece = {0}, body = {0};
+    pp_buf_str(&body, text);
+    put_message(&piece, 1, &body);
+    put_varint(&piece, 2 << 3 | 5);
+    pp_buf_add(&piece, &score, sizeof score);
+    if (type != TOK_NORMAL) {
+        put_varint(&piece, 3 << 3);
+        put_varint(&piece, type);
+    }
+    put_message(b, 1, &piece);
+    pp_buf_free(&piece);
+    pp_buf_free(&body);
+}
+
 void expect_tokens(const struct pp_tokenizer *t, const char *text, unsigned flags, const char *want)
 {
     int32_t *ids;

@@ -1,0 +1,327 @@
+/* test_tokenizer_units.c - SentencePiece's models whose tokens are characters or words, and those of any kind that put
+ * the space behind a text.
+ *
+ * Ids and texts are what SentencePiece 0.1.97 gives with the same models, whose unk_surface is "<unk>". */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/mem.h"
+#include "engine/gguf.h"
+#include "engine/tokenizer_internal.h"
+#include "tests/support.h"
+#include "tests/tokenizers.h"
+
+enum { LIKELY = 1, MERGED, WORDS, CHARACTERS }; /* TrainerSpec's model_type */
+enum { N_TEXTS = 10 };
+
+static const char *const texts[N_TEXTS] = {
+    "ab", " a  bc ", "ab c bc a", "x y abx", "a\xc3\xa9\xe6\xbc\xa2 b", "a\xe2\x96\x81" "b  ", "a\xff" "b", "   ",
+    "b c", "",
+};
+
+/* A model, and what it makes of each of the texts. */
+static const struct model_case {
+    unsigned type;
+    bool suffix, dummy, squeeze, bytes;
+    struct {
+        const char *ids, *back;
+    } want[N_TEXTS];
+} cases[] = {
+    {CHARACTERS, false, true, true, false, {
+        {"4 3", "ab"},
+        {"4 5 4 6 7", "a bc"},
+        {"4 3 4 7 4 6 7 4 5", "ab c bc a"},
+        {"4 0 4 0 4 3 0", "<unk> <unk> ab<unk>"},
+        {"4 5 8 0 4 6", "a\xc3\xa9<unk> b"},
+        {"4 5 4 6", "a b"},
+        {"4 5 0 6", "a<unk>b"},
+        {"", ""},
+        {"4 18", "b c"},
+        {"", ""},
+    }},
+    {CHARACTERS, false, false, false, true, {
+        {"3", "ab"},
+        {"4 5 4 4 6 7 4", " a  bc "},
+        {"3 4 7 4 6 7 4 5", "ab c bc a"},
+        {"139 4 140 4 3 139", "x y abx"},
+        {"5 8 249 207 181 4 6", "a\xc3\xa9\xe6\xbc\xa2 b"},
+        {"5 4 6 4 4", "a b  "},
+        {"5 258 210 208 6", "a\xef\xbf\xbd" "b"},
+        {"4 4 4", "   "},
+        {"18", "b c"},
+        {"", ""},
+    }},
+    {CHARACTERS, true, true, false, false, {
+        {"3 4", "ab "},
+        {"4 5 4 4 6 7 4 4", "a  bc  "},
+        {"3 4 7 4 6 7 4 5 4", "ab c bc a "},
+        {"0 4 0 4 3 0 4", "<unk> <unk> ab<unk> "},
+        {"5 8 0 4 6 4", "a\xc3\xa9<unk> b "},
+        {"5 4 6 4 4 4", "a b   "},
+        {"5 0 6 4", "a<unk>b "},
+        {"4 4 4 4", "   "},
+        {"18 4", "b c "},
+        {"", ""},
+    }},
+    {WORDS, false, true, true, false, {
+        {"10", "ab"},
+        {"9 15", "a bc"},
+        {"10 0 15 9", "ab<unk> bc a"},
+        {"0", "<unk>"},
+        {"0", "<unk>"},
+        {"9 0", "a<unk>"},
+        {"0", "<unk>"},
+        {"", ""},
+        {"0", "<unk>"},
+        {"", ""},
+    }},
+    {WORDS, false, false, false, true, {
+        {"3", "ab"},
+        {"9 4 15 4", " a  bc "},
+        {"3 245 169 148 118 15 9", "ab\xe2\x96\x81" "c bc a"},
+        {"139 245 169 148 140 245 169 148 116 117 139", "x\xe2\x96\x81y\xe2\x96\x81" "abx"},
+        {"116 214 188 249 207 181 245 169 148 117", "a\xc3\xa9\xe6\xbc\xa2\xe2\x96\x81" "b"},
+        {"5 245 169 148 117 4 4", "a\xe2\x96\x81" "b  "},
+        {"116 258 210 208 117", "a\xef\xbf\xbd" "b"},
+        {"4 4 4", "   "},
+        {"6 245 169 148 118", "b\xe2\x96\x81" "c"},
+        {"", ""},
+    }},
+    {WORDS, true, true, true, false, {
+        {"3 4", "ab "},
+        {"5 15 4", "a bc "},
+        {"3 0 15 9 4", "ab<unk> bc a "},
+        {"0 4", "<unk> "},
+        {"0 4", "<unk> "},
+        {"5 0 4", "a<unk> "},
+        {"0 4", "<unk> "},
+        {"", ""},
+        {"6 0 4", "b<unk> "},
+        {"", ""},
+    }},
+    {MERGED, true, true, true, false, {
+        {"3 4", "ab "},
+        {"16 17", "a bc "},
+        {"3 4 13 14 9 4", "ab c bc a "},
+        {"0 4 0 4 3 0 4", "<unk> <unk> ab<unk> "},
+        {"5 8 0 4 11", "a\xc3\xa9<unk> b "},
+        {"16 11", "a b "},
+        {"5 0 11", "a<unk>b "},
+        {"", ""},
+        {"18 4", "b c "},
+        {"", ""},
+    }},
+    {MERGED, true, true, false, true, {
+        {"3 4", "ab "},
+        {"9 4 4 17 4", "a  bc  "},
+        {"3 4 13 14 9 4", "ab c bc a "},
+        {"139 4 140 4 3 139 4", "x y abx "},
+        {"5 8 249 207 181 4 11", "a\xc3\xa9\xe6\xbc\xa2 b "},
+        {"16 11 4 4", "a b   "},
+        {"5 258 210 208 11", "a\xef\xbf\xbd" "b "},
+        {"4 4 4 4", "   "},
+        {"18 4", "b c "},
+        {"", ""},
+    }},
+    {MERGED, true, false, false, false, {
+        {"3", "ab"},
+        {"9 4 4 17", " a  bc "},
+        {"3 4 13 14 9", "ab c bc a"},
+        {"0 4 0 4 3 0", "<unk> <unk> ab<unk>"},
+        {"5 8 0 4 6", "a\xc3\xa9<unk> b"},
+        {"16 11 4", "a b  "},
+        {"5 0 6", "a<unk>b"},
+        {"4 4 4", "   "},
+        {"18", "b c"},
+        {"", ""},
+    }},
+    {LIKELY, true, true, true, false, {
+        {"3 4", "ab "},
+        {"5 15 4", "a bc "},
+        {"5 18 15 9 4", "ab c bc a "},
+        {"0 4 0 4 3 0 4", "<unk> <unk> ab<unk> "},
+        {"5 8 0 4 6 4", "a\xc3\xa9<unk> b "},
+        {"5 4 6 4", "a b "},
+        {"5 0 6 4", "a<unk>b "},
+        {"", ""},
+        {"18 4", "b c "},
+        {"", ""},
+    }},
+    {LIKELY, true, true, false, false, {
+        {"3 4", "ab "},
+        {"9 4 15 4 4", "a  bc  "},
+        {"5 18 15 9 4", "ab c bc a "},
+        {"0 4 0 4 3 0 4", "<unk> <unk> ab<unk> "},
+        {"5 8 0 4 6 4", "a\xc3\xa9<unk> b "},
+        {"5 4 6 4 4 4", "a b   "},
+        {"5 0 6 4", "a<unk>b "},
+        {"4 4 4 4", "   "},
+        {"18 4", "b c "},
+        {"", ""},
+    }},
+    {LIKELY, true, false, true, false, {
+        {"3", "ab"},
+        {"5 15", "a bc"},
+        {"5 18 15 9", "ab c bc a"},
+        {"0 4 0 4 3 0", "<unk> <unk> ab<unk>"},
+        {"5 8 0 4 6", "a\xc3\xa9<unk> b"},
+        {"5 4 6", "a b"},
+        {"5 0 6", "a<unk>b"},
+        {"", ""},
+        {"18", "b c"},
+        {"", ""},
+    }},
+};
+
+static void put_number(struct pp_buf *b, unsigned field, unsigned v)
+{
+    put_varint(b, field << 3);
+    put_varint(b, v);
+}
+
+/* Pieces of all kinds, among them some that only a word, or what is put behind a text, can be. */
+static void make_model(const struct model_case *c, struct pp_buf *b)
+{
+    static const struct {
+        const char *text;
+        unsigned type;
+    } pieces[] = {
+        {"<unk>", TOK_UNKNOWN}, {"<s>", TOK_CONTROL}, {"</s>", TOK_CONTROL}, {"ab", TOK_USER}, {TOK_SPACE, TOK_NORMAL},
+        {"a", TOK_NORMAL}, {"b", TOK_NORMAL}, {"c", TOK_NORMAL}, {"\xc3\xa9", TOK_NORMAL},
+        {TOK_SPACE "a", TOK_NORMAL}, {TOK_SPACE "ab", TOK_NORMAL}, {"b" TOK_SPACE, TOK_NORMAL},
+        {"ab" TOK_SPACE, TOK_NORMAL}, {"c" TOK_SPACE, TOK_NORMAL}, {"bc", TOK_NORMAL}, {TOK_SPACE "bc", TOK_NORMAL},
+        {"a" TOK_SPACE, TOK_NORMAL}, {"bc" TOK_SPACE, TOK_NORMAL}, {"b" TOK_SPACE "c", TOK_USER},
+    };
+    struct pp_buf part = {0};
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+        put_piece(b, pieces[i].text, -(float)i, pieces[i].type);
+    for (unsigned i = 0; c->bytes && i < 256; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", i);
+        put_piece(b, name, 0, TOK_BYTE);
+    }
+    put_number(&part, 3, c->type);
+    put_number(&part, 24, c->suffix);
+    put_number(&part, 35, c->bytes);
+    put_message(b, 2, &part);
+    pp_buf_clear(&part);
+    put_number(&part, 3, c->dummy);
+    put_number(&part, 4, c->squeeze);
+    put_message(b, 3, &part);
+    pp_buf_free(&part);
+}
+
+static struct pp_tokenizer *open_case(const struct model_case *c)
+{
+    struct pp_buf b = {0};
+    struct pp_tokenizer *t;
+    struct pp_error err;
+    make_model(c, &b);
+    assert_ok(tok_from_sentencepiece(b.data, b.len, NULL, &t, &err), err);
+    pp_buf_free(&b);
+    return t;
+}
+
+/* t written as a folder and read again. */
+static struct pp_tokenizer *through_folder(const struct pp_tokenizer *t, size_t i)
+{
+    struct pp_error err;
+    char folder[256];
+    snprintf(folder, sizeof folder, "%s/units-%zu", test_tmpdir(), i);
+    assert_int_equal(mkdir(folder, 0700), 0);
+    assert_ok(pp_tokenizer_to_folder(t, folder, &err), err);
+    return open_tokenizer(folder);
+}
+
+static void check_text(const struct pp_tokenizer *t, const struct model_case *c, size_t i, const char *how)
+{
+    struct pp_buf got = {0}, back = {0};
+    struct pp_error err;
+    int32_t *ids;
+    size_t n;
+    assert_ok(pp_tokenize(t, texts[i], strlen(texts[i]), 0, &ids, &n, &err), err);
+    for (size_t k = 0; k < n; k++)
+        pp_buf_fmt(&got, k ? " %d" : "%d", ids[k]);
+    pp_detokenize(t, ids, n, true, &back);
+    if (strcmp(pp_buf_cstr(&got), c->want[i].ids) != 0 || strcmp(pp_buf_cstr(&back), c->want[i].back) != 0)
+        fail_msg("case %td, %s, \"%s\": ids %s, not %s; \"%s\", not \"%s\"", c - cases, how, texts[i],
+                 pp_buf_cstr(&got), c->want[i].ids, pp_buf_cstr(&back), c->want[i].back);
+    pp_buf_free(&back);
+    pp_buf_free(&got);
+    pp_free(ids);
+}
+
+static void as_sentencepiece(void **state)
+{
+    static const char *const how[] = {"tokenizer.model", "GGUF", "folder"};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_tokenizer *t = open_case(&cases[i]), *all[] = {t, through_gguf(t), through_folder(t, i)};
+        for (int k = 0; k < 3; k++) {
+            for (size_t text = 0; text < N_TEXTS; text++)
+                check_text(all[k], &cases[i], text, how[k]);
+            pp_tokenizer_free(all[k]);
+        }
+    }
+}
+
+/* Other programs would merge what is not merged, if files said that they know the kind. */
+static void no_kind_of_others(void **state)
+{
+    static const char *const want[] = {[LIKELY] = "t5", [MERGED] = "llama", [WORDS] = "sentencepiece-word",
+                                       [CHARACTERS] = "sentencepiece-char"};
+    (void)state;
+    for (unsigned type = LIKELY; type <= CHARACTERS; type++) {
+        const struct model_case c = {.type = type, .suffix = true, .dummy = true};
+        struct pp_tokenizer *t = open_case(&c);
+        struct pp_gguf *g;
+        struct pp_error err;
+        struct pp_str model;
+        bool prefix = true;
+        pp_tokenizer_free(through_gguf(t));
+        pp_tokenizer_free(t);
+        assert_ok(pp_gguf_open(test_path("tok_again.gguf"), &g, &err), err);
+        assert_true(pp_gguf_string(g, "tokenizer.ggml.model", &model));
+        assert_int_equal(model.len, strlen(want[type]));
+        assert_memory_equal(model.data, want[type], model.len);
+        assert_true(pp_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &prefix) && !prefix);
+        pp_gguf_close(g);
+    }
+}
+
+/* Each text between control tokens is one of its own, and so has its space behind it, or in front. */
+static void between_control_tokens(void **state)
+{
+    static const int32_t spaced[] = {2, 9, 5}; /* </s>, then " a" and "a" */
+    (void)state;
+    for (unsigned type = MERGED; type <= CHARACTERS; type++) {
+        struct model_case c = {.type = type, .suffix = true, .dummy = true};
+        struct pp_tokenizer *t = open_case(&c);
+        struct pp_buf back = {0};
+        expect_tokens(t, "ab</s>ab", PP_TOKENIZE_SPECIAL, "ab| |</s>|ab| ");
+        pp_detokenize(t, spaced, 3, false, &back);
+        pp_detokenize(t, spaced + 1, 2, false, &back);
+        assert_string_equal(pp_buf_cstr(&back), "aaaa"); /* where the text begins, there only */
+        pp_buf_clear(&back);
+        pp_detokenize(t, (const int32_t[]){5, 2, 9}, 3, false, &back);
+        assert_string_equal(pp_buf_cstr(&back), "a a");
+        pp_buf_free(&back);
+        pp_tokenizer_free(t);
+        c.suffix = false;
+        t = open_case(&c);
+        expect_tokens(t, "ab</s>c", PP_TOKENIZE_SPECIAL,
+                      type == WORDS ? " ab|</s>|<unk>" : " |ab|</s>| |c");
+        pp_tokenizer_free(t);
+    }
+}
+
+TEST_GROUP(tokenizer_units)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_sentencepiece), cmocka_unit_test(no_kind_of_others),
+        cmocka_unit_test(between_control_tokens),
+    };
+    return cmocka_run_group_tests_name("tokenizer_units", tests, NULL, NULL);
+}
