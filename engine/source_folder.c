@@ -133,6 +133,30 @@ static bool is_other_type(const struct pp_arch *arch, const cJSON *type)
     return arch->parts->other_type && strcmp(type->valuestring, arch->parts->other_type) == 0;
 }
 
+/* Rows that models with layers which look at pictures have behind those of the vocabulary. */
+enum { BEHIND = 8 };
+
+/* Apertus 1.5 reads tokens of pictures and sound, which stand behind all others, and may be unable to write them: its
+ * output then has no rows for them. What is left without them is an Apertus. */
+static enum pp_code leave_input_tokens(struct pp_source *s, struct pp_error *err)
+{
+    static const char output[] = "output_vocab_size", input[] = "vocab_size";
+    const char *type = cJSON_GetStringValue(pp_json_member(s->text_config, "model_type"));
+    const cJSON *n = pp_json_member(s->text_config, output), *n_all = pp_json_member(s->text_config, input);
+    if (!type || strcmp(type, "apertus1p5_text") != 0)
+        return PP_OK;
+    if (n && !cJSON_IsNull(n)) {
+        const double rows = cJSON_IsNumber(n) ? n->valuedouble : -1;
+        if (!cJSON_IsNumber(n_all) || !(rows >= 1 && rows <= n_all->valuedouble && n_all->valuedouble <= INT32_MAX))
+            return pp_fail(err, PP_ERR_FORMAT, "%s: config.json: %s is no part of %s", s->path, output, input);
+        s->rows_behind = (int64_t)n_all->valuedouble - (int64_t)rows;
+        pp_config_put(s->text_config, input, (int64_t)rows);
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(s->text_config, output);
+    pp_config_put_class(s->text_config, "ApertusForCausalLM", "apertus");
+    return PP_OK;
+}
+
 /* Finds the part of the configuration that is about the language model, and adds what it leaves out. */
 static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
@@ -159,6 +183,7 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
             return err->code;
         for (int l = 0; l < PP_MAX_LAYERS; l++)
             s->leaves_layers = s->leaves_layers || s->left_out[l];
+        s->rows_behind = s->leaves_layers ? BEHIND : 0;
     } else if (ok && cJSON_IsObject(own) && (!cJSON_IsString(type) || is_other_type(arch, type))) {
         cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
         ok = cJSON_AddStringToObject(config, "model_type", arch->parts->model_type);
@@ -170,7 +195,7 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
     for (const struct pp_arch_usual *u = arch->usual; ok && u && u->json; u++)
         if (!u->model_type || pp_arch_is_kind(config, u->model_type, u->hf_class))
             ok = add_missing(config, u->json);
-    return ok ? PP_OK : pp_fail_nomem(err, "the model's configuration");
+    return ok ? leave_input_tokens(s, err) : pp_fail_nomem(err, "the model's configuration");
 }
 
 /* Brings a tensor of the folder into our form, and adds what comes of it. */
@@ -224,12 +249,11 @@ static bool is_in_order(enum pp_hf_method method, enum pp_hf_form form)
            (form == PP_HF_TURNED && (method == PP_QUANT_GPTQ || method == PP_QUANT_AWQ));
 }
 
-/* Such models have rows behind those of the vocabulary, of which text has no tokens. */
+/* Rows behind those of the vocabulary are of tokens that text has none of. */
 static void leave_rows(const struct pp_source *s, struct pp_rows *rows, const char *name, struct pp_tensor *t)
 {
-    enum { BEHIND = 8 };
-    if (!s->leaves_layers || strcmp(name, "token_embd.weight") != 0 || t->n_dims != 2 ||
-        t->ne[1] != s->hp.n_vocab + BEHIND)
+    if (!s->rows_behind || strcmp(name, "token_embd.weight") != 0 || t->n_dims != 2 ||
+        t->ne[1] != s->hp.n_vocab + s->rows_behind)
         return;
     t->size = t->size / (size_t)t->ne[1] * (size_t)s->hp.n_vocab;
     t->ne[1] = s->hp.n_vocab;

@@ -27,6 +27,7 @@ struct pp_source {
     const struct pp_arch_wrapper *wrapper; /* of a folder: what stands around the language model; or NULL */
     bool left_out[PP_MAX_LAYERS]; /* layers of that which only look at pictures */
     bool leaves_layers;
+    int64_t rows_behind;        /* of the embeddings, behind those of the vocabulary, which are left out */
     cJSON *text_config;         /* of a folder: what config.json says of the language model, completed */
     struct pp_hparams hp;
     char *chat_template, *tool_template;

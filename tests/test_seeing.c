@@ -644,6 +644,110 @@ static void layers_for_pictures(void **state)
     }
 }
 
+/* Apertus 1.5 around a small Apertus, whose output has no rows for the tokens of pictures and sound, or all of them;
+ * head: what config.json says of that. */
+static void write_apertus(const char *from, const char *dir, const char *head)
+{
+    enum { MOST = 100, BEHIND = 5 };
+    static const float zeros[16];
+    static const char *const others[] = {"model.vision_tokenizer.quantize.embedding.weight",
+                                         "model.audio_tokenizer.feature_extractor.a.bias"};
+    struct pp_tensor t[MOST];
+    char names[MOST][96], path[700], *text;
+    struct pp_safetensors *plain;
+    struct pp_error err;
+    size_t n = 0, size;
+    uint8_t *embedding = NULL;
+    snprintf(path, sizeof path, "%s/model.safetensors", from);
+    assert_ok(pp_safetensors_open(path, &plain, &err), err);
+    for (size_t i = 0; i < pp_safetensors_n(plain); i++, n++) {
+        t[n] = *pp_safetensors_at(plain, i);
+        const bool inside = strncmp(t[n].name, "model.", strlen("model.")) == 0;
+        snprintf(names[n], sizeof names[n], "%s%s", inside ? "model.language_model." : "",
+                 t[n].name + (inside ? strlen("model.") : 0));
+        if (strstr(t[n].name, "embed_tokens")) {
+            const size_t behind = t[n].size / (size_t)t[n].ne[1] * BEHIND;
+            assert_non_null(embedding = pp_calloc(1, t[n].size + behind));
+            memcpy(embedding, t[n].data, t[n].size);
+            t[n].data = embedding;
+            t[n].size += behind;
+            t[n].ne[1] += BEHIND;
+        }
+        t[n].name = names[n];
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        t[n++] = (struct pp_tensor){.name = others[i], .type = PP_TYPE_F32, .n_dims = 1, .ne = {16, 1, 1, 1},
+                                    .data = zeros, .size = sizeof zeros};
+    assert_true(n <= MOST);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, t, n, &err), err);
+    pp_safetensors_close(plain);
+    pp_free(embedding);
+    snprintf(path, sizeof path, "%s/config.json", from);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &size, &err), err);
+    cJSON *own = cJSON_Parse(text), *config = cJSON_CreateObject(), *all = cJSON_GetObjectItem(own, "vocab_size");
+    pp_free(text);
+    cJSON_SetNumberValue(all, all->valuedouble + BEHIND);
+    cJSON_DeleteItemFromObject(own, "architectures");
+    cJSON_DeleteItemFromObject(own, "model_type");
+    cJSON_AddItemToObject(own, "output_vocab_size", cJSON_CreateRaw(head));
+    cJSON_AddItemToObject(config, "text_config", own);
+    cJSON_AddItemToObject(config, "tie_word_embeddings", cJSON_CreateFalse());
+    cJSON_AddStringToObject(config, "model_type", "apertus1p5");
+    text = cJSON_PrintUnformatted(config);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    cJSON_free(text);
+    cJSON_Delete(config);
+}
+
+/* What is left is the Apertus that it is made around, and so is what is made of the folder. */
+static void seeing_apertus(void **state)
+{
+    static const char *const wrong[] = {"0", "-1", "1e9", "\"some\"", "0.5"};
+    (void)state;
+    const struct decoder_shape shape = decoder_shape("apertus");
+    const char *from = check_decoder(&shape);
+    struct pp_source *plain, *s;
+    struct pp_error err;
+    char dir[300], head[32];
+    snprintf(dir, sizeof dir, "%s/apertus-that-sees", test_tmpdir());
+    const char *paths[] = {dir, fresh_path("apertus-in-it")};
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(head, sizeof head, "%d", (int)shape.n_vocab);
+    write_apertus(from, dir, head);
+    assert_ok(pp_source_open(from, &plain, &err), err);
+    assert_ok(pp_convert_to_folder(dir, paths[1], &(struct pp_convert_options){0}, &err), err);
+    for (int k = 0; k < 2; k++) {
+        assert_ok(pp_source_open(paths[k], &s, &err), err);
+        const struct pp_hparams *a = pp_source_hparams(s), *b = pp_source_hparams(plain);
+        assert_string_equal(a->arch, "apertus");
+        assert_true(a->n_vocab == b->n_vocab && a->n_ctx_train == b->n_ctx_train && a->rope_base == b->rope_base &&
+                    a->rope_scaling == b->rope_scaling && a->norm_eps == b->norm_eps);
+        assert_int_equal(pp_source_is_wrapped(s), k == 0);
+        assert_int_equal(pp_source_n_tensors(s), pp_source_n_tensors(plain));
+        for (size_t i = 0; i < pp_source_n_tensors(plain); i++) {
+            const struct pp_tensor *x = pp_source_tensor_at(plain, i), *y = pp_source_tensor(s, x->name);
+            assert_non_null(y);
+            assert_memory_equal(x->ne, y->ne, sizeof x->ne);
+            if (!x->rows)
+                assert_memory_equal(x->data, y->data, x->size);
+        }
+        pp_source_close(s);
+    }
+    pp_source_close(plain);
+    check_other(&shape, dir);
+    write_apertus(from, dir, "null"); /* the output must be as long as the vocabulary then, and is not */
+    struct pp_model *m;
+    assert_int_equal(pp_model_open(dir, &m, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "output.weight"));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        write_apertus(from, dir, wrong[i]);
+        assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, "output_vocab_size"));
+    }
+}
+
 /* Names of the output, which stands beside the rest or in it. */
 static void wrapped_names(void **state)
 {
@@ -694,6 +798,7 @@ TEST_GROUP(seeing)
         cmocka_unit_test(badly_wrapped),
         cmocka_unit_test(other_classes),
         cmocka_unit_test(layers_for_pictures),
+        cmocka_unit_test(seeing_apertus),
         cmocka_unit_test(wrapped_names),
         cmocka_unit_test(molmo),
     };

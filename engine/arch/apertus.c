@@ -1,5 +1,5 @@
 /* apertus.c - Apertus (arXiv 2509.14233): Llama with norms of the heads of q and k and no gate; each layer learned the
- * numbers of its activation. */
+ * numbers of its activation. Of version 1.5, which sees and hears by tokens of its own, it is the text. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -20,9 +20,11 @@ static const struct pp_arch_name names[] = {
     NUMBER("eps", PP_HF_NUMBER),
     {.hf = NULL},
 };
-static const char *const classes[] = {"ApertusForCausalLM", "apertus", NULL};
+static const char *const classes[] = {"ApertusForCausalLM", "apertus", "Apertus1p5TextForCausalLM", "apertus1p5_text",
+                                      NULL};
 
 static const struct pp_arch_usual usual[] = {
+    {.model_type = "apertus1p5_text", .json = "{\"vocab_size\": 266752}"},
     {.json = "{\"vocab_size\": 131072, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 32,"
              "\"num_attention_heads\": 32, \"max_position_embeddings\": 65536, \"rms_norm_eps\": 1e-5,"
              "\"rope_theta\": 12000000.0}"},

@@ -36,7 +36,7 @@ static const char *const usual_classes[] = {
     "QianfanOCRForConditionalGeneration", "qianfan_ocr", "PPChart2TableForConditionalGeneration", "pp_chart2table",
     "RForConditionalGeneration", "MageVLForConditionalGeneration", "mage_vl", "HCXVisionV2ForCausalLM",
     "KananaVForConditionalGeneration", "MERaLiON2ForConditionalGeneration", "meralion2",
-    "Glm46VForConditionalGeneration", "glm46v", NULL};
+    "Glm46VForConditionalGeneration", "glm46v", "Apertus1p5ForConditionalGeneration", "apertus1p5", NULL};
 static const char *const llm_classes[] = {
     "InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3",
     "nemotron_h_nano_omni", "Llama_Nemotron_Nano_VL", "H2OVLChatModel", "h2ovl_chat", "NVLM_D",
@@ -142,6 +142,7 @@ static const struct {
     {{"MultiModalityCausalLM", "multi_modality"}, "llama"},
     {{"KananaVForConditionalGeneration"}, "llama"},
     {{"MERaLiON2ForConditionalGeneration", "meralion2"}, "gemma2"},
+    {{"Apertus1p5ForConditionalGeneration", "apertus1p5"}, "apertus1p5_text"},
 };
 
 /* MiniCPM-V and MiniCPM-o: what is inside is another family with each version, which the first ones do not say. */
@@ -207,7 +208,8 @@ static const char *const others[] = {
     "visual_tokenizer.", "vte.", "visual.", "model.visual.", "mlp_AR.", "sound_encoder.", "sound_projection.",
     "qformer.", "query_tokens", "language_projection.", "model.vision_tower_high.", "model.mm_projector_vary.",
     "model.high_res_vision_model.", "model.high_res_vision_neck.", "model.high_res_vision_proj.",
-    "model.high_res_vision_alpha", "model.vision_resampler.", "siglip2.", "merger.", NULL};
+    "model.high_res_vision_alpha", "model.vision_resampler.", "siglip2.", "merger.", "model.vision_tokenizer.",
+    "model.audio_tokenizer.", "vision_tokenizer.", "audio_tokenizer.", NULL};
 
 /* What transformers takes for granted in families whose own models always say it. */
 static const struct {
