@@ -67,12 +67,13 @@ static enum pp_code name_item(const struct folder *f, struct item *item, const s
     return PP_OK;
 }
 
-/* The other one of a gate and a value, of keys and values, or of an index's queries and its key, that are one tensor.
- * Only the last have fewer rows. */
+/* The other one of a gate and a value, of keys and values, of queries and what gates them, or of an index's queries and
+ * its key, that are one tensor. Only the last have fewer rows. */
 static const struct pp_tensor *other_of(const struct folder *f, const struct pp_tensor *t)
 {
     static const char *const pairs[][2] = {{".indexer.q_proj.", ".indexer.k_proj."},
                                             {".ffn_gate", ".ffn_up"}, {".attn_k.", ".attn_v."},
+                                            {".attn_q.", ".attn_gate."},
                                             {".filter_1_last.", ".filter_1."}, {".filter_2_last.", ".filter_2."},
                                             {".attn_qk_mix_last.", ".attn_qk_mix."}};
     enum { N_PAIRS = sizeof pairs / sizeof *pairs };
@@ -289,7 +290,7 @@ static enum pp_code check_heads(const struct folder *f, const struct item *item)
     else if (item->order == BY_HEAD)
         good = n == (item->n_head + 2 * item->n_head_kv) * item->head_dim;
     else if (item->order == KEYS_VALUES)
-        good = n == item->n_head_kv * item->head_dim;
+        good = n == item->n_head_kv * item->head_dim || n == item->n_head * item->head_dim;
     else if (item->order == BY_HALVES)
         good = item->first_row % item->head_dim == 0 && item->ne[item->n_dims > 1] % item->head_dim == 0;
     return good ? PP_OK : pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has %lld rows, which is no number of heads",
@@ -598,8 +599,8 @@ static bool is_second(const struct folder *f, const struct pp_tensor *t)
     struct pp_buf name = {0};
     const struct pp_arch_name *line = line_of(f, t->name, &name);
     const bool tap = line && (line->form == PP_HF_TWO_TAPS || line->form == PP_HF_TAPS) && !strstr(t->name, "_last.");
-    const bool second = line && line->second && (strstr(t->name, ".ffn_up") || strstr(t->name, ".attn_v.") ||
-                                                 strstr(t->name, ".indexer.k_proj.") || tap);
+    const bool second = line && line->second && (strstr(t->name, ".ffn_up") || strstr(t->name, ".attn_v.") || tap ||
+                                                 strstr(t->name, ".attn_gate.") || strstr(t->name, ".indexer.k_proj."));
     pp_buf_free(&name);
     return second;
 }

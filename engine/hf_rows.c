@@ -179,7 +179,8 @@ bool pp_hf_part_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_t 
     case PP_HF_HALVES:
         return n_rows % 2 == 0 && behind_rows(n_rows / 2, n_rows, part, rows);
     case PP_HF_KEYS_VALUES: /* by heads */
-        return n_rows == 2 * hp->n_head_kv * hp->head_dim && turns_rows(hp->head_dim, n_rows, part, rows);
+        return (n_rows == 2 * hp->n_head_kv * hp->head_dim || n_rows == 2 * hp->n_head * hp->head_dim) &&
+               turns_rows(hp->head_dim, n_rows, part, rows);
     case PP_HF_IN_TURNS:
         return turns_rows(1, n_rows, part, rows);
     case PP_HF_INDEX: /* queries of all heads, and their key */

@@ -555,6 +555,21 @@ static void by_keys(void **state)
     expert_model_free(m);
 }
 
+/* Queries and what gates their heads, head by head, are two matrices in files. */
+static void queries_and_gates(void **state)
+{
+    static const char *const queries[] = {".q_proj.weight", NULL};
+    struct expert_shape s = expert_shape("g9v3");
+    (void)state;
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.gated = true;
+    s.n_layer = 2;
+    s.n_dense = s.n_used = 1;
+    s.n_expert = 4;
+    struct expert_model *m = expert_model_make(&s);
+    check_file(expert_model_write(m), s.n_vocab, queries);
+    expert_model_free(m);
+}
+
 /* Heads of states that share a key, and PLaMo's heads of attention, lie elsewhere in files: rows of what goes into
  * them, columns of what comes out. */
 static void heads_elsewhere(void **state)
@@ -1134,6 +1149,7 @@ TEST_GROUP(adapter_modules)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_head),         cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
+        cmocka_unit_test(queries_and_gates),
         cmocka_unit_test(by_keys),         cmocka_unit_test(own_tokens),   cmocka_unit_test(bad_tokens),
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
         cmocka_unit_test(norms),           cmocka_unit_test(other_norms),  cmocka_unit_test(other_pieces),

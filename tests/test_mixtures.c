@@ -55,6 +55,24 @@ static void klear(void **state)
     expert_model_free(m);
 }
 
+/* G9v3: folders have the rows of the gates of attention behind those of the queries, head by head. */
+static void g9v3(void **state)
+{
+    (void)state;
+    struct expert_shape s = expert_shape("g9v3");
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.gated = true;
+    s.n_dense = 1;
+    s.n_ff_shared = 32;
+    s.scale = 3.66f;
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "model.layers.0.self_attn.q_proj.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.2.mlp.gate.e_score_correction_bias", 1, s.n_expert);
+    assert_tensor(folder, "model.layers.1.mlp.shared_experts.down_proj.weight", 2, s.n_ff_shared);
+    s.n_head_kv = s.n_head;
+    s.n_ff_shared = s.n_dense = 0;
+    check_experts(&s);
+}
+
 /* Two layers of ours for each of a folder's; some rows have no expert with matrices. */
 static struct expert_shape longcat_shape(void)
 {
@@ -706,7 +724,7 @@ static void not_the_same_model(void **state)
 TEST_GROUP(mixtures)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(klear),
+        cmocka_unit_test(klear), cmocka_unit_test(g9v3),
         cmocka_unit_test(longcat), cmocka_unit_test(longcat_goes_on), cmocka_unit_test(bad_longcat),
         cmocka_unit_test(ling3),           cmocka_unit_test(ling3_goes_on),   cmocka_unit_test(bad_ling3),
         cmocka_unit_test(kimi_k3),         cmocka_unit_test(kimi_k3_goes_on), cmocka_unit_test(bad_kimi_k3),

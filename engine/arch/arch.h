@@ -47,8 +47,8 @@ enum pp_hf_form {
                              q, v and k */
     PP_HF_HALVES,         /* a gate's rows, then those of the value: the tensors of this name and of `second`; of
                              [n_expert, n_out, n_in] the matrices of each expert, where they lie */
-    PP_HF_KEYS_VALUES,    /* of each head the rows of keys, then those of values: the tensors of this name and of
-                             `second` */
+    PP_HF_KEYS_VALUES,    /* of each head the rows of keys, then those of values, or of queries and of what gates them:
+                             the tensors of this name and of `second` */
     PP_HF_IN_TURNS,       /* of a matrix or a vector the values of a gate and of what it multiplies take turns: the
                              tensors of this name and of `second` */
     PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */

@@ -1,7 +1,7 @@
 /* mixtures.c - mixtures of experts whose layers are Llama's, Qwen 3's or OLMo 2's: DeepSeek's first (arXiv 2401.06066),
  * where some experts are used by every row; and with the routing of its third (arXiv 2412.19437, sigmoids and a bias
- * that only chooses) dots.llm1, GLM 4.5 and 4.6, MiniMax M2, Ling 2.0 and Klear. ERNIE 4.5 has such a bias with a
- * softmax. */
+ * that only chooses) dots.llm1, GLM 4.5 and 4.6, MiniMax M2, Ling 2.0, Klear and G9v3. ERNIE 4.5 has such a bias with
+ * a softmax. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -209,6 +209,54 @@ const struct pp_arch pp_arch_glm4moe = {
     .usual = glm_usual,
     .from_config = glm_from_config,
     .to_config = glm_to_config,
+};
+
+/* --- G9v3 --------------------------------------------------------------------------------------------------------- */
+
+/* What attention gives is multiplied by sigmoids, whose matrix folders keep head by head behind the queries'. */
+static const char *const g9v3_classes[] = {"G9v3ForCausalLM", "g9v3", NULL};
+static const struct pp_arch_name g9v3_names[] = {
+    {.hf = "model.layers.{}.self_attn.q_proj.weight", .gguf = "blk.{}.attn_q.weight",
+     .second = "blk.{}.attn_gate.weight", .form = PP_HF_KEYS_VALUES, .whole = true},
+    {.hf = NULL},
+};
+static const struct pp_arch_usual g9v3_usual[] = {
+    {.json = "{\"num_key_value_heads\": 2, \"head_dim\": 128, \"max_position_embeddings\": 131072,"
+             "\"rope_theta\": 5000000.0, \"n_routed_experts\": 320, \"num_experts_per_tok\": 32,"
+             "\"moe_intermediate_size\": 512, \"n_shared_experts\": 1, \"first_k_dense_replace\": 1,"
+             "\"norm_topk_prob\": true, \"routed_scaling_factor\": 3.66}"},
+    {.json = NULL},
+};
+
+static enum pp_code g9v3_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    static const char *const flags[] = {"use_gated_attention", "attention_bias"};
+    for (int i = 0; i < 2; i++)
+        if (pp_config_flag(config, flags[i], i == 0) != (i == 0))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is %s, which is not supported for this family",
+                           flags[i], i ? "true" : "false");
+    return sigmoids_from_config(config, hp, err);
+}
+
+static void g9v3_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    to_config(hp, config);
+    cJSON_AddTrueToObject(config, "use_gated_attention");
+}
+
+const struct pp_arch pp_arch_g9v3 = {
+    .name = "g9v3",
+    .hf_classes = g9v3_classes,
+    .names = g9v3_names,
+    .more_names = pp_expert_names,
+    .ignored = pp_common_ignored,
+    .gguf_neox = true,
+    .gguf_shares = true,
+    .gguf_sigmoids = true,
+    .decoder = {.gated_attention = true},
+    .usual = g9v3_usual,
+    .from_config = g9v3_from_config,
+    .to_config = g9v3_to_config,
 };
 
 /* --- MiniMax M2 -------------------------------------------------------------------------------------------------- */
