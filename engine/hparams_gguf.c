@@ -466,7 +466,7 @@ static enum pp_code gguf_key_heads(const struct section *s, struct pp_hparams *h
 void pp_hparams_find_shared(const struct pp_source *source, struct pp_hparams *hp)
 {
     const struct pp_tensor *up = NULL;
-    for (int64_t l = 0; hp->n_expert > 0 && l < hp->n_layer && !up; l++) {
+    for (int64_t l = 0; l < hp->n_layer && !up; l++) {
         char name[64];
         snprintf(name, sizeof name, "blk.%lld.ffn_up_shexp.weight", (long long)l);
         up = pp_source_tensor(source, name);

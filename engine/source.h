@@ -294,7 +294,8 @@ struct pp_hparams {
     bool other_names;       /* a folder's names are not those that are written: the configuration is another, too */
     bool other_experts;     /* a folder has some for pictures behind these, which nobody uses */
     bool dense_beside;      /* layers with experts have a feed-forward part, too, which reads the same */
-    int64_t n_ff_shared;    /* of the expert that every row uses, too; 0: there is none */
+    int64_t n_ff_shared;    /* of the expert that every row uses, too, or without experts of a second feed-forward part;
+                               0: there is none */
     bool shared_mean;       /* what that gives and what the others give are halved */
     int64_t n_expert_share; /* so many neighbouring experts share one that works beside them, with their weights
                                together; 0: there is none */

@@ -302,6 +302,8 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
     double weight[MAX_EXPERTS], shared = 1;
     if (!expert_layer(&m->s, l)) {
         add_feed_forward(m, l, "", 0, 1, in, out);
+        if (m->s.n_ff_shared && !m->s.n_expert)
+            add_feed_forward(m, l, "_shexp", 0, 1, in, out);
         return;
     }
     route(m, l, chooser, weight);

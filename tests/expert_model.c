@@ -391,6 +391,11 @@ static void add_feed_forward(struct expert_model *m, int l)
         add_experts(m, l);
     if (expert_layer(s, l) && !s->dense_beside)
         return;
+    if (s->n_ff_shared && !s->n_expert) {
+        add_matrix(m, l, "ffn_gate_shexp.weight", s->n_ff_shared, s->n_embd);
+        add_matrix(m, l, "ffn_up_shexp.weight", s->n_ff_shared, s->n_embd);
+        add_matrix(m, l, "ffn_down_shexp.weight", s->n_embd, s->n_ff_shared);
+    }
     if (!s->ungated)
         add_matrix(m, l, "ffn_gate.weight", s->n_ff, s->n_embd);
     add_matrix(m, l, "ffn_up.weight", s->n_ff, s->n_embd);

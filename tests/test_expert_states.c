@@ -86,6 +86,24 @@ static void qwen35(void **state)
     assert_tensor(folder, "model.layers.1.mlp.experts.gate_up_proj", 3, s.n_embd);
 }
 
+/* Agnes 3.0: a second feed-forward part in each layer, or none. */
+static void agnes(void **state)
+{
+    (void)state;
+    struct expert_shape s = state_shape("agnes");
+    s.n_expert = s.n_used = 0;
+    s.n_dense = s.n_layer;
+    s.n_ff_shared = 32;
+    const char *folder = check_experts(&s);
+    assert_tensor(folder, "model.layers.0.delta_attn.in_proj_b.weight", 2, s.n_embd);
+    assert_tensor(folder, "model.layers.1.mlp.parallel_ffn.down_proj.weight", 2, s.n_ff_shared);
+    assert_tensor(folder, "model.layers.2.delta_attn.conv1d.weight", 3, s.state_taps);
+    assert_tensor(folder, "model.layers.3.global_attn.k_norm.weight", 1, s.head_dim);
+    s.n_state = 6;
+    s.n_ff_shared = 0;
+    check_experts(&s);
+}
+
 /* Norms before the parts of layers with states and behind those of others, which rotate heads, or do not. */
 static void olmo_hybrid(void **state)
 {
@@ -750,7 +768,7 @@ static void falcon_h1_adapters(void **state)
 TEST_GROUP(expert_states)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(qwen3_next), cmocka_unit_test(qwen35), cmocka_unit_test(olmo_hybrid),
+        cmocka_unit_test(qwen3_next), cmocka_unit_test(qwen35), cmocka_unit_test(agnes), cmocka_unit_test(olmo_hybrid),
         cmocka_unit_test(jet_nemotron),
         cmocka_unit_test(forms_of_states), cmocka_unit_test(kimi_linear), cmocka_unit_test(granite_hybrid),
         cmocka_unit_test(nemotron_h), cmocka_unit_test(nemotron_puzzle),

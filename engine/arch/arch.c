@@ -51,6 +51,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_olmo_first,
     &pp_arch_phi4flash, &pp_arch_minicpm_sala, &pp_arch_solar, &pp_arch_spark,
     &pp_arch_jet_nemotron, &pp_arch_talkie, &pp_arch_dots3note, &pp_arch_granite_switch, &pp_arch_g9v3,
+    &pp_arch_agnes,
 };
 
 const struct pp_arch *pp_arch_at(size_t i)

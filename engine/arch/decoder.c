@@ -457,6 +457,16 @@ static bool add_hyper_layer(struct builder *b, int l)
     return true;
 }
 
+/* Two feed-forward parts that read the same. */
+static bool add_both_dense(struct builder *b, int l)
+{
+    if (!pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !pp_attention_added(b, l) || !pp_shared_expert_up(b, l) ||
+        !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) || !pp_shared_expert_down(b, l, b->shared))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
+    return pp_ff_added(b, l);
+}
+
 static bool add_parts(struct builder *b, int l)
 {
     const bool parallel = b->hp->parallel, pre = norms_before(b, l);
@@ -469,6 +479,8 @@ static bool add_parts(struct builder *b, int l)
         return add_beside_mixture(b, l);
     if (mixture && parallel)
         return add_parallel_mixture(b, l);
+    if (b->hp->n_ff_shared && !b->hp->n_expert && !parallel && pre)
+        return add_both_dense(b, l);
     if ((mixture && b->d->early_router && !pp_experts_choose(b, l)) || !pp_mixer_input(b, l))
         return false;
     if (mixture)

@@ -1,6 +1,6 @@
-/* qwen3next.c - Qwen3-Next, and Qwen 3.5 with and without experts: the gated delta rule (arXiv 2412.06464) in three of
- * four layers, in the fourth attention whose heads have gates. Of Qwen 3.5, which sees, too, the part that reads and
- * writes text, for which its three numbers of a position are one. */
+/* qwen3next.c - Qwen3-Next, Qwen 3.5 with and without experts, and Agnes 3.0: the gated delta rule (arXiv 2412.06464)
+ * in three of four layers, in the fourth attention whose heads have gates. Of Qwen 3.5 and Agnes, which see, too, the
+ * part that reads and writes text, for which their three numbers of a position are one. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
@@ -60,15 +60,15 @@ static enum pp_code tiled_from_gguf(const struct pp_gguf *g, struct pp_hparams *
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* A type for each layer, or all but each full_attention_interval-th recur. */
-static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+/* A type for each layer, or all but each interval-th recur. */
+static enum pp_code layer_types(const cJSON *config, const char *interval, const char *with, const char *without,
+                                struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t step = 4;
-    enum pp_code code = pp_config_int(config, "full_attention_interval", &step, err);
+    enum pp_code code = pp_config_int(config, interval, &step, err);
     for (int64_t l = 0; step > 0 && l < hp->n_layer; l++)
         hp->layer[l] |= (l + 1) % step ? PP_LAYER_RECURRENT : 0;
-    return code ? code : pp_config_layer_words(config, "layer_types", "linear_attention", "full_attention",
-                                               PP_LAYER_RECURRENT, hp, err);
+    return code ? code : pp_config_layer_words(config, "layer_types", with, without, PP_LAYER_RECURRENT, hp, err);
 }
 
 enum pp_code pp_delta_sizes_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -90,10 +90,11 @@ enum pp_code pp_delta_sizes_from_config(const cJSON *config, struct pp_hparams *
 enum pp_code pp_delta_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const enum pp_code code = pp_delta_sizes_from_config(config, hp, err);
-    return code ? code : layer_types(config, hp, err);
+    return code ? code : layer_types(config, "full_attention_interval", "linear_attention",
+                                     "full_attention", hp, err);
 }
 
-void pp_delta_to_config(const struct pp_hparams *hp, cJSON *config)
+static void delta_to_config(const struct pp_hparams *hp, const char *with, const char *without, cJSON *config)
 {
     cJSON *types = cJSON_AddArrayToObject(config, "layer_types");
     pp_config_put(config, "linear_conv_kernel_dim", hp->conv_taps);
@@ -103,8 +104,13 @@ void pp_delta_to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "linear_num_value_heads", hp->n_state_head);
     for (int64_t l = 0; l < hp->n_layer; l++) {
         const bool recurs = hp->layer[l] & PP_LAYER_RECURRENT;
-        cJSON_AddItemToArray(types, cJSON_CreateString(recurs ? "linear_attention" : "full_attention"));
+        cJSON_AddItemToArray(types, cJSON_CreateString(recurs ? with : without));
     }
+}
+
+void pp_delta_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    delta_to_config(hp, "linear_attention", "full_attention", config);
 }
 
 static void put_states(const struct pp_hparams *hp, cJSON *config)
@@ -299,4 +305,74 @@ const struct pp_arch pp_arch_qwen35moe = {
     .from_gguf = tiled_from_gguf,
     .to_gguf = pp_qwen_to_gguf,
     .to_config = moe_to_config,
+};
+
+/* --- Agnes 3.0 --------------------------------------------------------------------------------------------------- */
+
+/* Qwen 3.5's layers by other names, each with a second feed-forward part that reads what the first reads. */
+#define DELTA "model.layers.{}.delta_attn."
+#define GLOBAL "model.layers.{}.global_attn."
+#define BESIDE "model.layers.{}.mlp.parallel_ffn."
+static const char delta_layer[] = "agnes_delta_attention", global_layer[] = "agnes_global_attention";
+static const struct pp_arch_name agnes_names[] = {
+    {.hf = DELTA "in_proj_qkv", .gguf = "blk.{}.attn_qkv"},
+    {.hf = DELTA "in_proj_z", .gguf = "blk.{}.attn_gate"},
+    {.hf = DELTA "in_proj_b", .gguf = "blk.{}.ssm_beta"},
+    {.hf = DELTA "in_proj_a", .gguf = "blk.{}.ssm_alpha"},
+    {.hf = DELTA "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
+    {.hf = DELTA "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP, .whole = true},
+    {.hf = DELTA "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
+    {.hf = DELTA "norm", .gguf = "blk.{}.ssm_norm"},
+    {.hf = DELTA "out_proj", .gguf = "blk.{}.ssm_out"},
+    {.hf = GLOBAL "q_proj", .gguf = "blk.{}.attn_q"},
+    {.hf = GLOBAL "k_proj", .gguf = "blk.{}.attn_k"},
+    {.hf = GLOBAL "v_proj", .gguf = "blk.{}.attn_v"},
+    {.hf = GLOBAL "o_proj", .gguf = "blk.{}.attn_output"},
+    {.hf = GLOBAL "q_norm", .gguf = "blk.{}.attn_q_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = GLOBAL "k_norm", .gguf = "blk.{}.attn_k_norm", .form = PP_HF_PLUS_ONE},
+    {.hf = BESIDE "gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},
+    {.hf = BESIDE "up_proj", .gguf = "blk.{}.ffn_up_shexp"},
+    {.hf = BESIDE "down_proj", .gguf = "blk.{}.ffn_down_shexp"},
+    NAMES,
+    {.hf = NULL},
+};
+static const char *const agnes_classes[] = {"AgnesForCausalLM", "AgnesForConditionalGeneration", "agnes_text", "agnes",
+                                            NULL};
+static const struct pp_arch_parts agnes_parts = {
+    .model_type = "agnes_text", .prefixes = pp_qwen_prefixes, .others = seeing_others};
+
+static enum pp_code agnes_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
+    enum pp_code code = pp_delta_sizes_from_config(config, hp, err);
+    if (!code)
+        code = pp_config_word(config, "output_gate_type", pp_silu_names, err);
+    if (!code && !pp_config_flag(config, "attn_output_gate", true))
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_output_gate is false, which is not supported for "
+                       "this family");
+    return code ? code : layer_types(config, "global_attention_interval", delta_layer, global_layer, hp, err);
+}
+
+static void agnes_to_config(const struct pp_hparams *hp, cJSON *config)
+{
+    delta_to_config(hp, delta_layer, global_layer, config);
+    pp_config_put_float(config, "partial_rotary_factor", (float)hp->rope_dim / (float)hp->head_dim);
+    pp_config_put(config, "parallel_ffn_intermediate_size", hp->n_ff_shared);
+    pp_config_put_text(config, "output_gate_type", "swish");
+    cJSON_AddTrueToObject(config, "attn_output_gate");
+}
+
+const struct pp_arch pp_arch_agnes = {
+    .name = "agnes",
+    .hf_classes = agnes_classes,
+    .names = agnes_names,
+    .more_names = pp_common_names,
+    .ignored = pp_common_ignored,
+    .usual = usual,
+    .parts = &agnes_parts,
+    .gguf_neox = true,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
+    .from_config = agnes_from_config,
+    .from_gguf = next_from_gguf,
+    .to_gguf = pp_delta_to_gguf,
+    .to_config = agnes_to_config,
 };
