@@ -57,7 +57,7 @@ typedef float *change_fn(struct folder *f, const struct pp_tensor *w);
 /* The folder with all tensors of these names changed; its path. */
 static const char *change_folder(const char *model, const char *const *names, change_fn *change, struct folder *f)
 {
-    enum { MOST = 64 };
+    enum { MOST = 96 };
     struct pp_tensor tensors[MOST];
     float *changed[MOST];
     struct pp_safetensors *s;
@@ -567,6 +567,20 @@ static void queries_and_gates(void **state)
     s.n_expert = 4;
     struct expert_model *m = expert_model_make(&s);
     check_file(expert_model_write(m), s.n_vocab, queries);
+    expert_model_free(m);
+}
+
+/* Agnes' modules have other names, and a second feed-forward part. */
+static void other_names(void **state)
+{
+    static const char *const modules[] = {".global_attn.q_proj.weight", ".delta_attn.in_proj_qkv.weight",
+                                          ".delta_attn.out_proj.weight", ".parallel_ffn.up_proj.weight",
+                                          ".parallel_ffn.down_proj.weight", NULL};
+    struct expert_shape s = state_shape("agnes");
+    (void)state;
+    s.n_ff_shared = 32;
+    struct expert_model *m = expert_model_make(&s);
+    check_file(expert_model_write(m), s.n_vocab, modules);
     expert_model_free(m);
 }
 
@@ -1149,7 +1163,7 @@ TEST_GROUP(adapter_modules)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_head),         cmocka_unit_test(three_in_one), cmocka_unit_test(two_in_one),
-        cmocka_unit_test(queries_and_gates),
+        cmocka_unit_test(queries_and_gates), cmocka_unit_test(other_names),
         cmocka_unit_test(by_keys),         cmocka_unit_test(own_tokens),   cmocka_unit_test(bad_tokens),
         cmocka_unit_test(heads_elsewhere), cmocka_unit_test(other_family), cmocka_unit_test(stacks),
         cmocka_unit_test(norms),           cmocka_unit_test(other_norms),  cmocka_unit_test(other_pieces),
