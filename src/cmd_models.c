@@ -220,15 +220,6 @@ static enum pp_code pull(struct models *c, struct pp_error *err)
 
 /* --- info --------------------------------------------------------------------------------------------------- */
 
-/* "4.21 million", "30.5 billion" */
-static struct pp_figure parameters(int64_t n)
-{
-    struct pp_figure f;
-    const bool few = n < 1000000000;
-    snprintf(f.text, sizeof f.text, "%.3g %s", (double)n / (few ? 1e6 : 1e9), few ? "million" : "billion");
-    return f;
-}
-
 /* What is told of a model: what it is, and the memory that it needs with a context of n_ctx tokens. */
 struct telling {
     const struct pp_model_info *info;
@@ -274,10 +265,11 @@ static void text_info(struct pp_buf *b, const struct telling *t, enum pp_kv_type
     const struct pp_model_info *info = t->info;
     pp_buf_fmt(b, "%s\n  %s\n", info->name, t->path);
     pp_buf_fmt(b, "  %s, %s, %s parameters, vocabulary of %lld\n", info->arch, info->type_name,
-               parameters(info->n_params).text, (long long)info->n_vocab);
+               pp_parameters(info->n_params).text, (long long)info->n_vocab);
     if (info->n_expert)
         pp_buf_fmt(b, "  a token needs %s of them: %lld of %lld experts in each layer that has any\n",
-                   parameters(info->n_params_active).text, (long long)info->n_expert_used, (long long)info->n_expert);
+                   pp_parameters(info->n_params_active).text, (long long)info->n_expert_used,
+                   (long long)info->n_expert);
     pp_buf_fmt(b, "  %lld layers of %lld, %lld heads over %lld of %lld, trained for %lld tokens\n",
                (long long)info->n_layer, (long long)info->n_embd, (long long)info->n_head, (long long)info->n_head_kv,
                (long long)info->head_dim, (long long)info->n_ctx_train);

@@ -119,31 +119,25 @@ static void load_failed(struct pp_controller *c, const struct pp_event *e)
     ctl_mark_current(c);
 }
 
-void pp_controller_load(struct pp_controller *c, const char *typed)
+bool pp_controller_load(struct pp_controller *c, const char *typed)
 {
     char path[512], model[512];
     struct pp_error err;
-    if (c->state != PP_STATE_IDLE && c->state != PP_STATE_FAILED) {
+    if (c->state != PP_STATE_IDLE && c->state != PP_STATE_FAILED)
         ctl_notice(c, true, "another model can be loaded when %s",
                    c->state == PP_STATE_LOADING ? "this one is there" : "the answer has ended");
-        return;
-    }
-    if (c->away) {
+    else if (c->away)
         ctl_notice(c, true, "another model can be loaded when the answer in \"%.100s\" has ended", c->away->title);
-        return;
-    }
-    if (!pp_expand_home(typed, model, sizeof model)) {
+    else if (!pp_expand_home(typed, model, sizeof model))
         ctl_notice(c, true, "the path of the model is too long");
-        return;
-    }
-    if (pp_resolve_model(c->paths, model, path, sizeof path, &err) != PP_OK) {
+    else if (pp_resolve_model(c->paths, model, path, sizeof path, &err) != PP_OK)
         ctl_notice(c, true, "%s", err.text); /* the model that is there stays */
-        return;
-    }
-    if (ctl_set_model(c, &c->wanted_model, model)) {
+    else if (ctl_set_model(c, &c->wanted_model, model)) {
         c->wanted_in = c->session.id;
         start_load(c, path, NULL);
+        return true;
     }
+    return false;
 }
 
 /* The conversation in which the model was named remembers it, also if it was left meanwhile; one that is not stored yet
@@ -171,6 +165,7 @@ static void on_loaded(struct pp_controller *c, const struct pp_event *e)
     remember_loaded(c);
     ctl_forget_fits(c);
     ctl_forget_drafters(c);
+    ctl_mark_model(c);
     ctl_scan(c, false);
     if (e->info->draft_reason[0])
         ctl_notice(c, true, "no draft: %s", e->info->draft_reason);

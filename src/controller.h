@@ -298,12 +298,34 @@ void pp_controller_find_drafters(struct pp_controller *c);
 bool pp_controller_use_drafter(struct pp_controller *c, const char *model);
 /* False (with a notice that says why) if there is no draft model and it alone is wanted. */
 bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d);
+/* Models that can be loaded: registered ones, those beside the model and in data/models, the bundled one. */
+struct pp_model_choice {
+    char name[128];          /* as it is registered, or of its file or folder */
+    char path[512];
+    bool bundled;            /* "starter" names it, too */
+    bool current;            /* it is loaded */
+    enum pp_fit fit;         /* whether one can talk with it; known some time after pp_controller_find_models */
+    char reason[256];        /* why not */
+    struct pp_model_facts {  /* if one can */
+        char type[32];       /* of its weights: "Q4_K_M" */
+        int64_t n_params, n_params_active; /* active: that a token needs, of a mixture of experts; else 0 */
+        int64_t n_ctx_train; /* tokens */
+        uint64_t bytes;      /* of its weights as they are stored */
+        uint64_t memory;     /* bytes with a context of n_ctx tokens, work space and all; 0: not known */
+        int64_t n_ctx;
+    } facts;
+};
+const struct pp_model_choice *pp_controller_models(const struct pp_controller *c, size_t *n);
+/* Looks for them, and then into each; PP_DIRTY_LISTS as it becomes known. */
+void pp_controller_find_models(struct pp_controller *c);
+bool pp_controller_models_pending(const struct pp_controller *c); /* not all is known yet */
+/* Another model, by its name or path, while the conversation stays. False: a notice says why not. */
+bool pp_controller_load(struct pp_controller *c, const char *model);
 /* "auto", "off", "on", "low", ...: false (with a notice that says why) if the chat template has no such switch. */
 bool pp_controller_set_thinking(struct pp_controller *c, const char *word);
 /* "temp", "top-k", ...: false and a notice if there is no such parameter or the value does not fit. */
 bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value);
 const struct pp_named *pp_controller_params(const struct pp_controller *c, size_t *n); /* name, value in detail */
-void pp_controller_load(struct pp_controller *c, const char *model); /* another model; the conversation stays */
 
 /* --- slash commands --------------------------------------------------------------------------------------- */
 
@@ -313,9 +335,9 @@ enum pp_slash {
     PP_SLASH_DONE,      /* carried out */
     PP_SLASH_ERROR,     /* known or nearly, but wrong: a notice says why */
     PP_SLASH_KEEP,      /* the same, and it is long: it stays in the line to be corrected */
-    PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU, PP_SLASH_PERSONA_MENU,
-    PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT_LAST, PP_SLASH_COPY,
-    PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING, PP_SLASH_TINT, PP_SLASH_READ,
+    PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_MODEL_MENU, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU,
+    PP_SLASH_PERSONA_MENU, PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT_LAST,
+    PP_SLASH_COPY, PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING, PP_SLASH_TINT, PP_SLASH_READ,
 };
 /* Whether a text would be taken for a command, whether there is such a one or not; several lines, only if there is. */
 bool pp_slash_looks_like(const char *line);

@@ -577,6 +577,7 @@ void ctl_choices_free(struct pp_controller *c)
     pp_personas_free(&c->personas);
     pp_free(c->adapters.items);
     pp_free(c->drafters.items);
+    pp_free(c->models.items);
     ctl_presets_free(c);
     pp_free(c->templates.items);
     pp_free(c->persona_names.items);

@@ -9,6 +9,8 @@
  *   controller_session.c   opening, leaving, forking, renaming and deleting conversations
  *   controller_list.c      the list of them, and the search
  *   controller_choices.c   templates, personas, parameters
+ *   controller_models.c    models that could be loaded
+ *   controller_drafters.c  draft models
  *   controller_adapters.c  adapters: which are on, sets of them, several sets side by side
  *   controller_presets.c   sets of adapters under a name
  *   controller_cost.c      what a change of adapters would cost, and what is read ahead
@@ -43,6 +45,11 @@ struct adapter_list {
 
 struct drafter_list {
     struct pp_drafter_entry *items; /* [n] */
+    size_t n, cap;
+};
+
+struct model_list {
+    struct pp_model_choice *items; /* [n] */
     size_t n, cap;
 };
 
@@ -190,6 +197,7 @@ struct pp_controller {
     size_t n_scans;               /* for adapters and others beside the model, under way */
     size_t n_awaited;             /* jobs of ctl_job_post that are to come back and have not */
     bool finding_drafters;        /* a job does, or the worker is asked about one */
+    bool finding_models;          /* a job does, or looks into one */
     float prefill_tps;            /* of the last prompt that was worth measuring; 0: none */
     float decode_tps;             /* of the last answer that was; 0: none */
     uint64_t plain_tokens, plain_ns; /* decoded without adapters */
@@ -209,6 +217,7 @@ struct pp_controller {
     /* choices */
     struct adapter_list adapters;
     struct drafter_list drafters;
+    struct model_list models;
     struct named_list presets;
     struct pp_adapter_mix *preset_sets; /* [presets.n] */
     size_t preset_cap;
@@ -451,6 +460,13 @@ void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const 
 void ctl_store_words(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *), const char *key,
                      const char *text, bool flag);
 
+/* --- controller_models.c --- */
+
+/* A model at this path, if there is something; one that is listed already stays as it is. name: as it is registered, or
+ * NULL. */
+void ctl_model_add(struct model_list *l, const char *path, const char *name, bool bundled);
+void ctl_mark_model(struct pp_controller *c); /* which of them is loaded */
+
 /* --- controller_drafters.c --- */
 
 /* Any thread, on lists that are that thread's. name NULL: by the path. */
@@ -532,10 +548,12 @@ struct ctl_job {
     size_t n;
     int lock_fd;                 /* -1 */
     const struct pp_paths *paths;
+    const struct pp_options *o;
     char lock_dir[600], model[512];
     struct adapter_list adapters;
     bool too_many;                 /* more than CTL_MAX_ADAPTERS, or than are looked for in one folder */
     struct drafter_list drafters;
+    struct model_list models;
     struct named_list templates;
     struct pp_adapter_note *notes; /* [n_notes] */
     size_t n_notes;
@@ -568,6 +586,7 @@ void ctl_run_unlock(struct pp_job *job, struct pp_store *st);
 void ctl_run_scan(struct pp_job *job, struct pp_store *st);
 void ctl_run_add_adapter(struct pp_job *job, struct pp_store *st);
 void ctl_run_find_drafters(struct pp_job *job, struct pp_store *st);
+void ctl_run_find_models(struct pp_job *job, struct pp_store *st);
 void ctl_run_note(struct pp_job *job, struct pp_store *st);
 void ctl_run_preset(struct pp_job *job, struct pp_store *st);
 

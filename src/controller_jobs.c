@@ -23,6 +23,7 @@ struct ctl_job *ctl_job_new(struct pp_controller *c, void (*run)(struct pp_job *
     j->job.release = ctl_job_free;
     j->lock_fd = -1;
     j->paths = c->paths;
+    j->o = c->o;
     if (!c->temporary)
         snprintf(j->lock_dir, sizeof j->lock_dir, "%s/locks", c->paths->data);
     return j;
@@ -49,6 +50,7 @@ void ctl_job_free(struct pp_job *job)
     pp_preset_list_free(j->presets, j->n_presets);
     pp_free(j->adapters.items);
     pp_free(j->drafters.items);
+    pp_free(j->models.items);
     pp_free(j->templates.items);
     pp_free(j);
 }

@@ -1,4 +1,4 @@
-/* controller_scan.c - what lies about on the disk and can be chosen: adapters, templates. io thread. */
+/* controller_scan.c - what lies about on the disk and can be chosen: adapters, templates, models. io thread. */
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
@@ -131,7 +131,10 @@ void ctl_run_scan(struct pp_job *job, struct pp_store *st)
         j->adapters.items[i].stamp = ctl_adapter_stamp(j->adapters.items[i].path);
 }
 
-static void find_models(struct ctl_job *j, const char *folder)
+/* name: as it is registered; NULL: it is not. */
+typedef void add_model(struct ctl_job *j, const char *path, const char *name);
+
+static void find_models_in(struct ctl_job *j, const char *folder, add_model *add)
 {
     char path[PATH_MAX];
     size_t n;
@@ -139,36 +142,74 @@ static void find_models(struct ctl_job *j, const char *folder)
     for (size_t i = 0; i < n; i++) {
         int len = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         if (len > 0 && (size_t)len < sizeof path && pp_registry_looks_like(path) && !pp_is_adapter(path))
-            ctl_drafter_add(&j->drafters, path, NULL);
+            add(j, path, NULL);
     }
     free_names(names, n);
+}
+
+static void find_registered(struct ctl_job *j, struct pp_store *st, add_model *add)
+{
+    struct pp_model_entry *list;
+    size_t n;
+    j->job.code = pp_store_model_list(st, &list, &n, &j->job.err);
+    if (j->job.code != PP_OK)
+        return;
+    for (size_t i = 0; i < n; i++)
+        if (pp_registry_looks_like(list[i].path))
+            add(j, list[i].path, list[i].name);
+    pp_model_entry_list_free(list, n);
+}
+
+/* Beside the model at j->model, if one is loaded, and in the models folder. */
+static void find_models_around(struct ctl_job *j, add_model *add)
+{
+    char folder[600];
+    snprintf(folder, sizeof folder, "%s", j->model);
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = 0;
+    if (j->model[0])
+        find_models_in(j, slash ? folder : ".", add);
+    snprintf(folder, sizeof folder, "%s/models", j->paths->data);
+    find_models_in(j, folder, add);
+}
+
+static void add_drafter(struct ctl_job *j, const char *path, const char *name)
+{
+    ctl_drafter_add(&j->drafters, path, name);
 }
 
 /* In: model (its path). Out: drafters, all models but that one. */
 void ctl_run_find_drafters(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
-    char folder[600], real[PATH_MAX];
-    struct pp_model_entry *list;
-    size_t n, left = 0;
-    snprintf(folder, sizeof folder, "%s", j->model);
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        slash[slash == folder] = 0;
-    find_models(j, slash ? folder : ".");
-    snprintf(folder, sizeof folder, "%s/models", j->paths->data);
-    find_models(j, folder);
-    job->code = pp_store_model_list(st, &list, &n, &job->err);
-    for (size_t i = 0; job->code == PP_OK && i < n; i++)
-        if (pp_registry_looks_like(list[i].path))
-            ctl_drafter_add(&j->drafters, list[i].path, list[i].name);
-    if (job->code == PP_OK)
-        pp_model_entry_list_free(list, n);
+    char real[PATH_MAX];
+    size_t left = 0;
+    find_models_around(j, add_drafter);
+    find_registered(j, st, add_drafter);
     const char *own = realpath(j->model, real) ? real : j->model;
     for (size_t i = 0; i < j->drafters.n; i++)
         if (strcmp(j->drafters.items[i].path, own) != 0)
             j->drafters.items[left++] = j->drafters.items[i];
     j->drafters.n = left;
+}
+
+static void add_choice(struct ctl_job *j, const char *path, const char *name)
+{
+    ctl_model_add(&j->models, path, name, false);
+}
+
+/* In: model (the path of the one that is loaded, or ""). Out: models, those with names of their own first. */
+void ctl_run_find_models(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    char starter[600];
+    find_registered(j, st, add_choice);
+    if (pp_resolve_model(j->paths, "starter", starter, sizeof starter, NULL) == PP_OK)
+        ctl_model_add(&j->models, starter, "starter", true);
+    if (j->model[0])
+        add_choice(j, j->model, NULL);
+    find_models_around(j, add_choice);
 }
 
 /* The path that a user means, from the root. */

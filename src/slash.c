@@ -55,15 +55,9 @@ static enum pp_slash do_new(struct pp_controller *c, char *arg)
 
 static enum pp_slash do_model(struct pp_controller *c, char *arg)
 {
-    const struct pp_loaded *m = &c->status.model;
-    if (*arg)
-        pp_controller_load(c, arg);
-    else if (m->name[0])
-        ctl_notice(c, false, "%s, %s, %.1f M parameters: %s", m->name, m->type_name, (double)m->n_params / 1e6,
-                   m->path);
-    else
-        ctl_notice(c, false, "no model is loaded");
-    return PP_SLASH_DONE;
+    if (!*arg)
+        return PP_SLASH_MODEL_MENU;
+    return pp_controller_load(c, arg) ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
 static enum pp_slash all_adapters_off(struct pp_controller *c)
@@ -476,8 +470,8 @@ static const struct slash table[] = {
     {"edit", "", "", "change your last message", NULL, PP_SLASH_EDIT_LAST},
     {"undo", "back", "[N]", "take back the last question and its answer, or the last N", do_undo, 0},
     {"redo", "", "", "bring back what /undo took", do_redo, 0},
-    {"copy", "", "", "copy the last answer", NULL, PP_SLASH_COPY},
-    {"model", "load", "[NAME]", "load another model, or show this one", do_model, 0},
+    {"copy", "", "[code [N]]", "copy the last answer, or its last block of code, or the Nth", NULL, PP_SLASH_COPY},
+    {"model", "models load", "[NAME]", "load another model, or list them", do_model, 0},
     {"lora", "adapter adapters", "[NAME [STRENGTH | off] | off | save NAME | preset NAME | drop NAME | add FILE]",
      "adapters on and off", do_lora, 0},
     {"draft", "", "[auto | model | lookup | off | tint | file NAME]", "who guesses ahead", do_draft, 0},

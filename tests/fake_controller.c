@@ -69,6 +69,8 @@ struct pp_controller {
     struct pp_adapter_entry adapters[ADAPTERS];
     struct pp_drafter_entry drafters[3];
     size_t n_drafters;
+    struct pp_model_choice models[4];
+    size_t n_models;
     struct pp_named templates[CHOICES], personas[CHOICES], params[PARAMS], presets[PRESETS];
     size_t n_presets;
 };
@@ -952,9 +954,37 @@ const struct pp_named *pp_controller_params(const struct pp_controller *c, size_
     return c->params;
 }
 
-void pp_controller_load(struct pp_controller *c, const char *model)
+bool pp_controller_load(struct pp_controller *c, const char *model)
 {
     say(c, false, model);
+    return true;
+}
+
+const struct pp_model_choice *pp_controller_models(const struct pp_controller *c, size_t *n)
+{
+    *n = c->n_models;
+    return c->models;
+}
+
+bool pp_controller_models_pending(const struct pp_controller *c)
+{
+    (void)c;
+    return false;
+}
+
+void pp_controller_find_models(struct pp_controller *c)
+{
+    struct pp_model_choice *m = c->models;
+    m[0] = (struct pp_model_choice){.name = "large", .path = "/models/large.gguf", .fit = PP_FIT_YES};
+    m[0].facts = (struct pp_model_facts){"Q4_K_M", 30500000000, 3300000000, 40960, 18600000000, 20100000000, 16384};
+    m[1] = (struct pp_model_choice){.name = "starter", .path = "/models/starter.gguf", .bundled = true, .current = true,
+                                    .fit = PP_FIT_YES};
+    m[1].facts = (struct pp_model_facts){"Q4_K_M", 26200000, 0, 2048, 16400000, 0, 0};
+    m[2] = (struct pp_model_choice){.name = "broken.gguf", .path = "/models/broken.gguf", .fit = PP_FIT_NO,
+                                    .reason = "it ends in the middle of a tensor"};
+    m[3] = (struct pp_model_choice){.name = "unread.gguf", .path = "/models/unread.gguf"};
+    c->n_models = 4;
+    c->dirty |= PP_DIRTY_LISTS;
 }
 
 /* --- slash commands -------------------------------------------------------------------------------------------- */
@@ -966,6 +996,7 @@ static const struct {
     {"help", "", "this list", PP_SLASH_HELP},
     {"exit", "", "leave", PP_SLASH_QUIT},
     {"sessions", "", "open another conversation", PP_SLASH_SESSIONS},
+    {"model", "", "another model", PP_SLASH_MODEL_MENU},
     {"lora", "[NAME [STRENGTH] | off]", "adapters", PP_SLASH_LORA_MENU},
     {"template", "", "chat template", PP_SLASH_TEMPLATE_MENU},
     {"persona", "", "who answers", PP_SLASH_PERSONA_MENU},

@@ -194,6 +194,7 @@ static void hold(struct pp_ui *ui, const char *text)
         pp_ui_notice(ui, false, "the model is still being loaded; this is sent once it is there (Esc: it is not)");
     else
         pp_ui_notice(ui, true, "out of memory");
+    case PP_SLASH_MODEL_MENU: pp_menu_open(ui, &pp_menu_models); break;
 }
 
 void pp_ui_send_held(struct pp_ui *ui)

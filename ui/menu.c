@@ -426,7 +426,7 @@ void pp_menu_draw(struct pp_ui *ui)
     }
     bool roomy = framed && a.h > 3;
     int rows = a.h - (roomy ? 2 : a.h > 1 ? 1 : 0);
-    if (details && rows > details + 1) { /* else there is no room for them */
+    if (details && rows - details >= (n < 2 ? 1 : 2)) { /* else there is no room for them */
         rows -= details;
         draw_details(ui, (struct pp_area){a.y + rows + 1, a.x, details - 1, a.w});
     }

@@ -86,7 +86,7 @@ void pp_menu_confirm(struct pp_ui *ui, const char *fmt, ...) __attribute__((form
 void pp_menu_complete_path(struct pp_ui *ui); /* that is typed there; a notice says what there is to choose from */
 int pp_menu_width(const struct pp_ui *ui); /* cells that a row without a right part may have */
 
-extern const struct pp_menu_class pp_menu_help, pp_menu_sessions, pp_menu_lora, pp_menu_presets, pp_menu_templates,
-    pp_menu_personas, pp_menu_draft, pp_menu_themes, pp_menu_params, pp_menu_overflow;
+extern const struct pp_menu_class pp_menu_help, pp_menu_sessions, pp_menu_models, pp_menu_lora, pp_menu_presets,
+    pp_menu_templates, pp_menu_personas, pp_menu_draft, pp_menu_themes, pp_menu_params, pp_menu_overflow;
 
 #endif

@@ -27,7 +27,7 @@ struct plain {
     bool end_of_input;
     bool piped;               /* nobody types */
     bool leaving, failed;
-    bool listing;             /* the list of conversations was asked for */
+    enum { LIST_NOTHING, LIST_SESSIONS, LIST_MODELS } listing; /* what was asked for and is not there yet */
     bool prompted;            /* "> " stands at the left and nothing after it */
     uint64_t notice_serial;
     enum pp_state state;      /* as last seen */
@@ -299,6 +299,22 @@ static void list_sessions(struct plain *p)
         say(p, "`pippin --plain --resume ID` opens one of them.");
 }
 
+static void list_models(struct plain *p)
+{
+    size_t n;
+    const struct pp_model_choice *list = pp_controller_models(p->c, &n);
+    for (size_t i = 0; i < n; i++) {
+        char line[700];
+        const bool good = list[i].fit == PP_FIT_YES;
+        pp_utf8_print(line, sizeof line, "%.127s%s: %s%s%s%s%.255s", list[i].name, list[i].current ? " (loaded)" : "",
+                      good ? list[i].facts.type : "", good ? ", " : "",
+                      good ? pp_size(list[i].facts.bytes).text : "", list[i].fit == PP_FIT_NO ? "cannot be used: " : "",
+                      good ? "" : list[i].reason);
+        say(p, line);
+    }
+    say(p, "/model NAME or /model PATH loads another one.");
+}
+
 /* A notice does not come into the middle of an answer, but behind it. */
 static void tell(struct plain *p, const char *notice)
 {
@@ -320,9 +336,12 @@ static void pump(struct plain *p)
 {
     unsigned dirty = pp_controller_pump(p->c);
     const struct pp_status *s = pp_controller_status(p->c);
-    if (p->listing && dirty & PP_DIRTY_LISTS) {
-        p->listing = false;
+    if (p->listing == LIST_SESSIONS && dirty & PP_DIRTY_LISTS) {
+        p->listing = LIST_NOTHING;
         list_sessions(p);
+    } else if (p->listing == LIST_MODELS && !pp_controller_models_pending(p->c)) {
+        p->listing = LIST_NOTHING;
+        list_models(p);
     }
     if (s->session_key && *s->session_key)
         snprintf(p->last_key, sizeof p->last_key, "%s", s->session_key);
@@ -438,11 +457,15 @@ static void take_line(struct plain *p, const char *line)
         break;
     case PP_SLASH_HELP: list_commands(p); break;
     case PP_SLASH_SESSIONS:
-        p->listing = true;
+        p->listing = LIST_SESSIONS;
         pp_controller_refresh_sessions(p->c, "");
         break;
     case PP_SLASH_QUIT: leave(p); break;
     case PP_SLASH_REASONING: choose_reasoning(p, arg); break;
+    case PP_SLASH_MODEL_MENU:
+        p->listing = LIST_MODELS;
+        pp_controller_find_models(p->c);
+        break;
     case PP_SLASH_LORA_MENU: list_adapters(p); break;
     case PP_SLASH_DRAFT_MENU: tell_drafter(p); break;
     case PP_SLASH_TEMPLATE_MENU: list_named(p, pp_controller_templates, "/template NAME chooses one."); break;

@@ -850,7 +850,7 @@ plain() {
         [ "$(screen | grep -c "(stopped)")" = 1 ] && keys C-d && see "exit=0" && see "pippin --resume"
 }
 plain_lists() { # what the menus show
-    printf '/lora\n/persona\n/template\n/params\n/draft\n/edit\n/theme\n/overflow\n' | "$program" --plain >"$work/out" 2>&1 &&
+    printf '/model\n/lora\n/persona\n/template\n/params\n/draft\n/edit\n/theme\n/overflow\n' | "$program" --plain >"$work/out" 2>&1 &&
         has "$work/out" "bard: off, strength" && has "$work/out" "chatml" && has "$work/out" "/persona NAME chooses one" &&
         has "$work/out" "top-k: 40" && has "$work/out" "draft model: starter-draft" &&
         has "$work/out" "/undo takes the last question back" && has "$work/out" "/overflow shift, summarise" &&
@@ -874,6 +874,8 @@ idle_costs_nothing() {
 
 # where it cannot be kept, it is at least shown, also when the same went in vain before
 half_typed_unkept() {
+        has "$work/out" "large: Q4_K_M, 18.60 GB" && has "$work/out" "starter (loaded): Q4_K_M, 16.4 MB" &&
+        has "$work/out" "broken.gguf: cannot be used: it ends" && has "$work/out" "/model PATH loads another one" &&
     mkdir -p "$work/state/pippin/history" && start 140x24 && see ready && say "kept nowhere" && see "kept nowhere" &&
         text "kept nowhere" && keys F10 && see "exit=" && see "cannot be written: Is a directory" &&
         see "nowhere but here" && see "kept nowhere"
