@@ -27,3 +27,27 @@ bool pp_fence_closes(const struct pp_fence *open, const char *line, size_t n, in
         at++;
     return f.len && f.len >= open->len && f.mark == open->mark && at == n;
 }
+
+size_t pp_fence_blocks(const char *s, size_t n, int most, size_t wanted, struct pp_buf *out)
+{
+    struct pp_fence open = {0};
+    size_t blocks = 0;
+    for (size_t at = 0, next; at < n; at = next) {
+        const char *nl = memchr(s + at, '\n', n - at);
+        size_t len = nl ? (size_t)(nl - s) - at : n - at, skip = 0;
+        next = nl ? at + len + 1 : n;
+        len -= len && s[at + len - 1] == '\r';
+        if (!open.len) {
+            open = pp_fence_of(s + at, len, most);
+            blocks += open.len > 0;
+        } else if (pp_fence_closes(&open, s + at, len, most)) {
+            open.len = 0;
+        } else if (out && blocks == wanted) {
+            while (skip < len && (int)skip < open.indent && s[at + skip] == ' ')
+                skip++;
+            pp_buf_add(out, s + at + skip, len - skip);
+            pp_buf_char(out, '\n');
+        }
+    }
+    return blocks;
+}

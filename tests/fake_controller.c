@@ -1005,7 +1005,7 @@ static const struct {
     {"params", "", "sampling", PP_SLASH_PARAMS_MENU},
     {"edit", "", "change the last message", PP_SLASH_EDIT_LAST},
     {"undo", "", "take back the last question", PP_SLASH_DONE},
-    {"copy", "", "copy the last answer", PP_SLASH_COPY},
+    {"copy", "[code [N]]", "copy the last answer", PP_SLASH_COPY},
     {"read", "FILE", "a file into the line", PP_SLASH_READ},
     {"reasoning", "[show | fold | hide]", "the thinking", PP_SLASH_REASONING},
     {"regen", "", "another answer", PP_SLASH_DONE},

@@ -10,6 +10,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/export.h"
+#include "src/fence.h"
 #include "src/import.h"
 #include "src/import_store.h"
 #include "src/plain_text.h"
@@ -276,6 +277,29 @@ static void markdown(void **state)
                         "\n---\n\n3 messages on other branches are not here; the JSON form has all.\n");
     pp_buf_free(&text);
     pp_conversation_clear(&c);
+}
+
+static void block_is(const char *text, size_t wanted, const char *code)
+{
+    struct pp_buf out = {0};
+    pp_fence_blocks(text, strlen(text), PP_FENCE_INDENT, wanted, &out);
+    assert_string_equal(pp_buf_cstr(&out), code);
+    pp_buf_free(&out);
+}
+
+/* Code as it is copied: without the fences and what indents them, also where the end of a text has cut it. */
+static void blocks(void **state)
+{
+    static const char text[] = "Two:\n\n```c\nint a;\n\n  int b;\n```\n\n"
+                               "1. in a list\n\n   ~~~\n   x\n     ```\n  y\n   ~~~\r\n"
+                               "`` ` `` and ```inline```\n\n````\n```\r\nlast";
+    (void)state;
+    assert_int_equal(pp_fence_blocks(text, strlen(text), PP_FENCE_INDENT, 0, NULL), 3);
+    assert_int_equal(pp_fence_blocks("none", 4, PP_FENCE_INDENT, 1, NULL), 0);
+    block_is(text, 1, "int a;\n\n  int b;\n");
+    block_is(text, 2, "x\n  ```\ny\n");
+    block_is(text, 3, "```\nlast\n");
+    block_is(text, 4, "");
 }
 
 /* Only code that is left open is ended. */
@@ -885,7 +909,7 @@ TEST_GROUP(export)
         cmocka_unit_test(system_in_pieces),
         cmocka_unit_test(bytes_that_are_no_text),
         cmocka_unit_test(zeros_in_a_file), cmocka_unit_test(bytes_in_a_file),
-        cmocka_unit_test(markdown), cmocka_unit_test(fences),
+        cmocka_unit_test(markdown), cmocka_unit_test(fences), cmocka_unit_test(blocks),
         cmocka_unit_test(other_programs),
         cmocka_unit_test(a_message_by_itself),
         cmocka_unit_test(trees_of_other_programs),

@@ -7,7 +7,7 @@
 #include "ui/markdown.h"
 #include "ui/sanitize.h"
 
-enum { SEGMENT_MAX = 4096, TABLE_MAX = 16384, LINE_MAX_BYTES = 8192, FENCE_INDENT_MAX = 12 };
+enum { SEGMENT_MAX = 4096, TABLE_MAX = 16384, LINE_MAX_BYTES = 8192 };
 
 enum segment_kind { SEGMENT_TEXT, SEGMENT_FENCE_OPEN, SEGMENT_FENCE_CLOSE, SEGMENT_CODE };
 
@@ -74,7 +74,7 @@ static struct segment code_segment(const struct pp_document *doc, const char *s,
 {
     struct source_line line = line_at(s, n, doc->done);
     bool closing = !line.cut &&
-                   pp_fence_closes(&doc->fence, s + doc->done, line.end - doc->done, FENCE_INDENT_MAX);
+                   pp_fence_closes(&doc->fence, s + doc->done, line.end - doc->done, PP_FENCE_INDENT);
     return (struct segment){closing ? SEGMENT_FENCE_CLOSE : SEGMENT_CODE, line.end, line.next, line.whole, line.cut};
 }
 
@@ -106,7 +106,7 @@ static struct segment text_segment(const char *s, size_t n, size_t pos)
             seg.next = at;
             continue;
         }
-        bool fence = pp_fence_of(s + at, line.end - at, FENCE_INDENT_MAX).len > 0;
+        bool fence = pp_fence_of(s + at, line.end - at, PP_FENCE_INDENT).len > 0;
         if (fence && at == pos)
             return (struct segment){SEGMENT_FENCE_OPEN, line.end, line.next, line.whole, false};
         if (fence || (blank && s[at] != ' ' && s[at] != '\t') || (line.cut && at > pos)) {
@@ -261,7 +261,7 @@ static void show(struct pp_document *doc, const struct segment *seg, const char 
     size_t n = seg->end - doc->done;
     switch (seg->kind) {
     case SEGMENT_FENCE_OPEN:
-        doc->fence = pp_fence_of(from, n, FENCE_INDENT_MAX);
+        doc->fence = pp_fence_of(from, n, PP_FENCE_INDENT);
         doc->fenced = true;
         show_fence(doc, from, n);
         break;

@@ -4,6 +4,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
+#include "src/fence.h"
+#include "ui/clipboard.h"
 #include "ui/edit.h"
 #include "ui/editor.h"
 #include "ui/screen.h"
@@ -42,7 +44,41 @@ static size_t last_of(struct pp_ui *ui, enum pp_role role) /* index + 1; 0: none
     return i;
 }
 
-static void copy_last_answer(struct pp_ui *ui)
+/* Which block of code is meant by "code" or "code N": 1 to n, by default the last. 0: a notice says what is wrong. */
+static size_t block_of(struct pp_ui *ui, const char *what, size_t n)
+{
+    size_t wanted = n;
+    int end = 0;
+    sscanf(what, "code%n %zu%n", &end, &wanted, &end);
+    if (!end || what[end])
+        pp_ui_notice(ui, true, "/copy copies the last answer, /copy code the last block of code in it, /copy code 2 "
+                     "the second");
+    else if (!n)
+        pp_ui_notice(ui, true, "the last answer has no block of code");
+    else if (!wanted || wanted > n)
+        pp_ui_notice(ui, true, "the last answer has %zu block%s of code", n, n == 1 ? "" : "s");
+    else
+        return wanted;
+    return 0;
+}
+
+static void copy_code(struct pp_ui *ui, const struct pp_chat_message *m, const char *what)
+{
+    const size_t n = pp_fence_blocks(m->text, m->len, PP_FENCE_INDENT, 0, NULL), i = block_of(ui, what, n);
+    struct pp_buf code = {0};
+    if (!i)
+        return;
+    pp_fence_blocks(m->text, m->len, PP_FENCE_INDENT, i, &code);
+    if (!code.bad && pp_clipboard_put(pp_buf_cstr(&code), code.len))
+        pp_ui_notice(ui, false, "block %zu of %zu of the last answer was sent to the terminal's clipboard", i, n);
+    else
+        pp_ui_notice(ui, true, "this code is too long for the terminal's clipboard; /export writes the conversation to "
+                     "a file");
+    pp_buf_free(&code);
+}
+
+/* what: "" for all of it. */
+static void copy_last_answer(struct pp_ui *ui, const char *what)
 {
     size_t i = last_of(ui, PP_ROLE_ASSISTANT);
     if (i == 0) {
@@ -50,7 +86,9 @@ static void copy_last_answer(struct pp_ui *ui)
         return;
     }
     const struct pp_chat_message *m = pp_controller_message(ui->controller, i - 1);
-    if (pp_screen_copy(m->text, m->len))
+    if (*what)
+        copy_code(ui, m, what);
+    else if (pp_clipboard_put(m->text, m->len))
         pp_ui_notice(ui, false, "the last answer was sent to the terminal's clipboard");
     else
         pp_ui_notice(ui, true,
@@ -156,6 +194,7 @@ static enum pp_slash slash(struct pp_ui *ui, const char *text)
     case PP_SLASH_HELP: pp_menu_open(ui, &pp_menu_help); break;
     case PP_SLASH_QUIT: pp_ui_leave(ui); break;
     case PP_SLASH_SESSIONS: pp_menu_open(ui, &pp_menu_sessions); break;
+    case PP_SLASH_MODEL_MENU: pp_menu_open(ui, &pp_menu_models); break;
     case PP_SLASH_LORA_MENU: pp_menu_open(ui, &pp_menu_lora); break;
     case PP_SLASH_TEMPLATE_MENU: pp_menu_open(ui, &pp_menu_templates); break;
     case PP_SLASH_PERSONA_MENU: pp_menu_open(ui, &pp_menu_personas); break;
@@ -167,7 +206,7 @@ static enum pp_slash slash(struct pp_ui *ui, const char *text)
     case PP_SLASH_OVERFLOW_MENU: pp_menu_open(ui, &pp_menu_overflow); break;
     case PP_SLASH_EDIT_LAST: begin_edit(ui); break;
     case PP_SLASH_READ: begin_with_file(ui, arg); break;
-    case PP_SLASH_COPY: copy_last_answer(ui); break;
+    case PP_SLASH_COPY: copy_last_answer(ui, arg); break;
     }
     return asked;
 }
@@ -194,7 +233,6 @@ static void hold(struct pp_ui *ui, const char *text)
         pp_ui_notice(ui, false, "the model is still being loaded; this is sent once it is there (Esc: it is not)");
     else
         pp_ui_notice(ui, true, "out of memory");
-    case PP_SLASH_MODEL_MENU: pp_menu_open(ui, &pp_menu_models); break;
 }
 
 void pp_ui_send_held(struct pp_ui *ui)

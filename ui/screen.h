@@ -20,8 +20,7 @@ void pp_screen_resize(int *rows, int *cols); /* takes the terminal's size */
 void pp_screen_repaint(void);                /* the next refresh draws every cell */
 /* Tells the decoder which sequences this terminal's entry gives for the keys. */
 void pp_screen_learn_keys(struct pp_input *in);
-/* Puts text on the clipboard by OSC 52, where the terminal allows it, which it does not tell. False: it is too long, or
- * there is no memory. */
+/* OSC 52 with a text, see clipboard.h. False: it is too long, or there is no memory. */
 bool pp_screen_copy(const char *text, size_t n);
 
 #endif

@@ -715,6 +715,26 @@ drafters() {
         see "config/" && keys Enter && see "config/ guesses ahead" && keys Escape && gone "Draft models"
 }
 
+models() { # what can be loaded, and why something cannot; letters search, also those of vi
+    start 80x24 && see ready && say /model && see "Models" && see "• starter" && see "26.2 million parameters; trained" &&
+        see "/models/starter.gguf" && keys Down && see "it ends in the middle" && see "cannot be used" &&
+        keys Enter && see "broken.gguf cannot be used: it ends" && keys Down && see "not looked at yet" &&
+        text jk && see "None is found" && keys BSpace BSpace && text LAR && gone "starter.gguf" && see "18.60 GB" &&
+        see "30.5 billion parameters, of which a token needs 3.3 billion" && see "needs 20.10 GB of memory for 16,384 tok" &&
+        keys Enter && gone "Models" && see "/models/large.gguf"
+}
+
+copied() { t show-buffer 2>/dev/null | cmp -s - "$work/wanted"; }
+copy() { # an answer, or a block of its code; into a buffer of tmux, which takes no OSC 52 from programs by default
+    start 80x24 && see ready && say /copy && see "no answer to copy" && say "one thing" && see "1,203 tok/s" && see ready &&
+        say "/copy code" && see "no block of code" && say /copy && see "was sent to the terminal" || return 1
+    printf 'You said: one thing' >"$work/wanted"
+    becomes 0 copied || { why="copied: $(t show-buffer)"; return 1; }
+    printf 'int main(void)\n{\n\treturn 0;\n}\n' >"$work/wanted"
+    say markdown && see "end of markdown" && see ready && say "/copy code" && see "block 1 of 1" && becomes 0 copied &&
+        say "/copy code 2" && see "has 1 block of code" && say "/copy codes" && see "/copy code the last block of code"
+}
+
 injection() {
     start 80x24 && see ready && say hostile && see "done hostile" && see "␛]0;owned␇␛[2J" && see "<U+009B>2J" &&
         see "<U+202E>abc" &&
@@ -854,6 +874,8 @@ plain_lists() { # what the menus show
         has "$work/out" "bard: off, strength" && has "$work/out" "chatml" && has "$work/out" "/persona NAME chooses one" &&
         has "$work/out" "top-k: 40" && has "$work/out" "draft model: starter-draft" &&
         has "$work/out" "/undo takes the last question back" && has "$work/out" "/overflow shift, summarise" &&
+        has "$work/out" "large: Q4_K_M, 18.60 GB" && has "$work/out" "starter (loaded): Q4_K_M, 16.4 MB" &&
+        has "$work/out" "broken.gguf: cannot be used: it ends" && has "$work/out" "/model PATH loads another one" &&
         has "$work/out" "harbour" && has "$work/out" "pippin --theme NAME" || return 1
     [ "$(grep -c "This needs the full screen" "$work/out")" = 1 ] || { why="something else needs the full screen"; return 1; }
     echo "/theme light" | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "This needs the full screen."
@@ -874,8 +896,6 @@ idle_costs_nothing() {
 
 # where it cannot be kept, it is at least shown, also when the same went in vain before
 half_typed_unkept() {
-        has "$work/out" "large: Q4_K_M, 18.60 GB" && has "$work/out" "starter (loaded): Q4_K_M, 16.4 MB" &&
-        has "$work/out" "broken.gguf: cannot be used: it ends" && has "$work/out" "/model PATH loads another one" &&
     mkdir -p "$work/state/pippin/history" && start 140x24 && see ready && say "kept nowhere" && see "kept nowhere" &&
         text "kept nowhere" && keys F10 && see "exit=" && see "cannot be written: Is a directory" &&
         see "nowhere but here" && see "kept nowhere"
@@ -907,7 +927,7 @@ enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small themes configured_theme selected_row no_color tint
-drafters injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
+drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown mouse"
 passed=0 failed=0
