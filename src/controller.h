@@ -149,7 +149,8 @@ void pp_controller_regenerate(struct pp_controller *c, int n);
  * chosen. False: a notice says why. */
 bool pp_controller_compare(struct pp_controller *c, char *sets);
 void pp_controller_continue(struct pp_controller *c);    /* goes on with a stopped answer */
-/* A new branch from a changed message of the user. */
+/* A new branch from a changed message: the user's is answered anew; an answer is what it was changed to, and can be
+ * gone on with. False: a notice says why not. */
 bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text);
 /* Steps back over the last n questions and their answers, which stay as a branch. False, with a notice: there are not
  * so many, or it cannot be done now. */
@@ -336,7 +337,7 @@ enum pp_slash {
     PP_SLASH_ERROR,     /* known or nearly, but wrong: a notice says why */
     PP_SLASH_KEEP,      /* the same, and it is long: it stays in the line to be corrected */
     PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_MODEL_MENU, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU,
-    PP_SLASH_PERSONA_MENU, PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT_LAST,
+    PP_SLASH_PERSONA_MENU, PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT,
     PP_SLASH_COPY, PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING, PP_SLASH_TINT, PP_SLASH_READ,
 };
 /* Whether a text would be taken for a command, whether there is such a one or not; several lines, only if there is. */

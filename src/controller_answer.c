@@ -435,13 +435,14 @@ char *pp_controller_take_unsent(struct pp_controller *c)
 
 bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text)
 {
-    if (message >= c->branch.n || c->branch.items[message].msg.role != PP_ROLE_USER) {
-        ctl_notice(c, true, "only what you wrote yourself can be edited");
+    if (message >= c->branch.n) {
+        ctl_notice(c, true, "there is no such message");
         return false;
     }
-    if (blank(text) || !ctl_may_answer(c) || !ctl_may_keep(c, text))
+    const bool answer = c->branch.items[message].msg.role == PP_ROLE_ASSISTANT;
+    if (blank(text) || !(answer ? ctl_may_change(c) : ctl_may_answer(c)) || !ctl_may_keep(c, text))
         return false;
-    return save_turn(c, message, text, 1, NULL);
+    return answer ? ctl_change_answer(c, message, text) : save_turn(c, message, text, 1, NULL);
 }
 
 /* New answers to the last question. */

@@ -332,6 +332,8 @@ void ctl_rename(struct pp_controller *c, int64_t session, const char *title); /*
 void ctl_start_open(struct pp_controller *c, int64_t session);
 void ctl_start_fork(struct pp_controller *c, int n_back);
 void ctl_start_delete(struct pp_controller *c, int64_t session);
+/* The answer in other words, as a branch of its own; false: out of memory. */
+bool ctl_change_answer(struct pp_controller *c, size_t message, const char *text);
 bool ctl_copy_session(struct pp_session *to, const struct pp_session *from);
 
 /* Writes the last answer of the branch again, or goes on with what is there of it; of several side by side all that
@@ -578,6 +580,7 @@ void ctl_run_open(struct pp_job *job, struct pp_store *st);
 void ctl_run_update(struct pp_job *job, struct pp_store *st);
 void ctl_run_sibling(struct pp_job *job, struct pp_store *st);
 void ctl_run_branch_of(struct pp_job *job, struct pp_store *st);
+void ctl_run_change_answer(struct pp_job *job, struct pp_store *st);
 void ctl_run_fork(struct pp_job *job, struct pp_store *st);
 void ctl_run_delete(struct pp_job *job, struct pp_store *st);
 void ctl_run_template(struct pp_job *job, struct pp_store *st);

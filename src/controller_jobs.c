@@ -256,6 +256,38 @@ void ctl_run_branch_of(struct pp_job *job, struct pp_store *st)
     end_with(j, st, leaf);
 }
 
+/* A copy of the answer with other words: what it cost, and what of it was guessed, is not true of them. */
+static enum pp_code add_changed(struct ctl_job *j, struct pp_store *st, struct pp_error *err)
+{
+    struct pp_message m = {0};
+    struct pp_buf model = {0};
+    enum pp_code code = pp_store_message_get(st, j->id, &m, err);
+    if (code != PP_OK)
+        return code;
+    pp_buf_fmt(&model, "%s%s", m.model, strstr(m.model, ", edited") ? "" : ", edited");
+    struct pp_message changed = m;
+    changed.content = j->text;
+    changed.content_len = strlen(j->text);
+    changed.model = model.data;
+    changed.stats = NULL;
+    changed.n_tokens = 0;
+    code = model.bad ? pp_fail_nomem(err, "the answer") : pp_store_message_add(st, &changed, err);
+    j->id = changed.id;
+    pp_buf_free(&model);
+    pp_message_clear(&m);
+    return code;
+}
+
+/* In: session.id, id (an answer), text (its words from now on). Out: session.head, list and n, of the branch that ends
+ * with it. */
+void ctl_run_change_answer(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    job->code = add_changed(j, st, &job->err);
+    if (job->code == PP_OK)
+        end_with(j, st, j->id);
+}
+
 static enum pp_code copy_branch(struct ctl_job *j, struct pp_store *st, struct pp_message *list, size_t n,
                                 struct pp_error *err)
 {

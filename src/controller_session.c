@@ -461,6 +461,37 @@ void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
     post_switch(c, j);
 }
 
+static void on_answer_changed(struct pp_job *job, void *controller)
+{
+    struct pp_controller *c = controller;
+    struct ctl_job *j = (struct ctl_job *)job;
+    if (take_branch(c, j)) {
+        ctl_notice(c, false, "the answer is changed; /continue goes on with it, Shift-Left goes back to what it was");
+    } else { /* the words are nowhere else */
+        pp_free(c->unsent);
+        c->unsent = j->text;
+        j->text = NULL;
+    }
+    ctl_job_free(job);
+}
+
+bool ctl_change_answer(struct pp_controller *c, size_t message, const char *text)
+{
+    struct ctl_job *j = ctl_job_new(c, ctl_run_change_answer, on_answer_changed);
+    if (!j)
+        return false;
+    if (!(j->text = pp_strdup(text))) {
+        ctl_notice(c, true, "out of memory");
+        ctl_job_free(&j->job);
+        return false;
+    }
+    pp_branch_truncate(&c->group, 0);
+    j->session.id = c->session.id;
+    j->id = c->branch.items[message].msg.id;
+    post_switch(c, j);
+    return true;
+}
+
 bool pp_controller_undo(struct pp_controller *c, int n_back)
 {
     if (!ctl_may_change(c))

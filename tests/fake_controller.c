@@ -563,6 +563,16 @@ void pp_controller_continue(struct pp_controller *c)
 
 bool pp_controller_edit(struct pp_controller *c, size_t message, const char *text)
 {
+    struct message *m = &c->messages[message];
+    if (m->shown.role == PP_ROLE_ASSISTANT) {
+        pp_buf_free(&m->text);
+        pp_buf_str(&m->text, text);
+        m->shown.text = pp_buf_cstr(&m->text);
+        m->shown.len = m->text.len;
+        m->shown.revision = ++c->revisions;
+        c->dirty |= PP_DIRTY_TRANSCRIPT;
+        return true;
+    }
     while (c->n > message && !strstr(text, "unsaved")) /* else they come back */
         pp_buf_free(&c->messages[--c->n].text);
     return pp_controller_send(c, text);
@@ -1003,7 +1013,7 @@ static const struct {
     {"draft", "[auto | model | lookup | off]", "draft model", PP_SLASH_DRAFT_MENU},
     {"theme", "[NAME]", "colours", PP_SLASH_THEME},
     {"params", "", "sampling", PP_SLASH_PARAMS_MENU},
-    {"edit", "", "change the last message", PP_SLASH_EDIT_LAST},
+    {"edit", "[N | answer]", "change the last message", PP_SLASH_EDIT},
     {"undo", "", "take back the last question", PP_SLASH_DONE},
     {"copy", "[code [N]]", "copy the last answer", PP_SLASH_COPY},
     {"read", "FILE", "a file into the line", PP_SLASH_READ},

@@ -400,12 +400,45 @@ static void test_regenerate(void **state)
                         "{\"role\":\"user\",\"content\":\"two\"}]");
 }
 
+/* An answer in the user's words is a branch beside what it was; the model goes on with it as if it had said so. */
+static void test_edit_answer(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "one", "It is thrue");
+    assert_true(pp_controller_edit(fix.c, 1, "It is tr"));
+    assert_false(pp_controller_edit(fix.c, 1, "not at the same time"));
+    pump_until(&fix, strcmp(fix_message(1)->text, "It is tr") == 0);
+    assert_int_equal(fix_message(1)->sibling, 1);
+    assert_int_equal(fix_message(1)->n_siblings, 2);
+    assert_int_equal(fix_message(1)->n_tokens, 0);
+    assert_non_null(strstr(fix_status()->notice, "/continue goes on with it"));
+    assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE);
+    pump_until(&fix, fixture_state(&fix) == PP_STATE_PREFILL);
+    assert_string_equal(fix.fake->continue_text, "It is tr");
+    fix_answer("ue");
+    assert_string_equal(fix_message(1)->text, "It is true");
+    fixture_turn(&fix, "two", "b");
+    assert_string_equal(fix.fake->messages,
+                        "[{\"role\":\"user\",\"content\":\"one\"},{\"role\":\"assistant\",\"content\":\"It is true\"},"
+                        "{\"role\":\"user\",\"content\":\"two\"}]");
+    assert_true(pp_controller_edit(fix.c, 1, "No.")); /* one in the middle: what followed stays with what it was */
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
+    assert_string_equal(fix_message(1)->text, "No.");
+    assert_int_equal(fix_message(1)->n_siblings, 3);
+    pp_controller_sibling(fix.c, 1, -1);
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 4);
+    assert_string_equal(fix_message(3)->text, "b");
+    pp_controller_sibling(fix.c, 1, -1);
+    pump_until(&fix, strcmp(fix_message(1)->text, "It is thrue") == 0);
+    assert_false(pp_controller_edit(fix.c, 1, " "));
+    assert_false(pp_controller_edit(fix.c, 1, "a\xFF"));
+}
+
 static void test_edit_and_undo(void **state)
 {
     (void)state;
     fixture_turn(&fix, "one", "a");
     fixture_turn(&fix, "two", "b");
-    assert_false(pp_controller_edit(fix.c, 1, "not mine"));
     assert_false(pp_controller_edit(fix.c, 9, "nobody's"));
     assert_true(pp_controller_edit(fix.c, 2, "TWO"));
     fix_answer("c");
@@ -865,6 +898,7 @@ TEST_GROUP(controller)
         READY(test_free_without_quit),
         READY(test_io_error),
         READY(test_regenerate),
+        READY(test_edit_answer),
         READY(test_edit_and_undo),
         READY(test_branch_of),
         cmocka_unit_test(test_fork_at_once),

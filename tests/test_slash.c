@@ -67,8 +67,7 @@ static void test_unknown(void **state)
 /* A command that takes nothing does not do as if nothing had been said; one that takes a number takes no word. */
 static void test_surplus(void **state)
 {
-    static const char *const alone[] = {"quit",    "new",   "sessions", "continue", "edit",
-                                        "copy",    "stats", "forget",   "compact"};
+    static const char *const alone[] = {"quit", "new", "sessions", "continue", "redo", "stats", "forget", "compact"};
     char line[64];
     (void)state;
     fixture_turn(&fix, "one", "a");
@@ -132,7 +131,7 @@ static void test_screen(void **state)
     assert_int_equal(fix_slash("/set"), PP_SLASH_PARAMS_MENU);
     assert_int_equal(fix_slash("/persona"), PP_SLASH_PERSONA_MENU);
     assert_int_equal(fix_slash("/template"), PP_SLASH_TEMPLATE_MENU);
-    assert_int_equal(fix_slash("/edit"), PP_SLASH_EDIT_LAST);
+    assert_int_equal(fix_slash("/edit"), PP_SLASH_EDIT);
     assert_int_equal(fix_slash("/copy"), PP_SLASH_COPY);
 }
 

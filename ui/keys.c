@@ -1,5 +1,7 @@
 /* keys.c - what each key does on the main screen; menus have their own (menu.c). */
+#include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -114,14 +116,38 @@ static void choose_theme(struct pp_ui *ui, const char *name)
     }
 }
 
-/* The last question comes into the input line. */
-static void begin_edit(struct pp_ui *ui)
+/* The message that /edit means, index + 1: your last one, the Nth last, or the last answer. 0: a notice says what is
+ * wrong. */
+static size_t to_be_edited(struct pp_ui *ui, const char *which)
 {
-    ui->editing = last_of(ui, PP_ROLE_USER);
-    if (!ui->editing) {
-        pp_ui_notice(ui, true, "there is no message to change yet");
-        return;
+    const enum pp_state state = pp_controller_status(ui->controller)->state;
+    const bool answer = strcmp(which, "answer") == 0;
+    char *end = NULL;
+    unsigned long n = *which && !answer ? strtoul(which, &end, 10) : 1;
+    if (n < 1 || (end && (*end || !isdigit((unsigned char)*which)))) {
+        pp_ui_notice(ui, true, "/edit changes your last message, /edit 2 the one before it, /edit answer the last "
+                     "answer");
+        return 0;
     }
+    if (state == PP_STATE_SAVING || state == PP_STATE_PREFILL || state == PP_STATE_ANSWER) {
+        pp_ui_notice(ui, true, "an answer is being written; Esc stops it");
+        return 0;
+    }
+    size_t i = answer ? last_of(ui, PP_ROLE_ASSISTANT) : pp_controller_n_messages(ui->controller);
+    for (; i && !answer; i--)
+        if (pp_controller_message(ui->controller, i - 1)->role == PP_ROLE_USER && --n == 0)
+            break;
+    if (!i)
+        pp_ui_notice(ui, true, answer ? "there is no answer to change yet" : "there is no such message to change");
+    return i;
+}
+
+/* That message comes into the input line. */
+static void begin_edit(struct pp_ui *ui, const char *which)
+{
+    ui->editing = to_be_edited(ui, which);
+    if (!ui->editing)
+        return;
     const struct pp_chat_message *m = pp_controller_message(ui->controller, ui->editing - 1);
     const char *words = m->text ? m->text : "";
     struct pp_buf line = {0};
@@ -129,6 +155,7 @@ static void begin_edit(struct pp_ui *ui)
         pp_buf_char(&line, '/'); /* as it was written to be sent */
     pp_buf_str(&line, words);
     ui->next_line = pp_buf_take(&line);
+    ui->editing_role = m->role;
     if (!ui->next_line) {
         ui->editing = 0;
         pp_ui_notice(ui, true, "out of memory: the message cannot be changed");
@@ -204,7 +231,7 @@ static enum pp_slash slash(struct pp_ui *ui, const char *text)
     case PP_SLASH_THEME: choose_theme(ui, arg); break;
     case PP_SLASH_PARAMS_MENU: pp_menu_open(ui, &pp_menu_params); break;
     case PP_SLASH_OVERFLOW_MENU: pp_menu_open(ui, &pp_menu_overflow); break;
-    case PP_SLASH_EDIT_LAST: begin_edit(ui); break;
+    case PP_SLASH_EDIT: begin_edit(ui, arg); break;
     case PP_SLASH_READ: begin_with_file(ui, arg); break;
     case PP_SLASH_COPY: copy_last_answer(ui, arg); break;
     }

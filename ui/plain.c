@@ -478,7 +478,7 @@ static void take_line(struct plain *p, const char *line)
         else
             list_themes(p);
         break;
-    case PP_SLASH_EDIT_LAST:
+    case PP_SLASH_EDIT:
         say(p, "This needs the full screen. /undo takes the last question back; write it anew then.");
         break;
     default: say(p, "This needs the full screen.");

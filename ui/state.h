@@ -60,6 +60,7 @@ struct pp_ui {
         bool asked;                   /* it is on another branch, which is on its way */
     } found;                          /* by a search: shown as soon as its conversation is on the screen */
     size_t editing;                   /* /edit: index + 1 of the message that the input line will replace; 0 for none */
+    enum pp_role editing_role;        /* ... and whose it is */
     size_t sent_edit;                 /* what `editing` was when the last message went */
     char *next_line;                  /* what the input line becomes once readline has emptied it; NULL: nothing */
     char *held;                       /* what is sent once the model is there, if it still is the line; or NULL */

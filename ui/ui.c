@@ -244,7 +244,7 @@ static void end_lost_edit(struct pp_ui *ui)
 {
     const size_t i = ui->editing;
     if (!i || (i <= pp_controller_n_messages(ui->controller) &&
-               pp_controller_message(ui->controller, i - 1)->role == PP_ROLE_USER))
+               pp_controller_message(ui->controller, i - 1)->role == ui->editing_role))
         return;
     ui->editing = 0;
     ui->dirty = PP_DRAW_ALL;

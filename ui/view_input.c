@@ -90,13 +90,23 @@ static int cursor_column(const struct pp_input_view *v)
 static const char *placeholder(const struct pp_ui *ui)
 {
     if (ui->editing)
-        return "Edit the message";
+        return ui->editing_role == PP_ROLE_ASSISTANT ? "Edit the answer" : "Edit the message";
     switch (pp_controller_status(ui->controller)->state) {
     case PP_STATE_PREFILL:
     case PP_STATE_ANSWER: return "Esc stops";
     case PP_STATE_FAILED: return "No model: /model NAME loads one";
     default: return "Write a message";
     }
+}
+
+static const char *what_is_edited(const struct pp_ui *ui)
+{
+    size_t i = pp_controller_n_messages(ui->controller);
+    while (i > ui->editing && pp_controller_message(ui->controller, i - 1)->role != ui->editing_role)
+        i--;
+    return ui->editing_role == PP_ROLE_ASSISTANT ? "the last answer"
+           : i == ui->editing                   ? "your last message"
+                                                : "a message of yours; what followed it stays as a branch";
 }
 
 void pp_input_draw(struct pp_ui *ui)
@@ -137,7 +147,7 @@ void pp_rule_draw(struct pp_ui *ui)
     if (search)
         pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_NOTICE, " %s ", search);
     else if (ui->editing) /* also once something is typed: what is sent replaces something */
-        pp_draw_text(a.y, a.x + 2, room, " changing your last message · Esc gives it up ", PP_SLOT_NOTICE);
+        pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_NOTICE, " changing %s · Esc gives it up ", what_is_edited(ui));
     else if (title && *title)
         pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_DIM, " %s ", title);
 }

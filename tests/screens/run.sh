@@ -496,6 +496,16 @@ edit_last() {
         text " again" && keys Escape && see "› Write a message" && keys Up && see "› //tmp is full again"
 }
 
+edit_others() { # an earlier message; an answer; not while one is written
+    start 80x24 && see ready && say "/edit answer" && see "no answer to change" && say "first words" &&
+        see "You said: first" && see ready && say "other words" && see "You said: other" && see ready && say "/edit x" &&
+        see "/edit 2 the one before it" && say "/edit 3" && see "no such message" && say "/edit 2" && see "› first words" &&
+        see "── changing a message of yours; what followed" && text " changed" && keys Enter &&
+        see "You said: first words changed" && gone "other words" && see ready && say "/edit answer" &&
+        see "› You said: first words changed" && see "── changing the last answer" && keys C-u && see "› Edit the answer" &&
+        text "//a path" && keys Enter && see "▎ /a path" && gone "You said" && say slow && see "word 5" &&
+        say "/edit answer" && see "being written" && keys Escape && see ready
+}
 edit_ends_with_its_message() {
     start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
         see "› first words" && see "── changing your last message" && keys C-u && say "/undo" && gone "You said: first" &&
@@ -925,7 +935,7 @@ paste_megabyte paste_without_memory paste_of_no_text paste_without_end paste_beh
 history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key search_asks keys_that_would_lose counted_keys typed_ahead
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
-slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
+slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small themes configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
